@@ -1,0 +1,43 @@
+#pragma once
+
+// What the log is told by NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE: the reading of those
+// texts, apart from the writing of lines so that it can be tested as pure functions of values.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+
+namespace tutti {
+
+// The subsystems that speak when NCCL_DEBUG_SUBSYS is not set.
+inline constexpr uint32_t kDefaultLogSubsystems = kLogInit | kLogBootstrap | kLogEnv;
+
+struct LogSettings {
+  // A user who set nothing must still see warnings, so the level without NCCL_DEBUG is WARN.
+  LogLevel level = LogLevel::kWarn;
+  uint32_t subsystems = kDefaultLogSubsystems;
+  // Where lines go, %h and %p already replaced; empty for stderr.
+  std::string file;
+  // Sentences about texts that could not be understood, to be logged once the log works.
+  std::vector<std::string> complaints;
+};
+
+// Reads the three texts; a null pointer or an empty text means "not set".
+LogSettings ParseLogSettings(const char* debug, const char* subsystems, const char* file,
+                             std::string_view host, int pid);
+
+// One line of the log, newline included. `rank` -1 leaves the rank out.
+std::string FormatLogLine(LogLevel level, std::string_view host, int pid, int tid, int rank,
+                          std::string_view text);
+
+namespace log {
+// Replaces what the environment said, for example after a configuration file was read. Any thread;
+// lines that other threads are writing at the moment may still go to the old file, which therefore
+// stays open for the process's life.
+void Configure(const LogSettings& settings);
+}  // namespace log
+
+}  // namespace tutti
