@@ -1,0 +1,69 @@
+#pragma once
+
+// Waiting on a word of memory, politely: spin a little, then yield, then sleep on a futex.
+//
+// The words may lie in memory shared between processes. A waiter that goes to sleep raises a flag next to the word;
+// whoever changes the word looks at the flag afterwards and wakes the sleeper only when there is one, so that a
+// change nobody sleeps on costs a fence and a load of a line that stays in the cache.
+
+#include <atomic>
+#include <cstdint>
+
+namespace tutti {
+
+inline void CpuPause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Sleeps while the low 32 bits of `word` equal those of `seen`, at most `timeout_ns`. May return early.
+void FutexSleep(const std::atomic<uint64_t>& word, uint64_t seen, int64_t timeout_ns);
+// Wakes every sleeper of `word`, in any process that maps it.
+void FutexWakeAll(const std::atomic<uint64_t>& word);
+
+// How many threads sleep (or are about to) on a word beside it. Lives in the same memory as the word.
+using SleepFlag = std::atomic<uint32_t>;
+
+// After changing `word`: wakes those who sleep on it. Any thread.
+inline void WakeSleepers(const std::atomic<uint64_t>& word, SleepFlag& sleepers) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // the change, before the look at the flag
+  if (sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    FutexWakeAll(word);
+}
+
+// Sleeps until `word` differs from `seen`, a wake-up, or `timeout_ns`. Spurious returns are allowed.
+void SleepUntilChanged(const std::atomic<uint64_t>& word, uint64_t seen, SleepFlag& sleepers,
+                       int64_t timeout_ns);
+
+// How long a wait spins and yields before it sleeps.
+struct WaitPolicy {
+  int64_t spin_ns = 20'000;    // with pause: for a peer that runs on another core
+  int64_t yield_ns = 200'000;  // with sched_yield: for a peer that needs this core
+};
+
+// The steps of one wait. Each Pause() is short; false means the time to spin is over and the caller should sleep.
+class Backoff {
+ public:
+  explicit Backoff(const WaitPolicy& policy) : policy_(policy) {}
+
+  bool Pause() {
+    if (++rounds_ < kFreeRounds) {
+      CpuPause();
+      return true;
+    }
+    return PauseSlowly();
+  }
+
+ private:
+  static constexpr uint32_t kFreeRounds = 64;  // about 0.3 us: shorter than one look at the clock is worth
+  bool PauseSlowly();
+
+  const WaitPolicy& policy_;
+  uint32_t rounds_ = 0;
+  int64_t start_ns_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,40 @@
+#pragma once
+
+// The 128 bytes of an ncclUniqueId: where a root listens, and the key of the job.
+//
+// Format (all integers little-endian; bytes not named are zero):
+//     0  magic "TUTTIID1"
+//     8  key[32]          random; proves membership (bootstrap/auth.h)
+//    40  family u16       4 or 6; 0: no address (never sent)
+//    42  port u16
+//    44  scope_id u32     IPv6 link-local only
+//    48  address[16]      first 4 bytes for IPv4
+//    64  flags u32        kKeyFromSetting: the key was derived from TUTTI_COMM_KEY; kNoKey: unauthenticated job
+//    68  id u64           random; names the job in logs
+//    76  zero
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include "base/status.h"
+#include "sys/socket.h"
+
+namespace tutti {
+
+using Key = std::array<uint8_t, 32>;
+
+struct UniqueId {
+  enum Flags : uint32_t { kKeyFromSetting = 1, kNoKey = 2 };
+
+  Key key = {};
+  SocketAddress root;
+  uint32_t flags = 0;
+  uint64_t id = 0;
+
+  void Encode(char (&out)[128]) const;
+  // InvalidArgument when the bytes are not an id (all zero, another library's id, a corrupt one).
+  static Result<UniqueId> Decode(const char (&in)[128]);
+};
+
+}  // namespace tutti
