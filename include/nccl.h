@@ -1,0 +1,718 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// nccl.h: the C interface of Tutti. It has the names, values and layouts of NCCL 2.30.7, so that a
+// program written for NCCL compiles and links against either. What NCCL has no word for is in
+// tutti/tutti.h.
+//
+// Words
+//   A communicator joins `nranks` ranks; each rank owns one ncclComm_t. A rank is a device: a GPU,
+//   or, on a machine without GPUs (or with TUTTI_BACKEND=host), a host device, which is a set of
+//   threads working on host memory. Buffers named `buff` are memory of the rank's device: host
+//   pointers for a host rank. They are typed by an ncclDataType_t and must be aligned for it.
+//   Counts are numbers of ELEMENTS; sizes and offsets are BYTES.
+//
+// Streams
+//   Operations are queued on the stream that they name and run in its order. A host rank takes the
+//   null stream or one from tuttiStreamCreate. With the null stream a host rank's operation is DONE
+//   when the call returns, or, inside a group, when the outermost ncclGroupEnd returns. With a
+//   stream of its own it is done when the stream reaches it. Buffers must stay valid, and sources
+//   unchanged, until then.
+//
+// Threads
+//   Functions may be called from any thread. One communicator is used by one thread at a time; only
+//   ncclCommAbort, ncclCommRevoke, ncclCommGetAsyncError, ncclGetLastError and the queries (Count,
+//   UserRank, CuDevice) may run beside another call on it. Group nesting belongs to the calling
+//   thread. All ranks of a communicator issue its collectives in the same order. A thread that
+//   drives several ranks wraps the calls of one collective in ncclGroupStart and ncclGroupEnd;
+//   without that the first call would wait for the rest.
+//
+// Errors
+//   Every function that can fail returns an ncclResult_t. ncclGetLastError then holds a sentence
+//   that says what failed, where, and what to try. ncclInvalidArgument is a bad value in one
+//   argument, ncclInvalidUsage a call that is wrong in this state or not implemented on this kind
+//   of rank. Results other than ncclSuccess and ncclInProgress, where they come from a peer or the
+//   network, leave the communicator fit only for Abort, Revoke, Shrink and queries. With a
+//   non-blocking communicator (config.blocking = 0) calls may return ncclInProgress: the caller
+//   polls ncclCommGetAsyncError until it reports something else before it uses the communicator
+//   again.
+//
+// Each function has a twin with the prefix `pnccl` that does the same, so that a profiler can
+// define the plain name and call the twin.
+
+#ifndef NCCL_H_
+#define NCCL_H_
+
+#include <limits.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// With CUDA headers in the include path their types are used. Without them (or with TUTTI_NO_CUDA
+// defined) the stream type is declared here exactly as CUDA declares it, so that both spellings may
+// meet in one program.
+#if !defined(TUTTI_NO_CUDA) && defined(__has_include)
+#if __has_include(<cuda_runtime_api.h>)
+#define TUTTI_HAVE_CUDA_HEADERS 1
+#endif
+#endif
+
+#ifdef TUTTI_HAVE_CUDA_HEADERS
+#ifdef __cplusplus
+#include <cuda_runtime.h>
+#else
+#include <cuda_runtime_api.h>
+#endif
+#if __has_include(<cuda_fp16.h>)
+#include <cuda_fp16.h>
+#endif
+#if __has_include(<cuda_bf16.h>)
+#include <cuda_bf16.h>
+#endif
+#if defined(__cplusplus) && __has_include(<cuda_fp8.h>)
+#include <cuda_fp8.h>
+#endif
+#else
+typedef struct CUstream_st* cudaStream_t;
+#endif
+
+#define NCCL_MAJOR 2
+#define NCCL_MINOR 30
+#define NCCL_PATCH 7
+#define NCCL_SUFFIX ""
+
+// The version as one number, comparable with < and >. Releases up to 2.8 used a narrower formula.
+#define NCCL_VERSION_CODE 23007
+#define NCCL_VERSION(X, Y, Z) \
+  (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
+
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// -------------------------------------------------------------------------------------------------
+// Types and constants
+// -------------------------------------------------------------------------------------------------
+
+// One rank's end of a communicator. Created by the CommInit functions, Split, Shrink and Grow;
+// freed by Destroy or Abort.
+typedef struct ncclComm* ncclComm_t;
+#define NCCL_COMM_NULL NULL
+
+// One rank's end of a window: memory that the other ranks may address. See ncclCommWindowRegister.
+typedef struct ncclWindow_vidmem* ncclWindow_t;
+
+// How ranks find each other: the address of a root and a random key that proves who belongs to the
+// job. Bytes to be passed on unchanged by any means; whoever holds them can join, so treat them as
+// a secret.
+#define NCCL_UNIQUE_ID_BYTES 128
+typedef struct {
+  char internal[NCCL_UNIQUE_ID_BYTES];
+} ncclUniqueId;
+
+typedef enum {
+  ncclSuccess = 0,
+  ncclUnhandledCudaError = 1,  // A CUDA call failed.
+  ncclSystemError = 2,         // The operating system refused something: memory, a file, a socket.
+  ncclInternalError = 3,       // A fault in the library itself.
+  ncclInvalidArgument = 4,     // An argument has a value that is never allowed.
+  ncclInvalidUsage = 5,        // Not allowed in this state, or not implemented for this rank.
+  ncclRemoteError = 6,         // Another rank failed, died, or could not be reached.
+  ncclInProgress = 7,          // Not an error: a non-blocking communicator is still at work.
+  ncclTimeout = 8,             // A deadline passed.
+  ncclNumResults = 9
+} ncclResult_t;
+
+// A config field with this value has not been set: the library chooses.
+#define NCCL_CONFIG_UNDEF_INT INT_MIN
+#define NCCL_CONFIG_UNDEF_PTR NULL
+#define NCCL_UNDEF_FLOAT -1.0f
+
+// Marks a config as one made by NCCL_CONFIG_INITIALIZER. Not for use by programs.
+#define NCCL_API_MAGIC 0xcafebeef
+
+// Color for ncclCommSplit: this rank joins no new communicator.
+#define NCCL_SPLIT_NOCOLOR -1
+
+// Flags of ncclCommWindowRegister, to be or-ed.
+#define NCCL_WIN_DEFAULT 0x00
+#define NCCL_WIN_COLL_SYMMETRIC 0x01   // Every rank calls at the same point, with the same size.
+#define NCCL_WIN_STRICT_ORDERING 0x02  // Puts of one peer show in the order issued.
+// The start of a window must be a multiple of this many bytes.
+#define NCCL_WIN_REQUIRED_ALIGNMENT 4096
+
+// Values of ncclConfig_t.CTAPolicy: how many device threads the library may take. Host ranks ignore
+// it.
+#define NCCL_CTA_POLICY_DEFAULT 0x00
+#define NCCL_CTA_POLICY_EFFICIENCY 0x01
+#define NCCL_CTA_POLICY_ZERO 0x02
+
+// Flags of ncclCommShrink.
+#define NCCL_SHRINK_DEFAULT 0x00  // The parent is healthy and idle.
+#define NCCL_SHRINK_ABORT 0x01    // Give up what runs on the parent first.
+
+// Flags of ncclCommRevoke.
+#define NCCL_REVOKE_DEFAULT 0x00
+
+// Flags of ncclCommSuspend.
+#define NCCL_SUSPEND_MEM 0x01  // Give back the memory that can be given back.
+
+// Wishes for one communicator. Start from NCCL_CONFIG_INITIALIZER and set the fields you care
+// about; anything else in `magic` is refused with ncclInvalidArgument. The order of fields is part
+// of the binary interface: fields are only ever added at the end, and a shorter struct from an
+// older header is told by `size` and `version` and taken. Fields must be equal on all ranks unless
+// said otherwise. Host ranks accept and ignore what only GPUs have.
+typedef struct ncclConfig_v23000 {
+  // Filled by the initializer.
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  // For the caller to set.
+  int blocking;          // 1 (default): calls return when done. 0: calls may return ncclInProgress.
+  int cgaClusterSize;    // GPU: thread-block cluster size, 0 to 8.
+  int minCTAs;           // Fewest channels (device blocks, host workers) to use; at least 1.
+  int maxCTAs;           // Most channels to use; at least minCTAs.
+  const char* netName;   // Network to use, such as "Socket". Copied.
+  int splitShare;        // 1: communicators split from this one share its resources.
+  int trafficClass;      // Network traffic class (type of service) for this communicator's traffic.
+  const char* commName;  // Name for logs and errors; may differ per rank. Copied.
+  int collnetEnable;     // 1: let switches reduce, where a network plugin can.
+  int CTAPolicy;         // NCCL_CTA_POLICY_*.
+  int shrinkShare;       // 1: communicators shrunk from this one share its resources.
+  int nvlsCTAs;          // GPU: blocks for in-switch reduction over NVLink.
+  int nChannelsPerNetPeer;  // Channels toward each peer across the network, a power of two.
+  int nvlinkCentricSched;   // GPU: 1 prefers schedules that favour NVLink.
+  int graphUsageMode;       // GPU: 0 no CUDA graphs, 1 one at a time, 2 mixed with other work.
+  int numRmaCtx;            // Contexts for PutSignal, Signal and WaitSignal.
+  int maxP2pPeers;          // Most peers that this rank will Send to or Recv from.
+  int graphStreamOrdering;  // GPU: 1 orders captured operations with other streams' work.
+} ncclConfig_t;
+
+#define NCCL_CONFIG_INITIALIZER                                                         \
+  {                                                                                     \
+    sizeof(ncclConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, /* size, magic, version */ \
+        NCCL_CONFIG_UNDEF_INT,                               /* blocking */             \
+        NCCL_CONFIG_UNDEF_INT,                               /* cgaClusterSize */       \
+        NCCL_CONFIG_UNDEF_INT,                               /* minCTAs */              \
+        NCCL_CONFIG_UNDEF_INT,                               /* maxCTAs */              \
+        NCCL_CONFIG_UNDEF_PTR,                               /* netName */              \
+        NCCL_CONFIG_UNDEF_INT,                               /* splitShare */           \
+        NCCL_CONFIG_UNDEF_INT,                               /* trafficClass */         \
+        NCCL_CONFIG_UNDEF_PTR,                               /* commName */             \
+        NCCL_CONFIG_UNDEF_INT,                               /* collnetEnable */        \
+        NCCL_CONFIG_UNDEF_INT,                               /* CTAPolicy */            \
+        NCCL_CONFIG_UNDEF_INT,                               /* shrinkShare */          \
+        NCCL_CONFIG_UNDEF_INT,                               /* nvlsCTAs */             \
+        NCCL_CONFIG_UNDEF_INT,                               /* nChannelsPerNetPeer */  \
+        NCCL_CONFIG_UNDEF_INT,                               /* nvlinkCentricSched */   \
+        NCCL_CONFIG_UNDEF_INT,                               /* graphUsageMode */       \
+        NCCL_CONFIG_UNDEF_INT,                               /* numRmaCtx */            \
+        NCCL_CONFIG_UNDEF_INT,                               /* maxP2pPeers */          \
+        NCCL_CONFIG_UNDEF_INT                                /* graphStreamOrdering */  \
+  }
+
+// What ncclGroupSimulateEnd tells. Start from NCCL_SIM_INFO_INITIALIZER.
+typedef struct ncclSimInfo_v22200 {
+  // Filled by the initializer.
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  float estimatedTime;  // Microseconds that the group's operations would take.
+} ncclSimInfo_t;
+
+#define NCCL_SIM_INFO_INITIALIZER \
+  { sizeof(ncclSimInfo_t), 0x74685283, NCCL_VERSION_CODE, NCCL_UNDEF_FLOAT }
+
+// Element types. Half types (f16, bf16, fp8) are summed in f32 within one step of a reduction.
+typedef enum {
+  ncclInt8 = 0,
+  ncclChar = 0,
+  ncclUint8 = 1,
+  ncclInt32 = 2,
+  ncclInt = 2,
+  ncclUint32 = 3,
+  ncclInt64 = 4,
+  ncclUint64 = 5,
+  ncclFloat16 = 6,
+  ncclHalf = 6,
+  ncclFloat32 = 7,
+  ncclFloat = 7,
+  ncclFloat64 = 8,
+  ncclDouble = 8,
+  ncclBfloat16 = 9,
+  ncclFloat8e4m3 = 10,
+  ncclFloat8e5m2 = 11,
+  ncclNumTypes = 12
+} ncclDataType_t;
+
+// Reductions. All ranks get the same bits, and a repeated call with the same input gives the same
+// bits again. Integers wrap around on overflow.
+typedef enum { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;
+typedef enum {
+  ncclSum = 0,
+  ncclProd = 1,
+  ncclMax = 2,
+  ncclMin = 3,
+  ncclAvg = 4,     // Sum divided by the number of ranks; integers round toward zero.
+  ncclNumOps = 5,  // Operators from ncclRedOpCreate* count from here.
+  ncclMaxRedOp = 0x7fffffff
+} ncclRedOp_t;
+
+// Where the scalar of a made-up operator lives, and when it is read.
+typedef enum {
+  ncclScalarDevice = 0,        // In memory of the rank's device; read while the operation runs.
+  ncclScalarHostImmediate = 1  // In host memory; read before the creating call returns.
+} ncclScalarResidence_t;
+
+// Figures that ncclCommMemStats can give. For a host rank, "memory" is host memory that the library
+// holds for this communicator.
+typedef enum {
+  ncclStatGpuMemSuspend = 0,    // Bytes that ncclCommSuspend would give back.
+  ncclStatGpuMemSuspended = 1,  // 1 while suspended, else 0.
+  ncclStatGpuMemPersist = 2,    // Bytes that stay whatever happens.
+  ncclStatGpuMemTotal = 3       // Bytes in all.
+} ncclCommMemStat_t;
+
+// One thing for ncclWaitSignal to wait for.
+typedef struct {
+  int opCnt;   // How many signals.
+  int peer;    // From which rank.
+  int sigIdx;  // On which signal.
+  int ctx;     // In which context.
+} ncclWaitSignalDesc_t;
+
+// A parameter found by name. Lives as long as the library; never freed by the caller.
+typedef struct ncclParamHandle* ncclParamHandle_t;
+
+// -------------------------------------------------------------------------------------------------
+// Library
+// -------------------------------------------------------------------------------------------------
+
+// Stores the NCCL_VERSION_CODE of the interface that the loaded library has. For Tutti's own
+// version see tuttiGetVersion.
+ncclResult_t ncclGetVersion(int* version);
+ncclResult_t pncclGetVersion(int* version);
+
+// A few fixed words for a result code. Never null, also for codes that do not exist; never freed.
+const char* ncclGetErrorString(ncclResult_t result);
+const char* pncclGetErrorString(ncclResult_t result);
+
+// The sentence of the last error: on `comm`, or, where `comm` is null, in the calling thread. Never
+// null, "" where nothing failed yet. The text is the library's and may change with the next failing
+// call.
+const char* ncclGetLastError(ncclComm_t comm);
+const char* pncclGetLastError(ncclComm_t comm);
+
+// -------------------------------------------------------------------------------------------------
+// Making a communicator
+// -------------------------------------------------------------------------------------------------
+
+// Opens a root in this process and stores the id that leads to it. One process calls this, gives
+// the id to every rank of the new communicator by whatever means it has (MPI, a file, a socket),
+// and stays alive until they have joined. With NCCL_COMM_ID set, the id names that address, and the
+// process of rank 0 opens the root there. An id makes one communicator.
+ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId);
+ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
+
+// Joins a communicator of `nranks` ranks as `rank`, 0 <= rank < nranks, each rank number taken
+// once. Every rank calls this with the same id; the call returns when all have arrived (inside a
+// group: the outermost ncclGroupEnd does). A rank that does not arrive in time fails the others
+// with ncclTimeout and a list of who is missing. On failure *comm is null. With CUDA the current
+// device of the calling thread becomes the rank's device.
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
+ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
+
+// The same, with wishes. A null `config` means NCCL_CONFIG_INITIALIZER. With config->blocking = 0
+// the call may return ncclInProgress with *comm set; poll ncclCommGetAsyncError on it.
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
+                                    ncclConfig_t* config);
+ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
+                                     ncclConfig_t* config);
+
+// The same, through `nId` roots that share the work, 1 <= nId <= nranks. The array of ids and its
+// order are the same on every rank; each id comes from its own ncclGetUniqueId, best on different
+// hosts.
+ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId,
+                                      ncclUniqueId* commIds, ncclConfig_t* config);
+ncclResult_t pncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId,
+                                       ncclUniqueId* commIds, ncclConfig_t* config);
+
+// Makes all `ndev` ranks of a new communicator in the calling process, without an id. `comm` has
+// room for `ndev` handles; comm[i] is rank i on device devlist[i]. A null `devlist` takes devices 0
+// to ndev-1. A host has as many devices as are asked for.
+ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
+ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
+
+// -------------------------------------------------------------------------------------------------
+// Ending a communicator
+// -------------------------------------------------------------------------------------------------
+
+// Waits until the operations issued on this rank are done on all ranks, and closes its connections.
+// All ranks call it. Afterwards only ncclCommGetAsyncError, ncclCommDestroy and ncclCommAbort are
+// allowed.
+ncclResult_t ncclCommFinalize(ncclComm_t comm);
+ncclResult_t pncclCommFinalize(ncclComm_t comm);
+
+// Frees the communicator, after ncclCommFinalize where the caller has not done that. Null is
+// allowed.
+ncclResult_t ncclCommDestroy(ncclComm_t comm);
+ncclResult_t pncclCommDestroy(ncclComm_t comm);
+
+// Frees the communicator without waiting for anybody: operations under way are given up, on other
+// threads of this rank too, and return an error. Ends in bounded time whatever the peers do. Null
+// is allowed.
+ncclResult_t ncclCommAbort(ncclComm_t comm);
+ncclResult_t pncclCommAbort(ncclComm_t comm);
+
+// Stops the operations under way but keeps the communicator, so that Split, Shrink and Destroy can
+// follow. Needs no other rank. Operations issued later are refused with ncclInvalidUsage.
+// `revokeFlags` is NCCL_REVOKE_DEFAULT.
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
+ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
+
+// -------------------------------------------------------------------------------------------------
+// Communicators from communicators
+// -------------------------------------------------------------------------------------------------
+
+// Parts `comm` by color: ranks with one color (>= 0) form a new communicator, numbered by `key`
+// and, among equal keys, by their rank in `comm`. All ranks of `comm` call it. NCCL_SPLIT_NOCOLOR
+// gives *newcomm = NCCL_COMM_NULL. A null `config` takes over the parent's. No operation may be
+// under way on the parent.
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
+                           ncclConfig_t* config);
+ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
+                            ncclConfig_t* config);
+
+// Makes a new communicator without the `excludeRanksCount` ranks listed (numbers in `comm`); those
+// that stay keep their order and are numbered from 0. Only the staying ranks call it, with the same
+// list. `shrinkFlags` is one of NCCL_SHRINK_*; with NCCL_SHRINK_ABORT the excluded ranks may be
+// dead and the parent broken. The parent remains the caller's to destroy or abort.
+ncclResult_t ncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
+                            ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags);
+ncclResult_t pncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
+                             ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags);
+
+// Makes the id through which new ranks join in the next ncclCommGrow of `comm`. One existing rank
+// (the grow root) calls it and hands the id to the new ranks. One id serves one grow; a second id
+// before that is ncclInvalidUsage.
+ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* uniqueId);
+ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* uniqueId);
+
+// Makes a new communicator of `nRanks` ranks: all ranks of an existing one, with their numbers, and
+// new ones after them. Who passes what:
+//   existing rank, not the grow root:  comm, uniqueId = NULL, rank = -1
+//   the grow root:                     comm, uniqueId = the id it made, rank = -1
+//   new rank:                          comm = NULL, uniqueId = the id, rank = its number, old size
+//   <= rank < nRanks
+// A null `config` takes over the parent's, or the defaults on a new rank. The parent remains the
+// caller's.
+ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId* uniqueId, int rank,
+                          ncclComm_t* newcomm, ncclConfig_t* config);
+ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId* uniqueId, int rank,
+                           ncclComm_t* newcomm, ncclConfig_t* config);
+
+// -------------------------------------------------------------------------------------------------
+// Asking a communicator
+// -------------------------------------------------------------------------------------------------
+
+// Stores the state of `comm` in *asyncError: ncclSuccess, ncclInProgress, or the first error that
+// struck it. The return value itself only says whether the question could be asked.
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
+ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
+
+// Number of ranks.
+ncclResult_t ncclCommCount(const ncclComm_t comm, int* count);
+ncclResult_t pncclCommCount(const ncclComm_t comm, int* count);
+
+// Number of the rank's device: the CUDA device, or the host device for a host rank.
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device);
+ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int* device);
+
+// This rank's number, 0 to count-1.
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank);
+ncclResult_t pncclCommUserRank(const ncclComm_t comm, int* rank);
+
+// -------------------------------------------------------------------------------------------------
+// Memory phases: lend a communicator's memory to others while it rests
+// -------------------------------------------------------------------------------------------------
+
+// Gives back what `flags` (NCCL_SUSPEND_MEM) names. Until ncclCommResume operations are refused
+// with ncclInvalidUsage. All ranks call it, with nothing under way.
+ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
+ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags);
+
+// Takes back what ncclCommSuspend gave. All ranks call it.
+ncclResult_t ncclCommResume(ncclComm_t comm);
+ncclResult_t pncclCommResume(ncclComm_t comm);
+
+// Stores one figure of ncclCommMemStat_t.
+ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value);
+ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value);
+
+// -------------------------------------------------------------------------------------------------
+// Memory, registration, windows
+// -------------------------------------------------------------------------------------------------
+
+// Allocates at least `size` bytes of the kind that moves with the fewest copies: for host ranks,
+// memory that other processes of the same machine can map. Aligned to NCCL_WIN_REQUIRED_ALIGNMENT.
+// Needs no communicator.
+ncclResult_t ncclMemAlloc(void** ptr, size_t size);
+ncclResult_t pncclMemAlloc(void** ptr, size_t size);
+
+// Frees memory from ncclMemAlloc. Null is allowed. No operation may be using it, no window may hold
+// it.
+ncclResult_t ncclMemFree(void* ptr);
+ncclResult_t pncclMemFree(void* ptr);
+
+// Announces that operations on `comm` will often use `buff`, so that the work of making it
+// reachable is done once. Any memory of the rank's device. Local; never needed for correctness.
+// *handle goes to ncclCommDeregister.
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
+ncclResult_t pncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
+
+// Takes ncclCommRegister back. The buffer itself is untouched.
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle);
+ncclResult_t pncclCommDeregister(const ncclComm_t comm, void* handle);
+
+// Makes `size` bytes at `buff` addressable by the other ranks of `comm`. All ranks call it at the
+// same point; `buff` should come from ncclMemAlloc and starts at a multiple of
+// NCCL_WIN_REQUIRED_ALIGNMENT. `winFlags` is an or of NCCL_WIN_*. *win may become null, with
+// ncclSuccess, where the memory cannot be shared: work then takes the usual way.
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
+                                    int winFlags);
+ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
+                                     int winFlags);
+
+// Ends a window. Nothing may be using it. Null is allowed.
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
+ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
+
+// Stores the start of this rank's own memory behind `win`.
+ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void** outUserPtr);
+ncclResult_t pncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void** outUserPtr);
+
+// -------------------------------------------------------------------------------------------------
+// Operators of one's own
+// -------------------------------------------------------------------------------------------------
+
+// Makes an operator that multiplies this rank's input by *scalar (of type `datatype`) and then
+// sums. It is good for `comm` and `datatype` only; every rank makes its own, the scalars may
+// differ. `residence` says where *scalar is and when it is read.
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
+                                      ncclScalarResidence_t residence, ncclComm_t comm);
+ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
+                                       ncclScalarResidence_t residence, ncclComm_t comm);
+
+// Frees such an operator. Operations already issued with it are not harmed.
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
+ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
+
+// -------------------------------------------------------------------------------------------------
+// Collectives
+//
+// Every rank of `comm` calls with the same count, type, operator and root; where they differ the
+// operation fails with ncclInvalidUsage naming both sides, as far as that is noticed. A count of 0
+// is allowed and moves nothing. Buffers of one call must not overlap except in place, as each
+// function says.
+// -------------------------------------------------------------------------------------------------
+
+// recvbuff of rank `root` [count] = reduction over all ranks of sendbuff [count]. Elsewhere
+// recvbuff is not used and may be null. In place: recvbuff == sendbuff.
+ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclReduce(const void* sendbuff, void* recvbuff, size_t count,
+                         ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm,
+                         cudaStream_t stream);
+
+// buff [count] of rank `root` replaces buff on all ranks. The older form of ncclBroadcast, always
+// in place.
+ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+                       cudaStream_t stream);
+ncclResult_t pncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root,
+                        ncclComm_t comm, cudaStream_t stream);
+
+// recvbuff [count] on all ranks = sendbuff [count] of rank `root`. Elsewhere sendbuff is not used
+// and may be null. In place: recvbuff == sendbuff.
+ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
+                           ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
+                            ncclDataType_t datatype, int root, ncclComm_t comm,
+                            cudaStream_t stream);
+
+// recvbuff [count] on all ranks = reduction over all ranks of sendbuff [count]. In place: recvbuff
+// == sendbuff.
+ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
+                           ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                           cudaStream_t stream);
+ncclResult_t pncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
+                            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                            cudaStream_t stream);
+
+// sendbuff is [nranks][recvcount]; recvbuff [recvcount] of rank i = reduction over all ranks of row
+// i. In place: recvbuff == sendbuff + rank * recvcount.
+ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
+                               ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                               cudaStream_t stream);
+ncclResult_t pncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
+                                ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                                cudaStream_t stream);
+
+// recvbuff [nranks][sendcount] on all ranks: row i = sendbuff [sendcount] of rank i. In place:
+// sendbuff == recvbuff + rank * sendcount.
+ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
+                           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
+                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
+
+// sendbuff and recvbuff are [nranks][count]: row i of recvbuff on rank j = row j of sendbuff on
+// rank i. In place: recvbuff == sendbuff.
+ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
+                          ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
+                           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
+
+// recvbuff [nranks][count] of rank `root`: row i = sendbuff [count] of rank i. Elsewhere recvbuff
+// is not used and may be null. In place at the root: sendbuff == recvbuff + root * count.
+ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                        int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclGather(const void* sendbuff, void* recvbuff, size_t count,
+                         ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
+
+// recvbuff [count] of rank i = row i of sendbuff [nranks][count] of rank `root`. Elsewhere sendbuff
+// is not used and may be null. In place at the root: recvbuff == sendbuff + root * count.
+ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count,
+                         ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count,
+                          ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
+
+// -------------------------------------------------------------------------------------------------
+// Point to point
+//
+// A send meets the receive of the same count and type on the peer; between two ranks they match in
+// the order issued. Either may wait for the other, so operations that must run at the same time
+// belong into one group. Sending to oneself is allowed inside a group that also receives.
+// -------------------------------------------------------------------------------------------------
+
+// Sends sendbuff [count] to rank `peer`.
+ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
+                      ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
+                       ncclComm_t comm, cudaStream_t stream);
+
+// Receives recvbuff [count] from rank `peer`.
+ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
+                      ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
+                       ncclComm_t comm, cudaStream_t stream);
+
+// -------------------------------------------------------------------------------------------------
+// One-sided: write into a peer's window and tell it
+// -------------------------------------------------------------------------------------------------
+
+// Writes localbuff [count] into rank `peer`'s part of the window `peerWin`, `peerWinOffset` bytes
+// from its start, then raises signal `sigIdx` of context `ctx` there by one. A peer that sees the
+// signal sees the data. localbuff is memory of this rank's device. `flags` is 0.
+ncclResult_t ncclPutSignal(const void* localbuff, size_t count, ncclDataType_t datatype, int peer,
+                           ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
+                           unsigned int flags, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclPutSignal(const void* localbuff, size_t count, ncclDataType_t datatype, int peer,
+                            ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
+                            unsigned int flags, ncclComm_t comm, cudaStream_t stream);
+
+// The signal alone. Seen after everything this rank put to `peer` in this context before. `flags`
+// is 0.
+ncclResult_t ncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
+                        cudaStream_t stream);
+ncclResult_t pncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
+                         cudaStream_t stream);
+
+// Makes the stream wait until every one of the `nDesc` descriptors has its signals, and takes those
+// off the counters.
+ncclResult_t ncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm,
+                            cudaStream_t stream);
+ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm,
+                             cudaStream_t stream);
+
+// -------------------------------------------------------------------------------------------------
+// Groups
+//
+// Calls between Start and End are collected and issued together by the End that closes the
+// outermost Start of this thread. Groups make one thread the driver of several ranks, let sends and
+// receives run at the same time, and fuse small operations. A group holds operations, or the making
+// and ending of communicators, not both.
+// -------------------------------------------------------------------------------------------------
+
+// Opens a group, or a deeper level of the one that is open.
+ncclResult_t ncclGroupStart(void);
+ncclResult_t pncclGroupStart(void);
+
+// Closes a level; the outermost issues the group. Returns the first error of any call in the group,
+// in which case nothing of the group was issued, or ncclInProgress where a communicator in it is
+// non-blocking. Without an open group: ncclInvalidUsage.
+ncclResult_t ncclGroupEnd(void);
+ncclResult_t pncclGroupEnd(void);
+
+// Closes the group without issuing it and stores what it would have cost. A null `simInfo` only
+// drops the group.
+ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
+ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
+
+// -------------------------------------------------------------------------------------------------
+// Parameters: the settings in force, by name (such as "NCCL_BUFFSIZE")
+// -------------------------------------------------------------------------------------------------
+
+// Finds a parameter. An unknown key is ncclInvalidArgument.
+ncclResult_t ncclParamBind(ncclParamHandle_t* out, const char* key);
+ncclResult_t pncclParamBind(ncclParamHandle_t* out, const char* key);
+
+// Read a parameter as an integer of one width. A value that does not fit, or is not a number, is
+// ncclInvalidArgument.
+ncclResult_t ncclParamGetI8(ncclParamHandle_t h, int8_t* out);
+ncclResult_t pncclParamGetI8(ncclParamHandle_t h, int8_t* out);
+ncclResult_t ncclParamGetI16(ncclParamHandle_t h, int16_t* out);
+ncclResult_t pncclParamGetI16(ncclParamHandle_t h, int16_t* out);
+ncclResult_t ncclParamGetI32(ncclParamHandle_t h, int32_t* out);
+ncclResult_t pncclParamGetI32(ncclParamHandle_t h, int32_t* out);
+ncclResult_t ncclParamGetI64(ncclParamHandle_t h, int64_t* out);
+ncclResult_t pncclParamGetI64(ncclParamHandle_t h, int64_t* out);
+ncclResult_t ncclParamGetU8(ncclParamHandle_t h, uint8_t* out);
+ncclResult_t pncclParamGetU8(ncclParamHandle_t h, uint8_t* out);
+ncclResult_t ncclParamGetU16(ncclParamHandle_t h, uint16_t* out);
+ncclResult_t pncclParamGetU16(ncclParamHandle_t h, uint16_t* out);
+ncclResult_t ncclParamGetU32(ncclParamHandle_t h, uint32_t* out);
+ncclResult_t pncclParamGetU32(ncclParamHandle_t h, uint32_t* out);
+ncclResult_t ncclParamGetU64(ncclParamHandle_t h, uint64_t* out);
+ncclResult_t pncclParamGetU64(ncclParamHandle_t h, uint64_t* out);
+
+// Reads it as text. The text is the library's, good until this thread calls the function again.
+ncclResult_t ncclParamGetStr(ncclParamHandle_t h, const char** out);
+ncclResult_t pncclParamGetStr(ncclParamHandle_t h, const char** out);
+
+// Copies its bytes into out[maxLen] and stores how many in *len. Too little room is
+// ncclInvalidArgument.
+ncclResult_t ncclParamGet(ncclParamHandle_t h, void* out, int maxLen, int* len);
+ncclResult_t pncclParamGet(ncclParamHandle_t h, void* out, int maxLen, int* len);
+
+// Text and its length by key, in one step. Good until this thread calls the function again.
+ncclResult_t ncclParamGetParameter(const char* key, const char** value, int* valueLen);
+ncclResult_t pncclParamGetParameter(const char* key, const char** value, int* valueLen);
+
+// All keys. The table is the library's, good until this thread calls the function again.
+ncclResult_t ncclParamGetAllParameterKeys(const char*** table, int* tableLen);
+ncclResult_t pncclParamGetAllParameterKeys(const char*** table, int* tableLen);
+
+// Writes all parameters and their values to the log.
+void ncclParamDumpAll(void);
+void pncclParamDumpAll(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+
+#endif  // NCCL_H_
