@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// tutti/tutti.h: what NCCL has no word for. Host streams and events, collectives whose ranks bring
+// different amounts, a barrier, and functions that say in words what the library is and does. Plain
+// C, beside nccl.h.
+//
+// Results, threads, groups and errors are as in nccl.h: ncclInvalidArgument for a bad value, a
+// sentence in ncclGetLastError. Counts and displacements are numbers of elements.
+
+#ifndef TUTTI_TUTTI_H_
+#define TUTTI_TUTTI_H_
+
+#include "nccl.h"
+
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// -------------------------------------------------------------------------------------------------
+// Library
+// -------------------------------------------------------------------------------------------------
+
+// Stores Tutti's own version, such as "0.1.0". The text lives as long as the library.
+ncclResult_t tuttiGetVersion(const char** version);
+
+// -------------------------------------------------------------------------------------------------
+// Host streams
+//
+// A host stream is a queue of operations that one thread of the library runs in order, so that the
+// caller can do something else meanwhile. It stands wherever a cudaStream_t does in nccl.h, with
+// host ranks; CUDA's own functions do not know it. The caller owns it. Any thread may use it.
+//
+// The null stream is the calling thread itself: every operation on it is done when the call
+// returns, so that it is always idle.
+// -------------------------------------------------------------------------------------------------
+
+typedef cudaStream_t tuttiStream_t;
+
+// Makes an empty stream and its thread. The thread sleeps while the stream is empty.
+ncclResult_t tuttiStreamCreate(tuttiStream_t* stream);
+
+// Waits until the stream is empty, then frees it. Nobody else may be using it. Null is allowed.
+ncclResult_t tuttiStreamDestroy(tuttiStream_t stream);
+
+// Waits until everything queued before this call is done. Returns the first error of an operation
+// on the stream since the last tuttiStreamSynchronize, and forgets it; ncclSuccess if there was
+// none.
+ncclResult_t tuttiStreamSynchronize(tuttiStream_t stream);
+
+// ncclSuccess where the stream is empty, ncclInProgress where it is not. Never waits.
+ncclResult_t tuttiStreamQuery(tuttiStream_t stream);
+
+// Queues `fn(arg)`; it runs on the stream's thread after what was queued before (on the null
+// stream: now). It must not wait for this stream. What `arg` points to stays the caller's.
+typedef void (*tuttiHostFn_t)(void* arg);
+ncclResult_t tuttiStreamLaunchHostFunc(tuttiStream_t stream, tuttiHostFn_t fn, void* arg);
+
+// -------------------------------------------------------------------------------------------------
+// Host events
+//
+// An event marks a point in a stream. It is done when the stream has come past the point where it
+// was last recorded; an event that was never recorded counts as done. The caller owns it and keeps
+// it until the last stream that records it or waits for it has done so. Any thread may use it.
+// -------------------------------------------------------------------------------------------------
+
+typedef struct tuttiEvent* tuttiEvent_t;
+
+ncclResult_t tuttiEventCreate(tuttiEvent_t* event);
+
+// Null is allowed.
+ncclResult_t tuttiEventDestroy(tuttiEvent_t event);
+
+// Marks the end of what `stream` holds now (the null stream: the present moment).
+ncclResult_t tuttiEventRecord(tuttiEvent_t event, tuttiStream_t stream);
+
+// Makes what is queued on `stream` from now on wait for the event as last recorded (the null
+// stream: the caller waits). Waiting for an event of the same stream does nothing.
+ncclResult_t tuttiStreamWaitEvent(tuttiStream_t stream, tuttiEvent_t event);
+
+// Waits until the event is done.
+ncclResult_t tuttiEventSynchronize(tuttiEvent_t event);
+
+// ncclSuccess where the event is done, ncclInProgress where it is not. Never waits.
+ncclResult_t tuttiEventQuery(tuttiEvent_t event);
+
+// Stores the milliseconds from `start` to `end`, on the monotonic clock. Both have been recorded
+// (else ncclInvalidUsage) and are done (else ncclInProgress).
+ncclResult_t tuttiEventElapsedTime(double* elapsed_ms, tuttiEvent_t start, tuttiEvent_t end);
+
+// -------------------------------------------------------------------------------------------------
+// Collectives with a size per rank
+//
+// Arrays of counts and displacements have one entry per rank, are read before the call returns, and
+// remain the caller's. An entry may be 0. The operation runs on `stream` like those of nccl.h, in
+// groups too. Except in place, as each function says, buffers must not overlap, and neither may
+// blocks that are written.
+// -------------------------------------------------------------------------------------------------
+
+// recvbuff on all ranks: recvcounts[i] elements at recvbuff + displs[i] = sendbuff of rank i.
+// `recvcounts` is the same on all ranks and sendcount == recvcounts[rank]; `displs` may differ, and
+// where null the blocks lie one after another. In place: sendbuff == recvbuff + displs[rank].
+ncclResult_t tuttiAllGatherV(const void* sendbuff, size_t sendcount, void* recvbuff,
+                             const size_t* recvcounts, const size_t* displs,
+                             ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
+
+// sendbuff holds one block per rank, recvcounts[0], recvcounts[1], ... elements, one after another;
+// recvbuff [recvcounts[i]] of rank i = reduction over all ranks of block i. `recvcounts` is the
+// same on all ranks. In place: recvbuff == start of the own block in sendbuff.
+ncclResult_t tuttiReduceScatterV(const void* sendbuff, void* recvbuff, const size_t* recvcounts,
+                                 ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                                 cudaStream_t stream);
+
+// sendcounts[j] elements at sendbuff + sdispls[j] go to rank j; recvcounts[i] elements from rank i
+// arrive at recvbuff + rdispls[i]. sendcounts[j] on rank i == recvcounts[i] on rank j. A null
+// `sdispls` or `rdispls` means blocks one after another. Not in place.
+ncclResult_t tuttiAlltoAllV(const void* sendbuff, const size_t* sendcounts, const size_t* sdispls,
+                            void* recvbuff, const size_t* recvcounts, const size_t* rdispls,
+                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
+
+// Done on a rank only after every rank of `comm` has begun it.
+ncclResult_t tuttiBarrier(ncclComm_t comm, cudaStream_t stream);
+
+// -------------------------------------------------------------------------------------------------
+// Asking in words
+//
+// Text for people is written to buffer[capacity], cut where it does not fit, and always ends in a
+// zero byte. *needed (where `needed` is not null) is the capacity that holds all of it, so that a
+// first call may pass buffer = NULL with capacity 0. A cut text is still ncclSuccess.
+// -------------------------------------------------------------------------------------------------
+
+// A JSON object about `comm` as this rank sees it: rank, ranks, hosts, and the transport that joins
+// it to each peer.
+ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed);
+
+// How `comm` would run a collective of `count` elements: the algorithm and protocol, per channel
+// the work, per connection the proxy operations. `collective` is "AllReduce", "Reduce",
+// "Broadcast", "AllGather", "ReduceScatter", "AlltoAll", "Gather" or "Scatter", with `count` as in
+// the function of that name, out of place, root 0; an unknown name is ncclInvalidArgument. `op` is
+// ignored by those that do not reduce. Local: no other rank need call it, and nothing moves.
+ncclResult_t tuttiPlanDescribe(ncclComm_t comm, const char* collective, size_t count,
+                               ncclDataType_t datatype, ncclRedOp_t op, char* buffer,
+                               size_t capacity, size_t* needed);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+
+#endif  // TUTTI_TUTTI_H_
