@@ -1,0 +1,54 @@
+// The four collectives that this program needs, as NCCL's C API offers them, with errors turned
+// into exceptions.
+//
+// The buffers are ordinary host memory and the stream is null, so every call is done when it
+// returns. Owns its ncclComm_t. To be used by one thread. Every rank must make the same calls in
+// the same order. Failures are std::runtime_error holding the library's own sentence.
+
+#pragma once
+
+#include <nccl.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace digits {
+
+class Communicator {
+ public:
+  /// A fresh id, to be handed to the other ranks by other means (launch.h).
+  static ncclUniqueId NewId();
+
+  /// Joins; returns when all `size` ranks have joined.
+  Communicator(const ncclUniqueId& id, int rank, int size);
+  /// Aborts unless Close() was called, so that an exception here cannot leave the other ranks
+  /// waiting.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  /// Replaces `values` on every rank by their sum over all ranks (AllReduce).
+  void Sum(std::span<float> values);
+  void Sum(std::span<double> values);
+  void Sum(std::span<int64_t> values);
+
+  /// Replaces `values` on every rank by those of rank `root` (Broadcast).
+  void Broadcast(std::span<float> values, int root);
+
+  /// The values of all ranks, in rank order (AllGather).
+  std::vector<uint64_t> Gather(uint64_t mine);
+
+  /// Leaves in good order. No call may follow.
+  void Close();
+
+ private:
+  ncclComm_t comm_ = nullptr;
+  int rank_;
+  int size_;
+};
+
+}  // namespace digits
