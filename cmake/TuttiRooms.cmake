@@ -46,6 +46,7 @@ function(tutti_room name)
     if(TARGET tutti_testing)
       set(helpers tutti_testing)
     endif()
+    target_compile_definitions(${name}_test PRIVATE TUTTI_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     target_link_libraries(${name}_test PRIVATE tutti_${name} ${helpers} GTest::gmock GTest::gtest_main)
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}." PROPERTIES LABELS unit TIMEOUT 120
                          DISCOVERY_MODE PRE_TEST)

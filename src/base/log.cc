@@ -131,10 +131,9 @@ void WriteAll(int fd, std::string_view text) {
 // exits.
 struct Log {
   Log() {
-    const std::string name = HostName();
-    name.copy(host.data(), host.size() - 1);
+    HostName().copy(host.data(), host.size() - 1);
     Apply(ParseLogSettings(std::getenv("NCCL_DEBUG"), std::getenv("NCCL_DEBUG_SUBSYS"),
-                           std::getenv("NCCL_DEBUG_FILE"), name, getpid()));
+                           std::getenv("NCCL_DEBUG_FILE")));
   }
 
   void Apply(const LogSettings& settings) {
@@ -208,6 +207,10 @@ LogSettings ParseLogSettings(const char* debug, const char* subsystems, const ch
   }
   if (IsSet(file)) settings.file = ExpandFileName(file, host, pid);
   return settings;
+}
+
+LogSettings ParseLogSettings(const char* debug, const char* subsystems, const char* file) {
+  return ParseLogSettings(debug, subsystems, file, HostName(), getpid());
 }
 
 std::string FormatLogLine(LogLevel level, std::string_view host, int pid, int tid, int rank,

@@ -29,6 +29,9 @@ struct LogSettings {
 LogSettings ParseLogSettings(const char* debug, const char* subsystems, const char* file,
                              std::string_view host, int pid);
 
+// The same with the names of this host and process.
+LogSettings ParseLogSettings(const char* debug, const char* subsystems, const char* file);
+
 // One line of the log, newline included. `rank` -1 leaves the rank out.
 std::string FormatLogLine(LogLevel level, std::string_view host, int pid, int tid, int rank,
                           std::string_view text);

@@ -1,0 +1,91 @@
+#pragma once
+
+// Config: every setting of Tutti, in one table (settings.def) from which the struct below, its
+// reader and docs/settings.md come.
+//
+// Settings are a plain value, read once where the library is entered and handed down by
+// constructors; nothing else in the library calls getenv. A value that cannot be understood is an
+// error whose sentence names the variable, the value and what is allowed. Variables come from the
+// environment, then from the file that NCCL_CONF_FILE names (or
+// ~/.nccl.conf), then from /etc/nccl.conf; the first one that has a variable wins.
+//
+// Everything here may be called from any thread, as long as none calls setenv meanwhile.
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tutti {
+
+// TCP ports from low to high, both included; 0-0 leaves the choice to the kernel.
+struct PortRange {
+  uint16_t low = 0;
+  uint16_t high = 0;
+  bool any() const { return high == 0; }
+  friend bool operator==(const PortRange&, const PortRange&) = default;
+};
+
+struct Settings {
+#define FLAG(field, variable, initial, why) bool field = initial;
+#define INTEGER(field, variable, initial, low, high, unit, why) int64_t field = initial;
+#define NUMBER(field, variable, initial, low, high, unit, why) double field = initial;
+#define TEXT(field, variable, initial, form, why) std::string field = initial;
+#define SECRET(field, variable, form, why) std::string field;
+#define CHOICE(field, variable, initial, choices, why) std::string field = initial;
+#define PORTS(field, variable, why) PortRange field;
+#include "config/settings.def"
+#undef FLAG
+#undef INTEGER
+#undef NUMBER
+#undef TEXT
+#undef SECRET
+#undef CHOICE
+#undef PORTS
+};
+
+// Gives the text of a variable, or null when it is not set. The text lives as long as the
+// Environment.
+using Environment = std::function<const char*(const char* name)>;
+
+// The process's own environment.
+Environment ProcessEnvironment();
+
+// The settings that `environment` asks for. An empty text counts as not set. InvalidUsage when a
+// value is not allowed.
+Result<Settings> ReadSettings(const Environment& environment);
+
+// What the library calls: process environment and configuration files, with the log told where it
+// goes. The first call in a process also warns about names that have no effect (see ReviewNames).
+Result<Settings> ReadProcessSettings();
+
+// A setting as data, for documentation and for the parameter calls of the API.
+struct SettingInfo {
+  std::string_view variable;
+  std::string_view type;     // "flag", "integer", "number", "text", "secret", "choice", "ports"
+  std::string default_text;  // empty: not set
+  std::string allowed;       // "0 or 1", "0.01 to 1000000", "AF_INET or AF_INET6", …
+  std::string_view unit;     // empty: none
+  std::string_view why;
+  // Puts what `text` says into `settings`; InvalidUsage names variable, value and what is allowed.
+  Status (*read)(std::string_view text, Settings& settings);
+  // The value in `settings` as a user would write it; "(set)" for a secret that is set.
+  std::string (*format)(const Settings& settings);
+};
+
+// All settings in the order of the table.
+std::span<const SettingInfo> AllSettings();
+
+// One sentence for each of `names` that begins with NCCL_ or TUTTI_ and has no effect here: those
+// known to mean nothing on hosts, and unknown ones, with the nearest name that exists where one is
+// near.
+std::vector<std::string> ReviewNames(std::span<const std::string> names);
+
+// The text of docs/settings.md.
+std::string SettingsMarkdown();
+
+}  // namespace tutti
