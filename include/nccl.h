@@ -355,8 +355,9 @@ ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
 
-// Frees the communicator, after ncclCommFinalize where the caller has not done that. Null is
-// allowed.
+// Frees the communicator once this rank's own operations are done. Does not wait for other ranks to
+// call it: one thread may destroy the ranks that it drives one after another, with or without
+// ncclCommFinalize before. Null is allowed.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
@@ -380,6 +381,10 @@ ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 // and, among equal keys, by their rank in `comm`. All ranks of `comm` call it. NCCL_SPLIT_NOCOLOR
 // gives *newcomm = NCCL_COMM_NULL. A null `config` takes over the parent's. No operation may be
 // under way on the parent.
+//
+// With a non-blocking parent poll the PARENT: *newcomm is set by the time that the parent is no
+// longer ncclInProgress. The same holds for ncclCommShrink, and for ncclCommGrow on a rank that
+// has a parent.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
                            ncclConfig_t* config);
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
