@@ -1,0 +1,89 @@
+/* Point to point: a ring exchange, and an all-to-all written out in sends and receives.
+
+   Operations of one group run at the same time. Outside a group a rank that first sends and then
+   receives would wait for a neighbour that does the same.
+
+   Usage: 04_send_recv [ranks]     (4 by default) */
+
+#include <pthread.h>
+
+#include "check.h"
+
+enum { kCount = 50000 };
+
+typedef struct {
+  int rank;
+  int ranks;
+  ncclUniqueId id;
+} Rank;
+
+/* Every rank hands a block to its right neighbour and takes one from its left. */
+static void RingExchange(int rank, int ranks, ncclComm_t comm) {
+  const int right = (rank + 1) % ranks;
+  const int left = (rank + ranks - 1) % ranks;
+  float* out = NewFloats(kCount, (float)rank);
+  float* in = NewFloats(kCount, -1);
+
+  CHECK(ncclGroupStart());
+  CHECK(ncclSend(out, kCount, ncclFloat, right, comm, NULL));
+  CHECK(ncclRecv(in, kCount, ncclFloat, left, comm, NULL));
+  CHECK(ncclGroupEnd());
+
+  ExpectAll(in, kCount, (float)left, rank);
+  free(out);
+  free(in);
+}
+
+/* Block j goes to rank j; block i comes from rank i. Sending to oneself is part of it. */
+static void ExchangeAll(int rank, int ranks, ncclComm_t comm) {
+  float* out = NewFloats((size_t)ranks * kCount, 0);
+  float* in = NewFloats((size_t)ranks * kCount, -1);
+  for (int peer = 0; peer < ranks; ++peer) {
+    for (size_t i = 0; i < kCount; ++i) {
+      out[(size_t)peer * kCount + i] = (float)(rank * 100 + peer);
+    }
+  }
+
+  CHECK(ncclGroupStart());
+  for (int peer = 0; peer < ranks; ++peer) {
+    CHECK(ncclSend(out + (size_t)peer * kCount, kCount, ncclFloat, peer, comm, NULL));
+    CHECK(ncclRecv(in + (size_t)peer * kCount, kCount, ncclFloat, peer, comm, NULL));
+  }
+  CHECK(ncclGroupEnd());
+
+  for (int peer = 0; peer < ranks; ++peer) {
+    ExpectAll(in + (size_t)peer * kCount, kCount, (float)(peer * 100 + rank), rank);
+  }
+  free(out);
+  free(in);
+}
+
+static void* RunRank(void* argument) {
+  const Rank* self = argument;
+  ncclComm_t comm;
+  CHECK(ncclCommInitRank(&comm, self->ranks, self->id, self->rank));
+  RingExchange(self->rank, self->ranks, comm);
+  ExchangeAll(self->rank, self->ranks, comm);
+  CHECK(ncclCommFinalize(comm));
+  CHECK(ncclCommDestroy(comm));
+  return NULL;
+}
+
+int main(int argc, char** argv) {
+  const int ranks = argc > 1 ? atoi(argv[1]) : 4;
+  REQUIRE(ranks >= 1 && ranks <= 64, "give 1 to 64 ranks, not %s", argv[1]);
+
+  ncclUniqueId id;
+  CHECK(ncclGetUniqueId(&id));
+
+  Rank arguments[64];
+  pthread_t threads[64];
+  for (int rank = 0; rank < ranks; ++rank) {
+    arguments[rank] = (Rank){rank, ranks, id};
+    REQUIRE(pthread_create(&threads[rank], NULL, RunRank, &arguments[rank]) == 0,
+            "no thread for rank %d", rank);
+  }
+  for (int rank = 0; rank < ranks; ++rank) pthread_join(threads[rank], NULL);
+  printf("%d ranks: ring exchange and all-to-all by send and receive are right\n", ranks);
+  return EXIT_SUCCESS;
+}
