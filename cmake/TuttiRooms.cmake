@@ -3,13 +3,14 @@
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
 
 add_library(tutti_options INTERFACE)
+# -ffp-contract=off: results must not depend on whether the compiler found a multiply-add to fuse.
 target_compile_options(tutti_options INTERFACE
-  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror -fno-omit-frame-pointer>)
+  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror -fno-omit-frame-pointer
+    -ffp-contract=off>)
 target_include_directories(tutti_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
 target_link_libraries(tutti_options INTERFACE Threads::Threads)
 if(TUTTI_SANITIZE)

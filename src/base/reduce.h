@@ -1,12 +1,22 @@
 #pragma once
 
-// The reduction kernels of the host: element-wise combination of any number of source arrays, with the machine's
-// vector units chosen at run time. Pure functions; any thread may call them.
+// The reduction kernels of the host: element-wise combination of any number of source arrays, with
+// the machine's vector units chosen at run time. Pure functions; any thread may call them. They
+// assume the floating-point environment a program starts with (round to nearest, subnormals kept).
 //
-// f16, bf16 and both fp8 types are widened to f32, combined there over all sources, and rounded once (to nearest
-// even). Integer sums and products wrap. A result depends only on the sources and their order, never on the target,
-// the alignment or the position of an element in the array, so that ranks that reduce different pieces agree bit
-// for bit. min and max of floats propagate NaN.
+// f16, bf16 and both fp8 types are widened to f32, combined there over all sources, and rounded
+// once (to nearest even). fp8 e4m3 is the variant without infinity (NaN is 0x7f and 0xff). A result
+// too large for either fp8 type becomes its largest finite number, infinity included, as CUDA's fp8
+// types do by default. Integer sums and products wrap.
+//
+// A result depends only on the sources and their order, never on the target, the alignment or the
+// position of an element in the array, so that ranks that reduce different pieces agree bit for
+// bit. To that end every NaN result is one pattern per type (float_formats.h; 0x7fc00000 and
+// 0x7ff8000000000000 for f32 and f64), and a scaled source is rounded before it is added.
+//
+// min and max of floats propagate NaN and put -0 below +0; without scaling they return one of the
+// elements untouched (an infinity in e5m2 stays one), and their result does not depend on the order
+// of the sources.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,9 +25,10 @@
 
 namespace tutti {
 
-// Scaling around a reduction. `scalar` holds one element of the array's type in its first bytes (PreMulSum);
-// source i is multiplied by it before combining when bit i of `scale_mask` is set. A non-zero `divisor` divides
-// the result (average of integers: truncates toward zero).
+// Scaling around a reduction. `scalar` holds one element of the array's type in its first bytes
+// (PreMulSum); source i is multiplied by it before combining when bit i of `scale_mask` is set. A
+// non-zero `divisor` divides the result: integers truncate toward zero; floats divide in the type
+// of the accumulation (f32, or f64 for f64), before the rounding to the element's type.
 struct ReduceArgs {
   uint64_t scalar = 0;
   uint64_t scale_mask = 0;
@@ -27,19 +38,21 @@ struct ReduceArgs {
 // The most sources that one call combines.
 inline constexpr int kMaxReduceSources = 64;
 
-// dst[i] = sources[0][i] op sources[1][i] op … for i < count, left to right. `dst` may be one of the sources
-// (the same address), else it must not overlap them. No alignment is required.
-// REQUIRES: 1 <= num_sources <= kMaxReduceSources. With one source this is a (scaled, divided) copy.
+// dst[i] = sources[0][i] op sources[1][i] op … for i < count, left to right. `dst` may be one of
+// the sources (the same address), else it must not overlap them. No alignment is required.
+// REQUIRES: 1 <= num_sources <= kMaxReduceSources. One source is scaled and divided; with neither
+// it is copied as it is, NaNs too.
 using ReduceFn = void (*)(void* dst, const void* const* sources, int num_sources, size_t count,
                           const ReduceArgs& args);
 
 // The kernel for a type and operator on this machine. Never null.
 ReduceFn FindReduce(DataType type, ReduceKind kind);
 
-// The vector target in use, for logs: "AVX3_SPR", "AVX2", "SCALAR", …
+// The vector target in use, for logs: "AVX512", "AVX2", "SSE2" or "BASELINE"
 const char* ReduceTargetName();
 
-// The element of `type` nearest to `value`, in the first bytes of the result, for ReduceArgs::scalar.
+// The element of `type` nearest to `value`, in the first bytes of the result, for
+// ReduceArgs::scalar.
 uint64_t ScalarBits(DataType type, double value);
 
 }  // namespace tutti

@@ -1,0 +1,35 @@
+#pragma once
+
+// The instruction sets that the reduction kernels are compiled for. reduce_kernels.h is the one
+// source; each reduce_<target>.cc compiles it into a namespace of its own, and this table lists
+// what the running machine can use. Tests walk the table to show that every target gives the same
+// bits; everybody else calls FindReduce.
+
+#include <span>
+
+#include "base/datatype.h"
+#include "base/reduce.h"
+
+namespace tutti {
+
+struct ReduceTarget {
+  const char* name;
+  ReduceFn (*find)(DataType type, ReduceKind kind);
+};
+
+// The targets that this machine can run, best first. Never empty; lives forever.
+std::span<const ReduceTarget> ReduceTargets();
+
+namespace reduce_baseline {
+ReduceFn Find(DataType type, ReduceKind kind);
+}
+#if defined(__x86_64__)
+namespace reduce_avx2 {
+ReduceFn Find(DataType type, ReduceKind kind);
+}
+namespace reduce_avx512 {
+ReduceFn Find(DataType type, ReduceKind kind);
+}
+#endif
+
+}  // namespace tutti
