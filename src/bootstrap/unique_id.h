@@ -18,7 +18,7 @@
 #include <cstring>
 
 #include "base/status.h"
-#include "sys/socket.h"
+#include "sys/tcp.h"
 
 namespace tutti {
 

@@ -1,0 +1,332 @@
+#include "sys/event_loop.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+
+namespace tutti {
+namespace {
+
+// A callback with the number that epoll reports. Numbers are never reused, so an event that was
+// already fetched for a descriptor removed since then finds nothing, even when the descriptor's
+// number is in use again.
+struct Watch {
+  uint64_t id;
+  int fd;
+  EventLoop::FdCallback callback;
+};
+
+class EventLoopImpl final : public EventLoop {
+ public:
+  EventLoopImpl(UniqueFd epoll_fd, UniqueFd wake_fd)
+      : epoll_fd_(std::move(epoll_fd)), wake_fd_(std::move(wake_fd)) {}
+  ~EventLoopImpl() override { Stop(); }
+
+  void Start(const std::string& name);
+
+  void Post(Task task) override;
+  void RunSync(Task task) override;
+  Status AddFd(int fd, uint32_t epoll_events, FdCallback callback) override;
+  Status ModifyFd(int fd, uint32_t epoll_events) override;
+  void RemoveFd(int fd) override;
+  TimerId AddTimer(int64_t delay_ns, Task task) override;
+  void CancelTimer(TimerId timer) override;
+  bool OnLoopThread() const override {
+    return loop_thread_id_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
+
+ private:
+  static constexpr uint64_t kWakeId = 0;
+
+  void Run();
+  void Stop();
+  void Wake();
+  void RunTasks();
+  void RunTimers();
+  void RunWatch(uint64_t id, uint32_t events);
+  int TimeoutMs();
+
+  const UniqueFd epoll_fd_;
+  const UniqueFd wake_fd_;
+  std::thread thread_;
+  std::atomic<std::thread::id> loop_thread_id_;
+
+  std::mutex mutex_;
+  std::condition_variable callback_ended_;
+  std::vector<Task> tasks_;
+  bool woken_ = false;  // a byte lies in wake_fd_ that the loop has not fetched
+  bool stopping_ = false;
+  uint64_t next_id_ = 1;  // for watches and timers
+  uint64_t running_watch_ = 0;
+  std::unordered_map<uint64_t, std::shared_ptr<Watch>> watches_;
+  std::unordered_map<int, uint64_t> watch_of_fd_;
+  std::map<std::pair<int64_t, TimerId>, Task> timers_;  // by time, then by age
+  std::unordered_map<TimerId, int64_t> timer_time_ns_;
+};
+
+void EventLoopImpl::Start(const std::string& name) {
+  // Signals belong to the program's threads: a handler of its own must never find itself here.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { Run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
+}
+
+void EventLoopImpl::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    Wake();
+  }
+  if (thread_.joinable()) thread_.join();
+  // What the callbacks own may call back into this loop while it is destroyed, and must find it
+  // empty.
+  std::vector<Task> tasks;
+  std::unordered_map<uint64_t, std::shared_ptr<Watch>> watches;
+  std::map<std::pair<int64_t, TimerId>, Task> timers;
+  {
+    const std::lock_guard lock(mutex_);
+    tasks.swap(tasks_);
+    watches.swap(watches_);
+    timers.swap(timers_);
+    watch_of_fd_.clear();
+    timer_time_ns_.clear();
+  }
+}
+
+// REQUIRES: mutex_ held.
+void EventLoopImpl::Wake() {
+  if (woken_) return;
+  woken_ = true;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_fd_.get(), &one, sizeof(one));
+}
+
+void EventLoopImpl::Post(Task task) {
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return;
+  tasks_.push_back(std::move(task));
+  Wake();
+}
+
+void EventLoopImpl::RunSync(Task task) {
+  if (OnLoopThread()) {
+    task();
+    return;
+  }
+  struct Rendezvous {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+  };
+  // Signals on destruction, so that a task dropped by a stopping loop does not leave its caller
+  // waiting.
+  struct Signal {
+    explicit Signal(std::shared_ptr<Rendezvous> to) : rendezvous(std::move(to)) {}
+    Signal(const Signal&) = delete;
+    Signal& operator=(const Signal&) = delete;
+    ~Signal() {
+      const std::lock_guard lock(rendezvous->mutex);
+      rendezvous->done = true;
+      rendezvous->changed.notify_all();
+    }
+    std::shared_ptr<Rendezvous> rendezvous;
+  };
+  auto rendezvous = std::make_shared<Rendezvous>();
+  Post([run = std::move(task), signal = std::make_shared<Signal>(rendezvous)]() mutable {
+    run();
+    run = nullptr;
+    signal.reset();
+  });
+  std::unique_lock lock(rendezvous->mutex);
+  rendezvous->changed.wait(lock, [&] { return rendezvous->done; });
+}
+
+Status EventLoopImpl::AddFd(int fd, uint32_t epoll_events, FdCallback callback) {
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return InternalError("the event loop is stopping");
+  const uint64_t id = next_id_++;
+  if (watch_of_fd_.contains(fd)) {
+    return InternalError("descriptor {} is already served by this event loop", fd);
+  }
+  epoll_event event = {};
+  event.events = epoll_events;
+  event.data.u64 = id;
+  if (epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return ErrnoError(errno, "adding a descriptor to epoll failed");
+  }
+  watches_[id] = std::make_shared<Watch>(Watch{id, fd, std::move(callback)});
+  watch_of_fd_[fd] = id;
+  return Status::Ok();
+}
+
+Status EventLoopImpl::ModifyFd(int fd, uint32_t epoll_events) {
+  const std::lock_guard lock(mutex_);
+  const auto found = watch_of_fd_.find(fd);
+  if (found == watch_of_fd_.end()) {
+    return InternalError("descriptor {} is not served by this event loop", fd);
+  }
+  epoll_event event = {};
+  event.events = epoll_events;
+  event.data.u64 = found->second;
+  if (epoll_ctl(epoll_fd_.get(), EPOLL_CTL_MOD, fd, &event) != 0) {
+    return ErrnoError(errno, "changing a descriptor's events in epoll failed");
+  }
+  return Status::Ok();
+}
+
+void EventLoopImpl::RemoveFd(int fd) {
+  std::shared_ptr<Watch> doomed;  // destroyed after the lock is released: it may own anything
+  std::unique_lock lock(mutex_);
+  const auto found = watch_of_fd_.find(fd);
+  if (found == watch_of_fd_.end()) return;
+  const uint64_t id = found->second;
+  watch_of_fd_.erase(found);
+  epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  doomed = std::move(watches_[id]);
+  watches_.erase(id);
+  if (!OnLoopThread()) callback_ended_.wait(lock, [&] { return running_watch_ != id; });
+  lock.unlock();
+}
+
+EventLoop::TimerId EventLoopImpl::AddTimer(int64_t delay_ns, Task task) {
+  const std::lock_guard lock(mutex_);
+  const TimerId id = next_id_++;
+  if (stopping_) return id;
+  const int64_t at_ns = NowNs() + delay_ns;
+  const bool first = timers_.empty() || at_ns < timers_.begin()->first.first;
+  timers_.emplace(std::pair(at_ns, id), std::move(task));
+  timer_time_ns_[id] = at_ns;
+  if (first && !OnLoopThread()) Wake();  // the loop must sleep less
+  return id;
+}
+
+void EventLoopImpl::CancelTimer(TimerId timer) {
+  Task doomed;
+  const std::lock_guard lock(mutex_);
+  const auto found = timer_time_ns_.find(timer);
+  if (found == timer_time_ns_.end()) return;
+  const auto entry = timers_.find(std::pair(found->second, timer));
+  doomed = std::move(entry->second);
+  timers_.erase(entry);
+  timer_time_ns_.erase(found);
+}
+
+int EventLoopImpl::TimeoutMs() {
+  const std::lock_guard lock(mutex_);
+  if (!tasks_.empty()) return 0;
+  if (timers_.empty()) return -1;
+  const int64_t left_ns = timers_.begin()->first.first - NowNs();
+  if (left_ns <= 0) return 0;
+  constexpr int64_t kLongestMs = 3'600'000;  // an int of milliseconds ends at 24 days
+  const int64_t left_ms = (left_ns + 999'999) / 1'000'000;
+  return static_cast<int>(left_ms < kLongestMs ? left_ms : kLongestMs);
+}
+
+void EventLoopImpl::RunTasks() {
+  std::vector<Task> ready;
+  {
+    const std::lock_guard lock(mutex_);
+    ready.swap(tasks_);
+  }
+  for (Task& task : ready) {
+    task();
+    task = nullptr;
+  }
+}
+
+void EventLoopImpl::RunTimers() {
+  const int64_t now_ns = NowNs();
+  for (;;) {
+    Task task;
+    {
+      const std::lock_guard lock(mutex_);
+      // Timers that these tasks add for "now" wait for the next round: sockets must not starve.
+      if (timers_.empty() || timers_.begin()->first.first > now_ns) return;
+      task = std::move(timers_.begin()->second);
+      timer_time_ns_.erase(timers_.begin()->first.second);
+      timers_.erase(timers_.begin());
+    }
+    task();
+  }
+}
+
+void EventLoopImpl::RunWatch(uint64_t id, uint32_t events) {
+  std::shared_ptr<Watch> watch;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = watches_.find(id);
+    if (found == watches_.end()) return;
+    watch = found->second;
+    running_watch_ = id;
+  }
+  watch->callback(events);
+  {
+    const std::lock_guard lock(mutex_);
+    running_watch_ = 0;
+    callback_ended_.notify_all();
+  }
+}
+
+void EventLoopImpl::Run() {
+  loop_thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  std::array<epoll_event, 64> events;
+  for (;;) {
+    const int count = epoll_wait(epoll_fd_.get(), events.data(), events.size(), TimeoutMs());
+    for (int i = 0; i < count; ++i) {
+      if (events[static_cast<size_t>(i)].data.u64 != kWakeId) continue;
+      const std::lock_guard lock(mutex_);
+      uint64_t wakes;
+      [[maybe_unused]] const ssize_t got = ::read(wake_fd_.get(), &wakes, sizeof(wakes));
+      woken_ = false;
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+    }
+    for (int i = 0; i < count; ++i) {
+      const epoll_event& event = events[static_cast<size_t>(i)];
+      if (event.data.u64 != kWakeId) RunWatch(event.data.u64, event.events);
+    }
+    RunTimers();
+    RunTasks();
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EventLoop>> EventLoop::Create(const std::string& name) {
+  UniqueFd epoll_fd(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_fd.valid()) return ErrnoError(errno, "epoll_create failed");
+  UniqueFd wake_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_fd.valid()) return ErrnoError(errno, "eventfd failed");
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = 0;
+  if (epoll_ctl(epoll_fd.get(), EPOLL_CTL_ADD, wake_fd.get(), &event) != 0) {
+    return ErrnoError(errno, "adding the wake-up descriptor to epoll failed");
+  }
+  auto loop = std::make_unique<EventLoopImpl>(std::move(epoll_fd), std::move(wake_fd));
+  loop->Start(name);
+  return std::unique_ptr<EventLoop>(std::move(loop));
+}
+
+}  // namespace tutti

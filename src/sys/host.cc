@@ -1,0 +1,74 @@
+#include "sys/host.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "base/unique_fd.h"
+
+namespace tutti {
+namespace {
+
+// FNV-1a: stable between builds, unlike std::hash, because ranks compare these numbers. The final
+// mixing spreads short texts over all 64 bits.
+uint64_t StableHash(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) {
+    hash ^= static_cast<uint8_t>(c);
+    hash *= 0x100000001b3u;
+  }
+  hash ^= hash >> 32;
+  hash *= 0x9e3779b97f4a7c15u;
+  return hash ^ (hash >> 29);
+}
+
+std::string BootId() {
+  const UniqueFd fd(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  std::array<char, 64> text{};
+  const ssize_t length = fd.valid() ? ::read(fd.get(), text.data(), text.size()) : 0;
+  // Without /proc the name is all there is; the handshake of shared memory corrects a wrong guess.
+  return length > 0 ? std::string(text.data(), static_cast<size_t>(length)) : HostName();
+}
+
+}  // namespace
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  const std::string host(name.data());
+  return host.substr(0, host.find('.'));
+}
+
+uint64_t HostHash(std::string_view override_text) {
+  if (!override_text.empty()) return StableHash(override_text);
+  struct stat space = {};
+  const uint64_t inode = ::stat("/proc/self/ns/net", &space) == 0 ? space.st_ino : 0;
+  return StableHash(fmt::format("{}/{}", BootId(), inode));
+}
+
+int UsableCpuCount() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+    const int count = CPU_COUNT(&set);
+    if (count > 0) return count;
+  }
+  const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  return online > 0 ? static_cast<int>(online) : 1;
+}
+
+Result<uint64_t> RaiseDescriptorLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoError(errno, "getrlimit failed");
+  if (limit.rlim_cur != limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoError(errno, "setrlimit failed");
+  }
+  return uint64_t{limit.rlim_cur};
+}
+
+}  // namespace tutti

@@ -1,0 +1,30 @@
+#pragma once
+
+// Who this host and this process are. Values never change during a process's life, except the
+// affinity.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace tutti {
+
+// The host's name without its domain.
+std::string HostName();
+
+// The same for all processes that can reach one another by loopback and (likely) share memory,
+// unlike any other host's: made of the kernel's boot id and this process's network namespace.
+// `override_text` (NCCL_HOSTID), when not empty, takes the place of both. A claim to be checked:
+// shared memory is proven by a handshake, not by this number.
+uint64_t HostHash(std::string_view override_text);
+
+// Cores this process may run on (its affinity mask); at least 1.
+int UsableCpuCount();
+
+// Raises the soft limit of open descriptors to the hard one and returns it. A job of hundreds of
+// ranks in one process needs more than the usual 1024.
+Result<uint64_t> RaiseDescriptorLimit();
+
+}  // namespace tutti

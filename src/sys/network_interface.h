@@ -1,0 +1,71 @@
+#pragma once
+
+// Network interfaces of this host, and the choice among them.
+//
+// The choice is a pure function of a list of interfaces and the user's wish, so that it is tested
+// without a network.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "sys/tcp.h"
+
+namespace tutti {
+
+struct NetworkInterface {
+  std::string name;
+  SocketAddress address;  // port 0
+  SocketAddress netmask;  // of the same family
+};
+
+// Interfaces that are up and have an address; one entry for each address. IPv6 link-local addresses
+// carry their scope.
+Result<std::vector<NetworkInterface>> ListNetworkInterfaces();
+
+// NCCL_SOCKET_IFNAME: names or prefixes of names, with commas. "eth,ib" takes interfaces whose name
+// begins with one of them, "=eth0" only the exact name, "^docker,lo" all but those, "^=eth0" all
+// but exactly that one.
+class InterfaceFilter {
+ public:
+  explicit InterfaceFilter(std::string_view text);
+
+  bool empty() const { return names_.empty(); }
+  bool Admits(std::string_view name) const;
+  // The place in the user's list of the entry that `name` matches, so that the list is an order of
+  // preference.
+  size_t Preference(std::string_view name) const;
+
+ private:
+  bool exclude_ = false;
+  bool exact_ = false;
+  std::vector<std::string> names_;
+};
+
+// What the user and the situation say about the choice.
+struct InterfaceWish {
+  std::string names;   // NCCL_SOCKET_IFNAME
+  int family = 0;      // 4, 6, or 0: any, IPv4 first
+  SocketAddress peer;  // when valid: whom the address is for
+};
+
+// The interface to listen on, best first by these rules:
+//   1. only interfaces that `wish.names` admits (in the order of its list) and of the family asked
+//   for;
+//   2. with a peer: the one whose subnet holds the peer's address;
+//   3. InfiniBand (ib…) before others, then virtual ones (docker, virbr, veth, br-, cni, flannel),
+//   then loopback;
+//   4. addresses that need no scope before IPv6 link-local ones.
+// InvalidUsage, naming the interfaces there are, when none is left.
+Result<NetworkInterface> ChooseInterface(const std::vector<NetworkInterface>& interfaces,
+                                         const InterfaceWish& wish);
+
+// The address to listen on: the user's interface when `wish.names` is set, else the source address
+// of the route to `wish.peer`, else ChooseInterface's. Port 0.
+Result<SocketAddress> ChooseListenAddress(const InterfaceWish& wish);
+
+// 4, 6 or 0 for the text of NCCL_SOCKET_FAMILY.
+int FamilyNumber(std::string_view af_name);
+
+}  // namespace tutti
