@@ -11,7 +11,9 @@ add_library(tutti_options INTERFACE)
 target_compile_options(tutti_options INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror -fno-omit-frame-pointer
     -ffp-contract=off>)
-target_include_directories(tutti_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+target_include_directories(tutti_options INTERFACE ${PROJECT_SOURCE_DIR}/include)
+# For #include "..." only: with -I our sys/socket.h would stand in for the system's <sys/socket.h>.
+target_compile_options(tutti_options INTERFACE "SHELL:-iquote ${PROJECT_SOURCE_DIR}/src")
 target_link_libraries(tutti_options INTERFACE Threads::Threads)
 if(TUTTI_SANITIZE)
   target_compile_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all)

@@ -1,0 +1,73 @@
+# The front door. `make help` lists what there is; everything behind it is CMake and scripts that also work alone.
+
+BUILD  := build/release
+PREFIX ?= /usr/local
+JOBS   ?= $(shell nproc)
+# Set-up runs again only when its script has changed; one stamp for each group of packages.
+SETUP_KEY := $(firstword $(shell cksum < scripts/setup))
+setup = build/.setup/$(1)-$(SETUP_KEY)
+CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
+# The thread sanitizer of g++ 12 needs addresses where older kernels put them; setarch -R asks for that.
+PLAIN_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+.PHONY: all build help test unit checks demo install bench format tidy docs asan ubsan tsan clean
+all: build
+
+help:
+	@echo 'make                    installs what is missing, builds everything into $(BUILD)'
+	@echo 'make test               every test and every check of the build'
+	@echo 'make unit               the quick tests only'
+	@echo 'make checks             the checks of the build only: headers, room order, format, symbols'
+	@echo 'make demo               trains handwritten digits with 4 ranks, then shows what collectives cost here'
+	@echo 'make install PREFIX=dir installs headers, libraries, pkg-config and CMake files, the tutti program'
+	@echo 'make bench              measures Tutti and its peers on this machine'
+	@echo 'make asan|ubsan|tsan    the quick tests under a sanitizer'
+	@echo 'make format             formats the code'
+	@echo 'make tidy               clang-tidy over the code'
+	@echo 'make docs               writes the pages that come from tables'
+	@echo 'make clean              removes build/'
+
+build/.setup/%-$(SETUP_KEY): scripts/setup
+	@scripts/setup $*
+	@mkdir -p $(@D) && rm -f $(@D)/$*-* && touch $@
+
+$(BUILD)/build.ninja: | $(call setup,build)
+	@cmake --preset release $(CMAKE_ARGS)
+
+build: $(call setup,build) $(BUILD)/build.ninja
+	@cmake --build $(BUILD) -j $(JOBS)
+
+test: $(call setup,test) build
+	@cd $(BUILD) && $(CTEST)
+
+unit: build
+	@cd $(BUILD) && $(CTEST) -L unit
+
+checks: $(call setup,test) build
+	@cd $(BUILD) && $(CTEST) -L checks
+
+demo: build
+	@examples/digits/run-demo $(BUILD)
+
+install: build
+	@cmake --install $(BUILD) --prefix $(abspath $(PREFIX))
+
+bench: $(call setup,bench) build
+	@if [ -x bench/run ]; then bench/run $(BUILD); else echo 'make: bench/run is not there' >&2; exit 1; fi
+
+asan ubsan tsan: $(call setup,build)
+	@[ -e build/$@/build.ninja ] || cmake --preset $@
+	@cmake --build build/$@ -j $(JOBS)
+	@cd build/$@ && $(if $(filter tsan,$@),$(PLAIN_ADDRESSES)) $(CTEST) -L unit
+
+format: $(call setup,test)
+	@tools/checks/format --fix
+
+tidy: $(call setup,tidy) build
+	@tools/checks/tidy $(BUILD)
+
+docs: build
+	@WRITE_DOCS=1 $(BUILD)/config_test --gtest_filter='SettingsDocsTest.*' --gtest_brief=1
+
+clean:
+	@rm -rf build

@@ -1,0 +1,35 @@
+# The checks of the build, as tests with the label `checks`. Each has a self-test that feeds it what it must refuse.
+# Included after every room and library is known.
+
+set(checks ${PROJECT_SOURCE_DIR}/tools/checks)
+
+# Every header compiles alone: one generated file includes one header twice (so that a missing #pragma once shows too).
+file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+     ${PROJECT_SOURCE_DIR}/src/*.h ${PROJECT_SOURCE_DIR}/include/*.h)
+if(NOT TUTTI_HAVE_CUDA)
+  list(FILTER headers EXCLUDE REGEX "^src/backend/cuda/")
+endif()
+set(header_sources "")
+foreach(header IN LISTS headers)
+  set(source ${PROJECT_BINARY_DIR}/header_checks/${header}.cc)
+  set(text "#include \"${PROJECT_SOURCE_DIR}/${header}\"\n#include \"${PROJECT_SOURCE_DIR}/${header}\"\n")
+  file(CONFIGURE OUTPUT ${source} CONTENT "${text}" @ONLY)
+  list(APPEND header_sources ${source})
+endforeach()
+add_library(header_checks OBJECT EXCLUDE_FROM_ALL ${header_sources})
+set_target_properties(header_checks PROPERTIES COMPILE_FLAGS "-O0 -g0")
+target_link_libraries(header_checks PRIVATE tutti_comm tutti_api GTest::gmock GTest::gtest)
+
+function(tutti_check name)
+  add_test(NAME checks.${name} COMMAND ${ARGN})
+  set_tests_properties(checks.${name} PROPERTIES LABELS checks TIMEOUT 600)
+endfunction()
+
+tutti_check(headers_alone ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target header_checks)
+tutti_check(room_order ${checks}/room_order)
+tutti_check(format ${checks}/format)
+if(NOT TUTTI_SANITIZE)
+  tutti_check(exported_symbols ${checks}/exported_symbols
+              $<TARGET_FILE:tutti_shared> $<TARGET_FILE:tutti_nccl>)
+endif()
+tutti_check(self_test ${checks}/self_test ${CMAKE_CXX_COMPILER} ${CMAKE_C_COMPILER})

@@ -1,0 +1,2 @@
+int   Misshapen( int x )
+{ return x ; }

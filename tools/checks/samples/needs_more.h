@@ -1,0 +1,2 @@
+#pragma once
+inline std::string Name() { return "needs <string>, which is not included"; }

@@ -1,0 +1,2 @@
+#include "neighbour.h"
+#include "cellar/x.h"

@@ -1,0 +1,3 @@
+#include "testing/fake.h"
+#include "base/looks_down.h"
+#include "nccl.h"

@@ -1,0 +1,2 @@
+#include "comm/unknown.h"
+#include "config/settings.h"
