@@ -33,6 +33,10 @@ Communicator::Communicator(const ncclUniqueId& id, int rank, int size) : rank_(r
   Check(ncclCommInitRank(&comm_, size, id, rank), nullptr, "joining the other ranks");
 }
 
+Communicator::Communicator() {
+  Check(ncclCommInitAll(&comm_, 1, nullptr), nullptr, "making a communicator of one rank");
+}
+
 Communicator::~Communicator() {
   if (comm_ != nullptr) ncclCommAbort(comm_);
 }

@@ -22,6 +22,8 @@ class Communicator {
 
   /// Joins; returns when all `size` ranks have joined.
   Communicator(const ncclUniqueId& id, int rank, int size);
+  /// One rank alone, which has nobody to meet.
+  Communicator();
   /// Aborts unless Close() was called, so that an exception here cannot leave the other ranks
   /// waiting.
   ~Communicator();
@@ -47,8 +49,8 @@ class Communicator {
 
  private:
   ncclComm_t comm_ = nullptr;
-  int rank_;
-  int size_;
+  int rank_ = 0;
+  int size_ = 1;
 };
 
 }  // namespace digits

@@ -39,6 +39,20 @@ int NumberFromEnvironment(const char* name, std::string_view text) {
   return value;
 }
 
+/// Makes the launcher's meeting point the library's, unless the user chose one.
+void MeetAtMaster() {
+  if (std::getenv("NCCL_COMM_ID") != nullptr) return;
+  const char* address = std::getenv("MASTER_ADDR");
+  const char* port = std::getenv("MASTER_PORT");
+  if (address == nullptr || port == nullptr) {
+    throw std::runtime_error(
+        "RANK and WORLD_SIZE are set but the ranks have no way to share an id; give every rank the "
+        "same --id-file, "
+        "TUTTI_ID_FILE, NCCL_COMM_ID or MASTER_ADDR and MASTER_PORT");
+  }
+  setenv("NCCL_COMM_ID", (std::string(address) + ":" + port).c_str(), 1);
+}
+
 /// Under another name first and renamed when whole, so that no reader sees half an id. Only this
 /// user may read it: the id holds the key that lets a process into the job.
 void WriteId(const std::string& path, const ncclUniqueId& id) {
@@ -139,11 +153,7 @@ std::optional<Place> PlaceFromEnvironment(const std::string& id_file) {
   }
   if (const char* file = std::getenv("TUTTI_ID_FILE"); place.id_file.empty() && file != nullptr)
     place.id_file = file;
-  if (place.id_file.empty() && std::getenv("NCCL_COMM_ID") == nullptr && place.size > 1) {
-    throw std::runtime_error(
-        "RANK and WORLD_SIZE are set but the ranks have no way to share an id; "
-        "give every rank the same --id-file or TUTTI_ID_FILE");
-  }
+  if (place.id_file.empty() && place.size > 1) MeetAtMaster();
   return place;
 }
 

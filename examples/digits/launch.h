@@ -17,12 +17,13 @@ namespace digits {
 struct Place {
   int rank = 0;
   int size = 1;
-  std::string id_file;  // empty: every rank asks the library, which takes the id from NCCL_COMM_ID
+  std::string id_file;  // empty: every rank asks the library, which goes by NCCL_COMM_ID
 };
 
-/// The place that a launcher gave this process: RANK, WORLD_SIZE and, unless `id_file` is given,
-/// TUTTI_ID_FILE. Nothing if RANK and WORLD_SIZE are not set. Throws if they make no sense, or if
-/// there is no way to share an id.
+/// The place that a launcher gave this process, as RANK and WORLD_SIZE. The id goes through
+/// `id_file`, or the file that TUTTI_ID_FILE names, or else through NCCL_COMM_ID; where that is not
+/// set it is set to MASTER_ADDR:MASTER_PORT. Nothing if RANK and WORLD_SIZE are not set. Throws if
+/// they make no sense, or if there is no way to share an id.
 std::optional<Place> PlaceFromEnvironment(const std::string& id_file);
 
 /// The same id on every rank: rank 0 makes it and writes the file, the others wait for the file.

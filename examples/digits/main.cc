@@ -178,7 +178,7 @@ int RunRank(const Place& place, const Options& options) {
   bool good = ReportAccuracy(together, options.min_accuracy_percent);
   good = ReportWeights(together) && good;
 
-  Communicator alone(Communicator::NewId(), 0, 1);
+  Communicator alone;
   good = ReportAlone(together, Train(data, options.training, &alone, silent)) && good;
   alone.Close();
   return good ? 0 : 1;
