@@ -24,6 +24,7 @@ SIZES = tuple(1 << n for n in (3, 6, 8, 10, 12, 14, 15, 16, 18, 20, 22, 24, 26, 
 QUICK_SIZES = tuple(1 << n for n in (3, 10, 15, 20, 24))
 MAX_ITERATIONS = 2000  # a round: beyond this the median does not move
 LARGE_BYTES = 16 << 20  # from here on a round is one iteration and is not warmed up: the last one was a call
+MAX_CELL_S = 3  # a library that needs longer for its rounds at one size gets fewer of them
 MAX_RESTARTS = 2
 
 
@@ -125,16 +126,17 @@ class Stage:
 
     def cell(self, collective, bytes_, rounds, round_s):
         """{peer: times in µs} of one collective and size: a first look that also checks the result, then the rounds."""
-        plans, times = {}, {}
+        plans, times, turns = {}, {}, {}
         for name in list(self.groups):
             look = self._measure(name, collective, bytes_, 1, 1 if bytes_ >= LARGE_BYTES else 3, 1, True, 60)
             if look:
-                plans[name] = plan_round(statistics.median(look), bytes_, round_s)
+                call_us = statistics.median(look)
+                plans[name] = plan_round(call_us, bytes_, round_s)
                 times[name] = []
-        if bytes_ > 2 * LARGE_BYTES:
-            rounds = min(rounds, 3)
+                most = min(rounds, 3) if bytes_ > 2 * LARGE_BYTES else rounds
+                turns[name] = max(1, min(most, int(MAX_CELL_S * 1e6 / call_us)))
         for turn in range(rounds):
-            order = list(plans)
+            order = [name for name in plans if turn < turns[name]]
             for name in order[turn % len(order):] + order[:turn % len(order)] if order else []:
                 got = self._measure(name, collective, bytes_, *plans[name], False, 60)
                 if got is None:
