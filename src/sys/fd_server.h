@@ -1,0 +1,79 @@
+#pragma once
+
+// Hands file descriptors (shared memory above all) to other processes of the same machine.
+//
+//   client                                              server (one per process, on its event loop)
+//   Hello{id, client nonce}                  ──▶        looks the id up
+//                                            ◀──        Challenge{server nonce, proof of the key}
+//   checks the proof; Answer{proof of the key} ──▶      checks the proof
+//                                            ◀──        Grant, with the descriptor (SCM_RIGHTS)
+//
+// A proof is keyed BLAKE2b over the role, the server's name, the id and both nonces; so a proof
+// cannot be replayed, reflected, or relayed to a server of another name. Each offer has its own
+// key, which reaches the rightful clients by a channel that is authenticated already (the
+// bootstrap). User names do not matter; the client's process and user are in the log.
+//
+// The socket is a Unix socket with an abstract name: it has no file, and it is seen exactly by the
+// processes of the same network namespace. That defines what "the same host" means here: two
+// containers with networks of their own are two hosts, and two network namespaces on one machine
+// behave as two hosts in tests.
+//
+// Garbage, silence and floods: a message that is not exactly of the expected form closes its
+// connection; a connection that is not done within kHandshakeNs is closed; at most kMaxClients
+// are open, after that the oldest makes room (a client whose connection is closed unanswered tries
+// again until its deadline).
+//
+// Threads: Offer and Withdraw from any thread. The destructor must not run concurrently with them.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "sys/event_loop.h"
+
+namespace tutti {
+
+using FdKey = std::array<uint8_t, 32>;
+
+class FdServer {
+ public:
+  // A handshake takes well under a millisecond; a client stopped in a debugger may take seconds.
+  static constexpr int64_t kHandshakeNs = 5'000'000'000;
+  // Enough for every rank of a large machine at once; bounds the descriptors that strangers can
+  // make us hold.
+  static constexpr int kMaxClients = 256;
+
+  // Listens under a random name. `loop` must outlive the server and is where clients are answered.
+  static Result<std::unique_ptr<FdServer>> Create(EventLoop& loop,
+                                                  int64_t handshake_ns = kHandshakeNs);
+  virtual ~FdServer() = default;
+
+  // At most kMaxFdServerName bytes of printable ASCII; what FetchFd takes.
+  virtual const std::string& name() const = 0;
+
+  // From now on clients that prove `key` get a duplicate of `fd`, as often as they ask. Returns the
+  // offer's id, random and never 0. `fd` stays the caller's and must stay open until Withdraw.
+  virtual uint64_t Offer(int fd, const FdKey& key) = 0;
+  // After return nobody is given the descriptor any more. An unknown id is ignored.
+  virtual void Withdraw(uint64_t id) = 0;
+};
+
+inline constexpr size_t kMaxFdServerName = 47;
+
+// Fetches what the server named `server_name` offers under `id`. Blocks; looks at `abort` (which
+// may be null) about 20 times a second. Not for use on the thread of the server's own event loop.
+// Errors: Timeout; RemoteError when nobody listens under that name, the id was withdrawn, or the
+// server does not hold the key; SystemError; InternalError when aborted.
+Result<UniqueFd> FetchFd(std::string_view server_name, uint64_t id, const FdKey& key,
+                         Deadline deadline, const std::atomic<bool>* abort);
+
+// A key from the system's random source.
+FdKey RandomFdKey();
+
+}  // namespace tutti

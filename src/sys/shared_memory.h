@@ -1,0 +1,75 @@
+#pragma once
+
+// Memory that several processes can map: an anonymous file (memfd) and this process's mapping of
+// it.
+//
+// It has no name in any file system, so the size of /dev/shm does not matter, nothing is left
+// behind when a process is killed, and nobody can open it who was not handed its descriptor
+// (sys/fd_server.h does that). Pages are made, zeroed, at their first touch; a large region that is
+// hardly used costs hardly anything. They count against the memory limit of the control group that
+// first touches them.
+//
+// The size is sealed at creation. Without the seal a peer could shrink the file and have the kernel
+// kill us with SIGBUS at the next access; Map therefore refuses a descriptor that lacks the seals.
+//
+// Huge pages: the kernel gives shared memory huge pages only where
+// /sys/kernel/mm/transparent_hugepage/shmem_enabled says `advise`, `within_size` or `always`; most
+// systems say `never`, and then kAdvise changes nothing but the alignment.
+//
+// A SharedMemory is a value with one owner; the mapping goes with it, the pages live until the last
+// mapping and the last descriptor, in any process, are gone. Different objects may be used by
+// different threads.
+
+#include <cstddef>
+#include <utility>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace tutti {
+
+enum class HugePages { kNo, kAdvise };
+
+inline constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+class SharedMemory {
+ public:
+  // `bytes` of zeroes, rounded up to whole pages. Regions of at least kHugePageBytes start at a
+  // multiple of it. Fails with InvalidArgument for 0 bytes, else with a SystemError that names the
+  // limit that stood in the way.
+  static Result<SharedMemory> Create(size_t bytes, HugePages huge_pages);
+
+  // The region that another SharedMemory of `expected_bytes` (as given to its Create) made. `fd`
+  // may come from anyone: its type, size and seals are checked before it is mapped.
+  static Result<SharedMemory> Map(UniqueFd fd, size_t expected_bytes,
+                                  HugePages huge_pages = HugePages::kNo);
+
+  SharedMemory() = default;  // no memory: data() is null
+  SharedMemory(SharedMemory&& other) noexcept { *this = std::move(other); }
+  SharedMemory& operator=(SharedMemory&& other) noexcept;
+  ~SharedMemory() { Unmap(); }
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }  // as asked for, not rounded
+  int fd() const { return fd_.get(); }   // -1 after CloseFd
+  explicit operator bool() const { return data_ != nullptr; }
+
+  // Closes the descriptor and keeps the mapping: for whoever holds many mappings and hands none on.
+  void CloseFd() { fd_.Reset(); }
+
+  // Gives the pages back to the system while the mappings, here and elsewhere, stay valid and read
+  // as zeroes. REQUIRES: the descriptor is open.
+  Status DiscardPages();
+
+ private:
+  SharedMemory(UniqueFd fd, std::byte* data, size_t size)
+      : fd_(std::move(fd)), data_(data), size_(size) {}
+  static Result<SharedMemory> MapChecked(UniqueFd fd, size_t bytes, HugePages huge_pages);
+  void Unmap();
+
+  UniqueFd fd_;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace tutti
