@@ -33,6 +33,9 @@ struct ReduceArgs {
   uint64_t scalar = 0;
   uint64_t scale_mask = 0;
   uint64_t divisor = 0;
+  // The result is one piece of something large that nobody reads soon: write it past the caches.
+  // Results of kPastCacheBytes (copy.h) and more go there by themselves, except in place.
+  bool past_cache = false;
 };
 
 // The most sources that one call combines.

@@ -63,6 +63,10 @@ inline constexpr size_t kVectorBytes = 32;
 inline constexpr size_t kVectorBytes = 16;
 #endif
 
+// Elements are at most this large, and aligned to it arrays need no care for where they are cut.
+inline constexpr size_t kLargestElement = 8;
+inline constexpr size_t kMinBytesToAlign = 1024;
+
 template <typename T>
 struct VecOf {
   typedef T Type __attribute__((vector_size(kVectorBytes)));
@@ -81,6 +85,26 @@ TUTTI_INLINE Raw Load(const uint8_t* from) {
 }
 
 TUTTI_INLINE void Store(Raw raw, uint8_t* to) { __builtin_memcpy(to, &raw, sizeof(raw)); }
+
+// Past the caches. REQUIRES: `to` is aligned to a register.
+TUTTI_INLINE void StorePastCache(Raw raw, uint8_t* to) {
+#if TUTTI_REDUCE_LEVEL == 512
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)raw);
+#elif TUTTI_REDUCE_LEVEL == 2
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), (__m256i)raw);
+#elif defined(__x86_64__)
+  _mm_stream_si128(reinterpret_cast<__m128i*>(to), (__m128i)raw);
+#else
+  Store(raw, to);
+#endif
+}
+
+// Orders streaming stores before whatever says that they are done.
+TUTTI_INLINE void FinishPastCache() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
 
 // The first `bytes` < kVectorBytes bytes, the rest zero.
 TUTTI_INLINE Raw LoadPart(const uint8_t* from, size_t bytes) {
@@ -156,12 +180,14 @@ TUTTI_INLINE Vec<T> CombineFloats(Vec<T> a, Vec<T> b) {
   } else if constexpr (kKind == ReduceKind::kProd) {
     return a * b;
   } else {
-    using Bits = typename Ieee<T>::Signed;
-    using Key = Vec<Bits>;
-    const Key best =
-        OrderKey<Bits>(Extreme<kKind, Bits>(OrderKey<Bits>((Key)a), OrderKey<Bits>((Key)b)));
-    const Key any_nan = (a != a) | (b != b);
-    return (Vec<T>)(any_nan ? Splat<Bits>(Ieee<T>::kNan) : best);
+    // Each of these takes its second operand when the two are equal or one is NaN. So the two agree
+    // except for NaN, and for zeros of both signs, where joining the bits finds the right one.
+    const Vec<T> one = Extreme<kKind, T>(a, b);
+    const Vec<T> other = Extreme<kKind, T>(b, a);
+    using Bits = Vec<typename Ieee<T>::Signed>;
+    const Bits joined =
+        kKind == ReduceKind::kMax ? (Bits)one & (Bits)other : (Bits)one | (Bits)other;
+    return (Vec<T>)(one == other ? joined : Splat(Ieee<T>::kNan));
   }
 }
 
@@ -177,7 +203,10 @@ struct IntegerFormat {
   static constexpr bool kDividesInLoop = false;
 
   TUTTI_INLINE static Values Decode(Raw raw) { return (Values)raw; }
-  TUTTI_INLINE static Raw Encode(Values values) { return (Raw)values; }
+  template <bool kClean>
+  TUTTI_INLINE static Raw Encode(Values values) {
+    return (Raw)values;
+  }
   template <ReduceKind kKind>
   TUTTI_INLINE static Values Combine(Values a, Values b) {
     if constexpr (kKind == ReduceKind::kSum) {
@@ -200,7 +229,10 @@ struct IeeeFormat {
   static constexpr bool kDividesInLoop = true;
 
   TUTTI_INLINE static Values Decode(Raw raw) { return (Values)raw; }
-  TUTTI_INLINE static Raw Encode(Values values) { return (Raw)OneNan<T>(values); }
+  template <bool kClean>
+  TUTTI_INLINE static Raw Encode(Values values) {
+    return kClean ? (Raw)values : (Raw)OneNan<T>(values);
+  }
   template <ReduceKind kKind>
   TUTTI_INLINE static Values Combine(Values a, Values b) {
     return CombineFloats<kKind, T>(a, b);
@@ -322,6 +354,7 @@ struct Bfloat16Format : NarrowFormat<Bfloat16Format, Bfloat16, 2> {
     const U32 rounded = bits + ((bits >> 16) & 1u) + 0x7fffu;
     return value != value ? Splat<uint32_t>(uint32_t{Bfloat16::kNan} << 16) : rounded;
   }
+  template <bool kClean>
   TUTTI_INLINE static Raw Encode(Values values) {
     return (Raw)((RoundUpperHalf(values.part[0]) >> 16) |
                  (RoundUpperHalf(values.part[1]) & 0xffff0000u));
@@ -344,6 +377,7 @@ struct Float16Format : NarrowFormat<Float16Format, Float16, 2> {
         { Widen((__m256i)__builtin_shufflevector(all, all, 0, 1, 2, 3)),
           Widen((__m256i)__builtin_shufflevector(all, all, 4, 5, 6, 7)) }};
   }
+  template <bool kClean>
   TUTTI_INLINE static Raw Encode(Values values) {
     return (Raw)__builtin_shufflevector(Narrow(values.part[0]), Narrow(values.part[1]), 0, 1, 2, 3,
                                         4, 5, 6, 7);
@@ -358,6 +392,7 @@ struct Float16Format : NarrowFormat<Float16Format, Float16, 2> {
     return {{Widen((__m128i)__builtin_shufflevector(all, all, 0, 1)),
              Widen((__m128i)__builtin_shufflevector(all, all, 2, 3))}};
   }
+  template <bool kClean>
   TUTTI_INLINE static Raw Encode(Values values) {
     return (Raw)__builtin_shufflevector(Narrow(values.part[0]), Narrow(values.part[1]), 0, 1, 2, 3);
   }
@@ -369,6 +404,7 @@ struct Float16Format : NarrowFormat<Float16Format, Float16, 2> {
     const U32 pairs = (U32)raw;
     return {{WidenLanes<Float16>(pairs & 0xffffu), WidenLanes<Float16>(pairs >> 16)}};
   }
+  template <bool kClean>
   TUTTI_INLINE static Raw Encode(Values values) {
     return (Raw)(NarrowLanes<Float16>(values.part[0]) |
                  (NarrowLanes<Float16>(values.part[1]) << 16));
@@ -384,6 +420,7 @@ struct Float8Format : NarrowFormat<Float8Format<Number>, Number, 4> {
     return {{WidenLanes<Number>(quads & 0xffu), WidenLanes<Number>((quads >> 8) & 0xffu),
              WidenLanes<Number>((quads >> 16) & 0xffu), WidenLanes<Number>(quads >> 24)}};
   }
+  template <bool kClean>
   TUTTI_INLINE static Raw Encode(Values values) {
     return (Raw)(NarrowLanes<Number>(values.part[0]) | (NarrowLanes<Number>(values.part[1]) << 8) |
                  (NarrowLanes<Number>(values.part[2]) << 16) |
@@ -407,6 +444,7 @@ struct OrderedFormat {
     const Vec<S> magnitude = bits & Splat<S>(static_cast<S>(Number::kMagnitudeMask));
     return {OrderKey<S>(bits), (Vec<S>)(magnitude > Splat<S>(static_cast<S>(Number::kLargest)))};
   }
+  template <bool kClean>
   TUTTI_INLINE static Raw Encode(Values values) {
     return (Raw)(values.is_nan ? Splat<S>(static_cast<S>(Number::kNan)) : OrderKey<S>(values.key));
   }
@@ -419,6 +457,14 @@ struct OrderedFormat {
 // ---------------------------------------------------------------------------------------------------------------
 // Loops.
 
+// How many bytes to treat first so that stores then fall on whole cache lines: none where it would
+// not pay, or where the boundary is inside an element.
+TUTTI_INLINE size_t BytesToBoundary(const uint8_t* dst, size_t bytes) {
+  if (bytes < kMinBytesToAlign) return 0;
+  const size_t missing = -reinterpret_cast<uintptr_t>(dst) % kVectorBytes;
+  return missing % kLargestElement == 0 ? missing : 0;
+}
+
 // One call. kCount is the number of sources where it is known at compile time, else 0; kAdjusts
 // says whether to look at the scale mask and the divisor at all.
 template <typename Format, ReduceKind kKind, int kCount, bool kAdjusts>
@@ -428,6 +474,7 @@ struct Loop {
   typename Format::Scalar scalar;
   uint64_t scale_mask;
   uint64_t divisor;
+  bool past_cache;
 
   // One register of source `s`. kPart: only its first `bytes` < kVectorBytes bytes exist.
   template <bool kPart>
@@ -458,9 +505,13 @@ struct Loop {
     if constexpr (kAdjusts && Format::kDividesInLoop) {
       if (divisor != 0) values = Format::Divide(values, divisor);
     }
-    const Raw raw = Format::Encode(values);
+    // Untouched by scaling, what CombineFloats found to be the extreme is no stray NaN.
+    constexpr bool kClean = !kAdjusts && (kKind == ReduceKind::kMax || kKind == ReduceKind::kMin);
+    const Raw raw = Format::template Encode<kClean>(values);
     if constexpr (kPart) {
       StorePart(raw, dst + offset, bytes);
+    } else if (past_cache) {
+      StorePastCache(raw, dst + offset);
     } else {
       Store(raw, dst + offset);
     }
@@ -469,17 +520,26 @@ struct Loop {
   // Element bytes [first, last) of every array.
   TUTTI_INLINE void Run(uint8_t* dst, size_t first, size_t last) const {
     // A copy of the pointers that stores through `dst` cannot be suspected of changing.
-    const Loop self = *this;
+    Loop self = *this;
     const uint8_t* from[kCount ? kCount : kMaxReduceSources];
     from[0] = static_cast<const uint8_t*>(sources[0]);
     for (int s = 1; s < (kCount ? kCount : count); ++s) {
       from[s] = static_cast<const uint8_t*>(sources[s]);
     }
     size_t offset = first;
-    for (; offset + kVectorBytes <= last; offset += kVectorBytes) {
-      self.template Step<false>(from, dst, offset, 0);
+    size_t part = BytesToBoundary(dst + first, last - first);
+    self.past_cache =
+        past_cache && reinterpret_cast<uintptr_t>(dst + first + part) % kVectorBytes == 0;
+    for (;;) {
+      if (part != 0) self.template Step<true>(from, dst, offset, part);
+      offset += part;
+      for (; offset + kVectorBytes <= last; offset += kVectorBytes) {
+        self.template Step<false>(from, dst, offset, 0);
+      }
+      part = last - offset;
+      if (part == 0) break;
     }
-    if (offset < last) self.template Step<true>(from, dst, offset, last - offset);
+    if (self.past_cache) FinishPastCache();
   }
 };
 
@@ -502,25 +562,36 @@ void DivideIntegers(uint8_t* array, size_t bytes, uint64_t divisor) {
 inline constexpr size_t kDivideBlock = 4096;
 
 template <typename Format, ReduceKind kKind, int kCount>
-[[gnu::noinline]] void RunPlain(uint8_t* dst, const void* const* sources, int count, size_t bytes) {
-  Loop<Format, kKind, kCount, false>{sources, count, {}, 0, 0}.Run(dst, 0, bytes);
+[[gnu::noinline]] void RunPlain(uint8_t* dst, const void* const* sources, int count, size_t bytes,
+                                bool past_cache) {
+  Loop<Format, kKind, kCount, false>{sources, count, {}, 0, 0, past_cache}.Run(dst, 0, bytes);
 }
 
 template <typename T, typename Format, ReduceKind kKind>
 [[gnu::noinline]] void RunAdjusted(uint8_t* dst, const void* const* sources, int count,
-                                   size_t bytes, const ReduceArgs& args) {
-  const Loop<Format, kKind, 0, true> loop{sources, count, Format::ReadScalar(args.scalar),
-                                          args.scale_mask, args.divisor};
-  if constexpr (Format::kDividesInLoop) {
-    loop.Run(dst, 0, bytes);
-  } else {
-    if (args.divisor == 0) return loop.Run(dst, 0, bytes);
+                                   size_t bytes, bool past_cache, const ReduceArgs& args) {
+  const bool divides_after = !Format::kDividesInLoop && args.divisor != 0;
+  const Loop<Format, kKind, 0, true> loop{
+      sources,         count,        Format::ReadScalar(args.scalar),
+      args.scale_mask, args.divisor, past_cache && !divides_after};
+  if (!divides_after) return loop.Run(dst, 0, bytes);
+  if constexpr (!Format::kDividesInLoop) {
     for (size_t first = 0; first < bytes; first += kDivideBlock) {
       const size_t last = bytes - first < kDivideBlock ? bytes : first + kDivideBlock;
       loop.Run(dst, first, last);
       DivideIntegers<T>(dst + first, last - first, args.divisor);
     }
   }
+}
+
+// Whether to write past the caches. Not in place: there the line has just been read anyway.
+inline bool GoesPastCache(const void* dst, const void* const* sources, int count, size_t bytes,
+                          const ReduceArgs& args) {
+  if (bytes < kPastCacheBytes && !args.past_cache) return false;
+  for (int s = 0; s < count; ++s) {
+    if (sources[s] == dst) return false;
+  }
+  return true;
 }
 
 // A ReduceFn. T is the element as the caller knows it, Plain and Adjusted the formats of the loops
@@ -530,20 +601,23 @@ void Reduce(void* dst, const void* const* sources, int count, size_t elements,
             const ReduceArgs& args) {
   uint8_t* const to = static_cast<uint8_t*>(dst);
   const size_t bytes = elements * sizeof(T);
+  const bool past_cache = GoesPastCache(dst, sources, count, bytes, args);
   const uint64_t scaled = args.scale_mask & (~uint64_t{0} >> (kMaxReduceSources - count));
-  if (scaled != 0 || args.divisor != 0)
-    return RunAdjusted<T, Adjusted, kKind>(to, sources, count, bytes, args);
+  if (scaled != 0 || args.divisor != 0) {
+    return RunAdjusted<T, Adjusted, kKind>(to, sources, count, bytes, past_cache, args);
+  }
   switch (count) {
     case 1:
-      return CopyBytes(dst, sources[0], bytes);
+      return past_cache ? CopyBytesPastCache(dst, sources[0], bytes)
+                        : CopyBytes(dst, sources[0], bytes);
     case 2:
-      return RunPlain<Plain, kKind, 2>(to, sources, count, bytes);
+      return RunPlain<Plain, kKind, 2>(to, sources, count, bytes, past_cache);
     case 3:
-      return RunPlain<Plain, kKind, 3>(to, sources, count, bytes);
+      return RunPlain<Plain, kKind, 3>(to, sources, count, bytes, past_cache);
     case 4:
-      return RunPlain<Plain, kKind, 4>(to, sources, count, bytes);
+      return RunPlain<Plain, kKind, 4>(to, sources, count, bytes, past_cache);
     default:
-      return RunPlain<Plain, kKind, 0>(to, sources, count, bytes);
+      return RunPlain<Plain, kKind, 0>(to, sources, count, bytes, past_cache);
   }
 }
 

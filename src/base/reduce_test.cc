@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/copy.h"
 #include "base/reduce_targets.h"
 
 // The oracle below computes one element at a time with the language's own numbers and shares no
@@ -359,14 +360,17 @@ TEST_P(ReduceTypeTest, MatchesOracleOnEveryTargetCountAndPlacement) {
   const DataType type = GetParam();
   std::mt19937_64 random(20240 + static_cast<unsigned>(type));
   const uint64_t factor = ScalarBits(type, IsFloat(type) ? 0.3 : 3);
+  ReduceArgs past_cache;
+  past_cache.past_cache = true;
   const ReduceArgs variants[] = {
-      {}, {factor, ~uint64_t{0}, 0}, {factor, 0xaaaaaaaaaaaaaaaa, 0}, {0, 0, 3}, {factor, 1, 300}};
+      past_cache,      {}, {factor, ~uint64_t{0}, 0}, {factor, 0xaaaaaaaaaaaaaaaa, 0}, {0, 0, 3},
+      {factor, 1, 300}};
   for (int kind_index = 0; kind_index < kNumReduceKinds; ++kind_index) {
     const ReduceKind kind = static_cast<ReduceKind>(kind_index);
     for (int num_sources : {1, 2, 3, 4, 5, 64}) {
       for (const ReduceArgs& args : variants) {
         const Inputs inputs = MakeInputs(type, kind, num_sources, kElements, args, random);
-        const bool plain = args.scale_mask == 0 && args.divisor == 0;
+        const bool plain = args.scale_mask == 0 && args.divisor == 0 && !args.past_cache;
         for (const ReduceTarget& target : ReduceTargets()) {
           SCOPED_TRACE(Describe(target, type, kind, num_sources, args));
           const ReduceFn reduce = target.find(type, kind);
@@ -379,6 +383,8 @@ TEST_P(ReduceTypeTest, MatchesOracleOnEveryTargetCountAndPlacement) {
           ASSERT_TRUE(Check(reduce, inputs, type, kElements, args, {0, std::nullopt}));
           ASSERT_TRUE(Check(reduce, inputs, type, kElements - 1, args, {SizeOf(type), 0}));
           ASSERT_TRUE(Check(reduce, inputs, type, kElements - 3, args, {3, std::nullopt}));
+          ASSERT_TRUE(Check(reduce, inputs, type, kElements, args, {8, 0}));
+          ASSERT_TRUE(Check(reduce, inputs, type, kElements, args, {8, std::nullopt}));
         }
       }
     }
@@ -529,6 +535,22 @@ TEST(ReduceTest, AlmostOneTimesAlmostOneIsNotFused) {
     target.find(DataType::kFloat32, ReduceKind::kSum)(got.data(), sources, 2, 64,
                                                       {ScalarBits(DataType::kFloat32, x), 2, 0});
     for (float value : got) EXPECT_EQ(value, 0.0f) << target.name;
+  }
+}
+
+TEST(ReduceTest, ResultsLargeEnoughToPassTheCachesAreRight) {
+  const size_t count = kPastCacheBytes / sizeof(float) + 3;
+  std::vector<float> a(count), b(count), got(count + 1);
+  for (size_t i = 0; i < count; ++i) {
+    a[i] = static_cast<float>(i % 4099);
+    b[i] = static_cast<float>(i % 257) * 0.5f;
+  }
+  const void* const sources[] = {a.data(), b.data()};
+  for (const ReduceTarget& target : ReduceTargets()) {
+    std::fill(got.begin(), got.end(), -1.0f);
+    target.find(DataType::kFloat32, ReduceKind::kSum)(got.data(), sources, 2, count, {});
+    for (size_t i = 0; i < count; ++i) ASSERT_EQ(got[i], a[i] + b[i]) << target.name << " " << i;
+    EXPECT_EQ(got[count], -1.0f);
   }
 }
 
