@@ -27,6 +27,7 @@ endfunction()
 
 tutti_check(headers_alone ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target header_checks)
 tutti_check(room_order ${checks}/room_order)
+tutti_check(settings_used ${checks}/settings_used)
 tutti_check(format ${checks}/format)
 if(NOT TUTTI_SANITIZE)
   tutti_check(exported_symbols ${checks}/exported_symbols
