@@ -1,0 +1,49 @@
+#pragma once
+
+// Copies between this process's memory and another's in one step, without shared memory
+// (process_vm_readv and process_vm_writev). The other process takes no part in it: both sides must
+// have agreed on when the memory may be touched.
+//
+// Whether the kernel permits it depends on users, on Yama (kernel.yama.ptrace_scope), on containers
+// and their seccomp profiles; and a process number that a peer told us may mean another process
+// here, when the two are in different process namespaces. So no one may rely on it before
+// ProbeRemoteRead has proved it, in each direction, between the two ranks in question.
+//
+// A process number of this process itself (ranks that are threads) is served with memcpy; then a
+// bad address is a crash and not an error.
+//
+// Pure functions; any thread.
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/status.h"
+
+namespace tutti {
+
+// Errors: RemoteError when process `pid` has ended; SystemError with a remedy when it is forbidden;
+// SystemError with the address when the memory is not there. Part of the bytes may have been copied
+// then.
+Status ReadRemote(pid_t pid, void* dst, uintptr_t remote, size_t bytes);
+Status WriteRemote(pid_t pid, uintptr_t remote, const void* src, size_t bytes);
+
+// What a rank writes somewhere in its memory, at random, so that others can prove that they read
+// that very memory.
+using RemoteToken = std::array<uint8_t, 16>;
+RemoteToken RandomRemoteToken();
+
+// True when `remote` in process `pid` holds `expected`. Never crashes and never reports an error:
+// where it is false,
+// `*why` (if not null) says why in a sentence.
+bool ProbeRemoteRead(pid_t pid, uintptr_t remote, const RemoteToken& expected,
+                     Status* why = nullptr);
+
+// Lets processes of the same user copy from and to this one where Yama's restricted mode
+// (ptrace_scope 1, the default of some distributions) would forbid it between siblings. No effect
+// where there is no Yama.
+void PermitRemoteCopies();
+
+}  // namespace tutti

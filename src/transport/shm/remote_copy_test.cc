@@ -1,0 +1,231 @@
+#include "transport/shm/remote_copy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kPage = 4096;
+
+int InChild(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// Private pages with a hole behind them.
+class Pages {
+ public:
+  explicit Pages(size_t count) : bytes_(count * kPage) {
+    void* mapped =
+        mmap(nullptr, bytes_ + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    data_ = static_cast<uint8_t*>(mapped);
+    munmap(data_ + bytes_, kPage);
+  }
+  ~Pages() { munmap(data_, bytes_); }
+  uint8_t* data() const { return data_; }
+  uintptr_t address() const { return reinterpret_cast<uintptr_t>(data_); }
+
+ private:
+  size_t bytes_;
+  uint8_t* data_;
+};
+
+uint8_t Pattern(size_t i) { return static_cast<uint8_t>(i * 131 + i / 256); }
+
+// A process that holds `pages` (at the same address as here) filled with Pattern, or whose memory
+// `check` looks at when it is told to end.
+class Peer {
+ public:
+  explicit Peer(
+      const std::function<void()>& prepare, const std::function<int()>& check = [] { return 0; }) {
+    int ready[2];
+    int stop[2];
+    if (pipe(ready) != 0 || pipe(stop) != 0) abort();
+    pid_ = fork();
+    if (pid_ == 0) {
+      close(stop[1]);
+      prepare();
+      char byte = 0;
+      if (write(ready[1], &byte, 1) != 1) _exit(100);
+      if (read(stop[0], &byte, 1) < 0) _exit(101);
+      _exit(check());
+    }
+    close(stop[0]);
+    close(ready[1]);
+    char byte;
+    if (read(ready[0], &byte, 1) != 1) abort();
+    close(ready[0]);
+    stop_fd_ = stop[1];
+  }
+  ~Peer() {
+    if (pid_ > 0) Stop();
+  }
+  pid_t pid() const { return pid_; }
+  int Stop() {
+    close(stop_fd_);
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int stop_fd_ = -1;
+};
+
+TEST(RemoteCopy, ReadsAnotherProcess) {
+  const Pages pages(64);
+  const Peer peer([&] {
+    for (size_t i = 0; i < 64 * kPage; ++i) pages.data()[i] = Pattern(i);
+  });
+  std::vector<uint8_t> here(64 * kPage + 1);
+  for (const size_t bytes :
+       {size_t{0}, size_t{1}, size_t{4095}, kPage, size_t{4097}, 64 * kPage - 7}) {
+    for (const size_t offset : {size_t{0}, size_t{7}}) {
+      std::fill(here.begin(), here.end(), uint8_t{0xee});
+      ASSERT_TRUE(ReadRemote(peer.pid(), here.data(), pages.address() + offset, bytes).ok());
+      for (size_t i = 0; i < bytes; ++i) ASSERT_EQ(here[i], Pattern(i + offset)) << i;
+      ASSERT_EQ(here[bytes], 0xee);
+    }
+  }
+  EXPECT_EQ(pages.data()[1], 0);  // it was the other's memory that was read
+}
+
+TEST(RemoteCopy, WritesAnotherProcess) {
+  const Pages pages(3);
+  Peer peer([] {},
+            [&] {
+              for (size_t i = 0; i < 2 * kPage; ++i)
+                if (pages.data()[i + 5] != Pattern(i)) return 1;
+              return pages.data()[4] == 0 && pages.data()[2 * kPage + 5] == 0 ? 0 : 2;
+            });
+  std::vector<uint8_t> here(2 * kPage);
+  for (size_t i = 0; i < here.size(); ++i) here[i] = Pattern(i);
+  ASSERT_TRUE(WriteRemote(peer.pid(), pages.address() + 5, here.data(), here.size()).ok());
+  EXPECT_EQ(peer.Stop(), 0);
+  EXPECT_EQ(pages.data()[5], 0);
+}
+
+TEST(RemoteCopy, MissingMemoryIsAnErrorWithItsPlace) {
+  const Pages pages(2);
+  const Peer peer([&] { std::memset(pages.data(), 9, 2 * kPage); });
+  std::vector<uint8_t> here(4 * kPage);
+  const Status status = ReadRemote(peer.pid(), here.data(), pages.address(), 4 * kPage);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.code(), Code::kSystemError);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("EFAULT"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(fmt::format("{:#x}", pages.address() + 2 * kPage)));
+  EXPECT_EQ(here[0], 9);  // the part that exists came
+  EXPECT_FALSE(WriteRemote(peer.pid(), 0x10, here.data(), 1).ok());
+}
+
+TEST(RemoteCopy, DeadProcessIsARemoteError) {
+  const Pages pages(1);
+  Peer peer([] {});
+  const pid_t pid = peer.pid();
+  peer.Stop();
+  uint8_t byte;
+  for (const Status& status :
+       {ReadRemote(pid, &byte, pages.address(), 1), WriteRemote(pid, pages.address(), &byte, 1)}) {
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.code(), Code::kRemoteError);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::to_string(pid)));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("ended"));
+  }
+}
+
+TEST(RemoteCopy, ForbiddenIsAnErrorWithARemedy) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become someone else";
+  const Pages pages(1);
+  const pid_t parent = getpid();
+  EXPECT_EQ(InChild([&] {
+              if (setgid(65534) != 0 || setuid(65534) != 0) return 1;
+              uint8_t byte;
+              const Status status = ReadRemote(parent, &byte, pages.address(), 1);
+              if (status.code() != Code::kSystemError) return 2;
+              const std::string text(status.message());
+              return text.find("EPERM") != text.npos && text.find("SYS_PTRACE") != text.npos ? 0
+                                                                                             : 3;
+            }),
+            0);
+}
+
+TEST(RemoteCopy, OwnProcessIsPlainCopy) {
+  std::vector<uint8_t> from(3 * kPage);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = Pattern(i);
+  std::vector<uint8_t> to(from.size());
+  ASSERT_TRUE(
+      ReadRemote(getpid(), to.data(), reinterpret_cast<uintptr_t>(from.data()), from.size()).ok());
+  EXPECT_EQ(to, from);
+  std::vector<uint8_t> again(from.size());
+  ASSERT_TRUE(
+      WriteRemote(getpid(), reinterpret_cast<uintptr_t>(again.data()), to.data(), to.size()).ok());
+  EXPECT_EQ(again, from);
+}
+
+// Both where ranks are threads of one process and where they are processes.
+TEST(RemoteProbe, SucceedsOnTheRightMemoryOnly) {
+  const Pages pages(1);
+  const RemoteToken token = RandomRemoteToken();
+  const Peer peer([&] { std::memcpy(pages.data(), token.data(), token.size()); });
+  EXPECT_TRUE(ProbeRemoteRead(peer.pid(), pages.address(), token));
+  EXPECT_TRUE(ProbeRemoteRead(getpid(), reinterpret_cast<uintptr_t>(&token), token));
+
+  Status why;
+  EXPECT_FALSE(ProbeRemoteRead(peer.pid(), pages.address(), RandomRemoteToken(), &why));
+  EXPECT_THAT(std::string(why.message()), HasSubstr("token"));
+  EXPECT_FALSE(
+      ProbeRemoteRead(getpid(), pages.address(), token, &why));  // the parent's page is empty
+  EXPECT_FALSE(ProbeRemoteRead(getpid(), 0x10, token, &why));    // no crash
+  EXPECT_THAT(std::string(why.message()), HasSubstr("EFAULT"));
+  EXPECT_TRUE(ProbeRemoteRead(peer.pid(), pages.address(), token, &why));
+  EXPECT_TRUE(why.ok());
+}
+
+// A rank tells its process number, which means another process, or none, where the reader lives.
+TEST(RemoteProbe, ProcessNamespacesAreNoticed) {
+  const Pages pages(1);
+  const RemoteToken token = RandomRemoteToken();
+  std::memcpy(pages.data(), token.data(), token.size());
+  const pid_t told = getpid();
+  const int result = InChild([&] {
+    if (unshare(CLONE_NEWPID) != 0) return 77;
+    const pid_t reader = fork();
+    if (reader == 0) {
+      // The right address, the right token in the namesake's place, but not that process.
+      std::memset(pages.data(), 0, token.size());
+      Status why;
+      if (ProbeRemoteRead(told, pages.address(), token, &why)) _exit(1);
+      // This process is number 1 here; whoever said "1" elsewhere is someone else.
+      if (ProbeRemoteRead(1, pages.address(), token, &why)) _exit(2);
+      _exit(why.message().find("namespaces") != std::string_view::npos ? 0 : 3);
+    }
+    int status = 0;
+    waitpid(reader, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 4;
+  });
+  if (result == 77) GTEST_SKIP() << "no permission to make a process namespace";
+  EXPECT_EQ(result, 0);
+}
+
+}  // namespace
+}  // namespace tutti
