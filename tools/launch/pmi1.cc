@@ -1,0 +1,166 @@
+#include "launch/pmi1.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+
+#include "launch/handshake.h"
+
+namespace tutti::launch {
+namespace {
+
+// PMI-1 lines hold a key and a value of about a kilobyte each; ten times that is an answer gone
+// wrong.
+constexpr size_t kMaxLine = 16384;
+constexpr size_t kMaxValue = 8192;
+
+Result<int> ParseInt(std::string_view name, std::string_view text) {
+  int value = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) {
+    return RemoteError("the launcher sent {}={}, which is not a number", name, text);
+  }
+  return value;
+}
+
+Result<UniqueFd> ConnectToPort(std::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string_view::npos)
+    return InvalidArgument("PMI_PORT={} is not HOST:PORT", address);
+  const std::string host(address.substr(0, colon));
+  const std::string port(address.substr(colon + 1));
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &list); error != 0) {
+    return SystemError("looking up PMI_PORT's host '{}': {}", host, gai_strerror(error));
+  }
+  UniqueFd fd;
+  int last = 0;
+  for (const addrinfo* entry = list; entry && !fd.valid(); entry = entry->ai_next) {
+    fd.Reset(socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (fd.valid() && connect(fd.get(), entry->ai_addr, entry->ai_addrlen) != 0) {
+      last = errno;
+      fd.Reset();
+    }
+  }
+  freeaddrinfo(list);
+  if (!fd.valid())
+    return ErrnoError(last, fmt::format("connecting to the launcher at {}", address));
+  return fd;
+}
+
+}  // namespace
+
+Result<Pmi1Client> Pmi1Client::Connect(const Lookup& lookup, Deadline deadline) {
+  if (const char* text = lookup("PMI_FD"); text && *text) {
+    TUTTI_ASSIGN(const int fd, ParseInt("PMI_FD", text));
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+      return ErrnoError(errno, fmt::format("PMI_FD={} names no open descriptor", fd));
+    }
+    return Start(UniqueFd(fd), deadline);
+  }
+  const char* port = lookup("PMI_PORT");
+  const char* id = lookup("PMI_ID");
+  if (!port || !id) return InvalidUsage("neither PMI_FD nor PMI_PORT with PMI_ID is set");
+  TUTTI_ASSIGN(UniqueFd fd, ConnectToPort(port));
+  Pmi1Client client(std::move(fd));
+  TUTTI_TRY(client.Ask(fmt::format("cmd=initack pmiid={}", id), "initack", deadline).status());
+  // The launcher follows up with the size, the rank and the debug flag, which the environment has
+  // told already.
+  for (int i = 0; i < 3; ++i) TUTTI_TRY(client.ReadLine(deadline).status());
+  TUTTI_TRY(client.Introduce(deadline));
+  return client;
+}
+
+Result<Pmi1Client> Pmi1Client::Start(UniqueFd fd, Deadline deadline) {
+  Pmi1Client client(std::move(fd));
+  TUTTI_TRY(client.Introduce(deadline));
+  return client;
+}
+
+Status Pmi1Client::Introduce(Deadline deadline) {
+  TUTTI_TRY(Ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init", deadline).status());
+  TUTTI_ASSIGN(Fields maxes, Ask("cmd=get_maxes", "maxes", deadline));
+  TUTTI_ASSIGN(const int limit, ParseInt("vallen_max", maxes["vallen_max"]));
+  if (limit < 64) return RemoteError("the launcher allows values of {} bytes only", limit);
+  max_value_ =
+      std::min(static_cast<size_t>(limit) - 1, kMaxValue);  // The limit counts a final zero byte.
+  TUTTI_ASSIGN(Fields name, Ask("cmd=get_my_kvsname", "my_kvsname", deadline));
+  space_ = name["kvsname"];
+  return {};
+}
+
+Status Pmi1Client::Put(std::string_view key, std::string_view value, Deadline deadline) {
+  return Ask(fmt::format("cmd=put kvsname={} key={} value={}", space_, key, value), "put_result",
+             deadline)
+      .status();
+}
+
+Status Pmi1Client::Barrier(Deadline deadline) {
+  return Ask("cmd=barrier_in", "barrier_out", deadline).status();
+}
+
+Result<std::string> Pmi1Client::Get(std::string_view key, Deadline deadline) {
+  TUTTI_ASSIGN(Fields answer,
+               Ask(fmt::format("cmd=get kvsname={} key={}", space_, key), "get_result", deadline));
+  return answer["value"];
+}
+
+Status Pmi1Client::Finalize(Deadline deadline) {
+  return Ask("cmd=finalize", "finalize_ack", deadline).status();
+}
+
+Result<Pmi1Client::Fields> Pmi1Client::Ask(std::string line, std::string_view answer,
+                                           Deadline deadline) {
+  line += '\n';
+  Status sent = SendAll(fd_.get(), line.data(), line.size(), deadline);
+  if (!sent.ok()) return std::move(sent).Annotate("talking PMI to the launcher");
+  TUTTI_ASSIGN(Fields fields, ReadLine(deadline));
+  if (fields["cmd"] != answer) {
+    return RemoteError("the launcher answered '{}' where PMI says '{}'", fields["cmd"], answer);
+  }
+  if (const auto rc = fields.find("rc"); rc != fields.end() && rc->second != "0") {
+    return RemoteError("the launcher refused '{}': {}", line.substr(0, line.find(' ')),
+                       fields["msg"]);
+  }
+  return fields;
+}
+
+Result<Pmi1Client::Fields> Pmi1Client::ReadLine(Deadline deadline) {
+  size_t end = 0;
+  while ((end = pending_.find('\n')) == std::string::npos) {
+    if (pending_.size() > kMaxLine) return RemoteError("the launcher sent a PMI line without end");
+    char buffer[1024];
+    pollfd entry{fd_.get(), POLLIN, 0};
+    const int ready = poll(&entry, 1, deadline.RemainingMs(1000));
+    if (ready <= 0) {
+      if (deadline.Passed()) return Timeout("the launcher did not answer over PMI");
+      continue;
+    }
+    const ssize_t got = recv(fd_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+    if (got == 0) return RemoteError("the launcher closed its PMI connection");
+    if (got < 0 && errno != EAGAIN && errno != EINTR)
+      return ErrnoError(errno, "reading from the launcher");
+    if (got > 0) pending_.append(buffer, static_cast<size_t>(got));
+  }
+  Fields fields;
+  std::string_view line = std::string_view(pending_).substr(0, end);
+  while (!line.empty()) {
+    const size_t blank = line.find(' ');
+    const std::string_view field = line.substr(0, blank);
+    if (const size_t equals = field.find('='); equals != std::string_view::npos) {
+      fields.emplace(field.substr(0, equals), field.substr(equals + 1));
+    }
+    line.remove_prefix(blank == std::string_view::npos ? line.size() : blank + 1);
+  }
+  pending_.erase(0, end + 1);
+  return fields;
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,57 @@
+#pragma once
+
+// A client of PMI-1, the line protocol that MPICH's hydra and Slurm speak with the processes they
+// start. It needs no library: the launcher leaves a connected socket (PMI_FD) or an address
+// (PMI_PORT with PMI_ID).
+//
+//   cmd=put kvsname=… key=… value=…\n        cmd=put_result rc=0 msg=success\n
+//   cmd=barrier_in\n                         cmd=barrier_out rc=0\n
+//   cmd=get kvsname=… key=…\n                cmd=get_result rc=0 msg=success value=…\n
+//
+// One thread. The owner calls Finalize before the process ends, or hydra takes the process for
+// crashed.
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "launch/environment.h"
+
+namespace tutti::launch {
+
+class Pmi1Client {
+ public:
+  // Takes the socket named by the environment and introduces this process.
+  static Result<Pmi1Client> Connect(const Lookup& lookup, Deadline deadline);
+  // The same over a socket that is connected already.
+  static Result<Pmi1Client> Start(UniqueFd fd, Deadline deadline);
+
+  // `value` may hold letters, digits and most punctuation, but no blank and no end of line.
+  // REQUIRES: value.size() <= max_value()
+  Status Put(std::string_view key, std::string_view value, Deadline deadline);
+  // Returns when every process of the job has come here; what was put before can then be got.
+  Status Barrier(Deadline deadline);
+  Result<std::string> Get(std::string_view key, Deadline deadline);
+  Status Finalize(Deadline deadline);
+
+  size_t max_value() const { return max_value_; }
+
+ private:
+  using Fields = std::map<std::string, std::string, std::less<>>;
+
+  explicit Pmi1Client(UniqueFd fd) : fd_(std::move(fd)) {}
+  Status Introduce(Deadline deadline);
+  // Sends a line and reads the answer, whose command must be `answer` and whose rc, if any, 0.
+  Result<Fields> Ask(std::string line, std::string_view answer, Deadline deadline);
+  Result<Fields> ReadLine(Deadline deadline);
+
+  UniqueFd fd_;
+  std::string pending_;  // Bytes received after the last whole line.
+  std::string space_;    // The name of the job's key-value space.
+  size_t max_value_ = 0;
+};
+
+}  // namespace tutti::launch

@@ -1,0 +1,36 @@
+#pragma once
+
+// A client of PMIx, which Open MPI's mpirun and `srun --mpi=pmix` offer the processes they start.
+// libpmix is looked up at run time, so that nothing is needed where there is no such launcher.
+//
+// One thread. PMIx numbers and layouts are those of its stable ABI (version 2 and later).
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace tutti::launch {
+
+class PmixClient {
+ public:
+  // Loads libpmix and joins the job that the environment names.
+  static Result<PmixClient> Connect();
+
+  PmixClient(PmixClient&&) noexcept;
+  PmixClient& operator=(PmixClient&&) noexcept;
+  ~PmixClient();  // Leaves the job, which tells the launcher that this process ends in good order.
+
+  Status Put(std::string_view key, std::string_view value);
+  // Waits for every process of the job; what was put before can then be got.
+  Status Fence();
+  Result<std::string> Get(uint32_t rank, std::string_view key);
+
+ private:
+  struct Library;
+  explicit PmixClient(std::unique_ptr<Library> library);
+  std::unique_ptr<Library> library_;
+};
+
+}  // namespace tutti::launch

@@ -1,0 +1,78 @@
+#pragma once
+
+// Any library with NCCL's binary interface, loaded at run time: Tutti itself, NCCL, RCCL, a test's
+// fake.
+//
+// Functions that a library may lack (they are newer than NCCL 2.2, or Tutti's own) are filled in
+// where a group of sends and receives does the same, and refused with a sentence where nothing
+// does. Thread-safe after Load, as far as the library itself is.
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "nccl.h"
+#include "tutti/tutti.h"
+
+namespace tutti::tools {
+
+// The functions of the table below, by NCCL's names without the prefix. Null: the library has none.
+#define TUTTI_TOOLS_REQUIRED_FUNCTIONS(X)                                                        \
+  X(GetVersion)                                                                                  \
+  X(GetErrorString)                                                                              \
+  X(GetUniqueId) X(CommInitRank) X(CommDestroy) X(CommAbort) X(Reduce) X(Broadcast) X(AllReduce) \
+      X(ReduceScatter) X(AllGather) X(Send) X(Recv) X(GroupStart) X(GroupEnd)
+#define TUTTI_TOOLS_OPTIONAL_FUNCTIONS(X)                                             \
+  X(GetLastError)                                                                     \
+  X(AlltoAll)                                                                         \
+  X(Gather) X(Scatter) X(MemAlloc) X(MemFree) X(RedOpCreatePreMulSum) X(RedOpDestroy) \
+      X(CommGetAsyncError)
+#define TUTTI_TOOLS_OWN_FUNCTIONS(X) \
+  X(StreamCreate)                    \
+  X(StreamDestroy)                   \
+  X(StreamSynchronize) X(AllGatherV) X(ReduceScatterV) X(AlltoAllV) X(GetVersion) X(PlanDescribe)
+
+struct NcclFunctions {
+#define X(name) decltype(&::nccl##name) name = nullptr;
+  TUTTI_TOOLS_REQUIRED_FUNCTIONS(X)
+  TUTTI_TOOLS_OPTIONAL_FUNCTIONS(X)
+#undef X
+#define X(name) decltype(&::tutti##name) tutti##name = nullptr;
+  TUTTI_TOOLS_OWN_FUNCTIONS(X)
+#undef X
+};
+
+class NcclLibrary {
+ public:
+  // `path` as for dlopen(3). The library is never unloaded: it may have threads.
+  static Result<NcclLibrary> Load(const std::string& path);
+
+  // The file that was loaded, as an absolute path.
+  const std::string& path() const { return path_; }
+  // "NCCL 2.30.7", or "Tutti 0.1.0 (NCCL 2.30.7)".
+  std::string Version() const;
+
+  const NcclFunctions* operator->() const { return &functions_; }
+  const NcclFunctions& functions() const { return functions_; }
+
+  // Success, or what the library says of its failure in `doing`. `comm` may be null.
+  Status Check(ncclResult_t result, std::string_view doing, ncclComm_t comm = nullptr) const;
+
+ private:
+  NcclFunctions functions_;
+  std::string path_;
+};
+
+// Where `name` is empty, the library of this build or installation, searched beside the running
+// program, else libtutti.so wherever the loader finds it; else `name` itself, made absolute when it
+// names a file.
+std::string FindLibrary(const std::string& name);
+
+// "2.30.7" for 23007. Versions before 2.9 had a shorter code.
+std::string VersionText(int code);
+
+// The bytes of an element.
+size_t ElementSize(ncclDataType_t type);
+
+}  // namespace tutti::tools

@@ -1,0 +1,46 @@
+#pragma once
+
+// The memory of one rank: sets of a send and a receive buffer each, used in turn so that an
+// operation does not find in the cache what the one before it left there. All sets lie in one piece
+// of memory, whose pages are all touched.
+
+#include <cstddef>
+
+#include "library.h"
+
+namespace tutti::tools {
+
+class Buffers {
+ public:
+  // With `nccl_alloc` the memory comes from ncclMemAlloc, else from the system. `library` outlives
+  // this.
+  Buffers(const NcclLibrary& library, bool nccl_alloc)
+      : library_(library), nccl_alloc_(nccl_alloc) {}
+  ~Buffers() { Free(); }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+
+  // Makes room for `sets` sets of the given sizes. What the buffers held is lost.
+  Status Prepare(size_t send_bytes, size_t recv_bytes, int sets);
+
+  // REQUIRES: 0 <= set < sets()
+  char* send(int set) const {
+    return base_ + static_cast<size_t>(set) * (send_stride_ + recv_stride_);
+  }
+  char* recv(int set) const { return send(set) + send_stride_; }
+  int sets() const { return sets_; }
+
+ private:
+  Status Allocate(size_t bytes);
+  void Free();
+
+  const NcclLibrary& library_;
+  const bool nccl_alloc_;
+  char* base_ = nullptr;
+  size_t capacity_ = 0;
+  size_t send_stride_ = 0;
+  size_t recv_stride_ = 0;
+  int sets_ = 0;
+};
+
+}  // namespace tutti::tools

@@ -1,0 +1,81 @@
+#pragma once
+
+// Input data whose exact results are known, and the comparison with them.
+//
+// A rank's input is a table of kPeriod elements that repeats. The period is prime, so that a block
+// that lands a chunk (a power of two) too early or too late does not look right by chance. Only as
+// many tables are computed as there are ranks; the result for any stretch of any buffer is then a
+// stretch of one repeating table, compared by memcmp.
+//
+// Values are chosen so that every intermediate result is exact whatever the order of the reduction:
+//   copies   random bits, NaN patterns included: nothing may touch them
+//   sum      integers: random bits, modulo the type; floats: integers whose absolute values sum up
+//   to what the
+//            mantissa holds (with fp8 and many ranks most ranks bring 0, others take turns)
+//   prod     integers: odd random bits, modulo the type; floats: signs, and one 2, one 1.5 and one
+//   0.5 min, max any values without NaN mulsum   as sum, with rank scalars of 1, 2 and 0.5
+//   (integers: 1, 2, 3) avg      as sum with small integers; integers truncate toward zero; floats
+//   allow for rounding unless the number
+//            of ranks is a power of two
+// Not thread-safe.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nccl.h"
+#include "perf/collectives.h"
+
+namespace tutti::tools {
+
+enum class Reduction { kNone, kSum, kProd, kMin, kMax, kAvg, kMulSum };
+
+std::string_view Name(Reduction reduction);
+// The operator that stands for it; PreMulSum is made at run time.
+ncclRedOp_t OperatorOf(Reduction reduction);
+
+class Pattern {
+ public:
+  static constexpr size_t kPeriod = 4099;
+
+  // REQUIRES: reduction == kNone exactly where nothing is reduced.
+  Pattern(ncclDataType_t type, Reduction reduction, int num_ranks);
+
+  // The scalar of a rank for PreMulSum, in the first bytes.
+  uint64_t Scalar(int rank) const;
+
+  // Writes elements [begin, begin + count) of the input of `rank` to `data`.
+  void Fill(void* data, int rank, size_t begin, size_t count);
+
+  // How many of `count` elements at `data` differ from elements [begin, begin + count) of the input
+  // of `source_rank`, or of the reduction (Region::kReduced). *first is the index of the first of
+  // them and *sentence says what it is; both are left alone where none is wrong.
+  size_t CountWrong(const void* data, int source_rank, size_t begin, size_t count, size_t* first,
+                    std::string* sentence);
+
+ private:
+  using Table = std::vector<uint8_t>;
+  const Table& TableOf(int source_rank);
+  Table MakeInput(int rank) const;
+  Table MakeReduced() const;
+  uint64_t Input(int rank, size_t index) const;
+  double FloatInput(int rank, size_t index) const;
+  uint64_t IntegerInput(int rank, size_t index) const;
+  uint64_t FloatResult(size_t index) const;
+  uint64_t IntegerResult(size_t index) const;
+  int64_t Bounded(int rank, size_t index) const;
+  double FloatScalar(int rank) const;
+  bool Matches(uint64_t got, uint64_t expected) const;
+  std::string Show(uint64_t bits) const;
+
+  const ncclDataType_t type_;
+  const Reduction reduction_;
+  const int num_ranks_;
+  const size_t element_size_;
+  double tolerance_ = 0;       // Absolute, per unit of the largest input.
+  std::vector<Table> tables_;  // By rank; the last is the reduction. Empty until used.
+};
+
+}  // namespace tutti::tools

@@ -1,0 +1,62 @@
+#pragma once
+
+// The results of a measurement: as a table on standard output while it runs, and as JSON.
+
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "perf/channel.h"
+#include "perf/options.h"
+
+namespace tutti::tools {
+
+// One library's result for one size, in place or out of place.
+struct Sample {
+  double time_us = 0;
+  double algbw_gbps = 0;  // 1e9 bytes per second
+  double busbw_gbps = 0;
+  std::optional<size_t> wrong;  // Empty: not checked.
+};
+
+struct Row {
+  Shape shape;
+  ncclDataType_t type = ncclFloat32;
+  Reduction reduction = Reduction::kNone;
+  int root = -1;  // -1: the operation has none.
+  // One per library: the one measured, and the one compared with, if any. An operation may have no
+  // in-place form.
+  std::vector<Sample> out_of_place;
+  std::vector<std::optional<Sample>> in_place;
+};
+
+Sample MakeSample(double time_us, const CollectiveInfo& info, const Shape& shape, int num_ranks);
+
+class Report {
+ public:
+  // `libraries`: as shown in the JSON, one or two. `out` outlives this.
+  Report(const PerfOptions& options, std::vector<std::string> libraries, std::FILE* out);
+
+  void PrintHeader() const;
+  void Add(const Row& row);
+  void PrintFooter() const;
+
+  size_t total_wrong() const { return total_wrong_; }
+  Json ToJson() const { return rows_; }
+
+ private:
+  void PrintHalf(const std::vector<const Sample*>& samples) const;
+
+  const PerfOptions& options_;
+  const std::vector<std::string> libraries_;
+  std::FILE* const out_;
+  Json rows_ = Json::array();
+  size_t total_wrong_ = 0;
+  double busbw_sum_ = 0;
+  size_t num_samples_ = 0;
+  double log_ratio_sum_ = 0;
+  size_t num_ratios_ = 0;
+};
+
+}  // namespace tutti::tools

@@ -1,0 +1,204 @@
+#include "perf/start.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <numeric>
+
+#include "launch/exchange.h"
+#include "launch/handshake.h"
+
+namespace tutti::tools {
+namespace {
+
+// After the driver is gone a rank process may still be closing its communicator.
+constexpr double kGraceSeconds = 5;
+
+struct SocketPair {
+  UniqueFd mine;
+  UniqueFd theirs;
+};
+
+Result<SocketPair> MakePair() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoError(errno, "making a socket pair for a rank");
+  }
+  return SocketPair{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+Status StartTeam(const PerfOptions& options, const EnvironmentChanges& changes, Team* team) {
+  std::vector<UniqueFd> sockets;
+  for (int rank = 0; rank < options.num_ranks; ++rank) {
+    TUTTI_ASSIGN(SocketPair pair, MakePair());
+    team->AddRank(std::move(pair.mine));
+    sockets.push_back(std::move(pair.theirs));
+    if (options.threads) continue;
+    TUTTI_ASSIGN(const pid_t pid, StartRankProcess(std::exchange(sockets, {}), changes));
+    team->AddProcess({pid, {rank}});
+  }
+  if (!options.threads) return {};
+  TUTTI_ASSIGN(const pid_t pid, StartRankProcess(std::move(sockets), changes));
+  RankProcess process{pid, std::vector<int>(static_cast<size_t>(options.num_ranks))};
+  std::iota(process.ranks.begin(), process.ranks.end(), 0);
+  team->AddProcess(std::move(process));
+  return {};
+}
+
+std::string Label(size_t library, size_t num_libraries) {
+  if (num_libraries == 1) return "tutti perf";
+  return library == 0 ? "tutti perf, --library" : "tutti perf, --against";
+}
+
+// What rank 0 tells the others through the launcher.
+struct Invitation {
+  launch::Key key{};
+  uint16_t port = 0;
+  std::vector<std::string> addresses;
+
+  std::string ToText() const {
+    const std::string_view bytes(reinterpret_cast<const char*>(key.data()), key.size());
+    return Json{{"key", launch::ToHex(bytes)}, {"port", port}, {"addresses", addresses}}.dump();
+  }
+
+  static Result<Invitation> FromText(const std::string& text) {
+    Invitation invitation;
+    const Json json = Json::parse(text, nullptr, false);
+    if (!json.is_object()) return RemoteError("rank 0 sent no invitation");
+    TUTTI_ASSIGN(const std::string bytes, launch::FromHex(json.value("key", "")));
+    if (bytes.size() != invitation.key.size())
+      return RemoteError("rank 0 sent a key of {} bytes", bytes.size());
+    std::copy(bytes.begin(), bytes.end(), invitation.key.begin());
+    invitation.port = json.value("port", uint16_t{0});
+    invitation.addresses = json.value("addresses", std::vector<std::string>{});
+    return invitation;
+  }
+};
+
+struct Served {
+  pid_t pid = -1;
+  UniqueFd watch;  // A second descriptor of the connection that the process serves.
+};
+
+bool HungUp(int fd) {
+  pollfd entry{fd, POLLRDHUP, 0};
+  return poll(&entry, 1, 0) > 0;
+}
+
+// Waits until every process has ended; kills those that outlive their connection to the driver.
+Status Watch(int rank, std::vector<Served> served) {
+  Status result;
+  std::vector<int64_t> hung_at(served.size(), 0);
+  for (size_t left = served.size(); left > 0;) {
+    poll(nullptr, 0, 50);
+    for (size_t i = 0; i < served.size(); ++i) {
+      if (served[i].pid < 0) continue;
+      if (hung_at[i] == 0 && HungUp(served[i].watch.get())) hung_at[i] = NowNs();
+      if (hung_at[i] != 0 && static_cast<double>(NowNs() - hung_at[i]) > kGraceSeconds * 1e9) {
+        kill(served[i].pid, SIGKILL);
+      }
+      int status = 0;
+      if (waitpid(served[i].pid, &status, WNOHANG) != served[i].pid) continue;
+      --left;
+      if (status != 0 && result.ok()) {
+        result = RemoteError("tutti perf: rank {} (process {}) {}", rank, served[i].pid,
+                             DescribeEnd(status));
+      }
+      // Closing the second descriptor lets the driver see the end too.
+      served[i] = {};
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+EnvironmentChanges NetEnvironment(const std::string& net, bool local) {
+  EnvironmentChanges changes;
+  if (net == "shm") changes.emplace_back("TUTTI_STRICT_TRANSPORT", "1");
+  if (net == "socket") {
+    changes.emplace_back("NCCL_SHM_DISABLE", "1");
+    changes.emplace_back("NCCL_P2P_DISABLE", "1");
+    if (local) changes.emplace_back("NCCL_SOCKET_IFNAME", "lo");
+  }
+  return changes;
+}
+
+Result<std::vector<std::unique_ptr<Team>>> StartLocalTeams(const PerfOptions& options,
+                                                           size_t num_libraries) {
+  std::vector<std::unique_ptr<Team>> teams;
+  for (size_t library = 0; library < num_libraries; ++library) {
+    teams.push_back(std::make_unique<Team>(Label(library, num_libraries)));
+    TUTTI_TRY(StartTeam(options, NetEnvironment(options.net, true), teams.back().get()));
+  }
+  return teams;
+}
+
+Result<std::vector<std::unique_ptr<Team>>> GatherTeams(const PerfOptions& options,
+                                                       const launch::LaunchInfo& info,
+                                                       const launch::Lookup& lookup,
+                                                       size_t num_libraries) {
+  const Deadline deadline = Deadline::AfterSeconds(options.timeout_s);
+  Invitation invitation;
+  invitation.key = launch::RandomKey();
+  invitation.addresses = launch::OwnAddresses();
+  TUTTI_ASSIGN(const UniqueFd listener, launch::Listen({0}, &invitation.port));
+  TUTTI_TRY(launch::BroadcastFromRankZero(info, lookup, invitation.ToText(), deadline).status());
+  std::vector<launch::Claim> claims;
+  for (uint32_t library = 0; library < num_libraries; ++library) {
+    for (uint32_t rank = 1; rank < static_cast<uint32_t>(info.size); ++rank)
+      claims.push_back({library, rank});
+  }
+  Result<std::vector<UniqueFd>> accepted =
+      launch::AcceptClaims(listener.get(), invitation.key, claims, deadline);
+  if (!accepted.ok()) return std::move(accepted).status().Annotate("gathering the ranks");
+  std::vector<std::unique_ptr<Team>> teams;
+  for (size_t library = 0; library < num_libraries; ++library) {
+    teams.push_back(std::make_unique<Team>(Label(library, num_libraries)));
+    TUTTI_ASSIGN(SocketPair pair, MakePair());
+    teams.back()->AddRank(std::move(pair.mine));
+    std::vector<UniqueFd> sockets;
+    sockets.push_back(std::move(pair.theirs));
+    TUTTI_ASSIGN(const pid_t pid,
+                 StartRankProcess(std::move(sockets), NetEnvironment(options.net, false)));
+    teams.back()->AddProcess({pid, {0}});
+    const size_t others = static_cast<size_t>(info.size) - 1;
+    for (size_t i = 0; i < others; ++i)
+      teams.back()->AddRank(std::move(accepted.value()[library * others + i]));
+  }
+  return teams;
+}
+
+Status ServeTeams(const PerfOptions& options, const launch::LaunchInfo& info,
+                  const launch::Lookup& lookup) {
+  const Deadline deadline = Deadline::AfterSeconds(options.timeout_s);
+  TUTTI_ASSIGN(const std::string text, launch::BroadcastFromRankZero(info, lookup, "", deadline));
+  TUTTI_ASSIGN(const Invitation invitation, Invitation::FromText(text));
+  std::vector<launch::Endpoint> endpoints;
+  // Where the launcher knows an address of rank 0, that one is sure to be reachable from here.
+  if (info.rendezvous == launch::Rendezvous::kTcp)
+    endpoints.push_back({info.address, invitation.port});
+  for (const std::string& address : invitation.addresses)
+    endpoints.push_back({address, invitation.port});
+  std::vector<Served> served;
+  const uint32_t num_libraries = options.against.empty() ? 1 : 2;
+  for (uint32_t library = 0; library < num_libraries; ++library) {
+    TUTTI_ASSIGN(UniqueFd socket,
+                 launch::ConnectWithClaim(endpoints, invitation.key,
+                                          {library, static_cast<uint32_t>(info.rank)}, deadline));
+    Served entry;
+    entry.watch = UniqueFd(fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
+    std::vector<UniqueFd> sockets;
+    sockets.push_back(std::move(socket));
+    TUTTI_ASSIGN(entry.pid,
+                 StartRankProcess(std::move(sockets), NetEnvironment(options.net, false)));
+    served.push_back(std::move(entry));
+  }
+  return Watch(info.rank, std::move(served));
+}
+
+}  // namespace tutti::tools

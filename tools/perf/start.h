@@ -1,0 +1,36 @@
+#pragma once
+
+// Brings the ranks of a measurement together: as children of this process, or as the processes of a
+// job that mpirun, srun, torchrun or `tutti run` started.
+//
+// In a launched job every process starts one rank process per library beside itself. Rank 0 is the
+// driver as well; the rank processes of the others are joined to it by TCP, with a key that rank 0
+// draws and the launcher carries.
+
+#include <memory>
+#include <vector>
+
+#include "launch/environment.h"
+#include "perf/options.h"
+#include "perf/team.h"
+
+namespace tutti::tools {
+
+// What `--net` sets in the environment of ranks. `local`: all ranks are on this host.
+EnvironmentChanges NetEnvironment(const std::string& net, bool local);
+
+// One team per library, all on this host.
+Result<std::vector<std::unique_ptr<Team>>> StartLocalTeams(const PerfOptions& options,
+                                                           size_t num_libraries);
+
+// On rank 0 of a launched job.
+Result<std::vector<std::unique_ptr<Team>>> GatherTeams(const PerfOptions& options,
+                                                       const launch::LaunchInfo& info,
+                                                       const launch::Lookup& lookup,
+                                                       size_t num_libraries);
+
+// On the other ranks: serves rank processes until the driver is done. Fails when one of them died.
+Status ServeTeams(const PerfOptions& options, const launch::LaunchInfo& info,
+                  const launch::Lookup& lookup);
+
+}  // namespace tutti::tools

@@ -1,0 +1,84 @@
+#pragma once
+
+// All the ranks that run one library, seen from the driver: they are started or taken over, asked
+// in step, and ended.
+//
+// Ranks of this host are processes of their own (or one process with a thread per rank), so that
+// two libraries that export the same names never meet in one address space. A rank that dies, or
+// that says it failed, ends the command in hand with a sentence that says which and how; its
+// fellows, which may wait for it inside the library for ever, are killed when the team goes.
+//
+// One thread.
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "perf/barrier.h"
+#include "perf/channel.h"
+
+namespace tutti::tools {
+
+using EnvironmentChanges = std::vector<std::pair<std::string, std::string>>;
+
+// A process that serves ranks (`tutti perf-rank`), one socket for each.
+struct RankProcess {
+  pid_t pid = -1;
+  std::vector<int> ranks;
+};
+
+// Starts this program anew with the given sockets, one rank each. It dies with this process.
+// `changes` are set in its environment unless they are set already.
+Result<pid_t> StartRankProcess(std::vector<UniqueFd> sockets, const EnvironmentChanges& changes);
+
+// "was killed by signal 9 (Killed)", "ended with exit status 3".
+std::string DescribeEnd(int wait_status);
+
+class Team {
+ public:
+  // Called while the team waits, a few times a second, for a sign of life on the terminal.
+  using Tick = std::function<void()>;
+
+  explicit Team(std::string label) : label_(std::move(label)) {}
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  // Adds the next rank, served over `socket`.
+  void AddRank(UniqueFd socket) { channels_.emplace_back(std::move(socket)); }
+  // A process started here that serves ranks of this team.
+  void AddProcess(RankProcess process) { processes_.push_back(std::move(process)); }
+  void set_tick(Tick tick) { tick_ = std::move(tick); }
+
+  int size() const { return static_cast<int>(channels_.size()); }
+  const std::string& label() const { return label_; }
+
+  // Sends `request` to every rank (in `per_rank` fields of its own are merged in), and waits for
+  // all answers. `doing` completes "while …" in errors.
+  Result<std::vector<Json>> AskAll(const Json& request, const std::string& doing, double timeout_s,
+                                   const std::function<Json(int rank)>& per_rank = nullptr);
+  Result<Json> AskOne(int rank, const Json& request, const std::string& doing, double timeout_s);
+
+  // Ends all ranks in good order.
+  Status Quit(double timeout_s);
+
+ private:
+  struct Round;
+  Status Collect(Round* round, const std::string& doing, Deadline deadline);
+  Status TakeFrom(int rank, Round* round, const std::string& doing);
+  void ReleaseBarrier(Round* round);
+  std::string DescribeLoss(int rank, const std::string& doing);
+  Status Reap(double timeout_s);
+
+  const std::string label_;
+  std::vector<Channel> channels_;
+  std::vector<RankProcess> processes_;
+  Tick tick_;
+};
+
+}  // namespace tutti::tools
