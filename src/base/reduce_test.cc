@@ -1,5 +1,6 @@
 #include "base/reduce.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -332,13 +333,12 @@ testing::AssertionResult Check(ReduceFn reduce, const Inputs& inputs, DataType t
     const uint64_t got = ReadElement(type, dst, i);
     const uint64_t want = ReadElement(type, inputs.expected.data(), i);
     if (got == want) continue;
-    auto failure = testing::AssertionFailure()
-                   << "element " << i << " of " << count << " is 0x" << std::hex << got
-                   << ", should be 0x" << want << "; sources";
+    auto failure = testing::AssertionFailure() << fmt::format(
+                       "element {} of {} is {:#x}, should be {:#x}; sources", i, count, got, want);
     for (size_t s = 0; s < std::min<size_t>(num_sources, 5); ++s) {
-      failure << " 0x" << ReadElement(type, inputs.sources[s].data(), i);
+      failure << fmt::format(" {:#x}", ReadElement(type, inputs.sources[s].data(), i));
     }
-    return failure << std::dec << "; shift " << placement.shift;
+    return failure << "; shift " << placement.shift;
   }
   std::memcpy(dst, before.data() + (dst - memory.data()), bytes);
   if (memory != before)
