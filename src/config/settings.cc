@@ -54,7 +54,7 @@ std::vector<SettingInfo> MakeTable() {
 #define NUMBER(field, variable, initial, low, high, unit, why)                               \
   table.push_back(                                                                           \
       {#variable, "number", Show(double{initial}),                                           \
-       fmt::format("{:.10g} to {:.10g}", double{low}, double{high}), unit, why,                    \
+       fmt::format("{:.10g} to {:.10g}", double{low}, double{high}), unit, why,              \
        TUTTI_READ(TUTTI_TRY(ParseNumber(#variable, text, low, high, unit, settings.field))), \
        TUTTI_SHOW(field)});
 #define TEXT(field, variable, initial, form, why)                                                \

@@ -103,7 +103,8 @@ TEST(SettingsTest, NumbersAreBounded) {
   EXPECT_DOUBLE_EQ(With("TUTTI_INIT_TIMEOUT_S", "0.5").init_timeout_s, 0.5);
   EXPECT_DOUBLE_EQ(With("TUTTI_TIMEOUT_S", "0").timeout_s, 0);
   for (const char* text : {"0", "-1", "nan", "inf", "5s", "1e7"}) {
-    EXPECT_THAT(Refusal("TUTTI_INIT_TIMEOUT_S", text), HasSubstr("0.01 to 1000000 seconds")) << text;
+    EXPECT_THAT(Refusal("TUTTI_INIT_TIMEOUT_S", text), HasSubstr("0.01 to 1000000 seconds"))
+        << text;
   }
 }
 
@@ -145,8 +146,8 @@ TEST(SettingsTest, TheTableIsInOrder) {
 }
 
 TEST(ReviewNamesTest, NamesThatWorkAndForeignNamesAreLeftAlone) {
-  const std::vector<std::string> names = {"PATH", "NCCL_ALGO", "TUTTI_SPIN_US", "NCCL_VERSION",
-                                          "NCCL"};
+  const std::vector<std::string> names = {"PATH",         "NCCL_ALGO",  "TUTTI_SPIN_US",
+                                          "NCCL_VERSION", "TUTTI_ADDR", "NCCL"};
   EXPECT_THAT(ReviewNames(names), IsEmpty());
 }
 

@@ -19,9 +19,11 @@ struct IgnoredName {
 std::span<const IgnoredName> IgnoredNames() {
   static const std::vector<IgnoredName> names = {
 #define IGNORED(variable, reason) {#variable, reason},
+#define PROGRAM(variable, meaning)
 #define SILENT(variable)
 #include "config/ignored.def"
 #undef IGNORED
+#undef PROGRAM
 #undef SILENT
   };
   return names;
@@ -30,9 +32,11 @@ std::span<const IgnoredName> IgnoredNames() {
 const std::set<std::string_view>& SilentNames() {
   static const std::set<std::string_view> names = {
 #define IGNORED(variable, reason)
+#define PROGRAM(variable, meaning) #variable,
 #define SILENT(variable) #variable,
 #include "config/ignored.def"
 #undef IGNORED
+#undef PROGRAM
 #undef SILENT
   };
   return names;
@@ -136,6 +140,18 @@ std::string SettingsMarkdown() {
       "| Variable | Default | Allowed | Why |\n"
       "|---|---|---|---|\n";
   for (const SettingInfo& setting : AllSettings()) page += SettingRow(setting);
+
+  page +=
+      "\n## Read by programs\n\n"
+      "| Variable | Why |\n"
+      "|---|---|\n";
+#define IGNORED(variable, reason)
+#define PROGRAM(variable, meaning) page += fmt::format("| `{}` | {} |\n", #variable, Cell(meaning));
+#define SILENT(variable)
+#include "config/ignored.def"
+#undef IGNORED
+#undef PROGRAM
+#undef SILENT
 
   page +=
       "\n## Without effect\n\n"
