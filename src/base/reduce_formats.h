@@ -209,18 +209,27 @@ TUTTI_INLINE HalfRegister NarrowHalf(F32 value) {
 }
 #endif
 
+// Shuffles, because a copy through memory would wait for its own store.
 TUTTI_INLINE WideValues<2> WidenFloat16(Raw raw) {
-  HalfRegister half[2];
-  __builtin_memcpy(half, &raw, sizeof(raw));
-  return {{WidenHalf(half[0]), WidenHalf(half[1])}};
+  const Vec<long long> all = (Vec<long long>)raw;
+#if TUTTI_REDUCE_LEVEL == 512
+  return {{WidenHalf((HalfRegister)__builtin_shufflevector(all, all, 0, 1, 2, 3)),
+           WidenHalf((HalfRegister)__builtin_shufflevector(all, all, 4, 5, 6, 7))}};
+#else
+  return {{WidenHalf((HalfRegister)__builtin_shufflevector(all, all, 0, 1)),
+           WidenHalf((HalfRegister)__builtin_shufflevector(all, all, 2, 3))}};
+#endif
 }
 
 template <int kRounding>
 TUTTI_INLINE Raw NarrowFloat16(F32 low, F32 high) {
-  const HalfRegister half[2] = {NarrowHalf<kRounding>(low), NarrowHalf<kRounding>(high)};
-  Raw raw;
-  __builtin_memcpy(&raw, half, sizeof(raw));
-  return raw;
+  const HalfRegister a = NarrowHalf<kRounding>(low);
+  const HalfRegister b = NarrowHalf<kRounding>(high);
+#if TUTTI_REDUCE_LEVEL == 512
+  return (Raw)__builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
+#else
+  return (Raw)__builtin_shufflevector(a, b, 0, 1, 2, 3);
+#endif
 }
 
 struct Float16Format : NarrowFormat<Float16Format, Float16, 2> {
