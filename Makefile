@@ -10,6 +10,7 @@ CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 # The thread sanitizer of g++ 12 needs addresses where older kernels put them; setarch -R asks for that.
 PLAIN_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
+.NOTPARALLEL:
 .PHONY: all build help test unit checks demo install bench format tidy docs asan ubsan tsan clean
 all: build
 
@@ -27,9 +28,10 @@ help:
 	@echo 'make docs               writes the pages that come from tables'
 	@echo 'make clean              removes build/'
 
+# What was installed may be found now, so each build is configured anew.
 build/.setup/%-$(SETUP_KEY): scripts/setup
 	@scripts/setup $*
-	@mkdir -p $(@D) && rm -f $(@D)/$*-* && touch $@
+	@mkdir -p $(@D) && rm -f $(@D)/$*-* build/*/build.ninja && touch $@
 
 $(BUILD)/build.ninja: | $(call setup,build)
 	@cmake --preset release $(CMAKE_ARGS)
