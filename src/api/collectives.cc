@@ -1,0 +1,372 @@
+// The collectives and point-to-point calls: arguments are checked here, everything else happens in comm.
+
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "api/context.h"
+#include "base/reduce.h"
+#include "comm/group.h"
+#include "nccl.h"
+#include "tutti/tutti.h"
+
+namespace tutti::api {
+namespace {
+
+// ncclRedOp_t: the five built-in ones, then those of ncclRedOpCreatePreMulSum.
+constexpr int kBuiltInOps = 5;
+constexpr uint8_t kPreMulSumNumber = 5;
+
+Status CheckType(ncclDataType_t type) {
+  if (type < 0 || type >= kNumDataTypes)
+    return InvalidArgument("{} is no data type: 0 to {} are", static_cast<int>(type), kNumDataTypes - 1);
+  return Status::Ok();
+}
+
+Result<ReduceOp> ResolveOp(ncclComm* comm, ncclRedOp_t op, DataType type) {
+  ReduceOp result;
+  result.number = static_cast<uint8_t>(op);
+  switch (static_cast<int>(op)) {
+    case ncclSum:
+      return result;
+    case ncclProd:
+      result.kind = ReduceKind::kProd;
+      return result;
+    case ncclMax:
+      result.kind = ReduceKind::kMax;
+      return result;
+    case ncclMin:
+      result.kind = ReduceKind::kMin;
+      return result;
+    case ncclAvg:
+      result.average = true;
+      return result;
+    default:
+      break;
+  }
+  std::lock_guard lock(comm->mutex);
+  const auto user_op = comm->user_ops.find(static_cast<int>(op));
+  if (user_op == comm->user_ops.end()) {
+    return InvalidArgument(
+        "{} is no reduction operator: 0 to {} are, and those made by ncclRedOpCreatePreMulSum for "
+        "this communicator",
+        static_cast<int>(op), kBuiltInOps - 1);
+  }
+  if (user_op->second.type != type) {
+    return InvalidArgument("the operator was made for {} and is used with {}",
+                           Name(user_op->second.type), Name(type));
+  }
+  result.pre_multiply = true;
+  result.scalar = user_op->second.scalar;
+  if (user_op->second.live != nullptr)
+    std::memcpy(&result.scalar, user_op->second.live, SizeOf(type));
+  result.number = kPreMulSumNumber;
+  return result;
+}
+
+// `copies`: how many times `count` elements the larger buffer holds.
+Status CheckCount(size_t count, DataType type, int copies) {
+  constexpr size_t kMost = std::numeric_limits<ptrdiff_t>::max();
+  if (count > kMost / SizeOf(type) / static_cast<size_t>(copies))
+    return InvalidArgument("a count of {} elements of {} is more than an address space holds", count,
+                           Name(type));
+  return Status::Ok();
+}
+
+Status CheckBuffer(const void* buffer, const char* what) {
+  if (buffer == nullptr) return InvalidArgument("{} is null", what);
+  return Status::Ok();
+}
+
+struct Call {
+  ncclComm_t comm;
+  cudaStream_t stream;
+  ncclDataType_t type;
+  bool needs_send = true;
+  bool needs_recv = true;
+  int copies = 1;  // of count in the larger buffer
+};
+
+Status CheckRoot(int root, int num_ranks, const char* what) {
+  if (root < 0 || root >= num_ranks)
+    return InvalidArgument("the {} is {}, but the communicator has ranks 0 to {}", what, root,
+                           num_ranks - 1);
+  return Status::Ok();
+}
+
+// Checks what all operations have in common and issues the task.
+Status Submit(const Call& call, Task task) {
+  TUTTI_TRY(CheckUsable(call.comm));
+  TUTTI_TRY(CheckType(call.type));
+  task.type = static_cast<DataType>(call.type);
+  const int num_ranks = call.comm->comm->num_ranks();
+  TUTTI_TRY(CheckCount(task.count, task.type, call.copies));
+  if (task.has_root()) TUTTI_TRY(CheckRoot(task.root, num_ranks, "root"));
+  if (task.collective == Collective::kSendRecv) TUTTI_TRY(CheckRoot(task.root, num_ranks, "peer"));
+  if (task.count > 0 && call.needs_send) TUTTI_TRY(CheckBuffer(task.send, "the send buffer"));
+  if (task.count > 0 && call.needs_recv) TUTTI_TRY(CheckBuffer(task.recv, "the receive buffer"));
+  TUTTI_ASSIGN(HostStream* const stream, ResolveStream(call.stream));
+  return ThreadGroup().Add(*call.comm, task, stream);
+}
+
+Status SubmitReduction(const Call& call, Task task, ncclRedOp_t op) {
+  TUTTI_TRY(CheckUsable(call.comm));
+  TUTTI_TRY(CheckType(call.type));
+  TUTTI_ASSIGN(task.op, ResolveOp(call.comm, op, static_cast<DataType>(call.type)));
+  return Submit(call, std::move(task));
+}
+
+int RanksOf(ncclComm_t comm) { return CheckUsable(comm).ok() ? comm->comm->num_ranks() : 1; }
+bool IsRank(ncclComm_t comm, int rank) {
+  return CheckUsable(comm).ok() && comm->comm->rank() == rank;
+}
+
+// counts[n] as given, and displacements as given or packed.
+Status ReadParts(int num_ranks, const size_t* counts, const size_t* offsets, const char* what,
+                 std::vector<size_t>& counts_out, std::vector<size_t>& offsets_out) {
+  if (counts == nullptr) return InvalidArgument("{} is null", what);
+  counts_out.assign(counts, counts + num_ranks);
+  if (offsets != nullptr) {
+    offsets_out.assign(offsets, offsets + num_ranks);
+  } else {
+    offsets_out.resize(static_cast<size_t>(num_ranks));
+    std::exclusive_scan(counts_out.begin(), counts_out.end(), offsets_out.begin(), size_t{0});
+  }
+  return Status::Ok();
+}
+
+Status CheckParts(const std::vector<size_t>& counts, const std::vector<size_t>& offsets,
+                  DataType type) {
+  for (size_t i = 0; i < counts.size(); ++i) {
+    TUTTI_TRY(CheckCount(counts[i], type, 1));
+    TUTTI_TRY(CheckCount(offsets[i], type, 1));
+    TUTTI_TRY(CheckCount(offsets[i] + counts[i], type, 1));
+  }
+  return Status::Ok();
+}
+
+Status AllGatherV(const void* send, size_t send_count, void* recv, const size_t* counts,
+                  const size_t* offsets, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+  TUTTI_TRY(CheckUsable(comm));
+  TUTTI_TRY(CheckType(type));
+  auto parts = std::make_shared<VariableParts>();
+  TUTTI_TRY(ReadParts(RanksOf(comm), counts, offsets, "recvcounts", parts->recv_counts,
+                      parts->recv_offsets));
+  TUTTI_TRY(CheckParts(parts->recv_counts, parts->recv_offsets, static_cast<DataType>(type)));
+  const size_t mine = parts->recv_counts[static_cast<size_t>(comm->comm->rank())];
+  if (mine != send_count)
+    return InvalidArgument("sendcount is {}, but recvcounts says {} for this rank, {}", send_count,
+                           mine, comm->comm->rank());
+  if (send_count > 0) TUTTI_TRY(CheckBuffer(send, "the send buffer"));
+  Task task = {.collective = Collective::kAllGatherV, .send = send, .recv = recv};
+  task.count = std::accumulate(parts->recv_counts.begin(), parts->recv_counts.end(), size_t{0});
+  task.parts = std::move(parts);
+  return Submit({comm, stream, type, false, true}, std::move(task));
+}
+
+Status ReduceScatterV(const void* send, void* recv, const size_t* counts, ncclDataType_t type,
+                      ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  TUTTI_TRY(CheckUsable(comm));
+  TUTTI_TRY(CheckType(type));
+  auto parts = std::make_shared<VariableParts>();
+  TUTTI_TRY(ReadParts(RanksOf(comm), counts, nullptr, "recvcounts", parts->recv_counts,
+                      parts->recv_offsets));
+  TUTTI_TRY(CheckParts(parts->recv_counts, parts->recv_offsets, static_cast<DataType>(type)));
+  if (parts->recv_counts[static_cast<size_t>(comm->comm->rank())] > 0)
+    TUTTI_TRY(CheckBuffer(recv, "the receive buffer"));
+  Task task = {.collective = Collective::kReduceScatterV, .send = send, .recv = recv};
+  task.count = std::accumulate(parts->recv_counts.begin(), parts->recv_counts.end(), size_t{0});
+  task.parts = std::move(parts);
+  return SubmitReduction({comm, stream, type, true, false}, std::move(task), op);
+}
+
+Status AlltoAllV(const void* send, const size_t* send_counts, const size_t* send_offsets, void* recv,
+                 const size_t* recv_counts, const size_t* recv_offsets, ncclDataType_t type,
+                 ncclComm_t comm, cudaStream_t stream) {
+  TUTTI_TRY(CheckUsable(comm));
+  TUTTI_TRY(CheckType(type));
+  auto parts = std::make_shared<VariableParts>();
+  const int n = RanksOf(comm);
+  TUTTI_TRY(ReadParts(n, send_counts, send_offsets, "sendcounts", parts->send_counts,
+                      parts->send_offsets));
+  TUTTI_TRY(ReadParts(n, recv_counts, recv_offsets, "recvcounts", parts->recv_counts,
+                      parts->recv_offsets));
+  TUTTI_TRY(CheckParts(parts->send_counts, parts->send_offsets, static_cast<DataType>(type)));
+  TUTTI_TRY(CheckParts(parts->recv_counts, parts->recv_offsets, static_cast<DataType>(type)));
+  const auto self = static_cast<size_t>(comm->comm->rank());
+  if (parts->send_counts[self] != parts->recv_counts[self])
+    return InvalidArgument("this rank sends itself {} elements and receives {}",
+                           parts->send_counts[self], parts->recv_counts[self]);
+  Task task = {.collective = Collective::kAlltoAllV, .send = send, .recv = recv, .count = 0};
+  const auto total = [](const std::vector<size_t>& c) {
+    return std::accumulate(c.begin(), c.end(), size_t{0});
+  };
+  if (total(parts->send_counts) > 0) TUTTI_TRY(CheckBuffer(send, "the send buffer"));
+  if (total(parts->recv_counts) > 0) TUTTI_TRY(CheckBuffer(recv, "the receive buffer"));
+  task.parts = std::move(parts);
+  return Submit({comm, stream, type}, std::move(task));
+}
+
+Status CreatePreMulSum(ncclRedOp_t* op, const void* scalar, ncclDataType_t type,
+                       ncclScalarResidence_t residence, ncclComm_t comm) {
+  TUTTI_TRY(CheckUsable(comm));
+  TUTTI_TRY(CheckType(type));
+  if (op == nullptr) return InvalidArgument("op is null");
+  TUTTI_TRY(CheckBuffer(scalar, "the scalar"));
+  TuttiUserOp user_op = {static_cast<DataType>(type), 0};
+  if (residence == ncclScalarDevice)
+    user_op.live = scalar;
+  else
+    std::memcpy(&user_op.scalar, scalar, SizeOf(user_op.type));
+  std::lock_guard lock(comm->mutex);
+  const int number = kBuiltInOps + comm->next_user_op++;
+  comm->user_ops[number] = user_op;
+  *op = static_cast<ncclRedOp_t>(number);
+  return Status::Ok();
+}
+
+Status DestroyOp(ncclRedOp_t op, ncclComm_t comm) {
+  TUTTI_TRY(CheckHandle(comm));
+  const int number = static_cast<int>(op);
+  if (number >= 0 && number < kBuiltInOps)
+    return InvalidArgument("operator {} is built in and cannot be destroyed", number);
+  std::lock_guard lock(comm->mutex);
+  if (comm->user_ops.erase(number) == 0)
+    return InvalidArgument("{} is no operator of this communicator", number);
+  return Status::Ok();
+}
+
+}  // namespace
+}  // namespace tutti::api
+
+using namespace tutti;  // NOLINT(google-build-using-namespace): the C API below is outside of it
+using api::Return;
+
+ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  const Task task = {.collective = Collective::kAllReduce, .send = sendbuff, .recv = recvbuff, .count = count};
+  return Return(__func__, api::SubmitReduction({comm, stream, datatype}, task, op));
+}
+
+ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+  Task task = {.collective = Collective::kReduce, .send = sendbuff, .recv = recvbuff, .count = count};
+  task.root = root;
+  return Return(__func__, api::SubmitReduction({comm, stream, datatype, true, api::IsRank(comm, root)},
+                                               task, op));
+}
+
+ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+  Task task = {.collective = Collective::kBroadcast, .send = sendbuff, .recv = recvbuff, .count = count};
+  task.root = root;
+  return Return(__func__, api::Submit({comm, stream, datatype, api::IsRank(comm, root), true}, task));
+}
+
+ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+                       cudaStream_t stream) {
+  return ncclBroadcast(buff, buff, count, datatype, root, comm, stream);
+}
+
+ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
+                           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
+  const Task task = {.collective = Collective::kAllGather, .send = sendbuff, .recv = recvbuff, .count = sendcount};
+  return Return(__func__,
+                api::Submit({comm, stream, datatype, true, true, api::RanksOf(comm)}, task));
+}
+
+ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
+                               ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                               cudaStream_t stream) {
+  const Task task = {.collective = Collective::kReduceScatter, .send = sendbuff, .recv = recvbuff, .count = recvcount};
+  return Return(__func__, api::SubmitReduction(
+                              {comm, stream, datatype, true, true, api::RanksOf(comm)}, task, op));
+}
+
+ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                          ncclComm_t comm, cudaStream_t stream) {
+  const Task task = {.collective = Collective::kAlltoAll, .send = sendbuff, .recv = recvbuff, .count = count};
+  return Return(__func__,
+                api::Submit({comm, stream, datatype, true, true, api::RanksOf(comm)}, task));
+}
+
+ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                        int root, ncclComm_t comm, cudaStream_t stream) {
+  Task task = {.collective = Collective::kGather, .send = sendbuff, .recv = recvbuff, .count = count};
+  task.root = root;
+  return Return(__func__, api::Submit({comm, stream, datatype, true, api::IsRank(comm, root),
+                                       api::RanksOf(comm)},
+                                      task));
+}
+
+ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                         int root, ncclComm_t comm, cudaStream_t stream) {
+  Task task = {.collective = Collective::kScatter, .send = sendbuff, .recv = recvbuff, .count = count};
+  task.root = root;
+  return Return(__func__, api::Submit({comm, stream, datatype, api::IsRank(comm, root), true,
+                                       api::RanksOf(comm)},
+                                      task));
+}
+
+ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  Task task = {.collective = Collective::kSendRecv, .send = sendbuff, .count = count};
+  task.root = peer;
+  task.is_send = true;
+  return Return(__func__, api::Submit({comm, stream, datatype, true, false}, task));
+}
+
+ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  Task task = {.collective = Collective::kSendRecv, .recv = recvbuff, .count = count};
+  task.root = peer;
+  return Return(__func__, api::Submit({comm, stream, datatype, false, true}, task));
+}
+
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
+                                      ncclScalarResidence_t residence, ncclComm_t comm) {
+  return Return(__func__, api::CreatePreMulSum(op, scalar, datatype, residence, comm));
+}
+
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
+  return Return(__func__, api::DestroyOp(op, comm));
+}
+
+ncclResult_t tuttiAllGatherV(const void* sendbuff, size_t sendcount, void* recvbuff,
+                             const size_t* recvcounts, const size_t* displs, ncclDataType_t datatype,
+                             ncclComm_t comm, cudaStream_t stream) {
+  return Return(__func__, api::AllGatherV(sendbuff, sendcount, recvbuff, recvcounts, displs, datatype,
+                                          comm, stream));
+}
+
+ncclResult_t tuttiReduceScatterV(const void* sendbuff, void* recvbuff, const size_t* recvcounts,
+                                 ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                                 cudaStream_t stream) {
+  return Return(__func__, api::ReduceScatterV(sendbuff, recvbuff, recvcounts, datatype, op, comm, stream));
+}
+
+ncclResult_t tuttiAlltoAllV(const void* sendbuff, const size_t* sendcounts, const size_t* sdispls,
+                            void* recvbuff, const size_t* recvcounts, const size_t* rdispls,
+                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
+  return Return(__func__, api::AlltoAllV(sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls,
+                                         datatype, comm, stream));
+}
+
+ncclResult_t tuttiBarrier(ncclComm_t comm, cudaStream_t stream) {
+  const Task task = {.collective = Collective::kBarrier};
+  return Return(__func__, api::Submit({comm, stream, ncclInt8}, task));
+}
+
+TUTTI_PNCCL(AllReduce);
+TUTTI_PNCCL(Reduce);
+TUTTI_PNCCL(Broadcast);
+TUTTI_PNCCL(Bcast);
+TUTTI_PNCCL(AllGather);
+TUTTI_PNCCL(ReduceScatter);
+TUTTI_PNCCL(AlltoAll);
+TUTTI_PNCCL(Gather);
+TUTTI_PNCCL(Scatter);
+TUTTI_PNCCL(Send);
+TUTTI_PNCCL(Recv);
+TUTTI_PNCCL(RedOpCreatePreMulSum);
+TUTTI_PNCCL(RedOpDestroy);

@@ -1,0 +1,103 @@
+#include "api/context.h"
+
+#include <unistd.h>
+
+#include <deque>
+#include <mutex>
+
+#include "base/log.h"
+#include "comm/group.h"
+
+namespace tutti::api {
+namespace {
+
+// Destroyed handles that are still recognised as such. Enough for a program that makes and destroys communicators in
+// a loop and has a stale pointer left; bounded so that such a loop does not grow.
+constexpr size_t kBuried = 256;
+
+// The API's own state. One per process by the nature of a C API; never destroyed, because other threads may still call
+// into the library while the process exits.
+struct State {
+  std::mutex mutex;
+  std::unique_ptr<Process> process;
+  pid_t pid = 0;
+  std::deque<std::unique_ptr<ncclComm>> buried;
+};
+
+State& GlobalState() {
+  static State* const state = new State;
+  return *state;
+}
+
+std::string& LastErrorText() {
+  thread_local std::string text;
+  return text;
+}
+
+}  // namespace
+
+Result<Process*> ThisProcess() {
+  State& state = GlobalState();
+  std::lock_guard lock(state.mutex);
+  if (!state.process || state.pid != getpid()) {
+    // After a fork the parent's object has no threads here; it is left alone, not destroyed.
+    static_cast<void>(state.process.release());
+    TUTTI_ASSIGN(const Settings settings, ReadProcessSettings());
+    TUTTI_ASSIGN(state.process, Process::Create(settings));
+    state.pid = getpid();
+  }
+  return state.process.get();
+}
+
+ncclResult_t Return(const char* function, const Status& status) {
+  if (status.ok()) return ncclSuccess;
+  const auto code = static_cast<ncclResult_t>(status.code());
+  if (code == ncclInProgress) return code;
+  LastErrorText() = std::string(function) + ": " + std::string(status.message());
+  TUTTI_WARN("{}", LastErrorText());
+  if (ThreadGroup().active()) ThreadGroup().NoteError(status);
+  return code;
+}
+
+const char* LastError() { return LastErrorText().c_str(); }
+
+Status CheckHandle(const ncclComm* comm) {
+  if (comm == nullptr) return InvalidArgument("the communicator is null");
+  if (comm->magic.load(std::memory_order_relaxed) != ncclComm::kAlive) {
+    return InvalidArgument(
+        "the communicator at {} was never made by this library, or has been destroyed",
+        static_cast<const void*>(comm));
+  }
+  return Status::Ok();
+}
+
+Status CheckUsable(ncclComm* comm) {
+  TUTTI_TRY(CheckHandle(comm));
+  if (!comm->comm) {
+    if (Status error = comm->Error(); !error.ok()) return error;
+    return InvalidUsage(
+        "the communicator is not ready: its initialisation is still under way (poll "
+        "ncclCommGetAsyncError until it is no longer ncclInProgress)");
+  }
+  if (comm->revoked) return InvalidUsage("the communicator has been revoked");
+  if (comm->finalized) return InvalidUsage("the communicator has been finalized");
+  return Status::Ok();
+}
+
+ncclComm* NewHandle() { return std::make_unique<ncclComm>().release(); }
+
+void Bury(ncclComm* comm) {
+  comm->magic.store(0);
+  comm->DropLane();
+  comm->comm.reset();
+  State& state = GlobalState();
+  std::unique_ptr<ncclComm> forgotten;
+  std::lock_guard lock(state.mutex);
+  state.buried.emplace_back(comm);
+  if (state.buried.size() > kBuried) {
+    forgotten = std::move(state.buried.front());
+    state.buried.pop_front();
+  }
+}
+
+}  // namespace tutti::api

@@ -1,0 +1,434 @@
+// Communicators: made, split, shrunk, grown, asked, finalized, destroyed, aborted, revoked.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <set>
+#include <span>
+
+#include "api/context.h"
+#include "base/log.h"
+#include "comm/group.h"
+#include "comm/resize.h"
+#include "nccl.h"
+#include "tutti/tutti.h"
+
+namespace tutti::api {
+namespace {
+
+// The part of a config struct that this library reads. Callers built against an older NCCL pass a shorter struct: what
+// lies past its `size` keeps its default.
+Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
+  ncclConfig_t full = NCCL_CONFIG_INITIALIZER;
+  if (config != nullptr) {
+    if (config->magic != full.magic)
+      return InvalidArgument("the config was not made with NCCL_CONFIG_INITIALIZER");
+    if (config->size < offsetof(ncclConfig_t, cgaClusterSize))
+      return InvalidArgument("the config says that it is {} bytes long, which is too short", config->size);
+    std::memcpy(&full, config, std::min(config->size, sizeof(full)));
+  }
+  if (full.blocking != NCCL_CONFIG_UNDEF_INT) {
+    if (full.blocking != 0 && full.blocking != 1)
+      return InvalidArgument("config.blocking is {}, but must be 0 or 1", full.blocking);
+    handle.blocking = full.blocking == 1;
+  }
+  if (full.minCTAs != NCCL_CONFIG_UNDEF_INT && full.minCTAs < 1)
+    return InvalidArgument("config.minCTAs is {}, but must be at least 1", full.minCTAs);
+  if (full.maxCTAs != NCCL_CONFIG_UNDEF_INT && full.maxCTAs < std::max(1, full.minCTAs))
+    return InvalidArgument("config.maxCTAs is {}, but must be at least 1 and no less than minCTAs",
+                           full.maxCTAs);
+  if (full.commName != nullptr) handle.name = full.commName;
+  if (full.netName != nullptr) handle.settings.net = full.netName;
+  return Status::Ok();
+}
+
+// A handle with settings of its own: read now, or taken over from `parent`.
+Result<std::unique_ptr<ncclComm>> MakeHandle(const ncclConfig_t* config, const ncclComm* parent) {
+  std::unique_ptr<ncclComm> handle(NewHandle());
+  if (parent != nullptr) {
+    handle->settings = parent->settings;
+    handle->blocking = parent->blocking;
+  } else {
+    TUTTI_ASSIGN(handle->settings, ReadProcessSettings());
+    if (handle->settings.comm_blocking >= 0) handle->blocking = handle->settings.comm_blocking == 1;
+  }
+  TUTTI_TRY(ReadConfig(config, *handle));
+  return handle;
+}
+
+// Starts `job`, which fills the handle. A blocking failure outside a group leaves no communicator behind.
+Status StartInit(std::unique_ptr<ncclComm> handle, ncclComm_t* out, std::function<Status()> job) {
+  ncclComm* const comm = handle.release();
+  *out = comm;
+  Status status = ThreadGroup().AddInit(*comm, std::move(job));
+  if (status.ok() || status.code() == Code::kInProgress) return status;
+  *out = nullptr;
+  Bury(comm);
+  return status;
+}
+
+Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> ids, int rank,
+                const ncclConfig_t* config) {
+  if (out == nullptr) return InvalidArgument("comm is null");
+  *out = nullptr;
+  if (num_ranks < 1) return InvalidArgument("nranks is {}, but must be at least 1", num_ranks);
+  if (rank < 0 || rank >= num_ranks)
+    return InvalidArgument("rank is {}, but nranks is {}: ranks go from 0 to {}", rank, num_ranks,
+                           num_ranks - 1);
+  Communicator::InitOptions options;
+  for (const ncclUniqueId& id : ids) {
+    TUTTI_ASSIGN(UniqueId decoded, UniqueId::Decode(id.internal));
+    options.ids.push_back(decoded);
+  }
+  TUTTI_ASSIGN(std::unique_ptr<ncclComm> handle, MakeHandle(config, nullptr));
+  TUTTI_ASSIGN(Process* const process, ThisProcess());
+  options.rank = rank;
+  options.num_ranks = num_ranks;
+  options.name = handle->name;
+  options.abort_flag = &handle->abort_flag;
+  ncclComm* const comm = handle.get();
+  return StartInit(std::move(handle), out, [comm, process, options]() -> Status {
+    TUTTI_ASSIGN(comm->comm, Communicator::Init(*process, comm->settings, options));
+    return Status::Ok();
+  });
+}
+
+Status GetUniqueId(ncclUniqueId* out) {
+  if (out == nullptr) return InvalidArgument("uniqueId is null");
+  TUTTI_ASSIGN(const Settings settings, ReadProcessSettings());
+  TUTTI_ASSIGN(Process* const process, ThisProcess());
+  TUTTI_ASSIGN(const UniqueId id, process->StartRoot(settings));
+  id.Encode(out->internal);
+  return Status::Ok();
+}
+
+Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
+  if (comms == nullptr) return InvalidArgument("comm is null");
+  if (num_ranks < 1) return InvalidArgument("ndev is {}, but must be at least 1", num_ranks);
+  std::set<int> seen;
+  for (int i = 0; devices != nullptr && i < num_ranks; ++i) {
+    if (devices[i] < 0) return InvalidArgument("devlist[{}] is {}, which is no device", i, devices[i]);
+    if (!seen.insert(devices[i]).second)
+      return InvalidUsage("device {} stands in devlist twice: each rank needs a device of its own",
+                          devices[i]);
+  }
+  ncclUniqueId id;
+  TUTTI_TRY(GetUniqueId(&id));
+  Group group;
+  group.Start();
+  std::vector<std::unique_ptr<ncclComm>> made;
+  TUTTI_ASSIGN(Process* const process, ThisProcess());
+  TUTTI_ASSIGN(const UniqueId decoded, UniqueId::Decode(id.internal));
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    TUTTI_ASSIGN(std::unique_ptr<ncclComm> handle, MakeHandle(nullptr, nullptr));
+    handle->blocking = true;  // there is no config to say otherwise, and the caller gets all ranks at once
+    ncclComm* const comm = handle.get();
+    const Communicator::InitOptions options = {{decoded}, rank, num_ranks, "", &comm->abort_flag};
+    TUTTI_TRY(group.AddInit(*comm, [comm, process, options]() -> Status {
+      TUTTI_ASSIGN(comm->comm, Communicator::Init(*process, comm->settings, options));
+      return Status::Ok();
+    }));
+    made.push_back(std::move(handle));
+  }
+  const Status status = group.End();
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    ncclComm* const comm = made[static_cast<size_t>(rank)].release();
+    comms[rank] = status.ok() ? comm : nullptr;
+    if (!status.ok()) Bury(comm);
+  }
+  return status;
+}
+
+// Makes a communicator out of `parent` by `make`, which may return a null communicator (no color). The parent counts it
+// as work under way.
+Status Resize(ncclComm_t parent, ncclComm_t* out, const ncclConfig_t* config,
+              std::function<Result<std::unique_ptr<Communicator>>(ncclComm& child)> make) {
+  if (out == nullptr) return InvalidArgument("newcomm is null");
+  *out = nullptr;
+  TUTTI_ASSIGN(std::unique_ptr<ncclComm> handle, MakeHandle(config, parent));
+  ncclComm* const child = handle.get();
+  if (parent != nullptr) parent->pending.fetch_add(1);
+  return StartInit(std::move(handle), out, [child, parent, out, make]() -> Status {
+    auto result = make(*child);
+    if (parent != nullptr) parent->pending.fetch_sub(1);
+    TUTTI_ASSIGN(child->comm, std::move(result));
+    if (!child->comm) *out = nullptr;
+    return Status::Ok();
+  });
+}
+
+Status CheckParent(ncclComm_t parent) {
+  TUTTI_TRY(CheckHandle(parent));
+  if (!parent->comm) return InvalidUsage("the communicator is not ready");
+  return Status::Ok();
+}
+
+Status Split(ncclComm_t parent, int color, int key, ncclComm_t* out, const ncclConfig_t* config) {
+  TUTTI_TRY(CheckParent(parent));
+  if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
+    return InvalidArgument("color is {}, but must be at least 0 or NCCL_SPLIT_NOCOLOR", color);
+  return Resize(parent, out, config, [parent, color, key](ncclComm& child) {
+    return SplitCommunicator(*parent->comm, color, key, child.name, &child.abort_flag);
+  });
+}
+
+Status Shrink(ncclComm_t parent, const int* excluded, int num_excluded, ncclComm_t* out,
+              const ncclConfig_t* config, int flags) {
+  TUTTI_TRY(CheckParent(parent));
+  if (num_excluded < 1 || excluded == nullptr)
+    return InvalidArgument("a shrink needs at least one rank to exclude");
+  if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)
+    return InvalidArgument("shrinkFlags is {}, but must be NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT",
+                           flags);
+  const int num_ranks = parent->comm->num_ranks();
+  std::set<int> gone;
+  for (int i = 0; i < num_excluded; ++i) {
+    if (excluded[i] < 0 || excluded[i] >= num_ranks || !gone.insert(excluded[i]).second)
+      return InvalidArgument("excludeRanksList[{}] is {}: each must be a rank of 0 to {}, once", i,
+                             excluded[i], num_ranks - 1);
+  }
+  if (gone.count(parent->comm->rank()) != 0)
+    return InvalidArgument("rank {} excludes itself: only the ranks that stay call ncclCommShrink",
+                           parent->comm->rank());
+  if (flags == NCCL_SHRINK_ABORT)
+    parent->comm->Stop(InvalidUsage("the communicator was given up by ncclCommShrink"), false);
+  return Resize(parent, out, config,
+                [parent, gone = std::vector<int>(gone.begin(), gone.end())](ncclComm& child) {
+                  return ShrinkCommunicator(*parent->comm, gone, child.name, &child.abort_flag);
+                });
+}
+
+Status MakeGrowId(ncclComm_t comm, ncclUniqueId* out) {
+  TUTTI_TRY(CheckUsable(comm));
+  if (out == nullptr) return InvalidArgument("uniqueId is null");
+  std::lock_guard lock(comm->mutex);
+  if (comm->grow_id != 0)
+    return InvalidUsage("this communicator has made an id that no ncclCommGrow has used yet");
+  TUTTI_ASSIGN(const UniqueId id, comm->comm->process().StartRoot(comm->settings));
+  comm->grow_id = id.id;
+  id.Encode(out->internal);
+  return Status::Ok();
+}
+
+Status Grow(ncclComm_t parent, int num_ranks, const ncclUniqueId* id, int rank, ncclComm_t* out,
+            const ncclConfig_t* config) {
+  GrowRequest request;
+  request.num_ranks = num_ranks;
+  if (id != nullptr) {
+    TUTTI_ASSIGN(request.id.emplace(), UniqueId::Decode(id->internal));
+  }
+  if (parent == nullptr) {
+    if (!request.id) return InvalidArgument("a new rank needs the id that the grow root made");
+    if (rank < 1 || rank >= num_ranks)
+      return InvalidArgument("the new rank's number is {}, but must be between the old number of "
+                             "ranks and {}",
+                             rank, num_ranks - 1);
+    return InitRank(out, num_ranks, std::span(id, 1), rank, config);
+  }
+  TUTTI_TRY(CheckUsable(parent));
+  if (rank != -1) return InvalidArgument("an existing rank passes rank = -1, not {}", rank);
+  if (num_ranks <= parent->comm->num_ranks())
+    return InvalidArgument("nRanks is {}, but the communicator has {} ranks already", num_ranks,
+                           parent->comm->num_ranks());
+  if (request.id) {
+    std::lock_guard lock(parent->mutex);
+    if (parent->grow_id != request.id->id)
+      return InvalidUsage("the id was not made by ncclCommGetUniqueId of this communicator");
+    parent->grow_id = 0;
+  }
+  return Resize(parent, out, config, [parent, request](ncclComm& child) {
+    return GrowCommunicator(*parent->comm, request, child.name, &child.abort_flag);
+  });
+}
+
+// Waits for what the lane does; the handle stays.
+Status Finalize(ncclComm_t comm) {
+  TUTTI_TRY(CheckHandle(comm));
+  if (comm->finalized.exchange(true))
+    return InvalidUsage("the communicator has been finalized already");
+  comm->lane().Synchronize();
+  if (comm->comm) comm->comm->WaitForTickets();
+  return Status::Ok();
+}
+
+Status Destroy(ncclComm_t comm) {
+  if (comm == nullptr) return Status::Ok();
+  TUTTI_TRY(CheckHandle(comm));
+  comm->lane().Synchronize();
+  if (comm->comm) comm->comm->WaitForTickets();
+  Bury(comm);
+  return Status::Ok();
+}
+
+Status Abort(ncclComm_t comm) {
+  if (comm == nullptr) return Status::Ok();
+  TUTTI_TRY(CheckHandle(comm));
+  comm->abort_flag = true;
+  if (comm->pending.load() > 0 && !comm->comm) comm->lane().Synchronize();
+  if (comm->comm) comm->comm->Stop(InvalidUsage("the communicator was aborted on this rank"), false);
+  return Destroy(comm);
+}
+
+Status Revoke(ncclComm_t comm, int flags) {
+  TUTTI_TRY(CheckHandle(comm));
+  if (flags != NCCL_REVOKE_DEFAULT)
+    return InvalidArgument("revokeFlags is {}, but must be NCCL_REVOKE_DEFAULT", flags);
+  if (!comm->comm) return InvalidUsage("the communicator is not ready");
+  comm->revoked = true;
+  comm->comm->Stop(InvalidUsage("the communicator was revoked on this rank"), false);
+  return Status::Ok();
+}
+
+Status AsyncError(ncclComm_t comm, ncclResult_t* out) {
+  TUTTI_TRY(CheckHandle(comm));
+  if (out == nullptr) return InvalidArgument("asyncError is null");
+  *out = ncclSuccess;
+  if (const Status error = comm->Error(); !error.ok()) {
+    *out = static_cast<ncclResult_t>(error.code());
+  } else if (comm->pending.load() > 0) {
+    *out = ncclInProgress;
+  } else if (comm->comm && comm->comm->watch().stopped() && !comm->revoked) {
+    *out = static_cast<ncclResult_t>(comm->comm->watch().StopReason().code());
+  }
+  return Status::Ok();
+}
+
+template <class F>
+Status Query(ncclComm_t comm, int* out, F value) {
+  TUTTI_TRY(CheckHandle(comm));
+  if (out == nullptr) return InvalidArgument("the place for the answer is null");
+  if (!comm->comm) return InvalidUsage("the communicator is not ready");
+  *out = value(*comm->comm);
+  return Status::Ok();
+}
+
+Status CopyText(const std::string& text, char* buffer, size_t capacity, size_t* needed) {
+  if (needed != nullptr) *needed = text.size() + 1;
+  if (buffer == nullptr || capacity == 0) return Status::Ok();
+  const size_t length = std::min(text.size(), capacity - 1);
+  std::memcpy(buffer, text.data(), length);
+  buffer[length] = '\0';
+  return Status::Ok();
+}
+
+Status DescribeComm(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed) {
+  TUTTI_TRY(CheckParent(comm));
+  return CopyText(comm->comm->DescribeTransports(), buffer, capacity, needed);
+}
+
+Status DescribePlan(ncclComm_t comm, const char* collective, size_t count, ncclDataType_t type,
+                    char* buffer, size_t capacity, size_t* needed) {
+  TUTTI_TRY(CheckParent(comm));
+  if (collective == nullptr) return InvalidArgument("the collective's name is null");
+  if (type < 0 || type >= kNumDataTypes)
+    return InvalidArgument("{} is no data type", static_cast<int>(type));
+  for (int c = 0; c <= static_cast<int>(Collective::kBarrier); ++c) {
+    if (Name(static_cast<Collective>(c)) != std::string_view(collective)) continue;
+    Task task = {.collective = static_cast<Collective>(c), .count = count};
+    task.type = static_cast<DataType>(type);
+    return CopyText(comm->comm->DescribePlan(task), buffer, capacity, needed);
+  }
+  return InvalidArgument("\"{}\" is no collective; they are written as in AllReduce", collective);
+}
+
+}  // namespace
+}  // namespace tutti::api
+
+using namespace tutti;  // NOLINT(google-build-using-namespace): the C API below is outside of it
+using api::Return;
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId) { return Return(__func__, api::GetUniqueId(uniqueId)); }
+
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank) {
+  return Return(__func__, api::InitRank(comm, nranks, std::span(&commId, 1), rank, nullptr));
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
+                                    ncclConfig_t* config) {
+  return Return(__func__, api::InitRank(comm, nranks, std::span(&commId, 1), rank, config));
+}
+
+ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId,
+                                      ncclUniqueId* commIds, ncclConfig_t* config) {
+  if (nId < 1 || nId > nranks || commIds == nullptr)
+    return Return(__func__, InvalidArgument("there must be at least one id and at most one per rank"));
+  return Return(__func__, api::InitRank(newcomm, nranks, std::span(commIds, static_cast<size_t>(nId)),
+                                        myrank, config));
+}
+
+ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist) {
+  return Return(__func__, api::InitAll(comm, ndev, devlist));
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
+                           ncclConfig_t* config) {
+  return Return(__func__, api::Split(comm, color, key, newcomm, config));
+}
+
+ncclResult_t ncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
+                            ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags) {
+  return Return(__func__, api::Shrink(comm, excludeRanksList, excludeRanksCount, newcomm, config,
+                                      shrinkFlags));
+}
+
+ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* uniqueId) {
+  return Return(__func__, api::MakeGrowId(comm, uniqueId));
+}
+
+ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId* uniqueId, int rank,
+                          ncclComm_t* newcomm, ncclConfig_t* config) {
+  return Return(__func__, api::Grow(comm, nRanks, uniqueId, rank, newcomm, config));
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) { return Return(__func__, api::Finalize(comm)); }
+ncclResult_t ncclCommDestroy(ncclComm_t comm) { return Return(__func__, api::Destroy(comm)); }
+ncclResult_t ncclCommAbort(ncclComm_t comm) { return Return(__func__, api::Abort(comm)); }
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags) {
+  return Return(__func__, api::Revoke(comm, revokeFlags));
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError) {
+  return Return(__func__, api::AsyncError(comm, asyncError));
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
+  return Return(__func__, api::Query(comm, count, [](Communicator& c) { return c.num_ranks(); }));
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+  return Return(__func__, api::Query(comm, rank, [](Communicator& c) { return c.rank(); }));
+}
+
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
+  return Return(__func__, api::Query(comm, device, [](Communicator& c) { return c.LocalRank(); }));
+}
+
+ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed) {
+  return Return(__func__, api::DescribeComm(comm, buffer, capacity, needed));
+}
+
+ncclResult_t tuttiPlanDescribe(ncclComm_t comm, const char* collective, size_t count,
+                               ncclDataType_t datatype, ncclRedOp_t op, char* buffer, size_t capacity,
+                               size_t* needed) {
+  static_cast<void>(op);  // no plan depends on it
+  return Return(__func__,
+                api::DescribePlan(comm, collective, count, datatype, buffer, capacity, needed));
+}
+
+TUTTI_PNCCL(GetUniqueId);
+TUTTI_PNCCL(CommInitRank);
+TUTTI_PNCCL(CommInitRankConfig);
+TUTTI_PNCCL(CommInitRankScalable);
+TUTTI_PNCCL(CommInitAll);
+TUTTI_PNCCL(CommSplit);
+TUTTI_PNCCL(CommShrink);
+TUTTI_PNCCL(CommGetUniqueId);
+TUTTI_PNCCL(CommGrow);
+TUTTI_PNCCL(CommFinalize);
+TUTTI_PNCCL(CommDestroy);
+TUTTI_PNCCL(CommAbort);
+TUTTI_PNCCL(CommRevoke);
+TUTTI_PNCCL(CommGetAsyncError);
+TUTTI_PNCCL(CommCount);
+TUTTI_PNCCL(CommUserRank);
+TUTTI_PNCCL(CommCuDevice);

@@ -1,0 +1,86 @@
+// Memory that other ranks can map, and registration.
+
+#include "api/context.h"
+#include "nccl.h"
+
+namespace tutti::api {
+namespace {
+
+Status MemAlloc(void** out, size_t size) {
+  if (out == nullptr) return InvalidArgument("ptr is null");
+  *out = nullptr;
+  if (size == 0) return Status::Ok();
+  TUTTI_ASSIGN(Process* const process, ThisProcess());
+  TUTTI_ASSIGN(*out, process->memory().Allocate(size));
+  return Status::Ok();
+}
+
+Status MemFree(void* pointer) {
+  if (pointer == nullptr) return Status::Ok();
+  TUTTI_ASSIGN(Process* const process, ThisProcess());
+  return process->memory().Free(pointer);
+}
+
+// Registration announces buffers; on a host nothing need be prepared, so a handle only proves that it was given out.
+Status Register(ncclComm_t comm, void* buffer, size_t size, void** handle) {
+  TUTTI_TRY(CheckHandle(comm));
+  if (handle == nullptr) return InvalidArgument("handle is null");
+  *handle = nullptr;
+  if (buffer == nullptr || size == 0) return InvalidArgument("the buffer is empty");
+  std::lock_guard lock(comm->mutex);
+  comm->registrations.push_back(std::make_unique<char>());
+  *handle = comm->registrations.back().get();
+  return Status::Ok();
+}
+
+Status Deregister(ncclComm_t comm, void* handle) {
+  TUTTI_TRY(CheckHandle(comm));
+  if (handle == nullptr) return Status::Ok();
+  std::lock_guard lock(comm->mutex);
+  if (std::erase_if(comm->registrations, [&](const auto& r) { return r.get() == handle; }) == 0)
+    return InvalidArgument("the handle was not given out by ncclCommRegister of this communicator");
+  return Status::Ok();
+}
+
+Status MemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
+  TUTTI_TRY(CheckHandle(comm));
+  if (value == nullptr) return InvalidArgument("value is null");
+  if (!comm->comm) return InvalidUsage("the communicator is not ready");
+  switch (stat) {
+    case ncclStatGpuMemSuspend:
+    case ncclStatGpuMemSuspended:
+      *value = 0;
+      return Status::Ok();
+    case ncclStatGpuMemPersist:
+    case ncclStatGpuMemTotal:
+      *value = comm->comm->MemoryBytes();
+      return Status::Ok();
+  }
+  return InvalidArgument("{} is no statistic", static_cast<int>(stat));
+}
+
+}  // namespace
+}  // namespace tutti::api
+
+using tutti::api::Return;
+
+ncclResult_t ncclMemAlloc(void** ptr, size_t size) { return Return(__func__, tutti::api::MemAlloc(ptr, size)); }
+ncclResult_t ncclMemFree(void* ptr) { return Return(__func__, tutti::api::MemFree(ptr)); }
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle) {
+  return Return(__func__, tutti::api::Register(comm, buff, size, handle));
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
+  return Return(__func__, tutti::api::Deregister(comm, handle));
+}
+
+ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
+  return Return(__func__, tutti::api::MemStats(comm, stat, value));
+}
+
+TUTTI_PNCCL(MemAlloc);
+TUTTI_PNCCL(MemFree);
+TUTTI_PNCCL(CommRegister);
+TUTTI_PNCCL(CommDeregister);
+TUTTI_PNCCL(CommMemStats);

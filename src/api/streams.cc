@@ -1,0 +1,195 @@
+// Host streams and events.
+
+#include <atomic>
+#include <mutex>
+#include <unordered_set>
+
+#include "api/context.h"
+#include "backend/host/stream.h"
+#include "comm/group.h"
+#include "tutti/tutti.h"
+
+// What a tuttiEvent_t points to.
+struct tuttiEvent {
+  tutti::HostEvent event;
+};
+
+namespace tutti::api {
+namespace {
+
+// CUDA's special stream handles mean the calling thread here.
+bool IsNullStream(cudaStream_t stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
+
+// The streams and events that are alive, so that a stale or foreign handle is an error and not a crash. Never destroyed,
+// like the rest of the API's state.
+template <class T>
+class LiveSet {
+ public:
+  void Add(const void* handle) {
+    std::lock_guard lock(mutex_);
+    live_.insert(handle);
+  }
+  bool Remove(const void* handle) {
+    std::lock_guard lock(mutex_);
+    return live_.erase(handle) == 1;
+  }
+  bool Has(const void* handle) const {
+    std::lock_guard lock(mutex_);
+    return live_.count(handle) == 1;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_set<const void*> live_;
+};
+
+LiveSet<HostStream>& Streams() {
+  static auto* const streams = new LiveSet<HostStream>;
+  return *streams;
+}
+LiveSet<tuttiEvent>& Events() {
+  static auto* const events = new LiveSet<tuttiEvent>;
+  return *events;
+}
+
+Result<tuttiEvent*> ResolveEvent(tuttiEvent_t event) {
+  if (!Events().Has(event))
+    return InvalidArgument("{} is no event, or has been destroyed", static_cast<const void*>(event));
+  return event;
+}
+
+Status CreateStream(tuttiStream_t* out) {
+  if (out == nullptr) return InvalidArgument("stream is null");
+  auto stream = std::make_unique<HostStream>();
+  Streams().Add(stream.get());
+  *out = reinterpret_cast<tuttiStream_t>(stream.release());
+  return Status::Ok();
+}
+
+Status DestroyStream(tuttiStream_t handle) {
+  TUTTI_ASSIGN(HostStream* const stream, ResolveStream(handle));
+  if (stream == nullptr) return Status::Ok();
+  Streams().Remove(stream);
+  delete stream;
+  return Status::Ok();
+}
+
+Status SynchronizeStream(tuttiStream_t handle) {
+  TUTTI_ASSIGN(HostStream* const stream, ResolveStream(handle));
+  if (stream == nullptr) return Status::Ok();
+  stream->Synchronize();
+  return stream->TakeError();
+}
+
+Status QueryStream(tuttiStream_t handle) {
+  TUTTI_ASSIGN(const HostStream* const stream, ResolveStream(handle));
+  return stream == nullptr || stream->Idle() ? Status::Ok() : Status(Code::kInProgress, "busy");
+}
+
+Status LaunchHostFunc(tuttiStream_t handle, tuttiHostFn_t fn, void* arg) {
+  if (fn == nullptr) return InvalidArgument("fn is null");
+  TUTTI_ASSIGN(HostStream* const stream, ResolveStream(handle));
+  if (stream == nullptr)
+    fn(arg);
+  else
+    stream->Enqueue([fn, arg] { fn(arg); });
+  return Status::Ok();
+}
+
+Status CreateEvent(tuttiEvent_t* out) {
+  if (out == nullptr) return InvalidArgument("event is null");
+  auto event = std::make_unique<tuttiEvent>();
+  Events().Add(event.get());
+  *out = event.release();
+  return Status::Ok();
+}
+
+Status DestroyEvent(tuttiEvent_t event) {
+  if (event == nullptr) return Status::Ok();
+  TUTTI_ASSIGN(tuttiEvent* const live, ResolveEvent(event));
+  Events().Remove(live);
+  delete live;
+  return Status::Ok();
+}
+
+Status RecordEvent(tuttiEvent_t handle, tuttiStream_t stream_handle) {
+  TUTTI_ASSIGN(tuttiEvent* const event, ResolveEvent(handle));
+  TUTTI_ASSIGN(HostStream* const stream, ResolveStream(stream_handle));
+  event->event.Record(stream);
+  return Status::Ok();
+}
+
+Status WaitEvent(tuttiStream_t stream_handle, tuttiEvent_t handle) {
+  TUTTI_ASSIGN(tuttiEvent* const event, ResolveEvent(handle));
+  TUTTI_ASSIGN(HostStream* const stream, ResolveStream(stream_handle));
+  if (stream == nullptr)
+    event->event.Synchronize();
+  else
+    stream->Enqueue(event->event.WaiterForLastRecord());
+  return Status::Ok();
+}
+
+Status SynchronizeEvent(tuttiEvent_t handle) {
+  TUTTI_ASSIGN(tuttiEvent* const event, ResolveEvent(handle));
+  event->event.Synchronize();
+  return Status::Ok();
+}
+
+Status QueryEvent(tuttiEvent_t handle) {
+  TUTTI_ASSIGN(const tuttiEvent* const event, ResolveEvent(handle));
+  return event->event.Done() ? Status::Ok() : Status(Code::kInProgress, "not reached yet");
+}
+
+Status ElapsedTime(double* out, tuttiEvent_t start_handle, tuttiEvent_t end_handle) {
+  if (out == nullptr) return InvalidArgument("elapsed_ms is null");
+  TUTTI_ASSIGN(const tuttiEvent* const start, ResolveEvent(start_handle));
+  TUTTI_ASSIGN(const tuttiEvent* const end, ResolveEvent(end_handle));
+  if (!start->event.Done() || !end->event.Done())
+    return Status(Code::kInProgress, "an event has not been reached yet");
+  if (start->event.reached_ns() == 0 || end->event.reached_ns() == 0)
+    return InvalidUsage("an event was never recorded");
+  *out = static_cast<double>(end->event.reached_ns() - start->event.reached_ns()) / 1e6;
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<HostStream*> ResolveStream(cudaStream_t stream) {
+  if (IsNullStream(stream)) return nullptr;
+  if (!Streams().Has(stream)) {
+    return InvalidArgument(
+        "{} is no host stream, or has been destroyed: host ranks take null and what "
+        "tuttiStreamCreate makes",
+        static_cast<const void*>(stream));
+  }
+  return reinterpret_cast<HostStream*>(stream);
+}
+
+}  // namespace tutti::api
+
+using tutti::api::Return;
+
+ncclResult_t tuttiStreamCreate(tuttiStream_t* stream) { return Return(__func__, tutti::api::CreateStream(stream)); }
+ncclResult_t tuttiStreamDestroy(tuttiStream_t stream) { return Return(__func__, tutti::api::DestroyStream(stream)); }
+ncclResult_t tuttiStreamSynchronize(tuttiStream_t stream) {
+  return Return(__func__, tutti::api::SynchronizeStream(stream));
+}
+ncclResult_t tuttiStreamQuery(tuttiStream_t stream) { return Return(__func__, tutti::api::QueryStream(stream)); }
+ncclResult_t tuttiStreamLaunchHostFunc(tuttiStream_t stream, tuttiHostFn_t fn, void* arg) {
+  return Return(__func__, tutti::api::LaunchHostFunc(stream, fn, arg));
+}
+ncclResult_t tuttiEventCreate(tuttiEvent_t* event) { return Return(__func__, tutti::api::CreateEvent(event)); }
+ncclResult_t tuttiEventDestroy(tuttiEvent_t event) { return Return(__func__, tutti::api::DestroyEvent(event)); }
+ncclResult_t tuttiEventRecord(tuttiEvent_t event, tuttiStream_t stream) {
+  return Return(__func__, tutti::api::RecordEvent(event, stream));
+}
+ncclResult_t tuttiStreamWaitEvent(tuttiStream_t stream, tuttiEvent_t event) {
+  return Return(__func__, tutti::api::WaitEvent(stream, event));
+}
+ncclResult_t tuttiEventSynchronize(tuttiEvent_t event) {
+  return Return(__func__, tutti::api::SynchronizeEvent(event));
+}
+ncclResult_t tuttiEventQuery(tuttiEvent_t event) { return Return(__func__, tutti::api::QueryEvent(event)); }
+ncclResult_t tuttiEventElapsedTime(double* elapsed_ms, tuttiEvent_t start, tuttiEvent_t end) {
+  return Return(__func__, tutti::api::ElapsedTime(elapsed_ms, start, end));
+}

@@ -1,0 +1,80 @@
+#include "backend/host/fifo_primitives.h"
+
+#include "base/copy.h"
+
+namespace tutti {
+
+std::byte* AcquireSlot(WaitContext& wait, const SendLink& link, size_t bytes) {
+  std::byte* room = nullptr;
+  wait.Wait(
+      link.peer, [&] { return (room = link.fifo->TryAcquire(bytes)) != nullptr; },
+      [&](int64_t timeout_ns) { link.fifo->SleepForRoom(timeout_ns); });
+  return wait.failed() ? nullptr : room;
+}
+
+const std::byte* AwaitSlice(WaitContext& wait, const RecvLink& link, size_t bytes,
+                            uint32_t op_tag) {
+  FifoChunk chunk;
+  wait.Wait(
+      link.peer, [&] { return (chunk = link.fifo->TryPeek()).data != nullptr; },
+      [&](int64_t timeout_ns) { link.fifo->SleepForChunk(timeout_ns); });
+  if (wait.failed()) return nullptr;
+  if (chunk.op_tag != op_tag || chunk.bytes != bytes) [[unlikely]] {
+    wait.FailForeignChunk(link.peer, op_tag, chunk.op_tag);
+    return nullptr;
+  }
+  return chunk.data;
+}
+
+void HostFifoPrimitives::Run(Step step, size_t in, size_t out, size_t n) {
+  for (size_t at = 0; at < n && !wait_.failed(); at += work_.slice_elems) {
+    const size_t slice = n - at < work_.slice_elems ? n - at : work_.slice_elems;
+    if (!RunSlice(step, in + at, out + at, slice)) return;
+  }
+}
+
+bool HostFifoPrimitives::RunSlice(Step step, size_t in, size_t out, size_t n) {
+  const size_t bytes = n * work_.elem_bytes;
+  std::array<const void*, kMaxFan + 1> sources;
+  int num_sources = 0;
+  if (step.input) sources[static_cast<size_t>(num_sources++)] = work_.input + in * work_.elem_bytes;
+  if (step.recv) {
+    for (int i = 0; i < num_recvs_; ++i) {
+      const std::byte* slice = AwaitSlice(wait_, recvs_[static_cast<size_t>(i)], bytes, work_.op_tag);
+      if (slice == nullptr) return false;
+      sources[static_cast<size_t>(num_sources++)] = slice;
+    }
+  }
+
+  std::array<std::byte*, kMaxFan + 1> targets;
+  int num_targets = 0;
+  if (step.output)
+    targets[static_cast<size_t>(num_targets++)] = work_.output + out * work_.elem_bytes;
+  if (step.send) {
+    for (int i = 0; i < num_sends_; ++i) {
+      std::byte* room = AcquireSlot(wait_, sends_[static_cast<size_t>(i)], bytes);
+      if (room == nullptr) return false;
+      targets[static_cast<size_t>(num_targets++)] = room;
+    }
+  }
+
+  if (num_targets > 0) {
+    const bool compute = num_sources > 1 || (step.input && work_.reduce.scale) ||
+                         (step.final && work_.reduce.divisor != 0);
+    if (compute)
+      work_.reduce.Apply(targets[0], sources.data(), num_sources, n, step.input, step.final);
+    else if (targets[0] != sources[0])
+      CopyBytes(targets[0], sources[0], bytes);
+    for (int i = 1; i < num_targets; ++i)
+      CopyBytes(targets[static_cast<size_t>(i)], targets[0], bytes);
+  }
+
+  if (step.send)
+    for (int i = 0; i < num_sends_; ++i)
+      sends_[static_cast<size_t>(i)].fifo->Publish(bytes, work_.op_tag);
+  if (step.recv)
+    for (int i = 0; i < num_recvs_; ++i) recvs_[static_cast<size_t>(i)].fifo->Release();
+  return true;
+}
+
+}  // namespace tutti

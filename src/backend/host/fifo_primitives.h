@@ -1,0 +1,136 @@
+#pragma once
+
+// The FifoPrimitives and ExchangePrimitives of kernels/primitives.h on host memory: a chunk goes slice by slice through
+// rings of slots, one slice per slot, so that the next rank works on the first slice while the second is on its way.
+//
+// Owned by the executing thread for one operation; holds pointers to rings that belong to the communicator.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/host/reduce_spec.h"
+#include "backend/host/wait_context.h"
+#include "kernels/fifo.h"
+
+namespace tutti {
+
+// The most peers one primitive receives from or sends to: the children of a binary tree.
+inline constexpr int kMaxFan = 2;
+
+struct SendLink {
+  int peer = -1;
+  FifoSender* fifo = nullptr;
+};
+struct RecvLink {
+  int peer = -1;
+  FifoReceiver* fifo = nullptr;
+};
+
+// What all primitives of one operation share.
+struct HostWork {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  size_t elem_bytes = 1;
+  size_t slice_elems = 1;  // elements per slot; the same on every rank of the operation
+  uint32_t op_tag = 0;
+  ReduceSpec reduce;
+};
+
+class HostFifoPrimitives {
+ public:
+  HostFifoPrimitives(WaitContext& wait, const HostWork& work) : wait_(wait), work_(work) {}
+
+  void AddSend(SendLink link) { sends_[static_cast<size_t>(num_sends_++)] = link; }
+  void AddRecv(RecvLink link) { recvs_[static_cast<size_t>(num_recvs_++)] = link; }
+
+  void Send(size_t in, size_t n) { Run({.input = true, .send = true}, in, 0, n); }
+  void CopySend(size_t in, size_t out, size_t n) {
+    Run({.input = true, .output = true, .send = true}, in, out, n);
+  }
+  void Recv(size_t out, size_t n) { Run({.recv = true, .output = true}, 0, out, n); }
+  void RecvCopySend(size_t out, size_t n) {
+    Run({.recv = true, .output = true, .send = true}, 0, out, n);
+  }
+  void RecvReduceSend(size_t in, size_t n) {
+    Run({.input = true, .recv = true, .send = true}, in, 0, n);
+  }
+  void RecvReduceCopyFinal(size_t in, size_t out, size_t n) {
+    Run({.input = true, .recv = true, .output = true, .final = true}, in, out, n);
+  }
+  void RecvReduceCopySendFinal(size_t in, size_t out, size_t n) {
+    Run({.input = true, .recv = true, .output = true, .send = true, .final = true}, in, out, n);
+  }
+
+ private:
+  struct Step {
+    bool input = false;
+    bool recv = false;
+    bool output = false;
+    bool send = false;
+    bool final = false;
+  };
+  void Run(Step step, size_t in, size_t out, size_t n);
+  bool RunSlice(Step step, size_t in, size_t out, size_t n);
+
+  WaitContext& wait_;
+  const HostWork& work_;
+  std::array<SendLink, kMaxFan> sends_;
+  std::array<RecvLink, kMaxFan> recvs_;
+  int num_sends_ = 0;
+  int num_recvs_ = 0;
+};
+
+// Waits until the link has room for / holds a slice of `bytes`. Null when the wait failed.
+std::byte* AcquireSlot(WaitContext& wait, const SendLink& link, size_t bytes);
+const std::byte* AwaitSlice(WaitContext& wait, const RecvLink& link, size_t bytes, uint32_t op_tag);
+
+// Pairwise exchange for recursive doubling; `links` finds the connections of a peer.
+template <class Links>
+class HostExchangePrimitives {
+ public:
+  HostExchangePrimitives(WaitContext& wait, const HostWork& work, Links links)
+      : wait_(wait), work_(work), links_(links) {}
+
+  void LoadInput(size_t n) {
+    const void* source = work_.input;
+    if (work_.reduce.scale || work_.input != work_.output)
+      work_.reduce.Apply(work_.output, &source, 1, n, true, false);
+  }
+  void SendOutput(int peer, size_t n) {
+    HostWork work = work_;
+    work.input = work_.output;
+    work.reduce.scale = false;
+    HostFifoPrimitives p(wait_, work);
+    p.AddSend(links_.SendTo(peer));
+    p.Send(0, n);
+  }
+  void RecvOutput(int peer, size_t n) {
+    HostFifoPrimitives p(wait_, work_);
+    p.AddRecv(links_.RecvFrom(peer));
+    p.Recv(0, n);
+  }
+  void RecvReduceOutput(int peer, bool mine_first, size_t n) {
+    const RecvLink link = links_.RecvFrom(peer);
+    for (size_t at = 0; at < n; at += work_.slice_elems) {
+      const size_t slice = n - at < work_.slice_elems ? n - at : work_.slice_elems;
+      const std::byte* theirs = AwaitSlice(wait_, link, slice * work_.elem_bytes, work_.op_tag);
+      if (theirs == nullptr) return;
+      std::byte* mine = work_.output + at * work_.elem_bytes;
+      const void* sources[2] = {mine_first ? mine : theirs, mine_first ? theirs : mine};
+      work_.reduce.Apply(mine, sources, 2, slice, false, false);
+      link.fifo->Release();
+    }
+  }
+  void FinishOutput(size_t n) {
+    const void* source = work_.output;
+    if (work_.reduce.divisor != 0) work_.reduce.Apply(work_.output, &source, 1, n, false, true);
+  }
+
+ private:
+  WaitContext& wait_;
+  const HostWork& work_;
+  Links links_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,103 @@
+#include "backend/host/messages.h"
+
+#include <algorithm>
+
+#include "base/copy.h"
+
+namespace tutti {
+namespace {
+
+// A batch waits for several rings at once but can sleep on one only; the others are looked at again after this.
+constexpr int64_t kShortSleepNs = 500'000;
+
+}  // namespace
+
+void MessageBatch::AddSend(const SendLink& link, const std::byte* data, size_t bytes, uint32_t tag) {
+  Add({.send = link, .recv = {}, .data = const_cast<std::byte*>(data), .bytes = bytes, .tag = tag});
+}
+
+void MessageBatch::AddRecv(const RecvLink& link, std::byte* data, size_t bytes, uint32_t tag) {
+  Add({.send = {}, .recv = link, .data = data, .bytes = bytes, .tag = tag});
+}
+
+void MessageBatch::Add(Message message) {
+  const auto lane = std::find_if(lanes_.begin(), lanes_.end(),
+                                 [&](const Lane& l) { return l.link == message.link(); });
+  ++unfinished_;
+  if (lane != lanes_.end())
+    lane->messages.push_back(message);
+  else
+    lanes_.push_back({message.link(), {message}});
+}
+
+bool MessageBatch::Run() {
+  while (unfinished_ > 0) {
+    const size_t before = unfinished_;
+    bool moved = false;
+    Message* blocked = nullptr;
+    for (Lane& lane : lanes_)
+      if (lane.next < lane.messages.size()) blocked = &lane.messages[lane.next];
+    const bool several = lanes_.size() > 1;
+    const bool go_on = wait_.Wait(
+        several ? -1 : blocked->peer(), [&] { return moved = StepAll(); },
+        [&](int64_t timeout_ns) {
+          const int64_t ns = several ? std::min(timeout_ns, kShortSleepNs) : timeout_ns;
+          if (blocked->is_send())
+            blocked->send.fifo->SleepForRoom(ns);
+          else
+            blocked->recv.fifo->SleepForChunk(ns);
+        });
+    if (!go_on) return false;
+    if (moved && unfinished_ == before) wait_.PollPorts();
+  }
+  return true;
+}
+
+bool MessageBatch::StepAll() {
+  bool moved = false;
+  for (Lane& lane : lanes_) moved |= StepLane(lane);
+  return moved || wait_.failed();
+}
+
+bool MessageBatch::StepLane(Lane& lane) {
+  bool moved = false;
+  while (lane.next < lane.messages.size()) {
+    Message& message = lane.messages[lane.next];
+    if (!(message.is_send() ? StepSend(message) : StepRecv(message))) break;
+    moved = true;
+    if (!message.done) break;  // one chunk per turn, so that all links advance
+    ++lane.next;
+    --unfinished_;
+  }
+  return moved;
+}
+
+bool MessageBatch::StepSend(Message& message) {
+  const size_t slot_bytes = message.send.fifo->view().slot_bytes;
+  const size_t bytes = std::min(message.bytes - message.moved, slot_bytes);
+  std::byte* room = message.send.fifo->TryAcquire(bytes);
+  if (room == nullptr) return false;
+  CopyBytes(room, message.data + message.moved, bytes);
+  message.send.fifo->Publish(bytes, message.tag);
+  message.moved += bytes;
+  message.done = message.moved == message.bytes;
+  return true;
+}
+
+bool MessageBatch::StepRecv(Message& message) {
+  const FifoChunk chunk = message.recv.fifo->TryPeek();
+  if (chunk.data == nullptr) return false;
+  const size_t expected =
+      std::min(message.bytes - message.moved, message.recv.fifo->view().slot_bytes);
+  if (chunk.op_tag != message.tag || chunk.bytes != expected) {
+    wait_.FailForeignChunk(message.recv.peer, message.tag, chunk.op_tag);
+    return false;
+  }
+  CopyBytes(message.data + message.moved, chunk.data, chunk.bytes);
+  message.recv.fifo->Release();
+  message.moved += chunk.bytes;
+  message.done = message.moved == message.bytes;
+  return true;
+}
+
+}  // namespace tutti

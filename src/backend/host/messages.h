@@ -1,0 +1,74 @@
+#pragma once
+
+// A batch of sends and receives that progress together, whatever the order in which the peers get to them: one state
+// machine per message, stepped in turn by the executing thread until all are done.
+//
+//   from      to          condition                          action
+//   queued    moving      earlier messages of the same       -
+//                         link and direction are done
+//   moving    moving      room in the ring / a chunk in it   copy a chunk, publish / release it
+//   moving    done        all bytes have passed
+//
+// Messages of one link and direction go in the order in which they were added, as NCCL matches them.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "backend/host/fifo_primitives.h"
+#include "backend/host/wait_context.h"
+#include "base/status.h"
+
+namespace tutti {
+
+class MessageBatch {
+ public:
+  explicit MessageBatch(WaitContext& wait) : wait_(wait) {}
+
+  // `tag` marks every chunk; sender and receiver must agree on it. The buffers must stay until Run returns.
+  void AddSend(const SendLink& link, const std::byte* data, size_t bytes, uint32_t tag);
+  void AddRecv(const RecvLink& link, std::byte* data, size_t bytes, uint32_t tag);
+
+  // Steps all messages to their end. False when waiting failed (the WaitContext says why).
+  bool Run();
+
+  // Chunks that a message of `bytes` takes through slots of `slot_bytes`: at least one.
+  static uint64_t ChunksFor(size_t bytes, size_t slot_bytes) {
+    return bytes == 0 ? 1 : (bytes + slot_bytes - 1) / slot_bytes;
+  }
+
+ private:
+  struct Message {
+    SendLink send;
+    RecvLink recv;
+    std::byte* data;
+    size_t bytes;
+    size_t moved = 0;
+    uint32_t tag;
+    bool done = false;
+
+    bool is_send() const { return send.fifo != nullptr; }
+    int peer() const { return is_send() ? send.peer : recv.peer; }
+    const void* link() const {
+      return is_send() ? static_cast<const void*>(send.fifo) : static_cast<const void*>(recv.fifo);
+    }
+  };
+  // Messages of one link and direction; only the first unfinished one moves.
+  struct Lane {
+    const void* link;
+    std::vector<Message> messages;
+    size_t next = 0;
+  };
+
+  void Add(Message message);
+  bool StepAll();
+  bool StepLane(Lane& lane);
+  bool StepSend(Message& message);
+  bool StepRecv(Message& message);
+
+  WaitContext& wait_;
+  std::vector<Lane> lanes_;
+  size_t unfinished_ = 0;
+};
+
+}  // namespace tutti

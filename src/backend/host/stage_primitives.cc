@@ -1,0 +1,118 @@
+#include "backend/host/stage_primitives.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace tutti {
+
+bool StageGroup::AwaitFreeSlowly(WaitContext& wait, uint64_t round) {
+  uint64_t lowest = std::numeric_limits<uint64_t>::max();
+  for (int i = 0; i < size(); ++i) {
+    if (i == me_) continue;
+    StageControl& control = stage(i).control();
+    uint64_t done = 0;
+    const bool free = wait.Wait(
+        RankOf(i),
+        [&] {
+          done = control.done.load(std::memory_order_acquire);
+          return round < done + kStageSlots;
+        },
+        [&](int64_t timeout_ns) {
+          SleepUntilChanged(control.done, done, control.done_sleepers, timeout_ns);
+        });
+    if (!free) return false;
+    lowest = std::min(lowest, done);
+  }
+  all_done_ = lowest;
+  return true;
+}
+
+void StageGroup::EndRound(uint64_t round) {
+  ended_early_ |= uint64_t{1} << (round - done_);
+  while ((ended_early_ & 1) != 0) {
+    ended_early_ >>= 1;
+    ++done_;
+  }
+  StageControl& control = mine().control();
+  control.done.store(done_, std::memory_order_release);
+  WakeSleepers(control.done, control.done_sleepers);
+}
+
+void HostStagePrimitives::Stage(uint64_t round, size_t at, size_t in, size_t n) {
+  if (n == 0 || !group_.AwaitFree(wait_, round)) return;
+  std::byte* target = Slot(round, group_.my_index()) + at * work_.elem_bytes;
+  if (work_.reduce.scale) {
+    const void* source = Input(in);
+    work_.reduce.Apply(target, &source, 1, n, true, false);
+  } else {
+    CopyBytes(target, Input(in), n * work_.elem_bytes);
+  }
+}
+
+void HostStagePrimitives::StageOutput(uint64_t round, size_t at, size_t out, size_t n) {
+  if (n == 0 || wait_.failed() || !group_.AwaitFree(wait_, round)) return;
+  CopyBytes(Slot(round, group_.my_index()) + at * work_.elem_bytes, Output(out),
+            n * work_.elem_bytes);
+}
+
+void HostStagePrimitives::Publish(uint64_t round, size_t n) {
+  if (wait_.failed() || !group_.AwaitFree(wait_, round)) return;
+  const StageView& stage = group_.mine();
+  SlotHeader& header = stage.header(round);
+  header.bytes = static_cast<uint32_t>(n * work_.elem_bytes);
+  header.op_tag = work_.op_tag;
+  header.seq.store(round + 1, std::memory_order_release);
+  WakeSleepers(header.seq, stage.control().seq_sleepers);
+}
+
+void HostStagePrimitives::Wait(uint64_t round, int peer) {
+  const StageView& stage = group_.stage(peer);
+  const SlotHeader& header = stage.header(round);
+  uint64_t seen = 0;
+  const bool published = wait_.Wait(
+      group_.RankOf(peer),
+      [&] { return (seen = header.seq.load(std::memory_order_acquire)) == round + 1; },
+      [&](int64_t timeout_ns) {
+        SleepUntilChanged(header.seq, seen, stage.control().seq_sleepers, timeout_ns);
+      });
+  if (published && header.op_tag != work_.op_tag) [[unlikely]]
+    wait_.FailForeignChunk(group_.RankOf(peer), work_.op_tag, header.op_tag);
+}
+
+void HostStagePrimitives::ReduceSlots(uint64_t round, size_t at, size_t out, size_t n) {
+  if (n == 0 || wait_.failed()) return;
+  std::array<const void*, kMaxReduceSources> sources;
+  const auto ranks = static_cast<size_t>(num_ranks());
+  std::byte* dst = Output(out);
+  // More ranks than one call combines: the partial result goes first in the next call.
+  size_t filled = 0;
+  for (size_t i = 0; i < ranks; ++i) {
+    sources[filled++] = Slot(round, static_cast<int>(i)) + at * work_.elem_bytes;
+    const bool last = i + 1 == ranks;
+    if (!last && filled < sources.size()) continue;
+    work_.reduce.Apply(dst, sources.data(), static_cast<int>(filled), n, false, last);
+    sources[0] = dst;
+    filled = 1;
+  }
+}
+
+void HostStagePrimitives::ReducePart(uint64_t round, size_t at, size_t in, size_t out, size_t n) {
+  if (n == 0 || wait_.failed()) return;
+  std::array<const void*, kMaxReduceSources> sources;
+  std::byte* dst = Output(out);
+  size_t filled = 0;
+  bool scale_first = true;  // own input comes first and has not been scaled yet
+  sources[filled++] = Input(in);
+  for (int i = 1; i <= num_ranks(); ++i) {
+    const int peer = (rank() + i) % num_ranks();
+    const bool last = i == num_ranks();
+    if (!last) sources[filled++] = Slot(round, peer) + at * work_.elem_bytes;
+    if (!last && filled < sources.size()) continue;
+    work_.reduce.Apply(dst, sources.data(), static_cast<int>(filled), n, scale_first, last);
+    scale_first = false;
+    sources[0] = dst;
+    filled = 1;
+  }
+}
+
+}  // namespace tutti

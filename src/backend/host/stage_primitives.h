@@ -1,0 +1,94 @@
+#pragma once
+
+// The DirectPrimitives of kernels/primitives.h on host memory: stages in memory that all ranks of the machine map.
+//
+// One StageGroup per communicator and machine keeps the counters that live as long as the arena; HostStagePrimitives is
+// made anew for each operation and costs a few stores.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "backend/host/fifo_primitives.h"
+#include "backend/host/wait_context.h"
+#include "base/copy.h"
+#include "kernels/stage.h"
+
+namespace tutti {
+
+// The stages of the ranks of one machine as one of them sees them. One thread at a time.
+class StageGroup {
+ public:
+  StageGroup(std::vector<StageView> stages, std::vector<int> ranks, int my_index)
+      : stages_(std::move(stages)), ranks_(std::move(ranks)), me_(my_index) {}
+
+  int my_index() const { return me_; }
+  int size() const { return static_cast<int>(stages_.size()); }
+  int RankOf(int index) const { return ranks_[static_cast<size_t>(index)]; }
+  const StageView& stage(int index) const { return stages_[static_cast<size_t>(index)]; }
+  const StageView& mine() const { return stages_[static_cast<size_t>(me_)]; }
+
+  uint64_t NextRound() { return next_round_++; }
+  // Waits until everybody has finished the round that used `round`'s slot before.
+  bool AwaitFree(WaitContext& wait, uint64_t round) {
+    return round < all_done_ + kStageSlots || AwaitFreeSlowly(wait, round);
+  }
+  // Marks `round` as read by this rank; rounds may end out of order.
+  void EndRound(uint64_t round);
+
+ private:
+  bool AwaitFreeSlowly(WaitContext& wait, uint64_t round);
+
+  std::vector<StageView> stages_;
+  std::vector<int> ranks_;
+  int me_;
+  uint64_t next_round_ = 0;
+  uint64_t all_done_ = 0;    // no rank's `done` is below this, as last seen
+  uint64_t done_ = 0;        // this rank's own
+  uint64_t ended_early_ = 0;  // bit i: round done_ + i has ended although done_ has not
+};
+
+class HostStagePrimitives {
+ public:
+  HostStagePrimitives(StageGroup& group, WaitContext& wait, const HostWork& work)
+      : group_(group), wait_(wait), work_(work) {}
+
+  int rank() const { return group_.my_index(); }
+  int num_ranks() const { return group_.size(); }
+  uint64_t NextRound() { return group_.NextRound(); }
+
+  void Stage(uint64_t round, size_t at, size_t in, size_t n);
+  void StageOutput(uint64_t round, size_t at, size_t out, size_t n);
+  void Publish(uint64_t round, size_t n);
+  void Wait(uint64_t round, int peer);
+  void ReduceSlots(uint64_t round, size_t at, size_t out, size_t n);
+  void ReducePart(uint64_t round, size_t at, size_t in, size_t out, size_t n);
+  void CopyFromSlot(uint64_t round, int peer, size_t at, size_t out, size_t n) {
+    if (n == 0 || wait_.failed()) return;
+    CopyBytes(Output(out), Slot(round, peer) + at * work_.elem_bytes, n * work_.elem_bytes);
+  }
+  void CopyLocal(size_t in, size_t out, size_t n) {
+    if (n != 0 && Input(in) != Output(out)) CopyBytes(Output(out), Input(in), n * work_.elem_bytes);
+  }
+  void EndRound(uint64_t round) {
+    if (!wait_.failed()) group_.EndRound(round);
+  }
+
+  // Whether a whole slot of this operation travels in its header's line. All ranks must agree.
+  void set_inlined(bool inlined) { inlined_ = inlined; }
+
+ private:
+  const std::byte* Input(size_t at) const { return work_.input + at * work_.elem_bytes; }
+  std::byte* Output(size_t at) const { return work_.output + at * work_.elem_bytes; }
+  std::byte* Slot(uint64_t round, int index) const {
+    const StageView& stage = group_.stage(index);
+    return inlined_ ? stage.header(round).inline_data : stage.data(round);
+  }
+  StageGroup& group_;
+  WaitContext& wait_;
+  const HostWork& work_;
+  bool inlined_ = false;
+};
+
+}  // namespace tutti

@@ -1,0 +1,117 @@
+#include "backend/host/stream.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "base/clock.h"
+
+namespace tutti {
+
+HostStream::~HostStream() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void HostStream::Enqueue(Task task) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return queue_.size() < kMaxQueued; });
+  queue_.push_back(std::move(task));
+  ++enqueued_;
+  if (!thread_.joinable()) {
+    thread_ = std::thread([this] { Run(); });
+    pthread_setname_np(thread_.native_handle(), "tutti-stream");
+  }
+  lock.unlock();
+  changed_.notify_all();
+}
+
+void HostStream::Synchronize() {
+  std::unique_lock lock(mutex_);
+  if (thread_.get_id() == std::this_thread::get_id()) return;
+  const uint64_t target = enqueued_;
+  changed_.wait(lock, [&] { return completed_ >= target; });
+}
+
+bool HostStream::Idle() const {
+  std::lock_guard lock(mutex_);
+  return completed_ == enqueued_;
+}
+
+void HostStream::NoteError(const Status& status) {
+  std::lock_guard lock(mutex_);
+  if (error_.ok()) error_ = status;
+}
+
+Status HostStream::TakeError() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(error_, Status::Ok());
+}
+
+bool HostStream::OnOwnThread() const {
+  std::lock_guard lock(mutex_);
+  return thread_.get_id() == std::this_thread::get_id();
+}
+
+void HostStream::Run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Task task = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    task();
+    task = nullptr;  // what it captured goes before the stream counts it as done
+    lock.lock();
+    ++completed_;
+    changed_.notify_all();
+  }
+}
+
+void HostEvent::Record(HostStream* stream) {
+  uint64_t record;
+  {
+    std::lock_guard lock(mutex_);
+    record = ++recorded_;
+  }
+  if (stream == nullptr)
+    Reach(record);
+  else
+    stream->Enqueue([this, record] { Reach(record); });
+}
+
+void HostEvent::Reach(uint64_t record) {
+  {
+    std::lock_guard lock(mutex_);
+    reached_ = record;
+    reached_ns_ = NowNs();
+  }
+  changed_.notify_all();
+}
+
+void HostEvent::Synchronize() { WaiterForLastRecord()(); }
+
+std::function<void()> HostEvent::WaiterForLastRecord() {
+  std::lock_guard lock(mutex_);
+  return [this, record = recorded_] {
+    std::unique_lock wait(mutex_);
+    changed_.wait(wait, [&] { return reached_ >= record; });
+  };
+}
+
+bool HostEvent::Done() const {
+  std::lock_guard lock(mutex_);
+  return reached_ == recorded_;
+}
+
+int64_t HostEvent::reached_ns() const {
+  std::lock_guard lock(mutex_);
+  return reached_ == recorded_ ? reached_ns_ : 0;
+}
+
+}  // namespace tutti

@@ -1,0 +1,119 @@
+#pragma once
+
+// How a host kernel waits: for a slot to fill, for room, for a round. One object per communicator, used by the one
+// thread that executes its operations at the time.
+//
+// A wait spins, yields, then sleeps (base/wait.h). While it spins it polls the network ports of the operation, so that
+// the waiting thread itself moves the bytes; before it sleeps it hands them to the proxy. It ends early when the
+// communicator is stopped (abort, revoke, a lost peer), and from time to time asks the watcher whether to go on.
+// The first failure sticks until Reset; every later wait returns false at once.
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/wait.h"
+#include "kernels/port.h"
+
+namespace tutti {
+
+// What the communicator knows that a wait does not. Implemented by comm.
+class WaitWatcher {
+ public:
+  virtual ~WaitWatcher() = default;
+  // The wait for `peer` (a rank; -1: several) has lasted `waited_ns`. Not ok ends it. Called about every 20 ms.
+  virtual Status OnLongWait(int peer, int64_t waited_ns) = 0;
+  // Why the stop flag is up. Never ok.
+  virtual Status StopReason() = 0;
+  // A chunk from `peer` belongs to another operation than the one that runs here. Never ok.
+  virtual Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) = 0;
+};
+
+class WaitContext {
+ public:
+  WaitContext(const std::atomic<bool>& stop, WaitPolicy policy, WaitWatcher& watcher)
+      : stop_(stop), policy_(policy), watcher_(watcher) {}
+
+  // Returns true once ready() does; false when waiting has ended for another reason, see status().
+  // sleep(timeout_ns) sleeps until what ready() looks at may have changed.
+  template <class Ready, class Sleep>
+  bool Wait(int peer, Ready ready, Sleep sleep) {
+    if (ready()) [[likely]]
+      return !failed_;
+    Backoff backoff(policy_);
+    wait_since_ns_ = 0;
+    while (!failed_) {
+      for (int i = 0; i < 16; ++i) {
+        if (ready()) return true;
+        PollPorts();
+        if (!backoff.Pause()) {
+          SleepOnce(peer, sleep);
+          break;
+        }
+      }
+      CheckStop();
+    }
+    return false;
+  }
+
+  bool failed() const { return failed_; }
+  const Status& status() const { return status_; }
+  void Fail(Status status) {
+    if (failed_) return;
+    failed_ = true;
+    status_ = std::move(status);
+  }
+  void FailForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) {
+    if (!failed_) Fail(watcher_.OnForeignChunk(peer, expected_tag, found_tag));
+  }
+  void CheckStop() {
+    if (stop_.load(std::memory_order_relaxed)) [[unlikely]]
+      Fail(watcher_.StopReason());
+  }
+
+  // The ports whose chunks this operation needs moved. Cleared by Reset.
+  void AddPort(ProxyPort* port) { ports_.push_back(port); }
+  // Begins an operation.
+  void Reset() {
+    failed_ = false;
+    status_ = Status::Ok();
+    ports_.clear();
+    wait_since_ns_ = 0;
+  }
+  // Ends an operation: what is still on its way goes to the proxy.
+  void HandOverPorts() {
+    for (ProxyPort* port : ports_) port->HandOver();
+  }
+  // True when a port moved something.
+  bool PollPorts() {
+    bool moved = false;
+    for (ProxyPort* port : ports_) moved |= port->Poll();
+    return moved;
+  }
+  const WaitPolicy& policy() const { return policy_; }
+
+ private:
+  // Bounds how late an abort, a lost peer or a broken port is noticed by a sleeper.
+  static constexpr int64_t kSleepNs = 20'000'000;
+
+  template <class Sleep>
+  void SleepOnce(int peer, Sleep& sleep) {
+    const int64_t before_ns = NowNs();
+    HandOverPorts();
+    sleep(kSleepNs);
+    AfterSleep(peer, before_ns);
+  }
+  void AfterSleep(int peer, int64_t before_ns);
+
+  const std::atomic<bool>& stop_;
+  const WaitPolicy policy_;
+  WaitWatcher& watcher_;
+  std::vector<ProxyPort*> ports_;
+  bool failed_ = false;
+  Status status_;
+  int64_t wait_since_ns_ = 0;
+};
+
+}  // namespace tutti

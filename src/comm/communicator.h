@@ -1,0 +1,122 @@
+#pragma once
+
+// A communicator: the ranks that work together, how they are joined, and the one place where their operations run.
+//
+// Made in named steps (init.cc): bootstrap → who is where → shared memory → connections → executor. A communicator owns
+// everything below it and is owned by the handle that the API gave out (comm/handle.h).
+//
+// Operations run one at a time, in the order in which tickets were taken, on whatever thread Execute is called from. A
+// failure stops the communicator for good (watch.h): later operations return the first reason.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "bootstrap/bootstrap.h"
+#include "comm/connections.h"
+#include "comm/executor.h"
+#include "comm/peer_info.h"
+#include "comm/process.h"
+#include "comm/task.h"
+#include "comm/watch.h"
+#include "config/settings.h"
+#include "sys/shared_memory.h"
+
+namespace tutti {
+
+class Communicator {
+ public:
+  struct InitOptions {
+    std::vector<UniqueId> ids;
+    int rank = 0;
+    int num_ranks = 1;
+    std::string name;                               // for logs; may be empty
+    const std::atomic<bool>* abort_flag = nullptr;  // ends initialisation early
+  };
+
+  // Blocks until all ranks are there. Fails on every rank with the same reason where that is possible.
+  static Result<std::unique_ptr<Communicator>> Init(Process& process, const Settings& settings,
+                                                    const InitOptions& options);
+  // The communicator of `parent_ranks` (which include this rank), known to all of them.
+  static Result<std::unique_ptr<Communicator>> InitChild(Communicator& parent, uint64_t child_id,
+                                                         std::vector<int> parent_ranks,
+                                                         std::string name,
+                                                         const std::atomic<bool>* abort_flag);
+  ~Communicator();
+
+  int rank() const { return bootstrap_->rank(); }
+  int num_ranks() const { return bootstrap_->num_ranks(); }
+  const std::string& name() const { return name_; }
+  const Settings& settings() const { return settings_; }
+  Process& process() { return process_; }
+  Bootstrap& bootstrap() { return *bootstrap_; }
+  Watch& watch() { return *watch_; }
+  const std::vector<PeerInfo>& peers() const { return peers_; }
+  Deadline InitDeadline() const { return Deadline::AfterSeconds(settings_.init_timeout_s); }
+
+  // Children are numbered alike on all ranks, because all ranks make them in the same order.
+  uint64_t NextChildNumber() { return ++children_; }
+
+  // Operations take a ticket when they are issued and run in that order.
+  uint64_t TakeTicket() { return next_ticket_.fetch_add(1, std::memory_order_relaxed); }
+  // Waits for the ticket's turn, runs the tasks (collectives in order, then all messages together), and passes the
+  // turn on. Every ticket taken must be executed, also after a failure.
+  Status Execute(uint64_t ticket, std::span<const Task> tasks);
+  // Until everything issued so far has run.
+  void WaitForTickets();
+
+  // Ends all waits, here and (if `tell`) on the other ranks.
+  void Stop(Status reason, bool tell) { watch_->Stop(std::move(reason), tell); }
+
+  std::string DescribeTransports() const;
+  std::string DescribePlan(const Task& task) const { return executor_->Describe(task); }
+  double PredictUs(const Task& task) const { return executor_->PredictUs(task); }
+  // This rank's place among those of its machine.
+  int LocalRank() const;
+  // Bytes of memory that only this communicator needs.
+  uint64_t MemoryBytes() const { return arena_memory_.size(); }
+
+ private:
+  Communicator(Process& process, const Settings& settings, std::string name)
+      : process_(process), settings_(settings), name_(std::move(name)) {}
+
+  // The steps of initialisation, in order (init.cc).
+  Status Build(const std::atomic<bool>* abort_flag);
+  Status ExchangePeers();
+  Status ShareMemory(const std::atomic<bool>* abort_flag);
+  Status OpenNetwork();
+  Status AgreeOnTransports();
+  void MakeExecutor(std::unique_ptr<NetConnector> net);
+  void LogTransports() const;
+  void AwaitTurn(uint64_t ticket);
+  void PassTurn(uint64_t ticket);
+
+  Process& process_;
+  const Settings settings_;
+  const std::string name_;
+  std::unique_ptr<Bootstrap> bootstrap_;
+  std::unique_ptr<Watch> watch_;
+  std::vector<PeerInfo> peers_;
+
+  SharedMemory arena_memory_;
+  uint64_t arena_offer_ = 0;
+  Arena arena_;
+  std::vector<int> local_ranks_;   // ranks that share this rank's arena, in rank order
+  std::vector<int> arena_leader_;  // by rank: the leader of its arena; itself when alone
+  PlanContext plan_;
+  std::unique_ptr<NetConnector> net_;
+  std::unique_ptr<Connections> connections_;
+  std::unique_ptr<StageGroup> stages_;
+  std::unique_ptr<Executor> executor_;
+
+  std::atomic<uint64_t> next_ticket_ = 0;
+  std::atomic<uint64_t> turn_ = 0;
+  SleepFlag turn_sleepers_ = 0;
+  uint64_t children_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,334 @@
+#include "comm/executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/copy.h"
+#include "base/log.h"
+#include "kernels/counting.h"
+#include "kernels/direct.h"
+#include "kernels/recursive_doubling.h"
+#include "kernels/ring.h"
+#include "kernels/tree.h"
+#include "plan/tree.h"
+
+namespace tutti {
+namespace {
+
+const std::byte* In(const Task& task) { return static_cast<const std::byte*>(task.send); }
+std::byte* Out(const Task& task) { return static_cast<std::byte*>(task.recv); }
+
+// The parts of a variable-size collective, for the algorithms.
+struct VariableSizes {
+  const std::vector<size_t>& counts;
+  const std::vector<size_t>& offsets;
+  size_t Offset(int rank) const { return offsets[static_cast<size_t>(rank)]; }
+  size_t Size(int rank) const { return counts[static_cast<size_t>(rank)]; }
+  size_t Longest() const { return *std::max_element(counts.begin(), counts.end()); }
+};
+
+size_t Total(const std::vector<size_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), size_t{0});
+}
+
+// Calls f with the parts that the task's collective works on.
+template <class F>
+void WithParts(const Task& task, F f) {
+  if (task.parts)
+    f(VariableSizes{task.parts->recv_counts, task.parts->recv_offsets});
+  else
+    f(kernels::EqualParts{task.count});
+}
+
+// The element count by which plans are made.
+size_t PlanCount(const Task& task) {
+  return task.parts && task.collective != Collective::kAlltoAllV
+             ? *std::max_element(task.parts->recv_counts.begin(), task.parts->recv_counts.end())
+             : task.count;
+}
+
+struct ExchangeLinks {
+  Connections& connections;
+  SendLink SendTo(int peer) { return connections.SendTo(peer); }
+  RecvLink RecvFrom(int peer) { return connections.RecvFrom(peer); }
+};
+
+}  // namespace
+
+Executor::Executor(Parts parts)
+    : rank_(parts.rank),
+      num_ranks_(parts.num_ranks),
+      plan_(parts.plan),
+      ring_(std::move(parts.ring)),
+      connections_(*parts.connections),
+      stages_(parts.stages),
+      watch_(*parts.watch),
+      wait_(parts.watch->stop_flag(), parts.wait_policy, *parts.watch),
+      sent_to_(static_cast<size_t>(parts.num_ranks)),
+      received_from_(static_cast<size_t>(parts.num_ranks)) {
+  ring_index_ = static_cast<int>(std::find(ring_.begin(), ring_.end(), rank_) - ring_.begin());
+}
+
+OpSignature Executor::SignatureOf(const Task& task, uint64_t sequence) const {
+  OpSignature signature;
+  signature.sequence = sequence;
+  signature.collective = task.collective;
+  signature.type = task.type;
+  signature.count = task.count;
+  // The counts of the receivers are the same on all ranks; those of an all-to-all are not.
+  if (task.parts) {
+    signature.count = task.collective == Collective::kAlltoAllV ? 0 : Total(task.parts->recv_counts);
+  }
+  if (task.has_root() || task.collective == Collective::kSendRecv) signature.root = task.root;
+  signature.has_op = task.is_reduction();
+  if (signature.has_op) signature.op = task.op.number;
+  return signature;
+}
+
+ReduceSpec Executor::ReduceSpecFor(const Task& task) const {
+  ReduceSpec spec;
+  if (!task.is_reduction()) return spec;
+  spec.fn = FindReduce(task.type, task.op.kind);
+  if (task.op.pre_multiply) {
+    spec.scale = true;
+    spec.scalar = task.op.scalar;
+  } else if (task.op.average && IsFloat(task.type)) {
+    spec.scale = true;
+    spec.scalar = ScalarBits(task.type, 1.0 / num_ranks_);
+  } else if (task.op.average) {
+    spec.divisor = static_cast<uint64_t>(num_ranks_);
+  }
+  return spec;
+}
+
+Status Executor::RunCollective(const Task& task) {
+  if (watch_.stopped()) return watch_.StopReason();
+  Operation op;
+  op.signature = SignatureOf(task, ++collectives_);
+  if (num_ranks_ == 1) return RunAlone(task);
+  const size_t count = PlanCount(task);
+  if (count == 0 && task.collective != Collective::kBarrier &&
+      task.collective != Collective::kAlltoAllV)
+    return Status::Ok();
+
+  op.choice = Choose(plan_, task.collective, count, task.elem_bytes());
+  op.work = {In(task),
+             Out(task),
+             task.elem_bytes(),
+             op.choice.slice_elems,
+             op.signature.Tag(),
+             ReduceSpecFor(task)};
+  op.shape = {task.count, op.choice.chunk_elems, task.root};
+  TUTTI_TRACE(kLogColl, "{}: {} {}", op.signature.Describe(), Name(op.choice.algorithm),
+              Name(op.choice.protocol));
+  watch_.Begin(op.signature);
+  wait_.Reset();
+  Dispatch(task, op);
+  wait_.HandOverPorts();
+  watch_.End();
+  if (op.status.ok() && wait_.failed()) op.status = wait_.status();
+  if (!op.status.ok()) watch_.Stop(op.status, true);
+  return op.status;
+}
+
+void Executor::Dispatch(const Task& task, Operation& op) {
+  switch (op.choice.algorithm) {
+    case Algorithm::kOneShot:
+    case Algorithm::kTwoShot:
+      op.status = RunStaged(task, op);
+      return;
+    case Algorithm::kTree:
+      op.status = RunTree(task, op);
+      return;
+    case Algorithm::kRecursiveDoubling:
+      op.status = RunRecursiveDoubling(task, op);
+      return;
+    case Algorithm::kExchange:
+      op.status = RunExchange(task, op);
+      return;
+    case Algorithm::kRing:
+    case Algorithm::kPull:
+      op.status = RunRing(task, op);
+      return;
+  }
+}
+
+// One rank: the result is the input, scaled as asked.
+Status Executor::RunAlone(const Task& task) {
+  const ReduceSpec reduce = ReduceSpecFor(task);
+  size_t count = task.count;
+  size_t in = 0, out = 0;
+  if (task.parts) {
+    count = task.parts->recv_counts[0];
+    out = task.parts->recv_offsets.empty() ? 0 : task.parts->recv_offsets[0];
+    if (task.collective == Collective::kReduceScatterV) out = 0;
+    if (!task.parts->send_offsets.empty()) in = task.parts->send_offsets[0];
+  }
+  if (count == 0 || task.collective == Collective::kBarrier) return Status::Ok();
+  const size_t elem = task.elem_bytes();
+  const void* source = In(task) + in * elem;
+  std::byte* target = Out(task) + out * elem;
+  if (task.is_reduction() && (reduce.scale || reduce.divisor > 1))
+    reduce.Apply(target, &source, 1, count, true, true);
+  else if (source != target)
+    CopyBytes(target, source, count * elem);
+  return Status::Ok();
+}
+
+Status Executor::RunStaged(const Task& task, Operation& op) {
+  HostStagePrimitives p(*stages_, wait_, op.work);
+  const bool parts_in_slot =
+      task.collective == Collective::kReduceScatter || task.collective == Collective::kReduceScatterV ||
+      task.collective == Collective::kAlltoAll;
+  const size_t slot_elems =
+      parts_in_slot ? static_cast<size_t>(num_ranks_) * std::min(PlanCount(task), op.shape.chunk_elems)
+                    : PlanCount(task);
+  // A small operation is cut so that a slot is exactly as long as needed, and then it fits the flag's line.
+  op.shape.chunk_elems = std::max<size_t>(1, std::min(op.shape.chunk_elems, PlanCount(task)));
+  p.set_inlined(slot_elems * op.work.elem_bytes <= kInlineBytes);
+  switch (task.collective) {
+    case Collective::kAllReduce:
+      if (op.choice.algorithm == Algorithm::kOneShot)
+        kernels::OneShotAllReduce(p, op.shape);
+      else
+        kernels::TwoShotAllReduce(p, op.shape);
+      break;
+    case Collective::kReduce:
+      kernels::DirectReduce(p, op.shape);
+      break;
+    case Collective::kBroadcast:
+      kernels::DirectBroadcast(p, op.shape);
+      break;
+    case Collective::kAllGather:
+    case Collective::kAllGatherV:
+      WithParts(task, [&](const auto& parts) { kernels::DirectAllGather(p, parts, op.shape); });
+      break;
+    case Collective::kReduceScatter:
+    case Collective::kReduceScatterV:
+      WithParts(task, [&](const auto& parts) { kernels::DirectReduceScatter(p, parts, op.shape); });
+      break;
+    case Collective::kAlltoAll:
+      kernels::DirectAlltoAll(p, op.shape);
+      break;
+    case Collective::kBarrier:
+      kernels::DirectBarrier(p);
+      break;
+    default:
+      return InternalError("{} has no staged form", Name(task.collective));
+  }
+  return Status::Ok();
+}
+
+void Executor::BeginPort(ProxyPort* port, uint64_t chunks, uint32_t tag) {
+  if (port == nullptr || chunks == 0) return;
+  port->Begin(chunks, tag);
+  wait_.AddPort(port);
+}
+
+Status Executor::RunRing(const Task& task, Operation& op) {
+  const RingView ring = {ring_index_, num_ranks_, ring_.data()};
+  const int next = ring.At(ring_index_ + 1);
+  const int prev = ring.At(ring_index_ - 1);
+  TUTTI_TRY(connections_.Open(std::span(&next, 1), std::span(&prev, 1)));
+
+  const auto run = [&](auto& p) {
+    switch (task.collective) {
+      case Collective::kAllReduce:
+        kernels::RingAllReduce(p, ring, op.shape);
+        break;
+      case Collective::kReduce:
+        kernels::ChainReduce(p, ring, op.shape);
+        break;
+      case Collective::kBroadcast:
+        kernels::ChainBroadcast(p, ring, op.shape, task.send == task.recv);
+        break;
+      case Collective::kAllGather:
+      case Collective::kAllGatherV:
+        WithParts(task, [&](const auto& parts) { kernels::RingAllGather(p, ring, parts, op.shape); });
+        break;
+      default:
+        WithParts(task,
+                  [&](const auto& parts) { kernels::RingReduceScatter(p, ring, parts, op.shape); });
+        break;
+    }
+  };
+  if (connections_.SendPort(next) != nullptr || connections_.RecvPort(prev) != nullptr) {
+    kernels::CountingPrimitives count(op.work.slice_elems);
+    run(count);
+    BeginPort(connections_.SendPort(next), count.sent().chunks, op.work.op_tag);
+    BeginPort(connections_.RecvPort(prev), count.received().chunks, op.work.op_tag);
+  }
+
+  if (task.collective == Collective::kAllGather || task.collective == Collective::kAllGatherV) {
+    WithParts(task, [&](const auto& parts) {
+      std::byte* own = Out(task) + parts.Offset(rank_) * op.work.elem_bytes;
+      if (own != In(task)) CopyBytes(own, In(task), parts.Size(rank_) * op.work.elem_bytes);
+    });
+  }
+  HostFifoPrimitives p(wait_, op.work);
+  p.AddSend(connections_.SendTo(next));
+  p.AddRecv(connections_.RecvFrom(prev));
+  run(p);
+  return Status::Ok();
+}
+
+Status Executor::RunTree(const Task& task, Operation& op) {
+  // The first half of the data goes over the first tree, the rest over the second.
+  const size_t half = (task.count + 1) / 2;
+  for (const bool second : {false, true}) {
+    TreeView tree = second ? MirroredTree(ring_index_, num_ranks_) : BinaryTree(ring_index_, num_ranks_);
+    const auto rank_at = [&](int place) { return place < 0 ? -1 : ring_[static_cast<size_t>(place)]; };
+    tree = {rank_at(tree.parent), {rank_at(tree.children[0]), rank_at(tree.children[1])}};
+    const size_t begin = second ? half : 0;
+    const size_t count = second ? task.count - half : half;
+    const std::array<int, 3> all = {tree.parent, tree.children[0], tree.children[1]};
+    TUTTI_TRY(connections_.Open(all, all));
+
+    kernels::CountingPrimitives count_up(op.work.slice_elems), count_down(op.work.slice_elems);
+    kernels::TreeAllReduce(count_up, count_down, tree, begin, count, op.work.slice_elems);
+    HostFifoPrimitives up(wait_, op.work), down(wait_, op.work);
+    if (tree.parent >= 0) {
+      up.AddSend(connections_.SendTo(tree.parent));
+      down.AddRecv(connections_.RecvFrom(tree.parent));
+      BeginPort(connections_.SendPort(tree.parent), count_up.sent().chunks, op.work.op_tag);
+      BeginPort(connections_.RecvPort(tree.parent), count_down.received().chunks, op.work.op_tag);
+    }
+    auto& to_children = tree.parent < 0 ? up : down;
+    const auto& sent_down = tree.parent < 0 ? count_up.sent() : count_down.sent();
+    for (const int child : tree.children) {
+      if (child < 0) continue;
+      up.AddRecv(connections_.RecvFrom(child));
+      to_children.AddSend(connections_.SendTo(child));
+      BeginPort(connections_.RecvPort(child), count_up.received().chunks, op.work.op_tag);
+      BeginPort(connections_.SendPort(child), sent_down.chunks, op.work.op_tag);
+    }
+    kernels::TreeAllReduce(up, down, tree, begin, count, op.work.slice_elems);
+    if (wait_.failed()) break;
+  }
+  return Status::Ok();
+}
+
+Status Executor::RunRecursiveDoubling(const Task& task, Operation& op) {
+  // Which partners there are follows from the algorithm itself: it is run over primitives that only note them.
+  struct Partners {
+    std::vector<int> sends, recvs;
+    void LoadInput(size_t) {}
+    void SendOutput(int peer, size_t) { sends.push_back(peer); }
+    void RecvReduceOutput(int peer, bool, size_t) { recvs.push_back(peer); }
+    void RecvOutput(int peer, size_t) { recvs.push_back(peer); }
+    void FinishOutput(size_t) {}
+  };
+  Partners partners;
+  kernels::RecursiveDoublingAllReduce(partners, rank_, num_ranks_, task.count);
+  TUTTI_TRY(connections_.Open(partners.sends, partners.recvs));
+  const uint64_t chunks = DivUp(task.count, op.work.slice_elems);
+  for (const int peer : partners.sends) BeginPort(connections_.SendPort(peer), chunks, op.work.op_tag);
+  for (const int peer : partners.recvs) BeginPort(connections_.RecvPort(peer), chunks, op.work.op_tag);
+  HostExchangePrimitives p(wait_, op.work, ExchangeLinks{connections_});
+  kernels::RecursiveDoublingAllReduce(p, rank_, num_ranks_, task.count);
+  return Status::Ok();
+}
+
+}  // namespace tutti

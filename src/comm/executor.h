@@ -1,0 +1,83 @@
+#pragma once
+
+// The executor runs a communicator's operations on the host: it chooses the algorithm (plan), gives the algorithm's
+// template (kernels) its primitives (backend/host) over the communicator's connections, and runs it on the calling
+// thread.
+//
+// One thread at a time; the communicator sees to that.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/host/messages.h"
+#include "backend/host/stage_primitives.h"
+#include "comm/connections.h"
+#include "comm/task.h"
+#include "comm/watch.h"
+#include "plan/choose.h"
+
+namespace tutti {
+
+class Executor {
+ public:
+  struct Parts {
+    int rank = 0;
+    int num_ranks = 1;
+    PlanContext plan;
+    std::vector<int> ring;        // ranks in ring order
+    Connections* connections = nullptr;
+    StageGroup* stages = nullptr;  // null unless all ranks are local
+    Watch* watch = nullptr;
+    WaitPolicy wait_policy;
+  };
+  explicit Executor(Parts parts);
+
+  // Runs one collective to its end. Fails for reasons outside the call's arguments only: the arguments were checked.
+  Status RunCollective(const Task& task);
+  // Runs sends and receives together.
+  Status RunMessages(std::span<const Task> tasks);
+
+  // What RunCollective would do, for people.
+  std::string Describe(const Task& task) const;
+  // What the cost model predicts, in microseconds.
+  double PredictUs(const Task& task) const;
+
+ private:
+  // One collective under way.
+  struct Operation {
+    Choice choice;
+    OpSignature signature;
+    HostWork work;
+    WorkShape shape;
+    Status status;
+  };
+
+  Status RunAlone(const Task& task);
+  void Dispatch(const Task& task, Operation& op);
+  Status RunStaged(const Task& task, Operation& op);
+  Status RunRing(const Task& task, Operation& op);
+  Status RunTree(const Task& task, Operation& op);
+  Status RunRecursiveDoubling(const Task& task, Operation& op);
+  Status RunExchange(const Task& task, Operation& op);
+
+  void BeginPort(ProxyPort* port, uint64_t chunks, uint32_t tag);
+  Status MatchOwnMessages(std::span<const Task> tasks);
+  Status AddMessage(const Task& task, MessageBatch& batch, uint32_t tag);
+  OpSignature SignatureOf(const Task& task, uint64_t sequence) const;
+  ReduceSpec ReduceSpecFor(const Task& task) const;
+
+  const int rank_;
+  const int num_ranks_;
+  const PlanContext plan_;
+  const std::vector<int> ring_;
+  int ring_index_ = 0;
+  Connections& connections_;
+  StageGroup* const stages_;
+  Watch& watch_;
+  WaitContext wait_;
+  uint64_t collectives_ = 0;
+  std::vector<uint64_t> sent_to_, received_from_;  // messages per peer
+};
+
+}  // namespace tutti

@@ -1,0 +1,165 @@
+// The part of the executor that works with messages between pairs: Send and Recv, and the collectives made of them.
+
+#include <algorithm>
+#include <deque>
+
+#include "base/copy.h"
+#include "comm/executor.h"
+
+namespace tutti {
+namespace {
+
+Task Message(bool is_send, int peer, std::byte* data, size_t count, DataType type) {
+  Task task;
+  task.collective = Collective::kSendRecv;
+  task.is_send = is_send;
+  task.root = peer;
+  task.send = is_send ? data : nullptr;
+  task.recv = is_send ? nullptr : data;
+  task.count = count;
+  task.type = type;
+  return task;
+}
+
+// The messages that make up a personalised collective for one rank, its message to itself among them.
+std::vector<Task> MessagesOf(const Task& task, int rank, int num_ranks, const std::byte* send) {
+  std::vector<Task> messages;
+  auto* in = const_cast<std::byte*>(send);
+  auto* out = static_cast<std::byte*>(task.recv);
+  const size_t elem = task.elem_bytes();
+  const auto add = [&](bool is_send, int peer, size_t offset, size_t count) {
+    if (count == 0) return;
+    messages.push_back(
+        Message(is_send, peer, (is_send ? in : out) + offset * elem, count, task.type));
+  };
+  for (int i = 0; i < num_ranks; ++i) {
+    // Each rank starts with itself and goes round, so that not everybody floods rank 0 first.
+    const int to = (rank + i) % num_ranks;
+    const int from = (rank + num_ranks - i) % num_ranks;
+    const auto at = [&](int peer) { return static_cast<size_t>(peer) * task.count; };
+    switch (task.collective) {
+      case Collective::kAlltoAll:
+        add(true, to, at(to), task.count);
+        add(false, from, at(from), task.count);
+        break;
+      case Collective::kAlltoAllV: {
+        const VariableParts& v = *task.parts;
+        add(true, to, v.send_offsets[static_cast<size_t>(to)], v.send_counts[static_cast<size_t>(to)]);
+        add(false, from, v.recv_offsets[static_cast<size_t>(from)],
+            v.recv_counts[static_cast<size_t>(from)]);
+        break;
+      }
+      case Collective::kGather:
+        if (to == task.root) add(true, to, 0, task.count);
+        if (rank == task.root) add(false, from, at(from), task.count);
+        break;
+      case Collective::kScatter:
+        if (rank == task.root) add(true, to, at(to), task.count);
+        if (from == task.root) add(false, from, 0, task.count);
+        break;
+      default:
+        break;
+    }
+  }
+  return messages;
+}
+
+}  // namespace
+
+// Matches the messages of this rank to itself, in order.
+Status Executor::MatchOwnMessages(std::span<const Task> tasks) {
+  std::deque<const Task*> sends, recvs;
+  for (const Task& task : tasks) {
+    if (task.root != rank_) continue;
+    (task.is_send ? sends : recvs).push_back(&task);
+  }
+  if (sends.size() != recvs.size()) {
+    return InvalidUsage(
+        "rank {} has {} sends to itself and {} receives from itself in one group; each needs its "
+        "partner in the same group",
+        rank_, sends.size(), recvs.size());
+  }
+  for (size_t i = 0; i < sends.size(); ++i) {
+    const Task& send = *sends[i];
+    const Task& recv = *recvs[i];
+    if (send.count * send.elem_bytes() != recv.count * recv.elem_bytes()) {
+      return InvalidUsage("rank {} sends itself {} elements of {} and receives {} of {}", rank_,
+                          send.count, tutti::Name(send.type), recv.count, tutti::Name(recv.type));
+    }
+    if (send.send != recv.recv && send.count > 0)
+      CopyBytes(recv.recv, send.send, send.count * send.elem_bytes());
+  }
+  return Status::Ok();
+}
+
+Status Executor::AddMessage(const Task& task, MessageBatch& batch, uint32_t tag) {
+  const size_t bytes = task.count * task.elem_bytes();
+  if (task.is_send) {
+    const SendLink link = connections_.SendTo(task.root);
+    BeginPort(connections_.SendPort(task.root),
+              MessageBatch::ChunksFor(bytes, link.fifo->view().slot_bytes), tag);
+    batch.AddSend(link, static_cast<const std::byte*>(task.send), bytes, tag);
+  } else {
+    const RecvLink link = connections_.RecvFrom(task.root);
+    BeginPort(connections_.RecvPort(task.root),
+              MessageBatch::ChunksFor(bytes, link.fifo->view().slot_bytes), tag);
+    batch.AddRecv(link, static_cast<std::byte*>(task.recv), bytes, tag);
+  }
+  return Status::Ok();
+}
+
+Status Executor::RunMessages(std::span<const Task> tasks) {
+  if (watch_.stopped()) return watch_.StopReason();
+  TUTTI_TRY(MatchOwnMessages(tasks));
+  std::vector<int> sends, recvs;
+  std::vector<OpSignature> sent, received;
+  for (const Task& task : tasks) {
+    if (task.root == rank_) continue;
+    const auto peer = static_cast<size_t>(task.root);
+    (task.is_send ? sends : recvs).push_back(task.root);
+    const uint64_t sequence = task.is_send ? ++sent_to_[peer] : ++received_from_[peer];
+    (task.is_send ? sent : received).push_back(SignatureOf(task, sequence));
+  }
+  if (sends.empty() && recvs.empty()) return Status::Ok();
+  watch_.BeginMessages(sent, received);
+  wait_.Reset();
+  Status status = connections_.Open(sends, recvs);
+  if (status.ok()) {
+    MessageBatch batch(wait_);
+    size_t next_sent = 0, next_received = 0;
+    for (const Task& task : tasks) {
+      if (task.root == rank_) continue;
+      const OpSignature& signature = task.is_send ? sent[next_sent++] : received[next_received++];
+      TUTTI_TRY(AddMessage(task, batch, signature.Tag()));
+    }
+    batch.Run();
+  }
+  wait_.HandOverPorts();
+  watch_.End();
+  if (status.ok() && wait_.failed()) status = wait_.status();
+  if (!status.ok()) watch_.Stop(status, true);
+  return status;
+}
+
+Status Executor::RunExchange(const Task& task, Operation& op) {
+  // In place, what a peer sends would overwrite what it has yet to be sent: the outgoing data is set aside.
+  std::vector<std::byte> aside;
+  const std::byte* send = static_cast<const std::byte*>(task.send);
+  if (task.collective == Collective::kAlltoAll && task.send == task.recv) {
+    aside.assign(send, send + static_cast<size_t>(num_ranks_) * task.count * task.elem_bytes());
+    send = aside.data();
+  }
+  const std::vector<Task> messages = MessagesOf(task, rank_, num_ranks_, send);
+  TUTTI_TRY(MatchOwnMessages(messages));
+  std::vector<int> sends, recvs;
+  for (const Task& message : messages)
+    if (message.root != rank_) (message.is_send ? sends : recvs).push_back(message.root);
+  TUTTI_TRY(connections_.Open(sends, recvs));
+  MessageBatch batch(wait_);
+  for (const Task& message : messages)
+    if (message.root != rank_) TUTTI_TRY(AddMessage(message, batch, op.work.op_tag));
+  batch.Run();
+  return Status::Ok();
+}
+
+}  // namespace tutti

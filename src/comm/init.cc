@@ -1,0 +1,220 @@
+// The steps by which a communicator comes to life. Each is a function of a few lines; the order is in Build.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "comm/communicator.h"
+#include "comm/net_connector.h"
+#include "transport/shm/remote_copy.h"
+
+namespace tutti {
+namespace {
+
+// One piece of a stage: two of them and the user's buffers stay in a 2 MB L2 cache.
+constexpr size_t kStageBytes = 128 << 10;
+// A ring's slot: within one machine eight of them stay in L2; between machines they must cover the link's latency
+// (NCCL's own buffer is 4 MB in eight steps).
+constexpr size_t kLocalSlotBytes = 64 << 10;
+constexpr size_t kNetSlotBytes = 512 << 10;
+
+// How long a wait spins when every rank has a processor of its own.
+constexpr int64_t kSpinNs = 50'000;
+constexpr int64_t kYieldNs = 500'000;
+
+struct ShareResult {
+  int32_t leader;  // of the arena this rank has mapped; itself when none
+  uint8_t can_pull;
+  uint8_t reserved[3];
+};
+
+FdKey ArenaKey(const Bootstrap& bootstrap) {
+  FdKey key;
+  std::copy(bootstrap.key_holder().key.begin(), bootstrap.key_holder().key.end(), key.begin());
+  const uint64_t id = bootstrap.id();
+  for (size_t i = 0; i < sizeof(id); ++i) key[i] ^= static_cast<uint8_t>(id >> (8 * i));
+  return key;
+}
+
+WaitPolicy WaitPolicyFor(const Settings& settings, bool oversubscribed) {
+  WaitPolicy policy;
+  policy.spin_ns = oversubscribed ? 0 : kSpinNs;
+  policy.yield_ns = kYieldNs;
+  if (settings.spin_us >= 0) policy.spin_ns = settings.spin_us * 1000;
+  return policy;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> Communicator::Init(Process& process, const Settings& settings,
+                                                         const InitOptions& options) {
+  std::unique_ptr<Communicator> comm(new Communicator(process, settings, options.name));
+  const Bootstrap::Options bootstrap = {.rank = options.rank,
+                                        .num_ranks = options.num_ranks,
+                                        .ids = options.ids,
+                                        .deadline = comm->InitDeadline(),
+                                        .abort_flag = options.abort_flag};
+  TUTTI_ASSIGN(comm->bootstrap_, Bootstrap::Create(process.loop(), settings, bootstrap));
+  TUTTI_TRY(comm->Build(options.abort_flag));
+  return comm;
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::InitChild(Communicator& parent, uint64_t child_id,
+                                                              std::vector<int> parent_ranks,
+                                                              std::string name,
+                                                              const std::atomic<bool>* abort_flag) {
+  std::unique_ptr<Communicator> comm(
+      new Communicator(parent.process_, parent.settings_, std::move(name)));
+  comm->bootstrap_ = parent.bootstrap_->CreateChild(child_id, std::move(parent_ranks));
+  TUTTI_TRY(comm->Build(abort_flag));
+  return comm;
+}
+
+Status Communicator::Build(const std::atomic<bool>* abort_flag) {
+  const int64_t start_ns = NowNs();
+  TUTTI_TRY(ExchangePeers());
+  const int64_t peers_ns = NowNs();
+  TUTTI_TRY(ShareMemory(abort_flag));
+  const int64_t memory_ns = NowNs();
+  TUTTI_TRY(OpenNetwork());
+  MakeExecutor(std::move(net_));
+  watch_->Start();
+  LogTransports();
+  if (settings_.print_init_times) {
+    const auto ms = [](int64_t ns) { return static_cast<double>(ns) / 1e6; };
+    const Bootstrap::PhaseTimes times = bootstrap_->phase_times();
+    log::Write(LogLevel::kInfo,
+               fmt::format("init of {} ranks: register {:.2f} ms, link {:.2f} ms, addresses {:.2f} "
+                           "ms, peers {:.2f} ms, shared memory {:.2f} ms, network {:.2f} ms",
+                           num_ranks(), ms(times.register_ns), ms(times.link_ns),
+                           ms(times.exchange_ns), ms(peers_ns - start_ns),
+                           ms(memory_ns - peers_ns), ms(NowNs() - memory_ns)));
+  }
+  return Status::Ok();
+}
+
+Status Communicator::ExchangePeers() {
+  peers_.resize(static_cast<size_t>(num_ranks()));
+  PeerInfo& self = peers_[static_cast<size_t>(rank())];
+  self = DescribeSelf(settings_);
+  process_.DescribeMemory(self);
+  TUTTI_TRY(bootstrap_->AllGather(peers_.data(), sizeof(PeerInfo), InitDeadline()));
+  TUTTI_TRY(CheckPeers(peers_));
+  TUTTI_TRY(ApplyAlgorithmList(settings_.algo, plan_));
+  TUTTI_TRY(ApplyProtocolList(settings_.proto, plan_));
+  std::vector<std::string> names;
+  for (int r = 0; r < num_ranks(); ++r)
+    names.push_back(RankName(r, peers_[static_cast<size_t>(r)]));
+  watch_ = std::make_unique<Watch>(*bootstrap_, static_cast<int64_t>(settings_.timeout_s * 1e9),
+                                   std::move(names));
+  return Status::Ok();
+}
+
+// The lowest rank of each machine makes an arena; the others fetch it from there. Who cannot is alone, and says why.
+Status Communicator::ShareMemory(const std::atomic<bool>* abort_flag) {
+  const auto peer = [&](int r) -> const PeerInfo& { return peers_[static_cast<size_t>(r)]; };
+  const auto may_share = [&](int a, int b) {
+    return peer(a).host_hash == peer(b).host_hash && !peer(a).shm_disabled && !peer(b).shm_disabled;
+  };
+  std::vector<int> group;  // those who may share memory with this rank, itself among them
+  for (int r = 0; r < num_ranks(); ++r)
+    if (r == rank() || may_share(r, rank())) group.push_back(r);
+  const bool expect_one_host = std::all_of(peers_.begin(), peers_.end(), [&](const PeerInfo& p) {
+    return p.host_hash == peers_[0].host_hash && !p.shm_disabled;
+  });
+
+  ArenaLayout layout;
+  layout.num_ranks = static_cast<uint32_t>(group.size());
+  layout.stage_bytes = expect_one_host ? kStageBytes : 0;
+  layout.fifo_slot_bytes = expect_one_host || num_ranks() == 1 ? kLocalSlotBytes : kNetSlotBytes;
+  if (settings_.buffsize > 0)
+    layout.fifo_slot_bytes =
+        std::max<uint64_t>(4096, static_cast<uint64_t>(settings_.buffsize) / kFifoSlots / 4096 * 4096);
+  plan_.slot_bytes = layout.fifo_slot_bytes;
+  plan_.stage_bytes = layout.stage_bytes;
+
+  const int leader = group[0];
+  const HugePages huge = settings_.huge_pages ? HugePages::kAdvise : HugePages::kNo;
+  std::vector<uint64_t> offers(static_cast<size_t>(num_ranks()));
+  if (leader == rank() && group.size() > 1) {
+    TUTTI_ASSIGN(arena_memory_, SharedMemory::Create(layout.TotalBytes(), huge));
+    arena_ = Arena::Format(arena_memory_.data(), layout);
+    arena_offer_ = process_.fd_server().Offer(arena_memory_.fd(), ArenaKey(*bootstrap_));
+    offers[static_cast<size_t>(rank())] = arena_offer_;
+  }
+  TUTTI_TRY(bootstrap_->AllGather(offers.data(), sizeof(uint64_t), InitDeadline()));
+
+  std::vector<ShareResult> results(static_cast<size_t>(num_ranks()));
+  ShareResult& mine = results[static_cast<size_t>(rank())];
+  mine.leader = rank();
+  if (leader != rank()) {
+    const Status attached = [&]() -> Status {
+      TUTTI_ASSIGN(UniqueFd fd, FetchFd(peer(leader).fd_server, offers[static_cast<size_t>(leader)],
+                                        ArenaKey(*bootstrap_), InitDeadline(), abort_flag));
+      TUTTI_ASSIGN(arena_memory_, SharedMemory::Map(std::move(fd), layout.TotalBytes(), huge));
+      TUTTI_ASSIGN(arena_, Arena::Attach(arena_memory_.data(), layout));
+      return Status::Ok();
+    }();
+    if (attached.ok())
+      mine.leader = leader;
+    else
+      TUTTI_WARN("{} cannot share memory with {} although both seem to be on one machine: {}. They will "
+                 "use sockets",
+                 RankName(rank(), peer(rank())), RankName(leader, peer(leader)), attached.message());
+  }
+  mine.can_pull = 0;
+  TUTTI_TRY(bootstrap_->AllGather(results.data(), sizeof(ShareResult), InitDeadline()));
+
+  arena_leader_.clear();
+  for (const ShareResult& result : results) arena_leader_.push_back(result.leader);
+  local_ranks_ = group;
+  plan_.num_ranks = num_ranks();
+  plan_.one_host = expect_one_host && std::all_of(results.begin(), results.end(),
+                                                  [](const ShareResult& r) { return r.leader == 0; });
+  plan_.oversubscribed = Oversubscribed(peers_);
+  if (settings_.strict_transport && expect_one_host && !plan_.one_host)
+    return InvalidUsage("TUTTI_STRICT_TRANSPORT is set and not all ranks of this machine can share memory");
+  return Status::Ok();
+}
+
+Status Communicator::OpenNetwork() {
+  if (num_ranks() == 1 || plan_.one_host) return Status::Ok();
+  TUTTI_ASSIGN(net_, MakeNetConnector(process_, settings_, *bootstrap_, plan_.slot_bytes, peers_));
+  return Status::Ok();
+}
+
+void Communicator::MakeExecutor(std::unique_ptr<NetConnector> net) {
+  // A rank's place in the arena is its place among those of its machine.
+  std::vector<int> local_index(static_cast<size_t>(num_ranks()), -1);
+  const int my_leader = arena_leader_[static_cast<size_t>(rank())];
+  for (size_t i = 0; i < local_ranks_.size(); ++i) {
+    const auto r = static_cast<size_t>(local_ranks_[i]);
+    if (arena_leader_[r] == my_leader) local_index[r] = static_cast<int>(i);
+  }
+  connections_ = std::make_unique<Connections>(rank(), std::move(local_index), arena_, std::move(net),
+                                               static_cast<int64_t>(settings_.init_timeout_s * 1e9));
+  if (plan_.one_host && num_ranks() > 1) {
+    std::vector<StageView> stages;
+    for (int i = 0; i < num_ranks(); ++i) stages.push_back(arena_.stage(i));
+    stages_ = std::make_unique<StageGroup>(std::move(stages), local_ranks_, rank());
+  }
+  // Ranks of one machine follow one another, so that the ring enters and leaves each machine once.
+  std::vector<int> ring(static_cast<size_t>(num_ranks()));
+  for (int r = 0; r < num_ranks(); ++r) ring[static_cast<size_t>(r)] = r;
+  std::stable_sort(ring.begin(), ring.end(), [&](int a, int b) {
+    return arena_leader_[static_cast<size_t>(a)] < arena_leader_[static_cast<size_t>(b)];
+  });
+  executor_ = std::make_unique<Executor>(Executor::Parts{
+      .rank = rank(),
+      .num_ranks = num_ranks(),
+      .plan = plan_,
+      .ring = std::move(ring),
+      .connections = connections_.get(),
+      .stages = stages_.get(),
+      .watch = watch_.get(),
+      .wait_policy = WaitPolicyFor(settings_, plan_.oversubscribed),
+  });
+}
+
+}  // namespace tutti

@@ -1,0 +1,82 @@
+#include "comm/net_connector.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <map>
+
+#include "proxy/proxy.h"
+#include "transport/net/socket/socket_net.h"
+
+namespace tutti {
+namespace {
+
+// The bootstrap tag of invitations. Messages of one pair are in order, and each pair opens one connection per
+// direction, so one tag is enough.
+constexpr uint32_t kInvitationTag = 0x4e455401;
+
+class SocketConnector final : public NetConnector {
+ public:
+  SocketConnector(Process& process, Bootstrap& bootstrap, std::unique_ptr<Net> net, size_t slot_bytes,
+                  const std::vector<PeerInfo>& peers)
+      : proxy_(process.proxy()),
+        bootstrap_(bootstrap),
+        net_(std::move(net)),
+        slot_bytes_(slot_bytes),
+        peers_(peers) {}
+
+  Status Invite(int peer) override {
+    TUTTI_ASSIGN(std::unique_ptr<NetListener> listener, net_->Listen(0));
+    const NetHandle& handle = listener->handle();
+    TUTTI_TRY(bootstrap_.Send(peer, kInvitationTag, handle));
+    listeners_[peer] = std::move(listener);
+    return Status::Ok();
+  }
+
+  Result<std::unique_ptr<ProxyPort>> ConnectTo(int peer, Deadline deadline) override {
+    TUTTI_ASSIGN(const Bytes message, bootstrap_.Recv(peer, kInvitationTag, deadline));
+    NetHandle handle;
+    if (message.size() != handle.size())
+      return RemoteError("{} sent an invitation of {} bytes", Name(peer), message.size());
+    std::memcpy(handle.data(), message.data(), handle.size());
+    TUTTI_ASSIGN(std::unique_ptr<NetSendComm> comm, net_->Connect(0, handle, {deadline, nullptr}));
+    TUTTI_ASSIGN(std::unique_ptr<NetPort> port,
+                 proxy_.CreateSendPort(std::move(comm), slot_bytes_, Name(peer)));
+    return std::unique_ptr<ProxyPort>(std::move(port));
+  }
+
+  Result<std::unique_ptr<ProxyPort>> AcceptFrom(int peer, Deadline deadline) override {
+    TUTTI_ASSIGN(std::unique_ptr<NetRecvComm> comm, listeners_.at(peer)->Accept({deadline, nullptr}));
+    listeners_.erase(peer);
+    TUTTI_ASSIGN(std::unique_ptr<NetPort> port,
+                 proxy_.CreateRecvPort(std::move(comm), slot_bytes_, Name(peer)));
+    return std::unique_ptr<ProxyPort>(std::move(port));
+  }
+
+ private:
+  std::string Name(int peer) const { return RankName(peer, peers_[static_cast<size_t>(peer)]); }
+
+  Proxy& proxy_;
+  Bootstrap& bootstrap_;
+  std::unique_ptr<Net> net_;
+  const size_t slot_bytes_;
+  const std::vector<PeerInfo>& peers_;
+  std::map<int, std::unique_ptr<NetListener>> listeners_;  // invited, not accepted yet
+};
+
+}  // namespace
+
+Result<std::unique_ptr<NetConnector>> MakeNetConnector(Process& process, const Settings& settings,
+                                                       Bootstrap& bootstrap, size_t slot_bytes,
+                                                       const std::vector<PeerInfo>& peers) {
+  if (!settings.net.empty() && settings.net != "Socket" && settings.net != "socket") {
+    return InvalidUsage("NCCL_NET asks for the network \"{}\"; this build has Socket only", settings.net);
+  }
+  TUTTI_ASSIGN(std::unique_ptr<Net> net, SocketNet::Create(process.proxy().loop(),
+                                                           bootstrap.key_holder().key, settings, {}));
+  TUTTI_TRY(net->IsViable());
+  return std::unique_ptr<NetConnector>(
+      std::make_unique<SocketConnector>(process, bootstrap, std::move(net), slot_bytes, peers));
+}
+
+}  // namespace tutti

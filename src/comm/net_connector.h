@@ -1,0 +1,23 @@
+#pragma once
+
+// The NetConnector of a communicator: invitations travel over the bootstrap, the connections are TCP sockets driven by
+// the process's proxy.
+
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "bootstrap/bootstrap.h"
+#include "comm/connections.h"
+#include "comm/peer_info.h"
+#include "comm/process.h"
+#include "config/settings.h"
+
+namespace tutti {
+
+// `bootstrap` and `process` must outlive the connector. Every port has slots of `slot_bytes`.
+Result<std::unique_ptr<NetConnector>> MakeNetConnector(Process& process, const Settings& settings,
+                                                       Bootstrap& bootstrap, size_t slot_bytes,
+                                                       const std::vector<PeerInfo>& peers);
+
+}  // namespace tutti

@@ -1,0 +1,104 @@
+#include "comm/peer_info.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+
+#include "nccl.h"
+#include "sys/host.h"
+
+namespace tutti {
+namespace {
+
+// The settings from which every rank must compute the same plan.
+std::string SharedSettings(const Settings& s) {
+  return fmt::format("NCCL_ALGO={} NCCL_PROTO={} NCCL_BUFFSIZE={} NCCL_MAX_NCHANNELS={}", s.algo,
+                     s.proto, s.buffsize, s.max_nchannels);
+}
+
+uint64_t Fnv1a(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+uint64_t CpuSetHash() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 0;
+  return Fnv1a({reinterpret_cast<const char*>(&set), sizeof(set)});
+}
+
+template <size_t kSize>
+void CopyText(char (&target)[kSize], std::string_view text) {
+  std::memcpy(target, text.data(), std::min(text.size(), kSize - 1));
+}
+
+template <size_t kSize>
+std::string_view TextOf(const char (&field)[kSize]) {
+  return {field, strnlen(field, kSize)};
+}
+
+}  // namespace
+
+PeerInfo DescribeSelf(const Settings& settings) {
+  PeerInfo info;
+  info.version = NCCL_VERSION_CODE;
+  info.protocol = kPeerProtocol;
+  const std::string shared = SharedSettings(settings);
+  info.settings_hash = Fnv1a(shared);
+  CopyText(info.settings, shared);
+  info.host_hash = HostHash(settings.hostid);
+  info.pid = getpid();
+  info.cpus = UsableCpuCount();
+  info.cpu_set = CpuSetHash();
+  info.shm_disabled = settings.shm_disable;
+  info.pull_disabled = settings.cma_disable || settings.p2p_disable;
+  CopyText(info.host, HostName());
+  return info;
+}
+
+bool Oversubscribed(std::span<const PeerInfo> peers) {
+  std::map<std::pair<uint64_t, uint64_t>, int> ranks;
+  for (const PeerInfo& peer : peers)
+    if (++ranks[{peer.host_hash, peer.cpu_set}] > peer.cpus) return true;
+  return false;
+}
+
+std::string RankName(int rank, const PeerInfo& peer) {
+  return fmt::format("rank {} (host {}, pid {})", rank, TextOf(peer.host), peer.pid);
+}
+
+Status CheckPeers(std::span<const PeerInfo> peers) {
+  const auto name = [&](size_t rank) { return RankName(static_cast<int>(rank), peers[rank]); };
+  std::map<std::pair<uint64_t, uint64_t>, size_t> devices;
+  for (size_t r = 0; r < peers.size(); ++r) {
+    const PeerInfo& peer = peers[r];
+    if (peer.version != peers[0].version || peer.protocol != peers[0].protocol) {
+      return InvalidUsage("{} runs version {} (protocol {}) and {} runs version {} (protocol {}): "
+                          "all ranks must load the same library",
+                          name(0), peers[0].version, peers[0].protocol, name(r), peer.version,
+                          peer.protocol);
+    }
+    if (peer.settings_hash != peers[0].settings_hash) {
+      return InvalidUsage("{} has the settings \"{}\" and {} has \"{}\": these must be the same on "
+                          "all ranks",
+                          name(0), TextOf(peers[0].settings), name(r), TextOf(peer.settings));
+    }
+    if (peer.device == 0) continue;
+    const auto [other, fresh] = devices.try_emplace({peer.host_hash, peer.device}, r);
+    if (!fresh) {
+      return InvalidUsage("{} and {} use the same GPU ({:x}): give each rank its own, with "
+                          "CUDA_VISIBLE_DEVICES or cudaSetDevice(local rank)",
+                          name(other->second), name(r), peer.device);
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace tutti

@@ -1,0 +1,35 @@
+#include "comm/signature.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string_view>
+
+namespace tutti {
+
+uint32_t OpSignature::Tag() const {
+  uint64_t h = sequence * 0x9E3779B97F4A7C15u;
+  h ^= count + 0x7F4A7C15u + (h << 6) + (h >> 2);
+  h *= 0xBF58476D1CE4E5B9u;
+  // The two ends of a message name each other; only what they have in common counts.
+  const int32_t common_root = collective == Collective::kSendRecv ? -1 : root;
+  h ^= static_cast<uint64_t>(static_cast<uint32_t>(common_root)) << 32 |
+       static_cast<uint64_t>(collective) << 24 | static_cast<uint64_t>(type) << 16 |
+       static_cast<uint64_t>(op) << 8 | (has_op ? 1 : 0);
+  h *= 0x94D049BB133111EBu;
+  return static_cast<uint32_t>(h >> 32);
+}
+
+std::string OpSignature::Describe() const {
+  static constexpr std::array<std::string_view, 6> kOps = {"sum", "prod", "max",
+                                                           "min", "avg",  "premulsum"};
+  std::string text = fmt::format("{}(", Name(collective));
+  if (collective != Collective::kBarrier)
+    text += fmt::format("count {}, {}", count, tutti::Name(type));
+  if (has_op) text += fmt::format(", {}", kOps[op < kOps.size() ? op : kOps.size() - 1]);
+  if (root >= 0)
+    text += fmt::format(", {} {}", collective == Collective::kSendRecv ? "peer" : "root", root);
+  return text + ")";
+}
+
+}  // namespace tutti

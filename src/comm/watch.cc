@@ -1,0 +1,356 @@
+#include "comm/watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace tutti {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+// Long enough that ordinary skew between ranks asks nothing, short enough that a mismatch is shown at once.
+constexpr int64_t kAskAfterNs = kSecond / 5;
+constexpr int64_t kAskEveryNs = 5 * kSecond;
+constexpr int64_t kWarnEveryNs = 10 * kSecond;
+// A rank that has said goodbye may have finished the operation already; what it left in the rings arrives within this.
+constexpr int64_t kLeftGraceNs = kSecond;
+// For the other side's sentence after a foreign chunk has been seen.
+constexpr int64_t kExplainNs = 2 * kSecond;
+constexpr size_t kMaxText = 2000;
+
+// Wire form of the control messages: one byte Message, then the fields below, little-endian as on all hosts Tutti
+// runs on. Texts run to the end of the message.
+struct FailureHeader {
+  uint8_t message;
+  uint8_t code;
+};
+struct InquiryWire {
+  uint8_t message;
+  uint8_t is_message;
+  uint8_t collective;
+  uint8_t type;
+  uint8_t op;
+  uint8_t has_op;
+  uint8_t zero[2];
+  int32_t root;
+  uint32_t zero2;
+  uint64_t sequence;
+  uint64_t count;
+};
+
+template <class Header>
+Bytes Pack(const Header& header, std::string_view text = {}) {
+  text = text.substr(0, kMaxText);
+  Bytes bytes(sizeof(Header) + text.size());
+  std::memcpy(bytes.data(), &header, sizeof(Header));
+  if (!text.empty()) std::memcpy(bytes.data() + sizeof(Header), text.data(), text.size());
+  return bytes;
+}
+
+template <class Header>
+bool Unpack(std::span<const std::byte> payload, Header& header, std::string& text) {
+  if (payload.size() < sizeof(Header)) return false;
+  std::memcpy(&header, payload.data(), sizeof(Header));
+  const auto rest = payload.subspan(sizeof(Header));
+  text.assign(reinterpret_cast<const char*>(rest.data()), std::min(rest.size(), kMaxText));
+  return true;
+}
+
+}  // namespace
+
+Watch::Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> rank_names)
+    : bootstrap_(bootstrap), timeout_ns_(timeout_ns), rank_names_(std::move(rank_names)) {
+  left_.resize(static_cast<size_t>(bootstrap.num_ranks()));
+}
+
+Watch::~Watch() { bootstrap_.SetEvents({}); }
+
+void Watch::Start() {
+  bootstrap_.SetEvents({
+      .peer_lost = [this](int rank, std::string why) { OnLost(rank, why); },
+      .peer_left =
+          [this](int rank) {
+            std::lock_guard lock(mutex_);
+            left_[static_cast<size_t>(rank)] = true;
+            left_at_ns_[rank] = NowNs();
+          },
+      .control = [this](int from, std::span<const std::byte> payload) { OnControl(from, payload); },
+  });
+}
+
+std::string Watch::NameOf(int rank) const {
+  if (rank < 0) return "the other ranks";
+  return rank_names_[static_cast<size_t>(rank)];
+}
+
+void Watch::Stop(Status reason, bool tell) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!reason_.ok()) return;
+    reason_ = reason;
+  }
+  stop_.store(true, std::memory_order_release);
+  if (!tell) return;
+  const FailureHeader header = {static_cast<uint8_t>(Message::kFailure),
+                                static_cast<uint8_t>(reason.code())};
+  const Bytes message = Pack(header, reason.message());
+  for (const int rank : bootstrap_.LinkedRanks()) bootstrap_.SendControl(rank, message);
+}
+
+void Watch::Begin(const OpSignature& signature) {
+  std::vector<Inquiry> early;
+  {
+    std::lock_guard lock(mutex_);
+    current_ = signature;
+    receives_.clear();
+    last_collective_ = signature.sequence;
+    collectives_[signature.sequence % kRemembered] = signature;
+    since_ns_ = 0;
+    if (has_early_.load(std::memory_order_relaxed)) {
+      early.swap(early_);
+      has_early_.store(false, std::memory_order_relaxed);
+    }
+  }
+  asked_ns_ = warned_ns_ = 0;
+  for (const Inquiry& inquiry : early) Compare(inquiry);
+}
+
+void Watch::BeginMessages(std::span<const OpSignature> sends,
+                          std::span<const OpSignature> receives) {
+  std::lock_guard lock(mutex_);
+  OpSignature group;
+  group.collective = Collective::kSendRecv;
+  group.sequence = last_collective_;
+  group.count = sends.size() + receives.size();
+  current_ = group;
+  receives_.assign(receives.begin(), receives.end());
+  for (const OpSignature& send : sends) sends_[num_sends_++ % kRemembered] = send;
+  since_ns_ = 0;
+  asked_ns_ = warned_ns_ = 0;
+}
+
+void Watch::End() {
+  std::lock_guard lock(mutex_);
+  current_.reset();
+}
+
+Status Watch::StopReason() {
+  std::lock_guard lock(mutex_);
+  return reason_.ok() ? InternalError("the communicator was stopped without a reason") : reason_;
+}
+
+void Watch::OnLost(int rank, const std::string& why) {
+  Stop(RemoteError("{} was lost: {}. The communicator cannot go on; abort it, or shrink it without "
+                   "that rank",
+                   NameOf(rank), why),
+       true);
+}
+
+void Watch::OnControl(int from, std::span<const std::byte> payload) {
+  if (payload.empty()) return;
+  switch (static_cast<Message>(payload[0])) {
+    case Message::kFailure:
+      return OnFailure(from, payload);
+    case Message::kInquiry:
+      return OnInquiry(from, payload);
+    case Message::kDoing:
+      return OnDoing(from, payload);
+  }
+}
+
+void Watch::OnFailure(int, std::span<const std::byte> payload) {
+  FailureHeader header;
+  std::string text;
+  if (!Unpack(payload, header, text)) return;
+  const bool known = header.code >= 1 && header.code <= static_cast<uint8_t>(Code::kTimeout);
+  Stop(Status(known ? static_cast<Code>(header.code) : Code::kRemoteError, std::move(text)), true);
+}
+
+void Watch::OnInquiry(int from, std::span<const std::byte> payload) {
+  InquiryWire wire;
+  std::string unused;
+  if (!Unpack(payload, wire, unused)) return;
+  if (wire.type >= kNumDataTypes || wire.collective > static_cast<uint8_t>(Collective::kBarrier))
+    return;
+  Inquiry inquiry = {from, {}, wire.is_message != 0};
+  inquiry.signature = {wire.sequence,
+                       wire.count,
+                       wire.root,
+                       static_cast<Collective>(wire.collective),
+                       static_cast<DataType>(wire.type),
+                       wire.op,
+                       wire.has_op != 0};
+  Compare(inquiry);
+
+  std::string doing;
+  {
+    std::lock_guard lock(mutex_);
+    doing = WhatHereLocked();
+  }
+  bootstrap_.SendControl(from, Pack(static_cast<uint8_t>(Message::kDoing), doing));
+}
+
+void Watch::Compare(const Inquiry& inquiry) {
+  const OpSignature& theirs = inquiry.signature;
+  std::optional<OpSignature> mine;
+  {
+    std::lock_guard lock(mutex_);
+    if (inquiry.is_message) {
+      // The asking rank received our message number `sequence` and expected something else.
+      for (const OpSignature& send : sends_) {
+        if (send.root == inquiry.from && send.sequence == theirs.sequence &&
+            send.collective == Collective::kSendRecv)
+          mine = send;
+      }
+      if (!mine) return;
+    } else if (theirs.sequence > last_collective_) {  // not there yet
+      if (early_.size() < kRemembered) {
+        early_.push_back(inquiry);
+        has_early_.store(true, std::memory_order_relaxed);
+      }
+      return;
+    } else {
+      mine = collectives_[theirs.sequence % kRemembered];
+      if (mine->sequence != theirs.sequence) return;
+    }
+  }
+  const int here = bootstrap_.rank();
+  if (inquiry.is_message) {
+    if (mine->count == theirs.count && mine->type == theirs.type) return;
+    Stop(InvalidUsage("mismatched message: {} sends {} elements of {} to {}, which receives {} of {}",
+                      NameOf(here), mine->count, tutti::Name(mine->type), NameOf(inquiry.from),
+                      theirs.count, tutti::Name(theirs.type)),
+         true);
+    return;
+  }
+  if (*mine == theirs) return;
+  Stop(InvalidUsage("mismatched collectives: as number {} of this communicator {} called {} and {} "
+                    "called {}. All ranks must call the same operations in the same order with "
+                    "the same count, type, operator and root",
+                    theirs.sequence, NameOf(here), mine->Describe(), NameOf(inquiry.from),
+                    theirs.Describe()),
+       true);
+}
+
+void Watch::OnDoing(int from, std::span<const std::byte> payload) {
+  uint8_t message;
+  std::string text;
+  if (!Unpack(payload, message, text)) return;
+  std::lock_guard lock(mutex_);
+  doing_[from] = std::move(text);
+}
+
+std::string Watch::WhatHereLocked() const {
+  if (!current_) {
+    return last_collective_ == 0 ? "idle, no collective called yet"
+                                 : fmt::format("idle after collective number {}, {}", last_collective_,
+                                               collectives_[last_collective_ % kRemembered].Describe());
+  }
+  if (current_->collective == Collective::kSendRecv)
+    return fmt::format("in a group of {} sends and receives after collective number {}",
+                       current_->count, last_collective_);
+  return fmt::format("in collective number {}, {}", current_->sequence, current_->Describe());
+}
+
+void Watch::Ask(int peer) {
+  OpSignature mine;
+  {
+    std::lock_guard lock(mutex_);
+    if (!current_) return;
+    mine = *current_;
+  }
+  if (mine.collective == Collective::kSendRecv) mine.sequence = 0;  // asks only what the peer is doing
+  AskWith(peer, mine, false);
+}
+
+void Watch::AskWith(int peer, const OpSignature& mine, bool is_message) {
+  const InquiryWire wire = {static_cast<uint8_t>(Message::kInquiry),
+                            is_message,
+                            static_cast<uint8_t>(mine.collective),
+                            static_cast<uint8_t>(mine.type),
+                            mine.op,
+                            mine.has_op,
+                            {},
+                            mine.root,
+                            0,
+                            mine.sequence,
+                            mine.count};
+  const Bytes message = Pack(wire);
+  if (peer >= 0) return bootstrap_.SendControl(peer, message);
+  for (int rank = 0; rank < bootstrap_.num_ranks(); ++rank)
+    if (rank != bootstrap_.rank()) bootstrap_.SendControl(rank, message);
+}
+
+Status Watch::OnLongWait(int peer, int64_t waited_ns) {
+  if (stopped()) return StopReason();
+  const int64_t now_ns = NowNs();
+  if (waited_ns >= kAskAfterNs && now_ns - asked_ns_ >= kAskEveryNs) {
+    asked_ns_ = now_ns;
+    Ask(peer);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (peer >= 0 && left_[static_cast<size_t>(peer)] && waited_ns > kLeftGraceNs &&
+        now_ns - left_at_ns_.at(peer) > kLeftGraceNs) {
+      return RemoteError("{} has destroyed its communicator while {} waits for it {}", NameOf(peer),
+                         NameOf(bootstrap_.rank()), WhatHereLocked());
+    }
+  }
+  const bool timed_out = timeout_ns_ > 0 && waited_ns >= timeout_ns_;
+  if (!timed_out && (waited_ns < kWarnEveryNs || now_ns - warned_ns_ < kWarnEveryNs))
+    return Status::Ok();
+  warned_ns_ = now_ns;
+  Status stalled = Stalled(peer, waited_ns);
+  if (!timed_out) {
+    TUTTI_WARN("{}", stalled.message());
+    return Status::Ok();
+  }
+  Stop(stalled, true);
+  return stalled;
+}
+
+Status Watch::Stalled(int peer, int64_t waited_ns) {
+  std::lock_guard lock(mutex_);
+  std::string text =
+      fmt::format("{} has waited {:.1f} s for {}, {}", NameOf(bootstrap_.rank()),
+                  static_cast<double>(waited_ns) / 1e9, NameOf(peer), WhatHereLocked());
+  for (const auto& [rank, doing] : doing_)
+    if (peer < 0 || rank == peer) text += fmt::format("; {} is {}", NameOf(rank), doing);
+  if (doing_.empty()) text += "; it has not said what it is doing";
+  return Timeout("{}. TUTTI_TIMEOUT_S sets how long an operation may make no progress", text);
+}
+
+Status Watch::WaitForReason(int64_t timeout_ns, Status otherwise) {
+  const Deadline deadline = Deadline::After(timeout_ns);
+  while (!stopped() && !deadline.Passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return stopped() ? StopReason() : otherwise;
+}
+
+Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) {
+  std::optional<OpSignature> message;
+  {
+    std::lock_guard lock(mutex_);
+    for (const OpSignature& receive : receives_)
+      if (receive.root == peer && receive.Tag() == expected_tag) message = receive;
+  }
+  if (message)
+    AskWith(peer, *message, true);
+  else
+    Ask(peer);
+  Status otherwise = InvalidUsage(
+      "{} sent data of another operation than the one that {} is in (tag {:08x}, expected {:08x}): "
+      "all ranks must call the same operations in the same order with the same arguments",
+      NameOf(peer), NameOf(bootstrap_.rank()), found_tag, expected_tag);
+  Status reason = WaitForReason(kExplainNs, std::move(otherwise));
+  Stop(reason, true);
+  return reason;
+}
+
+}  // namespace tutti

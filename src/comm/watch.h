@@ -1,0 +1,99 @@
+#pragma once
+
+// The watch over a communicator: who is still there, what everybody is doing, and why it stopped.
+//
+// It listens to the bootstrap's events. A lost peer, a failure here or a failure told by another rank raises the stop
+// flag, which ends every wait of the communicator; the first reason sticks and is flooded over the bootstrap's links, so
+// that all survivors report the same sentence.
+//
+// A rank that waits long asks the rank it waits for what that one is doing. The answer either shows that the two are in
+// different operations (then both sides are shown, on every rank), or goes into the warning about the stall.
+//
+// Threads: the executing thread calls Begin/End and the WaitWatcher functions; bootstrap events arrive on its loop
+// thread; Stop and the queries may be called from any thread.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/host/wait_context.h"
+#include "base/status.h"
+#include "bootstrap/bootstrap.h"
+#include "comm/signature.h"
+
+namespace tutti {
+
+class Watch final : public WaitWatcher {
+ public:
+  // `describe_rank` gives "rank 3 (host a, pid 7)" for messages. `bootstrap` must outlive the watch.
+  Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> rank_names);
+  ~Watch() override;
+  // Begins to listen. Separate from the constructor because events may arrive at once.
+  void Start();
+
+  const std::atomic<bool>& stop_flag() const { return stop_; }
+  bool stopped() const { return stop_.load(std::memory_order_relaxed); }
+  // Raises the stop flag with `reason` (not ok) unless it is up already; `tell` floods it to the other ranks.
+  void Stop(Status reason, bool tell);
+
+  // The operation that the executing thread is in. For send and receive, each message of the group.
+  void Begin(const OpSignature& signature);
+  void BeginMessages(std::span<const OpSignature> sends, std::span<const OpSignature> receives);
+  void End();
+
+  Status OnLongWait(int peer, int64_t waited_ns) override;
+  Status StopReason() override;
+  Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) override;
+
+ private:
+  enum class Message : uint8_t { kFailure = 1, kInquiry = 2, kDoing = 3 };
+  struct Inquiry {
+    int from;
+    OpSignature signature;
+    bool is_message;
+  };
+  static constexpr size_t kRemembered = 64;  // operations a late rank may be behind and still be shown both sides
+
+  void OnControl(int from, std::span<const std::byte> payload);
+  void OnFailure(int from, std::span<const std::byte> payload);
+  void OnInquiry(int from, std::span<const std::byte> payload);
+  void OnDoing(int from, std::span<const std::byte> payload);
+  void OnLost(int rank, const std::string& why);
+  void Ask(int peer);
+  void AskWith(int peer, const OpSignature& mine, bool is_message);
+  void Compare(const Inquiry& inquiry);
+  Status Stalled(int peer, int64_t waited_ns);
+  std::string WhatHereLocked() const;
+  std::string NameOf(int rank) const;
+  Status WaitForReason(int64_t timeout_ns, Status otherwise);
+
+  Bootstrap& bootstrap_;
+  const int64_t timeout_ns_;
+  const std::vector<std::string> rank_names_;
+
+  std::atomic<bool> stop_ = false;
+  mutable std::mutex mutex_;
+  Status reason_;
+  std::array<OpSignature, kRemembered> collectives_;   // by sequence
+  std::array<OpSignature, kRemembered> sends_;         // the last ones, any peer
+  uint64_t num_sends_ = 0;
+  std::vector<OpSignature> receives_;  // of the current group
+  std::optional<OpSignature> current_;
+  uint64_t last_collective_ = 0;
+  int64_t since_ns_ = 0;
+  std::vector<Inquiry> early_;  // asked about operations this rank has not reached
+  std::atomic<bool> has_early_ = false;
+  std::map<int, std::string> doing_;  // the last answers
+  std::vector<bool> left_;
+  std::map<int, int64_t> left_at_ns_;
+  int64_t asked_ns_ = 0;   // of the executing thread only
+  int64_t warned_ns_ = 0;  // likewise
+};
+
+}  // namespace tutti

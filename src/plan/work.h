@@ -1,0 +1,72 @@
+#pragma once
+
+// What a plan hands to the kernels: plain values that say what to compute and in which pieces, nothing about memory
+// or threads. The same structs go to a host worker and, by value, to a GPU kernel.
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/datatype.h"
+
+namespace tutti {
+
+enum class Collective : uint8_t {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kAlltoAll,
+  kGather,
+  kScatter,
+  kSendRecv,
+  kAllGatherV,
+  kReduceScatterV,
+  kAlltoAllV,
+  kBarrier,
+};
+std::string_view Name(Collective collective);
+
+enum class Algorithm : uint8_t {
+  kRing,               // chunks travel round a ring (a chain for broadcast and reduce)
+  kTree,               // double binary tree: up to the root, down again
+  kRecursiveDoubling,  // exchange with partners at distance 2^k: fewest hops for small messages
+  kOneShot,            // every rank stages its data where all can read it, everybody reads everything
+  kTwoShot,            // the same, but each rank reduces one part and shares the result
+  kPull,               // ranks read one another's user buffers, no staging
+  kExchange,           // point-to-point messages between all pairs that have data
+};
+inline constexpr int kNumAlgorithms = 7;
+std::string_view Name(Algorithm algorithm);
+
+enum class Protocol : uint8_t {
+  kLL,      // payload in the line of its flag: one cache line per hop
+  kSimple,  // payload in a slot's data area
+};
+std::string_view Name(Protocol protocol);
+
+// One ring as one rank sees it. `order[0]` is this rank; order[i] the rank i hops downstream.
+// Held by value of its neighbours for kernels; the full order is needed to know whose chunk passes.
+struct RingView {
+  int index = 0;               // this rank's place in the ring's canonical order
+  int num_ranks = 1;
+  const int* ranks = nullptr;  // ranks in canonical order, num_ranks of them
+
+  constexpr int At(int place) const { return ranks[((place % num_ranks) + num_ranks) % num_ranks]; }
+};
+
+// One tree as one rank sees it; -1 where there is none.
+struct TreeView {
+  int parent = -1;
+  int children[2] = {-1, -1};
+};
+
+// The extent of one collective for one channel, in elements.
+struct WorkShape {
+  size_t count = 0;        // AllReduce, Reduce, Broadcast: the whole; AllGather, ReduceScatter: per rank
+  size_t chunk_elems = 1;  // what a rank sends in one step of the algorithm
+  int root = 0;
+};
+
+}  // namespace tutti

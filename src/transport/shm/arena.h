@@ -1,0 +1,56 @@
+#pragma once
+
+// The arena: the memory that all ranks of one communicator on one machine share. One memfd per
+// communicator and machine, mapped whole by every local rank; it is sparse, so only what is used
+// costs memory.
+//
+// Layout (L local ranks, numbered 0 … L-1; every part page-aligned):
+//   header        magic, layout; checked by whoever maps it
+//   stage[L]      one stage (kernels/stage.h) per rank
+//   fifo[L][L]    a ring of slots (kernels/fifo.h) from each rank to each
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/status.h"
+#include "kernels/fifo.h"
+#include "kernels/stage.h"
+
+namespace tutti {
+
+struct ArenaLayout {
+  uint32_t num_ranks = 1;
+  uint64_t stage_bytes = 0;      // data per stage slot
+  uint64_t fifo_slot_bytes = 0;  // data per ring slot
+
+  size_t StageStride() const;
+  size_t FifoStride() const;
+  size_t StageOffset(int rank) const;
+  size_t FifoOffset(int from, int to) const;
+  size_t TotalBytes() const;
+};
+
+// The arena as mapped at `base`. A value; the mapping belongs to someone else.
+class Arena {
+ public:
+  Arena() = default;
+  // Writes the header of a fresh, zeroed arena.
+  static Arena Format(std::byte* base, const ArenaLayout& layout);
+  // Checks the header of an arena that another process formatted.
+  static Result<Arena> Attach(std::byte* base, const ArenaLayout& expected);
+
+  const ArenaLayout& layout() const { return layout_; }
+  StageView stage(int rank) const {
+    return {base_ + layout_.StageOffset(rank), layout_.stage_bytes};
+  }
+  FifoView fifo(int from, int to) const {
+    return {base_ + layout_.FifoOffset(from, to), layout_.fifo_slot_bytes};
+  }
+
+ private:
+  Arena(std::byte* base, const ArenaLayout& layout) : base_(base), layout_(layout) {}
+  std::byte* base_ = nullptr;
+  ArenaLayout layout_;
+};
+
+}  // namespace tutti
