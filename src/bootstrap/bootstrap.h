@@ -1,21 +1,24 @@
 #pragma once
 
-// The bootstrap: how the ranks of a job find one another and exchange small values before (and beside) the transports.
+// The bootstrap: how the ranks of a job find one another and exchange small values before (and
+// beside) the transports.
 //
-//   ncclGetUniqueId → Root (serves addresses)      every rank → Bootstrap::Create → links at distance 2^k
+//   ncclGetUniqueId → Root (serves addresses)      every rank → Bootstrap::Create → links at
+//   distance 2^k
 //
-// A UniqueId names a root and carries a random key. Every rank opens two listening sockets (one where its root
-// answers, one for the other ranks) and registers both with the root in charge of it; a root answers each rank with
-// the addresses of the ranks at distance 1, 2, 4, … from it. Those links close the ring and give a log-depth
-// all-gather, which tells every rank all addresses; further links are made when a message needs one. Both ends of
-// every connection prove that they hold the key before a byte is parsed (bootstrap/auth.h).
+// A UniqueId names a root and carries a random key. Every rank opens two listening sockets (one
+// where its root answers, one for the other ranks) and registers both with the root in charge of
+// it; a root answers each rank with the addresses of the ranks at distance 1, 2, 4, … from it.
+// Those links close the ring and give a log-depth all-gather, which tells every rank all addresses;
+// further links are made when a message needs one. Both ends of every connection prove that they
+// hold the key before a byte is parsed (bootstrap/auth.h).
 //
-// A communicator made from another one (split, shrink) is a Bootstrap over the same endpoint with its own id: it needs
-// no new sockets and no exchange.
+// A communicator made from another one (split, shrink) is a Bootstrap over the same endpoint with
+// its own id: it needs no new sockets and no exchange.
 //
-// Threads: sockets are served by one EventLoop; messages that arrive early wait in a mailbox until they are asked for.
-// The blocking calls may be made from any one thread at a time per Bootstrap; Events are called on the loop's thread
-// and must not block.
+// Threads: sockets are served by one EventLoop; messages that arrive early wait in a mailbox until
+// they are asked for. The blocking calls may be made from any one thread at a time per Bootstrap;
+// Events are called on the loop's thread and must not block.
 
 #include <cstddef>
 #include <cstdint>
@@ -42,12 +45,13 @@ class Bootstrap {
   struct Options {
     int rank = 0;
     int num_ranks = 1;
-    std::vector<UniqueId> ids;                       // one per root
-    Deadline deadline = Deadline::Never();           // for the whole of Create
-    const std::atomic<bool>* abort_flag = nullptr;   // every wait ends soon after it becomes true
+    std::vector<UniqueId> ids;                      // one per root
+    Deadline deadline = Deadline::Never();          // for the whole of Create
+    const std::atomic<bool>* abort_flag = nullptr;  // every wait ends soon after it becomes true
   };
 
-  // What happens on its own. Called on the loop's thread, in order, never concurrently for one Bootstrap.
+  // What happens on its own. Called on the loop's thread, in order, never concurrently for one
+  // Bootstrap.
   struct Events {
     // The link to `rank` broke without a goodbye: its process died, or its host is out of reach.
     std::function<void(int rank, std::string why)> peer_lost;
@@ -57,42 +61,50 @@ class Bootstrap {
     std::function<void(int rank, std::span<const std::byte> payload)> control;
   };
 
-  // Finds all ranks. Blocks. Fails on every rank, with the reason, when ranks are missing at the deadline (named),
-  // one number is taken twice (both named) or the ranks disagree on num_ranks.
+  // Finds all ranks. Blocks. Fails on every rank, with the reason, when ranks are missing at the
+  // deadline (named), one number is taken twice (both named) or the ranks disagree on num_ranks.
   static Result<std::unique_ptr<Bootstrap>> Create(EventLoop& loop, const Settings& settings,
                                                    const Options& options);
   virtual ~Bootstrap() = default;  // says goodbye on the links of this communicator
 
   virtual int rank() const = 0;
   virtual int num_ranks() const = 0;
-  virtual uint64_t id() const = 0;              // the same on all ranks of this communicator, unlike any other's
-  virtual const UniqueId& key_holder() const = 0;  // whose key authenticates further connections of this job
+  virtual uint64_t id()
+      const = 0;  // the same on all ranks of this communicator, unlike any other's
+  virtual const UniqueId& key_holder()
+      const = 0;  // whose key authenticates further connections of this job
 
-  // `data` holds num_ranks × `bytes_per_rank`; the caller filled its own part; all parts are filled on return.
+  // `data` holds num_ranks × `bytes_per_rank`; the caller filled its own part; all parts are filled
+  // on return.
   virtual Status AllGather(void* data, size_t bytes_per_rank, Deadline deadline) = 0;
   // Each rank contributes any number of bytes (at most kMaxMessageBytes).
-  virtual Result<std::vector<Bytes>> AllGatherV(std::span<const std::byte> mine, Deadline deadline) = 0;
+  virtual Result<std::vector<Bytes>> AllGatherV(std::span<const std::byte> mine,
+                                                Deadline deadline) = 0;
   virtual Status Barrier(Deadline deadline) = 0;
 
   // Point to point, matched by (sender, tag), in order. Send never waits for the receiver.
   virtual Status Send(int peer, uint32_t tag, std::span<const std::byte> payload) = 0;
   virtual Result<Bytes> Recv(int peer, uint32_t tag, Deadline deadline) = 0;
 
-  // Delivers `payload` to the control event of `peer` (connecting if need be), without waiting. Any thread.
-  // Best effort: nothing is reported when the peer is gone.
+  // Delivers `payload` to the control event of `peer` (connecting if need be), without waiting. Any
+  // thread. Best effort: nothing is reported when the peer is gone.
   virtual void SendControl(int peer, std::span<const std::byte> payload) = 0;
-  // Ranks this rank has a standing link with (distance 2^k both ways): flooding over them reaches every rank.
+  // Ranks this rank has a standing link with (distance 2^k both ways): flooding over them reaches
+  // every rank.
   virtual std::vector<int> LinkedRanks() const = 0;
 
-  // Sets who hears of events from now on; events that came earlier are delivered at once, from the loop's thread.
+  // Sets who hears of events from now on; events that came earlier are delivered at once, from the
+  // loop's thread.
   virtual void SetEvents(Events events) = 0;
 
   // Ends the calling thread's wait (if any) and all later ones with `reason`. Any thread.
   virtual void Cancel(Status reason) = 0;
 
-  // The communicator of `parent_ranks` (this rank among them; index = new rank), known to all of them already.
-  // `child_id` must be the same on all members and new. Links are made on demand, the ring's at once (no waiting).
-  virtual std::unique_ptr<Bootstrap> CreateChild(uint64_t child_id, std::vector<int> parent_ranks) = 0;
+  // The communicator of `parent_ranks` (this rank among them; index = new rank), known to all of
+  // them already. `child_id` must be the same on all members and new. Links are made on demand, the
+  // ring's at once (no waiting).
+  virtual std::unique_ptr<Bootstrap> CreateChild(uint64_t child_id,
+                                                 std::vector<int> parent_ranks) = 0;
 
   // Wall time of Create by phase, for TUTTI_PRINT_INIT_TIMES.
   struct PhaseTimes {

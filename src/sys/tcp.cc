@@ -199,7 +199,7 @@ Result<SocketAddress> ParseSocketAddress(std::string_view text, int family) {
   return address;
 }
 
-Result<UniqueFd> Listen(SocketAddress& address, PortRange range) {
+Result<UniqueFd> Listen(SocketAddress& address, PortRange range, int* error_out) {
   const bool choose = address.port == 0 && !range.any();
   const uint32_t count = choose ? uint32_t{range.high} - range.low + 1u : 1u;
   uint32_t start = 0;
@@ -215,6 +215,7 @@ Result<UniqueFd> Listen(SocketAddress& address, PortRange range) {
     }
     if (error != EADDRINUSE) break;
   }
+  if (error_out) *error_out = error;
   if (choose && error == EADDRINUSE) {
     return SystemError("all ports from {} to {} of {} are in use: widen TUTTI_PORT_RANGE",
                        range.low, range.high, address.HostText());

@@ -3,7 +3,8 @@
 // TCP sockets: addresses, listening, connecting, and moving whole buffers, with a deadline on every
 // wait.
 //
-// (The file is not called socket.h, because src/ is on the include path and <sys/socket.h> must stay the system's.)
+// (The file is not called socket.h, because src/ is on the include path and <sys/socket.h> must
+// stay the system's.)
 //
 // Every socket made here is non-blocking, close-on-exec and sends small messages at once
 // (TCP_NODELAY). A peer's death never raises SIGPIPE. Calls are restarted after signals. Functions
@@ -67,7 +68,8 @@ inline constexpr int kAbortCheckMs = 50;
 // Listens at `address`. Its port, when 0, becomes one of `range` (the search starts at a random
 // one, so that ranks of one host do not all try the same ports); a port that is not 0 is taken as
 // it is. `address` tells the port on return.
-Result<UniqueFd> Listen(SocketAddress& address, PortRange range = {});
+// `error` (when given) tells the errno of a failure.
+Result<UniqueFd> Listen(SocketAddress& address, PortRange range = {}, int* error = nullptr);
 
 // Takes a waiting connection. An invalid descriptor (and ok) when there is none; fails with the
 // errno in `error` (when given) when the process is short of something.

@@ -1,0 +1,399 @@
+#include "bootstrap/auth.h"
+
+#include <poll.h>
+#include <sodium.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "base/log.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::string_view kChallengeMagic = "TUTTIHS1";
+
+const unsigned char* Unsigned(const void* data) { return static_cast<const unsigned char*>(data); }
+
+void Absorb(crypto_generichash_state& state, std::span<const std::byte> bytes) {
+  crypto_generichash_update(&state, Unsigned(bytes.data()), bytes.size());
+}
+
+void FillRandom(std::span<std::byte> bytes) {
+  // Calling it again costs a load; without it the first random bytes would race between threads.
+  [[maybe_unused]] const int ready = sodium_init();
+  randombytes_buf(bytes.data(), bytes.size());
+}
+
+}  // namespace
+
+Key KeyFromText(std::string_view text) {
+  Key key;
+  constexpr std::string_view kContext = "tutti comm key 1";
+  [[maybe_unused]] const int ready = sodium_init();
+  crypto_generichash(key.data(), key.size(), Unsigned(text.data()), text.size(),
+                     Unsigned(kContext.data()), kContext.size());
+  return key;
+}
+
+Key RandomKey() {
+  Key key;
+  FillRandom(std::as_writable_bytes(std::span(key)));
+  return key;
+}
+
+uint64_t RandomU64() {
+  uint64_t value;
+  FillRandom(std::as_writable_bytes(std::span(&value, 1)));
+  return value;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Handshake
+
+Handshake Handshake::Connecting(const Key& key, const Hello& hello) {
+  Handshake result(key, Stage::kAwaitChallenge);
+  FillRandom(result.connector_nonce_);
+  WireWriter writer;
+  writer.U8(static_cast<uint8_t>(hello.purpose));
+  writer.U8(0);
+  const size_t size = std::min(hello.payload.size(), kMaxHelloBytes);
+  writer.U16(static_cast<uint16_t>(size));
+  writer.Raw(std::span(hello.payload).first(size));
+  const Bytes block = std::move(writer).Take();
+  std::memcpy(result.hello_block_.data(), block.data(), block.size());
+  return result;
+}
+
+Handshake Handshake::Accepting(const Key& key) {
+  Handshake result(key, Stage::kAwaitProof);
+  FillRandom(result.acceptor_nonce_);
+  result.Queue(std::as_bytes(std::span(kChallengeMagic)));
+  result.Queue(result.acceptor_nonce_);
+  return result;
+}
+
+void Handshake::Queue(std::span<const std::byte> bytes) {
+  if (sent_ == out_size_) sent_ = out_size_ = 0;
+  std::memcpy(out_.data() + out_size_, bytes.data(), bytes.size());
+  out_size_ += bytes.size();
+}
+
+std::array<std::byte, Handshake::kMacBytes> Handshake::Mac(std::string_view role) const {
+  std::array<std::byte, kMacBytes> mac;
+  crypto_generichash_state state;
+  crypto_generichash_init(&state, key_.data(), key_.size(), mac.size());
+  Absorb(state, std::as_bytes(std::span(role)));
+  Absorb(state, acceptor_nonce_);
+  Absorb(state, connector_nonce_);
+  Absorb(state, hello_block_);
+  crypto_generichash_final(&state, reinterpret_cast<unsigned char*>(mac.data()), mac.size());
+  return mac;
+}
+
+size_t Handshake::ExpectedBytes() const {
+  switch (stage_) {
+    case Stage::kAwaitChallenge:
+      return kChallengeBytes;
+    case Stage::kAwaitProof:
+      return kProofBytes;
+    case Stage::kAwaitWelcome:
+      return kMacBytes;
+    default:
+      return 0;
+  }
+}
+
+Status Handshake::TakeChallenge() {
+  if (std::memcmp(in_.data(), kChallengeMagic.data(), kChallengeMagic.size()) != 0) {
+    return RemoteError("what listens there is not of this library");
+  }
+  std::memcpy(acceptor_nonce_.data(), in_.data() + kChallengeMagic.size(), kNonceBytes);
+  Queue(connector_nonce_);
+  Queue(hello_block_);
+  Queue(Mac("connector"));
+  stage_ = Stage::kAwaitWelcome;
+  return Status::Ok();
+}
+
+Status Handshake::TakeProof() {
+  std::memcpy(connector_nonce_.data(), in_.data(), kNonceBytes);
+  std::memcpy(hello_block_.data(), in_.data() + kNonceBytes, kHelloBlockBytes);
+  const auto expected = Mac("connector");
+  if (sodium_memcmp(expected.data(), in_.data() + kNonceBytes + kHelloBlockBytes, kMacBytes) != 0) {
+    return RemoteError("the other end does not hold this job's key");
+  }
+  WireReader reader(hello_block_);
+  hello_.purpose = static_cast<Purpose>(reader.U8());
+  reader.U8();
+  const auto payload = reader.Raw(reader.U16());
+  if (reader.failed()) return RemoteError("the other end's hello is malformed");
+  hello_.payload.assign(payload.begin(), payload.end());
+  Queue(Mac("acceptor"));
+  stage_ = Stage::kSendLast;
+  return Status::Ok();
+}
+
+Status Handshake::TakeWelcome() {
+  const auto expected = Mac("acceptor");
+  if (sodium_memcmp(expected.data(), in_.data(), kMacBytes) != 0) {
+    return RemoteError("the other end does not hold this job's key");
+  }
+  stage_ = Stage::kDone;
+  return Status::Ok();
+}
+
+Status Handshake::TakeMessage() {
+  received_ = 0;
+  switch (stage_) {
+    case Stage::kAwaitChallenge:
+      return TakeChallenge();
+    case Stage::kAwaitProof:
+      return TakeProof();
+    default:
+      return TakeWelcome();
+  }
+}
+
+Result<Progress> Handshake::Step(int fd) {
+  bool advanced = false;
+  for (;;) {
+    if (WantsToWrite()) {
+      TUTTI_ASSIGN(const size_t sent,
+                   TrySend(fd, std::span(out_).subspan(sent_, out_size_ - sent_)));
+      if (sent == 0) break;
+      sent_ += sent;
+      advanced = true;
+      continue;
+    }
+    if (stage_ == Stage::kSendLast) stage_ = Stage::kDone;
+    if (stage_ == Stage::kDone) return Progress::kDone;
+    const size_t expected = ExpectedBytes();
+    TUTTI_ASSIGN(const int64_t got,
+                 TryRecv(fd, std::span(in_).subspan(received_, expected - received_)));
+    if (got == kEndOfStream) {
+      return RemoteError(
+          "the connection was closed during authentication (is the other end of "
+          "this job, with the same key?)");
+    }
+    if (got == 0) break;
+    received_ += static_cast<size_t>(got);
+    advanced = true;
+    if (received_ == expected) TUTTI_TRY(TakeMessage());
+  }
+  return advanced ? Progress::kAdvanced : Progress::kIdle;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// AuthAcceptor
+
+// Lives on the loop's thread, except for its creation and the counter.
+class AuthAcceptor::State : public std::enable_shared_from_this<State> {
+ public:
+  State(EventLoop& loop, UniqueFd listen_fd, const Key& key, std::string name, Callback callback)
+      : loop_(loop),
+        listen_fd_(std::move(listen_fd)),
+        key_(key),
+        name_(std::move(name)),
+        callback_(std::move(callback)) {}
+
+  Status Start() {
+    return loop_.AddFd(listen_fd_.get(), EPOLLIN, [weak = weak_from_this()](uint32_t) {
+      if (const auto self = weak.lock()) self->AcceptSome();
+    });
+  }
+
+  void Close() {
+    closed_ = true;
+    loop_.CancelTimer(pause_timer_);
+    if (listen_fd_.valid()) loop_.RemoveFd(listen_fd_.get());
+    listen_fd_.Reset();
+    while (!pending_.empty()) Drop(pending_.begin()->first);
+    // `callback_` stays: it may be what is calling.
+  }
+
+  uint64_t rejected() const { return rejected_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Pending {
+    UniqueFd fd;
+    Handshake handshake;
+    SocketAddress from;
+    EventLoop::TimerId timer;
+    bool writing;
+  };
+
+  void AcceptSome();
+  void PauseAccepting();
+  void Admit(UniqueFd fd, const SocketAddress& from);
+  void StepOne(uint64_t number);
+  void Reject(uint64_t number, std::string_view why);
+  UniqueFd Drop(uint64_t number);
+
+  EventLoop& loop_;
+  UniqueFd listen_fd_;
+  const Key key_;
+  const std::string name_;
+  const Callback callback_;
+  std::map<uint64_t, Pending> pending_;  // by arrival
+  uint64_t next_number_ = 1;
+  EventLoop::TimerId pause_timer_ = 0;
+  bool closed_ = false;
+  std::atomic<uint64_t> rejected_{0};
+  int64_t last_log_ns_ = 0;
+};
+
+void AuthAcceptor::State::AcceptSome() {
+  // A bounded number at a time, so that a flood leaves the loop time for connections that are
+  // further on.
+  for (int i = 0; i < 64 && !closed_; ++i) {
+    SocketAddress from;
+    int error = 0;
+    Result<UniqueFd> accepted = Accept(listen_fd_.get(), &from, &error);
+    if (!accepted.ok()) {
+      if (!pending_.empty() && (error == EMFILE || error == ENFILE)) {
+        Reject(pending_.begin()->first, "the process is short of descriptors");
+        continue;
+      }
+      PauseAccepting();
+      return;
+    }
+    if (!accepted->valid()) return;
+    Admit(std::move(accepted).value(), from);
+  }
+}
+
+// Without descriptors or memory the listening socket stays readable; looking again at once would
+// burn a core.
+void AuthAcceptor::State::PauseAccepting() {
+  constexpr int64_t kPauseNs = 100'000'000;
+  TUTTI_WARN(
+      "{} cannot accept connections for the moment: the process has too many open files "
+      "(raise `ulimit -n`) or the host is short of memory",
+      name_);
+  if (!loop_.ModifyFd(listen_fd_.get(), 0).ok()) return;
+  pause_timer_ = loop_.AddTimer(kPauseNs, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self || self->closed_) return;
+    [[maybe_unused]] const Status status = self->loop_.ModifyFd(self->listen_fd_.get(), EPOLLIN);
+  });
+}
+
+void AuthAcceptor::State::Admit(UniqueFd fd, const SocketAddress& from) {
+  if (pending_.size() >= kMaxPending) Reject(pending_.begin()->first, "too many others wait");
+  const uint64_t number = next_number_++;
+  const auto weak = weak_from_this();
+  const int raw_fd = fd.get();
+  const EventLoop::TimerId timer = loop_.AddTimer(kHandshakeTimeoutNs, [weak, number] {
+    if (const auto self = weak.lock()) self->Reject(number, "it said too little in time");
+  });
+  pending_.emplace(number, Pending{std::move(fd), Handshake::Accepting(key_), from, timer, false});
+  const Status added = loop_.AddFd(raw_fd, EPOLLIN, [weak, number](uint32_t) {
+    if (const auto self = weak.lock()) self->StepOne(number);
+  });
+  if (!added.ok()) {
+    Reject(number, added.message());
+    return;
+  }
+  StepOne(number);
+}
+
+void AuthAcceptor::State::StepOne(uint64_t number) {
+  const auto found = pending_.find(number);
+  if (found == pending_.end()) return;
+  Pending& pending = found->second;
+  const Result<Progress> step = pending.handshake.Step(pending.fd.get());
+  if (!step.ok()) {
+    Reject(number, step.status().message());
+    return;
+  }
+  if (*step != Progress::kDone) {
+    const bool writing = pending.handshake.WantsToWrite();
+    if (writing == pending.writing) return;
+    pending.writing = writing;
+    const Status changed = loop_.ModifyFd(pending.fd.get(), writing ? EPOLLOUT : EPOLLIN);
+    if (!changed.ok()) Reject(number, changed.message());
+    return;
+  }
+  const Hello hello = pending.handshake.hello();
+  const SocketAddress from = pending.from;
+  UniqueFd fd = Drop(number);
+  callback_(std::move(fd), hello, from);
+}
+
+void AuthAcceptor::State::Reject(uint64_t number, std::string_view why) {
+  const auto found = pending_.find(number);
+  if (found == pending_.end()) return;
+  const uint64_t count = rejected_.fetch_add(1, std::memory_order_relaxed) + 1;
+  // Strangers must not fill the log: one line a second at most.
+  const int64_t now_ns = NowNs();
+  if (now_ns - last_log_ns_ >= 1'000'000'000) {
+    last_log_ns_ = now_ns;
+    TUTTI_INFO(kLogBootstrap, "{}: a connection from {} was turned away: {} ({} so far)", name_,
+               found->second.from.ToString(), why, count);
+  }
+  Drop(number);
+}
+
+UniqueFd AuthAcceptor::State::Drop(uint64_t number) {
+  const auto found = pending_.find(number);
+  loop_.CancelTimer(found->second.timer);
+  loop_.RemoveFd(found->second.fd.get());
+  UniqueFd fd = std::move(found->second.fd);
+  pending_.erase(found);
+  return fd;
+}
+
+AuthAcceptor::AuthAcceptor(EventLoop& loop, std::shared_ptr<State> state)
+    : loop_(loop), state_(std::move(state)) {}
+
+Result<std::unique_ptr<AuthAcceptor>> AuthAcceptor::Create(EventLoop& loop, UniqueFd listen_fd,
+                                                           const Key& key, std::string name,
+                                                           Callback on_authenticated) {
+  auto state = std::make_shared<State>(loop, std::move(listen_fd), key, std::move(name),
+                                       std::move(on_authenticated));
+  TUTTI_TRY(state->Start());
+  return std::unique_ptr<AuthAcceptor>(new AuthAcceptor(loop, std::move(state)));
+}
+
+AuthAcceptor::~AuthAcceptor() {
+  loop_.RunSync([state = state_] { state->Close(); });
+}
+
+uint64_t AuthAcceptor::rejected() const { return state_->rejected(); }
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& key,
+                                      const Hello& hello, const WaitLimits& limits,
+                                      ConnectFailure* failure) {
+  ConnectFailure ignored;
+  ConnectFailure& kind = failure ? *failure : ignored;
+  int error = 0;
+  Result<UniqueFd> connected = Connect(address, limits, &error);
+  if (!connected.ok()) {
+    kind = error == ECONNREFUSED ? ConnectFailure::kRefused : ConnectFailure::kOther;
+    return connected;
+  }
+  Handshake handshake = Handshake::Connecting(key, hello);
+  const std::string what = fmt::format("authenticating with {}", address.ToString());
+  for (;;) {
+    Result<Progress> step = handshake.Step(connected->get());
+    if (!step.ok()) {
+      kind = ConnectFailure::kClosed;
+      return std::move(step).status().Annotate(what);
+    }
+    if (*step == Progress::kDone) break;
+    kind = ConnectFailure::kOther;
+    TUTTI_TRY(
+        WaitReady(connected->get(), handshake.WantsToWrite() ? POLLOUT : POLLIN, limits, what));
+  }
+  kind = ConnectFailure::kNone;
+  return connected;
+}
+
+}  // namespace tutti

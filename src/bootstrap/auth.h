@@ -1,0 +1,151 @@
+#pragma once
+
+// Mutual authentication of a TCP connection by the job's key, before any byte that the other end
+// chose is parsed.
+//
+//     acceptor → connector   challenge: magic[8] nonce_a[32]                             40 bytes
+//     connector → acceptor   proof:     nonce_c[32] hello[256] mac_c[32]                320 bytes
+//     acceptor → connector   welcome:   mac_a[32]                                        32 bytes
+//
+//   mac_c = BLAKE2b(key, "connector" nonce_a nonce_c hello), mac_a the same with "acceptor"
+//
+// Whoever connects without the key learns a random nonce and nothing else, because the connector
+// proves first. The hello says what the connection is for; it is read only after the proof. Sizes
+// are fixed, nonces fresh on both sides (no replay), the two macs differ (no reflection), compared
+// in constant time. What follows on the connection is plain: the key keeps strangers out, it does
+// not hide the job's data from those who can read the wire.
+//
+// Threads: a Handshake belongs to one thread; an AuthAcceptor lives on its EventLoop.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "bootstrap/unique_id.h"
+#include "bootstrap/wire.h"
+#include "sys/event_loop.h"
+#include "sys/tcp.h"
+
+namespace tutti {
+
+// What an authenticated connection is for.
+enum class Purpose : uint8_t {
+  kRoot = 1,  // a rank asks a root (bootstrap/root.h)
+  kLink = 2,  // a rank's bootstrap joins another's (bootstrap/endpoint.h)
+  kData = 3,  // a network transport's connection
+};
+
+// The connector's first words. `payload` has at most kMaxHelloBytes.
+struct Hello {
+  Purpose purpose = Purpose::kRoot;
+  Bytes payload;
+};
+inline constexpr size_t kHelloBlockBytes = 256;
+inline constexpr size_t kMaxHelloBytes = kHelloBlockBytes - 4;
+
+// The key that a text (TUTTI_COMM_KEY) stands for.
+Key KeyFromText(std::string_view text);
+// A fresh random key; random bits for tokens and ids.
+Key RandomKey();
+uint64_t RandomU64();
+
+// One side of the exchange above, as a state machine over a connected non-blocking socket.
+//
+//   connecting: await challenge → send proof → await welcome → done
+//   accepting:  send challenge → await proof → send welcome → done
+class Handshake {
+ public:
+  static Handshake Connecting(const Key& key, const Hello& hello);
+  static Handshake Accepting(const Key& key);
+
+  // Goes as far as it can without waiting; kDone at the end. A failure is final: close the
+  // connection.
+  Result<Progress> Step(int fd);
+  // Whether it waits to write (else to read).
+  bool WantsToWrite() const { return sent_ < out_size_; }
+  // What the connector said. REQUIRES: Accepting, done.
+  const Hello& hello() const { return hello_; }
+
+ private:
+  static constexpr size_t kNonceBytes = 32;
+  static constexpr size_t kMacBytes = 32;
+  static constexpr size_t kChallengeBytes = 8 + kNonceBytes;
+  static constexpr size_t kProofBytes = kNonceBytes + kHelloBlockBytes + kMacBytes;
+  enum class Stage { kAwaitChallenge, kAwaitProof, kAwaitWelcome, kSendLast, kDone };
+
+  Handshake(const Key& key, Stage stage) : key_(key), stage_(stage) {}
+  Status TakeChallenge();
+  Status TakeProof();
+  Status TakeWelcome();
+  Status TakeMessage();
+  size_t ExpectedBytes() const;
+  std::array<std::byte, kMacBytes> Mac(std::string_view role) const;
+  void Queue(std::span<const std::byte> bytes);
+
+  Key key_;
+  Stage stage_;
+  Hello hello_;
+  std::array<std::byte, kNonceBytes> acceptor_nonce_ = {};
+  std::array<std::byte, kNonceBytes> connector_nonce_ = {};
+  std::array<std::byte, kHelloBlockBytes> hello_block_ = {};
+  std::array<std::byte, kProofBytes> out_ = {};
+  size_t out_size_ = 0;
+  size_t sent_ = 0;
+  std::array<std::byte, kProofBytes> in_ = {};
+  size_t received_ = 0;
+};
+
+// Authenticates whoever connects to a listening socket. Any number of silent, slow or foreign
+// connections has no effect but a count: each has kHandshakeTimeoutNs, and at most kMaxPending are
+// open at once (the oldest gives way, so that a flood cannot lock ranks out).
+class AuthAcceptor {
+ public:
+  // A proof takes milliseconds; ranks that outnumber the cores by hundreds may need seconds.
+  static constexpr int64_t kHandshakeTimeoutNs = 20'000'000'000;
+  // Twice the ranks that arrive at a root at once in a large job, at about 2 KiB each.
+  static constexpr size_t kMaxPending = 4096;
+
+  // Called on the loop's thread for each connection whose other end holds the key. May destroy the
+  // acceptor.
+  using Callback = std::function<void(UniqueFd fd, const Hello& hello, const SocketAddress& from)>;
+
+  // `name` tells the log what listens here ("the root").
+  static Result<std::unique_ptr<AuthAcceptor>> Create(EventLoop& loop, UniqueFd listen_fd,
+                                                      const Key& key, std::string name,
+                                                      Callback on_authenticated);
+  // Closes the listening socket and the unfinished connections; no callback runs after return. Any
+  // thread.
+  ~AuthAcceptor();
+
+  // Connections that were closed because they did not prove the key in time.
+  uint64_t rejected() const;
+
+ private:
+  class State;
+  explicit AuthAcceptor(EventLoop& loop, std::shared_ptr<State> state);
+  EventLoop& loop_;
+  std::shared_ptr<State> state_;
+};
+
+// Why ConnectAuthenticated failed, for callers that may try again.
+enum class ConnectFailure {
+  kNone,
+  kRefused,  // nobody listens there
+  kClosed,   // the connection ended during the handshake: another job, another key, or a full
+             // listener
+  kOther,    // deadline, abort, no route, …
+};
+
+// Connects and authenticates, waiting within `limits`.
+Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& key,
+                                      const Hello& hello, const WaitLimits& limits,
+                                      ConnectFailure* failure = nullptr);
+
+}  // namespace tutti

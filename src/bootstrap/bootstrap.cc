@@ -1,0 +1,325 @@
+#include "bootstrap/bootstrap.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "bootstrap/auth.h"
+#include "bootstrap/endpoint.h"
+#include "bootstrap/exchange.h"
+#include "bootstrap/root.h"
+#include "bootstrap/root_client.h"
+#include "bootstrap/root_messages.h"
+#include "sys/host.h"
+#include "sys/network_interface.h"
+
+namespace tutti {
+namespace {
+
+// One communicator: a Membership of an Endpoint, and the ids and counters of this rank's calls.
+class BootstrapImpl final : public Bootstrap {
+ public:
+  BootstrapImpl(std::shared_ptr<Endpoint> endpoint, std::shared_ptr<Membership> membership,
+                UniqueId key_holder, uint64_t id)
+      : endpoint_(std::move(endpoint)),
+        membership_(std::move(membership)),
+        key_holder_(key_holder),
+        id_(id) {}
+  ~BootstrapImpl() override { endpoint_->Leave(membership_); }
+
+  // The rest of Create once the neighbours' contacts are known: links, and the exchange that tells
+  // everybody everything.
+  Status Initialise(Deadline deadline);
+  void GiveUp(const Status& reason) { endpoint_->GiveUp(*membership_, reason); }
+  PhaseTimes& mutable_times() { return times_; }
+
+  int rank() const override { return membership_->rank; }
+  int num_ranks() const override { return membership_->size(); }
+  uint64_t id() const override { return id_; }
+  const UniqueId& key_holder() const override { return key_holder_; }
+
+  Status AllGather(void* data, size_t bytes_per_rank, Deadline deadline) override;
+  Result<std::vector<Bytes>> AllGatherV(std::span<const std::byte> mine,
+                                        Deadline deadline) override;
+  Status Barrier(Deadline deadline) override;
+  Status Send(int peer, uint32_t tag, std::span<const std::byte> payload) override {
+    return endpoint_->Send(*membership_, peer, FrameType::kMessage, tag, payload);
+  }
+  Result<Bytes> Recv(int peer, uint32_t tag, Deadline deadline) override {
+    return endpoint_->Recv(*membership_, peer, FrameType::kMessage, tag, deadline);
+  }
+  void SendControl(int peer, std::span<const std::byte> payload) override {
+    endpoint_->SendControl(membership_, peer, payload);
+  }
+  std::vector<int> LinkedRanks() const override;
+  void SetEvents(Events events) override { endpoint_->SetEvents(membership_, std::move(events)); }
+  void Cancel(Status reason) override { endpoint_->Cancel(*membership_, std::move(reason)); }
+  std::unique_ptr<Bootstrap> CreateChild(uint64_t child_id, std::vector<int> parent_ranks) override;
+  PhaseTimes phase_times() const override { return times_; }
+
+ private:
+  Bytes DescribeSelf() const;
+  Status TakeDescription(int rank, const Bytes& description);
+
+  const std::shared_ptr<Endpoint> endpoint_;
+  const std::shared_ptr<Membership> membership_;
+  const UniqueId key_holder_;
+  uint64_t id_;
+  uint32_t exchanges_ = 0;  // the tag of the next exchange: all ranks count alike
+  PhaseTimes times_;
+};
+
+Result<std::vector<Bytes>> BootstrapImpl::AllGatherV(std::span<const std::byte> mine,
+                                                     Deadline deadline) {
+  const uint32_t tag = exchanges_++;
+  return Disseminate(
+      rank(), num_ranks(), Bytes(mine.begin(), mine.end()),
+      [&](int peer, const Bytes& message) {
+        return endpoint_->Send(*membership_, peer, FrameType::kCollective, tag, message);
+      },
+      [&](int peer) {
+        return endpoint_->Recv(*membership_, peer, FrameType::kCollective, tag, deadline);
+      });
+}
+
+Status BootstrapImpl::AllGather(void* data, size_t bytes_per_rank, Deadline deadline) {
+  auto* bytes = static_cast<std::byte*>(data);
+  const std::span mine(bytes + static_cast<size_t>(rank()) * bytes_per_rank, bytes_per_rank);
+  TUTTI_ASSIGN(const std::vector<Bytes> parts, AllGatherV(mine, deadline));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].size() != bytes_per_rank) {
+      return InvalidUsage("rank {} brought {} bytes to an exchange where rank {} brought {}", i,
+                          parts[i].size(), rank(), bytes_per_rank);
+    }
+    if (bytes_per_rank > 0)
+      std::memcpy(bytes + i * bytes_per_rank, parts[i].data(), bytes_per_rank);
+  }
+  return Status::Ok();
+}
+
+Status BootstrapImpl::Barrier(Deadline deadline) { return AllGatherV({}, deadline).status(); }
+
+std::vector<int> BootstrapImpl::LinkedRanks() const {
+  const int n = num_ranks();
+  std::vector<int> ranks = LinkTargets(rank(), n);
+  for (int64_t distance = 1; distance < n; distance *= 2) {
+    ranks.push_back(static_cast<int>((rank() - distance + n) % n));
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+std::unique_ptr<Bootstrap> BootstrapImpl::CreateChild(uint64_t child_id,
+                                                      std::vector<int> parent_ranks) {
+  std::vector<int> members;
+  int child_rank = 0;
+  for (size_t i = 0; i < parent_ranks.size(); ++i) {
+    if (parent_ranks[i] == rank()) child_rank = static_cast<int>(i);
+    members.push_back(membership_->members[static_cast<size_t>(parent_ranks[i])]);
+  }
+  const auto membership = endpoint_->Join(child_id, child_rank, std::move(members),
+                                          membership_->abort_flag, /*initialising=*/false);
+  endpoint_->OpenLinks(*membership, LinkTargets(child_rank, membership->size()));
+  return std::make_unique<BootstrapImpl>(endpoint_, membership, key_holder_, child_id);
+}
+
+// What every rank tells every other: contact[32], pid u32, host text, a random number (rank 0's
+// names the communicator).
+Bytes BootstrapImpl::DescribeSelf() const {
+  WireWriter writer;
+  writer.Address(endpoint_->contact().address);
+  writer.U64(endpoint_->contact().token);
+  writer.U32(static_cast<uint32_t>(getpid()));
+  writer.Text(HostName(), 64);
+  writer.U64(RandomU64() | 1);
+  return std::move(writer).Take();
+}
+
+Status BootstrapImpl::TakeDescription(int rank, const Bytes& description) {
+  WireReader reader(description);
+  PeerInfo info;
+  info.contact.address = reader.Address();
+  info.contact.token = reader.U64();
+  info.pid = reader.U32();
+  info.host = reader.Text();
+  const uint64_t random = reader.U64();
+  if (reader.failed() || !reader.AtEnd()) {
+    return RemoteError(
+        "rank {} described itself in a way that this rank does not understand: do "
+        "all ranks use the same version of the library?",
+        rank);
+  }
+  if (rank == 0) id_ = random;
+  endpoint_->SetPeer(rank, std::move(info));
+  return Status::Ok();
+}
+
+Status BootstrapImpl::Initialise(Deadline deadline) {
+  const int64_t start_ns = NowNs();
+  const std::vector<int> targets = LinkTargets(rank(), num_ranks());
+  endpoint_->OpenLinks(*membership_, targets);
+  TUTTI_TRY(endpoint_->AwaitLinks(*membership_, targets, deadline));
+  const int64_t linked_ns = NowNs();
+  TUTTI_ASSIGN(const std::vector<Bytes> all, AllGatherV(DescribeSelf(), deadline));
+  for (int i = 0; i < num_ranks(); ++i) {
+    TUTTI_TRY(TakeDescription(i, all[static_cast<size_t>(i)]));
+  }
+  endpoint_->EndInitialising(*membership_);
+  times_.link_ns = linked_ns - start_ns;
+  times_.exchange_ns = NowNs() - linked_ns;
+  return Status::Ok();
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Create
+
+std::vector<int> Everybody(int num_ranks) {
+  std::vector<int> ranks(static_cast<size_t>(num_ranks));
+  for (int i = 0; i < num_ranks; ++i) ranks[static_cast<size_t>(i)] = i;
+  return ranks;
+}
+
+Status CheckOptions(const Bootstrap::Options& options) {
+  if (options.num_ranks < 1 || static_cast<uint32_t>(options.num_ranks) > kMaxRanks) {
+    return InvalidArgument("the number of ranks is {}, but must be from 1 to {}", options.num_ranks,
+                           kMaxRanks);
+  }
+  if (options.rank < 0 || options.rank >= options.num_ranks) {
+    return InvalidArgument("rank {} is not between 0 and {}", options.rank, options.num_ranks - 1);
+  }
+  if (options.ids.empty() || options.ids.size() > static_cast<size_t>(options.num_ranks)) {
+    return InvalidArgument(
+        "{} unique ids were given for {} ranks: there must be at least one and "
+        "at most one for each rank",
+        options.ids.size(), options.num_ranks);
+  }
+  return Status::Ok();
+}
+
+// Above a threshold of ranks per root, each waits its turn, so that they do not all knock at once.
+Status WaitForTurn(const Settings& settings, const Bootstrap::Options& options) {
+  const int64_t ranks_per_root = options.num_ranks / static_cast<int64_t>(options.ids.size());
+  if (ranks_per_root <= settings.uid_stagger_threshold) return Status::Ok();
+  const double turn = static_cast<double>(options.rank % ranks_per_root);
+  const Deadline until =
+      Deadline::AfterSeconds(turn / static_cast<double>(settings.uid_stagger_rate));
+  while (!until.Passed() && !options.deadline.Passed()) {
+    if (options.abort_flag && options.abort_flag->load(std::memory_order_acquire)) {
+      return InternalError("initialisation was aborted by the caller");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(until.RemainingMs(kAbortCheckMs)));
+  }
+  return Status::Ok();
+}
+
+// Registers with the root in charge of this rank, then asks the other roots for the neighbours that
+// are theirs.
+Status MeetRoots(Endpoint& endpoint, const Bootstrap::Options& options) {
+  const auto num_ranks = static_cast<uint32_t>(options.num_ranks);
+  const auto num_roots = static_cast<uint32_t>(options.ids.size());
+  RootRequest request;
+  request.rank = static_cast<uint32_t>(options.rank);
+  request.num_ranks = num_ranks;
+  request.num_roots = num_roots;
+  request.pid = static_cast<uint32_t>(getpid());
+  request.host = HostName();
+  request.contact = endpoint.contact();
+  const uint32_t own = RootInCharge(request.rank, num_ranks, num_roots);
+  std::map<uint32_t, std::vector<uint32_t>> wanted;  // by root
+  for (const int target : LinkTargets(options.rank, options.num_ranks)) {
+    const auto rank = static_cast<uint32_t>(target);
+    wanted[RootInCharge(rank, num_ranks, num_roots)].push_back(rank);
+  }
+  wanted.try_emplace(own);
+  // The own root first: the others answer once all their ranks have registered, which may need this
+  // one's root to have let go of them.
+  const auto ask = [&](uint32_t root_index, const std::vector<uint32_t>& ranks) -> Status {
+    request.kind = root_index == own ? RootRequest::Kind::kRegister : RootRequest::Kind::kLookUp;
+    request.root_index = root_index;
+    request.wanted = ranks;
+    TUTTI_ASSIGN(const RootAnswer answer,
+                 AskRoot(options.ids[root_index], request, {options.deadline, options.abort_flag}));
+    if (!answer.failure.ok()) return answer.failure;
+    size_t found = 0;
+    for (const auto& [rank, contact] : answer.contacts) {
+      if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+      endpoint.SetPeer(static_cast<int>(rank), PeerInfo{.contact = contact, .pid = 0, .host = {}});
+      ++found;
+    }
+    if (found == ranks.size()) return Status::Ok();
+    return RemoteError("the root at {} did not tell all neighbours of rank {}",
+                       options.ids[root_index].root.ToString(), options.rank);
+  };
+  TUTTI_TRY(ask(own, wanted[own]));
+  for (const auto& [root_index, ranks] : wanted) {
+    if (root_index != own) TUTTI_TRY(ask(root_index, ranks));
+  }
+  return Status::Ok();
+}
+
+Result<std::shared_ptr<Endpoint>> OpenEndpoint(EventLoop& loop, const Settings& settings,
+                                               const Bootstrap::Options& options) {
+  const Endpoint::Options wanted = {options.rank, options.num_ranks, options.ids[0].key};
+  if (options.num_ranks == 1) return Endpoint::Create(loop, wanted, UniqueFd(), {});
+  const UniqueId& root = options.ids[RootInCharge(static_cast<uint32_t>(options.rank),
+                                                  static_cast<uint32_t>(options.num_ranks),
+                                                  static_cast<uint32_t>(options.ids.size()))];
+  const std::string& names =
+      settings.oob_net_ifname.empty() ? settings.socket_ifname : settings.oob_net_ifname;
+  // Whatever reaches the root is on a network that the other ranks use as well.
+  TUTTI_ASSIGN(
+      SocketAddress address,
+      ChooseListenAddress(
+          {.names = names, .family = FamilyNumber(settings.socket_family), .peer = root.root}));
+  TUTTI_ASSIGN(UniqueFd listen_fd, Listen(address, settings.port_range));
+  TUTTI_INFO(kLogBootstrap, "rank {} of {} listens at {}; its root is at {}", options.rank,
+             options.num_ranks, address.ToString(), root.root.ToString());
+  return Endpoint::Create(loop, wanted, std::move(listen_fd), address);
+}
+
+Status StartFixedRoot(EventLoop& loop, const Bootstrap::Options& options) {
+  const UniqueId& id = options.ids[0];
+  const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
+  if (!fixed || options.rank != 0 || options.num_ranks == 1) return Status::Ok();
+  return Root::StartAt(loop, id, {options.deadline, options.abort_flag});
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Settings& settings,
+                                                     const Options& wanted) {
+  TUTTI_TRY(CheckOptions(wanted));
+  const int64_t start_ns = NowNs();
+  Options options = wanted;
+  if (options.deadline.at_ns() == Deadline::Never().at_ns()) {
+    options.deadline = Deadline::AfterSeconds(settings.init_timeout_s);
+  }
+  TUTTI_TRY(StartFixedRoot(loop, options));
+  TUTTI_ASSIGN(const std::shared_ptr<Endpoint> endpoint, OpenEndpoint(loop, settings, options));
+  auto bootstrap = std::make_unique<BootstrapImpl>(
+      endpoint,
+      endpoint->Join(0, options.rank, Everybody(options.num_ranks), options.abort_flag,
+                     /*initialising=*/true),
+      options.ids[0], RandomU64() | 1);
+  const auto initialise = [&]() -> Status {
+    if (options.num_ranks > 1) {
+      TUTTI_TRY(WaitForTurn(settings, options));
+      TUTTI_TRY(MeetRoots(*endpoint, options));
+    }
+    bootstrap->mutable_times().register_ns = NowNs() - start_ns;
+    return bootstrap->Initialise(options.deadline);
+  };
+  if (Status status = initialise(); !status.ok()) {
+    bootstrap->GiveUp(status);
+    return status;
+  }
+  return std::unique_ptr<Bootstrap>(std::move(bootstrap));
+}
+
+}  // namespace tutti

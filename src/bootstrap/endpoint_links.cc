@@ -1,0 +1,330 @@
+// The links of an Endpoint: opening, reading, writing and closing connections.
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "base/log.h"
+#include "bootstrap/endpoint.h"
+
+namespace tutti {
+namespace {
+
+// How long a closing endpoint waits for the other ends before it cuts the connections.
+constexpr int64_t kLingerNs = 5'000'000'000;
+// After a handshake that was cut off (a full listener), before the next attempt.
+constexpr int64_t kRetryDelayNs = 50'000'000;
+// Links that one peer may hold open here: two, and room for one whose end has not been noticed yet.
+constexpr int kMaxLinksPerPeer = 4;
+// Reads per readiness, so that one busy peer does not keep the others waiting.
+constexpr int kReadsAtOnce = 8;
+
+Hello LinkHello(int from, int to, int num_ranks, uint64_t token) {
+  WireWriter writer;
+  writer.U32(static_cast<uint32_t>(from));
+  writer.U32(static_cast<uint32_t>(to));
+  writer.U32(static_cast<uint32_t>(num_ranks));
+  writer.U64(token);
+  return {Purpose::kLink, std::move(writer).Take()};
+}
+
+std::string ErrnoText(int error) { return std::string(ErrnoError(error, "errno").message()); }
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Opening
+
+// The rank that a hello comes from, when it is meant for this endpoint.
+Result<int> Endpoint::CheckHello(const Hello& hello) const {
+  WireReader reader(hello.payload);
+  const uint32_t from = reader.U32();
+  const uint32_t to = reader.U32();
+  const uint32_t num_ranks = reader.U32();
+  const uint64_t token = reader.U64();
+  if (hello.purpose != Purpose::kLink || reader.failed() || !reader.AtEnd()) {
+    return RemoteError("it is not for a bootstrap");
+  }
+  if (num_ranks != static_cast<uint32_t>(options_.num_ranks) || from >= num_ranks ||
+      to != static_cast<uint32_t>(options_.rank) || from == to || token != contact_.token) {
+    return RemoteError("it is meant for another communicator or an earlier job");
+  }
+  return static_cast<int>(from);
+}
+
+void Endpoint::OnAccepted(UniqueFd fd, const Hello& hello, const SocketAddress& from) {
+  const Result<int> peer = CheckHello(hello);
+  const std::lock_guard lock(mutex_);
+  if (!peer.ok() || closing_ || peers_[*peer].lost || peers_[*peer].gone ||
+      peers_[*peer].link_count >= kMaxLinksPerPeer) {
+    TUTTI_INFO(kLogBootstrap, "rank {}: a connection from {} is turned away: {}", options_.rank,
+               from.ToString(),
+               peer.ok() ? "its rank has no business here" : peer.status().message());
+    return;
+  }
+  auto link = std::make_shared<Link>(*peer, Link::Stage::kHandshake);
+  link->fd = std::move(fd);
+  const Status added =
+      loop_.AddFd(link->fd.get(), EPOLLIN, [weak = weak_from_this(), link](uint32_t events) {
+        if (const auto self = weak.lock()) self->OnLinkReady(link, events);
+      });
+  if (!added.ok()) {
+    TUTTI_WARN("rank {}: {}", options_.rank, added.message());
+    return;
+  }
+  link->interest = EPOLLIN;
+  links_.insert(link);
+  ++peers_[*peer].link_count;
+  if (!peers_[*peer].tx) peers_[*peer].tx = link;
+  Opened(link);
+}
+
+Endpoint::LinkPtr Endpoint::TxLink(int peer) {
+  Peer& entry = peers_[peer];
+  if (!entry.tx) {
+    entry.tx = std::make_shared<Link>(peer, Link::Stage::kConnecting);
+    ++entry.link_count;
+    links_.insert(entry.tx);
+    StartAttempt(entry.tx);
+  }
+  return entry.tx;
+}
+
+void Endpoint::StartAttempt(const LinkPtr& link) {
+  const Contact& contact = peers_[link->peer].info.contact;
+  ++link->attempts;
+  link->stage = Link::Stage::kConnecting;
+  link->handshake = Handshake::Connecting(
+      options_.key, LinkHello(options_.rank, link->peer, options_.num_ranks, contact.token));
+  Result<UniqueFd> fd = StartConnect(contact.address);
+  Status failure = fd.ok() ? Status::Ok() : fd.status();
+  if (fd.ok()) {
+    link->fd = std::move(fd).value();
+    link->interest = EPOLLOUT;
+    failure =
+        loop_.AddFd(link->fd.get(), EPOLLOUT, [weak = weak_from_this(), link](uint32_t events) {
+          if (const auto self = weak.lock()) self->OnLinkReady(link, events);
+        });
+  }
+  if (failure.ok()) {
+    ArmTimer(link, kOpenTimeoutNs);
+    return;
+  }
+  // Not from here: the caller may be any thread, and links end on the loop's.
+  loop_.Post([weak = weak_from_this(), link, why = std::string(failure.message())] {
+    const auto self = weak.lock();
+    if (!self) return;
+    const std::lock_guard lock(self->mutex_);
+    self->Broken(link, why);
+  });
+}
+
+void Endpoint::ArmTimer(const LinkPtr& link, int64_t delay_ns) {
+  loop_.CancelTimer(link->timer);
+  link->timer = loop_.AddTimer(delay_ns, [weak = weak_from_this(), link] {
+    if (const auto self = weak.lock()) self->OnAttemptTimer(link);
+  });
+}
+
+void Endpoint::OnAttemptTimer(const LinkPtr& link) {
+  const std::lock_guard lock(mutex_);
+  if (link->stage != Link::Stage::kConnecting && link->stage != Link::Stage::kHandshake) return;
+  if (!link->fd.valid()) {
+    StartAttempt(link);
+    return;
+  }
+  Broken(link, fmt::format("it did not answer within {} s", kOpenTimeoutNs / 1'000'000'000));
+}
+
+// A handshake that was cut off may have met a full listener; an address that refuses stays refused.
+void Endpoint::AttemptFailed(const LinkPtr& link, bool final, const std::string& why) {
+  if (final || link->attempts >= kMaxAttempts || closing_) {
+    Broken(link, why);
+    return;
+  }
+  DropSocket(*link);
+  ArmTimer(link, kRetryDelayNs);
+}
+
+void Endpoint::Opened(const LinkPtr& link) {
+  loop_.CancelTimer(link->timer);
+  link->handshake.reset();
+  link->stage = Link::Stage::kOpen;
+  if (const Status status = BreakWhenSilent(link->fd.get(), kDeadAfterS); !status.ok()) {
+    TUTTI_INFO(kLogBootstrap, "rank {}: {}", options_.rank, status.message());
+  }
+  if (closing_) {
+    BeginClosing(link);
+    return;
+  }
+  for (const auto& [id, membership] : memberships_) membership->changed.notify_all();
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Reading and writing
+
+void Endpoint::OnLinkReady(const LinkPtr& link, uint32_t events) {
+  const std::lock_guard lock(mutex_);
+  if (link->fd.valid()) Advance(link, events);
+}
+
+void Endpoint::Advance(const LinkPtr& link, uint32_t events) {
+  if (link->stage == Link::Stage::kConnecting) {
+    if (const int error = ConnectOutcome(link->fd.get()); error != 0) {
+      AttemptFailed(link, true, fmt::format("connecting failed: {}", ErrnoText(error)));
+      return;
+    }
+    link->stage = Link::Stage::kHandshake;
+  }
+  if (link->stage == Link::Stage::kHandshake) AdvanceHandshake(link);
+  if (link->stage != Link::Stage::kOpen && link->stage != Link::Stage::kClosing) return;
+  if (const Status sent = Flush(*link); !sent.ok()) {
+    Broken(link, std::string(sent.message()));
+    return;
+  }
+  if ((events & ~uint32_t{EPOLLOUT}) != 0) ReadSome(link);
+}
+
+void Endpoint::AdvanceHandshake(const LinkPtr& link) {
+  const Result<Progress> step = link->handshake->Step(link->fd.get());
+  if (!step.ok()) {
+    AttemptFailed(link, false, std::string(step.status().message()));
+    return;
+  }
+  if (*step == Progress::kDone) Opened(link);
+  UpdateInterest(*link);
+}
+
+void Endpoint::ReadSome(const LinkPtr& link) {
+  for (int i = 0; i < kReadsAtOnce && link->fd.valid(); ++i) {
+    const Result<int64_t> got = TryRecv(link->fd.get(), scratch_);
+    if (!got.ok()) {
+      Broken(link, std::string(got.status().message()));
+      return;
+    }
+    if (*got == 0) return;
+    if (*got == kEndOfStream) {
+      Broken(link, "it closed the connection without a goodbye: its process ended");
+      return;
+    }
+    const Status fed = link->reader.Feed(std::span(scratch_).first(static_cast<size_t>(*got)),
+                                         [&](const FrameHeader& header, Bytes payload) {
+                                           return TakeFrame(*link, header, std::move(payload));
+                                         });
+    if (!fed.ok()) {
+      Broken(link, std::string(fed.message()));
+      return;
+    }
+  }
+}
+
+Status Endpoint::Enqueue(const LinkPtr& link, Bytes frame) {
+  if (link->stage == Link::Stage::kClosed || link->stage == Link::Stage::kClosing) {
+    return RemoteError("the connection to rank {} is closed", link->peer);
+  }
+  if (link->out_bytes + frame.size() > kMaxQueuedBytes) {
+    return RemoteError("rank {} ({}) does not take its messages: more than {} bytes wait",
+                       link->peer, DescribeLocked(link->peer), kMaxQueuedBytes);
+  }
+  link->out_bytes += frame.size();
+  link->out.push_back(std::move(frame));
+  if (link->stage != Link::Stage::kOpen || link->out.size() > 1) return Status::Ok();
+  // A failure shows on the loop's thread as well, which then ends the link.
+  [[maybe_unused]] const Status sent = Flush(*link);
+  return Status::Ok();
+}
+
+// Sends what goes now and asks for the rest. A closing link ends its sending side when all is out.
+Status Endpoint::Flush(Link& link) {
+  while (!link.out.empty()) {
+    const auto rest = std::span(link.out.front()).subspan(link.out_sent);
+    TUTTI_ASSIGN(const size_t sent, TrySend(link.fd.get(), rest));
+    if (sent == 0) break;
+    link.out_sent += sent;
+    link.out_bytes -= sent;
+    if (sent < rest.size()) continue;
+    link.out.pop_front();
+    link.out_sent = 0;
+  }
+  if (link.stage == Link::Stage::kClosing && link.out.empty()) ::shutdown(link.fd.get(), SHUT_WR);
+  UpdateInterest(link);
+  return Status::Ok();
+}
+
+void Endpoint::UpdateInterest(Link& link) {
+  if (!link.fd.valid()) return;
+  uint32_t wanted = EPOLLIN;
+  if (link.stage == Link::Stage::kHandshake) {
+    if (link.handshake->WantsToWrite()) wanted = EPOLLOUT;
+  } else if (!link.out.empty()) {
+    wanted |= EPOLLOUT;
+  }
+  if (wanted == link.interest) return;
+  link.interest = wanted;
+  [[maybe_unused]] const Status changed = loop_.ModifyFd(link.fd.get(), wanted);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Closing. All on the loop's thread.
+
+void Endpoint::DropSocket(Link& link) {
+  loop_.CancelTimer(link.timer);
+  if (!link.fd.valid()) return;
+  loop_.RemoveFd(link.fd.get());
+  link.fd.Reset();
+}
+
+void Endpoint::Drop(const LinkPtr& link) {
+  if (link->stage == Link::Stage::kClosed) return;
+  DropSocket(*link);
+  link->stage = Link::Stage::kClosed;
+  link->out.clear();
+  link->out_bytes = 0;
+  Peer& peer = peers_[link->peer];
+  --peer.link_count;
+  if (peer.tx == link) peer.tx = nullptr;
+  links_.erase(link);
+  if (!closing_ || !links_.empty()) return;
+  loop_.CancelTimer(linger_timer_);
+  links_gone_.notify_all();
+}
+
+void Endpoint::Broken(const LinkPtr& link, const std::string& why) {
+  if (link->stage == Link::Stage::kClosed) return;
+  const int peer = link->peer;
+  const bool peaceful = link->peer_said_end || peers_[peer].gone || closing_;
+  Drop(link);
+  if (!peaceful) MarkLost(peer, why);
+}
+
+void Endpoint::BeginClosing(const LinkPtr& link) {
+  [[maybe_unused]] const Status queued = Enqueue(link, EncodeFrame({.type = FrameType::kEnd}, {}));
+  link->stage = Link::Stage::kClosing;
+  if (!Flush(*link).ok()) Drop(link);
+}
+
+void Endpoint::CloseAll() {
+  if (closing_) return;
+  closing_ = true;
+  acceptor_.reset();
+  // This object lives on in the timer until the links are gone.
+  linger_timer_ = loop_.AddTimer(kLingerNs, [self = shared_from_this()] { self->OnLingerOver(); });
+  const std::set<LinkPtr> links = links_;
+  for (const LinkPtr& link : links) {
+    if (link->stage == Link::Stage::kOpen) {
+      BeginClosing(link);
+    } else if (link->out.empty()) {
+      Drop(link);
+    }
+  }
+  if (links_.empty()) loop_.CancelTimer(linger_timer_);
+}
+
+void Endpoint::OnLingerOver() {
+  const std::lock_guard lock(mutex_);
+  const std::set<LinkPtr> links = links_;
+  for (const LinkPtr& link : links) Drop(link);
+}
+
+}  // namespace tutti

@@ -1,0 +1,62 @@
+#pragma once
+
+// Frames: what travels between two endpoints once their connection is authenticated.
+//
+//   0  magic u16 0x5474   2  type u8   3  zero u8   4  tag u32   8  communicator u64   16  size u32
+//   20  zero u32 24 payload[size]
+//
+// Integers are little-endian. A frame that breaks a rule breaks its connection: the other end is of
+// this job, so it has a defect, and what follows cannot be trusted.
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "base/status.h"
+#include "bootstrap/wire.h"
+
+namespace tutti {
+
+enum class FrameType : uint8_t {
+  kMessage = 1,     // Bootstrap::Send
+  kCollective = 2,  // a part of an exchange; the tag counts the exchanges of the communicator
+  kControl = 3,     // Bootstrap::SendControl
+  kGoodbye = 4,     // the sender destroyed this communicator
+  kGivingUp = 5,  // the sender's Create failed: code u32, sentence; passed on to every linked rank
+  kEnd = 6,       // the sender closes this connection in peace
+};
+
+inline constexpr size_t kFrameHeaderBytes = 24;
+// The bootstrap carries addresses and descriptions, kilobytes; half an all-gather of a large job is
+// the most. A larger limit would let a defective peer take that much memory with one frame.
+inline constexpr uint32_t kMaxFrameBytes = 64u << 20;
+
+struct FrameHeader {
+  FrameType type = FrameType::kMessage;
+  uint32_t tag = 0;
+  uint64_t communicator = 0;
+  uint32_t size = 0;
+};
+
+// Header and payload in one buffer. REQUIRES: payload.size() <= kMaxFrameBytes.
+Bytes EncodeFrame(const FrameHeader& header, std::span<const std::byte> payload);
+Result<FrameHeader> ParseFrameHeader(std::span<const std::byte, kFrameHeaderBytes> bytes);
+
+// Cuts a stream of bytes into frames.
+class FrameReader {
+ public:
+  using Sink = std::function<Status(const FrameHeader& header, Bytes payload)>;
+
+  // Hands every frame that `data` completes to `sink`. A failure (of the format, or of the sink) is
+  // final.
+  Status Feed(std::span<const std::byte> data, const Sink& sink);
+
+ private:
+  std::array<std::byte, kFrameHeaderBytes> header_bytes_ = {};
+  size_t header_got_ = 0;
+  FrameHeader header_;
+  Bytes payload_;  // grows as bytes come, so that a size alone takes no memory
+};
+
+}  // namespace tutti

@@ -1,0 +1,44 @@
+#pragma once
+
+// Link: one connection between two endpoints, in one of these stages:
+//
+//   connecting ──connected──→ handshake ──both proved──→ open ──the endpoint closes──→ closing
+//   ──end of stream──→ closed
+//       └────────────┴───────────────────────────────────┴──── broken
+//       ────────────────────────────────────────────↗
+//
+// A plain record. Guarded by its Endpoint's mutex; opened by any thread, closed on the loop's
+// thread only.
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "base/unique_fd.h"
+#include "bootstrap/auth.h"
+#include "bootstrap/frame.h"
+#include "sys/event_loop.h"
+
+namespace tutti {
+
+struct Link {
+  enum class Stage { kConnecting, kHandshake, kOpen, kClosing, kClosed };
+
+  Link(int peer_in, Stage stage_in) : peer(peer_in), stage(stage_in) {}
+
+  const int peer;  // rank of the endpoint at the other end
+  Stage stage;
+  UniqueFd fd;
+  uint32_t interest = 0;  // the epoll events asked for
+  std::optional<Handshake> handshake;
+  int attempts = 0;
+  EventLoop::TimerId timer = 0;  // ends the attempt to connect, or starts the next
+
+  FrameReader reader;
+  std::deque<Bytes> out;  // whole frames; `out_sent` bytes of the first have left
+  size_t out_sent = 0;
+  size_t out_bytes = 0;
+  bool peer_said_end = false;
+};
+
+}  // namespace tutti

@@ -1,0 +1,63 @@
+#pragma once
+
+// Membership: one rank's part in one communicator, as its Endpoint sees it: who the members are,
+// how they fare, the messages that wait to be asked for, the events that wait to be told.
+//
+// A plain record. Guarded by its Endpoint's mutex; only the endpoint's code touches it.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/frame.h"
+
+namespace tutti {
+
+struct MembershipEvent {
+  enum class Kind { kLost, kLeft, kControl };
+  Kind kind = Kind::kLost;
+  int rank = 0;
+  std::string why;  // kLost
+  Bytes payload;    // kControl
+};
+
+struct Membership {
+  enum class PeerState : uint8_t { kHere, kLeft, kLost };
+  // Messages are matched by type, sender and tag; each key's messages keep their order.
+  using MailKey = std::tuple<FrameType, int, uint32_t>;
+
+  Membership(uint64_t frame_id_in, int rank_in, std::vector<int> members_in)
+      : frame_id(frame_id_in), rank(rank_in), members(std::move(members_in)) {
+    for (size_t i = 0; i < members.size(); ++i) rank_of[members[i]] = static_cast<int>(i);
+    states.resize(members.size(), PeerState::kHere);
+  }
+
+  int size() const { return static_cast<int>(members.size()); }
+
+  const uint64_t frame_id;  // the communicator field of its frames; 0 for the endpoint's first
+  const int rank;
+  const std::vector<int> members;        // by rank of this communicator: rank of the endpoint
+  std::unordered_map<int, int> rank_of;  // the other way round
+  const std::atomic<bool>* abort_flag = nullptr;
+
+  std::vector<PeerState> states;
+  std::unordered_map<int, std::string> lost_why;
+  std::map<MailKey, std::deque<Bytes>> mail;
+  Status cancelled;           // ok: not cancelled
+  bool initialising = false;  // a lost member ends everything; later it is for Events to say
+  std::condition_variable changed;
+
+  std::deque<MembershipEvent> events;
+  std::shared_ptr<const Bootstrap::Events> handlers;  // null: not set yet
+};
+
+}  // namespace tutti

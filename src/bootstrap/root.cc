@@ -1,0 +1,419 @@
+#include "bootstrap/root.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <thread>
+#include <unordered_map>
+
+#include "base/log.h"
+#include "bootstrap/auth.h"
+#include "bootstrap/root_messages.h"
+#include "sys/network_interface.h"
+
+namespace tutti {
+namespace {
+
+// How long a failed root goes on telling latecomers why. Launchers start the ranks of one job
+// within seconds.
+constexpr int64_t kLateArrivalsNs = 10'000'000'000;
+// Longer than any process lives, and far from overflowing.
+constexpr int64_t kForeverNs = int64_t{100} * 365 * 24 * 3600 * 1'000'000'000;
+
+std::string WhoIs(const RootRequest& request) {
+  return fmt::format("pid {} on host {}", request.pid, request.host);
+}
+
+// "2, 5-7 and 9" with at most 16 entries named.
+std::string RangesText(const std::vector<uint32_t>& ranks) {
+  constexpr size_t kMaxNamed = 16;
+  std::string text;
+  size_t named = 0;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (named++ == kMaxNamed) return fmt::format("{} and {} more", text, ranks.size() - i);
+    if (!text.empty()) text += ", ";
+    text +=
+        end - i == 1 ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+// Lives on the loop's thread after Start. Kept alive by a timer of the loop that is cancelled when
+// its work is done.
+class RootServer : public std::enable_shared_from_this<RootServer> {
+ public:
+  explicit RootServer(EventLoop& loop) : loop_(loop) {}
+
+  Status Start(UniqueFd listen_fd, const Key& key, const std::string& name);
+
+ private:
+  struct Client {
+    UniqueFd fd;
+    RootRequest request;
+    Bytes answer;  // empty: not answered yet
+    size_t sent = 0;
+    bool extra = false;  // came when the job was complete: nobody waits for its answer to leave
+  };
+  using ClientNumber = uint64_t;
+
+  void OnConnection(UniqueFd fd, const Hello& hello, const SocketAddress& from);
+  Status CheckAgainstJob(const RootRequest& request) const;
+  void TakeRegistration(ClientNumber number);
+  Status TakenTwice(const RootRequest& second) const;
+  void StartDeadline(const RootRequest& request);
+  void OnDeadline(uint32_t timeout_ms);
+  void OnClientReady(ClientNumber number);
+  void OnClientGone(ClientNumber number);
+  void Answer(ClientNumber number, const Status& failure);
+  void SendAnswer(ClientNumber number);
+  void AnswerAll();
+  void Fail(Status reason);
+  void FinishIfDone();
+  void Finish();
+  uint32_t RegistrationsDue() const;
+  uint32_t LookUpsDue() const;
+
+  EventLoop& loop_;
+  std::unique_ptr<AuthAcceptor> acceptor_;
+  EventLoop::TimerId life_timer_ = 0;
+  EventLoop::TimerId deadline_timer_ = 0;
+  std::map<ClientNumber, Client> clients_;
+  ClientNumber next_number_ = 1;
+  std::unordered_map<uint32_t, RootRequest> registered_;  // by rank
+  bool job_known_ = false;
+  RootRequest first_;  // the first request: what the others must agree with
+  uint32_t registrations_due_ = 0;
+  uint32_t look_ups_due_ = 0;
+  uint32_t answered_ = 0;  // requests whose answer has left
+  bool complete_ = false;
+  Status failure_;
+};
+
+Status RootServer::Start(UniqueFd listen_fd, const Key& key, const std::string& name) {
+  const auto weak = weak_from_this();
+  TUTTI_ASSIGN(acceptor_, AuthAcceptor::Create(
+                              loop_, std::move(listen_fd), key, name,
+                              [weak](UniqueFd fd, const Hello& hello, const SocketAddress& from) {
+                                if (const auto self = weak.lock()) {
+                                  self->OnConnection(std::move(fd), hello, from);
+                                }
+                              }));
+  life_timer_ = loop_.AddTimer(kForeverNs, [self = shared_from_this()] {});
+  return Status::Ok();
+}
+
+void RootServer::OnConnection(UniqueFd fd, const Hello& hello, const SocketAddress& from) {
+  Result<RootRequest> request = hello.purpose == Purpose::kRoot
+                                    ? ParseRootRequest(hello.payload)
+                                    : RemoteError("the connection is not for a root");
+  if (!request.ok()) {
+    TUTTI_INFO(kLogBootstrap, "root: a request from {} is ignored: {}", from.ToString(),
+               request.status().message());
+    return;
+  }
+  const ClientNumber number = next_number_++;
+  const int raw_fd = fd.get();
+  clients_.emplace(number, Client{std::move(fd), std::move(request).value(), {}, 0, false});
+  const Status added =
+      loop_.AddFd(raw_fd, EPOLLIN | EPOLLRDHUP, [weak = weak_from_this(), number](uint32_t) {
+        if (const auto self = weak.lock()) self->OnClientReady(number);
+      });
+  if (!added.ok()) {
+    TUTTI_WARN("root: {}", added.message());
+    clients_.erase(number);
+    return;
+  }
+  const RootRequest& said = clients_.at(number).request;
+  if (!job_known_) {
+    job_known_ = true;
+    first_ = said;
+    registrations_due_ = RegistrationsDue();
+    look_ups_due_ = LookUpsDue();
+    StartDeadline(said);
+  } else if (Status agreed = CheckAgainstJob(said); !agreed.ok() && failure_.ok()) {
+    Fail(std::move(agreed));
+    return;
+  }
+  if (!failure_.ok()) {
+    Answer(number, failure_);
+  } else if (complete_ && said.kind == RootRequest::Kind::kRegister) {
+    // The job has begun without this one; only it can be told.
+    clients_.at(number).extra = true;
+    Answer(number, TakenTwice(said));
+  } else if (complete_) {
+    Answer(number, Status::Ok());
+  } else if (said.kind == RootRequest::Kind::kRegister) {
+    TakeRegistration(number);
+  }
+}
+
+Status RootServer::CheckAgainstJob(const RootRequest& request) const {
+  const char* what = nullptr;
+  uint32_t theirs = 0;
+  uint32_t ours = 0;
+  if (request.num_ranks != first_.num_ranks) {
+    what = "ranks";
+    ours = first_.num_ranks;
+    theirs = request.num_ranks;
+  } else if (request.num_roots != first_.num_roots) {
+    what = "roots";
+    ours = first_.num_roots;
+    theirs = request.num_roots;
+  }
+  if (what != nullptr) {
+    return InvalidUsage(
+        "the ranks disagree on how many {} the job has: rank {} ({}) says {}, rank {} ({}) says {}",
+        what, first_.rank, WhoIs(first_), ours, request.rank, WhoIs(request), theirs);
+  }
+  if (request.root_index != first_.root_index) {
+    return InvalidUsage(
+        "the ranks disagree on the order of the unique ids: rank {} ({}) has this "
+        "root's at place {}, rank {} ({}) at {}",
+        first_.rank, WhoIs(first_), first_.root_index, request.rank, WhoIs(request),
+        request.root_index);
+  }
+  return Status::Ok();
+}
+
+void RootServer::TakeRegistration(ClientNumber number) {
+  const RootRequest& request = clients_.at(number).request;
+  if (!registered_.emplace(request.rank, request).second) {
+    Fail(TakenTwice(request));
+    return;
+  }
+  if (registered_.size() < registrations_due_) return;
+  complete_ = true;
+  AnswerAll();
+}
+
+// REQUIRES: the rank of `second` has registered before.
+Status RootServer::TakenTwice(const RootRequest& second) const {
+  return InvalidUsage(
+      "rank {} is taken twice, by {} and by {}: every process must call with a rank of its own",
+      second.rank, WhoIs(registered_.at(second.rank)), WhoIs(second));
+}
+
+void RootServer::StartDeadline(const RootRequest& request) {
+  const uint32_t timeout_ms = request.timeout_ms;
+  deadline_timer_ =
+      loop_.AddTimer(int64_t{timeout_ms} * 1'000'000, [weak = weak_from_this(), timeout_ms] {
+        if (const auto self = weak.lock()) self->OnDeadline(timeout_ms);
+      });
+}
+
+void RootServer::OnDeadline(uint32_t timeout_ms) {
+  if (complete_) {  // those that have not looked up by now will not
+    Finish();
+    return;
+  }
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < first_.num_ranks; ++rank) {
+    if (RootInCharge(rank, first_.num_ranks, first_.num_roots) != first_.root_index) continue;
+    if (!registered_.contains(rank)) missing.push_back(rank);
+  }
+  const std::string of_root =
+      first_.num_roots > 1 ? fmt::format(" of root {}", first_.root_index) : "";
+  Fail(Timeout("{} of {} ranks{} arrived within {:.3g} s; missing: {}", registered_.size(),
+               registrations_due_, of_root, timeout_ms / 1000.0, RangesText(missing)));
+}
+
+uint32_t RootServer::RegistrationsDue() const {
+  uint32_t count = 0;
+  for (uint32_t rank = 0; rank < first_.num_ranks; ++rank) {
+    count += RootInCharge(rank, first_.num_ranks, first_.num_roots) == first_.root_index;
+  }
+  return count;
+}
+
+// Each rank of another root asks once when one of its links leads to a rank of this root.
+uint32_t RootServer::LookUpsDue() const {
+  if (first_.num_roots == 1) return 0;
+  uint32_t count = 0;
+  const auto in_charge = [&](uint32_t rank) {
+    return RootInCharge(rank, first_.num_ranks, first_.num_roots) == first_.root_index;
+  };
+  for (uint32_t rank = 0; rank < first_.num_ranks; ++rank) {
+    if (in_charge(rank)) continue;
+    const auto targets = LinkTargets(static_cast<int>(rank), static_cast<int>(first_.num_ranks));
+    count += std::any_of(targets.begin(), targets.end(),
+                         [&](int target) { return in_charge(static_cast<uint32_t>(target)); });
+  }
+  return count;
+}
+
+// A client has nothing to say after its hello: readable means that it closed, or breaks the
+// protocol.
+void RootServer::OnClientReady(ClientNumber number) {
+  const auto found = clients_.find(number);
+  if (found == clients_.end()) return;
+  if (!found->second.answer.empty()) SendAnswer(number);
+  const auto still = clients_.find(number);
+  if (still == clients_.end()) return;
+  std::array<std::byte, 16> ignored;
+  const Result<int64_t> got = TryRecv(still->second.fd.get(), ignored);
+  if (got.ok() && *got == 0) return;
+  OnClientGone(number);
+}
+
+void RootServer::OnClientGone(ClientNumber number) {
+  const auto found = clients_.find(number);
+  const RootRequest request = std::move(found->second.request);
+  const bool answered = !found->second.answer.empty();
+  const bool extra = found->second.extra;
+  loop_.RemoveFd(found->second.fd.get());
+  clients_.erase(found);
+  if (answered) {
+    answered_ += extra ? 0 : 1;
+    FinishIfDone();
+  } else if (failure_.ok()) {
+    Fail(RemoteError("rank {} ({}) went away before all ranks had arrived", request.rank,
+                     WhoIs(request)));
+  }
+}
+
+void RootServer::Answer(ClientNumber number, const Status& failure) {
+  Client& client = clients_.at(number);
+  if (!client.answer.empty()) return;
+  RootAnswer answer;
+  answer.failure = failure;
+  if (failure.ok()) {
+    const RootRequest& request = client.request;
+    std::vector<uint32_t> wanted = request.wanted;
+    if (request.kind == RootRequest::Kind::kRegister) {
+      for (const int target :
+           LinkTargets(static_cast<int>(request.rank), static_cast<int>(request.num_ranks))) {
+        wanted.push_back(static_cast<uint32_t>(target));
+      }
+    }
+    for (const uint32_t rank : wanted) {
+      const auto found = registered_.find(rank);
+      if (found != registered_.end()) answer.contacts.emplace_back(rank, found->second.contact);
+    }
+  }
+  client.answer = EncodeRootAnswer(answer);
+  SendAnswer(number);
+}
+
+void RootServer::SendAnswer(ClientNumber number) {
+  Client& client = clients_.at(number);
+  const auto rest = std::span(client.answer).subspan(client.sent);
+  const Result<size_t> sent = TrySend(client.fd.get(), rest);
+  if (sent.ok() && *sent < rest.size()) {
+    client.sent += *sent;
+    if (loop_.ModifyFd(client.fd.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP).ok()) return;
+  }
+  loop_.RemoveFd(client.fd.get());
+  answered_ += client.extra ? 0 : 1;
+  clients_.erase(number);
+  FinishIfDone();
+}
+
+void RootServer::AnswerAll() {
+  const auto self = shared_from_this();  // the last answer ends this root
+  std::vector<ClientNumber> numbers;
+  for (const auto& [number, client] : clients_) numbers.push_back(number);
+  for (const ClientNumber number : numbers) {
+    if (clients_.contains(number)) Answer(number, failure_);
+  }
+}
+
+void RootServer::Fail(Status reason) {
+  const auto self = shared_from_this();
+  TUTTI_INFO(kLogBootstrap, "root: the job cannot start: {}", reason.message());
+  failure_ = std::move(reason);
+  loop_.CancelTimer(deadline_timer_);
+  deadline_timer_ = loop_.AddTimer(kLateArrivalsNs, [weak = weak_from_this()] {
+    if (const auto root = weak.lock()) root->Finish();
+  });
+  AnswerAll();
+}
+
+void RootServer::FinishIfDone() {
+  if (complete_ || !failure_.ok()) {
+    if (answered_ >= registrations_due_ + look_ups_due_) Finish();
+  }
+}
+
+void RootServer::Finish() {
+  const auto self = shared_from_this();
+  acceptor_.reset();
+  for (const auto& [number, client] : clients_) loop_.RemoveFd(client.fd.get());
+  clients_.clear();
+  loop_.CancelTimer(deadline_timer_);
+  loop_.CancelTimer(life_timer_);
+}
+
+Result<UniqueId> FixedId(const Settings& settings) {
+  UniqueId id;
+  TUTTI_ASSIGN(id.root, ParseSocketAddress(settings.comm_id, FamilyNumber(settings.socket_family)));
+  if (id.root.port == 0) {
+    return InvalidUsage(
+        "NCCL_COMM_ID is \"{}\": the port must not be 0, because all ranks have to "
+        "know it beforehand",
+        settings.comm_id);
+  }
+  if (settings.comm_key.empty()) {
+    TUTTI_WARN(
+        "NCCL_COMM_ID is set without TUTTI_COMM_KEY: whoever reaches {} can join this job; "
+        "set TUTTI_COMM_KEY to the same secret text on every rank",
+        id.root.ToString());
+    id.flags = UniqueId::kNoKey;
+    id.key = KeyFromText(fmt::format("no key, port {}", id.root.port));
+  } else {
+    id.flags = UniqueId::kKeyFromSetting;
+    id.key = KeyFromText(settings.comm_key);
+  }
+  // The same on every rank, whatever name each of them calls the address by.
+  std::memcpy(&id.id, id.key.data(), sizeof(id.id));
+  return id;
+}
+
+}  // namespace
+
+Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings) {
+  if (!settings.comm_id.empty()) return FixedId(settings);
+  const std::string& names =
+      settings.oob_net_ifname.empty() ? settings.socket_ifname : settings.oob_net_ifname;
+  UniqueId id;
+  TUTTI_ASSIGN(id.root,
+               ChooseListenAddress(
+                   {.names = names, .family = FamilyNumber(settings.socket_family), .peer = {}}));
+  TUTTI_ASSIGN(UniqueFd listen_fd, Listen(id.root, settings.port_range));
+  id.key = RandomKey();
+  id.id = RandomU64();
+  const auto server = std::make_shared<RootServer>(loop);
+  TUTTI_TRY(server->Start(std::move(listen_fd), id.key,
+                          fmt::format("the root at {}", id.root.ToString())));
+  TUTTI_INFO(kLogBootstrap, "root listens at {}", id.root.ToString());
+  return id;
+}
+
+Status Root::StartAt(EventLoop& loop, const UniqueId& id, const WaitLimits& limits) {
+  // An earlier job's root may still be telling latecomers why it failed.
+  const Deadline patience = Deadline::After(kLateArrivalsNs + 1'000'000'000);
+  for (;;) {
+    SocketAddress address = id.root;
+    int error = 0;
+    Result<UniqueFd> listen_fd = Listen(address, {}, &error);
+    if (listen_fd.ok()) {
+      return std::make_shared<RootServer>(loop)->Start(
+          std::move(listen_fd).value(), id.key, fmt::format("the root at {}", address.ToString()));
+    }
+    const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
+    if (error != EADDRINUSE || aborted || patience.Passed() || limits.deadline.Passed()) {
+      return std::move(listen_fd).status().Annotate(
+          "rank 0 cannot serve the address of NCCL_COMM_ID");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,82 @@
+#include "bootstrap/root_client.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "bootstrap/auth.h"
+
+namespace tutti {
+namespace {
+
+// A handshake that is cut off may have met a full listener; that many attempts, a little apart,
+// tell.
+constexpr int kAttempts = 4;
+constexpr auto kBetweenAttempts = std::chrono::milliseconds(50);
+
+uint32_t RemainingMs(Deadline deadline) {
+  constexpr int kLongestMs = 1'000'000'000;
+  return static_cast<uint32_t>(std::max(1, deadline.RemainingMs(kLongestMs)));
+}
+
+std::string Advice(const UniqueId& id, ConnectFailure failure) {
+  const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
+  if (failure == ConnectFailure::kRefused && fixed) {
+    return "is rank 0 running on the host of NCCL_COMM_ID?";
+  }
+  if (failure == ConnectFailure::kRefused) {
+    return id.root.IsLoopback()
+               ? "the id's address is this host's loopback: set NCCL_SOCKET_IFNAME where the id is "
+                 "made, unless its process has ended"
+               : "the process that made the id has ended, or the id has served its one job already";
+  }
+  if (failure == ConnectFailure::kClosed) {
+    return fixed ? "is TUTTI_COMM_KEY the same on every rank?" : "does the id belong to this job?";
+  }
+  return "check the route and the firewall between the hosts (NCCL_SOCKET_IFNAME, "
+         "TUTTI_PORT_RANGE)";
+}
+
+Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
+  const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
+  for (int attempt = 1;; ++attempt) {
+    request.timeout_ms = RemainingMs(limits.deadline);
+    ConnectFailure failure = ConnectFailure::kNone;
+    Result<UniqueFd> fd = ConnectAuthenticated(
+        id.root, id.key, {Purpose::kRoot, EncodeRootRequest(request)}, limits, &failure);
+    if (fd.ok()) return fd;
+    const bool worth_it = failure == ConnectFailure::kRefused || failure == ConnectFailure::kClosed;
+    const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
+    if (!worth_it || aborted || limits.deadline.Passed() || (!fixed && attempt == kAttempts)) {
+      const std::string message(fd.status().message());
+      return Status(fd.status().code(), fmt::format("rank {} cannot reach the root: {} ({})",
+                                                    request.rank, message, Advice(id, failure)));
+    }
+    std::this_thread::sleep_for(kBetweenAttempts);
+  }
+}
+
+}  // namespace
+
+Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits) {
+  TUTTI_ASSIGN(const UniqueFd fd, ConnectToRoot(id, request, limits));
+  WaitLimits patient = limits;
+  if (limits.deadline.at_ns() < Deadline::Never().at_ns() - kVerdictGraceNs) {
+    patient.deadline = Deadline::After(limits.deadline.at_ns() - NowNs() + kVerdictGraceNs);
+  }
+  const std::string what =
+      fmt::format("rank {} waiting for the root at {}", request.rank, id.root.ToString());
+  std::array<std::byte, kRootAnswerHeaderBytes> header;
+  if (Status status = RecvAll(fd.get(), header, patient); !status.ok()) {
+    return std::move(status).Annotate(what);
+  }
+  uint32_t type = 0;
+  TUTTI_ASSIGN(const uint32_t size, ParseRootAnswerHeader(header, &type));
+  Bytes body(size);
+  if (Status status = RecvAll(fd.get(), body, patient); !status.ok()) {
+    return std::move(status).Annotate(what);
+  }
+  return ParseRootAnswer(type, body);
+}
+
+}  // namespace tutti

@@ -1,0 +1,20 @@
+#pragma once
+
+// A rank's side of the root's protocol.
+
+#include "base/status.h"
+#include "bootstrap/root_messages.h"
+#include "bootstrap/unique_id.h"
+#include "sys/tcp.h"
+
+namespace tutti {
+
+// Sends `request` to the root of `id` and waits for its answer: the contacts of the ranks asked
+// for, or the reason why the job cannot start. With NCCL_COMM_ID the root may not have been started
+// yet, so connecting is tried again until the deadline; an ordinary id's root exists before anybody
+// has the id. The answer may take until the root's deadline, so this waits kVerdictGraceNs beyond
+// `limits`.
+Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits);
+inline constexpr int64_t kVerdictGraceNs = 1'000'000'000;
+
+}  // namespace tutti

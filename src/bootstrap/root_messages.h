@@ -1,0 +1,83 @@
+#pragma once
+
+// What ranks and roots say to one another. A rank's request travels in the hello of its connection
+// (bootstrap/auth.h); the root's answer comes back on the same connection when all ranks in charge
+// of it have registered, or as soon as it is known that the job cannot start. Integers are
+// little-endian.
+//
+//   request  kind u8 (1 register, 2 look up)  rank u32  num_ranks u32  num_roots u32  root_index
+//   u32  timeout_ms u32
+//            pid u32  host text(64)
+//     register:  contact address[24], token u64
+//     look up:   count u8, then `count` ranks u32
+//   answer   type u32 (1 contacts, 2 failure)  size u32
+//     contacts:  count u32, then `count` times rank u32, address[24], token u64
+//     failure:   code u32, sentence u16 + text
+//
+// A text is a length byte and that many bytes. All parsers here read bytes from the network and are
+// fuzzed.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "bootstrap/wire.h"
+#include "sys/tcp.h"
+
+namespace tutti {
+
+// More ranks than any machine has, few enough that sizes computed from it fit in memory.
+inline constexpr uint32_t kMaxRanks = 1u << 20;
+
+// Where a rank's bootstrap listens. The token is random for each listening socket: whoever connects
+// presents it, so that a connection meant for an earlier job at the same port is noticed.
+struct Contact {
+  SocketAddress address;
+  uint64_t token = 0;
+};
+
+// The distances of a rank's links are the powers of two below `num_ranks`.
+std::vector<int> LinkTargets(int rank, int num_ranks);
+
+// Which of `num_roots` roots is in charge of `rank`: the ranks are split evenly, in order.
+inline uint32_t RootInCharge(uint32_t rank, uint32_t num_ranks, uint32_t num_roots) {
+  return static_cast<uint32_t>(uint64_t{rank} * num_roots / num_ranks);
+}
+
+struct RootRequest {
+  enum class Kind : uint8_t { kRegister = 1, kLookUp = 2 };
+  Kind kind = Kind::kRegister;
+  uint32_t rank = 0;
+  uint32_t num_ranks = 0;
+  uint32_t num_roots = 0;
+  uint32_t root_index = 0;
+  uint32_t timeout_ms = 0;  // how long the sender will wait
+  uint32_t pid = 0;
+  std::string host;
+  Contact contact;               // register
+  std::vector<uint32_t> wanted;  // look up: ranks that this root is in charge of
+};
+
+Bytes EncodeRootRequest(const RootRequest& request);
+// Checks every field against the others. REQUIRES of the result: rank < num_ranks <= kMaxRanks,
+// num_roots <= num_ranks, root_index < num_roots, a registered rank and all wanted ranks belong to
+// that root.
+Result<RootRequest> ParseRootRequest(std::span<const std::byte> bytes);
+
+struct RootAnswer {
+  Status failure;  // ok: `contacts` holds
+  std::vector<std::pair<uint32_t, Contact>> contacts;
+};
+inline constexpr size_t kRootAnswerHeaderBytes = 8;
+inline constexpr uint32_t kMaxRootAnswerBytes = 64 * 1024;
+
+// Header and body in one.
+Bytes EncodeRootAnswer(const RootAnswer& answer);
+// The body's size by the header; fails when it is more than kMaxRootAnswerBytes.
+Result<uint32_t> ParseRootAnswerHeader(std::span<const std::byte> header, uint32_t* type);
+Result<RootAnswer> ParseRootAnswer(uint32_t type, std::span<const std::byte> body);
+
+}  // namespace tutti

@@ -1,0 +1,108 @@
+#pragma once
+
+// Writing and reading the bootstrap's messages: little-endian integers, addresses, short texts.
+//
+// A WireReader never reads past its end: the first read that would makes it fail, every later one
+// yields zeros, and the caller asks once, at the end, whether all was well.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sys/tcp.h"
+
+namespace tutti {
+
+using Bytes = std::vector<std::byte>;
+
+class WireWriter {
+ public:
+  void U8(uint8_t value) { bytes_.push_back(std::byte{value}); }
+  void U16(uint16_t value) { Integer(value, 2); }
+  void U32(uint32_t value) { Integer(value, 4); }
+  void U64(uint64_t value) { Integer(value, 8); }
+  void Raw(std::span<const std::byte> bytes) {
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
+  // A length byte and at most `limit` (< 256) bytes of text; the rest is cut off.
+  void Text(std::string_view text, size_t limit) {
+    text = text.substr(0, limit);
+    U8(static_cast<uint8_t>(text.size()));
+    Raw(std::as_bytes(std::span(text)));
+  }
+  // 24 bytes: family u16, port u16, scope u32, address[16].
+  void Address(const SocketAddress& address) {
+    U16(address.family);
+    U16(address.port);
+    U32(address.scope_id);
+    Raw(std::as_bytes(std::span(address.bytes)));
+  }
+  void Reserve(size_t size) { bytes_.reserve(size); }
+  Bytes Take() && { return std::move(bytes_); }
+  size_t size() const { return bytes_.size(); }
+
+ private:
+  void Integer(uint64_t value, int length) {
+    for (int i = 0; i < length; ++i) bytes_.push_back(std::byte(value >> (8 * i) & 0xff));
+  }
+  Bytes bytes_;
+};
+
+class WireReader {
+ public:
+  explicit WireReader(std::span<const std::byte> bytes) : rest_(bytes) {}
+
+  uint8_t U8() { return static_cast<uint8_t>(Integer(1)); }
+  uint16_t U16() { return static_cast<uint16_t>(Integer(2)); }
+  uint32_t U32() { return static_cast<uint32_t>(Integer(4)); }
+  uint64_t U64() { return Integer(8); }
+  std::span<const std::byte> Raw(size_t length) {
+    if (length > rest_.size()) {
+      failed_ = true;
+      rest_ = {};
+      return {};
+    }
+    const auto taken = rest_.first(length);
+    rest_ = rest_.subspan(length);
+    return taken;
+  }
+  // Bytes outside printable ASCII become '?': the text ends up in a log.
+  std::string Text() {
+    std::string text;
+    for (const std::byte byte : Raw(U8())) {
+      const char c = static_cast<char>(byte);
+      text += c >= ' ' && c <= '~' ? c : '?';
+    }
+    return text;
+  }
+  SocketAddress Address() {
+    SocketAddress address;
+    address.family = U16();
+    address.port = U16();
+    address.scope_id = U32();
+    const auto raw = Raw(address.bytes.size());
+    if (!raw.empty()) std::memcpy(address.bytes.data(), raw.data(), raw.size());
+    if (!address.valid()) failed_ = true;
+    return address;
+  }
+  bool failed() const { return failed_; }
+  bool AtEnd() const { return rest_.empty(); }
+  size_t remaining() const { return rest_.size(); }
+
+ private:
+  uint64_t Integer(size_t length) {
+    const auto raw = Raw(length);
+    uint64_t value = 0;
+    for (size_t i = 0; i < raw.size(); ++i)
+      value |= uint64_t{std::to_integer<uint8_t>(raw[i])} << (8 * i);
+    return value;
+  }
+  std::span<const std::byte> rest_;
+  bool failed_ = false;
+};
+
+}  // namespace tutti
