@@ -1,0 +1,42 @@
+#pragma once
+
+// NetPort: a ProxyPort as the communicator sees it, which makes, watches and closes it. Kernels see
+// only ProxyPort (kernels/port.h).
+//
+// Whoever publishes into (or releases from) the FIFO afterwards calls Poll or HandOver: the
+// progress thread sleeps in epoll and cannot see memory change. Poll's caller promises to come
+// again, or to hand over before it sleeps or leaves; should it forget, the progress thread looks by
+// itself after a millisecond at the latest, provided that the port was handed over since the
+// operation began.
+
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "kernels/port.h"
+
+namespace tutti {
+
+class NetPort : public ProxyPort {
+ public:
+  // Destroying a sending port first sends what was published, for at most kFlushNs, unless it
+  // failed or was closed. REQUIRES: no other thread uses the port any more.
+
+  // Breaks the connection and makes `reason` its status, unless it has failed before. Sleepers on
+  // the FIFO wake. Any thread, any time but during destruction; never waits.
+  virtual void Close(Status reason) = 0;
+
+  // Sending: waits until all that was published has been handed to the network and the peer's host
+  // has it. Receiving: returns at once. Not while another thread publishes.
+  virtual Status Flush(Deadline deadline) = 0;
+
+  // One line for a stall report: "sending to rank 1 on b: operation 0x2a, 3 of 8 chunks done, 5
+  // posted". Any thread.
+  virtual std::string Describe() const = 0;
+};
+
+// A program that ends while its peer is still busy elsewhere must not lose its last chunks, nor
+// hang for ever.
+inline constexpr int64_t kFlushNs = 10'000'000'000;
+
+}  // namespace tutti

@@ -1,0 +1,94 @@
+#pragma once
+
+// The operations begun on one connection and not yet done. An operation is a run of chunks; it
+// lives in three steps, which follow from three counters of the connection:
+//
+//   posted       its chunks have a slot and are with the network
+//   transmitted  sending: the network has copied or sent them; receiving: they lie in their slots
+//   done         sending: the slots are free again; receiving: the slots are announced to the
+//   kernel
+//
+// docs/proxy.md has the table. The pool is bounded: chunks of at most kFifoSlots operations can be
+// in a ring, plus the one being begun.
+//
+// Threads: Add by the kernel's thread; Retire by the thread that drives the connection; the rest by
+// any.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "kernels/fifo.h"
+
+namespace tutti {
+
+struct ProxyOp {
+  uint64_t first_chunk = 0;  // counted over the connection's life
+  uint64_t chunks = 0;       // 0: there is no such operation
+  uint32_t op_tag = 0;
+};
+
+class OpPool {
+ public:
+  static constexpr uint64_t kOps = 2 * kFifoSlots;
+
+  // False when kOps operations are under way: their chunks cannot all have been published, so the
+  // caller has lost count.
+  bool Add(uint64_t chunks, uint32_t op_tag) {
+    if (chunks == 0) return true;
+    const uint64_t number = added_.load(std::memory_order_relaxed);
+    if (number - retired_.load(std::memory_order_acquire) == kOps) return false;
+    const uint64_t first = end_.load(std::memory_order_relaxed);
+    Slot& slot = slots_[number % kOps];
+    slot.first_chunk.store(first, std::memory_order_relaxed);
+    slot.chunks.store(chunks, std::memory_order_relaxed);
+    slot.op_tag.store(op_tag, std::memory_order_relaxed);
+    added_.store(number + 1, std::memory_order_release);
+    end_.store(first + chunks, std::memory_order_release);
+    return true;
+  }
+
+  // Forgets the operations whose chunks are all among the first `done` of the connection.
+  void Retire(uint64_t done) {
+    uint64_t number = retired_.load(std::memory_order_relaxed);
+    const uint64_t added = added_.load(std::memory_order_acquire);
+    while (number < added && End(slots_[number % kOps]) <= done) ++number;
+    retired_.store(number, std::memory_order_release);
+  }
+
+  // How many chunks the operations begun so far have in all.
+  uint64_t end() const { return end_.load(std::memory_order_acquire); }
+
+  // The operation that chunk number `chunk` belongs to, as far as it is begun and not retired. For
+  // reports: while operations come and go the answer may be one of their neighbours.
+  ProxyOp Find(uint64_t chunk) const {
+    const uint64_t added = added_.load(std::memory_order_acquire);
+    for (uint64_t number = retired_.load(std::memory_order_acquire); number < added; ++number) {
+      const Slot& slot = slots_[number % kOps];
+      if (End(slot) > chunk) {
+        return {slot.first_chunk.load(std::memory_order_relaxed),
+                slot.chunks.load(std::memory_order_relaxed),
+                slot.op_tag.load(std::memory_order_relaxed)};
+      }
+    }
+    return {};
+  }
+
+ private:
+  struct Slot {
+    std::atomic<uint64_t> first_chunk = 0;
+    std::atomic<uint64_t> chunks = 0;
+    std::atomic<uint32_t> op_tag = 0;
+  };
+  static uint64_t End(const Slot& slot) {
+    return slot.first_chunk.load(std::memory_order_relaxed) +
+           slot.chunks.load(std::memory_order_relaxed);
+  }
+
+  std::array<Slot, kOps> slots_;
+  std::atomic<uint64_t> added_ = 0;
+  std::atomic<uint64_t> retired_ = 0;
+  std::atomic<uint64_t> end_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,236 @@
+#include "proxy/port_core.h"
+
+#include <sys/epoll.h>
+
+#include "base/log.h"
+
+namespace tutti {
+namespace {
+
+// How often the progress thread looks at a port that it was given but a kernel still polls. Its
+// descriptors are not armed meanwhile: each chunk would wake the progress thread for nothing.
+constexpr int64_t kLookAgainNs = 1'000'000;
+
+// After so many moves in a row the progress thread gives way to other ports.
+constexpr int kMovesInARow = 16;
+
+std::string_view Remedy(Code code) {
+  switch (code) {
+    case Code::kRemoteError:
+      return "; the peer's process has probably ended or its host is out of reach: its own log "
+             "tells more";
+    case Code::kSystemError:
+      return "; this host refused: check its memory, its limits (ulimit) and its network interface";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+PortCore::PortCore(EventLoop& loop, FifoMemory memory, NetComm& comm, std::string doing,
+                   std::string peer)
+    : loop_(loop),
+      memory_(std::move(memory)),
+      comm_(comm),
+      doing_(std::move(doing)),
+      peer_(std::move(peer)) {
+  std::vector<int> fds;
+  comm_.AppendFds(fds);
+  for (const int fd : fds) {
+    watches_.push_back(std::make_unique<Watch>());
+    watches_.back()->fd = fd;
+  }
+}
+
+void PortCore::Begin(uint64_t chunks, uint32_t op_tag) {
+  if (ops_.Add(chunks, op_tag)) return;
+  Close(InternalError("more than {} operations were begun {} {}", OpPool::kOps, doing_, peer_));
+}
+
+bool PortCore::Poll() {
+  if (failed_.load(std::memory_order_relaxed) || !TryLock()) return false;
+  ++kernel_polls_;
+  const bool moved = Drive();
+  if (handed_over_ && !looking_later_) Arm();
+  Unlock();
+  ServeRequests();
+  return moved;
+}
+
+void PortCore::HandOver() {
+  if (failed_.load(std::memory_order_relaxed) || Settled()) return;
+  hand_over_requested_.store(true, std::memory_order_relaxed);
+  Request();
+}
+
+void PortCore::Request() {
+  requested_.store(true, std::memory_order_seq_cst);
+  ServeRequests();
+}
+
+void PortCore::ServeRequests() {
+  // Sequentially consistent with the store of the request: either this thread gets the port, or
+  // whoever has it sees the request after its Unlock.
+  while (requested_.load(std::memory_order_seq_cst)) {
+    if (!TryLock()) return;
+    if (requested_.exchange(false, std::memory_order_seq_cst)) Serve();
+    Unlock();
+  }
+}
+
+bool PortCore::Drive() {
+  if (failed_.load(std::memory_order_acquire) || stopped_) return false;
+  Result<bool> moved = Move();
+  ops_.Retire(done());
+  if (!moved.ok()) {
+    Fail(std::move(moved).status());
+    return false;
+  }
+  return moved.value();
+}
+
+void PortCore::Serve() {
+  const bool given = hand_over_requested_.exchange(false, std::memory_order_relaxed);
+  if (given) handed_over_ = true;
+  CollectFired();
+  if (!handed_over_ || stopped_) return;
+  int moves = 0;
+  while (moves < kMovesInARow && Drive()) ++moves;
+  if (!given && kernel_polls_ != kernel_polls_before_) {
+    if (!Settled() && !failed_.load(std::memory_order_acquire)) {
+      LookAgainLater();
+      return;
+    }
+  }
+  kernel_polls_before_ = kernel_polls_;
+  if (given) looking_later_ = false;
+  if (!looking_later_) Arm();
+  if (moves == kMovesInARow) {
+    loop_.Post([this, alive = std::weak_ptr(alive_)] {
+      if (!alive.expired()) Request();
+    });
+  }
+}
+
+void PortCore::CollectFired() {
+  for (const auto& watch : watches_) {
+    if (watch->fired.exchange(false, std::memory_order_acquire)) watch->armed = 0;
+  }
+  if (timer_fired_.exchange(false, std::memory_order_acquire)) {
+    timer_ = 0;
+    looking_later_ = false;
+  }
+}
+
+// Makes the armed events those that could let the operations begun so far go on; none once they are
+// done.
+void PortCore::Arm() {
+  waits_.clear();
+  if (Settled() || failed_.load(std::memory_order_acquire)) {
+    handed_over_ = false;
+  } else {
+    comm_.AppendWaits(waits_);
+  }
+  for (const auto& watch : watches_) {
+    uint32_t events = 0;
+    for (const NetWait& wait : waits_) {
+      if (wait.fd == watch->fd) events |= wait.events;
+    }
+    if (events != watch->armed) ArmWatch(*watch, events);
+  }
+}
+
+void PortCore::ArmWatch(Watch& watch, uint32_t events) {
+  Status status;
+  if (watch.added) {
+    status = loop_.ModifyFd(watch.fd, events | EPOLLONESHOT);
+  } else {
+    watch.added = true;
+    status = loop_.AddFd(watch.fd, events | EPOLLONESHOT, [this, &watch](uint32_t) {
+      watch.fired.store(true, std::memory_order_release);
+      Request();
+    });
+  }
+  watch.armed = events;
+  if (!status.ok()) Fail(std::move(status));
+}
+
+void PortCore::LookAgainLater() {
+  kernel_polls_before_ = kernel_polls_;
+  looking_later_ = true;
+  if (timer_ != 0) return;
+  timer_ = loop_.AddTimer(kLookAgainNs, [this] {
+    timer_fired_.store(true, std::memory_order_release);
+    Request();
+  });
+}
+
+void PortCore::Fail(Status status) {
+  const uint64_t chunk = done();
+  const ProxyOp op = ops_.Find(chunk);
+  std::string what =
+      op.chunks > 0 ? fmt::format("{} chunk {} of {} of operation {:#x} {}", doing_,
+                                  chunk - op.first_chunk + 1, op.chunks, op.op_tag, peer_)
+                    : fmt::format("{} chunk {} of the connection {}", doing_, chunk + 1, peer_);
+  const Code code = status.code();
+  Status full(code,
+              fmt::format("{} ({}): {}{}", what, comm_.peer(), status.message(), Remedy(code)));
+  {
+    const std::lock_guard lock(failure_mutex_);
+    if (failure_.ok()) {
+      TUTTI_INFO(kLogProxy | kLogNet, "{}", full.message());
+      failure_ = std::move(full);
+    }
+  }
+  failed_.store(true, std::memory_order_release);
+  WakeAll();
+}
+
+void PortCore::WakeAll() {
+  const FifoView view = memory_.view();
+  FutexWakeAll(view.control().head);
+  for (uint64_t slot = 0; slot < kFifoSlots; ++slot) FutexWakeAll(view.header(slot).seq);
+}
+
+Status PortCore::status() const {
+  // A peer that has sent all it was asked for may close the connection; that matters to the next operation only.
+  if (!failed_.load(std::memory_order_acquire) || Settled()) return Status::Ok();
+  const std::lock_guard lock(failure_mutex_);
+  return failure_;
+}
+
+void PortCore::Close(Status reason) {
+  {
+    const std::lock_guard lock(failure_mutex_);
+    if (failure_.ok()) failure_ = std::move(reason);
+  }
+  failed_.store(true, std::memory_order_release);
+  comm_.Shutdown();
+  WakeAll();
+}
+
+std::string PortCore::Describe() const {
+  const uint64_t chunk = done_.load(std::memory_order_relaxed);
+  const uint64_t posted = posted_.load(std::memory_order_relaxed);
+  const ProxyOp op = ops_.Find(chunk);
+  if (op.chunks == 0) return fmt::format("{} {}: nothing under way", doing_, peer_);
+  return fmt::format("{} {}: operation {:#x}, {} of {} chunks done, {} posted", doing_, peer_,
+                     op.op_tag, chunk - op.first_chunk, op.chunks, posted - chunk);
+}
+
+void PortCore::Stop() {
+  // On the loop's thread no callback runs at the same time, and later ones find the port stopped.
+  loop_.RunSync([this] {
+    while (!TryLock()) CpuPause();
+    stopped_ = true;
+    alive_.reset();
+    if (timer_ != 0) loop_.CancelTimer(timer_);
+    for (const auto& watch : watches_) {
+      if (watch->added) loop_.RemoveFd(watch->fd);
+    }
+    Unlock();
+  });
+}
+
+}  // namespace tutti

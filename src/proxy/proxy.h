@@ -1,0 +1,48 @@
+#pragma once
+
+// The proxy: what moves chunks between the rings of slots and the network, one per process,
+// whatever the number of ranks in it. It owns the progress thread ("tutti-proxy"); a connection's
+// port belongs to whoever asked for it.
+//
+// The thread that needs the data does the work wherever it can: kernels poll their ports while they
+// wait. The progress thread takes over only what is handed to it, and sleeps in epoll otherwise.
+// docs/proxy.md has the state machine, the frames and the thread rules.
+//
+// Threads: all calls from any thread. Ports must be destroyed before the proxy.
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "proxy/net_port.h"
+#include "sys/event_loop.h"
+#include "transport/net/net.h"
+
+namespace tutti {
+
+class Proxy {
+ public:
+  struct Options {
+    bool huge_pages = true;
+  };
+  static Result<std::unique_ptr<Proxy>> Create(const Options& options);
+
+  // The port of one end of a connection. `slot_bytes` is a multiple of 64; the receiver's must be
+  // no less than the sender's. `peer` goes into error sentences: "rank 1 on host b".
+  Result<std::unique_ptr<NetPort>> CreateSendPort(std::unique_ptr<NetSendComm> comm,
+                                                  size_t slot_bytes, const std::string& peer);
+  Result<std::unique_ptr<NetPort>> CreateRecvPort(std::unique_ptr<NetRecvComm> comm,
+                                                  size_t slot_bytes, const std::string& peer);
+
+  // The progress thread's loop, for the listeners of a Net: set-up is rare and short.
+  EventLoop& loop() { return *loop_; }
+
+ private:
+  Proxy(const Options& options, std::unique_ptr<EventLoop> loop)
+      : options_(options), loop_(std::move(loop)) {}
+
+  const Options options_;
+  const std::unique_ptr<EventLoop> loop_;
+};
+
+}  // namespace tutti

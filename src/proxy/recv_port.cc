@@ -1,0 +1,46 @@
+#include "proxy/recv_port.h"
+
+#include <cstring>
+
+namespace tutti {
+
+static_assert(kNetWindow == kFifoSlots,
+              "a connection opens with as many slots granted as its FIFO has");
+
+RecvPort::RecvPort(EventLoop& loop, FifoMemory memory, std::unique_ptr<NetRecvComm> comm,
+                   const std::string& peer)
+    : PortCore(loop, std::move(memory), *comm, "receiving", "from " + peer),
+      comm_(std::move(comm)),
+      fifo_(fifo()) {}
+
+Result<bool> RecvPort::Move() {
+  const FifoView view = fifo();
+  // Free slots wait for chunks ahead of the kernel, and thereby are granted to the sender.
+  for (uint64_t free_until = fifo_.released() + kFifoSlots; posted() < free_until; CountPosted()) {
+    TUTTI_ASSIGN(NetRequest* const request, comm_->Irecv(view.data(posted()), view.slot_bytes));
+    if (!request) break;
+    requests_[posted() % kNetWindow] = request;
+  }
+  TUTTI_ASSIGN(bool moved, comm_->Progress());
+  while (done() < posted()) {
+    NetRequest& request = *requests_[done() % kNetWindow];
+    TUTTI_ASSIGN(const bool came, comm_->Test(request));
+    if (!came) break;
+    Publish(request);
+    CountDone();
+    moved = true;
+  }
+  return moved;
+}
+
+void RecvPort::Publish(const NetRequest& request) {
+  // Where the slot's data lies depends on its length, which is known only now. The slot is free: it
+  // was posted.
+  std::byte* const place = fifo_.TryAcquire(request.bytes);
+  if (request.bytes > 0 && request.bytes <= kInlineBytes) {
+    std::memcpy(place, fifo_.view().data(done()), request.bytes);
+  }
+  fifo_.Publish(request.bytes, request.op_tag);
+}
+
+}  // namespace tutti

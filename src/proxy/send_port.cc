@@ -1,0 +1,59 @@
+#include "proxy/send_port.h"
+
+#include <time.h>
+
+namespace tutti {
+namespace {
+
+// Between two looks while a port is flushed: the peer is slow by then, and this host has nothing
+// better to do.
+constexpr int64_t kFlushPauseNs = 200'000;
+
+}  // namespace
+
+SendPort::SendPort(EventLoop& loop, FifoMemory memory, std::unique_ptr<NetSendComm> comm,
+                   const std::string& peer)
+    : PortCore(loop, std::move(memory), *comm, "sending", "to " + peer),
+      comm_(std::move(comm)),
+      fifo_(fifo()) {}
+
+SendPort::~SendPort() {
+  [[maybe_unused]] const Status status = Flush(Deadline::After(kFlushNs));
+  Stop();
+}
+
+Result<bool> SendPort::Move() {
+  while (posted() - done() < kNetWindow) {
+    const FifoChunk chunk = fifo_.TryPeek(posted() - done());
+    if (!chunk.data) break;
+    TUTTI_ASSIGN(NetRequest* const request, comm_->Isend(chunk.data, chunk.bytes, chunk.op_tag));
+    if (!request) break;  // no slot granted
+    requests_[posted() % kNetWindow] = request;
+    CountPosted();
+  }
+  TUTTI_ASSIGN(bool moved, comm_->Progress());
+  while (done() < posted()) {
+    TUTTI_ASSIGN(const bool sent, comm_->Test(*requests_[done() % kNetWindow]));
+    if (!sent) break;
+    CountDone();
+    fifo_.Release();
+    moved = true;
+  }
+  return moved;
+}
+
+Status SendPort::Flush(Deadline deadline) {
+  for (;;) {
+    TUTTI_TRY(status());
+    const bool moved = Poll();
+    const FifoView view = fifo();
+    const uint64_t next = done();
+    const bool empty = view.header(next).seq.load(std::memory_order_acquire) != next + 1;
+    if (empty && next == posted() && comm_->Drained()) return status();
+    if (deadline.Passed()) return Timeout("{}: the peer does not take it", Describe());
+    const timespec pause = {0, kFlushPauseNs};
+    if (!moved) nanosleep(&pause, nullptr);
+  }
+}
+
+}  // namespace tutti

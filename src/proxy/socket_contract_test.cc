@@ -1,0 +1,54 @@
+// The contract over TCP sockets and the proxy, for one socket per connection, several, helper
+// threads, and IPv6.
+
+#include "proxy/test_pair.h"
+#include "transport/transport_contract_test.h"
+
+namespace tutti {
+namespace {
+
+class SocketPair final : public TransportPair {
+ public:
+  explicit SocketPair(std::unique_ptr<TestPair> pair) : pair_(std::move(pair)) {
+    producer = FifoSender(pair_->send_port->fifo());
+    consumer = FifoReceiver(pair_->recv_port->fifo());
+    producer_port = pair_->send_port.get();
+    consumer_port = pair_->recv_port.get();
+  }
+  // The sockets close; the other end sees what it would see of a dead process.
+  void KillProducer() override { pair_->send_port->Close(InternalError("killed")); }
+  void KillConsumer() override { pair_->recv_port->Close(InternalError("killed")); }
+
+ private:
+  std::unique_ptr<TestPair> pair_;
+};
+
+TransportFactory Factory(const std::string& name, int threads, int sockets, bool ipv6 = false) {
+  return {name,
+          [=](size_t slot_bytes) -> std::unique_ptr<TransportPair> {
+            Settings settings;
+            settings.socket_nthreads = threads;
+            settings.nsocks_perthread = sockets;
+            auto pair = TestPair::Create(slot_bytes, settings, ipv6);
+            if (!pair.ok()) {
+              ADD_FAILURE() << pair.status().message();
+              abort();  // nothing can be tested without a pair
+            }
+            return std::make_unique<SocketPair>(std::move(pair).value());
+          },
+          true};
+}
+
+class SocketContract : public TransportContract {};
+TEST_P(SocketContract, Holds) { Run(); }
+INSTANTIATE_TEST_SUITE_P(OneSocket, SocketContract, ContractCasesFor(Factory("Socket", 1, 1)),
+                         ContractCaseName);
+INSTANTIATE_TEST_SUITE_P(Striped, SocketContract, ContractCasesFor(Factory("Striped", 1, 3)),
+                         ContractCaseName);
+INSTANTIATE_TEST_SUITE_P(Threads, SocketContract, ContractCasesFor(Factory("Threads", 2, 2)),
+                         ContractCaseName);
+INSTANTIATE_TEST_SUITE_P(Ipv6, SocketContract, ContractCasesFor(Factory("Ipv6", 1, 1, true)),
+                         ContractCaseName);
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,55 @@
+#pragma once
+
+// For tests and benchmarks: two ports joined by a real connection over this host's loopback.
+
+#include <memory>
+#include <string>
+
+#include "bootstrap/auth.h"
+#include "proxy/proxy.h"
+#include "transport/net/socket/socket_net.h"
+
+namespace tutti {
+
+// One side: a proxy and its network, as a process has them.
+struct TestSide {
+  std::unique_ptr<Proxy> proxy;
+  std::unique_ptr<Net> net;
+
+  static Result<TestSide> Create(const Key& key, const Settings& settings, bool ipv6) {
+    TestSide side;
+    TUTTI_ASSIGN(side.proxy, Proxy::Create({}));
+    TUTTI_ASSIGN(const SocketAddress address, ParseSocketAddress(ipv6 ? "[::1]:0" : "127.0.0.1:0"));
+    SocketNet::Options options;
+    options.address = address;
+    TUTTI_ASSIGN(side.net, SocketNet::Create(side.proxy->loop(), key, settings, options));
+    return side;
+  }
+};
+
+struct TestPair {
+  TestSide sending;
+  TestSide receiving;
+  std::unique_ptr<NetPort> send_port;
+  std::unique_ptr<NetPort> recv_port;
+
+  static Result<std::unique_ptr<TestPair>> Create(size_t slot_bytes, const Settings& settings,
+                                                  bool ipv6 = false) {
+    auto pair = std::make_unique<TestPair>();
+    const Key key = RandomKey();
+    const WaitLimits limits = {Deadline::AfterSeconds(20), nullptr};
+    TUTTI_ASSIGN(pair->sending, TestSide::Create(key, settings, ipv6));
+    TUTTI_ASSIGN(pair->receiving, TestSide::Create(key, settings, ipv6));
+    TUTTI_ASSIGN(const std::unique_ptr<NetListener> listener, pair->receiving.net->Listen(0));
+    TUTTI_ASSIGN(std::unique_ptr<NetSendComm> send_comm,
+                 pair->sending.net->Connect(0, listener->handle(), limits));
+    TUTTI_ASSIGN(std::unique_ptr<NetRecvComm> recv_comm, listener->Accept(limits));
+    TUTTI_ASSIGN(pair->send_port, pair->sending.proxy->CreateSendPort(
+                                      std::move(send_comm), slot_bytes, "rank 1 on host b"));
+    TUTTI_ASSIGN(pair->recv_port, pair->receiving.proxy->CreateRecvPort(
+                                      std::move(recv_comm), slot_bytes, "rank 0 on host a"));
+    return pair;
+  }
+};
+
+}  // namespace tutti

@@ -1,0 +1,156 @@
+#include "transport/net/socket/channel.h"
+
+#include <linux/sockios.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "transport/net/socket/stripe.h"
+
+namespace tutti {
+namespace {
+
+// Failures that speak of the other end or the way to it rather than of this process.
+bool IsRemote(int error) {
+  switch (error) {
+    case 0:
+    case ECONNRESET:
+    case ECONNABORTED:
+    case EPIPE:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case EHOSTDOWN:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case ENETRESET:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SocketChannel>> SocketChannel::Create(SocketSet sockets,
+                                                             LaneDirection direction,
+                                                             LaneHelpers& helpers) {
+  UniqueFd event;
+  if (!sockets.lanes.empty() && helpers.any()) {
+    event.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!event.valid()) return ErrnoError(errno, "eventfd failed for a connection");
+  }
+  return std::unique_ptr<SocketChannel>(
+      new SocketChannel(std::move(sockets), direction, helpers, std::move(event)));
+}
+
+SocketChannel::SocketChannel(SocketSet sockets, LaneDirection direction, LaneHelpers& helpers,
+                             UniqueFd event)
+    : control_(std::move(sockets.control)),
+      peer_(std::move(sockets.peer)),
+      helpers_(helpers),
+      bell_(std::move(event)) {
+  for (UniqueFd& fd : sockets.lanes) {
+    lanes_.push_back(std::make_unique<Lane>(std::move(fd), direction, bell_));
+    if (helpers_.any()) helpers_.Attach(*lanes_.back(), num_lanes() - 1);
+  }
+}
+
+SocketChannel::~SocketChannel() {
+  for (int i = 0; helpers_.any() && i < num_lanes(); ++i) {
+    helpers_.Detach(*lanes_[static_cast<size_t>(i)], i);
+  }
+}
+
+void SocketChannel::Push(std::byte* data, size_t bytes, uint64_t chunk, int used,
+                         std::atomic<uint32_t>& left) {
+  const Striping striping(bytes, chunk, used, num_lanes());
+  left.store(static_cast<uint32_t>(used), std::memory_order_relaxed);
+  for (int i = 0; i < used; ++i) {
+    const StripePiece piece = striping.At(i);
+    lanes_[static_cast<size_t>(piece.lane)]->Push(data + piece.offset, piece.bytes, left);
+    if (helpers_.any()) helpers_.Wake(piece.lane);
+  }
+}
+
+Result<bool> SocketChannel::Progress() {
+  if (lanes_.empty()) return false;
+  bool moved = false;
+  if (helpers_.any()) {
+    bell_.Silence();
+  } else {
+    for (const auto& lane : lanes_) moved |= lane->HasWork() && lane->Step();
+  }
+  const uint64_t completed = bell_.completed();
+  moved |= completed != pieces_seen_;
+  pieces_seen_ = completed;
+  if (const int error = bell_.error(); error != LaneBell::kNoError) return Fail(error);
+  return moved;
+}
+
+void SocketChannel::AppendLaneWaits(std::vector<NetWait>& waits) const {
+  bool helped = false;
+  for (const auto& lane : lanes_) {
+    if (!lane->HasWork()) continue;
+    helped = true;
+    if (!helpers_.any()) {
+      waits.push_back({lane->fd(), lane->direction() == LaneDirection::kSend ? EPOLLOUT : EPOLLIN});
+    }
+  }
+  // Also when the lanes have just become idle: what they did has not been seen yet.
+  if (helpers_.any() && (helped || bell_.completed() != pieces_seen_)) {
+    bell_.Arm(pieces_seen_);
+    waits.push_back({bell_.event_fd(), EPOLLIN});
+  }
+}
+
+void SocketChannel::AppendFds(std::vector<int>& fds) const {
+  fds.push_back(control_.get());
+  if (helpers_.any()) {
+    if (!lanes_.empty()) fds.push_back(bell_.event_fd());
+    return;
+  }
+  for (const auto& lane : lanes_) fds.push_back(lane->fd());
+}
+
+bool SocketChannel::Drained() const {
+  // TCP counts what is not yet acknowledged; other sockets do not know the call, and deliver at
+  // once.
+  const auto drained = [](int fd) {
+    int waiting = 0;
+    return ioctl(fd, SIOCOUTQ, &waiting) != 0 || waiting == 0;
+  };
+  for (const auto& lane : lanes_) {
+    if (!drained(lane->fd())) return false;
+  }
+  return drained(control_.get());
+}
+
+void SocketChannel::Shutdown() {
+  shut_down_.store(true, std::memory_order_release);
+  ::shutdown(control_.get(), SHUT_RDWR);
+  for (const auto& lane : lanes_) ::shutdown(lane->fd(), SHUT_RDWR);
+}
+
+Status SocketChannel::Fail(int error) {
+  if (shut_down_.load(std::memory_order_acquire)) {
+    return Fail(InternalError("this rank closed the connection"));
+  }
+  if (error == 0) return Fail(RemoteError("the peer closed the connection"));
+  const char* text = strerrordesc_np(error);
+  const char* name = strerrorname_np(error);
+  std::string sentence =
+      fmt::format("{} ({})", text ? text : "unknown error", name ? name : std::to_string(error));
+  if (IsRemote(error)) return Fail(RemoteError("{}", sentence));
+  return Fail(SystemError("{}", sentence));
+}
+
+Status SocketChannel::Fail(Status status) {
+  if (failure_.ok()) failure_ = std::move(status);
+  return failure_;
+}
+
+}  // namespace tutti

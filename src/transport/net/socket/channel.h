@@ -1,0 +1,66 @@
+#pragma once
+
+// What the two directions of a socket connection have in common: an authenticated control socket,
+// the lanes, and how a failure is put in words.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "transport/net/net.h"
+#include "transport/net/socket/helpers.h"
+#include "transport/net/socket/lane.h"
+
+namespace tutti {
+
+// Connected sockets, non-blocking, both ends proven to belong to the job.
+struct SocketSet {
+  UniqueFd control;
+  std::vector<UniqueFd> lanes;  // empty: everything goes over the control socket
+  std::string peer;             // "10.0.0.2:41000 over eth0"
+};
+
+class SocketChannel {
+ public:
+  // `helpers` outlives the channel.
+  static Result<std::unique_ptr<SocketChannel>> Create(SocketSet sockets, LaneDirection direction,
+                                                       LaneHelpers& helpers);
+  ~SocketChannel();
+
+  int control() const { return control_.get(); }
+  int num_lanes() const { return static_cast<int>(lanes_.size()); }
+  std::string_view peer() const { return peer_; }
+
+  // Hands the cut of a chunk to the lanes; `left` falls to 0 when all of it has moved.
+  void Push(std::byte* data, size_t bytes, uint64_t chunk, int used, std::atomic<uint32_t>& left);
+  // Moves the lanes that no helper drives; true when something moved since the last call. Fails
+  // when a lane failed.
+  Result<bool> Progress();
+
+  void AppendLaneWaits(std::vector<NetWait>& waits) const;
+  void AppendFds(std::vector<int>& fds) const;
+  // True when the peer's host has acknowledged every byte written.
+  bool Drained() const;
+  void Shutdown();
+
+  // The failure of errno value `error` (0: end of stream) on any of the sockets, remembered.
+  Status Fail(int error);
+  Status Fail(Status status);
+  const Status& failure() const { return failure_; }
+
+ private:
+  SocketChannel(SocketSet sockets, LaneDirection direction, LaneHelpers& helpers, UniqueFd event);
+
+  UniqueFd control_;
+  std::string peer_;
+  LaneHelpers& helpers_;
+  mutable LaneBell bell_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  uint64_t pieces_seen_ = 0;
+  std::atomic<bool> shut_down_ = false;
+  Status failure_;
+};
+
+}  // namespace tutti

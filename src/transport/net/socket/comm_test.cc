@@ -1,0 +1,303 @@
+// The two ends of a connection over socket pairs: requests, grants, and what hostile bytes do to
+// them.
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <deque>
+#include <random>
+#include <thread>
+
+#include "transport/net/socket/recv_comm.h"
+#include "transport/net/socket/send_comm.h"
+
+namespace tutti {
+namespace {
+
+std::pair<UniqueFd, UniqueFd> SocketPairFds() {
+  int fds[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) != 0) abort();
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+struct Joined {
+  std::unique_ptr<LaneHelpers> helpers;
+  std::unique_ptr<SocketSendComm> sender;
+  std::unique_ptr<SocketRecvComm> receiver;
+};
+
+std::unique_ptr<SocketSendComm> MakeSender(SocketSet sockets, LaneHelpers& helpers) {
+  return std::make_unique<SocketSendComm>(
+      SocketChannel::Create(std::move(sockets), LaneDirection::kSend, helpers).value());
+}
+std::unique_ptr<SocketRecvComm> MakeReceiver(SocketSet sockets, LaneHelpers& helpers) {
+  return std::make_unique<SocketRecvComm>(
+      SocketChannel::Create(std::move(sockets), LaneDirection::kReceive, helpers).value());
+}
+
+Joined Join(int lanes, int threads) {
+  Joined joined;
+  joined.helpers = LaneHelpers::Create(threads).value();
+  SocketSet a;
+  SocketSet b;
+  a.peer = "b";
+  b.peer = "a";
+  std::tie(a.control, b.control) = SocketPairFds();
+  for (int i = 0; i < lanes; ++i) {
+    auto [one, other] = SocketPairFds();
+    a.lanes.push_back(std::move(one));
+    b.lanes.push_back(std::move(other));
+  }
+  joined.sender = MakeSender(std::move(a), *joined.helpers);
+  joined.receiver = MakeReceiver(std::move(b), *joined.helpers);
+  return joined;
+}
+
+// A receiver whose other end writes raw bytes.
+struct Attacked {
+  std::unique_ptr<LaneHelpers> helpers = LaneHelpers::Create(0).value();
+  UniqueFd attacker;
+  std::unique_ptr<SocketRecvComm> receiver;
+  std::vector<std::byte> buffer = std::vector<std::byte>(4096);
+
+  Attacked() {
+    SocketSet sockets;
+    sockets.peer = "attacker";
+    std::tie(sockets.control, attacker) = SocketPairFds();
+    receiver = MakeReceiver(std::move(sockets), *helpers);
+  }
+  void Write(std::span<const std::byte> bytes) {
+    ASSERT_EQ(::send(attacker.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  void Write(const Frame& frame) {
+    std::array<std::byte, kFrameBytes> bytes;
+    EncodeFrame(frame, bytes);
+    Write(bytes);
+  }
+  std::string Failure() {
+    for (int i = 0; i < 10; ++i) {
+      const Result<bool> moved = receiver->Progress();
+      if (!moved.ok()) return std::string(moved.status().message());
+    }
+    return "";
+  }
+};
+
+void Fill(std::vector<std::byte>& data, uint64_t number) {
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(number + i * 3);
+}
+
+// Sends `sizes` in order, as many at once as the comm takes, and checks what comes.
+void Transfer(Joined& joined, const std::vector<size_t>& sizes) {
+  struct Flying {
+    NetRequest* request;
+    std::vector<std::byte> data;
+  };
+  std::deque<Flying> sending;
+  std::deque<Flying> receiving;
+  size_t sent = 0;
+  size_t posted = 0;
+  size_t received = 0;
+  const Deadline deadline = Deadline::AfterSeconds(60);
+  while (received < sizes.size() && !deadline.Passed()) {
+    if (posted < sizes.size() && posted - received < kNetWindow) {
+      std::vector<std::byte> buffer(1 << 20);
+      NetRequest* request = *joined.receiver->Irecv(buffer.data(), buffer.size());
+      if (request) {
+        receiving.push_back({request, std::move(buffer)});
+        ++posted;
+      }
+    }
+    if (sent < sizes.size() && sending.size() < kNetWindow) {
+      std::vector<std::byte> data(sizes[sent]);
+      Fill(data, sent);
+      Result<NetRequest*> request =
+          joined.sender->Isend(data.data(), data.size(), static_cast<uint32_t>(sent) * 77);
+      ASSERT_TRUE(request.ok()) << request.status().message();
+      if (*request) {
+        sending.push_back({*request, std::move(data)});
+        ++sent;
+      }
+    }
+    ASSERT_TRUE(joined.sender->Progress().ok());
+    const Result<bool> moved = joined.receiver->Progress();
+    ASSERT_TRUE(moved.ok()) << moved.status().message();
+    while (!sending.empty() && *joined.sender->Test(*sending.front().request)) sending.pop_front();
+    while (!receiving.empty() && *joined.receiver->Test(*receiving.front().request)) {
+      const NetRequest& request = *receiving.front().request;
+      ASSERT_EQ(request.bytes, sizes[received]);
+      ASSERT_EQ(request.op_tag, static_cast<uint32_t>(received) * 77);
+      std::vector<std::byte> expected(sizes[received]);
+      Fill(expected, received);
+      if (!expected.empty()) {
+        ASSERT_EQ(std::memcmp(expected.data(), receiving.front().data.data(), expected.size()), 0)
+            << "chunk " << received;
+      }
+      receiving.pop_front();
+      ++received;
+    }
+  }
+  EXPECT_EQ(received, sizes.size());
+}
+
+std::vector<size_t> MixedSizes(unsigned seed, size_t count) {
+  std::mt19937 random(seed);
+  std::vector<size_t> sizes(count);
+  for (size_t& bytes : sizes) {
+    bytes = random() % 3 == 0 ? random() % ((1 << 20) + 1) : random() % 300;
+  }
+  return sizes;
+}
+
+TEST(SocketCommTest, CarriesMixedChunksOverAnyNumberOfLanesAndThreads) {
+  for (const auto& [lanes, threads] : {std::pair(0, 0), {1, 0}, {2, 0}, {5, 0}, {2, 2}, {7, 3}}) {
+    SCOPED_TRACE(fmt::format("{} lanes, {} threads", lanes, threads));
+    Joined joined = Join(lanes, threads);
+    Transfer(joined, MixedSizes(static_cast<unsigned>(lanes * 10 + threads), 100));
+  }
+}
+
+TEST(SocketCommTest, SendsNoMoreThanIsGranted) {
+  Joined joined = Join(0, 0);
+  std::vector<std::byte> data(16);
+  std::vector<NetRequest*> requests;
+  for (uint64_t i = 0; i < kNetWindow; ++i) {
+    NetRequest* request = *joined.sender->Isend(data.data(), data.size(), 0);
+    ASSERT_NE(request, nullptr);
+    ASSERT_TRUE(joined.sender->Progress().ok());
+    ASSERT_TRUE(*joined.sender->Test(*request));
+  }
+  EXPECT_EQ(*joined.sender->Isend(data.data(), data.size(), 0), nullptr);
+  // Slots that are used once grant nothing; their second posting does.
+  std::vector<std::byte> buffer(16);
+  for (uint64_t i = 0; i < kNetWindow; ++i) {
+    ASSERT_NE(*joined.receiver->Irecv(buffer.data(), buffer.size()), nullptr);
+  }
+  ASSERT_TRUE(joined.receiver->Progress().ok());
+  EXPECT_EQ(*joined.sender->Isend(data.data(), data.size(), 0), nullptr);
+}
+
+TEST(SocketCommTest, TellsThatThePeerClosed) {
+  Joined joined = Join(0, 0);
+  std::vector<std::byte> buffer(16);
+  ASSERT_NE(*joined.receiver->Irecv(buffer.data(), buffer.size()), nullptr);
+  joined.sender.reset();
+  const Result<bool> moved = joined.receiver->Progress();
+  ASSERT_FALSE(moved.ok());
+  EXPECT_EQ(moved.status().code(), Code::kRemoteError);
+  EXPECT_FALSE(joined.receiver->Irecv(buffer.data(), buffer.size()).ok());  // and stays broken
+}
+
+TEST(SocketCommTest, TellsThatALaneBroke) {
+  for (const int threads : {0, 2}) {
+    Joined joined = Join(2, threads);
+    std::vector<std::byte> buffer(1 << 20);
+    ASSERT_NE(*joined.receiver->Irecv(buffer.data(), buffer.size()), nullptr);
+    ASSERT_NE(*joined.sender->Isend(buffer.data(), buffer.size(), 0), nullptr);
+    ASSERT_TRUE(joined.sender->Progress().ok());
+    ASSERT_TRUE(joined.receiver->Progress().ok());
+    joined.sender.reset();
+    Status status;
+    for (const Deadline deadline = Deadline::AfterSeconds(20); status.ok() && !deadline.Passed();) {
+      status = joined.receiver->Progress().status();
+    }
+    EXPECT_EQ(status.code(), Code::kRemoteError) << threads;
+  }
+}
+
+TEST(SocketCommTest, HostileFramesBreakTheConnectionWithASentence) {
+  const auto failure = [](const Frame& frame) {
+    Attacked attacked;
+    EXPECT_TRUE(attacked.receiver->Irecv(attacked.buffer.data(), attacked.buffer.size()).ok());
+    attacked.Write(frame);
+    return attacked.Failure();
+  };
+  EXPECT_EQ(failure({FrameType::kData, 0, 0, 4097, 0}),
+            "the sender announced a chunk of 4097 bytes for a slot of 4096");
+  EXPECT_EQ(failure({FrameType::kData, 0, 0, 1, 1}), "the sender announced chunk 1 instead of 0");
+  EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 0, 9}),
+            "the sender granted slots against the direction");
+  EXPECT_EQ(failure({FrameType::kStriped, 2, 0, 4000, 0}),
+            "the sender put a chunk of 4000 bytes on 2 of 0 data sockets");
+  EXPECT_EQ(failure({FrameType::kData, 0, 0, 10, 0}), "");
+}
+
+TEST(SocketCommTest, ReadsNothingBeforeABufferIsPosted) {
+  Attacked attacked;
+  attacked.Write(std::vector<std::byte>(100, std::byte{0xff}));
+  EXPECT_EQ(attacked.Failure(), "");
+  ASSERT_TRUE(attacked.receiver->Irecv(attacked.buffer.data(), attacked.buffer.size()).ok());
+  EXPECT_NE(attacked.Failure(), "");
+}
+
+// Whole streams with seeded damage: the receiver delivers or refuses, and never writes outside its
+// buffer.
+TEST(SocketCommTest, DamagedStreamsAreDeliveredOrRefused) {
+  constexpr size_t kCapacity = 512;
+  constexpr std::byte kGuard{0xa5};
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<std::byte> stream;
+    for (uint64_t chunk = 0; chunk < 6; ++chunk) {
+      const uint32_t bytes = static_cast<uint32_t>(random() % (kCapacity + 1));
+      std::array<std::byte, kFrameBytes> frame;
+      EncodeFrame({FrameType::kData, 0, static_cast<uint32_t>(chunk), bytes, chunk}, frame);
+      stream.insert(stream.end(), frame.begin(), frame.end());
+      stream.resize(stream.size() + bytes, std::byte{1});
+    }
+    for (unsigned flips = random() % 4; flips > 0; --flips) {
+      stream[random() % stream.size()] ^= static_cast<std::byte>(1u << (random() % 8));
+    }
+    Attacked attacked;
+    std::vector<std::byte> memory(8 * (kCapacity + 64), kGuard);
+    for (size_t i = 0; i < 8; ++i) {
+      ASSERT_TRUE(attacked.receiver->Irecv(&memory[i * (kCapacity + 64)], kCapacity).ok());
+    }
+    size_t written = 0;
+    while (written < stream.size()) {
+      const size_t part = std::min<size_t>(random() % 400 + 1, stream.size() - written);
+      attacked.Write(std::span(stream).subspan(written, part));
+      written += part;
+      if (!attacked.receiver->Progress().ok()) break;
+    }
+    for (size_t i = 0; i < 8; ++i) {
+      for (size_t j = 0; j < 64; ++j) {
+        ASSERT_EQ(memory[i * (kCapacity + 64) + kCapacity + j], kGuard) << "seed " << seed;
+      }
+    }
+  }
+}
+
+TEST(SocketCommTest, HostileGrantsBreakTheConnectionWithASentence) {
+  const auto failure = [](const Frame& frame) -> std::string {
+    const std::unique_ptr<LaneHelpers> helpers = LaneHelpers::Create(0).value();
+    auto [ours, theirs] = SocketPairFds();
+    SocketSet sockets;
+    sockets.control = std::move(ours);
+    const auto sender = MakeSender(std::move(sockets), *helpers);
+    std::byte data = {};
+    for (uint64_t i = 0; i < kNetWindow; ++i) {
+      NetRequest* request = *sender->Isend(&data, 1, 0);
+      EXPECT_TRUE(sender->Progress().ok());
+      EXPECT_TRUE(*sender->Test(*request));
+    }
+    std::array<std::byte, kFrameBytes> bytes;
+    EncodeFrame(frame, bytes);
+    EXPECT_EQ(::send(theirs.get(), bytes.data(), bytes.size(), 0), ssize_t{kFrameBytes});
+    const Result<NetRequest*> next = sender->Isend(&data, 1, 0);
+    return next.ok() ? (*next ? "granted" : "none") : std::string(next.status().message());
+  };
+  EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 0, 9}), "granted");
+  EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 0, 8}), "none");
+  EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 0, 7}),
+            "the receiver granted chunks up to 7, but 8 were sent and 8 granted");
+  EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 0, 17}),
+            "the receiver granted chunks up to 17, but 8 were sent and 8 granted");
+  EXPECT_EQ(failure({FrameType::kData, 0, 0, 1, 9}),
+            "the receiver sent data against the direction");
+}
+
+}  // namespace
+}  // namespace tutti

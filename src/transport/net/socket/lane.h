@@ -1,0 +1,85 @@
+#pragma once
+
+// Lanes: the data sockets of one connection. Each takes pieces of chunks in order and moves them
+// without waiting, driven either by the thread that drives the connection or by a helper thread
+// (helpers.h).
+//
+// Threads: Push by the connection's thread; Step by one thread at a time; the rest by any.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "transport/net/net.h"
+
+namespace tutti {
+
+enum class LaneDirection { kSend, kReceive };
+
+// What the lanes of one connection tell the one who waits for them.
+class LaneBell {
+ public:
+  static constexpr int kNoError = -1;
+
+  explicit LaneBell(UniqueFd event) : event_(std::move(event)) {}
+
+  void PieceDone();
+  void Fail(int error);  // an errno value, or 0: end of stream
+  int error() const { return error_.load(std::memory_order_acquire); }
+  uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
+
+  // The next PieceDone or Fail makes event_fd() readable; so does this call, when pieces beyond
+  // `seen` are done.
+  void Arm(uint64_t seen);
+  void Silence();  // makes event_fd() unreadable again
+  int event_fd() const { return event_.get(); }
+
+ private:
+  void Ring();
+
+  std::atomic<uint64_t> completed_ = 0;
+  std::atomic<int> error_ = kNoError;
+  std::atomic<bool> armed_ = false;
+  std::atomic<bool> rung_ = false;
+  UniqueFd event_;
+};
+
+class Lane {
+ public:
+  Lane(UniqueFd fd, LaneDirection direction, LaneBell& bell)
+      : fd_(std::move(fd)), direction_(direction), bell_(bell) {}
+
+  // Appends a piece; counts `left` down when it is done. At most kNetWindow pieces at a time, since
+  // a chunk has at most one here.
+  void Push(std::byte* data, size_t bytes, std::atomic<uint32_t>& left);
+  bool HasWork() const {
+    return done_.load(std::memory_order_relaxed) < pushed_.load(std::memory_order_acquire) &&
+           !failed_.load(std::memory_order_relaxed);
+  }
+  // Moves what can be moved now; true when something moved.
+  bool Step();
+  int fd() const { return fd_.get(); }
+  LaneDirection direction() const { return direction_; }
+
+ private:
+  struct Item {
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+    std::atomic<uint32_t>* left = nullptr;
+  };
+  // A step gives way to the other lanes after this much.
+  static constexpr size_t kStepBytes = 512 * 1024;
+
+  UniqueFd fd_;
+  const LaneDirection direction_;
+  LaneBell& bell_;
+  std::array<Item, kNetWindow> items_;
+  std::atomic<uint64_t> pushed_ = 0;
+  std::atomic<uint64_t> done_ = 0;
+  std::atomic<bool> failed_ = false;
+};
+
+}  // namespace tutti

@@ -1,0 +1,72 @@
+#pragma once
+
+// The receiving side's book of connections: which sockets have come for which listener, and which
+// sets are complete.
+//
+// Threads: Offer on the loop's thread; the rest from any.
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "sys/tcp.h"
+#include "transport/net/socket/channel.h"
+
+namespace tutti {
+
+// What the hello of a data connection says; format in socket_net.h.
+struct DataHello {
+  uint64_t token = 0;
+  uint64_t connection = 0;
+  uint16_t socket = 0;
+  uint16_t lanes = 0;
+
+  std::vector<std::byte> Encode() const;
+  static Result<DataHello> Decode(std::span<const std::byte> payload);
+};
+
+// Sockets that came for one listener.
+class ConnectionQueue {
+ public:
+  // A member of the job that opens more than this without their being taken is broken.
+  static constexpr size_t kMaxWaiting = 1024;
+
+  // Adds an authenticated socket. Not ok when it does not fit: it is closed then.
+  Status Add(UniqueFd fd, const DataHello& hello, std::string peer);
+  // The oldest complete set, waiting for it.
+  Result<SocketSet> Take(const WaitLimits& limits);
+
+ private:
+  struct Partial {
+    SocketSet sockets;
+    size_t missing = 0;
+  };
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::map<uint64_t, Partial> partial_;  // by connection
+  std::deque<SocketSet> complete_;
+};
+
+// The queues of all listeners, by token.
+class ConnectionBook {
+ public:
+  // Adds a queue under a fresh token.
+  uint64_t Open(std::shared_ptr<ConnectionQueue> queue);
+  void Close(uint64_t token);
+  // Sorts an authenticated socket in, or closes it when nobody waits for it.
+  void Offer(UniqueFd fd, std::span<const std::byte> payload, const SocketAddress& from,
+             const std::string& device);
+
+ private:
+  std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<ConnectionQueue>> queues_;
+};
+
+}  // namespace tutti

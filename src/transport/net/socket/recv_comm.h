@@ -1,0 +1,61 @@
+#pragma once
+
+// The receiving end of a socket connection; see frame.h for what it reads.
+
+#include <array>
+#include <memory>
+
+#include "transport/net/net.h"
+#include "transport/net/socket/channel.h"
+#include "transport/net/socket/frame.h"
+
+namespace tutti {
+
+class SocketRecvComm final : public NetRecvComm {
+ public:
+  explicit SocketRecvComm(std::unique_ptr<SocketChannel> channel);
+
+  Result<NetRequest*> Irecv(std::byte* data, size_t capacity) override;
+  Result<bool> Progress() override;
+  Result<bool> Test(NetRequest& request) override;
+  void AppendWaits(std::vector<NetWait>& waits) const override;
+  void AppendFds(std::vector<int>& fds) const override { channel_->AppendFds(fds); }
+  void Shutdown() override { channel_->Shutdown(); }
+  std::string_view peer() const override { return channel_->peer(); }
+
+ private:
+  struct Request : NetRequest {
+    std::byte* data = nullptr;
+    size_t capacity = 0;
+    std::atomic<uint32_t> pieces_left = 0;
+  };
+  // Small frames and chunks are read through here, many in one system call; the rest of a long
+  // chunk goes straight to its buffer.
+  static constexpr size_t kStagingBytes = 8192;
+
+  Request& At(uint64_t chunk) { return requests_[chunk % kNetWindow]; }
+  Result<bool> Receive();
+  Status TakeStaged();
+  Status TakeFrame();
+  Result<bool> ReadMore();
+  Result<bool> SendGrants(bool busy);
+  bool GrantsDue(bool busy) const;
+
+  std::unique_ptr<SocketChannel> channel_;
+  std::array<Request, kNetWindow> requests_;
+  // Chunks counted over the connection's life: tested_ <= received_ <= posted_.
+  uint64_t tested_ = 0;
+  uint64_t received_ = 0;  // wholly in their buffers, or handed to the lanes
+  uint64_t posted_ = 0;
+  uint64_t granted_ = kNetWindow;
+
+  size_t payload_left_ = 0;  // of chunk received_, once its frame has come
+  bool in_payload_ = false;
+  size_t staged_from_ = 0;  // staging_[staged_from_, staged_to_) has been read but not used
+  size_t staged_to_ = 0;
+  std::array<std::byte, kFrameBytes> grant_;
+  size_t grant_left_ = 0;  // of grant_, still to be written
+  std::array<std::byte, kStagingBytes> staging_;
+};
+
+}  // namespace tutti

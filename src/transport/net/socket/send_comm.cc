@@ -1,0 +1,160 @@
+#include "transport/net/socket/send_comm.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "transport/net/socket/stripe.h"
+
+namespace tutti {
+namespace {
+
+// One system call carries at most this much, so that the first slots are free while the later ones
+// still travel.
+constexpr size_t kWriteBytes = 256 * 1024;
+
+// With fewer grants left the next ones are fetched while there is time, so that Isend need not.
+constexpr uint64_t kFewGrants = 2;
+
+}  // namespace
+
+SocketSendComm::SocketSendComm(std::unique_ptr<SocketChannel> channel)
+    : channel_(std::move(channel)) {}
+
+Result<NetRequest*> SocketSendComm::Isend(const std::byte* data, size_t bytes, uint32_t op_tag) {
+  if (!channel_->failure().ok()) return channel_->failure();
+  if (bytes > kMaxNetChunkBytes) return InternalError("a chunk of {} bytes is too long", bytes);
+  if (begun_ - tested_ == kNetWindow) return nullptr;
+  if (begun_ == granted_) {
+    TUTTI_ASSIGN([[maybe_unused]] const bool read, ReadGrants());
+    if (begun_ == granted_) return nullptr;
+  }
+  Request& request = At(begun_);
+  const int used = Striping::LanesFor(bytes, channel_->num_lanes());
+  request.bytes = bytes;
+  request.op_tag = op_tag;
+  request.data = data;
+  request.control_bytes = used == 0 ? kFrameBytes + bytes : kFrameBytes;
+  request.written = 0;
+  EncodeFrame({used == 0 ? FrameType::kData : FrameType::kStriped, static_cast<uint8_t>(used),
+               op_tag, static_cast<uint32_t>(bytes), begun_},
+              request.frame);
+  // Lanes carry bytes both ways, hence the cast; a sending lane only reads.
+  if (used > 0) {
+    channel_->Push(const_cast<std::byte*>(data), bytes, begun_, used, request.pieces_left);
+  }
+  ++begun_;
+  return &request;
+}
+
+Result<bool> SocketSendComm::Progress() {
+  if (!channel_->failure().ok()) return channel_->failure();
+  bool moved = false;
+  if (written_ < begun_) {
+    TUTTI_ASSIGN(moved, WriteControl());
+  }
+  TUTTI_ASSIGN(const bool lanes_moved, channel_->Progress());
+  moved |= lanes_moved;
+  if (granted_ - begun_ <= kFewGrants) {
+    TUTTI_ASSIGN(const bool granted, ReadGrants());
+    moved |= granted;
+  }
+  return moved;
+}
+
+Result<bool> SocketSendComm::Test(NetRequest& request) {
+  if (&request != &At(tested_) || tested_ == begun_) {
+    return InternalError("requests were tested out of order");
+  }
+  const bool done =
+      tested_ < written_ && At(tested_).pieces_left.load(std::memory_order_acquire) == 0;
+  tested_ += done ? 1 : 0;
+  return done;
+}
+
+// Frames and chunks of several requests leave in one system call.
+Result<bool> SocketSendComm::WriteControl() {
+  bool moved = false;
+  while (written_ < begun_) {
+    std::array<iovec, 2 * kNetWindow> pieces;
+    size_t count = 0;
+    size_t total = 0;
+    for (uint64_t chunk = written_; chunk < begun_ && total < kWriteBytes; ++chunk) {
+      Request& request = At(chunk);
+      size_t from = request.written;
+      if (from < kFrameBytes) {
+        pieces[count++] = {&request.frame[from], kFrameBytes - from};
+        total += kFrameBytes - from;
+        from = kFrameBytes;
+      }
+      if (from < request.control_bytes) {
+        const size_t bytes = std::min(request.control_bytes - from, kWriteBytes);
+        pieces[count++] = {const_cast<std::byte*>(request.data) + (from - kFrameBytes), bytes};
+        total += bytes;
+        if (from + bytes < request.control_bytes) break;
+      }
+    }
+    msghdr message = {};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = count;
+    const ssize_t sent = ::sendmsg(channel_->control(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return moved;
+    if (sent < 0) return channel_->Fail(errno);
+    moved = true;
+    for (auto left = static_cast<size_t>(sent); left > 0 || written_ < begun_;) {
+      Request& request = At(written_);
+      const size_t part = std::min(left, request.control_bytes - request.written);
+      request.written += part;
+      left -= part;
+      if (request.written < request.control_bytes) break;
+      ++written_;
+    }
+    if (static_cast<size_t>(sent) < total) return moved;  // the socket is full
+  }
+  return moved;
+}
+
+Result<bool> SocketSendComm::ReadGrants() {
+  const ssize_t got =
+      ::recv(channel_->control(), &staging_[staged_], staging_.size() - staged_, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+  if (got <= 0) return channel_->Fail(got == 0 ? 0 : errno);
+  staged_ += static_cast<size_t>(got);
+  size_t used = 0;
+  for (; staged_ - used >= kFrameBytes; used += kFrameBytes) {
+    Result<Frame> frame =
+        DecodeFrame(std::span<const std::byte, kFrameBytes>(&staging_[used], kFrameBytes));
+    if (!frame.ok()) return channel_->Fail(std::move(frame).status());
+    TUTTI_TRY(TakeGrant(frame.value()));
+  }
+  staged_ -= used;
+  std::memmove(staging_.data(), &staging_[used], staged_);
+  return used > 0;
+}
+
+Status SocketSendComm::TakeGrant(const Frame& frame) {
+  if (frame.type != FrameType::kGrant) {
+    return channel_->Fail(RemoteError("the receiver sent data against the direction"));
+  }
+  if (frame.count < granted_ || frame.count > begun_ + kNetWindow) {
+    return channel_->Fail(
+        RemoteError("the receiver granted chunks up to {}, but {} were sent and "
+                    "{} granted",
+                    frame.count, begun_, granted_));
+  }
+  granted_ = frame.count;
+  return Status::Ok();
+}
+
+void SocketSendComm::AppendWaits(std::vector<NetWait>& waits) const {
+  const uint32_t control =
+      (written_ < begun_ ? uint32_t{EPOLLOUT} : 0u) | (begun_ == granted_ ? uint32_t{EPOLLIN} : 0u);
+  if (control != 0) waits.push_back({channel_->control(), control});
+  channel_->AppendLaneWaits(waits);
+}
+
+}  // namespace tutti

@@ -1,0 +1,254 @@
+#include "transport/net/socket/socket_net.h"
+
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "base/log.h"
+#include "bootstrap/auth.h"
+#include "bootstrap/wire.h"
+#include "sys/network_interface.h"
+#include "transport/net/socket/helpers.h"
+#include "transport/net/socket/lane_config.h"
+#include "transport/net/socket/listener.h"
+#include "transport/net/socket/recv_comm.h"
+#include "transport/net/socket/send_comm.h"
+
+namespace tutti {
+namespace {
+
+constexpr uint64_t kHandleMagic = 0x314b434f53545554;  // "TUTSOCK1"
+
+// An idle connection whose host has vanished breaks after about a minute.
+constexpr int kKeepaliveIdleS = 30;
+constexpr int kKeepaliveBetweenS = 6;
+constexpr int kKeepaliveProbes = 5;
+
+struct Handle {
+  SocketAddress address;
+  uint64_t token = 0;
+};
+
+NetHandle EncodeHandle(const Handle& handle) {
+  WireWriter writer;
+  writer.U64(kHandleMagic);
+  writer.Address(handle.address);
+  writer.U64(handle.token);
+  const Bytes bytes = std::move(writer).Take();
+  NetHandle out = {};
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+Result<Handle> DecodeHandle(const NetHandle& in) {
+  WireReader reader(in);
+  if (reader.U64() != kHandleMagic) {
+    return RemoteError(
+        "the peer's handle is not one of the socket network: do all ranks use the "
+        "same NCCL_NET?");
+  }
+  Handle handle;
+  handle.address = reader.Address();
+  handle.token = reader.U64();
+  if (reader.failed()) return RemoteError("the peer's handle is damaged");
+  return handle;
+}
+
+// Not TCP_USER_TIMEOUT: it would also break a connection whose receiver is alive but late, as a
+// rank is that computes for minutes before it joins a collective.
+Status PrepareDataSocket(int fd) {
+  const int one = 1;
+  if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) != 0 ||
+      setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one)) != 0 ||
+      setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepaliveIdleS, sizeof(int)) != 0 ||
+      setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepaliveBetweenS, sizeof(int)) != 0 ||
+      setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &kKeepaliveProbes, sizeof(int)) != 0) {
+    return ErrnoError(errno, "preparing a data socket failed");
+  }
+  return Status::Ok();
+}
+
+struct Device {
+  SocketAddress address;  // port 0 until something listens there
+  LaneConfig lanes;
+  std::unique_ptr<AuthAcceptor> acceptor;
+};
+
+class SocketListener final : public NetListener {
+ public:
+  SocketListener(std::shared_ptr<ConnectionBook> book, const SocketAddress& address,
+                 LaneHelpers& helpers)
+      : book_(std::move(book)), helpers_(helpers) {
+    token_ = book_->Open(queue_);
+    handle_ = EncodeHandle({address, token_});
+  }
+  ~SocketListener() override { book_->Close(token_); }
+
+  const NetHandle& handle() const override { return handle_; }
+
+  Result<std::unique_ptr<NetRecvComm>> Accept(const WaitLimits& limits) override {
+    TUTTI_ASSIGN(SocketSet sockets, queue_->Take(limits));
+    TUTTI_TRY(PrepareDataSocket(sockets.control.get()));
+    for (const UniqueFd& lane : sockets.lanes) TUTTI_TRY(PrepareDataSocket(lane.get()));
+    TUTTI_ASSIGN(auto channel,
+                 SocketChannel::Create(std::move(sockets), LaneDirection::kReceive, helpers_));
+    return std::unique_ptr<NetRecvComm>(std::make_unique<SocketRecvComm>(std::move(channel)));
+  }
+
+ private:
+  std::shared_ptr<ConnectionBook> book_;
+  std::shared_ptr<ConnectionQueue> queue_ = std::make_shared<ConnectionQueue>();
+  LaneHelpers& helpers_;
+  uint64_t token_ = 0;
+  NetHandle handle_ = {};
+};
+
+class SocketNetImpl final : public Net {
+ public:
+  SocketNetImpl(EventLoop& loop, const Key& key, const PortRange& ports)
+      : loop_(loop), key_(key), ports_(ports) {}
+
+  Status Open(const Settings& settings, const SocketAddress& address);
+
+  std::string_view name() const override { return "Socket"; }
+  const std::vector<NetDevice>& devices() const override { return devices_; }
+  Status IsViable() const override { return devices_.empty() ? viable_ : Status::Ok(); }
+  Result<std::unique_ptr<NetListener>> Listen(int device) override;
+  Result<std::unique_ptr<NetSendComm>> Connect(int device, const NetHandle& handle,
+                                               const WaitLimits& limits) override;
+
+ private:
+  void AddDevice(const Settings& settings, const NetworkInterface& interface);
+  Result<Device*> At(int device);
+
+  EventLoop& loop_;
+  const Key key_;
+  const PortRange ports_;
+  Status viable_;
+  std::vector<NetDevice> devices_;
+  std::unique_ptr<LaneHelpers> helpers_;
+  std::shared_ptr<ConnectionBook> book_ = std::make_shared<ConnectionBook>();
+  std::mutex mutex_;           // guards the opening of a device's acceptor
+  std::vector<Device> state_;  // of devices_
+};
+
+void SocketNetImpl::AddDevice(const Settings& settings, const NetworkInterface& interface) {
+  const bool known = std::any_of(devices_.begin(), devices_.end(), [&](const NetDevice& device) {
+    return device.name == interface.name;
+  });
+  if (known) return;
+  const LinkFacts link = ReadLinkFacts(interface.name);
+  devices_.push_back({interface.name, interface.address.HostText(), link.speed_mbps});
+  Device device;
+  device.address = interface.address;
+  device.lanes = ChooseLanes(settings, link);
+  state_.push_back(std::move(device));
+}
+
+Status SocketNetImpl::Open(const Settings& settings, const SocketAddress& address) {
+  TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
+  if (address.valid()) {
+    NetworkInterface interface = {"?", address, {}};
+    for (const NetworkInterface& each : interfaces) {
+      if (each.address.family == address.family && each.address.bytes == address.bytes) {
+        interface.name = each.name;
+      }
+    }
+    interface.address.port = 0;
+    AddDevice(settings, interface);
+  } else {
+    const InterfaceWish wish = {settings.socket_ifname, FamilyNumber(settings.socket_family), {}};
+    const Result<NetworkInterface> best = ChooseInterface(interfaces, wish);
+    viable_ = best.status();
+    if (best.ok()) AddDevice(settings, best.value());
+    const InterfaceFilter filter(settings.socket_ifname);
+    for (const NetworkInterface& each : interfaces) {
+      const bool wanted = filter.Admits(each.name) && !each.address.IsLoopback() &&
+                          (wish.family == 0 || each.address.family == wish.family);
+      if (best.ok() && wanted) AddDevice(settings, each);
+    }
+  }
+  int threads = 0;
+  for (const Device& device : state_) threads = std::max(threads, device.lanes.threads);
+  TUTTI_ASSIGN(helpers_, LaneHelpers::Create(threads));
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    TUTTI_INFO(kLogNet | kLogInit,
+               "net Socket: device {} is {} at {}, {} Mb/s, {} data sockets, {} helper threads", i,
+               devices_[i].name, devices_[i].address, devices_[i].speed_mbps, state_[i].lanes.lanes,
+               state_[i].lanes.threads);
+  }
+  return Status::Ok();
+}
+
+Result<Device*> SocketNetImpl::At(int device) {
+  if (device < 0 || static_cast<size_t>(device) >= state_.size()) {
+    return InternalError("the socket network has {} devices, not a device {}", state_.size(),
+                         device);
+  }
+  return &state_[static_cast<size_t>(device)];
+}
+
+Result<std::unique_ptr<NetListener>> SocketNetImpl::Listen(int device) {
+  TUTTI_ASSIGN(Device* const at, At(device));
+  const std::lock_guard lock(mutex_);
+  if (!at->acceptor) {
+    TUTTI_ASSIGN(UniqueFd fd, tutti::Listen(at->address, ports_));
+    const std::string& name = devices_[static_cast<size_t>(device)].name;
+    auto callback = [book = book_, name](UniqueFd accepted, const Hello& hello,
+                                         const SocketAddress& from) {
+      if (hello.purpose == Purpose::kData) {
+        book->Offer(std::move(accepted), hello.payload, from, name);
+      }
+    };
+    TUTTI_ASSIGN(at->acceptor, AuthAcceptor::Create(loop_, std::move(fd), key_,
+                                                    "the socket network", std::move(callback)));
+  }
+  return std::unique_ptr<NetListener>(
+      std::make_unique<SocketListener>(book_, at->address, *helpers_));
+}
+
+Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const NetHandle& handle,
+                                                            const WaitLimits& limits) {
+  TUTTI_ASSIGN(const Device* const at, At(device));
+  TUTTI_ASSIGN(Handle target, DecodeHandle(handle));
+  const std::string& name = devices_[static_cast<size_t>(device)].name;
+  // A link-local address is reached through this host's interface, whatever its number on the other
+  // host.
+  if (target.address.IsLinkLocal()) target.address.scope_id = if_nametoindex(name.c_str());
+  DataHello hello;
+  hello.token = target.token;
+  hello.connection = RandomU64();
+  hello.lanes = static_cast<uint16_t>(at->lanes.lanes);
+  SocketSet sockets;
+  sockets.peer = fmt::format("{} over {}", target.address.ToString(), name);
+  for (hello.socket = 0; hello.socket <= hello.lanes; ++hello.socket) {
+    TUTTI_ASSIGN(UniqueFd fd, ConnectAuthenticated(target.address, key_,
+                                                   {Purpose::kData, hello.Encode()}, limits));
+    TUTTI_TRY(PrepareDataSocket(fd.get()));
+    if (hello.socket == 0) {
+      sockets.control = std::move(fd);
+    } else {
+      sockets.lanes.push_back(std::move(fd));
+    }
+  }
+  TUTTI_ASSIGN(auto channel,
+               SocketChannel::Create(std::move(sockets), LaneDirection::kSend, *helpers_));
+  return std::unique_ptr<NetSendComm>(std::make_unique<SocketSendComm>(std::move(channel)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Net>> SocketNet::Create(EventLoop& loop, const Key& key,
+                                               const Settings& settings, const Options& options) {
+  auto net = std::make_unique<SocketNetImpl>(
+      loop, key, PortRange{settings.port_range.low, settings.port_range.high});
+  TUTTI_TRY(net->Open(settings, options.address));
+  return std::unique_ptr<Net>(std::move(net));
+}
+
+}  // namespace tutti

@@ -1,0 +1,45 @@
+#pragma once
+
+// The network over TCP sockets, for any two hosts that reach each other. Every connection proves
+// the job's key (bootstrap/auth.h) before a byte of it is parsed.
+//
+// A rank listens at one address per device, for all its listeners; the hello of a connection
+// carries the token of the listener that it is for. A connection has a control socket and as many
+// data sockets ("lanes") as the connecting side's settings say; the hello also says which of them
+// this is.
+//
+// Hello of purpose kData (integers little-endian):
+//     0  version     u32   kSocketNetVersion
+//     4  token       u64   the listener's, from its handle
+//    12  connection  u64   random, the same for all sockets of one connection
+//    20  socket      u16   0: control; n: lane n-1
+//    22  lanes       u16
+//
+// Threads: as Net. Callbacks run on the loop's thread.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bootstrap/unique_id.h"
+#include "config/settings.h"
+#include "sys/event_loop.h"
+#include "transport/net/net.h"
+
+namespace tutti {
+
+inline constexpr uint32_t kSocketNetVersion = 1;
+
+class SocketNet {
+ public:
+  struct Options {
+    // Listen here and nowhere else (port 0); an address that the bootstrap has found to reach the
+    // peers, say. When it is not valid, devices are the interfaces that the settings admit.
+    SocketAddress address;
+  };
+  // `loop` outlives the network; listeners and comms do not.
+  static Result<std::unique_ptr<Net>> Create(EventLoop& loop, const Key& key,
+                                             const Settings& settings, const Options& options);
+};
+
+}  // namespace tutti
