@@ -274,40 +274,49 @@ Status Executor::RunRing(const Task& task, Operation& op) {
   return Status::Ok();
 }
 
+TreeView Executor::TreeOf(bool second) const {
+  const TreeView places =
+      second ? MirroredTree(ring_index_, num_ranks_) : BinaryTree(ring_index_, num_ranks_);
+  const auto rank_at = [&](int place) { return place < 0 ? -1 : ring_[static_cast<size_t>(place)]; };
+  return {rank_at(places.parent), {rank_at(places.children[0]), rank_at(places.children[1])}};
+}
+
 Status Executor::RunTree(const Task& task, Operation& op) {
-  // The first half of the data goes over the first tree, the rest over the second.
-  const size_t half = (task.count + 1) / 2;
+  // All connections are made before data moves: nobody moves the data of a rank that waits for a connection.
   for (const bool second : {false, true}) {
-    TreeView tree = second ? MirroredTree(ring_index_, num_ranks_) : BinaryTree(ring_index_, num_ranks_);
-    const auto rank_at = [&](int place) { return place < 0 ? -1 : ring_[static_cast<size_t>(place)]; };
-    tree = {rank_at(tree.parent), {rank_at(tree.children[0]), rank_at(tree.children[1])}};
-    const size_t begin = second ? half : 0;
-    const size_t count = second ? task.count - half : half;
+    const TreeView tree = TreeOf(second);
     const std::array<int, 3> all = {tree.parent, tree.children[0], tree.children[1]};
     TUTTI_TRY(connections_.Open(all, all));
-
-    kernels::CountingPrimitives count_up(op.work.slice_elems), count_down(op.work.slice_elems);
-    kernels::TreeAllReduce(count_up, count_down, tree, begin, count, op.work.slice_elems);
-    HostFifoPrimitives up(wait_, op.work), down(wait_, op.work);
-    if (tree.parent >= 0) {
-      up.AddSend(connections_.SendTo(tree.parent));
-      down.AddRecv(connections_.RecvFrom(tree.parent));
-      BeginPort(connections_.SendPort(tree.parent), count_up.sent().chunks, op.work.op_tag);
-      BeginPort(connections_.RecvPort(tree.parent), count_down.received().chunks, op.work.op_tag);
-    }
-    auto& to_children = tree.parent < 0 ? up : down;
-    const auto& sent_down = tree.parent < 0 ? count_up.sent() : count_down.sent();
-    for (const int child : tree.children) {
-      if (child < 0) continue;
-      up.AddRecv(connections_.RecvFrom(child));
-      to_children.AddSend(connections_.SendTo(child));
-      BeginPort(connections_.RecvPort(child), count_up.received().chunks, op.work.op_tag);
-      BeginPort(connections_.SendPort(child), sent_down.chunks, op.work.op_tag);
-    }
-    kernels::TreeAllReduce(up, down, tree, begin, count, op.work.slice_elems);
-    if (wait_.failed()) break;
   }
+  // The first half of the data goes over the first tree, the rest over the second.
+  const size_t half = (task.count + 1) / 2;
+  RunOneTree(TreeOf(false), 0, half, op);
+  if (!wait_.failed()) RunOneTree(TreeOf(true), half, task.count - half, op);
   return Status::Ok();
+}
+
+void Executor::RunOneTree(const TreeView& tree, size_t begin, size_t count, Operation& op) {
+  const size_t chunk = op.work.slice_elems;
+  kernels::CountingPrimitives count_up(chunk), count_down(chunk);
+  kernels::TreeAllReduce(count_up, count_down, tree, begin, count, chunk);
+  HostFifoPrimitives up(wait_, op.work), down(wait_, op.work);
+  if (tree.parent >= 0) {
+    up.AddSend(connections_.SendTo(tree.parent));
+    down.AddRecv(connections_.RecvFrom(tree.parent));
+    BeginPort(connections_.SendPort(tree.parent), count_up.sent().chunks, op.work.op_tag);
+    BeginPort(connections_.RecvPort(tree.parent), count_down.received().chunks, op.work.op_tag);
+  }
+  // At the root the finished chunk goes down at once, as part of the way up.
+  const bool is_root = tree.parent < 0;
+  const kernels::Traffic& sent_down = is_root ? count_up.sent() : count_down.sent();
+  for (const int child : tree.children) {
+    if (child < 0) continue;
+    up.AddRecv(connections_.RecvFrom(child));
+    (is_root ? up : down).AddSend(connections_.SendTo(child));
+    BeginPort(connections_.RecvPort(child), count_up.received().chunks, op.work.op_tag);
+    BeginPort(connections_.SendPort(child), sent_down.chunks, op.work.op_tag);
+  }
+  kernels::TreeAllReduce(up, down, tree, begin, count, chunk);
 }
 
 Status Executor::RunRecursiveDoubling(const Task& task, Operation& op) {
@@ -317,6 +326,10 @@ Status Executor::RunRecursiveDoubling(const Task& task, Operation& op) {
     void LoadInput(size_t) {}
     void SendOutput(int peer, size_t) { sends.push_back(peer); }
     void RecvReduceOutput(int peer, bool, size_t) { recvs.push_back(peer); }
+    void ExchangeReduceOutput(int peer, bool, size_t) {
+      sends.push_back(peer);
+      recvs.push_back(peer);
+    }
     void RecvOutput(int peer, size_t) { recvs.push_back(peer); }
     void FinishOutput(size_t) {}
   };

@@ -58,6 +58,8 @@ class Executor {
   Status RunStaged(const Task& task, Operation& op);
   Status RunRing(const Task& task, Operation& op);
   Status RunTree(const Task& task, Operation& op);
+  TreeView TreeOf(bool second) const;
+  void RunOneTree(const TreeView& tree, size_t begin, size_t count, Operation& op);
   Status RunRecursiveDoubling(const Task& task, Operation& op);
   Status RunExchange(const Task& task, Operation& op);
 

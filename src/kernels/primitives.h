@@ -37,6 +37,8 @@ concept ExchangePrimitives = requires(P p, int peer, bool mine_first, size_t n) 
   p.LoadInput(n);                        // input → output (scaled, for PreMulSum)
   p.SendOutput(peer, n);                 // output → peer
   p.RecvReduceOutput(peer, mine_first, n);  // output op peer (or peer op output) → output
+  // Both at once, with a peer that does the same. Slice by slice: a long vector does not fit into the ring of slots.
+  p.ExchangeReduceOutput(peer, mine_first, n);
   p.RecvOutput(peer, n);                 // peer → output
   p.FinishOutput(n);                     // the division of an average
 };

@@ -31,8 +31,7 @@ constexpr void RecursiveDoublingAllReduce(P& p, int rank, int num_ranks, size_t 
   const auto rank_of = [&](int place) { return place < paired / 2 ? 2 * place : place + paired / 2; };
   for (int distance = 1; distance < power; distance *= 2) {
     const int partner = rank_of(me ^ distance);
-    p.SendOutput(partner, count);
-    p.RecvReduceOutput(partner, (me & distance) == 0, count);
+    p.ExchangeReduceOutput(partner, (me & distance) == 0, count);
   }
   p.FinishOutput(count);
   if (rank < paired) p.SendOutput(rank + 1, count);

@@ -11,7 +11,9 @@
 
 #include "backend/host/reduce_spec.h"
 #include "backend/host/wait_context.h"
+#include "base/copy.h"
 #include "kernels/fifo.h"
+#include "kernels/primitives.h"
 
 namespace tutti {
 
@@ -98,12 +100,9 @@ class HostExchangePrimitives {
       work_.reduce.Apply(work_.output, &source, 1, n, true, false);
   }
   void SendOutput(int peer, size_t n) {
-    HostWork work = work_;
-    work.input = work_.output;
-    work.reduce.scale = false;
-    HostFifoPrimitives p(wait_, work);
-    p.AddSend(links_.SendTo(peer));
-    p.Send(0, n);
+    const SendLink link = links_.SendTo(peer);
+    for (Piece piece(n, work_.slice_elems); piece.More(); piece.Next())
+      if (!SendSlice(link, piece)) return;
   }
   void RecvOutput(int peer, size_t n) {
     HostFifoPrimitives p(wait_, work_);
@@ -112,15 +111,14 @@ class HostExchangePrimitives {
   }
   void RecvReduceOutput(int peer, bool mine_first, size_t n) {
     const RecvLink link = links_.RecvFrom(peer);
-    for (size_t at = 0; at < n; at += work_.slice_elems) {
-      const size_t slice = n - at < work_.slice_elems ? n - at : work_.slice_elems;
-      const std::byte* theirs = AwaitSlice(wait_, link, slice * work_.elem_bytes, work_.op_tag);
-      if (theirs == nullptr) return;
-      std::byte* mine = work_.output + at * work_.elem_bytes;
-      const void* sources[2] = {mine_first ? mine : theirs, mine_first ? theirs : mine};
-      work_.reduce.Apply(mine, sources, 2, slice, false, false);
-      link.fifo->Release();
-    }
+    for (Piece piece(n, work_.slice_elems); piece.More(); piece.Next())
+      if (!RecvReduceSlice(link, mine_first, piece)) return;
+  }
+  void ExchangeReduceOutput(int peer, bool mine_first, size_t n) {
+    const SendLink send = links_.SendTo(peer);
+    const RecvLink recv = links_.RecvFrom(peer);
+    for (Piece piece(n, work_.slice_elems); piece.More(); piece.Next())
+      if (!SendSlice(send, piece) || !RecvReduceSlice(recv, mine_first, piece)) return;
   }
   void FinishOutput(size_t n) {
     const void* source = work_.output;
@@ -128,6 +126,26 @@ class HostExchangePrimitives {
   }
 
  private:
+  std::byte* At(const Piece& piece) const { return work_.output + piece.offset() * work_.elem_bytes; }
+  bool SendSlice(const SendLink& link, const Piece& piece) {
+    const size_t bytes = piece.size() * work_.elem_bytes;
+    std::byte* room = AcquireSlot(wait_, link, bytes);
+    if (room == nullptr) return false;
+    CopyBytes(room, At(piece), bytes);
+    link.fifo->Publish(bytes, work_.op_tag);
+    return true;
+  }
+  bool RecvReduceSlice(const RecvLink& link, bool mine_first, const Piece& piece) {
+    const std::byte* theirs =
+        AwaitSlice(wait_, link, piece.size() * work_.elem_bytes, work_.op_tag);
+    if (theirs == nullptr) return false;
+    std::byte* mine = At(piece);
+    const void* sources[2] = {mine_first ? mine : theirs, mine_first ? theirs : mine};
+    work_.reduce.Apply(mine, sources, 2, piece.size(), false, false);
+    link.fifo->Release();
+    return true;
+  }
+
   WaitContext& wait_;
   const HostWork& work_;
   Links links_;
