@@ -1,4 +1,5 @@
-// The collectives and point-to-point calls: arguments are checked here, everything else happens in comm.
+// The collectives and point-to-point calls: arguments are checked here, everything else happens in
+// comm.
 
 #include <cstring>
 #include <limits>
@@ -19,7 +20,8 @@ constexpr uint8_t kPreMulSumNumber = 5;
 
 Status CheckType(ncclDataType_t type) {
   if (type < 0 || type >= kNumDataTypes)
-    return InvalidArgument("{} is no data type: 0 to {} are", static_cast<int>(type), kNumDataTypes - 1);
+    return InvalidArgument("{} is no data type: 0 to {} are", static_cast<int>(type),
+                           kNumDataTypes - 1);
   return Status::Ok();
 }
 
@@ -68,8 +70,8 @@ Result<ReduceOp> ResolveOp(ncclComm* comm, ncclRedOp_t op, DataType type) {
 Status CheckCount(size_t count, DataType type, int copies) {
   constexpr size_t kMost = std::numeric_limits<ptrdiff_t>::max();
   if (count > kMost / SizeOf(type) / static_cast<size_t>(copies))
-    return InvalidArgument("a count of {} elements of {} is more than an address space holds", count,
-                           Name(type));
+    return InvalidArgument("a count of {} elements of {} is more than an address space holds",
+                           count, Name(type));
   return Status::Ok();
 }
 
@@ -146,7 +148,8 @@ Status CheckParts(const std::vector<size_t>& counts, const std::vector<size_t>& 
 }
 
 Status AllGatherV(const void* send, size_t send_count, void* recv, const size_t* counts,
-                  const size_t* offsets, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+                  const size_t* offsets, ncclDataType_t type, ncclComm_t comm,
+                  cudaStream_t stream) {
   TUTTI_TRY(CheckUsable(comm));
   TUTTI_TRY(CheckType(type));
   auto parts = std::make_shared<VariableParts>();
@@ -180,9 +183,9 @@ Status ReduceScatterV(const void* send, void* recv, const size_t* counts, ncclDa
   return SubmitReduction({comm, stream, type, true, false}, std::move(task), op);
 }
 
-Status AlltoAllV(const void* send, const size_t* send_counts, const size_t* send_offsets, void* recv,
-                 const size_t* recv_counts, const size_t* recv_offsets, ncclDataType_t type,
-                 ncclComm_t comm, cudaStream_t stream) {
+Status AlltoAllV(const void* send, const size_t* send_counts, const size_t* send_offsets,
+                 void* recv, const size_t* recv_counts, const size_t* recv_offsets,
+                 ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
   TUTTI_TRY(CheckUsable(comm));
   TUTTI_TRY(CheckType(type));
   auto parts = std::make_shared<VariableParts>();
@@ -242,25 +245,31 @@ Status DestroyOp(ncclRedOp_t op, ncclComm_t comm) {
 using namespace tutti;  // NOLINT(google-build-using-namespace): the C API below is outside of it
 using api::Return;
 
-ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
-                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  const Task task = {.collective = Collective::kAllReduce, .send = sendbuff, .recv = recvbuff, .count = count};
+ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
+                           ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                           cudaStream_t stream) {
+  const Task task = {
+      .collective = Collective::kAllReduce, .send = sendbuff, .recv = recvbuff, .count = count};
   return Return(__func__, api::SubmitReduction({comm, stream, datatype}, task, op));
 }
 
 ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
-  Task task = {.collective = Collective::kReduce, .send = sendbuff, .recv = recvbuff, .count = count};
+  Task task = {
+      .collective = Collective::kReduce, .send = sendbuff, .recv = recvbuff, .count = count};
   task.root = root;
-  return Return(__func__, api::SubmitReduction({comm, stream, datatype, true, api::IsRank(comm, root)},
-                                               task, op));
+  return Return(__func__, api::SubmitReduction(
+                              {comm, stream, datatype, true, api::IsRank(comm, root)}, task, op));
 }
 
-ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
-                           int root, ncclComm_t comm, cudaStream_t stream) {
-  Task task = {.collective = Collective::kBroadcast, .send = sendbuff, .recv = recvbuff, .count = count};
+ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
+                           ncclDataType_t datatype, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
+  Task task = {
+      .collective = Collective::kBroadcast, .send = sendbuff, .recv = recvbuff, .count = count};
   task.root = root;
-  return Return(__func__, api::Submit({comm, stream, datatype, api::IsRank(comm, root), true}, task));
+  return Return(__func__,
+                api::Submit({comm, stream, datatype, api::IsRank(comm, root), true}, task));
 }
 
 ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
@@ -270,7 +279,8 @@ ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int ro
 
 ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  const Task task = {.collective = Collective::kAllGather, .send = sendbuff, .recv = recvbuff, .count = sendcount};
+  const Task task = {
+      .collective = Collective::kAllGather, .send = sendbuff, .recv = recvbuff, .count = sendcount};
   return Return(__func__,
                 api::Submit({comm, stream, datatype, true, true, api::RanksOf(comm)}, task));
 }
@@ -278,30 +288,36 @@ ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcoun
 ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
                                ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream) {
-  const Task task = {.collective = Collective::kReduceScatter, .send = sendbuff, .recv = recvbuff, .count = recvcount};
+  const Task task = {.collective = Collective::kReduceScatter,
+                     .send = sendbuff,
+                     .recv = recvbuff,
+                     .count = recvcount};
   return Return(__func__, api::SubmitReduction(
                               {comm, stream, datatype, true, true, api::RanksOf(comm)}, task, op));
 }
 
-ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
-                          ncclComm_t comm, cudaStream_t stream) {
-  const Task task = {.collective = Collective::kAlltoAll, .send = sendbuff, .recv = recvbuff, .count = count};
+ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
+                          ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
+  const Task task = {
+      .collective = Collective::kAlltoAll, .send = sendbuff, .recv = recvbuff, .count = count};
   return Return(__func__,
                 api::Submit({comm, stream, datatype, true, true, api::RanksOf(comm)}, task));
 }
 
 ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
                         int root, ncclComm_t comm, cudaStream_t stream) {
-  Task task = {.collective = Collective::kGather, .send = sendbuff, .recv = recvbuff, .count = count};
+  Task task = {
+      .collective = Collective::kGather, .send = sendbuff, .recv = recvbuff, .count = count};
   task.root = root;
   return Return(__func__, api::Submit({comm, stream, datatype, true, api::IsRank(comm, root),
                                        api::RanksOf(comm)},
                                       task));
 }
 
-ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
-                         int root, ncclComm_t comm, cudaStream_t stream) {
-  Task task = {.collective = Collective::kScatter, .send = sendbuff, .recv = recvbuff, .count = count};
+ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count,
+                         ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) {
+  Task task = {
+      .collective = Collective::kScatter, .send = sendbuff, .recv = recvbuff, .count = count};
   task.root = root;
   return Return(__func__, api::Submit({comm, stream, datatype, api::IsRank(comm, root), true,
                                        api::RanksOf(comm)},
@@ -316,8 +332,8 @@ ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatyp
   return Return(__func__, api::Submit({comm, stream, datatype, true, false}, task));
 }
 
-ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
+ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
   Task task = {.collective = Collective::kSendRecv, .recv = recvbuff, .count = count};
   task.root = peer;
   return Return(__func__, api::Submit({comm, stream, datatype, false, true}, task));
@@ -333,23 +349,24 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
 }
 
 ncclResult_t tuttiAllGatherV(const void* sendbuff, size_t sendcount, void* recvbuff,
-                             const size_t* recvcounts, const size_t* displs, ncclDataType_t datatype,
-                             ncclComm_t comm, cudaStream_t stream) {
-  return Return(__func__, api::AllGatherV(sendbuff, sendcount, recvbuff, recvcounts, displs, datatype,
-                                          comm, stream));
+                             const size_t* recvcounts, const size_t* displs,
+                             ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
+  return Return(__func__, api::AllGatherV(sendbuff, sendcount, recvbuff, recvcounts, displs,
+                                          datatype, comm, stream));
 }
 
 ncclResult_t tuttiReduceScatterV(const void* sendbuff, void* recvbuff, const size_t* recvcounts,
                                  ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                  cudaStream_t stream) {
-  return Return(__func__, api::ReduceScatterV(sendbuff, recvbuff, recvcounts, datatype, op, comm, stream));
+  return Return(__func__,
+                api::ReduceScatterV(sendbuff, recvbuff, recvcounts, datatype, op, comm, stream));
 }
 
 ncclResult_t tuttiAlltoAllV(const void* sendbuff, const size_t* sendcounts, const size_t* sdispls,
                             void* recvbuff, const size_t* recvcounts, const size_t* rdispls,
                             ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  return Return(__func__, api::AlltoAllV(sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls,
-                                         datatype, comm, stream));
+  return Return(__func__, api::AlltoAllV(sendbuff, sendcounts, sdispls, recvbuff, recvcounts,
+                                         rdispls, datatype, comm, stream));
 }
 
 ncclResult_t tuttiBarrier(ncclComm_t comm, cudaStream_t stream) {

@@ -11,12 +11,12 @@
 namespace tutti::api {
 namespace {
 
-// Destroyed handles that are still recognised as such. Enough for a program that makes and destroys communicators in
-// a loop and has a stale pointer left; bounded so that such a loop does not grow.
+// Destroyed handles that are still recognised as such. Enough for a program that makes and destroys
+// communicators in a loop and has a stale pointer left; bounded so that such a loop does not grow.
 constexpr size_t kBuried = 256;
 
-// The API's own state. One per process by the nature of a C API; never destroyed, because other threads may still call
-// into the library while the process exits.
+// The API's own state. One per process by the nature of a C API; never destroyed, because other
+// threads may still call into the library while the process exits.
 struct State {
   std::mutex mutex;
   std::unique_ptr<Process> process;

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the API functions share: the process behind them, the check of handles, and how a Status becomes an ncclResult_t
-// with its sentence in the log and in ncclGetLastError.
+// What the API functions share: the process behind them, the check of handles, and how a Status
+// becomes an ncclResult_t with its sentence in the log and in ncclGetLastError.
 
 #include <functional>
 #include <string>
@@ -16,8 +16,8 @@ namespace tutti::api {
 // This process's Process, made on first use and again after a fork.
 Result<Process*> ThisProcess();
 
-// Keeps the sentence for ncclGetLastError, writes it to the log, and gives the code. Inside a group, a failure also
-// fails the group.
+// Keeps the sentence for ncclGetLastError, writes it to the log, and gives the code. Inside a
+// group, a failure also fails the group.
 ncclResult_t Return(const char* function, const Status& status);
 // The last sentence of this thread; "" when nothing has failed.
 const char* LastError();
@@ -27,18 +27,18 @@ Status CheckHandle(const ncclComm* comm);
 // The same, and the communicator must be initialised and in working order.
 Status CheckUsable(ncclComm* comm);
 
-// Handles live from Adopt to Bury. A buried handle's memory is kept for a while, so that using it again is an error and
-// not a crash.
+// Handles live from Adopt to Bury. A buried handle's memory is kept for a while, so that using it
+// again is an error and not a crash.
 ncclComm* NewHandle();
 void Bury(ncclComm* comm);
 
-// The stream behind a cudaStream_t: null for the null stream. InvalidArgument for anything that is not a live host
-// stream.
+// The stream behind a cudaStream_t: null for the null stream. InvalidArgument for anything that is
+// not a live host stream.
 Result<HostStream*> ResolveStream(cudaStream_t stream);
 
 }  // namespace tutti::api
 
 // Defines the profiling twin of an API function as another name for it.
-#define TUTTI_PNCCL(name)                                                                   \
-  extern "C" __attribute__((visibility("default"), alias("nccl" #name))) decltype(nccl##name) \
-      pnccl##name
+#define TUTTI_PNCCL(name) \
+  extern "C"              \
+      __attribute__((visibility("default"), alias("nccl" #name))) decltype(nccl##name) pnccl##name

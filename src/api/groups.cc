@@ -27,7 +27,9 @@ ncclResult_t ncclGroupStart() {
 
 ncclResult_t ncclGroupEnd() { return Return(__func__, tutti::ThreadGroup().End()); }
 
-ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo) { return Return(__func__, SimulateEnd(simInfo)); }
+ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo) {
+  return Return(__func__, SimulateEnd(simInfo));
+}
 
 ncclResult_t ncclGetVersion(int* version) {
   if (version == nullptr) return Return(__func__, tutti::InvalidArgument("version is null"));
@@ -67,7 +69,8 @@ const char* ncclGetErrorString(ncclResult_t result) {
 }
 
 const char* ncclGetLastError(ncclComm_t comm) {
-  // A communicator's asynchronous error speaks for itself; otherwise the last failed call of this thread does.
+  // A communicator's asynchronous error speaks for itself; otherwise the last failed call of this
+  // thread does.
   thread_local std::string text;
   if (comm != nullptr && tutti::api::CheckHandle(comm).ok()) {
     if (const tutti::Status error = comm->Error(); !error.ok()) {

@@ -16,15 +16,16 @@
 namespace tutti::api {
 namespace {
 
-// The part of a config struct that this library reads. Callers built against an older NCCL pass a shorter struct: what
-// lies past its `size` keeps its default.
+// The part of a config struct that this library reads. Callers built against an older NCCL pass a
+// shorter struct: what lies past its `size` keeps its default.
 Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
   ncclConfig_t full = NCCL_CONFIG_INITIALIZER;
   if (config != nullptr) {
     if (config->magic != full.magic)
       return InvalidArgument("the config was not made with NCCL_CONFIG_INITIALIZER");
     if (config->size < offsetof(ncclConfig_t, cgaClusterSize))
-      return InvalidArgument("the config says that it is {} bytes long, which is too short", config->size);
+      return InvalidArgument("the config says that it is {} bytes long, which is too short",
+                             config->size);
     std::memcpy(&full, config, std::min(config->size, sizeof(full)));
   }
   if (full.blocking != NCCL_CONFIG_UNDEF_INT) {
@@ -56,7 +57,8 @@ Result<std::unique_ptr<ncclComm>> MakeHandle(const ncclConfig_t* config, const n
   return handle;
 }
 
-// Starts `job`, which fills the handle. A blocking failure outside a group leaves no communicator behind.
+// Starts `job`, which fills the handle. A blocking failure outside a group leaves no communicator
+// behind.
 Status StartInit(std::unique_ptr<ncclComm> handle, ncclComm_t* out, std::function<Status()> job) {
   ncclComm* const comm = handle.release();
   *out = comm;
@@ -107,7 +109,8 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
   if (num_ranks < 1) return InvalidArgument("ndev is {}, but must be at least 1", num_ranks);
   std::set<int> seen;
   for (int i = 0; devices != nullptr && i < num_ranks; ++i) {
-    if (devices[i] < 0) return InvalidArgument("devlist[{}] is {}, which is no device", i, devices[i]);
+    if (devices[i] < 0)
+      return InvalidArgument("devlist[{}] is {}, which is no device", i, devices[i]);
     if (!seen.insert(devices[i]).second)
       return InvalidUsage("device {} stands in devlist twice: each rank needs a device of its own",
                           devices[i]);
@@ -121,7 +124,8 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
   TUTTI_ASSIGN(const UniqueId decoded, UniqueId::Decode(id.internal));
   for (int rank = 0; rank < num_ranks; ++rank) {
     TUTTI_ASSIGN(std::unique_ptr<ncclComm> handle, MakeHandle(nullptr, nullptr));
-    handle->blocking = true;  // there is no config to say otherwise, and the caller gets all ranks at once
+    handle->blocking =
+        true;  // there is no config to say otherwise, and the caller gets all ranks at once
     ncclComm* const comm = handle.get();
     const Communicator::InitOptions options = {{decoded}, rank, num_ranks, "", &comm->abort_flag};
     TUTTI_TRY(group.AddInit(*comm, [comm, process, options]() -> Status {
@@ -139,8 +143,8 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
   return status;
 }
 
-// Makes a communicator out of `parent` by `make`, which may return a null communicator (no color). The parent counts it
-// as work under way.
+// Makes a communicator out of `parent` by `make`, which may return a null communicator (no color).
+// The parent counts it as work under way.
 Status Resize(ncclComm_t parent, ncclComm_t* out, const ncclConfig_t* config,
               std::function<Result<std::unique_ptr<Communicator>>(ncclComm& child)> make) {
   if (out == nullptr) return InvalidArgument("newcomm is null");
@@ -178,8 +182,8 @@ Status Shrink(ncclComm_t parent, const int* excluded, int num_excluded, ncclComm
   if (num_excluded < 1 || excluded == nullptr)
     return InvalidArgument("a shrink needs at least one rank to exclude");
   if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)
-    return InvalidArgument("shrinkFlags is {}, but must be NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT",
-                           flags);
+    return InvalidArgument(
+        "shrinkFlags is {}, but must be NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT", flags);
   const int num_ranks = parent->comm->num_ranks();
   std::set<int> gone;
   for (int i = 0; i < num_excluded; ++i) {
@@ -220,9 +224,10 @@ Status Grow(ncclComm_t parent, int num_ranks, const ncclUniqueId* id, int rank, 
   if (parent == nullptr) {
     if (!request.id) return InvalidArgument("a new rank needs the id that the grow root made");
     if (rank < 1 || rank >= num_ranks)
-      return InvalidArgument("the new rank's number is {}, but must be between the old number of "
-                             "ranks and {}",
-                             rank, num_ranks - 1);
+      return InvalidArgument(
+          "the new rank's number is {}, but must be between the old number of "
+          "ranks and {}",
+          rank, num_ranks - 1);
     return InitRank(out, num_ranks, std::span(id, 1), rank, config);
   }
   TUTTI_TRY(CheckUsable(parent));
@@ -265,7 +270,8 @@ Status Abort(ncclComm_t comm) {
   TUTTI_TRY(CheckHandle(comm));
   comm->abort_flag = true;
   if (comm->pending.load() > 0 && !comm->comm) comm->lane().Synchronize();
-  if (comm->comm) comm->comm->Stop(InvalidUsage("the communicator was aborted on this rank"), false);
+  if (comm->comm)
+    comm->comm->Stop(InvalidUsage("the communicator was aborted on this rank"), false);
   return Destroy(comm);
 }
 
@@ -337,7 +343,9 @@ Status DescribePlan(ncclComm_t comm, const char* collective, size_t count, ncclD
 using namespace tutti;  // NOLINT(google-build-using-namespace): the C API below is outside of it
 using api::Return;
 
-ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId) { return Return(__func__, api::GetUniqueId(uniqueId)); }
+ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId) {
+  return Return(__func__, api::GetUniqueId(uniqueId));
+}
 
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank) {
   return Return(__func__, api::InitRank(comm, nranks, std::span(&commId, 1), rank, nullptr));
@@ -351,9 +359,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId c
 ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId,
                                       ncclUniqueId* commIds, ncclConfig_t* config) {
   if (nId < 1 || nId > nranks || commIds == nullptr)
-    return Return(__func__, InvalidArgument("there must be at least one id and at most one per rank"));
-  return Return(__func__, api::InitRank(newcomm, nranks, std::span(commIds, static_cast<size_t>(nId)),
-                                        myrank, config));
+    return Return(__func__,
+                  InvalidArgument("there must be at least one id and at most one per rank"));
+  return Return(
+      __func__,
+      api::InitRank(newcomm, nranks, std::span(commIds, static_cast<size_t>(nId)), myrank, config));
 }
 
 ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist) {
@@ -408,8 +418,8 @@ ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, s
 }
 
 ncclResult_t tuttiPlanDescribe(ncclComm_t comm, const char* collective, size_t count,
-                               ncclDataType_t datatype, ncclRedOp_t op, char* buffer, size_t capacity,
-                               size_t* needed) {
+                               ncclDataType_t datatype, ncclRedOp_t op, char* buffer,
+                               size_t capacity, size_t* needed) {
   static_cast<void>(op);  // no plan depends on it
   return Return(__func__,
                 api::DescribePlan(comm, collective, count, datatype, buffer, capacity, needed));

@@ -21,7 +21,8 @@ Status MemFree(void* pointer) {
   return process->memory().Free(pointer);
 }
 
-// Registration announces buffers; on a host nothing need be prepared, so a handle only proves that it was given out.
+// Registration announces buffers; on a host nothing need be prepared, so a handle only proves that
+// it was given out.
 Status Register(ncclComm_t comm, void* buffer, size_t size, void** handle) {
   TUTTI_TRY(CheckHandle(comm));
   if (handle == nullptr) return InvalidArgument("handle is null");
@@ -64,7 +65,9 @@ Status MemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
 
 using tutti::api::Return;
 
-ncclResult_t ncclMemAlloc(void** ptr, size_t size) { return Return(__func__, tutti::api::MemAlloc(ptr, size)); }
+ncclResult_t ncclMemAlloc(void** ptr, size_t size) {
+  return Return(__func__, tutti::api::MemAlloc(ptr, size));
+}
 ncclResult_t ncclMemFree(void* ptr) { return Return(__func__, tutti::api::MemFree(ptr)); }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle) {

@@ -10,7 +10,8 @@
 #include "config/settings.h"
 #include "nccl.h"
 
-// What an ncclParamHandle_t points to: a row of the settings table, which lives as long as the library.
+// What an ncclParamHandle_t points to: a row of the settings table, which lives as long as the
+// library.
 struct ncclParamHandle {
   tutti::SettingInfo info;
 };
@@ -60,8 +61,9 @@ Status GetInteger(ncclParamHandle_t handle, Int* out) {
   Int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size())
-    return InvalidArgument("{} is \"{}\", which is no integer between {} and {}", handle->info.variable,
-                           text, std::numeric_limits<Int>::min(), std::numeric_limits<Int>::max());
+    return InvalidArgument("{} is \"{}\", which is no integer between {} and {}",
+                           handle->info.variable, text, std::numeric_limits<Int>::min(),
+                           std::numeric_limits<Int>::max());
   *out = value;
   return Status::Ok();
 }
@@ -114,15 +116,33 @@ using tutti::api::Return;
 ncclResult_t ncclParamBind(ncclParamHandle_t* out, const char* key) {
   return Return(__func__, tutti::api::Bind(out, key));
 }
-ncclResult_t ncclParamGetI8(ncclParamHandle_t h, int8_t* out) { return Return(__func__, tutti::api::GetInteger(h, out)); }
-ncclResult_t ncclParamGetI16(ncclParamHandle_t h, int16_t* out) { return Return(__func__, tutti::api::GetInteger(h, out)); }
-ncclResult_t ncclParamGetI32(ncclParamHandle_t h, int32_t* out) { return Return(__func__, tutti::api::GetInteger(h, out)); }
-ncclResult_t ncclParamGetI64(ncclParamHandle_t h, int64_t* out) { return Return(__func__, tutti::api::GetInteger(h, out)); }
-ncclResult_t ncclParamGetU8(ncclParamHandle_t h, uint8_t* out) { return Return(__func__, tutti::api::GetInteger(h, out)); }
-ncclResult_t ncclParamGetU16(ncclParamHandle_t h, uint16_t* out) { return Return(__func__, tutti::api::GetInteger(h, out)); }
-ncclResult_t ncclParamGetU32(ncclParamHandle_t h, uint32_t* out) { return Return(__func__, tutti::api::GetInteger(h, out)); }
-ncclResult_t ncclParamGetU64(ncclParamHandle_t h, uint64_t* out) { return Return(__func__, tutti::api::GetInteger(h, out)); }
-ncclResult_t ncclParamGetStr(ncclParamHandle_t h, const char** out) { return Return(__func__, tutti::api::GetText(h, out)); }
+ncclResult_t ncclParamGetI8(ncclParamHandle_t h, int8_t* out) {
+  return Return(__func__, tutti::api::GetInteger(h, out));
+}
+ncclResult_t ncclParamGetI16(ncclParamHandle_t h, int16_t* out) {
+  return Return(__func__, tutti::api::GetInteger(h, out));
+}
+ncclResult_t ncclParamGetI32(ncclParamHandle_t h, int32_t* out) {
+  return Return(__func__, tutti::api::GetInteger(h, out));
+}
+ncclResult_t ncclParamGetI64(ncclParamHandle_t h, int64_t* out) {
+  return Return(__func__, tutti::api::GetInteger(h, out));
+}
+ncclResult_t ncclParamGetU8(ncclParamHandle_t h, uint8_t* out) {
+  return Return(__func__, tutti::api::GetInteger(h, out));
+}
+ncclResult_t ncclParamGetU16(ncclParamHandle_t h, uint16_t* out) {
+  return Return(__func__, tutti::api::GetInteger(h, out));
+}
+ncclResult_t ncclParamGetU32(ncclParamHandle_t h, uint32_t* out) {
+  return Return(__func__, tutti::api::GetInteger(h, out));
+}
+ncclResult_t ncclParamGetU64(ncclParamHandle_t h, uint64_t* out) {
+  return Return(__func__, tutti::api::GetInteger(h, out));
+}
+ncclResult_t ncclParamGetStr(ncclParamHandle_t h, const char** out) {
+  return Return(__func__, tutti::api::GetText(h, out));
+}
 ncclResult_t ncclParamGet(ncclParamHandle_t h, void* out, int maxLen, int* len) {
   return Return(__func__, tutti::api::GetBytes(h, out, maxLen, len));
 }
@@ -140,7 +160,8 @@ void ncclParamDumpAll() {
     return;
   }
   for (const tutti::SettingInfo& info : tutti::AllSettings())
-    tutti::log::Write(tutti::LogLevel::kInfo, fmt::format("{} = {}", info.variable, info.format(*settings)));
+    tutti::log::Write(tutti::LogLevel::kInfo,
+                      fmt::format("{} = {}", info.variable, info.format(*settings)));
 }
 
 TUTTI_PNCCL(ParamBind);

@@ -20,8 +20,8 @@ namespace {
 // CUDA's special stream handles mean the calling thread here.
 bool IsNullStream(cudaStream_t stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
 
-// The streams and events that are alive, so that a stale or foreign handle is an error and not a crash. Never destroyed,
-// like the rest of the API's state.
+// The streams and events that are alive, so that a stale or foreign handle is an error and not a
+// crash. Never destroyed, like the rest of the API's state.
 template <class T>
 class LiveSet {
  public:
@@ -54,7 +54,8 @@ LiveSet<tuttiEvent>& Events() {
 
 Result<tuttiEvent*> ResolveEvent(tuttiEvent_t event) {
   if (!Events().Has(event))
-    return InvalidArgument("{} is no event, or has been destroyed", static_cast<const void*>(event));
+    return InvalidArgument("{} is no event, or has been destroyed",
+                           static_cast<const void*>(event));
   return event;
 }
 
@@ -169,17 +170,27 @@ Result<HostStream*> ResolveStream(cudaStream_t stream) {
 
 using tutti::api::Return;
 
-ncclResult_t tuttiStreamCreate(tuttiStream_t* stream) { return Return(__func__, tutti::api::CreateStream(stream)); }
-ncclResult_t tuttiStreamDestroy(tuttiStream_t stream) { return Return(__func__, tutti::api::DestroyStream(stream)); }
+ncclResult_t tuttiStreamCreate(tuttiStream_t* stream) {
+  return Return(__func__, tutti::api::CreateStream(stream));
+}
+ncclResult_t tuttiStreamDestroy(tuttiStream_t stream) {
+  return Return(__func__, tutti::api::DestroyStream(stream));
+}
 ncclResult_t tuttiStreamSynchronize(tuttiStream_t stream) {
   return Return(__func__, tutti::api::SynchronizeStream(stream));
 }
-ncclResult_t tuttiStreamQuery(tuttiStream_t stream) { return Return(__func__, tutti::api::QueryStream(stream)); }
+ncclResult_t tuttiStreamQuery(tuttiStream_t stream) {
+  return Return(__func__, tutti::api::QueryStream(stream));
+}
 ncclResult_t tuttiStreamLaunchHostFunc(tuttiStream_t stream, tuttiHostFn_t fn, void* arg) {
   return Return(__func__, tutti::api::LaunchHostFunc(stream, fn, arg));
 }
-ncclResult_t tuttiEventCreate(tuttiEvent_t* event) { return Return(__func__, tutti::api::CreateEvent(event)); }
-ncclResult_t tuttiEventDestroy(tuttiEvent_t event) { return Return(__func__, tutti::api::DestroyEvent(event)); }
+ncclResult_t tuttiEventCreate(tuttiEvent_t* event) {
+  return Return(__func__, tutti::api::CreateEvent(event));
+}
+ncclResult_t tuttiEventDestroy(tuttiEvent_t event) {
+  return Return(__func__, tutti::api::DestroyEvent(event));
+}
 ncclResult_t tuttiEventRecord(tuttiEvent_t event, tuttiStream_t stream) {
   return Return(__func__, tutti::api::RecordEvent(event, stream));
 }
@@ -189,7 +200,9 @@ ncclResult_t tuttiStreamWaitEvent(tuttiStream_t stream, tuttiEvent_t event) {
 ncclResult_t tuttiEventSynchronize(tuttiEvent_t event) {
   return Return(__func__, tutti::api::SynchronizeEvent(event));
 }
-ncclResult_t tuttiEventQuery(tuttiEvent_t event) { return Return(__func__, tutti::api::QueryEvent(event)); }
+ncclResult_t tuttiEventQuery(tuttiEvent_t event) {
+  return Return(__func__, tutti::api::QueryEvent(event));
+}
 ncclResult_t tuttiEventElapsedTime(double* elapsed_ms, tuttiEvent_t start, tuttiEvent_t end) {
   return Return(__func__, tutti::api::ElapsedTime(elapsed_ms, start, end));
 }

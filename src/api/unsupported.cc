@@ -1,4 +1,5 @@
-// What nccl.h declares and this library does not do yet: each refuses with a sentence that names it.
+// What nccl.h declares and this library does not do yet: each refuses with a sentence that names
+// it.
 
 #include "api/context.h"
 #include "nccl.h"
@@ -14,7 +15,9 @@ ncclResult_t NotYet(const char* function, const char* what) {
 
 }  // namespace
 
-ncclResult_t ncclCommSuspend(ncclComm_t, int) { return NotYet(__func__, "suspending a communicator"); }
+ncclResult_t ncclCommSuspend(ncclComm_t, int) {
+  return NotYet(__func__, "suspending a communicator");
+}
 ncclResult_t ncclCommResume(ncclComm_t) { return NotYet(__func__, "resuming a communicator"); }
 ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t*, int) {
   return NotYet(__func__, "registering a window");

@@ -2,9 +2,9 @@
 
 // Status and Result<T>: how everything in Tutti that can fail says so.
 //
-// A Status is one pointer: null means success, so the good path costs a compare. A failure owns its code and a
-// sentence for a person (rank, peer, what was being done, errno, what to try). The codes carry the numbers of
-// ncclResult_t, so the API layer translates with a cast.
+// A Status is one pointer: null means success, so the good path costs a compare. A failure owns its
+// code and a sentence for a person (rank, peer, what was being done, errno, what to try). The codes
+// carry the numbers of ncclResult_t, so the API layer translates with a cast.
 //
 // "Not yet" is not a failure: see Progress.
 
@@ -73,10 +73,10 @@ Status MakeStatus(fmt::format_string<Args...> format, Args&&... args) {
 }  // namespace internal
 
 // One constructor per code, each taking a fmt format string and its arguments.
-#define TUTTI_STATUS_MAKER(Name)                                                        \
-  template <typename... Args>                                                           \
-  Status Name(fmt::format_string<Args...> format, Args&&... args) {                     \
-    return internal::MakeStatus<Code::k##Name>(format, std::forward<Args>(args)...);    \
+#define TUTTI_STATUS_MAKER(Name)                                                     \
+  template <typename... Args>                                                        \
+  Status Name(fmt::format_string<Args...> format, Args&&... args) {                  \
+    return internal::MakeStatus<Code::k##Name>(format, std::forward<Args>(args)...); \
   }
 TUTTI_STATUS_MAKER(SystemError)
 TUTTI_STATUS_MAKER(InternalError)
@@ -93,8 +93,8 @@ Status ErrnoError(int error, std::string_view what);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) {}        // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const& { return status_; }
@@ -112,20 +112,19 @@ class [[nodiscard]] Result {
 };
 
 // Returns from the enclosing function when `expression` (a Status) is a failure.
-#define TUTTI_TRY(expression)                                        \
-  do {                                                               \
-    if (::tutti::Status tutti_try_status = (expression);             \
-        !tutti_try_status.ok()) [[unlikely]]                         \
-      return tutti_try_status;                                       \
+#define TUTTI_TRY(expression)                                                                 \
+  do {                                                                                        \
+    if (::tutti::Status tutti_try_status = (expression); !tutti_try_status.ok()) [[unlikely]] \
+      return tutti_try_status;                                                                \
   } while (0)
 
 // TUTTI_ASSIGN(auto x, F()): declares or assigns from a Result, or returns its failure.
 #define TUTTI_ASSIGN(target, expression) \
   TUTTI_ASSIGN_IMPL(TUTTI_CONCAT(tutti_result_, __COUNTER__), target, expression)
-#define TUTTI_ASSIGN_IMPL(result, target, expression)              \
-  auto result = (expression);                                      \
-  if (!result.ok()) [[unlikely]]                                   \
-    return std::move(result).status();                             \
+#define TUTTI_ASSIGN_IMPL(result, target, expression) \
+  auto result = (expression);                         \
+  if (!result.ok()) [[unlikely]]                      \
+    return std::move(result).status();                \
   target = std::move(result).value()
 #define TUTTI_CONCAT(a, b) TUTTI_CONCAT_IMPL(a, b)
 #define TUTTI_CONCAT_IMPL(a, b) a##b

@@ -2,9 +2,10 @@
 
 // Waiting on a word of memory, politely: spin a little, then yield, then sleep on a futex.
 //
-// The words may lie in memory shared between processes. A waiter that goes to sleep raises a flag next to the word;
-// whoever changes the word looks at the flag afterwards and wakes the sleeper only when there is one, so that a
-// change nobody sleeps on costs a fence and a load of a line that stays in the cache.
+// The words may lie in memory shared between processes. A waiter that goes to sleep raises a flag
+// next to the word; whoever changes the word looks at the flag afterwards and wakes the sleeper
+// only when there is one, so that a change nobody sleeps on costs a fence and a load of a line that
+// stays in the cache.
 
 #include <atomic>
 #include <cstdint>
@@ -19,12 +20,14 @@ inline void CpuPause() {
 #endif
 }
 
-// Sleeps while the low 32 bits of `word` equal those of `seen`, at most `timeout_ns`. May return early.
+// Sleeps while the low 32 bits of `word` equal those of `seen`, at most `timeout_ns`. May return
+// early.
 void FutexSleep(const std::atomic<uint64_t>& word, uint64_t seen, int64_t timeout_ns);
 // Wakes every sleeper of `word`, in any process that maps it.
 void FutexWakeAll(const std::atomic<uint64_t>& word);
 
-// How many threads sleep (or are about to) on a word beside it. Lives in the same memory as the word.
+// How many threads sleep (or are about to) on a word beside it. Lives in the same memory as the
+// word.
 using SleepFlag = std::atomic<uint32_t>;
 
 // After changing `word`: wakes those who sleep on it. Any thread.
@@ -34,7 +37,8 @@ inline void WakeSleepers(const std::atomic<uint64_t>& word, SleepFlag& sleepers)
     FutexWakeAll(word);
 }
 
-// Sleeps until `word` differs from `seen`, a wake-up, or `timeout_ns`. Spurious returns are allowed.
+// Sleeps until `word` differs from `seen`, a wake-up, or `timeout_ns`. Spurious returns are
+// allowed.
 void SleepUntilChanged(const std::atomic<uint64_t>& word, uint64_t seen, SleepFlag& sleepers,
                        int64_t timeout_ns);
 
@@ -44,7 +48,8 @@ struct WaitPolicy {
   int64_t yield_ns = 200'000;  // with sched_yield: for a peer that needs this core
 };
 
-// The steps of one wait. Each Pause() is short; false means the time to spin is over and the caller should sleep.
+// The steps of one wait. Each Pause() is short; false means the time to spin is over and the caller
+// should sleep.
 class Backoff {
  public:
   explicit Backoff(const WaitPolicy& policy) : policy_(policy) {}
@@ -58,7 +63,8 @@ class Backoff {
   }
 
  private:
-  static constexpr uint32_t kFreeRounds = 64;  // about 0.3 us: shorter than one look at the clock is worth
+  static constexpr uint32_t kFreeRounds =
+      64;  // about 0.3 us: shorter than one look at the clock is worth
   bool PauseSlowly();
 
   const WaitPolicy& policy_;

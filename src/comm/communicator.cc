@@ -67,7 +67,8 @@ void Communicator::WaitForTickets() { AwaitTurn(next_ticket_.load(std::memory_or
 
 std::string Communicator::DescribeTransports() const {
   std::map<int, std::vector<int>> machines;
-  for (int r = 0; r < num_ranks(); ++r) machines[arena_leader_[static_cast<size_t>(r)]].push_back(r);
+  for (int r = 0; r < num_ranks(); ++r)
+    machines[arena_leader_[static_cast<size_t>(r)]].push_back(r);
   std::string text;
   for (const auto& [leader, ranks] : machines) {
     if (!text.empty()) text += "; ";
@@ -82,8 +83,8 @@ std::string Communicator::DescribeTransports() const {
 }
 
 void Communicator::LogTransports() const {
-  TUTTI_INFO(kLogInit, "communicator {}{}{:016x}, rank {} of {}: {}", name_, name_.empty() ? "" : " ",
-             bootstrap_->id(), rank(), num_ranks(), DescribeTransports());
+  TUTTI_INFO(kLogInit, "communicator {}{}{:016x}, rank {} of {}: {}", name_,
+             name_.empty() ? "" : " ", bootstrap_->id(), rank(), num_ranks(), DescribeTransports());
 }
 
 }  // namespace tutti

@@ -1,12 +1,15 @@
 #pragma once
 
-// A communicator: the ranks that work together, how they are joined, and the one place where their operations run.
+// A communicator: the ranks that work together, how they are joined, and the one place where their
+// operations run.
 //
-// Made in named steps (init.cc): bootstrap → who is where → shared memory → connections → executor. A communicator owns
-// everything below it and is owned by the handle that the API gave out (comm/handle.h).
+// Made in named steps (init.cc): bootstrap → who is where → shared memory → connections → executor.
+// A communicator owns everything below it and is owned by the handle that the API gave out
+// (comm/handle.h).
 //
-// Operations run one at a time, in the order in which tickets were taken, on whatever thread Execute is called from. A
-// failure stops the communicator for good (watch.h): later operations return the first reason.
+// Operations run one at a time, in the order in which tickets were taken, on whatever thread
+// Execute is called from. A failure stops the communicator for good (watch.h): later operations
+// return the first reason.
 
 #include <atomic>
 #include <cstdint>
@@ -21,10 +24,12 @@
 #include "comm/executor.h"
 #include "comm/peer_info.h"
 #include "comm/process.h"
+#include "comm/pull.h"
 #include "comm/task.h"
 #include "comm/watch.h"
 #include "config/settings.h"
 #include "sys/shared_memory.h"
+#include "transport/shm/remote_copy.h"
 
 namespace tutti {
 
@@ -38,7 +43,8 @@ class Communicator {
     const std::atomic<bool>* abort_flag = nullptr;  // ends initialisation early
   };
 
-  // Blocks until all ranks are there. Fails on every rank with the same reason where that is possible.
+  // Blocks until all ranks are there. Fails on every rank with the same reason where that is
+  // possible.
   static Result<std::unique_ptr<Communicator>> Init(Process& process, const Settings& settings,
                                                     const InitOptions& options);
   // The communicator of `parent_ranks` (which include this rank), known to all of them.
@@ -63,8 +69,8 @@ class Communicator {
 
   // Operations take a ticket when they are issued and run in that order.
   uint64_t TakeTicket() { return next_ticket_.fetch_add(1, std::memory_order_relaxed); }
-  // Waits for the ticket's turn, runs the tasks (collectives in order, then all messages together), and passes the
-  // turn on. Every ticket taken must be executed, also after a failure.
+  // Waits for the ticket's turn, runs the tasks (collectives in order, then all messages together),
+  // and passes the turn on. Every ticket taken must be executed, also after a failure.
   Status Execute(uint64_t ticket, std::span<const Task> tasks);
   // Until everything issued so far has run.
   void WaitForTickets();
@@ -88,8 +94,8 @@ class Communicator {
   Status Build(const std::atomic<bool>* abort_flag);
   Status ExchangePeers();
   Status ShareMemory(const std::atomic<bool>* abort_flag);
+  bool CanReadPeers(std::span<const int> group) const;
   Status OpenNetwork();
-  Status AgreeOnTransports();
   void MakeExecutor(std::unique_ptr<NetConnector> net);
   void LogTransports() const;
   void AwaitTurn(uint64_t ticket);
@@ -111,6 +117,9 @@ class Communicator {
   std::unique_ptr<NetConnector> net_;
   std::unique_ptr<Connections> connections_;
   std::unique_ptr<StageGroup> stages_;
+  RemoteToken probe_token_ =
+      {};  // what peers look for to prove that they can read this process's memory
+  std::unique_ptr<PullReach> pull_;
   std::unique_ptr<Executor> executor_;
 
   std::atomic<uint64_t> next_ticket_ = 0;

@@ -34,8 +34,7 @@ Status Connections::OpenSend(int peer) {
     connection->fifo = FifoSender(arena_.fifo(local_index_[static_cast<size_t>(rank_)],
                                               local_index_[static_cast<size_t>(peer)]));
   } else {
-    TUTTI_ASSIGN(connection->port,
-                 net_->ConnectTo(peer, Deadline::After(connect_timeout_ns_)));
+    TUTTI_ASSIGN(connection->port, net_->ConnectTo(peer, Deadline::After(connect_timeout_ns_)));
     connection->fifo = FifoSender(connection->port->fifo());
     ++num_net_ports_;
   }
@@ -49,8 +48,7 @@ Status Connections::OpenRecv(int peer) {
     connection->fifo = FifoReceiver(arena_.fifo(local_index_[static_cast<size_t>(peer)],
                                                 local_index_[static_cast<size_t>(rank_)]));
   } else {
-    TUTTI_ASSIGN(connection->port,
-                 net_->AcceptFrom(peer, Deadline::After(connect_timeout_ns_)));
+    TUTTI_ASSIGN(connection->port, net_->AcceptFrom(peer, Deadline::After(connect_timeout_ns_)));
     connection->fifo = FifoReceiver(connection->port->fifo());
     ++num_net_ports_;
   }

@@ -1,8 +1,8 @@
 #pragma once
 
-// The connections of one communicator: for each peer a ring of slots to send through and one to receive from. To a rank
-// of the same machine they lie in the arena and cost nothing to make; to others they are network ports, made when the
-// first operation needs them.
+// The connections of one communicator: for each peer a ring of slots to send through and one to
+// receive from. To a rank of the same machine they lie in the arena and cost nothing to make; to
+// others they are network ports, made when the first operation needs them.
 //
 // One thread at a time (the executing one).
 
@@ -18,7 +18,8 @@
 
 namespace tutti {
 
-// Makes network connections. Implemented over transport/net and the proxy; absent when all ranks are local.
+// Makes network connections. Implemented over transport/net and the proxy; absent when all ranks
+// are local.
 class NetConnector {
  public:
   virtual ~NetConnector() = default;
@@ -36,9 +37,9 @@ class Connections {
   Connections(int rank, std::vector<int> local_index, Arena arena,
               std::unique_ptr<NetConnector> net, int64_t connect_timeout_ns);
 
-  // Makes what is missing for an operation that sends to `sends` and receives from `recvs` (entries below 0 are
-  // skipped). All invitations go out before anything is waited for, so no two ranks wait for each other as long as both
-  // ends of a connection are opening it.
+  // Makes what is missing for an operation that sends to `sends` and receives from `recvs` (entries
+  // below 0 are skipped). All invitations go out before anything is waited for, so no two ranks
+  // wait for each other as long as both ends of a connection are opening it.
   Status Open(std::span<const int> sends, std::span<const int> recvs);
 
   // REQUIRES: opened.

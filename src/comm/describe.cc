@@ -15,7 +15,8 @@ std::string Size(double bytes) {
   return fmt::format("{:g} B", bytes);
 }
 
-std::string ProxyLine(const char* verb, int peer, const kernels::Traffic& traffic, size_t elem_bytes) {
+std::string ProxyLine(const char* verb, int peer, const kernels::Traffic& traffic,
+                      size_t elem_bytes) {
   const double bytes = static_cast<double>(traffic.elems * elem_bytes);
   return fmt::format("  connection {} rank {}: {} {} of {} in {} chunks\n",
                      verb[0] == 's' ? "to" : "from", peer, traffic.steps,

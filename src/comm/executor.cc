@@ -64,6 +64,7 @@ Executor::Executor(Parts parts)
       ring_(std::move(parts.ring)),
       connections_(*parts.connections),
       stages_(parts.stages),
+      pull_(parts.pull),
       watch_(*parts.watch),
       wait_(parts.watch->stop_flag(), parts.wait_policy, *parts.watch),
       sent_to_(static_cast<size_t>(parts.num_ranks)),
@@ -79,7 +80,8 @@ OpSignature Executor::SignatureOf(const Task& task, uint64_t sequence) const {
   signature.count = task.count;
   // The counts of the receivers are the same on all ranks; those of an all-to-all are not.
   if (task.parts) {
-    signature.count = task.collective == Collective::kAlltoAllV ? 0 : Total(task.parts->recv_counts);
+    signature.count =
+        task.collective == Collective::kAlltoAllV ? 0 : Total(task.parts->recv_counts);
   }
   if (task.has_root() || task.collective == Collective::kSendRecv) signature.root = task.root;
   signature.has_op = task.is_reduction();
@@ -114,18 +116,18 @@ Status Executor::RunCollective(const Task& task) {
     return Status::Ok();
 
   op.choice = Choose(plan_, task.collective, count, task.elem_bytes());
-  op.work = {In(task),
-             Out(task),
-             task.elem_bytes(),
-             op.choice.slice_elems,
-             op.signature.Tag(),
-             ReduceSpecFor(task)};
+  op.work = {In(task),           Out(task),          task.elem_bytes(), op.choice.slice_elems,
+             op.signature.Tag(), ReduceSpecFor(task)};
   op.shape = {task.count, op.choice.chunk_elems, task.root};
   TUTTI_TRACE(kLogColl, "{}: {} {}", op.signature.Describe(), Name(op.choice.algorithm),
               Name(op.choice.protocol));
   watch_.Begin(op.signature);
   wait_.Reset();
-  Dispatch(task, op);
+  Result<bool> pulled = TryPull(task, op);
+  if (!pulled.ok())
+    op.status = std::move(pulled).status();
+  else if (!*pulled && !wait_.failed())
+    Dispatch(task, op);
   wait_.HandOverPorts();
   watch_.End();
   if (op.status.ok() && wait_.failed()) op.status = wait_.status();
@@ -179,13 +181,14 @@ Status Executor::RunAlone(const Task& task) {
 
 Status Executor::RunStaged(const Task& task, Operation& op) {
   HostStagePrimitives p(*stages_, wait_, op.work);
-  const bool parts_in_slot =
-      task.collective == Collective::kReduceScatter || task.collective == Collective::kReduceScatterV ||
-      task.collective == Collective::kAlltoAll;
-  const size_t slot_elems =
-      parts_in_slot ? static_cast<size_t>(num_ranks_) * std::min(PlanCount(task), op.shape.chunk_elems)
-                    : PlanCount(task);
-  // A small operation is cut so that a slot is exactly as long as needed, and then it fits the flag's line.
+  const bool parts_in_slot = task.collective == Collective::kReduceScatter ||
+                             task.collective == Collective::kReduceScatterV ||
+                             task.collective == Collective::kAlltoAll;
+  const size_t slot_elems = parts_in_slot ? static_cast<size_t>(num_ranks_) *
+                                                std::min(PlanCount(task), op.shape.chunk_elems)
+                                          : PlanCount(task);
+  // A small operation is cut so that a slot is exactly as long as needed, and then it fits the
+  // flag's line.
   op.shape.chunk_elems = std::max<size_t>(1, std::min(op.shape.chunk_elems, PlanCount(task)));
   p.set_inlined(slot_elems * op.work.elem_bytes <= kInlineBytes);
   switch (task.collective) {
@@ -246,7 +249,8 @@ Status Executor::RunRing(const Task& task, Operation& op) {
         break;
       case Collective::kAllGather:
       case Collective::kAllGatherV:
-        WithParts(task, [&](const auto& parts) { kernels::RingAllGather(p, ring, parts, op.shape); });
+        WithParts(task,
+                  [&](const auto& parts) { kernels::RingAllGather(p, ring, parts, op.shape); });
         break;
       default:
         WithParts(task,
@@ -277,12 +281,15 @@ Status Executor::RunRing(const Task& task, Operation& op) {
 TreeView Executor::TreeOf(bool second) const {
   const TreeView places =
       second ? MirroredTree(ring_index_, num_ranks_) : BinaryTree(ring_index_, num_ranks_);
-  const auto rank_at = [&](int place) { return place < 0 ? -1 : ring_[static_cast<size_t>(place)]; };
+  const auto rank_at = [&](int place) {
+    return place < 0 ? -1 : ring_[static_cast<size_t>(place)];
+  };
   return {rank_at(places.parent), {rank_at(places.children[0]), rank_at(places.children[1])}};
 }
 
 Status Executor::RunTree(const Task& task, Operation& op) {
-  // All connections are made before data moves: nobody moves the data of a rank that waits for a connection.
+  // All connections are made before data moves: nobody moves the data of a rank that waits for a
+  // connection.
   for (const bool second : {false, true}) {
     const TreeView tree = TreeOf(second);
     const std::array<int, 3> all = {tree.parent, tree.children[0], tree.children[1]};
@@ -320,7 +327,8 @@ void Executor::RunOneTree(const TreeView& tree, size_t begin, size_t count, Oper
 }
 
 Status Executor::RunRecursiveDoubling(const Task& task, Operation& op) {
-  // Which partners there are follows from the algorithm itself: it is run over primitives that only note them.
+  // Which partners there are follows from the algorithm itself: it is run over primitives that only
+  // note them.
   struct Partners {
     std::vector<int> sends, recvs;
     void LoadInput(size_t) {}
@@ -337,8 +345,10 @@ Status Executor::RunRecursiveDoubling(const Task& task, Operation& op) {
   kernels::RecursiveDoublingAllReduce(partners, rank_, num_ranks_, task.count);
   TUTTI_TRY(connections_.Open(partners.sends, partners.recvs));
   const uint64_t chunks = DivUp(task.count, op.work.slice_elems);
-  for (const int peer : partners.sends) BeginPort(connections_.SendPort(peer), chunks, op.work.op_tag);
-  for (const int peer : partners.recvs) BeginPort(connections_.RecvPort(peer), chunks, op.work.op_tag);
+  for (const int peer : partners.sends)
+    BeginPort(connections_.SendPort(peer), chunks, op.work.op_tag);
+  for (const int peer : partners.recvs)
+    BeginPort(connections_.RecvPort(peer), chunks, op.work.op_tag);
   HostExchangePrimitives p(wait_, op.work, ExchangeLinks{connections_});
   kernels::RecursiveDoublingAllReduce(p, rank_, num_ranks_, task.count);
   return Status::Ok();

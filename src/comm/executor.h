@@ -1,8 +1,8 @@
 #pragma once
 
-// The executor runs a communicator's operations on the host: it chooses the algorithm (plan), gives the algorithm's
-// template (kernels) its primitives (backend/host) over the communicator's connections, and runs it on the calling
-// thread.
+// The executor runs a communicator's operations on the host: it chooses the algorithm (plan), gives
+// the algorithm's template (kernels) its primitives (backend/host) over the communicator's
+// connections, and runs it on the calling thread.
 //
 // One thread at a time; the communicator sees to that.
 
@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "backend/host/messages.h"
+#include "backend/host/pull_primitives.h"
 #include "backend/host/stage_primitives.h"
 #include "comm/connections.h"
+#include "comm/pull.h"
 #include "comm/task.h"
 #include "comm/watch.h"
 #include "plan/choose.h"
@@ -25,15 +27,17 @@ class Executor {
     int rank = 0;
     int num_ranks = 1;
     PlanContext plan;
-    std::vector<int> ring;        // ranks in ring order
+    std::vector<int> ring;  // ranks in ring order
     Connections* connections = nullptr;
     StageGroup* stages = nullptr;  // null unless all ranks are local
+    PullReach* pull = nullptr;     // null: user buffers are never read by peers
     Watch* watch = nullptr;
     WaitPolicy wait_policy;
   };
   explicit Executor(Parts parts);
 
-  // Runs one collective to its end. Fails for reasons outside the call's arguments only: the arguments were checked.
+  // Runs one collective to its end. Fails for reasons outside the call's arguments only: the
+  // arguments were checked.
   Status RunCollective(const Task& task);
   // Runs sends and receives together.
   Status RunMessages(std::span<const Task> tasks);
@@ -56,6 +60,9 @@ class Executor {
   Status RunAlone(const Task& task);
   void Dispatch(const Task& task, Operation& op);
   Status RunStaged(const Task& task, Operation& op);
+  // Pulls if the buffers of all ranks allow it; false: they do not, and nothing has happened.
+  Result<bool> TryPull(const Task& task, Operation& op);
+  void RunPull(const Task& task, Operation& op, HostPullPrimitives& p);
   Status RunRing(const Task& task, Operation& op);
   Status RunTree(const Task& task, Operation& op);
   TreeView TreeOf(bool second) const;
@@ -76,6 +83,7 @@ class Executor {
   int ring_index_ = 0;
   Connections& connections_;
   StageGroup* const stages_;
+  PullReach* const pull_;
   Watch& watch_;
   WaitContext wait_;
   uint64_t collectives_ = 0;

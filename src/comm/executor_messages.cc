@@ -1,4 +1,5 @@
-// The part of the executor that works with messages between pairs: Send and Recv, and the collectives made of them.
+// The part of the executor that works with messages between pairs: Send and Recv, and the
+// collectives made of them.
 
 #include <algorithm>
 #include <deque>
@@ -21,7 +22,8 @@ Task Message(bool is_send, int peer, std::byte* data, size_t count, DataType typ
   return task;
 }
 
-// The messages that make up a personalised collective for one rank, its message to itself among them.
+// The messages that make up a personalised collective for one rank, its message to itself among
+// them.
 std::vector<Task> MessagesOf(const Task& task, int rank, int num_ranks, const std::byte* send) {
   std::vector<Task> messages;
   auto* in = const_cast<std::byte*>(send);
@@ -44,7 +46,8 @@ std::vector<Task> MessagesOf(const Task& task, int rank, int num_ranks, const st
         break;
       case Collective::kAlltoAllV: {
         const VariableParts& v = *task.parts;
-        add(true, to, v.send_offsets[static_cast<size_t>(to)], v.send_counts[static_cast<size_t>(to)]);
+        add(true, to, v.send_offsets[static_cast<size_t>(to)],
+            v.send_counts[static_cast<size_t>(to)]);
         add(false, from, v.recv_offsets[static_cast<size_t>(from)],
             v.recv_counts[static_cast<size_t>(from)]);
         break;
@@ -142,7 +145,8 @@ Status Executor::RunMessages(std::span<const Task> tasks) {
 }
 
 Status Executor::RunExchange(const Task& task, Operation& op) {
-  // In place, what a peer sends would overwrite what it has yet to be sent: the outgoing data is set aside.
+  // In place, what a peer sends would overwrite what it has yet to be sent: the outgoing data is
+  // set aside.
   std::vector<std::byte> aside;
   const std::byte* send = static_cast<const std::byte*>(task.send);
   if (task.collective == Collective::kAlltoAll && task.send == task.recv) {

@@ -118,7 +118,8 @@ std::vector<Group::Batch> Group::MakeBatches() {
 void Group::Queue(Batch batch, HostStream& stream) {
   ncclComm& comm = *batch.comm;
   comm.pending.fetch_add(1);
-  // Work that comes later on the other streams of the batch must not start before the batch is done.
+  // Work that comes later on the other streams of the batch must not start before the batch is
+  // done.
   auto done = std::make_shared<std::promise<void>>();
   const std::shared_future<void> finished = done->get_future().share();
   for (HostStream* other : batch.other_streams)
@@ -174,7 +175,8 @@ Status Group::RunBatches(std::vector<Batch> batches) {
 }
 
 Result<double> Group::Simulate() {
-  if (depth_ == 0) return InvalidUsage("ncclGroupSimulateEnd without ncclGroupStart on this thread");
+  if (depth_ == 0)
+    return InvalidUsage("ncclGroupSimulateEnd without ncclGroupStart on this thread");
   --depth_;
   double us = 0;
   for (const Entry& entry : entries_) us += entry.comm->comm->PredictUs(entry.task);

@@ -5,7 +5,8 @@
 // At the end of the outermost group
 //   - initialisations run at once, each on a thread of its own (they need one another);
 //   - the operations of each communicator become one batch, with one ticket;
-//   - a batch on a host stream, or of a non-blocking communicator, is queued; of the others the first runs on the
+//   - a batch on a host stream, or of a non-blocking communicator, is queued; of the others the
+//   first runs on the
 //     calling thread and the rest on their lanes, so that one thread can drive many ranks.
 //
 // A Group belongs to one thread.
@@ -23,8 +24,8 @@ namespace tutti {
 class Group {
  public:
   void Start() { ++depth_; }
-  // Ends one level; launches when it was the outermost. InvalidUsage without a Start. Returns InProgress when
-  // something goes on in the background.
+  // Ends one level; launches when it was the outermost. InvalidUsage without a Start. Returns
+  // InProgress when something goes on in the background.
   Status End();
 
   bool active() const { return depth_ > 0; }

@@ -1,8 +1,8 @@
 #pragma once
 
-// What an ncclComm_t points to. A handle exists before its communicator does (a non-blocking initialisation) and after
-// it has failed; it keeps the state that ncclCommGetAsyncError shows, and the lane, a worker thread for everything that
-// does not run on the caller's thread.
+// What an ncclComm_t points to. A handle exists before its communicator does (a non-blocking
+// initialisation) and after it has failed; it keeps the state that ncclCommGetAsyncError shows, and
+// the lane, a worker thread for everything that does not run on the caller's thread.
 
 #include <atomic>
 #include <cstdint>
@@ -21,7 +21,8 @@
 struct TuttiUserOp {
   tutti::DataType type;
   uint64_t scalar;
-  const void* live = nullptr;  // where the scalar is read when an operation is issued; null: `scalar` holds
+  const void* live =
+      nullptr;  // where the scalar is read when an operation is issued; null: `scalar` holds
 };
 
 struct ncclComm {

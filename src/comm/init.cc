@@ -1,4 +1,5 @@
-// The steps by which a communicator comes to life. Each is a function of a few lines; the order is in Build.
+// The steps by which a communicator comes to life. Each is a function of a few lines; the order is
+// in Build.
 
 #include <fmt/format.h>
 
@@ -14,8 +15,8 @@ namespace {
 
 // One piece of a stage: two of them and the user's buffers stay in a 2 MB L2 cache.
 constexpr size_t kStageBytes = 128 << 10;
-// A ring's slot: within one machine eight of them stay in L2; between machines they must cover the link's latency
-// (NCCL's own buffer is 4 MB in eight steps).
+// A ring's slot: within one machine eight of them stay in L2; between machines they must cover the
+// link's latency (NCCL's own buffer is 4 MB in eight steps).
 constexpr size_t kLocalSlotBytes = 64 << 10;
 constexpr size_t kNetSlotBytes = 512 << 10;
 
@@ -60,7 +61,8 @@ Result<std::unique_ptr<Communicator>> Communicator::Init(Process& process, const
   return comm;
 }
 
-Result<std::unique_ptr<Communicator>> Communicator::InitChild(Communicator& parent, uint64_t child_id,
+Result<std::unique_ptr<Communicator>> Communicator::InitChild(Communicator& parent,
+                                                              uint64_t child_id,
                                                               std::vector<int> parent_ranks,
                                                               std::string name,
                                                               const std::atomic<bool>* abort_flag) {
@@ -84,12 +86,12 @@ Status Communicator::Build(const std::atomic<bool>* abort_flag) {
   if (settings_.print_init_times) {
     const auto ms = [](int64_t ns) { return static_cast<double>(ns) / 1e6; };
     const Bootstrap::PhaseTimes times = bootstrap_->phase_times();
-    log::Write(LogLevel::kInfo,
-               fmt::format("init of {} ranks: register {:.2f} ms, link {:.2f} ms, addresses {:.2f} "
-                           "ms, peers {:.2f} ms, shared memory {:.2f} ms, network {:.2f} ms",
-                           num_ranks(), ms(times.register_ns), ms(times.link_ns),
-                           ms(times.exchange_ns), ms(peers_ns - start_ns),
-                           ms(memory_ns - peers_ns), ms(NowNs() - memory_ns)));
+    log::Write(
+        LogLevel::kInfo,
+        fmt::format("init of {} ranks: register {:.2f} ms, link {:.2f} ms, addresses {:.2f} "
+                    "ms, peers {:.2f} ms, shared memory {:.2f} ms, network {:.2f} ms",
+                    num_ranks(), ms(times.register_ns), ms(times.link_ns), ms(times.exchange_ns),
+                    ms(peers_ns - start_ns), ms(memory_ns - peers_ns), ms(NowNs() - memory_ns)));
   }
   return Status::Ok();
 }
@@ -99,6 +101,10 @@ Status Communicator::ExchangePeers() {
   PeerInfo& self = peers_[static_cast<size_t>(rank())];
   self = DescribeSelf(settings_);
   process_.DescribeMemory(self);
+  probe_token_ = RandomRemoteToken();
+  self.probe_address = reinterpret_cast<uint64_t>(probe_token_.data());
+  self.probe_token = probe_token_;
+  if (!self.pull_disabled) PermitRemoteCopies();
   TUTTI_TRY(bootstrap_->AllGather(peers_.data(), sizeof(PeerInfo), InitDeadline()));
   TUTTI_TRY(CheckPeers(peers_));
   TUTTI_TRY(ApplyAlgorithmList(settings_.algo, plan_));
@@ -111,7 +117,8 @@ Status Communicator::ExchangePeers() {
   return Status::Ok();
 }
 
-// The lowest rank of each machine makes an arena; the others fetch it from there. Who cannot is alone, and says why.
+// The lowest rank of each machine makes an arena; the others fetch it from there. Who cannot is
+// alone, and says why.
 Status Communicator::ShareMemory(const std::atomic<bool>* abort_flag) {
   const auto peer = [&](int r) -> const PeerInfo& { return peers_[static_cast<size_t>(r)]; };
   const auto may_share = [&](int a, int b) {
@@ -129,8 +136,8 @@ Status Communicator::ShareMemory(const std::atomic<bool>* abort_flag) {
   layout.stage_bytes = expect_one_host ? kStageBytes : 0;
   layout.fifo_slot_bytes = expect_one_host || num_ranks() == 1 ? kLocalSlotBytes : kNetSlotBytes;
   if (settings_.buffsize > 0)
-    layout.fifo_slot_bytes =
-        std::max<uint64_t>(4096, static_cast<uint64_t>(settings_.buffsize) / kFifoSlots / 4096 * 4096);
+    layout.fifo_slot_bytes = std::max<uint64_t>(
+        4096, static_cast<uint64_t>(settings_.buffsize) / kFifoSlots / 4096 * 4096);
   plan_.slot_bytes = layout.fifo_slot_bytes;
   plan_.stage_bytes = layout.stage_bytes;
 
@@ -159,23 +166,46 @@ Status Communicator::ShareMemory(const std::atomic<bool>* abort_flag) {
     if (attached.ok())
       mine.leader = leader;
     else
-      TUTTI_WARN("{} cannot share memory with {} although both seem to be on one machine: {}. They will "
-                 "use sockets",
-                 RankName(rank(), peer(rank())), RankName(leader, peer(leader)), attached.message());
+      TUTTI_WARN(
+          "{} cannot share memory with {} although both seem to be on one machine: {}. They will "
+          "use sockets",
+          RankName(rank(), peer(rank())), RankName(leader, peer(leader)), attached.message());
   }
-  mine.can_pull = 0;
+  mine.can_pull = mine.leader == leader && CanReadPeers(group);
   TUTTI_TRY(bootstrap_->AllGather(results.data(), sizeof(ShareResult), InitDeadline()));
 
   arena_leader_.clear();
   for (const ShareResult& result : results) arena_leader_.push_back(result.leader);
   local_ranks_ = group;
   plan_.num_ranks = num_ranks();
-  plan_.one_host = expect_one_host && std::all_of(results.begin(), results.end(),
-                                                  [](const ShareResult& r) { return r.leader == 0; });
+  plan_.one_host =
+      expect_one_host && std::all_of(results.begin(), results.end(),
+                                     [](const ShareResult& r) { return r.leader == 0; });
   plan_.oversubscribed = Oversubscribed(peers_);
+  plan_.can_pull =
+      plan_.one_host && std::all_of(results.begin(), results.end(),
+                                    [](const ShareResult& r) { return r.can_pull != 0; });
   if (settings_.strict_transport && expect_one_host && !plan_.one_host)
-    return InvalidUsage("TUTTI_STRICT_TRANSPORT is set and not all ranks of this machine can share memory");
+    return InvalidUsage(
+        "TUTTI_STRICT_TRANSPORT is set and not all ranks of this machine can share memory");
   return Status::Ok();
+}
+
+// Proves that the next rank of the machine can be read across processes; if each can read its
+// neighbour, all can.
+bool Communicator::CanReadPeers(std::span<const int> group) const {
+  const auto self = std::find(group.begin(), group.end(), rank());
+  const int next = self + 1 == group.end() ? group.front() : self[1];
+  const PeerInfo& mine = peers_[static_cast<size_t>(rank())];
+  const PeerInfo& peer = peers_[static_cast<size_t>(next)];
+  if (mine.pull_disabled || peer.pull_disabled) return false;
+  if (peer.pid == mine.pid) return true;
+  Status why;
+  if (ProbeRemoteRead(peer.pid, peer.probe_address, peer.probe_token, &why)) return true;
+  TUTTI_INFO(kLogInit | kLogShm,
+             "{} cannot read the memory of {}, so data is copied through shared memory: {}",
+             RankName(rank(), mine), RankName(next, peer), why.message());
+  return false;
 }
 
 Status Communicator::OpenNetwork() {
@@ -192,12 +222,14 @@ void Communicator::MakeExecutor(std::unique_ptr<NetConnector> net) {
     const auto r = static_cast<size_t>(local_ranks_[i]);
     if (arena_leader_[r] == my_leader) local_index[r] = static_cast<int>(i);
   }
-  connections_ = std::make_unique<Connections>(rank(), std::move(local_index), arena_, std::move(net),
-                                               static_cast<int64_t>(settings_.init_timeout_s * 1e9));
+  connections_ =
+      std::make_unique<Connections>(rank(), std::move(local_index), arena_, std::move(net),
+                                    static_cast<int64_t>(settings_.init_timeout_s * 1e9));
   if (plan_.one_host && num_ranks() > 1) {
     std::vector<StageView> stages;
     for (int i = 0; i < num_ranks(); ++i) stages.push_back(arena_.stage(i));
     stages_ = std::make_unique<StageGroup>(std::move(stages), local_ranks_, rank());
+    if (!settings_.p2p_disable) pull_ = std::make_unique<PullReach>(process_, plan_.can_pull);
   }
   // Ranks of one machine follow one another, so that the ring enters and leaves each machine once.
   std::vector<int> ring(static_cast<size_t>(num_ranks()));
@@ -212,6 +244,7 @@ void Communicator::MakeExecutor(std::unique_ptr<NetConnector> net) {
       .ring = std::move(ring),
       .connections = connections_.get(),
       .stages = stages_.get(),
+      .pull = pull_.get(),
       .watch = watch_.get(),
       .wait_policy = WaitPolicyFor(settings_, plan_.oversubscribed),
   });

@@ -11,14 +11,14 @@
 namespace tutti {
 namespace {
 
-// The bootstrap tag of invitations. Messages of one pair are in order, and each pair opens one connection per
-// direction, so one tag is enough.
+// The bootstrap tag of invitations. Messages of one pair are in order, and each pair opens one
+// connection per direction, so one tag is enough.
 constexpr uint32_t kInvitationTag = 0x4e455401;
 
 class SocketConnector final : public NetConnector {
  public:
-  SocketConnector(Process& process, Bootstrap& bootstrap, std::unique_ptr<Net> net, size_t slot_bytes,
-                  const std::vector<PeerInfo>& peers)
+  SocketConnector(Process& process, Bootstrap& bootstrap, std::unique_ptr<Net> net,
+                  size_t slot_bytes, const std::vector<PeerInfo>& peers)
       : proxy_(process.proxy()),
         bootstrap_(bootstrap),
         net_(std::move(net)),
@@ -46,7 +46,8 @@ class SocketConnector final : public NetConnector {
   }
 
   Result<std::unique_ptr<ProxyPort>> AcceptFrom(int peer, Deadline deadline) override {
-    TUTTI_ASSIGN(std::unique_ptr<NetRecvComm> comm, listeners_.at(peer)->Accept({deadline, nullptr}));
+    TUTTI_ASSIGN(std::unique_ptr<NetRecvComm> comm,
+                 listeners_.at(peer)->Accept({deadline, nullptr}));
     listeners_.erase(peer);
     TUTTI_ASSIGN(std::unique_ptr<NetPort> port,
                  proxy_.CreateRecvPort(std::move(comm), slot_bytes_, Name(peer)));
@@ -70,10 +71,11 @@ Result<std::unique_ptr<NetConnector>> MakeNetConnector(Process& process, const S
                                                        Bootstrap& bootstrap, size_t slot_bytes,
                                                        const std::vector<PeerInfo>& peers) {
   if (!settings.net.empty() && settings.net != "Socket" && settings.net != "socket") {
-    return InvalidUsage("NCCL_NET asks for the network \"{}\"; this build has Socket only", settings.net);
+    return InvalidUsage("NCCL_NET asks for the network \"{}\"; this build has Socket only",
+                        settings.net);
   }
-  TUTTI_ASSIGN(std::unique_ptr<Net> net, SocketNet::Create(process.proxy().loop(),
-                                                           bootstrap.key_holder().key, settings, {}));
+  TUTTI_ASSIGN(std::unique_ptr<Net> net,
+               SocketNet::Create(process.proxy().loop(), bootstrap.key_holder().key, settings, {}));
   TUTTI_TRY(net->IsViable());
   return std::unique_ptr<NetConnector>(
       std::make_unique<SocketConnector>(process, bootstrap, std::move(net), slot_bytes, peers));

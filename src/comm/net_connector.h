@@ -1,7 +1,7 @@
 #pragma once
 
-// The NetConnector of a communicator: invitations travel over the bootstrap, the connections are TCP sockets driven by
-// the process's proxy.
+// The NetConnector of a communicator: invitations travel over the bootstrap, the connections are
+// TCP sockets driven by the process's proxy.
 
 #include <memory>
 #include <vector>

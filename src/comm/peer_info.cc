@@ -80,22 +80,24 @@ Status CheckPeers(std::span<const PeerInfo> peers) {
   for (size_t r = 0; r < peers.size(); ++r) {
     const PeerInfo& peer = peers[r];
     if (peer.version != peers[0].version || peer.protocol != peers[0].protocol) {
-      return InvalidUsage("{} runs version {} (protocol {}) and {} runs version {} (protocol {}): "
-                          "all ranks must load the same library",
-                          name(0), peers[0].version, peers[0].protocol, name(r), peer.version,
-                          peer.protocol);
+      return InvalidUsage(
+          "{} runs version {} (protocol {}) and {} runs version {} (protocol {}): "
+          "all ranks must load the same library",
+          name(0), peers[0].version, peers[0].protocol, name(r), peer.version, peer.protocol);
     }
     if (peer.settings_hash != peers[0].settings_hash) {
-      return InvalidUsage("{} has the settings \"{}\" and {} has \"{}\": these must be the same on "
-                          "all ranks",
-                          name(0), TextOf(peers[0].settings), name(r), TextOf(peer.settings));
+      return InvalidUsage(
+          "{} has the settings \"{}\" and {} has \"{}\": these must be the same on "
+          "all ranks",
+          name(0), TextOf(peers[0].settings), name(r), TextOf(peer.settings));
     }
     if (peer.device == 0) continue;
     const auto [other, fresh] = devices.try_emplace({peer.host_hash, peer.device}, r);
     if (!fresh) {
-      return InvalidUsage("{} and {} use the same GPU ({:x}): give each rank its own, with "
-                          "CUDA_VISIBLE_DEVICES or cudaSetDevice(local rank)",
-                          name(other->second), name(r), peer.device);
+      return InvalidUsage(
+          "{} and {} use the same GPU ({:x}): give each rank its own, with "
+          "CUDA_VISIBLE_DEVICES or cudaSetDevice(local rank)",
+          name(other->second), name(r), peer.device);
     }
   }
   return Status::Ok();

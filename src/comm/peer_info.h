@@ -1,8 +1,10 @@
 #pragma once
 
-// What every rank tells all others when a communicator is made: one fixed record per rank, in one all-gather. Everything
-// that must be agreed on, or that decides how two ranks are joined, is in here.
+// What every rank tells all others when a communicator is made: one fixed record per rank, in one
+// all-gather. Everything that must be agreed on, or that decides how two ranks are joined, is in
+// here.
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -14,38 +16,39 @@ namespace tutti {
 
 // Trivially copyable: its bytes are the wire form.
 struct PeerInfo {
-  uint32_t version = 0;         // NCCL_VERSION_CODE of the library
-  uint32_t protocol = 0;        // kPeerProtocol
-  uint64_t settings_hash = 0;   // of the settings that must be equal, see SharedSettings
-  uint64_t host_hash = 0;       // equal: may share memory; proven by handshake afterwards
-  uint64_t device = 0;          // a GPU's PCI address; 0 for host devices, which may be shared
+  uint32_t version = 0;        // NCCL_VERSION_CODE of the library
+  uint32_t protocol = 0;       // kPeerProtocol
+  uint64_t settings_hash = 0;  // of the settings that must be equal, see SharedSettings
+  uint64_t host_hash = 0;      // equal: may share memory; proven by handshake afterwards
+  uint64_t device = 0;         // a GPU's PCI address; 0 for host devices, which may be shared
   int32_t pid = 0;
-  int32_t cpus = 0;             // processors this rank may run on
-  uint64_t cpu_set = 0;         // a hash of which ones
-  uint64_t probe_address = 0;   // of a word with probe_value, for reading across processes
-  uint64_t probe_value = 0;
+  int32_t cpus = 0;            // processors this rank may run on
+  uint64_t cpu_set = 0;        // a hash of which ones
+  uint64_t probe_address = 0;  // of a copy of probe_token, for reading across processes
+  std::array<uint8_t, 16> probe_token = {};
   uint8_t shm_disabled = 0;
   uint8_t pull_disabled = 0;
   uint8_t reserved[6] = {};
   char host[64] = {};
   char fd_server[48] = {};
-  char settings[256] = {};      // the shared settings as text, for the message when they differ
+  char settings[256] = {};  // the shared settings as text, for the message when they differ
 };
 
-inline constexpr uint32_t kPeerProtocol = 1;  // changes when ranks of two builds could not work together
+inline constexpr uint32_t kPeerProtocol =
+    1;  // changes when ranks of two builds could not work together
 
 // This rank's record, without what the transports add.
 PeerInfo DescribeSelf(const Settings& settings);
 
-// Whether some machine has fewer processors for these ranks than ranks. Ranks with one set of processors compete for it;
-// different sets are taken to be disjoint, as launchers bind them.
+// Whether some machine has fewer processors for these ranks than ranks. Ranks with one set of
+// processors compete for it; different sets are taken to be disjoint, as launchers bind them.
 bool Oversubscribed(std::span<const PeerInfo> peers);
 
 // "rank 3 (host a, pid 7)".
 std::string RankName(int rank, const PeerInfo& peer);
 
-// InvalidUsage when two ranks run different versions, differ in a setting that must be equal, or sit on one GPU.
-// The same sentence on every rank.
+// InvalidUsage when two ranks run different versions, differ in a setting that must be equal, or
+// sit on one GPU. The same sentence on every rank.
 Status CheckPeers(std::span<const PeerInfo> peers);
 
 }  // namespace tutti

@@ -1,10 +1,10 @@
 #pragma once
 
-// What one process owns once, whatever the number of its communicators: the threads that serve sockets, the network
-// proxy, the server of shared memory, the memory from ncclMemAlloc.
+// What one process owns once, whatever the number of its communicators: the threads that serve
+// sockets, the network proxy, the server of shared memory, the memory from ncclMemAlloc.
 //
-// The API makes one Process on first use and hands it down; nothing below the API knows a global one. After a fork the
-// child makes its own (threads do not survive a fork). Thread-safe.
+// The API makes one Process on first use and hands it down; nothing below the API knows a global
+// one. After a fork the child makes its own (threads do not survive a fork). Thread-safe.
 
 #include <memory>
 #include <mutex>
@@ -24,7 +24,7 @@ class Process {
  public:
   static Result<std::unique_ptr<Process>> Create(const Settings& settings);
 
-  EventLoop& loop() { return *loop_; }        // bootstrap sockets
+  EventLoop& loop() { return *loop_; }  // bootstrap sockets
   Proxy& proxy() { return *proxy_; }
   FdServer& fd_server() { return *fd_server_; }
 

@@ -23,7 +23,8 @@ Result<std::unique_ptr<Communicator>> SplitCommunicator(Communicator& parent, in
   std::vector<ColorAndKey> choices(static_cast<size_t>(parent.num_ranks()));
   choices[static_cast<size_t>(parent.rank())] = {color, key};
   const uint64_t number = parent.NextChildNumber();
-  TUTTI_TRY(parent.bootstrap().AllGather(choices.data(), sizeof(ColorAndKey), parent.InitDeadline()));
+  TUTTI_TRY(
+      parent.bootstrap().AllGather(choices.data(), sizeof(ColorAndKey), parent.InitDeadline()));
   if (color < 0) return std::unique_ptr<Communicator>();
   std::vector<int> members;
   for (int r = 0; r < parent.num_ranks(); ++r)
@@ -50,7 +51,8 @@ Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
   return Communicator::InitChild(parent, id, std::move(members), name, abort_flag);
 }
 
-Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent, const GrowRequest& request,
+Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent,
+                                                       const GrowRequest& request,
                                                        const std::string& name,
                                                        const std::atomic<bool>* abort_flag) {
   struct Offer {
@@ -69,7 +71,8 @@ Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent, con
   const Offer* root = nullptr;
   for (const Offer& offer : offers) {
     if (offer.num_ranks != mine.num_ranks)
-      return InvalidUsage("the ranks grow to different numbers: {} and {}", mine.num_ranks, offer.num_ranks);
+      return InvalidUsage("the ranks grow to different numbers: {} and {}", mine.num_ranks,
+                          offer.num_ranks);
     if (offer.has_id == 0) continue;
     if (root != nullptr) return InvalidUsage("two ranks passed an id to ncclCommGrow; one may");
     root = &offer;

@@ -29,7 +29,8 @@ struct GrowRequest {
   std::optional<UniqueId> id;  // on the grow root only
 };
 // All ranks of `parent` call it; the new ranks initialise with the id.
-Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent, const GrowRequest& request,
+Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent,
+                                                       const GrowRequest& request,
                                                        const std::string& name,
                                                        const std::atomic<bool>* abort_flag);
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// What an operation is, as far as all ranks must agree on it. Every chunk carries the 32-bit tag of the signature of the
-// operation it belongs to, so that a rank that calls something else is found out with the first chunk; the
-// signatures themselves are exchanged only then, to show both sides.
+// What an operation is, as far as all ranks must agree on it. Every chunk carries the 32-bit tag of
+// the signature of the operation it belongs to, so that a rank that calls something else is found
+// out with the first chunk; the signatures themselves are exchanged only then, to show both sides.
 
 #include <cstdint>
 #include <string>
@@ -13,12 +13,13 @@
 namespace tutti {
 
 struct OpSignature {
-  uint64_t sequence = 0;  // counts the collectives of a communicator; per pair and direction for send and receive
+  uint64_t sequence =
+      0;  // counts the collectives of a communicator; per pair and direction for send and receive
   uint64_t count = 0;
-  int32_t root = -1;      // or the peer; -1: none
+  int32_t root = -1;  // or the peer; -1: none
   Collective collective = Collective::kAllReduce;
   DataType type = DataType::kInt8;
-  uint8_t op = 0;         // ncclRedOp_t below 5; 5 for any PreMulSum
+  uint8_t op = 0;  // ncclRedOp_t below 5; 5 for any PreMulSum
   bool has_op = false;
 
   // Mixes all fields; equal signatures have equal tags. Not secret, not a checksum.

@@ -14,18 +14,20 @@ namespace tutti {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-// Long enough that ordinary skew between ranks asks nothing, short enough that a mismatch is shown at once.
+// Long enough that ordinary skew between ranks asks nothing, short enough that a mismatch is shown
+// at once.
 constexpr int64_t kAskAfterNs = kSecond / 5;
 constexpr int64_t kAskEveryNs = 5 * kSecond;
 constexpr int64_t kWarnEveryNs = 10 * kSecond;
-// A rank that has said goodbye may have finished the operation already; what it left in the rings arrives within this.
+// A rank that has said goodbye may have finished the operation already; what it left in the rings
+// arrives within this.
 constexpr int64_t kLeftGraceNs = kSecond;
 // For the other side's sentence after a foreign chunk has been seen.
 constexpr int64_t kExplainNs = 2 * kSecond;
 constexpr size_t kMaxText = 2000;
 
-// Wire form of the control messages: one byte Message, then the fields below, little-endian as on all hosts Tutti
-// runs on. Texts run to the end of the message.
+// Wire form of the control messages: one byte Message, then the fields below, little-endian as on
+// all hosts Tutti runs on. Texts run to the end of the message.
 struct FailureHeader {
   uint8_t message;
   uint8_t code;
@@ -223,9 +225,10 @@ void Watch::Compare(const Inquiry& inquiry) {
   const int here = bootstrap_.rank();
   if (inquiry.is_message) {
     if (mine->count == theirs.count && mine->type == theirs.type) return;
-    Stop(InvalidUsage("mismatched message: {} sends {} elements of {} to {}, which receives {} of {}",
-                      NameOf(here), mine->count, tutti::Name(mine->type), NameOf(inquiry.from),
-                      theirs.count, tutti::Name(theirs.type)),
+    Stop(InvalidUsage(
+             "mismatched message: {} sends {} elements of {} to {}, which receives {} of {}",
+             NameOf(here), mine->count, tutti::Name(mine->type), NameOf(inquiry.from), theirs.count,
+             tutti::Name(theirs.type)),
          true);
     return;
   }
@@ -248,9 +251,10 @@ void Watch::OnDoing(int from, std::span<const std::byte> payload) {
 
 std::string Watch::WhatHereLocked() const {
   if (!current_) {
-    return last_collective_ == 0 ? "idle, no collective called yet"
-                                 : fmt::format("idle after collective number {}, {}", last_collective_,
-                                               collectives_[last_collective_ % kRemembered].Describe());
+    return last_collective_ == 0
+               ? "idle, no collective called yet"
+               : fmt::format("idle after collective number {}, {}", last_collective_,
+                             collectives_[last_collective_ % kRemembered].Describe());
   }
   if (current_->collective == Collective::kSendRecv)
     return fmt::format("in a group of {} sends and receives after collective number {}",
@@ -265,7 +269,8 @@ void Watch::Ask(int peer) {
     if (!current_) return;
     mine = *current_;
   }
-  if (mine.collective == Collective::kSendRecv) mine.sequence = 0;  // asks only what the peer is doing
+  if (mine.collective == Collective::kSendRecv)
+    mine.sequence = 0;  // asks only what the peer is doing
   AskWith(peer, mine, false);
 }
 

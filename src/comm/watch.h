@@ -2,15 +2,16 @@
 
 // The watch over a communicator: who is still there, what everybody is doing, and why it stopped.
 //
-// It listens to the bootstrap's events. A lost peer, a failure here or a failure told by another rank raises the stop
-// flag, which ends every wait of the communicator; the first reason sticks and is flooded over the bootstrap's links, so
-// that all survivors report the same sentence.
+// It listens to the bootstrap's events. A lost peer, a failure here or a failure told by another
+// rank raises the stop flag, which ends every wait of the communicator; the first reason sticks and
+// is flooded over the bootstrap's links, so that all survivors report the same sentence.
 //
-// A rank that waits long asks the rank it waits for what that one is doing. The answer either shows that the two are in
-// different operations (then both sides are shown, on every rank), or goes into the warning about the stall.
+// A rank that waits long asks the rank it waits for what that one is doing. The answer either shows
+// that the two are in different operations (then both sides are shown, on every rank), or goes into
+// the warning about the stall.
 //
-// Threads: the executing thread calls Begin/End and the WaitWatcher functions; bootstrap events arrive on its loop
-// thread; Stop and the queries may be called from any thread.
+// Threads: the executing thread calls Begin/End and the WaitWatcher functions; bootstrap events
+// arrive on its loop thread; Stop and the queries may be called from any thread.
 
 #include <array>
 #include <atomic>
@@ -31,7 +32,8 @@ namespace tutti {
 
 class Watch final : public WaitWatcher {
  public:
-  // `describe_rank` gives "rank 3 (host a, pid 7)" for messages. `bootstrap` must outlive the watch.
+  // `describe_rank` gives "rank 3 (host a, pid 7)" for messages. `bootstrap` must outlive the
+  // watch.
   Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> rank_names);
   ~Watch() override;
   // Begins to listen. Separate from the constructor because events may arrive at once.
@@ -39,7 +41,8 @@ class Watch final : public WaitWatcher {
 
   const std::atomic<bool>& stop_flag() const { return stop_; }
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
-  // Raises the stop flag with `reason` (not ok) unless it is up already; `tell` floods it to the other ranks.
+  // Raises the stop flag with `reason` (not ok) unless it is up already; `tell` floods it to the
+  // other ranks.
   void Stop(Status reason, bool tell);
 
   // The operation that the executing thread is in. For send and receive, each message of the group.
@@ -58,7 +61,8 @@ class Watch final : public WaitWatcher {
     OpSignature signature;
     bool is_message;
   };
-  static constexpr size_t kRemembered = 64;  // operations a late rank may be behind and still be shown both sides
+  static constexpr size_t kRemembered =
+      64;  // operations a late rank may be behind and still be shown both sides
 
   void OnControl(int from, std::span<const std::byte> payload);
   void OnFailure(int from, std::span<const std::byte> payload);
@@ -80,8 +84,8 @@ class Watch final : public WaitWatcher {
   std::atomic<bool> stop_ = false;
   mutable std::mutex mutex_;
   Status reason_;
-  std::array<OpSignature, kRemembered> collectives_;   // by sequence
-  std::array<OpSignature, kRemembered> sends_;         // the last ones, any peer
+  std::array<OpSignature, kRemembered> collectives_;  // by sequence
+  std::array<OpSignature, kRemembered> sends_;        // the last ones, any peer
   uint64_t num_sends_ = 0;
   std::vector<OpSignature> receives_;  // of the current group
   std::optional<OpSignature> current_;

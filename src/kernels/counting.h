@@ -1,8 +1,9 @@
 #pragma once
 
-// Primitives that move nothing and count everything. Running an algorithm's template over them tells exactly how many
-// chunks and bytes will pass each connection, so the proxy knows its operations before the first byte moves and a plan
-// can be printed, with no second description of any algorithm to keep in step.
+// Primitives that move nothing and count everything. Running an algorithm's template over them
+// tells exactly how many chunks and bytes will pass each connection, so the proxy knows its
+// operations before the first byte moves and a plan can be printed, with no second description of
+// any algorithm to keep in step.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace tutti::kernels {
 
-// What passes one direction of the links of a primitives object. Chunks are slots; a step is one primitive call.
+// What passes one direction of the links of a primitives object. Chunks are slots; a step is one
+// primitive call.
 struct Traffic {
   uint64_t steps = 0;
   uint64_t chunks = 0;

@@ -1,15 +1,17 @@
 #pragma once
 
-// Algorithms for ranks that can all read one another's staging slots (one machine, or GPUs joined by NVLink).
+// Algorithms for ranks that can all read one another's staging slots (one machine, or GPUs joined
+// by NVLink).
 //
-//   one-shot   stage own data ─ wait for all ─ read all            one synchronisation, everybody reads n × size
-//   two-shot   stage own data ─ wait ─ reduce own part ─ stage it ─ wait ─ copy the other parts
+//   one-shot   stage own data ─ wait for all ─ read all            one synchronisation, everybody
+//   reads n × size two-shot   stage own data ─ wait ─ reduce own part ─ stage it ─ wait ─ copy the
+//   other parts
 //
-// Long vectors go in pieces of at most a slot. The next piece is staged before the last one is waited for, so that a
-// rank that is a little late costs nothing.
+// Long vectors go in pieces of at most a slot. The next piece is staged before the last one is
+// waited for, so that a rank that is a little late costs nothing.
 //
-// Every part is reduced once (two-shot) or by everyone from the same staged bits in rank order (one-shot): all ranks
-// get identical results.
+// Every part is reduced once (two-shot) or by everyone from the same staged bits in rank order
+// (one-shot): all ranks get identical results.
 
 #include "kernels/primitives.h"
 #include "kernels/ring.h"
@@ -34,7 +36,8 @@ constexpr void OneAhead(size_t count, size_t piece_elems, Begin begin, Finish fi
   }
 }
 
-// Calls f(peer) for all other ranks, each rank starting at its own neighbour so that they do not queue at one.
+// Calls f(peer) for all other ranks, each rank starting at its own neighbour so that they do not
+// queue at one.
 template <DirectPrimitives P, class F>
 constexpr void ForEachPeer(P& p, F f) {
   for (int i = 1; i < p.num_ranks(); ++i) f((p.rank() + i) % p.num_ranks());
@@ -155,7 +158,8 @@ constexpr void DirectAllGather(P& p, const Parts& parts, const WorkShape& shape)
   });
 }
 
-// output = reduction over ranks of their inputs' part of this rank. A slot holds one piece for every rank.
+// output = reduction over ranks of their inputs' part of this rank. A slot holds one piece for
+// every rank.
 template <DirectPrimitives P, class Parts>
 constexpr void DirectReduceScatter(P& p, const Parts& parts, const WorkShape& shape) {
   const auto size_of = [&](const Piece& piece, int rank) {

@@ -1,25 +1,27 @@
 #pragma once
 
-// The ring of slots through which one rank sends chunks to another: the shape that every transport gives a kernel.
+// The ring of slots through which one rank sends chunks to another: the shape that every transport
+// gives a kernel.
 //
 //   producer                                   consumer
 //   TryAcquire → fill → Publish   ──slot──▶   TryPeek → read → Release
 //            ▲                                              │
 //            └────────────────────head──────────────────────┘
 //
-// With shared memory both ends map the same ring. With a network each end has a ring of its own, and the proxy is
-// the consumer of the sender's and the producer of the receiver's.
+// With shared memory both ends map the same ring. With a network each end has a ring of its own,
+// and the proxy is the consumer of the sender's and the producer of the receiver's.
 //
-// Each slot announces itself with its own sequence number, so that a small chunk and its announcement travel in one
-// cache line: up to kInlineBytes of payload lie in the header's line, longer ones in the slot's data area.
+// Each slot announces itself with its own sequence number, so that a small chunk and its
+// announcement travel in one cache line: up to kInlineBytes of payload lie in the header's line,
+// longer ones in the slot's data area.
 //
 // Memory layout of a ring (offsets in bytes, all lines of 64):
 //     0  FifoControl
 //   128  SlotHeader[kFifoSlots]
 //   640  padding up to kFifoDataOffset
 //  4096  data, kFifoSlots × slot_bytes
-// Fresh memory is all zeroes, which is an empty ring. Nothing read from the ring by FifoReceiver is trusted beyond
-// `bytes`, which is clamped to slot_bytes.
+// Fresh memory is all zeroes, which is an empty ring. Nothing read from the ring by FifoReceiver is
+// trusted beyond `bytes`, which is clamped to slot_bytes.
 
 #include <atomic>
 #include <cstddef>
@@ -29,12 +31,14 @@
 
 namespace tutti {
 
-inline constexpr int kFifoSlots = 8;  // as NCCL's steps: enough to cover one round trip of chunks in flight
+inline constexpr int kFifoSlots =
+    8;  // as NCCL's steps: enough to cover one round trip of chunks in flight
 inline constexpr size_t kInlineBytes = 48;
 inline constexpr size_t kFifoDataOffset = 4096;
 
 struct alignas(64) SlotHeader {
-  std::atomic<uint64_t> seq;  // n+1 once chunk n (counted from 0 over the ring's life) lies in this slot
+  std::atomic<uint64_t>
+      seq;  // n+1 once chunk n (counted from 0 over the ring's life) lies in this slot
   uint32_t bytes;
   uint32_t op_tag;  // what the producer believes this chunk belongs to; see comm/signature.h
   std::byte inline_data[kInlineBytes];

@@ -1,16 +1,17 @@
 #pragma once
 
-// The vocabulary of the algorithms. An algorithm is a template over a type that moves chunks; the type knows the target
-// (host memory and threads, or a GPU's), the element type and the operator. Algorithms hold no state, use no globals
-// and name no target, so one source serves all of them.
+// The vocabulary of the algorithms. An algorithm is a template over a type that moves chunks; the
+// type knows the target (host memory and threads, or a GPU's), the element type and the operator.
+// Algorithms hold no state, use no globals and name no target, so one source serves all of them.
 //
 // Three concepts:
 //   FifoPrimitives      ranks joined by rings of slots (kernels/fifo.h): ring, tree
 //   ExchangePrimitives  the same links, used pairwise: recursive doubling
 //   DirectPrimitives    ranks that reach one staging area each: one-shot, two-shot
 //
-// Offsets and counts are in elements. A failed or aborted primitive turns all later ones into no-ops; the caller of
-// the algorithm asks the primitives for the reason afterwards, so algorithms contain no error paths.
+// Offsets and counts are in elements. A failed or aborted primitive turns all later ones into
+// no-ops; the caller of the algorithm asks the primitives for the reason afterwards, so algorithms
+// contain no error paths.
 
 #include <concepts>
 #include <cstddef>
@@ -18,51 +19,56 @@
 
 namespace tutti {
 
-// Chunks flow from the "receive" peers to the "send" peers. `in` and `out` index the user's buffers.
-// "Final" marks the one place where a reduction is complete, so that an average can divide there.
+// Chunks flow from the "receive" peers to the "send" peers. `in` and `out` index the user's
+// buffers. "Final" marks the one place where a reduction is complete, so that an average can divide
+// there.
 template <class P>
 concept FifoPrimitives = requires(P p, size_t in, size_t out, size_t n) {
-  p.Send(in, n);                                // input → peers
-  p.CopySend(in, out, n);                       // input → output and peers
-  p.Recv(out, n);                               // peer → output
-  p.RecvCopySend(out, n);                       // peer → output and peers
-  p.RecvReduceSend(in, n);                      // peers + input → peers
-  p.RecvReduceCopyFinal(in, out, n);            // peers + input → output
-  p.RecvReduceCopySendFinal(in, out, n);        // peers + input → output and peers
+  p.Send(in, n);                          // input → peers
+  p.CopySend(in, out, n);                 // input → output and peers
+  p.Recv(out, n);                         // peer → output
+  p.RecvCopySend(out, n);                 // peer → output and peers
+  p.RecvReduceSend(in, n);                // peers + input → peers
+  p.RecvReduceCopyFinal(in, out, n);      // peers + input → output
+  p.RecvReduceCopySendFinal(in, out, n);  // peers + input → output and peers
 };
 
 // Partners exchange whole vectors. The running result lives in the output buffer.
 template <class P>
 concept ExchangePrimitives = requires(P p, int peer, bool mine_first, size_t n) {
-  p.LoadInput(n);                        // input → output (scaled, for PreMulSum)
-  p.SendOutput(peer, n);                 // output → peer
+  p.LoadInput(n);                           // input → output (scaled, for PreMulSum)
+  p.SendOutput(peer, n);                    // output → peer
   p.RecvReduceOutput(peer, mine_first, n);  // output op peer (or peer op output) → output
-  // Both at once, with a peer that does the same. Slice by slice: a long vector does not fit into the ring of slots.
+  // Both at once, with a peer that does the same. Slice by slice: a long vector does not fit into
+  // the ring of slots.
   p.ExchangeReduceOutput(peer, mine_first, n);
-  p.RecvOutput(peer, n);                 // peer → output
-  p.FinishOutput(n);                     // the division of an average
+  p.RecvOutput(peer, n);  // peer → output
+  p.FinishOutput(n);      // the division of an average
 };
 
-// Each rank owns a ring of staging slots that all ranks of the machine can read. A round is: some ranks fill their
-// slot and publish it, the others wait for it and read. All ranks count the same rounds, in the same order.
+// Each rank owns a ring of staging slots that all ranks of the machine can read. A round is: some
+// ranks fill their slot and publish it, the others wait for it and read. All ranks count the same
+// rounds, in the same order.
 template <class P>
 concept DirectPrimitives = requires(P p, int peer, size_t in, size_t out, size_t at, size_t n,
                                     uint64_t round) {
   { p.rank() } -> std::convertible_to<int>;
   { p.num_ranks() } -> std::convertible_to<int>;
   { p.NextRound() } -> std::convertible_to<uint64_t>;
-  p.Stage(round, at, in, n);               // input[in…] → own slot from element `at` on (scaled, for PreMulSum)
-  p.Publish(round, n);                     // announces n elements
-  p.Wait(round, peer);                     // until `peer` has published
-  p.ReduceSlots(round, at, out, n);        // all slots[at…], in rank order → output (final)
-  p.ReducePart(round, at, in, out, n);     // other ranks' slots[at…] and own input[in…] → output (final)
-  p.StageOutput(round, at, out, n);        // output → own slot
-  p.CopyFromSlot(round, peer, at, out, n); // slot → output
-  p.CopyLocal(in, out, n);                 // input → output
-  p.EndRound(round);                       // this rank reads nothing more of the round
+  p.Stage(round, at, in, n);  // input[in…] → own slot from element `at` on (scaled, for PreMulSum)
+  p.Publish(round, n);        // announces n elements
+  p.Wait(round, peer);        // until `peer` has published
+  p.ReduceSlots(round, at, out, n);  // all slots[at…], in rank order → output (final)
+  p.ReducePart(round, at, in, out,
+               n);  // other ranks' slots[at…] and own input[in…] → output (final)
+  p.StageOutput(round, at, out, n);         // output → own slot
+  p.CopyFromSlot(round, peer, at, out, n);  // slot → output
+  p.CopyLocal(in, out, n);                  // input → output
+  p.EndRound(round);                        // this rank reads nothing more of the round
 };
 
-// Pieces of [0, count) of at most `piece` elements: for (Piece p(count, piece); p.More(); p.Next()) …
+// Pieces of [0, count) of at most `piece` elements: for (Piece p(count, piece); p.More(); p.Next())
+// …
 class Piece {
  public:
   constexpr Piece(size_t count, size_t piece) : count_(count), piece_(piece) {}
@@ -77,7 +83,8 @@ class Piece {
   size_t offset_ = 0;
 };
 
-// What lies of a chunk of `chunk` elements at `offset` inside [0, count): 0 when it is past the end.
+// What lies of a chunk of `chunk` elements at `offset` inside [0, count): 0 when it is past the
+// end.
 constexpr size_t ClampChunk(size_t offset, size_t chunk, size_t count) {
   if (offset >= count) return 0;
   return count - offset < chunk ? count - offset : chunk;

@@ -1,12 +1,14 @@
 #pragma once
 
-// AllReduce in log2(n) exchanges: in step k every rank swaps its running result with the partner at distance 2^k.
-// The whole vector travels in each step, so this is for messages where the number of hops is all that counts.
+// AllReduce in log2(n) exchanges: in step k every rank swaps its running result with the partner at
+// distance 2^k. The whole vector travels in each step, so this is for messages where the number of
+// hops is all that counts.
 //
-// When n is no power of two, the first 2(n - p) ranks pair up first (p: the largest power of two below n), one of each
-// pair sits out and is handed the result at the end.
+// When n is no power of two, the first 2(n - p) ranks pair up first (p: the largest power of two
+// below n), one of each pair sits out and is handed the result at the end.
 //
-// Both partners combine in the same order (lower block first), so all ranks hold the same bits after every step.
+// Both partners combine in the same order (lower block first), so all ranks hold the same bits
+// after every step.
 
 #include "kernels/primitives.h"
 
@@ -28,7 +30,9 @@ constexpr void RecursiveDoublingAllReduce(P& p, int rank, int num_ranks, size_t 
 
   // Those who take part, numbered without gaps.
   const int me = rank < paired ? rank / 2 : rank - paired / 2;
-  const auto rank_of = [&](int place) { return place < paired / 2 ? 2 * place : place + paired / 2; };
+  const auto rank_of = [&](int place) {
+    return place < paired / 2 ? 2 * place : place + paired / 2;
+  };
   for (int distance = 1; distance < power; distance *= 2) {
     const int partner = rank_of(me ^ distance);
     p.ExchangeReduceOutput(partner, (me & distance) == 0, count);

@@ -1,21 +1,23 @@
 #pragma once
 
-// The ring family. Every rank receives from its predecessor and sends to its successor; n ranks, one chunk per rank.
+// The ring family. Every rank receives from its predecessor and sends to its successor; n ranks,
+// one chunk per rank.
 //
 //   reduce-scatter half             all-gather half
 //   step 0    send own view of the chunk that ends at the predecessor …
 //   step k    receive a partial sum, add own input, pass it on
 //   step n-1  the sum is complete here ──▶ passed on n-1 more times as the result
 //
-// Each rank moves 2(n-1)/n of the data, the least possible. A chunk is summed in one fixed order, and every rank gets
-// the same finished copy of it, so that results are bit-identical.
+// Each rank moves 2(n-1)/n of the data, the least possible. A chunk is summed in one fixed order,
+// and every rank gets the same finished copy of it, so that results are bit-identical.
 
 #include "kernels/primitives.h"
 #include "plan/work.h"
 
 namespace tutti::kernels {
 
-// output = reduction of all inputs. `shape.count` elements; a loop moves num_ranks chunks of chunk_elems.
+// output = reduction of all inputs. `shape.count` elements; a loop moves num_ranks chunks of
+// chunk_elems.
 template <FifoPrimitives P>
 constexpr void RingAllReduce(P& p, const RingView& ring, const WorkShape& shape) {
   const auto n = static_cast<size_t>(ring.num_ranks);
@@ -46,9 +48,11 @@ struct EqualParts {
   constexpr size_t Longest() const { return count; }
 };
 
-// output[parts of r] = input of rank r. REQUIRES: this rank's own part has been copied already when in ≠ out.
+// output[parts of r] = input of rank r. REQUIRES: this rank's own part has been copied already when
+// in ≠ out.
 template <FifoPrimitives P, class Parts>
-constexpr void RingAllGather(P& p, const RingView& ring, const Parts& parts, const WorkShape& shape) {
+constexpr void RingAllGather(P& p, const RingView& ring, const Parts& parts,
+                             const WorkShape& shape) {
   const int n = ring.num_ranks;
   for (Piece piece(parts.Longest(), shape.chunk_elems); piece.More(); piece.Next()) {
     const auto offset_of = [&](int r) { return parts.Offset(r) + piece.offset(); };

@@ -1,19 +1,20 @@
 #pragma once
 
-// AllReduce over a binary tree: partial sums go up to the root, the result comes down. log2(n) hops instead of n, so it
-// wins where latency counts. Two trees that are each other's mirror share the data: a leaf of one is an inner rank
-// of the other, so every link works in both directions.
+// AllReduce over a binary tree: partial sums go up to the root, the result comes down. log2(n) hops
+// instead of n, so it wins where latency counts. Two trees that are each other's mirror share the
+// data: a leaf of one is an inner rank of the other, so every link works in both directions.
 
 #include "kernels/primitives.h"
 #include "plan/work.h"
 
 namespace tutti::kernels {
 
-// `Up` receives from the children and sends to the parent, `Down` the other way round. The reduced chunk at the root
-// goes straight into the downward links, which is `UpRoot`'s send side.
+// `Up` receives from the children and sends to the parent, `Down` the other way round. The reduced
+// chunk at the root goes straight into the downward links, which is `UpRoot`'s send side.
 //
-// A rank sends chunk c up before it takes chunk c - kTreeLag from above, so that the way up stays full while the first
-// results come down. kTreeLag < kFifoSlots keeps the root from waiting for room behind chunks nobody fetches yet.
+// A rank sends chunk c up before it takes chunk c - kTreeLag from above, so that the way up stays
+// full while the first results come down. kTreeLag < kFifoSlots keeps the root from waiting for
+// room behind chunks nobody fetches yet.
 inline constexpr size_t kTreeLag = 3;
 
 template <class Up, class Down>

@@ -72,8 +72,7 @@ Status ApplyAlgorithmList(std::string_view algo, PlanContext& context) {
       continue;
     }
     const std::optional<size_t> index = CollectiveIndex(Lower(entry.substr(0, colon)));
-    if (!index)
-      return InvalidUsage("NCCL_ALGO: \"{}\" is no collective", entry.substr(0, colon));
+    if (!index) return InvalidUsage("NCCL_ALGO: \"{}\" is no collective", entry.substr(0, colon));
     TUTTI_ASSIGN(context.allowed_algorithms[*index], ReadNames(entry.substr(colon + 1)));
   }
   return Status::Ok();

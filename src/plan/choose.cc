@@ -5,15 +5,16 @@
 #include <cmath>
 #include <limits>
 
-
 namespace tutti {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr size_t kLLBytes = 48;  // what fits into the line of a slot's flag (kernels/fifo.h)
-// A step of the ring keeps at most half of a link's slots busy, so that every rank can send before it receives.
+// A step of the ring keeps at most half of a link's slots busy, so that every rank can send before
+// it receives.
 constexpr size_t kSlicesPerStep = 4;
-// Below this a slice is not worth cutting: a slot's hand-over costs as much as copying this many bytes.
+// Below this a slice is not worth cutting: a slot's hand-over costs as much as copying this many
+// bytes.
 constexpr size_t kMinSliceBytes = 16384;
 
 // Microseconds for `bytes` at `gbps`.
@@ -73,9 +74,9 @@ double RingUs(const Model& m, Collective collective, double bytes) {
 }
 
 bool Applies(const PlanContext& c, Collective collective, Algorithm algorithm) {
-  const bool personal = collective == Collective::kAlltoAll || collective == Collective::kAlltoAllV ||
-                        collective == Collective::kGather || collective == Collective::kScatter ||
-                        collective == Collective::kSendRecv;
+  const bool personal = collective == Collective::kAlltoAll ||
+                        collective == Collective::kAlltoAllV || collective == Collective::kGather ||
+                        collective == Collective::kScatter || collective == Collective::kSendRecv;
   switch (algorithm) {
     case Algorithm::kRing:
       return !personal && collective != Collective::kBarrier;
@@ -101,9 +102,9 @@ size_t ElementsIn(size_t bytes, size_t elem_bytes) {
 }
 
 void CutForStages(const PlanContext& c, Collective collective, size_t elem_bytes, Choice& choice) {
-  const bool per_rank_parts =
-      collective == Collective::kReduceScatter || collective == Collective::kReduceScatterV ||
-      collective == Collective::kAlltoAll;
+  const bool per_rank_parts = collective == Collective::kReduceScatter ||
+                              collective == Collective::kReduceScatterV ||
+                              collective == Collective::kAlltoAll;
   const size_t parts = per_rank_parts ? static_cast<size_t>(c.num_ranks) : 1;
   choice.chunk_elems = ElementsIn(c.stage_bytes / parts, elem_bytes);
   choice.slice_elems = choice.chunk_elems;
@@ -111,7 +112,8 @@ void CutForStages(const PlanContext& c, Collective collective, size_t elem_bytes
 
 void CutForSlots(const PlanContext& c, Collective collective, size_t count, size_t elem_bytes,
                  Choice& choice) {
-  const size_t slot_elems = ElementsIn(choice.protocol == Protocol::kLL ? kLLBytes : c.slot_bytes, elem_bytes);
+  const size_t slot_elems =
+      ElementsIn(choice.protocol == Protocol::kLL ? kLLBytes : c.slot_bytes, elem_bytes);
   const size_t parts = collective == Collective::kAllReduce ? static_cast<size_t>(c.num_ranks) : 1;
   const size_t step_elems = (count + parts - 1) / parts;
   const size_t slice = std::max((step_elems + kSlicesPerStep - 1) / kSlicesPerStep,
@@ -120,7 +122,25 @@ void CutForSlots(const PlanContext& c, Collective collective, size_t count, size
   choice.chunk_elems = choice.slice_elems * kSlicesPerStep;
 }
 
+// From these sizes on reading buffers where they lie beats staging them: two more barriers and the
+// cards cost about a microsecond, a copy by the kernel a system call and its page walk.
+constexpr double kPullMappedBytes = 16 << 10;
+constexpr double kPullCopyBytes = 64 << 10;
+
 }  // namespace
+
+bool ShouldPull(const PlanContext& c, Collective collective, double bytes, bool mapped_only) {
+  const uint32_t allowed = c.allowed_algorithms[static_cast<size_t>(collective)];
+  const uint32_t pull_bit = 1u << static_cast<int>(Algorithm::kPull);
+  if (!c.one_host || (allowed != 0 && (allowed & pull_bit) == 0)) return false;
+  if (allowed == pull_bit) return true;
+  if (mapped_only) return bytes >= kPullMappedBytes;
+  // A reduction reads each input once either way; the kernel's copy saves it nothing.
+  const bool reduces = collective == Collective::kAllReduce || collective == Collective::kReduce ||
+                       collective == Collective::kReduceScatter ||
+                       collective == Collective::kReduceScatterV;
+  return !reduces && bytes >= kPullCopyBytes;
+}
 
 double PredictUs(const PlanContext& c, Collective collective, Algorithm algorithm, double bytes) {
   if (!Applies(c, collective, algorithm)) return kNever;
@@ -153,7 +173,8 @@ Choice Choose(const PlanContext& c, Collective collective, size_t count, size_t 
   const uint32_t allowed = c.allowed_algorithms[static_cast<size_t>(collective)];
   Choice choice;
   choice.time_us = kNever;
-  // A list that leaves nothing for this collective does not apply to it (as with NCCL_ALGO=tree and a broadcast).
+  // A list that leaves nothing for this collective does not apply to it (as with NCCL_ALGO=tree and
+  // a broadcast).
   for (const bool respect_list : {true, false}) {
     for (int a = 0; a < kNumAlgorithms; ++a) {
       if (respect_list && allowed != 0 && (allowed >> a & 1) == 0) continue;
@@ -162,7 +183,8 @@ Choice Choose(const PlanContext& c, Collective collective, size_t count, size_t 
     }
     if (choice.time_us < kNever) break;
   }
-  const bool simple_allowed = (c.allowed_protocols & 1u << static_cast<int>(Protocol::kSimple)) != 0;
+  const bool simple_allowed =
+      (c.allowed_protocols & 1u << static_cast<int>(Protocol::kSimple)) != 0;
   if (bytes <= kLLBytes || !simple_allowed) choice.protocol = Protocol::kLL;
   if (choice.algorithm == Algorithm::kOneShot || choice.algorithm == Algorithm::kTwoShot)
     CutForStages(c, collective, elem_bytes, choice);

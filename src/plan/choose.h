@@ -1,8 +1,9 @@
 #pragma once
 
-// Which algorithm and protocol an operation uses, and in which pieces: the cheapest by a cost model, among those that
-// work for the communicator and that NCCL_ALGO and NCCL_PROTO allow. A pure function: every rank computes the same
-// answer from the same inputs, which is what makes the ranks fit together.
+// Which algorithm and protocol an operation uses, and in which pieces: the cheapest by a cost
+// model, among those that work for the communicator and that NCCL_ALGO and NCCL_PROTO allow. A pure
+// function: every rank computes the same answer from the same inputs, which is what makes the ranks
+// fit together.
 
 #include <array>
 #include <cstddef>
@@ -25,14 +26,14 @@ struct LinkCost {
 // What the choice depends on. The same on all ranks of a communicator.
 struct PlanContext {
   int num_ranks = 1;
-  int ranks_per_host = 1;   // of the fullest host
-  bool one_host = true;     // all ranks share an arena
-  bool can_pull = false;    // all ranks can read one another's buffers
+  int ranks_per_host = 1;       // of the fullest host
+  bool one_host = true;         // all ranks share an arena
+  bool can_pull = false;        // all ranks can read one another's memory through the kernel
   bool oversubscribed = false;  // more ranks than processors on some host
   size_t stage_bytes = 0;
-  size_t slot_bytes = 0;    // of every ring of slots
-  LinkCost shared_memory = {0.25, 9};  // bench/results/shm.md
-  LinkCost network = {12, 2.5};        // loopback TCP; bench/results/net.md
+  size_t slot_bytes = 0;                             // of every ring of slots
+  LinkCost shared_memory = {0.25, 9};                // bench/results/shm.md
+  LinkCost network = {12, 2.5};                      // loopback TCP; bench/results/net.md
   std::array<uint32_t, 13> allowed_algorithms = {};  // by Collective: bit per Algorithm; 0: all
   uint32_t allowed_protocols = 3;                    // bit per Protocol
 };
@@ -48,12 +49,18 @@ struct Choice {
 // `count` as in WorkShape. REQUIRES: num_ranks > 1, count > 0 (Barrier: count is ignored).
 Choice Choose(const PlanContext& context, Collective collective, size_t count, size_t elem_bytes);
 
-// What the model predicts for one algorithm, in microseconds; infinite when it does not apply. `bytes` is the whole
-// vector for AllReduce, Reduce and Broadcast, one rank's part otherwise.
-double PredictUs(const PlanContext& context, Collective collective, Algorithm algorithm, double bytes);
+// Whether ranks of one machine should find out if they can read one another's buffers
+// (`mapped_only` false: also by copies of the kernel) rather than stage. `bytes` as for PredictUs.
+bool ShouldPull(const PlanContext& context, Collective collective, double bytes, bool mapped_only);
 
-// Reads NCCL_ALGO and NCCL_PROTO into the context: "ring,tree", "^tree", "allreduce:tree;broadcast:ring". Names of
-// algorithms that hosts do not have (collnet, nvls, pat) are ignored. InvalidUsage for unknown names.
+// What the model predicts for one algorithm, in microseconds; infinite when it does not apply.
+// `bytes` is the whole vector for AllReduce, Reduce and Broadcast, one rank's part otherwise.
+double PredictUs(const PlanContext& context, Collective collective, Algorithm algorithm,
+                 double bytes);
+
+// Reads NCCL_ALGO and NCCL_PROTO into the context: "ring,tree", "^tree",
+// "allreduce:tree;broadcast:ring". Names of algorithms that hosts do not have (collnet, nvls, pat)
+// are ignored. InvalidUsage for unknown names.
 Status ApplyAlgorithmList(std::string_view algo, PlanContext& context);
 Status ApplyProtocolList(std::string_view proto, PlanContext& context);
 

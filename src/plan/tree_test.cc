@@ -9,7 +9,8 @@ namespace {
 
 using TreeFunction = TreeView (*)(int, int);
 
-// Every rank but one has a parent that counts it among its children, and following parents ends at that one.
+// Every rank but one has a parent that counts it among its children, and following parents ends at
+// that one.
 void CheckTree(TreeFunction tree, int n) {
   int roots = 0;
   for (int p = 0; p < n; ++p) {
@@ -18,7 +19,8 @@ void CheckTree(TreeFunction tree, int n) {
       ++roots;
     } else {
       const TreeView parent = tree(view.parent, n);
-      EXPECT_TRUE(parent.children[0] == p || parent.children[1] == p) << "place " << p << " of " << n;
+      EXPECT_TRUE(parent.children[0] == p || parent.children[1] == p)
+          << "place " << p << " of " << n;
     }
     for (const int child : view.children) {
       if (child >= 0) {
@@ -43,7 +45,8 @@ TEST(Tree, InnerRanksOfOneAreLeavesOfTheOther) {
   for (int n = 2; n <= 128; n += 2) {
     for (int p = 0; p < n; ++p) {
       const bool inner_one = BinaryTree(p, n).children[0] >= 0 || BinaryTree(p, n).children[1] >= 0;
-      const bool inner_two = MirroredTree(p, n).children[0] >= 0 || MirroredTree(p, n).children[1] >= 0;
+      const bool inner_two =
+          MirroredTree(p, n).children[0] >= 0 || MirroredTree(p, n).children[1] >= 0;
       const bool is_root = BinaryTree(p, n).parent < 0 || MirroredTree(p, n).parent < 0;
       EXPECT_FALSE(inner_one && inner_two && !is_root) << "place " << p << " of " << n;
     }

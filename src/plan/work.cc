@@ -6,8 +6,9 @@ namespace tutti {
 
 std::string_view Name(Collective collective) {
   static constexpr std::array<std::string_view, 13> kNames = {
-      "AllReduce", "Reduce",   "Broadcast",  "AllGather",      "ReduceScatter", "AlltoAll", "Gather",
-      "Scatter",   "SendRecv", "AllGatherV", "ReduceScatterV", "AlltoAllV",     "Barrier"};
+      "AllReduce",      "Reduce",    "Broadcast", "AllGather", "ReduceScatter",
+      "AlltoAll",       "Gather",    "Scatter",   "SendRecv",  "AllGatherV",
+      "ReduceScatterV", "AlltoAllV", "Barrier"};
   return kNames[static_cast<size_t>(collective)];
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// What a plan hands to the kernels: plain values that say what to compute and in which pieces, nothing about memory
-// or threads. The same structs go to a host worker and, by value, to a GPU kernel.
+// What a plan hands to the kernels: plain values that say what to compute and in which pieces,
+// nothing about memory or threads. The same structs go to a host worker and, by value, to a GPU
+// kernel.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,10 +33,10 @@ enum class Algorithm : uint8_t {
   kRing,               // chunks travel round a ring (a chain for broadcast and reduce)
   kTree,               // double binary tree: up to the root, down again
   kRecursiveDoubling,  // exchange with partners at distance 2^k: fewest hops for small messages
-  kOneShot,            // every rank stages its data where all can read it, everybody reads everything
-  kTwoShot,            // the same, but each rank reduces one part and shares the result
-  kPull,               // ranks read one another's user buffers, no staging
-  kExchange,           // point-to-point messages between all pairs that have data
+  kOneShot,   // every rank stages its data where all can read it, everybody reads everything
+  kTwoShot,   // the same, but each rank reduces one part and shares the result
+  kPull,      // ranks read one another's user buffers, no staging
+  kExchange,  // point-to-point messages between all pairs that have data
 };
 inline constexpr int kNumAlgorithms = 7;
 std::string_view Name(Algorithm algorithm);
@@ -49,7 +50,7 @@ std::string_view Name(Protocol protocol);
 // One ring as one rank sees it. `order[0]` is this rank; order[i] the rank i hops downstream.
 // Held by value of its neighbours for kernels; the full order is needed to know whose chunk passes.
 struct RingView {
-  int index = 0;               // this rank's place in the ring's canonical order
+  int index = 0;  // this rank's place in the ring's canonical order
   int num_ranks = 1;
   const int* ranks = nullptr;  // ranks in canonical order, num_ranks of them
 
@@ -64,7 +65,7 @@ struct TreeView {
 
 // The extent of one collective for one channel, in elements.
 struct WorkShape {
-  size_t count = 0;        // AllReduce, Reduce, Broadcast: the whole; AllGather, ReduceScatter: per rank
+  size_t count = 0;  // AllReduce, Reduce, Broadcast: the whole; AllGather, ReduceScatter: per rank
   size_t chunk_elems = 1;  // what a rank sends in one step of the algorithm
   int root = 0;
 };

@@ -40,7 +40,8 @@ bool HostFifoPrimitives::RunSlice(Step step, size_t in, size_t out, size_t n) {
   if (step.input) sources[static_cast<size_t>(num_sources++)] = work_.input + in * work_.elem_bytes;
   if (step.recv) {
     for (int i = 0; i < num_recvs_; ++i) {
-      const std::byte* slice = AwaitSlice(wait_, recvs_[static_cast<size_t>(i)], bytes, work_.op_tag);
+      const std::byte* slice =
+          AwaitSlice(wait_, recvs_[static_cast<size_t>(i)], bytes, work_.op_tag);
       if (slice == nullptr) return false;
       sources[static_cast<size_t>(num_sources++)] = slice;
     }

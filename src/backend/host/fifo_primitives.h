@@ -1,9 +1,11 @@
 #pragma once
 
-// The FifoPrimitives and ExchangePrimitives of kernels/primitives.h on host memory: a chunk goes slice by slice through
-// rings of slots, one slice per slot, so that the next rank works on the first slice while the second is on its way.
+// The FifoPrimitives and ExchangePrimitives of kernels/primitives.h on host memory: a chunk goes
+// slice by slice through rings of slots, one slice per slot, so that the next rank works on the
+// first slice while the second is on its way.
 //
-// Owned by the executing thread for one operation; holds pointers to rings that belong to the communicator.
+// Owned by the executing thread for one operation; holds pointers to rings that belong to the
+// communicator.
 
 #include <array>
 #include <cstddef>
@@ -126,7 +128,9 @@ class HostExchangePrimitives {
   }
 
  private:
-  std::byte* At(const Piece& piece) const { return work_.output + piece.offset() * work_.elem_bytes; }
+  std::byte* At(const Piece& piece) const {
+    return work_.output + piece.offset() * work_.elem_bytes;
+  }
   bool SendSlice(const SendLink& link, const Piece& piece) {
     const size_t bytes = piece.size() * work_.elem_bytes;
     std::byte* room = AcquireSlot(wait_, link, bytes);

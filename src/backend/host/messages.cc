@@ -7,12 +7,14 @@
 namespace tutti {
 namespace {
 
-// A batch waits for several rings at once but can sleep on one only; the others are looked at again after this.
+// A batch waits for several rings at once but can sleep on one only; the others are looked at again
+// after this.
 constexpr int64_t kShortSleepNs = 500'000;
 
 }  // namespace
 
-void MessageBatch::AddSend(const SendLink& link, const std::byte* data, size_t bytes, uint32_t tag) {
+void MessageBatch::AddSend(const SendLink& link, const std::byte* data, size_t bytes,
+                           uint32_t tag) {
   Add({.send = link, .recv = {}, .data = const_cast<std::byte*>(data), .bytes = bytes, .tag = tag});
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// A batch of sends and receives that progress together, whatever the order in which the peers get to them: one state
-// machine per message, stepped in turn by the executing thread until all are done.
+// A batch of sends and receives that progress together, whatever the order in which the peers get
+// to them: one state machine per message, stepped in turn by the executing thread until all are
+// done.
 //
 //   from      to          condition                          action
 //   queued    moving      earlier messages of the same       -
@@ -9,7 +10,8 @@
 //   moving    moving      room in the ring / a chunk in it   copy a chunk, publish / release it
 //   moving    done        all bytes have passed
 //
-// Messages of one link and direction go in the order in which they were added, as NCCL matches them.
+// Messages of one link and direction go in the order in which they were added, as NCCL matches
+// them.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +27,8 @@ class MessageBatch {
  public:
   explicit MessageBatch(WaitContext& wait) : wait_(wait) {}
 
-  // `tag` marks every chunk; sender and receiver must agree on it. The buffers must stay until Run returns.
+  // `tag` marks every chunk; sender and receiver must agree on it. The buffers must stay until Run
+  // returns.
   void AddSend(const SendLink& link, const std::byte* data, size_t bytes, uint32_t tag);
   void AddRecv(const RecvLink& link, std::byte* data, size_t bytes, uint32_t tag);
 

@@ -1,9 +1,10 @@
 #pragma once
 
-// The DirectPrimitives of kernels/primitives.h on host memory: stages in memory that all ranks of the machine map.
+// The DirectPrimitives of kernels/primitives.h on host memory: stages in memory that all ranks of
+// the machine map.
 //
-// One StageGroup per communicator and machine keeps the counters that live as long as the arena; HostStagePrimitives is
-// made anew for each operation and costs a few stores.
+// One StageGroup per communicator and machine keeps the counters that live as long as the arena;
+// HostStagePrimitives is made anew for each operation and costs a few stores.
 
 #include <array>
 #include <cstddef>
@@ -44,8 +45,8 @@ class StageGroup {
   std::vector<int> ranks_;
   int me_;
   uint64_t next_round_ = 0;
-  uint64_t all_done_ = 0;    // no rank's `done` is below this, as last seen
-  uint64_t done_ = 0;        // this rank's own
+  uint64_t all_done_ = 0;     // no rank's `done` is below this, as last seen
+  uint64_t done_ = 0;         // this rank's own
   uint64_t ended_early_ = 0;  // bit i: round done_ + i has ended although done_ has not
 };
 

@@ -1,9 +1,10 @@
 #pragma once
 
-// Host streams and events: what stands where a cudaStream_t or cudaEvent_t does on a machine without a GPU.
+// Host streams and events: what stands where a cudaStream_t or cudaEvent_t does on a machine
+// without a GPU.
 //
-// A stream is a queue of tasks and a thread that runs them in order. The thread starts with the first task and ends
-// with the stream. Any thread may enqueue; an idle stream costs no CPU.
+// A stream is a queue of tasks and a thread that runs them in order. The thread starts with the
+// first task and ends with the stream. Any thread may enqueue; an idle stream costs no CPU.
 
 #include <condition_variable>
 #include <cstdint>
@@ -56,7 +57,8 @@ class HostEvent {
   void Record(HostStream* stream);
   void Synchronize();
   bool Done() const;
-  // Monotonic time at which the last recorded point was reached; 0 when never recorded or not reached.
+  // Monotonic time at which the last recorded point was reached; 0 when never recorded or not
+  // reached.
   int64_t reached_ns() const;
   // The point recorded last, to be waited for even if the event is recorded again meanwhile.
   std::function<void()> WaiterForLastRecord();

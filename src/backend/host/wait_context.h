@@ -1,12 +1,13 @@
 #pragma once
 
-// How a host kernel waits: for a slot to fill, for room, for a round. One object per communicator, used by the one
-// thread that executes its operations at the time.
+// How a host kernel waits: for a slot to fill, for room, for a round. One object per communicator,
+// used by the one thread that executes its operations at the time.
 //
-// A wait spins, yields, then sleeps (base/wait.h). While it spins it polls the network ports of the operation, so that
-// the waiting thread itself moves the bytes; before it sleeps it hands them to the proxy. It ends early when the
-// communicator is stopped (abort, revoke, a lost peer), and from time to time asks the watcher whether to go on.
-// The first failure sticks until Reset; every later wait returns false at once.
+// A wait spins, yields, then sleeps (base/wait.h). While it spins it polls the network ports of the
+// operation, so that the waiting thread itself moves the bytes; before it sleeps it hands them to
+// the proxy. It ends early when the communicator is stopped (abort, revoke, a lost peer), and from
+// time to time asks the watcher whether to go on. The first failure sticks until Reset; every later
+// wait returns false at once.
 
 #include <atomic>
 #include <string>
@@ -23,7 +24,8 @@ namespace tutti {
 class WaitWatcher {
  public:
   virtual ~WaitWatcher() = default;
-  // The wait for `peer` (a rank; -1: several) has lasted `waited_ns`. Not ok ends it. Called about every 20 ms.
+  // The wait for `peer` (a rank; -1: several) has lasted `waited_ns`. Not ok ends it. Called about
+  // every 20 ms.
   virtual Status OnLongWait(int peer, int64_t waited_ns) = 0;
   // Why the stop flag is up. Never ok.
   virtual Status StopReason() = 0;
