@@ -13,8 +13,10 @@ Communicator::~Communicator() {
   // Whoever still waits (another thread of a careless caller) must not outlive what it waits on.
   if (executor_) WaitForTickets();
   executor_.reset();
+  if (connections_ && watch_->stopped()) connections_->Close(watch_->StopReason());
   connections_.reset();
   if (arena_offer_ != 0) process_.fd_server().Withdraw(arena_offer_);
+  if (watch_) watch_->StopListening(process_.loop());
   watch_.reset();
   bootstrap_.reset();
 }

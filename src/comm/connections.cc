@@ -28,6 +28,13 @@ Status Connections::Open(std::span<const int> sends, std::span<const int> recvs)
   return Status::Ok();
 }
 
+void Connections::Close(const Status& reason) {
+  for (const auto& send : sends_)
+    if (send && send->port) send->port->Close(reason);
+  for (const auto& recv : recvs_)
+    if (recv && recv->port) recv->port->Close(reason);
+}
+
 Status Connections::OpenSend(int peer) {
   auto connection = std::make_unique<Outgoing>();
   if (IsLocal(peer)) {

@@ -42,6 +42,9 @@ class Connections {
   // wait for each other as long as both ends of a connection are opening it.
   Status Open(std::span<const int> sends, std::span<const int> recvs);
 
+  // Breaks all network connections, so that nothing is flushed when they go.
+  void Close(const Status& reason);
+
   // REQUIRES: opened.
   SendLink SendTo(int peer) { return {peer, &sends_[static_cast<size_t>(peer)]->fifo}; }
   RecvLink RecvFrom(int peer) { return {peer, &recvs_[static_cast<size_t>(peer)]->fifo}; }

@@ -17,8 +17,7 @@ namespace {
 
 // The settings from which every rank must compute the same plan.
 std::string SharedSettings(const Settings& s) {
-  return fmt::format("NCCL_ALGO={} NCCL_PROTO={} NCCL_BUFFSIZE={} NCCL_MAX_NCHANNELS={}", s.algo,
-                     s.proto, s.buffsize, s.max_nchannels);
+  return fmt::format("NCCL_ALGO={} NCCL_PROTO={} NCCL_BUFFSIZE={}", s.algo, s.proto, s.buffsize);
 }
 
 uint64_t Fnv1a(std::string_view text) {

@@ -6,6 +6,8 @@
 namespace tutti {
 
 Result<std::unique_ptr<Process>> Process::Create(const Settings& settings) {
+  if (settings.backend == "cuda")
+    return InvalidUsage("TUTTI_BACKEND asks for cuda, but this library was built for hosts only");
   std::unique_ptr<Process> process(new Process);
   TUTTI_ASSIGN(process->loop_, EventLoop::Create("tutti-boot"));
   TUTTI_ASSIGN(process->proxy_, Proxy::Create({.huge_pages = settings.huge_pages}));

@@ -71,7 +71,10 @@ Watch::Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> 
   left_.resize(static_cast<size_t>(bootstrap.num_ranks()));
 }
 
-Watch::~Watch() { bootstrap_.SetEvents({}); }
+void Watch::StopListening(EventLoop& loop) {
+  bootstrap_.SetEvents({});
+  loop.RunSync([] {});  // an event that was being handled has been by now
+}
 
 void Watch::Start() {
   bootstrap_.SetEvents({

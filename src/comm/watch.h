@@ -35,9 +35,11 @@ class Watch final : public WaitWatcher {
   // `describe_rank` gives "rank 3 (host a, pid 7)" for messages. `bootstrap` must outlive the
   // watch.
   Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> rank_names);
-  ~Watch() override;
   // Begins to listen. Separate from the constructor because events may arrive at once.
   void Start();
+  // Ends it; after return no event is being handled. REQUIRES: not on the loop's thread, and before
+  // destruction.
+  void StopListening(EventLoop& loop);
 
   const std::atomic<bool>& stop_flag() const { return stop_; }
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }

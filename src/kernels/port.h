@@ -33,6 +33,9 @@ class ProxyPort {
   // there is nothing to do, and when it already has it.
   virtual void HandOver() = 0;
 
+  // Breaks the connection with `reason`: what was not sent is not sent any more. Any thread.
+  virtual void Close(Status reason) = 0;
+
   // Not ok once the connection is broken; says the peer, its address, what was being done and
   // errno. Any thread.
   virtual Status status() const = 0;

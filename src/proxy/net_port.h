@@ -24,7 +24,7 @@ class NetPort : public ProxyPort {
 
   // Breaks the connection and makes `reason` its status, unless it has failed before. Sleepers on
   // the FIFO wake. Any thread, any time but during destruction; never waits.
-  virtual void Close(Status reason) = 0;
+  void Close(Status reason) override = 0;
 
   // Sending: waits until all that was published has been handed to the network and the peer's host
   // has it. Receiving: returns at once. Not while another thread publishes.
