@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "base/float_formats.h"
 #include "base/reduce.h"
@@ -45,7 +46,11 @@ struct IntegerFormat {
     }
   }
   TUTTI_INLINE static Scalar ReadScalar(uint64_t bits) { return static_cast<Scalar>(bits); }
-  TUTTI_INLINE static Values Scale(Values a, Scalar by) { return (Values)(a * Splat<T>(by)); }
+  // Unsigned, so that it wraps.
+  TUTTI_INLINE static Values Scale(Values a, Scalar by) {
+    using U = std::make_unsigned_t<T>;
+    return (Values)((Vec<U>)a * Splat<U>(static_cast<U>(by)));
+  }
 };
 
 template <typename T>
