@@ -1,0 +1,301 @@
+#include "testing/oracle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace tutti::oracle {
+namespace {
+
+struct TypeFacts {
+  std::string_view name;
+  size_t size;
+  bool is_float;
+  bool is_signed;
+  int exponent_bits;
+  int mantissa_bits;
+};
+constexpr std::array<TypeFacts, 12> kTypes = {{
+    {"int8", 1, false, true, 0, 0},
+    {"uint8", 1, false, false, 0, 0},
+    {"int32", 4, false, true, 0, 0},
+    {"uint32", 4, false, false, 0, 0},
+    {"int64", 8, false, true, 0, 0},
+    {"uint64", 8, false, false, 0, 0},
+    {"float16", 2, true, true, 5, 10},
+    {"float32", 4, true, true, 8, 23},
+    {"float64", 8, true, true, 11, 52},
+    {"bfloat16", 2, true, true, 8, 7},
+    {"float8e4m3", 1, true, true, 4, 3},
+    {"float8e5m2", 1, true, true, 5, 2},
+}};
+
+const TypeFacts& FactsOf(ncclDataType_t type) { return kTypes[static_cast<size_t>(type)]; }
+
+uint64_t Load(ncclDataType_t type, const void* element) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, element, SizeOf(type));
+  return bits;
+}
+
+void Store(ncclDataType_t type, uint64_t bits, void* element) {
+  std::memcpy(element, &bits, SizeOf(type));
+}
+
+int Bias(const TypeFacts& facts) { return (1 << (facts.exponent_bits - 1)) - 1; }
+// e4m3 gives up infinity for one more binade; only its last pattern is NaN.
+bool HasInfinity(ncclDataType_t type) { return type != ncclFloat8e4m3; }
+bool Saturates(ncclDataType_t type) { return type == ncclFloat8e4m3 || type == ncclFloat8e5m2; }
+
+long double LargestFinite(ncclDataType_t type) {
+  const TypeFacts& facts = FactsOf(type);
+  const long double ulp = std::ldexp(1.0L, -facts.mantissa_bits);
+  if (!HasInfinity(type)) return std::ldexp(2 - 2 * ulp, Bias(facts) + 1);
+  return std::ldexp(2 - ulp, Bias(facts));
+}
+
+uint64_t NanBits(ncclDataType_t type) {
+  const TypeFacts& facts = FactsOf(type);
+  if (Saturates(type)) return (1u << (facts.exponent_bits + facts.mantissa_bits)) - 1;
+  const uint64_t exponent = (uint64_t{1} << facts.exponent_bits) - 1;
+  return exponent << facts.mantissa_bits | uint64_t{1} << (facts.mantissa_bits - 1);
+}
+
+// The bits of a non-negative finite number that is an element of the type.
+uint64_t Encode(const TypeFacts& facts, long double value) {
+  const int lowest = 1 - Bias(facts);
+  if (value < std::ldexp(1.0L, lowest))  // zero and subnormal numbers
+    return static_cast<uint64_t>(std::ldexp(value, facts.mantissa_bits - lowest));
+  const int exponent = std::ilogb(value);
+  const auto fraction = static_cast<uint64_t>(std::ldexp(value, facts.mantissa_bits - exponent));
+  const uint64_t hidden = uint64_t{1} << facts.mantissa_bits;
+  return static_cast<uint64_t>(exponent + Bias(facts)) << facts.mantissa_bits | (fraction - hidden);
+}
+
+Expected ReduceIntegers(const Reduction& reduction, std::span<const void* const> inputs,
+                        size_t count) {
+  const ncclDataType_t type = reduction.type;
+  const size_t size = SizeOf(type);
+  Expected expected;
+  expected.elements.resize(count * size);
+  for (size_t i = 0; i < count; ++i) {
+    uint64_t result = 0;
+    for (size_t r = 0; r < inputs.size(); ++r) {
+      uint64_t value = ToInteger(type, static_cast<const std::byte*>(inputs[r]) + i * size);
+      if (reduction.op == Op::kPreMulSum) value *= ToInteger(type, &reduction.scalars[r]);
+      const bool less = IsSigned(type) ? static_cast<int64_t>(value) < static_cast<int64_t>(result)
+                                       : value < result;
+      if (r == 0)
+        result = value;
+      else if (reduction.op == Op::kProd)
+        result *= value;
+      else if (reduction.op == Op::kMin)
+        result = less ? value : result;
+      else if (reduction.op == Op::kMax)
+        result = less ? result : value;
+      else
+        result += value;
+    }
+    std::byte* const out = expected.elements.data() + i * size;
+    FromInteger(type, result, out);
+    if (reduction.op != Op::kAvg) continue;
+    const uint64_t wrapped = ToInteger(type, out);
+    const auto n = static_cast<int64_t>(inputs.size());
+    FromInteger(type,
+                IsSigned(type) ? static_cast<uint64_t>(static_cast<int64_t>(wrapped) / n)
+                               : wrapped / static_cast<uint64_t>(n),
+                out);
+  }
+  return expected;
+}
+
+// The value of one element over all ranks, and the sum of magnitudes that rounding errors are
+// relative to.
+struct Real {
+  long double value;
+  long double magnitude;
+};
+
+Real Combine(const Reduction& reduction, std::span<const long double> values) {
+  Real real = {values[0], std::fabs(values[0])};
+  for (size_t r = 1; r < values.size(); ++r) {
+    const long double v = values[r];
+    switch (reduction.op) {
+      case Op::kProd:
+        real.value *= v;
+        real.magnitude = std::fabs(real.value);
+        break;
+      case Op::kMax:
+        real.value = std::isnan(v) || v > real.value ? v : real.value;
+        break;
+      case Op::kMin:
+        real.value = std::isnan(v) || v < real.value ? v : real.value;
+        break;
+      default:
+        real.value += v;
+        real.magnitude += std::fabs(v);
+    }
+  }
+  return real;
+}
+
+Expected ReduceReals(const Reduction& reduction, std::span<const void* const> inputs,
+                     size_t count) {
+  const ncclDataType_t type = reduction.type;
+  const size_t size = SizeOf(type);
+  const auto n = static_cast<long double>(inputs.size());
+  const bool exact = reduction.exact || reduction.op == Op::kMin || reduction.op == Op::kMax;
+  Expected expected;
+  expected.elements.resize(count * size);
+  if (!exact) expected.tolerance.resize(count);
+  std::vector<long double> values(inputs.size());
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t r = 0; r < inputs.size(); ++r) {
+      values[r] = ToReal(type, static_cast<const std::byte*>(inputs[r]) + i * size);
+      if (reduction.op == Op::kAvg) values[r] /= n;
+      if (reduction.op == Op::kPreMulSum) values[r] *= ToReal(type, &reduction.scalars[r]);
+    }
+    const Real real = Combine(reduction, values);
+    FromReal(type, real.value, expected.elements.data() + i * size);
+    if (exact) continue;
+    // n - 1 steps, the scaling, its scalar, and the expected element itself, each rounded once.
+    const long double relative = (n + 2) * UnitRoundoff(type) * 1.05L;
+    expected.tolerance[i] =
+        static_cast<double>(relative * real.magnitude + n * SmallestNumber(type));
+  }
+  return expected;
+}
+
+bool Agrees(ncclDataType_t type, const std::byte* expected, const std::byte* actual,
+            double tolerance, bool bitwise) {
+  if (std::memcmp(expected, actual, SizeOf(type)) == 0) return true;
+  if (bitwise || !IsFloat(type)) return false;
+  const long double want = ToReal(type, expected);
+  const long double have = ToReal(type, actual);
+  if (std::isnan(want) || std::isnan(have)) return std::isnan(want) && std::isnan(have);
+  if (std::isinf(want) || std::isinf(have)) return want == have;
+  return std::fabs(want - have) <= tolerance;
+}
+
+std::string Show(ncclDataType_t type, const std::byte* element) {
+  const uint64_t bits = Load(type, element);
+  if (IsFloat(type))
+    return fmt::format("{:.9g} ({:#x})", static_cast<double>(ToReal(type, element)), bits);
+  if (IsSigned(type))
+    return fmt::format("{} ({:#x})", static_cast<int64_t>(ToInteger(type, element)), bits);
+  return fmt::format("{} ({:#x})", bits, bits);
+}
+
+}  // namespace
+
+size_t SizeOf(ncclDataType_t type) { return FactsOf(type).size; }
+bool IsFloat(ncclDataType_t type) { return FactsOf(type).is_float; }
+bool IsSigned(ncclDataType_t type) { return FactsOf(type).is_signed; }
+std::string_view Name(ncclDataType_t type) { return FactsOf(type).name; }
+
+std::string_view Name(Op op) {
+  constexpr std::array<std::string_view, kNumOps> kNames = {"sum", "prod", "max",
+                                                            "min", "avg",  "premulsum"};
+  return kNames[static_cast<size_t>(op)];
+}
+
+long double UnitRoundoff(ncclDataType_t type) {
+  return std::ldexp(1.0L, -FactsOf(type).mantissa_bits - 1);
+}
+
+long double SmallestNumber(ncclDataType_t type) {
+  const TypeFacts& facts = FactsOf(type);
+  return std::ldexp(1.0L, 1 - Bias(facts) - facts.mantissa_bits);
+}
+
+long double ToReal(ncclDataType_t type, const void* element) {
+  const TypeFacts& facts = FactsOf(type);
+  const uint64_t bits = Load(type, element);
+  const uint64_t mantissa = bits & ((uint64_t{1} << facts.mantissa_bits) - 1);
+  const uint64_t all_ones = (uint64_t{1} << facts.exponent_bits) - 1;
+  const uint64_t exponent = bits >> facts.mantissa_bits & all_ones;
+  const bool negative = bits >> (facts.exponent_bits + facts.mantissa_bits) & 1;
+  long double value;
+  if (HasInfinity(type) && exponent == all_ones)
+    value = mantissa == 0 ? std::numeric_limits<long double>::infinity()
+                          : std::numeric_limits<long double>::quiet_NaN();
+  else if (!HasInfinity(type) && exponent == all_ones && mantissa == 7)
+    value = std::numeric_limits<long double>::quiet_NaN();
+  else if (exponent == 0)
+    value = static_cast<long double>(mantissa) * SmallestNumber(type);
+  else
+    value = std::ldexp(1 + std::ldexp(static_cast<long double>(mantissa), -facts.mantissa_bits),
+                       static_cast<int>(exponent) - Bias(facts));
+  return negative ? -value : value;
+}
+
+void FromReal(ncclDataType_t type, long double value, void* element) {
+  const TypeFacts& facts = FactsOf(type);
+  const uint64_t sign = uint64_t{std::signbit(value)}
+                        << (facts.exponent_bits + facts.mantissa_bits);
+  if (std::isnan(value)) return Store(type, NanBits(type), element);
+  long double rounded = std::fabs(value);
+  if (rounded != 0 && !std::isinf(rounded)) {
+    // The distance of neighbouring elements here; below the normal range it stays the same.
+    const int exponent = std::max(std::ilogb(rounded), 1 - Bias(facts)) - facts.mantissa_bits;
+    rounded = std::ldexp(std::rint(std::ldexp(rounded, -exponent)), exponent);
+  }
+  if (rounded > LargestFinite(type)) {
+    if (!Saturates(type)) {
+      const uint64_t infinity = ((uint64_t{1} << facts.exponent_bits) - 1) << facts.mantissa_bits;
+      return Store(type, sign | infinity, element);
+    }
+    rounded = LargestFinite(type);
+  }
+  Store(type, sign | Encode(facts, rounded), element);
+}
+
+uint64_t ToInteger(ncclDataType_t type, const void* element) {
+  const uint64_t bits = Load(type, element);
+  const auto width = static_cast<unsigned>(8 * SizeOf(type));
+  if (!IsSigned(type) || width == 64 || (bits >> (width - 1) & 1) == 0) return bits;
+  return bits | ~uint64_t{0} << width;
+}
+
+void FromInteger(ncclDataType_t type, uint64_t value, void* element) {
+  Store(type, value, element);
+}
+
+Expected Reduce(const Reduction& reduction, std::span<const void* const> inputs, size_t count) {
+  return IsFloat(reduction.type) ? ReduceReals(reduction, inputs, count)
+                                 : ReduceIntegers(reduction, inputs, count);
+}
+
+Expected Copy(ncclDataType_t type, const void* elements, size_t count) {
+  Expected expected;
+  const auto* const first = static_cast<const std::byte*>(elements);
+  expected.elements.assign(first, first + count * SizeOf(type));
+  expected.bitwise = true;
+  return expected;
+}
+
+std::string Compare(ncclDataType_t type, const Expected& expected, const void* actual) {
+  const size_t size = SizeOf(type);
+  const size_t count = expected.elements.size() / size;
+  const auto* const bytes = static_cast<const std::byte*>(actual);
+  if (count == 0 || std::memcmp(expected.elements.data(), bytes, count * size) == 0) return "";
+  size_t wrong = 0;
+  size_t first = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const double tolerance = expected.tolerance.empty() ? 0 : expected.tolerance[i];
+    if (Agrees(type, expected.elements.data() + i * size, bytes + i * size, tolerance,
+               expected.bitwise))
+      continue;
+    if (wrong++ == 0) first = i;
+  }
+  if (wrong == 0) return "";
+  return fmt::format("{} of {} elements of {} are wrong; the first is [{}]: {} instead of {}",
+                     wrong, count, Name(type), first, Show(type, bytes + first * size),
+                     Show(type, expected.elements.data() + first * size));
+}
+
+}  // namespace tutti::oracle
