@@ -55,7 +55,7 @@ class Site:
     """Where and how groups run: directory of built programs, Tutti's library, network, number of ranks."""
 
     work: pathlib.Path
-    library: pathlib.Path | None
+    library: pathlib.Path
     net: str
     ranks: int
 
@@ -90,8 +90,9 @@ def _build_one(peer, work, library, common):
         if subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode != 0:
             raise Unavailable("this Python has no PyTorch with Gloo (pip install torch, the CPU build)")
     else:
-        if library is None or not library.exists():
-            raise Unavailable(f"Tutti's library {library} is not there; build it first")
+        if not library.exists():
+            where = os.path.relpath(library, REPOSITORY)
+            raise Unavailable(f"Tutti's library {where} is not there; build it first")
         _compile(["cc", *C_FLAGS, f"-I{REPOSITORY / 'include'}", str(HERE / "tutti_bench.c"), *common, str(library),
                   f"-Wl,-rpath,{library.parent}", "-o", str(work / "tutti_bench")])
 

@@ -197,8 +197,9 @@ def main():
             sys.exit("bench: there is nothing to measure")
         started = time.monotonic()
         rows, troubles = measure_all(options, peers, work, say)
+    typed = shlex.join([os.path.relpath(sys.argv[0], groups.REPOSITORY), *sys.argv[1:]])
     facts = report.facts(options, peers, missing, troubles, load, time.monotonic() - started,
-                         command=shlex.join([os.path.relpath(sys.argv[0], groups.REPOSITORY), *sys.argv[1:]]))
+                         command=os.environ.get("BENCH_COMMAND") or typed)
     if not rows:
         sys.exit("bench: nothing was measured")
     for path in report.write(rows, facts, options.out, options.name):
