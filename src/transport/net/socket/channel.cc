@@ -37,31 +37,31 @@ bool IsRemote(int error) {
 
 Result<std::unique_ptr<SocketChannel>> SocketChannel::Create(SocketSet sockets,
                                                              LaneDirection direction,
-                                                             LaneHelpers& helpers) {
+                                                             std::shared_ptr<LaneHelpers> helpers) {
   UniqueFd event;
-  if (!sockets.lanes.empty() && helpers.any()) {
+  if (!sockets.lanes.empty() && helpers->any()) {
     event.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!event.valid()) return ErrnoError(errno, "eventfd failed for a connection");
   }
   return std::unique_ptr<SocketChannel>(
-      new SocketChannel(std::move(sockets), direction, helpers, std::move(event)));
+      new SocketChannel(std::move(sockets), direction, std::move(helpers), std::move(event)));
 }
 
-SocketChannel::SocketChannel(SocketSet sockets, LaneDirection direction, LaneHelpers& helpers,
-                             UniqueFd event)
+SocketChannel::SocketChannel(SocketSet sockets, LaneDirection direction,
+                             std::shared_ptr<LaneHelpers> helpers, UniqueFd event)
     : control_(std::move(sockets.control)),
       peer_(std::move(sockets.peer)),
-      helpers_(helpers),
+      helpers_(std::move(helpers)),
       bell_(std::move(event)) {
   for (UniqueFd& fd : sockets.lanes) {
     lanes_.push_back(std::make_unique<Lane>(std::move(fd), direction, bell_));
-    if (helpers_.any()) helpers_.Attach(*lanes_.back(), num_lanes() - 1);
+    if (helpers_->any()) helpers_->Attach(*lanes_.back(), num_lanes() - 1);
   }
 }
 
 SocketChannel::~SocketChannel() {
-  for (int i = 0; helpers_.any() && i < num_lanes(); ++i) {
-    helpers_.Detach(*lanes_[static_cast<size_t>(i)], i);
+  for (int i = 0; helpers_->any() && i < num_lanes(); ++i) {
+    helpers_->Detach(*lanes_[static_cast<size_t>(i)], i);
   }
 }
 
@@ -72,14 +72,14 @@ void SocketChannel::Push(std::byte* data, size_t bytes, uint64_t chunk, int used
   for (int i = 0; i < used; ++i) {
     const StripePiece piece = striping.At(i);
     lanes_[static_cast<size_t>(piece.lane)]->Push(data + piece.offset, piece.bytes, left);
-    if (helpers_.any()) helpers_.Wake(piece.lane);
+    if (helpers_->any()) helpers_->Wake(piece.lane);
   }
 }
 
 Result<bool> SocketChannel::Progress() {
   if (lanes_.empty()) return false;
   bool moved = false;
-  if (helpers_.any()) {
+  if (helpers_->any()) {
     bell_.Silence();
   } else {
     for (const auto& lane : lanes_) moved |= lane->HasWork() && lane->Step();
@@ -96,12 +96,12 @@ void SocketChannel::AppendLaneWaits(std::vector<NetWait>& waits) const {
   for (const auto& lane : lanes_) {
     if (!lane->HasWork()) continue;
     helped = true;
-    if (!helpers_.any()) {
+    if (!helpers_->any()) {
       waits.push_back({lane->fd(), lane->direction() == LaneDirection::kSend ? EPOLLOUT : EPOLLIN});
     }
   }
   // Also when the lanes have just become idle: what they did has not been seen yet.
-  if (helpers_.any() && (helped || bell_.completed() != pieces_seen_)) {
+  if (helpers_->any() && (helped || bell_.completed() != pieces_seen_)) {
     bell_.Arm(pieces_seen_);
     waits.push_back({bell_.event_fd(), EPOLLIN});
   }
@@ -109,7 +109,7 @@ void SocketChannel::AppendLaneWaits(std::vector<NetWait>& waits) const {
 
 void SocketChannel::AppendFds(std::vector<int>& fds) const {
   fds.push_back(control_.get());
-  if (helpers_.any()) {
+  if (helpers_->any()) {
     if (!lanes_.empty()) fds.push_back(bell_.event_fd());
     return;
   }

@@ -24,9 +24,8 @@ struct SocketSet {
 
 class SocketChannel {
  public:
-  // `helpers` outlives the channel.
   static Result<std::unique_ptr<SocketChannel>> Create(SocketSet sockets, LaneDirection direction,
-                                                       LaneHelpers& helpers);
+                                                       std::shared_ptr<LaneHelpers> helpers);
   ~SocketChannel();
 
   int control() const { return control_.get(); }
@@ -51,11 +50,12 @@ class SocketChannel {
   const Status& failure() const { return failure_; }
 
  private:
-  SocketChannel(SocketSet sockets, LaneDirection direction, LaneHelpers& helpers, UniqueFd event);
+  SocketChannel(SocketSet sockets, LaneDirection direction, std::shared_ptr<LaneHelpers> helpers,
+                UniqueFd event);
 
   UniqueFd control_;
   std::string peer_;
-  LaneHelpers& helpers_;
+  const std::shared_ptr<LaneHelpers> helpers_;
   mutable LaneBell bell_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   uint64_t pieces_seen_ = 0;

@@ -40,8 +40,9 @@ class LaneHelpers::Thread {
     Ring();  // its descriptor must not stay in a poll
   }
   void Wake() {
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // the piece, before the look at the flag
-    if (asleep_.load(std::memory_order_relaxed)) Ring();
+    // Pairs with the exchange in Sleep: either this sees the sleeper, or the sleeper sees the
+    // piece.
+    if (asleep_.exchange(false, std::memory_order_acq_rel)) Ring();
   }
 
  private:
@@ -78,7 +79,7 @@ bool LaneHelpers::Thread::StepAll() {
 }
 
 void LaneHelpers::Thread::Sleep() {
-  asleep_.store(true, std::memory_order_seq_cst);
+  asleep_.exchange(true, std::memory_order_acq_rel);
   polls_.assign(1, pollfd{event_.get(), POLLIN, 0});
   {
     const std::lock_guard lock(mutex_);
@@ -106,8 +107,8 @@ void LaneHelpers::Thread::Run() {
 LaneHelpers::LaneHelpers() = default;
 LaneHelpers::~LaneHelpers() = default;
 
-Result<std::unique_ptr<LaneHelpers>> LaneHelpers::Create(int threads) {
-  std::unique_ptr<LaneHelpers> helpers(new LaneHelpers);
+Result<std::shared_ptr<LaneHelpers>> LaneHelpers::Create(int threads) {
+  std::shared_ptr<LaneHelpers> helpers(new LaneHelpers);
   for (int i = 0; i < threads; ++i) {
     UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!event.valid()) return ErrnoError(errno, "eventfd failed for a socket helper thread");

@@ -17,7 +17,7 @@ namespace tutti {
 class LaneHelpers {
  public:
   // Starts `threads` threads; with 0 whoever drives a connection drives its lanes.
-  static Result<std::unique_ptr<LaneHelpers>> Create(int threads);
+  static Result<std::shared_ptr<LaneHelpers>> Create(int threads);
   ~LaneHelpers();  // REQUIRES: no lane is attached
 
   bool any() const { return !threads_.empty(); }

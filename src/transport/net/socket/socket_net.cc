@@ -82,8 +82,8 @@ struct Device {
 class SocketListener final : public NetListener {
  public:
   SocketListener(std::shared_ptr<ConnectionBook> book, const SocketAddress& address,
-                 LaneHelpers& helpers)
-      : book_(std::move(book)), helpers_(helpers) {
+                 std::shared_ptr<LaneHelpers> helpers)
+      : book_(std::move(book)), helpers_(std::move(helpers)) {
     token_ = book_->Open(queue_);
     handle_ = EncodeHandle({address, token_});
   }
@@ -103,7 +103,7 @@ class SocketListener final : public NetListener {
  private:
   std::shared_ptr<ConnectionBook> book_;
   std::shared_ptr<ConnectionQueue> queue_ = std::make_shared<ConnectionQueue>();
-  LaneHelpers& helpers_;
+  std::shared_ptr<LaneHelpers> helpers_;
   uint64_t token_ = 0;
   NetHandle handle_ = {};
 };
@@ -131,7 +131,7 @@ class SocketNetImpl final : public Net {
   const PortRange ports_;
   Status viable_;
   std::vector<NetDevice> devices_;
-  std::unique_ptr<LaneHelpers> helpers_;
+  std::shared_ptr<LaneHelpers> helpers_;
   std::shared_ptr<ConnectionBook> book_ = std::make_shared<ConnectionBook>();
   std::mutex mutex_;           // guards the opening of a device's acceptor
   std::vector<Device> state_;  // of devices_
@@ -209,7 +209,7 @@ Result<std::unique_ptr<NetListener>> SocketNetImpl::Listen(int device) {
                                                     "the socket network", std::move(callback)));
   }
   return std::unique_ptr<NetListener>(
-      std::make_unique<SocketListener>(book_, at->address, *helpers_));
+      std::make_unique<SocketListener>(book_, at->address, helpers_));
 }
 
 Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const NetHandle& handle,
@@ -237,7 +237,7 @@ Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const Ne
     }
   }
   TUTTI_ASSIGN(auto channel,
-               SocketChannel::Create(std::move(sockets), LaneDirection::kSend, *helpers_));
+               SocketChannel::Create(std::move(sockets), LaneDirection::kSend, helpers_));
   return std::unique_ptr<NetSendComm>(std::make_unique<SocketSendComm>(std::move(channel)));
 }
 

@@ -1,0 +1,112 @@
+#pragma once
+
+// Any bytes as what the other end of a connection writes. Called by libFuzzer (stream_fuzz.cc) and
+// by the seeded mutations of comm_test.cc. A broken promise aborts.
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "transport/net/socket/recv_comm.h"
+#include "transport/net/socket/send_comm.h"
+
+namespace tutti::fuzz {
+
+inline void Require(bool promise) {
+  if (!promise) std::abort();
+}
+
+inline std::pair<UniqueFd, UniqueFd> JoinedSockets() {
+  int fds[2];
+  Require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+// The bytes arrive at a receiver in pieces of `piece`, over its control socket and (every fifth
+// piece) its lanes. It delivers chunks or breaks the connection, never writes outside a buffer, and
+// stays broken.
+inline void FeedReceiver(std::span<const std::byte> bytes, size_t piece, int lanes) {
+  constexpr size_t kCapacity = 80 * 1024;
+  constexpr size_t kGuardBytes = 64;
+  constexpr std::byte kGuard{0xa5};
+  const std::shared_ptr<LaneHelpers> helpers = LaneHelpers::Create(0).value();
+  SocketSet sockets;
+  std::vector<UniqueFd> writers(1);
+  std::tie(sockets.control, writers[0]) = JoinedSockets();
+  for (int i = 0; i < lanes; ++i) {
+    auto [ours, theirs] = JoinedSockets();
+    sockets.lanes.push_back(std::move(ours));
+    writers.push_back(std::move(theirs));
+  }
+  SocketRecvComm receiver(
+      SocketChannel::Create(std::move(sockets), LaneDirection::kReceive, helpers).value());
+  std::vector<std::byte> memory(kNetWindow * (kCapacity + kGuardBytes), kGuard);
+  std::vector<NetRequest*> requests;
+  uint64_t posted = 0;
+  uint64_t done = 0;
+  bool broken = false;
+  const auto drive = [&] {
+    while (posted - done < kNetWindow) {
+      std::byte* const buffer = &memory[posted % kNetWindow * (kCapacity + kGuardBytes)];
+      const Result<NetRequest*> request = receiver.Irecv(buffer, kCapacity);
+      Require(request.ok() && request.value());
+      requests.push_back(request.value());
+      ++posted;
+    }
+    broken = !receiver.Progress().ok();
+    while (!broken && done < posted && receiver.Test(*requests[done]).value()) {
+      Require(requests[done]->bytes <= kCapacity);
+      ++done;
+    }
+  };
+  size_t turn = 0;
+  for (size_t at = 0; at < bytes.size() && !broken; ++turn) {
+    const auto part = bytes.subspan(at, std::min(piece, bytes.size() - at));
+    at += part.size();
+    const size_t to = turn % 5 == 4 ? 1 + turn / 5 % std::max<size_t>(writers.size() - 1, 1) : 0;
+    const UniqueFd& writer = writers[to < writers.size() ? to : 0];
+    [[maybe_unused]] const ssize_t sent =
+        ::send(writer.get(), part.data(), part.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    drive();
+  }
+  if (broken) Require(!receiver.Progress().ok() && !receiver.Irecv(memory.data(), 1).ok());
+  for (size_t slot = 0; slot < kNetWindow; ++slot) {
+    const auto guard =
+        memory.begin() + static_cast<ptrdiff_t>(slot * (kCapacity + kGuardBytes) + kCapacity);
+    Require(std::all_of(guard, guard + kGuardBytes, [&](std::byte b) { return b == kGuard; }));
+  }
+}
+
+// The bytes arrive at a sender as if they were grants. It sends no more than a window ahead,
+// whatever they say.
+inline void FeedSender(std::span<const std::byte> bytes, size_t piece) {
+  const std::shared_ptr<LaneHelpers> helpers = LaneHelpers::Create(0).value();
+  SocketSet sockets;
+  UniqueFd writer;
+  std::tie(sockets.control, writer) = JoinedSockets();
+  SocketSendComm sender(
+      SocketChannel::Create(std::move(sockets), LaneDirection::kSend, helpers).value());
+  const std::byte data{1};
+  uint64_t begun = 0;
+  for (size_t at = 0; at < bytes.size();) {
+    const auto part = bytes.subspan(at, std::min(piece, bytes.size() - at));
+    at += part.size();
+    [[maybe_unused]] const ssize_t sent =
+        ::send(writer.get(), part.data(), part.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    for (bool more = true; more;) {
+      const Result<NetRequest*> request = sender.Isend(&data, 1, 0);
+      more = request.ok() && request.value() && sender.Progress().ok() &&
+             sender.Test(*request.value()).value();
+      begun += more ? 1 : 0;
+    }
+    // Each grant is a frame of its own and worth a window at most.
+    Require(begun <= kNetWindow * (1 + at / kFrameBytes));
+  }
+}
+
+}  // namespace tutti::fuzz

@@ -1,0 +1,16 @@
+// libFuzzer entry for what a connection reads; docs/proxy.md has the command. The first byte
+// chooses how.
+
+#include "transport/net/socket/fuzz_targets.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const auto bytes = std::as_bytes(std::span(data, size)).subspan(1);
+  const size_t piece = size_t{1} << (data[0] & 7) << (data[0] & 4);
+  if (data[0] & 0x80) {
+    tutti::fuzz::FeedSender(bytes, piece);
+  } else {
+    tutti::fuzz::FeedReceiver(bytes, piece, data[0] >> 4 & 3);
+  }
+  return 0;
+}
