@@ -19,7 +19,7 @@ int InfoMain(const std::string& name) {
   fmt::print("{}\n{}\n", library.value().Version(), library.value().path());
   const NcclFunctions& functions = library.value().functions();
   const auto show = [](const char* prefix, const char* function, bool there) {
-    fmt::print("  {}{:<24}{}\n", prefix, function, there ? "" : "missing");
+    fmt::print("  {:<8} {}{}\n", there ? "has" : "lacks", prefix, function);
   };
 #define X(function) show("nccl", #function, functions.function != nullptr);
   TUTTI_TOOLS_REQUIRED_FUNCTIONS(X)

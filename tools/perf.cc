@@ -42,6 +42,8 @@ struct Words {
 
 void AddOptions(CLI::App* app, Words* words) {
   PerfOptions& options = words->options;
+  // So that a script can add to options that it was given.
+  app->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app->add_option("collective", words->collective,
                   "all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, gather, "
                   "scatter, sendrecv, "

@@ -2,6 +2,7 @@
 // them.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -10,11 +11,34 @@
 
 namespace tutti::tools {
 
-Subcommand AddRun(CLI::App& program) {
+std::vector<std::string> TakeCommand(const CLI::App& run, std::vector<std::string>* arguments) {
+  if (arguments->empty() || arguments->front() != run.get_name()) return {};
+  size_t begin = 1;
+  size_t end = begin;  // Of the options.
+  while (begin < arguments->size()) {
+    const std::string& word = (*arguments)[begin];
+    if (word == "--") {
+      end = begin++;
+      break;
+    }
+    end = begin;
+    if (word.empty() || word.front() != '-') break;
+    const CLI::Option* const option = run.get_option_no_throw(word);
+    begin += option && option->get_items_expected_max() > 0 ? 2 : 1;
+    end = begin;
+  }
+  end = std::min(end, arguments->size());
+  begin = std::min(begin, arguments->size());
+  std::vector<std::string> command(arguments->begin() + static_cast<std::ptrdiff_t>(begin),
+                                   arguments->end());
+  arguments->resize(end);
+  return command;
+}
+
+Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* const app = program.add_subcommand(
       "run", "Start local ranks of a program: tutti run -n 4 ./program arguments…");
-  app->prefix_command();  // What follows the options is the program's, options of its own included.
   app->add_option("-n,--ranks", options->num_ranks, "how many ranks")
       ->required()
       ->check(CLI::Range(1, 4096));
@@ -25,11 +49,8 @@ Subcommand AddRun(CLI::App& program) {
       ->capture_default_str();
   app->add_option("--port", options->port, "MASTER_PORT for the ranks (default: a free one)")
       ->check(CLI::Range(1, 65535));
-  return {app, [app, options] {
-            options->command = app->remaining();
-            if (!options->command.empty() && options->command.front() == "--") {
-              options->command.erase(options->command.begin());
-            }
+  return {app, [&command, options] {
+            options->command = command;
             if (options->command.empty()) {
               std::fprintf(
                   stderr, "tutti run: say which program to run, as in: tutti run -n 4 ./program\n");

@@ -4,6 +4,8 @@
 // when it was chosen: a function that gives the exit status of the program.
 
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -18,8 +20,16 @@ struct Subcommand {
 
 Subcommand AddPerf(CLI::App& program);
 Subcommand AddPerfRank(CLI::App& program);  // A rank of `perf`; started by it, not by people.
-Subcommand AddRun(CLI::App& program);
 Subcommand AddInfo(CLI::App& program);
+
+// `command` is the program to start, with its arguments; see TakeCommand.
+Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command);
+
+// Cuts `arguments` (all of `tutti`'s) where the command begins that `run` is to start, and returns
+// that command: from the first word that is neither an option of `run` nor the value of one, or
+// behind "--". Done before parsing, so that the command's own options are left alone. Nothing
+// happens to other subcommands' arguments.
+std::vector<std::string> TakeCommand(const CLI::App& run, std::vector<std::string>* arguments);
 
 // Exit statuses: 0 good, 1 something failed, 2 the command line makes no sense.
 inline constexpr int kExitFailure = 1;

@@ -1,0 +1,100 @@
+// `tutti perf` under each launcher that this machine has.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "program_test.h"
+
+namespace tutti::tools {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::vector<std::string> Under(std::vector<std::string> launcher,
+                               const std::vector<std::string>& more = {}) {
+  for (const char* word : {TUTTI_PROGRAM, "perf", "all_gather", "--library", TUTTI_FAKE_NCCL, "-b",
+                           "1K", "-i", "2", "-w", "1"}) {
+    launcher.emplace_back(word);
+  }
+  launcher.insert(launcher.end(), more.begin(), more.end());
+  return launcher;
+}
+
+// Open MPI refuses to start as root, and more ranks than cores, unless told otherwise.
+const Variables kOpenMpi = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                            {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                            {"OMPI_MCA_rmaps_base_oversubscribe", "1"}};
+
+void ExpectRight(const Outcome& outcome, const std::string& by, const std::string& over) {
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("3 ranks started by " + by), HasSubstr("met over " + over),
+                    HasSubstr("# Wrong elements: 0 OK")));
+}
+
+TEST(LaunchProgram, TuttiRun) {
+  ExpectRight(RunProgramOnce(Under({TUTTI_PROGRAM, "run", "-n", "3"})), "the RANK", "TCP");
+}
+
+TEST(LaunchProgram, TuttiRunWithTwoLibraries) {
+  ExpectRight(
+      RunProgramOnce(Under({TUTTI_PROGRAM, "run", "-n", "3"}, {"--against", TUTTI_FAKE_NCCL})),
+      "the RANK", "TCP");
+}
+
+TEST(LaunchProgram, OpenMpi) {
+  if (!IsInstalled("mpirun.openmpi")) GTEST_SKIP() << "Open MPI is not installed";
+  ExpectRight(RunProgramOnce(Under({"mpirun.openmpi", "-n", "3"}), kOpenMpi), "Open MPI", "PMIx");
+}
+
+TEST(LaunchProgram, Mpich) {
+  if (!IsInstalled("mpirun.mpich")) GTEST_SKIP() << "MPICH is not installed";
+  ExpectRight(RunProgramOnce(Under({"mpirun.mpich", "-n", "3"})), "a PMI launcher", "PMI");
+}
+
+TEST(LaunchProgram, Torchrun) {
+  if (RunProgramOnce({"torchrun", "--help"}).status != 0)
+    GTEST_SKIP() << "torchrun is not installed";
+  ExpectRight(
+      RunProgramOnce(Under({"torchrun", "--standalone", "--nproc-per-node", "3", "--no-python"})),
+      "the RANK", "TCP");
+}
+
+TEST(LaunchProgram, DeadRankEndsTheJob) {
+  const Outcome outcome =
+      RunProgramOnce(Under({TUTTI_PROGRAM, "run", "-n", "3"}), {{"FAKE_NCCL_DIE", "2"}});
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("rank 2"), HasSubstr("killed by signal 9")));
+  EXPECT_LT(outcome.seconds, 60);
+}
+
+TEST(LaunchProgram, DeadRankUnderMpirunEndsTheJob) {
+  if (!IsInstalled("mpirun.openmpi")) GTEST_SKIP() << "Open MPI is not installed";
+  Variables variables = kOpenMpi;
+  variables.emplace_back("FAKE_NCCL_DIE", "1");
+  const Outcome outcome = RunProgramOnce(Under({"mpirun.openmpi", "-n", "2"}), variables);
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("rank 1"), HasSubstr("killed by signal 9")));
+  EXPECT_LT(outcome.seconds, 60);
+}
+
+TEST(LaunchProgram, MissingRankIsNamed) {
+  const Outcome outcome = Perf(
+      {"all_reduce", "-b", "8", "--timeout", "2"},
+      {{"RANK", "0"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "23457"}});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("ranks 1, 2 did not arrive"));
+}
+
+TEST(LaunchProgram, ContradictionsAreSentences) {
+  const Outcome number = RunProgramOnce(Under({TUTTI_PROGRAM, "run", "-n", "2"}, {"-n", "3"}));
+  EXPECT_EQ(number.status, 2);
+  EXPECT_THAT(number.err, HasSubstr("-n 3 contradicts"));
+  const Outcome threads = RunProgramOnce(Under({TUTTI_PROGRAM, "run", "-n", "2"}, {"--threads"}));
+  EXPECT_EQ(threads.status, 2);
+  EXPECT_THAT(threads.err, HasSubstr("--threads makes ranks of one process"));
+}
+
+}  // namespace
+}  // namespace tutti::tools

@@ -1,0 +1,96 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "program_test.h"
+
+namespace tutti::tools {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+Outcome RunRanks(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "run");
+  return Tutti(std::move(arguments));
+}
+
+TEST(RunProgram, GivesTorchrunsEnvironment) {
+  const Outcome outcome =
+      RunRanks({"-n", "3", "--tag", "--", "sh", "-c",
+                "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR "
+                "${MASTER_PORT:+port} ${#TUTTI_COMM_KEY}"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* rank : {"0", "1", "2"}) {
+    const std::string r = rank;
+    EXPECT_THAT(outcome.out, HasSubstr("[" + r + "] " + r + "/3 " + r + "/3 127.0.0.1 port 64\n"));
+  }
+}
+
+TEST(RunProgram, PassesTheProgramsOwnOptions) {
+  const Outcome outcome = RunRanks({"-n", "1", "printf", "%s.", "-n", "5", "--tag"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "-n.5.--tag.");
+}
+
+TEST(RunProgram, TagsWholeLines) {
+  const Outcome outcome = RunRanks(
+      {"-n", "2", "--tag", "sh", "-c", "printf a; sleep 0.2; printf 'b\\nrest'; echo oops >&2"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("[0] ab\n"), HasSubstr("[1] rest\n")));
+  EXPECT_THAT(outcome.err, HasSubstr("[1] oops\n"));
+}
+
+TEST(RunProgram, FailureOfOneEndsAll) {
+  const Outcome outcome = RunRanks({"-n", "3", "sh", "-c", "[ $RANK = 1 ] && exit 7; sleep 100"});
+  EXPECT_EQ(outcome.status, 7);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("rank 1 (process "), HasSubstr("exit status 7")));
+  EXPECT_LT(outcome.seconds, 30);
+}
+
+TEST(RunProgram, SignalIsNamed) {
+  const Outcome outcome =
+      RunRanks({"-n", "2", "sh", "-c", "[ $RANK = 0 ] && kill -SEGV $$; sleep 100"});
+  EXPECT_EQ(outcome.status, 128 + SIGSEGV);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("rank 0"), HasSubstr("signal 11")));
+}
+
+TEST(RunProgram, DeafRanksAreKilledAfterTheGraceTime) {
+  const Outcome outcome = RunRanks(
+      {"-n", "2", "--grace", "0.5", "sh", "-c",
+       "[ $RANK = 0 ] && { sleep 0.5; exit 3; }; trap '' TERM; sleep 100 & wait; sleep 100"});
+  EXPECT_EQ(outcome.status, 3);
+  EXPECT_LT(outcome.seconds, 30);
+}
+
+TEST(RunProgram, SignalsArePassedOn) {
+  Program run({TUTTI_PROGRAM, "run", "-n", "2", "--tag", "sh", "-c",
+               "trap 'echo got it; exit 0' TERM; echo ready; while :; do sleep 0.05; done"});
+  ASSERT_TRUE(run.WaitForOutput("[0] ready"));
+  ASSERT_TRUE(run.WaitForOutput("[1] ready"));
+  kill(run.pid(), SIGTERM);
+  const Outcome outcome = run.Finish();
+  EXPECT_EQ(outcome.status, 128 + SIGTERM);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("[0] got it"), HasSubstr("[1] got it")));
+}
+
+TEST(RunProgram, MissingProgramIsASentence) {
+  const Outcome outcome = RunRanks({"-n", "2", "/nowhere/program"});
+  EXPECT_EQ(outcome.status, 127);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("/nowhere/program"), HasSubstr("No such file")));
+  const Outcome none = RunRanks({"-n", "2"});
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.err, HasSubstr("which program"));
+}
+
+TEST(RunProgram, ReadsInputOnRankZero) {
+  const Outcome outcome = RunProgramOnce(
+      {"sh", "-c", std::string("echo hello | ") + TUTTI_PROGRAM + " run -n 2 --tag cat"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "[0] hello\n");
+}
+
+}  // namespace
+}  // namespace tutti::tools

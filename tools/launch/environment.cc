@@ -121,7 +121,7 @@ Status ReadTorch(const Reader& reader, LaunchInfo* info) {
 void ChoosePmi(const Reader& reader, LaunchInfo* info) {
   if (reader.Has("PMIX_NAMESPACE")) {
     info->rendezvous = Rendezvous::kPmix;
-  } else if (reader.Has("PMI_FD") || reader.Has("PMI_PORT")) {
+  } else if (reader.Has("PMI_FD")) {
     info->rendezvous = Rendezvous::kPmi;
   }
 }
@@ -177,6 +177,12 @@ Status ReadLauncher(const Reader& reader, LaunchInfo* info) {
   }
   if (reader.Has("OMPI_COMM_WORLD_RANK")) return ReadOpenMpi(reader, info);
   if (reader.Has("PMI_RANK")) return ReadPmi(reader, info);
+  if (reader.Has("PMI_PORT") && reader.Has("PMI_ID")) {
+    return InvalidArgument(
+        "PMI_PORT is set without PMI_RANK: this way of starting ranks is not understood; start "
+        "them "
+        "without -pmi-port");
+  }
   // A batch script has SLURM_PROCID as well, but only the tasks of a step have a step's number.
   if (reader.Has("SLURM_PROCID") && (reader.Has("SLURM_STEP_ID") || reader.Has("SLURM_STEPID"))) {
     return ReadSlurm(reader, info);

@@ -87,6 +87,12 @@ TEST(Environment, ReadsHydra) {
   EXPECT_EQ(info.value().local_rank, 1);
 }
 
+TEST(Environment, PmiByPortAloneIsRefused) {
+  const auto info = Read({{"PMI_PORT", "host:5"}, {"PMI_ID", "0"}});
+  ASSERT_FALSE(info.ok());
+  EXPECT_THAT(std::string(info.status().message()), HasSubstr("-pmi-port"));
+}
+
 TEST(Environment, ReadsSlurmWithoutPmi) {
   const auto info = Read({{"SLURM_PROCID", "5"},
                           {"SLURM_NTASKS", "6"},

@@ -1,7 +1,6 @@
 #include "launch/pmi1.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -28,54 +27,16 @@ Result<int> ParseInt(std::string_view name, std::string_view text) {
   return value;
 }
 
-Result<UniqueFd> ConnectToPort(std::string_view address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string_view::npos)
-    return InvalidArgument("PMI_PORT={} is not HOST:PORT", address);
-  const std::string host(address.substr(0, colon));
-  const std::string port(address.substr(colon + 1));
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &list); error != 0) {
-    return SystemError("looking up PMI_PORT's host '{}': {}", host, gai_strerror(error));
-  }
-  UniqueFd fd;
-  int last = 0;
-  for (const addrinfo* entry = list; entry && !fd.valid(); entry = entry->ai_next) {
-    fd.Reset(socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (fd.valid() && connect(fd.get(), entry->ai_addr, entry->ai_addrlen) != 0) {
-      last = errno;
-      fd.Reset();
-    }
-  }
-  freeaddrinfo(list);
-  if (!fd.valid())
-    return ErrnoError(last, fmt::format("connecting to the launcher at {}", address));
-  return fd;
-}
-
 }  // namespace
 
 Result<Pmi1Client> Pmi1Client::Connect(const Lookup& lookup, Deadline deadline) {
-  if (const char* text = lookup("PMI_FD"); text && *text) {
-    TUTTI_ASSIGN(const int fd, ParseInt("PMI_FD", text));
-    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
-      return ErrnoError(errno, fmt::format("PMI_FD={} names no open descriptor", fd));
-    }
-    return Start(UniqueFd(fd), deadline);
+  const char* text = lookup("PMI_FD");
+  if (!text || !*text) return InvalidUsage("the launcher left no PMI_FD");
+  TUTTI_ASSIGN(const int fd, ParseInt("PMI_FD", text));
+  if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+    return ErrnoError(errno, fmt::format("PMI_FD={} names no open descriptor", fd));
   }
-  const char* port = lookup("PMI_PORT");
-  const char* id = lookup("PMI_ID");
-  if (!port || !id) return InvalidUsage("neither PMI_FD nor PMI_PORT with PMI_ID is set");
-  TUTTI_ASSIGN(UniqueFd fd, ConnectToPort(port));
-  Pmi1Client client(std::move(fd));
-  TUTTI_TRY(client.Ask(fmt::format("cmd=initack pmiid={}", id), "initack", deadline).status());
-  // The launcher follows up with the size, the rank and the debug flag, which the environment has
-  // told already.
-  for (int i = 0; i < 3; ++i) TUTTI_TRY(client.ReadLine(deadline).status());
-  TUTTI_TRY(client.Introduce(deadline));
-  return client;
+  return Start(UniqueFd(fd), deadline);
 }
 
 Result<Pmi1Client> Pmi1Client::Start(UniqueFd fd, Deadline deadline) {

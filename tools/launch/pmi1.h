@@ -1,8 +1,7 @@
 #pragma once
 
 // A client of PMI-1, the line protocol that MPICH's hydra and Slurm speak with the processes they
-// start. It needs no library: the launcher leaves a connected socket (PMI_FD) or an address
-// (PMI_PORT with PMI_ID).
+// start. It needs no library: the launcher leaves a connected socket, PMI_FD.
 //
 //   cmd=put kvsname=… key=… value=…\n        cmd=put_result rc=0 msg=success\n
 //   cmd=barrier_in\n                         cmd=barrier_out rc=0\n

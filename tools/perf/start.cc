@@ -50,8 +50,8 @@ Status StartTeam(const PerfOptions& options, const EnvironmentChanges& changes, 
 }
 
 std::string Label(size_t library, size_t num_libraries) {
-  if (num_libraries == 1) return "tutti perf";
-  return library == 0 ? "tutti perf, --library" : "tutti perf, --against";
+  if (num_libraries == 1) return "";
+  return library == 0 ? "with --library: " : "with --against: ";
 }
 
 // What rank 0 tells the others through the launcher.
@@ -105,8 +105,7 @@ Status Watch(int rank, std::vector<Served> served) {
       if (waitpid(served[i].pid, &status, WNOHANG) != served[i].pid) continue;
       --left;
       if (status != 0 && result.ok()) {
-        result = RemoteError("tutti perf: rank {} (process {}) {}", rank, served[i].pid,
-                             DescribeEnd(status));
+        result = RemoteError("rank {} (process {}) {}", rank, served[i].pid, DescribeEnd(status));
       }
       // Closing the second descriptor lets the driver see the end too.
       served[i] = {};

@@ -77,12 +77,34 @@ struct Team::Round {
   std::vector<int> asked;
   size_t waiting = 0;
   size_t at_barrier = 0;
-  std::vector<std::string> failures;
+  struct Failure {
+    std::string ranks;  // "1", "0, 1".
+    bool several = false;
+    std::string sentence;
+  };
+  std::vector<Failure> failures;
   Code code = Code::kRemoteError;
 
-  void AddFailure(std::string sentence, Code failure_code) {
+  // Ranks that say the same are named together.
+  void AddFailure(int rank, std::string sentence, Code failure_code) {
     if (failures.empty()) code = failure_code;
-    failures.push_back(std::move(sentence));
+    for (Failure& failure : failures) {
+      if (failure.sentence != sentence) continue;
+      failure.ranks += fmt::format(", {}", rank);
+      failure.several = true;
+      return;
+    }
+    failures.push_back({std::to_string(rank), false, std::move(sentence)});
+  }
+
+  std::string Describe() const {
+    std::string text;
+    for (size_t i = 0; i < std::min(failures.size(), kMaxFailuresShown); ++i) {
+      const Failure& failure = failures[i];
+      text += fmt::format("{}rank{} {} {}", i ? "\n  " : "", failure.several ? "s" : "",
+                          failure.ranks, failure.sentence);
+    }
+    return text;
   }
 };
 
@@ -133,7 +155,7 @@ Status Team::Collect(Round* round, const std::string& doing, Deadline deadline) 
       if (giving_up) break;
       std::string silent;
       for (const int rank : ranks) silent += fmt::format("{}{}", silent.empty() ? "" : ", ", rank);
-      return Timeout("{}: rank{} {} did not finish in time, while {}", label_,
+      return Timeout("{}rank{} {} did not finish in time, while {}", label_,
                      ranks.size() > 1 ? "s" : "", silent, doing);
     }
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -146,11 +168,7 @@ Status Team::Collect(Round* round, const std::string& doing, Deadline deadline) 
     }
   }
   if (round->failures.empty()) return {};
-  std::string text;
-  for (size_t i = 0; i < std::min(round->failures.size(), kMaxFailuresShown); ++i) {
-    text += fmt::format("{}{}", i ? "\n  " : "", round->failures[i]);
-  }
-  return Status(round->code, std::move(text));
+  return Status(round->code, label_ + round->Describe());
 }
 
 Status Team::TakeFrom(int rank, Round* round, const std::string& doing) {
@@ -160,7 +178,7 @@ Status Team::TakeFrom(int rank, Round* round, const std::string& doing) {
   if (!have.ok()) {
     channel.Close();
     --round->waiting;
-    round->AddFailure(DescribeLoss(rank, doing), Code::kRemoteError);
+    round->AddFailure(rank, DescribeLoss(rank, doing), Code::kRemoteError);
     return {};
   }
   if (!have.value()) return {};
@@ -171,7 +189,7 @@ Status Team::TakeFrom(int rank, Round* round, const std::string& doing) {
   --round->waiting;
   if (message.contains("error")) {
     round->AddFailure(
-        fmt::format("{}: rank {}: {}", label_, rank, message.value("error", "")),
+        rank, fmt::format("failed: {}", message.value("error", "")),
         static_cast<Code>(message.value("code", static_cast<int>(Code::kInternalError))));
   }
   round->answers[static_cast<size_t>(rank)] = std::move(message);
@@ -200,11 +218,9 @@ std::string Team::DescribeLoss(int rank, const std::string& doing) {
     if (info.si_pid == 0) break;
     const bool exited = info.si_code == CLD_EXITED;
     const int status = exited ? info.si_status << 8 : info.si_status;
-    return fmt::format("{}: rank {} (process {}) {} while {}", label_, rank, process.pid,
-                       DescribeEnd(status), doing);
+    return fmt::format("(process {}) {} while {}", process.pid, DescribeEnd(status), doing);
   }
-  return fmt::format("{}: the connection to rank {} broke while {}; its process has probably died",
-                     label_, rank, doing);
+  return fmt::format("broke its connection while {}; its process has probably died", doing);
 }
 
 Status Team::Quit(double timeout_s) {
@@ -218,12 +234,12 @@ Status Team::Reap(double timeout_s) {
     const RankProcess process = processes_.back();
     int status = 0;
     if (!WaitForEnd(process.pid, timeout_s, &status)) {
-      return Timeout("{}: process {} did not end", label_, process.pid);
+      return Timeout("{}process {} did not end", label_, process.pid);
     }
     processes_.pop_back();
     if (status != 0) {
-      return RemoteError("{}: process {} of rank {} {} after its work was done", label_,
-                         process.pid, process.ranks.front(), DescribeEnd(status));
+      return RemoteError("{}process {} of rank {} {} after its work was done", label_, process.pid,
+                         process.ranks.front(), DescribeEnd(status));
     }
   }
   return {};

@@ -44,6 +44,7 @@ class Team {
   // Called while the team waits, a few times a second, for a sign of life on the terminal.
   using Tick = std::function<void()>;
 
+  // Errors begin with `label`.
   explicit Team(std::string label) : label_(std::move(label)) {}
   ~Team();
   Team(const Team&) = delete;
@@ -56,7 +57,6 @@ class Team {
   void set_tick(Tick tick) { tick_ = std::move(tick); }
 
   int size() const { return static_cast<int>(channels_.size()); }
-  const std::string& label() const { return label_; }
 
   // Sends `request` to every rank (in `per_rank` fields of its own are merged in), and waits for
   // all answers. `doing` completes "while …" in errors.

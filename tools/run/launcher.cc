@@ -14,7 +14,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
@@ -126,6 +128,8 @@ class Launcher {
 
   int Run() {
     BlockSignals();
+    // What ranks leave behind becomes our child, so that it can be ended with them.
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (!ChoosePort()) return 1;
     const launch::Key random = launch::RandomKey();
     key_ = launch::ToHex({reinterpret_cast<const char*>(random.data()), random.size()});
@@ -133,7 +137,10 @@ class Launcher {
     for (int rank = 0; rank < options_.num_ranks && result_ == 0; ++rank) Start(rank);
     // The ranks hold the only further copies of the ends of their pipes.
     while (alive_ > 0) WaitOnce();
-    for (auto& output : outputs_) output->Drain();
+    if (result_ != 0) KillOrphans();
+    for (auto& output : outputs_) {
+      if (output->fd() >= 0) output->Drain();
+    }
     return result_;
   }
 
@@ -277,6 +284,21 @@ class Launcher {
   void KillAll(int signal) {
     for (const pid_t pid : pids_) {
       if (pid > 0) kill(pid, signal);
+    }
+  }
+
+  // Ends the processes that ranks started and did not wait for. Each round may bring to light
+  // children of those killed in the round before.
+  static void KillOrphans() {
+    constexpr int kMostRounds = 100;
+    for (int round = 0; round < kMostRounds; ++round) {
+      std::ifstream children("/proc/self/task/" + std::to_string(getpid()) + "/children");
+      bool any = false;
+      for (pid_t pid = 0; children >> pid; any = true) {
+        kill(pid, SIGKILL);
+        waitpid(pid, nullptr, 0);
+      }
+      if (!any) return;
     }
   }
 

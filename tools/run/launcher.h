@@ -5,8 +5,9 @@
 // Every rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR (127.0.0.1),
 // MASTER_PORT and a random TUTTI_COMM_KEY, so that programs that find each other by torchrun's
 // environment, NCCL_COMM_ID or `launch` do. Signals that would end this process are passed on. When
-// a rank fails the others get SIGTERM, and SIGKILL after a grace time; the failing rank's status is
-// the result. Ranks die with this process, even if it is killed.
+// a rank fails the others get SIGTERM, and SIGKILL after a grace time, and so does what they left
+// behind; the failing rank's status is the result. Ranks die with this process, even if it is
+// killed.
 
 #include <string>
 #include <vector>
