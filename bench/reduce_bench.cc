@@ -163,7 +163,7 @@ void RegisterAll() {
   for (size_t shift : {0, 16}) {
     const std::string suffix = shift == 0 ? "" : "_unaligned";
     for (int64_t bytes : {8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20,
-                          4 << 20, 256 << 20}) {
+                          4 << 20, 16 << 20, 64 << 20, 256 << 20}) {
       benchmark::RegisterBenchmark(("copy/CopyBytes" + suffix).c_str(), RunCopy, CopyBytes, shift)
           ->Arg(bytes);
       benchmark::RegisterBenchmark(("copy/memcpy" + suffix).c_str(), RunCopy, LibraryCopy, shift)

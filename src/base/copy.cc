@@ -10,6 +10,8 @@
 namespace tutti {
 namespace {
 
+constexpr size_t kLine = 64;
+
 // Two moves of kSize bytes that may overlap cover any length from kSize to twice that.
 template <size_t kSize>
 void CopyEnds(char* dst, const char* src, size_t bytes) {
@@ -30,6 +32,41 @@ void CopyFew(char* dst, const char* src, size_t bytes) {
   if (bytes == 1) *dst = *src;
 }
 
+#if defined(__x86_64__)
+// REQUIRES: `dst` is aligned to a line.
+inline void StreamLine(char* dst, const char* src) {
+  const auto* from = reinterpret_cast<const __m128i*>(src);
+  auto* to = reinterpret_cast<__m128i*>(dst);
+  const __m128i a = _mm_loadu_si128(from);
+  const __m128i b = _mm_loadu_si128(from + 1);
+  const __m128i c = _mm_loadu_si128(from + 2);
+  const __m128i d = _mm_loadu_si128(from + 3);
+  _mm_stream_si128(to, a);
+  _mm_stream_si128(to + 1, b);
+  _mm_stream_si128(to + 2, c);
+  _mm_stream_si128(to + 3, d);
+}
+
+// Copies whole lines, going through kPages pages side by side: the prefetchers stop at the end of
+// a page, so that several at once keep the memory busier than one. Returns how many bytes it
+// copied.
+size_t StreamLines(char* dst, const char* src, size_t bytes) {
+  constexpr size_t kPages = 4;
+  constexpr size_t kPage = 4096;
+  size_t done = 0;
+  for (; done + kPages * kPage <= bytes; done += kPages * kPage) {
+    for (size_t line = 0; line < kPage; line += kLine) {
+      for (size_t page = 0; page < kPages; ++page) {
+        const size_t offset = done + page * kPage + line;
+        StreamLine(dst + offset, src + offset);
+      }
+    }
+  }
+  for (; done + kLine <= bytes; done += kLine) StreamLine(dst + done, src + done);
+  return done;
+}
+#endif
+
 }  // namespace
 
 void CopyBytes(void* dst, const void* src, size_t bytes) {
@@ -46,32 +83,17 @@ void CopyBytes(void* dst, const void* src, size_t bytes) {
 void CopyBytesPastCache(void* dst, const void* src, size_t bytes) {
   if (dst == src) return;
 #if defined(__x86_64__)
-  constexpr size_t kLine = 64;
   char* to = static_cast<char*>(dst);
   const char* from = static_cast<const char*>(src);
   if (bytes >= 2 * kLine) {
     const size_t head = -reinterpret_cast<uintptr_t>(to) % kLine;
     std::memcpy(to, from, head);
-    const size_t body = (bytes - head) / kLine * kLine;
-    to += head;
-    from += head;
-    for (size_t offset = 0; offset < body; offset += kLine) {
-      const auto* line = reinterpret_cast<const __m128i*>(from + offset);
-      auto* out = reinterpret_cast<__m128i*>(to + offset);
-      const __m128i a = _mm_loadu_si128(line);
-      const __m128i b = _mm_loadu_si128(line + 1);
-      const __m128i c = _mm_loadu_si128(line + 2);
-      const __m128i d = _mm_loadu_si128(line + 3);
-      _mm_stream_si128(out, a);
-      _mm_stream_si128(out + 1, b);
-      _mm_stream_si128(out + 2, c);
-      _mm_stream_si128(out + 3, d);
-    }
+    const size_t copied = head + StreamLines(to + head, from + head, bytes - head);
     // Streaming stores are not ordered with others; whoever is told "done" next must see them.
     _mm_sfence();
-    to += body;
-    from += body;
-    bytes -= head + body;
+    to += copied;
+    from += copied;
+    bytes -= copied;
   }
   std::memcpy(to, from, bytes);
 #else

@@ -2,11 +2,11 @@
 
 // The one place that copies the bytes of users' buffers. Pure functions; any thread.
 //
-// Measured on a Sapphire Rapids virtual machine with 2 MB of L2 (bench/reduce_bench.cc, results in
-// bench/results/reduce.md): glibc's memcpy is within a few percent of a hand-written AVX-512 loop
-// and of `rep movsb` from 1 KB to some MB; below 64 bytes its dispatch costs more than the copy;
-// above some tens of MB stores that do not first read the line they overwrite move up to twice as
-// much, and glibc turns to them only beyond most of the L3 it believes to have for itself.
+// Measured on a Sapphire Rapids virtual machine with 2 MB of L2 (bench/results/reduce.md): up to 32
+// bytes glibc's memcpy spends more on choosing than on copying; from there on it is within a few
+// percent of a hand-written AVX-512 loop and of `rep movsb`; from 16 MB on stores that do not first
+// read the line they overwrite move 1.2 to 1.6 times as much, and glibc turns to them only beyond
+// most of the L3 that it believes to have for itself.
 
 #include <cstddef>
 
