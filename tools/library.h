@@ -18,21 +18,41 @@
 namespace tutti::tools {
 
 // The functions of the table below, by NCCL's names without the prefix. Null: the library has none.
-#define TUTTI_TOOLS_REQUIRED_FUNCTIONS(X)                                                          \
-  X(GetVersion)                                                                                    \
-  X(GetErrorString)                                                                                \
-  X(GetUniqueId)                                                                                   \
-  X(CommInitRank) X(CommDestroy) X(CommAbort) X(Reduce) X(Broadcast) X(AllReduce) X(ReduceScatter) \
-      X(AllGather) X(Send) X(Recv) X(GroupStart) X(GroupEnd)
+#define TUTTI_TOOLS_REQUIRED_FUNCTIONS(X) \
+  X(GetVersion)                           \
+  X(GetErrorString)                       \
+  X(GetUniqueId)                          \
+  X(CommInitRank)                         \
+  X(CommDestroy)                          \
+  X(CommAbort)                            \
+  X(Reduce)                               \
+  X(Broadcast)                            \
+  X(AllReduce)                            \
+  X(ReduceScatter)                        \
+  X(AllGather)                            \
+  X(Send)                                 \
+  X(Recv)                                 \
+  X(GroupStart)                           \
+  X(GroupEnd)
 #define TUTTI_TOOLS_OPTIONAL_FUNCTIONS(X) \
   X(GetLastError)                         \
   X(AlltoAll)                             \
   X(Gather)                               \
-  X(Scatter) X(MemAlloc) X(MemFree) X(RedOpCreatePreMulSum) X(RedOpDestroy) X(CommGetAsyncError)
+  X(Scatter)                              \
+  X(MemAlloc)                             \
+  X(MemFree)                              \
+  X(RedOpCreatePreMulSum)                 \
+  X(RedOpDestroy)                         \
+  X(CommGetAsyncError)
 #define TUTTI_TOOLS_OWN_FUNCTIONS(X) \
   X(StreamCreate)                    \
   X(StreamDestroy)                   \
-  X(StreamSynchronize) X(AllGatherV) X(ReduceScatterV) X(AlltoAllV) X(GetVersion) X(PlanDescribe)
+  X(StreamSynchronize)               \
+  X(AllGatherV)                      \
+  X(ReduceScatterV)                  \
+  X(AlltoAllV)                       \
+  X(GetVersion)                      \
+  X(PlanDescribe)
 
 struct NcclFunctions {
 #define X(name) decltype(&::nccl##name) name = nullptr;
