@@ -9,6 +9,7 @@
 #include "base/reduce.h"
 #include "comm/group.h"
 #include "nccl.h"
+#include "sys/mapped.h"
 #include "tutti/tutti.h"
 
 namespace tutti::api {
@@ -96,6 +97,19 @@ Status CheckRoot(int root, int num_ranks, const char* what) {
   return Status::Ok();
 }
 
+// For NCCL_CHECK_POINTERS. Of the larger of two buffers the count's share is looked at, which is
+// its beginning.
+Status CheckMapped(const Call& call, const Task& task) {
+  const size_t bytes = task.count * SizeOf(task.type);
+  if (call.needs_send && !IsMapped(task.send, bytes))
+    return InvalidArgument("the send buffer of {} bytes at {} is not all mapped memory", bytes,
+                           fmt::ptr(task.send));
+  if (call.needs_recv && !IsMapped(task.recv, bytes))
+    return InvalidArgument("the receive buffer of {} bytes at {} is not all mapped memory", bytes,
+                           fmt::ptr(task.recv));
+  return Status::Ok();
+}
+
 // Checks what all operations have in common and issues the task.
 Status Submit(const Call& call, Task task) {
   TUTTI_TRY(CheckUsable(call.comm));
@@ -107,6 +121,7 @@ Status Submit(const Call& call, Task task) {
   if (task.collective == Collective::kSendRecv) TUTTI_TRY(CheckRoot(task.root, num_ranks, "peer"));
   if (task.count > 0 && call.needs_send) TUTTI_TRY(CheckBuffer(task.send, "the send buffer"));
   if (task.count > 0 && call.needs_recv) TUTTI_TRY(CheckBuffer(task.recv, "the receive buffer"));
+  if (call.comm->settings.check_pointers) TUTTI_TRY(CheckMapped(call, task));
   TUTTI_ASSIGN(HostStream* const stream, ResolveStream(call.stream));
   return ThreadGroup().Add(*call.comm, task, stream);
 }

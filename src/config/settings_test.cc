@@ -79,13 +79,13 @@ TEST(SettingsTest, FlagsTakeTheUsualWords) {
 }
 
 TEST(SettingsTest, IntegersAreBounded) {
-  EXPECT_EQ(With("NCCL_MAX_NCHANNELS", "8").max_nchannels, 8);
-  EXPECT_EQ(With("NCCL_MAX_NCHANNELS", "0x10").max_nchannels, 16);
+  EXPECT_EQ(With("NCCL_SOCKET_NTHREADS", "8").socket_nthreads, 8);
+  EXPECT_EQ(With("NCCL_SOCKET_NTHREADS", "0x10").socket_nthreads, 16);
   EXPECT_EQ(With("TUTTI_SPIN_US", "-1").spin_us, -1);
-  EXPECT_EQ(Refusal("NCCL_MAX_NCHANNELS", "65"),
-            "NCCL_MAX_NCHANNELS is \"65\", but must be a whole number from 0 to 64 channels");
+  EXPECT_EQ(Refusal("NCCL_SOCKET_NTHREADS", "17"),
+            "NCCL_SOCKET_NTHREADS is \"17\", but must be a whole number from 0 to 16 threads");
   for (const char* text : {"-1", "eight", "8 ", "8x", "1K", "99999999999999999999", "1.5"}) {
-    EXPECT_THAT(Refusal("NCCL_MAX_NCHANNELS", text), HasSubstr(text));
+    EXPECT_THAT(Refusal("NCCL_SOCKET_NTHREADS", text), HasSubstr(text));
   }
 }
 
@@ -212,16 +212,16 @@ TEST(ConfigFileTest, TheEnvironmentWinsThenTheFirstFile) {
 
 TEST(ProcessSettingsTest, FileAndEnvironmentMeet) {
   const std::string path = ::testing::TempDir() + "/tutti_settings_test.conf";
-  std::ofstream(path) << "NCCL_MIN_NCHANNELS=3\nNCCL_MAX_NCHANNELS=5\n";
+  std::ofstream(path) << "NCCL_SOCKET_NTHREADS=3\nNCCL_NSOCKS_PERTHREAD=5\n";
   setenv("NCCL_CONF_FILE", path.c_str(), 1);
-  setenv("NCCL_MAX_NCHANNELS", "7", 1);
+  setenv("NCCL_NSOCKS_PERTHREAD", "7", 1);
   const Result<Settings> settings = ReadProcessSettings();
   unsetenv("NCCL_CONF_FILE");
-  unsetenv("NCCL_MAX_NCHANNELS");
+  unsetenv("NCCL_NSOCKS_PERTHREAD");
   std::remove(path.c_str());
   ASSERT_TRUE(settings.ok()) << settings.status().message();
-  EXPECT_EQ(settings.value().min_nchannels, 3);
-  EXPECT_EQ(settings.value().max_nchannels, 7);
+  EXPECT_EQ(settings.value().socket_nthreads, 3);
+  EXPECT_EQ(settings.value().nsocks_perthread, 7);
 }
 
 // `make docs` runs this test with WRITE_DOCS set, which writes the page instead of comparing
