@@ -73,7 +73,10 @@ const char* ncclGetLastError(ncclComm_t comm) {
   // thread does.
   thread_local std::string text;
   if (comm != nullptr && tutti::api::CheckHandle(comm).ok()) {
-    if (const tutti::Status error = comm->Error(); !error.ok()) {
+    tutti::Status error = comm->Error();
+    if (error.ok() && comm->comm && comm->comm->watch().stopped())
+      error = comm->comm->watch().StopReason();
+    if (!error.ok()) {
       text = error.message();
       return text.c_str();
     }

@@ -319,7 +319,7 @@ Status CopyText(const std::string& text, char* buffer, size_t capacity, size_t* 
 
 Status DescribeComm(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed) {
   TUTTI_TRY(CheckParent(comm));
-  return CopyText(comm->comm->DescribeTransports(), buffer, capacity, needed);
+  return CopyText(comm->comm->DescribeAsJson(), buffer, capacity, needed);
 }
 
 Status DescribePlan(ncclComm_t comm, const char* collective, size_t count, ncclDataType_t type,

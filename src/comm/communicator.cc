@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/log.h"
 
@@ -82,6 +83,22 @@ std::string Communicator::DescribeTransports() const {
   }
   if (machines.size() > 1) text += "; between these by TCP sockets";
   return text;
+}
+
+std::string Communicator::DescribeAsJson() const {
+  std::string peers;
+  for (int r = 0; r < num_ranks(); ++r) {
+    const PeerInfo& peer = peers_[static_cast<size_t>(r)];
+    const bool local =
+        arena_leader_[static_cast<size_t>(r)] == arena_leader_[static_cast<size_t>(rank())];
+    const char* transport = r == rank() ? "self" : local ? "shm" : "socket";
+    // A host name has no characters that JSON would escape.
+    peers += fmt::format("{}{{\"rank\": {}, \"host\": \"{}\", \"pid\": {}, \"transport\": \"{}\"}}",
+                         r == 0 ? "" : ", ", r, peer.host, peer.pid, transport);
+  }
+  const std::set<int> hosts(arena_leader_.begin(), arena_leader_.end());
+  return fmt::format("{{\"rank\": {}, \"ranks\": {}, \"hosts\": {}, \"peers\": [{}]}}", rank(),
+                     num_ranks(), hosts.size(), peers);
 }
 
 void Communicator::LogTransports() const {

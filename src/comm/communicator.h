@@ -78,7 +78,9 @@ class Communicator {
   // Ends all waits, here and (if `tell`) on the other ranks.
   void Stop(Status reason, bool tell) { watch_->Stop(std::move(reason), tell); }
 
+  // In words, for the log; and as the JSON object of tuttiCommDescribe.
   std::string DescribeTransports() const;
+  std::string DescribeAsJson() const;
   std::string DescribePlan(const Task& task) const { return executor_->Describe(task); }
   double PredictUs(const Task& task) const { return executor_->PredictUs(task); }
   // This rank's place among those of its machine.

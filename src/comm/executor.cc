@@ -105,6 +105,14 @@ ReduceSpec Executor::ReduceSpecFor(const Task& task) const {
   return spec;
 }
 
+const Choice& Executor::ChoiceFor(Collective collective, size_t count, size_t elem_bytes) {
+  const size_t key = count * elem_bytes + static_cast<size_t>(collective) * 7;
+  RememberedChoice& entry = choices_[(key ^ key >> 6 ^ key >> 12) % kRememberedChoices];
+  if (entry.collective != collective || entry.count != count || entry.elem_bytes != elem_bytes)
+    entry = {collective, count, elem_bytes, Choose(plan_, collective, count, elem_bytes)};
+  return entry.choice;
+}
+
 Status Executor::RunCollective(const Task& task) {
   if (watch_.stopped()) return watch_.StopReason();
   Operation op;
@@ -115,7 +123,7 @@ Status Executor::RunCollective(const Task& task) {
       task.collective != Collective::kAlltoAllV)
     return Status::Ok();
 
-  op.choice = Choose(plan_, task.collective, count, task.elem_bytes());
+  op.choice = ChoiceFor(task.collective, count, task.elem_bytes());
   op.work = {In(task),           Out(task),          task.elem_bytes(), op.choice.slice_elems,
              op.signature.Tag(), ReduceSpecFor(task)};
   op.shape = {task.count, op.choice.chunk_elems, task.root};
@@ -131,6 +139,8 @@ Status Executor::RunCollective(const Task& task) {
   wait_.HandOverPorts();
   watch_.End();
   if (op.status.ok() && wait_.failed()) op.status = wait_.status();
+  if (!op.status.ok() && watch_.stopped())
+    op.status = watch_.StopReason();  // what came first explains more
   if (!op.status.ok()) watch_.Stop(op.status, true);
   return op.status;
 }

@@ -6,6 +6,7 @@
 //
 // One thread at a time; the communicator sees to that.
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -57,6 +58,7 @@ class Executor {
     Status status;
   };
 
+  const Choice& ChoiceFor(Collective collective, size_t count, size_t elem_bytes);
   Status RunAlone(const Task& task);
   void Dispatch(const Task& task, Operation& op);
   Status RunStaged(const Task& task, Operation& op);
@@ -86,6 +88,15 @@ class Executor {
   PullReach* const pull_;
   Watch& watch_;
   WaitContext wait_;
+  // The last choices, by a hash of what they depend on: programs repeat themselves.
+  struct RememberedChoice {
+    Collective collective;
+    size_t count = 0;  // 0: empty
+    size_t elem_bytes = 0;
+    Choice choice;
+  };
+  static constexpr size_t kRememberedChoices = 64;
+  std::array<RememberedChoice, kRememberedChoices> choices_ = {};
   uint64_t collectives_ = 0;
   std::vector<uint64_t> sent_to_, received_from_;  // messages per peer
 };

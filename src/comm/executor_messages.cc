@@ -140,6 +140,8 @@ Status Executor::RunMessages(std::span<const Task> tasks) {
   wait_.HandOverPorts();
   watch_.End();
   if (status.ok() && wait_.failed()) status = wait_.status();
+  if (!status.ok() && watch_.stopped())
+    status = watch_.StopReason();  // what came first explains more
   if (!status.ok()) watch_.Stop(status, true);
   return status;
 }

@@ -15,15 +15,19 @@ namespace {
 // connection per direction, so one tag is enough.
 constexpr uint32_t kInvitationTag = 0x4e455401;
 
+constexpr int64_t kLookAtStopNs = 20'000'000;  // bounds how late an abort is noticed
+
 class SocketConnector final : public NetConnector {
  public:
   SocketConnector(Process& process, Bootstrap& bootstrap, std::unique_ptr<Net> net,
-                  size_t slot_bytes, const std::vector<PeerInfo>& peers)
+                  size_t slot_bytes, const std::vector<PeerInfo>& peers,
+                  const std::atomic<bool>& stop)
       : proxy_(process.proxy()),
         bootstrap_(bootstrap),
         net_(std::move(net)),
         slot_bytes_(slot_bytes),
-        peers_(peers) {}
+        peers_(peers),
+        stop_(stop) {}
 
   Status Invite(int peer) override {
     TUTTI_ASSIGN(std::unique_ptr<NetListener> listener, net_->Listen(0));
@@ -34,12 +38,12 @@ class SocketConnector final : public NetConnector {
   }
 
   Result<std::unique_ptr<ProxyPort>> ConnectTo(int peer, Deadline deadline) override {
-    TUTTI_ASSIGN(const Bytes message, bootstrap_.Recv(peer, kInvitationTag, deadline));
+    TUTTI_ASSIGN(const Bytes message, AwaitInvitation(peer, deadline));
     NetHandle handle;
     if (message.size() != handle.size())
       return RemoteError("{} sent an invitation of {} bytes", Name(peer), message.size());
     std::memcpy(handle.data(), message.data(), handle.size());
-    TUTTI_ASSIGN(std::unique_ptr<NetSendComm> comm, net_->Connect(0, handle, {deadline, nullptr}));
+    TUTTI_ASSIGN(std::unique_ptr<NetSendComm> comm, net_->Connect(0, handle, {deadline, &stop_}));
     TUTTI_ASSIGN(std::unique_ptr<NetPort> port,
                  proxy_.CreateSendPort(std::move(comm), slot_bytes_, Name(peer)));
     return std::unique_ptr<ProxyPort>(std::move(port));
@@ -47,7 +51,7 @@ class SocketConnector final : public NetConnector {
 
   Result<std::unique_ptr<ProxyPort>> AcceptFrom(int peer, Deadline deadline) override {
     TUTTI_ASSIGN(std::unique_ptr<NetRecvComm> comm,
-                 listeners_.at(peer)->Accept({deadline, nullptr}));
+                 listeners_.at(peer)->Accept({deadline, &stop_}));
     listeners_.erase(peer);
     TUTTI_ASSIGN(std::unique_ptr<NetPort> port,
                  proxy_.CreateRecvPort(std::move(comm), slot_bytes_, Name(peer)));
@@ -55,6 +59,18 @@ class SocketConnector final : public NetConnector {
   }
 
  private:
+  // The bootstrap knows nothing of the stop flag, so it is asked again every so often.
+  Result<Bytes> AwaitInvitation(int peer, Deadline deadline) {
+    while (true) {
+      const Deadline soon = Deadline::After(kLookAtStopNs);
+      Result<Bytes> message =
+          bootstrap_.Recv(peer, kInvitationTag, soon.at_ns() < deadline.at_ns() ? soon : deadline);
+      if (message.ok() || message.status().code() != Code::kTimeout) return message;
+      if (deadline.Passed()) return message;
+      if (stop_.load(std::memory_order_acquire))
+        return InvalidUsage("the communicator was stopped while it waited for {}", Name(peer));
+    }
+  }
   std::string Name(int peer) const { return RankName(peer, peers_[static_cast<size_t>(peer)]); }
 
   Proxy& proxy_;
@@ -62,6 +78,7 @@ class SocketConnector final : public NetConnector {
   std::unique_ptr<Net> net_;
   const size_t slot_bytes_;
   const std::vector<PeerInfo>& peers_;
+  const std::atomic<bool>& stop_;
   std::map<int, std::unique_ptr<NetListener>> listeners_;  // invited, not accepted yet
 };
 
@@ -69,7 +86,8 @@ class SocketConnector final : public NetConnector {
 
 Result<std::unique_ptr<NetConnector>> MakeNetConnector(Process& process, const Settings& settings,
                                                        Bootstrap& bootstrap, size_t slot_bytes,
-                                                       const std::vector<PeerInfo>& peers) {
+                                                       const std::vector<PeerInfo>& peers,
+                                                       const std::atomic<bool>& stop) {
   if (!settings.net.empty() && settings.net != "Socket" && settings.net != "socket") {
     return InvalidUsage("NCCL_NET asks for the network \"{}\"; this build has Socket only",
                         settings.net);
@@ -77,8 +95,8 @@ Result<std::unique_ptr<NetConnector>> MakeNetConnector(Process& process, const S
   TUTTI_ASSIGN(std::unique_ptr<Net> net,
                SocketNet::Create(process.proxy().loop(), bootstrap.key_holder().key, settings, {}));
   TUTTI_TRY(net->IsViable());
-  return std::unique_ptr<NetConnector>(
-      std::make_unique<SocketConnector>(process, bootstrap, std::move(net), slot_bytes, peers));
+  return std::unique_ptr<NetConnector>(std::make_unique<SocketConnector>(
+      process, bootstrap, std::move(net), slot_bytes, peers, stop));
 }
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 // The NetConnector of a communicator: invitations travel over the bootstrap, the connections are
 // TCP sockets driven by the process's proxy.
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -16,8 +17,10 @@
 namespace tutti {
 
 // `bootstrap` and `process` must outlive the connector. Every port has slots of `slot_bytes`.
+// Every wait ends soon after `stop` becomes true.
 Result<std::unique_ptr<NetConnector>> MakeNetConnector(Process& process, const Settings& settings,
                                                        Bootstrap& bootstrap, size_t slot_bytes,
-                                                       const std::vector<PeerInfo>& peers);
+                                                       const std::vector<PeerInfo>& peers,
+                                                       const std::atomic<bool>& stop);
 
 }  // namespace tutti

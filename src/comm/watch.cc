@@ -113,10 +113,10 @@ void Watch::Begin(const OpSignature& signature) {
   {
     std::lock_guard lock(mutex_);
     current_ = signature;
+    busy_.store(true, std::memory_order_relaxed);
     receives_.clear();
     last_collective_ = signature.sequence;
     collectives_[signature.sequence % kRemembered] = signature;
-    since_ns_ = 0;
     if (has_early_.load(std::memory_order_relaxed)) {
       early.swap(early_);
       has_early_.store(false, std::memory_order_relaxed);
@@ -134,15 +134,10 @@ void Watch::BeginMessages(std::span<const OpSignature> sends,
   group.sequence = last_collective_;
   group.count = sends.size() + receives.size();
   current_ = group;
+  busy_.store(true, std::memory_order_relaxed);
   receives_.assign(receives.begin(), receives.end());
   for (const OpSignature& send : sends) sends_[num_sends_++ % kRemembered] = send;
-  since_ns_ = 0;
   asked_ns_ = warned_ns_ = 0;
-}
-
-void Watch::End() {
-  std::lock_guard lock(mutex_);
-  current_.reset();
 }
 
 Status Watch::StopReason() {
@@ -253,24 +248,23 @@ void Watch::OnDoing(int from, std::span<const std::byte> payload) {
 }
 
 std::string Watch::WhatHereLocked() const {
-  if (!current_) {
+  if (!busy_.load(std::memory_order_relaxed)) {
     return last_collective_ == 0
                ? "idle, no collective called yet"
                : fmt::format("idle after collective number {}, {}", last_collective_,
                              collectives_[last_collective_ % kRemembered].Describe());
   }
-  if (current_->collective == Collective::kSendRecv)
+  if (current_.collective == Collective::kSendRecv)
     return fmt::format("in a group of {} sends and receives after collective number {}",
-                       current_->count, last_collective_);
-  return fmt::format("in collective number {}, {}", current_->sequence, current_->Describe());
+                       current_.count, last_collective_);
+  return fmt::format("in collective number {}, {}", current_.sequence, current_.Describe());
 }
 
 void Watch::Ask(int peer) {
   OpSignature mine;
   {
     std::lock_guard lock(mutex_);
-    if (!current_) return;
-    mine = *current_;
+    mine = current_;
   }
   if (mine.collective == Collective::kSendRecv)
     mine.sequence = 0;  // asks only what the peer is doing

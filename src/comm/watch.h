@@ -50,7 +50,7 @@ class Watch final : public WaitWatcher {
   // The operation that the executing thread is in. For send and receive, each message of the group.
   void Begin(const OpSignature& signature);
   void BeginMessages(std::span<const OpSignature> sends, std::span<const OpSignature> receives);
-  void End();
+  void End() { busy_.store(false, std::memory_order_relaxed); }
 
   Status OnLongWait(int peer, int64_t waited_ns) override;
   Status StopReason() override;
@@ -90,9 +90,9 @@ class Watch final : public WaitWatcher {
   std::array<OpSignature, kRemembered> sends_;        // the last ones, any peer
   uint64_t num_sends_ = 0;
   std::vector<OpSignature> receives_;  // of the current group
-  std::optional<OpSignature> current_;
+  OpSignature current_;                // the last one begun
+  std::atomic<bool> busy_ = false;     // it is under way
   uint64_t last_collective_ = 0;
-  int64_t since_ns_ = 0;
   std::vector<Inquiry> early_;  // asked about operations this rank has not reached
   std::atomic<bool> has_early_ = false;
   std::map<int, std::string> doing_;  // the last answers
