@@ -199,7 +199,7 @@ bool Communicator::CanReadPeers(std::span<const int> group) const {
   const PeerInfo& mine = peers_[static_cast<size_t>(rank())];
   const PeerInfo& peer = peers_[static_cast<size_t>(next)];
   if (mine.pull_disabled || peer.pull_disabled) return false;
-  if (peer.pid == mine.pid) return true;
+  if (SameProcess(peer, mine)) return true;
   Status why;
   if (ProbeRemoteRead(peer.pid, peer.probe_address, peer.probe_token, &why)) return true;
   TUTTI_INFO(kLogInit | kLogShm,
@@ -210,7 +210,8 @@ bool Communicator::CanReadPeers(std::span<const int> group) const {
 
 Status Communicator::OpenNetwork() {
   if (num_ranks() == 1 || plan_.one_host) return Status::Ok();
-  TUTTI_ASSIGN(net_, MakeNetConnector(process_, settings_, *bootstrap_, plan_.slot_bytes, peers_));
+  TUTTI_ASSIGN(net_, MakeNetConnector(process_, settings_, *bootstrap_, plan_.slot_bytes, peers_,
+                                      watch_->stop_flag()));
   return Status::Ok();
 }
 
@@ -229,7 +230,11 @@ void Communicator::MakeExecutor(std::unique_ptr<NetConnector> net) {
     std::vector<StageView> stages;
     for (int i = 0; i < num_ranks(); ++i) stages.push_back(arena_.stage(i));
     stages_ = std::make_unique<StageGroup>(std::move(stages), local_ranks_, rank());
-    if (!settings_.p2p_disable) pull_ = std::make_unique<PullReach>(process_, plan_.can_pull);
+    std::vector<bool> same_process;
+    for (const PeerInfo& info : peers_)
+      same_process.push_back(SameProcess(info, peers_[static_cast<size_t>(rank())]));
+    if (!settings_.p2p_disable)
+      pull_ = std::make_unique<PullReach>(process_, plan_.can_pull, std::move(same_process));
   }
   // Ranks of one machine follow one another, so that the ring enters and leaves each machine once.
   std::vector<int> ring(static_cast<size_t>(num_ranks()));

@@ -69,6 +69,10 @@ bool Oversubscribed(std::span<const PeerInfo> peers) {
   return false;
 }
 
+bool SameProcess(const PeerInfo& a, const PeerInfo& b) {
+  return a.host_hash == b.host_hash && a.pid == b.pid && TextOf(a.fd_server) == TextOf(b.fd_server);
+}
+
 std::string RankName(int rank, const PeerInfo& peer) {
   return fmt::format("rank {} (host {}, pid {})", rank, TextOf(peer.host), peer.pid);
 }

@@ -44,6 +44,10 @@ PeerInfo DescribeSelf(const Settings& settings);
 // processors compete for it; different sets are taken to be disjoint, as launchers bind them.
 bool Oversubscribed(std::span<const PeerInfo> peers);
 
+// Whether two ranks are threads of one process. Told by the name of its descriptor server, which is
+// random: the process number alone may mean another process in another container.
+bool SameProcess(const PeerInfo& a, const PeerInfo& b);
+
 // "rank 3 (host a, pid 7)".
 std::string RankName(int rank, const PeerInfo& peer);
 

@@ -47,9 +47,7 @@ Result<RankCard> PullReach::MakeCard(const void* input, size_t input_bytes, cons
 
 bool PullReach::Allows(std::span<const RankCard> cards, bool needs_outputs,
                        bool mapped_only) const {
-  const bool one_process = std::all_of(cards.begin(), cards.end(),
-                                       [&](const RankCard& c) { return c.pid == cards[0].pid; });
-  if (one_process) return true;
+  if (one_process_) return true;
   return std::all_of(cards.begin(), cards.end(), [&](const RankCard& card) {
     const bool mapped =
         card.input.allocation != 0 && (!needs_outputs || card.output.allocation != 0);
@@ -60,7 +58,7 @@ bool PullReach::Allows(std::span<const RankCard> cards, bool needs_outputs,
 Result<ReachableBuffer> PullReach::ResolveBuffer(int peer, const RankCard& card,
                                                  const BufferCard& buffer) {
   ReachableBuffer reach = {nullptr, buffer.address, card.pid};
-  if (card.pid == getpid()) {
+  if (same_process_[static_cast<size_t>(peer)]) {
     reach.direct = reinterpret_cast<const std::byte*>(buffer.address);
   } else if (buffer.allocation != 0) {
     std::byte* base = peers_.Find(peer, buffer.allocation);

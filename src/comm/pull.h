@@ -3,8 +3,10 @@
 // How a communicator's ranks reach one another's buffers: which buffers can be pulled, and where
 // they are.
 
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "backend/host/pull_primitives.h"
@@ -17,7 +19,15 @@ namespace tutti {
 class PullReach final : public RemoteReader {
  public:
   // `can_copy`: every rank of the communicator can read every other's memory through the kernel.
-  PullReach(Process& process, bool can_copy) : process_(process), can_copy_(can_copy), peers_({}) {}
+  // `same_process`, by rank: whether that rank is of this process, so that its addresses mean the
+  // same here. Process numbers cannot tell: in containers, every rank may be number 1.
+  PullReach(Process& process, bool can_copy, std::vector<bool> same_process)
+      : process_(process),
+        can_copy_(can_copy),
+        same_process_(std::move(same_process)),
+        one_process_(std::find(same_process_.begin(), same_process_.end(), false) ==
+                     same_process_.end()),
+        peers_({}) {}
 
   // This rank's card for an operation on these buffers.
   Result<RankCard> MakeCard(const void* input, size_t input_bytes, const void* output,
@@ -38,6 +48,8 @@ class PullReach final : public RemoteReader {
 
   Process& process_;
   const bool can_copy_;
+  const std::vector<bool> same_process_;
+  const bool one_process_;
   PeerMemory peers_;
   std::vector<std::byte> scratch_;
 };
