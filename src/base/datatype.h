@@ -1,6 +1,7 @@
 #pragma once
 
-// The twelve element types and the reduction operators, with the numbers of ncclDataType_t and ncclRedOp_t.
+// The twelve element types and the reduction operators, with the numbers of ncclDataType_t and
+// ncclRedOp_t.
 
 #include <array>
 #include <cstddef>
@@ -25,7 +26,8 @@ enum class DataType : uint8_t {
 };
 inline constexpr int kNumDataTypes = 12;
 
-// What combines two elements. Average and PreMulSum are sums with a scaling before or after: see ReduceArgs.
+// What combines two elements. Average and PreMulSum are sums with a scaling before or after: see
+// ReduceArgs.
 enum class ReduceKind : uint8_t { kSum = 0, kProd = 1, kMax = 2, kMin = 3 };
 inline constexpr int kNumReduceKinds = 4;
 
@@ -51,6 +53,8 @@ inline constexpr std::array<DataTypeInfo, kNumDataTypes> kDataTypes = {{
 
 constexpr size_t SizeOf(DataType type) { return kDataTypes[static_cast<size_t>(type)].size; }
 constexpr bool IsFloat(DataType type) { return kDataTypes[static_cast<size_t>(type)].is_float; }
-constexpr std::string_view Name(DataType type) { return kDataTypes[static_cast<size_t>(type)].name; }
+constexpr std::string_view Name(DataType type) {
+  return kDataTypes[static_cast<size_t>(type)].name;
+}
 
 }  // namespace tutti

@@ -4,8 +4,9 @@
 //
 //   host:pid:tid [rank] tutti INFO <text>
 //
-// Levels and subsystems follow NCCL_DEBUG and NCCL_DEBUG_SUBSYS. A macro evaluates its arguments only when the line
-// will be written, so a disabled line costs one relaxed load. Any thread may log.
+// Levels and subsystems follow NCCL_DEBUG and NCCL_DEBUG_SUBSYS. A macro evaluates its arguments
+// only when the line will be written, so a disabled line costs one relaxed load. Any thread may
+// log.
 
 #include <fmt/format.h>
 
@@ -45,14 +46,13 @@ void Write(LogLevel level, std::string_view text);
 void SetThreadRank(int rank);
 }  // namespace log
 
-#define TUTTI_LOG(level, subsystems, ...)                                \
-  do {                                                                   \
-    if (::tutti::log::Enabled((level), (subsystems))) [[unlikely]]       \
-      ::tutti::log::Write((level), ::fmt::format(__VA_ARGS__));          \
+#define TUTTI_LOG(level, subsystems, ...)                          \
+  do {                                                             \
+    if (::tutti::log::Enabled((level), (subsystems))) [[unlikely]] \
+      ::tutti::log::Write((level), ::fmt::format(__VA_ARGS__));    \
   } while (0)
 #define TUTTI_WARN(...) TUTTI_LOG(::tutti::LogLevel::kWarn, ::tutti::kLogAll, __VA_ARGS__)
 #define TUTTI_INFO(subsystems, ...) TUTTI_LOG(::tutti::LogLevel::kInfo, (subsystems), __VA_ARGS__)
-#define TUTTI_TRACE(subsystems, ...) \
-  TUTTI_LOG(::tutti::LogLevel::kTrace, (subsystems), __VA_ARGS__)
+#define TUTTI_TRACE(subsystems, ...) TUTTI_LOG(::tutti::LogLevel::kTrace, (subsystems), __VA_ARGS__)
 
 }  // namespace tutti
