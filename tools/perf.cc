@@ -72,13 +72,16 @@ void AddOptions(CLI::App* app, Words* words) {
                   "iterations before the clock starts")
       ->check(CLI::Range(0, 100000000))
       ->capture_default_str();
-  app->add_option("-c,--check", words->check, "1: compare results with exact ones; 0: do not")
+  // Both may stand without their number, which then is the default_str.
+  app->add_option("-c,--check", words->check,
+                  "1: compare results with exact ones (the default); 0: do not")
       ->check(CLI::Range(0, 1))
-      ->capture_default_str();
+      ->expected(0, 1)
+      ->default_str("1");
   app->add_option("-z,--blocking", words->blocking, "1: wait for the stream after each operation")
       ->check(CLI::Range(0, 1))
       ->expected(0, 1)
-      ->default_str("0");
+      ->default_str("1");
   app->add_flag("--threads,-t", options.threads,
                 "ranks are threads of one process instead of processes");
   app->add_option("--net", options.net,

@@ -112,6 +112,13 @@ TEST(PerfProgram, WithoutCheckNothingIsClaimed) {
   EXPECT_TRUE(file.Parse().at(0).at("in_place").is_null());
 }
 
+TEST(PerfProgram, CheckMayStandWithoutItsNumber) {
+  const Variables corrupt = {{"FAKE_NCCL_CORRUPT", "0"}};
+  EXPECT_EQ(Perf({"all_reduce", "-b", "1K", "--check"}, corrupt).status, 1);
+  EXPECT_EQ(Perf({"all_reduce", "-b", "1K", "--check", "1", "-z"}, corrupt).status, 1);
+  EXPECT_EQ(Perf({"all_reduce", "-b", "1K", "--check=0", "-z", "1"}, corrupt).status, 0);
+}
+
 TEST(PerfProgram, WrongResultsAreFound) {
   for (const char* collective : {"all_reduce", "broadcast", "all_gather"}) {
     const Outcome outcome = Perf({collective, "-n", "3", "-b", "1K"}, {{"FAKE_NCCL_CORRUPT", "2"}});
