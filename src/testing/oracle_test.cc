@@ -113,6 +113,14 @@ TEST(OracleTest, ReducesFloats) {
   EXPECT_TRUE(std::isnan(with_nan[0]) && std::isnan(with_nan[1]));
 }
 
+TEST(OracleTest, ChoosesElementsUntouched) {
+  using ::testing::ElementsAre;
+  constexpr uint8_t kInfinity = 0x7c, kOne = 0x3c;
+  EXPECT_THAT(
+      Result<uint8_t>({ncclFloat8e5m2, Op::kMax, false, {}}, {{kInfinity, kOne}, {kOne, kOne}}),
+      ElementsAre(kInfinity, kOne));
+}
+
 TEST(OracleTest, FindsWhatIsWrongAndForgivesRoundingOnlyWhereAllowed) {
   const std::vector<float> a = {1.0f, 0.1f};
   const std::vector<float> b = {2.0f, 0.2f};
