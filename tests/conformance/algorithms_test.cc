@@ -1,0 +1,98 @@
+// Every algorithm and protocol that can be forced, whether or not the library would choose it.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "conformance/suites.h"
+
+namespace tutti::testing {
+namespace {
+
+struct Forced {
+  const char* algorithm;  // NCCL_ALGO
+  const char* shown;      // as tuttiPlanDescribe writes it for AllReduce
+};
+constexpr Forced kForced[] = {{"ring", "Ring"},
+                              {"tree", "Tree"},
+                              {"recursivedoubling", "RecursiveDoubling"},
+                              {"oneshot", "OneShot"},
+                              {"twoshot", "TwoShot"}};
+
+class AlgorithmTest : public ::testing::TestWithParam<std::tuple<int, const char*, int>> {
+ protected:
+  Forced forced() const { return kForced[std::get<0>(GetParam())]; }
+  const char* protocol() const { return std::get<1>(GetParam()); }
+  int num_ranks() const { return std::get<2>(GetParam()); }
+};
+
+TEST_P(AlgorithmTest, ComputesEverything) {
+  ThreadWorld world(num_ranks(), {{"NCCL_ALGO", forced().algorithm}, {"NCCL_PROTO", protocol()}});
+  ASSERT_TRUE(world.ok());
+  const std::string plan = world.Plan("AllReduce", 10000, ncclFloat32);
+  EXPECT_THAT(plan, ::testing::HasSubstr(fmt::format(" {} ", forced().shown)));
+  EXPECT_THAT(plan, ::testing::HasSubstr(protocol()));
+  world.Run(EveryTypeAndOperatorOfAllReduce(65));
+  world.Run(EveryCount(num_ranks(), {0, 1, 3, 12, 1001, 20011}));
+  world.Run(EveryRoot(num_ranks(), 77));
+}
+
+INSTANTIATE_TEST_SUITE_P(Forced, AlgorithmTest,
+                         ::testing::Combine(::testing::Range(0, 5),
+                                            ::testing::Values("Simple", "LL"),
+                                            ::testing::Values(2, 3, 5, 8)),
+                         [](const auto& instance) {
+                           return fmt::format(
+                               "{}_{}_{}", kForced[std::get<0>(instance.param)].shown,
+                               std::get<1>(instance.param), std::get<2>(instance.param));
+                         });
+
+// Sockets in place of shared memory, with the same algorithms.
+class SocketsTest : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
+
+TEST_P(SocketsTest, CarryEverything) {
+  const auto [algorithm, num_ranks] = GetParam();
+  ThreadWorld world(num_ranks, {{"NCCL_SHM_DISABLE", "1"}, {"NCCL_ALGO", algorithm}});
+  ASSERT_TRUE(world.ok());
+  world.Run(EveryTypeAndOperatorOfAllReduce(65));
+  world.Run(EveryCount(num_ranks, {0, 1, 3, 12, 1001, 20011}));
+  world.Run(EveryRoot(num_ranks, 77));
+  world.Run(Long(num_ranks, 150001));
+}
+
+INSTANTIATE_TEST_SUITE_P(Forced, SocketsTest,
+                         ::testing::Combine(::testing::Values("", "ring", "tree",
+                                                              "recursivedoubling"),
+                                            ::testing::Values(2, 3, 4)),
+                         [](const auto& instance) {
+                           const std::string name = std::get<0>(instance.param);
+                           return fmt::format("{}_{}", name.empty() ? "any" : name,
+                                              std::get<1>(instance.param));
+                         });
+
+// Connections of several sockets and helper threads, and small staging buffers that every message
+// has to be cut for.
+class SocketSettingsTest : public ::testing::TestWithParam<Environment::Settings> {};
+
+TEST_P(SocketSettingsTest, ChangeNoResult) {
+  Environment::Settings settings = GetParam();
+  settings.emplace_back("NCCL_SHM_DISABLE", "1");
+  ThreadWorld world(3, settings);
+  ASSERT_TRUE(world.ok());
+  world.Run(EveryCount(3, {1, 1001, 70001}));
+  world.Run(Long(3, 300007));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, SocketSettingsTest,
+    ::testing::Values(
+        Environment::Settings{{"NCCL_SOCKET_NTHREADS", "2"}, {"NCCL_NSOCKS_PERTHREAD", "2"}},
+        Environment::Settings{{"NCCL_SOCKET_NTHREADS", "1"}, {"NCCL_NSOCKS_PERTHREAD", "4"}},
+        Environment::Settings{{"NCCL_BUFFSIZE", "64K"}},
+        Environment::Settings{{"NCCL_SOCKET_FAMILY", "AF_INET6"}, {"NCCL_SOCKET_IFNAME", "lo"}}),
+    [](const auto& instance) { return instance.param[0].first + "_" + instance.param[0].second; });
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,397 @@
+// Communicators: made in every way there is, made from one another, and ended.
+
+#include <dirent.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "conformance/cases.h"
+#include "tutti/tutti.h"
+
+namespace tutti::testing {
+namespace {
+
+// Polls a non-blocking communicator until it is at rest.
+ncclResult_t Settle(ncclComm_t comm) {
+  ncclResult_t state = ncclInProgress;
+  for (int i = 0; i < 60000 && state == ncclInProgress; ++i) {
+    if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) return ncclInternalError;
+    if (state == ncclInProgress) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return state;
+}
+
+bool Started(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
+
+// The sum over all ranks of each one's number; a communicator that gives it works.
+void ExpectSums(ncclComm_t comm) {
+  int rank = -1, count = 0;
+  EXPECT_NCCL(ncclCommUserRank(comm, &rank));
+  EXPECT_NCCL(ncclCommCount(comm, &count));
+  int sum = rank;
+  EXPECT_NCCL(ncclAllReduce(&sum, &sum, 1, ncclInt32, ncclSum, comm, nullptr));
+  EXPECT_EQ(sum, count * (count - 1) / 2);
+}
+
+TEST(NonBlockingTest, CommunicatorsAreMadeUsedAndEndedByPolling) {
+  constexpr int kRanks = 3;
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  RunRankThreads(kRanks, [&](int rank) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclComm_t comm = nullptr;
+    ASSERT_TRUE(Started(ncclCommInitRankConfig(&comm, kRanks, id, rank, &config)));
+    ASSERT_NE(comm, nullptr);
+    ASSERT_EQ(Settle(comm), ncclSuccess) << ncclGetLastError(comm);
+    int value = rank + 1;
+    EXPECT_TRUE(Started(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr)));
+    ASSERT_EQ(Settle(comm), ncclSuccess) << ncclGetLastError(comm);
+    EXPECT_EQ(value, 6);
+    EXPECT_NCCL(ncclGroupStart());
+    EXPECT_TRUE(Started(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr)));
+    EXPECT_TRUE(Started(ncclGroupEnd()));
+    ASSERT_EQ(Settle(comm), ncclSuccess) << ncclGetLastError(comm);
+    EXPECT_EQ(value, 18);
+
+    ncclComm_t child = nullptr;
+    EXPECT_TRUE(Started(ncclCommSplit(comm, 0, -rank, &child, nullptr)));
+    ASSERT_EQ(Settle(comm), ncclSuccess) << ncclGetLastError(comm);
+    ASSERT_NE(child, nullptr);
+    ASSERT_EQ(Settle(child), ncclSuccess) << ncclGetLastError(child);
+    int child_rank = -1;
+    EXPECT_NCCL(ncclCommUserRank(child, &child_rank));
+    EXPECT_EQ(child_rank, kRanks - 1 - rank);
+    for (ncclComm_t each : {child, comm}) {
+      EXPECT_TRUE(Started(ncclCommFinalize(each)));
+      EXPECT_EQ(Settle(each), ncclSuccess);
+      EXPECT_NCCL(ncclCommDestroy(each));
+    }
+  });
+}
+
+TEST(SplitTest, PartsByColorAndNumbersByKey) {
+  constexpr int kRanks = 5;
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  RunRankThreads(kRanks, [&](int rank) {
+    ncclComm_t child = nullptr;
+    // Ranks 0, 2, 4 backwards; 1 and 3 with equal keys.
+    const int color = rank % 2;
+    EXPECT_NCCL(ncclCommSplit(world.comm(rank), color, color == 0 ? -rank : 7, &child, nullptr));
+    ASSERT_NE(child, nullptr);
+    int child_rank = -1, count = -1;
+    EXPECT_NCCL(ncclCommUserRank(child, &child_rank));
+    EXPECT_NCCL(ncclCommCount(child, &count));
+    EXPECT_EQ(count, color == 0 ? 3 : 2);
+    EXPECT_EQ(child_rank, color == 0 ? (4 - rank) / 2 : rank / 2);
+    ExpectSums(child);
+    // A child of a child, while parent and child go on working.
+    ncclComm_t grandchild = nullptr;
+    EXPECT_NCCL(ncclCommSplit(child, 3, 0, &grandchild, nullptr));
+    ASSERT_NE(grandchild, nullptr);
+    ExpectSums(world.comm(rank));
+    ExpectSums(grandchild);
+    EXPECT_NCCL(ncclCommDestroy(child));
+    ExpectSums(grandchild);
+    EXPECT_NCCL(ncclCommDestroy(grandchild));
+  });
+}
+
+TEST(SplitTest, WithoutColorGivesNothing) {
+  constexpr int kRanks = 3;
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  RunRankThreads(kRanks, [&](int rank) {
+    ncclComm_t child = nullptr;
+    EXPECT_NCCL(
+        ncclCommSplit(world.comm(rank), rank == 1 ? NCCL_SPLIT_NOCOLOR : 0, 0, &child, nullptr));
+    EXPECT_EQ(child == nullptr, rank == 1);
+    if (child != nullptr) ExpectSums(child);
+    EXPECT_NCCL(ncclCommDestroy(child));
+    EXPECT_EQ(ncclCommSplit(world.comm(rank), -2, 0, &child, nullptr), ncclInvalidArgument);
+  });
+}
+
+TEST(SplitTest, ByOneThreadForAllRanksInAGroup) {
+  constexpr int kRanks = 4;
+  std::array<ncclComm_t, kRanks> comms{}, children{};
+  ASSERT_NCCL(ncclCommInitAll(comms.data(), kRanks, nullptr));
+  EXPECT_NCCL(ncclGroupStart());
+  for (size_t r = 0; r < kRanks; ++r)
+    EXPECT_NCCL(ncclCommSplit(comms[r], static_cast<int>(r) / 2, 0, &children[r], nullptr));
+  EXPECT_NCCL(ncclGroupEnd());
+  std::array<int, kRanks> values = {1, 2, 3, 4};
+  EXPECT_NCCL(ncclGroupStart());
+  for (size_t r = 0; r < kRanks; ++r)
+    EXPECT_NCCL(ncclAllReduce(&values[r], &values[r], 1, ncclInt32, ncclSum, children[r], nullptr));
+  EXPECT_NCCL(ncclGroupEnd());
+  EXPECT_EQ(values, (std::array<int, kRanks>{3, 3, 7, 7}));
+  for (size_t r = 0; r < kRanks; ++r) {
+    EXPECT_NCCL(ncclCommDestroy(children[r]));
+    EXPECT_NCCL(ncclCommDestroy(comms[r]));
+  }
+}
+
+TEST(ShrinkTest, LeavesOutTheRanksNamed) {
+  constexpr int kRanks = 5;
+  for (const int flags : {NCCL_SHRINK_DEFAULT, NCCL_SHRINK_ABORT}) {
+    ThreadWorld world(kRanks);
+    ASSERT_TRUE(world.ok());
+    RunRankThreads(kRanks, [&](int rank) {
+      std::array<int, 2> excluded = {3, 1};
+      if (rank == 1 || rank == 3) return;
+      ncclComm_t child = nullptr;
+      EXPECT_NCCL(ncclCommShrink(world.comm(rank), excluded.data(), 2, &child, nullptr, flags));
+      ASSERT_NE(child, nullptr);
+      int child_rank = -1;
+      EXPECT_NCCL(ncclCommUserRank(child, &child_rank));
+      EXPECT_EQ(child_rank, rank / 2);
+      ExpectSums(child);
+      EXPECT_NCCL(ncclCommDestroy(child));
+    });
+  }
+}
+
+TEST(GrowTest, TakesInNewRanks) {
+  constexpr int kOld = 2, kNew = 4;
+  ThreadWorld world(kOld);
+  ASSERT_TRUE(world.ok());
+  ncclUniqueId id, second;
+  ASSERT_NCCL(ncclCommGetUniqueId(world.comm(1), &id));
+  EXPECT_EQ(ncclCommGetUniqueId(world.comm(1), &second), ncclInvalidUsage);
+  RunRankThreads(kNew, [&](int rank) {
+    ncclComm_t grown = nullptr;
+    const bool is_old = rank < kOld;
+    EXPECT_NCCL(ncclCommGrow(is_old ? world.comm(rank) : nullptr, kNew, rank == 0 ? nullptr : &id,
+                             is_old ? -1 : rank, &grown, nullptr));
+    ASSERT_NE(grown, nullptr);
+    int grown_rank = -1;
+    EXPECT_NCCL(ncclCommUserRank(grown, &grown_rank));
+    EXPECT_EQ(grown_rank, rank);
+    ExpectSums(grown);
+    if (rank < kOld) ExpectSums(world.comm(rank));
+    EXPECT_NCCL(ncclCommDestroy(grown));
+  });
+}
+
+TEST(ScalableTest, SeveralRootsShareTheWork) {
+  for (const int num_ids : {1, 2, 3, 7}) {
+    constexpr int kRanks = 7;
+    std::vector<ncclUniqueId> ids(static_cast<size_t>(num_ids));
+    for (ncclUniqueId& id : ids) ASSERT_NCCL(ncclGetUniqueId(&id));
+    RunRankThreads(kRanks, [&](int rank) {
+      ncclComm_t comm = nullptr;
+      std::vector<ncclUniqueId> mine = ids;
+      EXPECT_NCCL(ncclCommInitRankScalable(&comm, kRanks, rank, num_ids, mine.data(), nullptr));
+      ASSERT_NE(comm, nullptr);
+      ExpectSums(comm);
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    });
+  }
+}
+
+TEST(EndTest, FinalizeThenDestroyAndUseIsRefused) {
+  constexpr int kRanks = 2;
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  RunRankThreads(kRanks, [&](int rank) {
+    ncclComm_t comm = nullptr;
+    ASSERT_NCCL(ncclCommInitRank(&comm, kRanks, id, rank));
+    ExpectSums(comm);
+    EXPECT_NCCL(ncclCommFinalize(comm));
+    int value = 0;
+    EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr),
+              ncclInvalidUsage);
+    EXPECT_NE(ncclCommFinalize(comm), ncclSuccess);
+    EXPECT_NCCL(ncclCommDestroy(comm));
+    EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr),
+              ncclInvalidArgument);
+    EXPECT_EQ(ncclCommDestroy(comm), ncclInvalidArgument);
+    EXPECT_NCCL(ncclCommDestroy(nullptr));
+    EXPECT_NCCL(ncclCommAbort(nullptr));
+  });
+}
+
+TEST(EndTest, OneThreadDestroysItsRanksOneAfterAnother) {
+  for (const bool finalize : {false, true}) {
+    constexpr int kRanks = 4;
+    std::array<ncclComm_t, kRanks> comms{};
+    ASSERT_NCCL(ncclCommInitAll(comms.data(), kRanks, nullptr));
+    if (finalize) {
+      EXPECT_NCCL(ncclGroupStart());
+      for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommFinalize(comm));
+      EXPECT_NCCL(ncclGroupEnd());
+    }
+    for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
+  }
+}
+
+// Runs `end` on rank 0 while it waits in an AllReduce that rank 1 never joins.
+void EndWhileWaiting(const std::function<void(ncclComm_t)>& end, bool sockets) {
+  ThreadWorld world(2, {{"NCCL_SHM_DISABLE", sockets ? "1" : "0"}});
+  ASSERT_TRUE(world.ok());
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  std::array<ncclComm_t, 2> comms{};
+  RunRankThreads(2, [&](int rank) {
+    EXPECT_NCCL(ncclCommInitRank(&comms[static_cast<size_t>(rank)], 2, id, rank));
+  });
+  std::thread waiting([&] {
+    std::vector<float> data(100000);
+    EXPECT_NE(ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat32, ncclSum, comms[0],
+                            nullptr),
+              ncclSuccess);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const auto start = std::chrono::steady_clock::now();
+  end(comms[0]);
+  waiting.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
+  EXPECT_NCCL(ncclCommAbort(comms[1]));
+  // Other communicators of the process are untouched.
+  RunRankThreads(2, [&](int rank) { ExpectSums(world.comm(rank)); });
+}
+
+TEST(EndTest, AbortEndsAWaitOfAnotherThread) {
+  for (const bool sockets : {false, true})
+    EndWhileWaiting([](ncclComm_t comm) { EXPECT_NCCL(ncclCommAbort(comm)); }, sockets);
+}
+
+TEST(EndTest, RevokeEndsAWaitAndKeepsTheCommunicatorForShrinking) {
+  for (const bool sockets : {false, true}) {
+    EndWhileWaiting(
+        [](ncclComm_t comm) {
+          EXPECT_NCCL(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
+          float value = 0;
+          EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, nullptr),
+                    ncclInvalidUsage);
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          EXPECT_NCCL(ncclCommDestroy(comm));
+        },
+        sockets);
+  }
+}
+
+TEST(EndTest, RevokedRanksSplitAnew) {
+  constexpr int kRanks = 3;
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  RunRankThreads(kRanks, [&](int rank) {
+    ExpectSums(world.comm(rank));
+    EXPECT_NCCL(ncclCommRevoke(world.comm(rank), NCCL_REVOKE_DEFAULT));
+    EXPECT_EQ(ncclCommRevoke(world.comm(rank), 5), ncclInvalidArgument);
+    ncclComm_t child = nullptr;
+    EXPECT_NCCL(ncclCommSplit(world.comm(rank), 0, 0, &child, nullptr));
+    ASSERT_NE(child, nullptr);
+    ExpectSums(child);
+    EXPECT_NCCL(ncclCommDestroy(child));
+  });
+}
+
+size_t EntriesIn(const char* folder) {
+  size_t count = 0;
+  DIR* const dir = opendir(folder);
+  while (dir != nullptr && readdir(dir) != nullptr) ++count;
+  if (dir != nullptr) closedir(dir);
+  return count;
+}
+
+size_t ResidentPages() {
+  size_t total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident;
+}
+
+TEST(LeakTest, CommunicatorsLeaveNothingBehind) {
+  const auto round = [](bool sockets) {
+    ThreadWorld world(2, {{"NCCL_SHM_DISABLE", sockets ? "1" : "0"}});
+    RunRankThreads(2, [&](int rank) {
+      ncclComm_t child = nullptr;
+      EXPECT_NCCL(ncclCommSplit(world.comm(rank), 0, 0, &child, nullptr));
+      std::vector<float> data(50000);
+      EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat32, ncclSum,
+                                world.comm(rank), nullptr));
+      ExpectSums(child);
+      EXPECT_NCCL(ncclCommDestroy(child));
+    });
+  };
+  for (int i = 0; i < 10; ++i) round(i % 2 == 0);  // pools fill up
+  // What a destroyed communicator closes on the library's own threads may take a moment.
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const size_t fds = EntriesIn("/proc/self/fd");
+  const size_t threads = EntriesIn("/proc/self/task");
+  const size_t pages = ResidentPages();
+  for (int i = 0; i < 50; ++i) round(i % 2 == 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_LE(EntriesIn("/proc/self/fd"), fds + 2);
+  EXPECT_LE(EntriesIn("/proc/self/task"), threads + 1);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these keep freed memory
+  EXPECT_LT(ResidentPages(), pages + 2048) << "more than 8 MB more after 100 communicators";
+#else
+  static_cast<void>(pages);
+#endif
+}
+
+TEST(ConfigTest, OfOldAndNewHeadersAreTaken) {
+  const auto init = [](ncclConfig_t config) {
+    ncclUniqueId id;
+    EXPECT_NCCL(ncclGetUniqueId(&id));
+    ncclComm_t comm = nullptr;
+    const ncclResult_t result = ncclCommInitRankConfig(&comm, 1, id, 0, &config);
+    EXPECT_EQ(comm != nullptr, result == ncclSuccess);
+    EXPECT_NCCL(ncclCommDestroy(comm));
+    return result;
+  };
+  const ncclConfig_t plain = NCCL_CONFIG_INITIALIZER;
+  EXPECT_EQ(init(plain), ncclSuccess);
+  ncclConfig_t old = plain;  // NCCL 2.14: up to `blocking`
+  old.size = offsetof(ncclConfig_t, cgaClusterSize);
+  old.version = NCCL_VERSION(2, 14, 3);
+  old.minCTAs = -5;  // lies beyond the end: not looked at
+  EXPECT_EQ(init(old), ncclSuccess);
+  ncclConfig_t bad = plain;
+  bad.magic = 1;
+  EXPECT_EQ(init(bad), ncclInvalidArgument);
+  bad = plain;
+  bad.blocking = 2;
+  EXPECT_EQ(init(bad), ncclInvalidArgument);
+  bad = plain;
+  bad.minCTAs = 0;
+  EXPECT_EQ(init(bad), ncclInvalidArgument);
+  bad = plain;
+  bad.minCTAs = 4;
+  bad.maxCTAs = 2;
+  EXPECT_EQ(init(bad), ncclInvalidArgument);
+  ncclConfig_t named = plain;
+  named.commName = "trainer";
+  named.netName = "Socket";
+  EXPECT_EQ(init(named), ncclSuccess);
+}
+
+TEST(CommIdTest, AFixedAddressServesEveryRank) {
+  // A port that was free a moment ago.
+  constexpr int kRanks = 3;
+  const Environment environment(
+      {{"NCCL_COMM_ID", fmt::format("127.0.0.1:{}", 20000 + getpid() % 20000)},
+       {"TUTTI_COMM_KEY", "a secret of three"}});
+  RunRankThreads(kRanks, [&](int rank) {
+    ncclUniqueId id;
+    ASSERT_NCCL(ncclGetUniqueId(&id));  // each its own call, as programs without a launcher do
+    ncclComm_t comm = nullptr;
+    ASSERT_NCCL(ncclCommInitRank(&comm, kRanks, id, rank));
+    ExpectSums(comm);
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::testing

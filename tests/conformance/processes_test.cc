@@ -1,0 +1,215 @@
+// Ranks that are processes: on one host through shared memory, or on "several hosts" of this
+// machine through sockets.
+
+#include "conformance/processes.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/sysinfo.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "conformance/suites.h"
+#include "tutti/tutti.h"
+
+namespace tutti::testing {
+namespace {
+
+struct Layout {
+  const char* name;
+  Hosts hosts;
+};
+
+class ProcessesTest : public ::testing::TestWithParam<Layout> {
+ protected:
+  int num_ranks() const { return static_cast<int>(GetParam().hosts.size()); }
+};
+
+TEST_P(ProcessesTest, ReduceEveryTypeWithEveryOperator) {
+  RunOnHosts(GetParam().hosts, EveryTypeAndOperator(num_ranks(), 70));
+}
+
+TEST_P(ProcessesTest, MoveEveryTypeCountAndRoot) {
+  std::vector<Case> cases = EveryTypeMoved(num_ranks(), 129);
+  for (const Case& c : EveryCount(num_ranks(), {0, 1, 2, 3, 7, 33, 1000, 4097})) cases.push_back(c);
+  for (const Case& c : EveryRoot(num_ranks(), 300)) cases.push_back(c);
+  for (const Case& c : EverySkew(num_ranks(), 515)) cases.push_back(c);
+  RunOnHosts(GetParam().hosts, cases);
+}
+
+TEST_P(ProcessesTest, TakeLongBuffers) { RunOnHosts(GetParam().hosts, Long(num_ranks(), 200003)); }
+
+INSTANTIATE_TEST_SUITE_P(Layouts, ProcessesTest,
+                         ::testing::Values(Layout{"TwoOnOneHost", {"", ""}},
+                                           Layout{"FourOnOneHost", {"", "", "", ""}},
+                                           Layout{"TwoHostsOfOne", {"a", "b"}},
+                                           Layout{"TwoHostsOfTwo", {"a", "a", "b", "b"}},
+                                           Layout{"TwoHostsInTurns", {"a", "b", "a", "b"}},
+                                           Layout{"ThreeUnequalHosts", {"a", "b", "b", "c", "b"}}),
+                         [](const auto& instance) { return std::string(instance.param.name); });
+
+// The algorithms that a job over several hosts can be forced to.
+class ForcedOverHostsTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ForcedOverHostsTest, ComputesTheSame) {
+  const Environment environment(Environment::Settings{{"NCCL_ALGO", GetParam()}});
+  RunOnHosts({"a", "b", "b", "a", "c"}, EveryTypeAndOperatorOfAllReduce(1001));
+}
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, ForcedOverHostsTest,
+                         ::testing::Values("ring", "tree", "recursivedoubling"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+TEST(PlanTest, OfFourMegabytesBetweenTwoHostsIsTwoSendsAndTwoReceives) {
+  const Environment environment(Environment::Settings{{"NCCL_ALGO", "ring"}});
+  RunRankProcesses(2, [](int rank, Board& board) {
+    PlayHost({"a", "b"}, rank);
+    ncclComm_t comm = Join(rank, 2, board);
+    std::array<char, 4096> text{};
+    EXPECT_NCCL(tuttiPlanDescribe(comm, "AllReduce", 1 << 20, ncclFloat32, ncclSum, text.data(),
+                                  text.size(), nullptr));
+    EXPECT_THAT(text.data(),
+                ::testing::HasSubstr(fmt::format("to rank {}: 2 sends of 2 MB", 1 - rank)));
+    EXPECT_THAT(text.data(),
+                ::testing::HasSubstr(fmt::format("from rank {}: 2 receives of 2 MB", 1 - rank)));
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
+TEST(DescribeTest, TellsHostsApart) {
+  RunRankProcesses(3, [](int rank, Board& board) {
+    PlayHost({"a", "b", "b"}, rank);
+    ncclComm_t comm = Join(rank, 3, board);
+    std::array<char, 4096> text{};
+    EXPECT_NCCL(tuttiCommDescribe(comm, text.data(), text.size(), nullptr));
+    const auto json = nlohmann::json::parse(text.data(), nullptr, false);
+    ASSERT_TRUE(json.is_object()) << text.data();
+    EXPECT_EQ(json.value("rank", -1), rank);
+    ASSERT_TRUE(json.contains("hosts")) << text.data();
+    EXPECT_EQ(json["hosts"].is_number() ? json["hosts"].get<size_t>() : json["hosts"].size(), 2u)
+        << text.data();
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
+// Growing, splitting and shrinking across processes and hosts.
+TEST(FamilyTest, SpansProcessesAndHosts) {
+  constexpr int kRanks = 4;
+  RunRankProcesses(kRanks, [](int rank, Board& board) {
+    PlayHost({"a", "a", "b", "b"}, rank);
+    ncclComm_t comm = Join(rank, kRanks, board);
+    ASSERT_NE(comm, nullptr);
+    const auto expect_sum = [](ncclComm_t c, int mine, int expected) {
+      int sum = mine;
+      EXPECT_NCCL(ncclAllReduce(&sum, &sum, 1, ncclInt32, ncclSum, c, nullptr));
+      EXPECT_EQ(sum, expected);
+    };
+    ncclComm_t row = nullptr, column = nullptr;
+    EXPECT_NCCL(ncclCommSplit(comm, rank / 2, rank, &row, nullptr));     // within a host
+    EXPECT_NCCL(ncclCommSplit(comm, rank % 2, rank, &column, nullptr));  // across hosts
+    expect_sum(row, 1 << rank, rank < 2 ? 3 : 12);
+    expect_sum(column, 1 << rank, rank % 2 == 0 ? 5 : 10);
+    expect_sum(comm, 1 << rank, 15);
+    int excluded = 2;
+    if (rank != 2) {
+      ncclComm_t fewer = nullptr;
+      EXPECT_NCCL(ncclCommShrink(comm, &excluded, 1, &fewer, nullptr, NCCL_SHRINK_DEFAULT));
+      expect_sum(fewer, 1 << rank, 11);
+      EXPECT_NCCL(ncclCommDestroy(fewer));
+    }
+    EXPECT_NCCL(ncclCommDestroy(row));
+    EXPECT_NCCL(ncclCommDestroy(column));
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
+TEST(FamilyTest, GrowsByProcessesThatComeLater) {
+  constexpr int kOld = 2, kNew = 4, kGrowId = kFirstFreeMark;
+  RunRankProcesses(kNew, [](int rank, Board& board) {
+    PlayHost({"a", "b", "a", "b"}, rank);
+    ncclComm_t old = rank < kOld ? Join(rank, kOld, board) : nullptr;
+    ncclUniqueId id;
+    if (rank == 0) {
+      EXPECT_NCCL(ncclCommGetUniqueId(old, &id));
+      std::memcpy(board.bytes(1).data(), &id, sizeof(id));
+      board.Set(kGrowId, 1);
+    }
+    ASSERT_TRUE(board.Await(kGrowId, 1));
+    std::memcpy(&id, board.bytes(1).data(), sizeof(id));
+    ncclComm_t grown = nullptr;
+    const bool passes_id = rank == 0 || rank >= kOld;
+    EXPECT_NCCL(ncclCommGrow(old, kNew, passes_id ? &id : nullptr, rank < kOld ? -1 : rank, &grown,
+                             nullptr));
+    ASSERT_NE(grown, nullptr);
+    int sum = 1 << rank;
+    EXPECT_NCCL(ncclAllReduce(&sum, &sum, 1, ncclInt32, ncclSum, grown, nullptr));
+    EXPECT_EQ(sum, 15);
+    EXPECT_NCCL(ncclCommDestroy(grown));
+    EXPECT_NCCL(ncclCommDestroy(old));
+  });
+}
+
+TEST(ScalableTest, RootsInSeveralProcesses) {
+  constexpr int kRanks = 6, kIds = 3, kIdsReady = kFirstFreeMark;
+  RunRankProcesses(kRanks, [](int rank, Board& board) {
+    std::array<ncclUniqueId, kIds> ids;
+    if (rank < kIds) {
+      ASSERT_NCCL(ncclGetUniqueId(&ids[0]));
+      std::memcpy(board.bytes(rank).data(), &ids[0], sizeof(ids[0]));
+      board.Add(kIdsReady, 1);
+    }
+    ASSERT_TRUE(board.Await(kIdsReady, kIds));
+    for (int i = 0; i < kIds; ++i)
+      std::memcpy(&ids[static_cast<size_t>(i)], board.bytes(i).data(), sizeof(ids[0]));
+    ncclComm_t comm = nullptr;
+    ASSERT_NCCL(ncclCommInitRankScalable(&comm, kRanks, rank, kIds, ids.data(), nullptr));
+    int sum = 1 << rank;
+    EXPECT_NCCL(ncclAllReduce(&sum, &sum, 1, ncclInt32, ncclSum, comm, nullptr));
+    EXPECT_EQ(sum, (1 << kRanks) - 1);
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
+// More elements than 31 bits count: the last ones must arrive, and every one on the way.
+void RunBeyondTwoGigabytes(bool sockets) {
+  constexpr size_t kCount = (size_t{1} << 31) + 5;
+  struct sysinfo memory = {};
+  sysinfo(&memory);
+  if (memory.freeram + memory.bufferram < size_t{12} << 30 || memory.totalram < size_t{16} << 30)
+    GTEST_SKIP() << "counts beyond 2^31 need 12 GB of free memory; this machine has "
+                 << (memory.freeram >> 30) << " GB";
+  const Environment environment(Environment::Settings{{"NCCL_SHM_DISABLE", sockets ? "1" : "0"}});
+  const auto pattern = [](size_t i) { return static_cast<uint8_t>((i * 2654435761u) >> 24); };
+  RunRankProcesses(
+      2,
+      [&](int rank, Board& board) {
+        ncclComm_t comm = Join(rank, 2, board);
+        std::vector<uint8_t> data(kCount);
+        if (rank == 1)
+          for (size_t i = 0; i < kCount; ++i) data[i] = pattern(i);
+        EXPECT_NCCL(ncclBroadcast(data.data(), data.data(), kCount, ncclUint8, 1, comm, nullptr));
+        size_t wrong = 0;
+        for (size_t i = 0; i < kCount; ++i) wrong += data[i] != pattern(i);
+        EXPECT_EQ(wrong, 0u) << "after Broadcast";
+        if (rank == 1)
+          for (size_t i = 0; i < kCount; ++i) data[i] = static_cast<uint8_t>(i % 251);
+        EXPECT_NCCL(
+            ncclAllReduce(data.data(), data.data(), kCount, ncclUint8, ncclSum, comm, nullptr));
+        wrong = 0;
+        for (size_t i = 0; i < kCount; ++i)
+          wrong += data[i] != static_cast<uint8_t>(pattern(i) + i % 251);
+        EXPECT_EQ(wrong, 0u) << "after AllReduce";
+        EXPECT_NCCL(ncclCommDestroy(comm));
+      },
+      600);
+}
+
+TEST(SlowCountsTest, Beyond31BitsThroughSharedMemory) { RunBeyondTwoGigabytes(false); }
+TEST(SlowCountsTest, Beyond31BitsThroughSockets) { RunBeyondTwoGigabytes(true); }
+
+}  // namespace
+}  // namespace tutti::testing

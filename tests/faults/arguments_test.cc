@@ -1,0 +1,229 @@
+// Calls that are wrong by themselves: each is refused with a sentence, and the communicator is as
+// good as before.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "conformance/cases.h"
+#include "tutti/tutti.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// One rank: whatever is accepted by mistake ends at once.
+class ArgumentsTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_NCCL(ncclCommInitAll(&comm_, 1, nullptr)); }
+  void TearDown() override {
+    float one = 1;
+    EXPECT_NCCL(ncclAllReduce(&one, &one, 1, ncclFloat32, ncclSum, comm_, nullptr));
+    EXPECT_NCCL(ncclCommDestroy(comm_));
+  }
+  ncclResult_t AllReduce(size_t count, ncclDataType_t type, ncclRedOp_t op) {
+    return ncclAllReduce(in_.data(), out_.data(), count, type, op, comm_, nullptr);
+  }
+
+  ncclComm_t comm_ = nullptr;
+  std::array<float, 64> in_{};
+  std::array<float, 64> out_{};
+};
+
+#define EXPECT_REFUSED(code, call)                         \
+  do {                                                     \
+    EXPECT_EQ(call, code) << #call;                        \
+    EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr(" ")) \
+        << #call << " was refused without a sentence";     \
+  } while (false)
+
+TEST_F(ArgumentsTest, CommunicatorsThatAreNone) {
+  std::array<uint64_t, 64> foreign{};
+  ncclComm_t dead = nullptr;
+  ASSERT_NCCL(ncclCommInitAll(&dead, 1, nullptr));
+  ASSERT_NCCL(ncclCommDestroy(dead));
+  for (ncclComm_t bad : {ncclComm_t{nullptr}, reinterpret_cast<ncclComm_t>(foreign.data()), dead}) {
+    int number = 0;
+    ncclResult_t state;
+    ncclComm_t child = nullptr;
+    ncclUniqueId id;
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclAllReduce(in_.data(), out_.data(), 1, ncclFloat32, ncclSum, bad, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclReduce(in_.data(), out_.data(), 1, ncclFloat32, ncclSum, 0, bad, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclBroadcast(in_.data(), out_.data(), 1, ncclFloat32, 0, bad, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument, ncclBcast(out_.data(), 1, ncclFloat32, 0, bad, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclAllGather(in_.data(), out_.data(), 1, ncclFloat32, bad, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument, ncclReduceScatter(in_.data(), out_.data(), 1, ncclFloat32,
+                                                          ncclSum, bad, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclAlltoAll(in_.data(), out_.data(), 1, ncclFloat32, bad, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclGather(in_.data(), out_.data(), 1, ncclFloat32, 0, bad, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclScatter(in_.data(), out_.data(), 1, ncclFloat32, 0, bad, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument, ncclSend(in_.data(), 1, ncclFloat32, 0, bad, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument, ncclRecv(out_.data(), 1, ncclFloat32, 0, bad, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument, tuttiBarrier(bad, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument, ncclCommCount(bad, &number));
+    EXPECT_REFUSED(ncclInvalidArgument, ncclCommUserRank(bad, &number));
+    EXPECT_REFUSED(ncclInvalidArgument, ncclCommGetAsyncError(bad, &state));
+    EXPECT_REFUSED(ncclInvalidArgument, ncclCommSplit(bad, 0, 0, &child, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument, ncclCommGetUniqueId(bad, &id));
+    EXPECT_REFUSED(ncclInvalidArgument, ncclCommFinalize(bad));
+    EXPECT_REFUSED(ncclInvalidArgument, ncclCommRevoke(bad, NCCL_REVOKE_DEFAULT));
+    if (bad == nullptr) continue;
+    EXPECT_REFUSED(ncclInvalidArgument, ncclCommDestroy(bad));
+    EXPECT_REFUSED(ncclInvalidArgument, ncclCommAbort(bad));
+  }
+}
+
+TEST_F(ArgumentsTest, TypesOperatorsAndCounts) {
+  for (const int type : {-1, static_cast<int>(ncclNumTypes), 99}) {
+    EXPECT_REFUSED(ncclInvalidArgument, AllReduce(1, static_cast<ncclDataType_t>(type), ncclSum));
+    EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr(fmt::format("{}", type)));
+  }
+  for (const int op : {-1, static_cast<int>(ncclNumOps), 1000}) {
+    EXPECT_REFUSED(ncclInvalidArgument, AllReduce(1, ncclFloat32, static_cast<ncclRedOp_t>(op)));
+    EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr(fmt::format("{}", op)));
+  }
+  const size_t endless = std::numeric_limits<size_t>::max();
+  EXPECT_REFUSED(ncclInvalidArgument, AllReduce(endless, ncclFloat32, ncclSum));
+  EXPECT_REFUSED(ncclInvalidArgument, AllReduce(endless / 4, ncclFloat64, ncclSum));
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclAllGather(in_.data(), out_.data(), endless, ncclInt8, comm_, nullptr));
+}
+
+TEST_F(ArgumentsTest, RootsAndPeers) {
+  for (const int root : {-1, 1, 1 << 20}) {
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclBroadcast(in_.data(), out_.data(), 1, ncclFloat32, root, comm_, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument, ncclReduce(in_.data(), out_.data(), 1, ncclFloat32, ncclSum,
+                                                   root, comm_, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclGather(in_.data(), out_.data(), 1, ncclFloat32, root, comm_, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclScatter(in_.data(), out_.data(), 1, ncclFloat32, root, comm_, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument, ncclSend(in_.data(), 1, ncclFloat32, root, comm_, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclRecv(out_.data(), 1, ncclFloat32, root, comm_, nullptr));
+    EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr(fmt::format("{}", root)));
+  }
+  EXPECT_NE(ncclSend(in_.data(), 1, ncclFloat32, 0, comm_, nullptr), ncclSuccess)
+      << "a send to itself without a receive in the same group";
+}
+
+TEST_F(ArgumentsTest, NullPointers) {
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclAllReduce(nullptr, out_.data(), 1, ncclFloat32, ncclSum, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclAllReduce(in_.data(), nullptr, 1, ncclFloat32, ncclSum, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclReduce(in_.data(), nullptr, 1, ncclFloat32, ncclSum, 0, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclGather(in_.data(), nullptr, 1, ncclFloat32, 0, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclScatter(nullptr, out_.data(), 1, ncclFloat32, 0, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, tuttiAllGatherV(in_.data(), 1, out_.data(), nullptr, nullptr,
+                                                      ncclFloat32, comm_, nullptr));
+  EXPECT_NCCL(ncclAllReduce(nullptr, nullptr, 0, ncclFloat32, ncclSum, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommCount(comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommGetAsyncError(comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclGetUniqueId(nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclGetVersion(nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommInitAll(nullptr, 1, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclMemAlloc(nullptr, 10));
+  EXPECT_REFUSED(ncclInvalidArgument, tuttiStreamCreate(nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommSplit(comm_, 0, 0, nullptr, nullptr));
+  ncclRedOp_t op;
+  float scalar = 1;
+  EXPECT_REFUSED(ncclInvalidArgument, ncclRedOpCreatePreMulSum(&op, nullptr, ncclFloat32,
+                                                               ncclScalarHostImmediate, comm_));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclRedOpCreatePreMulSum(nullptr, &scalar, ncclFloat32,
+                                                               ncclScalarHostImmediate, comm_));
+}
+
+TEST_F(ArgumentsTest, OperatorsOfAnotherTypeOrCommunicator) {
+  ncclComm_t other = nullptr;
+  ASSERT_NCCL(ncclCommInitAll(&other, 1, nullptr));
+  float scalar = 2;
+  ncclRedOp_t op;
+  ASSERT_NCCL(ncclRedOpCreatePreMulSum(&op, &scalar, ncclFloat32, ncclScalarHostImmediate, comm_));
+  EXPECT_REFUSED(ncclInvalidArgument, AllReduce(1, ncclInt32, op));
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclAllReduce(in_.data(), out_.data(), 1, ncclFloat32, op, other, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclRedOpDestroy(op, other));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclRedOpDestroy(ncclSum, comm_));
+  EXPECT_NCCL(ncclRedOpDestroy(op, comm_));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclRedOpDestroy(op, comm_));
+  EXPECT_NCCL(ncclCommDestroy(other));
+}
+
+TEST_F(ArgumentsTest, Streams) {
+  std::array<uint64_t, 16> foreign{};
+  auto* const bad = reinterpret_cast<cudaStream_t>(foreign.data());
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclAllReduce(in_.data(), out_.data(), 1, ncclFloat32, ncclSum, comm_, bad));
+  EXPECT_REFUSED(ncclInvalidArgument, tuttiStreamSynchronize(bad));
+  EXPECT_REFUSED(ncclInvalidArgument, tuttiStreamDestroy(bad));
+}
+
+TEST_F(ArgumentsTest, RanksAndNumbersOfRanks) {
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  ncclComm_t comm = comm_;
+  for (const auto& [num_ranks, rank] : {std::pair{0, 0}, {-1, 0}, {2, 2}, {2, -1}, {1, 1}}) {
+    comm = comm_;
+    EXPECT_REFUSED(ncclInvalidArgument, ncclCommInitRank(&comm, num_ranks, id, rank));
+    EXPECT_EQ(comm, nullptr);
+  }
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommInitRank(nullptr, 1, id, 0));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommInitAll(&comm, 0, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommInitRankScalable(&comm, 2, 0, 3, &id, nullptr));
+  std::array<ncclComm_t, 2> two{};
+  const std::array<int, 2> same = {3, 3};
+  EXPECT_NE(ncclCommInitAll(two.data(), 2, same.data()), ncclSuccess);
+  int self = 0;
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclCommShrink(comm_, &self, 1, &comm, nullptr, NCCL_SHRINK_DEFAULT));
+  int nobody = 7;
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclCommShrink(comm_, &nobody, 1, &comm, nullptr, NCCL_SHRINK_DEFAULT));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommGrow(comm_, 1, nullptr, -1, &comm, nullptr));
+}
+
+TEST_F(ArgumentsTest, CountsPerRank) {
+  const std::array<size_t, 1> two = {2};
+  const std::array<size_t, 1> three = {3};
+  EXPECT_REFUSED(ncclInvalidArgument, tuttiAllGatherV(in_.data(), 3, out_.data(), two.data(),
+                                                      nullptr, ncclFloat32, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 tuttiAlltoAllV(in_.data(), two.data(), nullptr, out_.data(), three.data(), nullptr,
+                                ncclFloat32, comm_, nullptr));
+  const std::array<size_t, 1> endless = {std::numeric_limits<size_t>::max()};
+  EXPECT_REFUSED(ncclInvalidArgument, tuttiReduceScatterV(in_.data(), out_.data(), endless.data(),
+                                                          ncclFloat32, ncclSum, comm_, nullptr));
+}
+
+// What hosts do not have yet says so, and is never success.
+TEST_F(ArgumentsTest, WhatIsNotImplementedIsInvalidUsage) {
+  EXPECT_REFUSED(ncclInvalidUsage, ncclSignal(0, 0, 0, 0, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidUsage, ncclCommSuspend(comm_, NCCL_SUSPEND_MEM));
+}
+
+TEST(LastErrorTest, BelongsToTheThread) {
+  EXPECT_EQ(ncclCommCount(nullptr, nullptr), ncclInvalidArgument);
+  EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("ncclCommCount"));
+  RunRankThreads(1, [](int) { EXPECT_STREQ(ncclGetLastError(nullptr), ""); });
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,112 @@
+// Garbage and half-open connections against every port that the ranks listen on change nothing
+// about the job.
+
+#include "faults/attack.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "conformance/processes.h"
+#include "conformance/suites.h"
+
+namespace tutti::testing {
+namespace {
+
+enum Mark { kEntered = kFirstFreeMark, kGo, kRounds };
+
+// Every listener of every rank; how many there were and how many connections they took.
+struct Tally {
+  int listeners = 0;
+  int connections = 0;
+};
+
+Tally AssaultAll(const RankProcesses& processes, int num_ranks, Attack& attack) {
+  Tally tally;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    for (const Listener& listener : ListenersOf(processes.pid(rank))) {
+      ++tally.listeners;
+      tally.connections += attack.Assault(listener);
+    }
+  }
+  return tally;
+}
+
+class AttackTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(AttackTest, DuringInitialisation) {
+  constexpr int kRanks = 3;
+  const Environment environment(
+      Environment::Settings{{"NCCL_SHM_DISABLE", GetParam()}, {"TUTTI_INIT_TIMEOUT_S", "40"}});
+  RankProcesses processes(kRanks, [](int rank, Board& board) {
+    const ncclUniqueId id = SharedId(rank, board);
+    if (rank == 2) {
+      ASSERT_TRUE(board.Await(kGo, 1));
+    }
+    board.Add(kEntered, 1);
+    ncclComm_t comm = nullptr;
+    ASSERT_NCCL(ncclCommInitRank(&comm, kRanks, id, rank));
+    RunCases(comm, EveryCount(kRanks, {1, 1001}));
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+  ASSERT_TRUE(processes.board().Await(kEntered, 2));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  Attack attack;
+  const Tally tally = AssaultAll(processes, kRanks, attack);
+  // The root, and two sockets of each rank that waits.
+  EXPECT_GE(tally.listeners, 3);
+  EXPECT_GT(tally.connections, 20 * tally.listeners) << "the attack hardly reached anybody";
+  const auto start = std::chrono::steady_clock::now();
+  processes.board().Set(kGo, 1);
+  processes.Wait(60);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+TEST_P(AttackTest, DuringCollectives) {
+  constexpr int kRanks = 3;
+  const Environment environment(Environment::Settings{{"NCCL_SHM_DISABLE", GetParam()}});
+  RankProcesses processes(kRanks, [](int rank, Board& board) {
+    ncclComm_t comm = Join(rank, kRanks, board);
+    ASSERT_NE(comm, nullptr);
+    const std::vector<Case> cases = EveryCount(kRanks, {1, 30001});
+    // The ranks must agree when to end: rank 0 says.
+    for (int more = 1; more != 0;) {
+      RunCases(comm, cases);
+      more = board.Get(kGo) == 0;
+      ASSERT_NCCL(ncclBroadcast(&more, &more, 1, ncclInt32, 0, comm, nullptr));
+      board.Add(kRounds, 1);
+    }
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+  ASSERT_TRUE(processes.board().Await(kRounds, kRanks));
+  Attack attack;
+  const Tally tally = AssaultAll(processes, kRanks, attack);
+  EXPECT_GE(tally.listeners, 1);
+  EXPECT_TRUE(processes.board().Await(kRounds, processes.board().Get(kRounds) + 2 * kRanks));
+  processes.board().Set(kGo, 1);
+  processes.Wait(60);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, AttackTest, ::testing::Values("0", "1"), [](const auto& instance) {
+  return instance.param[0] == '0' ? "SharedMemory" : "Sockets";
+});
+
+// Nobody listens for more than the job needs, and nothing of a communicator stays open behind it.
+TEST(ListenersTest, EndWithTheirCommunicator) {
+  RunRankProcesses(2, [](int rank, Board& board) {
+    ncclComm_t alone = nullptr;
+    ASSERT_NCCL(ncclCommInitAll(&alone, 1, nullptr));
+    ASSERT_NCCL(ncclCommDestroy(alone));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    const size_t before = ListenersOf(getpid()).size();
+    ncclComm_t comm = Join(rank, 2, board);
+    EXPECT_NCCL(ncclCommDestroy(comm));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_LE(ListenersOf(getpid()).size(), before);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::testing

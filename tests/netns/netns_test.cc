@@ -1,0 +1,191 @@
+// Two hosts that are two network namespaces joined by a cable: nothing but sockets can join their
+// ranks.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+
+#include "conformance/processes.h"
+#include "conformance/suites.h"
+#include "tutti/tutti.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+bool Shell(const std::string& command) {
+  const int status = std::system((command + " 2>/dev/null").c_str());
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+// Two namespaces with one cable between them. IPv4 and IPv6 addresses of private ranges.
+class TwoHosts {
+ public:
+  TwoHosts() {
+    for (const char* side : {"a", "b"})
+      made_ = made_ && Shell(fmt::format("ip netns add {}", Name(side)));
+    made_ = made_ &&
+            Shell(fmt::format("ip link add tutti0 netns {} type veth peer name tutti0 netns {}",
+                              Name("a"), Name("b")));
+    int number = 1;
+    for (const char* side : {"a", "b"}) {
+      const std::string in = fmt::format("ip -n {} ", Name(side));
+      made_ = made_ && Shell(fmt::format("{} addr add 10.213.77.{}/24 dev tutti0", in, number));
+      Shell(fmt::format("{} addr add fd77:213::{}/64 dev tutti0 nodad", in, number));
+      made_ = made_ && Shell(in + "link set lo up") && Shell(in + "link set tutti0 up");
+      ++number;
+    }
+  }
+  ~TwoHosts() {
+    for (const char* side : {"a", "b"}) Shell(fmt::format("ip netns del {}", Name(side)));
+  }
+  TwoHosts(const TwoHosts&) = delete;
+  TwoHosts& operator=(const TwoHosts&) = delete;
+
+  bool made() const { return made_; }
+  bool has_v6() const {
+    return Shell(fmt::format("ip -n {} -6 addr show dev tutti0 | grep -q fd77", Name("a")));
+  }
+  std::string Name(const std::string& side) const {
+    return fmt::format("tutti-{}-{}", maker_, side);
+  }
+  void SetCable(bool up) const {
+    EXPECT_TRUE(Shell(fmt::format("ip -n {} link set tutti0 {}", Name("b"), up ? "up" : "down")));
+  }
+  // Moves the calling process, which has one thread yet, into a namespace.
+  void Enter(const std::string& name) const {
+    const int fd = open(fmt::format("/var/run/netns/{}", name).c_str(), O_RDONLY | O_CLOEXEC);
+    ASSERT_GE(fd, 0);
+    ASSERT_EQ(setns(fd, CLONE_NEWNET), 0);
+    close(fd);
+  }
+
+ private:
+  const pid_t maker_ = getpid();  // not the pid of the rank processes that use the names
+  bool made_ = true;
+};
+
+class NetnsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
+    if (!Shell("ip netns list"))
+      GTEST_SKIP() << "network namespaces need the ip program (package iproute2)";
+    hosts_ = std::make_unique<TwoHosts>();
+    if (!hosts_->made()) GTEST_SKIP() << "this machine allows no network namespaces or veth pairs";
+  }
+
+  // One letter per rank: on which host it is.
+  void RunCasesOn(const std::string& sides, const std::vector<Case>& cases) {
+    // NCCL_HOSTID stays unset: that these are two hosts must be seen from the namespaces.
+    const std::vector<std::string> here(sides.size());
+    RunOnHosts(here, cases, 120, [&](int rank) {
+      hosts_->Enter(hosts_->Name(std::string(1, sides[static_cast<size_t>(rank)])));
+    });
+  }
+  void RunEverythingOn(const std::string& sides) {
+    const int n = static_cast<int>(sides.size());
+    RunCasesOn(sides, EveryTypeAndOperator(n, 70));
+    std::vector<Case> cases = EveryTypeMoved(n, 129);
+    for (const Case& c : EveryCount(n, {0, 1, 2, 3, 7, 31, 33, 1000, 4097})) cases.push_back(c);
+    for (const Case& c : EveryRoot(n, 300)) cases.push_back(c);
+    for (const Case& c : EverySkew(n, 515)) cases.push_back(c);
+    for (const Case& c : Long(n, 300007)) cases.push_back(c);
+    RunCasesOn(sides, cases);
+  }
+
+  std::unique_ptr<TwoHosts> hosts_;
+};
+
+TEST_F(NetnsTest, OneRankEachRunsEverything) { RunEverythingOn("ab"); }
+TEST_F(NetnsTest, TwoRanksEachRunEverything) { RunEverythingOn("aabb"); }
+TEST_F(NetnsTest, RanksInTurnsRunEverything) { RunEverythingOn("abab"); }
+
+TEST_F(NetnsTest, OverIpv6RunEverything) {
+  if (!hosts_->has_v6()) GTEST_SKIP() << "this machine has no IPv6";
+  const Environment environment(Environment::Settings{{"NCCL_SOCKET_FAMILY", "AF_INET6"}});
+  RunEverythingOn("aabb");
+}
+
+TEST_F(NetnsTest, OverAnInterfaceNamedRun) {
+  const Environment environment(Environment::Settings{{"NCCL_SOCKET_IFNAME", "=tutti0"}});
+  RunCasesOn("ab", EveryCount(2, {1, 70001}));
+}
+
+// A fixed address in place of an id that was handed round.
+TEST_F(NetnsTest, MeetAtAFixedAddress) {
+  const Environment environment(
+      {{"NCCL_COMM_ID", "10.213.77.1:29733"}, {"TUTTI_COMM_KEY", "two hosts, one key"}});
+  RunRankProcesses(2, [&](int rank, Board&) {
+    hosts_->Enter(hosts_->Name(rank == 0 ? "a" : "b"));
+    ncclUniqueId id;
+    ASSERT_NCCL(ncclGetUniqueId(&id));
+    ncclComm_t comm = nullptr;
+    ASSERT_NCCL(ncclCommInitRank(&comm, 2, id, rank));
+    int sum = rank + 1;
+    EXPECT_NCCL(ncclAllReduce(&sum, &sum, 1, ncclInt32, ncclSum, comm, nullptr));
+    EXPECT_EQ(sum, 3);
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
+enum Mark { kRounds = kFirstFreeMark, kCutAtMs, kKnown };
+
+int64_t NowMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// AllReduces until that fails, which must be within `bound_ms` of the cut.
+void ReduceUntilCut(TwoHosts& hosts, int rank, int64_t bound_ms, const std::string& shown,
+                    Board& board) {
+  hosts.Enter(hosts.Name(rank < 2 ? "a" : "b"));
+  ncclComm_t comm = Join(rank, 4, board);
+  ASSERT_NE(comm, nullptr);
+  std::vector<float> data(100000);
+  ncclResult_t result = ncclSuccess;
+  while (result == ncclSuccess) {
+    result =
+        ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat32, ncclSum, comm, nullptr);
+    board.Add(kRounds, 1);
+  }
+  EXPECT_LT(NowMs() - board.Get(kCutAtMs), bound_ms) << ncclGetLastError(comm);
+  EXPECT_THAT(ncclGetLastError(comm), HasSubstr(shown));
+  board.Add(kKnown, 1);
+  EXPECT_NCCL(ncclCommAbort(comm));
+}
+
+TEST_F(NetnsTest, DeathOnTheOtherHostIsNamed) {
+  RankProcesses processes(
+      4, [&](int rank, Board& board) { ReduceUntilCut(*hosts_, rank, 5000, "rank 3 ", board); });
+  ASSERT_TRUE(processes.board().Await(kRounds, 20));
+  processes.board().Set(kCutAtMs, NowMs());
+  processes.Signal(3, SIGKILL);
+  processes.Wait(60);
+}
+
+// Nothing comes back over a cable that was pulled, no goodbye and no reset: only time tells.
+TEST_F(NetnsTest, APulledCableIsAnErrorInBoundedTime) {
+  const int64_t bound_ms = 40'000;
+  RankProcesses processes(
+      4, [&](int rank, Board& board) { ReduceUntilCut(*hosts_, rank, bound_ms, "rank ", board); });
+  ASSERT_TRUE(processes.board().Await(kRounds, 20));
+  processes.board().Set(kCutAtMs, NowMs());
+  hosts_->SetCable(false);
+  processes.Wait(60);
+}
+
+}  // namespace
+}  // namespace tutti::testing
