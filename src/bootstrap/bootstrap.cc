@@ -48,10 +48,10 @@ class BootstrapImpl final : public Bootstrap {
                                         Deadline deadline) override;
   Status Barrier(Deadline deadline) override;
   Status Send(int peer, uint32_t tag, std::span<const std::byte> payload) override {
-    return endpoint_->Send(*membership_, peer, FrameType::kMessage, tag, payload);
+    return endpoint_->Send(*membership_, peer, LinkFrameType::kMessage, tag, payload);
   }
   Result<Bytes> Recv(int peer, uint32_t tag, Deadline deadline) override {
-    return endpoint_->Recv(*membership_, peer, FrameType::kMessage, tag, deadline);
+    return endpoint_->Recv(*membership_, peer, LinkFrameType::kMessage, tag, deadline);
   }
   void SendControl(int peer, std::span<const std::byte> payload) override {
     endpoint_->SendControl(membership_, peer, payload);
@@ -80,10 +80,10 @@ Result<std::vector<Bytes>> BootstrapImpl::AllGatherV(std::span<const std::byte> 
   return Disseminate(
       rank(), num_ranks(), Bytes(mine.begin(), mine.end()),
       [&](int peer, const Bytes& message) {
-        return endpoint_->Send(*membership_, peer, FrameType::kCollective, tag, message);
+        return endpoint_->Send(*membership_, peer, LinkFrameType::kCollective, tag, message);
       },
       [&](int peer) {
-        return endpoint_->Recv(*membership_, peer, FrameType::kCollective, tag, deadline);
+        return endpoint_->Recv(*membership_, peer, LinkFrameType::kCollective, tag, deadline);
       });
 }
 
@@ -143,7 +143,7 @@ Bytes BootstrapImpl::DescribeSelf() const {
 
 Status BootstrapImpl::TakeDescription(int rank, const Bytes& description) {
   WireReader reader(description);
-  PeerInfo info;
+  PeerIdentity info;
   info.contact.address = reader.Address();
   info.contact.token = reader.U64();
   info.pid = reader.U32();
@@ -253,7 +253,8 @@ Status MeetRoots(Endpoint& endpoint, const Bootstrap::Options& options) {
     size_t found = 0;
     for (const auto& [rank, contact] : answer.contacts) {
       if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
-      endpoint.SetPeer(static_cast<int>(rank), PeerInfo{.contact = contact, .pid = 0, .host = {}});
+      endpoint.SetPeer(static_cast<int>(rank),
+                       PeerIdentity{.contact = contact, .pid = 0, .host = {}});
       ++found;
     }
     if (found == ranks.size()) return Status::Ok();

@@ -1,9 +1,17 @@
 #include "bootstrap/bootstrap.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
 #include <mutex>
 #include <set>
+#include <thread>
 
+#include "bootstrap/frame.h"
 #include "bootstrap/testing.h"
+#include "sys/host.h"
 
 namespace tutti {
 namespace {
@@ -64,6 +72,196 @@ TEST_P(BootstrapRanks, EveryPairExchangesMessagesInOrder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, BootstrapRanks, ::testing::Range(1, 18));
+
+// One exchange of every rank's number; what most tests below need to see working.
+void ExpectGathers(Bootstrap& bootstrap) {
+  std::vector<int> data(static_cast<size_t>(bootstrap.num_ranks()), -1);
+  data[static_cast<size_t>(bootstrap.rank())] = bootstrap.rank();
+  const Status status = bootstrap.AllGather(data.data(), sizeof(int), Soon());
+  ASSERT_TRUE(status.ok()) << status.message();
+  for (size_t i = 0; i < data.size(); ++i) EXPECT_EQ(data[i], static_cast<int>(i));
+}
+
+TEST(Bootstrap, JoinsHundredsOfRanksInOneProcess) {
+  ASSERT_TRUE(RaiseDescriptorLimit().ok());
+  const Job job(256);
+  job.Run(ExpectGathers);
+}
+
+TEST(Bootstrap, RaisesTheLimitOfDescriptorsWhenItRunsOut) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 64;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  const Job job(16);
+  job.Run(ExpectGathers);
+  rlimit after = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
+  EXPECT_EQ(after.rlim_cur, after.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &before);
+}
+
+TEST(Bootstrap, SpreadsOutArrivalsAboveTheThreshold) {
+  Settings settings = testing::LocalSettings();
+  settings.uid_stagger_threshold = 4;
+  settings.uid_stagger_rate = 40;  // rank 7 waits 175 ms
+  const Job job(8, 1, settings);
+  const int64_t start_ns = NowNs();
+  job.Run(ExpectGathers);
+  EXPECT_GE(NowNs() - start_ns, 170'000'000);
+}
+
+class BootstrapRoots : public ::testing::TestWithParam<std::pair<int, int>> {};
+
+TEST_P(BootstrapRoots, SharesTheRanksAmongSeveralRoots) {
+  const Job job(GetParam().first, GetParam().second);
+  job.Run(ExpectGathers);
+}
+
+INSTANTIATE_TEST_SUITE_P(RanksAndRoots, BootstrapRoots,
+                         ::testing::Values(std::pair(2, 2), std::pair(7, 3), std::pair(16, 4),
+                                           std::pair(33, 5), std::pair(9, 9)));
+
+TEST(Bootstrap, UsesIpv6) {
+  Settings settings = testing::LocalSettings();
+  settings.socket_family = "AF_INET6";
+  const Job job(4, 1, settings);
+  EXPECT_EQ(job.ids[0].root.family, 6);
+  job.Run(ExpectGathers);
+}
+
+TEST(Bootstrap, ListensWithinThePortRange) {
+  Settings settings = testing::LocalSettings();
+  settings.port_range = {.low = 24100, .high = 24140};
+  const Job job(5, 1, settings);
+  EXPECT_GE(job.ids[0].root.port, 24100);
+  EXPECT_LE(job.ids[0].root.port, 24140);
+  job.Run(ExpectGathers);
+}
+
+TEST(Bootstrap, SaysWhenThePortRangeIsUsedUp) {
+  Settings settings = testing::LocalSettings();
+  settings.port_range = {.low = 24150, .high = 24151};  // one for the root, one for one rank
+  Job job(2, 1, settings);
+  job.timeout_s = 2;
+  int full = 0;
+  std::mutex mutex;
+  testing::ForEach(2, [&](int rank) {
+    const auto bootstrap = job.Create(rank);
+    ASSERT_FALSE(bootstrap.ok());
+    const std::lock_guard lock(mutex);
+    full += bootstrap.status().message().find("24150 to 24151") != std::string_view::npos;
+  });
+  EXPECT_EQ(full, 1);
+}
+
+TEST(Bootstrap, KeepsEarlyMessagesUntilTheyAreAskedFor) {
+  const Job job(3);
+  job.Run([](Bootstrap& bootstrap) {
+    for (int peer = 0; peer < 3; ++peer) {
+      for (uint32_t tag = 0; tag < 20; ++tag) {
+        ASSERT_TRUE(bootstrap.Send(peer, tag, ToBytes(fmt::format("{}", tag))).ok());
+      }
+    }
+    ASSERT_TRUE(bootstrap.Barrier(Soon()).ok());
+    for (uint32_t tag = 20; tag-- > 0;) {
+      for (int peer = 2; peer >= 0; --peer) {
+        auto message = bootstrap.Recv(peer, tag, Soon());
+        ASSERT_TRUE(message.ok()) << message.status().message();
+        EXPECT_EQ(ToText(*message), fmt::format("{}", tag));
+      }
+    }
+    ASSERT_TRUE(bootstrap.Barrier(Soon()).ok());
+  });
+}
+
+TEST(Bootstrap, CarriesLargeMessagesBothWaysAtOnce) {
+  const Job job(2);
+  job.Run([](Bootstrap& bootstrap) {
+    const int other = 1 - bootstrap.rank();
+    Bytes large(20 << 20);
+    for (size_t i = 0; i < large.size(); ++i) {
+      large[i] = std::byte(i * 31 + static_cast<size_t>(bootstrap.rank()));
+    }
+    ASSERT_TRUE(bootstrap.Send(other, 1, large).ok());
+    auto message = bootstrap.Recv(other, 1, Soon());
+    ASSERT_TRUE(message.ok()) << message.status().message();
+    ASSERT_EQ(message->size(), large.size());
+    for (size_t i = 0; i < large.size(); ++i) {
+      ASSERT_EQ((*message)[i], std::byte(i * 31 + static_cast<size_t>(other))) << i;
+    }
+    EXPECT_FALSE(bootstrap.Send(other, 1, Bytes(kMaxFrameBytes + 1)).ok());
+    ASSERT_TRUE(bootstrap.Barrier(Soon()).ok());
+  });
+}
+
+TEST(Bootstrap, LastMessageOutlivesItsSender) {
+  const Job job(2);
+  job.Run([](Bootstrap& bootstrap) {
+    if (bootstrap.rank() == 0) {
+      ASSERT_TRUE(bootstrap.Send(1, 1, Bytes(8 << 20)).ok());
+      return;  // destroyed with most of it still in the queue
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    auto message = bootstrap.Recv(0, 1, Soon());
+    ASSERT_TRUE(message.ok()) << message.status().message();
+    EXPECT_EQ(message->size(), size_t{8 << 20});
+  });
+}
+
+TEST(Bootstrap, ShowsBothSidesOfAnUnequalExchange) {
+  const Job job(2);
+  job.Run([](Bootstrap& bootstrap) {
+    std::array<char, 64> data = {};
+    const size_t bytes = bootstrap.rank() == 0 ? 8 : 16;
+    const Status status = bootstrap.AllGather(data.data(), bytes, Soon());
+    EXPECT_EQ(status.code(), Code::kInvalidUsage);
+    EXPECT_EQ(status.message(),
+              bootstrap.rank() == 0
+                  ? "rank 1 brought 16 bytes to an exchange where rank 0 brought 8"
+                  : "rank 0 brought 8 bytes to an exchange where rank 1 brought 16");
+    ASSERT_TRUE(bootstrap.Barrier(Soon()).ok());
+  });
+}
+
+TEST(Bootstrap, RecvEndsAtItsDeadlineAndNamesThePeer) {
+  const Job job(2);
+  job.Run([](Bootstrap& bootstrap) {
+    if (bootstrap.rank() == 1) {
+      const auto message = bootstrap.Recv(0, 9, Deadline::AfterSeconds(0.1));
+      EXPECT_EQ(message.status().code(), Code::kTimeout);
+      EXPECT_NE(message.status().message().find("rank 0 (pid"), std::string_view::npos)
+          << message.status().message();
+    }
+    ASSERT_TRUE(bootstrap.Barrier(Soon()).ok());
+  });
+}
+
+TEST(Bootstrap, RefusesRanksOutsideTheCommunicator) {
+  const Job job(1);
+  auto bootstrap = job.Create(0);
+  ASSERT_TRUE(bootstrap.ok());
+  EXPECT_EQ((*bootstrap)->Send(1, 0, {}).code(), Code::kInvalidArgument);
+  EXPECT_EQ((*bootstrap)->Recv(-1, 0, Soon()).status().code(), Code::kInvalidArgument);
+}
+
+TEST(Bootstrap, LinkedRanksReachEveryoneByFlooding) {
+  const Job job(13);
+  std::mutex mutex;
+  std::vector<std::vector<int>> linked(13);
+  job.Run([&](Bootstrap& bootstrap) {
+    const std::lock_guard lock(mutex);
+    linked[static_cast<size_t>(bootstrap.rank())] = bootstrap.LinkedRanks();
+  });
+  for (int rank = 0; rank < 13; ++rank) {
+    for (const int peer : linked[static_cast<size_t>(rank)]) {
+      const auto& back = linked[static_cast<size_t>(peer)];
+      EXPECT_TRUE(std::find(back.begin(), back.end(), rank) != back.end());
+    }
+  }
+  EXPECT_EQ(linked[0], (std::vector<int>{1, 2, 4, 5, 8, 9, 11, 12}));
+}
 
 }  // namespace
 }  // namespace tutti

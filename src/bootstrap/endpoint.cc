@@ -48,7 +48,7 @@ Endpoint::~Endpoint() = default;
 // ---------------------------------------------------------------------------------------------------------------------
 // Members
 
-void Endpoint::SetPeer(int rank, PeerInfo info) {
+void Endpoint::SetPeer(int rank, PeerIdentity info) {
   const std::lock_guard lock(mutex_);
   peers_[rank].info = std::move(info);
 }
@@ -61,7 +61,7 @@ std::string Endpoint::Describe(int rank) {
 std::string Endpoint::DescribeLocked(int rank) const {
   const auto found = peers_.find(rank);
   if (found == peers_.end()) return "not known yet";
-  const PeerInfo& info = found->second.info;
+  const PeerIdentity& info = found->second.info;
   if (info.pid == 0) return fmt::format("at {}", info.contact.address.ToString());
   return fmt::format("pid {} on {} at {}", info.pid, info.host, info.contact.address.ToString());
 }
@@ -112,7 +112,7 @@ void Endpoint::Leave(const std::shared_ptr<Membership>& membership) {
       self->left_order_.pop_front();
     }
     const Bytes goodbye =
-        EncodeFrame({.type = FrameType::kGoodbye, .communicator = membership->frame_id}, {});
+        EncodeFrame({.type = LinkFrameType::kGoodbye, .communicator = membership->frame_id}, {});
     for (const int member : membership->members) {
       const auto peer = self->peers_.find(member);
       if (peer == self->peers_.end() || !peer->second.tx) continue;
@@ -154,7 +154,7 @@ void Endpoint::GiveUpLocked(Membership& membership, const Status& reason) {
   writer.U16(static_cast<uint16_t>(text.size()));
   writer.Raw(std::as_bytes(std::span(text)));
   const Bytes frame =
-      EncodeFrame({.type = FrameType::kGivingUp, .communicator = membership.frame_id},
+      EncodeFrame({.type = LinkFrameType::kGivingUp, .communicator = membership.frame_id},
                   std::move(writer).Take());
   for (const int member : membership.members) {
     const auto peer = peers_.find(member);
@@ -230,7 +230,7 @@ Status Endpoint::SendFrame(int peer, Bytes frame) {
   return Enqueue(TxLink(peer), std::move(frame));
 }
 
-Status Endpoint::Send(Membership& membership, int rank, FrameType type, uint32_t tag,
+Status Endpoint::Send(Membership& membership, int rank, LinkFrameType type, uint32_t tag,
                       std::span<const std::byte> payload) {
   if (rank < 0 || rank >= membership.size()) {
     return InvalidArgument("rank {} is not one of the {} ranks", rank, membership.size());
@@ -252,7 +252,7 @@ Status Endpoint::Send(Membership& membership, int rank, FrameType type, uint32_t
   return SendFrame(membership.members[static_cast<size_t>(rank)], std::move(frame));
 }
 
-Result<Bytes> Endpoint::Recv(Membership& membership, int rank, FrameType type, uint32_t tag,
+Result<Bytes> Endpoint::Recv(Membership& membership, int rank, LinkFrameType type, uint32_t tag,
                              Deadline deadline) {
   if (rank < 0 || rank >= membership.size()) {
     return InvalidArgument("rank {} is not one of the {} ranks", rank, membership.size());
@@ -283,7 +283,8 @@ Result<Bytes> Endpoint::Recv(Membership& membership, int rank, FrameType type, u
 void Endpoint::SendControl(const std::shared_ptr<Membership>& membership, int rank,
                            std::span<const std::byte> payload) {
   if (rank < 0 || rank >= membership->size() || payload.size() > kMaxFrameBytes) return;
-  const FrameHeader header = {.type = FrameType::kControl, .communicator = membership->frame_id};
+  const FrameHeader header = {.type = LinkFrameType::kControl,
+                              .communicator = membership->frame_id};
   Bytes frame = EncodeFrame(header, payload);
   const std::lock_guard lock(mutex_);
   if (rank == membership->rank) {
@@ -312,7 +313,7 @@ bool Endpoint::Hold(size_t bytes) {
 }
 
 Status Endpoint::TakeFrame(Link& link, const FrameHeader& header, Bytes payload) {
-  if (header.type == FrameType::kEnd) {
+  if (header.type == LinkFrameType::kEnd) {
     link.peer_said_end = true;
     peers_[link.peer].gone = true;
     return Status::Ok();
@@ -338,28 +339,28 @@ Status Endpoint::TakeFrameFor(const std::shared_ptr<Membership>& membership, int
   }
   const int rank = member->second;
   switch (header.type) {
-    case FrameType::kMessage:
-    case FrameType::kCollective:
+    case LinkFrameType::kMessage:
+    case LinkFrameType::kCollective:
       if (!Hold(HeldSize(payload))) {
         return RemoteError("it sent more than {} bytes that nobody asked for", kMaxHeldBytes);
       }
       membership->mail[{header.type, rank, header.tag}].push_back(std::move(payload));
       break;
-    case FrameType::kControl:
+    case LinkFrameType::kControl:
       if (!Hold(HeldSize(payload))) {
         return RemoteError("it sent more than {} bytes that nobody asked for", kMaxHeldBytes);
       }
       PushEvent(membership, {MembershipEvent::Kind::kControl, rank, {}, std::move(payload)});
       break;
-    case FrameType::kGoodbye:
+    case LinkFrameType::kGoodbye:
       if (membership->states[static_cast<size_t>(rank)] != Membership::PeerState::kHere) break;
       membership->states[static_cast<size_t>(rank)] = Membership::PeerState::kLeft;
       PushEvent(membership, {MembershipEvent::Kind::kLeft, rank, {}, {}});
       break;
-    case FrameType::kGivingUp:
+    case LinkFrameType::kGivingUp:
       TakeGivingUp(membership, rank, payload);
       break;
-    case FrameType::kEnd:
+    case LinkFrameType::kEnd:
       break;
   }
   membership->changed.notify_all();

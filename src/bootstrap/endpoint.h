@@ -40,7 +40,7 @@
 namespace tutti {
 
 // Who a rank is, for links and for sentences.
-struct PeerInfo {
+struct PeerIdentity {
   Contact contact;
   uint32_t pid = 0;  // 0: not known yet
   std::string host;
@@ -77,7 +77,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
 
   EventLoop& loop() { return loop_; }
   Contact contact() const { return contact_; }
-  void SetPeer(int rank, PeerInfo info);
+  void SetPeer(int rank, PeerIdentity info);
   // "pid 7 on node5 at 10.0.0.5:4000", as far as it is known.
   std::string Describe(int rank);
 
@@ -94,9 +94,9 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   // In the calls below ranks are those of the membership.
   void OpenLinks(Membership& membership, const std::vector<int>& ranks);
   Status AwaitLinks(Membership& membership, const std::vector<int>& ranks, Deadline deadline);
-  Status Send(Membership& membership, int rank, FrameType type, uint32_t tag,
+  Status Send(Membership& membership, int rank, LinkFrameType type, uint32_t tag,
               std::span<const std::byte> payload);
-  Result<Bytes> Recv(Membership& membership, int rank, FrameType type, uint32_t tag,
+  Result<Bytes> Recv(Membership& membership, int rank, LinkFrameType type, uint32_t tag,
                      Deadline deadline);
   void SendControl(const std::shared_ptr<Membership>& membership, int rank,
                    std::span<const std::byte> payload);
@@ -111,7 +111,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
     bool gone = false;  // it closed in peace
     bool lost = false;
     std::string why;
-    PeerInfo info;
+    PeerIdentity info;
   };
   struct EarlyFrame {
     int peer;

@@ -299,7 +299,8 @@ void Endpoint::Broken(const LinkPtr& link, const std::string& why) {
 }
 
 void Endpoint::BeginClosing(const LinkPtr& link) {
-  [[maybe_unused]] const Status queued = Enqueue(link, EncodeFrame({.type = FrameType::kEnd}, {}));
+  [[maybe_unused]] const Status queued =
+      Enqueue(link, EncodeFrame({.type = LinkFrameType::kEnd}, {}));
   link->stage = Link::Stage::kClosing;
   if (!Flush(*link).ok()) Drop(link);
 }

@@ -28,12 +28,12 @@ Result<FrameHeader> ParseFrameHeader(std::span<const std::byte, kFrameHeaderByte
   WireReader reader(bytes);
   if (reader.U16() != kMagic) return RemoteError("a frame does not begin with its magic number");
   const uint8_t type = reader.U8();
-  if (type < static_cast<uint8_t>(FrameType::kMessage) ||
-      type > static_cast<uint8_t>(FrameType::kEnd) || reader.U8() != 0) {
+  if (type < static_cast<uint8_t>(LinkFrameType::kMessage) ||
+      type > static_cast<uint8_t>(LinkFrameType::kEnd) || reader.U8() != 0) {
     return RemoteError("a frame is of the unknown type {}", type);
   }
   FrameHeader header;
-  header.type = static_cast<FrameType>(type);
+  header.type = static_cast<LinkFrameType>(type);
   header.tag = reader.U32();
   header.communicator = reader.U64();
   header.size = reader.U32();

@@ -18,7 +18,7 @@
 
 namespace tutti {
 
-enum class FrameType : uint8_t {
+enum class LinkFrameType : uint8_t {
   kMessage = 1,     // Bootstrap::Send
   kCollective = 2,  // a part of an exchange; the tag counts the exchanges of the communicator
   kControl = 3,     // Bootstrap::SendControl
@@ -33,7 +33,7 @@ inline constexpr size_t kFrameHeaderBytes = 24;
 inline constexpr uint32_t kMaxFrameBytes = 64u << 20;
 
 struct FrameHeader {
-  FrameType type = FrameType::kMessage;
+  LinkFrameType type = LinkFrameType::kMessage;
   uint32_t tag = 0;
   uint64_t communicator = 0;
   uint32_t size = 0;

@@ -33,7 +33,7 @@ struct MembershipEvent {
 struct Membership {
   enum class PeerState : uint8_t { kHere, kLeft, kLost };
   // Messages are matched by type, sender and tag; each key's messages keep their order.
-  using MailKey = std::tuple<FrameType, int, uint32_t>;
+  using MailKey = std::tuple<LinkFrameType, int, uint32_t>;
 
   Membership(uint64_t frame_id_in, int rank_in, std::vector<int> members_in)
       : frame_id(frame_id_in), rank(rank_in), members(std::move(members_in)) {

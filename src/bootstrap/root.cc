@@ -29,6 +29,12 @@ std::string WhoIs(const RootRequest& request) {
   return fmt::format("pid {} on host {}", request.pid, request.host);
 }
 
+// What a person would have set: the time left is a few milliseconds less.
+double RoundedSeconds(uint32_t ms) {
+  const uint32_t step_ms = ms < 10'000 ? 100 : 1000;
+  return (ms + step_ms / 2) / step_ms * step_ms / 1000.0;
+}
+
 // "2, 5-7 and 9" with at most 16 entries named.
 std::string RangesText(const std::vector<uint32_t>& ranks) {
   constexpr size_t kMaxNamed = 16;
@@ -221,8 +227,11 @@ void RootServer::OnDeadline(uint32_t timeout_ms) {
   }
   const std::string of_root =
       first_.num_roots > 1 ? fmt::format(" of root {}", first_.root_index) : "";
-  Fail(Timeout("{} of {} ranks{} arrived within {:.3g} s; missing: {}", registered_.size(),
-               registrations_due_, of_root, timeout_ms / 1000.0, RangesText(missing)));
+  Fail(
+      Timeout("{} of {} ranks{} arrived within {:g} s; missing: {}. "
+              "TUTTI_INIT_TIMEOUT_S sets how long is waited",
+              registered_.size(), registrations_due_, of_root, RoundedSeconds(timeout_ms),
+              RangesText(missing)));
 }
 
 uint32_t RootServer::RegistrationsDue() const {

@@ -39,6 +39,8 @@ std::string Advice(const UniqueId& id, ConnectFailure failure) {
 
 Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
   const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
+  ConnectFailure telling =
+      ConnectFailure::kOther;  // the last one that says more than "no time left"
   for (int attempt = 1;; ++attempt) {
     request.timeout_ms = RemainingMs(limits.deadline);
     ConnectFailure failure = ConnectFailure::kNone;
@@ -46,11 +48,12 @@ Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const W
         id.root, id.key, {Purpose::kRoot, EncodeRootRequest(request)}, limits, &failure);
     if (fd.ok()) return fd;
     const bool worth_it = failure == ConnectFailure::kRefused || failure == ConnectFailure::kClosed;
+    if (worth_it) telling = failure;
     const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
     if (!worth_it || aborted || limits.deadline.Passed() || (!fixed && attempt == kAttempts)) {
       const std::string message(fd.status().message());
       return Status(fd.status().code(), fmt::format("rank {} cannot reach the root: {} ({})",
-                                                    request.rank, message, Advice(id, failure)));
+                                                    request.rank, message, Advice(id, telling)));
     }
     std::this_thread::sleep_for(kBetweenAttempts);
   }

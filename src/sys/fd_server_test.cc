@@ -295,6 +295,41 @@ TEST(FetchFd, RefusesAnImpostor) {
   }
 }
 
+TEST(FetchFd, GarbageFromAServerIsAnErrorAndLeaksNothing) {
+  const int fds_before = CountFds();
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  {
+    const FakeServer fake;
+    const UniqueFd bait(memfd_create("bait", MFD_CLOEXEC));
+    constexpr int kRounds = 200;
+    std::thread babbler([&] {
+      std::mt19937 random(seed);
+      for (int round = 0; round < kRounds; ++round) {
+        const UniqueFd client(accept(fake.fd.get(), nullptr, nullptr));
+        RawReceive(client.get());
+        if (random() % 2) {
+          fd_wire::Message message =
+              fd_wire::Make(static_cast<fd_wire::Type>(random() % 5), random());
+          message.magic ^= random() % 3 == 0 ? 1u : 0u;
+          fd_wire::Send(client.get(), message, random() % 2 ? bait.get() : -1);
+        } else {
+          std::vector<uint8_t> bytes(1 + random() % 300);
+          for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+          send(client.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+        }
+      }
+    });
+    for (int round = 0; round < kRounds; ++round) {
+      auto fd = FetchFd(fake.name, 1, RandomFdKey(), Deadline::AfterSeconds(20), nullptr);
+      ASSERT_FALSE(fd.ok());
+      EXPECT_EQ(fd.status().code(), Code::kRemoteError) << fd.status().message();
+    }
+    babbler.join();
+  }
+  EXPECT_EQ(CountFds(), fds_before);
+}
+
 TEST(FetchFd, TriesAgainWhenItIsHungUpOn) {
   const FakeServer fake;
   std::thread hanger([&] {

@@ -7,12 +7,15 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <memory>
+
+#include "sys/host.h"
 
 namespace tutti {
 namespace {
@@ -70,9 +73,20 @@ Result<SocketAddress> LookUpHost(const std::string& name, int family, std::strin
   return address;
 }
 
+// After EMFILE: raises the soft limit of descriptors when the hard one leaves room. A library has
+// no business changing limits of a program that does not need it, so this is done only where a
+// socket would fail otherwise.
+bool GainDescriptors() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return false;
+  return RaiseDescriptorLimit().ok();
+}
+
 Result<UniqueFd> NewSocket(const SocketAddress& address) {
   const int domain = address.family == 4 ? AF_INET : AF_INET6;
-  UniqueFd fd(::socket(domain, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int type = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+  UniqueFd fd(::socket(domain, type, 0));
+  if (!fd.valid() && errno == EMFILE && GainDescriptors()) fd.Reset(::socket(domain, type, 0));
   if (!fd.valid()) return ErrnoError(errno, "a TCP socket cannot be opened");
   const int one = 1;
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
@@ -237,6 +251,7 @@ Result<UniqueFd> Accept(int listen_fd, SocketAddress* peer, int* error) {
     }
     if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return UniqueFd();
+    if (errno == EMFILE && GainDescriptors()) continue;
     if (error) *error = errno;
     return ErrnoError(errno, "accepting a connection failed");
   }

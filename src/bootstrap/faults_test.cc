@@ -1,0 +1,258 @@
+// Jobs that cannot start, strangers at every door, and damaged ids: what each rank is told, and
+// that it goes on.
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "bootstrap/auth.h"
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/testing.h"
+#include "sys/tcp.h"
+
+namespace tutti {
+namespace {
+
+using testing::Job;
+
+// What each attempt was told; empty for success.
+std::vector<std::string> Outcomes(const Job& job, const std::vector<Bootstrap::Options>& attempts) {
+  std::vector<std::string> outcomes(attempts.size());
+  testing::ForEach(static_cast<int>(attempts.size()), [&](int i) {
+    const auto index = static_cast<size_t>(i);
+    auto bootstrap = Bootstrap::Create(*job.loop, job.settings, attempts[index]);
+    outcomes[index] = bootstrap.ok() ? "" : std::string(bootstrap.status().message());
+  });
+  return outcomes;
+}
+
+TEST(BootstrapFaults, NamesTheRanksThatAreMissing) {
+  Job job(9);
+  job.timeout_s = 0.6;
+  std::vector<Bootstrap::Options> attempts;
+  for (const int rank : {0, 1, 2, 5, 8}) attempts.push_back(job.OptionsFor(rank));
+  const int64_t start_ns = NowNs();
+  for (const std::string& outcome : Outcomes(job, attempts)) {
+    EXPECT_EQ(outcome, "5 of 9 ranks arrived within 0.6 s; missing: 3-4, 6-7. TUTTI_INIT_TIMEOUT_S sets how long is waited");
+  }
+  EXPECT_LT(NowNs() - start_ns, 3'000'000'000);
+  // One that comes late is told at once.
+  const int64_t late_ns = NowNs();
+  job.timeout_s = 30;
+  EXPECT_NE(Outcomes(job, {job.OptionsFor(3)})[0].find("missing: 3-4"), std::string::npos);
+  EXPECT_LT(NowNs() - late_ns, 2'000'000'000);
+}
+
+TEST(BootstrapFaults, SaysOfWhichRootRanksAreMissing) {
+  Job job(8, 2);
+  job.timeout_s = 0.8;
+  std::vector<Bootstrap::Options> attempts;
+  for (const int rank : {0, 1, 2, 3, 4, 5, 6}) attempts.push_back(job.OptionsFor(rank));
+  int named = 0;
+  for (const std::string& outcome : Outcomes(job, attempts)) {
+    EXPECT_NE(outcome, "");
+    named += outcome.find("missing: 7") != std::string::npos;
+  }
+  // Ranks 4 to 6 wait at that root themselves, 0 to 3 look up neighbours there.
+  EXPECT_EQ(named, 7);
+}
+
+TEST(BootstrapFaults, NamesBothThatTookOneNumber) {
+  Job job(3);
+  job.timeout_s = 20;
+  const int64_t start_ns = NowNs();
+  for (const std::string& outcome :
+       Outcomes(job, {job.OptionsFor(0), job.OptionsFor(1), job.OptionsFor(1)})) {
+    EXPECT_NE(outcome.find("rank 1 is taken twice, by pid"), std::string::npos) << outcome;
+  }
+  EXPECT_LT(NowNs() - start_ns, 5'000'000'000);
+}
+
+TEST(BootstrapFaults, ShowsBothSidesOfADisagreementOnTheNumberOfRanks) {
+  Job job(3);
+  job.timeout_s = 20;
+  auto attempts = std::vector{job.OptionsFor(0), job.OptionsFor(1)};
+  attempts[1].num_ranks = 4;
+  for (const std::string& outcome : Outcomes(job, attempts)) {
+    EXPECT_NE(outcome.find("disagree on how many ranks"), std::string::npos) << outcome;
+    EXPECT_NE(outcome.find("says 3"), std::string::npos) << outcome;
+    EXPECT_NE(outcome.find("says 4"), std::string::npos) << outcome;
+  }
+}
+
+TEST(BootstrapFaults, TellsTheOthersWhenARankGoesAwayEarly) {
+  Job job(3);
+  job.timeout_s = 20;
+  std::atomic<bool> abort{false};
+  auto attempts = std::vector{job.OptionsFor(0), job.OptionsFor(1)};
+  attempts[1].abort_flag = &abort;
+  std::thread aborter([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    abort = true;
+  });
+  const auto outcomes = Outcomes(job, attempts);
+  aborter.join();
+  EXPECT_NE(outcomes[0].find("rank 1 (pid"), std::string::npos) << outcomes[0];
+  EXPECT_NE(outcomes[0].find("went away"), std::string::npos) << outcomes[0];
+}
+
+TEST(BootstrapFaults, RefusesImpossibleOptions) {
+  const Job job(2);
+  auto options = job.OptionsFor(2);
+  EXPECT_EQ(Bootstrap::Create(*job.loop, job.settings, options).status().code(),
+            Code::kInvalidArgument);
+  options.rank = -1;
+  EXPECT_FALSE(Bootstrap::Create(*job.loop, job.settings, options).ok());
+  options.rank = 0;
+  options.num_ranks = 0;
+  EXPECT_FALSE(Bootstrap::Create(*job.loop, job.settings, options).ok());
+  options.num_ranks = 2;
+  options.ids.resize(3, options.ids[0]);
+  EXPECT_FALSE(Bootstrap::Create(*job.loop, job.settings, options).ok());
+  options.ids.clear();
+  EXPECT_FALSE(Bootstrap::Create(*job.loop, job.settings, options).ok());
+}
+
+TEST(BootstrapFaults, AnIdServesOneJob) {
+  Job job(2);
+  job.timeout_s = 10;
+  for (const std::string& outcome : Outcomes(job, {job.OptionsFor(0), job.OptionsFor(1)})) {
+    EXPECT_EQ(outcome, "");
+  }
+  const int64_t start_ns = NowNs();
+  const auto again = Outcomes(job, {job.OptionsFor(0)});
+  EXPECT_NE(again[0].find("cannot reach the root"), std::string::npos) << again[0];
+  EXPECT_LT(NowNs() - start_ns, 3'000'000'000);
+}
+
+TEST(BootstrapFaults, AnotherJobsKeyHasNoEffectOnThisOne) {
+  Job job(2);
+  auto stranger = job.OptionsFor(1);
+  stranger.ids[0].key = RandomKey();
+  stranger.deadline = Deadline::AfterSeconds(10);
+  const auto outcomes =
+      Outcomes(job, {stranger, job.OptionsFor(0), stranger, job.OptionsFor(1), stranger});
+  EXPECT_EQ(outcomes[1], "");
+  EXPECT_EQ(outcomes[3], "");
+  for (const size_t i : {0u, 2u, 4u}) {
+    EXPECT_NE(outcomes[i].find("cannot reach the root"), std::string::npos) << outcomes[i];
+  }
+}
+
+// Connections that say nothing, garbage, or a little at a time, to every listening port of this
+// process while `body` runs.
+class Strangers {
+ public:
+  explicit Strangers(std::vector<SocketAddress> doors) : doors_(std::move(doors)) {
+    for (int kind = 0; kind < 3; ++kind) {
+      threads_.emplace_back([this, kind] { Disturb(kind); });
+    }
+  }
+  ~Strangers() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+  int made() const { return made_; }
+
+ private:
+  static void Say(const UniqueFd& fd, std::span<const std::byte> bytes) {
+    [[maybe_unused]] const auto sent = TrySend(fd.get(), bytes);
+  }
+  void Disturb(int kind) {
+    std::vector<UniqueFd> held;
+    for (uint32_t round = 0; !stop_; ++round) {
+      const SocketAddress& door = doors_[round % doors_.size()];
+      auto fd = Connect(door, {Deadline::AfterSeconds(1), nullptr});
+      if (!fd.ok()) continue;
+      ++made_;
+      Bytes garbage(round * 37 % 700);
+      for (size_t i = 0; i < garbage.size(); ++i) garbage[i] = std::byte(i * round + round);
+      if (kind == 1) Say(*fd, garbage);
+      if (kind == 2) Say(*fd, std::span(garbage).first(garbage.size() / 9));
+      if (kind != 1 && held.size() < 300) held.push_back(std::move(fd).value());
+      if (kind == 2) {
+        for (UniqueFd& slow : held) Say(slow, Bytes(1));
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(300));
+    }
+  }
+  const std::vector<SocketAddress> doors_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int> made_{0};
+  std::vector<std::thread> threads_;
+};
+
+TEST(BootstrapFaults, StrangersAtEveryDoorHaveNoEffect) {
+  constexpr int kRanks = 8;
+  Settings settings = testing::LocalSettings();
+  settings.port_range = {.low = 24200, .high = 24240};
+  const Job job(kRanks, 1, settings);
+  std::vector<SocketAddress> doors;
+  for (uint16_t port = 24200; port <= 24240; ++port) {
+    doors.push_back(job.ids[0].root);
+    doors.back().port = port;
+  }
+  doors.insert(doors.begin(), job.ids[0].root);
+  const Strangers strangers(doors);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  job.Run([](Bootstrap& bootstrap) {
+    for (int round = 0; round < 30; ++round) {
+      std::array<int, kRanks> data = {};
+      data[static_cast<size_t>(bootstrap.rank())] = bootstrap.rank() + round;
+      ASSERT_TRUE(bootstrap.AllGather(data.data(), sizeof(int), Deadline::AfterSeconds(60)).ok());
+      for (int i = 0; i < kRanks; ++i) EXPECT_EQ(data[static_cast<size_t>(i)], i + round);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  EXPECT_GT(strangers.made(), 50);
+}
+
+TEST(BootstrapFaults, JobsWithAFixedAddressFollowOneAnother) {
+  Settings settings = testing::LocalSettings();
+  settings.comm_id = "127.0.0.1:24168";
+  settings.comm_key = "one key";
+  const auto loop = testing::NewLoop();
+  for (int round = 0; round < 10; ++round) {
+    testing::ForEach(4, [&](int rank) {
+      auto id = Root::Create(*loop, settings);
+      ASSERT_TRUE(id.ok());
+      Bootstrap::Options options;
+      options.rank = rank;
+      options.num_ranks = 4;
+      options.ids = {*id};
+      options.deadline = Deadline::AfterSeconds(20);
+      auto bootstrap = Bootstrap::Create(*loop, settings, options);
+      ASSERT_TRUE(bootstrap.ok()) << bootstrap.status().message();
+      ASSERT_TRUE((*bootstrap)->Barrier(Deadline::AfterSeconds(20)).ok());
+    });
+  }
+}
+
+TEST(BootstrapFaults, AWrongKeyAtAFixedAddressEndsWithAdvice) {
+  Settings settings = testing::LocalSettings();
+  settings.comm_id = "127.0.0.1:24169";
+  const auto loop = testing::NewLoop();
+  std::array<std::string, 2> outcomes;
+  testing::ForEach(2, [&](int rank) {
+    Settings own = settings;
+    own.comm_key = rank == 0 ? "right" : "wrong";
+    auto id = Root::Create(*loop, own);
+    ASSERT_TRUE(id.ok());
+    Bootstrap::Options options;
+    options.rank = rank;
+    options.num_ranks = 2;
+    options.ids = {*id};
+    options.deadline = Deadline::AfterSeconds(1);
+    auto bootstrap = Bootstrap::Create(*loop, own, options);
+    ASSERT_FALSE(bootstrap.ok());
+    outcomes[static_cast<size_t>(rank)] = bootstrap.status().message();
+  });
+  EXPECT_NE(outcomes[0].find("missing: 1"), std::string::npos) << outcomes[0];
+  EXPECT_NE(outcomes[1].find("TUTTI_COMM_KEY"), std::string::npos) << outcomes[1];
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,253 @@
+// How communicators live and end: events, children, cancelling, aborting, ranks that leave or die.
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/testing.h"
+
+namespace tutti {
+namespace {
+
+using testing::Job;
+using testing::ToBytes;
+using testing::ToText;
+
+Deadline Soon() { return Deadline::AfterSeconds(60); }
+
+// Collects events as text and lets a test wait for a number of them.
+class Witness {
+ public:
+  Bootstrap::Events Events() {
+    Bootstrap::Events events;
+    events.peer_lost = [this](int rank, const std::string& why) {
+      Add(fmt::format("lost {}", rank));
+      const std::lock_guard lock(mutex_);
+      reason_ = why;
+    };
+    events.peer_left = [this](int rank) { Add(fmt::format("left {}", rank)); };
+    events.control = [this](int rank, std::span<const std::byte> payload) {
+      Add(fmt::format("control {} {}", rank, ToText(payload)));
+    };
+    return events;
+  }
+  // The first `count` events, or fewer after ten seconds.
+  std::vector<std::string> Await(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(10), [&] { return seen_.size() >= count; });
+    return seen_;
+  }
+  std::string reason() {
+    const std::lock_guard lock(mutex_);
+    return reason_;
+  }
+
+ private:
+  void Add(std::string text) {
+    const std::lock_guard lock(mutex_);
+    seen_.push_back(std::move(text));
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> seen_;
+  std::string reason_;
+};
+
+TEST(BootstrapLife, TellsEventsThatCameBeforeAnyoneListened) {
+  const Job job(2);
+  Witness witness;
+  auto ranks = job.CreateAll();
+  ranks[0]->SendControl(1, ToBytes("one"));
+  ranks[0]->SendControl(1, ToBytes("two"));
+  ASSERT_TRUE(ranks[0]->Send(1, 1, {}).ok());
+  ASSERT_TRUE(ranks[1]->Recv(0, 1, Soon()).ok());  // the controls have arrived as well
+  ranks[1]->SetEvents(witness.Events());
+  EXPECT_EQ(witness.Await(2), (std::vector<std::string>{"control 0 one", "control 0 two"}));
+  ranks[0].reset();
+  EXPECT_EQ(witness.Await(3).back(), "left 0");
+  EXPECT_NE(ranks[1]->Recv(0, 2, Soon()).status().message().find("has left"),
+            std::string_view::npos);
+  EXPECT_FALSE(ranks[1]->Send(0, 2, {}).ok());
+  ranks[1].reset();
+}
+
+TEST(BootstrapLife, SendsControlToItselfAndToUnlinkedRanks) {
+  const Job job(8);
+  Witness self;
+  Witness far;
+  auto ranks = job.CreateAll();
+  ranks[2]->SetEvents(self.Events());
+  ranks[5]->SetEvents(far.Events());  // distance 3: no standing link
+  ranks[2]->SendControl(2, ToBytes("self"));
+  ranks[2]->SendControl(5, ToBytes("far"));
+  EXPECT_EQ(self.Await(1), std::vector<std::string>{"control 2 self"});
+  EXPECT_EQ(far.Await(1), std::vector<std::string>{"control 2 far"});
+}
+
+TEST(BootstrapLife, NoEventIsToldAfterDestruction) {
+  for (int round = 0; round < 20; ++round) {
+    const Job fresh(2);
+    auto ranks = fresh.CreateAll();
+    auto alive = std::make_shared<std::atomic<bool>>(true);
+    std::atomic<int> late{0};
+    Bootstrap::Events events;
+    events.control = [&](int, std::span<const std::byte>) { late += alive->load() ? 0 : 1; };
+    ranks[1]->SetEvents(events);
+    std::atomic<bool> stop{false};
+    std::thread sender([&] {
+      while (!stop) ranks[0]->SendControl(1, ToBytes("x"));
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    ranks[1].reset();
+    alive->store(false);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    stop = true;
+    sender.join();
+    EXPECT_EQ(late.load(), 0);
+  }
+}
+
+TEST(BootstrapLife, ChildrenShareTheEndpointAndKeepTheirMessagesApart) {
+  const Job job(6);
+  job.Run([](Bootstrap& parent) {
+    // Even ranks in reverse order, odd ranks in order; both at once with the parent.
+    const bool even = parent.rank() % 2 == 0;
+    const std::vector<int> members = even ? std::vector{4, 2, 0} : std::vector{1, 3, 5};
+    auto child = parent.CreateChild(even ? 111 : 222, members);
+    EXPECT_EQ(child->num_ranks(), 3);
+    EXPECT_EQ(members[static_cast<size_t>(child->rank())], parent.rank());
+    EXPECT_EQ(child->id(), even ? 111u : 222u);
+    std::vector<int> gathered(3, -1);
+    gathered[static_cast<size_t>(child->rank())] = parent.rank();
+    ASSERT_TRUE(child->AllGather(gathered.data(), sizeof(int), Soon()).ok());
+    EXPECT_EQ(gathered, members);
+    const int next = (child->rank() + 1) % 3;
+    ASSERT_TRUE(child->Send(next, 1, ToBytes("child")).ok());
+    ASSERT_TRUE(parent.Send(members[static_cast<size_t>(next)], 1, ToBytes("parent")).ok());
+    const int before = (child->rank() + 2) % 3;
+    auto of_parent = parent.Recv(members[static_cast<size_t>(before)], 1, Soon());
+    auto of_child = child->Recv(before, 1, Soon());
+    ASSERT_TRUE(of_parent.ok() && of_child.ok());
+    EXPECT_EQ(ToText(*of_parent), "parent");
+    EXPECT_EQ(ToText(*of_child), "child");
+    ASSERT_TRUE(parent.Barrier(Soon()).ok());
+  });
+}
+
+TEST(BootstrapLife, ChildOutlivesItsParentAndHearsEarlyMessages) {
+  const Job job(3);
+  Witness witness;
+  auto ranks = job.CreateAll();
+  auto early = ranks[0]->CreateChild(7, {0, 2});
+  ASSERT_TRUE(early->Send(1, 3, ToBytes("before you were born")).ok());
+  ASSERT_TRUE(ranks[0]->Send(2, 1, {}).ok());
+  ASSERT_TRUE(ranks[2]->Recv(0, 1, Soon()).ok());
+  auto late = ranks[2]->CreateChild(7, {0, 2});
+  ranks.clear();
+  auto message = late->Recv(0, 3, Soon());
+  ASSERT_TRUE(message.ok()) << message.status().message();
+  EXPECT_EQ(ToText(*message), "before you were born");
+  testing::ForEach(2, [&](int i) { EXPECT_TRUE((i == 0 ? early : late)->Barrier(Soon()).ok()); });
+  early->SetEvents(witness.Events());
+  late.reset();
+  EXPECT_EQ(witness.Await(1), std::vector<std::string>{"left 1"});
+}
+
+TEST(BootstrapLife, CancelEndsAWaitFromAnyThread) {
+  const Job job(2);
+  auto ranks = job.CreateAll();
+  const int64_t start_ns = NowNs();
+  std::thread canceller([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    ranks[0]->Cancel(RemoteError("because of the test"));
+  });
+  const auto message = ranks[0]->Recv(1, 1, Soon());
+  canceller.join();
+  EXPECT_LT(NowNs() - start_ns, 2'000'000'000);
+  EXPECT_EQ(message.status().message(), "because of the test");
+  EXPECT_EQ(ranks[0]->Barrier(Soon()).message(), "because of the test");
+}
+
+TEST(BootstrapLife, AbortFlagEndsCreateAndRecv) {
+  Job job(2);
+  std::atomic<bool> abort{false};
+  Bootstrap::Options options = job.OptionsFor(0);
+  options.abort_flag = &abort;
+  std::thread aborter([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    abort = true;
+  });
+  const int64_t start_ns = NowNs();
+  const auto alone = Bootstrap::Create(*job.loop, job.settings, options);
+  aborter.join();
+  EXPECT_FALSE(alone.ok());
+  EXPECT_LT(NowNs() - start_ns, 3'000'000'000);
+  EXPECT_NE(alone.status().message().find("abort"), std::string_view::npos)
+      << alone.status().message();
+}
+
+// A rank in a process of its own, which is killed: forked before this test has any thread.
+TEST(BootstrapLife, KilledRankIsLostToAllItsNeighbours) {
+  Settings settings = testing::LocalSettings();
+  settings.comm_id = "127.0.0.1:24167";
+  settings.comm_key = "the key of this test";
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  const auto options = [&](int rank, const UniqueId& id) {
+    Bootstrap::Options result;
+    result.rank = rank;
+    result.num_ranks = 3;
+    result.ids = {id};
+    result.deadline = Deadline::AfterSeconds(60);
+    return result;
+  };
+  if (child == 0) {
+    auto loop = EventLoop::Create("victim");
+    auto id = Root::Create(**loop, settings);
+    auto bootstrap = Bootstrap::Create(**loop, settings, options(2, *id));
+    if (!bootstrap.ok()) _exit(1);
+    [[maybe_unused]] const Status sent = (*bootstrap)->Send(0, 1, ToBytes("here"));
+    for (;;) pause();
+  }
+  auto loop = testing::NewLoop();
+  std::array<Witness, 2> witnesses;
+  std::array<std::unique_ptr<Bootstrap>, 2> ranks;
+  testing::ForEach(2, [&](int rank) {
+    auto id = Root::Create(*loop, settings);
+    ASSERT_TRUE(id.ok()) << id.status().message();
+    auto bootstrap = Bootstrap::Create(*loop, settings, options(rank, *id));
+    ASSERT_TRUE(bootstrap.ok()) << bootstrap.status().message();
+    ranks[static_cast<size_t>(rank)] = std::move(bootstrap).value();
+  });
+  ASSERT_TRUE(ranks[0]->Recv(2, 1, Soon()).ok());
+  for (size_t i = 0; i < 2; ++i) ranks[i]->SetEvents(witnesses[i].Events());
+  const int64_t killed_ns = NowNs();
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  for (Witness& witness : witnesses) {
+    EXPECT_EQ(witness.Await(1), std::vector<std::string>{"lost 2"}) << witness.reason();
+  }
+  EXPECT_LT(NowNs() - killed_ns, 5'000'000'000);
+  const auto message = ranks[1]->Recv(2, 5, Soon());
+  EXPECT_EQ(message.status().code(), Code::kRemoteError);
+  EXPECT_NE(message.status().message().find(fmt::format("rank 2 (pid {}", child)),
+            std::string_view::npos)
+      << message.status().message();
+  // The survivors go on without it.
+  testing::ForEach(2, [&](int i) {
+    auto shrunk = ranks[static_cast<size_t>(i)]->CreateChild(99, {0, 1});
+    EXPECT_TRUE(shrunk->Barrier(Soon()).ok());
+  });
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,207 @@
+#include "sys/event_loop.h"
+
+#include <gtest/gtest.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+
+namespace tutti {
+namespace {
+
+std::unique_ptr<EventLoop> NewLoop() {
+  auto loop = EventLoop::Create("loop-test");
+  EXPECT_TRUE(loop.ok()) << loop.status().message();
+  return std::move(loop).value();
+}
+
+void SleepMs(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+struct Event {
+  Event() : fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  void Raise() const { EXPECT_EQ(eventfd_write(fd.get(), 1), 0); }
+  void Clear() const {
+    eventfd_t value;
+    eventfd_read(fd.get(), &value);
+  }
+  UniqueFd fd;
+};
+
+TEST(EventLoopTest, RunsPostedTasksInOrderOnItsThread) {
+  const auto loop = NewLoop();
+  std::vector<int> order;
+  for (int i = 0; i < 100; ++i) {
+    loop->Post([&, i] {
+      EXPECT_TRUE(loop->OnLoopThread());
+      order.push_back(i);
+    });
+  }
+  loop->RunSync([] {});
+  ASSERT_EQ(order.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
+  EXPECT_FALSE(loop->OnLoopThread());
+}
+
+TEST(EventLoopTest, RunSyncOnTheLoopRunsAtOnce) {
+  const auto loop = NewLoop();
+  bool inner = false;
+  loop->RunSync([&] {
+    loop->RunSync([&] { inner = true; });
+    EXPECT_TRUE(inner);
+  });
+  EXPECT_TRUE(inner);
+}
+
+TEST(EventLoopTest, TellsReadinessUntilItIsTaken) {
+  const auto loop = NewLoop();
+  const Event event;
+  std::atomic<int> calls{0};
+  ASSERT_TRUE(loop->AddFd(event.fd.get(), EPOLLIN,
+                          [&](uint32_t events) {
+                            EXPECT_NE(events & EPOLLIN, 0u);
+                            if (++calls == 3) event.Clear();
+                          })
+                  .ok());
+  EXPECT_FALSE(loop->AddFd(event.fd.get(), EPOLLIN, [](uint32_t) {}).ok());
+  event.Raise();
+  for (int i = 0; i < 1000 && calls < 3; ++i) SleepMs(1);
+  SleepMs(5);
+  EXPECT_EQ(calls.load(), 3);
+  loop->RemoveFd(event.fd.get());
+  event.Raise();
+  SleepMs(5);
+  EXPECT_EQ(calls.load(), 3);
+}
+
+TEST(EventLoopTest, ModifyFdSilencesAndOneShotFiresOnce) {
+  const auto loop = NewLoop();
+  const Event event;
+  std::atomic<int> calls{0};
+  ASSERT_TRUE(loop->AddFd(event.fd.get(), EPOLLIN | EPOLLONESHOT, [&](uint32_t) { ++calls; }).ok());
+  event.Raise();
+  SleepMs(20);
+  EXPECT_EQ(calls.load(), 1);
+  ASSERT_TRUE(loop->ModifyFd(event.fd.get(), EPOLLIN | EPOLLONESHOT).ok());
+  SleepMs(20);
+  EXPECT_EQ(calls.load(), 2);
+  loop->RemoveFd(event.fd.get());
+  EXPECT_FALSE(loop->ModifyFd(event.fd.get(), EPOLLIN).ok());
+}
+
+TEST(EventLoopTest, RemoveFdWaitsForARunningCallback) {
+  const auto loop = NewLoop();
+  for (int round = 0; round < 50; ++round) {
+    const Event event;
+    std::atomic<bool> inside{false};
+    std::atomic<bool> ended{false};
+    ASSERT_TRUE(loop->AddFd(event.fd.get(), EPOLLIN,
+                            [&](uint32_t) {
+                              inside = true;
+                              std::this_thread::sleep_for(std::chrono::microseconds(200));
+                              ended = true;
+                            })
+                    .ok());
+    event.Raise();
+    while (!inside) std::this_thread::yield();
+    loop->RemoveFd(event.fd.get());
+    EXPECT_TRUE(ended.load());
+  }
+}
+
+TEST(EventLoopTest, ACallbackMayRemoveItself) {
+  const auto loop = NewLoop();
+  const Event event;
+  auto owned = std::make_shared<std::atomic<int>>(0);
+  ASSERT_TRUE(loop->AddFd(event.fd.get(), EPOLLIN,
+                          [&, owned](uint32_t) {
+                            loop->RemoveFd(event.fd.get());
+                            ++*owned;  // the callback and what it owns still live
+                          })
+                  .ok());
+  event.Raise();
+  for (int i = 0; i < 1000 && *owned == 0; ++i) SleepMs(1);
+  SleepMs(5);
+  EXPECT_EQ(owned->load(), 1);
+}
+
+TEST(EventLoopTest, TimersFireInOrderAndCanBeCancelled) {
+  const auto loop = NewLoop();
+  std::vector<int> order;
+  const int64_t start_ns = NowNs();
+  loop->AddTimer(30'000'000, [&] { order.push_back(3); });
+  loop->AddTimer(10'000'000, [&] { order.push_back(1); });
+  const auto cancelled = loop->AddTimer(15'000'000, [&] { order.push_back(99); });
+  loop->AddTimer(20'000'000, [&] { order.push_back(2); });
+  loop->CancelTimer(cancelled);
+  loop->CancelTimer(cancelled);
+  std::atomic<bool> last{false};
+  loop->AddTimer(40'000'000, [&] { last = true; });
+  while (!last) SleepMs(1);
+  EXPECT_GE(NowNs() - start_ns, 40'000'000);
+  loop->RunSync([&] { EXPECT_EQ(order, (std::vector<int>{1, 2, 3})); });
+}
+
+TEST(EventLoopTest, IdleCostsNoCpu) {
+  const auto loop = NewLoop();
+  loop->AddTimer(3'600'000'000'000, [] {});
+  clockid_t cpu_clock = 0;
+  loop->RunSync([&] { cpu_clock = CLOCK_THREAD_CPUTIME_ID; });
+  std::atomic<int64_t> before{0};
+  const auto cpu_ns = [&] {
+    std::atomic<int64_t> result{0};
+    loop->RunSync([&] {
+      timespec used;
+      clock_gettime(cpu_clock, &used);
+      result = used.tv_sec * 1'000'000'000 + used.tv_nsec;
+    });
+    return result.load();
+  };
+  before = cpu_ns();
+  SleepMs(200);
+  EXPECT_LT(cpu_ns() - before, 20'000'000);
+}
+
+TEST(EventLoopTest, DestructionDropsWhatIsLeft) {
+  auto owned = std::make_shared<int>(1);
+  {
+    const Event event;
+    const auto loop = NewLoop();
+    loop->AddTimer(3'600'000'000'000, [owned] {});
+    ASSERT_TRUE(loop->AddFd(event.fd.get(), EPOLLIN, [owned](uint32_t) {}).ok());
+    EXPECT_EQ(owned.use_count(), 3);
+  }
+  EXPECT_EQ(owned.use_count(), 1);
+}
+
+TEST(EventLoopTest, ManyThreadsMayUseItAtOnce) {
+  const auto loop = NewLoop();
+  std::atomic<int> ran{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) {
+        const Event event;
+        ASSERT_TRUE(loop->AddFd(event.fd.get(), EPOLLIN, [&](uint32_t) { event.Clear(); }).ok());
+        event.Raise();
+        loop->Post([&] { ++ran; });
+        const auto timer = loop->AddTimer(1'000'000, [] {});
+        if (i % 2 == 0) loop->CancelTimer(timer);
+        loop->RemoveFd(event.fd.get());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  loop->RunSync([] {});
+  EXPECT_EQ(ran.load(), 800);
+}
+
+}  // namespace
+}  // namespace tutti
