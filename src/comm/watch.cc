@@ -24,13 +24,23 @@ constexpr int64_t kWarnEveryNs = 10 * kSecond;
 constexpr int64_t kLeftGraceNs = kSecond;
 // For the other side's sentence after a foreign chunk has been seen.
 constexpr int64_t kExplainNs = 2 * kSecond;
+// A rank whose peer waits itself lets that one speak first: it is nearer to whoever holds them all
+// up.
+constexpr int64_t kNearerGraceNs = kSecond;
+// A wait says that it goes on at least this often; what was said longer ago is over.
+constexpr int64_t kStillWaitsNs = kSecond / 2;
 constexpr size_t kMaxText = 2000;
+constexpr int kMaxRanksShown = 8;
 
 // Wire form of the control messages: one byte Message, then the fields below, little-endian as on
 // all hosts Tutti runs on. Texts run to the end of the message.
 struct FailureHeader {
   uint8_t message;
   uint8_t code;
+};
+struct DoingHeader {
+  uint8_t message;
+  uint8_t waits;
 };
 struct InquiryWire {
   uint8_t message;
@@ -189,15 +199,21 @@ void Watch::OnInquiry(int from, std::span<const std::byte> payload) {
   Compare(inquiry);
 
   std::string doing;
+  DoingHeader header = {static_cast<uint8_t>(Message::kDoing), 0};
   {
     std::lock_guard lock(mutex_);
     doing = WhatHereLocked();
+    header.waits = WaitsLocked();
+    if (header.waits != 0) doing += fmt::format(", and waits for {}", NameOf(waits_for_));
   }
-  bootstrap_.SendControl(from, Pack(static_cast<uint8_t>(Message::kDoing), doing));
+  bootstrap_.SendControl(from, Pack(header, doing));
 }
 
 void Watch::Compare(const Inquiry& inquiry) {
   const OpSignature& theirs = inquiry.signature;
+  // A rank in a group of messages asks only what this one is doing: there is no collective to
+  // compare.
+  if (!inquiry.is_message && theirs.collective == Collective::kSendRecv) return;
   std::optional<OpSignature> mine;
   {
     std::lock_guard lock(mutex_);
@@ -240,11 +256,15 @@ void Watch::Compare(const Inquiry& inquiry) {
 }
 
 void Watch::OnDoing(int from, std::span<const std::byte> payload) {
-  uint8_t message;
+  DoingHeader header;
   std::string text;
-  if (!Unpack(payload, message, text)) return;
+  if (!Unpack(payload, header, text)) return;
   std::lock_guard lock(mutex_);
-  doing_[from] = std::move(text);
+  answers_[from] = {std::move(text), header.waits != 0, NowNs()};
+}
+
+bool Watch::WaitsLocked() const {
+  return busy_.load(std::memory_order_relaxed) && NowNs() - waits_at_ns_ < kStillWaitsNs;
 }
 
 std::string Watch::WhatHereLocked() const {
@@ -292,19 +312,29 @@ void Watch::AskWith(int peer, const OpSignature& mine, bool is_message) {
 Status Watch::OnLongWait(int peer, int64_t waited_ns) {
   if (stopped()) return StopReason();
   const int64_t now_ns = NowNs();
-  if (waited_ns >= kAskAfterNs && now_ns - asked_ns_ >= kAskEveryNs) {
+  // With a short timeout the answers must still be fresh when it comes.
+  const int64_t ask_every_ns =
+      timeout_ns_ > 0 ? std::clamp(timeout_ns_ / 4, kAskAfterNs, kAskEveryNs) : kAskEveryNs;
+  if (waited_ns >= kAskAfterNs && now_ns - asked_ns_ >= ask_every_ns) {
     asked_ns_ = now_ns;
     Ask(peer);
   }
+  bool peer_waits = false;
   {
     std::lock_guard lock(mutex_);
+    waits_for_ = peer;
+    waits_at_ns_ = now_ns;
+    const auto answer = answers_.find(peer);
+    peer_waits = answer != answers_.end() && answer->second.waits &&
+                 now_ns - answer->second.at_ns < 2 * ask_every_ns;
     if (peer >= 0 && left_[static_cast<size_t>(peer)] && waited_ns > kLeftGraceNs &&
         now_ns - left_at_ns_.at(peer) > kLeftGraceNs) {
       return RemoteError("{} has destroyed its communicator while {} waits for it {}", NameOf(peer),
                          NameOf(bootstrap_.rank()), WhatHereLocked());
     }
   }
-  const bool timed_out = timeout_ns_ > 0 && waited_ns >= timeout_ns_;
+  const bool timed_out =
+      timeout_ns_ > 0 && waited_ns >= timeout_ns_ + (peer_waits ? kNearerGraceNs : 0);
   if (!timed_out && (waited_ns < kWarnEveryNs || now_ns - warned_ns_ < kWarnEveryNs))
     return Status::Ok();
   warned_ns_ = now_ns;
@@ -322,9 +352,20 @@ Status Watch::Stalled(int peer, int64_t waited_ns) {
   std::string text =
       fmt::format("{} has waited {:.1f} s for {}, {}", NameOf(bootstrap_.rank()),
                   static_cast<double>(waited_ns) / 1e9, NameOf(peer), WhatHereLocked());
-  for (const auto& [rank, doing] : doing_)
-    if (peer < 0 || rank == peer) text += fmt::format("; {} is {}", NameOf(rank), doing);
-  if (doing_.empty()) text += "; it has not said what it is doing";
+  // The silent ones first: they are the likeliest reason.
+  const int64_t since_ns = NowNs() - waited_ns;
+  int shown = 0;
+  for (const bool silent : {true, false}) {
+    for (int rank = 0; rank < bootstrap_.num_ranks() && shown < kMaxRanksShown; ++rank) {
+      if (rank == bootstrap_.rank() || (peer >= 0 && rank != peer)) continue;
+      const auto answer = answers_.find(rank);
+      const bool answered = answer != answers_.end() && answer->second.at_ns >= since_ns;
+      if (answered == silent) continue;
+      ++shown;
+      text += silent ? fmt::format("; {} does not answer", NameOf(rank))
+                     : fmt::format("; {} is {}", NameOf(rank), answer->second.doing);
+    }
+  }
   return Timeout("{}. TUTTI_TIMEOUT_S sets how long an operation may make no progress", text);
 }
 

@@ -63,6 +63,11 @@ class Watch final : public WaitWatcher {
     OpSignature signature;
     bool is_message;
   };
+  struct Answer {
+    std::string doing;
+    bool waits;  // for another rank
+    int64_t at_ns;
+  };
   static constexpr size_t kRemembered =
       64;  // operations a late rank may be behind and still be shown both sides
 
@@ -76,6 +81,7 @@ class Watch final : public WaitWatcher {
   void Compare(const Inquiry& inquiry);
   Status Stalled(int peer, int64_t waited_ns);
   std::string WhatHereLocked() const;
+  bool WaitsLocked() const;
   std::string NameOf(int rank) const;
   Status WaitForReason(int64_t timeout_ns, Status otherwise);
 
@@ -95,7 +101,10 @@ class Watch final : public WaitWatcher {
   uint64_t last_collective_ = 0;
   std::vector<Inquiry> early_;  // asked about operations this rank has not reached
   std::atomic<bool> has_early_ = false;
-  std::map<int, std::string> doing_;  // the last answers
+  // What the executing thread waits for, and when it last said so.
+  int waits_for_ = -1;
+  int64_t waits_at_ns_ = 0;
+  std::map<int, Answer> answers_;  // the last of each rank
   std::vector<bool> left_;
   std::map<int, int64_t> left_at_ns_;
   int64_t asked_ns_ = 0;   // of the executing thread only
