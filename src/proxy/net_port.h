@@ -22,8 +22,9 @@ class NetPort : public ProxyPort {
   // Destroying a sending port first sends what was published, for at most kFlushNs, unless it
   // failed or was closed. REQUIRES: no other thread uses the port any more.
 
-  // Breaks the connection and makes `reason` its status, unless it has failed before. Sleepers on
-  // the FIFO wake. Any thread, any time but during destruction; never waits.
+  // Breaks the connection and makes `reason` the status of what is under way and of all that
+  // follows, unless it has failed before. Sleepers on the FIFO wake. Any thread, any time but
+  // during destruction; never waits.
   void Close(Status reason) override = 0;
 
   // Sending: waits until all that was published has been handed to the network and the peer's host

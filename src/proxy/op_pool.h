@@ -8,8 +8,9 @@
 //   done         sending: the slots are free again; receiving: the slots are announced to the
 //   kernel
 //
-// docs/proxy.md has the table. The pool is bounded: chunks of at most kFifoSlots operations can be
-// in a ring, plus the one being begun.
+// docs/proxy.md has the table. The pool is bounded: the chunks of at most kFifoSlots operations can
+// be in a ring, a driver may have moved as many more on before it retires them, and one is being
+// begun.
 //
 // Threads: Add by the kernel's thread; Retire by the thread that drives the connection; the rest by
 // any.
@@ -30,7 +31,7 @@ struct ProxyOp {
 
 class OpPool {
  public:
-  static constexpr uint64_t kOps = 2 * kFifoSlots;
+  static constexpr uint64_t kOps = 4 * kFifoSlots;
 
   // False when kOps operations are under way: their chunks cannot all have been published, so the
   // caller has lost count.

@@ -194,7 +194,8 @@ void PortCore::WakeAll() {
 }
 
 Status PortCore::status() const {
-  // A peer that has sent all it was asked for may close the connection; that matters to the next operation only.
+  // A peer that has done all it was asked for may close the connection: that matters to the next
+  // operation only.
   if (!failed_.load(std::memory_order_acquire) || Settled()) return Status::Ok();
   const std::lock_guard lock(failure_mutex_);
   return failure_;

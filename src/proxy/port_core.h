@@ -49,6 +49,9 @@ class PortCore : public NetPort {
   // The most derived destructor calls this first: afterwards no other thread is in the port.
   void Stop();
 
+  // Whether the connection is broken, also when status() says ok because nothing is under way.
+  bool Failed() const { return failed_.load(std::memory_order_acquire); }
+
   // Chunks counted over the connection's life, done <= posted. Written by the driver, read by any.
   uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
   uint64_t done() const { return done_.load(std::memory_order_relaxed); }

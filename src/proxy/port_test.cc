@@ -192,6 +192,29 @@ TEST(PortTest, SendsWhatWasPublishedBeforeItGoes) {
   EXPECT_EQ(received, kFifoSlots) << pair->recv_port->status().message();
 }
 
+// Its peer takes nothing, so what was sent lies in this host's socket buffer.
+TEST(PortTest, AClosedPortGoesAtOnce) {
+  Settings settings;
+  settings.socket_nthreads = 1;
+  settings.nsocks_perthread = 1;
+  for (const bool closed : {true, false}) {
+    const auto pair = TestPair::Create(64 * 1024, settings).value();
+    FifoSender out(pair->send_port->fifo());
+    pair->send_port->Begin(kFifoSlots, 0x2a);
+    for (int i = 0; i < kFifoSlots; ++i) Publish(out, 64 * 1024);
+    pair->send_port->HandOver();
+    EXPECT_EQ(pair->send_port->Flush(Deadline::After(20'000'000)).code(), Code::kTimeout);
+    const int64_t before_ns = NowNs();
+    if (closed) {
+      pair->send_port->Close(InternalError("aborted"));
+    } else {
+      pair->recv_port.reset();  // the flush ends with the connection, too
+    }
+    pair->send_port.reset();
+    EXPECT_LT(NowNs() - before_ns, kFlushNs / 2) << closed;
+  }
+}
+
 TEST(PortTest, RefusesSlotsOfImpossibleSizes) {
   const auto proxy = Proxy::Create({}).value();
   for (const size_t slot_bytes : {size_t{0}, size_t{100}, size_t{1} << 40}) {

@@ -44,7 +44,7 @@ Result<bool> SendPort::Move() {
 
 Status SendPort::Flush(Deadline deadline) {
   for (;;) {
-    TUTTI_TRY(status());
+    if (Failed()) return status();
     const bool moved = Poll();
     const FifoView view = fifo();
     const uint64_t next = done();
