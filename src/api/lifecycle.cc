@@ -154,10 +154,14 @@ Status Resize(ncclComm_t parent, ncclComm_t* out, const ncclConfig_t* config,
   if (parent != nullptr) parent->pending.fetch_add(1);
   return StartInit(std::move(handle), out, [child, parent, out, make]() -> Status {
     auto result = make(*child);
+    if (result.ok()) child->comm = std::move(*result);
+    if (result.ok() && !child->comm) {
+      *out = nullptr;
+      if (parent != nullptr) parent->AddNameless(child);
+    }
+    // Last: whoever sees the parent at rest may use what was written above.
     if (parent != nullptr) parent->pending.fetch_sub(1);
-    TUTTI_ASSIGN(child->comm, std::move(result));
-    if (!child->comm) *out = nullptr;
-    return Status::Ok();
+    return result.ok() ? Status::Ok() : result.status();
   });
 }
 
@@ -289,9 +293,11 @@ Status AsyncError(ncclComm_t comm, ncclResult_t* out) {
   TUTTI_TRY(CheckHandle(comm));
   if (out == nullptr) return InvalidArgument("asyncError is null");
   *out = ncclSuccess;
+  // Read first: work notes its failure before it is no longer pending.
+  const bool pending = comm->pending.load() > 0;
   if (const Status error = comm->Error(); !error.ok()) {
     *out = static_cast<ncclResult_t>(error.code());
-  } else if (comm->pending.load() > 0) {
+  } else if (pending) {
     *out = ncclInProgress;
   } else if (comm->comm && comm->comm->watch().stopped() && !comm->revoked) {
     *out = static_cast<ncclResult_t>(comm->comm->watch().StopReason().code());

@@ -59,9 +59,18 @@ struct ncclComm {
     if (!lane_) lane_ = std::make_unique<tutti::HostStream>();
     return *lane_;
   }
-  // Ends the lane's thread after its work.
-  void DropLane() { lane_.reset(); }
+  // Keeps the handle of a split that gave this rank no communicator: nobody else has its name.
+  void AddNameless(ncclComm* child) {
+    std::lock_guard lock(mutex);
+    nameless_.emplace_back(child);
+  }
+  // Ends the lane's thread after its work, and the handles of AddNameless.
+  void DropLane() {
+    lane_.reset();
+    nameless_.clear();
+  }
 
  private:
   std::unique_ptr<tutti::HostStream> lane_;
+  std::vector<std::unique_ptr<ncclComm>> nameless_;
 };
