@@ -78,6 +78,31 @@ TEST(NonBlockingTest, CommunicatorsAreMadeUsedAndEndedByPolling) {
   });
 }
 
+TEST(NonBlockingTest, SplitWithoutColorHasAnsweredWhenTheParentIsAtRest) {
+  constexpr int kRanks = 2;
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  RunRankThreads(kRanks, [&](int rank) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclComm_t comm = nullptr;
+    ASSERT_TRUE(Started(ncclCommInitRankConfig(&comm, kRanks, id, rank, &config)));
+    ASSERT_EQ(Settle(comm), ncclSuccess) << ncclGetLastError(comm);
+    for (int round = 0; round < 50; ++round) {
+      const bool stays_out = rank == round % 2;
+      ncclComm_t child = nullptr;
+      EXPECT_TRUE(
+          Started(ncclCommSplit(comm, stays_out ? NCCL_SPLIT_NOCOLOR : 0, rank, &child, nullptr)));
+      ASSERT_EQ(Settle(comm), ncclSuccess) << ncclGetLastError(comm);
+      ASSERT_EQ(child == nullptr, stays_out) << "round " << round;
+      if (stays_out) continue;
+      ASSERT_EQ(Settle(child), ncclSuccess) << ncclGetLastError(child);
+      EXPECT_NCCL(ncclCommDestroy(child));
+    }
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
 TEST(SplitTest, PartsByColorAndNumbersByKey) {
   constexpr int kRanks = 5;
   ThreadWorld world(kRanks);

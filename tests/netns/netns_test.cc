@@ -177,7 +177,9 @@ TEST_F(NetnsTest, DeathOnTheOtherHostIsNamed) {
 }
 
 // Nothing comes back over a cable that was pulled, no goodbye and no reset: only time tells.
-TEST_F(NetnsTest, APulledCableIsAnErrorInBoundedTime) {
+using SlowNetnsTest = NetnsTest;
+
+TEST_F(SlowNetnsTest, APulledCableIsAnErrorInBoundedTime) {
   const int64_t bound_ms = 40'000;
   RankProcesses processes(
       4, [&](int rank, Board& board) { ReduceUntilCut(*hosts_, rank, bound_ms, "rank ", board); });
