@@ -36,7 +36,9 @@ TEST(BootstrapFaults, NamesTheRanksThatAreMissing) {
   for (const int rank : {0, 1, 2, 5, 8}) attempts.push_back(job.OptionsFor(rank));
   const int64_t start_ns = NowNs();
   for (const std::string& outcome : Outcomes(job, attempts)) {
-    EXPECT_EQ(outcome, "5 of 9 ranks arrived within 0.6 s; missing: 3-4, 6-7. TUTTI_INIT_TIMEOUT_S sets how long is waited");
+    EXPECT_EQ(outcome,
+              "5 of 9 ranks arrived within 0.6 s; missing: 3-4, 6-7. TUTTI_INIT_TIMEOUT_S sets how "
+              "long is waited");
   }
   EXPECT_LT(NowNs() - start_ns, 3'000'000'000);
   // One that comes late is told at once.
