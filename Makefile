@@ -39,8 +39,9 @@ $(BUILD)/build.ninja: | $(call setup,build)
 build: $(call setup,build) $(BUILD)/build.ninja
 	@cmake --build $(BUILD) -j $(JOBS)
 
+# A test that waits for a clock can lose once to a busy machine; ctest says so. Losing twice is a failure.
 test: $(call setup,test) build
-	@cd $(BUILD) && $(CTEST)
+	@cd $(BUILD) && $(CTEST) --repeat until-pass:2
 
 unit: build
 	@cd $(BUILD) && $(CTEST) -L unit
