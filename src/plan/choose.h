@@ -31,9 +31,9 @@ struct PlanContext {
   bool can_pull = false;        // all ranks can read one another's memory through the kernel
   bool oversubscribed = false;  // more ranks than processors on some host
   size_t stage_bytes = 0;
-  size_t slot_bytes = 0;                             // of every ring of slots
-  LinkCost shared_memory = {0.25, 9};                // bench/results/shm.md
-  LinkCost network = {12, 2.5};                      // loopback TCP; bench/results/net.md
+  size_t slot_bytes = 0;               // of every ring of slots
+  LinkCost shared_memory = {0.25, 9};  // near what bench/results/shm.md shows
+  LinkCost network = {12, 2.5};        // TCP over loopback; an estimate, not measured yet
   std::array<uint32_t, 13> allowed_algorithms = {};  // by Collective: bit per Algorithm; 0: all
   uint32_t allowed_protocols = 3;                    // bit per Protocol
 };
