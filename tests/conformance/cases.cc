@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <random>
 
@@ -25,25 +27,34 @@ constexpr size_t kMargin = 128;
 // A buffer between two strips that nobody may write.
 class Guarded {
  public:
-  Guarded(size_t bytes, size_t skew_bytes)
-      : bytes_(bytes), storage_(bytes + skew_bytes + 2 * kMargin + 64, kCanary) {
-    const auto address = reinterpret_cast<uintptr_t>(storage_.data()) + kMargin;
+  Guarded(size_t bytes, size_t skew_bytes, bool allocated)
+      : bytes_(bytes), size_(bytes + skew_bytes + 2 * kMargin + 64), storage_(nullptr, std::free) {
+    void* memory = nullptr;
+    if (allocated) {
+      EXPECT_EQ(Explain(ncclMemAlloc(&memory, size_)), "");
+      storage_ = {static_cast<std::byte*>(memory),
+                  [](void* m) { EXPECT_EQ(Explain(ncclMemFree(m)), ""); }};
+    } else {
+      storage_ = {static_cast<std::byte*>(std::malloc(size_)), std::free};
+    }
+    std::fill_n(storage_.get(), size_, kCanary);
+    const auto address = reinterpret_cast<uintptr_t>(storage_.get()) + kMargin;
     begin_ = kMargin + (64 - address % 64) % 64 + skew_bytes;
   }
-  std::byte* data() { return storage_.data() + begin_; }
-  size_t size() const { return bytes_; }
+  std::byte* data() { return storage_.get() + begin_; }
   void Fill(std::byte value) { std::fill_n(data(), bytes_, value); }
   bool Intact() const {
     const auto is_canary = [](std::byte b) { return b == kCanary; };
-    const auto begin = storage_.begin() + static_cast<ptrdiff_t>(begin_);
-    return std::all_of(storage_.begin(), begin, is_canary) &&
-           std::all_of(begin + static_cast<ptrdiff_t>(bytes_), storage_.end(), is_canary);
+    const std::byte* const all = storage_.get();
+    return std::all_of(all, all + begin_, is_canary) &&
+           std::all_of(all + begin_ + bytes_, all + size_, is_canary);
   }
 
  private:
   size_t bytes_;
+  size_t size_;
   size_t begin_;
-  std::vector<std::byte> storage_;
+  std::unique_ptr<std::byte, void (*)(void*)> storage_;
 };
 
 uint64_t Random(uint64_t x) {
@@ -415,8 +426,10 @@ bool RunOnce(const RankCase& rank_case, const std::vector<std::byte>& sent,
   const size_t recv_bytes = rank_case.recv_elems * size;
   const size_t both =
       std::max(sent.size() + rank_case.send_at * size, recv_bytes + rank_case.recv_at * size);
-  Guarded recv_buffer(in_place ? both : recv_bytes, c.skew * size);
-  Guarded send_buffer(in_place ? 0 : sent.size(), c.skew * size);
+  const bool allocated =
+      c.memory == Memory::kAllocated || (c.memory == Memory::kMixed && rank_case.rank % 2 == 1);
+  Guarded recv_buffer(in_place ? both : recv_bytes, c.skew * size, allocated);
+  Guarded send_buffer(in_place ? 0 : sent.size(), c.skew * size, allocated);
   recv_buffer.Fill(kUntouched);
   std::byte* const recv = recv_buffer.data() + (in_place ? rank_case.recv_at * size : 0);
   std::byte* const send =
@@ -470,9 +483,11 @@ std::string Describe(const Case& c, int num_ranks) {
                                  oracle::Name(c.type));
   if (Reduces(c.collective)) text += fmt::format(", {}", oracle::Name(c.op));
   if (HasRoot(c.collective)) text += fmt::format(", root {}", c.root);
-  return text + fmt::format(", {} ranks, {}{}{}", num_ranks,
-                            c.in_place ? "in place" : "out of place", c.rounds ? ", rounding" : "",
-                            c.skew > 0 ? fmt::format(", skewed by {}", c.skew) : "");
+  return text +
+         fmt::format(", {} ranks, {}{}{}", num_ranks, c.in_place ? "in place" : "out of place",
+                     c.rounds ? ", rounding" : "",
+                     c.skew > 0 ? fmt::format(", skewed by {}", c.skew) : "") +
+         std::array{"", ", allocated memory", ", mixed memory"}[static_cast<size_t>(c.memory)];
 }
 
 std::string Explain(ncclResult_t result, ncclComm_t comm) {

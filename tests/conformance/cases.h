@@ -33,6 +33,10 @@ inline constexpr int kNumCollectives = 12;
 bool Reduces(Collective collective);
 bool HasRoot(Collective collective);
 
+// Where buffers lie: in the program's own memory, or in that of ncclMemAlloc, which other processes
+// can map.
+enum class Memory { kOwn, kAllocated, kMixed };  // mixed: every second rank has its own
+
 struct Case {
   Collective collective = Collective::kAllReduce;
   ncclDataType_t type = ncclFloat32;
@@ -46,6 +50,7 @@ struct Case {
   // Elements by which buffers are off a cache line.
   size_t skew = 0;
   uint64_t seed = 1;
+  Memory memory = Memory::kOwn;
   // Once is enough for what is large; otherwise it runs twice and must give the same bits.
   bool once = false;
 };

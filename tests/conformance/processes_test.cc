@@ -64,6 +64,34 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, ForcedOverHostsTest,
                          ::testing::Values("ring", "tree", "recursivedoubling"),
                          [](const auto& instance) { return std::string(instance.param); });
 
+// Buffers that ranks read where they lie: mapped, copied by the kernel, or of both kinds.
+class PullTest : public ::testing::TestWithParam<std::tuple<const char*, Memory>> {};
+
+TEST_P(PullTest, ReadsBuffersWhereTheyLie) {
+  const auto [algorithm, memory] = GetParam();
+  const Environment environment(Environment::Settings{{"NCCL_ALGO", algorithm}});
+  const Hosts hosts = {"", "", ""};
+  std::vector<Case> cases = In(memory, EveryCount(3, {0, 1, 33, 5001, 40001}));
+  for (const auto& more :
+       {EveryRoot(3, 20011), EverySkew(3, 9001), EveryTypeAndOperatorOfAllReduce(33),
+        EveryTypeMoved(3, 30011), Long(3, 100003)})
+    for (const Case& c : In(memory, more)) cases.push_back(c);
+  RunOnHosts(hosts, cases);
+}
+
+std::string NameOfPull(const ::testing::TestParamInfo<PullTest::ParamType>& instance) {
+  const std::string algorithm = std::get<0>(instance.param);
+  constexpr std::array kNames = {"Own", "Allocated", "Mixed"};
+  return (algorithm.empty() ? "any_" : "forced_") +
+         std::string(kNames[static_cast<size_t>(std::get<1>(instance.param))]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Memories, PullTest,
+                         ::testing::Combine(::testing::Values("", "pull"),
+                                            ::testing::Values(Memory::kOwn, Memory::kAllocated,
+                                                              Memory::kMixed)),
+                         NameOfPull);
+
 TEST(PlanTest, OfFourMegabytesBetweenTwoHostsIsTwoSendsAndTwoReceives) {
   const Environment environment(Environment::Settings{{"NCCL_ALGO", "ring"}});
   RunRankProcesses(2, [](int rank, Board& board) {

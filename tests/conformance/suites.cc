@@ -124,6 +124,11 @@ std::vector<Case> EverySkew(int num_ranks, size_t count) {
   return WithSeeds(std::move(cases));
 }
 
+std::vector<Case> In(Memory memory, std::vector<Case> cases) {
+  for (Case& c : cases) c.memory = memory;
+  return cases;
+}
+
 std::vector<Case> Long(int num_ranks, size_t count) {
   std::vector<Case> cases;
   for (const Collective collective : AllCollectives()) {
@@ -134,8 +139,8 @@ std::vector<Case> Long(int num_ranks, size_t count) {
     cases.push_back(c);
   }
   // More than a megabyte, an odd number of elements, rounding at every step.
-  cases.push_back({.type = ncclBfloat16,
-                   .count = std::max<size_t>(count, 600001),
+  cases.push_back({.type = ncclFloat32,
+                   .count = std::max<size_t>(count, 300001),
                    .rounds = true,
                    .once = true});
   return WithSeeds(std::move(cases));

@@ -22,6 +22,8 @@ std::vector<Case> EveryTypeMoved(int num_ranks, size_t count);
 std::vector<Case> EveryCount(int num_ranks, const std::vector<size_t>& counts);
 std::vector<Case> EveryRoot(int num_ranks, size_t count);
 std::vector<Case> EverySkew(int num_ranks, size_t count);
+// The same cases with buffers elsewhere.
+std::vector<Case> In(Memory memory, std::vector<Case> cases);
 // All collectives once with one long count.
 std::vector<Case> Long(int num_ranks, size_t count);
 
