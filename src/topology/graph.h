@@ -1,0 +1,97 @@
+#pragma once
+
+// What the machine is made of, as the searches see it: nodes (GPUs, host devices, PCI switches,
+// NVSwitches, processors, network cards) joined by links that have a bandwidth. A value: it is built
+// from a Machine (machine.h), never changed afterwards, and may be shared by any number of threads.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::topology {
+
+enum class NodeKind : uint8_t {
+  kGpu,         // a GPU that is a rank's device, or may be one
+  kHostDevice,  // a host rank's device: it has no card, it sits on its processor
+  kPci,         // a PCI switch or bridge
+  kNvSwitch,    // all NVSwitches that join the same GPUs are one node
+  kCpu,         // one NUMA node
+  kNic,         // a network card
+  kNet,         // a port of a network card, or an interface: where data leaves the host
+};
+inline constexpr size_t kNodeKinds = 7;
+
+// Ordered as paths get worse.
+enum class LinkKind : uint8_t {
+  kLocal,   // a node to itself
+  kNvlink,  // NVLink, xGMI
+  kC2c,     // chip to chip, between a GPU and the processor beside it
+  kPci,
+  kSystem,  // between processors of a host
+  kNetwork,
+};
+
+using NodeIndex = uint32_t;
+using LinkIndex = uint32_t;
+inline constexpr uint32_t kNoIndex = UINT32_MAX;
+
+// One direction. Parallel links between the same two nodes are one link with the sum of their
+// bandwidths.
+struct Link {
+  NodeIndex from = kNoIndex;
+  NodeIndex to = kNoIndex;
+  LinkIndex reverse = kNoIndex;  // the link from `to` to `from`; every link has one
+  LinkKind kind = LinkKind::kLocal;
+  double bandwidth_gbps = 0;  // GB/s
+};
+
+struct Node {
+  NodeKind kind = NodeKind::kPci;
+  int host = 0;        // index of the host within the graph; 0 unless several hosts' files were fused
+  uint64_t id = 0;     // bus id, NUMA number or net number; unique for a kind within a host
+  int device = -1;     // GPU: CUDA ordinal ("dev" of the file); net: number of the interface
+  int rank = -1;       // GPU and host device: the communicator's rank there, -1 for none
+  int numa = -1;       // of the processor it hangs under
+  std::string name;    // net: the interface ("mlx5_0"); others: what a picture shows
+  int compute_capability = 0;  // GPU: 90 for 9.0
+  bool gpu_direct = false;     // GPU: others may reach its memory; net: it can reach GPUs' memory
+  double net_bandwidth_gbps = 0;  // net: of the port, GB/s
+  double net_latency_us = 0;
+  uint64_t net_guid = 0;  // ports of one card share it
+  int net_port = 0;
+  std::vector<LinkIndex> links;  // leaving this node, NVLink first, then down the PCI tree, then up
+};
+
+class Graph {
+ public:
+  std::span<const Node> nodes() const { return nodes_; }
+  std::span<const Link> links() const { return links_; }
+  const Node& node(NodeIndex index) const { return nodes_[index]; }
+  const Link& link(LinkIndex index) const { return links_[index]; }
+
+  // Nodes of one kind, in the order of the file (GPUs and nets: by device within a host).
+  std::span<const NodeIndex> OfKind(NodeKind kind) const {
+    return by_kind_[static_cast<size_t>(kind)];
+  }
+
+  // The devices that ranks run on: GPUs, else host devices.
+  std::span<const NodeIndex> Devices() const;
+
+  // For builders (graph_builder.h) and tests. AddLink adds both directions, and to links that are
+  // there; LinkIndex of from → to.
+  NodeIndex AddNode(Node node);
+  LinkIndex AddLink(NodeIndex from, NodeIndex to, LinkKind kind, double bandwidth_gbps);
+
+ private:
+  std::vector<Node> nodes_;
+  std::vector<Link> links_;
+  std::vector<NodeIndex> by_kind_[kNodeKinds];
+};
+
+std::string_view Name(NodeKind kind);  // "GPU", "HOST", "PCI", "NVS", "CPU", "NIC", "NET"
+std::string_view Name(LinkKind kind);  // "LOC", "NVL", "C2C", "PCI", "SYS", "NET"
+
+}  // namespace tutti::topology
