@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <set>
 
 namespace tutti::tools {
 namespace {
@@ -23,6 +24,11 @@ constexpr double kLastWordsSeconds = 2;
 constexpr double kEndSeconds = 2;
 constexpr int kTickMs = 250;
 constexpr size_t kMaxFailuresShown = 8;
+
+// "rank 1", "ranks 0, 1".
+std::string NameRanks(const std::set<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+}
 
 // Waits at most `seconds` for the process to end. False: it has not.
 bool WaitForEnd(pid_t pid, double seconds, int* status) {
@@ -78,8 +84,7 @@ struct Team::Round {
   size_t waiting = 0;
   size_t at_barrier = 0;
   struct Failure {
-    std::string ranks;  // "1", "0, 1".
-    bool several = false;
+    std::set<int> ranks;
     std::string sentence;
   };
   std::vector<Failure> failures;
@@ -90,19 +95,17 @@ struct Team::Round {
     if (failures.empty()) code = failure_code;
     for (Failure& failure : failures) {
       if (failure.sentence != sentence) continue;
-      failure.ranks += fmt::format(", {}", rank);
-      failure.several = true;
+      failure.ranks.insert(rank);
       return;
     }
-    failures.push_back({std::to_string(rank), false, std::move(sentence)});
+    failures.push_back({{rank}, std::move(sentence)});
   }
 
   std::string Describe() const {
     std::string text;
     for (size_t i = 0; i < std::min(failures.size(), kMaxFailuresShown); ++i) {
       const Failure& failure = failures[i];
-      text += fmt::format("{}rank{} {} {}", i ? "\n  " : "", failure.several ? "s" : "",
-                          failure.ranks, failure.sentence);
+      text += fmt::format("{}{} {}", i ? "\n  " : "", NameRanks(failure.ranks), failure.sentence);
     }
     return text;
   }
@@ -153,10 +156,8 @@ Status Team::Collect(Round* round, const std::string& doing, Deadline deadline) 
       if (tick_) tick_();
       if (!deadline.Passed()) continue;
       if (giving_up) break;
-      std::string silent;
-      for (const int rank : ranks) silent += fmt::format("{}{}", silent.empty() ? "" : ", ", rank);
-      return Timeout("{}rank{} {} did not finish in time, while {}", label_,
-                     ranks.size() > 1 ? "s" : "", silent, doing);
+      return Timeout("{}{} did not finish in time, while {}", label_,
+                     NameRanks({ranks.begin(), ranks.end()}), doing);
     }
     for (size_t i = 0; i < entries.size(); ++i) {
       if (entries[i].revents) TUTTI_TRY(TakeFrom(ranks[i], round, doing));

@@ -190,18 +190,26 @@ TEST(SocketCommTest, TellsThatThePeerClosed) {
 
 TEST(SocketCommTest, TellsThatALaneBroke) {
   for (const int threads : {0, 2}) {
-    Joined joined = Join(2, threads);
-    std::vector<std::byte> buffer(1 << 20);
-    ASSERT_NE(*joined.receiver->Irecv(buffer.data(), buffer.size()), nullptr);
-    ASSERT_NE(*joined.sender->Isend(buffer.data(), buffer.size(), 0), nullptr);
-    ASSERT_TRUE(joined.sender->Progress().ok());
-    ASSERT_TRUE(joined.receiver->Progress().ok());
-    joined.sender.reset();
+    const std::shared_ptr<LaneHelpers> helpers = LaneHelpers::Create(threads).value();
+    SocketSet sockets;
+    UniqueFd control;
+    std::vector<UniqueFd> lanes(2);
+    std::tie(sockets.control, control) = fuzz::JoinedSockets();
+    sockets.lanes.resize(2);
+    for (size_t i : {0u, 1u}) std::tie(sockets.lanes[i], lanes[i]) = fuzz::JoinedSockets();
+    const auto receiver = MakeReceiver(std::move(sockets), helpers);
+    std::vector<std::byte> buffer(65536);
+    ASSERT_NE(*receiver->Irecv(buffer.data(), buffer.size()), nullptr);
+    std::array<std::byte, kFrameBytes> frame;
+    EncodeFrame({FrameType::kStriped, 2, 0, 65536, 0}, frame);
+    ASSERT_EQ(::send(control.get(), frame.data(), frame.size(), 0), ssize_t{kFrameBytes});
+    ASSERT_TRUE(receiver->Progress().ok());
+    lanes[1].Reset();  // the control socket stays
     Status status;
     for (const Deadline deadline = Deadline::AfterSeconds(20); status.ok() && !deadline.Passed();) {
-      status = joined.receiver->Progress().status();
+      status = receiver->Progress().status();
     }
-    EXPECT_EQ(status.code(), Code::kRemoteError) << threads;
+    EXPECT_EQ(status.code(), Code::kRemoteError) << threads << " threads";
   }
 }
 
