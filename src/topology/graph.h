@@ -1,8 +1,9 @@
 #pragma once
 
 // What the machine is made of, as the searches see it: nodes (GPUs, host devices, PCI switches,
-// NVSwitches, processors, network cards) joined by links that have a bandwidth. A value: it is built
-// from a Machine (machine.h), never changed afterwards, and may be shared by any number of threads.
+// NVSwitches, processors, network cards) joined by links that have a bandwidth. A value: it is
+// built from a Machine (machine.h), never changed afterwards, and may be shared by any number of
+// threads.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +35,23 @@ enum class LinkKind : uint8_t {
   kNetwork,
 };
 
+// Which processor, as far as it matters for what the links between processors carry.
+enum class CpuModel : uint8_t {
+  kUnknown,
+  kIntelBroadwell,  // and older
+  kIntelSkylake,
+  kIntelSapphireRapids,
+  kIntelEmeraldRapids,  // and newer
+  kAmd,
+  kZhaoxin,
+  kZhaoxinYongfeng,
+  kArm,
+  kPower,
+};
+inline bool IsIntel(CpuModel model) {
+  return model >= CpuModel::kIntelBroadwell && model <= CpuModel::kIntelEmeraldRapids;
+}
+
 using NodeIndex = uint32_t;
 using LinkIndex = uint32_t;
 inline constexpr uint32_t kNoIndex = UINT32_MAX;
@@ -50,18 +68,20 @@ struct Link {
 
 struct Node {
   NodeKind kind = NodeKind::kPci;
-  int host = 0;        // index of the host within the graph; 0 unless several hosts' files were fused
-  uint64_t id = 0;     // bus id, NUMA number or net number; unique for a kind within a host
-  int device = -1;     // GPU: CUDA ordinal ("dev" of the file); net: number of the interface
-  int rank = -1;       // GPU and host device: the communicator's rank there, -1 for none
-  int numa = -1;       // of the processor it hangs under
-  std::string name;    // net: the interface ("mlx5_0"); others: what a picture shows
+  int host = 0;      // index of the host within the graph; 0 unless several hosts' files were fused
+  uint64_t id = 0;   // bus id, NUMA number or net number; unique for a kind within a host
+  int device = -1;   // GPU: CUDA ordinal ("dev" of the file); net: number of the interface
+  int rank = -1;     // GPU and host device: the communicator's rank there, -1 for none
+  int numa = -1;     // of the processor it hangs under
+  std::string name;  // net: the interface ("mlx5_0"); others: what a picture shows
   int compute_capability = 0;  // GPU: 90 for 9.0
   bool gpu_direct = false;     // GPU: others may reach its memory; net: it can reach GPUs' memory
   double net_bandwidth_gbps = 0;  // net: of the port, GB/s
   double net_latency_us = 0;
   uint64_t net_guid = 0;  // ports of one card share it
   int net_port = 0;
+  CpuModel cpu_model = CpuModel::kUnknown;  // CPU
+  int order = 0;  // place among its kind in the file, where that differs from the graph's order
   std::vector<LinkIndex> links;  // leaving this node, NVLink first, then down the PCI tree, then up
 };
 

@@ -4,6 +4,7 @@
 // most bandwidth. Pure: the same graph gives the same paths.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,18 +40,58 @@ struct Path {
 
 // What NCCL_P2P_LEVEL and its like allow, and what drivers refuse.
 struct PathRules {
-  PathKind peer_to_peer = PathKind::kPxb;  // the worst kind GPUs may use to reach one another directly
-  PathKind gpu_direct = PathKind::kPxb;    // the worst kind between a GPU and a card that reads it
+  // The worst kind GPUs may use to reach one another directly. Not set: PXB, but SYS for one or two
+  // GPUs with AMD processors, which forward such traffic well.
+  std::optional<PathKind> peer_to_peer;
+  PathKind gpu_direct = PathKind::kP2c;  // the worst kind between a GPU and a card that reads it
   bool use_pxn = true;
   bool peer_access_refused = false;  // by the driver: no GPU reaches another one's memory over PCI
+  // NCCL gives up on two GPUs of a host, and leaves them to the network, where both reach a card
+  // faster than one another. It cuts machines in two whose processors could have joined them; here
+  // it is done on demand only.
+  bool prefer_network = false;
 };
+
+// Bandwidth of a node to itself, GB/s: more than any link has.
+inline constexpr double kLocalBandwidth = 5000;
 
 class Paths {
  public:
   // Empty for pairs where `from` is not a device, net, NVSwitch or processor.
-  const Path& Between(NodeIndex from, NodeIndex to) const;
+  const Path& Between(NodeIndex from, NodeIndex to) const {
+    const uint32_t row = row_of_[from];
+    return row == kNoIndex ? kNoPath : paths_[row * row_of_.size() + to];
+  }
+
+ private:
+  friend class PathFinder;
+  static const Path kNoPath;
+  std::vector<uint32_t> row_of_;  // per node; kNoIndex where there are no paths from it
+  std::vector<Path> paths_;       // a row of as many as there are nodes, per node that has one
 };
 
+// A GPU that sends to a card through another GPU (PXN) still receives directly, so the way from the
+// card to the GPU may be another one than the way back.
 Paths ComputePaths(const Graph& graph, const PathRules& rules);
+
+// The nodes of `kind` that `from` reaches with the most bandwidth, and among them those of the best
+// kind of path; in the graph's order. Empty when it reaches none.
+std::vector<NodeIndex> Nearest(const Graph& graph, const Paths& paths, NodeIndex from,
+                               NodeKind kind);
+
+// The port that `device` sends through on `channel`: devices that share their nearest ports are
+// spread over them. kNoIndex when it reaches none.
+NodeIndex LocalNet(const Graph& graph, const Paths& paths, NodeIndex device, int channel);
+
+// The device that `net` serves first: one of its nearest, for which it is the local net on the
+// lowest channel. kNoIndex when it is nobody's.
+NodeIndex LocalDevice(const Graph& graph, const Paths& paths, NodeIndex net);
+
+// The processor nearest to `device` (fewest links); kNoIndex when it reaches none.
+NodeIndex LocalCpu(const Graph& graph, const Paths& paths, NodeIndex device);
+
+// The devices that are joined with one another by paths better than NET, a group each, in the
+// graph's order.
+std::vector<std::vector<NodeIndex>> Domains(const Graph& graph, const Paths& paths);
 
 }  // namespace tutti::topology

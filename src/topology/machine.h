@@ -1,0 +1,146 @@
+#pragma once
+
+// A machine as a file or a detection tells it, before anything is concluded from it: processors,
+// the tree of PCI devices below them, GPUs with their links, network cards with their ports. A
+// value, with the fields and the nesting of NCCL's topology XML (machine_xml.h reads and writes
+// it); graph_builder.h turns it into nodes and links with bandwidths. Several hosts may be in one
+// Machine when their GPUs share one NVLink domain: each processor says which host it belongs to.
+//
+// What is not known is said by kUnknown, 0 or an empty text as each field tells, so that a file
+// which describes only the PCI tree can be merged with what is detected (merge.h).
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::topology {
+
+inline constexpr int kUnknown = -1;
+
+// A PCI address as one number, domain:bus:device.function as NCCL counts it: the hexadecimal digits
+// of "0000:1b:00.0" without their punctuation.
+using BusId = uint64_t;
+
+// PCI classes that matter here: base class, subclass and interface in 24 bits.
+inline constexpr uint32_t kClassBridge = 0x060400;
+inline constexpr uint32_t kClassNvSwitch = 0x068000;
+inline constexpr uint32_t kClassNvlinkBridge = 0x068001;  // NVLink into an IBM POWER processor
+inline constexpr uint32_t kClassGpu = 0x030200;
+
+// NVLinks, or xGMI links, from a GPU to one other thing.
+struct NvlinkFact {
+  BusId target = 0;
+  uint32_t target_class = 0;  // of the target: a GPU, an NVSwitch, a bridge to the processor
+  int count = 0;
+  bool xgmi = false;
+};
+
+// Chip-to-chip links between a GPU and the processor beside it.
+struct C2cFact {
+  int bandwidth_mbs = 0;  // MB/s of one link
+  int count = 0;
+};
+
+struct GpuFact {
+  int dev = kUnknown;   // ordinal of the GPU within its host
+  int sm = kUnknown;    // compute capability, 90 for 9.0; AMD: the number of compute units, unused
+  int rank = kUnknown;  // the communicator's rank there
+  int gdr = kUnknown;   // 1: network cards may read and write its memory
+  std::string gcn;      // AMD: the generation, "gfx942" or "942"; empty for NVIDIA
+  std::string arch;     // AMD's `arch`, kept for the writer
+  std::vector<NvlinkFact> nvlinks;
+  std::vector<C2cFact> c2c;
+};
+
+// One port of a network card, or an interface.
+struct NetFact {
+  std::string name;
+  int dev = kUnknown;  // the network's number for it
+  int speed_mbps = 0;  // megabits per second; 0 or less: not known
+  int port = 0;
+  double latency_us = 0;
+  uint64_t guid = 0;  // ports of one card share it; 0: not known
+  int max_connections = 0;
+  int gdr = kUnknown;  // 1: it can reach GPUs' memory
+  int collectives = kUnknown;
+  bool usable = true;  // false for a physical port that was fused into a virtual one
+};
+
+struct NicFact {
+  std::vector<NetFact> nets;
+};
+
+struct PciFact {
+  BusId bus_id = 0;
+  uint32_t device_class = 0;
+  uint32_t vendor = 0;  // 0: not known
+  uint32_t device = 0;
+  uint32_t subsystem_vendor = 0;
+  uint32_t subsystem_device = 0;
+  std::string link_speed;  // as the kernel writes it, "32.0 GT/s PCIe"; empty: not known
+  int link_width = 0;      // lanes; 0: not known
+  std::vector<GpuFact> gpus;
+  std::vector<NicFact> nics;
+  std::vector<PciFact> children;
+  std::vector<BusId> peers;  // `pcilink`: switches that belong to the same box
+};
+
+// A rank that runs on a processor and has no card. No part of NCCL's format, which skips it.
+struct HostDeviceFact {
+  int dev = kUnknown;
+  int rank = kUnknown;
+};
+
+// One NUMA node.
+struct CpuFact {
+  std::optional<uint64_t> host_hash;  // which host it is of; files of one host often leave it out
+  int numa = kUnknown;                // -1 when the machine does not tell
+  std::string affinity;               // mask of cores, groups of 32 bits in hexadecimal with commas
+  std::string arch;                   // "x86_64", "arm64", "ppc64"
+  std::string vendor;                 // "GenuineIntel", "AuthenticAMD", …
+  int family = kUnknown;
+  int model = kUnknown;
+  std::vector<PciFact> pci;
+  std::vector<NicFact> nics;  // cards whose place in the PCI tree is not known
+  std::vector<HostDeviceFact> host_devices;
+};
+
+struct Machine {
+  int version = 1;  // of the format; AMD's files say 2
+  std::vector<CpuFact> cpus;
+  // What was not found and filled in by rule, a sentence each.
+  std::vector<std::string> guesses;
+};
+
+// "0000:1b:00.0" → 0x00001b000; nothing when `text` is not such an address. Domains of up to seven
+// digits are allowed, because NCCL writes fffffff:ff:ff.0 for a switch that it cannot see.
+std::optional<BusId> ParseBusId(std::string_view text);
+std::string FormatBusId(BusId bus_id);
+
+// The same devices however they were found: everything in the order of hosts' first ranks, NUMA
+// numbers, bus addresses and device numbers.
+void SortMachine(Machine& machine);
+
+// Calls `visit(cpu, pci)` for every PCI device of the machine, parents first. Pci may be const.
+template <typename Cpu, typename Pci, typename Visit>
+void VisitPci(Cpu& cpu, std::vector<Pci>& devices, const Visit& visit) {
+  for (Pci& pci : devices) {
+    visit(cpu, pci);
+    VisitPci(cpu, pci.children, visit);
+  }
+}
+template <typename Cpu, typename Pci, typename Visit>
+void VisitPci(Cpu& cpu, const std::vector<Pci>& devices, const Visit& visit) {
+  for (const Pci& pci : devices) {
+    visit(cpu, pci);
+    VisitPci(cpu, pci.children, visit);
+  }
+}
+template <typename MachineType, typename Visit>
+void VisitPci(MachineType& machine, const Visit& visit) {
+  for (auto& cpu : machine.cpus) VisitPci(cpu, cpu.pci, visit);
+}
+
+}  // namespace tutti::topology
