@@ -1,0 +1,20 @@
+#pragma once
+
+// Whether the ranks' requests for one tensor fit together. Every rank holds the same claim, so
+// every rank finds the same sentence. Pure functions.
+
+#include <string>
+
+#include "base/status.h"
+#include "coordinator/round_message.h"
+
+namespace tutti::coordinator {
+
+// What is wrong with a request by itself, known before any other rank is asked. InvalidArgument.
+Status CheckRequest(const std::string& name, const Request& request, int num_ranks);
+
+// "" or the sentence that names the tensor, both sides, and their ranks. `joined` are the ranks
+// that bring nothing.
+std::string FindMismatch(const std::string& name, const Claim& claim, const RankSet& joined);
+
+}  // namespace tutti::coordinator

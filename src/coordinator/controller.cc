@@ -1,0 +1,344 @@
+#include "coordinator/controller.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/checks.h"
+
+namespace tutti::coordinator {
+namespace {
+
+// The first states of a round; those of the slots follow.
+enum StateIndex : size_t { kNobodyLeaves, kNoRequests, kNoNews, kNoStallCheck, kFirstSlot };
+enum SlotState : uint8_t { kInvalid = 0, kAbsent = 1, kHere = 2 };
+
+bool Cacheable(OpKind kind) { return kind != OpKind::kAddSet && kind != OpKind::kRemoveSet; }
+
+}  // namespace
+
+Result<RoundResult> Controller::Round(RoundInput input) {
+  RoundResult result;
+  TakeNews(input);
+  std::vector<uint8_t> states = MakeStates(input);
+  TUTTI_TRY(exchange_.Min(states));
+  result.news = states[kNoNews] == 0;
+  result.stall_checked = states[kNoStallCheck] == 0;
+  std::vector<int> slots;
+  bool requests = states[kNoRequests] == 0 || states[kNobodyLeaves] == 0 || result.stall_checked;
+  for (int slot = 0; slot < cache_.extent(); ++slot) {
+    const uint8_t state = states[kFirstSlot + static_cast<size_t>(slot)];
+    if (state == kInvalid) {
+      requests = true;
+      Invalidate(slot);
+    } else if (state == kHere) {
+      slots.push_back(slot);
+    }
+  }
+  Names names(complete_.begin(), complete_.end());
+  if (requests) {
+    result.negotiated = true;
+    TUTTI_TRY(Negotiate(input, result.stall_checked, result, names));
+  }
+  HoldIncompleteGroups(slots, names);
+  for (const int slot : slots) result.responses.push_back(RespondFromCache(slot));
+  for (const std::string& name : names) RespondFromTable(name, result);
+  if (joined_.size() == exchange_.num_ranks()) {
+    joined_ = RankSet();
+    self_joined_ = false;
+  } else {
+    result.last_joined.reset();
+  }
+  if (result.tuning && result.tuning->cache != cache_enabled_) {
+    cache_enabled_ = result.tuning->cache;
+    for (int slot = 0; slot < cache_.extent(); ++slot) {
+      if (cache_.InUse(slot)) Invalidate(slot);
+    }
+  }
+  return result;
+}
+
+void Controller::TakeNews(RoundInput& input) {
+  for (std::unique_ptr<Pending>& tensor : input.news) {
+    Pending* const p = tensor.get();
+    const int slot = cache_.Find(p->name);
+    if (slot >= 0 && cache_.at(slot).mine == p->request) {
+      p->slot = slot;
+      announced_.resize(static_cast<size_t>(cache_.extent()));
+      announced_[static_cast<size_t>(slot)] = true;
+    } else {
+      if (slot >= 0) invalid_.insert(slot);
+      unsent_.push_back(p);
+    }
+    pending_[p->name] = std::move(tensor);
+  }
+}
+
+// A joined rank stands in for any allreduce with neutral elements. What other operations need from
+// it was agreed on for rows that it no longer brings: those are negotiated anew.
+bool Controller::SlotRunsWithoutJoined(int slot) const {
+  return cache_.at(slot).agreement.request.kind == OpKind::kAllreduce;
+}
+
+std::vector<uint8_t> Controller::MakeStates(const RoundInput& input) const {
+  std::vector<uint8_t> states(kFirstSlot + static_cast<size_t>(cache_.extent()), kAbsent);
+  const bool requests = !unsent_.empty() || input.joining || input.tuning || !invalid_.empty();
+  states[kNobodyLeaves] = input.leaving ? 0 : 1;
+  states[kNoRequests] = requests ? 0 : 1;
+  states[kNoNews] = requests || input.leaving || !input.news.empty() ? 0 : 1;
+  states[kNoStallCheck] = input.stall_check ? 0 : 1;
+  for (int slot = 0; slot < cache_.extent(); ++slot) {
+    uint8_t& state = states[kFirstSlot + static_cast<size_t>(slot)];
+    if (!cache_.InUse(slot)) continue;
+    if (static_cast<size_t>(slot) < announced_.size() && announced_[static_cast<size_t>(slot)]) {
+      state = kHere;
+    } else if (self_joined_) {
+      state = SlotRunsWithoutJoined(slot) ? kHere : kInvalid;
+    }
+  }
+  for (const int slot : invalid_) states[kFirstSlot + static_cast<size_t>(slot)] = kInvalid;
+  return states;
+}
+
+// The tensor `name` lost its slot: if it is pending here, its request must be sent.
+void Controller::Unannounce(const std::string& name) {
+  const auto found = pending_.find(name);
+  if (found == pending_.end() || found->second->slot < 0) return;
+  found->second->slot = -1;
+  unsent_.push_back(found->second.get());
+}
+
+void Controller::Invalidate(int slot) {
+  invalid_.erase(slot);
+  if (!cache_.InUse(slot)) return;
+  const std::string name = cache_.at(slot).agreement.name;
+  if (static_cast<size_t>(slot) < announced_.size()) announced_[static_cast<size_t>(slot)] = false;
+  cache_.Erase(slot);
+  Unannounce(name);
+}
+
+RoundMessage Controller::MakeMessage(RoundInput& input, bool stall_check) {
+  RoundMessage message;
+  for (Pending* const p : unsent_) {
+    p->sent = true;
+    Claim& claim = message.claims[p->name];
+    claim.order = p->order;
+    claim.variants.push_back({p->request, RankSet::Of(exchange_.rank())});
+  }
+  unsent_.clear();
+  if (input.joining) message.joining = RankSet::Of(exchange_.rank());
+  if (input.leaving) message.leaving[exchange_.rank()] = *input.leaving;
+  message.tuning = input.tuning;
+  if (stall_check) AddWaiting(input, message);
+  return message;
+}
+
+void Controller::AddWaiting(const RoundInput& input, RoundMessage& message) const {
+  for (const auto& [name, p] : pending_) {
+    Waiting& entry = message.waiting[name];
+    entry.have.Add(exchange_.rank());
+    if (p->since_ns < input.late_before_ns) entry.late.Add(exchange_.rank());
+  }
+  if (input.activity) message.activities[exchange_.rank()] = input.activity();
+}
+
+Status Controller::Negotiate(RoundInput& input, bool stall_check, RoundResult& result,
+                             Names& completed) {
+  RoundMessage message = MakeMessage(input, stall_check);
+  if (input.joining) self_joined_ = true;
+  TUTTI_TRY(MergeFromAll(
+      exchange_, [&] { return message.Encode(); },
+      [&](std::span<const std::byte> bytes) -> Status {
+        TUTTI_ASSIGN(const RoundMessage theirs, RoundMessage::Decode(bytes, exchange_.num_ranks()));
+        message.Merge(theirs);
+        return Status::Ok();
+      }));
+  result.leaving = message.leaving;
+  result.tuning = message.tuning;
+  if (!message.joining.empty()) {
+    joined_.Union(message.joining);
+    result.last_joined = message.joining.ToVector().back();
+  }
+  completed = Complete(message);
+  for (const auto& [name, claim] : message.claims) {
+    result.newly_ready.emplace_back(name, claim.ranks());
+  }
+  if (stall_check) ReportStalls(message, result);
+  return Status::Ok();
+}
+
+// Enters the new claims into the table; what every rank has asked for, those that wait for their
+// groups included, in the order of the lowest rank that asked.
+Controller::Names Controller::Complete(const RoundMessage& message) {
+  for (const auto& [name, claim] : message.claims) {
+    const auto [entry, added] = table_.try_emplace(name, TableEntry{claim, false});
+    if (!added) entry->second.claim.Merge(claim);
+  }
+  const auto look_at = [&](const std::string& name, TableEntry& entry) {
+    RankSet have = entry.claim.ranks();
+    have.Union(joined_);
+    entry.complete = have.size() == exchange_.num_ranks();
+    if (entry.complete) complete_.insert(name);
+  };
+  // Who joins may complete anything.
+  if (!message.joining.empty()) {
+    for (auto& [name, entry] : table_) look_at(name, entry);
+  } else {
+    for (const auto& [name, claim] : message.claims) look_at(name, table_.at(name));
+  }
+  Names names(complete_.begin(), complete_.end());
+  std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
+    return table_.at(a).claim.order < table_.at(b).claim.order;
+  });
+  return names;
+}
+
+void Controller::ReportStalls(const RoundMessage& message, RoundResult& result) const {
+  for (const auto& [name, waiting] : message.waiting) {
+    if (waiting.late.empty()) continue;
+    RankSet have = waiting.have;
+    have.Union(joined_);
+    const RankSet missing = have.Complement(exchange_.num_ranks());
+    if (!missing.empty()) result.stalls.push_back({name, waiting.have, missing});
+  }
+  result.activities = message.activities;
+}
+
+void Controller::HoldIncompleteGroups(std::vector<int>& slots, Names& names) {
+  std::unordered_map<std::string, uint32_t> present;
+  const auto request_of_name = [&](const std::string& name) -> const Request& {
+    return table_.at(name).claim.variants.front().request;
+  };
+  const auto request_of_slot = [&](int slot) -> const Request& {
+    return cache_.at(slot).agreement.request;
+  };
+  for (const int slot : slots) {
+    if (request_of_slot(slot).group_size > 0) ++present[request_of_slot(slot).group];
+  }
+  for (const std::string& name : names) {
+    if (request_of_name(name).group_size > 0) ++present[request_of_name(name).group];
+  }
+  if (present.empty()) return;
+  const auto held = [&](const Request& request) {
+    return request.group_size > 0 && present[request.group] < request.group_size;
+  };
+  std::erase_if(slots, [&](int slot) { return held(request_of_slot(slot)); });
+  std::erase_if(names, [&](const std::string& name) {
+    // Ranks that disagree about a tensor may never bring the rest of its group.
+    const Claim& claim = table_.at(name).claim;
+    return held(request_of_name(name)) && FindMismatch(name, claim, joined_).empty();
+  });
+}
+
+std::unique_ptr<Pending> Controller::TakePending(const std::string& name) {
+  const auto found = pending_.find(name);
+  if (found == pending_.end()) return nullptr;
+  std::unique_ptr<Pending> taken = std::move(found->second);
+  pending_.erase(found);
+  if (taken->slot >= 0) announced_[static_cast<size_t>(taken->slot)] = false;
+  std::erase(unsent_, taken.get());
+  return taken;
+}
+
+Response Controller::RespondFromCache(int slot) {
+  cache_.Touch(slot);
+  Response response;
+  response.agreement = cache_.at(slot).agreement;
+  response.cached = true;
+  response.pending = TakePending(response.agreement.name);
+  return response;
+}
+
+Agreement Controller::Agree(const std::string& name, const Claim& claim) const {
+  Agreement agreement;
+  agreement.name = name;
+  agreement.request = claim.variants.front().request;
+  if (agreement.request.kind != OpKind::kAllgather) return agreement;
+  agreement.first_dims.assign(static_cast<size_t>(exchange_.num_ranks()), 0);
+  for (const Variant& variant : claim.variants) {
+    for (const int rank : variant.ranks.ToVector()) {
+      agreement.first_dims[static_cast<size_t>(rank)] = variant.request.first_dim();
+    }
+  }
+  return agreement;
+}
+
+void Controller::RespondFromTable(const std::string& name, RoundResult& result) {
+  const auto found = table_.find(name);
+  if (found == table_.end()) return;  // failed with its group
+  const Claim claim = std::move(found->second.claim);
+  table_.erase(found);
+  complete_.erase(name);
+  Response response;
+  response.agreement = Agree(name, claim);
+  response.error = FindMismatch(name, claim, joined_);
+  response.pending = TakePending(name);
+  if (!response.error.empty()) {
+    const std::string error = response.error;
+    std::set<std::string> groups;
+    for (const Variant& variant : claim.variants) groups.insert(variant.request.group);
+    result.responses.push_back(std::move(response));
+    for (const std::string& group : groups) {
+      if (!group.empty()) FailGroup(group, error, result);
+    }
+    return;
+  }
+  if (cache_enabled_ && Cacheable(response.agreement.request.kind)) {
+    std::optional<Request> mine;
+    if (response.pending) mine = response.pending->request;
+    if (response.agreement.request.kind == OpKind::kAllreduce) mine = response.agreement.request;
+    const auto inserted = cache_.Insert(response.agreement, std::move(mine));
+    announced_.resize(static_cast<size_t>(cache_.extent()));
+    if (inserted.evicted) {
+      announced_[static_cast<size_t>(inserted.slot)] = false;
+      Unannounce(*inserted.evicted);
+    }
+  }
+  result.responses.push_back(std::move(response));
+}
+
+// A group whose ranks disagree about one member cannot run any of it: all that are in the table or
+// pending in the cache fail alike.
+void Controller::FailGroup(const std::string& group, const std::string& error,
+                           RoundResult& result) {
+  Names members;
+  for (const auto& [name, entry] : table_) {
+    const auto& variants = entry.claim.variants;
+    if (std::any_of(variants.begin(), variants.end(),
+                    [&](const Variant& v) { return v.request.group == group; })) {
+      members.push_back(name);
+    }
+  }
+  for (int slot = 0; slot < cache_.extent(); ++slot) {
+    if (!cache_.InUse(slot) || cache_.at(slot).agreement.request.group != group) continue;
+    members.push_back(cache_.at(slot).agreement.name);
+    Invalidate(slot);
+  }
+  for (const std::string& name : members) {
+    table_.erase(name);
+    complete_.erase(name);
+    Response response;
+    response.agreement.name = name;
+    response.error = error;
+    response.pending = TakePending(name);
+    if (response.pending) response.agreement.request = response.pending->request;
+    result.responses.push_back(std::move(response));
+  }
+}
+
+std::vector<std::unique_ptr<Pending>> Controller::TakeAll() {
+  std::vector<std::unique_ptr<Pending>> all;
+  for (auto& [name, tensor] : pending_) all.push_back(std::move(tensor));
+  std::sort(all.begin(), all.end(),
+            [](const auto& a, const auto& b) { return a->order < b->order; });
+  pending_.clear();
+  unsent_.clear();
+  return all;
+}
+
+void Controller::ForEachPending(const std::function<void(const Pending&)>& visit) const {
+  for (const auto& [name, tensor] : pending_) visit(*tensor);
+}
+
+}  // namespace tutti::coordinator

@@ -1,0 +1,134 @@
+#pragma once
+
+// The controller of one rank in one process set: it turns what ranks ask for, in whatever order,
+// into responses that every rank gets in the same order.
+//
+// It works in rounds, and every rank takes part in every round. A round is one small exchange of
+// states, and, only when something new was asked for, one exchange of requests:
+//
+//   states, one byte each, smallest over all ranks          then
+//     leaving? requests? news? stall check?                 what is 2 everywhere runs, in the order
+//     per cache slot: 0 no longer valid, 1 not here,        of the slots
+//     2 here
+//   requests (RoundMessage), merged over all ranks, when    what all ranks asked for is checked,
+//   runs any rank has requests                                   in rank 0's order, and enters the
+//   cache
+//
+// All ranks keep the same table of requests that wait for others, so nobody is in charge: each rank
+// draws the same conclusions from the same bytes.
+//
+// A round blocks until all ranks take part. When to begin one is the caller's business (see
+// RoundResult). Owned and called by one thread at a time.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "coordinator/exchange.h"
+#include "coordinator/response.h"
+#include "coordinator/response_cache.h"
+#include "coordinator/round_message.h"
+
+namespace tutti::coordinator {
+
+// What a rank brings to a round.
+struct RoundInput {
+  std::vector<std::unique_ptr<Pending>> news;
+  std::optional<std::string> leaving;  // this rank ends the process set, and why
+  bool joining = false;                // from now on this rank brings nothing
+  // Asks all ranks to say what they wait for; what has been pending since before `late_before_ns`
+  // counts as late.
+  bool stall_check = false;
+  int64_t late_before_ns = 0;
+  std::optional<Tuning> tuning;           // rank 0 only
+  std::function<std::string()> activity;  // what this rank does; asked only in a stall check
+};
+
+// A tensor that some ranks have waited for too long.
+struct Stall {
+  std::string name;
+  RankSet have;
+  RankSet missing;
+};
+
+struct RoundResult {
+  std::vector<Response> responses;
+  std::map<int, std::string> leaving;  // not empty: the process set ends now
+  std::optional<int> last_joined;      // all ranks have joined, this one last
+  // Whether some rank brought something new. When none did, nothing can change until one does: a
+  // rank should not begin another round before.
+  bool news = false;
+  bool stall_checked = false;
+  std::vector<Stall> stalls;              // by name
+  std::map<int, std::string> activities;  // of all ranks, with stalls
+  std::optional<Tuning> tuning;
+  bool negotiated = false;  // requests were exchanged, not only states
+  // Ranks that asked for a tensor in this round, for the timeline.
+  std::vector<std::pair<std::string, RankSet>> newly_ready;
+};
+
+class Controller {
+ public:
+  Controller(Exchange& exchange, size_t cache_capacity)
+      : exchange_(exchange), cache_(cache_capacity) {}
+
+  // An error means that the process set is broken: a rank is lost.
+  Result<RoundResult> Round(RoundInput input);
+
+  // Something waits here for another rank.
+  bool HasPending() const { return !pending_.empty(); }
+  // Something here must still be sent: a round is due.
+  bool HasUnsent() const { return !unsent_.empty(); }
+  bool joined() const { return self_joined_; }
+  const ResponseCache& cache() const { return cache_; }
+  // Everything that is pending here, when the process set ends.
+  std::vector<std::unique_ptr<Pending>> TakeAll();
+  // For reports: names and ages.
+  void ForEachPending(const std::function<void(const Pending&)>& visit) const;
+
+ private:
+  struct TableEntry {
+    Claim claim;
+    bool complete = false;  // every rank has asked; it waits for its group
+  };
+  using Names = std::vector<std::string>;
+
+  void TakeNews(RoundInput& input);
+  std::vector<uint8_t> MakeStates(const RoundInput& input) const;
+  void Invalidate(int slot);
+  void Unannounce(const std::string& name);
+  Status Negotiate(RoundInput& input, bool stall_check, RoundResult& result, Names& completed);
+  RoundMessage MakeMessage(RoundInput& input, bool stall_check);
+  void AddWaiting(const RoundInput& input, RoundMessage& message) const;
+  Names Complete(const RoundMessage& message);
+  void ReportStalls(const RoundMessage& message, RoundResult& result) const;
+  // Groups: what may run now of the cached slots and of the table.
+  void HoldIncompleteGroups(std::vector<int>& slots, Names& names);
+  void FailGroup(const std::string& group, const std::string& error, RoundResult& result);
+  Response RespondFromCache(int slot);
+  void RespondFromTable(const std::string& name, RoundResult& result);
+  Agreement Agree(const std::string& name, const Claim& claim) const;
+  std::unique_ptr<Pending> TakePending(const std::string& name);
+  bool SlotRunsWithoutJoined(int slot) const;
+
+  Exchange& exchange_;
+  ResponseCache cache_;
+  bool cache_enabled_ = true;
+  std::unordered_map<std::string, std::unique_ptr<Pending>> pending_;
+  std::vector<bool> announced_;   // by slot: pending here and as cached
+  std::set<int> invalid_;         // slots whose tensor was asked for differently here
+  std::vector<Pending*> unsent_;  // in the order of asking
+  std::map<std::string, TableEntry> table_;
+  std::set<std::string> complete_;  // of the table: waiting for their groups
+  RankSet joined_;
+  bool self_joined_ = false;
+};
+
+}  // namespace tutti::coordinator

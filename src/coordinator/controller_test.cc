@@ -1,0 +1,313 @@
+#include "coordinator/controller.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+
+#include "coordinator/simulated_network.h"
+
+namespace tutti::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::unique_ptr<Pending> Ask(const std::string& name, std::vector<int64_t> shape = {4},
+                             OpKind kind = OpKind::kAllreduce) {
+  auto p = std::make_unique<Pending>();
+  p->name = name;
+  p->request.kind = kind;
+  p->request.shape = std::move(shape);
+  return p;
+}
+
+std::vector<std::string> Names(const RoundResult& result) {
+  std::vector<std::string> names;
+  for (const Response& response : result.responses) names.push_back(response.agreement.name);
+  return names;
+}
+
+// Controllers of some ranks, driven in lockstep: each Round runs on a thread per rank.
+class Fleet {
+ public:
+  explicit Fleet(int num_ranks, size_t capacity = 1024)
+      : network_({.num_ranks = num_ranks}), order_(static_cast<size_t>(num_ranks)) {
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      exchanges_.push_back(network_.Join(rank));
+      controllers_.push_back(std::make_unique<Controller>(*exchanges_.back(), capacity));
+    }
+  }
+
+  std::vector<RoundResult> Round(const std::function<void(int, RoundInput&)>& fill) {
+    std::vector<RoundResult> results(controllers_.size());
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < controllers_.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        RoundInput input;
+        fill(static_cast<int>(rank), input);
+        for (auto& p : input.news) p->order = order_[rank]++;
+        Result<RoundResult> result = controllers_[rank]->Round(std::move(input));
+        ASSERT_TRUE(result.ok()) << result.status().message();
+        results[rank] = std::move(result).value();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+
+  Controller& controller(int rank) { return *controllers_[static_cast<size_t>(rank)]; }
+  SimulatedNetwork& network() { return network_; }
+
+ private:
+  SimulatedNetwork network_;
+  std::vector<uint64_t> order_;
+  std::vector<std::unique_ptr<Exchange>> exchanges_;
+  std::vector<std::unique_ptr<Controller>> controllers_;
+};
+
+TEST(ControllerTest, WhatAllRanksAskForRunsInTheOrderOfTheLowestRank) {
+  Fleet fleet(3);
+  const auto results = fleet.Round([](int rank, RoundInput& input) {
+    input.news.push_back(Ask(rank == 0 ? "b" : "a"));
+    input.news.push_back(Ask(rank == 0 ? "a" : "b"));
+  });
+  for (const RoundResult& result : results) {
+    EXPECT_THAT(Names(result), ElementsAre("b", "a"));
+    EXPECT_TRUE(result.negotiated);
+    EXPECT_TRUE(result.news);
+    EXPECT_EQ(result.responses[0].error, "");
+    EXPECT_NE(result.responses[0].pending, nullptr);
+  }
+}
+
+TEST(ControllerTest, ATensorWaitsForTheLastRank) {
+  Fleet fleet(2);
+  auto results = fleet.Round([](int rank, RoundInput& input) {
+    if (rank == 1) input.news.push_back(Ask("a"));
+  });
+  EXPECT_THAT(Names(results[0]), IsEmpty());
+  EXPECT_TRUE(fleet.controller(1).HasPending());
+  results = fleet.Round([](int, RoundInput&) {});
+  EXPECT_FALSE(results[0].news);
+  EXPECT_FALSE(results[1].news);
+  results = fleet.Round([](int rank, RoundInput& input) {
+    if (rank == 0) input.news.push_back(Ask("a"));
+  });
+  EXPECT_THAT(Names(results[0]), ElementsAre("a"));
+  EXPECT_THAT(Names(results[1]), ElementsAre("a"));
+}
+
+TEST(ControllerTest, TheSecondTimeOnlyStatesAreExchanged) {
+  for (const OpKind kind : {OpKind::kAllreduce, OpKind::kAllgather, OpKind::kBroadcast,
+                            OpKind::kAlltoall, OpKind::kReducescatter, OpKind::kBarrier}) {
+    Fleet fleet(3);
+    const auto ask = [&](int rank, RoundInput& input) {
+      const bool rows = kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
+      input.news.push_back(Ask("a", {rows ? rank + 1 : 2, 3}, kind));
+    };
+    EXPECT_TRUE(fleet.Round(ask)[0].negotiated) << Name(kind);
+    const auto results = fleet.Round(ask);
+    for (const RoundResult& result : results) {
+      EXPECT_FALSE(result.negotiated) << Name(kind);
+      ASSERT_THAT(Names(result), ElementsAre("a")) << Name(kind);
+      EXPECT_TRUE(result.responses[0].cached);
+      if (kind == OpKind::kAllgather) {
+        EXPECT_THAT(result.responses[0].agreement.first_dims, ElementsAre(1, 2, 3));
+      }
+    }
+  }
+}
+
+TEST(ControllerTest, AChangedShapeIsNegotiatedAnewAtOnce) {
+  Fleet fleet(2);
+  fleet.Round([](int, RoundInput& input) { input.news.push_back(Ask("a", {4})); });
+  // Rank 1 is late, and has changed its mind; rank 0 announced the old shape from its cache.
+  fleet.Round([](int rank, RoundInput& input) {
+    if (rank == 0) input.news.push_back(Ask("a", {4}));
+  });
+  const auto results = fleet.Round([](int rank, RoundInput& input) {
+    if (rank == 1) input.news.push_back(Ask("a", {5}));
+  });
+  ASSERT_THAT(Names(results[0]), ElementsAre("a"));
+  EXPECT_EQ(results[0].responses[0].error,
+            "Ranks disagree on the shape of allreduce \"a\": (4) on rank 0, (5) on rank 1.");
+  EXPECT_EQ(results[1].responses[0].error, results[0].responses[0].error);
+}
+
+TEST(ControllerTest, EveryMismatchIsOneSentenceOnEveryRank) {
+  const auto expect = [](const std::function<void(Request&)>& change, const std::string& text,
+                         OpKind kind = OpKind::kAllreduce) {
+    Fleet fleet(4);
+    const auto results = fleet.Round([&](int rank, RoundInput& input) {
+      input.news.push_back(Ask("t", {2, 3}, kind));
+      if (rank == 2) change(input.news.back()->request);
+    });
+    for (const RoundResult& result : results) {
+      ASSERT_FALSE(result.responses.empty()) << text;
+      EXPECT_EQ(result.responses[0].error, results[0].responses[0].error);
+      EXPECT_THAT(result.responses[0].error, HasSubstr(text));
+      EXPECT_THAT(result.responses[0].error, HasSubstr("on rank 2"));
+      EXPECT_THAT(result.responses[0].error, HasSubstr("on ranks 0, 1 and 3"));
+      EXPECT_THAT(result.responses[0].error, HasSubstr("\"t\""));
+    }
+    // The job lives on, with the same name.
+    const auto after = fleet.Round([&](int, RoundInput& input) {
+      input.news.push_back(Ask("t", {2, 3}, kind));
+    });
+    ASSERT_EQ(after[3].responses.size(), 1u);
+    EXPECT_EQ(after[3].responses[0].error, "");
+  };
+  expect([](Request& r) { r.type = ElementType::kFloat64; }, "float64");
+  expect([](Request& r) { r.kind = OpKind::kAllgather; }, "the operation");
+  expect([](Request& r) { r.shape = {2, 4}; }, "(2, 4)");
+  expect([](Request& r) { r.shape = {6}; }, "(6)");
+  expect([](Request& r) { r.prescale = 2; }, "prescale 2");
+  expect([](Request& r) { r.op = ReduceOp::kMax; }, "max");
+  expect([](Request& r) { r.root = 1; }, "the root rank", OpKind::kBroadcast);
+  expect([](Request& r) { r.device = 0; }, "GPU");
+  expect([](Request& r) { r.shape = {2, 4}; }, "all but the first (4)", OpKind::kAllgather);
+  expect([](Request& r) { r.shape = {2}; }, "1 dimensions", OpKind::kAlltoall);
+  expect([](Request& r) { r.compression = Compression::kFloat16; }, "float16");
+  expect(
+      [](Request& r) {
+        r.group = "g";
+        r.group_size = 1;
+      },
+      "group \"g\" of 1");
+  expect([](Request& r) { r.shape = {0, 1}; }, "(0, 1)", OpKind::kAddSet);
+}
+
+TEST(ControllerTest, AGroupRunsWholeOrNotAtAll) {
+  Fleet fleet(2);
+  const auto member = [](const std::string& name) {
+    auto p = Ask(name);
+    p->request.group = "g";
+    p->request.group_size = 2;
+    return p;
+  };
+  for (const bool cached : {false, true}) {
+    auto results = fleet.Round([&](int rank, RoundInput& input) {
+      input.news.push_back(member("g_0of2"));
+      if (rank == 0) input.news.push_back(member("g_1of2"));
+    });
+    EXPECT_THAT(Names(results[0]), IsEmpty()) << cached;
+    results = fleet.Round([&](int rank, RoundInput& input) {
+      if (rank == 1) input.news.push_back(member("g_1of2"));
+    });
+    EXPECT_THAT(Names(results[0]), ElementsAre("g_0of2", "g_1of2")) << cached;
+    EXPECT_EQ(Names(results[1]), Names(results[0]));
+  }
+}
+
+TEST(ControllerTest, AGroupOnWhichRanksDisagreeFailsWhole) {
+  Fleet fleet(2);
+  const auto results = fleet.Round([&](int rank, RoundInput& input) {
+    const uint32_t size = rank == 0 ? 2 : 3;
+    for (uint32_t i = 0; i < size; ++i) {
+      input.news.push_back(Ask("g" + std::to_string(i)));
+      input.news.back()->request.group = "g";
+      input.news.back()->request.group_size = size;
+    }
+  });
+  EXPECT_EQ(results[0].responses.size(), 3u);
+  for (const Response& response : results[0].responses) {
+    EXPECT_THAT(response.error,
+                HasSubstr("group \"g\" of 2 on rank 0, group \"g\" of 3 on rank 1"));
+  }
+  EXPECT_FALSE(fleet.controller(0).HasPending());
+  EXPECT_FALSE(fleet.controller(1).HasPending());
+}
+
+TEST(ControllerTest, JoinedRanksStandAsideUntilAllHaveJoined) {
+  Fleet fleet(3);
+  const auto ask = [](RoundInput& input) {
+    input.news.push_back(Ask("r"));
+    input.news.push_back(Ask("g", {2, 2}, OpKind::kAllgather));
+  };
+  fleet.Round([&](int, RoundInput& input) { ask(input); });
+  auto results = fleet.Round([&](int rank, RoundInput& input) {
+    if (rank == 1) {
+      input.joining = true;
+    } else {
+      ask(input);
+    }
+  });
+  for (int again = 0; again < 2; ++again) {
+    // What was announced from the cache in the round in which rank 1 joined runs in the next.
+    results = fleet.Round([&](int rank, RoundInput& input) {
+      if (again == 1 && rank != 1) ask(input);
+    });
+    EXPECT_THAT(Names(results[0]), ElementsAre("r", "g"));
+    EXPECT_EQ(results[1].responses[0].pending, nullptr);
+    EXPECT_NE(results[2].responses[0].pending, nullptr);
+    EXPECT_THAT(results[1].responses[1].agreement.first_dims, ElementsAre(2, 0, 2));
+  }
+  results = fleet.Round([&](int rank, RoundInput& input) { input.joining = rank == 2; });
+  EXPECT_EQ(results[0].last_joined, std::nullopt);
+  results = fleet.Round([&](int rank, RoundInput& input) { input.joining = rank == 0; });
+  for (const RoundResult& result : results) EXPECT_EQ(result.last_joined, 0);
+  EXPECT_FALSE(fleet.controller(1).joined());
+  results = fleet.Round([&](int, RoundInput& input) { ask(input); });
+  EXPECT_THAT(Names(results[1]), ElementsAre("r", "g"));
+}
+
+TEST(ControllerTest, LeavingIsKnownToAllWithItsReason) {
+  Fleet fleet(3);
+  const auto results = fleet.Round([](int rank, RoundInput& input) {
+    if (rank == 1) input.leaving = "it was time";
+    if (rank == 2) input.news.push_back(Ask("a"));
+  });
+  for (const RoundResult& result : results) {
+    ASSERT_EQ(result.leaving.size(), 1u);
+    EXPECT_EQ(result.leaving.at(1), "it was time");
+  }
+  EXPECT_EQ(fleet.controller(2).TakeAll().size(), 1u);
+}
+
+TEST(ControllerTest, AStallCheckSaysWhoIsMissingAndWhatItDoes) {
+  for (const bool cached : {false, true}) {
+    Fleet fleet(3);
+    if (cached) fleet.Round([](int, RoundInput& input) { input.news.push_back(Ask("a")); });
+    fleet.Round([](int rank, RoundInput& input) {
+      if (rank != 1) input.news.push_back(Ask("a"));
+      if (rank == 1) input.news.push_back(Ask("other"));
+    });
+    const auto results = fleet.Round([](int rank, RoundInput& input) {
+      input.stall_check = rank == 0;
+      input.late_before_ns = rank == 0 ? 1 : 0;  // all tensors here are from time 0
+      input.activity = [rank] { return "rank " + std::to_string(rank) + " says"; };
+    });
+    for (const RoundResult& result : results) {
+      ASSERT_EQ(result.stalls.size(), 1u);
+      EXPECT_EQ(result.stalls[0].name, "a");
+      EXPECT_EQ(result.stalls[0].have.ToString(), "0 and 2");
+      EXPECT_EQ(result.stalls[0].missing.ToString(), "1");
+      EXPECT_EQ(result.activities.at(1), "rank 1 says");
+    }
+  }
+}
+
+TEST(ControllerTest, ALostRankEndsTheRoundEverywhere) {
+  SimulatedNetwork network({.num_ranks = 3});
+  std::vector<std::thread> threads;
+  for (const int rank : {0, 2}) {
+    threads.emplace_back([&network, rank] {
+      const auto exchange = network.Join(rank);
+      Controller controller(*exchange, 16);
+      RoundInput input;
+      input.news.push_back(Ask("a"));
+      const auto result = controller.Round(std::move(input));
+      ASSERT_FALSE(result.ok());
+      EXPECT_EQ(result.status().message(), "rank 1 is lost");
+      EXPECT_EQ(controller.TakeAll().size(), 1u);
+    });
+  }
+  network.Kill(1);
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace tutti::coordinator

@@ -1,0 +1,85 @@
+#pragma once
+
+// What a rank asks for one tensor, as far as the other ranks must know it. Two ranks agree on a
+// tensor when their requests are alike, apart from the first dimension where an operation allows
+// that. Values; one thread at a time.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bootstrap/wire.h"
+#include "coordinator/element_type.h"
+
+namespace tutti::coordinator {
+
+enum class OpKind : uint8_t {
+  kAllreduce = 0,
+  kAllgather = 1,
+  kBroadcast = 2,
+  kAlltoall = 3,
+  kReducescatter = 4,
+  kBarrier = 5,
+  kAddSet = 6,     // shape: the ranks of the new process set
+  kRemoveSet = 7,  // root: the set's number
+};
+inline constexpr int kNumOpKinds = 8;
+// As in names and sentences: "allreduce"
+std::string_view Name(OpKind kind);
+// As in the timeline: "ALLREDUCE"
+std::string_view UpperName(OpKind kind);
+
+// Horovod's numbers.
+enum class ReduceOp : uint8_t {
+  kAverage = 0,
+  kSum = 1,
+  kAdasum = 2,
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5,
+};
+inline constexpr int kNumReduceOps = 6;
+std::string_view Name(ReduceOp op);
+
+// What floats wider than 16 bits are rounded to while they travel.
+enum class Compression : uint8_t { kNone = 0, kFloat16 = 1, kBfloat16 = 2 };
+inline constexpr int kNumCompressions = 3;
+
+struct Request {
+  OpKind kind = OpKind::kAllreduce;
+  ElementType type = ElementType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  Compression compression = Compression::kNone;
+  int32_t root = 0;     // broadcast: a rank of the process set
+  int32_t device = -1;  // -1: host memory
+  double prescale = 1;
+  double postscale = 1;
+  std::vector<int64_t> shape;
+  std::string group;  // members of one group name it alike; empty: none
+  uint32_t group_size = 0;
+
+  friend bool operator==(const Request&, const Request&) = default;
+
+  int64_t elements() const;
+  int64_t bytes() const { return elements() * static_cast<int64_t>(SizeOf(type)); }
+  int64_t first_dim() const { return shape.empty() ? 0 : shape.front(); }
+  // Elements of one row, that is one step of the first dimension.
+  int64_t row_elements() const;
+  bool reduces() const { return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter; }
+};
+
+// "(2, 3)", "()"
+std::string ShapeText(const std::vector<int64_t>& shape);
+
+// Bounds of what comes from another rank.
+inline constexpr size_t kMaxNameBytes = 4096;
+inline constexpr size_t kMaxDimensions = 4096;  // a process set's ranks are sent as a shape
+
+void WriteText(WireWriter& writer, std::string_view text);
+[[nodiscard]] bool ReadText(WireReader& reader, size_t limit, std::string& text);
+void WriteRequest(WireWriter& writer, const Request& request);
+// False when the bytes are no request.
+[[nodiscard]] bool ReadRequest(WireReader& reader, Request& request);
+
+}  // namespace tutti::coordinator

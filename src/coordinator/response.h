@@ -1,0 +1,45 @@
+#pragma once
+
+// What comes out of negotiation. Values; one thread at a time.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/request.h"
+
+namespace tutti::coordinator {
+
+// What all ranks know about one tensor that all of them have.
+struct Agreement {
+  std::string name;
+  Request request;  // of the lowest rank that asked
+  // Rows that each rank brings to an allgather; empty for other operations.
+  std::vector<int64_t> first_dims;
+
+  // What the result of an allgather, or the tensor of another operation, takes.
+  int64_t bytes() const;
+};
+
+// A tensor that waits for the other ranks. The queue derives from it and adds what only this rank
+// needs; it has one owner at a time: queue, controller, response.
+struct Pending {
+  virtual ~Pending() = default;
+  std::string name;
+  Request request;
+  uint64_t order = 0;
+  int64_t since_ns = 0;
+  // Kept by the controller:
+  int slot = -1;      // of the cache, where its state is announced
+  bool sent = false;  // its request has been sent
+};
+
+struct Response {
+  Agreement agreement;
+  std::string error;  // not empty: the tensor fails with this sentence, on every rank
+  std::unique_ptr<Pending> pending;  // null where this rank has joined or never asked
+  bool cached = false;
+};
+
+}  // namespace tutti::coordinator

@@ -1,0 +1,62 @@
+#pragma once
+
+// The response cache: what the ranks of a process set agreed on before, by name, each in a numbered
+// slot. A tensor that comes again is announced by its slot's state alone.
+//
+// Every rank's cache holds the same names in the same slots. That follows from one rule: the cache
+// changes only by calls that all ranks make in the same order, for responses and for invalidations
+// that all ranks saw. What a rank itself asked for (`mine`) may differ.
+//
+// Belongs to its controller's thread.
+
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "coordinator/response.h"
+
+namespace tutti::coordinator {
+
+class ResponseCache {
+ public:
+  // 0 keeps nothing.
+  explicit ResponseCache(size_t capacity) : capacity_(capacity) {}
+
+  struct Entry {
+    Agreement agreement;
+    std::optional<Request> mine;  // none where this rank had joined
+    std::list<int>::iterator recency;
+  };
+
+  // The slot of `name`, or -1.
+  int Find(const std::string& name) const;
+  // REQUIRES: the slot is in use.
+  const Entry& at(int slot) const { return *slots_[static_cast<size_t>(slot)]; }
+  bool InUse(int slot) const { return slots_[static_cast<size_t>(slot)].has_value(); }
+  // Slots are numbered from 0 to extent() - 1.
+  int extent() const { return static_cast<int>(slots_.size()); }
+  size_t size() const { return by_name_.size(); }
+
+  // Marks the slot as the most recently used.
+  void Touch(int slot);
+  // Takes the lowest free slot, or, when the cache is full, the least recently used one, whose
+  // entry is returned with the slot. Does nothing with capacity 0 (slot -1).
+  struct Inserted {
+    int slot = -1;
+    std::optional<std::string> evicted;
+  };
+  Inserted Insert(const Agreement& agreement, std::optional<Request> mine);
+  void Erase(int slot);
+  void Clear();
+
+ private:
+  const size_t capacity_;
+  std::vector<std::optional<Entry>> slots_;
+  std::unordered_map<std::string, int> by_name_;
+  std::list<int> recency_;  // most recently used first
+};
+
+}  // namespace tutti::coordinator

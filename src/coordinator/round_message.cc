@@ -1,0 +1,168 @@
+#include "coordinator/round_message.h"
+
+#include <algorithm>
+
+namespace tutti::coordinator {
+namespace {
+
+constexpr size_t kMaxTextBytes = 65536;
+
+void WriteClaim(WireWriter& writer, const Claim& claim) {
+  writer.U64(claim.order);
+  writer.U32(static_cast<uint32_t>(claim.variants.size()));
+  for (const Variant& variant : claim.variants) {
+    WriteRequest(writer, variant.request);
+    variant.ranks.Write(writer);
+  }
+}
+
+bool ReadClaim(WireReader& reader, int num_ranks, Claim& claim) {
+  claim.order = reader.U64();
+  const uint32_t count = reader.U32();
+  if (count == 0 || count > static_cast<uint32_t>(num_ranks)) return false;
+  for (uint32_t i = 0; i < count; ++i) {
+    Variant& variant = claim.variants.emplace_back();
+    if (!ReadRequest(reader, variant.request)) return false;
+    if (!variant.ranks.Read(reader, num_ranks) || variant.ranks.empty()) return false;
+  }
+  return true;
+}
+
+void WriteTexts(WireWriter& writer, const std::map<int, std::string>& texts) {
+  writer.U32(static_cast<uint32_t>(texts.size()));
+  for (const auto& [rank, text] : texts) {
+    writer.U32(static_cast<uint32_t>(rank));
+    WriteText(writer, std::string_view(text).substr(0, kMaxTextBytes));
+  }
+}
+
+bool ReadTexts(WireReader& reader, int num_ranks, std::map<int, std::string>& texts) {
+  const uint32_t count = reader.U32();
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t rank = reader.U32();
+    if (rank >= static_cast<uint32_t>(num_ranks)) return false;
+    if (!ReadText(reader, kMaxTextBytes, texts[static_cast<int>(rank)])) return false;
+  }
+  return !reader.failed();
+}
+
+bool ReadClaims(WireReader& reader, int num_ranks, std::map<std::string, Claim>& claims) {
+  const uint32_t count = reader.U32();
+  for (uint32_t i = 0; i < count; ++i) {
+    std::string name;
+    Claim claim;
+    if (!ReadText(reader, kMaxNameBytes, name) || !ReadClaim(reader, num_ranks, claim)) {
+      return false;
+    }
+    claims.emplace(std::move(name), std::move(claim));
+  }
+  return true;
+}
+
+bool ReadWaiting(WireReader& reader, int num_ranks, std::map<std::string, Waiting>& waiting) {
+  const uint32_t count = reader.U32();
+  for (uint32_t i = 0; i < count; ++i) {
+    std::string name;
+    Waiting entry;
+    if (!ReadText(reader, kMaxNameBytes, name) || !entry.have.Read(reader, num_ranks) ||
+        !entry.late.Read(reader, num_ranks)) {
+      return false;
+    }
+    waiting.emplace(std::move(name), std::move(entry));
+  }
+  return true;
+}
+
+void WriteTuning(WireWriter& writer, const std::optional<Tuning>& tuning) {
+  writer.U8(tuning ? 1 : 0);
+  if (!tuning) return;
+  writer.U64(static_cast<uint64_t>(tuning->fusion_threshold));
+  writer.U64(static_cast<uint64_t>(tuning->window_ns));
+  writer.U8(tuning->hierarchical ? 1 : 0);
+  writer.U8(tuning->cache ? 1 : 0);
+}
+
+bool ReadTuning(WireReader& reader, std::optional<Tuning>& tuning) {
+  const uint8_t present = reader.U8();
+  if (present > 1) return false;
+  if (present == 0) return true;
+  tuning.emplace();
+  tuning->fusion_threshold = static_cast<int64_t>(reader.U64());
+  tuning->window_ns = static_cast<int64_t>(reader.U64());
+  tuning->hierarchical = reader.U8() != 0;
+  tuning->cache = reader.U8() != 0;
+  return tuning->fusion_threshold >= 0 && tuning->window_ns >= 0;
+}
+
+}  // namespace
+
+RankSet Claim::ranks() const {
+  RankSet all;
+  for (const Variant& variant : variants) all.Union(variant.ranks);
+  return all;
+}
+
+void Claim::Merge(const Claim& other) {
+  if (other.lowest() < lowest()) order = other.order;
+  for (const Variant& theirs : other.variants) {
+    const auto mine = std::find_if(variants.begin(), variants.end(),
+                                   [&](const Variant& v) { return v.request == theirs.request; });
+    if (mine == variants.end()) {
+      variants.push_back(theirs);
+    } else {
+      mine->ranks.Union(theirs.ranks);
+    }
+  }
+  std::sort(variants.begin(), variants.end(),
+            [](const Variant& a, const Variant& b) { return a.ranks.lowest() < b.ranks.lowest(); });
+}
+
+void RoundMessage::Merge(const RoundMessage& other) {
+  for (const auto& [name, claim] : other.claims) {
+    const auto [found, added] = claims.emplace(name, claim);
+    if (!added) found->second.Merge(claim);
+  }
+  joining.Union(other.joining);
+  leaving.insert(other.leaving.begin(), other.leaving.end());
+  for (const auto& [name, entry] : other.waiting) {
+    waiting[name].have.Union(entry.have);
+    waiting[name].late.Union(entry.late);
+  }
+  activities.insert(other.activities.begin(), other.activities.end());
+  if (!tuning) tuning = other.tuning;
+}
+
+Bytes RoundMessage::Encode() const {
+  WireWriter writer;
+  writer.U32(static_cast<uint32_t>(claims.size()));
+  for (const auto& [name, claim] : claims) {
+    WriteText(writer, name);
+    WriteClaim(writer, claim);
+  }
+  joining.Write(writer);
+  WriteTexts(writer, leaving);
+  writer.U32(static_cast<uint32_t>(waiting.size()));
+  for (const auto& [name, entry] : waiting) {
+    WriteText(writer, name);
+    entry.have.Write(writer);
+    entry.late.Write(writer);
+  }
+  WriteTexts(writer, activities);
+  WriteTuning(writer, tuning);
+  return std::move(writer).Take();
+}
+
+Result<RoundMessage> RoundMessage::Decode(std::span<const std::byte> bytes, int num_ranks) {
+  WireReader reader(bytes);
+  RoundMessage message;
+  if (!ReadClaims(reader, num_ranks, message.claims) || !message.joining.Read(reader, num_ranks) ||
+      !ReadTexts(reader, num_ranks, message.leaving) ||
+      !ReadWaiting(reader, num_ranks, message.waiting) ||
+      !ReadTexts(reader, num_ranks, message.activities) || !ReadTuning(reader, message.tuning) ||
+      reader.failed() || !reader.AtEnd()) {
+    return RemoteError("a rank sent {} bytes that are no message of a coordinator", bytes.size());
+  }
+  return message;
+}
+
+}  // namespace tutti::coordinator

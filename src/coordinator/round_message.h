@@ -1,0 +1,74 @@
+#pragma once
+
+// What ranks tell one another when bits do not suffice: new requests, who joins or leaves, and,
+// when something has stalled, what everybody waits for.
+//
+// A message is a merge of those of several ranks. Equal requests become one with a set of ranks, so
+// that a message of a thousand ranks that ask alike is as long as that of one.
+//
+// Format (little-endian): claims (count; name, order, variants (count; request, ranks)), joining
+// ranks, leaving (count; rank, reason), waiting (count; name, ranks that have it, ranks that have
+// it for too long), activities (count; rank, text), a flag and perhaps the tuning. Reading refuses
+// anything else.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "bootstrap/wire.h"
+#include "coordinator/rank_set.h"
+#include "coordinator/request.h"
+
+namespace tutti::coordinator {
+
+// What may change while a job runs, on all ranks between the same two rounds.
+struct Tuning {
+  int64_t fusion_threshold = int64_t{128} << 20;
+  int64_t window_ns = 1'000'000;
+  bool hierarchical = false;
+  bool cache = true;
+  friend bool operator==(const Tuning&, const Tuning&) = default;
+};
+
+// One request and the ranks that make it.
+struct Variant {
+  Request request;
+  RankSet ranks;
+  friend bool operator==(const Variant&, const Variant&) = default;
+};
+
+// All requests for one name, in the order of their lowest ranks. More than one variant is either a
+// first dimension that may differ, or a mistake of the user.
+struct Claim {
+  uint64_t order = 0;  // when the lowest of the ranks asked, in its own count
+  std::vector<Variant> variants;
+
+  int lowest() const { return variants.front().ranks.lowest(); }
+  RankSet ranks() const;
+  void Merge(const Claim& other);
+};
+
+struct Waiting {
+  RankSet have;  // ranks where the tensor is pending
+  RankSet late;  // those of them where it has been pending for longer than the stall window
+};
+
+struct RoundMessage {
+  std::map<std::string, Claim> claims;
+  RankSet joining;
+  std::map<int, std::string> leaving;  // rank → why
+  std::map<std::string, Waiting> waiting;
+  std::map<int, std::string> activities;  // rank → what it does
+  std::optional<Tuning> tuning;           // said by rank 0 only
+
+  void Merge(const RoundMessage& other);
+  Bytes Encode() const;
+  // RemoteError when the bytes are no message of a set of `num_ranks`.
+  static Result<RoundMessage> Decode(std::span<const std::byte> bytes, int num_ranks);
+};
+
+}  // namespace tutti::coordinator
