@@ -28,6 +28,10 @@ inline constexpr uint32_t kClassBridge = 0x060400;
 inline constexpr uint32_t kClassNvSwitch = 0x068000;
 inline constexpr uint32_t kClassNvlinkBridge = 0x068001;  // NVLink into an IBM POWER processor
 inline constexpr uint32_t kClassGpu = 0x030200;
+// Display controllers, and AMD's "processing accelerators".
+inline constexpr bool IsGpuClass(uint32_t device_class) {
+  return device_class >> 16 == 0x03 || device_class >> 16 == 0x12;
+}
 
 // NVLinks, or xGMI links, from a GPU to one other thing.
 struct NvlinkFact {
@@ -50,6 +54,7 @@ struct GpuFact {
   int gdr = kUnknown;   // 1: network cards may read and write its memory
   std::string gcn;      // AMD: the generation, "gfx942" or "942"; empty for NVIDIA
   std::string arch;     // AMD's `arch`, kept for the writer
+  int order = 0;        // see NumberMachine
   std::vector<NvlinkFact> nvlinks;
   std::vector<C2cFact> c2c;
 };
@@ -66,6 +71,7 @@ struct NetFact {
   int gdr = kUnknown;  // 1: it can reach GPUs' memory
   int collectives = kUnknown;
   bool usable = true;  // false for a physical port that was fused into a virtual one
+  int order = 0;       // see NumberMachine
 };
 
 struct NicFact {
@@ -102,6 +108,7 @@ struct CpuFact {
   std::string vendor;                 // "GenuineIntel", "AuthenticAMD", …
   int family = kUnknown;
   int model = kUnknown;
+  int order = 0;  // see NumberMachine
   std::vector<PciFact> pci;
   std::vector<NicFact> nics;  // cards whose place in the PCI tree is not known
   std::vector<HostDeviceFact> host_devices;
@@ -118,6 +125,10 @@ struct Machine {
 // digits are allowed, because NCCL writes fffffff:ff:ff.0 for a switch that it cannot see.
 std::optional<BusId> ParseBusId(std::string_view text);
 std::string FormatBusId(BusId bus_id);
+
+// Sets `order` of processors, GPUs and ports to their place among their kind in the machine as it
+// is.
+void NumberMachine(Machine& machine);
 
 // The same devices however they were found: everything in the order of hosts' first ranks, NUMA
 // numbers, bus addresses and device numbers.

@@ -1,0 +1,37 @@
+#pragma once
+
+// From what a machine is said to be to the graph of it: which devices become nodes, and what their
+// links carry (bandwidth.h). Pure; the same machine gives the same graph in whatever order its
+// devices were found.
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "topology/graph.h"
+#include "topology/machine.h"
+
+namespace tutti::topology {
+
+// The paths of a graph take memory with the square of its devices; a domain of 576 GPUs with as
+// many cards has to fit.
+inline constexpr size_t kMostGraphNodes = 8192;
+inline constexpr size_t kMostDevices = 1024;  // GPUs and host devices
+inline constexpr size_t kMostNets = 1024;
+
+struct BuiltGraph {
+  Graph graph;
+  // What was guessed or passed over, a sentence each; begins with the machine's own guesses.
+  std::vector<std::string> remarks;
+};
+
+// InvalidUsage when the machine has more devices than any real one. GPUs without a rank are part of
+// the graph only when no device has one: then they count as ranks in the order of hosts and
+// devices.
+Result<BuiltGraph> BuildGraph(Machine machine);
+
+// `graph` without the devices (GPUs or host devices) for which `keep` is false; `keep` goes by the
+// order of graph.Devices().
+Graph WithoutDevices(const Graph& graph, const std::vector<bool>& keep);
+
+}  // namespace tutti::topology

@@ -1,0 +1,52 @@
+#pragma once
+
+// Where this room's tests find the machines of tests/data/topologies. For tests only.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "topology/graph_builder.h"
+#include "topology/machine_xml.h"
+
+namespace tutti::topology {
+
+inline std::string TestDataPath(const std::string& name) {
+  return std::string(TUTTI_SOURCE_DIR) + "/tests/data/topologies/" + name;
+}
+
+// Paths of all machine files, sorted.
+inline std::vector<std::string> TestMachines(const std::string& folder = "machines") {
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(TestDataPath(folder))) {
+    if (entry.path().extension() == ".xml") paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+inline Machine TestMachine(const std::string& path) {
+  Result<Machine> machine = ReadMachineFile(path);
+  EXPECT_TRUE(machine.ok()) << machine.status().message();
+  return machine.ok() ? std::move(machine).value() : Machine();
+}
+
+inline BuiltGraph TestGraph(const Machine& machine) {
+  Result<BuiltGraph> built = BuildGraph(machine);
+  EXPECT_TRUE(built.ok()) << built.status().message();
+  return built.ok() ? std::move(built).value() : BuiltGraph();
+}
+
+// Nodes of a kind in the order of the file.
+inline std::vector<NodeIndex> InFileOrder(const Graph& graph, NodeKind kind) {
+  const auto nodes = graph.OfKind(kind);
+  std::vector<NodeIndex> ordered(nodes.begin(), nodes.end());
+  std::sort(ordered.begin(), ordered.end(),
+            [&](NodeIndex a, NodeIndex b) { return graph.node(a).order < graph.node(b).order; });
+  return ordered;
+}
+
+}  // namespace tutti::topology

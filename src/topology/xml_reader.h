@@ -1,0 +1,61 @@
+#pragma once
+
+// What the readers of this room's two XML formats share: a bounded parse, places in lines and
+// columns, and attributes that say what was expected of them.
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <pugixml.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "topology/machine_xml.h"
+
+namespace tutti::topology {
+
+class XmlReader {
+ public:
+  // `text` must outlive the reader.
+  explicit XmlReader(std::string_view text) : text_(text) {}
+
+  // Parses the text and gives its root element, which must be called `root`; an empty node and an
+  // error otherwise.
+  pugi::xml_node Parse(const char* root);
+
+  // The attribute as a number; an error when it is not one from `low` to `high`. `missing` when it
+  // is not there or empty.
+  int64_t Integer(pugi::xml_node element, const char* name, int64_t low, int64_t high,
+                  int64_t missing);
+  // In hexadecimal with or without 0x.
+  uint64_t Hex(pugi::xml_node element, const char* name, uint64_t high, uint64_t missing);
+  double Number(pugi::xml_node element, const char* name, double low, double high, double missing);
+  // An error when the attribute is longer than kLongestText.
+  std::string Text(pugi::xml_node element, const char* name);
+  // An error when the attribute is not there.
+  bool Require(pugi::xml_node element, const char* name, std::string_view expected);
+
+  // A remark for each attribute whose name is none of `known`.
+  void KnowAttributes(pugi::xml_node element, std::initializer_list<std::string_view> known);
+
+  void Error(pugi::xml_node element, std::string sentence);
+  void Remark(pugi::xml_node element, std::string sentence);
+  bool full() const { return errors_.size() >= kMostErrors; }
+
+  std::vector<XmlRemark>& errors() { return errors_; }
+  std::vector<XmlRemark>& remarks() { return remarks_; }
+
+ private:
+  bool Bounded();
+  XmlRemark At(ptrdiff_t offset, std::string sentence);
+
+  std::string_view text_;
+  pugi::xml_document document_;
+  std::vector<size_t> line_starts_;  // filled when the first place is asked for
+  std::vector<XmlRemark> errors_;
+  std::vector<XmlRemark> remarks_;
+};
+
+}  // namespace tutti::topology
