@@ -43,9 +43,12 @@ class BootstrapImpl final : public Bootstrap {
   uint64_t id() const override { return id_; }
   const UniqueId& key_holder() const override { return key_holder_; }
 
-  Status AllGather(void* data, size_t bytes_per_rank, Deadline deadline) override;
+  Status AllGather(void* data, size_t bytes_per_rank, Deadline deadline,
+                   const std::atomic<bool>* abort_flag) override;
   Result<std::vector<Bytes>> AllGatherV(std::span<const std::byte> mine,
-                                        Deadline deadline) override;
+                                        Deadline deadline) override {
+    return Exchange(mine, deadline, nullptr);
+  }
   Status Barrier(Deadline deadline) override;
   Status Send(int peer, uint32_t tag, std::span<const std::byte> payload) override {
     return endpoint_->Send(*membership_, peer, LinkFrameType::kMessage, tag, payload);
@@ -59,10 +62,13 @@ class BootstrapImpl final : public Bootstrap {
   std::vector<int> LinkedRanks() const override;
   void SetEvents(Events events) override { endpoint_->SetEvents(membership_, std::move(events)); }
   void Cancel(Status reason) override { endpoint_->Cancel(*membership_, std::move(reason)); }
-  std::unique_ptr<Bootstrap> CreateChild(uint64_t child_id, std::vector<int> parent_ranks) override;
+  std::unique_ptr<Bootstrap> CreateChild(uint64_t child_id, std::vector<int> parent_ranks,
+                                         const std::atomic<bool>* abort_flag) override;
   PhaseTimes phase_times() const override { return times_; }
 
  private:
+  Result<std::vector<Bytes>> Exchange(std::span<const std::byte> mine, Deadline deadline,
+                                      const std::atomic<bool>* abort_flag);
   Bytes DescribeSelf() const;
   Status TakeDescription(int rank, const Bytes& description);
 
@@ -74,8 +80,9 @@ class BootstrapImpl final : public Bootstrap {
   PhaseTimes times_;
 };
 
-Result<std::vector<Bytes>> BootstrapImpl::AllGatherV(std::span<const std::byte> mine,
-                                                     Deadline deadline) {
+Result<std::vector<Bytes>> BootstrapImpl::Exchange(std::span<const std::byte> mine,
+                                                   Deadline deadline,
+                                                   const std::atomic<bool>* abort_flag) {
   const uint32_t tag = exchanges_++;
   return Disseminate(
       rank(), num_ranks(), Bytes(mine.begin(), mine.end()),
@@ -83,14 +90,16 @@ Result<std::vector<Bytes>> BootstrapImpl::AllGatherV(std::span<const std::byte> 
         return endpoint_->Send(*membership_, peer, LinkFrameType::kCollective, tag, message);
       },
       [&](int peer) {
-        return endpoint_->Recv(*membership_, peer, LinkFrameType::kCollective, tag, deadline);
+        return endpoint_->Recv(*membership_, peer, LinkFrameType::kCollective, tag, deadline,
+                               abort_flag);
       });
 }
 
-Status BootstrapImpl::AllGather(void* data, size_t bytes_per_rank, Deadline deadline) {
+Status BootstrapImpl::AllGather(void* data, size_t bytes_per_rank, Deadline deadline,
+                                const std::atomic<bool>* abort_flag) {
   auto* bytes = static_cast<std::byte*>(data);
   const std::span mine(bytes + static_cast<size_t>(rank()) * bytes_per_rank, bytes_per_rank);
-  TUTTI_ASSIGN(const std::vector<Bytes> parts, AllGatherV(mine, deadline));
+  TUTTI_ASSIGN(const std::vector<Bytes> parts, Exchange(mine, deadline, abort_flag));
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].size() != bytes_per_rank) {
       return InvalidUsage("rank {} brought {} bytes to an exchange where rank {} brought {}", i,
@@ -116,15 +125,16 @@ std::vector<int> BootstrapImpl::LinkedRanks() const {
 }
 
 std::unique_ptr<Bootstrap> BootstrapImpl::CreateChild(uint64_t child_id,
-                                                      std::vector<int> parent_ranks) {
+                                                      std::vector<int> parent_ranks,
+                                                      const std::atomic<bool>* abort_flag) {
   std::vector<int> members;
   int child_rank = 0;
   for (size_t i = 0; i < parent_ranks.size(); ++i) {
     if (parent_ranks[i] == rank()) child_rank = static_cast<int>(i);
     members.push_back(membership_->members[static_cast<size_t>(parent_ranks[i])]);
   }
-  const auto membership = endpoint_->Join(child_id, child_rank, std::move(members),
-                                          membership_->abort_flag, /*initialising=*/false);
+  const auto membership = endpoint_->Join(child_id, child_rank, std::move(members), abort_flag,
+                                          /*initialising=*/false);
   endpoint_->OpenLinks(*membership, LinkTargets(child_rank, membership->size()));
   return std::make_unique<BootstrapImpl>(endpoint_, membership, key_holder_, child_id);
 }
@@ -222,17 +232,26 @@ Status WaitForTurn(const Settings& settings, const Bootstrap::Options& options) 
   return Status::Ok();
 }
 
+bool AddressIsFixed(const UniqueId& id) {
+  return (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
+}
+
+RootRequest RequestOf(const Bootstrap::Options& options) {
+  RootRequest request;
+  request.rank = static_cast<uint32_t>(options.rank);
+  request.num_ranks = static_cast<uint32_t>(options.num_ranks);
+  request.num_roots = static_cast<uint32_t>(options.ids.size());
+  request.pid = static_cast<uint32_t>(getpid());
+  request.host = HostName();
+  return request;
+}
+
 // Registers with the root in charge of this rank, then asks the other roots for the neighbours that
 // are theirs.
 Status MeetRoots(Endpoint& endpoint, const Bootstrap::Options& options) {
   const auto num_ranks = static_cast<uint32_t>(options.num_ranks);
   const auto num_roots = static_cast<uint32_t>(options.ids.size());
-  RootRequest request;
-  request.rank = static_cast<uint32_t>(options.rank);
-  request.num_ranks = num_ranks;
-  request.num_roots = num_roots;
-  request.pid = static_cast<uint32_t>(getpid());
-  request.host = HostName();
+  RootRequest request = RequestOf(options);
   request.contact = endpoint.contact();
   const uint32_t own = RootInCharge(request.rank, num_ranks, num_roots);
   std::map<uint32_t, std::vector<uint32_t>> wanted;  // by root
@@ -290,8 +309,7 @@ Result<std::shared_ptr<Endpoint>> OpenEndpoint(EventLoop& loop, const Settings& 
 
 Status StartFixedRoot(EventLoop& loop, const Bootstrap::Options& options) {
   const UniqueId& id = options.ids[0];
-  const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
-  if (!fixed || options.rank != 0 || options.num_ranks == 1) return Status::Ok();
+  if (!AddressIsFixed(id) || options.rank != 0 || options.num_ranks == 1) return Status::Ok();
   return Root::StartAt(loop, id, {options.deadline, options.abort_flag});
 }
 
@@ -316,6 +334,9 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
     if (options.num_ranks > 1) {
       TUTTI_TRY(WaitForTurn(settings, options));
       TUTTI_TRY(MeetRoots(*endpoint, options));
+    } else if (!AddressIsFixed(options.ids[0])) {  // with a fixed one no root was started
+      TUTTI_TRY(ReleaseRoot(options.ids[0], RequestOf(options),
+                            {options.deadline, options.abort_flag}));
     }
     bootstrap->mutable_times().register_ns = NowNs() - start_ns;
     return bootstrap->Initialise(options.deadline);

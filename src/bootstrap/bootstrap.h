@@ -20,6 +20,7 @@
 // they are asked for. The blocking calls may be made from any one thread at a time per Bootstrap;
 // Events are called on the loop's thread and must not block.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -45,9 +46,10 @@ class Bootstrap {
   struct Options {
     int rank = 0;
     int num_ranks = 1;
-    std::vector<UniqueId> ids;                      // one per root
-    Deadline deadline = Deadline::Never();          // for the whole of Create
-    const std::atomic<bool>* abort_flag = nullptr;  // every wait ends soon after it becomes true
+    std::vector<UniqueId> ids;              // one per root
+    Deadline deadline = Deadline::Never();  // for the whole of Create
+    // Every wait ends soon after it becomes true. Null, or outlives the Bootstrap.
+    const std::atomic<bool>* abort_flag = nullptr;
   };
 
   // What happens on its own. Called on the loop's thread, in order, never concurrently for one
@@ -75,8 +77,10 @@ class Bootstrap {
       const = 0;  // whose key authenticates further connections of this job
 
   // `data` holds num_ranks × `bytes_per_rank`; the caller filled its own part; all parts are filled
-  // on return.
-  virtual Status AllGather(void* data, size_t bytes_per_rank, Deadline deadline) = 0;
+  // on return. `abort_flag` ends this one exchange besides the Bootstrap's own: an exchange of a
+  // parent that serves to make a child ends when the child is given up.
+  virtual Status AllGather(void* data, size_t bytes_per_rank, Deadline deadline,
+                           const std::atomic<bool>* abort_flag = nullptr) = 0;
   // Each rank contributes any number of bytes (at most kMaxMessageBytes).
   virtual Result<std::vector<Bytes>> AllGatherV(std::span<const std::byte> mine,
                                                 Deadline deadline) = 0;
@@ -102,9 +106,10 @@ class Bootstrap {
 
   // The communicator of `parent_ranks` (this rank among them; index = new rank), known to all of
   // them already. `child_id` must be the same on all members and new. Links are made on demand, the
-  // ring's at once (no waiting).
-  virtual std::unique_ptr<Bootstrap> CreateChild(uint64_t child_id,
-                                                 std::vector<int> parent_ranks) = 0;
+  // ring's at once (no waiting). The child obeys `abort_flag` (null, or outlives it) and not the
+  // parent's: it lives on when its parent is aborted.
+  virtual std::unique_ptr<Bootstrap> CreateChild(uint64_t child_id, std::vector<int> parent_ranks,
+                                                 const std::atomic<bool>* abort_flag) = 0;
 
   // Wall time of Create by phase, for TUTTI_PRINT_INIT_TIMES.
   struct PhaseTimes {

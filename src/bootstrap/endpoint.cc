@@ -182,18 +182,20 @@ Status Endpoint::CheckPeer(Membership& membership, int rank) {
 }
 
 // Why a wait of this membership must end, apart from its peer.
-Status Endpoint::Interrupted(Membership& membership, Deadline deadline) const {
+Status Endpoint::Interrupted(Membership& membership, Deadline deadline,
+                             const std::atomic<bool>* abort_flag) const {
   if (!membership.cancelled.ok()) return membership.cancelled;
-  if (membership.abort_flag && membership.abort_flag->load(std::memory_order_acquire)) {
-    return InternalError("aborted by the caller");
+  for (const std::atomic<bool>* flag : {membership.abort_flag, abort_flag}) {
+    if (flag && flag->load(std::memory_order_acquire))
+      return InternalError("aborted by the caller");
   }
   if (deadline.Passed()) return Timeout("the deadline passed");
   return Status::Ok();
 }
 
 void Endpoint::WaitForChange(std::unique_lock<std::mutex>& lock, Membership& membership,
-                             Deadline deadline) {
-  const int slice_ms = membership.abort_flag ? kAbortCheckMs : 10'000;
+                             Deadline deadline, const std::atomic<bool>* abort_flag) {
+  const int slice_ms = membership.abort_flag || abort_flag ? kAbortCheckMs : 10'000;
   membership.changed.wait_for(lock, std::chrono::milliseconds(deadline.RemainingMs(slice_ms)));
 }
 
@@ -253,7 +255,7 @@ Status Endpoint::Send(Membership& membership, int rank, LinkFrameType type, uint
 }
 
 Result<Bytes> Endpoint::Recv(Membership& membership, int rank, LinkFrameType type, uint32_t tag,
-                             Deadline deadline) {
+                             Deadline deadline, const std::atomic<bool>* abort_flag) {
   if (rank < 0 || rank >= membership.size()) {
     return InvalidArgument("rank {} is not one of the {} ranks", rank, membership.size());
   }
@@ -270,13 +272,13 @@ Result<Bytes> Endpoint::Recv(Membership& membership, int rank, LinkFrameType typ
     }
     if (!membership.cancelled.ok()) return membership.cancelled;
     TUTTI_TRY(CheckPeer(membership, rank));
-    if (Status why = Interrupted(membership, deadline); !why.ok()) {
+    if (Status why = Interrupted(membership, deadline, abort_flag); !why.ok()) {
       return std::move(why).Annotate(
           fmt::format("waiting {:.1f} s for a message of rank {} ({})",
                       static_cast<double>(NowNs() - start_ns) / 1e9, rank,
                       DescribeLocked(membership.members[static_cast<size_t>(rank)])));
     }
-    WaitForChange(lock, membership, deadline);
+    WaitForChange(lock, membership, deadline, abort_flag);
   }
 }
 
@@ -372,11 +374,7 @@ void Endpoint::TakeGivingUp(const std::shared_ptr<Membership>& membership, int r
                             std::span<const std::byte> payload) {
   WireReader reader(payload);
   const uint32_t code = reader.U32();
-  std::string text;
-  for (const std::byte byte : reader.Raw(reader.U16())) {
-    const char c = static_cast<char>(byte);
-    text += c >= ' ' ? c : '?';
-  }
+  std::string text = reader.Sentence();
   const bool known = code > 0 && code <= static_cast<uint32_t>(Code::kTimeout);
   const Status reason(known ? static_cast<Code>(code) : Code::kRemoteError, std::move(text));
   if (!membership->initialising) {

@@ -96,8 +96,9 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   Status AwaitLinks(Membership& membership, const std::vector<int>& ranks, Deadline deadline);
   Status Send(Membership& membership, int rank, LinkFrameType type, uint32_t tag,
               std::span<const std::byte> payload);
+  // `abort_flag` ends this wait besides the membership's own.
   Result<Bytes> Recv(Membership& membership, int rank, LinkFrameType type, uint32_t tag,
-                     Deadline deadline);
+                     Deadline deadline, const std::atomic<bool>* abort_flag = nullptr);
   void SendControl(const std::shared_ptr<Membership>& membership, int rank,
                    std::span<const std::byte> payload);
   void SetEvents(const std::shared_ptr<Membership>& membership, Bootstrap::Events events);
@@ -136,8 +137,10 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   void MarkLostIn(const std::shared_ptr<Membership>& membership, int rank, const std::string& why);
   void ForgetMail(Membership& membership);
   Status CheckPeer(Membership& membership, int rank);
-  Status Interrupted(Membership& membership, Deadline deadline) const;
-  void WaitForChange(std::unique_lock<std::mutex>& lock, Membership& membership, Deadline deadline);
+  Status Interrupted(Membership& membership, Deadline deadline,
+                     const std::atomic<bool>* abort_flag = nullptr) const;
+  void WaitForChange(std::unique_lock<std::mutex>& lock, Membership& membership, Deadline deadline,
+                     const std::atomic<bool>* abort_flag = nullptr);
   Status SendFrame(int peer, Bytes frame);
   std::shared_ptr<Membership> FindMembership(uint64_t frame_id) const;
 

@@ -122,7 +122,7 @@ TEST(BootstrapLife, ChildrenShareTheEndpointAndKeepTheirMessagesApart) {
     // Even ranks in reverse order, odd ranks in order; both at once with the parent.
     const bool even = parent.rank() % 2 == 0;
     const std::vector<int> members = even ? std::vector{4, 2, 0} : std::vector{1, 3, 5};
-    auto child = parent.CreateChild(even ? 111 : 222, members);
+    auto child = parent.CreateChild(even ? 111 : 222, members, nullptr);
     EXPECT_EQ(child->num_ranks(), 3);
     EXPECT_EQ(members[static_cast<size_t>(child->rank())], parent.rank());
     EXPECT_EQ(child->id(), even ? 111u : 222u);
@@ -147,11 +147,11 @@ TEST(BootstrapLife, ChildOutlivesItsParentAndHearsEarlyMessages) {
   const Job job(3);
   Witness witness;
   auto ranks = job.CreateAll();
-  auto early = ranks[0]->CreateChild(7, {0, 2});
+  auto early = ranks[0]->CreateChild(7, {0, 2}, nullptr);
   ASSERT_TRUE(early->Send(1, 3, ToBytes("before you were born")).ok());
   ASSERT_TRUE(ranks[0]->Send(2, 1, {}).ok());
   ASSERT_TRUE(ranks[2]->Recv(0, 1, Soon()).ok());
-  auto late = ranks[2]->CreateChild(7, {0, 2});
+  auto late = ranks[2]->CreateChild(7, {0, 2}, nullptr);
   ranks.clear();
   auto message = late->Recv(0, 3, Soon());
   ASSERT_TRUE(message.ok()) << message.status().message();
@@ -193,6 +193,53 @@ TEST(BootstrapLife, AbortFlagEndsCreateAndRecv) {
   EXPECT_LT(NowNs() - start_ns, 3'000'000'000);
   EXPECT_NE(alone.status().message().find("abort"), std::string_view::npos)
       << alone.status().message();
+}
+
+TEST(BootstrapLife, ChildOutlivesTheAbortOfItsParentAndHasItsOwn) {
+  Job job(3);
+  std::array<std::atomic<bool>, 3> parent_abort{};
+  std::array<std::atomic<bool>, 3> child_abort{};
+  std::array<std::unique_ptr<Bootstrap>, 3> parents;
+  testing::ForEach(3, [&](int rank) {
+    Bootstrap::Options options = job.OptionsFor(rank);
+    options.abort_flag = &parent_abort[static_cast<size_t>(rank)];
+    auto bootstrap = Bootstrap::Create(*job.loop, job.settings, options);
+    ASSERT_TRUE(bootstrap.ok()) << bootstrap.status().message();
+    parents[static_cast<size_t>(rank)] = std::move(bootstrap).value();
+  });
+  std::array<std::unique_ptr<Bootstrap>, 3> children;
+  for (size_t i = 0; i < 3; ++i) {
+    children[i] = parents[i]->CreateChild(5, {0, 1, 2}, &child_abort[i]);
+    parent_abort[i] = true;
+  }
+  EXPECT_FALSE(parents[0]->Send(1, 1, {}).ok());
+  testing::ForEach(3, [&](int rank) {
+    const Status met = children[static_cast<size_t>(rank)]->Barrier(Soon());
+    EXPECT_TRUE(met.ok()) << met.message();
+  });
+  child_abort[0] = true;
+  const int64_t start_ns = NowNs();
+  EXPECT_FALSE(children[0]->Recv(1, 1, Soon()).ok());
+  EXPECT_LT(NowNs() - start_ns, 2'000'000'000);
+}
+
+TEST(BootstrapLife, AnExchangeEndsByTheFlagGivenWithIt) {
+  const Job job(2);
+  auto ranks = job.CreateAll();
+  std::atomic<bool> abort{false};
+  std::thread aborter([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    abort = true;
+  });
+  const int64_t start_ns = NowNs();
+  std::array<int, 2> data{};
+  const Status status = ranks[0]->AllGather(data.data(), sizeof(int), Soon(), &abort);
+  aborter.join();
+  EXPECT_NE(status.message().find("abort"), std::string_view::npos) << status.message();
+  EXPECT_LT(NowNs() - start_ns, 2'000'000'000);
+  // The flag was for that exchange alone.
+  EXPECT_TRUE(ranks[1]->Send(0, 3, {}).ok());
+  EXPECT_TRUE(ranks[0]->Recv(1, 3, Soon()).ok());
 }
 
 // A rank in a process of its own, which is killed: forked before this test has any thread.
@@ -244,7 +291,7 @@ TEST(BootstrapLife, KilledRankIsLostToAllItsNeighbours) {
       << message.status().message();
   // The survivors go on without it.
   testing::ForEach(2, [&](int i) {
-    auto shrunk = ranks[static_cast<size_t>(i)]->CreateChild(99, {0, 1});
+    auto shrunk = ranks[static_cast<size_t>(i)]->CreateChild(99, {0, 1}, nullptr);
     EXPECT_TRUE(shrunk->Barrier(Soon()).ok());
   });
 }

@@ -68,7 +68,7 @@ Result<std::unique_ptr<Communicator>> Communicator::InitChild(Communicator& pare
                                                               const std::atomic<bool>* abort_flag) {
   std::unique_ptr<Communicator> comm(
       new Communicator(parent.process_, parent.settings_, std::move(name)));
-  comm->bootstrap_ = parent.bootstrap_->CreateChild(child_id, std::move(parent_ranks));
+  comm->bootstrap_ = parent.bootstrap_->CreateChild(child_id, std::move(parent_ranks), abort_flag);
   TUTTI_TRY(comm->Build(abort_flag));
   return comm;
 }

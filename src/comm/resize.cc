@@ -23,8 +23,8 @@ Result<std::unique_ptr<Communicator>> SplitCommunicator(Communicator& parent, in
   std::vector<ColorAndKey> choices(static_cast<size_t>(parent.num_ranks()));
   choices[static_cast<size_t>(parent.rank())] = {color, key};
   const uint64_t number = parent.NextChildNumber();
-  TUTTI_TRY(
-      parent.bootstrap().AllGather(choices.data(), sizeof(ColorAndKey), parent.InitDeadline()));
+  TUTTI_TRY(parent.bootstrap().AllGather(choices.data(), sizeof(ColorAndKey), parent.InitDeadline(),
+                                         abort_flag));
   if (color < 0) return std::unique_ptr<Communicator>();
   std::vector<int> members;
   for (int r = 0; r < parent.num_ranks(); ++r)
@@ -66,7 +66,8 @@ Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent,
   mine.num_ranks = request.num_ranks;
   mine.has_id = request.id.has_value();
   if (request.id) request.id->Encode(mine.id);
-  TUTTI_TRY(parent.bootstrap().AllGather(offers.data(), sizeof(Offer), parent.InitDeadline()));
+  TUTTI_TRY(parent.bootstrap().AllGather(offers.data(), sizeof(Offer), parent.InitDeadline(),
+                                         abort_flag));
 
   const Offer* root = nullptr;
   for (const Offer& offer : offers) {
