@@ -335,8 +335,8 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
       TUTTI_TRY(WaitForTurn(settings, options));
       TUTTI_TRY(MeetRoots(*endpoint, options));
     } else if (!AddressIsFixed(options.ids[0])) {  // with a fixed one no root was started
-      TUTTI_TRY(ReleaseRoot(options.ids[0], RequestOf(options),
-                            {options.deadline, options.abort_flag}));
+      TUTTI_TRY(
+          ReleaseRoot(options.ids[0], RequestOf(options), {options.deadline, options.abort_flag}));
     }
     bootstrap->mutable_times().register_ns = NowNs() - start_ns;
     return bootstrap->Initialise(options.deadline);

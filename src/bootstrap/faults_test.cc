@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 
@@ -83,6 +84,73 @@ TEST(BootstrapFaults, ShowsBothSidesOfADisagreementOnTheNumberOfRanks) {
     EXPECT_NE(outcome.find("says 3"), std::string::npos) << outcome;
     EXPECT_NE(outcome.find("says 4"), std::string::npos) << outcome;
   }
+}
+
+// The root must not be gone after as many answers as its first visitor believes there are ranks.
+TEST(BootstrapFaults, TellsAllOfALargeJobThatItsFirstRankBelievesInASmallOne) {
+  Job job(4);
+  job.timeout_s = 20;
+  auto odd = job.OptionsFor(0);
+  odd.num_ranks = 2;
+  std::string told_odd;
+  std::thread first([&] { told_odd = Outcomes(job, {odd})[0]; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  for (const int rank : {1, 2, 3}) {  // one after the other: the second answer must not be the last
+    const std::string told = Outcomes(job, {job.OptionsFor(rank)})[0];
+    EXPECT_NE(told.find("says 2"), std::string::npos) << "rank " << rank << ": " << told;
+    EXPECT_NE(told.find("says 4"), std::string::npos) << "rank " << rank << ": " << told;
+  }
+  first.join();
+  EXPECT_NE(told_odd.find("says 4"), std::string::npos) << told_odd;
+}
+
+TEST(BootstrapFaults, TellsARankThatComesAfterTwoOfOneNumber) {
+  Job job(3);
+  job.timeout_s = 20;
+  Outcomes(job, {job.OptionsFor(0), job.OptionsFor(1), job.OptionsFor(1)});
+  const std::string late = Outcomes(job, {job.OptionsFor(2)})[0];
+  EXPECT_NE(late.find("rank 1 is taken twice"), std::string::npos) << late;
+}
+
+int OpenDescriptors() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+TEST(BootstrapFaults, JobsOfOneRankLeaveNoRootBehind) {
+  const auto loop = testing::NewLoop();
+  const Settings settings = testing::LocalSettings();
+  const auto one_job = [&] {
+    auto id = Root::Create(*loop, settings);
+    ASSERT_TRUE(id.ok()) << id.status().message();
+    Bootstrap::Options options;
+    options.ids = {*id};
+    auto bootstrap = Bootstrap::Create(*loop, settings, options);
+    ASSERT_TRUE(bootstrap.ok()) << bootstrap.status().message();
+  };
+  one_job();
+  loop->RunSync([] {});
+  const int before = OpenDescriptors();
+  for (int i = 0; i < 20; ++i) one_job();
+  loop->RunSync([] {});  // a root ends in the callback that sends its last answer
+  EXPECT_EQ(OpenDescriptors(), before);
+}
+
+TEST(BootstrapFaults, AJobOfOneRankHearsOfOthersWithItsId) {
+  Job job(2);
+  job.timeout_s = 20;
+  std::string told;
+  std::thread other([&] { told = Outcomes(job, {job.OptionsFor(1)})[0]; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  auto alone = job.OptionsFor(0);
+  alone.num_ranks = 1;
+  const std::string outcome = Outcomes(job, {alone})[0];
+  other.join();
+  EXPECT_NE(outcome.find("disagree on how many ranks"), std::string::npos) << outcome;
+  EXPECT_NE(told.find("disagree on how many ranks"), std::string::npos) << told;
 }
 
 TEST(BootstrapFaults, TellsTheOthersWhenARankGoesAwayEarly) {

@@ -113,6 +113,12 @@ TEST(RootMessages, AnswersSurviveEncodingAndParsing) {
   ASSERT_TRUE(told.ok());
   EXPECT_EQ(told->failure.code(), Code::kInvalidUsage);
   EXPECT_EQ(told->failure.message(), "two of a kind");
+  // The sentence ends up on a terminal.
+  answer.failure = InvalidUsage("one\nTutti: two\x1b[2J");
+  const Bytes rude = EncodeRootAnswer(answer);
+  ASSERT_TRUE(ParseRootAnswerHeader(std::span(rude).first(8), &type).ok());
+  EXPECT_EQ(ParseRootAnswer(type, std::span(rude).subspan(8))->failure.message(),
+            "one?Tutti: two?[2J");
 }
 
 TEST(RootMessages, EveryRankHasOneRootAndLinkTargetsDiffer) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
 #include <unordered_map>
 
@@ -22,8 +23,9 @@ namespace {
 // How long a failed root goes on telling latecomers why. Launchers start the ranks of one job
 // within seconds.
 constexpr int64_t kLateArrivalsNs = 10'000'000'000;
-// Longer than any process lives, and far from overflowing.
-constexpr int64_t kForeverNs = int64_t{100} * 365 * 24 * 3600 * 1'000'000'000;
+// How long a root waits for the first of its ranks. A program may load for long between making an
+// id and using it; a program that makes ids in vain must not run out of descriptors.
+constexpr int64_t kUnaskedNs = int64_t{3600} * 1'000'000'000;
 
 std::string WhoIs(const RootRequest& request) {
   return fmt::format("pid {} on host {}", request.pid, request.host);
@@ -52,8 +54,34 @@ std::string RangesText(const std::vector<uint32_t>& ranks) {
   return text;
 }
 
-// Lives on the loop's thread after Start. Kept alive by a timer of the loop that is cancelled when
-// its work is done.
+// How many ranks of the job that `request` speaks of register with its root.
+uint32_t RegistrationsDue(const RootRequest& request) {
+  uint32_t count = 0;
+  for (uint32_t rank = 0; rank < request.num_ranks; ++rank) {
+    count += RootInCharge(rank, request.num_ranks, request.num_roots) == request.root_index;
+  }
+  return count;
+}
+
+// Each rank of another root asks once when one of its links leads to a rank of this root.
+uint32_t LookUpsDue(const RootRequest& request) {
+  if (request.num_roots == 1) return 0;
+  uint32_t count = 0;
+  const auto in_charge = [&](uint32_t rank) {
+    return RootInCharge(rank, request.num_ranks, request.num_roots) == request.root_index;
+  };
+  for (uint32_t rank = 0; rank < request.num_ranks; ++rank) {
+    if (in_charge(rank)) continue;
+    const auto targets = LinkTargets(static_cast<int>(rank), static_cast<int>(request.num_ranks));
+    count += std::any_of(targets.begin(), targets.end(),
+                         [&](int target) { return in_charge(static_cast<uint32_t>(target)); });
+  }
+  return count;
+}
+
+// Lives on the loop's thread after Start. Kept alive by its timer in the loop: one of kUnaskedNs
+// until the first rank asks, then the job's deadline, after a failure one of kLateArrivalsNs. It is
+// cancelled when the root's work is done.
 class RootServer : public std::enable_shared_from_this<RootServer> {
  public:
   explicit RootServer(EventLoop& loop) : loop_(loop) {}
@@ -74,8 +102,7 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   Status CheckAgainstJob(const RootRequest& request) const;
   void TakeRegistration(ClientNumber number);
   Status TakenTwice(const RootRequest& second) const;
-  void StartDeadline(const RootRequest& request);
-  void OnDeadline(uint32_t timeout_ms);
+  void OnDeadline();
   void OnClientReady(ClientNumber number);
   void OnClientGone(ClientNumber number);
   void Answer(ClientNumber number, const Status& failure);
@@ -84,13 +111,11 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   void Fail(Status reason);
   void FinishIfDone();
   void Finish();
-  uint32_t RegistrationsDue() const;
-  uint32_t LookUpsDue() const;
+  void SetTimer(int64_t delay_ns, void (RootServer::*what)());
 
   EventLoop& loop_;
   std::unique_ptr<AuthAcceptor> acceptor_;
-  EventLoop::TimerId life_timer_ = 0;
-  EventLoop::TimerId deadline_timer_ = 0;
+  EventLoop::TimerId timer_ = 0;
   std::map<ClientNumber, Client> clients_;
   ClientNumber next_number_ = 1;
   std::unordered_map<uint32_t, RootRequest> registered_;  // by rank
@@ -101,19 +126,24 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   uint32_t answered_ = 0;  // requests whose answer has left
   bool complete_ = false;
   Status failure_;
+  std::set<uint32_t> told_;  // ranks that have heard of the failure
 };
 
+// All of it on the loop's thread: ranks may knock before this returns.
 Status RootServer::Start(UniqueFd listen_fd, const Key& key, const std::string& name) {
-  const auto weak = weak_from_this();
-  TUTTI_ASSIGN(acceptor_, AuthAcceptor::Create(
-                              loop_, std::move(listen_fd), key, name,
-                              [weak](UniqueFd fd, const Hello& hello, const SocketAddress& from) {
-                                if (const auto self = weak.lock()) {
-                                  self->OnConnection(std::move(fd), hello, from);
-                                }
-                              }));
-  life_timer_ = loop_.AddTimer(kForeverNs, [self = shared_from_this()] {});
-  return Status::Ok();
+  Status started;
+  loop_.RunSync([&] {
+    const auto take = [weak = weak_from_this()](UniqueFd fd, const Hello& hello,
+                                                const SocketAddress& from) {
+      if (const auto self = weak.lock()) self->OnConnection(std::move(fd), hello, from);
+    };
+    auto acceptor = AuthAcceptor::Create(loop_, std::move(listen_fd), key, name, take);
+    started = acceptor.status();
+    if (!started.ok()) return;
+    acceptor_ = std::move(acceptor).value();
+    SetTimer(kUnaskedNs, &RootServer::Finish);
+  });
+  return started;
 }
 
 void RootServer::OnConnection(UniqueFd fd, const Hello& hello, const SocketAddress& from) {
@@ -141,12 +171,17 @@ void RootServer::OnConnection(UniqueFd fd, const Hello& hello, const SocketAddre
   if (!job_known_) {
     job_known_ = true;
     first_ = said;
-    registrations_due_ = RegistrationsDue();
-    look_ups_due_ = LookUpsDue();
-    StartDeadline(said);
-  } else if (Status agreed = CheckAgainstJob(said); !agreed.ok() && failure_.ok()) {
-    Fail(std::move(agreed));
-    return;
+    registrations_due_ = RegistrationsDue(said);
+    look_ups_due_ = LookUpsDue(said);
+    SetTimer(int64_t{said.timeout_ms} * 1'000'000, &RootServer::OnDeadline);
+  } else if (Status agreed = CheckAgainstJob(said); !agreed.ok()) {
+    // Nobody knows who is right: whoever belongs to the larger job is waited for and told.
+    registrations_due_ = std::max(registrations_due_, RegistrationsDue(said));
+    look_ups_due_ = std::max(look_ups_due_, LookUpsDue(said));
+    if (failure_.ok()) {
+      Fail(std::move(agreed));
+      return;
+    }
   }
   if (!failure_.ok()) {
     Answer(number, failure_);
@@ -207,15 +242,14 @@ Status RootServer::TakenTwice(const RootRequest& second) const {
       second.rank, WhoIs(registered_.at(second.rank)), WhoIs(second));
 }
 
-void RootServer::StartDeadline(const RootRequest& request) {
-  const uint32_t timeout_ms = request.timeout_ms;
-  deadline_timer_ =
-      loop_.AddTimer(int64_t{timeout_ms} * 1'000'000, [weak = weak_from_this(), timeout_ms] {
-        if (const auto self = weak.lock()) self->OnDeadline(timeout_ms);
-      });
+// Replaces the timer that keeps this alive.
+void RootServer::SetTimer(int64_t delay_ns, void (RootServer::*what)()) {
+  const auto self = shared_from_this();
+  loop_.CancelTimer(timer_);
+  timer_ = loop_.AddTimer(delay_ns, [self, what] { (self.get()->*what)(); });
 }
 
-void RootServer::OnDeadline(uint32_t timeout_ms) {
+void RootServer::OnDeadline() {
   if (complete_) {  // those that have not looked up by now will not
     Finish();
     return;
@@ -230,32 +264,8 @@ void RootServer::OnDeadline(uint32_t timeout_ms) {
   Fail(
       Timeout("{} of {} ranks{} arrived within {:g} s; missing: {}. "
               "TUTTI_INIT_TIMEOUT_S sets how long is waited",
-              registered_.size(), registrations_due_, of_root, RoundedSeconds(timeout_ms),
+              registered_.size(), registrations_due_, of_root, RoundedSeconds(first_.timeout_ms),
               RangesText(missing)));
-}
-
-uint32_t RootServer::RegistrationsDue() const {
-  uint32_t count = 0;
-  for (uint32_t rank = 0; rank < first_.num_ranks; ++rank) {
-    count += RootInCharge(rank, first_.num_ranks, first_.num_roots) == first_.root_index;
-  }
-  return count;
-}
-
-// Each rank of another root asks once when one of its links leads to a rank of this root.
-uint32_t RootServer::LookUpsDue() const {
-  if (first_.num_roots == 1) return 0;
-  uint32_t count = 0;
-  const auto in_charge = [&](uint32_t rank) {
-    return RootInCharge(rank, first_.num_ranks, first_.num_roots) == first_.root_index;
-  };
-  for (uint32_t rank = 0; rank < first_.num_ranks; ++rank) {
-    if (in_charge(rank)) continue;
-    const auto targets = LinkTargets(static_cast<int>(rank), static_cast<int>(first_.num_ranks));
-    count += std::any_of(targets.begin(), targets.end(),
-                         [&](int target) { return in_charge(static_cast<uint32_t>(target)); });
-  }
-  return count;
 }
 
 // A client has nothing to say after its hello: readable means that it closed, or breaks the
@@ -281,6 +291,7 @@ void RootServer::OnClientGone(ClientNumber number) {
   clients_.erase(found);
   if (answered) {
     answered_ += extra ? 0 : 1;
+    if (!failure_.ok()) told_.insert(request.rank);
     FinishIfDone();
   } else if (failure_.ok()) {
     Fail(RemoteError("rank {} ({}) went away before all ranks had arrived", request.rank,
@@ -321,6 +332,7 @@ void RootServer::SendAnswer(ClientNumber number) {
   }
   loop_.RemoveFd(client.fd.get());
   answered_ += client.extra ? 0 : 1;
+  if (!failure_.ok()) told_.insert(client.request.rank);
   clients_.erase(number);
   FinishIfDone();
 }
@@ -338,17 +350,15 @@ void RootServer::Fail(Status reason) {
   const auto self = shared_from_this();
   TUTTI_INFO(kLogBootstrap, "root: the job cannot start: {}", reason.message());
   failure_ = std::move(reason);
-  loop_.CancelTimer(deadline_timer_);
-  deadline_timer_ = loop_.AddTimer(kLateArrivalsNs, [weak = weak_from_this()] {
-    if (const auto root = weak.lock()) root->Finish();
-  });
+  SetTimer(kLateArrivalsNs, &RootServer::Finish);
   AnswerAll();
 }
 
 void RootServer::FinishIfDone() {
-  if (complete_ || !failure_.ok()) {
-    if (answered_ >= registrations_due_ + look_ups_due_) Finish();
-  }
+  const uint32_t due = registrations_due_ + look_ups_due_;
+  // After a failure each rank must hear of it, not just so many answers leave: of two that claim
+  // one number both are told, and the ranks that are still to come as well.
+  if (failure_.ok() ? complete_ && answered_ >= due : told_.size() >= due) Finish();
 }
 
 void RootServer::Finish() {
@@ -356,8 +366,7 @@ void RootServer::Finish() {
   acceptor_.reset();
   for (const auto& [number, client] : clients_) loop_.RemoveFd(client.fd.get());
   clients_.clear();
-  loop_.CancelTimer(deadline_timer_);
-  loop_.CancelTimer(life_timer_);
+  loop_.CancelTimer(timer_);
 }
 
 Result<UniqueId> FixedId(const Settings& settings) {

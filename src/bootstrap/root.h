@@ -4,14 +4,16 @@
 //
 // A root serves on an EventLoop and belongs to it. It goes away by itself when every rank in charge
 // of it, and every rank of the other roots that must look up one of those, has its answer; one that
-// nobody ever asks stays until the loop ends. When the job cannot start (a rank is missing at the
+// nobody asks goes away after an hour. When the job cannot start (a rank is missing at the
 // deadline, one number is taken twice, ranks disagree on their number, a rank goes away while
 // others are still missing) it tells the reason to every rank that is connected, and for a while to
-// those that come late.
+// those that come late: where ranks disagree, to as many as the largest job any of them believes
+// in.
 //
-//   collecting ──all registered──→ answering ──all answered──→ gone
-//       └──deadline, duplicate, disagreement, loss──→ failed ──everyone told, or kLateArrivalsNs──→
-//       gone
+//   unasked ──first rank──→ collecting ──all registered──→ answering ──all answered──→ gone
+//      │                        │
+//      └──an hour──→ gone       └──deadline, duplicate, disagreement, loss──→ failed
+//                                        failed ──every rank told, or kLateArrivalsNs──→ gone
 //
 // The connection of a rank stays open until its answer: there is no second listening socket for the
 // root to call back, which firewalls would have to admit, and a rank that dies while it waits is

@@ -59,6 +59,16 @@ Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const W
   }
 }
 
+Result<RootAnswer> ReadAnswer(int fd, const WaitLimits& limits) {
+  std::array<std::byte, kRootAnswerHeaderBytes> header;
+  TUTTI_TRY(RecvAll(fd, header, limits));
+  uint32_t type = 0;
+  TUTTI_ASSIGN(const uint32_t size, ParseRootAnswerHeader(header, &type));
+  Bytes body(size);
+  TUTTI_TRY(RecvAll(fd, body, limits));
+  return ParseRootAnswer(type, body);
+}
+
 }  // namespace
 
 Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits) {
@@ -67,19 +77,23 @@ Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLi
   if (limits.deadline.at_ns() < Deadline::Never().at_ns() - kVerdictGraceNs) {
     patient.deadline = Deadline::After(limits.deadline.at_ns() - NowNs() + kVerdictGraceNs);
   }
-  const std::string what =
-      fmt::format("rank {} waiting for the root at {}", request.rank, id.root.ToString());
-  std::array<std::byte, kRootAnswerHeaderBytes> header;
-  if (Status status = RecvAll(fd.get(), header, patient); !status.ok()) {
-    return std::move(status).Annotate(what);
-  }
-  uint32_t type = 0;
-  TUTTI_ASSIGN(const uint32_t size, ParseRootAnswerHeader(header, &type));
-  Bytes body(size);
-  if (Status status = RecvAll(fd.get(), body, patient); !status.ok()) {
-    return std::move(status).Annotate(what);
-  }
-  return ParseRootAnswer(type, body);
+  Result<RootAnswer> answer = ReadAnswer(fd.get(), patient);
+  if (answer.ok()) return answer;
+  return std::move(answer).status().Annotate(
+      fmt::format("rank {} waiting for the root at {}", request.rank, id.root.ToString()));
+}
+
+Status ReleaseRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits) {
+  WaitLimits brief = limits;
+  const Deadline soon = Deadline::After(kReleaseNs);
+  if (soon.at_ns() < limits.deadline.at_ns()) brief.deadline = soon;
+  request.timeout_ms = RemainingMs(brief.deadline);
+  request.contact.address = id.root;  // nobody will ask for it
+  const Result<UniqueFd> fd =
+      ConnectAuthenticated(id.root, id.key, {Purpose::kRoot, EncodeRootRequest(request)}, brief);
+  if (!fd.ok()) return Status::Ok();
+  const Result<RootAnswer> answer = ReadAnswer(fd->get(), brief);
+  return answer.ok() ? answer->failure : Status::Ok();
 }
 
 }  // namespace tutti

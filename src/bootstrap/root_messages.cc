@@ -143,8 +143,7 @@ Result<RootAnswer> ParseRootAnswer(uint32_t type, std::span<const std::byte> bod
     }
   } else if (type == kFailure) {
     const uint32_t code = reader.U32();
-    std::string text;
-    for (const std::byte byte : reader.Raw(reader.U16())) text += static_cast<char>(byte);
+    std::string text = reader.Sentence();
     if (code == 0 || code > static_cast<uint32_t>(Code::kTimeout)) {
       return RemoteError("the root's answer names no known failure");
     }

@@ -71,14 +71,9 @@ class WireReader {
     return taken;
   }
   // Bytes outside printable ASCII become '?': the text ends up in a log.
-  std::string Text() {
-    std::string text;
-    for (const std::byte byte : Raw(U8())) {
-      const char c = static_cast<char>(byte);
-      text += c >= ' ' && c <= '~' ? c : '?';
-    }
-    return text;
-  }
+  std::string Text() { return Printable(Raw(U8())); }
+  // The same with a length of two bytes.
+  std::string Sentence() { return Printable(Raw(U16())); }
   SocketAddress Address() {
     SocketAddress address;
     address.family = U16();
@@ -94,6 +89,14 @@ class WireReader {
   size_t remaining() const { return rest_.size(); }
 
  private:
+  static std::string Printable(std::span<const std::byte> bytes) {
+    std::string text;
+    for (const std::byte byte : bytes) {
+      const char c = static_cast<char>(byte);
+      text += c >= ' ' && c <= '~' ? c : '?';
+    }
+    return text;
+  }
   uint64_t Integer(size_t length) {
     const auto raw = Raw(length);
     uint64_t value = 0;
