@@ -1,0 +1,565 @@
+#include "topology/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "topology/search_hops.h"
+#include "topology/search_walk.h"
+
+namespace tutti::topology {
+namespace {
+
+// How much total bandwidth a better kind of path may cost: the answer is the one with the highest
+// product of weight and bandwidth. Leaving NVLink must pay off nearly twofold, as PCI and the
+// processors' memory are shared with everything else on the host. Among ways to a card that data
+// can take without passing a processor the difference is small: what it costs is a little latency.
+double WeightInside(PathKind kind) {
+  if (kind <= PathKind::kNvlink) return 1.0;
+  if (kind <= PathKind::kC2c) return 0.9;
+  if (kind <= PathKind::kPxn) return 0.55;
+  return kind == PathKind::kPhb ? 0.45 : 0.35;
+}
+
+double WeightOutside(PathKind kind) {
+  if (kind <= PathKind::kPix) return 1.0;
+  if (kind <= PathKind::kP2c) return 0.99;
+  if (kind == PathKind::kPxn) return 0.96;
+  return kind == PathKind::kPhb ? 0.75 : 0.6;
+}
+
+double WeightCrossing(int cross_nic) { return cross_nic == 0 ? 1.0 : cross_nic == 2 ? 0.98 : 0.97; }
+
+// One tree rather than another only breaks ties: two devices sharing the way out are better than
+// one.
+double WeightPattern(Pattern pattern) {
+  return pattern == Pattern::kTree ? 0.995 : pattern == Pattern::kSplitTree ? 0.99 : 1.0;
+}
+
+// Channels cost blocks, memory and connections: many thin ones must bring something.
+double WeightSize(size_t channels, Kbps bandwidth) {
+  if (channels <= 1) return 1;
+  return std::min(1.0, 0.7 + 0.03 * ToGbps(bandwidth));
+}
+
+// What one channel is asked to carry: a channel is one block of a kernel, which moves no more.
+Kbps MostPerChannel(const Graph& graph, std::span<const NodeIndex> devices) {
+  int oldest = 1000;
+  for (const NodeIndex device : devices) {
+    oldest = std::min(oldest, graph.node(device).compute_capability);
+  }
+  return ToKbps(oldest >= 100 ? 90 : oldest >= 90 ? 60 : 40);
+}
+
+// Channels above this are made two of half the bandwidth, for more blocks to work at once, as long
+// as there are not too many; fewer between hosts, where each costs a connection per peer.
+constexpr Kbps kSplitAbove = 32'000'000;
+constexpr uint32_t kMostSplitInter = 8;
+
+// Large machines need more looks for the same number of tries: added to what is demanded, times the
+// looks that one channel takes.
+constexpr uint64_t kLooksPerChannel = 96;
+
+struct Option {
+  Trial trial;
+  double weight = 1;
+};
+
+// Trials of about one total bandwidth.
+struct Rung {
+  std::vector<Trial> trials;
+  Kbps total = 0;  // the highest of theirs
+  std::vector<uint8_t> settled;
+};
+
+struct Found {
+  Trial trial;
+  std::vector<Draft> drafts;
+  double weight = 1;
+  Kbps bound = 0;
+
+  Kbps Total() const {
+    return static_cast<Kbps>(drafts.size()) *
+           (trial.inter_host ? trial.bandwidth_inter : trial.bandwidth_intra);
+  }
+  double Score() const {
+    const Kbps each = trial.inter_host ? trial.bandwidth_inter : trial.bandwidth_intra;
+    return static_cast<double>(Total()) * weight * WeightSize(drafts.size(), each);
+  }
+};
+
+struct Climb {
+  std::vector<Rung>& rungs;  // highest total first
+  double weight = 1;
+  uint64_t end = 0;       // no further when as few steps are left
+  uint64_t patience = 0;  // steps for each trial
+};
+
+class Searcher {
+ public:
+  Searcher(const Graph& graph, const Paths& paths, const Demand& demand,
+           std::span<const NodeIndex> devices, std::span<const NodeIndex> nets)
+      : graph_(graph),
+        demand_(demand),
+        table_(graph, paths, devices, nets),
+        walk_(table_),
+        most_per_channel_(MostPerChannel(graph, devices)),
+        straight_(devices.size() * (devices.size() + nets.size()) / 2 + 16),
+        steps_(demand.steps + kLooksPerChannel * straight_),
+        steps_left_(steps_) {}
+
+  Result<Channels> Run();
+
+ private:
+  std::vector<Option> ListOptions() const;
+  std::vector<PathKind> KindsInside() const;
+  std::vector<PathKind> KindsOutside() const;
+  bool Joined(PathKind kind) const;
+  std::vector<Kbps> ListBandwidths(const Trial& trial) const;
+  std::vector<Rung> ListRungs(const Option& option);
+  void Improve(const Option& option, uint64_t steps);
+  size_t Above(const Climb& climb) const;
+  bool TryRung(Climb* climb, size_t index);
+  bool TryOne(const Trial& trial, double weight, Kbps bound, uint64_t steps, bool* settled);
+  void RaiseInside();
+  void Stretch(Found* found) const;
+  void Split(Found* found) const;
+  Channels Describe(const Found& found) const;
+  double ScoreToBeat() const { return best_ ? best_->Score() * (1 + 1e-6) : 0; }
+
+  const Graph& graph_;
+  const Demand& demand_;
+  HopTable table_;
+  Walk walk_;
+  Kbps most_per_channel_;
+  // A channel takes about this many looks when each of them is a good one.
+  uint64_t straight_;
+  uint64_t steps_;  // in all
+  uint64_t steps_left_;
+  bool exhausted_ = false;
+  std::optional<Found> best_;
+};
+
+// Whether ways no worse than `kind` lead from the first device to all and back.
+bool Searcher::Joined(PathKind kind) const {
+  const size_t count = table_.device_count();
+  for (const bool forth : {true, false}) {
+    std::vector<size_t> reached{0};
+    std::vector<uint8_t> seen(count);
+    seen[0] = 1;
+    for (size_t i = 0; i < reached.size(); ++i) {
+      for (size_t next = 0; next < count; ++next) {
+        const Hop& hop =
+            forth ? table_.Between(reached[i], next) : table_.Between(next, reached[i]);
+        if (seen[next] != 0 || hop.kind > kind) continue;
+        seen[next] = 1;
+        reached.push_back(next);
+      }
+    }
+    if (reached.size() < count) return false;
+  }
+  return true;
+}
+
+std::vector<PathKind> Searcher::KindsInside() const {
+  const size_t count = table_.device_count();
+  if (count == 1) return {PathKind::kLocal};
+  std::set<PathKind> kinds;
+  for (size_t from = 0; from < count; ++from) {
+    for (size_t to = 0; to < count; ++to) {
+      if (from != to) kinds.insert(table_.Between(from, to).kind);
+    }
+  }
+  kinds.erase(PathKind::kDis);
+  std::vector<PathKind> joining;
+  for (const PathKind kind : kinds) {
+    if (Joined(kind)) joining.push_back(kind);
+  }
+  return joining;
+}
+
+std::vector<PathKind> Searcher::KindsOutside() const {
+  if (!demand_.inter_host) return {PathKind::kLocal};
+  std::set<PathKind> kinds;
+  for (size_t net = 0; net < table_.net_count(); ++net) {
+    for (size_t device = 0; device < table_.device_count(); ++device) {
+      kinds.insert(table_.In(net, device).kind);
+      kinds.insert(table_.Out(device, net).kind);
+    }
+  }
+  kinds.erase(PathKind::kDis);
+  return {kinds.begin(), kinds.end()};
+}
+
+std::vector<Option> Searcher::ListOptions() const {
+  std::vector<Pattern> patterns{demand_.pattern};
+  std::vector<int> crossings{0};
+  if (demand_.inter_host && demand_.pattern == Pattern::kRing) {
+    if (demand_.cross_nic != CrossNic::kNever) crossings.push_back(2);
+    if (demand_.cross_nic == CrossNic::kAllowed) crossings.push_back(1);
+  } else if (demand_.inter_host) {
+    patterns = {Pattern::kBalancedTree, Pattern::kTree, Pattern::kSplitTree};
+  }
+  std::vector<Option> options;
+  for (const PathKind inside : KindsInside()) {
+    for (const PathKind outside : KindsOutside()) {
+      for (const Pattern pattern : patterns) {
+        for (const int crossing : crossings) {
+          Option option;
+          option.trial.pattern = pattern;
+          option.trial.inter_host = demand_.inter_host;
+          option.trial.kind_intra = inside;
+          option.trial.kind_inter = outside;
+          option.trial.cross_nic = crossing;
+          option.weight = WeightInside(inside) * WeightCrossing(crossing) * WeightPattern(pattern);
+          if (demand_.inter_host) option.weight *= WeightOutside(outside);
+          options.push_back(option);
+        }
+      }
+    }
+  }
+  std::stable_sort(options.begin(), options.end(),
+                   [](const Option& a, const Option& b) { return a.weight > b.weight; });
+  return options;
+}
+
+// The bandwidths at which another hop begins to fit on some link: what the links have, divided by
+// what a few hops together take. Between two of them nothing changes, so no others need a try.
+std::vector<Kbps> Searcher::ListBandwidths(const Trial& trial) const {
+  std::set<Kbps> capacities;
+  const auto add = [&](const Hop& hop, PathKind worst) {
+    if (hop.kind > worst) return;
+    for (const Use& use : table_.Uses(hop)) capacities.insert(table_.capacities()[use.resource]);
+  };
+  for (size_t from = 0; from < table_.device_count(); ++from) {
+    for (size_t to = 0; to < table_.device_count(); ++to) {
+      if (from != to) add(table_.Between(from, to), trial.kind_intra);
+    }
+    for (size_t net = 0; net < table_.net_count(); ++net) {
+      add(table_.In(net, from), trial.kind_inter);
+      add(table_.Out(from, net), trial.kind_inter);
+    }
+  }
+  std::set<int64_t> loads;  // in fortieths
+  for (uint32_t hops = 1; hops <= demand_.max_channels; ++hops) loads.insert(hops * kOnce);
+  for (uint32_t slow = 1; slow <= 3; ++slow) {
+    for (uint32_t plain = 0; plain <= 3; ++plain) {
+      loads.insert(slow * kBridgeOverhead + plain * kOnce);
+    }
+  }
+  for (uint32_t plain = 1; plain <= 4; ++plain) {
+    loads.insert(plain * kOnce + kReadAnswers);
+    loads.insert(plain * kOnce + kOnce / 2);  // the half of a balanced tree
+  }
+  std::set<Kbps> bandwidths{most_per_channel_ / kGrain * kGrain};
+  for (const Kbps capacity : capacities) {
+    for (const int64_t load : loads) {
+      const Kbps bandwidth = capacity * kOnce / load / kGrain * kGrain;
+      if (bandwidth > 0 && bandwidth <= most_per_channel_) bandwidths.insert(bandwidth);
+    }
+  }
+  return {bandwidths.begin(), bandwidths.end()};
+}
+
+// What to try, most total bandwidth first. Of totals within a hundredth only a few are kept: once
+// channels are found, Stretch gives them all that their links have.
+std::vector<Rung> Searcher::ListRungs(const Option& option) {
+  constexpr double kStep = 1.01;
+  constexpr size_t kPerStep = 3;
+  constexpr double kLeastPart = 0.01;  // of the best total: nothing below is worth a try
+  std::map<int, std::map<uint32_t, Trial>, std::greater<>> by_total;
+  const double beat = ScoreToBeat() / option.weight;
+  Trial trial = option.trial;
+  for (const Kbps bandwidth : ListBandwidths(trial)) {
+    trial.bandwidth_intra = trial.bandwidth_inter = bandwidth;
+    uint32_t low = 0;                          // fits
+    uint32_t high = demand_.max_channels + 1;  // does not
+    while (high - low > 1) {
+      trial.channels = (low + high) / 2;
+      (walk_.MayFit(trial) ? low : high) = trial.channels;
+    }
+    for (trial.channels = 1; trial.channels <= low; ++trial.channels) {
+      const double total = static_cast<double>(trial.channels) * static_cast<double>(bandwidth);
+      if (total <= beat) continue;
+      auto& step = by_total[static_cast<int>(std::floor(std::log(total) / std::log(kStep)))];
+      const auto [place, fresh] = step.try_emplace(trial.channels, trial);
+      if (!fresh && place->second.bandwidth_intra < bandwidth) place->second = trial;
+    }
+  }
+  std::vector<Rung> rungs;
+  const auto total = [](const Trial& t) { return t.channels * t.bandwidth_intra; };
+  for (const auto& [step, by_channels] : by_total) {
+    Rung rung;
+    for (const auto& [channels, one] : by_channels) {
+      if (rung.trials.size() == kPerStep) break;
+      rung.trials.push_back(one);
+    }
+    std::stable_sort(rung.trials.begin(), rung.trials.end(),
+                     [&](const Trial& a, const Trial& b) { return total(a) > total(b); });
+    rung.total = total(rung.trials.front());
+    rung.settled.resize(rung.trials.size());
+    if (!rungs.empty() &&
+        static_cast<double>(rung.total) < static_cast<double>(rungs.front().total) * kLeastPart) {
+      break;
+    }
+    rungs.push_back(std::move(rung));
+  }
+  return rungs;
+}
+
+// Looks for channels of this option that beat the best so far. The ladder of totals is halved again
+// and again, as what fits at one total mostly fits below; then with more patience for those rungs
+// that are still above what was found, the highest first.
+void Searcher::Improve(const Option& option, uint64_t steps) {
+  std::vector<Rung> rungs = ListRungs(option);
+  if (rungs.empty()) return;
+  // One channel, or a pair, that asks for next to nothing: without it there is no need to look for
+  // more.
+  Trial least = option.trial;
+  least.bandwidth_intra = least.bandwidth_inter = kGrain;
+  if (least.cross_nic == 2) least.channels = 2;
+  bool certain = false;
+  const Kbps bound = rungs.front().total;
+  if (!TryOne(least, option.weight, bound, std::min(steps, 256 * straight_), &certain)) return;
+  Climb climb{rungs, option.weight, steps_left_ > steps ? steps_left_ - steps : 0};
+  for (uint64_t patience = 32; patience <= 32768; patience *= 8) {
+    climb.patience = patience * straight_;
+    const size_t above = Above(climb);
+    for (size_t i = 0; i < std::min<size_t>(above, 2); ++i) {
+      if (TryRung(&climb, i)) break;
+    }
+    size_t low = 0;  // rungs before this one were tried and are too high
+    size_t high = Above(climb);
+    while (low < high && steps_left_ > climb.end) {
+      const size_t middle = (low + high) / 2;
+      if (TryRung(&climb, middle)) {
+        high = std::min(middle, Above(climb));
+      } else {
+        low = middle + 1;
+      }
+    }
+    bool all_settled = true;
+    for (size_t i = 0; i < Above(climb); ++i) {
+      if (patience > 32) (void)TryRung(&climb, i);
+      const std::vector<uint8_t>& settled = rungs[i].settled;
+      all_settled &= std::count(settled.begin(), settled.end(), uint8_t{0}) == 0;
+    }
+    if (all_settled) return;
+    if (steps_left_ <= climb.end) break;
+  }
+  exhausted_ = true;
+}
+
+// How many rungs, from the highest, would be better than the best so far.
+size_t Searcher::Above(const Climb& climb) const {
+  size_t count = 0;
+  while (count < climb.rungs.size() &&
+         static_cast<double>(climb.rungs[count].total) * climb.weight > ScoreToBeat()) {
+    ++count;
+  }
+  return count;
+}
+
+// True when channels of one of the rung's trials were found.
+bool Searcher::TryRung(Climb* climb, size_t index) {
+  Rung& rung = climb->rungs[index];
+  for (size_t i = 0; i < rung.trials.size(); ++i) {
+    const uint64_t spend =
+        std::min(climb->patience, steps_left_ - std::min(steps_left_, climb->end));
+    if (rung.settled[i] != 0 || spend == 0) continue;
+    const Trial& trial = rung.trials[i];
+    const double score = static_cast<double>(trial.channels * trial.bandwidth_intra) *
+                         climb->weight * WeightSize(trial.channels, trial.bandwidth_intra);
+    if (score <= ScoreToBeat()) {
+      rung.settled[i] = 1;
+      continue;
+    }
+    bool settled = false;
+    const bool found = TryOne(trial, climb->weight, climb->rungs.front().total, spend, &settled);
+    rung.settled[i] = settled ? 1 : 0;
+    if (found) return true;
+  }
+  return false;
+}
+
+// True when channels were found. `*settled` tells whether that is certain, or only the steps ran
+// out.
+bool Searcher::TryOne(const Trial& trial, double weight, Kbps bound, uint64_t steps,
+                      bool* settled) {
+  // Repeating channels finds the answer at once on machines that are alike all over, and hides it
+  // on others; so each way of going about it gets its part.
+  for (const auto& [replay, reverse] : {std::pair(true, true), {false, true}, {false, false}}) {
+    uint64_t part = steps / 3 + 1;
+    const uint64_t given = part;
+    Found found{trial, {}, weight, bound};
+    found.trial.replay = replay;
+    found.trial.reverse = reverse;
+    std::optional<std::vector<Draft>> drafts = walk_.Find(found.trial, &part);
+    steps_left_ -= std::min(steps_left_, given - part);
+    if (drafts) {
+      found.drafts = std::move(*drafts);
+      Stretch(&found);
+      if (!best_ || found.Score() > best_->Score()) best_ = std::move(found);
+      *settled = true;
+      return true;
+    }
+    *settled = part > 0;
+    if (*settled) break;
+  }
+  return false;
+}
+
+// Gives channels all the bandwidth that the links they use can bear.
+void Searcher::Stretch(Found* found) const {
+  std::vector<int64_t> inside(table_.capacities().size());  // loads, in fortieths
+  std::vector<int64_t> outside(table_.capacities().size());
+  for (const Draft& draft : found->drafts) {
+    for (const Leg& leg : LegsOf(table_, found->trial.pattern, found->trial.inter_host, draft)) {
+      for (const Use& use : table_.Uses(leg.hop)) {
+        (leg.inter ? outside : inside)[use.resource] += leg.half ? use.load / 2 : use.load;
+      }
+    }
+  }
+  const bool is_ring = found->trial.pattern == Pattern::kRing;
+  Trial& trial = found->trial;
+  const bool together =
+      is_ring || !trial.inter_host || trial.bandwidth_intra == trial.bandwidth_inter;
+  Kbps both = most_per_channel_;
+  for (size_t i = 0; i < inside.size(); ++i) {
+    const int64_t load = inside[i] + outside[i];
+    if (load > 0) both = std::min(both, table_.capacities()[i] * kOnce / load);
+  }
+  if (together) {
+    trial.bandwidth_intra = trial.bandwidth_inter =
+        std::max(trial.bandwidth_intra, both / kGrain * kGrain);
+  }
+  if (is_ring || !trial.inter_host) return;
+  // A tree's inner links may carry more than its way out: twice, since the data goes up and down.
+  Kbps more = std::min(most_per_channel_, 2 * trial.bandwidth_inter);
+  for (size_t i = 0; i < inside.size(); ++i) {
+    const Kbps left = table_.capacities()[i] - trial.bandwidth_inter * outside[i] / kOnce;
+    if (inside[i] > 0) more = std::min(more, left * kOnce / inside[i]);
+  }
+  trial.bandwidth_intra = std::max(trial.bandwidth_intra, more / kGrain * kGrain);
+}
+
+// Trees between hosts: with the bandwidth between hosts settled, looks for chains that carry more
+// inside.
+void Searcher::RaiseInside() {
+  if (!best_ || !demand_.inter_host || demand_.pattern == Pattern::kRing) return;
+  std::vector<Kbps> bandwidths = ListBandwidths(best_->trial);
+  std::reverse(bandwidths.begin(), bandwidths.end());
+  const Kbps most = std::min(most_per_channel_, 2 * best_->trial.bandwidth_inter);
+  bandwidths.insert(bandwidths.begin(), most / kGrain * kGrain);
+  const uint64_t each = steps_ / 20;
+  for (const Kbps bandwidth : bandwidths) {
+    if (bandwidth > most) continue;
+    if (bandwidth <= best_->trial.bandwidth_intra) return;
+    Found found = *best_;
+    found.trial.bandwidth_intra = bandwidth;
+    found.trial.channels = static_cast<uint32_t>(found.drafts.size());
+    if (!walk_.MayFit(found.trial)) continue;
+    uint64_t part = std::min(each, steps_left_);
+    const uint64_t given = part;
+    std::optional<std::vector<Draft>> drafts = walk_.Find(found.trial, &part);
+    steps_left_ -= given - part;
+    if (!drafts) continue;
+    found.drafts = std::move(*drafts);
+    Stretch(&found);
+    best_ = std::move(found);
+    return;
+  }
+}
+
+// Makes two of each channel that has bandwidth to spare for two.
+void Searcher::Split(Found* found) const {
+  const bool inter = demand_.inter_host;
+  Trial& trial = found->trial;
+  while (!found->drafts.empty()) {
+    const uint32_t twice = static_cast<uint32_t>(found->drafts.size()) * 2;
+    const Kbps each = inter ? trial.bandwidth_inter : trial.bandwidth_intra;
+    const bool wanted = twice <= demand_.min_channels ||
+                        (each > kSplitAbove && (!inter || twice <= kMostSplitInter));
+    // Pairs that cross cards must stay side by side.
+    if (!wanted || twice > demand_.max_channels) return;
+    if (trial.cross_nic == 2 && found->drafts.size() % 2 == 1) return;
+    const std::vector<Draft> copies = found->drafts;
+    found->drafts.insert(found->drafts.end(), copies.begin(), copies.end());
+    trial.bandwidth_intra = trial.bandwidth_intra / 2 / kGrain * kGrain;
+    trial.bandwidth_inter = trial.bandwidth_inter / 2 / kGrain * kGrain;
+  }
+}
+
+Channels Searcher::Describe(const Found& found) const {
+  Channels result;
+  const Trial& trial = found.trial;
+  result.pattern = trial.pattern;
+  result.inter_host = trial.inter_host;
+  result.bandwidth_intra_gbps = ToGbps(trial.bandwidth_intra);
+  result.bandwidth_inter_gbps =
+      ToGbps(trial.inter_host ? trial.bandwidth_inter : trial.bandwidth_intra);
+  result.bound_gbps = std::max(ToGbps(found.bound), ToGbps(found.Total()));
+  result.steps = steps_ - steps_left_;
+  result.exhausted = exhausted_;
+  for (const Draft& draft : found.drafts) {
+    for (const Leg& leg : LegsOf(table_, trial.pattern, trial.inter_host, draft)) {
+      PathKind& worst = leg.inter ? result.kind_inter : result.kind_intra;
+      worst = std::max(worst, leg.hop.kind);
+    }
+    Channel channel;
+    for (const uint32_t device : draft.devices) channel.devices.push_back(table_.devices()[device]);
+    if (trial.inter_host) {
+      channel.net_in = table_.nets()[draft.net_in];
+      channel.net_out = table_.nets()[draft.net_out];
+      if (table_.port(draft.net_in) != table_.port(draft.net_out)) {
+        result.cross_nic = trial.cross_nic;
+      }
+    }
+    result.channels.push_back(std::move(channel));
+    result.same_channels &= result.channels.back() == result.channels.front();
+  }
+  return result;
+}
+
+Result<Channels> Searcher::Run() {
+  const std::vector<Option> options = ListOptions();
+  for (const Option& option : options) Improve(option, std::max(steps_left_ / 3, steps_ / 50));
+  if (!best_) {
+    return InvalidUsage(
+        "no {} joins the {} devices of this machine{}: some have no path to the others",
+        demand_.pattern == Pattern::kRing ? "ring" : "tree", table_.device_count(),
+        demand_.inter_host ? " and its network ports" : "");
+  }
+  Split(&*best_);
+  Stretch(&*best_);
+  RaiseInside();
+  return Describe(*best_);
+}
+
+}  // namespace
+
+Result<Channels> Search(const Graph& graph, const Paths& paths, const Demand& demand) {
+  const std::span<const NodeIndex> all = graph.Devices();
+  const std::span<const NodeIndex> devices =
+      demand.devices.empty() ? all : std::span<const NodeIndex>(demand.devices);
+  if (devices.empty()) return InvalidUsage("the machine has no GPU and no host device to join");
+  if (devices.size() > kMostSearchedDevices) {
+    return InvalidUsage("the machine has {} devices; channels are searched for up to {}",
+                        devices.size(), kMostSearchedDevices);
+  }
+  if (demand.max_channels == 0 || demand.max_channels > 64) {
+    return InvalidArgument("at most {} channels are asked for; it must be between 1 and 64",
+                           demand.max_channels);
+  }
+  const auto nets = graph.OfKind(NodeKind::kNet);
+  if (demand.inter_host && nets.empty()) {
+    return InvalidUsage("the job has other hosts, but this machine has no network port");
+  }
+  return Searcher(graph, paths, demand, devices,
+                  demand.inter_host ? nets : std::span<const NodeIndex>())
+      .Run();
+}
+
+}  // namespace tutti::topology
