@@ -6,7 +6,7 @@
 // it); graph_builder.h turns it into nodes and links with bandwidths. Several hosts may be in one
 // Machine when their GPUs share one NVLink domain: each processor says which host it belongs to.
 //
-// What is not known is said by kUnknown, 0 or an empty text as each field tells, so that a file
+// What is not known is said by kNotKnown, 0 or an empty text as each field tells, so that a file
 // which describes only the PCI tree can be merged with what is detected (merge.h).
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace tutti::topology {
 
-inline constexpr int kUnknown = -1;
+inline constexpr int kNotKnown = -1;
 
 // A PCI address as one number, domain:bus:device.function as NCCL counts it: the hexadecimal digits
 // of "0000:1b:00.0" without their punctuation.
@@ -48,13 +48,13 @@ struct C2cFact {
 };
 
 struct GpuFact {
-  int dev = kUnknown;   // ordinal of the GPU within its host
-  int sm = kUnknown;    // compute capability, 90 for 9.0; AMD: the number of compute units, unused
-  int rank = kUnknown;  // the communicator's rank there
-  int gdr = kUnknown;   // 1: network cards may read and write its memory
-  std::string gcn;      // AMD: the generation, "gfx942" or "942"; empty for NVIDIA
-  std::string arch;     // AMD's `arch`, kept for the writer
-  int order = 0;        // see NumberMachine
+  int dev = kNotKnown;   // ordinal of the GPU within its host
+  int sm = kNotKnown;    // compute capability, 90 for 9.0; AMD: the number of compute units, unused
+  int rank = kNotKnown;  // the communicator's rank there
+  int gdr = kNotKnown;   // 1: network cards may read and write its memory
+  std::string gcn;       // AMD: the generation, "gfx942" or "942"; empty for NVIDIA
+  std::string arch;      // AMD's `arch`, kept for the writer
+  int order = 0;         // see NumberMachine
   std::vector<NvlinkFact> nvlinks;
   std::vector<C2cFact> c2c;
 };
@@ -62,14 +62,14 @@ struct GpuFact {
 // One port of a network card, or an interface.
 struct NetFact {
   std::string name;
-  int dev = kUnknown;  // the network's number for it
-  int speed_mbps = 0;  // megabits per second; 0 or less: not known
+  int dev = kNotKnown;  // the network's number for it
+  int speed_mbps = 0;   // megabits per second; 0 or less: not known
   int port = 0;
   double latency_us = 0;
   uint64_t guid = 0;  // ports of one card share it; 0: not known
   int max_connections = 0;
-  int gdr = kUnknown;  // 1: it can reach GPUs' memory
-  int collectives = kUnknown;
+  int gdr = kNotKnown;  // 1: it can reach GPUs' memory
+  int collectives = kNotKnown;
   bool usable = true;  // false for a physical port that was fused into a virtual one
   int order = 0;       // see NumberMachine
 };
@@ -95,19 +95,19 @@ struct PciFact {
 
 // A rank that runs on a processor and has no card. No part of NCCL's format, which skips it.
 struct HostDeviceFact {
-  int dev = kUnknown;
-  int rank = kUnknown;
+  int dev = kNotKnown;
+  int rank = kNotKnown;
 };
 
 // One NUMA node.
 struct CpuFact {
   std::optional<uint64_t> host_hash;  // which host it is of; files of one host often leave it out
-  int numa = kUnknown;                // -1 when the machine does not tell
+  int numa = kNotKnown;               // -1 when the machine does not tell
   std::string affinity;               // mask of cores, groups of 32 bits in hexadecimal with commas
   std::string arch;                   // "x86_64", "arm64", "ppc64"
   std::string vendor;                 // "GenuineIntel", "AuthenticAMD", …
-  int family = kUnknown;
-  int model = kUnknown;
+  int family = kNotKnown;
+  int model = kNotKnown;
   int order = 0;  // see NumberMachine
   std::vector<PciFact> pci;
   std::vector<NicFact> nics;  // cards whose place in the PCI tree is not known

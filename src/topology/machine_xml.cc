@@ -67,12 +67,12 @@ class MachineReader {
     }
     host_ = cpu.host_hash.value_or(0);
     xml_.Require(element, "numaid", "the number of the NUMA node, -1 where there is none");
-    cpu.numa = Integer(element, "numaid", -1, kLargestNuma, kUnknown);
+    cpu.numa = Integer(element, "numaid", -1, kLargestNuma, kNotKnown);
     cpu.affinity = xml_.Text(element, "affinity");
     cpu.arch = xml_.Text(element, "arch");
     cpu.vendor = xml_.Text(element, "vendor");
-    cpu.family = Integer(element, "familyid", -1, 1 << 20, kUnknown);
-    cpu.model = Integer(element, "modelid", -1, 1 << 20, kUnknown);
+    cpu.family = Integer(element, "familyid", -1, 1 << 20, kNotKnown);
+    cpu.model = Integer(element, "modelid", -1, 1 << 20, kNotKnown);
     if (!cpus_.emplace(host_, cpu.numa).second) {
       xml_.Error(element, fmt::format("a second <cpu> with numaid {}; each NUMA node of a host was "
                                       "expected once",
@@ -110,7 +110,9 @@ class MachineReader {
     xml_.KnowAttributes(element, {"busid", "class", "vendor", "device", "subsystem_vendor",
                                   "subsystem_device", "link_speed", "link_width"});
     PciFact pci;
+    const size_t errors = xml_.errors().size();
     pci.bus_id = ReadBusId(element, "busid");
+    const bool has_address = xml_.errors().size() == errors;
     pci.device_class = static_cast<uint32_t>(xml_.Hex(element, "class", 0xffffff, kClassBridge));
     pci.vendor = static_cast<uint32_t>(xml_.Hex(element, "vendor", 0xffff, 0));
     pci.device = static_cast<uint32_t>(xml_.Hex(element, "device", 0xffff, 0));
@@ -119,7 +121,7 @@ class MachineReader {
     pci.link_speed = xml_.Text(element, "link_speed");
     pci.link_width = Integer(element, "link_width", -1, 1024, 0);
     if (pci.link_width < 0) pci.link_width = 0;
-    if (!devices_.emplace(host_, pci.bus_id).second) {
+    if (has_address && !devices_.emplace(host_, pci.bus_id).second) {
       xml_.Error(element, fmt::format("a second device at {}; each address of a host was expected "
                                       "once",
                                       FormatBusId(pci.bus_id)));
@@ -153,8 +155,8 @@ class MachineReader {
 
   // Ranks are of the whole communicator, device numbers of a host.
   void ReadPlace(pugi::xml_node element, int* dev, int* rank) {
-    *dev = Integer(element, "dev", -1, kLargestDevice, kUnknown);
-    *rank = Integer(element, "rank", -1, kLargestRank, kUnknown);
+    *dev = Integer(element, "dev", -1, kLargestDevice, kNotKnown);
+    *rank = Integer(element, "rank", -1, kLargestRank, kNotKnown);
     if (*rank >= 0 && !ranks_.insert(*rank).second) {
       xml_.Error(element, fmt::format("rank {} a second time; each rank was expected once", *rank));
     }
@@ -164,8 +166,8 @@ class MachineReader {
     xml_.KnowAttributes(element, {"dev", "sm", "rank", "gdr", "gcn", "arch", "mlopart"});
     GpuFact gpu;
     ReadPlace(element, &gpu.dev, &gpu.rank);
-    gpu.sm = Integer(element, "sm", -1, 10000, kUnknown);
-    gpu.gdr = Integer(element, "gdr", -1, 1, kUnknown);
+    gpu.sm = Integer(element, "sm", -1, 10000, kNotKnown);
+    gpu.gdr = Integer(element, "gdr", -1, 1, kNotKnown);
     gpu.gcn = xml_.Text(element, "gcn");
     gpu.arch = xml_.Text(element, "arch");
     for (const pugi::xml_node child : element.children()) {
@@ -221,14 +223,14 @@ class MachineReader {
                                   "gdr", "coll", "net", "gin", "rma", "rail", "plane", "keep"});
     NetFact net;
     net.name = xml_.Text(element, "name");
-    net.dev = Integer(element, "dev", -1, kLargestDevice, kUnknown);
+    net.dev = Integer(element, "dev", -1, kLargestDevice, kNotKnown);
     net.speed_mbps = Integer(element, "speed", -1, kLargestSpeedMbps, 0);
     net.port = Integer(element, "port", -1, 65535, 0);
     net.latency_us = xml_.Number(element, "latency", 0, 1e9, 0);
     net.guid = xml_.Hex(element, "guid", UINT64_MAX, 0);
     net.max_connections = Integer(element, "maxconn", -1, INT32_MAX, 0);
-    net.gdr = Integer(element, "gdr", -1, 1, kUnknown);
-    net.collectives = Integer(element, "coll", -1, 1, kUnknown);
+    net.gdr = Integer(element, "gdr", -1, 1, kNotKnown);
+    net.collectives = Integer(element, "coll", -1, 1, kNotKnown);
     net.usable = Integer(element, "net", 0, 1, 1) == 1;
     if (net.dev >= 0 && net.usable && !nets_.emplace(host_, net.dev).second) {
       xml_.Remark(element,

@@ -83,11 +83,11 @@ class Writer {
         cpu.host_hash ? fmt::format(" host_hash=\"{:#x}\"", *cpu.host_hash) : "";
     Line("<cpu{} numaid=\"{}\"{}{}{}{}{}>", host, cpu.numa, Attribute("affinity", cpu.affinity),
          Attribute("arch", cpu.arch), Attribute("vendor", cpu.vendor),
-         Attribute("familyid", cpu.family, kUnknown), Attribute("modelid", cpu.model, kUnknown));
+         Attribute("familyid", cpu.family, kNotKnown), Attribute("modelid", cpu.model, kNotKnown));
     ++depth_;
     for (const HostDeviceFact& device : cpu.host_devices) {
-      Line("<host{}{}/>", Attribute("dev", device.dev, kUnknown),
-           Attribute("rank", device.rank, kUnknown));
+      Line("<host{}{}/>", Attribute("dev", device.dev, kNotKnown),
+           Attribute("rank", device.rank, kNotKnown));
     }
     for (const PciFact& pci : cpu.pci) WritePci(pci);
     for (const NicFact& nic : cpu.nics) WriteNic(nic);
@@ -115,9 +115,9 @@ class Writer {
 
   void WriteGpu(const GpuFact& gpu) {
     const bool leaf = gpu.nvlinks.empty() && gpu.c2c.empty();
-    Line("<gpu{}{}{}{}{}{}{}>", Attribute("dev", gpu.dev, kUnknown),
-         Attribute("sm", gpu.sm, kUnknown), Attribute("gcn", gpu.gcn), Attribute("arch", gpu.arch),
-         Attribute("rank", gpu.rank, kUnknown), Attribute("gdr", gpu.gdr, kUnknown),
+    Line("<gpu{}{}{}{}{}{}{}>", Attribute("dev", gpu.dev, kNotKnown),
+         Attribute("sm", gpu.sm, kNotKnown), Attribute("gcn", gpu.gcn), Attribute("arch", gpu.arch),
+         Attribute("rank", gpu.rank, kNotKnown), Attribute("gdr", gpu.gdr, kNotKnown),
          leaf ? "/" : "");
     if (leaf) return;
     ++depth_;
@@ -137,9 +137,9 @@ class Writer {
     ++depth_;
     for (const NetFact& net : nic.nets) {
       Line("<net{}{} latency=\"{}\" speed=\"{}\" port=\"{}\" guid=\"{:#x}\"{}{}{}{}/>",
-           Attribute("name", net.name), Attribute("dev", net.dev, kUnknown), net.latency_us,
+           Attribute("name", net.name), Attribute("dev", net.dev, kNotKnown), net.latency_us,
            net.speed_mbps, net.port, net.guid, Attribute("maxconn", net.max_connections, 0),
-           Attribute("gdr", net.gdr, kUnknown), Attribute("coll", net.collectives, kUnknown),
+           Attribute("gdr", net.gdr, kNotKnown), Attribute("coll", net.collectives, kNotKnown),
            net.usable ? "" : " net=\"0\"");
     }
     --depth_;
