@@ -1,0 +1,43 @@
+#pragma once
+
+// NCCL's graph XML: channels in a file. NCCL_GRAPH_FILE gives channels in place of a search,
+// NCCL_GRAPH_DUMP_FILE writes what was found. Files come from outside: a hostile one is refused
+// with a sentence, in time and memory that its size bounds (machine_xml.h has the bounds).
+//
+//   <graphs version="1">
+//     <graph id="0" pattern="4" crossnic="0" nchannels="2" speedintra="20" speedinter="12"
+//            latencyinter="0" typeintra="NVL" typeinter="PIX" samechannels="0">
+//       <channel> <net dev="0"/> <gpu dev="0"/> <gpu dev="0x1"/> <net dev="0"/> </channel>
+//       ...
+//
+// A graph's id says what it is for: 0 the ring, 1 the tree, others are passed over (NVLS and shapes
+// for reduction in the network). A device is named by its number within its host, a port by the
+// network's number for it; in a machine of several hosts the host stands in the top byte. One <net>
+// stands for the way in and out, two for one each. Speeds are GB/s per channel.
+//
+// Pure functions; may be called from any thread.
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "topology/channels.h"
+#include "topology/graph.h"
+
+namespace tutti::topology {
+
+inline constexpr size_t kMostFileChannels = 64;
+
+// The rings and trees of the file. Every channel goes over all devices of `graph`, each once, and
+// over ports that it has; whether links can bear it is for CheckChannels to say, since who writes
+// such a file may know better. InvalidUsage as "name:line:column: sentence" otherwise.
+[[nodiscard]] Result<std::vector<Channels>> ParseGraphXml(std::string_view text,
+                                                          std::string_view name,
+                                                          const Graph& graph);
+
+// The file; reading it back with the same graph gives the same channels.
+std::string FormatGraphXml(const Graph& graph, std::span<const Channels> channels);
+
+}  // namespace tutti::topology
