@@ -59,8 +59,9 @@ class PathFinder {
   // the third: more hops are slower than the way through PCI.
   bool Forwards(NodeIndex from, NodeIndex node, const Link& link, uint32_t hops) const {
     if (graph_.node(node).kind != NodeKind::kGpu || node == from) return true;
-    return graph_.node(from).kind == NodeKind::kGpu && link.kind == LinkKind::kNvlink &&
-           graph_.node(link.to).kind == NodeKind::kGpu && hops == 1;
+    return rules_.nvlink_bridge && graph_.node(from).kind == NodeKind::kGpu &&
+           link.kind == LinkKind::kNvlink && graph_.node(link.to).kind == NodeKind::kGpu &&
+           hops == 1;
   }
 
   PathKind KindOver(const Link& link, PathKind before, uint32_t hops_before) const {
@@ -216,7 +217,8 @@ class PathFinder {
   // Ampere, reads disturb a GPU's other PCI traffic, which there is unless NVLink carries it.
   bool GpuDirect(NodeIndex gpu, NodeIndex relay, NodeIndex net, bool read) {
     if (!graph_.node(gpu).gpu_direct || !graph_.node(net).gpu_direct) return false;
-    if (read && graph_.node(gpu).compute_capability < 80 &&
+    if (read && rules_.gpu_direct_read == false) return false;
+    if (read && !rules_.gpu_direct_read && graph_.node(gpu).compute_capability < 80 &&
         graph_.OfKind(NodeKind::kGpu).size() > 1 && !HasNvlinkPeer(gpu)) {
       return false;
     }
@@ -246,8 +248,8 @@ class PathFinder {
   bool RelayHelps(NodeIndex gpu, NodeIndex relay, NodeIndex net) {
     const Path& near = At(relay, net);
     const Path& own = At(gpu, net);
-    return near.kind <= PathKind::kP2c && GpuDirect(relay, relay, net, true) &&
-           At(gpu, relay).kind <= PathKind::kNvlink &&
+    return near.kind <= (rules_.pxn_over_c2c ? PathKind::kP2c : PathKind::kPxb) &&
+           GpuDirect(relay, relay, net, true) && At(gpu, relay).kind <= PathKind::kNvlink &&
            graph_.node(relay).host == graph_.node(gpu).host &&
            (near.bandwidth_gbps > own.bandwidth_gbps || own.kind > PathKind::kPxn);
   }

@@ -44,7 +44,12 @@ struct PathRules {
   // GPUs with AMD processors, which forward such traffic well.
   std::optional<PathKind> peer_to_peer;
   PathKind gpu_direct = PathKind::kP2c;  // the worst kind between a GPU and a card that reads it
+  // Whether cards may read a GPU's memory, to send it. Not set: from Ampere on; before, where
+  // NVLink keeps the GPU's other traffic off PCI.
+  std::optional<bool> gpu_direct_read;
   bool use_pxn = true;
+  bool pxn_over_c2c = true;          // also through a GPU that reaches the card chip to chip
+  bool nvlink_bridge = true;         // NVLink through a third GPU
   bool peer_access_refused = false;  // by the driver: no GPU reaches another one's memory over PCI
   // NCCL gives up on two GPUs of a host, and leaves them to the network, where both reach a card
   // faster than one another. It cuts machines in two whose processors could have joined them; here
