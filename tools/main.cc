@@ -14,9 +14,9 @@ int main(int argc, char** argv) {
   program.require_subcommand(1);
   std::vector<std::string> command;
   const tutti::tools::Subcommand run = tutti::tools::AddRun(program, command);
-  const tutti::tools::Subcommand subcommands[] = {tutti::tools::AddPerf(program), run,
-                                                  tutti::tools::AddInfo(program),
-                                                  tutti::tools::AddPerfRank(program)};
+  const tutti::tools::Subcommand subcommands[] = {
+      tutti::tools::AddPerf(program), run, tutti::tools::AddInfo(program),
+      tutti::tools::AddTopo(program), tutti::tools::AddPerfRank(program)};
   std::vector<std::string> arguments(argv + 1, argv + argc);
   command = tutti::tools::TakeCommand(*run.app, &arguments);
   try {

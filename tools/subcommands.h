@@ -21,6 +21,7 @@ struct Subcommand {
 Subcommand AddPerf(CLI::App& program);
 Subcommand AddPerfRank(CLI::App& program);  // A rank of `perf`; started by it, not by people.
 Subcommand AddInfo(CLI::App& program);
+Subcommand AddTopo(CLI::App& program);
 
 // `command` is the program to start, with its arguments; see TakeCommand.
 Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command);

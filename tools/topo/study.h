@@ -1,0 +1,44 @@
+#pragma once
+
+// What every subcommand of `tutti topo` begins with: a machine, from a file or detected, its graph
+// and the paths under the user's settings. Each subcommand has a file of its own here and adds
+// itself to topo.cc's list.
+
+#include <string>
+
+#include "base/status.h"
+#include "subcommands.h"
+#include "topology/graph_builder.h"
+#include "topology/paths.h"
+
+namespace tutti::tools::topo {
+
+// The options that all subcommands share.
+struct Source {
+  std::string file;  // --file; empty: this host, as NCCL_TOPO_FILE and the detection tell it
+  int hosts = 1;     // --hosts: how many such hosts a job has
+  int ranks = 0;     // --ranks: of this host without GPUs; 0: one for each NUMA node
+};
+
+struct Study {
+  topology::Machine machine;
+  topology::Graph graph;
+  topology::PathRules rules;
+  topology::Paths paths;
+  std::vector<std::string> remarks;  // what was guessed or passed over
+};
+
+// Adds --file, --hosts and --ranks to `app`. `source` must live as long as the parser.
+void AddSource(CLI::App& app, Source* source);
+
+Result<Study> Load(const Source& source);
+
+// Says on stderr why `command` of `tutti topo` failed; kExitFailure.
+int Fail(const char* command, const Status& status);
+
+Subcommand AddShow(CLI::App& topo);
+Subcommand AddDump(CLI::App& topo);
+Subcommand AddPaths(CLI::App& topo);
+Subcommand AddCheck(CLI::App& topo);
+
+}  // namespace tutti::tools::topo
