@@ -405,7 +405,7 @@ void MeasureLookups() {
   Require(peers.Map(0, *handle).status());
   const double again_ns = NsPerCall(ThreadNs, 1'000'000, [&](int) {
     asm volatile("" ::: "memory");
-    hits += peers.Find(0, handle->allocation_id) != nullptr;
+    hits += !peers.Find(0, handle->allocation_id).empty();
   });
   std::printf("\nPeerMemory: fetch and map %.1f us, find again %.1f ns (%s)\n", map_ns / 1e3,
               again_ns, hits > 0 ? "checked" : "?");

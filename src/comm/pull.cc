@@ -1,8 +1,5 @@
 #include "comm/pull.h"
 
-#include <unistd.h>
-
-#include <algorithm>
 #include <cstring>
 
 #include "transport/shm/remote_copy.h"
@@ -34,52 +31,64 @@ Result<BufferCard> PullReach::CardOf(const void* buffer, size_t bytes) {
   return card;
 }
 
-Result<RankCard> PullReach::MakeCard(const void* input, size_t input_bytes, const void* output,
-                                     size_t output_bytes) {
+Result<RankCard> PullReach::MakeCard(const void* input, const void* output,
+                                     const PullExtent& extent) {
   RankCard card;
-  card.pid = getpid();
   card.in_place = input == output;
   card.can_copy = can_copy_;
-  TUTTI_ASSIGN(card.input, CardOf(input, input_bytes));
-  TUTTI_ASSIGN(card.output, CardOf(output, output_bytes));
+  if (extent.input > 0) {
+    TUTTI_ASSIGN(card.input, CardOf(input, extent.input));
+  }
+  if (extent.output > 0) {
+    TUTTI_ASSIGN(card.output, CardOf(output, extent.output));
+  }
   return card;
 }
 
-bool PullReach::Allows(std::span<const RankCard> cards, bool needs_outputs,
+bool PullReach::Allows(std::span<const RankCard> cards, std::span<const PullExtent> extents,
                        bool mapped_only) const {
   if (one_process_) return true;
-  return std::all_of(cards.begin(), cards.end(), [&](const RankCard& card) {
-    const bool mapped =
-        card.input.allocation != 0 && (!needs_outputs || card.output.allocation != 0);
-    return mapped || (!mapped_only && card.can_copy != 0);
-  });
+  for (size_t r = 0; r < cards.size(); ++r) {
+    const bool mapped = (extents[r].input == 0 || cards[r].input.allocation != 0) &&
+                        (extents[r].output == 0 || cards[r].output.allocation != 0);
+    if (!mapped && (mapped_only || cards[r].can_copy == 0)) return false;
+  }
+  return true;
 }
 
-Result<ReachableBuffer> PullReach::ResolveBuffer(int peer, const RankCard& card,
-                                                 const BufferCard& buffer) {
-  ReachableBuffer reach = {nullptr, buffer.address, card.pid};
-  if (same_process_[static_cast<size_t>(peer)]) {
+Result<ReachableBuffer> PullReach::ResolveBuffer(int peer, const BufferCard& buffer, size_t bytes) {
+  const auto rank = static_cast<size_t>(peer);
+  ReachableBuffer reach = {nullptr, buffer.address, pids_[rank]};
+  if (bytes == 0) return reach;
+  if (same_process_[rank]) {
     reach.direct = reinterpret_cast<const std::byte*>(buffer.address);
   } else if (buffer.allocation != 0) {
-    std::byte* base = peers_.Find(peer, buffer.allocation);
-    if (base == nullptr) {
+    std::span<std::byte> memory = peers_.Find(peer, buffer.allocation);
+    if (memory.empty()) {
       RemoteHandle handle;
       std::memcpy(&handle, buffer.handle.data(), sizeof(handle));
-      TUTTI_ASSIGN(base, peers_.Map(peer, handle));
+      TUTTI_ASSIGN(memory, peers_.Map(peer, handle));
     }
-    reach.direct = base + buffer.offset;
+    if (buffer.offset > memory.size() || bytes > memory.size() - buffer.offset) {
+      return RemoteError(
+          "rank {} says that {} bytes of its buffer lie at offset {} of an allocation of {} bytes",
+          peer, bytes, buffer.offset, memory.size());
+    }
+    reach.direct = memory.data() + buffer.offset;
   }
   return reach;
 }
 
 Result<HostPullPrimitives::Reach> PullReach::Resolve(std::span<const RankCard> cards,
-                                                     bool needs_outputs) {
+                                                     std::span<const PullExtent> extents) {
+  peers_.Trim();  // nothing of an earlier operation is in use any more
   HostPullPrimitives::Reach reach;
   for (size_t r = 0; r < cards.size(); ++r) {
     const int peer = static_cast<int>(r);
-    TUTTI_ASSIGN(reach.inputs.emplace_back(), ResolveBuffer(peer, cards[r], cards[r].input));
-    if (!needs_outputs) continue;
-    TUTTI_ASSIGN(reach.outputs.emplace_back(), ResolveBuffer(peer, cards[r], cards[r].output));
+    TUTTI_ASSIGN(reach.inputs.emplace_back(),
+                 ResolveBuffer(peer, cards[r].input, extents[r].input));
+    TUTTI_ASSIGN(reach.outputs.emplace_back(),
+                 ResolveBuffer(peer, cards[r].output, extents[r].output));
   }
   return reach;
 }

@@ -124,7 +124,9 @@ class FifoReceiver {
     const uint64_t chunk = next_ + ahead;
     const SlotHeader& header = view_.header(chunk);
     if (header.seq.load(std::memory_order_acquire) != chunk + 1) return {};
-    const size_t bytes = header.bytes < view_.slot_bytes ? header.bytes : view_.slot_bytes;
+    // Read once: the producer may be another process, and only what was checked may be used.
+    const size_t claimed = *static_cast<const volatile uint32_t*>(&header.bytes);
+    const size_t bytes = claimed < view_.slot_bytes ? claimed : view_.slot_bytes;
     return {bytes <= kInlineBytes ? header.inline_data : view_.data(chunk), bytes, header.op_tag};
   }
   // Gives the slot of the chunk that TryPeek showed back to the producer.

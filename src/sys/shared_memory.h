@@ -21,6 +21,7 @@
 // different threads.
 
 #include <cstddef>
+#include <span>
 #include <utility>
 
 #include "base/status.h"
@@ -51,6 +52,7 @@ class SharedMemory {
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }  // as asked for, not rounded
+  std::span<std::byte> bytes() const { return {data_, size_}; }
   int fd() const { return fd_.get(); }   // -1 after CloseFd
   explicit operator bool() const { return data_ != nullptr; }
 

@@ -25,10 +25,9 @@ struct BufferCard {
   std::array<std::byte, 104> handle = {};  // what a peer needs to map the allocation
 };
 struct RankCard {
-  int32_t pid = 0;
   uint8_t in_place = 0;
   uint8_t can_copy = 0;  // this rank can read all others' memory through the kernel
-  uint8_t reserved[2] = {};
+  uint8_t reserved[6] = {};
   BufferCard input, output;
 };
 
@@ -48,8 +47,8 @@ struct ReachableBuffer {
 
 class HostPullPrimitives {
  public:
-  // By rank: where everybody's input and output can be read. `scratch` holds kScratchBytes for each
-  // rank.
+  // By rank: where the inputs and outputs that the algorithm reads are. `scratch` holds
+  // kScratchBytes for each rank.
   struct Reach {
     std::vector<ReachableBuffer> inputs, outputs;
   };

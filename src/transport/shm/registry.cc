@@ -231,18 +231,18 @@ void HostMemory::Erase(uintptr_t base) {
   if (count == 1) index_.store(nullptr, std::memory_order_release);
 }
 
-std::byte* PeerMemory::Find(int peer, uint64_t allocation_id) {
+std::span<std::byte> PeerMemory::Find(int peer, uint64_t allocation_id) {
   // A collective uses the same few buffers again and again: the first entry often is the one.
   if (!mappings_.empty() && mappings_.front().key == Key{peer, allocation_id})
-    return mappings_.front().memory.data();
+    return mappings_.front().memory.bytes();
   const auto found = by_key_.find(Key{peer, allocation_id});
-  if (found == by_key_.end()) return nullptr;
+  if (found == by_key_.end()) return {};
   mappings_.splice(mappings_.begin(), mappings_, found->second);
-  return found->second->memory.data();
+  return found->second->memory.bytes();
 }
 
-Result<std::byte*> PeerMemory::Map(int peer, const RemoteHandle& handle) {
-  if (std::byte* mapped = Find(peer, handle.allocation_id)) return mapped;
+Result<std::span<std::byte>> PeerMemory::Map(int peer, const RemoteHandle& handle) {
+  if (const auto mapped = Find(peer, handle.allocation_id); !mapped.empty()) return mapped;
   const char* const name = handle.server_name.data();
   const std::string_view server_name(name, strnlen(name, kMaxFdServerName));
   if (handle.allocation_id == 0 || server_name.empty())
@@ -257,31 +257,13 @@ Result<std::byte*> PeerMemory::Map(int peer, const RemoteHandle& handle) {
   const Key key{peer, handle.allocation_id};
   mappings_.push_front(Mapping{key, std::move(memory).value()});
   by_key_[key] = mappings_.begin();
-  return mappings_.front().memory.data();
+  return mappings_.front().memory.bytes();
 }
 
 void PeerMemory::Trim() {
   while (mappings_.size() > options_.max_mappings) {
     by_key_.erase(mappings_.back().key);
     mappings_.pop_back();
-  }
-}
-
-void PeerMemory::Drop(int peer, uint64_t allocation_id) {
-  const auto found = by_key_.find(Key{peer, allocation_id});
-  if (found == by_key_.end()) return;
-  mappings_.erase(found->second);
-  by_key_.erase(found);
-}
-
-void PeerMemory::DropPeer(int peer) {
-  for (auto mapping = mappings_.begin(); mapping != mappings_.end();) {
-    const auto next = std::next(mapping);
-    if (mapping->key.peer == peer) {
-      by_key_.erase(mapping->key);
-      mappings_.erase(mapping);
-    }
-    mapping = next;
   }
 }
 

@@ -28,6 +28,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <unordered_map>
 #include <vector>
@@ -126,19 +127,15 @@ class PeerMemory {
   };
   explicit PeerMemory(const Options& options) : options_(options) {}
 
-  // Where allocation `allocation_id` of rank `peer` is mapped, if it is. Fast.
-  std::byte* Find(int peer, uint64_t allocation_id);
-  // The same, mapping it first if need be (which blocks; see FetchFd for errors). The pointer stays
-  // valid until Trim, Drop or the destructor. REQUIRES: all handles from one `peer` come from one
-  // process.
-  Result<std::byte*> Map(int peer, const RemoteHandle& handle);
+  // Where allocation `allocation_id` of rank `peer` is mapped; empty if it is not. Fast.
+  std::span<std::byte> Find(int peer, uint64_t allocation_id);
+  // The same, mapping it first if need be (which blocks; see FetchFd for errors). The memory stays
+  // valid until Trim or the destructor. REQUIRES: all handles from one `peer` come from one process.
+  Result<std::span<std::byte>> Map(int peer, const RemoteHandle& handle);
 
   // Unmaps what was used longest ago until at most max_mappings are left. REQUIRES: nobody uses
   // pointers from here; so between operations.
   void Trim();
-  // Unmaps an allocation that `peer` freed, or all of a rank that is gone. Same requirement.
-  void Drop(int peer, uint64_t allocation_id);
-  void DropPeer(int peer);
 
   size_t num_mappings() const { return mappings_.size(); }
 

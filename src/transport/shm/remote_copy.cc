@@ -70,18 +70,10 @@ Status Copy(Direction direction, pid_t pid, void* local, uintptr_t remote, size_
 }  // namespace
 
 Status ReadRemote(pid_t pid, void* dst, uintptr_t remote, size_t bytes) {
-  if (pid == getpid()) {
-    if (bytes > 0) std::memcpy(dst, reinterpret_cast<const void*>(remote), bytes);
-    return Status::Ok();
-  }
   return Copy(Direction::kRead, pid, dst, remote, bytes);
 }
 
 Status WriteRemote(pid_t pid, uintptr_t remote, const void* src, size_t bytes) {
-  if (pid == getpid()) {
-    if (bytes > 0) std::memcpy(reinterpret_cast<void*>(remote), src, bytes);
-    return Status::Ok();
-  }
   return Copy(Direction::kWrite, pid, const_cast<void*>(src), remote, bytes);
 }
 
@@ -92,8 +84,6 @@ RemoteToken RandomRemoteToken() {
 }
 
 bool ProbeRemoteRead(pid_t pid, uintptr_t remote, const RemoteToken& expected, Status* why) {
-  // Through the kernel even for this process's own number: a peer in another process namespace may
-  // have told us our own, and then its address need not exist here.
   RemoteToken found{};
   Status status = Copy(Direction::kRead, pid, found.data(), remote, found.size());
   if (status.ok() && found != expected)

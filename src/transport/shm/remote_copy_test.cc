@@ -169,7 +169,7 @@ TEST(RemoteCopy, ForbiddenIsAnErrorWithARemedy) {
             0);
 }
 
-TEST(RemoteCopy, OwnProcessIsPlainCopy) {
+TEST(RemoteCopy, ServesItsOwnProcess) {
   std::vector<uint8_t> from(3 * kPage);
   for (size_t i = 0; i < from.size(); ++i) from[i] = Pattern(i);
   std::vector<uint8_t> to(from.size());
@@ -180,6 +180,7 @@ TEST(RemoteCopy, OwnProcessIsPlainCopy) {
   ASSERT_TRUE(
       WriteRemote(getpid(), reinterpret_cast<uintptr_t>(again.data()), to.data(), to.size()).ok());
   EXPECT_EQ(again, from);
+  EXPECT_FALSE(ReadRemote(getpid(), to.data(), 0x10, 1).ok());
 }
 
 // Both where ranks are threads of one process and where they are processes.
