@@ -61,8 +61,7 @@ Result<ReduceOp> ResolveOp(ncclComm* comm, ncclRedOp_t op, DataType type) {
   }
   result.pre_multiply = true;
   result.scalar = user_op->second.scalar;
-  if (user_op->second.live != nullptr)
-    std::memcpy(&result.scalar, user_op->second.live, SizeOf(type));
+  result.live_scalar = user_op->second.live;
   result.number = kPreMulSumNumber;
   return result;
 }

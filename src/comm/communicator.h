@@ -62,6 +62,7 @@ class Communicator {
   Bootstrap& bootstrap() { return *bootstrap_; }
   Watch& watch() { return *watch_; }
   const std::vector<PeerInfo>& peers() const { return peers_; }
+  // For what is beginning now and is done together by all ranks.
   Deadline InitDeadline() const { return Deadline::AfterSeconds(settings_.init_timeout_s); }
 
   // Children are numbered alike on all ranks, because all ranks make them in the same order.
@@ -90,7 +91,10 @@ class Communicator {
 
  private:
   Communicator(Process& process, const Settings& settings, std::string name)
-      : process_(process), settings_(settings), name_(std::move(name)) {}
+      : process_(process),
+        settings_(settings),
+        name_(std::move(name)),
+        init_deadline_(InitDeadline()) {}
 
   // The steps of initialisation, in order (init.cc).
   Status Build(const std::atomic<bool>* abort_flag);
@@ -106,6 +110,7 @@ class Communicator {
   Process& process_;
   const Settings settings_;
   const std::string name_;
+  const Deadline init_deadline_;  // for all steps of initialisation together
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Watch> watch_;
   std::vector<PeerInfo> peers_;

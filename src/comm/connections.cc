@@ -55,7 +55,7 @@ Status Connections::OpenRecv(int peer) {
     connection->fifo = FifoReceiver(arena_.fifo(local_index_[static_cast<size_t>(peer)],
                                                 local_index_[static_cast<size_t>(rank_)]));
   } else {
-    TUTTI_ASSIGN(connection->port, net_->AcceptFrom(peer, Deadline::After(connect_timeout_ns_)));
+    TUTTI_ASSIGN(connection->port, net_->AcceptFrom(peer));
     connection->fifo = FifoReceiver(connection->port->fifo());
     ++num_net_ports_;
   }

@@ -25,10 +25,11 @@ class NetConnector {
   virtual ~NetConnector() = default;
   // Tells `peer` where to connect. Does not wait.
   virtual Status Invite(int peer) = 0;
-  // Waits until `peer` has invited this rank, and connects.
-  virtual Result<std::unique_ptr<ProxyPort>> ConnectTo(int peer, Deadline deadline) = 0;
+  // Waits until `peer` has invited this rank, as long as it may take; then connects, by
+  // `connect_deadline`.
+  virtual Result<std::unique_ptr<ProxyPort>> ConnectTo(int peer, Deadline connect_deadline) = 0;
   // Waits until `peer`, invited before, has connected.
-  virtual Result<std::unique_ptr<ProxyPort>> AcceptFrom(int peer, Deadline deadline) = 0;
+  virtual Result<std::unique_ptr<ProxyPort>> AcceptFrom(int peer) = 0;
 };
 
 class Connections {

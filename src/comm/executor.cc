@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "base/copy.h"
@@ -79,9 +80,12 @@ OpSignature Executor::SignatureOf(const Task& task, uint64_t sequence) const {
   signature.type = task.type;
   signature.count = task.count;
   // The counts of the receivers are the same on all ranks; those of an all-to-all are not.
-  if (task.parts) {
-    signature.count =
-        task.collective == Collective::kAlltoAllV ? 0 : Total(task.parts->recv_counts);
+  if (task.parts && task.collective == Collective::kAlltoAllV) {
+    signature.count = 0;
+  } else if (task.parts) {
+    signature.count = Total(task.parts->recv_counts);
+    for (const size_t count : task.parts->recv_counts)
+      signature.parts = MixTag(signature.parts, count + 1);
   }
   if (task.has_root() || task.collective == Collective::kSendRecv) signature.root = task.root;
   signature.has_op = task.is_reduction();
@@ -96,6 +100,8 @@ ReduceSpec Executor::ReduceSpecFor(const Task& task) const {
   if (task.op.pre_multiply) {
     spec.scale = true;
     spec.scalar = task.op.scalar;
+    if (task.op.live_scalar != nullptr)
+      std::memcpy(&spec.scalar, task.op.live_scalar, task.elem_bytes());
   } else if (task.op.average && IsFloat(task.type)) {
     spec.scale = true;
     spec.scalar = ScalarBits(task.type, 1.0 / num_ranks_);
@@ -118,14 +124,21 @@ Status Executor::RunCollective(const Task& task) {
   Operation op;
   op.signature = SignatureOf(task, ++collectives_);
   if (num_ranks_ == 1) return RunAlone(task);
+  // What came before counts as well: a mismatch that an operation cannot see (two roots that both
+  // send, none that waits) shows in the next one.
+  const uint32_t tag = MixTag(op.signature.Tag(), last_tag_);
+  last_tag_ = tag;
   const size_t count = PlanCount(task);
   if (count == 0 && task.collective != Collective::kBarrier &&
-      task.collective != Collective::kAlltoAllV)
+      task.collective != Collective::kAlltoAllV) {
+    watch_.Begin(op.signature);  // a rank that has another count learns it from there
+    watch_.End();
     return Status::Ok();
+  }
 
   op.choice = ChoiceFor(task.collective, count, task.elem_bytes());
-  op.work = {In(task),           Out(task),          task.elem_bytes(), op.choice.slice_elems,
-             op.signature.Tag(), ReduceSpecFor(task)};
+  op.work = {In(task), Out(task),          task.elem_bytes(), op.choice.slice_elems,
+             tag,      ReduceSpecFor(task)};
   op.shape = {task.count, op.choice.chunk_elems, task.root};
   TUTTI_TRACE(kLogColl, "{}: {} {}", op.signature.Describe(), Name(op.choice.algorithm),
               Name(op.choice.protocol));

@@ -74,7 +74,7 @@ class Executor {
 
   void BeginPort(ProxyPort* port, uint64_t chunks, uint32_t tag);
   Status MatchOwnMessages(std::span<const Task> tasks);
-  Status AddMessage(const Task& task, MessageBatch& batch, uint32_t tag);
+  void AddMessage(const Task& task, MessageBatch& batch, uint32_t tag);
   OpSignature SignatureOf(const Task& task, uint64_t sequence) const;
   ReduceSpec ReduceSpecFor(const Task& task) const;
 
@@ -98,6 +98,7 @@ class Executor {
   static constexpr size_t kRememberedChoices = 64;
   std::array<RememberedChoice, kRememberedChoices> choices_ = {};
   uint64_t collectives_ = 0;
+  uint32_t last_tag_ = 0;                          // of the last collective
   std::vector<uint64_t> sent_to_, received_from_;  // messages per peer
 };
 

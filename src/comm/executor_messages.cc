@@ -2,7 +2,6 @@
 // collectives made of them.
 
 #include <algorithm>
-#include <deque>
 
 #include "base/copy.h"
 #include "comm/executor.h"
@@ -69,9 +68,9 @@ std::vector<Task> MessagesOf(const Task& task, int rank, int num_ranks, const st
 
 }  // namespace
 
-// Matches the messages of this rank to itself, in order.
+// Matches the messages of this rank to itself, in order. Nothing is copied before all match.
 Status Executor::MatchOwnMessages(std::span<const Task> tasks) {
-  std::deque<const Task*> sends, recvs;
+  std::vector<const Task*> sends, recvs;
   for (const Task& task : tasks) {
     if (task.root != rank_) continue;
     (task.is_send ? sends : recvs).push_back(&task);
@@ -89,31 +88,30 @@ Status Executor::MatchOwnMessages(std::span<const Task> tasks) {
       return InvalidUsage("rank {} sends itself {} elements of {} and receives {} of {}", rank_,
                           send.count, tutti::Name(send.type), recv.count, tutti::Name(recv.type));
     }
-    if (send.send != recv.recv && send.count > 0)
-      CopyBytes(recv.recv, send.send, send.count * send.elem_bytes());
+  }
+  for (size_t i = 0; i < sends.size(); ++i) {
+    const Task& send = *sends[i];
+    if (send.send != recvs[i]->recv && send.count > 0)
+      CopyBytes(recvs[i]->recv, send.send, send.count * send.elem_bytes());
   }
   return Status::Ok();
 }
 
-Status Executor::AddMessage(const Task& task, MessageBatch& batch, uint32_t tag) {
+void Executor::AddMessage(const Task& task, MessageBatch& batch, uint32_t tag) {
   const size_t bytes = task.count * task.elem_bytes();
+  const int peer = task.root;
   if (task.is_send) {
-    const SendLink link = connections_.SendTo(task.root);
-    BeginPort(connections_.SendPort(task.root),
-              MessageBatch::ChunksFor(bytes, link.fifo->view().slot_bytes), tag);
-    batch.AddSend(link, static_cast<const std::byte*>(task.send), bytes, tag);
+    batch.AddSend(connections_.SendTo(peer), connections_.SendPort(peer),
+                  static_cast<const std::byte*>(task.send), bytes, tag);
   } else {
-    const RecvLink link = connections_.RecvFrom(task.root);
-    BeginPort(connections_.RecvPort(task.root),
-              MessageBatch::ChunksFor(bytes, link.fifo->view().slot_bytes), tag);
-    batch.AddRecv(link, static_cast<std::byte*>(task.recv), bytes, tag);
+    batch.AddRecv(connections_.RecvFrom(peer), connections_.RecvPort(peer),
+                  static_cast<std::byte*>(task.recv), bytes, tag);
   }
-  return Status::Ok();
 }
 
 Status Executor::RunMessages(std::span<const Task> tasks) {
   if (watch_.stopped()) return watch_.StopReason();
-  TUTTI_TRY(MatchOwnMessages(tasks));
+  Status status = MatchOwnMessages(tasks);
   std::vector<int> sends, recvs;
   std::vector<OpSignature> sent, received;
   for (const Task& task : tasks) {
@@ -123,17 +121,17 @@ Status Executor::RunMessages(std::span<const Task> tasks) {
     const uint64_t sequence = task.is_send ? ++sent_to_[peer] : ++received_from_[peer];
     (task.is_send ? sent : received).push_back(SignatureOf(task, sequence));
   }
-  if (sends.empty() && recvs.empty()) return Status::Ok();
+  if (sends.empty() && recvs.empty()) return status;
   watch_.BeginMessages(sent, received);
   wait_.Reset();
-  Status status = connections_.Open(sends, recvs);
+  if (status.ok()) status = connections_.Open(sends, recvs);
   if (status.ok()) {
     MessageBatch batch(wait_);
     size_t next_sent = 0, next_received = 0;
     for (const Task& task : tasks) {
       if (task.root == rank_) continue;
       const OpSignature& signature = task.is_send ? sent[next_sent++] : received[next_received++];
-      TUTTI_TRY(AddMessage(task, batch, signature.Tag()));
+      AddMessage(task, batch, signature.Tag());
     }
     batch.Run();
   }
@@ -162,8 +160,14 @@ Status Executor::RunExchange(const Task& task, Operation& op) {
     if (message.root != rank_) (message.is_send ? sends : recvs).push_back(message.root);
   TUTTI_TRY(connections_.Open(sends, recvs));
   MessageBatch batch(wait_);
-  for (const Task& message : messages)
-    if (message.root != rank_) TUTTI_TRY(AddMessage(message, batch, op.work.op_tag));
+  for (const Task& message : messages) {
+    if (message.root == rank_) continue;
+    // What two ranks of an AlltoAllV exchange only they know: a difference must show in the tag.
+    const uint32_t tag = task.collective == Collective::kAlltoAllV
+                             ? MixTag(op.work.op_tag, message.count)
+                             : op.work.op_tag;
+    AddMessage(message, batch, tag);
+  }
   batch.Run();
   return Status::Ok();
 }

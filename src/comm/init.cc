@@ -38,6 +38,31 @@ FdKey ArenaKey(const Bootstrap& bootstrap) {
   return key;
 }
 
+bool MayShare(const PeerInfo& a, const PeerInfo& b) {
+  return a.host_hash == b.host_hash && !a.shm_disabled && !b.shm_disabled;
+}
+
+// Each rank shares the arena of the lowest rank of its machine, or is alone (with
+// TUTTI_STRICT_TRANSPORT an error). A record that says anything else must not be worked with.
+Status CheckLeaders(std::span<const ShareResult> results, std::span<const PeerInfo> peers,
+                    bool strict) {
+  for (size_t r = 0; r < results.size(); ++r) {
+    size_t lowest = 0;
+    while (lowest != r && !MayShare(peers[lowest], peers[r])) ++lowest;
+    const int rank = static_cast<int>(r);
+    const int leader = results[r].leader;
+    if (leader == static_cast<int>(lowest)) continue;
+    if (leader != rank)
+      return RemoteError("{} says that it shares the memory of rank {}, which it cannot",
+                         RankName(rank, peers[r]), leader);
+    if (strict)
+      return InvalidUsage("TUTTI_STRICT_TRANSPORT is set, and {} cannot share memory with {}",
+                          RankName(rank, peers[r]),
+                          RankName(static_cast<int>(lowest), peers[lowest]));
+  }
+  return Status::Ok();
+}
+
 WaitPolicy WaitPolicyFor(const Settings& settings, bool oversubscribed) {
   WaitPolicy policy;
   policy.spin_ns = oversubscribed ? 0 : kSpinNs;
@@ -54,7 +79,7 @@ Result<std::unique_ptr<Communicator>> Communicator::Init(Process& process, const
   const Bootstrap::Options bootstrap = {.rank = options.rank,
                                         .num_ranks = options.num_ranks,
                                         .ids = options.ids,
-                                        .deadline = comm->InitDeadline(),
+                                        .deadline = comm->init_deadline_,
                                         .abort_flag = options.abort_flag};
   TUTTI_ASSIGN(comm->bootstrap_, Bootstrap::Create(process.loop(), settings, bootstrap));
   TUTTI_TRY(comm->Build(options.abort_flag));
@@ -105,7 +130,8 @@ Status Communicator::ExchangePeers() {
   self.probe_address = reinterpret_cast<uint64_t>(probe_token_.data());
   self.probe_token = probe_token_;
   if (!self.pull_disabled) PermitRemoteCopies();
-  TUTTI_TRY(bootstrap_->AllGather(peers_.data(), sizeof(PeerInfo), InitDeadline()));
+  TUTTI_TRY(bootstrap_->AllGather(peers_.data(), sizeof(PeerInfo), init_deadline_));
+  for (PeerInfo& peer : peers_) MakePrintable(peer);
   TUTTI_TRY(CheckPeers(peers_));
   TUTTI_TRY(ApplyAlgorithmList(settings_.algo, plan_));
   TUTTI_TRY(ApplyProtocolList(settings_.proto, plan_));
@@ -121,12 +147,9 @@ Status Communicator::ExchangePeers() {
 // alone, and says why.
 Status Communicator::ShareMemory(const std::atomic<bool>* abort_flag) {
   const auto peer = [&](int r) -> const PeerInfo& { return peers_[static_cast<size_t>(r)]; };
-  const auto may_share = [&](int a, int b) {
-    return peer(a).host_hash == peer(b).host_hash && !peer(a).shm_disabled && !peer(b).shm_disabled;
-  };
   std::vector<int> group;  // those who may share memory with this rank, itself among them
   for (int r = 0; r < num_ranks(); ++r)
-    if (r == rank() || may_share(r, rank())) group.push_back(r);
+    if (r == rank() || MayShare(peer(r), peer(rank()))) group.push_back(r);
   const bool expect_one_host = std::all_of(peers_.begin(), peers_.end(), [&](const PeerInfo& p) {
     return p.host_hash == peers_[0].host_hash && !p.shm_disabled;
   });
@@ -150,7 +173,7 @@ Status Communicator::ShareMemory(const std::atomic<bool>* abort_flag) {
     arena_offer_ = process_.fd_server().Offer(arena_memory_.fd(), ArenaKey(*bootstrap_));
     offers[static_cast<size_t>(rank())] = arena_offer_;
   }
-  TUTTI_TRY(bootstrap_->AllGather(offers.data(), sizeof(uint64_t), InitDeadline()));
+  TUTTI_TRY(bootstrap_->AllGather(offers.data(), sizeof(uint64_t), init_deadline_));
 
   std::vector<ShareResult> results(static_cast<size_t>(num_ranks()));
   ShareResult& mine = results[static_cast<size_t>(rank())];
@@ -158,7 +181,7 @@ Status Communicator::ShareMemory(const std::atomic<bool>* abort_flag) {
   if (leader != rank()) {
     const Status attached = [&]() -> Status {
       TUTTI_ASSIGN(UniqueFd fd, FetchFd(peer(leader).fd_server, offers[static_cast<size_t>(leader)],
-                                        ArenaKey(*bootstrap_), InitDeadline(), abort_flag));
+                                        ArenaKey(*bootstrap_), init_deadline_, abort_flag));
       TUTTI_ASSIGN(arena_memory_, SharedMemory::Map(std::move(fd), layout.TotalBytes(), huge));
       TUTTI_ASSIGN(arena_, Arena::Attach(arena_memory_.data(), layout));
       return Status::Ok();
@@ -172,7 +195,8 @@ Status Communicator::ShareMemory(const std::atomic<bool>* abort_flag) {
           RankName(rank(), peer(rank())), RankName(leader, peer(leader)), attached.message());
   }
   mine.can_pull = mine.leader == leader && CanReadPeers(group);
-  TUTTI_TRY(bootstrap_->AllGather(results.data(), sizeof(ShareResult), InitDeadline()));
+  TUTTI_TRY(bootstrap_->AllGather(results.data(), sizeof(ShareResult), init_deadline_));
+  TUTTI_TRY(CheckLeaders(results, peers_, settings_.strict_transport));
 
   arena_leader_.clear();
   for (const ShareResult& result : results) arena_leader_.push_back(result.leader);
@@ -185,9 +209,6 @@ Status Communicator::ShareMemory(const std::atomic<bool>* abort_flag) {
   plan_.can_pull =
       plan_.one_host && std::all_of(results.begin(), results.end(),
                                     [](const ShareResult& r) { return r.can_pull != 0; });
-  if (settings_.strict_transport && expect_one_host && !plan_.one_host)
-    return InvalidUsage(
-        "TUTTI_STRICT_TRANSPORT is set and not all ranks of this machine can share memory");
   return Status::Ok();
 }
 
@@ -211,7 +232,7 @@ bool Communicator::CanReadPeers(std::span<const int> group) const {
 Status Communicator::OpenNetwork() {
   if (num_ranks() == 1 || plan_.one_host) return Status::Ok();
   TUTTI_ASSIGN(net_, MakeNetConnector(process_, settings_, *bootstrap_, plan_.slot_bytes, peers_,
-                                      watch_->stop_flag()));
+                                      watch_->stop_flag(), *watch_));
   return Status::Ok();
 }
 
@@ -231,10 +252,14 @@ void Communicator::MakeExecutor(std::unique_ptr<NetConnector> net) {
     for (int i = 0; i < num_ranks(); ++i) stages.push_back(arena_.stage(i));
     stages_ = std::make_unique<StageGroup>(std::move(stages), local_ranks_, rank());
     std::vector<bool> same_process;
-    for (const PeerInfo& info : peers_)
+    std::vector<int> pids;
+    for (const PeerInfo& info : peers_) {
       same_process.push_back(SameProcess(info, peers_[static_cast<size_t>(rank())]));
+      pids.push_back(info.pid);
+    }
     if (!settings_.p2p_disable)
-      pull_ = std::make_unique<PullReach>(process_, plan_.can_pull, std::move(same_process));
+      pull_ = std::make_unique<PullReach>(process_, plan_.can_pull, std::move(same_process),
+                                          std::move(pids));
   }
   // Ranks of one machine follow one another, so that the ring enters and leaves each machine once.
   std::vector<int> ring(static_cast<size_t>(num_ranks()));

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <map>
+#include <type_traits>
 
 #include "proxy/proxy.h"
 #include "transport/net/socket/socket_net.h"
@@ -15,19 +16,21 @@ namespace {
 // connection per direction, so one tag is enough.
 constexpr uint32_t kInvitationTag = 0x4e455401;
 
-constexpr int64_t kLookAtStopNs = 20'000'000;  // bounds how late an abort is noticed
+// How often a wait for a peer asks the watcher whether to go on.
+constexpr int64_t kAskWatcherNs = 20'000'000;
 
 class SocketConnector final : public NetConnector {
  public:
   SocketConnector(Process& process, Bootstrap& bootstrap, std::unique_ptr<Net> net,
                   size_t slot_bytes, const std::vector<PeerInfo>& peers,
-                  const std::atomic<bool>& stop)
+                  const std::atomic<bool>& stop, WaitWatcher& watcher)
       : proxy_(process.proxy()),
         bootstrap_(bootstrap),
         net_(std::move(net)),
         slot_bytes_(slot_bytes),
         peers_(peers),
-        stop_(stop) {}
+        stop_(stop),
+        watcher_(watcher) {}
 
   Status Invite(int peer) override {
     TUTTI_ASSIGN(std::unique_ptr<NetListener> listener, net_->Listen(0));
@@ -37,21 +40,26 @@ class SocketConnector final : public NetConnector {
     return Status::Ok();
   }
 
-  Result<std::unique_ptr<ProxyPort>> ConnectTo(int peer, Deadline deadline) override {
-    TUTTI_ASSIGN(const Bytes message, AwaitInvitation(peer, deadline));
+  Result<std::unique_ptr<ProxyPort>> ConnectTo(int peer, Deadline connect_deadline) override {
+    TUTTI_ASSIGN(const Bytes message, Await(peer, [&](Deadline soon) {
+                   return bootstrap_.Recv(peer, kInvitationTag, soon);
+                 }));
     NetHandle handle;
     if (message.size() != handle.size())
       return RemoteError("{} sent an invitation of {} bytes", Name(peer), message.size());
     std::memcpy(handle.data(), message.data(), handle.size());
-    TUTTI_ASSIGN(std::unique_ptr<NetSendComm> comm, net_->Connect(0, handle, {deadline, &stop_}));
+    TUTTI_ASSIGN(std::unique_ptr<NetSendComm> comm,
+                 net_->Connect(0, handle, {connect_deadline, &stop_}));
     TUTTI_ASSIGN(std::unique_ptr<NetPort> port,
                  proxy_.CreateSendPort(std::move(comm), slot_bytes_, Name(peer)));
     return std::unique_ptr<ProxyPort>(std::move(port));
   }
 
-  Result<std::unique_ptr<ProxyPort>> AcceptFrom(int peer, Deadline deadline) override {
-    TUTTI_ASSIGN(std::unique_ptr<NetRecvComm> comm,
-                 listeners_.at(peer)->Accept({deadline, &stop_}));
+  Result<std::unique_ptr<ProxyPort>> AcceptFrom(int peer) override {
+    NetListener& listener = *listeners_.at(peer);
+    TUTTI_ASSIGN(std::unique_ptr<NetRecvComm> comm, Await(peer, [&](Deadline soon) {
+                   return listener.Accept({soon, &stop_});
+                 }));
     listeners_.erase(peer);
     TUTTI_ASSIGN(std::unique_ptr<NetPort> port,
                  proxy_.CreateRecvPort(std::move(comm), slot_bytes_, Name(peer)));
@@ -59,16 +67,15 @@ class SocketConnector final : public NetConnector {
   }
 
  private:
-  // The bootstrap knows nothing of the stop flag, so it is asked again every so often.
-  Result<Bytes> AwaitInvitation(int peer, Deadline deadline) {
+  // What get(deadline) brings, tried for a moment at a time until it ends in something else than a
+  // timeout, or the watcher ends the wait.
+  template <class Get>
+  std::invoke_result_t<Get, Deadline> Await(int peer, Get get) {
+    const int64_t since_ns = NowNs();
     while (true) {
-      const Deadline soon = Deadline::After(kLookAtStopNs);
-      Result<Bytes> message =
-          bootstrap_.Recv(peer, kInvitationTag, soon.at_ns() < deadline.at_ns() ? soon : deadline);
-      if (message.ok() || message.status().code() != Code::kTimeout) return message;
-      if (deadline.Passed()) return message;
-      if (stop_.load(std::memory_order_acquire))
-        return InvalidUsage("the communicator was stopped while it waited for {}", Name(peer));
+      auto got = get(Deadline::After(kAskWatcherNs));
+      if (got.ok() || got.status().code() != Code::kTimeout) return got;
+      TUTTI_TRY(watcher_.OnLongWait(std::span(&peer, 1), NowNs() - since_ns));
     }
   }
   std::string Name(int peer) const { return RankName(peer, peers_[static_cast<size_t>(peer)]); }
@@ -79,6 +86,7 @@ class SocketConnector final : public NetConnector {
   const size_t slot_bytes_;
   const std::vector<PeerInfo>& peers_;
   const std::atomic<bool>& stop_;
+  WaitWatcher& watcher_;
   std::map<int, std::unique_ptr<NetListener>> listeners_;  // invited, not accepted yet
 };
 
@@ -87,7 +95,8 @@ class SocketConnector final : public NetConnector {
 Result<std::unique_ptr<NetConnector>> MakeNetConnector(Process& process, const Settings& settings,
                                                        Bootstrap& bootstrap, size_t slot_bytes,
                                                        const std::vector<PeerInfo>& peers,
-                                                       const std::atomic<bool>& stop) {
+                                                       const std::atomic<bool>& stop,
+                                                       WaitWatcher& watcher) {
   if (!settings.net.empty() && settings.net != "Socket" && settings.net != "socket") {
     return InvalidUsage("NCCL_NET asks for the network \"{}\"; this build has Socket only",
                         settings.net);
@@ -96,7 +105,7 @@ Result<std::unique_ptr<NetConnector>> MakeNetConnector(Process& process, const S
                SocketNet::Create(process.proxy().loop(), bootstrap.key_holder().key, settings, {}));
   TUTTI_TRY(net->IsViable());
   return std::unique_ptr<NetConnector>(std::make_unique<SocketConnector>(
-      process, bootstrap, std::move(net), slot_bytes, peers, stop));
+      process, bootstrap, std::move(net), slot_bytes, peers, stop, watcher));
 }
 
 }  // namespace tutti

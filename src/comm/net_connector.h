@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend/host/wait_context.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
 #include "comm/connections.h"
@@ -17,10 +18,12 @@
 namespace tutti {
 
 // `bootstrap` and `process` must outlive the connector. Every port has slots of `slot_bytes`.
-// Every wait ends soon after `stop` becomes true.
+// Waits for a peer are `watcher`'s business, as those of kernels are: it says when one ends, and is
+// told how long they last. Every wait ends soon after `stop` becomes true.
 Result<std::unique_ptr<NetConnector>> MakeNetConnector(Process& process, const Settings& settings,
                                                        Bootstrap& bootstrap, size_t slot_bytes,
                                                        const std::vector<PeerInfo>& peers,
-                                                       const std::atomic<bool>& stop);
+                                                       const std::atomic<bool>& stop,
+                                                       WaitWatcher& watcher);
 
 }  // namespace tutti

@@ -43,7 +43,21 @@ std::string_view TextOf(const char (&field)[kSize]) {
   return {field, strnlen(field, kSize)};
 }
 
+// Neither control characters nor what JSON would escape.
+template <size_t kSize>
+void MakeTextPrintable(char (&field)[kSize]) {
+  field[kSize - 1] = '\0';
+  for (char* at = field; *at != '\0'; ++at)
+    if (*at < ' ' || *at > '~' || *at == '"' || *at == '\\') *at = '?';
+}
+
 }  // namespace
+
+void MakePrintable(PeerInfo& peer) {
+  MakeTextPrintable(peer.host);
+  MakeTextPrintable(peer.fd_server);
+  MakeTextPrintable(peer.settings);
+}
 
 PeerInfo DescribeSelf(const Settings& settings) {
   PeerInfo info;

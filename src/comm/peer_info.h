@@ -48,6 +48,10 @@ bool Oversubscribed(std::span<const PeerInfo> peers);
 // random: the process number alone may mean another process in another container.
 bool SameProcess(const PeerInfo& a, const PeerInfo& b);
 
+// Makes the texts of a record from another rank end where they must, and printable; they go into
+// messages and JSON.
+void MakePrintable(PeerInfo& peer);
+
 // "rank 3 (host a, pid 7)".
 std::string RankName(int rank, const PeerInfo& peer);
 

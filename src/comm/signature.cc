@@ -17,7 +17,13 @@ uint32_t OpSignature::Tag() const {
        static_cast<uint64_t>(collective) << 24 | static_cast<uint64_t>(type) << 16 |
        static_cast<uint64_t>(op) << 8 | (has_op ? 1 : 0);
   h *= 0x94D049BB133111EBu;
-  return static_cast<uint32_t>(h >> 32);
+  return MixTag(static_cast<uint32_t>(h >> 32), parts);
+}
+
+uint32_t MixTag(uint32_t tag, uint64_t with) {
+  uint64_t h = (tag + with * 0x9E3779B97F4A7C15u) * 0xBF58476D1CE4E5B9u;
+  h ^= h >> 29;
+  return static_cast<uint32_t>((h * 0x94D049BB133111EBu) >> 32);
 }
 
 std::string OpSignature::Describe() const {
@@ -26,6 +32,7 @@ std::string OpSignature::Describe() const {
   std::string text = fmt::format("{}(", Name(collective));
   if (collective != Collective::kBarrier)
     text += fmt::format("count {}, {}", count, tutti::Name(type));
+  if (parts != 0) text += fmt::format(" in parts {:08x}", parts);
   if (has_op) text += fmt::format(", {}", kOps[op < kOps.size() ? op : kOps.size() - 1]);
   if (root >= 0)
     text += fmt::format(", {} {}", collective == Collective::kSendRecv ? "peer" : "root", root);

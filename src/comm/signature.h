@@ -16,7 +16,8 @@ struct OpSignature {
   uint64_t sequence =
       0;  // counts the collectives of a communicator; per pair and direction for send and receive
   uint64_t count = 0;
-  int32_t root = -1;  // or the peer; -1: none
+  int32_t root = -1;   // or the peer; -1: none
+  uint32_t parts = 0;  // AllGatherV, ReduceScatterV: a hash of the counts of all ranks
   Collective collective = Collective::kAllReduce;
   DataType type = DataType::kInt8;
   uint8_t op = 0;  // ncclRedOp_t below 5; 5 for any PreMulSum
@@ -28,5 +29,8 @@ struct OpSignature {
   std::string Describe() const;
   friend bool operator==(const OpSignature&, const OpSignature&) = default;
 };
+
+// A tag that both arguments decide.
+uint32_t MixTag(uint32_t tag, uint64_t with);
 
 }  // namespace tutti

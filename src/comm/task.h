@@ -18,8 +18,9 @@ struct ReduceOp {
   ReduceKind kind = ReduceKind::kSum;
   bool average = false;
   bool pre_multiply = false;
-  uint64_t scalar = 0;  // one element, with pre_multiply
-  uint8_t number = 0;   // for the signature
+  uint64_t scalar = 0;                // one element, with pre_multiply
+  const void* live_scalar = nullptr;  // not null: the element is read when the operation runs
+  uint8_t number = 0;                 // for the signature
 };
 
 // Counts and displacements of the variable-size forms, in elements, one per rank.

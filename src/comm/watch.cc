@@ -30,7 +30,9 @@ constexpr int64_t kNearerGraceNs = kSecond;
 // A wait says that it goes on at least this often; what was said longer ago is over.
 constexpr int64_t kStillWaitsNs = kSecond / 2;
 constexpr size_t kMaxText = 2000;
-constexpr int kMaxRanksShown = 8;
+constexpr size_t kMaxRanksShown = 8;
+// How many finished collectives a rank compares with a peer whose data does not fit.
+constexpr uint64_t kPastCompared = 8;
 
 // Wire form of the control messages: one byte Message, then the fields below, little-endian as on
 // all hosts Tutti runs on. Texts run to the end of the message.
@@ -51,7 +53,7 @@ struct InquiryWire {
   uint8_t has_op;
   uint8_t zero[2];
   int32_t root;
-  uint32_t zero2;
+  uint32_t parts;
   uint64_t sequence;
   uint64_t count;
 };
@@ -99,9 +101,15 @@ void Watch::Start() {
   });
 }
 
-std::string Watch::NameOf(int rank) const {
-  if (rank < 0) return "the other ranks";
-  return rank_names_[static_cast<size_t>(rank)];
+std::string Watch::NameOf(int rank) const { return rank_names_[static_cast<size_t>(rank)]; }
+
+std::string Watch::NameAll(std::span<const int> ranks) const {
+  std::string text;
+  for (size_t i = 0; i < std::min(ranks.size(), kMaxRanksShown); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", NameOf(ranks[i]));
+  if (ranks.size() > kMaxRanksShown)
+    text += fmt::format(" and {} more", ranks.size() - kMaxRanksShown);
+  return text;
 }
 
 void Watch::Stop(Status reason, bool tell) {
@@ -192,6 +200,7 @@ void Watch::OnInquiry(int from, std::span<const std::byte> payload) {
   inquiry.signature = {wire.sequence,
                        wire.count,
                        wire.root,
+                       wire.parts,
                        static_cast<Collective>(wire.collective),
                        static_cast<DataType>(wire.type),
                        wire.op,
@@ -204,7 +213,7 @@ void Watch::OnInquiry(int from, std::span<const std::byte> payload) {
     std::lock_guard lock(mutex_);
     doing = WhatHereLocked();
     header.waits = WaitsLocked();
-    if (header.waits != 0) doing += fmt::format(", and waits for {}", NameOf(waits_for_));
+    if (header.waits != 0) doing += fmt::format(", and waits for {}", NameAll(waits_for_));
   }
   bootstrap_.SendControl(from, Pack(header, doing));
 }
@@ -280,7 +289,7 @@ std::string Watch::WhatHereLocked() const {
   return fmt::format("in collective number {}, {}", current_.sequence, current_.Describe());
 }
 
-void Watch::Ask(int peer) {
+void Watch::Ask(std::span<const int> peers) {
   OpSignature mine;
   {
     std::lock_guard lock(mutex_);
@@ -288,7 +297,21 @@ void Watch::Ask(int peer) {
   }
   if (mine.collective == Collective::kSendRecv)
     mine.sequence = 0;  // asks only what the peer is doing
-  AskWith(peer, mine, false);
+  for (const int peer : peers) AskWith(peer, mine, false);
+}
+
+// Tags depend on all collectives before, so the one in which the ranks differ may be over here.
+void Watch::AskAboutThePast(int peer) {
+  std::vector<OpSignature> past;
+  {
+    std::lock_guard lock(mutex_);
+    for (uint64_t i = 1; i <= std::min(kPastCompared, last_collective_); ++i) {
+      const OpSignature& one = collectives_[(last_collective_ - i) % kRemembered];
+      if (one.sequence == last_collective_ - i && one.sequence != 0) past.push_back(one);
+    }
+  }
+  // The oldest first: where the ranks parted, not what followed from it.
+  for (auto one = past.rbegin(); one != past.rend(); ++one) AskWith(peer, *one, false);
 }
 
 void Watch::AskWith(int peer, const OpSignature& mine, bool is_message) {
@@ -300,16 +323,13 @@ void Watch::AskWith(int peer, const OpSignature& mine, bool is_message) {
                             mine.has_op,
                             {},
                             mine.root,
-                            0,
+                            mine.parts,
                             mine.sequence,
                             mine.count};
-  const Bytes message = Pack(wire);
-  if (peer >= 0) return bootstrap_.SendControl(peer, message);
-  for (int rank = 0; rank < bootstrap_.num_ranks(); ++rank)
-    if (rank != bootstrap_.rank()) bootstrap_.SendControl(rank, message);
+  bootstrap_.SendControl(peer, Pack(wire));
 }
 
-Status Watch::OnLongWait(int peer, int64_t waited_ns) {
+Status Watch::OnLongWait(std::span<const int> peers, int64_t waited_ns) {
   if (stopped()) return StopReason();
   const int64_t now_ns = NowNs();
   // With a short timeout the answers must still be fresh when it comes.
@@ -317,20 +337,22 @@ Status Watch::OnLongWait(int peer, int64_t waited_ns) {
       timeout_ns_ > 0 ? std::clamp(timeout_ns_ / 4, kAskAfterNs, kAskEveryNs) : kAskEveryNs;
   if (waited_ns >= kAskAfterNs && now_ns - asked_ns_ >= ask_every_ns) {
     asked_ns_ = now_ns;
-    Ask(peer);
+    Ask(peers);
   }
   bool peer_waits = false;
   {
     std::lock_guard lock(mutex_);
-    waits_for_ = peer;
+    waits_for_.assign(peers.begin(), peers.end());
     waits_at_ns_ = now_ns;
-    const auto answer = answers_.find(peer);
-    peer_waits = answer != answers_.end() && answer->second.waits &&
-                 now_ns - answer->second.at_ns < 2 * ask_every_ns;
-    if (peer >= 0 && left_[static_cast<size_t>(peer)] && waited_ns > kLeftGraceNs &&
-        now_ns - left_at_ns_.at(peer) > kLeftGraceNs) {
-      return RemoteError("{} has destroyed its communicator while {} waits for it {}", NameOf(peer),
-                         NameOf(bootstrap_.rank()), WhatHereLocked());
+    for (const int peer : peers) {
+      const auto answer = answers_.find(peer);
+      peer_waits |= answer != answers_.end() && answer->second.waits &&
+                    now_ns - answer->second.at_ns < 2 * ask_every_ns;
+      if (left_[static_cast<size_t>(peer)] && waited_ns > kLeftGraceNs &&
+          now_ns - left_at_ns_.at(peer) > kLeftGraceNs) {
+        return RemoteError("{} has destroyed its communicator while {} waits for it {}",
+                           NameOf(peer), NameOf(bootstrap_.rank()), WhatHereLocked());
+      }
     }
   }
   const bool timed_out =
@@ -338,7 +360,7 @@ Status Watch::OnLongWait(int peer, int64_t waited_ns) {
   if (!timed_out && (waited_ns < kWarnEveryNs || now_ns - warned_ns_ < kWarnEveryNs))
     return Status::Ok();
   warned_ns_ = now_ns;
-  Status stalled = Stalled(peer, waited_ns);
+  Status stalled = Stalled(peers, waited_ns);
   if (!timed_out) {
     TUTTI_WARN("{}", stalled.message());
     return Status::Ok();
@@ -347,17 +369,17 @@ Status Watch::OnLongWait(int peer, int64_t waited_ns) {
   return stalled;
 }
 
-Status Watch::Stalled(int peer, int64_t waited_ns) {
+Status Watch::Stalled(std::span<const int> peers, int64_t waited_ns) {
   std::lock_guard lock(mutex_);
   std::string text =
       fmt::format("{} has waited {:.1f} s for {}, {}", NameOf(bootstrap_.rank()),
-                  static_cast<double>(waited_ns) / 1e9, NameOf(peer), WhatHereLocked());
+                  static_cast<double>(waited_ns) / 1e9, NameAll(peers), WhatHereLocked());
   // The silent ones first: they are the likeliest reason.
   const int64_t since_ns = NowNs() - waited_ns;
-  int shown = 0;
+  size_t shown = 0;
   for (const bool silent : {true, false}) {
-    for (int rank = 0; rank < bootstrap_.num_ranks() && shown < kMaxRanksShown; ++rank) {
-      if (rank == bootstrap_.rank() || (peer >= 0 && rank != peer)) continue;
+    for (const int rank : peers) {
+      if (shown == kMaxRanksShown) break;
       const auto answer = answers_.find(rank);
       const bool answered = answer != answers_.end() && answer->second.at_ns >= since_ns;
       if (answered == silent) continue;
@@ -383,13 +405,16 @@ Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag
     for (const OpSignature& receive : receives_)
       if (receive.root == peer && receive.Tag() == expected_tag) message = receive;
   }
-  if (message)
+  if (message) {
     AskWith(peer, *message, true);
-  else
-    Ask(peer);
+  } else {
+    AskAboutThePast(peer);
+    Ask(std::span(&peer, 1));
+  }
   Status otherwise = InvalidUsage(
       "{} sent data of another operation than the one that {} is in (tag {:08x}, expected {:08x}): "
-      "all ranks must call the same operations in the same order with the same arguments",
+      "all ranks must call the same operations in the same order with the same arguments (in an "
+      "AlltoAllV, what one rank sends another must be what that one expects)",
       NameOf(peer), NameOf(bootstrap_.rank()), found_tag, expected_tag);
   Status reason = WaitForReason(kExplainNs, std::move(otherwise));
   Stop(reason, true);

@@ -52,7 +52,7 @@ class Watch final : public WaitWatcher {
   void BeginMessages(std::span<const OpSignature> sends, std::span<const OpSignature> receives);
   void End() { busy_.store(false, std::memory_order_relaxed); }
 
-  Status OnLongWait(int peer, int64_t waited_ns) override;
+  Status OnLongWait(std::span<const int> peers, int64_t waited_ns) override;
   Status StopReason() override;
   Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) override;
 
@@ -76,13 +76,15 @@ class Watch final : public WaitWatcher {
   void OnInquiry(int from, std::span<const std::byte> payload);
   void OnDoing(int from, std::span<const std::byte> payload);
   void OnLost(int rank, const std::string& why);
-  void Ask(int peer);
+  void Ask(std::span<const int> peers);
+  void AskAboutThePast(int peer);
   void AskWith(int peer, const OpSignature& mine, bool is_message);
   void Compare(const Inquiry& inquiry);
-  Status Stalled(int peer, int64_t waited_ns);
+  Status Stalled(std::span<const int> peers, int64_t waited_ns);
   std::string WhatHereLocked() const;
   bool WaitsLocked() const;
   std::string NameOf(int rank) const;
+  std::string NameAll(std::span<const int> ranks) const;
   Status WaitForReason(int64_t timeout_ns, Status otherwise);
 
   Bootstrap& bootstrap_;
@@ -102,7 +104,7 @@ class Watch final : public WaitWatcher {
   std::vector<Inquiry> early_;  // asked about operations this rank has not reached
   std::atomic<bool> has_early_ = false;
   // What the executing thread waits for, and when it last said so.
-  int waits_for_ = -1;
+  std::vector<int> waits_for_;
   int64_t waits_at_ns_ = 0;
   std::map<int, Answer> answers_;  // the last of each rank
   std::vector<bool> left_;

@@ -8,9 +8,11 @@
 #include <gtest/gtest.h>
 #include <sys/sysinfo.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "conformance/suites.h"
@@ -91,6 +93,68 @@ INSTANTIATE_TEST_SUITE_P(Memories, PullTest,
                                             ::testing::Values(Memory::kOwn, Memory::kAllocated,
                                                               Memory::kMixed)),
                          NameOfPull);
+
+int MappedMemoryFiles() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find("/memfd:") != line.npos;
+  return count;
+}
+
+// One buffer for everything: what a rank knows of its peers' memory must still be true in the next
+// operation, where other ranks read other buffers.
+TEST(ReuseTest, OfOneAllocationByCollectivesThatReadDifferentRanks) {
+  constexpr int kRanks = 3;
+  RunRankProcesses(kRanks, [](int rank, Board& board) {
+    ncclComm_t comm = Join(rank, kRanks, board);
+    constexpr size_t kCount = 50'000;
+    void* memory = nullptr;
+    // Allocations of different sizes: one rank's offsets are no other's.
+    ASSERT_NCCL(ncclMemAlloc(&memory, (kRanks * kCount + static_cast<size_t>(rank) * 9000) * 4));
+    auto* data = static_cast<int*>(memory);
+    const int files_before = MappedMemoryFiles();
+    for (int round = 0; round < 3; ++round) {
+      for (int root = 0; root < kRanks; ++root) {
+        std::fill_n(data, kCount, 10 * rank + round);
+        EXPECT_NCCL(ncclBroadcast(data, data, kCount, ncclInt32, root, comm, nullptr));
+        EXPECT_EQ(std::count(data, data + kCount, 10 * root + round), std::ptrdiff_t{kCount});
+        std::fill_n(data, kCount, rank + round);
+        EXPECT_NCCL(ncclAllReduce(data, data, kCount, ncclInt32, ncclSum, comm, nullptr));
+        EXPECT_EQ(std::count(data, data + kCount, 3 + 3 * round), std::ptrdiff_t{kCount});
+        for (int r = 0; r < kRanks; ++r) std::fill_n(data + r * kCount, kCount, 100 * rank + r);
+        std::vector<int> mine(kCount);
+        EXPECT_NCCL(ncclScatter(data, mine.data(), kCount, ncclInt32, root, comm, nullptr));
+        EXPECT_EQ(std::count(mine.begin(), mine.end(), 100 * root + rank), std::ptrdiff_t{kCount});
+      }
+    }
+    // The buffers were read where they lie: those of both peers are mapped here.
+    EXPECT_EQ(MappedMemoryFiles() - files_before, kRanks - 1);
+    EXPECT_NCCL(ncclMemFree(memory));
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
+// More messages in one group than a connection can have under way.
+TEST(MessagesTest, AThousandToOnePeerInOneGroup) {
+  constexpr size_t kMessages = 1000;
+  for (const char* other_host : {"a", "b"}) {
+    RunRankProcesses(2, [&](int rank, Board& board) {
+      PlayHost({"a", other_host}, rank);
+      ncclComm_t comm = Join(rank, 2, board);
+      std::vector<int> sent(kMessages), received(kMessages, -1);
+      for (size_t i = 0; i < kMessages; ++i) sent[i] = static_cast<int>(2 * i) + rank;
+      ASSERT_NCCL(ncclGroupStart());
+      for (size_t i = 0; i < kMessages; ++i) {
+        EXPECT_NCCL(ncclSend(&sent[i], 1, ncclInt32, 1 - rank, comm, nullptr));
+        EXPECT_NCCL(ncclRecv(&received[i], 1, ncclInt32, 1 - rank, comm, nullptr));
+      }
+      EXPECT_NCCL(ncclGroupEnd());
+      for (size_t i = 0; i < kMessages; ++i)
+        EXPECT_EQ(received[i], static_cast<int>(2 * i) + 1 - rank) << i;
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    });
+  }
+}
 
 TEST(PlanTest, OfFourMegabytesBetweenTwoHostsIsTwoSendsAndTwoReceives) {
   const Environment environment(Environment::Settings{{"NCCL_ALGO", "ring"}});

@@ -36,6 +36,13 @@ ncclResult_t Reduce(float* data, size_t count, ncclDataType_t type, ncclRedOp_t 
   return ncclAllReduce(data, data, count, type, op, comm, nullptr);
 }
 
+ncclResult_t GatherParts(float* data, const std::array<size_t, kRanks>& counts, ncclComm_t comm) {
+  int rank = 0;
+  ncclCommUserRank(comm, &rank);
+  return tuttiAllGatherV(data + 100, counts[static_cast<size_t>(rank)], data, counts.data(),
+                         nullptr, ncclFloat32, comm, nullptr);
+}
+
 std::vector<Mismatch> Mismatches() {
   const auto plain = [](float* d, ncclComm_t c) {
     return Reduce(d, 4096, ncclFloat32, ncclSum, c);
@@ -65,6 +72,24 @@ std::vector<Mismatch> Mismatches() {
        [](float* d, ncclComm_t c) { return ncclBroadcast(d, d, 4096, ncclFloat32, 0, c, nullptr); },
        [](float* d, ncclComm_t c) { return ncclBroadcast(d, d, 4096, ncclFloat32, 1, c, nullptr); },
        {"root 0", "root 1"}},
+      // Everybody has data or takes it, nobody waits for a rank that does not come: the next call
+      // shows it.
+      {"RootThatOnlySends",
+       [](float* d, ncclComm_t c) { return ncclBroadcast(d, d, 4, ncclFloat32, 0, c, nullptr); },
+       [](float* d, ncclComm_t c) { return ncclBroadcast(d, d, 4, ncclFloat32, 2, c, nullptr); },
+       {"root 0", "root 2"}},
+      {"NoElements",
+       plain,
+       [](float* d, ncclComm_t c) { return Reduce(d, 0, ncclFloat32, ncclSum, c); },
+       {"count 4096", "count 0"}},
+      {"Parts",
+       [](float* d, ncclComm_t c) {
+         return GatherParts(d, {1, 2, 3}, c);
+       },
+       [](float* d, ncclComm_t c) {
+         return GatherParts(d, {2, 1, 3}, c);
+       },
+       {"AllGatherV(count 6"}},
       {"Collective",
        plain,
        [](float* d, ncclComm_t c) { return ncclBroadcast(d, d, 4096, ncclFloat32, 0, c, nullptr); },

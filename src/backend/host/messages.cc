@@ -13,41 +13,72 @@ constexpr int64_t kShortSleepNs = 500'000;
 
 }  // namespace
 
-void MessageBatch::AddSend(const SendLink& link, const std::byte* data, size_t bytes,
-                           uint32_t tag) {
-  Add({.send = link, .recv = {}, .data = const_cast<std::byte*>(data), .bytes = bytes, .tag = tag});
+void MessageBatch::AddSend(const SendLink& link, ProxyPort* port, const std::byte* data,
+                           size_t bytes, uint32_t tag) {
+  Add({.send = link,
+       .recv = {},
+       .port = port,
+       .data = const_cast<std::byte*>(data),
+       .bytes = bytes,
+       .tag = tag});
 }
 
-void MessageBatch::AddRecv(const RecvLink& link, std::byte* data, size_t bytes, uint32_t tag) {
-  Add({.send = {}, .recv = link, .data = data, .bytes = bytes, .tag = tag});
+void MessageBatch::AddRecv(const RecvLink& link, ProxyPort* port, std::byte* data, size_t bytes,
+                           uint32_t tag) {
+  Add({.send = {}, .recv = link, .port = port, .data = data, .bytes = bytes, .tag = tag});
 }
 
 void MessageBatch::Add(Message message) {
-  const auto lane = std::find_if(lanes_.begin(), lanes_.end(),
-                                 [&](const Lane& l) { return l.link == message.link(); });
+  auto lane = std::find_if(lanes_.begin(), lanes_.end(),
+                           [&](const Lane& l) { return l.link == message.link(); });
   ++unfinished_;
-  if (lane != lanes_.end())
-    lane->messages.push_back(message);
-  else
-    lanes_.push_back({message.link(), {message}});
+  if (lane == lanes_.end()) {
+    if (message.port != nullptr) wait_.AddPort(message.port);
+    lane = lanes_.insert(lanes_.end(), Lane{message.link(), {}});
+  }
+  lane->messages.push_back(message);
+}
+
+void MessageBatch::BeginAhead(Lane& lane) {
+  const size_t end = std::min(lane.messages.size(), lane.next + kBegunAhead);
+  for (; lane.begun < end; ++lane.begun) {
+    const Message& message = lane.messages[lane.begun];
+    if (message.port != nullptr)
+      message.port->Begin(ChunksFor(message.bytes, message.slot_bytes()), message.tag);
+  }
+}
+
+MessageBatch::Lane& MessageBatch::NextUnfinished(size_t& turn) {
+  do turn = (turn + 1) % lanes_.size();
+  while (!lanes_[turn].unfinished());
+  return lanes_[turn];
+}
+
+std::span<const int> MessageBatch::UnfinishedPeers() {
+  peers_.clear();
+  for (const Lane& lane : lanes_)
+    if (lane.unfinished()) peers_.push_back(lane.messages[lane.next].peer());
+  std::sort(peers_.begin(), peers_.end());
+  peers_.erase(std::unique(peers_.begin(), peers_.end()), peers_.end());
+  return peers_;
 }
 
 bool MessageBatch::Run() {
+  for (Lane& lane : lanes_) BeginAhead(lane);
+  size_t turn = 0;
   while (unfinished_ > 0) {
     const size_t before = unfinished_;
     bool moved = false;
-    Message* blocked = nullptr;
-    for (Lane& lane : lanes_)
-      if (lane.next < lane.messages.size()) blocked = &lane.messages[lane.next];
-    const bool several = lanes_.size() > 1;
-    const bool go_on = wait_.Wait(
-        several ? -1 : blocked->peer(), [&] { return moved = StepAll(); },
+    const bool go_on = wait_.WaitForAny(
+        [&] { return UnfinishedPeers(); }, [&] { return moved = StepAll(); },
         [&](int64_t timeout_ns) {
-          const int64_t ns = several ? std::min(timeout_ns, kShortSleepNs) : timeout_ns;
-          if (blocked->is_send())
-            blocked->send.fifo->SleepForRoom(ns);
+          const int64_t ns = lanes_.size() > 1 ? std::min(timeout_ns, kShortSleepNs) : timeout_ns;
+          Lane& lane = NextUnfinished(turn);
+          const Message& blocked = lane.messages[lane.next];
+          if (blocked.is_send())
+            blocked.send.fifo->SleepForRoom(ns);
           else
-            blocked->recv.fifo->SleepForChunk(ns);
+            blocked.recv.fifo->SleepForChunk(ns);
         });
     if (!go_on) return false;
     if (moved && unfinished_ == before) wait_.PollPorts();
@@ -63,13 +94,14 @@ bool MessageBatch::StepAll() {
 
 bool MessageBatch::StepLane(Lane& lane) {
   bool moved = false;
-  while (lane.next < lane.messages.size()) {
+  while (lane.unfinished()) {
     Message& message = lane.messages[lane.next];
     if (!(message.is_send() ? StepSend(message) : StepRecv(message))) break;
     moved = true;
     if (!message.done) break;  // one chunk per turn, so that all links advance
     ++lane.next;
     --unfinished_;
+    BeginAhead(lane);
   }
   return moved;
 }

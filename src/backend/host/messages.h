@@ -15,11 +15,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backend/host/fifo_primitives.h"
 #include "backend/host/wait_context.h"
 #include "base/status.h"
+#include "kernels/port.h"
 
 namespace tutti {
 
@@ -28,9 +30,10 @@ class MessageBatch {
   explicit MessageBatch(WaitContext& wait) : wait_(wait) {}
 
   // `tag` marks every chunk; sender and receiver must agree on it. The buffers must stay until Run
-  // returns.
-  void AddSend(const SendLink& link, const std::byte* data, size_t bytes, uint32_t tag);
-  void AddRecv(const RecvLink& link, std::byte* data, size_t bytes, uint32_t tag);
+  // returns. `port`: what moves the link's chunks, null within a machine.
+  void AddSend(const SendLink& link, ProxyPort* port, const std::byte* data, size_t bytes,
+               uint32_t tag);
+  void AddRecv(const RecvLink& link, ProxyPort* port, std::byte* data, size_t bytes, uint32_t tag);
 
   // Steps all messages to their end. False when waiting failed (the WaitContext says why).
   bool Run();
@@ -41,9 +44,14 @@ class MessageBatch {
   }
 
  private:
+  // A port knows a bounded number of operations (proxy/op_pool.h): this many unfinished messages of
+  // a link are begun, enough to keep its ring full of small ones.
+  static constexpr size_t kBegunAhead = kFifoSlots;
+
   struct Message {
     SendLink send;
     RecvLink recv;
+    ProxyPort* port;
     std::byte* data;
     size_t bytes;
     size_t moved = 0;
@@ -52,6 +60,9 @@ class MessageBatch {
 
     bool is_send() const { return send.fifo != nullptr; }
     int peer() const { return is_send() ? send.peer : recv.peer; }
+    size_t slot_bytes() const {
+      return is_send() ? send.fifo->view().slot_bytes : recv.fifo->view().slot_bytes;
+    }
     const void* link() const {
       return is_send() ? static_cast<const void*>(send.fifo) : static_cast<const void*>(recv.fifo);
     }
@@ -61,9 +72,14 @@ class MessageBatch {
     const void* link;
     std::vector<Message> messages;
     size_t next = 0;
+    size_t begun = 0;
+    bool unfinished() const { return next < messages.size(); }
   };
 
   void Add(Message message);
+  void BeginAhead(Lane& lane);
+  Lane& NextUnfinished(size_t& turn);
+  std::span<const int> UnfinishedPeers();
   bool StepAll();
   bool StepLane(Lane& lane);
   bool StepSend(Message& message);
@@ -71,6 +87,7 @@ class MessageBatch {
 
   WaitContext& wait_;
   std::vector<Lane> lanes_;
+  std::vector<int> peers_;
   size_t unfinished_ = 0;
 };
 

@@ -10,6 +10,7 @@
 // wait returns false at once.
 
 #include <atomic>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,9 @@ namespace tutti {
 class WaitWatcher {
  public:
   virtual ~WaitWatcher() = default;
-  // The wait for `peer` (a rank; -1: several) has lasted `waited_ns`. Not ok ends it. Called about
-  // every 20 ms.
-  virtual Status OnLongWait(int peer, int64_t waited_ns) = 0;
+  // The wait for `peers` (ranks, at least one; several where any of them would do) has lasted
+  // `waited_ns`. Not ok ends it. Called about every 20 ms.
+  virtual Status OnLongWait(std::span<const int> peers, int64_t waited_ns) = 0;
   // Why the stop flag is up. Never ok.
   virtual Status StopReason() = 0;
   // A chunk from `peer` belongs to another operation than the one that runs here. Never ok.
@@ -39,11 +40,17 @@ class WaitContext {
       : stop_(stop), policy_(policy), watcher_(watcher) {}
 
   // Returns true once ready() does; false when waiting has ended for another reason, see status().
-  // sleep(timeout_ns) sleeps until what ready() looks at may have changed.
+  // sleep(timeout_ns) sleeps until what ready() looks at may have changed. `peer`: the rank waited
+  // for.
   template <class Ready, class Sleep>
   bool Wait(int peer, Ready ready, Sleep sleep) {
     if (ready()) [[likely]]
       return !failed_;
+    return WaitForAny([&peer] { return std::span<const int>(&peer, 1); }, ready, sleep);
+  }
+  // The same where several peers may end the wait: peers() gives the ranks, as a range.
+  template <class Peers, class Ready, class Sleep>
+  bool WaitForAny(Peers peers, Ready ready, Sleep sleep) {
     Backoff backoff(policy_);
     wait_since_ns_ = 0;
     while (!failed_) {
@@ -51,7 +58,7 @@ class WaitContext {
         if (ready()) return true;
         PollPorts();
         if (!backoff.Pause()) {
-          SleepOnce(peer, sleep);
+          SleepOnce(peers, sleep);
           break;
         }
       }
@@ -100,14 +107,14 @@ class WaitContext {
   // Bounds how late an abort, a lost peer or a broken port is noticed by a sleeper.
   static constexpr int64_t kSleepNs = 20'000'000;
 
-  template <class Sleep>
-  void SleepOnce(int peer, Sleep& sleep) {
+  template <class Peers, class Sleep>
+  void SleepOnce(Peers& peers, Sleep& sleep) {
     const int64_t before_ns = NowNs();
     HandOverPorts();
     sleep(kSleepNs);
-    AfterSleep(peer, before_ns);
+    AfterSleep(peers(), before_ns);
   }
-  void AfterSleep(int peer, int64_t before_ns);
+  void AfterSleep(std::span<const int> peers, int64_t before_ns);
 
   const std::atomic<bool>& stop_;
   const WaitPolicy policy_;
