@@ -6,6 +6,7 @@ find_package(fmt REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(pugixml REQUIRED IMPORTED_TARGET pugixml)
+pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
 
 add_library(tutti_options INTERFACE)
 # -ffp-contract=off: results must not depend on whether the compiler found a multiply-add to fuse.

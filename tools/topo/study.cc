@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "config/settings.h"
+#include "topology/detect.h"
 #include "topology/machine_xml.h"
 #include "topology/path_rules.h"
 
@@ -20,8 +21,12 @@ void AddSource(CLI::App& app, Source* source) {
 Result<Study> Load(const Source& source) {
   TUTTI_ASSIGN(const Settings settings, ReadProcessSettings());
   Study study;
-  if (source.file.empty()) return InvalidUsage("name a machine with --file");
-  TUTTI_ASSIGN(study.machine, topology::ReadMachineFile(source.file));
+  if (source.file.empty()) {
+    TUTTI_ASSIGN(study.machine,
+                 topology::KnownMachine(settings, topology::DetectThisHost(settings)));
+  } else {
+    TUTTI_ASSIGN(study.machine, topology::ReadMachineFile(source.file));
+  }
   TUTTI_ASSIGN(topology::BuiltGraph built, topology::BuildGraph(study.machine));
   study.graph = std::move(built.graph);
   study.remarks = std::move(built.remarks);

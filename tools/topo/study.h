@@ -17,7 +17,6 @@ namespace tutti::tools::topo {
 struct Source {
   std::string file;  // --file; empty: this host, as NCCL_TOPO_FILE and the detection tell it
   int hosts = 1;     // --hosts: how many such hosts a job has
-  int ranks = 0;     // --ranks: of this host without GPUs; 0: one for each NUMA node
 };
 
 struct Study {
@@ -28,7 +27,7 @@ struct Study {
   std::vector<std::string> remarks;  // what was guessed or passed over
 };
 
-// Adds --file, --hosts and --ranks to `app`. `source` must live as long as the parser.
+// Adds --file and --hosts to `app`. `source` must live as long as the parser.
 void AddSource(CLI::App& app, Source* source);
 
 Result<Study> Load(const Source& source);

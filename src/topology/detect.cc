@@ -1,0 +1,259 @@
+#include "topology/detect.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "sys/host.h"
+#include "topology/sysfs.h"
+
+namespace tutti::topology {
+namespace {
+
+constexpr uint64_t kInterfaceUp = 0x1;
+constexpr uint64_t kInterfaceLoopback = 0x8;
+
+class Detector {
+ public:
+  explicit Detector(const DetectOptions& options) : options_(options), sysfs_(options.sysfs) {}
+
+  Machine Run() {
+    machine_.cpus = options_.cpus;
+    if (machine_.cpus.empty()) {
+      machine_.cpus.emplace_back();
+      Guess("The processors are not known; one without a NUMA number is taken.");
+    }
+    for (CpuFact& cpu : machine_.cpus) cpu.host_hash = options_.host_hash;
+    AddHostRanks();
+    if (options_.gpus != nullptr) AddGpus();
+    const bool rdma = options_.network != NetworkChoice::kSockets && AddRdmaPorts();
+    if (!rdma && options_.network != NetworkChoice::kRdma) AddInterfaces();
+    return std::move(machine_);
+  }
+
+ private:
+  template <typename... Args>
+  void Guess(fmt::format_string<Args...> format, Args&&... args) {
+    machine_.guesses.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  CpuFact& CpuOf(int numa, std::string_view whose) {
+    for (CpuFact& cpu : machine_.cpus) {
+      if (cpu.numa == numa && numa >= 0) return cpu;
+    }
+    CpuFact& first = machine_.cpus[0];
+    if (machine_.cpus.size() > 1) {
+      Guess("The NUMA node of {} is not known; node {} is taken.", whose, first.numa);
+    }
+    return first;
+  }
+
+  void AddHostRanks() {
+    for (const HostRank& rank : options_.host_ranks) {
+      CpuFact& cpu = CpuOf(rank.numa, fmt::format("rank {}", rank.rank));
+      cpu.host_devices.push_back({rank.dev, rank.rank});
+    }
+  }
+
+  static PciFact* Child(std::vector<PciFact>& devices, BusId bus_id) {
+    for (PciFact& pci : devices) {
+      if (pci.bus_id == bus_id) return &pci;
+    }
+    return nullptr;
+  }
+
+  // The device `chain.back()`, with the switches above it. A switch is two bridges in the kernel's
+  // tree, its upstream port and a downstream one, below a root port that belongs to the processor;
+  // so of the bridges above a device every second one, counted from the device, is a switch.
+  PciFact& Place(const std::vector<BusId>& chain) {
+    const BusId bus_id = chain.back();
+    CpuFact& cpu = CpuOf(sysfs_.Numa(bus_id), FormatBusId(bus_id));
+    std::vector<BusId> line = {bus_id};
+    for (size_t i = chain.size() - 1; i >= 2; i -= 2) line.push_back(chain[i - 2]);
+    std::reverse(line.begin(), line.end());
+    std::vector<PciFact>* level = &cpu.pci;
+    PciFact* device = nullptr;
+    for (const BusId id : line) {
+      device = Child(*level, id);
+      if (device == nullptr) device = &level->emplace_back(sysfs_.ReadPci(id));
+      level = &device->children;
+    }
+    return *device;
+  }
+
+  void AddGpus() {
+    const std::vector<GpuSighting> gpus = options_.gpus->Find(machine_.guesses);
+    for (const GpuSighting& gpu : gpus) {
+      std::vector<BusId> chain = sysfs_.PciChain(PciFolder(gpu.bus_id));
+      if (chain.empty()) {
+        Guess("The place of the GPU at {} in the PCI tree is hidden; it is put below a processor.",
+              FormatBusId(gpu.bus_id));
+        chain = {gpu.bus_id};
+      }
+      PciFact& pci = Place(chain);
+      if (pci.device_class == 0) pci.device_class = kClassGpu;
+      pci.gpus.push_back(gpu.fact);
+      for (const auto& [bus_id, rank] : options_.gpu_ranks) {
+        if (bus_id == gpu.bus_id) pci.gpus.back().rank = rank;
+      }
+    }
+    if (gpus.empty()) LookForHiddenGpus();
+  }
+
+  void LookForHiddenGpus() {
+    for (const std::string& name : sysfs_.List("bus/pci/devices")) {
+      const std::string folder = "bus/pci/devices/" + name;
+      constexpr int64_t kNvidia = 0x10de;
+      if (sysfs_.Integer(folder + "/vendor") != kNvidia) continue;
+      const int64_t device_class = sysfs_.Integer(folder + "/class").value_or(0);
+      if (!IsGpuClass(static_cast<uint32_t>(device_class))) continue;
+      Guess("There is a GPU at {}, but no driver shows it; it is left out.", name);
+    }
+  }
+
+  // Hangs a port where `link` (a path in sysfs to its device) leads.
+  void AddNet(NetFact net, const std::string& link) {
+    const std::vector<BusId> chain = sysfs_.PciChain(link);
+    net.dev = next_net_++;
+    if (chain.empty()) {
+      if (machine_.cpus.size() > 1) {
+        Guess("The place of {} is not known; it is put below NUMA node {}.", net.name,
+              machine_.cpus[0].numa);
+      }
+      machine_.cpus[0].nics.push_back({{std::move(net)}});
+      return;
+    }
+    PciFact& pci = Place(chain);
+    if (pci.nics.empty()) pci.nics.emplace_back();
+    pci.nics[0].nets.push_back(std::move(net));
+  }
+
+  bool AddRdmaPorts() {
+    bool any = false;
+    const bool peer_memory =
+        sysfs_.Exists("module/nvidia_peermem") || sysfs_.Exists("module/nv_peer_mem");
+    for (const std::string& card : sysfs_.List("class/infiniband")) {
+      const std::string folder = "class/infiniband/" + card;
+      for (const std::string& port : sysfs_.List(folder + "/ports")) {
+        const std::string at = folder + "/ports/" + port;
+        // "4: ACTIVE"
+        if (!sysfs_.Line(at + "/state").value_or("").starts_with("4")) continue;
+        NetFact net;
+        std::from_chars(port.data(), port.data() + port.size(), net.port);
+        net.name = net.port > 1 ? fmt::format("{}:{}", card, net.port) : card;
+        net.speed_mbps = RdmaSpeed(sysfs_.Line(at + "/rate").value_or(""));
+        net.guid = Guid(sysfs_.Line(folder + "/node_guid").value_or(""));
+        net.gdr = peer_memory ? 1 : 0;
+        if (!peer_memory && !any && options_.gpus != nullptr) {
+          Guess(
+              "No module lets RDMA cards reach GPUs' memory (nvidia_peermem); it is taken that "
+              "they cannot.");
+        }
+        AddNet(std::move(net), folder + "/device");
+        any = true;
+      }
+    }
+    return any;
+  }
+
+  // "200 Gb/sec (4X HDR)" → 200000.
+  static int RdmaSpeed(std::string_view rate) {
+    double gbit = 0;
+    std::from_chars(rate.data(), rate.data() + rate.size(), gbit);
+    return gbit > 0 && gbit < 1e5 ? static_cast<int>(std::lround(gbit * 1000)) : 0;
+  }
+
+  // "b83f:d203:00a6:1b58" → 0xb83fd20300a61b58.
+  static uint64_t Guid(std::string text) {
+    std::erase(text, ':');
+    uint64_t guid = 0;
+    std::from_chars(text.data(), text.data() + text.size(), guid, 16);
+    return guid;
+  }
+
+  // Where the device of an interface is; of a bond or a VLAN, that of the first one below it. Empty
+  // for virtual ones.
+  std::string DeviceOf(const std::string& name) const {
+    const std::string folder = "class/net/" + name;
+    if (sysfs_.Exists(folder + "/device")) return folder + "/device";
+    for (const std::string& entry : sysfs_.List(folder)) {
+      const std::string lower = fmt::format("{}/{}/device", folder, entry);
+      if (entry.starts_with("lower_") && sysfs_.Exists(lower)) return lower;
+    }
+    return {};
+  }
+
+  // Interfaces that are up and lead somewhere: those with a device; virtual ones (of a container,
+  // say) only where there is no other.
+  std::vector<std::string> UsableInterfaces() const {
+    std::vector<std::string> real;
+    std::vector<std::string> all;
+    for (const std::string& name : sysfs_.List("class/net")) {
+      const std::string folder = "class/net/" + name;
+      const auto flags = static_cast<uint64_t>(sysfs_.Integer(folder + "/flags").value_or(0));
+      if ((flags & kInterfaceUp) == 0 || (flags & kInterfaceLoopback) != 0) continue;
+      if (sysfs_.Exists(folder + "/bonding_slave")) continue;  // the bond stands for it
+      all.push_back(name);
+      if (!DeviceOf(name).empty()) real.push_back(name);
+    }
+    return real.empty() ? all : real;
+  }
+
+  void AddInterfaces() {
+    const std::vector<std::string> names =
+        options_.interfaces.empty() ? UsableInterfaces() : options_.interfaces;
+    for (const std::string& name : names) {
+      NetFact net;
+      net.name = name;
+      net.speed_mbps = static_cast<int>(std::clamp<int64_t>(
+          sysfs_.Integer("class/net/" + name + "/speed").value_or(0), 0, 100'000'000));
+      net.gdr = 0;
+      AddNet(std::move(net), DeviceOf(name));
+    }
+    if (names.empty()) Guess("No network interface leads off this host.");
+  }
+
+  const DetectOptions& options_;
+  const Sysfs sysfs_;
+  Machine machine_;
+  int next_net_ = 0;
+};
+
+}  // namespace
+
+Machine Detect(const DetectOptions& options) { return Detector(options).Run(); }
+
+int CurrentNuma() {
+  unsigned cpu = 0;
+  unsigned node = 0;
+  return syscall(SYS_getcpu, &cpu, &node, nullptr) == 0 ? static_cast<int>(node) : kNotKnown;
+}
+
+Machine DetectThisHost(const Settings& settings) {
+  DetectOptions options;
+  options.cpus = FindProcessors();
+  options.host_hash = HostHash(settings.hostid);
+  std::unique_ptr<GpuSource> gpus;
+  if (settings.backend != "host") {
+    gpus = MakeNvidiaSource();
+    options.gpus = gpus.get();
+  }
+  Machine machine = Detect(options);
+  bool any_gpu = false;
+  VisitPci(machine, [&](const CpuFact&, const PciFact& pci) { any_gpu |= !pci.gpus.empty(); });
+  if (any_gpu) return machine;
+  int rank = 0;
+  for (CpuFact& cpu : machine.cpus) {
+    cpu.host_devices.push_back({rank, rank});
+    ++rank;
+  }
+  machine.guesses.push_back("There are no GPUs; one rank for each NUMA node is taken.");
+  return machine;
+}
+
+}  // namespace tutti::topology

@@ -1,0 +1,75 @@
+#pragma once
+
+// What this host is made of, as far as the kernel and the drivers tell: processors from hwloc, the
+// PCI tree and network cards from sysfs, GPUs from their drivers' libraries, looked up at run time.
+// What virtual machines and containers hide is filled in by rule, and every such guess is a
+// sentence in Machine::guesses. Reading takes milliseconds (with GPUs, as long as their driver
+// takes to wake up) and happens on the calling thread; nothing is kept.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/settings.h"
+#include "topology/machine.h"
+
+namespace tutti::topology {
+
+// A GPU that a driver shows.
+struct GpuSighting {
+  BusId bus_id = 0;
+  GpuFact fact;  // without a rank
+};
+
+class GpuSource {
+ public:
+  virtual ~GpuSource() = default;
+  // All GPUs, in the driver's order; empty where there are none. Appends to `guesses` what had to
+  // be guessed.
+  virtual std::vector<GpuSighting> Find(std::vector<std::string>& guesses) = 0;
+};
+
+// NVIDIA's GPUs, by libnvidia-ml.so.1 and libcuda.so.1. `sysfs` as in DetectOptions.
+std::unique_ptr<GpuSource> MakeNvidiaSource(std::string sysfs = "/sys");
+
+// A rank on a processor.
+struct HostRank {
+  int dev = 0;
+  int rank = 0;
+  int numa = kNotKnown;  // where it runs; not known: on the first NUMA node
+};
+
+// Which ports count as the network.
+enum class NetworkChoice {
+  kBest,     // RDMA ports when one is up, else interfaces
+  kSockets,  // interfaces
+  kRdma,
+};
+
+struct DetectOptions {
+  std::string sysfs = "/sys";
+  std::vector<CpuFact> cpus;  // from FindProcessors; one without a NUMA number when empty
+  GpuSource* gpus = nullptr;  // null: GPUs are not looked for
+  uint64_t host_hash = 0;
+  NetworkChoice network = NetworkChoice::kBest;
+  // The interfaces that the socket network uses, in its order; empty: all that are up and lead
+  // anywhere, by name.
+  std::vector<std::string> interfaces;
+  std::vector<HostRank> host_ranks;
+  std::vector<std::pair<BusId, int>> gpu_ranks;
+};
+
+Machine Detect(const DetectOptions& options);
+
+// The NUMA nodes that have cores this process may use, with nothing below them.
+std::vector<CpuFact> FindProcessors();
+
+// The NUMA node of the core that the calling thread runs on; kNotKnown when there is no telling.
+int CurrentNuma();
+
+// This host, with all that can be found, and a rank on each NUMA node where there are no GPUs. For
+// `tutti topo`; communicators fill in DetectOptions themselves.
+Machine DetectThisHost(const Settings& settings);
+
+}  // namespace tutti::topology

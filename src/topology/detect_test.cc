@@ -1,0 +1,313 @@
+#include "topology/detect.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <hwloc.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "topology/paths.h"
+#include "topology/processors.h"
+#include "topology/sysfs.h"
+#include "topology/testdata.h"
+
+namespace tutti::topology {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// A folder that looks like /sys, gone when the test is.
+class FakeSysfs {
+ public:
+  FakeSysfs() {
+    std::string form = testing::TempDir() + "sysfs_XXXXXX";
+    root_ = mkdtemp(form.data());
+    for (const char* folder : {"bus/pci/devices", "class/net", "class/infiniband", "module"}) {
+      fs::create_directories(root_ / folder);
+    }
+  }
+  ~FakeSysfs() { fs::remove_all(root_); }
+
+  std::string root() const { return root_; }
+
+  void Write(const fs::path& path, const std::string& text) {
+    fs::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text << "\n";
+  }
+
+  // A device below those of `above`, from the root port on.
+  void AddPci(const std::vector<std::string>& above, const std::string& address,
+              std::map<std::string, std::string> files) {
+    fs::path path = "devices/pci0000:00";
+    for (const std::string& bridge : above) path /= bridge;
+    path /= address;
+    files.emplace("max_link_speed", "32.0 GT/s PCIe");
+    files.emplace("max_link_width", "16");
+    files.emplace("numa_node", "0");
+    for (const auto& [name, text] : files) Write(path / name, text);
+    fs::create_symlink(root_ / path, root_ / "bus/pci/devices" / address);
+  }
+
+  // Something that the kernel finds at a PCI device, or at none when `address` is empty.
+  void AddClass(const std::string& kind, const std::string& name, const std::string& address,
+                const std::map<std::string, std::string>& files) {
+    const fs::path path = fs::path("class") / kind / name;
+    for (const auto& [file, text] : files) Write(path / file, text);
+    if (!address.empty()) {
+      fs::create_symlink(root_ / "bus/pci/devices" / address, root_ / path / "device");
+    }
+  }
+
+ private:
+  fs::path root_;
+};
+
+class FakeGpus : public GpuSource {
+ public:
+  explicit FakeGpus(std::vector<GpuSighting> gpus) : gpus_(std::move(gpus)) {}
+  std::vector<GpuSighting> Find(std::vector<std::string>&) override { return gpus_; }
+
+ private:
+  std::vector<GpuSighting> gpus_;
+};
+
+CpuFact Cpu(int numa) {
+  CpuFact cpu;
+  cpu.numa = numa;
+  cpu.arch = "x86_64";
+  cpu.vendor = "GenuineIntel";
+  cpu.family = 6;
+  cpu.model = 143;
+  return cpu;
+}
+
+const std::map<std::string, std::string> kBridge = {{"class", "0x060400"}, {"vendor", "0x1000"}};
+const std::map<std::string, std::string> kGpuFiles = {{"class", "0x030200"}, {"vendor", "0x10de"}};
+
+GpuSighting Gpu(int dev, const std::string& address) {
+  GpuSighting gpu;
+  gpu.bus_id = *ParseBusId(address);
+  gpu.fact.dev = dev;
+  gpu.fact.sm = 90;
+  gpu.fact.gdr = 1;
+  gpu.fact.nvlinks.push_back({*ParseBusId("fffffff:ff:ff.0"), kClassNvSwitch, 18, false});
+  return gpu;
+}
+
+// A root port, a switch of two bridges' depth with two legs, a GPU on one and an RDMA card on the
+// other.
+void AddGpuAndCard(FakeSysfs& sysfs) {
+  sysfs.AddPci({}, "0000:00:01.0", kBridge);
+  sysfs.AddPci({"0000:00:01.0"}, "0000:01:00.0", kBridge);
+  const std::vector<std::string> port = {"0000:00:01.0", "0000:01:00.0"};
+  sysfs.AddPci(port, "0000:02:00.0", kBridge);
+  sysfs.AddPci(port, "0000:02:01.0", {{"class", "0x060400"}, {"max_link_width", "8"}});
+  sysfs.AddPci({port[0], port[1], "0000:02:00.0"}, "0000:03:00.0", kGpuFiles);
+  sysfs.AddPci({port[0], port[1], "0000:02:01.0"}, "0000:04:00.0",
+               {{"class", "0x020700"}, {"vendor", "0x15b3"}});
+  sysfs.AddClass("infiniband", "mlx5_0", "0000:04:00.0",
+                 {{"ports/1/state", "4: ACTIVE"},
+                  {"ports/1/rate", "400 Gb/sec (4X NDR)"},
+                  {"ports/2/state", "1: DOWN"},
+                  {"node_guid", "b83f:d203:00a6:1b58"}});
+}
+
+TEST(Detect, PutsDevicesBelowTheirSwitch) {
+  FakeSysfs sysfs;
+  AddGpuAndCard(sysfs);
+  sysfs.Write("module/nvidia_peermem/refcnt", "0");
+  FakeGpus gpus({Gpu(0, "0000:03:00.0")});
+  DetectOptions options;
+  options.sysfs = sysfs.root();
+  options.cpus = {Cpu(0), Cpu(1)};
+  options.gpus = &gpus;
+  options.host_hash = 7;
+  options.gpu_ranks = {{*ParseBusId("0000:03:00.0"), 5}};
+  const Machine machine = Detect(options);
+  EXPECT_THAT(machine.guesses, IsEmpty());
+  ASSERT_EQ(machine.cpus.size(), 2u);
+  EXPECT_EQ(machine.cpus[0].host_hash, 7u);
+  // The root port is the processor's, and the downstream ports are the switch's.
+  ASSERT_EQ(machine.cpus[0].pci.size(), 1u);
+  const PciFact& pci_switch = machine.cpus[0].pci[0];
+  EXPECT_EQ(FormatBusId(pci_switch.bus_id), "0000:01:00.0");
+  ASSERT_EQ(pci_switch.children.size(), 2u);
+  EXPECT_EQ(pci_switch.children[0].gpus.at(0).rank, 5);
+  EXPECT_EQ(pci_switch.children[0].link_speed, "32.0 GT/s PCIe");
+  EXPECT_EQ(pci_switch.children[0].link_width, 16);
+  EXPECT_EQ(pci_switch.children[1].link_width, 8) << "the port above is narrower";
+  const NetFact& net = pci_switch.children[1].nics.at(0).nets.at(0);
+  EXPECT_EQ(pci_switch.children[1].nics[0].nets.size(), 1u) << "the other port is down";
+  EXPECT_EQ(net.name, "mlx5_0");
+  EXPECT_EQ(net.speed_mbps, 400000);
+  EXPECT_EQ(net.guid, 0xb83fd20300a61b58u);
+  EXPECT_EQ(net.gdr, 1);
+
+  const Graph graph = TestGraph(machine).graph;
+  const Paths paths = ComputePaths(graph, {});
+  const Path& path =
+      paths.Between(graph.OfKind(NodeKind::kGpu)[0], graph.OfKind(NodeKind::kNet)[0]);
+  EXPECT_EQ(path.kind, PathKind::kPix);
+  EXPECT_EQ(path.bandwidth_gbps, 24);
+}
+
+TEST(Detect, InterfacesThatLeadSomewhere) {
+  FakeSysfs sysfs;
+  sysfs.AddPci({"0000:00:02.0"}, "0000:05:00.0", {{"class", "0x020000"}, {"numa_node", "1"}});
+  sysfs.AddPci({"0000:00:02.0"}, "0000:05:00.1", {{"class", "0x020000"}, {"numa_node", "1"}});
+  sysfs.AddClass("net", "eth10", "0000:05:00.0", {{"flags", "0x1003"}, {"speed", "25000"}});
+  sysfs.AddClass("net", "eth9", "0000:05:00.1", {{"flags", "0x1003"}, {"speed", "-1"}});
+  sysfs.AddClass("net", "eth1", "0000:05:00.1", {{"flags", "0x1002"}});
+  sysfs.AddClass("net", "lo", "", {{"flags", "0x9"}});
+  sysfs.AddClass("net", "docker0", "", {{"flags", "0x1003"}});
+  DetectOptions options;
+  options.sysfs = sysfs.root();
+  options.cpus = {Cpu(0), Cpu(1)};
+  const Graph graph = TestGraph(Detect(options)).graph;
+  const auto nets = graph.OfKind(NodeKind::kNet);
+  ASSERT_EQ(nets.size(), 2u);
+  EXPECT_EQ(graph.node(nets[0]).name, "eth9");
+  EXPECT_EQ(graph.node(nets[0]).net_bandwidth_gbps, 1.25) << "10 Gbit/s where it is not known";
+  EXPECT_EQ(graph.node(nets[1]).name, "eth10");
+  EXPECT_EQ(graph.node(nets[1]).net_bandwidth_gbps, 3.125);
+  EXPECT_EQ(graph.node(nets[1]).numa, 1);
+  EXPECT_EQ(graph.OfKind(NodeKind::kNic).size(), 1u) << "two functions are one card";
+
+  options.interfaces = {"docker0", "eth10"};
+  const Graph chosen = TestGraph(Detect(options)).graph;
+  ASSERT_EQ(chosen.OfKind(NodeKind::kNet).size(), 2u);
+  EXPECT_EQ(chosen.node(chosen.OfKind(NodeKind::kNet)[0]).name, "docker0");
+}
+
+TEST(Detect, BondsStandWhereTheirFirstCardIs) {
+  FakeSysfs sysfs;
+  sysfs.AddPci({"0000:00:02.0"}, "0000:05:00.0", {{"class", "0x020000"}, {"numa_node", "1"}});
+  sysfs.AddClass("net", "eth0", "0000:05:00.0",
+                 {{"flags", "0x1803"}, {"bonding_slave/state", "active"}});
+  sysfs.AddClass("net", "bond0", "", {{"flags", "0x1403"}, {"speed", "50000"}});
+  fs::create_symlink(fs::path(sysfs.root()) / "class/net/eth0",
+                     fs::path(sysfs.root()) / "class/net/bond0/lower_eth0");
+  DetectOptions options;
+  options.sysfs = sysfs.root();
+  options.cpus = {Cpu(0), Cpu(1)};
+  const Graph graph = TestGraph(Detect(options)).graph;
+  ASSERT_EQ(graph.OfKind(NodeKind::kNet).size(), 1u);
+  EXPECT_EQ(graph.node(graph.OfKind(NodeKind::kNet)[0]).name, "bond0");
+  EXPECT_EQ(graph.node(graph.OfKind(NodeKind::kNet)[0]).numa, 1);
+}
+
+TEST(Detect, ContainersShowWhatTheyHave) {
+  FakeSysfs sysfs;
+  sysfs.AddClass("net", "lo", "", {{"flags", "0x9"}});
+  sysfs.AddClass("net", "eth0", "", {{"flags", "0x1003"}, {"speed", "10000"}});
+  FakeGpus gpus({Gpu(0, "0000:03:00.0"), Gpu(1, "0000:04:00.0")});
+  DetectOptions options;
+  options.sysfs = sysfs.root();
+  options.cpus = {Cpu(0), Cpu(1)};
+  options.gpus = &gpus;
+  const Machine machine = Detect(options);
+  EXPECT_THAT(
+      machine.guesses,
+      Contains(HasSubstr("The place of the GPU at 0000:03:00.0 in the PCI tree is hidden")));
+  EXPECT_THAT(machine.guesses, Contains(HasSubstr("The NUMA node of 0000:04:00.0 is not known")));
+  EXPECT_THAT(machine.guesses, Contains(HasSubstr("The place of eth0 is not known")));
+  const BuiltGraph built = TestGraph(machine);
+  EXPECT_THAT(built.remarks, Contains(HasSubstr("speed of the PCI link of 0000:03:00.0")));
+  const Paths paths = ComputePaths(built.graph, {});
+  const auto devices = built.graph.Devices();
+  EXPECT_EQ(paths.Between(devices[0], devices[1]).kind, PathKind::kNvlink);
+  EXPECT_EQ(paths.Between(devices[0], built.graph.OfKind(NodeKind::kNet)[0]).kind, PathKind::kPhb);
+}
+
+TEST(Detect, HostRanksSitOnTheirProcessor) {
+  FakeSysfs sysfs;
+  DetectOptions options;
+  options.sysfs = sysfs.root();
+  options.cpus = {Cpu(0), Cpu(1)};
+  options.host_ranks = {{0, 10, 1}, {1, 11, 1}, {2, 12, 0}, {3, 13, kNotKnown}};
+  const Machine machine = Detect(options);
+  EXPECT_THAT(machine.guesses, Contains(HasSubstr("NUMA node of rank 13 is not known")));
+  EXPECT_THAT(machine.guesses, Contains(HasSubstr("No network interface")));
+  const Graph graph = TestGraph(machine).graph;
+  const Paths paths = ComputePaths(graph, {});
+  std::map<int, NodeIndex> at;
+  for (const NodeIndex device : graph.Devices()) at[graph.node(device).rank] = device;
+  ASSERT_EQ(at.size(), 4u);
+  EXPECT_EQ(graph.node(at[10]).kind, NodeKind::kHostDevice);
+  EXPECT_EQ(graph.node(at[10]).numa, 1);
+  EXPECT_EQ(paths.Between(at[10], at[11]).kind, PathKind::kLocal);
+  EXPECT_EQ(paths.Between(at[10], at[12]).kind, PathKind::kSys);
+  EXPECT_EQ(paths.Between(at[10], at[12]).bandwidth_gbps, 22);
+  EXPECT_EQ(paths.Between(at[12], at[13]).kind, PathKind::kLocal);
+}
+
+TEST(Detect, GpusWithoutADriverAreMentioned) {
+  FakeSysfs sysfs;
+  sysfs.AddPci({}, "0000:00:05.0", kGpuFiles);
+  FakeGpus none({});
+  DetectOptions options;
+  options.sysfs = sysfs.root();
+  options.gpus = &none;
+  const Machine machine = Detect(options);
+  EXPECT_THAT(machine.guesses,
+              Contains(HasSubstr("There is a GPU at 0000:00:05.0, but no driver")));
+  EXPECT_THAT(machine.guesses, Contains(HasSubstr("The processors are not known")));
+}
+
+TEST(Detect, VirtualFunctionsHaveTheLinkOfTheirCard) {
+  FakeSysfs sysfs;
+  sysfs.AddPci({}, "0000:06:00.0", {{"max_link_speed", "16.0 GT/s PCIe"}});
+  sysfs.AddPci({}, "0000:06:00.2", {{"max_link_speed", "Unknown"}, {"max_link_width", "255"}});
+  EXPECT_EQ(Sysfs(sysfs.root()).ReadPci(*ParseBusId("0000:06:00.2")).link_width, 0);
+  fs::create_symlink(fs::path(sysfs.root()) / "bus/pci/devices/0000:06:00.0",
+                     fs::path(sysfs.root()) / "bus/pci/devices/0000:06:00.2/physfn");
+  const PciFact pci = Sysfs(sysfs.root()).ReadPci(*ParseBusId("0000:06:00.2"));
+  EXPECT_EQ(pci.link_speed, "16.0 GT/s PCIe");
+  EXPECT_EQ(pci.link_width, 16);
+}
+
+TEST(Sysfs, NumbersInNamesAreNumbers) {
+  EXPECT_TRUE(NaturalLess("mlx5_2", "mlx5_10"));
+  EXPECT_FALSE(NaturalLess("mlx5_10", "mlx5_2"));
+  EXPECT_TRUE(NaturalLess("eth", "eth0"));
+  EXPECT_TRUE(NaturalLess("a00", "b"));
+  EXPECT_FALSE(NaturalLess("x0", "x00"));
+  EXPECT_FALSE(NaturalLess("x", "x"));
+}
+
+TEST(Processors, AreNumaNodesWithCores) {
+  hwloc_topology_t topology;
+  ASSERT_EQ(hwloc_topology_init(&topology), 0);
+  ASSERT_EQ(hwloc_topology_set_synthetic(topology, "pack:2 [numa] core:20 pu:1"), 0);
+  ASSERT_EQ(hwloc_topology_load(topology), 0);
+  const std::vector<CpuFact> cpus = ProcessorsOf(topology);
+  hwloc_topology_destroy(topology);
+  ASSERT_EQ(cpus.size(), 2u);
+  EXPECT_EQ(cpus[0].numa, 0);
+  EXPECT_EQ(cpus[0].affinity, "000fffff");
+  EXPECT_EQ(cpus[1].numa, 1);
+  EXPECT_EQ(cpus[1].affinity, "000000ff,fff00000");
+  EXPECT_EQ(ArchitectureName("aarch64"), "arm64");
+  EXPECT_EQ(ArchitectureName("x86_64"), "x86_64");
+}
+
+// Whatever this host is, it has a processor, and its description can be written, read and built.
+TEST(Detect, ThisHost) {
+  const Machine machine = DetectThisHost(Settings());
+  ASSERT_FALSE(machine.cpus.empty());
+  EXPECT_FALSE(machine.cpus[0].affinity.empty());
+  EXPECT_TRUE(machine.cpus[0].host_hash.has_value());
+  const Result<Machine> again = ParseMachineXml(FormatMachineXml(machine), "dump");
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_FALSE(TestGraph(*again).graph.Devices().empty());
+}
+
+}  // namespace
+}  // namespace tutti::topology
