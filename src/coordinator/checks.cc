@@ -1,7 +1,9 @@
 #include "coordinator/checks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <utility>
@@ -120,7 +122,8 @@ Status CheckShape(const std::string& name, const Request& request) {
 
 }  // namespace
 
-Status CheckRequest(const std::string& name, const Request& request, int num_ranks) {
+Status CheckRequest(const std::string& name, const Request& request,
+                    const std::vector<int>& members) {
   if (name.empty() || name.size() > kMaxNameBytes) {
     return InvalidArgument("a tensor's name has {} bytes, but must have 1 to {}", name.size(),
                            kMaxNameBytes);
@@ -134,9 +137,11 @@ Status CheckRequest(const std::string& name, const Request& request, int num_ran
   if (!std::isfinite(request.prescale) || !std::isfinite(request.postscale)) {
     return InvalidArgument("{} \"{}\": a scale factor is not finite", Name(request.kind), name);
   }
-  if (request.kind == OpKind::kBroadcast && (request.root < 0 || request.root >= num_ranks)) {
-    return InvalidArgument("broadcast \"{}\": the root is rank {}, but ranks go from 0 to {}", name,
-                           request.root, num_ranks - 1);
+  if (request.kind == OpKind::kBroadcast &&
+      std::find(members.begin(), members.end(), request.root) == members.end()) {
+    return InvalidArgument(
+        "broadcast \"{}\": the root is rank {}, which is not in the process set of ranks {}", name,
+        request.root, fmt::join(members, ", "));
   }
   const bool is_float = Info(request.type).is_float;
   if (request.kind == OpKind::kReducescatter && request.op == ReduceOp::kAdasum) {

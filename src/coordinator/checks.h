@@ -4,6 +4,7 @@
 // every rank finds the same sentence. Pure functions.
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "coordinator/round_message.h"
@@ -11,7 +12,9 @@
 namespace tutti::coordinator {
 
 // What is wrong with a request by itself, known before any other rank is asked. InvalidArgument.
-Status CheckRequest(const std::string& name, const Request& request, int num_ranks);
+// `members` are the global ranks of the process set.
+Status CheckRequest(const std::string& name, const Request& request,
+                    const std::vector<int>& members);
 
 // "" or the sentence that names the tensor, both sides, and their ranks. `joined` are the ranks
 // that bring nothing.

@@ -18,6 +18,23 @@ bool Cacheable(OpKind kind) { return kind != OpKind::kAddSet && kind != OpKind::
 
 }  // namespace
 
+Controller::Controller(Exchange& exchange, std::vector<int> members, size_t cache_capacity)
+    : exchange_(exchange), members_(std::move(members)), cache_(cache_capacity) {}
+
+RankSet Controller::Global(const RankSet& ranks) const {
+  RankSet global;
+  for (const int rank : ranks.ToVector()) global.Add(members_[static_cast<size_t>(rank)]);
+  return global;
+}
+
+std::string Controller::Mismatch(const std::string& name, const Claim& claim) const {
+  // Nearly always there is one variant and nobody has joined, and nothing to name.
+  if (claim.variants.size() == 1 && joined_.empty()) return "";
+  Claim global = claim;
+  for (Variant& variant : global.variants) variant.ranks = Global(variant.ranks);
+  return FindMismatch(name, global, Global(joined_));
+}
+
 Result<RoundResult> Controller::Round(RoundInput input) {
   RoundResult result;
   TakeNews(input);
@@ -227,7 +244,7 @@ void Controller::HoldIncompleteGroups(std::vector<int>& slots, Names& names) {
   std::erase_if(names, [&](const std::string& name) {
     // Ranks that disagree about a tensor may never bring the rest of its group.
     const Claim& claim = table_.at(name).claim;
-    return held(request_of_name(name)) && FindMismatch(name, claim, joined_).empty();
+    return held(request_of_name(name)) && Mismatch(name, claim).empty();
   });
 }
 
@@ -272,7 +289,7 @@ void Controller::RespondFromTable(const std::string& name, RoundResult& result) 
   complete_.erase(name);
   Response response;
   response.agreement = Agree(name, claim);
-  response.error = FindMismatch(name, claim, joined_);
+  response.error = Mismatch(name, claim);
   response.pending = TakePending(name);
   if (!response.error.empty()) {
     const std::string error = response.error;
@@ -335,6 +352,14 @@ std::vector<std::unique_ptr<Pending>> Controller::TakeAll() {
   pending_.clear();
   unsent_.clear();
   return all;
+}
+
+int64_t Controller::OldestPendingNs() const {
+  int64_t oldest_ns = 0;
+  for (const auto& [name, tensor] : pending_) {
+    if (oldest_ns == 0 || tensor->since_ns < oldest_ns) oldest_ns = tensor->since_ns;
+  }
+  return oldest_ns;
 }
 
 void Controller::ForEachPending(const std::function<void(const Pending&)>& visit) const {

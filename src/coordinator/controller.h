@@ -76,8 +76,8 @@ struct RoundResult {
 
 class Controller {
  public:
-  Controller(Exchange& exchange, size_t cache_capacity)
-      : exchange_(exchange), cache_(cache_capacity) {}
+  // `members` are the global ranks of the set, by which sentences and roots name them.
+  Controller(Exchange& exchange, std::vector<int> members, size_t cache_capacity);
 
   // An error means that the process set is broken: a rank is lost.
   Result<RoundResult> Round(RoundInput input);
@@ -91,6 +91,7 @@ class Controller {
   // Everything that is pending here, when the process set ends.
   std::vector<std::unique_ptr<Pending>> TakeAll();
   // For reports: names and ages.
+  int64_t OldestPendingNs() const;  // 0: nothing is pending
   void ForEachPending(const std::function<void(const Pending&)>& visit) const;
 
  private:
@@ -117,8 +118,11 @@ class Controller {
   Agreement Agree(const std::string& name, const Claim& claim) const;
   std::unique_ptr<Pending> TakePending(const std::string& name);
   bool SlotRunsWithoutJoined(int slot) const;
+  RankSet Global(const RankSet& ranks) const;
+  std::string Mismatch(const std::string& name, const Claim& claim) const;
 
   Exchange& exchange_;
+  const std::vector<int> members_;
   ResponseCache cache_;
   bool cache_enabled_ = true;
   std::unordered_map<std::string, std::unique_ptr<Pending>> pending_;

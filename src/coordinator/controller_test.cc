@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <numeric>
 #include <thread>
 
 #include "coordinator/simulated_network.h"
@@ -24,6 +25,12 @@ std::unique_ptr<Pending> Ask(const std::string& name, std::vector<int64_t> shape
   return p;
 }
 
+std::vector<int> Identity(int num_ranks) {
+  std::vector<int> members(static_cast<size_t>(num_ranks));
+  std::iota(members.begin(), members.end(), 0);
+  return members;
+}
+
 std::vector<std::string> Names(const RoundResult& result) {
   std::vector<std::string> names;
   for (const Response& response : result.responses) names.push_back(response.agreement.name);
@@ -37,7 +44,8 @@ class Fleet {
       : network_({.num_ranks = num_ranks}), order_(static_cast<size_t>(num_ranks)) {
     for (int rank = 0; rank < num_ranks; ++rank) {
       exchanges_.push_back(network_.Join(rank));
-      controllers_.push_back(std::make_unique<Controller>(*exchanges_.back(), capacity));
+      controllers_.push_back(
+          std::make_unique<Controller>(*exchanges_.back(), Identity(num_ranks), capacity));
     }
   }
 
@@ -296,7 +304,7 @@ TEST(ControllerTest, ALostRankEndsTheRoundEverywhere) {
   for (const int rank : {0, 2}) {
     threads.emplace_back([&network, rank] {
       const auto exchange = network.Join(rank);
-      Controller controller(*exchange, 16);
+      Controller controller(*exchange, Identity(3), 16);
       RoundInput input;
       input.news.push_back(Ask("a"));
       const auto result = controller.Round(std::move(input));

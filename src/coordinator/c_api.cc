@@ -1,0 +1,371 @@
+// The C functions: check, translate, call the coordinator.
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "coordinator/coordinator.h"
+#include "tutti/coordinator_c.h"
+
+namespace {
+
+using tutti::Deadline;
+using tutti::InvalidArgument;
+using tutti::InvalidUsage;
+using tutti::Result;
+using tutti::Status;
+using namespace tutti::coordinator;
+
+static_assert(tuttiOpBarrier == static_cast<int>(OpKind::kBarrier));
+static_assert(tuttiReduceProduct == static_cast<int>(ReduceOp::kProduct));
+static_assert(tuttiFloat8e5m2 == static_cast<int>(ElementType::kFloat8e5m2));
+static_assert(tuttiCompressionBfloat16 == static_cast<int>(Compression::kBfloat16));
+
+// What ncclGetLastError is to nccl.h: it must outlive the call, and belongs to the thread.
+thread_local std::string last_error;
+
+struct Handle {
+  std::shared_ptr<ProcessSet> set;
+  std::shared_ptr<Ticket> ticket;
+};
+
+}  // namespace
+
+struct tuttiCoordinator {
+  std::unique_ptr<Coordinator> coordinator;
+  std::mutex mutex;
+  std::unordered_map<int64_t, Handle> handles;
+  int64_t next_handle = 1;
+};
+
+namespace {
+
+ncclResult_t Return(const char* function, const Status& status) {
+  if (status.ok()) return ncclSuccess;
+  last_error = fmt::format("{}: {}", function, status.message());
+  return static_cast<ncclResult_t>(status.code());
+}
+
+int64_t Keep(tuttiCoordinator& c, Handle handle) {
+  const std::lock_guard lock(c.mutex);
+  const int64_t number = c.next_handle++;
+  c.handles.emplace(number, std::move(handle));
+  return number;
+}
+
+Result<Handle> Find(tuttiCoordinator_t c, int64_t number) {
+  if (c == nullptr) return InvalidArgument("coordinator is null");
+  const std::lock_guard lock(c->mutex);
+  const auto found = c->handles.find(number);
+  if (found == c->handles.end()) return InvalidArgument("there is no handle {}", number);
+  return found->second;
+}
+
+Result<std::shared_ptr<Ticket>> FindDone(tuttiCoordinator_t c, int64_t number) {
+  TUTTI_ASSIGN(const Handle handle, Find(c, number));
+  if (!handle.ticket->done.load(std::memory_order_acquire)) {
+    return InvalidUsage("the operation of handle {} is not done", number);
+  }
+  TUTTI_TRY(Status(handle.ticket->status));
+  return handle.ticket;
+}
+
+Status CheckTensor(const tuttiTensor_t& t) {
+  if (t.size != sizeof(tuttiTensor_t)) {
+    return InvalidArgument("a tensor says that it is {} bytes long instead of {}", t.size,
+                           sizeof(tuttiTensor_t));
+  }
+  if (t.name == nullptr) return InvalidArgument("a tensor has no name");
+  const auto in_range = [](int value, int count) { return value >= 0 && value < count; };
+  if (!in_range(t.kind, tuttiOpBarrier + 1)) {
+    return InvalidArgument("\"{}\": there is no operation {}", t.name, static_cast<int>(t.kind));
+  }
+  if (!in_range(t.type, kNumElementTypes)) {
+    return InvalidArgument("\"{}\": there is no element type {}", t.name, static_cast<int>(t.type));
+  }
+  if (!in_range(t.op, kNumReduceOps)) {
+    return InvalidArgument("\"{}\": there is no reduction operator {}", t.name,
+                           static_cast<int>(t.op));
+  }
+  if (!in_range(t.compression, kNumCompressions)) {
+    return InvalidArgument("\"{}\": there is no compression {}", t.name,
+                           static_cast<int>(t.compression));
+  }
+  if (t.ndim < 0 || (t.ndim > 0 && t.shape == nullptr)) {
+    return InvalidArgument("\"{}\": a shape of {} dimensions is missing", t.name, t.ndim);
+  }
+  if (t.kind == tuttiOpAlltoall && (t.nsplits < 0 || (t.nsplits > 0 && t.splits == nullptr))) {
+    return InvalidArgument("\"{}\": {} splits are missing", t.name, t.nsplits);
+  }
+  return Status::Ok();
+}
+
+// Fields that the operation does not know are left at what they are everywhere.
+std::unique_ptr<Tensor> MakeTensor(const tuttiTensor_t& t, const char* group, int count) {
+  auto tensor = std::make_unique<Tensor>();
+  tensor->name = t.name;
+  Request& request = tensor->request;
+  request.kind = static_cast<OpKind>(t.kind);
+  if (request.kind != OpKind::kBarrier) {
+    request.type = static_cast<ElementType>(t.type);
+    request.shape.assign(t.shape, t.shape + t.ndim);
+    request.device = t.device;
+  }
+  if (request.reduces()) {
+    request.op = static_cast<ReduceOp>(t.op);
+    request.compression = static_cast<Compression>(t.compression);
+    request.prescale = t.prescale;
+    request.postscale = t.postscale;
+  }
+  if (request.kind == OpKind::kBroadcast) request.root = t.root;
+  if (request.kind == OpKind::kAlltoall) {
+    tensor->splits.assign(t.splits, t.splits + t.nsplits);
+  }
+  if (group != nullptr) {
+    request.group = group;
+    request.group_size = static_cast<uint32_t>(count);
+  }
+  tensor->input = t.input;
+  tensor->output = t.output;
+  tensor->ticket = std::make_shared<Ticket>();
+  return tensor;
+}
+
+Status Enqueue(tuttiCoordinator_t c, int process_set, const tuttiTensor_t* tensors, int count,
+               const char* group, int64_t* handles) {
+  if (c == nullptr) return InvalidArgument("coordinator is null");
+  if (count < 1 || tensors == nullptr || handles == nullptr) {
+    return InvalidArgument("there are no tensors, or nowhere to store their handles");
+  }
+  TUTTI_ASSIGN(const std::shared_ptr<ProcessSet> set, c->coordinator->FindSet(process_set));
+  std::vector<std::unique_ptr<Tensor>> batch;
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  batch.reserve(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    TUTTI_TRY(CheckTensor(tensors[i]));
+    batch.push_back(MakeTensor(tensors[i], group, count));
+    tickets.push_back(batch.back()->ticket);
+  }
+  TUTTI_TRY(set->Enqueue(std::move(batch)));
+  for (int i = 0; i < count; ++i) {
+    handles[i] = Keep(*c, {set, std::move(tickets[static_cast<size_t>(i)])});
+  }
+  return Status::Ok();
+}
+
+Status Create(tuttiCoordinator_t* out, const tuttiCoordinatorOptions_t* o) {
+  if (out == nullptr || o == nullptr) return InvalidArgument("coordinator or options is null");
+  *out = nullptr;
+  if (o->size != sizeof(tuttiCoordinatorOptions_t)) {
+    return InvalidArgument("the options say that they are {} bytes long instead of {}", o->size,
+                           sizeof(tuttiCoordinatorOptions_t));
+  }
+  if (o->id == nullptr) return InvalidArgument("options.id is null");
+  if (o->nranks < 1 || o->rank < 0 || o->rank >= o->nranks) {
+    return InvalidArgument("rank {} of {} ranks is no rank", o->rank, o->nranks);
+  }
+  Coordinator::Options options;
+  options.rank = o->rank;
+  options.num_ranks = o->nranks;
+  if (o->local_size > 0 && o->cross_size > 0) {
+    options.place = {o->local_rank, o->local_size, o->cross_rank, o->cross_size};
+  }
+  TUTTI_ASSIGN(options.id, tutti::UniqueId::Decode(o->id->internal));
+  TUTTI_ASSIGN(options.settings, tutti::ReadProcessSettings());
+  auto c = std::make_unique<tuttiCoordinator>();
+  TUTTI_ASSIGN(c->coordinator, Coordinator::Create(options));
+  *out = c.release();
+  return Status::Ok();
+}
+
+Status Wait(tuttiCoordinator_t c, int64_t number, double timeout_s) {
+  TUTTI_ASSIGN(const Handle handle, Find(c, number));
+  const Deadline deadline = timeout_s < 0 ? Deadline::Never() : Deadline::AfterSeconds(timeout_s);
+  if (!handle.set->Wait(*handle.ticket, deadline)) {
+    return Status(tutti::Code::kInProgress,
+                  fmt::format("the operation is not done after {} s", timeout_s));
+  }
+  return handle.ticket->status;
+}
+
+template <typename T>
+void Store(const std::vector<T>& values, T* out, int capacity, int* count) {
+  *count = static_cast<int>(values.size());
+  for (int i = 0; i < capacity && i < *count; ++i) out[i] = values[static_cast<size_t>(i)];
+}
+
+Status ReadCounter(tuttiCoordinator_t c, int process_set, const char* name, uint64_t* value) {
+  if (c == nullptr || name == nullptr || value == nullptr) return InvalidArgument("null argument");
+  TUTTI_ASSIGN(const std::shared_ptr<ProcessSet> set, c->coordinator->FindSet(process_set));
+  const ProcessSet::Counters counters = set->counters();
+  const std::pair<const char*, uint64_t> all[] = {
+      {"rounds", counters.rounds},   {"negotiated_rounds", counters.negotiated_rounds},
+      {"rings", counters.rings},     {"batches", counters.batches},
+      {"tensors", counters.tensors}, {"cached", counters.cached}};
+  for (const auto& [known, number] : all) {
+    if (std::strcmp(known, name) != 0) continue;
+    *value = number;
+    return Status::Ok();
+  }
+  return InvalidArgument("there is no counter \"{}\"", name);
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t tuttiCoordinatorCreate(tuttiCoordinator_t* coordinator,
+                                    const tuttiCoordinatorOptions_t* options) {
+  return Return("tuttiCoordinatorCreate", Create(coordinator, options));
+}
+
+ncclResult_t tuttiCoordinatorShutdown(tuttiCoordinator_t coordinator) {
+  if (coordinator != nullptr) coordinator->coordinator->Shutdown("it was shut down");
+  return ncclSuccess;
+}
+
+ncclResult_t tuttiCoordinatorDestroy(tuttiCoordinator_t coordinator) {
+  if (coordinator == nullptr) return ncclSuccess;
+  coordinator->coordinator->Shutdown("it was shut down");
+  coordinator->handles.clear();
+  delete coordinator;
+  return ncclSuccess;
+}
+
+ncclResult_t tuttiCoordinatorEnqueue(tuttiCoordinator_t coordinator, int process_set,
+                                     const tuttiTensor_t* tensors, int count, const char* group,
+                                     int64_t* handles) {
+  return Return("tuttiCoordinatorEnqueue",
+                Enqueue(coordinator, process_set, tensors, count, group, handles));
+}
+
+ncclResult_t tuttiCoordinatorJoin(tuttiCoordinator_t coordinator, int process_set,
+                                  int64_t* handle) {
+  return Return("tuttiCoordinatorJoin", [&]() -> Status {
+    if (coordinator == nullptr || handle == nullptr) return InvalidArgument("null argument");
+    TUTTI_ASSIGN(const auto set, coordinator->coordinator->FindSet(process_set));
+    TUTTI_ASSIGN(auto ticket, set->Join());
+    *handle = Keep(*coordinator, {set, std::move(ticket)});
+    return Status::Ok();
+  }());
+}
+
+ncclResult_t tuttiCoordinatorPoll(tuttiCoordinator_t coordinator, int64_t handle, int* done) {
+  return Return("tuttiCoordinatorPoll", [&]() -> Status {
+    if (done == nullptr) return InvalidArgument("done is null");
+    TUTTI_ASSIGN(const Handle found, Find(coordinator, handle));
+    *done = found.ticket->done.load(std::memory_order_acquire) ? 1 : 0;
+    return Status::Ok();
+  }());
+}
+
+ncclResult_t tuttiCoordinatorWait(tuttiCoordinator_t coordinator, int64_t handle,
+                                  double timeout_s) {
+  return Return("tuttiCoordinatorWait", Wait(coordinator, handle, timeout_s));
+}
+
+ncclResult_t tuttiCoordinatorOutput(tuttiCoordinator_t coordinator, int64_t handle, void** data) {
+  return Return("tuttiCoordinatorOutput", [&]() -> Status {
+    if (data == nullptr) return InvalidArgument("data is null");
+    TUTTI_ASSIGN(const auto ticket, FindDone(coordinator, handle));
+    *data = ticket->output;
+    return Status::Ok();
+  }());
+}
+
+ncclResult_t tuttiCoordinatorOutputShape(tuttiCoordinator_t coordinator, int64_t handle,
+                                         int64_t* shape, int capacity, int* ndim) {
+  return Return("tuttiCoordinatorOutputShape", [&]() -> Status {
+    if (ndim == nullptr) return InvalidArgument("ndim is null");
+    TUTTI_ASSIGN(const auto ticket, FindDone(coordinator, handle));
+    Store(ticket->output_shape, shape, capacity, ndim);
+    return Status::Ok();
+  }());
+}
+
+ncclResult_t tuttiCoordinatorReceivedSplits(tuttiCoordinator_t coordinator, int64_t handle,
+                                            int64_t* splits, int capacity, int* count) {
+  return Return("tuttiCoordinatorReceivedSplits", [&]() -> Status {
+    if (count == nullptr) return InvalidArgument("count is null");
+    TUTTI_ASSIGN(const auto ticket, FindDone(coordinator, handle));
+    Store(ticket->received_splits, splits, capacity, count);
+    return Status::Ok();
+  }());
+}
+
+ncclResult_t tuttiCoordinatorLastJoined(tuttiCoordinator_t coordinator, int64_t handle, int* rank) {
+  return Return("tuttiCoordinatorLastJoined", [&]() -> Status {
+    if (rank == nullptr) return InvalidArgument("rank is null");
+    TUTTI_ASSIGN(const auto ticket, FindDone(coordinator, handle));
+    *rank = ticket->number;
+    return Status::Ok();
+  }());
+}
+
+ncclResult_t tuttiCoordinatorRelease(tuttiCoordinator_t coordinator, int64_t handle) {
+  return Return("tuttiCoordinatorRelease", [&]() -> Status {
+    TUTTI_TRY(Find(coordinator, handle).status());
+    const std::lock_guard lock(coordinator->mutex);
+    coordinator->handles.erase(handle);
+    return Status::Ok();
+  }());
+}
+
+ncclResult_t tuttiCoordinatorAddProcessSet(tuttiCoordinator_t coordinator, const int* ranks,
+                                           int count, int* process_set) {
+  return Return("tuttiCoordinatorAddProcessSet", [&]() -> Status {
+    if (coordinator == nullptr || ranks == nullptr || process_set == nullptr || count < 1) {
+      return InvalidArgument("there are no ranks, or nowhere to store the number of the set");
+    }
+    TUTTI_ASSIGN(*process_set,
+                 coordinator->coordinator->AddSet(std::vector<int>(ranks, ranks + count)));
+    return Status::Ok();
+  }());
+}
+
+ncclResult_t tuttiCoordinatorRemoveProcessSet(tuttiCoordinator_t coordinator, int process_set) {
+  return Return("tuttiCoordinatorRemoveProcessSet", [&]() -> Status {
+    if (coordinator == nullptr) return InvalidArgument("coordinator is null");
+    return coordinator->coordinator->RemoveSet(process_set);
+  }());
+}
+
+ncclResult_t tuttiCoordinatorProcessSetRanks(tuttiCoordinator_t coordinator, int process_set,
+                                             int* ranks, int capacity, int* count) {
+  return Return("tuttiCoordinatorProcessSetRanks", [&]() -> Status {
+    if (coordinator == nullptr || count == nullptr) return InvalidArgument("null argument");
+    TUTTI_ASSIGN(const auto members, coordinator->coordinator->SetRanks(process_set));
+    Store(members, ranks, capacity, count);
+    return Status::Ok();
+  }());
+}
+
+ncclResult_t tuttiCoordinatorStartTimeline(tuttiCoordinator_t coordinator, const char* path,
+                                           int mark_rounds) {
+  return Return("tuttiCoordinatorStartTimeline", [&]() -> Status {
+    if (coordinator == nullptr || path == nullptr) return InvalidArgument("null argument");
+    return coordinator->coordinator->StartTimeline(path, mark_rounds != 0);
+  }());
+}
+
+ncclResult_t tuttiCoordinatorStopTimeline(tuttiCoordinator_t coordinator) {
+  return Return("tuttiCoordinatorStopTimeline", [&]() -> Status {
+    if (coordinator == nullptr) return InvalidArgument("coordinator is null");
+    if (!coordinator->coordinator->timeline().is_open()) {
+      return InvalidUsage("no timeline is being written");
+    }
+    coordinator->coordinator->timeline().Close();
+    return Status::Ok();
+  }());
+}
+
+ncclResult_t tuttiCoordinatorCounter(tuttiCoordinator_t coordinator, int process_set,
+                                     const char* name, uint64_t* value) {
+  return Return("tuttiCoordinatorCounter", ReadCounter(coordinator, process_set, name, value));
+}
+
+const char* tuttiCoordinatorLastError(void) { return last_error.c_str(); }
+
+}  // extern "C"

@@ -1,0 +1,53 @@
+#pragma once
+
+// An ncclComm_t with an owner, and the library's results as Status. The coordinator is a user of
+// nccl.h like any other.
+
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "base/status.h"
+#include "nccl.h"
+
+namespace tutti::coordinator {
+
+// The Status of a call on `comm` (null: of this thread's last call).
+inline Status FromNccl(ncclResult_t result, ncclComm_t comm = nullptr) {
+  if (result == ncclSuccess) return Status::Ok();
+  return Status(static_cast<Code>(result), ncclGetLastError(comm));
+}
+
+// Destroys the communicator, or aborts it once it was told to be broken. Movable.
+class Communicator {
+ public:
+  Communicator() = default;
+  explicit Communicator(ncclComm_t comm) : comm_(comm) {}
+  ~Communicator() { Reset(); }
+  Communicator(Communicator&& other) noexcept { *this = std::move(other); }
+  Communicator& operator=(Communicator&& other) noexcept {
+    if (this == &other) return *this;
+    Reset();
+    comm_ = std::exchange(other.comm_, nullptr);
+    broken_ = other.broken_;
+    return *this;
+  }
+
+  ncclComm_t get() const { return comm_; }
+  // Ends every wait on it, now and later, from any thread; it is aborted in the end.
+  void Break() {
+    broken_ = true;
+    if (comm_ != nullptr) static_cast<void>(ncclCommRevoke(comm_, 0));
+  }
+  void Reset() {
+    if (comm_ != nullptr)
+      static_cast<void>(broken_ ? ncclCommAbort(comm_) : ncclCommDestroy(comm_));
+    comm_ = nullptr;
+  }
+
+ private:
+  ncclComm_t comm_ = nullptr;
+  bool broken_ = false;
+};
+
+}  // namespace tutti::coordinator

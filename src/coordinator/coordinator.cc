@@ -1,0 +1,428 @@
+#include "coordinator/coordinator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/log.h"
+#include "bootstrap/wire.h"
+#include "coordinator/nccl_exchange.h"
+
+namespace tutti::coordinator {
+namespace {
+
+// The communicators notice a lost rank too, and say more about it; this is how long they have.
+constexpr int64_t kGraceNs = 500'000'000;
+// A rank that cannot take part in the last round is past helping.
+constexpr double kShutdownS = 30;
+// Rings for sets that this rank does not know yet; there are never many sets being made at once.
+constexpr size_t kMaxEarlyRings = 1024;
+
+Bytes EncodeRing(int set, uint64_t round) {
+  WireWriter writer;
+  writer.U32(static_cast<uint32_t>(set));
+  writer.U64(round);
+  return std::move(writer).Take();
+}
+
+}  // namespace
+
+Coordinator::Coordinator(const Options& options) : options_(options), timeline_(options.rank) {
+  const Settings& settings = options_.settings;
+  common_.tuning.fusion_threshold = settings.fusion_threshold;
+  common_.tuning.window_ns = static_cast<int64_t>(settings.cycle_time_ms * 1e6);
+  common_.tuning.hierarchical = settings.hierarchical_allreduce;
+  common_.cache_capacity = static_cast<uint64_t>(settings.cache_capacity);
+  common_.fuse_groups = !settings.disable_group_fusion;
+  common_.hierarchical_allgather = settings.hierarchical_allgather;
+  common_.autotune = settings.autotune;
+}
+
+Result<std::unique_ptr<Coordinator>> Coordinator::Create(const Options& options) {
+  std::unique_ptr<Coordinator> coordinator(new Coordinator(options));
+  TUTTI_TRY(coordinator->Connect());
+  return coordinator;
+}
+
+Status Coordinator::Connect() {
+  const Settings& settings = options_.settings;
+  TUTTI_ASSIGN(loop_, EventLoop::Create("tutti-bell"));
+  Bootstrap::Options bootstrap;
+  bootstrap.rank = options_.rank;
+  bootstrap.num_ranks = options_.num_ranks;
+  bootstrap.ids = {options_.id};
+  bootstrap.deadline = Deadline::AfterSeconds(settings.init_timeout_s);
+  TUTTI_ASSIGN(bootstrap_, Bootstrap::Create(*loop_, settings, bootstrap));
+  ncclUniqueId id = {};
+  TUTTI_ASSIGN(common_, AgreeOnSettings(&id));
+  TUTTI_TRY(MakeGlobalSet(common_, id));
+  if (!settings.timeline.empty() && settings.timeline != "DYNAMIC") {
+    TUTTI_TRY(StartTimeline(settings.timeline, settings.timeline_mark_cycles));
+  }
+  Bootstrap::Events events;
+  events.control = [this](int, std::span<const std::byte> payload) { OnControl(payload); };
+  events.peer_lost = [this](int rank, const std::string& why) {
+    OnLost(rank, fmt::format("rank {} is lost: {}", rank, why));
+  };
+  events.peer_left = [this](int rank) {
+    OnLost(rank, fmt::format("rank {} has left without a shutdown", rank));
+  };
+  bootstrap_->SetEvents(std::move(events));
+  if (settings.stall_check_time_s > 0) {
+    tick_ns_ = std::min(tick_ns_, static_cast<int64_t>(settings.stall_check_time_s * 1e9 / 4));
+  }
+  loop_->AddTimer(tick_ns_, [this] { OnTick(); });
+  return Status::Ok();
+}
+
+// Rank 0 says what must be the same everywhere, and where the communicator's ranks meet.
+Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
+  Bytes mine;
+  if (options_.rank == 0) {
+    TUTTI_TRY(FromNccl(ncclGetUniqueId(id)));
+    WireWriter writer;
+    writer.Raw(std::as_bytes(std::span(id->internal)));
+    writer.U64(static_cast<uint64_t>(common_.tuning.fusion_threshold));
+    writer.U64(static_cast<uint64_t>(common_.tuning.window_ns));
+    writer.U64(common_.cache_capacity);
+    writer.U8(common_.tuning.hierarchical ? 1 : 0);
+    writer.U8(common_.fuse_groups ? 1 : 0);
+    writer.U8(common_.hierarchical_allgather ? 1 : 0);
+    writer.U8(common_.autotune ? 1 : 0);
+    mine = std::move(writer).Take();
+  }
+  TUTTI_ASSIGN(
+      const std::vector<Bytes> all,
+      bootstrap_->AllGatherV(mine, Deadline::AfterSeconds(options_.settings.init_timeout_s)));
+  WireReader reader(all.front());
+  const auto bytes = reader.Raw(sizeof(id->internal));
+  if (!bytes.empty()) std::memcpy(id->internal, bytes.data(), bytes.size());
+  Common common;
+  common.tuning.fusion_threshold = static_cast<int64_t>(reader.U64());
+  common.tuning.window_ns = static_cast<int64_t>(reader.U64());
+  common.cache_capacity = reader.U64();
+  common.tuning.hierarchical = reader.U8() != 0;
+  common.fuse_groups = reader.U8() != 0;
+  common.hierarchical_allgather = reader.U8() != 0;
+  common.autotune = reader.U8() != 0;
+  if (reader.failed() || !reader.AtEnd()) {
+    return RemoteError("rank 0 sent settings that this version does not understand");
+  }
+  return common;
+}
+
+Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) {
+  auto communicators = std::make_shared<Communicators>();
+  ncclComm_t comm = nullptr;
+  TUTTI_TRY(FromNccl(ncclCommInitRank(&comm, options_.num_ranks, id, options_.rank)));
+  communicators->control = Communicator(comm);
+  ncclComm_t data = nullptr;
+  TUTTI_TRY(FromNccl(ncclCommSplit(comm, 0, options_.rank, &data, nullptr), comm));
+  communicators->data = Communicator(data);
+  TUTTI_TRY(SplitHosts(common, *communicators));
+  std::vector<int> ranks(static_cast<size_t>(options_.num_ranks));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const std::lock_guard lock(mutex_);
+  sets_[0] = {ranks, MakeSet(0, ranks, communicators), communicators};
+  return Status::Ok();
+}
+
+Status Coordinator::SplitHosts(const Common& common, Communicators& communicators) {
+  const HierarchyShape& place = options_.place;
+  const bool wanted =
+      common.tuning.hierarchical || common.hierarchical_allgather || common.autotune;
+  if (!wanted || place.local_size <= 1 || place.cross_size <= 1) return Status::Ok();
+  if (place.local_size * place.cross_size != options_.num_ranks ||
+      place.cross_rank * place.local_size + place.local_rank != options_.rank) {
+    return InvalidUsage(
+        "hierarchical operations need ranks numbered host by host and equally many on each: rank "
+        "{} "
+        "of {} is rank {} of {} on host {} of {}",
+        options_.rank, options_.num_ranks, place.local_rank, place.local_size, place.cross_rank,
+        place.cross_size);
+  }
+  const ncclComm_t data = communicators.data.get();
+  ncclComm_t local = nullptr;
+  TUTTI_TRY(
+      FromNccl(ncclCommSplit(data, place.cross_rank, place.local_rank, &local, nullptr), data));
+  communicators.local = Communicator(local);
+  ncclComm_t cross = nullptr;
+  TUTTI_TRY(
+      FromNccl(ncclCommSplit(data, place.local_rank, place.cross_rank, &cross, nullptr), data));
+  communicators.cross = Communicator(cross);
+  switches_->allreduce = common.tuning.hierarchical;
+  switches_->allgather = common.hierarchical_allgather;
+  return Status::Ok();
+}
+
+std::unique_ptr<Autotune> Coordinator::MakeAutotune(const Communicators& communicators) const {
+  if (!common_.autotune || options_.rank != 0) return nullptr;
+  const Settings& settings = options_.settings;
+  Autotune::Options options;
+  options.warmup_samples = static_cast<int>(settings.autotune_warmup_samples);
+  options.steps_per_sample = static_cast<int>(settings.autotune_steps_per_sample);
+  options.max_samples = static_cast<int>(settings.autotune_bayes_opt_max_samples);
+  options.noise = settings.autotune_gaussian_process_noise;
+  options.try_hierarchical = communicators.local.get() != nullptr;
+  options.log_path = settings.autotune_log;
+  return std::make_unique<Autotune>(options, common_.tuning);
+}
+
+// REQUIRES: mutex_.
+std::shared_ptr<ProcessSet> Coordinator::MakeSet(int id, std::vector<int> ranks,
+                                                 std::shared_ptr<Communicators> communicators) {
+  const Settings& settings = options_.settings;
+  ProcessSet::Options options;
+  options.id = id;
+  options.members = ranks;
+  options.rank =
+      static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
+  options.cache_capacity = common_.cache_capacity;
+  options.tuning = common_.tuning;
+  options.fuse_groups = common_.fuse_groups;
+  options.stall_warn_ns =
+      settings.stall_check_disable ? 0 : static_cast<int64_t>(settings.stall_check_time_s * 1e9);
+  options.stall_shutdown_ns = static_cast<int64_t>(settings.stall_shutdown_time_s * 1e9);
+  const int n = static_cast<int>(ranks.size());
+  std::vector<std::unique_ptr<Operations>> operations;
+  if (communicators->local.get() != nullptr) {
+    operations.push_back(MakeHierarchicalOperations(
+        communicators->local.get(), communicators->cross.get(), options_.place, switches_));
+  }
+  operations.push_back(MakeNcclOperations(communicators->data.get(), options.rank, n));
+  auto exchange = MakeNcclExchange(communicators->control.get(), options.rank, n);
+  auto autotune = id == 0 ? MakeAutotune(*communicators) : nullptr;
+  return std::make_shared<ProcessSet>(std::move(options), std::move(exchange),
+                                      std::move(operations), MakeHooks(id, ranks, communicators),
+                                      &timeline_, std::move(autotune));
+}
+
+ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
+                                         std::shared_ptr<Communicators> communicators) {
+  ProcessSet::Hooks hooks;
+  // Rings spread as a flood over the links at distance 2^k, so that nobody sends or gets many.
+  std::vector<int> neighbours;
+  const auto n = static_cast<int64_t>(ranks.size());
+  const auto me = std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin();
+  for (int64_t distance = 1; distance < n; distance *= 2) {
+    neighbours.push_back(ranks[static_cast<size_t>((me + distance) % n)]);
+  }
+  hooks.ring = [this, id, neighbours](uint64_t round) {
+    const Bytes message = EncodeRing(id, round);
+    for (const int rank : neighbours) bootstrap_->SendControl(rank, message);
+  };
+  hooks.change_sets = [this](const Agreement& agreement) { return ChangeSets(agreement); };
+  hooks.break_off = [communicators] {
+    communicators->control.Break();
+    communicators->data.Break();
+    communicators->local.Break();
+    communicators->cross.Break();
+  };
+  if (id != 0) return hooks;
+  hooks.tuned = [this](const Tuning& tuning) { switches_->allreduce = tuning.hierarchical; };
+  // The end of all is the end of each.
+  hooks.ended = [this](const Status& reason) {
+    loop_->Post([this, text = std::string(reason.message())] {
+      for (const auto& set : LiveSets()) {
+        if (set->id() != 0) set->Leave(text);
+      }
+    });
+  };
+  return hooks;
+}
+
+Status Coordinator::StartTimeline(const std::string& path, bool mark_rounds) {
+  return timeline_.Open(options_.rank == 0 ? path : fmt::format("{}.{}", path, options_.rank),
+                        mark_rounds);
+}
+
+Result<std::shared_ptr<ProcessSet>> Coordinator::FindSet(int id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sets_.find(id);
+  if (found == sets_.end()) return InvalidArgument("there is no process set {}", id);
+  if (!found->second.set) {
+    return InvalidArgument("rank {} is not in process set {}", options_.rank, id);
+  }
+  return found->second.set;
+}
+
+Result<std::vector<int>> Coordinator::SetRanks(int id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sets_.find(id);
+  if (found == sets_.end()) return InvalidArgument("there is no process set {}", id);
+  return found->second.ranks;
+}
+
+std::vector<std::shared_ptr<ProcessSet>> Coordinator::LiveSets() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<ProcessSet>> sets;
+  for (const auto& [id, record] : sets_) {
+    if (record.set) sets.push_back(record.set);
+  }
+  return sets;
+}
+
+Status Coordinator::ChangeAndWait(std::unique_ptr<Tensor> tensor, int* number) {
+  TUTTI_ASSIGN(const std::shared_ptr<ProcessSet> all, FindSet(0));
+  const auto ticket = std::make_shared<Ticket>();
+  tensor->ticket = ticket;
+  std::vector<std::unique_ptr<Tensor>> tensors;
+  tensors.push_back(std::move(tensor));
+  TUTTI_TRY(all->Enqueue(std::move(tensors)));
+  all->Wait(*ticket);
+  *number = ticket->number;
+  return ticket->status;
+}
+
+Result<int> Coordinator::AddSet(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  if (ranks.empty() || ranks.front() < 0 || ranks.back() >= options_.num_ranks ||
+      std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
+    return InvalidArgument("a process set needs different ranks from 0 to {}",
+                           options_.num_ranks - 1);
+  }
+  auto tensor = std::make_unique<Tensor>();
+  tensor->name = "add_process_set";
+  tensor->request.kind = OpKind::kAddSet;
+  tensor->request.type = ElementType::kInt64;
+  tensor->request.shape.assign(ranks.begin(), ranks.end());
+  int number = -1;
+  TUTTI_TRY(ChangeAndWait(std::move(tensor), &number));
+  return number;
+}
+
+Status Coordinator::RemoveSet(int id) {
+  if (id == 0) return InvalidArgument("the process set of all ranks cannot be removed");
+  TUTTI_TRY(SetRanks(id).status());
+  auto tensor = std::make_unique<Tensor>();
+  tensor->name = "remove_process_set";
+  tensor->request.kind = OpKind::kRemoveSet;
+  tensor->request.root = id;
+  int number = -1;
+  return ChangeAndWait(std::move(tensor), &number);
+}
+
+Result<int> Coordinator::ChangeSets(const Agreement& agreement) {
+  const Request& request = agreement.request;
+  if (request.kind == OpKind::kRemoveSet) return RemoveSetNow(request.root);
+  return AddSetNow(std::vector<int>(request.shape.begin(), request.shape.end()));
+}
+
+Result<int> Coordinator::AddSetNow(std::vector<int> ranks) {
+  std::shared_ptr<Communicators> parents;
+  {
+    const std::lock_guard lock(mutex_);
+    parents = sets_.at(0).communicators;
+  }
+  const bool member = std::find(ranks.begin(), ranks.end(), options_.rank) != ranks.end();
+  const int color = member ? 0 : NCCL_SPLIT_NOCOLOR;
+  ncclComm_t control = nullptr;
+  ncclComm_t data = nullptr;
+  const ncclComm_t parent = parents->control.get();
+  TUTTI_TRY(FromNccl(ncclCommSplit(parent, color, options_.rank, &control, nullptr), parent));
+  auto communicators = std::make_shared<Communicators>();
+  communicators->control = Communicator(control);
+  TUTTI_TRY(FromNccl(ncclCommSplit(parent, color, options_.rank, &data, nullptr), parent));
+  communicators->data = Communicator(data);
+  const std::lock_guard lock(mutex_);
+  const int id = next_set_++;
+  SetRecord& record = sets_[id];
+  record.ranks = ranks;
+  if (!member) return id;
+  record.communicators = communicators;
+  record.set = MakeSet(id, std::move(ranks), std::move(communicators));
+  const auto early = early_rings_.find(id);
+  if (early == early_rings_.end()) return id;
+  record.set->Ring(early->second);
+  early_rings_.erase(early);
+  return id;
+}
+
+Result<int> Coordinator::RemoveSetNow(int id) {
+  SetRecord record;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = sets_.find(id);
+    if (found == sets_.end()) return InvalidArgument("there is no process set {}", id);
+    record = found->second;
+    sets_.erase(found);
+  }
+  if (!record.set) return id;
+  record.set->Leave("the process set was removed");
+  if (!record.set->AwaitEnd(Deadline::AfterSeconds(kShutdownS))) {
+    record.set->Fail(Timeout("the members of process set {} did not come to its end", id));
+  }
+  return id;
+}
+
+// Malformed rings have no effect.
+void Coordinator::OnControl(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  const auto id = static_cast<int>(reader.U32());
+  const uint64_t round = reader.U64();
+  if (reader.failed() || !reader.AtEnd()) return;
+  std::shared_ptr<ProcessSet> set;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = sets_.find(id);
+    if (found != sets_.end()) {
+      set = found->second.set;
+    } else if (id >= next_set_ && early_rings_.size() < kMaxEarlyRings) {
+      early_rings_[id] = std::max(early_rings_[id], round);
+    }
+  }
+  if (set) set->Ring(round);
+}
+
+void Coordinator::OnLost(int rank, const std::string& why) {
+  loop_->AddTimer(kGraceNs, [this, rank, why] {
+    for (const auto& set : LiveSets()) {
+      const auto& members = set->members();
+      if (std::find(members.begin(), members.end(), rank) == members.end()) continue;
+      set->Fail(RemoteError("{}", why));
+    }
+  });
+}
+
+void Coordinator::OnTick() {
+  for (const auto& set : LiveSets()) set->Tick();
+  loop_->AddTimer(tick_ns_, [this] { OnTick(); });
+}
+
+void Coordinator::Shutdown(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(closing_, true)) return;
+  }
+  const auto sets = LiveSets();
+  for (const auto& set : sets) set->Leave(reason);
+  const Deadline deadline = Deadline::AfterSeconds(kShutdownS);
+  for (const auto& set : sets) {
+    if (set->AwaitEnd(deadline)) continue;
+    set->Fail(Timeout("the other ranks did not come to the shutdown within {} s", kShutdownS));
+  }
+  timeline_.Close();
+}
+
+Status Coordinator::ended() const {
+  const auto all = FindSet(0);
+  return all.ok() ? (*all)->ended() : all.status();
+}
+
+Coordinator::~Coordinator() {
+  if (bootstrap_) Shutdown("its coordinator was destroyed");
+  if (bootstrap_) bootstrap_->SetEvents({});
+  // Nothing may come from the loop any more when the sets go.
+  std::map<int, SetRecord> sets;
+  {
+    const std::lock_guard lock(mutex_);
+    sets.swap(sets_);
+  }
+  if (loop_) loop_->RunSync([] {});
+  sets.clear();
+  bootstrap_.reset();
+  loop_.reset();
+}
+
+}  // namespace tutti::coordinator

@@ -1,0 +1,138 @@
+#pragma once
+
+// The coordinator: Horovod's background architecture on Tutti's communicators. Many tensors become
+// ready in a different order on every rank; the coordinator agrees on an order, fuses small ones,
+// notices who is missing, and shows where the time goes.
+//
+//   Coordinator            one a rank; finds the others, rings, tells of the dead, owns the sets
+//     ProcessSet           queue, loop, negotiation and data of one set of ranks (process_set.h)
+//       Controller         one round of negotiation (controller.h)
+//         Exchange         how controllers talk (exchange.h)
+//         ResponseCache    what was agreed on before
+//       Performer          runs fused batches (performer.h)
+//         Operations       how data moves (operations.h)
+//
+// The room is a user of nccl.h and tutti/tutti.h; of the library's inside it sees only the ground
+// rooms. There is no global state: a process may hold any number of coordinators, of one job or of
+// several.
+//
+// Two bootstraps' worth of connections: the communicators' own, and one of the coordinator's, over
+// which small messages ring ranks into a round and the death of a rank is noticed
+// (docs/bootstrap.md).
+//
+// Threads: every function from any thread; Create and Shutdown block. Beside the callers there are
+// one loop thread per coordinator for rings and ticks, one per set for rounds, and one per set for
+// large data, all asleep while nothing is pending.
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "bootstrap/bootstrap.h"
+#include "config/settings.h"
+#include "coordinator/communicator.h"
+#include "coordinator/process_set.h"
+#include "coordinator/timeline.h"
+#include "sys/event_loop.h"
+
+namespace tutti::coordinator {
+
+class Coordinator {
+ public:
+  struct Options {
+    int rank = 0;
+    int num_ranks = 1;
+    // Where this rank stands on its host, and its host among hosts. Used for hierarchical
+    // operations only, which need ranks numbered host by host and equally many on each.
+    HierarchyShape place;
+    UniqueId id;
+    Settings settings;
+  };
+
+  // Finds the other ranks; all of them call it. Fails on every rank with the reason.
+  static Result<std::unique_ptr<Coordinator>> Create(const Options& options);
+  // Shuts down first.
+  ~Coordinator();
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  int rank() const { return options_.rank; }
+  int num_ranks() const { return options_.num_ranks; }
+  Timeline& timeline() { return timeline_; }
+  // Opens the timeline of this rank: `path` on rank 0, and `path`.N on rank N.
+  Status StartTimeline(const std::string& path, bool mark_rounds);
+
+  // Set 0 is that of all ranks. InvalidArgument where there is none, or this rank is not in it.
+  Result<std::shared_ptr<ProcessSet>> FindSet(int id) const;
+  // The ranks of a set, also where this rank is not among them.
+  Result<std::vector<int>> SetRanks(int id) const;
+  // Every rank calls these, with the same arguments; they block.
+  Result<int> AddSet(std::vector<int> ranks);
+  Status RemoveSet(int id);
+
+  // Ends all sets on all ranks. Pending work fails, here and elsewhere.
+  void Shutdown(const std::string& reason);
+  // What ended set 0, or ok.
+  Status ended() const;
+
+ private:
+  struct Communicators {
+    Communicator control;
+    Communicator data;
+    Communicator local;
+    Communicator cross;
+  };
+  struct SetRecord {
+    std::vector<int> ranks;
+    std::shared_ptr<ProcessSet> set;  // null where this rank is no member
+    std::shared_ptr<Communicators> communicators;
+  };
+  // What rank 0 decides for all, so that all decide alike.
+  struct Common {
+    Tuning tuning;
+    uint64_t cache_capacity = 1024;
+    bool fuse_groups = true;
+    bool hierarchical_allgather = false;
+    bool autotune = false;
+  };
+
+  explicit Coordinator(const Options& options);
+  Status Connect();
+  Result<Common> AgreeOnSettings(ncclUniqueId* id);
+  Status MakeGlobalSet(const Common& common, const ncclUniqueId& id);
+  Status SplitHosts(const Common& common, Communicators& communicators);
+  std::shared_ptr<ProcessSet> MakeSet(int id, std::vector<int> ranks,
+                                      std::shared_ptr<Communicators> communicators);
+  ProcessSet::Hooks MakeHooks(int id, const std::vector<int>& ranks,
+                              std::shared_ptr<Communicators> communicators);
+  std::unique_ptr<Autotune> MakeAutotune(const Communicators& communicators) const;
+  Result<int> ChangeSets(const Agreement& agreement);
+  Result<int> AddSetNow(std::vector<int> ranks);
+  Result<int> RemoveSetNow(int id);
+  Status ChangeAndWait(std::unique_ptr<Tensor> tensor, int* number);
+  void OnControl(std::span<const std::byte> payload);
+  void OnLost(int rank, const std::string& why);
+  void OnTick();
+  std::vector<std::shared_ptr<ProcessSet>> LiveSets() const;
+
+  const Options options_;
+  Common common_;
+  Timeline timeline_;
+  std::shared_ptr<HierarchySwitches> switches_ = std::make_shared<HierarchySwitches>();
+  int64_t tick_ns_ = 1'000'000'000;
+
+  mutable std::mutex mutex_;
+  std::map<int, SetRecord> sets_;
+  std::map<int, uint64_t> early_rings_;  // for sets that are not there yet
+  int next_set_ = 1;
+  bool closing_ = false;
+
+  // Last, so that the loop ends before what its callbacks touch.
+  std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<Bootstrap> bootstrap_;
+};
+
+}  // namespace tutti::coordinator

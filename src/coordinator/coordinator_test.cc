@@ -1,0 +1,177 @@
+// The coordinator from end to end: ranks as threads, communicators of the library, the C interface.
+
+#include "coordinator/coordinator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <numeric>
+#include <thread>
+
+#include "coordinator/job_test.h"
+
+namespace tutti::coordinator {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(CoordinatorTest, OneAllreduceOfTwoRanks) {
+  RunJob(2, [](TestRank& self) {
+    std::vector<float> values(100, static_cast<float>(self.rank() + 1));
+    self.Sum("grad", values);
+    EXPECT_THAT(values, Each(3.0f));
+  });
+}
+
+TEST(CoordinatorTest, ManyTensorsInAnotherOrderOnEachRank) {
+  RunJob(3, [](TestRank& self) {
+    constexpr int kTensors = 40;
+    for (int step = 0; step < 5; ++step) {
+      std::vector<std::vector<float>> values(kTensors);
+      std::vector<int64_t> handles(kTensors);
+      std::vector<int64_t> shape = {1000};
+      for (int i = 0; i < kTensors; ++i) {
+        const int k = (i * 7 + self.rank() * 13) % kTensors;
+        values[static_cast<size_t>(k)].assign(1000, static_cast<float>(k + step));
+        auto& v = values[static_cast<size_t>(k)];
+        handles[static_cast<size_t>(k)] =
+            self.Enqueue(TestRank::Describe(("t" + std::to_string(k)).c_str(), tuttiOpAllreduce,
+                                            tuttiFloat32, shape, v.data(), v.data()));
+      }
+      for (int k = 0; k < kTensors; ++k) {
+        self.Wait(handles[static_cast<size_t>(k)]);
+        self.Release(handles[static_cast<size_t>(k)]);
+        EXPECT_THAT(values[static_cast<size_t>(k)], Each(static_cast<float>(3 * (k + step))));
+      }
+    }
+    EXPECT_LT(self.Counter("batches"), self.Counter("tensors"));
+    EXPECT_GE(self.Counter("cached"), 4u * kTensors);
+  });
+}
+
+TEST(CoordinatorTest, ASingleRankIsAJobToo) {
+  RunJob(1, [](TestRank& self) {
+    std::vector<float> values(10, 5);
+    self.Sum("a", values);
+    EXPECT_THAT(values, Each(5.0f));
+  });
+}
+
+TEST(CoordinatorTest, IdleRanksExchangeNothing) {
+  RunJob(2, [](TestRank& self) {
+    std::vector<float> values(10, 1);
+    self.Sum("a", values);
+    const uint64_t rounds = self.Counter("rounds");
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_EQ(self.Counter("rounds"), rounds);
+    self.Sum("a", values);
+    EXPECT_THAT(values, Each(4.0f));
+  });
+}
+
+// The order in which ranks ask must never matter, however they cross.
+TEST(CoordinatorTest, RanksThatWaitForDifferentTensorsFirst) {
+  RunJob(2, [](TestRank& self) {
+    for (int step = 0; step < 20; ++step) {
+      std::vector<float> a(4, 1), b(4, 2);
+      const std::vector<int64_t> shape = {4};
+      const auto ask = [&](const char* name, std::vector<float>& v) {
+        return self.Enqueue(
+            TestRank::Describe(name, tuttiOpAllreduce, tuttiFloat32, shape, v.data(), v.data()));
+      };
+      const bool first = self.rank() == 0;
+      const int64_t x = first ? ask("a", a) : ask("b", b);
+      std::this_thread::sleep_for(std::chrono::milliseconds(step % 3));
+      const int64_t y = first ? ask("b", b) : ask("a", a);
+      self.Wait(x);
+      self.Wait(y);
+      self.Release(x);
+      self.Release(y);
+      EXPECT_THAT(a, Each(2.0f));
+      EXPECT_THAT(b, Each(4.0f));
+    }
+  });
+}
+
+TEST(CoordinatorTest, AMismatchIsToldToAllAndTheJobLivesOn) {
+  RunJob(3, [](TestRank& self) {
+    std::vector<float> values(12, 1);
+    const std::vector<int64_t> shape = {self.rank() == 1 ? 6 : 12};
+    const int64_t handle = self.Enqueue(TestRank::Describe("t", tuttiOpAllreduce, tuttiFloat32,
+                                                           shape, values.data(), values.data()));
+    EXPECT_THAT(self.TryWait(handle),
+                HasSubstr("Ranks disagree on the shape of allreduce \"t\": (12) on ranks 0 and 2, "
+                          "(6) on rank 1."));
+    self.Release(handle);
+    self.Sum("t", values);
+    EXPECT_THAT(values, Each(3.0f));
+  });
+}
+
+TEST(CoordinatorTest, WhatIsWrongByItselfIsRefusedAtOnce) {
+  RunJob(1, [](TestRank& self) {
+    std::vector<float> values(4, 1);
+    const std::vector<int64_t> shape = {4};
+    auto tensor = TestRank::Describe("t", tuttiOpBroadcast, tuttiFloat32, shape, values.data(),
+                                     values.data());
+    tensor.root = 1;
+    EXPECT_LT(self.TryEnqueue(tensor), 0);
+    EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("the root is rank 1"));
+    tensor.kind = tuttiOpAlltoall;
+    const int64_t splits[] = {3};
+    tensor.splits = splits;
+    tensor.nsplits = 1;
+    EXPECT_LT(self.TryEnqueue(tensor), 0);
+    EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("add up to 3 rows, but the tensor has 4"));
+    tensor.kind = tuttiOpAllreduce;
+    tensor.device = 0;
+    EXPECT_LT(self.TryEnqueue(tensor), 0);
+    EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("GPU 0"));
+    int done = 0;
+    EXPECT_EQ(tuttiCoordinatorPoll(self.get(), 77, &done), ncclInvalidArgument);
+    EXPECT_LT(self.TryEnqueue(tensor, 5), 0);
+    EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("there is no process set 5"));
+  });
+}
+
+TEST(CoordinatorTest, ANameThatIsPendingIsRefusedAtOnce) {
+  RunJob(2, [](TestRank& self) {
+    std::vector<float> a(4, 1), b(4, 1);
+    const std::vector<int64_t> shape = {4};
+    if (self.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const int64_t handle = self.Enqueue(
+        TestRank::Describe("t", tuttiOpAllreduce, tuttiFloat32, shape, a.data(), a.data()));
+    if (self.rank() == 0) {
+      EXPECT_LT(self.TryEnqueue(TestRank::Describe("t", tuttiOpAllreduce, tuttiFloat32, shape,
+                                                   b.data(), b.data())),
+                0);
+      EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("a tensor named \"t\" is still pending"));
+    }
+    self.Wait(handle);
+  });
+}
+
+TEST(CoordinatorTest, ShutdownOnOneRankEndsPendingWorkOnAll) {
+  RunJob(3, [](TestRank& self) {
+    std::vector<float> values(4, 1);
+    if (self.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      EXPECT_EQ(tuttiCoordinatorShutdown(self.get()), ncclSuccess);
+      return;
+    }
+    const std::vector<int64_t> shape = {4};
+    const int64_t handle = self.Enqueue(TestRank::Describe("t", tuttiOpAllreduce, tuttiFloat32,
+                                                           shape, values.data(), values.data()));
+    EXPECT_THAT(self.TryWait(handle), HasSubstr("rank 1 has shut down"));
+    EXPECT_LT(self.TryEnqueue(TestRank::Describe("u", tuttiOpAllreduce, tuttiFloat32, shape,
+                                                 values.data(), values.data())),
+              0);
+    EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("rank 1 has shut down"));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::coordinator

@@ -1,0 +1,25 @@
+#pragma once
+
+// Fusion: which responses of a round run as one operation. Every rank computes it from the same
+// responses, so it is a pure function of what all ranks know.
+
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/response.h"
+
+namespace tutti::coordinator {
+
+struct FusionOptions {
+  int64_t threshold_bytes = int64_t{128} << 20;  // 0: nothing is fused
+  bool fuse_groups = true;                       // whether a group may share a batch with others
+};
+
+// Batches in the order in which they run: indices into `responses`. In a batch are tensors of one
+// operation, type, operator and scale. A tensor that does not match is passed over, as long as what
+// was passed over stays below the threshold. The members of a group come in batches of their own or
+// together, whatever their size. Responses with an error are left out.
+std::vector<std::vector<size_t>> Fuse(const std::vector<Response>& responses,
+                                      const FusionOptions& options);
+
+}  // namespace tutti::coordinator

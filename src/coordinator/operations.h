@@ -1,0 +1,66 @@
+#pragma once
+
+// Operations: what moves and reduces the data of a process set, once negotiation has settled what
+// to do. A list of them is asked in order and the first that takes the operation runs it, as users
+// of Horovod know.
+//
+// Every call is collective over the process set and blocks until this rank's part is done. Buffers
+// are host memory, sizes are bytes unless they are called counts. Ranks are those of the set. One
+// thread at a time.
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "coordinator/request.h"
+
+namespace tutti::coordinator {
+
+class Operations {
+ public:
+  virtual ~Operations() = default;
+  virtual std::string_view name() const = 0;
+  // Whether it takes operations of this kind and size. The answer is the same on all ranks.
+  virtual bool Takes(const Request& request, int64_t bytes) const = 0;
+
+  // `output` may be `input`.
+  virtual Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op) = 0;
+  // bytes[r] bytes of each rank r, one after another.
+  virtual Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) = 0;
+  virtual Status Broadcast(const void* input, void* output, size_t bytes, int root) = 0;
+  // Blocks one after another. output_bytes[i] here equals input_bytes[this rank] on rank i.
+  virtual Status Alltoall(const void* input, const std::vector<size_t>& input_bytes, void* output,
+                          const std::vector<size_t>& output_bytes) = 0;
+  // counts[r] elements of the reduction, one rank's after another's, end on rank r.
+  virtual Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
+                               ncclDataType_t type, ncclRedOp_t op) = 0;
+  virtual Status Barrier() = 0;
+  // Both at once, with whom they may. A negative rank: nothing in that direction.
+  virtual Status SendReceive(const void* input, int to, void* output, int from, size_t bytes) = 0;
+};
+
+// Tutti's own, over a communicator that carries nothing else and stays the caller's.
+std::unique_ptr<Operations> MakeNcclOperations(ncclComm_t comm, int rank, int num_ranks);
+
+// Allreduce and allgather in two levels: inside a host, and across hosts between ranks of the same
+// place on theirs. `local` and `cross` stay the caller's. All hosts have equally many ranks, and
+// the set's ranks are numbered host by host.
+struct HierarchyShape {
+  int local_rank = 0;
+  int local_size = 1;
+  int cross_rank = 0;
+  int cross_size = 1;
+};
+struct HierarchySwitches {
+  bool allreduce = false;
+  bool allgather = false;
+};
+// `switches` may change between operations, on all ranks alike.
+std::unique_ptr<Operations> MakeHierarchicalOperations(
+    ncclComm_t local, ncclComm_t cross, const HierarchyShape& shape,
+    std::shared_ptr<const HierarchySwitches> switches);
+
+}  // namespace tutti::coordinator

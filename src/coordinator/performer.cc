@@ -1,0 +1,327 @@
+#include "coordinator/performer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/copy.h"
+#include "coordinator/adasum.h"
+#include "coordinator/staging.h"
+
+namespace tutti::coordinator {
+namespace {
+
+// A fused batch goes through the fusion buffer in pieces of this size, so that what was copied in
+// is still in the cache when it is reduced and copied out: half of a common L2. A piece must be far
+// larger than the 32 KB or so that a collective moves in its start-up time.
+constexpr size_t kPieceBytes = size_t{1} << 20;
+
+Tensor* TensorOf(const Response& response) { return static_cast<Tensor*>(response.pending.get()); }
+
+size_t ElementsOf(const Response& response) {
+  return static_cast<size_t>(response.agreement.request.elements());
+}
+
+// Memory for a result that the caller left to the coordinator.
+Status GiveOutput(Tensor& tensor, size_t bytes) {
+  tensor.ticket->output = tensor.output;
+  if (tensor.output != nullptr) return Status::Ok();
+  tensor.ticket->owned = AllocateBytes(bytes);
+  if (!tensor.ticket->owned)
+    return SystemError("there is no memory for {} bytes of \"{}\"", bytes, tensor.name);
+  tensor.output = tensor.ticket->owned.get();
+  tensor.ticket->output = tensor.output;
+  return Status::Ok();
+}
+
+}  // namespace
+
+std::vector<int64_t> ReducescatterRows(int64_t first_dim, int num_ranks) {
+  std::vector<int64_t> rows(static_cast<size_t>(num_ranks), first_dim / num_ranks);
+  for (size_t i = 0; i < static_cast<size_t>(first_dim % num_ranks); ++i) ++rows[i];
+  return rows;
+}
+
+Performer::Performer(std::vector<std::unique_ptr<Operations>> operations, int rank,
+                     std::vector<int> members, Activity activity)
+    : operations_(std::move(operations)),
+      rank_(rank),
+      num_ranks_(static_cast<int>(members.size())),
+      members_(std::move(members)),
+      activity_(std::move(activity)) {}
+
+Operations& Performer::Choose(const Request& request, int64_t bytes) const {
+  for (const auto& operations : operations_) {
+    if (operations->Takes(request, bytes)) return *operations;
+  }
+  return *operations_.back();
+}
+
+void Performer::Tell(const std::vector<Response>& batch, std::string_view activity) const {
+  if (activity_) activity_(batch, activity);
+}
+
+Result<std::byte*> Performer::Scratch(OwnedBytes& buffer, size_t& capacity, size_t bytes) {
+  if (!buffer || capacity < bytes) {
+    buffer = AllocateBytes(bytes);
+    capacity = buffer ? bytes : 0;
+    if (!buffer) return SystemError("there is no memory for a buffer of {} bytes", bytes);
+  }
+  return buffer.get();
+}
+
+Status Performer::Perform(std::vector<Response>& batch) {
+  Response& first = batch.front();
+  switch (first.agreement.request.kind) {
+    case OpKind::kAllreduce:
+      return Allreduce(batch);
+    case OpKind::kAllgather:
+      return Allgather(batch);
+    case OpKind::kBroadcast:
+      return Broadcast(first);
+    case OpKind::kAlltoall:
+      return Alltoall(first);
+    case OpKind::kReducescatter:
+      return Reducescatter(first);
+    default:
+      // Negotiation has brought all ranks together already.
+      return Status::Ok();
+  }
+}
+
+Status Performer::Allreduce(std::vector<Response>& batch) {
+  int64_t bytes = 0;
+  for (Response& response : batch) {
+    bytes += response.agreement.bytes();
+    if (Tensor* const tensor = TensorOf(response)) {
+      TUTTI_TRY(GiveOutput(*tensor, static_cast<size_t>(response.agreement.bytes())));
+      tensor->ticket->output_shape = response.agreement.request.shape;
+    }
+  }
+  const Request& request = batch.front().agreement.request;
+  Operations& operations = Choose(request, bytes);
+  if (request.op == ReduceOp::kAdasum) {
+    for (Response& response : batch) TUTTI_TRY(AllreduceAdasum(response, operations));
+    return Status::Ok();
+  }
+  if (batch.size() == 1 && batch.front().pending) return AllreduceOne(batch.front(), operations);
+  return AllreduceFused(batch, operations);
+}
+
+// Straight from the user's buffer to the user's buffer.
+Status Performer::AllreduceOne(Response& response, Operations& operations) {
+  const Request& request = response.agreement.request;
+  Tensor& tensor = *TensorOf(response);
+  const size_t count = ElementsOf(response);
+  const ncclDataType_t wire = WireType(request);
+  if (!NeedsStaging(request)) {
+    return operations.Allreduce(tensor.input, tensor.output, count, wire, WireOp(request));
+  }
+  void* staged = tensor.output;
+  if (WireSize(wire) != SizeOf(request.type)) {
+    TUTTI_ASSIGN(staged, Scratch(fusion_, fusion_capacity_, count * WireSize(wire)));
+  }
+  StageIn(request, tensor.input, staged, count);
+  TUTTI_TRY(operations.Allreduce(staged, staged, count, wire, WireOp(request)));
+  StageOut(request, staged, tensor.output, count);
+  return Status::Ok();
+}
+
+Status Performer::AllreduceFused(std::vector<Response>& batch, Operations& operations) {
+  const Request& request = batch.front().agreement.request;
+  const ncclDataType_t wire = WireType(request);
+  const size_t element = WireSize(wire);
+  size_t begin = 0;
+  while (begin < batch.size()) {
+    // As many tensors as fit into a piece; at least one.
+    size_t end = begin;
+    size_t count = 0;
+    do {
+      count += ElementsOf(batch[end++]);
+    } while (end < batch.size() && (count + ElementsOf(batch[end])) * element <= kPieceBytes);
+    TUTTI_ASSIGN(std::byte* const buffer, Scratch(fusion_, fusion_capacity_, count * element));
+    if (begin == 0) Tell(batch, "MEMCPY_IN_FUSION_BUFFER");
+    std::byte* place = buffer;
+    for (size_t i = begin; i < end; ++i) {
+      const size_t elements = ElementsOf(batch[i]);
+      if (const Tensor* const tensor = TensorOf(batch[i])) {
+        StageIn(request, tensor->input, place, elements);
+      } else {
+        FillNeutral(wire, request.op, place, elements);
+      }
+      place += elements * element;
+    }
+    if (begin == 0) Tell(batch, operations.name());
+    TUTTI_TRY(operations.Allreduce(buffer, buffer, count, wire, WireOp(request)));
+    if (end == batch.size()) Tell(batch, "MEMCPY_OUT_FUSION_BUFFER");
+    place = buffer;
+    for (size_t i = begin; i < end; ++i) {
+      const size_t elements = ElementsOf(batch[i]);
+      if (const Tensor* const tensor = TensorOf(batch[i])) {
+        StageOut(request, place, tensor->output, elements);
+      }
+      place += elements * element;
+    }
+    begin = end;
+  }
+  return Status::Ok();
+}
+
+Status Performer::AllreduceAdasum(Response& response, Operations& operations) {
+  const Request& request = response.agreement.request;
+  const Tensor* const tensor = TensorOf(response);
+  const size_t count = ElementsOf(response);
+  const bool wide = request.type == ElementType::kFloat64;
+  const size_t bytes = count * (wide ? sizeof(double) : sizeof(float));
+  TUTTI_ASSIGN(std::byte* const vector, Scratch(fusion_, fusion_capacity_, bytes));
+  TUTTI_ASSIGN(std::byte* const other, Scratch(second_, second_capacity_, bytes));
+  if (tensor != nullptr) {
+    WidenForAdasum(request, tensor->input, vector, count);
+  } else {
+    std::memset(vector, 0, bytes);
+  }
+  if (wide) {
+    TUTTI_TRY(Adasum(operations, rank_, num_ranks_, reinterpret_cast<double*>(vector),
+                     reinterpret_cast<double*>(other), count));
+  } else {
+    TUTTI_TRY(Adasum(operations, rank_, num_ranks_, reinterpret_cast<float*>(vector),
+                     reinterpret_cast<float*>(other), count));
+  }
+  if (tensor != nullptr) NarrowFromAdasum(request, vector, tensor->output, count);
+  return Status::Ok();
+}
+
+Status Performer::Allgather(std::vector<Response>& batch) {
+  int64_t all_bytes = 0;
+  for (Response& response : batch) {
+    all_bytes += response.agreement.bytes();
+    Tensor* const tensor = TensorOf(response);
+    if (tensor == nullptr) continue;
+    const auto& dims = response.agreement.first_dims;
+    TUTTI_TRY(GiveOutput(*tensor, static_cast<size_t>(response.agreement.bytes())));
+    tensor->ticket->output_shape = response.agreement.request.shape;
+    tensor->ticket->output_shape[0] = std::accumulate(dims.begin(), dims.end(), int64_t{0});
+  }
+  Operations& operations = Choose(batch.front().agreement.request, all_bytes);
+  return AllgatherFused(batch, operations);
+}
+
+// Blocks of the ranks lie one after another; in each block, the tensors. With one tensor that is
+// the result itself.
+Status Performer::AllgatherFused(std::vector<Response>& batch, Operations& operations) {
+  const auto n = static_cast<size_t>(num_ranks_);
+  const auto bytes_of = [](const Response& response, size_t rank) {
+    const Request& request = response.agreement.request;
+    return static_cast<size_t>(response.agreement.first_dims[rank] * request.row_elements()) *
+           SizeOf(request.type);
+  };
+  std::vector<size_t> block_bytes(n, 0);
+  for (const Response& response : batch) {
+    for (size_t rank = 0; rank < n; ++rank) block_bytes[rank] += bytes_of(response, rank);
+  }
+  if (batch.size() == 1 && batch.front().pending) {
+    const Tensor& tensor = *TensorOf(batch.front());
+    return operations.Allgather(tensor.input, tensor.output, block_bytes);
+  }
+  const size_t total = std::accumulate(block_bytes.begin(), block_bytes.end(), size_t{0});
+  const auto mine = static_cast<size_t>(rank_);
+  TUTTI_ASSIGN(std::byte* const in, Scratch(second_, second_capacity_, block_bytes[mine]));
+  TUTTI_ASSIGN(std::byte* const out, Scratch(fusion_, fusion_capacity_, total));
+  Tell(batch, "MEMCPY_IN_FUSION_BUFFER");
+  std::byte* place = in;
+  for (const Response& response : batch) {
+    const size_t bytes = bytes_of(response, mine);
+    if (bytes > 0) CopyBytes(place, TensorOf(response)->input, bytes);
+    place += bytes;
+  }
+  Tell(batch, operations.name());
+  TUTTI_TRY(operations.Allgather(in, out, block_bytes));
+  Tell(batch, "MEMCPY_OUT_FUSION_BUFFER");
+  const std::byte* from = out;
+  std::vector<size_t> written(batch.size(), 0);
+  for (size_t rank = 0; rank < n; ++rank) {
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const size_t bytes = bytes_of(batch[i], rank);
+      if (const Tensor* const tensor = TensorOf(batch[i]); tensor != nullptr && bytes > 0) {
+        CopyBytes(static_cast<std::byte*>(tensor->output) + written[i], from, bytes);
+      }
+      written[i] += bytes;
+      from += bytes;
+    }
+  }
+  return Status::Ok();
+}
+
+Status Performer::Broadcast(Response& response) {
+  const Request& request = response.agreement.request;
+  const auto bytes = static_cast<size_t>(response.agreement.bytes());
+  const auto found = std::find(members_.begin(), members_.end(), request.root);
+  const auto root = static_cast<int>(found - members_.begin());
+  Operations& operations = Choose(request, response.agreement.bytes());
+  Tensor* const tensor = TensorOf(response);
+  if (tensor == nullptr) {
+    TUTTI_ASSIGN(std::byte* const ignored, Scratch(fusion_, fusion_capacity_, bytes));
+    return operations.Broadcast(ignored, ignored, bytes, root);
+  }
+  TUTTI_TRY(GiveOutput(*tensor, bytes));
+  tensor->ticket->output_shape = request.shape;
+  // Only the root's input counts; elsewhere it need not even be there.
+  const void* const input = rank_ == root ? tensor->input : tensor->output;
+  return operations.Broadcast(input, tensor->output, bytes, root);
+}
+
+Status Performer::Alltoall(Response& response) {
+  Tensor& tensor = *TensorOf(response);
+  const Request& request = tensor.request;
+  const auto n = static_cast<size_t>(num_ranks_);
+  Operations& operations = Choose(request, response.agreement.bytes());
+  std::vector<int64_t>& received = tensor.ticket->received_splits;
+  received.assign(n, 0);
+  const std::vector<size_t> word(n, sizeof(int64_t));
+  TUTTI_TRY(operations.Alltoall(tensor.splits.data(), word, received.data(), word));
+  const size_t row_bytes = static_cast<size_t>(request.row_elements()) * SizeOf(request.type);
+  std::vector<size_t> input_bytes, output_bytes;
+  for (size_t i = 0; i < n; ++i) {
+    input_bytes.push_back(static_cast<size_t>(tensor.splits[i]) * row_bytes);
+    output_bytes.push_back(static_cast<size_t>(received[i]) * row_bytes);
+  }
+  const int64_t rows = std::accumulate(received.begin(), received.end(), int64_t{0});
+  TUTTI_TRY(GiveOutput(tensor, static_cast<size_t>(rows) * row_bytes));
+  tensor.ticket->output_shape = request.shape;
+  tensor.ticket->output_shape[0] = rows;
+  return operations.Alltoall(tensor.input, input_bytes, tensor.output, output_bytes);
+}
+
+Status Performer::Reducescatter(Response& response) {
+  const Request& request = response.agreement.request;
+  const ncclDataType_t wire = WireType(request);
+  const auto row = static_cast<size_t>(request.row_elements());
+  const std::vector<int64_t> rows = ReducescatterRows(request.first_dim(), num_ranks_);
+  std::vector<size_t> counts;
+  for (const int64_t r : rows) counts.push_back(static_cast<size_t>(r) * row);
+  const size_t mine = counts[static_cast<size_t>(rank_)];
+  const size_t total = ElementsOf(response);
+  Operations& operations = Choose(request, response.agreement.bytes());
+  Tensor* const tensor = TensorOf(response);
+  if (tensor != nullptr) {
+    TUTTI_TRY(GiveOutput(*tensor, mine * SizeOf(request.type)));
+    tensor->ticket->output_shape = request.shape;
+    tensor->ticket->output_shape[0] = rows[static_cast<size_t>(rank_)];
+    if (!NeedsStaging(request)) {
+      return operations.Reducescatter(tensor->input, tensor->output, counts, wire, WireOp(request));
+    }
+  }
+  TUTTI_ASSIGN(std::byte* const in, Scratch(fusion_, fusion_capacity_, total * WireSize(wire)));
+  TUTTI_ASSIGN(std::byte* const out, Scratch(second_, second_capacity_, mine * WireSize(wire)));
+  if (tensor != nullptr) {
+    StageIn(request, tensor->input, in, total);
+  } else {
+    FillNeutral(wire, request.op, in, total);
+  }
+  TUTTI_TRY(operations.Reducescatter(in, out, counts, wire, WireOp(request)));
+  if (tensor != nullptr) StageOut(request, out, tensor->output, mine);
+  return Status::Ok();
+}
+
+}  // namespace tutti::coordinator

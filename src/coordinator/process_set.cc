@@ -1,0 +1,520 @@
+#include "coordinator/process_set.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <utility>
+
+#include "base/log.h"
+#include "coordinator/checks.h"
+
+namespace tutti::coordinator {
+namespace {
+
+// From this size on a batch is worth handing to the other thread, which costs two changes of thread
+// (some 20 us): about what moving this much takes.
+constexpr int64_t kMoveElsewhereBytes = 64 << 10;
+// The pause in arrivals by which a burst is taken to be over. Shorter sleeps are no shorter: the
+// kernel's timer slack is 50 us.
+constexpr int64_t kGapNs = 50'000;
+// So long after the last work the loop looks by itself, in gaps, and needs no system call of the
+// asking thread to wake it.
+constexpr int64_t kHotNs = 2'000'000;
+
+// How long a rank waits inside a round before it calls the others in: well below any time-out of
+// collectives that makes sense.
+constexpr int64_t kLongestRoundNs = 30'000'000'000;
+
+std::chrono::nanoseconds Nanoseconds(int64_t ns) { return std::chrono::nanoseconds(ns); }
+
+Ticket& TicketOf(Pending& pending) { return *static_cast<Tensor&>(pending).ticket; }
+
+}  // namespace
+
+ProcessSet::ProcessSet(Options options, std::unique_ptr<Exchange> exchange,
+                       std::vector<std::unique_ptr<Operations>> operations, Hooks hooks,
+                       Timeline* timeline, std::unique_ptr<Autotune> autotune)
+    : options_(std::move(options)),
+      hooks_(std::move(hooks)),
+      timeline_(timeline),
+      exchange_(std::move(exchange)),
+      autotune_(std::move(autotune)),
+      controller_(*exchange_, options_.members, options_.cache_capacity),
+      performer_(std::move(operations), options_.rank, options_.members,
+                 [this](const std::vector<Response>& batch, std::string_view activity) {
+                   if (!timeline_->is_open()) return;
+                   for (const Response& response : batch) {
+                     if (response.pending) timeline_->Begin(response.agreement.name, activity);
+                   }
+                 }),
+      tuning_(options_.tuning) {
+  loop_ = std::thread([this] { Loop(); });
+  pthread_setname_np(loop_.native_handle(), "tutti-coord");
+}
+
+ProcessSet::~ProcessSet() {
+  Fail(InternalError("the coordinator was destroyed without a shutdown"));
+  loop_.join();
+  if (mover_.joinable()) mover_.join();
+}
+
+Status ProcessSet::CheckNews(const Tensor& tensor) const {
+  if (has_ended_) return ended_;
+  if (names_.contains(tensor.name)) {
+    return InvalidUsage(
+        "a tensor named \"{}\" is still pending: give each operation a name of its own, or wait "
+        "for "
+        "the first",
+        tensor.name);
+  }
+  const Request& request = tensor.request;
+  TUTTI_TRY(CheckRequest(tensor.name, request, options_.members));
+  if (request.device >= 0) {
+    return InvalidArgument(
+        "{} \"{}\": the tensor lies on GPU {}, and this build runs on hosts only",
+        Name(request.kind), tensor.name, request.device);
+  }
+  const bool has_input = request.kind != OpKind::kBarrier && request.bytes() > 0;
+  const bool needs_input = request.kind != OpKind::kAddSet && request.kind != OpKind::kRemoveSet;
+  if (has_input && needs_input && tensor.input == nullptr && tensor.output == nullptr) {
+    return InvalidArgument("{} \"{}\": the tensor is null", Name(request.kind), tensor.name);
+  }
+  if (request.kind != OpKind::kAlltoall) return Status::Ok();
+  const auto n = options_.members.size();
+  if (tensor.splits.size() != n ||
+      std::any_of(tensor.splits.begin(), tensor.splits.end(), [](int64_t s) { return s < 0; })) {
+    return InvalidArgument("alltoall \"{}\": there must be {} splits, none below 0", tensor.name,
+                           n);
+  }
+  const int64_t rows = std::accumulate(tensor.splits.begin(), tensor.splits.end(), int64_t{0});
+  if (rows != request.first_dim()) {
+    return InvalidArgument("alltoall \"{}\": the splits add up to {} rows, but the tensor has {}",
+                           tensor.name, rows, request.first_dim());
+  }
+  return Status::Ok();
+}
+
+Status ProcessSet::Enqueue(std::vector<std::unique_ptr<Tensor>> tensors) {
+  const int64_t now_ns = NowNs();
+  const Lock lock(mutex_);
+  size_t entered = 0;
+  Status status;
+  for (; entered < tensors.size(); ++entered) {
+    status = CheckNews(*tensors[entered]);
+    if (!status.ok()) break;
+    names_.insert(tensors[entered]->name);
+  }
+  if (!status.ok()) {
+    for (size_t i = 0; i < entered; ++i) names_.erase(tensors[i]->name);
+    return status;
+  }
+  for (auto& tensor : tensors) {
+    tensor->order = order_++;
+    tensor->since_ns = now_ns;
+    timeline_->Asked(tensor->name, tensor->request.kind);
+    incoming_.push_back(std::move(tensor));
+  }
+  if (oldest_ns_ == 0) oldest_ns_ = now_ns;
+  if (loop_asleep_) loop_wakes_.notify_one();
+  return Status::Ok();
+}
+
+Result<std::shared_ptr<Ticket>> ProcessSet::Join() {
+  const Lock lock(mutex_);
+  if (has_ended_) return ended_;
+  if (join_) return InvalidUsage("this rank has joined already");
+  join_ = std::make_shared<Ticket>();
+  join_announced_ = false;
+  if (loop_asleep_) loop_wakes_.notify_one();
+  return join_;
+}
+
+// REQUIRES: mutex_, in all that follow up to Wait.
+bool ProcessSet::RoundIsDue() const {
+  if (has_ended_) return false;
+  return !incoming_.empty() || unsent_ || (join_ && !join_announced_) || leaving_ || stall_check_ ||
+         new_tuning_ || rung_round_ > next_round_ || (standing_ && !quiet_);
+}
+
+void ProcessSet::RingLocked(uint64_t round) {
+  if (passed_on_ > round) return;
+  passed_on_ = round + 1;
+  ++counters_.rings;
+  hooks_.ring(round);
+}
+
+RoundInput ProcessSet::TakeInput() {
+  RoundInput input;
+  input.news = std::exchange(incoming_, {});
+  input.leaving = leaving_;
+  input.joining = join_ && !join_announced_;
+  if (input.joining) join_announced_ = true;
+  input.stall_check = std::exchange(stall_check_, false);
+  input.late_before_ns = options_.stall_warn_ns > 0 ? NowNs() - options_.stall_warn_ns : 0;
+  input.tuning = std::exchange(new_tuning_, std::nullopt);
+  input.activity = [this] { return Activity(); };
+  return input;
+}
+
+// Runs one round. REQUIRES: a round is due and nobody drives.
+void ProcessSet::Drive(Lock& lock) {
+  driving_ = true;
+  in_round_ = true;
+  round_began_ns_ = NowNs();
+  if (quiet_) RingLocked(next_round_);
+  RoundInput input = TakeInput();
+  lock.unlock();
+  Result<RoundResult> result = controller_.Round(std::move(input));
+  lock.lock();
+  in_round_ = false;
+  ++next_round_;
+  ++counters_.rounds;
+  After(lock, std::move(result));
+  driving_ = false;
+  if (waiters_ > 0) progress_.notify_all();
+  if (loop_asleep_ && (RoundIsDue() || has_ended_)) loop_wakes_.notify_one();
+}
+
+void ProcessSet::After(Lock& lock, Result<RoundResult> result) {
+  if (!result.ok()) {
+    End(has_ended_ ? ended_ : result.status());
+    return;
+  }
+  quiet_ = !result->news;
+  if (result->negotiated) ++counters_.negotiated_rounds;
+  timeline_->Round(*result);
+  if (result->tuning) {
+    tuning_ = *result->tuning;
+    if (hooks_.tuned) hooks_.tuned(tuning_);
+  }
+  if (result->stall_checked) ReportStalls(*result);
+  const std::map<int, std::string> leaving = result->leaving;
+  const std::optional<int> last_joined = result->last_joined;
+  Dispatch(lock, std::move(*result));
+  if (has_ended_) {
+    End(ended_);
+    return;
+  }
+  standing_ = controller_.HasPending() || controller_.joined();
+  unsent_ = controller_.HasUnsent();
+  oldest_ns_ = incoming_.empty() ? 0 : incoming_.front()->since_ns;
+  if (controller_.HasPending()) {
+    oldest_ns_ = controller_.OldestPendingNs();
+  }
+  if (last_joined) FinishJoin(*last_joined);
+  if (!leaving.empty()) {
+    const auto& [rank, reason] = *leaving.begin();
+    DrainMover(lock);
+    End(RemoteError("rank {} has shut down: {}", options_.members[static_cast<size_t>(rank)],
+                    reason));
+  }
+}
+
+void ProcessSet::Dispatch(Lock& lock, RoundResult result) {
+  for (Response& response : result.responses) {
+    if (response.pending) TicketOf(*response.pending).dispatched = true;
+    if (!response.error.empty()) Finish(response, InvalidUsage("{}", response.error));
+    if (response.cached) ++counters_.cached;
+    ++counters_.tensors;
+  }
+  const auto batches = Fuse(result.responses, {tuning_.fusion_threshold, options_.fuse_groups});
+  for (const std::vector<size_t>& indices : batches) {
+    Batch batch;
+    for (const size_t i : indices) batch.push_back(std::move(result.responses[i]));
+    const OpKind kind = batch.front().agreement.request.kind;
+    if (kind == OpKind::kAddSet || kind == OpKind::kRemoveSet) {
+      ChangeSets(lock, std::move(batch.front()));
+    } else {
+      Run(lock, std::move(batch));
+    }
+  }
+}
+
+void ProcessSet::Run(Lock& lock, Batch batch) {
+  ++counters_.batches;
+  int64_t bytes = 0;
+  for (const Response& response : batch) bytes += response.agreement.bytes();
+  if (timeline_->is_open()) {
+    for (const Response& response : batch) {
+      if (response.pending)
+        timeline_->Start(response.agreement.name, response.agreement.request.kind);
+    }
+  }
+  if (moving_.empty() && !mover_busy_ && bytes < kMoveElsewhereBytes) {
+    Perform(batch, lock);
+    return;
+  }
+  if (!mover_.joinable()) {
+    mover_ = std::thread([this] { MoverLoop(); });
+    pthread_setname_np(mover_.native_handle(), "tutti-move");
+  }
+  moving_.push_back(std::move(batch));
+  mover_wakes_.notify_one();
+}
+
+void ProcessSet::Perform(Batch& batch, Lock& lock) {
+  Status broken = has_ended_ ? ended_ : Status::Ok();
+  if (broken.ok()) {
+    lock.unlock();
+    Status status = performer_.Perform(batch);
+    if (autotune_ && status.ok()) {
+      int64_t bytes = 0;
+      for (const Response& response : batch) bytes += response.agreement.bytes();
+      autotune_->Moved(batch.front().agreement.name, bytes, NowNs());
+    }
+    lock.lock();
+    broken = has_ended_ && !status.ok() ? ended_ : std::move(status);
+  }
+  for (Response& response : batch) Finish(response, broken);
+  if (waiters_ > 0) progress_.notify_all();
+  if (!broken.ok() && !has_ended_) {
+    // An operation that failed leaves its communicator unusable.
+    ended_ = broken;
+    has_ended_ = true;
+    hooks_.break_off();
+    if (!driving_) End(broken);
+    loop_wakes_.notify_all();
+  }
+  if (autotune_ && !new_tuning_ && !has_ended_) new_tuning_ = autotune_->TakeNext(tuning_);
+}
+
+void ProcessSet::MoverLoop() {
+  log::SetThreadRank(options_.members[static_cast<size_t>(options_.rank)]);
+  Lock lock(mutex_);
+  for (;;) {
+    mover_wakes_.wait(lock, [&] { return !moving_.empty() || has_ended_; });
+    if (moving_.empty()) return;
+    Batch batch = std::move(moving_.front());
+    moving_.pop_front();
+    mover_busy_ = true;
+    Perform(batch, lock);
+    mover_busy_ = false;
+    progress_.notify_all();
+  }
+}
+
+void ProcessSet::DrainMover(Lock& lock) {
+  ++waiters_;
+  progress_.wait(lock, [&] { return moving_.empty() && !mover_busy_; });
+  --waiters_;
+}
+
+// Whoever adds or removes sets uses this set's communicators, so nothing else may.
+void ProcessSet::ChangeSets(Lock& lock, Response response) {
+  DrainMover(lock);
+  lock.unlock();
+  const Result<int> number = hooks_.change_sets(response.agreement);
+  lock.lock();
+  if (response.pending && number.ok()) TicketOf(*response.pending).number = *number;
+  Finish(response, number.ok() ? Status::Ok() : number.status());
+}
+
+void ProcessSet::Finish(Response& response, const Status& status) {
+  if (!response.pending) return;
+  names_.erase(response.pending->name);
+  last_finished_ = response.pending->name;
+  last_finished_ns_ = NowNs();
+  timeline_->End(response.pending->name);
+  Ticket& ticket = TicketOf(*response.pending);
+  ticket.status = status;
+  ticket.done.store(true, std::memory_order_release);
+  response.pending.reset();
+}
+
+void ProcessSet::FinishJoin(int last) {
+  if (!join_) return;
+  join_->number = options_.members[static_cast<size_t>(last)];
+  join_->done.store(true, std::memory_order_release);
+  join_.reset();
+}
+
+// Fails everything that is pending. REQUIRES: this thread drives, or nobody does.
+void ProcessSet::End(const Status& reason) {
+  if (!has_ended_) ended_ = reason;
+  has_ended_ = true;
+  if (hooks_.ended && !std::exchange(end_told_, true)) hooks_.ended(ended_);
+  for (auto& tensor : controller_.TakeAll()) incoming_.push_back(std::move(tensor));
+  for (auto& tensor : std::exchange(incoming_, {})) {
+    Response response;
+    response.pending = std::move(tensor);
+    Finish(response, ended_);
+  }
+  if (join_) {
+    join_->status = ended_;
+    join_->done.store(true, std::memory_order_release);
+    join_.reset();
+  }
+  progress_.notify_all();
+  loop_wakes_.notify_all();
+  mover_wakes_.notify_all();
+}
+
+bool ProcessSet::Wait(Ticket& ticket, Deadline deadline) {
+  if (ticket.done.load(std::memory_order_acquire)) return true;
+  Lock lock(mutex_);
+  const bool may_drive = deadline.at_ns() == Deadline::Never().at_ns();
+  while (!ticket.done.load(std::memory_order_acquire)) {
+    if (may_drive && !driving_ && !ticket.dispatched && RoundIsDue()) {
+      Drive(lock);
+      continue;
+    }
+    if (deadline.Passed()) return false;
+    ++waiters_;
+    if (loop_asleep_ && RoundIsDue()) loop_wakes_.notify_one();
+    if (may_drive) {
+      progress_.wait(lock);
+    } else {
+      progress_.wait_for(lock, std::chrono::milliseconds(deadline.RemainingMs(1000)));
+    }
+    --waiters_;
+  }
+  return true;
+}
+
+void ProcessSet::Loop() {
+  log::SetThreadRank(options_.members[static_cast<size_t>(options_.rank)]);
+  Lock lock(mutex_);
+  int64_t busy_until_ns = 0;
+  while (!has_ended_) {
+    if (driving_ || !RoundIsDue()) {
+      if (NowNs() < busy_until_ns) {
+        loop_wakes_.wait_for(lock, Nanoseconds(kGapNs));
+      } else {
+        loop_asleep_ = true;
+        loop_wakes_.wait(lock);
+        loop_asleep_ = false;
+      }
+      continue;
+    }
+    // More may come, unless somebody waits for what is here.
+    const int64_t window_end_ns = NowNs() + tuning_.window_ns;
+    size_t seen = incoming_.size();
+    while (!has_ended_ && !driving_ && waiters_ == 0 && !incoming_.empty() && !leaving_ &&
+           NowNs() < window_end_ns) {
+      loop_wakes_.wait_for(lock, Nanoseconds(std::min(kGapNs, tuning_.window_ns)));
+      if (incoming_.size() == seen) break;
+      seen = incoming_.size();
+    }
+    if (!has_ended_ && !driving_ && RoundIsDue()) Drive(lock);
+    busy_until_ns = NowNs() + kHotNs;
+  }
+}
+
+void ProcessSet::Ring(uint64_t round) {
+  const Lock lock(mutex_);
+  if (has_ended_) return;
+  rung_round_ = std::max(rung_round_, round + 1);
+  RingLocked(round);
+  loop_wakes_.notify_one();
+  if (waiters_ > 0) progress_.notify_all();
+}
+
+void ProcessSet::Tick() {
+  const Lock lock(mutex_);
+  const int64_t now_ns = NowNs();
+  if (has_ended_) return;
+  // A collective that makes no progress for too long fails; called in, the others end the round,
+  // and since it brings nothing new, this rank waits outside from then on.
+  if (in_round_ && now_ns - round_began_ns_ > kLongestRoundNs) RingLocked(next_round_);
+  if (options_.stall_warn_ns == 0 || oldest_ns_ == 0) return;
+  if (now_ns - oldest_ns_ < options_.stall_warn_ns || now_ns < next_stall_ns_) return;
+  next_stall_ns_ = now_ns + options_.stall_warn_ns;
+  if (options_.stall_shutdown_ns > 0 && now_ns - oldest_ns_ >= options_.stall_shutdown_ns) {
+    leaving_ = fmt::format("an operation was stalled for {} s, the limit set",
+                           options_.stall_shutdown_ns / 1'000'000'000);
+  }
+  stall_check_ = true;
+  RingLocked(in_round_ ? next_round_ + 1 : next_round_);
+  loop_wakes_.notify_one();
+}
+
+void ProcessSet::Leave(const std::string& reason) {
+  const Lock lock(mutex_);
+  if (has_ended_ || leaving_) return;
+  leaving_ = reason;
+  RingLocked(in_round_ ? next_round_ + 1 : next_round_);
+  loop_wakes_.notify_one();
+  if (waiters_ > 0) progress_.notify_all();
+}
+
+bool ProcessSet::AwaitEnd(Deadline deadline) {
+  Lock lock(mutex_);
+  while (!has_ended_ || driving_) {
+    if (deadline.Passed()) return false;
+    ++waiters_;
+    progress_.wait_for(lock, std::chrono::milliseconds(deadline.RemainingMs(1000)));
+    --waiters_;
+  }
+  return true;
+}
+
+void ProcessSet::Fail(const Status& reason) {
+  const Lock lock(mutex_);
+  if (has_ended_) return;
+  ended_ = reason;
+  has_ended_ = true;
+  hooks_.break_off();
+  // A driver comes out of its round with an error and ends the rest.
+  if (!driving_) End(reason);
+  loop_wakes_.notify_all();
+  mover_wakes_.notify_all();
+}
+
+Status ProcessSet::ended() const {
+  const Lock lock(mutex_);
+  return has_ended_ ? ended_ : Status::Ok();
+}
+
+std::string ProcessSet::Activity() const {
+  std::vector<std::string> waiting;
+  size_t count = 0;
+  controller_.ForEachPending([&](const Pending& pending) {
+    if (++count <= 3) waiting.push_back(pending.name);
+  });
+  const Lock lock(mutex_);
+  if (count > 0) {
+    std::sort(waiting.begin(), waiting.end());
+    std::string names = fmt::format("\"{}\"", waiting[0]);
+    for (size_t i = 1; i < waiting.size(); ++i) names += fmt::format(", \"{}\"", waiting[i]);
+    return fmt::format("waits for {}{}", names,
+                       count > 3 ? fmt::format(" and {} more", count - 3) : "");
+  }
+  if (join_) return "has joined";
+  if (last_finished_.empty()) return "has asked for nothing yet";
+  return fmt::format("has nothing pending since it finished \"{}\" {:.1f} s ago", last_finished_,
+                     static_cast<double>(NowNs() - last_finished_ns_) / 1e9);
+}
+
+void ProcessSet::ReportStalls(const RoundResult& result) {
+  last_stalls_ = result.stalls;
+  const auto globally = [&](const RankSet& ranks) {
+    RankSet global;
+    for (const int r : ranks.ToVector()) global.Add(options_.members[static_cast<size_t>(r)]);
+    return global;
+  };
+  for (const Stall& stall : result.stalls) {
+    std::string doing;
+    for (const int r : stall.missing.ToVector()) {
+      const auto found = result.activities.find(r);
+      if (found == result.activities.end()) continue;
+      doing += fmt::format("; rank {} {}", options_.members[static_cast<size_t>(r)], found->second);
+    }
+    TUTTI_WARN("\"{}\" has waited for more than {} s: {} asked for it, missing {}{}.", stall.name,
+               options_.stall_warn_ns / 1'000'000'000, globally(stall.have).Describe(),
+               globally(stall.missing).Describe(), doing);
+  }
+}
+
+ProcessSet::Counters ProcessSet::counters() const {
+  const Lock lock(mutex_);
+  return counters_;
+}
+
+std::vector<Stall> ProcessSet::last_stalls() const {
+  const Lock lock(mutex_);
+  return last_stalls_;
+}
+
+}  // namespace tutti::coordinator

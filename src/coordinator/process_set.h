@@ -1,0 +1,185 @@
+#pragma once
+
+// A process set on one rank: the queue of what the user asked for, the loop that negotiates it, and
+// the threads that move the data. Sets share nothing, so that none waits for another.
+//
+// Who runs a round. A thread that waits for a ticket runs rounds itself, so that a tensor asked for
+// and waited for costs no change of thread. Otherwise the set's own thread does: woken by work, it
+// lets a short window pass in which more may arrive, and when all is done it sleeps without a
+// time-out. One thread at a time drives.
+//
+// When a round begins. A round takes all ranks, and blocks until all have come. A rank comes when
+// it has something new, or something still waits here for other ranks (it then waits inside the
+// round). After a round in which nobody had anything new, nothing can change before somebody has:
+// ranks stay out, and whoever has something new rings the others in (Hooks::ring). Leaving and
+// stall checks ring as well. While nothing is pending, nothing is sent.
+//
+// Large batches are moved by a second thread while the next are negotiated; small ones by the
+// driver, when the second thread has nothing to do. Either way batches run in one order.
+//
+// Threads: everything is safe from any thread; mutex_ guards what is shared, the driver owns the
+// controller, whoever performs owns the performer.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "base/status.h"
+#include "coordinator/autotune.h"
+#include "coordinator/controller.h"
+#include "coordinator/fusion.h"
+#include "coordinator/performer.h"
+#include "coordinator/tensor.h"
+#include "coordinator/timeline.h"
+
+namespace tutti::coordinator {
+
+class ProcessSet {
+ public:
+  struct Options {
+    int id = 0;
+    int rank = 0;              // in the set
+    std::vector<int> members;  // global ranks
+    size_t cache_capacity = 1024;
+    Tuning tuning;
+    bool fuse_groups = true;
+    int64_t stall_warn_ns = 60'000'000'000;  // 0: never
+    int64_t stall_shutdown_ns = 0;           // 0: never
+  };
+  struct Hooks {
+    // Makes the other ranks of the set come to round `round` (Ring on their side). Must not block.
+    std::function<void(uint64_t round)> ring;
+    // Carries out an agreed change of the process sets, with all ranks; gives the new set's number.
+    std::function<Result<int>(const Agreement& agreement)> change_sets;
+    // Ends every wait in the exchange and the operations. Any thread.
+    std::function<void()> break_off;
+    std::function<void(const Tuning& tuning)> tuned;  // may be null
+    // Told once, with locks held: must not call back or block. May be null.
+    std::function<void(const Status& reason)> ended;
+  };
+  // `timeline` outlives the set. `autotune` may be null.
+  ProcessSet(Options options, std::unique_ptr<Exchange> exchange,
+             std::vector<std::unique_ptr<Operations>> operations, Hooks hooks, Timeline* timeline,
+             std::unique_ptr<Autotune> autotune);
+  // REQUIRES: the set has ended (Leave and AwaitEnd, or Fail).
+  ~ProcessSet();
+  ProcessSet(const ProcessSet&) = delete;
+  ProcessSet& operator=(const ProcessSet&) = delete;
+
+  int id() const { return options_.id; }
+  int rank() const { return options_.rank; }
+  const std::vector<int>& members() const { return options_.members; }
+
+  // All of them enter the queue, or none. InvalidArgument for what is wrong by itself, InvalidUsage
+  // for a name that is still pending, and what ended the set when it has ended.
+  Status Enqueue(std::vector<std::unique_ptr<Tensor>> tensors);
+  // This rank brings nothing more until all ranks have joined; the ticket is done then.
+  Result<std::shared_ptr<Ticket>> Join();
+  // Returns when the ticket is done. False at the deadline.
+  bool Wait(Ticket& ticket, Deadline deadline = Deadline::Never());
+
+  // Another rank wants everybody in round `round`.
+  void Ring(uint64_t round);
+  // Called from time to time: asks for a stall check when something is pending for too long.
+  void Tick();
+  // Ends the set on all ranks, with the reason; pending work everywhere fails with it.
+  void Leave(const std::string& reason);
+  // Until the set has ended; false at the deadline.
+  bool AwaitEnd(Deadline deadline);
+  // Ends the set on this rank: the others cannot be reached.
+  void Fail(const Status& reason);
+  Status ended() const;
+
+  // What happened, for tests and benchmarks.
+  struct Counters {
+    uint64_t rounds = 0;
+    uint64_t negotiated_rounds = 0;
+    uint64_t rings = 0;
+    uint64_t batches = 0;
+    uint64_t tensors = 0;
+    uint64_t cached = 0;
+  };
+  Counters counters() const;
+  std::vector<Stall> last_stalls() const;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  using Batch = std::vector<Response>;
+
+  Status CheckNews(const Tensor& tensor) const;
+  bool RoundIsDue() const;
+  void Drive(Lock& lock);
+  RoundInput TakeInput();
+  void After(Lock& lock, Result<RoundResult> result);
+  void Dispatch(Lock& lock, RoundResult result);
+  void Run(Lock& lock, Batch batch);
+  void Perform(Batch& batch, Lock& lock);
+  void ChangeSets(Lock& lock, Response response);
+  void Finish(Response& response, const Status& status);
+  void FinishJoin(int last);
+  void ReportStalls(const RoundResult& result);
+  std::string Activity() const;
+  void End(const Status& reason);
+  void RingLocked(uint64_t round);
+  void DrainMover(Lock& lock);
+  void Loop();
+  void MoverLoop();
+
+  const Options options_;
+  const Hooks hooks_;
+  Timeline* const timeline_;
+  const std::unique_ptr<Exchange> exchange_;
+  const std::unique_ptr<Autotune> autotune_;
+  Controller controller_;
+  Performer performer_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable loop_wakes_;
+  std::condition_variable progress_;  // tickets done, driver gone, set ended
+  std::condition_variable mover_wakes_;
+  std::vector<std::unique_ptr<Pending>> incoming_;
+  std::unordered_set<std::string> names_;  // pending or running
+  uint64_t order_ = 0;
+  Tuning tuning_;
+  bool driving_ = false;
+  bool in_round_ = false;
+  int64_t round_began_ns_ = 0;
+  bool loop_asleep_ = false;
+  int waiters_ = 0;
+  uint64_t next_round_ = 0;
+  uint64_t rung_round_ = 0;  // all rounds below this are asked for
+  uint64_t passed_on_ = 0;   // what was last asked of others
+  bool quiet_ = false;       // nobody had anything new in the last round
+  bool standing_ = false;    // something here waits for other ranks
+  bool unsent_ = false;
+  std::shared_ptr<Ticket> join_;
+  bool join_announced_ = false;
+  std::optional<std::string> leaving_;
+  bool stall_check_ = false;
+  int64_t oldest_ns_ = 0;      // since when the oldest pending tensor waits; 0: none
+  int64_t next_stall_ns_ = 0;  // not before this
+  std::optional<Tuning> new_tuning_;
+  std::vector<Stall> last_stalls_;
+  std::string last_finished_;
+  int64_t last_finished_ns_ = 0;
+  std::deque<Batch> moving_;
+  bool mover_busy_ = false;
+  Status ended_;
+  bool has_ended_ = false;
+  bool end_told_ = false;
+  Counters counters_;
+
+  std::thread mover_;
+  std::thread loop_;
+};
+
+}  // namespace tutti::coordinator

@@ -1,0 +1,246 @@
+#include "coordinator/staging.h"
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "base/copy.h"
+#include "base/float_formats.h"
+
+namespace tutti::coordinator {
+namespace {
+
+// How the elements of a narrow float format are read and written; plain numbers are their own.
+template <typename Format>
+struct Narrow {
+  typename Format::Bits bits;
+};
+
+template <typename T>
+auto Load(T value) {
+  return value;
+}
+template <typename Format>
+float Load(Narrow<Format> value) {
+  return Format::ToFloat(value.bits);
+}
+
+template <typename Value, typename To>
+void Store(Value value, To& out) {
+  out = static_cast<To>(value);
+}
+template <typename Value, typename Format>
+void Store(Value value, Narrow<Format>& out) {
+  out.bits = Format::FromDouble(static_cast<double>(value));
+}
+
+template <typename From, typename To>
+void Convert(const void* input, void* output, size_t count, double factor) {
+  const auto* in = static_cast<const From*>(input);
+  auto* out = static_cast<To*>(output);
+  if (factor == 1) {
+    for (size_t i = 0; i < count; ++i) Store(Load(in[i]), out[i]);
+    return;
+  }
+  for (size_t i = 0; i < count; ++i) Store(static_cast<double>(Load(in[i])) * factor, out[i]);
+}
+
+using ConvertFn = void (*)(const void*, void*, size_t, double);
+
+using F16 = Narrow<Float16>;
+using Bf16 = Narrow<Bfloat16>;
+
+ConvertFn SameType(ElementType type) {
+  switch (type) {
+    case ElementType::kUint8:
+    case ElementType::kBool:
+      return Convert<uint8_t, uint8_t>;
+    case ElementType::kInt8:
+      return Convert<int8_t, int8_t>;
+    case ElementType::kUint16:
+      return Convert<uint16_t, uint16_t>;
+    case ElementType::kInt16:
+      return Convert<int16_t, int16_t>;
+    case ElementType::kInt32:
+      return Convert<int32_t, int32_t>;
+    case ElementType::kInt64:
+      return Convert<int64_t, int64_t>;
+    case ElementType::kFloat16:
+      return Convert<F16, F16>;
+    case ElementType::kFloat32:
+      return Convert<float, float>;
+    case ElementType::kFloat64:
+      return Convert<double, double>;
+    case ElementType::kBfloat16:
+      return Convert<Bf16, Bf16>;
+    case ElementType::kUint32:
+      return Convert<uint32_t, uint32_t>;
+    case ElementType::kUint64:
+      return Convert<uint64_t, uint64_t>;
+    case ElementType::kFloat8e4m3:
+      return Convert<Narrow<Float8e4m3>, Narrow<Float8e4m3>>;
+    case ElementType::kFloat8e5m2:
+      return Convert<Narrow<Float8e5m2>, Narrow<Float8e5m2>>;
+  }
+  return nullptr;
+}
+
+// To the wire, or, with the roles of the types exchanged, from it. Null: the types are the same.
+template <bool kIn, typename T, typename Wire>
+ConvertFn Between() {
+  if constexpr (kIn) return Convert<T, Wire>;
+  return Convert<Wire, T>;
+}
+
+template <bool kIn>
+ConvertFn OtherType(ElementType type, ncclDataType_t wire) {
+  if (type == ElementType::kUint16) return Between<kIn, uint16_t, int32_t>();
+  if (type == ElementType::kInt16) return Between<kIn, int16_t, int32_t>();
+  const bool half = wire == ncclFloat16;
+  if (type == ElementType::kFloat32 && wire != ncclFloat32) {
+    return half ? Between<kIn, float, F16>() : Between<kIn, float, Bf16>();
+  }
+  if (type == ElementType::kFloat64 && wire != ncclFloat64) {
+    return half ? Between<kIn, double, F16>() : Between<kIn, double, Bf16>();
+  }
+  return nullptr;
+}
+
+template <bool kIn>
+void Stage(const Request& request, const void* from, void* to, size_t count, double factor) {
+  if (count == 0) return;
+  if (const ConvertFn convert = OtherType<kIn>(request.type, WireType(request))) {
+    convert(from, to, count, factor);
+  } else if (factor == 1) {
+    if (from != to) CopyBytes(to, from, count * SizeOf(request.type));
+  } else {
+    SameType(request.type)(from, to, count, factor);
+  }
+}
+
+template <typename T>
+void Fill(void* wire, size_t count, T value) {
+  auto* out = static_cast<T*>(wire);
+  for (size_t i = 0; i < count; ++i) out[i] = value;
+}
+
+template <typename T>
+void FillNumbers(ReduceOp op, void* wire, size_t count) {
+  using Limits = std::numeric_limits<T>;
+  T value = 0;
+  if (op == ReduceOp::kProduct) value = 1;
+  if (op == ReduceOp::kMin) value = Limits::has_infinity ? Limits::infinity() : Limits::max();
+  if (op == ReduceOp::kMax) {
+    value = Limits::has_infinity ? static_cast<T>(-Limits::infinity()) : Limits::lowest();
+  }
+  Fill<T>(wire, count, value);
+}
+
+template <typename Format>
+void FillNarrow(ReduceOp op, void* wire, size_t count) {
+  using Bits = typename Format::Bits;
+  Bits value = 0;
+  if (op == ReduceOp::kProduct) value = Format::FromDouble(1);
+  if (op == ReduceOp::kMin) value = Format::kLargest;
+  if (op == ReduceOp::kMax) value = static_cast<Bits>(Format::kLargest | Format::kSignBit);
+  Fill<Bits>(wire, count, value);
+}
+
+template <bool kIn>
+ConvertFn AdasumConversion(ElementType type) {
+  switch (type) {
+    case ElementType::kFloat16:
+      return Between<kIn, F16, float>();
+    case ElementType::kBfloat16:
+      return Between<kIn, Bf16, float>();
+    case ElementType::kFloat8e4m3:
+      return Between<kIn, Narrow<Float8e4m3>, float>();
+    case ElementType::kFloat8e5m2:
+      return Between<kIn, Narrow<Float8e5m2>, float>();
+    case ElementType::kFloat64:
+      return Between<kIn, double, double>();
+    default:
+      return Between<kIn, float, float>();
+  }
+}
+
+}  // namespace
+
+ncclDataType_t WireType(const Request& request) {
+  const bool wide = request.type == ElementType::kFloat32 || request.type == ElementType::kFloat64;
+  if (wide && request.op != ReduceOp::kAdasum) {
+    if (request.compression == Compression::kFloat16) return ncclFloat16;
+    if (request.compression == Compression::kBfloat16) return ncclBfloat16;
+  }
+  return Info(request.type).wire;
+}
+
+bool NeedsStaging(const Request& request) {
+  return request.prescale != 1 || request.postscale != 1 ||
+         OtherType<true>(request.type, WireType(request)) != nullptr;
+}
+
+void StageIn(const Request& request, const void* input, void* wire, size_t count) {
+  Stage<true>(request, input, wire, count, request.prescale);
+}
+
+void StageOut(const Request& request, const void* wire, void* output, size_t count) {
+  Stage<false>(request, wire, output, count, request.postscale);
+}
+
+void WidenForAdasum(const Request& request, const void* input, void* vector, size_t count) {
+  AdasumConversion<true>(request.type)(input, vector, count, request.prescale);
+}
+
+void NarrowFromAdasum(const Request& request, const void* vector, void* output, size_t count) {
+  AdasumConversion<false>(request.type)(vector, output, count, request.postscale);
+}
+
+ncclRedOp_t WireOp(const Request& request) {
+  const bool is_bool = request.type == ElementType::kBool;
+  switch (request.op) {
+    case ReduceOp::kAverage:
+      return is_bool ? ncclMin : ncclAvg;
+    case ReduceOp::kMin:
+      return ncclMin;
+    case ReduceOp::kMax:
+      return ncclMax;
+    case ReduceOp::kProduct:
+      return is_bool ? ncclMin : ncclProd;
+    default:
+      return is_bool ? ncclMax : ncclSum;
+  }
+}
+
+void FillNeutral(ncclDataType_t type, ReduceOp op, void* wire, size_t count) {
+  switch (type) {
+    case ncclInt8:
+      return FillNumbers<int8_t>(op, wire, count);
+    case ncclUint8:
+      return FillNumbers<uint8_t>(op, wire, count);
+    case ncclInt32:
+      return FillNumbers<int32_t>(op, wire, count);
+    case ncclUint32:
+      return FillNumbers<uint32_t>(op, wire, count);
+    case ncclInt64:
+      return FillNumbers<int64_t>(op, wire, count);
+    case ncclUint64:
+      return FillNumbers<uint64_t>(op, wire, count);
+    case ncclFloat16:
+      return FillNarrow<Float16>(op, wire, count);
+    case ncclFloat32:
+      return FillNumbers<float>(op, wire, count);
+    case ncclFloat64:
+      return FillNumbers<double>(op, wire, count);
+    case ncclBfloat16:
+      return FillNarrow<Bfloat16>(op, wire, count);
+    case ncclFloat8e4m3:
+      return FillNarrow<Float8e4m3>(op, wire, count);
+    case ncclFloat8e5m2:
+      return FillNarrow<Float8e5m2>(op, wire, count);
+    default:
+      return;
+  }
+}
+
+}  // namespace tutti::coordinator

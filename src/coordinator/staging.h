@@ -1,0 +1,35 @@
+#pragma once
+
+// Between a tensor's own elements and those that are reduced: type and scale change on the way into
+// the fusion buffer and out of it. Pure functions; any thread.
+
+#include <cstddef>
+
+#include "coordinator/request.h"
+
+namespace tutti::coordinator {
+
+// What the tensor of `request` is reduced as.
+ncclDataType_t WireType(const Request& request);
+
+// Whether the user's buffers can be reduced as they are.
+bool NeedsStaging(const Request& request);
+
+// wire[i] = input[i] × prescale, in the wire's type; integers are scaled in double and truncated.
+// `input` may be `wire` where the types are equally wide.
+void StageIn(const Request& request, const void* input, void* wire, size_t count);
+// output[i] = wire[i] × postscale, in the tensor's type.
+void StageOut(const Request& request, const void* wire, void* output, size_t count);
+
+// The operator of nccl.h for the wire, by `request`'s operator. A bool's sum is "or"; its average,
+// which truncates, and its product are "and". REQUIRES: not Adasum.
+ncclRedOp_t WireOp(const Request& request);
+
+// To and from the f32 vector (f64 for f64) that Adasum works on, with the scale factors.
+void WidenForAdasum(const Request& request, const void* input, void* vector, size_t count);
+void NarrowFromAdasum(const Request& request, const void* vector, void* output, size_t count);
+
+// Fills `count` elements of the wire with what leaves any other operand as it is.
+void FillNeutral(ncclDataType_t type, ReduceOp op, void* wire, size_t count);
+
+}  // namespace tutti::coordinator
