@@ -3,14 +3,18 @@
 #include <poll.h>
 #include <sodium.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
+#include "sys/host.h"
 
 namespace tutti {
 namespace {
@@ -191,6 +195,21 @@ Result<Progress> Handshake::Step(int fd) {
 // ---------------------------------------------------------------------------------------------------------------------
 // AuthAcceptor
 
+namespace {
+
+// For the ranks of a large job: once half of the descriptors are taken, the soft limit is raised.
+// Done for connections that have proved themselves only; those that have not hold a quarter at
+// most.
+void MakeRoomBeyond(int fd) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  if (static_cast<rlim_t>(fd) < limit.rlim_cur / 2) return;
+  // Where it cannot be raised, whoever opens the one descriptor too many says so.
+  [[maybe_unused]] const auto raised = RaiseDescriptorLimit();
+}
+
+}  // namespace
+
 // Lives on the loop's thread, except for its creation and the counter.
 class AuthAcceptor::State : public std::enable_shared_from_this<State> {
  public:
@@ -224,11 +243,13 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
     Handshake handshake;
     SocketAddress from;
     EventLoop::TimerId timer;
+    Guests::Number guest;
     bool writing;
   };
 
   void AcceptSome();
-  void PauseAccepting();
+  void PauseAccepting(int64_t pause_ns);
+  void WarnOfShortage() const;
   void Admit(UniqueFd fd, const SocketAddress& from);
   void StepOne(uint64_t number);
   void Reject(uint64_t number, std::string_view why);
@@ -251,15 +272,19 @@ void AuthAcceptor::State::AcceptSome() {
   // A bounded number at a time, so that a flood leaves the loop time for connections that are
   // further on.
   for (int i = 0; i < 64 && !closed_; ++i) {
+    if (!loop_.guests().Admits(kGraceNs)) {
+      constexpr int64_t kLookAgainNs = 5'000'000;
+      PauseAccepting(kLookAgainNs);
+      return;
+    }
     SocketAddress from;
     int error = 0;
     Result<UniqueFd> accepted = Accept(listen_fd_.get(), &from, &error);
     if (!accepted.ok()) {
-      if (!pending_.empty() && (error == EMFILE || error == ENFILE)) {
-        Reject(pending_.begin()->first, "the process is short of descriptors");
-        continue;
-      }
-      PauseAccepting();
+      if ((error == EMFILE || error == ENFILE) && loop_.guests().DismissFirst()) continue;
+      WarnOfShortage();
+      constexpr int64_t kShortageNs = 100'000'000;
+      PauseAccepting(kShortageNs);
       return;
     }
     if (!accepted->valid()) return;
@@ -267,16 +292,18 @@ void AuthAcceptor::State::AcceptSome() {
   }
 }
 
-// Without descriptors or memory the listening socket stays readable; looking again at once would
-// burn a core.
-void AuthAcceptor::State::PauseAccepting() {
-  constexpr int64_t kPauseNs = 100'000'000;
+void AuthAcceptor::State::WarnOfShortage() const {
   TUTTI_WARN(
       "{} cannot accept connections for the moment: the process has too many open files "
       "(raise `ulimit -n`) or the host is short of memory",
       name_);
+}
+
+// While there is no room the listening socket stays readable; looking again at once would burn a
+// core.
+void AuthAcceptor::State::PauseAccepting(int64_t pause_ns) {
   if (!loop_.ModifyFd(listen_fd_.get(), 0).ok()) return;
-  pause_timer_ = loop_.AddTimer(kPauseNs, [weak = weak_from_this()] {
+  pause_timer_ = loop_.AddTimer(pause_ns, [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self || self->closed_) return;
     [[maybe_unused]] const Status status = self->loop_.ModifyFd(self->listen_fd_.get(), EPOLLIN);
@@ -284,14 +311,17 @@ void AuthAcceptor::State::PauseAccepting() {
 }
 
 void AuthAcceptor::State::Admit(UniqueFd fd, const SocketAddress& from) {
-  if (pending_.size() >= kMaxPending) Reject(pending_.begin()->first, "too many others wait");
   const uint64_t number = next_number_++;
   const auto weak = weak_from_this();
   const int raw_fd = fd.get();
   const EventLoop::TimerId timer = loop_.AddTimer(kHandshakeTimeoutNs, [weak, number] {
     if (const auto self = weak.lock()) self->Reject(number, "it said too little in time");
   });
-  pending_.emplace(number, Pending{std::move(fd), Handshake::Accepting(key_), from, timer, false});
+  const Guests::Number guest = loop_.guests().Enter([weak, number] {
+    if (const auto self = weak.lock()) self->Reject(number, "too many others wait");
+  });
+  pending_.emplace(number,
+                   Pending{std::move(fd), Handshake::Accepting(key_), from, timer, guest, false});
   const Status added = loop_.AddFd(raw_fd, EPOLLIN, [weak, number](uint32_t) {
     if (const auto self = weak.lock()) self->StepOne(number);
   });
@@ -322,6 +352,7 @@ void AuthAcceptor::State::StepOne(uint64_t number) {
   const Hello hello = pending.handshake.hello();
   const SocketAddress from = pending.from;
   UniqueFd fd = Drop(number);
+  MakeRoomBeyond(fd.get());
   callback_(std::move(fd), hello, from);
 }
 
@@ -342,6 +373,7 @@ void AuthAcceptor::State::Reject(uint64_t number, std::string_view why) {
 UniqueFd AuthAcceptor::State::Drop(uint64_t number) {
   const auto found = pending_.find(number);
   loop_.CancelTimer(found->second.timer);
+  loop_.guests().Leave(found->second.guest);
   loop_.RemoveFd(found->second.fd.get());
   UniqueFd fd = std::move(found->second.fd);
   pending_.erase(found);
@@ -394,6 +426,18 @@ Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& k
   }
   kind = ConnectFailure::kNone;
   return connected;
+}
+
+Result<UniqueFd> ConnectPatiently(const SocketAddress& address, const Key& key, const Hello& hello,
+                                  const WaitLimits& limits) {
+  for (int attempt = 1;; ++attempt) {
+    ConnectFailure failure = ConnectFailure::kNone;
+    Result<UniqueFd> fd = ConnectAuthenticated(address, key, hello, limits, &failure);
+    const bool worth_it = failure == ConnectFailure::kClosed && attempt < kConnectAttempts;
+    const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
+    if (fd.ok() || !worth_it || aborted || limits.deadline.Passed()) return fd;
+    std::this_thread::sleep_for(std::chrono::milliseconds(kBetweenAttemptsMs));
+  }
 }
 
 }  // namespace tutti

@@ -37,9 +37,10 @@ namespace tutti {
 
 // What an authenticated connection is for.
 enum class Purpose : uint8_t {
-  kRoot = 1,  // a rank asks a root (bootstrap/root.h)
-  kLink = 2,  // a rank's bootstrap joins another's (bootstrap/endpoint.h)
-  kData = 3,  // a network transport's connection
+  kRoot = 1,    // a rank asks a root (bootstrap/root.h)
+  kLink = 2,    // a rank's bootstrap joins another's (bootstrap/endpoint.h)
+  kData = 3,    // a network transport's connection
+  kLaunch = 4,  // a rank of a launched program meets rank 0 (tools/launch/handshake.h)
 };
 
 // The connector's first words. `payload` has at most kMaxHelloBytes.
@@ -103,14 +104,17 @@ class Handshake {
 };
 
 // Authenticates whoever connects to a listening socket. Any number of silent, slow or foreign
-// connections has no effect but a count: each has kHandshakeTimeoutNs, and at most kMaxPending are
-// open at once (the oldest gives way, so that a flood cannot lock ranks out).
+// connections has no effect but a count: each has kHandshakeTimeoutNs, and they are guests of the
+// loop (sys/guests.h), which bounds their number over all its listening sockets. When there is no
+// room the first gives way, but not before it had kGraceNs: until then newcomers wait in the
+// kernel's queue, so that ranks which arrive all at once do not push one another out.
 class AuthAcceptor {
  public:
   // A proof takes milliseconds; ranks that outnumber the cores by hundreds may need seconds.
   static constexpr int64_t kHandshakeTimeoutNs = 20'000'000'000;
-  // Twice the ranks that arrive at a root at once in a large job, at about 2 KiB each.
-  static constexpr size_t kMaxPending = 4096;
+  // Many times what a proof takes between hosts. A flood of connections that fills the room lets
+  // hundreds a second through, ranks among them.
+  static constexpr int64_t kGraceNs = 200'000'000;
 
   // Called on the loop's thread for each connection whose other end holds the key. May destroy the
   // acceptor.
@@ -147,5 +151,12 @@ enum class ConnectFailure {
 Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& key,
                                       const Hello& hello, const WaitLimits& limits,
                                       ConnectFailure* failure = nullptr);
+
+// The same, but a handshake that is cut off is tried again, kConnectAttempts times in all and
+// kBetweenAttemptsMs apart: the other end may have had no room for the moment.
+Result<UniqueFd> ConnectPatiently(const SocketAddress& address, const Key& key, const Hello& hello,
+                                  const WaitLimits& limits);
+inline constexpr int kConnectAttempts = 4;
+inline constexpr int kBetweenAttemptsMs = 50;
 
 }  // namespace tutti

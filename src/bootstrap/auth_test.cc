@@ -1,7 +1,12 @@
 #include "bootstrap/auth.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <mutex>
@@ -151,7 +156,6 @@ TEST(AuthAcceptorTest, YieldsOnlyThoseWithTheKey) {
 }
 
 TEST(AuthAcceptorTest, AFloodOfSilentConnectionsDoesNotLockOut) {
-  ASSERT_TRUE(RaiseDescriptorLimit().ok());
   const auto loop = testing::NewLoop();
   SocketAddress address = *ParseSocketAddress("127.0.0.1:0");
   auto listen_fd = Listen(address);
@@ -164,7 +168,8 @@ TEST(AuthAcceptorTest, AFloodOfSilentConnectionsDoesNotLockOut) {
   ASSERT_TRUE(acceptor.ok());
   const WaitLimits limits = {Deadline::AfterSeconds(30), nullptr};
   std::vector<UniqueFd> silent;
-  for (size_t i = 0; i < AuthAcceptor::kMaxPending + 50; ++i) {
+  const size_t room = loop->guests().limit();
+  for (size_t i = 0; i < room + 50; ++i) {
     auto fd = Connect(address, limits);
     ASSERT_TRUE(fd.ok()) << i << ": " << fd.status().message();
     silent.push_back(std::move(fd).value());
@@ -174,6 +179,103 @@ TEST(AuthAcceptorTest, AFloodOfSilentConnectionsDoesNotLockOut) {
   while (yielded.load() == 0 && !limits.deadline.Passed()) loop->RunSync([] {});
   EXPECT_EQ(yielded.load(), 1);
   EXPECT_GE((*acceptor)->rejected(), 50u);
+}
+
+// Strangers at two doors of a process that may have few descriptors: they get their share of it and
+// no more, its limit stays, and a rank is let in all the same.
+TEST(AuthAcceptorTest, StrangersNeitherUseUpTheDescriptorsNorRaiseTheirLimit) {
+  const testing::DescriptorLimit low(128);
+  const auto loop = testing::NewLoop();
+  ASSERT_EQ(loop->guests().limit(), 32u);
+  const Key key = RandomKey();
+  std::atomic<int> yielded{0};
+  std::array<SocketAddress, 2> doors;
+  std::array<std::unique_ptr<AuthAcceptor>, 2> acceptors;
+  for (size_t i = 0; i < doors.size(); ++i) {
+    doors[i] = *ParseSocketAddress("127.0.0.1:0");
+    auto listen_fd = Listen(doors[i]);
+    ASSERT_TRUE(listen_fd.ok());
+    auto acceptor =
+        AuthAcceptor::Create(*loop, std::move(listen_fd).value(), key, "the test",
+                             [&](UniqueFd, const Hello&, const SocketAddress&) { ++yielded; });
+    ASSERT_TRUE(acceptor.ok());
+    acceptors[i] = std::move(acceptor).value();
+  }
+  // The strangers are a process of their own, with a limit of their own.
+  std::array<int, 2> pipe_fds;
+  ASSERT_EQ(pipe(pipe_fds.data()), 0);
+  const pid_t strangers = fork();
+  ASSERT_GE(strangers, 0);
+  if (strangers == 0) {
+    if (!RaiseDescriptorLimit().ok()) _exit(1);
+    for (int i = 0; i < 200; ++i) {
+      sockaddr_storage storage;
+      const uint32_t length = doors[static_cast<size_t>(i) % 2].ToSockaddr(storage);
+      const int fd = socket(AF_INET, SOCK_STREAM, 0);
+      if (connect(fd, reinterpret_cast<const sockaddr*>(&storage), length) != 0) _exit(2);
+    }
+    if (write(pipe_fds[1], "x", 1) != 1) _exit(3);
+    for (;;) pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(pipe_fds[0], &byte, 1), 1);
+  const WaitLimits limits = {Deadline::AfterSeconds(30), nullptr};
+  EXPECT_TRUE(ConnectAuthenticated(doors[1], key, {Purpose::kData, {}}, limits).ok());
+  while (yielded.load() == 0 && !limits.deadline.Passed()) loop->RunSync([] {});
+  EXPECT_EQ(yielded.load(), 1);
+  size_t guests = 0;
+  loop->RunSync([&] { guests = loop->guests().size(); });
+  EXPECT_LE(guests, 32u);
+  EXPECT_GE(guests, 30u);
+  rlimit now = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &now), 0);
+  EXPECT_EQ(now.rlim_cur, 128u);
+  kill(strangers, SIGKILL);
+  waitpid(strangers, nullptr, 0);
+  for (const int fd : pipe_fds) close(fd);
+}
+
+// A listener that had no room closes the connection in the middle of the handshake.
+TEST(ConnectPatientlyTest, TriesAgainAfterAHandshakeThatWasCutOff) {
+  SocketAddress address = *ParseSocketAddress("127.0.0.1:0");
+  auto listen_fd = Listen(address);
+  ASSERT_TRUE(listen_fd.ok());
+  const Key key = RandomKey();
+  std::atomic<int> cut_off{0};
+  const auto serve = [&](int cuts) {
+    for (;;) {
+      const WaitLimits limits = {Deadline::AfterSeconds(20), nullptr};
+      ASSERT_TRUE(WaitReady(listen_fd->get(), POLLIN, limits, "the test").ok());
+      auto fd = Accept(listen_fd->get(), nullptr);
+      ASSERT_TRUE(fd.ok());
+      if (cut_off < cuts) {
+        ++cut_off;
+        continue;
+      }
+      auto handshake = Handshake::Accepting(key);
+      for (auto step = handshake.Step(fd->get()); *step != Progress::kDone;) {
+        ASSERT_TRUE(WaitReady(fd->get(), POLLIN, limits, "the test").ok());
+        step = handshake.Step(fd->get());
+        ASSERT_TRUE(step.ok());
+      }
+      return;
+    }
+  };
+  std::thread acceptor([&] { serve(kConnectAttempts - 1); });
+  const WaitLimits limits = {Deadline::AfterSeconds(20), nullptr};
+  const auto fd = ConnectPatiently(address, key, {Purpose::kData, {}}, limits);
+  EXPECT_TRUE(fd.ok()) << fd.status().message();
+  acceptor.join();
+  EXPECT_EQ(cut_off.load(), kConnectAttempts - 1);
+  // Another key is no matter of patience.
+  std::thread stranger([&] {
+    for (int i = 0; i < kConnectAttempts; ++i) {
+      ASSERT_TRUE(WaitReady(listen_fd->get(), POLLIN, limits, "the test").ok());
+      ASSERT_TRUE(Accept(listen_fd->get(), nullptr).ok());
+    }
+  });
+  EXPECT_FALSE(ConnectPatiently(address, key, {Purpose::kData, {}}, limits).ok());
+  stranger.join();
 }
 
 }  // namespace

@@ -89,17 +89,12 @@ TEST(Bootstrap, JoinsHundredsOfRanksInOneProcess) {
 }
 
 TEST(Bootstrap, RaisesTheLimitOfDescriptorsWhenItRunsOut) {
-  rlimit before = {};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit low = before;
-  low.rlim_cur = 64;
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  const testing::DescriptorLimit low(64);
   const Job job(16);
   job.Run(ExpectGathers);
   rlimit after = {};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
   EXPECT_EQ(after.rlim_cur, after.rlim_max);
-  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST(Bootstrap, SpreadsOutArrivalsAboveTheThreshold) {

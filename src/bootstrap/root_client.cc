@@ -9,11 +9,6 @@
 namespace tutti {
 namespace {
 
-// A handshake that is cut off may have met a full listener; that many attempts, a little apart,
-// tell.
-constexpr int kAttempts = 4;
-constexpr auto kBetweenAttempts = std::chrono::milliseconds(50);
-
 uint32_t RemainingMs(Deadline deadline) {
   constexpr int kLongestMs = 1'000'000'000;
   return static_cast<uint32_t>(std::max(1, deadline.RemainingMs(kLongestMs)));
@@ -50,12 +45,13 @@ Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const W
     const bool worth_it = failure == ConnectFailure::kRefused || failure == ConnectFailure::kClosed;
     if (worth_it) telling = failure;
     const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
-    if (!worth_it || aborted || limits.deadline.Passed() || (!fixed && attempt == kAttempts)) {
+    if (!worth_it || aborted || limits.deadline.Passed() ||
+        (!fixed && attempt == kConnectAttempts)) {
       const std::string message(fd.status().message());
       return Status(fd.status().code(), fmt::format("rank {} cannot reach the root: {} ({})",
                                                     request.rank, message, Advice(id, telling)));
     }
-    std::this_thread::sleep_for(kBetweenAttempts);
+    std::this_thread::sleep_for(std::chrono::milliseconds(kBetweenAttemptsMs));
   }
 }
 

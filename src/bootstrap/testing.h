@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <functional>
 #include <memory>
@@ -28,6 +29,32 @@ inline std::unique_ptr<EventLoop> NewLoop() {
   auto loop = EventLoop::Create("test");
   EXPECT_TRUE(loop.ok()) << loop.status().message();
   return std::move(loop).value();
+}
+
+// Sets this process's soft limit of descriptors for the life of a test.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(rlim_t soft) {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit low = before_;
+    low.rlim_cur = soft;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  }
+  ~DescriptorLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+
+ private:
+  rlimit before_ = {};
+};
+
+// A port of 127.0.0.1 that nobody listens at now, outside of the range from which the kernel picks
+// ports for connections as far as that can be had.
+inline uint16_t FreePort() {
+  SocketAddress address = *ParseSocketAddress("127.0.0.1:0");
+  const auto found = Listen(address, {.low = 20000, .high = 32000});
+  EXPECT_TRUE(found.ok()) << found.status().message();
+  return address.port;
 }
 
 // Calls body(0) … body(count - 1), each in a thread with a small stack, and waits for all.

@@ -1,9 +1,8 @@
 #include "sys/event_loop.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
@@ -18,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "sys/thread.h"
 
 namespace tutti {
 namespace {
@@ -33,11 +33,11 @@ struct Watch {
 
 class EventLoopImpl final : public EventLoop {
  public:
-  EventLoopImpl(UniqueFd epoll_fd, UniqueFd wake_fd)
-      : epoll_fd_(std::move(epoll_fd)), wake_fd_(std::move(wake_fd)) {}
+  EventLoopImpl(UniqueFd epoll_fd, UniqueFd wake_fd, size_t guest_limit)
+      : epoll_fd_(std::move(epoll_fd)), wake_fd_(std::move(wake_fd)), guests_(guest_limit) {}
   ~EventLoopImpl() override { Stop(); }
 
-  void Start(const std::string& name);
+  Status Start(const std::string& name);
 
   void Post(Task task) override;
   void RunSync(Task task) override;
@@ -49,6 +49,7 @@ class EventLoopImpl final : public EventLoop {
   bool OnLoopThread() const override {
     return loop_thread_id_.load(std::memory_order_relaxed) == std::this_thread::get_id();
   }
+  Guests& guests() override { return guests_; }
 
  private:
   static constexpr uint64_t kWakeId = 0;
@@ -63,6 +64,7 @@ class EventLoopImpl final : public EventLoop {
 
   const UniqueFd epoll_fd_;
   const UniqueFd wake_fd_;
+  Guests guests_;
   std::thread thread_;
   std::atomic<std::thread::id> loop_thread_id_;
 
@@ -79,15 +81,9 @@ class EventLoopImpl final : public EventLoop {
   std::unordered_map<TimerId, int64_t> timer_time_ns_;
 };
 
-void EventLoopImpl::Start(const std::string& name) {
-  // Signals belong to the program's threads: a handler of its own must never find itself here.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { Run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
+Status EventLoopImpl::Start(const std::string& name) {
+  TUTTI_ASSIGN(thread_, StartThread(name, [this] { Run(); }));
+  return Status::Ok();
 }
 
 void EventLoopImpl::Stop() {
@@ -324,8 +320,11 @@ Result<std::unique_ptr<EventLoop>> EventLoop::Create(const std::string& name) {
   if (epoll_ctl(epoll_fd.get(), EPOLL_CTL_ADD, wake_fd.get(), &event) != 0) {
     return ErrnoError(errno, "adding the wake-up descriptor to epoll failed");
   }
-  auto loop = std::make_unique<EventLoopImpl>(std::move(epoll_fd), std::move(wake_fd));
-  loop->Start(name);
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoError(errno, "getrlimit failed");
+  auto loop = std::make_unique<EventLoopImpl>(std::move(epoll_fd), std::move(wake_fd),
+                                              Guests::ShareOf(limit.rlim_cur));
+  TUTTI_TRY(loop->Start(name));
   return std::unique_ptr<EventLoop>(std::move(loop));
 }
 

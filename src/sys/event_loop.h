@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "sys/guests.h"
 
 namespace tutti {
 
@@ -21,7 +22,7 @@ class EventLoop {
   using FdCallback = std::function<void(uint32_t epoll_events)>;
   using TimerId = uint64_t;
 
-  // Starts the thread, named `name` (at most 15 characters).
+  // Starts the thread, named `name` (at most 15 characters); fails when the system grants none.
   static Result<std::unique_ptr<EventLoop>> Create(const std::string& name);
   virtual ~EventLoop() = default;  // stops the thread; tasks not yet run are dropped
 
@@ -41,6 +42,9 @@ class EventLoop {
   virtual void CancelTimer(TimerId timer) = 0;
 
   virtual bool OnLoopThread() const = 0;
+
+  // On the loop's thread only.
+  virtual Guests& guests() = 0;
 };
 
 }  // namespace tutti

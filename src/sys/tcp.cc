@@ -73,9 +73,9 @@ Result<SocketAddress> LookUpHost(const std::string& name, int family, std::strin
   return address;
 }
 
-// After EMFILE: raises the soft limit of descriptors when the hard one leaves room. A library has
-// no business changing limits of a program that does not need it, so this is done only where a
-// socket would fail otherwise.
+// For a socket of our own, after EMFILE: raises the soft limit of descriptors when the hard one
+// leaves room. A library has no business changing limits of a program that does not need it, so
+// this is done only where a socket would fail otherwise.
 bool GainDescriptors() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return false;
@@ -251,7 +251,6 @@ Result<UniqueFd> Accept(int listen_fd, SocketAddress* peer, int* error) {
     }
     if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return UniqueFd();
-    if (errno == EMFILE && GainDescriptors()) continue;
     if (error) *error = errno;
     return ErrnoError(errno, "accepting a connection failed");
   }

@@ -3,8 +3,7 @@
 // TCP sockets: addresses, listening, connecting, and moving whole buffers, with a deadline on every
 // wait.
 //
-// (The file is not called socket.h, because src/ is on the include path and <sys/socket.h> must
-// stay the system's.)
+// (Not called socket.h, so that nobody mixes it up with the system's <sys/socket.h>.)
 //
 // Every socket made here is non-blocking, close-on-exec and sends small messages at once
 // (TCP_NODELAY). A peer's death never raises SIGPIPE. Calls are restarted after signals. Functions
@@ -72,10 +71,12 @@ inline constexpr int kAbortCheckMs = 50;
 Result<UniqueFd> Listen(SocketAddress& address, PortRange range = {}, int* error = nullptr);
 
 // Takes a waiting connection. An invalid descriptor (and ok) when there is none; fails with the
-// errno in `error` (when given) when the process is short of something.
+// errno in `error` (when given) when the process is short of something. Raises no limit: who waits
+// there may be anybody.
 Result<UniqueFd> Accept(int listen_fd, SocketAddress* peer, int* error = nullptr);
 
-// Starts to connect. The socket becomes writable when the attempt ended; then ask FinishConnect.
+// Starts to connect; raises the process's limit of descriptors when it is reached. The socket
+// becomes writable when the attempt ended; then ask ConnectOutcome.
 Result<UniqueFd> StartConnect(const SocketAddress& address);
 // The outcome as an errno value; 0: connected.
 int ConnectOutcome(int fd);

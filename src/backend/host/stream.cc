@@ -1,10 +1,10 @@
 #include "backend/host/stream.h"
 
-#include <pthread.h>
-
 #include <utility>
 
 #include "base/clock.h"
+#include "base/log.h"
+#include "sys/thread.h"
 
 namespace tutti {
 
@@ -22,12 +22,22 @@ void HostStream::Enqueue(Task task) {
   changed_.wait(lock, [&] { return queue_.size() < kMaxQueued; });
   queue_.push_back(std::move(task));
   ++enqueued_;
-  if (!thread_.joinable()) {
-    thread_ = std::thread([this] { Run(); });
-    pthread_setname_np(thread_.native_handle(), "tutti-stream");
+  if (!thread_.joinable() && !StartRunning()) {
+    RunOne(lock);
+    return;
   }
   lock.unlock();
   changed_.notify_all();
+}
+
+bool HostStream::StartRunning() {
+  Result<std::thread> started = StartThread("tutti-stream", [this] { Run(); });
+  if (started.ok()) {
+    thread_ = std::move(started).value();
+    return true;
+  }
+  TUTTI_WARN("a stream runs its work on the caller's thread: {}", started.status().message());
+  return false;
 }
 
 void HostStream::Synchronize() {
@@ -62,15 +72,19 @@ void HostStream::Run() {
   while (true) {
     changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    Task task = std::move(queue_.front());
-    queue_.pop_front();
-    lock.unlock();
-    task();
-    task = nullptr;  // what it captured goes before the stream counts it as done
-    lock.lock();
-    ++completed_;
-    changed_.notify_all();
+    RunOne(lock);
   }
+}
+
+void HostStream::RunOne(std::unique_lock<std::mutex>& lock) {
+  Task task = std::move(queue_.front());
+  queue_.pop_front();
+  lock.unlock();
+  task();
+  task = nullptr;  // what it captured goes before the stream counts it as done
+  lock.lock();
+  ++completed_;
+  changed_.notify_all();
 }
 
 void HostEvent::Record(HostStream* stream) {

@@ -26,7 +26,8 @@ class HostStream {
   HostStream(const HostStream&) = delete;
   ~HostStream();  // runs what is queued, then stops
 
-  // Blocks while kMaxQueued tasks wait, so that a producer cannot fill the memory.
+  // Blocks while kMaxQueued tasks wait, so that a producer cannot fill the memory. Where the system
+  // grants no thread, runs `task` before it returns.
   void Enqueue(Task task);
   // Until all tasks enqueued so far have run. Returns at once on the stream's own thread.
   void Synchronize();
@@ -38,7 +39,10 @@ class HostStream {
 
  private:
   static constexpr size_t kMaxQueued = 65536;
+  // Below, `lock` is of mutex_ and held.
+  bool StartRunning();
   void Run();
+  void RunOne(std::unique_lock<std::mutex>& lock);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

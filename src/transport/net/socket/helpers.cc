@@ -1,8 +1,6 @@
 #include "transport/net/socket/helpers.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -11,24 +9,21 @@
 #include <mutex>
 #include <thread>
 
+#include "sys/thread.h"
+
 namespace tutti {
 
 class LaneHelpers::Thread {
  public:
-  explicit Thread(UniqueFd event) : event_(std::move(event)) {
-    // Signals belong to the program's threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { Run(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    pthread_setname_np(thread_.native_handle(), "tutti-lanes");
-  }
+  explicit Thread(UniqueFd event) : event_(std::move(event)) {}
   ~Thread() {
     stopping_.store(true, std::memory_order_release);
     Ring();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
+  }
+  Status Start() {
+    TUTTI_ASSIGN(thread_, StartThread("tutti-lanes", [this] { Run(); }));
+    return Status::Ok();
   }
 
   void Attach(Lane& lane) {
@@ -113,6 +108,7 @@ Result<std::shared_ptr<LaneHelpers>> LaneHelpers::Create(int threads) {
     UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!event.valid()) return ErrnoError(errno, "eventfd failed for a socket helper thread");
     helpers->threads_.push_back(std::make_unique<Thread>(std::move(event)));
+    TUTTI_TRY(helpers->threads_.back()->Start());
   }
   return helpers;
 }

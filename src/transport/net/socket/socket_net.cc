@@ -227,8 +227,8 @@ Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const Ne
   SocketSet sockets;
   sockets.peer = fmt::format("{} over {}", target.address.ToString(), name);
   for (hello.socket = 0; hello.socket <= hello.lanes; ++hello.socket) {
-    TUTTI_ASSIGN(UniqueFd fd, ConnectAuthenticated(target.address, key_,
-                                                   {Purpose::kData, hello.Encode()}, limits));
+    TUTTI_ASSIGN(UniqueFd fd,
+                 ConnectPatiently(target.address, key_, {Purpose::kData, hello.Encode()}, limits));
     TUTTI_TRY(PrepareDataSocket(fd.get()));
     if (hello.socket == 0) {
       sockets.control = std::move(fd);
