@@ -119,7 +119,9 @@ Received Receive(int socket_fd, UniqueFd* passed) {
   ControlBuffer control{};
   if (passed != nullptr) {
     header.msg_control = control.bytes;
-    header.msg_controllen = sizeof(control.bytes);
+    // Not all of the buffer, which is padded: there would be room for a second descriptor, which a
+    // peer could pass and nobody would close.
+    header.msg_controllen = CMSG_LEN(sizeof(int));
   }
   ssize_t received;
   do {
