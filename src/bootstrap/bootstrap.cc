@@ -307,6 +307,18 @@ Result<std::shared_ptr<Endpoint>> OpenEndpoint(EventLoop& loop, const Settings& 
   return Endpoint::Create(loop, wanted, std::move(listen_fd), address);
 }
 
+// The ids as this host reaches their roots. A fixed one was made from this host's own setting.
+Status LocaliseIds(const Settings& settings, std::vector<UniqueId>& ids) {
+  for (UniqueId& id : ids) {
+    if (!id.root.IsLinkLocal() || AddressIsFixed(id)) continue;
+    TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
+    const std::string& names =
+        settings.oob_net_ifname.empty() ? settings.socket_ifname : settings.oob_net_ifname;
+    id.root = WithLocalScope(id.root, interfaces, names);
+  }
+  return Status::Ok();
+}
+
 Status StartFixedRoot(EventLoop& loop, const Bootstrap::Options& options) {
   const UniqueId& id = options.ids[0];
   if (!AddressIsFixed(id) || options.rank != 0 || options.num_ranks == 1) return Status::Ok();
@@ -323,6 +335,7 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
   if (options.deadline.at_ns() == Deadline::Never().at_ns()) {
     options.deadline = Deadline::AfterSeconds(settings.init_timeout_s);
   }
+  TUTTI_TRY(LocaliseIds(settings, options.ids));
   TUTTI_TRY(StartFixedRoot(loop, options));
   TUTTI_ASSIGN(const std::shared_ptr<Endpoint> endpoint, OpenEndpoint(loop, settings, options));
   auto bootstrap = std::make_unique<BootstrapImpl>(

@@ -92,7 +92,9 @@ Endpoint::LinkPtr Endpoint::TxLink(int peer) {
 }
 
 void Endpoint::StartAttempt(const LinkPtr& link) {
-  const Contact& contact = peers_[link->peer].info.contact;
+  Contact contact = peers_[link->peer].info.contact;
+  // The number of its interface means something on its own host only.
+  if (contact.address.IsLinkLocal()) contact.address.scope_id = contact_.address.scope_id;
   ++link->attempts;
   link->stage = Link::Stage::kConnecting;
   link->handshake = Handshake::Connecting(

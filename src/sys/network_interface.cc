@@ -122,6 +122,23 @@ Result<SocketAddress> ChooseListenAddress(const InterfaceWish& wish) {
   return chosen.address;
 }
 
+SocketAddress WithLocalScope(SocketAddress address, const std::vector<NetworkInterface>& interfaces,
+                             const std::string& names) {
+  if (!address.IsLinkLocal()) return address;
+  std::vector<NetworkInterface> candidates;
+  for (const NetworkInterface& interface : interfaces) {
+    if (!interface.address.IsLinkLocal()) continue;
+    if (interface.address.bytes == address.bytes) {
+      address.scope_id = interface.address.scope_id;
+      return address;
+    }
+    candidates.push_back(interface);
+  }
+  const auto chosen = ChooseInterface(candidates, {.names = names, .family = 6, .peer = address});
+  if (chosen.ok()) address.scope_id = chosen->address.scope_id;
+  return address;
+}
+
 int FamilyNumber(std::string_view af_name) {
   return af_name == "AF_INET" ? 4 : af_name == "AF_INET6" ? 6 : 0;
 }

@@ -65,6 +65,13 @@ Result<NetworkInterface> ChooseInterface(const std::vector<NetworkInterface>& in
 // of the route to `wish.peer`, else ChooseInterface's. Port 0.
 Result<SocketAddress> ChooseListenAddress(const InterfaceWish& wish);
 
+// `address`, which another host named, as it is reached from here. An IPv6 link-local address comes
+// with the number that its interface has over there; it gets that of the interface here which it
+// belongs to, or else of the one that `names` (NCCL_SOCKET_IFNAME) and ChooseInterface's rules pick
+// among those with a link-local address. Other addresses stay as they are.
+SocketAddress WithLocalScope(SocketAddress address, const std::vector<NetworkInterface>& interfaces,
+                             const std::string& names);
+
 // 4, 6 or 0 for the text of NCCL_SOCKET_FAMILY.
 int FamilyNumber(std::string_view af_name);
 

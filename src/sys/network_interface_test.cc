@@ -98,5 +98,29 @@ TEST(ChooseListenAddress, UsesTheRouteToThePeer) {
   EXPECT_TRUE(address->IsLoopback());
 }
 
+TEST(WithLocalScope, ReplacesTheNumberThatAnotherHostGaveItsInterface) {
+  std::vector<NetworkInterface> host = Host();
+  const auto add = [&](const char* name, const char* address, uint32_t scope) {
+    NetworkInterface interface = Make(name, "[::]", "[ffff:ffff:ffff:ffff::]");
+    interface.address = *ParseSocketAddress(fmt::format("[{}]:0", address));
+    interface.address.scope_id = scope;
+    host.push_back(interface);
+  };
+  host.erase(host.begin() + 4);
+  add("veth1", "fe80::a", 7);
+  add("eth0", "fe80::b", 8);
+  add("eth1", "fe80::c", 9);
+  SocketAddress far = *ParseSocketAddress("[fe80::99]:5");
+  far.scope_id = 2;
+  EXPECT_EQ(WithLocalScope(far, host, "").scope_id, 8u);  // a virtual one comes last
+  EXPECT_EQ(WithLocalScope(far, host, "eth1").scope_id, 9u);
+  EXPECT_EQ(WithLocalScope(far, host, "").port, 5);
+  SocketAddress own = *ParseSocketAddress("[fe80::a]:5");
+  own.scope_id = 2;
+  EXPECT_EQ(WithLocalScope(own, host, "").scope_id, 7u);
+  const SocketAddress global = *ParseSocketAddress("[fd00::1]:5");
+  EXPECT_EQ(WithLocalScope(global, host, ""), global);
+}
+
 }  // namespace
 }  // namespace tutti
