@@ -32,26 +32,26 @@ std::vector<std::string> Outcomes(const Job& job, const std::vector<Bootstrap::O
 
 TEST(BootstrapFaults, NamesTheRanksThatAreMissing) {
   Job job(9);
-  job.timeout_s = 0.6;
+  job.timeout_s = 3;  // for the five to arrive on a busy machine
   std::vector<Bootstrap::Options> attempts;
   for (const int rank : {0, 1, 2, 5, 8}) attempts.push_back(job.OptionsFor(rank));
   const int64_t start_ns = NowNs();
   for (const std::string& outcome : Outcomes(job, attempts)) {
     EXPECT_EQ(outcome,
-              "5 of 9 ranks arrived within 0.6 s; missing: 3-4, 6-7. TUTTI_INIT_TIMEOUT_S sets how "
+              "5 of 9 ranks arrived within 3 s; missing: 3-4, 6-7. TUTTI_INIT_TIMEOUT_S sets how "
               "long is waited");
   }
-  EXPECT_LT(NowNs() - start_ns, 3'000'000'000);
+  EXPECT_LT(NowNs() - start_ns, 10'000'000'000);
   // One that comes late is told at once.
   const int64_t late_ns = NowNs();
   job.timeout_s = 30;
   EXPECT_NE(Outcomes(job, {job.OptionsFor(3)})[0].find("missing: 3-4"), std::string::npos);
-  EXPECT_LT(NowNs() - late_ns, 2'000'000'000);
+  EXPECT_LT(NowNs() - late_ns, 15'000'000'000);
 }
 
 TEST(BootstrapFaults, SaysOfWhichRootRanksAreMissing) {
   Job job(8, 2);
-  job.timeout_s = 0.8;
+  job.timeout_s = 3;
   std::vector<Bootstrap::Options> attempts;
   for (const int rank : {0, 1, 2, 3, 4, 5, 6}) attempts.push_back(job.OptionsFor(rank));
   int named = 0;
@@ -258,10 +258,12 @@ class Strangers {
 TEST(BootstrapFaults, StrangersAtEveryDoorHaveNoEffect) {
   constexpr int kRanks = 8;
   Settings settings = testing::LocalSettings();
-  settings.port_range = {.low = 24200, .high = 24240};
+  const uint16_t low = testing::FreePort();
+  const auto high = static_cast<uint16_t>(low + 60);  // some of these may be in use
+  settings.port_range = {.low = low, .high = high};
   const Job job(kRanks, 1, settings);
   std::vector<SocketAddress> doors;
-  for (uint16_t port = 24200; port <= 24240; ++port) {
+  for (uint16_t port = low; port <= high; ++port) {
     doors.push_back(job.ids[0].root);
     doors.back().port = port;
   }
@@ -282,7 +284,7 @@ TEST(BootstrapFaults, StrangersAtEveryDoorHaveNoEffect) {
 
 TEST(BootstrapFaults, JobsWithAFixedAddressFollowOneAnother) {
   Settings settings = testing::LocalSettings();
-  settings.comm_id = "127.0.0.1:24168";
+  settings.comm_id = fmt::format("127.0.0.1:{}", testing::FreePort());
   settings.comm_key = "one key";
   const auto loop = testing::NewLoop();
   for (int round = 0; round < 10; ++round) {
@@ -303,7 +305,7 @@ TEST(BootstrapFaults, JobsWithAFixedAddressFollowOneAnother) {
 
 TEST(BootstrapFaults, AWrongKeyAtAFixedAddressEndsWithAdvice) {
   Settings settings = testing::LocalSettings();
-  settings.comm_id = "127.0.0.1:24169";
+  settings.comm_id = fmt::format("127.0.0.1:{}", testing::FreePort());
   const auto loop = testing::NewLoop();
   std::array<std::string, 2> outcomes;
   testing::ForEach(2, [&](int rank) {

@@ -245,7 +245,7 @@ TEST(BootstrapLife, AnExchangeEndsByTheFlagGivenWithIt) {
 // A rank in a process of its own, which is killed: forked before this test has any thread.
 TEST(BootstrapLife, KilledRankIsLostToAllItsNeighbours) {
   Settings settings = testing::LocalSettings();
-  settings.comm_id = "127.0.0.1:24167";
+  settings.comm_id = fmt::format("127.0.0.1:{}", testing::FreePort());
   settings.comm_key = "the key of this test";
   const pid_t child = fork();
   ASSERT_GE(child, 0);

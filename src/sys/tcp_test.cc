@@ -132,8 +132,24 @@ TEST(Tcp, TellsARefusedConnection) {
   EXPECT_NE(fd.status().message().find(address.ToString()), std::string_view::npos);
 }
 
+// Five ports in a row at which nobody listens now.
+PortRange FreeRange() {
+  for (;;) {
+    SocketAddress first = *ParseSocketAddress("127.0.0.1:0");
+    const auto held = Listen(first, {.low = 20000, .high = 32000});
+    EXPECT_TRUE(held.ok()) << held.status().message();
+    bool all = true;
+    for (uint16_t i = 1; i < 5; ++i) {
+      SocketAddress next = first;
+      next.port = static_cast<uint16_t>(first.port + i);
+      all = all && Listen(next).ok();
+    }
+    if (all) return {.low = first.port, .high = static_cast<uint16_t>(first.port + 4)};
+  }
+}
+
 TEST(Tcp, ListensInTheRangeUntilItIsFull) {
-  const PortRange range = {.low = 24300, .high = 24304};
+  const PortRange range = FreeRange();
   std::vector<UniqueFd> held;
   for (int i = 0; i < 5; ++i) {
     SocketAddress address = *ParseSocketAddress("127.0.0.1:0");
@@ -147,7 +163,8 @@ TEST(Tcp, ListensInTheRangeUntilItIsFull) {
   int error = 0;
   const auto full = Listen(address, range, &error);
   EXPECT_EQ(error, EADDRINUSE);
-  EXPECT_NE(full.status().message().find("24300 to 24304"), std::string_view::npos)
+  EXPECT_NE(full.status().message().find(fmt::format("{} to {}", range.low, range.high)),
+            std::string_view::npos)
       << full.status().message();
 }
 

@@ -183,12 +183,15 @@ inline void HoldsBackAProducerThatIsAhead(const TransportFactory& factory) {
   if (pair->consumer_port) pair->consumer_port->Begin(kChunks, 0);
   uint64_t published = 0;
   const auto fill_up = [&] {
-    for (const Deadline quiet = Deadline::After(50'000'000); !quiet.Passed();) {
+    // Quiet is counted from the last chunk that found room: a busy machine may be late with each.
+    constexpr int64_t kQuietNs = 300'000'000;
+    for (Deadline quiet = Deadline::After(kQuietNs); !quiet.Passed();) {
       if (pair->producer_port) pair->producer_port->Poll();
       if (pair->consumer_port) pair->consumer_port->Poll();
       if (std::byte* const place = pair->producer.TryAcquire(4096)) {
         Fill(place, 4096, published);
         pair->producer.Publish(4096, TagOf(published++));
+        quiet = Deadline::After(kQuietNs);
       }
     }
   };
