@@ -2,10 +2,10 @@
 
 // Link: one connection between two endpoints, in one of these stages:
 //
-//   connecting ──connected──→ handshake ──both proved──→ open ──the endpoint closes──→ closing
-//   ──end of stream──→ closed
-//       └────────────┴───────────────────────────────────┴──── broken
-//       ────────────────────────────────────────────↗
+//   connecting ──connected──→ handshake ──both proved──→ open
+//   open ──the endpoint closes──→ closing ──end of stream──→ closed
+//
+//   connecting, handshake, open ──broken──→ closed
 //
 // A plain record. Guarded by its Endpoint's mutex; opened by any thread, closed on the loop's
 // thread only.

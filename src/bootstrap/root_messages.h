@@ -5,9 +5,8 @@
 // of it have registered, or as soon as it is known that the job cannot start. Integers are
 // little-endian.
 //
-//   request  kind u8 (1 register, 2 look up)  rank u32  num_ranks u32  num_roots u32  root_index
-//   u32  timeout_ms u32
-//            pid u32  host text(64)
+//   request  kind u8 (1 register, 2 look up)  rank u32  num_ranks u32  num_roots u32
+//            root_index u32  timeout_ms u32  pid u32  host text(64)
 //     register:  contact address[24], token u64
 //     look up:   count u8, then `count` ranks u32
 //   answer   type u32 (1 contacts, 2 failure)  size u32

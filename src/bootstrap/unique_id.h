@@ -9,8 +9,10 @@
 //    42  port u16
 //    44  scope_id u32     IPv6 link-local only
 //    48  address[16]      first 4 bytes for IPv4
-//    64  flags u32        kKeyFromSetting: the key was derived from TUTTI_COMM_KEY; kNoKey:
-//    unauthenticated job 68  id u64           random; names the job in logs 76  zero
+//    64  flags u32        kKeyFromSetting: the key was derived from TUTTI_COMM_KEY;
+//                         kNoKey: unauthenticated job
+//    68  id u64           random; names the job in logs
+//    76  zero
 
 #include <array>
 #include <cstdint>

@@ -3,9 +3,9 @@
 // Algorithms for ranks that can all read one another's staging slots (one machine, or GPUs joined
 // by NVLink).
 //
-//   one-shot   stage own data ─ wait for all ─ read all            one synchronisation, everybody
-//   reads n × size two-shot   stage own data ─ wait ─ reduce own part ─ stage it ─ wait ─ copy the
-//   other parts
+//   one-shot   stage own data ─ wait for all ─ read all
+//              (one synchronisation, everybody reads n × size)
+//   two-shot   stage own data ─ wait ─ reduce own part ─ stage it ─ wait ─ copy the other parts
 //
 // Long vectors go in pieces of at most a slot. The next piece is staged before the last one is
 // waited for, so that a rank that is a little late costs nothing.

@@ -3,8 +3,8 @@
 // Memory from ncclMemAlloc: allocated here so that other ranks of the machine can map it and
 // collectives need not copy through a ring.
 //
-//   owner:  HostMemory::Allocate ─ Find(pointer) ─ Export ──RemoteHandle──▶  peer: PeerMemory::Map
-//   ─ pointer
+//   owner: HostMemory::Allocate ─ Find(pointer) ─ Export
+//                                                   └──RemoteHandle──▶ peer: PeerMemory::Map ─ pointer
 //
 // HostMemory (one per process) owns the allocations and says, for the buffers of every collective,
 // whether they lie in one. PeerMemory (one per communicator) keeps the mappings of other ranks'

@@ -9,8 +9,7 @@
 //     4  op_tag   u32   kData, kStriped: handed to the receiver's slot unchanged; otherwise 0
 //     8  bytes    u32   kData, kStriped: length of the chunk; otherwise 0
 //    12  zero     u32
-//    16  count    u64   kData, kStriped: number of the chunk, counted from 0 over the connection's
-//    life
+//    16  count    u64   kData, kStriped: number of the chunk, from 0 over the connection's life
 //                       kGrant: how many chunks the sender may have sent in all
 // A kData frame is followed by its chunk.
 
