@@ -3,12 +3,13 @@
 // The bootstrap: how the ranks of a job find one another and exchange small values before (and
 // beside) the transports.
 //
-//   ncclGetUniqueId → Root (serves addresses)      every rank → Bootstrap::Create → links at
-//   distance 2^k
+//   ncclGetUniqueId → Root (serves addresses)
+//   every rank → Bootstrap::Create → links at distance 2^k
 //
-// A UniqueId names a root and carries a random key. Every rank opens two listening sockets (one
-// where its root answers, one for the other ranks) and registers both with the root in charge of
-// it; a root answers each rank with the addresses of the ranks at distance 1, 2, 4, … from it.
+// A UniqueId names a root and carries a random key. Every rank opens one listening socket, for the
+// other ranks, and registers it with the root in charge of it, over a connection that stays open
+// for the answer (docs/adr/one-listening-socket.md): the addresses of the ranks at distance 1, 2,
+// 4, … from it.
 // Those links close the ring and give a log-depth all-gather, which tells every rank all addresses;
 // further links are made when a message needs one. Both ends of every connection prove that they
 // hold the key before a byte is parsed (bootstrap/auth.h).
