@@ -183,7 +183,7 @@ class PathFinder {
     for (const NodeIndex from : gpus) {
       for (const NodeIndex to : gpus) {
         Path& path = At(from, to);
-        if (from != to && net_gbps[from] > path.bandwidth_gbps &&
+        if (from != to && path.kind != PathKind::kDis && net_gbps[from] > path.bandwidth_gbps &&
             net_gbps[to] > path.bandwidth_gbps) {
           path.kind = PathKind::kNet;
         }

@@ -1,0 +1,11 @@
+// libFuzzer entry for the reader of machine files; docs/topology.md has the command.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "topology/machine_fuzz_target.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  tutti::topology::fuzz::ReadMachine({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
