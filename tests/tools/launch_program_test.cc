@@ -80,9 +80,11 @@ TEST(LaunchProgram, DeadRankUnderMpirunEndsTheJob) {
 }
 
 TEST(LaunchProgram, MissingRankIsNamed) {
-  const Outcome outcome = Perf(
-      {"all_reduce", "-b", "8", "--timeout", "2"},
-      {{"RANK", "0"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "23457"}});
+  const Outcome outcome =
+      Perf({"all_reduce", "-b", "8", "--timeout", "2"}, {{"RANK", "0"},
+                                                         {"WORLD_SIZE", "3"},
+                                                         {"MASTER_ADDR", "127.0.0.1"},
+                                                         {"MASTER_PORT", FreePort()}});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.err, HasSubstr("ranks 1, 2 did not arrive"));
 }

@@ -143,6 +143,8 @@ TEST(PerfProgram, TwoLibrariesAreCompared) {
   const double other = rows[1].at("out_of_place").at("time_us");
   EXPECT_GT(mine, 3000);
   EXPECT_GT(other, 3000);
+  EXPECT_GT(mine / other, 0.5);
+  EXPECT_LT(mine / other, 2.0);
 }
 
 TEST(PerfProgram, OtherWaysOfMeasuring) {

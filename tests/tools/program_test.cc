@@ -1,14 +1,19 @@
 #include "program_test.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 
 #include "base/clock.h"
+#include "base/unique_fd.h"
 
 namespace tutti::tools {
 namespace {
@@ -104,6 +109,17 @@ Outcome Perf(std::vector<std::string> arguments, const Variables& variables) {
                                           "-w",   "1",         "--rotate",      "2"};
   arguments.insert(arguments.begin(), front.begin(), front.end());
   return Tutti(std::move(arguments), variables);
+}
+
+std::string FreePort() {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  return std::to_string(ntohs(address.sin_port));
 }
 
 bool IsInstalled(const std::string& program) {

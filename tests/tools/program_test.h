@@ -47,6 +47,9 @@ Outcome Tutti(std::vector<std::string> arguments, const Variables& variables = {
 // `tutti perf` against the fake library, brief unless the arguments say otherwise.
 Outcome Perf(std::vector<std::string> arguments, const Variables& variables = {});
 
+// A port at which nobody listens now, as text.
+std::string FreePort();
+
 bool IsInstalled(const std::string& program);
 
 }  // namespace tutti::tools

@@ -76,6 +76,35 @@ TEST(RunProgram, SignalsArePassedOn) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("[0] got it"), HasSubstr("[1] got it")));
 }
 
+TEST(RunProgram, ARankThatNeverStopsWritingHoldsUpNeitherSignalsNorOthers) {
+  // The output goes through a shell, so that this program need not keep all of it.
+  const std::string tagged = std::string("exec ") + TUTTI_PROGRAM + " run -n 2 --tag -- ";
+  const Outcome failed = RunProgramOnce(
+      {"bash", "-c", tagged + "sh -c '[ $RANK = 0 ] && exec yes; sleep 0.5; exit 3' > /dev/null"});
+  EXPECT_EQ(failed.status, 3) << failed.err;
+  EXPECT_LT(failed.seconds, 20);
+  Program run({"bash", "-c",
+               tagged + "sh -c 'echo ready >&2; [ $RANK = 1 ] && exec sleep 100; exec yes'"
+                        " 2> >(exec cat) > /dev/null"});
+  ASSERT_TRUE(run.WaitForOutput("[0] ready"));
+  ASSERT_TRUE(run.WaitForOutput("[1] ready"));
+  kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.Finish().status, 128 + SIGTERM);
+}
+
+TEST(RunProgram, LinesWithoutAnEndAreCutAndKeptInOrder) {
+  const Outcome outcome =
+      RunRanks({"-n", "1", "--tag", "--", "sh", "-c",
+                "head -c 1500000 /dev/zero | tr '\\0' x; printf 'y\\nlast\\n'"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  std::string joined;
+  for (const char c : outcome.out) {
+    if (c == 'x' || c == 'y') joined += c;
+  }
+  EXPECT_EQ(joined, std::string(1'500'000, 'x') + "y");
+  EXPECT_THAT(outcome.out, testing::EndsWith("y\n[0] last\n"));
+}
+
 TEST(RunProgram, MissingProgramIsASentence) {
   const Outcome outcome = RunRanks({"-n", "2", "/nowhere/program"});
   EXPECT_EQ(outcome.status, 127);

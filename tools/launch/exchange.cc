@@ -11,13 +11,13 @@
 namespace tutti::launch {
 namespace {
 
-Result<std::string> OverPmix(const LaunchInfo& info, std::string_view value) {
+Result<std::string> OverPmix(const LaunchInfo& info, std::string_view value, Deadline deadline) {
   TUTTI_ASSIGN(PmixClient client, PmixClient::Connect());
   if (info.rank == 0) TUTTI_TRY(client.Put("tutti.value", ToHex(value)));
-  TUTTI_TRY(client.Fence());
-  TUTTI_ASSIGN(const std::string hex, client.Get(0, "tutti.value"));
+  TUTTI_TRY(client.Fence(deadline));
+  TUTTI_ASSIGN(const std::string hex, client.Get(0, "tutti.value", deadline));
   // Nobody leaves before everybody has read, or the launcher might take rank 0's values away.
-  TUTTI_TRY(client.Fence());
+  TUTTI_TRY(client.Fence(deadline));
   return FromHex(hex);
 }
 
@@ -52,7 +52,8 @@ Result<std::string> OverPmi(const LaunchInfo& info, const Lookup& lookup, std::s
 }
 
 Result<std::string> OverTcp(const LaunchInfo& info, std::string_view value, Deadline deadline) {
-  const Key key = DeriveKey(fmt::format("tutti launch|{}|{}|{}", info.job, info.size, info.secret));
+  const Key key =
+      KeyFromText(fmt::format("tutti launch|{}|{}|{}", info.job, info.size, info.secret));
   if (info.rank != 0) {
     std::vector<Endpoint> endpoints;
     for (const uint16_t port : info.ports) endpoints.push_back({info.address, port});
@@ -61,11 +62,11 @@ Result<std::string> OverTcp(const LaunchInfo& info, std::string_view value, Dead
     return ReceiveMessage(fd.get(), kMaxBroadcastBytes, deadline);
   }
   uint16_t port = 0;
-  TUTTI_ASSIGN(const UniqueFd listener, Listen(info.ports, &port));
+  TUTTI_ASSIGN(UniqueFd listener, Listen(info.ports, &port));
   std::vector<Claim> expected;
   for (int rank = 1; rank < info.size; ++rank) expected.push_back({0, static_cast<uint32_t>(rank)});
   TUTTI_ASSIGN(const std::vector<UniqueFd> peers,
-               AcceptClaims(listener.get(), key, expected, deadline));
+               AcceptClaims(std::move(listener), key, expected, deadline));
   for (const UniqueFd& peer : peers) TUTTI_TRY(SendMessage(peer.get(), value, deadline));
   return std::string(value);
 }
@@ -82,7 +83,7 @@ Result<std::string> BroadcastFromRankZero(const LaunchInfo& info, const Lookup& 
   Result<std::string> received = [&]() -> Result<std::string> {
     switch (info.rendezvous) {
       case Rendezvous::kPmix:
-        return OverPmix(info, value);
+        return OverPmix(info, value, deadline);
       case Rendezvous::kPmi:
         return OverPmi(info, lookup, value, deadline);
       case Rendezvous::kTcp:

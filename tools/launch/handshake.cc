@@ -1,162 +1,73 @@
 #include "launch/handshake.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sodium.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <thread>
+
+#include "bootstrap/wire.h"
+#include "sys/event_loop.h"
+#include "sys/tcp.h"
 
 namespace tutti::launch {
 namespace {
 
-using Nonce = std::array<uint8_t, 32>;
-using Mac = std::array<uint8_t, crypto_auth_BYTES>;
-static_assert(sizeof(Key) == crypto_auth_KEYBYTES);
+// One attempt at one address: ample for a handshake, short enough to get round several.
+constexpr int64_t kAttemptNs = 3'000'000'000;
+constexpr auto kBetweenRounds = std::chrono::milliseconds(50);
 
-struct WireClaim {
-  uint32_t channel;
-  uint32_t rank;
-};
-struct RootProof {
-  Nonce nonce;
-  Mac mac;
-};
-struct RankProof {
-  Mac mac;
-  WireClaim claim;
-};
-static_assert(sizeof(RootProof) == 64 && sizeof(RankProof) == 40);
-
-// A peer that has connected gets this long to prove itself: ample on a slow link, short for a
-// stranger.
-constexpr int64_t kProofNs = 10'000'000'000;
-// Connections that have not proven themselves yet. Beyond it the oldest goes, so a flood cannot
-// exhaust descriptors.
-constexpr size_t kMaxUnproven = 256;
-constexpr int64_t kConnectNs = 3'000'000'000;
-constexpr int kRetryMs = 50;
-
-void FillRandom(void* data, size_t bytes) {
-  if (sodium_init() >= 0) randombytes_buf(data, bytes);
+Hello ToHello(Claim claim) {
+  WireWriter writer;
+  writer.U32(claim.channel);
+  writer.U32(claim.rank);
+  return {Purpose::kLaunch, std::move(writer).Take()};
 }
 
-template <typename... Parts>
-Mac Authenticate(const Key& key, std::string_view role, const Parts&... parts) {
-  crypto_auth_hmacsha512256_state state;
-  crypto_auth_hmacsha512256_init(&state, key.data(), key.size());
-  const auto add = [&](const void* data, size_t bytes) {
-    crypto_auth_hmacsha512256_update(&state, static_cast<const unsigned char*>(data), bytes);
-  };
-  add(role.data(), role.size());
-  (add(&parts, sizeof(parts)), ...);
-  Mac mac;
-  crypto_auth_hmacsha512256_final(&state, mac.data());
-  return mac;
-}
-
-bool Equal(const Mac& a, const Mac& b) { return sodium_memcmp(a.data(), b.data(), a.size()) == 0; }
-
-void SetNoDelay(int fd) {
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
-
-// Rank 0's view of one connection that has yet to prove itself.
-struct Candidate {
-  UniqueFd fd;
-  Deadline deadline = Deadline::After(kProofNs);
-  size_t received = 0;
-  Nonce rank_nonce{};
-  Nonce root_nonce{};
-  RankProof proof{};
-};
-
-enum class Step { kWaiting, kProven, kDrop };
-
-// Reads what has come. The first 32 bytes are the rank's nonce, answered with the root's proof; the
-// rest is the rank's own proof.
-Step Advance(const Key& key, Candidate* candidate) {
-  for (;;) {
-    const bool first = candidate->received < sizeof(Nonce);
-    char* const target = first ? reinterpret_cast<char*>(&candidate->rank_nonce)
-                               : reinterpret_cast<char*>(&candidate->proof);
-    const size_t offset = first ? candidate->received : candidate->received - sizeof(Nonce);
-    const size_t size = first ? sizeof(Nonce) : sizeof(RankProof);
-    const ssize_t got = recv(candidate->fd.get(), target + offset, size - offset, MSG_DONTWAIT);
-    if (got == 0) return Step::kDrop;
-    if (got < 0) return errno == EAGAIN || errno == EINTR ? Step::kWaiting : Step::kDrop;
-    candidate->received += static_cast<size_t>(got);
-    if (candidate->received == sizeof(Nonce)) {
-      FillRandom(&candidate->root_nonce, sizeof(Nonce));
-      const RootProof answer{candidate->root_nonce, Authenticate(key, "root", candidate->rank_nonce,
-                                                                 candidate->root_nonce)};
-      // 64 bytes into an empty socket buffer: all or a dead peer.
-      if (send(candidate->fd.get(), &answer, sizeof(answer), MSG_NOSIGNAL | MSG_DONTWAIT) !=
-          static_cast<ssize_t>(sizeof(answer))) {
-        return Step::kDrop;
-      }
-    } else if (candidate->received == sizeof(Nonce) + sizeof(RankProof)) {
-      const Mac expected = Authenticate(key, "rank", candidate->rank_nonce, candidate->root_nonce,
-                                        candidate->proof.claim);
-      return Equal(expected, candidate->proof.mac) ? Step::kProven : Step::kDrop;
-    }
+Result<Claim> FromHello(const Hello& hello) {
+  WireReader reader(hello.payload);
+  Claim claim;
+  claim.channel = reader.U32();
+  claim.rank = reader.U32();
+  if (hello.purpose != Purpose::kLaunch || reader.failed() || !reader.AtEnd()) {
+    return RemoteError("the connection is not for a launch");
   }
+  return claim;
 }
 
-class Acceptor {
+// The connections that have proven themselves; filled on the loop's thread, awaited by another.
+class Gathering {
  public:
-  Acceptor(int listener, const Key& key, const std::vector<Claim>& expected)
-      : listener_(listener), key_(key), expected_(expected), proven_(expected.size()) {}
+  explicit Gathering(const std::vector<Claim>& expected)
+      : expected_(expected), proven_(expected.size()) {}
 
-  Result<std::vector<UniqueFd>> Run(Deadline deadline) {
-    while (num_proven_ < expected_.size()) {
+  void Take(UniqueFd fd, const Hello& hello) {
+    const Result<Claim> claim = FromHello(hello);
+    if (!claim.ok()) return;
+    const std::lock_guard lock(mutex_);
+    Status kept = Keep(std::move(fd), *claim);
+    if (failure_.ok()) failure_ = std::move(kept);
+    changed_.notify_all();
+  }
+
+  Result<std::vector<UniqueFd>> Await(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    const auto over = [&] { return !failure_.ok() || num_proven_ == expected_.size(); };
+    while (!over()) {
       if (deadline.Passed()) return Timeout("{} did not arrive", Missing());
-      TUTTI_TRY(PollOnce(deadline));
+      changed_.wait_for(lock, std::chrono::milliseconds(deadline.RemainingMs(1000)));
     }
+    if (!failure_.ok()) return failure_;
     return std::move(proven_);
   }
 
  private:
-  Status PollOnce(Deadline deadline) {
-    std::vector<pollfd> entries;
-    entries.push_back({listener_, POLLIN, 0});
-    for (const auto& candidate : candidates_) entries.push_back({candidate->fd.get(), POLLIN, 0});
-    if (poll(entries.data(), entries.size(), deadline.RemainingMs(200)) < 0 && errno != EINTR) {
-      return ErrnoError(errno, "waiting for the other ranks");
-    }
-    if (entries[0].revents) AcceptOne();
-    for (size_t i = 0; i < candidates_.size();) {
-      const Step step =
-          candidates_[i]->deadline.Passed() ? Step::kDrop : Advance(key_, candidates_[i].get());
-      if (step == Step::kProven) TUTTI_TRY(Keep(candidates_[i].get()));
-      if (step == Step::kWaiting) {
-        ++i;
-      } else {
-        candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(i));
-      }
-    }
-    return {};
-  }
-
-  void AcceptOne() {
-    UniqueFd fd(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
-    if (!fd.valid()) return;
-    SetNoDelay(fd.get());
-    if (candidates_.size() >= kMaxUnproven) candidates_.erase(candidates_.begin());
-    candidates_.push_back(std::make_unique<Candidate>());
-    candidates_.back()->fd = std::move(fd);
-  }
-
-  Status Keep(Candidate* candidate) {
-    const Claim claim{ntohl(candidate->proof.claim.channel), ntohl(candidate->proof.claim.rank)};
+  Status Keep(UniqueFd fd, Claim claim) {
     const auto found = std::find(expected_.begin(), expected_.end(), claim);
     if (found == expected_.end()) {
       return InvalidUsage("a process of this job says it is rank {}, which is not expected",
@@ -165,9 +76,9 @@ class Acceptor {
     UniqueFd& slot = proven_[static_cast<size_t>(found - expected_.begin())];
     if (slot.valid())
       return InvalidUsage("two processes of this job say they are rank {}", claim.rank);
-    slot = std::move(candidate->fd);
+    slot = std::move(fd);
     ++num_proven_;
-    return {};
+    return Status::Ok();
   }
 
   std::string Missing() const {
@@ -181,134 +92,79 @@ class Acceptor {
     return fmt::format("rank{} {}", missing > 1 ? "s" : "", names);
   }
 
-  const int listener_;
-  const Key& key_;
   const std::vector<Claim>& expected_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
   std::vector<UniqueFd> proven_;
   size_t num_proven_ = 0;
-  std::vector<std::unique_ptr<Candidate>> candidates_;
+  Status failure_;
 };
 
-using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-Result<UniqueFd> ConnectTo(const addrinfo& address, Deadline deadline) {
-  UniqueFd fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return ErrnoError(errno, "opening a socket");
-  if (connect(fd.get(), address.ai_addr, address.ai_addrlen) != 0) {
-    if (errno != EINPROGRESS) return ErrnoError(errno, "connecting");
-    pollfd entry{fd.get(), POLLOUT, 0};
-    while (poll(&entry, 1, deadline.RemainingMs(1000)) <= 0) {
-      if (deadline.Passed()) return Timeout("no answer");
-    }
-    int error = 0;
-    socklen_t size = sizeof(error);
-    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) return ErrnoError(error, "connecting");
-  }
-  SetNoDelay(fd.get());
-  return fd;
-}
-
-Status Prove(int fd, const Key& key, Claim claim, Deadline deadline) {
-  Nonce nonce;
-  FillRandom(&nonce, sizeof(nonce));
-  TUTTI_TRY(SendAll(fd, &nonce, sizeof(nonce), deadline));
-  RootProof root;
-  TUTTI_TRY(ReceiveAll(fd, &root, sizeof(root), deadline));
-  if (!Equal(root.mac, Authenticate(key, "root", nonce, root.nonce))) {
-    return RemoteError("what listens there does not hold this job's key");
-  }
-  RankProof proof{};
-  proof.claim = {htonl(claim.channel), htonl(claim.rank)};
-  proof.mac = Authenticate(key, "rank", nonce, root.nonce, proof.claim);
-  return SendAll(fd, &proof, sizeof(proof), deadline);
-}
-
-Result<UniqueFd> TryEndpoint(const Endpoint& endpoint, const Key& key, Claim claim,
-                             Deadline deadline) {
+// All addresses of a host, with the port.
+Result<std::vector<SocketAddress>> LookUp(const Endpoint& endpoint) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
   const int error =
       getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &list);
   if (error != 0) return SystemError("looking up '{}': {}", endpoint.host, gai_strerror(error));
-  const AddressList owner(list, &freeaddrinfo);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* entry = list; entry; entry = entry->ai_next) {
+    const SocketAddress address = SocketAddress::FromSockaddr(entry->ai_addr);
+    if (address.valid()) addresses.push_back(address);
+  }
+  return addresses;
+}
+
+Result<UniqueFd> TryEndpoint(const Endpoint& endpoint, const Key& key, Claim claim,
+                             Deadline deadline) {
+  TUTTI_ASSIGN(const std::vector<SocketAddress> addresses, LookUp(endpoint));
   Status last = SystemError("'{}' has no address", endpoint.host);
-  for (const addrinfo* address = list; address; address = address->ai_next) {
-    const Deadline attempt =
-        Deadline::After(std::clamp<int64_t>(deadline.at_ns() - NowNs(), 0, kConnectNs));
-    Result<UniqueFd> fd = ConnectTo(*address, attempt);
-    if (!fd.ok()) {
-      last = std::move(fd).status();
-      continue;
-    }
-    Status proven = Prove(fd->get(), key, claim, attempt);
-    if (proven.ok()) return fd;
-    last = std::move(proven);
+  for (const SocketAddress& address : addresses) {
+    WaitLimits limits;
+    limits.deadline =
+        Deadline::After(std::clamp<int64_t>(deadline.at_ns() - NowNs(), 0, kAttemptNs));
+    Result<UniqueFd> fd = ConnectAuthenticated(address, key, ToHello(claim), limits);
+    if (fd.ok()) return fd;
+    last = std::move(fd).status();
   }
   return last;
 }
 
 }  // namespace
 
-Key RandomKey() {
-  Key key;
-  FillRandom(key.data(), key.size());
-  return key;
-}
-
-Key DeriveKey(std::string_view text) {
-  Key key{};
-  if (sodium_init() >= 0) {
-    crypto_generichash(key.data(), key.size(), reinterpret_cast<const unsigned char*>(text.data()),
-                       text.size(), nullptr, 0);
-  }
-  return key;
-}
-
 Result<UniqueFd> Listen(const std::vector<uint16_t>& ports, uint16_t* port) {
-  // A dual-stack socket where the host has IPv6, else an IPv4 one.
-  int family = AF_INET6;
-  UniqueFd probe(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!probe.valid()) family = AF_INET;
   Status last = InvalidArgument("no port was given to listen on");
   for (const uint16_t choice : ports) {
-    UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!fd.valid()) return ErrnoError(errno, "opening a listening socket");
-    const int on = 1;
-    const int off = 0;
-    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    sockaddr_storage address{};
-    socklen_t size = sizeof(sockaddr_in);
-    if (family == AF_INET6) {
-      setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-      auto* v6 = reinterpret_cast<sockaddr_in6*>(&address);
-      v6->sin6_family = AF_INET6;
-      v6->sin6_addr = in6addr_any;
-      v6->sin6_port = htons(choice);
-      size = sizeof(sockaddr_in6);
-    } else {
-      auto* v4 = reinterpret_cast<sockaddr_in*>(&address);
-      v4->sin_family = AF_INET;
-      v4->sin_port = htons(choice);
+    // Of both families where the host has IPv6, else IPv4 alone.
+    for (const uint16_t family : {uint16_t{6}, uint16_t{4}}) {
+      SocketAddress address;
+      address.family = family;
+      address.port = choice;
+      int error = 0;
+      Result<UniqueFd> fd = tutti::Listen(address, {}, &error);
+      if (fd.ok()) {
+        *port = address.port;
+        return fd;
+      }
+      last = std::move(fd).status();
+      if (error == EADDRINUSE) break;
     }
-    if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-        listen(fd.get(), 1024) != 0) {
-      last = ErrnoError(errno, fmt::format("listening on port {}", choice));
-      continue;
-    }
-    size = sizeof(address);
-    getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size);
-    // The port lies at the same place in both kinds of address.
-    *port = ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
-    return fd;
   }
   return last;
 }
 
-Result<std::vector<UniqueFd>> AcceptClaims(int listener, const Key& key,
+Result<std::vector<UniqueFd>> AcceptClaims(UniqueFd listener, const Key& key,
                                            const std::vector<Claim>& expected, Deadline deadline) {
-  return Acceptor(listener, key, expected).Run(deadline);
+  TUTTI_ASSIGN(const std::unique_ptr<EventLoop> loop, EventLoop::Create("tutti-launch"));
+  Gathering gathering(expected);
+  const auto take = [&](UniqueFd fd, const Hello& hello, const SocketAddress&) {
+    gathering.Take(std::move(fd), hello);
+  };
+  TUTTI_ASSIGN(const std::unique_ptr<AuthAcceptor> acceptor,
+               AuthAcceptor::Create(*loop, std::move(listener), key, "rank 0 at launch", take));
+  return gathering.Await(deadline);
 }
 
 Result<UniqueFd> ConnectWithClaim(const std::vector<Endpoint>& endpoints, const Key& key,
@@ -324,7 +180,7 @@ Result<UniqueFd> ConnectWithClaim(const std::vector<Endpoint>& endpoints, const 
                               endpoint.port, fd.status().message());
       if (deadline.Passed()) return Timeout("rank 0 could not be reached ({})", attempts);
     }
-    poll(nullptr, 0, kRetryMs);
+    std::this_thread::sleep_for(kBetweenRounds);
   }
 }
 

@@ -1,19 +1,11 @@
 #pragma once
 
 // Connections between the ranks of one job, each end of which has proven that it holds the job's
-// key.
+// key (bootstrap/auth.h). Rank 0 listens; the others connect, and their hello says who they are. A
+// rank knows that it is in once rank 0 has welcomed it; until then it tries again.
 //
-// Rank 0 listens; the others connect. Nothing a stranger sends is parsed: before the proof only
-// fixed numbers of random bytes travel.
-//
-//   connecting rank                           rank 0
-//   nonce_c (32)                     ──────▶
-//                                    ◀──────  nonce_s (32), MAC(key, "root", nonce_c, nonce_s)
-//   MAC(key, "rank", …, claim), claim ──────▶  (the claim says who connects)
-//
-// MAC is libsodium's crypto_auth (HMAC-SHA-512-256). What travels afterwards is not encrypted.
+// What travels afterwards is not encrypted.
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -22,14 +14,12 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "bootstrap/auth.h"
 
 namespace tutti::launch {
 
-using Key = std::array<uint8_t, 32>;
-
-Key RandomKey();
-// The key that all ranks derive from the same text.
-Key DeriveKey(std::string_view text);
+using tutti::Key;
+using tutti::RandomKey;
 
 // Who a connection is for: a rank, and which of that rank's several channels.
 struct Claim {
@@ -51,7 +41,7 @@ Result<UniqueFd> Listen(const std::vector<uint16_t>& ports, uint16_t* port);
 // expected[i]. Strangers and half-open connections are dropped and cost nobody else time. Fails
 // with Timeout naming the ranks that are missing, or InvalidUsage when two connections prove the
 // same claim.
-Result<std::vector<UniqueFd>> AcceptClaims(int listener, const Key& key,
+Result<std::vector<UniqueFd>> AcceptClaims(UniqueFd listener, const Key& key,
                                            const std::vector<Claim>& expected, Deadline deadline);
 
 // Connects to the first of `endpoints` where a holder of the key listens, trying all of them over
@@ -59,12 +49,8 @@ Result<std::vector<UniqueFd>> AcceptClaims(int listener, const Key& key,
 Result<UniqueFd> ConnectWithClaim(const std::vector<Endpoint>& endpoints, const Key& key,
                                   Claim claim, Deadline deadline);
 
-// Whole-buffer transfer over a blocking or non-blocking socket; both fail with Timeout at the
-// deadline, and with RemoteError when the peer closed.
-Status SendAll(int fd, const void* data, size_t bytes, Deadline deadline);
-Status ReceiveAll(int fd, void* data, size_t bytes, Deadline deadline);
-
-// A length-prefixed message of at most `limit` bytes.
+// A length-prefixed message of at most `limit` bytes. Fail with Timeout at the deadline, and with
+// RemoteError when the peer closed.
 Status SendMessage(int fd, std::string_view message, Deadline deadline);
 Result<std::string> ReceiveMessage(int fd, size_t limit, Deadline deadline);
 

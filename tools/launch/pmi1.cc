@@ -7,8 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <span>
 
-#include "launch/handshake.h"
+#include "sys/tcp.h"
 
 namespace tutti::launch {
 namespace {
@@ -80,7 +81,7 @@ Status Pmi1Client::Finalize(Deadline deadline) {
 Result<Pmi1Client::Fields> Pmi1Client::Ask(std::string line, std::string_view answer,
                                            Deadline deadline) {
   line += '\n';
-  Status sent = SendAll(fd_.get(), line.data(), line.size(), deadline);
+  Status sent = SendAll(fd_.get(), std::as_bytes(std::span(line)), {deadline, nullptr});
   if (!sent.ok()) return std::move(sent).Annotate("talking PMI to the launcher");
   TUTTI_ASSIGN(Fields fields, ReadLine(deadline));
   if (fields["cmd"] != answer) {

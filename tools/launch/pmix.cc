@@ -2,8 +2,11 @@
 
 #include <dlfcn.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
-#include <cstring>
+#include <mutex>
+#include <optional>
 
 namespace tutti::launch {
 namespace {
@@ -26,6 +29,53 @@ constexpr uint16_t kTypeString = 3;
 constexpr uint8_t kScopeGlobal = 3;
 constexpr uint32_t kWholeJob = UINT32_MAX - 1;
 constexpr size_t kMaxKey = 511;
+// "Done at once; the callback will not be called."
+constexpr int kDoneAtOnce = -157;
+
+// What a callback of PMIx brings. Shared with the callback, because nothing ends an operation of
+// PMIx: at the deadline the waiting thread leaves, and the callback may still come.
+class Answer {
+ public:
+  // Hands a reference to PMIx; TakeBack ends it.
+  static void* Give(const std::shared_ptr<Answer>& answer) {
+    return new std::shared_ptr<Answer>(answer);
+  }
+  static std::shared_ptr<Answer> TakeBack(void* given) {
+    const std::unique_ptr<std::shared_ptr<Answer>> owned(
+        static_cast<std::shared_ptr<Answer>*>(given));
+    return std::move(*owned);
+  }
+
+  static void OnOperation(int code, void* given) { TakeBack(given)->Set(code, nullptr); }
+  static void OnValue(int code, Value* value, void* given) { TakeBack(given)->Set(code, value); }
+
+  // False at the deadline.
+  bool Await(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    while (!done_ && !deadline.Passed()) {
+      changed_.wait_for(lock, std::chrono::milliseconds(deadline.RemainingMs(1000)));
+    }
+    return done_;
+  }
+  // After Await.
+  int code() const { return code_; }
+  const std::optional<std::string>& text() const { return text_; }
+
+ private:
+  void Set(int code, const Value* value) {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+    code_ = code;
+    if (value && value->type == kTypeString && value->data.string) text_ = value->data.string;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  int code_ = 0;
+  std::optional<std::string> text_;  // unless the value is of another type
+};
 
 }  // namespace
 
@@ -37,8 +87,9 @@ struct PmixClient::Library {
   int (*finalize)(const void*, size_t) = nullptr;
   int (*put)(uint8_t, const char*, Value*) = nullptr;
   int (*commit)() = nullptr;
-  int (*fence)(const Process*, size_t, const void*, size_t) = nullptr;
-  int (*get)(const Process*, const char*, const void*, size_t, Value**) = nullptr;
+  int (*fence)(const Process*, size_t, const void*, size_t, void (*)(int, void*), void*) = nullptr;
+  int (*get)(const Process*, const char*, const void*, size_t, void (*)(int, Value*, void*),
+             void*) = nullptr;
   const char* (*error_string)(int) = nullptr;
 
   template <typename Function>
@@ -63,14 +114,25 @@ struct PmixClient::Library {
     TUTTI_TRY(Find("PMIx_Finalize", &finalize));
     TUTTI_TRY(Find("PMIx_Put", &put));
     TUTTI_TRY(Find("PMIx_Commit", &commit));
-    TUTTI_TRY(Find("PMIx_Fence", &fence));
-    TUTTI_TRY(Find("PMIx_Get", &get));
+    TUTTI_TRY(Find("PMIx_Fence_nb", &fence));
+    TUTTI_TRY(Find("PMIx_Get_nb", &get));
     return Find("PMIx_Error_string", &error_string);
   }
 
   Status Check(int code, std::string_view doing) const {
     if (code == 0) return {};
     return SystemError("PMIx failed in {}: {}", doing, error_string(code));
+  }
+
+  // `started` is what the call returned that was given `given` for `answer`.
+  Status Await(int started, void* given, Answer& answer, Deadline deadline,
+               std::string_view doing) const {
+    if (started != 0) {
+      Answer::TakeBack(given);
+      return started == kDoneAtOnce ? Status::Ok() : Check(started, doing);
+    }
+    if (!answer.Await(deadline)) return Timeout("PMIx had no answer at the deadline for {}", doing);
+    return Check(answer.code(), doing);
   }
 };
 
@@ -102,28 +164,26 @@ Status PmixClient::Put(std::string_view key, std::string_view value) {
   return library_->Check(library_->commit(), "publishing values");
 }
 
-Status PmixClient::Fence() {
+Status PmixClient::Fence(Deadline deadline) {
   Process everyone = library_->self;
   everyone.rank = kWholeJob;
-  return library_->Check(library_->fence(&everyone, 1, nullptr, 0), "waiting for the other ranks");
+  const auto answer = std::make_shared<Answer>();
+  void* const given = Answer::Give(answer);
+  const int started = library_->fence(&everyone, 1, nullptr, 0, &Answer::OnOperation, given);
+  return library_->Await(started, given, *answer, deadline, "waiting for the other ranks");
 }
 
-Result<std::string> PmixClient::Get(uint32_t rank, std::string_view key) {
+Result<std::string> PmixClient::Get(uint32_t rank, std::string_view key, Deadline deadline) {
   Process owner = library_->self;
   owner.rank = rank;
-  Value* value = nullptr;
   const std::string name(key);
-  TUTTI_TRY(library_->Check(library_->get(&owner, name.c_str(), nullptr, 0, &value),
+  const auto answer = std::make_shared<Answer>();
+  void* const given = Answer::Give(answer);
+  const int started = library_->get(&owner, name.c_str(), nullptr, 0, &Answer::OnValue, given);
+  TUTTI_TRY(library_->Await(started, given, *answer, deadline,
                             fmt::format("getting '{}' of rank {}", name, rank)));
-  if (!value) return SystemError("PMIx gave nothing for '{}' of rank {}", name, rank);
-  std::string text;
-  const bool is_string = value->type == kTypeString && value->data.string;
-  if (is_string) text = value->data.string;
-  if (is_string) free(value->data.string);
-  free(value);
-  if (!is_string)
-    return SystemError("PMIx gave '{}' of rank {} in a form other than text", name, rank);
-  return text;
+  if (answer->text()) return *answer->text();
+  return SystemError("PMIx gave '{}' of rank {} in a form other than text", name, rank);
 }
 
 }  // namespace tutti::launch

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace tutti::launch {
@@ -24,8 +25,8 @@ class PmixClient {
 
   Status Put(std::string_view key, std::string_view value);
   // Waits for every process of the job; what was put before can then be got.
-  Status Fence();
-  Result<std::string> Get(uint32_t rank, std::string_view key);
+  Status Fence(Deadline deadline);
+  Result<std::string> Get(uint32_t rank, std::string_view key, Deadline deadline);
 
  private:
   struct Library;

@@ -1,12 +1,12 @@
 #include "perf/channel.h"
 
-#include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstring>
+#include <span>
 
+#include "bootstrap/wire.h"
 #include "launch/handshake.h"
 
 namespace tutti::tools {
@@ -18,7 +18,9 @@ constexpr int64_t kSendNs = 60'000'000'000;
 }  // namespace
 
 Status Channel::Send(const Json& message) {
-  return launch::SendMessage(fd_.get(), message.dump(), Deadline::After(kSendNs));
+  return launch::SendMessage(fd_.get(),
+                             message.dump(-1, ' ', false, Json::error_handler_t::replace),
+                             Deadline::After(kSendNs));
 }
 
 Result<Json> Channel::Receive(Deadline deadline) {
@@ -54,8 +56,7 @@ Result<bool> Channel::TryReceive(Json* message) {
 Result<bool> Channel::Extract(Json* message) {
   uint32_t length = 0;
   if (pending_.size() < sizeof(length)) return false;
-  std::memcpy(&length, pending_.data(), sizeof(length));
-  length = ntohl(length);
+  length = WireReader(std::as_bytes(std::span(pending_))).U32();
   if (length > kMaxMessageBytes) return RemoteError("a message of {} bytes was announced", length);
   if (pending_.size() < sizeof(length) + length) return false;
   *message = Json::parse(pending_.begin() + sizeof(length),

@@ -114,7 +114,7 @@ class Driver {
     }
     Status Write(const Json& json) {
       if (!file_) return {};
-      const std::string text = json.dump(1) + "\n";
+      const std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
       const bool written = std::fwrite(text.data(), 1, text.size(), file_) == text.size();
       if (std::fclose(std::exchange(file_, nullptr)) != 0 || !written) {
         return ErrnoError(errno, fmt::format("writing the JSON file {}", path_));

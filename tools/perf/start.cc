@@ -145,7 +145,7 @@ Result<std::vector<std::unique_ptr<Team>>> GatherTeams(const PerfOptions& option
   Invitation invitation;
   invitation.key = launch::RandomKey();
   invitation.addresses = launch::OwnAddresses();
-  TUTTI_ASSIGN(const UniqueFd listener, launch::Listen({0}, &invitation.port));
+  TUTTI_ASSIGN(UniqueFd listener, launch::Listen({0}, &invitation.port));
   TUTTI_TRY(launch::BroadcastFromRankZero(info, lookup, invitation.ToText(), deadline).status());
   std::vector<launch::Claim> claims;
   for (uint32_t library = 0; library < num_libraries; ++library) {
@@ -153,7 +153,7 @@ Result<std::vector<std::unique_ptr<Team>>> GatherTeams(const PerfOptions& option
       claims.push_back({library, rank});
   }
   Result<std::vector<UniqueFd>> accepted =
-      launch::AcceptClaims(listener.get(), invitation.key, claims, deadline);
+      launch::AcceptClaims(std::move(listener), invitation.key, claims, deadline);
   if (!accepted.ok()) return std::move(accepted).status().Annotate("gathering the ranks");
   std::vector<std::unique_ptr<Team>> teams;
   for (size_t library = 0; library < num_libraries; ++library) {

@@ -31,6 +31,11 @@ constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2
 // A line longer than this is written in pieces, so that a rank without line ends does not fill the
 // memory.
 constexpr size_t kMaxLine = 1 << 20;
+// Reads of one output in a row: a rank that never stops writing must not keep signals and the other
+// ranks waiting.
+constexpr int kReadsAtOnce = 4;
+// Empties a pipe of the largest size that a rank without privileges can give it, 1 MiB.
+constexpr int kReadsAtTheEnd = 64;
 
 // Passes on what a rank writes, whole lines at a time, each with the rank's number.
 class TaggedOutput {
@@ -40,10 +45,10 @@ class TaggedOutput {
 
   int fd() const { return source_.get(); }
 
-  // False: the rank has closed this output.
-  bool Drain() {
+  // Passes on what there is, at most `reads` times 16 KiB.
+  void Drain(int reads) {
     char buffer[16384];
-    for (;;) {
+    for (int i = 0; i < reads; ++i) {
       const ssize_t got = read(source_.get(), buffer, sizeof(buffer));
       if (got > 0) {
         pending_.append(buffer, static_cast<size_t>(got));
@@ -51,23 +56,27 @@ class TaggedOutput {
         continue;
       }
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && errno == EAGAIN) return true;
+      if (got < 0 && errno == EAGAIN) return;
       WriteLines(true);
       source_.Reset();
-      return false;
+      return;
     }
   }
 
  private:
   void WriteLines(bool rest_too) {
-    for (size_t end = 0; (end = pending_.find('\n')) != std::string::npos;) {
-      fmt::print(target_, "[{}] {}\n", rank_, std::string_view(pending_).substr(0, end));
-      pending_.erase(0, end + 1);
+    size_t begin = 0;
+    for (size_t end = searched_; (end = pending_.find('\n', end)) != std::string::npos;) {
+      fmt::print(target_, "[{}] {}\n", rank_,
+                 std::string_view(pending_).substr(begin, end - begin));
+      begin = ++end;
     }
+    pending_.erase(0, begin);
     if (rest_too && !pending_.empty()) {
       fmt::print(target_, "[{}] {}\n", rank_, pending_);
       pending_.clear();
     }
+    searched_ = pending_.size();
     std::fflush(target_);
   }
 
@@ -75,6 +84,7 @@ class TaggedOutput {
   UniqueFd source_;
   std::FILE* const target_;
   std::string pending_;
+  size_t searched_ = 0;  // of pending_, without a line end
 };
 
 struct RankEnvironment {
@@ -139,7 +149,7 @@ class Launcher {
     while (alive_ > 0) WaitOnce();
     if (result_ != 0) KillOrphans();
     for (auto& output : outputs_) {
-      if (output->fd() >= 0) output->Drain();
+      if (output->fd() >= 0) output->Drain(kReadsAtTheEnd);
     }
     return result_;
   }
@@ -238,7 +248,7 @@ class Launcher {
       if (info.ssi_signo != SIGCHLD) Forward(static_cast<int>(info.ssi_signo), info.ssi_code);
     }
     for (auto& output : outputs_) {
-      if (output->fd() >= 0) output->Drain();
+      if (output->fd() >= 0) output->Drain(kReadsAtOnce);
     }
     Reap();
     if (kill_at_ && kill_at_->Passed()) {
