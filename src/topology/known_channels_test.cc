@@ -1,0 +1,65 @@
+#include "topology/known_channels.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "topology/testdata.h"
+
+namespace tutti::topology {
+namespace {
+
+class KnownChannels : public testing::Test {
+ protected:
+  Graph graph_ = TestGraph(TestMachine(TestDataPath("machines/dgx1-v100.xml"))).graph;
+  Paths paths_ = ComputePaths(graph_, {});
+  Settings settings_;
+  std::string file_ = testing::TempDir() + "/tutti_known_channels.xml";
+
+  void TearDown() override { std::filesystem::remove(file_); }
+};
+
+TEST_F(KnownChannels, WritesAFileThatStandsForTheSearch) {
+  settings_.graph_dump_file = file_;
+  settings_.graph_dump_file_rank = 3;
+  ASSERT_TRUE(FindChannels(settings_, graph_, paths_, true, 0).ok());
+  EXPECT_FALSE(std::filesystem::exists(file_)) << "rank 0 was not to write it";
+  const auto found = FindChannels(settings_, graph_, paths_, true, 3);
+  ASSERT_TRUE(found.ok()) << found.status().message();
+
+  Settings reading;
+  reading.graph_file = file_;
+  const auto read = FindChannels(reading, graph_, paths_, true, 0);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(FirstDifference(found.value().ring, read.value().ring), std::nullopt);
+  EXPECT_EQ(FirstDifference(found.value().tree, read.value().tree), std::nullopt);
+  // A job of this host alone has no use for the ports.
+  const auto alone = FindChannels(reading, graph_, paths_, false, 0);
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(alone.value().ring.channels[0].net_in, kNoIndex);
+  EXPECT_EQ(alone.value().ring.channels[0].devices, found.value().ring.channels[0].devices);
+}
+
+TEST_F(KnownChannels, RefusesFilesThatDoNotServe) {
+  settings_.graph_dump_file = file_;
+  ASSERT_TRUE(FindChannels(settings_, graph_, paths_, false, 0).ok());
+  Settings reading;
+  reading.graph_file = file_;
+  const auto between = FindChannels(reading, graph_, paths_, true, 0);
+  ASSERT_FALSE(between.ok());
+  EXPECT_NE(between.status().message().find("has no <net>"), std::string::npos);
+  reading.graph_file = file_ + ".none";
+  EXPECT_FALSE(FindChannels(reading, graph_, paths_, false, 0).ok());
+}
+
+TEST_F(KnownChannels, HonoursTheSettingForCrossing) {
+  const Graph graph = TestGraph(TestMachine(TestDataPath("machines/dgx-h100.xml"))).graph;
+  const Paths paths = ComputePaths(graph, {});
+  EXPECT_EQ(FindPattern(settings_, graph, paths, Pattern::kRing, true).value().cross_nic, 2);
+  settings_.cross_nic = 0;
+  EXPECT_EQ(FindPattern(settings_, graph, paths, Pattern::kRing, true).value().cross_nic, 0);
+}
+
+}  // namespace
+}  // namespace tutti::topology
