@@ -83,7 +83,8 @@ TEST_P(AttackTest, DuringCollectives) {
   ASSERT_TRUE(processes.board().Await(kRounds, kRanks));
   Attack attack;
   const Tally tally = AssaultAll(processes, kRanks, attack);
-  EXPECT_GE(tally.listeners, 1);
+  EXPECT_GE(tally.listeners, kRanks);
+  EXPECT_GT(tally.connections, 20 * tally.listeners) << "the attack hardly reached anybody";
   EXPECT_TRUE(processes.board().Await(kRounds, processes.board().Get(kRounds) + 2 * kRanks));
   processes.board().Set(kGo, 1);
   processes.Wait(60);
@@ -105,6 +106,23 @@ TEST(ListenersTest, EndWithTheirCommunicator) {
     EXPECT_NCCL(ncclCommDestroy(comm));
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     EXPECT_LE(ListenersOf(getpid()).size(), before);
+  });
+}
+
+// The root of a communicator of one rank has nobody to wait for.
+TEST(ListenersTest, OfCommunicatorsOfOneRankEndToo) {
+  RunRankProcesses(1, [](int, Board&) {
+    const auto make_and_destroy = [] {
+      ncclComm_t alone = nullptr;
+      ASSERT_NCCL(ncclCommInitAll(&alone, 1, nullptr));
+      ASSERT_NCCL(ncclCommDestroy(alone));
+    };
+    make_and_destroy();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    const size_t before = ListenersOf(getpid()).size();
+    for (int i = 0; i < 30; ++i) make_and_destroy();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_EQ(ListenersOf(getpid()).size(), before);
   });
 }
 
