@@ -5,11 +5,12 @@
 #include <cerrno>
 #include <utility>
 
+#include "sys/huge_pages.h"
+
 namespace tutti {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 // A larger slot would be a mistake: 8 of them per connection and channel.
 constexpr size_t kMaxSlotBytes = size_t{64} << 20;
@@ -25,23 +26,14 @@ Result<FifoMemory> FifoMemory::Create(size_t slot_bytes, bool huge_pages) {
   const size_t wanted = FifoView::BytesFor(slot_bytes);
   const bool huge = huge_pages && wanted >= kHugePageBytes;
   const size_t bytes = RoundUp(wanted, huge ? kHugePageBytes : kPageBytes);
-  // mmap aligns to small pages; with room to spare the ends that stick out are given back.
-  const size_t mapped = bytes + (huge ? kHugePageBytes : 0);
-  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = huge ? MapAtHugePage(-1, bytes)
+                      : mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    return ErrnoError(errno, fmt::format("mapping {} bytes for a connection failed", mapped));
+    return ErrnoError(errno, fmt::format("mapping {} bytes for a connection failed", bytes));
   }
-  auto* base = static_cast<std::byte*>(memory);
-  if (huge) {
-    const size_t before =
-        RoundUp(reinterpret_cast<size_t>(base), kHugePageBytes) - reinterpret_cast<size_t>(base);
-    if (before > 0) munmap(base, before);
-    munmap(base + before + bytes, mapped - before - bytes);
-    base += before;
-    madvise(base, bytes, MADV_HUGEPAGE);  // a wish: without it the memory works as well
-  }
-  return FifoMemory(base, bytes, slot_bytes);
+  if (huge) AdviseHugePages(memory, bytes);
+  return FifoMemory(static_cast<std::byte*>(memory), bytes, slot_bytes);
 }
 
 FifoMemory::FifoMemory(FifoMemory&& other) noexcept

@@ -58,28 +58,6 @@ Result<UniqueFd> MakeSealedFile(size_t bytes) {
   return fd;
 }
 
-// Maps `bytes` (whole pages) of `fd` at a multiple of kHugePageBytes, or returns MAP_FAILED with
-// errno set.
-void* MapAligned(int fd, size_t bytes) {
-  const size_t reserved = bytes + kHugePageBytes;
-  void* reservation = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (reservation == MAP_FAILED) return MAP_FAILED;
-  const auto start = reinterpret_cast<uintptr_t>(reservation);
-  const uintptr_t aligned = RoundUp(start, kHugePageBytes);
-  void* mapped = mmap(reinterpret_cast<void*>(aligned), bytes, PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_FIXED, fd, 0);
-  if (mapped == MAP_FAILED) {
-    const int error = errno;
-    munmap(reservation, reserved);
-    errno = error;
-    return MAP_FAILED;
-  }
-  if (aligned > start) munmap(reservation, aligned - start);
-  const uintptr_t end = aligned + bytes;
-  if (start + reserved > end) munmap(reinterpret_cast<void*>(end), start + reserved - end);
-  return mapped;
-}
-
 }  // namespace
 
 Result<SharedMemory> SharedMemory::Create(size_t bytes, HugePages huge_pages) {
@@ -109,7 +87,7 @@ Result<SharedMemory> SharedMemory::Map(UniqueFd fd, size_t expected_bytes, HugeP
 Result<SharedMemory> SharedMemory::MapChecked(UniqueFd fd, size_t bytes, HugePages huge_pages) {
   const size_t rounded = RoundUp(bytes, PageBytes());
   void* mapped = bytes >= kHugePageBytes
-                     ? MapAligned(fd.get(), rounded)
+                     ? MapAtHugePage(fd.get(), rounded)
                      : mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (mapped == MAP_FAILED) {
     const int error = errno;
@@ -118,9 +96,7 @@ Result<SharedMemory> SharedMemory::MapChecked(UniqueFd fd, size_t bytes, HugePag
                            "vm.max_map_count bounds the number of mappings)",
                            rounded, LimitText(RLIMIT_AS)));
   }
-  // A wish: kernels without huge pages for shared memory refuse it, and nothing is lost.
-  if (huge_pages == HugePages::kAdvise && bytes >= kHugePageBytes)
-    static_cast<void>(madvise(mapped, rounded, MADV_HUGEPAGE));
+  if (huge_pages == HugePages::kAdvise && bytes >= kHugePageBytes) AdviseHugePages(mapped, rounded);
   return SharedMemory(std::move(fd), static_cast<std::byte*>(mapped), bytes);
 }
 

@@ -26,12 +26,11 @@
 
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "sys/huge_pages.h"
 
 namespace tutti {
 
 enum class HugePages { kNo, kAdvise };
-
-inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 class SharedMemory {
  public:
@@ -53,7 +52,7 @@ class SharedMemory {
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }  // as asked for, not rounded
   std::span<std::byte> bytes() const { return {data_, size_}; }
-  int fd() const { return fd_.get(); }   // -1 after CloseFd
+  int fd() const { return fd_.get(); }  // -1 after CloseFd
   explicit operator bool() const { return data_ != nullptr; }
 
   // Closes the descriptor and keeps the mapping: for whoever holds many mappings and hands none on.
