@@ -5,7 +5,10 @@ set(checks ${PROJECT_SOURCE_DIR}/tools/checks)
 
 # Every header compiles alone: one generated file includes one header twice (so that a missing #pragma once shows too).
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-     ${PROJECT_SOURCE_DIR}/src/*.h ${PROJECT_SOURCE_DIR}/include/*.h)
+     ${PROJECT_SOURCE_DIR}/src/*.h ${PROJECT_SOURCE_DIR}/include/*.h ${PROJECT_SOURCE_DIR}/tools/*.h
+     ${PROJECT_SOURCE_DIR}/tests/*.h ${PROJECT_SOURCE_DIR}/bench/*.h ${PROJECT_SOURCE_DIR}/examples/*.h)
+# The samples are bad on purpose, and examples/check.h is C.
+list(FILTER headers EXCLUDE REGEX "/samples/|^examples/check\\.h$")
 if(NOT TUTTI_HAVE_CUDA)
   list(FILTER headers EXCLUDE REGEX "^src/backend/cuda/")
 endif()
@@ -18,7 +21,8 @@ foreach(header IN LISTS headers)
 endforeach()
 add_library(header_checks OBJECT EXCLUDE_FROM_ALL ${header_sources})
 set_target_properties(header_checks PROPERTIES COMPILE_FLAGS "-O0 -g0")
-target_link_libraries(header_checks PRIVATE tutti_comm tutti_api GTest::gmock GTest::gtest)
+target_link_libraries(header_checks PRIVATE tutti_comm tutti_api tutti_tools GTest::gmock GTest::gtest)
+target_compile_options(header_checks PRIVATE "SHELL:-iquote ${PROJECT_SOURCE_DIR}/tests")
 
 function(tutti_check name)
   add_test(NAME checks.${name} COMMAND ${ARGN})

@@ -1,5 +1,6 @@
 # How a room of src/ becomes a library and a test program: every x.cc is compiled into tutti_<room>, every
-# x_test.cc into <room>_test. New files are found by themselves; no list is kept by hand.
+# x_test.cc into <room>_test, and with TUTTI_FUZZ every x_fuzz.cc into <room>_x_fuzz. New files are found by themselves; no
+# list is kept by hand.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -9,6 +10,15 @@ pkg_check_modules(pugixml REQUIRED IMPORTED_TARGET pugixml)
 pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
 
 add_library(tutti_options INTERFACE)
+if(TUTTI_FUZZ)
+  # With clang, whose warnings are not those that the code is held to.
+  target_compile_options(tutti_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link -w>)
+  # clang has no such pragma as the one by which these choose their target.
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/reduce_avx2.cc PROPERTIES COMPILE_OPTIONS "-mavx2;-mf16c")
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/reduce_avx512.cc PROPERTIES
+    COMPILE_OPTIONS "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mf16c")
+  add_custom_target(fuzzers)
+endif()
 # -ffp-contract=off: results must not depend on whether the compiler found a multiply-add to fuse.
 target_compile_options(tutti_options INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror -fno-omit-frame-pointer
@@ -36,14 +46,26 @@ function(tutti_room name)
   set(dir ${PROJECT_SOURCE_DIR}/src/${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cc)
   set(tests ${sources})
+  set(fuzzers ${sources})
   list(FILTER sources EXCLUDE REGEX "_(test|fuzz)\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cc$")
   if(sources)
     add_library(tutti_${name} STATIC ${sources})
     target_link_libraries(tutti_${name} PUBLIC tutti_options ${ARG_LINK})
   else()
     add_library(tutti_${name} INTERFACE)
     target_link_libraries(tutti_${name} INTERFACE tutti_options ${ARG_LINK})
+  endif()
+  if(TUTTI_FUZZ)
+    foreach(source IN LISTS fuzzers)
+      get_filename_component(stem ${source} NAME_WE)
+      add_executable(${name}_${stem} ${source})
+      target_link_libraries(${name}_${stem} PRIVATE tutti_${name})
+      target_link_options(${name}_${stem} PRIVATE -fsanitize=fuzzer)
+      set_target_properties(${name}_${stem} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzzers)
+      add_dependencies(fuzzers ${name}_${stem})
+    endforeach()
   endif()
   if(tests AND TUTTI_BUILD_TESTS)
     add_executable(${name}_test ${tests})

@@ -1,5 +1,4 @@
-// libFuzzer entry: clang++ -fsanitize=fuzzer,address -std=c++20 -iquote src -Iinclude
-// src/bootstrap/parsers_fuzz.cc … docs/bootstrap.md has the whole command.
+// libFuzzer entry for the parsers of ids, requests, answers and frames: make fuzz.
 
 #include "bootstrap/fuzz_targets.h"
 

@@ -1,5 +1,4 @@
-// libFuzzer entry for what a connection reads; docs/proxy.md has the command. The first byte
-// chooses how.
+// libFuzzer entry for what a connection reads (make fuzz). The first byte chooses how.
 
 #include "transport/net/socket/fuzz_targets.h"
 
