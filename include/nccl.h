@@ -349,9 +349,10 @@ ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 // Ending a communicator
 // -------------------------------------------------------------------------------------------------
 
-// Waits until the operations issued on this rank are done on all ranks, and closes its connections.
-// All ranks call it. Afterwards only ncclCommGetAsyncError, ncclCommDestroy and ncclCommAbort are
-// allowed.
+// Lets the operations issued on this rank finish and takes no more. A blocking communicator returns
+// when they are done here; a non-blocking one returns ncclInProgress and has state ncclSuccess by
+// then. All ranks call it. Afterwards only ncclCommGetAsyncError, ncclCommDestroy, which frees the
+// connections, and ncclCommAbort are allowed.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
 

@@ -87,8 +87,10 @@ Status CheckUsable(ncclComm* comm) {
 ncclComm* NewHandle() { return std::make_unique<ncclComm>().release(); }
 
 void Bury(ncclComm* comm) {
-  comm->magic.store(0);
-  comm->DropLane();
+  // Of two threads that end a communicator (one aborts the initialisation that fails on another)
+  // one buries it.
+  if (comm->magic.exchange(0) != ncclComm::kAlive) return;
+  comm->DropThreads();
   comm->comm.reset();
   State& state = GlobalState();
   std::unique_ptr<ncclComm> forgotten;

@@ -31,7 +31,8 @@ Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
   if (full.blocking != NCCL_CONFIG_UNDEF_INT) {
     if (full.blocking != 0 && full.blocking != 1)
       return InvalidArgument("config.blocking is {}, but must be 0 or 1", full.blocking);
-    handle.blocking = full.blocking == 1;
+    // The environment has the last word.
+    if (handle.settings.comm_blocking < 0) handle.blocking = full.blocking == 1;
   }
   if (full.minCTAs != NCCL_CONFIG_UNDEF_INT && full.minCTAs < 1)
     return InvalidArgument("config.minCTAs is {}, but must be at least 1", full.minCTAs);
@@ -49,6 +50,7 @@ Result<std::unique_ptr<ncclComm>> MakeHandle(const ncclConfig_t* config, const n
   if (parent != nullptr) {
     handle->settings = parent->settings;
     handle->blocking = parent->blocking;
+    handle->device = parent->device;
   } else {
     TUTTI_ASSIGN(handle->settings, ReadProcessSettings());
     if (handle->settings.comm_blocking >= 0) handle->blocking = handle->settings.comm_blocking == 1;
@@ -59,10 +61,11 @@ Result<std::unique_ptr<ncclComm>> MakeHandle(const ncclConfig_t* config, const n
 
 // Starts `job`, which fills the handle. A blocking failure outside a group leaves no communicator
 // behind.
-Status StartInit(std::unique_ptr<ncclComm> handle, ncclComm_t* out, std::function<Status()> job) {
+Status StartInit(std::unique_ptr<ncclComm> handle, ncclComm* parent, ncclComm_t* out,
+                 std::function<Status()> job) {
   ncclComm* const comm = handle.release();
   *out = comm;
-  Status status = ThreadGroup().AddInit(*comm, std::move(job));
+  Status status = ThreadGroup().AddInit(*comm, parent, std::move(job));
   if (status.ok() || status.code() == Code::kInProgress) return status;
   *out = nullptr;
   Bury(comm);
@@ -89,7 +92,8 @@ Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> id
   options.name = handle->name;
   options.abort_flag = &handle->abort_flag;
   ncclComm* const comm = handle.get();
-  return StartInit(std::move(handle), out, [comm, process, options]() -> Status {
+  return StartInit(std::move(handle), nullptr, out, [comm, process, options]() -> Status {
+    const log::ThreadRankMark mark(options.rank);
     TUTTI_ASSIGN(comm->comm, Communicator::Init(*process, comm->settings, options));
     return Status::Ok();
   });
@@ -126,9 +130,11 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
     TUTTI_ASSIGN(std::unique_ptr<ncclComm> handle, MakeHandle(nullptr, nullptr));
     handle->blocking =
         true;  // there is no config to say otherwise, and the caller gets all ranks at once
+    handle->device = devices != nullptr ? devices[rank] : rank;
     ncclComm* const comm = handle.get();
     const Communicator::InitOptions options = {{decoded}, rank, num_ranks, "", &comm->abort_flag};
-    TUTTI_TRY(group.AddInit(*comm, [comm, process, options]() -> Status {
+    TUTTI_TRY(group.AddInit(*comm, nullptr, [comm, process, options]() -> Status {
+      const log::ThreadRankMark mark(options.rank);
       TUTTI_ASSIGN(comm->comm, Communicator::Init(*process, comm->settings, options));
       return Status::Ok();
     }));
@@ -144,24 +150,20 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
 }
 
 // Makes a communicator out of `parent` by `make`, which may return a null communicator (no color).
-// The parent counts it as work under way.
 Status Resize(ncclComm_t parent, ncclComm_t* out, const ncclConfig_t* config,
               std::function<Result<std::unique_ptr<Communicator>>(ncclComm& child)> make) {
   if (out == nullptr) return InvalidArgument("newcomm is null");
   *out = nullptr;
   TUTTI_ASSIGN(std::unique_ptr<ncclComm> handle, MakeHandle(config, parent));
   ncclComm* const child = handle.get();
-  if (parent != nullptr) parent->pending.fetch_add(1);
-  return StartInit(std::move(handle), out, [child, parent, out, make]() -> Status {
-    auto result = make(*child);
-    if (result.ok()) child->comm = std::move(*result);
-    if (result.ok() && !child->comm) {
+  return StartInit(std::move(handle), parent, out, [child, parent, out, make]() -> Status {
+    const log::ThreadRankMark mark(parent->comm->rank());
+    TUTTI_ASSIGN(child->comm, make(*child));
+    if (!child->comm) {
       *out = nullptr;
-      if (parent != nullptr) parent->AddNameless(child);
+      parent->AddNameless(child);
     }
-    // Last: whoever sees the parent at rest may use what was written above.
-    if (parent != nullptr) parent->pending.fetch_sub(1);
-    return result.ok() ? Status::Ok() : result.status();
+    return Status::Ok();
   });
 }
 
@@ -250,21 +252,26 @@ Status Grow(ncclComm_t parent, int num_ranks, const ncclUniqueId* id, int rank, 
   });
 }
 
-// Waits for what the lane does; the handle stays.
+// Waits for the operations issued so far; the handle stays.
 Status Finalize(ncclComm_t comm) {
   TUTTI_TRY(CheckHandle(comm));
+  if (!comm->comm) return CheckUsable(comm);
   if (comm->finalized.exchange(true))
     return InvalidUsage("the communicator has been finalized already");
-  comm->lane().Synchronize();
-  if (comm->comm) comm->comm->WaitForTickets();
-  return Status::Ok();
+  if (comm->blocking) return comm->comm->WaitForTickets();
+  comm->BeginWork(ncclComm::Shown::kInProgress);
+  comm->lane().Enqueue([comm] {
+    if (const Status status = comm->comm->WaitForTickets(); !status.ok()) comm->Fail(status);
+    comm->EndWork(ncclComm::Shown::kInProgress);
+  });
+  return Status(Code::kInProgress, "the communicator is being finalized");
 }
 
 Status Destroy(ncclComm_t comm) {
   if (comm == nullptr) return Status::Ok();
   TUTTI_TRY(CheckHandle(comm));
-  comm->lane().Synchronize();
-  if (comm->comm) comm->comm->WaitForTickets();
+  if (comm->comm) TUTTI_TRY(comm->comm->WaitForTickets());
+  comm->AwaitRest();
   Bury(comm);
   return Status::Ok();
 }
@@ -272,8 +279,7 @@ Status Destroy(ncclComm_t comm) {
 Status Abort(ncclComm_t comm) {
   if (comm == nullptr) return Status::Ok();
   TUTTI_TRY(CheckHandle(comm));
-  comm->abort_flag = true;
-  if (comm->pending.load() > 0 && !comm->comm) comm->lane().Synchronize();
+  comm->RaiseAbort();
   if (comm->comm)
     comm->comm->Stop(InvalidUsage("the communicator was aborted on this rank"), false);
   return Destroy(comm);
@@ -294,10 +300,10 @@ Status AsyncError(ncclComm_t comm, ncclResult_t* out) {
   if (out == nullptr) return InvalidArgument("asyncError is null");
   *out = ncclSuccess;
   // Read first: work notes its failure before it is no longer pending.
-  const bool pending = comm->pending.load() > 0;
+  const bool in_progress = comm->in_progress();
   if (const Status error = comm->Error(); !error.ok()) {
     *out = static_cast<ncclResult_t>(error.code());
-  } else if (pending) {
+  } else if (in_progress) {
     *out = ncclInProgress;
   } else if (comm->comm && comm->comm->watch().stopped() && !comm->revoked) {
     *out = static_cast<ncclResult_t>(comm->comm->watch().StopReason().code());
@@ -416,7 +422,9 @@ ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
 }
 
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
-  return Return(__func__, api::Query(comm, device, [](Communicator& c) { return c.LocalRank(); }));
+  return Return(__func__, api::Query(comm, device, [comm](Communicator& c) {
+                  return comm->device >= 0 ? comm->device : c.LocalRank();
+                }));
 }
 
 ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed) {

@@ -44,6 +44,14 @@ bool Enabled(LogLevel level, uint32_t subsystems);
 void Write(LogLevel level, std::string_view text);
 // The rank that this thread's lines are marked with; -1 for none.
 void SetThreadRank(int rank);
+
+// Marks this thread's lines with `rank` while it lives. Does not nest.
+class ThreadRankMark {
+ public:
+  explicit ThreadRankMark(int rank) { SetThreadRank(rank); }
+  ThreadRankMark(const ThreadRankMark&) = delete;
+  ~ThreadRankMark() { SetThreadRank(-1); }
+};
 }  // namespace log
 
 #define TUTTI_LOG(level, subsystems, ...)                          \

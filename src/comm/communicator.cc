@@ -1,18 +1,29 @@
 #include "comm/communicator.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "base/clock.h"
 #include "base/log.h"
 
 namespace tutti {
+namespace {
+
+// How late a waiter for its turn notices that nobody runs.
+constexpr int64_t kLookAgainNs = 100'000'000;
+
+}  // namespace
 
 Communicator::~Communicator() {
-  // Whoever still waits (another thread of a careless caller) must not outlive what it waits on.
-  if (executor_) WaitForTickets();
+  // Whoever is still inside (another thread of a careless caller) must not outlive what it is in.
+  // A ticket that nobody executes is waited for no longer than any other wait; see WaitForTickets.
+  if (executor_ && WaitForTickets().ok()) {
+    while (departed_.load(std::memory_order_acquire) != next_ticket_.load()) sched_yield();
+  }
   executor_.reset();
   if (connections_ && watch_->stopped()) connections_->Close(watch_->StopReason());
   connections_.reset();
@@ -22,43 +33,89 @@ Communicator::~Communicator() {
   bootstrap_.reset();
 }
 
-void Communicator::AwaitTurn(uint64_t ticket) {
+// Until the turn is `ticket` or beyond. The operation that has the turn watches its own progress:
+// only time in which nobody runs counts here.
+Status Communicator::AwaitTurn(uint64_t ticket) {
   const WaitPolicy policy;
   Backoff backoff(policy);
+  uint64_t seen = turn_.load(std::memory_order_acquire);
+  int64_t idle_since_ns = 0;
   while (true) {
     const uint64_t turn = turn_.load(std::memory_order_acquire);
-    if (turn == ticket) return;
-    if (!backoff.Pause()) SleepUntilChanged(turn_, turn, turn_sleepers_, 100'000'000);
+    if (turn >= ticket) return Status::Ok();
+    if (backoff.Pause()) continue;
+    const int64_t now_ns = NowNs();
+    if (turn != seen || idle_since_ns == 0 || running_.load(std::memory_order_relaxed)) {
+      seen = turn;
+      idle_since_ns = now_ns;
+    } else if (now_ns - idle_since_ns > static_cast<int64_t>(settings_.timeout_s * 1e9)) {
+      return Timeout(
+          "rank {} issued an operation {:.1f} s ago on a stream that does not get to it, and what "
+          "was issued after it cannot run before it",
+          rank(), static_cast<double>(now_ns - idle_since_ns) / 1e9);
+    }
+    SleepUntilChanged(turn_, turn, turn_sleepers_, kLookAgainNs);
   }
 }
 
 void Communicator::PassTurn(uint64_t ticket) {
+  running_.store(false, std::memory_order_relaxed);
   turn_.store(ticket + 1, std::memory_order_release);
   WakeSleepers(turn_, turn_sleepers_);
+  // Abandon counts before it looks at the turn, and this looks at the count after it has changed
+  // the turn (WakeSleepers has the fence): one of the two sees the other.
+  if (num_abandoned_.load(std::memory_order_relaxed) == 0) return;
+  std::lock_guard lock(abandoned_mutex_);
+  SkipAbandoned();
+}
+
+void Communicator::Abandon(uint64_t ticket) {
+  std::lock_guard lock(abandoned_mutex_);
+  abandoned_.insert(ticket);
+  num_abandoned_.fetch_add(1, std::memory_order_seq_cst);
+  SkipAbandoned();
+}
+
+// REQUIRES: abandoned_mutex_ is held. Nobody else moves the turn on from an abandoned ticket.
+void Communicator::SkipAbandoned() {
+  uint64_t turn = turn_.load(std::memory_order_seq_cst);
+  while (abandoned_.erase(turn) == 1) {
+    num_abandoned_.fetch_sub(1, std::memory_order_relaxed);
+    turn_.store(++turn, std::memory_order_release);
+    WakeSleepers(turn_, turn_sleepers_);
+    turn = turn_.load(std::memory_order_seq_cst);
+  }
 }
 
 Status Communicator::Execute(uint64_t ticket, std::span<const Task> tasks) {
-  if (turn_.load(std::memory_order_acquire) != ticket) AwaitTurn(ticket);
   Status status;
+  if (turn_.load(std::memory_order_acquire) != ticket) status = AwaitTurn(ticket);
+  if (status.ok()) {
+    running_.store(true, std::memory_order_relaxed);
+    status = ExecuteInTurn(tasks);
+    PassTurn(ticket);
+  } else {
+    watch_->Stop(status, /*tell=*/true);
+    Abandon(ticket);
+  }
+  departed_.fetch_add(1, std::memory_order_release);
+  return status;
+}
+
+Status Communicator::ExecuteInTurn(std::span<const Task> tasks) {
   size_t num_messages = 0;
   for (const Task& task : tasks) {
-    if (task.collective == Collective::kSendRecv) {
+    if (task.collective == Collective::kSendRecv)
       ++num_messages;
-      continue;
-    }
-    status = executor_->RunCollective(task);
-    if (!status.ok()) break;
+    else
+      TUTTI_TRY(executor_->RunCollective(task));
   }
-  if (status.ok() && num_messages == tasks.size()) {
-    if (num_messages > 0) status = executor_->RunMessages(tasks);
-  } else if (status.ok() && num_messages > 0) {
-    std::vector<Task> messages;
-    for (const Task& task : tasks)
-      if (task.collective == Collective::kSendRecv) messages.push_back(task);
-    status = executor_->RunMessages(messages);
-  }
-  PassTurn(ticket);
-  return status;
+  if (num_messages == 0) return Status::Ok();
+  if (num_messages == tasks.size()) return executor_->RunMessages(tasks);
+  std::vector<Task> messages;
+  for (const Task& task : tasks)
+    if (task.collective == Collective::kSendRecv) messages.push_back(task);
+  return executor_->RunMessages(messages);
 }
 
 int Communicator::LocalRank() const {
@@ -66,7 +123,9 @@ int Communicator::LocalRank() const {
   return static_cast<int>(place - local_ranks_.begin());
 }
 
-void Communicator::WaitForTickets() { AwaitTurn(next_ticket_.load(std::memory_order_relaxed)); }
+Status Communicator::WaitForTickets() {
+  return AwaitTurn(next_ticket_.load(std::memory_order_relaxed));
+}
 
 std::string Communicator::DescribeTransports() const {
   std::map<int, std::vector<int>> machines;

@@ -14,6 +14,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -72,9 +74,12 @@ class Communicator {
   uint64_t TakeTicket() { return next_ticket_.fetch_add(1, std::memory_order_relaxed); }
   // Waits for the ticket's turn, runs the tasks (collectives in order, then all messages together),
   // and passes the turn on. Every ticket taken must be executed, also after a failure.
+  //
+  // Timeout when the turn does not come because nobody executes the ticket whose turn it is, for
+  // TUTTI_TIMEOUT_S; that stops the communicator, here and on the other ranks.
   Status Execute(uint64_t ticket, std::span<const Task> tasks);
-  // Until everything issued so far has run.
-  void WaitForTickets();
+  // Until everything issued so far has run. Timeout as above, but stops nothing.
+  Status WaitForTickets();
 
   // Ends all waits, here and (if `tell`) on the other ranks.
   void Stop(Status reason, bool tell) { watch_->Stop(std::move(reason), tell); }
@@ -104,8 +109,11 @@ class Communicator {
   Status OpenNetwork();
   void MakeExecutor(std::unique_ptr<NetConnector> net);
   void LogTransports() const;
-  void AwaitTurn(uint64_t ticket);
+  Status AwaitTurn(uint64_t ticket);
   void PassTurn(uint64_t ticket);
+  Status ExecuteInTurn(std::span<const Task> tasks);
+  void Abandon(uint64_t ticket);
+  void SkipAbandoned();
 
   Process& process_;
   const Settings settings_;
@@ -132,6 +140,14 @@ class Communicator {
   std::atomic<uint64_t> next_ticket_ = 0;
   std::atomic<uint64_t> turn_ = 0;
   SleepFlag turn_sleepers_ = 0;
+  std::atomic<bool> running_ = false;  // somebody executes the ticket whose turn it is
+  // Calls of Execute that have touched this object for the last time. The destructor waits for as
+  // many as there were tickets: who passes the turn on still looks for sleepers afterwards.
+  std::atomic<uint64_t> departed_ = 0;
+  // Tickets whose turn came too late: whoever passes the turn on skips them.
+  std::mutex abandoned_mutex_;
+  std::set<uint64_t> abandoned_;
+  std::atomic<uint64_t> num_abandoned_ = 0;
   uint64_t children_ = 0;
 };
 

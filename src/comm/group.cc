@@ -2,16 +2,32 @@
 
 #include <algorithm>
 #include <future>
+#include <iterator>
 #include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "sys/thread.h"
 
 namespace tutti {
 namespace {
 
+using Shown = ncclComm::Shown;
+
 Status InProgress() { return Status(Code::kInProgress, "the operation goes on in the background"); }
 
-// Runs `job` and keeps its outcome in the handle.
-void RunInit(ncclComm& comm, const std::function<Status()>& job) {
-  if (const Status status = job(); !status.ok()) comm.Fail(status);
+bool IsAlive(const ncclComm& comm) {
+  return comm.magic.load(std::memory_order_relaxed) == ncclComm::kAlive;
+}
+
+template <class T>
+void AddOnce(std::vector<T>& list, const T& item) {
+  if (std::find(list.begin(), list.end(), item) == list.end()) list.push_back(item);
+}
+
+template <class T>
+bool Overlap(const std::vector<T>& a, const std::vector<T>& b) {
+  return std::find_first_of(a.begin(), a.end(), b.begin(), b.end()) != a.end();
 }
 
 }  // namespace
@@ -24,12 +40,9 @@ Group& ThreadGroup() {
 Status Group::End() {
   if (depth_ == 0) return InvalidUsage("ncclGroupEnd without ncclGroupStart on this thread");
   if (--depth_ > 0) return Status::Ok();
-  Status error = std::move(error_);
-  error_ = Status::Ok();
-  if (!error.ok()) {
+  if (Status error = std::exchange(error_, Status::Ok()); !error.ok()) {
     entries_.clear();
-    for (InitJob& init : inits_) init.comm->Fail(error);
-    inits_.clear();
+    DropInits(error);
     return error;
   }
   const Status inits = LaunchInits();
@@ -41,48 +54,84 @@ Status Group::End() {
   return operations.ok() ? inits : operations;
 }
 
-Status Group::AddInit(ncclComm& comm, std::function<Status()> job) {
+// ---------------------------------------------------------------------------------------------------------------------
+// Initialisations
+
+void Group::DropInits(const Status& reason) {
+  for (const InitJob& init : inits_) init.comm->Fail(reason);
+  inits_.clear();
+}
+
+void Group::BeginInit(const InitJob& job) {
+  job.comm->BeginWork(Shown::kInProgress);
+  if (job.parent != nullptr) job.parent->BeginChild(*job.comm);
+}
+
+// Runs `job` and keeps its outcome in the handle.
+Status Group::RunInit(const InitJob& job) {
+  Status status = job.run();
+  if (!status.ok()) job.comm->Fail(status);
+  if (job.parent != nullptr) job.parent->ForgetChild(*job.comm);
+  job.comm->EndWork(Shown::kInProgress);
+  // Last: whoever sees the parent at rest may use what the job has written.
+  if (job.parent != nullptr) job.parent->EndWork(Shown::kInProgress);
+  return status;
+}
+
+void Group::QueueInit(InitJob job) {
+  ncclComm& comm = *job.comm;
+  comm.lane().Enqueue(
+      [job = std::move(job)] { [[maybe_unused]] const Status kept = RunInit(job); });
+}
+
+Status Group::AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> run) {
+  InitJob job = {&comm, parent, std::move(run)};
   if (active()) {
-    inits_.push_back({&comm, std::move(job)});
+    inits_.push_back(std::move(job));
     return Status::Ok();
   }
-  if (!comm.blocking) {
-    comm.pending.fetch_add(1);
-    comm.lane().Enqueue([&comm, job = std::move(job)] {
-      RunInit(comm, job);
-      comm.pending.fetch_sub(1);
-    });
-    return InProgress();
-  }
-  RunInit(comm, job);
-  return comm.Error();
+  BeginInit(job);
+  if (comm.blocking) return RunInit(job);
+  QueueInit(std::move(job));
+  return InProgress();
 }
 
 Status Group::LaunchInits() {
-  std::vector<InitJob> inits = std::move(inits_);
-  inits_.clear();
+  std::vector<InitJob> inits = std::exchange(inits_, {});
+  for (const InitJob& init : inits) {
+    if (init.parent == nullptr || IsAlive(*init.parent)) continue;
+    inits_ = std::move(inits);
+    const Status reason =
+        InvalidUsage("a communicator was destroyed in the group that makes another one from it");
+    DropInits(reason);
+    return reason;
+  }
+  for (const InitJob& init : inits) BeginInit(init);
   bool in_progress = false;
+  std::vector<Status> outcomes(inits.size());
   std::vector<std::thread> threads;
-  std::vector<ncclComm*> waited;
-  for (InitJob& init : inits) {
-    ncclComm& comm = *init.comm;
-    if (!comm.blocking) {
+  for (size_t i = 0; i < inits.size(); ++i) {
+    InitJob& init = inits[i];
+    if (!init.comm->blocking) {
       in_progress = true;
-      comm.pending.fetch_add(1);
-      comm.lane().Enqueue([&comm, run = std::move(init.run)] {
-        RunInit(comm, run);
-        comm.pending.fetch_sub(1);
-      });
+      QueueInit(std::move(init));
       continue;
     }
-    waited.push_back(&comm);
-    threads.emplace_back([&comm, run = std::move(init.run)] { RunInit(comm, run); });
+    Result<std::thread> started =
+        StartThread("tutti-init", [&outcome = outcomes[i], &init] { outcome = RunInit(init); });
+    if (started.ok())
+      threads.push_back(std::move(started).value());
+    else
+      outcomes[i] = RunInit({init.comm, init.parent, [&] { return started.status(); }});
   }
   for (std::thread& thread : threads) thread.join();
-  for (ncclComm* comm : waited)
-    if (Status status = comm->Error(); !status.ok()) return status;
+  for (Status& outcome : outcomes)
+    if (!outcome.ok()) return std::move(outcome);
   return in_progress ? InProgress() : Status::Ok();
 }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Operations
 
 Status Group::Add(ncclComm& comm, const Task& task, HostStream* stream) {
   if (!active() && stream == nullptr && comm.blocking) return RunNow(comm, std::span(&task, 1));
@@ -91,87 +140,148 @@ Status Group::Add(ncclComm& comm, const Task& task, HostStream* stream) {
 }
 
 Status Group::RunNow(ncclComm& comm, std::span<const Task> tasks) {
+  comm.ForgetOperationError();
+  comm.BeginWork(Shown::kNo);
+  const log::ThreadRankMark mark(comm.comm->rank());
   Status status = comm.comm->Execute(comm.comm->TakeTicket(), tasks);
-  if (!status.ok()) comm.Fail(status);
+  if (!status.ok()) [[unlikely]]
+    comm.NoteFailure(status, /*in_background=*/false);
+  comm.EndWork(Shown::kNo);
   return status;
 }
 
-std::vector<Group::Batch> Group::MakeBatches() {
+// One for each communicator, in the order in which the group first names them.
+Result<std::vector<Group::Batch>> Group::MakeBatches() {
   std::vector<Batch> batches;
-  for (Entry& entry : entries_) {
+  for (Entry& entry : std::exchange(entries_, {})) {
+    ncclComm& comm = *entry.comm;
+    if (!IsAlive(comm) || !comm.comm)
+      return InvalidUsage("a communicator was destroyed in the group that holds its operations");
     auto batch = std::find_if(batches.begin(), batches.end(),
-                              [&](const Batch& b) { return b.comm == entry.comm; });
-    if (batch == batches.end()) {
-      batches.push_back({entry.comm, {}, entry.stream, {}});
-      batch = batches.end() - 1;
-    } else if (entry.stream != batch->stream && entry.stream != nullptr) {
-      auto& others = batch->other_streams;
-      if (std::find(others.begin(), others.end(), entry.stream) == others.end())
-        others.push_back(entry.stream);
+                              [&](const Batch& b) { return b.comm == &comm; });
+    if (batch == batches.end()) batch = batches.insert(batches.end(), Batch{.comm = &comm});
+    if (entry.stream != nullptr) {
+      AddOnce(batch->streams, entry.stream);
+    } else if (comm.blocking) {
+      batch->on_caller = true;
+    } else {
+      batch->on_lane = true;
+      AddOnce(batch->streams, &comm.lane());
     }
     batch->tasks.push_back(std::move(entry.task));
   }
-  entries_.clear();
   return batches;
 }
 
-void Group::Queue(Batch batch, HostStream& stream) {
-  ncclComm& comm = *batch.comm;
-  comm.pending.fetch_add(1);
-  // Work that comes later on the other streams of the batch must not start before the batch is
-  // done.
-  auto done = std::make_shared<std::promise<void>>();
-  const std::shared_future<void> finished = done->get_future().share();
-  for (HostStream* other : batch.other_streams)
-    if (other != &stream) other->Enqueue([finished] { finished.wait(); });
-  stream.Enqueue([batch = std::move(batch), &comm, &stream, done] {
-    const Status status = comm.comm->Execute(batch.ticket, batch.tasks);
-    if (!status.ok()) {
-      comm.Fail(status);
-      stream.NoteError(status);
+std::vector<Group::Launch> Group::MakeLaunches(std::vector<Batch> batches) {
+  std::vector<Launch> launches;
+  for (Batch& batch : batches) {
+    Launch joint;
+    joint.streams = batch.streams;
+    joint.on_caller = batch.on_caller;
+    joint.batches.push_back(std::move(batch));
+    // The batch may be what joins launches that were apart so far.
+    std::vector<Launch> apart;
+    for (Launch& launch : launches) {
+      if (!Overlap(launch.streams, joint.streams)) {
+        apart.push_back(std::move(launch));
+        continue;
+      }
+      for (HostStream* stream : launch.streams) AddOnce(joint.streams, stream);
+      std::move(launch.batches.begin(), launch.batches.end(), std::back_inserter(joint.batches));
+      joint.on_caller |= launch.on_caller;
     }
-    comm.pending.fetch_sub(1);
-    done->set_value();
-  });
+    apart.push_back(std::move(joint));
+    launches = std::move(apart);
+  }
+  return launches;
 }
 
 Status Group::LaunchOperations() {
   if (entries_.empty()) return Status::Ok();
-  return RunBatches(MakeBatches());
-}
-
-Status Group::RunBatches(std::vector<Batch> batches) {
-  std::vector<Batch> now;
+  TUTTI_ASSIGN(std::vector<Batch> batches, MakeBatches());
   bool in_progress = false;
   for (Batch& batch : batches) {
+    batch.comm->ForgetOperationError();
     batch.ticket = batch.comm->comm->TakeTicket();
-    if (batch.stream != nullptr) {
-      Queue(std::move(batch), *batch.stream);
-    } else if (!batch.comm->blocking) {
-      in_progress = true;
-      Queue(std::move(batch), batch.comm->lane());
-    } else {
-      now.push_back(std::move(batch));
-    }
+    batch.comm->BeginWork(ShownAs(batch));
+    in_progress |= batch.on_lane;
   }
-  Status status;
-  std::vector<std::future<Status>> others;
-  for (size_t i = 1; i < now.size(); ++i) {
-    auto result = std::make_shared<std::promise<Status>>();
-    others.push_back(result->get_future());
-    now[i].comm->lane().Enqueue([batch = &now[i], result] {
-      result->set_value(batch->comm->comm->Execute(batch->ticket, batch->tasks));
+  std::vector<Batch> now;
+  for (Launch& launch : MakeLaunches(std::move(batches))) {
+    if (!launch.on_caller) {
+      Queue(std::move(launch));
+      continue;
+    }
+    if (!launch.streams.empty()) HoldStreams(launch);
+    std::move(launch.batches.begin(), launch.batches.end(), std::back_inserter(now));
+  }
+  if (!now.empty()) TUTTI_TRY(RunTogether(now));
+  return in_progress ? InProgress() : Status::Ok();
+}
+
+ncclComm::Shown Group::ShownAs(const Batch& batch) {
+  return batch.on_lane ? Shown::kInProgress : Shown::kNo;
+}
+
+void Group::Queue(Launch launch) {
+  HostStream& first = *launch.streams[0];
+  const std::vector<HostStream*> others(launch.streams.begin() + 1, launch.streams.end());
+  std::shared_ptr<Fence> fence;
+  if (!others.empty()) {
+    fence = std::make_shared<Fence>(others.size(), launch.batches.size());
+    for (Batch& batch : launch.batches) batch.fence = fence;
+  }
+  for (HostStream* other : others) other->Enqueue([fence] { fence->reached.count_down(); });
+  first.Enqueue([batches = std::move(launch.batches)] {
+    [[maybe_unused]] const Status kept = RunTogether(batches);
+  });
+  for (HostStream* other : others) other->Enqueue([fence] { fence->done.wait(); });
+}
+
+// The streams of a launch that the calling thread is about to run.
+void Group::HoldStreams(Launch& launch) {
+  const auto fence = std::make_shared<Fence>(launch.streams.size(), launch.batches.size());
+  for (Batch& batch : launch.batches) batch.fence = fence;
+  for (HostStream* stream : launch.streams) {
+    if (stream->OnOwnThread()) {  // a host function that calls the library: the stream is here
+      fence->reached.count_down();
+      continue;
+    }
+    stream->Enqueue([fence, caller = std::this_thread::get_id()] {
+      fence->reached.count_down();
+      // A stream without a thread of its own runs this here, where the batches come next.
+      if (std::this_thread::get_id() != caller) fence->done.wait();
     });
   }
-  const auto note = [&](ncclComm& comm, Status outcome) {
-    if (outcome.ok()) return;
-    comm.Fail(outcome);
-    if (status.ok()) status = std::move(outcome);
-  };
-  if (!now.empty()) note(*now[0].comm, now[0].comm->comm->Execute(now[0].ticket, now[0].tasks));
-  for (size_t i = 1; i < now.size(); ++i) note(*now[i].comm, others[i - 1].get());
-  if (!status.ok()) return status;
-  return in_progress ? InProgress() : Status::Ok();
+}
+
+Status Group::RunBatch(const Batch& batch) {
+  ncclComm& comm = *batch.comm;
+  if (batch.fence) batch.fence->reached.wait();
+  const log::ThreadRankMark mark(comm.comm->rank());
+  Status status = comm.comm->Execute(batch.ticket, batch.tasks);
+  if (!status.ok()) {
+    comm.NoteFailure(status, /*in_background=*/batch.on_lane);
+    for (HostStream* stream : batch.streams) stream->NoteError(status);
+  }
+  comm.EndWork(ShownAs(batch));
+  if (batch.fence) batch.fence->done.count_down();
+  return status;
+}
+
+// Runs the first on the calling thread and the others beside it. The first failure of all.
+Status Group::RunTogether(std::span<const Batch> batches) {
+  std::vector<std::future<Status>> others;
+  for (const Batch& batch : batches.subspan(1)) {
+    auto outcome = std::make_shared<std::promise<Status>>();
+    others.push_back(outcome->get_future());
+    batch.comm->RunAside([&batch, outcome] { outcome->set_value(RunBatch(batch)); });
+  }
+  Status first = RunBatch(batches[0]);
+  for (std::future<Status>& other : others)
+    if (Status status = other.get(); first.ok()) first = std::move(status);
+  return first;
 }
 
 Result<double> Group::Simulate() {
@@ -179,11 +289,15 @@ Result<double> Group::Simulate() {
     return InvalidUsage("ncclGroupSimulateEnd without ncclGroupStart on this thread");
   --depth_;
   double us = 0;
-  for (const Entry& entry : entries_) us += entry.comm->comm->PredictUs(entry.task);
-  entries_.clear();
-  Status error = std::move(error_);
-  error_ = Status::Ok();
-  if (!error.ok()) return error;
+  for (const Entry& entry : std::exchange(entries_, {}))
+    if (IsAlive(*entry.comm) && entry.comm->comm) us += entry.comm->comm->PredictUs(entry.task);
+  if (!inits_.empty())
+    NoteError(InvalidUsage(
+        "ncclGroupSimulateEnd predicts operations, but its group makes or splits communicators"));
+  if (Status error = std::exchange(error_, Status::Ok()); !error.ok()) {
+    DropInits(error);
+    return error;
+  }
   return us;
 }
 

@@ -5,13 +5,26 @@
 // At the end of the outermost group
 //   - initialisations run at once, each on a thread of its own (they need one another);
 //   - the operations of each communicator become one batch, with one ticket;
-//   - a batch on a host stream, or of a non-blocking communicator, is queued; of the others the
-//   first runs on the
-//     calling thread and the rest on their lanes, so that one thread can drive many ranks.
+//   - batches run where their operations' streams say: on the host stream, on the calling thread
+//     for the null stream, or on the communicator's lane for the null stream of a non-blocking one.
+//     All batches of the calling thread run at the same time, and so do those that share a stream,
+//     so that one thread can drive many ranks.
+//
+// A batch whose operations name several streams waits until all of them get to it, and what comes
+// later on any of them waits for it:
+//
+//   first stream   … earlier work | wait for `reached` | batch | later work …
+//   other streams  … earlier work | count `reached`    | wait for `done` | later work …
+//
+// Every wait is for something that was put into a queue before it, so waits of different groups
+// make no circle.
 //
 // A Group belongs to one thread.
 
 #include <functional>
+#include <latch>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "backend/host/stream.h"
@@ -36,10 +49,12 @@ class Group {
 
   // Inside a group: notes it. Outside: runs it. `stream` null: done on return.
   Status Add(ncclComm& comm, const Task& task, HostStream* stream);
-  // `job` blocks until its communicator is there and stores it in the handle.
-  Status AddInit(ncclComm& comm, std::function<Status()> job);
+  // `job` blocks until its communicator is there and stores it in the handle. `parent` (may be
+  // null) is what it is made from; it is at work from the launch on.
+  Status AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> job);
 
   // The predicted time of what the group holds, in microseconds; empties and ends the group.
+  // InvalidUsage where it holds initialisations, which then fail.
   Result<double> Simulate();
 
  private:
@@ -48,24 +63,47 @@ class Group {
     Task task;
     HostStream* stream;
   };
+  struct Fence {
+    Fence(size_t streams, size_t batches)
+        : reached(static_cast<ptrdiff_t>(streams)), done(static_cast<ptrdiff_t>(batches)) {}
+    std::latch reached;
+    std::latch done;
+  };
   struct Batch {
-    ncclComm* comm;
-    std::vector<Task> tasks;
-    HostStream* stream;
-    std::vector<HostStream*> other_streams;
+    ncclComm* comm = nullptr;
+    std::vector<Task> tasks = {};
+    std::vector<HostStream*> streams = {};  // the communicator's lane may be among them
+    bool on_caller = false;
+    bool on_lane = false;
     uint64_t ticket = 0;
+    std::shared_ptr<Fence> fence = nullptr;  // null: no stream to wait for
+  };
+  // Batches that share streams.
+  struct Launch {
+    std::vector<Batch> batches;
+    std::vector<HostStream*> streams;
+    bool on_caller = false;
   };
   struct InitJob {
     ncclComm* comm;
+    ncclComm* parent;
     std::function<Status()> run;
   };
 
   static Status RunNow(ncclComm& comm, std::span<const Task> tasks);
-  static void Queue(Batch batch, HostStream& stream);
+  static ncclComm::Shown ShownAs(const Batch& batch);
+  static Status RunBatch(const Batch& batch);
+  static Status RunTogether(std::span<const Batch> batches);
+  static void Queue(Launch launch);
+  static void HoldStreams(Launch& launch);
+  static void BeginInit(const InitJob& job);
+  static Status RunInit(const InitJob& job);
+  static void QueueInit(InitJob job);
+  void DropInits(const Status& reason);
   Status LaunchInits();
   Status LaunchOperations();
-  std::vector<Batch> MakeBatches();
-  Status RunBatches(std::vector<Batch> batches);
+  Result<std::vector<Batch>> MakeBatches();
+  static std::vector<Launch> MakeLaunches(std::vector<Batch> batches);
 
   int depth_ = 0;
   Status error_;

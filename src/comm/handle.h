@@ -1,8 +1,12 @@
 #pragma once
 
 // What an ncclComm_t points to. A handle exists before its communicator does (a non-blocking
-// initialisation) and after it has failed; it keeps the state that ncclCommGetAsyncError shows, and
-// the lane, a worker thread for everything that does not run on the caller's thread.
+// initialisation) and after it has failed; it keeps the state that ncclCommGetAsyncError shows, the
+// lane (a worker thread for what goes on in the background, in order), and helpers (worker threads
+// for ranks that one thread drives at the same time).
+//
+// Any thread may call; what is not atomic is guarded by `mutex`. The handle and its communicator
+// may be freed when AwaitRest has returned and no further call is made.
 
 #include <atomic>
 #include <cstdint>
@@ -25,20 +29,49 @@ struct TuttiUserOp {
       nullptr;  // where the scalar is read when an operation is issued; null: `scalar` holds
 };
 
+namespace tutti {
+
+// Owns a communicator that one thread puts there while others look whether it is there yet.
+class CommunicatorSlot {
+ public:
+  CommunicatorSlot() = default;
+  CommunicatorSlot(const CommunicatorSlot&) = delete;
+  CommunicatorSlot& operator=(const CommunicatorSlot&) = delete;
+  ~CommunicatorSlot() { reset(); }
+
+  CommunicatorSlot& operator=(std::unique_ptr<Communicator> comm) {
+    const std::unique_ptr<Communicator> old(
+        comm_.exchange(comm.release(), std::memory_order_acq_rel));
+    return *this;
+  }
+  void reset() { *this = std::unique_ptr<Communicator>(); }
+  explicit operator bool() const { return get() != nullptr; }
+  Communicator& operator*() const { return *get(); }
+  Communicator* operator->() const { return get(); }
+
+ private:
+  Communicator* get() const { return comm_.load(std::memory_order_acquire); }
+  std::atomic<Communicator*> comm_ = nullptr;
+};
+
+}  // namespace tutti
+
 struct ncclComm {
   static constexpr uint64_t kAlive = 0x7475747469436f6d;  // "tuttiCom"
 
+  // Whether somebody's work on the handle shows as ncclInProgress.
+  enum class Shown : bool { kNo, kInProgress };
+
   std::atomic<uint64_t> magic = kAlive;
   bool blocking = true;
+  int device = -1;  // as given to ncclCommInitAll; -1: the rank's number on its machine
   tutti::Settings settings;
   std::string name;
-  std::unique_ptr<tutti::Communicator> comm;  // null until initialised, and if that failed
-  std::atomic<bool> abort_flag = false;       // ends an initialisation under way
+  std::atomic<bool> abort_flag = false;  // ends an initialisation under way; outlives `comm`
+  tutti::CommunicatorSlot comm;          // empty until initialised, and if that failed
   std::atomic<bool> revoked = false;
   std::atomic<bool> finalized = false;
 
-  // Work that is under way on the lane; ncclInProgress while above zero.
-  std::atomic<int> pending = 0;
   std::mutex mutex;
   tutti::Status error;  // the first asynchronous failure
   std::map<int, TuttiUserOp> user_ops;
@@ -46,31 +79,58 @@ struct ncclComm {
   std::vector<std::unique_ptr<char>> registrations;  // what ncclCommRegister gave out
   uint64_t grow_id = 0;  // an id made by ncclCommGetUniqueId and not used yet; 0: none
 
-  void Fail(const tutti::Status& status) {
-    std::lock_guard lock(mutex);
-    if (error.ok()) error = status;
+  // Everything that touches the handle on another thread, or for longer than a moment, is between
+  // BeginWork (before it is handed over) and EndWork (its last touch).
+  void BeginWork(Shown shown) {
+    inside_.fetch_add(1, std::memory_order_relaxed);
+    if (shown == Shown::kInProgress) in_progress_.fetch_add(1, std::memory_order_relaxed);
   }
-  tutti::Status Error() {
-    std::lock_guard lock(mutex);
-    return error;
+  void EndWork(Shown shown) {
+    if (shown == Shown::kInProgress) in_progress_.fetch_sub(1, std::memory_order_release);
+    inside_.fetch_sub(1, std::memory_order_release);
   }
-  tutti::HostStream& lane() {
-    std::lock_guard lock(mutex);
-    if (!lane_) lane_ = std::make_unique<tutti::HostStream>();
-    return *lane_;
-  }
+  bool in_progress() const { return in_progress_.load(std::memory_order_acquire) > 0; }
+  // Until no work is under way. Every piece of work has bounds of its own on what it waits for.
+  void AwaitRest() const;
+
+  // Between these `child` is being made from this communicator: that is work, and RaiseAbort
+  // reaches the child. ForgetChild comes before the child's own last EndWork.
+  void BeginChild(ncclComm& child);
+  void ForgetChild(ncclComm& child);
+
+  // Ends initialisations under way: the handle's own and those of children made from it.
+  void RaiseAbort();
+
+  // The communicator is broken, or never came to be: the first reason stays.
+  void Fail(const tutti::Status& status);
+  // An operation failed. If that stopped the communicator it is broken; otherwise it is as good as
+  // before, and a failure that neither the caller nor a stream was told (`in_background`) shows
+  // until the next operation is issued.
+  void NoteFailure(const tutti::Status& status, bool in_background);
+  void ForgetOperationError();
+  // What ncclCommGetAsyncError shows of the above.
+  tutti::Status Error();
+
+  tutti::HostStream& lane();
+  // Runs `task` on a thread that does nothing else meanwhile.
+  void RunAside(tutti::HostStream::Task task);
   // Keeps the handle of a split that gave this rank no communicator: nobody else has its name.
-  void AddNameless(ncclComm* child) {
-    std::lock_guard lock(mutex);
-    nameless_.emplace_back(child);
-  }
-  // Ends the lane's thread after its work, and the handles of AddNameless.
-  void DropLane() {
-    lane_.reset();
-    nameless_.clear();
-  }
+  void AddNameless(ncclComm* child);
+  // Ends the threads after their work, and the handles of AddNameless.
+  void DropThreads();
 
  private:
+  struct Helper {
+    std::atomic<bool> busy = true;
+    tutti::HostStream stream;
+  };
+
+  std::atomic<int> inside_ = 0;
+  std::atomic<int> in_progress_ = 0;
+  std::atomic<bool> has_operation_error_ = false;
+  tutti::Status operation_error_;
+  std::vector<ncclComm*> children_;  // that are being made
   std::unique_ptr<tutti::HostStream> lane_;
+  std::vector<std::unique_ptr<Helper>> helpers_;
   std::vector<std::unique_ptr<ncclComm>> nameless_;
 };

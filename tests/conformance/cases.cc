@@ -1,16 +1,19 @@
 #include "conformance/cases.h"
 
+#include <dirent.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "tutti/tutti.h"
 
@@ -488,6 +491,23 @@ std::string Describe(const Case& c, int num_ranks) {
                      c.rounds ? ", rounding" : "",
                      c.skew > 0 ? fmt::format(", skewed by {}", c.skew) : "") +
          std::array{"", ", allocated memory", ", mixed memory"}[static_cast<size_t>(c.memory)];
+}
+
+ncclResult_t Settle(ncclComm_t comm) {
+  ncclResult_t state = ncclInProgress;
+  for (int i = 0; i < 60000 && state == ncclInProgress; ++i) {
+    if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) return ncclInternalError;
+    if (state == ncclInProgress) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return state;
+}
+
+size_t EntriesIn(const char* folder) {
+  size_t count = 0;
+  DIR* const dir = opendir(folder);
+  while (dir != nullptr && readdir(dir) != nullptr) ++count;
+  if (dir != nullptr) closedir(dir);
+  return count;
 }
 
 std::string Explain(ncclResult_t result, ncclComm_t comm) {

@@ -85,6 +85,12 @@ class ThreadWorld {
   bool ok_ = false;
 };
 
+// Polls a communicator until it is at rest and gives its state; ncclInProgress after a minute.
+ncclResult_t Settle(ncclComm_t comm);
+
+// How many entries a folder has, such as /proc/self/fd; 0 for one that cannot be opened.
+size_t EntriesIn(const char* folder);
+
 // "" for success, else the call's word with the library's sentence.
 std::string Explain(ncclResult_t result, ncclComm_t comm = nullptr);
 

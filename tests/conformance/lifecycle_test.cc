@@ -1,6 +1,5 @@
 // Communicators: made in every way there is, made from one another, and ended.
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,16 +17,6 @@
 
 namespace tutti::testing {
 namespace {
-
-// Polls a non-blocking communicator until it is at rest.
-ncclResult_t Settle(ncclComm_t comm) {
-  ncclResult_t state = ncclInProgress;
-  for (int i = 0; i < 60000 && state == ncclInProgress; ++i) {
-    if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) return ncclInternalError;
-    if (state == ncclInProgress) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return state;
-}
 
 bool Started(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
@@ -320,14 +309,6 @@ TEST(EndTest, RevokedRanksSplitAnew) {
     ExpectSums(child);
     EXPECT_NCCL(ncclCommDestroy(child));
   });
-}
-
-size_t EntriesIn(const char* folder) {
-  size_t count = 0;
-  DIR* const dir = opendir(folder);
-  while (dir != nullptr && readdir(dir) != nullptr) ++count;
-  if (dir != nullptr) closedir(dir);
-  return count;
 }
 
 size_t ResidentPages() {

@@ -7,12 +7,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/sysinfo.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "conformance/suites.h"
@@ -264,6 +267,27 @@ TEST(ScalableTest, RootsInSeveralProcesses) {
     EXPECT_EQ(sum, (1 << kRanks) - 1);
     EXPECT_NCCL(ncclCommDestroy(comm));
   });
+}
+
+// Ranks often share a log file: their lines tell them apart.
+TEST(LogTest, LinesCarryTheRankThatTheyAreAbout) {
+  const std::string path = ::testing::TempDir() + fmt::format("tutti_ranks.{}.log", getpid());
+  const Environment environment(
+      Environment::Settings{{"NCCL_DEBUG", "INFO"}, {"NCCL_DEBUG_FILE", path}});
+  RunRankProcesses(2, [&](int rank, Board& board) {
+    ncclComm_t comm = Join(rank, 2, board);
+    ncclComm_t child = nullptr;
+    ASSERT_NCCL(ncclCommSplit(comm, 0, -rank, &child, nullptr));
+    EXPECT_NCCL(ncclCommDestroy(child));
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+  std::ifstream file(path);
+  const std::string log{std::istreambuf_iterator<char>(file), {}};
+  std::remove(path.c_str());
+  for (const int rank : {0, 1})
+    EXPECT_THAT(log, ::testing::ContainsRegex(fmt::format(
+                         " .{}. tutti INFO communicator [^\n]* rank {} of 2", rank, rank)))
+        << log;
 }
 
 // More elements than 31 bits count: the last ones must arrive, and every one on the way.

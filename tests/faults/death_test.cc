@@ -1,7 +1,6 @@
 // Ranks that die, stop, or leave too early: the others hear of it in time, by name, and can go on
 // without them.
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,14 +29,6 @@ int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-size_t EntriesIn(const char* folder) {
-  size_t count = 0;
-  DIR* const dir = opendir(folder);
-  while (dir != nullptr && readdir(dir) != nullptr) ++count;
-  if (dir != nullptr) closedir(dir);
-  return count;
 }
 
 // Within which every survivor must know.

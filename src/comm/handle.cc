@@ -1,0 +1,103 @@
+#include "comm/handle.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+using tutti::HostStream;
+using tutti::Status;
+
+namespace {
+
+// Whoever waits for rest destroys a communicator: a delay of this size costs nothing there.
+constexpr auto kLongestPause = std::chrono::microseconds(500);
+
+}  // namespace
+
+void ncclComm::AwaitRest() const {
+  // Polled: work that woke a sleeper would touch the handle after it had counted itself out.
+  std::chrono::microseconds pause(1);
+  while (inside_.load(std::memory_order_acquire) > 0) {
+    std::this_thread::sleep_for(pause);
+    pause = std::min<std::chrono::microseconds>(2 * pause, kLongestPause);
+  }
+}
+
+void ncclComm::BeginChild(ncclComm& child) {
+  BeginWork(Shown::kInProgress);
+  std::lock_guard lock(mutex);
+  children_.push_back(&child);
+}
+
+void ncclComm::ForgetChild(ncclComm& child) {
+  std::lock_guard lock(mutex);
+  std::erase(children_, &child);
+}
+
+void ncclComm::RaiseAbort() {
+  abort_flag.store(true, std::memory_order_release);
+  std::lock_guard lock(mutex);
+  for (ncclComm* child : children_) child->abort_flag.store(true, std::memory_order_release);
+}
+
+void ncclComm::Fail(const Status& status) {
+  std::lock_guard lock(mutex);
+  if (error.ok()) error = status;
+}
+
+void ncclComm::NoteFailure(const Status& status, bool in_background) {
+  std::lock_guard lock(mutex);
+  if (!comm || comm->watch().stopped()) {
+    if (error.ok()) error = status;
+  } else if (in_background && operation_error_.ok()) {
+    operation_error_ = status;
+    has_operation_error_.store(true, std::memory_order_relaxed);
+  }
+}
+
+void ncclComm::ForgetOperationError() {
+  if (!has_operation_error_.load(std::memory_order_relaxed)) return;
+  std::lock_guard lock(mutex);
+  operation_error_ = Status::Ok();
+  has_operation_error_.store(false, std::memory_order_relaxed);
+}
+
+Status ncclComm::Error() {
+  std::lock_guard lock(mutex);
+  return error.ok() ? operation_error_ : error;
+}
+
+HostStream& ncclComm::lane() {
+  std::lock_guard lock(mutex);
+  if (!lane_) lane_ = std::make_unique<HostStream>();
+  return *lane_;
+}
+
+void ncclComm::RunAside(HostStream::Task task) {
+  Helper* helper = nullptr;
+  {
+    std::lock_guard lock(mutex);
+    const auto idle = std::find_if(helpers_.begin(), helpers_.end(),
+                                   [](const auto& h) { return !h->busy.exchange(true); });
+    if (idle != helpers_.end())
+      helper = idle->get();
+    else
+      helper = helpers_.emplace_back(std::make_unique<Helper>()).get();
+  }
+  // Without the mutex: where the system grants no thread, the task runs here.
+  helper->stream.Enqueue([helper, task = std::move(task)] {
+    task();
+    helper->busy = false;
+  });
+}
+
+void ncclComm::AddNameless(ncclComm* child) {
+  std::lock_guard lock(mutex);
+  nameless_.emplace_back(child);
+}
+
+void ncclComm::DropThreads() {
+  lane_.reset();
+  helpers_.clear();
+  nameless_.clear();
+}

@@ -1,0 +1,290 @@
+// Communicators that are ended, or whose making fails, while something else goes on.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "conformance/cases.h"
+#include "tutti/tutti.h"
+
+namespace tutti::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void Pause(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+void ExpectSums(ncclComm_t comm) {
+  int rank = -1, count = 0;
+  EXPECT_NCCL(ncclCommUserRank(comm, &rank));
+  EXPECT_NCCL(ncclCommCount(comm, &count));
+  int sum = rank;
+  ncclResult_t result = ncclAllReduce(&sum, &sum, 1, ncclInt32, ncclSum, comm, nullptr);
+  EXPECT_TRUE(result == ncclSuccess || result == ncclInProgress);
+  EXPECT_EQ(Settle(comm), ncclSuccess);
+  EXPECT_EQ(sum, count * (count - 1) / 2);
+}
+
+// Ranks that are threads, with non-blocking communicators.
+template <size_t kRanks>
+std::array<ncclComm_t, kRanks> NonBlockingRanks() {
+  ncclUniqueId id;
+  EXPECT_NCCL(ncclGetUniqueId(&id));
+  std::array<ncclComm_t, kRanks> comms{};
+  for (size_t r = 0; r < kRanks; ++r) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    EXPECT_EQ(ncclCommInitRankConfig(&comms[r], static_cast<int>(kRanks), id, static_cast<int>(r),
+                                     &config),
+              ncclInProgress);
+  }
+  for (ncclComm_t comm : comms) EXPECT_EQ(Settle(comm), ncclSuccess);
+  return comms;
+}
+
+// What a child has not connected before its parent's abort it must be able to connect after it.
+TEST(OrphanTest, ConnectsSplitsAndShrinksAfterItsParentIsAborted) {
+  for (const char* no_shm : {"0", "1"}) {
+    const Environment environment(Environment::Settings{{"NCCL_SHM_DISABLE", no_shm}});
+    constexpr int kRanks = 5;
+    ncclUniqueId id;
+    ASSERT_NCCL(ncclGetUniqueId(&id));
+    std::atomic<int> aborted = 0;
+    RunRankThreads(kRanks, [&](int rank) {
+      ncclComm_t parent = nullptr, child = nullptr, split = nullptr, fewer = nullptr;
+      ASSERT_NCCL(ncclCommInitRank(&parent, kRanks, id, rank));
+      int gone = kRanks - 1;
+      if (rank != gone) {
+        ASSERT_NCCL(ncclCommShrink(parent, &gone, 1, &child, nullptr, NCCL_SHRINK_ABORT));
+      }
+      EXPECT_NCCL(ncclCommAbort(parent));
+      if (rank == gone) return;
+      ++aborted;
+      while (aborted < kRanks - 1) Pause(1);
+      std::array<int, kRanks - 1> out{}, in{};
+      for (size_t i = 0; i < out.size(); ++i) out[i] = 10 * rank + static_cast<int>(i);
+      EXPECT_NCCL(ncclAlltoAll(out.data(), in.data(), 1, ncclInt32, child, nullptr));
+      for (size_t i = 0; i < in.size(); ++i) EXPECT_EQ(in[i], 10 * static_cast<int>(i) + rank);
+      ASSERT_NCCL(ncclCommSplit(child, rank % 2, 0, &split, nullptr));
+      ExpectSums(split);
+      gone = 0;
+      if (rank != 0) {
+        ASSERT_NCCL(ncclCommShrink(child, &gone, 1, &fewer, nullptr, NCCL_SHRINK_ABORT));
+        ExpectSums(fewer);
+        EXPECT_NCCL(ncclCommDestroy(fewer));
+      }
+      EXPECT_NCCL(ncclCommDestroy(split));
+      EXPECT_NCCL(ncclCommAbort(child));
+    });
+  }
+}
+
+// Rank 0 splits; rank 1 never does.
+TEST(UnfinishedSplitTest, EndsWithTheAbortOfTheChildOrOfTheParent) {
+  for (const bool abort_child_first : {true, false}) {
+    const std::array<ncclComm_t, 2> comms = NonBlockingRanks<2>();
+    ncclComm_t child = nullptr;
+    EXPECT_EQ(ncclCommSplit(comms[0], 0, 0, &child, nullptr), ncclInProgress);
+    ASSERT_NE(child, nullptr);
+    Pause(50);
+    const auto start = Clock::now();
+    if (abort_child_first) {
+      EXPECT_NCCL(ncclCommAbort(child));
+      EXPECT_EQ(Settle(comms[0]), ncclSuccess) << "the parent is as good as before";
+      EXPECT_NCCL(ncclCommAbort(comms[0]));
+    } else {
+      EXPECT_NCCL(ncclCommAbort(comms[0]));
+      EXPECT_NE(Settle(child), ncclSuccess);
+      EXPECT_NCCL(ncclCommAbort(child));
+    }
+    EXPECT_LT(Clock::now() - start, std::chrono::seconds(3));
+    EXPECT_NCCL(ncclCommAbort(comms[1]));
+  }
+}
+
+// The same where the split has begun to join the child's members: one of them is missing there.
+TEST(UnfinishedSplitTest, EndsInsideTheChildsOwnInitialisation) {
+  const std::array<ncclComm_t, 3> comms = NonBlockingRanks<3>();
+  std::array<ncclComm_t, 3> children{};
+  // Only two of the three that would stay shrink: both wait for the third inside the child.
+  int gone = 2;
+  for (size_t r = 0; r < 1; ++r)
+    EXPECT_EQ(ncclCommShrink(comms[r], &gone, 1, &children[r], nullptr, NCCL_SHRINK_DEFAULT),
+              ncclInProgress);
+  Pause(50);
+  const auto start = Clock::now();
+  EXPECT_NCCL(ncclCommAbort(comms[0]));
+  EXPECT_NE(Settle(children[0]), ncclSuccess);
+  EXPECT_NCCL(ncclCommAbort(children[0]));
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(3));
+  for (size_t r = 1; r < 3; ++r) EXPECT_NCCL(ncclCommAbort(comms[r]));
+}
+
+TEST(UnfinishedSplitTest, IsFinishedBeforeItsParentIsDestroyed) {
+  for (int round = 0; round < 20; ++round) {
+    const std::array<ncclComm_t, 2> comms = NonBlockingRanks<2>();
+    std::array<ncclComm_t, 2> children{};
+    for (size_t r = 0; r < 2; ++r)
+      EXPECT_EQ(ncclCommSplit(comms[r], 0, 0, &children[r], nullptr), ncclInProgress);
+    for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
+    RunRankThreads(2, [&](int rank) { ExpectSums(children[static_cast<size_t>(rank)]); });
+    for (ncclComm_t child : children) EXPECT_NCCL(ncclCommDestroy(child));
+  }
+}
+
+TEST(FailedGroupTest, LeavesTheParentsOfItsSplitsAtRest) {
+  std::array<ncclComm_t, 2> comms{}, children{};
+  ASSERT_NCCL(ncclCommInitAll(comms.data(), 2, nullptr));
+  EXPECT_NCCL(ncclGroupStart());
+  for (size_t r = 0; r < 2; ++r) EXPECT_NCCL(ncclCommSplit(comms[r], 0, 0, &children[r], nullptr));
+  EXPECT_EQ(ncclCommSplit(comms[0], -5, 0, &children[0], nullptr), ncclInvalidArgument);
+  ncclComm_t kept = children[1];
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidArgument);
+  for (ncclComm_t comm : comms) {
+    ncclResult_t state = ncclInProgress;
+    EXPECT_NCCL(ncclCommGetAsyncError(comm, &state));
+    EXPECT_EQ(state, ncclSuccess);
+  }
+  EXPECT_NE(Settle(kept), ncclSuccess);
+  EXPECT_NCCL(ncclCommDestroy(kept));
+  RunRankThreads(2, [&](int rank) { ExpectSums(comms[static_cast<size_t>(rank)]); });
+  for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
+}
+
+TEST(SimulatedGroupTest, MakesNoCommunicatorsNorDoesTheNextGroup) {
+  std::array<ncclComm_t, 2> comms{}, children{};
+  ASSERT_NCCL(ncclCommInitAll(comms.data(), 2, nullptr));
+  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+  EXPECT_NCCL(ncclGroupStart());
+  for (size_t r = 0; r < 2; ++r) EXPECT_NCCL(ncclCommSplit(comms[r], 0, 0, &children[r], nullptr));
+  EXPECT_EQ(ncclGroupSimulateEnd(&info), ncclInvalidUsage);
+  EXPECT_NCCL(ncclGroupStart());
+  EXPECT_NCCL(ncclGroupEnd());
+  for (size_t r = 0; r < 2; ++r) {
+    ncclResult_t state = ncclInProgress;
+    EXPECT_NCCL(ncclCommGetAsyncError(comms[r], &state));
+    EXPECT_EQ(state, ncclSuccess);
+    int count = 0;
+    EXPECT_NE(ncclCommCount(children[r], &count), ncclSuccess) << "a dropped split was made";
+    EXPECT_NCCL(ncclCommDestroy(children[r]));
+    EXPECT_NCCL(ncclCommDestroy(comms[r]));
+  }
+}
+
+TEST(GroupLifeTest, RefusesOperationsOfACommunicatorDestroyedInside) {
+  ncclComm_t comm = nullptr;
+  ASSERT_NCCL(ncclCommInitAll(&comm, 1, nullptr));
+  int value = 1;
+  EXPECT_NCCL(ncclGroupStart());
+  EXPECT_NCCL(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr));
+  EXPECT_NCCL(ncclCommDestroy(comm));
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
+}
+
+// Another thread aborts a blocking initialisation through the handle that it finds.
+TEST(AbortTest, EndsABlockingInitialisationOfAnotherThread) {
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  std::atomic<ncclComm_t> found = nullptr;
+  // The variable that the library fills; read through an atomic view while it works.
+  ncclComm_t comm = nullptr;
+  std::thread waiting(
+      [&] { EXPECT_NE(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess) << "there is no rank 1"; });
+  while (found == nullptr) {
+    found = __atomic_load_n(&comm, __ATOMIC_ACQUIRE);
+    Pause(1);
+  }
+  Pause(50);
+  const auto start = Clock::now();
+  EXPECT_NCCL(ncclCommAbort(found));
+  waiting.join();
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(3));
+}
+
+TEST(FinalizeTest, OfANonBlockingCommunicatorGoesOnInTheBackground) {
+  const std::array<ncclComm_t, 1> comms = NonBlockingRanks<1>();
+  cudaStream_t stream;
+  ASSERT_NCCL(tuttiStreamCreate(&stream));
+  std::atomic<bool> go = false, ran = false;
+  EXPECT_NCCL(tuttiStreamLaunchHostFunc(
+      stream,
+      [](void* flag) {
+        while (!*static_cast<std::atomic<bool>*>(flag)) Pause(1);
+      },
+      &go));
+  int value = 3;
+  EXPECT_NCCL(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comms[0], stream));
+  EXPECT_NCCL(tuttiStreamLaunchHostFunc(
+      stream, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &ran));
+  EXPECT_EQ(ncclCommFinalize(comms[0]), ncclInProgress);
+  EXPECT_EQ(ncclCommFinalize(comms[0]), ncclInvalidUsage) << "a second time";
+  for (int i = 0; i < 20; ++i) {
+    ncclResult_t state = ncclSuccess;
+    EXPECT_NCCL(ncclCommGetAsyncError(comms[0], &state));
+    EXPECT_EQ(state, ncclInProgress) << "finalized with an operation outstanding";
+    Pause(1);
+  }
+  EXPECT_FALSE(ran);
+  go = true;
+  EXPECT_EQ(Settle(comms[0]), ncclSuccess);
+  EXPECT_NCCL(tuttiStreamDestroy(stream));
+  EXPECT_NCCL(ncclCommDestroy(comms[0]));
+}
+
+TEST(FinalizeTest, OfABlockingCommunicatorReturnsWhenItsOperationsAreDone) {
+  ncclComm_t comm = nullptr;
+  ASSERT_NCCL(ncclCommInitAll(&comm, 1, nullptr));
+  cudaStream_t stream;
+  ASSERT_NCCL(tuttiStreamCreate(&stream));
+  EXPECT_NCCL(tuttiStreamLaunchHostFunc(
+      stream, [](void*) { Pause(60); }, nullptr));
+  int in = 3, out = 0;
+  EXPECT_NCCL(ncclAllReduce(&in, &out, 1, ncclInt32, ncclSum, comm, stream));
+  EXPECT_NCCL(ncclCommFinalize(comm));
+  EXPECT_EQ(out, 3);
+  EXPECT_NCCL(ncclCommDestroy(comm));
+  EXPECT_NCCL(tuttiStreamDestroy(stream));
+}
+
+TEST(BlockingTest, TheEnvironmentHasTheLastWord) {
+  for (const char* environment_says : {"0", "1"}) {
+    const Environment environment(Environment::Settings{{"NCCL_COMM_BLOCKING", environment_says}});
+    for (const int config_says : {0, 1, NCCL_CONFIG_UNDEF_INT}) {
+      ncclUniqueId id;
+      ASSERT_NCCL(ncclGetUniqueId(&id));
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = config_says;
+      ncclComm_t comm = nullptr;
+      EXPECT_EQ(ncclCommInitRankConfig(&comm, 1, id, 0, &config),
+                *environment_says == '0' ? ncclInProgress : ncclSuccess);
+      EXPECT_EQ(Settle(comm), ncclSuccess);
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    }
+  }
+}
+
+TEST(DeviceTest, IsTheOneGivenToInitAllAndPassesToChildren) {
+  std::array<ncclComm_t, 2> comms{}, children{};
+  const std::array<int, 2> devices = {5, 3};
+  ASSERT_NCCL(ncclCommInitAll(comms.data(), 2, devices.data()));
+  EXPECT_NCCL(ncclGroupStart());
+  for (size_t r = 0; r < 2; ++r)
+    EXPECT_NCCL(ncclCommSplit(comms[r], 0, -static_cast<int>(r), &children[r], nullptr));
+  EXPECT_NCCL(ncclGroupEnd());
+  for (size_t r = 0; r < 2; ++r) {
+    for (ncclComm_t comm : {comms[r], children[r]}) {
+      int device = -1;
+      EXPECT_NCCL(ncclCommCuDevice(comm, &device));
+      EXPECT_EQ(device, devices[r]);
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti::testing
