@@ -22,8 +22,8 @@ ncclResult_t ncclCommResume(ncclComm_t) { return NotYet(__func__, "resuming a co
 ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t*, int) {
   return NotYet(__func__, "registering a window");
 }
-ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t win) {
-  return win == nullptr ? ncclSuccess : NotYet(__func__, "deregistering a window");
+ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t) {
+  return NotYet(__func__, "deregistering a window");
 }
 ncclResult_t ncclWinGetUserPtr(ncclComm_t, ncclWindow_t, void**) {
   return NotYet(__func__, "asking a window for its memory");

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "conformance/cases.h"
+#include "nccl_device.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
@@ -215,8 +216,23 @@ TEST_F(ArgumentsTest, CountsPerRank) {
 
 // What hosts do not have yet says so, and is never success.
 TEST_F(ArgumentsTest, WhatIsNotImplementedIsInvalidUsage) {
-  EXPECT_REFUSED(ncclInvalidUsage, ncclSignal(0, 0, 0, 0, comm_, nullptr));
+  ncclWindow_t window = nullptr;
+  void* pointer = nullptr;
   EXPECT_REFUSED(ncclInvalidUsage, ncclCommSuspend(comm_, NCCL_SUSPEND_MEM));
+  EXPECT_REFUSED(ncclInvalidUsage, ncclCommResume(comm_));
+  EXPECT_REFUSED(ncclInvalidUsage,
+                 ncclCommWindowRegister(comm_, in_.data(), sizeof(in_), &window, NCCL_WIN_DEFAULT));
+  EXPECT_EQ(window, nullptr);
+  for (ncclWindow_t each : {window, reinterpret_cast<ncclWindow_t>(in_.data())}) {
+    EXPECT_REFUSED(ncclInvalidUsage, ncclCommWindowDeregister(comm_, each));
+    EXPECT_REFUSED(ncclInvalidUsage, ncclWinGetUserPtr(comm_, each, &pointer));
+    EXPECT_REFUSED(ncclInvalidUsage,
+                   ncclPutSignal(in_.data(), 1, ncclFloat32, 0, each, 0, 0, 0, 0, comm_, nullptr));
+  }
+  EXPECT_REFUSED(ncclInvalidUsage, ncclSignal(0, 0, 0, 0, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidUsage, ncclWaitSignal(0, nullptr, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidUsage, ncclDevCommCreate(comm_, nullptr, nullptr));
+  EXPECT_REFUSED(ncclInvalidUsage, ncclDevCommDestroy(comm_, nullptr));
 }
 
 TEST(LastErrorTest, BelongsToTheThread) {
