@@ -1,19 +1,11 @@
-/* One process, one thread per rank. The threads share the id by sharing memory; no groups are
-   needed, since each rank has a thread that can wait for the others.
+/* One process, one thread per rank (threads.h starts them). The threads share the id by sharing
+   memory; no groups are needed, since each rank has a thread that can wait for the others.
 
    Usage: 02_threads [ranks]     (4 by default) */
 
-#include <pthread.h>
-
-#include "check.h"
+#include "threads.h"
 
 enum { kCountPerRank = 100000 };
-
-typedef struct {
-  int rank;
-  int ranks;
-  ncclUniqueId id;
-} Rank;
 
 /* ReduceScatter and then AllGather: together an AllReduce, one block at a time. */
 static void* RunRank(void* argument) {
@@ -36,20 +28,7 @@ static void* RunRank(void* argument) {
 }
 
 int main(int argc, char** argv) {
-  const int ranks = argc > 1 ? atoi(argv[1]) : 4;
-  REQUIRE(ranks >= 1 && ranks <= 64, "give 1 to 64 ranks, not %s", argv[1]);
-
-  ncclUniqueId id;
-  CHECK(ncclGetUniqueId(&id));
-
-  Rank arguments[64];
-  pthread_t threads[64];
-  for (int rank = 0; rank < ranks; ++rank) {
-    arguments[rank] = (Rank){rank, ranks, id};
-    REQUIRE(pthread_create(&threads[rank], NULL, RunRank, &arguments[rank]) == 0,
-            "no thread for rank %d", rank);
-  }
-  for (int rank = 0; rank < ranks; ++rank) pthread_join(threads[rank], NULL);
+  const int ranks = RunRanks(argc, argv, RunRank);
   printf("%d ranks, a thread each: all agree\n", ranks);
   return EXIT_SUCCESS;
 }

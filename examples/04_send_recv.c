@@ -5,17 +5,9 @@
 
    Usage: 04_send_recv [ranks]     (4 by default) */
 
-#include <pthread.h>
-
-#include "check.h"
+#include "threads.h"
 
 enum { kCount = 50000 };
-
-typedef struct {
-  int rank;
-  int ranks;
-  ncclUniqueId id;
-} Rank;
 
 /* Every rank hands a block to its right neighbour and takes one from its left. */
 static void RingExchange(int rank, int ranks, ncclComm_t comm) {
@@ -70,20 +62,7 @@ static void* RunRank(void* argument) {
 }
 
 int main(int argc, char** argv) {
-  const int ranks = argc > 1 ? atoi(argv[1]) : 4;
-  REQUIRE(ranks >= 1 && ranks <= 64, "give 1 to 64 ranks, not %s", argv[1]);
-
-  ncclUniqueId id;
-  CHECK(ncclGetUniqueId(&id));
-
-  Rank arguments[64];
-  pthread_t threads[64];
-  for (int rank = 0; rank < ranks; ++rank) {
-    arguments[rank] = (Rank){rank, ranks, id};
-    REQUIRE(pthread_create(&threads[rank], NULL, RunRank, &arguments[rank]) == 0,
-            "no thread for rank %d", rank);
-  }
-  for (int rank = 0; rank < ranks; ++rank) pthread_join(threads[rank], NULL);
+  const int ranks = RunRanks(argc, argv, RunRank);
   printf("%d ranks: ring exchange and all-to-all by send and receive are right\n", ranks);
   return EXIT_SUCCESS;
 }
