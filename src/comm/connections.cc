@@ -43,7 +43,6 @@ Status Connections::OpenSend(int peer) {
   } else {
     TUTTI_ASSIGN(connection->port, net_->ConnectTo(peer, Deadline::After(connect_timeout_ns_)));
     connection->fifo = FifoSender(connection->port->fifo());
-    ++num_net_ports_;
   }
   sends_[static_cast<size_t>(peer)] = std::move(connection);
   return Status::Ok();
@@ -57,7 +56,6 @@ Status Connections::OpenRecv(int peer) {
   } else {
     TUTTI_ASSIGN(connection->port, net_->AcceptFrom(peer));
     connection->fifo = FifoReceiver(connection->port->fifo());
-    ++num_net_ports_;
   }
   recvs_[static_cast<size_t>(peer)] = std::move(connection);
   return Status::Ok();

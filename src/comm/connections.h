@@ -54,7 +54,6 @@ class Connections {
   ProxyPort* RecvPort(int peer) { return recvs_[static_cast<size_t>(peer)]->port.get(); }
 
   bool IsLocal(int peer) const { return local_index_[static_cast<size_t>(peer)] >= 0; }
-  size_t num_net_ports() const { return num_net_ports_; }
 
  private:
   struct Outgoing {
@@ -73,7 +72,6 @@ class Connections {
   Arena arena_;
   std::unique_ptr<NetConnector> net_;
   int64_t connect_timeout_ns_;
-  size_t num_net_ports_ = 0;
   std::vector<std::unique_ptr<Outgoing>> sends_;
   std::vector<std::unique_ptr<Incoming>> recvs_;
   std::vector<bool> invited_;

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include "comm/executor.h"
-#include "kernels/counting.h"
-#include "kernels/ring.h"
 
 namespace tutti {
 namespace {
@@ -15,13 +13,8 @@ std::string Size(double bytes) {
   return fmt::format("{:g} B", bytes);
 }
 
-std::string ProxyLine(const char* verb, int peer, const kernels::Traffic& traffic,
-                      size_t elem_bytes) {
-  const double bytes = static_cast<double>(traffic.elems * elem_bytes);
-  return fmt::format("  connection {} rank {}: {} {} of {} in {} chunks\n",
-                     verb[0] == 's' ? "to" : "from", peer, traffic.steps,
-                     traffic.steps == 1 ? std::string(verb) : fmt::format("{}s", verb),
-                     Size(bytes / static_cast<double>(traffic.steps)), traffic.chunks);
+std::string Times(const char* verb, uint64_t steps) {
+  return fmt::format("{} {}{}", steps, verb, steps == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -38,39 +31,25 @@ std::string Executor::Describe(const Task& task) const {
   std::string text = fmt::format("{} of {} elements of {}: {} {}, predicted {:.1f} us\n",
                                  Name(task.collective), task.count, tutti::Name(task.type),
                                  Name(choice.algorithm), Name(choice.protocol), choice.time_us);
+  const double bytes = static_cast<double>(task.count * elem);
+  if (pull_ != nullptr && ShouldPull(plan_, task.collective, bytes, true))
+    text += ShouldPull(plan_, task.collective, bytes, false)
+                ? "  buffers are read where they lie instead: mapped, or copied by the kernel\n"
+                : "  buffers from ncclMemAlloc are read where they lie instead\n";
   text += fmt::format("channel 0: chunks of {}, slices of {}\n",
                       Size(static_cast<double>(choice.chunk_elems * elem)),
                       Size(static_cast<double>(choice.slice_elems * elem)));
-  if (choice.algorithm != Algorithm::kRing) return text;
-
-  const RingView ring = {ring_index_, num_ranks_, ring_.data()};
-  const WorkShape shape = {task.count, choice.chunk_elems, task.root};
-  kernels::CountingPrimitives count(choice.slice_elems);
-  const kernels::EqualParts parts{task.count};
-  switch (task.collective) {
-    case Collective::kAllReduce:
-      kernels::RingAllReduce(count, ring, shape);
-      break;
-    case Collective::kReduce:
-      kernels::ChainReduce(count, ring, shape);
-      break;
-    case Collective::kBroadcast:
-      kernels::ChainBroadcast(count, ring, shape, true);
-      break;
-    case Collective::kAllGather:
-      kernels::RingAllGather(count, ring, parts, shape);
-      break;
-    default:
-      kernels::RingReduceScatter(count, ring, parts, shape);
-      break;
+  if (choice.algorithm == Algorithm::kRing || choice.algorithm == Algorithm::kTree)
+    text += fmt::format("  {} {}\n", choice.algorithm == Algorithm::kRing ? "ring" : "trees over",
+                        fmt::join(ring_, " "));
+  for (const ConnectionTraffic& one : TrafficOf(task, choice)) {
+    const auto& [steps, chunks, elems] = one.traffic;
+    if (steps == 0) continue;
+    text += fmt::format("  connection {} rank {}: {} of {} in {}\n", one.is_send ? "to" : "from",
+                        one.peer, Times(one.is_send ? "send" : "receive", steps),
+                        Size(static_cast<double>(elems * elem) / static_cast<double>(steps)),
+                        Times("chunk", chunks));
   }
-  std::string order;
-  for (const int r : ring_) order += fmt::format("{} ", r);
-  text += fmt::format("  ring {}\n", order);
-  const int next = ring.At(ring_index_ + 1);
-  const int prev = ring.At(ring_index_ - 1);
-  if (count.sent().steps > 0) text += ProxyLine("send", next, count.sent(), elem);
-  if (count.received().steps > 0) text += ProxyLine("receive", prev, count.received(), elem);
   return text;
 }
 

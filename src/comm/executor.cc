@@ -8,10 +8,9 @@
 
 #include "base/copy.h"
 #include "base/log.h"
-#include "kernels/counting.h"
+#include "comm/executor_parts.h"
 #include "kernels/direct.h"
 #include "kernels/recursive_doubling.h"
-#include "kernels/ring.h"
 #include "kernels/tree.h"
 #include "plan/tree.h"
 
@@ -20,35 +19,6 @@ namespace {
 
 const std::byte* In(const Task& task) { return static_cast<const std::byte*>(task.send); }
 std::byte* Out(const Task& task) { return static_cast<std::byte*>(task.recv); }
-
-// The parts of a variable-size collective, for the algorithms.
-struct VariableSizes {
-  const std::vector<size_t>& counts;
-  const std::vector<size_t>& offsets;
-  size_t Offset(int rank) const { return offsets[static_cast<size_t>(rank)]; }
-  size_t Size(int rank) const { return counts[static_cast<size_t>(rank)]; }
-  size_t Longest() const { return *std::max_element(counts.begin(), counts.end()); }
-};
-
-size_t Total(const std::vector<size_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), size_t{0});
-}
-
-// Calls f with the parts that the task's collective works on.
-template <class F>
-void WithParts(const Task& task, F f) {
-  if (task.parts)
-    f(VariableSizes{task.parts->recv_counts, task.parts->recv_offsets});
-  else
-    f(kernels::EqualParts{task.count});
-}
-
-// The element count by which plans are made.
-size_t PlanCount(const Task& task) {
-  return task.parts && task.collective != Collective::kAlltoAllV
-             ? *std::max_element(task.parts->recv_counts.begin(), task.parts->recv_counts.end())
-             : task.count;
-}
 
 struct ExchangeLinks {
   Connections& connections;
@@ -80,12 +50,12 @@ OpSignature Executor::SignatureOf(const Task& task, uint64_t sequence) const {
   signature.type = task.type;
   signature.count = task.count;
   // The counts of the receivers are the same on all ranks; those of an all-to-all are not.
-  if (task.parts && task.collective == Collective::kAlltoAllV) {
-    signature.count = 0;
-  } else if (task.parts) {
-    signature.count = Total(task.parts->recv_counts);
-    for (const size_t count : task.parts->recv_counts)
+  if (task.parts) signature.count = 0;
+  if (task.parts && task.collective != Collective::kAlltoAllV) {
+    for (const size_t count : task.parts->recv_counts) {
+      signature.count += count;
       signature.parts = MixTag(signature.parts, count + 1);
+    }
   }
   if (task.has_root() || task.collective == Collective::kSendRecv) signature.root = task.root;
   signature.has_op = task.is_reduction();
@@ -247,57 +217,19 @@ Status Executor::RunStaged(const Task& task, Operation& op) {
   return Status::Ok();
 }
 
-void Executor::BeginPort(ProxyPort* port, uint64_t chunks, uint32_t tag) {
-  if (port == nullptr || chunks == 0) return;
-  port->Begin(chunks, tag);
-  wait_.AddPort(port);
-}
-
 Status Executor::RunRing(const Task& task, Operation& op) {
-  const RingView ring = {ring_index_, num_ranks_, ring_.data()};
-  const int next = ring.At(ring_index_ + 1);
-  const int prev = ring.At(ring_index_ - 1);
-  TUTTI_TRY(connections_.Open(std::span(&next, 1), std::span(&prev, 1)));
-
-  const auto run = [&](auto& p) {
-    switch (task.collective) {
-      case Collective::kAllReduce:
-        kernels::RingAllReduce(p, ring, op.shape);
-        break;
-      case Collective::kReduce:
-        kernels::ChainReduce(p, ring, op.shape);
-        break;
-      case Collective::kBroadcast:
-        kernels::ChainBroadcast(p, ring, op.shape, task.send == task.recv);
-        break;
-      case Collective::kAllGather:
-      case Collective::kAllGatherV:
-        WithParts(task,
-                  [&](const auto& parts) { kernels::RingAllGather(p, ring, parts, op.shape); });
-        break;
-      default:
-        WithParts(task,
-                  [&](const auto& parts) { kernels::RingReduceScatter(p, ring, parts, op.shape); });
-        break;
-    }
-  };
-  if (connections_.SendPort(next) != nullptr || connections_.RecvPort(prev) != nullptr) {
-    kernels::CountingPrimitives count(op.work.slice_elems);
-    run(count);
-    BeginPort(connections_.SendPort(next), count.sent().chunks, op.work.op_tag);
-    BeginPort(connections_.RecvPort(prev), count.received().chunks, op.work.op_tag);
-  }
-
+  TUTTI_TRY(OpenAndBegin(task, op));
   if (task.collective == Collective::kAllGather || task.collective == Collective::kAllGatherV) {
     WithParts(task, [&](const auto& parts) {
       std::byte* own = Out(task) + parts.Offset(rank_) * op.work.elem_bytes;
       if (own != In(task)) CopyBytes(own, In(task), parts.Size(rank_) * op.work.elem_bytes);
     });
   }
+  const RingView ring = {ring_index_, num_ranks_, ring_.data()};
   HostFifoPrimitives p(wait_, op.work);
-  p.AddSend(connections_.SendTo(next));
-  p.AddRecv(connections_.RecvFrom(prev));
-  run(p);
+  p.AddSend(connections_.SendTo(ring.At(ring_index_ + 1)));
+  p.AddRecv(connections_.RecvFrom(ring.At(ring_index_ - 1)));
+  WalkRing(p, task, op.shape);
   return Status::Ok();
 }
 
@@ -310,68 +242,36 @@ TreeView Executor::TreeOf(bool second) const {
   return {rank_at(places.parent), {rank_at(places.children[0]), rank_at(places.children[1])}};
 }
 
-Status Executor::RunTree(const Task& task, Operation& op) {
-  // All connections are made before data moves: nobody moves the data of a rank that waits for a
-  // connection.
-  for (const bool second : {false, true}) {
-    const TreeView tree = TreeOf(second);
-    const std::array<int, 3> all = {tree.parent, tree.children[0], tree.children[1]};
-    TUTTI_TRY(connections_.Open(all, all));
-  }
-  // The first half of the data goes over the first tree, the rest over the second.
+Executor::Half Executor::HalfOf(const Task& task, bool second) {
   const size_t half = (task.count + 1) / 2;
-  RunOneTree(TreeOf(false), 0, half, op);
-  if (!wait_.failed()) RunOneTree(TreeOf(true), half, task.count - half, op);
+  return second ? Half{half, task.count - half} : Half{0, half};
+}
+
+Status Executor::RunTree(const Task& task, Operation& op) {
+  TUTTI_TRY(OpenAndBegin(task, op));
+  for (const bool second : {false, true})
+    if (!wait_.failed()) RunOneTree(TreeOf(second), HalfOf(task, second), op);
   return Status::Ok();
 }
 
-void Executor::RunOneTree(const TreeView& tree, size_t begin, size_t count, Operation& op) {
-  const size_t chunk = op.work.slice_elems;
-  kernels::CountingPrimitives count_up(chunk), count_down(chunk);
-  kernels::TreeAllReduce(count_up, count_down, tree, begin, count, chunk);
+void Executor::RunOneTree(const TreeView& tree, Half half, Operation& op) {
   HostFifoPrimitives up(wait_, op.work), down(wait_, op.work);
-  if (tree.parent >= 0) {
+  const bool is_root = tree.parent < 0;
+  if (!is_root) {
     up.AddSend(connections_.SendTo(tree.parent));
     down.AddRecv(connections_.RecvFrom(tree.parent));
-    BeginPort(connections_.SendPort(tree.parent), count_up.sent().chunks, op.work.op_tag);
-    BeginPort(connections_.RecvPort(tree.parent), count_down.received().chunks, op.work.op_tag);
   }
-  // At the root the finished chunk goes down at once, as part of the way up.
-  const bool is_root = tree.parent < 0;
-  const kernels::Traffic& sent_down = is_root ? count_up.sent() : count_down.sent();
   for (const int child : tree.children) {
     if (child < 0) continue;
     up.AddRecv(connections_.RecvFrom(child));
+    // At the root the finished chunk goes down at once, as part of the way up.
     (is_root ? up : down).AddSend(connections_.SendTo(child));
-    BeginPort(connections_.RecvPort(child), count_up.received().chunks, op.work.op_tag);
-    BeginPort(connections_.SendPort(child), sent_down.chunks, op.work.op_tag);
   }
-  kernels::TreeAllReduce(up, down, tree, begin, count, chunk);
+  kernels::TreeAllReduce(up, down, tree, half.begin, half.count, op.work.slice_elems);
 }
 
 Status Executor::RunRecursiveDoubling(const Task& task, Operation& op) {
-  // Which partners there are follows from the algorithm itself: it is run over primitives that only
-  // note them.
-  struct Partners {
-    std::vector<int> sends, recvs;
-    void LoadInput(size_t) {}
-    void SendOutput(int peer, size_t) { sends.push_back(peer); }
-    void RecvReduceOutput(int peer, bool, size_t) { recvs.push_back(peer); }
-    void ExchangeReduceOutput(int peer, bool, size_t) {
-      sends.push_back(peer);
-      recvs.push_back(peer);
-    }
-    void RecvOutput(int peer, size_t) { recvs.push_back(peer); }
-    void FinishOutput(size_t) {}
-  };
-  Partners partners;
-  kernels::RecursiveDoublingAllReduce(partners, rank_, num_ranks_, task.count);
-  TUTTI_TRY(connections_.Open(partners.sends, partners.recvs));
-  const uint64_t chunks = DivUp(task.count, op.work.slice_elems);
-  for (const int peer : partners.sends)
-    BeginPort(connections_.SendPort(peer), chunks, op.work.op_tag);
-  for (const int peer : partners.recvs)
-    BeginPort(connections_.RecvPort(peer), chunks, op.work.op_tag);
+  TUTTI_TRY(OpenAndBegin(task, op));
   HostExchangePrimitives p(wait_, op.work, ExchangeLinks{connections_});
   kernels::RecursiveDoublingAllReduce(p, rank_, num_ranks_, task.count);
   return Status::Ok();

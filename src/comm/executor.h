@@ -18,9 +18,14 @@
 #include "comm/pull.h"
 #include "comm/task.h"
 #include "comm/watch.h"
+#include "kernels/counting.h"
 #include "plan/choose.h"
 
 namespace tutti {
+
+// The messages that make up a personalised collective for `rank`, its message to itself among them.
+// `send` stands in for task.send.
+std::vector<Task> MessagesOf(const Task& task, int rank, int num_ranks, const std::byte* send);
 
 class Executor {
  public:
@@ -58,6 +63,25 @@ class Executor {
     Status status;
   };
 
+  // What passes one direction of a connection in an operation.
+  struct ConnectionTraffic {
+    int peer;
+    bool is_send;
+    kernels::Traffic traffic;
+  };
+  // All of it, known before the first byte moves; in the order in which operations begin on their
+  // connections.
+  std::vector<ConnectionTraffic> TrafficOf(const Task& task, const Choice& choice) const;
+  std::vector<ConnectionTraffic> RingTraffic(const Task& task, const Choice& choice) const;
+  std::vector<ConnectionTraffic> TreeTraffic(const TreeView& tree, size_t begin, size_t count,
+                                             size_t slice_elems) const;
+  std::vector<ConnectionTraffic> DoublingTraffic(size_t count, size_t slice_elems) const;
+  std::vector<ConnectionTraffic> ExchangeTraffic(const Task& task) const;
+  // Opens the connections of an operation and tells their ports what will pass.
+  Status OpenAndBegin(const Task& task, const Operation& op);
+  template <class P>
+  void WalkRing(P& primitives, const Task& task, const WorkShape& shape) const;
+
   const Choice& ChoiceFor(Collective collective, size_t count, size_t elem_bytes);
   Status RunAlone(const Task& task);
   void Dispatch(const Task& task, Operation& op);
@@ -68,11 +92,15 @@ class Executor {
   Status RunRing(const Task& task, Operation& op);
   Status RunTree(const Task& task, Operation& op);
   TreeView TreeOf(bool second) const;
-  void RunOneTree(const TreeView& tree, size_t begin, size_t count, Operation& op);
+  // The part of the data that goes over one of the two trees.
+  struct Half {
+    size_t begin, count;
+  };
+  static Half HalfOf(const Task& task, bool second);
+  void RunOneTree(const TreeView& tree, Half half, Operation& op);
   Status RunRecursiveDoubling(const Task& task, Operation& op);
   Status RunExchange(const Task& task, Operation& op);
 
-  void BeginPort(ProxyPort* port, uint64_t chunks, uint32_t tag);
   Status MatchOwnMessages(std::span<const Task> tasks);
   void AddMessage(const Task& task, MessageBatch& batch, uint32_t tag);
   OpSignature SignatureOf(const Task& task, uint64_t sequence) const;

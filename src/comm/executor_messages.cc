@@ -21,8 +21,8 @@ Task Message(bool is_send, int peer, std::byte* data, size_t count, DataType typ
   return task;
 }
 
-// The messages that make up a personalised collective for one rank, its message to itself among
-// them.
+}  // namespace
+
 std::vector<Task> MessagesOf(const Task& task, int rank, int num_ranks, const std::byte* send) {
   std::vector<Task> messages;
   auto* in = const_cast<std::byte*>(send);
@@ -65,8 +65,6 @@ std::vector<Task> MessagesOf(const Task& task, int rank, int num_ranks, const st
   }
   return messages;
 }
-
-}  // namespace
 
 // Matches the messages of this rank to itself, in order. Nothing is copied before all match.
 Status Executor::MatchOwnMessages(std::span<const Task> tasks) {

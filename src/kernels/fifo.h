@@ -28,12 +28,12 @@
 #include <cstdint>
 
 #include "base/wait.h"
+#include "plan/work.h"
 
 namespace tutti {
 
 inline constexpr int kFifoSlots =
     8;  // as NCCL's steps: enough to cover one round trip of chunks in flight
-inline constexpr size_t kInlineBytes = 48;
 inline constexpr size_t kFifoDataOffset = 4096;
 
 struct alignas(64) SlotHeader {

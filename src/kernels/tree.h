@@ -2,7 +2,9 @@
 
 // AllReduce over a binary tree: partial sums go up to the root, the result comes down. log2(n) hops
 // instead of n, so it wins where latency counts. Two trees that are each other's mirror share the
-// data: a leaf of one is an inner rank of the other, so every link works in both directions.
+// data: a leaf of one is an inner rank of the other, so that the work of inner ranks is shared out.
+// A host rank has one thread and runs them one after the other: in a ring of slots that both trees
+// use, their chunks must come in an order that both ends know.
 
 #include "kernels/primitives.h"
 #include "plan/work.h"
@@ -10,7 +12,7 @@
 namespace tutti::kernels {
 
 // `Up` receives from the children and sends to the parent, `Down` the other way round. The reduced
-// chunk at the root goes straight into the downward links, which is `UpRoot`'s send side.
+// chunk at the root goes straight into the downward links: there they are the send side of `Up`.
 //
 // A rank sends chunk c up before it takes chunk c - kTreeLag from above, so that the way up stays
 // full while the first results come down. kTreeLag < kFifoSlots keeps the root from waiting for

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <optional>
 #include <vector>
@@ -7,8 +8,6 @@
 
 namespace tutti {
 namespace {
-
-constexpr uint32_t kAllAlgorithms = (1u << kNumAlgorithms) - 1;
 
 std::string Lower(std::string_view text) {
   std::string lower(text);
@@ -36,64 +35,72 @@ std::optional<uint32_t> AlgorithmBit(const std::string& name) {
   return std::nullopt;
 }
 
-Result<uint32_t> ReadNames(std::string_view names) {
+std::optional<uint32_t> ProtocolBit(const std::string& name) {
+  if (name == "ll") return 1u << static_cast<int>(Protocol::kLL);
+  if (name == "simple") return 1u << static_cast<int>(Protocol::kSimple);
+  if (name == "ll128") return 0;
+  return std::nullopt;
+}
+
+// One of the two settings: its values are bits, one for each name.
+struct ListSetting {
+  const char* name;
+  std::optional<uint32_t> (*bit)(const std::string& name);
+  uint32_t all;
+  const char* known;  // for the error
+};
+
+constexpr ListSetting kAlgorithms = {
+    "NCCL_ALGO", AlgorithmBit, (1u << kNumAlgorithms) - 1,
+    "no algorithm; there are ring, tree, recursivedoubling, oneshot, twoshot, pull and exchange"};
+constexpr ListSetting kProtocols = {"NCCL_PROTO", ProtocolBit, 3,
+                                    "no protocol; hosts have LL and Simple"};
+
+Result<uint32_t> ReadNames(const ListSetting& setting, std::string_view names) {
   const bool exclude = names.starts_with('^');
   if (exclude) names.remove_prefix(1);
   uint32_t bits = 0;
   for (const std::string_view name : Split(names, ',')) {
     if (name.empty()) continue;
-    const std::optional<uint32_t> bit = AlgorithmBit(Lower(name));
-    if (!bit) {
-      return InvalidUsage(
-          "NCCL_ALGO: \"{}\" is no algorithm; there are ring, tree, recursivedoubling, oneshot, "
-          "twoshot, pull and exchange",
-          name);
-    }
+    const std::optional<uint32_t> bit = setting.bit(Lower(name));
+    if (!bit) return InvalidUsage("{}: \"{}\" is {}", setting.name, name, setting.known);
     bits |= *bit;
   }
-  return exclude ? kAllAlgorithms & ~bits : bits;
+  return exclude ? setting.all & ~bits : bits;
 }
 
 std::optional<size_t> CollectiveIndex(const std::string& name) {
-  for (size_t i = 0; i < std::tuple_size_v<decltype(PlanContext::allowed_algorithms)>; ++i)
+  for (size_t i = 0; i < kNumCollectives; ++i)
     if (name == Lower(Name(static_cast<Collective>(i)))) return i;
   return std::nullopt;
+}
+
+Status ApplyList(const ListSetting& setting, std::string_view text,
+                 std::array<uint32_t, kNumCollectives>& allowed) {
+  for (const std::string_view entry : Split(text, ';')) {
+    if (entry.empty()) continue;
+    const size_t colon = entry.find(':');
+    if (colon == std::string_view::npos) {
+      TUTTI_ASSIGN(const uint32_t bits, ReadNames(setting, entry));
+      allowed.fill(bits);
+      continue;
+    }
+    const std::optional<size_t> index = CollectiveIndex(Lower(entry.substr(0, colon)));
+    if (!index)
+      return InvalidUsage("{}: \"{}\" is no collective", setting.name, entry.substr(0, colon));
+    TUTTI_ASSIGN(allowed[*index], ReadNames(setting, entry.substr(colon + 1)));
+  }
+  return Status::Ok();
 }
 
 }  // namespace
 
 Status ApplyAlgorithmList(std::string_view algo, PlanContext& context) {
-  for (const std::string_view entry : Split(algo, ';')) {
-    if (entry.empty()) continue;
-    const size_t colon = entry.find(':');
-    if (colon == std::string_view::npos) {
-      TUTTI_ASSIGN(const uint32_t bits, ReadNames(entry));
-      context.allowed_algorithms.fill(bits);
-      continue;
-    }
-    const std::optional<size_t> index = CollectiveIndex(Lower(entry.substr(0, colon)));
-    if (!index) return InvalidUsage("NCCL_ALGO: \"{}\" is no collective", entry.substr(0, colon));
-    TUTTI_ASSIGN(context.allowed_algorithms[*index], ReadNames(entry.substr(colon + 1)));
-  }
-  return Status::Ok();
+  return ApplyList(kAlgorithms, algo, context.allowed_algorithms);
 }
 
 Status ApplyProtocolList(std::string_view proto, PlanContext& context) {
-  const bool exclude = proto.starts_with('^');
-  if (exclude) proto.remove_prefix(1);
-  uint32_t bits = 0;
-  for (const std::string_view name : Split(proto, ',')) {
-    const std::string lower = Lower(name);
-    if (lower == "ll")
-      bits |= 1u << static_cast<int>(Protocol::kLL);
-    else if (lower == "simple")
-      bits |= 1u << static_cast<int>(Protocol::kSimple);
-    else if (!lower.empty() && lower != "ll128")
-      return InvalidUsage("NCCL_PROTO: \"{}\" is no protocol; hosts have LL and Simple", name);
-  }
-  if (exclude) bits = ~bits & 3u;
-  context.allowed_protocols = bits == 0 ? 3 : bits;
-  return Status::Ok();
+  return ApplyList(kProtocols, proto, context.allowed_protocols);
 }
 
 }  // namespace tutti

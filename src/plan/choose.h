@@ -26,7 +26,6 @@ struct LinkCost {
 // What the choice depends on. The same on all ranks of a communicator.
 struct PlanContext {
   int num_ranks = 1;
-  int ranks_per_host = 1;       // of the fullest host
   bool one_host = true;         // all ranks share an arena
   bool can_pull = false;        // all ranks can read one another's memory through the kernel
   bool oversubscribed = false;  // more ranks than processors on some host
@@ -34,8 +33,9 @@ struct PlanContext {
   size_t slot_bytes = 0;               // of every ring of slots
   LinkCost shared_memory = {0.25, 9};  // near what bench/results/shm.md shows
   LinkCost network = {12, 2.5};        // TCP over loopback; an estimate, not measured yet
-  std::array<uint32_t, 13> allowed_algorithms = {};  // by Collective: bit per Algorithm; 0: all
-  uint32_t allowed_protocols = 3;                    // bit per Protocol
+  // By Collective: bit per Algorithm, per Protocol; 0: all.
+  std::array<uint32_t, kNumCollectives> allowed_algorithms = {};
+  std::array<uint32_t, kNumCollectives> allowed_protocols = {};
 };
 
 struct Choice {
@@ -59,8 +59,8 @@ double PredictUs(const PlanContext& context, Collective collective, Algorithm al
                  double bytes);
 
 // Reads NCCL_ALGO and NCCL_PROTO into the context: "ring,tree", "^tree",
-// "allreduce:tree;broadcast:ring". Names of algorithms that hosts do not have (collnet, nvls, pat)
-// are ignored. InvalidUsage for unknown names.
+// "allreduce:tree;broadcast:ring". Names of what hosts do not have (collnet, nvls, pat; LL128) are
+// ignored. InvalidUsage for unknown names.
 Status ApplyAlgorithmList(std::string_view algo, PlanContext& context);
 Status ApplyProtocolList(std::string_view proto, PlanContext& context);
 

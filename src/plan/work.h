@@ -27,6 +27,7 @@ enum class Collective : uint8_t {
   kAlltoAllV,
   kBarrier,
 };
+inline constexpr int kNumCollectives = 13;
 std::string_view Name(Collective collective);
 
 enum class Algorithm : uint8_t {
@@ -41,14 +42,16 @@ enum class Algorithm : uint8_t {
 inline constexpr int kNumAlgorithms = 7;
 std::string_view Name(Algorithm algorithm);
 
+// What fits into the cache line of a slot's flag, beside the flag.
+inline constexpr size_t kInlineBytes = 48;
+
 enum class Protocol : uint8_t {
   kLL,      // payload in the line of its flag: one cache line per hop
   kSimple,  // payload in a slot's data area
 };
 std::string_view Name(Protocol protocol);
 
-// One ring as one rank sees it. `order[0]` is this rank; order[i] the rank i hops downstream.
-// Held by value of its neighbours for kernels; the full order is needed to know whose chunk passes.
+// One ring as one rank sees it. The full order is needed to know whose chunk passes.
 struct RingView {
   int index = 0;  // this rank's place in the ring's canonical order
   int num_ranks = 1;

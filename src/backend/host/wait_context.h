@@ -9,6 +9,7 @@
 // time to time asks the watcher whether to go on. The first failure sticks until Reset; every later
 // wait returns false at once.
 
+#include <algorithm>
 #include <atomic>
 #include <span>
 #include <string>
@@ -82,8 +83,11 @@ class WaitContext {
       Fail(watcher_.StopReason());
   }
 
-  // The ports whose chunks this operation needs moved. Cleared by Reset.
-  void AddPort(ProxyPort* port) { ports_.push_back(port); }
+  // The ports whose chunks this operation needs moved; once each, however often it is named.
+  // Cleared by Reset.
+  void AddPort(ProxyPort* port) {
+    if (std::find(ports_.begin(), ports_.end(), port) == ports_.end()) ports_.push_back(port);
+  }
   // Begins an operation.
   void Reset() {
     failed_ = false;
@@ -101,7 +105,6 @@ class WaitContext {
     for (ProxyPort* port : ports_) moved |= port->Poll();
     return moved;
   }
-  const WaitPolicy& policy() const { return policy_; }
 
  private:
   // Bounds how late an abort, a lost peer or a broken port is noticed by a sleeper.
