@@ -265,8 +265,7 @@ TEST_F(PeerMemoryTest, MapsWhatAnotherProcessAllocated) {
   PeerMemory peers({});
   Child child({[&] {
     auto mapped = peers.Map(0, handle);
-    if (!mapped.ok() || mapped->size() != 3 << 20 || (*mapped)[12345] != std::byte{7})
-      return false;
+    if (!mapped.ok() || mapped->size() != 3 << 20 || (*mapped)[12345] != std::byte{7}) return false;
     (*mapped)[(3 << 20) - 1] = std::byte{8};
     return reinterpret_cast<uintptr_t>(mapped->data()) % kHugePageBytes == 0;
   }});
