@@ -1,0 +1,29 @@
+#pragma once
+
+// Where each node of a machine stands in its picture. Internal to machine_picture.h.
+
+#include <map>
+#include <vector>
+
+#include "topology/graph.h"
+#include "topology/picture.h"
+
+namespace tutti::topology {
+
+struct Layout {
+  std::map<NodeIndex, Box> boxes;  // without fill; a card with ports has the span of their boxes
+  std::vector<std::pair<NodeIndex, NodeIndex>> tree;  // parent and child in the PCI tree, as drawn
+  double left = 0;
+  double width = 0;     // of the machine
+  double leaf_top = 0;  // of the row of devices and ports
+  double leaf_bottom = 0;
+};
+
+Layout PlaceMachine(const Graph& graph, double left, double top);
+
+inline Point TopOf(const Box& box) { return {box.corner.x + box.width / 2, box.corner.y}; }
+inline Point BottomOf(const Box& box) {
+  return {box.corner.x + box.width / 2, box.corner.y + box.height};
+}
+
+}  // namespace tutti::topology
