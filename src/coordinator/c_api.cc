@@ -3,8 +3,8 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "coordinator/coordinator.h"
 #include "tutti/coordinator_c.h"
@@ -28,16 +28,21 @@ thread_local std::string last_error;
 
 struct Handle {
   std::shared_ptr<ProcessSet> set;
-  std::shared_ptr<Ticket> ticket;
+  std::shared_ptr<Ticket> ticket;  // null: the place is free
+  uint32_t generation = 1;
 };
+
+// The number of a handle: its place, and how often that was used before, so that a number that was
+// released is not mistaken for the next one in its place.
+constexpr int kPlaceBits = 32;
 
 }  // namespace
 
 struct tuttiCoordinator {
   std::unique_ptr<Coordinator> coordinator;
   std::mutex mutex;
-  std::unordered_map<int64_t, Handle> handles;
-  int64_t next_handle = 1;
+  std::vector<Handle> handles;
+  std::vector<uint32_t> free_places;
 };
 
 namespace {
@@ -48,19 +53,50 @@ ncclResult_t Return(const char* function, const Status& status) {
   return static_cast<ncclResult_t>(status.code());
 }
 
-int64_t Keep(tuttiCoordinator& c, Handle handle) {
+int64_t Keep(tuttiCoordinator& c, const std::shared_ptr<ProcessSet>& set,
+             std::shared_ptr<Ticket> ticket) {
   const std::lock_guard lock(c.mutex);
-  const int64_t number = c.next_handle++;
-  c.handles.emplace(number, std::move(handle));
-  return number;
+  if (c.free_places.empty()) {
+    c.free_places.push_back(static_cast<uint32_t>(c.handles.size()));
+    c.handles.emplace_back();
+  }
+  const uint32_t place = c.free_places.back();
+  c.free_places.pop_back();
+  Handle& handle = c.handles[place];
+  handle.set = set;
+  handle.ticket = std::move(ticket);
+  return static_cast<int64_t>(uint64_t{handle.generation} << kPlaceBits | place);
+}
+
+// REQUIRES: c.mutex. Null where there is no such handle.
+Handle* Locate(tuttiCoordinator& c, int64_t number) {
+  const auto place = static_cast<uint32_t>(number);
+  if (place >= c.handles.size()) return nullptr;
+  Handle& handle = c.handles[place];
+  const bool same = static_cast<uint64_t>(number) >> kPlaceBits == handle.generation;
+  return same && handle.ticket ? &handle : nullptr;
 }
 
 Result<Handle> Find(tuttiCoordinator_t c, int64_t number) {
   if (c == nullptr) return InvalidArgument("coordinator is null");
   const std::lock_guard lock(c->mutex);
-  const auto found = c->handles.find(number);
-  if (found == c->handles.end()) return InvalidArgument("there is no handle {}", number);
-  return found->second;
+  const Handle* const found = Locate(*c, number);
+  if (found == nullptr) return InvalidArgument("there is no handle {}", number);
+  return *found;
+}
+
+Status Release(tuttiCoordinator_t c, int64_t number) {
+  if (c == nullptr) return InvalidArgument("coordinator is null");
+  Handle gone;  // freed without the lock
+  const std::lock_guard lock(c->mutex);
+  Handle* const found = Locate(*c, number);
+  if (found == nullptr) return InvalidArgument("there is no handle {}", number);
+  gone.set = std::move(found->set);
+  gone.ticket = std::move(found->ticket);
+  // Half of the range, so that numbers stay positive.
+  found->generation = found->generation % 0x7fffffff + 1;
+  c->free_places.push_back(static_cast<uint32_t>(number));
+  return Status::Ok();
 }
 
 Result<std::shared_ptr<Ticket>> FindDone(tuttiCoordinator_t c, int64_t number) {
@@ -140,17 +176,24 @@ Status Enqueue(tuttiCoordinator_t c, int process_set, const tuttiTensor_t* tenso
     return InvalidArgument("there are no tensors, or nowhere to store their handles");
   }
   TUTTI_ASSIGN(const std::shared_ptr<ProcessSet> set, c->coordinator->FindSet(process_set));
+  if (count == 1) {
+    TUTTI_TRY(CheckTensor(*tensors));
+    std::unique_ptr<Tensor> tensor = MakeTensor(*tensors, group, count);
+    std::shared_ptr<Ticket> ticket = tensor->ticket;
+    TUTTI_TRY(set->Enqueue({&tensor, 1}));
+    *handles = Keep(*c, set, std::move(ticket));
+    return Status::Ok();
+  }
   std::vector<std::unique_ptr<Tensor>> batch;
   std::vector<std::shared_ptr<Ticket>> tickets;
-  batch.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     TUTTI_TRY(CheckTensor(tensors[i]));
     batch.push_back(MakeTensor(tensors[i], group, count));
     tickets.push_back(batch.back()->ticket);
   }
-  TUTTI_TRY(set->Enqueue(std::move(batch)));
+  TUTTI_TRY(set->Enqueue(batch));
   for (int i = 0; i < count; ++i) {
-    handles[i] = Keep(*c, {set, std::move(tickets[static_cast<size_t>(i)])});
+    handles[i] = Keep(*c, set, std::move(tickets[static_cast<size_t>(i)]));
   }
   return Status::Ok();
 }
@@ -247,7 +290,7 @@ ncclResult_t tuttiCoordinatorJoin(tuttiCoordinator_t coordinator, int process_se
     if (coordinator == nullptr || handle == nullptr) return InvalidArgument("null argument");
     TUTTI_ASSIGN(const auto set, coordinator->coordinator->FindSet(process_set));
     TUTTI_ASSIGN(auto ticket, set->Join());
-    *handle = Keep(*coordinator, {set, std::move(ticket)});
+    *handle = Keep(*coordinator, set, std::move(ticket));
     return Status::Ok();
   }());
 }
@@ -305,12 +348,7 @@ ncclResult_t tuttiCoordinatorLastJoined(tuttiCoordinator_t coordinator, int64_t 
 }
 
 ncclResult_t tuttiCoordinatorRelease(tuttiCoordinator_t coordinator, int64_t handle) {
-  return Return("tuttiCoordinatorRelease", [&]() -> Status {
-    TUTTI_TRY(Find(coordinator, handle).status());
-    const std::lock_guard lock(coordinator->mutex);
-    coordinator->handles.erase(handle);
-    return Status::Ok();
-  }());
+  return Return("tuttiCoordinatorRelease", Release(coordinator, handle));
 }
 
 ncclResult_t tuttiCoordinatorAddProcessSet(tuttiCoordinator_t coordinator, const int* ranks,

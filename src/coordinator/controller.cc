@@ -38,7 +38,8 @@ std::string Controller::Mismatch(const std::string& name, const Claim& claim) co
 Result<RoundResult> Controller::Round(RoundInput input) {
   RoundResult result;
   TakeNews(input);
-  std::vector<uint8_t> states = MakeStates(input);
+  MakeStates(input);
+  std::vector<uint8_t>& states = states_;
   TUTTI_TRY(exchange_.Min(states));
   result.news = states[kNoNews] == 0;
   result.stall_checked = states[kNoStallCheck] == 0;
@@ -78,28 +79,28 @@ Result<RoundResult> Controller::Round(RoundInput input) {
 
 void Controller::TakeNews(RoundInput& input) {
   for (std::unique_ptr<Pending>& tensor : input.news) {
-    Pending* const p = tensor.get();
-    const int slot = cache_.Find(p->name);
-    if (slot >= 0 && cache_.at(slot).mine == p->request) {
-      p->slot = slot;
-      announced_.resize(static_cast<size_t>(cache_.extent()));
-      announced_[static_cast<size_t>(slot)] = true;
-    } else {
-      if (slot >= 0) invalid_.insert(slot);
-      unsent_.push_back(p);
+    const int slot = cache_.Find(tensor->name);
+    if (slot >= 0 && cache_.at(slot).mine == tensor->request) {
+      tensor->slot = slot;
+      here_[static_cast<size_t>(slot)] = std::move(tensor);
+      ++num_here_;
+      continue;
     }
-    pending_[p->name] = std::move(tensor);
+    if (slot >= 0) invalid_.insert(slot);
+    unsent_.push_back(tensor.get());
+    pending_[tensor->name] = std::move(tensor);
   }
 }
 
 // A joined rank stands in for any allreduce with neutral elements. What other operations need from
 // it was agreed on for rows that it no longer brings: those are negotiated anew.
 bool Controller::SlotRunsWithoutJoined(int slot) const {
-  return cache_.at(slot).agreement.request.kind == OpKind::kAllreduce;
+  return cache_.at(slot).agreement().request.kind == OpKind::kAllreduce;
 }
 
-std::vector<uint8_t> Controller::MakeStates(const RoundInput& input) const {
-  std::vector<uint8_t> states(kFirstSlot + static_cast<size_t>(cache_.extent()), kAbsent);
+void Controller::MakeStates(const RoundInput& input) {
+  std::vector<uint8_t>& states = states_;
+  states.assign(kFirstSlot + static_cast<size_t>(cache_.extent()), kAbsent);
   const bool requests = !unsent_.empty() || input.joining || input.tuning || !invalid_.empty();
   states[kNobodyLeaves] = input.leaving ? 0 : 1;
   states[kNoRequests] = requests ? 0 : 1;
@@ -108,31 +109,29 @@ std::vector<uint8_t> Controller::MakeStates(const RoundInput& input) const {
   for (int slot = 0; slot < cache_.extent(); ++slot) {
     uint8_t& state = states[kFirstSlot + static_cast<size_t>(slot)];
     if (!cache_.InUse(slot)) continue;
-    if (static_cast<size_t>(slot) < announced_.size() && announced_[static_cast<size_t>(slot)]) {
+    if (here_[static_cast<size_t>(slot)]) {
       state = kHere;
     } else if (self_joined_) {
       state = SlotRunsWithoutJoined(slot) ? kHere : kInvalid;
     }
   }
   for (const int slot : invalid_) states[kFirstSlot + static_cast<size_t>(slot)] = kInvalid;
-  return states;
 }
 
-// The tensor `name` lost its slot: if it is pending here, its request must be sent.
-void Controller::Unannounce(const std::string& name) {
-  const auto found = pending_.find(name);
-  if (found == pending_.end() || found->second->slot < 0) return;
-  found->second->slot = -1;
-  unsent_.push_back(found->second.get());
+// The tensor of a slot lost it: if it is pending here, its request must be sent.
+void Controller::Unannounce(int slot) {
+  std::unique_ptr<Pending> tensor = TakeHere(slot);
+  if (!tensor) return;
+  tensor->slot = -1;
+  unsent_.push_back(tensor.get());
+  pending_[tensor->name] = std::move(tensor);
 }
 
 void Controller::Invalidate(int slot) {
   invalid_.erase(slot);
   if (!cache_.InUse(slot)) return;
-  const std::string name = cache_.at(slot).agreement.name;
-  if (static_cast<size_t>(slot) < announced_.size()) announced_[static_cast<size_t>(slot)] = false;
   cache_.Erase(slot);
-  Unannounce(name);
+  Unannounce(slot);
 }
 
 RoundMessage Controller::MakeMessage(RoundInput& input, bool stall_check) {
@@ -152,11 +151,11 @@ RoundMessage Controller::MakeMessage(RoundInput& input, bool stall_check) {
 }
 
 void Controller::AddWaiting(const RoundInput& input, RoundMessage& message) const {
-  for (const auto& [name, p] : pending_) {
-    Waiting& entry = message.waiting[name];
+  ForEachPending([&](const Pending& p) {
+    Waiting& entry = message.waiting[p.name];
     entry.have.Add(exchange_.rank());
-    if (p->since_ns < input.late_before_ns) entry.late.Add(exchange_.rank());
-  }
+    if (p.since_ns < input.late_before_ns) entry.late.Add(exchange_.rank());
+  });
   if (input.activity) message.activities[exchange_.rank()] = input.activity();
 }
 
@@ -228,7 +227,7 @@ void Controller::HoldIncompleteGroups(std::vector<int>& slots, Names& names) {
     return table_.at(name).claim.variants.front().request;
   };
   const auto request_of_slot = [&](int slot) -> const Request& {
-    return cache_.at(slot).agreement.request;
+    return cache_.at(slot).agreement().request;
   };
   for (const int slot : slots) {
     if (request_of_slot(slot).group_size > 0) ++present[request_of_slot(slot).group];
@@ -253,17 +252,22 @@ std::unique_ptr<Pending> Controller::TakePending(const std::string& name) {
   if (found == pending_.end()) return nullptr;
   std::unique_ptr<Pending> taken = std::move(found->second);
   pending_.erase(found);
-  if (taken->slot >= 0) announced_[static_cast<size_t>(taken->slot)] = false;
   std::erase(unsent_, taken.get());
+  return taken;
+}
+
+std::unique_ptr<Pending> Controller::TakeHere(int slot) {
+  std::unique_ptr<Pending> taken = std::move(here_[static_cast<size_t>(slot)]);
+  if (taken) --num_here_;
   return taken;
 }
 
 Response Controller::RespondFromCache(int slot) {
   cache_.Touch(slot);
   Response response;
-  response.agreement = cache_.at(slot).agreement;
+  response.agreed = cache_.at(slot).agreed;
   response.cached = true;
-  response.pending = TakePending(response.agreement.name);
+  response.pending = TakeHere(slot);
   return response;
 }
 
@@ -288,7 +292,7 @@ void Controller::RespondFromTable(const std::string& name, RoundResult& result) 
   table_.erase(found);
   complete_.erase(name);
   Response response;
-  response.agreement = Agree(name, claim);
+  response.agreed = std::make_shared<Agreement>(Agree(name, claim));
   response.error = Mismatch(name, claim);
   response.pending = TakePending(name);
   if (!response.error.empty()) {
@@ -301,16 +305,14 @@ void Controller::RespondFromTable(const std::string& name, RoundResult& result) 
     }
     return;
   }
-  if (cache_enabled_ && Cacheable(response.agreement.request.kind)) {
+  if (cache_enabled_ && Cacheable(response.agreement().request.kind)) {
     std::optional<Request> mine;
     if (response.pending) mine = response.pending->request;
-    if (response.agreement.request.kind == OpKind::kAllreduce) mine = response.agreement.request;
-    const auto inserted = cache_.Insert(response.agreement, std::move(mine));
-    announced_.resize(static_cast<size_t>(cache_.extent()));
-    if (inserted.evicted) {
-      announced_[static_cast<size_t>(inserted.slot)] = false;
-      Unannounce(*inserted.evicted);
-    }
+    if (response.agreement().request.kind == OpKind::kAllreduce)
+      mine = response.agreement().request;
+    const auto inserted = cache_.Insert(response.agreed, std::move(mine));
+    here_.resize(static_cast<size_t>(cache_.extent()));
+    if (inserted.evicted) Unannounce(inserted.slot);
   }
   result.responses.push_back(std::move(response));
 }
@@ -328,18 +330,20 @@ void Controller::FailGroup(const std::string& group, const std::string& error,
     }
   }
   for (int slot = 0; slot < cache_.extent(); ++slot) {
-    if (!cache_.InUse(slot) || cache_.at(slot).agreement.request.group != group) continue;
-    members.push_back(cache_.at(slot).agreement.name);
-    Invalidate(slot);
+    if (!cache_.InUse(slot) || cache_.at(slot).agreement().request.group != group) continue;
+    members.push_back(cache_.at(slot).agreement().name);
+    Invalidate(slot);  // which leaves what is pending there to be taken by name
   }
   for (const std::string& name : members) {
     table_.erase(name);
     complete_.erase(name);
     Response response;
-    response.agreement.name = name;
     response.error = error;
     response.pending = TakePending(name);
-    if (response.pending) response.agreement.request = response.pending->request;
+    Agreement agreement;
+    agreement.name = name;
+    if (response.pending) agreement.request = response.pending->request;
+    response.agreed = std::make_shared<Agreement>(std::move(agreement));
     result.responses.push_back(std::move(response));
   }
 }
@@ -347,6 +351,10 @@ void Controller::FailGroup(const std::string& group, const std::string& error,
 std::vector<std::unique_ptr<Pending>> Controller::TakeAll() {
   std::vector<std::unique_ptr<Pending>> all;
   for (auto& [name, tensor] : pending_) all.push_back(std::move(tensor));
+  for (auto& tensor : here_) {
+    if (tensor) all.push_back(std::move(tensor));
+  }
+  num_here_ = 0;
   std::sort(all.begin(), all.end(),
             [](const auto& a, const auto& b) { return a->order < b->order; });
   pending_.clear();
@@ -356,14 +364,18 @@ std::vector<std::unique_ptr<Pending>> Controller::TakeAll() {
 
 int64_t Controller::OldestPendingNs() const {
   int64_t oldest_ns = 0;
-  for (const auto& [name, tensor] : pending_) {
-    if (oldest_ns == 0 || tensor->since_ns < oldest_ns) oldest_ns = tensor->since_ns;
-  }
+  ForEachPending([&](const Pending& p) {
+    if (oldest_ns == 0 || p.since_ns < oldest_ns) oldest_ns = p.since_ns;
+  });
   return oldest_ns;
 }
 
 void Controller::ForEachPending(const std::function<void(const Pending&)>& visit) const {
   for (const auto& [name, tensor] : pending_) visit(*tensor);
+  if (num_here_ == 0) return;
+  for (const auto& tensor : here_) {
+    if (tensor) visit(*tensor);
+  }
 }
 
 }  // namespace tutti::coordinator

@@ -83,7 +83,7 @@ class Controller {
   Result<RoundResult> Round(RoundInput input);
 
   // Something waits here for another rank.
-  bool HasPending() const { return !pending_.empty(); }
+  bool HasPending() const { return !pending_.empty() || num_here_ > 0; }
   // Something here must still be sent: a round is due.
   bool HasUnsent() const { return !unsent_.empty(); }
   bool joined() const { return self_joined_; }
@@ -102,9 +102,9 @@ class Controller {
   using Names = std::vector<std::string>;
 
   void TakeNews(RoundInput& input);
-  std::vector<uint8_t> MakeStates(const RoundInput& input) const;
+  void MakeStates(const RoundInput& input);
   void Invalidate(int slot);
-  void Unannounce(const std::string& name);
+  void Unannounce(int slot);
   Status Negotiate(RoundInput& input, bool stall_check, RoundResult& result, Names& completed);
   RoundMessage MakeMessage(RoundInput& input, bool stall_check);
   void AddWaiting(const RoundInput& input, RoundMessage& message) const;
@@ -117,6 +117,7 @@ class Controller {
   void RespondFromTable(const std::string& name, RoundResult& result);
   Agreement Agree(const std::string& name, const Claim& claim) const;
   std::unique_ptr<Pending> TakePending(const std::string& name);
+  std::unique_ptr<Pending> TakeHere(int slot);
   bool SlotRunsWithoutJoined(int slot) const;
   RankSet Global(const RankSet& ranks) const;
   std::string Mismatch(const std::string& name, const Claim& claim) const;
@@ -125,12 +126,15 @@ class Controller {
   const std::vector<int> members_;
   ResponseCache cache_;
   bool cache_enabled_ = true;
+  // What is pending here: announced by its slot's state, or by its request.
+  std::vector<std::unique_ptr<Pending>> here_;
+  int num_here_ = 0;
   std::unordered_map<std::string, std::unique_ptr<Pending>> pending_;
-  std::vector<bool> announced_;   // by slot: pending here and as cached
   std::set<int> invalid_;         // slots whose tensor was asked for differently here
   std::vector<Pending*> unsent_;  // in the order of asking
   std::map<std::string, TableEntry> table_;
   std::set<std::string> complete_;  // of the table: waiting for their groups
+  std::vector<uint8_t> states_;
   RankSet joined_;
   bool self_joined_ = false;
 };

@@ -33,7 +33,7 @@ std::vector<int> Identity(int num_ranks) {
 
 std::vector<std::string> Names(const RoundResult& result) {
   std::vector<std::string> names;
-  for (const Response& response : result.responses) names.push_back(response.agreement.name);
+  for (const Response& response : result.responses) names.push_back(response.agreement().name);
   return names;
 }
 
@@ -123,7 +123,7 @@ TEST(ControllerTest, TheSecondTimeOnlyStatesAreExchanged) {
       ASSERT_THAT(Names(result), ElementsAre("a")) << Name(kind);
       EXPECT_TRUE(result.responses[0].cached);
       if (kind == OpKind::kAllgather) {
-        EXPECT_THAT(result.responses[0].agreement.first_dims, ElementsAre(1, 2, 3));
+        EXPECT_THAT(result.responses[0].agreement().first_dims, ElementsAre(1, 2, 3));
       }
     }
   }
@@ -251,7 +251,7 @@ TEST(ControllerTest, JoinedRanksStandAsideUntilAllHaveJoined) {
     EXPECT_THAT(Names(results[0]), ElementsAre("r", "g"));
     EXPECT_EQ(results[1].responses[0].pending, nullptr);
     EXPECT_NE(results[2].responses[0].pending, nullptr);
-    EXPECT_THAT(results[1].responses[1].agreement.first_dims, ElementsAre(2, 0, 2));
+    EXPECT_THAT(results[1].responses[1].agreement().first_dims, ElementsAre(2, 0, 2));
   }
   results = fleet.Round([&](int rank, RoundInput& input) { input.joining = rank == 2; });
   EXPECT_EQ(results[0].last_joined, std::nullopt);

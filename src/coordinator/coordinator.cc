@@ -26,6 +26,16 @@ Bytes EncodeRing(int set, uint64_t round) {
   return std::move(writer).Take();
 }
 
+// The first of what is asked for that is there wins, and Tutti's own always is.
+void WarnOfWhatIsNotBuiltIn(const Settings& settings) {
+  const auto warn = [](std::string_view variable, const std::string& value) {
+    if (value.empty() || value == "tutti") return;
+    TUTTI_WARN("{} asks for {}, which is not built in: Tutti's own is used.", variable, value);
+  };
+  warn("HOROVOD_CONTROLLER", settings.controller);
+  warn("HOROVOD_CPU_OPERATIONS", settings.cpu_operations);
+}
+
 }  // namespace
 
 Coordinator::Coordinator(const Options& options) : options_(options), timeline_(options.rank) {
@@ -47,6 +57,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(const Options& options)
 
 Status Coordinator::Connect() {
   const Settings& settings = options_.settings;
+  WarnOfWhatIsNotBuiltIn(settings);
   TUTTI_ASSIGN(loop_, EventLoop::Create("tutti-bell"));
   Bootstrap::Options bootstrap;
   bootstrap.rank = options_.rank;
@@ -124,7 +135,8 @@ Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) 
   std::vector<int> ranks(static_cast<size_t>(options_.num_ranks));
   std::iota(ranks.begin(), ranks.end(), 0);
   const std::lock_guard lock(mutex_);
-  sets_[0] = {ranks, MakeSet(0, ranks, communicators), communicators};
+  TUTTI_ASSIGN(std::shared_ptr<ProcessSet> set, MakeSet(0, ranks, communicators));
+  sets_[0] = {ranks, std::move(set), communicators};
   return Status::Ok();
 }
 
@@ -170,8 +182,8 @@ std::unique_ptr<Autotune> Coordinator::MakeAutotune(const Communicators& communi
 }
 
 // REQUIRES: mutex_.
-std::shared_ptr<ProcessSet> Coordinator::MakeSet(int id, std::vector<int> ranks,
-                                                 std::shared_ptr<Communicators> communicators) {
+Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
+    int id, std::vector<int> ranks, std::shared_ptr<Communicators> communicators) {
   const Settings& settings = options_.settings;
   ProcessSet::Options options;
   options.id = id;
@@ -193,9 +205,11 @@ std::shared_ptr<ProcessSet> Coordinator::MakeSet(int id, std::vector<int> ranks,
   operations.push_back(MakeNcclOperations(communicators->data.get(), options.rank, n));
   auto exchange = MakeNcclExchange(communicators->control.get(), options.rank, n);
   auto autotune = id == 0 ? MakeAutotune(*communicators) : nullptr;
-  return std::make_shared<ProcessSet>(std::move(options), std::move(exchange),
-                                      std::move(operations), MakeHooks(id, ranks, communicators),
-                                      &timeline_, std::move(autotune));
+  auto set = std::make_shared<ProcessSet>(
+      std::move(options), std::move(exchange), std::move(operations),
+      MakeHooks(id, ranks, communicators), &timeline_, std::move(autotune));
+  TUTTI_TRY(set->Start());
+  return set;
 }
 
 ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
@@ -267,9 +281,7 @@ Status Coordinator::ChangeAndWait(std::unique_ptr<Tensor> tensor, int* number) {
   TUTTI_ASSIGN(const std::shared_ptr<ProcessSet> all, FindSet(0));
   const auto ticket = std::make_shared<Ticket>();
   tensor->ticket = ticket;
-  std::vector<std::unique_ptr<Tensor>> tensors;
-  tensors.push_back(std::move(tensor));
-  TUTTI_TRY(all->Enqueue(std::move(tensors)));
+  TUTTI_TRY(all->Enqueue({&tensor, 1}));
   all->Wait(*ticket);
   *number = ticket->number;
   return ticket->status;
@@ -331,7 +343,7 @@ Result<int> Coordinator::AddSetNow(std::vector<int> ranks) {
   record.ranks = ranks;
   if (!member) return id;
   record.communicators = communicators;
-  record.set = MakeSet(id, std::move(ranks), std::move(communicators));
+  TUTTI_ASSIGN(record.set, MakeSet(id, std::move(ranks), std::move(communicators)));
   const auto early = early_rings_.find(id);
   if (early == early_rings_.end()) return id;
   record.set->Ring(early->second);

@@ -22,7 +22,7 @@
 //
 // Threads: every function from any thread; Create and Shutdown block. Beside the callers there are
 // one loop thread per coordinator for rings and ticks, one per set for rounds, and one per set for
-// large data, all asleep while nothing is pending.
+// large data, all asleep while nothing is pending (docs/thread_model.md).
 
 #include <map>
 #include <memory>
@@ -104,8 +104,8 @@ class Coordinator {
   Result<Common> AgreeOnSettings(ncclUniqueId* id);
   Status MakeGlobalSet(const Common& common, const ncclUniqueId& id);
   Status SplitHosts(const Common& common, Communicators& communicators);
-  std::shared_ptr<ProcessSet> MakeSet(int id, std::vector<int> ranks,
-                                      std::shared_ptr<Communicators> communicators);
+  Result<std::shared_ptr<ProcessSet>> MakeSet(int id, std::vector<int> ranks,
+                                              std::shared_ptr<Communicators> communicators);
   ProcessSet::Hooks MakeHooks(int id, const std::vector<int>& ranks,
                               std::shared_ptr<Communicators> communicators);
   std::unique_ptr<Autotune> MakeAutotune(const Communicators& communicators) const;

@@ -17,62 +17,70 @@ bool Alike(const Request& a, const Request& b) {
 
 // What runs together whatever the threshold: one tensor, or the alike members of a group.
 struct Unit {
-  std::vector<size_t> members;
+  size_t first = 0;
+  std::vector<size_t> more;  // further members of a group
   int64_t bytes = 0;
   bool grouped = false;
+  bool taken = false;
 };
 
 std::vector<Unit> MakeUnits(const std::vector<Response>& responses, bool fuse_at_all) {
   std::vector<Unit> units;
+  units.reserve(responses.size());
   std::map<std::string, std::vector<size_t>> by_group;  // → units of that group
   for (size_t i = 0; i < responses.size(); ++i) {
     if (!responses[i].error.empty()) continue;
-    const Request& request = responses[i].agreement.request;
+    const Request& request = responses[i].agreement().request;
+    const int64_t bytes = responses[i].agreement().bytes();
     Unit* home = nullptr;
     if (!request.group.empty() && Fusible(request) && fuse_at_all) {
       for (const size_t unit : by_group[request.group]) {
-        if (Alike(responses[units[unit].members[0]].agreement.request, request)) {
-          home = &units[unit];
-        }
+        if (Alike(responses[units[unit].first].agreement().request, request)) home = &units[unit];
       }
     }
-    if (home == nullptr) {
-      home = &units.emplace_back();
-      home->grouped = !request.group.empty();
-      if (home->grouped) by_group[request.group].push_back(units.size() - 1);
+    if (home != nullptr) {
+      home->more.push_back(i);
+      home->bytes += bytes;
+      continue;
     }
-    home->members.push_back(i);
-    home->bytes += responses[i].agreement.bytes();
+    units.push_back({i, {}, bytes, !request.group.empty(), false});
+    if (units.back().grouped) by_group[request.group].push_back(units.size() - 1);
   }
   return units;
+}
+
+void Append(const Unit& unit, std::vector<size_t>& batch) {
+  batch.push_back(unit.first);
+  batch.insert(batch.end(), unit.more.begin(), unit.more.end());
 }
 
 }  // namespace
 
 std::vector<std::vector<size_t>> Fuse(const std::vector<Response>& responses,
                                       const FusionOptions& options) {
-  const std::vector<Unit> units = MakeUnits(responses, options.threshold_bytes > 0);
+  if (responses.size() == 1 && responses[0].error.empty()) return {{0}};
+  std::vector<Unit> units = MakeUnits(responses, options.threshold_bytes > 0);
   const auto request_of = [&](const Unit& unit) -> const Request& {
-    return responses[unit.members[0]].agreement.request;
+    return responses[unit.first].agreement().request;
   };
   const auto may_share = [&](const Unit& unit) {
     return Fusible(request_of(unit)) && (options.fuse_groups || !unit.grouped);
   };
   std::vector<std::vector<size_t>> batches;
-  std::vector<bool> taken(units.size(), false);
   for (size_t i = 0; i < units.size(); ++i) {
-    if (taken[i]) continue;
-    std::vector<size_t>& batch = batches.emplace_back(units[i].members);
+    if (units[i].taken) continue;
+    std::vector<size_t>& batch = batches.emplace_back();
+    Append(units[i], batch);
     if (!may_share(units[i])) continue;
     int64_t bytes = units[i].bytes;
     int64_t passed_over = 0;
     for (size_t j = i + 1; j < units.size() && passed_over < options.threshold_bytes; ++j) {
-      if (taken[j]) continue;
+      if (units[j].taken) continue;
       if (may_share(units[j]) && Alike(request_of(units[i]), request_of(units[j])) &&
           bytes + units[j].bytes <= options.threshold_bytes) {
-        taken[j] = true;
+        units[j].taken = true;
         bytes += units[j].bytes;
-        batch.insert(batch.end(), units[j].members.begin(), units[j].members.end());
+        Append(units[j], batch);
       } else {
         passed_over += units[j].bytes;
       }

@@ -20,7 +20,7 @@ constexpr size_t kPieceBytes = size_t{1} << 20;
 Tensor* TensorOf(const Response& response) { return static_cast<Tensor*>(response.pending.get()); }
 
 size_t ElementsOf(const Response& response) {
-  return static_cast<size_t>(response.agreement.request.elements());
+  return static_cast<size_t>(response.agreement().request.elements());
 }
 
 // Memory for a result that the caller left to the coordinator.
@@ -73,7 +73,7 @@ Result<std::byte*> Performer::Scratch(OwnedBytes& buffer, size_t& capacity, size
 
 Status Performer::Perform(std::vector<Response>& batch) {
   Response& first = batch.front();
-  switch (first.agreement.request.kind) {
+  switch (first.agreement().request.kind) {
     case OpKind::kAllreduce:
       return Allreduce(batch);
     case OpKind::kAllgather:
@@ -93,13 +93,13 @@ Status Performer::Perform(std::vector<Response>& batch) {
 Status Performer::Allreduce(std::vector<Response>& batch) {
   int64_t bytes = 0;
   for (Response& response : batch) {
-    bytes += response.agreement.bytes();
+    bytes += response.agreement().bytes();
     if (Tensor* const tensor = TensorOf(response)) {
-      TUTTI_TRY(GiveOutput(*tensor, static_cast<size_t>(response.agreement.bytes())));
-      tensor->ticket->output_shape = response.agreement.request.shape;
+      TUTTI_TRY(GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
+      tensor->ticket->output_shape = response.agreement().request.shape;
     }
   }
-  const Request& request = batch.front().agreement.request;
+  const Request& request = batch.front().agreement().request;
   Operations& operations = Choose(request, bytes);
   if (request.op == ReduceOp::kAdasum) {
     for (Response& response : batch) TUTTI_TRY(AllreduceAdasum(response, operations));
@@ -111,7 +111,7 @@ Status Performer::Allreduce(std::vector<Response>& batch) {
 
 // Straight from the user's buffer to the user's buffer.
 Status Performer::AllreduceOne(Response& response, Operations& operations) {
-  const Request& request = response.agreement.request;
+  const Request& request = response.agreement().request;
   Tensor& tensor = *TensorOf(response);
   const size_t count = ElementsOf(response);
   const ncclDataType_t wire = WireType(request);
@@ -129,7 +129,7 @@ Status Performer::AllreduceOne(Response& response, Operations& operations) {
 }
 
 Status Performer::AllreduceFused(std::vector<Response>& batch, Operations& operations) {
-  const Request& request = batch.front().agreement.request;
+  const Request& request = batch.front().agreement().request;
   const ncclDataType_t wire = WireType(request);
   const size_t element = WireSize(wire);
   size_t begin = 0;
@@ -169,7 +169,7 @@ Status Performer::AllreduceFused(std::vector<Response>& batch, Operations& opera
 }
 
 Status Performer::AllreduceAdasum(Response& response, Operations& operations) {
-  const Request& request = response.agreement.request;
+  const Request& request = response.agreement().request;
   const Tensor* const tensor = TensorOf(response);
   const size_t count = ElementsOf(response);
   const bool wide = request.type == ElementType::kFloat64;
@@ -195,15 +195,15 @@ Status Performer::AllreduceAdasum(Response& response, Operations& operations) {
 Status Performer::Allgather(std::vector<Response>& batch) {
   int64_t all_bytes = 0;
   for (Response& response : batch) {
-    all_bytes += response.agreement.bytes();
+    all_bytes += response.agreement().bytes();
     Tensor* const tensor = TensorOf(response);
     if (tensor == nullptr) continue;
-    const auto& dims = response.agreement.first_dims;
-    TUTTI_TRY(GiveOutput(*tensor, static_cast<size_t>(response.agreement.bytes())));
-    tensor->ticket->output_shape = response.agreement.request.shape;
+    const auto& dims = response.agreement().first_dims;
+    TUTTI_TRY(GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
+    tensor->ticket->output_shape = response.agreement().request.shape;
     tensor->ticket->output_shape[0] = std::accumulate(dims.begin(), dims.end(), int64_t{0});
   }
-  Operations& operations = Choose(batch.front().agreement.request, all_bytes);
+  Operations& operations = Choose(batch.front().agreement().request, all_bytes);
   return AllgatherFused(batch, operations);
 }
 
@@ -212,8 +212,8 @@ Status Performer::Allgather(std::vector<Response>& batch) {
 Status Performer::AllgatherFused(std::vector<Response>& batch, Operations& operations) {
   const auto n = static_cast<size_t>(num_ranks_);
   const auto bytes_of = [](const Response& response, size_t rank) {
-    const Request& request = response.agreement.request;
-    return static_cast<size_t>(response.agreement.first_dims[rank] * request.row_elements()) *
+    const Request& request = response.agreement().request;
+    return static_cast<size_t>(response.agreement().first_dims[rank] * request.row_elements()) *
            SizeOf(request.type);
   };
   std::vector<size_t> block_bytes(n, 0);
@@ -254,11 +254,11 @@ Status Performer::AllgatherFused(std::vector<Response>& batch, Operations& opera
 }
 
 Status Performer::Broadcast(Response& response) {
-  const Request& request = response.agreement.request;
-  const auto bytes = static_cast<size_t>(response.agreement.bytes());
+  const Request& request = response.agreement().request;
+  const auto bytes = static_cast<size_t>(response.agreement().bytes());
   const auto found = std::find(members_.begin(), members_.end(), request.root);
   const auto root = static_cast<int>(found - members_.begin());
-  Operations& operations = Choose(request, response.agreement.bytes());
+  Operations& operations = Choose(request, response.agreement().bytes());
   Tensor* const tensor = TensorOf(response);
   if (tensor == nullptr) {
     TUTTI_ASSIGN(std::byte* const ignored, Scratch(fusion_, fusion_capacity_, bytes));
@@ -275,7 +275,7 @@ Status Performer::Alltoall(Response& response) {
   Tensor& tensor = *TensorOf(response);
   const Request& request = tensor.request;
   const auto n = static_cast<size_t>(num_ranks_);
-  Operations& operations = Choose(request, response.agreement.bytes());
+  Operations& operations = Choose(request, response.agreement().bytes());
   std::vector<int64_t>& received = tensor.ticket->received_splits;
   received.assign(n, 0);
   const std::vector<size_t> word(n, sizeof(int64_t));
@@ -294,7 +294,7 @@ Status Performer::Alltoall(Response& response) {
 }
 
 Status Performer::Reducescatter(Response& response) {
-  const Request& request = response.agreement.request;
+  const Request& request = response.agreement().request;
   const ncclDataType_t wire = WireType(request);
   const auto row = static_cast<size_t>(request.row_elements());
   const std::vector<int64_t> rows = ReducescatterRows(request.first_dim(), num_ranks_);
@@ -302,7 +302,7 @@ Status Performer::Reducescatter(Response& response) {
   for (const int64_t r : rows) counts.push_back(static_cast<size_t>(r) * row);
   const size_t mine = counts[static_cast<size_t>(rank_)];
   const size_t total = ElementsOf(response);
-  Operations& operations = Choose(request, response.agreement.bytes());
+  Operations& operations = Choose(request, response.agreement().bytes());
   Tensor* const tensor = TensorOf(response);
   if (tensor != nullptr) {
     TUTTI_TRY(GiveOutput(*tensor, mine * SizeOf(request.type)));

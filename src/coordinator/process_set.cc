@@ -1,6 +1,6 @@
 #include "coordinator/process_set.h"
 
-#include <pthread.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "coordinator/checks.h"
+#include "sys/thread.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -23,11 +24,22 @@ constexpr int64_t kGapNs = 50'000;
 // asking thread to wake it.
 constexpr int64_t kHotNs = 2'000'000;
 
+// Names of tensors that are not pending are kept, up to so many: they usually come again.
+constexpr size_t kMaxRememberedNames = 65536;
 // How long a rank waits inside a round before it calls the others in: well below any time-out of
 // collectives that makes sense.
 constexpr int64_t kLongestRoundNs = 30'000'000'000;
 
 std::chrono::nanoseconds Nanoseconds(int64_t ns) { return std::chrono::nanoseconds(ns); }
+
+// For ages of seconds: a tick of the kernel, for a fifth of the cost.
+int64_t RoughlyNowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+bool ChangesSets(OpKind kind) { return kind == OpKind::kAddSet || kind == OpKind::kRemoveSet; }
 
 Ticket& TicketOf(Pending& pending) { return *static_cast<Tensor&>(pending).ticket; }
 
@@ -46,23 +58,25 @@ ProcessSet::ProcessSet(Options options, std::unique_ptr<Exchange> exchange,
                  [this](const std::vector<Response>& batch, std::string_view activity) {
                    if (!timeline_->is_open()) return;
                    for (const Response& response : batch) {
-                     if (response.pending) timeline_->Begin(response.agreement.name, activity);
+                     if (response.pending) timeline_->Begin(response.agreement().name, activity);
                    }
                  }),
-      tuning_(options_.tuning) {
-  loop_ = std::thread([this] { Loop(); });
-  pthread_setname_np(loop_.native_handle(), "tutti-coord");
+      tuning_(options_.tuning) {}
+
+Status ProcessSet::Start() {
+  TUTTI_ASSIGN(loop_, StartThread("tutti-coord", [this] { Loop(); }));
+  return Status::Ok();
 }
 
 ProcessSet::~ProcessSet() {
   Fail(InternalError("the coordinator was destroyed without a shutdown"));
-  loop_.join();
+  if (loop_.joinable()) loop_.join();
   if (mover_.joinable()) mover_.join();
 }
 
 Status ProcessSet::CheckNews(const Tensor& tensor) const {
   if (has_ended_) return ended_;
-  if (names_.contains(tensor.name)) {
+  if (const auto known = names_.find(tensor.name); known != names_.end() && known->second) {
     return InvalidUsage(
         "a tensor named \"{}\" is still pending: give each operation a name of its own, or wait "
         "for "
@@ -96,18 +110,20 @@ Status ProcessSet::CheckNews(const Tensor& tensor) const {
   return Status::Ok();
 }
 
-Status ProcessSet::Enqueue(std::vector<std::unique_ptr<Tensor>> tensors) {
-  const int64_t now_ns = NowNs();
+Status ProcessSet::Enqueue(std::span<std::unique_ptr<Tensor>> tensors) {
+  const int64_t now_ns = RoughlyNowNs();
   const Lock lock(mutex_);
   size_t entered = 0;
   Status status;
   for (; entered < tensors.size(); ++entered) {
     status = CheckNews(*tensors[entered]);
     if (!status.ok()) break;
-    names_.insert(tensors[entered]->name);
+    bool& busy = names_[tensors[entered]->name];
+    busy = true;
+    tensors[entered]->busy = &busy;
   }
   if (!status.ok()) {
-    for (size_t i = 0; i < entered; ++i) names_.erase(tensors[i]->name);
+    for (size_t i = 0; i < entered; ++i) *tensors[i]->busy = false;
     return status;
   }
   for (auto& tensor : tensors) {
@@ -152,7 +168,7 @@ RoundInput ProcessSet::TakeInput() {
   input.joining = join_ && !join_announced_;
   if (input.joining) join_announced_ = true;
   input.stall_check = std::exchange(stall_check_, false);
-  input.late_before_ns = options_.stall_warn_ns > 0 ? NowNs() - options_.stall_warn_ns : 0;
+  input.late_before_ns = options_.stall_warn_ns > 0 ? RoughlyNowNs() - options_.stall_warn_ns : 0;
   input.tuning = std::exchange(new_tuning_, std::nullopt);
   input.activity = [this] { return Activity(); };
   return input;
@@ -162,7 +178,7 @@ RoundInput ProcessSet::TakeInput() {
 void ProcessSet::Drive(Lock& lock) {
   driving_ = true;
   in_round_ = true;
-  round_began_ns_ = NowNs();
+  round_began_ns_ = RoughlyNowNs();
   if (quiet_) RingLocked(next_round_);
   RoundInput input = TakeInput();
   lock.unlock();
@@ -219,12 +235,16 @@ void ProcessSet::Dispatch(Lock& lock, RoundResult result) {
     if (response.cached) ++counters_.cached;
     ++counters_.tensors;
   }
+  if (result.responses.size() == 1 && result.responses[0].pending &&
+      !ChangesSets(result.responses[0].agreement().request.kind)) {
+    Run(lock, std::move(result.responses));
+    return;
+  }
   const auto batches = Fuse(result.responses, {tuning_.fusion_threshold, options_.fuse_groups});
   for (const std::vector<size_t>& indices : batches) {
     Batch batch;
     for (const size_t i : indices) batch.push_back(std::move(result.responses[i]));
-    const OpKind kind = batch.front().agreement.request.kind;
-    if (kind == OpKind::kAddSet || kind == OpKind::kRemoveSet) {
+    if (ChangesSets(batch.front().agreement().request.kind)) {
       ChangeSets(lock, std::move(batch.front()));
     } else {
       Run(lock, std::move(batch));
@@ -235,23 +255,45 @@ void ProcessSet::Dispatch(Lock& lock, RoundResult result) {
 void ProcessSet::Run(Lock& lock, Batch batch) {
   ++counters_.batches;
   int64_t bytes = 0;
-  for (const Response& response : batch) bytes += response.agreement.bytes();
+  for (const Response& response : batch) bytes += response.agreement().bytes();
   if (timeline_->is_open()) {
     for (const Response& response : batch) {
       if (response.pending)
-        timeline_->Start(response.agreement.name, response.agreement.request.kind);
+        timeline_->Start(response.agreement().name, response.agreement().request.kind);
     }
   }
   if (moving_.empty() && !mover_busy_ && bytes < kMoveElsewhereBytes) {
     Perform(batch, lock);
     return;
   }
-  if (!mover_.joinable()) {
-    mover_ = std::thread([this] { MoverLoop(); });
-    pthread_setname_np(mover_.native_handle(), "tutti-move");
-  }
   moving_.push_back(std::move(batch));
-  mover_wakes_.notify_one();
+}
+
+void ProcessSet::MoveOne(Lock& lock) {
+  Batch batch = std::move(moving_.front());
+  moving_.pop_front();
+  mover_busy_ = true;
+  Perform(batch, lock);
+  mover_busy_ = false;
+  progress_.notify_all();
+}
+
+// Hands what is left in moving_ to the other thread.
+void ProcessSet::MoveElsewhere(Lock& lock) {
+  if (moving_.empty() || mover_busy_) return;
+  if (StartMover()) {
+    mover_wakes_.notify_one();
+    return;
+  }
+  while (!moving_.empty() && !mover_busy_) MoveOne(lock);
+}
+
+// False where the system grants no thread: the driver then moves everything itself.
+bool ProcessSet::StartMover() {
+  if (mover_.joinable()) return true;
+  Result<std::thread> thread = StartThread("tutti-move", [this] { MoverLoop(); });
+  if (thread.ok()) mover_ = std::move(*thread);
+  return mover_.joinable();
 }
 
 void ProcessSet::Perform(Batch& batch, Lock& lock) {
@@ -261,12 +303,13 @@ void ProcessSet::Perform(Batch& batch, Lock& lock) {
     Status status = performer_.Perform(batch);
     if (autotune_ && status.ok()) {
       int64_t bytes = 0;
-      for (const Response& response : batch) bytes += response.agreement.bytes();
-      autotune_->Moved(batch.front().agreement.name, bytes, NowNs());
+      for (const Response& response : batch) bytes += response.agreement().bytes();
+      autotune_->Moved(batch.front().agreement().name, bytes, NowNs());
     }
     lock.lock();
     broken = has_ended_ && !status.ok() ? ended_ : std::move(status);
   }
+  last_finished_ns_ = RoughlyNowNs();
   for (Response& response : batch) Finish(response, broken);
   if (waiters_ > 0) progress_.notify_all();
   if (!broken.ok() && !has_ended_) {
@@ -284,18 +327,14 @@ void ProcessSet::MoverLoop() {
   log::SetThreadRank(options_.members[static_cast<size_t>(options_.rank)]);
   Lock lock(mutex_);
   for (;;) {
-    mover_wakes_.wait(lock, [&] { return !moving_.empty() || has_ended_; });
+    mover_wakes_.wait(lock, [&] { return moving_.empty() ? has_ended_ : !mover_busy_; });
     if (moving_.empty()) return;
-    Batch batch = std::move(moving_.front());
-    moving_.pop_front();
-    mover_busy_ = true;
-    Perform(batch, lock);
-    mover_busy_ = false;
-    progress_.notify_all();
+    MoveOne(lock);
   }
 }
 
 void ProcessSet::DrainMover(Lock& lock) {
+  MoveElsewhere(lock);
   ++waiters_;
   progress_.wait(lock, [&] { return moving_.empty() && !mover_busy_; });
   --waiters_;
@@ -305,7 +344,7 @@ void ProcessSet::DrainMover(Lock& lock) {
 void ProcessSet::ChangeSets(Lock& lock, Response response) {
   DrainMover(lock);
   lock.unlock();
-  const Result<int> number = hooks_.change_sets(response.agreement);
+  const Result<int> number = hooks_.change_sets(response.agreement());
   lock.lock();
   if (response.pending && number.ok()) TicketOf(*response.pending).number = *number;
   Finish(response, number.ok() ? Status::Ok() : number.status());
@@ -313,11 +352,13 @@ void ProcessSet::ChangeSets(Lock& lock, Response response) {
 
 void ProcessSet::Finish(Response& response, const Status& status) {
   if (!response.pending) return;
-  names_.erase(response.pending->name);
-  last_finished_ = response.pending->name;
-  last_finished_ns_ = NowNs();
-  timeline_->End(response.pending->name);
-  Ticket& ticket = TicketOf(*response.pending);
+  auto& tensor = static_cast<Tensor&>(*response.pending);
+  last_finished_ = tensor.name;
+  timeline_->End(tensor.name);
+  *tensor.busy = false;
+  // Names that never come again must not pile up.
+  if (names_.size() > kMaxRememberedNames) names_.erase(tensor.name);
+  Ticket& ticket = *tensor.ticket;
   ticket.status = status;
   ticket.done.store(true, std::memory_order_release);
   response.pending.reset();
@@ -356,6 +397,11 @@ bool ProcessSet::Wait(Ticket& ticket, Deadline deadline) {
   Lock lock(mutex_);
   const bool may_drive = deadline.at_ns() == Deadline::Never().at_ns();
   while (!ticket.done.load(std::memory_order_acquire)) {
+    if (may_drive && ticket.dispatched && !moving_.empty() && !mover_busy_) {
+      MoveOne(lock);
+      continue;
+    }
+    MoveElsewhere(lock);
     if (may_drive && !driving_ && !ticket.dispatched && RoundIsDue()) {
       Drive(lock);
       continue;
@@ -370,6 +416,7 @@ bool ProcessSet::Wait(Ticket& ticket, Deadline deadline) {
     }
     --waiters_;
   }
+  MoveElsewhere(lock);
   return true;
 }
 
@@ -398,6 +445,7 @@ void ProcessSet::Loop() {
       seen = incoming_.size();
     }
     if (!has_ended_ && !driving_ && RoundIsDue()) Drive(lock);
+    MoveElsewhere(lock);
     busy_until_ns = NowNs() + kHotNs;
   }
 }
@@ -423,7 +471,7 @@ void ProcessSet::Tick() {
   next_stall_ns_ = now_ns + options_.stall_warn_ns;
   if (options_.stall_shutdown_ns > 0 && now_ns - oldest_ns_ >= options_.stall_shutdown_ns) {
     leaving_ = fmt::format("an operation was stalled for {} s, the limit set",
-                           options_.stall_shutdown_ns / 1'000'000'000);
+                           static_cast<double>(options_.stall_shutdown_ns) / 1e9);
   }
   stall_check_ = true;
   RingLocked(in_round_ ? next_round_ + 1 : next_round_);
@@ -502,7 +550,7 @@ void ProcessSet::ReportStalls(const RoundResult& result) {
       doing += fmt::format("; rank {} {}", options_.members[static_cast<size_t>(r)], found->second);
     }
     TUTTI_WARN("\"{}\" has waited for more than {} s: {} asked for it, missing {}{}.", stall.name,
-               options_.stall_warn_ns / 1'000'000'000, globally(stall.have).Describe(),
+               static_cast<double>(options_.stall_warn_ns) / 1e9, globally(stall.have).Describe(),
                globally(stall.missing).Describe(), doing);
   }
 }

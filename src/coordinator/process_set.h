@@ -28,9 +28,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
@@ -70,6 +71,8 @@ class ProcessSet {
   ProcessSet(Options options, std::unique_ptr<Exchange> exchange,
              std::vector<std::unique_ptr<Operations>> operations, Hooks hooks, Timeline* timeline,
              std::unique_ptr<Autotune> autotune);
+  // Starts the set's thread; before anything else. SystemError where the system grants none.
+  Status Start();
   // REQUIRES: the set has ended (Leave and AwaitEnd, or Fail).
   ~ProcessSet();
   ProcessSet(const ProcessSet&) = delete;
@@ -81,7 +84,8 @@ class ProcessSet {
 
   // All of them enter the queue, or none. InvalidArgument for what is wrong by itself, InvalidUsage
   // for a name that is still pending, and what ended the set when it has ended.
-  Status Enqueue(std::vector<std::unique_ptr<Tensor>> tensors);
+  // They are moved from where they entered.
+  Status Enqueue(std::span<std::unique_ptr<Tensor>> tensors);
   // This rank brings nothing more until all ranks have joined; the ticket is done then.
   Result<std::shared_ptr<Ticket>> Join();
   // Returns when the ticket is done. False at the deadline.
@@ -122,6 +126,7 @@ class ProcessSet {
   void After(Lock& lock, Result<RoundResult> result);
   void Dispatch(Lock& lock, RoundResult result);
   void Run(Lock& lock, Batch batch);
+  bool StartMover();
   void Perform(Batch& batch, Lock& lock);
   void ChangeSets(Lock& lock, Response response);
   void Finish(Response& response, const Status& status);
@@ -132,6 +137,8 @@ class ProcessSet {
   void RingLocked(uint64_t round);
   void DrainMover(Lock& lock);
   void Loop();
+  void MoveOne(Lock& lock);
+  void MoveElsewhere(Lock& lock);
   void MoverLoop();
 
   const Options options_;
@@ -147,7 +154,7 @@ class ProcessSet {
   std::condition_variable progress_;  // tickets done, driver gone, set ended
   std::condition_variable mover_wakes_;
   std::vector<std::unique_ptr<Pending>> incoming_;
-  std::unordered_set<std::string> names_;  // pending or running
+  std::unordered_map<std::string, bool> names_;  // true: pending or running
   uint64_t order_ = 0;
   Tuning tuning_;
   bool driving_ = false;

@@ -36,10 +36,12 @@ struct Pending {
 };
 
 struct Response {
-  Agreement agreement;
+  std::shared_ptr<const Agreement> agreed;  // never null; the cache holds it too
   std::string error;  // not empty: the tensor fails with this sentence, on every rank
   std::unique_ptr<Pending> pending;  // null where this rank has joined or never asked
   bool cached = false;
+
+  const Agreement& agreement() const { return *agreed; }
 };
 
 }  // namespace tutti::coordinator

@@ -13,13 +13,13 @@ void ResponseCache::Touch(int slot) {
   recency_.splice(recency_.begin(), recency_, slots_[static_cast<size_t>(slot)]->recency);
 }
 
-ResponseCache::Inserted ResponseCache::Insert(const Agreement& agreement,
+ResponseCache::Inserted ResponseCache::Insert(std::shared_ptr<const Agreement> agreed,
                                               std::optional<Request> mine) {
   Inserted inserted;
   if (capacity_ == 0) return inserted;
   if (by_name_.size() == capacity_) {
     inserted.slot = recency_.back();
-    inserted.evicted = at(inserted.slot).agreement.name;
+    inserted.evicted = at(inserted.slot).agreement().name;
     Erase(inserted.slot);
   } else if (by_name_.size() == slots_.size()) {
     inserted.slot = extent();
@@ -29,14 +29,15 @@ ResponseCache::Inserted ResponseCache::Insert(const Agreement& agreement,
     while (InUse(inserted.slot)) ++inserted.slot;
   }
   recency_.push_front(inserted.slot);
-  by_name_[agreement.name] = inserted.slot;
-  slots_[static_cast<size_t>(inserted.slot)] = Entry{agreement, std::move(mine), recency_.begin()};
+  by_name_[agreed->name] = inserted.slot;
+  slots_[static_cast<size_t>(inserted.slot)] =
+      Entry{std::move(agreed), std::move(mine), recency_.begin()};
   return inserted;
 }
 
 void ResponseCache::Erase(int slot) {
   Entry& entry = *slots_[static_cast<size_t>(slot)];
-  by_name_.erase(entry.agreement.name);
+  by_name_.erase(entry.agreement().name);
   recency_.erase(entry.recency);
   slots_[static_cast<size_t>(slot)].reset();
 }

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -26,9 +27,11 @@ class ResponseCache {
   explicit ResponseCache(size_t capacity) : capacity_(capacity) {}
 
   struct Entry {
-    Agreement agreement;
+    std::shared_ptr<const Agreement> agreed;
     std::optional<Request> mine;  // none where this rank had joined
     std::list<int>::iterator recency;
+
+    const Agreement& agreement() const { return *agreed; }
   };
 
   // The slot of `name`, or -1.
@@ -48,7 +51,7 @@ class ResponseCache {
     int slot = -1;
     std::optional<std::string> evicted;
   };
-  Inserted Insert(const Agreement& agreement, std::optional<Request> mine);
+  Inserted Insert(std::shared_ptr<const Agreement> agreed, std::optional<Request> mine);
   void Erase(int slot);
   void Clear();
 

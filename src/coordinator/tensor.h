@@ -44,6 +44,7 @@ struct Tensor final : Pending {
   void* output = nullptr;       // null: the coordinator allocates
   std::vector<int64_t> splits;  // alltoall: rows for each rank
   std::shared_ptr<Ticket> ticket;
+  bool* busy = nullptr;  // the process set's mark on the name
 };
 
 }  // namespace tutti::coordinator
