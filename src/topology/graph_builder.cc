@@ -56,6 +56,7 @@ void FlattenSwitches(std::vector<PciFact>& devices) {
 
 struct Counts {
   size_t nodes = 0;
+  size_t cpus_of_host = 0;  // of the host with the most
   size_t devices = 0;
   size_t nets = 0;
   bool ranks = false;
@@ -63,12 +64,14 @@ struct Counts {
 
 Counts Count(const Machine& machine) {
   Counts counts;
+  std::map<uint64_t, size_t> cpus;
   const auto count_nets = [&](const std::vector<NicFact>& nics) {
     for (const NicFact& nic : nics) counts.nets += nic.nets.size();
     counts.nodes += nics.size();
   };
   for (const CpuFact& cpu : machine.cpus) {
     counts.nodes += 1;
+    counts.cpus_of_host = std::max(counts.cpus_of_host, ++cpus[cpu.host_hash.value_or(0)]);
     counts.devices += cpu.host_devices.size();
     for (const HostDeviceFact& device : cpu.host_devices)
       counts.ranks = counts.ranks || device.rank >= 0;
@@ -432,11 +435,21 @@ class GraphBuilder {
 
 Result<BuiltGraph> BuildGraph(Machine machine) {
   const Counts counts = Count(machine);
-  if (counts.devices > kMostDevices || counts.nets > kMostNets || counts.nodes > kMostGraphNodes) {
+  if (counts.devices > kMostDevices || counts.nets > kMostNets ||
+      counts.cpus_of_host > kMostNumaNodes || counts.nodes > kMostGraphNodes) {
     return InvalidUsage(
-        "a machine of {} devices of ranks, {} network ports and {} nodes in all is too large; at "
-        "most {}, {} and {} were expected",
-        counts.devices, counts.nets, counts.nodes, kMostDevices, kMostNets, kMostGraphNodes);
+        "a machine of {} devices of ranks, {} network ports, {} NUMA nodes in one host and {} "
+        "nodes "
+        "in all is too large; at most {}, {}, {} and {} were expected",
+        counts.devices, counts.nets, counts.cpus_of_host, counts.nodes, kMostDevices, kMostNets,
+        kMostNumaNodes, kMostGraphNodes);
+  }
+  const size_t rows = counts.devices + counts.nets + machine.cpus.size() + 1;
+  if (rows * counts.nodes > kMostPaths) {
+    return InvalidUsage(
+        "a machine of {} nodes with {} ends of paths is too large; at most {} paths "
+        "were expected",
+        counts.nodes, rows, kMostPaths);
   }
   NumberMachine(machine);
   for (CpuFact& cpu : machine.cpus) FlattenSwitches(cpu.pci);

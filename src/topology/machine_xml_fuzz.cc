@@ -1,4 +1,4 @@
-// libFuzzer entry for the reader of machine files; docs/topology.md has the command.
+// libFuzzer entry for the reader of machine files; `make fuzz` builds and runs it.
 
 #include <cstddef>
 #include <cstdint>

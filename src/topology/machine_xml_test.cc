@@ -252,6 +252,25 @@ TEST(MachineXml, LargeMachinesAreReadButNotBuilt) {
   EXPECT_THAT(std::string(built.status().message()), HasSubstr("too large"));
 }
 
+TEST(MachineXml, ProcessorsAndPathsAreBoundedToo) {
+  std::string cpus = "<system>";
+  for (int i = 0; i < 2000; ++i) cpus += fmt::format("<cpu numaid=\"{}\"/>", i);
+  const Result<BuiltGraph> meshed = BuildGraph(*ParseMachineXml(cpus + "</system>", "f"));
+  ASSERT_FALSE(meshed.ok());
+  EXPECT_THAT(std::string(meshed.status().message()), HasSubstr("2000 NUMA nodes in one host"));
+
+  std::string ports = "<system>";
+  for (int host = 0; host < 1000; ++host) {
+    ports += fmt::format(
+        "<cpu host_hash=\"{:#x}\" numaid=\"0\"><host rank=\"{}\"/><nic><net "
+        "dev=\"0\"/></nic></cpu>",
+        host + 1, host);
+  }
+  const Result<BuiltGraph> wide = BuildGraph(*ParseMachineXml(ports + "</system>", "f"));
+  ASSERT_FALSE(wide.ok());
+  EXPECT_THAT(std::string(wide.status().message()), HasSubstr("3001 ends of paths"));
+}
+
 TEST(BusId, IsReadAndWritten) {
   EXPECT_EQ(ParseBusId("0000:1b:00.1"), 0x1b001u);
   EXPECT_EQ(ParseBusId("00001:FF:1f.7"), 0x1ff1f7u);

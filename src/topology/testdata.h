@@ -1,11 +1,8 @@
 #pragma once
 
-// Where this room's tests find the machines of tests/data/topologies. For tests only.
+// Where this room's tests find the machines of tests/data/topologies. For tests only; testdata_test.cc
+// defines it.
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -14,39 +11,16 @@
 
 namespace tutti::topology {
 
-inline std::string TestDataPath(const std::string& name) {
-  return std::string(TUTTI_SOURCE_DIR) + "/tests/data/topologies/" + name;
-}
+std::string TestDataPath(const std::string& name);
 
 // Paths of all machine files, sorted.
-inline std::vector<std::string> TestMachines(const std::string& folder = "machines") {
-  std::vector<std::string> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(TestDataPath(folder))) {
-    if (entry.path().extension() == ".xml") paths.push_back(entry.path());
-  }
-  std::sort(paths.begin(), paths.end());
-  return paths;
-}
+std::vector<std::string> TestMachines(const std::string& folder = "machines");
 
-inline Machine TestMachine(const std::string& path) {
-  Result<Machine> machine = ReadMachineFile(path);
-  EXPECT_TRUE(machine.ok()) << machine.status().message();
-  return machine.ok() ? std::move(machine).value() : Machine();
-}
-
-inline BuiltGraph TestGraph(const Machine& machine) {
-  Result<BuiltGraph> built = BuildGraph(machine);
-  EXPECT_TRUE(built.ok()) << built.status().message();
-  return built.ok() ? std::move(built).value() : BuiltGraph();
-}
+// These fail the test that calls them when there is no such thing.
+Machine TestMachine(const std::string& path);
+BuiltGraph TestGraph(const Machine& machine);
 
 // Nodes of a kind in the order of the file.
-inline std::vector<NodeIndex> InFileOrder(const Graph& graph, NodeKind kind) {
-  const auto nodes = graph.OfKind(kind);
-  std::vector<NodeIndex> ordered(nodes.begin(), nodes.end());
-  std::sort(ordered.begin(), ordered.end(),
-            [&](NodeIndex a, NodeIndex b) { return graph.node(a).order < graph.node(b).order; });
-  return ordered;
-}
+std::vector<NodeIndex> InFileOrder(const Graph& graph, NodeKind kind);
 
 }  // namespace tutti::topology
