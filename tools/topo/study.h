@@ -39,5 +39,7 @@ Subcommand AddShow(CLI::App& topo);
 Subcommand AddDump(CLI::App& topo);
 Subcommand AddPaths(CLI::App& topo);
 Subcommand AddCheck(CLI::App& topo);
+Subcommand AddSearch(CLI::App& topo);
+Subcommand AddDraw(CLI::App& topo);
 
 }  // namespace tutti::tools::topo

@@ -1,0 +1,89 @@
+// `tutti topo draw`: a picture of the machine and of its channels, as SVG or PNG.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "config/settings.h"
+#include "topo/png.h"
+#include "topo/study.h"
+#include "topology/known_channels.h"
+#include "topology/machine_picture.h"
+
+namespace tutti::tools::topo {
+namespace {
+
+struct Wish {
+  Source source;
+  std::string output;
+  std::string pattern = "ring";
+  std::string title;
+  double scale = 2;
+};
+
+Result<topology::Picture> Draw(const Wish& wish) {
+  TUTTI_ASSIGN(const Settings settings, ReadProcessSettings());
+  TUTTI_ASSIGN(const Study study, Load(wish.source));
+  std::optional<topology::Channels> channels;
+  if (wish.pattern != "none") {
+    const topology::Pattern pattern =
+        wish.pattern == "ring" ? topology::Pattern::kRing : topology::Pattern::kBalancedTree;
+    TUTTI_ASSIGN(channels, topology::FindPattern(settings, study.graph, study.paths, pattern,
+                                                 wish.source.hosts > 1));
+  }
+  std::string title = wish.title;
+  if (title.empty()) {
+    const std::filesystem::path file(wish.source.file);
+    title = wish.source.file.empty() ? "this host" : file.stem().string();
+    if (wish.source.hosts > 1) title += fmt::format(", one of {} hosts", wish.source.hosts);
+  }
+  return topology::DrawMachine(study.graph, study.paths, channels ? &*channels : nullptr, title);
+}
+
+Status Write(const topology::Picture& picture, const Wish& wish) {
+  if (wish.output.ends_with(".png")) return WritePng(picture, wish.scale, wish.output);
+  const std::string svg = topology::ToSvg(picture);
+  if (wish.output.empty() || wish.output == "-") {
+    fmt::print("{}", svg);
+    return Status::Ok();
+  }
+  if (!wish.output.ends_with(".svg")) {
+    return InvalidUsage("{}: a name that ends in .svg or .png was expected", wish.output);
+  }
+  std::ofstream file(wish.output, std::ios::binary | std::ios::trunc);
+  file << svg;
+  file.close();
+  if (!file) return SystemError("{} could not be written", wish.output);
+  return Status::Ok();
+}
+
+int RunDraw(const Wish& wish) {
+  const Result<topology::Picture> picture = Draw(wish);
+  if (!picture.ok()) return Fail("draw", picture.status());
+  const Status status = Write(*picture, wish);
+  return status.ok() ? 0 : Fail("draw", status);
+}
+
+}  // namespace
+
+Subcommand AddDraw(CLI::App& topo) {
+  auto wish = std::make_shared<Wish>();
+  CLI::App* const app =
+      topo.add_subcommand("draw", "Draw the machine, its links and channels as SVG or PNG");
+  AddSource(*app, &wish->source);
+  app->add_option("-o,--output", wish->output, "a file.svg or file.png (default: SVG on stdout)");
+  app->add_option("--channels", wish->pattern, "which channels to draw")
+      ->check(CLI::IsMember({"ring", "tree", "none"}))
+      ->capture_default_str();
+  app->add_option("--title", wish->title, "the heading (default: the file's name)");
+  app->add_option("--scale", wish->scale, "pixels of a PNG for each pixel of the SVG")
+      ->check(CLI::Range(0.1, 10.0))
+      ->capture_default_str();
+  return {app, [wish] { return RunDraw(*wish); }};
+}
+
+}  // namespace tutti::tools::topo

@@ -1,0 +1,16 @@
+#pragma once
+
+// Pictures as PNG, where the build found cairo.
+
+#include <string>
+
+#include "base/status.h"
+#include "topology/picture.h"
+
+namespace tutti::tools::topo {
+
+// Writes `picture` to `path`, `scale` pixels for each of its own. InvalidUsage in builds without
+// cairo, SystemError when the file cannot be written.
+Status WritePng(const topology::Picture& picture, double scale, const std::string& path);
+
+}  // namespace tutti::tools::topo
