@@ -1,0 +1,42 @@
+#include "sys/numa.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sys/shared_memory.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Numa, ThereIsANode) { EXPECT_GE(NumaNodeCount(), 1); }
+
+// On every node of this host: pages lie where they were preferred, also when another mapping of
+// them touches them first.
+TEST(Numa, PagesLieWhereTheyArePreferred) {
+  auto memory = SharedMemory::Create(8 << 12, HugePages::kNo);
+  ASSERT_TRUE(memory.ok()) << memory.status().message();
+  for (int node = 0; node < NumaNodeCount() && node < 8; ++node) {
+    const auto page = memory->bytes().subspan(static_cast<size_t>(node) << 12, 1 << 12);
+    const Status status = PreferNumaNode(page, node);
+    if (status.message().find("ENOSYS") != std::string::npos)
+      GTEST_SKIP() << "this kernel has no NUMA";
+    if (status.message().find("EPERM") != std::string::npos)
+      GTEST_SKIP() << "a container forbids mbind";
+    ASSERT_TRUE(status.ok()) << status.message();
+    page[0] = std::byte{1};
+    EXPECT_EQ(NumaNodeOf(page.data()), node);
+  }
+}
+
+TEST(Numa, WhatIsNoNodeIsRefused) {
+  auto memory = SharedMemory::Create(1 << 12, HugePages::kNo);
+  ASSERT_TRUE(memory.ok());
+  EXPECT_THAT(PreferNumaNode(memory->bytes(), -1).message(), HasSubstr("no NUMA node -1"));
+  EXPECT_FALSE(PreferNumaNode(memory->bytes(), 1000).ok());
+  EXPECT_FALSE(PreferNumaNode(memory->bytes(), 5000).ok());
+}
+
+}  // namespace
+}  // namespace tutti
