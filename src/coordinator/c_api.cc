@@ -40,6 +40,7 @@ constexpr int kPlaceBits = 32;
 
 struct tuttiCoordinator {
   std::unique_ptr<Coordinator> coordinator;
+  std::shared_ptr<ProcessSet> all;  // set 0, which nearly every call means
   std::mutex mutex;
   std::vector<Handle> handles;
   std::vector<uint32_t> free_places;
@@ -175,7 +176,10 @@ Status Enqueue(tuttiCoordinator_t c, int process_set, const tuttiTensor_t* tenso
   if (count < 1 || tensors == nullptr || handles == nullptr) {
     return InvalidArgument("there are no tensors, or nowhere to store their handles");
   }
-  TUTTI_ASSIGN(const std::shared_ptr<ProcessSet> set, c->coordinator->FindSet(process_set));
+  std::shared_ptr<ProcessSet> set = c->all;
+  if (process_set != 0) {
+    TUTTI_ASSIGN(set, c->coordinator->FindSet(process_set));
+  }
   if (count == 1) {
     TUTTI_TRY(CheckTensor(*tensors));
     std::unique_ptr<Tensor> tensor = MakeTensor(*tensors, group, count);
@@ -219,6 +223,7 @@ Status Create(tuttiCoordinator_t* out, const tuttiCoordinatorOptions_t* o) {
   TUTTI_ASSIGN(options.settings, tutti::ReadProcessSettings());
   auto c = std::make_unique<tuttiCoordinator>();
   TUTTI_ASSIGN(c->coordinator, Coordinator::Create(options));
+  TUTTI_ASSIGN(c->all, c->coordinator->FindSet(0));
   *out = c.release();
   return Status::Ok();
 }

@@ -222,6 +222,7 @@ void Controller::ReportStalls(const RoundMessage& message, RoundResult& result) 
 }
 
 void Controller::HoldIncompleteGroups(std::vector<int>& slots, Names& names) {
+  if (slots.size() + names.size() == 0) return;
   std::unordered_map<std::string, uint32_t> present;
   const auto request_of_name = [&](const std::string& name) -> const Request& {
     return table_.at(name).claim.variants.front().request;
