@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tutti: collectives between the ranks of a job.
+
+tutti.torch   Horovod's API for PyTorch: `import tutti.torch as hvd`
+tutti.numpy   the same for NumPy arrays, and whatever NumPy can see without a copy
+tutti.Communicator   the collectives themselves, without names and negotiation
+
+`tutti run -n 4 python3 train.py` starts ranks on this machine; see docs/python.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tutti._basics import ProcessSet, global_process_set
+from tutti.exceptions import HorovodInternalError, HostsUpdatedInterrupt, TuttiError
+
+__version__ = "0.1.0"
+__all__ = ["Communicator", "HorovodInternalError", "HostsUpdatedInterrupt", "ProcessSet",
+           "TuttiError", "global_process_set"]
+
+
+def __getattr__(name: str) -> Any:
+    # Late, so that `import tutti` needs no NumPy.
+    if name == "Communicator":
+        from tutti.communicator import Communicator
+        return Communicator
+    raise AttributeError(f"module 'tutti' has no attribute {name!r}")

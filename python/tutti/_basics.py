@@ -1,0 +1,554 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job that this process belongs to: beginning, end, who is who, operations under way.
+
+A process has one job at a time, as Horovod's API wants it; `job()` is it, for every array library
+alike. Threads: every function may be called from any thread; init, shutdown, add_process_set,
+remove_process_set and whatever waits for an operation block, without holding Python's lock.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import itertools
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+
+from tutti import _launch, _library
+from tutti.exceptions import HorovodInternalError
+
+# Reduction operators, by Horovod's numbers.
+Average, Sum, Adasum, Min, Max, Product = range(6)
+
+# tuttiOpKind_t
+ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER = range(6)
+KIND_NAMES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
+
+
+class ProcessSet:
+    """A set of ranks with operations of its own, which wait for no other set's.
+
+    Made by the user from global ranks, and of use once it was given to `init` or
+    `add_process_set`. `ranks` is ascending.
+    """
+
+    process_set_id: Optional[int] = None
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self.ranks: Optional[List[int]] = sorted(set(int(rank) for rank in ranks))
+        if len(self.ranks) != len(list(ranks)):
+            raise ValueError(f"a process set names a rank twice: {list(ranks)}")
+
+    def _known(self) -> int:
+        if self.process_set_id is None:
+            raise ValueError(f"{self} has not been added; use add_process_set or give it to init")
+        return self.process_set_id
+
+    def size(self) -> Optional[int]:
+        """How many ranks it has; None before it was added."""
+        return None if self.process_set_id is None else len(self.ranks or ())
+
+    def rank(self) -> Optional[int]:
+        """This process's place in the set; None before it was added. ValueError where this process
+        is not in it."""
+        if self.process_set_id is None:
+            return None
+        if not self.included():
+            raise ValueError(f"rank {job().rank()} is not in {self}")
+        return (self.ranks or []).index(job().rank())
+
+    def included(self) -> Optional[bool]:
+        """Whether this process is in the set; None before it was added."""
+        return None if self.process_set_id is None else job().rank() in (self.ranks or ())
+
+    def __str__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+
+class _GlobalProcessSet(ProcessSet):
+    """All ranks; there before init, when its ranks are not known yet."""
+    process_set_id = 0
+
+    def __init__(self) -> None:
+        self.ranks = None
+
+
+global_process_set = _GlobalProcessSet()
+
+
+@dataclass
+class Request:
+    """One operation on one array. `keep` holds what its buffers belong to until it is done;
+    `finish(result)` makes what the user gets."""
+    kind: int
+    name: str
+    type: int = 0
+    shape: Tuple[int, ...] = ()
+    input: int = 0
+    output: int = 0
+    op: int = Sum
+    compression: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int = 0
+    splits: Optional[Sequence[int]] = None
+    keep: Any = None
+    finish: Callable[["Result"], Any] = lambda result: None
+
+
+@dataclass
+class Result:
+    """What a finished operation left with the coordinator; valid inside `finish` only."""
+    data: int
+    shape: Tuple[int, ...]
+    received_splits: Tuple[int, ...] = ()
+
+
+@dataclass
+class _Entry:
+    """What one of the package's handles stands for."""
+    numbers: List[int]
+    requests: List[Request]
+    grouped: bool
+    waiting: threading.Lock = field(default_factory=threading.Lock)
+
+
+def _tensor(request: Request) -> _library.Tensor:
+    shape = (ctypes.c_int64 * len(request.shape))(*request.shape)
+    splits = request.splits or ()
+    return _library.Tensor(
+        size=ctypes.sizeof(_library.Tensor), name=request.name.encode(), kind=request.kind,
+        type=request.type, ndim=len(request.shape), shape=shape, input=request.input or None,
+        output=request.output or None, op=request.op, compression=request.compression,
+        prescale=request.prescale, postscale=request.postscale, root=request.root,
+        splits=(ctypes.c_int64 * len(splits))(*splits), nsplits=len(splits), device=-1)
+
+
+class _Coordinator:
+    """The C functions on one coordinator, with Python's errors and memory rules."""
+
+    def __init__(self, options: _library.CoordinatorOptions) -> None:
+        self._library = _library.load()
+        self._pointer = ctypes.c_void_p()
+        self._calls = 0  # how many threads are inside the library
+        self._closing = False
+        self._idle = threading.Condition()
+        if self._library.tuttiCoordinatorCreate(ctypes.byref(self._pointer),
+                                                ctypes.byref(options)) != _library.SUCCESS:
+            raise ValueError(_library.coordinator_error())
+
+    def call(self, function: str, *arguments: Any) -> int:
+        """The result of tuttiCoordinator<function>; HorovodInternalError once it was closed."""
+        with self._idle:
+            if self._closing:
+                raise HorovodInternalError("the job was shut down")
+            self._calls += 1
+        try:
+            return getattr(self._library, "tuttiCoordinator" + function)(self._pointer, *arguments)
+        finally:
+            with self._idle:
+                self._calls -= 1
+                if self._closing:
+                    self._idle.notify_all()
+
+    def ask(self, function: str, *arguments: Any) -> None:
+        """`call` for what only a wrong call makes fail: ValueError for that, HorovodInternalError
+        for a job that has ended."""
+        result = self.call(function, *arguments)
+        if result in (_library.INVALID_ARGUMENT, _library.INVALID_USAGE):
+            raise ValueError(_library.coordinator_error())
+        if result != _library.SUCCESS:
+            raise HorovodInternalError(_library.coordinator_error())
+
+    def wait(self, number: int) -> None:
+        if self.call("Wait", number, -1.0) != _library.SUCCESS:
+            raise HorovodInternalError(_library.coordinator_error())
+
+    def integers(self, function: str, number: int, ctype: Any) -> Tuple[int, ...]:
+        """A list that the library stores in two steps, length and values."""
+        count = ctypes.c_int()
+        values = (ctype * 8)()
+        self.ask(function, number, values, 8, ctypes.byref(count))
+        if count.value > 8:
+            values = (ctype * count.value)()
+            self.ask(function, number, values, count.value, ctypes.byref(count))
+        return tuple(values[:count.value])
+
+    def result(self, number: int, request: Request) -> Result:
+        if request.kind == BARRIER:
+            return Result(0, ())
+        data = ctypes.c_void_p()
+        self.ask("Output", number, ctypes.byref(data))
+        shape = self.integers("OutputShape", number, ctypes.c_int64)
+        received: Tuple[int, ...] = ()
+        if request.kind == ALLTOALL:
+            received = self.integers("ReceivedSplits", number, ctypes.c_int64)
+        return Result(data.value or 0, shape, received)
+
+    def close(self) -> None:
+        """Ends the job on all ranks, lets the threads inside the library out, and frees it."""
+        with self._idle:
+            if self._closing:
+                return
+            self._closing = True
+        self._library.tuttiCoordinatorShutdown(self._pointer)
+        with self._idle:
+            self._idle.wait_for(lambda: self._calls == 0)
+        self._library.tuttiCoordinatorDestroy(self._pointer)
+
+
+class Job:
+    """See the module. Not made by users: `job()`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._coordinator: Optional[_Coordinator] = None
+        self._launch = _launch.Launch()
+        self._hosts: List[str] = []
+        self._entries: Dict[int, _Entry] = {}
+        self._process_sets: Dict[int, ProcessSet] = {}
+        self._next_handle = itertools.count(1)
+        self._noname: Dict[str, Any] = {}
+
+    # Beginning and end
+
+    def init(self, comm: Any = None,
+             process_sets: Union[None, str, Sequence[ProcessSet]] = None) -> None:
+        """Finds the other ranks that the launcher started; all of them call it, and it returns when
+        all have. Where the job runs already it only adds `process_sets`.
+
+        process_sets: None, "dynamic" (sets come later; they always may), or a list of ProcessSet,
+        the same on all ranks. ValueError, in a sentence, when it fails; it may be tried again.
+        """
+        if comm is not None:
+            raise NotImplementedError(
+                "init(comm=...) is not there yet: start the ranks that are to take part, or use "
+                "process sets")
+        if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
+            raise ValueError(f'process_sets is "{process_sets}", not a list or "dynamic"')
+        with self._lock:
+            if self._coordinator is None:
+                self._begin()
+            if process_sets is None or isinstance(process_sets, str):
+                return
+            for process_set in process_sets:
+                self.add_process_set(process_set)
+
+    def _begin(self) -> None:
+        launch = _launch.read()
+        unique_id = _library.UniqueId()
+        library = _library.load()
+        if launch.rank == 0 and library.ncclGetUniqueId(ctypes.byref(unique_id)) != 0:
+            raise ValueError(_library.nccl_error(None))
+        try:
+            meeting = _launch.meet(launch, bytes(unique_id))
+        except OSError as error:
+            raise ValueError(f"the ranks did not meet: {error}") from error
+        self._launch, self._hosts = launch, meeting.hosts
+        # Not .internal: ctypes ends a char array at its first zero byte.
+        unique_id = _library.UniqueId.from_buffer_copy(meeting.unique_id)
+        options = _library.CoordinatorOptions(
+            size=ctypes.sizeof(_library.CoordinatorOptions), id=ctypes.pointer(unique_id),
+            rank=launch.rank, nranks=launch.size, local_rank=self._place("local_rank"),
+            local_size=self._place("local_size"), cross_rank=self._place("cross_rank"),
+            cross_size=self._place("cross_size"))
+        self._coordinator = _Coordinator(options)
+        self._noname = {}
+        global_process_set.ranks = list(range(launch.size))
+        self._process_sets = {0: global_process_set}
+
+    def shutdown(self) -> None:
+        """Ends the job on all ranks; what is pending anywhere fails. Nothing where there is none."""
+        with self._lock:
+            coordinator, self._coordinator = self._coordinator, None
+            if coordinator is None:
+                return
+            for process_set in self._process_sets.values():
+                if process_set is not global_process_set:
+                    process_set.process_set_id = None
+            self._process_sets = {}
+            global_process_set.ranks = None
+        coordinator.close()
+        # The buffers go last: until then the library may have been at work on them.
+        self._entries = {}
+
+    def is_initialized(self) -> bool:
+        """Whether init was done and shutdown not yet."""
+        return self._coordinator is not None
+
+    def _running(self) -> _Coordinator:
+        coordinator = self._coordinator
+        if coordinator is None:
+            raise ValueError("Tutti has not been initialized; use hvd.init().")
+        return coordinator
+
+    # Who is who
+
+    def _place(self, what: str) -> int:
+        hosts, rank = self._hosts, self._launch.rank
+        mine = hosts[rank]
+        if what == "local_rank":
+            return hosts[:rank].count(mine)
+        if what == "local_size":
+            return hosts.count(mine)
+        # Ranks of other hosts that have my local rank: Horovod's cross communicator.
+        local_rank = hosts[:rank].count(mine)
+        first_seen = list(dict.fromkeys(hosts))
+        reaching = [host for host in first_seen if hosts.count(host) > local_rank]
+        return reaching.index(mine) if what == "cross_rank" else len(reaching)
+
+    def rank(self) -> int:
+        """This process's number among all ranks, from 0."""
+        self._running()
+        return self._launch.rank
+
+    def size(self) -> int:
+        """The number of ranks."""
+        self._running()
+        return self._launch.size
+
+    def local_rank(self) -> int:
+        """This process's number among the ranks of its host."""
+        self._running()
+        return self._place("local_rank")
+
+    def local_size(self) -> int:
+        """The number of ranks of this host."""
+        self._running()
+        return self._place("local_size")
+
+    def cross_rank(self) -> int:
+        """This host's number among the hosts that have a rank with this local rank."""
+        self._running()
+        return self._place("cross_rank")
+
+    def cross_size(self) -> int:
+        """The number of hosts that have a rank with this local rank."""
+        self._running()
+        return self._place("cross_size")
+
+    def is_homogeneous(self) -> bool:
+        """Whether all hosts have equally many ranks."""
+        self._running()
+        return len({self._hosts.count(host) for host in set(self._hosts)}) == 1
+
+    # Process sets
+
+    def add_process_set(self, process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
+        """Every rank of the job calls it with the same ranks. ValueError for ranks that are not
+        there or a set that was added before."""
+        if not isinstance(process_set, ProcessSet):
+            process_set = ProcessSet(process_set)
+        if process_set.process_set_id is not None:
+            raise ValueError(f"{process_set} was added before")
+        ranks = process_set.ranks or []
+        if not ranks or ranks[0] < 0 or ranks[-1] >= self.size():
+            raise ValueError(f"{process_set} does not consist of ranks from 0 to {self.size() - 1}")
+        for known in self._process_sets.values():
+            if known is not global_process_set and known.ranks == ranks:
+                raise ValueError(f"{known} has the same ranks already")
+        number = ctypes.c_int()
+        self._running().ask("AddProcessSet", (ctypes.c_int * len(ranks))(*ranks), len(ranks),
+                            ctypes.byref(number))
+        process_set.process_set_id = number.value
+        self._process_sets[number.value] = process_set
+        return process_set
+
+    def remove_process_set(self, process_set: ProcessSet) -> bool:
+        """Every rank of the job calls it. False where the set was not added, or is that of all."""
+        number = process_set.process_set_id
+        if number is None or process_set is global_process_set:
+            return False
+        self._running().ask("RemoveProcessSet", number)
+        self._process_sets.pop(number, None)
+        process_set.process_set_id = None
+        return True
+
+    def process_set_ids(self) -> List[int]:
+        """The numbers of the sets that there are."""
+        self._running()
+        return sorted(self._process_sets)
+
+    # Operations
+
+    def name(self, kind: int, name: Optional[str]) -> str:
+        """`<op>.<name>`, or `<op>.noname.<n>`, counted alike on all ranks that call alike."""
+        operation = KIND_NAMES[kind]
+        if name is not None:
+            return f"{operation}.{name}"
+        with self._lock:
+            counter = self._noname.setdefault(operation, itertools.count(1))
+            return f"{operation}.noname.{next(counter)}"
+
+    def enqueue(self, requests: Sequence[Request], process_set: ProcessSet = global_process_set,
+                group: Optional[str] = None) -> int:
+        """A handle for all of the requests, which with `group` run together or not at all."""
+        coordinator = self._running()
+        count = len(requests)
+        tensors = (_library.Tensor * count)(*[_tensor(request) for request in requests])
+        numbers = (ctypes.c_int64 * count)()
+        coordinator.ask("Enqueue", process_set._known(), tensors, count,
+                        None if group is None else group.encode(), numbers)
+        handle = next(self._next_handle)
+        self._entries[handle] = _Entry(list(numbers), list(requests), group is not None)
+        return handle
+
+    def _entry(self, handle: int) -> _Entry:
+        entry = self._entries.get(handle) if isinstance(handle, int) else None
+        if entry is None:
+            raise ValueError(f"there is no handle {handle}, or it was synchronized before")
+        return entry
+
+    def poll(self, handle: int) -> bool:
+        """Whether the operation is done, so that synchronize does not wait. Never waits."""
+        coordinator, done = self._running(), ctypes.c_int()
+        for number in self._entry(handle).numbers:
+            coordinator.ask("Poll", number, ctypes.byref(done))
+            if not done.value:
+                return False
+        return True
+
+    def synchronize(self, handle: int) -> Any:
+        """Waits for the operation and gives its result, a list for a group; the handle is gone
+        after it. HorovodInternalError when the operation failed."""
+        coordinator, entry = self._running(), self._entry(handle)
+        with entry.waiting:
+            self._entry(handle)
+            try:
+                # All of them, so that no buffer goes while the library still writes to it.
+                error: Optional[HorovodInternalError] = None
+                for number in entry.numbers:
+                    try:
+                        coordinator.wait(number)
+                    except HorovodInternalError as failed:
+                        error = error or failed
+                if error is not None:
+                    raise error
+                results = [request.finish(coordinator.result(number, request))
+                           for number, request in zip(entry.numbers, entry.requests)]
+            finally:
+                self._release(handle, entry, coordinator)
+        return results if entry.grouped else results[0]
+
+    def _release(self, handle: int, entry: _Entry, coordinator: _Coordinator) -> None:
+        self._entries.pop(handle, None)
+        try:
+            for number in entry.numbers:
+                coordinator.call("Release", number)
+        except HorovodInternalError:
+            pass  # closed meanwhile, and everything freed with it
+
+    def barrier(self, process_set: ProcessSet = global_process_set) -> None:
+        """Waits until all ranks of the set have come here."""
+        request = Request(BARRIER, self.name(BARRIER, None))
+        self.synchronize(self.enqueue([request], process_set))
+
+    def join(self) -> int:
+        """This rank brings nothing more, and stands in for the others' operations with neutral
+        elements until all have joined. Returns the rank that joined last."""
+        coordinator, number, last = self._running(), ctypes.c_int64(), ctypes.c_int()
+        coordinator.ask("Join", 0, ctypes.byref(number))
+        try:
+            coordinator.wait(number.value)
+            coordinator.ask("LastJoined", number.value, ctypes.byref(last))
+        finally:
+            coordinator.call("Release", number.value)
+        return last.value
+
+    # Watching
+
+    def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
+        """Writes what happens to `file_path` on rank 0, `file_path`.N on rank N, as Chrome-trace
+        JSON. ValueError where one is written already, or the file cannot be."""
+        self._running().ask("StartTimeline", os.fsencode(file_path), int(mark_cycles))
+
+    def stop_timeline(self) -> None:
+        """Ends the file. ValueError where none is written."""
+        self._running().ask("StopTimeline")
+
+    def counter(self, name: str, process_set: ProcessSet = global_process_set) -> int:
+        """A number of the set: rounds, negotiated_rounds, rings, batches, tensors, cached."""
+        value = ctypes.c_uint64()
+        self._running().ask("Counter", process_set._known(), name.encode(), ctypes.byref(value))
+        return value.value
+
+
+@functools.lru_cache(maxsize=None)
+def job() -> Job:
+    """This process's job, whether it runs or not."""
+    made = Job()
+    atexit.register(made.shutdown)
+    return made
+
+
+def check_op(op: Optional[int], average: Optional[bool] = None) -> int:
+    """The operator that `op` and Horovod's old `average` mean together."""
+    import warnings
+    if average is not None:
+        if op is not None:
+            raise ValueError("give either op or average, not both; average is the older name")
+        warnings.warn("average is deprecated; use op=Average or op=Sum", DeprecationWarning,
+                      stacklevel=4)
+        return Average if average else Sum
+    if op is None:
+        return Average
+    if op not in range(6):
+        raise ValueError(f"there is no reduction operator {op}")
+    return op
+
+
+# What the package was built with, by Horovod's names.
+
+def mpi_threads_supported() -> bool:
+    """False: there is no MPI inside."""
+    return False
+
+
+def mpi_enabled() -> bool:
+    """False: ranks meet and talk by Tutti's own means."""
+    return False
+
+
+def mpi_built() -> bool:
+    """False: MPI as a controller is not there."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """False: see mpi_enabled."""
+    return False
+
+
+def gloo_built() -> bool:
+    """False: Gloo as a controller is not there."""
+    return False
+
+
+def nccl_built() -> int:
+    """The version of NCCL's API that the library offers (as 22903), as ncclGetVersion tells it."""
+    version = ctypes.c_int()
+    _library.load().ncclGetVersion(ctypes.byref(version))
+    return version.value
+
+
+def ddl_built() -> bool:
+    """False."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False."""
+    return False
+
+
+def cuda_built() -> bool:
+    """False: tensors lie in host memory."""
+    return False
+
+
+def rocm_built() -> bool:
+    """False."""
+    return False

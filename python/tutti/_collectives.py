@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every collective once, for any array library that an Adapter describes.
+
+What is wrong with an argument is a ValueError at once; what the ranks disagree about is a
+HorovodInternalError from synchronize. Arrays stay untouched by their owner from the call until the
+operation is done.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
+
+from tutti import _basics
+from tutti._basics import ProcessSet, Request, Result, global_process_set
+
+
+class Adapter(Protocol):
+    """How the package sees the arrays of one library."""
+
+    def check(self, array: Any, in_place: bool) -> Any:
+        """The array, made contiguous where that makes a copy harmless; ValueError for what cannot
+        be sent, or not be written in place."""
+
+    def type(self, array: Any) -> int:
+        """Its tuttiElementType_t."""
+
+    def shape(self, array: Any) -> Tuple[int, ...]: ...
+
+    def address(self, array: Any) -> int: ...
+
+    def empty(self, shape: Tuple[int, ...], like: Any) -> Any:
+        """A new contiguous array of the type of `like`."""
+
+    def copy_in(self, array: Any, data: int) -> None:
+        """Fills an array from memory of the library."""
+
+    def splits(self, splits: Any) -> List[int]:
+        """An argument of alltoall as numbers."""
+
+    def make_splits(self, splits: Sequence[int], like: Any) -> Any:
+        """Received splits as an array."""
+
+
+class Collectives:
+    """The asynchronous operations on one library's arrays; each gives a handle of `job()`."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+
+    def _describe(self, kind: int, name: str, array: Any, output: Any, **fields: Any) -> Request:
+        adapter = self._adapter
+        return Request(kind, name, adapter.type(array), adapter.shape(array),
+                       adapter.address(array), 0 if output is None else adapter.address(output),
+                       keep=(array, output), **fields)
+
+    def _taker(self, array: Any, finish: Optional[Callable[[Any], Any]]) -> Callable[[Result], Any]:
+        """Copies a result whose shape was not known beforehand out of the coordinator's memory."""
+        def take(result: Result) -> Any:
+            made = self._adapter.empty(result.shape, array)
+            self._adapter.copy_in(made, result.data)
+            return finish(made) if finish else made
+        return take
+
+    def allreduce(self, arrays: Sequence[Any], names: Sequence[str], op: int, *, in_place: bool,
+                  group: Optional[str] = None, compression: int = 0, prescale: float = 1.0,
+                  postscale: float = 1.0, process_set: ProcessSet = global_process_set,
+                  finish: Optional[Callable[[Any], Any]] = None) -> int:
+        """The arrays, reduced element by element over the ranks."""
+        requests = []
+        for array, name in zip(arrays, names):
+            source = self._adapter.check(array, in_place)
+            target = array if in_place else self._adapter.empty(self._adapter.shape(source), source)
+            requests.append(self._describe(
+                _basics.ALLREDUCE, name, source, target, op=op, compression=compression,
+                prescale=float(prescale), postscale=float(postscale),
+                finish=_returns(finish(target) if finish else target)))
+        return _basics.job().enqueue(requests, process_set, group)
+
+    def broadcast(self, array: Any, root: int, name: str, *, in_place: bool,
+                  process_set: ProcessSet = global_process_set) -> int:
+        """Rank `root`'s array; `root` counts among all ranks."""
+        source = self._adapter.check(array, in_place)
+        target = array if in_place else self._adapter.empty(self._adapter.shape(source), source)
+        request = self._describe(_basics.BROADCAST, name, source, target, root=int(root),
+                                 finish=_returns(target))
+        return _basics.job().enqueue([request], process_set)
+
+    def allgather(self, arrays: Sequence[Any], names: Sequence[str], *, group: Optional[str] = None,
+                  process_set: ProcessSet = global_process_set) -> int:
+        """The rows of all ranks, one rank's after another's; the first dimension may differ."""
+        requests = []
+        for array, name in zip(arrays, names):
+            source = self._adapter.check(array, False)
+            requests.append(self._describe(_basics.ALLGATHER, name, source, None,
+                                           finish=self._taker(source, None)))
+        return _basics.job().enqueue(requests, process_set, group)
+
+    def alltoall(self, array: Any, splits: Any, name: str, *,
+                 process_set: ProcessSet = global_process_set) -> int:
+        """splits[i] rows to the set's i-th rank; equal parts without. Gives the rows that came, and
+        how many from each."""
+        source = self._adapter.check(array, False)
+        shape = self._adapter.shape(source)
+        _basics.job().size()  # says so where there is no job
+        count = len(process_set.ranks or ())
+        if splits is None:
+            if not shape or not count or shape[0] % count:
+                raise ValueError(f"alltoall without splits: the first dimension of the shape "
+                                 f"{shape} cannot be divided among {count} ranks")
+            numbers = [shape[0] // count] * count
+        else:
+            numbers = self._adapter.splits(splits)
+
+        def take(result: Result) -> Any:
+            made = self._adapter.empty(result.shape, source)
+            self._adapter.copy_in(made, result.data)
+            return made, self._adapter.make_splits(result.received_splits, source)
+        request = self._describe(_basics.ALLTOALL, name, source, None, splits=numbers, finish=take)
+        return _basics.job().enqueue([request], process_set)
+
+    def reducescatter(self, arrays: Sequence[Any], names: Sequence[str], op: int, *,
+                      group: Optional[str] = None, compression: int = 0, prescale: float = 1.0,
+                      postscale: float = 1.0, process_set: ProcessSet = global_process_set,
+                      finish: Optional[Callable[[Any], Any]] = None) -> int:
+        """The reduced rows, shared out; the first dim0 mod n ranks get one row more."""
+        if op == _basics.Adasum:
+            raise ValueError("reducescatter knows no Adasum")
+        requests = []
+        for array, name in zip(arrays, names):
+            source = self._adapter.check(array, False)
+            requests.append(self._describe(
+                _basics.REDUCESCATTER, name, source, None, op=op, compression=compression,
+                prescale=float(prescale), postscale=float(postscale),
+                finish=self._taker(source, finish)))
+        return _basics.job().enqueue(requests, process_set, group)
+
+
+def _returns(value: Any) -> Callable[[Result], Any]:
+    return lambda result: value
+
+
+def group_names(kind: int, name: Optional[str], count: int) -> Tuple[List[str], str]:
+    """The names of a group's members, and the group's own."""
+    if count < 1:
+        raise ValueError("a group has no members")
+    base = _basics.job().name(kind, name)
+    return [f"{base}_{i + 1}of{count}" for i in range(count)], base

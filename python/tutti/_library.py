@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libtutti through ctypes: where it is found, and the shapes of its C functions.
+
+Nothing here knows of arrays or of jobs. The library is loaded when it is first needed, under a
+private name space (RTLD_LOCAL), so that it can stand beside NVIDIA's NCCL in one process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from ctypes import (POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64,
+                    c_void_p)
+from typing import List
+
+SUCCESS = 0
+INVALID_ARGUMENT = 4
+INVALID_USAGE = 5
+IN_PROGRESS = 7
+
+UNIQUE_ID_BYTES = 128
+
+
+class UniqueId(Structure):
+    _fields_ = [("internal", ctypes.c_char * UNIQUE_ID_BYTES)]
+
+
+class CoordinatorOptions(Structure):
+    """tuttiCoordinatorOptions_t"""
+    _fields_ = [("size", c_size_t), ("id", POINTER(UniqueId)), ("rank", c_int), ("nranks", c_int),
+                ("local_rank", c_int), ("local_size", c_int), ("cross_rank", c_int),
+                ("cross_size", c_int)]
+
+
+class Tensor(Structure):
+    """tuttiTensor_t"""
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("kind", c_int), ("type", c_int),
+                ("ndim", c_int), ("shape", POINTER(c_int64)), ("input", c_void_p),
+                ("output", c_void_p), ("op", c_int), ("compression", c_int),
+                ("prescale", c_double), ("postscale", c_double), ("root", c_int),
+                ("splits", POINTER(c_int64)), ("nsplits", c_int), ("device", c_int)]
+
+
+_COORDINATOR = {
+    "Create": [POINTER(c_void_p), POINTER(CoordinatorOptions)],
+    "Shutdown": [c_void_p],
+    "Destroy": [c_void_p],
+    "Enqueue": [c_void_p, c_int, POINTER(Tensor), c_int, c_char_p, POINTER(c_int64)],
+    "Join": [c_void_p, c_int, POINTER(c_int64)],
+    "Poll": [c_void_p, c_int64, POINTER(c_int)],
+    "Wait": [c_void_p, c_int64, c_double],
+    "Output": [c_void_p, c_int64, POINTER(c_void_p)],
+    "OutputShape": [c_void_p, c_int64, POINTER(c_int64), c_int, POINTER(c_int)],
+    "ReceivedSplits": [c_void_p, c_int64, POINTER(c_int64), c_int, POINTER(c_int)],
+    "LastJoined": [c_void_p, c_int64, POINTER(c_int)],
+    "Release": [c_void_p, c_int64],
+    "AddProcessSet": [c_void_p, POINTER(c_int), c_int, POINTER(c_int)],
+    "RemoveProcessSet": [c_void_p, c_int],
+    "ProcessSetRanks": [c_void_p, c_int, POINTER(c_int), c_int, POINTER(c_int)],
+    "StartTimeline": [c_void_p, c_char_p, c_int],
+    "StopTimeline": [c_void_p],
+    "Counter": [c_void_p, c_int, c_char_p, POINTER(c_uint64)],
+}
+
+_NCCL = {
+    "ncclGetVersion": [POINTER(c_int)],
+    "ncclGetUniqueId": [POINTER(UniqueId)],
+    "ncclCommInitRank": [POINTER(c_void_p), c_int, UniqueId, c_int],
+    "ncclCommDestroy": [c_void_p],
+    "ncclCommAbort": [c_void_p],
+    "ncclCommSplit": [c_void_p, c_int, c_int, POINTER(c_void_p), c_void_p],
+    "ncclCommCount": [c_void_p, POINTER(c_int)],
+    "ncclCommUserRank": [c_void_p, POINTER(c_int)],
+    "ncclAllReduce": [c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p],
+    "ncclReduce": [c_void_p, c_void_p, c_size_t, c_int, c_int, c_int, c_void_p, c_void_p],
+    "ncclBroadcast": [c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p],
+    "ncclAllGather": [c_void_p, c_void_p, c_size_t, c_int, c_void_p, c_void_p],
+    "ncclReduceScatter": [c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p],
+    "ncclAlltoAll": [c_void_p, c_void_p, c_size_t, c_int, c_void_p, c_void_p],
+    "ncclSend": [c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p],
+    "ncclRecv": [c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p],
+    "ncclGroupStart": [],
+    "ncclGroupEnd": [],
+}
+
+
+def candidates() -> List[str]:
+    """Where libtutti is looked for, in this order: TUTTI_LIBRARY alone where it is set; the copy
+    that came with the package; then wherever the loader looks."""
+    named = os.environ.get("TUTTI_LIBRARY")
+    if named:
+        return [named]
+    here = os.path.dirname(os.path.abspath(__file__))
+    bundled = os.path.join(here, "lib", "libtutti.so.0")
+    return ([bundled] if os.path.exists(bundled) else []) + ["libtutti.so.0"]
+
+
+@functools.lru_cache(maxsize=None)
+def load() -> ctypes.CDLL:
+    """The library, loaded once. ImportError says where it was looked for."""
+    reasons = []
+    for path in candidates():
+        try:
+            library = ctypes.CDLL(path)
+            _declare(library)
+            return library
+        except (OSError, AttributeError) as error:
+            reasons.append(f"{path}: {error}")
+    raise ImportError("libtutti.so.0 could not be loaded; set TUTTI_LIBRARY to its path. Tried " +
+                      "; ".join(reasons))
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    for name, arguments in _COORDINATOR.items():
+        function = getattr(library, "tuttiCoordinator" + name)
+        function.restype, function.argtypes = c_int, arguments
+    library.tuttiCoordinatorLastError.restype = c_char_p
+    library.tuttiCoordinatorLastError.argtypes = []
+    for name, arguments in _NCCL.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = c_int, arguments
+    library.ncclGetLastError.restype = c_char_p
+    library.ncclGetLastError.argtypes = [c_void_p]
+
+
+def coordinator_error() -> str:
+    """The sentence of this thread's last failed tuttiCoordinator call."""
+    return (load().tuttiCoordinatorLastError() or b"").decode(errors="replace")
+
+
+def nccl_error(comm: c_void_p) -> str:
+    """The sentence of this thread's last failed nccl call."""
+    return (load().ncclGetLastError(comm) or b"").decode(errors="replace")

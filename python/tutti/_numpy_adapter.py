@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NumPy arrays as the coordinator and the communicators see them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+
+# tuttiElementType_t by the name of the dtype. bfloat16 and the float8s are those of ml_dtypes.
+ELEMENT_TYPES: Dict[str, int] = {
+    "uint8": 0, "int8": 1, "uint16": 2, "int16": 3, "int32": 4, "int64": 5, "float16": 6,
+    "float32": 7, "float64": 8, "bool": 9, "bfloat16": 10, "uint32": 11, "uint64": 12,
+    "float8_e4m3fn": 13, "float8_e5m2": 14,
+}
+
+
+def as_array(array: Any) -> np.ndarray:
+    """A NumPy view of anything: arrays and what has the array interface or DLPack (JAX, CuPy on the
+    host, PyTorch) without a copy; numbers and lists with one."""
+    if isinstance(array, np.ndarray):
+        return array
+    if hasattr(array, "__dlpack__") and hasattr(np, "from_dlpack"):
+        try:
+            return np.from_dlpack(array)
+        except (BufferError, RuntimeError, TypeError):
+            pass  # a type or place that DLPack cannot hand over; the array interface may
+    return np.asarray(array)
+
+
+class NumpyAdapter:
+    """tutti._collectives.Adapter for numpy.ndarray."""
+
+    def check(self, array: np.ndarray, in_place: bool) -> np.ndarray:
+        if array.dtype.name not in ELEMENT_TYPES or not array.dtype.isnative:
+            raise ValueError(f"arrays of {array.dtype} cannot be sent")
+        if in_place and not (array.flags.c_contiguous and array.flags.writeable):
+            raise ValueError("an array must be contiguous (C order) and writeable to be changed "
+                             "in place")
+        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+    def type(self, array: np.ndarray) -> int:
+        return ELEMENT_TYPES[array.dtype.name]
+
+    def shape(self, array: np.ndarray) -> Tuple[int, ...]:
+        return array.shape
+
+    def address(self, array: np.ndarray) -> int:
+        return array.ctypes.data
+
+    def empty(self, shape: Tuple[int, ...], like: np.ndarray) -> np.ndarray:
+        return np.empty(shape, like.dtype)
+
+    def copy_in(self, array: np.ndarray, data: int) -> None:
+        if array.nbytes:
+            ctypes.memmove(array.ctypes.data, data, array.nbytes)
+
+    def splits(self, splits: Any) -> List[int]:
+        numbers = np.asarray(splits)
+        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+            raise ValueError(f"splits must be a list of whole numbers, not {splits!r}")
+        return [int(number) for number in numbers]
+
+    def make_splits(self, splits: Sequence[int], like: np.ndarray) -> np.ndarray:
+        return np.array(splits, np.int32)

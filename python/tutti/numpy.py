@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Horovod's operations for NumPy arrays.
+
+    import tutti.numpy as hvd
+    hvd.init()
+    mean = hvd.allreduce(gradient, name="gradient")
+
+Arrays are numpy.ndarray of any native number type or bool (bfloat16 and float8 by ml_dtypes), or
+whatever hands its memory to NumPy (DLPack or the array interface); results are numpy.ndarray.
+Functions that end in `_` write their result into the array, which must be contiguous. `..._async`
+gives a handle for `poll` and `synchronize`; the array must stay as it is until then.
+
+Errors: ValueError at once for what is wrong in itself (a name still pending, a bad root, splits
+that do not add up, a set that this rank is not in); HorovodInternalError from the operation when
+the ranks disagree or one is lost. Threads: every function from any thread.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, List, Optional, Sequence
+
+import numpy as np
+
+from tutti import _basics
+from tutti._basics import (Adasum, Average, Max, Min, ProcessSet, Product, Sum, ccl_built,
+                           check_op, cuda_built, ddl_built, global_process_set, gloo_built,
+                           gloo_enabled, mpi_built, mpi_enabled, mpi_threads_supported, nccl_built,
+                           rocm_built)
+from tutti._collectives import Collectives, group_names
+from tutti._numpy_adapter import NumpyAdapter, as_array
+from tutti.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+
+__all__ = [
+    "Adasum", "Average", "Compression", "HorovodInternalError", "HostsUpdatedInterrupt", "Max",
+    "Min", "ProcessSet", "Product", "Sum", "add_process_set", "allgather", "allgather_async",
+    "allgather_object", "allreduce", "allreduce_", "allreduce_async", "allreduce_async_",
+    "alltoall", "alltoall_async", "barrier", "broadcast", "broadcast_", "broadcast_async",
+    "broadcast_async_", "broadcast_object", "ccl_built", "cross_rank", "cross_size", "cuda_built",
+    "ddl_built", "global_process_set", "gloo_built", "gloo_enabled", "grouped_allgather",
+    "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_",
+    "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter",
+    "grouped_reducescatter_async", "init", "is_homogeneous", "is_initialized", "join",
+    "local_rank", "local_size", "mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built",
+    "poll", "rank", "reducescatter", "reducescatter_async", "remove_process_set", "rocm_built",
+    "shutdown", "size", "start_timeline", "stop_timeline", "synchronize",
+]
+
+_job = _basics.job()
+init = _job.init
+shutdown = _job.shutdown
+is_initialized = _job.is_initialized
+rank = _job.rank
+size = _job.size
+local_rank = _job.local_rank
+local_size = _job.local_size
+cross_rank = _job.cross_rank
+cross_size = _job.cross_size
+is_homogeneous = _job.is_homogeneous
+add_process_set = _job.add_process_set
+remove_process_set = _job.remove_process_set
+start_timeline = _job.start_timeline
+stop_timeline = _job.stop_timeline
+barrier = _job.barrier
+join = _job.join
+poll = _job.poll
+synchronize = _job.synchronize
+
+_ops = Collectives(NumpyAdapter())
+
+
+class Compression:
+    """What float32 and float64 elements are rounded to while they travel."""
+    none = 0
+    fp16 = 1
+    bf16 = 2
+
+
+def _allreduce(arrays: Sequence[Any], names: Sequence[str], op: Optional[int], in_place: bool,
+               group: Optional[str], prescale_factor: float, postscale_factor: float,
+               compression: int, process_set: ProcessSet) -> int:
+    if in_place and not all(isinstance(array, np.ndarray) for array in arrays):
+        raise ValueError("only a numpy.ndarray can be changed in place")
+    return _ops.allreduce([as_array(array) for array in arrays], names, check_op(op),
+                          in_place=in_place, group=group, compression=compression,
+                          prescale=prescale_factor, postscale=postscale_factor,
+                          process_set=process_set)
+
+
+def allreduce_async(array: Any, name: Optional[str] = None, op: Optional[int] = None,
+                    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                    compression: int = Compression.none,
+                    process_set: ProcessSet = global_process_set) -> int:
+    """A handle for the arrays of all ranks, reduced element by element; average by default.
+
+    The shape is the same on all ranks. An integer average is truncated toward zero.
+    """
+    return _allreduce([array], [_job.name(_basics.ALLREDUCE, name)], op, False, None,
+                      prescale_factor, postscale_factor, compression, process_set)
+
+
+def allreduce_async_(array: np.ndarray, name: Optional[str] = None, op: Optional[int] = None,
+                     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                     compression: int = Compression.none,
+                     process_set: ProcessSet = global_process_set) -> int:
+    """allreduce_async into the array itself."""
+    return _allreduce([array], [_job.name(_basics.ALLREDUCE, name)], op, True, None,
+                      prescale_factor, postscale_factor, compression, process_set)
+
+
+def allreduce(array: Any, *args: Any, **kwargs: Any) -> np.ndarray:
+    """allreduce_async, waited for: an array of the same shape."""
+    return synchronize(allreduce_async(array, *args, **kwargs))
+
+
+def allreduce_(array: np.ndarray, *args: Any, **kwargs: Any) -> np.ndarray:
+    """allreduce_async_, waited for: the array itself."""
+    return synchronize(allreduce_async_(array, *args, **kwargs))
+
+
+def grouped_allreduce_async(arrays: Sequence[Any], name: Optional[str] = None,
+                            op: Optional[int] = None, prescale_factor: float = 1.0,
+                            postscale_factor: float = 1.0, compression: int = Compression.none,
+                            process_set: ProcessSet = global_process_set) -> int:
+    """A handle for several arrays that are reduced together or not at all; a list of arrays."""
+    names, group = group_names(_basics.ALLREDUCE, name, len(arrays))
+    return _allreduce(arrays, names, op, False, group, prescale_factor, postscale_factor,
+                      compression, process_set)
+
+
+def grouped_allreduce_async_(arrays: Sequence[np.ndarray], name: Optional[str] = None,
+                             op: Optional[int] = None, prescale_factor: float = 1.0,
+                             postscale_factor: float = 1.0, compression: int = Compression.none,
+                             process_set: ProcessSet = global_process_set) -> int:
+    """grouped_allreduce_async into the arrays themselves."""
+    names, group = group_names(_basics.ALLREDUCE, name, len(arrays))
+    return _allreduce(arrays, names, op, True, group, prescale_factor, postscale_factor,
+                      compression, process_set)
+
+
+def grouped_allreduce(arrays: Sequence[Any], *args: Any, **kwargs: Any) -> List[np.ndarray]:
+    """grouped_allreduce_async, waited for."""
+    return synchronize(grouped_allreduce_async(arrays, *args, **kwargs))
+
+
+def grouped_allreduce_(arrays: Sequence[np.ndarray], *args: Any,
+                       **kwargs: Any) -> List[np.ndarray]:
+    """grouped_allreduce_async_, waited for."""
+    return synchronize(grouped_allreduce_async_(arrays, *args, **kwargs))
+
+
+def allgather_async(array: Any, name: Optional[str] = None,
+                    process_set: ProcessSet = global_process_set) -> int:
+    """A handle for the rows of all ranks, in order of rank: shape (sum of rows, ...). The first
+    dimension may differ from rank to rank, the others not."""
+    return _ops.allgather([as_array(array)], [_job.name(_basics.ALLGATHER, name)],
+                          process_set=process_set)
+
+
+def allgather(array: Any, name: Optional[str] = None,
+              process_set: ProcessSet = global_process_set) -> np.ndarray:
+    """allgather_async, waited for."""
+    return synchronize(allgather_async(array, name, process_set))
+
+
+def grouped_allgather_async(arrays: Sequence[Any], name: Optional[str] = None,
+                            process_set: ProcessSet = global_process_set) -> int:
+    """A handle for several arrays that are gathered together; a list of arrays."""
+    names, group = group_names(_basics.ALLGATHER, name, len(arrays))
+    return _ops.allgather([as_array(array) for array in arrays], names, group=group,
+                          process_set=process_set)
+
+
+def grouped_allgather(arrays: Sequence[Any], name: Optional[str] = None,
+                      process_set: ProcessSet = global_process_set) -> List[np.ndarray]:
+    """grouped_allgather_async, waited for."""
+    return synchronize(grouped_allgather_async(arrays, name, process_set))
+
+
+def broadcast_async(array: Any, root_rank: int, name: Optional[str] = None,
+                    process_set: ProcessSet = global_process_set) -> int:
+    """A handle for the array of `root_rank`, which counts among all ranks, in a set as well. The
+    shape is the same on all ranks."""
+    return _ops.broadcast(as_array(array), root_rank, _job.name(_basics.BROADCAST, name),
+                          in_place=False, process_set=process_set)
+
+
+def broadcast_async_(array: np.ndarray, root_rank: int, name: Optional[str] = None,
+                     process_set: ProcessSet = global_process_set) -> int:
+    """broadcast_async into the array itself."""
+    if not isinstance(array, np.ndarray):
+        raise ValueError("only a numpy.ndarray can be changed in place")
+    return _ops.broadcast(array, root_rank, _job.name(_basics.BROADCAST, name), in_place=True,
+                          process_set=process_set)
+
+
+def broadcast(array: Any, root_rank: int, name: Optional[str] = None,
+              process_set: ProcessSet = global_process_set) -> np.ndarray:
+    """broadcast_async, waited for."""
+    return synchronize(broadcast_async(array, root_rank, name, process_set))
+
+
+def broadcast_(array: np.ndarray, root_rank: int, name: Optional[str] = None,
+               process_set: ProcessSet = global_process_set) -> np.ndarray:
+    """broadcast_async_, waited for."""
+    return synchronize(broadcast_async_(array, root_rank, name, process_set))
+
+
+def alltoall_async(array: Any, splits: Any = None, name: Optional[str] = None,
+                   process_set: ProcessSet = global_process_set) -> int:
+    """A handle for (rows, received_splits): splits[i] rows of the array go to the set's i-th rank,
+    equal parts without splits; received_splits[i] rows came from it."""
+    return _ops.alltoall(as_array(array), splits, _job.name(_basics.ALLTOALL, name),
+                         process_set=process_set)
+
+
+def alltoall(array: Any, splits: Any = None, name: Optional[str] = None,
+             process_set: ProcessSet = global_process_set) -> Any:
+    """alltoall_async, waited for: the rows, or with splits (rows, received_splits)."""
+    rows, received = synchronize(alltoall_async(array, splits, name, process_set))
+    return rows if splits is None else (rows, received)
+
+
+def reducescatter_async(array: Any, name: Optional[str] = None, op: int = Average,
+                        prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                        compression: int = Compression.none,
+                        process_set: ProcessSet = global_process_set) -> int:
+    """A handle for this rank's rows of the reduced array. Rows are shared out in order of rank; the
+    first (rows mod n) ranks get one more."""
+    return _ops.reducescatter([as_array(array)], [_job.name(_basics.REDUCESCATTER, name)],
+                              check_op(op), compression=compression, prescale=prescale_factor,
+                              postscale=postscale_factor, process_set=process_set)
+
+
+def reducescatter(array: Any, *args: Any, **kwargs: Any) -> np.ndarray:
+    """reducescatter_async, waited for."""
+    return synchronize(reducescatter_async(array, *args, **kwargs))
+
+
+def grouped_reducescatter_async(arrays: Sequence[Any], name: Optional[str] = None,
+                                op: int = Average, prescale_factor: float = 1.0,
+                                postscale_factor: float = 1.0,
+                                compression: int = Compression.none,
+                                process_set: ProcessSet = global_process_set) -> int:
+    """A handle for several arrays that are reduced and shared out together; a list of arrays."""
+    names, group = group_names(_basics.REDUCESCATTER, name, len(arrays))
+    return _ops.reducescatter([as_array(array) for array in arrays], names, check_op(op),
+                              group=group, compression=compression, prescale=prescale_factor,
+                              postscale=postscale_factor, process_set=process_set)
+
+
+def grouped_reducescatter(arrays: Sequence[Any], *args: Any, **kwargs: Any) -> List[np.ndarray]:
+    """grouped_reducescatter_async, waited for."""
+    return synchronize(grouped_reducescatter_async(arrays, *args, **kwargs))
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
+                     process_set: ProcessSet = global_process_set) -> Any:
+    """`root_rank`'s object on every rank, pickled on the way: only among ranks that trust one
+    another. The others' `obj` is ignored."""
+    name = name or "object"
+    data = np.frombuffer(pickle.dumps(obj), np.uint8) if rank() == root_rank else None
+    count = np.array([0 if data is None else data.size], np.int64)
+    broadcast_(count, root_rank, f"{name}.size", process_set)
+    if data is None:
+        data = np.empty(int(count[0]), np.uint8)
+    data = broadcast(data, root_rank, f"{name}.bytes", process_set)
+    return obj if rank() == root_rank else pickle.loads(data.tobytes())
+
+
+def allgather_object(obj: Any, name: Optional[str] = None,
+                     process_set: ProcessSet = global_process_set) -> List[Any]:
+    """The objects of all ranks, in order of rank, pickled on the way."""
+    name = name or "object"
+    data = np.frombuffer(pickle.dumps(obj), np.uint8)
+    counts = allgather(np.array([data.size], np.int64), f"{name}.sizes", process_set)
+    joined = allgather(data, f"{name}.bytes", process_set)
+    ends = np.cumsum(counts)
+    return [pickle.loads(joined[end - count:end].tobytes()) for end, count in zip(ends, counts)]

@@ -1,0 +1,130 @@
+"""How ranks learn who they are and meet, in one process."""
+
+import os
+import socket
+import threading
+import time
+import unittest
+from unittest import mock
+
+from tutti import _launch
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Environment(unittest.TestCase):
+    def test_nothing_means_one_rank(self):
+        launch = _launch.read({})
+        self.assertEqual((launch.rank, launch.size), (0, 1))
+
+    def test_launchers(self):
+        master = {"MASTER_ADDR": "host0", "MASTER_PORT": "2900"}
+        cases = [
+            ({"RANK": "1", "WORLD_SIZE": "4", **master}, ("host0", 2900)),
+            ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "a",
+              "HOROVOD_GLOO_RENDEZVOUS_PORT": "7", "RANK": "3"}, ("a", 7)),
+            ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "TUTTI_ADDR": "b:8"},
+             ("b", 8)),
+            ({"PMI_RANK": "1", "PMI_SIZE": "4", "TUTTI_ADDR": "[::1]:8"}, ("::1", 8)),
+            ({"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0", **master},
+             ("host0", 2900)),
+        ]
+        for environ, address in cases:
+            launch = _launch.read(environ)
+            self.assertEqual((launch.rank, launch.size), (1, 4), environ)
+            self.assertEqual(launch.addresses, [address])
+
+    def test_torchruns_agent_holds_its_port(self):
+        launch = _launch.read({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h",
+                               "MASTER_PORT": "2900", "TORCHELASTIC_USE_AGENT_STORE": "True"})
+        self.assertEqual(launch.addresses[0], ("h", 2901))
+
+    def test_a_batch_script_of_slurm_is_no_rank(self):
+        self.assertEqual(_launch.read({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}).size, 1)
+
+    def test_sentences(self):
+        with self.assertRaisesRegex(ValueError, "RANK=4 in the environment is not below"):
+            _launch.read({"RANK": "4", "WORLD_SIZE": "4"})
+        with self.assertRaisesRegex(ValueError, "RANK=x in the environment is not a number"):
+            _launch.read({"RANK": "x", "WORLD_SIZE": "4"})
+        with self.assertRaisesRegex(ValueError, "no way to meet"):
+            _launch.read({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
+        with self.assertRaisesRegex(ValueError, "not HOST:PORT"):
+            _launch.read({"PMI_RANK": "0", "PMI_SIZE": "2", "TUTTI_ADDR": "nowhere"})
+
+
+class Meeting(unittest.TestCase):
+    def meet_all(self, addresses, size, disturb=lambda: None):
+        met = {}
+
+        def run(rank):
+            launch = _launch.Launch(rank, size, "job", f"host{rank // 2}", addresses)
+            met[rank] = _launch.meet(launch, b"\0id" if rank == 0 else b"", 10)
+
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+        threads[0].start()
+        disturb()
+        for thread in threads[1:]:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(met), size)
+        for meeting in met.values():
+            self.assertEqual(meeting.unique_id, b"\0id")
+            self.assertEqual(meeting.hosts, [f"host{rank // 2}" for rank in range(size)])
+
+    def test_tcp_and_local(self):
+        self.meet_all([("127.0.0.1", free_port())], 5)
+        self.meet_all([f"\0tutti-test-{os.getpid()}"], 4)
+
+    def test_strangers_are_sent_away(self):
+        port = free_port()
+
+        def disturb():
+            for noise in (b"", b"GET / HTTP/1.0\r\n\r\n" * 8, os.urandom(64) + b"\xff" * 8,
+                          os.urandom(64) + b"\0\0\0\2{}"):
+                for _ in range(100):
+                    try:
+                        stranger = socket.create_connection(("127.0.0.1", port), 1)
+                        break
+                    except OSError:
+                        time.sleep(0.01)
+                stranger.sendall(noise)
+                stranger.close()
+
+        self.meet_all([("127.0.0.1", port)], 3, disturb)
+
+    def test_another_key_does_not_meet(self):
+        port = free_port()
+        zero = _launch.Launch(0, 2, "job", "h", [("127.0.0.1", port)])
+        one = _launch.Launch(1, 2, "another job", "h", [("127.0.0.1", port)])
+        failures = []
+
+        def run(launch):
+            try:
+                _launch.meet(launch, b"id", 0.6)
+            except ConnectionError as error:
+                failures.append(str(error))
+
+        threads = [threading.Thread(target=run, args=(launch,)) for launch in (zero, one)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(failures), 2)
+        self.assertTrue(any("missing: 1" in sentence for sentence in failures), failures)
+
+    def test_the_secret_is_part_of_the_key(self):
+        launch = _launch.Launch(0, 2, "job", "h", [])
+        with mock.patch.dict(os.environ, {"TUTTI_COMM_KEY": "a"}):
+            first = _launch._key(launch)
+        with mock.patch.dict(os.environ, {"TUTTI_COMM_KEY": "b"}):
+            self.assertNotEqual(first, _launch._key(launch))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,302 @@
+"""tutti.numpy, on every rank of a job of any size."""
+
+import json
+import os
+import tempfile
+import threading
+import unittest
+
+import numpy as np
+
+import tutti
+import tutti.numpy as hvd
+
+FLOATS = (np.float16, np.float32, np.float64)
+INTEGERS = (np.uint8, np.int8, np.uint16, np.int16, np.int32, np.int64, np.uint32, np.uint64)
+
+
+def setUpModule():
+    hvd.init()
+
+
+def tearDownModule():
+    hvd.shutdown()
+
+
+def of_rank(rank, shape, dtype=np.float32):
+    """What `rank` brings: different on every rank and in every element."""
+    count = int(np.prod(shape))
+    return (np.arange(count) % 7 + rank + 1).reshape(shape).astype(dtype)
+
+
+class Basics(unittest.TestCase):
+    def test_places(self):
+        rank, size = hvd.rank(), hvd.size()
+        self.assertEqual(hvd.allgather(np.array([rank])).tolist(), list(range(size)))
+        self.assertEqual((hvd.local_rank(), hvd.local_size()), (rank, size))
+        self.assertEqual((hvd.cross_rank(), hvd.cross_size()), (0, 1))
+        self.assertTrue(hvd.is_homogeneous())
+        self.assertGreater(hvd.nccl_built(), 20000)
+
+    def test_second_init_changes_nothing(self):
+        hvd.init()
+        self.assertTrue(hvd.is_initialized())
+
+    def test_init_and_shutdown_alternate(self):
+        for round_number in range(5):
+            hvd.shutdown()
+            self.assertFalse(hvd.is_initialized())
+            with self.assertRaisesRegex(ValueError, "has not been initialized; use hvd.init"):
+                hvd.rank()
+            hvd.init()
+            total = hvd.allreduce(np.array([round_number]), op=hvd.Sum)
+            self.assertEqual(total[0], round_number * hvd.size())
+
+
+class Reductions(unittest.TestCase):
+    def test_every_type_and_operator(self):
+        oracles = {hvd.Sum: np.add, hvd.Min: np.minimum, hvd.Max: np.maximum,
+                   hvd.Product: np.multiply}
+        for dtype in FLOATS + INTEGERS:
+            parts = [of_rank(r, (3, 5), dtype) % dtype(4) for r in range(hvd.size())]
+            for op, oracle in oracles.items():
+                expected = parts[0]
+                for part in parts[1:]:
+                    expected = oracle(expected, part)
+                got = hvd.allreduce(parts[hvd.rank()], op=op, name=f"{dtype.__name__}.{op}")
+                self.assertEqual(got.dtype, dtype)
+                np.testing.assert_array_equal(got, expected.astype(dtype))
+
+    def test_average_of_floats_and_integers(self):
+        size = hvd.size()
+        mean = hvd.allreduce(of_rank(hvd.rank(), (4,), np.float64))
+        np.testing.assert_allclose(mean, of_rank(0, (4,)) + (size - 1) / 2)
+        values = np.array([-1 if hvd.rank() == 0 else 0], np.int32)
+        # Toward zero, not down.
+        self.assertEqual(hvd.allreduce(values)[0], -1 if size == 1 else 0)
+
+    def test_bool(self):
+        mine = np.array([hvd.rank() == 0, False, True])
+        self.assertEqual(hvd.allreduce(mine, op=hvd.Sum).tolist(), [True, False, True])
+
+    def test_scale_factors_and_compression(self):
+        got = hvd.allreduce(np.ones(3, np.float32), op=hvd.Sum, prescale_factor=0.5,
+                            postscale_factor=4, compression=hvd.Compression.fp16)
+        np.testing.assert_array_equal(got, np.full(3, 2.0 * hvd.size(), np.float32))
+
+    def test_in_place_and_scalars_and_empty(self):
+        array = of_rank(hvd.rank(), (6,))
+        self.assertIs(hvd.allreduce_(array, op=hvd.Sum), array)
+        np.testing.assert_array_equal(array, sum(of_rank(r, (6,)) for r in range(hvd.size())))
+        self.assertEqual(hvd.allreduce(2.5, op=hvd.Sum).shape, ())
+        self.assertEqual(hvd.allreduce(np.empty((0, 3), np.float32)).shape, (0, 3))
+
+    def test_groups_and_order(self):
+        handles = {}
+        # Asked for in another order on every rank.
+        for i in np.roll(np.arange(20), hvd.rank()):
+            handles[i] = hvd.allreduce_async(np.full(i + 1, float(i)), name=f"t{i}", op=hvd.Sum)
+        for i, handle in handles.items():
+            np.testing.assert_array_equal(hvd.synchronize(handle),
+                                          np.full(i + 1, float(i * hvd.size())))
+        group = hvd.grouped_allreduce([np.ones(2), np.full(3, 2.0)], op=hvd.Sum)
+        self.assertEqual([a.tolist() for a in group],
+                         [[hvd.size()] * 2, [2.0 * hvd.size()] * 3])
+
+    def test_strided_input(self):
+        array = of_rank(hvd.rank(), (4, 6))[:, ::2]
+        expected = sum(of_rank(r, (4, 6))[:, ::2] for r in range(hvd.size()))
+        np.testing.assert_array_equal(hvd.allreduce(array, op=hvd.Sum), expected)
+        with self.assertRaisesRegex(ValueError, "contiguous"):
+            hvd.allreduce_(array)
+
+
+class Moves(unittest.TestCase):
+    def test_allgather_of_uneven_rows(self):
+        for dtype in FLOATS + INTEGERS + (np.bool_,):
+            mine = np.full((hvd.rank() + 1, 2), hvd.rank(), dtype)
+            got = hvd.allgather(mine)
+            expected = np.concatenate([np.full((r + 1, 2), r, dtype) for r in range(hvd.size())])
+            np.testing.assert_array_equal(got, expected)
+        first, second = hvd.grouped_allgather([np.array([hvd.rank()]), np.empty((0, 2))])
+        self.assertEqual(first.tolist(), list(range(hvd.size())))
+        self.assertEqual(second.shape, (0, 2))
+
+    def test_broadcast_from_every_root(self):
+        for root in range(hvd.size()):
+            got = hvd.broadcast(of_rank(hvd.rank(), (3, 2)), root)
+            np.testing.assert_array_equal(got, of_rank(root, (3, 2)))
+        array = of_rank(hvd.rank(), (5,))
+        self.assertIs(hvd.broadcast_(array, hvd.size() - 1), array)
+        np.testing.assert_array_equal(array, of_rank(hvd.size() - 1, (5,)))
+
+    def test_alltoall(self):
+        rank, size = hvd.rank(), hvd.size()
+        even = hvd.alltoall(np.arange(2 * size) + 100 * rank)
+        self.assertEqual(even.tolist(), [100 * r + 2 * rank + i for r in range(size)
+                                         for i in range(2)])
+        # Rank r sends r + i rows to rank i.
+        splits = [rank + i for i in range(size)]
+        rows, received = hvd.alltoall(np.full((sum(splits), 2), rank), splits)
+        self.assertEqual(received.tolist(), [r + rank for r in range(size)])
+        self.assertEqual(rows[:, 1].tolist(), [r for r in range(size) for _ in range(r + rank)])
+        with self.assertRaises(ValueError):
+            hvd.alltoall(np.arange(5), [9] * size)
+
+    def test_reducescatter_of_uneven_rows(self):
+        rank, size = hvd.rank(), hvd.size()
+        rows = 2 * size + 1
+        got = hvd.reducescatter(of_rank(rank, (rows, 3)), op=hvd.Sum)
+        total = sum(of_rank(r, (rows, 3)) for r in range(size))
+        begin = 2 * rank + min(rank, 1)
+        np.testing.assert_array_equal(got, total[begin:begin + 2 + (rank == 0)])
+
+    def test_objects(self):
+        mine = {"rank": hvd.rank(), "text": "x" * 1000 * hvd.rank()}
+        self.assertEqual([o["rank"] for o in hvd.allgather_object(mine)], list(range(hvd.size())))
+        last = hvd.size() - 1
+        self.assertEqual(len(hvd.broadcast_object(mine, last)["text"]), 1000 * last)
+
+
+class Rules(unittest.TestCase):
+    def test_mismatch_is_one_sentence_and_the_job_lives_on(self):
+        if hvd.size() == 1:
+            self.skipTest("one rank agrees with itself")
+        with self.assertRaises(hvd.HorovodInternalError) as caught:
+            hvd.allreduce(np.zeros(3 + (hvd.rank() == 0)), name="odd")
+        self.assertIn("allreduce.odd", str(caught.exception))
+        self.assertIn("(4) on rank 0", str(caught.exception))
+        self.assertEqual(len(set(hvd.allgather_object(str(caught.exception)))), 1)
+
+    def test_a_name_that_is_pending(self):
+        if hvd.size() == 1:
+            self.skipTest("alone, a tensor may be done at once")
+        if hvd.rank() == 0:
+            handle = hvd.allreduce_async(np.zeros(2), name="twice")
+            self.assertFalse(hvd.poll(handle))  # the others ask only after the broadcast
+            with self.assertRaisesRegex(ValueError, "twice"):
+                hvd.allreduce_async(np.zeros(2), name="twice")
+        hvd.broadcast(np.zeros(1), 0, name="go on")
+        if hvd.rank() != 0:
+            handle = hvd.allreduce_async(np.zeros(2), name="twice")
+        hvd.synchronize(handle)
+
+    def test_handles(self):
+        handle = hvd.allreduce_async(np.zeros(2))
+        hvd.synchronize(handle)
+        for use in (hvd.poll, hvd.synchronize):
+            with self.assertRaisesRegex(ValueError, "there is no handle"):
+                use(handle)
+
+    def test_bad_arguments(self):
+        with self.assertRaises(ValueError):
+            hvd.broadcast(np.zeros(2), hvd.size())
+        with self.assertRaises(ValueError):
+            hvd.allreduce(np.zeros(2), op=77)
+        with self.assertRaises(ValueError):
+            hvd.allreduce(np.array(["text"]))
+        with self.assertRaises(ValueError):
+            hvd.allreduce(np.zeros(2, ">f4"))
+        with self.assertRaises(NotImplementedError):
+            hvd.init(comm=[0])
+
+    def test_join(self):
+        for _ in range(hvd.rank()):
+            total = hvd.allreduce(np.ones(2), name="joined", op=hvd.Sum)
+            self.assertGreaterEqual(total[0], 1)
+        self.assertIn(hvd.join(), range(hvd.size()))
+
+    def test_threads(self):
+        results = {}
+
+        def work(i):
+            results[i] = hvd.allreduce(np.full(3, float(i)), name=f"thread{i}", op=hvd.Sum)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for i, result in results.items():
+            self.assertEqual(result.tolist(), [i * hvd.size()] * 3)
+        self.assertEqual(len(results), 8)
+
+
+class ProcessSets(unittest.TestCase):
+    def test_even_and_odd(self):
+        if hvd.size() < 2:
+            self.skipTest("needs two ranks")
+        even = hvd.add_process_set(range(0, hvd.size(), 2))
+        odd = hvd.add_process_set(hvd.ProcessSet(range(1, hvd.size(), 2)))
+        mine, other = (even, odd) if hvd.rank() % 2 == 0 else (odd, even)
+        self.assertTrue(mine.included())
+        self.assertFalse(other.included())
+        self.assertEqual(mine.rank(), hvd.rank() // 2)
+        total = hvd.allreduce(np.array([hvd.rank()]), op=hvd.Sum, process_set=mine)
+        self.assertEqual(total[0], sum(mine.ranks))
+        root = mine.ranks[-1]
+        self.assertEqual(hvd.broadcast(np.array([hvd.rank()]), root, process_set=mine)[0], root)
+        moved = hvd.alltoall(np.arange(mine.size()), process_set=mine)
+        self.assertEqual(moved.tolist(), [mine.rank()] * mine.size())
+        with self.assertRaises(ValueError):
+            hvd.allreduce(np.zeros(1), process_set=other)
+        with self.assertRaises(ValueError):
+            hvd.add_process_set(even)
+        self.assertTrue(hvd.remove_process_set(odd))
+        self.assertFalse(hvd.remove_process_set(odd))
+        self.assertTrue(hvd.remove_process_set(even))
+        with self.assertRaisesRegex(ValueError, "has not been added"):
+            hvd.allreduce(np.zeros(1), process_set=even)
+
+
+class Timeline(unittest.TestCase):
+    def test_json(self):
+        folder = hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0)
+        path = os.path.join(folder, "trace.json")
+        hvd.start_timeline(path)
+        hvd.allreduce(np.zeros(4), name="seen")
+        hvd.stop_timeline()
+        mine = path if hvd.rank() == 0 else f"{path}.{hvd.rank()}"
+        with open(mine, encoding="utf-8") as file:
+            self.assertIn("allreduce.seen", json.dumps(json.load(file)))
+        with self.assertRaises(ValueError):
+            hvd.stop_timeline()
+
+
+class Communicators(unittest.TestCase):
+    def test_every_collective(self):
+        rank, size = hvd.rank(), hvd.size()
+        with tutti.Communicator.world() as comm:
+            self.assertEqual((comm.rank, comm.size), (rank, size))
+            total = sum(of_rank(r, (size, 3)) for r in range(size))
+            np.testing.assert_array_equal(comm.allreduce(of_rank(rank, (size, 3))), total)
+            np.testing.assert_array_equal(comm.reducescatter(of_rank(rank, (size, 3))),
+                                          total[rank])
+            reduced = comm.reduce(of_rank(rank, (size, 3)), root=size - 1)
+            self.assertEqual(reduced is None, rank != size - 1)
+            np.testing.assert_array_equal(comm.allgather(np.array([rank, True], np.int16))[:, 0],
+                                          np.arange(size))
+            self.assertEqual(comm.alltoall(np.arange(size) * 10 + rank).tolist(),
+                             [10 * rank + r for r in range(size)])
+            array = of_rank(rank, (4,))
+            self.assertIs(comm.broadcast(array, size - 1), array)
+            np.testing.assert_array_equal(array, of_rank(size - 1, (4,)))
+            self.assertIs(comm.allreduce(array, "max", out=array), array)
+            child = comm.split(rank % 2, -rank)
+            self.assertEqual(child.size, (size + 1 - rank % 2) // 2)
+            child.destroy()
+            if size > 1 and rank < 2:
+                if rank == 0:
+                    comm.send(np.arange(5.0), 1)
+                else:
+                    self.assertEqual(comm.receive(np.empty(5), 0).tolist(), [0, 1, 2, 3, 4])
+            with self.assertRaises(ValueError):
+                comm.allreduce(array, "median")
+            with self.assertRaises(ValueError):
+                comm.alltoall(np.zeros(size + 1))
+        with self.assertRaises(ValueError):
+            comm.allreduce(array)
+
+
+if __name__ == "__main__":
+    unittest.main()
