@@ -141,6 +141,7 @@ std::string Communicator::DescribeTransports() const {
                              : fmt::format("rank {} on {} alone", list, peer.host);
   }
   if (machines.size() > 1) text += "; between these by TCP sockets";
+  if (memory_numa_ >= 0) text += fmt::format("; memory of this rank on NUMA node {}", memory_numa_);
   return text;
 }
 

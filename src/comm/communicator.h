@@ -3,7 +3,8 @@
 // A communicator: the ranks that work together, how they are joined, and the one place where their
 // operations run.
 //
-// Made in named steps (init.cc): bootstrap → who is where → shared memory → connections → executor.
+// Made in named steps (init.cc): bootstrap → who is where → shared memory → network → what the hosts
+// are made of (topology_step.h) → connections → executor.
 // A communicator owns everything below it and is owned by the handle that the API gave out
 // (comm/handle.h).
 //
@@ -28,9 +29,11 @@
 #include "comm/process.h"
 #include "comm/pull.h"
 #include "comm/task.h"
+#include "comm/topology_step.h"
 #include "comm/watch.h"
 #include "config/settings.h"
 #include "sys/shared_memory.h"
+#include "transport/net/net.h"
 #include "transport/shm/remote_copy.h"
 
 namespace tutti {
@@ -107,7 +110,14 @@ class Communicator {
   Status ShareMemory(const std::atomic<bool>* abort_flag);
   bool CanReadPeers(std::span<const int> group) const;
   Status OpenNetwork();
-  void MakeExecutor(std::unique_ptr<NetConnector> net);
+  // With init_topology.cc: ring order, this rank's port, what the network costs.
+  Status ChooseByTopology();
+  HostQuestion AskAboutHost(std::span<const int> ranks) const;
+  Result<HostAnswer> AnswerAboutHost(const HostQuestion& question);
+  Status TellDifference(const Disagreement& disagreement, std::span<const int32_t> order);
+  void LogChoice(const HostQuestion& question, const HostAnswer& answer) const;
+  void PlaceMemory(int place, int places);
+  void MakeExecutor();
   void LogTransports() const;
   Status AwaitTurn(uint64_t ticket);
   void PassTurn(uint64_t ticket);
@@ -129,7 +139,11 @@ class Communicator {
   std::vector<int> local_ranks_;   // ranks that share this rank's arena, in rank order
   std::vector<int> arena_leader_;  // by rank: the leader of its arena; itself when alone
   PlanContext plan_;
-  std::unique_ptr<NetConnector> net_;
+  std::unique_ptr<Net> network_;  // until the connector has it; null when all ranks are local
+  std::vector<int> ring_;         // until the executor has it
+  bool topology_matters_ = true;  // for any rank; the same on all
+  int device_ = 0;                // of the network, by which this rank sends and receives
+  int memory_numa_ = -1;          // where this rank's part of the arena is to lie; -1: anywhere
   std::unique_ptr<Connections> connections_;
   std::unique_ptr<StageGroup> stages_;
   RemoteToken probe_token_ =

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "comm/communicator.h"
 #include "comm/net_connector.h"
+#include "comm/ports.h"
 #include "transport/shm/remote_copy.h"
 
 namespace tutti {
@@ -27,7 +28,8 @@ constexpr int64_t kYieldNs = 500'000;
 struct ShareResult {
   int32_t leader;  // of the arena this rank has mapped; itself when none
   uint8_t can_pull;
-  uint8_t reserved[3];
+  uint8_t asks_topology;  // it would have to look at the machine: see TopologyMatters
+  uint8_t reserved[2];
 };
 
 FdKey ArenaKey(const Bootstrap& bootstrap) {
@@ -105,7 +107,9 @@ Status Communicator::Build(const std::atomic<bool>* abort_flag) {
   TUTTI_TRY(ShareMemory(abort_flag));
   const int64_t memory_ns = NowNs();
   TUTTI_TRY(OpenNetwork());
-  MakeExecutor(std::move(net_));
+  const int64_t network_ns = NowNs();
+  TUTTI_TRY(ChooseByTopology());
+  MakeExecutor();
   watch_->Start();
   LogTransports();
   if (settings_.print_init_times) {
@@ -113,10 +117,12 @@ Status Communicator::Build(const std::atomic<bool>* abort_flag) {
     const Bootstrap::PhaseTimes times = bootstrap_->phase_times();
     log::Write(
         LogLevel::kInfo,
-        fmt::format("init of {} ranks: register {:.2f} ms, link {:.2f} ms, addresses {:.2f} "
-                    "ms, peers {:.2f} ms, shared memory {:.2f} ms, network {:.2f} ms",
-                    num_ranks(), ms(times.register_ns), ms(times.link_ns), ms(times.exchange_ns),
-                    ms(peers_ns - start_ns), ms(memory_ns - peers_ns), ms(NowNs() - memory_ns)));
+        fmt::format(
+            "init of {} ranks: register {:.2f} ms, link {:.2f} ms, addresses {:.2f} "
+            "ms, peers {:.2f} ms, shared memory {:.2f} ms, network {:.2f} ms, topology {:.2f} ms",
+            num_ranks(), ms(times.register_ns), ms(times.link_ns), ms(times.exchange_ns),
+            ms(peers_ns - start_ns), ms(memory_ns - peers_ns), ms(network_ns - memory_ns),
+            ms(NowNs() - network_ns)));
   }
   return Status::Ok();
 }
@@ -126,6 +132,10 @@ Status Communicator::ExchangePeers() {
   PeerInfo& self = peers_[static_cast<size_t>(rank())];
   self = DescribeSelf(settings_);
   process_.DescribeMemory(self);
+  if (num_ranks() > 1) {
+    TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
+    self.networks = NetworksOf(interfaces, settings_);
+  }
   probe_token_ = RandomRemoteToken();
   self.probe_address = reinterpret_cast<uint64_t>(probe_token_.data());
   self.probe_token = probe_token_;
@@ -194,7 +204,12 @@ Status Communicator::ShareMemory(const std::atomic<bool>* abort_flag) {
           "use sockets",
           RankName(rank(), peer(rank())), RankName(leader, peer(leader)), attached.message());
   }
+  if (mine.leader == leader) {
+    const auto place = std::find(group.begin(), group.end(), rank()) - group.begin();
+    PlaceMemory(static_cast<int>(place), static_cast<int>(group.size()));
+  }
   mine.can_pull = mine.leader == leader && CanReadPeers(group);
+  mine.asks_topology = TopologyMatters(settings_, AskAboutHost(group));
   TUTTI_TRY(bootstrap_->AllGather(results.data(), sizeof(ShareResult), init_deadline_));
   TUTTI_TRY(CheckLeaders(results, peers_, settings_.strict_transport));
 
@@ -206,6 +221,9 @@ Status Communicator::ShareMemory(const std::atomic<bool>* abort_flag) {
       expect_one_host && std::all_of(results.begin(), results.end(),
                                      [](const ShareResult& r) { return r.leader == 0; });
   plan_.oversubscribed = Oversubscribed(peers_);
+  topology_matters_ =
+      !plan_.one_host || std::any_of(results.begin(), results.end(),
+                                     [](const ShareResult& r) { return r.asks_topology != 0; });
   plan_.can_pull =
       plan_.one_host && std::all_of(results.begin(), results.end(),
                                     [](const ShareResult& r) { return r.can_pull != 0; });
@@ -231,12 +249,15 @@ bool Communicator::CanReadPeers(std::span<const int> group) const {
 
 Status Communicator::OpenNetwork() {
   if (num_ranks() == 1 || plan_.one_host) return Status::Ok();
-  TUTTI_ASSIGN(net_, MakeNetConnector(process_, settings_, *bootstrap_, plan_.slot_bytes, peers_,
-                                      watch_->stop_flag(), *watch_));
+  TUTTI_ASSIGN(network_, OpenNet(process_, settings_, *bootstrap_));
   return Status::Ok();
 }
 
-void Communicator::MakeExecutor(std::unique_ptr<NetConnector> net) {
+void Communicator::MakeExecutor() {
+  std::unique_ptr<NetConnector> net;
+  if (network_)
+    net = MakeNetConnector(process_, *bootstrap_, std::move(network_), device_, plan_.slot_bytes,
+                           peers_, watch_->stop_flag(), *watch_);
   // A rank's place in the arena is its place among those of its machine.
   std::vector<int> local_index(static_cast<size_t>(num_ranks()), -1);
   const int my_leader = arena_leader_[static_cast<size_t>(rank())];
@@ -261,17 +282,11 @@ void Communicator::MakeExecutor(std::unique_ptr<NetConnector> net) {
       pull_ = std::make_unique<PullReach>(process_, plan_.can_pull, std::move(same_process),
                                           std::move(pids));
   }
-  // Ranks of one machine follow one another, so that the ring enters and leaves each machine once.
-  std::vector<int> ring(static_cast<size_t>(num_ranks()));
-  for (int r = 0; r < num_ranks(); ++r) ring[static_cast<size_t>(r)] = r;
-  std::stable_sort(ring.begin(), ring.end(), [&](int a, int b) {
-    return arena_leader_[static_cast<size_t>(a)] < arena_leader_[static_cast<size_t>(b)];
-  });
   executor_ = std::make_unique<Executor>(Executor::Parts{
       .rank = rank(),
       .num_ranks = num_ranks(),
       .plan = plan_,
-      .ring = std::move(ring),
+      .ring = std::move(ring_),
       .connections = connections_.get(),
       .stages = stages_.get(),
       .pull = pull_.get(),

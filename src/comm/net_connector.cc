@@ -21,19 +21,20 @@ constexpr int64_t kAskWatcherNs = 20'000'000;
 
 class SocketConnector final : public NetConnector {
  public:
-  SocketConnector(Process& process, Bootstrap& bootstrap, std::unique_ptr<Net> net,
+  SocketConnector(Process& process, Bootstrap& bootstrap, std::unique_ptr<Net> net, int device,
                   size_t slot_bytes, const std::vector<PeerInfo>& peers,
                   const std::atomic<bool>& stop, WaitWatcher& watcher)
       : proxy_(process.proxy()),
         bootstrap_(bootstrap),
         net_(std::move(net)),
+        device_(device),
         slot_bytes_(slot_bytes),
         peers_(peers),
         stop_(stop),
         watcher_(watcher) {}
 
   Status Invite(int peer) override {
-    TUTTI_ASSIGN(std::unique_ptr<NetListener> listener, net_->Listen(0));
+    TUTTI_ASSIGN(std::unique_ptr<NetListener> listener, net_->Listen(device_));
     const NetHandle& handle = listener->handle();
     TUTTI_TRY(bootstrap_.Send(peer, kInvitationTag, handle));
     listeners_[peer] = std::move(listener);
@@ -49,7 +50,7 @@ class SocketConnector final : public NetConnector {
       return RemoteError("{} sent an invitation of {} bytes", Name(peer), message.size());
     std::memcpy(handle.data(), message.data(), handle.size());
     TUTTI_ASSIGN(std::unique_ptr<NetSendComm> comm,
-                 net_->Connect(0, handle, {connect_deadline, &stop_}));
+                 net_->Connect(device_, handle, {connect_deadline, &stop_}));
     TUTTI_ASSIGN(std::unique_ptr<NetPort> port,
                  proxy_.CreateSendPort(std::move(comm), slot_bytes_, Name(peer)));
     return std::unique_ptr<ProxyPort>(std::move(port));
@@ -83,6 +84,7 @@ class SocketConnector final : public NetConnector {
   Proxy& proxy_;
   Bootstrap& bootstrap_;
   std::unique_ptr<Net> net_;
+  const int device_;
   const size_t slot_bytes_;
   const std::vector<PeerInfo>& peers_;
   const std::atomic<bool>& stop_;
@@ -92,11 +94,8 @@ class SocketConnector final : public NetConnector {
 
 }  // namespace
 
-Result<std::unique_ptr<NetConnector>> MakeNetConnector(Process& process, const Settings& settings,
-                                                       Bootstrap& bootstrap, size_t slot_bytes,
-                                                       const std::vector<PeerInfo>& peers,
-                                                       const std::atomic<bool>& stop,
-                                                       WaitWatcher& watcher) {
+Result<std::unique_ptr<Net>> OpenNet(Process& process, const Settings& settings,
+                                     const Bootstrap& bootstrap) {
   if (!settings.net.empty() && settings.net != "Socket" && settings.net != "socket") {
     return InvalidUsage("NCCL_NET asks for the network \"{}\"; this build has Socket only",
                         settings.net);
@@ -104,8 +103,14 @@ Result<std::unique_ptr<NetConnector>> MakeNetConnector(Process& process, const S
   TUTTI_ASSIGN(std::unique_ptr<Net> net,
                SocketNet::Create(process.proxy().loop(), bootstrap.key_holder().key, settings, {}));
   TUTTI_TRY(net->IsViable());
-  return std::unique_ptr<NetConnector>(std::make_unique<SocketConnector>(
-      process, bootstrap, std::move(net), slot_bytes, peers, stop, watcher));
+  return net;
+}
+
+std::unique_ptr<NetConnector> MakeNetConnector(
+    Process& process, Bootstrap& bootstrap, std::unique_ptr<Net> net, int device, size_t slot_bytes,
+    const std::vector<PeerInfo>& peers, const std::atomic<bool>& stop, WaitWatcher& watcher) {
+  return std::make_unique<SocketConnector>(process, bootstrap, std::move(net), device, slot_bytes,
+                                           peers, stop, watcher);
 }
 
 }  // namespace tutti

@@ -11,9 +11,13 @@
 
 #include "nccl.h"
 #include "sys/host.h"
+#include "topology/detect.h"
 
 namespace tutti {
 namespace {
+
+// Far above what any kernel numbers.
+constexpr int32_t kHighestNuma = 1023;
 
 // The settings from which every rank must compute the same plan.
 std::string SharedSettings(const Settings& s) {
@@ -57,6 +61,7 @@ void MakePrintable(PeerInfo& peer) {
   MakeTextPrintable(peer.host);
   MakeTextPrintable(peer.fd_server);
   MakeTextPrintable(peer.settings);
+  if (peer.numa < 0 || peer.numa > kHighestNuma) peer.numa = -1;
 }
 
 PeerInfo DescribeSelf(const Settings& settings) {
@@ -70,6 +75,7 @@ PeerInfo DescribeSelf(const Settings& settings) {
   info.pid = getpid();
   info.cpus = UsableCpuCount();
   info.cpu_set = CpuSetHash();
+  info.numa = topology::CurrentNuma();
   info.shm_disabled = settings.shm_disable;
   info.pull_disabled = settings.cma_disable || settings.p2p_disable;
   CopyText(info.host, HostName());

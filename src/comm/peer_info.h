@@ -14,6 +14,9 @@
 
 namespace tutti {
 
+// Networks that a record has room for; real hosts with more use the first ones.
+inline constexpr size_t kMostPeerNetworks = 8;
+
 // Trivially copyable: its bytes are the wire form.
 struct PeerInfo {
   uint32_t version = 0;        // NCCL_VERSION_CODE of the library
@@ -28,14 +31,16 @@ struct PeerInfo {
   std::array<uint8_t, 16> probe_token = {};
   uint8_t shm_disabled = 0;
   uint8_t pull_disabled = 0;
-  uint8_t reserved[6] = {};
+  uint8_t reserved[2] = {};
+  int32_t numa = -1;  // the NUMA node that it runs on when the communicator is made; -1: not known
+  std::array<uint64_t, kMostPeerNetworks> networks = {};  // see ports.h
   char host[64] = {};
   char fd_server[48] = {};
   char settings[256] = {};  // the shared settings as text, for the message when they differ
 };
 
 inline constexpr uint32_t kPeerProtocol =
-    1;  // changes when ranks of two builds could not work together
+    2;  // changes when ranks of two builds could not work together
 
 // This rank's record, without what the transports add.
 PeerInfo DescribeSelf(const Settings& settings);
@@ -49,7 +54,7 @@ bool Oversubscribed(std::span<const PeerInfo> peers);
 bool SameProcess(const PeerInfo& a, const PeerInfo& b);
 
 // Makes the texts of a record from another rank end where they must, and printable; they go into
-// messages and JSON.
+// messages and JSON. A NUMA node that cannot be becomes one that is not known.
 void MakePrintable(PeerInfo& peer);
 
 // "rank 3 (host a, pid 7)".

@@ -1,9 +1,32 @@
 #include "comm/process.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 
+#include "sys/host.h"
+#include "topology/detect.h"
+#include "topology/machine_xml.h"
+#include "topology/path_rules.h"
+
 namespace tutti {
+namespace {
+
+// A process asks for one or two sets of interfaces in its life.
+constexpr size_t kMostKnownHosts = 8;
+
+uint64_t HashOf(topology::Machine machine) {
+  // What was guessed stands in sentences that may name what differs from process to process.
+  machine.guesses.clear();
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : topology::FormatMachineXml(machine))
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash == 0 ? 1 : hash;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Process>> Process::Create(const Settings& settings) {
   if (settings.backend == "cuda")
@@ -19,6 +42,26 @@ Result<std::unique_ptr<Process>> Process::Create(const Settings& settings) {
 void Process::DescribeMemory(PeerInfo& info) const {
   const std::string& name = fd_server_->name();
   std::memcpy(info.fd_server, name.data(), std::min(name.size(), sizeof(info.fd_server) - 1));
+}
+
+Result<std::shared_ptr<const Process::KnownHost>> Process::FindHost(
+    const Settings& settings, const std::vector<std::string>& interfaces) {
+  const std::string question =
+      fmt::format("{}\n{}", settings.topo_file, fmt::join(interfaces, "\n"));
+  const std::lock_guard lock(host_mutex_);
+  if (const auto known = hosts_.find(question); known != hosts_.end()) return known->second;
+  if (processors_.empty()) processors_ = topology::FindProcessors();
+  topology::DetectOptions options;
+  options.cpus = processors_;
+  options.host_hash = HostHash(settings.hostid);
+  options.network = topology::NetworkChoice::kSockets;
+  options.interfaces = interfaces;
+  auto host = std::make_shared<KnownHost>();
+  TUTTI_ASSIGN(host->machine, topology::KnownMachine(settings, topology::Detect(options)));
+  host->hash = HashOf(host->machine);
+  if (hosts_.size() >= kMostKnownHosts) hosts_.clear();
+  hosts_[question] = host;
+  return std::shared_ptr<const KnownHost>(std::move(host));
 }
 
 Result<UniqueId> Process::StartRoot(const Settings& settings) {

@@ -6,8 +6,13 @@
 // The API makes one Process on first use and hands it down; nothing below the API knows a global
 // one. After a fork the child makes its own (threads do not survive a fork). Thread-safe.
 
+#include <atomic>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "bootstrap/root.h"
@@ -16,6 +21,7 @@
 #include "proxy/proxy.h"
 #include "sys/event_loop.h"
 #include "sys/fd_server.h"
+#include "topology/machine.h"
 #include "transport/shm/registry.h"
 
 namespace tutti {
@@ -33,6 +39,18 @@ class Process {
   // What peers need to reach this process's memory.
   void DescribeMemory(PeerInfo& info) const;
 
+  // This host as it is known, NCCL_TOPO_FILE laid over it, without ranks.
+  struct KnownHost {
+    topology::Machine machine;
+    uint64_t hash = 0;  // of all that is known; not 0
+  };
+  // `interfaces` are those of the network, all that lead anywhere when empty. The processors are
+  // looked at once in the life of the process, and what is found is kept.
+  Result<std::shared_ptr<const KnownHost>> FindHost(const Settings& settings,
+                                                    const std::vector<std::string>& interfaces);
+  // True once: whoever gets it writes NCCL_TOPO_DUMP_FILE.
+  bool TakeDumpTurn() { return !machine_dumped_.exchange(true); }
+
   // Begins to serve a new unique id.
   Result<UniqueId> StartRoot(const Settings& settings);
 
@@ -43,6 +61,11 @@ class Process {
   std::unique_ptr<Proxy> proxy_;
   std::unique_ptr<FdServer> fd_server_;
   std::unique_ptr<HostMemory> memory_;
+
+  std::mutex host_mutex_;  // guards the two below
+  std::vector<topology::CpuFact> processors_;
+  std::map<std::string, std::shared_ptr<const KnownHost>> hosts_;  // by what was asked for
+  std::atomic<bool> machine_dumped_ = false;
 };
 
 }  // namespace tutti

@@ -27,6 +27,7 @@ struct Model {
   double n;
   double log_n;
   LinkCost link;      // of the slowest hop
+  double share_gbps;  // of that hop, when all ranks of a host use it at once
   double round_us;    // one synchronisation of all ranks through stages
   double local_gbps;  // what a rank copies in shared memory when all of them do
 };
@@ -36,6 +37,7 @@ Model ModelOf(const PlanContext& c) {
   m.n = c.num_ranks;
   m.log_n = std::bit_width(static_cast<unsigned>(c.num_ranks - 1));
   m.link = c.one_host ? c.shared_memory : c.network;
+  m.share_gbps = m.link.bandwidth_gbps / (c.one_host ? 1 : std::max(1, c.ranks_per_port));
   const double wake_us = c.oversubscribed ? 5 : 0;  // a switch to the rank that holds the data up
   m.link.latency_us += wake_us;
   m.round_us = c.shared_memory.latency_us + 0.1 * (m.n - 2) + wake_us;
@@ -157,7 +159,7 @@ double PredictUs(const PlanContext& c, Collective collective, Algorithm algorith
     case Algorithm::kRecursiveDoubling: {
       const bool power_of_two = std::has_single_bit(static_cast<unsigned>(c.num_ranks));
       const double steps = power_of_two ? m.log_n : m.log_n + 1;
-      return steps * (m.link.latency_us + Transfer(bytes, m.link.bandwidth_gbps));
+      return steps * (m.link.latency_us + Transfer(bytes, m.share_gbps));
     }
     case Algorithm::kOneShot:
     case Algorithm::kTwoShot:
@@ -167,8 +169,7 @@ double PredictUs(const PlanContext& c, Collective collective, Algorithm algorith
       return kNever;
     case Algorithm::kExchange:
       // Into a ring of slots and out of it again.
-      return (m.n - 1) *
-             (m.link.latency_us + kMessageUs + 2 * Transfer(bytes, m.link.bandwidth_gbps));
+      return (m.n - 1) * (m.link.latency_us + kMessageUs + 2 * Transfer(bytes, m.share_gbps));
   }
   return kNever;
 }

@@ -33,6 +33,9 @@ struct PlanContext {
   size_t slot_bytes = 0;               // of every ring of slots
   LinkCost shared_memory = {0.25, 9};  // near what bench/results/shm.md shows
   LinkCost network = {12, 2.5};        // TCP over loopback; an estimate, not measured yet
+  // Ranks of a host that send through one port of the network: where all send at once each has its
+  // part of `network` only. A ring or a tree enters and leaves a host once.
+  int ranks_per_port = 1;
   // By Collective: bit per Algorithm, per Protocol; 0: all.
   std::array<uint32_t, kNumCollectives> allowed_algorithms = {};
   std::array<uint32_t, kNumCollectives> allowed_protocols = {};

@@ -1,0 +1,90 @@
+#include "comm/ports.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+namespace tutti {
+namespace {
+
+// 0 for what cannot lead to another host.
+uint64_t NetworkHash(const NetworkInterface& interface) {
+  const SocketAddress& address = interface.address;
+  if (address.IsLoopback() || address.IsLinkLocal()) return 0;
+  if (interface.netmask.family != address.family) return 0;
+  uint64_t hash = 0xcbf29ce484222325u ^ address.family;
+  const size_t length = address.family == 4 ? 4 : 16;
+  for (size_t i = 0; i < length; ++i) {
+    const uint8_t mask = interface.netmask.bytes[i];
+    hash = (hash ^ (address.bytes[i] & mask)) * 0x100000001b3u;
+    hash = (hash ^ mask) * 0x100000001b3u;
+  }
+  return hash == 0 ? 1 : hash;
+}
+
+// Bridges of containers have the same subnet on many hosts and lead to none of them.
+bool IsReal(const std::string& name, const std::string& sysfs) {
+  const std::string folder = sysfs + "/class/net/" + name;
+  return access((folder + "/device").c_str(), F_OK) == 0 ||
+         access((folder + "/bonding").c_str(), F_OK) == 0;
+}
+
+}  // namespace
+
+std::array<uint64_t, kMostPeerNetworks> NetworksOf(const std::vector<NetworkInterface>& interfaces,
+                                                   const Settings& settings,
+                                                   const std::string& sysfs) {
+  std::array<uint64_t, kMostPeerNetworks> networks = {};
+  size_t count = 0;
+  const InterfaceFilter filter(settings.socket_ifname);
+  const int family = FamilyNumber(settings.socket_family);
+  for (const NetworkInterface& interface : interfaces) {
+    if (family != 0 && interface.address.family != family) continue;
+    const uint64_t hash = NetworkHash(interface);
+    if (hash == 0 || !filter.Admits(interface.name)) continue;
+    if (!IsReal(interface.name, sysfs)) continue;
+    if (std::find(networks.begin(), networks.end(), hash) != networks.end()) continue;
+    if (count == networks.size()) break;
+    networks[count++] = hash;
+  }
+  return networks;
+}
+
+std::vector<PortFact> JudgePorts(const std::vector<NetDevice>& devices,
+                                 const std::vector<NetworkInterface>& interfaces,
+                                 const Settings& settings, std::span<const PeerInfo> peers,
+                                 const std::string& sysfs) {
+  const bool named = !settings.socket_ifname.empty() && settings.socket_ifname[0] != '^';
+  const auto everywhere = [&](uint64_t network) {
+    return network != 0 && std::all_of(peers.begin(), peers.end(), [&](const PeerInfo& peer) {
+             return std::find(peer.networks.begin(), peer.networks.end(), network) !=
+                    peer.networks.end();
+           });
+  };
+  std::vector<PortFact> ports;
+  for (const NetDevice& device : devices) {
+    bool usable = ports.empty() || named;
+    for (const NetworkInterface& interface : interfaces) {
+      if (interface.name != device.name || interface.address.HostText() != device.address) continue;
+      usable |= IsReal(device.name, sysfs) && everywhere(NetworkHash(interface));
+    }
+    ports.push_back({device.name, usable});
+  }
+  return ports;
+}
+
+NetworkShare ShareOf(const JobAnswer& job, std::span<const PeerInfo> peers) {
+  NetworkShare share;
+  std::map<std::pair<uint64_t, int32_t>, int> users;
+  for (size_t r = 0; r < peers.size(); ++r) {
+    if (job.port_mbps[r] == 0) continue;
+    const double gbps = job.port_mbps[r] / 8000.0;
+    if (share.bandwidth_gbps == 0 || gbps < share.bandwidth_gbps) share.bandwidth_gbps = gbps;
+    share.ranks_per_port =
+        std::max(share.ranks_per_port, ++users[{peers[r].host_hash, job.port[r]}]);
+  }
+  return share;
+}
+
+}  // namespace tutti

@@ -1,0 +1,125 @@
+#include "comm/ports.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+namespace tutti {
+namespace {
+
+using ::testing::ElementsAre;
+
+// A /sys with real interfaces eth0 to eth9, and none else.
+class PortsTest : public ::testing::Test {
+ protected:
+  PortsTest() {
+    char folder[] = "/tmp/tutti-ports-XXXXXX";
+    sysfs_ = mkdtemp(folder);
+    for (int i = 0; i < 10; ++i) {
+      const std::string name = "eth" + std::to_string(i);
+      std::filesystem::create_directories(sysfs_ + "/class/net/" + name + "/device");
+    }
+  }
+  ~PortsTest() override { std::filesystem::remove_all(sysfs_); }
+
+  static NetworkInterface Interface(const std::string& name, const std::string& address,
+                                    const std::string& mask = "255.255.255.0") {
+    NetworkInterface interface;
+    interface.name = name;
+    interface.address = ParseSocketAddress(address + ":0").value();
+    interface.netmask = ParseSocketAddress(mask + ":0").value();
+    return interface;
+  }
+  PeerInfo Peer(const std::vector<NetworkInterface>& interfaces,
+                const Settings& settings = {}) const {
+    PeerInfo peer;
+    peer.networks = NetworksOf(interfaces, settings, sysfs_);
+    return peer;
+  }
+  // Which ports of `interfaces`, all of them devices of the network, are usable.
+  std::vector<bool> Judge(const std::vector<NetworkInterface>& interfaces,
+                          const std::vector<PeerInfo>& peers, const Settings& settings = {}) const {
+    std::vector<NetDevice> devices;
+    for (const NetworkInterface& one : interfaces)
+      devices.push_back({one.name, one.address.HostText(), 0});
+    std::vector<bool> usable;
+    for (const PortFact& port : JudgePorts(devices, interfaces, settings, peers, sysfs_))
+      usable.push_back(port.usable);
+    return usable;
+  }
+
+  std::string sysfs_;
+};
+
+TEST_F(PortsTest, OnlyThoseThatEveryRankCanReach) {
+  const std::vector<NetworkInterface> a = {Interface("eth0", "10.0.0.1"),
+                                           Interface("eth1", "10.0.1.1"),
+                                           Interface("eth2", "192.168.7.1")};
+  const std::vector<NetworkInterface> b = {Interface("eth0", "10.0.0.2"),
+                                           Interface("eth5", "10.0.1.2")};
+  EXPECT_THAT(Judge(a, {Peer(a), Peer(b)}), ElementsAre(true, true, false));
+  EXPECT_THAT(Judge(b, {Peer(a), Peer(b)}), ElementsAre(true, true));
+}
+
+TEST_F(PortsTest, ASubnetHasAMask) {
+  const std::vector<NetworkInterface> a = {Interface("eth0", "10.0.0.1"),
+                                           Interface("eth1", "10.0.1.1", "255.255.0.0")};
+  const std::vector<NetworkInterface> b = {Interface("eth0", "10.0.0.2"),
+                                           Interface("eth1", "10.0.1.2", "255.255.255.0")};
+  EXPECT_THAT(Judge(a, {Peer(a), Peer(b)}), ElementsAre(true, false));
+}
+
+TEST_F(PortsTest, BridgesOfContainersLeadNowhere) {
+  const std::vector<NetworkInterface> a = {Interface("eth0", "10.0.0.1"),
+                                           Interface("docker0", "172.17.0.1", "255.255.0.0")};
+  EXPECT_THAT(Judge(a, {Peer(a), Peer(a)}), ElementsAre(true, false));
+}
+
+TEST_F(PortsTest, LoopbackIsNoNetwork) {
+  std::filesystem::create_directories(sysfs_ + "/class/net/lo/device");
+  const PeerInfo peer = Peer({Interface("lo", "127.0.0.1", "255.0.0.0")});
+  EXPECT_EQ(peer.networks[0], 0u);
+}
+
+TEST_F(PortsTest, TheUserKnowsBetter) {
+  const std::vector<NetworkInterface> a = {Interface("eth0", "10.0.0.1"),
+                                           Interface("eth1", "10.9.0.1")};
+  const std::vector<PeerInfo> peers = {Peer(a), Peer({Interface("eth0", "10.0.0.2")})};
+  EXPECT_THAT(Judge(a, peers), ElementsAre(true, false));
+  Settings named;
+  named.socket_ifname = "eth0,eth1";
+  EXPECT_THAT(Judge(a, peers, named), ElementsAre(true, true));
+  Settings not_that;
+  not_that.socket_ifname = "^docker";
+  EXPECT_THAT(Judge(a, peers, not_that), ElementsAre(true, false));
+}
+
+TEST_F(PortsTest, ARecordHoldsTheFirstNetworks) {
+  std::vector<NetworkInterface> many;
+  for (int i = 0; i < 10; ++i)
+    many.push_back(Interface("eth" + std::to_string(i), "10.0." + std::to_string(i) + ".1"));
+  const PeerInfo peer = Peer(many);
+  EXPECT_NE(peer.networks.back(), 0u);
+  const std::vector<bool> usable = Judge(many, {peer, peer});
+  EXPECT_TRUE(usable[kMostPeerNetworks - 1]);
+  EXPECT_FALSE(usable[kMostPeerNetworks]);
+}
+
+TEST(ShareOfTest, TheSlowestPortCountsAndTheFullestOne) {
+  JobAnswer job;
+  job.port = {0, 0, 1, 0};
+  job.port_mbps = {25000, 25000, 10000, 40000};
+  std::vector<PeerInfo> peers(4);
+  for (size_t r = 0; r < 4; ++r) peers[r].host_hash = r < 3 ? 1 : 2;
+  const NetworkShare share = ShareOf(job, peers);
+  EXPECT_DOUBLE_EQ(share.bandwidth_gbps, 1.25);
+  EXPECT_EQ(share.ranks_per_port, 2);
+  job.port_mbps = {0, 0, 0, 0};
+  EXPECT_EQ(ShareOf(job, peers).bandwidth_gbps, 0);
+  EXPECT_EQ(ShareOf(job, peers).ranks_per_port, 1);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,359 @@
+#include "comm/topology_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "topology/between_hosts.h"
+#include "topology/graph_builder.h"
+#include "topology/known_channels.h"
+#include "topology/path_rules.h"
+#include "topology/paths.h"
+#include "topology/search.h"
+
+namespace tutti {
+namespace {
+
+using topology::Channel;
+using topology::Channels;
+using topology::CpuFact;
+using topology::Graph;
+using topology::Machine;
+using topology::NodeIndex;
+using topology::NodeKind;
+using topology::Paths;
+using topology::Pattern;
+
+// The answer's message begins with one of these.
+constexpr uint8_t kAnswer = 1;
+constexpr uint8_t kWholeAnswer = 2;
+constexpr uint8_t kFailure = 3;
+constexpr size_t kLongestFailure = 255;
+
+uint64_t OrderHash(std::span<const int32_t> order) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const int32_t rank : order) {
+    hash = (hash ^ static_cast<uint32_t>(rank)) * 0x100000001b3u;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+// Ranks of this job move their data by processors, whatever else the machine has.
+void DropGpus(Machine& machine) {
+  topology::VisitPci(machine, [](CpuFact&, topology::PciFact& pci) { pci.gpus.clear(); });
+}
+
+// Puts the host's ranks where they run.
+void PlaceRanks(const HostQuestion& question, Machine& machine) {
+  for (CpuFact& cpu : machine.cpus) cpu.host_devices.clear();
+  for (size_t i = 0; i < question.ranks.size(); ++i) {
+    const int numa = question.numas[i];
+    auto cpu = std::find_if(machine.cpus.begin(), machine.cpus.end(),
+                            [&](const CpuFact& one) { return one.numa == numa; });
+    if (cpu == machine.cpus.end() && numa >= 0 && !machine.cpus.empty()) {
+      // A node that is hidden from this process and not from that one.
+      CpuFact hidden = machine.cpus[0];
+      hidden.numa = numa;
+      hidden.affinity.clear();
+      hidden.pci.clear();
+      hidden.nics.clear();
+      hidden.host_devices.clear();
+      machine.cpus.push_back(std::move(hidden));
+      cpu = machine.cpus.end() - 1;
+    }
+    if (cpu == machine.cpus.end()) cpu = machine.cpus.begin();
+    cpu->host_devices.push_back({static_cast<int>(i), question.ranks[i]});
+  }
+}
+
+// Keeps the ports that the network has and may use, under its numbers for them.
+template <typename Visit>
+void VisitNets(Machine& machine, const Visit& visit) {
+  for (CpuFact& cpu : machine.cpus)
+    for (topology::NicFact& nic : cpu.nics) std::for_each(nic.nets.begin(), nic.nets.end(), visit);
+  topology::VisitPci(machine, [&](CpuFact&, topology::PciFact& pci) {
+    for (topology::NicFact& nic : pci.nics) std::for_each(nic.nets.begin(), nic.nets.end(), visit);
+  });
+}
+
+void NumberPorts(const HostQuestion& question, Machine& machine) {
+  VisitNets(machine, [&](topology::NetFact& net) {
+    const auto port = std::find_if(question.ports.begin(), question.ports.end(),
+                                   [&](const PortFact& one) { return one.name == net.name; });
+    net.usable = port != question.ports.end() && port->usable;
+    net.dev = net.usable ? static_cast<int>(port - question.ports.begin()) : topology::kNotKnown;
+  });
+}
+
+Result<Channels> FindRing(const Settings& settings, const Graph& graph, const Paths& paths,
+                          bool other_hosts) {
+  if (!settings.graph_file.empty())
+    return topology::FindPattern(settings, graph, paths, Pattern::kRing, other_hosts);
+  topology::Demand demand;
+  demand.inter_host = other_hosts;
+  demand.max_channels = 1;
+  demand.cross_nic = static_cast<topology::CrossNic>(settings.cross_nic);
+  return topology::Search(graph, paths, demand);
+}
+
+uint32_t Mbs(double gbps) {
+  return static_cast<uint32_t>(std::clamp(std::round(gbps * 1000), 0.0, 4e9));
+}
+
+void TakePort(const Graph& graph, const Paths& paths, Machine& machine, int rank,
+              HostAnswer& answer) {
+  for (const NodeIndex device : graph.Devices()) {
+    if (graph.node(device).rank != rank) continue;
+    const NodeIndex net = topology::LocalNet(graph, paths, device, 0);
+    if (net == topology::kNoIndex) return;
+    answer.port = graph.node(net).device;
+  }
+  VisitNets(machine, [&](const topology::NetFact& net) {
+    if (net.usable && net.dev == answer.port)
+      answer.port_mbps = static_cast<uint32_t>(std::max(0, net.speed_mbps));
+  });
+}
+
+// `order` is in the answer already, when this fails.
+Status TakeRing(const Settings& settings, const Graph& graph, const Paths& paths,
+                const HostQuestion& question, HostAnswer& answer) {
+  Result<Channels> ring = FindRing(settings, graph, paths, question.other_hosts);
+  if (!ring.ok()) return std::move(ring).status();
+  ring->channels.resize(std::min<size_t>(ring->channels.size(), 1));
+  if (ring->channels.empty()) return InvalidUsage("there is no ring over the host's ranks");
+  // Executors lay their trees over the ring: the chain of the host is the ring without its end.
+  Channels tree = *ring;
+  tree.pattern = Pattern::kTree;
+  TUTTI_TRY(topology::DumpChannels(settings, graph, {*ring, tree}, question.rank));
+  const Channel& channel = ring->channels[0];
+  std::vector<int32_t> order;
+  for (const NodeIndex device : channel.devices) order.push_back(graph.node(device).rank);
+  std::vector<int32_t> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  if (!std::equal(sorted.begin(), sorted.end(), question.ranks.begin(), question.ranks.end()))
+    return InvalidUsage("the ring does not pass through each of the host's {} ranks once",
+                        question.ranks.size());
+  const auto rail = [&](NodeIndex net) {
+    return net == topology::kNoIndex ? -1 : graph.node(net).device;
+  };
+  answer.order = std::move(order);
+  answer.rail_in = rail(channel.net_in);
+  answer.rail_out = rail(channel.net_out);
+  answer.intra_mbs = Mbs(ring->bandwidth_intra_gbps);
+  answer.inter_mbs = Mbs(ring->bandwidth_inter_gbps);
+  return Status::Ok();
+}
+
+// What a message says, in its form only.
+struct Told {
+  uint8_t kind = 0;
+  HostAnswer answer;
+  uint64_t order_hash = 0;
+  std::string failure;
+};
+
+Result<Told> ReadAnswer(std::span<const std::byte> message, size_t host_ranks) {
+  WireReader reader(message);
+  Told told;
+  told.kind = reader.U8();
+  if (told.kind == kFailure) {
+    told.failure = reader.Text();
+  } else {
+    told.answer.machine = reader.U64();
+    told.order_hash = reader.U64();
+    told.answer.port = static_cast<int32_t>(reader.U32());
+    told.answer.port_mbps = reader.U32();
+  }
+  if (told.kind == kWholeAnswer) {
+    told.answer.rail_in = static_cast<int32_t>(reader.U32());
+    told.answer.rail_out = static_cast<int32_t>(reader.U32());
+    told.answer.intra_mbs = reader.U32();
+    told.answer.inter_mbs = reader.U32();
+    if (reader.remaining() != 4 * host_ranks)
+      return RemoteError("its ring is {} bytes long, for {} ranks", reader.remaining(), host_ranks);
+    for (size_t i = 0; i < host_ranks; ++i)
+      told.answer.order.push_back(static_cast<int32_t>(reader.U32()));
+    if (OrderHash(told.answer.order) != told.order_hash)
+      return RemoteError("its ring is not the one that it vouches for");
+  }
+  if (told.kind < kAnswer || told.kind > kFailure || reader.failed() || !reader.AtEnd())
+    return RemoteError("it is no answer ({} bytes)", message.size());
+  return told;
+}
+
+topology::HostOffer OfferOf(const HostAnswer& answer) {
+  topology::HostOffer offer;
+  offer.rank_count = static_cast<uint32_t>(answer.order.size());
+  offer.ring = {.pattern = Pattern::kRing,
+                .channels = 1,
+                .bandwidth_intra_gbps = answer.intra_mbs / 1000.0,
+                .bandwidth_inter_gbps = answer.inter_mbs / 1000.0,
+                .ranks = answer.order,
+                .rail_in = {answer.rail_in},
+                .rail_out = {answer.rail_out}};
+  offer.tree = offer.ring;
+  offer.tree.pattern = Pattern::kTree;
+  return offer;
+}
+
+// From the hosts' rings to the job's, from host to host in the order of their first ranks.
+Result<std::vector<int>> JoinRing(const std::vector<topology::HostOffer>& offers) {
+  TUTTI_ASSIGN(const topology::JobChannels job, topology::JoinHosts(offers));
+  std::vector<int> ring;
+  std::vector<bool> seen(job.rank_count);
+  int32_t at = offers[0].ring.ranks[0];
+  while (ring.size() < job.rank_count && !seen[static_cast<size_t>(at)]) {
+    seen[static_cast<size_t>(at)] = true;
+    ring.push_back(at);
+    at = job.RingNext(0, static_cast<uint32_t>(at));
+  }
+  if (ring.size() != job.rank_count)
+    return InternalError("the ring closes after {} of {} ranks", ring.size(), job.rank_count);
+  return ring;
+}
+
+}  // namespace
+
+bool TopologyMatters(const Settings& settings, const HostQuestion& question) {
+  const bool one_node = std::all_of(question.numas.begin(), question.numas.end(),
+                                    [&](int numa) { return numa == question.numas[0]; });
+  const auto usable = std::count_if(question.ports.begin(), question.ports.end(),
+                                    [](const PortFact& port) { return port.usable; });
+  return !one_node || usable > 1 || !settings.topo_file.empty() ||
+         !settings.topo_dump_file.empty() || !settings.graph_file.empty() ||
+         !settings.graph_dump_file.empty();
+}
+
+HostAnswer PlainAnswer(const HostQuestion& question) {
+  HostAnswer answer;
+  answer.order.assign(question.ranks.begin(), question.ranks.end());
+  const auto port = std::find_if(question.ports.begin(), question.ports.end(),
+                                 [](const PortFact& one) { return one.usable; });
+  if (port != question.ports.end())
+    answer.port = static_cast<int32_t>(port - question.ports.begin());
+  return answer;
+}
+
+Result<HostAnswer> AskTopology(const Settings& settings, Machine machine, uint64_t machine_hash,
+                               const HostQuestion& question) {
+  HostAnswer answer = PlainAnswer(question);
+  answer.machine = machine_hash;
+  PlaceRanks(question, machine);
+  NumberPorts(question, machine);
+  TUTTI_TRY(topology::DumpMachine(settings, machine, question.rank));
+  DropGpus(machine);
+  const Status found = [&]() -> Status {
+    TUTTI_ASSIGN(const topology::BuiltGraph built, topology::BuildGraph(machine));
+    const Paths paths = topology::ComputePaths(built.graph, topology::RulesOf(settings));
+    if (question.other_hosts) TakePort(built.graph, paths, machine, question.rank, answer);
+    return TakeRing(settings, built.graph, paths, question, answer);
+  }();
+  if (!found.ok() && !settings.graph_file.empty()) return found;
+  if (!found.ok()) answer.plain_since = found.message();
+  return answer;
+}
+
+Bytes WriteAnswer(const HostAnswer& answer, bool whole) {
+  WireWriter writer;
+  writer.U8(whole ? kWholeAnswer : kAnswer);
+  writer.U64(answer.machine);
+  writer.U64(OrderHash(answer.order));
+  writer.U32(static_cast<uint32_t>(answer.port));
+  writer.U32(answer.port_mbps);
+  if (whole) {
+    writer.U32(static_cast<uint32_t>(answer.rail_in));
+    writer.U32(static_cast<uint32_t>(answer.rail_out));
+    writer.U32(answer.intra_mbs);
+    writer.U32(answer.inter_mbs);
+    for (const int32_t rank : answer.order) writer.U32(static_cast<uint32_t>(rank));
+  }
+  return std::move(writer).Take();
+}
+
+Bytes WriteFailure(const Status& failure) {
+  WireWriter writer;
+  writer.U8(kFailure);
+  writer.Text(failure.message(), kLongestFailure);
+  return std::move(writer).Take();
+}
+
+Result<JobAnswer> JoinAnswers(std::span<const Bytes> messages, std::span<const int> first_ranks,
+                              std::span<const PeerInfo> peers) {
+  std::map<int, std::vector<int32_t>> hosts;  // by first rank
+  for (size_t r = 0; r < messages.size(); ++r)
+    hosts[first_ranks[r]].push_back(static_cast<int32_t>(r));
+  const auto name = [&](size_t r) { return RankName(static_cast<int>(r), peers[r]); };
+  std::vector<Told> told(messages.size());
+  for (size_t r = 0; r < messages.size(); ++r) {
+    Result<Told> read = ReadAnswer(messages[r], hosts[first_ranks[r]].size());
+    if (!read.ok())
+      return std::move(read).status().Annotate(
+          fmt::format("what {} says about its host cannot be used", name(r)));
+    told[r] = std::move(read).value();
+    if (told[r].kind == kFailure) return InvalidUsage("{}: {}", name(r), told[r].failure);
+    const bool is_first = first_ranks[r] == static_cast<int>(r);
+    if (is_first != (told[r].kind == kWholeAnswer))
+      return RemoteError("{} {} the ring of its host", name(r), is_first ? "keeps back" : "offers");
+  }
+  std::vector<topology::HostOffer> offers;
+  for (const auto& [first, ranks] : hosts) {
+    const HostAnswer& answer = told[static_cast<size_t>(first)].answer;
+    std::vector<int32_t> sorted = answer.order;
+    std::sort(sorted.begin(), sorted.end());
+    if (sorted != ranks)
+      return RemoteError("the ring that {} offers is not one over the {} ranks of its host",
+                         name(static_cast<size_t>(first)), ranks.size());
+    offers.push_back(OfferOf(answer));
+  }
+  JobAnswer job;
+  TUTTI_ASSIGN(job.ring, JoinRing(offers));
+  for (size_t r = 0; r < told.size(); ++r) {
+    const Told& first = told[static_cast<size_t>(first_ranks[r])];
+    job.port.push_back(told[r].answer.port);
+    job.port_mbps.push_back(told[r].answer.port_mbps);
+    if (told[r].answer.machine != first.answer.machine) {
+      job.see_another.push_back(static_cast<int>(r));
+    } else if (told[r].order_hash != first.order_hash && !job.disagreement) {
+      job.disagreement = Disagreement{static_cast<int>(r), first_ranks[r]};
+    }
+  }
+  return job;
+}
+
+Status NameDifference(const Disagreement& disagreement, std::span<const int32_t> order,
+                      std::span<const int32_t> first_order, std::span<const PeerInfo> peers) {
+  const auto name = [&](int r) { return RankName(r, peers[static_cast<size_t>(r)]); };
+  const std::string who =
+      fmt::format("{} and {} came to different rings for the host that they share",
+                  name(disagreement.first_rank), name(disagreement.rank));
+  const auto differ =
+      std::mismatch(order.begin(), order.end(), first_order.begin(), first_order.end());
+  if (differ.first == order.end() || differ.second == first_order.end())
+    return InvalidUsage("{}: one has {} places, the other {}", who, first_order.size(),
+                        order.size());
+  return InvalidUsage(
+      "{}: place {} is rank {} for the one and rank {} for the other. Do they have the same "
+      "NCCL_GRAPH_FILE, NCCL_CROSS_NIC and levels of paths?",
+      who, differ.first - order.begin(), *differ.second, *differ.first);
+}
+
+Bytes WriteOrder(std::span<const int32_t> order) {
+  WireWriter writer;
+  for (const int32_t rank : order) writer.U32(static_cast<uint32_t>(rank));
+  return std::move(writer).Take();
+}
+
+Result<std::vector<int32_t>> ReadOrder(std::span<const std::byte> message, size_t most) {
+  if (message.size() % 4 != 0 || message.size() / 4 > most)
+    return RemoteError("{} bytes are no ring of a job of {} ranks", message.size(), most);
+  WireReader reader(message);
+  std::vector<int32_t> order;
+  while (!reader.AtEnd()) order.push_back(static_cast<int32_t>(reader.U32()));
+  return order;
+}
+
+}  // namespace tutti

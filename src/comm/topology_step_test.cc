@@ -1,0 +1,281 @@
+#include "comm/topology_step.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "topology/machine_xml.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Two processors, a card with a port below each, the second one faster.
+topology::Machine TwoNodes() {
+  constexpr const char* kXml = R"(<system version="1">
+  <cpu numaid="0" affinity="0000000f" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="17">
+    <pci busid="0000:01:00.0" class="0x020000" link_speed="16.0 GT/s PCIe" link_width="16">
+      <nic><net name="eth0" dev="0" speed="25000" port="0" guid="0x1" gdr="0"/></nic>
+    </pci>
+  </cpu>
+  <cpu numaid="1" affinity="000000f0" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="17">
+    <pci busid="0000:81:00.0" class="0x020000" link_speed="16.0 GT/s PCIe" link_width="16">
+      <nic><net name="eth1" dev="1" speed="25000" port="0" guid="0x2" gdr="0"/></nic>
+    </pci>
+  </cpu>
+</system>)";
+  auto machine = topology::ParseMachineXml(kXml, "two");
+  EXPECT_TRUE(machine.ok()) << machine.status().message();
+  return machine.ok() ? *machine : topology::Machine{};
+}
+
+HostQuestion Question(int rank, std::vector<int> ranks, std::vector<int> numas) {
+  HostQuestion question;
+  question.rank = rank;
+  question.ranks = std::move(ranks);
+  question.numas = std::move(numas);
+  return question;
+}
+
+HostAnswer Ask(const HostQuestion& question, const Settings& settings = {}) {
+  auto answer = AskTopology(settings, TwoNodes(), 7, question);
+  EXPECT_TRUE(answer.ok()) << answer.status().message();
+  return answer.ok() ? *answer : HostAnswer{};
+}
+
+// How often a ring goes from one node to another.
+int Crossings(const std::vector<int32_t>& order, const HostQuestion& question) {
+  const auto numa = [&](int32_t rank) {
+    const auto at = std::find(question.ranks.begin(), question.ranks.end(), rank);
+    return question.numas[static_cast<size_t>(at - question.ranks.begin())];
+  };
+  int crossings = 0;
+  for (size_t i = 0; i < order.size(); ++i)
+    crossings += numa(order[i]) != numa(order[(i + 1) % order.size()]);
+  return crossings;
+}
+
+TEST(AskTopologyTest, TheRingGoesToEachNodeOnce) {
+  const HostQuestion question = Question(0, {0, 1, 2, 3, 4, 5}, {0, 1, 0, 1, 0, 1});
+  const HostAnswer answer = Ask(question);
+  EXPECT_EQ(answer.plain_since, "");
+  EXPECT_THAT(answer.order, ::testing::UnorderedElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_EQ(Crossings(answer.order, question), 2) << ::testing::PrintToString(answer.order);
+}
+
+TEST(AskTopologyTest, EachRankTakesThePortOfItsNode) {
+  HostQuestion question = Question(3, {3, 5}, {1, 0});
+  question.other_hosts = true;
+  question.ports = {{"eth0", true}, {"eth1", true}};
+  EXPECT_EQ(Ask(question).port, 1);
+  question.rank = 5;
+  const HostAnswer answer = Ask(question);
+  EXPECT_EQ(answer.port, 0);
+  EXPECT_EQ(answer.port_mbps, 25000u);
+}
+
+TEST(AskTopologyTest, PortsThatAreNotUsableAreNotUsed) {
+  HostQuestion question = Question(3, {3, 5}, {1, 0});
+  question.other_hosts = true;
+  question.ports = {{"eth0", true}, {"eth1", false}};
+  EXPECT_EQ(Ask(question).port, 0);
+  // The network's numbers count, not those of the file.
+  question.ports = {{"docker0", false}, {"eth1", true}, {"eth0", true}};
+  EXPECT_EQ(Ask(question).port, 1);
+  question.rank = 5;
+  EXPECT_EQ(Ask(question).port, 2);
+}
+
+TEST(AskTopologyTest, RanksOfOneNodeShareItsEqualPorts) {
+  topology::Machine machine = TwoNodes();
+  topology::PciFact card = machine.cpus[1].pci[0];
+  card.bus_id += 0x1000;
+  card.nics[0].nets[0].name = "eth2";
+  card.nics[0].nets[0].guid = 3;
+  machine.cpus[1].pci.push_back(card);
+  HostQuestion question = Question(0, {0, 1}, {1, 1});
+  question.other_hosts = true;
+  question.ports = {{"eth0", true}, {"eth1", true}, {"eth2", true}};
+  std::vector<int32_t> ports;
+  for (question.rank = 0; question.rank < 2; ++question.rank) {
+    const auto answer = AskTopology({}, machine, 7, question);
+    ASSERT_TRUE(answer.ok());
+    ports.push_back(answer->port);
+  }
+  EXPECT_THAT(ports, ::testing::UnorderedElementsAre(1, 2));
+}
+
+TEST(AskTopologyTest, ANodeThatIsHiddenHereStillHoldsItsRanks) {
+  const HostQuestion question = Question(0, {0, 1, 2, 3}, {0, 5, 0, 5});
+  const HostAnswer answer = Ask(question);
+  EXPECT_EQ(answer.plain_since, "");
+  EXPECT_EQ(Crossings(answer.order, question), 2);
+}
+
+TEST(AskTopologyTest, WithoutARingTheOrderIsThatOfNumbersAndSaysWhy) {
+  HostQuestion question = Question(0, {0, 1, 2}, {0, 1, 0});
+  question.other_hosts = true;
+  question.ports = {{"not_in_the_file", true}};
+  const HostAnswer answer = Ask(question);
+  EXPECT_NE(answer.plain_since, "");
+  EXPECT_THAT(answer.order, ElementsAre(0, 1, 2));
+  EXPECT_EQ(answer.port, 0);
+}
+
+TEST(AskTopologyTest, AFileOfChannelsThatCannotBeReadIsAnError) {
+  Settings settings;
+  settings.graph_file = "/nowhere/graph.xml";
+  const auto answer = AskTopology(settings, TwoNodes(), 7, Question(0, {0, 1, 2}, {0, 1, 0}));
+  ASSERT_FALSE(answer.ok());
+  EXPECT_THAT(answer.status().message(), HasSubstr("NCCL_GRAPH_FILE"));
+}
+
+TEST(TopologyMattersTest, WhereAnythingCanBeChosen) {
+  const Settings none;
+  HostQuestion question = Question(0, {0, 1, 2}, {0, 0, 0});
+  EXPECT_FALSE(TopologyMatters(none, question));
+  question.ports = {{"eth0", true}, {"docker0", false}};
+  EXPECT_FALSE(TopologyMatters(none, question));
+  question.ports[1].usable = true;
+  EXPECT_TRUE(TopologyMatters(none, question));
+  EXPECT_TRUE(TopologyMatters(none, Question(0, {0, 1, 2}, {0, 1, 0})));
+  Settings file;
+  file.topo_file = "machine.xml";
+  EXPECT_TRUE(TopologyMatters(file, Question(0, {0, 1}, {0, 0})));
+}
+
+// Six ranks on two hosts by turns: 0, 2, 4 and 1, 3, 5.
+class JoinAnswersTest : public ::testing::Test {
+ protected:
+  JoinAnswersTest() : peers_(6) {
+    for (int r = 0; r < 6; ++r) {
+      HostAnswer answer;
+      answer.machine = 7;
+      answer.order = r % 2 == 0 ? std::vector<int32_t>{4, 0, 2} : std::vector<int32_t>{1, 5, 3};
+      answers_.push_back(answer);
+      peers_[static_cast<size_t>(r)].host_hash = static_cast<uint64_t>(1 + r % 2);
+    }
+    Write();
+  }
+  void Write() {
+    messages_.clear();
+    for (size_t r = 0; r < 6; ++r) messages_.push_back(WriteAnswer(answers_[r], r < 2));
+  }
+  Result<JobAnswer> Join() const { return JoinAnswers(messages_, first_ranks_, peers_); }
+  std::string Refusal() const {
+    const auto job = Join();
+    return job.ok() ? "accepted" : std::string(job.status().message());
+  }
+
+  const std::vector<int> first_ranks_ = {0, 1, 0, 1, 0, 1};
+  std::vector<PeerInfo> peers_;
+  std::vector<HostAnswer> answers_;
+  std::vector<Bytes> messages_;
+};
+
+TEST_F(JoinAnswersTest, TheRingEntersAndLeavesEachHostOnce) {
+  const auto job = Join();
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  EXPECT_THAT(job->ring, ElementsAre(4, 0, 2, 1, 5, 3));
+  EXPECT_FALSE(job->disagreement);
+  EXPECT_THAT(job->see_another, ElementsAre());
+}
+
+TEST_F(JoinAnswersTest, OneMachineAndTwoAnswersIsADisagreement) {
+  answers_[3].order = {1, 3, 5};
+  Write();
+  const auto job = Join();
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  ASSERT_TRUE(job->disagreement);
+  EXPECT_EQ(job->disagreement->rank, 3);
+  EXPECT_EQ(job->disagreement->first_rank, 1);
+  const auto theirs = ReadOrder(WriteOrder(answers_[3].order), 6);
+  ASSERT_TRUE(theirs.ok());
+  EXPECT_THAT(NameDifference(*job->disagreement, *theirs, answers_[1].order, peers_).message(),
+              HasSubstr("place 1 is rank 5 for the one and rank 3 for the other"));
+}
+
+TEST_F(JoinAnswersTest, WhoSeesAnotherMachineTakesTheFirstRanksAnswer) {
+  answers_[3].order = {1, 3, 5};
+  answers_[3].machine = 8;
+  Write();
+  const auto job = Join();
+  ASSERT_TRUE(job.ok());
+  EXPECT_FALSE(job->disagreement);
+  EXPECT_THAT(job->see_another, ElementsAre(3));
+  EXPECT_THAT(job->ring, ElementsAre(4, 0, 2, 1, 5, 3));
+}
+
+TEST_F(JoinAnswersTest, AFailureIsEverybodys) {
+  messages_[4] = WriteFailure(InvalidUsage("NCCL_TOPO_FILE: no such file"));
+  EXPECT_THAT(Refusal(), HasSubstr("rank 4"));
+  EXPECT_THAT(Refusal(), HasSubstr("NCCL_TOPO_FILE: no such file"));
+}
+
+TEST_F(JoinAnswersTest, HostileAnswersAreRefused) {
+  const std::vector<Bytes> sound = messages_;
+  const std::vector<std::pair<std::vector<int32_t>, const char*>> kOrders = {
+      {{4, 0, 4}, "not one over the 3 ranks"},
+      {{4, 0, 1}, "not one over the 3 ranks"},
+      {{4, 0, -1}, "not one over the 3 ranks"},
+      {{4, 0, 1 << 30}, "not one over the 3 ranks"},
+      {{4, 0}, "8 bytes long, for 3 ranks"},
+      {{4, 0, 2, 1}, "16 bytes long, for 3 ranks"},
+      {{}, "0 bytes long"}};
+  for (const auto& [order, sentence] : kOrders) {
+    messages_ = sound;
+    HostAnswer answer = answers_[0];
+    answer.order = order;
+    messages_[0] = WriteAnswer(answer, true);
+    EXPECT_THAT(Refusal(), HasSubstr(sentence));
+  }
+  messages_ = sound;
+  messages_[2] = messages_[0];
+  EXPECT_THAT(Refusal(), HasSubstr("offers the ring of its host"));
+  messages_ = sound;
+  messages_[0] = messages_[2];
+  EXPECT_THAT(Refusal(), HasSubstr("keeps back the ring of its host"));
+  messages_ = sound;
+  messages_[0].back() ^= std::byte{1};
+  EXPECT_THAT(Refusal(), HasSubstr("not the one that it vouches for"));
+}
+
+// Cut anywhere or with any byte changed, a message is refused or still a ring over the job.
+TEST_F(JoinAnswersTest, DamagedAnswersDoNoHarm) {
+  const std::vector<Bytes> sound = messages_;
+  const auto expect_sound = [&] {
+    const auto job = Join();
+    if (!job.ok()) return;
+    std::vector<int> sorted = job->ring;
+    std::sort(sorted.begin(), sorted.end());
+    EXPECT_THAT(sorted, ElementsAre(0, 1, 2, 3, 4, 5));
+  };
+  for (const size_t rank : {0u, 2u}) {
+    for (size_t at = 0; at < sound[rank].size(); ++at) {
+      messages_ = sound;
+      messages_[rank].resize(at);
+      EXPECT_NE(Refusal(), "accepted");
+      for (const int bit : {0, 3, 7}) {
+        messages_ = sound;
+        messages_[rank][at] ^= std::byte(1 << bit);
+        expect_sound();
+      }
+    }
+    messages_ = sound;
+    messages_[rank].push_back(std::byte{0});
+    EXPECT_NE(Refusal(), "accepted");
+  }
+}
+
+TEST(ReadOrderTest, IsBounded) {
+  EXPECT_FALSE(ReadOrder(Bytes(7), 6).ok());
+  EXPECT_FALSE(ReadOrder(Bytes(28), 6).ok());
+  EXPECT_TRUE(ReadOrder(Bytes(24), 6).ok());
+}
+
+}  // namespace
+}  // namespace tutti
