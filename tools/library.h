@@ -43,7 +43,8 @@ namespace tutti::tools {
   X(MemFree)                              \
   X(RedOpCreatePreMulSum)                 \
   X(RedOpDestroy)                         \
-  X(CommGetAsyncError)
+  X(CommGetAsyncError)                    \
+  X(GroupSimulateEnd)
 #define TUTTI_TOOLS_OWN_FUNCTIONS(X) \
   X(StreamCreate)                    \
   X(StreamDestroy)                   \

@@ -105,6 +105,8 @@ void AddOptions(CLI::App* app, Words* words) {
   app->add_flag("--median", options.median, "time each iteration after a barrier, show the median");
   app->add_flag("--bind", options.bind, "keep each rank on one core");
   app->add_flag("--plan", options.print_plan, "print how the library plans to run each size");
+  app->add_flag("--predict", options.predict,
+                "show the time that the library expects beside the measured one");
   app->add_option("--timeout", options.timeout_s,
                   "seconds that one step may take before the run fails")
       ->check(CLI::Range(1.0, 1e6))

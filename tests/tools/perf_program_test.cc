@@ -103,6 +103,26 @@ TEST(PerfProgram, JsonHasTheDocumentedFields) {
   }
 }
 
+TEST(PerfProgram, APredictionStandsBesideTheMeasurement) {
+  const TemporaryFile file;
+  // Of this build's library.
+  Outcome outcome = Tutti({"perf", "all_reduce", "-n", "2", "-i", "2", "-b", "8", "-e", "1M", "-f",
+                           "131072", "--predict", "--json", file.path()});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("root  predicted"));
+  const Json rows = file.Parse();
+  ASSERT_EQ(rows.size(), 2u);
+  const double small = rows[0].at("predicted_us");
+  const double large = rows[1].at("predicted_us");
+  EXPECT_GT(small, 0);
+  EXPECT_GT(large, 10 * small);
+
+  // A library that predicts nothing.
+  outcome = Perf({"all_reduce", "-b", "1K", "--predict", "--json", file.path()});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(file.Parse().at(0).at("predicted_us").is_null());
+}
+
 TEST(PerfProgram, WithoutCheckNothingIsClaimed) {
   const TemporaryFile file;
   const Outcome outcome = Perf({"alltoall", "-b", "1K", "-c", "0", "--json", file.path()});

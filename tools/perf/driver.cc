@@ -262,6 +262,9 @@ class Driver {
         row.out_of_place = std::move(samples);
       }
     }
+    if (options_.predict) {
+      TUTTI_ASSIGN(row.predicted_us, Predict(doing));
+    }
     progress_.Clear();
     report->Add(row);
     for (const std::string& complaint : complaints) fmt::print("#   wrong: {}\n", complaint);
@@ -376,6 +379,19 @@ class Driver {
     double total = 0;
     for (const double one : ns) total += one;
     return total / iterations;
+  }
+
+  // The slowest rank's prediction; nothing when the library makes none.
+  Result<std::optional<double>> Predict(const std::string& doing) {
+    TUTTI_ASSIGN(
+        const std::vector<Json> answers,
+        teams_[0]->AskAll({{"command", "predict"}}, "predicting " + doing, options_.timeout_s));
+    double slowest = 0;
+    for (const Json& answer : answers) {
+      if (!answer.contains("us") || !answer["us"].is_number()) return std::optional<double>();
+      slowest = std::max(slowest, answer["us"].get<double>());
+    }
+    return std::optional(slowest);
   }
 
   Status PrintPlan(const std::string& doing) {

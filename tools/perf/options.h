@@ -35,6 +35,7 @@ struct PerfOptions {
   bool median = false;
   bool bind = false;
   bool print_plan = false;
+  bool predict = false;  // Show the time that the library expects, too.
   double timeout_s = 300;
 };
 

@@ -83,6 +83,7 @@ class Rank {
     if (command == "check") return CheckResults(request.value("in_place", false));
     if (command == "measure") return Measure(request);
     if (command == "plan") return DescribePlan();
+    if (command == "predict") return Predict();
     if (command == "quit") return Quit();
     return InvalidUsage("the driver sent the unknown command '{}'", command);
   }
@@ -286,6 +287,20 @@ class Rank {
         "tuttiPlanDescribe", comm_));
     text.resize(std::char_traits<char>::length(text.c_str()));
     return Json{{"text", text}};
+  }
+
+  // What the library's model says of one operation; null when it has none.
+  Result<Json> Predict() {
+    if (!library()->GroupSimulateEnd) return Json{{"us", nullptr}};
+    const Pointers pointers = PointersFor(0, false);
+    TUTTI_TRY(library().Check(library()->GroupStart(), "ncclGroupStart"));
+    const ncclResult_t issued = operation_->Run(pointers.send, pointers.recv);
+    ncclSimInfo_t simulation = NCCL_SIM_INFO_INITIALIZER;
+    const ncclResult_t ended = library()->GroupSimulateEnd(&simulation);
+    TUTTI_TRY(library().Check(issued, "predicting the operation", comm_));
+    TUTTI_TRY(library().Check(ended, "ncclGroupSimulateEnd", comm_));
+    if (!(simulation.estimatedTime >= 0)) return Json{{"us", nullptr}};
+    return Json{{"us", simulation.estimatedTime}};
   }
 
   Result<Json> Quit() {

@@ -43,8 +43,8 @@ Report::Report(const PerfOptions& options, std::vector<std::string> libraries, s
 void Report::PrintHeader() const {
   const bool compare = libraries_.size() > 1;
   const int half = compare ? 50 : 33;
-  fmt::print(out_, "#{:>11}{:>13}{:>12}{:>8}{:>6}  {:^{}}  {:^{}}\n", "", "", "", "", "",
-             "out of place", half, "in place", half);
+  fmt::print(out_, "#{:>11}{:>13}{:>12}{:>8}{:>6}{}  {:^{}}  {:^{}}\n", "", "", "", "", "",
+             PredictionCell(""), "out of place", half, "in place", half);
   const std::string columns =
       compare ? fmt::format("{:>9}{:>8}{:>8}{:>8}{:>10}{:>7}", "time", "algbw", "busbw", "#wrong",
                             "against", "ratio")
@@ -53,11 +53,15 @@ void Report::PrintHeader() const {
       compare ? fmt::format("{:>9}{:>8}{:>8}{:>8}{:>10}{:>7}", "(us)", "(GB/s)", "(GB/s)", "",
                             "(us)", "")
               : fmt::format("{:>9}{:>8}{:>8}{:>8}", "(us)", "(GB/s)", "(GB/s)", "");
-  fmt::print(out_, "#{:>11}{:>13}{:>12}{:>8}{:>6}  {}  {}\n", "size", "count", "type", "redop",
-             "root", columns, columns);
-  fmt::print(out_, "#{:>11}{:>13}{:>12}{:>8}{:>6}  {}  {}\n", "(B)", "(elements)", "", "", "",
-             units, units);
+  fmt::print(out_, "#{:>11}{:>13}{:>12}{:>8}{:>6}{}  {}  {}\n", "size", "count", "type", "redop",
+             "root", PredictionCell("predicted"), columns, columns);
+  fmt::print(out_, "#{:>11}{:>13}{:>12}{:>8}{:>6}{}  {}  {}\n", "(B)", "(elements)", "", "", "",
+             PredictionCell("(us)"), units, units);
   std::fflush(out_);
+}
+
+std::string Report::PredictionCell(std::string_view text) const {
+  return options_.predict ? fmt::format("{:>11}", text) : std::string();
 }
 
 void Report::PrintHalf(const std::vector<const Sample*>& samples) const {
@@ -79,8 +83,9 @@ void Report::PrintHalf(const std::vector<const Sample*>& samples) const {
 }
 
 void Report::Add(const Row& row) {
-  fmt::print(out_, " {:>11}{:>13}{:>12}{:>8}{:>6}", row.shape.bytes, row.shape.count,
-             TypeName(row.type), Name(row.reduction), row.root);
+  fmt::print(out_, " {:>11}{:>13}{:>12}{:>8}{:>6}{}", row.shape.bytes, row.shape.count,
+             TypeName(row.type), Name(row.reduction), row.root,
+             PredictionCell(row.predicted_us ? TimeText(*row.predicted_us) : "N/A"));
   std::vector<const Sample*> out_of_place;
   std::vector<const Sample*> in_place;
   for (size_t i = 0; i < libraries_.size(); ++i) {
@@ -98,6 +103,8 @@ void Report::Add(const Row& row) {
                  {"in_place", row.in_place[i] ? SampleJson(*row.in_place[i]) : Json(nullptr)}};
     // Without it rows of several roots could not be told apart.
     if (options_.roots.size() > 1) json["root"] = row.root;
+    if (options_.predict && i == 0)
+      json["predicted_us"] = row.predicted_us ? Json(*row.predicted_us) : Json(nullptr);
     rows_.push_back(std::move(json));
   }
   for (const auto* half : {&out_of_place, &in_place}) {

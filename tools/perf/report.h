@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "perf/channel.h"
@@ -29,6 +30,8 @@ struct Row {
   // in-place form.
   std::vector<Sample> out_of_place;
   std::vector<std::optional<Sample>> in_place;
+  // What the measured library expected, where that was asked for and it has an opinion.
+  std::optional<double> predicted_us;
 };
 
 Sample MakeSample(double time_us, const CollectiveInfo& info, const Shape& shape, int num_ranks);
@@ -46,6 +49,8 @@ class Report {
   Json ToJson() const { return rows_; }
 
  private:
+  // In the column of predictions, if there is one.
+  std::string PredictionCell(std::string_view text) const;
   void PrintHalf(const std::vector<const Sample*>& samples) const;
 
   const PerfOptions& options_;
