@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <thread>
@@ -73,6 +74,27 @@ class TwoHosts {
       }
     }
     return true;
+  }
+  // Another cable beside the first, tutti1 on either side.
+  bool AddCable() const {
+    bool made = Shell(fmt::format("ip link add tutti1 netns {} type veth peer name tutti1 netns {}",
+                                  Name("a"), Name("b")));
+    int number = 1;
+    for (const char* side : {"a", "b"}) {
+      const std::string in = fmt::format("ip -n {} ", Name(side));
+      made = made && Shell(fmt::format("{} addr add 10.213.78.{}/24 dev tutti1", in, number++)) &&
+             Shell(in + "link set tutti1 up");
+    }
+    return made;
+  }
+  // What an interface of host a has received, in bytes; -1 when `ip` does not say.
+  int64_t ReceivedBy(const std::string& interface) const {
+    const std::string command = fmt::format(
+        "ip -n {} -s link show dev {} | awk '/RX:/ {{getline; print $1}}'", Name("a"), interface);
+    const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), &pclose);
+    long long bytes = -1;
+    if (!pipe || std::fscanf(pipe.get(), "%lld", &bytes) != 1) return -1;
+    return bytes;
   }
   void SetCable(bool up) const {
     EXPECT_TRUE(Shell(fmt::format("ip -n {} link set tutti0 {}", Name("b"), up ? "up" : "down")));
@@ -164,6 +186,17 @@ TEST_F(NetnsTest, OverIpv6LinkLocalAddressesRun) {
 TEST_F(NetnsTest, OverAnInterfaceNamedRun) {
   const Environment environment(Environment::Settings{{"NCCL_SOCKET_IFNAME", "=tutti0"}});
   RunCasesOn("ab", EveryCount(2, {1, 70001}));
+}
+
+// Two ranks of a host and two cables that are as good: each rank has one of them.
+TEST_F(NetnsTest, RanksShareTwoInterfaces) {
+  ASSERT_TRUE(hosts_->AddCable());
+  const Environment environment({{"NCCL_SOCKET_IFNAME", "=tutti0,tutti1"}, {"NCCL_ALGO", "ring"}});
+  std::vector<Case> cases = EveryCount(4, {1, 70001});
+  for (const Case& c : Long(4, 300007)) cases.push_back(c);
+  RunCasesOn("aabb", cases);
+  for (const char* interface : {"tutti0", "tutti1"})
+    EXPECT_GT(hosts_->ReceivedBy(interface), 300'000) << interface;
 }
 
 // A fixed address in place of an id that was handed round.
