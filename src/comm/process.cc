@@ -47,7 +47,7 @@ void Process::DescribeMemory(PeerInfo& info) const {
 Result<std::shared_ptr<const Process::KnownHost>> Process::FindHost(
     const Settings& settings, const std::vector<std::string>& interfaces) {
   const std::string question =
-      fmt::format("{}\n{}", settings.topo_file, fmt::join(interfaces, "\n"));
+      fmt::format("{}\n{}\n{}", settings.hostid, settings.topo_file, fmt::join(interfaces, "\n"));
   const std::lock_guard lock(host_mutex_);
   if (const auto known = hosts_.find(question); known != hosts_.end()) return known->second;
   if (processors_.empty()) processors_ = topology::FindProcessors();

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "topology/machine_xml.h"
 
 namespace tutti {
@@ -114,6 +115,25 @@ TEST(AskTopologyTest, ANodeThatIsHiddenHereStillHoldsItsRanks) {
   const HostAnswer answer = Ask(question);
   EXPECT_EQ(answer.plain_since, "");
   EXPECT_EQ(Crossings(answer.order, question), 2);
+}
+
+// As many as a host of today has processors, by turns on two nodes; and as many as is looked at.
+TEST(AskTopologyTest, ManyRanksAreSoonInOrder) {
+  for (const int count : {64, 256, 1024}) {
+    HostQuestion question = Question(0, {}, {});
+    for (int r = 0; r < count; ++r) {
+      question.ranks.push_back(r);
+      question.numas.push_back(r % 2);
+    }
+    question.other_hosts = true;
+    question.ports = {{"eth0", true}, {"eth1", true}};
+    const int64_t start_ns = NowNs();
+    const HostAnswer answer = Ask(question);
+    const double took_ms = static_cast<double>(NowNs() - start_ns) / 1e6;
+    EXPECT_EQ(answer.plain_since, "") << count;
+    EXPECT_EQ(Crossings(answer.order, question), 2) << count;
+    EXPECT_LT(took_ms, 5000) << count;  // against what grows without bounds
+  }
 }
 
 TEST(AskTopologyTest, WithoutARingTheOrderIsThatOfNumbersAndSaysWhy) {

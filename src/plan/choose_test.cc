@@ -53,6 +53,21 @@ TEST(ChooseTest, TakesFewHopsBetweenHostsForSmallVectors) {
             PredictUs(TwoHosts(16), Collective::kAllReduce, Algorithm::kRing, 4));
 }
 
+// A ring leaves a host once, whatever the number of its ranks; partners of recursive doubling all
+// send at once.
+TEST(ChooseTest, RanksShareAPortWhereAllSendAtOnce) {
+  const PlanContext alone = TwoHosts(16);
+  PlanContext shared = alone;
+  shared.ranks_per_port = 8;
+  const auto us = [](const PlanContext& context, Algorithm algorithm) {
+    return PredictUs(context, Collective::kAllReduce, algorithm, 1e8);
+  };
+  EXPECT_EQ(us(shared, Algorithm::kRing), us(alone, Algorithm::kRing));
+  EXPECT_EQ(us(shared, Algorithm::kTree), us(alone, Algorithm::kTree));
+  EXPECT_NEAR(us(shared, Algorithm::kRecursiveDoubling) / us(alone, Algorithm::kRecursiveDoubling),
+              8, 0.1);
+}
+
 TEST(ChooseTest, PredictsTheTimeOfItsChoiceAndNoShorterOneExists) {
   for (const PlanContext& context : {OneHost(2), OneHost(5), TwoHosts(2), TwoHosts(9)}) {
     for (size_t count = 1; count <= 1 << 26; count *= 8) {
