@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/sanitizer.h"
+
 namespace tutti {
 
 bool StageGroup::AwaitFreeSlowly(WaitContext& wait, uint64_t round) {
@@ -61,6 +63,7 @@ void HostStagePrimitives::Publish(uint64_t round, size_t n) {
   SlotHeader& header = stage.header(round);
   header.bytes = static_cast<uint32_t>(n * work_.elem_bytes);
   header.op_tag = work_.op_tag;
+  AnnotateRaise();
   header.seq.store(round + 1, std::memory_order_release);
   WakeSleepers(header.seq, stage.control().seq_sleepers);
 }
@@ -75,6 +78,7 @@ void HostStagePrimitives::Wait(uint64_t round, int peer) {
       [&](int64_t timeout_ns) {
         SleepUntilChanged(header.seq, seen, stage.control().seq_sleepers, timeout_ns);
       });
+  AnnotateSeen();
   if (published && header.op_tag != work_.op_tag) [[unlikely]]
     wait_.FailForeignChunk(group_.RankOf(peer), work_.op_tag, header.op_tag);
 }
