@@ -73,7 +73,7 @@ class Collectives:
             requests.append(self._describe(
                 _basics.ALLREDUCE, name, source, target, op=op, compression=compression,
                 prescale=float(prescale), postscale=float(postscale),
-                finish=_returns(finish(target) if finish else target)))
+                finish=_returns(target, finish)))
         return _basics.job().enqueue(requests, process_set, group)
 
     def broadcast(self, array: Any, root: int, name: str, *, in_place: bool,
@@ -135,8 +135,8 @@ class Collectives:
         return _basics.job().enqueue(requests, process_set, group)
 
 
-def _returns(value: Any) -> Callable[[Result], Any]:
-    return lambda result: value
+def _returns(value: Any, finish: Optional[Callable[[Any], Any]] = None) -> Callable[[Result], Any]:
+    return lambda result: finish(value) if finish else value
 
 
 def group_names(kind: int, name: Optional[str], count: int) -> Tuple[List[str], str]:

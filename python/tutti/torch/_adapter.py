@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch tensors as the coordinator and the communicators see them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Dict, List, Sequence, Tuple
+
+import torch
+
+# tuttiElementType_t by the name of the dtype; older PyTorch has fewer.
+_NAMES = {"uint8": 0, "int8": 1, "uint16": 2, "int16": 3, "int32": 4, "int64": 5, "float16": 6,
+          "float32": 7, "float64": 8, "bool": 9, "bfloat16": 10, "uint32": 11, "uint64": 12,
+          "float8_e4m3fn": 13, "float8_e5m2": 14}
+ELEMENT_TYPES: Dict[torch.dtype, int] = {
+    getattr(torch, name): number for name, number in _NAMES.items() if hasattr(torch, name)}
+
+
+class TorchAdapter:
+    """tutti._collectives.Adapter for torch.Tensor."""
+
+    def check(self, tensor: torch.Tensor, in_place: bool) -> torch.Tensor:
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"a {type(tensor).__name__} is no torch.Tensor")
+        if tensor.device.type != "cpu":
+            raise ValueError(f"the tensor lies on {tensor.device}; only host memory can be sent")
+        if tensor.layout != torch.strided:
+            raise ValueError(f"a tensor of layout {tensor.layout} cannot be sent; see "
+                             "sparse_allreduce_async")
+        if tensor.dtype not in ELEMENT_TYPES:
+            raise ValueError(f"tensors of {tensor.dtype} cannot be sent")
+        if not tensor.is_contiguous():
+            raise ValueError("the tensor must be contiguous; use tensor.contiguous()")
+        return tensor
+
+    def type(self, tensor: torch.Tensor) -> int:
+        return ELEMENT_TYPES[tensor.dtype]
+
+    def shape(self, tensor: torch.Tensor) -> Tuple[int, ...]:
+        return tuple(tensor.shape)
+
+    def address(self, tensor: torch.Tensor) -> int:
+        return tensor.data_ptr()
+
+    def empty(self, shape: Tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        return torch.empty(shape, dtype=like.dtype)
+
+    def copy_in(self, tensor: torch.Tensor, data: int) -> None:
+        count = tensor.numel() * tensor.element_size()
+        if count:
+            ctypes.memmove(tensor.data_ptr(), data, count)
+
+    def splits(self, splits: Any) -> List[int]:
+        numbers = torch.as_tensor(splits)
+        if numbers.dim() != 1 or numbers.is_floating_point():
+            raise ValueError(f"splits must be a list of whole numbers, not {splits!r}")
+        return [int(number) for number in numbers.tolist()]
+
+    def make_splits(self, splits: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(list(splits), dtype=torch.int32)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How gradients are made smaller while they travel. A compressor of your own has the two static
+methods; those here also name what the library itself does on the way (`wire`), which saves two
+copies."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import torch
+
+
+class Compressor:
+    """compress(tensor) gives (tensor to send, context); decompress(tensor, context) undoes it."""
+
+    # tuttiCompression_t that does the same inside the library; None: only the methods can.
+    wire: Optional[int] = None
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Any]:
+        raise NotImplementedError("a compressor needs compress")
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        raise NotImplementedError("a compressor needs decompress")
+
+
+class NoneCompressor(Compressor):
+    """Sends what there is."""
+    wire = 0
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor
+
+
+def _narrow(tensor: torch.Tensor, dtype: torch.dtype) -> Tuple[torch.Tensor, Any]:
+    return (tensor.to(dtype) if tensor.is_floating_point() else tensor), tensor.dtype
+
+
+class FP16Compressor(Compressor):
+    """Sends float32 and float64 as float16."""
+    wire = 1
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Any]:
+        return _narrow(tensor, torch.float16)
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor.to(ctx)
+
+
+class BF16Compressor(Compressor):
+    """Sends float32 and float64 as bfloat16."""
+    wire = 2
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Any]:
+        return _narrow(tensor, torch.bfloat16)
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor.to(ctx)
+
+
+class Compression:
+    """What there is to choose from."""
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models, optimizers and objects from one rank to all. Objects are pickled on the way: only among
+ranks that trust one another."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from typing import Any, Iterable, List, Optional, Tuple, Union
+
+import torch
+
+from tutti import _basics
+from tutti._basics import ProcessSet, global_process_set
+from tutti.torch import mpi_ops
+
+
+def broadcast_parameters(params: Union[Mapping, Iterable[Tuple[str, torch.Tensor]]],
+                         root_rank: int, process_set: ProcessSet = global_process_set) -> None:
+    """Overwrites the tensors of `model.state_dict()` or `model.named_parameters()` with those of
+    `root_rank`. What is no tensor is left alone."""
+    if isinstance(params, Mapping):
+        pairs = sorted(params.items())
+    else:
+        pairs = [pair if isinstance(pair, tuple) else (None, pair) for pair in params]
+    if any(name is None for name, _ in pairs):
+        raise ValueError("params must be a dictionary or pairs of name and tensor")
+    copies = []
+    for name, tensor in pairs:
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        data = tensor.detach()
+        flat = data.contiguous()
+        handle = mpi_ops.broadcast_async_(flat, root_rank, f"parameters.{name}", process_set)
+        copies.append((handle, data, flat))
+    for handle, data, flat in copies:
+        mpi_ops.synchronize(handle)
+        if flat is not data and flat.data_ptr() != data.data_ptr():
+            data.copy_(flat)
+
+
+class _Place:
+    """Stands for a tensor in a skeleton that travels ahead of the tensors."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
+
+
+def _take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _Place(value)
+    if isinstance(value, dict):
+        return {key: _take_out(part, tensors) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_take_out(part, tensors) for part in value)
+    return value
+
+
+def _put_in(value: Any, tensors: List[torch.Tensor]) -> Any:
+    if isinstance(value, _Place):
+        tensors.append(torch.empty(value.shape, dtype=value.dtype))
+        return tensors[-1]
+    if isinstance(value, dict):
+        return {key: _put_in(part, tensors) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_put_in(part, tensors) for part in value)
+    return value
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
+                              model: Optional[torch.nn.Module] = None,
+                              process_set: ProcessSet = global_process_set) -> None:
+    """Gives all ranks the optimizer state of `root_rank`, hyperparameters included, whatever they
+    had. ValueError for LBFGS, whose state is no plain data. `model` is Horovod's, not needed."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("the state of torch.optim.LBFGS cannot be broadcast")
+    is_root = _basics.job().rank() == root_rank
+    tensors: List[torch.Tensor] = []
+    skeleton = _take_out(optimizer.state_dict(), tensors) if is_root else None
+    skeleton = broadcast_object(skeleton, root_rank, "optimizer_state", process_set)
+    state = None
+    if not is_root:
+        state = _put_in(skeleton, tensors)
+    broadcast_parameters([(f"optimizer.{i}", tensor) for i, tensor in enumerate(tensors)],
+                         root_rank, process_set)
+    if state is not None:
+        optimizer.load_state_dict(state)
+
+
+def _bytes_of(obj: Any) -> torch.Tensor:
+    buffer = io.BytesIO()
+    pickle.dump(obj, buffer, pickle.HIGHEST_PROTOCOL)
+    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+
+
+def _object_of(data: torch.Tensor) -> Any:
+    return pickle.loads(bytes(data.tolist()))
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
+                     process_set: ProcessSet = global_process_set) -> Any:
+    """`root_rank`'s object on every rank; the others' is ignored."""
+    name, is_root = name or "object", _basics.job().rank() == root_rank
+    data = _bytes_of(obj) if is_root else torch.empty(0, dtype=torch.uint8)
+    count = mpi_ops.broadcast_(torch.tensor([data.numel()]), root_rank, f"{name}.size",
+                               process_set)
+    if not is_root:
+        data = torch.empty(int(count), dtype=torch.uint8)
+    mpi_ops.broadcast_(data, root_rank, f"{name}.bytes", process_set)
+    return obj if is_root else _object_of(data)
+
+
+def allgather_object(obj: Any, name: Optional[str] = None,
+                     process_set: ProcessSet = global_process_set) -> List[Any]:
+    """The objects of all ranks, in order of rank."""
+    name, data = name or "object", _bytes_of(obj)
+    counts = mpi_ops.allgather(torch.tensor([data.numel()]), f"{name}.sizes", process_set)
+    joined = mpi_ops.allgather(data, f"{name}.bytes", process_set)
+    return [_object_of(part) for part in torch.split(joined, counts.tolist())]

@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations on PyTorch tensors.
+
+Tensors lie in host memory and are contiguous. An asynchronous form (`..._async`) gives a handle for
+`poll` and `synchronize`, and its tensors must stay as they are until then; a trailing `_` writes the
+result into the tensor. The waiting forms without `_` carry gradients.
+
+Errors: ValueError at once for what is wrong in itself; HorovodInternalError from the operation for
+what the ranks disagree about, or a lost rank. Threads: any.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+import torch
+
+from tutti import _basics
+from tutti._basics import Average, ProcessSet, Sum, check_op, global_process_set
+from tutti._collectives import Collectives, group_names
+from tutti.torch._adapter import TorchAdapter
+from tutti.torch.compression import Compression
+
+_job = _basics.job()
+_ops = Collectives(TorchAdapter())
+
+poll = _job.poll
+synchronize = _job.synchronize
+barrier = _job.barrier
+
+
+def join(device: int = -1) -> int:
+    """This rank brings nothing more, and stands in for the others' operations with neutral elements
+    until all have joined. Returns the rank that joined last. `device` is Horovod's; host only."""
+    return _job.join()
+
+
+def _enqueue(tensors: Sequence[torch.Tensor], names: Sequence[str], group: Optional[str], op: int,
+             compression: Any, prescale: float, postscale: float, process_set: ProcessSet,
+             in_place: bool) -> int:
+    """An allreduce. Compressors that the library has run there; others around it."""
+    wire = getattr(compression, "wire", None)
+    if wire is not None:
+        return _ops.allreduce(tensors, names, op, in_place=in_place, group=group, compression=wire,
+                              prescale=prescale, postscale=postscale, process_set=process_set)
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    # Targets of their own, since what was compressed may be the user's tensor itself.
+    sent = [part.clone() if part is tensor else part.contiguous()
+            for (part, _), tensor in zip(pairs, tensors)]
+    contexts = {id(part): (context, tensor)
+                for part, (_, context), tensor in zip(sent, pairs, tensors)}
+
+    def finish(target: torch.Tensor) -> torch.Tensor:
+        context, tensor = contexts[id(target)]
+        result = compression.decompress(target, context)
+        return tensor.copy_(result) if in_place else result
+
+    return _ops.allreduce(sent, names, op, in_place=True, group=group, prescale=prescale,
+                          postscale=postscale, process_set=process_set, finish=finish)
+
+
+def allreduce_async(tensor: torch.Tensor, average: Optional[bool] = None,
+                    name: Optional[str] = None, op: Optional[int] = None,
+                    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                    process_set: ProcessSet = global_process_set) -> int:
+    """A handle for the tensors of all ranks, of one shape, reduced element by element."""
+    return _enqueue([tensor], [_job.name(_basics.ALLREDUCE, name)], None, check_op(op, average),
+                    Compression.none, prescale_factor, postscale_factor, process_set, False)
+
+
+def allreduce_async_(tensor: torch.Tensor, average: Optional[bool] = None,
+                     name: Optional[str] = None, op: Optional[int] = None,
+                     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                     process_set: ProcessSet = global_process_set) -> int:
+    """allreduce_async into the tensor itself."""
+    return _enqueue([tensor], [_job.name(_basics.ALLREDUCE, name)], None, check_op(op, average),
+                    Compression.none, prescale_factor, postscale_factor, process_set, True)
+
+
+class _Allreduce(torch.autograd.Function):
+    """The gradient of an allreduce is the allreduce of the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, settings: Tuple[Any, ...], name: Optional[str], *tensors: torch.Tensor
+                ) -> Any:
+        ctx.settings = settings
+        ctx.name = None if name is None else name + ".grad"
+        return _reduce_now(tensors, name, settings)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        flat = [gradient.contiguous() for gradient in gradients]
+        return (None, None, *_reduce_now(flat, ctx.name, ctx.settings))
+
+
+def _reduce_now(tensors: Sequence[torch.Tensor], name: Optional[str], settings: Tuple[Any, ...]
+                ) -> Tuple[torch.Tensor, ...]:
+    op, compression, prescale, postscale, process_set = settings
+    if len(tensors) == 1:
+        names, group = [_job.name(_basics.ALLREDUCE, name)], None
+    else:
+        names, group = group_names(_basics.ALLREDUCE, name, len(tensors))  # type: ignore
+    result = synchronize(_enqueue([tensor.detach() for tensor in tensors], names, group, op,
+                                  compression, prescale, postscale, process_set, False))
+    return tuple(result) if group is not None else (result,)
+
+
+def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
+              compression: Any = Compression.none, op: Optional[int] = None,
+              prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+              process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """A new tensor of the same shape; differentiable."""
+    settings = (check_op(op, average), compression, prescale_factor, postscale_factor, process_set)
+    return _Allreduce.apply(settings, name, tensor)[0]
+
+
+def allreduce_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
+               op: Optional[int] = None, prescale_factor: float = 1.0,
+               postscale_factor: float = 1.0,
+               process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """Into the tensor itself, which is returned."""
+    return synchronize(allreduce_async_(tensor, average, name, op, prescale_factor,
+                                        postscale_factor, process_set))
+
+
+def _grouped(tensors: Sequence[torch.Tensor], average: Optional[bool], name: Optional[str],
+             op: Optional[int], prescale: float, postscale: float, process_set: ProcessSet,
+             in_place: bool) -> int:
+    names, group = group_names(_basics.ALLREDUCE, name, len(tensors))
+    return _enqueue(tensors, names, group, check_op(op, average), Compression.none, prescale,
+                    postscale, process_set, in_place)
+
+
+def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: Optional[bool] = None,
+                            name: Optional[str] = None, op: Optional[int] = None,
+                            prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                            process_set: ProcessSet = global_process_set) -> int:
+    """A handle for tensors that are reduced together or not at all; a list of tensors."""
+    return _grouped(tensors, average, name, op, prescale_factor, postscale_factor, process_set,
+                    False)
+
+
+def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: Optional[bool] = None,
+                             name: Optional[str] = None, op: Optional[int] = None,
+                             prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                             process_set: ProcessSet = global_process_set) -> int:
+    """grouped_allreduce_async into the tensors themselves."""
+    return _grouped(tensors, average, name, op, prescale_factor, postscale_factor, process_set,
+                    True)
+
+
+def grouped_allreduce(tensors: Sequence[torch.Tensor], average: Optional[bool] = None,
+                      name: Optional[str] = None, compression: Any = Compression.none,
+                      op: Optional[int] = None, prescale_factor: float = 1.0,
+                      postscale_factor: float = 1.0,
+                      process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
+    """New tensors; differentiable."""
+    if not tensors:
+        raise ValueError("a group has no members")
+    settings = (check_op(op, average), compression, prescale_factor, postscale_factor, process_set)
+    return list(_Allreduce.apply(settings, name, *tensors))
+
+
+def grouped_allreduce_(tensors: Sequence[torch.Tensor], average: Optional[bool] = None,
+                       name: Optional[str] = None, op: Optional[int] = None,
+                       prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                       process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
+    """Into the tensors themselves, which are returned."""
+    return synchronize(grouped_allreduce_async_(tensors, average, name, op, prescale_factor,
+                                                postscale_factor, process_set))
+
+
+def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int,
+                           process_set: ProcessSet = global_process_set
+                           ) -> Callable[[], torch.Tensor]:
+    """A function that waits for the sum or average of sparse (COO) tensors of one shape, whose
+    numbers of elements may differ."""
+    if op not in (Average, Sum):
+        raise ValueError("sparse tensors know only Average and Sum")
+    source = tensor.coalesce() if not tensor.is_coalesced() else tensor
+    indices = allgather_async(source.indices().t().contiguous(), f"{name}.indices", process_set)
+    values = allgather_async(source.values().contiguous(), f"{name}.values", process_set)
+
+    def finish() -> torch.Tensor:
+        where, what = synchronize(indices), synchronize(values)
+        if op == Average:
+            what = what / len(process_set.ranks or (0,))
+        return torch.sparse_coo_tensor(where.t(), what, tensor.shape).coalesce()
+
+    return finish
+
+
+def allgather_async(tensor: torch.Tensor, name: Optional[str] = None,
+                    process_set: ProcessSet = global_process_set) -> int:
+    """A handle for the rows of all ranks, in order of rank; the first dimension may differ."""
+    return _ops.allgather([tensor], [_job.name(_basics.ALLGATHER, name)], process_set=process_set)
+
+
+def grouped_allgather_async(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
+                            process_set: ProcessSet = global_process_set) -> int:
+    """A handle for tensors that are gathered together; a list of tensors."""
+    names, group = group_names(_basics.ALLGATHER, name, len(tensors))
+    return _ops.allgather(tensors, names, group=group, process_set=process_set)
+
+
+class _Allgather(torch.autograd.Function):
+    """Backward: the average of all ranks' gradients, of which each takes the rows it brought."""
+
+    @staticmethod
+    def forward(ctx: Any, process_set: ProcessSet, name: Optional[str], tensor: torch.Tensor
+                ) -> torch.Tensor:
+        ctx.process_set, ctx.rows = process_set, tensor.shape[0] if tensor.dim() else 0
+        ctx.name = None if name is None else name + ".grad"
+        return synchronize(allgather_async(tensor.detach(), name, process_set))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        rows = synchronize(allgather_async(torch.tensor([ctx.rows]),
+                                           ctx.name and ctx.name + ".rows", ctx.process_set))
+        mean = synchronize(allreduce_async(gradient.contiguous(), name=ctx.name, op=Average,
+                                           process_set=ctx.process_set))
+        place = (ctx.process_set.ranks or []).index(_job.rank())
+        begin = int(rows[:place].sum())
+        return None, None, mean[begin:begin + ctx.rows]
+
+
+def allgather(tensor: torch.Tensor, name: Optional[str] = None,
+              process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """Shape (sum of rows, ...); differentiable."""
+    return _Allgather.apply(process_set, name, tensor)
+
+
+def grouped_allgather(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
+                      process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
+    """A list; differentiable, one by one."""
+    if any(tensor.requires_grad for tensor in tensors) and torch.is_grad_enabled():
+        base = [None if name is None else f"{name}_{i}" for i in range(len(tensors))]
+        return [allgather(tensor, part, process_set) for tensor, part in zip(tensors, base)]
+    return synchronize(grouped_allgather_async(tensors, name, process_set))
+
+
+def broadcast_async(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
+                    process_set: ProcessSet = global_process_set) -> int:
+    """A handle for the tensor of `root_rank`, which counts among all ranks, in a set as well."""
+    return _ops.broadcast(tensor, root_rank, _job.name(_basics.BROADCAST, name), in_place=False,
+                          process_set=process_set)
+
+
+def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
+                     process_set: ProcessSet = global_process_set) -> int:
+    """broadcast_async into the tensor itself."""
+    return _ops.broadcast(tensor, root_rank, _job.name(_basics.BROADCAST, name), in_place=True,
+                          process_set=process_set)
+
+
+class _Broadcast(torch.autograd.Function):
+    """Backward: the average of all ranks' gradients on the root, zero elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, process_set: ProcessSet, root: int, name: Optional[str],
+                tensor: torch.Tensor) -> torch.Tensor:
+        ctx.process_set, ctx.root = process_set, root
+        ctx.name = None if name is None else name + ".grad"
+        return synchronize(broadcast_async(tensor.detach(), root, name, process_set))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        mean = synchronize(allreduce_async(gradient.contiguous(), name=ctx.name, op=Average,
+                                           process_set=ctx.process_set))
+        return None, None, None, mean if _job.rank() == ctx.root else torch.zeros_like(mean)
+
+
+def broadcast(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
+              process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """A new tensor; differentiable."""
+    return _Broadcast.apply(process_set, root_rank, name, tensor)
+
+
+def broadcast_(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
+               process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """Into the tensor itself, which is returned."""
+    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+
+
+def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: Optional[str] = None,
+                   process_set: ProcessSet = global_process_set) -> int:
+    """A handle for (rows, received_splits): splits[i] rows go to the set's i-th rank, equal parts
+    without splits; received_splits[i] rows came from it."""
+    return _ops.alltoall(tensor, splits, _job.name(_basics.ALLTOALL, name),
+                         process_set=process_set)
+
+
+class _Alltoall(torch.autograd.Function):
+    """Backward: the gradients travel back the way the rows came."""
+
+    @staticmethod
+    def forward(ctx: Any, process_set: ProcessSet, splits: Any, name: Optional[str],
+                tensor: torch.Tensor) -> Any:
+        rows, received = synchronize(alltoall_async(tensor.detach(), splits, name, process_set))
+        ctx.process_set, ctx.received = process_set, received
+        ctx.name = None if name is None else name + ".grad"
+        ctx.mark_non_differentiable(received)
+        return rows, received
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> Any:
+        back, _ = synchronize(alltoall_async(gradient.contiguous(), ctx.received, ctx.name,
+                                             ctx.process_set))
+        return None, None, None, back
+
+
+def alltoall(tensor: torch.Tensor, splits: Any = None, name: Optional[str] = None,
+             process_set: ProcessSet = global_process_set) -> Any:
+    """The rows, or with splits (rows, received_splits); differentiable."""
+    rows, received = _Alltoall.apply(process_set, splits, name, tensor)
+    return rows if splits is None else (rows, received)
+
+
+def reducescatter_async(tensor: torch.Tensor, name: Optional[str] = None, op: int = Average,
+                        process_set: ProcessSet = global_process_set,
+                        prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> int:
+    """A handle for this rank's rows of the reduced tensor; the first (rows mod n) ranks get one row
+    more."""
+    return _ops.reducescatter([tensor], [_job.name(_basics.REDUCESCATTER, name)], check_op(op),
+                              prescale=prescale_factor, postscale=postscale_factor,
+                              process_set=process_set)
+
+
+def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
+                                op: int = Average, process_set: ProcessSet = global_process_set,
+                                prescale_factor: float = 1.0,
+                                postscale_factor: float = 1.0) -> int:
+    """A handle for tensors that are reduced and shared out together; a list of tensors."""
+    names, group = group_names(_basics.REDUCESCATTER, name, len(tensors))
+    return _ops.reducescatter(tensors, names, check_op(op), group=group, prescale=prescale_factor,
+                              postscale=postscale_factor, process_set=process_set)
+
+
+class _Reducescatter(torch.autograd.Function):
+    """Backward: the gradients of all ranks, one after another, scaled as Horovod does: times the
+    number of ranks for Sum, and times both factors."""
+
+    @staticmethod
+    def forward(ctx: Any, settings: Tuple[Any, ...], name: Optional[str], tensor: torch.Tensor
+                ) -> torch.Tensor:
+        ctx.settings = settings
+        ctx.name = None if name is None else name + ".grad"
+        op, compression, prescale, postscale, process_set = settings
+        wire = getattr(compression, "wire", None)
+        sent, context = tensor.detach(), None
+        if wire is None:
+            sent, context = compression.compress(sent)
+        result = synchronize(_ops.reducescatter(
+            [sent], [_job.name(_basics.REDUCESCATTER, name)], op, compression=wire or 0,
+            prescale=prescale, postscale=postscale, process_set=process_set))
+        return result if wire is not None else compression.decompress(result, context)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        op, _, prescale, postscale, process_set = ctx.settings
+        factor = prescale * postscale * (len(process_set.ranks or ()) if op == Sum else 1)
+        rows = synchronize(allgather_async((gradient * factor).contiguous(), ctx.name,
+                                           process_set))
+        return None, None, rows
+
+
+def reducescatter(tensor: torch.Tensor, name: Optional[str] = None,
+                  compression: Any = Compression.none, op: int = Average,
+                  process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
+                  postscale_factor: float = 1.0) -> torch.Tensor:
+    """This rank's rows; differentiable."""
+    settings = (check_op(op), compression, prescale_factor, postscale_factor, process_set)
+    return _Reducescatter.apply(settings, name, tensor)
+
+
+def grouped_reducescatter(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
+                          compression: Any = Compression.none, op: int = Average,
+                          process_set: ProcessSet = global_process_set,
+                          prescale_factor: float = 1.0,
+                          postscale_factor: float = 1.0) -> List[torch.Tensor]:
+    """A list; differentiable, one by one."""
+    differentiable = any(tensor.requires_grad for tensor in tensors) and torch.is_grad_enabled()
+    if not differentiable and compression is Compression.none:
+        return synchronize(grouped_reducescatter_async(tensors, name, op, process_set,
+                                                       prescale_factor, postscale_factor))
+    return [reducescatter(tensor, None if name is None else f"{name}_{i}", compression, op,
+                          process_set, prescale_factor, postscale_factor)
+            for i, tensor in enumerate(tensors)]

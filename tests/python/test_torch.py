@@ -1,0 +1,165 @@
+"""tutti.torch, on every rank of a job of any size."""
+
+import unittest
+import warnings
+
+import torch
+
+import tutti
+import tutti.torch as hvd
+
+
+def setUpModule():
+    torch.set_num_threads(1)
+    hvd.init()
+
+
+def tearDownModule():
+    hvd.shutdown()
+
+
+def of_rank(rank, *shape, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(100 + rank)
+    return torch.randint(1, 5, shape, generator=generator).to(dtype)
+
+
+def parts(*shape, dtype=torch.float32):
+    return [of_rank(r, *shape, dtype=dtype) for r in range(hvd.size())]
+
+
+class Collectives(unittest.TestCase):
+    def test_allreduce_of_every_type(self):
+        for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+                      torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            got = hvd.allreduce(of_rank(hvd.rank(), 3, 4, dtype=dtype), op=hvd.Sum)
+            self.assertEqual(got.dtype, dtype)
+            self.assertTrue(torch.equal(got, sum(parts(3, 4, dtype=dtype))))
+        seen = hvd.allreduce(torch.tensor([hvd.rank() == 0, False]), op=hvd.Sum)
+        self.assertEqual(seen.tolist(), [True, False])
+
+    def test_in_place_and_grouped(self):
+        tensor = of_rank(hvd.rank(), 5)
+        self.assertIs(hvd.allreduce_(tensor, op=hvd.Max), tensor)
+        self.assertTrue(torch.equal(tensor, torch.stack(parts(5)).max(0).values))
+        a, b = hvd.grouped_allreduce([of_rank(hvd.rank(), 2), of_rank(hvd.rank(), 3, 3)])
+        torch.testing.assert_close(a, sum(parts(2)) / hvd.size())
+        torch.testing.assert_close(b, sum(parts(3, 3)) / hvd.size())
+        tensors = [torch.ones(2), torch.ones(3)]
+        hvd.grouped_allreduce_(tensors, op=hvd.Sum)
+        self.assertEqual(tensors[1].tolist(), [hvd.size()] * 3)
+
+    def test_average_is_deprecated(self):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            got = hvd.allreduce(torch.ones(1), average=False)
+        self.assertEqual(got.item(), hvd.size())
+        self.assertTrue(any(w.category is DeprecationWarning for w in caught))
+        with self.assertRaises(ValueError):
+            hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)
+
+    def test_compression(self):
+        class Halver:
+            @staticmethod
+            def compress(tensor):
+                return tensor / 2, "context"
+
+            @staticmethod
+            def decompress(tensor, ctx):
+                assert ctx == "context"
+                return tensor * 2
+
+        for compression in (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16,
+                            Halver):
+            got = hvd.allreduce(of_rank(hvd.rank(), 4), op=hvd.Sum, compression=compression)
+            self.assertEqual(got.dtype, torch.float32)
+            self.assertTrue(torch.equal(got, sum(parts(4))))
+
+    def test_moves(self):
+        rank, size = hvd.rank(), hvd.size()
+        got = hvd.allgather(torch.full((rank + 1, 2), rank, dtype=torch.bfloat16))
+        self.assertEqual(got[:, 0].tolist(), [r for r in range(size) for _ in range(r + 1)])
+        self.assertTrue(torch.equal(hvd.broadcast(of_rank(rank, 3), size - 1),
+                                    of_rank(size - 1, 3)))
+        rows, received = hvd.alltoall(torch.full((size * (rank + 1),), rank),
+                                      torch.tensor([rank + 1] * size))
+        self.assertEqual(received.tolist(), [r + 1 for r in range(size)])
+        self.assertEqual(rows.tolist(), [r for r in range(size) for _ in range(r + 1)])
+        mine = hvd.reducescatter(of_rank(rank, size, 2), op=hvd.Sum)
+        self.assertTrue(torch.equal(mine[0], sum(parts(size, 2))[rank]))
+        a, b = hvd.grouped_reducescatter([torch.ones(size), torch.ones(2 * size)], op=hvd.Sum)
+        self.assertEqual((a.tolist(), b.tolist()), ([size], [size] * 2))
+
+    def test_sparse(self):
+        index = torch.tensor([[hvd.rank(), 4]])
+        tensor = torch.sparse_coo_tensor(index, torch.tensor([1.0, 2.0]), (5,))
+        got = hvd.sparse_allreduce_async(tensor, "sparse", hvd.Sum)().to_dense()
+        self.assertEqual(got.tolist(), [1.0 if i < hvd.size() else 0.0 for i in range(4)] +
+                         [2.0 * hvd.size()])
+
+    def test_refusals(self):
+        with self.assertRaisesRegex(ValueError, "contiguous"):
+            hvd.allreduce(torch.ones(3, 4).t())
+        with self.assertRaisesRegex(ValueError, "complex64"):
+            hvd.allreduce(torch.ones(2, dtype=torch.complex64))
+        with self.assertRaisesRegex(ValueError, "meta"):
+            hvd.allreduce(torch.ones(2, device="meta"))
+        with self.assertRaises(ValueError):
+            hvd.broadcast(torch.ones(2), -1)
+
+    def test_objects_and_communicator(self):
+        self.assertEqual(hvd.allgather_object(("r", hvd.rank())),
+                         [("r", r) for r in range(hvd.size())])
+        self.assertEqual(hvd.broadcast_object({"a": hvd.rank()}, 0), {"a": 0})
+        with tutti.Communicator.world() as comm:
+            self.assertEqual(comm.allreduce(torch.ones(2, dtype=torch.bfloat16)).tolist(),
+                             [hvd.size()] * 2)
+
+
+class Gradients(unittest.TestCase):
+    """Against what autograd says of the same sum computed on one rank."""
+
+    def leaf(self, *shape):
+        return of_rank(hvd.rank(), *shape, dtype=torch.float64).requires_grad_()
+
+    def test_allreduce(self):
+        for op, factor in ((hvd.Sum, hvd.size()), (hvd.Average, 1)):
+            x = self.leaf(3)
+            (hvd.allreduce(x, op=op) * 2).sum().backward()
+            self.assertEqual(x.grad.tolist(), [2.0 * factor] * 3)
+        x, y = self.leaf(2), self.leaf(3)
+        a, b = hvd.grouped_allreduce([x, y], op=hvd.Sum)
+        (a.sum() + 3 * b.sum()).backward()
+        self.assertEqual(y.grad.tolist(), [3.0 * hvd.size()] * 3)
+
+    def test_allgather(self):
+        x = self.leaf(hvd.rank() + 1, 2)
+        gathered = hvd.allgather(x)
+        weights = torch.arange(gathered.shape[0], dtype=torch.float64)
+        (gathered * weights[:, None] * (hvd.rank() + 1)).sum().backward()
+        begin = hvd.rank() * (hvd.rank() + 1) // 2
+        mean = (hvd.size() + 1) / 2
+        expected = (weights[begin:begin + hvd.rank() + 1] * mean)[:, None].expand(-1, 2)
+        torch.testing.assert_close(x.grad, expected.contiguous())
+
+    def test_broadcast(self):
+        x = self.leaf(2)
+        (hvd.broadcast(x, 0) * (hvd.rank() + 1)).sum().backward()
+        mean = (hvd.size() + 1) / 2
+        self.assertEqual(x.grad.tolist(), [mean if hvd.rank() == 0 else 0.0] * 2)
+
+    def test_alltoall(self):
+        x = self.leaf(2 * hvd.size())
+        rows = hvd.alltoall(x)
+        (rows * (hvd.rank() + 1)).sum().backward()
+        self.assertEqual(x.grad.tolist(), [r + 1.0 for r in range(hvd.size()) for _ in range(2)])
+
+    def test_reducescatter(self):
+        for op, factor in ((hvd.Sum, hvd.size()), (hvd.Average, 1)):
+            x = self.leaf(2 * hvd.size())
+            (hvd.reducescatter(x, op=op) * (hvd.rank() + 1)).sum().backward()
+            self.assertEqual(x.grad.tolist(),
+                             [factor * (r + 1.0) for r in range(hvd.size()) for _ in range(2)])
+
+
+if __name__ == "__main__":
+    unittest.main()
