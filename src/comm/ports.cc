@@ -23,6 +23,9 @@ uint64_t NetworkHash(const NetworkInterface& interface) {
   return hash == 0 ? 1 : hash;
 }
 
+// A hundred terabits: what is above is no speed.
+constexpr int64_t kMostMbps = 100'000'000;
+
 // Bridges of containers have the same subnet on many hosts and lead to none of them.
 bool IsReal(const std::string& name, const std::string& sysfs) {
   const std::string folder = sysfs + "/class/net/" + name;
@@ -69,7 +72,8 @@ std::vector<PortFact> JudgePorts(const std::vector<NetDevice>& devices,
       if (interface.name != device.name || interface.address.HostText() != device.address) continue;
       usable |= IsReal(device.name, sysfs) && everywhere(NetworkHash(interface));
     }
-    ports.push_back({device.name, usable});
+    ports.push_back({device.name, usable,
+                     static_cast<uint32_t>(std::clamp<int64_t>(device.speed_mbps, 0, kMostMbps))});
   }
   return ports;
 }

@@ -104,17 +104,19 @@ uint32_t Mbs(double gbps) {
   return static_cast<uint32_t>(std::clamp(std::round(gbps * 1000), 0.0, 4e9));
 }
 
-void TakePort(const Graph& graph, const Paths& paths, Machine& machine, int rank,
-              HostAnswer& answer) {
+void TakePort(const Graph& graph, const Paths& paths, const HostQuestion& question,
+              Machine& machine, HostAnswer& answer) {
   for (const NodeIndex device : graph.Devices()) {
-    if (graph.node(device).rank != rank) continue;
+    if (graph.node(device).rank != question.rank) continue;
     const NodeIndex net = topology::LocalNet(graph, paths, device, 0);
     if (net == topology::kNoIndex) return;
     answer.port = graph.node(net).device;
+    answer.port_mbps = question.ports[static_cast<size_t>(answer.port)].speed_mbps;
   }
   VisitNets(machine, [&](const topology::NetFact& net) {
-    if (net.usable && net.dev == answer.port)
-      answer.port_mbps = static_cast<uint32_t>(std::max(0, net.speed_mbps));
+    // A file is right about what it says.
+    if (net.usable && net.dev == answer.port && net.speed_mbps > 0)
+      answer.port_mbps = static_cast<uint32_t>(net.speed_mbps);
   });
 }
 
@@ -233,8 +235,10 @@ HostAnswer PlainAnswer(const HostQuestion& question) {
   answer.order.assign(question.ranks.begin(), question.ranks.end());
   const auto port = std::find_if(question.ports.begin(), question.ports.end(),
                                  [](const PortFact& one) { return one.usable; });
-  if (port != question.ports.end())
+  if (port != question.ports.end()) {
     answer.port = static_cast<int32_t>(port - question.ports.begin());
+    answer.port_mbps = port->speed_mbps;
+  }
   return answer;
 }
 
@@ -249,7 +253,7 @@ Result<HostAnswer> AskTopology(const Settings& settings, Machine machine, uint64
   const Status found = [&]() -> Status {
     TUTTI_ASSIGN(const topology::BuiltGraph built, topology::BuildGraph(machine));
     const Paths paths = topology::ComputePaths(built.graph, topology::RulesOf(settings));
-    if (question.other_hosts) TakePort(built.graph, paths, machine, question.rank, answer);
+    if (question.other_hosts) TakePort(built.graph, paths, question, machine, answer);
     return TakeRing(settings, built.graph, paths, question, answer);
   }();
   if (!found.ok() && !settings.graph_file.empty()) return found;

@@ -30,7 +30,8 @@ namespace tutti {
 // A port that this rank's network offers, by its device number.
 struct PortFact {
   std::string name;
-  bool usable = true;  // the other hosts' ranks reach it, as far as can be told
+  bool usable = true;       // the other hosts' ranks reach it, as far as can be told
+  uint32_t speed_mbps = 0;  // Mbit/s as the kernel says; 0: not known
 };
 
 // What a rank wants to know about its host: its place among those it shares memory with.

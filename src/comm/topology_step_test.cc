@@ -71,21 +71,21 @@ TEST(AskTopologyTest, TheRingGoesToEachNodeOnce) {
 TEST(AskTopologyTest, EachRankTakesThePortOfItsNode) {
   HostQuestion question = Question(3, {3, 5}, {1, 0});
   question.other_hosts = true;
-  question.ports = {{"eth0", true}, {"eth1", true}};
+  question.ports = {{"eth0", true, 10000}, {"eth1", true, 10000}};
   EXPECT_EQ(Ask(question).port, 1);
   question.rank = 5;
   const HostAnswer answer = Ask(question);
   EXPECT_EQ(answer.port, 0);
-  EXPECT_EQ(answer.port_mbps, 25000u);
+  EXPECT_EQ(answer.port_mbps, 25000u);  // of the file
 }
 
 TEST(AskTopologyTest, PortsThatAreNotUsableAreNotUsed) {
   HostQuestion question = Question(3, {3, 5}, {1, 0});
   question.other_hosts = true;
-  question.ports = {{"eth0", true}, {"eth1", false}};
+  question.ports = {{"eth0", true, 10000}, {"eth1", false, 10000}};
   EXPECT_EQ(Ask(question).port, 0);
   // The network's numbers count, not those of the file.
-  question.ports = {{"docker0", false}, {"eth1", true}, {"eth0", true}};
+  question.ports = {{"docker0", false, 10000}, {"eth1", true, 10000}, {"eth0", true, 10000}};
   EXPECT_EQ(Ask(question).port, 1);
   question.rank = 5;
   EXPECT_EQ(Ask(question).port, 2);
@@ -100,7 +100,7 @@ TEST(AskTopologyTest, RanksOfOneNodeShareItsEqualPorts) {
   machine.cpus[1].pci.push_back(card);
   HostQuestion question = Question(0, {0, 1}, {1, 1});
   question.other_hosts = true;
-  question.ports = {{"eth0", true}, {"eth1", true}, {"eth2", true}};
+  question.ports = {{"eth0", true, 10000}, {"eth1", true, 10000}, {"eth2", true, 10000}};
   std::vector<int32_t> ports;
   for (question.rank = 0; question.rank < 2; ++question.rank) {
     const auto answer = AskTopology({}, machine, 7, question);
@@ -126,7 +126,7 @@ TEST(AskTopologyTest, ManyRanksAreSoonInOrder) {
       question.numas.push_back(r % 2);
     }
     question.other_hosts = true;
-    question.ports = {{"eth0", true}, {"eth1", true}};
+    question.ports = {{"eth0", true, 10000}, {"eth1", true, 10000}};
     const int64_t start_ns = NowNs();
     const HostAnswer answer = Ask(question);
     const double took_ms = static_cast<double>(NowNs() - start_ns) / 1e6;
@@ -139,11 +139,12 @@ TEST(AskTopologyTest, ManyRanksAreSoonInOrder) {
 TEST(AskTopologyTest, WithoutARingTheOrderIsThatOfNumbersAndSaysWhy) {
   HostQuestion question = Question(0, {0, 1, 2}, {0, 1, 0});
   question.other_hosts = true;
-  question.ports = {{"not_in_the_file", true}};
+  question.ports = {{"not_in_the_file", true, 10000}};
   const HostAnswer answer = Ask(question);
   EXPECT_NE(answer.plain_since, "");
   EXPECT_THAT(answer.order, ElementsAre(0, 1, 2));
   EXPECT_EQ(answer.port, 0);
+  EXPECT_EQ(answer.port_mbps, 10000u);
 }
 
 TEST(AskTopologyTest, AFileOfChannelsThatCannotBeReadIsAnError) {
@@ -158,7 +159,7 @@ TEST(TopologyMattersTest, WhereAnythingCanBeChosen) {
   const Settings none;
   HostQuestion question = Question(0, {0, 1, 2}, {0, 0, 0});
   EXPECT_FALSE(TopologyMatters(none, question));
-  question.ports = {{"eth0", true}, {"docker0", false}};
+  question.ports = {{"eth0", true, 10000}, {"docker0", false, 10000}};
   EXPECT_FALSE(TopologyMatters(none, question));
   question.ports[1].usable = true;
   EXPECT_TRUE(TopologyMatters(none, question));
