@@ -261,7 +261,8 @@ class Job:
         self._process_sets = {0: global_process_set}
 
     def shutdown(self) -> None:
-        """Ends the job on all ranks; what is pending anywhere fails. Nothing where there is none."""
+        """Ends the job on all ranks; what is pending anywhere fails. Does nothing where there is
+        none."""
         with self._lock:
             coordinator, self._coordinator = self._coordinator, None
             if coordinator is None:

@@ -1,4 +1,4 @@
-"""Training with tutti.torch gives what a single process gives, on every rank of a job of any size."""
+"""Training with tutti.torch gives what one process gives, on every rank of a job of any size."""
 
 import copy
 import unittest
@@ -20,7 +20,8 @@ def tearDownModule():
 
 def make_model(seed=7):
     torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)).double()
+    layers = torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)
+    return torch.nn.Sequential(*layers).double()
 
 
 def batch_of(rank, step):

@@ -15,6 +15,7 @@ from tutti._basics import (Adasum, Average, Max, Min, ProcessSet, Product, Sum, 
                            cuda_built, ddl_built, global_process_set, gloo_built, gloo_enabled,
                            mpi_built, mpi_enabled, mpi_threads_supported, nccl_built, rocm_built)
 from tutti.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from tutti.torch import elastic
 from tutti.torch.compression import Compression
 from tutti.torch.functions import (allgather_object, broadcast_object, broadcast_optimizer_state,
                                    broadcast_parameters)

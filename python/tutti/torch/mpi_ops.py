@@ -2,8 +2,8 @@
 """The operations on PyTorch tensors.
 
 Tensors lie in host memory and are contiguous. An asynchronous form (`..._async`) gives a handle for
-`poll` and `synchronize`, and its tensors must stay as they are until then; a trailing `_` writes the
-result into the tensor. The waiting forms without `_` carry gradients.
+`poll` and `synchronize`, and its tensors must stay as they are until then; a trailing `_` writes
+the result into the tensor. The waiting forms without `_` carry gradients.
 
 Errors: ValueError at once for what is wrong in itself; HorovodInternalError from the operation for
 what the ranks disagree about, or a lost rank. Threads: any.

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts a copy of libtutti into the package: TUTTI_LIBRARY, or what `make` built beside it. Without
+either the package is made without one and looks for libtutti when it is used."""
+
+import os
+import shutil
+import subprocess
+
+from setuptools import Distribution, setup
+from setuptools.command.build_py import build_py
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def library():
+    """The path of a libtutti that was built, or None."""
+    named = os.environ.get("TUTTI_LIBRARY")
+    if named:
+        if not os.path.exists(named):
+            raise SystemExit(f"setup: TUTTI_LIBRARY is {named}, and there is no such file")
+        return named
+    built = os.path.join(HERE, "..", "build", "release", "src", "libtutti.so.0")
+    return built if os.path.exists(built) else None
+
+
+class BuildWithLibrary(build_py):
+    def run(self):
+        super().run()
+        source = library()
+        if source is None:
+            print("setup: no libtutti was built; the package will look for one when it is used")
+            return
+        folder = os.path.join(self.build_lib, "tutti", "lib")
+        os.makedirs(folder, exist_ok=True)
+        target = os.path.join(folder, "libtutti.so.0")
+        shutil.copyfile(source, target)
+        if shutil.which("strip"):
+            subprocess.run(["strip", "--strip-debug", target], check=True)
+
+
+class PlatformDistribution(Distribution):
+    """Has no extension module, and yet is of this machine only where it carries the library."""
+
+    def has_ext_modules(self):
+        return library() is not None
+
+
+commands = {"build_py": BuildWithLibrary}
+try:
+    from wheel.bdist_wheel import bdist_wheel
+
+    class AnyPython(bdist_wheel):
+        def get_tag(self):
+            tag = super().get_tag()
+            return ("py3", "none", tag[2])  # ctypes knows no version of Python
+
+    commands["bdist_wheel"] = AnyPython
+except ImportError:
+    pass
+
+setup(cmdclass=commands, distclass=PlatformDistribution)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sampler that remembers what an epoch has already seen."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, Sized
+
+import torch
+
+from tutti import _basics
+
+
+class ElasticSampler(torch.utils.data.Sampler):
+    """Shares out the samples of an epoch that no rank has processed yet.
+
+    Call record_batch after each batch, set_epoch at the end of an epoch, and keep it in a
+    TorchState, which joins what the ranks have processed. One thread.
+    """
+
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
+        self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
+        self.epoch = 0
+        self.processed_indices: set = set()
+        self.remaining_indices: List[int] = []
+        self.indices: List[int] = []
+        self.num_samples = 0
+        self.total_size = 0
+        self.reset()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begins an epoch: nothing of it is processed."""
+        self.epoch = epoch
+        self.processed_indices = set()
+        self.reset()
+
+    def get_indices(self, batch_idx: int, batch_size: int) -> List[int]:
+        """This rank's samples in batch number `batch_idx`."""
+        return self.indices[batch_idx * batch_size:(batch_idx + 1) * batch_size]
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """Notes batch number `batch_idx` as processed."""
+        self.record_indices(self.get_indices(batch_idx, batch_size))
+
+    def record_indices(self, indices: Any) -> None:
+        """Notes samples as processed."""
+        self.processed_indices.update(indices)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What load_state_dict takes."""
+        return {"epoch": self.epoch, "processed_indices": set(self.processed_indices)}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Goes on where `state` was, with the ranks that there are now."""
+        self.epoch = state["epoch"]
+        self.processed_indices = set(state["processed_indices"])
+        self.reset()
+
+    def reset(self) -> None:
+        """Shares out what is left among the ranks that there are now."""
+        job = _basics.job()
+        rank, size = (job.rank(), job.size()) if job.is_initialized() else (0, 1)
+        self.remaining_indices = [i for i in range(len(self.dataset))
+                                  if i not in self.processed_indices]
+        order = list(self.remaining_indices)
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(self.seed + self.epoch)
+            order = [order[i] for i in torch.randperm(len(order), generator=generator).tolist()]
+        # Equal parts: the first samples are taken twice where it does not come out even.
+        self.num_samples = -(-len(order) // size)
+        self.total_size = self.num_samples * size
+        while order and len(order) < self.total_size:
+            order += order[:self.total_size - len(order)]
+        self.indices = order[rank:self.total_size:size]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(list(self.indices))
+
+    def __len__(self) -> int:
+        return self.num_samples

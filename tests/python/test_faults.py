@@ -1,0 +1,71 @@
+"""What the ranks see when one of them dies or stays away; starts the ranks itself."""
+
+import os
+import socket
+import subprocess
+import sys
+import unittest
+
+DIES = """
+import os, sys, time
+import numpy as np
+import tutti.numpy as hvd
+hvd.init()
+hvd.allreduce(np.ones(4), name="first")
+if hvd.rank() == 1:
+    os.kill(os.getpid(), 9)
+began = time.monotonic()
+try:
+    for i in range(1000):
+        hvd.allreduce(np.ones(4), name=f"after{i}")
+except hvd.HorovodInternalError as error:
+    assert "rank 1" in str(error), error
+    assert time.monotonic() - began < 30
+    print("saw it:", error)
+    sys.exit(0)
+sys.exit(3)
+"""
+
+STAYS_AWAY = """
+import sys
+from tutti import _launch
+_launch.TIMEOUT_S = 1.0
+_launch.meet.__defaults__ = (1.0,)
+import tutti.numpy as hvd
+try:
+    hvd.init()
+except ValueError as error:
+    assert "did not meet" in str(error) and "missing: 1" in str(error), error
+    sys.exit(0)
+sys.exit(3)
+"""
+
+
+def start(script, rank, size, port):
+    environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
+                       MASTER_PORT=str(port), TUTTI_COMM_KEY="test")
+    return subprocess.Popen([sys.executable, "-c", script], env=environment,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Faults(unittest.TestCase):
+    def test_a_rank_dies(self):
+        port = free_port()
+        ranks = [start(DIES, rank, 3, port) for rank in range(3)]
+        outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, -9, 0], "\n".join(outputs))
+
+    def test_a_rank_stays_away(self):
+        rank = start(STAYS_AWAY, 0, 2, free_port())
+        output = rank.communicate(timeout=60)[0]
+        self.assertEqual(rank.returncode, 0, output)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,113 @@
+"""tutti.torch.elastic on every rank of a job whose ranks all live, and Horovod's name."""
+
+import unittest
+
+import torch
+
+import tutti.torch as hvd
+from tutti.torch import elastic
+
+
+def setUpModule():
+    torch.set_num_threads(1)
+    hvd.init()
+
+
+def tearDownModule():
+    hvd.shutdown()
+
+
+class Sampler(unittest.TestCase):
+    def test_no_sample_is_lost_or_doubled(self):
+        data = list(range(12 * hvd.size()))
+        sampler = elastic.ElasticSampler(data, shuffle=True, seed=3)
+        first = [sampler.get_indices(i, 2) for i in range(2)]
+        for i in range(2):
+            sampler.record_batch(i, 2)
+        state = elastic.TorchState(sampler=sampler)
+        state.sync()
+        self.assertEqual(len(sampler.processed_indices), 4 * hvd.size())
+        mine = [i for batch in first for i in batch] + list(sampler)
+        everything = [i for part in hvd.allgather_object(mine) for i in part]
+        self.assertEqual(sorted(everything), data)
+        sampler.set_epoch(1)
+        self.assertEqual(len(sampler), 12)
+
+    def test_uneven(self):
+        sampler = elastic.ElasticSampler(list(range(hvd.size() + 1)), shuffle=False)
+        parts = hvd.allgather_object(list(sampler))
+        self.assertEqual({len(part) for part in parts}, {2})
+        self.assertEqual({i for part in parts for i in part}, set(range(hvd.size() + 1)))
+
+
+class State(unittest.TestCase):
+    def test_commit_restore_sync(self):
+        model = torch.nn.Linear(2, 1)
+        with torch.no_grad():
+            model.weight.fill_(float(hvd.rank()))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (hvd.rank() + 1))
+        state = elastic.TorchState(model=model, optimizer=optimizer, epoch=hvd.rank() + 5)
+        state.sync()
+        self.assertEqual((state.epoch, optimizer.param_groups[0]["lr"]), (5, 0.1))
+        self.assertEqual(model.weight.tolist(), [[0.0, 0.0]])
+        state.epoch = 9
+        with torch.no_grad():
+            model.weight.fill_(3.0)
+        state.commit()
+        state.epoch = 11
+        with torch.no_grad():
+            model.weight.fill_(4.0)
+        state.restore()
+        self.assertEqual((state.epoch, model.weight.tolist()), (9, [[3.0, 3.0]]))
+
+    def test_run_goes_on_after_a_failure(self):
+        calls, resets = [], []
+        state = elastic.ObjectState(step=0)
+        state.register_reset_callbacks([lambda: resets.append(state.step)])
+
+        @elastic.run
+        def train(state):
+            calls.append(state.step)
+            while state.step < 6:
+                shape = 2
+                if state.step == 3 and len(calls) == 1:
+                    state.commit()
+                    state.step += 1  # not committed: lost
+                    if hvd.size() == 1:
+                        raise hvd.HorovodInternalError("as if")
+                    shape = 2 + hvd.rank()  # the ranks disagree
+                total = hvd.allreduce(torch.ones(shape), name=f"step{state.step}", op=hvd.Sum)
+                self.assertEqual(total[0], hvd.size())
+                state.step += 1
+            return "done"
+
+        self.assertEqual(train(state), "done")
+        self.assertEqual((calls, resets), ([0, 3], [3]))
+
+    def test_interrupt_keeps_the_state(self):
+        state, calls = elastic.ObjectState(step=0), []
+
+        @elastic.run
+        def train(state):
+            calls.append(state.step)
+            if len(calls) == 1:
+                state.step = 7
+                raise hvd.HostsUpdatedInterrupt(skip_sync=True)
+            return state.step
+
+        self.assertEqual(train(state), 7)
+        self.assertEqual(calls, [0, 7])
+
+
+class Alias(unittest.TestCase):
+    def test_horovods_name(self):
+        import horovod.torch as alias
+        from horovod.torch.mpi_ops import allreduce
+        import horovod.torch.elastic as alias_elastic
+        self.assertIs(alias, hvd)
+        self.assertIs(allreduce, hvd.allreduce)
+        self.assertIs(alias_elastic, elastic)
+
+
+if __name__ == "__main__":
+    unittest.main()
