@@ -7,14 +7,17 @@ set(checks ${PROJECT_SOURCE_DIR}/tools/checks)
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      ${PROJECT_SOURCE_DIR}/src/*.h ${PROJECT_SOURCE_DIR}/include/*.h ${PROJECT_SOURCE_DIR}/tools/*.h
      ${PROJECT_SOURCE_DIR}/tests/*.h ${PROJECT_SOURCE_DIR}/bench/*.h ${PROJECT_SOURCE_DIR}/examples/*.h)
-# The samples are bad on purpose, and examples/check.h is C.
-list(FILTER headers EXCLUDE REGEX "/samples/|^examples/check\\.h$")
+list(FILTER headers EXCLUDE REGEX "/samples/")  # bad on purpose
 if(NOT TUTTI_HAVE_CUDA)
   list(FILTER headers EXCLUDE REGEX "^src/backend/cuda/")
 endif()
 set(header_sources "")
 foreach(header IN LISTS headers)
-  set(source ${PROJECT_BINARY_DIR}/header_checks/${header}.cc)
+  set(language cc)
+  if(header MATCHES "^examples/[^/]*$")  # those of the C programs
+    set(language c)
+  endif()
+  set(source ${PROJECT_BINARY_DIR}/header_checks/${header}.${language})
   set(text "#include \"${PROJECT_SOURCE_DIR}/${header}\"\n#include \"${PROJECT_SOURCE_DIR}/${header}\"\n")
   file(CONFIGURE OUTPUT ${source} CONTENT "${text}" @ONLY)
   list(APPEND header_sources ${source})
