@@ -122,9 +122,10 @@ Status Executor::RunCollective(const Task& task) {
   wait_.HandOverPorts();
   watch_.End();
   if (op.status.ok() && wait_.failed()) op.status = wait_.status();
-  if (!op.status.ok() && watch_.stopped())
-    op.status = watch_.StopReason();  // what came first explains more
-  if (!op.status.ok()) watch_.Stop(op.status, true);
+  if (!op.status.ok()) {
+    op.status = watch_.FirstReason(std::move(op.status));
+    watch_.Stop(op.status, true);
+  }
   return op.status;
 }
 

@@ -136,9 +136,10 @@ Status Executor::RunMessages(std::span<const Task> tasks) {
   wait_.HandOverPorts();
   watch_.End();
   if (status.ok() && wait_.failed()) status = wait_.status();
-  if (!status.ok() && watch_.stopped())
-    status = watch_.StopReason();  // what came first explains more
-  if (!status.ok()) watch_.Stop(status, true);
+  if (!status.ok()) {
+    status = watch_.FirstReason(std::move(status));
+    watch_.Stop(status, true);
+  }
   return status;
 }
 

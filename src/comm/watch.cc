@@ -24,6 +24,8 @@ constexpr int64_t kWarnEveryNs = 10 * kSecond;
 constexpr int64_t kLeftGraceNs = kSecond;
 // For the other side's sentence after a foreign chunk has been seen.
 constexpr int64_t kExplainNs = 2 * kSecond;
+// For the reason why a peer has closed a connection; the bootstrap brings it in milliseconds.
+constexpr int64_t kExplainBrokenNs = 3 * kSecond / 10;
 // A rank whose peer waits itself lets that one speak first: it is nearer to whoever holds them all
 // up.
 constexpr int64_t kNearerGraceNs = kSecond;
@@ -396,6 +398,12 @@ Status Watch::WaitForReason(int64_t timeout_ns, Status otherwise) {
   while (!stopped() && !deadline.Passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return stopped() ? StopReason() : otherwise;
+}
+
+Status Watch::FirstReason(Status seen) {
+  if (stopped()) return StopReason();
+  if (seen.code() != Code::kRemoteError) return seen;
+  return WaitForReason(kExplainBrokenNs, std::move(seen));
 }
 
 Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) {

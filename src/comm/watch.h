@@ -54,6 +54,10 @@ class Watch final : public WaitWatcher {
 
   Status OnLongWait(std::span<const int> peers, int64_t waited_ns) override;
   Status StopReason() override;
+  // What an operation here that failed with `seen` reports: why the communicator stopped, if it has.
+  // A connection that broke is often but a consequence, whose reason is still on its way: it is
+  // waited for, a moment.
+  Status FirstReason(Status seen);
   Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) override;
 
  private:
