@@ -219,17 +219,24 @@ Status Executor::RunStaged(const Task& task, Operation& op) {
 }
 
 Status Executor::RunRing(const Task& task, Operation& op) {
-  TUTTI_TRY(OpenAndBegin(task, op));
+  const RingView ring = {ring_index_, num_ranks_, ring_.data()};
+  const int next = ring.At(ring_index_ + 1);
+  const int prev = ring.At(ring_index_ - 1);
+  // Within a machine there is no port to tell anything; small operations would feel the counting.
+  if (connections_.IsLocal(next) && connections_.IsLocal(prev)) {
+    TUTTI_TRY(connections_.Open(std::span(&next, 1), std::span(&prev, 1)));
+  } else {
+    TUTTI_TRY(OpenAndBegin(task, op));
+  }
   if (task.collective == Collective::kAllGather || task.collective == Collective::kAllGatherV) {
     WithParts(task, [&](const auto& parts) {
       std::byte* own = Out(task) + parts.Offset(rank_) * op.work.elem_bytes;
       if (own != In(task)) CopyBytes(own, In(task), parts.Size(rank_) * op.work.elem_bytes);
     });
   }
-  const RingView ring = {ring_index_, num_ranks_, ring_.data()};
   HostFifoPrimitives p(wait_, op.work);
-  p.AddSend(connections_.SendTo(ring.At(ring_index_ + 1)));
-  p.AddRecv(connections_.RecvFrom(ring.At(ring_index_ - 1)));
+  p.AddSend(connections_.SendTo(next));
+  p.AddRecv(connections_.RecvFrom(prev));
   WalkRing(p, task, op.shape);
   return Status::Ok();
 }
