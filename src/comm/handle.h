@@ -25,8 +25,8 @@
 struct TuttiUserOp {
   tutti::DataType type;
   uint64_t scalar;
-  const void* live =
-      nullptr;  // where the scalar is read when an operation is issued; null: `scalar` holds
+  // Where an operation reads the scalar when it runs; null: `scalar` holds.
+  const void* live = nullptr;
 };
 
 namespace tutti {

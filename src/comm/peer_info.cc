@@ -8,7 +8,9 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <span>
 
+#include "base/hash.h"
 #include "nccl.h"
 #include "sys/host.h"
 #include "topology/detect.h"
@@ -24,17 +26,11 @@ std::string SharedSettings(const Settings& s) {
   return fmt::format("NCCL_ALGO={} NCCL_PROTO={} NCCL_BUFFSIZE={}", s.algo, s.proto, s.buffsize);
 }
 
-uint64_t Fnv1a(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
-}
-
 uint64_t CpuSetHash() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return 0;
-  return Fnv1a({reinterpret_cast<const char*>(&set), sizeof(set)});
+  return Fnv1a::OfObjects(std::span<const cpu_set_t>(&set, 1));
 }
 
 template <size_t kSize>
@@ -69,7 +65,7 @@ PeerInfo DescribeSelf(const Settings& settings) {
   info.version = NCCL_VERSION_CODE;
   info.protocol = kPeerProtocol;
   const std::string shared = SharedSettings(settings);
-  info.settings_hash = Fnv1a(shared);
+  info.settings_hash = Fnv1a::Of(shared);
   CopyText(info.settings, shared);
   info.host_hash = HostHash(settings.hostid);
   info.pid = getpid();

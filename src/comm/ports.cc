@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "base/hash.h"
+
 namespace tutti {
 namespace {
 
@@ -13,14 +15,15 @@ uint64_t NetworkHash(const NetworkInterface& interface) {
   const SocketAddress& address = interface.address;
   if (address.IsLoopback() || address.IsLinkLocal()) return 0;
   if (interface.netmask.family != address.family) return 0;
-  uint64_t hash = 0xcbf29ce484222325u ^ address.family;
+  Fnv1a hash;
+  hash.Add(static_cast<uint8_t>(address.family));
   const size_t length = address.family == 4 ? 4 : 16;
   for (size_t i = 0; i < length; ++i) {
     const uint8_t mask = interface.netmask.bytes[i];
-    hash = (hash ^ (address.bytes[i] & mask)) * 0x100000001b3u;
-    hash = (hash ^ mask) * 0x100000001b3u;
+    hash.Add(address.bytes[i] & mask);
+    hash.Add(mask);
   }
-  return hash == 0 ? 1 : hash;
+  return hash.hash() == 0 ? 1 : hash.hash();
 }
 
 // A hundred terabits: what is above is no speed.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/hash.h"
 #include "sys/host.h"
 #include "topology/detect.h"
 #include "topology/machine_xml.h"
@@ -20,9 +21,7 @@ constexpr size_t kMostKnownHosts = 8;
 uint64_t HashOf(topology::Machine machine) {
   // What was guessed stands in sentences that may name what differs from process to process.
   machine.guesses.clear();
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : topology::FormatMachineXml(machine))
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  const uint64_t hash = Fnv1a::Of(topology::FormatMachineXml(machine));
   return hash == 0 ? 1 : hash;
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "base/hash.h"
 #include "topology/between_hosts.h"
 #include "topology/graph_builder.h"
 #include "topology/known_channels.h"
@@ -33,14 +34,7 @@ constexpr uint8_t kWholeAnswer = 2;
 constexpr uint8_t kFailure = 3;
 constexpr size_t kLongestFailure = 255;
 
-uint64_t OrderHash(std::span<const int32_t> order) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const int32_t rank : order) {
-    hash = (hash ^ static_cast<uint32_t>(rank)) * 0x100000001b3u;
-    hash ^= hash >> 29;
-  }
-  return hash;
-}
+uint64_t OrderHash(std::span<const int32_t> order) { return Fnv1a::OfObjects(order); }
 
 // Ranks of this job move their data by processors, whatever else the machine has.
 void DropGpus(Machine& machine) {

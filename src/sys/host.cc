@@ -9,19 +9,15 @@
 #include <array>
 #include <cerrno>
 
+#include "base/hash.h"
 #include "base/unique_fd.h"
 
 namespace tutti {
 namespace {
 
-// FNV-1a: stable between builds, unlike std::hash, because ranks compare these numbers. The final
-// mixing spreads short texts over all 64 bits.
+// The final mixing spreads short texts over all 64 bits.
 uint64_t StableHash(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) {
-    hash ^= static_cast<uint8_t>(c);
-    hash *= 0x100000001b3u;
-  }
+  uint64_t hash = Fnv1a::Of(text);
   hash ^= hash >> 32;
   hash *= 0x9e3779b97f4a7c15u;
   return hash ^ (hash >> 29);

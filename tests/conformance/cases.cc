@@ -13,8 +13,10 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <thread>
 
+#include "base/hash.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
@@ -410,13 +412,6 @@ ncclResult_t RankCase::Call(const void* send, void* recv, ncclComm_t comm,
   }
 }
 
-uint64_t Hash(const std::byte* bytes, size_t count) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (size_t i = 0; i < count; ++i)
-    hash = (hash ^ static_cast<uint64_t>(bytes[i])) * 0x100000001b3u;
-  return hash;
-}
-
 // Runs the case once over fresh buffers. False where the library refused.
 bool RunOnce(const RankCase& rank_case, const std::vector<std::byte>& sent,
              const Expected& expected, ncclComm_t comm, cudaStream_t stream, uint64_t& hash) {
@@ -462,7 +457,7 @@ bool RunOnce(const RankCase& rank_case, const std::vector<std::byte>& sent,
     EXPECT_TRUE(send_buffer.Intact()) << where() << " wrote beside the send buffer";
     EXPECT_TRUE(std::equal(sent.begin(), sent.end(), send)) << where() << " changed what it sends";
   }
-  hash = Hash(recv, recv_bytes);
+  hash = tutti::Fnv1a::OfObjects(std::span<const std::byte>(recv, recv_bytes));
   return true;
 }
 
