@@ -1,12 +1,39 @@
 // The `tutti` program: measures, starts and describes.
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "subcommands.h"
+
+namespace {
+
+// What is wrong with the first words, where one should be a subcommand and is not; the parser only
+// says that one is missing.
+std::string WrongSubcommand(const CLI::App& program, const std::vector<std::string>& words) {
+  const CLI::App* app = &program;
+  for (const std::string& word : words) {
+    const std::vector<const CLI::App*> known =
+        app->get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); });
+    if (known.empty() || word.starts_with('-')) return {};
+    const auto named =
+        app->get_subcommands([&](const CLI::App* one) { return one->check_name(word); });
+    if (named.empty()) {
+      std::vector<std::string> names;
+      for (const CLI::App* one : known) names.push_back(one->get_name());
+      return fmt::format("'{}' is no subcommand of {}; there are {}", word, app->get_name(),
+                         fmt::join(names, ", "));
+    }
+    app = named.front();
+  }
+  return {};
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App program("Collective communication: measure it, start ranks, look at libraries.",
@@ -20,13 +47,14 @@ int main(int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
   command = tutti::tools::TakeCommand(*run.app, &arguments);
   try {
-    // This form of parse takes the words from the last to the first.
-    std::reverse(arguments.begin(), arguments.end());
-    program.parse(arguments);
+    // This form of parse takes the words from the last to the first, and takes them away.
+    std::vector<std::string> words(arguments.rbegin(), arguments.rend());
+    program.parse(words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);  // --help
+    const std::string wrong = WrongSubcommand(program, arguments);
     std::fprintf(stderr, "tutti: %s\nTry 'tutti --help' or 'tutti SUBCOMMAND --help'.\n",
-                 error.what());
+                 wrong.empty() ? error.what() : wrong.c_str());
     return tutti::tools::kExitUsage;
   }
   for (const tutti::tools::Subcommand& subcommand : subcommands) {

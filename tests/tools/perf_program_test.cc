@@ -239,7 +239,8 @@ TEST(PerfProgram, BadCommandLinesGetSentences) {
       {{"perf", "all_reduce", "-b", "64T"}, "GiB of memory"},
       {{"perf"}, "collective is required"},
       {{}, "subcommand"},
-      {{"unknown"}, "subcommand"},
+      {{"unknown"}, "'unknown' is no subcommand of tutti; there are"},
+      {{"topo", "shw"}, "'shw' is no subcommand of topo; there are"},
   };
   for (const auto& [arguments, text] : faults) {
     const Outcome outcome = Tutti(arguments);
