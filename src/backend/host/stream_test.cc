@@ -2,12 +2,11 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <thread>
 #include <vector>
+
+#include "testing/threadless.h"
 
 namespace tutti {
 namespace {
@@ -33,27 +32,16 @@ TEST(HostStreamTest, RunsTasksInOrderOnAThreadThatTakesNoSignals) {
   EXPECT_EQ(sigismember(&mask, SIGTERM), 1);
 }
 
-// In a process of its own, which gives up root's privileges: the limit does not hold for root.
 TEST(HostStreamTest, WithoutAThreadTasksRunAtOnceOnTheCallers) {
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    constexpr uid_t kNobodyElse = 54321;
-    const rlimit none = {1, 1};
-    if (setrlimit(RLIMIT_NPROC, &none) != 0) _exit(2);
-    if (getuid() == 0 && setuid(kNobodyElse) != 0) _exit(3);
+  testing::ExpectZeroWithoutThreads([] {
     HostStream stream;
     int ran = 0;
     stream.Enqueue([&] { ++ran; });
-    if (ran != 1) _exit(4);
+    if (ran != 1) return 1;
     stream.Enqueue([&] { ++ran; });
     stream.Synchronize();
-    _exit(ran == 2 && stream.Idle() ? 0 : 5);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status)) << "ended by signal " << WTERMSIG(status);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+    return ran == 2 && stream.Idle() ? 0 : 2;
+  });
 }
 
 }  // namespace
