@@ -13,8 +13,8 @@ Subcommand AddTopo(CLI::App& program) {
       "topo", "Show a machine: devices, links, paths; this host's or a file's");
   app->require_subcommand(1);
   const std::vector<Subcommand> subcommands = {
-      topo::AddShow(*app),  topo::AddDump(*app),   topo::AddPaths(*app),
-      topo::AddCheck(*app), topo::AddSearch(*app), topo::AddDraw(*app),
+      topo::AddShow(*app),   topo::AddDump(*app), topo::AddPaths(*app),   topo::AddCheck(*app),
+      topo::AddSearch(*app), topo::AddDraw(*app), topo::AddPredict(*app),
   };
   return {app, [subcommands] {
             for (const Subcommand& subcommand : subcommands) {

@@ -90,9 +90,11 @@ Status Communicator::ChooseByTopology() {
                answer->plain_since);
   }
   const NetworkShare share = ShareOf(job, peers_);
-  // No port makes a connection faster than TCP over loopback is.
-  if (share.bandwidth_gbps > 0)
-    plan_.network.bandwidth_gbps = std::min(plan_.network.bandwidth_gbps, share.bandwidth_gbps);
+  plan_.host_gbps = job.intra_mbs / 1000.0;
+  // The search counts a port of unknown speed too, but by a guess: better no bound than that.
+  plan_.network_gbps = share.bandwidth_gbps;
+  if (share.bandwidth_gbps > 0 && job.inter_mbs > 0)
+    plan_.network_gbps = std::min(share.bandwidth_gbps, job.inter_mbs / 1000.0);
   plan_.ranks_per_port = share.ranks_per_port;
   ring_ = std::move(job.ring);
   device_ = answer->port;

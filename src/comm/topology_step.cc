@@ -64,7 +64,6 @@ void PlaceRanks(const HostQuestion& question, Machine& machine) {
   }
 }
 
-// Keeps the ports that the network has and may use, under its numbers for them.
 template <typename Visit>
 void VisitNets(Machine& machine, const Visit& visit) {
   for (CpuFact& cpu : machine.cpus)
@@ -74,6 +73,7 @@ void VisitNets(Machine& machine, const Visit& visit) {
   });
 }
 
+// Keeps the ports that the network has and may use, under its numbers for them.
 void NumberPorts(const HostQuestion& question, Machine& machine) {
   VisitNets(machine, [&](topology::NetFact& net) {
     const auto port = std::find_if(question.ports.begin(), question.ports.end(),
@@ -196,6 +196,9 @@ topology::HostOffer OfferOf(const HostAnswer& answer) {
   return offer;
 }
 
+// Of two speeds of which 0 says nothing.
+uint32_t LeastKnown(uint32_t a, uint32_t b) { return a == 0 || b == 0 ? a + b : std::min(a, b); }
+
 // From the hosts' rings to the job's, from host to host in the order of their first ranks.
 Result<std::vector<int>> JoinRing(const std::vector<topology::HostOffer>& offers) {
   TUTTI_ASSIGN(const topology::JobChannels job, topology::JoinHosts(offers));
@@ -298,6 +301,7 @@ Result<JobAnswer> JoinAnswers(std::span<const Bytes> messages, std::span<const i
       return RemoteError("{} {} the ring of its host", name(r), is_first ? "keeps back" : "offers");
   }
   std::vector<topology::HostOffer> offers;
+  JobAnswer job;
   for (const auto& [first, ranks] : hosts) {
     const HostAnswer& answer = told[static_cast<size_t>(first)].answer;
     std::vector<int32_t> sorted = answer.order;
@@ -306,8 +310,9 @@ Result<JobAnswer> JoinAnswers(std::span<const Bytes> messages, std::span<const i
       return RemoteError("the ring that {} offers is not one over the {} ranks of its host",
                          name(static_cast<size_t>(first)), ranks.size());
     offers.push_back(OfferOf(answer));
+    job.intra_mbs = LeastKnown(job.intra_mbs, answer.intra_mbs);
+    job.inter_mbs = LeastKnown(job.inter_mbs, answer.inter_mbs);
   }
-  JobAnswer job;
   TUTTI_ASSIGN(job.ring, JoinRing(offers));
   for (size_t r = 0; r < told.size(); ++r) {
     const Told& first = told[static_cast<size_t>(first_ranks[r])];

@@ -82,6 +82,9 @@ struct JobAnswer {
   std::vector<int> ring;            // all ranks; those of one host follow one another
   std::vector<int32_t> port;        // by rank
   std::vector<uint32_t> port_mbps;  // by rank; 0: not known
+  // MB/s of the rings inside the hosts, and between them; of the host that has least. 0: not known.
+  uint32_t intra_mbs = 0;
+  uint32_t inter_mbs = 0;
   // A rank that sees another machine than its host's first one does (containers and bindings hide
   // things) takes that one's answer. Those ranks, for the log.
   std::vector<int> see_another;

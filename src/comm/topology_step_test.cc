@@ -206,6 +206,20 @@ TEST_F(JoinAnswersTest, TheRingEntersAndLeavesEachHostOnce) {
   EXPECT_THAT(job->see_another, ElementsAre());
 }
 
+// What the cost model counts with: the host that has least, as far as one is known.
+TEST_F(JoinAnswersTest, TheSlowestHostCounts) {
+  answers_[0].intra_mbs = 9000;
+  answers_[0].inter_mbs = 2500;
+  answers_[1].intra_mbs = 6000;
+  answers_[1].inter_mbs = 0;
+  answers_[2].intra_mbs = 1;  // not a host's first rank
+  Write();
+  const auto job = Join();
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  EXPECT_EQ(job->intra_mbs, 6000u);
+  EXPECT_EQ(job->inter_mbs, 2500u);
+}
+
 TEST_F(JoinAnswersTest, OneMachineAndTwoAnswersIsADisagreement) {
   answers_[3].order = {1, 3, 5};
   Write();

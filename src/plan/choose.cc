@@ -1,9 +1,9 @@
 #include "plan/choose.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <limits>
+
+#include "plan/cost_table.h"
 
 namespace tutti {
 namespace {
@@ -16,66 +16,19 @@ constexpr size_t kSlicesPerStep = 4;
 // bytes.
 constexpr size_t kMinSliceBytes = 16384;
 
-// What a message of a batch costs before its first byte moves (tutti perf all_to_all, 8 B: 0.70 us
-// against 0.44 by stages, two ranks).
-constexpr double kMessageUs = 0.3;
-
-// Microseconds for `bytes` at `gbps`.
-double Transfer(double bytes, double gbps) { return bytes / (gbps * 1e3); }
-
-struct Model {
-  double n;
-  double log_n;
-  LinkCost link;      // of the slowest hop
-  double share_gbps;  // of that hop, when all ranks of a host use it at once
-  double round_us;    // one synchronisation of all ranks through stages
-  double local_gbps;  // what a rank copies in shared memory when all of them do
-};
-
-Model ModelOf(const PlanContext& c) {
-  Model m;
-  m.n = c.num_ranks;
-  m.log_n = std::bit_width(static_cast<unsigned>(c.num_ranks - 1));
-  m.link = c.one_host ? c.shared_memory : c.network;
-  m.share_gbps = m.link.bandwidth_gbps / (c.one_host ? 1 : std::max(1, c.ranks_per_port));
-  const double wake_us = c.oversubscribed ? 5 : 0;  // a switch to the rank that holds the data up
-  m.link.latency_us += wake_us;
-  m.round_us = c.shared_memory.latency_us + 0.1 * (m.n - 2) + wake_us;
-  m.local_gbps = c.shared_memory.bandwidth_gbps;
-  return m;
+Protocol ProtocolFor(const PlanContext& c, Collective collective, double bytes) {
+  const uint32_t allowed = c.allowed_protocols[static_cast<size_t>(collective)];
+  const bool simple_allowed =
+      allowed == 0 || (allowed & 1u << static_cast<int>(Protocol::kSimple)) != 0;
+  return bytes <= kInlineBytes || !simple_allowed ? Protocol::kLL : Protocol::kSimple;
 }
 
-double StagedUs(const Model& m, Collective collective, Algorithm algorithm, double bytes) {
-  const double once = Transfer(bytes, m.local_gbps);
-  const double others = once * (m.n - 1);
-  switch (collective) {
-    case Collective::kAllReduce:
-      if (algorithm == Algorithm::kOneShot) return m.round_us + once + others;
-      return 2 * m.round_us + (once + once + once) * (m.n - 1) / m.n;
-    case Collective::kBroadcast:
-      return m.round_us + once * 2;
-    case Collective::kReduce:
-      return m.round_us + once + others;
-    case Collective::kAllGather:
-    case Collective::kAllGatherV:
-      return m.round_us + once + others;
-    default:  // ReduceScatter, AlltoAll: `bytes` to each
-      return m.round_us + 2 * others;
-  }
-}
-
-double RingUs(const Model& m, Collective collective, double bytes) {
-  const double hop = m.link.latency_us;
-  const double once = Transfer(bytes, m.link.bandwidth_gbps);
-  switch (collective) {
-    case Collective::kAllReduce:
-      return 2 * (m.n - 1) * (hop + once / m.n);
-    case Collective::kBroadcast:
-    case Collective::kReduce:
-      return (m.n - 1) * hop + once * (1 + (m.n - 2) * 0.05);
-    default:
-      return (m.n - 1) * (hop + once);
-  }
+// What there is for one rank of the channels' bandwidth; 0: no bound is known.
+double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
+  if (c.one_host) return c.host_gbps;
+  const bool all_at_once =
+      algorithm == Algorithm::kRecursiveDoubling || algorithm == Algorithm::kExchange;
+  return all_at_once ? c.network_gbps / std::max(1, c.ranks_per_port) : c.network_gbps;
 }
 
 bool Applies(const PlanContext& c, Collective collective, Algorithm algorithm) {
@@ -149,29 +102,18 @@ bool ShouldPull(const PlanContext& c, Collective collective, double bytes, bool 
 
 double PredictUs(const PlanContext& c, Collective collective, Algorithm algorithm, double bytes) {
   if (!Applies(c, collective, algorithm)) return kNever;
-  const Model m = ModelOf(c);
-  switch (algorithm) {
-    case Algorithm::kRing:
-      return RingUs(m, collective, bytes);
-    case Algorithm::kTree:
-      // Up and down; a rank of a binary tree handles three links, two trees share the load.
-      return 2 * m.log_n * m.link.latency_us + 3 * Transfer(bytes, m.link.bandwidth_gbps);
-    case Algorithm::kRecursiveDoubling: {
-      const bool power_of_two = std::has_single_bit(static_cast<unsigned>(c.num_ranks));
-      const double steps = power_of_two ? m.log_n : m.log_n + 1;
-      return steps * (m.link.latency_us + Transfer(bytes, m.share_gbps));
-    }
-    case Algorithm::kOneShot:
-    case Algorithm::kTwoShot:
-      return collective == Collective::kBarrier ? m.round_us
-                                                : StagedUs(m, collective, algorithm, bytes);
-    case Algorithm::kPull:
-      return kNever;
-    case Algorithm::kExchange:
-      // Into a ring of slots and out of it again.
-      return (m.n - 1) * (m.link.latency_us + kMessageUs + 2 * Transfer(bytes, m.share_gbps));
-  }
-  return kNever;
+  const CostRow* const row = FindCost(c.one_host ? Wire::kSharedMemory : Wire::kTcp, algorithm,
+                                      CostOf(ProtocolFor(c, collective, bytes)));
+  if (row == nullptr) return kNever;
+  const Extent extent = ExtentOf(collective, algorithm, c.num_ranks, bytes);
+  return CostUs(*row, extent, ChannelsFor(c, algorithm), c.oversubscribed);
+}
+
+double PredictPullUs(const PlanContext& c, Collective collective, double bytes, bool mapped) {
+  const CostRow& row = *FindCost(mapped ? Wire::kSharedMemory : Wire::kKernelCopy, Algorithm::kPull,
+                                 CostProtocol::kSimple);
+  const Extent extent = ExtentOf(collective, Algorithm::kPull, c.num_ranks, bytes);
+  return CostUs(row, extent, ChannelsFor(c, Algorithm::kPull), c.oversubscribed);
 }
 
 Choice Choose(const PlanContext& c, Collective collective, size_t count, size_t elem_bytes) {
@@ -189,10 +131,7 @@ Choice Choose(const PlanContext& c, Collective collective, size_t count, size_t 
     }
     if (choice.time_us < kNever) break;
   }
-  const uint32_t protocols = c.allowed_protocols[static_cast<size_t>(collective)];
-  const bool simple_allowed =
-      protocols == 0 || (protocols & 1u << static_cast<int>(Protocol::kSimple)) != 0;
-  if (bytes <= kInlineBytes || !simple_allowed) choice.protocol = Protocol::kLL;
+  choice.protocol = ProtocolFor(c, collective, bytes);
   if (choice.algorithm == Algorithm::kOneShot || choice.algorithm == Algorithm::kTwoShot)
     CutForStages(c, collective, elem_bytes, choice);
   else

@@ -1,7 +1,7 @@
 #pragma once
 
-// Which algorithm and protocol an operation uses, and in which pieces: the cheapest by a cost
-// model, among those that work for the communicator and that NCCL_ALGO and NCCL_PROTO allow. A pure
+// Which algorithm and protocol an operation uses, and in which pieces: the cheapest by the cost
+// model (cost_table.h), among those that work for the communicator and that NCCL_ALGO and NCCL_PROTO allow. A pure
 // function: every rank computes the same answer from the same inputs, which is what makes the ranks
 // fit together.
 
@@ -17,12 +17,6 @@
 
 namespace tutti {
 
-// What one hop costs.
-struct LinkCost {
-  double latency_us = 1;
-  double bandwidth_gbps = 1;  // GB/s
-};
-
 // What the choice depends on. The same on all ranks of a communicator.
 struct PlanContext {
   int num_ranks = 1;
@@ -30,11 +24,13 @@ struct PlanContext {
   bool can_pull = false;        // all ranks can read one another's memory through the kernel
   bool oversubscribed = false;  // more ranks than processors on some host
   size_t stage_bytes = 0;
-  size_t slot_bytes = 0;               // of every ring of slots
-  LinkCost shared_memory = {0.25, 9};  // near what bench/results/shm.md shows
-  LinkCost network = {12, 2.5};        // TCP over loopback; an estimate, not measured yet
+  size_t slot_bytes = 0;  // of every ring of slots
+  // What the search found: channels × bandwidth inside the hosts, and between them; of the host that
+  // has least. 0: not known, and then only what a rank itself moves is a bound (cost_table.h).
+  double host_gbps = 0;
+  double network_gbps = 0;
   // Ranks of a host that send through one port of the network: where all send at once each has its
-  // part of `network` only. A ring or a tree enters and leaves a host once.
+  // part of it only. A ring or a tree enters and leaves a host once.
   int ranks_per_port = 1;
   // By Collective: bit per Algorithm, per Protocol; 0: all.
   std::array<uint32_t, kNumCollectives> allowed_algorithms = {};
@@ -60,6 +56,10 @@ bool ShouldPull(const PlanContext& context, Collective collective, double bytes,
 // `bytes` is the whole vector for AllReduce, Reduce and Broadcast, one rank's part otherwise.
 double PredictUs(const PlanContext& context, Collective collective, Algorithm algorithm,
                  double bytes);
+
+// The same for an operation whose ranks read one another's buffers (ShouldPull), by copies of the
+// kernel unless `mapped`.
+double PredictPullUs(const PlanContext& context, Collective collective, double bytes, bool mapped);
 
 // Reads NCCL_ALGO and NCCL_PROTO into the context: "ring,tree", "^tree",
 // "allreduce:tree;broadcast:ring". Names of what hosts do not have (collnet, nvls, pat; LL128) are

@@ -139,10 +139,44 @@ TEST(Topo, ChecksFiles) {
   EXPECT_EQ(Topo({"check", path}).status, 1);
 }
 
+TEST(Topo, PredictsWhatACollectiveTakes) {
+  const Outcome words = Topo({"predict", "--hosts", "16", "--file", MachinePath("dgx-h100")});
+  ASSERT_EQ(words.status, 0) << words.err;
+  EXPECT_THAT(words.out, HasSubstr("all_reduce of 128 ranks, 16 hosts"));
+  EXPECT_THAT(words.out, HasSubstr("not measured"));
+  const Outcome outcome =
+      Topo({"predict", "--collective", "all_gather", "--json", "--file", MachinePath("h200x8-vm")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json found = Json::parse(outcome.out);
+  EXPECT_EQ(found.at("ranks"), 8);
+  const Json last = found.at("predictions").back();
+  EXPECT_EQ(last.at("algorithm"), "Ring");
+  // NCCL measured 2628 us there.
+  EXPECT_NEAR(last.at("time_us").get<double>(), 2628, 200);
+  EXPECT_NEAR(last.at("busbw_gbps").get<double>(), 357, 25);
+}
+
+TEST(Topo, PredictsForHostRanksToo) {
+  const std::string path = testing::TempDir() + "topo_program_test_hosts.xml";
+  std::ofstream(path) << "<system version=\"1\">\n"
+                         "  <cpu numaid=\"0\"><host dev=\"0\" rank=\"0\"/></cpu>\n"
+                         "  <cpu numaid=\"1\"><host dev=\"1\" rank=\"1\"/></cpu>\n</system>\n";
+  const Outcome outcome = Topo({"predict", "--json", "--file", path});
+  std::remove(path.c_str());
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json found = Json::parse(outcome.out);
+  EXPECT_THAT(found.at("predictions")[0].at("source").get<std::string>(),
+              HasSubstr("measured for Tutti"));
+  const Outcome alone = Topo({"predict", "--file", MachinePath("gh200")});
+  EXPECT_EQ(alone.status, 1);
+  EXPECT_THAT(alone.err, HasSubstr("the job has one rank"));
+}
+
 TEST(Topo, BadCommandLinesAreUsageErrors) {
   EXPECT_EQ(Topo({}).status, 2);
   EXPECT_EQ(Topo({"check"}).status, 2);
   EXPECT_EQ(Topo({"show", "--hosts", "0"}).status, 2);
+  EXPECT_EQ(Topo({"predict", "--collective", "all"}).status, 2);
 }
 
 }  // namespace

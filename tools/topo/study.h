@@ -41,5 +41,6 @@ Subcommand AddPaths(CLI::App& topo);
 Subcommand AddCheck(CLI::App& topo);
 Subcommand AddSearch(CLI::App& topo);
 Subcommand AddDraw(CLI::App& topo);
+Subcommand AddPredict(CLI::App& topo);
 
 }  // namespace tutti::tools::topo

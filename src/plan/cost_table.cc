@@ -1,0 +1,212 @@
+#include "plan/cost_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace tutti {
+namespace {
+
+using enum Wire;
+using enum Algorithm;
+using enum CostProtocol;
+using enum CostSource;
+
+// NCCL's constants for rings and trees, per wire: LL, LL128, Simple. Its rows begin with these.
+constexpr double kNcclStart[] = {6.6, 14.0, 8.4};
+// LL spends half of each line on flags; LL128 a sixteenth.
+constexpr double kNcclPart[] = {0.5, 0.92, 1.0};
+constexpr double kNcclTreePart = 0.92;
+
+constexpr CostRow Nccl(Wire wire, Algorithm algorithm, CostProtocol protocol, double step_us) {
+  const auto p = static_cast<size_t>(protocol);
+  const double part = kNcclPart[p] * (algorithm == kTree ? kNcclTreePart : 1);
+  return {wire, algorithm, protocol, kNcclStart[p], step_us, 0, part, kNccl};
+}
+
+constexpr CostRow kTable[] = {
+    // wire, algorithm, protocol, start us, step us, most GB/s, part, source
+    {kSharedMemory, kRing, kLL, 0, 0.23, 0.75, 1, kCostBench},
+    {kSharedMemory, kRing, kSimple, 0, 0.33, 6.8, 1, kCostBench},
+    {kSharedMemory, kTree, kLL, 0, 0.54, 1.1, 1, kCostBench},
+    {kSharedMemory, kTree, kSimple, 0, 0.59, 11.4, 1, kCostBench},
+    {kSharedMemory, kRecursiveDoubling, kLL, 0, 0.5, 0.7, 1, kCostBench},
+    {kSharedMemory, kRecursiveDoubling, kSimple, 0, 0.51, 5.5, 1, kCostBench},
+    {kSharedMemory, kOneShot, kLL, 0, 0.4, 11.5, 1, kCostBench},
+    {kSharedMemory, kOneShot, kSimple, 0, 0.4, 11.5, 1, kCostBench},
+    {kSharedMemory, kTwoShot, kLL, 0, 0.37, 10.4, 1, kCostBench},
+    {kSharedMemory, kTwoShot, kSimple, 0, 0.37, 10.4, 1, kCostBench},
+    {kSharedMemory, kExchange, kLL, 0, 0.74, 10.4, 1, kCostBench},
+    {kSharedMemory, kExchange, kSimple, 0, 0.74, 10.4, 1, kCostBench},
+    {kSharedMemory, kPull, kSimple, 0, 0.5, 13, 1, kCostBench},
+    {kKernelCopy, kPull, kSimple, 0, 0.5, 3.6, 1, kShmBench},
+    {kTcp, kRing, kLL, 0, 4.9, 0.018, 1, kCostBench},
+    {kTcp, kRing, kSimple, 0, 5.4, 2.6, 1, kCostBench},
+    {kTcp, kTree, kLL, 0, 7.4, 0.027, 1, kCostBench},
+    {kTcp, kTree, kSimple, 0, 7, 3.8, 1, kCostBench},
+    {kTcp, kRecursiveDoubling, kLL, 0, 5, 0.01, 1, kCostBench},
+    {kTcp, kRecursiveDoubling, kSimple, 0, 4.9, 2.2, 1, kCostBench},
+    {kTcp, kExchange, kLL, 0, 6.8, 4.8, 1, kCostBench},
+    {kTcp, kExchange, kSimple, 0, 6.8, 4.8, 1, kCostBench},
+    {kNvlink, kRing, kLL, 5.4, 0.62, 0, 0.041, kH200},
+    {kNvlink, kRing, kLL128, 5.4, 0.82, 0, 0.53, kH200},
+    {kNvlink, kRing, kSimple, 5.4, 2.39, 0, 0.95, kH200},
+    {kNvlink, kOneShot, kLL, 4.8, 0, 0, 0.4, kH200},
+    {kNvlink, kTwoShot, kSimple, 4.8, 3, 0, 0.78, kH200},
+    {kNvlink, kExchange, kSimple, 6.7, 0, 0, 0.92, kH200},
+    Nccl(kNvlink, kTree, kLL, 0.6),
+    Nccl(kNvlink, kTree, kLL128, 1.25),
+    Nccl(kNvlink, kTree, kSimple, 4.0),
+    Nccl(kPci, kRing, kLL, 1.0),
+    Nccl(kPci, kRing, kLL128, 2.5),
+    Nccl(kPci, kRing, kSimple, 5.7),
+    Nccl(kPci, kTree, kLL, 1.0),
+    Nccl(kPci, kTree, kLL128, 1.9),
+    Nccl(kPci, kTree, kSimple, 4.0),
+    Nccl(kNic, kRing, kLL, 2.7),
+    Nccl(kNic, kRing, kLL128, 4.0),
+    Nccl(kNic, kRing, kSimple, 14.0),
+    Nccl(kNic, kTree, kLL, 5.0),
+    Nccl(kNic, kTree, kLL128, 8.5),
+    Nccl(kNic, kTree, kSimple, 14.0),
+};
+
+double LogSteps(int num_ranks) { return std::bit_width(static_cast<unsigned>(num_ranks - 1)); }
+
+// A rank that stages looks at the flag of every other rank: a cache line that it does not have, 0.1
+// us. An estimate; more ranks than two with a core each were not measured.
+constexpr double kFurtherFlag = 0.25;
+
+Extent Staged(Collective collective, Algorithm algorithm, double n, double bytes) {
+  const double round = 1 + kFurtherFlag * (n - 2);
+  switch (collective) {
+    case Collective::kAllReduce:
+      if (algorithm == kTwoShot) return {2 * round, 2, 3 * bytes * (n - 1) / n};
+      return {round, 1, bytes * n};
+    case Collective::kBroadcast:
+      return {round, 1, bytes * 1.3};  // in and out again, of which most happens at once
+    case Collective::kReduce:
+    case Collective::kAllGather:
+    case Collective::kAllGatherV:
+      return {round, 1, bytes * n};
+    case Collective::kBarrier:
+      return {round, 1, 0};
+    default:  // ReduceScatter, AlltoAll: `bytes` to each
+      return {round, 1, 2 * bytes * (n - 1)};
+  }
+}
+
+Extent Ring(Collective collective, double n, double bytes) {
+  switch (collective) {
+    case Collective::kAllReduce:
+      return {2 * (n - 1), 2 * (n - 1), 2 * bytes * (n - 1) / n};
+    case Collective::kBroadcast:
+    case Collective::kReduce:
+      // In pieces: the later ranks of the chain begin a little later.
+      return {n - 1, n - 1, bytes * (1 + (n - 2) * 0.05)};
+    default:  // a part is taken out and, but for the last rank's, put in again
+      return {n - 1, n - 1, 1.3 * bytes * (n - 1)};
+  }
+}
+
+// Cards first, buffers where they lie, and a last meeting so that nobody's buffer is still read.
+Extent Pull(Collective collective, double n, double bytes) {
+  switch (collective) {
+    case Collective::kAllReduce:
+      return {3, 3, 2 * bytes * (n - 1) / n};
+    case Collective::kBroadcast:
+      return {2, 2, bytes};
+    default:
+      return {2, 2, bytes * (n - 1)};
+  }
+}
+
+}  // namespace
+
+std::string_view Name(Wire wire) {
+  constexpr std::string_view kNames[] = {
+      "shared memory", "copies by the kernel", "TCP", "NVLink", "PCI", "NIC"};
+  return kNames[static_cast<size_t>(wire)];
+}
+
+std::string_view Name(CostProtocol protocol) {
+  constexpr std::string_view kNames[] = {"LL", "LL128", "Simple"};
+  return kNames[static_cast<size_t>(protocol)];
+}
+
+std::string_view Name(CostSource source) {
+  constexpr std::string_view kNames[] = {
+      "[bench/results/cost.md](../bench/results/cost.md)",
+      "[bench/results/shm.md](../bench/results/shm.md)",
+      "NCCL 2.28.9 on 8 H200, [bench/results/nccl-h200x8.md](../bench/results/nccl-h200x8.md)",
+      "constants of NCCL, `src/graph/tuning.cc`; not measured"};
+  return kNames[static_cast<size_t>(source)];
+}
+
+Wire WireOf(topology::PathKind kind) { return kind <= topology::PathKind::kC2c ? kNvlink : kPci; }
+
+std::span<const CostRow> CostTable() { return kTable; }
+
+const CostRow* FindCost(Wire wire, Algorithm algorithm, CostProtocol protocol) {
+  const auto* const row =
+      std::find_if(std::begin(kTable), std::end(kTable), [&](const CostRow& one) {
+        return one.wire == wire && one.algorithm == algorithm && one.protocol == protocol;
+      });
+  return row == std::end(kTable) ? nullptr : row;
+}
+
+Extent ExtentOf(Collective collective, Algorithm algorithm, int num_ranks, double bytes) {
+  const double n = num_ranks;
+  switch (algorithm) {
+    case kRing:
+      return Ring(collective, n, bytes);
+    case kTree: {
+      // Up and down. An inner rank of a binary tree handles three links, and two trees share the
+      // load.
+      const double hops = 2 * LogSteps(num_ranks);
+      return {hops, hops, (num_ranks == 2 ? 2 : 3) * bytes};
+    }
+    case kRecursiveDoubling: {
+      const bool power_of_two = std::has_single_bit(static_cast<unsigned>(num_ranks));
+      const double exchanges = LogSteps(num_ranks) + (power_of_two ? 0 : 1);
+      return {exchanges, exchanges, exchanges * bytes};
+    }
+    case kOneShot:
+    case kTwoShot:
+      return Staged(collective, algorithm, n, bytes);
+    case kPull:
+      return Pull(collective, n, bytes);
+    case kExchange:
+      // Into a ring of slots and out of it again.
+      return {n - 1, n - 1, 2 * bytes * (n - 1)};
+  }
+  return {};
+}
+
+double CostUs(const CostRow& row, const Extent& extent, double channels_gbps, bool shared_cores) {
+  double gbps = row.most_gbps * (shared_cores ? kSharedCorePart : 1);
+  if (channels_gbps > 0) {
+    const double shared = row.part * channels_gbps;
+    gbps = gbps > 0 ? std::min(gbps, shared) : shared;
+  }
+  const double moving_us = gbps > 0 ? extent.bytes / (gbps * 1e3) : 0;
+  const double wake_us = shared_cores ? WakeUs(row.wire) : 0;
+  return row.start_us + extent.steps * row.step_us + extent.waits * wake_us + moving_us;
+}
+
+std::string CostTableMarkdown() {
+  std::string text =
+      "| wire | algorithm | protocol | start (µs) | step (µs) | at most (GB/s) | part of channels "
+      "× "
+      "bandwidth | where measured |\n|---|---|---|---|---|---|---|---|\n";
+  for (const CostRow& row : kTable) {
+    text += fmt::format("| {} | {} | {} | {:g} | {:g} | {} | {:.3g} | {} |\n", Name(row.wire),
+                        Name(row.algorithm), Name(row.protocol), row.start_us, row.step_us,
+                        row.most_gbps > 0 ? fmt::format("{:g}", row.most_gbps) : "–", row.part,
+                        Name(row.source));
+  }
+  return text;
+}
+
+}  // namespace tutti

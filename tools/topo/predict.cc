@@ -1,0 +1,152 @@
+// `tutti topo predict`: what a collective takes on a machine and any number of such hosts, by the cost
+// model and the channels that the search finds.
+
+#include "plan/predict.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "config/settings.h"
+#include "topo/study.h"
+#include "topology/known_channels.h"
+
+namespace tutti::tools::topo {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using topology::NodeKind;
+
+struct Question {
+  Source source;
+  std::string collective = "all_reduce";
+  bool in_graph = false;
+  bool json = false;
+};
+
+// How a collective's size and bus bandwidth are counted, as by nccl-tests: `size` is that of the
+// larger buffer, of which each rank has `1 / n` where parts are counted; the factor is what an ideal
+// algorithm moves over a rank's link for each byte.
+struct Shape {
+  Collective collective = Collective::kAllReduce;
+  bool in_parts = false;
+  double rounds = 1;  // × (n-1)/n; 0: the factor is 1
+};
+const std::map<std::string, Shape> kShapes = {
+    {"all_reduce", {Collective::kAllReduce, false, 2}},
+    {"all_gather", {Collective::kAllGather, true, 1}},
+    {"reduce_scatter", {Collective::kReduceScatter, true, 1}},
+    {"alltoall", {Collective::kAlltoAll, true, 1}},
+    {"broadcast", {Collective::kBroadcast, false, 0}},
+    {"reduce", {Collective::kReduce, false, 0}},
+};
+
+Result<MachineJob> JobOf(const Study& study, const Question& question) {
+  TUTTI_ASSIGN(const Settings settings, ReadProcessSettings());
+  MachineJob job;
+  job.hosts = question.source.hosts;
+  job.in_graph = question.in_graph;
+  job.gpus = !study.graph.OfKind(NodeKind::kGpu).empty();
+  job.ranks_per_host = static_cast<int>(study.graph.Devices().size());
+  const auto find = [&](topology::Pattern pattern) {
+    return topology::FindPattern(settings, study.graph, study.paths, pattern, job.hosts > 1);
+  };
+  TUTTI_ASSIGN(job.ring, find(topology::Pattern::kRing));
+  TUTTI_ASSIGN(job.tree, find(topology::Pattern::kBalancedTree));
+  if (job.num_ranks() < 2)
+    return InvalidUsage("the job has one rank; --hosts says how many such hosts there are");
+  return job;
+}
+
+struct Row {
+  double bytes = 0;
+  Prediction best;
+  double busbw_gbps = 0;
+};
+
+std::vector<Row> Predict(const MachineJob& job, const Shape& shape) {
+  std::vector<Row> rows;
+  const double n = job.num_ranks();
+  for (double bytes = 1024; bytes <= 1024.0 * 1024 * 1024; bytes *= 4) {
+    const auto all = PredictAll(job, shape.collective, shape.in_parts ? bytes / n : bytes);
+    if (all.empty()) continue;
+    const double factor = shape.rounds == 0 ? 1 : shape.rounds * (n - 1) / n;
+    rows.push_back({bytes, all.front(), bytes * factor / (all.front().us * 1e3)});
+  }
+  return rows;
+}
+
+const char* Caveat(CostSource source) {
+  switch (source) {
+    case CostSource::kH200:
+      return "measured for NCCL on 8 H200; a prediction for Tutti until it is measured";
+    case CostSource::kNccl:
+      return "from the constants by which NCCL chooses; not measured";
+    default:
+      return "measured for Tutti, docs/cost_model.md says where";
+  }
+}
+
+void PrintRows(const MachineJob& job, const std::string& collective, const std::vector<Row>& rows) {
+  fmt::print("{} of {} ranks, {} host{}\n", collective, job.num_ranks(), job.hosts,
+             job.hosts == 1 ? "" : "s");
+  fmt::print("{:>12}  {:<18} {:<8} {:>12} {:>12}\n", "bytes", "algorithm", "protocol", "time (us)",
+             "busbw (GB/s)");
+  CostSource weakest = CostSource::kCostBench;
+  for (const Row& row : rows) {
+    fmt::print("{:>12.0f}  {:<18} {:<8} {:>12.1f} {:>12.2f}\n", row.bytes, Name(row.best.algorithm),
+               Name(row.best.protocol), row.best.us, row.busbw_gbps);
+    weakest = std::max(weakest, row.best.source);
+  }
+  fmt::print("Latencies: {}.\n", Caveat(weakest));
+}
+
+int RunPredict(const Question& question) {
+  const Result<Study> study = Load(question.source);
+  if (!study.ok()) return Fail("predict", study.status());
+  const Result<MachineJob> job = JobOf(*study, question);
+  if (!job.ok()) return Fail("predict", job.status());
+  const std::vector<Row> rows = Predict(*job, kShapes.at(question.collective));
+  if (!question.json) {
+    PrintRows(*job, question.collective, rows);
+    return 0;
+  }
+  Json list = Json::array();
+  for (const Row& row : rows) {
+    list.push_back({{"bytes", row.bytes},
+                    {"algorithm", Name(row.best.algorithm)},
+                    {"protocol", Name(row.best.protocol)},
+                    {"time_us", row.best.us},
+                    {"busbw_gbps", row.busbw_gbps},
+                    {"source", Caveat(row.best.source)}});
+  }
+  const Json object = {{"hosts", job->hosts},
+                       {"ranks", job->num_ranks()},
+                       {"collective", question.collective},
+                       {"predictions", std::move(list)}};
+  fmt::print("{}\n", object.dump());
+  return 0;
+}
+
+}  // namespace
+
+Subcommand AddPredict(CLI::App& topo) {
+  auto question = std::make_shared<Question>();
+  CLI::App* const app =
+      topo.add_subcommand("predict", "What a collective takes there, by the cost model");
+  AddSource(*app, &question->source);
+  std::vector<std::string> names;
+  for (const auto& [name, shape] : kShapes) names.push_back(name);
+  app->add_option("--collective", question->collective, "which one")
+      ->check(CLI::IsMember(names))
+      ->capture_default_str();
+  app->add_flag("--graph", question->in_graph, "GPUs: launched with others in a CUDA graph");
+  app->add_flag("--json", question->json, "print as JSON");
+  return {app, [question] { return RunPredict(*question); }};
+}
+
+}  // namespace tutti::tools::topo
