@@ -15,7 +15,7 @@
 namespace tutti::tools {
 
 struct RunOptions {
-  int num_ranks = 1;
+  int num_ranks = 0;  // 0: not said
   bool tag = false;
   bool bind = false;
   double grace_s = 5;
