@@ -1,0 +1,106 @@
+// The C functions: check, translate, call the client.
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "elastic/store.h"
+#include "tutti/elastic_c.h"
+
+struct tuttiElastic {
+  std::unique_ptr<tutti::elastic::StoreClient> client;
+};
+
+namespace {
+
+using namespace tutti;
+using namespace tutti::elastic;
+
+static_assert(TUTTI_ELASTIC_MAX_VALUE_BYTES == kMaxValueBytes);
+
+// It must outlive the call, and belongs to the thread.
+thread_local std::string last_error;
+
+ncclResult_t Return(const char* function, const Status& status) {
+  if (status.ok()) return ncclSuccess;
+  last_error = fmt::format("{}: {}", function, status.message());
+  return static_cast<ncclResult_t>(status.code());
+}
+
+Status Connect(tuttiElastic_t* elastic, const char* addresses, const char* key, double timeout_s) {
+  if (!elastic || !addresses || !key) return InvalidArgument("an argument is null");
+  std::vector<SocketAddress> found;
+  Status unknown;
+  for (std::string_view rest = addresses; !rest.empty();) {
+    const size_t end = std::min(rest.find(','), rest.size());
+    Result<SocketAddress> address = ParseSocketAddress(rest.substr(0, end));
+    // A launcher names every address that it has; some may mean nothing here.
+    if (address.ok()) {
+      found.push_back(*address);
+    } else {
+      unknown = std::move(address).status();
+    }
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  if (found.empty() && !unknown.ok()) return unknown;
+  TUTTI_ASSIGN(auto client,
+               StoreClient::Connect(found, StoreKey(key), Deadline::AfterSeconds(timeout_s)));
+  *elastic = new tuttiElastic{std::move(client)};
+  return Status::Ok();
+}
+
+Status Get(tuttiElastic_t elastic, const char* key, uint64_t newer_than, double wait_s, void* value,
+           size_t capacity, size_t* size, uint64_t* version) {
+  if (!elastic || !key || !size || !version || (!value && capacity)) {
+    return InvalidArgument("an argument is null");
+  }
+  TUTTI_ASSIGN(const Entry entry, elastic->client->Get(key, newer_than, wait_s));
+  *size = entry.value.size();
+  *version = entry.version;
+  if (entry.value.size() > capacity) {
+    return InvalidArgument("the value of \"{}\" has {} bytes, and there is room for {}", key,
+                           entry.value.size(), capacity);
+  }
+  if (!entry.value.empty()) std::memcpy(value, entry.value.data(), entry.value.size());
+  return Status::Ok();
+}
+
+Status Set(tuttiElastic_t elastic, const char* key, const void* value, size_t size) {
+  if (!elastic || !key || (!value && size)) return InvalidArgument("an argument is null");
+  TUTTI_ASSIGN([[maybe_unused]] const uint64_t version,
+               elastic->client->Set(key, {static_cast<const char*>(value), size}));
+  return Status::Ok();
+}
+
+}  // namespace
+
+ncclResult_t tuttiElasticConnect(tuttiElastic_t* elastic, const char* addresses, const char* key,
+                                 double timeout_s) {
+  return Return(__func__, Connect(elastic, addresses, key, timeout_s));
+}
+
+ncclResult_t tuttiElasticSet(tuttiElastic_t elastic, const char* key, const void* value,
+                             size_t size) {
+  return Return(__func__, Set(elastic, key, value, size));
+}
+
+ncclResult_t tuttiElasticGet(tuttiElastic_t elastic, const char* key, uint64_t newer_than,
+                             double wait_s, void* value, size_t capacity, size_t* size,
+                             uint64_t* version) {
+  return Return(__func__, Get(elastic, key, newer_than, wait_s, value, capacity, size, version));
+}
+
+ncclResult_t tuttiElasticInterrupt(tuttiElastic_t elastic) {
+  if (!elastic) return Return(__func__, InvalidArgument("the handle is null"));
+  elastic->client->Interrupt();
+  return ncclSuccess;
+}
+
+ncclResult_t tuttiElasticClose(tuttiElastic_t elastic) {
+  delete elastic;
+  return ncclSuccess;
+}
+
+const char* tuttiElasticLastError(void) { return last_error.c_str(); }

@@ -1,0 +1,293 @@
+#include "elastic/membership.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace tutti::elastic {
+namespace {
+
+// Newcomers that boot at the same time should come with one notice, not with one each.
+constexpr int64_t kGatherNs = 10'000'000'000;
+// How long a dismissed worker may take to end by itself.
+constexpr int64_t kDismissedNs = 30'000'000'000;
+// More slots than any host has, so that a slip of the pen does not start a million processes.
+constexpr int kMaxSlots = 4096;
+
+int64_t ToNs(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
+
+std::string_view Trim(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t\r");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
+}
+
+Result<HostSlots> ParseHost(std::string_view text, int default_slots) {
+  HostSlots host{std::string(text), default_slots};
+  const size_t colon = text.rfind(':');
+  if (colon != std::string_view::npos) {
+    const std::string_view number = Trim(text.substr(colon + 1));
+    const auto [end, error] =
+        std::from_chars(number.data(), number.data() + number.size(), host.slots);
+    if (error != std::errc() || end != number.data() + number.size() || host.slots < 0 ||
+        host.slots > kMaxSlots) {
+      return InvalidArgument("\"{}\" is not host:slots with 0 to {} slots", text, kMaxSlots);
+    }
+    host.host = std::string(Trim(text.substr(0, colon)));
+  }
+  // The name becomes an argument of ssh; it must not look like an option, or like two words.
+  const bool plain = std::all_of(host.host.begin(), host.host.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_' ||
+           c == '@';
+  });
+  if (host.host.empty() || host.host.front() == '-' || !plain) {
+    return InvalidArgument("\"{}\" does not begin with the name of a host", text);
+  }
+  return host;
+}
+
+}  // namespace
+
+Result<std::vector<HostSlots>> ParseHosts(std::string_view text, int default_slots) {
+  std::vector<HostSlots> hosts;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find_first_of("\n,"), text.size());
+    const std::string_view line = Trim(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.empty() || line.front() == '#') continue;
+    TUTTI_ASSIGN(HostSlots host, ParseHost(line, default_slots));
+    for (const HostSlots& known : hosts) {
+      if (known.host == host.host) return InvalidArgument("host {} is named twice", host.host);
+    }
+    hosts.push_back(std::move(host));
+  }
+  return hosts;
+}
+
+int Membership::Count(Stage stage) const {
+  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
+    return entry.second.stage == stage;
+  }));
+}
+
+int Membership::CountOn(const std::string& host) const {
+  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
+    return entry.second.host == host && !entry.second.surplus;
+  }));
+}
+
+int Membership::SlotsOf(const std::string& host) const {
+  for (const HostSlots& known : hosts_) {
+    if (known.host == host) return known.slots;
+  }
+  return 0;
+}
+
+bool Membership::CoolsDown(const std::string& host, int64_t now_ns) const {
+  const auto found = cooling_.find(host);
+  if (found == cooling_.end()) return false;
+  return options_.cooldown_max_s <= 0 || now_ns < found->second.until_ns;
+}
+
+void Membership::Move(Worker& worker, Stage stage, int64_t now_ns) {
+  worker.stage = stage;
+  worker.since_ns = now_ns;
+}
+
+void Membership::WorkerReady(int worker, uint64_t left, int64_t now_ns) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end() || found->second.stage == Stage::kDismissed) return;
+  // A member's request for the generation that it is in was made before that was formed.
+  if (found->second.stage == Stage::kMember && left < generation_) return;
+  if (found->second.stage != Stage::kReady) Move(found->second, Stage::kReady, now_ns);
+}
+
+void Membership::WorkerExited(int worker, int status, int64_t now_ns) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end()) return;
+  const Worker gone = found->second;
+  workers_.erase(found);
+  if (gone.stage == Stage::kDismissed) return;
+  if (status == 0) {
+    if (!gone.surplus) ++completed_;
+    return;
+  }
+  if (gone.surplus && gone.stage != Stage::kMember) return;
+  last_failure_ = status;
+  Cooling& cooling = cooling_[gone.host];
+  const double cooldown_s = std::min(
+      options_.cooldown_max_s, std::ldexp(options_.cooldown_min_s, std::min(cooling.failures, 30)));
+  cooling.until_ns = now_ns + ToNs(cooldown_s);
+  ++cooling.failures;
+  if (gone.stage != Stage::kMember) return;
+  failed_status_ = status;
+  actions_.push_back({Action::Kind::kBroken, -1, "", std::to_string(generation_), 0});
+  const bool survivor = std::any_of(workers_.begin(), workers_.end(),
+                                    [](const auto& entry) { return entry.second.rank >= 0; });
+  if (!survivor && completed_ == 0) state_lost_ = true;
+}
+
+std::vector<Action> Membership::Advance(int64_t now_ns) {
+  if (!finished_) {
+    if (state_lost_) {
+      Finish(last_failure_, "all workers of a generation failed, and the job's state with them");
+    }
+    if (completed_ == 0) {
+      MarkSurplus();
+      StartWorkers(now_ns);
+    }
+    EndSurplus(now_ns);
+    Notify(now_ns);
+    PressLaggards(now_ns);
+    FormGeneration(now_ns);
+    FinishWhenEmpty();
+  }
+  return std::exchange(actions_, {});
+}
+
+// Workers beyond their host's slots: the newest go first.
+void Membership::MarkSurplus() {
+  for (auto it = workers_.rbegin(); it != workers_.rend(); ++it) {
+    Worker& worker = it->second;
+    if (!worker.surplus && CountOn(worker.host) > SlotsOf(worker.host)) worker.surplus = true;
+  }
+}
+
+void Membership::StartWorkers(int64_t now_ns) {
+  int running = 0;
+  for (const auto& [id, worker] : workers_) running += !worker.surplus;
+  for (const HostSlots& host : hosts_) {
+    if (CoolsDown(host.host, now_ns)) continue;
+    for (int used = CountOn(host.host); used < host.slots && running < options_.max_workers;
+         ++used, ++running) {
+      const int id = next_worker_++;
+      workers_[id] = {host.host, Stage::kBooting, -1, false, now_ns};
+      actions_.push_back({Action::Kind::kStart, id, host.host, "", 0});
+    }
+  }
+}
+
+// Those that are in no generation can go at once; members go when they have left it.
+void Membership::EndSurplus(int64_t now_ns) {
+  for (auto& [id, worker] : workers_) {
+    const bool newcomer = worker.rank < 0 && worker.stage != Stage::kDismissed;
+    if (newcomer && (worker.surplus || completed_ > 0)) {
+      worker.surplus = true;
+      Move(worker, Stage::kDismissed, now_ns);
+      actions_.push_back({Action::Kind::kTerminate, id, "", "", 0});
+    } else if (worker.stage == Stage::kDismissed && now_ns - worker.since_ns > kDismissedNs) {
+      Move(worker, Stage::kDismissed, now_ns);
+      actions_.push_back({Action::Kind::kKill, id, "", "", 0});
+    }
+  }
+}
+
+void Membership::Notify(int64_t now_ns) {
+  if (notice_outstanding_ || generation_ == 0 || completed_ > 0) return;
+  const bool booting = Count(Stage::kBooting) > 0;
+  const bool due = std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
+    const Worker& worker = entry.second;
+    if (worker.stage == Stage::kMember) return worker.surplus;
+    return worker.stage == Stage::kReady && worker.rank < 0 &&
+           (!booting || now_ns - worker.since_ns > kGatherNs);
+  });
+  if (!due || Count(Stage::kMember) == 0) return;
+  notice_outstanding_ = true;
+  actions_.push_back({Action::Kind::kNotice, -1, "", std::to_string(++notice_), 0});
+}
+
+// A member that does not leave a generation that others have left is stuck.
+void Membership::PressLaggards(int64_t now_ns) {
+  int64_t first_ns = now_ns;
+  bool left = false;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.stage != Stage::kReady || worker.rank < 0) continue;
+    first_ns = std::min(first_ns, worker.since_ns);
+    left = true;
+  }
+  if (!left || now_ns - first_ns <= ToNs(options_.timeout_s)) return;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.stage == Stage::kMember) {
+      actions_.push_back({Action::Kind::kKill, id, "", "", 0});
+    }
+  }
+}
+
+bool Membership::MayForm(int64_t now_ns) {
+  int ready = 0;
+  int survivors = 0;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.stage == Stage::kMember) return false;
+    if (worker.stage != Stage::kReady || worker.surplus) continue;
+    ++ready;
+    survivors += worker.rank >= 0;
+  }
+  // Those whose program came to its end need not be made up for.
+  if (completed_ > 0) return survivors > 0;
+  const bool enough = ready >= options_.min_workers && (generation_ == 0 || survivors > 0);
+  if (!enough) {
+    if (short_since_ns_ == 0) short_since_ns_ = std::max<int64_t>(now_ns, 1);
+    if (now_ns - short_since_ns_ > ToNs(options_.timeout_s)) {
+      Finish(last_failure_ ? last_failure_ : 1,
+             fmt::format("only {} of at least {} workers could be had within {} s", ready,
+                         options_.min_workers, options_.timeout_s));
+    }
+    return false;
+  }
+  short_since_ns_ = 0;
+  if (generation_ > 0 || Count(Stage::kBooting) == 0) return true;
+  return now_ns - started_ns_ > ToNs(options_.timeout_s);
+}
+
+void Membership::FormGeneration(int64_t now_ns) {
+  if (finished_ || !MayForm(now_ns)) return;
+  if (options_.reset_limit >= 0 && generation_ > static_cast<uint64_t>(options_.reset_limit)) {
+    return Finish(last_failure_ ? last_failure_ : 1,
+                  fmt::format("the job began anew {} times, which is its limit (--reset-limit)",
+                              options_.reset_limit));
+  }
+  Publish(now_ns);
+}
+
+// The text has the generation's number and that of the last notice, then a line for each rank,
+// "<worker> <host>", then "dismissed <worker>" for those that go.
+void Membership::Publish(int64_t now_ns) {
+  std::vector<std::pair<int, int>> order;  // former rank, or past all of them; worker
+  std::string dismissed;
+  for (auto& [id, worker] : workers_) {
+    if (worker.stage != Stage::kReady) continue;
+    if (worker.surplus) {
+      dismissed += fmt::format("dismissed {}\n", id);
+      Move(worker, Stage::kDismissed, now_ns);
+      continue;
+    }
+    order.emplace_back(worker.rank >= 0 ? worker.rank : next_worker_, id);
+  }
+  std::sort(order.begin(), order.end());
+  ++generation_;
+  std::string text = fmt::format("{} {}\n", generation_, notice_);
+  for (size_t rank = 0; rank < order.size(); ++rank) {
+    Worker& worker = workers_[order[rank].second];
+    worker.rank = static_cast<int>(rank);
+    Move(worker, Stage::kMember, now_ns);
+    text += fmt::format("{} {}\n", order[rank].second, worker.host);
+  }
+  notice_outstanding_ = false;
+  failed_status_ = 0;
+  actions_.push_back({Action::Kind::kPublish, -1, "", text + dismissed, 0});
+}
+
+void Membership::FinishWhenEmpty() {
+  if (finished_ || !workers_.empty() || next_worker_ == 0) return;
+  if (completed_ > 0) return Finish(failed_status_, failed_status_ ? "a worker failed" : "");
+  Finish(last_failure_ ? last_failure_ : 1, "no worker is left");
+}
+
+void Membership::Finish(int status, std::string why) {
+  finished_ = true;
+  actions_.push_back({Action::Kind::kFinish, -1, "", std::move(why), status});
+}
+
+}  // namespace tutti::elastic

@@ -1,0 +1,135 @@
+#pragma once
+
+// Who takes part in an elastic job: pure logic over what the launcher sees, with time given from
+// outside, so that tests run hours in no time.
+//
+// A worker is a process, with a number of its own for ever. A generation is a numbering of workers
+// as ranks. A worker is, in this order:
+//
+//   booting ──asks to take part──→ ready ──a generation is formed──→ member ──it leaves the
+//   generation, for a failure or a notice──→ ready …    any ──its process ends──→ gone
+//   ready ──its slot was taken away──→ dismissed
+//
+// A generation is formed when every member of the one before has left it and enough workers are
+// ready. Those that were members come first, in the order of their ranks: rank 0 has the job's
+// state. Newcomers do not hold up those who go on after a failure; once they are ready, a notice
+// asks the members to leave at their next commit, and the next generation has all of them.
+//
+// A host on which a worker failed gets no new workers while it cools down: cooldown_min_s, doubled
+// with each failure up to cooldown_max_s; with cooldown_max_s 0 it gets none any more. Workers that
+// run there go on.
+//
+// One thread.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tutti::elastic {
+
+struct HostSlots {
+  std::string host;
+  int slots = 1;
+  bool operator==(const HostSlots&) const = default;
+};
+
+// Reads lines (or fields between commas) "host" or "host:slots"; blank ones and those that begin
+// with # are skipped. A name that is doubled, a bad name or a bad number is an InvalidArgument.
+Result<std::vector<HostSlots>> ParseHosts(std::string_view text, int default_slots);
+
+struct MembershipOptions {
+  int min_workers = 1;
+  int max_workers = 1;
+  int reset_limit = -1;    // how many generations may follow the first; -1: any number
+  double timeout_s = 600;  // for min_workers to be there, and for members to leave a generation
+  double cooldown_min_s = 10;
+  double cooldown_max_s = 300;
+};
+
+// What the launcher has to do.
+struct Action {
+  enum class Kind {
+    kStart,      // worker, host: start its process
+    kTerminate,  // worker: ask its process to end
+    kKill,       // worker: end its process
+    kPublish,    // text: the new generation, see GenerationText
+    kBroken,     // text: the number of a generation that cannot come about any more
+    kNotice,     // text: a number above that of the last notice
+    kFinish,     // status, text: the job is over; the text says why where it failed
+  };
+  Kind kind = Kind::kFinish;
+  int worker = -1;
+  std::string host;
+  std::string text;
+  int status = 0;
+};
+
+class Membership {
+ public:
+  explicit Membership(const MembershipOptions& options, int64_t now_ns)
+      : options_(options), started_ns_(now_ns) {}
+
+  void SetHosts(const std::vector<HostSlots>& hosts) { hosts_ = hosts; }
+  // The worker asks for a generation after `left`, 0 for the first it wants.
+  void WorkerReady(int worker, uint64_t left, int64_t now_ns);
+  // Its process ended; `status` as a shell tells it, 0 for success.
+  void WorkerExited(int worker, int status, int64_t now_ns);
+  // What to do now, in order. Called after each of the above, and from time to time.
+  std::vector<Action> Advance(int64_t now_ns);
+
+  uint64_t generation() const { return generation_; }
+  int live() const { return static_cast<int>(workers_.size()); }
+
+ private:
+  enum class Stage { kBooting, kReady, kMember, kDismissed };
+  struct Worker {
+    std::string host;
+    Stage stage = Stage::kBooting;
+    int rank = -1;         // in the last generation that it was a member of
+    bool surplus = false;  // its slot was taken away
+    int64_t since_ns = 0;  // in this stage
+  };
+  struct Cooling {
+    int failures = 0;
+    int64_t until_ns = 0;
+  };
+
+  int Count(Stage stage) const;
+  int CountOn(const std::string& host) const;
+  int SlotsOf(const std::string& host) const;
+  bool CoolsDown(const std::string& host, int64_t now_ns) const;
+  void Move(Worker& worker, Stage stage, int64_t now_ns);
+  void MarkSurplus();
+  void StartWorkers(int64_t now_ns);
+  void EndSurplus(int64_t now_ns);
+  void Notify(int64_t now_ns);
+  void PressLaggards(int64_t now_ns);
+  void FormGeneration(int64_t now_ns);
+  bool MayForm(int64_t now_ns);
+  void Publish(int64_t now_ns);
+  void FinishWhenEmpty();
+  void Finish(int status, std::string why);
+
+  const MembershipOptions options_;
+  const int64_t started_ns_;
+  std::vector<HostSlots> hosts_;
+  std::map<std::string, Cooling> cooling_;
+  std::map<int, Worker> workers_;
+  std::vector<Action> actions_;
+  int next_worker_ = 0;
+  uint64_t generation_ = 0;
+  uint64_t notice_ = 0;
+  bool notice_outstanding_ = false;
+  int completed_ = 0;           // workers whose program came to its end
+  int failed_status_ = 0;       // of a member of this generation
+  int last_failure_ = 0;        // of any worker
+  bool state_lost_ = false;     // all members of a generation failed
+  int64_t short_since_ns_ = 0;  // fewer ready than needed; 0: not so
+  bool finished_ = false;
+};
+
+}  // namespace tutti::elastic

@@ -1,0 +1,96 @@
+#pragma once
+
+// The elastic room: what lets a job go on while its ranks leave and come. A launcher (tools/run)
+// holds a StoreServer and a Membership; workers reach the store as StoreClients, by way of
+// tutti/elastic_c.h. docs/elastic.md has the keys that they use and the order in which they do.
+//
+// The store keeps small values under keys, and gives each a version from one counter when it is
+// set. Who connects proves the job's key before a byte is parsed (bootstrap/auth.h). Values are
+// bytes: nothing here, nor at the other end, runs or unpickles them.
+//
+// One request at a time on a connection, each answered once; integers are little-endian.
+//
+//   request   size u32 | op u8 (1 set, 2 get)  newer_than u64  wait_ms u32  key (u8 and bytes) value
+//   answer    size u32 | outcome u8 (0 done, 1 not yet, 2 refused)  version u64  value or sentence
+//
+// A get is answered when the key's version is above newer_than (a key that was never set has 0), or
+// as "not yet" after wait_ms.
+//
+// Threads: a server lives on an event loop of its own, and its functions are called from any other
+// thread; a client's calls may come from any thread and take turns, Interrupt excepted.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "bootstrap/auth.h"
+#include "sys/tcp.h"
+
+namespace tutti::elastic {
+
+inline constexpr size_t kMaxKeyBytes = 200;
+// The list of a job's members is the largest value: 60 bytes for each of 16,000 workers.
+inline constexpr size_t kMaxValueBytes = 1u << 20;
+// A job has a key for each worker that it ever started.
+inline constexpr size_t kMaxKeys = 1u << 16;
+
+// The key of the job whose TUTTI_COMM_KEY is `secret`, for its store alone.
+Key StoreKey(std::string_view secret);
+
+struct Entry {
+  uint64_t version = 0;  // 0: never set
+  std::string value;
+};
+
+class StoreServer {
+ public:
+  // Called on the store's thread after a client has set a key. Must not call the store.
+  using OnSet = std::function<void(const std::string& key, const std::string& value)>;
+
+  // Listens at `address`; its port 0 means any.
+  static Result<std::unique_ptr<StoreServer>> Create(SocketAddress address, const Key& key,
+                                                     OnSet on_set);
+  ~StoreServer();
+
+  uint16_t port() const;
+  void Set(const std::string& key, std::string value);
+  void Erase(const std::string& key);
+  Entry Get(const std::string& key) const;
+
+ private:
+  class State;
+  StoreServer(std::unique_ptr<EventLoop> loop, std::shared_ptr<State> state, uint16_t port);
+  std::unique_ptr<EventLoop> loop_;
+  std::shared_ptr<State> state_;
+  uint16_t port_;
+};
+
+class StoreClient {
+ public:
+  // Tries the addresses in turn, over and over, until one of them lets it in.
+  static Result<std::unique_ptr<StoreClient>> Connect(const std::vector<SocketAddress>& addresses,
+                                                      const Key& key, Deadline deadline);
+
+  Result<uint64_t> Set(std::string_view key, std::string_view value);
+  // Waits until the key's version is above `newer_than`: version 0 when `wait_s` are over.
+  Result<Entry> Get(std::string_view key, uint64_t newer_than, double wait_s);
+  // Makes the call under way and all later ones fail. Any thread.
+  void Interrupt();
+
+ private:
+  explicit StoreClient(UniqueFd fd) : fd_(std::move(fd)) {}
+  Result<Entry> Ask(uint8_t op, std::string_view key, uint64_t newer_than, uint32_t wait_ms,
+                    std::string_view value);
+  Result<Entry> Exchange(const Bytes& request, uint32_t wait_ms);
+
+  std::mutex mutex_;
+  UniqueFd fd_;
+  bool broken_ = false;  // a request was cut off: answers could be another's
+};
+
+}  // namespace tutti::elastic

@@ -1,0 +1,99 @@
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "elastic/store.h"
+#include "elastic/store_wire.h"
+
+namespace tutti::elastic {
+namespace {
+
+// One attempt at one address: ample for a handshake, short enough to get round several.
+constexpr int64_t kAttemptNs = 5'000'000'000;
+constexpr auto kBetweenRounds = std::chrono::milliseconds(50);
+// What an answer may take beyond the wait that was asked for. A launcher that is stopped or whose
+// host is gone must not hold a worker for ever.
+constexpr double kAnswerS = 30;
+constexpr double kMaxWaitS = 3600;
+
+}  // namespace
+
+Key StoreKey(std::string_view secret) { return KeyFromText(fmt::format("elastic {}", secret)); }
+
+Result<std::unique_ptr<StoreClient>> StoreClient::Connect(
+    const std::vector<SocketAddress>& addresses, const Key& key, Deadline deadline) {
+  if (addresses.empty()) return InvalidArgument("no address of the job's launcher was given");
+  for (;;) {
+    std::string attempts;
+    for (const SocketAddress& address : addresses) {
+      WaitLimits limits;
+      limits.deadline =
+          Deadline::After(std::clamp<int64_t>(deadline.at_ns() - NowNs(), 0, kAttemptNs));
+      Result<UniqueFd> fd = ConnectAuthenticated(address, key, {Purpose::kElastic, {}}, limits);
+      if (fd.ok()) {
+        return std::unique_ptr<StoreClient>(new StoreClient(std::move(fd).value()));
+      }
+      attempts += fmt::format("{}{}: {}", attempts.empty() ? "" : "; ", address.ToString(),
+                              fd.status().message());
+    }
+    if (deadline.Passed()) return Timeout("the job's launcher cannot be reached ({})", attempts);
+    std::this_thread::sleep_for(kBetweenRounds);
+  }
+}
+
+Result<uint64_t> StoreClient::Set(std::string_view key, std::string_view value) {
+  TUTTI_ASSIGN(const Entry entry, Ask(static_cast<uint8_t>(Op::kSet), key, 0, 0, value));
+  return entry.version;
+}
+
+Result<Entry> StoreClient::Get(std::string_view key, uint64_t newer_than, double wait_s) {
+  if (std::isnan(wait_s) || wait_s < 0) wait_s = 0;
+  const auto wait_ms = static_cast<uint32_t>(std::min(wait_s, kMaxWaitS) * 1000);
+  return Ask(static_cast<uint8_t>(Op::kGet), key, newer_than, wait_ms, "");
+}
+
+// Ends the connection under whoever waits on it; the descriptor stays until the client goes.
+void StoreClient::Interrupt() { shutdown(fd_.get(), SHUT_RDWR); }
+
+Result<Entry> StoreClient::Ask(uint8_t op, std::string_view key, uint64_t newer_than,
+                               uint32_t wait_ms, std::string_view value) {
+  if (key.empty() || key.size() > kMaxKeyBytes || value.size() > kMaxValueBytes) {
+    return InvalidArgument(
+        "a key of {} and a value of {} bytes; keys have 1 to {}, values at "
+        "most {}",
+        key.size(), value.size(), kMaxKeyBytes, kMaxValueBytes);
+  }
+  const Bytes request = WithSize(EncodeRequest(
+      {static_cast<Op>(op), newer_than, wait_ms, std::string(key), std::string(value)}));
+  const std::lock_guard lock(mutex_);
+  if (broken_) return RemoteError("the connection to the job's launcher broke before");
+  Result<Entry> entry = Exchange(request, wait_ms);
+  // A refusal is an answer like any other; the rest leaves the stream in the middle of one.
+  broken_ = !entry.ok() && entry.status().code() != Code::kInvalidUsage;
+  if (broken_) return std::move(entry).status().Annotate("the job's launcher");
+  return entry;
+}
+
+Result<Entry> StoreClient::Exchange(const Bytes& request, uint32_t wait_ms) {
+  WaitLimits limits;
+  limits.deadline = Deadline::AfterSeconds(wait_ms / 1000.0 + kAnswerS);
+  TUTTI_TRY(SendAll(fd_.get(), request, limits));
+  std::array<std::byte, 4> head;
+  TUTTI_TRY(RecvAll(fd_.get(), head, limits));
+  const uint32_t size = WireReader(head).U32();
+  if (size > kMaxMessageBytes) {
+    return RemoteError("an answer of {} bytes where {} are allowed", size, kMaxMessageBytes);
+  }
+  Bytes message(size);
+  TUTTI_TRY(RecvAll(fd_.get(), message, limits));
+  TUTTI_ASSIGN(Answer answer, ParseAnswer(message));
+  if (answer.outcome == Outcome::kRefused) return InvalidUsage("{}", answer.value);
+  if (answer.outcome == Outcome::kNotYet) return Entry{};
+  return Entry{answer.version, std::move(answer.value)};
+}
+
+}  // namespace tutti::elastic

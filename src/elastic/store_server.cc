@@ -1,0 +1,240 @@
+#include <sys/epoll.h>
+
+#include <array>
+#include <map>
+#include <utility>
+
+#include "base/log.h"
+#include "elastic/store.h"
+#include "elastic/store_wire.h"
+#include "sys/event_loop.h"
+
+namespace tutti::elastic {
+
+// Everything lives on the loop's thread.
+class StoreServer::State : public std::enable_shared_from_this<State> {
+ public:
+  State(EventLoop& loop, OnSet on_set) : loop_(loop), on_set_(std::move(on_set)) {}
+
+  Status Listen(UniqueFd fd, const Key& key) {
+    auto take = [weak = weak_from_this()](UniqueFd connection, const Hello& hello,
+                                          const SocketAddress&) {
+      const auto self = weak.lock();
+      if (self && hello.purpose == Purpose::kElastic) self->Admit(std::move(connection));
+    };
+    TUTTI_ASSIGN(acceptor_, AuthAcceptor::Create(loop_, std::move(fd), key, "the elastic store",
+                                                 std::move(take)));
+    return Status::Ok();
+  }
+
+  void Close() {
+    acceptor_.reset();
+    while (!connections_.empty()) Drop(connections_.begin()->first);
+  }
+
+  uint64_t Set(const std::string& key, std::string value) {
+    Entry& entry = entries_[key];
+    entry = {++last_version_, std::move(value)};
+    const auto [begin, end] = waiting_.equal_range(key);
+    std::vector<uint64_t> awake;
+    for (auto it = begin; it != end; ++it) awake.push_back(it->second);
+    for (const uint64_t number : awake) {
+      Connection& connection = *connections_.at(number);
+      if (entry.version > connection.newer_than) {
+        StopWaiting(number, connection);
+        Send(number, {Outcome::kDone, entry.version, entry.value});
+      }
+    }
+    return entry.version;
+  }
+  void Erase(const std::string& key) { entries_.erase(key); }
+  Entry Get(const std::string& key) const {
+    const auto found = entries_.find(key);
+    return found == entries_.end() ? Entry{} : found->second;
+  }
+
+ private:
+  struct Connection {
+    UniqueFd fd;
+    Bytes in;
+    Bytes out;
+    size_t sent = 0;
+    // Of a get that waits.
+    bool waits = false;
+    std::string key;
+    uint64_t newer_than = 0;
+    EventLoop::TimerId timer = 0;
+  };
+
+  void Admit(UniqueFd fd) {
+    const uint64_t number = next_connection_++;
+    auto connection = std::make_unique<Connection>();
+    connection->fd = std::move(fd);
+    const int descriptor = connection->fd.get();
+    connections_[number] = std::move(connection);
+    const Status added =
+        loop_.AddFd(descriptor, EPOLLIN, [weak = weak_from_this(), number](uint32_t) {
+          if (const auto self = weak.lock()) self->OnReady(number);
+        });
+    if (!added.ok()) connections_.erase(number);
+  }
+
+  void Drop(uint64_t number) {
+    const auto found = connections_.find(number);
+    StopWaiting(number, *found->second);
+    loop_.RemoveFd(found->second->fd.get());
+    connections_.erase(found);
+  }
+
+  void StopWaiting(uint64_t number, Connection& connection) {
+    if (!connection.waits) return;
+    connection.waits = false;
+    loop_.CancelTimer(connection.timer);
+    const auto [begin, end] = waiting_.equal_range(connection.key);
+    for (auto it = begin; it != end; ++it) {
+      if (it->second == number) {
+        waiting_.erase(it);
+        return;
+      }
+    }
+  }
+
+  void OnReady(uint64_t number) {
+    const auto found = connections_.find(number);
+    if (found == connections_.end()) return;
+    const Status status = Advance(number, *found->second);
+    if (!status.ok()) {
+      if (status.code() != Code::kInProgress) {
+        TUTTI_INFO(kLogBootstrap, "the elastic store drops a connection: {}", status.message());
+      }
+      Drop(number);
+    }
+  }
+
+  // Code kInProgress for a connection that ended in good order.
+  Status Advance(uint64_t number, Connection& connection) {
+    TUTTI_TRY(Flush(connection));
+    std::array<std::byte, 16384> buffer;
+    TUTTI_ASSIGN(const int64_t got, TryRecv(connection.fd.get(), buffer));
+    if (got == kEndOfStream) return Status(Code::kInProgress, "closed");
+    connection.in.insert(connection.in.end(), buffer.begin(), buffer.begin() + got);
+    return TakeRequest(number, connection);
+  }
+
+  Status TakeRequest(uint64_t number, Connection& connection) {
+    if (connection.in.size() < 4) return Status::Ok();
+    const uint32_t size = WireReader(connection.in).U32();
+    if (size > kMaxMessageBytes) return RemoteError("a request of {} bytes", size);
+    if (connection.in.size() < 4 + size) return Status::Ok();
+    // One request at a time: what follows one that is not answered yet breaks the rule.
+    if (connection.in.size() > 4 + size || connection.waits || !connection.out.empty()) {
+      return RemoteError("a request before the answer to the one before");
+    }
+    TUTTI_ASSIGN(Request request, ParseRequest(std::span(connection.in).subspan(4)));
+    connection.in.clear();
+    Serve(number, connection, std::move(request));
+    return Status::Ok();
+  }
+
+  void Serve(uint64_t number, Connection& connection, Request request) {
+    if (request.op == Op::kSet) {
+      if (entries_.size() >= kMaxKeys && !entries_.contains(request.key)) {
+        return Send(number, {Outcome::kRefused, 0,
+                             fmt::format("the store holds {} keys and takes no more", kMaxKeys)});
+      }
+      const uint64_t version = Set(request.key, request.value);
+      Send(number, {Outcome::kDone, version, ""});
+      on_set_(request.key, request.value);
+      return;
+    }
+    const Entry entry = Get(request.key);
+    if (entry.version > request.newer_than) {
+      return Send(number, {Outcome::kDone, entry.version, entry.value});
+    }
+    if (request.wait_ms == 0) return Send(number, {Outcome::kNotYet, 0, ""});
+    connection.waits = true;
+    connection.key = request.key;
+    connection.newer_than = request.newer_than;
+    waiting_.emplace(request.key, number);
+    connection.timer =
+        loop_.AddTimer(int64_t{request.wait_ms} * 1'000'000, [weak = weak_from_this(), number] {
+          if (const auto self = weak.lock()) self->GiveUp(number);
+        });
+  }
+
+  void GiveUp(uint64_t number) {
+    const auto found = connections_.find(number);
+    if (found == connections_.end() || !found->second->waits) return;
+    StopWaiting(number, *found->second);
+    Send(number, {Outcome::kNotYet, 0, ""});
+  }
+
+  void Send(uint64_t number, const Answer& answer) {
+    Connection& connection = *connections_.at(number);
+    connection.out = WithSize(EncodeAnswer(answer));
+    connection.sent = 0;
+    // A connection that broke is dropped when the loop reports it: callers still hold it.
+    if (!Flush(connection).ok()) return;
+  }
+
+  Status Flush(Connection& connection) {
+    while (connection.sent < connection.out.size()) {
+      TUTTI_ASSIGN(const size_t sent, TrySend(connection.fd.get(),
+                                              std::span(connection.out).subspan(connection.sent)));
+      if (sent == 0) return loop_.ModifyFd(connection.fd.get(), EPOLLIN | EPOLLOUT);
+      connection.sent += sent;
+    }
+    if (!connection.out.empty()) {
+      connection.out.clear();
+      return loop_.ModifyFd(connection.fd.get(), EPOLLIN);
+    }
+    return Status::Ok();
+  }
+
+  EventLoop& loop_;
+  const OnSet on_set_;
+  std::unique_ptr<AuthAcceptor> acceptor_;
+  std::map<std::string, Entry> entries_;
+  uint64_t last_version_ = 0;
+  uint64_t next_connection_ = 1;
+  std::map<uint64_t, std::unique_ptr<Connection>> connections_;
+  std::multimap<std::string, uint64_t> waiting_;  // key → connection
+};
+
+StoreServer::StoreServer(std::unique_ptr<EventLoop> loop, std::shared_ptr<State> state,
+                         uint16_t port)
+    : loop_(std::move(loop)), state_(std::move(state)), port_(port) {}
+
+Result<std::unique_ptr<StoreServer>> StoreServer::Create(SocketAddress address, const Key& key,
+                                                         OnSet on_set) {
+  TUTTI_ASSIGN(std::unique_ptr<EventLoop> loop, EventLoop::Create("tutti-elastic"));
+  TUTTI_ASSIGN(UniqueFd fd, tutti::Listen(address));
+  auto state = std::make_shared<State>(*loop, std::move(on_set));
+  Status status;
+  loop->RunSync([&] { status = state->Listen(std::move(fd), key); });
+  TUTTI_TRY(status);
+  return std::unique_ptr<StoreServer>(
+      new StoreServer(std::move(loop), std::move(state), address.port));
+}
+
+StoreServer::~StoreServer() {
+  loop_->RunSync([this] { state_->Close(); });
+}
+
+uint16_t StoreServer::port() const { return port_; }
+
+void StoreServer::Set(const std::string& key, std::string value) {
+  loop_->RunSync([&] { state_->Set(key, std::move(value)); });
+}
+
+void StoreServer::Erase(const std::string& key) {
+  loop_->RunSync([&] { state_->Erase(key); });
+}
+
+Entry StoreServer::Get(const std::string& key) const {
+  Entry entry;
+  loop_->RunSync([&] { entry = state_->Get(key); });
+  return entry;
+}
+
+}  // namespace tutti::elastic

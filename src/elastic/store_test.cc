@@ -1,0 +1,194 @@
+#include "elastic/store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "elastic/store_wire.h"
+#include "tutti/elastic_c.h"
+
+namespace tutti::elastic {
+namespace {
+
+using testing::HasSubstr;
+
+class Store : public testing::Test {
+ protected:
+  void SetUp() override {
+    address_ = *ParseSocketAddress("127.0.0.1:0");
+    auto server = StoreServer::Create(address_, key_,
+                                      [this](const std::string& key, const std::string& value) {
+                                        const std::lock_guard lock(mutex_);
+                                        seen_ += key + "=" + value + ";";
+                                      });
+    ASSERT_TRUE(server.ok()) << server.status().message();
+    server_ = std::move(server).value();
+    address_.port = server_->port();
+  }
+
+  std::unique_ptr<StoreClient> NewClient() {
+    auto client = StoreClient::Connect({address_}, key_, Deadline::AfterSeconds(10));
+    EXPECT_TRUE(client.ok()) << client.status().message();
+    return std::move(client).value();
+  }
+
+  std::string seen() {
+    const std::lock_guard lock(mutex_);
+    return seen_;
+  }
+
+  const Key key_ = StoreKey("secret");
+  SocketAddress address_;
+  std::mutex mutex_;
+  std::string seen_;
+  std::unique_ptr<StoreServer> server_;
+};
+
+TEST_F(Store, KeepsWhatIsSet) {
+  const auto client = NewClient();
+  const auto missing = client->Get("a", 0, 0);
+  ASSERT_TRUE(missing.ok());
+  EXPECT_EQ(missing->version, 0u);
+  ASSERT_TRUE(client->Set("a", "one").ok());
+  const auto set = client->Set("b", std::string("\0two", 4));
+  ASSERT_TRUE(set.ok());
+  const auto got = client->Get("b", 0, 0);
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(got->value, std::string("\0two", 4));
+  EXPECT_EQ(got->version, *set);
+  EXPECT_EQ(server_->Get("a").value, "one");
+  server_->Erase("a");
+  EXPECT_EQ(client->Get("a", 0, 0)->version, 0u);
+  EXPECT_EQ(seen(), std::string("a=one;b=\0two;", 13));
+}
+
+TEST_F(Store, LargestValueTravels) {
+  const auto client = NewClient();
+  const std::string large(kMaxValueBytes, 'x');
+  ASSERT_TRUE(client->Set("large", large).ok());
+  EXPECT_EQ(client->Get("large", 0, 1)->value, large);
+  EXPECT_EQ(client->Set("large", large + "x").status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(client->Set("", "x").status().code(), Code::kInvalidArgument);
+}
+
+TEST_F(Store, GetWaitsForANewerVersion) {
+  const auto reader = NewClient();
+  const auto writer = NewClient();
+  const uint64_t first = *writer->Set("k", "1");
+  EXPECT_EQ(reader->Get("k", first, 0.05)->version, 0u);  // not yet
+  Result<Entry> got = Entry{};
+  std::thread waiting([&] { got = reader->Get("k", first, 20); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ASSERT_TRUE(writer->Set("other", "").ok());
+  ASSERT_TRUE(writer->Set("k", "2").ok());
+  waiting.join();
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(got->value, "2");
+}
+
+TEST_F(Store, ManyWaitForOneKey) {
+  constexpr int kReaders = 16;
+  std::vector<std::string> got(kReaders);
+  std::vector<std::thread> readers;
+  for (int i = 0; i < kReaders; ++i) {
+    readers.emplace_back([&, i] {
+      const auto client = NewClient();
+      got[static_cast<size_t>(i)] = client->Get("k", 0, 20)->value;
+    });
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  server_->Set("k", "now");
+  for (auto& reader : readers) reader.join();
+  EXPECT_THAT(got, testing::Each("now"));
+}
+
+TEST_F(Store, AnotherKeyStaysOutside) {
+  const auto client =
+      StoreClient::Connect({address_}, StoreKey("wrong"), Deadline::AfterSeconds(0.2));
+  ASSERT_FALSE(client.ok());
+  EXPECT_EQ(client.status().code(), Code::kTimeout);
+  EXPECT_THAT(std::string(client.status().message()), HasSubstr("127.0.0.1"));
+}
+
+TEST_F(Store, StrangersAndNonsenseHaveNoEffect) {
+  const auto client = NewClient();
+  // Before the proof, and after it.
+  Result<UniqueFd> stranger = Connect(address_, {Deadline::AfterSeconds(5), nullptr});
+  ASSERT_TRUE(stranger.ok());
+  const std::string noise(1000, '\xff');
+  ASSERT_TRUE(SendAll(stranger->get(), std::as_bytes(std::span(noise)), {}).ok());
+  for (const char* text : {"\xff\xff\xff\xff", "\1\0\0\0\7", "\3\0\0\0abc"}) {
+    Result<UniqueFd> insider = ConnectAuthenticated(address_, key_, {Purpose::kElastic, {}},
+                                                    {Deadline::AfterSeconds(5), nullptr});
+    ASSERT_TRUE(insider.ok()) << insider.status().message();
+    const Bytes bytes = [&] {
+      WireWriter writer;
+      writer.Raw(std::as_bytes(std::span(text, text[0] == '\xff' ? 4 : 4 + text[0])));
+      return std::move(writer).Take();
+    }();
+    ASSERT_TRUE(SendAll(insider->get(), bytes, {}).ok());
+    std::array<std::byte, 1> end;
+    EXPECT_FALSE(RecvAll(insider->get(), end, {Deadline::AfterSeconds(10), nullptr}).ok());
+  }
+  EXPECT_TRUE(client->Set("still", "here").ok());
+}
+
+TEST_F(Store, InterruptEndsAWait) {
+  const auto client = NewClient();
+  Result<Entry> got = Entry{};
+  std::thread waiting([&] { got = client->Get("k", 0, 60); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  client->Interrupt();
+  waiting.join();
+  EXPECT_FALSE(got.ok());
+  EXPECT_FALSE(client->Set("k", "").ok());
+}
+
+TEST_F(Store, TheEndOfTheServerEndsAWait) {
+  const auto client = NewClient();
+  Result<Entry> got = Entry{};
+  std::thread waiting([&] { got = client->Get("k", 0, 60); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  server_.reset();
+  waiting.join();
+  EXPECT_FALSE(got.ok());
+}
+
+TEST_F(Store, CInterface) {
+  tuttiElastic_t elastic = nullptr;
+  const std::string address = address_.ToString();
+  ASSERT_EQ(
+      tuttiElasticConnect(&elastic, ("no.such.host.invalid:1," + address).c_str(), "secret", 10),
+      ncclSuccess)
+      << tuttiElasticLastError();
+  ASSERT_EQ(tuttiElasticSet(elastic, "k", "value", 5), ncclSuccess);
+  char value[16];
+  size_t size = 0;
+  uint64_t version = 0;
+  ASSERT_EQ(tuttiElasticGet(elastic, "k", 0, 1, value, sizeof(value), &size, &version),
+            ncclSuccess);
+  EXPECT_EQ(std::string(value, size), "value");
+  EXPECT_EQ(tuttiElasticGet(elastic, "k", 0, 1, value, 2, &size, &version), ncclInvalidArgument);
+  EXPECT_EQ(size, 5u);
+  EXPECT_EQ(tuttiElasticGet(elastic, "k", version, 0, value, 2, &size, &version), ncclSuccess);
+  EXPECT_EQ(version, 0u);
+  EXPECT_EQ(tuttiElasticClose(elastic), ncclSuccess);
+  EXPECT_EQ(tuttiElasticConnect(&elastic, "nonsense", "secret", 1), ncclInvalidArgument);
+  EXPECT_THAT(tuttiElasticLastError(), HasSubstr("nonsense"));
+}
+
+TEST(StoreWire, EveryCutIsRefusedOrRead) {
+  const Bytes whole = EncodeRequest({Op::kSet, 7, 9, "key", "value"});
+  const Result<Request> request = ParseRequest(whole);
+  ASSERT_TRUE(request.ok());
+  EXPECT_EQ(request->key + request->value, "keyvalue");
+  for (size_t size = 0; size < 17; ++size) {
+    EXPECT_FALSE(ParseRequest(std::span(whole).first(size)).ok()) << size;
+  }
+  EXPECT_FALSE(ParseAnswer({}).ok());
+}
+
+}  // namespace
+}  // namespace tutti::elastic
