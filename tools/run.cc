@@ -1,11 +1,15 @@
 // `tutti run`: starts local ranks of any program, with the environment that torchrun would give
-// them.
+// them; or the workers of an elastic job.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
 
+#include "run/elastic.h"
 #include "run/launcher.h"
 #include "subcommands.h"
 
@@ -24,7 +28,7 @@ std::vector<std::string> TakeCommand(const CLI::App& run, std::vector<std::strin
     end = begin;
     if (word.empty() || word.front() != '-') break;
     const CLI::Option* const option = run.get_option_no_throw(word);
-    begin += option && option->get_items_expected_max() > 0 ? 2 : 1;
+    begin += 1 + static_cast<size_t>(option ? option->get_items_expected_max() : 0);
     end = begin;
   }
   end = std::min(end, arguments->size());
@@ -35,13 +39,113 @@ std::vector<std::string> TakeCommand(const CLI::App& run, std::vector<std::strin
   return command;
 }
 
+namespace {
+
+// What was given for an elastic job, before it is known whether this is one.
+struct ElasticFlags {
+  int min_workers = 0;
+  int max_workers = 0;
+  std::string hosts;
+  std::pair<double, double> cooldown_s;
+  ElasticOptions options;
+
+  bool given() const {
+    return min_workers > 0 || max_workers > 0 || !hosts.empty() ||
+           !options.discovery_script.empty();
+  }
+};
+
+void AddElasticOptions(CLI::App* app, ElasticFlags* flags) {
+  ElasticOptions& options = flags->options;
+  flags->cooldown_s = {options.membership.cooldown_min_s, options.membership.cooldown_max_s};
+  const std::string group = "Elastic jobs";
+  app->add_option("--min-np", flags->min_workers,
+                  "with fewer workers the job waits (default: -n, or 1)")
+      ->check(CLI::Range(1, 4096))
+      ->group(group);
+  app->add_option("--max-np", flags->max_workers,
+                  "more are not started (default: -n, or as many as there are slots)")
+      ->check(CLI::Range(1, 4096))
+      ->group(group);
+  app->add_option("--host-discovery-script", options.discovery_script,
+                  "a program that writes a line host or host:slots for each host to use now")
+      ->group(group);
+  app->add_option("--discovery-interval", options.discovery_interval_s,
+                  "seconds between two runs of the script")
+      ->check(CLI::Range(0.05, 3600.0))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("-H,--hosts", flags->hosts,
+                  "host:slots,… instead of a script (default: this host)")
+      ->group(group);
+  app->add_option("--slots", options.default_slots, "workers on a host that says no number")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--reset-limit", options.membership.reset_limit,
+                  "the job ends when it would begin anew more often (default: no limit)")
+      ->check(CLI::Range(0, 1 << 30))
+      ->group(group);
+  app->add_option("--elastic-timeout", options.membership.timeout_s,
+                  "seconds to wait for --min-np workers, or for one that is stuck")
+      ->check(CLI::Range(0.1, 1e6))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--blacklist-cooldown-range", flags->cooldown_s,
+                  "MIN MAX seconds without new workers for a host on which one failed, doubled "
+                  "each time; 0 0: for ever (default: 10 300)")
+      ->group(group);
+  app->add_option("--ssh", options.ssh, "how workers of other hosts are started")
+      ->capture_default_str()
+      ->group(group);
+}
+
+int RunElasticJob(const RunOptions& run, ElasticFlags* flags) {
+  ElasticOptions& options = flags->options;
+  elastic::MembershipOptions& membership = options.membership;
+  membership.min_workers = flags->min_workers ? flags->min_workers : std::max(run.num_ranks, 1);
+  membership.max_workers = flags->max_workers ? flags->max_workers
+                           : run.num_ranks    ? std::max(run.num_ranks, membership.min_workers)
+                                              : 4096;
+  std::tie(membership.cooldown_min_s, membership.cooldown_max_s) = flags->cooldown_s;
+  const std::string hosts =
+      flags->hosts.empty()
+          ? "localhost:" +
+                std::to_string(flags->max_workers ? flags->max_workers : membership.min_workers)
+          : flags->hosts;
+  Result<std::vector<elastic::HostSlots>> parsed =
+      elastic::ParseHosts(hosts, options.default_slots);
+  std::string wrong;
+  if (!parsed.ok()) {
+    wrong = std::string(parsed.status().message());
+  } else if (!flags->hosts.empty() && !options.discovery_script.empty()) {
+    wrong = "--hosts and --host-discovery-script do not go together";
+  } else if (membership.max_workers < membership.min_workers) {
+    wrong = "--max-np is below --min-np";
+  } else if (membership.cooldown_min_s < 0 ||
+             membership.cooldown_max_s < membership.cooldown_min_s) {
+    wrong = "--blacklist-cooldown-range wants MIN MAX with 0 <= MIN <= MAX";
+  } else if (run.bind || run.port) {
+    wrong = "--bind and --port are not for elastic jobs";
+  }
+  if (!wrong.empty()) {
+    std::fprintf(stderr, "tutti run: %s\n", wrong.c_str());
+    return kExitUsage;
+  }
+  options.hosts = std::move(parsed).value();
+  options.tag = run.tag;
+  options.grace_s = run.grace_s;
+  options.command = run.command;
+  return RunElastic(options);
+}
+
+}  // namespace
+
 Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* const app = program.add_subcommand(
       "run", "Start local ranks of a program: tutti run -n 4 ./program arguments…");
-  app->add_option("-n,--ranks", options->num_ranks, "how many ranks")
-      ->required()
-      ->check(CLI::Range(1, 4096));
+  app->add_option("-n,--ranks", options->num_ranks, "how many ranks")->check(CLI::Range(1, 4096));
   app->add_flag("--tag", options->tag, "begin each line of output with the rank that wrote it");
   app->add_flag("--bind", options->bind, "keep each rank on cores of its own");
   app->add_option("--grace", options->grace_s, "seconds that ranks get to end after one failed")
@@ -49,11 +153,19 @@ Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command) {
       ->capture_default_str();
   app->add_option("--port", options->port, "MASTER_PORT for the ranks (default: a free one)")
       ->check(CLI::Range(1, 65535));
-  return {app, [&command, options] {
+  auto elastic = std::make_shared<ElasticFlags>();
+  AddElasticOptions(app, elastic.get());
+  return {app, [&command, options, elastic] {
             options->command = command;
             if (options->command.empty()) {
               std::fprintf(
                   stderr, "tutti run: say which program to run, as in: tutti run -n 4 ./program\n");
+              return kExitUsage;
+            }
+            if (elastic->given()) return RunElasticJob(*options, elastic.get());
+            if (options->num_ranks == 0) {
+              std::fprintf(stderr,
+                           "tutti run: say how many ranks, as in: tutti run -n 4 ./program\n");
               return kExitUsage;
             }
             return RunProgram(*options);
