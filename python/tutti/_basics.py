@@ -17,7 +17,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-from tutti import _launch, _library
+from tutti import _elastic, _launch, _library
 from tutti.exceptions import HorovodInternalError
 
 # Reduction operators, by Horovod's numbers.
@@ -25,6 +25,8 @@ Average, Sum, Adasum, Min, Max, Product = range(6)
 
 # tuttiOpKind_t
 ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER = range(6)
+# So that a job that can never begin (no way between two hosts, say) ends with a sentence.
+_ELASTIC_ATTEMPTS = 10
 KIND_NAMES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
 
 
@@ -200,6 +202,13 @@ class _Coordinator:
         self._library.tuttiCoordinatorDestroy(self._pointer)
 
 
+def _new_unique_id() -> bytes:
+    made = _library.UniqueId()
+    if _library.load().ncclGetUniqueId(ctypes.byref(made)) != _library.SUCCESS:
+        raise ValueError(_library.nccl_error(None))
+    return bytes(made)
+
+
 class Job:
     """See the module. Not made by users: `job()`."""
 
@@ -238,18 +247,35 @@ class Job:
                 self.add_process_set(process_set)
 
     def _begin(self) -> None:
-        launch = _launch.read()
-        unique_id = _library.UniqueId()
-        library = _library.load()
-        if launch.rank == 0 and library.ncclGetUniqueId(ctypes.byref(unique_id)) != 0:
-            raise ValueError(_library.nccl_error(None))
-        try:
-            meeting = _launch.meet(launch, bytes(unique_id))
-        except OSError as error:
-            raise ValueError(f"the ranks did not meet: {error}") from error
-        self._launch, self._hosts = launch, meeting.hosts
+        if not _elastic.is_elastic():
+            launch = _launch.read()
+            unique_id = _new_unique_id() if launch.rank == 0 else bytes(_library.UNIQUE_ID_BYTES)
+            try:
+                meeting = _launch.meet(launch, unique_id)
+            except OSError as error:
+                raise ValueError(f"the ranks did not meet: {error}") from error
+            return self._begin_with(launch, meeting.hosts, meeting.unique_id)
+        for attempt in range(_ELASTIC_ATTEMPTS):
+            # A worker that dies while the others begin costs them this generation, not the job.
+            try:
+                return self._begin_generation()
+            except (ValueError, _elastic.GenerationBroken) as error:
+                failure = error
+        raise ValueError(f"{_ELASTIC_ATTEMPTS} generations in a row could not begin; the last: "
+                         f"{failure}") from failure
+
+    def _begin_generation(self) -> None:
+        launcher = _elastic.launcher()
+        generation = launcher.join()
+        rank, hosts = launcher.rank(), generation.hosts
+        unique_id = launcher.share(_new_unique_id() if rank == 0 else None)
+        self._begin_with(_launch.Launch(rank, len(hosts), "elastic", hosts[rank]), hosts,
+                         unique_id)
+
+    def _begin_with(self, launch: _launch.Launch, hosts: List[str], made: bytes) -> None:
+        self._launch, self._hosts = launch, hosts
         # Not .internal: ctypes ends a char array at its first zero byte.
-        unique_id = _library.UniqueId.from_buffer_copy(meeting.unique_id)
+        unique_id = _library.UniqueId.from_buffer_copy(made)
         options = _library.CoordinatorOptions(
             size=ctypes.sizeof(_library.CoordinatorOptions), id=ctypes.pointer(unique_id),
             rank=launch.rank, nranks=launch.size, local_rank=self._place("local_rank"),
@@ -481,6 +507,10 @@ class Job:
 def job() -> Job:
     """This process's job, whether it runs or not."""
     made = Job()
+    if _elastic.is_elastic():
+        # Registered first, called last.
+        atexit.register(lambda: _elastic.launcher().close()
+                        if _elastic.launcher.cache_info().currsize else None)
     atexit.register(made.shutdown)
     return made
 

@@ -20,6 +20,7 @@ INVALID_USAGE = 5
 IN_PROGRESS = 7
 
 UNIQUE_ID_BYTES = 128
+ELASTIC_MAX_VALUE_BYTES = 1 << 20
 
 
 class UniqueId(Structure):
@@ -61,6 +62,15 @@ _COORDINATOR = {
     "StartTimeline": [c_void_p, c_char_p, c_int],
     "StopTimeline": [c_void_p],
     "Counter": [c_void_p, c_int, c_char_p, POINTER(c_uint64)],
+}
+
+_ELASTIC = {
+    "Connect": [POINTER(c_void_p), c_char_p, c_char_p, c_double],
+    "Set": [c_void_p, c_char_p, c_char_p, c_size_t],
+    "Get": [c_void_p, c_char_p, c_uint64, c_double, c_char_p, c_size_t, POINTER(c_size_t),
+            POINTER(c_uint64)],
+    "Interrupt": [c_void_p],
+    "Close": [c_void_p],
 }
 
 _NCCL = {
@@ -112,11 +122,12 @@ def load() -> ctypes.CDLL:
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    for name, arguments in _COORDINATOR.items():
-        function = getattr(library, "tuttiCoordinator" + name)
-        function.restype, function.argtypes = c_int, arguments
-    library.tuttiCoordinatorLastError.restype = c_char_p
-    library.tuttiCoordinatorLastError.argtypes = []
+    for part, functions in (("Coordinator", _COORDINATOR), ("Elastic", _ELASTIC)):
+        for name, arguments in functions.items():
+            function = getattr(library, f"tutti{part}{name}")
+            function.restype, function.argtypes = c_int, arguments
+        last_error = getattr(library, f"tutti{part}LastError")
+        last_error.restype, last_error.argtypes = c_char_p, []
     for name, arguments in _NCCL.items():
         function = getattr(library, name)
         function.restype, function.argtypes = c_int, arguments

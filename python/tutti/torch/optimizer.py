@@ -236,8 +236,9 @@ class _Distributed:
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         # Reductions under way belong to the state that goes.
-        if self._reducer.handles:
+        if self._reducer.handles and _basics.job().is_initialized():
             self._reducer.finish()
+        self._reducer.reset()
         self._synchronized = False
         super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
 

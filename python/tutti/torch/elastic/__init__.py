@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training that survives a failed operation: state that is committed, restored and synchronised,
-and a sampler that goes on where it was.
+"""Training that goes on while ranks fail, leave and come: state that is committed, restored and
+synchronised, and a sampler that goes on where it was.
 
-What is there: State, ObjectState, TorchState, ElasticSampler, and `run`, which restores and goes on
-after a HorovodInternalError on a job whose ranks are all alive. What is not: ranks that leave or
-come (no rendezvous for elastic jobs yet); `run` says so when a rank is gone.
+    state = elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0)
+
+    @elastic.run
+    def train(state):
+        ...
+        state.sampler.record_batch(i, batch_size)
+        state.commit()
+
+`tutti run --min-np 2 --max-np 8 python3 train.py` starts it; docs/elastic.md says what happens when.
 """
 
 from __future__ import annotations
 
-from tutti.torch.elastic.run import run
+from tutti.elastic import State, run
 from tutti.torch.elastic.sampler import ElasticSampler
-from tutti.torch.elastic.state import ObjectState, State, TorchState
+from tutti.torch.elastic.state import ObjectState, TorchState
 
 __all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]

@@ -14,13 +14,14 @@ class ElasticSampler(torch.utils.data.Sampler):
     """Shares out the samples of an epoch that no rank has processed yet.
 
     Call record_batch after each batch, set_epoch at the end of an epoch, and keep it in a
-    TorchState, which joins what the ranks have processed. One thread.
+    TorchState, which shares what the ranks have processed at each commit. One thread.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
         self.epoch = 0
         self.processed_indices: set = set()
+        self._unshared: List[int] = []  # processed here, and not known to the other ranks yet
         self.remaining_indices: List[int] = []
         self.indices: List[int] = []
         self.num_samples = 0
@@ -31,6 +32,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         """Begins an epoch: nothing of it is processed."""
         self.epoch = epoch
         self.processed_indices = set()
+        self._unshared = []
         self.reset()
 
     def get_indices(self, batch_idx: int, batch_size: int) -> List[int]:
@@ -43,7 +45,17 @@ class ElasticSampler(torch.utils.data.Sampler):
 
     def record_indices(self, indices: Any) -> None:
         """Notes samples as processed."""
+        self._unshared.extend(int(index) for index in indices)
         self.processed_indices.update(indices)
+
+    def unshared(self) -> torch.Tensor:
+        """What was noted here since the last take_shared."""
+        return torch.tensor(self._unshared, dtype=torch.int64)
+
+    def take_shared(self, indices: torch.Tensor) -> None:
+        """Notes what all ranks have processed. The parts of this pass stay as they are."""
+        self.processed_indices.update(indices.tolist())
+        self._unshared = []
 
     def state_dict(self) -> Dict[str, Any]:
         """What load_state_dict takes."""
@@ -53,6 +65,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         """Goes on where `state` was, with the ranks that there are now."""
         self.epoch = state["epoch"]
         self.processed_indices = set(state["processed_indices"])
+        self._unshared = []
         self.reset()
 
     def reset(self) -> None:

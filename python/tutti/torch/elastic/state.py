@@ -1,79 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a training run is kept: committed on every rank, restored after a failure, synchronised
-from rank 0. One thread."""
+"""tutti.elastic's states with PyTorch's models, optimizers and samplers. One thread."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 
-from tutti.torch import functions
+from tutti import _basics, elastic
+from tutti.torch import functions, mpi_ops
 from tutti.torch.elastic.sampler import ElasticSampler
 
 
-class State:
-    """The interface. commit() remembers, restore() goes back, sync() makes all ranks as rank 0."""
+class ObjectState(elastic.ObjectState):
+    """Plain values and tensors as attributes: ObjectState(epoch=0, batch=0).epoch."""
 
-    def __init__(self) -> None:
-        self._reset_callbacks: List[Callable[[], None]] = []
+    def _broadcast_object(self, obj: Any, root: int, name: str) -> Any:
+        return functions.broadcast_object(obj, root, name)
 
-    def register_reset_callbacks(self, callbacks: List[Callable[[], None]]) -> None:
-        """Functions that are called after the job began anew, before training goes on."""
-        self._reset_callbacks.extend(callbacks)
+    def _allgather_object(self, obj: Any, name: str) -> List[Any]:
+        return functions.allgather_object(obj, name)
 
-    def on_reset(self) -> None:
-        """The job began anew."""
-        self.reset()
-        for callback in self._reset_callbacks:
-            callback()
-
-    def commit(self) -> None:
-        """Remembers the state as it is, in memory."""
-        self.save()
-
-    def save(self) -> None:
-        raise NotImplementedError("a State needs save")
-
-    def restore(self) -> None:
-        raise NotImplementedError("a State needs restore")
-
-    def sync(self) -> None:
-        raise NotImplementedError("a State needs sync")
-
-    def reset(self) -> None:
-        """What a subclass has to do when the job begins anew."""
-
-
-class ObjectState(State):
-    """Plain values as attributes: ObjectState(epoch=0, batch=0).epoch."""
-
-    def __init__(self, **values: Any) -> None:
-        super().__init__()
-        self._saved: Dict[str, Any] = dict(values)
-        for name, value in values.items():
-            setattr(self, name, value)
-        ObjectState.save(self)
-
-    def save(self) -> None:
-        self._saved = {name: copy.deepcopy(getattr(self, name)) for name in self._saved}
-
-    def restore(self) -> None:
-        for name, value in self._saved.items():
-            setattr(self, name, copy.deepcopy(value))
-
-    def sync(self) -> None:
-        ObjectState.save(self)
-        self._saved = functions.broadcast_object(self._saved, 0, "elastic.objects")
-        ObjectState.restore(self)
+    def _largest(self, number: int, name: str) -> int:
+        return int(mpi_ops.allreduce(torch.tensor([number]), name=name, op=_basics.Max))
 
 
 class TorchState(ObjectState):
     """A model, an optimizer, samplers (as keyword arguments), and plain values.
 
-    sync gives all ranks rank 0's model and optimizer, and to every ElasticSampler what any rank has
-    processed.
+    commit shares what the ranks' ElasticSamplers have processed, so that a rank that dies takes no
+    knowledge of it along: the model that was committed has seen exactly the samples that the
+    sampler calls processed. sync gives all ranks the model, the optimizer and the samplers of the
+    rank that is furthest.
     """
 
     def __init__(self, model: Optional[torch.nn.Module] = None,
@@ -91,6 +50,23 @@ class TorchState(ObjectState):
             setattr(self, name, value)
         self.save()
 
+    def _samplers(self) -> Dict[str, ElasticSampler]:
+        return {name: value for name, value in sorted(self._handled.items())
+                if isinstance(value, ElasticSampler)}
+
+    def _begin_exchange(self) -> Any:
+        if not _basics.job().is_initialized():
+            return []
+        return [mpi_ops.allgather_async(sampler.unshared(), f"elastic.{name}.processed")
+                for name, sampler in self._samplers().items()]
+
+    def _end_exchange(self, begun: Any, changed: bool) -> bool:
+        # All of them before any is taken over: a failure must leave everything as it was.
+        shared = [mpi_ops.synchronize(handle) for handle in begun]
+        for sampler, indices in zip(self._samplers().values(), shared):
+            sampler.take_shared(indices)
+        return changed
+
     def save(self) -> None:
         self._saved_states = {name: copy.deepcopy(value.state_dict())
                               for name, value in self._handled.items()}
@@ -102,25 +78,32 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
+        standings = self._allgather_object(self._standing(), "elastic.standing")
+        root = standings.index(max(standings))
         for name, value in sorted(self._handled.items()):
             if isinstance(value, ElasticSampler):
-                self._sync_sampler(name, value)
+                self._sync_sampler(name, value, standings)
             elif isinstance(value, torch.nn.Module):
-                functions.broadcast_parameters(value.state_dict(), 0)
+                functions.broadcast_parameters(value.state_dict(), root)
             elif isinstance(value, torch.optim.Optimizer):
-                functions.broadcast_optimizer_state(value, 0)
+                functions.broadcast_optimizer_state(value, root)
             else:
                 value.load_state_dict(
-                    functions.broadcast_object(value.state_dict(), 0, f"elastic.{name}"))
-        super().sync()
+                    functions.broadcast_object(value.state_dict(), root, f"elastic.{name}"))
+        self._sync_objects(root)
         self.save()
 
     def reset(self) -> None:
+        for sampler in self._samplers().values():
+            sampler.reset()
         for value in self._handled.values():
-            if isinstance(value, ElasticSampler):
-                value.reset()
+            # Reductions of the job that ended.
+            getattr(getattr(value, "_reducer", None), "reset", lambda: None)()
 
-    def _sync_sampler(self, name: str, sampler: ElasticSampler) -> None:
-        states = functions.allgather_object(sampler.state_dict(), f"elastic.{name}")
-        processed = set().union(*[state["processed_indices"] for state in states])
-        sampler.load_state_dict({"epoch": states[0]["epoch"], "processed_indices": processed})
+    def _sync_sampler(self, name: str, sampler: ElasticSampler, standings: List[int]) -> None:
+        """What ranks behind the furthest have processed since is not in the model that goes on."""
+        states = self._allgather_object(sampler.state_dict(), f"elastic.{name}")
+        furthest = [state for state, standing in zip(states, standings)
+                    if standing == max(standings)]
+        processed = set().union(*[state["processed_indices"] for state in furthest])
+        sampler.load_state_dict({"epoch": furthest[0]["epoch"], "processed_indices": processed})

@@ -7,38 +7,46 @@ import functools
 import os
 from typing import Any, Callable
 
-from tutti import _basics
+from tutti import _basics, _elastic
+from tutti.elastic.state import State
 from tutti.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from tutti.torch.elastic.state import State
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps func(state, ...): synchronises the state, calls func, and after a failure begins anew.
+    """Wraps func(state, ...): synchronises the state, calls func, and when the ranks change or an
+    operation fails begins anew with the ranks that there are then.
 
     HorovodInternalError: back to the last commit. HostsUpdatedInterrupt: on with the state as it
-    is. Either way the job is shut down and initialised again by all ranks, the state's reset
-    callbacks run, and func is called again; at most HOROVOD_ELASTIC_RESET_LIMIT times (100 without
-    it), so that a fault that stays ends the job.
+    is. Either way the job is shut down and initialised again, the state's reset callbacks run, and
+    func is called again with the same arguments.
 
-    All ranks must still be there. Where one is gone the RuntimeError says so, after the time that
-    ranks have to meet.
+    Under `tutti run --min-np` ranks that died are missing from then on, and newcomers take part.
+    Under other launchers all ranks must still be there; where one is gone the RuntimeError says so,
+    after the time that ranks have to meet, and so it does when the job began anew
+    HOROVOD_ELASTIC_RESET_LIMIT times (100 without it). An elastic launcher has --reset-limit.
     """
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
         limit = int(os.environ.get("HOROVOD_ELASTIC_RESET_LIMIT", "100"))
         resets, skip_sync = 0, False
+        _basics.job().init()
         while True:
             try:
                 if not skip_sync:
                     state.sync()
                 return func(state, *args, **kwargs)
             except HorovodInternalError as error:
+                # First, so that nothing that is still pending is waited for.
+                _basics.job().shutdown()
                 state.restore()
+                state.restored()
                 reason, skip_sync = error, False
             except HostsUpdatedInterrupt as interrupt:
-                reason, skip_sync = interrupt, interrupt.skip_sync
+                state.kept()
+                # Newcomers have nothing yet, so that none may skip it.
+                reason, skip_sync = interrupt, interrupt.skip_sync and not _elastic.is_elastic()
             resets += 1
-            if resets > limit:
+            if resets > limit and not _elastic.is_elastic():
                 raise RuntimeError(f"the job began anew {limit} times, which is the limit "
                                    f"(HOROVOD_ELASTIC_RESET_LIMIT)") from reason
             _begin_anew(state, reason)
@@ -51,6 +59,6 @@ def _begin_anew(state: State, reason: Exception) -> None:
     try:
         job.init()
     except ValueError as error:
-        raise RuntimeError("the job could not begin anew; jobs whose ranks come and go are not "
-                           f"there yet: {error}") from reason
+        raise RuntimeError(f"the job could not begin anew: {error}; ranks that are gone can be done "
+                           "without under tutti run --min-np") from reason
     state.on_reset()

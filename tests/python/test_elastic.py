@@ -1,0 +1,201 @@
+"""Elastic jobs as a whole: workers that are killed, hosts that come and go. Starts the jobs itself.
+
+The `tutti` program is named by TEST_LAUNCHER. Hosts other than this one are reached by a stand-in
+for ssh that runs the command here.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+EXAMPLES = os.path.join(HERE, "..", "..", "python", "examples")
+LIMIT_S = 120
+
+# Counts up to 60, in steps that are committed; prints who it is.
+COUNTS = """
+import os, sys, time
+import numpy as np
+import tutti.elastic
+import tutti.numpy as hvd
+
+state = tutti.elastic.ObjectState(step=0, total=np.zeros(2))
+
+@tutti.elastic.run
+def train(state):
+    print(f"here rank={hvd.rank()} size={hvd.size()} step={state.step} pid={os.getpid()} "
+          f"local={hvd.local_rank()}/{hvd.local_size()} cross={hvd.cross_size()}", flush=True)
+    while state.step < int(sys.argv[1]):
+        state.total += hvd.allreduce(np.ones(2), name="one")  # an average: 1 whatever the size
+        state.step += 1
+        state.commit()
+        time.sleep(0.02)
+
+train(state)
+assert state.total.tolist() == [state.step] * 2, state.total
+print(f"end rank={hvd.rank()} size={hvd.size()} step={state.step}", flush=True)
+"""
+
+
+class Job:
+    """`tutti run`, whose output is read line by line while the test acts."""
+
+    def __init__(self, arguments, hosts=None):
+        self.folder = tempfile.TemporaryDirectory()
+        self.hosts_file = os.path.join(self.folder.name, "hosts")
+        self.ssh = os.path.join(self.folder.name, "ssh")
+        with open(self.ssh, "w", encoding="ascii") as file:
+            file.write('#!/bin/sh\nexec sh -c "$2"\n')
+        os.chmod(self.ssh, 0o755)
+        command = [os.environ["TEST_LAUNCHER"], "run", "--tag", "--ssh", self.ssh]
+        if hosts is not None:
+            self.set_hosts(hosts)
+            command += ["--host-discovery-script", f"cat {self.hosts_file}",
+                        "--discovery-interval", "0.2"]
+        self.process = subprocess.Popen(command + arguments, text=True, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT)
+        self.lines = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self.lines.append("")
+            self._changed.notify_all()
+
+    def set_hosts(self, hosts):
+        with open(self.hosts_file + ".new", "w", encoding="ascii") as file:
+            file.write(hosts)
+        os.replace(self.hosts_file + ".new", self.hosts_file)
+
+    def text(self):
+        return "".join(self.lines)
+
+    def wait_for(self, pattern, count=1):
+        """The matches, once there are as many."""
+        deadline = time.monotonic() + LIMIT_S
+        with self._changed:
+            while True:
+                found = list(re.finditer(pattern, self.text()))
+                if len(found) >= count:
+                    return found
+                if self.lines and self.lines[-1] == "" or time.monotonic() > deadline:
+                    raise AssertionError(f"{pattern!r} did not come {count} times in:\n"
+                                         f"{self.text()}")
+                self._changed.wait(1)
+
+    def finish(self):
+        """The exit status and everything written."""
+        try:
+            status = self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"did not end:\n{self.text()}") from None
+        self._reader.join()
+        return status, self.text()
+
+
+def counts(*options, steps=60, hosts=None):
+    return Job([*options, sys.executable, "-c", COUNTS, str(steps)], hosts)
+
+
+class Elastic(unittest.TestCase):
+    def test_digits_go_on_when_one_is_killed_and_another_comes(self):
+        try:
+            import torch  # noqa: F401
+        except ImportError as error:
+            self.skipTest(str(error))
+        script = os.path.join(EXAMPLES, "digits_elastic.py")
+        job = Job(["--min-np", "2", "--max-np", "3", "--blacklist-cooldown-range", "0.2", "1",
+                   sys.executable, script, "--epochs", "6", "--pause", "0.1"], "localhost:3\n")
+        job.wait_for("epoch 0 done by 3 ranks")
+        first = job.wait_for(r"process (\d+) is rank (\d) of 3 in epoch 0", 3)
+        # Not rank 0 alone is special, nor is it not: the one that dies has samples of its own.
+        victim = next(int(match[1]) for match in first if match[2] == "1")
+        os.kill(victim, signal.SIGKILL)
+        job.wait_for(r"is rank \d of 2 in epoch [01]", 2)
+        # Its successor takes part later, in a numbering of its own.
+        job.wait_for(r"is rank 2 of 3 in epoch [1-5]")
+        status, text = job.finish()
+        self.assertEqual(status, 0, text)
+        self.assertIn("epoch 5 done by 3 ranks", text)
+        self.assertRegex(text, r"every sample was seen 6 to \d times in 6 epochs")
+        self.assertRegex(text, r"was killed by signal 9")
+
+    def test_rank_0_dies(self):
+        job = counts("--min-np", "2", "--max-np", "3")
+        first = job.wait_for(r"rank=(\d) size=3 step=0 pid=(\d+)", 3)
+        time.sleep(0.3)
+        os.kill(next(int(match[2]) for match in first if match[1] == "0"), signal.SIGKILL)
+        resumed = job.wait_for(r"here rank=\d size=2 step=(\d+)", 2)
+        self.assertEqual(resumed[0][1], resumed[1][1])
+        self.assertGreater(int(resumed[0][1]), 0)
+        status, text = job.finish()
+        self.assertEqual(status, 0, text)
+        self.assertEqual(len(re.findall(r"end rank=\d size=2 step=60", text)), 2, text)
+
+    def test_hosts_come_and_go(self):
+        job = counts("--min-np", "1", steps=150, hosts="localhost:1\n")
+        job.wait_for(r"here rank=0 size=1 step=0 .*local=0/1 cross=1")
+        job.set_hosts("localhost:1\nalpha:2\n")
+        job.wait_for(r"here rank=[12] size=3 step=[1-9]\d* .*local=[01]/2", 2)
+        job.set_hosts("# localhost is gone\nalpha:2\n")
+        job.wait_for(r"here rank=[01] size=2 step=[1-9]\d* .*local=[01]/2 cross=1", 2)
+        status, text = job.finish()
+        self.assertEqual(status, 0, text)
+        self.assertEqual(len(re.findall(r"end rank=\d size=2 step=150", text)), 2, text)
+        self.assertIn("is not needed any more", text)
+
+    def test_reset_limit(self):
+        job = counts("--min-np", "1", "--max-np", "3", "--reset-limit", "0", steps=10000)
+        first = job.wait_for(r"rank=\d size=3 step=0 pid=(\d+)", 3)
+        os.kill(int(first[0][1]), signal.SIGKILL)
+        status, text = job.finish()
+        self.assertEqual(status, 137, text)
+        self.assertIn("began anew 0 times, which is its limit", text)
+
+    def test_too_few_are_left(self):
+        job = counts("--min-np", "2", "--max-np", "2", "--elastic-timeout", "8",
+                     "--blacklist-cooldown-range", "0", "0", steps=10000)
+        first = job.wait_for(r"rank=\d size=2 step=0 pid=(\d+)", 2)
+        os.kill(int(first[0][1]), signal.SIGKILL)
+        status, text = job.finish()
+        self.assertEqual(status, 137, text)
+        self.assertIn("only 1 of at least 2 workers", text)
+
+    def test_a_script_that_fails_leaves_the_list(self):
+        job = counts("--min-np", "1", steps=100, hosts="localhost:2\n")
+        job.wait_for(r"here rank=\d size=2 step=0", 2)
+        job.set_hosts("localhost:2:3 nonsense\n")
+        job.wait_for("host discovery script failed")
+        status, text = job.finish()
+        self.assertEqual(status, 0, text)
+        self.assertEqual(len(re.findall(r"end rank=\d size=2", text)), 2, text)
+
+    def test_the_key_is_in_no_command_line(self):
+        job = counts("--min-np", "1", steps=60, hosts="alpha:1\n")
+        found = job.wait_for(r"here rank=0 size=1 step=0 pid=(\d+)")
+        with open(f"/proc/{found[0][1]}/environ", "rb") as file:
+            key = re.search(rb"TUTTI_COMM_KEY=([^\0]+)", file.read())[1]
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    self.assertNotIn(key, file.read())
+            except OSError:
+                pass
+        self.assertEqual(job.finish()[0], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
