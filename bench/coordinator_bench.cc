@@ -1,7 +1,8 @@
 // What the coordinator costs, beside the bare collectives it stands on, in one run:
 //
 //   coordinator_bench latency [ranks]      one cached 4-byte allreduce, asked for and waited for
-//   coordinator_bench fusion [ranks]       1,000 tensors of 4 KB a step beside one allreduce of 4 MB
+//   coordinator_bench fusion [ranks] [apart|together|grouped]
+//                                          1,000 tensors of 4 KB a step beside one allreduce of 4 MB
 //   coordinator_bench negotiation [ranks]  messages and modelled time of a round, up to 1,024 ranks
 //   coordinator_bench life [ranks]         creating and shutting down, a hundred times in a row
 //   coordinator_bench idle [ranks]         CPU time of a job that has nothing to do
@@ -21,6 +22,7 @@
 #include <cstring>
 #include <functional>
 #include <numeric>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -107,10 +109,23 @@ void RunProcesses(int ranks, const std::function<void(Rank&)>& body) {
   munmap(memory, sizeof(Shared));
 }
 
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
+double Percentile(std::vector<double> values, size_t percent) {
+  const auto at = static_cast<std::ptrdiff_t>(values.size() * percent / 100);
+  std::nth_element(values.begin(), values.begin() + at, values.end());
+  return values[static_cast<size_t>(at)];
+}
+double Median(std::vector<double> values) { return Percentile(std::move(values), 50); }
+
+// Of two lists of times of one run: the medians, and the ratio of the times of the fastest tenths,
+// which other work on the machine disturbs least.
+struct Beside {
+  double bare_us, coordinated_us, ratio, fast_ratio;
+};
+Beside Compare(const std::vector<double>& bare_ns, const std::vector<double>& coordinated_ns) {
+  Beside result = {Median(bare_ns) / 1e3, Median(coordinated_ns) / 1e3, 0, 0};
+  result.ratio = result.coordinated_us / result.bare_us;
+  result.fast_ratio = Percentile(coordinated_ns, 10) / Percentile(bare_ns, 10);
+  return result;
 }
 
 tuttiTensor_t Describe(const char* name, const int64_t* shape, float* data) {
@@ -163,11 +178,12 @@ void Latency(int ranks) {
         value = 1;
       }
     }
-    const double bare_us = Median(bare_ns) / 1e3;
-    const double coordinated_us = Median(coordinated_ns) / 1e3;
+    const Beside beside = Compare(bare_ns, coordinated_ns);
     if (self.rank() == 0) {
-      fmt::print("latency, {} ranks: bare {:.2f} us, coordinated {:.2f} us, ratio {:.2f}\n",
-                 self.ranks(), bare_us, coordinated_us, coordinated_us / bare_us);
+      fmt::print(
+          "latency, {} ranks: bare {:.2f} us, coordinated {:.2f} us, ratio {:.2f} (fastest tenth "
+          "{:.2f})\n",
+          self.ranks(), beside.bare_us, beside.coordinated_us, beside.ratio, beside.fast_ratio);
     }
     self.Meet();
     Check(tuttiCoordinatorDestroy(coordinator));
@@ -175,21 +191,35 @@ void Latency(int ranks) {
   });
 }
 
-void Fusion(int ranks) {
-  RunProcesses(ranks, [](Rank& self) {
+// `mode`: "apart" (every tensor has memory of its own, in no order), "together" (they lie one after
+// another), "grouped" (apart, and asked for in one call).
+void Fusion(int ranks, const std::string& mode) {
+  RunProcesses(ranks, [&mode](Rank& self) {
     constexpr size_t kTensors = 1000;
     constexpr size_t kCount = 1024;
+    constexpr int kSteps = 100;
     const tuttiCoordinator_t coordinator = self.Create();
     const ncclUniqueId id = self.NewId();
     ncclComm_t comm = nullptr;
     Check(ncclCommInitRank(&comm, self.ranks(), id, self.rank()));
-    std::vector<float> all(kTensors * kCount, 1), other(kTensors * kCount, 1);
+    // Space between tensors keeps those that are apart from being neighbours by chance.
+    constexpr size_t kSpacing = kCount + 256;
+    std::vector<float> all(kTensors * kSpacing, 1), other(kTensors * kCount, 1);
+    std::vector<size_t> places(kTensors);
+    std::iota(places.begin(), places.end(), size_t{0});
+    const size_t spacing = mode == "together" ? kCount : kSpacing;
+    if (mode != "together") std::shuffle(places.begin(), places.end(), std::mt19937(1));
     std::vector<std::string> names;
     const int64_t shape[] = {kCount};
     for (size_t i = 0; i < kTensors; ++i) names.push_back(fmt::format("gradient.{}", i));
+    std::vector<tuttiTensor_t> tensors;
+    for (size_t i = 0; i < kTensors; ++i) {
+      tensors.push_back(Describe(names[i].c_str(), shape, all.data() + places[i] * spacing));
+      tensors.back().op = tuttiReduceMax;
+    }
     std::vector<int64_t> handles(kTensors);
     std::vector<double> bare_ns, coordinated_ns;
-    for (int round = 0; round < 60; ++round) {
+    for (int round = 0; round < kSteps; ++round) {
       self.Meet();
       int64_t begin_ns = NowNs();
       Check(ncclAllReduce(other.data(), other.data(), other.size(), ncclFloat32, ncclMax, comm,
@@ -197,10 +227,9 @@ void Fusion(int ranks) {
       if (round > 4) bare_ns.push_back(static_cast<double>(NowNs() - begin_ns));
       self.Meet();
       begin_ns = NowNs();
-      for (size_t i = 0; i < kTensors; ++i) {
-        tuttiTensor_t tensor = Describe(names[i].c_str(), shape, all.data() + i * kCount);
-        tensor.op = tuttiReduceMax;
-        Check(tuttiCoordinatorEnqueue(coordinator, 0, &tensor, 1, nullptr, &handles[i]));
+      const int at_once = mode == "grouped" ? static_cast<int>(kTensors) : 1;
+      for (size_t i = 0; i < kTensors; i += static_cast<size_t>(at_once)) {
+        Check(tuttiCoordinatorEnqueue(coordinator, 0, &tensors[i], at_once, nullptr, &handles[i]));
       }
       for (const int64_t handle : handles) {
         Check(tuttiCoordinatorWait(coordinator, handle, -1));
@@ -208,17 +237,17 @@ void Fusion(int ranks) {
       }
       if (round > 4) coordinated_ns.push_back(static_cast<double>(NowNs() - begin_ns));
     }
-    const double bare_us = Median(bare_ns) / 1e3;
-    const double coordinated_us = Median(coordinated_ns) / 1e3;
+    const Beside beside = Compare(bare_ns, coordinated_ns);
     if (self.rank() == 0) {
       uint64_t batches = 0, rounds = 0;
       Check(tuttiCoordinatorCounter(coordinator, 0, "batches", &batches));
       Check(tuttiCoordinatorCounter(coordinator, 0, "rounds", &rounds));
       fmt::print(
-          "fusion, {} ranks: bare {:.0f} us, 1000 tensors {:.0f} us, share of the bandwidth {:.2f} "
-          "({:.1f} batches and {:.1f} rounds a step)\n",
-          self.ranks(), bare_us, coordinated_us, bare_us / coordinated_us,
-          static_cast<double>(batches) / 60, static_cast<double>(rounds) / 60);
+          "fusion, {} ranks, {}: bare {:.0f} us, 1000 tensors {:.0f} us, share of the bandwidth "
+          "{:.2f} (fastest tenth {:.2f}; {:.1f} batches and {:.1f} rounds a step)\n",
+          self.ranks(), mode, beside.bare_us, beside.coordinated_us, 1 / beside.ratio,
+          1 / beside.fast_ratio, static_cast<double>(batches) / kSteps,
+          static_cast<double>(rounds) / kSteps);
     }
     self.Meet();
     Check(tuttiCoordinatorDestroy(coordinator));
@@ -355,7 +384,7 @@ int main(int argc, char** argv) {
   if (what == "latency") {
     Latency(ranks > 0 ? ranks : 2);
   } else if (what == "fusion") {
-    Fusion(ranks > 0 ? ranks : 2);
+    Fusion(ranks > 0 ? ranks : 2, argc > 3 ? argv[3] : "apart");
   } else if (what == "negotiation") {
     Negotiation(ranks > 0 ? ranks : 1024);
   } else if (what == "life") {

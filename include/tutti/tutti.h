@@ -121,6 +121,15 @@ ncclResult_t tuttiAlltoAllV(const void* sendbuff, const size_t* sendcounts, cons
                             void* recvbuff, const size_t* recvcounts, const size_t* rdispls,
                             ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 
+// One allreduce of `nbuffs` vectors that count as one, as if they lay end to end: recvbuffs[i]
+// [counts[i]] = reduction over all ranks of sendbuffs[i] [counts[i]]. Ranks bring equally many
+// elements in all; how many buffers they lie in is each rank's own business. The arrays are read
+// before the call returns; a count may be 0. In place: sendbuffs[i] == recvbuffs[i]. Much faster
+// than `nbuffs` calls, and on one machine than packing small vectors into a large one.
+ncclResult_t tuttiAllReduceMany(const void* const* sendbuffs, void* const* recvbuffs,
+                                const size_t* counts, size_t nbuffs, ncclDataType_t datatype,
+                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+
 // Done on a rank only after every rank of `comm` has begun it.
 ncclResult_t tuttiBarrier(ncclComm_t comm, cudaStream_t stream);
 

@@ -197,6 +197,37 @@ Status ReduceScatterV(const void* send, void* recv, const size_t* counts, ncclDa
   return SubmitReduction({comm, stream, type, true, false}, std::move(task), op);
 }
 
+Status AllReduceMany(const void* const* sends, void* const* recvs, const size_t* counts, size_t n,
+                     ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  TUTTI_TRY(CheckUsable(comm));
+  TUTTI_TRY(CheckType(type));
+  if (n > 0 && (sends == nullptr || recvs == nullptr || counts == nullptr))
+    return InvalidArgument("sendbuffs, recvbuffs or counts is null");
+  const size_t elem = SizeOf(static_cast<DataType>(type));
+  auto buffers = std::make_shared<ScatteredBuffers>();
+  buffers->inputs.reserve(n);
+  buffers->outputs.reserve(n);
+  buffers->starts.reserve(n + 1);
+  for (size_t i = 0; i < n; ++i) {
+    if (counts[i] == 0) continue;
+    TUTTI_TRY(CheckCount(counts[i], static_cast<DataType>(type), 1));
+    TUTTI_TRY(CheckCount(counts[i] + buffers->count(), static_cast<DataType>(type), 1));
+    TUTTI_TRY(CheckBuffer(sends[i], "a send buffer"));
+    TUTTI_TRY(CheckBuffer(recvs[i], "a receive buffer"));
+    const auto* const send = static_cast<const std::byte*>(sends[i]);
+    auto* const recv = static_cast<std::byte*>(recvs[i]);
+    if (comm->settings.check_pointers) {
+      TUTTI_TRY(CheckMapped(
+          {comm, stream, type},
+          {.send = send, .recv = recv, .count = counts[i], .type = static_cast<DataType>(type)}));
+    }
+    buffers->Append(send, recv, counts[i], elem);
+  }
+  Task task = {.collective = Collective::kAllReduce, .count = buffers->count()};
+  task.scattered = std::move(buffers);
+  return SubmitReduction({comm, stream, type, false, false}, std::move(task), op);
+}
+
 Status AlltoAllV(const void* send, const size_t* send_counts, const size_t* send_offsets,
                  void* recv, const size_t* recv_counts, const size_t* recv_offsets,
                  ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
@@ -381,6 +412,13 @@ ncclResult_t tuttiAlltoAllV(const void* sendbuff, const size_t* sendcounts, cons
                             ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
   return Return(__func__, api::AlltoAllV(sendbuff, sendcounts, sdispls, recvbuff, recvcounts,
                                          rdispls, datatype, comm, stream));
+}
+
+ncclResult_t tuttiAllReduceMany(const void* const* sendbuffs, void* const* recvbuffs,
+                                const size_t* counts, size_t nbuffs, ncclDataType_t datatype,
+                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return Return(__func__, api::AllReduceMany(sendbuffs, recvbuffs, counts, nbuffs, datatype, op,
+                                             comm, stream));
 }
 
 ncclResult_t tuttiBarrier(ncclComm_t comm, cudaStream_t stream) {

@@ -19,6 +19,11 @@ namespace {
 const std::byte* In(const Task& task) { return static_cast<const std::byte*>(task.send); }
 std::byte* Out(const Task& task) { return static_cast<std::byte*>(task.recv); }
 
+// What RunPacked moves at a time: half of a common L2, so that what was copied in is still in the
+// cache when it is reduced and copied out, and far more than the 32 KB or so that a collective
+// moves in its start-up time.
+constexpr size_t kPackedBytes = size_t{1} << 20;
+
 struct ExchangeLinks {
   Connections& connections;
   SendLink SendTo(int peer) { return connections.SendTo(peer); }
@@ -56,6 +61,8 @@ OpSignature Executor::SignatureOf(const Task& task, uint64_t sequence) const {
       signature.parts = MixTag(signature.parts, count + 1);
     }
   }
+  // How a rank's buffers are cut is its own business, but others would read them otherwise.
+  if (task.scattered) signature.parts = 1;
   if (task.has_root() || task.collective == Collective::kSendRecv) signature.root = task.root;
   signature.has_op = task.is_reduction();
   if (signature.has_op) signature.op = task.op.number;
@@ -90,6 +97,11 @@ const Choice& Executor::ChoiceFor(Collective collective, size_t count, size_t el
 
 Status Executor::RunCollective(const Task& task) {
   if (watch_.stopped()) return watch_.StopReason();
+  std::optional<Choice> scattered;
+  if (task.scattered && task.count > 0) {
+    scattered = ChoiceForScattered(task);
+    if (!scattered) return RunPacked(task);
+  }
   Operation op;
   op.signature = SignatureOf(task, ++collectives_);
   if (num_ranks_ == 1) return RunAlone(task);
@@ -105,7 +117,7 @@ Status Executor::RunCollective(const Task& task) {
     return Status::Ok();
   }
 
-  op.choice = ChoiceFor(task.collective, count, task.elem_bytes());
+  op.choice = scattered ? *scattered : ChoiceFor(task.collective, count, task.elem_bytes());
   op.work = {In(task), Out(task),          task.elem_bytes(), op.choice.slice_elems,
              tag,      ReduceSpecFor(task)};
   op.shape = {task.count, op.choice.chunk_elems, task.root};
@@ -173,6 +185,7 @@ Status Executor::RunAlone(const Task& task) {
 }
 
 Status Executor::RunStaged(const Task& task, Operation& op) {
+  if (task.scattered) return RunScattered(task, op);
   HostStagePrimitives p(*stages_, wait_, op.work);
   const bool parts_in_slot = task.collective == Collective::kReduceScatter ||
                              task.collective == Collective::kReduceScatterV ||
@@ -213,6 +226,63 @@ Status Executor::RunStaged(const Task& task, Operation& op) {
       break;
     default:
       return InternalError("{} has no staged form", Name(task.collective));
+  }
+  return Status::Ok();
+}
+
+// What stages takes each buffer from where it lies, which saves more than another algorithm would.
+std::optional<Choice> Executor::ChoiceForScattered(const Task& task) const {
+  if (stages_ == nullptr || num_ranks_ == 1) return std::nullopt;
+  constexpr uint32_t kStaged =
+      1u << static_cast<int>(Algorithm::kOneShot) | 1u << static_cast<int>(Algorithm::kTwoShot);
+  PlanContext context = plan_;
+  uint32_t& allowed = context.allowed_algorithms[static_cast<size_t>(task.collective)];
+  allowed = allowed == 0 ? kStaged : allowed & kStaged;
+  if (allowed == 0) return std::nullopt;
+  return Choose(context, task.collective, task.count, task.elem_bytes());
+}
+
+Status Executor::RunScattered(const Task& task, Operation& op) {
+  HostScatteredPrimitives p(*stages_, wait_, op.work, *task.scattered);
+  op.shape.chunk_elems = std::max<size_t>(1, std::min(op.shape.chunk_elems, task.count));
+  p.set_inlined(task.count * op.work.elem_bytes <= kInlineBytes);
+  if (op.choice.algorithm == Algorithm::kOneShot)
+    kernels::OneShotAllReduce(p, op.shape);
+  else
+    kernels::TwoShotAllReduce(p, op.shape);
+  return Status::Ok();
+}
+
+Status Executor::RunPacked(const Task& task) {
+  const size_t elem = task.elem_bytes();
+  const ScatteredBuffers& buffers = *task.scattered;
+  Task plain = task;
+  plain.scattered = nullptr;
+  if (num_ranks_ == 1) {
+    for (size_t i = 0; i < buffers.inputs.size(); ++i) {
+      plain.send = buffers.inputs[i];
+      plain.recv = buffers.outputs[i];
+      plain.count = buffers.starts[i + 1] - buffers.starts[i];
+      TUTTI_TRY(RunAlone(plain));
+    }
+    return Status::Ok();
+  }
+  const size_t most = std::min(task.count, kPackedBytes / elem);
+  packed_.resize(most * elem);
+  plain.send = plain.recv = packed_.data();
+  for (size_t begin = 0; begin < task.count; begin += plain.count) {
+    plain.count = std::min(most, task.count - begin);
+    task.scattered->ForEachStretch(begin, plain.count,
+                                   [&](size_t i, size_t at, size_t n, size_t before) {
+                                     CopyBytes(packed_.data() + before * elem,
+                                               task.scattered->inputs[i] + at * elem, n * elem);
+                                   });
+    TUTTI_TRY(RunCollective(plain));
+    task.scattered->ForEachStretch(begin, plain.count,
+                                   [&](size_t i, size_t at, size_t n, size_t before) {
+                                     CopyBytes(task.scattered->outputs[i] + at * elem,
+                                               packed_.data() + before * elem, n * elem);
+                                   });
   }
   return Status::Ok();
 }

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -84,8 +85,13 @@ class Executor {
 
   const Choice& ChoiceFor(Collective collective, size_t count, size_t elem_bytes);
   Status RunAlone(const Task& task);
+  // An AllReduce of many buffers where they cannot be staged one by one: through packed_.
+  Status RunPacked(const Task& task);
   void Dispatch(const Task& task, Operation& op);
   Status RunStaged(const Task& task, Operation& op);
+  // None where the buffers must be packed.
+  std::optional<Choice> ChoiceForScattered(const Task& task) const;
+  Status RunScattered(const Task& task, Operation& op);
   // Pulls if the buffers of all ranks allow it; false: they do not, and nothing has happened.
   Result<bool> TryPull(const Task& task, Operation& op);
   void RunPull(const Task& task, Operation& op, HostPullPrimitives& p);
@@ -128,6 +134,7 @@ class Executor {
   uint64_t collectives_ = 0;
   uint32_t last_tag_ = 0;                          // of the last collective
   std::vector<uint64_t> sent_to_, received_from_;  // messages per peer
+  std::vector<std::byte> packed_;
 };
 
 }  // namespace tutti

@@ -43,7 +43,7 @@ bool CanBePulled(const Task& task, int num_ranks) {
 
 Result<bool> Executor::TryPull(const Task& task, Operation& op) {
   const double bytes = static_cast<double>(task.count * task.elem_bytes());
-  if (pull_ == nullptr || !ShouldPull(plan_, task.collective, bytes, true) ||
+  if (pull_ == nullptr || task.scattered || !ShouldPull(plan_, task.collective, bytes, true) ||
       !CanBePulled(task, num_ranks_))
     return false;
   std::vector<PullExtent> extents;

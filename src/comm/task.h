@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend/host/scattered_primitives.h"
 #include "base/datatype.h"
 #include "comm/signature.h"
 #include "plan/work.h"
@@ -39,6 +40,8 @@ struct Task {
   int root = 0;  // the peer for kSendRecv
   bool is_send = false;
   std::shared_ptr<const VariableParts> parts = {};
+  // AllReduce of many buffers, instead of `send` and `recv`; `count` is that of all together.
+  std::shared_ptr<const ScatteredBuffers> scattered = {};
 
   size_t elem_bytes() const { return SizeOf(type); }
   bool is_reduction() const {

@@ -1,8 +1,9 @@
 // The C functions: check, translate, call the coordinator.
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -26,24 +27,14 @@ static_assert(tuttiCompressionBfloat16 == static_cast<int>(Compression::kBfloat1
 // What ncclGetLastError is to nccl.h: it must outlive the call, and belongs to the thread.
 thread_local std::string last_error;
 
-struct Handle {
-  std::shared_ptr<ProcessSet> set;
-  std::shared_ptr<Ticket> ticket;  // null: the place is free
-  uint32_t generation = 1;
-};
-
-// The number of a handle: its place, and how often that was used before, so that a number that was
-// released is not mistaken for the next one in its place.
-constexpr int kPlaceBits = 32;
-
 }  // namespace
 
 struct tuttiCoordinator {
+  TicketTable tickets;  // outlives those who hold them
   std::unique_ptr<Coordinator> coordinator;
   std::shared_ptr<ProcessSet> all;  // set 0, which nearly every call means
-  std::mutex mutex;
-  std::vector<Handle> handles;
-  std::vector<uint32_t> free_places;
+
+  ProcessSet& SetOf(const Ticket& ticket) const { return ticket.set ? *ticket.set : *all; }
 };
 
 namespace {
@@ -54,59 +45,26 @@ ncclResult_t Return(const char* function, const Status& status) {
   return static_cast<ncclResult_t>(status.code());
 }
 
-int64_t Keep(tuttiCoordinator& c, const std::shared_ptr<ProcessSet>& set,
-             std::shared_ptr<Ticket> ticket) {
-  const std::lock_guard lock(c.mutex);
-  if (c.free_places.empty()) {
-    c.free_places.push_back(static_cast<uint32_t>(c.handles.size()));
-    c.handles.emplace_back();
-  }
-  const uint32_t place = c.free_places.back();
-  c.free_places.pop_back();
-  Handle& handle = c.handles[place];
-  handle.set = set;
-  handle.ticket = std::move(ticket);
-  return static_cast<int64_t>(uint64_t{handle.generation} << kPlaceBits | place);
-}
-
-// REQUIRES: c.mutex. Null where there is no such handle.
-Handle* Locate(tuttiCoordinator& c, int64_t number) {
-  const auto place = static_cast<uint32_t>(number);
-  if (place >= c.handles.size()) return nullptr;
-  Handle& handle = c.handles[place];
-  const bool same = static_cast<uint64_t>(number) >> kPlaceBits == handle.generation;
-  return same && handle.ticket ? &handle : nullptr;
-}
-
-Result<Handle> Find(tuttiCoordinator_t c, int64_t number) {
+Result<TicketHold> Find(tuttiCoordinator_t c, int64_t number) {
   if (c == nullptr) return InvalidArgument("coordinator is null");
-  const std::lock_guard lock(c->mutex);
-  const Handle* const found = Locate(*c, number);
-  if (found == nullptr) return InvalidArgument("there is no handle {}", number);
-  return *found;
+  TicketHold ticket = c->tickets.Find(number);
+  if (!ticket) return InvalidArgument("there is no handle {}", number);
+  return ticket;
 }
 
 Status Release(tuttiCoordinator_t c, int64_t number) {
   if (c == nullptr) return InvalidArgument("coordinator is null");
-  Handle gone;  // freed without the lock
-  const std::lock_guard lock(c->mutex);
-  Handle* const found = Locate(*c, number);
-  if (found == nullptr) return InvalidArgument("there is no handle {}", number);
-  gone.set = std::move(found->set);
-  gone.ticket = std::move(found->ticket);
-  // Half of the range, so that numbers stay positive.
-  found->generation = found->generation % 0x7fffffff + 1;
-  c->free_places.push_back(static_cast<uint32_t>(number));
+  if (!c->tickets.Release(number)) return InvalidArgument("there is no handle {}", number);
   return Status::Ok();
 }
 
-Result<std::shared_ptr<Ticket>> FindDone(tuttiCoordinator_t c, int64_t number) {
-  TUTTI_ASSIGN(const Handle handle, Find(c, number));
-  if (!handle.ticket->done.load(std::memory_order_acquire)) {
+Result<TicketHold> FindDone(tuttiCoordinator_t c, int64_t number) {
+  TUTTI_ASSIGN(TicketHold ticket, Find(c, number));
+  if (!ticket->done.load(std::memory_order_acquire)) {
     return InvalidUsage("the operation of handle {} is not done", number);
   }
-  TUTTI_TRY(Status(handle.ticket->status));
-  return handle.ticket;
+  TUTTI_TRY(Status(ticket->status));
+  return ticket;
 }
 
 Status CheckTensor(const tuttiTensor_t& t) {
@@ -140,34 +98,44 @@ Status CheckTensor(const tuttiTensor_t& t) {
 }
 
 // Fields that the operation does not know are left at what they are everywhere.
-std::unique_ptr<Tensor> MakeTensor(const tuttiTensor_t& t, const char* group, int count) {
-  auto tensor = std::make_unique<Tensor>();
-  tensor->name = t.name;
-  Request& request = tensor->request;
-  request.kind = static_cast<OpKind>(t.kind);
-  if (request.kind != OpKind::kBarrier) {
-    request.type = static_cast<ElementType>(t.type);
-    request.shape.assign(t.shape, t.shape + t.ndim);
-    request.device = t.device;
+Ask MakeAsk(const tuttiTensor_t& t, const char* group, int count) {
+  Ask ask;
+  ask.name = t.name;
+  RequestFields& fields = ask.fields;
+  fields.kind = static_cast<OpKind>(t.kind);
+  if (fields.kind != OpKind::kBarrier) {
+    fields.type = static_cast<ElementType>(t.type);
+    fields.device = t.device;
+    ask.shape = {t.shape, static_cast<size_t>(t.ndim)};
   }
-  if (request.reduces()) {
-    request.op = static_cast<ReduceOp>(t.op);
-    request.compression = static_cast<Compression>(t.compression);
-    request.prescale = t.prescale;
-    request.postscale = t.postscale;
+  if (fields.kind == OpKind::kAllreduce || fields.kind == OpKind::kReducescatter) {
+    fields.op = static_cast<ReduceOp>(t.op);
+    fields.compression = static_cast<Compression>(t.compression);
+    fields.prescale = t.prescale;
+    fields.postscale = t.postscale;
   }
-  if (request.kind == OpKind::kBroadcast) request.root = t.root;
-  if (request.kind == OpKind::kAlltoall) {
-    tensor->splits.assign(t.splits, t.splits + t.nsplits);
-  }
+  if (fields.kind == OpKind::kBroadcast) fields.root = t.root;
+  if (fields.kind == OpKind::kAlltoall) ask.splits = {t.splits, static_cast<size_t>(t.nsplits)};
   if (group != nullptr) {
-    request.group = group;
-    request.group_size = static_cast<uint32_t>(count);
+    ask.group = group;
+    fields.group_size = static_cast<uint32_t>(count);
   }
-  tensor->input = t.input;
-  tensor->output = t.output;
-  tensor->ticket = std::make_shared<Ticket>();
-  return tensor;
+  ask.input = t.input;
+  ask.output = t.output;
+  return ask;
+}
+
+// Asks for one or several; where that is refused no handle is left.
+Status EnqueueAsks(tuttiCoordinator& c, ProcessSet& set,
+                   const std::shared_ptr<ProcessSet>& kept_by_tickets, std::span<Ask> asks,
+                   int64_t* handles) {
+  for (size_t i = 0; i < asks.size(); ++i) {
+    asks[i].ticket = c.tickets.Take(kept_by_tickets, &handles[i]);
+  }
+  Status status = set.Enqueue(asks);
+  if (status.ok()) return status;
+  for (size_t i = 0; i < asks.size(); ++i) c.tickets.Release(handles[i]);
+  return status;
 }
 
 Status Enqueue(tuttiCoordinator_t c, int process_set, const tuttiTensor_t* tensors, int count,
@@ -176,29 +144,25 @@ Status Enqueue(tuttiCoordinator_t c, int process_set, const tuttiTensor_t* tenso
   if (count < 1 || tensors == nullptr || handles == nullptr) {
     return InvalidArgument("there are no tensors, or nowhere to store their handles");
   }
-  std::shared_ptr<ProcessSet> set = c->all;
+  std::shared_ptr<ProcessSet> other;
   if (process_set != 0) {
-    TUTTI_ASSIGN(set, c->coordinator->FindSet(process_set));
+    TUTTI_ASSIGN(other, c->coordinator->FindSet(process_set));
   }
+  ProcessSet& set = other ? *other : *c->all;
   if (count == 1) {
     TUTTI_TRY(CheckTensor(*tensors));
-    std::unique_ptr<Tensor> tensor = MakeTensor(*tensors, group, count);
-    std::shared_ptr<Ticket> ticket = tensor->ticket;
-    TUTTI_TRY(set->Enqueue({&tensor, 1}));
-    *handles = Keep(*c, set, std::move(ticket));
-    return Status::Ok();
+    Ask ask = MakeAsk(*tensors, group, count);
+    return EnqueueAsks(*c, set, other, {&ask, 1}, handles);
   }
-  std::vector<std::unique_ptr<Tensor>> batch;
-  std::vector<std::shared_ptr<Ticket>> tickets;
+  std::vector<Ask> asks;
+  asks.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     TUTTI_TRY(CheckTensor(tensors[i]));
-    batch.push_back(MakeTensor(tensors[i], group, count));
-    tickets.push_back(batch.back()->ticket);
+    asks.push_back(MakeAsk(tensors[i], group, count));
   }
-  TUTTI_TRY(set->Enqueue(batch));
-  for (int i = 0; i < count; ++i) {
-    handles[i] = Keep(*c, set, std::move(tickets[static_cast<size_t>(i)]));
-  }
+  std::vector<int64_t> numbers(asks.size());
+  TUTTI_TRY(EnqueueAsks(*c, set, other, asks, numbers.data()));
+  std::copy(numbers.begin(), numbers.end(), handles);
   return Status::Ok();
 }
 
@@ -229,13 +193,15 @@ Status Create(tuttiCoordinator_t* out, const tuttiCoordinatorOptions_t* o) {
 }
 
 Status Wait(tuttiCoordinator_t c, int64_t number, double timeout_s) {
-  TUTTI_ASSIGN(const Handle handle, Find(c, number));
-  const Deadline deadline = timeout_s < 0 ? Deadline::Never() : Deadline::AfterSeconds(timeout_s);
-  if (!handle.set->Wait(*handle.ticket, deadline)) {
-    return Status(tutti::Code::kInProgress,
-                  fmt::format("the operation is not done after {} s", timeout_s));
+  TUTTI_ASSIGN(const TicketHold ticket, Find(c, number));
+  if (!ticket->done.load(std::memory_order_acquire)) {
+    const Deadline deadline = timeout_s < 0 ? Deadline::Never() : Deadline::AfterSeconds(timeout_s);
+    if (!c->SetOf(*ticket).Wait(*ticket, deadline)) {
+      return Status(tutti::Code::kInProgress,
+                    fmt::format("the operation is not done after {} s", timeout_s));
+    }
   }
-  return handle.ticket->status;
+  return ticket->status;
 }
 
 template <typename T>
@@ -251,7 +217,8 @@ Status ReadCounter(tuttiCoordinator_t c, int process_set, const char* name, uint
   const std::pair<const char*, uint64_t> all[] = {
       {"rounds", counters.rounds},   {"negotiated_rounds", counters.negotiated_rounds},
       {"rings", counters.rings},     {"batches", counters.batches},
-      {"tensors", counters.tensors}, {"cached", counters.cached}};
+      {"tensors", counters.tensors}, {"cached", counters.cached},
+      {"rode", counters.rode}};
   for (const auto& [known, number] : all) {
     if (std::strcmp(known, name) != 0) continue;
     *value = number;
@@ -277,7 +244,7 @@ ncclResult_t tuttiCoordinatorShutdown(tuttiCoordinator_t coordinator) {
 ncclResult_t tuttiCoordinatorDestroy(tuttiCoordinator_t coordinator) {
   if (coordinator == nullptr) return ncclSuccess;
   coordinator->coordinator->Shutdown("it was shut down");
-  coordinator->handles.clear();
+  coordinator->tickets.ReleaseAll();
   delete coordinator;
   return ncclSuccess;
 }
@@ -294,17 +261,22 @@ ncclResult_t tuttiCoordinatorJoin(tuttiCoordinator_t coordinator, int process_se
   return Return("tuttiCoordinatorJoin", [&]() -> Status {
     if (coordinator == nullptr || handle == nullptr) return InvalidArgument("null argument");
     TUTTI_ASSIGN(const auto set, coordinator->coordinator->FindSet(process_set));
-    TUTTI_ASSIGN(auto ticket, set->Join());
-    *handle = Keep(*coordinator, set, std::move(ticket));
-    return Status::Ok();
+    int64_t number = 0;
+    Status status = set->Join(coordinator->tickets.Take(process_set == 0 ? nullptr : set, &number));
+    if (status.ok()) {
+      *handle = number;
+    } else {
+      coordinator->tickets.Release(number);
+    }
+    return status;
   }());
 }
 
 ncclResult_t tuttiCoordinatorPoll(tuttiCoordinator_t coordinator, int64_t handle, int* done) {
   return Return("tuttiCoordinatorPoll", [&]() -> Status {
     if (done == nullptr) return InvalidArgument("done is null");
-    TUTTI_ASSIGN(const Handle found, Find(coordinator, handle));
-    *done = found.ticket->done.load(std::memory_order_acquire) ? 1 : 0;
+    TUTTI_ASSIGN(const TicketHold ticket, Find(coordinator, handle));
+    *done = ticket->done.load(std::memory_order_acquire) ? 1 : 0;
     return Status::Ok();
   }());
 }
@@ -317,7 +289,7 @@ ncclResult_t tuttiCoordinatorWait(tuttiCoordinator_t coordinator, int64_t handle
 ncclResult_t tuttiCoordinatorOutput(tuttiCoordinator_t coordinator, int64_t handle, void** data) {
   return Return("tuttiCoordinatorOutput", [&]() -> Status {
     if (data == nullptr) return InvalidArgument("data is null");
-    TUTTI_ASSIGN(const auto ticket, FindDone(coordinator, handle));
+    TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     *data = ticket->output;
     return Status::Ok();
   }());
@@ -327,7 +299,7 @@ ncclResult_t tuttiCoordinatorOutputShape(tuttiCoordinator_t coordinator, int64_t
                                          int64_t* shape, int capacity, int* ndim) {
   return Return("tuttiCoordinatorOutputShape", [&]() -> Status {
     if (ndim == nullptr) return InvalidArgument("ndim is null");
-    TUTTI_ASSIGN(const auto ticket, FindDone(coordinator, handle));
+    TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     Store(ticket->output_shape, shape, capacity, ndim);
     return Status::Ok();
   }());
@@ -337,7 +309,7 @@ ncclResult_t tuttiCoordinatorReceivedSplits(tuttiCoordinator_t coordinator, int6
                                             int64_t* splits, int capacity, int* count) {
   return Return("tuttiCoordinatorReceivedSplits", [&]() -> Status {
     if (count == nullptr) return InvalidArgument("count is null");
-    TUTTI_ASSIGN(const auto ticket, FindDone(coordinator, handle));
+    TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     Store(ticket->received_splits, splits, capacity, count);
     return Status::Ok();
   }());
@@ -346,7 +318,7 @@ ncclResult_t tuttiCoordinatorReceivedSplits(tuttiCoordinator_t coordinator, int6
 ncclResult_t tuttiCoordinatorLastJoined(tuttiCoordinator_t coordinator, int64_t handle, int* rank) {
   return Return("tuttiCoordinatorLastJoined", [&]() -> Status {
     if (rank == nullptr) return InvalidArgument("rank is null");
-    TUTTI_ASSIGN(const auto ticket, FindDone(coordinator, handle));
+    TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     *rank = ticket->number;
     return Status::Ok();
   }());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "coordinator/checks.h"
+#include "coordinator/riding.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -35,7 +36,7 @@ std::string Controller::Mismatch(const std::string& name, const Claim& claim) co
   return FindMismatch(name, global, Global(joined_));
 }
 
-Result<RoundResult> Controller::Round(RoundInput input) {
+Result<RoundResult> Controller::Round(RoundInput& input) {
   RoundResult result;
   TakeNews(input);
   MakeStates(input);
@@ -43,7 +44,8 @@ Result<RoundResult> Controller::Round(RoundInput input) {
   TUTTI_TRY(exchange_.Min(states));
   result.news = states[kNoNews] == 0;
   result.stall_checked = states[kNoStallCheck] == 0;
-  std::vector<int> slots;
+  std::vector<int>& slots = ready_;
+  slots.clear();
   bool requests = states[kNoRequests] == 0 || states[kNobodyLeaves] == 0 || result.stall_checked;
   for (int slot = 0; slot < cache_.extent(); ++slot) {
     const uint8_t state = states[kFirstSlot + static_cast<size_t>(slot)];
@@ -60,7 +62,9 @@ Result<RoundResult> Controller::Round(RoundInput input) {
     TUTTI_TRY(Negotiate(input, result.stall_checked, result, names));
   }
   HoldIncompleteGroups(slots, names);
+  result.responses.reserve(slots.size() + names.size());
   for (const int slot : slots) result.responses.push_back(RespondFromCache(slot));
+  FinishRide(result);
   for (const std::string& name : names) RespondFromTable(name, result);
   if (joined_.size() == exchange_.num_ranks()) {
     joined_ = RankSet();
@@ -79,17 +83,33 @@ Result<RoundResult> Controller::Round(RoundInput input) {
 
 void Controller::TakeNews(RoundInput& input) {
   for (std::unique_ptr<Pending>& tensor : input.news) {
+    // The usual case costs no look-up: the very same request was found in this slot before.
+    const int last = tensor->slot;
+    if (tensor->known && last >= 0 && last < cache_.extent() && cache_.InUse(last) &&
+        cache_.at(last).agreed == tensor->known) {
+      Announce(last, std::move(tensor));
+      continue;
+    }
+    tensor->known.reset();
+    tensor->slot = -1;
     const int slot = cache_.Find(tensor->name);
     if (slot >= 0 && cache_.at(slot).mine == tensor->request) {
       tensor->slot = slot;
-      here_[static_cast<size_t>(slot)] = std::move(tensor);
-      ++num_here_;
+      tensor->known = cache_.at(slot).agreed;
+      Announce(slot, std::move(tensor));
       continue;
     }
     if (slot >= 0) invalid_.insert(slot);
     unsent_.push_back(tensor.get());
     pending_[tensor->name] = std::move(tensor);
   }
+  has_news_ = !input.news.empty();
+  input.news.clear();
+}
+
+void Controller::Announce(int slot, std::unique_ptr<Pending> tensor) {
+  here_[static_cast<size_t>(slot)] = std::move(tensor);
+  ++num_here_;
 }
 
 // A joined rank stands in for any allreduce with neutral elements. What other operations need from
@@ -100,11 +120,12 @@ bool Controller::SlotRunsWithoutJoined(int slot) const {
 
 void Controller::MakeStates(const RoundInput& input) {
   std::vector<uint8_t>& states = states_;
-  states.assign(kFirstSlot + static_cast<size_t>(cache_.extent()), kAbsent);
+  seats_after_ = cache_.extent();
+  states.assign(kFirstSlot + static_cast<size_t>(seats_after_), kAbsent);
   const bool requests = !unsent_.empty() || input.joining || input.tuning || !invalid_.empty();
   states[kNobodyLeaves] = input.leaving ? 0 : 1;
   states[kNoRequests] = requests ? 0 : 1;
-  states[kNoNews] = requests || input.leaving || !input.news.empty() ? 0 : 1;
+  states[kNoNews] = requests || input.leaving || has_news_ ? 0 : 1;
   states[kNoStallCheck] = input.stall_check ? 0 : 1;
   for (int slot = 0; slot < cache_.extent(); ++slot) {
     uint8_t& state = states[kFirstSlot + static_cast<size_t>(slot)];
@@ -116,6 +137,36 @@ void Controller::MakeStates(const RoundInput& input) {
     }
   }
   for (const int slot : invalid_) states[kFirstSlot + static_cast<size_t>(slot)] = kInvalid;
+  if (num_riding_slots_ > 0 && exchange_.num_ranks() <= kMostRidingRanks) TakeMySeat();
+}
+
+void Controller::TakeMySeat() {
+  states_.resize(states_.size() + static_cast<size_t>(exchange_.num_ranks()) * kSeatBytes, 0xff);
+  if (num_here_ == 0) return;
+  for (int slot = 0; slot < cache_.extent(); ++slot) {
+    if (may_ride_[static_cast<size_t>(slot)] == 0) continue;
+    const Pending* const tensor = here_[static_cast<size_t>(slot)].get();
+    if (tensor == nullptr || tensor->input == nullptr) continue;
+    if (states_[kFirstSlot + static_cast<size_t>(slot)] != kHere) continue;
+    return TakeSeat(cache_.at(slot).agreement().request, slot, tensor->input, Seats(),
+                    exchange_.rank());
+  }
+}
+
+// Empty in a round without seats.
+std::span<uint8_t> Controller::Seats() {
+  return std::span(states_).subspan(kFirstSlot + static_cast<size_t>(seats_after_));
+}
+
+// What rode is reduced where all ranks gave a seat to the same tensor.
+void Controller::FinishRide(RoundResult& result) {
+  const int slot = SlotOfAllSeats(Seats());
+  if (slot < 0) return;
+  const auto found = std::find(ready_.begin(), ready_.end(), slot);
+  if (found == ready_.end()) return;
+  Response& response = result.responses[static_cast<size_t>(found - ready_.begin())];
+  ReduceSeats(response.agreement().request, Seats(), response.reduced.data());
+  response.rode = true;
 }
 
 // The tensor of a slot lost it: if it is pending here, its request must be sent.
@@ -123,6 +174,7 @@ void Controller::Unannounce(int slot) {
   std::unique_ptr<Pending> tensor = TakeHere(slot);
   if (!tensor) return;
   tensor->slot = -1;
+  tensor->known.reset();
   unsent_.push_back(tensor.get());
   pending_[tensor->name] = std::move(tensor);
 }
@@ -130,6 +182,7 @@ void Controller::Unannounce(int slot) {
 void Controller::Invalidate(int slot) {
   invalid_.erase(slot);
   if (!cache_.InUse(slot)) return;
+  ForgetRide(slot);
   cache_.Erase(slot);
   Unannounce(slot);
 }
@@ -311,11 +364,36 @@ void Controller::RespondFromTable(const std::string& name, RoundResult& result) 
     if (response.pending) mine = response.pending->request;
     if (response.agreement().request.kind == OpKind::kAllreduce)
       mine = response.agreement().request;
-    const auto inserted = cache_.Insert(response.agreed, std::move(mine));
-    here_.resize(static_cast<size_t>(cache_.extent()));
-    if (inserted.evicted) Unannounce(inserted.slot);
+    const bool same = response.pending && mine && *mine == response.pending->request;
+    const int slot = Remember(response.agreed, std::move(mine));
+    if (same && slot >= 0) {
+      response.pending->slot = slot;
+      response.pending->known = response.agreed;
+    }
   }
   result.responses.push_back(std::move(response));
+}
+
+// The slot, or -1.
+int Controller::Remember(const std::shared_ptr<const Agreement>& agreed,
+                         std::optional<Request> mine) {
+  const auto inserted = cache_.Insert(agreed, std::move(mine));
+  if (inserted.slot < 0) return -1;
+  here_.resize(static_cast<size_t>(cache_.extent()));
+  may_ride_.resize(here_.size());
+  if (inserted.evicted) {
+    ForgetRide(inserted.slot);
+    Unannounce(inserted.slot);
+  }
+  if (MayRide(agreed->request)) {
+    may_ride_[static_cast<size_t>(inserted.slot)] = 1;
+    ++num_riding_slots_;
+  }
+  return inserted.slot;
+}
+
+void Controller::ForgetRide(int slot) {
+  num_riding_slots_ -= std::exchange(may_ride_[static_cast<size_t>(slot)], uint8_t{0});
 }
 
 // A group whose ranks disagree about one member cannot run any of it: all that are in the table or

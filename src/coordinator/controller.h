@@ -10,6 +10,7 @@
 //     leaving? requests? news? stall check?                 what is 2 everywhere runs, in the order
 //     per cache slot: 0 no longer valid, 1 not here,        of the slots
 //     2 here
+//     seats for very small data (riding.h)                  what rode is done already
 //   requests (RoundMessage), merged over all ranks, when    what all ranks asked for is checked,
 //   runs any rank has requests                                   in rank 0's order, and enters the
 //   cache
@@ -26,6 +27,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -80,7 +82,9 @@ class Controller {
   Controller(Exchange& exchange, std::vector<int> members, size_t cache_capacity);
 
   // An error means that the process set is broken: a rank is lost.
-  Result<RoundResult> Round(RoundInput input);
+  // Takes the tensors out of `input`, whose vector stays to be used again.
+  Result<RoundResult> Round(RoundInput& input);
+  Result<RoundResult> Round(RoundInput&& input) { return Round(input); }
 
   // Something waits here for another rank.
   bool HasPending() const { return !pending_.empty() || num_here_ > 0; }
@@ -102,7 +106,13 @@ class Controller {
   using Names = std::vector<std::string>;
 
   void TakeNews(RoundInput& input);
+  void Announce(int slot, std::unique_ptr<Pending> tensor);
   void MakeStates(const RoundInput& input);
+  void TakeMySeat();
+  std::span<uint8_t> Seats();
+  void FinishRide(RoundResult& result);
+  void ForgetRide(int slot);
+  int Remember(const std::shared_ptr<const Agreement>& agreed, std::optional<Request> mine);
   void Invalidate(int slot);
   void Unannounce(int slot);
   Status Negotiate(RoundInput& input, bool stall_check, RoundResult& result, Names& completed);
@@ -135,6 +145,11 @@ class Controller {
   std::map<std::string, TableEntry> table_;
   std::set<std::string> complete_;  // of the table: waiting for their groups
   std::vector<uint8_t> states_;
+  std::vector<int> ready_;         // slots of this round
+  bool has_news_ = false;          // this rank has, in this round
+  int seats_after_ = 0;            // slots of this round, which the seats come after
+  std::vector<uint8_t> may_ride_;  // by slot; 0 where it is free
+  int num_riding_slots_ = 0;
   RankSet joined_;
   bool self_joined_ = false;
 };

@@ -277,11 +277,11 @@ std::vector<std::shared_ptr<ProcessSet>> Coordinator::LiveSets() const {
   return sets;
 }
 
-Status Coordinator::ChangeAndWait(std::unique_ptr<Tensor> tensor, int* number) {
+Status Coordinator::ChangeAndWait(Ask ask, int* number) {
   TUTTI_ASSIGN(const std::shared_ptr<ProcessSet> all, FindSet(0));
-  const auto ticket = std::make_shared<Ticket>();
-  tensor->ticket = ticket;
-  TUTTI_TRY(all->Enqueue({&tensor, 1}));
+  const TicketHold ticket = TicketHold::Make();
+  ask.ticket = ticket.Share();
+  TUTTI_TRY(all->Enqueue({&ask, 1}));
   all->Wait(*ticket);
   *number = ticket->number;
   return ticket->status;
@@ -294,25 +294,26 @@ Result<int> Coordinator::AddSet(std::vector<int> ranks) {
     return InvalidArgument("a process set needs different ranks from 0 to {}",
                            options_.num_ranks - 1);
   }
-  auto tensor = std::make_unique<Tensor>();
-  tensor->name = "add_process_set";
-  tensor->request.kind = OpKind::kAddSet;
-  tensor->request.type = ElementType::kInt64;
-  tensor->request.shape.assign(ranks.begin(), ranks.end());
+  const std::vector<int64_t> shape(ranks.begin(), ranks.end());
+  Ask ask;
+  ask.name = "add_process_set";
+  ask.fields.kind = OpKind::kAddSet;
+  ask.fields.type = ElementType::kInt64;
+  ask.shape = shape;
   int number = -1;
-  TUTTI_TRY(ChangeAndWait(std::move(tensor), &number));
+  TUTTI_TRY(ChangeAndWait(std::move(ask), &number));
   return number;
 }
 
 Status Coordinator::RemoveSet(int id) {
   if (id == 0) return InvalidArgument("the process set of all ranks cannot be removed");
   TUTTI_TRY(SetRanks(id).status());
-  auto tensor = std::make_unique<Tensor>();
-  tensor->name = "remove_process_set";
-  tensor->request.kind = OpKind::kRemoveSet;
-  tensor->request.root = id;
+  Ask ask;
+  ask.name = "remove_process_set";
+  ask.fields.kind = OpKind::kRemoveSet;
+  ask.fields.root = id;
   int number = -1;
-  return ChangeAndWait(std::move(tensor), &number);
+  return ChangeAndWait(std::move(ask), &number);
 }
 
 Result<int> Coordinator::ChangeSets(const Agreement& agreement) {

@@ -112,7 +112,7 @@ class Coordinator {
   Result<int> ChangeSets(const Agreement& agreement);
   Result<int> AddSetNow(std::vector<int> ranks);
   Result<int> RemoveSetNow(int id);
-  Status ChangeAndWait(std::unique_ptr<Tensor> tensor, int* number);
+  Status ChangeAndWait(Ask ask, int* number);
   void OnControl(std::span<const std::byte> payload);
   void OnLost(int rank, const std::string& why);
   void OnTick();

@@ -25,6 +25,15 @@ class NcclOperations final : public Operations {
     return FromNccl(ncclAllReduce(input, output, count, type, op, comm_, nullptr), comm_);
   }
 
+  bool ReducesScattered() const override { return true; }
+  Status AllreduceScattered(const Scattered& buffers, ncclDataType_t type,
+                            ncclRedOp_t op) override {
+    return FromNccl(
+        tuttiAllReduceMany(buffers.inputs.data(), buffers.outputs.data(), buffers.counts.data(),
+                           buffers.counts.size(), type, op, comm_, nullptr),
+        comm_);
+  }
+
   Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) override {
     return FromNccl(tuttiAllGatherV(input, bytes[static_cast<size_t>(rank_)], output, bytes.data(),
                                     nullptr, ncclUint8, comm_, nullptr),
@@ -212,6 +221,10 @@ class HierarchicalOperations final : public Operations {
 };
 
 }  // namespace
+
+Status Operations::AllreduceScattered(const Scattered&, ncclDataType_t, ncclRedOp_t) {
+  return InternalError("{} reduces no scattered buffers", name());
+}
 
 std::unique_ptr<Operations> MakeNcclOperations(ncclComm_t comm, int rank, int num_ranks) {
   return std::make_unique<NcclOperations>(comm, rank, num_ranks);

@@ -18,6 +18,24 @@
 
 namespace tutti::coordinator {
 
+// Buffers that are reduced as one vector: inputs[i] to outputs[i], which may be the same.
+struct Scattered {
+  std::vector<const void*> inputs;
+  std::vector<void*> outputs;
+  std::vector<size_t> counts;
+
+  void Add(const void* input, void* output, size_t count) {
+    inputs.push_back(input);
+    outputs.push_back(output);
+    counts.push_back(count);
+  }
+  void Clear() {
+    inputs.clear();
+    outputs.clear();
+    counts.clear();
+  }
+};
+
 class Operations {
  public:
   virtual ~Operations() = default;
@@ -28,6 +46,11 @@ class Operations {
   // `output` may be `input`.
   virtual Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
                            ncclRedOp_t op) = 0;
+  // Whether AllreduceScattered is there; else what is fused goes through a buffer. The same on all
+  // ranks.
+  virtual bool ReducesScattered() const { return false; }
+  // Ranks bring equally many elements in all; how they are cut may differ.
+  virtual Status AllreduceScattered(const Scattered& buffers, ncclDataType_t type, ncclRedOp_t op);
   // bytes[r] bytes of each rank r, one after another.
   virtual Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) = 0;
   virtual Status Broadcast(const void* input, void* output, size_t bytes, int root) = 0;

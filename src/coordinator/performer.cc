@@ -43,6 +43,16 @@ std::vector<int64_t> ReducescatterRows(int64_t first_dim, int num_ranks) {
   return rows;
 }
 
+Status DeliverRide(Response& response) {
+  Tensor* const tensor = TensorOf(response);
+  if (tensor == nullptr) return Status::Ok();
+  const Request& request = response.agreement().request;
+  TUTTI_TRY(GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
+  tensor->ticket->output_shape = request.shape;
+  StageOut(request, response.reduced.data(), tensor->output, ElementsOf(response));
+  return Status::Ok();
+}
+
 Performer::Performer(std::vector<std::unique_ptr<Operations>> operations, int rank,
                      std::vector<int> members, Activity activity)
     : operations_(std::move(operations)),
@@ -106,7 +116,37 @@ Status Performer::Allreduce(std::vector<Response>& batch) {
     return Status::Ok();
   }
   if (batch.size() == 1 && batch.front().pending) return AllreduceOne(batch.front(), operations);
+  if (batch.size() > 1 && operations.ReducesScattered() && !NeedsStaging(request)) {
+    return AllreduceScattered(batch, operations);
+  }
   return AllreduceFused(batch, operations);
+}
+
+// Every tensor where it lies. This rank's neutral elements, where it has joined, lie together.
+Status Performer::AllreduceScattered(std::vector<Response>& batch, Operations& operations) {
+  const Request& request = batch.front().agreement().request;
+  const ncclDataType_t wire = WireType(request);
+  size_t neutral = 0;
+  for (const Response& response : batch) {
+    if (!response.pending) neutral += ElementsOf(response);
+  }
+  std::byte* place = nullptr;
+  if (neutral > 0) {
+    TUTTI_ASSIGN(place, Scratch(fusion_, fusion_capacity_, neutral * WireSize(wire)));
+    FillNeutral(wire, request.op, place, neutral);
+  }
+  scattered_.Clear();
+  for (const Response& response : batch) {
+    const size_t count = ElementsOf(response);
+    if (const Tensor* const tensor = TensorOf(response)) {
+      scattered_.Add(tensor->input, tensor->output, count);
+    } else {
+      scattered_.Add(place, place, count);
+      place += count * WireSize(wire);
+    }
+  }
+  Tell(batch, operations.name());
+  return operations.AllreduceScattered(scattered_, wire, WireOp(request));
 }
 
 // Straight from the user's buffer to the user's buffer.

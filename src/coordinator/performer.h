@@ -37,6 +37,7 @@ class Performer {
   Status Allreduce(std::vector<Response>& batch);
   Status AllreduceOne(Response& response, Operations& operations);
   Status AllreduceFused(std::vector<Response>& batch, Operations& operations);
+  Status AllreduceScattered(std::vector<Response>& batch, Operations& operations);
   Status AllreduceAdasum(Response& response, Operations& operations);
   Status Allgather(std::vector<Response>& batch);
   Status AllgatherFused(std::vector<Response>& batch, Operations& operations);
@@ -51,9 +52,13 @@ class Performer {
   const Activity activity_;
   OwnedBytes fusion_;
   size_t fusion_capacity_ = 0;
+  Scattered scattered_;
   OwnedBytes second_;
   size_t second_capacity_ = 0;
 };
+
+// Hands over the result of a tensor whose data rode with the states. Any thread.
+Status DeliverRide(Response& response);
 
 // Rows of a reducescatter that rank r gets: the first dim0 mod n ranks get one more.
 std::vector<int64_t> ReducescatterRows(int64_t first_dim, int num_ranks);

@@ -61,7 +61,9 @@ ProcessSet::ProcessSet(Options options, std::unique_ptr<Exchange> exchange,
                      if (response.pending) timeline_->Begin(response.agreement().name, activity);
                    }
                  }),
-      tuning_(options_.tuning) {}
+      tuning_(options_.tuning) {
+  input_.activity = [this] { return Activity(); };
+}
 
 Status ProcessSet::Start() {
   TUTTI_ASSIGN(loop_, StartThread("tutti-coord", [this] { Loop(); }));
@@ -74,77 +76,108 @@ ProcessSet::~ProcessSet() {
   if (mover_.joinable()) mover_.join();
 }
 
-Status ProcessSet::CheckNews(const Tensor& tensor) const {
-  if (has_ended_) return ended_;
-  if (const auto known = names_.find(tensor.name); known != names_.end() && known->second) {
-    return InvalidUsage(
-        "a tensor named \"{}\" is still pending: give each operation a name of its own, or wait "
-        "for "
-        "the first",
-        tensor.name);
-  }
-  const Request& request = tensor.request;
-  TUTTI_TRY(CheckRequest(tensor.name, request, options_.members));
+Status ProcessSet::CheckNews(const Ask& ask, const Request& request) const {
+  TUTTI_TRY(CheckRequest(std::string(ask.name), request, options_.members));
   if (request.device >= 0) {
     return InvalidArgument(
         "{} \"{}\": the tensor lies on GPU {}, and this build runs on hosts only",
-        Name(request.kind), tensor.name, request.device);
+        Name(request.kind), ask.name, request.device);
   }
   const bool has_input = request.kind != OpKind::kBarrier && request.bytes() > 0;
   const bool needs_input = request.kind != OpKind::kAddSet && request.kind != OpKind::kRemoveSet;
-  if (has_input && needs_input && tensor.input == nullptr && tensor.output == nullptr) {
-    return InvalidArgument("{} \"{}\": the tensor is null", Name(request.kind), tensor.name);
+  if (has_input && needs_input && ask.input == nullptr && ask.output == nullptr) {
+    return InvalidArgument("{} \"{}\": the tensor is null", Name(request.kind), ask.name);
   }
   if (request.kind != OpKind::kAlltoall) return Status::Ok();
   const auto n = options_.members.size();
-  if (tensor.splits.size() != n ||
-      std::any_of(tensor.splits.begin(), tensor.splits.end(), [](int64_t s) { return s < 0; })) {
-    return InvalidArgument("alltoall \"{}\": there must be {} splits, none below 0", tensor.name,
-                           n);
+  if (ask.splits.size() != n ||
+      std::any_of(ask.splits.begin(), ask.splits.end(), [](int64_t s) { return s < 0; })) {
+    return InvalidArgument("alltoall \"{}\": there must be {} splits, none below 0", ask.name, n);
   }
-  const int64_t rows = std::accumulate(tensor.splits.begin(), tensor.splits.end(), int64_t{0});
+  const int64_t rows = std::accumulate(ask.splits.begin(), ask.splits.end(), int64_t{0});
   if (rows != request.first_dim()) {
     return InvalidArgument("alltoall \"{}\": the splits add up to {} rows, but the tensor has {}",
-                           tensor.name, rows, request.first_dim());
+                           ask.name, rows, request.first_dim());
   }
   return Status::Ok();
 }
 
-Status ProcessSet::Enqueue(std::span<std::unique_ptr<Tensor>> tensors) {
+// Puts one tensor into the queue. REQUIRES: mutex_.
+Status ProcessSet::Enter(Ask& ask, int64_t now_ns) {
+  auto known = names_.find(ask.name);
+  if (known == names_.end()) known = names_.try_emplace(std::string(ask.name)).first;
+  TensorHome& home = known->second;
+  if (home.busy) {
+    return InvalidUsage(
+        "a tensor named \"{}\" is still pending: give each operation a name of its own, or wait "
+        "for "
+        "the first",
+        ask.name);
+  }
+  std::unique_ptr<Tensor> tensor = std::move(home.spare);
+  if (!tensor) {
+    tensor = std::make_unique<Tensor>();
+    tensor->name = ask.name;
+    tensor->home = &home;
+  }
+  Request& request = tensor->request;
+  // What was asked for before in just this way has been checked.
+  const bool same =
+      tensor->input != nullptr && ask.input != nullptr && ask.splits.empty() &&
+      ask.fields == request && request.group == ask.group &&
+      std::equal(ask.shape.begin(), ask.shape.end(), request.shape.begin(), request.shape.end());
+  if (!same) {
+    tensor->known.reset();
+    static_cast<RequestFields&>(request) = ask.fields;
+    request.shape.assign(ask.shape.begin(), ask.shape.end());
+    request.group = ask.group;
+    if (Status status = CheckNews(ask, request); !status.ok()) {
+      names_.erase(known);
+      return status;
+    }
+    tensor->splits.assign(ask.splits.begin(), ask.splits.end());
+  }
+  home.busy = true;
+  tensor->input = ask.input;
+  tensor->output = ask.output;
+  tensor->ticket = std::move(ask.ticket);
+  tensor->sent = false;
+  tensor->order = order_++;
+  tensor->since_ns = now_ns;
+  incoming_.push_back(std::move(tensor));
+  return Status::Ok();
+}
+
+Status ProcessSet::Enqueue(std::span<Ask> asks) {
   const int64_t now_ns = RoughlyNowNs();
   const Lock lock(mutex_);
-  size_t entered = 0;
-  Status status;
-  for (; entered < tensors.size(); ++entered) {
-    status = CheckNews(*tensors[entered]);
-    if (!status.ok()) break;
-    bool& busy = names_[tensors[entered]->name];
-    busy = true;
-    tensors[entered]->busy = &busy;
-  }
-  if (!status.ok()) {
-    for (size_t i = 0; i < entered; ++i) *tensors[i]->busy = false;
+  if (has_ended_) return ended_;
+  const size_t before = incoming_.size();
+  for (Ask& ask : asks) {
+    Status status = Enter(ask, now_ns);
+    if (status.ok()) continue;
+    for (size_t i = before; i < incoming_.size(); ++i) {
+      names_.erase(static_cast<Tensor&>(*incoming_[i]).name);
+    }
+    incoming_.resize(before);
     return status;
   }
-  for (auto& tensor : tensors) {
-    tensor->order = order_++;
-    tensor->since_ns = now_ns;
-    timeline_->Asked(tensor->name, tensor->request.kind);
-    incoming_.push_back(std::move(tensor));
+  for (size_t i = before; i < incoming_.size(); ++i) {
+    timeline_->Asked(incoming_[i]->name, incoming_[i]->request.kind);
   }
   if (oldest_ns_ == 0) oldest_ns_ = now_ns;
   if (loop_asleep_) loop_wakes_.notify_one();
   return Status::Ok();
 }
 
-Result<std::shared_ptr<Ticket>> ProcessSet::Join() {
+Status ProcessSet::Join(TicketHold ticket) {
   const Lock lock(mutex_);
   if (has_ended_) return ended_;
   if (join_) return InvalidUsage("this rank has joined already");
-  join_ = std::make_shared<Ticket>();
+  join_ = std::move(ticket);
   join_announced_ = false;
   if (loop_asleep_) loop_wakes_.notify_one();
-  return join_;
+  return Status::Ok();
 }
 
 // REQUIRES: mutex_, in all that follow up to Wait.
@@ -161,17 +194,17 @@ void ProcessSet::RingLocked(uint64_t round) {
   hooks_.ring(round);
 }
 
-RoundInput ProcessSet::TakeInput() {
-  RoundInput input;
-  input.news = std::exchange(incoming_, {});
-  input.leaving = leaving_;
-  input.joining = join_ && !join_announced_;
-  if (input.joining) join_announced_ = true;
-  input.stall_check = std::exchange(stall_check_, false);
-  input.late_before_ns = options_.stall_warn_ns > 0 ? RoughlyNowNs() - options_.stall_warn_ns : 0;
-  input.tuning = std::exchange(new_tuning_, std::nullopt);
-  input.activity = [this] { return Activity(); };
-  return input;
+void ProcessSet::TakeInput() {
+  input_.news.swap(incoming_);
+  input_.leaving = leaving_;
+  input_.joining = join_ && !join_announced_;
+  if (input_.joining) join_announced_ = true;
+  input_.stall_check = std::exchange(stall_check_, false);
+  if (input_.stall_check) {
+    input_.late_before_ns =
+        options_.stall_warn_ns > 0 ? RoughlyNowNs() - options_.stall_warn_ns : 0;
+  }
+  input_.tuning = std::exchange(new_tuning_, std::nullopt);
 }
 
 // Runs one round. REQUIRES: a round is due and nobody drives.
@@ -180,9 +213,9 @@ void ProcessSet::Drive(Lock& lock) {
   in_round_ = true;
   round_began_ns_ = RoughlyNowNs();
   if (quiet_) RingLocked(next_round_);
-  RoundInput input = TakeInput();
+  TakeInput();
   lock.unlock();
-  Result<RoundResult> result = controller_.Round(std::move(input));
+  Result<RoundResult> result = controller_.Round(input_);
   lock.lock();
   in_round_ = false;
   ++next_round_;
@@ -229,12 +262,18 @@ void ProcessSet::After(Lock& lock, Result<RoundResult> result) {
 }
 
 void ProcessSet::Dispatch(Lock& lock, RoundResult result) {
+  if (result.responses.empty()) return;
   for (Response& response : result.responses) {
     if (response.pending) TicketOf(*response.pending).dispatched = true;
     if (!response.error.empty()) Finish(response, InvalidUsage("{}", response.error));
+    if (response.rode) {
+      ++counters_.rode;
+      FinishRide(response);
+    }
     if (response.cached) ++counters_.cached;
     ++counters_.tensors;
   }
+  if (result.responses.size() == 1 && result.responses[0].rode) return;
   if (result.responses.size() == 1 && result.responses[0].pending &&
       !ChangesSets(result.responses[0].agreement().request.kind)) {
     Run(lock, std::move(result.responses));
@@ -309,7 +348,7 @@ void ProcessSet::Perform(Batch& batch, Lock& lock) {
     lock.lock();
     broken = has_ended_ && !status.ok() ? ended_ : std::move(status);
   }
-  last_finished_ns_ = RoughlyNowNs();
+  if (!batch.empty()) NoteFinished(batch.back());
   for (Response& response : batch) Finish(response, broken);
   if (waiters_ > 0) progress_.notify_all();
   if (!broken.ok() && !has_ended_) {
@@ -350,25 +389,39 @@ void ProcessSet::ChangeSets(Lock& lock, Response response) {
   Finish(response, number.ok() ? Status::Ok() : number.status());
 }
 
+// The data came with the states: nothing is left but to hand the result over.
+void ProcessSet::FinishRide(Response& response) {
+  timeline_->Start(response.agreement().name, response.agreement().request.kind);
+  Status status = DeliverRide(response);
+  NoteFinished(response);
+  Finish(response, status);
+}
+
+void ProcessSet::NoteFinished(const Response& response) {
+  if (!response.pending) return;
+  last_finished_ = response.pending->name;
+  last_finished_ns_ = RoughlyNowNs();
+}
+
 void ProcessSet::Finish(Response& response, const Status& status) {
   if (!response.pending) return;
-  auto& tensor = static_cast<Tensor&>(*response.pending);
-  last_finished_ = tensor.name;
-  timeline_->End(tensor.name);
-  *tensor.busy = false;
+  std::unique_ptr<Tensor> tensor(static_cast<Tensor*>(response.pending.release()));
+  timeline_->End(tensor->name);
+  const TicketHold ticket = std::move(tensor->ticket);
+  TensorHome& home = *tensor->home;
+  home.busy = false;
+  home.spare = std::move(tensor);
   // Names that never come again must not pile up.
-  if (names_.size() > kMaxRememberedNames) names_.erase(tensor.name);
-  Ticket& ticket = *tensor.ticket;
-  ticket.status = status;
-  ticket.done.store(true, std::memory_order_release);
-  response.pending.reset();
+  if (names_.size() > kMaxRememberedNames) names_.erase(names_.find(home.spare->name));
+  ticket->status = status;
+  ticket->done.store(true, std::memory_order_release);
 }
 
 void ProcessSet::FinishJoin(int last) {
   if (!join_) return;
   join_->number = options_.members[static_cast<size_t>(last)];
   join_->done.store(true, std::memory_order_release);
-  join_.reset();
+  join_.Drop();
 }
 
 // Fails everything that is pending. REQUIRES: this thread drives, or nobody does.
@@ -385,7 +438,7 @@ void ProcessSet::End(const Status& reason) {
   if (join_) {
     join_->status = ended_;
     join_->done.store(true, std::memory_order_release);
-    join_.reset();
+    join_.Drop();
   }
   progress_.notify_all();
   loop_wakes_.notify_all();

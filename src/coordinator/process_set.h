@@ -30,6 +30,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -84,10 +85,10 @@ class ProcessSet {
 
   // All of them enter the queue, or none. InvalidArgument for what is wrong by itself, InvalidUsage
   // for a name that is still pending, and what ended the set when it has ended.
-  // They are moved from where they entered.
-  Status Enqueue(std::span<std::unique_ptr<Tensor>> tensors);
+  // Their tickets are moved from where they entered.
+  Status Enqueue(std::span<Ask> asks);
   // This rank brings nothing more until all ranks have joined; the ticket is done then.
-  Result<std::shared_ptr<Ticket>> Join();
+  Status Join(TicketHold ticket);
   // Returns when the ticket is done. False at the deadline.
   bool Wait(Ticket& ticket, Deadline deadline = Deadline::Never());
 
@@ -111,6 +112,7 @@ class ProcessSet {
     uint64_t batches = 0;
     uint64_t tensors = 0;
     uint64_t cached = 0;
+    uint64_t rode = 0;  // whose data came with the states
   };
   Counters counters() const;
   std::vector<Stall> last_stalls() const;
@@ -119,10 +121,11 @@ class ProcessSet {
   using Lock = std::unique_lock<std::mutex>;
   using Batch = std::vector<Response>;
 
-  Status CheckNews(const Tensor& tensor) const;
+  Status CheckNews(const Ask& ask, const Request& request) const;
+  Status Enter(Ask& ask, int64_t now_ns);
   bool RoundIsDue() const;
   void Drive(Lock& lock);
-  RoundInput TakeInput();
+  void TakeInput();
   void After(Lock& lock, Result<RoundResult> result);
   void Dispatch(Lock& lock, RoundResult result);
   void Run(Lock& lock, Batch batch);
@@ -130,6 +133,8 @@ class ProcessSet {
   void Perform(Batch& batch, Lock& lock);
   void ChangeSets(Lock& lock, Response response);
   void Finish(Response& response, const Status& status);
+  void FinishRide(Response& response);
+  void NoteFinished(const Response& response);
   void FinishJoin(int last);
   void ReportStalls(const RoundResult& result);
   std::string Activity() const;
@@ -154,7 +159,12 @@ class ProcessSet {
   std::condition_variable progress_;  // tickets done, driver gone, set ended
   std::condition_variable mover_wakes_;
   std::vector<std::unique_ptr<Pending>> incoming_;
-  std::unordered_map<std::string, bool> names_;  // true: pending or running
+  RoundInput input_;  // the driver's, kept for its memory
+  struct HashText {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+  std::unordered_map<std::string, TensorHome, HashText, std::equal_to<>> names_;
   uint64_t order_ = 0;
   Tuning tuning_;
   bool driving_ = false;
@@ -168,7 +178,7 @@ class ProcessSet {
   bool quiet_ = false;       // nobody had anything new in the last round
   bool standing_ = false;    // something here waits for other ranks
   bool unsent_ = false;
-  std::shared_ptr<Ticket> join_;
+  TicketHold join_;
   bool join_announced_ = false;
   std::optional<std::string> leaving_;
   bool stall_check_ = false;

@@ -46,7 +46,8 @@ std::string_view Name(ReduceOp op);
 enum class Compression : uint8_t { kNone = 0, kFloat16 = 1, kBfloat16 = 2 };
 inline constexpr int kNumCompressions = 3;
 
-struct Request {
+// The part of a request that is of fixed size.
+struct RequestFields {
   OpKind kind = OpKind::kAllreduce;
   ElementType type = ElementType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -55,9 +56,14 @@ struct Request {
   int32_t device = -1;  // -1: host memory
   double prescale = 1;
   double postscale = 1;
+  uint32_t group_size = 0;
+
+  friend bool operator==(const RequestFields&, const RequestFields&) = default;
+};
+
+struct Request : RequestFields {
   std::vector<int64_t> shape;
   std::string group;  // members of one group name it alike; empty: none
-  uint32_t group_size = 0;
 
   friend bool operator==(const Request&, const Request&) = default;
 

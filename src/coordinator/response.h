@@ -2,6 +2,8 @@
 
 // What comes out of negotiation. Values; one thread at a time.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -28,18 +30,27 @@ struct Pending {
   virtual ~Pending() = default;
   std::string name;
   Request request;
+  const void* input = nullptr;
   uint64_t order = 0;
   int64_t since_ns = 0;
   // Kept by the controller:
   int slot = -1;      // of the cache, where its state is announced
   bool sent = false;  // its request has been sent
+  // What the cache knew of this name when this very request was last found there.
+  std::shared_ptr<const Agreement> known;
 };
+
+// So large may a tensor be that its data travel with the states.
+inline constexpr size_t kRidingBytes = 8;
 
 struct Response {
   std::shared_ptr<const Agreement> agreed;  // never null; the cache holds it too
   std::string error;  // not empty: the tensor fails with this sentence, on every rank
   std::unique_ptr<Pending> pending;  // null where this rank has joined or never asked
   bool cached = false;
+  // Set where the data of the tensor came with the states: the reduction, in the wire's type.
+  bool rode = false;
+  std::array<std::byte, kRidingBytes> reduced = {};
 
   const Agreement& agreement() const { return *agreed; }
 };

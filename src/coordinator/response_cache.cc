@@ -19,7 +19,7 @@ ResponseCache::Inserted ResponseCache::Insert(std::shared_ptr<const Agreement> a
   if (capacity_ == 0) return inserted;
   if (by_name_.size() == capacity_) {
     inserted.slot = recency_.back();
-    inserted.evicted = at(inserted.slot).agreement().name;
+    inserted.evicted = true;
     Erase(inserted.slot);
   } else if (by_name_.size() == slots_.size()) {
     inserted.slot = extent();

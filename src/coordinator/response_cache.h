@@ -46,10 +46,10 @@ class ResponseCache {
   // Marks the slot as the most recently used.
   void Touch(int slot);
   // Takes the lowest free slot, or, when the cache is full, the least recently used one, whose
-  // entry is returned with the slot. Does nothing with capacity 0 (slot -1).
+  // entry is dropped. Does nothing with capacity 0 (slot -1).
   struct Inserted {
     int slot = -1;
-    std::optional<std::string> evicted;
+    bool evicted = false;
   };
   Inserted Insert(std::shared_ptr<const Agreement> agreed, std::optional<Request> mine);
   void Erase(int slot);

@@ -40,21 +40,21 @@ void StageGroup::EndRound(uint64_t round) {
   WakeSleepers(control.done, control.done_sleepers);
 }
 
-void HostStagePrimitives::Stage(uint64_t round, size_t at, size_t in, size_t n) {
+void HostStagePrimitives::StageFrom(uint64_t round, size_t at, const std::byte* in, size_t n) {
   if (n == 0 || !group_.AwaitFree(wait_, round)) return;
   std::byte* target = Slot(round, group_.my_index()) + at * work_.elem_bytes;
   if (work_.reduce.scale) {
-    const void* source = Input(in);
+    const void* source = in;
     work_.reduce.Apply(target, &source, 1, n, true, false);
   } else {
-    CopyBytes(target, Input(in), n * work_.elem_bytes);
+    CopyBytes(target, in, n * work_.elem_bytes);
   }
 }
 
-void HostStagePrimitives::StageOutput(uint64_t round, size_t at, size_t out, size_t n) {
+void HostStagePrimitives::StageOutputFrom(uint64_t round, size_t at, const std::byte* out,
+                                          size_t n) {
   if (n == 0 || wait_.failed() || !group_.AwaitFree(wait_, round)) return;
-  CopyBytes(Slot(round, group_.my_index()) + at * work_.elem_bytes, Output(out),
-            n * work_.elem_bytes);
+  CopyBytes(Slot(round, group_.my_index()) + at * work_.elem_bytes, out, n * work_.elem_bytes);
 }
 
 void HostStagePrimitives::Publish(uint64_t round, size_t n) {
@@ -83,38 +83,37 @@ void HostStagePrimitives::Wait(uint64_t round, int peer) {
     wait_.FailForeignChunk(group_.RankOf(peer), work_.op_tag, header.op_tag);
 }
 
-void HostStagePrimitives::ReduceSlots(uint64_t round, size_t at, size_t out, size_t n) {
+void HostStagePrimitives::ReduceSlotsTo(uint64_t round, size_t at, std::byte* out, size_t n) {
   if (n == 0 || wait_.failed()) return;
   std::array<const void*, kMaxReduceSources> sources;
   const auto ranks = static_cast<size_t>(num_ranks());
-  std::byte* dst = Output(out);
   // More ranks than one call combines: the partial result goes first in the next call.
   size_t filled = 0;
   for (size_t i = 0; i < ranks; ++i) {
     sources[filled++] = Slot(round, static_cast<int>(i)) + at * work_.elem_bytes;
     const bool last = i + 1 == ranks;
     if (!last && filled < sources.size()) continue;
-    work_.reduce.Apply(dst, sources.data(), static_cast<int>(filled), n, false, last);
-    sources[0] = dst;
+    work_.reduce.Apply(out, sources.data(), static_cast<int>(filled), n, false, last);
+    sources[0] = out;
     filled = 1;
   }
 }
 
-void HostStagePrimitives::ReducePart(uint64_t round, size_t at, size_t in, size_t out, size_t n) {
+void HostStagePrimitives::ReducePartTo(uint64_t round, size_t at, const std::byte* in,
+                                       std::byte* out, size_t n) {
   if (n == 0 || wait_.failed()) return;
   std::array<const void*, kMaxReduceSources> sources;
-  std::byte* dst = Output(out);
   size_t filled = 0;
   bool scale_first = true;  // own input comes first and has not been scaled yet
-  sources[filled++] = Input(in);
+  sources[filled++] = in;
   for (int i = 1; i <= num_ranks(); ++i) {
     const int peer = (rank() + i) % num_ranks();
     const bool last = i == num_ranks();
     if (!last) sources[filled++] = Slot(round, peer) + at * work_.elem_bytes;
     if (!last && filled < sources.size()) continue;
-    work_.reduce.Apply(dst, sources.data(), static_cast<int>(filled), n, scale_first, last);
+    work_.reduce.Apply(out, sources.data(), static_cast<int>(filled), n, scale_first, last);
     scale_first = false;
-    sources[0] = dst;
+    sources[0] = out;
     filled = 1;
   }
 }

@@ -59,15 +59,20 @@ class HostStagePrimitives {
   int num_ranks() const { return group_.size(); }
   uint64_t NextRound() { return group_.NextRound(); }
 
-  void Stage(uint64_t round, size_t at, size_t in, size_t n);
-  void StageOutput(uint64_t round, size_t at, size_t out, size_t n);
+  void Stage(uint64_t round, size_t at, size_t in, size_t n) { StageFrom(round, at, Input(in), n); }
+  void StageOutput(uint64_t round, size_t at, size_t out, size_t n) {
+    StageOutputFrom(round, at, Output(out), n);
+  }
   void Publish(uint64_t round, size_t n);
   void Wait(uint64_t round, int peer);
-  void ReduceSlots(uint64_t round, size_t at, size_t out, size_t n);
-  void ReducePart(uint64_t round, size_t at, size_t in, size_t out, size_t n);
+  void ReduceSlots(uint64_t round, size_t at, size_t out, size_t n) {
+    ReduceSlotsTo(round, at, Output(out), n);
+  }
+  void ReducePart(uint64_t round, size_t at, size_t in, size_t out, size_t n) {
+    ReducePartTo(round, at, Input(in), Output(out), n);
+  }
   void CopyFromSlot(uint64_t round, int peer, size_t at, size_t out, size_t n) {
-    if (n == 0 || wait_.failed()) return;
-    CopyBytes(Output(out), Slot(round, peer) + at * work_.elem_bytes, n * work_.elem_bytes);
+    CopySlotTo(round, peer, at, Output(out), n);
   }
   void CopyLocal(size_t in, size_t out, size_t n) {
     if (n != 0 && Input(in) != Output(out)) CopyBytes(Output(out), Input(in), n * work_.elem_bytes);
@@ -78,6 +83,18 @@ class HostStagePrimitives {
 
   // Whether a whole slot of this operation travels in its header's line. All ranks must agree.
   void set_inlined(bool inlined) { inlined_ = inlined; }
+
+ protected:
+  // The same between a slot and memory anywhere.
+  void StageFrom(uint64_t round, size_t at, const std::byte* in, size_t n);
+  void StageOutputFrom(uint64_t round, size_t at, const std::byte* out, size_t n);
+  void ReduceSlotsTo(uint64_t round, size_t at, std::byte* out, size_t n);
+  void ReducePartTo(uint64_t round, size_t at, const std::byte* in, std::byte* out, size_t n);
+  void CopySlotTo(uint64_t round, int peer, size_t at, std::byte* out, size_t n) {
+    if (n == 0 || wait_.failed()) return;
+    CopyBytes(out, Slot(round, peer) + at * work_.elem_bytes, n * work_.elem_bytes);
+  }
+  size_t elem_bytes() const { return work_.elem_bytes; }
 
  private:
   const std::byte* Input(size_t at) const { return work_.input + at * work_.elem_bytes; }

@@ -1,0 +1,79 @@
+#include "coordinator/riding.h"
+
+#include <array>
+
+#include "base/reduce.h"
+#include "coordinator/staging.h"
+
+namespace tutti::coordinator {
+namespace {
+
+constexpr int kEmpty = 0xffff;
+
+int SlotOf(const uint8_t* seat) { return seat[0] | seat[1] << 8; }
+
+ReduceKind KindOf(ncclRedOp_t op) {
+  switch (op) {
+    case ncclProd:
+      return ReduceKind::kProd;
+    case ncclMax:
+      return ReduceKind::kMax;
+    case ncclMin:
+      return ReduceKind::kMin;
+    default:
+      return ReduceKind::kSum;
+  }
+}
+
+}  // namespace
+
+bool MayRide(const Request& request) {
+  if (request.kind != OpKind::kAllreduce || request.op == ReduceOp::kAdasum) return false;
+  if (request.group_size > 0 || request.device >= 0) return false;
+  const int64_t elements = request.elements();
+  return elements > 0 && elements <= static_cast<int64_t>(kRidingBytes) &&
+         static_cast<size_t>(elements) * WireSize(WireType(request)) <= kRidingBytes;
+}
+
+void TakeSeat(const Request& request, int slot, const void* input, std::span<uint8_t> seats,
+              int rank) {
+  if (slot >= kEmpty) return;
+  uint8_t* const seat = seats.data() + static_cast<size_t>(rank) * kSeatBytes;
+  seat[0] = static_cast<uint8_t>(slot);
+  seat[1] = static_cast<uint8_t>(slot >> 8);
+  uint8_t* const data = seat + 2;
+  const auto count = static_cast<size_t>(request.elements());
+  StageIn(request, input, data, count);
+  const auto type = static_cast<DataType>(WireType(request));
+  if (WireOp(request) != ncclAvg || !IsFloat(type)) return;
+  // As the library averages: every input is divided and rounded before the sum.
+  const auto ranks = static_cast<double>(seats.size() / kSeatBytes);
+  const void* const source = data;
+  FindReduce(type, ReduceKind::kSum)(data, &source, 1, count,
+                                     {.scalar = ScalarBits(type, 1.0 / ranks), .scale_mask = 1});
+}
+
+int SlotOfAllSeats(std::span<const uint8_t> seats) {
+  if (seats.empty()) return -1;
+  const int slot = SlotOf(seats.data());
+  for (size_t at = kSeatBytes; at < seats.size(); at += kSeatBytes) {
+    if (SlotOf(seats.data() + at) != slot) return -1;
+  }
+  return slot == kEmpty ? -1 : slot;
+}
+
+void ReduceSeats(const Request& request, std::span<const uint8_t> seats, std::byte* result) {
+  std::array<const void*, kMostRidingRanks> sources;
+  int ranks = 0;
+  for (size_t at = 0; at < seats.size(); at += kSeatBytes) {
+    sources[static_cast<size_t>(ranks++)] = seats.data() + at + 2;
+  }
+  const auto type = static_cast<DataType>(WireType(request));
+  const ncclRedOp_t op = WireOp(request);
+  ReduceArgs args;
+  if (op == ncclAvg && !IsFloat(type)) args.divisor = static_cast<uint64_t>(ranks);
+  const auto count = static_cast<size_t>(request.elements());
+  FindReduce(type, KindOf(op))(result, sources.data(), ranks, count, args);
+}
+
+}  // namespace tutti::coordinator

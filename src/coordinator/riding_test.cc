@@ -1,0 +1,151 @@
+#include "coordinator/riding.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "coordinator/job_test.h"
+
+namespace tutti::coordinator {
+namespace {
+
+using ::testing::Each;
+
+Request Allreduce(ElementType type, std::vector<int64_t> shape) {
+  Request request;
+  request.type = type;
+  request.shape = std::move(shape);
+  return request;
+}
+
+TEST(RidingTest, SmallAllreducesMay) {
+  EXPECT_TRUE(MayRide(Allreduce(ElementType::kFloat32, {})));
+  EXPECT_TRUE(MayRide(Allreduce(ElementType::kFloat32, {2, 1})));
+  EXPECT_TRUE(MayRide(Allreduce(ElementType::kUint8, {8})));
+  EXPECT_FALSE(MayRide(Allreduce(ElementType::kFloat32, {3})));
+  EXPECT_FALSE(MayRide(Allreduce(ElementType::kUint8, {9})));
+  EXPECT_FALSE(MayRide(Allreduce(ElementType::kInt16, {4})));  // travels as 32 bits
+  EXPECT_FALSE(MayRide(Allreduce(ElementType::kFloat32, {0})));
+  EXPECT_FALSE(MayRide(Allreduce(ElementType::kUint8, {int64_t{1} << 32, int64_t{1} << 32})));
+  Request other = Allreduce(ElementType::kFloat32, {1});
+  other.op = ReduceOp::kAdasum;
+  EXPECT_FALSE(MayRide(other));
+  other = Allreduce(ElementType::kFloat32, {1});
+  other.group_size = 2;
+  EXPECT_FALSE(MayRide(other));
+  other = Allreduce(ElementType::kFloat32, {1});
+  other.kind = OpKind::kBroadcast;
+  EXPECT_FALSE(MayRide(other));
+}
+
+TEST(RidingTest, AllSeatsMustHoldOneSlot) {
+  const Request request = Allreduce(ElementType::kInt32, {});
+  std::vector<uint8_t> seats(3 * kSeatBytes, 0xff);
+  EXPECT_EQ(SlotOfAllSeats(seats), -1);
+  EXPECT_EQ(SlotOfAllSeats({}), -1);
+  const auto seat = [&](size_t i) { return std::span(seats).subspan(i * kSeatBytes, kSeatBytes); };
+  const int32_t values[] = {5, -7, 100};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(SlotOfAllSeats(seats), -1);
+    TakeSeat(request, 300, &values[i], seats, static_cast<int>(i));
+  }
+  EXPECT_EQ(SlotOfAllSeats(seats), 300);
+  int32_t sum = 0;
+  ReduceSeats(request, seats, reinterpret_cast<std::byte*>(&sum));
+  EXPECT_EQ(sum, 98);
+  TakeSeat(request, 301, &values[1], seats, 1);
+  EXPECT_EQ(SlotOfAllSeats(seats), -1);
+  seat(1)[0] = seat(1)[1] = 0xff;
+  TakeSeat(request, 0xffff, &values[1], seats, 1);  // no such seat
+  EXPECT_EQ(SlotOfAllSeats(seats), -1);
+}
+
+// The first time the data move by themselves, after that they ride: the same to the bit.
+TEST(RidingTest, GivesTheSameBits) {
+  for (const int ranks : {1, 2, 3}) {
+    RunJob(ranks, [](TestRank& self) {
+      for (int type = 0; type < kNumElementTypes; ++type) {
+        for (int op = 0; op < kNumReduceOps; ++op) {
+          if (op == tuttiReduceAdasum) continue;
+          for (const double scale : {1.0, 0.5}) {
+            const auto size = SizeOf(static_cast<ElementType>(type));
+            const std::string name = "t" + std::to_string(type) + '.' + std::to_string(op) +
+                                     (scale == 1 ? "" : ".scaled");
+            std::byte input[8], first[8], output[8];
+            for (size_t i = 0; i < 8; ++i) {
+              input[i] = std::byte(
+                  type == tuttiBool ? i % 2 : (i + 1) * 23 + static_cast<size_t>(self.rank()) * 5);
+            }
+            const auto count = static_cast<int64_t>(8 / size);
+            for (int time = 0; time < 3; ++time) {
+              auto tensor =
+                  TestRank::Describe(name.c_str(), tuttiOpAllreduce,
+                                     static_cast<tuttiElementType_t>(type), {count}, input, output);
+              // A shape that lives as long as the description.
+              tensor.shape = &count;
+              tensor.op = static_cast<tuttiReduceOp_t>(op);
+              tensor.prescale = scale;
+              const int64_t handle = self.Enqueue(tensor);
+              self.Wait(handle);
+              self.Release(handle);
+              if (time == 0) std::memcpy(first, output, 8);
+              EXPECT_EQ(std::memcmp(first, output, 8), 0) << name << ", time " << time;
+            }
+          }
+        }
+      }
+      EXPECT_GT(self.Counter("rode"), 200u);
+    });
+  }
+}
+
+TEST(RidingTest, DifferentTensorsComeToTheSameEnd) {
+  RunJob(3, [](TestRank& self) {
+    for (int step = 0; step < 50; ++step) {
+      float values[4] = {};
+      int64_t handles[4] = {};
+      const int64_t one = 1;
+      // Each rank asks in an order of its own, for what may ride and what may not.
+      for (int i = 0; i < 4; ++i) {
+        const int which = (i + self.rank()) % 4;
+        values[which] = static_cast<float>(which + step);
+        auto tensor = TestRank::Describe(("s" + std::to_string(which)).c_str(), tuttiOpAllreduce,
+                                         tuttiFloat32, {}, &values[which], &values[which]);
+        tensor.shape = &one;
+        tensor.ndim = 1;
+        handles[which] = self.Enqueue(tensor);
+        if (step % 7 == self.rank()) std::this_thread::yield();
+      }
+      for (int which = 0; which < 4; ++which) {
+        self.Wait(handles[which]);
+        self.Release(handles[which]);
+        EXPECT_EQ(values[which], 3 * static_cast<float>(which + step));
+      }
+    }
+  });
+}
+
+// A rank that has joined takes no seat; its neutral element comes by the other way.
+TEST(RidingTest, NotWithThoseWhoHaveJoined) {
+  RunJob(2, [](TestRank& self) {
+    std::vector<float> value = {3};
+    self.Sum("s", value);
+    value = {3};
+    self.Sum("s", value);
+    EXPECT_EQ(value[0], 6);
+    if (self.rank() == 0) {
+      value = {3};
+      self.Sum("s", value);
+      EXPECT_EQ(value[0], 3);
+    }
+    int64_t handle = 0;
+    ASSERT_EQ(tuttiCoordinatorJoin(self.get(), 0, &handle), ncclSuccess);
+    self.Wait(handle);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::coordinator
