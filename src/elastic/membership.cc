@@ -173,7 +173,7 @@ void Membership::StartWorkers(int64_t now_ns) {
 void Membership::EndSurplus(int64_t now_ns) {
   for (auto& [id, worker] : workers_) {
     const bool newcomer = worker.rank < 0 && worker.stage != Stage::kDismissed;
-    if (newcomer && (worker.surplus || completed_ > 0)) {
+    if (newcomer && (worker.surplus || (completed_ > 0 && generation_ > 0))) {
       worker.surplus = true;
       Move(worker, Stage::kDismissed, now_ns);
       actions_.push_back({Action::Kind::kTerminate, id, "", "", 0});
@@ -225,7 +225,9 @@ bool Membership::MayForm(int64_t now_ns) {
     survivors += worker.rank >= 0;
   }
   // Those whose program came to its end need not be made up for.
-  if (completed_ > 0) return survivors > 0;
+  if (completed_ > 0) {
+    return survivors > 0 || (generation_ == 0 && ready > 0 && Count(Stage::kBooting) == 0);
+  }
   const bool enough = ready >= options_.min_workers && (generation_ == 0 || survivors > 0);
   if (!enough) {
     if (short_since_ns_ == 0) short_since_ns_ = std::max<int64_t>(now_ns, 1);

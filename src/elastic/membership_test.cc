@@ -274,6 +274,14 @@ TEST(Membership, AtTheEndNobodyIsStartedAnyMore) {
   EXPECT_EQ(job.finish, "0 ");
 }
 
+TEST(Membership, ProgramsThatNeverAskAreLeftAlone) {
+  Job job(Between(2, 2), {{"a", 2}});
+  job.Exit(0, 0);
+  EXPECT_THAT(job.terminated, IsEmpty());
+  job.Exit(1, 0);
+  EXPECT_EQ(job.finish, "0 ");
+}
+
 TEST(Membership, AFailureAtTheEndIsTold) {
   Job job(Between(2, 2), {{"a", 2}});
   job.Ready(0);
