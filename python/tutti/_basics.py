@@ -17,7 +17,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-from tutti import _elastic, _launch, _library
+from tutti import _elastic, _interrupt, _launch, _library
 from tutti.exceptions import HorovodInternalError
 
 # Reduction operators, by Horovod's numbers.
@@ -141,6 +141,13 @@ class _Coordinator:
         if self._library.tuttiCoordinatorCreate(ctypes.byref(self._pointer),
                                                 ctypes.byref(options)) != _library.SUCCESS:
             raise ValueError(_library.coordinator_error())
+        self._main_waits = False
+        self._interrupter = _interrupt.Interrupter(self._on_interrupt)
+
+    def _on_interrupt(self) -> None:
+        # Whoever waits elsewhere for a rank that is being interrupted would wait in vain.
+        if self._main_waits:
+            self._library.tuttiCoordinatorShutdown(self._pointer)
 
     def call(self, function: str, *arguments: Any) -> int:
         """The result of tuttiCoordinator<function>; HorovodInternalError once it was closed."""
@@ -166,8 +173,13 @@ class _Coordinator:
             raise HorovodInternalError(_library.coordinator_error())
 
     def wait(self, number: int) -> None:
-        if self.call("Wait", number, -1.0) != _library.SUCCESS:
-            raise HorovodInternalError(_library.coordinator_error())
+        is_main = threading.current_thread() is threading.main_thread()
+        self._main_waits = self._main_waits or is_main
+        try:
+            if self.call("Wait", number, -1.0) != _library.SUCCESS:
+                raise HorovodInternalError(_library.coordinator_error())
+        finally:
+            self._main_waits = self._main_waits and not is_main
 
     def integers(self, function: str, number: int, ctype: Any) -> Tuple[int, ...]:
         """A list that the library stores in two steps, length and values."""
@@ -196,6 +208,7 @@ class _Coordinator:
             if self._closing:
                 return
             self._closing = True
+        self._interrupter.close()
         self._library.tuttiCoordinatorShutdown(self._pointer)
         with self._idle:
             self._idle.wait_for(lambda: self._calls == 0)
@@ -229,26 +242,31 @@ class Job:
         """Finds the other ranks that the launcher started; all of them call it, and it returns when
         all have. Where the job runs already it only adds `process_sets`.
 
+        comm: a list of the launcher's ranks that alone make up the job, numbered in this order, the
+        same on all of them; the others do not call init, or begin a job of their own. Or a
+        communicator of mpi4py, whose ranks make up the job.
         process_sets: None, "dynamic" (sets come later; they always may), or a list of ProcessSet,
         the same on all ranks. ValueError, in a sentence, when it fails; it may be tried again.
         """
-        if comm is not None:
-            raise NotImplementedError(
-                "init(comm=...) is not there yet: start the ranks that are to take part, or use "
-                "process sets")
         if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
             raise ValueError(f'process_sets is "{process_sets}", not a list or "dynamic"')
         with self._lock:
             if self._coordinator is None:
-                self._begin()
+                self._begin(comm)
             if process_sets is None or isinstance(process_sets, str):
                 return
             for process_set in process_sets:
                 self.add_process_set(process_set)
 
-    def _begin(self) -> None:
+    def _begin(self, comm: Any) -> None:
+        if comm is not None and _elastic.is_elastic():
+            raise ValueError("the launcher of an elastic job chooses its ranks; comm must be None")
+        if hasattr(comm, "Get_rank"):
+            return self._begin_by_mpi(comm)
         if not _elastic.is_elastic():
             launch = _launch.read()
+            if comm is not None:
+                launch = _launch.part(launch, comm)
             unique_id = _new_unique_id() if launch.rank == 0 else bytes(_library.UNIQUE_ID_BYTES)
             try:
                 meeting = _launch.meet(launch, unique_id)
@@ -263,6 +281,12 @@ class Job:
                 failure = error
         raise ValueError(f"{_ELASTIC_ATTEMPTS} generations in a row could not begin; the last: "
                          f"{failure}") from failure
+
+    def _begin_by_mpi(self, comm: Any) -> None:
+        rank, host = comm.Get_rank(), _launch.read().host
+        unique_id = comm.bcast(_new_unique_id() if rank == 0 else None, root=0)
+        self._begin_with(_launch.Launch(rank, comm.Get_size(), "mpi", host), comm.allgather(host),
+                         unique_id)
 
     def _begin_generation(self) -> None:
         launcher = _elastic.launcher()
@@ -440,7 +464,8 @@ class Job:
 
     def synchronize(self, handle: int) -> Any:
         """Waits for the operation and gives its result, a list for a group; the handle is gone
-        after it. HorovodInternalError when the operation failed."""
+        after it. HorovodInternalError when the operation failed. Ctrl-C (KeyboardInterrupt) ends
+        the job on all ranks."""
         coordinator, entry = self._running(), self._entry(handle)
         with entry.waiting:
             self._entry(handle)
@@ -456,8 +481,12 @@ class Job:
                     raise error
                 results = [request.finish(coordinator.result(number, request))
                            for number, request in zip(entry.numbers, entry.requests)]
-            finally:
+            except Exception:
                 self._release(handle, entry, coordinator)
+                raise
+            # After any other exception (KeyboardInterrupt) the library may still be at work on the
+            # buffers; they stay until the job is shut down.
+            self._release(handle, entry, coordinator)
         return results if entry.grouped else results[0]
 
     def _release(self, handle: int, entry: _Entry, coordinator: _Coordinator) -> None:
@@ -513,6 +542,27 @@ def job() -> Job:
                         if _elastic.launcher.cache_info().currsize else None)
     atexit.register(made.shutdown)
     return made
+
+
+# Horovod's functions, for every array library alike.
+_job = job()
+init = _job.init
+shutdown = _job.shutdown
+is_initialized = _job.is_initialized
+rank = _job.rank
+size = _job.size
+local_rank = _job.local_rank
+local_size = _job.local_size
+cross_rank = _job.cross_rank
+cross_size = _job.cross_size
+is_homogeneous = _job.is_homogeneous
+add_process_set = _job.add_process_set
+remove_process_set = _job.remove_process_set
+start_timeline = _job.start_timeline
+stop_timeline = _job.stop_timeline
+barrier = _job.barrier
+poll = _job.poll
+synchronize = _job.synchronize
 
 
 def check_op(op: Optional[int], average: Optional[bool] = None) -> int:

@@ -26,7 +26,7 @@ import socket
 import struct
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
 
 # As long as a launcher may take to start the last rank; the library's own limit for initialising.
 TIMEOUT_S = 120.0
@@ -49,6 +49,7 @@ class Launch:
     job: str = ""
     host: str = ""
     addresses: List[Address] = field(default_factory=list)
+    one_machine: bool = False  # where the launcher says so
 
 
 @dataclass
@@ -99,8 +100,7 @@ def _addresses(environ: Mapping[str, str], one_machine: bool, job: str) -> List[
     master = _master_addresses(environ)
     if master or not one_machine:
         return master
-    name = hashlib.blake2b(f"{job}|{os.getuid()}".encode(), digest_size=16).hexdigest()
-    return [f"\0tutti-{name}"]
+    return [_local_address(job)]
 
 
 def read(environ: Mapping[str, str] = os.environ) -> Launch:
@@ -133,8 +133,37 @@ def read(environ: Mapping[str, str] = os.environ) -> Launch:
             raise ValueError(
                 f"{rank_name} says that there are {size} ranks, but they have no way to meet: set "
                 "MASTER_ADDR and MASTER_PORT, or TUTTI_ADDR=HOST:PORT, to an address of rank 0")
-        return Launch(rank, size, job, host, addresses)
-    return Launch(host=host)
+        return Launch(rank, size, job, host, addresses, one_machine)
+    return Launch(host=host, one_machine=True)
+
+
+def _local_address(name: str) -> Address:
+    """A socket of this machine that other users' jobs of the same name do not share."""
+    digest = hashlib.blake2b(f"{name}|{os.getuid()}".encode(), digest_size=16).hexdigest()
+    return f"\0tutti-{digest}"
+
+
+def part(launch: Launch, ranks: Sequence[int]) -> Launch:
+    """A job of these of the launch's ranks alone, numbered in the order given, which every one of
+    them begins and the others do not. ValueError where that cannot be."""
+    numbers = [int(rank) for rank in ranks]
+    if not numbers or len(set(numbers)) != len(numbers) or \
+            not all(0 <= number < launch.size for number in numbers):
+        raise ValueError(f"comm={numbers} does not consist of different ranks from 0 to "
+                         f"{launch.size - 1}")
+    if launch.rank not in numbers:
+        raise ValueError(f"rank {launch.rank} is not among comm={numbers}; ranks that take no part "
+                         "do not call init")
+    job = f"{launch.job}|{numbers}"
+    if launch.one_machine:
+        addresses = [_local_address(job)]
+    elif numbers[0] == 0:
+        addresses = launch.addresses
+    else:
+        raise ValueError(f"comm={numbers}: ranks of several machines meet at an address of rank 0, "
+                         "so that has to be the first of them")
+    return Launch(numbers.index(launch.rank), len(numbers), job, launch.host, addresses,
+                  launch.one_machine)
 
 
 def _key(launch: Launch) -> bytes:

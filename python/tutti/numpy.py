@@ -23,10 +23,13 @@ from typing import Any, List, Optional, Sequence
 import numpy as np
 
 from tutti import _basics
-from tutti._basics import (Adasum, Average, Max, Min, ProcessSet, Product, Sum, ccl_built,
-                           check_op, cuda_built, ddl_built, global_process_set, gloo_built,
-                           gloo_enabled, mpi_built, mpi_enabled, mpi_threads_supported, nccl_built,
-                           rocm_built)
+from tutti._basics import (Adasum, Average, Max, Min, ProcessSet, Product, Sum, add_process_set,
+                           barrier, ccl_built, check_op, cross_rank, cross_size, cuda_built,
+                           ddl_built, global_process_set, gloo_built, gloo_enabled, init,
+                           is_homogeneous, is_initialized, local_rank, local_size, mpi_built,
+                           mpi_enabled, mpi_threads_supported, nccl_built, poll, rank,
+                           remove_process_set, rocm_built, shutdown, size, start_timeline,
+                           stop_timeline, synchronize)
 from tutti._collectives import Collectives, group_names
 from tutti._numpy_adapter import NumpyAdapter, as_array
 from tutti.exceptions import HorovodInternalError, HostsUpdatedInterrupt
@@ -47,25 +50,7 @@ __all__ = [
 ]
 
 _job = _basics.job()
-init = _job.init
-shutdown = _job.shutdown
-is_initialized = _job.is_initialized
-rank = _job.rank
-size = _job.size
-local_rank = _job.local_rank
-local_size = _job.local_size
-cross_rank = _job.cross_rank
-cross_size = _job.cross_size
-is_homogeneous = _job.is_homogeneous
-add_process_set = _job.add_process_set
-remove_process_set = _job.remove_process_set
-start_timeline = _job.start_timeline
-stop_timeline = _job.stop_timeline
-barrier = _job.barrier
 join = _job.join
-poll = _job.poll
-synchronize = _job.synchronize
-
 _ops = Collectives(NumpyAdapter())
 
 

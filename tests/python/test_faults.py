@@ -1,9 +1,11 @@
 """What the ranks see when one of them dies or stays away; starts the ranks itself."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 import unittest
 
 DIES = """
@@ -40,6 +42,25 @@ except ValueError as error:
 sys.exit(3)
 """
 
+IS_INTERRUPTED = """
+import sys, threading, time
+import numpy as np
+import tutti.numpy as hvd
+hvd.init()
+hvd.allreduce(np.ones(4), name="first")
+print("ready", flush=True)
+if hvd.rank() == 1:
+    time.sleep(3)  # the other waits meanwhile
+try:
+    hvd.allreduce(np.ones(4), name="second")
+except KeyboardInterrupt:
+    sys.exit(10)
+except hvd.HorovodInternalError as error:
+    print(error)
+    sys.exit(11)
+sys.exit(3)
+"""
+
 
 def start(script, rank, size, port):
     environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
@@ -60,6 +81,20 @@ class Faults(unittest.TestCase):
         ranks = [start(DIES, rank, 3, port) for rank in range(3)]
         outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], [0, -9, 0], "\n".join(outputs))
+
+    def test_ctrl_c_ends_a_wait_here_and_for_the_others(self):
+        port = free_port()
+        ranks = [start(IS_INTERRUPTED, rank, 2, port) for rank in range(2)]
+        for rank in ranks:
+            self.assertEqual(rank.stdout.readline(), "ready\n")
+        time.sleep(0.5)
+        began = time.monotonic()
+        ranks[0].send_signal(signal.SIGINT)
+        ranks[0].wait(30)
+        waited = time.monotonic() - began
+        outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [10, 11], "\n".join(outputs))
+        self.assertLess(waited, 2, "it waited for the other rank")
 
     def test_a_rank_stays_away(self):
         rank = start(STAYS_AWAY, 0, 2, free_port())

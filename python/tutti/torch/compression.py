@@ -38,34 +38,27 @@ class NoneCompressor(Compressor):
         return tensor
 
 
-def _narrow(tensor: torch.Tensor, dtype: torch.dtype) -> Tuple[torch.Tensor, Any]:
-    return (tensor.to(dtype) if tensor.is_floating_point() else tensor), tensor.dtype
+class _Narrowing(Compressor):
+    """Sends float32 and float64 as `dtype`."""
+    dtype: torch.dtype
+
+    @classmethod
+    def compress(cls, tensor: torch.Tensor) -> Tuple[torch.Tensor, Any]:
+        return (tensor.to(cls.dtype) if tensor.is_floating_point() else tensor), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor.to(ctx)
 
 
-class FP16Compressor(Compressor):
+class FP16Compressor(_Narrowing):
     """Sends float32 and float64 as float16."""
-    wire = 1
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Any]:
-        return _narrow(tensor, torch.float16)
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        return tensor.to(ctx)
+    wire, dtype = 1, torch.float16
 
 
-class BF16Compressor(Compressor):
+class BF16Compressor(_Narrowing):
     """Sends float32 and float64 as bfloat16."""
-    wire = 2
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Any]:
-        return _narrow(tensor, torch.bfloat16)
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        return tensor.to(ctx)
+    wire, dtype = 2, torch.bfloat16
 
 
 class Compression:

@@ -16,17 +16,14 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import torch
 
 from tutti import _basics
-from tutti._basics import Average, ProcessSet, Sum, check_op, global_process_set
+from tutti._basics import (Average, ProcessSet, Sum, barrier, check_op, global_process_set, poll,
+                           synchronize)
 from tutti._collectives import Collectives, group_names
 from tutti.torch._adapter import TorchAdapter
 from tutti.torch.compression import Compression
 
 _job = _basics.job()
 _ops = Collectives(TorchAdapter())
-
-poll = _job.poll
-synchronize = _job.synchronize
-barrier = _job.barrier
 
 
 def join(device: int = -1) -> int:

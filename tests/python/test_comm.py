@@ -1,0 +1,76 @@
+"""init(comm=...), on every rank of a job of four or more."""
+
+import unittest
+
+import numpy as np
+
+import tutti
+import tutti.numpy as hvd
+from tutti import _launch
+
+
+class ListOfRanks(unittest.TestCase):
+    def tearDown(self):
+        hvd.shutdown()
+
+    def test_two_jobs_side_by_side(self):
+        me = _launch.read().rank
+        mine = [[0, 2], [3, 1]][me % 2] if me < 4 else [me]
+        hvd.init(comm=mine)
+        self.assertEqual((hvd.size(), hvd.rank()), (len(mine), mine.index(me)))
+        self.assertEqual(hvd.allgather(np.array([me])).tolist(), mine)
+
+    def test_refusals(self):
+        me = _launch.read().rank
+        with self.assertRaisesRegex(ValueError, f"rank {me} is not among"):
+            hvd.init(comm=[(me + 1) % 4])
+        for wrong in ([], [me, me], [me, 99]):
+            with self.assertRaisesRegex(ValueError, "does not consist of"):
+                hvd.init(comm=wrong)
+        launch = _launch.Launch(1, 4, "job", "host", [("host0", 7)])
+        with self.assertRaisesRegex(ValueError, "the first of them"):
+            _launch.part(launch, [1, 2])
+        self.assertEqual(_launch.part(launch, [0, 1]).addresses, [("host0", 7)])
+
+
+class Mpi:
+    """What is used of a communicator of mpi4py, over one of our own."""
+
+    def __init__(self):
+        launch = _launch.read()
+        unique_id = tutti.Communicator.unique_id() if launch.rank == 0 else b""
+        meeting = _launch.meet(launch, unique_id)
+        self.comm = tutti.Communicator(launch.rank, launch.size, meeting.unique_id)
+        self.hosts = meeting.hosts
+
+    def Get_rank(self):
+        return self.comm.rank
+
+    def Get_size(self):
+        return self.comm.size
+
+    def bcast(self, data, root):
+        array = np.frombuffer(data, np.uint8).copy() if data else np.empty(128, np.uint8)
+        return bytes(self.comm.broadcast(array, root))
+
+    def allgather(self, host):
+        return self.hosts
+
+
+class CommunicatorOfMpi(unittest.TestCase):
+    def test_all_ranks(self):
+        try:
+            from mpi4py import MPI
+            comm = MPI.COMM_WORLD
+            if comm.Get_size() != _launch.read().size:
+                comm = Mpi()  # not started by mpirun
+        except (ImportError, RuntimeError):
+            comm = Mpi()
+        hvd.init(comm=comm)
+        self.assertEqual(hvd.allgather(np.array([comm.Get_rank()])).tolist(),
+                         list(range(comm.Get_size())))
+        hvd.shutdown()
+
+
+if __name__ == "__main__":
+    unittest.main()
