@@ -43,6 +43,9 @@ class Tensor(Structure):
                 ("splits", POINTER(c_int64)), ("nsplits", c_int), ("device", c_int)]
 
 
+# tuttiHostFn_t
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, c_void_p)
+
 _COORDINATOR = {
     "Create": [POINTER(c_void_p), POINTER(CoordinatorOptions)],
     "Shutdown": [c_void_p],
@@ -92,6 +95,13 @@ _NCCL = {
     "ncclRecv": [c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p],
     "ncclGroupStart": [],
     "ncclGroupEnd": [],
+    "ncclGather": [c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p],
+    "ncclScatter": [c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p],
+    "ncclCommGetAsyncError": [c_void_p, POINTER(c_int)],
+    "tuttiStreamCreate": [POINTER(c_void_p)],
+    "tuttiStreamDestroy": [c_void_p],
+    "tuttiStreamQuery": [c_void_p],
+    "tuttiStreamLaunchHostFunc": [c_void_p, HOST_FUNCTION, c_void_p],
 }
 
 
