@@ -16,6 +16,9 @@
 namespace tutti::api {
 namespace {
 
+// More are not searched for; NCCL's own bound.
+constexpr int64_t kMostChannels = 64;
+
 // The part of a config struct that this library reads. Callers built against an older NCCL pass a
 // shorter struct: what lies past its `size` keeps its default.
 Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
@@ -39,6 +42,12 @@ Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
   if (full.maxCTAs != NCCL_CONFIG_UNDEF_INT && full.maxCTAs < std::max(1, full.minCTAs))
     return InvalidArgument("config.maxCTAs is {}, but must be at least 1 and no less than minCTAs",
                            full.maxCTAs);
+  // As above: the environment's NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS go before these.
+  Settings& settings = handle.settings;
+  if (full.minCTAs != NCCL_CONFIG_UNDEF_INT && settings.min_nchannels == 0)
+    settings.min_nchannels = std::min<int64_t>(full.minCTAs, kMostChannels);
+  if (full.maxCTAs != NCCL_CONFIG_UNDEF_INT && settings.max_nchannels == 0)
+    settings.max_nchannels = std::min<int64_t>(full.maxCTAs, kMostChannels);
   if (full.commName != nullptr) handle.name = full.commName;
   if (full.netName != nullptr) handle.settings.net = full.netName;
   return Status::Ok();

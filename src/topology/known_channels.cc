@@ -1,5 +1,6 @@
 #include "topology/known_channels.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <optional>
@@ -63,6 +64,15 @@ Result<Channels> FindPattern(const Settings& settings, const Graph& graph, const
   demand.pattern = pattern;
   demand.inter_host = inter_host;
   demand.cross_nic = static_cast<CrossNic>(settings.cross_nic);
+  if (settings.max_nchannels > 0)
+    demand.max_channels = static_cast<uint32_t>(settings.max_nchannels);
+  if (settings.min_nchannels > 0) {
+    // As in NCCL, who asks for more than there may be gets as many as there may be.
+    demand.min_channels = static_cast<uint32_t>(settings.min_nchannels);
+    if (settings.max_nchannels == 0)
+      demand.max_channels = std::max(demand.max_channels, demand.min_channels);
+    demand.min_channels = std::min(demand.min_channels, demand.max_channels);
+  }
   return Search(graph, paths, demand);
 }
 

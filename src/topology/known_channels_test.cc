@@ -61,5 +61,28 @@ TEST_F(KnownChannels, HonoursTheSettingForCrossing) {
   EXPECT_EQ(FindPattern(settings_, graph, paths, Pattern::kRing, true).value().cross_nic, 0);
 }
 
+TEST_F(KnownChannels, HonoursTheSettingsForTheirNumber) {
+  const Graph graph = TestGraph(TestMachine(TestDataPath("machines/dgx-h100.xml"))).graph;
+  const Paths paths = ComputePaths(graph, {});
+  const auto find = [&](int64_t least, int64_t most) {
+    settings_.min_nchannels = least;
+    settings_.max_nchannels = most;
+    const auto found = FindPattern(settings_, graph, paths, Pattern::kRing, false);
+    EXPECT_TRUE(found.ok());
+    EXPECT_TRUE(CheckChannels(graph, paths, graph.Devices(), *found).ok());
+    return *found;
+  };
+  const Channels free = find(0, 0);
+  EXPECT_EQ(free.channels.size(), 16u);
+  const Channels one = find(0, 1);
+  EXPECT_EQ(one.channels.size(), 1u);
+  EXPECT_GT(one.bandwidth_intra_gbps, 2 * free.bandwidth_intra_gbps) << "the best of one";
+  const Channels many = find(17, 0);
+  EXPECT_EQ(many.channels.size(), 32u);
+  EXPECT_NEAR(many.TotalGbps(), free.TotalGbps(), 0.1);
+  EXPECT_LE(find(64, 4).channels.size(), 4u);
+  EXPECT_LE(find(0, 7).channels.size(), 7u);
+}
+
 }  // namespace
 }  // namespace tutti::topology

@@ -406,7 +406,8 @@ class Painter {
     const Channel& channel = *strand.channel;
     const std::string what = channels_->pattern == Pattern::kRing ? "ring" : "tree";
     Add(Label{{kMargin, y + 5},
-              fmt::format("{} {}", what, NumbersText(strand.numbers)),
+              fmt::format("{}{} {}", what, strand.numbers.size() == 1 ? "" : "s",
+                          NumbersText(strand.numbers)),
               14,
               strand.colour,
               Anchor::kStart,

@@ -480,7 +480,7 @@ void Searcher::Split(Found* found) const {
   while (!found->drafts.empty()) {
     const uint32_t twice = static_cast<uint32_t>(found->drafts.size()) * 2;
     const Kbps each = inter ? trial.bandwidth_inter : trial.bandwidth_intra;
-    const bool wanted = twice <= demand_.min_channels ||
+    const bool wanted = found->drafts.size() < demand_.min_channels ||
                         (each > kSplitAbove && (!inter || twice <= kMostSplitInter));
     // Pairs that cross cards must stay side by side.
     if (!wanted || twice > demand_.max_channels) return;

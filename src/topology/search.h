@@ -24,6 +24,7 @@ struct Demand {
   Pattern pattern = Pattern::kRing;
   bool inter_host =
       false;  // the job has other hosts too: channels enter and leave by network ports
+  // Fewer are made more by halving their bandwidth, as long as that does not pass max_channels.
   uint32_t min_channels = 1;
   uint32_t max_channels = 32;
   CrossNic cross_nic = CrossNic::kWherePaired;

@@ -12,6 +12,7 @@
 #include "config/settings.h"
 #include "topo/study.h"
 #include "topology/between_hosts.h"
+#include "topology/in_network.h"
 #include "topology/known_channels.h"
 
 namespace tutti::tools::topo {
@@ -81,6 +82,39 @@ Json ToJson(const Graph& graph, const Channels& found, double search_ms) {
   return object;
 }
 
+// The shapes that switches would reduce in; null where there is none.
+Json ToJson(const Graph& graph, const Result<topology::Stars>& found, bool inter_host) {
+  if (!found.ok()) return nullptr;
+  Json heads = Json::array();
+  Json nets = Json::array();
+  for (const topology::Head& head : found->heads) {
+    heads.push_back(NameOf(graph, head.device));
+    if (inter_host) nets.push_back(graph.node(head.net).name);
+  }
+  Json object = {{"channels", found->heads.size()},
+                 {"bandwidth", found->bandwidth_gbps},
+                 {"type_intra", Name(found->kind_intra)},
+                 {"type_inter", Name(found->kind_inter)},
+                 {"heads", std::move(heads)}};
+  if (inter_host) object["nets"] = std::move(nets);
+  return object;
+}
+
+void PrintStars(const Graph& graph, const char* where, const Result<topology::Stars>& found,
+                bool inter_host) {
+  if (!found.ok()) return;
+  fmt::print("could the {} reduce: {} heads of {:.4g} GB/s of the vector ({:.4g} in all), {}",
+             where, found->heads.size(), found->bandwidth_gbps, found->TotalGbps(),
+             Name(found->kind_intra));
+  if (inter_host) fmt::print(", {} to the network", Name(found->kind_inter));
+  fmt::print(":");
+  for (const topology::Head& head : found->heads) {
+    fmt::print(" {}{}", NameOf(graph, head.device),
+               inter_host ? fmt::format(" ({})", graph.node(head.net).name) : "");
+  }
+  fmt::print("\n");
+}
+
 std::string ChannelText(const Graph& graph, const Channels& found, const Channel& channel) {
   std::string text;
   if (channel.net_in != topology::kNoIndex) text += graph.node(channel.net_in).name + " → ";
@@ -148,16 +182,26 @@ int RunSearch(const Source& source, bool json) {
   if (!study.ok()) return Fail("search", study.status());
   const Result<Answer> answer = Find(*study, source.hosts > 1);
   if (!answer.ok()) return Fail("search", answer.status());
+  const bool inter = source.hosts > 1;
+  const auto stars = [&](topology::Reducer reducer) {
+    return topology::FindStars(study->graph, study->paths, reducer, inter);
+  };
+  const auto nvls = stars(topology::Reducer::kNvSwitch);
+  const auto collnet = stars(topology::Reducer::kNetworkSwitch);
   if (json) {
     const Json object = {{"hosts", source.hosts},
                          {"ring", ToJson(study->graph, answer->channels.ring, answer->ring_ms)},
-                         {"tree", ToJson(study->graph, answer->channels.tree, answer->tree_ms)}};
+                         {"tree", ToJson(study->graph, answer->channels.tree, answer->tree_ms)},
+                         {"nvls", ToJson(study->graph, nvls, inter)},
+                         {"collnet", ToJson(study->graph, collnet, inter)}};
     fmt::print("{}\n", object.dump());
     return 0;
   }
   PrintChannels(study->graph, answer->channels.ring);
   PrintChannels(study->graph, answer->channels.tree);
   fmt::print("found in {:.1f} and {:.1f} ms\n", answer->ring_ms, answer->tree_ms);
+  PrintStars(study->graph, "NVSwitch", nvls, inter);
+  PrintStars(study->graph, "network's switches", collnet, inter);
   if (source.hosts > 1) {
     const Status status = PrintJoined(*study, *answer, source.hosts);
     if (!status.ok()) return Fail("search", status);
