@@ -238,15 +238,23 @@ Machine DetectThisHost(const Settings& settings) {
   DetectOptions options;
   options.cpus = FindProcessors();
   options.host_hash = HostHash(settings.hostid);
-  std::unique_ptr<GpuSource> gpus;
-  if (settings.backend != "host") {
-    gpus = MakeNvidiaSource();
-    options.gpus = gpus.get();
-  }
+  const auto has_gpu = [](const Machine& machine) {
+    bool any = false;
+    VisitPci(machine, [&](const CpuFact&, const PciFact& pci) { any |= !pci.gpus.empty(); });
+    return any;
+  };
+  const std::unique_ptr<GpuSource> nvidia = MakeNvidiaSource();
+  const std::unique_ptr<GpuSource> amd = MakeAmdSource();
+  const bool look = settings.backend != "host";
+  options.gpus = look ? nvidia.get() : nullptr;
   Machine machine = Detect(options);
-  bool any_gpu = false;
-  VisitPci(machine, [&](const CpuFact&, const PciFact& pci) { any_gpu |= !pci.gpus.empty(); });
-  if (any_gpu) return machine;
+  if (has_gpu(machine)) return machine;
+  if (look) {
+    options.gpus = amd.get();
+    Machine other = Detect(options);
+    other.version = 2;  // of the format, as AMD's own library writes it
+    if (has_gpu(other)) return other;
+  }
   int rank = 0;
   for (CpuFact& cpu : machine.cpus) {
     cpu.host_devices.push_back({rank, rank});

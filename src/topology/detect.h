@@ -33,6 +33,9 @@ class GpuSource {
 // NVIDIA's GPUs, by libnvidia-ml.so.1 and libcuda.so.1. `sysfs` as in DetectOptions.
 std::unique_ptr<GpuSource> MakeNvidiaSource(std::string sysfs = "/sys");
 
+// AMD's GPUs, by what their kernel driver shows in sysfs.
+std::unique_ptr<GpuSource> MakeAmdSource(std::string sysfs = "/sys");
+
 // A rank on a processor.
 struct HostRank {
   int dev = 0;

@@ -261,6 +261,52 @@ TEST(Detect, GpusWithoutADriverAreMentioned) {
   EXPECT_THAT(machine.guesses, Contains(HasSubstr("The processors are not known")));
 }
 
+// Two MI300 as the kernel's driver shows them, beside the processor, which is a node as well.
+TEST(Detect, AmdGpusAsTheirDriverShowsThem) {
+  FakeSysfs sysfs;
+  const std::string nodes = "class/kfd/kfd/topology/nodes/";
+  sysfs.Write(nodes + "0/properties", "cpu_cores_count 96\nsimd_count 0");
+  const char* const addresses[] = {"0000:0c:00.0", "0000:9f:01.2"};
+  const char* const places[] = {"3072", "40714"};  // 0x0c00, 0x9f0a
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    sysfs.AddPci({}, addresses[gpu], {{"class", "0x120000"}, {"vendor", "0x1002"}});
+    const std::string node = nodes + std::to_string(gpu + 1);
+    sysfs.Write(node + "/properties",
+                fmt::format("cpu_cores_count 0\nsimd_count 1216\nsimd_per_cu 4\ndomain 0\n"
+                            "gfx_target_version 90402\nlocation_id {}",
+                            places[gpu]));
+    sysfs.Write(node + "/io_links/0/properties", "type 2\nnode_to 0\nmax_bandwidth 64000");
+    sysfs.Write(node + "/io_links/1/properties",
+                fmt::format("type 11\nnode_to {}\nmin_bandwidth {}\nmax_bandwidth 128000", 2 - gpu,
+                            gpu == 0 ? 64000 : 0));
+  }
+  sysfs.Write(nodes + "3/properties", "");  // hidden by a container
+  sysfs.Write("kernel/mm/memory_peers/amdkfd/version", "2.0");
+  const auto gpus = MakeAmdSource(sysfs.root());
+  DetectOptions options;
+  options.sysfs = sysfs.root();
+  options.cpus = {Cpu(0)};
+  options.gpus = gpus.get();
+  const Machine machine = Detect(options);
+  std::vector<std::pair<BusId, GpuFact>> found;
+  VisitPci(machine, [&](const CpuFact&, const PciFact& pci) {
+    for (const GpuFact& gpu : pci.gpus) found.emplace_back(pci.bus_id, gpu);
+  });
+  ASSERT_EQ(found.size(), 2u);
+  for (size_t gpu = 0; gpu < 2; ++gpu) {
+    EXPECT_EQ(FormatBusId(found[gpu].first), addresses[gpu]);
+    EXPECT_EQ(found[gpu].second.gcn, "gfx942");
+    EXPECT_EQ(found[gpu].second.sm, 304);
+    EXPECT_EQ(found[gpu].second.gdr, 1);
+    ASSERT_EQ(found[gpu].second.nvlinks.size(), 1u) << "the link to the processor is PCI";
+    EXPECT_TRUE(found[gpu].second.nvlinks[0].xgmi);
+    EXPECT_EQ(FormatBusId(found[gpu].second.nvlinks[0].target), addresses[1 - gpu]);
+    EXPECT_EQ(found[gpu].second.nvlinks[0].count, gpu == 0 ? 2 : 1);
+  }
+  EXPECT_THAT(machine.guesses, Contains(HasSubstr("xGMI links between GPU 1 and 0000:0c:00.0")));
+  EXPECT_TRUE(BuildGraph(machine).ok());
+}
+
 TEST(Detect, VirtualFunctionsHaveTheLinkOfTheirCard) {
   FakeSysfs sysfs;
   sysfs.AddPci({}, "0000:06:00.0", {{"max_link_speed", "16.0 GT/s PCIe"}});

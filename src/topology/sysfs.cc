@@ -71,6 +71,15 @@ std::optional<int64_t> Sysfs::Integer(std::string_view path) const {
   return value;
 }
 
+std::vector<std::string> Sysfs::Lines(std::string_view path) const {
+  constexpr size_t kMostLines = 4096;
+  std::ifstream stream(fmt::format("{}/{}", root_, path));
+  std::vector<std::string> lines;
+  for (std::string line; lines.size() < kMostLines && std::getline(stream, line);)
+    lines.push_back(line);
+  return lines;
+}
+
 bool Sysfs::Exists(std::string_view path) const {
   std::error_code error;
   return std::filesystem::exists(fmt::format("{}/{}", root_, path), error);

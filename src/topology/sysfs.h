@@ -19,6 +19,8 @@ class Sysfs {
   // speed of an interface without a cable. Paths are relative to the root.
   std::optional<std::string> Line(std::string_view path) const;
   std::optional<int64_t> Integer(std::string_view path) const;  // decimal, or hexadecimal after 0x
+  // All lines, none when the file cannot be read; of a long file only the first 4096.
+  std::vector<std::string> Lines(std::string_view path) const;
   bool Exists(std::string_view path) const;
 
   // Names in a folder, "mlx5_2" before "mlx5_10"; empty when there is none.
