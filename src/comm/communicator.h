@@ -32,6 +32,7 @@
 #include "comm/topology_step.h"
 #include "comm/watch.h"
 #include "config/settings.h"
+#include "sys/network_interface.h"
 #include "sys/shared_memory.h"
 #include "transport/net/net.h"
 #include "transport/shm/remote_copy.h"
@@ -116,7 +117,7 @@ class Communicator {
   Result<HostAnswer> AnswerAboutHost(const HostQuestion& question);
   Status TellDifference(const Disagreement& disagreement, std::span<const int32_t> order);
   void LogChoice(const HostQuestion& question, const HostAnswer& answer) const;
-  void PlaceMemory(int place, int places);
+  void PlaceMemory(int place);
   void MakeExecutor();
   void LogTransports() const;
   Status AwaitTurn(uint64_t ticket);
@@ -132,6 +133,8 @@ class Communicator {
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Watch> watch_;
   std::vector<PeerInfo> peers_;
+  // Of this host, read once while the communicator comes to life.
+  std::vector<NetworkInterface> interfaces_;
 
   SharedMemory arena_memory_;
   uint64_t arena_offer_ = 0;

@@ -133,8 +133,8 @@ Status Communicator::ExchangePeers() {
   self = DescribeSelf(settings_);
   process_.DescribeMemory(self);
   if (num_ranks() > 1) {
-    TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
-    self.networks = NetworksOf(interfaces, settings_);
+    TUTTI_ASSIGN(interfaces_, ListNetworkInterfaces());
+    self.networks = NetworksOf(interfaces_, settings_);
   }
   probe_token_ = RandomRemoteToken();
   self.probe_address = reinterpret_cast<uint64_t>(probe_token_.data());
@@ -206,7 +206,7 @@ Status Communicator::ShareMemory(const std::atomic<bool>* abort_flag) {
   }
   if (mine.leader == leader) {
     const auto place = std::find(group.begin(), group.end(), rank()) - group.begin();
-    PlaceMemory(static_cast<int>(place), static_cast<int>(group.size()));
+    PlaceMemory(static_cast<int>(place));
   }
   mine.can_pull = mine.leader == leader && CanReadPeers(group);
   mine.asks_topology = TopologyMatters(settings_, AskAboutHost(group));

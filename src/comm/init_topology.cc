@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "comm/communicator.h"
+#include "comm/memory_place.h"
 #include "comm/ports.h"
 #include "comm/topology_step.h"
 #include "sys/numa.h"
@@ -58,10 +59,7 @@ Status Communicator::ChooseByTopology() {
     if (arena_leader_[static_cast<size_t>(r)] == arena_leader_[static_cast<size_t>(rank())])
       mine.push_back(r);
   HostQuestion question = AskAboutHost(mine);
-  if (network_) {
-    TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
-    question.ports = JudgePorts(network_->devices(), interfaces, settings_, peers_);
-  }
+  if (network_) question.ports = JudgePorts(network_->devices(), interfaces_, settings_, peers_);
   Result<HostAnswer> answer = AnswerAboutHost(question);
   if (num_ranks() == 1) {
     if (!answer.ok()) return std::move(answer).status();
@@ -130,15 +128,13 @@ void Communicator::LogChoice(const HostQuestion& question, const HostAnswer& ans
 
 // What this rank reads and waits on lies near it. Before any page of it is touched: later it would
 // have to be moved.
-void Communicator::PlaceMemory(int place, int places) {
+void Communicator::PlaceMemory(int place) {
   const int numa = peers_[static_cast<size_t>(rank())].numa;
   if (NumaNodeCount() < 2 || numa < 0 || !arena_memory_) return;
-  const ArenaLayout& layout = arena_.layout();
-  Status status = PreferNumaNode(
-      arena_memory_.bytes().subspan(layout.StageOffset(place), layout.StageStride()), numa);
-  for (int from = 0; from < places && status.ok(); ++from) {
-    status = PreferNumaNode(
-        arena_memory_.bytes().subspan(layout.FifoOffset(from, place), layout.FifoStride()), numa);
+  Status status;
+  for (const MemoryRange& range : MemoryNear(arena_.layout(), place)) {
+    if (status.ok() && range.bytes > 0)
+      status = PreferNumaNode(arena_memory_.bytes().subspan(range.offset, range.bytes), numa);
   }
   if (status.ok())
     memory_numa_ = numa;

@@ -1,0 +1,23 @@
+#pragma once
+
+// Which parts of the memory that a host's ranks share should lie near which rank: its stage, which
+// it writes first and all read, and the rings of slots that others fill for it to read. A pure
+// function; sys/numa.h acts on it.
+
+#include <cstddef>
+#include <vector>
+
+#include "transport/shm/arena.h"
+
+namespace tutti {
+
+struct MemoryRange {
+  size_t offset = 0;
+  size_t bytes = 0;
+};
+
+// Of the rank at `place` among `layout.num_ranks`. All begin and end at pages; those of different
+// ranks do not overlap.
+std::vector<MemoryRange> MemoryNear(const ArenaLayout& layout, int place);
+
+}  // namespace tutti
