@@ -112,7 +112,6 @@ void Expect(const std::string& text, double least_ring_gbps, const PathRules& ru
       const double begin_ms = ProcessorMs();
       const Result<Channels> found = Search(graph, paths, demand);
       const double took_ms = ProcessorMs() - begin_ms;
-      if (getenv("SHOW")) printf("MS %.1f\n", took_ms);
       ASSERT_TRUE(found.ok()) << found.status().message() << "\n" << text;
       const Status sound = CheckChannels(graph, paths, graph.Devices(), *found);
       EXPECT_TRUE(sound.ok()) << sound.message() << "\n" << text;
