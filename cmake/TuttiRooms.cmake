@@ -30,6 +30,8 @@ target_link_libraries(tutti_options INTERFACE Threads::Threads)
 if(TUTTI_SANITIZE)
   target_compile_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE})
+  # The check of dynamic types opens a pipe to look at memory: with no descriptors left, which is tested, it cries wolf.
+  target_compile_options(tutti_options INTERFACE -fno-sanitize=vptr)
 endif()
 
 if(TUTTI_BUILD_TESTS)

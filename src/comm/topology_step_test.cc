@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
 
-#include "base/clock.h"
 #include "topology/machine_xml.h"
 
 namespace tutti {
@@ -118,8 +118,16 @@ TEST(AskTopologyTest, ANodeThatIsHiddenHereStillHoldsItsRanks) {
 }
 
 // As many as a host of today has processors, by turns on two nodes; and as many as is looked at.
+// What this thread has computed: a busy machine takes nothing away from it.
+double CpuMs() {
+  timespec used;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) * 1e3 + static_cast<double>(used.tv_nsec) / 1e6;
+}
+
 TEST(AskTopologyTest, ManyRanksAreSoonInOrder) {
-  for (const int count : {64, 256, 1024}) {
+  double before_ms = 0;
+  for (const int count : {256, 1024}) {
     HostQuestion question = Question(0, {}, {});
     for (int r = 0; r < count; ++r) {
       question.ranks.push_back(r);
@@ -127,12 +135,16 @@ TEST(AskTopologyTest, ManyRanksAreSoonInOrder) {
     }
     question.other_hosts = true;
     question.ports = {{"eth0", true, 10000}, {"eth1", true, 10000}};
-    const int64_t start_ns = NowNs();
+    const double start_ms = CpuMs();
     const HostAnswer answer = Ask(question);
-    const double took_ms = static_cast<double>(NowNs() - start_ns) / 1e6;
+    const double took_ms = CpuMs() - start_ms;
     EXPECT_EQ(answer.plain_since, "") << count;
     EXPECT_EQ(Crossings(answer.order, question), 2) << count;
-    EXPECT_LT(took_ms, 5000) << count;  // against what grows without bounds
+    // The square of the ranks: 16 times. The cube would be 64.
+    if (before_ms > 0) {
+      EXPECT_LT(took_ms, 48 * before_ms);
+    }
+    before_ms = took_ms;
   }
 }
 
