@@ -275,7 +275,8 @@ TEST(Detect, AmdGpusAsTheirDriverShowsThem) {
                 fmt::format("cpu_cores_count 0\nsimd_count 1216\nsimd_per_cu 4\ndomain 0\n"
                             "gfx_target_version 90402\nlocation_id {}",
                             places[gpu]));
-    sysfs.Write(node + "/io_links/0/properties", "type 2\nnode_to 0\nmax_bandwidth 64000");
+    sysfs.Write(node + "/io_links/0/properties", "type 11\nnode_to 0\nmax_bandwidth 64000");
+    sysfs.Write(node + "/io_links/2/properties", fmt::format("type 2\nnode_to {}", 2 - gpu));
     sysfs.Write(node + "/io_links/1/properties",
                 fmt::format("type 11\nnode_to {}\nmin_bandwidth {}\nmax_bandwidth 128000", 2 - gpu,
                             gpu == 0 ? 64000 : 0));
@@ -298,7 +299,7 @@ TEST(Detect, AmdGpusAsTheirDriverShowsThem) {
     EXPECT_EQ(found[gpu].second.gcn, "gfx942");
     EXPECT_EQ(found[gpu].second.sm, 304);
     EXPECT_EQ(found[gpu].second.gdr, 1);
-    ASSERT_EQ(found[gpu].second.nvlinks.size(), 1u) << "the link to the processor is PCI";
+    ASSERT_EQ(found[gpu].second.nvlinks.size(), 1u) << "not to the processor, and no PCI";
     EXPECT_TRUE(found[gpu].second.nvlinks[0].xgmi);
     EXPECT_EQ(FormatBusId(found[gpu].second.nvlinks[0].target), addresses[1 - gpu]);
     EXPECT_EQ(found[gpu].second.nvlinks[0].count, gpu == 0 ? 2 : 1);
