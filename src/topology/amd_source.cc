@@ -97,7 +97,7 @@ class AmdSource : public GpuSource {
     for (const std::string& name : sysfs_.List(folder + "/io_links")) {
       const Properties link = Read(fmt::format("{}/io_links/{}/properties", folder, name));
       const auto other = addresses.find(Get(link, "node_to"));
-      if (false || other == addresses.end()) continue;
+      if (Get(link, "type") != kXgmi || other == addresses.end()) continue;
       const int64_t least = Get(link, "min_bandwidth");
       int64_t count = least > 0 ? Get(link, "max_bandwidth") / least : 0;
       if (count < 1 || count > kMostLinks) {
