@@ -150,7 +150,8 @@ void Executor::Dispatch(const Task& task, Operation& op) {
       op.status = RunTree(task, op);
       return;
     case Algorithm::kRecursiveDoubling:
-      op.status = RunRecursiveDoubling(task, op);
+      op.status = task.collective == Collective::kBarrier ? RunPairwiseBarrier(op)
+                                                          : RunRecursiveDoubling(task, op);
       return;
     case Algorithm::kExchange:
       op.status = RunExchange(task, op);
@@ -352,6 +353,15 @@ Status Executor::RunRecursiveDoubling(const Task& task, Operation& op) {
   HostExchangePrimitives p(wait_, op.work, ExchangeLinks{connections_});
   kernels::RecursiveDoublingAllReduce(p, rank_, num_ranks_, task.count);
   return Status::Ok();
+}
+
+// Where ranks share no stages: nobody has the sum of one byte of each before all have begun.
+Status Executor::RunPairwiseBarrier(Operation& op) {
+  std::byte token{};
+  Task task = {.collective = Collective::kAllReduce, .send = &token, .recv = &token, .count = 1};
+  op.work.input = op.work.output = &token;
+  op.work.reduce = ReduceSpecFor(task);
+  return RunRecursiveDoubling(task, op);
 }
 
 }  // namespace tutti

@@ -105,6 +105,7 @@ class Executor {
   static Half HalfOf(const Task& task, bool second);
   void RunOneTree(const TreeView& tree, Half half, Operation& op);
   Status RunRecursiveDoubling(const Task& task, Operation& op);
+  Status RunPairwiseBarrier(Operation& op);
   Status RunExchange(const Task& task, Operation& op);
 
   Status MatchOwnMessages(std::span<const Task> tasks);

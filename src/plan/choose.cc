@@ -39,8 +39,10 @@ bool Applies(const PlanContext& c, Collective collective, Algorithm algorithm) {
     case Algorithm::kRing:
       return !personal && collective != Collective::kBarrier;
     case Algorithm::kTree:
-    case Algorithm::kRecursiveDoubling:
       return collective == Collective::kAllReduce;
+    case Algorithm::kRecursiveDoubling:
+      return collective == Collective::kAllReduce ||
+             (collective == Collective::kBarrier && !c.one_host);
     case Algorithm::kOneShot:
       return c.one_host && (!personal || collective == Collective::kAlltoAll);
     case Algorithm::kTwoShot:

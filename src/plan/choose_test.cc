@@ -41,6 +41,11 @@ TEST(ChooseTest, StagesSmallOperationsOfOneHost) {
   }
 }
 
+TEST(ChooseTest, SynchronisesHostsPairwise) {
+  for (const int ranks : {2, 3, 7})
+    EXPECT_EQ(AlgorithmOf(TwoHosts(ranks), Collective::kBarrier, 0), Algorithm::kRecursiveDoubling);
+}
+
 TEST(ChooseTest, SharesTheReductionOfLongVectors) {
   EXPECT_EQ(AlgorithmOf(OneHost(7), Collective::kAllReduce, 1 << 11), Algorithm::kTwoShot);
   EXPECT_EQ(AlgorithmOf(TwoHosts(4), Collective::kAllReduce, 1 << 24), Algorithm::kRing);

@@ -115,19 +115,23 @@ TEST(ScalarTest, OnTheDeviceIsReadWhenTheOperationRuns) {
 }
 
 TEST(BarrierTest, HoldsUntilTheLastRankHasCome) {
-  constexpr int kRanks = 4;
-  ThreadWorld world(kRanks);
-  ASSERT_TRUE(world.ok());
-  for (int late = 0; late < kRanks; ++late) {
-    std::atomic<bool> last_has_come = false;
-    RunRankThreads(kRanks, [&](int rank) {
-      if (rank == late) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(30));
-        last_has_come = true;
+  for (const char* no_shm : {"0", "1"}) {
+    for (const int ranks : {2, 3, 4}) {
+      ThreadWorld world(ranks, {{"NCCL_SHM_DISABLE", no_shm}});
+      ASSERT_TRUE(world.ok());
+      for (int late = 0; late < ranks; ++late) {
+        std::atomic<bool> last_has_come = false;
+        RunRankThreads(ranks, [&](int rank) {
+          if (rank == late) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(30));
+            last_has_come = true;
+          }
+          EXPECT_NCCL(tuttiBarrier(world.comm(rank), nullptr));
+          EXPECT_TRUE(last_has_come) << "rank " << rank << " did not wait for rank " << late;
+          EXPECT_NCCL(tuttiBarrier(world.comm(rank), nullptr));
+        });
       }
-      EXPECT_NCCL(tuttiBarrier(world.comm(rank), nullptr));
-      EXPECT_TRUE(last_has_come) << "rank " << rank << " did not wait for rank " << late;
-    });
+    }
   }
 }
 
