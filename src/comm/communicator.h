@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -71,8 +72,12 @@ class Communicator {
   // For what is beginning now and is done together by all ranks.
   Deadline InitDeadline() const { return Deadline::AfterSeconds(settings_.init_timeout_s); }
 
-  // Children are numbered alike on all ranks, because all ranks make them in the same order.
+  // Children that all ranks make are numbered alike on all of them, since all make them in the same
+  // order.
   uint64_t NextChildNumber() { return ++children_; }
+  // The ranks that a shrink leaves out know nothing of it and must not count differently ever
+  // after: those that stay count the shrinks without just these ranks.
+  uint64_t NextShrinkNumber(const std::vector<int>& excluded) { return ++shrinks_[excluded]; }
 
   // Operations take a ticket when they are issued and run in that order.
   uint64_t TakeTicket() { return next_ticket_.fetch_add(1, std::memory_order_relaxed); }
@@ -166,6 +171,7 @@ class Communicator {
   std::set<uint64_t> abandoned_;
   std::atomic<uint64_t> num_abandoned_ = 0;
   uint64_t children_ = 0;
+  std::map<std::vector<int>, uint64_t> shrinks_;  // by the ranks left out, sorted
 };
 
 }  // namespace tutti

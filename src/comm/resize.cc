@@ -6,6 +6,10 @@
 namespace tutti {
 namespace {
 
+// What a child's id begins with, so that no split and shrink of one parent make the same id.
+constexpr uint64_t kSplitId = 1;
+constexpr uint64_t kShrinkId = 2;
+
 uint64_t Mix(uint64_t hash, uint64_t value) {
   hash ^= value + 0x9E3779B97F4A7C15u + (hash << 6) + (hash >> 2);
   return hash * 0xBF58476D1CE4E5B9u;
@@ -32,7 +36,8 @@ Result<std::unique_ptr<Communicator>> SplitCommunicator(Communicator& parent, in
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
     return choices[static_cast<size_t>(a)].key < choices[static_cast<size_t>(b)].key;
   });
-  const uint64_t id = Mix(Mix(parent.bootstrap().id(), number), static_cast<uint64_t>(color));
+  const uint64_t id =
+      Mix(Mix(Mix(parent.bootstrap().id(), kSplitId), number), static_cast<uint64_t>(color));
   return Communicator::InitChild(parent, id, std::move(members), name, abort_flag);
 }
 
@@ -41,7 +46,7 @@ Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
                                                          const std::string& name,
                                                          const std::atomic<bool>* abort_flag) {
   std::vector<int> members;
-  uint64_t id = Mix(parent.bootstrap().id(), parent.NextChildNumber());
+  uint64_t id = Mix(Mix(parent.bootstrap().id(), kShrinkId), parent.NextShrinkNumber(excluded));
   for (int r = 0; r < parent.num_ranks(); ++r) {
     if (std::binary_search(excluded.begin(), excluded.end(), r))
       id = Mix(id, static_cast<uint64_t>(r) + 1);

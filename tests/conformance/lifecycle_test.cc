@@ -175,6 +175,30 @@ TEST(ShrinkTest, LeavesOutTheRanksNamed) {
   }
 }
 
+// The ranks left out know nothing of a shrink; what all make afterwards must not depend on it.
+TEST(ShrinkTest, LeavesTheParentInStepWithTheRanksLeftOut) {
+  constexpr int kRanks = 4;
+  const Environment environment(Environment::Settings{{"TUTTI_INIT_TIMEOUT_S", "20"}});
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  RunRankThreads(kRanks, [&](int rank) {
+    std::array<int, 1> excluded = {3};
+    ncclComm_t fewer = nullptr, again = nullptr, split = nullptr, others = nullptr;
+    if (rank != 3) {
+      ASSERT_NCCL(ncclCommShrink(world.comm(rank), excluded.data(), 1, &fewer, nullptr, 0));
+      ASSERT_NCCL(ncclCommShrink(world.comm(rank), excluded.data(), 1, &again, nullptr, 0));
+    }
+    ASSERT_NCCL(ncclCommSplit(world.comm(rank), rank % 2, 0, &split, nullptr));
+    excluded = {0};
+    if (rank != 0) {
+      ASSERT_NCCL(ncclCommShrink(world.comm(rank), excluded.data(), 1, &others, nullptr, 0));
+    }
+    for (ncclComm_t comm : {fewer, again, split, others, world.comm(rank)})
+      if (comm != nullptr) ExpectSums(comm);
+    for (ncclComm_t comm : {fewer, again, split, others}) EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
 TEST(GrowTest, TakesInNewRanks) {
   constexpr int kOld = 2, kNew = 4;
   ThreadWorld world(kOld);
