@@ -87,45 +87,57 @@ void HostStream::RunOne(std::unique_lock<std::mutex>& lock) {
   changed_.notify_all();
 }
 
-void HostEvent::Record(HostStream* stream) {
-  uint64_t record;
+void HostEvent::Point::Reach() {
   {
-    std::lock_guard lock(mutex_);
-    record = ++recorded_;
+    std::lock_guard lock(mutex);
+    reached_ns = NowNs();
   }
-  if (stream == nullptr)
-    Reach(record);
-  else
-    stream->Enqueue([this, record] { Reach(record); });
+  changed.notify_all();
 }
 
-void HostEvent::Reach(uint64_t record) {
+void HostEvent::Point::Wait() {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return reached_ns != 0; });
+}
+
+int64_t HostEvent::Point::ReachedNs() {
+  std::lock_guard lock(mutex);
+  return reached_ns;
+}
+
+std::shared_ptr<HostEvent::Point> HostEvent::Last() const {
+  std::lock_guard lock(mutex_);
+  return last_;
+}
+
+void HostEvent::Record(HostStream* stream) {
+  auto point = std::make_shared<Point>();
   {
     std::lock_guard lock(mutex_);
-    reached_ = record;
-    reached_ns_ = NowNs();
+    last_ = point;
   }
-  changed_.notify_all();
+  if (stream == nullptr)
+    point->Reach();
+  else
+    stream->Enqueue([point] { point->Reach(); });
 }
 
 void HostEvent::Synchronize() { WaiterForLastRecord()(); }
 
 std::function<void()> HostEvent::WaiterForLastRecord() {
-  std::lock_guard lock(mutex_);
-  return [this, record = recorded_] {
-    std::unique_lock wait(mutex_);
-    changed_.wait(wait, [&] { return reached_ >= record; });
+  return [point = Last()] {
+    if (point) point->Wait();
   };
 }
 
 bool HostEvent::Done() const {
-  std::lock_guard lock(mutex_);
-  return reached_ == recorded_;
+  const std::shared_ptr<Point> point = Last();
+  return !point || point->ReachedNs() != 0;
 }
 
 int64_t HostEvent::reached_ns() const {
-  std::lock_guard lock(mutex_);
-  return reached_ == recorded_ ? reached_ns_ : 0;
+  const std::shared_ptr<Point> point = Last();
+  return point ? point->ReachedNs() : 0;
 }
 
 }  // namespace tutti

@@ -68,13 +68,21 @@ class HostEvent {
   std::function<void()> WaiterForLastRecord();
 
  private:
-  void Reach(uint64_t record);
+  // What one Record marks. Points of one event may be reached in any order, since they may lie in
+  // different streams.
+  struct Point {
+    void Reach();
+    void Wait();
+    int64_t ReachedNs();  // 0: not yet
+
+    std::mutex mutex;
+    std::condition_variable changed;
+    int64_t reached_ns = 0;
+  };
+  std::shared_ptr<Point> Last() const;
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t recorded_ = 0;
-  uint64_t reached_ = 0;
-  int64_t reached_ns_ = 0;
+  std::shared_ptr<Point> last_;  // null: never recorded
 };
 
 }  // namespace tutti

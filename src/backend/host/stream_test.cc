@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
+#include <functional>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -30,6 +33,36 @@ TEST(HostStreamTest, RunsTasksInOrderOnAThreadThatTakesNoSignals) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
   EXPECT_NE(where, std::this_thread::get_id());
   EXPECT_EQ(sigismember(&mask, SIGTERM), 1);
+}
+
+// The later record is reached first: the earlier one must neither undo it nor let its waiters go.
+TEST(HostEventTest, KeepsThePointsOfSeveralStreamsApart) {
+  std::promise<void> go;
+  std::atomic<bool> slow_done = false;
+  HostEvent event;
+  HostStream slow, fast;
+  slow.Enqueue([&] {
+    go.get_future().wait();
+    slow_done = true;
+  });
+  event.Record(&slow);
+  EXPECT_FALSE(event.Done());
+  EXPECT_EQ(event.reached_ns(), 0);
+  const std::function<void()> wait_for_slow = event.WaiterForLastRecord();
+  event.Record(&fast);
+  event.Synchronize();
+  EXPECT_TRUE(event.Done());
+  EXPECT_FALSE(slow_done);
+  std::thread waiter([&] {
+    wait_for_slow();
+    EXPECT_TRUE(slow_done);
+  });
+  go.set_value();
+  waiter.join();
+  slow.Synchronize();
+  EXPECT_TRUE(event.Done());
+  EXPECT_GT(event.reached_ns(), 0);
+  event.Synchronize();
 }
 
 TEST(HostStreamTest, WithoutAThreadTasksRunAtOnceOnTheCallers) {
