@@ -26,6 +26,10 @@
 //   drives several ranks wraps the calls of one collective in ncclGroupStart and ncclGroupEnd;
 //   without that the first call would wait for the rest.
 //
+// Processes
+//   After fork() a child makes communicators of its own; those of its parent are refused there with
+//   ncclInvalidUsage.
+//
 // Errors
 //   Every function that can fail returns an ncclResult_t. ncclGetLastError then holds a sentence
 //   that says what failed, where, and what to try. ncclInvalidArgument is a bad value in one
@@ -319,7 +323,8 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
 // Joins a communicator of `nranks` ranks as `rank`, 0 <= rank < nranks, each rank number taken
 // once. Every rank calls this with the same id; the call returns when all have arrived (inside a
 // group: the outermost ncclGroupEnd does). A rank that does not arrive in time fails the others
-// with ncclTimeout and a list of who is missing. On failure *comm is null. With CUDA the current
+// with ncclTimeout and a list of who is missing. On failure *comm is null; where a group or a
+// non-blocking call fails later, *comm is a handle to be aborted. With CUDA the current
 // device of the calling thread becomes the rank's device.
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
@@ -363,8 +368,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
 // Frees the communicator without waiting for anybody: operations under way are given up, on other
-// threads of this rank too, and return an error. Ends in bounded time whatever the peers do. Null
-// is allowed.
+// threads of this rank too, and return an error. Ends within seconds whatever the peers do; what
+// stands in a stream behind work that does not move fails when the stream gets to it. Null is
+// allowed.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 
@@ -660,8 +666,9 @@ ncclResult_t pncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
 
-// Closes the group without issuing it and stores what it would have cost. A null `simInfo` only
-// drops the group.
+// Closes a level and stores what the operations of the group so far would cost; at the outermost
+// level the group is dropped without being issued. A null `simInfo` stores nothing. A group that
+// makes communicators is ncclInvalidUsage, and they fail.
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 

@@ -43,7 +43,8 @@ typedef cudaStream_t tuttiStream_t;
 // Makes an empty stream and its thread. The thread sleeps while the stream is empty.
 ncclResult_t tuttiStreamCreate(tuttiStream_t* stream);
 
-// Waits until the stream is empty, then frees it. Nobody else may be using it. Null is allowed.
+// Waits until the stream is empty, then frees it. Nobody else may be using it, nor may a function
+// that the stream runs call this (ncclInvalidUsage). Null is allowed.
 ncclResult_t tuttiStreamDestroy(tuttiStream_t stream);
 
 // Waits until everything queued before this call is done. Returns the first error of an operation
@@ -148,8 +149,8 @@ ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, s
 // How `comm` would run a collective of `count` elements: the algorithm and protocol, per channel
 // the work, per connection the proxy operations. `collective` is "AllReduce", "Reduce",
 // "Broadcast", "AllGather", "ReduceScatter", "AlltoAll", "Gather" or "Scatter", with `count` as in
-// the function of that name, out of place, root 0; an unknown name is ncclInvalidArgument. `op` is
-// ignored by those that do not reduce. Local: no other rank need call it, and nothing moves.
+// the function of that name, out of place, root 0; an unknown name, or more than 2^44 bytes, is
+// ncclInvalidArgument. `op` is ignored by those that do not reduce. Local: no other rank need call it, and nothing moves.
 ncclResult_t tuttiPlanDescribe(ncclComm_t comm, const char* collective, size_t count,
                                ncclDataType_t datatype, ncclRedOp_t op, char* buffer,
                                size_t capacity, size_t* needed);

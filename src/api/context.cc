@@ -1,9 +1,11 @@
 #include "api/context.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <deque>
 #include <mutex>
+#include <unordered_set>
 
 #include "base/log.h"
 #include "comm/group.h"
@@ -21,11 +23,26 @@ struct State {
   std::mutex mutex;
   std::unique_ptr<Process> process;
   pid_t pid = 0;
+  std::unordered_set<ncclComm*> adopted;
   std::deque<std::unique_ptr<ncclComm>> buried;
 };
 
+// In place of ncclComm::kAlive in the child of a fork.
+constexpr uint64_t kMadeBeforeFork = 0x74757474466f726b;  // "tuttFork"
+
 State& GlobalState() {
-  static State* const state = new State;
+  static State* const state = [] {
+    auto* const made = new State;
+    // The threads that serve a communicator stay behind in the parent, and its sockets and shared
+    // memory are the parent's: whatever a child did with it would wait for ever or break the
+    // parent's.
+    pthread_atfork([] { GlobalState().mutex.lock(); }, [] { GlobalState().mutex.unlock(); },
+                   [] {
+                     for (ncclComm* comm : GlobalState().adopted) comm->magic = kMadeBeforeFork;
+                     GlobalState().mutex.unlock();
+                   });
+    return made;
+  }();
   return *state;
 }
 
@@ -63,7 +80,14 @@ const char* LastError() { return LastErrorText().c_str(); }
 
 Status CheckHandle(const ncclComm* comm) {
   if (comm == nullptr) return InvalidArgument("the communicator is null");
-  if (comm->magic.load(std::memory_order_relaxed) != ncclComm::kAlive) {
+  const uint64_t magic = comm->magic.load(std::memory_order_relaxed);
+  if (magic == kMadeBeforeFork) {
+    return InvalidUsage(
+        "the communicator at {} was made before this process was forked and is its parent's: "
+        "processes make communicators of their own",
+        static_cast<const void*>(comm));
+  }
+  if (magic != ncclComm::kAlive) {
     return InvalidArgument(
         "the communicator at {} was never made by this library, or has been destroyed",
         static_cast<const void*>(comm));
@@ -86,6 +110,18 @@ Status CheckUsable(ncclComm* comm) {
 
 ncclComm* NewHandle() { return std::make_unique<ncclComm>().release(); }
 
+void Adopt(ncclComm* comm) {
+  State& state = GlobalState();
+  std::lock_guard lock(state.mutex);
+  state.adopted.insert(comm);
+}
+
+void Disown(ncclComm* comm) {
+  State& state = GlobalState();
+  std::lock_guard lock(state.mutex);
+  state.adopted.erase(comm);
+}
+
 void Bury(ncclComm* comm) {
   // Of two threads that end a communicator (one aborts the initialisation that fails on another)
   // one buries it.
@@ -95,6 +131,7 @@ void Bury(ncclComm* comm) {
   State& state = GlobalState();
   std::unique_ptr<ncclComm> forgotten;
   std::lock_guard lock(state.mutex);
+  state.adopted.erase(comm);
   state.buried.emplace_back(comm);
   if (state.buried.size() > kBuried) {
     forgotten = std::move(state.buried.front());

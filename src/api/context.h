@@ -27,10 +27,14 @@ Status CheckHandle(const ncclComm* comm);
 // The same, and the communicator must be initialised and in working order.
 Status CheckUsable(ncclComm* comm);
 
-// Handles live from Adopt to Bury. A buried handle's memory is kept for a while, so that using it
-// again is an error and not a crash.
+// Handles live from NewHandle to Bury. A buried handle's memory is kept for a while, so that using
+// it again is an error and not a crash.
 ncclComm* NewHandle();
 void Bury(ncclComm* comm);
+// Between Adopt and Disown or Bury, while the program may know the handle, CheckHandle refuses it
+// in the child of a fork.
+void Adopt(ncclComm* comm);
+void Disown(ncclComm* comm);
 
 // The stream behind a cudaStream_t: null for the null stream. InvalidArgument for anything that is
 // not a live host stream.

@@ -1,16 +1,20 @@
 // Communicators: made, split, shrunk, grown, asked, finalized, destroyed, aborted, revoked.
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <future>
 #include <set>
 #include <span>
+#include <thread>
 
 #include "api/context.h"
 #include "base/log.h"
 #include "comm/group.h"
 #include "comm/resize.h"
 #include "nccl.h"
+#include "sys/thread.h"
 #include "tutti/tutti.h"
 
 namespace tutti::api {
@@ -73,6 +77,7 @@ Result<std::unique_ptr<ncclComm>> MakeHandle(const ncclConfig_t* config, const n
 Status StartInit(std::unique_ptr<ncclComm> handle, ncclComm* parent, ncclComm_t* out,
                  std::function<Status()> job) {
   ncclComm* const comm = handle.release();
+  Adopt(comm);
   *out = comm;
   Status status = ThreadGroup().AddInit(*comm, parent, std::move(job));
   if (status.ok() || status.code() == Code::kInProgress) return status;
@@ -153,7 +158,10 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
   for (int rank = 0; rank < num_ranks; ++rank) {
     ncclComm* const comm = made[static_cast<size_t>(rank)].release();
     comms[rank] = status.ok() ? comm : nullptr;
-    if (!status.ok()) Bury(comm);
+    if (status.ok())
+      Adopt(comm);
+    else
+      Bury(comm);
   }
   return status;
 }
@@ -170,6 +178,7 @@ Status Resize(ncclComm_t parent, ncclComm_t* out, const ncclConfig_t* config,
     TUTTI_ASSIGN(child->comm, make(*child));
     if (!child->comm) {
       *out = nullptr;
+      Disown(child);
       parent->AddNameless(child);
     }
     return Status::Ok();
@@ -285,13 +294,30 @@ Status Destroy(ncclComm_t comm) {
   return Status::Ok();
 }
 
+// Work that has begun notices the abort within some 20 ms; a loaded machine needs longer.
+constexpr auto kAbortPatience = std::chrono::seconds(2);
+
 Status Abort(ncclComm_t comm) {
   if (comm == nullptr) return Status::Ok();
   TUTTI_TRY(CheckHandle(comm));
   comm->RaiseAbort();
   if (comm->comm)
     comm->comm->Stop(InvalidUsage("the communicator was aborted on this rank"), false);
-  return Destroy(comm);
+  // What has begun ends now. What stands in a stream behind something that does not move holds the
+  // communicator's memory until the stream gets to it, but not the caller.
+  const auto ended = std::make_shared<std::promise<void>>();
+  std::future<void> end = ended->get_future();
+  Result<std::thread> ender = StartThread("tutti-abort", [comm, ended] {
+    comm->AwaitRest();
+    Bury(comm);
+    ended->set_value();
+  });
+  if (!ender.ok()) return Destroy(comm);
+  if (end.wait_for(kAbortPatience) == std::future_status::ready)
+    ender->join();
+  else
+    ender->detach();
+  return Status::Ok();
 }
 
 Status Revoke(ncclComm_t comm, int flags) {
@@ -343,15 +369,28 @@ Status DescribeComm(ncclComm_t comm, char* buffer, size_t capacity, size_t* need
   return CopyText(comm->comm->DescribeAsJson(), buffer, capacity, needed);
 }
 
+// What tuttiPlanDescribe knows: a plan of the other operations needs more than a count.
+constexpr Collective kPlannedCollectives[] = {Collective::kAllReduce,     Collective::kReduce,
+                                              Collective::kBroadcast,     Collective::kAllGather,
+                                              Collective::kReduceScatter, Collective::kAlltoAll,
+                                              Collective::kGather,        Collective::kScatter};
+// A plan is found by walking the algorithm chunk by chunk, some 10^9 chunks here.
+constexpr size_t kMostPlannedBytes = size_t{1} << 44;
+
 Status DescribePlan(ncclComm_t comm, const char* collective, size_t count, ncclDataType_t type,
                     char* buffer, size_t capacity, size_t* needed) {
   TUTTI_TRY(CheckParent(comm));
   if (collective == nullptr) return InvalidArgument("the collective's name is null");
   if (type < 0 || type >= kNumDataTypes)
     return InvalidArgument("{} is no data type", static_cast<int>(type));
-  for (int c = 0; c <= static_cast<int>(Collective::kBarrier); ++c) {
-    if (Name(static_cast<Collective>(c)) != std::string_view(collective)) continue;
-    Task task = {.collective = static_cast<Collective>(c), .count = count};
+  if (count > kMostPlannedBytes / SizeOf(static_cast<DataType>(type)))
+    return InvalidArgument(
+        "a plan for {} elements of {} would be too long to lay out: {} bytes is "
+        "the most",
+        count, Name(static_cast<DataType>(type)), kMostPlannedBytes);
+  for (const Collective one : kPlannedCollectives) {
+    if (Name(one) != std::string_view(collective)) continue;
+    Task task = {.collective = one, .count = count};
     task.type = static_cast<DataType>(type);
     return CopyText(comm->comm->DescribePlan(task), buffer, capacity, needed);
   }

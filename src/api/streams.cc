@@ -70,6 +70,8 @@ Status CreateStream(tuttiStream_t* out) {
 Status DestroyStream(tuttiStream_t handle) {
   TUTTI_ASSIGN(HostStream* const stream, ResolveStream(handle));
   if (stream == nullptr) return Status::Ok();
+  if (stream->OnOwnThread())
+    return InvalidUsage("a function that a stream runs cannot destroy that stream");
   Streams().Remove(stream);
   delete stream;
   return Status::Ok();

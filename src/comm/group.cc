@@ -287,10 +287,11 @@ Status Group::RunTogether(std::span<const Batch> batches) {
 Result<double> Group::Simulate() {
   if (depth_ == 0)
     return InvalidUsage("ncclGroupSimulateEnd without ncclGroupStart on this thread");
-  --depth_;
   double us = 0;
-  for (const Entry& entry : std::exchange(entries_, {}))
+  for (const Entry& entry : entries_)
     if (IsAlive(*entry.comm) && entry.comm->comm) us += entry.comm->comm->PredictUs(entry.task);
+  if (--depth_ > 0) return us;
+  entries_.clear();
   if (!inits_.empty())
     NoteError(InvalidUsage(
         "ncclGroupSimulateEnd predicts operations, but its group makes or splits communicators"));

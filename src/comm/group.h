@@ -53,8 +53,9 @@ class Group {
   // null) is what it is made from; it is at work from the launch on.
   Status AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> job);
 
-  // The predicted time of what the group holds, in microseconds; empties and ends the group.
-  // InvalidUsage where it holds initialisations, which then fail.
+  // The predicted time of what the group holds, in microseconds. Ends one level; drops what the
+  // group holds when it was the outermost, and is then InvalidUsage where these are
+  // initialisations, which fail.
   Result<double> Simulate();
 
  private:

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -135,6 +137,51 @@ TEST(UnfinishedSplitTest, IsFinishedBeforeItsParentIsDestroyed) {
     RunRankThreads(2, [&](int rank) { ExpectSums(children[static_cast<size_t>(rank)]); });
     for (ncclComm_t child : children) EXPECT_NCCL(ncclCommDestroy(child));
   }
+}
+
+// Rank 0's stream does not get to the operation before `go`; the other rank never calls.
+TEST(AbortTest, DoesNotWaitForAStreamThatDoesNotMove) {
+  const std::array<ncclComm_t, 2> comms = NonBlockingRanks<2>();
+  cudaStream_t stream = nullptr;
+  ASSERT_NCCL(tuttiStreamCreate(&stream));
+  std::atomic<bool> go = false;
+  EXPECT_NCCL(tuttiStreamLaunchHostFunc(
+      stream,
+      [](void* flag) {
+        while (!*static_cast<std::atomic<bool>*>(flag)) Pause(1);
+      },
+      &go));
+  int value = 1;
+  EXPECT_NCCL(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comms[0], stream));
+  const auto start = Clock::now();
+  EXPECT_NCCL(ncclCommAbort(comms[0]));
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
+  go = true;
+  EXPECT_EQ(tuttiStreamSynchronize(stream), ncclInvalidUsage);
+  EXPECT_EQ(value, 1);
+  EXPECT_NCCL(tuttiStreamDestroy(stream));
+  EXPECT_NCCL(ncclCommAbort(comms[1]));
+}
+
+TEST(ForkTest, RefusesTheParentsCommunicatorsInTheChild) {
+  std::array<ncclComm_t, 2> comms{};
+  ASSERT_NCCL(ncclCommInitAll(comms.data(), 2, nullptr));
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(20);
+    int value = 1;
+    const bool refused = ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comms[0], nullptr) ==
+                             ncclInvalidUsage &&
+                         ncclCommAbort(comms[0]) == ncclInvalidUsage &&
+                         ncclCommDestroy(comms[1]) == ncclInvalidUsage;
+    _exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  RunRankThreads(2, [&](int rank) { ExpectSums(comms[static_cast<size_t>(rank)]); });
+  for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
 }
 
 TEST(FailedGroupTest, LeavesTheParentsOfItsSplitsAtRest) {

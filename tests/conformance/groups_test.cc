@@ -222,6 +222,21 @@ TEST(GroupTest, ServesSeveralCommunicatorsInAnyOrderOfTheirRanks) {
   });
 }
 
+// As with ncclGroupEnd, only the outermost end decides what becomes of the operations.
+TEST(GroupTest, SimulatesAnInnerLevelWithoutDroppingTheGroup) {
+  const OneThread comms(2);
+  std::array<float, 2> values = {1, 2};
+  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+  EXPECT_NCCL(ncclGroupStart());
+  EXPECT_NCCL(ncclAllReduce(&values[0], &values[0], 1, ncclFloat32, ncclSum, comms[0], nullptr));
+  EXPECT_NCCL(ncclGroupStart());
+  EXPECT_NCCL(ncclAllReduce(&values[1], &values[1], 1, ncclFloat32, ncclSum, comms[1], nullptr));
+  EXPECT_NCCL(ncclGroupSimulateEnd(&info));
+  EXPECT_GT(info.estimatedTime, 0);
+  EXPECT_NCCL(ncclGroupEnd());
+  EXPECT_EQ(values, (std::array<float, 2>{3, 3}));
+}
+
 TEST(GroupTest, SimulatesWithoutMovingAnything) {
   const OneThread comms(2);
   std::array<float, 2> values = {1, 2};

@@ -79,6 +79,24 @@ TEST(StreamTest, OneCommunicatorKeepsItsOrderOverTwoStreams) {
   });
 }
 
+TEST(StreamTest, IsNotDestroyedByAFunctionThatItRuns) {
+  struct {
+    cudaStream_t stream = nullptr;
+    ncclResult_t result = ncclSuccess;
+  } self;
+  ASSERT_NCCL(tuttiStreamCreate(&self.stream));
+  EXPECT_NCCL(tuttiStreamLaunchHostFunc(
+      self.stream,
+      [](void* arg) {
+        auto* const me = static_cast<decltype(self)*>(arg);
+        me->result = tuttiStreamDestroy(me->stream);
+      },
+      &self));
+  EXPECT_NCCL(tuttiStreamSynchronize(self.stream));
+  EXPECT_EQ(self.result, ncclInvalidUsage);
+  EXPECT_NCCL(tuttiStreamDestroy(self.stream));
+}
+
 TEST(EventTest, OrdersStreamsAndTellsTime) {
   cudaStream_t first, second;
   tuttiEvent_t start, end;
@@ -150,6 +168,12 @@ TEST(DescribeTest, APlanNamesItsCollectiveOnly) {
   std::array<char, 100> text;
   EXPECT_EQ(tuttiPlanDescribe(world.comm(0), "AllReuse", 1, ncclFloat32, ncclSum, text.data(),
                               text.size(), nullptr),
+            ncclInvalidArgument);
+  EXPECT_EQ(tuttiPlanDescribe(world.comm(0), "AlltoAllV", 1, ncclFloat32, ncclSum, text.data(),
+                              text.size(), nullptr),
+            ncclInvalidArgument);
+  EXPECT_EQ(tuttiPlanDescribe(world.comm(0), "AllReduce", SIZE_MAX, ncclFloat32, ncclSum,
+                              text.data(), text.size(), nullptr),
             ncclInvalidArgument);
   EXPECT_EQ(tuttiPlanDescribe(world.comm(0), "AllReduce", 1, ncclNumTypes, ncclSum, text.data(),
                               text.size(), nullptr),
