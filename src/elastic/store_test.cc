@@ -6,7 +6,6 @@
 #include <cstring>
 #include <thread>
 
-#include "elastic/store_wire.h"
 #include "tutti/elastic_c.h"
 
 namespace tutti::elastic {
@@ -177,17 +176,6 @@ TEST_F(Store, CInterface) {
   EXPECT_EQ(tuttiElasticClose(elastic), ncclSuccess);
   EXPECT_EQ(tuttiElasticConnect(&elastic, "nonsense", "secret", 1), ncclInvalidArgument);
   EXPECT_THAT(tuttiElasticLastError(), HasSubstr("nonsense"));
-}
-
-TEST(StoreWire, EveryCutIsRefusedOrRead) {
-  const Bytes whole = EncodeRequest({Op::kSet, 7, 9, "key", "value"});
-  const Result<Request> request = ParseRequest(whole);
-  ASSERT_TRUE(request.ok());
-  EXPECT_EQ(request->key + request->value, "keyvalue");
-  for (size_t size = 0; size < 17; ++size) {
-    EXPECT_FALSE(ParseRequest(std::span(whole).first(size)).ok()) << size;
-  }
-  EXPECT_FALSE(ParseAnswer({}).ok());
 }
 
 }  // namespace

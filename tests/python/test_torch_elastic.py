@@ -107,6 +107,12 @@ class Alias(unittest.TestCase):
         self.assertIs(alias, hvd)
         self.assertIs(allreduce, hvd.allreduce)
         self.assertIs(alias_elastic, elastic)
+        from horovod.common.exceptions import HorovodInternalError
+        from horovod.common.process_sets import ProcessSet
+        from horovod.torch.elastic.state import TorchState
+        self.assertIs(HorovodInternalError, hvd.HorovodInternalError)
+        self.assertIs(ProcessSet, hvd.ProcessSet)
+        self.assertIs(TorchState, elastic.TorchState)
 
 
 if __name__ == "__main__":

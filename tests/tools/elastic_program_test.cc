@@ -1,0 +1,96 @@
+// `tutti run` with workers that are shell scripts: what the launcher does by itself. Whole elastic
+// jobs are in tests/python/test_elastic.py.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+
+#include "program_test.h"
+
+namespace tutti::tools {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+Outcome RunWorkers(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "run");
+  return Tutti(std::move(arguments), {{"RANK", "7"}});
+}
+
+TEST(ElasticProgram, WorkersKnowTheStoreAndNoRank) {
+  const Outcome outcome =
+      RunWorkers({"--min-np", "2", "--tag", "sh", "-c",
+                  "echo $TUTTI_ELASTIC_WORKER on $HOROVOD_HOSTNAME, ${TUTTI_ELASTIC_ADDR%:*}, "
+                  "${#TUTTI_COMM_KEY}, $HOROVOD_ELASTIC, rank=$RANK."});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("[0] 0 on localhost, 127.0.0.1, 64, 1, rank=.\n"),
+                                 HasSubstr("[1] 1 on localhost, 127.0.0.1, 64, 1, rank=.\n")));
+}
+
+TEST(ElasticProgram, OtherHostsAreReachedBySsh) {
+  const std::string ssh = testing::TempDir() + "/ssh_stand_in";
+  std::ofstream(ssh) << "#!/bin/sh\necho \"to $2, $1\"\nexec sh -c \"$3\"\n";
+  ASSERT_EQ(RunProgramOnce({"chmod", "+x", ssh}).status, 0);
+  const Outcome outcome = RunWorkers({"--min-np", "1", "-H", "far:1", "--ssh", ssh + " -o", "sh",
+                                      "-c", "echo \"$0 ${#TUTTI_COMM_KEY} `pwd`\"", "it's $HOME"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const std::string folder = RunProgramOnce({"pwd", "-P"}).out;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("to far, -o\n"), HasSubstr("it's $HOME 64 " + folder)));
+}
+
+TEST(ElasticProgram, FailureBeforeTheBeginningIsTold) {
+  const Outcome outcome = RunWorkers({"--min-np", "2", "sh", "-c", "exit 7"});
+  EXPECT_EQ(outcome.status, 7);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("ended with exit status 7"), HasSubstr("no worker")));
+  const Outcome missing = RunWorkers({"--min-np", "1", "/nowhere/program"});
+  EXPECT_EQ(missing.status, 127);
+  EXPECT_THAT(missing.err, AllOf(HasSubstr("/nowhere/program"), HasSubstr("No such file")));
+}
+
+TEST(ElasticProgram, DiscoveryDecidesWhoIsStarted) {
+  const Outcome outcome =
+      RunWorkers({"--min-np", "1", "--host-discovery-script", "echo localhost:3", "--max-np", "2",
+                  "sh", "-c", "echo started"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "started\nstarted\n");
+  const Outcome failing = RunWorkers(
+      {"--min-np", "1", "--host-discovery-script", "exit 3", "--elastic-timeout", "0.5", "true"});
+  EXPECT_EQ(failing.status, 1);
+  EXPECT_THAT(failing.err, AllOf(HasSubstr("ended with exit status 3"), HasSubstr("only 0 of")));
+}
+
+TEST(ElasticProgram, ASignalEndsTheWorkers) {
+  Program run(
+      {TUTTI_PROGRAM, "run", "--min-np", "2", "--tag", "sh", "-c", "echo ready; exec sleep 100"});
+  ASSERT_TRUE(run.WaitForOutput("[0] ready"));
+  ASSERT_TRUE(run.WaitForOutput("[1] ready"));
+  kill(run.pid(), SIGTERM);
+  const Outcome outcome = run.Finish();
+  EXPECT_EQ(outcome.status, 128 + SIGTERM);
+  EXPECT_LT(outcome.seconds, 30);
+}
+
+TEST(ElasticProgram, WhatMakesNoSenseIsRefused) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--min-np", "3", "--max-np", "2"}, "--max-np is below"},
+      {{"-H", "a:x"}, "not host:slots"},
+      {{"-H", "-oProxyCommand=x"}, "does not begin with the name of a host"},
+      {{"-H", "a:1", "--host-discovery-script", "x"}, "do not go together"},
+      {{"--min-np", "1", "--blacklist-cooldown-range", "9", "3"}, "MIN <= MAX"},
+      {{"--min-np", "1", "--bind"}, "not for elastic jobs"},
+      {{}, "say how many ranks"},
+  };
+  for (const auto& [options, sentence] : cases) {
+    std::vector<std::string> arguments = options;
+    arguments.push_back("true");
+    const Outcome outcome = RunWorkers(arguments);
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(sentence));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::tools
