@@ -191,8 +191,15 @@ Status CheckParent(ncclComm_t parent) {
   return Status::Ok();
 }
 
-Status Split(ncclComm_t parent, int color, int key, ncclComm_t* out, const ncclConfig_t* config) {
+// The same for what makes a communicator from it, which a revoked one allows.
+Status CheckMakes(ncclComm_t parent) {
   TUTTI_TRY(CheckParent(parent));
+  if (parent->finalized) return InvalidUsage("the communicator has been finalized");
+  return Status::Ok();
+}
+
+Status Split(ncclComm_t parent, int color, int key, ncclComm_t* out, const ncclConfig_t* config) {
+  TUTTI_TRY(CheckMakes(parent));
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
     return InvalidArgument("color is {}, but must be at least 0 or NCCL_SPLIT_NOCOLOR", color);
   return Resize(parent, out, config, [parent, color, key](ncclComm& child) {
@@ -202,7 +209,7 @@ Status Split(ncclComm_t parent, int color, int key, ncclComm_t* out, const ncclC
 
 Status Shrink(ncclComm_t parent, const int* excluded, int num_excluded, ncclComm_t* out,
               const ncclConfig_t* config, int flags) {
-  TUTTI_TRY(CheckParent(parent));
+  TUTTI_TRY(CheckMakes(parent));
   if (num_excluded < 1 || excluded == nullptr)
     return InvalidArgument("a shrink needs at least one rank to exclude");
   if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)

@@ -293,6 +293,11 @@ TEST(FinalizeTest, OfABlockingCommunicatorReturnsWhenItsOperationsAreDone) {
   int in = 3, out = 0;
   EXPECT_NCCL(ncclAllReduce(&in, &out, 1, ncclInt32, ncclSum, comm, stream));
   EXPECT_NCCL(ncclCommFinalize(comm));
+  ncclComm_t child = nullptr;
+  EXPECT_EQ(ncclCommSplit(comm, 0, 0, &child, nullptr), ncclInvalidUsage);
+  int excluded = 0;
+  EXPECT_EQ(ncclCommShrink(comm, &excluded, 1, &child, nullptr, NCCL_SHRINK_DEFAULT),
+            ncclInvalidUsage);
   EXPECT_EQ(out, 3);
   EXPECT_NCCL(ncclCommDestroy(comm));
   EXPECT_NCCL(tuttiStreamDestroy(stream));
