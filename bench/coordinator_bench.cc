@@ -4,7 +4,7 @@
 //   coordinator_bench fusion [ranks] [apart|together|grouped]
 //                                          1,000 tensors of 4 KB a step beside one allreduce of 4 MB
 //   coordinator_bench negotiation [ranks]  messages and modelled time of a round, up to 1,024 ranks
-//   coordinator_bench life [ranks]         creating and shutting down, a hundred times in a row
+//   coordinator_bench life [ranks]         creating and shutting down, 400 times in a row
 //   coordinator_bench idle [ranks]         CPU time of a job that has nothing to do
 //
 // Ranks are processes of this machine, except in `negotiation`, where they are simulated.
@@ -45,7 +45,7 @@ void Check(ncclResult_t result) {
 // What the processes share.
 struct Shared {
   std::atomic<int> arrived[4096];
-  ncclUniqueId ids[256];
+  ncclUniqueId ids[512];
   double values[64];
 };
 
@@ -324,7 +324,10 @@ int64_t ResidentKb() {
 
 void Life(int ranks) {
   RunProcesses(ranks, [](Rank& self) {
-    constexpr int kTimes = 100;
+    // The library keeps the last 256 destroyed handles, to tell late users what they are: memory
+    // grows until there are so many, two a time.
+    constexpr int kTimes = 400;
+    constexpr int kSettled = 200;
     std::vector<double> create_ms, destroy_ms;
     int64_t resident_kb = 0;
     for (int i = 0; i < kTimes; ++i) {
@@ -338,14 +341,14 @@ void Life(int ranks) {
       Check(tuttiCoordinatorDestroy(coordinator));
       self.Meet();
       destroy_ms.push_back(static_cast<double>(NowNs() - begin_ns) / 1e6);
-      if (i == kTimes / 4) resident_kb = ResidentKb();
+      if (i == kSettled) resident_kb = ResidentKb();
     }
     if (self.rank() == 0) {
       fmt::print(
           "life, {} ranks: create {:.1f} ms (first {:.1f}), shut down {:.1f} ms; memory grew "
           "by {} KB over the last {} times\n",
           self.ranks(), Median(create_ms), create_ms[0], Median(destroy_ms),
-          ResidentKb() - resident_kb, kTimes - kTimes / 4);
+          ResidentKb() - resident_kb, kTimes - kSettled);
     }
   });
 }

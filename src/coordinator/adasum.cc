@@ -43,19 +43,19 @@ Status Combine(Operations& operations, int rank, int num_ranks, T* vector, T* sc
   const int core = static_cast<int>(std::bit_floor(static_cast<unsigned>(num_ranks)));
   const int extra = num_ranks - core;
   if (rank >= core) {
-    TUTTI_TRY(operations.SendReceive(vector, rank - core, nullptr, -1, bytes));
-    return operations.SendReceive(nullptr, -1, vector, rank - core, bytes);
+    TUTTI_TRY(operations.SendReceive(vector, bytes, rank - core, nullptr, 0, -1));
+    return operations.SendReceive(nullptr, 0, -1, vector, bytes, rank - core);
   }
   if (rank < extra) {
-    TUTTI_TRY(operations.SendReceive(nullptr, -1, scratch, rank + core, bytes));
+    TUTTI_TRY(operations.SendReceive(nullptr, 0, -1, scratch, bytes, rank + core));
     CombinePair(vector, scratch, count);
   }
   for (int distance = 1; distance < core; distance *= 2) {
     const int peer = rank ^ distance;
-    TUTTI_TRY(operations.SendReceive(vector, peer, scratch, peer, bytes));
+    TUTTI_TRY(operations.SendReceive(vector, bytes, peer, scratch, bytes, peer));
     CombineInOrder(vector, scratch, count, rank < peer);
   }
-  if (rank < extra) return operations.SendReceive(vector, rank + core, nullptr, -1, bytes);
+  if (rank < extra) return operations.SendReceive(vector, bytes, rank + core, nullptr, 0, -1);
   return Status::Ok();
 }
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "bootstrap/wire.h"
 #include "coordinator/nccl_exchange.h"
+#include "coordinator/operations_exchange.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -26,16 +27,6 @@ Bytes EncodeRing(int set, uint64_t round) {
   return std::move(writer).Take();
 }
 
-// The first of what is asked for that is there wins, and Tutti's own always is.
-void WarnOfWhatIsNotBuiltIn(const Settings& settings) {
-  const auto warn = [](std::string_view variable, const std::string& value) {
-    if (value.empty() || value == "tutti") return;
-    TUTTI_WARN("{} asks for {}, which is not built in: Tutti's own is used.", variable, value);
-  };
-  warn("HOROVOD_CONTROLLER", settings.controller);
-  warn("HOROVOD_CPU_OPERATIONS", settings.cpu_operations);
-}
-
 }  // namespace
 
 Coordinator::Coordinator(const Options& options) : options_(options), timeline_(options.rank) {
@@ -47,6 +38,8 @@ Coordinator::Coordinator(const Options& options) : options_(options), timeline_(
   common_.fuse_groups = !settings.disable_group_fusion;
   common_.hierarchical_allgather = settings.hierarchical_allgather;
   common_.autotune = settings.autotune;
+  common_.controller = settings.controller;
+  common_.cpu_operations = settings.cpu_operations;
 }
 
 Result<std::unique_ptr<Coordinator>> Coordinator::Create(const Options& options) {
@@ -57,7 +50,6 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(const Options& options)
 
 Status Coordinator::Connect() {
   const Settings& settings = options_.settings;
-  WarnOfWhatIsNotBuiltIn(settings);
   TUTTI_ASSIGN(loop_, EventLoop::Create("tutti-bell"));
   Bootstrap::Options bootstrap;
   bootstrap.rank = options_.rank;
@@ -67,6 +59,8 @@ Status Coordinator::Connect() {
   TUTTI_ASSIGN(bootstrap_, Bootstrap::Create(*loop_, settings, bootstrap));
   ncclUniqueId id = {};
   TUTTI_ASSIGN(common_, AgreeOnSettings(&id));
+  TUTTI_ASSIGN(controller_module_, ChooseFor("HOROVOD_CONTROLLER", common_.controller));
+  TUTTI_ASSIGN(data_module_, ChooseFor("HOROVOD_CPU_OPERATIONS", common_.cpu_operations));
   TUTTI_TRY(MakeGlobalSet(common_, id));
   if (!settings.timeline.empty() && settings.timeline != "DYNAMIC") {
     TUTTI_TRY(StartTimeline(settings.timeline, settings.timeline_mark_cycles));
@@ -93,7 +87,7 @@ Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
   if (options_.rank == 0) {
     TUTTI_TRY(FromNccl(ncclGetUniqueId(id)));
     WireWriter writer;
-    writer.Raw(std::as_bytes(std::span(id->internal)));
+    WriteText(writer, std::string_view(id->internal, sizeof(id->internal)));
     writer.U64(static_cast<uint64_t>(common_.tuning.fusion_threshold));
     writer.U64(static_cast<uint64_t>(common_.tuning.window_ns));
     writer.U64(common_.cache_capacity);
@@ -101,14 +95,19 @@ Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
     writer.U8(common_.fuse_groups ? 1 : 0);
     writer.U8(common_.hierarchical_allgather ? 1 : 0);
     writer.U8(common_.autotune ? 1 : 0);
+    WriteText(writer, common_.controller);
+    WriteText(writer, common_.cpu_operations);
     mine = std::move(writer).Take();
   }
   TUTTI_ASSIGN(
       const std::vector<Bytes> all,
       bootstrap_->AllGatherV(mine, Deadline::AfterSeconds(options_.settings.init_timeout_s)));
   WireReader reader(all.front());
-  const auto bytes = reader.Raw(sizeof(id->internal));
-  if (!bytes.empty()) std::memcpy(id->internal, bytes.data(), bytes.size());
+  std::string meeting;
+  if (!ReadText(reader, sizeof(id->internal), meeting)) {
+    return RemoteError("rank 0 sent no unique id");
+  }
+  std::memcpy(id->internal, meeting.data(), meeting.size());
   Common common;
   common.tuning.fusion_threshold = static_cast<int64_t>(reader.U64());
   common.tuning.window_ns = static_cast<int64_t>(reader.U64());
@@ -117,10 +116,51 @@ Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
   common.fuse_groups = reader.U8() != 0;
   common.hierarchical_allgather = reader.U8() != 0;
   common.autotune = reader.U8() != 0;
-  if (reader.failed() || !reader.AtEnd()) {
+  const bool lists = ReadText(reader, kMaxNameBytes, common.controller) &&
+                     ReadText(reader, kMaxNameBytes, common.cpu_operations);
+  if (!lists || reader.failed() || !reader.AtEnd()) {
     return RemoteError("rank 0 sent settings that this version does not understand");
   }
   return common;
+}
+
+// The first of a list that every rank has wins, and Tutti's own always is there.
+Result<std::shared_ptr<OperationsModule>> Coordinator::ChooseFor(std::string_view variable,
+                                                                 const std::string& list) {
+  if (list.empty() || list == "tutti") return std::shared_ptr<OperationsModule>();
+  const auto gather = [&](const std::string& mine) -> Result<std::vector<std::string>> {
+    TUTTI_ASSIGN(const std::vector<Bytes> all,
+                 bootstrap_->AllGatherV(std::as_bytes(std::span(mine)),
+                                        Deadline::AfterSeconds(options_.settings.init_timeout_s)));
+    std::vector<std::string> texts;
+    for (const Bytes& bytes : all) {
+      texts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+    return texts;
+  };
+  TUTTI_ASSIGN(const ModuleChoice choice,
+               ChooseModule(list, options_.rank, options_.num_ranks, gather));
+  if (!choice.why.empty() && options_.rank == 0) {
+    TUTTI_WARN("{} asks for {}, which cannot be had: {}. {} is used.", variable, list, choice.why,
+               choice.module ? choice.module->name() : "Tutti's own");
+  }
+  return choice.module;
+}
+
+Result<std::unique_ptr<Operations>> Coordinator::OpenModule(
+    OperationsModule& module, const std::vector<int>& ranks,
+    const Communicators& communicators) const {
+  OperationsGroup group;
+  group.members = ranks;
+  group.rank =
+      static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
+  const ncclComm_t comm = communicators.data.get();
+  group.gather = [comm](const void* mine, size_t bytes, void* all) {
+    return FromNccl(ncclAllGather(mine, all, bytes, ncclUint8, comm, nullptr), comm);
+  };
+  auto operations = module.Open(group);
+  if (operations.ok()) return operations;
+  return std::move(operations).status().Annotate(module.name());
 }
 
 Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) {
@@ -202,8 +242,18 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
     operations.push_back(MakeHierarchicalOperations(
         communicators->local.get(), communicators->cross.get(), options_.place, switches_));
   }
+  if (data_module_) {
+    TUTTI_ASSIGN(auto made, OpenModule(*data_module_, ranks, *communicators));
+    operations.push_back(std::move(made));
+  }
   operations.push_back(MakeNcclOperations(communicators->data.get(), options.rank, n));
-  auto exchange = MakeNcclExchange(communicators->control.get(), options.rank, n);
+  std::unique_ptr<Exchange> exchange;
+  if (controller_module_) {
+    TUTTI_ASSIGN(auto made, OpenModule(*controller_module_, ranks, *communicators));
+    exchange = MakeOperationsExchange(std::move(made), options.rank, n);
+  } else {
+    exchange = MakeNcclExchange(communicators->control.get(), options.rank, n);
+  }
   auto autotune = id == 0 ? MakeAutotune(*communicators) : nullptr;
   auto set = std::make_shared<ProcessSet>(
       std::move(options), std::move(exchange), std::move(operations),

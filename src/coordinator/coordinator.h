@@ -34,6 +34,7 @@
 #include "bootstrap/bootstrap.h"
 #include "config/settings.h"
 #include "coordinator/communicator.h"
+#include "coordinator/operations_module.h"
 #include "coordinator/process_set.h"
 #include "coordinator/timeline.h"
 #include "sys/event_loop.h"
@@ -97,6 +98,8 @@ class Coordinator {
     bool fuse_groups = true;
     bool hierarchical_allgather = false;
     bool autotune = false;
+    std::string controller;
+    std::string cpu_operations;
   };
 
   explicit Coordinator(const Options& options);
@@ -108,6 +111,11 @@ class Coordinator {
                                               std::shared_ptr<Communicators> communicators);
   ProcessSet::Hooks MakeHooks(int id, const std::vector<int>& ranks,
                               std::shared_ptr<Communicators> communicators);
+  Result<std::shared_ptr<OperationsModule>> ChooseFor(std::string_view variable,
+                                                      const std::string& list);
+  Result<std::unique_ptr<Operations>> OpenModule(OperationsModule& module,
+                                                 const std::vector<int>& ranks,
+                                                 const Communicators& communicators) const;
   std::unique_ptr<Autotune> MakeAutotune(const Communicators& communicators) const;
   Result<int> ChangeSets(const Agreement& agreement);
   Result<int> AddSetNow(std::vector<int> ranks);
@@ -120,6 +128,8 @@ class Coordinator {
 
   const Options options_;
   Common common_;
+  std::shared_ptr<OperationsModule> controller_module_;  // null: Tutti's own
+  std::shared_ptr<OperationsModule> data_module_;
   Timeline timeline_;
   std::shared_ptr<HierarchySwitches> switches_ = std::make_shared<HierarchySwitches>();
   int64_t tick_ns_ = 1'000'000'000;

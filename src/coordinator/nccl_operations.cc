@@ -59,12 +59,13 @@ class NcclOperations final : public Operations {
 
   Status Barrier() override { return FromNccl(tuttiBarrier(comm_, nullptr), comm_); }
 
-  Status SendReceive(const void* input, int to, void* output, int from, size_t bytes) override {
+  Status SendReceive(const void* input, size_t input_bytes, int to, void* output,
+                     size_t output_bytes, int from) override {
     TUTTI_TRY(FromNccl(ncclGroupStart()));
     ncclResult_t result = ncclSuccess;
-    if (to >= 0) result = ncclSend(input, bytes, ncclUint8, to, comm_, nullptr);
+    if (to >= 0) result = ncclSend(input, input_bytes, ncclUint8, to, comm_, nullptr);
     if (from >= 0 && result == ncclSuccess) {
-      result = ncclRecv(output, bytes, ncclUint8, from, comm_, nullptr);
+      result = ncclRecv(output, output_bytes, ncclUint8, from, comm_, nullptr);
     }
     const ncclResult_t end = ncclGroupEnd();
     return FromNccl(result != ncclSuccess ? result : end, comm_);
@@ -146,7 +147,7 @@ class HierarchicalOperations final : public Operations {
     return NotTaken();
   }
   Status Barrier() override { return NotTaken(); }
-  Status SendReceive(const void*, int, void*, int, size_t) override { return NotTaken(); }
+  Status SendReceive(const void*, size_t, int, void*, size_t, int) override { return NotTaken(); }
 
  private:
   static Status NotTaken() {
@@ -221,10 +222,6 @@ class HierarchicalOperations final : public Operations {
 };
 
 }  // namespace
-
-Status Operations::AllreduceScattered(const Scattered&, ncclDataType_t, ncclRedOp_t) {
-  return InternalError("{} reduces no scattered buffers", name());
-}
 
 std::unique_ptr<Operations> MakeNcclOperations(ncclComm_t comm, int rank, int num_ranks) {
   return std::make_unique<NcclOperations>(comm, rank, num_ranks);

@@ -50,7 +50,9 @@ class Operations {
   // ranks.
   virtual bool ReducesScattered() const { return false; }
   // Ranks bring equally many elements in all; how they are cut may differ.
-  virtual Status AllreduceScattered(const Scattered& buffers, ncclDataType_t type, ncclRedOp_t op);
+  virtual Status AllreduceScattered(const Scattered&, ncclDataType_t, ncclRedOp_t) {
+    return InternalError("{} reduces no scattered buffers", name());
+  }
   // bytes[r] bytes of each rank r, one after another.
   virtual Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) = 0;
   virtual Status Broadcast(const void* input, void* output, size_t bytes, int root) = 0;
@@ -62,7 +64,8 @@ class Operations {
                                ncclDataType_t type, ncclRedOp_t op) = 0;
   virtual Status Barrier() = 0;
   // Both at once, with whom they may. A negative rank: nothing in that direction.
-  virtual Status SendReceive(const void* input, int to, void* output, int from, size_t bytes) = 0;
+  virtual Status SendReceive(const void* input, size_t input_bytes, int to, void* output,
+                             size_t output_bytes, int from) = 0;
 };
 
 // Tutti's own, over a communicator that carries nothing else and stays the caller's.

@@ -1,0 +1,250 @@
+// Operations over Gloo: TCP between all ranks, which find one another through the job's own
+// rendezvous. HOROVOD_GLOO_IFACE names the interface; else the one of the host's name is used.
+
+#include <gloo/allreduce.h>
+#include <gloo/barrier.h>
+#include <gloo/broadcast.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "coordinator/operations_module.h"
+#include "modules/averaging.h"
+
+namespace tutti::coordinator {
+namespace {
+
+// A round waits for the slowest rank, which may compute for a long time; a lost one is noticed by
+// the connection, and by the coordinator's own.
+constexpr std::chrono::hours kTimeout(24);
+constexpr uint64_t kSlot = uint64_t{1} << 40;  // apart from those of Gloo's collectives
+
+// Gloo's exceptions as sentences.
+template <class F>
+Status Guarded(const char* what, F f) {
+  try {
+    f();
+    return Status::Ok();
+  } catch (const std::exception& e) {
+    return RemoteError("Gloo's {} failed: {}", what, e.what());
+  }
+}
+
+// Every rank sets the same keys in the same order, each with the number of the rank at its end, and
+// then looks for those of the others.
+class GatheringStore final : public gloo::rendezvous::Store {
+ public:
+  explicit GatheringStore(const OperationsGroup& group) : group_(group) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    auto& values = values_[key.substr(0, DigitsOf(key))];
+    const uint64_t size = data.size();
+    std::vector<uint64_t> sizes(group_.members.size());
+    Require(group_.gather(&size, sizeof(size), sizes.data()));
+    const size_t longest = *std::max_element(sizes.begin(), sizes.end());
+    std::vector<char> mine(longest), all(longest * sizes.size());
+    std::copy(data.begin(), data.end(), mine.begin());
+    Require(group_.gather(mine.data(), longest, all.data()));
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const char* const begin = all.data() + i * longest;
+      values.emplace_back(begin, begin + sizes[i]);
+    }
+  }
+  std::vector<char> get(const std::string& key) override {
+    const size_t digits = DigitsOf(key);
+    return values_.at(key.substr(0, digits)).at(std::stoul(key.substr(digits)));
+  }
+  void wait(const std::vector<std::string>&) override {}
+  void wait(const std::vector<std::string>&, const std::chrono::milliseconds&) override {}
+
+ private:
+  static size_t DigitsOf(const std::string& key) { return key.find_last_not_of("0123456789") + 1; }
+  static void Require(const Status& status) {
+    if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+  }
+  const OperationsGroup& group_;
+  std::map<std::string, std::vector<std::vector<char>>> values_;
+};
+
+class GlooOperations final : public Operations {
+ public:
+  GlooOperations(std::shared_ptr<gloo::rendezvous::Context> context, const OperationsGroup& group)
+      : context_(std::move(context)), rank_(group.rank), num_ranks_(group.size()) {}
+
+  std::string_view name() const override { return "gloo"; }
+  bool Takes(const Request&, int64_t) const override { return true; }
+
+  Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
+                   ncclRedOp_t op) override {
+    PrepareInput(input, output, count, type, op, num_ranks_);
+    TUTTI_TRY(Reduce(output, count, type, op));
+    FinishOutput(output, count, type, op, num_ranks_);
+    return Status::Ok();
+  }
+
+  Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) override {
+    auto* place = static_cast<std::byte*>(output);
+    for (int rank = 0; rank < num_ranks_; ++rank) {
+      const size_t n = bytes[static_cast<size_t>(rank)];
+      TUTTI_TRY(Broadcast(rank == rank_ ? input : place, place, n, rank));
+      place += n;
+    }
+    return Status::Ok();
+  }
+
+  Status Broadcast(const void* input, void* output, size_t bytes, int root) override {
+    if (bytes == 0) return Status::Ok();
+    if (rank_ == root && input != output) CopyBytes(output, input, bytes);
+    if (num_ranks_ == 1) return Status::Ok();
+    return Guarded("broadcast", [&] {
+      gloo::BroadcastOptions options(context_);
+      options.setOutput(static_cast<uint8_t*>(output), bytes);
+      options.setRoot(root);
+      options.setTimeout(kTimeout);
+      gloo::broadcast(options);
+    });
+  }
+
+  Status Alltoall(const void* input, const std::vector<size_t>& input_bytes, void* output,
+                  const std::vector<size_t>& output_bytes) override {
+    std::vector<size_t> input_at(input_bytes.size() + 1), output_at(output_bytes.size() + 1);
+    for (size_t i = 0; i < input_bytes.size(); ++i) {
+      input_at[i + 1] = input_at[i] + input_bytes[i];
+      output_at[i + 1] = output_at[i] + output_bytes[i];
+    }
+    for (int distance = 0; distance < num_ranks_; ++distance) {
+      const auto to = static_cast<size_t>((rank_ + distance) % num_ranks_);
+      const auto from = static_cast<size_t>((rank_ - distance + num_ranks_) % num_ranks_);
+      TUTTI_TRY(SendReceive(static_cast<const std::byte*>(input) + input_at[to], input_bytes[to],
+                            static_cast<int>(to), static_cast<std::byte*>(output) + output_at[from],
+                            output_bytes[from], static_cast<int>(from)));
+    }
+    return Status::Ok();
+  }
+
+  Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
+                       ncclDataType_t type, ncclRedOp_t op) override {
+    const size_t element = WireSize(type);
+    const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
+    const auto mine = static_cast<size_t>(rank_);
+    const size_t before = std::accumulate(counts.begin(), counts.begin() + rank_, size_t{0});
+    whole_.resize(total * element);
+    TUTTI_TRY(Allreduce(input, whole_.data(), total, type, op));
+    if (counts[mine] > 0) {
+      CopyBytes(output, whole_.data() + before * element, counts[mine] * element);
+    }
+    return Status::Ok();
+  }
+
+  Status Barrier() override {
+    if (num_ranks_ == 1) return Status::Ok();
+    return Guarded("barrier", [&] {
+      gloo::BarrierOptions options(context_);
+      options.setTimeout(kTimeout);
+      gloo::barrier(options);
+    });
+  }
+
+  Status SendReceive(const void* input, size_t input_bytes, int to, void* output,
+                     size_t output_bytes, int from) override {
+    if (to == rank_ && from == rank_) {
+      if (input_bytes > 0) CopyBytes(output, input, input_bytes);
+      return Status::Ok();
+    }
+    return Guarded("send and receive", [&] {
+      std::unique_ptr<gloo::transport::UnboundBuffer> in, out;
+      if (from >= 0 && output_bytes > 0) {
+        out = context_->createUnboundBuffer(output, output_bytes);
+        out->recv(from, kSlot);
+      }
+      if (to >= 0 && input_bytes > 0) {
+        in = context_->createUnboundBuffer(const_cast<void*>(input), input_bytes);
+        in->send(to, kSlot);
+      }
+      if (in) in->waitSend(kTimeout);
+      if (out) out->waitRecv(kTimeout);
+    });
+  }
+
+ private:
+  template <typename Element>
+  void ReduceAs(void* data, size_t count, ReduceFn kernel) {
+    gloo::AllreduceOptions options(context_);
+    options.setOutput(static_cast<Element*>(data), count);
+    options.setReduceFunction([kernel](void* to, const void* a, const void* b, size_t n) {
+      const void* const sources[] = {a, b};
+      kernel(to, sources, 2, n, {});
+    });
+    options.setTimeout(kTimeout);
+    gloo::allreduce(options);
+  }
+  Status Reduce(void* data, size_t count, ncclDataType_t type, ncclRedOp_t op) {
+    if (count == 0 || num_ranks_ == 1) return Status::Ok();
+    const ReduceFn kernel = KernelOf(type, op);
+    return Guarded("allreduce", [&] {
+      switch (WireSize(type)) {
+        case 1:
+          return ReduceAs<uint8_t>(data, count, kernel);
+        case 2:
+          return ReduceAs<uint16_t>(data, count, kernel);
+        case 4:
+          return ReduceAs<uint32_t>(data, count, kernel);
+        default:
+          return ReduceAs<uint64_t>(data, count, kernel);
+      }
+    });
+  }
+
+  const std::shared_ptr<gloo::rendezvous::Context> context_;
+  const int rank_;
+  const int num_ranks_;
+  std::vector<std::byte> whole_;
+};
+
+class GlooModule final : public OperationsModule {
+ public:
+  std::string_view name() const override { return "gloo"; }
+  Status Viable(int, int) override {
+    if (device_) return Status::Ok();
+    return Guarded("device", [&] {
+      gloo::transport::tcp::attr attributes;
+      if (const char* const interface = getenv("HOROVOD_GLOO_IFACE")) attributes.iface = interface;
+      device_ = gloo::transport::tcp::CreateDevice(attributes);
+    });
+  }
+
+  Result<std::unique_ptr<Operations>> Open(const OperationsGroup& group) override {
+    TUTTI_TRY(Viable(group.rank, group.size()));
+    auto context = std::make_shared<gloo::rendezvous::Context>(group.rank, group.size());
+    context->setTimeout(kTimeout);
+    if (group.size() > 1) {
+      TUTTI_TRY(Guarded("rendezvous", [&] {
+        GatheringStore store(group);
+        context->connectFullMesh(store, device_);
+      }));
+    }
+    return std::unique_ptr<Operations>(std::make_unique<GlooOperations>(std::move(context), group));
+  }
+
+ private:
+  std::shared_ptr<gloo::transport::Device> device_;
+};
+
+}  // namespace
+}  // namespace tutti::coordinator
+
+extern "C" __attribute__((visibility("default"))) tutti::coordinator::OperationsModule*
+tuttiOperationsModule(int version) {
+  if (version != tutti::coordinator::kModuleVersion) return nullptr;
+  return new tutti::coordinator::GlooModule;
+}

@@ -1,0 +1,269 @@
+// Operations over MPI, built once for each MPI that is found: the same source, since their
+// interfaces are the same and their binaries are not.
+//
+// MPI is started when nobody has, with MPI_THREAD_MULTIPLE, and ended with the process. Ranks of
+// the job are those of MPI_COMM_WORLD. What waits in MPI cannot be called back: when a rank dies,
+// MPI ends the job.
+
+#include <mpi.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <utility>
+#include <vector>
+
+#include "coordinator/operations_module.h"
+#include "modules/averaging.h"
+
+namespace tutti::coordinator {
+namespace {
+
+// Counts of MPI are ints: what is longer goes in pieces.
+constexpr size_t kMost = size_t{1} << 30;
+constexpr int kTag = 1;
+
+Status FromMpi(int code, const char* what) {
+  if (code == MPI_SUCCESS) return Status::Ok();
+  std::array<char, MPI_MAX_ERROR_STRING> text = {};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  return RemoteError("{} failed: {}", what, text.data());
+}
+
+// An MPI_Op has no argument of its own, hence a function for each type and operator.
+template <DataType kType, ReduceKind kKind>
+void Combine(void* in, void* inout, int* count, MPI_Datatype*) {
+  const std::array<const void*, 2> sources = {in, inout};
+  FindReduce(kType, kKind)(inout, sources.data(), 2, static_cast<size_t>(*count), {});
+}
+
+using Combiner = void (*)(void*, void*, int*, MPI_Datatype*);
+
+template <size_t... kIndex>
+constexpr auto MakeCombiners(std::index_sequence<kIndex...>) {
+  return std::array<Combiner, sizeof...(kIndex)>{
+      Combine<static_cast<DataType>(kIndex / kNumReduceKinds),
+              static_cast<ReduceKind>(kIndex % kNumReduceKinds)>...};
+}
+constexpr auto kCombiners =
+    MakeCombiners(std::make_index_sequence<kNumDataTypes * kNumReduceKinds>());
+
+class MpiOperations final : public Operations {
+ public:
+  MpiOperations(MPI_Comm comm, const OperationsGroup& group)
+      : comm_(comm), rank_(group.rank), num_ranks_(group.size()) {}
+  ~MpiOperations() override {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (finalized != 0) return;
+    for (MPI_Op& op : ops_) {
+      if (op != MPI_OP_NULL) MPI_Op_free(&op);
+    }
+    for (MPI_Datatype& type : types_) {
+      if (type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
+    }
+    MPI_Comm_free(&comm_);
+  }
+
+  Status Prepare() {
+    ops_.fill(MPI_OP_NULL);
+    types_.fill(MPI_DATATYPE_NULL);
+    for (size_t i = 0; i < types_.size(); ++i) {
+      const int size = static_cast<int>(WireSize(static_cast<ncclDataType_t>(i)));
+      TUTTI_TRY(FromMpi(MPI_Type_contiguous(size, MPI_BYTE, &types_[i]), "MPI_Type_contiguous"));
+      TUTTI_TRY(FromMpi(MPI_Type_commit(&types_[i]), "MPI_Type_commit"));
+    }
+    for (size_t i = 0; i < ops_.size(); ++i) {
+      TUTTI_TRY(FromMpi(MPI_Op_create(kCombiners[i], /*commute=*/1, &ops_[i]), "MPI_Op_create"));
+    }
+    return Status::Ok();
+  }
+
+  std::string_view name() const override { return "mpi"; }
+  bool Takes(const Request&, int64_t) const override { return true; }
+
+  Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
+                   ncclRedOp_t op) override {
+    PrepareInput(input, output, count, type, op, num_ranks_);
+    TUTTI_TRY(InPieces(output, count * WireSize(type), WireSize(type), [&](void* data, int n) {
+      return FromMpi(MPI_Allreduce(MPI_IN_PLACE, data, n, TypeOf(type), OpOf(type, op), comm_),
+                     "MPI_Allreduce");
+    }));
+    FinishOutput(output, count, type, op, num_ranks_);
+    return Status::Ok();
+  }
+
+  // A broadcast from each: MPI_Allgatherv counts the whole in ints.
+  Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) override {
+    auto* place = static_cast<std::byte*>(output);
+    for (int rank = 0; rank < num_ranks_; ++rank) {
+      const size_t n = bytes[static_cast<size_t>(rank)];
+      TUTTI_TRY(Broadcast(rank == rank_ ? input : place, place, n, rank));
+      place += n;
+    }
+    return Status::Ok();
+  }
+
+  Status Broadcast(const void* input, void* output, size_t bytes, int root) override {
+    if (rank_ == root && input != output && bytes > 0) CopyBytes(output, input, bytes);
+    return InPieces(output, bytes, 1, [&](void* data, int n) {
+      return FromMpi(MPI_Bcast(data, n, MPI_BYTE, root, comm_), "MPI_Bcast");
+    });
+  }
+
+  // With each rank in turn, the one as far above as the other is below.
+  Status Alltoall(const void* input, const std::vector<size_t>& input_bytes, void* output,
+                  const std::vector<size_t>& output_bytes) override {
+    std::vector<size_t> input_at(input_bytes.size() + 1), output_at(output_bytes.size() + 1);
+    for (size_t i = 0; i < input_bytes.size(); ++i) {
+      input_at[i + 1] = input_at[i] + input_bytes[i];
+      output_at[i + 1] = output_at[i] + output_bytes[i];
+    }
+    for (int distance = 0; distance < num_ranks_; ++distance) {
+      const auto to = static_cast<size_t>((rank_ + distance) % num_ranks_);
+      const auto from = static_cast<size_t>((rank_ - distance + num_ranks_) % num_ranks_);
+      TUTTI_TRY(SendReceive(static_cast<const std::byte*>(input) + input_at[to], input_bytes[to],
+                            static_cast<int>(to), static_cast<std::byte*>(output) + output_at[from],
+                            output_bytes[from], static_cast<int>(from)));
+    }
+    return Status::Ok();
+  }
+
+  Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
+                       ncclDataType_t type, ncclRedOp_t op) override {
+    const size_t element = WireSize(type);
+    const auto* from = static_cast<const std::byte*>(input);
+    std::vector<std::byte> piece(*std::max_element(counts.begin(), counts.end()) * element);
+    for (int root = 0; root < num_ranks_; ++root) {
+      const size_t count = counts[static_cast<size_t>(root)];
+      PrepareInput(from, piece.data(), count, type, op, num_ranks_);
+      TUTTI_TRY(InPieces(piece.data(), count * element, element, [&](void* data, int n) {
+        const void* const mine = rank_ == root ? MPI_IN_PLACE : data;
+        return FromMpi(MPI_Reduce(mine, data, n, TypeOf(type), OpOf(type, op), root, comm_),
+                       "MPI_Reduce");
+      }));
+      from += count * element;
+      if (root != rank_ || count == 0) continue;
+      FinishOutput(piece.data(), count, type, op, num_ranks_);
+      // Not before all have read the input, which the output may be part of: this rank has read
+      // its pieces up to here only.
+      result_.assign(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(count * element));
+    }
+    if (!result_.empty()) CopyBytes(output, result_.data(), result_.size());
+    result_.clear();
+    return Status::Ok();
+  }
+
+  Status Barrier() override { return FromMpi(MPI_Barrier(comm_), "MPI_Barrier"); }
+
+  Status SendReceive(const void* input, size_t input_bytes, int to, void* output,
+                     size_t output_bytes, int from) override {
+    if (to < 0) input_bytes = 0;
+    if (from < 0) output_bytes = 0;
+    const auto* in = static_cast<const std::byte*>(input);
+    auto* out = static_cast<std::byte*>(output);
+    // Both sides of a direction know its length, and so how many pieces there are.
+    while (input_bytes > 0 || output_bytes > 0) {
+      const size_t sent = std::min(input_bytes, kMost);
+      const size_t received = std::min(output_bytes, kMost);
+      TUTTI_TRY(
+          FromMpi(MPI_Sendrecv(in, static_cast<int>(sent), MPI_BYTE, sent > 0 ? to : MPI_PROC_NULL,
+                               kTag, out, static_cast<int>(received), MPI_BYTE,
+                               received > 0 ? from : MPI_PROC_NULL, kTag, comm_, MPI_STATUS_IGNORE),
+                  "MPI_Sendrecv"));
+      in += sent;
+      out += received;
+      input_bytes -= sent;
+      output_bytes -= received;
+    }
+    return Status::Ok();
+  }
+
+ private:
+  MPI_Datatype TypeOf(ncclDataType_t type) const { return types_[static_cast<size_t>(type)]; }
+  MPI_Op OpOf(ncclDataType_t type, ncclRedOp_t op) const {
+    return ops_[static_cast<size_t>(type) * kNumReduceKinds + static_cast<size_t>(KindOf(op))];
+  }
+  template <class F>
+  static Status InPieces(void* data, size_t bytes, size_t element, F f) {
+    auto* place = static_cast<std::byte*>(data);
+    for (size_t left = bytes / element; left > 0;) {
+      const size_t n = std::min(left, kMost / element);
+      TUTTI_TRY(f(place, static_cast<int>(n)));
+      place += n * element;
+      left -= n;
+    }
+    return Status::Ok();
+  }
+
+  MPI_Comm comm_;
+  const int rank_;
+  const int num_ranks_;
+  std::array<MPI_Op, kNumDataTypes * kNumReduceKinds> ops_;
+  std::array<MPI_Datatype, kNumDataTypes> types_;
+  std::vector<std::byte> result_;
+};
+
+void EndMpi() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized == 0) MPI_Finalize();
+}
+
+class MpiModule final : public OperationsModule {
+ public:
+  std::string_view name() const override { return TUTTI_MPI_NAME; }
+
+  Status Viable(int rank, int num_ranks) override {
+    int initialized = 0;
+    MPI_Initialized(&initialized);
+    if (initialized == 0 && getenv(TUTTI_MPI_MARK) == nullptr) {
+      return InvalidUsage("this process was not started by {}'s mpirun", name());
+    }
+    int provided = 0;
+    if (initialized == 0) {
+      TUTTI_TRY(FromMpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided),
+                        "MPI_Init_thread"));
+      atexit(EndMpi);
+    } else {
+      MPI_Query_thread(&provided);
+    }
+    if (provided < MPI_THREAD_MULTIPLE) {
+      return InvalidUsage("{} was started without MPI_THREAD_MULTIPLE", name());
+    }
+    int size = 0, self = 0;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Comm_rank(MPI_COMM_WORLD, &self);
+    if (size != num_ranks || self != rank) {
+      return InvalidUsage("this is rank {} of {} for {}, and rank {} of {} of the job", self, size,
+                          name(), rank, num_ranks);
+    }
+    return Status::Ok();
+  }
+
+  Result<std::unique_ptr<Operations>> Open(const OperationsGroup& group) override {
+    MPI_Group world, members;
+    MPI_Comm comm = MPI_COMM_NULL;
+    MPI_Comm_group(MPI_COMM_WORLD, &world);
+    MPI_Group_incl(world, group.size(), group.members.data(), &members);
+    const int code = MPI_Comm_create_group(MPI_COMM_WORLD, members, kTag, &comm);
+    MPI_Group_free(&members);
+    MPI_Group_free(&world);
+    TUTTI_TRY(FromMpi(code, "MPI_Comm_create_group"));
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    auto operations = std::make_unique<MpiOperations>(comm, group);
+    TUTTI_TRY(operations->Prepare());
+    return std::unique_ptr<Operations>(std::move(operations));
+  }
+};
+
+}  // namespace
+}  // namespace tutti::coordinator
+
+extern "C" __attribute__((visibility("default"))) tutti::coordinator::OperationsModule*
+tuttiOperationsModule(int version) {
+  if (version != tutti::coordinator::kModuleVersion) return nullptr;
+  return new tutti::coordinator::MpiModule;
+}

@@ -1,0 +1,103 @@
+#include "coordinator/operations_module.h"
+
+#include <dlfcn.h>
+
+#include <sstream>
+#include <utility>
+
+#include "coordinator/nccl_library.h"
+
+namespace tutti::coordinator {
+namespace {
+
+constexpr std::string_view kNcclPrefix = "nccl:";
+
+// Several of one kind: the process was started by one of them at most.
+std::vector<std::string> LibrariesOf(const std::string& name) {
+  if (name == "mpi") return {"libtutti_openmpi.so", "libtutti_mpich.so"};
+  if (name == "gloo") return {"libtutti_gloo.so"};
+  return {};
+}
+
+// Beside the library that this is part of, and where the loader looks.
+void* OpenLibrary(const std::string& file) {
+  Dl_info self = {};
+  if (dladdr(reinterpret_cast<const void*>(kModuleSymbol), &self) != 0 && self.dli_fname) {
+    const std::string path = self.dli_fname;
+    const size_t slash = path.rfind('/');
+    if (slash != std::string::npos) {
+      const std::string beside = path.substr(0, slash + 1) + file;
+      if (void* const library = dlopen(beside.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+    }
+  }
+  return dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
+// Libraries stay loaded: MPI ends with the process only.
+Result<std::shared_ptr<OperationsModule>> OpenModule(const std::string& file) {
+  void* const library = OpenLibrary(file);
+  if (library == nullptr) return InvalidUsage("{} cannot be loaded: {}", file, dlerror());
+  const auto entry = reinterpret_cast<ModuleEntry>(dlsym(library, kModuleSymbol));
+  OperationsModule* const module = entry == nullptr ? nullptr : entry(kModuleVersion);
+  if (module == nullptr) return InvalidUsage("{} is no module of this version", file);
+  return std::shared_ptr<OperationsModule>(module);
+}
+
+// The first of its kind that is viable, or the last one's reason.
+Result<std::shared_ptr<OperationsModule>> FindViable(const std::string& name, int rank,
+                                                     int num_ranks) {
+  if (name.starts_with(kNcclPrefix)) {
+    return LoadNcclLibrary(name.substr(kNcclPrefix.size()));
+  }
+  const std::vector<std::string> files = LibrariesOf(name);
+  if (files.empty()) {
+    return InvalidUsage("there is no \"{}\": tutti, mpi, gloo and nccl:LIBRARY there are", name);
+  }
+  std::string reasons;
+  for (const std::string& file : files) {
+    auto module = OpenModule(file);
+    Status status = module.ok() ? (*module)->Viable(rank, num_ranks) : module.status();
+    if (status.ok()) return module;
+    reasons += (reasons.empty() ? "" : "; ") + std::string(status.message());
+  }
+  return InvalidUsage("{}", reasons);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<OperationsModule>> FindModule(const std::string& name) {
+  if (name.starts_with(kNcclPrefix)) return LoadNcclLibrary(name.substr(kNcclPrefix.size()));
+  const std::vector<std::string> files = LibrariesOf(name);
+  if (files.empty()) return InvalidUsage("there is no module \"{}\"", name);
+  return OpenModule(files.front());
+}
+
+Result<ModuleChoice> ChooseModule(const std::string& list, int rank, int num_ranks,
+                                  const GatherTexts& gather) {
+  ModuleChoice choice;
+  std::istringstream names(list);
+  for (std::string name; std::getline(names, name, ',');) {
+    if (name == "tutti") return choice;
+    auto found = FindViable(name, rank, num_ranks);
+    // What they found, for none may go alone; and under which name, in case their lists differ.
+    const std::string mine = found.ok()
+                                 ? fmt::format("{} {}", name, (*found)->name())
+                                 : fmt::format("- rank {}: {}", rank, found.status().message());
+    TUTTI_ASSIGN(const std::vector<std::string> all, gather(mine));
+    std::string missing;
+    for (const std::string& theirs : all) {
+      if (theirs != mine && missing.empty()) missing = theirs;
+    }
+    if (!found.ok()) missing = mine;
+    if (missing.empty()) {
+      choice.module = std::move(*found);
+      return choice;
+    }
+    choice.why += fmt::format(
+        "{}{} ({})", choice.why.empty() ? "" : ", ", name,
+        missing.starts_with("- ") ? missing.substr(2) : "the ranks found different ones");
+  }
+  return choice;
+}
+
+}  // namespace tutti::coordinator

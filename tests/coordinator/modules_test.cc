@@ -1,0 +1,134 @@
+// The modules of modules/ and libraries with NCCL's interface: the contracts of operations and of
+// exchanges, and whole jobs that choose them by the settings.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "coordinator/job_test.h"
+#include "coordinator/operations_contract_test.h"
+#include "coordinator/operations_exchange.h"
+#include "coordinator/operations_module.h"
+#include "testing/ranks.h"
+
+namespace tutti::coordinator {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+class ModulesTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (!FindModule(GetParam()).ok()) GTEST_SKIP() << "there is no " << GetParam();
+  }
+};
+
+TEST_P(ModulesTest, KeepsTheContract) {
+  for (const int n : {1, 2, 3}) {
+    ncclUniqueId id;
+    ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+    testing::RunRankThreads(n, [&](int rank) {
+      const auto module = FindModule(GetParam());
+      ASSERT_TRUE(module.ok()) << module.status().message();
+      ncclComm_t comm = nullptr;
+      ASSERT_EQ(ncclCommInitRank(&comm, n, id, rank), ncclSuccess);
+      OperationsGroup group;
+      group.rank = rank;
+      for (int r = 0; r < n; ++r) group.members.push_back(r);
+      group.gather = [&](const void* mine, size_t bytes, void* all) -> Status {
+        EXPECT_EQ(ncclAllGather(mine, all, bytes, ncclUint8, comm, nullptr), ncclSuccess);
+        return Status::Ok();
+      };
+      auto operations = (*module)->Open(group);
+      ASSERT_TRUE(operations.ok()) << operations.status().message();
+      EXPECT_EQ(OperationsContract(**operations, rank, n).Check(), "");
+      const auto exchange = MakeOperationsExchange(std::move(*operations), rank, n);
+      std::vector<uint8_t> states(500);
+      for (size_t i = 0; i < states.size(); ++i) {
+        states[i] =
+            static_cast<uint8_t>(i % static_cast<size_t>(n) == static_cast<size_t>(rank) ? 1 : 2);
+      }
+      ASSERT_TRUE(exchange->Min(states).ok());
+      EXPECT_THAT(states, Each(1));
+      for (const size_t size : {size_t{0}, size_t{5}, size_t{100'000}}) {
+        const Bytes mine(size + static_cast<size_t>(rank), std::byte(rank));
+        const int below = (rank + n - 1) % n;
+        const auto theirs = exchange->Swap((rank + 1) % n, mine, below);
+        ASSERT_TRUE(theirs.ok()) << theirs.status().message();
+        EXPECT_EQ(*theirs, Bytes(size + static_cast<size_t>(below), std::byte(below)));
+      }
+      ncclCommDestroy(comm);
+    });
+  }
+}
+
+TEST_P(ModulesTest, CarriesAJob) {
+  const testing::Environment environment(testing::Environment::Settings{
+      {"HOROVOD_CPU_OPERATIONS", GetParam()}, {"HOROVOD_CONTROLLER", GetParam()}});
+  RunJob(3, [](TestRank& self) {
+    for (int step = 0; step < 3; ++step) {
+      std::vector<float> values(5000, static_cast<float>(self.rank()));
+      self.Sum("large", values);
+      EXPECT_THAT(values, Each(3.0f));
+      values.assign(1, 2);
+      self.Sum("small", values);
+      EXPECT_THAT(values, Each(6.0f));
+    }
+    const int ranks[] = {0, 2};
+    int set = -1;
+    ASSERT_EQ(tuttiCoordinatorAddProcessSet(self.get(), ranks, 2, &set), ncclSuccess)
+        << tuttiCoordinatorLastError();
+    if (self.rank() != 1) {
+      std::vector<float> values(100, 1);
+      self.Sum("pair", values, set);
+      EXPECT_THAT(values, Each(2.0f));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Modules, ModulesTest,
+                         ::testing::Values("gloo", "nccl:" TUTTI_NCCL_LIBRARY),
+                         [](const auto& instance) { return instance.param.substr(0, 4); });
+
+TEST(ModuleChoiceTest, TheFirstThatAllHaveWins) {
+  const auto alone = [](const std::string& mine) -> Result<std::vector<std::string>> {
+    return std::vector<std::string>{mine};
+  };
+  const std::string nccl = "nccl:" TUTTI_NCCL_LIBRARY;
+  auto choice = ChooseModule("nonsense," + nccl + ",tutti", 0, 1, alone);
+  ASSERT_TRUE(choice.ok());
+  ASSERT_TRUE(choice->module);
+  EXPECT_EQ(choice->module->name(), "nccl");
+  EXPECT_THAT(choice->why, HasSubstr("there is no \"nonsense\""));
+  choice = ChooseModule("tutti," + nccl, 0, 1, alone);
+  EXPECT_FALSE(choice->module);
+  choice = ChooseModule("mpi,nccl:/nowhere.so", 0, 1, alone);
+  EXPECT_FALSE(choice->module);
+  EXPECT_THAT(choice->why, HasSubstr("/nowhere.so"));
+  // Another rank has it not.
+  choice =
+      ChooseModule(nccl, 0, 2, [](const std::string& mine) -> Result<std::vector<std::string>> {
+        return std::vector<std::string>{mine, "- rank 1: it cannot be loaded"};
+      });
+  EXPECT_FALSE(choice->module);
+  EXPECT_THAT(choice->why, HasSubstr("rank 1: it cannot be loaded"));
+}
+
+TEST(ModuleChoiceTest, WhatCannotBeHadIsReplacedAndSaid) {
+  const testing::Environment environment(
+      testing::Environment::Settings{{"HOROVOD_CPU_OPERATIONS", "ccl"}});
+  ::testing::internal::CaptureStderr();
+  RunJob(2, [](TestRank& self) {
+    std::vector<float> values(4, 1);
+    self.Sum("t", values);
+    EXPECT_THAT(values, Each(2.0f));
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("HOROVOD_CPU_OPERATIONS asks for ccl, which cannot be had"));
+}
+
+}  // namespace
+}  // namespace tutti::coordinator

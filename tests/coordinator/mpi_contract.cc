@@ -1,0 +1,78 @@
+// One rank under mpirun: the contract of operations over MPI, then a whole job whose data and
+// negotiation go over it. Prints nothing and ends with 0 where all is well.
+
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "coordinator/operations_contract_test.h"
+#include "coordinator/operations_module.h"
+#include "tutti/coordinator.h"
+
+namespace tutti::coordinator {
+namespace {
+
+int NumberOf(const char* first, const char* second) {
+  const char* const text = getenv(first) != nullptr ? getenv(first) : getenv(second);
+  return text == nullptr ? -1 : atoi(text);
+}
+
+std::string RunJob(int rank, int ranks, const ncclUniqueId& id) {
+  tuttiCoordinatorOptions_t options = {};
+  options.size = sizeof(options);
+  options.id = &id;
+  options.rank = rank;
+  options.nranks = ranks;
+  CoordinatorClient client(options);
+  for (int step = 0; step < 3; ++step) {
+    std::vector<float> values(5000, static_cast<float>(rank + 1));
+    client.Allreduce("t", values.data(), values.size(), tuttiReduceSum).Wait();
+    const auto expected = static_cast<float>(ranks * (ranks + 1) / 2);
+    if (values[4999] != expected) {
+      return fmt::format("a job over MPI gave {} instead of {}", values[4999], expected);
+    }
+  }
+  return "";
+}
+
+std::string Run(const std::string& name) {
+  const int rank = NumberOf("OMPI_COMM_WORLD_RANK", "PMI_RANK");
+  const int ranks = NumberOf("OMPI_COMM_WORLD_SIZE", "PMI_SIZE");
+  if (rank < 0 || ranks < 1) return "this was not started by mpirun";
+  const auto alone = [](const std::string& mine) -> Result<std::vector<std::string>> {
+    return std::vector<std::string>{mine};
+  };
+  const auto choice = ChooseModule("mpi", rank, ranks, alone);
+  if (!choice.ok() || !choice->module) return choice.ok() ? choice->why : "no choice";
+  if (choice->module->name() != name) {
+    return fmt::format("found {} instead of {}", choice->module->name(), name);
+  }
+  OperationsGroup group;
+  group.rank = rank;
+  for (int r = 0; r < ranks; ++r) group.members.push_back(r);
+  auto operations = choice->module->Open(group);
+  if (!operations.ok()) return std::string(operations.status().message());
+  std::string failure = OperationsContract(**operations, rank, ranks).Check();
+  if (!failure.empty()) return failure;
+  ncclUniqueId id = {};
+  if (rank == 0 && ncclGetUniqueId(&id) != ncclSuccess) return "there is no unique id";
+  const Status told = (*operations)->Broadcast(&id, &id, sizeof(id), 0);
+  if (!told.ok()) return std::string(told.message());
+  setenv("HOROVOD_CPU_OPERATIONS", "mpi", 1);
+  setenv("HOROVOD_CONTROLLER", "mpi", 1);
+  return RunJob(rank, ranks, id);
+}
+
+}  // namespace
+}  // namespace tutti::coordinator
+
+int main(int argc, char** argv) {
+  const std::string failure = tutti::coordinator::Run(argc > 1 ? argv[1] : "");
+  if (failure.empty()) return 0;
+  fmt::print(stderr, "mpi_contract: {}\n", failure);
+  return 1;
+}
