@@ -4,8 +4,8 @@ over the ranks of this machine, by Tutti's coordinator and by PyTorch's Gloo bac
 
   bench/ddp_step.py [--ranks 2] [--steps 20]
 
-Three ways: Tutti, each tensor asked for as its gradient would become ready; Gloo, each tensor an asynchronous allreduce;
-Gloo as DistributedDataParallel uses it, in buckets of 25 MB that are filled and emptied by copies. Needs PyTorch, and
+Four ways: Tutti, each tensor asked for as its gradient would become ready; Tutti, the same bytes as one tensor; Gloo, each
+tensor an asynchronous allreduce; Gloo as DistributedDataParallel uses it, in buckets of 25 MB that are filled and emptied by copies. Needs PyTorch, and
 TUTTI_LIBRARY with the path of libtutti.so where it is not installed.
 """
 
@@ -119,7 +119,12 @@ def main():
                 gradient.view(-1).copy_(memory[at:at + gradient.numel()])
                 at += gradient.numel()
 
-    ways = {"tutti": by_tutti, "gloo": by_gloo, "gloo, in buckets": by_gloo_in_buckets}
+    whole = torch.full((sum(g.numel() for g in gradients),), 1.0)
+
+    def by_tutti_as_one():
+        hvd.allreduce_(whole, name="whole", op=hvd.Average)
+
+    ways = {"tutti": by_tutti, "tutti, one tensor": by_tutti_as_one, "gloo": by_gloo, "gloo, in buckets": by_gloo_in_buckets}
     times = {name: [] for name in ways}
     for step in range(options.steps + 2):
         for name, way in ways.items():
@@ -131,6 +136,8 @@ def main():
             elapsed = time.perf_counter() - begin
             if step >= 2:
                 times[name].append(elapsed)
+            if way is by_tutti_as_one:
+                continue
             worst = max((gradient - expected).abs().max().item() for gradient in gradients)
             assert worst < 1e-6, f"{name} is wrong by {worst}"
     if rank == 0:
