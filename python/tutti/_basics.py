@@ -27,6 +27,8 @@ Average, Sum, Adasum, Min, Max, Product = range(6)
 ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER = range(6)
 # So that a job that can never begin (no way between two hosts, say) ends with a sentence.
 _ELASTIC_ATTEMPTS = 10
+# How often it is asked whether a generation that does not come about was given up.
+_LOOK_S = 0.5
 KIND_NAMES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
 
 
@@ -129,18 +131,56 @@ def _tensor(request: Request) -> _library.Tensor:
         splits=(ctypes.c_int64 * len(splits))(*splits), nsplits=len(splits), device=-1)
 
 
+def _create(options: _library.CoordinatorOptions) -> ctypes.c_void_p:
+    """A coordinator; blocks until all ranks have come."""
+    pointer = ctypes.c_void_p()
+    if _library.load().tuttiCoordinatorCreate(ctypes.byref(pointer), ctypes.byref(options)) != \
+            _library.SUCCESS:
+        raise ValueError(_library.coordinator_error())
+    return pointer
+
+
+def _create_unless(given_up: Callable[[], bool], options: _library.CoordinatorOptions
+                   ) -> ctypes.c_void_p:
+    """_create, but GenerationBroken soon after `given_up()`: who waits for a rank that died before it
+    came would wait until the library's time for initialising is over. What is left waiting ends by
+    itself then."""
+    outcome: List[Any] = []
+    abandoned = False
+    changed = threading.Condition()
+
+    def create() -> None:
+        try:
+            made: Any = _create(options)
+        except ValueError as error:
+            made = error
+        with changed:
+            outcome.append(made)
+            changed.notify_all()
+            if not abandoned:
+                return
+        if not isinstance(made, ValueError):
+            _library.load().tuttiCoordinatorDestroy(made)
+
+    threading.Thread(target=create, name="tutti-create", daemon=True).start()
+    with changed:
+        while not changed.wait_for(lambda: bool(outcome), _LOOK_S):
+            if given_up():
+                abandoned = True
+                raise _elastic.GenerationBroken("a worker ended before all had met")
+    if isinstance(outcome[0], ValueError):
+        raise outcome[0]
+    return outcome[0]
+
+
 class _Coordinator:
     """The C functions on one coordinator, with Python's errors and memory rules."""
 
-    def __init__(self, options: _library.CoordinatorOptions) -> None:
-        self._library = _library.load()
-        self._pointer = ctypes.c_void_p()
+    def __init__(self, pointer: ctypes.c_void_p) -> None:
+        self._library, self._pointer = _library.load(), pointer
         self._calls = 0  # how many threads are inside the library
         self._closing = False
         self._idle = threading.Condition()
-        if self._library.tuttiCoordinatorCreate(ctypes.byref(self._pointer),
-                                                ctypes.byref(options)) != _library.SUCCESS:
-            raise ValueError(_library.coordinator_error())
         self._main_waits = False
         self._interrupter = _interrupt.Interrupter(self._on_interrupt)
 
@@ -293,10 +333,11 @@ class Job:
         generation = launcher.join()
         rank, hosts = launcher.rank(), generation.hosts
         unique_id = launcher.share(_new_unique_id() if rank == 0 else None)
-        self._begin_with(_launch.Launch(rank, len(hosts), "elastic", hosts[rank]), hosts,
-                         unique_id)
+        self._begin_with(_launch.Launch(rank, len(hosts), "elastic", hosts[rank]), hosts, unique_id,
+                         functools.partial(_create_unless, launcher.is_broken))
 
-    def _begin_with(self, launch: _launch.Launch, hosts: List[str], made: bytes) -> None:
+    def _begin_with(self, launch: _launch.Launch, hosts: List[str], made: bytes,
+                    create: Callable[[Any], ctypes.c_void_p] = _create) -> None:
         self._launch, self._hosts = launch, hosts
         # Not .internal: ctypes ends a char array at its first zero byte.
         unique_id = _library.UniqueId.from_buffer_copy(made)
@@ -305,7 +346,7 @@ class Job:
             rank=launch.rank, nranks=launch.size, local_rank=self._place("local_rank"),
             local_size=self._place("local_size"), cross_rank=self._place("cross_rank"),
             cross_size=self._place("cross_size"))
-        self._coordinator = _Coordinator(options)
+        self._coordinator = _Coordinator(create(options))
         self._noname = {}
         global_process_set.ranks = list(range(launch.size))
         self._process_sets = {0: global_process_set}

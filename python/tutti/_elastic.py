@@ -156,9 +156,13 @@ class Launcher:
                 made, digits = text.split()
                 if int(made) == number:
                     return bytes.fromhex(digits)
-            broken, text = self._store.get("broken", 0, 0.0)
-            if broken and int(text) >= number:
+            if self.is_broken():
                 raise GenerationBroken(f"a worker of generation {number} ended before all had met")
+
+    def is_broken(self) -> bool:
+        """Whether a worker of this generation has ended."""
+        found, text = self._store.get("broken", 0, 0.0)
+        return bool(found) and int(text) >= self.generation.number
 
     def rank(self) -> int:
         """This worker's rank in the generation."""

@@ -124,14 +124,11 @@ void Membership::WorkerExited(int worker, int status, int64_t now_ns) {
   if (gone.stage != Stage::kMember) return;
   failed_status_ = status;
   actions_.push_back({Action::Kind::kBroken, -1, "", std::to_string(generation_), 0});
-  const bool survivor = std::any_of(workers_.begin(), workers_.end(),
-                                    [](const auto& entry) { return entry.second.rank >= 0; });
-  if (!survivor && completed_ == 0) state_lost_ = true;
 }
 
 std::vector<Action> Membership::Advance(int64_t now_ns) {
   if (!finished_) {
-    if (state_lost_) {
+    if (StateIsLost()) {
       Finish(last_failure_, "all workers of a generation failed, and the job's state with them");
     }
     if (completed_ == 0) {
@@ -145,6 +142,14 @@ std::vector<Action> Membership::Advance(int64_t now_ns) {
     FinishWhenEmpty();
   }
   return std::exchange(actions_, {});
+}
+
+// The state is in the memory of those that were members of a generation.
+bool Membership::StateIsLost() const {
+  return generation_ > 0 && completed_ == 0 &&
+         std::none_of(workers_.begin(), workers_.end(), [](const auto& entry) {
+           return entry.second.rank >= 0 && entry.second.stage != Stage::kDismissed;
+         });
 }
 
 // Workers beyond their host's slots: the newest go first.

@@ -110,6 +110,7 @@ class Membership {
   void PressLaggards(int64_t now_ns);
   void FormGeneration(int64_t now_ns);
   bool MayForm(int64_t now_ns);
+  bool StateIsLost() const;
   void Publish(int64_t now_ns);
   void FinishWhenEmpty();
   void Finish(int status, std::string why);
@@ -127,7 +128,6 @@ class Membership {
   int completed_ = 0;           // workers whose program came to its end
   int failed_status_ = 0;       // of a member of this generation
   int last_failure_ = 0;        // of any worker
-  bool state_lost_ = false;     // all members of a generation failed
   int64_t short_since_ns_ = 0;  // fewer ready than needed; 0: not so
   bool finished_ = false;
 };

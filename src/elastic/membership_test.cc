@@ -237,6 +237,17 @@ TEST(Membership, WithoutSurvivorsTheStateIsLost) {
   EXPECT_THAT(job.finish, HasSubstr("4 all workers of a generation failed"));
 }
 
+TEST(Membership, TheStateIsLostWithTheLastSurvivorThoughNewcomersAreThere) {
+  Job job(Between(2, 3), {{"a", 2}});
+  job.Ready(0);
+  job.Ready(1);
+  job.Hosts({{"a", 3}});
+  job.Exit(0, 9);
+  job.Ready(1);  // waits for another
+  job.Exit(1, 9);
+  EXPECT_THAT(job.finish, HasSubstr("9 all workers of a generation failed"));
+}
+
 TEST(Membership, AllFailBeforeTheyBegin) {
   Job job(Between(1, 2), {{"a", 2}});
   job.Exit(0, 127);
