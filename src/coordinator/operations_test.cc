@@ -189,8 +189,9 @@ TEST(OperationsTest, ScaleFactorsCompressionAndFusion) {
                   buffers[k].data() + i * size);
           }
           const std::vector<int64_t> shape = {static_cast<int64_t>(count)};
-          auto tensor = TestRank::Describe(("t" + std::to_string(k)).c_str(), tuttiOpAllreduce,
-                                           type, shape, buffers[k].data(), buffers[k].data());
+          const std::string name = "t" + std::to_string(k);
+          auto tensor = TestRank::Describe(name.c_str(), tuttiOpAllreduce, type, shape,
+                                           buffers[k].data(), buffers[k].data());
           tensor.prescale = 0.5;
           tensor.postscale = 4;
           tensor.compression = compression;

@@ -1,6 +1,7 @@
 #include "coordinator/performer.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -49,7 +50,8 @@ Status DeliverRide(Response& response) {
   const Request& request = response.agreement().request;
   TUTTI_TRY(GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
   tensor->ticket->output_shape = request.shape;
-  StageOut(request, response.reduced.data(), tensor->output, ElementsOf(response));
+  alignas(8) const std::array<std::byte, kRidingBytes> reduced = response.reduced;
+  StageOut(request, reduced.data(), tensor->output, ElementsOf(response));
   return Status::Ok();
 }
 

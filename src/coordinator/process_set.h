@@ -112,7 +112,8 @@ class ProcessSet {
     uint64_t batches = 0;
     uint64_t tensors = 0;
     uint64_t cached = 0;
-    uint64_t rode = 0;  // whose data came with the states
+    uint64_t rode = 0;         // whose data came with the states
+    uint64_t handed_over = 0;  // batches moved by the second thread
   };
   Counters counters() const;
   std::vector<Stall> last_stalls() const;

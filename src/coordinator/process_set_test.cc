@@ -118,8 +118,9 @@ TEST(JoinTest, JoinedRanksAddNeutralElements) {
     const auto reduce = [&](tuttiReduceOp_t op, float value) {
       std::vector<float> values(4, value);
       const std::vector<int64_t> shape = {4};
-      auto tensor = TestRank::Describe(("op" + std::to_string(op)).c_str(), tuttiOpAllreduce,
-                                       tuttiFloat32, shape, values.data(), values.data());
+      const std::string name = "op" + std::to_string(op);
+      auto tensor = TestRank::Describe(name.c_str(), tuttiOpAllreduce, tuttiFloat32, shape,
+                                       values.data(), values.data());
       tensor.op = op;
       const int64_t handle = self.Enqueue(tensor);
       self.Wait(handle);

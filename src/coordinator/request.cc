@@ -5,6 +5,7 @@
 
 #include <array>
 #include <bit>
+#include <limits>
 
 namespace tutti::coordinator {
 
@@ -28,15 +29,29 @@ std::string_view Name(ReduceOp op) {
   return kNames[static_cast<size_t>(op)];
 }
 
+namespace {
+
+// Shapes come from users and other ranks: a product that no memory holds stays at the largest
+// number.
+int64_t Times(int64_t a, int64_t b) {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) return std::numeric_limits<int64_t>::max();
+  return product;
+}
+
+}  // namespace
+
 int64_t Request::elements() const {
   int64_t count = 1;
-  for (const int64_t dimension : shape) count *= dimension;
+  for (const int64_t dimension : shape) count = Times(count, dimension);
   return count;
 }
 
+int64_t Request::bytes() const { return Times(elements(), static_cast<int64_t>(SizeOf(type))); }
+
 int64_t Request::row_elements() const {
   int64_t count = 1;
-  for (size_t i = 1; i < shape.size(); ++i) count *= shape[i];
+  for (size_t i = 1; i < shape.size(); ++i) count = Times(count, shape[i]);
   return count;
 }
 

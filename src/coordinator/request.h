@@ -67,8 +67,9 @@ struct Request : RequestFields {
 
   friend bool operator==(const Request&, const Request&) = default;
 
+  // No more than the largest number, whatever the shape says.
   int64_t elements() const;
-  int64_t bytes() const { return elements() * static_cast<int64_t>(SizeOf(type)); }
+  int64_t bytes() const;
   int64_t first_dim() const { return shape.empty() ? 0 : shape.front(); }
   // Elements of one row, that is one step of the first dimension.
   int64_t row_elements() const;

@@ -1,6 +1,7 @@
 #include "coordinator/riding.h"
 
 #include <array>
+#include <cstring>
 
 #include "base/reduce.h"
 #include "coordinator/staging.h"
@@ -41,16 +42,19 @@ void TakeSeat(const Request& request, int slot, const void* input, std::span<uin
   uint8_t* const seat = seats.data() + static_cast<size_t>(rank) * kSeatBytes;
   seat[0] = static_cast<uint8_t>(slot);
   seat[1] = static_cast<uint8_t>(slot >> 8);
-  uint8_t* const data = seat + 2;
+  // Seats follow the states without regard to alignment.
+  alignas(8) std::array<std::byte, kRidingBytes> data = {};
   const auto count = static_cast<size_t>(request.elements());
-  StageIn(request, input, data, count);
+  StageIn(request, input, data.data(), count);
   const auto type = static_cast<DataType>(WireType(request));
-  if (WireOp(request) != ncclAvg || !IsFloat(type)) return;
-  // As the library averages: every input is divided and rounded before the sum.
-  const auto ranks = static_cast<double>(seats.size() / kSeatBytes);
-  const void* const source = data;
-  FindReduce(type, ReduceKind::kSum)(data, &source, 1, count,
-                                     {.scalar = ScalarBits(type, 1.0 / ranks), .scale_mask = 1});
+  if (WireOp(request) == ncclAvg && IsFloat(type)) {
+    // As the library averages: every input is divided and rounded before the sum.
+    const auto ranks = static_cast<double>(seats.size() / kSeatBytes);
+    const void* const source = data.data();
+    FindReduce(type, ReduceKind::kSum)(data.data(), &source, 1, count,
+                                       {.scalar = ScalarBits(type, 1.0 / ranks), .scale_mask = 1});
+  }
+  std::memcpy(seat + 2, data.data(), data.size());
 }
 
 int SlotOfAllSeats(std::span<const uint8_t> seats) {

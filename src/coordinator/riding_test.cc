@@ -112,8 +112,9 @@ TEST(RidingTest, DifferentTensorsComeToTheSameEnd) {
       for (int i = 0; i < 4; ++i) {
         const int which = (i + self.rank()) % 4;
         values[which] = static_cast<float>(which + step);
-        auto tensor = TestRank::Describe(("s" + std::to_string(which)).c_str(), tuttiOpAllreduce,
-                                         tuttiFloat32, {}, &values[which], &values[which]);
+        const std::string name = "s" + std::to_string(which);
+        auto tensor = TestRank::Describe(name.c_str(), tuttiOpAllreduce, tuttiFloat32, {},
+                                         &values[which], &values[which]);
         tensor.shape = &one;
         tensor.ndim = 1;
         handles[which] = self.Enqueue(tensor);
