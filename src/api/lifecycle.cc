@@ -1,6 +1,7 @@
 // Communicators: made, split, shrunk, grown, asked, finalized, destroyed, aborted, revoked.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
@@ -72,16 +73,22 @@ Result<std::unique_ptr<ncclComm>> MakeHandle(const ncclConfig_t* config, const n
   return handle;
 }
 
+// Another thread may look for the handle, to abort an initialisation that waits: it reads the variable
+// with an atomic load.
+void Publish(ncclComm_t* out, ncclComm* comm) {
+  std::atomic_ref<ncclComm_t>(*out).store(comm, std::memory_order_release);
+}
+
 // Starts `job`, which fills the handle. A blocking failure outside a group leaves no communicator
 // behind.
 Status StartInit(std::unique_ptr<ncclComm> handle, ncclComm* parent, ncclComm_t* out,
                  std::function<Status()> job) {
   ncclComm* const comm = handle.release();
   Adopt(comm);
-  *out = comm;
+  Publish(out, comm);
   Status status = ThreadGroup().AddInit(*comm, parent, std::move(job));
   if (status.ok() || status.code() == Code::kInProgress) return status;
-  *out = nullptr;
+  Publish(out, nullptr);
   Bury(comm);
   return status;
 }
@@ -89,7 +96,7 @@ Status StartInit(std::unique_ptr<ncclComm> handle, ncclComm* parent, ncclComm_t*
 Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> ids, int rank,
                 const ncclConfig_t* config) {
   if (out == nullptr) return InvalidArgument("comm is null");
-  *out = nullptr;
+  Publish(out, nullptr);
   if (num_ranks < 1) return InvalidArgument("nranks is {}, but must be at least 1", num_ranks);
   if (rank < 0 || rank >= num_ranks)
     return InvalidArgument("rank is {}, but nranks is {}: ranks go from 0 to {}", rank, num_ranks,
@@ -170,14 +177,14 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
 Status Resize(ncclComm_t parent, ncclComm_t* out, const ncclConfig_t* config,
               std::function<Result<std::unique_ptr<Communicator>>(ncclComm& child)> make) {
   if (out == nullptr) return InvalidArgument("newcomm is null");
-  *out = nullptr;
+  Publish(out, nullptr);
   TUTTI_ASSIGN(std::unique_ptr<ncclComm> handle, MakeHandle(config, parent));
   ncclComm* const child = handle.get();
   return StartInit(std::move(handle), parent, out, [child, parent, out, make]() -> Status {
     const log::ThreadRankMark mark(parent->comm->rank());
     TUTTI_ASSIGN(child->comm, make(*child));
     if (!child->comm) {
-      *out = nullptr;
+      Publish(out, nullptr);
       Disown(child);
       parent->AddNameless(child);
     }
