@@ -224,6 +224,12 @@ class Detector {
   int next_net_ = 0;
 };
 
+bool HasGpu(const Machine& machine) {
+  bool any = false;
+  VisitPci(machine, [&](const CpuFact&, const PciFact& pci) { any |= !pci.gpus.empty(); });
+  return any;
+}
+
 }  // namespace
 
 Machine Detect(const DetectOptions& options) { return Detector(options).Run(); }
@@ -238,30 +244,30 @@ Machine DetectThisHost(const Settings& settings) {
   DetectOptions options;
   options.cpus = FindProcessors();
   options.host_hash = HostHash(settings.hostid);
-  const auto has_gpu = [](const Machine& machine) {
-    bool any = false;
-    VisitPci(machine, [&](const CpuFact&, const PciFact& pci) { any |= !pci.gpus.empty(); });
-    return any;
-  };
   const std::unique_ptr<GpuSource> nvidia = MakeNvidiaSource();
   const std::unique_ptr<GpuSource> amd = MakeAmdSource();
   const bool look = settings.backend != "host";
   options.gpus = look ? nvidia.get() : nullptr;
   Machine machine = Detect(options);
-  if (has_gpu(machine)) return machine;
-  if (look) {
+  if (look && !HasGpu(machine)) {
     options.gpus = amd.get();
     Machine other = Detect(options);
     other.version = 2;  // of the format, as AMD's own library writes it
-    if (has_gpu(other)) return other;
+    if (HasGpu(other)) return other;
   }
+  return machine;
+}
+
+void AddMissingRanks(Machine& machine) {
+  const bool has_hosts = std::any_of(machine.cpus.begin(), machine.cpus.end(),
+                                     [](const CpuFact& cpu) { return !cpu.host_devices.empty(); });
+  if (has_hosts || HasGpu(machine)) return;
   int rank = 0;
   for (CpuFact& cpu : machine.cpus) {
     cpu.host_devices.push_back({rank, rank});
     ++rank;
   }
   machine.guesses.push_back("There are no GPUs; one rank for each NUMA node is taken.");
-  return machine;
 }
 
 }  // namespace tutti::topology

@@ -71,8 +71,12 @@ std::vector<CpuFact> FindProcessors();
 // The NUMA node of the core that the calling thread runs on; kNotKnown when there is no telling.
 int CurrentNuma();
 
-// This host, with all that can be found, and a rank on each NUMA node where there are no GPUs. For
-// `tutti topo`; communicators fill in DetectOptions themselves.
+// This host, with all that can be found, without ranks. For `tutti topo`; communicators fill in
+// DetectOptions themselves.
 Machine DetectThisHost(const Settings& settings);
+
+// Puts a rank on each NUMA node of a machine that has neither GPUs nor host ranks, with a guess that
+// says so.
+void AddMissingRanks(Machine& machine);
 
 }  // namespace tutti::topology

@@ -345,9 +345,23 @@ TEST(Processors, AreNumaNodesWithCores) {
   EXPECT_EQ(ArchitectureName("x86_64"), "x86_64");
 }
 
+TEST(Detect, RanksAreAddedOnlyWhereThereAreNone) {
+  Machine machine;
+  machine.cpus.resize(2);
+  AddMissingRanks(machine);
+  EXPECT_EQ(machine.cpus[1].host_devices.at(0).rank, 1);
+  AddMissingRanks(machine);
+  EXPECT_EQ(machine.cpus[0].host_devices.size(), 1u);
+  EXPECT_EQ(machine.guesses.size(), 1u);
+  Machine gpus = TestMachine(TestDataPath("machines/dgx-h100.xml"));
+  AddMissingRanks(gpus);
+  EXPECT_TRUE(gpus.cpus[0].host_devices.empty());
+}
+
 // Whatever this host is, it has a processor, and its description can be written, read and built.
 TEST(Detect, ThisHost) {
-  const Machine machine = DetectThisHost(Settings());
+  Machine machine = DetectThisHost(Settings());
+  AddMissingRanks(machine);
   ASSERT_FALSE(machine.cpus.empty());
   EXPECT_FALSE(machine.cpus[0].affinity.empty());
   EXPECT_TRUE(machine.cpus[0].host_hash.has_value());

@@ -197,8 +197,6 @@ class Merger {
     Fill(mine.gdr, theirs.gdr, kNotKnown, where, "GPUDirect capability");
     Fill(mine.gcn, theirs.gcn, std::string(), where, "generation");
     Fill(mine.arch, theirs.arch, std::string(), where, "architecture");
-    // Of ranks only the communicator knows; those of a file are of the run that wrote it.
-    if (!strict_ && theirs.rank >= 0) mine.rank = theirs.rank;
     Fill(mine.rank, theirs.rank, kNotKnown, where, "rank");
     FillLinks(mine.nvlinks, theirs.nvlinks, where, "NVLinks");
     FillLinks(mine.c2c, theirs.c2c, where, "chip-to-chip links");
@@ -251,6 +249,16 @@ void AdoptNames(Machine& file, const Machine& detected) {
       cpu.model = first.model;
     }
   }
+}
+
+// Those of a file are of the run that wrote it.
+void ForgetRanks(Machine& file) {
+  for (CpuFact& cpu : file.cpus) {
+    for (HostDeviceFact& device : cpu.host_devices) device.rank = kNotKnown;
+  }
+  VisitPci(file, [](CpuFact&, PciFact& pci) {
+    for (GpuFact& gpu : pci.gpus) gpu.rank = kNotKnown;
+  });
 }
 
 struct Seen {
@@ -308,6 +316,7 @@ void DropForeign(Machine& machine, const Machine& detected) {
 
 Machine MergeDetected(Machine file, const Machine& detected) {
   AdoptNames(file, detected);
+  ForgetRanks(file);
   DropForeign(file, detected);
   // Processors of the detection that only bring devices which the file has elsewhere would be empty
   // beside the file's own numbering of the nodes.

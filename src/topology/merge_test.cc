@@ -102,6 +102,17 @@ TEST(Merge, RanksAndNumbersAreThoseOfNow) {
   EXPECT_EQ(graph.node(graph.OfKind(NodeKind::kNet)[0]).device, 10);
 }
 
+TEST(Merge, RanksOfAFileAreForgotten) {
+  const Machine file = Named("dgx-h100");
+  Machine detected = file;
+  VisitPci(detected, [](CpuFact&, PciFact& pci) { pci.gpus.clear(); });
+  detected.cpus[0].host_devices = {{0, 0}, {1, 1}};  // a job of host ranks
+  const Machine merged = MergeDetected(file, detected);
+  const MachineReading again = CheckMachineXml(FormatMachineXml(merged));
+  EXPECT_TRUE(again.errors.empty()) << again.errors[0].sentence;
+  EXPECT_EQ(TestGraph(merged).graph.Devices().size(), 2u);
+}
+
 TEST(Merge, DevicesOfAnotherMachineAreLeftOut) {
   const Machine file = Named("dgx-h100");
   Machine detected = Named("dgx-h100-7gpu");

@@ -345,6 +345,7 @@ std::vector<std::vector<NodeIndex>> Domains(const Graph& graph, const Paths& pat
   std::iota(domain.begin(), domain.end(), size_t{0});
   for (size_t i = 0; i < devices.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
+      if (domain[i] == domain[j]) continue;
       if (paths.Between(devices[i], devices[j]).kind >= PathKind::kNet) continue;
       const size_t from = std::max(domain[i], domain[j]);
       const size_t to = std::min(domain[i], domain[j]);

@@ -1,4 +1,4 @@
-// The search on machines that are put together here; topology_truth_test.cc has the real ones.
+// The search on machines that are put together here; search_truth_test.cc has the real ones.
 
 #include "topology/search.h"
 

@@ -62,6 +62,24 @@ TEST(TopoSearch, FailsWithASentence) {
   EXPECT_THAT(missing.err, StartsWith("tutti topo search: "));
 }
 
+TEST(TopoSearch, LeavesOutWhatNothingJoinsWithAWord) {
+  const std::string file = testing::TempDir() + "/tutti_apart.xml";
+  std::ofstream text(file);
+  text << "<system version=\"1\">";
+  for (const char* host : {"0x1", "0x2"}) {
+    text << "<cpu host_hash=\"" << host << "\" numaid=\"0\"><pci busid=\"0000:03:00.0\">"
+         << "<gpu dev=\"0\" sm=\"90\"/></pci><pci busid=\"0000:04:00.0\"><gpu dev=\"1\" sm=\"90\"/>"
+         << "</pci></cpu>";
+  }
+  text << "</system>";
+  text.close();
+  const Outcome outcome = Tutti({"topo", "search", "--json", "--file", file});
+  std::filesystem::remove(file);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("Nothing but a network joins 1/GPU 0, 1/GPU 1 to rank 0"));
+  EXPECT_EQ(Json::parse(outcome.out).at("ring").at("orders")[0], Json::parse("[0,1]"));
+}
+
 TEST(TopoSearch, FollowsNcclsGraphFiles) {
   const std::string file = testing::TempDir() + "/tutti_channels.xml";
   const Outcome written = Tutti({"topo", "search", "--file", MachinePath("dgx-h100")},

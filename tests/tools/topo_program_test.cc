@@ -120,6 +120,18 @@ TEST(Topo, DumpsCanBeGivenBack) {
   std::remove(path.c_str());
 }
 
+// A file of GPUs over this host, whatever it has: what is known of it can be read again.
+TEST(Topo, WhatIsKnownIsWrittenAndCanBeRead) {
+  const std::string path = testing::TempDir() + "topo_program_test_known.xml";
+  const Outcome shown =
+      Topo({"show"}, {{"NCCL_TOPO_FILE", MachinePath("dgx-h100")}, {"NCCL_TOPO_DUMP_FILE", path}});
+  ASSERT_EQ(shown.status, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("PCI 0000:15:00.0  48 GB/s"));
+  const Outcome checked = Topo({"check", path});
+  EXPECT_EQ(checked.status, 0) << checked.out;
+  std::remove(path.c_str());
+}
+
 TEST(Topo, ChecksFiles) {
   const Outcome good = Topo({"check", MachinePath("dgx-h100")});
   EXPECT_EQ(good.status, 0);

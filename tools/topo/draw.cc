@@ -27,9 +27,11 @@ struct Wish {
 
 Result<topology::Picture> Draw(const Wish& wish) {
   TUTTI_ASSIGN(const Settings settings, ReadProcessSettings());
-  TUTTI_ASSIGN(const Study study, Load(wish.source));
+  const bool wants_channels = wish.pattern != "none";
+  TUTTI_ASSIGN(const Study study,
+               wants_channels ? LoadPart("draw", wish.source) : Load(wish.source));
   std::optional<topology::Channels> channels;
-  if (wish.pattern != "none") {
+  if (wants_channels) {
     const topology::Pattern pattern =
         wish.pattern == "ring" ? topology::Pattern::kRing : topology::Pattern::kBalancedTree;
     TUTTI_ASSIGN(channels, topology::FindPattern(settings, study.graph, study.paths, pattern,

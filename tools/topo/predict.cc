@@ -106,7 +106,7 @@ void PrintRows(const MachineJob& job, const std::string& collective, const std::
 }
 
 int RunPredict(const Question& question) {
-  const Result<Study> study = Load(question.source);
+  const Result<Study> study = LoadPart("predict", question.source);
   if (!study.ok()) return Fail("predict", study.status());
   const Result<MachineJob> job = JobOf(*study, question);
   if (!job.ok()) return Fail("predict", job.status());

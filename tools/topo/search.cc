@@ -178,7 +178,7 @@ Status PrintJoined(const Study& study, const Answer& answer, int hosts) {
 }
 
 int RunSearch(const Source& source, bool json) {
-  const Result<Study> study = Load(source);
+  const Result<Study> study = LoadPart("search", source);
   if (!study.ok()) return Fail("search", study.status());
   const Result<Answer> answer = Find(*study, source.hosts > 1);
   if (!answer.ok()) return Fail("search", answer.status());

@@ -8,6 +8,7 @@
 #include "topology/detect.h"
 #include "topology/machine_xml.h"
 #include "topology/path_rules.h"
+#include "topology/trim.h"
 
 namespace tutti::tools::topo {
 
@@ -24,13 +25,30 @@ Result<Study> Load(const Source& source) {
   if (source.file.empty()) {
     TUTTI_ASSIGN(study.machine,
                  topology::KnownMachine(settings, topology::DetectThisHost(settings)));
+    topology::AddMissingRanks(study.machine);
   } else {
     TUTTI_ASSIGN(study.machine, topology::ReadMachineFile(source.file));
   }
+  TUTTI_TRY(topology::DumpMachine(settings, study.machine,
+                                  static_cast<int>(settings.topo_dump_file_rank)));
   TUTTI_ASSIGN(topology::BuiltGraph built, topology::BuildGraph(study.machine));
   study.graph = std::move(built.graph);
   study.remarks = std::move(built.remarks);
   study.rules = topology::RulesOf(settings);
+  study.paths = topology::ComputePaths(study.graph, study.rules);
+  return study;
+}
+
+Result<Study> LoadPart(const char* command, const Source& source) {
+  TUTTI_ASSIGN(Study study, Load(source));
+  if (study.graph.Devices().empty()) return study;
+  const int first = study.graph.node(study.graph.Devices()[0]).rank;
+  topology::Trimmed part = topology::TrimToRank(study.graph, study.paths, first);
+  if (part.remarks.empty()) return study;
+  for (const std::string& remark : part.remarks) {
+    fmt::print(stderr, "tutti topo {}: {}\n", command, remark);
+  }
+  study.graph = std::move(part.graph);
   study.paths = topology::ComputePaths(study.graph, study.rules);
   return study;
 }

@@ -30,7 +30,12 @@ struct Study {
 // Adds --file and --hosts to `app`. `source` must live as long as the parser.
 void AddSource(CLI::App& app, Source* source);
 
+// Writes NCCL_TOPO_DUMP_FILE too, where that is set.
 Result<Study> Load(const Source& source);
+
+// For channels, which need devices that are joined: of several parts the one with the first device.
+// Says on stderr what is left out.
+Result<Study> LoadPart(const char* command, const Source& source);
 
 // Says on stderr why `command` of `tutti topo` failed; kExitFailure.
 int Fail(const char* command, const Status& status);
