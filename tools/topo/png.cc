@@ -70,6 +70,7 @@ class CairoPainter {
 
   void operator()(const Mark& mark) {
     Colour(mark.fill);
+    cairo_new_path(cairo_);  // a label leaves its end as the current point
     for (const Point& point : mark.points) cairo_line_to(cairo_, point.x, point.y);
     cairo_close_path(cairo_);
     cairo_fill(cairo_);
