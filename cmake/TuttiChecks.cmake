@@ -8,9 +8,7 @@ file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      ${PROJECT_SOURCE_DIR}/src/*.h ${PROJECT_SOURCE_DIR}/include/*.h ${PROJECT_SOURCE_DIR}/tools/*.h
      ${PROJECT_SOURCE_DIR}/tests/*.h ${PROJECT_SOURCE_DIR}/bench/*.h ${PROJECT_SOURCE_DIR}/examples/*.h)
 list(FILTER headers EXCLUDE REGEX "/samples/")  # bad on purpose
-if(NOT TUTTI_HAVE_CUDA)
-  list(FILTER headers EXCLUDE REGEX "^src/backend/cuda/")
-endif()
+list(FILTER headers EXCLUDE REGEX "^src/backend/cuda/device/")  # for nvcc
 set(header_sources "")
 foreach(header IN LISTS headers)
   set(language cc)

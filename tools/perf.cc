@@ -37,6 +37,7 @@ struct Words {
   int blocking = 0;
   std::string stream = "null";
   std::string alloc = "malloc";
+  std::string device = "host";
   PerfOptions options;
 };
 
@@ -99,6 +100,16 @@ void AddOptions(CLI::App* app, Words* words) {
                   "null: calls return when done; host: on a host stream of Tutti")
       ->check(CLI::IsMember({"null", "host"}))
       ->capture_default_str();
+  app->add_option("--device", words->device, "host, or gpu: rank i is the i-th GPU")
+      ->check(CLI::IsMember({"host", "gpu"}))
+      ->capture_default_str();
+  app->add_option(
+         "--graph", options.graph,
+         "with GPUs: capture so many operations in a CUDA graph and launch that (0: do not)")
+      ->check(CLI::Range(0, 1000));
+  app->add_option("--misalign", options.unaligned,
+                  "begin buffers so many bytes, rounded to whole elements, past an aligned address")
+      ->check(CLI::Range(0, 64));
   app->add_option("--alloc", words->alloc, "buffers from malloc, or nccl: from ncclMemAlloc")
       ->check(CLI::IsMember({"malloc", "nccl"}))
       ->capture_default_str();
@@ -157,6 +168,10 @@ Result<PerfOptions> Understand(const Words& words, const launch::LaunchInfo& lau
   options.check = words.check != 0;
   options.blocking = words.blocking != 0;
   options.host_stream = words.stream == "host";
+  options.gpu = words.device == "gpu";
+  if (options.gpu && options.host_stream)
+    return InvalidArgument("--stream host is for ranks without GPUs");
+  if (options.graph > 0 && !options.gpu) return InvalidArgument("--graph needs --device gpu");
   options.nccl_alloc = words.alloc == "nccl";
   return options;
 }

@@ -120,6 +120,7 @@ Status Submit(const Call& call, Task task) {
   if (task.collective == Collective::kSendRecv) TUTTI_TRY(CheckRoot(task.root, num_ranks, "peer"));
   if (task.count > 0 && call.needs_send) TUTTI_TRY(CheckBuffer(task.send, "the send buffer"));
   if (task.count > 0 && call.needs_recv) TUTTI_TRY(CheckBuffer(task.recv, "the receive buffer"));
+  if (call.comm->comm->on_device()) return ThreadGroup().AddOnDevice(*call.comm, task, call.stream);
   if (call.comm->settings.check_pointers) TUTTI_TRY(CheckMapped(call, task));
   TUTTI_ASSIGN(HostStream* const stream, ResolveStream(call.stream));
   return ThreadGroup().Add(*call.comm, task, stream);

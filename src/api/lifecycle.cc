@@ -112,6 +112,8 @@ Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> id
   options.num_ranks = num_ranks;
   options.name = handle->name;
   options.abort_flag = &handle->abort_flag;
+  TUTTI_ASSIGN(options.cuda_device, Process::CurrentDevice(handle->settings));
+  if (options.cuda_device >= 0) handle->device = options.cuda_device;
   ncclComm* const comm = handle.get();
   return StartInit(std::move(handle), nullptr, out, [comm, process, options]() -> Status {
     const log::ThreadRankMark mark(options.rank);
@@ -153,7 +155,13 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
         true;  // there is no config to say otherwise, and the caller gets all ranks at once
     handle->device = devices != nullptr ? devices[rank] : rank;
     ncclComm* const comm = handle.get();
-    const Communicator::InitOptions options = {{decoded}, rank, num_ranks, "", &comm->abort_flag};
+    TUTTI_ASSIGN(const int current, Process::CurrentDevice(handle->settings));
+    const Communicator::InitOptions options = {.ids = {decoded},
+                                               .rank = rank,
+                                               .num_ranks = num_ranks,
+                                               .name = "",
+                                               .cuda_device = current < 0 ? -1 : handle->device,
+                                               .abort_flag = &comm->abort_flag};
     TUTTI_TRY(group.AddInit(*comm, nullptr, [comm, process, options]() -> Status {
       const log::ThreadRankMark mark(options.rank);
       TUTTI_ASSIGN(comm->comm, Communicator::Init(*process, comm->settings, options));

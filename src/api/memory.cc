@@ -1,15 +1,77 @@
 // Memory that other ranks can map, and registration.
 
+#include <map>
+#include <mutex>
+
 #include "api/context.h"
+#include "backend/cuda/driver.h"
 #include "nccl.h"
 
 namespace tutti::api {
 namespace {
 
+// What ncclMemAlloc gave out on GPUs: the context that each address belongs to.
+class DeviceBlocks {
+ public:
+  Result<void*> Allocate(int device, size_t size) {
+    TUTTI_ASSIGN(const cuda::Driver* const driver, cuda::Driver::Find());
+    cuda::Context context = nullptr;
+    TUTTI_TRY(driver->Check(driver->PrimaryContextRetain(&context, device), "opening a GPU"));
+    const cuda::ContextScope scope(*driver, context);
+    cuda::DeviceAddress address = 0;
+    Status status =
+        driver->Check(driver->MemAlloc(&address, size),
+                      fmt::format("allocating {} bytes on CUDA device {}", size, device));
+    if (!status.ok()) {
+      driver->PrimaryContextRelease(device);
+      return status;
+    }
+    std::lock_guard lock(mutex_);
+    blocks_[address] = {context, device};
+    return reinterpret_cast<void*>(address);
+  }
+  // False: it is no memory of a GPU.
+  Result<bool> Free(void* pointer) {
+    const auto address = static_cast<cuda::DeviceAddress>(reinterpret_cast<uintptr_t>(pointer));
+    Block block;
+    {
+      std::lock_guard lock(mutex_);
+      const auto found = blocks_.find(address);
+      if (found == blocks_.end()) return false;
+      block = found->second;
+      blocks_.erase(found);
+    }
+    TUTTI_ASSIGN(const cuda::Driver* const driver, cuda::Driver::Find());
+    const cuda::ContextScope scope(*driver, block.context);
+    TUTTI_TRY(driver->Check(driver->MemFree(address), "freeing memory of a GPU"));
+    TUTTI_TRY(driver->Check(driver->PrimaryContextRelease(block.device), "closing a GPU"));
+    return true;
+  }
+
+ private:
+  struct Block {
+    cuda::Context context = nullptr;
+    int device = 0;
+  };
+  std::mutex mutex_;
+  std::map<cuda::DeviceAddress, Block> blocks_;
+};
+
+DeviceBlocks& Blocks() {
+  static auto* const blocks = new DeviceBlocks;
+  return *blocks;
+}
+
 Status MemAlloc(void** out, size_t size) {
   if (out == nullptr) return InvalidArgument("ptr is null");
   *out = nullptr;
   if (size == 0) return Status::Ok();
+  TUTTI_ASSIGN(const Settings settings, ReadProcessSettings());
+  TUTTI_ASSIGN(const int device, Process::CurrentDevice(settings));
+  if (device >= 0) {
+    TUTTI_ASSIGN(*out, Blocks().Allocate(device, size));
+    return Status::Ok();
+  }
   TUTTI_ASSIGN(Process* const process, ThisProcess());
   TUTTI_ASSIGN(*out, process->memory().Allocate(size));
   return Status::Ok();
@@ -17,6 +79,8 @@ Status MemAlloc(void** out, size_t size) {
 
 Status MemFree(void* pointer) {
   if (pointer == nullptr) return Status::Ok();
+  TUTTI_ASSIGN(const bool freed, Blocks().Free(pointer));
+  if (freed) return Status::Ok();
   TUTTI_ASSIGN(Process* const process, ThisProcess());
   return process->memory().Free(pointer);
 }

@@ -24,11 +24,17 @@ Communicator::~Communicator() {
   if (executor_ && WaitForTickets().ok()) {
     while (departed_.load(std::memory_order_acquire) != next_ticket_.load()) sched_yield();
   }
+  if (gpu_) {
+    // Kernels of a communicator that has stopped end by themselves; others end with their peers.
+    if (const Status drained = gpu_->Drain(); !drained.ok())
+      TUTTI_WARN("a communicator is destroyed although its GPU fails: {}", drained.message());
+  }
   executor_.reset();
   if (connections_ && watch_->stopped()) connections_->Close(watch_->StopReason());
   connections_.reset();
   if (arena_offer_ != 0) process_.fd_server().Withdraw(arena_offer_);
   if (watch_) watch_->StopListening(process_.loop());
+  gpu_.reset();  // the watch reaches into it until here
   watch_.reset();
   bootstrap_.reset();
 }
@@ -123,11 +129,21 @@ int Communicator::LocalRank() const {
   return static_cast<int>(place - local_ranks_.begin());
 }
 
+Status Communicator::LaunchOnDevice(std::span<const DeviceTask> tasks) {
+  if (watch_->stopped()) return watch_->StopReason();
+  return gpu_->Launch(tasks);
+}
+
 Status Communicator::WaitForTickets() {
+  if (gpu_) return gpu_->Drain();
   return AwaitTurn(next_ticket_.load(std::memory_order_relaxed));
 }
 
 std::string Communicator::DescribeTransports() const {
+  if (gpu_)
+    return fmt::format("GPUs of {} that reach one another, this one {} (CUDA device {}), {} MiB",
+                       peers_[0].host, gpu_->device().name(), gpu_->device().ordinal(),
+                       gpu_->MemoryBytes() >> 20);
   std::map<int, std::vector<int>> machines;
   for (int r = 0; r < num_ranks(); ++r)
     machines[arena_leader_[static_cast<size_t>(r)]].push_back(r);
@@ -151,7 +167,7 @@ std::string Communicator::DescribeAsJson() const {
     const PeerInfo& peer = peers_[static_cast<size_t>(r)];
     const bool local =
         arena_leader_[static_cast<size_t>(r)] == arena_leader_[static_cast<size_t>(rank())];
-    const char* transport = r == rank() ? "self" : local ? "shm" : "socket";
+    const char* transport = r == rank() ? "self" : gpu_ ? "gpu" : local ? "shm" : "socket";
     // A host name has no characters that JSON would escape.
     peers += fmt::format("{}{{\"rank\": {}, \"host\": \"{}\", \"pid\": {}, \"transport\": \"{}\"}}",
                          r == 0 ? "" : ", ", r, peer.host, peer.pid, transport);

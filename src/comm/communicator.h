@@ -26,6 +26,7 @@
 #include "bootstrap/bootstrap.h"
 #include "comm/connections.h"
 #include "comm/executor.h"
+#include "comm/gpu_mesh.h"
 #include "comm/peer_info.h"
 #include "comm/process.h"
 #include "comm/pull.h"
@@ -47,6 +48,7 @@ class Communicator {
     int rank = 0;
     int num_ranks = 1;
     std::string name;                               // for logs; may be empty
+    int cuda_device = -1;                           // this rank's GPU; -1: a host device
     const std::atomic<bool>* abort_flag = nullptr;  // ends initialisation early
   };
 
@@ -64,6 +66,7 @@ class Communicator {
   int rank() const { return bootstrap_->rank(); }
   int num_ranks() const { return bootstrap_->num_ranks(); }
   const std::string& name() const { return name_; }
+  int cuda_device() const { return cuda_device_; }  // -1: this rank is a host device
   const Settings& settings() const { return settings_; }
   Process& process() { return process_; }
   Bootstrap& bootstrap() { return *bootstrap_; }
@@ -87,8 +90,14 @@ class Communicator {
   // Timeout when the turn does not come because nobody executes the ticket whose turn it is, for
   // TUTTI_TIMEOUT_S; that stops the communicator, here and on the other ranks.
   Status Execute(uint64_t ticket, std::span<const Task> tasks);
-  // Until everything issued so far has run. Timeout as above, but stops nothing.
+  // Until everything issued so far has run. Timeout as above, but stops nothing. With a GPU, until
+  // that has done all that is queued on it.
   Status WaitForTickets();
+
+  // Whether this rank is a GPU. Its operations take no tickets: LaunchOnDevice queues them on their
+  // streams, in the order of the calls, and returns.
+  bool on_device() const { return gpu_ != nullptr; }
+  Status LaunchOnDevice(std::span<const DeviceTask> tasks);
 
   // Ends all waits, here and (if `tell`) on the other ranks.
   void Stop(Status reason, bool tell) { watch_->Stop(std::move(reason), tell); }
@@ -96,22 +105,28 @@ class Communicator {
   // In words, for the log; and as the JSON object of tuttiCommDescribe.
   std::string DescribeTransports() const;
   std::string DescribeAsJson() const;
-  std::string DescribePlan(const Task& task) const { return executor_->Describe(task); }
-  double PredictUs(const Task& task) const { return executor_->PredictUs(task); }
+  std::string DescribePlan(const Task& task) const {
+    return gpu_ ? gpu_->Describe(task) : executor_->Describe(task);
+  }
+  // 0 for GPUs, whose plans are made without a prediction of the whole.
+  double PredictUs(const Task& task) const { return gpu_ ? 0 : executor_->PredictUs(task); }
   // This rank's place among those of its machine.
   int LocalRank() const;
   // Bytes of memory that only this communicator needs.
-  uint64_t MemoryBytes() const { return arena_memory_.size(); }
+  uint64_t MemoryBytes() const { return gpu_ ? gpu_->MemoryBytes() : arena_memory_.size(); }
 
  private:
-  Communicator(Process& process, const Settings& settings, std::string name)
+  Communicator(Process& process, const Settings& settings, std::string name, int cuda_device)
       : process_(process),
         settings_(settings),
         name_(std::move(name)),
+        cuda_device_(cuda_device),
         init_deadline_(InitDeadline()) {}
 
   // The steps of initialisation, in order (init.cc).
   Status Build(const std::atomic<bool>* abort_flag);
+  // Instead of the steps from ShareMemory on, where ranks are GPUs.
+  Status JoinGpus(const std::atomic<bool>* abort_flag);
   Status ExchangePeers();
   Status ShareMemory(const std::atomic<bool>* abort_flag);
   bool CanReadPeers(std::span<const int> group) const;
@@ -134,6 +149,7 @@ class Communicator {
   Process& process_;
   const Settings settings_;
   const std::string name_;
+  const int cuda_device_;
   const Deadline init_deadline_;  // for all steps of initialisation together
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Watch> watch_;
@@ -158,6 +174,7 @@ class Communicator {
       {};  // what peers look for to prove that they can read this process's memory
   std::unique_ptr<PullReach> pull_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<GpuMesh> gpu_;  // instead of the above from arena_ on
 
   std::atomic<uint64_t> next_ticket_ = 0;
   std::atomic<uint64_t> turn_ = 0;

@@ -42,15 +42,21 @@ Status Group::End() {
   if (--depth_ > 0) return Status::Ok();
   if (Status error = std::exchange(error_, Status::Ok()); !error.ok()) {
     entries_.clear();
+    device_entries_.clear();
     DropInits(error);
     return error;
   }
   const Status inits = LaunchInits();
   if (!inits.ok() && inits.code() != Code::kInProgress) {
     entries_.clear();
+    device_entries_.clear();
     return inits;
   }
-  Status operations = LaunchOperations();
+  Status operations = LaunchOnDevices();
+  if (!operations.ok())
+    entries_.clear();
+  else
+    operations = LaunchOperations();
   return operations.ok() ? inits : operations;
 }
 
@@ -137,6 +143,38 @@ Status Group::Add(ncclComm& comm, const Task& task, HostStream* stream) {
   if (!active() && stream == nullptr && comm.blocking) return RunNow(comm, std::span(&task, 1));
   entries_.push_back({&comm, task, stream});
   return active() ? Status::Ok() : LaunchOperations();
+}
+
+Status Group::AddOnDevice(ncclComm& comm, const Task& task, void* stream) {
+  if (active()) {
+    device_entries_.push_back({&comm, {task, stream}});
+    return Status::Ok();
+  }
+  const DeviceTask entry = {task, stream};
+  const log::ThreadRankMark mark(comm.comm->rank());
+  return comm.comm->LaunchOnDevice(std::span(&entry, 1));
+}
+
+// Each communicator's operations together, in the order in which the group first names them.
+Status Group::LaunchOnDevices() {
+  std::vector<DeviceEntry> entries = std::exchange(device_entries_, {});
+  for (const DeviceEntry& entry : entries)
+    if (!IsAlive(*entry.comm) || !entry.comm->comm)
+      return InvalidUsage("a communicator was destroyed in the group that holds its operations");
+  std::vector<DeviceTask> tasks;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    ncclComm* const comm = entries[i].comm;
+    if (comm == nullptr) continue;  // launched with an earlier one
+    tasks.clear();
+    for (size_t k = i; k < entries.size(); ++k) {
+      if (entries[k].comm != comm) continue;
+      tasks.push_back(std::move(entries[k].entry));
+      entries[k].comm = nullptr;
+    }
+    const log::ThreadRankMark mark(comm->comm->rank());
+    TUTTI_TRY(comm->comm->LaunchOnDevice(tasks));
+  }
+  return Status::Ok();
 }
 
 Status Group::RunNow(ncclComm& comm, std::span<const Task> tasks) {
@@ -292,6 +330,7 @@ Result<double> Group::Simulate() {
     if (IsAlive(*entry.comm) && entry.comm->comm) us += entry.comm->comm->PredictUs(entry.task);
   if (--depth_ > 0) return us;
   entries_.clear();
+  device_entries_.clear();
   if (!inits_.empty())
     NoteError(InvalidUsage(
         "ncclGroupSimulateEnd predicts operations, but its group makes or splits communicators"));

@@ -49,6 +49,9 @@ class Group {
 
   // Inside a group: notes it. Outside: runs it. `stream` null: done on return.
   Status Add(ncclComm& comm, const Task& task, HostStream* stream);
+  // The same for a communicator whose rank is a GPU; `stream` is its cudaStream_t. Launching waits
+  // for nobody, so it happens on the calling thread.
+  Status AddOnDevice(ncclComm& comm, const Task& task, void* stream);
   // `job` blocks until its communicator is there and stores it in the handle. `parent` (may be
   // null) is what it is made from; it is at work from the launch on.
   Status AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> job);
@@ -63,6 +66,10 @@ class Group {
     ncclComm* comm;
     Task task;
     HostStream* stream;
+  };
+  struct DeviceEntry {
+    ncclComm* comm;
+    DeviceTask entry;
   };
   struct Fence {
     Fence(size_t streams, size_t batches)
@@ -103,12 +110,14 @@ class Group {
   void DropInits(const Status& reason);
   Status LaunchInits();
   Status LaunchOperations();
+  Status LaunchOnDevices();
   Result<std::vector<Batch>> MakeBatches();
   static std::vector<Launch> MakeLaunches(std::vector<Batch> batches);
 
   int depth_ = 0;
   Status error_;
   std::vector<Entry> entries_;
+  std::vector<DeviceEntry> device_entries_;
   std::vector<InitJob> inits_;
 };
 

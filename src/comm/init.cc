@@ -77,7 +77,8 @@ WaitPolicy WaitPolicyFor(const Settings& settings, bool oversubscribed) {
 
 Result<std::unique_ptr<Communicator>> Communicator::Init(Process& process, const Settings& settings,
                                                          const InitOptions& options) {
-  std::unique_ptr<Communicator> comm(new Communicator(process, settings, options.name));
+  std::unique_ptr<Communicator> comm(
+      new Communicator(process, settings, options.name, options.cuda_device));
   const Bootstrap::Options bootstrap = {.rank = options.rank,
                                         .num_ranks = options.num_ranks,
                                         .ids = options.ids,
@@ -94,7 +95,7 @@ Result<std::unique_ptr<Communicator>> Communicator::InitChild(Communicator& pare
                                                               std::string name,
                                                               const std::atomic<bool>* abort_flag) {
   std::unique_ptr<Communicator> comm(
-      new Communicator(parent.process_, parent.settings_, std::move(name)));
+      new Communicator(parent.process_, parent.settings_, std::move(name), parent.cuda_device_));
   comm->bootstrap_ = parent.bootstrap_->CreateChild(child_id, std::move(parent_ranks), abort_flag);
   TUTTI_TRY(comm->Build(abort_flag));
   return comm;
@@ -103,6 +104,7 @@ Result<std::unique_ptr<Communicator>> Communicator::InitChild(Communicator& pare
 Status Communicator::Build(const std::atomic<bool>* abort_flag) {
   const int64_t start_ns = NowNs();
   TUTTI_TRY(ExchangePeers());
+  if (cuda_device_ >= 0) return JoinGpus(abort_flag);
   const int64_t peers_ns = NowNs();
   TUTTI_TRY(ShareMemory(abort_flag));
   const int64_t memory_ns = NowNs();
@@ -127,11 +129,39 @@ Status Communicator::Build(const std::atomic<bool>* abort_flag) {
   return Status::Ok();
 }
 
+Status Communicator::JoinGpus(const std::atomic<bool>* abort_flag) {
+  const int64_t start_ns = NowNs();
+  TUTTI_ASSIGN(const cuda::Device* const device, process_.OpenDevice(cuda_device_));
+  for (int r = 0; r < num_ranks(); ++r) local_ranks_.push_back(r);
+  arena_leader_.assign(static_cast<size_t>(num_ranks()), 0);
+  GpuMesh::Options options;
+  options.device = device;
+  options.bootstrap = bootstrap_.get();
+  options.fd_server = &process_.fd_server();
+  options.peers = peers_;
+  options.settings = &settings_;
+  options.key = ArenaKey(*bootstrap_);
+  options.deadline = init_deadline_;
+  options.abort_flag = abort_flag;
+  TUTTI_ASSIGN(gpu_, GpuMesh::Create(options));
+  watch_->SetStopHook([this] { gpu_->Abort(); });
+  watch_->Start();
+  LogTransports();
+  if (settings_.print_init_times)
+    log::Write(LogLevel::kInfo, fmt::format("init of {} GPUs: windows {:.2f} ms", num_ranks(),
+                                            static_cast<double>(NowNs() - start_ns) / 1e6));
+  return Status::Ok();
+}
+
 Status Communicator::ExchangePeers() {
   peers_.resize(static_cast<size_t>(num_ranks()));
   PeerInfo& self = peers_[static_cast<size_t>(rank())];
   self = DescribeSelf(settings_);
   process_.DescribeMemory(self);
+  if (cuda_device_ >= 0) {
+    TUTTI_ASSIGN(const cuda::Device* const device, process_.OpenDevice(cuda_device_));
+    self.device = device->pci_address();
+  }
   if (num_ranks() > 1) {
     TUTTI_ASSIGN(interfaces_, ListNetworkInterfaces());
     self.networks = NetworksOf(interfaces_, settings_);

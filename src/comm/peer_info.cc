@@ -23,7 +23,13 @@ constexpr int32_t kHighestNuma = 1023;
 
 // The settings from which every rank must compute the same plan.
 std::string SharedSettings(const Settings& s) {
-  return fmt::format("NCCL_ALGO={} NCCL_PROTO={} NCCL_BUFFSIZE={}", s.algo, s.proto, s.buffsize);
+  std::string text =
+      fmt::format("NCCL_ALGO={} NCCL_PROTO={} NCCL_BUFFSIZE={}", s.algo, s.proto, s.buffsize);
+  const Settings usual;
+  if (s.gpu_window != usual.gpu_window || s.max_ctas != usual.max_ctas || !s.gpu_tune.empty())
+    text += fmt::format(" TUTTI_GPU_WINDOW={} NCCL_MAX_CTAS={} TUTTI_GPU_TUNE={}", s.gpu_window,
+                        s.max_ctas, s.gpu_tune);
+  return text;
 }
 
 uint64_t CpuSetHash() {
@@ -109,6 +115,13 @@ Status CheckPeers(std::span<const PeerInfo> peers) {
           "{} has the settings \"{}\" and {} has \"{}\": these must be the same on "
           "all ranks",
           name(0), TextOf(peers[0].settings), name(r), TextOf(peer.settings));
+    }
+    if ((peer.device == 0) != (peers[0].device == 0)) {
+      const bool first = peer.device == 0;
+      return InvalidUsage(
+          "{} has a GPU and {} has none: all ranks of a communicator are of one kind "
+          "(TUTTI_BACKEND=host makes all of them host ranks)",
+          name(first ? 0 : r), name(first ? r : 0));
     }
     if (peer.device == 0) continue;
     const auto [other, fresh] = devices.try_emplace({peer.host_hash, peer.device}, r);

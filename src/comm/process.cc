@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cuda/device_code.h"
 #include "base/hash.h"
 #include "sys/host.h"
 #include "topology/detect.h"
@@ -28,8 +29,7 @@ uint64_t HashOf(topology::Machine machine) {
 }  // namespace
 
 Result<std::unique_ptr<Process>> Process::Create(const Settings& settings) {
-  if (settings.backend == "cuda")
-    return InvalidUsage("TUTTI_BACKEND asks for cuda, but this library was built for hosts only");
+  if (settings.backend == "cuda") TUTTI_TRY(cuda::Driver::Find().status());
   std::unique_ptr<Process> process(new Process);
   TUTTI_ASSIGN(process->loop_, EventLoop::Create("tutti-boot"));
   TUTTI_ASSIGN(process->proxy_, Proxy::Create({.huge_pages = settings.huge_pages}));
@@ -61,6 +61,35 @@ Result<std::shared_ptr<const Process::KnownHost>> Process::FindHost(
   if (hosts_.size() >= kMostKnownHosts) hosts_.clear();
   hosts_[question] = host;
   return std::shared_ptr<const KnownHost>(std::move(host));
+}
+
+Result<int> Process::CurrentDevice(const Settings& settings) {
+  if (settings.backend == "host") return -1;
+  if (settings.backend != "cuda" && cuda::DeviceImages().empty()) return -1;
+  const Result<const cuda::Driver*> found = cuda::Driver::Find();
+  if (!found.ok() || (*found)->num_devices() == 0) {
+    if (settings.backend != "cuda") return -1;
+    TUTTI_TRY(found.status());
+    return InvalidUsage("TUTTI_BACKEND asks for cuda, but this machine shows no GPU");
+  }
+  const cuda::Driver& driver = **found;
+  // A thread that has not used CUDA yet has the runtime's default, device 0.
+  cuda::Context context = nullptr;
+  int device = 0;
+  TUTTI_TRY(driver.Check(driver.ContextGetCurrent(&context), "asking for the current CUDA device"));
+  if (context != nullptr)
+    TUTTI_TRY(driver.Check(driver.ContextGetDevice(&device), "asking for the current CUDA device"));
+  return device;
+}
+
+Result<const cuda::Device*> Process::OpenDevice(int ordinal) {
+  TUTTI_ASSIGN(const cuda::Driver* const driver, cuda::Driver::Find());
+  const std::lock_guard lock(devices_mutex_);
+  std::unique_ptr<cuda::Device>& device = devices_[ordinal];
+  if (!device) {
+    TUTTI_ASSIGN(device, cuda::Device::Open(*driver, ordinal));
+  }
+  return device.get();
 }
 
 Result<UniqueId> Process::StartRoot(const Settings& settings) {

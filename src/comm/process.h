@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/device.h"
 #include "base/status.h"
 #include "bootstrap/root.h"
 #include "comm/peer_info.h"
@@ -51,6 +52,12 @@ class Process {
   // True once: whoever gets it writes NCCL_TOPO_DUMP_FILE.
   bool TakeDumpTurn() { return !machine_dumped_.exchange(true); }
 
+  // The CUDA device that a rank made by the calling thread now would have: the current one; -1 when
+  // ranks are host devices, because the settings say so or there is no GPU.
+  static Result<int> CurrentDevice(const Settings& settings);
+  // That device, opened on first use.
+  Result<const cuda::Device*> OpenDevice(int ordinal);
+
   // Begins to serve a new unique id.
   Result<UniqueId> StartRoot(const Settings& settings);
 
@@ -66,6 +73,9 @@ class Process {
   std::vector<topology::CpuFact> processors_;
   std::map<std::string, std::shared_ptr<const KnownHost>> hosts_;  // by what was asked for
   std::atomic<bool> machine_dumped_ = false;
+
+  std::mutex devices_mutex_;  // guards what follows
+  std::map<int, std::unique_ptr<cuda::Device>> devices_;
 };
 
 }  // namespace tutti

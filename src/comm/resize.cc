@@ -92,6 +92,7 @@ Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent,
   options.num_ranks = request.num_ranks;
   options.name = name;
   options.abort_flag = abort_flag;
+  options.cuda_device = parent.cuda_device();
   return Communicator::Init(parent.process(), parent.settings(), options);
 }
 

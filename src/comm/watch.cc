@@ -114,11 +114,18 @@ std::string Watch::NameAll(std::span<const int> ranks) const {
   return text;
 }
 
+void Watch::SetStopHook(std::function<void()> hook) {
+  std::lock_guard lock(mutex_);
+  stop_hook_ = std::move(hook);
+  if (!reason_.ok()) stop_hook_();
+}
+
 void Watch::Stop(Status reason, bool tell) {
   {
     std::lock_guard lock(mutex_);
     if (!reason_.ok()) return;
     reason_ = reason;
+    if (stop_hook_) stop_hook_();
   }
   stop_.store(true, std::memory_order_release);
   if (!tell) return;

@@ -16,6 +16,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -46,6 +47,9 @@ class Watch final : public WaitWatcher {
   // Raises the stop flag with `reason` (not ok) unless it is up already; `tell` floods it to the
   // other ranks.
   void Stop(Status reason, bool tell);
+  // `hook` is called once when that happens, on any thread, also if it has happened already. For
+  // what cannot look at the stop flag. REQUIRES: before Start.
+  void SetStopHook(std::function<void()> hook);
 
   // The operation that the executing thread is in. For send and receive, each message of the group.
   void Begin(const OpSignature& signature);
@@ -98,6 +102,7 @@ class Watch final : public WaitWatcher {
   std::atomic<bool> stop_ = false;
   mutable std::mutex mutex_;
   Status reason_;
+  std::function<void()> stop_hook_;
   std::array<OpSignature, kRemembered> collectives_;  // by sequence
   std::array<OpSignature, kRemembered> sends_;        // the last ones, any peer
   uint64_t num_sends_ = 0;

@@ -26,14 +26,16 @@ constexpr int kOrdinaryByte = 0x3c;
 
 }  // namespace
 
-Status Buffers::Prepare(size_t send_bytes, size_t recv_bytes, int sets) {
-  send_stride_ = StrideFor(send_bytes);
-  recv_stride_ = StrideFor(recv_bytes);
+Status Buffers::Prepare(size_t send_bytes, size_t recv_bytes, int sets, size_t skew) {
+  send_stride_ = StrideFor(send_bytes + skew);
+  recv_stride_ = StrideFor(recv_bytes + skew);
+  skew_ = skew;
   sets_ = sets;
   const size_t needed = (send_stride_ + recv_stride_) * static_cast<size_t>(sets);
   if (needed > capacity_) {
     Free();
     TUTTI_TRY(Allocate(needed));
+    if (gpu_ != nullptr) return gpu_->Set(base_, kOrdinaryByte, capacity_);
     std::memset(base_, kOrdinaryByte, capacity_);
   }
   return {};
@@ -47,6 +49,8 @@ Status Buffers::Allocate(size_t bytes) {
       return InvalidUsage("{} has no ncclMemAlloc", library_.path());
     TUTTI_TRY(library_.Check(library_->MemAlloc(&memory, bytes),
                              fmt::format("ncclMemAlloc of {} bytes", bytes)));
+  } else if (gpu_ != nullptr) {
+    TUTTI_ASSIGN(memory, gpu_->Allocate(bytes));
   } else {
     memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
@@ -59,7 +63,8 @@ Status Buffers::Allocate(size_t bytes) {
 
 void Buffers::Free() {
   if (base_ && nccl_alloc_) library_->MemFree(base_);
-  if (base_ && !nccl_alloc_) munmap(base_, capacity_);
+  if (base_ && !nccl_alloc_ && gpu_) gpu_->Free(base_);
+  if (base_ && !nccl_alloc_ && !gpu_) munmap(base_, capacity_);
   base_ = nullptr;
   capacity_ = 0;
 }

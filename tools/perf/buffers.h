@@ -7,25 +7,27 @@
 #include <cstddef>
 
 #include "library.h"
+#include "perf/gpu.h"
 
 namespace tutti::tools {
 
 class Buffers {
  public:
-  // With `nccl_alloc` the memory comes from ncclMemAlloc, else from the system. `library` outlives
-  // this.
-  Buffers(const NcclLibrary& library, bool nccl_alloc)
-      : library_(library), nccl_alloc_(nccl_alloc) {}
+  // With `nccl_alloc` the memory comes from ncclMemAlloc, else from the system or, where there is
+  // one, from the GPU. `library` and `gpu` (null: host memory) outlive this.
+  Buffers(const NcclLibrary& library, bool nccl_alloc, Gpu* gpu)
+      : library_(library), nccl_alloc_(nccl_alloc), gpu_(gpu) {}
   ~Buffers() { Free(); }
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
-  // Makes room for `sets` sets of the given sizes. What the buffers held is lost.
-  Status Prepare(size_t send_bytes, size_t recv_bytes, int sets);
+  // Makes room for `sets` sets of the given sizes, each buffer `skew` bytes past an aligned address.
+  // What the buffers held is lost.
+  Status Prepare(size_t send_bytes, size_t recv_bytes, int sets, size_t skew);
 
   // REQUIRES: 0 <= set < sets()
   char* send(int set) const {
-    return base_ + static_cast<size_t>(set) * (send_stride_ + recv_stride_);
+    return base_ + static_cast<size_t>(set) * (send_stride_ + recv_stride_) + skew_;
   }
   char* recv(int set) const { return send(set) + send_stride_; }
   int sets() const { return sets_; }
@@ -36,10 +38,12 @@ class Buffers {
 
   const NcclLibrary& library_;
   const bool nccl_alloc_;
+  Gpu* const gpu_;
   char* base_ = nullptr;
   size_t capacity_ = 0;
   size_t send_stride_ = 0;
   size_t recv_stride_ = 0;
+  size_t skew_ = 0;
   int sets_ = 0;
 };
 

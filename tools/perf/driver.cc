@@ -20,6 +20,9 @@ constexpr int kMostIterations = 20000;
 // Two libraries take turns this often per size, so that a machine that slows down slows both.
 constexpr int kTurns = 5;
 constexpr size_t kFallbackCacheBytes = 32u << 20;
+// More than the second-level cache of the largest GPUs, and what their memory lets buffers have.
+constexpr size_t kGpuCacheBytes = 128u << 20;
+constexpr size_t kGpuBufferBytes = size_t{16} << 30;
 
 struct Case {
   size_t bytes = 0;
@@ -155,6 +158,7 @@ class Driver {
   }
 
   Status CheckMemory() const {
+    if (options_.gpu) return {};  // each GPU has its own, and says when it is full
     size_t largest = 0;
     for (const Case& entry : cases_) largest = std::max(largest, SetBytes(entry));
     const size_t needed = largest * static_cast<size_t>(place_.ranks_here) * teams_.size();
@@ -173,6 +177,7 @@ class Driver {
                         {"size", options_.num_ranks},
                         {"alloc", options_.nccl_alloc ? "nccl" : "malloc"},
                         {"stream", options_.host_stream ? "host" : "null"},
+                        {"gpu", options_.gpu},
                         {"blocking", options_.blocking},
                         {"bind", options_.bind}};
     TUTTI_ASSIGN(const std::vector<Json> answers,
@@ -206,8 +211,11 @@ class Driver {
   }
 
   void PrintTitle() const {
-    fmt::print("# tutti perf {}: {} ranks {}, net {}\n", options_.collective.name,
-               options_.num_ranks, place_.title, options_.net);
+    fmt::print("# tutti perf {}: {} ranks {}, net {}{}\n", options_.collective.name,
+               options_.num_ranks, place_.title, options_.net,
+               !options_.gpu        ? std::string()
+               : options_.graph > 0 ? fmt::format(", GPUs, graphs of {}", options_.graph)
+                                    : ", GPUs, plain launches");
     for (size_t i = 0; i < teams_.size(); ++i) {
       fmt::print("# {}: {}, {}; communicator ready after {:.1f} ms\n",
                  i == 0 ? "library" : "against", versions_[i], loaded_paths_[i], init_ms_[i]);
@@ -238,14 +246,16 @@ class Driver {
     row.root = entry.root;
     row.shape = ShapeFor(options_.collective.collective, entry.bytes, ElementSize(entry.type),
                          options_.num_ranks);
-    const int rotate = options_.rotate
-                           ? options_.rotate
-                           : ChooseRotation(SetBytes(entry), LastLevelCacheBytes(), MemoryBytes(),
-                                            place_.ranks_here * static_cast<int>(teams_.size()));
+    const int rotate =
+        options_.rotate
+            ? options_.rotate
+            : ChooseRotation(SetBytes(entry), options_.gpu ? kGpuCacheBytes : LastLevelCacheBytes(),
+                             options_.gpu ? kGpuBufferBytes : MemoryBytes(),
+                             place_.ranks_here * static_cast<int>(teams_.size()));
     const Json prepare = {{"command", "prepare"}, {"collective", options_.collective.name},
                           {"type", entry.type},   {"reduction", entry.reduction},
                           {"bytes", entry.bytes}, {"root", std::max(entry.root, 0)},
-                          {"rotate", rotate}};
+                          {"rotate", rotate},     {"misalign", options_.unaligned}};
     for (auto& team : teams_)
       TUTTI_TRY(team->AskAll(prepare, "preparing " + doing, options_.timeout_s).status());
     std::vector<std::string> complaints;
@@ -311,11 +321,8 @@ class Driver {
   // slowest rank.
   Result<std::vector<double>> Batch(size_t index, bool in_place, int warmup, int iterations,
                                     bool each, const std::string& doing) {
-    const Json request = {{"command", "measure"},
-                          {"in_place", in_place},
-                          {"warmup", warmup},
-                          {"iterations", iterations},
-                          {"each", each}};
+    const Json request = {{"command", "measure"},    {"in_place", in_place},     {"warmup", warmup},
+                          {"graph", options_.graph}, {"iterations", iterations}, {"each", each}};
     TUTTI_ASSIGN(const std::vector<Json> answers,
                  teams_[index]->AskAll(request, "measuring " + doing, options_.timeout_s));
     std::vector<double> slowest(each ? static_cast<size_t>(iterations) : 1, 0.0);

@@ -16,6 +16,7 @@
 #include "perf/buffers.h"
 #include "perf/channel.h"
 #include "perf/collectives.h"
+#include "perf/gpu.h"
 #include "perf/pattern.h"
 
 namespace tutti::tools {
@@ -94,7 +95,12 @@ class Rank {
     blocking_ = request.value("blocking", false);
     if (request.value("bind", false)) BindTo(request.value("bind_index", rank_));
     TUTTI_ASSIGN(library_, NcclLibrary::Load(request.value("library", "")));
-    buffers_ = std::make_unique<Buffers>(library(), request.value("alloc", "malloc") == "nccl");
+    if (request.value("gpu", false)) {
+      TUTTI_ASSIGN(gpu_, Gpu::Open(rank_));
+      stream_ = reinterpret_cast<cudaStream_t>(gpu_->stream());
+    }
+    buffers_ = std::make_unique<Buffers>(library(), request.value("alloc", "malloc") == "nccl",
+                                         gpu_.get());
     if (request.value("stream", "null") == "host") {
       if (!library()->tuttiStreamCreate || !library()->tuttiStreamSynchronize ||
           !library()->tuttiStreamDestroy) {
@@ -153,8 +159,10 @@ class Rank {
     arguments.op = operator_;
     operation_.emplace(arguments);
     TUTTI_TRY(operation_->Supported());
+    const size_t skew = request.value("misalign", size_t{0}) / element_size_ * element_size_;
     TUTTI_TRY(buffers_->Prepare(shape_.send_count * element_size_,
-                                shape_.recv_count * element_size_, request.value("rotate", 1)));
+                                shape_.recv_count * element_size_, request.value("rotate", 1),
+                                skew));
     return Json::object();
   }
 
@@ -207,24 +215,32 @@ class Rank {
   }
 
   Status Synchronize() {
+    if (gpu_) return gpu_->Synchronize();
     if (!stream_) return {};
     return library().Check(library()->tuttiStreamSynchronize(stream_), info_.name, comm_);
   }
 
   Result<Json> CheckResults(bool in_place) {
     const Pointers pointers = PointersFor(0, in_place);
-    std::memset(buffers_->send(0), kPoison, shape_.send_count * element_size_);
-    std::memset(buffers_->recv(0), kPoison, shape_.recv_count * element_size_);
+    TUTTI_TRY(Poison(buffers_->send(0), shape_.send_count * element_size_));
+    TUTTI_TRY(Poison(buffers_->recv(0), shape_.recv_count * element_size_));
     const size_t filled = SendCount(info_.collective, shape_, rank_, num_ranks_);
-    pattern_->Fill(pointers.send, rank_, 0, filled);
+    TUTTI_TRY(FillInput(pointers.send, filled));
     TUTTI_TRY(barrier_->Wait());
     TUTTI_TRY(Run(pointers));
     TUTTI_TRY(Synchronize());
     size_t wrong = 0;
     std::string first_sentence;
-    const auto count_wrong = [&](const char* data, const Region& region, const char* buffer) {
+    std::vector<char> fetched;  // where results are in a GPU's memory
+    const auto count_wrong = [&](const char* data, const Region& region,
+                                 const char* buffer) -> Status {
       size_t first = 0;
       std::string sentence;
+      if (gpu_) {
+        fetched.resize((region.begin + region.count) * element_size_);
+        TUTTI_TRY(gpu_->Download(fetched.data(), data, fetched.size()));
+        data = fetched.data();
+      }
       const size_t found =
           pattern_->CountWrong(data + region.begin * element_size_, region.source_rank,
                                region.source_begin, region.count, &first, &sentence);
@@ -233,14 +249,49 @@ class Rank {
             fmt::format("{} buffer, element {}: {}", buffer, region.begin + first, sentence);
       }
       wrong += found;
+      return {};
     };
     for (const Region& region :
          ExpectedRegions(info_.collective, shape_, rank_, root_, num_ranks_)) {
-      count_wrong(pointers.recv, region, "receive");
+      TUTTI_TRY(count_wrong(pointers.recv, region, "receive"));
     }
     // Out of place nothing may write to what is sent.
-    if (!in_place) count_wrong(pointers.send, {0, filled, rank_, 0}, "send");
+    if (!in_place) TUTTI_TRY(count_wrong(pointers.send, {0, filled, rank_, 0}, "send"));
     return Json{{"wrong", wrong}, {"first", first_sentence}};
+  }
+
+  Status Poison(char* buffer, size_t bytes) {
+    if (gpu_) return gpu_->Set(buffer, kPoison, bytes);
+    std::memset(buffer, kPoison, bytes);
+    return {};
+  }
+  Status FillInput(char* buffer, size_t count) {
+    if (!gpu_) {
+      pattern_->Fill(buffer, rank_, 0, count);
+      return {};
+    }
+    std::vector<char> input(count * element_size_);
+    pattern_->Fill(input.data(), rank_, 0, count);
+    return gpu_->Upload(buffer, input.data(), input.size());
+  }
+
+  // `iterations` operations in graphs of `in_graph`; the time of one operation.
+  Result<Json> MeasureGraph(const std::vector<Pointers>& sets, int in_graph, int warmup,
+                            int iterations) {
+    const auto issue = [&]() -> Status {
+      for (int i = 0; i < in_graph; ++i) TUTTI_TRY(Run(sets[static_cast<size_t>(i) % sets.size()]));
+      return {};
+    };
+    TUTTI_TRY(gpu_->Capture(issue));
+    if (warmup > 0) TUTTI_TRY(gpu_->LaunchGraph());
+    TUTTI_TRY(Synchronize());
+    const int launches = std::max(1, iterations / in_graph);
+    TUTTI_TRY(barrier_->Wait());
+    const int64_t start_ns = NowNs();
+    for (int i = 0; i < launches; ++i) TUTTI_TRY(gpu_->LaunchGraph());
+    TUTTI_TRY(Synchronize());
+    const double each = static_cast<double>(NowNs() - start_ns) / (double(launches) * in_graph);
+    return Json{{"ns", each * iterations}};
   }
 
   Result<Json> Measure(const Json& request) {
@@ -249,6 +300,8 @@ class Rank {
     const int warmup = request.value("warmup", 0);
     std::vector<Pointers> sets;
     for (int set = 0; set < buffers_->sets(); ++set) sets.push_back(PointersFor(set, in_place));
+    if (const int in_graph = request.value("graph", 0); in_graph > 0)
+      return MeasureGraph(sets, in_graph, warmup, iterations);
     size_t next = 0;
     const auto run_next = [&] {
       const Pointers& pointers = sets[next];
@@ -307,11 +360,12 @@ class Rank {
     if (!library_) return Json::object();
     TUTTI_TRY(ReleaseOperator());
     buffers_.reset();
+    if (gpu_) gpu_->DropGraph();
     if (comm_) {
       const ncclComm_t comm = std::exchange(comm_, nullptr);
       TUTTI_TRY(library().Check(library()->CommDestroy(comm), "ncclCommDestroy"));
     }
-    if (stream_)
+    if (stream_ && !gpu_)
       TUTTI_TRY(library().Check(library()->tuttiStreamDestroy(stream_), "tuttiStreamDestroy"));
     return Json::object();
   }
@@ -325,6 +379,7 @@ class Rank {
   bool blocking_ = false;
   BarrierPage page_;
   std::unique_ptr<Barrier> barrier_;
+  std::unique_ptr<Gpu> gpu_;  // null: a host rank
   std::unique_ptr<Buffers> buffers_;
   std::unique_ptr<Pattern> pattern_;
   ncclComm_t comm_ = nullptr;

@@ -1,0 +1,73 @@
+# The kernels of src/backend/cuda/device/: each x.cu becomes a fat binary (machine code for the GPUs of today, PTX for
+# later ones) that the assembler puts into the library. Nothing is linked with CUDA and no header of it is needed for
+# the rest; at run time the driver is looked up (src/backend/cuda/driver.h).
+#
+# TUTTI_CUDA: AUTO takes nvcc where it is; ON demands it; OFF builds without, and then ranks are host devices only.
+
+set(TUTTI_CUDA AUTO CACHE STRING "Build the kernels for GPUs: AUTO (when nvcc is there), ON or OFF")
+set(TUTTI_HAVE_CUDA OFF)
+if(TUTTI_CUDA)
+  find_program(TUTTI_NVCC nvcc HINTS /usr/local/cuda/bin)
+  if(TUTTI_NVCC)
+    set(TUTTI_HAVE_CUDA ON)
+    message(STATUS "Tutti: with kernels for GPUs, by ${TUTTI_NVCC}")
+  elseif(NOT TUTTI_CUDA STREQUAL "AUTO")
+    message(FATAL_ERROR "TUTTI_CUDA is ON, but there is no nvcc; install CUDA's compiler or leave TUTTI_CUDA at AUTO")
+  endif()
+endif()
+if(NOT TUTTI_HAVE_CUDA)
+  message(STATUS "Tutti: host-only build, without kernels for GPUs (no nvcc, or TUTTI_CUDA is OFF)")
+endif()
+
+# Adds the images, or an empty list of them, to the library of a room.
+function(tutti_add_device_code target)
+  set(images "")
+  set(declarations "")
+  set(entries "")
+  if(TUTTI_HAVE_CUDA)
+    set(folder ${PROJECT_SOURCE_DIR}/src/backend/cuda)
+    file(GLOB kernels CONFIGURE_DEPENDS ${folder}/device/*.cu)
+    file(GLOB headers CONFIGURE_DEPENDS ${folder}/device/*.h ${folder}/elements.h ${folder}/mesh_*.h ${folder}/target.h
+         ${folder}/message_*.h)
+    list(APPEND headers ${PROJECT_SOURCE_DIR}/src/kernels/mesh.h ${PROJECT_SOURCE_DIR}/src/kernels/primitives.h
+         ${PROJECT_SOURCE_DIR}/src/plan/mesh_algorithm.h ${PROJECT_SOURCE_DIR}/src/base/datatype.h)
+    set(architectures "")
+    foreach(number 80 90 100)
+      list(APPEND architectures -gencode arch=compute_${number},code=sm_${number})
+    endforeach()
+    list(APPEND architectures -gencode arch=compute_100,code=compute_100)
+    foreach(kernel IN LISTS kernels)
+      get_filename_component(name ${kernel} NAME_WE)
+      set(image ${PROJECT_BINARY_DIR}/device/${name}.fatbin)
+      add_custom_command(OUTPUT ${image}
+        COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${TUTTI_NVCC} -std=c++20 --expt-relaxed-constexpr -O3 ${architectures}
+                -ccbin ${CMAKE_CXX_COMPILER} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
+                -fatbin ${kernel} -o ${image}
+        DEPENDS ${kernel} ${headers} COMMENT "Compiling kernels ${name} for GPUs" VERBATIM)
+      list(APPEND images ${image})
+      string(APPEND declarations
+        "asm(\".section .rodata\\n.balign 64\\n.hidden tutti_image_${name}\\n.globl tutti_image_${name}\\n\"\n"
+        "    \"tutti_image_${name}:\\n.incbin \\\"${image}\\\"\\n.previous\");\n"
+        "extern \"C\" __attribute__((visibility(\"hidden\"))) const unsigned char tutti_image_${name}[];\n")
+      string(APPEND entries "    {\"${name}\", tutti_image_${name}},\n")
+    endforeach()
+    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/device)
+  endif()
+  set(body "  return {};\n")
+  if(entries)
+    set(body "  static const DeviceImage images[] = {\n${entries}  };\n  return images;\n")
+  endif()
+  set(source ${PROJECT_BINARY_DIR}/device_images.cc)
+  file(CONFIGURE OUTPUT ${source} @ONLY CONTENT "// Made by cmake/TuttiCuda.cmake.
+#include \"backend/cuda/device_code.h\"
+
+${declarations}
+namespace tutti::cuda {
+std::span<const DeviceImage> DeviceImages() {
+${body}}
+}  // namespace tutti::cuda
+")
+  set_source_files_properties(${source} PROPERTIES OBJECT_DEPENDS "${images}")
+  target_sources(${target} PRIVATE ${source})
+  target_link_libraries(${target} PUBLIC ${CMAKE_DL_LIBS})
+endfunction()

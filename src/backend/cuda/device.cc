@@ -1,0 +1,128 @@
+#include "backend/cuda/device.h"
+
+#include "backend/cuda/device_code.h"
+
+namespace tutti::cuda {
+namespace {
+
+// Numbers of cuDeviceGetAttribute and cuFuncGetAttribute.
+constexpr int kMultiprocessorCount = 16;
+constexpr int kPciBusId = 33;
+constexpr int kPciDeviceId = 34;
+constexpr int kPciDomainId = 50;
+constexpr int kComputeMajor = 75;
+constexpr int kComputeMinor = 76;
+constexpr int kNumRegisters = 4;
+
+constexpr int kOldestCompute = 80;
+constexpr uint32_t kMessageThreads = 256;
+
+// By DataType, as the kernels' names end.
+constexpr std::array<const char*, kNumDataTypes> kTypeNames = {
+    "i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> Device::Open(const Driver& driver, int ordinal) {
+  if (ordinal < 0 || ordinal >= driver.num_devices())
+    return InvalidArgument("{} is no CUDA device: this process sees {}", ordinal,
+                           driver.num_devices());
+  std::unique_ptr<Device> device(new Device(driver, ordinal));
+  TUTTI_TRY(device->Describe());
+  const ContextScope scope(driver, device->context_);
+  TUTTI_TRY(device->LoadKernels());
+  return device;
+}
+
+Device::~Device() {
+  if (context_ == nullptr) return;
+  {
+    const ContextScope scope(driver_, context_);
+    for (const Module module : modules_) driver_.ModuleUnload(module);
+  }
+  driver_.PrimaryContextRelease(ordinal_);
+}
+
+Status Device::Describe() {
+  const auto attribute = [&](int which, int* value) {
+    return driver_.Check(driver_.DeviceGetAttribute(value, which, ordinal_),
+                         fmt::format("asking CUDA device {} about itself", ordinal_));
+  };
+  char name[128] = {};
+  TUTTI_TRY(driver_.Check(driver_.DeviceGetName(name, sizeof(name) - 1, ordinal_),
+                          fmt::format("asking CUDA device {} for its name", ordinal_)));
+  name_ = name;
+  int major = 0, minor = 0, domain = 0, bus = 0, number = 0;
+  TUTTI_TRY(attribute(kComputeMajor, &major));
+  TUTTI_TRY(attribute(kComputeMinor, &minor));
+  TUTTI_TRY(attribute(kMultiprocessorCount, &multiprocessors_));
+  TUTTI_TRY(attribute(kPciDomainId, &domain));
+  TUTTI_TRY(attribute(kPciBusId, &bus));
+  TUTTI_TRY(attribute(kPciDeviceId, &number));
+  pci_address_ = uint64_t{1} << 48 | static_cast<uint64_t>(domain) << 24 |
+                 static_cast<uint64_t>(bus) << 16 | static_cast<uint64_t>(number) << 8;
+  if (10 * major + minor < kOldestCompute)
+    return InvalidUsage("CUDA device {} ({}) has compute capability {}.{}, but 8.0 is needed",
+                        ordinal_, name_, major, minor);
+  return driver_.Check(driver_.PrimaryContextRetain(&context_, ordinal_),
+                       fmt::format("opening CUDA device {} ({})", ordinal_, name_));
+}
+
+Status Device::LoadKernels() {
+  if (DeviceImages().empty())
+    return InvalidUsage(
+        "this library was built without nvcc and has no code for GPUs; set TUTTI_BACKEND=host to "
+        "use host memory, or build with -DTUTTI_CUDA=ON");
+  for (const DeviceImage& image : DeviceImages()) {
+    Module module = nullptr;
+    TUTTI_TRY(driver_.Check(
+        driver_.ModuleLoadData(&module, image.data),
+        fmt::format("loading the kernels {} on CUDA device {} ({})", image.name, ordinal_, name_)));
+    modules_.push_back(module);
+  }
+  for (size_t t = 0; t < kTypeNames.size(); ++t) {
+    TUTTI_ASSIGN(line_reductions_[t], FindKernel(fmt::format("tutti_line_{}", kTypeNames[t])));
+    TUTTI_ASSIGN(bulk_reductions_[t], FindKernel(fmt::format("tutti_bulk_{}", kTypeNames[t])));
+  }
+  TUTTI_ASSIGN(line_move_, FindKernel("tutti_line_move"));
+  TUTTI_ASSIGN(bulk_move_, FindKernel("tutti_bulk_move"));
+  TUTTI_ASSIGN(messages_, FindKernel("tutti_messages"));
+  return Status::Ok();
+}
+
+Result<Function> Device::FindKernel(const std::string& name) const {
+  Function function = nullptr;
+  for (const Module module : modules_)
+    if (driver_.ModuleGetFunction(&function, module, name.c_str()) == 0) break;
+  if (function == nullptr) return InternalError("the library has no kernel {}", name);
+  // Asking makes a driver that loads lazily load it now.
+  int registers = 0;
+  TUTTI_TRY(driver_.Check(driver_.FunctionGetAttribute(&registers, kNumRegisters, function),
+                          fmt::format("loading the kernel {}", name)));
+  return function;
+}
+
+Status Device::Launch(const MeshArgs& args, DataType type, uint32_t blocks, uint32_t threads,
+                      Stream stream) const {
+  const auto t = static_cast<size_t>(type);
+  Function function = args.flagged ? line_move_ : bulk_move_;
+  if (Reduces(args.algorithm)) function = args.flagged ? line_reductions_[t] : bulk_reductions_[t];
+  return LaunchFunction(function, const_cast<MeshArgs*>(&args), blocks, threads, stream);
+}
+
+Status Device::Launch(const MessageArgs& args, Stream stream) const {
+  return LaunchFunction(messages_, const_cast<MessageArgs*>(&args), BlocksOf(args), kMessageThreads,
+                        stream);
+}
+
+Status Device::LaunchFunction(Function function, void* args, uint32_t blocks, uint32_t threads,
+                              Stream stream) const {
+  void* parameters[] = {args};
+  const int result =
+      driver_.LaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
+  if (result == 0) [[likely]]
+    return Status::Ok();
+  return driver_.Check(result, fmt::format("launching on CUDA device {} ({})", ordinal_, name_));
+}
+
+}  // namespace tutti::cuda

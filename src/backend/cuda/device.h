@@ -1,0 +1,63 @@
+#pragma once
+
+// One GPU as this process uses it: its primary context, which it shares with the CUDA runtime and so
+// with everybody else in the process, and the kernels, loaded before the first operation needs
+// them (loading one while another spins would wait for it, and that one perhaps for us).
+//
+// Thread-safe after Open. Owned by the Process; lives as long as it.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/driver.h"
+#include "backend/cuda/mesh_args.h"
+#include "backend/cuda/message_args.h"
+#include "base/datatype.h"
+#include "base/status.h"
+
+namespace tutti::cuda {
+
+class Device {
+ public:
+  // InvalidUsage when the library has no device code, or none for this GPU.
+  static Result<std::unique_ptr<Device>> Open(const Driver& driver, int ordinal);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const Driver& driver() const { return driver_; }
+  int ordinal() const { return ordinal_; }
+  Context context() const { return context_; }
+  const std::string& name() const { return name_; }
+  // Its PCI address as a number that is not 0; equal for one GPU in all processes of a machine.
+  uint64_t pci_address() const { return pci_address_; }
+  int num_multiprocessors() const { return multiprocessors_; }
+
+  // REQUIRES: the device's context is current.
+  Status Launch(const MeshArgs& args, DataType type, uint32_t blocks, uint32_t threads,
+                Stream stream) const;
+  Status Launch(const MessageArgs& args, Stream stream) const;
+
+ private:
+  Device(const Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
+  Status Describe();
+  Status LoadKernels();
+  Result<Function> FindKernel(const std::string& name) const;
+  Status LaunchFunction(Function function, void* args, uint32_t blocks, uint32_t threads,
+                        Stream stream) const;
+
+  const Driver& driver_;
+  const int ordinal_;
+  Context context_ = nullptr;
+  std::string name_;
+  uint64_t pci_address_ = 0;
+  int multiprocessors_ = 0;
+  std::vector<Module> modules_;
+  std::array<Function, kNumDataTypes> line_reductions_ = {}, bulk_reductions_ = {};
+  Function line_move_ = nullptr, bulk_move_ = nullptr, messages_ = nullptr;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,8 @@
+#include "backend/cuda/device/kernel.h"
+
+TUTTI_KERNEL(tutti_line_move) {
+  tutti::cuda::RunMove<tutti::cuda::LinePrimitives>(args, blockIdx.x);
+}
+TUTTI_KERNEL(tutti_bulk_move) {
+  tutti::cuda::RunMove<tutti::cuda::BulkPrimitives>(args, blockIdx.x);
+}

@@ -1,0 +1,51 @@
+#include "backend/cuda/driver.h"
+
+#include <dlfcn.h>
+
+namespace tutti::cuda {
+namespace {
+
+// Memory that is shared by file descriptors, and graphs as they are used here.
+constexpr int kOldestDriver = 12000;
+
+}  // namespace
+
+Result<Driver> Driver::Load() {
+  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return SystemError("this machine has no NVIDIA driver: {}", dlerror());
+  Driver driver;
+#define TUTTI_CUDA_FIND(name, symbol, ...)                                                       \
+  driver.name = reinterpret_cast<decltype(driver.name)>(dlsym(library, symbol));                 \
+  if (driver.name == nullptr)                                                                    \
+    return SystemError("the NVIDIA driver is too old: it has no function {}, which CUDA {} has", \
+                       symbol, kOldestDriver / 1000);
+  TUTTI_CUDA_CALLS(TUTTI_CUDA_FIND)
+#undef TUTTI_CUDA_FIND
+  TUTTI_TRY(driver.Check(driver.Init(0), "initialising the NVIDIA driver"));
+  int version = 0;
+  TUTTI_TRY(driver.Check(driver.DriverGetVersion(&version), "asking the driver's version"));
+  if (version < kOldestDriver)
+    return SystemError("the NVIDIA driver supports CUDA {}.{}, but {}.0 is needed", version / 1000,
+                       version % 1000 / 10, kOldestDriver / 1000);
+  TUTTI_TRY(driver.Check(driver.DeviceGetCount(&driver.num_devices_), "counting GPUs"));
+  return driver;
+}
+
+Result<const Driver*> Driver::Find() {
+  static const auto* const found = new Result<Driver>(Load());
+  if (!found->ok()) return found->status();
+  return &found->value();
+}
+
+Status Driver::Check(int result, std::string_view doing) const {
+  if (result == 0) [[likely]]
+    return Status::Ok();
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (GetErrorName == nullptr || GetErrorName(result, &name) != 0) name = "unknown error";
+  if (GetErrorString == nullptr || GetErrorString(result, &text) != 0) text = "no description";
+  return Status(Code::kUnhandledCudaError,
+                fmt::format("{}: CUDA error {} ({}): {}", doing, result, name, text));
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,152 @@
+#pragma once
+
+// NVIDIA's driver, looked up at run time: the library has no link to CUDA, loads on machines without
+// it, and is built without its headers. What is declared here is the part of the driver's binary
+// interface that is used; names without "_v2" stand for the current version of a function.
+//
+// Thread-safe. A Driver is found once in a process and never unloaded.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace tutti::cuda {
+
+// Opaque handles of the driver. A Stream is the same object as a cudaStream_t.
+using Context = struct ContextHandle*;
+using Module = struct ModuleHandle*;
+using Function = struct FunctionHandle*;
+using Stream = struct StreamHandle*;
+using Event = struct EventHandle*;
+using Graph = struct GraphHandle*;
+using GraphExec = struct GraphExecHandle*;
+using DeviceAddress = unsigned long long;
+using AllocationHandle = unsigned long long;
+
+struct MemoryLocation {
+  int type = 1;  // a device
+  int id = 0;
+};
+struct AllocationProperties {
+  int type = 1;          // pinned
+  int handle_types = 1;  // exported as a POSIX file descriptor
+  MemoryLocation location;
+  void* win32_metadata = nullptr;
+  unsigned char compression = 0;
+  unsigned char rdma_capable = 0;
+  unsigned short usage = 0;
+  unsigned char reserved[4] = {};
+};
+static_assert(sizeof(AllocationProperties) == 32);
+struct AccessDescription {
+  MemoryLocation location;
+  int flags = 3;  // read and write
+};
+static_assert(sizeof(AccessDescription) == 12);
+
+// Name of the call, name of the symbol, parameters. All return 0 for success.
+#define TUTTI_CUDA_CALLS(X)                                                                        \
+  X(Init, "cuInit", unsigned)                                                                      \
+  X(DriverGetVersion, "cuDriverGetVersion", int*)                                                  \
+  X(GetErrorName, "cuGetErrorName", int, const char**)                                             \
+  X(GetErrorString, "cuGetErrorString", int, const char**)                                         \
+  X(DeviceGet, "cuDeviceGet", int*, int)                                                           \
+  X(DeviceGetCount, "cuDeviceGetCount", int*)                                                      \
+  X(DeviceGetName, "cuDeviceGetName", char*, int, int)                                             \
+  X(DeviceGetAttribute, "cuDeviceGetAttribute", int*, int, int)                                    \
+  X(DeviceGetByPciBusId, "cuDeviceGetByPCIBusId", int*, const char*)                               \
+  X(DeviceCanAccessPeer, "cuDeviceCanAccessPeer", int*, int, int)                                  \
+  X(PrimaryContextRetain, "cuDevicePrimaryCtxRetain", Context*, int)                               \
+  X(PrimaryContextRelease, "cuDevicePrimaryCtxRelease_v2", int)                                    \
+  X(ContextGetCurrent, "cuCtxGetCurrent", Context*)                                                \
+  X(ContextGetDevice, "cuCtxGetDevice", int*)                                                      \
+  X(ContextSetCurrent, "cuCtxSetCurrent", Context)                                                 \
+  X(ContextPush, "cuCtxPushCurrent_v2", Context)                                                   \
+  X(ContextPop, "cuCtxPopCurrent_v2", Context*)                                                    \
+  X(ContextSynchronize, "cuCtxSynchronize")                                                        \
+  X(ModuleLoadData, "cuModuleLoadData", Module*, const void*)                                      \
+  X(ModuleUnload, "cuModuleUnload", Module)                                                        \
+  X(ModuleGetFunction, "cuModuleGetFunction", Function*, Module, const char*)                      \
+  X(FunctionGetAttribute, "cuFuncGetAttribute", int*, int, Function)                               \
+  X(LaunchKernel, "cuLaunchKernel", Function, unsigned, unsigned, unsigned, unsigned, unsigned,    \
+    unsigned, unsigned, Stream, void**, void**)                                                    \
+  X(MemAlloc, "cuMemAlloc_v2", DeviceAddress*, size_t)                                             \
+  X(MemFree, "cuMemFree_v2", DeviceAddress)                                                        \
+  X(MemGetInfo, "cuMemGetInfo_v2", size_t*, size_t*)                                               \
+  X(MemHostAlloc, "cuMemHostAlloc", void**, size_t, unsigned)                                      \
+  X(MemFreeHost, "cuMemFreeHost", void*)                                                           \
+  X(MemcpyToDevice, "cuMemcpyHtoD_v2", DeviceAddress, const void*, size_t)                         \
+  X(MemcpyToHost, "cuMemcpyDtoH_v2", void*, DeviceAddress, size_t)                                 \
+  X(MemcpyAsync, "cuMemcpyAsync", DeviceAddress, DeviceAddress, size_t, Stream)                    \
+  X(MemsetBytes, "cuMemsetD8_v2", DeviceAddress, unsigned char, size_t)                            \
+  X(PointerGetAttribute, "cuPointerGetAttribute", void*, int, DeviceAddress)                       \
+  X(MemGetGranularity, "cuMemGetAllocationGranularity", size_t*, const AllocationProperties*, int) \
+  X(MemCreate, "cuMemCreate", AllocationHandle*, size_t, const AllocationProperties*,              \
+    unsigned long long)                                                                            \
+  X(MemRelease, "cuMemRelease", AllocationHandle)                                                  \
+  X(MemReserve, "cuMemAddressReserve", DeviceAddress*, size_t, size_t, DeviceAddress,              \
+    unsigned long long)                                                                            \
+  X(MemUnreserve, "cuMemAddressFree", DeviceAddress, size_t)                                       \
+  X(MemMap, "cuMemMap", DeviceAddress, size_t, size_t, AllocationHandle, unsigned long long)       \
+  X(MemUnmap, "cuMemUnmap", DeviceAddress, size_t)                                                 \
+  X(MemSetAccess, "cuMemSetAccess", DeviceAddress, size_t, const AccessDescription*, size_t)       \
+  X(MemExport, "cuMemExportToShareableHandle", void*, AllocationHandle, int, unsigned long long)   \
+  X(MemImport, "cuMemImportFromShareableHandle", AllocationHandle*, void*, int)                    \
+  X(StreamCreate, "cuStreamCreate", Stream*, unsigned)                                             \
+  X(StreamDestroy, "cuStreamDestroy_v2", Stream)                                                   \
+  X(StreamSynchronize, "cuStreamSynchronize", Stream)                                              \
+  X(StreamWaitEvent, "cuStreamWaitEvent", Stream, Event, unsigned)                                 \
+  X(StreamIsCapturing, "cuStreamIsCapturing", Stream, int*)                                        \
+  X(StreamBeginCapture, "cuStreamBeginCapture_v2", Stream, int)                                    \
+  X(StreamEndCapture, "cuStreamEndCapture", Stream, Graph*)                                        \
+  X(GraphInstantiate, "cuGraphInstantiateWithFlags", GraphExec*, Graph, unsigned long long)        \
+  X(GraphLaunch, "cuGraphLaunch", GraphExec, Stream)                                               \
+  X(GraphExecDestroy, "cuGraphExecDestroy", GraphExec)                                             \
+  X(GraphDestroy, "cuGraphDestroy", Graph)                                                         \
+  X(EventCreate, "cuEventCreate", Event*, unsigned)                                                \
+  X(EventDestroy, "cuEventDestroy_v2", Event)                                                      \
+  X(EventRecord, "cuEventRecord", Event, Stream)                                                   \
+  X(EventQuery, "cuEventQuery", Event)
+
+class Driver {
+ public:
+  // The driver of this machine, initialised; or why there is none.
+  static Result<const Driver*> Find();
+
+#define TUTTI_CUDA_MEMBER(name, symbol, ...) int (*name)(__VA_ARGS__) = nullptr;
+  TUTTI_CUDA_CALLS(TUTTI_CUDA_MEMBER)
+#undef TUTTI_CUDA_MEMBER
+
+  // Success, or an UnhandledCudaError that says what was being done and what CUDA calls it.
+  Status Check(int result, std::string_view doing) const;
+  int num_devices() const { return num_devices_; }
+
+ private:
+  static Result<Driver> Load();
+  int num_devices_ = 0;
+};
+
+// Makes a context the calling thread's for a while.
+class ContextScope {
+ public:
+  ContextScope(const Driver& driver, Context context) : driver_(driver) {
+    Context current = nullptr;
+    if (driver.ContextGetCurrent(&current) == 0 && current == context) return;
+    pushed_ = driver.ContextPush(context) == 0;
+  }
+  ~ContextScope() {
+    Context popped;
+    if (pushed_) driver_.ContextPop(&popped);
+  }
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+
+ private:
+  const Driver& driver_;
+  bool pushed_ = false;
+};
+
+}  // namespace tutti::cuda

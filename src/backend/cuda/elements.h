@@ -1,0 +1,202 @@
+#pragma once
+
+// The twelve element types as the kernels see them: how a few bytes in registers are read as
+// elements, combined, scaled and written. The rules are those of base/reduce.h: narrow floats are
+// combined in f32 over all sources and rounded once; integers wrap; minimum and maximum keep NaN.
+// (NaN patterns and the sign of a zero minimum may differ from the host's.)
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/target.h"
+#include "base/datatype.h"
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#else
+#include "base/float_formats.h"
+#endif
+
+namespace tutti::cuda {
+
+// Stored forms of the narrow floats.
+struct Half {
+  uint16_t bits;
+};
+struct Bfloat {
+  uint16_t bits;
+};
+struct E4m3 {
+  uint8_t bits;
+};
+struct E5m2 {
+  uint8_t bits;
+};
+
+// How a stored element is computed with.
+template <class T>
+struct Element {
+  using Wide = T;
+  TUTTI_HD static T Widen(T value) { return value; }
+  TUTTI_HD static T Narrow(T value) { return value; }
+};
+
+#ifdef __CUDACC__
+#define TUTTI_NARROW(T, widen, narrow)                         \
+  template <>                                                  \
+  struct Element<T> {                                          \
+    using Wide = float;                                        \
+    TUTTI_HD static float Widen(T value) { return widen; }     \
+    TUTTI_HD static T Narrow(float value) { return {narrow}; } \
+  };
+TUTTI_NARROW(Half, __half2float(__half(__half_raw{value.bits})),
+             __half_raw(__float2half_rn(value)).x)
+TUTTI_NARROW(Bfloat, __bfloat162float(__nv_bfloat16(__nv_bfloat16_raw{value.bits})),
+             __nv_bfloat16_raw(__float2bfloat16_rn(value)).x)
+TUTTI_NARROW(E4m3, __half2float(__half(__nv_cvt_fp8_to_halfraw(value.bits, __NV_E4M3))),
+             __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3))
+TUTTI_NARROW(E5m2, __half2float(__half(__nv_cvt_fp8_to_halfraw(value.bits, __NV_E5M2))),
+             __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E5M2))
+#else
+#define TUTTI_NARROW(T, Format)                                                  \
+  template <>                                                                    \
+  struct Element<T> {                                                            \
+    using Wide = float;                                                          \
+    static float Widen(T value) { return Format::ToFloat(value.bits); }          \
+    static T Narrow(float value) { return {Format::FromDouble(double{value})}; } \
+  };
+TUTTI_NARROW(Half, Float16)
+TUTTI_NARROW(Bfloat, Bfloat16)
+TUTTI_NARROW(E4m3, Float8e4m3)
+TUTTI_NARROW(E5m2, Float8e5m2)
+#endif
+#undef TUTTI_NARROW
+
+template <class W>
+inline constexpr bool kIsFloating = W(0.5) != W(0);
+
+// What a reduction does, by value in a kernel's arguments.
+struct ReduceArgs {
+  ReduceKind kind = ReduceKind::kSum;
+  bool scale = false;                 // multiply this rank's input by `scalar`
+  uint64_t scalar = 0;                // one element, in its first bytes
+  const void* live_scalar = nullptr;  // read there when the operation runs; null: `scalar` holds
+  uint32_t divisor = 0;               // divide the result; 0: do not
+};
+
+template <class W>
+TUTTI_HD W Larger(W a, W b) {
+  if constexpr (kIsFloating<W>) {
+    if (a != a) return a;
+    if (b != b) return b;
+  }
+  return a < b ? b : a;
+}
+template <class W>
+TUTTI_HD W Smaller(W a, W b) {
+  if constexpr (kIsFloating<W>) {
+    if (a != a) return a;
+    if (b != b) return b;
+  }
+  return b < a ? b : a;
+}
+
+// Integers wrap, also where C++ would call that undefined.
+template <class W>
+TUTTI_HD W Add(W a, W b) {
+  if constexpr (kIsFloating<W>)
+    return a + b;
+  else
+    return static_cast<W>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+template <class W>
+TUTTI_HD W Multiply(W a, W b) {
+  if constexpr (kIsFloating<W>)
+    return a * b;
+  else
+    return static_cast<W>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+
+// kBytes of elements, in registers: a line (16), or the data of a flagged line (8).
+template <class T, int kBytes>
+struct Pack {
+  static constexpr int kElems = kBytes / static_cast<int>(sizeof(T));
+  using Wide = typename Element<T>::Wide;
+  struct Raw {
+    alignas(kBytes) T e[kElems];
+  };
+  Wide v[kElems] = {};
+
+  TUTTI_HD static Pack From(const uint32_t* words) {
+    Raw raw;
+    __builtin_memcpy(&raw, words, kBytes);
+    Pack pack;
+    TUTTI_UNROLL
+    for (int i = 0; i < kElems; ++i) pack.v[i] = Element<T>::Widen(raw.e[i]);
+    return pack;
+  }
+  TUTTI_HD void To(uint32_t* words) const {
+    Raw raw;
+    TUTTI_UNROLL
+    for (int i = 0; i < kElems; ++i) raw.e[i] = Element<T>::Narrow(v[i]);
+    __builtin_memcpy(words, &raw, kBytes);
+  }
+  TUTTI_HD void Combine(ReduceKind kind, const Pack& other) {
+    switch (kind) {
+      case ReduceKind::kSum:
+        TUTTI_UNROLL
+        for (int i = 0; i < kElems; ++i) v[i] = Add(v[i], other.v[i]);
+        return;
+      case ReduceKind::kProd:
+        TUTTI_UNROLL
+        for (int i = 0; i < kElems; ++i) v[i] = Multiply(v[i], other.v[i]);
+        return;
+      case ReduceKind::kMax:
+        TUTTI_UNROLL
+        for (int i = 0; i < kElems; ++i) v[i] = Larger(v[i], other.v[i]);
+        return;
+      case ReduceKind::kMin:
+        TUTTI_UNROLL
+        for (int i = 0; i < kElems; ++i) v[i] = Smaller(v[i], other.v[i]);
+        return;
+    }
+  }
+  // The quotient, stored. Out of line: it is long, and averages are few.
+  TUTTI_OUTLINE Line DividedBy(uint32_t divisor) const;
+};
+
+template <class T, int kBytes>
+TUTTI_OUTLINE Line Pack<T, kBytes>::DividedBy(uint32_t divisor) const {
+  Pack quotient;
+  TUTTI_UNROLL_BY(1)
+  for (int i = 0; i < kElems; ++i) {
+    if constexpr (kIsFloating<Wide>) {
+      quotient.v[i] = v[i] / static_cast<Wide>(divisor);
+    } else if constexpr (sizeof(Wide) < 4) {
+      quotient.v[i] = static_cast<Wide>(static_cast<int32_t>(v[i]) / static_cast<int32_t>(divisor));
+    } else if constexpr (Wide(-1) < Wide(0)) {
+      quotient.v[i] = v[i] / static_cast<Wide>(divisor);
+    } else {
+      quotient.v[i] = v[i] / divisor;
+    }
+  }
+  Line line = {};
+  quotient.To(line.w);
+  return line;
+}
+
+// line × scalar, rounded to the type.
+template <class T, int kBytes>
+TUTTI_OUTLINE Line ScaleLine(Line line, uint64_t scalar) {
+  T one;
+  __builtin_memcpy(&one, &scalar, sizeof(T));
+  const auto factor = Element<T>::Widen(one);
+  auto pack = Pack<T, kBytes>::From(line.w);
+  TUTTI_UNROLL
+  for (int i = 0; i < Pack<T, kBytes>::kElems; ++i) pack.v[i] = Multiply(pack.v[i], factor);
+  pack.To(line.w);
+  return line;
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,90 @@
+#include "backend/cuda/memory.h"
+
+#include <utility>
+
+namespace tutti::cuda {
+namespace {
+
+constexpr int kFileDescriptor = 1;
+constexpr int kRecommendedGranularity = 1;
+
+}  // namespace
+
+MappedMemory& MappedMemory::operator=(MappedMemory&& other) noexcept {
+  Release();
+  device_ = std::exchange(other.device_, nullptr);
+  address_ = std::exchange(other.address_, 0);
+  size_ = std::exchange(other.size_, 0);
+  mapped_ = std::exchange(other.mapped_, false);
+  return *this;
+}
+
+void MappedMemory::Release() {
+  if (device_ == nullptr) return;
+  const Driver& driver = device_->driver();
+  const ContextScope scope(driver, device_->context());
+  if (mapped_) driver.MemUnmap(address_, size_);
+  if (address_ != 0) driver.MemUnreserve(address_, size_);
+  device_ = nullptr;
+}
+
+Status MappedMemory::Map(const Device& device, AllocationHandle handle) {
+  const Driver& driver = device.driver();
+  device_ = &device;
+  TUTTI_TRY(driver.Check(driver.MemReserve(&address_, size_, 0, 0, 0),
+                         fmt::format("reserving {} bytes of device addresses", size_)));
+  TUTTI_TRY(driver.Check(driver.MemMap(address_, size_, 0, handle, 0),
+                         fmt::format("mapping {} bytes of device memory", size_)));
+  mapped_ = true;
+  AccessDescription access;
+  access.location.id = device.ordinal();
+  return driver.Check(driver.MemSetAccess(address_, size_, &access, 1),
+                      fmt::format("letting CUDA device {} use mapped memory", device.ordinal()));
+}
+
+Result<MappedMemory> MappedMemory::Create(const Device& device, size_t bytes, UniqueFd* fd) {
+  const Driver& driver = device.driver();
+  const ContextScope scope(driver, device.context());
+  AllocationProperties properties;
+  properties.location.id = device.ordinal();
+  size_t granularity = 0;
+  TUTTI_TRY(
+      driver.Check(driver.MemGetGranularity(&granularity, &properties, kRecommendedGranularity),
+                   fmt::format("asking CUDA device {} how it shares memory", device.ordinal())));
+  MappedMemory memory;
+  memory.size_ = (bytes + granularity - 1) / granularity * granularity;
+  AllocationHandle handle = 0;
+  TUTTI_TRY(driver.Check(
+      driver.MemCreate(&handle, memory.size_, &properties, 0),
+      fmt::format("allocating {} bytes on CUDA device {}", memory.size_, device.ordinal())));
+  Status status = memory.Map(device, handle);
+  int number = -1;
+  if (status.ok())
+    status = driver.Check(driver.MemExport(&number, handle, kFileDescriptor, 0),
+                          "making a file descriptor for device memory");
+  driver.MemRelease(handle);  // the mapping and the descriptor hold it
+  TUTTI_TRY(std::move(status));
+  *fd = UniqueFd(number);
+  TUTTI_TRY(
+      driver.Check(driver.MemsetBytes(memory.address_, 0, memory.size_), "clearing device memory"));
+  TUTTI_TRY(driver.Check(driver.ContextSynchronize(), "clearing device memory"));
+  return memory;
+}
+
+Result<MappedMemory> MappedMemory::Import(const Device& device, const UniqueFd& fd, size_t bytes) {
+  const Driver& driver = device.driver();
+  const ContextScope scope(driver, device.context());
+  AllocationHandle handle = 0;
+  TUTTI_TRY(driver.Check(
+      driver.MemImport(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd.get())),
+                       kFileDescriptor),
+      "opening another rank's device memory"));
+  MappedMemory memory;
+  memory.size_ = bytes;
+  Status status = memory.Map(device, handle);
+  driver.MemRelease(handle);
+  TUTTI_TRY(std::move(status));
+  return memory;
+}
+
+}  // namespace tutti::cuda

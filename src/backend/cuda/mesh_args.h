@@ -1,0 +1,70 @@
+#pragma once
+
+// What the host hands to a kernel of the mesh: plain values.
+//
+// The window of a rank is the memory in which the others write to it (its inboxes), plus its round
+// counters. One per rank and communicator; every other rank of the communicator maps it.
+//
+//   0           uint64_t rounds[kMaxBlocks]                      only its owner; the next round
+//   4 KiB       uint64_t flags[kMaxBlocks][kMaxMeshRanks]        by writer: rounds published
+//   line_slots  FlaggedLine[blocks][kMeshSlots][ranks][kLines]   small messages
+//   bulk_slots  bytes[blocks][kMeshSlots][ranks][slot_bytes]     large ones
+//
+// Blocks are independent of one another: block b of a rank talks to the blocks b of the others.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/elements.h"
+#include "kernels/mesh.h"
+#include "plan/mesh_algorithm.h"
+
+namespace tutti::cuda {
+
+// GPUs of one machine. What a kernel's arguments have room for without going through memory.
+inline constexpr int kMaxMeshRanks = 16;
+inline constexpr int kMaxBlocks = 128;
+// Flagged lines of a slot: one for each thread of a block, which has at most so many.
+inline constexpr size_t kLines = 256;
+inline constexpr size_t kLineData = 8;  // bytes of data in a flagged line
+
+struct WindowLayout {
+  int num_ranks = 1;
+  size_t slot_bytes = 0;  // a multiple of 16
+
+  static constexpr size_t kFlagsAt = 4096;
+  static constexpr size_t kLinesAt = 32768;
+  constexpr size_t Slots() const {
+    return kMaxBlocks * static_cast<size_t>(kMeshSlots) * static_cast<size_t>(num_ranks);
+  }
+  constexpr size_t BulkAt() const { return kLinesAt + Slots() * kLines * sizeof(FlaggedLine); }
+  constexpr size_t TotalBytes() const { return BulkAt() + Slots() * slot_bytes; }
+  constexpr size_t SlotIndex(uint32_t block, uint64_t round, int writer) const {
+    return (static_cast<size_t>(block) * kMeshSlots + round % kMeshSlots) *
+               static_cast<size_t>(num_ranks) +
+           static_cast<size_t>(writer);
+  }
+};
+static_assert(kMaxBlocks * sizeof(uint64_t) <= WindowLayout::kFlagsAt);
+static_assert(WindowLayout::kFlagsAt + kMaxBlocks * kMaxMeshRanks * sizeof(uint64_t) <=
+              WindowLayout::kLinesAt);
+
+struct MeshArgs {
+  std::byte* windows[kMaxMeshRanks] = {};  // as this GPU maps them
+  const uint32_t* abort_word = nullptr;    // in pinned host memory
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  size_t count = 0;        // elements that the blocks share out (of a part, or of the whole)
+  size_t block_elems = 0;  // of each block but the last
+  size_t stride = 0;       // elements between parts
+  size_t chunk_elems = 0;  // of a part, in one round
+  WindowLayout layout;
+  ReduceArgs reduce;
+  int rank = 0;
+  int num_ranks = 1;
+  int root = 0;
+  MeshAlgorithm algorithm = MeshAlgorithm::kAllReduceOneShot;
+  bool flagged = false;  // small messages in flagged lines
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,61 @@
+#pragma once
+
+// What a kernel of the mesh does with its arguments: one function for each family (reductions of an
+// element type; moving bytes), which picks the algorithm and the primitives.
+
+#include "backend/cuda/mesh_args.h"
+#include "backend/cuda/mesh_primitives.h"
+#include "kernels/mesh.h"
+
+namespace tutti::cuda {
+
+// Parts begin at multiples of this many bytes of a piece, so that whole lines stay aligned.
+inline constexpr size_t kPartUnit = 16;
+
+TUTTI_HD MeshShape ShapeOf(const MeshArgs& args, uint32_t block) {
+  MeshShape shape;
+  shape.begin = static_cast<size_t>(block) * args.block_elems;
+  shape.count = ClampChunk(shape.begin, args.block_elems, args.count);
+  shape.stride = args.stride;
+  shape.chunk_elems = args.chunk_elems;
+  shape.root = args.root;
+  return shape;
+}
+
+template <class T, template <class> class Primitives>
+TUTTI_HD void RunReduction(const MeshArgs& args, uint32_t block) {
+  Primitives<T> p(args, block);
+  const MeshShape shape = ShapeOf(args, block);
+  constexpr size_t kUnit = kPartUnit / sizeof(T);
+  if (args.algorithm == MeshAlgorithm::kAllReduceTwoShot ||
+      args.algorithm == MeshAlgorithm::kReduceTwoShot) {
+    const int root = args.algorithm == MeshAlgorithm::kReduceTwoShot ? args.root : -1;
+    kernels::MeshTwoShotReduction(p, shape, root, kUnit);
+  } else {
+    const auto which =
+        args.algorithm == MeshAlgorithm::kReduceScatter   ? kernels::MeshReduction::kScatter
+        : args.algorithm == MeshAlgorithm::kReduceOneShot ? kernels::MeshReduction::kRoot
+                                                          : kernels::MeshReduction::kAll;
+    kernels::MeshOneShotReduction(p, shape, which);
+  }
+  p.Finish();
+}
+
+template <template <class> class Primitives>
+TUTTI_HD void RunMove(const MeshArgs& args, uint32_t block) {
+  Primitives<uint8_t> p(args, block);
+  const MeshShape shape = ShapeOf(args, block);
+  if (args.algorithm == MeshAlgorithm::kBroadcastTwoShot) {
+    kernels::MeshTwoShotBroadcast(p, shape, kPartUnit);
+  } else {
+    const auto move = args.algorithm == MeshAlgorithm::kAllGather  ? kernels::MeshMove::kAllGather
+                      : args.algorithm == MeshAlgorithm::kAlltoAll ? kernels::MeshMove::kAlltoAll
+                      : args.algorithm == MeshAlgorithm::kScatter  ? kernels::MeshMove::kScatter
+                      : args.algorithm == MeshAlgorithm::kGather   ? kernels::MeshMove::kGather
+                                                                   : kernels::MeshMove::kBroadcast;
+    kernels::MeshExchange(p, shape, move);
+  }
+  p.Finish();
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,378 @@
+// The kernels' source, run on the host: every block of every rank is a thread, and windows are
+// plain memory. What a GPU adds (many threads a block, its memory system) is tested in tests/gpu.
+// Under the thread sanitizer this also shows that slots are reused in order.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "backend/cuda/mesh_kernel.h"
+#include "backend/cuda/message_kernel.h"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr int kBlocks = 2;
+
+struct FreeDeleter {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+
+// The windows of a communicator, and operations on it.
+class MeshRun {
+ public:
+  MeshRun(int num_ranks, size_t slot_bytes) : layout_{num_ranks, slot_bytes} {
+    for (int r = 0; r < num_ranks; ++r) {
+      const size_t bytes = (layout_.TotalBytes() + 127) / 128 * 128;
+      windows_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(128, bytes)));
+      std::memset(windows_.back().get(), 0, bytes);
+    }
+  }
+  int num_ranks() const { return layout_.num_ranks; }
+
+  MeshArgs Args(int rank) const {
+    MeshArgs args;
+    for (size_t r = 0; r < windows_.size(); ++r) args.windows[r] = windows_[r].get();
+    args.abort_word = &abort_word_;
+    args.layout = layout_;
+    args.rank = rank;
+    args.num_ranks = num_ranks();
+    return args;
+  }
+
+  // Runs several operations after one another on every rank; all[rank] are its arguments.
+  template <class Kernel>
+  void Run(const std::vector<std::vector<MeshArgs>>& all, Kernel kernel) {
+    std::vector<std::thread> ranks;
+    for (const auto& operations : all) {
+      ranks.emplace_back([&operations, kernel] {
+        for (const MeshArgs& args : operations) {
+          std::vector<std::thread> blocks;
+          for (uint32_t b = 0; b < kBlocks; ++b)
+            blocks.emplace_back([&args, b, kernel] { kernel(args, b); });
+          for (std::thread& block : blocks) block.join();
+        }
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
+  uint32_t abort_word_ = 0;
+
+ private:
+  const WindowLayout layout_;
+  std::vector<std::unique_ptr<std::byte, FreeDeleter>> windows_;
+};
+
+struct Geometry {
+  size_t count, block_elems, chunk;
+};
+
+// As plan/mesh.cc would cut it, for tests: `count` over kBlocks, in chunks that fit the slot.
+Geometry Cut(size_t count, size_t elem, bool flagged, size_t slot_bytes) {
+  const size_t slot = flagged ? kLines * kLineData : slot_bytes;
+  const size_t unit = 16 / elem;
+  const size_t block = DivUp(DivUp(count, kBlocks), unit) * unit;
+  return {count, block, slot / elem};
+}
+
+// Small values, so that sums are exact in every type.
+template <class T>
+std::vector<T> Values(size_t count, int rank) {
+  std::minstd_rand random(static_cast<unsigned>(rank * 7919 + 1));
+  std::vector<T> values(count);
+  for (T& value : values)
+    value = Element<T>::Narrow(static_cast<typename Element<T>::Wide>(random() % 3 + 1));
+  return values;
+}
+
+template <class T>
+void SetBuffers(MeshArgs& args, const std::vector<T>& in, std::vector<T>& out) {
+  args.input = reinterpret_cast<const std::byte*>(in.data());
+  args.output = reinterpret_cast<std::byte*>(out.data());
+}
+
+template <class T>
+void ExpectSum(const std::vector<std::vector<T>>& in, const std::vector<T>& out, size_t from,
+               size_t count, const char* what) {
+  for (size_t i = 0; i < count; ++i) {
+    auto sum = Element<T>::Widen(in[0][from + i]);
+    for (size_t r = 1; r < in.size(); ++r) sum = Add(sum, Element<T>::Widen(in[r][from + i]));
+    const T expected = Element<T>::Narrow(sum);
+    ASSERT_EQ(std::memcmp(&expected, &out[i], sizeof(T)), 0)
+        << what << ", element " << from + i << ", is "
+        << static_cast<double>(Element<T>::Widen(out[i])) << ", expected "
+        << static_cast<double>(sum);
+  }
+}
+
+struct Case {
+  int num_ranks;
+  size_t count;
+  bool flagged;
+};
+std::string Show(const Case& c) {
+  return std::to_string(c.num_ranks) + " ranks, " + std::to_string(c.count) + " elements" +
+         (c.flagged ? ", lines" : ", bulk");
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const int n : {2, 3, 4}) {
+    for (const size_t count : {1, 7, 64, 333}) {
+      cases.push_back({n, count, true});
+      cases.push_back({n, count, false});
+    }
+  }
+  cases.push_back({2, 5000, false});
+  cases.push_back({9, 40, true});  // more peers than are polled together
+  cases.push_back({9, 40, false});
+  return cases;
+}
+
+constexpr size_t kSlotBytes = 128;  // so that a few hundred elements take several pieces
+
+template <class T>
+void RunReduction(const MeshArgs& args, uint32_t block) {
+  if (args.flagged)
+    cuda::RunReduction<T, LinePrimitives>(args, block);
+  else
+    cuda::RunReduction<T, BulkPrimitives>(args, block);
+}
+void RunMove(const MeshArgs& args, uint32_t block) {
+  if (args.flagged)
+    cuda::RunMove<LinePrimitives>(args, block);
+  else
+    cuda::RunMove<BulkPrimitives>(args, block);
+}
+
+template <class T>
+class MeshReductionTest : public testing::Test {};
+using Types = testing::Types<float, double, int8_t, uint64_t, Half, Bfloat, E4m3>;
+TYPED_TEST_SUITE(MeshReductionTest, Types);
+
+// All reductions after one another on one communicator, twice, in and out of place.
+TYPED_TEST(MeshReductionTest, Sum) {
+  using T = TypeParam;
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(Show(c));
+    const auto n = static_cast<size_t>(c.num_ranks);
+    MeshRun run(c.num_ranks, kSlotBytes);
+    const int root = c.num_ranks - 1;
+    const Geometry g = Cut(c.count, sizeof(T), c.flagged, kSlotBytes);
+    std::vector<std::vector<T>> in(n), scattered(n), all(n), again(n), at_root(n), at_root2(n);
+    std::vector<std::vector<MeshArgs>> operations(n);
+    for (size_t r = 0; r < n; ++r) {
+      in[r] = Values<T>(n * c.count, static_cast<int>(r));
+      scattered[r].resize(c.count);
+      all[r].resize(c.count);
+      again[r] = in[r];
+      at_root[r].resize(c.count);
+      at_root2[r].resize(c.count);
+      MeshArgs args = run.Args(static_cast<int>(r));
+      args.flagged = c.flagged;
+      args.count = g.count;
+      args.block_elems = g.block_elems;
+      args.chunk_elems = g.chunk;
+      args.stride = c.count;
+      args.root = root;
+      const auto add = [&](MeshAlgorithm algorithm, const std::vector<T>& from,
+                           std::vector<T>& to) {
+        args.algorithm = algorithm;
+        SetBuffers(args, from, to);
+        operations[r].push_back(args);
+      };
+      add(MeshAlgorithm::kAllReduceOneShot, in[r], all[r]);
+      add(MeshAlgorithm::kReduceScatter, in[r], scattered[r]);
+      add(MeshAlgorithm::kAllReduceTwoShot, again[r], again[r]);
+      add(MeshAlgorithm::kReduceOneShot, in[r], at_root[r]);
+      add(MeshAlgorithm::kReduceTwoShot, in[r], at_root2[r]);
+      add(MeshAlgorithm::kAllReduceTwoShot, in[r], all[r]);
+      add(MeshAlgorithm::kReduceScatter, in[r], scattered[r]);
+    }
+    run.Run(operations, RunReduction<T>);
+    for (size_t r = 0; r < n; ++r) {
+      ExpectSum(in, all[r], 0, c.count, "AllReduce");
+      ExpectSum(in, again[r], 0, c.count, "AllReduce in place");
+      ExpectSum(in, scattered[r], r * c.count, c.count, "ReduceScatter");
+    }
+    ExpectSum(in, at_root[static_cast<size_t>(root)], 0, c.count, "Reduce");
+    ExpectSum(in, at_root2[static_cast<size_t>(root)], 0, c.count, "two-shot Reduce");
+  }
+}
+
+TEST(MeshReduceTest, OperatorsScalesAndDivides) {
+  const int n = 3;
+  const size_t count = 50;
+  for (const bool flagged : {true, false}) {
+    MeshRun run(n, kSlotBytes);
+    const Geometry g = Cut(count, sizeof(int32_t), flagged, kSlotBytes);
+    std::vector<std::vector<int32_t>> in(n);
+    std::vector<std::vector<std::vector<int32_t>>> out(n);
+    std::vector<std::vector<MeshArgs>> operations(n);
+    for (size_t r = 0; r < n; ++r) {
+      in[r] = Values<int32_t>(count, static_cast<int>(r));
+      for (int32_t& value : in[r]) value = value * 3 - 7;
+      out[r].assign(6, std::vector<int32_t>(count));
+      for (size_t op = 0; op < 6; ++op) {
+        MeshArgs args = run.Args(static_cast<int>(r));
+        args.flagged = flagged;
+        args.algorithm = MeshAlgorithm::kAllReduceTwoShot;
+        args.count = g.count;
+        args.block_elems = g.block_elems;
+        args.chunk_elems = g.chunk;
+        args.reduce.kind = static_cast<ReduceKind>(op < 4 ? op : 0);
+        if (op == 4) args.reduce.divisor = n;
+        args.reduce.scale = op == 5;
+        args.reduce.scalar = r + 2;
+        SetBuffers(args, in[r], out[r][op]);
+        operations[r].push_back(args);
+      }
+    }
+    run.Run(operations, RunReduction<int32_t>);
+    for (size_t i = 0; i < count; ++i) {
+      const int32_t a = in[0][i], b = in[1][i], c = in[2][i];
+      for (size_t r = 0; r < n; ++r) {
+        ASSERT_EQ(out[r][0][i], a + b + c);
+        ASSERT_EQ(out[r][1][i], a * b * c);
+        ASSERT_EQ(out[r][2][i], std::max({a, b, c}));
+        ASSERT_EQ(out[r][3][i], std::min({a, b, c}));
+        ASSERT_EQ(out[r][4][i], (a + b + c) / 3);
+        ASSERT_EQ(out[r][5][i], 2 * a + 3 * b + 4 * c);
+      }
+    }
+  }
+}
+
+// Buffers at odd addresses, of every operation that moves bytes.
+TEST(MeshMoveTest, AllOperations) {
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(Show(c));
+    const auto n = static_cast<size_t>(c.num_ranks);
+    const size_t root = n - 1, count = c.count;
+    MeshRun run(c.num_ranks, kSlotBytes);
+    const Geometry g = Cut(count, 1, c.flagged, kSlotBytes);
+    using Bytes = std::vector<uint8_t>;
+    const std::vector<MeshAlgorithm> algorithms = {
+        MeshAlgorithm::kAllGather, MeshAlgorithm::kBroadcastTwoShot, MeshAlgorithm::kAlltoAll,
+        MeshAlgorithm::kScatter,   MeshAlgorithm::kBroadcastOneShot, MeshAlgorithm::kGather};
+    std::vector<Bytes> in(n);
+    std::vector<std::vector<Bytes>> out(n);
+    std::vector<std::vector<MeshArgs>> operations(n);
+    for (size_t r = 0; r < n; ++r) {
+      in[r].resize(n * count + 3);
+      for (size_t i = 0; i < in[r].size(); ++i) in[r][i] = static_cast<uint8_t>(i * 5 + r * 31);
+      out[r].assign(algorithms.size(), Bytes(n * count + 1));
+      for (size_t a = 0; a < algorithms.size(); ++a) {
+        MeshArgs args = run.Args(static_cast<int>(r));
+        args.flagged = c.flagged;
+        args.algorithm = algorithms[a];
+        args.count = g.count;
+        args.block_elems = g.block_elems;
+        args.chunk_elems = g.chunk;
+        args.stride = count;
+        args.root = static_cast<int>(root);
+        args.input = reinterpret_cast<const std::byte*>(in[r].data() + 3);
+        args.output = reinterpret_cast<std::byte*>(out[r][a].data() + 1);
+        operations[r].push_back(args);
+      }
+    }
+    run.Run(operations, RunMove);
+    const auto input = [&](size_t r, size_t i) { return in[r][i + 3]; };
+    for (size_t r = 0; r < n; ++r) {
+      for (size_t i = 0; i < count; ++i) {
+        ASSERT_EQ(out[r][1][1 + i], input(root, i)) << "two-shot Broadcast, rank " << r;
+        ASSERT_EQ(out[r][3][1 + i], input(root, r * count + i)) << "Scatter, rank " << r;
+        ASSERT_EQ(out[r][4][1 + i], input(root, i)) << "Broadcast, rank " << r;
+        for (size_t s = 0; s < n; ++s) {
+          ASSERT_EQ(out[r][0][1 + s * count + i], input(s, i)) << "AllGather, rank " << r;
+          ASSERT_EQ(out[r][2][1 + s * count + i], input(s, r * count + i)) << "AlltoAll " << r;
+          if (r == root) {
+            ASSERT_EQ(out[r][5][1 + s * count + i], input(s, i)) << "Gather";
+          }
+        }
+      }
+    }
+  }
+}
+
+// Every rank sends several messages of its own lengths to every other; both directions run at once.
+TEST(MessageTest, AllPairsInOrder) {
+  const int n = 3;
+  const size_t lengths[] = {1, 100, 40000, 16, 300000};
+  const MessageLayout layout = {0, n};
+  std::vector<std::unique_ptr<std::byte, FreeDeleter>> windows;
+  for (int r = 0; r < n; ++r) {
+    windows.emplace_back(static_cast<std::byte*>(std::aligned_alloc(128, layout.EndsAt())));
+    std::memset(windows.back().get(), 0, layout.SlotsAt());
+  }
+  uint32_t abort_word = 0;
+  const auto value = [](int from, int to, size_t message, size_t i) {
+    return static_cast<uint8_t>(i * 7 + static_cast<size_t>(from * 50 + to * 10) + message);
+  };
+  std::vector<MessageArgs> args(n);
+  std::vector<std::vector<uint8_t>> in, out;
+  in.reserve(64);
+  out.reserve(64);
+  for (int r = 0; r < n; ++r) {
+    MessageArgs& mine = args[static_cast<size_t>(r)];
+    for (size_t w = 0; w < n; ++w) mine.windows[w] = windows[w].get();
+    mine.abort_word = &abort_word;
+    mine.layout = layout;
+    mine.rank = r;
+    mine.num_ranks = n;
+    for (size_t m = 0; m < std::size(lengths); ++m) {
+      for (int peer = 0; peer < n; ++peer) {
+        if (peer == r) continue;
+        auto& sent = in.emplace_back(lengths[m]);
+        for (size_t i = 0; i < sent.size(); ++i) sent[i] = value(r, peer, m, i);
+        auto& received = out.emplace_back(lengths[m]);
+        const auto at = [](std::vector<uint8_t>& v) {
+          return reinterpret_cast<std::byte*>(v.data());
+        };
+        mine.messages[mine.num_messages++] = {at(sent), lengths[m], static_cast<int16_t>(peer),
+                                              true};
+        mine.messages[mine.num_messages++] = {at(received), lengths[m], static_cast<int16_t>(peer),
+                                              false};
+      }
+    }
+  }
+  std::vector<std::thread> blocks;
+  for (const MessageArgs& mine : args)
+    for (uint32_t b = 0; b < BlocksOf(mine); ++b)
+      blocks.emplace_back([&mine, b] { RunMessages(mine, b); });
+  for (std::thread& block : blocks) block.join();
+  for (const MessageArgs& mine : args) {
+    for (uint32_t k = 1; k < mine.num_messages; k += 2) {
+      const Message& got = mine.messages[k];
+      const size_t m = k / 2 / (n - 1);
+      for (size_t i = 0; i < got.bytes; ++i)
+        ASSERT_EQ(static_cast<uint8_t>(got.buffer[i]), value(got.peer, mine.rank, m, i))
+            << "message " << m << " from " << got.peer << " to " << mine.rank << ", byte " << i;
+    }
+  }
+}
+
+TEST(MeshAbortTest, EndsAllWaits) {
+  for (const bool flagged : {true, false}) {
+    MeshRun run(2, kSlotBytes);
+    std::vector<float> in(100), out(100);
+    MeshArgs args = run.Args(0);  // rank 1 never comes
+    args.flagged = flagged;
+    args.algorithm = MeshAlgorithm::kAllReduceTwoShot;
+    args.count = args.block_elems = 100;
+    args.chunk_elems = kSlotBytes / sizeof(float);
+    SetBuffers(args, in, out);
+    std::thread rank([&] { RunReduction<float>(args, 0); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::atomic_ref<uint32_t>(run.abort_word_).store(1);
+    rank.join();
+  }
+}
+
+}  // namespace
+}  // namespace tutti::cuda

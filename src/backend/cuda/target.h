@@ -1,0 +1,182 @@
+#pragma once
+
+// How device code touches memory, and the same on the host, where tests run the kernels' source as
+// ordinary threads. Nothing above this header knows which of the two it is compiled for.
+//
+// Memory order. Ranks share inboxes across GPUs, so every word that one writes and another waits
+// for is accessed at system scope.
+//   bulk   data by plain stores ─ block barrier ─ FenceSystem ─ StoreFlag (relaxed).
+//          The barrier orders all threads' stores before the fence of the thread that publishes, and
+//          the fence is cumulative: who loads the flag with acquire, and passes a block barrier,
+//          sees the data. The same fence orders this block's earlier READS of its own inbox before
+//          the flag; that is what allows the peer to write there again (kernels/mesh.h).
+//   lines  no fence: data and flag are one 8-byte word, which is stored and loaded as one. A line
+//          has two such words.
+// Flags are round numbers that only grow; nothing is ever reset.
+
+#include <cstddef>
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define TUTTI_HD __host__ __device__ __forceinline__
+#define TUTTI_OUTLINE __host__ __device__ __noinline__
+#define TUTTI_PRAGMA(text) _Pragma(#text)
+#define TUTTI_UNROLL TUTTI_PRAGMA(unroll)
+#define TUTTI_UNROLL_BY(n) TUTTI_PRAGMA(unroll n)
+#else
+#include <atomic>
+#include <cstring>
+#include <thread>
+#define TUTTI_HD inline
+#define TUTTI_OUTLINE inline
+#define TUTTI_UNROLL
+#define TUTTI_UNROLL_BY(n)
+#endif
+
+namespace tutti::cuda {
+
+// 16 bytes, the widest access of a thread.
+struct alignas(16) Line {
+  uint32_t w[4];
+};
+// A line whose two words carry 4 bytes of data and 4 bytes of flag each.
+struct alignas(16) FlaggedLine {
+  uint64_t word[2];
+};
+
+TUTTI_HD Line LoadLine(const void* from) { return *static_cast<const Line*>(from); }
+TUTTI_HD void StoreLine(void* to, Line line) { *static_cast<Line*>(to) = line; }
+
+// Of an inbox: past the first-level cache, which the writer across the wire does not see.
+TUTTI_HD Line LoadSlot(const void* from) {
+#ifdef __CUDA_ARCH__
+  Line line;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(line.w[0]), "=r"(line.w[1]), "=r"(line.w[2]), "=r"(line.w[3])
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return line;
+#else
+  return LoadLine(from);
+#endif
+}
+
+TUTTI_HD FlaggedLine LoadFlagged(const void* from) {
+  FlaggedLine line;
+#ifdef __CUDA_ARCH__
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0,%1}, [%2];"
+               : "=l"(line.word[0]), "=l"(line.word[1])
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+#elif !defined(__CUDACC__)
+  auto* words = static_cast<uint64_t*>(const_cast<void*>(from));
+  for (int i = 0; i < 2; ++i)
+    line.word[i] = std::atomic_ref<uint64_t>(words[i]).load(std::memory_order_relaxed);
+#endif
+  return line;
+}
+
+TUTTI_HD void StoreFlagged(void* to, FlaggedLine line) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1,%2};" ::"l"(__cvta_generic_to_global(to)),
+               "l"(line.word[0]), "l"(line.word[1])
+               : "memory");
+#elif !defined(__CUDACC__)
+  auto* words = static_cast<uint64_t*>(to);
+  for (int i = 0; i < 2; ++i)
+    std::atomic_ref<uint64_t>(words[i]).store(line.word[i], std::memory_order_relaxed);
+#endif
+}
+
+TUTTI_HD uint64_t LoadFlagAcquire(const uint64_t* flag) {
+#ifdef __CUDA_ARCH__
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
+               : "=l"(value)
+               : "l"(__cvta_generic_to_global(flag))
+               : "memory");
+  return value;
+#elif !defined(__CUDACC__)
+  return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(flag)).load(std::memory_order_acquire);
+#else
+  return *flag;
+#endif
+}
+
+// After FenceSystem by the same thread.
+TUTTI_HD void StoreFlag(uint64_t* flag, uint64_t value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)),
+               "l"(value)
+               : "memory");
+#elif !defined(__CUDACC__)
+  // The thread sanitizer does not follow fences.
+  std::atomic_ref<uint64_t>(*flag).store(value, std::memory_order_release);
+#else
+  *flag = value;
+#endif
+}
+
+TUTTI_HD void FenceSystem() {
+#ifdef __CUDA_ARCH__
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+#endif
+}
+
+// The host's word in pinned memory that ends all waits.
+TUTTI_HD bool IsRaised(const uint32_t* abort_word) {
+#ifdef __CUDA_ARCH__
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];"
+               : "=r"(value)
+               : "l"(__cvta_generic_to_global(abort_word))
+               : "memory");
+  return value != 0;
+#elif !defined(__CUDACC__)
+  return std::atomic_ref<uint32_t>(*const_cast<uint32_t*>(abort_word)).load() != 0;
+#else
+  return *abort_word != 0;
+#endif
+}
+
+// The threads of a block. On the host a block is one thread.
+struct Lanes {
+#ifdef __CUDACC__
+  TUTTI_HD static uint32_t index() {
+#ifdef __CUDA_ARCH__
+    return threadIdx.x;
+#else
+    return 0;
+#endif
+  }
+  TUTTI_HD static uint32_t count() {
+#ifdef __CUDA_ARCH__
+    return blockDim.x;
+#else
+    return 1;
+#endif
+  }
+  TUTTI_HD static void Sync() {
+#ifdef __CUDA_ARCH__
+    __syncthreads();
+#endif
+  }
+  // A barrier that tells every thread whether any thread says `mine`.
+  TUTTI_HD static bool SyncAny(bool mine) {
+#ifdef __CUDA_ARCH__
+    return __syncthreads_or(mine ? 1 : 0) != 0;
+#else
+    return mine;
+#endif
+  }
+  TUTTI_HD static void Relax() {}
+#else
+  static uint32_t index() { return 0; }
+  static uint32_t count() { return 1; }
+  static void Sync() {}
+  static bool SyncAny(bool mine) { return mine; }
+  static void Relax() { std::this_thread::yield(); }
+#endif
+};
+
+}  // namespace tutti::cuda

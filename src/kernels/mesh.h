@@ -1,0 +1,245 @@
+#pragma once
+
+// Algorithms for ranks that can all write into one another's memory (GPUs joined by NVLink).
+//
+// Every rank has an inbox with a slot for each other rank. A round is: every rank writes into its
+// slot at every other rank (perhaps nothing), publishes, waits until all others have published to
+// it, and reads. What a rank needs comes to it; nobody reads across the wire, where a read costs a
+// round trip.
+//
+//   one-shot   push own data to all ─ wait ─ reduce all
+//   two-shot   push part r to rank r ─ wait ─ reduce own part, push it to all ─ wait ─ fetch parts
+//
+// Rooted operations on long vectors are two-shot as well, with the ranks other than the root as
+// the owners of the parts, so that no rank sends or receives more than the vector once.
+//
+// The reuse of slots needs no acknowledgement. Slots are a ring of kMeshSlots rounds. All ranks
+// hear from all ranks in every round, and every algorithm here stages at most one piece ahead:
+//
+//   two-shot   A0 A1 | B0 A2 | B1 A3 | B2 …     (A: parts, B: results; one letter one round)
+//   one round  P0 P1 | C0 P2 | C1 P3 | C2 …     (P: push, C: consume)
+//
+// Take two-shot. A(q+1) goes into the slots of A(q-1), and this rank has B(q-1) from everybody, which
+// they sent after reading A(q-1). B(q) goes into the slots of B(q-2), and this rank has A(q) from
+// everybody, which they sent after reading B(q-2). One-round operations are alike, and so is the
+// passage from one operation to the next, which begins when the one before has ended.
+// backend/cuda/mesh_test.cc runs this under the thread sanitizer, which sees any reuse that is not
+// ordered.
+
+#include <cstdint>
+
+#include "kernels/primitives.h"
+
+namespace tutti {
+
+inline constexpr uint64_t kMeshSlots = 4;
+
+// A stretch of a buffer, in elements.
+struct MeshPart {
+  size_t at = 0;
+  size_t size = 0;
+};
+
+// Which stretch of a buffer belongs to which rank: parts of `size` elements, `stride` apart from
+// `at` on, as far as `total` reaches from there. A plain value rather than a function, so that all
+// operations share one copy of the code that walks over parts.
+struct MeshParts {
+  size_t at = 0;
+  size_t stride = 0;
+  size_t size = 0;
+  size_t total = ~size_t{0};
+  int only = -1;  // the one rank that has a part; -1: all have
+  int skip = -1;  // a rank without a part, to be passed over in the count; -1: none
+
+  constexpr MeshPart operator()(int rank) const {
+    if ((only >= 0 && rank != only) || rank == skip) return {at, 0};
+    const size_t from = static_cast<size_t>(skip >= 0 && rank > skip ? rank - 1 : rank) * stride;
+    return {at + from, ClampChunk(from, size, total)};
+  }
+  constexpr bool SameForAll() const { return stride == 0 && only < 0 && skip < 0; }
+};
+
+// In each round a rank pushes (once), publishes, waits, and reads by one of the other calls.
+// "Final" results are divided where that was asked for.
+template <class P>
+concept MeshPrimitives = requires(P p, int peer, size_t in, size_t out, size_t n, uint64_t round,
+                                  const MeshParts& parts) {
+  { p.rank() } -> std::convertible_to<int>;
+  { p.num_ranks() } -> std::convertible_to<int>;
+  { p.NextRound() } -> std::convertible_to<uint64_t>;
+  p.Push(round, parts);         // input[parts(peer)] → slot at each other rank (scaled)
+  p.Publish(round);             // what was pushed is there
+  p.Wait(round);                // all others have published the round to this rank
+  p.Fetch(round, parts);        // slot of each other rank → output[parts(rank)]
+  p.Reduce(round, in, out, n);  // own input and all slots, in rank order → output (final)
+  // … → slots at all others in round `to` and output; or, `peer` ≥ 0, only to its slot (final).
+  p.ReducePush(round, in, out, n, round, peer);
+  // Slot of `peer` → output, and → slots at all others but `peer` (nothing to it) in round `to`.
+  p.Forward(round, peer, out, n, round);
+  p.CopyLocal(in, out, n);  // input → output
+};
+
+// What a block of a collective works on: elements [begin, begin + count) of each part of `stride`
+// elements (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or of the whole.
+struct MeshShape {
+  size_t begin = 0;
+  size_t count = 0;
+  size_t stride = 0;
+  size_t chunk_elems = 1;  // what fits a slot
+  int root = 0;
+};
+
+namespace kernels {
+
+// begin(piece) runs one piece ahead of finish(piece, what begin returned). Each stands in the code
+// once: what they do is long when it is compiled for a GPU.
+template <class Begin, class Finish>
+constexpr void MeshOneAhead(size_t count, size_t piece_elems, Begin begin, Finish finish) {
+  Piece ahead(count, piece_elems), piece(count, piece_elems);
+  uint64_t next = 0;
+  while (piece.More()) {
+    const uint64_t round = next;
+    const bool first = ahead.offset() == piece.offset();
+    if (ahead.More()) {
+      next = begin(ahead);
+      ahead.Next();
+    }
+    if (first) continue;
+    finish(piece, round);
+    piece.Next();
+  }
+}
+
+// One-round operations that move data: how they push and fetch.
+enum class MeshMove : uint8_t { kAllGather, kAlltoAll, kScatter, kGather, kBroadcast };
+
+template <MeshPrimitives P>
+constexpr void MeshExchange(P& p, const MeshShape& shape, MeshMove move) {
+  const int me = p.rank(), root = shape.root;
+  const bool is_root = me == root;
+  // The parts of a piece in a buffer that has a stretch for each rank, and in one that has not.
+  const auto many = [&](const Piece& piece) {
+    return MeshParts{
+        .at = shape.begin + piece.offset(), .stride = shape.stride, .size = piece.size()};
+  };
+  const auto one = [&](const Piece& piece) {
+    return MeshParts{.at = shape.begin + piece.offset(), .size = piece.size()};
+  };
+  const auto begin = [&](const Piece& piece) {
+    MeshParts send =
+        move == MeshMove::kAlltoAll || move == MeshMove::kScatter ? many(piece) : one(piece);
+    if (move == MeshMove::kGather) send.only = root;
+    if ((move == MeshMove::kScatter || move == MeshMove::kBroadcast) && !is_root) send.size = 0;
+    const uint64_t round = p.NextRound();
+    p.Push(round, send);
+    p.Publish(round);
+    return round;
+  };
+  MeshOneAhead(shape.count, shape.chunk_elems, begin, [&](const Piece& piece, uint64_t round) {
+    MeshParts receive =
+        move == MeshMove::kScatter || move == MeshMove::kBroadcast ? one(piece) : many(piece);
+    if (move == MeshMove::kGather && !is_root) receive.size = 0;
+    if (move == MeshMove::kScatter || move == MeshMove::kBroadcast) receive.only = root;
+    const size_t offset = shape.begin + piece.offset();
+    const size_t own = static_cast<size_t>(me) * shape.stride + offset;
+    const bool from_many = move == MeshMove::kAlltoAll || move == MeshMove::kScatter;
+    const bool to_many = move != MeshMove::kScatter && move != MeshMove::kBroadcast;
+    if (move == MeshMove::kAllGather || move == MeshMove::kAlltoAll || is_root)
+      p.CopyLocal(from_many ? own : offset, to_many ? own : offset, piece.size());
+    p.Wait(round);
+    p.Fetch(round, receive);
+  });
+}
+
+// One-round reductions: everybody's (AllReduce in one shot), each rank's part (ReduceScatter), the
+// root's (Reduce in one shot).
+enum class MeshReduction : uint8_t { kAll, kScatter, kRoot };
+
+template <MeshPrimitives P>
+constexpr void MeshOneShotReduction(P& p, const MeshShape& shape, MeshReduction which) {
+  const auto begin = [&](const Piece& piece) {
+    MeshParts send = {.at = shape.begin + piece.offset(), .size = piece.size()};
+    if (which == MeshReduction::kScatter) send.stride = shape.stride;
+    if (which == MeshReduction::kRoot) send.only = shape.root;
+    const uint64_t round = p.NextRound();
+    p.Push(round, send);
+    p.Publish(round);
+    return round;
+  };
+  MeshOneAhead(shape.count, shape.chunk_elems, begin, [&](const Piece& piece, uint64_t round) {
+    const size_t out = shape.begin + piece.offset();
+    const size_t part =
+        which == MeshReduction::kScatter ? static_cast<size_t>(p.rank()) * shape.stride : 0;
+    p.Wait(round);
+    const bool mine = which != MeshReduction::kRoot || p.rank() == shape.root;
+    p.Reduce(round, part + out, out, mine ? piece.size() : 0);
+  });
+}
+
+// A piece cut into a part for each owner; `unit` elements keep parts aligned. With a root ≥ 0 the
+// owners are the other ranks.
+constexpr MeshParts CutPiece(const MeshShape& shape, const Piece& piece, int num_ranks, int root,
+                             size_t unit) {
+  const auto owners = static_cast<size_t>(root < 0 ? num_ranks : num_ranks - 1);
+  const size_t share = DivUp(DivUp(piece.size(), owners), unit) * unit;
+  return {.at = shape.begin + piece.offset(),
+          .stride = share,
+          .size = share,
+          .total = piece.size(),
+          .skip = root};
+}
+
+// AllReduce, and with root ≥ 0 Reduce.
+template <MeshPrimitives P>
+constexpr void MeshTwoShotReduction(P& p, const MeshShape& shape, int root, size_t unit) {
+  const int n = p.num_ranks();
+  const size_t piece_elems = shape.chunk_elems * static_cast<size_t>(root < 0 ? n : n - 1);
+  const auto begin = [&](const Piece& piece) {
+    const uint64_t round = p.NextRound();
+    p.Push(round, CutPiece(shape, piece, n, root, unit));
+    p.Publish(round);
+    return round;
+  };
+  MeshOneAhead(shape.count, piece_elems, begin, [&](const Piece& piece, uint64_t round) {
+    MeshParts parts = CutPiece(shape, piece, n, root, unit);
+    const MeshPart mine = parts(p.rank());
+    const uint64_t result = p.NextRound();
+    p.Wait(round);
+    // The root of a Reduce has no part, and nothing of it to send.
+    p.ReducePush(round, mine.at, mine.at, mine.size, result, root);
+    p.Publish(result);
+    p.Wait(result);
+    if (root >= 0 && p.rank() != root) parts.size = 0;
+    p.Fetch(result, parts);
+  });
+}
+
+template <MeshPrimitives P>
+constexpr void MeshTwoShotBroadcast(P& p, const MeshShape& shape, size_t unit) {
+  const int n = p.num_ranks(), root = shape.root;
+  const bool is_root = p.rank() == root;
+  const auto begin = [&](const Piece& piece) {
+    const uint64_t round = p.NextRound();
+    MeshParts parts = CutPiece(shape, piece, n, root, unit);
+    if (!is_root) parts.size = 0;
+    p.Push(round, parts);
+    p.Publish(round);
+    return round;
+  };
+  const size_t piece_elems = shape.chunk_elems * static_cast<size_t>(n - 1);
+  MeshOneAhead(shape.count, piece_elems, begin, [&](const Piece& piece, uint64_t round) {
+    MeshParts parts = CutPiece(shape, piece, n, root, unit);
+    const MeshPart mine = parts(p.rank());
+    const uint64_t result = p.NextRound();
+    if (is_root) p.CopyLocal(parts.at, parts.at, piece.size());
+    p.Wait(round);
+    p.Forward(round, root, mine.at, mine.size, result);
+    p.Publish(result);
+    p.Wait(result);
+    if (is_root) parts.size = 0;
+    p.Fetch(result, parts);
+  });
+}
+
+}  // namespace kernels
+}  // namespace tutti

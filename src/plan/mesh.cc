@@ -1,0 +1,188 @@
+#include "plan/mesh.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+namespace tutti {
+namespace {
+
+constexpr size_t kLineData = 8;    // bytes of data in a flagged line of 16
+constexpr size_t kAlignment = 16;  // blocks and chunks begin at whole lines of plain data
+constexpr uint32_t kBulkThreads = 256;
+
+// What a collective is to the mesh: how often a rank's `count` elements leave it, and in which
+// forms they may.
+struct Form {
+  MeshAlgorithm one_shot;
+  MeshAlgorithm two_shot;  // the same where there is no other
+};
+
+Form FormOf(Collective collective) {
+  using A = MeshAlgorithm;
+  switch (collective) {
+    case Collective::kReduceScatter:
+      return {A::kReduceScatter, A::kReduceScatter};
+    case Collective::kReduce:
+      return {A::kReduceOneShot, A::kReduceTwoShot};
+    case Collective::kBroadcast:
+      return {A::kBroadcastOneShot, A::kBroadcastTwoShot};
+    case Collective::kAllGather:
+      return {A::kAllGather, A::kAllGather};
+    case Collective::kAlltoAll:
+      return {A::kAlltoAll, A::kAlltoAll};
+    case Collective::kScatter:
+      return {A::kScatter, A::kScatter};
+    case Collective::kGather:
+      return {A::kGather, A::kGather};
+    default:
+      return {A::kAllReduceOneShot, A::kAllReduceTwoShot};
+  }
+}
+
+size_t DivUp(size_t a, size_t b) { return (a + b - 1) / b; }
+size_t RoundUp(size_t value, size_t unit) { return DivUp(value, unit) * unit; }
+
+bool IsTwoShot(MeshAlgorithm a) {
+  return a == MeshAlgorithm::kAllReduceTwoShot || a == MeshAlgorithm::kReduceTwoShot ||
+         a == MeshAlgorithm::kBroadcastTwoShot;
+}
+
+// Into how many parts a two-shot operation cuts its data.
+size_t Owners(const MeshContext& context, MeshAlgorithm algorithm) {
+  const auto n = static_cast<size_t>(context.num_ranks);
+  if (algorithm == MeshAlgorithm::kAllReduceTwoShot) return n;
+  return IsTwoShot(algorithm) ? n - 1 : 1;
+}
+
+// Bytes of data that the busiest rank writes.
+double Written(const MeshContext& context, MeshAlgorithm algorithm, double bytes) {
+  const double others = context.num_ranks - 1;
+  if (algorithm == MeshAlgorithm::kAllReduceTwoShot) return 2 * bytes * others / (others + 1);
+  return IsTwoShot(algorithm) ? 2 * bytes : bytes * others;
+}
+
+// The time beyond what all forms have in common.
+double ExtraUs(const MeshContext& context, MeshAlgorithm algorithm, bool flagged, double bytes) {
+  const double rounds = IsTwoShot(algorithm) ? 2 : 1;
+  const double wire = Written(context, algorithm, bytes) * (flagged ? 2 : 1) / context.bytes_per_us;
+  return wire + (rounds - 1) * context.round_us + (flagged ? 0 : rounds * context.bulk_us);
+}
+
+void ShapeLines(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
+  const size_t owners = Owners(context, choice->algorithm);
+  const size_t lines = DivUp(DivUp(count * elem, owners), kLineData);
+  choice->threads = lines <= 4096 ? 128 : 256;
+  const size_t unit = kAlignment / elem;
+  const auto blocks = std::clamp<size_t>(DivUp(lines, choice->threads), 1, context.max_blocks);
+  choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
+  choice->chunk_elems = context.line_slot_bytes / elem;
+}
+
+bool FitsLines(const MeshContext& context, MeshAlgorithm algorithm, size_t count, size_t elem) {
+  MeshChoice choice;
+  choice.algorithm = algorithm;
+  ShapeLines(context, count, elem, &choice);
+  return choice.block_elems <= Owners(context, algorithm) * choice.chunk_elems;
+}
+
+void ShapeBulk(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
+  const size_t owners = Owners(context, choice->algorithm);
+  const auto bytes = static_cast<double>(count * elem);
+  const double rounds = IsTwoShot(choice->algorithm) ? 2 : 1;
+  const double written = Written(context, choice->algorithm, bytes) / rounds;
+  choice->threads = kBulkThreads;
+  const auto blocks =
+      static_cast<size_t>(std::clamp(written / static_cast<double>(context.bytes_per_block), 1.0,
+                                     static_cast<double>(context.max_blocks)));
+  const size_t unit = kAlignment / elem;
+  choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
+  // Some pieces for each block, so that pushing one overlaps with reading the other.
+  const size_t part = DivUp(choice->block_elems * elem, owners);
+  const size_t chunk =
+      std::clamp(RoundUp(DivUp(part, 4), kAlignment),
+                 std::min(context.min_chunk_bytes, context.slot_bytes), context.slot_bytes);
+  choice->chunk_elems = chunk / elem;
+}
+
+}  // namespace
+
+std::string_view Name(MeshAlgorithm algorithm) {
+  static constexpr std::array<std::string_view, 11> kNames = {"one-shot AllReduce",
+                                                              "two-shot AllReduce",
+                                                              "ReduceScatter",
+                                                              "one-shot Reduce",
+                                                              "two-shot Reduce",
+                                                              "AllGather",
+                                                              "AlltoAll",
+                                                              "one-shot Broadcast",
+                                                              "two-shot Broadcast",
+                                                              "Scatter",
+                                                              "Gather"};
+  return kNames[static_cast<size_t>(algorithm)];
+}
+
+MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
+                      size_t elem_bytes) {
+  const Form form = FormOf(collective);
+  const auto bytes = static_cast<double>(count * elem_bytes);
+  MeshChoice best;
+  double best_us = -1;
+  const auto consider = [&](MeshAlgorithm algorithm, bool flagged) {
+    if (flagged && !FitsLines(context, algorithm, count, elem_bytes)) return;
+    const double us = ExtraUs(context, algorithm, flagged, bytes);
+    if (best_us >= 0 && us >= best_us) return;
+    best_us = us;
+    best.algorithm = algorithm;
+    best.flagged = flagged;
+  };
+  for (const bool flagged : {true, false}) {
+    consider(form.one_shot, flagged);
+    // Between two ranks a second shot moves nothing less.
+    if (context.num_ranks > 2 && form.two_shot != form.one_shot) consider(form.two_shot, flagged);
+  }
+  if (best.flagged)
+    ShapeLines(context, count, elem_bytes, &best);
+  else
+    ShapeBulk(context, count, elem_bytes, &best);
+  best.blocks = static_cast<uint32_t>(DivUp(count, best.block_elems));
+  return best;
+}
+
+Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
+  while (!text.empty()) {
+    const std::string_view item = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), item.size() + 1));
+    const std::string_view name = item.substr(0, item.find('='));
+    double value = -1;
+    if (name.size() < item.size())
+      std::from_chars(item.data() + name.size() + 1, item.data() + item.size(), value);
+    if (value < 0) return InvalidUsage("TUTTI_GPU_TUNE: \"{}\" is no name=number", item);
+    if (name == "bulk_us") {
+      context.bulk_us = value;
+    } else if (name == "round_us") {
+      context.round_us = value;
+    } else if (name == "block") {
+      context.bytes_per_block = std::max<size_t>(1, static_cast<size_t>(value));
+    } else if (name == "chunk") {
+      context.min_chunk_bytes = RoundUp(static_cast<size_t>(value), kAlignment);
+    } else if (name == "blocks") {
+      context.max_blocks = std::clamp(static_cast<uint32_t>(value), 1u, context.max_blocks);
+    } else {
+      return InvalidUsage(
+          "TUTTI_GPU_TUNE knows no \"{}\"; there are bulk_us, round_us, block, chunk, blocks",
+          name);
+    }
+  }
+  return Status::Ok();
+}
+
+std::string Describe(const MeshChoice& choice) {
+  return fmt::format("{} in {}, {} blocks of {} threads, {} elements a block, chunks of {}",
+                     Name(choice.algorithm), choice.flagged ? "lines" : "bulk", choice.blocks,
+                     choice.threads, choice.block_elems, choice.chunk_elems);
+}
+
+}  // namespace tutti

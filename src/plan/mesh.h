@@ -1,0 +1,58 @@
+#pragma once
+
+// How an operation runs on GPUs that all reach one another's memory (kernels/mesh.h): which
+// algorithm, in flagged lines or in bulk, by how many blocks, in which chunks. A pure function, so
+// that all ranks come to the same.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "plan/mesh_algorithm.h"
+#include "plan/work.h"
+
+namespace tutti {
+
+std::string_view Name(MeshAlgorithm algorithm);
+
+// What the choice depends on; the same on all ranks of a communicator. The defaults are for GPUs
+// joined by NVLink; bench/results/gpu.md shows what chose them.
+struct MeshContext {
+  int num_ranks = 1;
+  size_t slot_bytes = 0;       // of a round in bulk, for each pair and block
+  size_t line_slot_bytes = 0;  // of data, in flagged lines
+  uint32_t max_blocks = 1;
+  // What a GPU writes to its peers in a microsecond, and what bulk costs more than lines: a fence,
+  // a flag and two barriers for each round.
+  double bytes_per_us = 340e3;
+  double bulk_us = 4;
+  // One more round of lines, in an AllReduce of two shots rather than one.
+  double round_us = 1.7;
+  size_t bytes_per_block = 8 << 10;   // written, from which on another block pays
+  size_t min_chunk_bytes = 16 << 10;  // shorter chunks lose more by barriers than overlap gives
+};
+
+struct MeshChoice {
+  MeshAlgorithm algorithm = MeshAlgorithm::kAllReduceOneShot;
+  bool flagged = false;
+  uint32_t blocks = 1;
+  uint32_t threads = 128;
+  size_t block_elems = 0;  // of each block but the last, out of `count`
+  size_t chunk_elems = 0;  // of a slot, in one round
+};
+
+// REQUIRES: num_ranks > 1, count > 0; `collective` is one of AllReduce, Reduce, Broadcast,
+// AllGather, ReduceScatter, AlltoAll, Gather, Scatter. `count` as in NCCL's calls.
+MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
+                      size_t elem_bytes);
+
+// Reads "name=value,…" (TUTTI_GPU_TUNE) into the context's numbers: bulk_us, round_us, block, chunk,
+// blocks. InvalidUsage for other names.
+Status ApplyMeshTuning(std::string_view text, MeshContext& context);
+
+// "one-shot AllReduce in lines, 4 blocks of 128 threads".
+std::string Describe(const MeshChoice& choice);
+
+}  // namespace tutti

@@ -1,0 +1,82 @@
+#include "plan/mesh.h"
+
+#include <gtest/gtest.h>
+
+namespace tutti {
+namespace {
+
+constexpr Collective kAll[] = {Collective::kAllReduce,     Collective::kReduce,
+                               Collective::kBroadcast,     Collective::kAllGather,
+                               Collective::kReduceScatter, Collective::kAlltoAll,
+                               Collective::kGather,        Collective::kScatter};
+
+MeshContext Context(int num_ranks) {
+  MeshContext context;
+  context.num_ranks = num_ranks;
+  context.slot_bytes = 16 << 10;
+  context.line_slot_bytes = 2048;
+  context.max_blocks = 128;
+  return context;
+}
+
+bool TwoShot(MeshAlgorithm a) {
+  return a == MeshAlgorithm::kAllReduceTwoShot || a == MeshAlgorithm::kReduceTwoShot ||
+         a == MeshAlgorithm::kBroadcastTwoShot;
+}
+
+// What the kernels rely on, for every size: blocks cover the whole and nothing is cut inside a line;
+// chunks fit slots; lines take one piece, whose reuse of slots is proven for two rounds a kernel.
+TEST(ChooseMeshTest, KeepsWhatKernelsRelyOn) {
+  for (const int n : {2, 3, 4, 8, 16}) {
+    const MeshContext context = Context(n);
+    for (const Collective collective : kAll) {
+      for (const size_t elem : {1, 2, 4, 8}) {
+        for (size_t count = 1; count < size_t{1} << 32; count = count * 3 + 1) {
+          const MeshChoice c = ChooseMesh(context, collective, count, elem);
+          SCOPED_TRACE(testing::Message() << n << " ranks, " << Name(collective) << " of " << count
+                                          << " × " << elem << ": " << Describe(c));
+          ASSERT_GE(c.blocks, 1u);
+          ASSERT_LE(c.blocks, context.max_blocks);
+          ASSERT_LE(c.threads, 256u);
+          ASSERT_GE(c.blocks * c.block_elems, count);
+          ASSERT_LT((c.blocks - 1) * c.block_elems, count);
+          ASSERT_EQ(c.block_elems * elem % 16, 0u);
+          ASSERT_EQ(c.chunk_elems * elem % 16, 0u);
+          ASSERT_LE(c.chunk_elems * elem, c.flagged ? context.line_slot_bytes : context.slot_bytes);
+          if (!c.flagged) continue;
+          const bool all = c.algorithm == MeshAlgorithm::kAllReduceTwoShot;
+          const size_t owners =
+              TwoShot(c.algorithm) ? static_cast<size_t>(all ? n : n - 1) : size_t{1};
+          ASSERT_LE(c.block_elems, owners * c.chunk_elems);
+        }
+      }
+    }
+  }
+}
+
+TEST(ChooseMeshTest, SmallInLinesLargeInBulk) {
+  const MeshContext context = Context(8);
+  const MeshChoice small = ChooseMesh(context, Collective::kAllReduce, 1024, 4);
+  EXPECT_EQ(small.algorithm, MeshAlgorithm::kAllReduceOneShot);
+  EXPECT_TRUE(small.flagged);
+  const MeshChoice middle = ChooseMesh(context, Collective::kAllReduce, 64 << 10, 4);
+  EXPECT_EQ(middle.algorithm, MeshAlgorithm::kAllReduceTwoShot);
+  EXPECT_TRUE(middle.flagged);
+  const MeshChoice large = ChooseMesh(context, Collective::kAllReduce, 64 << 20, 4);
+  EXPECT_EQ(large.algorithm, MeshAlgorithm::kAllReduceTwoShot);
+  EXPECT_FALSE(large.flagged);
+  EXPECT_EQ(large.blocks, 128u);
+}
+
+TEST(MeshTuningTest, ReadsNumbersAndRefusesOthers) {
+  MeshContext context = Context(4);
+  ASSERT_TRUE(ApplyMeshTuning("bulk_us=3,blocks=16,chunk=4096", context).ok());
+  EXPECT_EQ(context.bulk_us, 3);
+  EXPECT_EQ(context.max_blocks, 16u);
+  EXPECT_EQ(context.min_chunk_bytes, 4096u);
+  EXPECT_EQ(ApplyMeshTuning("wind=3", context).code(), Code::kInvalidUsage);
+  EXPECT_EQ(ApplyMeshTuning("blocks", context).code(), Code::kInvalidUsage);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,21 @@
+"""Runs torch_ranks.py, one process a GPU, on this library in NCCL's place: torch_job.py LIBRARY_FOLDER|nccl RANKS"""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+
+def main():
+    library, ranks = sys.argv[1], int(sys.argv[2])
+    script = pathlib.Path(__file__).with_name("torch_ranks.py")
+    environment = dict(os.environ, WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
+    if library != "nccl":
+        environment["LD_PRELOAD"] = os.path.join(library, "libnccl.so.2")
+    started = [subprocess.Popen([sys.executable, str(script)], env=dict(environment, RANK=str(rank)))
+               for rank in range(ranks)]
+    return max(abs(process.wait()) for process in started)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""One rank of a PyTorch job on GPUs, for tests/gpu/run: every collective of torch.distributed, then a small
+DistributedDataParallel training whose losses are printed, so that runs on two libraries can be compared.
+
+Started with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, one process a GPU. Says "all right" on rank 0 at the end.
+"""
+
+import datetime
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+rank = int(os.environ["RANK"])
+size = int(os.environ["WORLD_SIZE"])
+torch.cuda.set_device(rank)
+device = torch.device("cuda", rank)
+failures = []
+
+
+def expect(what, got, wanted):
+    if not torch.equal(got.cpu(), wanted.cpu()):
+        failures.append(f"rank {rank}: {what}: got {got.flatten()[:8].tolist()}, wanted {wanted.flatten()[:8].tolist()}")
+
+
+def collectives(group_name, group, me, n):
+    for count in (1, 1000, 300_000, 3_000_000):
+        for dtype in (torch.float32, torch.bfloat16, torch.int64):
+            x = torch.full((count,), me + 1, dtype=dtype, device=device)
+            dist.all_reduce(x, group=group)
+            expect(f"{group_name} all_reduce", x, torch.full((count,), n * (n + 1) // 2, dtype=dtype))
+        mine = torch.arange(count, device=device) + me * count
+        gathered = torch.empty(n * count, dtype=mine.dtype, device=device)
+        dist.all_gather_into_tensor(gathered, mine, group=group)
+        expect(f"{group_name} all_gather", gathered, torch.arange(n * count))
+        scattered = torch.empty(count, dtype=mine.dtype, device=device)
+        dist.reduce_scatter_tensor(scattered, torch.arange(n * count, device=device) * (me + 1), group=group)
+        expect(f"{group_name} reduce_scatter", scattered, (torch.arange(count) + me * count) * (n * (n + 1) // 2))
+        sent = torch.arange(n * count, device=device) + me * 10
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=group)
+        wanted = torch.cat([torch.arange(count) + me * count + peer * 10 for peer in range(n)])
+        expect(f"{group_name} all_to_all", received, wanted)
+    root = dist.get_global_rank(group, n - 1) if group is not None else n - 1
+    x = torch.full((100_000,), me, device=device)
+    dist.broadcast(x, root, group=group)
+    expect(f"{group_name} broadcast", x, torch.full((100_000,), n - 1))
+    x = torch.full((100_000,), me + 1, device=device)
+    dist.reduce(x, root, group=group)
+    if me == n - 1:
+        expect(f"{group_name} reduce", x, torch.full((100_000,), n * (n + 1) // 2))
+    lists = [torch.empty(10 + i, dtype=torch.float32, device=device) for i in range(n)]
+    dist.all_gather(lists, torch.full((10 + me,), float(me), device=device), group=group)
+    for i, part in enumerate(lists):
+        expect(f"{group_name} uneven all_gather", part, torch.full((10 + i,), float(i)))
+
+
+def messages():
+    after, before = (rank + 1) % size, (rank - 1) % size
+    for count in (1, 5000, 2_000_000):
+        out = torch.full((count,), float(rank), device=device)
+        into = torch.empty(count, device=device)
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, out, after), dist.P2POp(dist.irecv, into, before)]):
+            work.wait()
+        expect("send and receive", into, torch.full((count,), float(before)))
+
+
+def coalesced():
+    tensors = [torch.full((1000 * (i + 1),), float(rank + i), device=device) for i in range(5)]
+    with dist._coalescing_manager(device=device, async_ops=True) as works:
+        for x in tensors:
+            dist.all_reduce(x)
+    works.wait()
+    for i, x in enumerate(tensors):
+        expect("coalesced all_reduce", x, torch.full((1000 * (i + 1),), float(sum(range(size)) + size * i)))
+
+
+def graph():
+    x = torch.ones(50_000, device=device)
+    y = torch.empty(size * 50_000, device=device)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        dist.all_reduce(x)
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    x.fill_(1)
+    with torch.cuda.graph(captured):
+        dist.all_reduce(x)
+        dist.all_gather_into_tensor(y, x)
+        x.mul_(1.0 / size)
+    for _ in range(3):
+        captured.replay()
+    torch.cuda.synchronize()
+    expect("graph all_reduce", x, torch.ones(50_000))
+    expect("graph all_gather", y, torch.full((size * 50_000,), float(size)))
+
+
+def train():
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.ReLU(),
+                                torch.nn.Linear(512, 10)).to(device)
+    model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(100 + rank)
+    weights = torch.randn(64, 10, generator=torch.Generator().manual_seed(7))
+    losses = []
+    for _ in range(60):
+        x = torch.randn(128, 64, generator=generator)
+        labels = (x @ weights).argmax(1).to(device)
+        loss = torch.nn.functional.cross_entropy(model(x.to(device)), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach().clone()
+        dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+        losses.append(mean.item())
+    if rank == 0:
+        print("losses", " ".join(f"{loss:.6f}" for loss in losses[::10] + losses[-1:]), flush=True)
+    if not losses[-1] < 0.7 * losses[0]:
+        failures.append(f"rank {rank}: the training does not learn: {losses[0]} to {losses[-1]}")
+    total = torch.cat([p.detach().flatten() for p in model.parameters()])
+    reference = total.clone()
+    dist.broadcast(reference, 0)
+    expect("equal weights after training", total, reference)
+
+
+def main():
+    begin = time.monotonic()
+    dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=60), device_id=device)
+    torch.cuda.synchronize()
+    ready = time.monotonic()
+    dist.all_reduce(torch.ones(1, device=device))
+    torch.cuda.synchronize()
+    first = time.monotonic()
+    if rank == 0:
+        print(f"NCCL version {torch.cuda.nccl.version()}; process group {1e3 * (ready - begin):.0f} ms, first all_reduce "
+              f"{1e3 * (first - ready):.0f} ms", flush=True)
+    collectives("world", None, rank, size)
+    messages()
+    coalesced()
+    graph()
+    if size >= 4:
+        halves = [dist.new_group([r for r in range(size) if r % 2 == half]) for half in range(2)]
+        collectives("half", halves[rank % 2], rank // 2, dist.get_world_size(halves[rank % 2]))
+    train()
+    dist.barrier()
+    for failure in failures[:5]:
+        print(failure, flush=True)
+    bad = torch.tensor([len(failures)], device=device)
+    dist.all_reduce(bad)
+    if rank == 0 and bad.item() == 0:
+        print("all right", flush=True)
+    dist.destroy_process_group()
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
