@@ -13,16 +13,17 @@
 // Rooted operations on long vectors are two-shot as well, with the ranks other than the root as
 // the owners of the parts, so that no rank sends or receives more than the vector once.
 //
-// The reuse of slots needs no acknowledgement. Slots are a ring of kMeshSlots rounds. All ranks
-// hear from all ranks in every round, and every algorithm here stages at most one piece ahead:
+// The reuse of slots needs no acknowledgement. Slots are a ring of kMeshSlots rounds, and all ranks
+// hear from all ranks in every step:
 //
-//   two-shot   A0 A1 | B0 A2 | B1 A3 | B2 …     (A: parts, B: results; one letter one round)
-//   one round  P0 P1 | C0 P2 | C1 P3 | C2 …     (P: push, C: consume)
+//   one round   P0 P1 | C0 P2 | C1 P3 | C2 …           (P: push, C: consume)
+//   two-shot    A0 | A1 B0 | A2 B1 F0 | A3 B2 F1 | …   (A: parts, B: results, F: results fetched;
+//                                                       `|`: publish all of it, and wait)
 //
-// Take two-shot. A(q+1) goes into the slots of A(q-1), and this rank has B(q-1) from everybody, which
-// they sent after reading A(q-1). B(q) goes into the slots of B(q-2), and this rank has A(q) from
-// everybody, which they sent after reading B(q-2). One-round operations are alike, and so is the
-// passage from one operation to the next, which begins when the one before has ended.
+// One round: when P(q+1) is pushed, C(q-1) is done here, so everybody has pushed P(q-1), which came
+// after its C(q-3), the user of the same slot. Two-shot: A(q+1) goes where A(q-1) was, and B(q)
+// where B(q-2) was; both were read by everybody before the step that has just been waited for. The
+// passage from one operation to the next is alike, since it begins when the one before has ended.
 // backend/cuda/mesh_test.cc runs this under the thread sanitizer, which sees any reuse that is not
 // ordered.
 
@@ -66,7 +67,7 @@ concept MeshPrimitives = requires(P p, int peer, size_t in, size_t out, size_t n
                                   const MeshParts& parts) {
   { p.rank() } -> std::convertible_to<int>;
   { p.num_ranks() } -> std::convertible_to<int>;
-  { p.NextRound() } -> std::convertible_to<uint64_t>;
+  { p.TakeRounds(round) } -> std::convertible_to<uint64_t>;  // so many; the first of them
   p.Push(round, parts);         // input[parts(peer)] → slot at each other rank (scaled)
   p.Publish(round);             // what was pushed is there
   p.Wait(round);                // all others have published the round to this rank
@@ -130,7 +131,7 @@ constexpr void MeshExchange(P& p, const MeshShape& shape, MeshMove move) {
         move == MeshMove::kAlltoAll || move == MeshMove::kScatter ? many(piece) : one(piece);
     if (move == MeshMove::kGather) send.only = root;
     if ((move == MeshMove::kScatter || move == MeshMove::kBroadcast) && !is_root) send.size = 0;
-    const uint64_t round = p.NextRound();
+    const uint64_t round = p.TakeRounds(1);
     p.Push(round, send);
     p.Publish(round);
     return round;
@@ -161,7 +162,7 @@ constexpr void MeshOneShotReduction(P& p, const MeshShape& shape, MeshReduction 
     MeshParts send = {.at = shape.begin + piece.offset(), .size = piece.size()};
     if (which == MeshReduction::kScatter) send.stride = shape.stride;
     if (which == MeshReduction::kRoot) send.only = shape.root;
-    const uint64_t round = p.NextRound();
+    const uint64_t round = p.TakeRounds(1);
     p.Push(round, send);
     p.Publish(round);
     return round;
@@ -189,56 +190,80 @@ constexpr MeshParts CutPiece(const MeshShape& shape, const Piece& piece, int num
           .skip = root};
 }
 
+// The steps of a two-shot operation: push(piece, round), middle(piece, from, to), fetch(piece,
+// round). Each stands in the code once.
+template <MeshPrimitives P, class Push, class Middle, class Fetch>
+constexpr void MeshTwoRounds(P& p, size_t count, size_t piece_elems, Push push, Middle middle,
+                             Fetch fetch) {
+  const uint64_t pieces = DivUp(count, piece_elems);
+  if (pieces == 0) return;
+  const uint64_t base = p.TakeRounds(2 * pieces);
+  const auto last_of = [&](uint64_t step) {  // the last round that step publishes
+    return base + (step < pieces ? 2 * step : 2 * pieces - 1);
+  };
+  Piece ahead(count, piece_elems), piece = ahead, behind = ahead;
+  for (uint64_t step = 0; step <= pieces + 1; ++step) {
+    if (step > 0) p.Wait(last_of(step - 1));
+    if (step < pieces) {
+      push(ahead, base + 2 * step);
+      ahead.Next();
+    }
+    if (step > 0 && step <= pieces) {
+      const uint64_t from = base + 2 * (step - 1);
+      middle(piece, from, from + 1);
+      piece.Next();
+    }
+    if (step > 1) {
+      fetch(behind, base + 2 * (step - 2) + 1);
+      behind.Next();
+    }
+    if (step <= pieces) p.Publish(last_of(step));
+  }
+}
+
 // AllReduce, and with root ≥ 0 Reduce.
 template <MeshPrimitives P>
 constexpr void MeshTwoShotReduction(P& p, const MeshShape& shape, int root, size_t unit) {
   const int n = p.num_ranks();
-  const size_t piece_elems = shape.chunk_elems * static_cast<size_t>(root < 0 ? n : n - 1);
-  const auto begin = [&](const Piece& piece) {
-    const uint64_t round = p.NextRound();
-    p.Push(round, CutPiece(shape, piece, n, root, unit));
-    p.Publish(round);
-    return round;
-  };
-  MeshOneAhead(shape.count, piece_elems, begin, [&](const Piece& piece, uint64_t round) {
-    MeshParts parts = CutPiece(shape, piece, n, root, unit);
-    const MeshPart mine = parts(p.rank());
-    const uint64_t result = p.NextRound();
-    p.Wait(round);
-    // The root of a Reduce has no part, and nothing of it to send.
-    p.ReducePush(round, mine.at, mine.at, mine.size, result, root);
-    p.Publish(result);
-    p.Wait(result);
-    if (root >= 0 && p.rank() != root) parts.size = 0;
-    p.Fetch(result, parts);
-  });
+  const auto cut = [&](const Piece& piece) { return CutPiece(shape, piece, n, root, unit); };
+  MeshTwoRounds(
+      p, shape.count, shape.chunk_elems * static_cast<size_t>(root < 0 ? n : n - 1),
+      [&](const Piece& piece, uint64_t round) { p.Push(round, cut(piece)); },
+      [&](const Piece& piece, uint64_t from, uint64_t to) {
+        // The root of a Reduce has no part, and nothing of it to send.
+        const MeshPart mine = cut(piece)(p.rank());
+        p.ReducePush(from, mine.at, mine.at, mine.size, to, root);
+      },
+      [&](const Piece& piece, uint64_t round) {
+        MeshParts parts = cut(piece);
+        if (root >= 0 && p.rank() != root) parts.size = 0;
+        p.Fetch(round, parts);
+      });
 }
 
 template <MeshPrimitives P>
 constexpr void MeshTwoShotBroadcast(P& p, const MeshShape& shape, size_t unit) {
   const int n = p.num_ranks(), root = shape.root;
   const bool is_root = p.rank() == root;
-  const auto begin = [&](const Piece& piece) {
-    const uint64_t round = p.NextRound();
-    MeshParts parts = CutPiece(shape, piece, n, root, unit);
-    if (!is_root) parts.size = 0;
-    p.Push(round, parts);
-    p.Publish(round);
-    return round;
-  };
-  const size_t piece_elems = shape.chunk_elems * static_cast<size_t>(n - 1);
-  MeshOneAhead(shape.count, piece_elems, begin, [&](const Piece& piece, uint64_t round) {
-    MeshParts parts = CutPiece(shape, piece, n, root, unit);
-    const MeshPart mine = parts(p.rank());
-    const uint64_t result = p.NextRound();
-    if (is_root) p.CopyLocal(parts.at, parts.at, piece.size());
-    p.Wait(round);
-    p.Forward(round, root, mine.at, mine.size, result);
-    p.Publish(result);
-    p.Wait(result);
-    if (is_root) parts.size = 0;
-    p.Fetch(result, parts);
-  });
+  const auto cut = [&](const Piece& piece) { return CutPiece(shape, piece, n, root, unit); };
+  MeshTwoRounds(
+      p, shape.count, shape.chunk_elems * static_cast<size_t>(n - 1),
+      [&](const Piece& piece, uint64_t round) {
+        MeshParts parts = cut(piece);
+        if (!is_root) parts.size = 0;
+        p.Push(round, parts);
+      },
+      [&](const Piece& piece, uint64_t from, uint64_t to) {
+        const MeshParts parts = cut(piece);
+        const MeshPart mine = parts(p.rank());
+        if (is_root) p.CopyLocal(parts.at, parts.at, piece.size());
+        p.Forward(from, root, mine.at, mine.size, to);
+      },
+      [&](const Piece& piece, uint64_t round) {
+        MeshParts parts = cut(piece);
+        if (is_root) parts.size = 0;
+        p.Fetch(round, parts);
+      });
 }
 
 }  // namespace kernels

@@ -68,7 +68,8 @@ double Written(const MeshContext& context, MeshAlgorithm algorithm, double bytes
 double ExtraUs(const MeshContext& context, MeshAlgorithm algorithm, bool flagged, double bytes) {
   const double rounds = IsTwoShot(algorithm) ? 2 : 1;
   const double wire = Written(context, algorithm, bytes) * (flagged ? 2 : 1) / context.bytes_per_us;
-  return wire + (rounds - 1) * context.round_us + (flagged ? 0 : rounds * context.bulk_us);
+  const double second = (rounds - 1) * (flagged ? context.line_round_us : context.round_us);
+  return wire + second + (flagged ? 0 : rounds * context.bulk_us);
 }
 
 void ShapeLines(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {

@@ -24,12 +24,12 @@ struct MeshContext {
   size_t slot_bytes = 0;       // of a round in bulk, for each pair and block
   size_t line_slot_bytes = 0;  // of data, in flagged lines
   uint32_t max_blocks = 1;
-  // What a GPU writes to its peers in a microsecond, and what bulk costs more than lines: a fence,
-  // a flag and two barriers for each round.
+  // What a GPU writes to its peers in a microsecond; what a round in bulk costs more than one in
+  // lines (a fence, a flag and two barriers), and a second round, in bulk and in lines.
   double bytes_per_us = 340e3;
-  double bulk_us = 4;
-  // One more round of lines, in an AllReduce of two shots rather than one.
-  double round_us = 1.7;
+  double bulk_us = 0.8;
+  double round_us = 1.0;
+  double line_round_us = 4;
   size_t bytes_per_block = 8 << 10;   // written, from which on another block pays
   size_t min_chunk_bytes = 16 << 10;  // shorter chunks lose more by barriers than overlap gives
 };

@@ -59,9 +59,6 @@ TEST(ChooseMeshTest, SmallInLinesLargeInBulk) {
   const MeshChoice small = ChooseMesh(context, Collective::kAllReduce, 1024, 4);
   EXPECT_EQ(small.algorithm, MeshAlgorithm::kAllReduceOneShot);
   EXPECT_TRUE(small.flagged);
-  const MeshChoice middle = ChooseMesh(context, Collective::kAllReduce, 64 << 10, 4);
-  EXPECT_EQ(middle.algorithm, MeshAlgorithm::kAllReduceTwoShot);
-  EXPECT_TRUE(middle.flagged);
   const MeshChoice large = ChooseMesh(context, Collective::kAllReduce, 64 << 20, 4);
   EXPECT_EQ(large.algorithm, MeshAlgorithm::kAllReduceTwoShot);
   EXPECT_FALSE(large.flagged);

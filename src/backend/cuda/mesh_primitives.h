@@ -105,7 +105,11 @@ class MeshBlock {
 
   TUTTI_HD int rank() const { return args_.rank; }
   TUTTI_HD int num_ranks() const { return args_.num_ranks; }
-  TUTTI_HD uint64_t NextRound() { return round_++; }
+  TUTTI_HD uint64_t TakeRounds(uint64_t rounds) {
+    const uint64_t first = round_;
+    round_ += rounds;
+    return first;
+  }
 
   // Keeps the count for the next kernel. The barrier: no thread may still be about to read it.
   TUTTI_HD void Finish() {

@@ -22,7 +22,7 @@ namespace tutti::cuda {
 
 inline constexpr size_t kMessageChannels = 32;
 inline constexpr uint64_t kMessageSlots = 4;
-inline constexpr size_t kMessageBytes = 32 << 10;  // of a slot
+inline constexpr size_t kMessageBytes = 64 << 10;  // of a slot
 // A message takes another channel for each so many bytes.
 inline constexpr size_t kBytesPerChannel = 16 << 10;
 inline constexpr size_t kMostMessages = 64;  // in one kernel
