@@ -315,7 +315,7 @@ class LinePrimitives : public MeshBlock<T> {
     TUTTI_UNROLL_BY(1)
     for (uint32_t polls = 1; !complete && !this->failed_; ++polls) {
       complete = true;
-      FlaggedLine lines[kTogether];
+      FlaggedLine lines[kTogether] = {};
       TUTTI_UNROLL
       for (int k = 0; k < kTogether; ++k)
         if (wanted(k)) lines[k] = LoadFlagged(Slot(window, round, writer(k), i));
