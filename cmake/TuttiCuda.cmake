@@ -40,7 +40,7 @@ function(tutti_add_device_code target)
       get_filename_component(name ${kernel} NAME_WE)
       set(image ${PROJECT_BINARY_DIR}/device/${name}.fatbin)
       add_custom_command(OUTPUT ${image}
-        COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${TUTTI_NVCC} -std=c++20 --expt-relaxed-constexpr -O3 ${architectures}
+        COMMAND ${TUTTI_NVCC} -std=c++20 --expt-relaxed-constexpr -O3 ${architectures}
                 -ccbin ${CMAKE_CXX_COMPILER} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
                 -fatbin ${kernel} -o ${image}
         DEPENDS ${kernel} ${headers} COMMENT "Compiling kernels ${name} for GPUs" VERBATIM)
