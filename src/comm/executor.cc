@@ -123,7 +123,10 @@ Status Executor::RunCollective(const Task& task) {
   op.shape = {task.count, op.choice.chunk_elems, task.root};
   TUTTI_TRACE(kLogColl, "{}: {} {}", op.signature.Describe(), Name(op.choice.algorithm),
               Name(op.choice.protocol));
-  watch_.Begin(op.signature);
+  if (task.collective == Collective::kAlltoAllV)
+    watch_.Begin(op.signature, task.parts);
+  else
+    watch_.Begin(op.signature);
   wait_.Reset();
   Result<bool> pulled = TryPull(task, op);
   if (!pulled.ok())

@@ -30,7 +30,9 @@ std::string OpSignature::Describe() const {
   static constexpr std::array<std::string_view, 6> kOps = {"sum", "prod", "max",
                                                            "min", "avg",  "premulsum"};
   std::string text = fmt::format("{}(", Name(collective));
-  if (collective != Collective::kBarrier)
+  if (collective == Collective::kAlltoAllV)  // each pair of ranks has counts of its own
+    text += tutti::Name(type);
+  else if (collective != Collective::kBarrier)
     text += fmt::format("count {}, {}", count, tutti::Name(type));
   if (parts != 0) text += fmt::format(" in parts {:08x}", parts);
   if (has_op) text += fmt::format(", {}", kOps[op < kOps.size() ? op : kOps.size() - 1]);

@@ -58,6 +58,9 @@ struct InquiryWire {
   uint32_t parts;
   uint64_t sequence;
   uint64_t count;
+  // AlltoAllV: elements that the asking rank sends to the asked one, and expects of it.
+  uint64_t pair_sends;
+  uint64_t pair_receives;
 };
 
 template <class Header>
@@ -135,7 +138,8 @@ void Watch::Stop(Status reason, bool tell) {
   for (const int rank : bootstrap_.LinkedRanks()) bootstrap_.SendControl(rank, message);
 }
 
-void Watch::Begin(const OpSignature& signature) {
+void Watch::Begin(const OpSignature& signature,
+                  const std::shared_ptr<const VariableParts>& exchange) {
   std::vector<Inquiry> early;
   {
     std::lock_guard lock(mutex_);
@@ -144,6 +148,8 @@ void Watch::Begin(const OpSignature& signature) {
     receives_.clear();
     last_collective_ = signature.sequence;
     collectives_[signature.sequence % kRemembered] = signature;
+    if (exchange)
+      exchanges_[num_exchanges_++ % kRememberedExchanges] = {signature.sequence, exchange};
     if (has_early_.load(std::memory_order_relaxed)) {
       early.swap(early_);
       has_early_.store(false, std::memory_order_relaxed);
@@ -205,7 +211,7 @@ void Watch::OnInquiry(int from, std::span<const std::byte> payload) {
   if (!Unpack(payload, wire, unused)) return;
   if (wire.type >= kNumDataTypes || wire.collective > static_cast<uint8_t>(Collective::kBarrier))
     return;
-  Inquiry inquiry = {from, {}, wire.is_message != 0};
+  Inquiry inquiry = {from, {}, wire.is_message != 0, {wire.pair_sends, wire.pair_receives}};
   inquiry.signature = {wire.sequence,
                        wire.count,
                        wire.root,
@@ -264,13 +270,52 @@ void Watch::Compare(const Inquiry& inquiry) {
          true);
     return;
   }
-  if (*mine == theirs) return;
+  if (*mine == theirs) {
+    if (mine->collective == Collective::kAlltoAllV) ComparePair(inquiry);
+    return;
+  }
   Stop(InvalidUsage("mismatched collectives: as number {} of this communicator {} called {} and {} "
                     "called {}. All ranks must call the same operations in the same order with "
                     "the same count, type, operator and root",
                     theirs.sequence, NameOf(here), mine->Describe(), NameOf(inquiry.from),
                     theirs.Describe()),
        true);
+}
+
+// Both are in the same AlltoAllV; whether they agree on what passes between them only they can
+// tell.
+void Watch::ComparePair(const Inquiry& inquiry) {
+  const uint64_t sequence = inquiry.signature.sequence;
+  PairCounts mine;
+  {
+    std::lock_guard lock(mutex_);
+    const bool known = std::any_of(exchanges_.begin(), exchanges_.end(), [&](const Exchange& one) {
+      return one.parts && one.sequence == sequence;
+    });
+    if (!known) return;
+    mine = PairWithLocked(inquiry.from, sequence);
+  }
+  const auto refuse = [&](int sender, uint64_t sent, int receiver, uint64_t expected) {
+    Stop(InvalidUsage("mismatched collectives: in AlltoAllV, number {} of this communicator, {} "
+                      "sends {} elements of {} to {}, which expects {}",
+                      sequence, NameOf(sender), sent, tutti::Name(inquiry.signature.type),
+                      NameOf(receiver), expected),
+         true);
+  };
+  const int here = bootstrap_.rank();
+  if (mine.sends != inquiry.pair.receives)
+    refuse(here, mine.sends, inquiry.from, inquiry.pair.receives);
+  else if (mine.receives != inquiry.pair.sends)
+    refuse(inquiry.from, inquiry.pair.sends, here, mine.receives);
+}
+
+Watch::PairCounts Watch::PairWithLocked(int peer, uint64_t sequence) const {
+  const auto at = static_cast<size_t>(peer);
+  for (const Exchange& one : exchanges_) {
+    if (one.parts && one.sequence == sequence)
+      return {one.parts->send_counts[at], one.parts->recv_counts[at]};
+  }
+  return {};
 }
 
 void Watch::OnDoing(int from, std::span<const std::byte> payload) {
@@ -324,6 +369,11 @@ void Watch::AskAboutThePast(int peer) {
 }
 
 void Watch::AskWith(int peer, const OpSignature& mine, bool is_message) {
+  PairCounts pair;
+  if (!is_message && mine.collective == Collective::kAlltoAllV) {
+    std::lock_guard lock(mutex_);
+    pair = PairWithLocked(peer, mine.sequence);
+  }
   const InquiryWire wire = {static_cast<uint8_t>(Message::kInquiry),
                             is_message,
                             static_cast<uint8_t>(mine.collective),
@@ -334,7 +384,9 @@ void Watch::AskWith(int peer, const OpSignature& mine, bool is_message) {
                             mine.root,
                             mine.parts,
                             mine.sequence,
-                            mine.count};
+                            mine.count,
+                            pair.sends,
+                            pair.receives};
   bootstrap_.SendControl(peer, Pack(wire));
 }
 

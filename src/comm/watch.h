@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -28,6 +29,7 @@
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
 #include "comm/signature.h"
+#include "comm/task.h"
 
 namespace tutti {
 
@@ -52,7 +54,9 @@ class Watch final : public WaitWatcher {
   void SetStopHook(std::function<void()> hook);
 
   // The operation that the executing thread is in. For send and receive, each message of the group.
-  void Begin(const OpSignature& signature);
+  // `exchange`: the counts of an AlltoAllV, of which each pair of ranks knows its own alone.
+  void Begin(const OpSignature& signature,
+             const std::shared_ptr<const VariableParts>& exchange = nullptr);
   void BeginMessages(std::span<const OpSignature> sends, std::span<const OpSignature> receives);
   void End() { busy_.store(false, std::memory_order_relaxed); }
 
@@ -66,10 +70,16 @@ class Watch final : public WaitWatcher {
 
  private:
   enum class Message : uint8_t { kFailure = 1, kInquiry = 2, kDoing = 3 };
+  // What the asking rank sends to the asked one in an AlltoAllV, and expects of it, in elements.
+  struct PairCounts {
+    uint64_t sends = 0;
+    uint64_t receives = 0;
+  };
   struct Inquiry {
     int from;
     OpSignature signature;
     bool is_message;
+    PairCounts pair;
   };
   struct Answer {
     std::string doing;
@@ -78,6 +88,8 @@ class Watch final : public WaitWatcher {
   };
   static constexpr size_t kRemembered =
       64;  // operations a late rank may be behind and still be shown both sides
+  // The same for the counts of AlltoAllV, which are four numbers for each rank.
+  static constexpr size_t kRememberedExchanges = 8;
 
   void OnControl(int from, std::span<const std::byte> payload);
   void OnFailure(int from, std::span<const std::byte> payload);
@@ -88,6 +100,8 @@ class Watch final : public WaitWatcher {
   void AskAboutThePast(int peer);
   void AskWith(int peer, const OpSignature& mine, bool is_message);
   void Compare(const Inquiry& inquiry);
+  void ComparePair(const Inquiry& inquiry);
+  PairCounts PairWithLocked(int peer, uint64_t sequence) const;
   Status Stalled(std::span<const int> peers, int64_t waited_ns);
   std::string WhatHereLocked() const;
   bool WaitsLocked() const;
@@ -106,6 +120,12 @@ class Watch final : public WaitWatcher {
   std::array<OpSignature, kRemembered> collectives_;  // by sequence
   std::array<OpSignature, kRemembered> sends_;        // the last ones, any peer
   uint64_t num_sends_ = 0;
+  struct Exchange {
+    uint64_t sequence = 0;
+    std::shared_ptr<const VariableParts> parts;
+  };
+  std::array<Exchange, kRememberedExchanges> exchanges_;  // the last ones
+  uint64_t num_exchanges_ = 0;
   std::vector<OpSignature> receives_;  // of the current group
   OpSignature current_;                // the last one begun
   std::atomic<bool> busy_ = false;     // it is under way

@@ -137,6 +137,38 @@ INSTANTIATE_TEST_SUITE_P(Arguments, MismatchTest,
                                std::get<1>(instance.param) ? "Sockets" : "SharedMemory");
                          });
 
+// What passes between two ranks of an AlltoAllV only these two know.
+TEST(MismatchedExchangeTest, IsShownWithBothSides) {
+  struct Counts {
+    size_t sent, expected;
+  };
+  for (const auto& [sent, expected] :
+       {Counts{0, 10}, Counts{11, 10}, Counts{5, 0}, Counts{900000, 0}}) {
+    ThreadWorld world(kRanks, {{"NCCL_SHM_DISABLE", "1"}});
+    ASSERT_TRUE(world.ok());
+    const auto start = std::chrono::steady_clock::now();
+    RunRankThreads(kRanks, [&, sent = sent, expected = expected](int rank) {
+      std::array<size_t, kRanks> sends{}, receives{};
+      const std::array<size_t, kRanks> offsets{};
+      if (rank == 0) sends[1] = sent;
+      if (rank == 1) receives[0] = expected;
+      std::vector<float> in(900000), out(900000);
+      ncclResult_t result =
+          tuttiAlltoAllV(in.data(), sends.data(), offsets.data(), out.data(), receives.data(),
+                         offsets.data(), ncclFloat32, world.comm(rank), nullptr);
+      // A rank that has nothing to do with these two, or only sends, hears of it in the next call.
+      const auto deadline = start + kBound;
+      while (result == ncclSuccess && std::chrono::steady_clock::now() < deadline)
+        result = Reduce(out.data(), 1, ncclFloat32, ncclSum, world.comm(rank));
+      EXPECT_EQ(result, ncclInvalidUsage) << "rank " << rank;
+      const std::string error = ncclGetLastError(world.comm(rank));
+      EXPECT_THAT(error, HasSubstr(fmt::format("sends {} elements of float32 to rank 1", sent)));
+      EXPECT_THAT(error, HasSubstr(fmt::format("expects {}", expected)));
+    });
+    EXPECT_LT(std::chrono::steady_clock::now() - start, kBound);
+  }
+}
+
 TEST(MismatchedMessageTest, IsShownWithBothSides) {
   for (const bool sockets : {false, true}) {
     ThreadWorld world(2, {{"NCCL_SHM_DISABLE", sockets ? "1" : "0"}});
