@@ -82,9 +82,11 @@ Status Executor::MatchOwnMessages(std::span<const Task> tasks) {
   for (size_t i = 0; i < sends.size(); ++i) {
     const Task& send = *sends[i];
     const Task& recv = *recvs[i];
-    if (send.count * send.elem_bytes() != recv.count * recv.elem_bytes()) {
-      return InvalidUsage("rank {} sends itself {} elements of {} and receives {} of {}", rank_,
-                          send.count, tutti::Name(send.type), recv.count, tutti::Name(recv.type));
+    // As between two ranks, whose tags hold both.
+    if (send.count != recv.count || send.type != recv.type) {
+      return InvalidUsage(
+          "mismatched message: rank {} sends itself {} elements of {} and receives {} of {}", rank_,
+          send.count, tutti::Name(send.type), recv.count, tutti::Name(recv.type));
     }
   }
   for (size_t i = 0; i < sends.size(); ++i) {

@@ -120,6 +120,15 @@ TEST_F(ArgumentsTest, RootsAndPeers) {
   }
   EXPECT_NE(ncclSend(in_.data(), 1, ncclFloat32, 0, comm_, nullptr), ncclSuccess)
       << "a send to itself without a receive in the same group";
+  for (const auto& [count, type] :
+       {std::pair(size_t{2}, ncclInt32), std::pair(size_t{1}, ncclInt64),
+        std::pair(size_t{3}, ncclFloat32)}) {
+    EXPECT_NCCL(ncclGroupStart());
+    EXPECT_NCCL(ncclSend(in_.data(), 2, ncclFloat32, 0, comm_, nullptr));
+    EXPECT_NCCL(ncclRecv(out_.data(), count, type, 0, comm_, nullptr));
+    EXPECT_REFUSED(ncclInvalidUsage, ncclGroupEnd());
+    EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("sends itself 2 elements of float32"));
+  }
 }
 
 TEST_F(ArgumentsTest, NullPointers) {
