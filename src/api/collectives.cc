@@ -296,7 +296,7 @@ ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
                            cudaStream_t stream) {
   const Task task = {
       .collective = Collective::kAllReduce, .send = sendbuff, .recv = recvbuff, .count = count};
-  return Return(__func__, api::SubmitReduction({comm, stream, datatype}, task, op));
+  return Return(__func__, [&] { return api::SubmitReduction({comm, stream, datatype}, task, op); });
 }
 
 ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
@@ -304,8 +304,9 @@ ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, nccl
   Task task = {
       .collective = Collective::kReduce, .send = sendbuff, .recv = recvbuff, .count = count};
   task.root = root;
-  return Return(__func__, api::SubmitReduction(
-                              {comm, stream, datatype, true, api::IsRank(comm, root)}, task, op));
+  return Return(__func__, [&] {
+    return api::SubmitReduction({comm, stream, datatype, true, api::IsRank(comm, root)}, task, op);
+  });
 }
 
 ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
@@ -314,8 +315,9 @@ ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
   Task task = {
       .collective = Collective::kBroadcast, .send = sendbuff, .recv = recvbuff, .count = count};
   task.root = root;
-  return Return(__func__,
-                api::Submit({comm, stream, datatype, api::IsRank(comm, root), true}, task));
+  return Return(__func__, [&] {
+    return api::Submit({comm, stream, datatype, api::IsRank(comm, root), true}, task);
+  });
 }
 
 ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
@@ -327,8 +329,9 @@ ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcoun
                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
   const Task task = {
       .collective = Collective::kAllGather, .send = sendbuff, .recv = recvbuff, .count = sendcount};
-  return Return(__func__,
-                api::Submit({comm, stream, datatype, true, true, api::RanksOf(comm)}, task));
+  return Return(__func__, [&] {
+    return api::Submit({comm, stream, datatype, true, true, api::RanksOf(comm)}, task);
+  });
 }
 
 ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
@@ -338,16 +341,18 @@ ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recv
                      .send = sendbuff,
                      .recv = recvbuff,
                      .count = recvcount};
-  return Return(__func__, api::SubmitReduction(
-                              {comm, stream, datatype, true, true, api::RanksOf(comm)}, task, op));
+  return Return(__func__, [&] {
+    return api::SubmitReduction({comm, stream, datatype, true, true, api::RanksOf(comm)}, task, op);
+  });
 }
 
 ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
                           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
   const Task task = {
       .collective = Collective::kAlltoAll, .send = sendbuff, .recv = recvbuff, .count = count};
-  return Return(__func__,
-                api::Submit({comm, stream, datatype, true, true, api::RanksOf(comm)}, task));
+  return Return(__func__, [&] {
+    return api::Submit({comm, stream, datatype, true, true, api::RanksOf(comm)}, task);
+  });
 }
 
 ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
@@ -355,9 +360,10 @@ ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, nccl
   Task task = {
       .collective = Collective::kGather, .send = sendbuff, .recv = recvbuff, .count = count};
   task.root = root;
-  return Return(__func__, api::Submit({comm, stream, datatype, true, api::IsRank(comm, root),
-                                       api::RanksOf(comm)},
-                                      task));
+  return Return(__func__, [&] {
+    return api::Submit({comm, stream, datatype, true, api::IsRank(comm, root), api::RanksOf(comm)},
+                       task);
+  });
 }
 
 ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count,
@@ -365,9 +371,10 @@ ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count,
   Task task = {
       .collective = Collective::kScatter, .send = sendbuff, .recv = recvbuff, .count = count};
   task.root = root;
-  return Return(__func__, api::Submit({comm, stream, datatype, api::IsRank(comm, root), true,
-                                       api::RanksOf(comm)},
-                                      task));
+  return Return(__func__, [&] {
+    return api::Submit({comm, stream, datatype, api::IsRank(comm, root), true, api::RanksOf(comm)},
+                       task);
+  });
 }
 
 ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
@@ -375,56 +382,63 @@ ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatyp
   Task task = {.collective = Collective::kSendRecv, .send = sendbuff, .count = count};
   task.root = peer;
   task.is_send = true;
-  return Return(__func__, api::Submit({comm, stream, datatype, true, false}, task));
+  return Return(__func__, [&] { return api::Submit({comm, stream, datatype, true, false}, task); });
 }
 
 ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
   Task task = {.collective = Collective::kSendRecv, .recv = recvbuff, .count = count};
   task.root = peer;
-  return Return(__func__, api::Submit({comm, stream, datatype, false, true}, task));
+  return Return(__func__, [&] { return api::Submit({comm, stream, datatype, false, true}, task); });
 }
 
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                       ncclScalarResidence_t residence, ncclComm_t comm) {
-  return Return(__func__, api::CreatePreMulSum(op, scalar, datatype, residence, comm));
+  return Return(__func__,
+                [&] { return api::CreatePreMulSum(op, scalar, datatype, residence, comm); });
 }
 
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
-  return Return(__func__, api::DestroyOp(op, comm));
+  return Return(__func__, [&] { return api::DestroyOp(op, comm); });
 }
 
 ncclResult_t tuttiAllGatherV(const void* sendbuff, size_t sendcount, void* recvbuff,
                              const size_t* recvcounts, const size_t* displs,
                              ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  return Return(__func__, api::AllGatherV(sendbuff, sendcount, recvbuff, recvcounts, displs,
-                                          datatype, comm, stream));
+  return Return(__func__, [&] {
+    return api::AllGatherV(sendbuff, sendcount, recvbuff, recvcounts, displs, datatype, comm,
+                           stream);
+  });
 }
 
 ncclResult_t tuttiReduceScatterV(const void* sendbuff, void* recvbuff, const size_t* recvcounts,
                                  ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                  cudaStream_t stream) {
-  return Return(__func__,
-                api::ReduceScatterV(sendbuff, recvbuff, recvcounts, datatype, op, comm, stream));
+  return Return(__func__, [&] {
+    return api::ReduceScatterV(sendbuff, recvbuff, recvcounts, datatype, op, comm, stream);
+  });
 }
 
 ncclResult_t tuttiAlltoAllV(const void* sendbuff, const size_t* sendcounts, const size_t* sdispls,
                             void* recvbuff, const size_t* recvcounts, const size_t* rdispls,
                             ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  return Return(__func__, api::AlltoAllV(sendbuff, sendcounts, sdispls, recvbuff, recvcounts,
-                                         rdispls, datatype, comm, stream));
+  return Return(__func__, [&] {
+    return api::AlltoAllV(sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls, datatype,
+                          comm, stream);
+  });
 }
 
 ncclResult_t tuttiAllReduceMany(const void* const* sendbuffs, void* const* recvbuffs,
                                 const size_t* counts, size_t nbuffs, ncclDataType_t datatype,
                                 ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return Return(__func__, api::AllReduceMany(sendbuffs, recvbuffs, counts, nbuffs, datatype, op,
-                                             comm, stream));
+  return Return(__func__, [&] {
+    return api::AllReduceMany(sendbuffs, recvbuffs, counts, nbuffs, datatype, op, comm, stream);
+  });
 }
 
 ncclResult_t tuttiBarrier(ncclComm_t comm, cudaStream_t stream) {
   const Task task = {.collective = Collective::kBarrier};
-  return Return(__func__, api::Submit({comm, stream, ncclInt8}, task));
+  return Return(__func__, [&] { return api::Submit({comm, stream, ncclInt8}, task); });
 }
 
 TUTTI_PNCCL(AllReduce);

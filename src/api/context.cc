@@ -66,13 +66,17 @@ Result<Process*> ThisProcess() {
   return state.process.get();
 }
 
-ncclResult_t Return(const char* function, const Status& status) {
+ncclResult_t Return(const char* function, const Status& status) noexcept {
   if (status.ok()) return ncclSuccess;
   const auto code = static_cast<ncclResult_t>(status.code());
   if (code == ncclInProgress) return code;
-  LastErrorText() = std::string(function) + ": " + std::string(status.message());
-  TUTTI_WARN("{}", LastErrorText());
-  if (ThreadGroup().active()) ThreadGroup().NoteError(status);
+  try {
+    LastErrorText() = std::string(function) + ": " + std::string(status.message());
+    TUTTI_WARN("{}", LastErrorText());
+    if (ThreadGroup().active()) ThreadGroup().NoteError(status);
+  } catch (...) {
+    // No memory for the sentence: the code has to do.
+  }
   return code;
 }
 

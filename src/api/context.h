@@ -5,7 +5,10 @@
 
 #include <functional>
 #include <string>
+#include <type_traits>
+#include <utility>
 
+#include "base/exceptions.h"
 #include "base/status.h"
 #include "comm/handle.h"
 #include "comm/process.h"
@@ -18,7 +21,13 @@ Result<Process*> ThisProcess();
 
 // Keeps the sentence for ncclGetLastError, writes it to the log, and gives the code. Inside a
 // group, a failure also fails the group.
-ncclResult_t Return(const char* function, const Status& status);
+ncclResult_t Return(const char* function, const Status& status) noexcept;
+// The same for what `call` returns. Every function of the API is such a call: no exception leaves
+// it.
+template <class F>
+requires std::is_invocable_r_v<Status, F> ncclResult_t Return(const char* function, F&& call) {
+  return Return(function, WithoutExceptions(std::forward<F>(call)));
+}
 // The last sentence of this thread; "" when nothing has failed.
 const char* LastError();
 

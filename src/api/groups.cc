@@ -25,10 +25,12 @@ ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 
-ncclResult_t ncclGroupEnd() { return Return(__func__, tutti::ThreadGroup().End()); }
+ncclResult_t ncclGroupEnd() {
+  return Return(__func__, [&] { return tutti::ThreadGroup().End(); });
+}
 
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo) {
-  return Return(__func__, SimulateEnd(simInfo));
+  return Return(__func__, [&] { return SimulateEnd(simInfo); });
 }
 
 ncclResult_t ncclGetVersion(int* version) {
@@ -72,16 +74,16 @@ const char* ncclGetLastError(ncclComm_t comm) {
   // A communicator's asynchronous error speaks for itself; otherwise the last failed call of this
   // thread does.
   thread_local std::string text;
-  if (comm != nullptr && tutti::api::CheckHandle(comm).ok()) {
+  text.clear();
+  const tutti::Status asked = tutti::WithoutExceptions([&] {
+    if (comm == nullptr || !tutti::api::CheckHandle(comm).ok()) return tutti::Status::Ok();
     tutti::Status error = comm->Error();
     if (error.ok() && comm->comm && comm->comm->watch().stopped())
       error = comm->comm->watch().StopReason();
-    if (!error.ok()) {
-      text = error.message();
-      return text.c_str();
-    }
-  }
-  return tutti::api::LastError();
+    if (!error.ok()) text = error.message();
+    return tutti::Status::Ok();
+  });
+  return asked.ok() && text.empty() ? tutti::api::LastError() : text.c_str();
 }
 
 TUTTI_PNCCL(GroupStart);

@@ -426,16 +426,18 @@ using namespace tutti;  // NOLINT(google-build-using-namespace): the C API below
 using api::Return;
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId) {
-  return Return(__func__, api::GetUniqueId(uniqueId));
+  return Return(__func__, [&] { return api::GetUniqueId(uniqueId); });
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank) {
-  return Return(__func__, api::InitRank(comm, nranks, std::span(&commId, 1), rank, nullptr));
+  return Return(__func__,
+                [&] { return api::InitRank(comm, nranks, std::span(&commId, 1), rank, nullptr); });
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
                                     ncclConfig_t* config) {
-  return Return(__func__, api::InitRank(comm, nranks, std::span(&commId, 1), rank, config));
+  return Return(__func__,
+                [&] { return api::InitRank(comm, nranks, std::span(&commId, 1), rank, config); });
 }
 
 ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId,
@@ -449,64 +451,77 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myran
 }
 
 ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist) {
-  return Return(__func__, api::InitAll(comm, ndev, devlist));
+  return Return(__func__, [&] { return api::InitAll(comm, ndev, devlist); });
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
                            ncclConfig_t* config) {
-  return Return(__func__, api::Split(comm, color, key, newcomm, config));
+  return Return(__func__, [&] { return api::Split(comm, color, key, newcomm, config); });
 }
 
 ncclResult_t ncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
                             ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags) {
-  return Return(__func__, api::Shrink(comm, excludeRanksList, excludeRanksCount, newcomm, config,
-                                      shrinkFlags));
+  return Return(__func__, [&] {
+    return api::Shrink(comm, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags);
+  });
 }
 
 ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* uniqueId) {
-  return Return(__func__, api::MakeGrowId(comm, uniqueId));
+  return Return(__func__, [&] { return api::MakeGrowId(comm, uniqueId); });
 }
 
 ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId* uniqueId, int rank,
                           ncclComm_t* newcomm, ncclConfig_t* config) {
-  return Return(__func__, api::Grow(comm, nRanks, uniqueId, rank, newcomm, config));
+  return Return(__func__, [&] { return api::Grow(comm, nRanks, uniqueId, rank, newcomm, config); });
 }
 
-ncclResult_t ncclCommFinalize(ncclComm_t comm) { return Return(__func__, api::Finalize(comm)); }
-ncclResult_t ncclCommDestroy(ncclComm_t comm) { return Return(__func__, api::Destroy(comm)); }
-ncclResult_t ncclCommAbort(ncclComm_t comm) { return Return(__func__, api::Abort(comm)); }
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  return Return(__func__, [&] { return api::Finalize(comm); });
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  return Return(__func__, [&] { return api::Destroy(comm); });
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  return Return(__func__, [&] { return api::Abort(comm); });
+}
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags) {
-  return Return(__func__, api::Revoke(comm, revokeFlags));
+  return Return(__func__, [&] { return api::Revoke(comm, revokeFlags); });
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError) {
-  return Return(__func__, api::AsyncError(comm, asyncError));
+  return Return(__func__, [&] { return api::AsyncError(comm, asyncError); });
 }
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
-  return Return(__func__, api::Query(comm, count, [](Communicator& c) { return c.num_ranks(); }));
+  return Return(__func__, [&] {
+    return api::Query(comm, count, [](Communicator& c) { return c.num_ranks(); });
+  });
 }
 
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
-  return Return(__func__, api::Query(comm, rank, [](Communicator& c) { return c.rank(); }));
+  return Return(__func__,
+                [&] { return api::Query(comm, rank, [](Communicator& c) { return c.rank(); }); });
 }
 
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
-  return Return(__func__, api::Query(comm, device, [comm](Communicator& c) {
-                  return comm->device >= 0 ? comm->device : c.LocalRank();
-                }));
+  return Return(__func__, [&] {
+    return api::Query(comm, device, [comm](Communicator& c) {
+      return comm->device >= 0 ? comm->device : c.LocalRank();
+    });
+  });
 }
 
 ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed) {
-  return Return(__func__, api::DescribeComm(comm, buffer, capacity, needed));
+  return Return(__func__, [&] { return api::DescribeComm(comm, buffer, capacity, needed); });
 }
 
 ncclResult_t tuttiPlanDescribe(ncclComm_t comm, const char* collective, size_t count,
                                ncclDataType_t datatype, ncclRedOp_t op, char* buffer,
                                size_t capacity, size_t* needed) {
   static_cast<void>(op);  // no plan depends on it
-  return Return(__func__,
-                api::DescribePlan(comm, collective, count, datatype, buffer, capacity, needed));
+  return Return(__func__, [&] {
+    return api::DescribePlan(comm, collective, count, datatype, buffer, capacity, needed);
+  });
 }
 
 TUTTI_PNCCL(GetUniqueId);

@@ -130,20 +130,22 @@ Status MemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
 using tutti::api::Return;
 
 ncclResult_t ncclMemAlloc(void** ptr, size_t size) {
-  return Return(__func__, tutti::api::MemAlloc(ptr, size));
+  return Return(__func__, [&] { return tutti::api::MemAlloc(ptr, size); });
 }
-ncclResult_t ncclMemFree(void* ptr) { return Return(__func__, tutti::api::MemFree(ptr)); }
+ncclResult_t ncclMemFree(void* ptr) {
+  return Return(__func__, [&] { return tutti::api::MemFree(ptr); });
+}
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle) {
-  return Return(__func__, tutti::api::Register(comm, buff, size, handle));
+  return Return(__func__, [&] { return tutti::api::Register(comm, buff, size, handle); });
 }
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
-  return Return(__func__, tutti::api::Deregister(comm, handle));
+  return Return(__func__, [&] { return tutti::api::Deregister(comm, handle); });
 }
 
 ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
-  return Return(__func__, tutti::api::MemStats(comm, stat, value));
+  return Return(__func__, [&] { return tutti::api::MemStats(comm, stat, value); });
 }
 
 TUTTI_PNCCL(MemAlloc);

@@ -114,54 +114,53 @@ Status AllKeys(const char*** table, int* length) {
 using tutti::api::Return;
 
 ncclResult_t ncclParamBind(ncclParamHandle_t* out, const char* key) {
-  return Return(__func__, tutti::api::Bind(out, key));
+  return Return(__func__, [&] { return tutti::api::Bind(out, key); });
 }
 ncclResult_t ncclParamGetI8(ncclParamHandle_t h, int8_t* out) {
-  return Return(__func__, tutti::api::GetInteger(h, out));
+  return Return(__func__, [&] { return tutti::api::GetInteger(h, out); });
 }
 ncclResult_t ncclParamGetI16(ncclParamHandle_t h, int16_t* out) {
-  return Return(__func__, tutti::api::GetInteger(h, out));
+  return Return(__func__, [&] { return tutti::api::GetInteger(h, out); });
 }
 ncclResult_t ncclParamGetI32(ncclParamHandle_t h, int32_t* out) {
-  return Return(__func__, tutti::api::GetInteger(h, out));
+  return Return(__func__, [&] { return tutti::api::GetInteger(h, out); });
 }
 ncclResult_t ncclParamGetI64(ncclParamHandle_t h, int64_t* out) {
-  return Return(__func__, tutti::api::GetInteger(h, out));
+  return Return(__func__, [&] { return tutti::api::GetInteger(h, out); });
 }
 ncclResult_t ncclParamGetU8(ncclParamHandle_t h, uint8_t* out) {
-  return Return(__func__, tutti::api::GetInteger(h, out));
+  return Return(__func__, [&] { return tutti::api::GetInteger(h, out); });
 }
 ncclResult_t ncclParamGetU16(ncclParamHandle_t h, uint16_t* out) {
-  return Return(__func__, tutti::api::GetInteger(h, out));
+  return Return(__func__, [&] { return tutti::api::GetInteger(h, out); });
 }
 ncclResult_t ncclParamGetU32(ncclParamHandle_t h, uint32_t* out) {
-  return Return(__func__, tutti::api::GetInteger(h, out));
+  return Return(__func__, [&] { return tutti::api::GetInteger(h, out); });
 }
 ncclResult_t ncclParamGetU64(ncclParamHandle_t h, uint64_t* out) {
-  return Return(__func__, tutti::api::GetInteger(h, out));
+  return Return(__func__, [&] { return tutti::api::GetInteger(h, out); });
 }
 ncclResult_t ncclParamGetStr(ncclParamHandle_t h, const char** out) {
-  return Return(__func__, tutti::api::GetText(h, out));
+  return Return(__func__, [&] { return tutti::api::GetText(h, out); });
 }
 ncclResult_t ncclParamGet(ncclParamHandle_t h, void* out, int maxLen, int* len) {
-  return Return(__func__, tutti::api::GetBytes(h, out, maxLen, len));
+  return Return(__func__, [&] { return tutti::api::GetBytes(h, out, maxLen, len); });
 }
 ncclResult_t ncclParamGetParameter(const char* key, const char** value, int* valueLen) {
-  return Return(__func__, tutti::api::GetByKey(key, value, valueLen));
+  return Return(__func__, [&] { return tutti::api::GetByKey(key, value, valueLen); });
 }
 ncclResult_t ncclParamGetAllParameterKeys(const char*** table, int* tableLen) {
-  return Return(__func__, tutti::api::AllKeys(table, tableLen));
+  return Return(__func__, [&] { return tutti::api::AllKeys(table, tableLen); });
 }
 
 void ncclParamDumpAll() {
-  auto settings = tutti::ReadProcessSettings();
-  if (!settings.ok()) {
-    Return(__func__, settings.status());
-    return;
-  }
-  for (const tutti::SettingInfo& info : tutti::AllSettings())
-    tutti::log::Write(tutti::LogLevel::kInfo,
-                      fmt::format("{} = {}", info.variable, info.format(*settings)));
+  Return(__func__, []() -> tutti::Status {
+    TUTTI_ASSIGN(const tutti::Settings settings, tutti::ReadProcessSettings());
+    for (const tutti::SettingInfo& info : tutti::AllSettings())
+      tutti::log::Write(tutti::LogLevel::kInfo,
+                        fmt::format("{} = {}", info.variable, info.format(settings)));
+    return tutti::Status::Ok();
+  });
 }
 
 TUTTI_PNCCL(ParamBind);

@@ -173,38 +173,38 @@ Result<HostStream*> ResolveStream(cudaStream_t stream) {
 using tutti::api::Return;
 
 ncclResult_t tuttiStreamCreate(tuttiStream_t* stream) {
-  return Return(__func__, tutti::api::CreateStream(stream));
+  return Return(__func__, [&] { return tutti::api::CreateStream(stream); });
 }
 ncclResult_t tuttiStreamDestroy(tuttiStream_t stream) {
-  return Return(__func__, tutti::api::DestroyStream(stream));
+  return Return(__func__, [&] { return tutti::api::DestroyStream(stream); });
 }
 ncclResult_t tuttiStreamSynchronize(tuttiStream_t stream) {
-  return Return(__func__, tutti::api::SynchronizeStream(stream));
+  return Return(__func__, [&] { return tutti::api::SynchronizeStream(stream); });
 }
 ncclResult_t tuttiStreamQuery(tuttiStream_t stream) {
-  return Return(__func__, tutti::api::QueryStream(stream));
+  return Return(__func__, [&] { return tutti::api::QueryStream(stream); });
 }
 ncclResult_t tuttiStreamLaunchHostFunc(tuttiStream_t stream, tuttiHostFn_t fn, void* arg) {
-  return Return(__func__, tutti::api::LaunchHostFunc(stream, fn, arg));
+  return Return(__func__, [&] { return tutti::api::LaunchHostFunc(stream, fn, arg); });
 }
 ncclResult_t tuttiEventCreate(tuttiEvent_t* event) {
-  return Return(__func__, tutti::api::CreateEvent(event));
+  return Return(__func__, [&] { return tutti::api::CreateEvent(event); });
 }
 ncclResult_t tuttiEventDestroy(tuttiEvent_t event) {
-  return Return(__func__, tutti::api::DestroyEvent(event));
+  return Return(__func__, [&] { return tutti::api::DestroyEvent(event); });
 }
 ncclResult_t tuttiEventRecord(tuttiEvent_t event, tuttiStream_t stream) {
-  return Return(__func__, tutti::api::RecordEvent(event, stream));
+  return Return(__func__, [&] { return tutti::api::RecordEvent(event, stream); });
 }
 ncclResult_t tuttiStreamWaitEvent(tuttiStream_t stream, tuttiEvent_t event) {
-  return Return(__func__, tutti::api::WaitEvent(stream, event));
+  return Return(__func__, [&] { return tutti::api::WaitEvent(stream, event); });
 }
 ncclResult_t tuttiEventSynchronize(tuttiEvent_t event) {
-  return Return(__func__, tutti::api::SynchronizeEvent(event));
+  return Return(__func__, [&] { return tutti::api::SynchronizeEvent(event); });
 }
 ncclResult_t tuttiEventQuery(tuttiEvent_t event) {
-  return Return(__func__, tutti::api::QueryEvent(event));
+  return Return(__func__, [&] { return tutti::api::QueryEvent(event); });
 }
 ncclResult_t tuttiEventElapsedTime(double* elapsed_ms, tuttiEvent_t start, tuttiEvent_t end) {
-  return Return(__func__, tutti::api::ElapsedTime(elapsed_ms, start, end));
+  return Return(__func__, [&] { return tutti::api::ElapsedTime(elapsed_ms, start, end); });
 }

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/clock.h"
+#include "base/exceptions.h"
 #include "base/log.h"
 
 namespace tutti {
@@ -98,7 +99,12 @@ Status Communicator::Execute(uint64_t ticket, std::span<const Task> tasks) {
   if (turn_.load(std::memory_order_acquire) != ticket) status = AwaitTurn(ticket);
   if (status.ok()) {
     running_.store(true, std::memory_order_relaxed);
-    status = ExecuteInTurn(tasks);
+    try {
+      status = ExecuteInTurn(tasks);
+    } catch (...) {  // in the middle of an operation: the others cannot finish it
+      status = StatusOfException();
+      watch_->Stop(status, /*tell=*/true);
+    }
     PassTurn(ticket);
   } else {
     watch_->Stop(status, /*tell=*/true);

@@ -2,6 +2,8 @@
 // collectives made of them.
 
 #include <algorithm>
+#include <memory>
+#include <new>
 
 #include "base/copy.h"
 #include "comm/executor.h"
@@ -148,11 +150,20 @@ Status Executor::RunMessages(std::span<const Task> tasks) {
 Status Executor::RunExchange(const Task& task, Operation& op) {
   // In place, what a peer sends would overwrite what it has yet to be sent: the outgoing data is
   // set aside.
-  std::vector<std::byte> aside;
+  std::unique_ptr<std::byte[]> aside;
   const std::byte* send = static_cast<const std::byte*>(task.send);
   if (task.collective == Collective::kAlltoAll && task.send == task.recv) {
-    aside.assign(send, send + static_cast<size_t>(num_ranks_) * task.count * task.elem_bytes());
-    send = aside.data();
+    const size_t bytes = static_cast<size_t>(num_ranks_) * task.count * task.elem_bytes();
+    aside.reset(new (std::nothrow) std::byte[bytes]);
+    if (!aside) {
+      return SystemError(
+          "the {} bytes that an AlltoAll in place sets aside on rank {} cannot be had: there is "
+          "not "
+          "enough memory",
+          bytes, rank_);
+    }
+    CopyBytes(aside.get(), send, bytes);
+    send = aside.get();
   }
   const std::vector<Task> messages = MessagesOf(task, rank_, num_ranks_, send);
   TUTTI_TRY(MatchOwnMessages(messages));

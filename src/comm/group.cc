@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "base/log.h"
 #include "sys/thread.h"
 
@@ -75,7 +76,7 @@ void Group::BeginInit(const InitJob& job) {
 
 // Runs `job` and keeps its outcome in the handle.
 Status Group::RunInit(const InitJob& job) {
-  Status status = job.run();
+  Status status = WithoutExceptions(job.run);
   if (!status.ok()) job.comm->Fail(status);
   if (job.parent != nullptr) job.parent->ForgetChild(*job.comm);
   job.comm->EndWork(Shown::kInProgress);

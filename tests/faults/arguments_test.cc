@@ -131,6 +131,31 @@ TEST_F(ArgumentsTest, RootsAndPeers) {
   }
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they end the program
+TEST_F(ArgumentsTest, MoreMemoryThanThereIs) {
+  const void* send = in_.data();
+  void* recv = out_.data();
+  size_t count = 1;
+  for (const size_t buffers : {size_t{1} << 56, size_t{1} << 61}) {
+    EXPECT_REFUSED(ncclSystemError, tuttiAllReduceMany(&send, &recv, &count, buffers, ncclFloat32,
+                                                       ncclSum, comm_, nullptr));
+  }
+}
+
+TEST(MemoryTest, AnExchangeInPlaceSaysWhatItLacks) {
+  ThreadWorld world(2, {{"NCCL_SHM_DISABLE", "1"}});
+  ASSERT_TRUE(world.ok());
+  RunRankThreads(2, [&](int rank) {
+    float data[2] = {};
+    const size_t count = size_t{1} << 57;
+    EXPECT_EQ(ncclAlltoAll(data, data, count, ncclFloat32, world.comm(rank), nullptr),
+              ncclSystemError);
+    EXPECT_THAT(ncclGetLastError(world.comm(rank)),
+                HasSubstr(fmt::format("{} bytes", 2 * 4 * count)));
+  });
+}
+#endif
+
 TEST_F(ArgumentsTest, NullPointers) {
   EXPECT_REFUSED(ncclInvalidArgument,
                  ncclAllReduce(nullptr, out_.data(), 1, ncclFloat32, ncclSum, comm_, nullptr));
