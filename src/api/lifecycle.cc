@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <future>
+#include <limits>
 #include <set>
 #include <span>
 #include <thread>
@@ -24,6 +26,53 @@ namespace {
 // More are not searched for; NCCL's own bound.
 constexpr int64_t kMostChannels = 64;
 
+struct FieldRange {
+  const char* name;
+  int ncclConfig_t::*field;
+  int least, most;
+};
+
+// What nccl.h says of each; host ranks check the wishes that they then ignore, so that a program
+// finds its mistake here and not on the machine with GPUs.
+constexpr int kAny = std::numeric_limits<int>::max();
+constexpr FieldRange kFieldRanges[] = {
+    {"blocking", &ncclConfig_t::blocking, 0, 1},
+    {"cgaClusterSize", &ncclConfig_t::cgaClusterSize, 0, 8},
+    {"minCTAs", &ncclConfig_t::minCTAs, 1, kAny},
+    {"maxCTAs", &ncclConfig_t::maxCTAs, 1, kAny},
+    {"splitShare", &ncclConfig_t::splitShare, 0, 1},
+    {"collnetEnable", &ncclConfig_t::collnetEnable, 0, 1},
+    {"CTAPolicy", &ncclConfig_t::CTAPolicy, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO},
+    {"shrinkShare", &ncclConfig_t::shrinkShare, 0, 1},
+    {"nvlsCTAs", &ncclConfig_t::nvlsCTAs, 0, kAny},
+    {"nChannelsPerNetPeer", &ncclConfig_t::nChannelsPerNetPeer, 1, kAny},
+    {"nvlinkCentricSched", &ncclConfig_t::nvlinkCentricSched, 0, 1},
+    {"graphUsageMode", &ncclConfig_t::graphUsageMode, 0, 2},
+    {"numRmaCtx", &ncclConfig_t::numRmaCtx, 0, kAny},
+    {"maxP2pPeers", &ncclConfig_t::maxP2pPeers, 0, kAny},
+    {"graphStreamOrdering", &ncclConfig_t::graphStreamOrdering, 0, 1},
+};
+
+Status CheckConfig(const ncclConfig_t& config) {
+  for (const FieldRange& range : kFieldRanges) {
+    const int value = config.*range.field;
+    if (value == NCCL_CONFIG_UNDEF_INT || (value >= range.least && value <= range.most)) continue;
+    if (range.most == kAny)
+      return InvalidArgument("config.{} is {}, but must be at least {}", range.name, value,
+                             range.least);
+    return InvalidArgument("config.{} is {}, but must be from {} to {}", range.name, value,
+                           range.least, range.most);
+  }
+  if (config.maxCTAs != NCCL_CONFIG_UNDEF_INT && config.maxCTAs < config.minCTAs)
+    return InvalidArgument("config.maxCTAs is {}, but must be no less than minCTAs, {}",
+                           config.maxCTAs, config.minCTAs);
+  const int channels = config.nChannelsPerNetPeer;
+  if (channels != NCCL_CONFIG_UNDEF_INT && !std::has_single_bit(static_cast<unsigned>(channels)))
+    return InvalidArgument("config.nChannelsPerNetPeer is {}, but must be a power of two",
+                           channels);
+  return Status::Ok();
+}
+
 // The part of a config struct that this library reads. Callers built against an older NCCL pass a
 // shorter struct: what lies past its `size` keeps its default.
 Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
@@ -36,17 +85,10 @@ Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
                              config->size);
     std::memcpy(&full, config, std::min(config->size, sizeof(full)));
   }
-  if (full.blocking != NCCL_CONFIG_UNDEF_INT) {
-    if (full.blocking != 0 && full.blocking != 1)
-      return InvalidArgument("config.blocking is {}, but must be 0 or 1", full.blocking);
-    // The environment has the last word.
-    if (handle.settings.comm_blocking < 0) handle.blocking = full.blocking == 1;
-  }
-  if (full.minCTAs != NCCL_CONFIG_UNDEF_INT && full.minCTAs < 1)
-    return InvalidArgument("config.minCTAs is {}, but must be at least 1", full.minCTAs);
-  if (full.maxCTAs != NCCL_CONFIG_UNDEF_INT && full.maxCTAs < std::max(1, full.minCTAs))
-    return InvalidArgument("config.maxCTAs is {}, but must be at least 1 and no less than minCTAs",
-                           full.maxCTAs);
+  TUTTI_TRY(CheckConfig(full));
+  // The environment has the last word.
+  if (full.blocking != NCCL_CONFIG_UNDEF_INT && handle.settings.comm_blocking < 0)
+    handle.blocking = full.blocking == 1;
   // As above: the environment's NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS go before these.
   Settings& settings = handle.settings;
   if (full.minCTAs != NCCL_CONFIG_UNDEF_INT && settings.min_nchannels == 0)

@@ -401,6 +401,32 @@ TEST(ConfigTest, OfOldAndNewHeadersAreTaken) {
   bad.minCTAs = 4;
   bad.maxCTAs = 2;
   EXPECT_EQ(init(bad), ncclInvalidArgument);
+  bad = plain;
+  bad.maxCTAs = 0;
+  EXPECT_EQ(init(bad), ncclInvalidArgument);
+  for (const int size : {-1, 9}) {
+    bad = plain;
+    bad.cgaClusterSize = size;
+    EXPECT_EQ(init(bad), ncclInvalidArgument);
+    EXPECT_THAT(ncclGetLastError(nullptr), ::testing::HasSubstr("from 0 to 8"));
+  }
+  for (const int channels : {0, 3}) {
+    bad = plain;
+    bad.nChannelsPerNetPeer = channels;
+    EXPECT_EQ(init(bad), ncclInvalidArgument);
+  }
+  for (int ncclConfig_t::*flag : {&ncclConfig_t::splitShare, &ncclConfig_t::shrinkShare,
+                                  &ncclConfig_t::collnetEnable, &ncclConfig_t::graphUsageMode}) {
+    bad = plain;
+    bad.*flag = 3;
+    EXPECT_EQ(init(bad), ncclInvalidArgument);
+  }
+  ncclConfig_t wishes = plain;
+  wishes.cgaClusterSize = 8;
+  wishes.nChannelsPerNetPeer = 4;
+  wishes.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+  wishes.graphUsageMode = 2;
+  EXPECT_EQ(init(wishes), ncclSuccess);
   ncclConfig_t named = plain;
   named.commName = "trainer";
   named.netName = "Socket";
