@@ -1,5 +1,7 @@
 // Host streams and events.
 
+#include <pthread.h>
+
 #include <atomic>
 #include <mutex>
 #include <unordered_set>
@@ -21,7 +23,8 @@ namespace {
 bool IsNullStream(cudaStream_t stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
 
 // The streams and events that are alive, so that a stale or foreign handle is an error and not a
-// crash. Never destroyed, like the rest of the API's state.
+// crash. In the child of a fork none of the parent's is: the threads that would run them stayed
+// behind. Never destroyed, like the rest of the API's state.
 template <class T>
 class LiveSet {
  public:
@@ -37,22 +40,64 @@ class LiveSet {
     std::lock_guard lock(mutex_);
     return live_.count(handle) == 1;
   }
+  bool IsTheParents(const void* handle) const {
+    std::lock_guard lock(mutex_);
+    return of_parent_.count(handle) == 1;
+  }
+
+  // Around a fork, so that the child finds the set whole.
+  void BeforeFork() { mutex_.lock(); }
+  void AfterForkInParent() { mutex_.unlock(); }
+  void AfterForkInChild() {
+    of_parent_.merge(live_);
+    live_.clear();
+    mutex_.unlock();
+  }
 
  private:
   mutable std::mutex mutex_;
   std::unordered_set<const void*> live_;
+  std::unordered_set<const void*> of_parent_;  // of a process that was forked to this one
 };
 
-LiveSet<HostStream>& Streams() {
-  static auto* const streams = new LiveSet<HostStream>;
-  return *streams;
+// One set of each per process.
+struct Live {
+  LiveSet<HostStream> streams;
+  LiveSet<tuttiEvent> events;
+};
+
+Live& AllLive() {
+  static Live* const live = [] {
+    auto* const made = new Live;
+    pthread_atfork(
+        [] {
+          AllLive().streams.BeforeFork();
+          AllLive().events.BeforeFork();
+        },
+        [] {
+          AllLive().events.AfterForkInParent();
+          AllLive().streams.AfterForkInParent();
+        },
+        [] {
+          AllLive().events.AfterForkInChild();
+          AllLive().streams.AfterForkInChild();
+        });
+    return made;
+  }();
+  return *live;
 }
-LiveSet<tuttiEvent>& Events() {
-  static auto* const events = new LiveSet<tuttiEvent>;
-  return *events;
+LiveSet<HostStream>& Streams() { return AllLive().streams; }
+LiveSet<tuttiEvent>& Events() { return AllLive().events; }
+
+Status OfParent(const char* what, const void* handle) {
+  return InvalidUsage(
+      "the {} at {} was made before this process was forked and is its parent's: processes make "
+      "streams and events of their own",
+      what, handle);
 }
 
 Result<tuttiEvent*> ResolveEvent(tuttiEvent_t event) {
+  if (Events().IsTheParents(event)) return OfParent("event", event);
   if (!Events().Has(event))
     return InvalidArgument("{} is no event, or has been destroyed",
                            static_cast<const void*>(event));
@@ -159,6 +204,7 @@ Status ElapsedTime(double* out, tuttiEvent_t start_handle, tuttiEvent_t end_hand
 
 Result<HostStream*> ResolveStream(cudaStream_t stream) {
   if (IsNullStream(stream)) return nullptr;
+  if (Streams().IsTheParents(stream)) return OfParent("stream", stream);
   if (!Streams().Has(stream)) {
     return InvalidArgument(
         "{} is no host stream, or has been destroyed: host ranks take null and what "

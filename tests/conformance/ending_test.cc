@@ -184,6 +184,33 @@ TEST(ForkTest, RefusesTheParentsCommunicatorsInTheChild) {
   for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
 }
 
+// The thread that would run what is enqueued stays behind in the parent.
+TEST(ForkTest, RefusesTheParentsStreamsAndEventsInTheChild) {
+  cudaStream_t stream = nullptr;
+  tuttiEvent_t event = nullptr;
+  ASSERT_NCCL(tuttiStreamCreate(&stream));
+  ASSERT_NCCL(tuttiEventCreate(&event));
+  ASSERT_NCCL(tuttiEventRecord(event, stream));
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(20);
+    const bool refused = tuttiStreamLaunchHostFunc(
+                             stream, [](void*) {}, nullptr) == ncclInvalidUsage &&
+                         tuttiStreamSynchronize(stream) == ncclInvalidUsage &&
+                         tuttiStreamWaitEvent(nullptr, event) == ncclInvalidUsage &&
+                         tuttiStreamDestroy(stream) == ncclInvalidUsage &&
+                         tuttiEventDestroy(event) == ncclInvalidUsage;
+    _exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_NCCL(tuttiStreamSynchronize(stream));
+  EXPECT_NCCL(tuttiEventDestroy(event));
+  EXPECT_NCCL(tuttiStreamDestroy(stream));
+}
+
 TEST(FailedGroupTest, LeavesTheParentsOfItsSplitsAtRest) {
   std::array<ncclComm_t, 2> comms{}, children{};
   ASSERT_NCCL(ncclCommInitAll(comms.data(), 2, nullptr));
