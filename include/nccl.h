@@ -400,7 +400,9 @@ ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* new
 // Makes a new communicator without the `excludeRanksCount` ranks listed (numbers in `comm`); those
 // that stay keep their order and are numbered from 0. Only the staying ranks call it, with the same
 // list. `shrinkFlags` is one of NCCL_SHRINK_*; with NCCL_SHRINK_ABORT the excluded ranks may be
-// dead and the parent broken. The parent remains the caller's to destroy or abort.
+// dead and the parent broken. An excluded rank that lives is not told: what it runs on the parent
+// waits for the ranks that shrank until TUTTI_TIMEOUT_S is over, unless it aborts. The parent
+// remains the caller's to destroy or abort.
 ncclResult_t ncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
                             ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags);
 ncclResult_t pncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
