@@ -64,8 +64,13 @@ Result<SocketAddress> LookUpHost(const std::string& name, int family, std::strin
   addrinfo* found = nullptr;
   const int error = getaddrinfo(name.c_str(), nullptr, &hints, &found);
   if (error != 0) {
-    return InvalidArgument("the host of \"{}\" cannot be looked up: {}", whole,
-                           gai_strerror(error));
+    const std::string because =
+        family == 0
+            ? ""
+            : fmt::format(" (only its IPv{} addresses count, as NCCL_SOCKET_FAMILY asks for)",
+                          family);
+    return InvalidArgument("the host of \"{}\" cannot be looked up: {}{}", whole,
+                           gai_strerror(error), because);
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
   const SocketAddress address = SocketAddress::FromSockaddr(found->ai_addr);

@@ -41,6 +41,10 @@ TEST(SocketAddress, SaysWhatIsWrongWithAText) {
   }
   EXPECT_FALSE(ParseSocketAddress("1.2.3.4:5", 6).ok());
   EXPECT_FALSE(ParseSocketAddress("[::1]:5", 4).ok());
+  // No name server is asked for a name with an empty label.
+  const Status unknown = ParseSocketAddress("no..host:5", 6).status();
+  EXPECT_NE(unknown.message().find("NCCL_SOCKET_FAMILY"), std::string_view::npos)
+      << unknown.message();
 }
 
 TEST(SocketAddress, SurvivesTheKernelsForm) {
