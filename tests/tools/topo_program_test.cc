@@ -1,5 +1,6 @@
 // `tutti topo` as people use it: with files of machines, and on this one.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -130,6 +131,38 @@ TEST(Topo, WhatIsKnownIsWrittenAndCanBeRead) {
   const Outcome checked = Topo({"check", path});
   EXPECT_EQ(checked.status, 0) << checked.out;
   std::remove(path.c_str());
+}
+
+TEST(Topo, FilesOfHostsThatShareADomainAreOneMachine) {
+  std::ifstream in(MachinePath("gb200-tray"));
+  const std::string tray{std::istreambuf_iterator<char>(in), {}};
+  std::vector<std::string> arguments = {"search", "--json"};
+  for (const int host : {0, 1}) {
+    std::string text = tray;
+    const auto replace = [&](const std::string& old, const std::string& fresh) {
+      for (size_t at = 0; (at = text.find(old, at)) != std::string::npos; at += fresh.size())
+        text.replace(at, old.size(), fresh);
+    };
+    replace("<cpu ", fmt::format("<cpu host_hash=\"0x{}\" ", host + 1));
+    if (host == 1) {
+      for (const int rank : {0, 1, 2, 3})
+        replace(fmt::format(" rank=\"{}\"", rank), fmt::format(" rank=\"{}\"", rank + 4));
+    }
+    const std::string path = ::testing::TempDir() + fmt::format("tray{}.xml", host);
+    std::ofstream(path) << text;
+    arguments.insert(arguments.end(), {"--file", path});
+  }
+  const Outcome outcome = Topo(arguments);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json ring = Json::parse(outcome.out)["ring"];
+  EXPECT_EQ(ring["orders"][0].size(), 8u);
+  EXPECT_EQ(ring["type_intra"], "NVL");
+  arguments.insert(arguments.end(), {"--file", arguments[3]});
+  EXPECT_EQ(Topo(arguments).status, 0) << "the same host told twice is one host";
+  arguments.back() = MachinePath("dgx-h100");
+  const Outcome nameless = Topo(arguments);
+  EXPECT_EQ(nameless.status, 1);
+  EXPECT_THAT(nameless.err, HasSubstr("host_hash"));
 }
 
 TEST(Topo, ChecksFiles) {

@@ -39,8 +39,9 @@ Result<topology::Picture> Draw(const Wish& wish) {
   }
   std::string title = wish.title;
   if (title.empty()) {
-    const std::filesystem::path file(wish.source.file);
-    title = wish.source.file.empty() ? "this host" : file.stem().string();
+    for (const std::filesystem::path file : wish.source.files)
+      title += (title.empty() ? "" : " and ") + file.stem().string();
+    if (title.empty()) title = "this host";
     if (wish.source.hosts > 1) title += fmt::format(", one of {} hosts", wish.source.hosts);
   }
   return topology::DrawMachine(study.graph, study.paths, channels ? &*channels : nullptr, title);

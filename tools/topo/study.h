@@ -5,6 +5,7 @@
 // itself to topo.cc's list.
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "subcommands.h"
@@ -15,8 +16,10 @@ namespace tutti::tools::topo {
 
 // The options that all subcommands share.
 struct Source {
-  std::string file;  // --file; empty: this host, as NCCL_TOPO_FILE and the detection tell it
-  int hosts = 1;     // --hosts: how many such hosts a job has
+  // --file, once for each host of a machine that spans several; empty: this host, as NCCL_TOPO_FILE
+  // and the detection tell it.
+  std::vector<std::string> files;
+  int hosts = 1;  // --hosts: how many such hosts a job has
 };
 
 struct Study {
