@@ -56,8 +56,9 @@ TEST(LaunchProgram, Mpich) {
 TEST(LaunchProgram, Torchrun) {
   if (RunProgramOnce({"torchrun", "--help"}).status != 0)
     GTEST_SKIP() << "torchrun is not installed";
+  // Spelt as old and new PyTorch understand it.
   ExpectRight(
-      RunProgramOnce(Under({"torchrun", "--standalone", "--nproc-per-node", "3", "--no-python"})),
+      RunProgramOnce(Under({"torchrun", "--standalone", "--nproc_per_node", "3", "--no_python"})),
       "the RANK", "TCP");
 }
 
