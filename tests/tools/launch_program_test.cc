@@ -53,13 +53,18 @@ TEST(LaunchProgram, Mpich) {
   ExpectRight(RunProgramOnce(Under({"mpirun.mpich", "-n", "3"})), "a PMI launcher", "PMI");
 }
 
+// Spelt as old and new PyTorch understand it.
+std::vector<std::string> Torchrun(const std::string& ranks) {
+  return {"torchrun", "--standalone", "--no_python", "--nproc_per_node", ranks};
+}
+
 TEST(LaunchProgram, Torchrun) {
-  if (RunProgramOnce({"torchrun", "--help"}).status != 0)
-    GTEST_SKIP() << "torchrun is not installed";
-  // Spelt as old and new PyTorch understand it.
-  ExpectRight(
-      RunProgramOnce(Under({"torchrun", "--standalone", "--nproc_per_node", "3", "--no_python"})),
-      "the RANK", "TCP");
+  // That of PyTorch 1.13 starts nothing under Python 3.11.
+  std::vector<std::string> trial = Torchrun("1");
+  trial.emplace_back("true");
+  if (RunProgramOnce(trial).status != 0)
+    GTEST_SKIP() << "torchrun is not installed, or cannot start a program";
+  ExpectRight(RunProgramOnce(Under(Torchrun("3"))), "the RANK", "TCP");
 }
 
 TEST(LaunchProgram, DeadRankEndsTheJob) {
