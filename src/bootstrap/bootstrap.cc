@@ -35,7 +35,6 @@ class BootstrapImpl final : public Bootstrap {
   // The rest of Create once the neighbours' contacts are known: links, and the exchange that tells
   // everybody everything.
   Status Initialise(Deadline deadline);
-  void GiveUp(const Status& reason) { endpoint_->GiveUp(*membership_, reason); }
   PhaseTimes& mutable_times() { return times_; }
 
   int rank() const override { return membership_->rank; }
@@ -61,6 +60,7 @@ class BootstrapImpl final : public Bootstrap {
   }
   std::vector<int> LinkedRanks() const override;
   void SetEvents(Events events) override { endpoint_->SetEvents(membership_, std::move(events)); }
+  void GiveUp(const Status& reason) override { endpoint_->GiveUp(*membership_, reason); }
   void Cancel(Status reason) override { endpoint_->Cancel(*membership_, std::move(reason)); }
   std::unique_ptr<Bootstrap> CreateChild(uint64_t child_id, std::vector<int> parent_ranks,
                                          const std::atomic<bool>* abort_flag) override;
@@ -236,6 +236,12 @@ bool AddressIsFixed(const UniqueId& id) {
   return (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
 }
 
+// The root in charge of this rank.
+uint32_t OwnRoot(const Bootstrap::Options& options) {
+  return RootInCharge(static_cast<uint32_t>(options.rank), static_cast<uint32_t>(options.num_ranks),
+                      static_cast<uint32_t>(options.ids.size()));
+}
+
 RootRequest RequestOf(const Bootstrap::Options& options) {
   RootRequest request;
   request.rank = static_cast<uint32_t>(options.rank);
@@ -253,7 +259,7 @@ Status MeetRoots(Endpoint& endpoint, const Bootstrap::Options& options) {
   const auto num_roots = static_cast<uint32_t>(options.ids.size());
   RootRequest request = RequestOf(options);
   request.contact = endpoint.contact();
-  const uint32_t own = RootInCharge(request.rank, num_ranks, num_roots);
+  const uint32_t own = OwnRoot(options);
   std::map<uint32_t, std::vector<uint32_t>> wanted;  // by root
   for (const int target : LinkTargets(options.rank, options.num_ranks)) {
     const auto rank = static_cast<uint32_t>(target);
@@ -291,9 +297,7 @@ Result<std::shared_ptr<Endpoint>> OpenEndpoint(EventLoop& loop, const Settings& 
                                                const Bootstrap::Options& options) {
   const Endpoint::Options wanted = {options.rank, options.num_ranks, options.ids[0].key};
   if (options.num_ranks == 1) return Endpoint::Create(loop, wanted, UniqueFd(), {});
-  const UniqueId& root = options.ids[RootInCharge(static_cast<uint32_t>(options.rank),
-                                                  static_cast<uint32_t>(options.num_ranks),
-                                                  static_cast<uint32_t>(options.ids.size()))];
+  const UniqueId& root = options.ids[OwnRoot(options)];
   const std::string& names =
       settings.oob_net_ifname.empty() ? settings.socket_ifname : settings.oob_net_ifname;
   // Whatever reaches the root is on a network that the other ranks use as well.
@@ -319,6 +323,13 @@ Status LocaliseIds(const Settings& settings, std::vector<UniqueId>& ids) {
   return Status::Ok();
 }
 
+// This rank fails before it is known to anybody: the others need not wait for it.
+void Decline(const Bootstrap::Options& options, const Status& why) {
+  RootRequest request = RequestOf(options);
+  request.root_index = OwnRoot(options);
+  DeclineJob(options.ids[request.root_index], request, why, {options.deadline, options.abort_flag});
+}
+
 Status StartFixedRoot(EventLoop& loop, const Bootstrap::Options& options) {
   const UniqueId& id = options.ids[0];
   if (!AddressIsFixed(id) || options.rank != 0 || options.num_ranks == 1) return Status::Ok();
@@ -337,7 +348,12 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
   }
   TUTTI_TRY(LocaliseIds(settings, options.ids));
   TUTTI_TRY(StartFixedRoot(loop, options));
-  TUTTI_ASSIGN(const std::shared_ptr<Endpoint> endpoint, OpenEndpoint(loop, settings, options));
+  const Result<std::shared_ptr<Endpoint>> opened = OpenEndpoint(loop, settings, options);
+  if (!opened.ok()) {
+    Decline(options, opened.status());
+    return opened.status();
+  }
+  const std::shared_ptr<Endpoint>& endpoint = *opened;
   auto bootstrap = std::make_unique<BootstrapImpl>(
       endpoint,
       endpoint->Join(0, options.rank, Everybody(options.num_ranks), options.abort_flag,

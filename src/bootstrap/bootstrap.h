@@ -102,6 +102,10 @@ class Bootstrap {
   // loop's thread.
   virtual void SetEvents(Events events) = 0;
 
+  // Tells the ranks that this one has links with that it cannot go on, and why; for them it is lost
+  // from then on. Before destruction, where a goodbye would say too little.
+  virtual void GiveUp(const Status& reason) = 0;
+
   // Ends the calling thread's wait (if any) and all later ones with `reason`. Any thread.
   virtual void Cancel(Status reason) = 0;
 

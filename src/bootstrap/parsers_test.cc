@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "bootstrap/auth.h"
 #include "bootstrap/fuzz_targets.h"
 
 namespace tutti {
@@ -37,6 +38,13 @@ RootRequest SomeLookUp() {
   request.kind = RootRequest::Kind::kLookUp;
   request.rank = 1;
   request.wanted = {5, 6, 8};
+  return request;
+}
+
+RootRequest SomeRefusal() {
+  RootRequest request = SomeRegistration();
+  request.kind = RootRequest::Kind::kDecline;
+  request.why = "no port is free";
   return request;
 }
 
@@ -73,6 +81,15 @@ TEST(RootMessages, RequestsSurviveEncodingAndParsing) {
   const auto look_up = ParseRootRequest(EncodeRootRequest(SomeLookUp()));
   ASSERT_TRUE(look_up.ok()) << look_up.status().message();
   EXPECT_EQ(look_up->wanted, SomeLookUp().wanted);
+  const auto refusal = ParseRootRequest(EncodeRootRequest(SomeRefusal()));
+  ASSERT_TRUE(refusal.ok()) << refusal.status().message();
+  EXPECT_EQ(refusal->why, "no port is free");
+  RootRequest wordy = SomeRefusal();
+  wordy.host = std::string(1000, 'h');
+  wordy.why = std::string(1000, 'w');
+  const Bytes cut = EncodeRootRequest(wordy);
+  EXPECT_LE(cut.size(), kMaxHelloBytes);
+  EXPECT_TRUE(ParseRootRequest(cut).ok());
 }
 
 TEST(RootMessages, RequestsThatContradictThemselvesAreRefused) {
@@ -165,6 +182,7 @@ TEST(Parsers, SurviveSeededMutations) {
       Bytes(id_bytes.begin(), id_bytes.end()),
       EncodeRootRequest(SomeRegistration()),
       EncodeRootRequest(SomeLookUp()),
+      EncodeRootRequest(SomeRefusal()),
       EncodeRootAnswer(contacts),
       EncodeRootAnswer(failure),
       Concatenated(

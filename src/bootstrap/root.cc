@@ -185,6 +185,8 @@ void RootServer::OnConnection(UniqueFd fd, const Hello& hello, const SocketAddre
   }
   if (!failure_.ok()) {
     Answer(number, failure_);
+  } else if (said.kind == RootRequest::Kind::kDecline) {
+    Fail(RemoteError("rank {} ({}) cannot take part: {}", said.rank, WhoIs(said), said.why));
   } else if (complete_ && said.kind == RootRequest::Kind::kRegister) {
     // The job has begun without this one; only it can be told.
     clients_.at(number).extra = true;

@@ -65,6 +65,19 @@ Result<RootAnswer> ReadAnswer(int fd, const WaitLimits& limits) {
   return ParseRootAnswer(type, body);
 }
 
+// What the root answers within kReleaseNs, success when it does not.
+Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
+  WaitLimits brief = limits;
+  const Deadline soon = Deadline::After(kReleaseNs);
+  if (soon.at_ns() < limits.deadline.at_ns()) brief.deadline = soon;
+  request.timeout_ms = RemainingMs(brief.deadline);
+  const Result<UniqueFd> fd =
+      ConnectAuthenticated(id.root, id.key, {Purpose::kRoot, EncodeRootRequest(request)}, brief);
+  if (!fd.ok()) return Status::Ok();
+  const Result<RootAnswer> answer = ReadAnswer(fd->get(), brief);
+  return answer.ok() ? answer->failure : Status::Ok();
+}
+
 }  // namespace
 
 Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits) {
@@ -80,16 +93,16 @@ Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLi
 }
 
 Status ReleaseRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits) {
-  WaitLimits brief = limits;
-  const Deadline soon = Deadline::After(kReleaseNs);
-  if (soon.at_ns() < limits.deadline.at_ns()) brief.deadline = soon;
-  request.timeout_ms = RemainingMs(brief.deadline);
   request.contact.address = id.root;  // nobody will ask for it
-  const Result<UniqueFd> fd =
-      ConnectAuthenticated(id.root, id.key, {Purpose::kRoot, EncodeRootRequest(request)}, brief);
-  if (!fd.ok()) return Status::Ok();
-  const Result<RootAnswer> answer = ReadAnswer(fd->get(), brief);
-  return answer.ok() ? answer->failure : Status::Ok();
+  return AskBriefly(id, request, limits);
+}
+
+void DeclineJob(const UniqueId& id, RootRequest request, const Status& why,
+                const WaitLimits& limits) {
+  request.kind = RootRequest::Kind::kDecline;
+  request.why = why.message();
+  // The answer is that failure again.
+  static_cast<void>(AskBriefly(id, request, limits));
 }
 
 }  // namespace tutti

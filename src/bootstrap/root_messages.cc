@@ -6,6 +6,7 @@ namespace tutti {
 namespace {
 
 constexpr size_t kMaxHostBytes = 64;
+constexpr size_t kMaxWhyBytes = 128;  // a request has to fit in a hello
 constexpr size_t kMaxSentenceBytes = 8192;
 // 24 distances below 2^20 ranks and then some; an answer of so many contacts stays far below its
 // limit.
@@ -37,6 +38,7 @@ bool Consistent(const RootRequest& request) {
   if (request.kind == RootRequest::Kind::kRegister) {
     return mine(request.rank) && request.contact.address.port != 0;
   }
+  if (request.kind == RootRequest::Kind::kDecline) return mine(request.rank);
   return !mine(request.rank) && std::all_of(request.wanted.begin(), request.wanted.end(), mine);
 }
 
@@ -62,6 +64,8 @@ Bytes EncodeRootRequest(const RootRequest& request) {
   writer.Text(request.host, kMaxHostBytes);
   if (request.kind == RootRequest::Kind::kRegister) {
     WriteContact(writer, request.contact);
+  } else if (request.kind == RootRequest::Kind::kDecline) {
+    writer.Text(request.why, kMaxWhyBytes);
   } else {
     writer.U8(static_cast<uint8_t>(request.wanted.size()));
     for (const uint32_t rank : request.wanted) writer.U32(rank);
@@ -83,6 +87,8 @@ Result<RootRequest> ParseRootRequest(std::span<const std::byte> bytes) {
   request.host = reader.Text();
   if (kind == static_cast<uint8_t>(RootRequest::Kind::kRegister)) {
     request.contact = ReadContact(reader);
+  } else if (kind == static_cast<uint8_t>(RootRequest::Kind::kDecline)) {
+    request.why = reader.Text();
   } else {
     const size_t count = reader.U8();
     if (kind != static_cast<uint8_t>(RootRequest::Kind::kLookUp) || count > kMaxWanted) {
@@ -90,7 +96,8 @@ Result<RootRequest> ParseRootRequest(std::span<const std::byte> bytes) {
     }
     for (size_t i = 0; i < count; ++i) request.wanted.push_back(reader.U32());
   }
-  if (reader.failed() || !reader.AtEnd() || request.host.size() > kMaxHostBytes) {
+  if (reader.failed() || !reader.AtEnd() || request.host.size() > kMaxHostBytes ||
+      request.why.size() > kMaxWhyBytes) {
     return RemoteError("a request to a root has the wrong length");
   }
   if (!Consistent(request)) return RemoteError("a request to a root contradicts itself");

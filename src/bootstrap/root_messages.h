@@ -5,10 +5,11 @@
 // of it have registered, or as soon as it is known that the job cannot start. Integers are
 // little-endian.
 //
-//   request  kind u8 (1 register, 2 look up)  rank u32  num_ranks u32  num_roots u32
+//   request  kind u8 (1 register, 2 look up, 3 decline)  rank u32  num_ranks u32  num_roots u32
 //            root_index u32  timeout_ms u32  pid u32  host text(64)
 //     register:  contact address[24], token u64
 //     look up:   count u8, then `count` ranks u32
+//     decline:   why text(128): the sender cannot take part, so nobody need wait for it
 //   answer   type u32 (1 contacts, 2 failure)  size u32
 //     contacts:  count u32, then `count` times rank u32, address[24], token u64
 //     failure:   code u32, sentence u16 + text
@@ -47,7 +48,7 @@ inline uint32_t RootInCharge(uint32_t rank, uint32_t num_ranks, uint32_t num_roo
 }
 
 struct RootRequest {
-  enum class Kind : uint8_t { kRegister = 1, kLookUp = 2 };
+  enum class Kind : uint8_t { kRegister = 1, kLookUp = 2, kDecline = 3 };
   Kind kind = Kind::kRegister;
   uint32_t rank = 0;
   uint32_t num_ranks = 0;
@@ -58,6 +59,7 @@ struct RootRequest {
   std::string host;
   Contact contact;               // register
   std::vector<uint32_t> wanted;  // look up: ranks that this root is in charge of
+  std::string why;               // decline; what is too long is cut
 };
 
 Bytes EncodeRootRequest(const RootRequest& request);

@@ -124,6 +124,8 @@ class Communicator {
         init_deadline_(InitDeadline()) {}
 
   // The steps of initialisation, in order (init.cc).
+  static Result<std::unique_ptr<Communicator>> Built(std::unique_ptr<Communicator> comm,
+                                                     const std::atomic<bool>* abort_flag);
   Status Build(const std::atomic<bool>* abort_flag);
   // Instead of the steps from ShareMemory on, where ranks are GPUs.
   Status JoinGpus(const std::atomic<bool>* abort_flag);

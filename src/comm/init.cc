@@ -85,8 +85,7 @@ Result<std::unique_ptr<Communicator>> Communicator::Init(Process& process, const
                                         .deadline = comm->init_deadline_,
                                         .abort_flag = options.abort_flag};
   TUTTI_ASSIGN(comm->bootstrap_, Bootstrap::Create(process.loop(), settings, bootstrap));
-  TUTTI_TRY(comm->Build(options.abort_flag));
-  return comm;
+  return Built(std::move(comm), options.abort_flag);
 }
 
 Result<std::unique_ptr<Communicator>> Communicator::InitChild(Communicator& parent,
@@ -97,8 +96,16 @@ Result<std::unique_ptr<Communicator>> Communicator::InitChild(Communicator& pare
   std::unique_ptr<Communicator> comm(
       new Communicator(parent.process_, parent.settings_, std::move(name), parent.cuda_device_));
   comm->bootstrap_ = parent.bootstrap_->CreateChild(child_id, std::move(parent_ranks), abort_flag);
-  TUTTI_TRY(comm->Build(abort_flag));
-  return comm;
+  return Built(std::move(comm), abort_flag);
+}
+
+// The others may wait for this rank in a step of theirs: they hear what is wrong, not that it left.
+Result<std::unique_ptr<Communicator>> Communicator::Built(std::unique_ptr<Communicator> comm,
+                                                          const std::atomic<bool>* abort_flag) {
+  Status built = comm->Build(abort_flag);
+  if (built.ok()) return comm;
+  comm->bootstrap_->GiveUp(built);
+  return built;
 }
 
 Status Communicator::Build(const std::atomic<bool>* abort_flag) {

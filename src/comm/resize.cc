@@ -1,5 +1,8 @@
 #include "comm/resize.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -15,11 +18,21 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
   return hash * 0xBF58476D1CE4E5B9u;
 }
 
-}  // namespace
+using Made = Result<std::unique_ptr<Communicator>>;
 
-Result<std::unique_ptr<Communicator>> SplitCommunicator(Communicator& parent, int color, int key,
-                                                        const std::string& name,
-                                                        const std::atomic<bool>* abort_flag) {
+// Runs `make`, in which the ranks of `parent` wait for one another. Who waits for this rank
+// meanwhile is told `doing`; and when the others do not come, the failure says what they do.
+template <class Make>
+Made MakeTogether(Communicator& parent, std::string doing, Make&& make) {
+  Watch& watch = parent.watch();
+  const Watch::Step step(watch, std::move(doing));
+  Made made = make();
+  if (made.ok() || made.status().code() != Code::kTimeout) return made;
+  return watch.Explain(made.status(), parent.bootstrap().LinkedRanks());
+}
+
+Made Split(Communicator& parent, int color, int key, const std::string& name,
+           const std::atomic<bool>* abort_flag) {
   struct ColorAndKey {
     int32_t color;
     int32_t key;
@@ -41,10 +54,8 @@ Result<std::unique_ptr<Communicator>> SplitCommunicator(Communicator& parent, in
   return Communicator::InitChild(parent, id, std::move(members), name, abort_flag);
 }
 
-Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
-                                                         const std::vector<int>& excluded,
-                                                         const std::string& name,
-                                                         const std::atomic<bool>* abort_flag) {
+Made Shrink(Communicator& parent, const std::vector<int>& excluded, const std::string& name,
+            const std::atomic<bool>* abort_flag) {
   std::vector<int> members;
   uint64_t id = Mix(Mix(parent.bootstrap().id(), kShrinkId), parent.NextShrinkNumber(excluded));
   for (int r = 0; r < parent.num_ranks(); ++r) {
@@ -56,10 +67,8 @@ Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
   return Communicator::InitChild(parent, id, std::move(members), name, abort_flag);
 }
 
-Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent,
-                                                       const GrowRequest& request,
-                                                       const std::string& name,
-                                                       const std::atomic<bool>* abort_flag) {
+Made Grow(Communicator& parent, const GrowRequest& request, const std::string& name,
+          const std::atomic<bool>* abort_flag) {
   struct Offer {
     char id[128];
     int32_t num_ranks;
@@ -94,6 +103,33 @@ Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent,
   options.abort_flag = abort_flag;
   options.cuda_device = parent.cuda_device();
   return Communicator::Init(parent.process(), parent.settings(), options);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> SplitCommunicator(Communicator& parent, int color, int key,
+                                                        const std::string& name,
+                                                        const std::atomic<bool>* abort_flag) {
+  return MakeTogether(parent, "in ncclCommSplit",
+                      [&] { return Split(parent, color, key, name, abort_flag); });
+}
+
+Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
+                                                         const std::vector<int>& excluded,
+                                                         const std::string& name,
+                                                         const std::atomic<bool>* abort_flag) {
+  return MakeTogether(parent,
+                      fmt::format("in ncclCommShrink without rank{} {}",
+                                  excluded.size() > 1 ? "s" : "", fmt::join(excluded, ", ")),
+                      [&] { return Shrink(parent, excluded, name, abort_flag); });
+}
+
+Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent,
+                                                       const GrowRequest& request,
+                                                       const std::string& name,
+                                                       const std::atomic<bool>* abort_flag) {
+  return MakeTogether(parent, fmt::format("in ncclCommGrow to {} ranks", request.num_ranks),
+                      [&] { return Grow(parent, request, name, abort_flag); });
 }
 
 }  // namespace tutti

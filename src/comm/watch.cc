@@ -26,6 +26,8 @@ constexpr int64_t kLeftGraceNs = kSecond;
 constexpr int64_t kExplainNs = 2 * kSecond;
 // For the reason why a peer has closed a connection; the bootstrap brings it in milliseconds.
 constexpr int64_t kExplainBrokenNs = 3 * kSecond / 10;
+// For the answers to what ranks are doing, of which the last thing is said.
+constexpr int64_t kAnswersNs = kSecond;
 // A rank whose peer waits itself lets that one speak first: it is nearer to whoever holds them all
 // up.
 constexpr int64_t kNearerGraceNs = kSecond;
@@ -331,6 +333,7 @@ bool Watch::WaitsLocked() const {
 }
 
 std::string Watch::WhatHereLocked() const {
+  if (!step_.empty()) return step_;
   if (!busy_.load(std::memory_order_relaxed)) {
     return last_collective_ == 0
                ? "idle, no collective called yet"
@@ -349,9 +352,15 @@ void Watch::Ask(std::span<const int> peers) {
     std::lock_guard lock(mutex_);
     mine = current_;
   }
-  if (mine.collective == Collective::kSendRecv)
-    mine.sequence = 0;  // asks only what the peer is doing
+  if (mine.collective == Collective::kSendRecv) return AskWhatTheyDo(peers);
   for (const int peer : peers) AskWith(peer, mine, false);
+}
+
+// No collective of this rank is to be compared with theirs.
+void Watch::AskWhatTheyDo(std::span<const int> peers) {
+  OpSignature nothing;
+  nothing.collective = Collective::kSendRecv;
+  for (const int peer : peers) AskWith(peer, nothing, false);
 }
 
 // Tags depend on all collectives before, so the one in which the ranks differ may be over here.
@@ -435,8 +444,14 @@ Status Watch::Stalled(std::span<const int> peers, int64_t waited_ns) {
   std::string text =
       fmt::format("{} has waited {:.1f} s for {}, {}", NameOf(bootstrap_.rank()),
                   static_cast<double>(waited_ns) / 1e9, NameAll(peers), WhatHereLocked());
+  return Timeout("{}{}. TUTTI_TIMEOUT_S sets how long an operation may make no progress", text,
+                 AnswersLocked(peers, NowNs() - waited_ns));
+}
+
+// "; rank 2 (…) does not answer; rank 1 (…) is idle …": what they have said since then.
+std::string Watch::AnswersLocked(std::span<const int> peers, int64_t since_ns) const {
+  std::string text;
   // The silent ones first: they are the likeliest reason.
-  const int64_t since_ns = NowNs() - waited_ns;
   size_t shown = 0;
   for (const bool silent : {true, false}) {
     for (const int rank : peers) {
@@ -449,7 +464,37 @@ Status Watch::Stalled(std::span<const int> peers, int64_t waited_ns) {
                      : fmt::format("; {} is {}", NameOf(rank), answer->second.doing);
     }
   }
-  return Timeout("{}. TUTTI_TIMEOUT_S sets how long an operation may make no progress", text);
+  return text;
+}
+
+Watch::Step::Step(Watch& watch, std::string what) : watch_(watch) {
+  std::lock_guard lock(watch_.mutex_);
+  watch_.step_ = std::move(what);
+}
+
+Watch::Step::~Step() {
+  std::lock_guard lock(watch_.mutex_);
+  watch_.step_.clear();
+}
+
+Status Watch::Explain(const Status& timeout, std::span<const int> peers) {
+  const int64_t asked_ns = NowNs();
+  AskWhatTheyDo(peers);
+  const Deadline deadline = Deadline::After(kAnswersNs);
+  const auto all_answered = [&] {
+    return std::all_of(peers.begin(), peers.end(), [&](int peer) {
+      const auto answer = answers_.find(peer);
+      return answer != answers_.end() && answer->second.at_ns >= asked_ns;
+    });
+  };
+  std::unique_lock lock(mutex_);
+  while (!all_answered() && !deadline.Passed()) {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    lock.lock();
+  }
+  return Status(timeout.code(),
+                fmt::format("{}{}", timeout.message(), AnswersLocked(peers, asked_ns)));
 }
 
 Status Watch::WaitForReason(int64_t timeout_ns, Status otherwise) {

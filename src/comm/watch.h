@@ -60,6 +60,22 @@ class Watch final : public WaitWatcher {
   void BeginMessages(std::span<const OpSignature> sends, std::span<const OpSignature> receives);
   void End() { busy_.store(false, std::memory_order_relaxed); }
 
+  // While it lives, ranks that ask what this one is doing are told `what`, such as "in
+  // ncclCommSplit". Of several the last one counts. Any thread.
+  class Step {
+   public:
+    Step(Watch& watch, std::string what);
+    ~Step();
+    Step(const Step&) = delete;
+    Step& operator=(const Step&) = delete;
+
+   private:
+    Watch& watch_;
+  };
+  // `timeout`, of a step that waited for `peers`, and what those are doing instead. Takes a second
+  // at most. Any thread.
+  Status Explain(const Status& timeout, std::span<const int> peers);
+
   Status OnLongWait(std::span<const int> peers, int64_t waited_ns) override;
   Status StopReason() override;
   // What an operation here that failed with `seen` reports: why the communicator stopped, if it has.
@@ -97,6 +113,8 @@ class Watch final : public WaitWatcher {
   void OnDoing(int from, std::span<const std::byte> payload);
   void OnLost(int rank, const std::string& why);
   void Ask(std::span<const int> peers);
+  void AskWhatTheyDo(std::span<const int> peers);
+  std::string AnswersLocked(std::span<const int> peers, int64_t since_ns) const;
   void AskAboutThePast(int peer);
   void AskWith(int peer, const OpSignature& mine, bool is_message);
   void Compare(const Inquiry& inquiry);
@@ -128,6 +146,7 @@ class Watch final : public WaitWatcher {
   uint64_t num_exchanges_ = 0;
   std::vector<OpSignature> receives_;  // of the current group
   OpSignature current_;                // the last one begun
+  std::string step_;                   // of a Step; empty: none
   std::atomic<bool> busy_ = false;     // it is under way
   uint64_t last_collective_ = 0;
   std::vector<Inquiry> early_;  // asked about operations this rank has not reached

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "conformance/cases.h"
@@ -242,6 +244,66 @@ TEST(InitMismatchTest, RanksThatNeverArriveAreNamed) {
     EXPECT_THAT(outcome.error, HasSubstr("TUTTI_INIT_TIMEOUT_S"));
   }
   EXPECT_LT(std::chrono::steady_clock::now() - start, kBound);
+}
+
+// A rank makes a communicator of another, and the others do something else: whoever gives up first
+// says what it was that they did.
+TEST(ResizeMismatchTest, ASplitAndACollectiveAreBothNamed) {
+  ThreadWorld world(2, {{"TUTTI_INIT_TIMEOUT_S", "1"}, {"TUTTI_TIMEOUT_S", "3"}});
+  ASSERT_TRUE(world.ok());
+  RunRankThreads(2, [&](int rank) {
+    if (rank == 0) {
+      ncclComm_t child = nullptr;
+      EXPECT_EQ(ncclCommSplit(world.comm(0), 0, 0, &child, nullptr), ncclTimeout);
+      EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("rank 1 ("));
+      EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("is in collective number 1, AllReduce"));
+      return;
+    }
+    float value = 1;
+    EXPECT_NE(ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, world.comm(1), nullptr),
+              ncclSuccess);
+  });
+}
+
+TEST(ResizeMismatchTest, ACollectiveIsToldOfASplit) {
+  ThreadWorld world(2, {{"TUTTI_TIMEOUT_S", "1"}});
+  ASSERT_TRUE(world.ok());
+  std::atomic<bool> over = false;
+  RunRankThreads(2, [&](int rank) {
+    if (rank == 0) {
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = 0;
+      ncclComm_t child = nullptr;
+      EXPECT_EQ(ncclCommSplit(world.comm(0), 0, 0, &child, &config), ncclInProgress);
+      while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      EXPECT_NCCL(ncclCommAbort(child));
+      return;
+    }
+    float value = 1;
+    EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, world.comm(1), nullptr),
+              ncclTimeout);
+    EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("is in ncclCommSplit"));
+    over = true;
+  });
+}
+
+TEST(ResizeMismatchTest, ShrinksThatLeaveOutDifferentRanksShowBoth) {
+  ThreadWorld world(4, {{"TUTTI_INIT_TIMEOUT_S", "1"}});
+  ASSERT_TRUE(world.ok());
+  std::atomic<int> named = 0;
+  RunRankThreads(4, [&](int rank) {
+    if (rank > 1) return;  // left out by either of the two, or by both
+    std::vector<int> excluded = {3};
+    if (rank == 1) excluded.push_back(2);
+    ncclComm_t child = nullptr;
+    EXPECT_NE(ncclCommShrink(world.comm(rank), excluded.data(), static_cast<int>(excluded.size()),
+                             &child, nullptr, NCCL_SHRINK_DEFAULT),
+              ncclSuccess);
+    const std::string error = ncclGetLastError(nullptr);
+    named += error.find(rank == 0 ? "ncclCommShrink without ranks 2, 3"
+                                  : "ncclCommShrink without rank 3") != std::string::npos;
+  });
+  EXPECT_GE(named, 1);  // the other may have given up already
 }
 
 TEST(InitMismatchTest, SettingsThatMustBeEqual) {
