@@ -12,19 +12,6 @@
 
 namespace tutti::coordinator {
 
-inline ReduceKind KindOf(ncclRedOp_t op) {
-  switch (op) {
-    case ncclProd:
-      return ReduceKind::kProd;
-    case ncclMax:
-      return ReduceKind::kMax;
-    case ncclMin:
-      return ReduceKind::kMin;
-    default:
-      return ReduceKind::kSum;
-  }
-}
-
 inline ReduceFn KernelOf(ncclDataType_t type, ncclRedOp_t op) {
   return FindReduce(static_cast<DataType>(type), KindOf(op));
 }

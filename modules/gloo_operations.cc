@@ -7,9 +7,15 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
+#include <limits.h>
+#include <netdb.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -20,6 +26,7 @@
 
 #include "coordinator/operations_module.h"
 #include "modules/averaging.h"
+#include "modules/stepped_operations.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -76,29 +83,18 @@ class GatheringStore final : public gloo::rendezvous::Store {
   std::map<std::string, std::vector<std::vector<char>>> values_;
 };
 
-class GlooOperations final : public Operations {
+class GlooOperations final : public SteppedOperations {
  public:
   GlooOperations(std::shared_ptr<gloo::rendezvous::Context> context, const OperationsGroup& group)
-      : context_(std::move(context)), rank_(group.rank), num_ranks_(group.size()) {}
+      : SteppedOperations(group), context_(std::move(context)) {}
 
   std::string_view name() const override { return "gloo"; }
-  bool Takes(const Request&, int64_t) const override { return true; }
 
   Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
                    ncclRedOp_t op) override {
     PrepareInput(input, output, count, type, op, num_ranks_);
     TUTTI_TRY(Reduce(output, count, type, op));
     FinishOutput(output, count, type, op, num_ranks_);
-    return Status::Ok();
-  }
-
-  Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) override {
-    auto* place = static_cast<std::byte*>(output);
-    for (int rank = 0; rank < num_ranks_; ++rank) {
-      const size_t n = bytes[static_cast<size_t>(rank)];
-      TUTTI_TRY(Broadcast(rank == rank_ ? input : place, place, n, rank));
-      place += n;
-    }
     return Status::Ok();
   }
 
@@ -113,23 +109,6 @@ class GlooOperations final : public Operations {
       options.setTimeout(kTimeout);
       gloo::broadcast(options);
     });
-  }
-
-  Status Alltoall(const void* input, const std::vector<size_t>& input_bytes, void* output,
-                  const std::vector<size_t>& output_bytes) override {
-    std::vector<size_t> input_at(input_bytes.size() + 1), output_at(output_bytes.size() + 1);
-    for (size_t i = 0; i < input_bytes.size(); ++i) {
-      input_at[i + 1] = input_at[i] + input_bytes[i];
-      output_at[i + 1] = output_at[i] + output_bytes[i];
-    }
-    for (int distance = 0; distance < num_ranks_; ++distance) {
-      const auto to = static_cast<size_t>((rank_ + distance) % num_ranks_);
-      const auto from = static_cast<size_t>((rank_ - distance + num_ranks_) % num_ranks_);
-      TUTTI_TRY(SendReceive(static_cast<const std::byte*>(input) + input_at[to], input_bytes[to],
-                            static_cast<int>(to), static_cast<std::byte*>(output) + output_at[from],
-                            output_bytes[from], static_cast<int>(from)));
-    }
-    return Status::Ok();
   }
 
   Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
@@ -206,19 +185,41 @@ class GlooOperations final : public Operations {
   }
 
   const std::shared_ptr<gloo::rendezvous::Context> context_;
-  const int rank_;
-  const int num_ranks_;
   std::vector<std::byte> whole_;
 };
+
+// Without an interface Gloo takes the address of the host's own name, and where that has none it
+// reads through a null pointer.
+Status CheckHostName() {
+  std::array<char, HOST_NAME_MAX + 1> name = {};
+  if (gethostname(name.data(), name.size() - 1) != 0) {
+    return SystemError("the host's name cannot be had: {}", strerror(errno));
+  }
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(name.data(), nullptr, &hints, &found);
+  if (error != 0) {
+    return InvalidUsage(
+        "Gloo needs an address of this host, and its name, {}, has none ({}): enter it in "
+        "/etc/hosts, or name an interface in HOROVOD_GLOO_IFACE",
+        name.data(), gai_strerror(error));
+  }
+  freeaddrinfo(found);
+  return Status::Ok();
+}
 
 class GlooModule final : public OperationsModule {
  public:
   std::string_view name() const override { return "gloo"; }
   Status Viable(int, int) override {
     if (device_) return Status::Ok();
+    const char* const interface = getenv("HOROVOD_GLOO_IFACE");
+    if (interface == nullptr) TUTTI_TRY(CheckHostName());
     return Guarded("device", [&] {
       gloo::transport::tcp::attr attributes;
-      if (const char* const interface = getenv("HOROVOD_GLOO_IFACE")) attributes.iface = interface;
+      if (interface != nullptr) attributes.iface = interface;
       device_ = gloo::transport::tcp::CreateDevice(attributes);
     });
   }

@@ -16,6 +16,7 @@
 
 #include "coordinator/operations_module.h"
 #include "modules/averaging.h"
+#include "modules/stepped_operations.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -50,10 +51,10 @@ constexpr auto MakeCombiners(std::index_sequence<kIndex...>) {
 constexpr auto kCombiners =
     MakeCombiners(std::make_index_sequence<kNumDataTypes * kNumReduceKinds>());
 
-class MpiOperations final : public Operations {
+class MpiOperations final : public SteppedOperations {
  public:
   MpiOperations(MPI_Comm comm, const OperationsGroup& group)
-      : comm_(comm), rank_(group.rank), num_ranks_(group.size()) {}
+      : SteppedOperations(group), comm_(comm) {}
   ~MpiOperations() override {
     int finalized = 0;
     MPI_Finalized(&finalized);
@@ -82,7 +83,6 @@ class MpiOperations final : public Operations {
   }
 
   std::string_view name() const override { return "mpi"; }
-  bool Takes(const Request&, int64_t) const override { return true; }
 
   Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
                    ncclRedOp_t op) override {
@@ -95,40 +95,11 @@ class MpiOperations final : public Operations {
     return Status::Ok();
   }
 
-  // A broadcast from each: MPI_Allgatherv counts the whole in ints.
-  Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) override {
-    auto* place = static_cast<std::byte*>(output);
-    for (int rank = 0; rank < num_ranks_; ++rank) {
-      const size_t n = bytes[static_cast<size_t>(rank)];
-      TUTTI_TRY(Broadcast(rank == rank_ ? input : place, place, n, rank));
-      place += n;
-    }
-    return Status::Ok();
-  }
-
   Status Broadcast(const void* input, void* output, size_t bytes, int root) override {
     if (rank_ == root && input != output && bytes > 0) CopyBytes(output, input, bytes);
     return InPieces(output, bytes, 1, [&](void* data, int n) {
       return FromMpi(MPI_Bcast(data, n, MPI_BYTE, root, comm_), "MPI_Bcast");
     });
-  }
-
-  // With each rank in turn, the one as far above as the other is below.
-  Status Alltoall(const void* input, const std::vector<size_t>& input_bytes, void* output,
-                  const std::vector<size_t>& output_bytes) override {
-    std::vector<size_t> input_at(input_bytes.size() + 1), output_at(output_bytes.size() + 1);
-    for (size_t i = 0; i < input_bytes.size(); ++i) {
-      input_at[i + 1] = input_at[i] + input_bytes[i];
-      output_at[i + 1] = output_at[i] + output_bytes[i];
-    }
-    for (int distance = 0; distance < num_ranks_; ++distance) {
-      const auto to = static_cast<size_t>((rank_ + distance) % num_ranks_);
-      const auto from = static_cast<size_t>((rank_ - distance + num_ranks_) % num_ranks_);
-      TUTTI_TRY(SendReceive(static_cast<const std::byte*>(input) + input_at[to], input_bytes[to],
-                            static_cast<int>(to), static_cast<std::byte*>(output) + output_at[from],
-                            output_bytes[from], static_cast<int>(from)));
-    }
-    return Status::Ok();
   }
 
   Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
@@ -199,8 +170,6 @@ class MpiOperations final : public Operations {
   }
 
   MPI_Comm comm_;
-  const int rank_;
-  const int num_ranks_;
   std::array<MPI_Op, kNumDataTypes * kNumReduceKinds> ops_;
   std::array<MPI_Datatype, kNumDataTypes> types_;
   std::vector<std::byte> result_;

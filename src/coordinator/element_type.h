@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/datatype.h"
 #include "nccl.h"
 
 namespace tutti::coordinator {
@@ -80,6 +81,20 @@ constexpr size_t WireSize(ncclDataType_t type) {
       return 4;
     default:
       return 8;
+  }
+}
+
+// The kernels' operator for nccl.h's. An average is a sum; who calls divides.
+constexpr ReduceKind KindOf(ncclRedOp_t op) {
+  switch (op) {
+    case ncclProd:
+      return ReduceKind::kProd;
+    case ncclMax:
+      return ReduceKind::kMax;
+    case ncclMin:
+      return ReduceKind::kMin;
+    default:
+      return ReduceKind::kSum;
   }
 }
 

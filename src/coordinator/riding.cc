@@ -13,19 +13,6 @@ constexpr int kEmpty = 0xffff;
 
 int SlotOf(const uint8_t* seat) { return seat[0] | seat[1] << 8; }
 
-ReduceKind KindOf(ncclRedOp_t op) {
-  switch (op) {
-    case ncclProd:
-      return ReduceKind::kProd;
-    case ncclMax:
-      return ReduceKind::kMax;
-    case ncclMin:
-      return ReduceKind::kMin;
-    default:
-      return ReduceKind::kSum;
-  }
-}
-
 }  // namespace
 
 bool MayRide(const Request& request) {

@@ -3,7 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -115,6 +118,25 @@ TEST(ModuleChoiceTest, TheFirstThatAllHaveWins) {
       });
   EXPECT_FALSE(choice->module);
   EXPECT_THAT(choice->why, HasSubstr("rank 1: it cannot be loaded"));
+}
+
+// In a process of its own, under a host's name that nobody knows.
+void SayWhatGlooSays() {
+  constexpr std::string_view kName = "nobody-knows.invalid";
+  if (unshare(CLONE_NEWUTS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWUTS) != 0) _exit(2);
+  if (sethostname(kName.data(), kName.size()) != 0) _exit(2);
+  unsetenv("HOROVOD_GLOO_IFACE");
+  const auto module = FindModule("gloo");
+  const Status status = module.ok() ? (*module)->Viable(0, 1) : module.status();
+  fmt::print(stderr, "{}", status.message());
+  _exit(status.ok() ? 0 : 1);
+}
+
+TEST(GlooTest, AHostWhoseNameHasNoAddressIsToldSo) {
+  if (!FindModule("gloo").ok()) GTEST_SKIP() << "there is no gloo";
+  if (geteuid() != 0) GTEST_SKIP() << "a host's name is changed by root only";
+  EXPECT_EXIT(SayWhatGlooSays(), ::testing::ExitedWithCode(1),
+              "its name, nobody-knows.invalid, has none");
 }
 
 TEST(ModuleChoiceTest, WhatCannotBeHadIsReplacedAndSaid) {

@@ -1,0 +1,55 @@
+#pragma once
+
+// What MPI's and Gloo's operations have in common: an allgather and an alltoall of 64-bit sizes that
+// differ from rank to rank, in steps of what both libraries do well. (MPI's own count in ints, and
+// Gloo has none of the kind.)
+
+#include <cstddef>
+#include <vector>
+
+#include "coordinator/operations_module.h"
+
+namespace tutti::coordinator {
+
+class SteppedOperations : public Operations {
+ public:
+  explicit SteppedOperations(const OperationsGroup& group)
+      : rank_(group.rank), num_ranks_(group.size()) {}
+
+  bool Takes(const Request&, int64_t) const override { return true; }
+
+  // A broadcast from each rank.
+  Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) override {
+    auto* place = static_cast<std::byte*>(output);
+    for (int rank = 0; rank < num_ranks_; ++rank) {
+      const size_t n = bytes[static_cast<size_t>(rank)];
+      TUTTI_TRY(Broadcast(rank == rank_ ? input : place, place, n, rank));
+      place += n;
+    }
+    return Status::Ok();
+  }
+
+  // With each rank in turn: the one that is sent to is as far above as the other is below.
+  Status Alltoall(const void* input, const std::vector<size_t>& input_bytes, void* output,
+                  const std::vector<size_t>& output_bytes) override {
+    std::vector<size_t> input_at(input_bytes.size() + 1), output_at(output_bytes.size() + 1);
+    for (size_t i = 0; i < input_bytes.size(); ++i) {
+      input_at[i + 1] = input_at[i] + input_bytes[i];
+      output_at[i + 1] = output_at[i] + output_bytes[i];
+    }
+    for (int distance = 0; distance < num_ranks_; ++distance) {
+      const auto to = static_cast<size_t>((rank_ + distance) % num_ranks_);
+      const auto from = static_cast<size_t>((rank_ - distance + num_ranks_) % num_ranks_);
+      TUTTI_TRY(SendReceive(static_cast<const std::byte*>(input) + input_at[to], input_bytes[to],
+                            static_cast<int>(to), static_cast<std::byte*>(output) + output_at[from],
+                            output_bytes[from], static_cast<int>(from)));
+    }
+    return Status::Ok();
+  }
+
+ protected:
+  const int rank_;
+  const int num_ranks_;
+};
+
+}  // namespace tutti::coordinator
