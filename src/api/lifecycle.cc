@@ -211,7 +211,7 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
     }));
     made.push_back(std::move(handle));
   }
-  const Status status = group.End();
+  Status status = group.End();
   for (int rank = 0; rank < num_ranks; ++rank) {
     ncclComm* const comm = made[static_cast<size_t>(rank)].release();
     comms[rank] = status.ok() ? comm : nullptr;
@@ -225,7 +225,7 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
 
 // Makes a communicator out of `parent` by `make`, which may return a null communicator (no color).
 Status Resize(ncclComm_t parent, ncclComm_t* out, const ncclConfig_t* config,
-              std::function<Result<std::unique_ptr<Communicator>>(ncclComm& child)> make) {
+              const std::function<Result<std::unique_ptr<Communicator>>(ncclComm& child)>& make) {
   if (out == nullptr) return InvalidArgument("newcomm is null");
   Publish(out, nullptr);
   TUTTI_ASSIGN(std::unique_ptr<ncclComm> handle, MakeHandle(config, parent));

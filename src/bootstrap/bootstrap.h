@@ -57,7 +57,7 @@ class Bootstrap {
   // Bootstrap.
   struct Events {
     // The link to `rank` broke without a goodbye: its process died, or its host is out of reach.
-    std::function<void(int rank, std::string why)> peer_lost;
+    std::function<void(int rank, const std::string& why)> peer_lost;
     // `rank` said goodbye (it destroyed its communicator).
     std::function<void(int rank)> peer_left;
     // A control message (see SendControl).

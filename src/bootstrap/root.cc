@@ -34,7 +34,8 @@ std::string WhoIs(const RootRequest& request) {
 // What a person would have set: the time left is a few milliseconds less.
 double RoundedSeconds(uint32_t ms) {
   const uint32_t step_ms = ms < 10'000 ? 100 : 1000;
-  return (ms + step_ms / 2) / step_ms * step_ms / 1000.0;
+  const uint32_t rounded_ms = (ms + step_ms / 2) / step_ms * step_ms;
+  return rounded_ms / 1000.0;
 }
 
 // "2, 5-7 and 9" with at most 16 entries named.

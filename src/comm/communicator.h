@@ -100,7 +100,7 @@ class Communicator {
   Status LaunchOnDevice(std::span<const DeviceTask> tasks);
 
   // Ends all waits, here and (if `tell`) on the other ranks.
-  void Stop(Status reason, bool tell) { watch_->Stop(std::move(reason), tell); }
+  void Stop(const Status& reason, bool tell) { watch_->Stop(reason, tell); }
 
   // In words, for the log; and as the JSON object of tuttiCommDescribe.
   std::string DescribeTransports() const;

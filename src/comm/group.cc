@@ -47,7 +47,7 @@ Status Group::End() {
     DropInits(error);
     return error;
   }
-  const Status inits = LaunchInits();
+  Status inits = LaunchInits();
   if (!inits.ok() && inits.code() != Code::kInProgress) {
     entries_.clear();
     device_entries_.clear();
@@ -108,7 +108,7 @@ Status Group::LaunchInits() {
   for (const InitJob& init : inits) {
     if (init.parent == nullptr || IsAlive(*init.parent)) continue;
     inits_ = std::move(inits);
-    const Status reason =
+    Status reason =
         InvalidUsage("a communicator was destroyed in the group that makes another one from it");
     DropInits(reason);
     return reason;

@@ -24,7 +24,6 @@ using topology::CpuFact;
 using topology::Graph;
 using topology::Machine;
 using topology::NodeIndex;
-using topology::NodeKind;
 using topology::Paths;
 using topology::Pattern;
 

@@ -97,7 +97,7 @@ void Watch::StopListening(EventLoop& loop) {
 
 void Watch::Start() {
   bootstrap_.SetEvents({
-      .peer_lost = [this](int rank, std::string why) { OnLost(rank, why); },
+      .peer_lost = [this](int rank, const std::string& why) { OnLost(rank, why); },
       .peer_left =
           [this](int rank) {
             std::lock_guard lock(mutex_);
@@ -125,7 +125,7 @@ void Watch::SetStopHook(std::function<void()> hook) {
   if (!reason_.ok()) stop_hook_();
 }
 
-void Watch::Stop(Status reason, bool tell) {
+void Watch::Stop(const Status& reason, bool tell) {
   {
     std::lock_guard lock(mutex_);
     if (!reason_.ok()) return;
@@ -497,7 +497,7 @@ Status Watch::Explain(const Status& timeout, std::span<const int> peers) {
                 fmt::format("{}{}", timeout.message(), AnswersLocked(peers, asked_ns)));
 }
 
-Status Watch::WaitForReason(int64_t timeout_ns, Status otherwise) {
+Status Watch::WaitForReason(int64_t timeout_ns, const Status& otherwise) {
   const Deadline deadline = Deadline::After(timeout_ns);
   while (!stopped() && !deadline.Passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -507,7 +507,7 @@ Status Watch::WaitForReason(int64_t timeout_ns, Status otherwise) {
 Status Watch::FirstReason(Status seen) {
   if (stopped()) return StopReason();
   if (seen.code() != Code::kRemoteError) return seen;
-  return WaitForReason(kExplainBrokenNs, std::move(seen));
+  return WaitForReason(kExplainBrokenNs, seen);
 }
 
 Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) {
@@ -523,12 +523,12 @@ Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag
     AskAboutThePast(peer);
     Ask(std::span(&peer, 1));
   }
-  Status otherwise = InvalidUsage(
+  const Status otherwise = InvalidUsage(
       "{} sent data of another operation than the one that {} is in (tag {:08x}, expected {:08x}): "
       "all ranks must call the same operations in the same order with the same arguments (in an "
       "AlltoAllV, what one rank sends another must be what that one expects)",
       NameOf(peer), NameOf(bootstrap_.rank()), found_tag, expected_tag);
-  Status reason = WaitForReason(kExplainNs, std::move(otherwise));
+  const Status reason = WaitForReason(kExplainNs, otherwise);
   Stop(reason, true);
   return reason;
 }

@@ -48,7 +48,7 @@ class Watch final : public WaitWatcher {
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
   // Raises the stop flag with `reason` (not ok) unless it is up already; `tell` floods it to the
   // other ranks.
-  void Stop(Status reason, bool tell);
+  void Stop(const Status& reason, bool tell);
   // `hook` is called once when that happens, on any thread, also if it has happened already. For
   // what cannot look at the stop flag. REQUIRES: before Start.
   void SetStopHook(std::function<void()> hook);
@@ -125,7 +125,7 @@ class Watch final : public WaitWatcher {
   bool WaitsLocked() const;
   std::string NameOf(int rank) const;
   std::string NameAll(std::span<const int> ranks) const;
-  Status WaitForReason(int64_t timeout_ns, Status otherwise);
+  Status WaitForReason(int64_t timeout_ns, const Status& otherwise);
 
   Bootstrap& bootstrap_;
   const int64_t timeout_ns_;
