@@ -1,7 +1,6 @@
 #include "comm/communicator.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <map>
@@ -20,11 +19,6 @@ constexpr int64_t kLookAgainNs = 100'000'000;
 }  // namespace
 
 Communicator::~Communicator() {
-  // Whoever is still inside (another thread of a careless caller) must not outlive what it is in.
-  // A ticket that nobody executes is waited for no longer than any other wait; see WaitForTickets.
-  if (executor_ && WaitForTickets().ok()) {
-    while (departed_.load(std::memory_order_acquire) != next_ticket_.load()) sched_yield();
-  }
   if (gpu_) {
     // Kernels of a communicator that has stopped end by themselves; others end with their peers.
     if (const Status drained = gpu_->Drain(); !drained.ok())
@@ -110,7 +104,6 @@ Status Communicator::Execute(uint64_t ticket, std::span<const Task> tasks) {
     watch_->Stop(status, /*tell=*/true);
     Abandon(ticket);
   }
-  departed_.fetch_add(1, std::memory_order_release);
   return status;
 }
 

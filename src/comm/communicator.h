@@ -61,6 +61,7 @@ class Communicator {
                                                          std::vector<int> parent_ranks,
                                                          std::string name,
                                                          const std::atomic<bool>* abort_flag);
+  // REQUIRES: every call has returned, and every ticket was executed (ncclComm::AwaitRest).
   ~Communicator();
 
   int rank() const { return bootstrap_->rank(); }
@@ -182,9 +183,6 @@ class Communicator {
   std::atomic<uint64_t> turn_ = 0;
   SleepFlag turn_sleepers_ = 0;
   std::atomic<bool> running_ = false;  // somebody executes the ticket whose turn it is
-  // Calls of Execute that have touched this object for the last time. The destructor waits for as
-  // many as there were tickets: who passes the turn on still looks for sleepers afterwards.
-  std::atomic<uint64_t> departed_ = 0;
   // Tickets whose turn came too late: whoever passes the turn on skips them.
   std::mutex abandoned_mutex_;
   std::set<uint64_t> abandoned_;

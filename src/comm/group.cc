@@ -242,8 +242,8 @@ Status Group::LaunchOperations() {
   bool in_progress = false;
   for (Batch& batch : batches) {
     batch.comm->ForgetOperationError();
-    batch.ticket = batch.comm->comm->TakeTicket();
     batch.comm->BeginWork(ShownAs(batch));
+    batch.ticket = batch.comm->comm->TakeTicket();
     in_progress |= batch.on_lane;
   }
   std::vector<Batch> now;

@@ -142,33 +142,35 @@ void Watch::Stop(const Status& reason, bool tell) {
 
 void Watch::Begin(const OpSignature& signature,
                   const std::shared_ptr<const VariableParts>& exchange) {
+  // No lock: every collective comes by here.
+  if (exchange) {
+    std::lock_guard lock(mutex_);
+    exchanges_[num_exchanges_++ % kRememberedExchanges] = {signature.sequence, exchange};
+  }
+  num_messages_.store(0, std::memory_order_relaxed);
+  busy_.store(true, std::memory_order_relaxed);
+  collectives_.Add(signature);
+  receives_.clear();
+  asked_ns_ = warned_ns_ = 0;
+  CompareEarly();
+}
+
+// A question that comes while this looks may be missed; OnLongWait looks again.
+void Watch::CompareEarly() {
+  if (!has_early_.load(std::memory_order_relaxed)) return;
   std::vector<Inquiry> early;
   {
     std::lock_guard lock(mutex_);
-    current_ = signature;
-    busy_.store(true, std::memory_order_relaxed);
-    receives_.clear();
-    last_collective_ = signature.sequence;
-    collectives_[signature.sequence % kRemembered] = signature;
-    if (exchange)
-      exchanges_[num_exchanges_++ % kRememberedExchanges] = {signature.sequence, exchange};
-    if (has_early_.load(std::memory_order_relaxed)) {
-      early.swap(early_);
-      has_early_.store(false, std::memory_order_relaxed);
-    }
+    early.swap(early_);
+    has_early_.store(false, std::memory_order_relaxed);
   }
-  asked_ns_ = warned_ns_ = 0;
   for (const Inquiry& inquiry : early) Compare(inquiry);
 }
 
 void Watch::BeginMessages(std::span<const OpSignature> sends,
                           std::span<const OpSignature> receives) {
   std::lock_guard lock(mutex_);
-  OpSignature group;
-  group.collective = Collective::kSendRecv;
-  group.sequence = last_collective_;
-  group.count = sends.size() + receives.size();
-  current_ = group;
+  num_messages_.store(sends.size() + receives.size(), std::memory_order_relaxed);
   busy_.store(true, std::memory_order_relaxed);
   receives_.assign(receives.begin(), receives.end());
   for (const OpSignature& send : sends) sends_[num_sends_++ % kRemembered] = send;
@@ -251,15 +253,15 @@ void Watch::Compare(const Inquiry& inquiry) {
           mine = send;
       }
       if (!mine) return;
-    } else if (theirs.sequence > last_collective_) {  // not there yet
+    } else if (theirs.sequence > collectives_.last()) {  // not there yet
       if (early_.size() < kRemembered) {
         early_.push_back(inquiry);
         has_early_.store(true, std::memory_order_relaxed);
       }
       return;
     } else {
-      mine = collectives_[theirs.sequence % kRemembered];
-      if (mine->sequence != theirs.sequence) return;
+      mine = collectives_.Find(theirs.sequence);
+      if (!mine) return;
     }
   }
   const int here = bootstrap_.rank();
@@ -334,26 +336,22 @@ bool Watch::WaitsLocked() const {
 
 std::string Watch::WhatHereLocked() const {
   if (!step_.empty()) return step_;
-  if (!busy_.load(std::memory_order_relaxed)) {
-    return last_collective_ == 0
-               ? "idle, no collective called yet"
-               : fmt::format("idle after collective number {}, {}", last_collective_,
-                             collectives_[last_collective_ % kRemembered].Describe());
-  }
-  if (current_.collective == Collective::kSendRecv)
-    return fmt::format("in a group of {} sends and receives after collective number {}",
-                       current_.count, last_collective_);
-  return fmt::format("in collective number {}, {}", current_.sequence, current_.Describe());
+  const uint64_t last = collectives_.last();
+  const std::optional<OpSignature> collective = collectives_.Find(last);
+  const std::string named = fmt::format("collective number {}, {}", last,
+                                        collective ? collective->Describe() : "which is over");
+  if (!busy_.load(std::memory_order_relaxed))
+    return last == 0 ? "idle, no collective called yet" : "idle after " + named;
+  if (const uint64_t messages = num_messages_.load(std::memory_order_relaxed); messages != 0)
+    return fmt::format("in a group of {} sends and receives after collective number {}", messages,
+                       last);
+  return "in " + named;
 }
 
 void Watch::Ask(std::span<const int> peers) {
-  OpSignature mine;
-  {
-    std::lock_guard lock(mutex_);
-    mine = current_;
-  }
-  if (mine.collective == Collective::kSendRecv) return AskWhatTheyDo(peers);
-  for (const int peer : peers) AskWith(peer, mine, false);
+  const std::optional<OpSignature> mine = collectives_.Find(collectives_.last());
+  if (!mine || num_messages_.load(std::memory_order_relaxed) != 0) return AskWhatTheyDo(peers);
+  for (const int peer : peers) AskWith(peer, *mine, false);
 }
 
 // No collective of this rank is to be compared with theirs.
@@ -366,13 +364,9 @@ void Watch::AskWhatTheyDo(std::span<const int> peers) {
 // Tags depend on all collectives before, so the one in which the ranks differ may be over here.
 void Watch::AskAboutThePast(int peer) {
   std::vector<OpSignature> past;
-  {
-    std::lock_guard lock(mutex_);
-    for (uint64_t i = 1; i <= std::min(kPastCompared, last_collective_); ++i) {
-      const OpSignature& one = collectives_[(last_collective_ - i) % kRemembered];
-      if (one.sequence == last_collective_ - i && one.sequence != 0) past.push_back(one);
-    }
-  }
+  const uint64_t last = collectives_.last();
+  for (uint64_t i = 1; i <= std::min(kPastCompared, last); ++i)
+    if (const auto one = collectives_.Find(last - i)) past.push_back(*one);
   // The oldest first: where the ranks parted, not what followed from it.
   for (auto one = past.rbegin(); one != past.rend(); ++one) AskWith(peer, *one, false);
 }
@@ -409,6 +403,7 @@ Status Watch::OnLongWait(std::span<const int> peers, int64_t waited_ns) {
     asked_ns_ = now_ns;
     Ask(peers);
   }
+  CompareEarly();
   bool peer_waits = false;
   {
     std::lock_guard lock(mutex_);
@@ -512,11 +507,8 @@ Status Watch::FirstReason(Status seen) {
 
 Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) {
   std::optional<OpSignature> message;
-  {
-    std::lock_guard lock(mutex_);
-    for (const OpSignature& receive : receives_)
-      if (receive.root == peer && receive.Tag() == expected_tag) message = receive;
-  }
+  for (const OpSignature& receive : receives_)
+    if (receive.root == peer && receive.Tag() == expected_tag) message = receive;
   if (message) {
     AskWith(peer, *message, true);
   } else {

@@ -28,6 +28,7 @@
 #include "backend/host/wait_context.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
+#include "comm/recent_collectives.h"
 #include "comm/signature.h"
 #include "comm/task.h"
 
@@ -102,9 +103,8 @@ class Watch final : public WaitWatcher {
     bool waits;  // for another rank
     int64_t at_ns;
   };
-  static constexpr size_t kRemembered =
-      64;  // operations a late rank may be behind and still be shown both sides
-  // The same for the counts of AlltoAllV, which are four numbers for each rank.
+  static constexpr size_t kRemembered = 64;  // messages sent, and questions that came early
+  // The counts of AlltoAllV are four numbers for each rank.
   static constexpr size_t kRememberedExchanges = 8;
 
   void OnControl(int from, std::span<const std::byte> payload);
@@ -118,6 +118,7 @@ class Watch final : public WaitWatcher {
   void AskAboutThePast(int peer);
   void AskWith(int peer, const OpSignature& mine, bool is_message);
   void Compare(const Inquiry& inquiry);
+  void CompareEarly();
   void ComparePair(const Inquiry& inquiry);
   PairCounts PairWithLocked(int peer, uint64_t sequence) const;
   Status Stalled(std::span<const int> peers, int64_t waited_ns);
@@ -135,8 +136,7 @@ class Watch final : public WaitWatcher {
   mutable std::mutex mutex_;
   Status reason_;
   std::function<void()> stop_hook_;
-  std::array<OpSignature, kRemembered> collectives_;  // by sequence
-  std::array<OpSignature, kRemembered> sends_;        // the last ones, any peer
+  std::array<OpSignature, kRemembered> sends_;  // the last ones, any peer
   uint64_t num_sends_ = 0;
   struct Exchange {
     uint64_t sequence = 0;
@@ -144,12 +144,13 @@ class Watch final : public WaitWatcher {
   };
   std::array<Exchange, kRememberedExchanges> exchanges_;  // the last ones
   uint64_t num_exchanges_ = 0;
-  std::vector<OpSignature> receives_;  // of the current group
-  OpSignature current_;                // the last one begun
+  std::vector<OpSignature> receives_;  // of the current group; of the executing thread only
   std::string step_;                   // of a Step; empty: none
-  std::atomic<bool> busy_ = false;     // it is under way
-  uint64_t last_collective_ = 0;
-  std::vector<Inquiry> early_;  // asked about operations this rank has not reached
+  // The last operation begun: the last of these collectives, or a group of so many messages.
+  RecentCollectives collectives_;
+  std::atomic<uint64_t> num_messages_ = 0;
+  std::atomic<bool> busy_ = false;  // it is under way
+  std::vector<Inquiry> early_;      // asked about operations this rank has not reached
   std::atomic<bool> has_early_ = false;
   // What the executing thread waits for, and when it last said so.
   std::vector<int> waits_for_;
