@@ -2,11 +2,15 @@
 # later ones) that the assembler puts into the library. Nothing is linked with CUDA and no header of it is needed for
 # the rest; at run time the driver is looked up (src/backend/cuda/driver.h).
 #
-# TUTTI_CUDA: AUTO takes nvcc where it is; ON demands it; OFF builds without, and then ranks are host devices only.
+# TUTTI_CUDA: AUTO takes nvcc where it is; ON demands it; OFF builds without, and then ranks are host devices only. NAMES
+# builds without as well, but lists the kernels as if they were there, which is all that the stand-in for a driver of
+# tests/fakegpu needs: so everything above the driver runs under sanitizers.
 
-set(TUTTI_CUDA AUTO CACHE STRING "Build the kernels for GPUs: AUTO (when nvcc is there), ON or OFF")
+set(TUTTI_CUDA AUTO CACHE STRING "Build the kernels for GPUs: AUTO (when nvcc is there), ON, OFF or NAMES")
 set(TUTTI_HAVE_CUDA OFF)
-if(TUTTI_CUDA)
+if(TUTTI_CUDA STREQUAL "NAMES")
+  message(STATUS "Tutti: with the names of kernels for GPUs, for tests without any")
+elseif(TUTTI_CUDA)
   find_program(TUTTI_NVCC nvcc HINTS /usr/local/cuda/bin)
   if(TUTTI_NVCC)
     set(TUTTI_HAVE_CUDA ON)
@@ -15,7 +19,10 @@ if(TUTTI_CUDA)
     message(FATAL_ERROR "TUTTI_CUDA is ON, but there is no nvcc; install CUDA's compiler or leave TUTTI_CUDA at AUTO")
   endif()
 endif()
-if(NOT TUTTI_HAVE_CUDA)
+set(TUTTI_CUDA_IMAGES ${TUTTI_HAVE_CUDA})
+if(TUTTI_CUDA STREQUAL "NAMES")
+  set(TUTTI_CUDA_IMAGES ON)
+elseif(NOT TUTTI_HAVE_CUDA)
   message(STATUS "Tutti: host-only build, without kernels for GPUs (no nvcc, or TUTTI_CUDA is OFF)")
 endif()
 
@@ -39,11 +46,12 @@ function(tutti_add_device_code target)
     foreach(kernel IN LISTS kernels)
       get_filename_component(name ${kernel} NAME_WE)
       set(image ${PROJECT_BINARY_DIR}/device/${name}.fatbin)
+      file(GLOB own_headers CONFIGURE_DEPENDS ${folder}/${name}_*.h)
       add_custom_command(OUTPUT ${image}
         COMMAND ${TUTTI_NVCC} -std=c++20 --expt-relaxed-constexpr -O3 ${architectures}
                 -ccbin ${CMAKE_CXX_COMPILER} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
                 -fatbin ${kernel} -o ${image}
-        DEPENDS ${kernel} ${headers} COMMENT "Compiling kernels ${name} for GPUs" VERBATIM)
+        DEPENDS ${kernel} ${headers} ${own_headers} COMMENT "Compiling kernels ${name} for GPUs" VERBATIM)
       list(APPEND images ${image})
       string(APPEND declarations
         "asm(\".section .rodata\\n.balign 64\\n.hidden tutti_image_${name}\\n.globl tutti_image_${name}\\n\"\n"
@@ -52,6 +60,13 @@ function(tutti_add_device_code target)
       string(APPEND entries "    {\"${name}\", tutti_image_${name}},\n")
     endforeach()
     file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/device)
+  endif()
+  if(TUTTI_CUDA STREQUAL "NAMES")
+    file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/device/*.cu)
+    foreach(kernel IN LISTS kernels)
+      get_filename_component(name ${kernel} NAME_WE)
+      string(APPEND entries "    {\"${name}\", \"\"},\n")
+    endforeach()
   endif()
   set(body "  return {};\n")
   if(entries)

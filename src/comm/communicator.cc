@@ -23,6 +23,7 @@ Communicator::~Communicator() {
     // Kernels of a communicator that has stopped end by themselves; others end with their peers.
     if (const Status drained = gpu_->Drain(); !drained.ok())
       TUTTI_WARN("a communicator is destroyed although its GPU fails: {}", drained.message());
+    gpu_->StopThreads();
   }
   executor_.reset();
   if (connections_ && watch_->stopped()) connections_->Close(watch_->StopReason());
@@ -139,10 +140,17 @@ Status Communicator::WaitForTickets() {
 }
 
 std::string Communicator::DescribeTransports() const {
+  std::string text;
   if (gpu_)
-    return fmt::format("GPUs of {} that reach one another, this one {} (CUDA device {}), {} MiB",
-                       peers_[0].host, gpu_->device().name(), gpu_->device().ordinal(),
-                       gpu_->MemoryBytes() >> 20);
+    text =
+        fmt::format("CUDA device {} of {}, {} ({} MiB of its memory, {} MiB pinned)", cuda_device_,
+                    peers_[static_cast<size_t>(rank())].host, gpu_->DescribeTransport(),
+                    gpu_->DeviceBytes() >> 20, gpu_->PinnedBytes() >> 20);
+  if (executor_) text += (gpu_ ? ": " : "") + DescribeHosts();
+  return text;
+}
+
+std::string Communicator::DescribeHosts() const {
   std::map<int, std::vector<int>> machines;
   for (int r = 0; r < num_ranks(); ++r)
     machines[arena_leader_[static_cast<size_t>(r)]].push_back(r);
@@ -166,7 +174,10 @@ std::string Communicator::DescribeAsJson() const {
     const PeerInfo& peer = peers_[static_cast<size_t>(r)];
     const bool local =
         arena_leader_[static_cast<size_t>(r)] == arena_leader_[static_cast<size_t>(rank())];
-    const char* transport = r == rank() ? "self" : gpu_ ? "gpu" : local ? "shm" : "socket";
+    const char* transport = r == rank()          ? "self"
+                            : gpu_ && !executor_ ? "gpu"
+                            : local              ? "shm"
+                                                 : "socket";
     // A host name has no characters that JSON would escape.
     peers += fmt::format("{}{{\"rank\": {}, \"host\": \"{}\", \"pid\": {}, \"transport\": \"{}\"}}",
                          r == 0 ? "" : ", ", r, peer.host, peer.pid, transport);

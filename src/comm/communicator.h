@@ -26,7 +26,8 @@
 #include "bootstrap/bootstrap.h"
 #include "comm/connections.h"
 #include "comm/executor.h"
-#include "comm/gpu_mesh.h"
+#include "comm/gpu_operations.h"
+#include "comm/gpu_windows.h"
 #include "comm/peer_info.h"
 #include "comm/process.h"
 #include "comm/pull.h"
@@ -114,7 +115,7 @@ class Communicator {
   // This rank's place among those of its machine.
   int LocalRank() const;
   // Bytes of memory that only this communicator needs.
-  uint64_t MemoryBytes() const { return gpu_ ? gpu_->MemoryBytes() : arena_memory_.size(); }
+  uint64_t MemoryBytes() const { return gpu_ ? gpu_->DeviceBytes() : arena_memory_.size(); }
 
  private:
   Communicator(Process& process, const Settings& settings, std::string name, int cuda_device)
@@ -130,6 +131,8 @@ class Communicator {
   Status Build(const std::atomic<bool>* abort_flag);
   // Instead of the steps from ShareMemory on, where ranks are GPUs.
   Status JoinGpus(const std::atomic<bool>* abort_flag);
+  // Kernels that work in one another's windows, where those can be had; else null, and why.
+  Status MakeMesh(const GpuPeers& peers, Status* why);
   Status ExchangePeers();
   Status ShareMemory(const std::atomic<bool>* abort_flag);
   bool CanReadPeers(std::span<const int> group) const;
@@ -143,6 +146,7 @@ class Communicator {
   void PlaceMemory(int place);
   void MakeExecutor();
   void LogTransports() const;
+  std::string DescribeHosts() const;  // how host ranks are joined
   Status AwaitTurn(uint64_t ticket);
   void PassTurn(uint64_t ticket);
   Status ExecuteInTurn(std::span<const Task> tasks);
@@ -177,7 +181,7 @@ class Communicator {
       {};  // what peers look for to prove that they can read this process's memory
   std::unique_ptr<PullReach> pull_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<GpuMesh> gpu_;  // instead of the above from arena_ on
+  std::unique_ptr<GpuOperations> gpu_;  // instead of the above from arena_ on
 
   std::atomic<uint64_t> next_ticket_ = 0;
   std::atomic<uint64_t> turn_ = 0;

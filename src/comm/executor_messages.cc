@@ -53,6 +53,13 @@ std::vector<Task> MessagesOf(const Task& task, int rank, int num_ranks, const st
             v.recv_counts[static_cast<size_t>(from)]);
         break;
       }
+      case Collective::kAllGatherV: {
+        const VariableParts& v = *task.parts;
+        add(true, to, 0, v.recv_counts[static_cast<size_t>(rank)]);
+        add(false, from, v.recv_offsets[static_cast<size_t>(from)],
+            v.recv_counts[static_cast<size_t>(from)]);
+        break;
+      }
       case Collective::kGather:
         if (to == task.root) add(true, to, 0, task.count);
         if (rank == task.root) add(false, from, at(from), task.count);

@@ -1,95 +1,76 @@
 #pragma once
 
-// The GPUs of a communicator: their windows, as this rank maps them, and the launch of operations on
-// the caller's CUDA stream. Stands where connections, stages and the executor do for host ranks.
+// Ranks that are GPUs of one host and all reach one another's windows (gpu_windows.h): operations are
+// kernels, queued on the caller's CUDA stream. Stands where connections, stages and the executor do
+// for host ranks.
 //
-// Nothing here waits for another rank but Create. A launch only queues a kernel; ranks meet inside
-// the kernels. Operations of a communicator run one after another, in the order of their launches,
-// also when they are on different streams: a launch on another stream than the last waits for that
-// one by an event.
-//
-// Launches come from one thread at a time; Abort from any.
+// Nothing here waits for another rank but Create. A launch only queues kernels; ranks meet inside
+// them.
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "backend/cuda/device.h"
-#include "backend/cuda/memory.h"
-#include "base/clock.h"
 #include "base/status.h"
-#include "bootstrap/bootstrap.h"
-#include "comm/peer_info.h"
-#include "comm/task.h"
+#include "comm/gpu_operations.h"
+#include "comm/gpu_queue.h"
+#include "comm/gpu_windows.h"
 #include "config/settings.h"
 #include "plan/mesh.h"
-#include "sys/fd_server.h"
 
 namespace tutti {
 
-// A task and the CUDA stream (a cudaStream_t) that it was issued on.
-struct DeviceTask {
-  Task task;
-  void* stream = nullptr;
-};
-
-class GpuMesh {
+class GpuMesh final : public GpuOperations {
  public:
-  struct Options {
-    const cuda::Device* device = nullptr;
-    Bootstrap* bootstrap = nullptr;
-    FdServer* fd_server = nullptr;
-    std::span<const PeerInfo> peers;
-    const Settings* settings = nullptr;
-    FdKey key = {};
-    Deadline deadline = Deadline::Never();
-    const std::atomic<bool>* abort_flag = nullptr;
-  };
-  // All ranks call it. Fails on every rank alike where GPUs cannot reach one another.
-  static Result<std::unique_ptr<GpuMesh>> Create(const Options& options);
-  ~GpuMesh();
+  // Whether the ranks are few enough, on one host; the same on all ranks.
+  static Status CheckRanks(std::span<const PeerInfo> peers);
+  // All ranks call it. Null, and why in `*verdict` (the same on every rank), where this place does not
+  // serve: it could not be mapped, or what was written through it did not arrive. Fails when the ranks
+  // cannot talk, or for reasons that have nothing to do with the place.
+  static Result<std::unique_ptr<GpuMesh>> Create(const GpuPeers& peers, const Settings& settings,
+                                                 WindowPlace place, Status* verdict);
+  ~GpuMesh() override;
 
-  // Queues the tasks of one group: collectives in order, then all sends and receives together.
-  Status Launch(std::span<const DeviceTask> tasks);
-  // Ends the waits of all kernels, now and later.
-  void Abort();
-  // Until the GPU has done all that was queued on it.
-  Status Drain();
-
-  const cuda::Device& device() const { return *device_; }
-  uint64_t MemoryBytes() const { return memory_.size(); }
-  std::string Describe(const Task& task) const;
+  Status Launch(std::span<const DeviceTask> tasks) override;
+  void Abort() override { queue_->Abort(); }
+  Status Drain() override { return queue_->Drain(); }
+  uint64_t DeviceBytes() const override { return windows_.DeviceBytes() + alone_bytes_; }
+  uint64_t PinnedBytes() const override { return windows_.PinnedBytes(); }
+  std::string DescribeTransport() const override;
+  std::string Describe(const Task& task) const override;
 
  private:
   GpuMesh() = default;
-  Status ShareWindow(const Options& options);
-  Status CheckReach(const Options& options) const;
+  Status Prepare(const GpuPeers& peers, const Settings& settings, WindowPlace place);
+  Status PrepareAlone();
+  // Sends known data through the windows and looks at what arrives; gpu_mesh_probe.cc.
+  Status Probe(const GpuPeers& peers, bool corrupt);
+
+  Status LaunchTask(const Task& task, cuda::Stream stream);
   Status LaunchCollective(const Task& task, cuda::Stream stream);
+  // The collectives that are made of others.
+  Status LaunchScattered(const Task& task, cuda::Stream stream);
+  Status LaunchReduceScatterV(const Task& task, cuda::Stream stream);
+  Status LaunchAsMessages(const Task& task, cuda::Stream stream);
+  Status LaunchBarrier(cuda::Stream stream);
+  Status LaunchAlone(const Task& task, cuda::Stream stream);
   // All sends and receives of a group.
   Status LaunchMessages(std::span<const DeviceTask> tasks);
-  Status CopyOwnMessages(std::span<const DeviceTask> tasks, cuda::Stream stream);
-  Status LaunchAlone(const Task& task, cuda::Stream stream);
-  Status CheckTask(const Task& task) const;
-  Status CheckPointer(const void* pointer, const char* what) const;
-  Status OrderBehindLast(cuda::Stream stream);
   cuda::ReduceArgs ReduceArgsOf(const Task& task) const;
 
-  const cuda::Device* device_ = nullptr;
-  bool check_pointers_ = false;
+  const cuda::Device& device() const { return queue_->device(); }
+
   MeshContext context_;
-  cuda::MappedMemory memory_;               // this rank's window
-  std::vector<cuda::MappedMemory> mapped_;  // of the others, by rank
-  uint32_t* abort_word_ = nullptr;          // pinned
-  cuda::MeshArgs args_;                     // what all operations have in common
+  std::unique_ptr<GpuQueue> queue_;
+  GpuWindows windows_;
+  cuda::DeviceAddress alone_ = 0;  // the window of a rank that has no others
+  uint64_t alone_bytes_ = 0;
+  cuda::MeshArgs args_;  // what all operations have in common
   cuda::MessageLayout messages_;
-  std::mutex launch_mutex_;  // guards what follows
-  bool launched_ = false;
-  cuda::Stream last_stream_ = nullptr;
-  cuda::Event order_ = nullptr;
+  std::byte* scratch_ = nullptr;  // of kScratchBytes, at the end of the window
+  std::mutex launch_mutex_;       // guards the queue
 };
 
 }  // namespace tutti

@@ -7,6 +7,8 @@
 
 #include "base/log.h"
 #include "comm/communicator.h"
+#include "comm/gpu_mesh.h"
+#include "comm/gpu_relay.h"
 #include "comm/net_connector.h"
 #include "comm/ports.h"
 #include "transport/shm/remote_copy.h"
@@ -136,21 +138,64 @@ Status Communicator::Build(const std::atomic<bool>* abort_flag) {
   return Status::Ok();
 }
 
+// The places that windows may lie in are tried in turn, by all ranks together.
+Status Communicator::MakeMesh(const GpuPeers& peers, Status* why) {
+  *why = GpuMesh::CheckRanks(peers_);
+  if (!why->ok()) return Status::Ok();
+  const auto any = [&](uint8_t PeerInfo::*flag) {
+    return std::any_of(peers_.begin(), peers_.end(),
+                       [&](const PeerInfo& p) { return p.*flag != 0; });
+  };
+  Status tried;
+  for (const WindowPlace place : {WindowPlace::kPeerMemory, WindowPlace::kHostMemory}) {
+    const bool peer = place == WindowPlace::kPeerMemory;
+    if (any(peer ? &PeerInfo::p2p_disabled : &PeerInfo::shm_disabled)) {
+      tried = InvalidUsage("{} is set on a rank",
+                           peer ? "NCCL_P2P_DISABLE (or NCCL_P2P_LEVEL=LOC)" : "NCCL_SHM_DISABLE");
+      continue;
+    }
+    TUTTI_ASSIGN(std::unique_ptr<GpuMesh> mesh, GpuMesh::Create(peers, settings_, place, why));
+    gpu_ = std::move(mesh);
+    if (gpu_) return Status::Ok();
+    if (settings_.strict_transport)
+      return InvalidUsage("TUTTI_STRICT_TRANSPORT is set, and windows in {} do not serve: {}",
+                          Name(place), why->message());
+    if (rank() == 0)
+      TUTTI_WARN("GPUs cannot work in one another's windows in {}, so another way is taken: {}",
+                 Name(place), why->message());
+  }
+  if (why->ok()) *why = tried;
+  return Status::Ok();
+}
+
 Status Communicator::JoinGpus(const std::atomic<bool>* abort_flag) {
   const int64_t start_ns = NowNs();
-  TUTTI_ASSIGN(const cuda::Device* const device, process_.OpenDevice(cuda_device_));
+  GpuPeers peers;
+  TUTTI_ASSIGN(peers.device, process_.OpenDevice(cuda_device_));
   for (int r = 0; r < num_ranks(); ++r) local_ranks_.push_back(r);
   arena_leader_.assign(static_cast<size_t>(num_ranks()), 0);
-  GpuMesh::Options options;
-  options.device = device;
-  options.bootstrap = bootstrap_.get();
-  options.fd_server = &process_.fd_server();
-  options.peers = peers_;
-  options.settings = &settings_;
-  options.key = ArenaKey(*bootstrap_);
-  options.deadline = init_deadline_;
-  options.abort_flag = abort_flag;
-  TUTTI_ASSIGN(gpu_, GpuMesh::Create(options));
+  peers.bootstrap = bootstrap_.get();
+  peers.fd_server = &process_.fd_server();
+  peers.peers = peers_;
+  peers.key = ArenaKey(*bootstrap_);
+  peers.deadline = init_deadline_;
+  peers.abort_flag = abort_flag;
+  Status why;
+  TUTTI_TRY(MakeMesh(peers, &why));
+  if (!gpu_) {
+    TUTTI_INFO(kLogInit, "data of GPUs goes through their hosts: {}", why.message());
+    TUTTI_TRY(ShareMemory(abort_flag));
+    TUTTI_TRY(OpenNetwork());
+    TUTTI_TRY(ChooseByTopology());
+    MakeExecutor();
+    const GpuRelay::Parts parts = {.device = peers.device,
+                                   .rank = rank(),
+                                   .num_ranks = num_ranks(),
+                                   .check_pointers = settings_.check_pointers,
+                                   .executor = executor_.get(),
+                                   .watch = watch_.get()};
+    TUTTI_ASSIGN(gpu_, GpuRelay::Create(parts));
+  }
   watch_->SetStopHook([this] { gpu_->Abort(); });
   watch_->Start();
   LogTransports();

@@ -79,6 +79,8 @@ PeerInfo DescribeSelf(const Settings& settings) {
   info.cpu_set = CpuSetHash();
   info.numa = topology::CurrentNuma();
   info.shm_disabled = settings.shm_disable;
+  info.p2p_disabled =
+      settings.p2p_disable || settings.p2p_level == "LOC" || settings.p2p_level == "0";
   info.pull_disabled = settings.cma_disable || settings.p2p_disable;
   CopyText(info.host, HostName());
   return info;
@@ -94,6 +96,8 @@ bool Oversubscribed(std::span<const PeerInfo> peers) {
 bool SameProcess(const PeerInfo& a, const PeerInfo& b) {
   return a.host_hash == b.host_hash && a.pid == b.pid && TextOf(a.fd_server) == TextOf(b.fd_server);
 }
+
+std::string_view FdServerOf(const PeerInfo& peer) { return TextOf(peer.fd_server); }
 
 std::string RankName(int rank, const PeerInfo& peer) {
   return fmt::format("rank {} (host {}, pid {})", rank, TextOf(peer.host), peer.pid);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "config/settings.h"
@@ -31,7 +32,8 @@ struct PeerInfo {
   std::array<uint8_t, 16> probe_token = {};
   uint8_t shm_disabled = 0;
   uint8_t pull_disabled = 0;
-  uint8_t reserved[2] = {};
+  uint8_t p2p_disabled = 0;  // this rank's GPU is to reach no other GPU's memory
+  uint8_t reserved[1] = {};
   int32_t numa = -1;  // the NUMA node that it runs on when the communicator is made; -1: not known
   std::array<uint64_t, kMostPeerNetworks> networks = {};  // see ports.h
   char host[64] = {};
@@ -40,7 +42,7 @@ struct PeerInfo {
 };
 
 inline constexpr uint32_t kPeerProtocol =
-    2;  // changes when ranks of two builds could not work together
+    3;  // changes when ranks of two builds could not work together
 
 // This rank's record, without what the transports add.
 PeerInfo DescribeSelf(const Settings& settings);
@@ -52,6 +54,9 @@ bool Oversubscribed(std::span<const PeerInfo> peers);
 // Whether two ranks are threads of one process. Told by the name of its descriptor server, which is
 // random: the process number alone may mean another process in another container.
 bool SameProcess(const PeerInfo& a, const PeerInfo& b);
+
+// The name of its descriptor server.
+std::string_view FdServerOf(const PeerInfo& peer);
 
 // Makes the texts of a record from another rank end where they must, and printable; they go into
 // messages and JSON. A NUMA node that cannot be becomes one that is not known.

@@ -87,6 +87,7 @@ Status Device::LoadKernels() {
   TUTTI_ASSIGN(line_move_, FindKernel("tutti_line_move"));
   TUTTI_ASSIGN(bulk_move_, FindKernel("tutti_bulk_move"));
   TUTTI_ASSIGN(messages_, FindKernel("tutti_messages"));
+  TUTTI_ASSIGN(relay_, FindKernel("tutti_relay"));
   return Status::Ok();
 }
 
@@ -116,6 +117,10 @@ Status Device::Launch(const MeshArgs& args, DataType type, uint32_t blocks, uint
 Status Device::Launch(const MessageArgs& args, Stream stream) const {
   return LaunchFunction(messages_, const_cast<MessageArgs*>(&args), BlocksOf(args), kMessageThreads,
                         stream);
+}
+
+Status Device::Launch(const RelayArgs& args, uint32_t blocks, Stream stream) const {
+  return LaunchFunction(relay_, const_cast<RelayArgs*>(&args), blocks, kRelayThreads, stream);
 }
 
 Status Device::LaunchFunction(Function function, void* args, uint32_t blocks, uint32_t threads,

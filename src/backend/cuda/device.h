@@ -15,6 +15,7 @@
 #include "backend/cuda/driver.h"
 #include "backend/cuda/mesh_args.h"
 #include "backend/cuda/message_args.h"
+#include "backend/cuda/relay_args.h"
 #include "base/datatype.h"
 #include "base/status.h"
 
@@ -40,6 +41,7 @@ class Device {
   Status Launch(const MeshArgs& args, DataType type, uint32_t blocks, uint32_t threads,
                 Stream stream) const;
   Status Launch(const MessageArgs& args, Stream stream) const;
+  Status Launch(const RelayArgs& args, uint32_t blocks, Stream stream) const;
 
  private:
   Device(const Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
@@ -57,7 +59,7 @@ class Device {
   int multiprocessors_ = 0;
   std::vector<Module> modules_;
   std::array<Function, kNumDataTypes> line_reductions_ = {}, bulk_reductions_ = {};
-  Function line_move_ = nullptr, bulk_move_ = nullptr, messages_ = nullptr;
+  Function line_move_ = nullptr, bulk_move_ = nullptr, messages_ = nullptr, relay_ = nullptr;
 };
 
 }  // namespace tutti::cuda

@@ -78,6 +78,9 @@ static_assert(sizeof(AccessDescription) == 12);
   X(MemGetInfo, "cuMemGetInfo_v2", size_t*, size_t*)                                               \
   X(MemHostAlloc, "cuMemHostAlloc", void**, size_t, unsigned)                                      \
   X(MemFreeHost, "cuMemFreeHost", void*)                                                           \
+  X(MemHostRegister, "cuMemHostRegister_v2", void*, size_t, unsigned)                              \
+  X(MemHostUnregister, "cuMemHostUnregister", void*)                                               \
+  X(MemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2", DeviceAddress*, void*, unsigned)      \
   X(MemcpyToDevice, "cuMemcpyHtoD_v2", DeviceAddress, const void*, size_t)                         \
   X(MemcpyToHost, "cuMemcpyDtoH_v2", void*, DeviceAddress, size_t)                                 \
   X(MemcpyAsync, "cuMemcpyAsync", DeviceAddress, DeviceAddress, size_t, Stream)                    \
@@ -99,6 +102,7 @@ static_assert(sizeof(AccessDescription) == 12);
   X(StreamDestroy, "cuStreamDestroy_v2", Stream)                                                   \
   X(StreamSynchronize, "cuStreamSynchronize", Stream)                                              \
   X(StreamWaitEvent, "cuStreamWaitEvent", Stream, Event, unsigned)                                 \
+  X(LaunchHostFunction, "cuLaunchHostFunc", Stream, void (*)(void*), void*)                        \
   X(StreamIsCapturing, "cuStreamIsCapturing", Stream, int*)                                        \
   X(StreamBeginCapture, "cuStreamBeginCapture_v2", Stream, int)                                    \
   X(StreamEndCapture, "cuStreamEndCapture", Stream, Graph*)                                        \

@@ -7,6 +7,9 @@ namespace {
 
 constexpr int kFileDescriptor = 1;
 constexpr int kRecommendedGranularity = 1;
+// For cuMemHostRegister: usable by all contexts, and mapped.
+constexpr unsigned kPinnedForAll = 3;
+constexpr size_t kPageBytes = 4096;
 
 }  // namespace
 
@@ -85,6 +88,39 @@ Result<MappedMemory> MappedMemory::Import(const Device& device, const UniqueFd& 
   driver.MemRelease(handle);
   TUTTI_TRY(std::move(status));
   return memory;
+}
+
+PinnedRange& PinnedRange::operator=(PinnedRange&& other) noexcept {
+  Release();
+  device_ = std::exchange(other.device_, nullptr);
+  pinned_ = std::exchange(other.pinned_, nullptr);
+  data_ = std::exchange(other.data_, nullptr);
+  return *this;
+}
+
+void PinnedRange::Release() {
+  if (device_ == nullptr) return;
+  const ContextScope scope(device_->driver(), device_->context());
+  device_->driver().MemHostUnregister(pinned_);
+  device_ = nullptr;
+}
+
+Result<PinnedRange> PinnedRange::Pin(const Device& device, std::span<std::byte> memory) {
+  const Driver& driver = device.driver();
+  const ContextScope scope(driver, device.context());
+  const size_t bytes = (memory.size() + kPageBytes - 1) / kPageBytes * kPageBytes;
+  TUTTI_TRY(driver.Check(driver.MemHostRegister(memory.data(), bytes, kPinnedForAll),
+                         fmt::format("pinning {} bytes of host memory (is the limit of locked "
+                                     "memory, ulimit -l, below that?)",
+                                     bytes)));
+  PinnedRange range;
+  range.device_ = &device;
+  range.pinned_ = memory.data();
+  DeviceAddress address = 0;
+  TUTTI_TRY(driver.Check(driver.MemHostGetDevicePointer(&address, memory.data(), 0),
+                         "asking where a GPU sees pinned memory"));
+  range.data_ = reinterpret_cast<std::byte*>(address);
+  return range;
 }
 
 }  // namespace tutti::cuda

@@ -1,9 +1,11 @@
 #pragma once
 
-// Memory of a GPU that other GPUs and other processes map: cuMemCreate with a POSIX file descriptor
-// as its name. A mapping keeps the memory alive, whatever becomes of the process that made it.
+// Memory that GPUs and processes share: that of a GPU, mapped by others through cuMemCreate with a
+// POSIX file descriptor as its name (a mapping keeps the memory alive, whatever becomes of the process
+// that made it), and the host's, pinned.
 
 #include <cstddef>
+#include <span>
 
 #include "backend/cuda/device.h"
 #include "base/status.h"
@@ -35,6 +37,29 @@ class MappedMemory {
   DeviceAddress address_ = 0;
   size_t size_ = 0;
   bool mapped_ = false;
+};
+
+// Memory of the host that a GPU may use, for as long as this lives. Move-only.
+class PinnedRange {
+ public:
+  PinnedRange() = default;
+  PinnedRange(PinnedRange&& other) noexcept { *this = static_cast<PinnedRange&&>(other); }
+  PinnedRange& operator=(PinnedRange&& other) noexcept;
+  ~PinnedRange() { Release(); }
+
+  // `memory` begins at a page, and is the process's to the end of its last page. Every GPU of the
+  // process may use it.
+  static Result<PinnedRange> Pin(const Device& device, std::span<std::byte> memory);
+
+  // As GPUs see it.
+  std::byte* data() const { return data_; }
+
+ private:
+  void Release();
+
+  const Device* device_ = nullptr;
+  void* pinned_ = nullptr;
+  std::byte* data_ = nullptr;
 };
 
 }  // namespace tutti::cuda

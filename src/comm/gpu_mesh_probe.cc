@@ -1,0 +1,109 @@
+// The proof that windows work, before an operation rests on them. A mapping may be granted and yet
+// lead nowhere or to the wrong place: an IOMMU that is on, switches that reorder, a virtual machine
+// that shows GPUs as neighbours which are none.
+
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "base/clock.h"
+#include "comm/gpu_mesh.h"
+
+namespace tutti {
+namespace {
+
+// Of each message: one that goes in flagged lines, and one in bulk by several blocks.
+constexpr size_t kProbeSizes[] = {1 << 10, 96 << 10};
+// Kernels of ranks that come a little later; loading code and clocks that rise are in it.
+constexpr double kPatienceS = 10;
+constexpr unsigned kNonBlockingStream = 1;
+constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY
+
+uint8_t PatternAt(size_t from, size_t to, size_t i) {
+  return static_cast<uint8_t>((from * 131 + to * 17 + i) * 0x9E3779B1u >> 13);
+}
+
+// GPU memory and a stream for the length of the probe.
+class Bench {
+ public:
+  explicit Bench(const cuda::Driver& driver) : driver_(driver) {}
+  ~Bench() {
+    if (memory_ != 0) driver_.MemFree(memory_);
+    if (event_ != nullptr) driver_.EventDestroy(event_);
+    if (stream_ != nullptr) driver_.StreamDestroy(stream_);
+  }
+  Status Open(size_t bytes) {
+    TUTTI_TRY(driver_.Check(driver_.StreamCreate(&stream_, kNonBlockingStream), "making a stream"));
+    TUTTI_TRY(driver_.Check(driver_.EventCreate(&event_, 0), "making an event"));
+    return driver_.Check(driver_.MemAlloc(&memory_, bytes), "allocating GPU memory");
+  }
+  // Until the stream is done: Timeout when that takes too long.
+  Status Await(Deadline deadline) {
+    TUTTI_TRY(driver_.Check(driver_.EventRecord(event_, stream_), "recording an event"));
+    while (true) {
+      const int result = driver_.EventQuery(event_);
+      if (result != kNotReady) return driver_.Check(result, "waiting for the GPU");
+      if (deadline.Passed()) return Timeout("no answer");
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+  cuda::Stream stream() const { return stream_; }
+  cuda::DeviceAddress memory() const { return memory_; }
+
+ private:
+  const cuda::Driver& driver_;
+  cuda::Stream stream_ = nullptr;
+  cuda::Event event_ = nullptr;
+  cuda::DeviceAddress memory_ = 0;
+};
+
+}  // namespace
+
+Status GpuMesh::Probe(const GpuPeers& peers, bool corrupt) {
+  const auto& driver = device().driver();
+  const cuda::ContextScope scope(driver, device().context());
+  const auto n = static_cast<size_t>(args_.num_ranks);
+  const auto me = static_cast<size_t>(args_.rank);
+  Status wrong;  // the first; the others go on and would wait for a rank that stops here
+  for (const size_t bytes : kProbeSizes) {
+    std::vector<uint8_t> data(n * bytes), found(n * bytes);
+    for (size_t r = 0; r < n; ++r)
+      for (size_t i = 0; i < bytes; ++i) data[r * bytes + i] = PatternAt(me, r, i);
+    if (corrupt) data[(me + 1) % n * bytes + bytes / 2] ^= 4;
+    Bench bench(driver);
+    TUTTI_TRY(bench.Open(2 * n * bytes));
+    const cuda::DeviceAddress in = bench.memory(), out = in + n * bytes;
+    TUTTI_TRY(
+        driver.Check(driver.MemcpyToDevice(in, data.data(), n * bytes), "copying to the GPU"));
+    TUTTI_TRY(driver.Check(driver.MemsetBytes(out, 0, n * bytes), "filling GPU memory"));
+    TUTTI_TRY(driver.Check(driver.ContextSynchronize(), "filling GPU memory"));
+    Task task;
+    task.collective = Collective::kAlltoAll;
+    task.send = reinterpret_cast<const void*>(in);
+    task.recv = reinterpret_cast<void*>(out);
+    task.count = bytes;
+    TUTTI_TRY(LaunchCollective(task, bench.stream()));
+    if (Status arrived = bench.Await(Deadline::AfterSeconds(kPatienceS)); !arrived.ok()) {
+      queue_->Abort();
+      if (arrived.code() != Code::kTimeout) return arrived;
+      TUTTI_TRY(bench.Await(Deadline::AfterSeconds(kPatienceS)));
+      return SystemError("after {} s not all that other GPUs wrote into its window has arrived",
+                         kPatienceS);
+    }
+    TUTTI_TRY(
+        driver.Check(driver.MemcpyToHost(found.data(), out, n * bytes), "copying from the GPU"));
+    for (size_t r = 0; r < n; ++r) {
+      for (size_t i = 0; i < bytes; ++i) {
+        const uint8_t expected = PatternAt(r, me, i), got = found[r * bytes + i];
+        if (got == expected || !wrong.ok()) continue;
+        wrong = SystemError(
+            "of {} bytes that {} wrote into its window, byte {} reads {:#04x} and "
+            "should be {:#04x}",
+            bytes, RankName(static_cast<int>(r), peers.peers[r]), i, got, expected);
+      }
+    }
+  }
+  return wrong;
+}
+
+}  // namespace tutti

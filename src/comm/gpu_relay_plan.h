@@ -1,0 +1,68 @@
+#pragma once
+
+// How an operation on GPU memory is cut into chunks that pass through a slot of pinned host memory:
+// what the GPU copies in, what the host's communicator does in the slot, what the GPU copies out.
+// Pure functions of the call, so that all ranks cut alike.
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "backend/cuda/relay_args.h"
+#include "base/status.h"
+#include "comm/gpu_operations.h"
+#include "comm/task.h"
+
+namespace tutti {
+
+// A slot must hold two pieces of messages, and an element of each part of a collective.
+inline constexpr size_t kRelayMessageBytes = 1 << 20;
+
+struct RelayChunk {
+  std::vector<cuda::RelayPiece> in, out;
+  std::vector<Task> tasks;  // on the slot: one collective, or messages
+};
+
+class RelayPlan {
+ public:
+  // Of a collective other than AlltoAllV, with something to do.
+  RelayPlan(const Task& task, int rank, int num_ranks, size_t slot_bytes);
+  // Of the messages of one group, those to the rank itself left out.
+  //
+  // All ranks walk through all messages in one order: by their number within their pair, then by the
+  // distance from sender to receiver, then by their pieces. A slot takes as many of a rank's pieces
+  // as it holds, one after another in that order; the rank's two pieces of one place, one sent and
+  // one received, stay together. So the first piece of all that is not through yet is in hand at both
+  // of its ends, and nothing waits in a circle, however differently ranks fill their slots.
+  RelayPlan(std::span<const DeviceTask> tasks, int rank, int num_ranks, size_t slot_bytes);
+
+  size_t num_chunks() const { return num_chunks_; }
+  RelayChunk Chunk(size_t number, std::byte* slot) const;
+
+ private:
+  // A piece of a message, by its place in the order of all.
+  struct Transfer {
+    size_t message, distance, piece;
+    size_t task;  // of sends_and_receives_
+    size_t begin, count;
+    bool SamePlace(const Transfer& other) const {
+      return message == other.message && distance == other.distance && piece == other.piece;
+    }
+  };
+  void FillSlots(const std::vector<Transfer>& transfers, size_t slot_bytes);
+  void AddParts(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const;
+  void AddVariable(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const;
+  void AddWhole(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const;
+  RelayChunk Messages(size_t number, std::byte* slot) const;
+
+  int rank_;
+  int num_ranks_;
+  size_t slot_bytes_;
+  size_t num_chunks_ = 1;
+  Task task_;               // a collective
+  size_t chunk_elems_ = 1;  // of a part
+  std::vector<Task> sends_and_receives_;
+  std::vector<std::vector<Transfer>> batches_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,78 @@
+#pragma once
+
+// The windows of a communicator of GPUs in one host: memory of each rank in which all others write,
+// as this rank's GPU sees it.
+//
+//   peer memory   of the GPUs themselves (NVLink, or PCIe where the GPUs may reach one another)
+//   host memory   shared between the processes and pinned, for GPUs that do not
+//
+// Kernels cannot tell the two apart. Why they may work in host memory, across PCIe:
+//   - They never use atomic operations there, which PCIe may not carry: each word has one writer, and
+//     a flag is a plain 8-byte store at system scope.
+//   - A writer's fence (acq_rel at system scope) waits until its earlier stores have reached the
+//     host's memory, in whatever order PCIe carried them; only then is the flag stored. The reader's
+//     acquire at system scope makes its GPU forget what it has cached of the host's memory.
+//   - A flagged line's word of 8 bytes, aligned, is not torn: no bridge cuts within 8 bytes.
+// NCCL's own transport through shared memory rests on the same three.
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "backend/cuda/memory.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "bootstrap/bootstrap.h"
+#include "comm/peer_info.h"
+#include "sys/fd_server.h"
+#include "sys/shared_memory.h"
+
+namespace tutti {
+
+enum class WindowPlace : uint8_t { kPeerMemory, kHostMemory };
+std::string_view Name(WindowPlace place);  // "GPU memory", "host memory"
+
+// What ranks need to agree on something with all others.
+struct GpuPeers {
+  const cuda::Device* device = nullptr;
+  Bootstrap* bootstrap = nullptr;
+  FdServer* fd_server = nullptr;
+  std::span<const PeerInfo> peers;
+  FdKey key = {};
+  Deadline deadline = Deadline::Never();
+  const std::atomic<bool>* abort_flag = nullptr;
+
+  // All ranks call it. `*verdict`, the same on every rank: ok if `mine` is ok on all, else what the
+  // first rank says on which it is not. Fails when the ranks cannot talk.
+  Status Agree(const Status& mine, Status* verdict) const;
+};
+
+class GpuWindows {
+ public:
+  // All ranks call it alike, with the same size. `*verdict`: whether all ranks have mapped all
+  // windows, the same everywhere; if not, this object is empty and another place may be tried. Fails
+  // when the ranks cannot talk.
+  static Result<GpuWindows> Share(const GpuPeers& peers, WindowPlace place, size_t bytes,
+                                  Status* verdict);
+
+  std::byte* of(int rank) const { return windows_[static_cast<size_t>(rank)]; }
+  WindowPlace place() const { return place_; }
+  uint64_t DeviceBytes() const { return device_memory_.size(); }
+  uint64_t PinnedBytes() const { return host_memory_.size(); }
+
+ private:
+  size_t bytes() const { return device_memory_.size() + host_memory_.size(); }
+  Status MakeOwn(const GpuPeers& peers, size_t bytes, UniqueFd* fd);
+  Status MapOf(const GpuPeers& peers, int rank, UniqueFd fd, size_t bytes);
+
+  WindowPlace place_ = WindowPlace::kPeerMemory;
+  std::vector<std::byte*> windows_;  // by rank
+  cuda::MappedMemory device_memory_;
+  std::vector<cuda::MappedMemory> device_mapped_;
+  // Declared before what pins them.
+  SharedMemory host_memory_;
+  std::vector<SharedMemory> host_mapped_;
+  std::vector<cuda::PinnedRange> pinned_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,621 @@
+// A CUDA driver that is none: "GPUs" whose memory is this machine's, whose streams are threads, and
+// whose kernels are the library's own sources compiled for the host, a thread for each block. A
+// program that finds it under the name libcuda.so.1 takes the machine for one with GPUs, and
+// everything above the driver can be tested without one.
+//
+// What it cannot show: the memory order of real GPUs, blocks of more than one thread, and time.
+//
+//   TUTTI_FAKE_GPUS=n          so many devices (4)
+//   TUTTI_FAKE_NO_PEER=1       no device may map another's memory
+//   TUTTI_FAKE_VERSION=11080   the version that the driver says it has
+//   TUTTI_FAKE_MEMORY=bytes    what a device grants; more is refused
+//   TUTTI_FAKE_STICKY=n        the n-th launch and every call after it fail, as after a bad access
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "backend/cuda/driver.h"
+#include "backend/cuda/mesh_kernel.h"
+#include "backend/cuda/message_kernel.h"
+#include "backend/cuda/relay_kernel.h"
+
+namespace fake {
+
+using namespace tutti::cuda;  // NOLINT: the kernels and the driver's types
+
+constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidDevice = 101,
+              kNoPeerAccess = 217, kInvalidHandle = 400, kNotFound = 500, kNotReady = 600,
+              kIllegalAddress = 700;
+
+long Number(const char* name, long otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atol(text);
+}
+
+using Work = std::function<void()>;
+
+// A stream: a thread that does what is queued, or a list of it while it is captured.
+class FakeStream {
+ public:
+  explicit FakeStream(int device) : device_(device), thread_([this] { Run(); }) {}
+  ~FakeStream() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  void Queue(Work work) {
+    std::lock_guard lock(mutex_);
+    if (captured_) {
+      captured_->push_back(std::move(work));
+      return;
+    }
+    queue_.push_back(std::move(work));
+    ++queued_;
+    changed_.notify_all();
+  }
+  void Synchronize() {
+    std::unique_lock lock(mutex_);
+    const uint64_t until = queued_;
+    changed_.wait(lock, [&] { return done_ >= until; });
+  }
+  using Capture = std::shared_ptr<std::vector<Work>>;
+  void SetCapture(Capture capture) {
+    std::lock_guard lock(mutex_);
+    captured_ = std::move(capture);
+  }
+  Capture capture() {
+    std::lock_guard lock(mutex_);
+    return captured_;
+  }
+  int device() const { return device_; }
+
+ private:
+  void Run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      Work work = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      work();
+      lock.lock();
+      ++done_;
+      changed_.notify_all();
+    }
+  }
+
+  const int device_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Work> queue_;
+  uint64_t queued_ = 0, done_ = 0;
+  bool stopping_ = false;
+  Capture captured_;
+  std::thread thread_;
+};
+
+struct FakeEvent {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t recorded = 0, reached = 0;
+  FakeStream::Capture capture;  // recorded while a graph was captured
+};
+
+struct FakeGraph {
+  std::vector<Work> work;
+};
+
+struct FakeFunction {
+  std::function<void(const void* args, uint32_t block)> run;
+  size_t args_bytes = 0;
+};
+
+struct Allocation {
+  int fd = -1;
+  size_t bytes = 0;
+  int device = 0;
+  bool imported = false;
+};
+
+struct Range {
+  size_t bytes = 0;
+  int device = 0;
+  bool host = false;
+};
+
+struct FakeDevice {
+  int number = 0;
+  std::set<FakeStream*> streams;
+  std::unique_ptr<FakeStream> null_stream;
+  size_t used = 0;
+};
+
+struct State {
+  std::mutex mutex;
+  std::vector<FakeDevice> devices;
+  std::map<std::string, FakeFunction, std::less<>> functions;
+  std::map<uintptr_t, Range> ranges;
+  std::map<AllocationHandle, Allocation> allocations;
+  std::map<uintptr_t, AllocationHandle> mapped;
+  AllocationHandle next_allocation = 1;
+  std::atomic<long> launches = 0;
+  long sticky = 0;
+};
+
+template <class Args, class F>
+FakeFunction Kernel(F f) {
+  return {[f](const void* args, uint32_t block) { f(*static_cast<const Args*>(args), block); },
+          sizeof(Args)};
+}
+
+template <class T>
+void AddType(State& state, const std::string& name) {
+  state.functions["tutti_line_" + name] = Kernel<MeshArgs>(
+      [](const MeshArgs& a, uint32_t b) { RunReduction<T, LinePrimitives>(a, b); });
+  state.functions["tutti_bulk_" + name] = Kernel<MeshArgs>(
+      [](const MeshArgs& a, uint32_t b) { RunReduction<T, BulkPrimitives>(a, b); });
+}
+
+State& TheState() {
+  static State* const state = [] {
+    auto* s = new State;
+    s->devices.resize(static_cast<size_t>(Number("TUTTI_FAKE_GPUS", 4)));
+    for (size_t d = 0; d < s->devices.size(); ++d) {
+      s->devices[d].number = static_cast<int>(d);
+      s->devices[d].null_stream = std::make_unique<FakeStream>(static_cast<int>(d));
+    }
+    AddType<int8_t>(*s, "i8");
+    AddType<uint8_t>(*s, "u8");
+    AddType<int32_t>(*s, "i32");
+    AddType<uint32_t>(*s, "u32");
+    AddType<int64_t>(*s, "i64");
+    AddType<uint64_t>(*s, "u64");
+    AddType<Half>(*s, "f16");
+    AddType<float>(*s, "f32");
+    AddType<double>(*s, "f64");
+    AddType<Bfloat>(*s, "bf16");
+    AddType<E4m3>(*s, "e4m3");
+    AddType<E5m2>(*s, "e5m2");
+    s->functions["tutti_line_move"] =
+        Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<LinePrimitives>(a, b); });
+    s->functions["tutti_bulk_move"] =
+        Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<BulkPrimitives>(a, b); });
+    s->functions["tutti_messages"] =
+        Kernel<MessageArgs>([](const MessageArgs& a, uint32_t b) { RunMessages(a, b); });
+    s->functions["tutti_relay"] =
+        Kernel<RelayArgs>([](const RelayArgs& a, uint32_t b) { RunRelay(a, b); });
+    s->sticky = Number("TUTTI_FAKE_STICKY", 0);
+    return s;
+  }();
+  return *state;
+}
+
+thread_local std::vector<FakeDevice*> contexts;
+
+bool Broken() {
+  State& s = TheState();
+  return s.sticky > 0 && s.launches.load() >= s.sticky;
+}
+FakeDevice* Current() { return contexts.empty() ? nullptr : contexts.back(); }
+FakeStream& StreamOf(void* stream) {
+  if (reinterpret_cast<uintptr_t>(stream) > 2) return *static_cast<FakeStream*>(stream);
+  return *Current()->null_stream;
+}
+FakeDevice* DeviceOf(int number) {
+  State& s = TheState();
+  return number < 0 || static_cast<size_t>(number) >= s.devices.size()
+             ? nullptr
+             : &s.devices[static_cast<size_t>(number)];
+}
+void* Pointer(DeviceAddress address) { return reinterpret_cast<void*>(address); }
+
+void RunBlocks(const FakeFunction& function, const std::vector<std::byte>& args, uint32_t blocks) {
+  std::vector<std::thread> threads;
+  for (uint32_t b = 1; b < blocks; ++b)
+    threads.emplace_back([&, b] { function.run(args.data(), b); });
+  function.run(args.data(), 0);
+  for (std::thread& thread : threads) thread.join();
+}
+
+void Note(void* memory, size_t bytes, bool host) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  s.ranges[reinterpret_cast<uintptr_t>(memory)] = {bytes, Current() ? Current()->number : 0, host};
+}
+void Forget(void* memory) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  s.ranges.erase(reinterpret_cast<uintptr_t>(memory));
+}
+
+}  // namespace fake
+
+using namespace fake;  // NOLINT
+
+extern "C" {
+
+int cuInit(unsigned) { return TheState().devices.empty() ? 100 : kSuccess; }
+int cuDriverGetVersion(int* version) {
+  *version = static_cast<int>(Number("TUTTI_FAKE_VERSION", 13000));
+  return kSuccess;
+}
+int cuGetErrorName(int error, const char** name) {
+  *name = error == kOutOfMemory      ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : error == kNoPeerAccess   ? "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
+          : error == kIllegalAddress ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+                                     : "CUDA_ERROR_OF_THE_FAKE";
+  return kSuccess;
+}
+int cuGetErrorString(int, const char** text) {
+  *text = "said by the fake driver";
+  return kSuccess;
+}
+int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return DeviceOf(ordinal) ? kSuccess : kInvalidDevice;
+}
+int cuDeviceGetCount(int* count) {
+  *count = static_cast<int>(TheState().devices.size());
+  return kSuccess;
+}
+int cuDeviceGetName(char* name, int bytes, int device) {
+  snprintf(name, static_cast<size_t>(bytes), "fake GPU %d", device);
+  return kSuccess;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  *value = attribute == 75 ? 9 : attribute == 16 ? 4 : attribute == 33 ? device + 1 : 0;
+  return kSuccess;
+}
+int cuDeviceGetByPCIBusId(int*, const char*) { return kInvalidDevice; }
+int cuDeviceCanAccessPeer(int* can, int, int) {
+  *can = Number("TUTTI_FAKE_NO_PEER", 0) == 0;
+  return kSuccess;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  *context = DeviceOf(device);
+  return *context ? kSuccess : kInvalidDevice;
+}
+int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
+int cuCtxGetCurrent(void** context) {
+  *context = Current();
+  return kSuccess;
+}
+int cuCtxGetDevice(int* device) {
+  if (!Current()) return 201;
+  *device = Current()->number;
+  return kSuccess;
+}
+int cuCtxSetCurrent(void* context) {
+  contexts.clear();
+  if (context) contexts.push_back(static_cast<FakeDevice*>(context));
+  return kSuccess;
+}
+int cuCtxPushCurrent_v2(void* context) {
+  contexts.push_back(static_cast<FakeDevice*>(context));
+  return kSuccess;
+}
+int cuCtxPopCurrent_v2(void** context) {
+  *context = Current();
+  contexts.pop_back();
+  return kSuccess;
+}
+int cuCtxSynchronize() {
+  if (Broken()) return kIllegalAddress;
+  std::vector<FakeStream*> streams = {Current()->null_stream.get()};
+  {
+    std::lock_guard lock(TheState().mutex);
+    streams.insert(streams.end(), Current()->streams.begin(), Current()->streams.end());
+  }
+  for (FakeStream* stream : streams) stream->Synchronize();
+  return kSuccess;
+}
+int cuModuleLoadData(void** module, const void*) {
+  *module = &TheState();
+  return kSuccess;
+}
+int cuModuleUnload(void*) { return kSuccess; }
+int cuModuleGetFunction(void** function, void*, const char* name) {
+  const auto found = TheState().functions.find(std::string_view(name));
+  if (found == TheState().functions.end()) return kNotFound;
+  *function = &found->second;
+  return kSuccess;
+}
+int cuFuncGetAttribute(int* value, int, void*) {
+  *value = 32;
+  return kSuccess;
+}
+int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned, unsigned,
+                   unsigned, unsigned, void* stream, void** parameters, void**) {
+  ++TheState().launches;
+  if (Broken()) return kIllegalAddress;
+  const auto& kernel = *static_cast<FakeFunction*>(function);
+  std::vector<std::byte> args(kernel.args_bytes);
+  std::memcpy(args.data(), parameters[0], kernel.args_bytes);
+  StreamOf(stream).Queue(
+      [&kernel, args = std::move(args), blocks] { RunBlocks(kernel, args, blocks); });
+  return kSuccess;
+}
+int cuLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
+  StreamOf(stream).Queue([=] { function(data); });
+  return kSuccess;
+}
+
+int cuMemAlloc_v2(DeviceAddress* address, size_t bytes) {
+  if (Broken()) return kIllegalAddress;
+  const auto most = static_cast<size_t>(Number("TUTTI_FAKE_MEMORY", 1L << 40));
+  if (bytes > most) return kOutOfMemory;
+  void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  *address = reinterpret_cast<DeviceAddress>(memory);
+  Note(memory, bytes, false);
+  return kSuccess;
+}
+int cuMemFree_v2(DeviceAddress address) {
+  Forget(Pointer(address));
+  std::free(Pointer(address));
+  return kSuccess;
+}
+int cuMemGetInfo_v2(size_t* left, size_t* total) {
+  *left = *total = size_t{1} << 34;
+  return kSuccess;
+}
+int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  Note(*memory, bytes, true);
+  return kSuccess;
+}
+int cuMemFreeHost(void* memory) {
+  Forget(memory);
+  std::free(memory);
+  return kSuccess;
+}
+int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
+  Note(memory, bytes, true);
+  return kSuccess;
+}
+int cuMemHostUnregister(void* memory) {
+  Forget(memory);
+  return kSuccess;
+}
+int cuMemHostGetDevicePointer_v2(DeviceAddress* address, void* memory, unsigned) {
+  *address = reinterpret_cast<DeviceAddress>(memory);
+  return kSuccess;
+}
+int cuMemcpyHtoD_v2(DeviceAddress to, const void* from, size_t bytes) {
+  if (Broken()) return kIllegalAddress;
+  std::memcpy(Pointer(to), from, bytes);
+  return kSuccess;
+}
+int cuMemcpyDtoH_v2(void* to, DeviceAddress from, size_t bytes) {
+  if (Broken()) return kIllegalAddress;
+  std::memcpy(to, Pointer(from), bytes);
+  return kSuccess;
+}
+int cuMemcpyAsync(DeviceAddress to, DeviceAddress from, size_t bytes, void* stream) {
+  StreamOf(stream).Queue([=] { std::memmove(Pointer(to), Pointer(from), bytes); });
+  return kSuccess;
+}
+int cuMemsetD8_v2(DeviceAddress to, unsigned char value, size_t bytes) {
+  if (Broken()) return kIllegalAddress;
+  std::memset(Pointer(to), value, bytes);
+  return kSuccess;
+}
+int cuPointerGetAttribute(void* value, int attribute, DeviceAddress address) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  auto range = s.ranges.upper_bound(address);
+  if (range == s.ranges.begin()) return kInvalidValue;
+  --range;
+  if (address >= range->first + range->second.bytes) return kInvalidValue;
+  if (attribute == 2)
+    *static_cast<unsigned*>(value) = range->second.host ? 1 : 2;
+  else if (attribute == 9)
+    *static_cast<int*>(value) = range->second.device;
+  return kSuccess;
+}
+
+int cuMemGetAllocationGranularity(size_t* bytes, const AllocationProperties*, int) {
+  *bytes = 2 << 20;
+  return kSuccess;
+}
+int cuMemCreate(AllocationHandle* handle, size_t bytes, const AllocationProperties* properties,
+                unsigned long long) {
+  if (bytes > static_cast<size_t>(Number("TUTTI_FAKE_MEMORY", 1L << 40))) return kOutOfMemory;
+  const int fd = memfd_create("fake-gpu", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return kOutOfMemory;
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  *handle = s.next_allocation++;
+  s.allocations[*handle] = {fd, bytes, properties->location.id, false};
+  return kSuccess;
+}
+int cuMemRelease(AllocationHandle handle) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  close(s.allocations[handle].fd);  // a mapping holds the memory
+  s.allocations[handle].fd = -1;
+  return kSuccess;
+}
+int cuMemAddressReserve(DeviceAddress* address, size_t bytes, size_t, DeviceAddress,
+                        unsigned long long) {
+  void* memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return kOutOfMemory;
+  *address = reinterpret_cast<DeviceAddress>(memory);
+  return kSuccess;
+}
+int cuMemAddressFree(DeviceAddress address, size_t bytes) {
+  munmap(Pointer(address), bytes);
+  return kSuccess;
+}
+int cuMemMap(DeviceAddress address, size_t bytes, size_t, AllocationHandle handle,
+             unsigned long long) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  const Allocation& allocation = s.allocations[handle];
+  void* memory = mmap(Pointer(address), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                      allocation.fd, 0);
+  if (memory == MAP_FAILED) return kOutOfMemory;
+  s.mapped[address] = handle;
+  s.ranges[address] = {bytes, allocation.device, false};
+  return kSuccess;
+}
+int cuMemUnmap(DeviceAddress address, size_t bytes) {
+  Forget(Pointer(address));
+  mmap(Pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  return kSuccess;
+}
+int cuMemSetAccess(DeviceAddress address, size_t, const AccessDescription*, size_t) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  const bool foreign = s.allocations[s.mapped[address]].imported;
+  return foreign && Number("TUTTI_FAKE_NO_PEER", 0) != 0 ? kNoPeerAccess : kSuccess;
+}
+int cuMemExportToShareableHandle(void* out, AllocationHandle handle, int, unsigned long long) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  *static_cast<int*>(out) = dup(s.allocations[handle].fd);
+  return kSuccess;
+}
+int cuMemImportFromShareableHandle(AllocationHandle* handle, void* fd, int) {
+  const int number = dup(static_cast<int>(reinterpret_cast<intptr_t>(fd)));
+  struct stat info;
+  if (number < 0 || fstat(number, &info) != 0) return kInvalidValue;
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  *handle = s.next_allocation++;
+  s.allocations[*handle] = {number, static_cast<size_t>(info.st_size), 0, true};
+  return kSuccess;
+}
+
+int cuStreamCreate(void** stream, unsigned) {
+  auto* made = new FakeStream(Current()->number);
+  *stream = made;
+  std::lock_guard lock(TheState().mutex);
+  Current()->streams.insert(made);
+  return kSuccess;
+}
+int cuStreamDestroy_v2(void* stream) {
+  auto* gone = static_cast<FakeStream*>(stream);
+  {
+    std::lock_guard lock(TheState().mutex);
+    DeviceOf(gone->device())->streams.erase(gone);
+  }
+  gone->Synchronize();
+  delete gone;
+  return kSuccess;
+}
+int cuStreamSynchronize(void* stream) {
+  if (Broken()) return kIllegalAddress;
+  StreamOf(stream).Synchronize();
+  return kSuccess;
+}
+int cuStreamWaitEvent(void* stream, void* handle, unsigned) {
+  auto* event = static_cast<FakeEvent*>(handle);
+  std::lock_guard lock(event->mutex);
+  if (event->capture) {  // the stream joins the capture, and its work that of the one list
+    StreamOf(stream).SetCapture(event->capture);
+    return kSuccess;
+  }
+  StreamOf(stream).Queue([event, until = event->recorded] {
+    std::unique_lock wait(event->mutex);
+    event->changed.wait(wait, [&] { return event->reached >= until; });
+  });
+  return kSuccess;
+}
+int cuStreamIsCapturing(void* stream, int* captured) {
+  if (reinterpret_cast<uintptr_t>(stream) > 2) {
+    std::lock_guard lock(TheState().mutex);
+    bool known = false;
+    for (FakeDevice& device : TheState().devices)
+      known |= device.streams.count(static_cast<FakeStream*>(stream)) != 0;
+    if (!known) return kInvalidHandle;
+  }
+  *captured = StreamOf(stream).capture() != nullptr;
+  return kSuccess;
+}
+int cuStreamBeginCapture_v2(void* stream, int) {
+  StreamOf(stream).SetCapture(std::make_shared<std::vector<Work>>());
+  return kSuccess;
+}
+int cuStreamEndCapture(void* stream, void** graph) {
+  auto capture = StreamOf(stream).capture();
+  if (!capture) return kInvalidValue;
+  State& s = TheState();
+  {
+    std::lock_guard lock(s.mutex);  // streams that joined
+    for (FakeDevice& device : s.devices)
+      for (FakeStream* other : device.streams)
+        if (other->capture() == capture) other->SetCapture(nullptr);
+  }
+  StreamOf(stream).SetCapture(nullptr);
+  *graph = new FakeGraph{std::move(*capture)};
+  return kSuccess;
+}
+int cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {
+  *exec = new FakeGraph(*static_cast<FakeGraph*>(graph));
+  return kSuccess;
+}
+int cuGraphLaunch(void* exec, void* stream) {
+  for (const Work& work : static_cast<FakeGraph*>(exec)->work) StreamOf(stream).Queue(work);
+  return kSuccess;
+}
+int cuGraphExecDestroy(void* exec) {
+  delete static_cast<FakeGraph*>(exec);
+  return kSuccess;
+}
+int cuGraphDestroy(void* graph) {
+  delete static_cast<FakeGraph*>(graph);
+  return kSuccess;
+}
+int cuEventCreate(void** event, unsigned) {
+  *event = new FakeEvent;
+  return kSuccess;
+}
+int cuEventDestroy_v2(void*) { return kSuccess; }  // streams may still hold it; tests are short
+int cuEventRecord(void* handle, void* stream) {
+  auto* event = static_cast<FakeEvent*>(handle);
+  uint64_t number;
+  {
+    std::lock_guard lock(event->mutex);
+    event->capture = StreamOf(stream).capture();
+    number = ++event->recorded;
+    if (event->capture) {
+      event->reached = number;
+      return kSuccess;
+    }
+  }
+  StreamOf(stream).Queue([event, number] {
+    std::lock_guard lock(event->mutex);
+    event->reached = std::max(event->reached, number);
+    event->changed.notify_all();
+  });
+  return kSuccess;
+}
+int cuEventQuery(void* handle) {
+  if (Broken()) return kIllegalAddress;
+  auto* event = static_cast<FakeEvent*>(handle);
+  std::lock_guard lock(event->mutex);
+  return event->reached >= event->recorded ? kSuccess : kNotReady;
+}
+
+}  // extern "C"
