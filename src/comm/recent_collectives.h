@@ -25,9 +25,9 @@ class RecentCollectives {
     Words words;
     std::memcpy(words.data(), &signature, sizeof(signature));
     place.sequence.store(0, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);  // before any of the words
+    // Whoever reads one of these words sees that zero, too, or what came after it.
     for (size_t i = 0; i < words.size(); ++i)
-      place.words[i].store(words[i], std::memory_order_relaxed);
+      place.words[i].store(words[i], std::memory_order_release);
     place.sequence.store(signature.sequence, std::memory_order_release);
     last_.store(signature.sequence, std::memory_order_release);
   }
@@ -40,8 +40,7 @@ class RecentCollectives {
     if (sequence == 0 || place.sequence.load(std::memory_order_acquire) != sequence) return {};
     Words words;
     for (size_t i = 0; i < words.size(); ++i)
-      words[i] = place.words[i].load(std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_acquire);  // after all of the words
+      words[i] = place.words[i].load(std::memory_order_acquire);
     if (place.sequence.load(std::memory_order_relaxed) != sequence) return {};
     OpSignature signature;
     std::memcpy(static_cast<void*>(&signature), words.data(), sizeof(signature));
