@@ -245,6 +245,7 @@ constexpr ReduceFn ChooseNarrow(ReduceKind kind) {
   return Choose<typename Number::Bits>(kind, Formats<Format, Max, Min, Format, Format>{});
 }
 
+// NOLINTNEXTLINE(misc-definitions-in-headers): included once for each instruction set
 ReduceFn Find(DataType type, ReduceKind kind) {
   switch (type) {
     case DataType::kInt8:

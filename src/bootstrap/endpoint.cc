@@ -28,7 +28,7 @@ Result<std::shared_ptr<Endpoint>> Endpoint::Create(EventLoop& loop, const Option
   auto endpoint = std::make_shared<Endpoint>(loop, options);
   if (options.num_ranks == 1) return endpoint;
   endpoint->contact_ = Contact{address, RandomU64()};
-  endpoint->scratch_.resize(64 * 1024);
+  endpoint->scratch_.resize(size_t{64} << 10);
   const std::string name =
       fmt::format("rank {} of {} at {}", options.rank, options.num_ranks, address.ToString());
   TUTTI_ASSIGN(
