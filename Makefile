@@ -57,7 +57,7 @@ demo: build
 	@examples/digits/run-demo $(BUILD)
 
 install: build
-	@cmake --install $(BUILD) --prefix $(abspath $(PREFIX))
+	@cmake --install $(BUILD) --strip --prefix $(abspath $(PREFIX))
 
 bench: $(call setup,bench) build
 	@if [ -x bench/run ]; then bench/run $(BUILD); else echo 'make: bench/run is not there' >&2; exit 1; fi

@@ -19,13 +19,6 @@ namespace {
 constexpr int kBuiltInOps = 5;
 constexpr uint8_t kPreMulSumNumber = 5;
 
-Status CheckType(ncclDataType_t type) {
-  if (type < 0 || type >= kNumDataTypes)
-    return InvalidArgument("{} is no data type: 0 to {} are", static_cast<int>(type),
-                           kNumDataTypes - 1);
-  return Status::Ok();
-}
-
 Result<ReduceOp> ResolveOp(ncclComm* comm, ncclRedOp_t op, DataType type) {
   ReduceOp result;
   result.number = static_cast<uint8_t>(op);
@@ -262,6 +255,10 @@ Status CreatePreMulSum(ncclRedOp_t* op, const void* scalar, ncclDataType_t type,
   TUTTI_TRY(CheckType(type));
   if (op == nullptr) return InvalidArgument("op is null");
   TUTTI_TRY(CheckBuffer(scalar, "the scalar"));
+  if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
+    return InvalidArgument(
+        "residence is {}, but must be ncclScalarDevice or ncclScalarHostImmediate",
+        static_cast<int>(residence));
   TuttiUserOp user_op = {static_cast<DataType>(type), 0};
   if (residence == ncclScalarDevice)
     user_op.live = scalar;

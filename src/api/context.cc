@@ -99,17 +99,26 @@ Status CheckHandle(const ncclComm* comm) {
   return Status::Ok();
 }
 
-Status CheckUsable(ncclComm* comm) {
+Status CheckReady(ncclComm* comm) {
   TUTTI_TRY(CheckHandle(comm));
-  if (!comm->comm) {
-    if (Status error = comm->Error(); !error.ok()) return error;
-    return InvalidUsage(
-        "the communicator is not ready: its initialisation is still under way (poll "
-        "ncclCommGetAsyncError until it is no longer ncclInProgress)");
-  }
+  if (comm->comm) return Status::Ok();
+  if (Status error = comm->Error(); !error.ok()) return error;
+  return InvalidUsage(
+      "the communicator is not ready: its initialisation is still under way (poll "
+      "ncclCommGetAsyncError until it is no longer ncclInProgress)");
+}
+
+Status CheckUsable(ncclComm* comm) {
+  TUTTI_TRY(CheckReady(comm));
   if (comm->revoked) return InvalidUsage("the communicator has been revoked");
   if (comm->finalized) return InvalidUsage("the communicator has been finalized");
   return Status::Ok();
+}
+
+Status CheckType(ncclDataType_t type) {
+  if (type >= 0 && type < kNumDataTypes) return Status::Ok();
+  return InvalidArgument("{} is no data type: 0 to {} are", static_cast<int>(type),
+                         kNumDataTypes - 1);
 }
 
 ncclComm* NewHandle() { return std::make_unique<ncclComm>().release(); }

@@ -33,7 +33,9 @@ const char* LastError();
 
 // InvalidArgument for null, foreign and destroyed handles.
 Status CheckHandle(const ncclComm* comm);
-// The same, and the communicator must be initialised and in working order.
+// The same, and the communicator must be initialised.
+Status CheckReady(ncclComm* comm);
+// The same, and it must be in working order.
 Status CheckUsable(ncclComm* comm);
 
 // Handles live from NewHandle to Bury. A buried handle's memory is kept for a while, so that using
@@ -44,6 +46,8 @@ void Bury(ncclComm* comm);
 // in the child of a fork.
 void Adopt(ncclComm* comm);
 void Disown(ncclComm* comm);
+
+Status CheckType(ncclDataType_t type);
 
 // The stream behind a cudaStream_t: null for the null stream. InvalidArgument for anything that is
 // not a live host stream.

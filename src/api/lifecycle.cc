@@ -135,6 +135,16 @@ Status StartInit(std::unique_ptr<ncclComm> handle, ncclComm* parent, ncclComm_t*
   return status;
 }
 
+// What makes the communicator of `comm`, on whatever thread.
+std::function<Status()> InitJob(ncclComm* comm, Process* process,
+                                const Communicator::InitOptions& options) {
+  return [comm, process, options]() -> Status {
+    const log::ThreadRankMark mark(options.rank);
+    TUTTI_ASSIGN(comm->comm, Communicator::Init(*process, comm->settings, options));
+    return Status::Ok();
+  };
+}
+
 Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> ids, int rank,
                 const ncclConfig_t* config) {
   if (out == nullptr) return InvalidArgument("comm is null");
@@ -157,11 +167,7 @@ Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> id
   TUTTI_ASSIGN(options.cuda_device, Process::CurrentDevice(handle->settings));
   if (options.cuda_device >= 0) handle->device = options.cuda_device;
   ncclComm* const comm = handle.get();
-  return StartInit(std::move(handle), nullptr, out, [comm, process, options]() -> Status {
-    const log::ThreadRankMark mark(options.rank);
-    TUTTI_ASSIGN(comm->comm, Communicator::Init(*process, comm->settings, options));
-    return Status::Ok();
-  });
+  return StartInit(std::move(handle), nullptr, out, InitJob(comm, process, options));
 }
 
 Status GetUniqueId(ncclUniqueId* out) {
@@ -204,11 +210,7 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
                                                .name = "",
                                                .cuda_device = current < 0 ? -1 : handle->device,
                                                .abort_flag = &comm->abort_flag};
-    TUTTI_TRY(group.AddInit(*comm, nullptr, [comm, process, options]() -> Status {
-      const log::ThreadRankMark mark(options.rank);
-      TUTTI_ASSIGN(comm->comm, Communicator::Init(*process, comm->settings, options));
-      return Status::Ok();
-    }));
+    TUTTI_TRY(group.AddInit(*comm, nullptr, InitJob(comm, process, options)));
     made.push_back(std::move(handle));
   }
   Status status = group.End();
@@ -242,15 +244,9 @@ Status Resize(ncclComm_t parent, ncclComm_t* out, const ncclConfig_t* config,
   });
 }
 
-Status CheckParent(ncclComm_t parent) {
-  TUTTI_TRY(CheckHandle(parent));
-  if (!parent->comm) return InvalidUsage("the communicator is not ready");
-  return Status::Ok();
-}
-
-// The same for what makes a communicator from it, which a revoked one allows.
+// For what makes a communicator from it, which a revoked one allows.
 Status CheckMakes(ncclComm_t parent) {
-  TUTTI_TRY(CheckParent(parent));
+  TUTTI_TRY(CheckReady(parent));
   if (parent->finalized) return InvalidUsage("the communicator has been finalized");
   return Status::Ok();
 }
@@ -385,10 +381,9 @@ Status Abort(ncclComm_t comm) {
 }
 
 Status Revoke(ncclComm_t comm, int flags) {
-  TUTTI_TRY(CheckHandle(comm));
+  TUTTI_TRY(CheckReady(comm));
   if (flags != NCCL_REVOKE_DEFAULT)
     return InvalidArgument("revokeFlags is {}, but must be NCCL_REVOKE_DEFAULT", flags);
-  if (!comm->comm) return InvalidUsage("the communicator is not ready");
   comm->revoked = true;
   comm->comm->Stop(InvalidUsage("the communicator was revoked on this rank"), false);
   return Status::Ok();
@@ -412,9 +407,8 @@ Status AsyncError(ncclComm_t comm, ncclResult_t* out) {
 
 template <class F>
 Status Query(ncclComm_t comm, int* out, F value) {
-  TUTTI_TRY(CheckHandle(comm));
+  TUTTI_TRY(CheckReady(comm));
   if (out == nullptr) return InvalidArgument("the place for the answer is null");
-  if (!comm->comm) return InvalidUsage("the communicator is not ready");
   *out = value(*comm->comm);
   return Status::Ok();
 }
@@ -429,7 +423,7 @@ Status CopyText(const std::string& text, char* buffer, size_t capacity, size_t* 
 }
 
 Status DescribeComm(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed) {
-  TUTTI_TRY(CheckParent(comm));
+  TUTTI_TRY(CheckReady(comm));
   return CopyText(comm->comm->DescribeAsJson(), buffer, capacity, needed);
 }
 
@@ -443,10 +437,9 @@ constexpr size_t kMostPlannedBytes = size_t{1} << 44;
 
 Status DescribePlan(ncclComm_t comm, const char* collective, size_t count, ncclDataType_t type,
                     char* buffer, size_t capacity, size_t* needed) {
-  TUTTI_TRY(CheckParent(comm));
+  TUTTI_TRY(CheckReady(comm));
   if (collective == nullptr) return InvalidArgument("the collective's name is null");
-  if (type < 0 || type >= kNumDataTypes)
-    return InvalidArgument("{} is no data type", static_cast<int>(type));
+  TUTTI_TRY(CheckType(type));
   if (count > kMostPlannedBytes / SizeOf(static_cast<DataType>(type)))
     return InvalidArgument(
         "a plan for {} elements of {} would be too long to lay out: {} bytes is "
@@ -487,9 +480,10 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myran
   if (nId < 1 || nId > nranks || commIds == nullptr)
     return Return(__func__,
                   InvalidArgument("there must be at least one id and at most one per rank"));
-  return Return(
-      __func__,
-      api::InitRank(newcomm, nranks, std::span(commIds, static_cast<size_t>(nId)), myrank, config));
+  return Return(__func__, [&] {
+    return api::InitRank(newcomm, nranks, std::span(commIds, static_cast<size_t>(nId)), myrank,
+                         config);
+  });
 }
 
 ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist) {

@@ -108,9 +108,8 @@ Status Deregister(ncclComm_t comm, void* handle) {
 }
 
 Status MemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
-  TUTTI_TRY(CheckHandle(comm));
+  TUTTI_TRY(CheckReady(comm));
   if (value == nullptr) return InvalidArgument("value is null");
-  if (!comm->comm) return InvalidUsage("the communicator is not ready");
   switch (stat) {
     case ncclStatGpuMemSuspend:
     case ncclStatGpuMemSuspended:

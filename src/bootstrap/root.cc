@@ -264,11 +264,16 @@ void RootServer::OnDeadline() {
   }
   const std::string of_root =
       first_.num_roots > 1 ? fmt::format(" of root {}", first_.root_index) : "";
+  const uint64_t rejected = acceptor_->rejected();
+  const std::string strangers = rejected == 0
+                                    ? ""
+                                    : fmt::format(" {} connection{} did not hold the job's key.",
+                                                  rejected, rejected == 1 ? "" : "s");
   Fail(
-      Timeout("{} of {} ranks{} arrived within {:g} s; missing: {}. "
+      Timeout("{} of {} ranks{} arrived within {:g} s; missing: {}.{} "
               "TUTTI_INIT_TIMEOUT_S sets how long is waited",
               registered_.size(), registrations_due_, of_root, RoundedSeconds(first_.timeout_ms),
-              RangesText(missing)));
+              RangesText(missing), strangers));
 }
 
 // A client has nothing to say after its hello: readable means that it closed, or breaks the
@@ -431,7 +436,9 @@ Status Root::StartAt(EventLoop& loop, const UniqueId& id, const WaitLimits& limi
     const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
     if (error != EADDRINUSE || aborted || patience.Passed() || limits.deadline.Passed()) {
       return std::move(listen_fd).status().Annotate(
-          "rank 0 cannot serve the address of NCCL_COMM_ID");
+          error == EADDRINUSE ? "rank 0 cannot serve the address of NCCL_COMM_ID (another process "
+                                "says that it is rank 0, or another job has this address)"
+                              : "rank 0 cannot serve the address of NCCL_COMM_ID");
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

@@ -34,8 +34,8 @@ std::string Advice(const UniqueId& id, ConnectFailure failure) {
 
 Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
   const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
-  ConnectFailure telling =
-      ConnectFailure::kOther;  // the last one that says more than "no time left"
+  // What says more than "no time left": having been turned away, also where nobody listens since.
+  ConnectFailure telling = ConnectFailure::kOther;
   for (int attempt = 1;; ++attempt) {
     request.timeout_ms = RemainingMs(limits.deadline);
     ConnectFailure failure = ConnectFailure::kNone;
@@ -43,7 +43,7 @@ Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const W
         id.root, id.key, {Purpose::kRoot, EncodeRootRequest(request)}, limits, &failure);
     if (fd.ok()) return fd;
     const bool worth_it = failure == ConnectFailure::kRefused || failure == ConnectFailure::kClosed;
-    if (worth_it) telling = failure;
+    if (worth_it && telling != ConnectFailure::kClosed) telling = failure;
     const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
     if (!worth_it || aborted || limits.deadline.Passed() ||
         (!fixed && attempt == kConnectAttempts)) {

@@ -134,6 +134,9 @@ class Communicator {
   // Kernels that work in one another's windows, where those can be had; else null, and why.
   Status MakeMesh(const GpuPeers& peers, Status* why);
   Status ExchangePeers();
+  void WarnOfEmptyLists() const;
+  Status AttachArena(int leader, uint64_t offer, const ArenaLayout& layout, HugePages huge,
+                     const std::atomic<bool>* abort_flag);
   Status ShareMemory(const std::atomic<bool>* abort_flag);
   bool CanReadPeers(std::span<const int> group) const;
   Status OpenNetwork();

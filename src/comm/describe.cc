@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "comm/executor.h"
+#include "comm/executor_parts.h"
+#include "kernels/counting.h"
 
 namespace tutti {
 namespace {
@@ -46,6 +48,14 @@ std::string Executor::Describe(const Task& task) const {
   if (choice.algorithm == Algorithm::kRing || choice.algorithm == Algorithm::kTree)
     text += fmt::format("  {} {}\n", choice.algorithm == Algorithm::kRing ? "ring" : "trees over",
                         fmt::join(ring_, " "));
+  if (choice.algorithm == Algorithm::kOneShot || choice.algorithm == Algorithm::kTwoShot) {
+    const auto size = [&](uint64_t elems) { return Size(static_cast<double>(elems * elem)); };
+    kernels::StageCounting count(rank_, num_ranks_);
+    WalkStaged(count, task, choice.algorithm, {task.count, choice.chunk_elems, task.root});
+    text += fmt::format("  stages: {} laid out, {} of the other ranks read, {} reduced, in {}\n",
+                        size(count.staged()), size(count.read()), size(count.reduced()),
+                        Times("round", count.rounds()));
+  }
   for (const ConnectionTraffic& one : TrafficOf(task, choice)) {
     const auto& [steps, chunks, elems] = one.traffic;
     if (steps == 0) continue;

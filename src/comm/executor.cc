@@ -201,37 +201,8 @@ Status Executor::RunStaged(const Task& task, Operation& op) {
   // flag's line.
   op.shape.chunk_elems = std::max<size_t>(1, std::min(op.shape.chunk_elems, PlanCount(task)));
   p.set_inlined(slot_elems * op.work.elem_bytes <= kInlineBytes);
-  switch (task.collective) {
-    case Collective::kAllReduce:
-      if (op.choice.algorithm == Algorithm::kOneShot)
-        kernels::OneShotAllReduce(p, op.shape);
-      else
-        kernels::TwoShotAllReduce(p, op.shape);
-      break;
-    case Collective::kReduce:
-      kernels::DirectReduce(p, op.shape);
-      break;
-    case Collective::kBroadcast:
-      kernels::DirectBroadcast(p, op.shape);
-      break;
-    case Collective::kAllGather:
-    case Collective::kAllGatherV:
-      WithParts(task, [&](const auto& parts) { kernels::DirectAllGather(p, parts, op.shape); });
-      break;
-    case Collective::kReduceScatter:
-    case Collective::kReduceScatterV:
-      WithParts(task, [&](const auto& parts) { kernels::DirectReduceScatter(p, parts, op.shape); });
-      break;
-    case Collective::kAlltoAll:
-      kernels::DirectAlltoAll(p, op.shape);
-      break;
-    case Collective::kBarrier:
-      kernels::DirectBarrier(p);
-      break;
-    default:
-      return InternalError("{} has no staged form", Name(task.collective));
-  }
-  return Status::Ok();
+  if (WalkStaged(p, task, op.choice.algorithm, op.shape)) return Status::Ok();
+  return InternalError("{} has no staged form", Name(task.collective));
 }
 
 // What stages takes each buffer from where it lies, which saves more than another algorithm would.

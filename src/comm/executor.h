@@ -82,6 +82,9 @@ class Executor {
   Status OpenAndBegin(const Task& task, const Operation& op);
   template <class P>
   void WalkRing(P& primitives, const Task& task, const WorkShape& shape) const;
+  template <class P>
+  static bool WalkStaged(P& primitives, const Task& task, Algorithm algorithm,
+                         const WorkShape& shape);
 
   const Choice& ChoiceFor(Collective collective, size_t count, size_t elem_bytes);
   Status RunAlone(const Task& task);

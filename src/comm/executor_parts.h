@@ -8,6 +8,7 @@
 
 #include "comm/executor.h"
 #include "comm/task.h"
+#include "kernels/direct.h"
 #include "kernels/ring.h"
 
 namespace tutti {
@@ -55,6 +56,42 @@ void Executor::WalkRing(P& p, const Task& task, const WorkShape& shape) const {
     default:
       return WithParts(
           task, [&](const auto& parts) { kernels::RingReduceScatter(p, ring, parts, shape); });
+  }
+}
+
+// Likewise the algorithm for ranks that share stages, one of two for AllReduce. False: the
+// collective has none.
+template <class P>
+bool Executor::WalkStaged(P& p, const Task& task, Algorithm algorithm, const WorkShape& shape) {
+  switch (task.collective) {
+    case Collective::kAllReduce:
+      if (algorithm == Algorithm::kOneShot)
+        kernels::OneShotAllReduce(p, shape);
+      else
+        kernels::TwoShotAllReduce(p, shape);
+      return true;
+    case Collective::kReduce:
+      kernels::DirectReduce(p, shape);
+      return true;
+    case Collective::kBroadcast:
+      kernels::DirectBroadcast(p, shape);
+      return true;
+    case Collective::kAllGather:
+    case Collective::kAllGatherV:
+      WithParts(task, [&](const auto& parts) { kernels::DirectAllGather(p, parts, shape); });
+      return true;
+    case Collective::kReduceScatter:
+    case Collective::kReduceScatterV:
+      WithParts(task, [&](const auto& parts) { kernels::DirectReduceScatter(p, parts, shape); });
+      return true;
+    case Collective::kAlltoAll:
+      kernels::DirectAlltoAll(p, shape);
+      return true;
+    case Collective::kBarrier:
+      kernels::DirectBarrier(p);
+      return true;
+    default:
+      return false;
   }
 }
 

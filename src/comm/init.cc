@@ -227,11 +227,34 @@ Status Communicator::ExchangePeers() {
   TUTTI_TRY(CheckPeers(peers_));
   TUTTI_TRY(ApplyAlgorithmList(settings_.algo, plan_));
   TUTTI_TRY(ApplyProtocolList(settings_.proto, plan_));
+  if (rank() == 0 && cuda_device_ < 0) WarnOfEmptyLists();
   std::vector<std::string> names;
   for (int r = 0; r < num_ranks(); ++r)
     names.push_back(RankName(r, peers_[static_cast<size_t>(r)]));
   watch_ = std::make_unique<Watch>(*bootstrap_, static_cast<int64_t>(settings_.timeout_s * 1e9),
                                    std::move(names));
+  return Status::Ok();
+}
+
+// NCCL_ALGO=NVLS on hosts, for example: what programs set for other machines is no error.
+void Communicator::WarnOfEmptyLists() const {
+  const auto empty = [](const auto& allowed) {
+    return std::all_of(allowed.begin(), allowed.end(), [](uint32_t bits) { return bits == 0; });
+  };
+  if (!settings_.algo.empty() && empty(plan_.allowed_algorithms))
+    TUTTI_WARN("NCCL_ALGO={} names nothing that is there on hosts, and has no effect",
+               settings_.algo);
+  if (!settings_.proto.empty() && empty(plan_.allowed_protocols))
+    TUTTI_WARN("NCCL_PROTO={} names nothing that is there on hosts, and has no effect",
+               settings_.proto);
+}
+
+Status Communicator::AttachArena(int leader, uint64_t offer, const ArenaLayout& layout,
+                                 HugePages huge, const std::atomic<bool>* abort_flag) {
+  TUTTI_ASSIGN(UniqueFd fd, FetchFd(peers_[static_cast<size_t>(leader)].fd_server, offer,
+                                    ArenaKey(*bootstrap_), init_deadline_, abort_flag));
+  TUTTI_ASSIGN(arena_memory_, SharedMemory::Map(std::move(fd), layout.TotalBytes(), huge));
+  TUTTI_ASSIGN(arena_, Arena::Attach(arena_memory_.data(), layout));
   return Status::Ok();
 }
 
@@ -271,13 +294,8 @@ Status Communicator::ShareMemory(const std::atomic<bool>* abort_flag) {
   ShareResult& mine = results[static_cast<size_t>(rank())];
   mine.leader = rank();
   if (leader != rank()) {
-    const Status attached = [&]() -> Status {
-      TUTTI_ASSIGN(UniqueFd fd, FetchFd(peer(leader).fd_server, offers[static_cast<size_t>(leader)],
-                                        ArenaKey(*bootstrap_), init_deadline_, abort_flag));
-      TUTTI_ASSIGN(arena_memory_, SharedMemory::Map(std::move(fd), layout.TotalBytes(), huge));
-      TUTTI_ASSIGN(arena_, Arena::Attach(arena_memory_.data(), layout));
-      return Status::Ok();
-    }();
+    const Status attached =
+        AttachArena(leader, offers[static_cast<size_t>(leader)], layout, huge, abort_flag);
     if (attached.ok())
       mine.leader = leader;
     else

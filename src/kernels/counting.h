@@ -53,4 +53,42 @@ class CountingPrimitives {
 };
 static_assert(FifoPrimitives<CountingPrimitives>);
 
+// The same for ranks that read one another's stages: what one of them lays out and reads.
+class StageCounting {
+ public:
+  constexpr StageCounting(int rank, int num_ranks) : rank_(rank), num_ranks_(num_ranks) {}
+
+  constexpr int rank() const { return rank_; }
+  constexpr int num_ranks() const { return num_ranks_; }
+  constexpr uint64_t NextRound() { return ++rounds_; }
+  constexpr void Stage(uint64_t, size_t, size_t, size_t n) { staged_ += n; }
+  constexpr void StageOutput(uint64_t, size_t, size_t, size_t n) { staged_ += n; }
+  constexpr void Publish(uint64_t, size_t) {}
+  constexpr void Wait(uint64_t, int) {}
+  constexpr void ReduceSlots(uint64_t, size_t, size_t, size_t n) { Reduce(n); }
+  constexpr void ReducePart(uint64_t, size_t, size_t, size_t, size_t n) { Reduce(n); }
+  constexpr void CopyFromSlot(uint64_t, int, size_t, size_t, size_t n) { read_ += n; }
+  constexpr void CopyLocal(size_t, size_t, size_t) {}
+  constexpr void EndRound(uint64_t) {}
+
+  constexpr uint64_t rounds() const { return rounds_; }
+  constexpr uint64_t staged() const { return staged_; }    // elements, for the others
+  constexpr uint64_t read() const { return read_; }        // of the others
+  constexpr uint64_t reduced() const { return reduced_; }  // results that this rank computes
+
+ private:
+  constexpr void Reduce(size_t n) {
+    read_ += n * static_cast<size_t>(num_ranks_ - 1);
+    reduced_ += n;
+  }
+
+  int rank_;
+  int num_ranks_;
+  uint64_t rounds_ = 0;
+  uint64_t staged_ = 0;
+  uint64_t read_ = 0;
+  uint64_t reduced_ = 0;
+};
+static_assert(DirectPrimitives<StageCounting>);
+
 }  // namespace tutti::kernels

@@ -49,6 +49,17 @@ INSTANTIATE_TEST_SUITE_P(Forced, AlgorithmTest,
                                std::get<1>(instance.param), std::get<2>(instance.param));
                          });
 
+// Of four ranks each reads all that three others stage, or reduces a quarter and reads three results.
+TEST(PlanTest, TellsWhatPassesThroughTheStages) {
+  for (const auto& [algorithm, work] :
+       {std::pair{"oneshot", "4 KB laid out, 12 KB of the other ranks read, 4 KB reduced"},
+        std::pair{"twoshot", "4 KB laid out, 6 KB of the other ranks read, 1 KB reduced"}}) {
+    ThreadWorld world(4, {{"NCCL_ALGO", algorithm}});
+    ASSERT_TRUE(world.ok());
+    EXPECT_THAT(world.Plan("AllReduce", 1024, ncclFloat32), ::testing::HasSubstr(work));
+  }
+}
+
 // Threads read one another's buffers, wherever they lie.
 TEST(PullTest, ReadsBuffersOfOtherThreads) {
   for (const int num_ranks : {2, 5}) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -184,6 +185,9 @@ TEST_F(ArgumentsTest, NullPointers) {
                                                                ncclScalarHostImmediate, comm_));
   EXPECT_REFUSED(ncclInvalidArgument, ncclRedOpCreatePreMulSum(nullptr, &scalar, ncclFloat32,
                                                                ncclScalarHostImmediate, comm_));
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclRedOpCreatePreMulSum(&op, &scalar, ncclFloat32,
+                                          std::bit_cast<ncclScalarResidence_t>(9), comm_));
 }
 
 TEST_F(ArgumentsTest, OperatorsOfAnotherTypeOrCommunicator) {

@@ -405,7 +405,8 @@ class Driver {
     TUTTI_ASSIGN(const Json plan, teams_[0]->AskOne(0, {{"command", "plan"}}, "planning " + doing,
                                                     options_.timeout_s));
     std::string text = plan.value("text", "");
-    if (text.empty()) text = "(this library does not tell its plans)";
+    if (text.empty())
+      text = "(not told: this library has plans of single collectives only, or none)";
     fmt::print("# plan of rank 0: {}\n", text);
     return {};
   }
