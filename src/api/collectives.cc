@@ -113,7 +113,12 @@ Status Submit(const Call& call, Task task) {
   if (task.collective == Collective::kSendRecv) TUTTI_TRY(CheckRoot(task.root, num_ranks, "peer"));
   if (task.count > 0 && call.needs_send) TUTTI_TRY(CheckBuffer(task.send, "the send buffer"));
   if (task.count > 0 && call.needs_recv) TUTTI_TRY(CheckBuffer(task.recv, "the receive buffer"));
-  if (call.comm->comm->on_device()) return ThreadGroup().AddOnDevice(*call.comm, task, call.stream);
+  if (call.comm->comm->on_device()) {
+    if (IsHostStream(call.stream))
+      return InvalidArgument("{} is a host stream, but the rank is a GPU and takes CUDA streams",
+                             static_cast<const void*>(call.stream));
+    return ThreadGroup().AddOnDevice(*call.comm, task, call.stream);
+  }
   if (call.comm->settings.check_pointers) TUTTI_TRY(CheckMapped(call, task));
   TUTTI_ASSIGN(HostStream* const stream, ResolveStream(call.stream));
   return ThreadGroup().Add(*call.comm, task, stream);
@@ -210,7 +215,7 @@ Status AllReduceMany(const void* const* sends, void* const* recvs, const size_t*
     TUTTI_TRY(CheckBuffer(recvs[i], "a receive buffer"));
     const auto* const send = static_cast<const std::byte*>(sends[i]);
     auto* const recv = static_cast<std::byte*>(recvs[i]);
-    if (comm->settings.check_pointers) {
+    if (comm->settings.check_pointers && !comm->comm->on_device()) {
       TUTTI_TRY(CheckMapped(
           {comm, stream, type},
           {.send = send, .recv = recv, .count = counts[i], .type = static_cast<DataType>(type)}));

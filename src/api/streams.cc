@@ -28,9 +28,12 @@ bool IsNullStream(cudaStream_t stream) { return reinterpret_cast<uintptr_t>(stre
 template <class T>
 class LiveSet {
  public:
+  // Whether one was ever made.
+  bool Any() const { return any_.load(std::memory_order_relaxed); }
   void Add(const void* handle) {
     std::lock_guard lock(mutex_);
     live_.insert(handle);
+    any_.store(true, std::memory_order_relaxed);
   }
   bool Remove(const void* handle) {
     std::lock_guard lock(mutex_);
@@ -55,6 +58,7 @@ class LiveSet {
   }
 
  private:
+  std::atomic<bool> any_ = false;
   mutable std::mutex mutex_;
   std::unordered_set<const void*> live_;
   std::unordered_set<const void*> of_parent_;  // of a process that was forked to this one
@@ -201,6 +205,8 @@ Status ElapsedTime(double* out, tuttiEvent_t start_handle, tuttiEvent_t end_hand
 }
 
 }  // namespace
+
+bool IsHostStream(cudaStream_t stream) { return Streams().Any() && Streams().Has(stream); }
 
 Result<HostStream*> ResolveStream(cudaStream_t stream) {
   if (IsNullStream(stream)) return nullptr;

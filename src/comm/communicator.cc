@@ -25,6 +25,7 @@ Communicator::~Communicator() {
       TUTTI_WARN("a communicator is destroyed although its GPU fails: {}", drained.message());
     gpu_->StopThreads();
   }
+  calls_.reset();
   executor_.reset();
   if (connections_ && watch_->stopped()) connections_->Close(watch_->StopReason());
   connections_.reset();
@@ -131,7 +132,10 @@ int Communicator::LocalRank() const {
 
 Status Communicator::LaunchOnDevice(std::span<const DeviceTask> tasks) {
   if (watch_->stopped()) return watch_->StopReason();
-  return gpu_->Launch(tasks);
+  TUTTI_TRY(gpu_->Launch(tasks));
+  if (calls_)
+    for (const DeviceTask& entry : tasks) calls_->Note(entry.task);
+  return Status::Ok();
 }
 
 Status Communicator::WaitForTickets() {

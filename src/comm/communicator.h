@@ -24,6 +24,7 @@
 
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
+#include "comm/call_checker.h"
 #include "comm/connections.h"
 #include "comm/executor.h"
 #include "comm/gpu_operations.h"
@@ -185,6 +186,7 @@ class Communicator {
   std::unique_ptr<PullReach> pull_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<GpuOperations> gpu_;  // instead of the above from arena_ on
+  std::unique_ptr<CallChecker> calls_;  // of operations that no executor checks
 
   std::atomic<uint64_t> next_ticket_ = 0;
   std::atomic<uint64_t> turn_ = 0;

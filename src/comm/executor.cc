@@ -47,7 +47,7 @@ Executor::Executor(Parts parts)
   ring_index_ = static_cast<int>(std::find(ring_.begin(), ring_.end(), rank_) - ring_.begin());
 }
 
-OpSignature Executor::SignatureOf(const Task& task, uint64_t sequence) const {
+OpSignature SignatureOf(const Task& task, uint64_t sequence) {
   OpSignature signature;
   signature.sequence = sequence;
   signature.collective = task.collective;

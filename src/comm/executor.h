@@ -28,6 +28,9 @@ namespace tutti {
 // `send` stands in for task.send.
 std::vector<Task> MessagesOf(const Task& task, int rank, int num_ranks, const std::byte* send);
 
+// What all ranks must agree on in a task, number `sequence` of its kind.
+OpSignature SignatureOf(const Task& task, uint64_t sequence);
+
 class Executor {
  public:
   struct Parts {
@@ -113,7 +116,6 @@ class Executor {
 
   Status MatchOwnMessages(std::span<const Task> tasks);
   void AddMessage(const Task& task, MessageBatch& batch, uint32_t tag);
-  OpSignature SignatureOf(const Task& task, uint64_t sequence) const;
   ReduceSpec ReduceSpecFor(const Task& task) const;
 
   const int rank_;

@@ -196,6 +196,8 @@ Status Communicator::JoinGpus(const std::atomic<bool>* abort_flag) {
                                    .watch = watch_.get()};
     TUTTI_ASSIGN(gpu_, GpuRelay::Create(parts));
   }
+  if (!executor_ && num_ranks() > 1)
+    calls_ = std::make_unique<CallChecker>(process_.loop(), *watch_, (rank() + 1) % num_ranks());
   watch_->SetStopHook([this] { gpu_->Abort(); });
   watch_->Start();
   LogTransports();

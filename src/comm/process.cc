@@ -67,6 +67,8 @@ Result<int> Process::CurrentDevice(const Settings& settings) {
   if (settings.backend == "host") return -1;
   if (settings.backend != "cuda" && cuda::DeviceImages().empty()) return -1;
   const Result<const cuda::Driver*> found = cuda::Driver::Find();
+  // A driver that is too old: the program's buffers may well be on its GPUs.
+  if (!found.ok() && found.status().code() == Code::kInvalidUsage) return found.status();
   if (!found.ok() || (*found)->num_devices() == 0) {
     if (settings.backend != "cuda") return -1;
     TUTTI_TRY(found.status());

@@ -361,6 +361,19 @@ void Watch::AskWhatTheyDo(std::span<const int> peers) {
   for (const int peer : peers) AskWith(peer, nothing, false);
 }
 
+void Watch::NoteCall(const OpSignature& signature) {
+  collectives_.Add(signature);
+  CompareEarly();
+}
+
+void Watch::CompareCalls(int peer) {
+  CompareEarly();
+  const uint64_t last = collectives_.last();
+  const uint64_t kept = std::min(last, RecentCollectives::kKept - 1);
+  for (uint64_t sequence = last - kept + 1; sequence <= last; ++sequence)
+    if (const auto one = collectives_.Find(sequence)) AskWith(peer, *one, false);
+}
+
 // Tags depend on all collectives before, so the one in which the ranks differ may be over here.
 void Watch::AskAboutThePast(int peer) {
   std::vector<OpSignature> past;

@@ -61,6 +61,13 @@ class Watch final : public WaitWatcher {
   void BeginMessages(std::span<const OpSignature> sends, std::span<const OpSignature> receives);
   void End() { busy_.store(false, std::memory_order_relaxed); }
 
+  // A collective that has been launched and runs elsewhere, its number in its signature. One thread
+  // at a time, and none of Begin.
+  void NoteCall(const OpSignature& signature);
+  // Shows `peer` the last collectives here, the oldest first. Where it has called something else, the
+  // communicators of both stop.
+  void CompareCalls(int peer);
+
   // While it lives, ranks that ask what this one is doing are told `what`, such as "in
   // ncclCommSplit". Of several the last one counts. Any thread.
   class Step {

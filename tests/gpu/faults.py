@@ -1,18 +1,21 @@
 """What must end well on GPUs: an abort while peers are missing, the death of a process in the middle, bad arguments.
 
-Usage: faults.py LIBRARY_FOLDER. Talks to the C interface of NCCL by ctypes, and to the driver for memory.
+Usage: faults.py LIBRARY_FOLDER. With NCCL_P2P_DISABLE and NCCL_SHM_DISABLE it tries the other ways between GPUs. Talks to the C interface of NCCL by ctypes, and to the driver for memory.
 """
 
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 
 folder = sys.argv[1]
 FLOAT, SUM = 7, 0
-SUCCESS, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 0, 4, 5, 6
+SUCCESS, CUDA_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 0, 1, 4, 5, 6
+# The stand-in for a driver has no memory protection.
+FAKE = "FAKE_DRIVER" in os.environ
 
 
 class UniqueId(ctypes.Structure):
@@ -38,9 +41,20 @@ class Rank:
     def error(self):
         return (self.nccl.ncclGetLastError(self.comm) or b"").decode()
 
-    def all_reduce(self, buffer=None, count=1000):
+    def all_reduce(self, buffer=None, count=1000, stream=None):
         pointer = ctypes.c_void_p(buffer if buffer is not None else self.memory.value)
-        return self.nccl.ncclAllReduce(pointer, pointer, ctypes.c_size_t(count), FLOAT, SUM, self.comm, None)
+        return self.nccl.ncclAllReduce(pointer, pointer, ctypes.c_size_t(count), FLOAT, SUM, self.comm, stream)
+
+    def number(self):
+        number = ctypes.c_int()
+        self.nccl.ncclCommUserRank(self.comm, ctypes.byref(number))
+        return number.value
+
+    def await_error(self):
+        deadline = time.monotonic() + 8
+        while self.async_error() == SUCCESS and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.async_error()
 
     def synchronize(self):
         return self.cuda.cuCtxSynchronize()
@@ -68,12 +82,12 @@ def together(ranks, body, devices=None):
         except Exception as problem:  # pylint: disable=broad-except
             problems.append(problem)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(ranks)]
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(ranks)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-        assert not thread.is_alive(), "a rank does not come back"
+        assert problems or not thread.is_alive(), "a rank does not come back"
     if problems:
         raise problems[0]
 
@@ -92,7 +106,7 @@ def abort_ends_kernels():
             begin = time.monotonic()
             assert rank.nccl.ncclCommAbort(rank.comm) == SUCCESS
             assert rank.synchronize() == 0
-            assert time.monotonic() - begin < 5, "the abort took too long"
+            assert time.monotonic() - begin < (30 if FAKE else 5), "the abort took too long"
         barrier.wait()
         if number.value == 1:
             rank.nccl.ncclCommAbort(rank.comm)
@@ -123,6 +137,123 @@ def host_memory():
     del os.environ["NCCL_CHECK_POINTERS"]
 
 
+def wrong_device():
+    os.environ["NCCL_CHECK_POINTERS"] = "1"
+    buffers, barrier = {}, threading.Barrier(2)
+
+    def body(rank):
+        assert rank.result == SUCCESS, rank.error()
+        number = rank.number()
+        buffers[number] = rank.memory.value
+        barrier.wait()
+        assert rank.all_reduce(buffer=buffers[1 - number]) == INVALID_ARGUMENT
+        assert f"is on CUDA device {1 - number}" in rank.error(), rank.error()
+        assert rank.all_reduce() == SUCCESS and rank.synchronize() == 0
+        rank.nccl.ncclCommDestroy(rank.comm)
+
+    together(2, body)
+    del os.environ["NCCL_CHECK_POINTERS"]
+
+
+def host_stream():
+    def body(rank):
+        stream = ctypes.c_void_p()
+        assert rank.nccl.tuttiStreamCreate(ctypes.byref(stream)) == SUCCESS
+        assert rank.all_reduce(stream=stream) == INVALID_ARGUMENT
+        assert "is a host stream" in rank.error(), rank.error()
+        rank.nccl.tuttiStreamDestroy(stream)
+        assert rank.all_reduce() == SUCCESS and rank.synchronize() == 0
+        rank.nccl.ncclCommDestroy(rank.comm)
+
+    together(2, body)
+
+
+def other_counts():
+    def body(rank):
+        assert rank.result == SUCCESS, rank.error()
+        assert rank.all_reduce() == SUCCESS
+        rank.all_reduce(count=3000 + 1000 * rank.number())
+        rank.synchronize()
+        assert rank.await_error() == INVALID_USAGE, rank.async_error()
+        for words in ("mismatched collectives", "number 2", "count 3000", "count 4000", "rank 0", "rank 1"):
+            assert words in rank.error(), rank.error()
+        assert rank.all_reduce() == INVALID_USAGE
+        rank.nccl.ncclCommAbort(rank.comm)
+
+    together(2, body)
+
+
+def in_process(name, **environment):
+    """Runs a test of its own process, where CUDA or the environment is spoilt."""
+    done = subprocess.run([sys.executable, __file__, folder, name], env=dict(os.environ, **environment), timeout=60,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    assert done.returncode == 0, (name, done.returncode, done.stdout.decode()[-2000:])
+
+
+def one_rank_without_gpu(argument=None):
+    if argument is None:
+        uid = new_id()
+        child = subprocess.Popen([sys.executable, __file__, folder, "one_rank_without_gpu", bytes(uid).hex()],
+                                 env=dict(os.environ, TUTTI_BACKEND="host"))
+        number = 0
+    else:
+        uid, child, number = UniqueId.from_buffer_copy(bytes.fromhex(argument)), None, 1
+    rank = Rank(number, 2, uid)
+    assert rank.result == INVALID_USAGE, rank.result
+    assert "rank 0" in rank.error() and "has a GPU and rank 1" in rank.error(), rank.error()
+    if child is not None:
+        assert child.wait(30) == 0
+
+
+def sticky_error(child=False):
+    """A kernel reads where nothing is; from then on CUDA refuses everything in the process."""
+    if not child:
+        in_process("sticky_error", TUTTI_FAKE_STICKY="3")
+        return
+
+    def body(rank):
+        assert rank.result == SUCCESS, rank.error()
+        operator, scalar = ctypes.c_int(), ctypes.c_float(2)
+        assert rank.nccl.ncclRedOpCreatePreMulSum(ctypes.byref(operator), ctypes.byref(scalar), FLOAT, 1,
+                                                  rank.comm) == SUCCESS
+        pointer = ctypes.c_void_p(rank.memory.value if FAKE else 0x10000)
+        results = []
+        while len(results) < 10 and CUDA_ERROR not in results:
+            results.append(rank.nccl.ncclAllReduce(pointer, pointer, ctypes.c_size_t(1000), FLOAT, operator, rank.comm,
+                                                   None))
+            rank.synchronize()
+        assert results[-1] == CUDA_ERROR, results
+        assert "CUDA error 7" in rank.error(), rank.error()
+        rank.nccl.ncclCommAbort(rank.comm)
+
+    together(1, body)
+
+
+def too_little_memory(child=False):
+    if not child:
+        in_process("too_little_memory", TUTTI_FAKE_MEMORY="3000000")
+        return
+    if not FAKE:  # all but some 50 MiB of GPU 0
+        cuda = ctypes.CDLL("libcuda.so.1")
+        context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+        cuda.cuInit(0)
+        cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+        cuda.cuCtxSetCurrent(context)
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(free.value - (50 << 20))) == 0
+
+    def body(rank):
+        # Another way between the GPUs is taken, or a sentence says what could not be had.
+        if rank.result != SUCCESS:
+            assert "allocating" in rank.error(), rank.error()
+            return
+        assert rank.all_reduce() == SUCCESS and rank.synchronize() == 0
+        rank.nccl.ncclCommDestroy(rank.comm)
+
+    together(2, body)
+
+
 def death_of_a_process():
     uid = new_id()
     child = os.fork()
@@ -137,7 +268,7 @@ def death_of_a_process():
     os.kill(child, signal.SIGKILL)
     begin = time.monotonic()
     assert rank.synchronize() == 0
-    assert time.monotonic() - begin < 10, "the survivor waited too long"
+    assert time.monotonic() - begin < (40 if FAKE else 10), "the survivor waited too long"
     deadline = time.monotonic() + 5
     while rank.async_error() == SUCCESS and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -159,10 +290,14 @@ def victim(hexadecimal):
 
 def main():
     if len(sys.argv) > 2:
-        victim(sys.argv[3])
+        {"victim": lambda: victim(sys.argv[3]), "sticky_error": lambda: sticky_error(child=True),
+         "too_little_memory": lambda: too_little_memory(child=True),
+         "one_rank_without_gpu": lambda: one_rank_without_gpu(sys.argv[3])}[sys.argv[2]]()
         return
     death_of_a_process()  # first: it forks, so nothing may have used CUDA here
-    for test in (abort_ends_kernels, same_gpu_twice, host_memory):
+    print("death_of_a_process ok", flush=True)
+    for test in (abort_ends_kernels, same_gpu_twice, host_memory, wrong_device, host_stream, other_counts,
+                 one_rank_without_gpu, sticky_error, too_little_memory):
         test()
         print(test.__name__, "ok", flush=True)
 

@@ -1,5 +1,6 @@
-"""One rank of a PyTorch job on GPUs, for tests/gpu/run: every collective of torch.distributed, then a small
-DistributedDataParallel training whose losses are printed, so that runs on two libraries can be compared.
+"""One rank of a PyTorch job on GPUs, for tests/gpu/run: every collective of torch.distributed, several groups at once,
+then a small training by DistributedDataParallel and by FSDP whose losses are printed, so that runs on two libraries can be
+compared.
 
 Started with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, one process a GPU. Says "all right" on rank 0 at the end.
 """
@@ -11,6 +12,7 @@ import time
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
 
 rank = int(os.environ["RANK"])
 size = int(os.environ["WORLD_SIZE"])
@@ -96,11 +98,33 @@ def graph():
     expect("graph all_gather", y, torch.full((size * 50_000,), float(size)))
 
 
-def train():
+def several_groups():
+    """Operations of two groups under way at the same time, on streams of their own."""
+    groups = [dist.new_group(list(range(size))) for _ in range(2)]
+    streams = [torch.cuda.Stream() for _ in groups]
+    tensors = [torch.full((300_000 + i,), float(rank + i), device=device) for i in range(2)]
+    torch.cuda.synchronize()
+    works = []
+    for _ in range(5):
+        for group, stream, x in zip(groups, streams, tensors):
+            with torch.cuda.stream(stream):
+                works.append(dist.all_reduce(x, group=group, async_op=True))
+    for work in works:
+        work.wait()
+    torch.cuda.synchronize()
+    for i, x in enumerate(tensors):
+        wanted = (sum(range(size)) + size * i) * size**4
+        expect("two groups at once", x, torch.full((300_000 + i,), float(wanted)))
+    alone = [dist.new_group([r]) for r in range(size)][rank]
+    x = torch.full((10,), 3.0, device=device)
+    dist.all_reduce(x, group=alone)
+    expect("a group of one", x, torch.full((10,), 3.0))
+
+
+def train(name, wrap):
     torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.ReLU(),
-                                torch.nn.Linear(512, 10)).to(device)
-    model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])
+    model = wrap(torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512),
+                                     torch.nn.ReLU(), torch.nn.Linear(512, 10)).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     generator = torch.Generator().manual_seed(100 + rank)
     weights = torch.randn(64, 10, generator=torch.Generator().manual_seed(7))
@@ -116,13 +140,21 @@ def train():
         dist.all_reduce(mean, op=dist.ReduceOp.AVG)
         losses.append(mean.item())
     if rank == 0:
-        print("losses", " ".join(f"{loss:.6f}" for loss in losses[::10] + losses[-1:]), flush=True)
+        print(name, "losses", " ".join(f"{loss:.6f}" for loss in losses[::10] + losses[-1:]), flush=True)
     if not losses[-1] < 0.7 * losses[0]:
-        failures.append(f"rank {rank}: the training does not learn: {losses[0]} to {losses[-1]}")
+        failures.append(f"rank {rank}: the training by {name} does not learn: {losses[0]} to {losses[-1]}")
+    return model, losses
+
+
+def train_both():
+    model, losses = train("DDP", lambda m: torch.nn.parallel.DistributedDataParallel(m, device_ids=[rank]))
     total = torch.cat([p.detach().flatten() for p in model.parameters()])
     reference = total.clone()
     dist.broadcast(reference, 0)
     expect("equal weights after training", total, reference)
+    _, sharded = train("FSDP", lambda m: torch.distributed.fsdp.FullyShardedDataParallel(m, device_id=device))
+    if max(abs(a - b) for a, b in zip(losses, sharded)) > 2e-3:
+        failures.append(f"rank {rank}: FSDP trains otherwise than DDP: {sharded[-1]} and {losses[-1]}")
 
 
 def main():
@@ -140,10 +172,13 @@ def main():
     messages()
     coalesced()
     graph()
+    if size == 2:
+        collectives("split", dist.new_group([0, 1]), rank, 2)
     if size >= 4:
         halves = [dist.new_group([r for r in range(size) if r % 2 == half]) for half in range(2)]
         collectives("half", halves[rank % 2], rank // 2, dist.get_world_size(halves[rank % 2]))
-    train()
+    several_groups()
+    train_both()
     dist.barrier()
     for failure in failures[:5]:
         print(failure, flush=True)

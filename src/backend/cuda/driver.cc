@@ -25,8 +25,11 @@ Result<Driver> Driver::Load() {
   int version = 0;
   TUTTI_TRY(driver.Check(driver.DriverGetVersion(&version), "asking the driver's version"));
   if (version < kOldestDriver)
-    return SystemError("the NVIDIA driver supports CUDA {}.{}, but {}.0 is needed", version / 1000,
-                       version % 1000 / 10, kOldestDriver / 1000);
+    return InvalidUsage(
+        "the NVIDIA driver supports CUDA {}.{}, but {}.0 is needed; set TUTTI_BACKEND=host to use "
+        "host "
+        "memory",
+        version / 1000, version % 1000 / 10, kOldestDriver / 1000);
   TUTTI_TRY(driver.Check(driver.DeviceGetCount(&driver.num_devices_), "counting GPUs"));
   return driver;
 }

@@ -117,7 +117,8 @@ static_assert(sizeof(AccessDescription) == 12);
 
 class Driver {
  public:
-  // The driver of this machine, initialised; or why there is none.
+  // The driver of this machine, initialised; or why there is none: InvalidUsage where there is one
+  // that is too old.
   static Result<const Driver*> Find();
 
 #define TUTTI_CUDA_MEMBER(name, symbol, ...) int (*name)(__VA_ARGS__) = nullptr;
