@@ -30,7 +30,7 @@ def rank_main():
 
 def main():
     environment = dict(os.environ, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29512",
-                       TORCH_NCCL_DUMP_ON_TIMEOUT="0", TORCH_NCCL_ENABLE_MONITORING="0",
+                       TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC="1000",  # four times that pass before PyTorch gives up
                        LD_PRELOAD=os.path.join(sys.argv[1], "libnccl.so.2"))
     ranks = [subprocess.Popen([sys.executable, __file__, "rank"], env=dict(environment, RANK=str(rank)))
              for rank in range(2)]
