@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/log.h"
 #include "base/reduce.h"
@@ -21,7 +22,9 @@ constexpr uint32_t kMostHostBlocks = 32;
 
 // What PCIe is taken to carry, in both directions at once, and what a fence across it costs.
 void ForHostMemory(MeshContext& context) {
-  context.bytes_per_us = 20e3;
+  context.bytes_per_us = context.bulk_bytes_per_us = 20e3;
+  context.ring_bytes_per_us = context.messages_bytes_per_us = 20e3;
+  context.step_us = context.chain_step_us = context.message_us = 10;
   context.bulk_us = 3;
   context.round_us = 4;
   context.line_round_us = 6;
@@ -76,6 +79,7 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   messages_ = {layout.TotalBytes(), n};
   context_.num_ranks = n;
   context_.slot_bytes = layout.slot_bytes;
+  context_.ring_slot_bytes = layout.RingSlotBytes();
   context_.line_slot_bytes = cuda::kLines * cuda::kLineData;
   context_.max_blocks =
       static_cast<uint32_t>(std::min<int64_t>(settings.max_ctas, cuda::kMaxBlocks));
@@ -86,6 +90,8 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   TUTTI_TRY(ApplyMeshTuning(settings.gpu_tune, context_));
   args_.rank = peers.bootstrap->rank();
   args_.num_ranks = n;
+  args_.ring_index = args_.rank;
+  std::iota(args_.ring, args_.ring + std::min(n, cuda::kMaxMeshRanks), 0);
   args_.abort_word = queue_->abort_word();
   return Status::Ok();
 }
@@ -149,6 +155,7 @@ Status GpuMesh::LaunchCollective(const Task& task, cuda::Stream stream) {
   const size_t elem = moves ? 1 : task.elem_bytes();
   const size_t count = moves ? task.count * task.elem_bytes() : task.count;
   const MeshChoice choice = ChooseMesh(context_, task.collective, count, elem);
+  if (choice.algorithm == MeshAlgorithm::kMessages) return LaunchExchange(task, stream);
   cuda::MeshArgs args = args_;
   args.input = static_cast<const std::byte*>(task.send);
   args.output = static_cast<std::byte*>(task.recv);
@@ -261,7 +268,7 @@ Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
         static_cast<std::byte*>(task.is_send ? const_cast<void*>(task.send) : task.recv);
     message.bytes = task.count * task.elem_bytes();
     message.peer = static_cast<int16_t>(task.root);
-    message.is_send = task.is_send;
+    message.kind = task.is_send ? cuda::MessageKind::kSend : cuda::MessageKind::kReceive;
     messages.emplace_back(number++, message);
     longest = std::max(longest, number);
   }

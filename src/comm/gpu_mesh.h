@@ -56,6 +56,8 @@ class GpuMesh final : public GpuOperations {
   Status LaunchAsMessages(const Task& task, cuda::Stream stream);
   Status LaunchBarrier(cuda::Stream stream);
   Status LaunchAlone(const Task& task, cuda::Stream stream);
+  // AlltoAll, Gather or Scatter, pair by pair.
+  Status LaunchExchange(const Task& task, cuda::Stream stream);
   // All sends and receives of a group.
   Status LaunchMessages(std::span<const DeviceTask> tasks);
   cuda::ReduceArgs ReduceArgsOf(const Task& task) const;

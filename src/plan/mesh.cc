@@ -12,33 +12,35 @@ namespace {
 constexpr size_t kLineData = 8;    // bytes of data in a flagged line of 16
 constexpr size_t kAlignment = 16;  // blocks and chunks begin at whole lines of plain data
 constexpr uint32_t kBulkThreads = 256;
+constexpr size_t kChainPieces = 4;  // of each block
 
 // What a collective is to the mesh: how often a rank's `count` elements leave it, and in which
 // forms they may.
 struct Form {
   MeshAlgorithm one_shot;
   MeshAlgorithm two_shot;  // the same where there is no other
+  MeshAlgorithm streamed;  // likewise: a ring, a chain, or messages
 };
 
 Form FormOf(Collective collective) {
   using A = MeshAlgorithm;
   switch (collective) {
     case Collective::kReduceScatter:
-      return {A::kReduceScatter, A::kReduceScatter};
+      return {A::kReduceScatter, A::kReduceScatter, A::kReduceScatterRing};
     case Collective::kReduce:
-      return {A::kReduceOneShot, A::kReduceTwoShot};
+      return {A::kReduceOneShot, A::kReduceTwoShot, A::kReduceChain};
     case Collective::kBroadcast:
-      return {A::kBroadcastOneShot, A::kBroadcastTwoShot};
+      return {A::kBroadcastOneShot, A::kBroadcastTwoShot, A::kBroadcastChain};
     case Collective::kAllGather:
-      return {A::kAllGather, A::kAllGather};
+      return {A::kAllGather, A::kAllGather, A::kAllGatherRing};
     case Collective::kAlltoAll:
-      return {A::kAlltoAll, A::kAlltoAll};
+      return {A::kAlltoAll, A::kAlltoAll, A::kMessages};
     case Collective::kScatter:
-      return {A::kScatter, A::kScatter};
+      return {A::kScatter, A::kScatter, A::kMessages};
     case Collective::kGather:
-      return {A::kGather, A::kGather};
+      return {A::kGather, A::kGather, A::kMessages};
     default:
-      return {A::kAllReduceOneShot, A::kAllReduceTwoShot};
+      return {A::kAllReduceOneShot, A::kAllReduceTwoShot, A::kAllReduceRing};
   }
 }
 
@@ -50,26 +52,46 @@ bool IsTwoShot(MeshAlgorithm a) {
          a == MeshAlgorithm::kBroadcastTwoShot;
 }
 
-// Into how many parts a two-shot operation cuts its data.
+// Into how many parts an operation of several steps cuts a piece of its data.
 size_t Owners(const MeshContext& context, MeshAlgorithm algorithm) {
   const auto n = static_cast<size_t>(context.num_ranks);
-  if (algorithm == MeshAlgorithm::kAllReduceTwoShot) return n;
+  if (algorithm == MeshAlgorithm::kAllReduceTwoShot || algorithm == MeshAlgorithm::kAllReduceRing)
+    return n;
   return IsTwoShot(algorithm) ? n - 1 : 1;
 }
 
 // Bytes of data that the busiest rank writes.
 double Written(const MeshContext& context, MeshAlgorithm algorithm, double bytes) {
   const double others = context.num_ranks - 1;
-  if (algorithm == MeshAlgorithm::kAllReduceTwoShot) return 2 * bytes * others / (others + 1);
+  if (algorithm == MeshAlgorithm::kBroadcastChain || algorithm == MeshAlgorithm::kReduceChain)
+    return bytes;
+  if (algorithm == MeshAlgorithm::kAllReduceTwoShot || algorithm == MeshAlgorithm::kAllReduceRing)
+    return 2 * bytes * others / (others + 1);
   return IsTwoShot(algorithm) ? 2 * bytes : bytes * others;
+}
+
+// How many steps it takes until the last rank has what the first began with.
+int RingSteps(const MeshContext& context, MeshAlgorithm algorithm) {
+  return (context.num_ranks - 1) * (algorithm == MeshAlgorithm::kAllReduceRing ? 2 : 1);
+}
+
+bool IsChain(MeshAlgorithm a) {
+  return a == MeshAlgorithm::kReduceChain || a == MeshAlgorithm::kBroadcastChain;
 }
 
 // The time beyond what all forms have in common.
 double ExtraUs(const MeshContext& context, MeshAlgorithm algorithm, bool flagged, double bytes) {
+  const double written = Written(context, algorithm, bytes);
+  if (IsRing(algorithm))
+    return written / context.ring_bytes_per_us +
+           RingSteps(context, algorithm) *
+               (IsChain(algorithm) ? context.chain_step_us : context.step_us);
+  if (algorithm == MeshAlgorithm::kMessages)
+    return written / context.messages_bytes_per_us + context.message_us;
   const double rounds = IsTwoShot(algorithm) ? 2 : 1;
-  const double wire = Written(context, algorithm, bytes) * (flagged ? 2 : 1) / context.bytes_per_us;
-  const double second = (rounds - 1) * (flagged ? context.line_round_us : context.round_us);
-  return wire + second + (flagged ? 0 : rounds * context.bulk_us);
+  if (flagged) return 2 * written / context.bytes_per_us + (rounds - 1) * context.line_round_us;
+  return written / context.bulk_bytes_per_us + (rounds - 1) * context.round_us +
+         rounds * context.bulk_us;
 }
 
 void ShapeLines(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
@@ -108,20 +130,43 @@ void ShapeBulk(const MeshContext& context, size_t count, size_t elem, MeshChoice
   choice->chunk_elems = chunk / elem;
 }
 
+// Each step costs some microseconds besides its bytes. Round a ring all ranks work from the first step
+// on, so the fewest steps are best; down a chain they must not wait long for the first piece.
+void ShapeRing(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
+  const size_t owners = Owners(context, choice->algorithm);
+  const size_t bytes = count * elem / owners;
+  choice->threads = kBulkThreads;
+  const auto blocks = std::clamp<size_t>(bytes / context.bytes_per_block, 1, context.max_blocks);
+  const size_t unit = kAlignment / elem;
+  choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
+  const size_t part = DivUp(choice->block_elems * elem, owners);
+  const size_t most = std::min(context.ring_slot_bytes, context.max_ring_chunk_bytes);
+  const size_t pieces = IsChain(choice->algorithm) ? kChainPieces : DivUp(part, most);
+  const size_t chunk = std::clamp(RoundUp(DivUp(part, pieces), kAlignment),
+                                  std::min(context.min_chunk_bytes, most), most);
+  choice->chunk_elems = chunk / elem;
+}
+
 }  // namespace
 
 std::string_view Name(MeshAlgorithm algorithm) {
-  static constexpr std::array<std::string_view, 11> kNames = {"one-shot AllReduce",
+  static constexpr std::array<std::string_view, 17> kNames = {"one-shot AllReduce",
                                                               "two-shot AllReduce",
                                                               "ReduceScatter",
                                                               "one-shot Reduce",
                                                               "two-shot Reduce",
+                                                              "ring AllReduce",
+                                                              "ring ReduceScatter",
+                                                              "chain Reduce",
                                                               "AllGather",
                                                               "AlltoAll",
                                                               "one-shot Broadcast",
                                                               "two-shot Broadcast",
                                                               "Scatter",
-                                                              "Gather"};
+                                                              "Gather",
+                                                              "ring AllGather",
+                                                              "chain Broadcast",
+                                                              "messages"};
   return kNames[static_cast<size_t>(algorithm)];
 }
 
@@ -144,7 +189,14 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
     // Between two ranks a second shot moves nothing less.
     if (context.num_ranks > 2 && form.two_shot != form.one_shot) consider(form.two_shot, flagged);
   }
-  if (best.flagged)
+  if (form.streamed != form.one_shot) consider(form.streamed, false);
+  if (best.algorithm == MeshAlgorithm::kMessages) {
+    best.block_elems = best.chunk_elems = count;
+    return best;
+  }
+  if (IsRing(best.algorithm))
+    ShapeRing(context, count, elem_bytes, &best);
+  else if (best.flagged)
     ShapeLines(context, count, elem_bytes, &best);
   else
     ShapeBulk(context, count, elem_bytes, &best);
@@ -165,6 +217,17 @@ Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
       context.bulk_us = value;
     } else if (name == "round_us") {
       context.round_us = value;
+    } else if (name == "line_round_us") {
+      context.line_round_us = value;
+    } else if (name == "step_us") {
+      context.step_us = value;
+      context.chain_step_us = std::min(context.chain_step_us, value);
+    } else if (name == "message_us") {
+      context.message_us = value;
+    } else if (name == "ring_rate") {
+      context.ring_bytes_per_us = std::max(1.0, value);
+    } else if (name == "ring_chunk") {
+      context.max_ring_chunk_bytes = RoundUp(static_cast<size_t>(value), kAlignment);
     } else if (name == "block") {
       context.bytes_per_block = std::max<size_t>(1, static_cast<size_t>(value));
     } else if (name == "chunk") {
@@ -173,7 +236,9 @@ Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
       context.max_blocks = std::clamp(static_cast<uint32_t>(value), 1u, context.max_blocks);
     } else {
       return InvalidUsage(
-          "TUTTI_GPU_TUNE knows no \"{}\"; there are bulk_us, round_us, block, chunk, blocks",
+          "TUTTI_GPU_TUNE knows no \"{}\"; there are bulk_us, round_us, line_round_us, step_us, "
+          "ring_rate, "
+          "message_us, block, chunk, ring_chunk, blocks",
           name);
     }
   }
@@ -181,9 +246,13 @@ Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
 }
 
 std::string Describe(const MeshChoice& choice) {
+  if (choice.algorithm == MeshAlgorithm::kMessages) return "a message between each pair";
   return fmt::format("{} in {}, {} blocks of {} threads, {} elements a block, chunks of {}",
-                     Name(choice.algorithm), choice.flagged ? "lines" : "bulk", choice.blocks,
-                     choice.threads, choice.block_elems, choice.chunk_elems);
+                     Name(choice.algorithm),
+                     IsRing(choice.algorithm) ? "steps"
+                     : choice.flagged         ? "lines"
+                                              : "bulk",
+                     choice.blocks, choice.threads, choice.block_elems, choice.chunk_elems);
 }
 
 }  // namespace tutti

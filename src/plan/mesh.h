@@ -22,16 +22,28 @@ std::string_view Name(MeshAlgorithm algorithm);
 struct MeshContext {
   int num_ranks = 1;
   size_t slot_bytes = 0;       // of a round in bulk, for each pair and block
+  size_t ring_slot_bytes = 0;  // of a step of a ring, for each block
   size_t line_slot_bytes = 0;  // of data, in flagged lines
   uint32_t max_blocks = 1;
-  // What a GPU writes to its peers in a microsecond; what a round in bulk costs more than one in
-  // lines (a fence, a flag and two barriers), and a second round, in bulk and in lines.
+  // What a GPU writes to its peers in a microsecond, in lines and in bulk; what a round in bulk costs
+  // more than one in lines (a fence, a flag and two barriers), and a second round, in bulk and in
+  // lines.
   double bytes_per_us = 340e3;
+  double bulk_bytes_per_us = 290e3;
   double bulk_us = 0.8;
   double round_us = 1.0;
   double line_round_us = 4;
+  // Round a ring: what a GPU writes to its neighbour in a microsecond, and what each step costs; one
+  // of a chain costs less, because only the first pieces wait for it.
+  double ring_bytes_per_us = 360e3;
+  double step_us = 3;
+  double chain_step_us = 0.7;
+  // Pair by pair: what a GPU writes to all others in a microsecond, and what a message costs.
+  double messages_bytes_per_us = 340e3;
+  double message_us = 5;
   size_t bytes_per_block = 8 << 10;   // written, from which on another block pays
   size_t min_chunk_bytes = 16 << 10;  // shorter chunks lose more by barriers than overlap gives
+  size_t max_ring_chunk_bytes = ~size_t{0};
 };
 
 struct MeshChoice {
@@ -48,8 +60,8 @@ struct MeshChoice {
 MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
                       size_t elem_bytes);
 
-// Reads "name=value,…" (TUTTI_GPU_TUNE) into the context's numbers: bulk_us, round_us, block, chunk,
-// blocks. InvalidUsage for other names.
+// Reads "name=value,…" (TUTTI_GPU_TUNE) into the context's numbers: bulk_us, round_us, step_us, ring_rate, message_us,
+// block, chunk, ring_chunk, blocks. InvalidUsage for other names.
 Status ApplyMeshTuning(std::string_view text, MeshContext& context);
 
 // "one-shot AllReduce in lines, 4 blocks of 128 threads".

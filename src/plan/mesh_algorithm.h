@@ -7,21 +7,33 @@
 
 namespace tutti {
 
-// The algorithms of kernels/mesh.h by number.
+// The algorithms of kernels/mesh.h, and those of kernels/ring.h, by number.
 enum class MeshAlgorithm : uint8_t {
   kAllReduceOneShot,
   kAllReduceTwoShot,
   kReduceScatter,
   kReduceOneShot,
   kReduceTwoShot,
+  kAllReduceRing,
+  kReduceScatterRing,
+  kReduceChain,
   kAllGather,
   kAlltoAll,
   kBroadcastOneShot,
   kBroadcastTwoShot,
   kScatter,
   kGather,
+  kAllGatherRing,
+  kBroadcastChain,
+  // AlltoAll, Gather and Scatter as what they are made of: a message between each pair.
+  kMessages,
 };
 // Those from kAllGather on only move bytes.
 constexpr bool Reduces(MeshAlgorithm a) { return a < MeshAlgorithm::kAllGather; }
+// Those in which data go from neighbour to neighbour.
+constexpr bool IsRing(MeshAlgorithm a) {
+  return (a >= MeshAlgorithm::kAllReduceRing && a <= MeshAlgorithm::kReduceChain) ||
+         a == MeshAlgorithm::kAllGatherRing || a == MeshAlgorithm::kBroadcastChain;
+}
 
 }  // namespace tutti

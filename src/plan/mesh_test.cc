@@ -14,6 +14,7 @@ MeshContext Context(int num_ranks) {
   MeshContext context;
   context.num_ranks = num_ranks;
   context.slot_bytes = 16 << 10;
+  context.ring_slot_bytes = 16 << 10;
   context.line_slot_bytes = 2048;
   context.max_blocks = 128;
   return context;
@@ -42,7 +43,10 @@ TEST(ChooseMeshTest, KeepsWhatKernelsRelyOn) {
           ASSERT_LT((c.blocks - 1) * c.block_elems, count);
           ASSERT_EQ(c.block_elems * elem % 16, 0u);
           ASSERT_EQ(c.chunk_elems * elem % 16, 0u);
-          ASSERT_LE(c.chunk_elems * elem, c.flagged ? context.line_slot_bytes : context.slot_bytes);
+          ASSERT_GE(c.chunk_elems, 1u);
+          ASSERT_LE(c.chunk_elems * elem, IsRing(c.algorithm) ? context.ring_slot_bytes
+                                          : c.flagged         ? context.line_slot_bytes
+                                                              : context.slot_bytes);
           if (!c.flagged) continue;
           const bool all = c.algorithm == MeshAlgorithm::kAllReduceTwoShot;
           const size_t owners =
@@ -54,13 +58,16 @@ TEST(ChooseMeshTest, KeepsWhatKernelsRelyOn) {
   }
 }
 
-TEST(ChooseMeshTest, SmallInLinesLargeInBulk) {
+TEST(ChooseMeshTest, SmallInLinesMiddleInBulkLargeRoundTheRing) {
   const MeshContext context = Context(8);
   const MeshChoice small = ChooseMesh(context, Collective::kAllReduce, 1024, 4);
   EXPECT_EQ(small.algorithm, MeshAlgorithm::kAllReduceOneShot);
   EXPECT_TRUE(small.flagged);
+  const MeshChoice middle = ChooseMesh(context, Collective::kAllReduce, 1 << 20, 4);
+  EXPECT_EQ(middle.algorithm, MeshAlgorithm::kAllReduceTwoShot);
+  EXPECT_FALSE(middle.flagged);
   const MeshChoice large = ChooseMesh(context, Collective::kAllReduce, 64 << 20, 4);
-  EXPECT_EQ(large.algorithm, MeshAlgorithm::kAllReduceTwoShot);
+  EXPECT_EQ(large.algorithm, MeshAlgorithm::kAllReduceRing);
   EXPECT_FALSE(large.flagged);
   EXPECT_EQ(large.blocks, 128u);
 }

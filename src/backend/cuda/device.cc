@@ -15,7 +15,6 @@ constexpr int kComputeMinor = 76;
 constexpr int kNumRegisters = 4;
 
 constexpr int kOldestCompute = 80;
-constexpr uint32_t kMessageThreads = 256;
 
 // By DataType, as the kernels' names end.
 constexpr std::array<const char*, kNumDataTypes> kTypeNames = {
@@ -83,9 +82,11 @@ Status Device::LoadKernels() {
   for (size_t t = 0; t < kTypeNames.size(); ++t) {
     TUTTI_ASSIGN(line_reductions_[t], FindKernel(fmt::format("tutti_line_{}", kTypeNames[t])));
     TUTTI_ASSIGN(bulk_reductions_[t], FindKernel(fmt::format("tutti_bulk_{}", kTypeNames[t])));
+    TUTTI_ASSIGN(ring_reductions_[t], FindKernel(fmt::format("tutti_ring_{}", kTypeNames[t])));
   }
   TUTTI_ASSIGN(line_move_, FindKernel("tutti_line_move"));
   TUTTI_ASSIGN(bulk_move_, FindKernel("tutti_bulk_move"));
+  TUTTI_ASSIGN(ring_move_, FindKernel("tutti_ring_move"));
   TUTTI_ASSIGN(messages_, FindKernel("tutti_messages"));
   TUTTI_ASSIGN(relay_, FindKernel("tutti_relay"));
   return Status::Ok();
@@ -109,14 +110,21 @@ Result<Function> Device::FindKernel(const std::string& name) const {
 Status Device::Launch(const MeshArgs& args, DataType type, uint32_t blocks, uint32_t threads,
                       Stream stream) const {
   const auto t = static_cast<size_t>(type);
-  Function function = args.flagged ? line_move_ : bulk_move_;
-  if (Reduces(args.algorithm)) function = args.flagged ? line_reductions_[t] : bulk_reductions_[t];
+  const bool reduces = Reduces(args.algorithm);
+  Function function = nullptr;
+  if (IsRing(args.algorithm))
+    function = reduces ? ring_reductions_[t] : ring_move_;
+  else if (args.flagged)
+    function = reduces ? line_reductions_[t] : line_move_;
+  else
+    function = reduces ? bulk_reductions_[t] : bulk_move_;
   return LaunchFunction(function, const_cast<MeshArgs*>(&args), blocks, threads, stream);
 }
 
 Status Device::Launch(const MessageArgs& args, Stream stream) const {
-  return LaunchFunction(messages_, const_cast<MessageArgs*>(&args), BlocksOf(args), kMessageThreads,
-                        stream);
+  MessageArgs arranged = args;
+  Arrange(arranged);
+  return LaunchFunction(messages_, &arranged, BlocksOf(arranged), arranged.threads, stream);
 }
 
 Status Device::Launch(const RelayArgs& args, uint32_t blocks, Stream stream) const {

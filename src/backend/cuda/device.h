@@ -58,8 +58,10 @@ class Device {
   uint64_t pci_address_ = 0;
   int multiprocessors_ = 0;
   std::vector<Module> modules_;
-  std::array<Function, kNumDataTypes> line_reductions_ = {}, bulk_reductions_ = {};
-  Function line_move_ = nullptr, bulk_move_ = nullptr, messages_ = nullptr, relay_ = nullptr;
+  std::array<Function, kNumDataTypes> line_reductions_ = {}, bulk_reductions_ = {},
+                                      ring_reductions_ = {};
+  Function line_move_ = nullptr, bulk_move_ = nullptr, ring_move_ = nullptr, messages_ = nullptr,
+           relay_ = nullptr;
 };
 
 }  // namespace tutti::cuda

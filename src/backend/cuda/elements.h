@@ -162,23 +162,25 @@ struct Pack {
         return;
     }
   }
-  // The quotient, stored. Out of line: it is long, and averages are few.
-  TUTTI_OUTLINE Line DividedBy(uint32_t divisor) const;
 };
 
+// The quotient, stored. Out of line: it is long, and averages are few. By value: what a pointer is
+// taken to lives in memory, on every path.
 template <class T, int kBytes>
-TUTTI_OUTLINE Line Pack<T, kBytes>::DividedBy(uint32_t divisor) const {
-  Pack quotient;
-  TUTTI_UNROLL_BY(1)
-  for (int i = 0; i < kElems; ++i) {
+TUTTI_OUTLINE Line DividedBy(Pack<T, kBytes> sum, uint32_t divisor) {
+  using Wide = typename Pack<T, kBytes>::Wide;
+  Pack<T, kBytes> quotient;
+  TUTTI_UNROLL
+  for (int i = 0; i < Pack<T, kBytes>::kElems; ++i) {
     if constexpr (kIsFloating<Wide>) {
-      quotient.v[i] = v[i] / static_cast<Wide>(divisor);
+      quotient.v[i] = sum.v[i] / static_cast<Wide>(divisor);
     } else if constexpr (sizeof(Wide) < 4) {
-      quotient.v[i] = static_cast<Wide>(static_cast<int32_t>(v[i]) / static_cast<int32_t>(divisor));
+      quotient.v[i] =
+          static_cast<Wide>(static_cast<int32_t>(sum.v[i]) / static_cast<int32_t>(divisor));
     } else if constexpr (Wide(-1) < Wide(0)) {
-      quotient.v[i] = v[i] / static_cast<Wide>(divisor);
+      quotient.v[i] = sum.v[i] / static_cast<Wide>(divisor);
     } else {
-      quotient.v[i] = v[i] / divisor;
+      quotient.v[i] = sum.v[i] / divisor;
     }
   }
   Line line = {};

@@ -6,11 +6,19 @@
 // counters. One per rank and communicator; every other rank of the communicator maps it.
 //
 //   0           uint64_t rounds[kMaxBlocks]                      only its owner; the next round
+//   1 KiB       uint64_t views[kMaxBlocks]                       only its owner; a WindowView
+//   2 KiB       uint64_t sent[kMaxBlocks], received[kMaxBlocks]  only their owner; steps of the ring
 //   4 KiB       uint64_t flags[kMaxBlocks][kMaxMeshRanks]        by writer: rounds published
+//   20 KiB      uint64_t tails[kMaxBlocks], heads[kMaxBlocks]    by the previous and the next rank
 //   line_slots  FlaggedLine[blocks][kMeshSlots][ranks][kLines]   small messages
 //   bulk_slots  bytes[blocks][kMeshSlots][ranks][slot_bytes]     large ones
 //
 // Blocks are independent of one another: block b of a rank talks to the blocks b of the others.
+//
+// A ring uses the bulk slots of a block too, as kRingSlots longer ones that only the previous rank
+// writes. Which of the two views a block's slots are in is remembered from one operation to the
+// next. Where an operation needs the other view, all ranks first meet in a round without data: then
+// nobody reads any more what was written in the old one.
 
 #include <cstddef>
 #include <cstdint>
@@ -27,12 +35,21 @@ inline constexpr int kMaxBlocks = 128;
 // Flagged lines of a slot: one for each thread of a block, which has at most so many.
 inline constexpr size_t kLines = 256;
 inline constexpr size_t kLineData = 8;  // bytes of data in a flagged line
+inline constexpr uint64_t kRingSlots = kMeshSlots;
+
+// How the bulk slots of a block are used. Fresh memory is that of a mesh.
+enum class WindowView : uint64_t { kMesh, kRing };
 
 struct WindowLayout {
   int num_ranks = 1;
   size_t slot_bytes = 0;  // a multiple of 16
 
+  static constexpr size_t kViewsAt = 1024;
+  static constexpr size_t kSentAt = 2048;
+  static constexpr size_t kReceivedAt = 3072;
   static constexpr size_t kFlagsAt = 4096;
+  static constexpr size_t kTailsAt = 20480;
+  static constexpr size_t kHeadsAt = 21504;
   static constexpr size_t kLinesAt = 32768;
   constexpr size_t Slots() const {
     return kMaxBlocks * static_cast<size_t>(kMeshSlots) * static_cast<size_t>(num_ranks);
@@ -44,10 +61,15 @@ struct WindowLayout {
                static_cast<size_t>(num_ranks) +
            static_cast<size_t>(writer);
   }
+  constexpr size_t RingSlotBytes() const { return static_cast<size_t>(num_ranks) * slot_bytes; }
+  constexpr size_t RingSlotAt(uint32_t block, uint64_t step) const {
+    return BulkAt() + SlotIndex(block, step, 0) * slot_bytes;
+  }
 };
-static_assert(kMaxBlocks * sizeof(uint64_t) <= WindowLayout::kFlagsAt);
+static_assert(kMaxBlocks * sizeof(uint64_t) <= WindowLayout::kViewsAt);
 static_assert(WindowLayout::kFlagsAt + kMaxBlocks * kMaxMeshRanks * sizeof(uint64_t) <=
-              WindowLayout::kLinesAt);
+              WindowLayout::kTailsAt);
+static_assert(WindowLayout::kHeadsAt + kMaxBlocks * sizeof(uint64_t) <= WindowLayout::kLinesAt);
 
 struct MeshArgs {
   std::byte* windows[kMaxMeshRanks] = {};  // as this GPU maps them
@@ -57,12 +79,14 @@ struct MeshArgs {
   size_t count = 0;        // elements that the blocks share out (of a part, or of the whole)
   size_t block_elems = 0;  // of each block but the last
   size_t stride = 0;       // elements between parts
-  size_t chunk_elems = 0;  // of a part, in one round
+  size_t chunk_elems = 0;  // of a part, in one round; of a ring, in one step
   WindowLayout layout;
   ReduceArgs reduce;
   int rank = 0;
   int num_ranks = 1;
   int root = 0;
+  int ring[kMaxMeshRanks] = {};  // the ranks in the order of the ring
+  int ring_index = 0;            // this rank's place in it
   MeshAlgorithm algorithm = MeshAlgorithm::kAllReduceOneShot;
   bool flagged = false;  // small messages in flagged lines
 };

@@ -1,11 +1,14 @@
 #pragma once
 
 // What a kernel of the mesh does with its arguments: one function for each family (reductions of an
-// element type; moving bytes), which picks the algorithm and the primitives.
+// element type; moving bytes; either of them round a ring), which picks the algorithm and the
+// primitives.
 
 #include "backend/cuda/mesh_args.h"
 #include "backend/cuda/mesh_primitives.h"
+#include "backend/cuda/mesh_ring.h"
 #include "kernels/mesh.h"
+#include "kernels/ring.h"
 
 namespace tutti::cuda {
 
@@ -26,7 +29,8 @@ TUTTI_HD MeshShape ShapeOf(const MeshArgs& args, uint32_t block) {
   const bool two_shot = args.algorithm == MeshAlgorithm::kAllReduceTwoShot ||
                         args.algorithm == MeshAlgorithm::kReduceTwoShot ||
                         args.algorithm == MeshAlgorithm::kBroadcastTwoShot;
-  if (!args.flagged && !two_shot && args.block_elems >= kStaggerChunks * args.chunk_elems) {
+  if (!args.flagged && !two_shot && !IsRing(args.algorithm) &&
+      args.block_elems >= kStaggerChunks * args.chunk_elems) {
     constexpr size_t kUnit = kPartUnit / sizeof(T);
     const size_t units = args.chunk_elems / kUnit * (block % 4 + 1) / 4;
     shape.first_elems = (units == 0 ? 1 : units) * kUnit;
@@ -67,6 +71,45 @@ TUTTI_HD void RunMove(const MeshArgs& args, uint32_t block) {
                       : args.algorithm == MeshAlgorithm::kGather   ? kernels::MeshMove::kGather
                                                                    : kernels::MeshMove::kBroadcast;
     kernels::MeshExchange(p, shape, move);
+  }
+  p.Finish();
+}
+
+// Equal parts in a buffer of longer ones: a block's share of each.
+struct RingParts {
+  size_t count;
+  size_t stride;
+  constexpr size_t Offset(int rank) const { return static_cast<size_t>(rank) * stride; }
+  constexpr size_t Size(int) const { return count; }
+  constexpr size_t Longest() const { return count; }
+};
+
+template <class T>
+TUTTI_HD void RunRingReduction(const MeshArgs& args, uint32_t block) {
+  const MeshShape mesh = ShapeOf<T>(args, block);
+  RingPrimitives<T> p(args, block, mesh.begin);
+  const RingView ring = {args.ring_index, args.num_ranks, args.ring};
+  const WorkShape shape = {mesh.count, args.chunk_elems, args.root};
+  if (args.algorithm == MeshAlgorithm::kAllReduceRing)
+    kernels::RingAllReduce(p, ring, shape);
+  else if (args.algorithm == MeshAlgorithm::kReduceScatterRing)
+    kernels::RingReduceScatter(p, ring, RingParts{mesh.count, args.stride}, shape);
+  else
+    kernels::ChainReduce(p, ring, shape);
+  p.Finish();
+}
+
+TUTTI_HD void RunRingMove(const MeshArgs& args, uint32_t block) {
+  const MeshShape mesh = ShapeOf<uint8_t>(args, block);
+  RingPrimitives<uint8_t> p(args, block, mesh.begin);
+  const RingView ring = {args.ring_index, args.num_ranks, args.ring};
+  const WorkShape shape = {mesh.count, args.chunk_elems, args.root};
+  if (args.algorithm == MeshAlgorithm::kAllGatherRing) {
+    const size_t own = static_cast<size_t>(args.rank) * args.stride;
+    KeepsOwnPart<RingPrimitives<uint8_t>> keeping(p, own, args.input == args.output + own);
+    kernels::RingAllGather(keeping, ring, RingParts{mesh.count, args.stride}, shape);
+  } else {
+    kernels::ChainBroadcast(p, ring, shape, args.input == args.output);
   }
   p.Finish();
 }

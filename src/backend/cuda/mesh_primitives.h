@@ -89,14 +89,33 @@ TUTTI_HD void ForLinesOf(size_t num_lines, Load load, Store store) {
   }
 }
 
+// Both halves of a round's number count, so that a line of four thousand million rounds ago is
+// not taken for a new one.
+TUTTI_HD uint32_t LowFlag(uint64_t round) { return static_cast<uint32_t>(round + 1); }
+TUTTI_HD uint32_t HighFlag(uint64_t round) {
+  return static_cast<uint32_t>(round + 1) ^ static_cast<uint32_t>((round + 1) >> 32) ^ 0x5a5a5a5au;
+}
+TUTTI_HD FlaggedLine MakeFlagged(uint64_t round, const Line& data) {
+  return {{data.w[0] | static_cast<uint64_t>(LowFlag(round)) << 32,
+           data.w[1] | static_cast<uint64_t>(HighFlag(round)) << 32}};
+}
+TUTTI_HD bool HasFlags(uint64_t round, const FlaggedLine& line) {
+  return static_cast<uint32_t>(line.word[0] >> 32) == LowFlag(round) &&
+         static_cast<uint32_t>(line.word[1] >> 32) == HighFlag(round);
+}
+TUTTI_HD Line DataOf(const FlaggedLine& line) {
+  return {{static_cast<uint32_t>(line.word[0]), static_cast<uint32_t>(line.word[1]), 0, 0}};
+}
+
 // What both forms share: who is who, where slots are, the count of rounds, and giving up.
 template <class T>
 class MeshBlock {
  public:
   TUTTI_HD MeshBlock(const MeshArgs& args, uint32_t block)
       : args_(args), block_(block), scalar_(args.reduce.scalar) {
-    const auto* rounds = reinterpret_cast<const uint64_t*>(args.windows[args.rank]);
-    round_ = rounds[block];
+    std::byte* const window = args.windows[args.rank];
+    round_ = *Word(window, 0);
+    view_ = *Word(window, WindowLayout::kViewsAt);
     if (args.reduce.live_scalar != nullptr) {
       scalar_ = 0;
       __builtin_memcpy(&scalar_, args.reduce.live_scalar, sizeof(T));
@@ -111,15 +130,55 @@ class MeshBlock {
     return first;
   }
 
-  // Keeps the count for the next kernel. The barrier: no thread may still be about to read it.
+  // Keeps the counts for the next kernel. The barrier: no thread may still be about to read it.
   TUTTI_HD void Finish() {
     Lanes::Sync();
-    if (Lanes::index() == 0)
-      reinterpret_cast<uint64_t*>(args_.windows[args_.rank])[block_] = round_;
+    if (Lanes::index() == 0) {
+      *Word(args_.windows[args_.rank], 0) = round_;
+      *Word(args_.windows[args_.rank], WindowLayout::kViewsAt) = view_;
+    }
   }
 
  protected:
   static constexpr size_t kSize = sizeof(T);
+  // To all others: what this block has written to them is there.
+  TUTTI_HD void Publish(uint64_t round) {
+    Lanes::Sync();
+    TUTTI_UNROLL_BY(1)
+    for (uint32_t k = Lanes::index(); k < static_cast<uint32_t>(num_ranks()); k += Lanes::count()) {
+      if (static_cast<int>(k) == rank()) continue;
+      FenceSystem();
+      StoreFlag(Flag(args_.windows[k], rank()), round + 1);
+    }
+  }
+  // Until all others have published the round to this block.
+  TUTTI_HD void Wait(uint64_t round) {
+    TUTTI_UNROLL_BY(1)
+    for (uint32_t k = Lanes::index(); k < static_cast<uint32_t>(num_ranks()); k += Lanes::count()) {
+      if (static_cast<int>(k) == rank()) continue;
+      const uint64_t* flag = Flag(args_.windows[rank()], static_cast<int>(k));
+      TUTTI_UNROLL_BY(1)
+      for (uint32_t polls = 1; !failed_ && LoadFlagAcquire(flag) < round + 1; ++polls)
+        if (Poll(polls)) break;
+    }
+    failed_ = Lanes::SyncAny(failed_);
+  }
+
+  TUTTI_HD uint64_t* Word(std::byte* window, size_t array_at) const {
+    return reinterpret_cast<uint64_t*>(window + array_at) + block_;
+  }
+  TUTTI_HD uint64_t* Flag(std::byte* window, int writer) const {
+    return reinterpret_cast<uint64_t*>(window + WindowLayout::kFlagsAt) +
+           static_cast<size_t>(block_) * kMaxMeshRanks + writer;
+  }
+  // Before the first use of bulk slots: see mesh_args.h.
+  TUTTI_HD void EnterView(WindowView view) {
+    if (view_ == static_cast<uint64_t>(view)) return;
+    view_ = static_cast<uint64_t>(view);
+    const uint64_t round = TakeRounds(1);
+    Publish(round);
+    Wait(round);
+  }
   // The i-th other rank, each rank beginning with its neighbour.
   TUTTI_HD int Peer(int i) const {
     const int peer = args_.rank + i;
@@ -145,7 +204,7 @@ class MeshBlock {
   TUTTI_HD Line FinalLine(const Pack<T, kBytes>& sum) const {
     Line line = {};
     if (args_.reduce.divisor > 1)
-      line = sum.DividedBy(args_.reduce.divisor);
+      line = DividedBy<T, kBytes>(sum, args_.reduce.divisor);
     else
       sum.To(line.w);
     return line;
@@ -155,6 +214,7 @@ class MeshBlock {
   const uint32_t block_;
   uint64_t scalar_;
   uint64_t round_;
+  uint64_t view_;
   bool failed_ = false;
 };
 
@@ -179,16 +239,9 @@ class LinePrimitives : public MeshBlock<T> {
       return;
     }
     for (int base = 1; base < num_ranks(); base += kTogether) {
-      ForLines(Longest(parts, base), [&](uint32_t i, size_t byte) {
-        // All loads before the first store, so that they do not wait for one another.
+      ForLines(Longest(parts), [&](uint32_t i, size_t byte) {
         Line data[kTogether] = {};
-        TUTTI_UNROLL
-        for (int k = 0; k < kTogether; ++k) {
-          if (base + k >= num_ranks()) continue;
-          const MeshPart part = parts(this->Peer(base + k));
-          if (byte < part.size * kSize)
-            data[k] = this->template LoadInput<8>(part.at, byte, part.size * kSize);
-        }
+        LoadParts(parts, base, byte, data);
         TUTTI_UNROLL
         for (int k = 0; k < kTogether; ++k) {
           if (base + k >= num_ranks()) continue;
@@ -201,7 +254,7 @@ class LinePrimitives : public MeshBlock<T> {
 
   TUTTI_HD void Fetch(uint64_t round, const MeshParts& parts) {
     for (int base = 1; base < num_ranks(); base += kTogether) {
-      ForLines(Longest(parts, base), [&](uint32_t i, size_t byte) {
+      ForLines(Longest(parts), [&](uint32_t i, size_t byte) {
         Line data[kTogether];
         const auto wanted = [&](int k) {
           return base + k < num_ranks() &&
@@ -258,6 +311,39 @@ class LinePrimitives : public MeshBlock<T> {
   using MeshBlock<T>::kSize;
   using MeshBlock<T>::args_;
 
+  // The words at `byte` of the parts of kTogether peers. Whole ones are asked for together: what
+  // might call LoadPieces in between would wait for each before it asks for the next.
+  TUTTI_HD void LoadParts(const MeshParts& parts, int base, size_t byte, Line* data) const {
+    const std::byte* from[kTogether];
+    size_t left[kTogether];
+    bool whole = !args_.reduce.scale;
+    TUTTI_UNROLL
+    for (int k = 0; k < kTogether; ++k) {
+      left[k] = 0;
+      if (base + k >= num_ranks()) continue;
+      const MeshPart part = parts(this->Peer(base + k));
+      from[k] = this->Input(part.at) + byte;
+      if (byte < part.size * kSize) left[k] = part.size * kSize - byte;
+      if (left[k] > 0 && (left[k] < 8 || reinterpret_cast<uintptr_t>(from[k]) % 8 != 0))
+        whole = false;
+    }
+    if (whole) {
+      TUTTI_UNROLL
+      for (int k = 0; k < kTogether; ++k) {
+        if (left[k] == 0) continue;
+        const uint64_t word = *reinterpret_cast<const uint64_t*>(from[k]);
+        data[k] = {{static_cast<uint32_t>(word), static_cast<uint32_t>(word >> 32), 0, 0}};
+      }
+      return;
+    }
+    TUTTI_UNROLL
+    for (int k = 0; k < kTogether; ++k) {
+      if (left[k] == 0) continue;
+      data[k] = LoadAny<8>(from[k], left[k]);
+      if (args_.reduce.scale) data[k] = ScaleLine<T, 8>(data[k], this->scalar_);
+    }
+  }
+
   // Every pair exchanges a line in every round, also when it has no data.
   template <class F>
   TUTTI_HD void ForLines(size_t n, F f) {
@@ -266,38 +352,21 @@ class LinePrimitives : public MeshBlock<T> {
     for (uint32_t i = Lanes::index(); i < lines; i += Lanes::count())
       f(i, static_cast<size_t>(i) * kLineData);
   }
-  TUTTI_HD size_t Longest(const MeshParts& parts, int base) const {
-    size_t most = 0;
-    TUTTI_UNROLL_BY(1)
-    for (int k = base; k < base + kTogether && k < num_ranks(); ++k) {
-      const size_t size = parts(this->Peer(k)).size;
-      most = size > most ? size : most;
-    }
-    return most;
+  TUTTI_HD static size_t Longest(const MeshParts& parts) {
+    return parts.size < parts.total ? parts.size : parts.total;
   }
   TUTTI_HD std::byte* Slot(std::byte* window, uint64_t round, int writer, uint32_t i) const {
     return window + WindowLayout::kLinesAt +
            (this->SlotIndex(round, writer) * kLines + i) * sizeof(FlaggedLine);
   }
-  // Both halves of a round's number count, so that a line of four thousand million rounds ago is
-  // not taken for a new one.
-  TUTTI_HD static uint32_t LowFlag(uint64_t round) { return static_cast<uint32_t>(round + 1); }
-  TUTTI_HD static uint32_t HighFlag(uint64_t round) {
-    return static_cast<uint32_t>(round + 1) ^ static_cast<uint32_t>((round + 1) >> 32) ^
-           0x5a5a5a5au;
-  }
-  TUTTI_HD static FlaggedLine MakeLine(uint64_t round, const Line& data) {
-    return {{data.w[0] | static_cast<uint64_t>(LowFlag(round)) << 32,
-             data.w[1] | static_cast<uint64_t>(HighFlag(round)) << 32}};
-  }
   TUTTI_HD void Send(uint64_t round, int peer, uint32_t i, const Line& data) {
-    StoreFlagged(Slot(args_.windows[peer], round, rank(), i), MakeLine(round, data));
+    StoreFlagged(Slot(args_.windows[peer], round, rank(), i), MakeFlagged(round, data));
   }
   // To all others; to `special` with the others (`with_others`: it gets line 0 only, to keep the
   // round whole) or the other way round.
   TUTTI_HD void SendAll(uint64_t round, uint32_t i, const Line& data, int special,
                         bool with_others) {
-    const FlaggedLine line = MakeLine(round, data);
+    const FlaggedLine line = MakeFlagged(round, data);
     TUTTI_UNROLL_BY(1)
     for (int k = 1; k < num_ranks(); ++k) {
       const int peer = this->Peer(k);
@@ -309,7 +378,6 @@ class LinePrimitives : public MeshBlock<T> {
   // Line i of the wanted ones of kTogether writers. All are asked for before any is waited for.
   template <class Writer, class Wanted>
   TUTTI_HD void Receive(uint64_t round, uint32_t i, Writer writer, Wanted wanted, Line* data) {
-    const uint32_t low = LowFlag(round), high = HighFlag(round);
     std::byte* const window = args_.windows[rank()];
     bool complete = false;
     TUTTI_UNROLL_BY(1)
@@ -322,10 +390,8 @@ class LinePrimitives : public MeshBlock<T> {
       TUTTI_UNROLL
       for (int k = 0; k < kTogether; ++k) {
         if (!wanted(k)) continue;
-        data[k].w[0] = static_cast<uint32_t>(lines[k].word[0]);
-        data[k].w[1] = static_cast<uint32_t>(lines[k].word[1]);
-        complete &= static_cast<uint32_t>(lines[k].word[0] >> 32) == low &&
-                    static_cast<uint32_t>(lines[k].word[1] >> 32) == high;
+        data[k] = DataOf(lines[k]);
+        complete &= HasFlags(round, lines[k]);
       }
       if (!complete && this->Poll(polls)) return;
     }
@@ -345,7 +411,10 @@ class LinePrimitives : public MeshBlock<T> {
       TUTTI_UNROLL
       for (int k = 0; k < kTogether; ++k) {
         if (base + k >= num_ranks()) continue;
-        const auto next = Pack<T, 8>::From(base + k == rank() ? own.w : theirs[k].w);
+        // By value: a choice of pointers would keep all of them in memory.
+        Line line = theirs[k];
+        if (base + k == rank()) line = own;
+        const auto next = Pack<T, 8>::From(line.w);
         if (base + k == 0)
           sum = next;
         else
@@ -359,30 +428,14 @@ class LinePrimitives : public MeshBlock<T> {
 template <class T>
 class BulkPrimitives : public MeshBlock<T> {
  public:
-  using MeshBlock<T>::MeshBlock;
+  TUTTI_HD BulkPrimitives(const MeshArgs& args, uint32_t block) : MeshBlock<T>(args, block) {
+    this->EnterView(WindowView::kMesh);
+  }
   using MeshBlock<T>::num_ranks;
   using MeshBlock<T>::rank;
 
-  TUTTI_HD void Publish(uint64_t round) {
-    Lanes::Sync();
-    TUTTI_UNROLL_BY(1)
-    for (uint32_t k = Lanes::index(); k < Ranks(); k += Lanes::count()) {
-      if (static_cast<int>(k) == rank()) continue;
-      FenceSystem();
-      StoreFlag(Flag(args_.windows[k], rank()), round + 1);
-    }
-  }
-  TUTTI_HD void Wait(uint64_t round) {
-    TUTTI_UNROLL_BY(1)
-    for (uint32_t k = Lanes::index(); k < Ranks(); k += Lanes::count()) {
-      if (static_cast<int>(k) == rank()) continue;
-      const uint64_t* flag = Flag(args_.windows[rank()], static_cast<int>(k));
-      TUTTI_UNROLL_BY(1)
-      for (uint32_t polls = 1; !this->failed_ && LoadFlagAcquire(flag) < round + 1; ++polls)
-        if (this->Poll(polls)) break;
-    }
-    this->failed_ = Lanes::SyncAny(this->failed_);
-  }
+  using MeshBlock<T>::Publish;
+  using MeshBlock<T>::Wait;
 
   TUTTI_HD void Push(uint64_t round, const MeshParts& parts) {
     if (parts.SameForAll()) {
@@ -461,10 +514,6 @@ class BulkPrimitives : public MeshBlock<T> {
 
   TUTTI_HD uint32_t Ranks() const { return static_cast<uint32_t>(num_ranks()); }
   TUTTI_HD static size_t At(uint32_t line) { return static_cast<size_t>(line) * 16; }
-  TUTTI_HD uint64_t* Flag(std::byte* window, int writer) const {
-    return reinterpret_cast<uint64_t*>(window + WindowLayout::kFlagsAt) +
-           static_cast<size_t>(this->block_) * kMaxMeshRanks + writer;
-  }
   TUTTI_HD std::byte* Slot(std::byte* window, uint64_t round, int writer) const {
     return window + args_.layout.BulkAt() +
            this->SlotIndex(round, writer) * args_.layout.slot_bytes;

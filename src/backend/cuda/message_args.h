@@ -11,7 +11,11 @@
 //   uint64_t received[kMaxMeshRanks][kMessageChannels]
 //   uint64_t tails[kMaxMeshRanks][kMessageChannels]      by sender
 //   uint64_t heads[kMaxMeshRanks][kMessageChannels]      by receiver
-//   bytes    slots[ranks][channels][kMessageSlots][kMessageBytes]
+//   FlaggedLine lines[ranks - 1][kLineChannels][kMessageSlots][kLines]   short messages
+//   bytes    slots[ranks - 1][channels][kMessageSlots][kMessageBytes]    others
+//
+// How a message is cut follows from its length and the most channels that it may take, which both
+// ends know; on how many blocks either end runs is its own affair.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,17 +24,29 @@
 
 namespace tutti::cuda {
 
-inline constexpr size_t kMessageChannels = 32;
-inline constexpr uint64_t kMessageSlots = 4;
-inline constexpr size_t kMessageBytes = 64 << 10;  // of a slot
+inline constexpr size_t kMessageChannels = 64;
+inline constexpr uint64_t kMessageSlots = 2;
+inline constexpr size_t kMessageBytes = 128 << 10;  // of a slot
+inline constexpr size_t kMessageMemory = 64 << 20;  // at most, of all slots
 // A message takes another channel for each so many bytes.
 inline constexpr size_t kBytesPerChannel = 16 << 10;
 inline constexpr size_t kMostMessages = 64;  // in one kernel
+// Up to so many bytes go in flagged lines, by channels of kLines each.
+inline constexpr size_t kLineMessage = 16 << 10;
+inline constexpr size_t kLinePiece = kLines * kLineData;
+inline constexpr uint32_t kLineChannels = kLineMessage / kLinePiece;
+// Long pieces are worth more threads, as long as every block can have a multiprocessor of its own.
+inline constexpr uint32_t kFewThreads = 256;
+inline constexpr uint32_t kManyThreads = 512;
+inline constexpr uint32_t kMostBlocksOfMany = 128;
+inline constexpr size_t kLongPiece = 64 << 10;
 
-// Blocks of all pairs run at the same time, whatever else the GPU does, so they must be few.
+// Two slots of 128 KiB for each of 64 channels between two neighbours of a ring fill the wire (256
+// KiB × 64 carry 356 GB/s of 360 between H200s, half of that 336); with many ranks there are fewer.
 constexpr uint32_t ChannelsOf(int num_ranks) {
-  const int channels = 128 / num_ranks;
-  return static_cast<uint32_t>(channels > 32 ? 32 : channels);
+  const auto peers = static_cast<size_t>(num_ranks > 1 ? num_ranks - 1 : 1);
+  const size_t channels = kMessageMemory / (kMessageSlots * kMessageBytes) / peers;
+  return static_cast<uint32_t>(channels > kMessageChannels ? kMessageChannels : channels);
 }
 
 struct MessageLayout {
@@ -38,29 +54,54 @@ struct MessageLayout {
   int num_ranks = 1;
 
   static constexpr size_t kCounters = kMaxMeshRanks * kMessageChannels * sizeof(uint64_t);
-  constexpr size_t SlotsAt() const { return at + 4 * kCounters; }
-  constexpr size_t EndsAt() const {
-    return SlotsAt() +
-           static_cast<size_t>(num_ranks) * ChannelsOf(num_ranks) * kMessageSlots * kMessageBytes;
-  }
+  constexpr size_t LinesAt() const { return at + 4 * kCounters; }
+  constexpr size_t SlotsAt() const { return LinesAt() + Pairs() * kLineChannels * kOneLineChannel; }
+  constexpr size_t EndsAt() const { return SlotsAt() + Pairs() * Channels() * kOnePair; }
   constexpr size_t CounterAt(int which, int peer, uint32_t channel) const {
     return at + static_cast<size_t>(which) * kCounters +
            (static_cast<size_t>(peer) * kMessageChannels + channel) * sizeof(uint64_t);
   }
-  constexpr size_t SlotAt(int sender, uint32_t channel, uint64_t step) const {
-    return SlotsAt() +
-           ((static_cast<size_t>(sender) * ChannelsOf(num_ranks) + channel) * kMessageSlots +
-            step % kMessageSlots) *
-               kMessageBytes;
+  // In the window of `receiver`.
+  constexpr size_t SlotAt(int sender, int receiver, uint32_t channel, uint64_t step) const {
+    return SlotsAt() + (Pair(sender, receiver) * Channels() + channel) * kOnePair +
+           step % kMessageSlots * kMessageBytes;
   }
+  constexpr size_t LineSlotAt(int sender, int receiver, uint32_t channel, uint64_t step) const {
+    return LinesAt() + (Pair(sender, receiver) * kLineChannels + channel) * kOneLineChannel +
+           step % kMessageSlots * kLines * sizeof(FlaggedLine);
+  }
+
+ private:
+  static constexpr size_t kOnePair = kMessageSlots * kMessageBytes;
+  static constexpr size_t kOneLineChannel = kMessageSlots * kLines * sizeof(FlaggedLine);
+  constexpr size_t Pairs() const { return static_cast<size_t>(num_ranks - 1); }
+  constexpr size_t Pair(int sender, int receiver) const {
+    return static_cast<size_t>(sender - receiver + (sender > receiver ? -1 : num_ranks - 1));
+  }
+  constexpr size_t Channels() const { return ChannelsOf(num_ranks); }
 };
 static_assert(MessageLayout::kCounters % 16 == 0);
+
+// What one block does with a message.
+enum class MessageKind : uint8_t {
+  kSend,
+  kReceive,
+  kCopy,  // from → buffer, both of this rank
+  kSwap,  // buffer → peer, piece by piece, and what comes from it → buffer
+};
 
 struct Message {
   std::byte* buffer = nullptr;
   size_t bytes = 0;
   int16_t peer = 0;
-  bool is_send = false;
+  MessageKind kind = MessageKind::kReceive;
+  const std::byte* from = nullptr;  // of a copy
+};
+
+// The messages of one kind with one peer: they go one after another.
+struct MessageFlow {
+  int16_t peer = 0;
+  MessageKind kind = MessageKind::kReceive;
 };
 
 struct MessageArgs {
@@ -69,14 +110,49 @@ struct MessageArgs {
   MessageLayout layout;
   int rank = 0;
   int num_ranks = 1;
+  uint32_t most_channels = 0;  // that a message may take; 0: all. The same at both ends
   uint32_t num_messages = 0;
   Message messages[kMostMessages];
+  // By Arrange:
+  uint32_t num_flows = 0;
+  uint32_t channels = 0;  // on which there is anything to do
+  uint32_t threads = 0;
+  MessageFlow flows[2 * kMaxMeshRanks];
 };
-// How many blocks a kernel of messages has.
-constexpr uint32_t BlocksOf(const MessageArgs& args) {
-  return 2 * static_cast<uint32_t>(args.num_ranks) * ChannelsOf(args.num_ranks);
+static_assert(sizeof(MessageArgs) <= 4096 - 64);
+
+// Over how many channels a message goes.
+constexpr uint32_t ChannelsFor(const MessageArgs& args, size_t bytes) {
+  const uint32_t all = ChannelsOf(args.num_ranks);
+  const uint32_t most =
+      args.most_channels == 0 || args.most_channels > all ? all : args.most_channels;
+  const size_t wanted = bytes <= kLineMessage ? DivUp(bytes, kLinePiece) : bytes / kBytesPerChannel;
+  return wanted < 1 ? 1 : wanted > most ? most : static_cast<uint32_t>(wanted);
 }
 
-static_assert(sizeof(MessageArgs) <= 4096 - 64);
+// How many blocks a kernel of messages has. Neighbouring blocks serve one channel: blocks start in
+// order, so that a channel is complete at both ends before later ones wait for room on the GPUs.
+constexpr uint32_t BlocksOf(const MessageArgs& args) { return args.num_flows * args.channels; }
+
+// Fills in what the kernel needs to know about its messages.
+constexpr void Arrange(MessageArgs& args) {
+  args.num_flows = 0;
+  args.channels = 0;
+  size_t longest = 0;
+  for (uint32_t m = 0; m < args.num_messages; ++m) {
+    const Message& message = args.messages[m];
+    const uint32_t channels = ChannelsFor(args, message.bytes);
+    if (channels > args.channels) args.channels = channels;
+    if (message.bytes > longest) longest = message.bytes;
+    uint32_t f = 0;
+    while (f < args.num_flows &&
+           (args.flows[f].peer != message.peer || args.flows[f].kind != message.kind))
+      ++f;
+    if (f < args.num_flows) continue;
+    args.flows[args.num_flows++] = {message.peer, message.kind};
+  }
+  const bool many = longest >= kLongPiece * args.channels && BlocksOf(args) <= kMostBlocksOfMany;
+  args.threads = many ? kManyThreads : kFewThreads;
+}
 
 }  // namespace tutti::cuda

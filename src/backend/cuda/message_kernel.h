@@ -1,7 +1,9 @@
 #pragma once
 
-// Sends and receives of one group. A block is one direction of one channel of one pair; it takes its
-// share of each of the pair's messages, in the order in which they were issued.
+// Sends and receives of one group. Short messages go in lines that carry their own flag; others in
+// pieces with a flag each. A block is one channel of one flow (all messages of one kind with
+// one peer); it takes its share of each of the flow's messages, in the order in which they were
+// issued.
 
 #include "backend/cuda/mesh_primitives.h"
 #include "backend/cuda/message_args.h"
@@ -10,95 +12,178 @@ namespace tutti::cuda {
 
 class MessageBlock {
  public:
-  // `block` counts directions, peers and channels: see BlocksOf.
-  TUTTI_HD MessageBlock(const MessageArgs& args, uint32_t block) : args_(args) {
-    const uint32_t channels = ChannelsOf(args.num_ranks);
-    channel_ = block % channels;
-    peer_ = static_cast<int>(block / channels) % args.num_ranks;
-    sends_ = block / channels < static_cast<uint32_t>(args.num_ranks);
-  }
+  // `block` counts flows and channels: see BlocksOf.
+  TUTTI_HD MessageBlock(const MessageArgs& args, uint32_t block)
+      : args_(args), channel_(block / args.num_flows), flow_(args.flows[block % args.num_flows]) {}
 
   TUTTI_HD void Run() {
-    bool any = false;
-    for (uint32_t m = 0; m < args_.num_messages; ++m)
-      any |= args_.messages[m].peer == peer_ && args_.messages[m].is_send == sends_;
-    if (!any) return;
-    uint64_t* const steps = Counter(args_.rank, sends_ ? 0 : 1, peer_);
-    step_ = *steps;
+    const bool sends = flow_.kind == MessageKind::kSend || flow_.kind == MessageKind::kSwap;
+    const bool receives = flow_.kind == MessageKind::kReceive || flow_.kind == MessageKind::kSwap;
+    if (sends) sent_ = *Counter(args_.rank, kSent, flow_.peer);
+    if (receives) received_ = *Counter(args_.rank, kReceived, flow_.peer);
+    TUTTI_UNROLL_BY(1)
     for (uint32_t m = 0; m < args_.num_messages && !failed_; ++m) {
       const Message& message = args_.messages[m];
-      if (message.peer == peer_ && message.is_send == sends_) Carry(message);
+      if (message.peer == flow_.peer && message.kind == flow_.kind) Carry(message);
     }
+    // No thread may still be about to read them.
     Lanes::Sync();
-    if (Lanes::index() == 0) *steps = step_;
+    if (Lanes::index() != 0) return;
+    if (sends) *Counter(args_.rank, kSent, flow_.peer) = sent_;
+    if (receives) *Counter(args_.rank, kReceived, flow_.peer) = received_;
   }
 
  private:
-  // Of `rank`'s window: 0 sent, 1 received, 2 tails, 3 heads.
+  // Which counters: see message_args.h.
+  static constexpr int kSent = 0, kReceived = 1, kTails = 2, kHeads = 3;
+  static constexpr size_t kPieceUnit = 128;
+
   TUTTI_HD uint64_t* Counter(int rank, int which, int peer) const {
     return reinterpret_cast<uint64_t*>(args_.windows[rank] +
                                        args_.layout.CounterAt(which, peer, channel_));
   }
 
+  // Channels take pieces in turns, so that all of them work in one neighbourhood of memory. Each piece
+  // costs some microseconds besides its bytes: there are as few as slots allow.
   TUTTI_HD void Carry(const Message& message) {
-    const uint32_t most = ChannelsOf(args_.num_ranks);
-    size_t channels = message.bytes / kBytesPerChannel;
-    channels = channels < 1 ? 1 : channels > most ? most : channels;
-    const size_t share = DivUp(DivUp(message.bytes, channels), 16) * 16;
-    const size_t begin = channel_ * share;
-    if (channel_ >= channels) return;
-    const size_t size = ClampChunk(begin, share, message.bytes);
+    const size_t channels = ChannelsFor(args_, message.bytes);
+    if (channel_ >= channels || message.bytes == 0) return;
+    const bool in_lines = message.bytes <= kLineMessage;
+    const size_t share = DivUp(message.bytes, channels);
+    const size_t piece =
+        in_lines ? kLinePiece
+                 : DivUp(DivUp(share, DivUp(share, kMessageBytes)), kPieceUnit) * kPieceUnit;
     TUTTI_UNROLL_BY(1)
-    for (size_t done = 0; done < size && !failed_; done += kMessageBytes)
-      Step(message.buffer + begin + done, ClampChunk(done, kMessageBytes, size));
+    for (size_t at = channel_ * piece; at < message.bytes && !failed_; at += channels * piece) {
+      const size_t bytes = ClampChunk(at, piece, message.bytes);
+      std::byte* const user = message.buffer + at;
+      if (message.kind == MessageKind::kCopy)
+        CopyBytes<Place::kUser, Place::kUser>(user, message.from + at, bytes);
+      if (message.kind == MessageKind::kSend || message.kind == MessageKind::kSwap)
+        in_lines ? SendLines(user, bytes) : SendPiece(user, bytes);
+      // A swap has sent the piece, and so has read what is overwritten now.
+      if (message.kind == MessageKind::kReceive || message.kind == MessageKind::kSwap)
+        in_lines ? ReceiveLines(user, bytes) : ReceivePiece(user, bytes);
+    }
   }
 
-  TUTTI_HD void Step(std::byte* user, size_t bytes) {
-    // The sender waits for room, the receiver for data.
-    const uint64_t* const counter = Counter(args_.rank, sends_ ? 3 : 2, peer_);
-    const uint64_t needed = sends_ ? step_ + 1 : step_ + 1 + kMessageSlots;
-    if (Lanes::index() == 0) {
+  // Without barriers or fences on the way: each thread waits for room, and for its lines, itself.
+  TUTTI_HD void SendLines(const std::byte* user, size_t bytes) {
+    std::byte* const slot = args_.windows[flow_.peer] +
+                            args_.layout.LineSlotAt(args_.rank, flow_.peer, channel_, sent_);
+    const uint64_t* const head = Counter(args_.rank, kHeads, flow_.peer);
+    bool room = sent_ < kMessageSlots;
+    TUTTI_UNROLL_BY(1)
+    for (size_t i = Lanes::index(); i * kLineData < bytes && !failed_; i += Lanes::count()) {
+      const Line data = LoadAny<8>(user + i * kLineData, bytes - i * kLineData);
       TUTTI_UNROLL_BY(1)
-      for (uint32_t polls = 1; LoadFlagAcquire(counter) + kMessageSlots < needed; ++polls) {
-        Lanes::Relax();
-        if (polls % kLookEvery == 0 && IsRaised(args_.abort_word)) {
-          failed_ = true;
-          break;
-        }
+      for (uint32_t polls = 1; !room && !failed_; ++polls) {
+        room = LoadFlagAcquire(head) + kMessageSlots > sent_;
+        if (!room) Poll(polls);
       }
+      if (room) StoreFlagged(slot + i * sizeof(FlaggedLine), MakeFlagged(sent_, data));
+    }
+    ++sent_;
+    failed_ = Lanes::SyncAny(failed_);
+  }
+  TUTTI_HD void ReceiveLines(std::byte* user, size_t bytes) {
+    const std::byte* const slot =
+        args_.windows[args_.rank] +
+        args_.layout.LineSlotAt(flow_.peer, args_.rank, channel_, received_);
+    TUTTI_UNROLL_BY(1)
+    for (size_t i = Lanes::index(); i * kLineData < bytes && !failed_; i += Lanes::count()) {
+      FlaggedLine line = LoadFlagged(slot + i * sizeof(FlaggedLine));
+      TUTTI_UNROLL_BY(1)
+      for (uint32_t polls = 1; !failed_ && !HasFlags(received_, line); ++polls) {
+        Poll(polls);
+        line = LoadFlagged(slot + i * sizeof(FlaggedLine));
+      }
+      if (!failed_) StoreAny<8>(user + i * kLineData, DataOf(line), bytes - i * kLineData);
     }
     failed_ = Lanes::SyncAny(failed_);
+    if (!failed_) Announce(kHeads, ++received_);
+  }
+  TUTTI_HD void Poll(uint32_t polls) {
+    Lanes::Relax();
+    if (polls % kLookEvery == 0 && IsRaised(args_.abort_word)) failed_ = true;
+  }
+
+  TUTTI_HD void SendPiece(const std::byte* user, size_t bytes) {
+    if (sent_ >= kMessageSlots) WaitUntil(kHeads, sent_ + 1 - kMessageSlots);
     if (failed_) return;
-    std::byte* const slot =
-        sends_ ? args_.windows[peer_] + args_.layout.SlotAt(args_.rank, channel_, step_)
-               : args_.windows[args_.rank] + args_.layout.SlotAt(peer_, channel_, step_);
-    if (sends_) {
-      ForLinesOf(
-          DivUp(bytes, 16),
-          [&](Line& line, uint32_t i) {
-            line = LoadAny<16>(user + size_t{16} * i, bytes - size_t{16} * i);
-          },
-          [&](const Line& line, uint32_t i) { StoreLine(slot + size_t{16} * i, line); });
-    } else {
-      ForLinesOf(
-          DivUp(bytes, 16), [&](Line& line, uint32_t i) { line = LoadSlot(slot + size_t{16} * i); },
-          [&](const Line& line, uint32_t i) {
-            StoreAny<16>(user + size_t{16} * i, line, bytes - size_t{16} * i);
-          });
-    }
-    ++step_;
-    Lanes::Sync();
+    CopyBytes<Place::kUser, Place::kSlot>(
+        args_.windows[flow_.peer] + args_.layout.SlotAt(args_.rank, flow_.peer, channel_, sent_),
+        user, bytes);
+    Announce(kTails, ++sent_);
+  }
+  TUTTI_HD void ReceivePiece(std::byte* user, size_t bytes) {
+    WaitUntil(kTails, received_ + 1);
+    if (failed_) return;
+    CopyBytes<Place::kSlot, Place::kUser>(
+        user,
+        args_.windows[args_.rank] +
+            args_.layout.SlotAt(flow_.peer, args_.rank, channel_, received_),
+        bytes);
+    Announce(kHeads, ++received_);
+  }
+
+  TUTTI_HD void WaitUntil(int which, uint64_t value) {
+    const uint64_t* const counter = Counter(args_.rank, which, flow_.peer);
     if (Lanes::index() == 0) {
-      FenceSystem();
-      StoreFlag(Counter(peer_, sends_ ? 2 : 3, args_.rank), step_);
+      TUTTI_UNROLL_BY(1)
+      for (uint32_t polls = 1; !failed_ && LoadFlagAcquire(counter) < value; ++polls) Poll(polls);
     }
+    failed_ = Lanes::SyncAny(failed_);
+  }
+  TUTTI_HD void Announce(int which, uint64_t value) {
+    Lanes::Sync();
+    if (Lanes::index() != 0) return;
+    FenceSystem();
+    StoreFlag(Counter(flow_.peer, which, args_.rank), value);
+  }
+
+  enum class Place { kUser, kSlot };
+  template <Place kFrom, Place kTo>
+  TUTTI_HD static void CopyBytes(std::byte* to, const std::byte* from, size_t bytes) {
+    const auto aligned = [](const std::byte* p) {
+      return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+    };
+    if (bytes % 16 == 0 && (kFrom == Place::kSlot || aligned(from)) &&
+        (kTo == Place::kSlot || aligned(to))) {
+      ForLinesOf(
+          bytes / 16,
+          [&](Line& line, uint32_t i) {
+            const std::byte* const at = from + size_t{16} * i;
+            if constexpr (kFrom == Place::kSlot)
+              line = LoadSlot(at);
+            else
+              line = LoadLine(at);
+          },
+          [&](const Line& line, uint32_t i) { StoreLine(to + size_t{16} * i, line); });
+      return;
+    }
+    ForLinesOf(
+        DivUp(bytes, 16),
+        [&](Line& line, uint32_t i) {
+          const size_t at = size_t{16} * i;
+          if constexpr (kFrom == Place::kSlot)
+            line = LoadSlot(from + at);
+          else
+            line = LoadAny<16>(from + at, bytes - at);
+        },
+        [&](const Line& line, uint32_t i) {
+          const size_t at = size_t{16} * i;
+          if constexpr (kTo == Place::kSlot)
+            StoreLine(to + at, line);
+          else
+            StoreAny<16>(to + at, line, bytes - at);
+        });
   }
 
   const MessageArgs& args_;
-  uint32_t channel_;
-  int peer_;
-  bool sends_;
-  uint64_t step_ = 0;
+  const uint32_t channel_;
+  const MessageFlow flow_;
+  uint64_t sent_ = 0, received_ = 0;
   bool failed_ = false;
 };
 

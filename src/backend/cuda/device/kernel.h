@@ -4,14 +4,18 @@
 
 #include "backend/cuda/mesh_kernel.h"
 
-#define TUTTI_KERNEL(name)                                             \
-  extern "C" __global__ void __launch_bounds__(tutti::cuda::kLines, 2) \
+#define TUTTI_KERNEL_OF(name, blocks_each)                                       \
+  extern "C" __global__ void __launch_bounds__(tutti::cuda::kLines, blocks_each) \
       name(const __grid_constant__ tutti::cuda::MeshArgs args)
+#define TUTTI_KERNEL(name) TUTTI_KERNEL_OF(name, 2)
+// Lines of all peers at once take many registers, and small messages few blocks.
+#define TUTTI_LINE_KERNEL(name) TUTTI_KERNEL_OF(name, 1)
 
 #define TUTTI_REDUCTION(name, T)                                                 \
-  TUTTI_KERNEL(tutti_line_##name) {                                              \
+  TUTTI_LINE_KERNEL(tutti_line_##name) {                                         \
     tutti::cuda::RunReduction<T, tutti::cuda::LinePrimitives>(args, blockIdx.x); \
   }                                                                              \
   TUTTI_KERNEL(tutti_bulk_##name) {                                              \
     tutti::cuda::RunReduction<T, tutti::cuda::BulkPrimitives>(args, blockIdx.x); \
-  }
+  }                                                                              \
+  TUTTI_KERNEL(tutti_ring_##name) { tutti::cuda::RunRingReduction<T>(args, blockIdx.x); }

@@ -1,8 +1,9 @@
 #include "backend/cuda/device/kernel.h"
 
-TUTTI_KERNEL(tutti_line_move) {
+TUTTI_LINE_KERNEL(tutti_line_move) {
   tutti::cuda::RunMove<tutti::cuda::LinePrimitives>(args, blockIdx.x);
 }
 TUTTI_KERNEL(tutti_bulk_move) {
   tutti::cuda::RunMove<tutti::cuda::BulkPrimitives>(args, blockIdx.x);
 }
+TUTTI_KERNEL(tutti_ring_move) { tutti::cuda::RunRingMove(args, blockIdx.x); }
