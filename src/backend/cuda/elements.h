@@ -2,7 +2,8 @@
 
 // The twelve element types as the kernels see them: how a few bytes in registers are read as
 // elements, combined, scaled and written. The rules are those of base/reduce.h: narrow floats are
-// combined in f32 over all sources and rounded once; integers wrap; minimum and maximum keep NaN.
+// combined in f32 over all sources that a rank has before it, and then rounded (once in a mesh, at
+// each rank of a ring); integers wrap; minimum and maximum keep NaN.
 // (NaN patterns and the sign of a zero minimum may differ from the host's.)
 
 #include <cstddef>
