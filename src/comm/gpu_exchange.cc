@@ -9,7 +9,7 @@ namespace {
 
 // Blocks of one direction, over all peers, so that those of both and of the copies are on a GPU at
 // once; those of a second wave would wait until the first are done.
-constexpr int kBlocksEachWay = 96;
+constexpr int kBlocksEachWay = 108;
 
 // Where the part of `rank` is in a buffer of parts of `bytes`, or the buffer itself.
 std::byte* Part(const void* buffer, bool has_parts, int rank, size_t bytes) {

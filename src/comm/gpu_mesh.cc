@@ -24,7 +24,8 @@ constexpr uint32_t kMostHostBlocks = 32;
 void ForHostMemory(MeshContext& context) {
   context.bytes_per_us = context.bulk_bytes_per_us = 20e3;
   context.ring_bytes_per_us = context.messages_bytes_per_us = 20e3;
-  context.step_us = context.chain_step_us = context.message_us = 10;
+  context.step_us = context.chain_step_us = 10;
+  context.message_us = 3;
   context.bulk_us = 3;
   context.round_us = 4;
   context.line_round_us = 6;

@@ -178,7 +178,9 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
   double best_us = -1;
   const auto consider = [&](MeshAlgorithm algorithm, bool flagged) {
     if (flagged && !FitsLines(context, algorithm, count, elem_bytes)) return;
-    const double us = ExtraUs(context, algorithm, flagged, bytes);
+    double us = ExtraUs(context, algorithm, flagged, bytes);
+    if (algorithm == MeshAlgorithm::kMessages && collective != Collective::kAlltoAll)
+      us -= context.message_us;
     if (best_us >= 0 && us >= best_us) return;
     best_us = us;
     best.algorithm = algorithm;

@@ -38,9 +38,10 @@ struct MeshContext {
   double ring_bytes_per_us = 360e3;
   double step_us = 3;
   double chain_step_us = 0.7;
-  // Pair by pair: what a GPU writes to all others in a microsecond, and what a message costs.
+  // Pair by pair: what a GPU writes to all others in a microsecond, and what it costs more than a
+  // mesh to wait for all of them. Where only the root meets all others, a mesh costs as much.
   double messages_bytes_per_us = 340e3;
-  double message_us = 5;
+  double message_us = 1.2;
   size_t bytes_per_block = 8 << 10;   // written, from which on another block pays
   size_t min_chunk_bytes = 16 << 10;  // shorter chunks lose more by barriers than overlap gives
   size_t max_ring_chunk_bytes = ~size_t{0};
