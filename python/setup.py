@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a copy of libtutti into the package: TUTTI_LIBRARY, or what `make` built beside it. Without
-either the package is made without one and looks for libtutti when it is used."""
+"""Puts a copy of libtutti into the package: TUTTI_LIBRARY, or what `make` built beside it, and of
+the modules for MPI and Gloo that lie beside that, where libtutti looks for them. Without either the package is made without one and looks for libtutti when it is used."""
 
 import os
 import shutil
@@ -9,6 +9,7 @@ import subprocess
 from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
+MODULES = ("libtutti_openmpi.so", "libtutti_mpich.so", "libtutti_gloo.so")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -32,7 +33,14 @@ class BuildWithLibrary(build_py):
             return
         folder = os.path.join(self.build_lib, "tutti", "lib")
         os.makedirs(folder, exist_ok=True)
-        target = os.path.join(folder, "libtutti.so.0")
+        self.copy(source, os.path.join(folder, "libtutti.so.0"))
+        for module in MODULES:
+            beside = os.path.join(os.path.dirname(os.path.abspath(source)), module)
+            if os.path.exists(beside):
+                self.copy(beside, os.path.join(folder, module))
+
+    @staticmethod
+    def copy(source, target):
         shutil.copyfile(source, target)
         if shutil.which("strip"):
             subprocess.run(["strip", "--strip-debug", target], check=True)

@@ -11,6 +11,13 @@
 //   A process set is a set of ranks with operations of its own; set 0 is that of all ranks. Sets do
 //   not wait for one another.
 //
+// GPUs
+//   Tensors may lie in the memory of a CUDA device, all of a rank's in one. Their operations run on
+//   a stream of the coordinator's; each begins when the stream that the tensor names has come to
+//   where it was when the tensor was asked for. They are done when they are queued: Wait and Poll
+//   wait for ranks, never for GPUs, and tuttiCoordinatorStreamWait orders what comes after. Buffers
+//   stay until the GPU is past them.
+//
 // Threads: every function from any thread. Create, Shutdown, Destroy, AddProcessSet,
 // RemoveProcessSet and Wait block; the rest never wait for another rank.
 //
@@ -113,7 +120,10 @@ typedef struct {
   int root;
   const int64_t* splits;  // alltoall: one a rank of the set
   int nsplits;
-  int device;  // -1: host memory
+  int device;  // -1: host memory; else the CUDA device in whose memory input and output lie
+  // Of a tensor on a GPU: the cudaStream_t (null: the default stream) behind whose present work the
+  // input is there and the output may be written.
+  void* stream;
 } tuttiTensor_t;
 
 // Finds the other ranks; all of them call it, and it returns when all have. Settings are read from
@@ -154,6 +164,12 @@ ncclResult_t tuttiCoordinatorReceivedSplits(tuttiCoordinator_t coordinator, int6
                                             int64_t* splits, int capacity, int* count);
 // Join: the rank that joined last.
 ncclResult_t tuttiCoordinatorLastJoined(tuttiCoordinator_t coordinator, int64_t handle, int* rank);
+// Of an operation on a GPU that is done, which there means queued: makes what is put on `stream` from
+// now on wait, on the GPU, until the result is there. No thread waits. Whoever uses the result on
+// several streams calls it for each, the one that uses a result of the coordinator's memory longest
+// last. With tensors in host memory it does nothing.
+ncclResult_t tuttiCoordinatorStreamWait(tuttiCoordinator_t coordinator, int64_t handle,
+                                        void* stream);
 // Forgets the handle. An operation under way goes on; its buffers must stay until it is done.
 ncclResult_t tuttiCoordinatorRelease(tuttiCoordinator_t coordinator, int64_t handle);
 

@@ -28,6 +28,15 @@ extern "C" {
 ncclResult_t tuttiGetVersion(const char** version);
 
 // -------------------------------------------------------------------------------------------------
+// Which device a rank is
+// -------------------------------------------------------------------------------------------------
+
+// ncclCommInitRank of a rank on `device`: a CUDA device, whichever is current, or -1 for the host's
+// memory, also on a machine with GPUs. All ranks of a communicator are of one kind.
+ncclResult_t tuttiCommInitRankOn(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
+                                 int device);
+
+// -------------------------------------------------------------------------------------------------
 // Host streams
 //
 // A host stream is a queue of operations that one thread of the library runs in order, so that the

@@ -99,6 +99,10 @@ class Request:
     postscale: float = 1.0
     root: int = 0
     splits: Optional[Sequence[int]] = None
+    # Of an array on a GPU: which, the stream by which it is made, and the stream that is current.
+    device: int = _library.HOST
+    stream: int = 0
+    current_stream: Callable[[], int] = lambda: 0
     keep: Any = None
     finish: Callable[["Result"], Any] = lambda result: None
 
@@ -128,7 +132,8 @@ def _tensor(request: Request) -> _library.Tensor:
         type=request.type, ndim=len(request.shape), shape=shape, input=request.input or None,
         output=request.output or None, op=request.op, compression=request.compression,
         prescale=request.prescale, postscale=request.postscale, root=request.root,
-        splits=(ctypes.c_int64 * len(splits))(*splits), nsplits=len(splits), device=-1)
+        splits=(ctypes.c_int64 * len(splits))(*splits), nsplits=len(splits),
+        device=request.device, stream=request.stream or None)
 
 
 def _create(options: _library.CoordinatorOptions) -> ctypes.c_void_p:
@@ -231,7 +236,16 @@ class _Coordinator:
             self.ask(function, number, values, count.value, ctypes.byref(count))
         return tuple(values[:count.value])
 
+    def order_streams(self, number: int, request: Request) -> None:
+        """Puts what comes next on the GPU behind the operation; no thread waits. Both streams: the
+        array's memory may be used again in the order of the first."""
+        current = request.current_stream()
+        for stream in dict.fromkeys((request.stream, current)):
+            self.ask("StreamWait", number, stream or None)
+
     def result(self, number: int, request: Request) -> Result:
+        if request.device >= 0:
+            self.order_streams(number, request)
         if request.kind == BARRIER:
             return Result(0, ())
         data = ctypes.c_void_p()
@@ -625,28 +639,33 @@ def check_op(op: Optional[int], average: Optional[bool] = None) -> int:
 # What the package was built with, by Horovod's names.
 
 def mpi_threads_supported() -> bool:
-    """False: there is no MPI inside."""
-    return False
+    """Whether MPI may be used by several threads: the modules for it start it so."""
+    return mpi_built()
+
+
+def _asked_for(name: str) -> bool:
+    return name in os.environ.get("HOROVOD_CONTROLLER", "").split(",")
 
 
 def mpi_enabled() -> bool:
-    """False: ranks meet and talk by Tutti's own means."""
-    return False
+    """Whether HOROVOD_CONTROLLER asks for MPI and a module for it is there; else ranks negotiate by
+    Tutti's own means."""
+    return mpi_built() and _asked_for("mpi")
 
 
 def mpi_built() -> bool:
-    """False: MPI as a controller is not there."""
-    return False
+    """Whether a module for MPI (libtutti_openmpi.so or libtutti_mpich.so) lies beside libtutti."""
+    return _library.has_module("openmpi") or _library.has_module("mpich")
 
 
 def gloo_enabled() -> bool:
-    """False: see mpi_enabled."""
-    return False
+    """As mpi_enabled, for Gloo."""
+    return gloo_built() and _asked_for("gloo")
 
 
 def gloo_built() -> bool:
-    """False: Gloo as a controller is not there."""
-    return False
+    """Whether the module for Gloo (libtutti_gloo.so) lies beside libtutti."""
+    return _library.has_module("gloo")
 
 
 def nccl_built() -> int:
@@ -667,8 +686,12 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """False: tensors lie in host memory."""
-    return False
+    """Whether CUDA's driver is here, so that tensors may lie on a GPU."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def rocm_built() -> bool:

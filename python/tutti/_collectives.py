@@ -8,6 +8,7 @@ operation is done.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
 
 from tutti import _basics
@@ -32,7 +33,13 @@ class Adapter(Protocol):
         """A new contiguous array of the type of `like`."""
 
     def copy_in(self, array: Any, data: int) -> None:
-        """Fills an array from memory of the library."""
+        """Fills an array from memory of the library, of the device on which the array lies."""
+
+    def device(self, array: Any) -> int:
+        """The CUDA device on which it lies, -1 for the host."""
+
+    def current_stream(self, array: Any) -> int:
+        """Of an array on a GPU: the cudaStream_t on which its library works now."""
 
     def splits(self, splits: Any) -> List[int]:
         """An argument of alltoall as numbers."""
@@ -49,6 +56,10 @@ class Collectives:
 
     def _describe(self, kind: int, name: str, array: Any, output: Any, **fields: Any) -> Request:
         adapter = self._adapter
+        device = adapter.device(array)
+        if device >= 0:
+            fields.update(device=device, stream=adapter.current_stream(array),
+                          current_stream=functools.partial(adapter.current_stream, array))
         return Request(kind, name, adapter.type(array), adapter.shape(array),
                        adapter.address(array), 0 if output is None else adapter.address(output),
                        keep=(array, output), **fields)

@@ -19,6 +19,8 @@ INVALID_ARGUMENT = 4
 INVALID_USAGE = 5
 IN_PROGRESS = 7
 
+HOST = -1  # in the place of a CUDA device
+
 UNIQUE_ID_BYTES = 128
 ELASTIC_MAX_VALUE_BYTES = 1 << 20
 
@@ -40,7 +42,8 @@ class Tensor(Structure):
                 ("ndim", c_int), ("shape", POINTER(c_int64)), ("input", c_void_p),
                 ("output", c_void_p), ("op", c_int), ("compression", c_int),
                 ("prescale", c_double), ("postscale", c_double), ("root", c_int),
-                ("splits", POINTER(c_int64)), ("nsplits", c_int), ("device", c_int)]
+                ("splits", POINTER(c_int64)), ("nsplits", c_int), ("device", c_int),
+                ("stream", c_void_p)]
 
 
 # tuttiHostFn_t
@@ -58,6 +61,7 @@ _COORDINATOR = {
     "OutputShape": [c_void_p, c_int64, POINTER(c_int64), c_int, POINTER(c_int)],
     "ReceivedSplits": [c_void_p, c_int64, POINTER(c_int64), c_int, POINTER(c_int)],
     "LastJoined": [c_void_p, c_int64, POINTER(c_int)],
+    "StreamWait": [c_void_p, c_int64, c_void_p],
     "Release": [c_void_p, c_int64],
     "AddProcessSet": [c_void_p, POINTER(c_int), c_int, POINTER(c_int)],
     "RemoveProcessSet": [c_void_p, c_int],
@@ -79,7 +83,7 @@ _ELASTIC = {
 _NCCL = {
     "ncclGetVersion": [POINTER(c_int)],
     "ncclGetUniqueId": [POINTER(UniqueId)],
-    "ncclCommInitRank": [POINTER(c_void_p), c_int, UniqueId, c_int],
+    "tuttiCommInitRankOn": [POINTER(c_void_p), c_int, UniqueId, c_int, c_int],
     "ncclCommDestroy": [c_void_p],
     "ncclCommAbort": [c_void_p],
     "ncclCommSplit": [c_void_p, c_int, c_int, POINTER(c_void_p), c_void_p],
@@ -129,6 +133,18 @@ def load() -> ctypes.CDLL:
             reasons.append(f"{path}: {error}")
     raise ImportError("libtutti.so.0 could not be loaded; set TUTTI_LIBRARY to its path. Tried " +
                       "; ".join(reasons))
+
+
+def has_module(name: str) -> bool:
+    """Whether libtutti_<name>.so lies beside the library that is loaded."""
+    address = ctypes.cast(load().tuttiCoordinatorCreate, c_void_p).value or 0
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            begin, end = (int(part, 16) for part in line.split(" ", 1)[0].split("-"))
+            if begin <= address < end:
+                folder = os.path.dirname(line.rstrip("\n").split(" ", 5)[-1].strip())
+                return os.path.exists(os.path.join(folder, f"libtutti_{name}.so"))
+    return False
 
 
 def _declare(library: ctypes.CDLL) -> None:

@@ -56,6 +56,12 @@ class NumpyAdapter:
         if array.nbytes:
             ctypes.memmove(array.ctypes.data, data, array.nbytes)
 
+    def device(self, array: np.ndarray) -> int:
+        return -1
+
+    def current_stream(self, array: np.ndarray) -> int:
+        return 0
+
     def splits(self, splits: Any) -> List[int]:
         numbers = np.asarray(splits)
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):

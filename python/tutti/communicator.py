@@ -50,7 +50,8 @@ class Communicator:
                              f"{len(unique_id)}")
         self._comm = ctypes.c_void_p()
         made = _library.UniqueId.from_buffer_copy(unique_id)
-        self._call("ncclCommInitRank", ctypes.byref(self._comm), int(nranks), made, int(rank))
+        self._call("tuttiCommInitRankOn", ctypes.byref(self._comm), int(nranks), made, int(rank),
+                   _library.HOST)
         self.rank, self.size = int(rank), int(nranks)
 
     @staticmethod

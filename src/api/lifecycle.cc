@@ -8,6 +8,7 @@
 #include <cstring>
 #include <future>
 #include <limits>
+#include <optional>
 #include <set>
 #include <span>
 #include <thread>
@@ -146,9 +147,10 @@ std::function<Status()> InitJob(ncclComm* comm, Process* process,
 }
 
 Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> ids, int rank,
-                const ncclConfig_t* config) {
+                const ncclConfig_t* config, std::optional<int> device = std::nullopt) {
   if (out == nullptr) return InvalidArgument("comm is null");
   Publish(out, nullptr);
+  if (device && *device < -1) return InvalidArgument("device is {}, which is no device", *device);
   if (num_ranks < 1) return InvalidArgument("nranks is {}, but must be at least 1", num_ranks);
   if (rank < 0 || rank >= num_ranks)
     return InvalidArgument("rank is {}, but nranks is {}: ranks go from 0 to {}", rank, num_ranks,
@@ -164,7 +166,11 @@ Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> id
   options.num_ranks = num_ranks;
   options.name = handle->name;
   options.abort_flag = &handle->abort_flag;
-  TUTTI_ASSIGN(options.cuda_device, Process::CurrentDevice(handle->settings));
+  if (device) {
+    options.cuda_device = *device;
+  } else {
+    TUTTI_ASSIGN(options.cuda_device, Process::CurrentDevice(handle->settings));
+  }
   if (options.cuda_device >= 0) handle->device = options.cuda_device;
   ncclComm* const comm = handle.get();
   return StartInit(std::move(handle), nullptr, out, InitJob(comm, process, options));
@@ -467,6 +473,13 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId) {
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank) {
   return Return(__func__,
                 [&] { return api::InitRank(comm, nranks, std::span(&commId, 1), rank, nullptr); });
+}
+
+ncclResult_t tuttiCommInitRankOn(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
+                                 int device) {
+  return Return(__func__, [&] {
+    return api::InitRank(comm, nranks, std::span(&commId, 1), rank, nullptr, device);
+  });
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,

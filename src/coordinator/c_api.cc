@@ -105,7 +105,10 @@ Ask MakeAsk(const tuttiTensor_t& t, const char* group, int count) {
   fields.kind = static_cast<OpKind>(t.kind);
   if (fields.kind != OpKind::kBarrier) {
     fields.type = static_cast<ElementType>(t.type);
-    fields.device = t.device;
+    // Which GPU is a rank's own business; that it is one, everybody's.
+    fields.device = t.device < 0 ? -1 : 0;
+    ask.device = t.device;
+    ask.stream = t.stream;
     ask.shape = {t.shape, static_cast<size_t>(t.ndim)};
   }
   if (fields.kind == OpKind::kAllreduce || fields.kind == OpKind::kReducescatter) {
@@ -321,6 +324,17 @@ ncclResult_t tuttiCoordinatorLastJoined(tuttiCoordinator_t coordinator, int64_t 
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     *rank = ticket->number;
     return Status::Ok();
+  }());
+}
+
+ncclResult_t tuttiCoordinatorStreamWait(tuttiCoordinator_t coordinator, int64_t handle,
+                                        void* stream) {
+  return Return("tuttiCoordinatorStreamWait", [&]() -> Status {
+    TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
+    if (!ticket->gpu) return Status::Ok();
+    GpuOutcome& outcome = *ticket->gpu;
+    outcome.stream = stream;
+    return outcome.gpu->Await(stream, *outcome.done);
   }());
 }
 

@@ -8,7 +8,9 @@
 #include "base/log.h"
 #include "bootstrap/wire.h"
 #include "coordinator/nccl_exchange.h"
+#include "coordinator/nccl_library.h"
 #include "coordinator/operations_exchange.h"
+#include "tutti/tutti.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -166,7 +168,8 @@ Result<std::unique_ptr<Operations>> Coordinator::OpenModule(
 Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) {
   auto communicators = std::make_shared<Communicators>();
   ncclComm_t comm = nullptr;
-  TUTTI_TRY(FromNccl(ncclCommInitRank(&comm, options_.num_ranks, id, options_.rank)));
+  // Of the host's memory, also where a GPU is the calling thread's.
+  TUTTI_TRY(FromNccl(tuttiCommInitRankOn(&comm, options_.num_ranks, id, options_.rank, -1)));
   communicators->control = Communicator(comm);
   ncclComm_t data = nullptr;
   TUTTI_TRY(FromNccl(ncclCommSplit(comm, 0, options_.rank, &data, nullptr), comm));
@@ -277,11 +280,10 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
     for (const int rank : neighbours) bootstrap_->SendControl(rank, message);
   };
   hooks.change_sets = [this](const Agreement& agreement) { return ChangeSets(agreement); };
-  hooks.break_off = [communicators] {
-    communicators->control.Break();
-    communicators->data.Break();
-    communicators->local.Break();
-    communicators->cross.Break();
+  hooks.break_off = [communicators] { communicators->BreakOff(); };
+  hooks.gpu.open = [this](int device) { return OpenGpu(device); };
+  hooks.gpu.join = [this, ranks, communicators](Gpu& gpu) {
+    return JoinGpus(gpu, ranks, *communicators);
   };
   if (id != 0) return hooks;
   hooks.tuned = [this](const Tuning& tuning) { switches_->allreduce = tuning.hierarchical; };
@@ -294,6 +296,61 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
     });
   };
   return hooks;
+}
+
+void Coordinator::Communicators::BreakOff() {
+  control.Break();
+  data.Break();
+  local.Break();
+  cross.Break();
+  const std::lock_guard lock(gpu_mutex);
+  broken = true;
+  gpu.Break();
+}
+
+Result<std::shared_ptr<Gpu>> Coordinator::OpenGpu(int device) const {
+  const HierarchyShape& place = options_.place;
+  if (device < 0) device = place.local_size > 0 ? place.local_rank : options_.rank;
+  return options_.open_gpu(device);
+}
+
+// A communicator of the ranks' GPUs, where they have one way or another of reaching one another.
+Result<std::unique_ptr<Operations>> Coordinator::JoinGpus(const Gpu& gpu,
+                                                          const std::vector<int>& ranks,
+                                                          Communicators& communicators) const {
+  struct Offer {
+    ncclUniqueId id;
+    char failed[512];  // "": it did not
+  };
+  const auto me = std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin();
+  const int n = static_cast<int>(ranks.size());
+  const ncclComm_t data = communicators.data.get();
+  Offer mine = {};
+  std::vector<Offer> all(ranks.size());
+  if (me == 0) TUTTI_TRY(FromNccl(ncclGetUniqueId(&mine.id)));
+  TUTTI_TRY(
+      FromNccl(ncclAllGather(&mine, all.data(), sizeof(Offer), ncclUint8, data, nullptr), data));
+  ncclComm_t comm = nullptr;
+  const Status made =
+      FromNccl(tuttiCommInitRankOn(&comm, n, all[0].id, static_cast<int>(me), gpu.rank_device()));
+  Communicator communicator(made.ok() ? comm : nullptr);
+  if (!made.ok()) made.message().copy(mine.failed, sizeof(mine.failed) - 1);
+  TUTTI_TRY(
+      FromNccl(ncclAllGather(&mine, all.data(), sizeof(Offer), ncclUint8, data, nullptr), data));
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].failed[0] == '\0') continue;
+    if (me == 0) {
+      TUTTI_WARN(
+          "the GPUs of the ranks cannot be joined, so their tensors go through the host's "
+          "memory; rank {} says: {}",
+          ranks[i], all[i].failed);
+    }
+    return std::unique_ptr<Operations>();
+  }
+  const std::lock_guard lock(communicators.gpu_mutex);
+  communicators.gpu = std::move(communicator);
+  if (communicators.broken) communicators.gpu.Break();
+  return MakeStreamOperations(comm, static_cast<int>(me), n, gpu.stream());
 }
 
 Status Coordinator::StartTimeline(const std::string& path, bool mark_rounds) {

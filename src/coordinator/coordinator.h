@@ -24,6 +24,7 @@
 // one loop thread per coordinator for rings and ticks, one per set for rounds, and one per set for
 // large data, all asleep while nothing is pending (docs/thread_model.md).
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,6 +35,7 @@
 #include "bootstrap/bootstrap.h"
 #include "config/settings.h"
 #include "coordinator/communicator.h"
+#include "coordinator/gpu.h"
 #include "coordinator/operations_module.h"
 #include "coordinator/process_set.h"
 #include "coordinator/timeline.h"
@@ -51,6 +53,8 @@ class Coordinator {
     HierarchyShape place;
     UniqueId id;
     Settings settings;
+    // For tensors on GPUs.
+    std::function<Result<std::shared_ptr<Gpu>>(int device)> open_gpu = MakeCudaGpu;
   };
 
   // Finds the other ranks; all of them call it. Fails on every rank with the reason.
@@ -85,6 +89,11 @@ class Coordinator {
     Communicator data;
     Communicator local;
     Communicator cross;
+    // Made when it is first needed; whoever breaks the others off may come before it.
+    std::mutex gpu_mutex;
+    bool broken = false;
+    Communicator gpu;
+    void BreakOff();
   };
   struct SetRecord {
     std::vector<int> ranks;
@@ -117,6 +126,9 @@ class Coordinator {
                                                  const std::vector<int>& ranks,
                                                  const Communicators& communicators) const;
   std::unique_ptr<Autotune> MakeAutotune(const Communicators& communicators) const;
+  Result<std::shared_ptr<Gpu>> OpenGpu(int device) const;
+  Result<std::unique_ptr<Operations>> JoinGpus(const Gpu& gpu, const std::vector<int>& ranks,
+                                               Communicators& communicators) const;
   Result<int> ChangeSets(const Agreement& agreement);
   Result<int> AddSetNow(std::vector<int> ranks);
   Result<int> RemoveSetNow(int id);

@@ -127,9 +127,9 @@ TEST(CoordinatorTest, WhatIsWrongByItselfIsRefusedAtOnce) {
     EXPECT_LT(self.TryEnqueue(tensor), 0);
     EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("add up to 3 rows, but the tensor has 4"));
     tensor.kind = tuttiOpAllreduce;
-    tensor.device = 0;
+    tensor.device = 99;
     EXPECT_LT(self.TryEnqueue(tensor), 0);
-    EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("GPU 0"));
+    EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("GPU 99"));
     int done = 0;
     EXPECT_EQ(tuttiCoordinatorPoll(self.get(), 77, &done), ncclInvalidArgument);
     EXPECT_LT(self.TryEnqueue(tensor, 5), 0);

@@ -2,27 +2,37 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
+
+#include "base/reduce.h"
 
 namespace tutti::coordinator {
 namespace {
 
 // The functions that are called, by the types that nccl.h gives them.
+#define TUTTI_FUNCTIONS(X)    \
+  X(ncclGetUniqueId)          \
+  X(ncclCommInitRank)         \
+  X(ncclCommDestroy)          \
+  X(ncclGetLastError)         \
+  X(ncclAllReduce)            \
+  X(ncclBroadcast)            \
+  X(ncclReduce)               \
+  X(ncclAllGather)            \
+  X(ncclReduceScatter)        \
+  X(ncclRedOpCreatePreMulSum) \
+  X(ncclRedOpDestroy)         \
+  X(ncclSend)                 \
+  X(ncclRecv)                 \
+  X(ncclGroupStart)           \
+  X(ncclGroupEnd)
+
 struct Functions {
-#define TUTTI_FUNCTION(name) decltype(&::name) name = nullptr
-  TUTTI_FUNCTION(ncclGetUniqueId);
-  TUTTI_FUNCTION(ncclCommInitRank);
-  TUTTI_FUNCTION(ncclCommDestroy);
-  TUTTI_FUNCTION(ncclGetLastError);
-  TUTTI_FUNCTION(ncclAllReduce);
-  TUTTI_FUNCTION(ncclBroadcast);
-  TUTTI_FUNCTION(ncclReduce);
-  TUTTI_FUNCTION(ncclSend);
-  TUTTI_FUNCTION(ncclRecv);
-  TUTTI_FUNCTION(ncclGroupStart);
-  TUTTI_FUNCTION(ncclGroupEnd);
+#define TUTTI_FUNCTION(name) decltype(&::name) name = nullptr;
+  TUTTI_FUNCTIONS(TUTTI_FUNCTION)
 #undef TUTTI_FUNCTION
 };
 
@@ -34,37 +44,40 @@ Status Look(void* library, const char* name, Function& function) {
 }
 
 Status LookAll(void* library, Functions& f) {
-#define TUTTI_LOOK(name) TUTTI_TRY(Look(library, #name, f.name))
-  TUTTI_LOOK(ncclGetUniqueId);
-  TUTTI_LOOK(ncclCommInitRank);
-  TUTTI_LOOK(ncclCommDestroy);
-  TUTTI_LOOK(ncclGetLastError);
-  TUTTI_LOOK(ncclAllReduce);
-  TUTTI_LOOK(ncclBroadcast);
-  TUTTI_LOOK(ncclReduce);
-  TUTTI_LOOK(ncclSend);
-  TUTTI_LOOK(ncclRecv);
-  TUTTI_LOOK(ncclGroupStart);
-  TUTTI_LOOK(ncclGroupEnd);
+#define TUTTI_LOOK(name) TUTTI_TRY(Look(library, #name, f.name));
+  TUTTI_FUNCTIONS(TUTTI_LOOK)
 #undef TUTTI_LOOK
   return Status::Ok();
 }
 
 class NcclLibraryOperations final : public Operations {
  public:
-  NcclLibraryOperations(const Functions& functions, ncclComm_t comm, const OperationsGroup& group)
-      : f_(functions), comm_(comm), rank_(group.rank), num_ranks_(group.size()) {}
-  ~NcclLibraryOperations() override { f_.ncclCommDestroy(comm_); }
+  // `owned` communicators are destroyed with the operations.
+  NcclLibraryOperations(const Functions& functions, ncclComm_t comm, bool owned, int rank,
+                        int num_ranks, void* stream)
+      : f_(functions),
+        comm_(comm),
+        owned_(owned),
+        rank_(rank),
+        num_ranks_(num_ranks),
+        stream_(static_cast<cudaStream_t>(stream)) {}
+  ~NcclLibraryOperations() override {
+    ForgetScale();
+    if (owned_) f_.ncclCommDestroy(comm_);
+  }
 
   std::string_view name() const override { return "nccl"; }
   bool Takes(const Request&, int64_t) const override { return true; }
 
   Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
                    ncclRedOp_t op) override {
-    return From(f_.ncclAllReduce(input, output, count, type, op, comm_, nullptr));
+    return From(f_.ncclAllReduce(input, output, count, type, op, comm_, stream_));
   }
 
   Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) override {
+    if (Equal(bytes)) {
+      return From(f_.ncclAllGather(input, output, bytes[0], ncclUint8, comm_, stream_));
+    }
     return Grouped([&]() -> ncclResult_t {
       auto* place = static_cast<std::byte*>(output);
       for (int rank = 0; rank < num_ranks_; ++rank) {
@@ -72,7 +85,7 @@ class NcclLibraryOperations final : public Operations {
         const void* const from = rank == rank_ ? input : place;
         const ncclResult_t result =
             n == 0 ? ncclSuccess
-                   : f_.ncclBroadcast(from, place, n, ncclUint8, rank, comm_, nullptr);
+                   : f_.ncclBroadcast(from, place, n, ncclUint8, rank, comm_, stream_);
         if (result != ncclSuccess) return result;
         place += n;
       }
@@ -81,7 +94,7 @@ class NcclLibraryOperations final : public Operations {
   }
 
   Status Broadcast(const void* input, void* output, size_t bytes, int root) override {
-    return From(f_.ncclBroadcast(input, output, bytes, ncclUint8, root, comm_, nullptr));
+    return From(f_.ncclBroadcast(input, output, bytes, ncclUint8, root, comm_, stream_));
   }
 
   Status Alltoall(const void* input, const std::vector<size_t>& input_bytes, void* output,
@@ -93,10 +106,10 @@ class NcclLibraryOperations final : public Operations {
         const int peer = static_cast<int>(i);
         ncclResult_t result = ncclSuccess;
         if (input_bytes[i] > 0) {
-          result = f_.ncclSend(from, input_bytes[i], ncclUint8, peer, comm_, nullptr);
+          result = f_.ncclSend(from, input_bytes[i], ncclUint8, peer, comm_, stream_);
         }
         if (result == ncclSuccess && output_bytes[i] > 0) {
-          result = f_.ncclRecv(to, output_bytes[i], ncclUint8, peer, comm_, nullptr);
+          result = f_.ncclRecv(to, output_bytes[i], ncclUint8, peer, comm_, stream_);
         }
         if (result != ncclSuccess) return result;
         from += input_bytes[i];
@@ -108,17 +121,32 @@ class NcclLibraryOperations final : public Operations {
 
   Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
                        ncclDataType_t type, ncclRedOp_t op) override {
+    if (Equal(counts)) {
+      return From(f_.ncclReduceScatter(input, output, counts[0], type, op, comm_, stream_));
+    }
     const size_t element = WireSize(type);
     // Where the own piece lies in the input, reducing it would change what others read.
     const auto* from = static_cast<const std::byte*>(input);
     for (int rank = 0; rank < num_ranks_; ++rank) {
       const size_t n = counts[static_cast<size_t>(rank)];
       if (n > 0) {
-        TUTTI_TRY(From(f_.ncclReduce(from, output, n, type, op, rank, comm_, nullptr)));
+        TUTTI_TRY(From(f_.ncclReduce(from, output, n, type, op, rank, comm_, stream_)));
       }
       from += n * element;
     }
     return Status::Ok();
+  }
+
+  Result<ncclRedOp_t> ScaledSum(ncclDataType_t type, double factor) override {
+    if (scaled_ && scale_type_ == type && scale_ == factor) return scaled_op_;
+    ForgetScale();
+    uint64_t scalar = ScalarBits(static_cast<DataType>(type), factor);
+    TUTTI_TRY(From(
+        f_.ncclRedOpCreatePreMulSum(&scaled_op_, &scalar, type, ncclScalarHostImmediate, comm_)));
+    scaled_ = true;
+    scale_type_ = type;
+    scale_ = factor;
+    return scaled_op_;
   }
 
   Status Barrier() override {
@@ -130,15 +158,22 @@ class NcclLibraryOperations final : public Operations {
                      size_t output_bytes, int from) override {
     return Grouped([&]() -> ncclResult_t {
       ncclResult_t result = ncclSuccess;
-      if (to >= 0) result = f_.ncclSend(input, input_bytes, ncclUint8, to, comm_, nullptr);
+      if (to >= 0) result = f_.ncclSend(input, input_bytes, ncclUint8, to, comm_, stream_);
       if (from >= 0 && result == ncclSuccess) {
-        result = f_.ncclRecv(output, output_bytes, ncclUint8, from, comm_, nullptr);
+        result = f_.ncclRecv(output, output_bytes, ncclUint8, from, comm_, stream_);
       }
       return result;
     });
   }
 
  private:
+  static bool Equal(const std::vector<size_t>& sizes) {
+    return std::equal(sizes.begin() + 1, sizes.end(), sizes.begin());
+  }
+  // What was queued with it keeps its factor.
+  void ForgetScale() {
+    if (std::exchange(scaled_, false)) f_.ncclRedOpDestroy(scaled_op_, comm_);
+  }
   Status From(ncclResult_t result) const {
     if (result == ncclSuccess) return Status::Ok();
     return Status(static_cast<Code>(result), f_.ncclGetLastError(comm_));
@@ -154,8 +189,14 @@ class NcclLibraryOperations final : public Operations {
 
   const Functions f_;
   const ncclComm_t comm_;
+  const bool owned_;
   const int rank_;
   const int num_ranks_;
+  const cudaStream_t stream_;
+  bool scaled_ = false;  // scaled_op_ is there
+  ncclRedOp_t scaled_op_ = ncclSum;
+  ncclDataType_t scale_type_ = ncclFloat32;
+  double scale_ = 1;
 };
 
 class NcclLibrary final : public OperationsModule {
@@ -179,14 +220,29 @@ class NcclLibrary final : public OperationsModule {
     if (result != ncclSuccess) {
       return Status(static_cast<Code>(result), f_.ncclGetLastError(nullptr));
     }
-    return std::unique_ptr<Operations>(std::make_unique<NcclLibraryOperations>(f_, comm, group));
+    return std::unique_ptr<Operations>(std::make_unique<NcclLibraryOperations>(
+        f_, comm, /*owned=*/true, group.rank, group.size(), /*stream=*/nullptr));
   }
 
  private:
   const Functions f_;
 };
 
+Functions OwnFunctions() {
+  Functions f;
+#define TUTTI_TAKE(name) f.name = &::name;
+  TUTTI_FUNCTIONS(TUTTI_TAKE)
+#undef TUTTI_TAKE
+  return f;
+}
+
 }  // namespace
+
+std::unique_ptr<Operations> MakeStreamOperations(ncclComm_t comm, int rank, int num_ranks,
+                                                 void* stream) {
+  return std::make_unique<NcclLibraryOperations>(OwnFunctions(), comm, /*owned=*/false, rank,
+                                                 num_ranks, stream);
+}
 
 Result<std::shared_ptr<OperationsModule>> LoadNcclLibrary(const std::string& file) {
   // Its own functions first: it may call others of nccl.h, and Tutti's have the same names.

@@ -6,34 +6,19 @@
 #include <numeric>
 #include <utility>
 
-#include "base/copy.h"
 #include "coordinator/adasum.h"
 #include "coordinator/staging.h"
 
 namespace tutti::coordinator {
 namespace {
 
-// A fused batch goes through the fusion buffer in pieces of this size, so that what was copied in
-// is still in the cache when it is reduced and copied out: half of a common L2. A piece must be far
-// larger than the 32 KB or so that a collective moves in its start-up time.
-constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr auto kFusion = TensorMemory::Buffer::kFusion;
+constexpr auto kSecond = TensorMemory::Buffer::kSecond;
 
 Tensor* TensorOf(const Response& response) { return static_cast<Tensor*>(response.pending.get()); }
 
 size_t ElementsOf(const Response& response) {
   return static_cast<size_t>(response.agreement().request.elements());
-}
-
-// Memory for a result that the caller left to the coordinator.
-Status GiveOutput(Tensor& tensor, size_t bytes) {
-  tensor.ticket->output = tensor.output;
-  if (tensor.output != nullptr) return Status::Ok();
-  tensor.ticket->owned = AllocateBytes(bytes);
-  if (!tensor.ticket->owned)
-    return SystemError("there is no memory for {} bytes of \"{}\"", bytes, tensor.name);
-  tensor.output = tensor.ticket->owned.get();
-  tensor.ticket->output = tensor.output;
-  return Status::Ok();
 }
 
 }  // namespace
@@ -48,7 +33,8 @@ Status DeliverRide(Response& response) {
   Tensor* const tensor = TensorOf(response);
   if (tensor == nullptr) return Status::Ok();
   const Request& request = response.agreement().request;
-  TUTTI_TRY(GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
+  HostTensorMemory memory;
+  TUTTI_TRY(memory.GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
   tensor->ticket->output_shape = request.shape;
   alignas(8) const std::array<std::byte, kRidingBytes> reduced = response.reduced;
   StageOut(request, reduced.data(), tensor->output, ElementsOf(response));
@@ -56,12 +42,14 @@ Status DeliverRide(Response& response) {
 }
 
 Performer::Performer(std::vector<std::unique_ptr<Operations>> operations, int rank,
-                     std::vector<int> members, Activity activity)
+                     std::vector<int> members, Activity activity,
+                     std::unique_ptr<TensorMemory> memory)
     : operations_(std::move(operations)),
       rank_(rank),
       num_ranks_(static_cast<int>(members.size())),
       members_(std::move(members)),
-      activity_(std::move(activity)) {}
+      activity_(std::move(activity)),
+      memory_(std::move(memory)) {}
 
 Operations& Performer::Choose(const Request& request, int64_t bytes) const {
   for (const auto& operations : operations_) {
@@ -74,13 +62,18 @@ void Performer::Tell(const std::vector<Response>& batch, std::string_view activi
   if (activity_) activity_(batch, activity);
 }
 
-Result<std::byte*> Performer::Scratch(OwnedBytes& buffer, size_t& capacity, size_t bytes) {
-  if (!buffer || capacity < bytes) {
-    buffer = AllocateBytes(bytes);
-    capacity = buffer ? bytes : 0;
-    if (!buffer) return SystemError("there is no memory for a buffer of {} bytes", bytes);
-  }
-  return buffer.get();
+// Whether the user's buffers cannot be reduced as they are.
+bool Performer::Stages(const Request& request) const {
+  return NeedsStaging(request) && !memory_->leaves_scaling();
+}
+
+// The operator of nccl.h that the request means, scale factors included where nobody else applies
+// them.
+Result<ncclRedOp_t> Performer::OpFor(const Request& request, Operations& operations) const {
+  const double factor = request.prescale * request.postscale;
+  if (!memory_->leaves_scaling() || !NeedsStaging(request)) return WireOp(request);
+  return operations.ScaledSum(WireType(request),
+                              request.op == ReduceOp::kAverage ? factor / num_ranks_ : factor);
 }
 
 Status Performer::Perform(std::vector<Response>& batch) {
@@ -107,7 +100,7 @@ Status Performer::Allreduce(std::vector<Response>& batch) {
   for (Response& response : batch) {
     bytes += response.agreement().bytes();
     if (Tensor* const tensor = TensorOf(response)) {
-      TUTTI_TRY(GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
+      TUTTI_TRY(memory_->GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
       tensor->ticket->output_shape = response.agreement().request.shape;
     }
   }
@@ -118,7 +111,7 @@ Status Performer::Allreduce(std::vector<Response>& batch) {
     return Status::Ok();
   }
   if (batch.size() == 1 && batch.front().pending) return AllreduceOne(batch.front(), operations);
-  if (batch.size() > 1 && operations.ReducesScattered() && !NeedsStaging(request)) {
+  if (batch.size() > 1 && operations.ReducesScattered() && !Stages(request)) {
     return AllreduceScattered(batch, operations);
   }
   return AllreduceFused(batch, operations);
@@ -134,8 +127,8 @@ Status Performer::AllreduceScattered(std::vector<Response>& batch, Operations& o
   }
   std::byte* place = nullptr;
   if (neutral > 0) {
-    TUTTI_ASSIGN(place, Scratch(fusion_, fusion_capacity_, neutral * WireSize(wire)));
-    FillNeutral(wire, request.op, place, neutral);
+    TUTTI_ASSIGN(place, memory_->Scratch(kFusion, neutral * WireSize(wire)));
+    TUTTI_TRY(memory_->Neutral(wire, request.op, place, neutral));
   }
   scattered_.Clear();
   for (const Response& response : batch) {
@@ -157,23 +150,34 @@ Status Performer::AllreduceOne(Response& response, Operations& operations) {
   Tensor& tensor = *TensorOf(response);
   const size_t count = ElementsOf(response);
   const ncclDataType_t wire = WireType(request);
-  if (!NeedsStaging(request)) {
-    return operations.Allreduce(tensor.input, tensor.output, count, wire, WireOp(request));
+  TUTTI_ASSIGN(const ncclRedOp_t op, OpFor(request, operations));
+  if (!Stages(request)) {
+    return operations.Allreduce(tensor.input, tensor.output, count, wire, op);
   }
   void* staged = tensor.output;
   if (WireSize(wire) != SizeOf(request.type)) {
-    TUTTI_ASSIGN(staged, Scratch(fusion_, fusion_capacity_, count * WireSize(wire)));
+    TUTTI_ASSIGN(staged, memory_->Scratch(kFusion, count * WireSize(wire)));
   }
-  StageIn(request, tensor.input, staged, count);
-  TUTTI_TRY(operations.Allreduce(staged, staged, count, wire, WireOp(request)));
-  StageOut(request, staged, tensor.output, count);
-  return Status::Ok();
+  TUTTI_TRY(memory_->In(request, tensor.input, staged, count));
+  TUTTI_TRY(operations.Allreduce(staged, staged, count, wire, op));
+  return memory_->Out(request, staged, tensor.output, count);
+}
+
+// What this rank brings, or what stands in for it.
+Status Performer::Pack(const Response& response, std::byte* place) {
+  const Request& request = response.agreement().request;
+  const size_t elements = ElementsOf(response);
+  if (const Tensor* const tensor = TensorOf(response)) {
+    return memory_->In(request, tensor->input, place, elements);
+  }
+  return memory_->Neutral(WireType(request), request.op, place, elements);
 }
 
 Status Performer::AllreduceFused(std::vector<Response>& batch, Operations& operations) {
   const Request& request = batch.front().agreement().request;
   const ncclDataType_t wire = WireType(request);
   const size_t element = WireSize(wire);
+  TUTTI_ASSIGN(const ncclRedOp_t op, OpFor(request, operations));
   size_t begin = 0;
   while (begin < batch.size()) {
     // As many tensors as fit into a piece; at least one.
@@ -181,27 +185,28 @@ Status Performer::AllreduceFused(std::vector<Response>& batch, Operations& opera
     size_t count = 0;
     do {
       count += ElementsOf(batch[end++]);
-    } while (end < batch.size() && (count + ElementsOf(batch[end])) * element <= kPieceBytes);
-    TUTTI_ASSIGN(std::byte* const buffer, Scratch(fusion_, fusion_capacity_, count * element));
+    } while (end < batch.size() &&
+             (count + ElementsOf(batch[end])) * element <= memory_->piece_bytes());
+    if (end == begin + 1 && batch[begin].pending) {
+      TUTTI_TRY(AllreduceOne(batch[begin], operations));
+      begin = end;
+      continue;
+    }
+    TUTTI_ASSIGN(std::byte* const buffer, memory_->Scratch(kFusion, count * element));
     if (begin == 0) Tell(batch, "MEMCPY_IN_FUSION_BUFFER");
     std::byte* place = buffer;
     for (size_t i = begin; i < end; ++i) {
-      const size_t elements = ElementsOf(batch[i]);
-      if (const Tensor* const tensor = TensorOf(batch[i])) {
-        StageIn(request, tensor->input, place, elements);
-      } else {
-        FillNeutral(wire, request.op, place, elements);
-      }
-      place += elements * element;
+      TUTTI_TRY(Pack(batch[i], place));
+      place += ElementsOf(batch[i]) * element;
     }
     if (begin == 0) Tell(batch, operations.name());
-    TUTTI_TRY(operations.Allreduce(buffer, buffer, count, wire, WireOp(request)));
+    TUTTI_TRY(operations.Allreduce(buffer, buffer, count, wire, op));
     if (end == batch.size()) Tell(batch, "MEMCPY_OUT_FUSION_BUFFER");
     place = buffer;
     for (size_t i = begin; i < end; ++i) {
       const size_t elements = ElementsOf(batch[i]);
       if (const Tensor* const tensor = TensorOf(batch[i])) {
-        StageOut(request, place, tensor->output, elements);
+        TUTTI_TRY(memory_->Out(request, place, tensor->output, elements));
       }
       place += elements * element;
     }
@@ -216,8 +221,8 @@ Status Performer::AllreduceAdasum(Response& response, Operations& operations) {
   const size_t count = ElementsOf(response);
   const bool wide = request.type == ElementType::kFloat64;
   const size_t bytes = count * (wide ? sizeof(double) : sizeof(float));
-  TUTTI_ASSIGN(std::byte* const vector, Scratch(fusion_, fusion_capacity_, bytes));
-  TUTTI_ASSIGN(std::byte* const other, Scratch(second_, second_capacity_, bytes));
+  TUTTI_ASSIGN(std::byte* const vector, memory_->Scratch(kFusion, bytes));
+  TUTTI_ASSIGN(std::byte* const other, memory_->Scratch(kSecond, bytes));
   if (tensor != nullptr) {
     WidenForAdasum(request, tensor->input, vector, count);
   } else {
@@ -241,7 +246,7 @@ Status Performer::Allgather(std::vector<Response>& batch) {
     Tensor* const tensor = TensorOf(response);
     if (tensor == nullptr) continue;
     const auto& dims = response.agreement().first_dims;
-    TUTTI_TRY(GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
+    TUTTI_TRY(memory_->GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
     tensor->ticket->output_shape = response.agreement().request.shape;
     tensor->ticket->output_shape[0] = std::accumulate(dims.begin(), dims.end(), int64_t{0});
   }
@@ -268,13 +273,13 @@ Status Performer::AllgatherFused(std::vector<Response>& batch, Operations& opera
   }
   const size_t total = std::accumulate(block_bytes.begin(), block_bytes.end(), size_t{0});
   const auto mine = static_cast<size_t>(rank_);
-  TUTTI_ASSIGN(std::byte* const in, Scratch(second_, second_capacity_, block_bytes[mine]));
-  TUTTI_ASSIGN(std::byte* const out, Scratch(fusion_, fusion_capacity_, total));
+  TUTTI_ASSIGN(std::byte* const in, memory_->Scratch(kSecond, block_bytes[mine]));
+  TUTTI_ASSIGN(std::byte* const out, memory_->Scratch(kFusion, total));
   Tell(batch, "MEMCPY_IN_FUSION_BUFFER");
   std::byte* place = in;
   for (const Response& response : batch) {
     const size_t bytes = bytes_of(response, mine);
-    if (bytes > 0) CopyBytes(place, TensorOf(response)->input, bytes);
+    if (bytes > 0) TUTTI_TRY(memory_->Copy(place, TensorOf(response)->input, bytes));
     place += bytes;
   }
   Tell(batch, operations.name());
@@ -286,7 +291,7 @@ Status Performer::AllgatherFused(std::vector<Response>& batch, Operations& opera
     for (size_t i = 0; i < batch.size(); ++i) {
       const size_t bytes = bytes_of(batch[i], rank);
       if (const Tensor* const tensor = TensorOf(batch[i]); tensor != nullptr && bytes > 0) {
-        CopyBytes(static_cast<std::byte*>(tensor->output) + written[i], from, bytes);
+        TUTTI_TRY(memory_->Copy(static_cast<std::byte*>(tensor->output) + written[i], from, bytes));
       }
       written[i] += bytes;
       from += bytes;
@@ -303,14 +308,24 @@ Status Performer::Broadcast(Response& response) {
   Operations& operations = Choose(request, response.agreement().bytes());
   Tensor* const tensor = TensorOf(response);
   if (tensor == nullptr) {
-    TUTTI_ASSIGN(std::byte* const ignored, Scratch(fusion_, fusion_capacity_, bytes));
+    TUTTI_ASSIGN(std::byte* const ignored, memory_->Scratch(kFusion, bytes));
     return operations.Broadcast(ignored, ignored, bytes, root);
   }
-  TUTTI_TRY(GiveOutput(*tensor, bytes));
+  TUTTI_TRY(memory_->GiveOutput(*tensor, bytes));
   tensor->ticket->output_shape = request.shape;
   // Only the root's input counts; elsewhere it need not even be there.
   const void* const input = rank_ == root ? tensor->input : tensor->output;
   return operations.Broadcast(input, tensor->output, bytes, root);
+}
+
+Status Performer::ShareSplits(Response& response) {
+  Tensor& tensor = *TensorOf(response);
+  const auto n = static_cast<size_t>(num_ranks_);
+  std::vector<int64_t>& received = tensor.ticket->received_splits;
+  received.assign(n, 0);
+  const std::vector<size_t> word(n, sizeof(int64_t));
+  return Choose(tensor.request, response.agreement().bytes())
+      .Alltoall(tensor.splits.data(), word, received.data(), word);
 }
 
 Status Performer::Alltoall(Response& response) {
@@ -318,10 +333,8 @@ Status Performer::Alltoall(Response& response) {
   const Request& request = tensor.request;
   const auto n = static_cast<size_t>(num_ranks_);
   Operations& operations = Choose(request, response.agreement().bytes());
-  std::vector<int64_t>& received = tensor.ticket->received_splits;
-  received.assign(n, 0);
-  const std::vector<size_t> word(n, sizeof(int64_t));
-  TUTTI_TRY(operations.Alltoall(tensor.splits.data(), word, received.data(), word));
+  const std::vector<int64_t>& received = tensor.ticket->received_splits;
+  if (received.empty()) TUTTI_TRY(ShareSplits(response));
   const size_t row_bytes = static_cast<size_t>(request.row_elements()) * SizeOf(request.type);
   std::vector<size_t> input_bytes, output_bytes;
   for (size_t i = 0; i < n; ++i) {
@@ -329,7 +342,7 @@ Status Performer::Alltoall(Response& response) {
     output_bytes.push_back(static_cast<size_t>(received[i]) * row_bytes);
   }
   const int64_t rows = std::accumulate(received.begin(), received.end(), int64_t{0});
-  TUTTI_TRY(GiveOutput(tensor, static_cast<size_t>(rows) * row_bytes));
+  TUTTI_TRY(memory_->GiveOutput(tensor, static_cast<size_t>(rows) * row_bytes));
   tensor.ticket->output_shape = request.shape;
   tensor.ticket->output_shape[0] = rows;
   return operations.Alltoall(tensor.input, input_bytes, tensor.output, output_bytes);
@@ -345,25 +358,21 @@ Status Performer::Reducescatter(Response& response) {
   const size_t mine = counts[static_cast<size_t>(rank_)];
   const size_t total = ElementsOf(response);
   Operations& operations = Choose(request, response.agreement().bytes());
+  TUTTI_ASSIGN(const ncclRedOp_t op, OpFor(request, operations));
   Tensor* const tensor = TensorOf(response);
   if (tensor != nullptr) {
-    TUTTI_TRY(GiveOutput(*tensor, mine * SizeOf(request.type)));
+    TUTTI_TRY(memory_->GiveOutput(*tensor, mine * SizeOf(request.type)));
     tensor->ticket->output_shape = request.shape;
     tensor->ticket->output_shape[0] = rows[static_cast<size_t>(rank_)];
-    if (!NeedsStaging(request)) {
-      return operations.Reducescatter(tensor->input, tensor->output, counts, wire, WireOp(request));
+    if (!Stages(request)) {
+      return operations.Reducescatter(tensor->input, tensor->output, counts, wire, op);
     }
   }
-  TUTTI_ASSIGN(std::byte* const in, Scratch(fusion_, fusion_capacity_, total * WireSize(wire)));
-  TUTTI_ASSIGN(std::byte* const out, Scratch(second_, second_capacity_, mine * WireSize(wire)));
-  if (tensor != nullptr) {
-    StageIn(request, tensor->input, in, total);
-  } else {
-    FillNeutral(wire, request.op, in, total);
-  }
-  TUTTI_TRY(operations.Reducescatter(in, out, counts, wire, WireOp(request)));
-  if (tensor != nullptr) StageOut(request, out, tensor->output, mine);
-  return Status::Ok();
+  TUTTI_ASSIGN(std::byte* const in, memory_->Scratch(kFusion, total * WireSize(wire)));
+  TUTTI_ASSIGN(std::byte* const out, memory_->Scratch(kSecond, mine * WireSize(wire)));
+  TUTTI_TRY(Pack(response, in));
+  TUTTI_TRY(operations.Reducescatter(in, out, counts, wire, op));
+  return tensor == nullptr ? Status::Ok() : memory_->Out(request, out, tensor->output, mine);
 }
 
 }  // namespace tutti::coordinator

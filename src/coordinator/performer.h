@@ -1,7 +1,8 @@
 #pragma once
 
 // The performer: runs a batch of responses through the first of its operations that takes it, with
-// the fusion buffer in between where there is something to fuse, scale or convert.
+// the fusion buffer in between where there is something to fuse, scale or convert. It never touches
+// a tensor itself: tensor_memory.h does, so that the same code serves tensors on GPUs.
 //
 // One thread at a time; all ranks perform the same batches in the same order.
 
@@ -13,6 +14,7 @@
 #include "base/status.h"
 #include "coordinator/operations.h"
 #include "coordinator/tensor.h"
+#include "coordinator/tensor_memory.h"
 
 namespace tutti::coordinator {
 
@@ -22,20 +24,28 @@ class Performer {
   using Activity =
       std::function<void(const std::vector<Response>& batch, std::string_view activity)>;
 
-  // `members` are the global ranks of the set: broadcast names its root by them.
+  // `members` are the global ranks of the set: broadcast names its root by them. `memory` is where
+  // the tensors lie.
   Performer(std::vector<std::unique_ptr<Operations>> operations, int rank, std::vector<int> members,
-            Activity activity);
+            Activity activity,
+            std::unique_ptr<TensorMemory> memory = std::make_unique<HostTensorMemory>());
 
   // Fills in the tickets of the tensors, apart from `done` and `status`.
   Status Perform(std::vector<Response>& batch);
 
+  // Alltoall's first step, whose numbers lie in host memory whatever the tensor lies in: how many
+  // rows come from each rank. Perform takes it where nobody has.
+  Status ShareSplits(Response& response);
+
  private:
   Operations& Choose(const Request& request, int64_t bytes) const;
   void Tell(const std::vector<Response>& batch, std::string_view activity) const;
-  Result<std::byte*> Scratch(OwnedBytes& buffer, size_t& capacity, size_t bytes);
+  bool Stages(const Request& request) const;
+  Result<ncclRedOp_t> OpFor(const Request& request, Operations& operations) const;
 
   Status Allreduce(std::vector<Response>& batch);
   Status AllreduceOne(Response& response, Operations& operations);
+  Status Pack(const Response& response, std::byte* place);
   Status AllreduceFused(std::vector<Response>& batch, Operations& operations);
   Status AllreduceScattered(std::vector<Response>& batch, Operations& operations);
   Status AllreduceAdasum(Response& response, Operations& operations);
@@ -50,11 +60,8 @@ class Performer {
   const int num_ranks_;
   const std::vector<int> members_;
   const Activity activity_;
-  OwnedBytes fusion_;
-  size_t fusion_capacity_ = 0;
+  const std::unique_ptr<TensorMemory> memory_;
   Scattered scattered_;
-  OwnedBytes second_;
-  size_t second_capacity_ = 0;
 };
 
 // Hands over the result of a tensor whose data rode with the states. Any thread.

@@ -71,15 +71,19 @@ ProcessSet::ProcessSet(Options options, std::unique_ptr<Exchange> exchange,
       exchange_(std::move(exchange)),
       autotune_(std::move(autotune)),
       controller_(*exchange_, options_.members, options_.cache_capacity),
-      performer_(std::move(operations), options_.rank, options_.members,
-                 [this](const std::vector<Response>& batch, std::string_view activity) {
-                   if (!timeline_->is_open()) return;
-                   for (const Response& response : batch) {
-                     if (response.pending) timeline_->Begin(response.agreement().name, activity);
-                   }
-                 }),
+      performer_(std::move(operations), options_.rank, options_.members, TellTimeline()),
+      gpu_performer_(performer_, options_.rank, options_.members, TellTimeline(), hooks_.gpu),
       tuning_(options_.tuning) {
   input_.activity = [this] { return Activity(); };
+}
+
+Performer::Activity ProcessSet::TellTimeline() {
+  return [this](const std::vector<Response>& batch, std::string_view activity) {
+    if (!timeline_->is_open()) return;
+    for (const Response& response : batch) {
+      if (response.pending) timeline_->Begin(response.agreement().name, activity);
+    }
+  };
 }
 
 Status ProcessSet::Start() {
@@ -95,11 +99,6 @@ ProcessSet::~ProcessSet() {
 
 Status ProcessSet::CheckNews(const Ask& ask, const Request& request) const {
   TUTTI_TRY(CheckRequest(std::string(ask.name), request, options_.members));
-  if (request.device >= 0) {
-    return InvalidArgument(
-        "{} \"{}\": the tensor lies on GPU {}, and this build runs on hosts only",
-        Name(request.kind), ask.name, request.device);
-  }
   const bool has_input = request.kind != OpKind::kBarrier && request.bytes() > 0;
   const bool needs_input = request.kind != OpKind::kAddSet && request.kind != OpKind::kRemoveSet;
   if (has_input && needs_input && ask.input == nullptr && ask.output == nullptr) {
@@ -153,6 +152,15 @@ Status ProcessSet::Enter(Ask& ask, int64_t now_ns) {
       return status;
     }
     tensor->splits.assign(ask.splits.begin(), ask.splits.end());
+  }
+  if (ask.device >= 0) {
+    auto ready = gpu_performer_.Admit(ask);
+    if (!ready.ok()) {
+      names_.erase(known);
+      return std::move(ready).status().Annotate(
+          fmt::format("{} \"{}\" on GPU {}", Name(request.kind), ask.name, ask.device));
+    }
+    tensor->ready = std::move(*ready);
   }
   home.busy = true;
   tensor->input = ask.input;
@@ -358,8 +366,10 @@ void ProcessSet::Perform(Batch& batch, Lock& lock) {
   Status broken = has_ended_ ? ended_ : Status::Ok();
   if (broken.ok()) {
     lock.unlock();
-    Status status = performer_.Perform(batch);
-    if (autotune_ && status.ok()) {
+    Status status = PerformOn(batch);
+    // What is queued on a GPU takes a time that nobody here knows.
+    const bool timed = batch.front().agreement().request.device < 0;
+    if (autotune_ && timed && status.ok()) {
       int64_t bytes = 0;
       for (const Response& response : batch) bytes += response.agreement().bytes();
       autotune_->Moved(batch.front().agreement().name, bytes, NowNs());
@@ -382,6 +392,11 @@ void ProcessSet::Perform(Batch& batch, Lock& lock) {
     loop_wakes_.notify_all();
   }
   if (autotune_ && !new_tuning_ && !has_ended_) new_tuning_ = autotune_->TakeNext(tuning_);
+}
+
+Status ProcessSet::PerformOn(Batch& batch) {
+  if (batch.front().agreement().request.device < 0) return performer_.Perform(batch);
+  return gpu_performer_.Perform(batch);
 }
 
 void ProcessSet::MoverLoop() {

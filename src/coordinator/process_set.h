@@ -17,6 +17,8 @@
 // Large batches are moved by a second thread while the next are negotiated; small ones by the
 // driver, when the second thread has nothing to do. Either way batches run in one order.
 //
+// Tensors on GPUs are agreed on like all others, and done when they are queued (gpu_performer.h).
+//
 // Threads: everything is safe from any thread; mutex_ guards what is shared, the driver owns the
 // controller, whoever performs owns the performer.
 
@@ -39,6 +41,7 @@
 #include "coordinator/autotune.h"
 #include "coordinator/controller.h"
 #include "coordinator/fusion.h"
+#include "coordinator/gpu_performer.h"
 #include "coordinator/performer.h"
 #include "coordinator/tensor.h"
 #include "coordinator/timeline.h"
@@ -65,6 +68,7 @@ class ProcessSet {
     // Ends every wait in the exchange and the operations. Any thread.
     std::function<void()> break_off;
     std::function<void(const Tuning& tuning)> tuned;  // may be null
+    GpuPerformer::Hooks gpu;                          // may be empty: there is no GPU then
     // Told once, with locks held: must not call back or block. May be null.
     std::function<void(const Status& reason)> ended;
   };
@@ -132,6 +136,8 @@ class ProcessSet {
   void Run(Lock& lock, Batch batch);
   bool StartMover();
   void Perform(Batch& batch, Lock& lock);
+  Status PerformOn(Batch& batch);
+  Performer::Activity TellTimeline();
   void ChangeSets(Lock& lock, Response response);
   void Finish(Response& response, const Status& status);
   void FinishRide(Response& response);
@@ -154,6 +160,7 @@ class ProcessSet {
   const std::unique_ptr<Autotune> autotune_;
   Controller controller_;
   Performer performer_;
+  GpuPerformer gpu_performer_;
 
   mutable std::mutex mutex_;
   std::condition_variable loop_wakes_;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/gpu.h"
 #include "coordinator/response.h"
 #include "coordinator/ticket.h"
 
@@ -24,6 +25,9 @@ struct Ask {
   const void* input = nullptr;
   void* output = nullptr;           // null: the coordinator allocates
   std::span<const int64_t> splits;  // alltoall: rows for each rank
+  // Of a tensor on a GPU: which, and the stream behind whose present work it is ready.
+  int device = -1;
+  void* stream = nullptr;
   TicketHold ticket;
 };
 
@@ -32,6 +36,7 @@ struct Tensor final : Pending {
   std::vector<int64_t> splits;
   TicketHold ticket;
   TensorHome* home = nullptr;
+  std::shared_ptr<GpuMark> ready;  // of a tensor on a GPU
 };
 
 // What a process set remembers of a name: names usually come again, and then with everything the

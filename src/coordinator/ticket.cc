@@ -27,6 +27,7 @@ void Ticket::Reset() {
   dispatched = false;
   status = Status::Ok();
   owned.reset();
+  gpu.reset();
   output = nullptr;
   output_shape.clear();
   received_splits.clear();

@@ -23,6 +23,7 @@ namespace tutti::coordinator {
 
 class ProcessSet;
 class TicketTable;
+struct GpuOutcome;
 
 struct FreeDeleter {
   void operator()(void* memory) const { std::free(memory); }
@@ -43,6 +44,7 @@ struct Ticket {
   // The result where the caller gave no buffer for it.
   OwnedBytes owned;
   void* output = nullptr;
+  std::shared_ptr<GpuOutcome> gpu;  // of an operation on a GPU, which was queued when it is done
   std::vector<int64_t> output_shape;
   std::vector<int64_t> received_splits;  // alltoall: rows from each rank
   int number = -1;                       // join: who joined last; add_process_set: the set's number

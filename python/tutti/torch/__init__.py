@@ -5,7 +5,7 @@
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
-Tensors in host memory; see docs/python.md for what differs.
+Tensors in host memory or on a GPU; see docs/python.md for what differs.
 """
 
 from __future__ import annotations

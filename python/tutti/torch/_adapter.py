@@ -16,14 +16,27 @@ ELEMENT_TYPES: Dict[torch.dtype, int] = {
     getattr(torch, name): number for name, number in _NAMES.items() if hasattr(torch, name)}
 
 
+class _Memory:
+    """Bytes of a GPU as PyTorch takes them over, by CUDA's array interface."""
+
+    def __init__(self, address: int, count: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "version": 2,
+                                         "data": (address, False)}
+
+
 class TorchAdapter:
-    """tutti._collectives.Adapter for torch.Tensor."""
+    """tutti._collectives.Adapter for torch.Tensor: of the host's memory, or with `gpus` of CUDA
+    devices' as well."""
+
+    def __init__(self, gpus: bool = False) -> None:
+        self._places = ("cpu", "cuda") if gpus else ("cpu",)
 
     def check(self, tensor: torch.Tensor, in_place: bool) -> torch.Tensor:
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"a {type(tensor).__name__} is no torch.Tensor")
-        if tensor.device.type != "cpu":
-            raise ValueError(f"the tensor lies on {tensor.device}; only host memory can be sent")
+        if tensor.device.type not in self._places:
+            raise ValueError(f"the tensor lies on {tensor.device}; what can be sent lies on " +
+                             " or ".join(self._places))
         if tensor.layout != torch.strided:
             raise ValueError(f"a tensor of layout {tensor.layout} cannot be sent; see "
                              "sparse_allreduce_async")
@@ -43,12 +56,21 @@ class TorchAdapter:
         return tensor.data_ptr()
 
     def empty(self, shape: Tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        return torch.empty(shape, dtype=like.dtype)
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
 
     def copy_in(self, tensor: torch.Tensor, data: int) -> None:
         count = tensor.numel() * tensor.element_size()
-        if count:
+        if count and tensor.is_cuda:
+            source = torch.as_tensor(_Memory(data, count), device=tensor.device)
+            tensor.view(-1).view(torch.uint8).copy_(source)
+        elif count:
             ctypes.memmove(tensor.data_ptr(), data, count)
+
+    def device(self, tensor: torch.Tensor) -> int:
+        return tensor.device.index if tensor.is_cuda else -1
+
+    def current_stream(self, tensor: torch.Tensor) -> int:
+        return torch.cuda.current_stream(tensor.device).cuda_stream
 
     def splits(self, splits: Any) -> List[int]:
         numbers = torch.as_tensor(splits)

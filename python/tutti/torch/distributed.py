@@ -97,7 +97,8 @@ def _new_communicator(store: Any, key: str, rank: int, size: int) -> ctypes.c_vo
             pause_s = min(pause_s * 1.5, 0.05)
         unique_id = _library.UniqueId.from_buffer_copy(bytes.fromhex(store.get(key).decode()))
     comm = ctypes.c_void_p()
-    if library.ncclCommInitRank(ctypes.byref(comm), size, unique_id, rank) != _library.SUCCESS:
+    made = library.tuttiCommInitRankOn(ctypes.byref(comm), size, unique_id, rank, _library.HOST)
+    if made != _library.SUCCESS:
         raise RuntimeError(_library.nccl_error(None))
     return comm
 

@@ -45,6 +45,7 @@ class _Place:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
+        self.place = tensor.device.type  # of a GPU, each rank has its own
 
 
 def _take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
@@ -60,7 +61,7 @@ def _take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
 
 def _put_in(value: Any, tensors: List[torch.Tensor]) -> Any:
     if isinstance(value, _Place):
-        tensors.append(torch.empty(value.shape, dtype=value.dtype))
+        tensors.append(torch.empty(value.shape, dtype=value.dtype, device=value.place))
         return tensors[-1]
     if isinstance(value, dict):
         return {key: _put_in(part, tensors) for key, part in value.items()}

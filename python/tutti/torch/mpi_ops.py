@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations on PyTorch tensors.
 
-Tensors lie in host memory and are contiguous. An asynchronous form (`..._async`) gives a handle for
-`poll` and `synchronize`, and its tensors must stay as they are until then; a trailing `_` writes
-the result into the tensor. The waiting forms without `_` carry gradients.
+Tensors lie in host memory or on a GPU, all of a process on one, and are contiguous. Operations on a
+GPU's wait for what its current stream holds, and what comes on the current stream of `synchronize`
+waits for them; no thread waits for the GPU, and `poll` says whether the operation was queued.
+
+An asynchronous form (`..._async`) gives a handle for `poll` and `synchronize`, and its tensors must
+stay as they are until then; a trailing `_` writes the result into the tensor. The waiting forms
+without `_` carry gradients.
 
 Errors: ValueError at once for what is wrong in itself; HorovodInternalError from the operation for
 what the ranks disagree about, or a lost rank. Threads: any.
@@ -23,20 +27,27 @@ from tutti.torch._adapter import TorchAdapter
 from tutti.torch.compression import Compression
 
 _job = _basics.job()
-_ops = Collectives(TorchAdapter())
+_ops = Collectives(TorchAdapter(gpus=True))
 
 
 def join(device: int = -1) -> int:
     """This rank brings nothing more, and stands in for the others' operations with neutral elements
-    until all have joined. Returns the rank that joined last. `device` is Horovod's; host only."""
+    until all have joined. Returns the rank that joined last. `device` is Horovod's, not needed."""
     return _job.join()
+
+
+def _wire(compression: Any, tensors: Sequence[torch.Tensor]) -> Optional[int]:
+    """The number of a compression that the library does on the way; None where it has to be done
+    here, as on GPUs."""
+    wire = getattr(compression, "wire", None)
+    return None if wire and any(tensor.is_cuda for tensor in tensors) else wire
 
 
 def _enqueue(tensors: Sequence[torch.Tensor], names: Sequence[str], group: Optional[str], op: int,
              compression: Any, prescale: float, postscale: float, process_set: ProcessSet,
              in_place: bool) -> int:
     """An allreduce. Compressors that the library has run there; others around it."""
-    wire = getattr(compression, "wire", None)
+    wire = _wire(compression, tensors)
     if wire is not None:
         return _ops.allreduce(tensors, names, op, in_place=in_place, group=group, compression=wire,
                               prescale=prescale, postscale=postscale, process_set=process_set)
@@ -343,7 +354,7 @@ class _Reducescatter(torch.autograd.Function):
         ctx.settings = settings
         ctx.name = None if name is None else name + ".grad"
         op, compression, prescale, postscale, process_set = settings
-        wire = getattr(compression, "wire", None)
+        wire = _wire(compression, [tensor])
         sent, context = tensor.detach(), None
         if wire is None:
             sent, context = compression.compress(sent)

@@ -14,8 +14,8 @@ from tutti.torch import mpi_ops
 
 class SyncBatchNorm(_BatchNorm):
     """BatchNorm whose mean and variance are those of all ranks' batches together, which may differ
-    in size. Input (N, C, ...), host memory. All ranks run it in the same order. Gradients are those
-    of the sum of all ranks' losses.
+    in size. Input (N, C, ...), on the host or a GPU. All ranks run it in the same order. Gradients
+    are those of the sum of all ranks' losses.
 
     Two allreduces of C numbers forward and two backward: the mean first, then the squares around
     it, because the difference of large squares would lose the digits of a small variance.

@@ -1,0 +1,75 @@
+#pragma once
+
+// A GPU as the coordinator uses it for one process set: a stream of its own, on which operations on
+// tensors in the GPU's memory are queued in the order that the ranks agreed on, and marks by which
+// that stream and the user's wait for one another without a thread that waits.
+//
+//   user's stream    ── backward ──M─────────────────────── wait(N) ── optimizer ──
+//                                  │                          │
+//   set's stream     ─────────── wait(M) ── allreduce ──N─────┘
+//
+// M is taken when the tensor is asked for, N when the operation was queued; both calls return at
+// once. Streams, events and memory are CUDA's in MakeCudaGpu; tests have others.
+//
+// Any thread may call. Whoever holds a GpuMark holds what it needs of the GPU.
+
+#include <cstddef>
+#include <memory>
+
+#include "base/status.h"
+
+namespace tutti::coordinator {
+
+// A point in a stream.
+class GpuMark {
+ public:
+  virtual ~GpuMark() = default;
+};
+
+class Gpu {
+ public:
+  virtual ~Gpu() = default;
+
+  // CUDA's number of the device.
+  virtual int device() const = 0;
+  // The same, as tuttiCommInitRankOn wants it.
+  virtual int rank_device() const { return device(); }
+  // The set's stream, as nccl.h wants it.
+  virtual void* stream() const = 0;
+
+  // The end of what `stream` holds now.
+  virtual Result<std::shared_ptr<GpuMark>> Mark(void* stream) = 0;
+  // What is queued on `stream` from now on comes behind the mark.
+  virtual Status Await(void* stream, const GpuMark& mark) = 0;
+
+  // On the set's stream. Both ends may be memory of the GPU or of the host; what lies in ordinary
+  // host memory has been read when the call returns, and is written when the stream is idle.
+  virtual Status Copy(void* to, const void* from, size_t bytes) = 0;
+  // Memory of the GPU, for what is queued on the set's stream from now on. At least one byte.
+  virtual Result<void*> Allocate(size_t bytes) = 0;
+  // Frees it behind what `stream` holds now.
+  virtual void Free(void* memory, void* stream) = 0;
+  // Waits, in the calling thread, until the set's stream is idle.
+  virtual Status Synchronize() = 0;
+};
+
+// By CUDA's driver, which is looked up when it is first needed. InvalidUsage where there is none, or
+// no such device.
+Result<std::shared_ptr<Gpu>> MakeCudaGpu(int device);
+
+// What an operation on a GPU leaves with its ticket.
+struct GpuOutcome {
+  std::shared_ptr<Gpu> gpu;
+  std::shared_ptr<GpuMark> done;  // null: all is there already
+  void* owned = nullptr;          // the result where the caller gave no buffer for it
+  void* stream = nullptr;         // of whoever used it last
+
+  GpuOutcome() = default;
+  ~GpuOutcome() {
+    if (owned != nullptr) gpu->Free(owned, stream);
+  }
+  GpuOutcome(const GpuOutcome&) = delete;
+  GpuOutcome& operator=(const GpuOutcome&) = delete;
+};
+
+}  // namespace tutti::coordinator

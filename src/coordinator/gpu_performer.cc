@@ -1,0 +1,215 @@
+#include "coordinator/gpu_performer.h"
+
+#include <utility>
+
+#include "coordinator/staging.h"
+
+namespace tutti::coordinator {
+namespace {
+
+// Copies on a GPU run at its memory's bandwidth, and each costs the host 2 us or so: what is as large
+// as this is better reduced by itself.
+constexpr size_t kPieceBytes = size_t{16} << 20;
+
+Tensor* TensorOf(const Response& response) { return static_cast<Tensor*>(response.pending.get()); }
+
+GpuOutcome& OutcomeOf(Ticket& ticket, const std::shared_ptr<Gpu>& gpu) {
+  if (!ticket.gpu) {
+    ticket.gpu = std::make_shared<GpuOutcome>();
+    ticket.gpu->gpu = gpu;
+    ticket.gpu->stream = gpu->stream();
+  }
+  return *ticket.gpu;
+}
+
+class GpuTensorMemory final : public TensorMemory {
+ public:
+  explicit GpuTensorMemory(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
+  ~GpuTensorMemory() override {
+    for (const Room& room : rooms_) {
+      if (room.memory != nullptr) gpu_->Free(room.memory, gpu_->stream());
+    }
+  }
+
+  Status GiveOutput(Tensor& tensor, size_t bytes) override {
+    if (tensor.output == nullptr) {
+      GpuOutcome& outcome = OutcomeOf(*tensor.ticket, gpu_);
+      TUTTI_ASSIGN(outcome.owned, gpu_->Allocate(bytes));
+      tensor.output = outcome.owned;
+    }
+    tensor.ticket->output = tensor.output;
+    return Status::Ok();
+  }
+  Result<std::byte*> Scratch(Buffer buffer, size_t bytes) override {
+    Room& room = rooms_[static_cast<size_t>(buffer)];
+    if (room.memory == nullptr || room.capacity < bytes) {
+      if (room.memory != nullptr) gpu_->Free(std::exchange(room.memory, nullptr), gpu_->stream());
+      TUTTI_ASSIGN(room.memory, gpu_->Allocate(bytes));
+      room.capacity = bytes;
+    }
+    return static_cast<std::byte*>(room.memory);
+  }
+  size_t piece_bytes() const override { return kPieceBytes; }
+  Status Copy(void* to, const void* from, size_t bytes) override {
+    return from == to ? Status::Ok() : gpu_->Copy(to, from, bytes);
+  }
+  Status In(const Request& request, const void* input, void* wire, size_t count) override {
+    return Copy(wire, input, count * SizeOf(request.type));
+  }
+  Status Out(const Request& request, const void* wire, void* output, size_t count) override {
+    return Copy(output, wire, count * SizeOf(request.type));
+  }
+  Status Neutral(ncclDataType_t type, ReduceOp op, void* wire, size_t count) override {
+    const OwnedBytes elements = AllocateBytes(count * WireSize(type));
+    if (!elements) return SystemError("there is no memory for {} elements", count);
+    FillNeutral(type, op, elements.get(), count);
+    return Copy(wire, elements.get(), count * WireSize(type));
+  }
+  bool leaves_scaling() const override { return true; }
+
+ private:
+  struct Room {
+    void* memory = nullptr;
+    size_t capacity = 0;
+  };
+  const std::shared_ptr<Gpu> gpu_;
+  Room rooms_[2];
+};
+
+bool Scales(const Request& request) { return request.prescale != 1 || request.postscale != 1; }
+
+// What a result takes, once its shape is known.
+size_t BytesOf(const std::vector<int64_t>& shape, ElementType type) {
+  size_t bytes = SizeOf(type);
+  for (const int64_t dimension : shape) bytes *= static_cast<size_t>(dimension);
+  return bytes;
+}
+
+}  // namespace
+
+GpuPerformer::GpuPerformer(Performer& host, int rank, std::vector<int> members,
+                           Performer::Activity activity, Hooks hooks)
+    : host_(host),
+      rank_(rank),
+      members_(std::move(members)),
+      activity_(std::move(activity)),
+      hooks_(std::move(hooks)) {}
+
+Result<std::shared_ptr<Gpu>> GpuPerformer::Find(int device) {
+  const std::lock_guard lock(mutex_);
+  if (!gpu_) {
+    if (!hooks_.open) return InvalidUsage("there is no GPU here");
+    TUTTI_ASSIGN(gpu_, hooks_.open(device));
+  }
+  if (device >= 0 && device != gpu_->device()) {
+    return InvalidArgument(
+        "this rank's tensors lie on GPU {} in this process set, and a rank has one GPU",
+        gpu_->device());
+  }
+  return gpu_;
+}
+
+Result<std::shared_ptr<GpuMark>> GpuPerformer::Admit(const Ask& ask) {
+  TUTTI_ASSIGN(const std::shared_ptr<Gpu> gpu, Find(ask.device));
+  return gpu->Mark(ask.stream);
+}
+
+Status GpuPerformer::Join() {
+  if (std::exchange(joined_, true)) return Status::Ok();
+  TUTTI_ASSIGN(const std::shared_ptr<Gpu> gpu, Find(-1));
+  TUTTI_ASSIGN(std::unique_ptr<Operations> operations, hooks_.join(*gpu));
+  if (!operations) return Status::Ok();
+  std::vector<std::unique_ptr<Operations>> list;
+  list.push_back(std::move(operations));
+  queue_ = std::make_unique<Performer>(std::move(list), rank_, members_, activity_,
+                                       std::make_unique<GpuTensorMemory>(gpu));
+  return Status::Ok();
+}
+
+// The same on all ranks. (A communicator of one GPU has no scaled sum.)
+bool GpuPerformer::Queues(const Request& request) const {
+  if (!queue_) return false;
+  if (!request.reduces() || !NeedsStaging(request)) return request.op != ReduceOp::kAdasum;
+  const bool sums = request.op == ReduceOp::kSum || request.op == ReduceOp::kAverage;
+  return Scales(request) && sums && Info(request.type).is_float && members_.size() > 1 &&
+         WireType(request) == Info(request.type).wire;
+}
+
+Status GpuPerformer::Perform(std::vector<Response>& batch) {
+  TUTTI_TRY(Join());
+  return Queues(batch.front().agreement().request) ? Queue(batch) : GoThroughHost(batch);
+}
+
+Status GpuPerformer::Queue(std::vector<Response>& batch) {
+  TUTTI_ASSIGN(const std::shared_ptr<Gpu> gpu, Find(-1));
+  for (Response& response : batch) {
+    Tensor* const tensor = TensorOf(response);
+    if (tensor == nullptr) continue;
+    TUTTI_TRY(gpu->Await(gpu->stream(), *tensor->ready));
+    if (tensor->request.kind == OpKind::kAlltoall) TUTTI_TRY(host_.ShareSplits(response));
+  }
+  TUTTI_TRY(queue_->Perform(batch));
+  TUTTI_ASSIGN(const std::shared_ptr<GpuMark> done, gpu->Mark(gpu->stream()));
+  for (Response& response : batch) {
+    if (Tensor* const tensor = TensorOf(response)) {
+      OutcomeOf(*tensor->ticket, gpu).done = done;
+      tensor->ready.reset();
+    }
+  }
+  return Status::Ok();
+}
+
+// Copies of the inputs stand in for them; nothing else knows.
+Status GpuPerformer::GoThroughHost(std::vector<Response>& batch) {
+  TUTTI_ASSIGN(const std::shared_ptr<Gpu> gpu, Find(-1));
+  struct Place {
+    OwnedBytes input;
+    const void* from = nullptr;
+    void* to = nullptr;
+  };
+  std::vector<Place> places(batch.size());
+  for (size_t i = 0; i < batch.size(); ++i) {
+    Tensor* const tensor = TensorOf(batch[i]);
+    if (tensor == nullptr) continue;
+    const auto bytes = static_cast<size_t>(tensor->request.bytes());
+    Place& place = places[i];
+    place.from = tensor->input;
+    place.to = tensor->output;
+    place.input = AllocateBytes(bytes);
+    if (!place.input)
+      return SystemError("there is no memory for {} bytes of \"{}\"", bytes, tensor->name);
+    TUTTI_TRY(gpu->Await(gpu->stream(), *tensor->ready));
+    if (tensor->input != nullptr) TUTTI_TRY(gpu->Copy(place.input.get(), tensor->input, bytes));
+    tensor->input = place.input.get();
+    tensor->output = nullptr;
+  }
+  TUTTI_TRY(gpu->Synchronize());
+  TUTTI_TRY(host_.Perform(batch));
+  for (size_t i = 0; i < batch.size(); ++i) {
+    Tensor* const tensor = TensorOf(batch[i]);
+    if (tensor == nullptr) continue;
+    Ticket& ticket = *tensor->ticket;
+    const size_t bytes = BytesOf(ticket.output_shape, tensor->request.type);
+    GpuOutcome& outcome = OutcomeOf(ticket, gpu);
+    if (places[i].to == nullptr) {
+      TUTTI_ASSIGN(outcome.owned, gpu->Allocate(bytes));
+      places[i].to = outcome.owned;
+    }
+    TUTTI_TRY(gpu->Copy(places[i].to, ticket.output, bytes));
+    tensor->input = places[i].from;
+    tensor->output = places[i].to;
+    tensor->ready.reset();
+    ticket.output = places[i].to;
+  }
+  TUTTI_ASSIGN(const std::shared_ptr<GpuMark> done, gpu->Mark(gpu->stream()));
+  TUTTI_TRY(gpu->Synchronize());
+  for (Response& response : batch) {
+    Tensor* const tensor = TensorOf(response);
+    if (tensor == nullptr) continue;
+    tensor->ticket->owned.reset();
+    tensor->ticket->gpu->done = done;
+  }
+  return Status::Ok();
+}
+
+}  // namespace tutti::coordinator

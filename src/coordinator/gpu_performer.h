@@ -1,0 +1,61 @@
+#pragma once
+
+// Operations on tensors in GPUs' memory: what comes in between is queued on the GPU, so that neither
+// the ranks' threads nor the coordinator's wait for it. A batch is performed when it is queued.
+//
+// What a GPU's communicator does not do goes through the host's memory, and there as every tensor of
+// the host: Adasum, reductions of 16-bit integers, compression, scale factors of others than sums and
+// averages of floats; and everything, where the GPUs of the ranks cannot reach one another. A rank
+// uses one GPU in a process set, that of its first tensor.
+//
+// Admit from any thread, one at a time; Perform from one thread at a time, on all ranks alike.
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/status.h"
+#include "coordinator/gpu.h"
+#include "coordinator/performer.h"
+
+namespace tutti::coordinator {
+
+class GpuPerformer {
+ public:
+  struct Hooks {
+    // The GPU of that number, with a stream for this set; -1: one for a rank that has used none and
+    // stands in for others. Local.
+    std::function<Result<std::shared_ptr<Gpu>>(int device)> open;
+    // Operations on it that all ranks of the set have; null on all ranks where they have none. All
+    // of them call it, at the same point in the order of batches.
+    std::function<Result<std::unique_ptr<Operations>>(Gpu& gpu)> join;
+  };
+  // `host` outlives it and is used in Perform.
+  GpuPerformer(Performer& host, int rank, std::vector<int> members, Performer::Activity activity,
+               Hooks hooks);
+
+  // Takes note of a tensor that is asked for, and of where it becomes ready.
+  Result<std::shared_ptr<GpuMark>> Admit(const Ask& ask);
+  // As Performer::Perform.
+  Status Perform(std::vector<Response>& batch);
+
+ private:
+  Result<std::shared_ptr<Gpu>> Find(int device);
+  Status Join();
+  bool Queues(const Request& request) const;
+  Status Queue(std::vector<Response>& batch);
+  Status GoThroughHost(std::vector<Response>& batch);
+
+  Performer& host_;
+  const int rank_;
+  const std::vector<int> members_;
+  const Performer::Activity activity_;
+  const Hooks hooks_;
+  std::mutex mutex_;  // guards gpu_, which is set once
+  std::shared_ptr<Gpu> gpu_;
+  bool joined_ = false;
+  std::unique_ptr<Performer> queue_;  // null: everything goes through the host
+};
+
+}  // namespace tutti::coordinator

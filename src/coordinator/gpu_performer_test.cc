@@ -1,0 +1,417 @@
+// Tensors on GPUs, with GPUs that are not there: a host stream stands in for a GPU's, and the host's
+// memory for its memory. What is queued runs later, on another thread, as with CUDA.
+
+#include "coordinator/gpu_performer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <future>
+#include <mutex>
+#include <set>
+
+#include "config/settings.h"
+#include "coordinator/coordinator.h"
+#include "testing/ranks.h"
+#include "tutti/tutti.h"
+
+namespace tutti::coordinator {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+void Queue(void* stream, std::function<void()> work) {
+  auto* const kept = new std::function<void()>(std::move(work));
+  const tuttiHostFn_t run = [](void* arg) {
+    const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(arg));
+    (*owned)();
+  };
+  ASSERT_EQ(tuttiStreamLaunchHostFunc(static_cast<tuttiStream_t>(stream), run, kept), ncclSuccess);
+}
+
+class FakeMark final : public GpuMark {
+ public:
+  explicit FakeMark(tuttiEvent_t made) : event(made) {}
+  const tuttiEvent_t event;
+};
+
+class FakeGpu final : public Gpu {
+ public:
+  FakeGpu(int device, int rank_device) : device_(device), rank_device_(rank_device) {
+    EXPECT_EQ(tuttiStreamCreate(&stream_), ncclSuccess);
+  }
+  ~FakeGpu() override {
+    EXPECT_EQ(tuttiStreamDestroy(stream_), ncclSuccess);
+    for (const tuttiEvent_t event : events_) tuttiEventDestroy(event);
+    EXPECT_TRUE(blocks_.empty()) << "memory of the GPU was not freed";
+  }
+
+  int device() const override { return device_; }
+  int rank_device() const override { return rank_device_; }
+  void* stream() const override { return stream_; }
+
+  Result<std::shared_ptr<GpuMark>> Mark(void* stream) override {
+    tuttiEvent_t event = nullptr;
+    EXPECT_EQ(tuttiEventCreate(&event), ncclSuccess);
+    EXPECT_EQ(tuttiEventRecord(event, static_cast<tuttiStream_t>(stream)), ncclSuccess);
+    const std::lock_guard lock(mutex_);
+    events_.push_back(event);
+    return std::shared_ptr<GpuMark>(std::make_shared<FakeMark>(event));
+  }
+  Status Await(void* stream, const GpuMark& mark) override {
+    EXPECT_EQ(tuttiStreamWaitEvent(static_cast<tuttiStream_t>(stream),
+                                   static_cast<const FakeMark&>(mark).event),
+              ncclSuccess);
+    return Status::Ok();
+  }
+  Status Copy(void* to, const void* from, size_t bytes) override {
+    ++copies;
+    if (OnGpu(from)) {
+      Queue(stream_, [=] { std::memcpy(to, from, bytes); });
+      return Status::Ok();
+    }
+    const auto* const begin = static_cast<const std::byte*>(from);
+    Queue(stream_, [to, held = std::vector<std::byte>(begin, begin + bytes)] {
+      std::memcpy(to, held.data(), held.size());
+    });
+    return Status::Ok();
+  }
+  Result<void*> Allocate(size_t bytes) override {
+    void* const memory = ::operator new(bytes + 1);
+    Own(memory, bytes + 1);
+    const std::lock_guard lock(mutex_);
+    blocks_.insert(memory);
+    return memory;
+  }
+  void Free(void* memory, void* stream) override {
+    {
+      const std::lock_guard lock(mutex_);
+      EXPECT_EQ(blocks_.erase(memory), 1u);
+    }
+    Queue(stream, [memory] { ::operator delete(memory); });
+  }
+  Status Synchronize() override {
+    ++waits;
+    return FromNccl(tuttiStreamSynchronize(stream_));
+  }
+
+  // Says that this memory is the GPU's.
+  void Own(const void* memory, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    own_.emplace_back(static_cast<const std::byte*>(memory), bytes);
+  }
+
+  int copies = 0;
+  int waits = 0;
+
+ private:
+  bool OnGpu(const void* memory) {
+    const std::lock_guard lock(mutex_);
+    const auto* const at = static_cast<const std::byte*>(memory);
+    for (const auto& [begin, bytes] : own_) {
+      if (at >= begin && at < begin + bytes) return true;
+    }
+    return false;
+  }
+  const int device_;
+  const int rank_device_;
+  tuttiStream_t stream_ = nullptr;
+  std::mutex mutex_;
+  std::vector<tuttiEvent_t> events_;
+  std::set<void*> blocks_;
+  std::vector<std::pair<const std::byte*, size_t>> own_;
+};
+
+constexpr int kHostDevice = -1;
+constexpr int kNoDevice = 4096;  // of which no communicator can be made
+
+// One rank with a GPU and a stream of the user's.
+class GpuRank {
+ public:
+  GpuRank(int rank, int num_ranks, const UniqueId& id, int rank_device) : rank_(rank) {
+    Coordinator::Options options;
+    options.rank = rank;
+    options.num_ranks = num_ranks;
+    options.id = id;
+    options.settings = *ReadProcessSettings();
+    options.open_gpu = [this, rank_device](int device) -> Result<std::shared_ptr<Gpu>> {
+      if (device > 7) return InvalidUsage("there is no GPU {}", device);
+      gpu_ = std::make_shared<FakeGpu>(device, rank_device);
+      return std::shared_ptr<Gpu>(gpu_);
+    };
+    auto made = Coordinator::Create(options);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    coordinator_ = std::move(*made);
+    set_ = *coordinator_->FindSet(0);
+    EXPECT_EQ(tuttiStreamCreate(&stream_), ncclSuccess);
+  }
+  ~GpuRank() {
+    tickets_.clear();
+    EXPECT_EQ(tuttiStreamSynchronize(stream_), ncclSuccess);
+    set_.reset();
+    coordinator_.reset();
+    gpu_.reset();
+    EXPECT_EQ(tuttiStreamDestroy(stream_), ncclSuccess);
+  }
+
+  int rank() const { return rank_; }
+  tuttiStream_t stream() const { return stream_; }
+  FakeGpu& gpu() { return *gpu_; }
+
+  struct Operation {
+    Operation(std::string called, OpKind kind) : name(std::move(called)) { fields.kind = kind; }
+    std::string name;
+    RequestFields fields;
+    std::vector<int64_t> shape;
+    std::vector<int64_t> splits;
+    const void* input = nullptr;
+    void* output = nullptr;
+    int device = 1;
+  };
+  Ticket* Enqueue(const Operation& operation, Status* status = nullptr) {
+    Ask ask;
+    ask.name = operation.name;
+    ask.fields = operation.fields;
+    ask.fields.device = 0;
+    ask.device = operation.device;
+    ask.stream = stream_;
+    ask.shape = operation.shape;
+    ask.splits = operation.splits;
+    ask.input = operation.input;
+    ask.output = operation.output;
+    tickets_.push_back(TicketHold::Make());
+    ask.ticket = tickets_.back().Share();
+    const Status entered = set_->Enqueue({&ask, 1});
+    if (status != nullptr)
+      *status = entered;
+    else
+      EXPECT_TRUE(entered.ok()) << entered.message();
+    return &*tickets_.back();
+  }
+  TicketHold Join() {
+    TicketHold ticket = TicketHold::Make();
+    EXPECT_TRUE(set_->Join(ticket.Share()).ok());
+    return ticket;
+  }
+  void Wait(Ticket& ticket) {
+    EXPECT_TRUE(set_->Wait(ticket));
+    EXPECT_TRUE(ticket.status.ok()) << ticket.status.message();
+  }
+  // Orders the user's stream behind the operation, as tuttiCoordinatorStreamWait does.
+  void StreamWait(Ticket& ticket) {
+    ASSERT_TRUE(ticket.gpu);
+    ticket.gpu->stream = stream_;
+    EXPECT_TRUE(ticket.gpu->gpu->Await(stream_, *ticket.gpu->done).ok());
+  }
+  void Finish(Ticket& ticket) {
+    Wait(ticket);
+    StreamWait(ticket);
+    EXPECT_EQ(tuttiStreamSynchronize(stream_), ncclSuccess);
+  }
+  template <typename T>
+  std::vector<T> Take(Ticket& ticket) {
+    Finish(ticket);
+    size_t count = 1;
+    for (const int64_t dimension : ticket.output_shape) count *= static_cast<size_t>(dimension);
+    std::vector<T> values(count);
+    if (count > 0) std::memcpy(values.data(), ticket.output, count * sizeof(T));
+    return values;
+  }
+
+ private:
+  const int rank_;
+  std::shared_ptr<FakeGpu> gpu_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::shared_ptr<ProcessSet> set_;
+  tuttiStream_t stream_ = nullptr;
+  std::vector<TicketHold> tickets_;
+};
+
+void RunGpuJob(int num_ranks, int rank_device, const std::function<void(GpuRank&)>& body) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  const Result<UniqueId> decoded = UniqueId::Decode(id.internal);
+  ASSERT_TRUE(decoded.ok());
+  testing::RunRankThreads(num_ranks, [&](int rank) {
+    GpuRank self(rank, num_ranks, *decoded, rank_device);
+    body(self);
+  });
+}
+
+GpuRank::Operation Sum(std::string name, std::vector<float>& values) {
+  GpuRank::Operation operation(std::move(name), OpKind::kAllreduce);
+  operation.shape = {static_cast<int64_t>(values.size())};
+  operation.input = operation.output = values.data();
+  return operation;
+}
+
+TEST(GpuPerformerTest, NoThreadWaitsForTheGpu) {
+  RunGpuJob(2, kHostDevice, [](GpuRank& self) {
+    std::vector<float> first(100, 0), second(100, 0);
+    self.Finish(*self.Enqueue(Sum("first", first)));  // the communicator is there
+    self.gpu().Own(second.data(), second.size() * sizeof(float));
+    std::promise<void> gate;
+    Queue(self.stream(), [&, opened = std::make_shared<std::future<void>>(gate.get_future())] {
+      opened->wait();
+      second.assign(second.size(), 3);
+    });
+    const int waits = self.gpu().waits;
+    Ticket& ticket = *self.Enqueue(Sum("second", second));
+    self.Wait(ticket);
+    self.StreamWait(ticket);
+    EXPECT_EQ(tuttiStreamQuery(self.stream()), ncclInProgress);
+    EXPECT_THAT(second, Each(0.0f));
+    gate.set_value();
+    EXPECT_EQ(tuttiStreamSynchronize(self.stream()), ncclSuccess);
+    EXPECT_THAT(second, Each(6.0f));
+    EXPECT_EQ(self.gpu().waits, waits);
+  });
+}
+
+TEST(GpuPerformerTest, ManyTensorsAreFused) {
+  RunGpuJob(3, kHostDevice, [](GpuRank& self) {
+    for (int step = 0; step < 3; ++step) {
+      std::vector<std::vector<float>> tensors;
+      std::vector<Ticket*> tickets;
+      for (size_t i = 0; i < 50; ++i) tensors.emplace_back(10 + i, static_cast<float>(i));
+      for (size_t i = 0; i < 50; ++i) {
+        GpuRank::Operation operation = Sum("t" + std::to_string(i), tensors[i]);
+        operation.fields.op = ReduceOp::kAverage;
+        operation.fields.prescale = 0.5;
+        operation.fields.postscale = 4;
+        tickets.push_back(self.Enqueue(operation));
+      }
+      for (Ticket* const ticket : tickets) self.Finish(*ticket);
+      for (size_t i = 0; i < 50; ++i) {
+        EXPECT_THAT(tensors[i], Each(::testing::FloatNear(2 * static_cast<float>(i), 1e-4f)));
+      }
+    }
+    EXPECT_EQ(self.gpu().waits, 0);
+  });
+}
+
+// Each kind of operation on three ranks, of which one has its GPU elsewhere.
+void CheckOperations(GpuRank& self) {
+  const auto rank = static_cast<size_t>(self.rank());
+  const auto value = static_cast<float>(rank + 1);
+  std::vector<float> values(7, value);
+  GpuRank::Operation op = Sum("least", values);
+  op.fields.op = ReduceOp::kMin;
+  op.fields.prescale = 3;
+  self.Finish(*self.Enqueue(op));
+  EXPECT_THAT(values, Each(3.0f));
+  op = Sum("bytes", values);
+  values.assign(7, value);
+  op.fields.compression = Compression::kFloat16;
+  self.Finish(*self.Enqueue(op));
+  EXPECT_THAT(values, Each(6.0f));
+  op = Sum("adasum", values);
+  values.assign(7, 2);
+  op.fields.op = ReduceOp::kAdasum;
+  self.Finish(*self.Enqueue(op));
+  EXPECT_THAT(values, Each(::testing::FloatNear(2, 1e-5f)));
+
+  std::vector<int16_t> shorts(5, static_cast<int16_t>(rank));
+  GpuRank::Operation sum16("sum16", OpKind::kAllreduce);
+  sum16.fields.type = ElementType::kInt16;
+  sum16.shape = {5};
+  sum16.input = shorts.data();
+  EXPECT_THAT(self.Take<int16_t>(*self.Enqueue(sum16)), Each(3));
+
+  std::vector<int16_t> rows(2 * (rank + 1), static_cast<int16_t>(rank));
+  GpuRank::Operation gather("gather", OpKind::kAllgather);
+  gather.fields.type = ElementType::kInt16;
+  gather.shape = {static_cast<int64_t>(rank + 1), 2};
+  gather.input = rows.data();
+  EXPECT_THAT(self.Take<int16_t>(*self.Enqueue(gather)),
+              ElementsAre(0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2));
+
+  std::vector<double> word = {static_cast<double>(rank)};
+  GpuRank::Operation broadcast("word", OpKind::kBroadcast);
+  broadcast.fields.type = ElementType::kFloat64;
+  broadcast.fields.root = 2;
+  broadcast.shape = {1};
+  broadcast.input = broadcast.output = word.data();
+  self.Finish(*self.Enqueue(broadcast));
+  EXPECT_THAT(word, ElementsAre(2.0));
+
+  // Rank r sends r + i rows to rank i.
+  GpuRank::Operation alltoall("alltoall", OpKind::kAlltoall);
+  alltoall.fields.type = ElementType::kInt32;
+  for (size_t i = 0; i < 3; ++i) alltoall.splits.push_back(static_cast<int64_t>(rank + i));
+  const size_t sent = 3 * rank + 3;
+  std::vector<int32_t> numbers(sent, static_cast<int32_t>(rank));
+  alltoall.shape = {static_cast<int64_t>(sent)};
+  alltoall.input = numbers.data();
+  std::vector<int32_t> expected;
+  for (size_t i = 0; i < 3; ++i) expected.insert(expected.end(), rank + i, static_cast<int>(i));
+  EXPECT_EQ(self.Take<int32_t>(*self.Enqueue(alltoall)), expected);
+
+  for (const int64_t count : {int64_t{6}, int64_t{7}}) {
+    std::vector<float> whole(static_cast<size_t>(count), 1);
+    GpuRank::Operation scatter("scatter" + std::to_string(count), OpKind::kReducescatter);
+    scatter.shape = {count};
+    scatter.input = whole.data();
+    const size_t mine = count == 7 && rank == 0 ? 3 : 2;
+    EXPECT_EQ(self.Take<float>(*self.Enqueue(scatter)), std::vector<float>(mine, 3));
+  }
+}
+
+TEST(GpuPerformerTest, EveryOperation) { RunGpuJob(3, kHostDevice, CheckOperations); }
+
+TEST(GpuPerformerTest, GpusThatCannotBeJoinedGoThroughTheHost) {
+  ::testing::internal::CaptureStderr();
+  RunGpuJob(3, kNoDevice, CheckOperations);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("go through the host's memory; rank 0 says"));
+}
+
+TEST(GpuPerformerTest, OneThatHasJoinedStandsInWithNeutralElements) {
+  RunGpuJob(3, kHostDevice, [](GpuRank& self) {
+    if (self.rank() == 1) {
+      const TicketHold joined = self.Join();
+      self.Wait(*joined);
+      return;
+    }
+    std::vector<float> least(5, static_cast<float>(self.rank() + 2)), sum(3, 1);
+    GpuRank::Operation operation = Sum("least", least);
+    operation.fields.op = ReduceOp::kMin;
+    Ticket* const first = self.Enqueue(operation);
+    Ticket* const second = self.Enqueue(Sum("sum", sum));
+    GpuRank::Operation gather("gather", OpKind::kAllgather);
+    gather.shape = {3};
+    gather.input = least.data();
+    Ticket* const third = self.Enqueue(gather);
+    self.Finish(*first);
+    self.Finish(*second);
+    EXPECT_THAT(least, Each(2.0f));
+    EXPECT_THAT(sum, Each(2.0f));
+    EXPECT_EQ(self.Take<float>(*third).size(), 6u);
+    const TicketHold joined = self.Join();
+    self.Wait(*joined);
+  });
+}
+
+TEST(GpuPerformerTest, WhatIsWrongIsSaidAtOnce) {
+  RunGpuJob(1, kHostDevice, [](GpuRank& self) {
+    std::vector<float> values(2, 1);
+    GpuRank::Operation operation = Sum("t", values);
+    Status status;
+    operation.device = 9;
+    self.Enqueue(operation, &status);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("there is no GPU 9"));
+    operation.device = 1;
+    self.Finish(*self.Enqueue(operation));
+    operation.device = 2;
+    self.Enqueue(operation, &status);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("lie on GPU 1"));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::coordinator

@@ -1,0 +1,54 @@
+#pragma once
+
+// Where tensors lie, as the performer sees it: it makes room, copies and converts, and knows nothing
+// else about whether that is the host's memory or a GPU's.
+//
+// One thread at a time. With a GPU's memory, calls queue their work behind what was queued before,
+// as its operations do.
+
+#include <cstddef>
+
+#include "base/status.h"
+#include "coordinator/tensor.h"
+
+namespace tutti::coordinator {
+
+class TensorMemory {
+ public:
+  virtual ~TensorMemory() = default;
+  // Memory for a result that the caller left to the coordinator; notes where it lies either way.
+  virtual Status GiveOutput(Tensor& tensor, size_t bytes) = 0;
+  // One of two buffers of at least so many bytes; what it held is lost.
+  enum class Buffer { kFusion, kSecond };
+  virtual Result<std::byte*> Scratch(Buffer buffer, size_t bytes) = 0;
+  // In pieces of this size what is fused goes through the buffer.
+  virtual size_t piece_bytes() const = 0;
+
+  virtual Status Copy(void* to, const void* from, size_t bytes) = 0;
+  // As StageIn, StageOut and FillNeutral of staging.h.
+  virtual Status In(const Request& request, const void* input, void* wire, size_t count) = 0;
+  virtual Status Out(const Request& request, const void* wire, void* output, size_t count) = 0;
+  virtual Status Neutral(ncclDataType_t type, ReduceOp op, void* wire, size_t count) = 0;
+  // Whether In and Out leave the scale factors to the operations (Operations::ScaledSum).
+  virtual bool leaves_scaling() const { return false; }
+};
+
+class HostTensorMemory final : public TensorMemory {
+ public:
+  Status GiveOutput(Tensor& tensor, size_t bytes) override;
+  Result<std::byte*> Scratch(Buffer buffer, size_t bytes) override;
+  size_t piece_bytes() const override;
+  Status Copy(void* to, const void* from, size_t bytes) override;
+  Status In(const Request& request, const void* input, void* wire, size_t count) override;
+  Status Out(const Request& request, const void* wire, void* output, size_t count) override;
+  Status Neutral(ncclDataType_t type, ReduceOp op, void* wire, size_t count) override;
+
+ private:
+  struct Room {
+    OwnedBytes bytes;
+    size_t capacity = 0;
+  };
+  Room rooms_[2];
+};
+
+}  // namespace tutti::coordinator
