@@ -61,7 +61,7 @@ Result<RoundResult> Controller::Round(RoundInput& input) {
     result.negotiated = true;
     TUTTI_TRY(Negotiate(input, result.stall_checked, result, names));
   }
-  HoldIncompleteGroups(slots, names);
+  result.sequence = ChooseSlots(slots, names);
   result.responses.reserve(slots.size() + names.size());
   for (size_t i = 0; i < slots.size(); ++i) {
     // What was agreed on lies anywhere, and is read soon.
@@ -171,6 +171,7 @@ void Controller::FinishRide(RoundResult& result) {
   Response& response = result.responses[static_cast<size_t>(found - ready_.begin())];
   ReduceSeats(response.agreement().request, Seats(), response.reduced.data());
   response.rode = true;
+  result.sequence = 0;
 }
 
 // The tensor of a slot lost it: if it is pending here, its request must be sent.
@@ -276,6 +277,24 @@ void Controller::ReportStalls(const RoundMessage& message, RoundResult& result) 
     if (!missing.empty()) result.stalls.push_back({name, waiting.have, missing});
   }
   result.activities = message.activities;
+}
+
+// Leaves what runs now. The number is that of RoundResult.
+uint64_t Controller::ChooseSlots(std::vector<int>& slots, Names& names) {
+  if (slots.size() < 2 || !names.empty()) {
+    HoldIncompleteGroups(slots, names);
+    return 0;
+  }
+  if (last_.version == cache_.version() && last_.ready == slots) {
+    slots = last_.ran;
+    return last_.number;
+  }
+  last_.version = cache_.version();
+  last_.ready = slots;
+  HoldIncompleteGroups(slots, names);
+  last_.ran = slots;
+  last_.number = ++sequences_;
+  return last_.number;
 }
 
 void Controller::HoldIncompleteGroups(std::vector<int>& slots, Names& names) {

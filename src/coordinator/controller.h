@@ -62,6 +62,8 @@ struct Stall {
 
 struct RoundResult {
   std::vector<Response> responses;
+  // Not 0: the same number came with these responses before (but for `pending`), and only with them.
+  uint64_t sequence = 0;
   std::map<int, std::string> leaving;  // not empty: the process set ends now
   std::optional<int> last_joined;      // all ranks have joined, this one last
   // Whether some rank brought something new. When none did, nothing can change until one does: a
@@ -122,6 +124,7 @@ class Controller {
   void ReportStalls(const RoundMessage& message, RoundResult& result) const;
   // Groups: what may run now of the cached slots and of the table.
   void HoldIncompleteGroups(std::vector<int>& slots, Names& names);
+  uint64_t ChooseSlots(std::vector<int>& slots, Names& names);
   void FailGroup(const std::string& group, const std::string& error, RoundResult& result);
   Response RespondFromCache(int slot);
   void RespondFromTable(const std::string& name, RoundResult& result);
@@ -145,7 +148,17 @@ class Controller {
   std::map<std::string, TableEntry> table_;
   std::set<std::string> complete_;  // of the table: waiting for their groups
   std::vector<uint8_t> states_;
-  std::vector<int> ready_;         // slots of this round
+  std::vector<int> ready_;  // slots of this round
+  // Of the last round in which slots alone ran: those that were ready, and those that ran. Steps
+  // repeat themselves, and what follows from the slots need then not be worked out again.
+  struct Sequence {
+    uint64_t version = 0;  // of the cache
+    std::vector<int> ready;
+    std::vector<int> ran;
+    uint64_t number = 0;
+  };
+  Sequence last_;
+  uint64_t sequences_ = 0;
   bool has_news_ = false;          // this rank has, in this round
   int seats_after_ = 0;            // slots of this round, which the seats come after
   std::vector<uint8_t> may_ride_;  // by slot; 0 where it is free

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <thread>
@@ -127,6 +128,32 @@ TEST(ControllerTest, TheSecondTimeOnlyStatesAreExchanged) {
       }
     }
   }
+}
+
+// A sequence number stands for one list of responses, as long as it comes again.
+TEST(ControllerTest, StepsThatRepeatThemselvesAreRecognised) {
+  Fleet fleet(2);
+  const auto step = [&](const std::vector<std::string>& names, int64_t elements) {
+    const auto results = fleet.Round([&](int rank, RoundInput& input) {
+      std::vector<std::string> mine = names;
+      if (rank == 1) std::reverse(mine.begin(), mine.end());
+      for (const std::string& name : mine) input.news.push_back(Ask(name, {elements}));
+    });
+    EXPECT_EQ(Names(results[0]), Names(results[1]));
+    EXPECT_EQ(results[0].sequence == 0, results[0].negotiated);
+    return results[0].sequence;
+  };
+  EXPECT_EQ(step({"a", "b", "c"}, 100), 0u);
+  const uint64_t first = step({"a", "b", "c"}, 100);
+  EXPECT_NE(first, 0u);
+  EXPECT_EQ(step({"c", "b", "a"}, 100), first);
+  const uint64_t fewer = step({"a", "b"}, 100);
+  EXPECT_NE(fewer, first);
+  EXPECT_EQ(step({"a", "b"}, 100), fewer);
+  EXPECT_EQ(step({"a", "b"}, 200), 0u);  // negotiated anew
+  const uint64_t larger = step({"a", "b"}, 200);
+  EXPECT_NE(larger, 0u);
+  EXPECT_NE(larger, fewer);
 }
 
 TEST(ControllerTest, AChangedShapeIsNegotiatedAnewAtOnce) {

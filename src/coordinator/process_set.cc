@@ -118,11 +118,46 @@ Status ProcessSet::CheckNews(const Ask& ask, const Request& request) const {
   return Status::Ok();
 }
 
+// What is known of a name. REQUIRES: mutex_.
+TensorHome& ProcessSet::HomeOf(std::string_view name) {
+  TensorHome* home = nullptr;
+  TensorHome* const before = last_home_;
+  if (before != nullptr && before->version == names_version_ && before->next != nullptr &&
+      before->next->name == name) {
+    home = before->next;
+  } else {
+    auto known = names_.find(name);
+    if (known == names_.end()) {
+      known = names_.try_emplace(std::string(name)).first;
+      known->second.name = known->first;
+    }
+    home = &known->second;
+    if (before != nullptr) {
+      before->next = home;
+      before->version = names_version_;
+    }
+  }
+  last_home_ = home;
+  // The next call is likely to be for the next one.
+  if (home->version == names_version_ && home->next != nullptr) {
+    if (const Tensor* const next = home->next->spare.get()) {
+      const auto* const at = reinterpret_cast<const char*>(next);
+      for (size_t line = 0; line < sizeof(Tensor); line += 64) __builtin_prefetch(at + line, 1);
+    }
+    __builtin_prefetch(home->next->next, 1);
+  }
+  return *home;
+}
+
+void ProcessSet::ForgetName(std::string_view name) {
+  names_.erase(names_.find(name));
+  last_home_ = nullptr;
+  ++names_version_;
+}
+
 // Puts one tensor into the queue. REQUIRES: mutex_.
 Status ProcessSet::Enter(Ask& ask, int64_t now_ns) {
-  auto known = names_.find(ask.name);
-  if (known == names_.end()) known = names_.try_emplace(std::string(ask.name)).first;
-  TensorHome& home = known->second;
+  TensorHome& home = HomeOf(ask.name);
   if (home.busy) {
     return InvalidUsage(
         "a tensor named \"{}\" is still pending: give each operation a name of its own, or wait "
@@ -148,7 +183,7 @@ Status ProcessSet::Enter(Ask& ask, int64_t now_ns) {
     request.shape.assign(ask.shape.begin(), ask.shape.end());
     request.group = ask.group;
     if (Status status = CheckNews(ask, request); !status.ok()) {
-      names_.erase(known);
+      ForgetName(ask.name);
       return status;
     }
     tensor->splits.assign(ask.splits.begin(), ask.splits.end());
@@ -156,7 +191,7 @@ Status ProcessSet::Enter(Ask& ask, int64_t now_ns) {
   if (ask.device >= 0) {
     auto ready = gpu_performer_.Admit(ask);
     if (!ready.ok()) {
-      names_.erase(known);
+      ForgetName(ask.name);
       return std::move(ready).status().Annotate(
           fmt::format("{} \"{}\" on GPU {}", Name(request.kind), ask.name, ask.device));
     }
@@ -174,15 +209,17 @@ Status ProcessSet::Enter(Ask& ask, int64_t now_ns) {
 }
 
 Status ProcessSet::Enqueue(std::span<Ask> asks) {
-  const int64_t now_ns = RoughlyNowNs();
   const Lock lock(mutex_);
   if (has_ended_) return ended_;
+  // Ages of seconds: what comes in one burst, which the loop ends soon, is of one age.
+  const bool burst = !incoming_.empty() && !in_round_;
+  const int64_t now_ns = burst ? incoming_.back()->since_ns : RoughlyNowNs();
   const size_t before = incoming_.size();
   for (Ask& ask : asks) {
     Status status = Enter(ask, now_ns);
     if (status.ok()) continue;
     for (size_t i = before; i < incoming_.size(); ++i) {
-      names_.erase(static_cast<Tensor&>(*incoming_[i]).name);
+      ForgetName(incoming_[i]->name);
     }
     incoming_.resize(before);
     return status;
@@ -191,7 +228,8 @@ Status ProcessSet::Enqueue(std::span<Ask> asks) {
     timeline_->Asked(incoming_[i]->name, incoming_[i]->request.kind);
   }
   if (oldest_ns_ == 0) oldest_ns_ = now_ns;
-  if (loop_asleep_) loop_wakes_.notify_one();
+  // Once: until it has a core, more calls would tell it the same.
+  if (std::exchange(loop_asleep_, false)) loop_wakes_.notify_one();
   return Status::Ok();
 }
 
@@ -303,25 +341,45 @@ void ProcessSet::Dispatch(Lock& lock, RoundResult result) {
   if (result.responses.size() == 1 && result.responses[0].rode) return;
   if (result.responses.size() == 1 && result.responses[0].pending &&
       !ChangesSets(result.responses[0].agreement().request.kind)) {
-    Run(lock, std::move(result.responses));
+    const int64_t bytes = result.responses[0].agreement().bytes();
+    Run(lock, std::move(result.responses), bytes);
     return;
   }
-  const auto batches = Fuse(result.responses, {tuning_.fusion_threshold, options_.fuse_groups});
-  for (const std::vector<size_t>& indices : batches) {
+  DispatchFused(lock, result);
+}
+
+void ProcessSet::DispatchFused(Lock& lock, RoundResult& result) {
+  std::vector<Response>& responses = result.responses;
+  if (result.sequence == 0 || result.sequence != fused_.sequence ||
+      tuning_.fusion_threshold != fused_.threshold) {
+    fused_ = {result.sequence, tuning_.fusion_threshold, {}, {}, false};
+    fused_.batches = Fuse(responses, {tuning_.fusion_threshold, options_.fuse_groups});
+    for (const std::vector<size_t>& indices : fused_.batches) {
+      int64_t bytes = 0;
+      for (const size_t i : indices) bytes += responses[i].agreement().bytes();
+      fused_.bytes.push_back(bytes);
+    }
+    fused_.all_in_order = fused_.batches.size() == 1 &&
+                          fused_.batches[0].size() == responses.size() &&
+                          std::is_sorted(fused_.batches[0].begin(), fused_.batches[0].end());
+  }
+  for (size_t b = 0; b < fused_.batches.size(); ++b) {
     Batch batch;
-    for (const size_t i : indices) batch.push_back(std::move(result.responses[i]));
+    if (fused_.all_in_order) {
+      batch = std::move(responses);
+    } else {
+      for (const size_t i : fused_.batches[b]) batch.push_back(std::move(responses[i]));
+    }
     if (ChangesSets(batch.front().agreement().request.kind)) {
       ChangeSets(lock, std::move(batch.front()));
     } else {
-      Run(lock, std::move(batch));
+      Run(lock, std::move(batch), fused_.bytes[b]);
     }
   }
 }
 
-void ProcessSet::Run(Lock& lock, Batch batch) {
+void ProcessSet::Run(Lock& lock, Batch batch, int64_t bytes) {
   ++counters_.batches;
-  int64_t bytes = 0;
-  for (const Response& response : batch) bytes += response.agreement().bytes();
   if (timeline_->is_open()) {
     for (const Response& response : batch) {
       if (response.pending)
@@ -450,7 +508,7 @@ void ProcessSet::Finish(Response& response, const Status& status) {
   home.busy = false;
   home.spare = std::move(tensor);
   // Names that never come again must not pile up.
-  if (names_.size() > kMaxRememberedNames) names_.erase(names_.find(home.spare->name));
+  if (names_.size() > kMaxRememberedNames) ForgetName(home.spare->name);
   ticket->status = status;
   ticket->done.store(true, std::memory_order_release);
 }

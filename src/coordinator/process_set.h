@@ -133,7 +133,10 @@ class ProcessSet {
   void TakeInput();
   void After(Lock& lock, Result<RoundResult> result);
   void Dispatch(Lock& lock, RoundResult result);
-  void Run(Lock& lock, Batch batch);
+  void DispatchFused(Lock& lock, RoundResult& result);
+  void Run(Lock& lock, Batch batch, int64_t bytes);
+  TensorHome& HomeOf(std::string_view name);
+  void ForgetName(std::string_view name);
   bool StartMover();
   void Perform(Batch& batch, Lock& lock);
   Status PerformOn(Batch& batch);
@@ -173,6 +176,18 @@ class ProcessSet {
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
   std::unordered_map<std::string, TensorHome, HashText, std::equal_to<>> names_;
+  // Names are asked for in the same order again and again: each leads to the one after it.
+  TensorHome* last_home_ = nullptr;
+  uint64_t names_version_ = 0;  // changes when homes go, which others may lead to
+  // How what came with a sequence number was fused.
+  struct Fused {
+    uint64_t sequence = 0;
+    int64_t threshold = 0;
+    std::vector<std::vector<size_t>> batches;
+    std::vector<int64_t> bytes;
+    bool all_in_order = false;  // one batch, of all responses in their order
+  };
+  Fused fused_;
   uint64_t order_ = 0;
   Tuning tuning_;
   bool driving_ = false;

@@ -10,7 +10,6 @@
 // Belongs to its controller's thread.
 
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,8 +28,6 @@ class ResponseCache {
   struct Entry {
     std::shared_ptr<const Agreement> agreed;
     std::optional<Request> mine;  // none where this rank had joined
-    std::list<int>::iterator recency;
-
     const Agreement& agreement() const { return *agreed; }
   };
 
@@ -44,7 +41,9 @@ class ResponseCache {
   size_t size() const { return by_name_.size(); }
 
   // Marks the slot as the most recently used.
-  void Touch(int slot);
+  void Touch(int slot) { used_[static_cast<size_t>(slot)] = ++clock_; }
+  // Changes whenever a slot gets or loses its entry.
+  uint64_t version() const { return version_; }
   // Takes the lowest free slot, or, when the cache is full, the least recently used one, whose
   // entry is dropped. Does nothing with capacity 0 (slot -1).
   struct Inserted {
@@ -59,7 +58,11 @@ class ResponseCache {
   const size_t capacity_;
   std::vector<std::optional<Entry>> slots_;
   std::unordered_map<std::string, int> by_name_;
-  std::list<int> recency_;  // most recently used first
+  // When each slot was used last, in calls: apart from the entries, since all that are used are
+  // touched in every round.
+  std::vector<uint64_t> used_;
+  uint64_t clock_ = 0;
+  uint64_t version_ = 0;
 };
 
 }  // namespace tutti::coordinator

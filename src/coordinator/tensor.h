@@ -44,6 +44,10 @@ struct Tensor final : Pending {
 struct TensorHome {
   bool busy = false;  // pending or running
   std::unique_ptr<Tensor> spare;
+  std::string_view name;  // the key's
+  // What was asked for after it the last time; of use as long as `version` is the set's.
+  TensorHome* next = nullptr;
+  uint64_t version = 0;
 };
 
 }  // namespace tutti::coordinator
