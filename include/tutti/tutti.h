@@ -32,7 +32,8 @@ ncclResult_t tuttiGetVersion(const char** version);
 // -------------------------------------------------------------------------------------------------
 
 // ncclCommInitRank of a rank on `device`: a CUDA device, whichever is current, or -1 for the host's
-// memory, also on a machine with GPUs. All ranks of a communicator are of one kind.
+// memory, also on a machine with GPUs. All ranks of a communicator are of one kind. With
+// TUTTI_BACKEND=host there are no ranks on CUDA devices (ncclInvalidUsage).
 ncclResult_t tuttiCommInitRankOn(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
                                  int device);
 

@@ -132,6 +132,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", required=True)
     parser.add_argument("--begin", type=float, default=0.0, help="ms from the first event")
     parser.add_argument("--end", type=float, help="the same (default: the last)")
+    parser.add_argument("--last", type=float, help="ms up to the last event, in place of --begin")
     arguments = parser.parse_args()
     events: List[Dict[str, Any]] = []
     for path in arguments.files:
@@ -143,8 +144,13 @@ def main() -> None:
     first = min(box.begin for row in rows for box in row.boxes)
     last = max(box.end for row in rows for box in row.boxes)
     end = last if arguments.end is None else first + arguments.end * 1000
+    begin = first + arguments.begin * 1000 if arguments.last is None else end - arguments.last * 1000
+    try:
+        picture = draw(rows, begin, end)
+    except ValueError as error:
+        parser.error(f"{error}; the files are about 0 to {(last - first) / 1000:.0f} ms")
     with open(arguments.output, "w", encoding="utf-8") as file:
-        file.write(draw(rows, first + arguments.begin * 1000, end))
+        file.write(picture)
 
 
 if __name__ == "__main__":

@@ -167,6 +167,8 @@ Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> id
   options.name = handle->name;
   options.abort_flag = &handle->abort_flag;
   if (device) {
+    if (*device >= 0 && handle->settings.backend == "host")
+      return InvalidUsage("CUDA device {} is asked for, but TUTTI_BACKEND is host", *device);
     options.cuda_device = *device;
   } else {
     TUTTI_ASSIGN(options.cuda_device, Process::CurrentDevice(handle->settings));

@@ -5,7 +5,7 @@
 //
 // What a GPU's communicator does not do goes through the host's memory, and there as every tensor of
 // the host: Adasum, reductions of 16-bit integers, compression, scale factors of others than sums and
-// averages of floats; and everything, where the GPUs of the ranks cannot reach one another. A rank
+// averages of floats; and everything, where the GPUs of the ranks cannot be joined. A rank
 // uses one GPU in a process set, that of its first tensor.
 //
 // Admit from any thread, one at a time; Perform from one thread at a time, on all ranks alike.

@@ -13,8 +13,8 @@ import time
 
 HERE = pathlib.Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parents[2] / "python"))
-# Where GPUs may not reach one another, everything goes through the host's memory.
-THROUGH_HOST = "NCCL_P2P_DISABLE" in os.environ
+# Where no communicator of GPUs is to be made, everything goes through the host's memory.
+THROUGH_HOST = os.environ.get("TUTTI_BACKEND") == "host"
 failures = []
 
 
@@ -275,7 +275,7 @@ def main():
     os.environ["TUTTI_LIBRARY"] = os.path.join(os.path.abspath(sys.argv[1]), "libtutti.so.0")
     ranks = int(sys.argv[2]) if len(sys.argv) > 2 else 2
     good = start(ranks, 29521, {})
-    return 0 if start(ranks, 29531, {"NCCL_P2P_DISABLE": "1"}) and good else 1
+    return 0 if start(ranks, 29531, {"TUTTI_BACKEND": "host"}) and good else 1
 
 
 if __name__ == "__main__":

@@ -58,6 +58,15 @@ class Picture(unittest.TestCase):
             subprocess.run([sys.executable, "-m", "tutti.timeline", *paths[:2], "-o", paths[2],
                             "--begin", "0.05"], check=True)
             self.assertIn("svg", ElementTree.parse(paths[2]).getroot().tag)
+            command = [sys.executable, "-m", "tutti.timeline", *paths[:2], "-o", paths[2]]
+            subprocess.run([*command, "--last", "0.05"], check=True)
+            with open(paths[2], encoding="utf-8") as file:
+                self.assertNotIn("agreeing", file.read())
+            missed = subprocess.run([*command, "--begin", "400", "--end", "410"], text=True,
+                                    stderr=subprocess.PIPE, check=False)
+            self.assertIn("nothing happened in that time; the files are about 0 to 0 ms",
+                          missed.stderr)
+            self.assertNotIn("Traceback", missed.stderr)
 
 
 if __name__ == "__main__":
