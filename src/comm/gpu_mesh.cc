@@ -277,6 +277,7 @@ Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
   std::copy(std::begin(args_.windows), std::end(args_.windows), std::begin(args.windows));
   args.abort_word = args_.abort_word;
   args.layout = messages_;
+  args.most_channels = std::max(1u, context_.max_blocks / 2);
   args.rank = args_.rank;
   args.num_ranks = args_.num_ranks;
   for (size_t begin = 0; begin < longest; begin += in_kernel) {

@@ -175,6 +175,8 @@ void AddType(State& state, const std::string& name) {
       [](const MeshArgs& a, uint32_t b) { RunReduction<T, LinePrimitives>(a, b); });
   state.functions["tutti_bulk_" + name] = Kernel<MeshArgs>(
       [](const MeshArgs& a, uint32_t b) { RunReduction<T, BulkPrimitives>(a, b); });
+  state.functions["tutti_ring_" + name] =
+      Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunRingReduction<T>(a, b); });
 }
 
 State& TheState() {
@@ -201,6 +203,8 @@ State& TheState() {
         Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<LinePrimitives>(a, b); });
     s->functions["tutti_bulk_move"] =
         Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<BulkPrimitives>(a, b); });
+    s->functions["tutti_ring_move"] =
+        Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunRingMove(a, b); });
     s->functions["tutti_messages"] =
         Kernel<MessageArgs>([](const MessageArgs& a, uint32_t b) { RunMessages(a, b); });
     s->functions["tutti_relay"] =
