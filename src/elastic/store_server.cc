@@ -130,13 +130,13 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     if (connection.in.size() > 4 + size || connection.waits || !connection.out.empty()) {
       return RemoteError("a request before the answer to the one before");
     }
-    TUTTI_ASSIGN(Request request, ParseRequest(std::span(connection.in).subspan(4)));
+    TUTTI_ASSIGN(const Request request, ParseRequest(std::span(connection.in).subspan(4)));
     connection.in.clear();
-    Serve(number, connection, std::move(request));
+    Serve(number, connection, request);
     return Status::Ok();
   }
 
-  void Serve(uint64_t number, Connection& connection, Request request) {
+  void Serve(uint64_t number, Connection& connection, const Request& request) {
     if (request.op == Op::kSet) {
       if (entries_.size() >= kMaxKeys && !entries_.contains(request.key)) {
         return Send(number, {Outcome::kRefused, 0,

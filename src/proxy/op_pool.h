@@ -31,7 +31,7 @@ struct ProxyOp {
 
 class OpPool {
  public:
-  static constexpr uint64_t kOps = 4 * kFifoSlots;
+  static constexpr uint64_t kOps = uint64_t{4} * kFifoSlots;
 
   // False when kOps operations are under way: their chunks cannot all have been published, so the
   // caller has lost count.

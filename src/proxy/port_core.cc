@@ -166,7 +166,7 @@ void PortCore::LookAgainLater() {
   });
 }
 
-void PortCore::Fail(Status status) {
+void PortCore::Fail(const Status& status) {
   const uint64_t chunk = done();
   const ProxyOp op = ops_.Find(chunk);
   std::string what =

@@ -80,7 +80,7 @@ class PortCore : public NetPort {
   void Arm();
   void ArmWatch(Watch& watch, uint32_t events);
   void LookAgainLater();
-  void Fail(Status status);
+  void Fail(const Status& status);
   void WakeAll();
 
   EventLoop& loop_;

@@ -55,7 +55,7 @@ Status PreferNumaNode(std::span<std::byte> memory, int node) {
   mask[static_cast<size_t>(node / kBitsPerWord)] = 1ul << (node % kBitsPerWord);
   // The kernel reads one bit fewer than it is told.
   if (syscall(SYS_mbind, memory.data(), memory.size(), MPOL_PREFERRED, mask.data(),
-              static_cast<unsigned long>(kMostNodes + 1), 0ul) != 0) {
+              static_cast<unsigned long>(kMostNodes) + 1, 0ul) != 0) {
     return ErrnoError(errno, fmt::format("preferring NUMA node {} for memory failed", node));
   }
   return Status::Ok();

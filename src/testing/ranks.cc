@@ -147,7 +147,8 @@ bool Board::Await(int mark, int64_t value, double deadline_s) const {
   return true;
 }
 
-RankProcesses::RankProcesses(int num_ranks, Body body) : children_(static_cast<size_t>(num_ranks)) {
+RankProcesses::RankProcesses(int num_ranks, const Body& body)
+    : children_(static_cast<size_t>(num_ranks)) {
   void* const memory =
       mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {

@@ -71,7 +71,7 @@ class RankProcesses {
   using Body = std::function<void(int rank, Board& board)>;
 
   // Starts the processes. `body` ends by returning.
-  RankProcesses(int num_ranks, Body body);
+  RankProcesses(int num_ranks, const Body& body);
   // Kills what is left.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;

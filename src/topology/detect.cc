@@ -140,7 +140,7 @@ class Detector {
     for (const std::string& card : sysfs_.List("class/infiniband")) {
       const std::string folder = "class/infiniband/" + card;
       for (const std::string& port : sysfs_.List(folder + "/ports")) {
-        const std::string at = folder + "/ports/" + port;
+        const std::string at = fmt::format("{}/ports/{}", folder, port);
         // "4: ACTIVE"
         if (!sysfs_.Line(at + "/state").value_or("").starts_with("4")) continue;
         NetFact net;
@@ -182,7 +182,7 @@ class Detector {
     const std::string folder = "class/net/" + name;
     if (sysfs_.Exists(folder + "/device")) return folder + "/device";
     for (const std::string& entry : sysfs_.List(folder)) {
-      const std::string lower = fmt::format("{}/{}/device", folder, entry);
+      std::string lower = fmt::format("{}/{}/device", folder, entry);
       if (entry.starts_with("lower_") && sysfs_.Exists(lower)) return lower;
     }
     return {};
