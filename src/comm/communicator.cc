@@ -31,7 +31,8 @@ Communicator::~Communicator() {
   connections_.reset();
   if (arena_offer_ != 0) process_.fd_server().Withdraw(arena_offer_);
   if (watch_) watch_->StopListening(process_.loop());
-  gpu_.reset();  // the watch reaches into it until here
+  lanes_.clear();  // the watch reaches into these until here
+  gpu_.reset();
   watch_.reset();
   bootstrap_.reset();
 }

@@ -134,6 +134,8 @@ class Communicator {
   Status JoinGpus(const std::atomic<bool>* abort_flag);
   // Kernels that work in one another's windows, where those can be had; else null, and why.
   Status MakeMesh(const GpuPeers& peers, Status* why);
+  // Else the hosts' communicators of the same ranks, which carry the data of GPUs.
+  Status MakeRelay(const cuda::Device& device, const std::atomic<bool>* abort_flag);
   Status ExchangePeers();
   void WarnOfEmptyLists() const;
   Status AttachArena(int leader, uint64_t offer, const ArenaLayout& layout, HugePages huge,
@@ -185,8 +187,9 @@ class Communicator {
       {};  // what peers look for to prove that they can read this process's memory
   std::unique_ptr<PullReach> pull_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<GpuOperations> gpu_;  // instead of the above from arena_ on
-  std::unique_ptr<CallChecker> calls_;  // of operations that no executor checks
+  std::unique_ptr<GpuOperations> gpu_;                // instead of the above from arena_ on
+  std::vector<std::unique_ptr<Communicator>> lanes_;  // of a relay, besides this one's own executor
+  std::unique_ptr<CallChecker> calls_;                // of operations that no executor checks
 
   std::atomic<uint64_t> next_ticket_ = 0;
   std::atomic<uint64_t> turn_ = 0;

@@ -8,17 +8,24 @@
 #include "base/clock.h"
 #include "base/exceptions.h"
 #include "base/log.h"
+#include "kernels/primitives.h"
 #include "sys/thread.h"
 
 namespace tutti {
 namespace {
 
-// For each of kRelayBlocks: large enough that a chunk's time on a network of 100 Gbit/s (300 us) hides
-// what it costs to begin one, small enough that four of them overlap and pin little.
-constexpr size_t kSlotBytes = 4 << 20;
+// Of each block: long enough that a chunk's time on a network of 100 Gbit/s (150 us) hides what it costs
+// to begin one, small enough that those of all lanes pin little.
+constexpr size_t kSlotBytes = 2 << 20;
+static_assert(kSlotBytes >= 2 * kRelayMessageBytes);
 constexpr unsigned kPinnedForAll = 3;
-constexpr size_t kBoxesBytes = (sizeof(cuda::RelayBox) * cuda::kRelayBlocks + 4095) / 4096 * 4096;
-constexpr size_t kPinnedBytes = kBoxesBytes + kSlotBytes * cuda::kRelayBlocks;
+
+size_t BoxesBytes(size_t lanes) {
+  return DivUp(sizeof(cuda::RelayBox) * cuda::kRelayBlocks * lanes, 4096) * 4096;
+}
+size_t AllBytes(size_t lanes) {
+  return BoxesBytes(lanes) + kSlotBytes * cuda::kRelayBlocks * lanes;
+}
 
 // The GPU cannot wake a thread: after a while without news the thread looks again in steps. 20 us are
 // little beside what a message between hosts takes.
@@ -46,15 +53,23 @@ Result<std::unique_ptr<GpuRelay>> GpuRelay::Create(const Parts& parts) {
   TUTTI_ASSIGN(relay->queue_, GpuQueue::Create(*parts.device, parts.check_pointers));
   const auto& driver = parts.device->driver();
   const cuda::ContextScope scope(driver, parts.device->context());
+  const size_t lanes = parts.executors.size(), bytes = AllBytes(lanes);
   void* memory = nullptr;
-  TUTTI_TRY(driver.Check(driver.MemHostAlloc(&memory, kPinnedBytes, kPinnedForAll),
-                         fmt::format("pinning {} bytes of host memory", kPinnedBytes)));
+  TUTTI_TRY(driver.Check(driver.MemHostAlloc(&memory, bytes, kPinnedForAll),
+                         fmt::format("pinning {} bytes of host memory", bytes)));
   relay->boxes_ = static_cast<cuda::RelayBox*>(memory);
-  for (uint32_t b = 0; b < cuda::kRelayBlocks; ++b) new (&relay->boxes_[b]) cuda::RelayBox();
-  // Never freed: graphs that outlive the communicator hold its address.
-  relay->bell_ = new Bell;
+  for (size_t b = 0; b < cuda::kRelayBlocks * lanes; ++b) new (&relay->boxes_[b]) cuda::RelayBox();
+  for (size_t i = 0; i < lanes; ++i) {
+    Lane& lane = relay->lanes_.emplace_back();
+    lane.number = i;
+    lane.executor = parts.executors[i];
+    // Never freed: graphs that outlive the communicator hold its address.
+    lane.bell = new Bell;
+  }
   GpuRelay* const self = relay.get();
-  TUTTI_ASSIGN(relay->thread_, StartThread("tutti-relay", [self] { self->Run(); }));
+  for (Lane& lane : relay->lanes_) {
+    TUTTI_ASSIGN(lane.thread, StartThread("tutti-relay", [self, &lane] { self->Run(lane); }));
+  }
   return relay;
 }
 
@@ -68,25 +83,34 @@ GpuRelay::~GpuRelay() {
 
 void GpuRelay::StopThreads() {
   stopping_.store(true);
-  if (bell_ != nullptr) bell_->Ring();
-  if (thread_.joinable()) thread_.join();
+  for (Lane& lane : lanes_) lane.bell->Ring();
+  for (Lane& lane : lanes_)
+    if (lane.thread.joinable()) lane.thread.join();
 }
 
-uint64_t GpuRelay::PinnedBytes() const { return kPinnedBytes; }
+uint64_t GpuRelay::PinnedBytes() const { return AllBytes(lanes_.size()); }
 
-std::byte* GpuRelay::slot(uint32_t block) const {
-  return reinterpret_cast<std::byte*>(boxes_) + kBoxesBytes + kSlotBytes * block;
+std::byte* GpuRelay::slot(size_t lane, size_t block) const {
+  return reinterpret_cast<std::byte*>(boxes_) + BoxesBytes(lanes_.size()) +
+         kSlotBytes * (lane * cuda::kRelayBlocks + block);
 }
 
-std::string GpuRelay::DescribeTransport() const { return "through pinned memory and its host"; }
+RelayPlan::Place GpuRelay::place() const {
+  return {parts_.rank, parts_.num_ranks, kSlotBytes, lanes_.size()};
+}
+
+std::string GpuRelay::DescribeTransport() const {
+  return fmt::format("through pinned memory and its host in {} lanes", lanes_.size());
+}
 
 std::string GpuRelay::Describe(const Task& task) const {
   if (task.count == 0 && task.collective != Collective::kBarrier) return "nothing to do";
   if (task.collective == Collective::kAlltoAllV) return "messages through the host";
-  const RelayPlan plan(task, parts_.rank, parts_.num_ranks, kSlotBytes);
-  const RelayChunk chunk = plan.Chunk(0, slot(0));
-  return fmt::format("through the host in {} chunks, each by {}", plan.num_chunks(),
-                     parts_.executor->Describe(chunk.tasks[0]));
+  const RelayPlan plan(task, place());
+  size_t chunks = 0;
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) chunks += plan.num_chunks(lane);
+  return fmt::format("through the host in {} chunks, each by {}", chunks,
+                     parts_.executors[0]->Describe(plan.Chunk(0, 0, slot(0, 0)).tasks[0]));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -112,12 +136,12 @@ Status GpuRelay::Launch(std::span<const DeviceTask> tasks) {
         pairs.push_back({std::move(message), entry.stream});
       TUTTI_TRY(queue_->OrderBehindLast(stream));
       TUTTI_TRY(queue_->CopyOwnMessages(pairs, parts_.rank, stream));
-      TUTTI_TRY(Queue(RelayPlan(pairs, parts_.rank, parts_.num_ranks, kSlotBytes), stream));
+      TUTTI_TRY(Queue(RelayPlan(pairs, place()), stream));
       continue;
     }
     if (task.count == 0 && task.collective != Collective::kBarrier) continue;
     TUTTI_TRY(queue_->OrderBehindLast(stream));
-    TUTTI_TRY(Queue(RelayPlan(task, parts_.rank, parts_.num_ranks, kSlotBytes), stream));
+    TUTTI_TRY(Queue(RelayPlan(task, place()), stream));
   }
   if (messages.empty()) return Status::Ok();
   // On several streams, the first carries the messages, after the others and before what they do
@@ -131,56 +155,85 @@ Status GpuRelay::Launch(std::span<const DeviceTask> tasks) {
   TUTTI_TRY(order_all());
   TUTTI_TRY(queue_->OrderBehindLast(stream));
   TUTTI_TRY(queue_->CopyOwnMessages(messages, parts_.rank, stream));
-  TUTTI_TRY(Queue(RelayPlan(messages, parts_.rank, parts_.num_ranks, kSlotBytes), stream));
+  TUTTI_TRY(Queue(RelayPlan(messages, place()), stream));
   return order_all();
 }
 
 // REQUIRES: launch_mutex_ is held.
 Status GpuRelay::Queue(RelayPlan plan, cuda::Stream stream) {
-  if (plan.num_chunks() == 0) return Status::Ok();
-  auto operation = std::make_unique<Operation>(Operation{std::move(plan)});
-  operation->blocks =
-      static_cast<uint32_t>(std::min<size_t>(operation->plan.num_chunks(), cuda::kRelayBlocks));
-  operation->kept = queue_->IsCaptured(stream);
+  auto owned = std::make_unique<Operation>(Operation{std::move(plan)});
+  Operation& operation = *owned;
+  std::vector<Bell*> bells;
+  for (const Lane& lane : lanes_) {
+    if (operation.plan.num_chunks(lane.number) == 0) continue;
+    if (bells.empty()) operation.first_lane = lane.number;
+    bells.push_back(lane.bell);
+  }
+  if (bells.empty()) return Status::Ok();
+  operation.lanes_left = bells.size();
+  operation.kept = queue_->IsCaptured(stream);
+  const bool kept = operation.kept;
   cuda::RelayArgs args;
   args.boxes = boxes_;
   args.abort_word = queue_->abort_word();
-  const std::vector<cuda::RelayPiece> first = operation->plan.Chunk(0, slot(0)).in;
+  const std::vector<cuda::RelayPiece> first =
+      operation.plan.Chunk(operation.first_lane, 0, slot(operation.first_lane, 0)).in;
   if (first.size() <= cuda::kMostFirstPieces) {
-    operation->in_first = true;
+    operation.in_first = true;
     args.num_first = static_cast<uint32_t>(first.size());
     std::copy(first.begin(), first.end(), args.first);
   }
-  const bool kept = operation->kept;
-  const uint32_t blocks = operation->blocks;
   {
     const std::lock_guard lock(mutex_);
     args.operation = next_operation_++;
-    operations_[args.operation] = std::move(operation);
+    operations_[args.operation] = std::move(owned);
   }
   const auto& driver = parts_.device->driver();
   Status status;
-  if (kept)
-    status = driver.Check(driver.LaunchHostFunction(
-                              stream, [](void* bell) { static_cast<Bell*>(bell)->Ring(); }, bell_),
-                          "adding a host function to a graph");
-  if (status.ok()) status = parts_.device->Launch(args, blocks, stream);
+  for (size_t i = 0; kept && status.ok() && i < bells.size(); ++i)
+    status =
+        driver.Check(driver.LaunchHostFunction(
+                         stream, [](void* bell) { static_cast<Bell*>(bell)->Ring(); }, bells[i]),
+                     "adding a host function to a graph");
+  if (status.ok()) status = LaunchKernel(operation, args, stream);
   if (!status.ok()) {
     const std::lock_guard lock(mutex_);
     operations_.erase(args.operation);
     return status;
   }
-  if (!kept) bell_->Ring();
+  // A lane counts on an operation only from here on, and cannot have dropped it.
+  if (!kept)
+    for (Bell* const bell : bells) bell->Ring();
   return Status::Ok();
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The thread's side
+Status GpuRelay::LaunchKernel(const Operation& operation, cuda::RelayArgs& args,
+                              cuda::Stream stream) {
+  uint32_t blocks = 0;
+  for (const Lane& lane : lanes_) {
+    const size_t of_lane =
+        std::min<size_t>(operation.plan.num_chunks(lane.number), cuda::kRelayBlocks);
+    for (size_t b = 0; b < of_lane; ++b)
+      args.box_of_block[blocks++] = static_cast<uint8_t>(lane.number * cuda::kRelayBlocks + b);
+  }
+  return parts_.device->Launch(args, blocks, stream);
+}
 
-void GpuRelay::Run() {
+// A lane has done its part of it.
+void GpuRelay::Drop(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = operations_.find(number);
+  if (found == operations_.end() || found->second->kept) return;
+  if (--found->second->lanes_left == 0) operations_.erase(found);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The threads' side
+
+void GpuRelay::Run(Lane& lane) {
   const log::ThreadRankMark mark(parts_.rank);
-  while (AwaitOperation()) {
-    const uint64_t number = Load(boxes_[0].operation);
+  while (AwaitOperation(lane)) {
+    const uint64_t number = Load(box(lane, 0).operation);
     Operation* operation = nullptr;
     {
       const std::lock_guard lock(mutex_);
@@ -192,30 +245,28 @@ void GpuRelay::Run() {
                               "the GPU says that it is in operation {}, which is none of "
                               "this communicator",
                               number)
-                        : WithoutExceptions([&] { return Carry(*operation); });
+                        : WithoutExceptions([&] { return Carry(lane, *operation); });
     // A kernel that gets no more commands ends with the communicator.
     if (!status.ok()) parts_.watch->Stop(std::move(status), /*tell=*/true);
-    ++served_;
-    if (operation == nullptr || operation->kept) continue;
-    const std::lock_guard lock(mutex_);
-    operations_.erase(number);
+    ++lane.served;
+    Drop(number);
   }
 }
 
 // Until the GPU gets to an operation; false: the thread is to end.
-bool GpuRelay::AwaitOperation() {
+bool GpuRelay::AwaitOperation(Lane& lane) {
   const WaitPolicy policy = {kSpinNs, kYieldNs};
   std::optional<Backoff> backoff(policy);
   while (!stopping_.load(std::memory_order_relaxed)) {
     // Kernels of a communicator that has stopped end by themselves and are not served.
-    const uint64_t launched = bell_->launched.load(std::memory_order_acquire);
-    if (parts_.watch->stopped() || launched == served_) {
-      SleepUntilChanged(bell_->launched, launched, bell_->sleepers, kSleepNs);
+    const uint64_t launched = lane.bell->launched.load(std::memory_order_acquire);
+    if (parts_.watch->stopped() || launched == lane.served) {
+      SleepUntilChanged(lane.bell->launched, launched, lane.bell->sleepers, kSleepNs);
       backoff.emplace(policy);
       continue;
     }
-    if (Load(boxes_[0].done) == expected_[0] + 1) {
-      ++expected_[0];
+    if (Load(box(lane, 0).done) == lane.expected[0] + 1) {
+      ++lane.expected[0];
       return true;
     }
     if (!backoff->Pause()) std::this_thread::sleep_for(kNap);
@@ -224,10 +275,10 @@ bool GpuRelay::AwaitOperation() {
 }
 
 // Until the block has done what it was told; false: the communicator has stopped.
-bool GpuRelay::AwaitBlock(uint32_t block) {
+bool GpuRelay::AwaitBlock(const Lane& lane, size_t block) {
   const WaitPolicy policy = {kSpinNs, kYieldNs};
   Backoff backoff(policy);
-  while (Load(boxes_[block].done) != expected_[block]) {
+  while (Load(box(lane, block).done) != lane.expected[block]) {
     if (parts_.watch->stopped()) return false;
     if (!backoff.Pause()) std::this_thread::sleep_for(kNap);
   }
@@ -235,56 +286,58 @@ bool GpuRelay::AwaitBlock(uint32_t block) {
 }
 
 // REQUIRES: the block has done what it was told before. False: the communicator has stopped.
-bool GpuRelay::Command(uint32_t block, std::span<const cuda::RelayPiece> pieces, bool last) {
-  cuda::RelayBox& box = boxes_[block];
+bool GpuRelay::Command(Lane& lane, size_t block, std::span<const cuda::RelayPiece> pieces,
+                       bool last) {
+  cuda::RelayBox& target = box(lane, block);
   while (true) {
     const size_t now = std::min(pieces.size(), cuda::kMostPieces);
-    std::copy(pieces.begin(), pieces.begin() + static_cast<ptrdiff_t>(now), box.pieces);
+    std::copy(pieces.begin(), pieces.begin() + static_cast<ptrdiff_t>(now), target.pieces);
     pieces = pieces.subspan(now);
-    box.num_pieces = static_cast<uint32_t>(now);
-    box.last = last && pieces.empty() ? 1 : 0;
-    Store(box.number, ++expected_[block]);
+    target.num_pieces = static_cast<uint32_t>(now);
+    target.last = last && pieces.empty() ? 1 : 0;
+    Store(target.number, ++lane.expected[block]);
     if (pieces.empty()) return true;
-    if (!AwaitBlock(block)) return false;
+    if (!AwaitBlock(lane, block)) return false;
   }
 }
 
-Status GpuRelay::Execute(std::span<const Task> tasks) {
-  if (tasks[0].collective == Collective::kSendRecv) return parts_.executor->RunMessages(tasks);
-  return parts_.executor->RunCollective(tasks[0]);
-}
-
-Status GpuRelay::Carry(const Operation& operation) {
-  const Status status = CarryChunks(operation);
+Status GpuRelay::Carry(Lane& lane, const Operation& operation) {
+  const Status status = CarryChunks(lane, operation);
   return status.ok() || !parts_.watch->stopped() ? status : parts_.watch->StopReason();
 }
 
-Status GpuRelay::CarryChunks(const Operation& operation) {
+Status GpuRelay::CarryChunks(Lane& lane, const Operation& operation) {
   const auto stopped = [&] { return parts_.watch->StopReason(); };
-  const size_t chunks = operation.plan.num_chunks();
-  std::vector<RelayChunk> under_way(operation.blocks);
-  for (uint32_t b = 0; b < operation.blocks; ++b) {
-    under_way[b] = operation.plan.Chunk(b, slot(b));
+  const size_t chunks = operation.plan.num_chunks(lane.number);
+  const size_t blocks = std::min<size_t>(chunks, cuda::kRelayBlocks);
+  const auto chunk_at = [&](size_t c) {
+    return operation.plan.Chunk(lane.number, c, slot(lane.number, c % blocks));
+  };
+  std::vector<RelayChunk> under_way(blocks);
+  for (size_t b = 0; b < blocks; ++b) {
+    under_way[b] = chunk_at(b);
     if (b > 0) {
-      ++expected_[b];  // it begins
-      if (!AwaitBlock(b)) return stopped();
+      ++lane.expected[b];  // it begins
+      if (!AwaitBlock(lane, b)) return stopped();
     }
-    if (b == 0 && operation.in_first) continue;
-    if (!Command(b, under_way[b].in, /*last=*/false)) return stopped();
+    if (b == 0 && lane.number == operation.first_lane && operation.in_first) continue;
+    if (!Command(lane, b, under_way[b].in, /*last=*/false)) return stopped();
   }
   for (size_t c = 0; c < chunks; ++c) {
-    const auto b = static_cast<uint32_t>(c % operation.blocks);
-    if (!AwaitBlock(b)) return stopped();
+    const size_t b = c % blocks;
+    if (!AwaitBlock(lane, b)) return stopped();
     RelayChunk& chunk = under_way[b];
-    TUTTI_TRY(Execute(chunk.tasks));
+    const bool messages = chunk.tasks[0].collective == Collective::kSendRecv;
+    TUTTI_TRY(messages ? lane.executor->RunMessages(chunk.tasks)
+                       : lane.executor->RunCollective(chunk.tasks[0]));
     // What goes out leaves the slot before the next chunk comes in.
     std::vector<cuda::RelayPiece> pieces = std::move(chunk.out);
-    const size_t next = c + operation.blocks;
+    const size_t next = c + blocks;
     if (next < chunks) {
-      chunk = operation.plan.Chunk(next, slot(b));
+      chunk = chunk_at(next);
       pieces.insert(pieces.end(), chunk.in.begin(), chunk.in.end());
     }
-    if (!Command(b, pieces, /*last=*/next >= chunks)) return stopped();
+    if (!Command(lane, b, pieces, /*last=*/next >= chunks)) return stopped();
   }
   return Status::Ok();
 }

@@ -5,10 +5,13 @@
 // host's own communicator of the same ranks (the executor: shared memory, sockets) does the work.
 //
 //   GPU      │ copy chunk 0 in │ chunk 1 in │ chunk 2 in   chunk 0 out │ …   (a kernel of few blocks)
-//   thread   │                 │ executor: chunk 0 │ executor: chunk 1 │ …   (one for each communicator)
+//   thread   │                 │ executor: chunk 0 │ executor: chunk 1 │ …   (one for each lane)
+//
+// Lanes are communicators of the host, all of the same ranks, each with its thread: one thread does not
+// fill a fast network. They take the chunks of an operation in turn and know nothing of one another.
 //
 // Launch queues the kernel and returns. The kernel says which operation has its turn (relay_args.h),
-// so the thread works in the order in which the GPU gets to operations, also when graphs are replayed;
+// so a thread works in the order in which the GPU gets to operations, also when graphs are replayed;
 // operations of a graph are kept for that until the communicator goes. The thread uses no CUDA, which
 // could wait for the very kernel that waits for it. It sleeps unless an operation has been launched
 // that has not ended; a graph wakes it by a host function before each kernel.
@@ -22,6 +25,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "base/status.h"
 #include "base/wait.h"
@@ -40,7 +44,8 @@ class GpuRelay final : public GpuOperations {
     int rank = 0;
     int num_ranks = 1;
     bool check_pointers = false;
-    Executor* executor = nullptr;  // the relay's thread alone uses it from now on
+    std::vector<Executor*> executors =
+        {};  // of the lanes, whose threads alone use them from now on
     Watch* watch = nullptr;
   };
   static Result<std::unique_ptr<GpuRelay>> Create(const Parts& parts);
@@ -58,9 +63,11 @@ class GpuRelay final : public GpuOperations {
  private:
   struct Operation {
     RelayPlan plan;
-    uint32_t blocks = 1;
-    bool in_first = false;  // the kernel's arguments hold the pieces of the first chunk
+    size_t first_lane = 0;  // the first with chunks
+    bool in_first = false;  // the kernel's arguments hold the pieces of that lane's first chunk
     bool kept = false;      // of a graph
+    size_t lanes_left =
+        0;  // that have chunks of it to do; the last one drops it. Guarded by mutex_
   };
   // How the thread is woken, by a graph perhaps after this object is gone.
   struct Bell {
@@ -69,34 +76,44 @@ class GpuRelay final : public GpuOperations {
     void Ring();
   };
 
+  struct Lane {
+    size_t number = 0;
+    Executor* executor = nullptr;
+    Bell* bell = nullptr;
+    uint64_t served = 0;  // operations
+    // Of a box's `done`, when all commands are carried out.
+    uint64_t expected[cuda::kRelayBlocks] = {};
+    std::thread thread = {};
+  };
+
   GpuRelay(const Parts& parts) : parts_(parts) {}
   Status Queue(RelayPlan plan, cuda::Stream stream);
-  std::byte* slot(uint32_t block) const;
+  Status LaunchKernel(const Operation& operation, cuda::RelayArgs& args, cuda::Stream stream);
+  void Drop(uint64_t number);
+  cuda::RelayBox& box(const Lane& lane, size_t block) const {
+    return boxes_[lane.number * cuda::kRelayBlocks + block];
+  }
+  std::byte* slot(size_t lane, size_t block) const;
+  RelayPlan::Place place() const;
 
-  // On the thread.
-  void Run();
-  bool AwaitOperation();
-  bool AwaitBlock(uint32_t block);
-  Status Carry(const Operation& operation);
-  Status CarryChunks(const Operation& operation);
-  bool Command(uint32_t block, std::span<const cuda::RelayPiece> pieces, bool last);
-  Status Execute(std::span<const Task> tasks);
+  // On a lane's thread.
+  void Run(Lane& lane);
+  bool AwaitOperation(Lane& lane);
+  bool AwaitBlock(const Lane& lane, size_t block);
+  Status Carry(Lane& lane, const Operation& operation);
+  Status CarryChunks(Lane& lane, const Operation& operation);
+  bool Command(Lane& lane, size_t block, std::span<const cuda::RelayPiece> pieces, bool last);
 
   const Parts parts_;
   std::unique_ptr<GpuQueue> queue_;
-  cuda::RelayBox* boxes_ = nullptr;  // pinned, kRelayBlocks of them; then the slots
-  Bell* bell_ = nullptr;
+  cuda::RelayBox* boxes_ = nullptr;  // pinned, kRelayBlocks of each lane; then the slots
+  std::vector<Lane> lanes_;
   std::atomic<bool> stopping_ = false;
-  uint64_t served_ = 0;  // by the thread
-  uint64_t expected_[cuda::kRelayBlocks] =
-      {};  // of a box's `done`, when all commands are carried out
 
   std::mutex launch_mutex_;  // guards the queue and the order of launches
   std::mutex mutex_;         // guards what follows
   std::map<uint64_t, std::unique_ptr<Operation>> operations_;
   uint64_t next_operation_ = 1;
-
-  std::thread thread_;
 };
 
 }  // namespace tutti

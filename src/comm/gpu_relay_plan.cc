@@ -50,45 +50,55 @@ void Add(std::vector<RelayPiece>& pieces, std::byte* to, const std::byte* from, 
 
 }  // namespace
 
-RelayPlan::RelayPlan(const Task& task, int rank, int num_ranks, size_t slot_bytes)
-    : rank_(rank), num_ranks_(num_ranks), slot_bytes_(slot_bytes), task_(task) {
+RelayPlan::RelayPlan(const Task& task, const Place& place) : place_(place), task_(task) {
   if (task.collective == Collective::kBarrier) return;
   // The scalar of a PreMulSum has a line at the end, and the second area of a slot begins at one.
-  const size_t parts = PartsInSlot(task.collective, static_cast<size_t>(num_ranks));
-  chunk_elems_ = std::max<size_t>(1, (slot_bytes - 3 * kLineBytes) / task.elem_bytes() / parts);
+  const size_t parts = PartsInSlot(task.collective, static_cast<size_t>(place.num_ranks));
+  chunk_elems_ =
+      std::max<size_t>(1, (place.slot_bytes - 3 * kLineBytes) / task.elem_bytes() / parts);
   if (chunk_elems_ > kLineBytes) chunk_elems_ = chunk_elems_ / kLineBytes * kLineBytes;
   const size_t count = IsVariable(task) ? *std::max_element(task.parts->recv_counts.begin(),
                                                             task.parts->recv_counts.end())
                                         : task.count;
+  // All lanes have something to do, where that is worth it.
+  const size_t fewest = DivUp(kFewestRelayBytes, task.elem_bytes() * parts);
+  const size_t share = DivUp(DivUp(count, place.lanes), kLineBytes) * kLineBytes;
+  chunk_elems_ = std::min(chunk_elems_, std::max(fewest, share));
   num_chunks_ = std::max<size_t>(1, DivUp(count, chunk_elems_));
 }
 
-RelayPlan::RelayPlan(std::span<const DeviceTask> tasks, int rank, int num_ranks, size_t slot_bytes)
-    : rank_(rank), num_ranks_(num_ranks), slot_bytes_(slot_bytes) {
+RelayPlan::RelayPlan(std::span<const DeviceTask> tasks, const Place& place)
+    : place_(place), batches_(place.lanes) {
   for (const DeviceTask& entry : tasks)
-    if (entry.task.collective == Collective::kSendRecv && entry.task.root != rank &&
+    if (entry.task.collective == Collective::kSendRecv && entry.task.root != place.rank &&
         entry.task.count > 0)
       sends_and_receives_.push_back(entry.task);
   std::map<std::pair<int, bool>, size_t> seen;
-  std::vector<Transfer> transfers;
+  std::vector<std::vector<Transfer>> transfers(place.lanes);
   for (size_t i = 0; i < sends_and_receives_.size(); ++i) {
     const Task& task = sends_and_receives_[i];
-    const int ahead = task.is_send ? task.root - rank : rank - task.root;
-    const auto distance = static_cast<size_t>((ahead + num_ranks) % num_ranks);
+    const int ahead = task.is_send ? task.root - place.rank : place.rank - task.root;
+    const auto distance = static_cast<size_t>((ahead + place.num_ranks) % place.num_ranks);
     const size_t message = seen[{task.root, task.is_send}]++;
     const size_t elems = kRelayMessageBytes / task.elem_bytes();
-    for (size_t begin = 0; begin < task.count; begin += elems)
-      transfers.push_back(
-          {message, distance, begin / elems, i, begin, std::min(elems, task.count - begin)});
+    for (size_t begin = 0; begin < task.count; begin += elems) {
+      const size_t piece = begin / elems;
+      transfers[(message + distance + piece) % place.lanes].push_back(
+          {message, distance, piece, i, begin, std::min(elems, task.count - begin)});
+    }
   }
-  std::stable_sort(transfers.begin(), transfers.end(), [](const Transfer& a, const Transfer& b) {
-    return std::tie(a.message, a.distance, a.piece) < std::tie(b.message, b.distance, b.piece);
-  });
-  FillSlots(transfers, slot_bytes);
-  num_chunks_ = batches_.size();
+  for (size_t lane = 0; lane < place.lanes; ++lane) {
+    std::stable_sort(transfers[lane].begin(), transfers[lane].end(),
+                     [](const Transfer& a, const Transfer& b) {
+                       return std::tie(a.message, a.distance, a.piece) <
+                              std::tie(b.message, b.distance, b.piece);
+                     });
+    batches_[lane] = FillSlots(transfers[lane]);
+  }
 }
 
-void RelayPlan::FillSlots(const std::vector<Transfer>& transfers, size_t slot_bytes) {
+RelayPlan::Batches RelayPlan::FillSlots(const std::vector<Transfer>& transfers) const {
+  Batches batches;
   size_t used = 0;
   for (size_t i = 0; i < transfers.size();) {
     size_t end = i, bytes = 0;
@@ -97,19 +107,20 @@ void RelayPlan::FillSlots(const std::vector<Transfer>& transfers, size_t slot_by
           LinesOf(transfers[end].count * sends_and_receives_[transfers[end].task].elem_bytes());
       ++end;
     }
-    if (batches_.empty() || used + bytes > slot_bytes) {
-      batches_.emplace_back();
+    if (batches.empty() || used + bytes > place_.slot_bytes) {
+      batches.emplace_back();
       used = 0;
     }
     used += bytes;
-    for (; i < end; ++i) batches_.back().push_back(transfers[i]);
+    for (; i < end; ++i) batches.back().push_back(transfers[i]);
   }
+  return batches;
 }
 
-RelayChunk RelayPlan::Messages(size_t number, std::byte* slot) const {
+RelayChunk RelayPlan::Messages(const std::vector<Transfer>& transfers, std::byte* slot) const {
   RelayChunk chunk;
   std::byte* at = slot;
-  for (const Transfer& transfer : batches_[number]) {
+  for (const Transfer& transfer : transfers) {
     Task task = sends_and_receives_[transfer.task];
     const size_t elem = task.elem_bytes(), bytes = transfer.count * elem;
     if (task.is_send)
@@ -125,19 +136,24 @@ RelayChunk RelayPlan::Messages(size_t number, std::byte* slot) const {
   return chunk;
 }
 
-RelayChunk RelayPlan::Chunk(size_t number, std::byte* slot) const {
-  if (!batches_.empty()) return Messages(number, slot);
+size_t RelayPlan::num_chunks(size_t lane) const {
+  if (!batches_.empty()) return batches_[lane].size();
+  return lane < num_chunks_ ? (num_chunks_ - lane - 1) / place_.lanes + 1 : 0;
+}
+
+RelayChunk RelayPlan::Chunk(size_t lane, size_t number, std::byte* slot) const {
+  if (!batches_.empty()) return Messages(batches_[lane][number], slot);
   RelayChunk chunk;
   chunk.tasks.push_back(task_);
   Task& task = chunk.tasks[0];
   if (task.collective == Collective::kBarrier) return chunk;
   task.scattered = nullptr;
   if (task.op.live_scalar != nullptr) {
-    std::byte* const scalar = slot + slot_bytes_ - kLineBytes;
+    std::byte* const scalar = slot + place_.slot_bytes - kLineBytes;
     Add(chunk.in, scalar, At(task.op.live_scalar, 0), task.elem_bytes());
     task.op.live_scalar = scalar;
   }
-  const size_t begin = number * chunk_elems_;
+  const size_t begin = (number * place_.lanes + lane) * chunk_elems_;
   if (IsVariable(task_)) {
     AddVariable(chunk, begin, chunk_elems_, slot);
     return chunk;
@@ -154,7 +170,7 @@ RelayChunk RelayPlan::Chunk(size_t number, std::byte* slot) const {
 // AllReduce, Reduce, Broadcast: in place in the slot.
 void RelayPlan::AddWhole(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const {
   const size_t elem = task_.elem_bytes();
-  const bool is_root = task_.root == rank_;
+  const bool is_root = task_.root == place_.rank;
   Task& task = chunk.tasks[0];
   task.send = task.recv = slot;
   if (task_.scattered) {
@@ -178,8 +194,8 @@ void RelayPlan::AddWhole(RelayChunk& chunk, size_t begin, size_t count, std::byt
 // Those whose buffers have a part for each rank.
 void RelayPlan::AddParts(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const {
   const size_t elem = task_.elem_bytes(), bytes = count * elem;
-  const auto n = static_cast<size_t>(num_ranks_), me = static_cast<size_t>(rank_);
-  const bool is_root = task_.root == rank_;
+  const auto n = static_cast<size_t>(place_.num_ranks), me = static_cast<size_t>(place_.rank);
+  const bool is_root = task_.root == place_.rank;
   const auto user = [&](size_t part) { return (part * task_.count + begin) * elem; };
   const auto all_in = [&](std::byte* to) {
     for (size_t r = 0; r < n; ++r) Add(chunk.in, to + r * bytes, At(task_.send, user(r)), bytes);
@@ -224,7 +240,7 @@ void RelayPlan::AddParts(RelayChunk& chunk, size_t begin, size_t count, std::byt
 void RelayPlan::AddVariable(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const {
   const size_t elem = task_.elem_bytes();
   const VariableParts& parts = *task_.parts;
-  const auto n = static_cast<size_t>(num_ranks_), me = static_cast<size_t>(rank_);
+  const auto n = static_cast<size_t>(place_.num_ranks), me = static_cast<size_t>(place_.rank);
   auto cut = std::make_shared<VariableParts>();
   size_t total = 0;
   for (size_t r = 0; r < n; ++r) {

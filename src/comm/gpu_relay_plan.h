@@ -16,7 +16,9 @@
 namespace tutti {
 
 // A slot must hold two pieces of messages, and an element of each part of a collective.
-inline constexpr size_t kRelayMessageBytes = 1 << 20;
+inline constexpr size_t kRelayMessageBytes = 512 << 10;
+// Shorter chunks are not made only to have more of them: each costs a host operation's start-up.
+inline constexpr size_t kFewestRelayBytes = 256 << 10;
 
 struct RelayChunk {
   std::vector<cuda::RelayPiece> in, out;
@@ -25,19 +27,27 @@ struct RelayChunk {
 
 class RelayPlan {
  public:
-  // Of a collective other than AlltoAllV, with something to do.
-  RelayPlan(const Task& task, int rank, int num_ranks, size_t slot_bytes);
+  // Whose plan, and over how many lanes: what passes over one is in an order of its own.
+  struct Place {
+    int rank = 0;
+    int num_ranks = 1;
+    size_t slot_bytes = 0;
+    size_t lanes = 1;
+  };
+  // Of a collective other than AlltoAllV, with something to do. Lanes take chunks in turn.
+  RelayPlan(const Task& task, const Place& place);
   // Of the messages of one group, those to the rank itself left out.
   //
-  // All ranks walk through all messages in one order: by their number within their pair, then by the
+  // On a lane, all ranks walk through all messages in one order: by their number within their pair, then by the
   // distance from sender to receiver, then by their pieces. A slot takes as many of a rank's pieces
   // as it holds, one after another in that order; the rank's two pieces of one place, one sent and
   // one received, stay together. So the first piece of all that is not through yet is in hand at both
   // of its ends, and nothing waits in a circle, however differently ranks fill their slots.
-  RelayPlan(std::span<const DeviceTask> tasks, int rank, int num_ranks, size_t slot_bytes);
+  // Which lane takes a piece follows from the same three numbers.
+  RelayPlan(std::span<const DeviceTask> tasks, const Place& place);
 
-  size_t num_chunks() const { return num_chunks_; }
-  RelayChunk Chunk(size_t number, std::byte* slot) const;
+  size_t num_chunks(size_t lane) const;
+  RelayChunk Chunk(size_t lane, size_t number, std::byte* slot) const;
 
  private:
   // A piece of a message, by its place in the order of all.
@@ -49,20 +59,19 @@ class RelayPlan {
       return message == other.message && distance == other.distance && piece == other.piece;
     }
   };
-  void FillSlots(const std::vector<Transfer>& transfers, size_t slot_bytes);
+  using Batches = std::vector<std::vector<Transfer>>;
+  Batches FillSlots(const std::vector<Transfer>& transfers) const;
   void AddParts(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const;
   void AddVariable(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const;
   void AddWhole(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const;
-  RelayChunk Messages(size_t number, std::byte* slot) const;
+  RelayChunk Messages(const std::vector<Transfer>& transfers, std::byte* slot) const;
 
-  int rank_;
-  int num_ranks_;
-  size_t slot_bytes_;
-  size_t num_chunks_ = 1;
+  Place place_;
+  size_t num_chunks_ = 1;   // of a collective, over all lanes
   Task task_;               // a collective
   size_t chunk_elems_ = 1;  // of a part
   std::vector<Task> sends_and_receives_;
-  std::vector<std::vector<Transfer>> batches_;
+  std::vector<Batches> batches_;  // by lane; empty for a collective
 };
 
 }  // namespace tutti

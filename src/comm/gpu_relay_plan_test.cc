@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-constexpr size_t kSlot = 4 << 20;
+constexpr size_t kSlot = 2 << 20;
 
 DeviceTask Message(bool is_send, int peer, size_t count, std::byte* buffer) {
   DeviceTask entry;
@@ -33,12 +33,53 @@ using Name = std::tuple<int, int, size_t>;
 // All ranks work at their slots at once; a rank goes on to the next when the other end of each of its
 // pieces has been in hand at the same time or before. With one order of all pieces that ends, with
 // orders of their own ranks would soon wait for one another.
-TEST(RelayMessagesTest, NothingWaitsInACircle) {
+void ExpectEnds(const std::vector<RelayPlan>& plans, size_t lane) {
+  const int n = static_cast<int>(plans.size());
   std::vector<std::byte> memory(kSlot);
+  // Which slotful of a rank holds which end of a piece.
+  std::vector<std::vector<std::vector<Name>>> holds(static_cast<size_t>(n));
+  std::map<Name, std::pair<size_t, size_t>> place;  // of the sending and the receiving end
+  for (int r = 0; r < n; ++r) {
+    std::map<std::pair<int, bool>, size_t> seen;
+    const RelayPlan& plan = plans[static_cast<size_t>(r)];
+    for (size_t c = 0; c < plan.num_chunks(lane); ++c) {
+      holds[static_cast<size_t>(r)].emplace_back();
+      size_t bytes = 0;
+      for (const Task& task : plan.Chunk(lane, c, memory.data()).tasks) {
+        const size_t number = seen[{task.root, task.is_send}]++;
+        const Name name = task.is_send ? Name(r, task.root, number) : Name(task.root, r, number);
+        holds[static_cast<size_t>(r)].back().push_back(name);
+        (task.is_send ? place[name].first : place[name].second) = c;
+        bytes += (task.count + 63) / 64 * 64;
+      }
+      ASSERT_LE(bytes, kSlot);
+    }
+  }
+  std::vector<size_t> at(static_cast<size_t>(n));
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t r = 0; r < at.size(); ++r) {
+      if (at[r] == holds[r].size()) continue;
+      const bool through =
+          std::all_of(holds[r][at[r]].begin(), holds[r][at[r]].end(), [&](const Name& name) {
+            const auto [from, to, number] = name;
+            return at[static_cast<size_t>(from)] >= place[name].first &&
+                   at[static_cast<size_t>(to)] >= place[name].second;
+          });
+      if (!through) continue;
+      ++at[r];
+      moved = true;
+    }
+  }
+  for (size_t r = 0; r < at.size(); ++r) EXPECT_EQ(at[r], holds[r].size()) << "rank " << r;
+}
+
+TEST(RelayMessagesTest, NothingWaitsInACircle) {
   for (unsigned seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     std::minstd_rand random(seed + 1);
     const int n = 2 + static_cast<int>(random() % 5);
+    const size_t lanes = 1 + seed % 3;
     std::vector<std::vector<DeviceTask>> groups(static_cast<size_t>(n));
     for (unsigned i = 0; i < 5 + random() % 40; ++i) {
       const int from = static_cast<int>(random() % static_cast<unsigned>(n));
@@ -51,43 +92,9 @@ TEST(RelayMessagesTest, NothingWaitsInACircle) {
       receives.push_back(Message(false, from, count, nullptr));
     }
     std::vector<RelayPlan> plans;
-    for (int r = 0; r < n; ++r) plans.emplace_back(groups[static_cast<size_t>(r)], r, n, kSlot);
-    // Which slotful of a rank holds which end of a piece.
-    std::vector<std::vector<std::vector<Name>>> holds(static_cast<size_t>(n));
-    std::map<Name, std::pair<size_t, size_t>> place;  // of the sending and the receiving end
-    for (int r = 0; r < n; ++r) {
-      std::map<std::pair<int, bool>, size_t> seen;
-      const RelayPlan& plan = plans[static_cast<size_t>(r)];
-      for (size_t c = 0; c < plan.num_chunks(); ++c) {
-        holds[static_cast<size_t>(r)].emplace_back();
-        size_t bytes = 0;
-        for (const Task& task : plan.Chunk(c, memory.data()).tasks) {
-          const size_t number = seen[{task.root, task.is_send}]++;
-          const Name name = task.is_send ? Name(r, task.root, number) : Name(task.root, r, number);
-          holds[static_cast<size_t>(r)].back().push_back(name);
-          (task.is_send ? place[name].first : place[name].second) = c;
-          bytes += (task.count + 63) / 64 * 64;
-        }
-        ASSERT_LE(bytes, kSlot);
-      }
-    }
-    std::vector<size_t> at(static_cast<size_t>(n));
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t r = 0; r < at.size(); ++r) {
-        if (at[r] == holds[r].size()) continue;
-        const bool through =
-            std::all_of(holds[r][at[r]].begin(), holds[r][at[r]].end(), [&](const Name& name) {
-              const auto [from, to, number] = name;
-              return at[static_cast<size_t>(from)] >= place[name].first &&
-                     at[static_cast<size_t>(to)] >= place[name].second;
-            });
-        if (!through) continue;
-        ++at[r];
-        moved = true;
-      }
-    }
-    for (size_t r = 0; r < at.size(); ++r) EXPECT_EQ(at[r], holds[r].size()) << "rank " << r;
+    for (int r = 0; r < n; ++r)
+      plans.emplace_back(groups[static_cast<size_t>(r)], RelayPlan::Place{r, n, kSlot, lanes});
+    for (size_t lane = 0; lane < lanes; ++lane) ExpectEnds(plans, lane);
   }
 }
 
@@ -96,12 +103,16 @@ TEST(RelayMessagesTest, PiecesCoverAMessage) {
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i * 7 >> 3);
   const std::vector<DeviceTask> out = {Message(true, 1, data.size(), data.data())};
   const std::vector<DeviceTask> in = {Message(false, 0, data.size(), got.data())};
-  const RelayPlan sender(out, 0, 2, kSlot), receiver(in, 1, 2, kSlot);
-  ASSERT_EQ(sender.num_chunks(), receiver.num_chunks());
-  for (size_t c = 0; c < sender.num_chunks(); ++c) {
-    Carry(sender.Chunk(c, slot.data())
-              .in);  // both slots are one: what is sent lies where it is awaited
-    Carry(receiver.Chunk(c, slot.data()).out);
+  constexpr size_t kLanes = 3;
+  const RelayPlan sender(out, {0, 2, kSlot, kLanes}), receiver(in, {1, 2, kSlot, kLanes});
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    ASSERT_EQ(sender.num_chunks(lane), receiver.num_chunks(lane));
+    EXPECT_GT(sender.num_chunks(lane), 0u);
+    for (size_t c = 0; c < sender.num_chunks(lane); ++c) {
+      // Both slots are one: what is sent lies where it is awaited.
+      Carry(sender.Chunk(lane, c, slot.data()).in);
+      Carry(receiver.Chunk(lane, c, slot.data()).out);
+    }
   }
   EXPECT_EQ(got, data);
 }
@@ -122,10 +133,10 @@ TEST(RelayPlanTest, ChunksOfOneRankCopyTheirInput) {
     task.send = in.data();
     task.recv = out.data();
     task.count = in.size();
-    const RelayPlan plan(task, 0, 1, kSlot);
-    EXPECT_GT(plan.num_chunks(), 1u);
-    for (size_t c = 0; c < plan.num_chunks(); ++c) {
-      const RelayChunk chunk = plan.Chunk(c, slot.data());
+    const RelayPlan plan(task, {0, 1, kSlot, 2});
+    EXPECT_GT(plan.num_chunks(1), 1u);
+    for (size_t c = 0; c < plan.num_chunks(0) + plan.num_chunks(1); ++c) {
+      const RelayChunk chunk = plan.Chunk(c % 2, c / 2, slot.data());
       Carry(chunk.in);
       const Task& host = chunk.tasks[0];
       const auto* to = static_cast<std::byte*>(host.recv);
@@ -143,13 +154,13 @@ TEST(RelayPlanTest, ManyRanksStillFitTheSlot) {
     task.collective = collective;
     task.type = DataType::kFloat64;
     task.count = 100'000;
-    const RelayPlan plan(task, 3, 300, kSlot);
+    const RelayPlan plan(task, {3, 300, kSlot, 1});
     std::vector<std::byte> memory(kSlot);
     std::byte* const slot = memory.data();
     size_t most = 0;
-    for (const auto& piece : plan.Chunk(0, slot).in)
+    for (const auto& piece : plan.Chunk(0, 0, slot).in)
       most = std::max(most, static_cast<size_t>(piece.to - slot) + piece.bytes);
-    for (const auto& piece : plan.Chunk(0, slot).out)
+    for (const auto& piece : plan.Chunk(0, 0, slot).out)
       most = std::max(most, static_cast<size_t>(piece.from - slot) + piece.bytes);
     EXPECT_LE(most, kSlot);
     EXPECT_GT(most, kSlot / 2);

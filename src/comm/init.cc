@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 
 #include "base/log.h"
 #include "comm/communicator.h"
@@ -26,6 +28,12 @@ constexpr size_t kNetSlotBytes = 512 << 10;
 // How long a wait spins when every rank has a processor of its own.
 constexpr int64_t kSpinNs = 50'000;
 constexpr int64_t kYieldNs = 500'000;
+
+// What the ids of lanes differ by from that of their communicator.
+constexpr uint64_t kLaneIds = 0x9E3779B97F4A7C15;
+// Between two H200s by sockets, AllReduce of 64 MiB ran at 2.3, 4.8, 6.7 and 10.3 GB/s over 1, 2, 4
+// and 8 lanes (bench/results/gpu_paths.md).
+constexpr int kMostLanesChosen = 8;
 
 struct ShareResult {
   int32_t leader;  // of the arena this rank has mapped; itself when none
@@ -65,6 +73,17 @@ Status CheckLeaders(std::span<const ShareResult> results, std::span<const PeerIn
                           RankName(static_cast<int>(lowest), peers[lowest]));
   }
   return Status::Ok();
+}
+
+// A lane's thread is busy while data moves, and so are those of the network: two processors for each,
+// on the host that has fewest for its ranks. The same on all ranks.
+int RelayLanes(std::span<const PeerInfo> peers) {
+  std::map<uint64_t, int> ranks;
+  for (const PeerInfo& peer : peers) ++ranks[peer.host_hash];
+  int lanes = kMostLanesChosen;
+  for (const PeerInfo& peer : peers)
+    lanes = std::min(lanes, peer.cpus / (2 * ranks[peer.host_hash]));
+  return std::max(lanes, 1);
 }
 
 WaitPolicy WaitPolicyFor(const Settings& settings, bool oversubscribed) {
@@ -168,6 +187,34 @@ Status Communicator::MakeMesh(const GpuPeers& peers, Status* why) {
   return Status::Ok();
 }
 
+Status Communicator::MakeRelay(const cuda::Device& device, const std::atomic<bool>* abort_flag) {
+  TUTTI_TRY(ShareMemory(abort_flag));
+  TUTTI_TRY(OpenNetwork());
+  TUTTI_TRY(ChooseByTopology());
+  MakeExecutor();
+  GpuRelay::Parts parts = {.device = &device,
+                           .rank = rank(),
+                           .num_ranks = num_ranks(),
+                           .check_pointers = settings_.check_pointers,
+                           .executors = {executor_.get()},
+                           .watch = watch_.get()};
+  std::vector<int> all(static_cast<size_t>(num_ranks()));
+  std::iota(all.begin(), all.end(), 0);
+  const int lanes =
+      settings_.gpu_lanes > 0 ? static_cast<int>(settings_.gpu_lanes) : RelayLanes(peers_);
+  for (int i = 1; i < lanes; ++i) {
+    std::unique_ptr<Communicator> lane(
+        new Communicator(process_, settings_, fmt::format("{} lane {}", name_, i), -1));
+    lane->bootstrap_ = bootstrap_->CreateChild(
+        bootstrap_->id() ^ kLaneIds * static_cast<uint64_t>(i), all, abort_flag);
+    TUTTI_TRY(lane->Build(abort_flag));
+    parts.executors.push_back(lane->executor_.get());
+    lanes_.push_back(std::move(lane));
+  }
+  TUTTI_ASSIGN(gpu_, GpuRelay::Create(parts));
+  return Status::Ok();
+}
+
 Status Communicator::JoinGpus(const std::atomic<bool>* abort_flag) {
   const int64_t start_ns = NowNs();
   GpuPeers peers;
@@ -184,21 +231,15 @@ Status Communicator::JoinGpus(const std::atomic<bool>* abort_flag) {
   TUTTI_TRY(MakeMesh(peers, &why));
   if (!gpu_) {
     TUTTI_INFO(kLogInit, "data of GPUs goes through their hosts: {}", why.message());
-    TUTTI_TRY(ShareMemory(abort_flag));
-    TUTTI_TRY(OpenNetwork());
-    TUTTI_TRY(ChooseByTopology());
-    MakeExecutor();
-    const GpuRelay::Parts parts = {.device = peers.device,
-                                   .rank = rank(),
-                                   .num_ranks = num_ranks(),
-                                   .check_pointers = settings_.check_pointers,
-                                   .executor = executor_.get(),
-                                   .watch = watch_.get()};
-    TUTTI_ASSIGN(gpu_, GpuRelay::Create(parts));
+    TUTTI_TRY(MakeRelay(*peers.device, abort_flag));
   }
   if (!executor_ && num_ranks() > 1)
     calls_ = std::make_unique<CallChecker>(process_.loop(), *watch_, (rank() + 1) % num_ranks());
-  watch_->SetStopHook([this] { gpu_->Abort(); });
+  watch_->SetStopHook([this] {
+    gpu_->Abort();
+    for (const auto& lane : lanes_)
+      lane->Stop(InternalError("the communicator of the lane has stopped"), /*tell=*/false);
+  });
   watch_->Start();
   LogTransports();
   if (settings_.print_init_times)

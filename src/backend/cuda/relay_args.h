@@ -3,7 +3,7 @@
 // What host and kernel share where a host thread moves the data of a GPU (comm/gpu_relay.h): the
 // kernel copies between user buffers and pinned memory as it is told, and says when it has.
 //
-// Each block has a box in pinned memory. `done` counts up, by the block alone: once when a kernel
+// Blocks are shared out over lanes, each with a host thread of its own. A block has a box in pinned memory. `done` counts up, by the block alone: once when a kernel
 // begins, once for each command. The host writes a command, and its number last: the value that
 // `done` will have when it is carried out. So neither side ever overwrites what the other has yet to
 // read, and nothing is reset from one kernel to the next.
@@ -18,9 +18,10 @@
 
 namespace tutti::cuda {
 
-// Blocks of a relay's kernels, each with a slot of pinned memory: while the host works on one slot,
-// the GPU copies into and out of others.
-inline constexpr uint32_t kRelayBlocks = 4;
+inline constexpr uint32_t kMostRelayLanes = 8;
+// Blocks of a lane, each with a slot of pinned memory: while the host works on one slot, the GPU
+// copies into and out of the other.
+inline constexpr uint32_t kRelayBlocks = 2;
 inline constexpr uint32_t kRelayThreads = 512;
 inline constexpr size_t kMostPieces = 256;      // in a command
 inline constexpr size_t kMostFirstPieces = 16;  // in a kernel's arguments
@@ -44,9 +45,10 @@ struct alignas(128) RelayBox {
 };
 
 struct RelayArgs {
-  RelayBox* boxes = nullptr;  // by block
+  RelayBox* boxes = nullptr;  // kRelayBlocks of each lane
   const uint32_t* abort_word = nullptr;
   uint64_t operation = 0;  // what the host knows the operation by
+  uint8_t box_of_block[kMostRelayLanes * kRelayBlocks] = {};
   // What block 0 copies before it is told anything, which saves small operations a round trip.
   uint32_t num_first = 0;
   RelayPiece first[kMostFirstPieces];

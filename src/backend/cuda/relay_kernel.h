@@ -10,7 +10,7 @@ namespace tutti::cuda {
 class RelayBlock {
  public:
   TUTTI_HD RelayBlock(const RelayArgs& args, uint32_t block)
-      : args_(args), box_(args.boxes[block]), first_(block == 0) {}
+      : args_(args), box_(args.boxes[args.box_of_block[block]]), first_(block == 0) {}
 
   TUTTI_HD void Run() {
     uint64_t done = LoadFlagAcquire(&box_.done);
