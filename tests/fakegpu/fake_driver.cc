@@ -511,6 +511,21 @@ int cuMemImportFromShareableHandle(AllocationHandle* handle, void* fd, int) {
   return kSuccess;
 }
 
+int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = *greatest = 0;
+  return kSuccess;
+}
+int cuStreamCreate(void** stream, unsigned);
+int cuStreamCreateWithPriority(void** stream, unsigned flags, int) {
+  return cuStreamCreate(stream, flags);
+}
+int cuMemAllocAsync(DeviceAddress* address, size_t bytes, void*) {
+  return cuMemAlloc_v2(address, bytes);
+}
+int cuMemFreeAsync(DeviceAddress address, void* stream) {
+  StreamOf(stream).Queue([=] { cuMemFree_v2(address); });
+  return kSuccess;
+}
 int cuStreamCreate(void** stream, unsigned) {
   auto* made = new FakeStream(Current()->number);
   *stream = made;
