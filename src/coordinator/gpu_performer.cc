@@ -95,6 +95,10 @@ GpuPerformer::GpuPerformer(Performer& host, int rank, std::vector<int> members,
       activity_(std::move(activity)),
       hooks_(std::move(hooks)) {}
 
+GpuPerformer::~GpuPerformer() {
+  if (gpu_) static_cast<void>(gpu_->Synchronize());
+}
+
 Result<std::shared_ptr<Gpu>> GpuPerformer::Find(int device) {
   const std::lock_guard lock(mutex_);
   if (!gpu_) {

@@ -34,6 +34,11 @@ class GpuPerformer {
   // `host` outlives it and is used in Perform.
   GpuPerformer(Performer& host, int rank, std::vector<int> members, Performer::Activity activity,
                Hooks hooks);
+  // Waits for what is queued, which a broken communicator ends: its buffers may go after this, and so
+  // may the communicator.
+  ~GpuPerformer();
+  GpuPerformer(const GpuPerformer&) = delete;
+  GpuPerformer& operator=(const GpuPerformer&) = delete;
 
   // Takes note of a tensor that is asked for, and of where it becomes ready.
   Result<std::shared_ptr<GpuMark>> Admit(const Ask& ask);
