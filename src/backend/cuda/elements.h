@@ -173,12 +173,10 @@ TUTTI_OUTLINE Line DividedBy(Pack<T, kBytes> sum, uint32_t divisor) {
   Pack<T, kBytes> quotient;
   TUTTI_UNROLL
   for (int i = 0; i < Pack<T, kBytes>::kElems; ++i) {
-    if constexpr (kIsFloating<Wide>) {
-      quotient.v[i] = sum.v[i] / static_cast<Wide>(divisor);
-    } else if constexpr (sizeof(Wide) < 4) {
+    if constexpr (!kIsFloating<Wide> && sizeof(Wide) < 4) {
       quotient.v[i] =
           static_cast<Wide>(static_cast<int32_t>(sum.v[i]) / static_cast<int32_t>(divisor));
-    } else if constexpr (Wide(-1) < Wide(0)) {
+    } else if constexpr (Wide(-1) < Wide(0)) {  // floating, or with a sign
       quotient.v[i] = sum.v[i] / static_cast<Wide>(divisor);
     } else {
       quotient.v[i] = sum.v[i] / divisor;

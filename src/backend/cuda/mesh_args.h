@@ -67,7 +67,7 @@ struct WindowLayout {
   }
 };
 static_assert(kMaxBlocks * sizeof(uint64_t) <= WindowLayout::kViewsAt);
-static_assert(WindowLayout::kFlagsAt + kMaxBlocks * kMaxMeshRanks * sizeof(uint64_t) <=
+static_assert(WindowLayout::kFlagsAt + sizeof(uint64_t) * kMaxBlocks * kMaxMeshRanks <=
               WindowLayout::kTailsAt);
 static_assert(WindowLayout::kHeadsAt + kMaxBlocks * sizeof(uint64_t) <= WindowLayout::kLinesAt);
 

@@ -76,7 +76,8 @@ struct MessageLayout {
   static constexpr size_t kOneLineChannel = kMessageSlots * kLines * sizeof(FlaggedLine);
   constexpr size_t Pairs() const { return static_cast<size_t>(num_ranks - 1); }
   constexpr size_t Pair(int sender, int receiver) const {
-    return static_cast<size_t>(sender - receiver + (sender > receiver ? -1 : num_ranks - 1));
+    const int place = sender - receiver + (sender > receiver ? -1 : num_ranks - 1);
+    return static_cast<size_t>(place);
   }
   constexpr size_t Channels() const { return ChannelsOf(num_ranks); }
 };

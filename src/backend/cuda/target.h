@@ -104,6 +104,7 @@ TUTTI_HD uint64_t LoadFlagAcquire(const uint64_t* flag) {
 }
 
 // After FenceSystem by the same thread.
+// NOLINTNEXTLINE(readability-non-const-parameter)
 TUTTI_HD void StoreFlag(uint64_t* flag, uint64_t value) {
 #ifdef __CUDA_ARCH__
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)),
