@@ -34,6 +34,7 @@ tutti_check(headers_alone ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --targe
 tutti_check(room_order ${checks}/room_order)
 tutti_check(settings_used ${checks}/settings_used)
 tutti_check(format ${checks}/format)
+tutti_check(scripts ${checks}/scripts)
 if(NOT TUTTI_SANITIZE)
   tutti_check(exported_symbols ${checks}/exported_symbols
               $<TARGET_FILE:tutti_shared> $<TARGET_FILE:tutti_nccl>)

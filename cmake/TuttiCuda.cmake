@@ -4,7 +4,7 @@
 #
 # TUTTI_CUDA: AUTO takes nvcc where it is; ON demands it; OFF builds without, and then ranks are host devices only. NAMES
 # builds without as well, but lists the kernels as if they were there, which is all that the stand-in for a driver of
-# tests/fakegpu needs: so everything above the driver runs under sanitizers.
+# tests/fakegpu needs: with a sanitizer's preset, everything above the driver can run under it.
 
 set(TUTTI_CUDA AUTO CACHE STRING "Build the kernels for GPUs: AUTO (when nvcc is there), ON, OFF or NAMES")
 set(TUTTI_HAVE_CUDA OFF)

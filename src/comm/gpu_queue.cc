@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <utility>
 
 namespace tutti {
 namespace {
@@ -43,10 +44,6 @@ void GpuQueue::Abort() {
   std::atomic_ref<uint32_t>(*abort_word_).store(1, std::memory_order_seq_cst);
 }
 
-void GpuQueue::ForgetAbort() {
-  std::atomic_ref<uint32_t>(*abort_word_).store(0, std::memory_order_seq_cst);
-}
-
 Status GpuQueue::Drain() {
   const auto& driver = device_.driver();
   const cuda::ContextScope scope(driver, device_.context());
@@ -59,19 +56,16 @@ bool GpuQueue::IsCaptured(cuda::Stream stream) const {
 }
 
 Status GpuQueue::OrderBehindLast(cuda::Stream stream) {
-  const bool follows = launched_ && stream != last_stream_;
-  const cuda::Stream last = last_stream_;
-  launched_ = true;
-  last_stream_ = stream;
-  if (!follows) return Status::Ok();
+  const bool captured = IsCaptured(stream);
+  std::optional<cuda::Stream>& last = captured ? last_captured_ : last_launched_;
+  const std::optional<cuda::Stream> before = std::exchange(last, stream);
+  if (!before || *before == stream) return Status::Ok();
   const auto& driver = device_.driver();
-  int now_captured = 0, then_captured = 0;
-  driver.StreamIsCapturing(stream, &now_captured);
-  // The stream may be gone; then its work cannot be named any more and the GPU is waited for.
-  const bool gone = driver.StreamIsCapturing(last, &then_captured) != 0;
-  if (now_captured != 0 && then_captured == 0)
-    return Status::Ok();  // a graph's place is its user's
-  if (gone || driver.EventRecord(order_, last) != 0)
+  int then_captured = 0;
+  const bool gone = driver.StreamIsCapturing(*before, &then_captured) != 0;
+  if (captured && (gone || then_captured == 0)) return Status::Ok();  // of a graph that is complete
+  // The work of a stream that is gone, or captures by now, cannot be named any more.
+  if (gone || (then_captured != 0) != captured || driver.EventRecord(order_, *before) != 0)
     return driver.Check(driver.ContextSynchronize(), "waiting for the GPU");
   return driver.Check(driver.StreamWaitEvent(stream, order_, 0),
                       "ordering two streams of a communicator");
@@ -106,7 +100,14 @@ Status GpuQueue::CheckPointer(const void* pointer, const char* what) const {
 }
 
 Status GpuQueue::CheckBuffers(const Task& task) const {
-  if (!check_pointers_ || task.count == 0) return Status::Ok();
+  if (!check_pointers_) return Status::Ok();
+  if (task.scattered) {
+    for (const std::byte* input : task.scattered->inputs) TUTTI_TRY(CheckPointer(input, "send"));
+    for (const std::byte* output : task.scattered->outputs)
+      TUTTI_TRY(CheckPointer(output, "receive"));
+    return Status::Ok();
+  }
+  if (task.count == 0 && !task.parts) return Status::Ok();
   if (task.send != nullptr) TUTTI_TRY(CheckPointer(task.send, "send"));
   if (task.recv != nullptr) TUTTI_TRY(CheckPointer(task.recv, "receive"));
   return Status::Ok();

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "backend/cuda/device.h"
@@ -27,8 +28,6 @@ class GpuQueue {
   // Pinned; raised by Abort, and looked at by every kernel that waits.
   const uint32_t* abort_word() const { return abort_word_; }
   void Abort();
-  // Takes an abort back, for whoever raised it for a kernel of its own that has ended.
-  void ForgetAbort();
   Status Drain();
 
   // REQUIRES, of what follows: the device's context is current.
@@ -49,8 +48,10 @@ class GpuQueue {
   const cuda::Device& device_;
   const bool check_pointers_;
   uint32_t* abort_word_ = nullptr;
-  bool launched_ = false;
-  cuda::Stream last_stream_ = nullptr;
+  // The streams of the last launches. What is captured has an order of its own: it runs when its
+  // graph is launched, whose place among other work is its user's.
+  std::optional<cuda::Stream> last_launched_;
+  std::optional<cuda::Stream> last_captured_;
   cuda::Event order_ = nullptr;
 };
 

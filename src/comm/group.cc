@@ -152,8 +152,16 @@ Status Group::AddOnDevice(ncclComm& comm, const Task& task, void* stream) {
     return Status::Ok();
   }
   const DeviceTask entry = {task, stream};
+  return LaunchOn(comm, std::span(&entry, 1));
+}
+
+// The driver may hold the caller up while a GPU is stuck, and another thread abort meanwhile.
+Status Group::LaunchOn(ncclComm& comm, std::span<const DeviceTask> tasks) {
+  comm.BeginWork(Shown::kNo);
   const log::ThreadRankMark mark(comm.comm->rank());
-  return comm.comm->LaunchOnDevice(std::span(&entry, 1));
+  const Status status = comm.comm->LaunchOnDevice(tasks);
+  comm.EndWork(Shown::kNo);
+  return status;
 }
 
 // Each communicator's operations together, in the order in which the group first names them.
@@ -172,8 +180,7 @@ Status Group::LaunchOnDevices() {
       tasks.push_back(std::move(entries[k].entry));
       entries[k].comm = nullptr;
     }
-    const log::ThreadRankMark mark(comm->comm->rank());
-    TUTTI_TRY(comm->comm->LaunchOnDevice(tasks));
+    TUTTI_TRY(LaunchOn(*comm, tasks));
   }
   return Status::Ok();
 }

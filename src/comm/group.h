@@ -111,6 +111,7 @@ class Group {
   Status LaunchInits();
   Status LaunchOperations();
   Status LaunchOnDevices();
+  static Status LaunchOn(ncclComm& comm, std::span<const DeviceTask> tasks);
   Result<std::vector<Batch>> MakeBatches();
   static std::vector<Launch> MakeLaunches(std::vector<Batch> batches);
 

@@ -229,7 +229,8 @@ Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
     } else if (name == "ring_rate") {
       context.ring_bytes_per_us = std::max(1.0, value);
     } else if (name == "ring_chunk") {
-      context.max_ring_chunk_bytes = RoundUp(static_cast<size_t>(value), kAlignment);
+      context.max_ring_chunk_bytes =
+          RoundUp(std::max<size_t>(1, static_cast<size_t>(value)), kAlignment);
     } else if (name == "block") {
       context.bytes_per_block = std::max<size_t>(1, static_cast<size_t>(value));
     } else if (name == "chunk") {
@@ -239,8 +240,7 @@ Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
     } else {
       return InvalidUsage(
           "TUTTI_GPU_TUNE knows no \"{}\"; there are bulk_us, round_us, line_round_us, step_us, "
-          "ring_rate, "
-          "message_us, block, chunk, ring_chunk, blocks",
+          "ring_rate, message_us, block, chunk, ring_chunk, blocks",
           name);
     }
   }

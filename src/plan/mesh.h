@@ -61,7 +61,7 @@ struct MeshChoice {
 MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
                       size_t elem_bytes);
 
-// Reads "name=value,…" (TUTTI_GPU_TUNE) into the context's numbers: bulk_us, round_us, step_us, ring_rate, message_us,
+// Reads "name=value,…" (TUTTI_GPU_TUNE) into the context's numbers: bulk_us, round_us, line_round_us, step_us, ring_rate, message_us,
 // block, chunk, ring_chunk, blocks. InvalidUsage for other names.
 Status ApplyMeshTuning(std::string_view text, MeshContext& context);
 

@@ -14,11 +14,13 @@ Result<Driver> Driver::Load() {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return SystemError("this machine has no NVIDIA driver: {}", dlerror());
   Driver driver;
-#define TUTTI_CUDA_FIND(name, symbol, ...)                                                       \
-  driver.name = reinterpret_cast<decltype(driver.name)>(dlsym(library, symbol));                 \
-  if (driver.name == nullptr)                                                                    \
-    return SystemError("the NVIDIA driver is too old: it has no function {}, which CUDA {} has", \
-                       symbol, kOldestDriver / 1000);
+#define TUTTI_CUDA_FIND(name, symbol, ...)                                             \
+  driver.name = reinterpret_cast<decltype(driver.name)>(dlsym(library, symbol));       \
+  if (driver.name == nullptr)                                                          \
+    return InvalidUsage(                                                               \
+        "the NVIDIA driver is too old: it has no function {}, which CUDA {} has; set " \
+        "TUTTI_BACKEND=host to use host memory",                                       \
+        symbol, kOldestDriver / 1000);
   TUTTI_CUDA_CALLS(TUTTI_CUDA_FIND)
 #undef TUTTI_CUDA_FIND
   TUTTI_TRY(driver.Check(driver.Init(0), "initialising the NVIDIA driver"));
@@ -27,8 +29,7 @@ Result<Driver> Driver::Load() {
   if (version < kOldestDriver)
     return InvalidUsage(
         "the NVIDIA driver supports CUDA {}.{}, but {}.0 is needed; set TUTTI_BACKEND=host to use "
-        "host "
-        "memory",
+        "host memory",
         version / 1000, version % 1000 / 10, kOldestDriver / 1000);
   TUTTI_TRY(driver.Check(driver.DeviceGetCount(&driver.num_devices_), "counting GPUs"));
   return driver;
