@@ -20,7 +20,8 @@ std::vector<std::string> TakeCommand(const CLI::App& run, std::vector<std::strin
   size_t begin = 1;
   size_t end = begin;  // Of the options.
   while (begin < arguments->size()) {
-    const std::string& word = (*arguments)[begin];
+    std::string& word = (*arguments)[begin];
+    if (word == "-np") word = "-n";  // as mpirun and horovodrun write it
     if (word == "--") {
       end = begin++;
       break;

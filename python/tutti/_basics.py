@@ -381,6 +381,14 @@ class Job:
         # The buffers go last: until then the library may have been at work on them.
         self._entries = {}
 
+    def forget(self) -> None:
+        """In the child of a fork: the job and the threads that serve it are the parent's, and to
+        end it here would wait for threads that are not there."""
+        self._lock = threading.RLock()
+        self._left, self._coordinator = self._coordinator, None  # kept, so that nothing ends it
+        self._entries, self._process_sets = {}, {}
+        global_process_set.ranks = None
+
     def is_initialized(self) -> bool:
         """Whether init was done and shutdown not yet."""
         return self._coordinator is not None
@@ -596,6 +604,7 @@ def job() -> Job:
         atexit.register(lambda: _elastic.launcher().close()
                         if _elastic.launcher.cache_info().currsize else None)
     atexit.register(made.shutdown)
+    os.register_at_fork(after_in_child=made.forget)
     return made
 
 

@@ -1,5 +1,7 @@
 """tutti.torch, on every rank of a job of any size."""
 
+import atexit
+import os
 import unittest
 import warnings
 
@@ -105,6 +107,23 @@ class Collectives(unittest.TestCase):
             hvd.allreduce(torch.ones(2, device="meta"))
         with self.assertRaises(ValueError):
             hvd.broadcast(torch.ones(2), -1)
+
+    def test_names_where_horovod_has_them(self):
+        from tutti.torch import mpi_ops
+        for name in ("init", "rank", "size", "local_rank", "Adasum", "Sum", "HorovodInternalError"):
+            self.assertIs(getattr(mpi_ops, name), getattr(hvd, name))
+
+    def test_a_forked_child_ends(self):
+        child = os.fork()
+        if child == 0:
+            try:
+                hvd.rank()
+            except ValueError:
+                atexit._run_exitfuncs()  # as the interpreter does, without unittest's own ending
+                os._exit(7)
+            os._exit(1)
+        self.assertEqual(os.waitpid(child, 0)[1], 7 << 8)
+        self.assertEqual(hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), hvd.size())
 
     def test_objects_and_communicator(self):
         self.assertEqual(hvd.allgather_object(("r", hvd.rank())),

@@ -200,6 +200,18 @@ class SyncBatchNorm(unittest.TestCase):
         together.eval()
         torch.testing.assert_close(together(mine), alone.eval()(mine))
 
+    def test_half_types_are_summed_in_float32(self):
+        # More elements than float16 can count.
+        for dtype, close in ((torch.float16, 2e-3), (torch.bfloat16, 2e-2)):
+            values = torch.arange(70000, dtype=torch.float32).reshape(100, 1, 700) / 70000 + hvd.rank()
+            alone, together = torch.nn.BatchNorm1d(1), hvd.SyncBatchNorm(1)
+            whole = torch.cat([values - hvd.rank() + r for r in range(hvd.size())]).to(dtype)
+            expected = alone(whole.float())[100 * hvd.rank():][:100]
+            output = together(values.to(dtype))
+            self.assertEqual(output.dtype, dtype)
+            torch.testing.assert_close(output.float(), expected, atol=close, rtol=close)
+            torch.testing.assert_close(together.running_var, alone.running_var, atol=1e-3, rtol=1e-3)
+
 
 if __name__ == "__main__":
     unittest.main()

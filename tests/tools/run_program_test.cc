@@ -35,6 +35,12 @@ TEST(RunProgram, PassesTheProgramsOwnOptions) {
   EXPECT_EQ(outcome.out, "-n.5.--tag.");
 }
 
+TEST(RunProgram, TakesTheNumberOfRanksAsMpirunDoes) {
+  const Outcome outcome = RunRanks({"-np", "2", "echo", "-np"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "-np\n-np\n");
+}
+
 TEST(RunProgram, TagsWholeLines) {
   const Outcome outcome = RunRanks(
       {"-n", "2", "--tag", "sh", "-c", "printf a; sleep 0.2; printf 'b\\nrest'; echo oops >&2"});

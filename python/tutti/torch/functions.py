@@ -4,6 +4,7 @@ ranks that trust one another."""
 
 from __future__ import annotations
 
+import ctypes
 import io
 import pickle
 from collections.abc import Mapping
@@ -97,7 +98,7 @@ def _bytes_of(obj: Any) -> torch.Tensor:
 
 
 def _object_of(data: torch.Tensor) -> Any:
-    return pickle.loads(bytes(data.tolist()))
+    return pickle.loads(ctypes.string_at(data.data_ptr(), data.numel()))
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,

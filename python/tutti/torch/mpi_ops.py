@@ -20,9 +20,13 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import torch
 
 from tutti import _basics
-from tutti._basics import (Average, ProcessSet, Sum, barrier, check_op, global_process_set, poll,
-                           synchronize)
+# Scripts import some of these from here, where Horovod has them.
+from tutti._basics import (Adasum, Average, Max, Min, ProcessSet, Product, Sum, barrier, check_op,
+                           cross_rank, cross_size, global_process_set, init, is_homogeneous,
+                           is_initialized, local_rank, local_size, poll, rank, shutdown, size,
+                           start_timeline, stop_timeline, synchronize)
 from tutti._collectives import Collectives, group_names
+from tutti.exceptions import HorovodInternalError
 from tutti.torch._adapter import TorchAdapter
 from tutti.torch.compression import Compression
 

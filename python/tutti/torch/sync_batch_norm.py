@@ -38,6 +38,9 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         if not self.training and self.track_running_stats:
             return super().forward(input)
+        dtype = input.dtype
+        if dtype in (torch.float16, torch.bfloat16):  # which hold neither the count nor the sums
+            input = input.float()
         dims = [0] + list(range(2, input.dim()))
         shape = [1, -1] + [1] * (input.dim() - 2)
         own_count = input.numel() // max(input.shape[1], 1)
@@ -53,7 +56,7 @@ class SyncBatchNorm(_BatchNorm):
         scaled = centred * torch.rsqrt(variance + self.eps).reshape(shape)
         if self.affine:
             scaled = scaled * self.weight.reshape(shape) + self.bias.reshape(shape)
-        return scaled
+        return scaled.to(dtype)
 
     @torch.no_grad()
     def _update(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
