@@ -26,9 +26,9 @@ import socket
 import struct
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-# As long as a launcher may take to start the last rank; the library's own limit for initialising.
+# As long as a launcher may take to start the last rank.
 TIMEOUT_S = 120.0
 # A stranger that connects and says nothing holds rank 0 up for no longer than this.
 _HANDSHAKE_S = 5.0
@@ -236,7 +236,8 @@ def _accept_one(connection: socket.socket, key: bytes, launch: Launch,
     waiting[rank] = (connection, nonces, str(hello["host"]))
 
 
-def _meet_as_zero(launch: Launch, unique_id: bytes, deadline: float) -> Meeting:
+def _meet_as_zero(launch: Launch, unique_id: bytes, deadline: float,
+                  timeout_s: float) -> Meeting:
     key = _key(launch)
     waiting: Dict[int, Any] = {}
     with contextlib.ExitStack() as stack:
@@ -248,7 +249,7 @@ def _meet_as_zero(launch: Launch, unique_id: bytes, deadline: float) -> Meeting:
             except socket.timeout:
                 missing = [str(r) for r in range(1, launch.size) if r not in waiting]
                 raise ConnectionError(
-                    f"{len(waiting) + 1} of {launch.size} ranks came within {TIMEOUT_S:g} s; "
+                    f"{len(waiting) + 1} of {launch.size} ranks came within {timeout_s:g} s; "
                     f"missing: {', '.join(missing[:20])}") from None
             connection.settimeout(_HANDSHAKE_S)
             try:
@@ -288,14 +289,27 @@ def _ask_zero(launch: Launch, address: Address, deadline: float) -> Meeting:
         return Meeting(bytes.fromhex(fields["id"]), [str(host) for host in fields["hosts"]])
 
 
-def meet(launch: Launch, unique_id: bytes, timeout_s: float = TIMEOUT_S) -> Meeting:
-    """Blocks until all ranks have come. `unique_id` counts on rank 0 only. ConnectionError, in a
-    sentence, when that does not happen in time."""
+def patience_s(environ: Mapping[str, str] = os.environ) -> float:
+    """How long ranks wait for one another to come."""
+    for name in ("HOROVOD_GLOO_TIMEOUT_SECONDS", "TUTTI_INIT_TIMEOUT_S"):
+        try:
+            return float(environ[name])
+        except KeyError:
+            continue
+        except ValueError:
+            raise ValueError(f"{name} is {environ[name]!r}, which is no number of seconds") from None
+    return TIMEOUT_S
+
+
+def meet(launch: Launch, unique_id: bytes, timeout_s: Optional[float] = None) -> Meeting:
+    """Blocks until all ranks have come, for patience_s() by default. `unique_id` counts on rank 0
+    only. ConnectionError, in a sentence, when that does not happen in time."""
     if launch.size == 1:
         return Meeting(unique_id, [launch.host])
+    timeout_s = patience_s() if timeout_s is None else timeout_s
     deadline = time.monotonic() + timeout_s
     if launch.rank == 0:
-        return _meet_as_zero(launch, unique_id, deadline)
+        return _meet_as_zero(launch, unique_id, deadline, timeout_s)
     pause_s, reason = 0.002, "nobody answered"
     while time.monotonic() < deadline:
         for address in launch.addresses:

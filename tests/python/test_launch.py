@@ -57,6 +57,15 @@ class Environment(unittest.TestCase):
             _launch.read({"PMI_RANK": "0", "PMI_SIZE": "2", "TUTTI_ADDR": "nowhere"})
 
 
+    def test_how_long_ranks_wait(self):
+        self.assertEqual(_launch.patience_s({}), 120)
+        self.assertEqual(_launch.patience_s({"TUTTI_INIT_TIMEOUT_S": "3.5"}), 3.5)
+        self.assertEqual(_launch.patience_s({"TUTTI_INIT_TIMEOUT_S": "3",
+                                             "HOROVOD_GLOO_TIMEOUT_SECONDS": "4"}), 4)
+        with self.assertRaisesRegex(ValueError, "TUTTI_INIT_TIMEOUT_S is 'soon'"):
+            _launch.patience_s({"TUTTI_INIT_TIMEOUT_S": "soon"})
+
+
 class Meeting(unittest.TestCase):
     def meet_all(self, addresses, size, disturb=lambda: None):
         met = {}
