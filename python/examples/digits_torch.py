@@ -63,7 +63,7 @@ def main():
     assert bool((everywhere == right).all()), "the ranks' models differ"
     if hvd.rank() == 0:
         print(f"{right:.1%} of the digits held out are right, with {hvd.size()} ranks")
-    assert right > 0.93
+    assert right > 0.93 or arguments.epochs < 12, "fewer are right than there should be by now"
     hvd.shutdown()
 
 

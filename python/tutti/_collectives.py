@@ -155,4 +155,4 @@ def group_names(kind: int, name: Optional[str], count: int) -> Tuple[List[str], 
     if count < 1:
         raise ValueError("a group has no members")
     base = _basics.job().name(kind, name)
-    return [f"{base}_{i + 1}of{count}" for i in range(count)], base
+    return [f"{base}_{i + 1}" for i in range(count)], base

@@ -168,6 +168,18 @@ class Rules(unittest.TestCase):
         self.assertIn("(4) on rank 0", str(caught.exception))
         self.assertEqual(len(set(hvd.allgather_object(str(caught.exception)))), 1)
 
+    def test_groups_of_different_length_are_found_out(self):
+        def grouped(count):
+            return hvd.grouped_allreduce([np.ones(3)] * count, name="group", op=hvd.Sum)
+        for count in (2, 3, 2):  # the same on all ranks, which is right
+            self.assertEqual([part[0] for part in grouped(count)], [hvd.size()] * count)
+        if hvd.size() == 1:
+            return
+        for _ in range(2):
+            with self.assertRaisesRegex(hvd.HorovodInternalError, "of 2 on rank 0.* of 3 on rank"):
+                grouped(2 if hvd.rank() == 0 else 3)
+        self.assertEqual(len(grouped(3)), 3)
+
     def test_a_name_that_is_pending(self):
         if hvd.size() == 1:
             self.skipTest("alone, a tensor may be done at once")
