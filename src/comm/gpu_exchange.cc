@@ -25,12 +25,7 @@ Status GpuMesh::LaunchExchange(const Task& task, cuda::Stream stream) {
   const bool gathers = task.collective == Collective::kGather;
   const bool scatters = task.collective == Collective::kScatter;
   const bool is_root = me == task.root;
-  cuda::MessageArgs args;
-  std::copy(std::begin(args_.windows), std::end(args_.windows), std::begin(args.windows));
-  args.abort_word = args_.abort_word;
-  args.layout = messages_;
-  args.rank = me;
-  args.num_ranks = n;
+  cuda::MessageArgs args = NoMessages();
   args.most_channels = static_cast<uint32_t>(
       gathers || scatters
           ? 0

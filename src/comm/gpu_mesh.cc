@@ -237,6 +237,16 @@ Status GpuMesh::LaunchBarrier(cuda::Stream stream) {
   return LaunchCollective(task, stream);
 }
 
+cuda::MessageArgs GpuMesh::NoMessages() const {
+  cuda::MessageArgs args;
+  std::copy(std::begin(args_.windows), std::end(args_.windows), std::begin(args.windows));
+  args.abort_word = args_.abort_word;
+  args.layout = messages_;
+  args.rank = args_.rank;
+  args.num_ranks = args_.num_ranks;
+  return args;
+}
+
 // A kernel holds so many messages of each pair and direction that all pairs have room; what is
 // beyond goes into further kernels. Both ends of a pair cut alike.
 Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
@@ -245,11 +255,7 @@ Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
   });
   if (first == tasks.end()) return Status::Ok();
   const auto stream = static_cast<cuda::Stream>(first->stream);
-  // On several streams, the first carries the kernels, after the others and before what they do
-  // next.
-  for (const DeviceTask& entry : tasks)
-    if (entry.task.collective == Collective::kSendRecv)
-      TUTTI_TRY(queue_->OrderBehindLast(static_cast<cuda::Stream>(entry.stream)));
+  TUTTI_TRY(queue_->OrderMessages(tasks));
   TUTTI_TRY(queue_->OrderBehindLast(stream));
   TUTTI_TRY(queue_->CopyOwnMessages(tasks, args_.rank, stream));
   const auto n = static_cast<size_t>(args_.num_ranks);
@@ -273,13 +279,8 @@ Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
     messages.emplace_back(number++, message);
     longest = std::max(longest, number);
   }
-  cuda::MessageArgs args;
-  std::copy(std::begin(args_.windows), std::end(args_.windows), std::begin(args.windows));
-  args.abort_word = args_.abort_word;
-  args.layout = messages_;
+  cuda::MessageArgs args = NoMessages();
   args.most_channels = std::max(1u, context_.max_blocks / 2);
-  args.rank = args_.rank;
-  args.num_ranks = args_.num_ranks;
   for (size_t begin = 0; begin < longest; begin += in_kernel) {
     args.num_messages = 0;
     for (const auto& [number, message] : messages)
@@ -287,11 +288,7 @@ Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
         args.messages[args.num_messages++] = message;
     if (args.num_messages > 0) TUTTI_TRY(device().Launch(args, stream));
   }
-  // What the caller queues next on the other streams comes after the messages.
-  for (const DeviceTask& entry : tasks)
-    if (entry.task.collective == Collective::kSendRecv)
-      TUTTI_TRY(queue_->OrderBehindLast(static_cast<cuda::Stream>(entry.stream)));
-  return Status::Ok();
+  return queue_->OrderMessages(tasks);
 }
 
 std::string GpuMesh::DescribeTransport() const {

@@ -57,6 +57,8 @@ class GpuMesh final : public GpuOperations {
   Status LaunchBarrier(cuda::Stream stream);
   Status LaunchAlone(const Task& task, cuda::Stream stream);
   // AlltoAll, Gather or Scatter, pair by pair.
+  // A kernel's arguments, to which messages are added.
+  cuda::MessageArgs NoMessages() const;
   Status LaunchExchange(const Task& task, cuda::Stream stream);
   // All sends and receives of a group.
   Status LaunchMessages(std::span<const DeviceTask> tasks);

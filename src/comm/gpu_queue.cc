@@ -8,8 +8,6 @@
 namespace tutti {
 namespace {
 
-// For cuMemHostAlloc: usable by all contexts, and mapped.
-constexpr unsigned kPinnedForAll = 3;
 constexpr unsigned kEventWithoutTiming = 2;
 // Numbers of cuPointerGetAttribute.
 constexpr int kPointerMemoryType = 2;
@@ -24,7 +22,7 @@ Result<std::unique_ptr<GpuQueue>> GpuQueue::Create(const cuda::Device& device,
   const auto& driver = device.driver();
   const cuda::ContextScope scope(driver, device.context());
   void* word = nullptr;
-  TUTTI_TRY(driver.Check(driver.MemHostAlloc(&word, sizeof(uint32_t), kPinnedForAll),
+  TUTTI_TRY(driver.Check(driver.MemHostAlloc(&word, sizeof(uint32_t), cuda::kPinnedForAll),
                          "allocating pinned memory"));
   queue->abort_word_ = static_cast<uint32_t*>(word);
   *queue->abort_word_ = 0;
@@ -69,6 +67,13 @@ Status GpuQueue::OrderBehindLast(cuda::Stream stream) {
     return driver.Check(driver.ContextSynchronize(), "waiting for the GPU");
   return driver.Check(driver.StreamWaitEvent(stream, order_, 0),
                       "ordering two streams of a communicator");
+}
+
+Status GpuQueue::OrderMessages(std::span<const DeviceTask> tasks) {
+  for (const DeviceTask& entry : tasks)
+    if (entry.task.collective == Collective::kSendRecv)
+      TUTTI_TRY(OrderBehindLast(static_cast<cuda::Stream>(entry.stream)));
+  return Status::Ok();
 }
 
 Status GpuQueue::Copy(void* to, const void* from, size_t bytes, cuda::Stream stream) const {

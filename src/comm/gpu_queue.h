@@ -32,6 +32,9 @@ class GpuQueue {
 
   // REQUIRES, of what follows: the device's context is current.
   Status OrderBehindLast(cuda::Stream stream);
+  // The streams of the messages among the tasks, one behind the other. One of them carries all
+  // messages: it is ordered behind this, and this once more behind it, for what comes next on each.
+  Status OrderMessages(std::span<const DeviceTask> tasks);
   bool IsCaptured(cuda::Stream stream) const;
   Status Copy(void* to, const void* from, size_t bytes, cuda::Stream stream) const;
   // InvalidArgument for memory that this GPU does not reach.

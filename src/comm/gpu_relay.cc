@@ -18,7 +18,6 @@ namespace {
 // to begin one, small enough that those of all lanes pin little.
 constexpr size_t kSlotBytes = 2 << 20;
 static_assert(kSlotBytes >= 2 * kRelayMessageBytes);
-constexpr unsigned kPinnedForAll = 3;
 
 size_t BoxesBytes(size_t lanes) {
   return DivUp(sizeof(cuda::RelayBox) * cuda::kRelayBlocks * lanes, 4096) * 4096;
@@ -55,7 +54,7 @@ Result<std::unique_ptr<GpuRelay>> GpuRelay::Create(const Parts& parts) {
   const cuda::ContextScope scope(driver, parts.device->context());
   const size_t lanes = parts.executors.size(), bytes = AllBytes(lanes);
   void* memory = nullptr;
-  TUTTI_TRY(driver.Check(driver.MemHostAlloc(&memory, bytes, kPinnedForAll),
+  TUTTI_TRY(driver.Check(driver.MemHostAlloc(&memory, bytes, cuda::kPinnedForAll),
                          fmt::format("pinning {} bytes of host memory", bytes)));
   relay->boxes_ = static_cast<cuda::RelayBox*>(memory);
   for (size_t b = 0; b < cuda::kRelayBlocks * lanes; ++b) new (&relay->boxes_[b]) cuda::RelayBox();
@@ -144,19 +143,12 @@ Status GpuRelay::Launch(std::span<const DeviceTask> tasks) {
     TUTTI_TRY(Queue(RelayPlan(task, place()), stream));
   }
   if (messages.empty()) return Status::Ok();
-  // On several streams, the first carries the messages, after the others and before what they do
-  // next.
   stream = static_cast<cuda::Stream>(messages[0].stream);
-  const auto order_all = [&]() -> Status {
-    for (const DeviceTask& entry : messages)
-      TUTTI_TRY(queue_->OrderBehindLast(static_cast<cuda::Stream>(entry.stream)));
-    return Status::Ok();
-  };
-  TUTTI_TRY(order_all());
+  TUTTI_TRY(queue_->OrderMessages(messages));
   TUTTI_TRY(queue_->OrderBehindLast(stream));
   TUTTI_TRY(queue_->CopyOwnMessages(messages, parts_.rank, stream));
   TUTTI_TRY(Queue(RelayPlan(messages, place()), stream));
-  return order_all();
+  return queue_->OrderMessages(messages);
 }
 
 // REQUIRES: launch_mutex_ is held.

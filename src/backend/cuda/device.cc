@@ -6,7 +6,6 @@ namespace tutti::cuda {
 namespace {
 
 // Numbers of cuDeviceGetAttribute and cuFuncGetAttribute.
-constexpr int kMultiprocessorCount = 16;
 constexpr int kPciBusId = 33;
 constexpr int kPciDeviceId = 34;
 constexpr int kPciDomainId = 50;
@@ -54,7 +53,6 @@ Status Device::Describe() {
   int major = 0, minor = 0, domain = 0, bus = 0, number = 0;
   TUTTI_TRY(attribute(kComputeMajor, &major));
   TUTTI_TRY(attribute(kComputeMinor, &minor));
-  TUTTI_TRY(attribute(kMultiprocessorCount, &multiprocessors_));
   TUTTI_TRY(attribute(kPciDomainId, &domain));
   TUTTI_TRY(attribute(kPciBusId, &bus));
   TUTTI_TRY(attribute(kPciDeviceId, &number));

@@ -35,7 +35,6 @@ class Device {
   const std::string& name() const { return name_; }
   // Its PCI address as a number that is not 0; equal for one GPU in all processes of a machine.
   uint64_t pci_address() const { return pci_address_; }
-  int num_multiprocessors() const { return multiprocessors_; }
 
   // REQUIRES: the device's context is current.
   Status Launch(const MeshArgs& args, DataType type, uint32_t blocks, uint32_t threads,
@@ -56,7 +55,6 @@ class Device {
   Context context_ = nullptr;
   std::string name_;
   uint64_t pci_address_ = 0;
-  int multiprocessors_ = 0;
   std::vector<Module> modules_;
   std::array<Function, kNumDataTypes> line_reductions_ = {}, bulk_reductions_ = {},
                                       ring_reductions_ = {};

@@ -26,6 +26,9 @@ using GraphExec = struct GraphExecHandle*;
 using DeviceAddress = unsigned long long;
 using AllocationHandle = unsigned long long;
 
+// For MemHostAlloc and MemHostRegister: usable by all contexts, and mapped.
+inline constexpr unsigned kPinnedForAll = 3;
+
 struct MemoryLocation {
   int type = 1;  // a device
   int id = 0;

@@ -7,8 +7,6 @@ namespace {
 
 constexpr int kFileDescriptor = 1;
 constexpr int kRecommendedGranularity = 1;
-// For cuMemHostRegister: usable by all contexts, and mapped.
-constexpr unsigned kPinnedForAll = 3;
 constexpr size_t kPageBytes = 4096;
 
 }  // namespace
