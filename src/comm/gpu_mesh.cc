@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "base/log.h"
@@ -97,28 +98,23 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   return Status::Ok();
 }
 
-// A window that holds nothing but the count of rounds.
+// A window that holds nothing but the count of rounds, which costs little where a kernel scales what
+// it copies, and is not used elsewhere: it need not lie on the GPU.
 Status GpuMesh::PrepareAlone() {
-  const auto& driver = device().driver();
-  const cuda::ContextScope scope(driver, device().context());
-  TUTTI_TRY(driver.Check(driver.MemAlloc(&alone_, cuda::WindowLayout::kLinesAt),
-                         "allocating GPU memory for a communicator"));
-  alone_bytes_ = cuda::WindowLayout::kLinesAt;
-  args_.windows[0] = reinterpret_cast<std::byte*>(alone_);
-  TUTTI_TRY(driver.Check(driver.MemsetBytes(alone_, 0, alone_bytes_), "clearing GPU memory"));
-  return driver.Check(driver.ContextSynchronize(), "clearing GPU memory");
-}
-
-GpuMesh::~GpuMesh() {
-  if (alone_ == 0) return;
-  const cuda::ContextScope scope(device().driver(), device().context());
-  device().driver().MemFree(alone_);
+  TUTTI_ASSIGN(alone_, device().pinned().Take(cuda::WindowLayout::kLinesAt));
+  std::memset(alone_.data(), 0, alone_.size());
+  args_.windows[0] = alone_.data();
+  return Status::Ok();
 }
 
 Status GpuMesh::Launch(std::span<const DeviceTask> tasks) {
   const cuda::ContextScope scope(device().driver(), device().context());
   for (const DeviceTask& entry : tasks) TUTTI_TRY(queue_->CheckBuffers(entry.task));
   const std::lock_guard lock(launch_mutex_);
+  return queue_->Leave(LaunchTasks(tasks));
+}
+
+Status GpuMesh::LaunchTasks(std::span<const DeviceTask> tasks) {
   for (const DeviceTask& entry : tasks) {
     if (entry.task.collective == Collective::kSendRecv) continue;
     TUTTI_TRY(LaunchTask(entry.task, static_cast<cuda::Stream>(entry.stream)));

@@ -31,13 +31,12 @@ class GpuMesh final : public GpuOperations {
   // cannot talk, or for reasons that have nothing to do with the place.
   static Result<std::unique_ptr<GpuMesh>> Create(const GpuPeers& peers, const Settings& settings,
                                                  WindowPlace place, Status* verdict);
-  ~GpuMesh() override;
 
   Status Launch(std::span<const DeviceTask> tasks) override;
   void Abort() override { queue_->Abort(); }
   Status Drain() override { return queue_->Drain(); }
-  uint64_t DeviceBytes() const override { return windows_.DeviceBytes() + alone_bytes_; }
-  uint64_t PinnedBytes() const override { return windows_.PinnedBytes(); }
+  uint64_t DeviceBytes() const override { return windows_.DeviceBytes(); }
+  uint64_t PinnedBytes() const override { return windows_.PinnedBytes() + alone_.size(); }
   std::string DescribeTransport() const override;
   std::string Describe(const Task& task) const override;
 
@@ -48,6 +47,7 @@ class GpuMesh final : public GpuOperations {
   // Sends known data through the windows and looks at what arrives; gpu_mesh_probe.cc.
   Status Probe(const GpuPeers& peers, bool corrupt);
 
+  Status LaunchTasks(std::span<const DeviceTask> tasks);
   Status LaunchTask(const Task& task, cuda::Stream stream);
   Status LaunchCollective(const Task& task, cuda::Stream stream);
   // The collectives that are made of others.
@@ -69,9 +69,8 @@ class GpuMesh final : public GpuOperations {
   MeshContext context_;
   std::unique_ptr<GpuQueue> queue_;
   GpuWindows windows_;
-  cuda::DeviceAddress alone_ = 0;  // the window of a rank that has no others
-  uint64_t alone_bytes_ = 0;
-  cuda::MeshArgs args_;  // what all operations have in common
+  cuda::PinnedBlock alone_;  // the window of a rank that has no others
+  cuda::MeshArgs args_;      // what all operations have in common
   cuda::MessageLayout messages_;
   std::byte* scratch_ = nullptr;  // of kScratchBytes, at the end of the window
   std::mutex launch_mutex_;       // guards the queue

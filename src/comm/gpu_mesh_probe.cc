@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "backend/cuda/own_stream.h"
 #include "base/clock.h"
 #include "comm/gpu_mesh.h"
 
@@ -16,26 +17,24 @@ namespace {
 constexpr size_t kProbeSizes[] = {1 << 10, 96 << 10};
 // Kernels of ranks that come a little later; loading code and clocks that rise are in it.
 constexpr double kPatienceS = 10;
-constexpr unsigned kNonBlockingStream = 1;
+constexpr unsigned kEventWithoutTiming = 2;
 constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY
 
 uint8_t PatternAt(size_t from, size_t to, size_t i) {
   return static_cast<uint8_t>((from * 131 + to * 17 + i) * 0x9E3779B1u >> 13);
 }
 
-// GPU memory and a stream for the length of the probe.
-class Bench {
+// An event on a stream, for waits that end.
+class Finish {
  public:
-  explicit Bench(const cuda::Driver& driver) : driver_(driver) {}
-  ~Bench() {
-    if (memory_ != 0) driver_.MemFree(memory_);
+  Finish(const cuda::Driver& driver, cuda::Stream stream) : driver_(driver), stream_(stream) {}
+  ~Finish() {
     if (event_ != nullptr) driver_.EventDestroy(event_);
-    if (stream_ != nullptr) driver_.StreamDestroy(stream_);
   }
-  Status Open(size_t bytes) {
-    TUTTI_TRY(driver_.Check(driver_.StreamCreate(&stream_, kNonBlockingStream), "making a stream"));
-    TUTTI_TRY(driver_.Check(driver_.EventCreate(&event_, 0), "making an event"));
-    return driver_.Check(driver_.MemAlloc(&memory_, bytes), "allocating GPU memory");
+  Finish(const Finish&) = delete;
+  Finish& operator=(const Finish&) = delete;
+  Status Open() {
+    return driver_.Check(driver_.EventCreate(&event_, kEventWithoutTiming), "making an event");
   }
   // Until the stream is done: Timeout when that takes too long.
   Status Await(Deadline deadline) {
@@ -47,14 +46,11 @@ class Bench {
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   }
-  cuda::Stream stream() const { return stream_; }
-  cuda::DeviceAddress memory() const { return memory_; }
 
  private:
   const cuda::Driver& driver_;
-  cuda::Stream stream_ = nullptr;
+  const cuda::Stream stream_;
   cuda::Event event_ = nullptr;
-  cuda::DeviceAddress memory_ = 0;
 };
 
 }  // namespace
@@ -64,34 +60,35 @@ Status GpuMesh::Probe(const GpuPeers& peers, bool corrupt) {
   const cuda::ContextScope scope(driver, device().context());
   const auto n = static_cast<size_t>(args_.num_ranks);
   const auto me = static_cast<size_t>(args_.rank);
+  TUTTI_ASSIGN(const cuda::OwnStream stream, cuda::OwnStream::Create(device()));
+  Finish finish(driver, stream.get());
+  TUTTI_TRY(finish.Open());
+  // Not by cuMemAlloc: to free that would wait for all that runs on the GPU.
+  TUTTI_ASSIGN(const cuda::MappedMemory memory,
+               cuda::MappedMemory::Create(device(), 2 * n * kProbeSizes[1], nullptr));
   Status wrong;  // the first; the others go on and would wait for a rank that stops here
   for (const size_t bytes : kProbeSizes) {
     std::vector<uint8_t> data(n * bytes), found(n * bytes);
     for (size_t r = 0; r < n; ++r)
       for (size_t i = 0; i < bytes; ++i) data[r * bytes + i] = PatternAt(me, r, i);
     if (corrupt) data[(me + 1) % n * bytes + bytes / 2] ^= 4;
-    Bench bench(driver);
-    TUTTI_TRY(bench.Open(2 * n * bytes));
-    const cuda::DeviceAddress in = bench.memory(), out = in + n * bytes;
-    TUTTI_TRY(
-        driver.Check(driver.MemcpyToDevice(in, data.data(), n * bytes), "copying to the GPU"));
-    TUTTI_TRY(driver.Check(driver.MemsetBytes(out, 0, n * bytes), "filling GPU memory"));
-    TUTTI_TRY(driver.Check(driver.ContextSynchronize(), "filling GPU memory"));
+    const cuda::DeviceAddress in = memory.address(), out = in + n * bytes;
+    TUTTI_TRY(stream.CopyIn(in, data.data(), n * bytes));
+    TUTTI_TRY(stream.Clear(out, n * bytes));
     Task task;
     task.collective = Collective::kAlltoAll;
     task.send = reinterpret_cast<const void*>(in);
     task.recv = reinterpret_cast<void*>(out);
     task.count = bytes;
-    TUTTI_TRY(LaunchCollective(task, bench.stream()));
-    if (Status arrived = bench.Await(Deadline::AfterSeconds(kPatienceS)); !arrived.ok()) {
+    TUTTI_TRY(LaunchCollective(task, stream.get()));
+    if (Status arrived = finish.Await(Deadline::AfterSeconds(kPatienceS)); !arrived.ok()) {
       queue_->Abort();
       if (arrived.code() != Code::kTimeout) return arrived;
-      TUTTI_TRY(bench.Await(Deadline::AfterSeconds(kPatienceS)));
+      TUTTI_TRY(finish.Await(Deadline::AfterSeconds(kPatienceS)));
       return SystemError("after {} s not all that other GPUs wrote into its window has arrived",
                          kPatienceS);
     }
-    TUTTI_TRY(
-        driver.Check(driver.MemcpyToHost(found.data(), out, n * bytes), "copying from the GPU"));
+    TUTTI_TRY(stream.CopyOut(found.data(), out, n * bytes));
     for (size_t r = 0; r < n; ++r) {
       for (size_t i = 0; i < bytes; ++i) {
         const uint8_t expected = PatternAt(r, me, i), got = found[r * bytes + i];

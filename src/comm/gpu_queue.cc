@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 namespace tutti {
@@ -13,6 +15,13 @@ constexpr unsigned kEventWithoutTiming = 2;
 constexpr int kPointerMemoryType = 2;
 constexpr int kPointerOrdinal = 9;
 constexpr unsigned kHostMemory = 1;
+// CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_READY, CU_STREAM_CAPTURE_STATUS_ACTIVE.
+constexpr int kInvalidHandle = 400;
+constexpr int kNotReady = 600;
+constexpr int kCaptured = 1;
+// Of a wait for the GPU: what is nearly done is asked for at once, then so often.
+constexpr int kFreePolls = 100;
+constexpr auto kNap = std::chrono::microseconds(50);
 
 }  // namespace
 
@@ -21,52 +30,83 @@ Result<std::unique_ptr<GpuQueue>> GpuQueue::Create(const cuda::Device& device,
   std::unique_ptr<GpuQueue> queue(new GpuQueue(device, check_pointers));
   const auto& driver = device.driver();
   const cuda::ContextScope scope(driver, device.context());
-  void* word = nullptr;
-  TUTTI_TRY(driver.Check(driver.MemHostAlloc(&word, sizeof(uint32_t), cuda::kPinnedForAll),
-                         "allocating pinned memory"));
-  queue->abort_word_ = static_cast<uint32_t*>(word);
-  *queue->abort_word_ = 0;
-  TUTTI_TRY(
-      driver.Check(driver.EventCreate(&queue->order_, kEventWithoutTiming), "making a CUDA event"));
+  TUTTI_ASSIGN(queue->abort_word_, device.pinned().Take(sizeof(uint32_t)));
+  *reinterpret_cast<uint32_t*>(queue->abort_word_.data()) = 0;
+  for (Last* const last : {&queue->launched_, &queue->captured_})
+    TUTTI_TRY(
+        driver.Check(driver.EventCreate(&last->event, kEventWithoutTiming), "making a CUDA event"));
   return queue;
 }
 
 GpuQueue::~GpuQueue() {
   const auto& driver = device_.driver();
   const cuda::ContextScope scope(driver, device_.context());
-  if (order_ != nullptr) driver.EventDestroy(order_);
-  if (abort_word_ != nullptr) driver.MemFreeHost(abort_word_);
+  for (const Last* const last : {&launched_, &captured_})
+    if (last->event != nullptr) driver.EventDestroy(last->event);
 }
 
 void GpuQueue::Abort() {
-  std::atomic_ref<uint32_t>(*abort_word_).store(1, std::memory_order_seq_cst);
+  std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(abort_word_.data()))
+      .store(1, std::memory_order_seq_cst);
 }
 
+// Not for the whole context where that can be helped: a kernel of another communicator may wait for
+// a rank that waits for this one.
 Status GpuQueue::Drain() {
   const auto& driver = device_.driver();
   const cuda::ContextScope scope(driver, device_.context());
-  return driver.Check(driver.ContextSynchronize(), "waiting for the GPU");
+  // Graphs run wherever their user launches them.
+  if (in_graphs_.load()) return driver.Check(driver.ContextSynchronize(), "waiting for the GPU");
+  for (int polls = 0;; ++polls) {
+    const int result = driver.EventQuery(launched_.event);
+    if (result != kNotReady) return driver.Check(result, "waiting for the GPU");
+    if (polls > kFreePolls) std::this_thread::sleep_for(kNap);
+  }
 }
 
-bool GpuQueue::IsCaptured(cuda::Stream stream) const {
-  int captured = 0;
-  return device_.driver().StreamIsCapturing(stream, &captured) == 0 && captured != 0;
+Result<GpuQueue::Place> GpuQueue::Look(cuda::Stream stream) const {
+  const auto& driver = device_.driver();
+  Place place;
+  place.stream = stream;
+  int status = 0;
+  const int result =
+      driver.StreamGetCaptureInfo(stream, &status, &place.capture, nullptr, nullptr, nullptr);
+  if (result == kInvalidHandle)
+    return InvalidArgument("{} is no CUDA stream of this process, or one that has been destroyed",
+                           fmt::ptr(stream));
+  // Anything else that is wrong with it comes out at the launch.
+  place.captured = result == 0 && status == kCaptured;
+  uint64_t id = 0;
+  if (driver.StreamGetId != nullptr && driver.StreamGetId(stream, &id) == 0) place.id = id;
+  return place;
 }
 
 Status GpuQueue::OrderBehindLast(cuda::Stream stream) {
-  const bool captured = IsCaptured(stream);
-  std::optional<cuda::Stream>& last = captured ? last_captured_ : last_launched_;
-  const std::optional<cuda::Stream> before = std::exchange(last, stream);
-  if (!before || *before == stream) return Status::Ok();
+  if (entered_ && entered_->stream == stream) return Status::Ok();
+  TUTTI_TRY(Leave(Status::Ok()));
+  TUTTI_ASSIGN(const Place place, Look(stream));
+  const Last& last = place.captured ? captured_ : launched_;
+  // An event of a graph that is complete says nothing inside another one.
+  const bool follows = last.place && (!place.captured || last.place->capture == place.capture);
+  const bool same = last.place && place.id && last.place->id == place.id;
   const auto& driver = device_.driver();
-  int then_captured = 0;
-  const bool gone = driver.StreamIsCapturing(*before, &then_captured) != 0;
-  if (captured && (gone || then_captured == 0)) return Status::Ok();  // of a graph that is complete
-  // The work of a stream that is gone, or captures by now, cannot be named any more.
-  if (gone || (then_captured != 0) != captured || driver.EventRecord(order_, *before) != 0)
-    return driver.Check(driver.ContextSynchronize(), "waiting for the GPU");
-  return driver.Check(driver.StreamWaitEvent(stream, order_, 0),
-                      "ordering two streams of a communicator");
+  if (follows && !same)
+    TUTTI_TRY(driver.Check(driver.StreamWaitEvent(stream, last.event, 0),
+                           "ordering two streams of a communicator"));
+  entered_ = place;
+  if (place.captured) in_graphs_.store(true);
+  return Status::Ok();
+}
+
+Status GpuQueue::Leave(Status launched) {
+  if (!entered_) return launched;
+  const Place place = *std::exchange(entered_, std::nullopt);
+  Last& last = place.captured ? captured_ : launched_;
+  const auto& driver = device_.driver();
+  Status recorded = driver.Check(driver.EventRecord(last.event, place.stream),
+                                 "recording an event behind an operation");
+  if (recorded.ok()) last.place = place;
+  return launched.ok() ? recorded : launched;
 }
 
 Status GpuQueue::OrderMessages(std::span<const DeviceTask> tasks) {

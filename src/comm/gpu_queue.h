@@ -5,14 +5,20 @@
 //
 // Operations of a communicator run one after another, in the order of their launches, also when
 // they are on different streams: a launch on another stream than the last waits for that one by an
-// event. Launches come from one thread at a time; Abort from any.
+// event. Events are recorded right behind the launches. So nothing waits for what the program queued
+// there later, and no stream is touched that the program may have destroyed since.
+//
+// Launches come from one thread at a time, between OrderBehindLast and Leave; Abort and Drain from
+// any.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 
 #include "backend/cuda/device.h"
+#include "backend/cuda/pinned_pool.h"
 #include "base/status.h"
 #include "comm/gpu_operations.h"
 
@@ -26,16 +32,22 @@ class GpuQueue {
 
   const cuda::Device& device() const { return device_; }
   // Pinned; raised by Abort, and looked at by every kernel that waits.
-  const uint32_t* abort_word() const { return abort_word_; }
+  const uint32_t* abort_word() const { return reinterpret_cast<uint32_t*>(abort_word_.data()); }
   void Abort();
+  // Until the last operation is done, and no graph with operations is under way.
   Status Drain();
 
   // REQUIRES, of what follows: the device's context is current.
+  // What is launched on `stream` from here on runs behind all that was launched before.
   Status OrderBehindLast(cuda::Stream stream);
+  // After the last launch of a call, which came out as `launched`: what comes next may wait for it.
+  // Until here the streams of this call's launches are taken to be alive.
+  Status Leave(Status launched);
   // The streams of the messages among the tasks, one behind the other. One of them carries all
   // messages: it is ordered behind this, and this once more behind it, for what comes next on each.
   Status OrderMessages(std::span<const DeviceTask> tasks);
-  bool IsCaptured(cuda::Stream stream) const;
+  // Whether the stream of the last OrderBehindLast is being captured.
+  bool captured() const { return entered_ && entered_->captured; }
   Status Copy(void* to, const void* from, size_t bytes, cuda::Stream stream) const;
   // InvalidArgument for memory that this GPU does not reach.
   Status CheckBuffers(const Task& task) const;
@@ -46,16 +58,30 @@ class GpuQueue {
  private:
   GpuQueue(const cuda::Device& device, bool check_pointers)
       : device_(device), check_pointers_(check_pointers) {}
+  // A stream, told from others that have had its address.
+  struct Place {
+    cuda::Stream stream = nullptr;
+    std::optional<uint64_t> id = std::nullopt;  // of the stream; none: the driver cannot say
+    bool captured = false;
+    uint64_t capture = 0;  // which one
+  };
+  // Where the last launch of a kind was, and the event behind it.
+  struct Last {
+    std::optional<Place> place;
+    cuda::Event event = nullptr;
+  };
+  Result<Place> Look(cuda::Stream stream) const;
   Status CheckPointer(const void* pointer, const char* what) const;
 
   const cuda::Device& device_;
   const bool check_pointers_;
-  uint32_t* abort_word_ = nullptr;
-  // The streams of the last launches. What is captured has an order of its own: it runs when its
-  // graph is launched, whose place among other work is its user's.
-  std::optional<cuda::Stream> last_launched_;
-  std::optional<cuda::Stream> last_captured_;
-  cuda::Event order_ = nullptr;
+  cuda::PinnedBlock abort_word_;
+  // What is captured has an order of its own: it runs when its graph is launched, whose place among
+  // other work is its user's.
+  Last launched_;
+  Last captured_;
+  std::optional<Place> entered_;  // between OrderBehindLast and Leave
+  std::atomic<bool> in_graphs_ = false;
 };
 
 }  // namespace tutti

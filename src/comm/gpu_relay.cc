@@ -50,13 +50,9 @@ void GpuRelay::Bell::Ring() {
 Result<std::unique_ptr<GpuRelay>> GpuRelay::Create(const Parts& parts) {
   std::unique_ptr<GpuRelay> relay(new GpuRelay(parts));
   TUTTI_ASSIGN(relay->queue_, GpuQueue::Create(*parts.device, parts.check_pointers));
-  const auto& driver = parts.device->driver();
-  const cuda::ContextScope scope(driver, parts.device->context());
-  const size_t lanes = parts.executors.size(), bytes = AllBytes(lanes);
-  void* memory = nullptr;
-  TUTTI_TRY(driver.Check(driver.MemHostAlloc(&memory, bytes, cuda::kPinnedForAll),
-                         fmt::format("pinning {} bytes of host memory", bytes)));
-  relay->boxes_ = static_cast<cuda::RelayBox*>(memory);
+  const size_t lanes = parts.executors.size();
+  TUTTI_ASSIGN(relay->pinned_, parts.device->pinned().Take(AllBytes(lanes)));
+  relay->boxes_ = reinterpret_cast<cuda::RelayBox*>(relay->pinned_.data());
   for (size_t b = 0; b < cuda::kRelayBlocks * lanes; ++b) new (&relay->boxes_[b]) cuda::RelayBox();
   for (size_t i = 0; i < lanes; ++i) {
     Lane& lane = relay->lanes_.emplace_back();
@@ -72,13 +68,7 @@ Result<std::unique_ptr<GpuRelay>> GpuRelay::Create(const Parts& parts) {
   return relay;
 }
 
-GpuRelay::~GpuRelay() {
-  StopThreads();
-  if (boxes_ == nullptr) return;
-  const auto& driver = parts_.device->driver();
-  const cuda::ContextScope scope(driver, parts_.device->context());
-  driver.MemFreeHost(boxes_);
-}
+GpuRelay::~GpuRelay() { StopThreads(); }
 
 void GpuRelay::StopThreads() {
   stopping_.store(true);
@@ -119,6 +109,11 @@ Status GpuRelay::Launch(std::span<const DeviceTask> tasks) {
   const cuda::ContextScope scope(parts_.device->driver(), parts_.device->context());
   for (const DeviceTask& entry : tasks) TUTTI_TRY(queue_->CheckBuffers(entry.task));
   const std::lock_guard lock(launch_mutex_);
+  return queue_->Leave(LaunchTasks(tasks));
+}
+
+// REQUIRES: launch_mutex_ is held.
+Status GpuRelay::LaunchTasks(std::span<const DeviceTask> tasks) {
   std::vector<DeviceTask> messages;
   cuda::Stream stream = nullptr;
   for (const DeviceTask& entry : tasks) {
@@ -163,7 +158,7 @@ Status GpuRelay::Queue(RelayPlan plan, cuda::Stream stream) {
   }
   if (bells.empty()) return Status::Ok();
   operation.lanes_left = bells.size();
-  operation.kept = queue_->IsCaptured(stream);
+  operation.kept = queue_->captured();
   const bool kept = operation.kept;
   cuda::RelayArgs args;
   args.boxes = boxes_;

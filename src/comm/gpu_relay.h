@@ -87,6 +87,7 @@ class GpuRelay final : public GpuOperations {
   };
 
   GpuRelay(const Parts& parts) : parts_(parts) {}
+  Status LaunchTasks(std::span<const DeviceTask> tasks);
   Status Queue(RelayPlan plan, cuda::Stream stream);
   Status LaunchKernel(const Operation& operation, cuda::RelayArgs& args, cuda::Stream stream);
   void Drop(uint64_t number);
@@ -106,7 +107,8 @@ class GpuRelay final : public GpuOperations {
 
   const Parts parts_;
   std::unique_ptr<GpuQueue> queue_;
-  cuda::RelayBox* boxes_ = nullptr;  // pinned, kRelayBlocks of each lane; then the slots
+  cuda::PinnedBlock pinned_;
+  cuda::RelayBox* boxes_ = nullptr;  // in it, kRelayBlocks of each lane; then the slots
   std::vector<Lane> lanes_;
   std::atomic<bool> stopping_ = false;
 

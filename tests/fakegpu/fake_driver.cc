@@ -43,6 +43,7 @@ using namespace tutti::cuda;  // NOLINT: the kernels and the driver's types
 constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidDevice = 101,
               kNoPeerAccess = 217, kInvalidHandle = 400, kNotFound = 500, kNotReady = 600,
               kIllegalAddress = 700;
+constexpr unsigned kNonBlocking = 1;  // of a stream
 
 long Number(const char* name, long otherwise) {
   const char* text = std::getenv(name);
@@ -51,34 +52,39 @@ long Number(const char* name, long otherwise) {
 
 using Work = std::function<void()>;
 
-// A stream: a thread that does what is queued, or a list of it while it is captured.
+uint64_t NextNumber() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
+
+struct FakeCapture {
+  const uint64_t number = NextNumber();
+  std::vector<Work> work;
+};
+
+// A stream: a thread that does what is queued, or a list of it while it is captured. A stream that is
+// destroyed does what it has been given, and its address may come again at once.
 class FakeStream {
  public:
-  explicit FakeStream(int device) : device_(device), thread_([this] { Run(); }) {}
-  ~FakeStream() {
-    {
-      std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
+  // `legacy`: work on the null stream waits for this one's, as CUDA's rule is for streams that are not
+  // made with the flag that says no.
+  FakeStream(int device, bool legacy)
+      : device_(device), legacy_(legacy), line_(std::make_shared<Line>()) {
+    std::thread([line = line_] { line->Run(); }).detach();
   }
+  ~FakeStream() { line_->Stop(); }
   void Queue(Work work) {
-    std::lock_guard lock(mutex_);
-    if (captured_) {
-      captured_->push_back(std::move(work));
-      return;
-    }
-    queue_.push_back(std::move(work));
-    ++queued_;
-    changed_.notify_all();
+    if (const Capture into = capture())
+      into->work.push_back(std::move(work));
+    else
+      line_->Queue(std::move(work));
   }
-  void Synchronize() {
-    std::unique_lock lock(mutex_);
-    const uint64_t until = queued_;
-    changed_.wait(lock, [&] { return done_ >= until; });
+  // What waits until all is done that is queued so far; the stream may be gone by then.
+  Work Waiter() {
+    return [line = line_, until = line_->queued()] { line->Await(until); };
   }
-  using Capture = std::shared_ptr<std::vector<Work>>;
+  void Synchronize() { Waiter()(); }
+  using Capture = std::shared_ptr<FakeCapture>;
   void SetCapture(Capture capture) {
     std::lock_guard lock(mutex_);
     captured_ = std::move(capture);
@@ -88,31 +94,61 @@ class FakeStream {
     return captured_;
   }
   int device() const { return device_; }
+  bool legacy() const { return legacy_; }
+  uint64_t number() const { return number_; }  // of this stream alone
 
  private:
-  void Run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      Work work = std::move(queue_.front());
-      queue_.pop_front();
-      lock.unlock();
-      work();
-      lock.lock();
-      ++done_;
+  class Line {
+   public:
+    void Queue(Work work) {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(work));
+      ++queued_;
       changed_.notify_all();
     }
-  }
+    uint64_t queued() {
+      std::lock_guard lock(mutex_);
+      return queued_;
+    }
+    void Await(uint64_t until) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return done_ >= until; });
+    }
+    void Stop() {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    void Run() {
+      std::unique_lock lock(mutex_);
+      while (true) {
+        changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        Work work = std::move(queue_.front());
+        queue_.pop_front();
+        lock.unlock();
+        work();
+        work = nullptr;
+        lock.lock();
+        ++done_;
+        changed_.notify_all();
+      }
+    }
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Work> queue_;
+    uint64_t queued_ = 0, done_ = 0;
+    bool stopping_ = false;
+  };
 
   const int device_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Work> queue_;
-  uint64_t queued_ = 0, done_ = 0;
-  bool stopping_ = false;
+  const bool legacy_;
+  const uint64_t number_ = NextNumber();
+  const std::shared_ptr<Line> line_;
+  std::mutex mutex_;  // guards what follows
   Capture captured_;
-  std::thread thread_;
 };
 
 struct FakeEvent {
@@ -159,6 +195,7 @@ struct State {
   std::map<AllocationHandle, Allocation> allocations;
   std::map<uintptr_t, AllocationHandle> mapped;
   AllocationHandle next_allocation = 1;
+  std::vector<void*> stream_places;  // addresses to give out again
   std::atomic<long> launches = 0;
   long sticky = 0;
 };
@@ -185,7 +222,8 @@ State& TheState() {
     s->devices.resize(static_cast<size_t>(Number("TUTTI_FAKE_GPUS", 4)));
     for (size_t d = 0; d < s->devices.size(); ++d) {
       s->devices[d].number = static_cast<int>(d);
-      s->devices[d].null_stream = std::make_unique<FakeStream>(static_cast<int>(d));
+      s->devices[d].null_stream =
+          std::make_unique<FakeStream>(static_cast<int>(d), /*legacy=*/true);
     }
     AddType<int8_t>(*s, "i8");
     AddType<uint8_t>(*s, "u8");
@@ -226,6 +264,13 @@ FakeStream& StreamOf(void* stream) {
   if (reinterpret_cast<uintptr_t>(stream) > 2) return *static_cast<FakeStream*>(stream);
   return *Current()->null_stream;
 }
+bool IsStream(void* stream) {
+  if (reinterpret_cast<uintptr_t>(stream) <= 2) return true;
+  std::lock_guard lock(TheState().mutex);
+  for (FakeDevice& device : TheState().devices)
+    if (device.streams.count(static_cast<FakeStream*>(stream)) != 0) return true;
+  return false;
+}
 FakeDevice* DeviceOf(int number) {
   State& s = TheState();
   return number < 0 || static_cast<size_t>(number) >= s.devices.size()
@@ -242,6 +287,17 @@ void RunBlocks(const FakeFunction& function, const std::vector<std::byte>& args,
   for (std::thread& thread : threads) thread.join();
 }
 
+// Until what the current device has been given is done: `all` of it, or what the null stream waits for.
+void AwaitDevice(bool all) {
+  std::vector<Work> waits = {Current()->null_stream->Waiter()};
+  {
+    std::lock_guard lock(TheState().mutex);
+    for (FakeStream* stream : Current()->streams)
+      if (all || stream->legacy()) waits.push_back(stream->Waiter());
+  }
+  for (const Work& wait : waits) wait();
+}
+
 void Note(void* memory, size_t bytes, bool host) {
   State& s = TheState();
   std::lock_guard lock(s.mutex);
@@ -251,6 +307,11 @@ void Forget(void* memory) {
   State& s = TheState();
   std::lock_guard lock(s.mutex);
   s.ranges.erase(reinterpret_cast<uintptr_t>(memory));
+}
+
+void Free(void* memory) {
+  Forget(memory);
+  std::free(memory);
 }
 
 }  // namespace fake
@@ -326,12 +387,7 @@ int cuCtxPopCurrent_v2(void** context) {
 }
 int cuCtxSynchronize() {
   if (Broken()) return kIllegalAddress;
-  std::vector<FakeStream*> streams = {Current()->null_stream.get()};
-  {
-    std::lock_guard lock(TheState().mutex);
-    streams.insert(streams.end(), Current()->streams.begin(), Current()->streams.end());
-  }
-  for (FakeStream* stream : streams) stream->Synchronize();
+  AwaitDevice(/*all=*/true);
   return kSuccess;
 }
 int cuModuleLoadData(void** module, const void*) {
@@ -353,6 +409,7 @@ int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned
                    unsigned, unsigned, void* stream, void** parameters, void**) {
   ++TheState().launches;
   if (Broken()) return kIllegalAddress;
+  if (!IsStream(stream)) return kInvalidHandle;
   const auto& kernel = *static_cast<FakeFunction*>(function);
   std::vector<std::byte> args(kernel.args_bytes);
   std::memcpy(args.data(), parameters[0], kernel.args_bytes);
@@ -374,9 +431,10 @@ int cuMemAlloc_v2(DeviceAddress* address, size_t bytes) {
   Note(memory, bytes, false);
   return kSuccess;
 }
+// As the true ones do, these wait for the whole device before they free.
 int cuMemFree_v2(DeviceAddress address) {
-  Forget(Pointer(address));
-  std::free(Pointer(address));
+  AwaitDevice(/*all=*/true);
+  Free(Pointer(address));
   return kSuccess;
 }
 int cuMemGetInfo_v2(size_t* left, size_t* total) {
@@ -389,8 +447,8 @@ int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
   return kSuccess;
 }
 int cuMemFreeHost(void* memory) {
-  Forget(memory);
-  std::free(memory);
+  AwaitDevice(/*all=*/true);
+  Free(memory);
   return kSuccess;
 }
 int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
@@ -407,12 +465,22 @@ int cuMemHostGetDevicePointer_v2(DeviceAddress* address, void* memory, unsigned)
 }
 int cuMemcpyHtoD_v2(DeviceAddress to, const void* from, size_t bytes) {
   if (Broken()) return kIllegalAddress;
+  AwaitDevice(/*all=*/false);
   std::memcpy(Pointer(to), from, bytes);
   return kSuccess;
 }
 int cuMemcpyDtoH_v2(void* to, DeviceAddress from, size_t bytes) {
   if (Broken()) return kIllegalAddress;
+  AwaitDevice(/*all=*/false);
   std::memcpy(to, Pointer(from), bytes);
+  return kSuccess;
+}
+int cuMemcpyHtoDAsync_v2(DeviceAddress to, const void* from, size_t bytes, void* stream) {
+  StreamOf(stream).Queue([=] { std::memcpy(Pointer(to), from, bytes); });
+  return kSuccess;
+}
+int cuMemcpyDtoHAsync_v2(void* to, DeviceAddress from, size_t bytes, void* stream) {
+  StreamOf(stream).Queue([=] { std::memcpy(to, Pointer(from), bytes); });
   return kSuccess;
 }
 int cuMemcpyAsync(DeviceAddress to, DeviceAddress from, size_t bytes, void* stream) {
@@ -421,7 +489,12 @@ int cuMemcpyAsync(DeviceAddress to, DeviceAddress from, size_t bytes, void* stre
 }
 int cuMemsetD8_v2(DeviceAddress to, unsigned char value, size_t bytes) {
   if (Broken()) return kIllegalAddress;
+  AwaitDevice(/*all=*/false);
   std::memset(Pointer(to), value, bytes);
+  return kSuccess;
+}
+int cuMemsetD8Async(DeviceAddress to, unsigned char value, size_t bytes, void* stream) {
+  StreamOf(stream).Queue([=] { std::memset(Pointer(to), value, bytes); });
   return kSuccess;
 }
 int cuPointerGetAttribute(void* value, int attribute, DeviceAddress address) {
@@ -523,11 +596,21 @@ int cuMemAllocAsync(DeviceAddress* address, size_t bytes, void*) {
   return cuMemAlloc_v2(address, bytes);
 }
 int cuMemFreeAsync(DeviceAddress address, void* stream) {
-  StreamOf(stream).Queue([=] { cuMemFree_v2(address); });
+  StreamOf(stream).Queue([=] { Free(Pointer(address)); });
   return kSuccess;
 }
-int cuStreamCreate(void** stream, unsigned) {
-  auto* made = new FakeStream(Current()->number);
+int cuStreamCreate(void** stream, unsigned flags) {
+  void* place = nullptr;
+  {
+    std::lock_guard lock(TheState().mutex);
+    auto& places = TheState().stream_places;
+    if (!places.empty()) {
+      place = places.back();
+      places.pop_back();
+    }
+  }
+  if (place == nullptr) place = ::operator new(sizeof(FakeStream));
+  auto* made = new (place) FakeStream(Current()->number, /*legacy=*/flags != kNonBlocking);
   *stream = made;
   std::lock_guard lock(TheState().mutex);
   Current()->streams.insert(made);
@@ -538,9 +621,9 @@ int cuStreamDestroy_v2(void* stream) {
   {
     std::lock_guard lock(TheState().mutex);
     DeviceOf(gone->device())->streams.erase(gone);
+    gone->~FakeStream();
+    TheState().stream_places.push_back(gone);
   }
-  gone->Synchronize();
-  delete gone;
   return kSuccess;
 }
 int cuStreamSynchronize(void* stream) {
@@ -562,18 +645,24 @@ int cuStreamWaitEvent(void* stream, void* handle, unsigned) {
   return kSuccess;
 }
 int cuStreamIsCapturing(void* stream, int* captured) {
-  if (reinterpret_cast<uintptr_t>(stream) > 2) {
-    std::lock_guard lock(TheState().mutex);
-    bool known = false;
-    for (FakeDevice& device : TheState().devices)
-      known |= device.streams.count(static_cast<FakeStream*>(stream)) != 0;
-    if (!known) return kInvalidHandle;
-  }
+  if (!IsStream(stream)) return kInvalidHandle;
   *captured = StreamOf(stream).capture() != nullptr;
   return kSuccess;
 }
+int cuStreamGetCaptureInfo_v2(void* stream, int* status, uint64_t* id, void**, const void***,
+                              size_t*) {
+  int captured = 0;
+  const int result = cuStreamIsCapturing(stream, &captured);
+  *status = captured;
+  *id = captured == 0 ? 0 : StreamOf(stream).capture()->number;
+  return result;
+}
+int cuStreamGetId(void* stream, uint64_t* id) {
+  *id = StreamOf(stream).number();
+  return kSuccess;
+}
 int cuStreamBeginCapture_v2(void* stream, int) {
-  StreamOf(stream).SetCapture(std::make_shared<std::vector<Work>>());
+  StreamOf(stream).SetCapture(std::make_shared<FakeCapture>());
   return kSuccess;
 }
 int cuStreamEndCapture(void* stream, void** graph) {
@@ -587,7 +676,7 @@ int cuStreamEndCapture(void* stream, void** graph) {
         if (other->capture() == capture) other->SetCapture(nullptr);
   }
   StreamOf(stream).SetCapture(nullptr);
-  *graph = new FakeGraph{std::move(*capture)};
+  *graph = new FakeGraph{std::move(capture->work)};
   return kSuccess;
 }
 int cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {

@@ -56,6 +56,19 @@ class Rank:
             time.sleep(0.01)
         return self.async_error()
 
+    PART = 64 << 10  # bytes of its buffer
+
+    def fill(self, part, value):
+        values = (ctypes.c_float * 1000)(*[value] * 1000)
+        assert self.cuda.cuMemcpyHtoD_v2(ctypes.c_uint64(self.memory.value + part * self.PART), values,
+                                         ctypes.c_size_t(4000)) == 0
+
+    def first_of(self, part):
+        value = ctypes.c_float()
+        assert self.cuda.cuMemcpyDtoH_v2(ctypes.byref(value), ctypes.c_uint64(self.memory.value + part * self.PART),
+                                         ctypes.c_size_t(4)) == 0
+        return value.value
+
     def synchronize(self):
         return self.cuda.cuCtxSynchronize()
 
@@ -254,6 +267,72 @@ def too_little_memory(child=False):
     together(2, body)
 
 
+def made_and_ended_beside_another(child=False):
+    """A communicator comes and goes while a kernel of another one, on the same GPU, waits for a rank."""
+    if not child:
+        in_process("made_and_ended_beside_another")
+        return
+    for flags in (0, 1, None):  # of the stream of the one that waits; None: the null stream
+        uid, barrier = new_id(), threading.Barrier(2)
+
+        def body(rank, flags=flags, uid=uid, barrier=barrier):
+            assert rank.result == SUCCESS, rank.error()
+            stream, other = None, ctypes.c_void_p()
+            if flags is not None:
+                stream = ctypes.c_void_p()
+                assert rank.cuda.cuStreamCreate(ctypes.byref(stream), flags) == 0
+            assert rank.cuda.cuStreamCreate(ctypes.byref(other), 1) == 0
+            number = rank.number()
+            if number == 0:
+                assert rank.all_reduce(stream=stream) == SUCCESS  # waits until rank 1 comes
+            barrier.wait(30)
+            second, first = ctypes.c_void_p(), rank.comm
+            assert rank.nccl.ncclCommInitRank(ctypes.byref(second), 2, uid, number) == SUCCESS
+            rank.comm = second
+            assert rank.all_reduce(buffer=rank.memory.value + rank.PART, stream=other) == SUCCESS
+            assert rank.cuda.cuStreamSynchronize(other) == 0
+            if number == 0:
+                assert rank.nccl.ncclCommDestroy(second) == SUCCESS
+            barrier.wait(30)
+            rank.comm = first
+            if number == 1:
+                assert rank.all_reduce(stream=stream) == SUCCESS
+                assert rank.nccl.ncclCommDestroy(second) == SUCCESS
+            assert rank.cuda.cuStreamSynchronize(stream) == 0
+            assert rank.nccl.ncclCommDestroy(first) == SUCCESS
+
+        together(2, body)
+
+
+def stream_at_the_address_of_another():
+    """A stream is destroyed while it has work; another one gets its address, and is not taken for it."""
+
+    def body(rank):
+        assert rank.result == SUCCESS, rank.error()
+        first, second = ctypes.c_void_p(), ctypes.c_void_p()
+        assert rank.cuda.cuStreamCreate(ctypes.byref(first), 1) == 0
+        rank.fill(0, 1.0)
+        rank.fill(1, 10.0)
+        if rank.number() == 1:
+            time.sleep(0.3)  # both operations of rank 0 could be under way by then
+        assert rank.all_reduce(stream=first) == SUCCESS
+        assert rank.cuda.cuStreamDestroy_v2(first) == 0
+        assert rank.cuda.cuStreamCreate(ctypes.byref(second), 1) == 0
+        assert not FAKE or first.value == second.value
+        assert rank.all_reduce(buffer=rank.memory.value + rank.PART, stream=second) == SUCCESS
+        assert rank.cuda.cuStreamSynchronize(second) == 0
+        assert (rank.first_of(0), rank.first_of(1)) == (2.0, 20.0), (rank.first_of(0), rank.first_of(1))
+        # Such a stream handed in is an error. True drivers need not find it out, and may crash.
+        if FAKE:
+            assert rank.cuda.cuStreamDestroy_v2(second) == 0
+            assert rank.all_reduce(stream=second) == INVALID_ARGUMENT
+            assert "has been destroyed" in rank.error(), rank.error()
+        assert rank.all_reduce() == SUCCESS and rank.synchronize() == 0
+        rank.nccl.ncclCommDestroy(rank.comm)
+
+    together(2, body)
+
+
 def death_of_a_process():
     uid = new_id()
     child = os.fork()
@@ -292,12 +371,15 @@ def main():
     if len(sys.argv) > 2:
         {"victim": lambda: victim(sys.argv[3]), "sticky_error": lambda: sticky_error(child=True),
          "too_little_memory": lambda: too_little_memory(child=True),
+         "stream_at_the_address_of_another": stream_at_the_address_of_another,
+         "made_and_ended_beside_another": lambda: made_and_ended_beside_another(child=True),
          "one_rank_without_gpu": lambda: one_rank_without_gpu(sys.argv[3])}[sys.argv[2]]()
         return
     death_of_a_process()  # first: it forks, so nothing may have used CUDA here
     print("death_of_a_process ok", flush=True)
     for test in (abort_ends_kernels, same_gpu_twice, host_memory, wrong_device, host_stream, other_counts,
-                 one_rank_without_gpu, sticky_error, too_little_memory):
+                 one_rank_without_gpu, sticky_error, too_little_memory, made_and_ended_beside_another,
+                 stream_at_the_address_of_another):
         test()
         print(test.__name__, "ok", flush=True)
 

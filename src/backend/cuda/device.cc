@@ -27,6 +27,7 @@ Result<std::unique_ptr<Device>> Device::Open(const Driver& driver, int ordinal) 
                            driver.num_devices());
   std::unique_ptr<Device> device(new Device(driver, ordinal));
   TUTTI_TRY(device->Describe());
+  device->pinned_ = std::make_unique<PinnedPool>(driver, device->context_);
   const ContextScope scope(driver, device->context_);
   TUTTI_TRY(device->LoadKernels());
   return device;
@@ -34,6 +35,7 @@ Result<std::unique_ptr<Device>> Device::Open(const Driver& driver, int ordinal) 
 
 Device::~Device() {
   if (context_ == nullptr) return;
+  pinned_.reset();
   {
     const ContextScope scope(driver_, context_);
     for (const Module module : modules_) driver_.ModuleUnload(module);

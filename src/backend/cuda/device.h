@@ -15,6 +15,7 @@
 #include "backend/cuda/driver.h"
 #include "backend/cuda/mesh_args.h"
 #include "backend/cuda/message_args.h"
+#include "backend/cuda/pinned_pool.h"
 #include "backend/cuda/relay_args.h"
 #include "base/datatype.h"
 #include "base/status.h"
@@ -36,6 +37,9 @@ class Device {
   // Its PCI address as a number that is not 0; equal for one GPU in all processes of a machine.
   uint64_t pci_address() const { return pci_address_; }
 
+  // Pinned memory for communicators on this GPU.
+  PinnedPool& pinned() const { return *pinned_; }
+
   // REQUIRES: the device's context is current.
   Status Launch(const MeshArgs& args, DataType type, uint32_t blocks, uint32_t threads,
                 Stream stream) const;
@@ -55,6 +59,7 @@ class Device {
   Context context_ = nullptr;
   std::string name_;
   uint64_t pci_address_ = 0;
+  std::unique_ptr<PinnedPool> pinned_;
   std::vector<Module> modules_;
   std::array<Function, kNumDataTypes> line_reductions_ = {}, bulk_reductions_ = {},
                                       ring_reductions_ = {};

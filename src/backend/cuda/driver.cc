@@ -23,6 +23,10 @@ Result<Driver> Driver::Load() {
         symbol, kOldestDriver / 1000);
   TUTTI_CUDA_CALLS(TUTTI_CUDA_FIND)
 #undef TUTTI_CUDA_FIND
+#define TUTTI_CUDA_LOOK(name, symbol, ...) \
+  driver.name = reinterpret_cast<decltype(driver.name)>(dlsym(library, symbol));
+  TUTTI_CUDA_OPTIONAL_CALLS(TUTTI_CUDA_LOOK)
+#undef TUTTI_CUDA_LOOK
   TUTTI_TRY(driver.Check(driver.Init(0), "initialising the NVIDIA driver"));
   int version = 0;
   TUTTI_TRY(driver.Check(driver.DriverGetVersion(&version), "asking the driver's version"));

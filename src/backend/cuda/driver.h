@@ -87,7 +87,10 @@ static_assert(sizeof(AccessDescription) == 12);
   X(MemcpyToDevice, "cuMemcpyHtoD_v2", DeviceAddress, const void*, size_t)                         \
   X(MemcpyToHost, "cuMemcpyDtoH_v2", void*, DeviceAddress, size_t)                                 \
   X(MemcpyAsync, "cuMemcpyAsync", DeviceAddress, DeviceAddress, size_t, Stream)                    \
+  X(MemcpyToDeviceAsync, "cuMemcpyHtoDAsync_v2", DeviceAddress, const void*, size_t, Stream)       \
+  X(MemcpyToHostAsync, "cuMemcpyDtoHAsync_v2", void*, DeviceAddress, size_t, Stream)               \
   X(MemsetBytes, "cuMemsetD8_v2", DeviceAddress, unsigned char, size_t)                            \
+  X(MemsetBytesAsync, "cuMemsetD8Async", DeviceAddress, unsigned char, size_t, Stream)             \
   X(PointerGetAttribute, "cuPointerGetAttribute", void*, int, DeviceAddress)                       \
   X(MemGetGranularity, "cuMemGetAllocationGranularity", size_t*, const AllocationProperties*, int) \
   X(MemCreate, "cuMemCreate", AllocationHandle*, size_t, const AllocationProperties*,              \
@@ -107,6 +110,8 @@ static_assert(sizeof(AccessDescription) == 12);
   X(StreamWaitEvent, "cuStreamWaitEvent", Stream, Event, unsigned)                                 \
   X(LaunchHostFunction, "cuLaunchHostFunc", Stream, void (*)(void*), void*)                        \
   X(StreamIsCapturing, "cuStreamIsCapturing", Stream, int*)                                        \
+  X(StreamGetCaptureInfo, "cuStreamGetCaptureInfo_v2", Stream, int*, uint64_t*, Graph*,            \
+    const void**, size_t*)                                                                         \
   X(StreamBeginCapture, "cuStreamBeginCapture_v2", Stream, int)                                    \
   X(StreamEndCapture, "cuStreamEndCapture", Stream, Graph*)                                        \
   X(GraphInstantiate, "cuGraphInstantiateWithFlags", GraphExec*, Graph, unsigned long long)        \
@@ -118,6 +123,9 @@ static_assert(sizeof(AccessDescription) == 12);
   X(EventRecord, "cuEventRecord", Event, Stream)                                                   \
   X(EventQuery, "cuEventQuery", Event)
 
+// Likewise, those that may be null.
+#define TUTTI_CUDA_OPTIONAL_CALLS(X) X(StreamGetId, "cuStreamGetId", Stream, uint64_t*)
+
 class Driver {
  public:
   // The driver of this machine, initialised; or why there is none: InvalidUsage where there is one
@@ -126,6 +134,7 @@ class Driver {
 
 #define TUTTI_CUDA_MEMBER(name, symbol, ...) int (*name)(__VA_ARGS__) = nullptr;
   TUTTI_CUDA_CALLS(TUTTI_CUDA_MEMBER)
+  TUTTI_CUDA_OPTIONAL_CALLS(TUTTI_CUDA_MEMBER)
 #undef TUTTI_CUDA_MEMBER
 
   // Success, or an UnhandledCudaError that says what was being done and what CUDA calls it.

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "backend/cuda/own_stream.h"
+
 namespace tutti::cuda {
 namespace {
 
@@ -48,6 +50,7 @@ Result<MappedMemory> MappedMemory::Create(const Device& device, size_t bytes, Un
   const ContextScope scope(driver, device.context());
   AllocationProperties properties;
   properties.location.id = device.ordinal();
+  if (fd == nullptr) properties.handle_types = 0;
   size_t granularity = 0;
   TUTTI_TRY(
       driver.Check(driver.MemGetGranularity(&granularity, &properties, kRecommendedGranularity),
@@ -60,15 +63,14 @@ Result<MappedMemory> MappedMemory::Create(const Device& device, size_t bytes, Un
       fmt::format("allocating {} bytes on CUDA device {}", memory.size_, device.ordinal())));
   Status status = memory.Map(device, handle);
   int number = -1;
-  if (status.ok())
+  if (status.ok() && fd != nullptr)
     status = driver.Check(driver.MemExport(&number, handle, kFileDescriptor, 0),
                           "making a file descriptor for device memory");
   driver.MemRelease(handle);  // the mapping and the descriptor hold it
   TUTTI_TRY(std::move(status));
-  *fd = UniqueFd(number);
-  TUTTI_TRY(
-      driver.Check(driver.MemsetBytes(memory.address_, 0, memory.size_), "clearing device memory"));
-  TUTTI_TRY(driver.Check(driver.ContextSynchronize(), "clearing device memory"));
+  if (fd != nullptr) *fd = UniqueFd(number);
+  TUTTI_ASSIGN(const OwnStream stream, OwnStream::Create(device));
+  TUTTI_TRY(stream.Clear(memory.address_, memory.size_));
   return memory;
 }
 

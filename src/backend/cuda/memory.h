@@ -21,12 +21,14 @@ class MappedMemory {
   MappedMemory& operator=(MappedMemory&& other) noexcept;
   ~MappedMemory() { Release(); }
 
-  // New memory of `device`, all zeroes, at least `bytes` of it; `fd` is its name for others.
+  // New memory of `device`, all zeroes, at least `bytes` of it; `fd` is its name for others, or null
+  // where nobody else is to map it.
   static Result<MappedMemory> Create(const Device& device, size_t bytes, UniqueFd* fd);
   // What `fd` names, of `bytes` as its maker says (size() of the maker's object), for `device`.
   static Result<MappedMemory> Import(const Device& device, const UniqueFd& fd, size_t bytes);
 
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
+  DeviceAddress address() const { return address_; }
   size_t size() const { return size_; }
 
  private:

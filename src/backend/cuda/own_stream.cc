@@ -1,0 +1,42 @@
+#include "backend/cuda/own_stream.h"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr unsigned kNonBlocking = 1;  // not ordered with the null stream
+
+}  // namespace
+
+Result<OwnStream> OwnStream::Create(const Device& device) {
+  OwnStream stream(device);
+  const Driver& driver = device.driver();
+  TUTTI_TRY(driver.Check(driver.StreamCreate(&stream.stream_, kNonBlocking), "making a stream"));
+  return stream;
+}
+
+OwnStream::~OwnStream() {
+  if (stream_ != nullptr) device_->driver().StreamDestroy(stream_);
+}
+
+Status OwnStream::Clear(DeviceAddress memory, size_t bytes) const {
+  return Finish(device_->driver().MemsetBytesAsync(memory, 0, bytes, stream_),
+                "clearing GPU memory");
+}
+
+Status OwnStream::CopyIn(DeviceAddress to, const void* from, size_t bytes) const {
+  return Finish(device_->driver().MemcpyToDeviceAsync(to, from, bytes, stream_),
+                "copying to the GPU");
+}
+
+Status OwnStream::CopyOut(void* to, DeviceAddress from, size_t bytes) const {
+  return Finish(device_->driver().MemcpyToHostAsync(to, from, bytes, stream_),
+                "copying from the GPU");
+}
+
+Status OwnStream::Finish(int begun, const char* doing) const {
+  const Driver& driver = device_->driver();
+  TUTTI_TRY(driver.Check(begun, doing));
+  return driver.Check(driver.StreamSynchronize(stream_), doing);
+}
+
+}  // namespace tutti::cuda

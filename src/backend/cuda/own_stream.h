@@ -1,0 +1,40 @@
+#pragma once
+
+// A stream for what the library itself does with a GPU's memory while a communicator is made.
+//
+// It waits for nothing but its own work. CUDA's plain calls for copying and filling go through the
+// null stream, which waits for the program's streams; a kernel in one of those may wait for another
+// rank, and that rank perhaps for this one to come out of here.
+
+#include <cstddef>
+
+#include "backend/cuda/device.h"
+#include "base/status.h"
+
+namespace tutti::cuda {
+
+// Move-only. REQUIRES, of all calls: the device's context is current.
+class OwnStream {
+ public:
+  static Result<OwnStream> Create(const Device& device);
+  OwnStream(OwnStream&& other) noexcept : device_(other.device_), stream_(other.stream_) {
+    other.stream_ = nullptr;
+  }
+  OwnStream& operator=(OwnStream&&) = delete;
+  ~OwnStream();
+
+  Stream get() const { return stream_; }
+  // Each returns when it is done.
+  Status Clear(DeviceAddress memory, size_t bytes) const;
+  Status CopyIn(DeviceAddress to, const void* from, size_t bytes) const;
+  Status CopyOut(void* to, DeviceAddress from, size_t bytes) const;
+
+ private:
+  explicit OwnStream(const Device& device) : device_(&device) {}
+  Status Finish(int begun, const char* doing) const;
+
+  const Device* device_;
+  Stream stream_ = nullptr;
+};
+
+}  // namespace tutti::cuda
