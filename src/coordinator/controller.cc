@@ -70,6 +70,10 @@ Result<RoundResult> Controller::Round(RoundInput& input) {
   }
   FinishRide(result);
   for (const std::string& name : names) RespondFromTable(name, result);
+  if (!result.condemned.empty()) {
+    FailCondemned(slots, result);
+    result.sequence = 0;
+  }
   if (joined_.size() == exchange_.num_ranks()) {
     joined_ = RankSet();
     self_joined_ = false;
@@ -126,7 +130,8 @@ void Controller::MakeStates(const RoundInput& input) {
   std::vector<uint8_t>& states = states_;
   seats_after_ = cache_.extent();
   states.assign(kFirstSlot + static_cast<size_t>(seats_after_), kAbsent);
-  const bool requests = !unsent_.empty() || input.joining || input.tuning || !invalid_.empty();
+  const bool requests = !unsent_.empty() || input.joining || input.tuning || !invalid_.empty() ||
+                        !input.condemned.empty();
   states[kNobodyLeaves] = input.leaving ? 0 : 1;
   states[kNoRequests] = requests ? 0 : 1;
   states[kNoNews] = requests || input.leaving || has_news_ ? 0 : 1;
@@ -204,6 +209,7 @@ RoundMessage Controller::MakeMessage(RoundInput& input, bool stall_check) {
   if (input.joining) message.joining = RankSet::Of(exchange_.rank());
   if (input.leaving) message.leaving[exchange_.rank()] = *input.leaving;
   message.tuning = input.tuning;
+  message.condemned = input.condemned;
   if (stall_check) AddWaiting(input, message);
   return message;
 }
@@ -215,6 +221,7 @@ void Controller::AddWaiting(const RoundInput& input, RoundMessage& message) cons
     if (p.since_ns < input.late_before_ns) entry.late.Add(exchange_.rank());
   });
   if (input.activity) message.activities[exchange_.rank()] = input.activity();
+  if (input.look_around) message.around = input.look_around();
 }
 
 Status Controller::Negotiate(RoundInput& input, bool stall_check, RoundResult& result,
@@ -229,6 +236,7 @@ Status Controller::Negotiate(RoundInput& input, bool stall_check, RoundResult& r
         return Status::Ok();
       }));
   result.leaving = message.leaving;
+  result.condemned = message.condemned;
   result.tuning = message.tuning;
   if (!message.joining.empty()) {
     joined_.Union(message.joining);
@@ -277,6 +285,7 @@ void Controller::ReportStalls(const RoundMessage& message, RoundResult& result) 
     if (!missing.empty()) result.stalls.push_back({name, waiting.have, missing});
   }
   result.activities = message.activities;
+  result.around = message.around;
 }
 
 // Leaves what runs now. The number is that of RoundResult.
@@ -436,7 +445,33 @@ void Controller::FailGroup(const std::string& group, const std::string& error,
     members.push_back(cache_.at(slot).agreement().name);
     Invalidate(slot);  // which leaves what is pending there to be taken by name
   }
-  for (const std::string& name : members) {
+  FailNames(members, error, result);
+}
+
+// What others condemned, too, so that all ranks do the same: but for what ran in this round. A group
+// fails as a whole.
+void Controller::FailCondemned(const std::vector<int>& ran, RoundResult& result) {
+  for (const auto& [name, sentence] : result.condemned) {
+    std::set<std::string> groups;
+    const int slot = cache_.Find(name);
+    if (const auto found = table_.find(name); found != table_.end()) {
+      for (const Variant& v : found->second.claim.variants) groups.insert(v.request.group);
+    } else if (slot >= 0 && std::find(ran.begin(), ran.end(), slot) == ran.end()) {
+      groups.insert(cache_.at(slot).agreement().request.group);
+      Invalidate(slot);
+    } else {
+      continue;
+    }
+    FailNames({name}, sentence, result);
+    for (const std::string& group : groups) {
+      if (!group.empty()) FailGroup(group, sentence, result);
+    }
+  }
+}
+
+// REQUIRES: none of them is in the cache.
+void Controller::FailNames(const Names& names, const std::string& error, RoundResult& result) {
+  for (const std::string& name : names) {
     table_.erase(name);
     complete_.erase(name);
     Response response;

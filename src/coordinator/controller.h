@@ -51,6 +51,11 @@ struct RoundInput {
   int64_t late_before_ns = 0;
   std::optional<Tuning> tuning;           // rank 0 only
   std::function<std::string()> activity;  // what this rank does; asked only in a stall check
+  // What this rank waits for in all its sets; asked there too, in the set of all ranks. May be null.
+  std::function<CrossWaits()> look_around;
+  // Tensors that are pending here and can never be completed, each with the sentence to say so.
+  // They fail where they are pending, unless this round completes them.
+  std::map<std::string, std::string> condemned;
 };
 
 // A tensor that some ranks have waited for too long.
@@ -72,8 +77,10 @@ struct RoundResult {
   bool stall_checked = false;
   std::vector<Stall> stalls;              // by name
   std::map<int, std::string> activities;  // of all ranks, with stalls
+  std::optional<CrossWaits> around;       // of all ranks, with stalls
   std::optional<Tuning> tuning;
-  bool negotiated = false;  // requests were exchanged, not only states
+  bool negotiated = false;                       // requests were exchanged, not only states
+  std::map<std::string, std::string> condemned;  // by any rank
   // Ranks that asked for a tensor in this round, for the timeline.
   std::vector<std::pair<std::string, RankSet>> newly_ready;
 };
@@ -125,6 +132,8 @@ class Controller {
   // Groups: what may run now of the cached slots and of the table.
   void HoldIncompleteGroups(std::vector<int>& slots, Names& names);
   uint64_t ChooseSlots(std::vector<int>& slots, Names& names);
+  void FailCondemned(const std::vector<int>& ran, RoundResult& result);
+  void FailNames(const Names& names, const std::string& error, RoundResult& result);
   void FailGroup(const std::string& group, const std::string& error, RoundResult& result);
   Response RespondFromCache(int slot);
   void RespondFromTable(const std::string& name, RoundResult& result);

@@ -31,7 +31,15 @@ Bytes EncodeRing(int set, uint64_t round) {
 
 }  // namespace
 
-Coordinator::Coordinator(const Options& options) : options_(options), timeline_(options.rank) {
+Coordinator::Coordinator(const Options& options)
+    : options_(options),
+      timeline_(options.rank),
+      crossing_watch_(
+          options.rank, options.settings.stall_check_time_s, [this] { return LiveSets(); },
+          [this] {
+            const std::lock_guard lock(mutex_);
+            return sets_.size() > 1;
+          }) {
   const Settings& settings = options_.settings;
   common_.tuning.fusion_threshold = settings.fusion_threshold;
   common_.tuning.window_ns = static_cast<int64_t>(settings.cycle_time_ms * 1e6);
@@ -285,7 +293,13 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
   hooks.gpu.join = [this, ranks, communicators](Gpu& gpu) {
     return JoinGpus(gpu, ranks, *communicators);
   };
+  hooks.elsewhere = [this, id] { return crossing_watch_.Elsewhere(id); };
   if (id != 0) return hooks;
+  hooks.look_around = [this] { return crossing_watch_.LookAround(); };
+  hooks.looked_around = [this](const CrossWaits& waits) {
+    loop_->Post(
+        [this, waits, said = crossing_watch_.said()] { crossing_watch_.Judge(waits, said); });
+  };
   hooks.tuned = [this](const Tuning& tuning) { switches_->allreduce = tuning.hierarchical; };
   // The end of all is the end of each.
   hooks.ended = [this](const Status& reason) {
@@ -506,7 +520,10 @@ void Coordinator::OnLost(int rank, const std::string& why) {
 }
 
 void Coordinator::OnTick() {
-  for (const auto& set : LiveSets()) set->Tick();
+  const auto sets = LiveSets();
+  bool due = false;
+  for (const auto& set : sets) due = set->Tick(sets.size() > 1) || due;
+  crossing_watch_.Tick(due);
   loop_->AddTimer(tick_ns_, [this] { OnTick(); });
 }
 

@@ -35,6 +35,7 @@
 #include "bootstrap/bootstrap.h"
 #include "config/settings.h"
 #include "coordinator/communicator.h"
+#include "coordinator/crossing_watch.h"
 #include "coordinator/gpu.h"
 #include "coordinator/operations_module.h"
 #include "coordinator/process_set.h"
@@ -145,6 +146,7 @@ class Coordinator {
   Timeline timeline_;
   std::shared_ptr<HierarchySwitches> switches_ = std::make_shared<HierarchySwitches>();
   int64_t tick_ns_ = 1'000'000'000;
+  CrossingWatch crossing_watch_;
 
   mutable std::mutex mutex_;
   std::map<int, SetRecord> sets_;

@@ -1,6 +1,7 @@
 #include "coordinator/process_set.h"
 
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -28,9 +29,6 @@ constexpr int64_t kLongestGapNs = 400'000;
 
 // Names of tensors that are not pending are kept, up to so many: they usually come again.
 constexpr size_t kMaxRememberedNames = 65536;
-// How long a rank waits inside a round before it calls the others in: well below any time-out of
-// collectives that makes sense.
-constexpr int64_t kLongestRoundNs = 30'000'000'000;
 
 std::chrono::nanoseconds Nanoseconds(int64_t ns) { return std::chrono::nanoseconds(ns); }
 
@@ -58,6 +56,14 @@ void FetchAhead(const std::vector<Response>& batch, size_t i) {
   }
 }
 
+// The number of this thread. `anew`: asks the system even if it was known, since the thread that
+// forked a process has another number there.
+pid_t ThisThread(bool anew = false) {
+  thread_local pid_t number = 0;
+  if (number == 0 || anew) number = gettid();
+  return number;
+}
+
 Ticket& TicketOf(Pending& pending) { return *static_cast<Tensor&>(pending).ticket; }
 
 }  // namespace
@@ -75,6 +81,7 @@ ProcessSet::ProcessSet(Options options, std::unique_ptr<Exchange> exchange,
       gpu_performer_(performer_, options_.rank, options_.members, TellTimeline(), hooks_.gpu),
       tuning_(options_.tuning) {
   input_.activity = [this] { return Activity(); };
+  input_.look_around = hooks_.look_around;
 }
 
 Performer::Activity ProcessSet::TellTimeline() {
@@ -198,6 +205,8 @@ Status ProcessSet::Enter(Ask& ask, int64_t now_ns) {
     tensor->ready = std::move(*ready);
   }
   home.busy = true;
+  home.pending = tensor.get();
+  home.reported_ns = 0;
   tensor->input = ask.input;
   tensor->output = ask.output;
   tensor->ticket = std::move(ask.ticket);
@@ -211,6 +220,10 @@ Status ProcessSet::Enter(Ask& ask, int64_t now_ns) {
 Status ProcessSet::Enqueue(std::span<Ask> asks) {
   const Lock lock(mutex_);
   if (has_ended_) return ended_;
+  if (ThisThread() != last_asker_) {
+    last_asker_ = ThisThread(/*anew=*/true);
+    askers_.insert(last_asker_);
+  }
   // Ages of seconds: what comes in one burst, which the loop ends soon, is of one age.
   const bool burst = !incoming_.empty() && !in_round_;
   const int64_t now_ns = burst ? incoming_.back()->since_ns : RoughlyNowNs();
@@ -247,7 +260,7 @@ Status ProcessSet::Join(TicketHold ticket) {
 bool ProcessSet::RoundIsDue() const {
   if (has_ended_) return false;
   return !incoming_.empty() || unsent_ || (join_ && !join_announced_) || leaving_ || stall_check_ ||
-         new_tuning_ || rung_round_ > next_round_ || (standing_ && !quiet_);
+         new_tuning_ || !condemned_.empty() || rung_round_ > next_round_ || (standing_ && !quiet_);
 }
 
 void ProcessSet::RingLocked(uint64_t round) {
@@ -268,6 +281,7 @@ void ProcessSet::TakeInput() {
         options_.stall_warn_ns > 0 ? RoughlyNowNs() - options_.stall_warn_ns : 0;
   }
   input_.tuning = std::exchange(new_tuning_, std::nullopt);
+  input_.condemned = TakeCondemned();
 }
 
 // Runs one round. REQUIRES: a round is due and nobody drives.
@@ -302,6 +316,7 @@ void ProcessSet::After(Lock& lock, Result<RoundResult> result) {
     if (hooks_.tuned) hooks_.tuned(tuning_);
   }
   if (result->stall_checked) ReportStalls(*result);
+  if (result->around && hooks_.looked_around) hooks_.looked_around(*result->around);
   const std::map<int, std::string> leaving = result->leaving;
   const std::optional<int> last_joined = result->last_joined;
   Dispatch(lock, std::move(*result));
@@ -506,6 +521,7 @@ void ProcessSet::Finish(Response& response, const Status& status) {
   const TicketHold ticket = std::move(tensor->ticket);
   TensorHome& home = *tensor->home;
   home.busy = false;
+  home.pending = nullptr;
   home.spare = std::move(tensor);
   // Names that never come again must not pile up.
   if (names_.size() > kMaxRememberedNames) ForgetName(home.spare->name);
@@ -545,6 +561,7 @@ bool ProcessSet::Wait(Ticket& ticket, Deadline deadline) {
   if (ticket.done.load(std::memory_order_acquire)) return true;
   Lock lock(mutex_);
   const bool may_drive = deadline.at_ns() == Deadline::Never().at_ns();
+  if (may_drive) blocked_.push_back({ThisThread(), &ticket});
   while (!ticket.done.load(std::memory_order_acquire)) {
     if (may_drive && ticket.dispatched && !moving_.empty() && !mover_busy_) {
       MoveOne(lock);
@@ -564,6 +581,11 @@ bool ProcessSet::Wait(Ticket& ticket, Deadline deadline) {
       progress_.wait_for(lock, std::chrono::milliseconds(deadline.RemainingMs(1000)));
     }
     --waiters_;
+  }
+  if (may_drive) {
+    blocked_.erase(std::find_if(blocked_.begin(), blocked_.end(), [&](const Blocked& b) {
+      return b.ticket == &ticket && b.thread == ThisThread();
+    }));
   }
   MoveElsewhere(lock);
   return true;
@@ -613,25 +635,6 @@ void ProcessSet::Ring(uint64_t round) {
   if (waiters_ > 0) progress_.notify_all();
 }
 
-void ProcessSet::Tick() {
-  const Lock lock(mutex_);
-  const int64_t now_ns = NowNs();
-  if (has_ended_) return;
-  // A collective that makes no progress for too long fails; called in, the others end the round,
-  // and since it brings nothing new, this rank waits outside from then on.
-  if (in_round_ && now_ns - round_began_ns_ > kLongestRoundNs) RingLocked(next_round_);
-  if (options_.stall_warn_ns == 0 || oldest_ns_ == 0) return;
-  if (now_ns - oldest_ns_ < options_.stall_warn_ns || now_ns < next_stall_ns_) return;
-  next_stall_ns_ = now_ns + options_.stall_warn_ns;
-  if (options_.stall_shutdown_ns > 0 && now_ns - oldest_ns_ >= options_.stall_shutdown_ns) {
-    leaving_ = fmt::format("an operation was stalled for {} s, the limit set",
-                           static_cast<double>(options_.stall_shutdown_ns) / 1e9);
-  }
-  stall_check_ = true;
-  RingLocked(in_round_ ? next_round_ + 1 : next_round_);
-  loop_wakes_.notify_one();
-}
-
 void ProcessSet::Leave(const std::string& reason) {
   const Lock lock(mutex_);
   if (has_ended_ || leaving_) return;
@@ -669,54 +672,9 @@ Status ProcessSet::ended() const {
   return has_ended_ ? ended_ : Status::Ok();
 }
 
-std::string ProcessSet::Activity() const {
-  std::vector<std::string> waiting;
-  size_t count = 0;
-  controller_.ForEachPending([&](const Pending& pending) {
-    if (++count <= 3) waiting.push_back(pending.name);
-  });
-  const Lock lock(mutex_);
-  if (count > 0) {
-    std::sort(waiting.begin(), waiting.end());
-    std::string names = fmt::format("\"{}\"", waiting[0]);
-    for (size_t i = 1; i < waiting.size(); ++i) names += fmt::format(", \"{}\"", waiting[i]);
-    return fmt::format("waits for {}{}", names,
-                       count > 3 ? fmt::format(" and {} more", count - 3) : "");
-  }
-  if (join_) return "has joined";
-  if (last_finished_.empty()) return "has asked for nothing yet";
-  return fmt::format("has nothing pending since it finished \"{}\" {:.1f} s ago", last_finished_,
-                     static_cast<double>(NowNs() - last_finished_ns_) / 1e9);
-}
-
-void ProcessSet::ReportStalls(const RoundResult& result) {
-  last_stalls_ = result.stalls;
-  const auto globally = [&](const RankSet& ranks) {
-    RankSet global;
-    for (const int r : ranks.ToVector()) global.Add(options_.members[static_cast<size_t>(r)]);
-    return global;
-  };
-  for (const Stall& stall : result.stalls) {
-    std::string doing;
-    for (const int r : stall.missing.ToVector()) {
-      const auto found = result.activities.find(r);
-      if (found == result.activities.end()) continue;
-      doing += fmt::format("; rank {} {}", options_.members[static_cast<size_t>(r)], found->second);
-    }
-    TUTTI_WARN("\"{}\" has waited for more than {} s: {} asked for it, missing {}{}.", stall.name,
-               static_cast<double>(options_.stall_warn_ns) / 1e9, globally(stall.have).Describe(),
-               globally(stall.missing).Describe(), doing);
-  }
-}
-
 ProcessSet::Counters ProcessSet::counters() const {
   const Lock lock(mutex_);
   return counters_;
-}
-
-std::vector<Stall> ProcessSet::last_stalls() const {
-  const Lock lock(mutex_);
-  return last_stalls_;
 }
 
 }  // namespace tutti::coordinator

@@ -22,6 +22,8 @@
 // Threads: everything is safe from any thread; mutex_ guards what is shared, the driver owns the
 // controller, whoever performs owns the performer.
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -30,6 +32,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -71,6 +74,12 @@ class ProcessSet {
     GpuPerformer::Hooks gpu;                          // may be empty: there is no GPU then
     // Told once, with locks held: must not call back or block. May be null.
     std::function<void(const Status& reason)> ended;
+    // What this rank does in its other sets: "" or a clause. May be null.
+    std::function<std::string()> elsewhere;
+    // For RoundInput; what came of it is told with locks held: must not call back or block. Both
+    // null but in the set of all ranks.
+    std::function<CrossWaits()> look_around;
+    std::function<void(const CrossWaits& waits)> looked_around;
   };
   // `timeline` outlives the set. `autotune` may be null.
   ProcessSet(Options options, std::unique_ptr<Exchange> exchange,
@@ -98,8 +107,11 @@ class ProcessSet {
 
   // Another rank wants everybody in round `round`.
   void Ring(uint64_t round);
-  // Called from time to time: asks for a stall check when something is pending for too long.
-  void Tick();
+  // Called from time to time: asks for a stall check when something is pending for too long, and
+  // says so. With `others`, this rank is in other sets as well.
+  bool Tick(bool others);
+  // Asks all ranks to say what they wait for, in the next round.
+  void AskForStallCheck();
   // Ends the set on all ranks, with the reason; pending work everywhere fails with it.
   void Leave(const std::string& reason);
   // Until the set has ended; false at the deadline.
@@ -107,6 +119,29 @@ class ProcessSet {
   // Ends the set on this rank: the others cannot be reached.
   void Fail(const Status& reason);
   Status ended() const;
+
+  // What is pending here, and which of this rank's threads ask and wait (crossing.h).
+  struct Waits {
+    struct Waiting {
+      std::string name;
+      uint64_t order = 0;
+      bool blocked = false;
+      bool late = false;
+      bool overdue = false;
+    };
+    std::vector<Waiting> tensors;  // by order
+    std::set<pid_t> askers;        // all threads that ever asked for something
+    std::set<pid_t> blocked;       // those in a wait without an end
+    bool others = false;           // some of which are for nothing that is pending
+  };
+  Waits waits() const;
+  // Whether a thread waits here for what is pending; a look.
+  bool MayBeStuck() const;
+  // 'waits for "a", "b" and 2 more', or "".
+  std::string PendingText() const;
+  // The tensor `name`, asked for as number `order`, can never be completed: if it is still pending,
+  // it fails with `sentence` on all ranks where it is.
+  void Condemn(const std::string& name, uint64_t order, const std::string& sentence);
 
   // What happened, for tests and benchmarks.
   struct Counters {
@@ -148,6 +183,11 @@ class ProcessSet {
   void FinishJoin(int last);
   void ReportStalls(const RoundResult& result);
   std::string Activity() const;
+  std::string PendingTextLocked() const;
+  std::map<std::string, std::string> TakeCondemned();
+  void AskForStallCheckLocked();
+  bool StallIsDue(int64_t now_ns) const;
+  void LeaveWhenOverdue(int64_t now_ns, bool others);
   void End(const Status& reason);
   void RingLocked(uint64_t round);
   void DrainMover(Lock& lock);
@@ -205,8 +245,20 @@ class ProcessSet {
   bool join_announced_ = false;
   std::optional<std::string> leaving_;
   bool stall_check_ = false;
-  int64_t oldest_ns_ = 0;      // since when the oldest pending tensor waits; 0: none
-  int64_t next_stall_ns_ = 0;  // not before this
+  int64_t last_call_ns_ = 0;  // when the limit for stalls passed; 0: it has not
+  struct Condemned {
+    uint64_t order = 0;
+    std::string sentence;
+  };
+  std::map<std::string, Condemned> condemned_;
+  std::set<pid_t> askers_;
+  pid_t last_asker_ = 0;
+  struct Blocked {
+    pid_t thread = 0;
+    const Ticket* ticket = nullptr;
+  };
+  std::vector<Blocked> blocked_;
+  int64_t oldest_ns_ = 0;  // since when the oldest pending tensor waits; 0: none
   std::optional<Tuning> new_tuning_;
   std::vector<Stall> last_stalls_;
   std::string last_finished_;

@@ -171,6 +171,7 @@ TEST(StallTest, OneWindowNamesWhoIsMissingAndWhatItDoesInstead) {
       testing::Environment::Settings{{"HOROVOD_STALL_CHECK_TIME_SECONDS", "0.2"}});
   for (const bool cached : {false, true}) {
     ::testing::internal::CaptureStderr();
+    const auto began = std::chrono::steady_clock::now();
     RunJob(3, [&](TestRank& self) {
       std::vector<float> values(4, 1), other(4, 1);
       if (cached) self.Sum("late", values);
@@ -192,6 +193,13 @@ TEST(StallTest, OneWindowNamesWhoIsMissingAndWhatItDoesInstead) {
                             HasSubstr("ranks 0 and 2 asked for it, missing rank 1"),
                             HasSubstr("rank 1 waits for \"other\"")))
         << cached;
+    // By one rank, once a window.
+    size_t times = 0;
+    const std::string_view sentence = "\"late\" has waited";
+    for (size_t at = said.find(sentence); at != said.npos; at = said.find(sentence, at + 1))
+      ++times;
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    EXPECT_LE(static_cast<double>(times), took.count() / (0.9 * 0.2)) << said;
   }
 }
 
@@ -206,6 +214,118 @@ TEST(StallTest, TheLimitShutsDown) {
     }
     const int64_t handle = AskSum(self, "late", values);
     EXPECT_THAT(self.TryWait(handle), HasSubstr("was stalled"));
+  });
+}
+
+// Waits without the calls that would show the rank to be stuck.
+std::string PollFor(TestRank& self, int64_t handle, std::chrono::seconds limit = 20s) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  int done = 0;
+  while (done == 0 && std::chrono::steady_clock::now() < deadline) {
+    EXPECT_EQ(tuttiCoordinatorPoll(self.get(), handle, &done), ncclSuccess);
+    std::this_thread::sleep_for(1ms);
+  }
+  return done == 0 ? "not done" : self.TryWait(handle);
+}
+
+// A name in the wrong set is an error that all concerned get, in seconds whatever the stall window,
+// and the job goes on.
+void AskInDifferentSets(int num_ranks, bool cached) {
+  std::vector<std::string> errors(static_cast<size_t>(num_ranks));
+  RunJob(num_ranks, [&](TestRank& self) {
+    const int pair = AddSet(self, {0, 1});
+    std::vector<float> values(4, 1);
+    if (cached) {
+      self.Sum("x", values);
+      if (self.rank() < 2) self.Sum("x", values, pair);
+    }
+    int64_t more = -1;
+    if (self.rank() == 1) {
+      errors[1] = self.TryWait(AskSum(self, "x", values, pair));
+    } else {
+      more = AskSum(self, "y", values);  // which has nothing to do with it
+      errors[static_cast<size_t>(self.rank())] = self.TryWait(AskSum(self, "x", values));
+    }
+    if (more < 0) more = AskSum(self, "y", values);
+    self.Wait(more);
+    values.assign(4, 1);
+    self.Sum("x", values);
+    EXPECT_THAT(values, Each(static_cast<float>(num_ranks)));
+    values.assign(4, 1);
+    if (self.rank() < 2) self.Sum("x", values, pair);
+    EXPECT_THAT(values, Each(self.rank() < 2 ? 2.0f : 1.0f));
+  });
+  const std::string others = num_ranks == 2 ? "rank 0" : "ranks 0 and 2";
+  const std::string all = num_ranks == 2 ? "ranks 0 and 1" : "ranks 0-2";
+  EXPECT_THAT(errors,
+              Each(HasSubstr("Ranks disagree on the process set of \"x\": process set 0 of " + all +
+                             " on " + others + ", process set 1 of ranks 0 and 1 on rank 1.")));
+}
+
+TEST(CrossingSetsTest, TwoRanksAskInDifferentSets) {
+  AskInDifferentSets(2, false);
+  AskInDifferentSets(2, true);
+}
+
+TEST(CrossingSetsTest, ThreeRanksAskInDifferentSets) {
+  AskInDifferentSets(3, false);
+  AskInDifferentSets(3, true);
+}
+
+TEST(CrossingSetsTest, AllThatWasAskedForInTheWrongSetFails) {
+  RunJob(2, [&](TestRank& self) {
+    const int first = AddSet(self, {0, 1});
+    const int second = AddSet(self, {0, 1});
+    const int mine = self.rank() == 0 ? first : second;
+    std::vector<std::vector<float>> values(5, std::vector<float>(4, 1));
+    std::vector<int64_t> handles;
+    for (size_t i = 0; i < values.size(); ++i) {
+      handles.push_back(AskSum(self, ("g" + std::to_string(i)).c_str(), values[i], mine));
+    }
+    for (const int64_t handle : handles) {
+      EXPECT_THAT(self.TryWait(handle), HasSubstr("Ranks disagree on the process set of \"g"));
+    }
+    self.Sum("g0", values[0], first);
+    self.Sum("g0", values[0], second);
+    EXPECT_THAT(values[0], Each(4.0f));
+  });
+}
+
+TEST(CrossingSetsTest, OneNameInTwoSetsMayBeLate) {
+  const testing::Environment environment(
+      testing::Environment::Settings{{"HOROVOD_STALL_CHECK_TIME_SECONDS", "0.2"}});
+  ::testing::internal::CaptureStderr();
+  RunJob(2, [&](TestRank& self) {
+    const int first = AddSet(self, {0, 1});
+    const int second = AddSet(self, {0, 1});
+    std::vector<float> here(4, 1), there(4, 1);
+    const int64_t one = AskSum(self, "x", here, self.rank() == 0 ? first : second);
+    // Rank 0 is blocked, and rank 1 comes when that has been seen many times.
+    if (self.rank() == 0) self.Wait(one);
+    if (self.rank() == 1) std::this_thread::sleep_for(1500ms);
+    self.Wait(AskSum(self, "x", there, self.rank() == 0 ? second : first));
+    if (self.rank() == 1) self.Wait(one);
+    EXPECT_THAT(here, Each(2.0f));
+    EXPECT_THAT(there, Each(2.0f));
+  });
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      AllOf(HasSubstr("Ranks disagree on the process set of \"x\": process set 1 of ranks 0 "
+                      "and 1 on rank 0, process set 2 of ranks 0 and 1 on rank 1. They have"),
+            HasSubstr("rank 1 waits for \"x\" in process set 2 of ranks 0 and 1")));
+}
+
+TEST(CrossingSetsTest, WhatCannotBeProvenFailsAtTheLimitForStalls) {
+  const testing::Environment environment({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "0.1"},
+                                          {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0.8"}});
+  RunJob(2, [&](TestRank& self) {
+    const int pair = AddSet(self, {0, 1});
+    std::vector<float> values(4, 1);
+    EXPECT_THAT(PollFor(self, AskSum(self, "x", values, self.rank() == 0 ? 0 : pair)),
+                HasSubstr("Ranks disagree on the process set of \"x\""));
+    self.Sum("x", values);
+    self.Sum("x", values, pair);
+    EXPECT_THAT(values, Each(4.0f));
   });
 }
 

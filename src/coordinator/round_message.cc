@@ -73,6 +73,22 @@ bool ReadWaiting(WireReader& reader, int num_ranks, std::map<std::string, Waitin
   return true;
 }
 
+bool ReadCondemned(WireReader& reader, std::map<std::string, std::string>& condemned) {
+  const uint32_t count = reader.U32();
+  for (uint32_t i = 0; i < count; ++i) {
+    std::string name;
+    if (!ReadText(reader, kMaxNameBytes, name)) return false;
+    if (!ReadText(reader, kMaxTextBytes, condemned[name])) return false;
+  }
+  return !reader.failed();
+}
+
+bool ReadAround(WireReader& reader, int num_ranks, std::optional<CrossWaits>& around) {
+  const uint8_t present = reader.U8();
+  if (present > 1) return false;
+  return present == 0 || around.emplace().Read(reader, num_ranks);
+}
+
 void WriteTuning(WireWriter& writer, const std::optional<Tuning>& tuning) {
   writer.U8(tuning ? 1 : 0);
   if (!tuning) return;
@@ -129,7 +145,14 @@ void RoundMessage::Merge(const RoundMessage& other) {
     waiting[name].late.Union(entry.late);
   }
   activities.insert(other.activities.begin(), other.activities.end());
+  for (const auto& [name, sentence] : other.condemned) {
+    const auto [found, added] = condemned.emplace(name, sentence);
+    if (!added) found->second = std::min(found->second, sentence);
+  }
   if (!tuning) tuning = other.tuning;
+  if (!other.around) return;
+  if (!around) around.emplace();
+  around->Merge(*other.around);
 }
 
 Bytes RoundMessage::Encode() const {
@@ -148,7 +171,14 @@ Bytes RoundMessage::Encode() const {
     entry.late.Write(writer);
   }
   WriteTexts(writer, activities);
+  writer.U32(static_cast<uint32_t>(condemned.size()));
+  for (const auto& [name, sentence] : condemned) {
+    WriteText(writer, name);
+    WriteText(writer, std::string_view(sentence).substr(0, kMaxTextBytes));
+  }
   WriteTuning(writer, tuning);
+  writer.U8(around ? 1 : 0);
+  if (around) around->Write(writer);
   return std::move(writer).Take();
 }
 
@@ -158,8 +188,9 @@ Result<RoundMessage> RoundMessage::Decode(std::span<const std::byte> bytes, int 
   if (!ReadClaims(reader, num_ranks, message.claims) || !message.joining.Read(reader, num_ranks) ||
       !ReadTexts(reader, num_ranks, message.leaving) ||
       !ReadWaiting(reader, num_ranks, message.waiting) ||
-      !ReadTexts(reader, num_ranks, message.activities) || !ReadTuning(reader, message.tuning) ||
-      reader.failed() || !reader.AtEnd()) {
+      !ReadTexts(reader, num_ranks, message.activities) ||
+      !ReadCondemned(reader, message.condemned) || !ReadTuning(reader, message.tuning) ||
+      !ReadAround(reader, num_ranks, message.around) || reader.failed() || !reader.AtEnd()) {
     return RemoteError("a rank sent {} bytes that are no message of a coordinator", bytes.size());
   }
   return message;

@@ -8,8 +8,9 @@
 //
 // Format (little-endian): claims (count; name, order, variants (count; request, ranks)), joining
 // ranks, leaving (count; rank, reason), waiting (count; name, ranks that have it, ranks that have
-// it for too long), activities (count; rank, text), a flag and perhaps the tuning. Reading refuses
-// anything else.
+// it for too long), activities (count; rank, text), condemned (count; name, sentence), a flag and
+// perhaps the tuning, a flag and perhaps what ranks wait for in other sets. Reading refuses anything
+// else.
 
 #include <cstdint>
 #include <map>
@@ -20,6 +21,7 @@
 
 #include "base/status.h"
 #include "bootstrap/wire.h"
+#include "coordinator/crossing.h"
 #include "coordinator/rank_set.h"
 #include "coordinator/request.h"
 
@@ -62,8 +64,10 @@ struct RoundMessage {
   RankSet joining;
   std::map<int, std::string> leaving;  // rank → why
   std::map<std::string, Waiting> waiting;
-  std::map<int, std::string> activities;  // rank → what it does
-  std::optional<Tuning> tuning;           // said by rank 0 only
+  std::map<int, std::string> activities;         // rank → what it does
+  std::map<std::string, std::string> condemned;  // tensors that cannot be completed, and why
+  std::optional<Tuning> tuning;                  // said by rank 0 only
+  std::optional<CrossWaits> around;              // in stall checks of the set of all ranks
 
   void Merge(const RoundMessage& other);
   Bytes Encode() const;

@@ -44,7 +44,9 @@ struct Tensor final : Pending {
 struct TensorHome {
   bool busy = false;  // pending or running
   std::unique_ptr<Tensor> spare;
-  std::string_view name;  // the key's
+  const Tensor* pending = nullptr;  // while busy; whoever has it leaves what it asks for alone
+  int64_t reported_ns = 0;          // when it was last reported as stalled; 0: never
+  std::string_view name;            // the key's
   // What was asked for after it the last time; of use as long as `version` is the set's.
   TensorHome* next = nullptr;
   uint64_t version = 0;

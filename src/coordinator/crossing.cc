@@ -1,0 +1,177 @@
+#include "coordinator/crossing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "coordinator/request.h"
+
+namespace tutti::coordinator {
+namespace {
+
+using Places = std::map<int, CrossWaits::Place>;
+
+bool IsIn(const RankSet& some, const RankSet& all) {
+  RankSet both = all;
+  both.Union(some);
+  return both == all;
+}
+
+RankSet Common(const RankSet& a, const RankSet& b) {
+  RankSet common;
+  for (const int rank : a.ToVector()) {
+    if (b.Contains(rank)) common.Add(rank);
+  }
+  return common;
+}
+
+template <typename Field>
+RankSet UnionOf(const Places& places, Field field) {
+  RankSet ranks;
+  for (const auto& [set, place] : places) ranks.Union(place.*field);
+  return ranks;
+}
+
+// Whether all who could complete the tensor in one of these sets have it pending in one of them.
+bool AllWait(const Places& places) {
+  if (places.size() < 2) return false;
+  for (const auto& [set, place] : places) {
+    if (place.have == place.members) return false;
+  }
+  return IsIn(UnionOf(places, &CrossWaits::Place::members),
+              UnionOf(places, &CrossWaits::Place::have));
+}
+
+// "process set 1 of ranks 0 and 1 on rank 0, process set 2 of ..."
+std::string Sides(const Places& places) {
+  std::vector<const Places::value_type*> sides;
+  for (const auto& place : places) sides.push_back(&place);
+  std::stable_sort(sides.begin(), sides.end(), [](const auto* a, const auto* b) {
+    return a->second.have.lowest() < b->second.have.lowest();
+  });
+  std::string text;
+  for (const auto* side : sides) {
+    if (!text.empty()) text += ", ";
+    text += fmt::format("process set {} of {} on {}", side->first, side->second.members.Describe(),
+                        side->second.have.Describe());
+  }
+  return text;
+}
+
+// The names among `names` that nobody can ever complete: drops what somebody may yet bring, until
+// nothing more is dropped.
+std::set<std::string> Deadlocked(const CrossWaits& waits, const RankSet& stuck,
+                                 std::set<std::string> names) {
+  for (;;) {
+    // Ranks with a thread that waits for something outside.
+    RankSet free;
+    for (const auto& [name, places] : waits.places) {
+      if (names.count(name) == 0) free.Union(UnionOf(places, &CrossWaits::Place::blocked));
+    }
+    const size_t dropped = std::erase_if(names, [&](const std::string& name) {
+      const RankSet members = UnionOf(waits.places.at(name), &CrossWaits::Place::members);
+      const std::vector<int> ranks = members.ToVector();
+      return std::any_of(ranks.begin(), ranks.end(),
+                         [&](int rank) { return !stuck.Contains(rank) || free.Contains(rank); });
+    });
+    if (dropped == 0) return names;
+  }
+}
+
+bool ReadPlace(WireReader& reader, int num_ranks, CrossWaits::Place& place) {
+  for (RankSet* const ranks :
+       {&place.members, &place.have, &place.blocked, &place.late, &place.overdue}) {
+    if (!ranks->Read(reader, num_ranks)) return false;
+  }
+  return !place.have.empty() && IsIn(place.have, place.members) &&
+         IsIn(place.blocked, place.have) && IsIn(place.late, place.have) &&
+         IsIn(place.overdue, place.have);
+}
+
+}  // namespace
+
+void CrossWaits::Merge(const CrossWaits& other) {
+  for (const auto& [name, theirs] : other.places) {
+    Places& mine = places[name];
+    for (const auto& [set, place] : theirs) {
+      Place& merged = mine[set];
+      merged.members.Union(place.members);
+      merged.have.Union(place.have);
+      merged.blocked.Union(place.blocked);
+      merged.late.Union(place.late);
+      merged.overdue.Union(place.overdue);
+    }
+  }
+  stuck.Union(other.stuck);
+  same.Union(other.same);
+}
+
+void CrossWaits::Write(WireWriter& writer) const {
+  writer.U32(static_cast<uint32_t>(places.size()));
+  for (const auto& [name, sets] : places) {
+    WriteText(writer, name);
+    writer.U32(static_cast<uint32_t>(sets.size()));
+    for (const auto& [set, place] : sets) {
+      writer.U32(static_cast<uint32_t>(set));
+      for (const RankSet* const ranks :
+           {&place.members, &place.have, &place.blocked, &place.late, &place.overdue}) {
+        ranks->Write(writer);
+      }
+    }
+  }
+  stuck.Write(writer);
+  same.Write(writer);
+}
+
+bool CrossWaits::Read(WireReader& reader, int num_ranks) {
+  const uint32_t num_names = reader.U32();
+  for (uint32_t i = 0; i < num_names; ++i) {
+    std::string name;
+    if (!ReadText(reader, kMaxNameBytes, name)) return false;
+    Places& sets = places[name];
+    const uint32_t num_sets = reader.U32();
+    for (uint32_t k = 0; k < num_sets; ++k) {
+      const auto set = static_cast<int>(reader.U32());
+      Place place;
+      if (!ReadPlace(reader, num_ranks, place)) return false;
+      sets.insert_or_assign(set, std::move(place));
+    }
+  }
+  return stuck.Read(reader, num_ranks) && same.Read(reader, num_ranks);
+}
+
+std::vector<Crossing> FindCrossings(const CrossWaits& waits) {
+  std::set<std::string> names;
+  for (const auto& [name, places] : waits.places) {
+    if (AllWait(places)) names.insert(name);
+  }
+  const std::set<std::string> deadlocked = Deadlocked(waits, waits.stuck, names);
+  const std::set<std::string> proven =
+      Deadlocked(waits, Common(waits.stuck, waits.same), deadlocked);
+  std::vector<Crossing> crossings;
+  for (const std::string& name : names) {
+    const Places& places = waits.places.at(name);
+    const RankSet members = UnionOf(places, &CrossWaits::Place::members);
+    Crossing crossing;
+    crossing.name = name;
+    const bool late = IsIn(members, UnionOf(places, &CrossWaits::Place::late));
+    if (late && !UnionOf(places, &CrossWaits::Place::overdue).empty()) {
+      crossing.verdict = Crossing::Verdict::kMistake;
+    } else if (proven.count(name) > 0) {
+      crossing.verdict = Crossing::Verdict::kMistake;
+    } else if (deadlocked.count(name) > 0) {
+      crossing.verdict = Crossing::Verdict::kUnproven;
+    } else if (!late) {
+      continue;
+    }
+    for (const auto& [set, place] : places) crossing.sets.push_back(set);
+    crossing.sentence =
+        fmt::format("Ranks disagree on the process set of \"{}\": {}.", name, Sides(places));
+    crossings.push_back(std::move(crossing));
+  }
+  return crossings;
+}
+
+}  // namespace tutti::coordinator

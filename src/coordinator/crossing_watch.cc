@@ -1,0 +1,150 @@
+#include "coordinator/crossing_watch.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace tutti::coordinator {
+namespace {
+
+// Gaps between checks of a rank that stays stuck double up to so many ticks.
+constexpr int64_t kLongestGapTicks = 64;
+
+bool IsPowerOfTwo(int64_t n) { return (n & (n - 1)) == 0; }
+
+// Whether all that ever asked, and live, are blocked.
+bool AllBlocked(const std::set<pid_t>& askers, const std::set<pid_t>& blocked) {
+  return std::all_of(askers.begin(), askers.end(), [&](pid_t thread) {
+    return blocked.count(thread) > 0 ||
+           access(fmt::format("/proc/self/task/{}", thread).c_str(), F_OK) != 0;
+  });
+}
+
+}  // namespace
+
+CrossingWatch::Look CrossingWatch::LookNow() const {
+  Look look;
+  std::set<pid_t> askers, blocked;
+  bool elsewhere = false;  // some thread waits for what no other rank can bring
+  for (const auto& set : sets_()) {
+    const ProcessSet::Waits waits = set->waits();
+    RankSet members;
+    for (const int rank : set->members()) members.Add(rank);
+    for (const auto& tensor : waits.tensors) {
+      CrossWaits::Place& place = look.waits.places[tensor.name][set->id()];
+      place.members = members;
+      place.have.Add(rank_);
+      if (tensor.blocked) place.blocked.Add(rank_);
+      if (tensor.late) place.late.Add(rank_);
+      if (tensor.overdue) place.overdue.Add(rank_);
+      look.orders[{set->id(), tensor.name}] = tensor.order;
+      look.blocked[{set->id(), tensor.name}] = tensor.blocked;
+      if (tensor.blocked && set->id() != 0) look.in_other_set = true;
+    }
+    askers.insert(waits.askers.begin(), waits.askers.end());
+    blocked.insert(waits.blocked.begin(), waits.blocked.end());
+    elsewhere = elsewhere || waits.others;
+  }
+  look.stuck = !blocked.empty() && !elsewhere && AllBlocked(askers, blocked);
+  if (look.stuck) look.waits.stuck.Add(rank_);
+  return look;
+}
+
+CrossWaits CrossingWatch::LookAround() {
+  if (!others_()) return {};
+  Look look = LookNow();
+  const std::lock_guard lock(mutex_);
+  if (look.SameAs(last_said_)) look.waits.same.Add(rank_);
+  last_said_ = look;
+  return look.waits;
+}
+
+CrossingWatch::Orders CrossingWatch::said() const {
+  const std::lock_guard lock(mutex_);
+  return last_said_.orders;
+}
+
+void CrossingWatch::Judge(const CrossWaits& waits, const Orders& said) {
+  for (const Crossing& crossing : FindCrossings(waits)) {
+    switch (crossing.verdict) {
+      case Crossing::Verdict::kPossible:
+        Warn(crossing);
+        break;
+      case Crossing::Verdict::kUnproven: {
+        const std::lock_guard lock(mutex_);
+        recheck_ = true;
+        break;
+      }
+      case Crossing::Verdict::kMistake:
+        for (const auto& set : sets_()) {
+          const auto order = said.find({set->id(), crossing.name});
+          if (std::count(crossing.sets.begin(), crossing.sets.end(), set->id()) == 0) continue;
+          if (order != said.end()) set->Condemn(crossing.name, order->second, crossing.sentence);
+        }
+        break;
+    }
+  }
+}
+
+// Once a window.
+void CrossingWatch::Warn(const Crossing& crossing) {
+  const int64_t now_ns = NowNs();
+  const auto window_ns = static_cast<int64_t>(window_s_ * 0.9e9);
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(warned_ns_,
+                  [&](const auto& warned) { return now_ns - warned.second > window_ns; });
+    if (!warned_ns_.emplace(crossing.name, now_ns).second) return;
+  }
+  TUTTI_WARN("{} They have waited for more than {} s.", crossing.sentence, window_s_);
+}
+
+// Whether this rank has been stuck, in a set that is not that of all ranks, for a tick, or two, or
+// four, ...
+bool CrossingWatch::Suspects() {
+  const auto sets = sets_();
+  const bool may_be = std::any_of(sets.begin(), sets.end(), [](const auto& set) {
+    return set->id() != 0 && set->MayBeStuck();
+  });
+  Look look;
+  if (may_be) look = LookNow();
+  const std::lock_guard lock(mutex_);
+  const bool same = look.SameAs(last_tick_);
+  last_tick_ = std::move(look);
+  ticks_ = same && last_tick_.stuck && last_tick_.in_other_set ? ticks_ + 1 : 0;
+  return ticks_ > 0 && (IsPowerOfTwo(ticks_) || ticks_ % kLongestGapTicks == 0);
+}
+
+void CrossingWatch::Tick(bool due) {
+  if (!others_()) return;
+  bool ask = Suspects() || due;
+  {
+    const std::lock_guard lock(mutex_);
+    ask = std::exchange(recheck_, false) || ask;
+  }
+  if (!ask) return;
+  for (const auto& set : sets_()) {
+    if (set->id() == 0) set->AskForStallCheck();
+  }
+}
+
+std::string CrossingWatch::Elsewhere(int set) const {
+  std::string text;
+  for (const auto& other : sets_()) {
+    if (other->id() == set) continue;
+    const std::string pending = other->PendingText();
+    if (pending.empty()) continue;
+    RankSet members;
+    for (const int rank : other->members()) members.Add(rank);
+    text += fmt::format("{}{} in process set {} of {}", text.empty() ? "" : " and ", pending,
+                        other->id(), members.Describe());
+  }
+  return text;
+}
+
+}  // namespace tutti::coordinator
