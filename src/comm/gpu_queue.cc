@@ -19,6 +19,9 @@ constexpr unsigned kHostMemory = 1;
 constexpr int kInvalidHandle = 400;
 constexpr int kNotReady = 600;
 constexpr int kCaptured = 1;
+// CU_USER_OBJECT_NO_DESTRUCTOR_SYNC (which must be given), CU_GRAPH_USER_OBJECT_MOVE.
+constexpr unsigned kNoSync = 1;
+constexpr unsigned kMove = 1;
 // Of a wait for the GPU: what is nearly done is asked for at once, then so often.
 constexpr int kFreePolls = 100;
 constexpr auto kNap = std::chrono::microseconds(50);
@@ -56,7 +59,8 @@ Status GpuQueue::Drain() {
   const auto& driver = device_.driver();
   const cuda::ContextScope scope(driver, device_.context());
   // Graphs run wherever their user launches them.
-  if (in_graphs_.load()) return driver.Check(driver.ContextSynchronize(), "waiting for the GPU");
+  if (graphs_.use_count() > 1)
+    return driver.Check(driver.ContextSynchronize(), "waiting for the GPU");
   for (int polls = 0;; ++polls) {
     const int result = driver.EventQuery(launched_.event);
     if (result != kNotReady) return driver.Check(result, "waiting for the GPU");
@@ -70,7 +74,7 @@ Result<GpuQueue::Place> GpuQueue::Look(cuda::Stream stream) const {
   place.stream = stream;
   int status = 0;
   const int result =
-      driver.StreamGetCaptureInfo(stream, &status, &place.capture, nullptr, nullptr, nullptr);
+      driver.StreamGetCaptureInfo(stream, &status, &place.capture, &place.graph, nullptr, nullptr);
   if (result == kInvalidHandle)
     return InvalidArgument("{} is no CUDA stream of this process, or one that has been destroyed",
                            fmt::ptr(stream));
@@ -93,9 +97,24 @@ Status GpuQueue::OrderBehindLast(cuda::Stream stream) {
   if (follows && !same)
     TUTTI_TRY(driver.Check(driver.StreamWaitEvent(stream, last.event, 0),
                            "ordering two streams of a communicator"));
+  if (place.captured && !follows) TUTTI_TRY(KeepIn(place.graph, graphs_));
   entered_ = place;
-  if (place.captured) in_graphs_.store(true);
   return Status::Ok();
+}
+
+Status GpuQueue::KeepIn(cuda::Graph graph, std::shared_ptr<const void> what) const {
+  using Kept = std::shared_ptr<const void>;
+  const auto& driver = device_.driver();
+  auto kept = std::make_unique<Kept>(std::move(what));
+  const auto let_go = [](void* object) { delete static_cast<Kept*>(object); };
+  cuda::UserObject object = nullptr;
+  TUTTI_TRY(driver.Check(driver.UserObjectCreate(&object, kept.get(), let_go, 1, kNoSync),
+                         "making an object that a graph keeps"));
+  kept.release();  // the object has it
+  const Status status = driver.Check(driver.GraphRetainUserObject(graph, object, 1, kMove),
+                                     "giving a graph what it needs");
+  if (!status.ok()) driver.UserObjectRelease(object, 1);
+  return status;
 }
 
 Status GpuQueue::Leave(Status launched) {

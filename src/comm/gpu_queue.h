@@ -11,11 +11,11 @@
 // Launches come from one thread at a time, between OrderBehindLast and Leave; Abort and Drain from
 // any.
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/pinned_pool.h"
@@ -48,6 +48,12 @@ class GpuQueue {
   Status OrderMessages(std::span<const DeviceTask> tasks);
   // Whether the stream of the last OrderBehindLast is being captured.
   bool captured() const { return entered_ && entered_->captured; }
+  // Holds `what` until the graph that is being captured, and all that is made of it, is gone and has
+  // done its last run. It may be let go on a thread of the driver's, where CUDA may not be called.
+  // REQUIRES: captured().
+  Status KeepInGraph(std::shared_ptr<const void> what) const {
+    return KeepIn(entered_->graph, std::move(what));
+  }
   Status Copy(void* to, const void* from, size_t bytes, cuda::Stream stream) const;
   // InvalidArgument for memory that this GPU does not reach.
   Status CheckBuffers(const Task& task) const;
@@ -64,6 +70,7 @@ class GpuQueue {
     std::optional<uint64_t> id = std::nullopt;  // of the stream; none: the driver cannot say
     bool captured = false;
     uint64_t capture = 0;  // which one
+    cuda::Graph graph = nullptr;
   };
   // Where the last launch of a kind was, and the event behind it.
   struct Last {
@@ -71,6 +78,7 @@ class GpuQueue {
     cuda::Event event = nullptr;
   };
   Result<Place> Look(cuda::Stream stream) const;
+  Status KeepIn(cuda::Graph graph, std::shared_ptr<const void> what) const;
   Status CheckPointer(const void* pointer, const char* what) const;
 
   const cuda::Device& device_;
@@ -81,7 +89,8 @@ class GpuQueue {
   Last launched_;
   Last captured_;
   std::optional<Place> entered_;  // between OrderBehindLast and Leave
-  std::atomic<bool> in_graphs_ = false;
+  // Every graph with operations has a share in it.
+  std::shared_ptr<const int> graphs_ = std::make_shared<int>(0);
 };
 
 }  // namespace tutti

@@ -31,7 +31,8 @@ size_t AllBytes(size_t lanes) {
 constexpr int64_t kSpinNs = 50'000;
 constexpr int64_t kYieldNs = 2'000'000;
 constexpr auto kNap = std::chrono::microseconds(20);
-constexpr int64_t kSleepNs = 100'000'000;
+// Without work it sleeps until a bell rings.
+constexpr int64_t kSleepNs = 3600'000'000'000;
 
 uint64_t Load(const uint64_t& word) {
   return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(word)).load(std::memory_order_acquire);
@@ -58,8 +59,6 @@ Result<std::unique_ptr<GpuRelay>> GpuRelay::Create(const Parts& parts) {
     Lane& lane = relay->lanes_.emplace_back();
     lane.number = i;
     lane.executor = parts.executors[i];
-    // Never freed: graphs that outlive the communicator hold its address.
-    lane.bell = new Bell;
   }
   GpuRelay* const self = relay.get();
   for (Lane& lane : relay->lanes_) {
@@ -148,50 +147,71 @@ Status GpuRelay::LaunchTasks(std::span<const DeviceTask> tasks) {
 
 // REQUIRES: launch_mutex_ is held.
 Status GpuRelay::Queue(RelayPlan plan, cuda::Stream stream) {
-  auto owned = std::make_unique<Operation>(Operation{std::move(plan)});
-  Operation& operation = *owned;
-  std::vector<Bell*> bells;
+  const auto operation = std::make_shared<Operation>(Operation{std::move(plan)});
+  std::vector<std::shared_ptr<Bell>> bells;
   for (const Lane& lane : lanes_) {
-    if (operation.plan.num_chunks(lane.number) == 0) continue;
-    if (bells.empty()) operation.first_lane = lane.number;
+    if (operation->plan.num_chunks(lane.number) == 0) continue;
+    if (bells.empty()) operation->first_lane = lane.number;
     bells.push_back(lane.bell);
   }
   if (bells.empty()) return Status::Ok();
-  operation.lanes_left = bells.size();
-  operation.kept = queue_->captured();
-  const bool kept = operation.kept;
+  operation->lanes_left = bells.size();
+  operation->kept = queue_->captured();
   cuda::RelayArgs args;
   args.boxes = boxes_;
   args.abort_word = queue_->abort_word();
+  args.operation = next_operation_++;
   const std::vector<cuda::RelayPiece> first =
-      operation.plan.Chunk(operation.first_lane, 0, slot(operation.first_lane, 0)).in;
+      operation->plan.Chunk(operation->first_lane, 0, slot(operation->first_lane, 0)).in;
   if (first.size() <= cuda::kMostFirstPieces) {
-    operation.in_first = true;
+    operation->in_first = true;
     args.num_first = static_cast<uint32_t>(first.size());
     std::copy(first.begin(), first.end(), args.first);
   }
   {
-    const std::lock_guard lock(mutex_);
-    args.operation = next_operation_++;
-    operations_[args.operation] = std::move(owned);
+    const std::lock_guard lock(book_->mutex);
+    book_->operations[args.operation] = operation;
   }
-  const auto& driver = parts_.device->driver();
+  std::shared_ptr<InGraph> in_graph;
   Status status;
-  for (size_t i = 0; kept && status.ok() && i < bells.size(); ++i)
-    status =
-        driver.Check(driver.LaunchHostFunction(
-                         stream, [](void* bell) { static_cast<Bell*>(bell)->Ring(); }, bells[i]),
-                     "adding a host function to a graph");
-  if (status.ok()) status = LaunchKernel(operation, args, stream);
+  if (operation->kept) {
+    in_graph = std::make_shared<InGraph>();
+    in_graph->book = book_;
+    in_graph->number = args.operation;
+    in_graph->bells = bells;
+    status = Capture(in_graph, stream);
+  }
+  if (status.ok()) status = LaunchKernel(*operation, args, stream);
   if (!status.ok()) {
-    const std::lock_guard lock(mutex_);
-    operations_.erase(args.operation);
+    const std::lock_guard lock(book_->mutex);
+    book_->operations.erase(args.operation);
     return status;
   }
-  // A lane counts on an operation only from here on, and cannot have dropped it.
-  if (!kept)
-    for (Bell* const bell : bells) bell->Ring();
+  if (in_graph) {
+    in_graph->has_kernel.store(true);
+  } else {
+    // A lane counts on an operation only from here on, and cannot have dropped it.
+    for (const auto& bell : bells) bell->Ring();
+  }
   return Status::Ok();
+}
+
+GpuRelay::InGraph::~InGraph() {
+  const std::lock_guard lock(book->mutex);
+  book->operations.erase(number);
+}
+
+// What a graph does before the kernel of an operation, whenever it runs.
+Status GpuRelay::Capture(const std::shared_ptr<InGraph>& in_graph, cuda::Stream stream) {
+  TUTTI_TRY(queue_->KeepInGraph(in_graph));
+  const auto ring = [](void* operation) {
+    const auto& kept = *static_cast<const InGraph*>(operation);
+    if (!kept.has_kernel.load()) return;
+    for (const auto& bell : kept.bells) bell->Ring();
+  };
+  const auto& driver = parts_.device->driver();
+  return driver.Check(driver.LaunchHostFunction(stream, ring, in_graph.get()),
+                      "adding a host function to a graph");
 }
 
 Status GpuRelay::LaunchKernel(const Operation& operation, cuda::RelayArgs& args,
@@ -208,10 +228,10 @@ Status GpuRelay::LaunchKernel(const Operation& operation, cuda::RelayArgs& args,
 
 // A lane has done its part of it.
 void GpuRelay::Drop(uint64_t number) {
-  const std::lock_guard lock(mutex_);
-  const auto found = operations_.find(number);
-  if (found == operations_.end() || found->second->kept) return;
-  if (--found->second->lanes_left == 0) operations_.erase(found);
+  const std::lock_guard lock(book_->mutex);
+  const auto found = book_->operations.find(number);
+  if (found == book_->operations.end() || found->second->kept) return;
+  if (--found->second->lanes_left == 0) book_->operations.erase(found);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -221,11 +241,11 @@ void GpuRelay::Run(Lane& lane) {
   const log::ThreadRankMark mark(parts_.rank);
   while (AwaitOperation(lane)) {
     const uint64_t number = Load(box(lane, 0).operation);
-    Operation* operation = nullptr;
+    std::shared_ptr<Operation> operation;  // a graph may drop it as soon as its kernel ends
     {
-      const std::lock_guard lock(mutex_);
-      if (const auto found = operations_.find(number); found != operations_.end())
-        operation = found->second.get();
+      const std::lock_guard lock(book_->mutex);
+      if (const auto found = book_->operations.find(number); found != book_->operations.end())
+        operation = found->second;
     }
     Status status = operation == nullptr
                         ? InternalError(

@@ -12,7 +12,7 @@
 //
 // Launch queues the kernel and returns. The kernel says which operation has its turn (relay_args.h),
 // so a thread works in the order in which the GPU gets to operations, also when graphs are replayed;
-// operations of a graph are kept for that until the communicator goes. The thread uses no CUDA, which
+// operations of a graph are kept for that until the graph goes. The thread uses no CUDA, which
 // could wait for the very kernel that waits for it. It sleeps unless an operation has been launched
 // that has not ended; a graph wakes it by a host function before each kernel.
 //
@@ -65,21 +65,35 @@ class GpuRelay final : public GpuOperations {
     RelayPlan plan;
     size_t first_lane = 0;  // the first with chunks
     bool in_first = false;  // the kernel's arguments hold the pieces of that lane's first chunk
-    bool kept = false;      // of a graph
-    size_t lanes_left =
-        0;  // that have chunks of it to do; the last one drops it. Guarded by mutex_
+    bool kept = false;      // of a graph, which drops it
+    // That have chunks of it to do; the last one drops it. Guarded by the book's mutex.
+    size_t lanes_left = 0;
   };
-  // How the thread is woken, by a graph perhaps after this object is gone.
+  // Operations by number. Graphs may outlive the communicator: so this is theirs too.
+  struct Book {
+    std::mutex mutex;
+    std::map<uint64_t, std::shared_ptr<Operation>> operations;
+  };
+  // How a lane's thread is woken, by a graph perhaps after this object is gone.
   struct Bell {
     std::atomic<uint64_t> launched = 0;
     SleepFlag sleepers = 0;
     void Ring();
   };
+  // What a graph keeps of an operation.
+  struct InGraph {
+    std::shared_ptr<Book> book;
+    uint64_t number = 0;
+    std::vector<std::shared_ptr<Bell>> bells;
+    // A capture may hold the function that rings without the kernel that was to follow it.
+    std::atomic<bool> has_kernel = false;
+    ~InGraph();
+  };
 
   struct Lane {
     size_t number = 0;
     Executor* executor = nullptr;
-    Bell* bell = nullptr;
+    std::shared_ptr<Bell> bell = std::make_shared<Bell>();
     uint64_t served = 0;  // operations
     // Of a box's `done`, when all commands are carried out.
     uint64_t expected[cuda::kRelayBlocks] = {};
@@ -89,6 +103,7 @@ class GpuRelay final : public GpuOperations {
   GpuRelay(const Parts& parts) : parts_(parts) {}
   Status LaunchTasks(std::span<const DeviceTask> tasks);
   Status Queue(RelayPlan plan, cuda::Stream stream);
+  Status Capture(const std::shared_ptr<InGraph>& in_graph, cuda::Stream stream);
   Status LaunchKernel(const Operation& operation, cuda::RelayArgs& args, cuda::Stream stream);
   void Drop(uint64_t number);
   cuda::RelayBox& box(const Lane& lane, size_t block) const {
@@ -112,9 +127,8 @@ class GpuRelay final : public GpuOperations {
   std::vector<Lane> lanes_;
   std::atomic<bool> stopping_ = false;
 
-  std::mutex launch_mutex_;  // guards the queue and the order of launches
-  std::mutex mutex_;         // guards what follows
-  std::map<uint64_t, std::unique_ptr<Operation>> operations_;
+  const std::shared_ptr<Book> book_ = std::make_shared<Book>();
+  std::mutex launch_mutex_;  // guards the queue, the order of launches, and what follows
   uint64_t next_operation_ = 1;
 };
 

@@ -57,9 +57,27 @@ uint64_t NextNumber() {
   return ++last;
 }
 
-struct FakeCapture {
-  const uint64_t number = NextNumber();
+// What a graph keeps for somebody.
+class FakeObject {
+ public:
+  FakeObject(void* object, void (*let_go)(void*)) : object_(object), let_go_(let_go) { ++alive; }
+  ~FakeObject() {
+    let_go_(object_);
+    --alive;
+  }
+  static std::atomic<int> alive;
+
+ private:
+  void* const object_;
+  void (*const let_go_)(void*);
+};
+std::atomic<int> FakeObject::alive = 0;
+using ObjectHandle = std::shared_ptr<FakeObject>;
+
+struct FakeGraph {
+  uint64_t number = NextNumber();  // of its capture
   std::vector<Work> work;
+  std::vector<ObjectHandle> objects;
 };
 
 // A stream: a thread that does what is queued, or a list of it while it is captured. A stream that is
@@ -84,7 +102,7 @@ class FakeStream {
     return [line = line_, until = line_->queued()] { line->Await(until); };
   }
   void Synchronize() { Waiter()(); }
-  using Capture = std::shared_ptr<FakeCapture>;
+  using Capture = std::shared_ptr<FakeGraph>;
   void SetCapture(Capture capture) {
     std::lock_guard lock(mutex_);
     captured_ = std::move(capture);
@@ -155,11 +173,7 @@ struct FakeEvent {
   std::mutex mutex;
   std::condition_variable changed;
   uint64_t recorded = 0, reached = 0;
-  FakeStream::Capture capture;  // recorded while a graph was captured
-};
-
-struct FakeGraph {
-  std::vector<Work> work;
+  std::weak_ptr<FakeGraph> capture;  // recorded while a graph was captured
 };
 
 struct FakeFunction {
@@ -197,6 +211,7 @@ struct State {
   AllocationHandle next_allocation = 1;
   std::vector<void*> stream_places;  // addresses to give out again
   std::atomic<long> launches = 0;
+  std::atomic<bool> fail_next = false;
   long sticky = 0;
 };
 
@@ -410,6 +425,7 @@ int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned
   ++TheState().launches;
   if (Broken()) return kIllegalAddress;
   if (!IsStream(stream)) return kInvalidHandle;
+  if (TheState().fail_next.exchange(false)) return kOutOfMemory;
   const auto& kernel = *static_cast<FakeFunction*>(function);
   std::vector<std::byte> args(kernel.args_bytes);
   std::memcpy(args.data(), parameters[0], kernel.args_bytes);
@@ -634,8 +650,9 @@ int cuStreamSynchronize(void* stream) {
 int cuStreamWaitEvent(void* stream, void* handle, unsigned) {
   auto* event = static_cast<FakeEvent*>(handle);
   std::lock_guard lock(event->mutex);
-  if (event->capture) {  // the stream joins the capture, and its work that of the one list
-    StreamOf(stream).SetCapture(event->capture);
+  if (auto capture =
+          event->capture.lock()) {  // the stream joins it, and its work that of the one list
+    StreamOf(stream).SetCapture(std::move(capture));
     return kSuccess;
   }
   StreamOf(stream).Queue([event, until = event->recorded] {
@@ -649,20 +666,38 @@ int cuStreamIsCapturing(void* stream, int* captured) {
   *captured = StreamOf(stream).capture() != nullptr;
   return kSuccess;
 }
-int cuStreamGetCaptureInfo_v2(void* stream, int* status, uint64_t* id, void**, const void***,
+int cuStreamGetCaptureInfo_v2(void* stream, int* status, uint64_t* id, void** graph, const void***,
                               size_t*) {
   int captured = 0;
   const int result = cuStreamIsCapturing(stream, &captured);
   *status = captured;
-  *id = captured == 0 ? 0 : StreamOf(stream).capture()->number;
+  if (captured == 0) return result;
+  *id = StreamOf(stream).capture()->number;
+  *graph = StreamOf(stream).capture().get();
   return result;
 }
+int cuUserObjectCreate(void** handle, void* object, void (*let_go)(void*), unsigned, unsigned) {
+  *handle = new ObjectHandle(std::make_shared<FakeObject>(object, let_go));
+  return kSuccess;
+}
+int cuUserObjectRelease(void* handle, unsigned) {
+  delete static_cast<ObjectHandle*>(handle);
+  return kSuccess;
+}
+int cuGraphRetainUserObject(void* graph, void* handle, unsigned, unsigned) {
+  static_cast<FakeGraph*>(graph)->objects.push_back(*static_cast<ObjectHandle*>(handle));
+  return cuUserObjectRelease(handle, 1);  // it is moved
+}
+// No function of a driver: for tests.
+int tuttiFakeObjects() { return FakeObject::alive; }
+void tuttiFakeFailNextLaunch() { TheState().fail_next = true; }
+
 int cuStreamGetId(void* stream, uint64_t* id) {
   *id = StreamOf(stream).number();
   return kSuccess;
 }
 int cuStreamBeginCapture_v2(void* stream, int) {
-  StreamOf(stream).SetCapture(std::make_shared<FakeCapture>());
+  StreamOf(stream).SetCapture(std::make_shared<FakeGraph>());
   return kSuccess;
 }
 int cuStreamEndCapture(void* stream, void** graph) {
@@ -676,7 +711,7 @@ int cuStreamEndCapture(void* stream, void** graph) {
         if (other->capture() == capture) other->SetCapture(nullptr);
   }
   StreamOf(stream).SetCapture(nullptr);
-  *graph = new FakeGraph{std::move(capture->work)};
+  *graph = new FakeGraph(*capture);
   return kSuccess;
 }
 int cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {
@@ -684,7 +719,9 @@ int cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {
   return kSuccess;
 }
 int cuGraphLaunch(void* exec, void* stream) {
-  for (const Work& work : static_cast<FakeGraph*>(exec)->work) StreamOf(stream).Queue(work);
+  const FakeGraph& graph = *static_cast<FakeGraph*>(exec);
+  for (const Work& work : graph.work)
+    StreamOf(stream).Queue([work, objects = graph.objects] { work(); });
   return kSuccess;
 }
 int cuGraphExecDestroy(void* exec) {
@@ -707,7 +744,7 @@ int cuEventRecord(void* handle, void* stream) {
     std::lock_guard lock(event->mutex);
     event->capture = StreamOf(stream).capture();
     number = ++event->recorded;
-    if (event->capture) {
+    if (!event->capture.expired()) {
       event->reached = number;
       return kSuccess;
     }

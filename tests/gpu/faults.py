@@ -333,6 +333,91 @@ def stream_at_the_address_of_another():
     together(2, body)
 
 
+class Graph:
+    """What `operation` launches on a stream of its own, captured."""
+
+    def __init__(self, cuda, operation):
+        self.cuda, self.stream, self.graph, self.exec = cuda, ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        assert cuda.cuStreamCreate(ctypes.byref(self.stream), 1) == 0
+        assert cuda.cuStreamBeginCapture_v2(self.stream, 2) == 0
+        operation(self.stream)
+        assert cuda.cuStreamEndCapture(self.stream, ctypes.byref(self.graph)) == 0
+        assert cuda.cuGraphInstantiateWithFlags(ctypes.byref(self.exec), self.graph, ctypes.c_ulonglong(0)) == 0
+
+    def launch(self, times=1):
+        for _ in range(times):
+            assert self.cuda.cuGraphLaunch(self.exec, self.stream) == 0
+        assert self.cuda.cuStreamSynchronize(self.stream) == 0
+
+    def destroy(self):
+        assert self.cuda.cuGraphDestroy(self.graph) == 0
+        assert self.cuda.cuGraphExecDestroy(self.exec) == 0
+        assert self.cuda.cuStreamDestroy_v2(self.stream) == 0
+
+
+def relay_wakes():
+    """How often the threads that serve GPUs by the network have been woken so far."""
+    wakes = 0
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/status", encoding="utf-8") as status:
+            lines = dict(line.split(":", 1) for line in status.read().splitlines())
+        if lines["Name"].strip() == "tutti-relay":
+            wakes += int(lines["voluntary_ctxt_switches"])
+    return wakes
+
+
+def graphs_keep_what_they_need():
+    """No more and no longer than they live, whether before or after the communicator; nor does one that failed."""
+    barrier = threading.Barrier(2)
+
+    def kept(rank):
+        barrier.wait(30)
+        objects = rank.cuda.tuttiFakeObjects() if FAKE else 0
+        barrier.wait(30)
+        return objects
+
+    def body(rank):
+        assert rank.result == SUCCESS, rank.error()
+
+        def operation(stream):
+            assert rank.all_reduce(stream=stream) == SUCCESS
+
+        rank.fill(0, 1.0)
+        graph = Graph(rank.cuda, operation)
+        assert kept(rank) > 0 or not FAKE
+        graph.launch(3)
+        assert rank.first_of(0) == 8.0, rank.first_of(0)
+        graph.destroy()
+        assert kept(rank) == 0
+
+        def failing(stream):
+            for number in (0, 1):
+                if number == rank.number():
+                    rank.cuda.tuttiFakeFailNextLaunch()
+                    assert rank.all_reduce(stream=stream) == CUDA_ERROR
+                barrier.wait(30)
+
+        if FAKE:
+            failed = Graph(rank.cuda, failing)
+            failed.launch()
+            barrier.wait(30)
+            before = relay_wakes()
+            time.sleep(0.5)
+            assert relay_wakes() - before <= 4, relay_wakes() - before
+            barrier.wait(30)
+            failed.destroy()
+            assert kept(rank) == 0
+        assert rank.all_reduce() == SUCCESS and rank.synchronize() == 0
+        last = Graph(rank.cuda, operation)
+        last.launch()
+        barrier.wait(30)
+        assert rank.nccl.ncclCommDestroy(rank.comm) == SUCCESS
+        last.destroy()
+        assert kept(rank) == 0
+
+    together(2, body)
+
+
 def death_of_a_process():
     uid = new_id()
     child = os.fork()
@@ -371,6 +456,7 @@ def main():
     if len(sys.argv) > 2:
         {"victim": lambda: victim(sys.argv[3]), "sticky_error": lambda: sticky_error(child=True),
          "too_little_memory": lambda: too_little_memory(child=True),
+         "graphs_keep_what_they_need": graphs_keep_what_they_need,
          "stream_at_the_address_of_another": stream_at_the_address_of_another,
          "made_and_ended_beside_another": lambda: made_and_ended_beside_another(child=True),
          "one_rank_without_gpu": lambda: one_rank_without_gpu(sys.argv[3])}[sys.argv[2]]()
@@ -379,7 +465,7 @@ def main():
     print("death_of_a_process ok", flush=True)
     for test in (abort_ends_kernels, same_gpu_twice, host_memory, wrong_device, host_stream, other_counts,
                  one_rank_without_gpu, sticky_error, too_little_memory, made_and_ended_beside_another,
-                 stream_at_the_address_of_another):
+                 stream_at_the_address_of_another, graphs_keep_what_they_need):
         test()
         print(test.__name__, "ok", flush=True)
 

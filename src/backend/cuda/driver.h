@@ -23,6 +23,7 @@ using Stream = struct StreamHandle*;
 using Event = struct EventHandle*;
 using Graph = struct GraphHandle*;
 using GraphExec = struct GraphExecHandle*;
+using UserObject = struct UserObjectHandle*;
 using DeviceAddress = unsigned long long;
 using AllocationHandle = unsigned long long;
 
@@ -115,6 +116,10 @@ static_assert(sizeof(AccessDescription) == 12);
   X(StreamBeginCapture, "cuStreamBeginCapture_v2", Stream, int)                                    \
   X(StreamEndCapture, "cuStreamEndCapture", Stream, Graph*)                                        \
   X(GraphInstantiate, "cuGraphInstantiateWithFlags", GraphExec*, Graph, unsigned long long)        \
+  X(UserObjectCreate, "cuUserObjectCreate", UserObject*, void*, void (*)(void*), unsigned,         \
+    unsigned)                                                                                      \
+  X(UserObjectRelease, "cuUserObjectRelease", UserObject, unsigned)                                \
+  X(GraphRetainUserObject, "cuGraphRetainUserObject", Graph, UserObject, unsigned, unsigned)       \
   X(GraphLaunch, "cuGraphLaunch", GraphExec, Stream)                                               \
   X(GraphExecDestroy, "cuGraphExecDestroy", GraphExec)                                             \
   X(GraphDestroy, "cuGraphDestroy", Graph)                                                         \
