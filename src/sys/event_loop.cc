@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "sys/fork.h"
 #include "sys/thread.h"
 
 namespace tutti {
@@ -64,6 +65,7 @@ class EventLoopImpl final : public EventLoop {
 
   const UniqueFd epoll_fd_;
   const UniqueFd wake_fd_;
+  const NotForChildren not_for_children_{epoll_fd_.get()};
   Guests guests_;
   std::thread thread_;
   std::atomic<std::thread::id> loop_thread_id_;

@@ -28,6 +28,13 @@ except hvd.HorovodInternalError as error:
 sys.exit(3)
 """
 
+# The child has copies of all that its parent had open, and lives on.
+DIES_WITH_A_CHILD = DIES.replace("""    os.kill(""", """    if os.fork() == 0:
+        os.closerange(0, 3)
+        time.sleep(40)
+        os._exit(0)
+    os.kill(""").replace("< 30", "< 20")
+
 STAYS_AWAY = """
 import sys
 from tutti import _launch
@@ -79,6 +86,12 @@ class Faults(unittest.TestCase):
     def test_a_rank_dies(self):
         port = free_port()
         ranks = [start(DIES, rank, 3, port) for rank in range(3)]
+        outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, -9, 0], "\n".join(outputs))
+
+    def test_a_rank_dies_whose_child_lives(self):
+        port = free_port()
+        ranks = [start(DIES_WITH_A_CHILD, rank, 3, port) for rank in range(3)]
         outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], [0, -9, 0], "\n".join(outputs))
 
