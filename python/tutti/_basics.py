@@ -187,12 +187,15 @@ class _Coordinator:
         self._closing = False
         self._idle = threading.Condition()
         self._main_waits = False
-        self._interrupter = _interrupt.Interrupter(self._on_interrupt)
 
-    def _on_interrupt(self) -> None:
-        # Whoever waits elsewhere for a rank that is being interrupted would wait in vain.
+    def interrupt(self) -> None:
+        """Ends the job where the main thread waits for others: whoever waits elsewhere for a rank
+        that is being interrupted would wait in vain."""
         if self._main_waits:
-            self._library.tuttiCoordinatorShutdown(self._pointer)
+            try:
+                self.call("Shutdown")
+            except HorovodInternalError:
+                pass  # it is being closed
 
     def call(self, function: str, *arguments: Any) -> int:
         """The result of tuttiCoordinator<function>; HorovodInternalError once it was closed."""
@@ -262,7 +265,6 @@ class _Coordinator:
             if self._closing:
                 return
             self._closing = True
-        self._interrupter.close()
         self._library.tuttiCoordinatorShutdown(self._pointer)
         with self._idle:
             self._idle.wait_for(lambda: self._calls == 0)
@@ -288,6 +290,12 @@ class Job:
         self._process_sets: Dict[int, ProcessSet] = {}
         self._next_handle = itertools.count(1)
         self._noname: Dict[str, Any] = {}
+        self._interrupter = _interrupt.Interrupter(self._on_interrupt)
+
+    def _on_interrupt(self) -> None:
+        coordinator = self._coordinator
+        if coordinator is not None:
+            coordinator.interrupt()
 
     # Beginning and end
 
@@ -361,6 +369,7 @@ class Job:
             local_size=self._place("local_size"), cross_rank=self._place("cross_rank"),
             cross_size=self._place("cross_size"))
         self._coordinator = _Coordinator(create(options))
+        self._interrupter.install()
         self._noname = {}
         global_process_set.ranks = list(range(launch.size))
         self._process_sets = {0: global_process_set}
@@ -370,6 +379,7 @@ class Job:
         none."""
         with self._lock:
             coordinator, self._coordinator = self._coordinator, None
+            self._interrupter.release()
             if coordinator is None:
                 return
             for process_set in self._process_sets.values():
@@ -385,6 +395,7 @@ class Job:
         """In the child of a fork: the job and the threads that serve it are the parent's, and to
         end it here would wait for threads that are not there."""
         self._lock = threading.RLock()
+        self._interrupter.forget()
         self._left, self._coordinator = self._coordinator, None  # kept, so that nothing ends it
         self._entries, self._process_sets = {}, {}
         global_process_set.ranks = None

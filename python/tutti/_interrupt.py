@@ -15,14 +15,19 @@ from typing import Callable, Optional
 
 
 class Interrupter:
-    """Calls `on_interrupt`, on a thread of its own, when SIGINT arrives that would raise
-    KeyboardInterrupt. Without effect off the main thread, and where the program has another use for
+    """Between install and release calls `on_interrupt`, on a thread of its own, when SIGINT arrives
+    that would raise KeyboardInterrupt. Without effect where the program has another use for
     signal.set_wakeup_fd (asyncio has)."""
 
     def __init__(self, on_interrupt: Callable[[], None]) -> None:
         self._on_interrupt = on_interrupt
+        self._receiver: Optional[socket.socket] = None
         self._sender: Optional[socket.socket] = None
-        if threading.current_thread() is not threading.main_thread():
+        self._thread: Optional[threading.Thread] = None
+
+    def install(self) -> None:
+        """Does nothing where it is installed, and off the main thread, which alone may."""
+        if self._sender is not None or not _is_main():
             return
         receiver, sender = socket.socketpair()
         sender.setblocking(False)
@@ -32,7 +37,7 @@ class Interrupter:
             receiver.close()
             sender.close()
             return
-        self._sender = sender
+        self._receiver, self._sender = receiver, sender
         self._thread = threading.Thread(target=self._watch, args=(receiver,),
                                         name="tutti-interrupt", daemon=True)
         self._thread.start()
@@ -47,15 +52,36 @@ class Interrupter:
                         signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                     self._on_interrupt()
 
-    def close(self) -> None:
-        """Gives the descriptor back, where that can be done."""
-        sender, self._sender = self._sender, None
-        if sender is None:
+    def release(self) -> None:
+        """Gives the descriptor back. Off the main thread it stays installed, as Python would go on
+        writing to a descriptor that is another's by then."""
+        if self._sender is None or not _is_main():
             return
-        if threading.current_thread() is threading.main_thread():
-            before = signal.set_wakeup_fd(-1)
-            if before not in (-1, sender.fileno()):
-                signal.set_wakeup_fd(before)
+        sender, thread = self._sender, self._thread
+        self._receiver = self._sender = self._thread = None
+        _take_back(sender)
+        # Not close alone: a child that was forked may hold the descriptor as well.
+        sender.shutdown(socket.SHUT_RDWR)
         sender.close()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        if thread is not None:
+            thread.join()
+
+    def forget(self) -> None:
+        """In the child of a fork, whose signals are none of the parent's."""
+        receiver, sender = self._receiver, self._sender
+        self._receiver = self._sender = self._thread = None
+        if receiver is None or sender is None:
+            return
+        _take_back(sender)
+        receiver.close()
+        sender.close()
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _take_back(sender: socket.socket) -> None:
+    before = signal.set_wakeup_fd(-1)
+    if before not in (-1, sender.fileno()):
+        signal.set_wakeup_fd(before)

@@ -42,6 +42,39 @@ assert state.total.tolist() == [state.step] * 2, state.total
 print(f"end rank={hvd.rank()} size={hvd.size()} step={state.step}", flush=True)
 """
 
+# Reads with a worker process that lives as long as the rank, whose death it outlives for a while.
+READS = """
+import os, sys, time
+import torch
+import tutti.torch as hvd
+
+hvd.init()
+model = torch.nn.Linear(1, 1)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0),
+                                     named_parameters=model.named_parameters())
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0, last=100000)
+loader = torch.utils.data.DataLoader(torch.arange(100000.0), batch_size=2, num_workers=1,
+                                     persistent_workers=True)
+
+@hvd.elastic.run
+def train(state):
+    print(f"here rank={hvd.rank()} size={hvd.size()} step={state.step} pid={os.getpid()}", flush=True)
+    if hvd.size() == 2:
+        state.last = min(state.last, state.step + 20)
+    for x in loader:
+        if state.step >= state.last:
+            return
+        optimizer.zero_grad()
+        model(x[:, None]).sum().backward()
+        optimizer.step()
+        state.step += 1
+        state.commit()
+        time.sleep(0.02)
+
+train(state)
+print(f"end rank={hvd.rank()} size={hvd.size()}", flush=True)
+"""
+
 
 class Job:
     """`tutti run`, whose output is read line by line while the test acts."""
@@ -136,6 +169,23 @@ class Digits(unittest.TestCase):
         # what the dead one had processed in that epoch would be a hundred or more.
         self.assertLess(int(re.search(r"epochs, (\d+) more than once", text)[1]), 25, text)
         self.assertRegex(text, r"was killed by signal 9")
+
+
+class Readers(unittest.TestCase):
+    def test_a_rank_dies_whose_loader_has_workers(self):
+        try:
+            import torch  # noqa: F401
+        except ImportError as error:
+            self.skipTest(str(error))
+        job = Job(["--min-np", "2", "--max-np", "3", "--blacklist-cooldown-range", "0", "0",
+                   sys.executable, "-c", READS])
+        first = job.wait_for(r"rank=(\d) size=3 step=0 pid=(\d+)", 3)
+        time.sleep(0.5)
+        os.kill(next(int(match[2]) for match in first if match[1] == "1"), signal.SIGKILL)
+        job.wait_for(r"here rank=\d size=2 step=\d", 2)
+        status, text = job.finish()
+        self.assertEqual(status, 0, text)
+        self.assertEqual(len(re.findall(r"end rank=\d size=2", text)), 2, text)
 
 
 class Elastic(unittest.TestCase):

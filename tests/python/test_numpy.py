@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import tempfile
 import threading
 import unittest
@@ -51,6 +52,40 @@ class Basics(unittest.TestCase):
             hvd.init()
             total = hvd.allreduce(np.array([round_number]), op=hvd.Sum)
             self.assertEqual(total[0], round_number * hvd.size())
+
+    def test_shutdown_does_not_wait_for_children(self):
+        end, held = os.pipe()
+        child = os.fork()
+        if child == 0:  # as a DataLoader's worker, which lives on
+            try:
+                os.close(held)
+                os.read(end, 1)
+            finally:
+                os._exit(0)
+        os.close(end)
+        hvd.shutdown()
+        os.close(held)
+        os.waitpid(child, 0)
+        hvd.init()
+        self.assertEqual(hvd.allreduce(np.ones(1), op=hvd.Sum)[0], hvd.size())
+
+    def test_children_keep_their_signals(self):
+        child = os.fork()
+        if child == 0:
+            os._exit(signal.set_wakeup_fd(-1) + 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+    def test_shutdown_on_another_thread(self):
+        thread = threading.Thread(target=hvd.shutdown)
+        thread.start()
+        thread.join()
+        descriptor = signal.set_wakeup_fd(-1)
+        if descriptor != -1:  # it may stay for the next job, and then it is open
+            os.fstat(descriptor)
+            signal.set_wakeup_fd(descriptor)
+        hvd.shutdown()
+        self.assertEqual(signal.set_wakeup_fd(-1), -1)
+        hvd.init()
 
 
 class Reductions(unittest.TestCase):
