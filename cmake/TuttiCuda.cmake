@@ -7,6 +7,8 @@
 # tests/fakegpu needs: with a sanitizer's preset, everything above the driver can run under it.
 
 set(TUTTI_CUDA AUTO CACHE STRING "Build the kernels for GPUs: AUTO (when nvcc is there), ON, OFF or NAMES")
+set(TUTTI_CUDA_ARCHITECTURES 80 90 100 CACHE STRING
+    "Compute capabilities to build machine code for; GPUs newer than the last get its PTX")
 set(TUTTI_HAVE_CUDA OFF)
 if(TUTTI_CUDA STREQUAL "NAMES")
   message(STATUS "Tutti: with the names of kernels for GPUs, for tests without any")
@@ -40,16 +42,23 @@ function(tutti_add_device_code target)
          ${PROJECT_SOURCE_DIR}/src/kernels/ring.h ${PROJECT_SOURCE_DIR}/src/plan/work.h
          ${PROJECT_SOURCE_DIR}/src/plan/mesh_algorithm.h ${PROJECT_SOURCE_DIR}/src/base/datatype.h)
     set(architectures "")
-    foreach(number 80 90 100)
+    foreach(number IN LISTS TUTTI_CUDA_ARCHITECTURES)
       list(APPEND architectures -gencode arch=compute_${number},code=sm_${number})
+      set(newest ${number})
     endforeach()
-    list(APPEND architectures -gencode arch=compute_100,code=compute_100)
+    list(APPEND architectures -gencode arch=compute_${newest},code=compute_${newest})
+    # A quarter of the size; older compilers have no choice.
+    set(compression "")
+    execute_process(COMMAND ${TUTTI_NVCC} --help OUTPUT_VARIABLE help ERROR_QUIET)
+    if(help MATCHES "--compress-mode")
+      set(compression --compress-mode=size)
+    endif()
     foreach(kernel IN LISTS kernels)
       get_filename_component(name ${kernel} NAME_WE)
       set(image ${PROJECT_BINARY_DIR}/device/${name}.fatbin)
       file(GLOB own_headers CONFIGURE_DEPENDS ${folder}/${name}_*.h)
       add_custom_command(OUTPUT ${image}
-        COMMAND ${TUTTI_NVCC} -std=c++20 --expt-relaxed-constexpr -O3 ${architectures}
+        COMMAND ${TUTTI_NVCC} -std=c++20 --expt-relaxed-constexpr -O3 ${compression} ${architectures}
                 -ccbin ${CMAKE_CXX_COMPILER} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
                 -fatbin ${kernel} -o ${image}
         DEPENDS ${kernel} ${headers} ${own_headers} COMMENT "Compiling kernels ${name} for GPUs" VERBATIM)

@@ -59,6 +59,7 @@ Result<std::unique_ptr<GpuMesh>> GpuMesh::Create(const GpuPeers& peers, const Se
   TUTTI_ASSIGN(mesh->windows_, GpuWindows::Share(peers, place, ends_at + kScratchBytes, verdict));
   if (!verdict->ok()) return std::unique_ptr<GpuMesh>();
   for (int r = 0; r < mesh->args_.num_ranks; ++r) mesh->args_.windows[r] = mesh->windows_.of(r);
+  if (mesh->windows_.by_nvlink()) mesh->context_.wide_slot_bytes = mesh->args_.layout.WideData();
   mesh->scratch_ = mesh->windows_.of(mesh->args_.rank) + ends_at;
   const bool corrupt =
       settings.gpu_fault == (place == WindowPlace::kPeerMemory ? "peer" : "host") ||
@@ -83,12 +84,14 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   context_.slot_bytes = layout.slot_bytes;
   context_.ring_slot_bytes = layout.RingSlotBytes();
   context_.line_slot_bytes = cuda::kLines * cuda::kLineData;
+  context_.short_message_bytes = cuda::kLineMessage;
   context_.max_blocks =
       static_cast<uint32_t>(std::min<int64_t>(settings.max_ctas, cuda::kMaxBlocks));
   if (on_host) {
     ForHostMemory(context_);
     context_.max_blocks = std::min(context_.max_blocks, kMostHostBlocks);
   }
+  TUTTI_TRY(ApplyMeshForms(settings.proto, context_));
   TUTTI_TRY(ApplyMeshTuning(settings.gpu_tune, context_));
   args_.rank = peers.bootstrap->rank();
   args_.num_ranks = n;
@@ -153,6 +156,11 @@ Status GpuMesh::LaunchCollective(const Task& task, cuda::Stream stream) {
   const size_t count = moves ? task.count * task.elem_bytes() : task.count;
   const MeshChoice choice = ChooseMesh(context_, task.collective, count, elem);
   if (choice.algorithm == MeshAlgorithm::kMessages) return LaunchExchange(task, stream);
+  return LaunchChosen(task, choice, count, stream);
+}
+
+Status GpuMesh::LaunchChosen(const Task& task, const MeshChoice& choice, size_t count,
+                             cuda::Stream stream) {
   cuda::MeshArgs args = args_;
   args.input = static_cast<const std::byte*>(task.send);
   args.output = static_cast<std::byte*>(task.recv);
@@ -162,7 +170,7 @@ Status GpuMesh::LaunchCollective(const Task& task, cuda::Stream stream) {
   args.chunk_elems = choice.chunk_elems;
   args.root = task.root;
   args.algorithm = choice.algorithm;
-  args.flagged = choice.flagged;
+  args.form = choice.form;
   args.reduce = ReduceArgsOf(task);
   return device().Launch(args, task.type, choice.blocks, choice.threads, stream);
 }

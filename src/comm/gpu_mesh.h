@@ -50,6 +50,9 @@ class GpuMesh final : public GpuOperations {
   Status LaunchTasks(std::span<const DeviceTask> tasks);
   Status LaunchTask(const Task& task, cuda::Stream stream);
   Status LaunchCollective(const Task& task, cuda::Stream stream);
+  // `count`: of elements, or of bytes where the operation moves bytes.
+  Status LaunchChosen(const Task& task, const MeshChoice& choice, size_t count,
+                      cuda::Stream stream);
   // The collectives that are made of others.
   Status LaunchScattered(const Task& task, cuda::Stream stream);
   Status LaunchReduceScatterV(const Task& task, cuda::Stream stream);

@@ -13,8 +13,14 @@
 namespace tutti {
 namespace {
 
-// Of each message: one that goes in flagged lines, and one in bulk by several blocks.
-constexpr size_t kProbeSizes[] = {1 << 10, 96 << 10};
+// A form of the mesh, and of how many bytes each message is in it: those in bulk go by several blocks.
+struct ProbeOf {
+  MeshForm form;
+  size_t bytes;
+};
+constexpr ProbeOf kProbes[] = {
+    {MeshForm::kLines, 1 << 10}, {MeshForm::kWideLines, 32 << 10}, {MeshForm::kBulk, 96 << 10}};
+constexpr size_t kMostProbeBytes = kProbes[2].bytes;
 // Kernels of ranks that come a little later; loading code and clocks that rise are in it.
 constexpr double kPatienceS = 10;
 constexpr unsigned kEventWithoutTiming = 2;
@@ -65,9 +71,14 @@ Status GpuMesh::Probe(const GpuPeers& peers, bool corrupt) {
   TUTTI_TRY(finish.Open());
   // Not by cuMemAlloc: to free that would wait for all that runs on the GPU.
   TUTTI_ASSIGN(const cuda::MappedMemory memory,
-               cuda::MappedMemory::Create(device(), 2 * n * kProbeSizes[1], nullptr));
+               cuda::MappedMemory::Create(device(), 2 * n * kMostProbeBytes, nullptr));
   Status wrong;  // the first; the others go on and would wait for a rank that stops here
-  for (const size_t bytes : kProbeSizes) {
+  for (const auto [form, bytes] : kProbes) {
+    if (form == MeshForm::kWideLines && context_.wide_slot_bytes == 0) continue;
+    MeshContext context = context_;
+    context.allowed_forms.fill(Bit(form));
+    context.messages_bytes_per_us = 1;  // rather a mesh
+    const MeshChoice choice = ChooseMesh(context, Collective::kAlltoAll, bytes, 1);
     std::vector<uint8_t> data(n * bytes), found(n * bytes);
     for (size_t r = 0; r < n; ++r)
       for (size_t i = 0; i < bytes; ++i) data[r * bytes + i] = PatternAt(me, r, i);
@@ -80,7 +91,7 @@ Status GpuMesh::Probe(const GpuPeers& peers, bool corrupt) {
     task.send = reinterpret_cast<const void*>(in);
     task.recv = reinterpret_cast<void*>(out);
     task.count = bytes;
-    TUTTI_TRY(LaunchCollective(task, stream.get()));
+    TUTTI_TRY(LaunchChosen(task, choice, bytes, stream.get()));
     if (Status arrived = finish.Await(Deadline::AfterSeconds(kPatienceS)); !arrived.ok()) {
       queue_->Abort();
       if (arrived.code() != Code::kTimeout) return arrived;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace tutti {
@@ -11,6 +12,7 @@ namespace {
 struct WindowOffer {
   uint64_t offer = 0;  // of the descriptor; 0: it has failed
   uint64_t bytes = 0;
+  uint64_t by_nvlink = 0;  // whether this rank reaches all others so
 };
 
 struct Verdict {
@@ -91,7 +93,13 @@ Result<GpuWindows> GpuWindows::Share(const GpuPeers& peers, WindowPlace place, s
   Status mine = windows.MakeOwn(peers, bytes, &fd);
   if (mine.ok()) {
     const int number = place == WindowPlace::kPeerMemory ? fd.get() : windows.host_memory_.fd();
-    offers[me] = {peers.fd_server->Offer(number, peers.key), windows.bytes()};
+    const bool by_nvlink =
+        place == WindowPlace::kPeerMemory &&
+        std::all_of(peers.peers.begin(), peers.peers.end(), [&](const PeerInfo& peer) {
+          return peer.device == peers.device->pci_address() ||
+                 peers.device->ReachesByNvlink(peer.device);
+        });
+    offers[me] = {peers.fd_server->Offer(number, peers.key), windows.bytes(), by_nvlink ? 1u : 0u};
   }
   const auto withdraw = [&] {
     if (offers[me].offer != 0) peers.fd_server->Withdraw(offers[me].offer);
@@ -119,6 +127,8 @@ Result<GpuWindows> GpuWindows::Share(const GpuPeers& peers, WindowPlace place, s
   withdraw();
   TUTTI_TRY(agreed);
   if (!verdict->ok()) return GpuWindows();
+  windows.by_nvlink_ = std::all_of(offers.begin(), offers.end(),
+                                   [](const WindowOffer& offer) { return offer.by_nvlink != 0; });
   return windows;
 }
 

@@ -57,6 +57,8 @@ class GpuWindows {
 
   std::byte* of(int rank) const { return windows_[static_cast<size_t>(rank)]; }
   WindowPlace place() const { return place_; }
+  // Whether all of it is GPU memory that all ranks reach by NVLink; the same on all ranks.
+  bool by_nvlink() const { return by_nvlink_; }
   uint64_t DeviceBytes() const { return device_memory_.size(); }
   uint64_t PinnedBytes() const { return host_memory_.size(); }
 
@@ -66,6 +68,7 @@ class GpuWindows {
   Status MapOf(const GpuPeers& peers, int rank, UniqueFd fd, size_t bytes);
 
   WindowPlace place_ = WindowPlace::kPeerMemory;
+  bool by_nvlink_ = false;
   std::vector<std::byte*> windows_;  // by rank
   cuda::MappedMemory device_memory_;
   std::vector<cuda::MappedMemory> device_mapped_;

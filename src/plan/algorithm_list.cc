@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "plan/choose.h"
+#include "plan/mesh.h"
 
 namespace tutti {
 namespace {
@@ -42,7 +43,14 @@ std::optional<uint32_t> ProtocolBit(const std::string& name) {
   return std::nullopt;
 }
 
-// One of the two settings: its values are bits, one for each name.
+std::optional<uint32_t> FormBit(const std::string& name) {
+  if (name == "ll") return Bit(MeshForm::kLines);
+  if (name == "ll128") return Bit(MeshForm::kWideLines);
+  if (name == "simple") return Bit(MeshForm::kBulk);
+  return std::nullopt;
+}
+
+// One of the settings: its values are bits, one for each name.
 struct ListSetting {
   const char* name;
   std::optional<uint32_t> (*bit)(const std::string& name);
@@ -55,6 +63,8 @@ constexpr ListSetting kAlgorithms = {
     "no algorithm; there are ring, tree, recursivedoubling, oneshot, twoshot, pull and exchange"};
 constexpr ListSetting kProtocols = {"NCCL_PROTO", ProtocolBit, 3,
                                     "no protocol; hosts have LL and Simple"};
+constexpr ListSetting kForms = {"NCCL_PROTO", FormBit, 7,
+                                "no protocol; GPUs have LL, LL128 and Simple"};
 
 Result<uint32_t> ReadNames(const ListSetting& setting, std::string_view names) {
   const bool exclude = names.starts_with('^');
@@ -101,6 +111,10 @@ Status ApplyAlgorithmList(std::string_view algo, PlanContext& context) {
 
 Status ApplyProtocolList(std::string_view proto, PlanContext& context) {
   return ApplyList(kProtocols, proto, context.allowed_protocols);
+}
+
+Status ApplyMeshForms(std::string_view proto, MeshContext& context) {
+  return ApplyList(kForms, proto, context.allowed_forms);
 }
 
 }  // namespace tutti

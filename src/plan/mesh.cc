@@ -5,13 +5,19 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
+#include <utility>
 
 namespace tutti {
 namespace {
 
-constexpr size_t kLineData = 8;    // bytes of data in a flagged line of 16
+constexpr size_t kLineData = 8;  // bytes of data in a flagged line of 16
+// Bytes on the wire for a byte of data.
+constexpr double kLineBytes = 2;
+constexpr double kWideBytes = 16.0 / 15;
 constexpr size_t kAlignment = 16;  // blocks and chunks begin at whole lines of plain data
 constexpr uint32_t kBulkThreads = 256;
+constexpr uint32_t kWideThreads = 384;
 constexpr size_t kChainPieces = 4;  // of each block
 
 // What a collective is to the mesh: how often a rank's `count` elements leave it, and in which
@@ -47,6 +53,10 @@ Form FormOf(Collective collective) {
 size_t DivUp(size_t a, size_t b) { return (a + b - 1) / b; }
 size_t RoundUp(size_t value, size_t unit) { return DivUp(value, unit) * unit; }
 
+size_t WholeLines(double bytes) {
+  return RoundUp(std::max<size_t>(1, static_cast<size_t>(bytes)), kAlignment);
+}
+
 bool IsTwoShot(MeshAlgorithm a) {
   return a == MeshAlgorithm::kAllReduceTwoShot || a == MeshAlgorithm::kReduceTwoShot ||
          a == MeshAlgorithm::kBroadcastTwoShot;
@@ -80,16 +90,21 @@ bool IsChain(MeshAlgorithm a) {
 }
 
 // The time beyond what all forms have in common.
-double ExtraUs(const MeshContext& context, MeshAlgorithm algorithm, bool flagged, double bytes) {
+double ExtraUs(const MeshContext& context, MeshAlgorithm algorithm, MeshForm form, double bytes) {
   const double written = Written(context, algorithm, bytes);
   if (IsRing(algorithm))
     return written / context.ring_bytes_per_us +
-           RingSteps(context, algorithm) *
-               (IsChain(algorithm) ? context.chain_step_us : context.step_us);
+           (IsChain(algorithm)
+                ? context.chain_us + RingSteps(context, algorithm) * context.chain_step_us
+                : RingSteps(context, algorithm) * context.step_us);
   if (algorithm == MeshAlgorithm::kMessages)
     return written / context.messages_bytes_per_us + context.message_us;
   const double rounds = IsTwoShot(algorithm) ? 2 : 1;
-  if (flagged) return 2 * written / context.bytes_per_us + (rounds - 1) * context.line_round_us;
+  if (form == MeshForm::kLines)
+    return kLineBytes * written / context.line_bytes_per_us + (rounds - 1) * context.line_round_us;
+  if (form == MeshForm::kWideLines)
+    return kWideBytes * written / context.bytes_per_us + (rounds - 1) * context.wide_round_us +
+           context.wide_us;
   return written / context.bulk_bytes_per_us + (rounds - 1) * context.round_us +
          rounds * context.bulk_us;
 }
@@ -104,24 +119,42 @@ void ShapeLines(const MeshContext& context, size_t count, size_t elem, MeshChoic
   choice->chunk_elems = context.line_slot_bytes / elem;
 }
 
-bool FitsLines(const MeshContext& context, MeshAlgorithm algorithm, size_t count, size_t elem) {
-  MeshChoice choice;
-  choice.algorithm = algorithm;
-  ShapeLines(context, count, elem, &choice);
-  return choice.block_elems <= Owners(context, algorithm) * choice.chunk_elems;
-}
-
-void ShapeBulk(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
+// What wide lines and bulk have in common: a block for so many bytes written in a round.
+void ShapeBlocks(const MeshContext& context, size_t count, size_t elem, size_t bytes_per_block,
+                 MeshChoice* choice) {
   const size_t owners = Owners(context, choice->algorithm);
   const auto bytes = static_cast<double>(count * elem);
   const double rounds = IsTwoShot(choice->algorithm) ? 2 : 1;
   const double written = Written(context, choice->algorithm, bytes) / rounds;
   choice->threads = kBulkThreads;
-  const auto blocks =
-      static_cast<size_t>(std::clamp(written / static_cast<double>(context.bytes_per_block), 1.0,
-                                     static_cast<double>(context.max_blocks)));
+  const auto blocks = static_cast<size_t>(std::clamp(written / static_cast<double>(bytes_per_block),
+                                                     1.0, static_cast<double>(context.max_blocks)));
   const size_t unit = kAlignment / elem;
   choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
+}
+
+void ShapeWide(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
+  ShapeBlocks(context, count, elem, context.wide_bytes_per_block, choice);
+  choice->threads = kWideThreads;
+  choice->chunk_elems = context.wide_slot_bytes / elem;
+}
+
+// Lines of either kind take one piece for each block.
+bool Fits(const MeshContext& context, MeshAlgorithm algorithm, MeshForm form, size_t count,
+          size_t elem) {
+  if (form == MeshForm::kBulk) return true;
+  MeshChoice choice;
+  choice.algorithm = algorithm;
+  if (form == MeshForm::kLines)
+    ShapeLines(context, count, elem, &choice);
+  else
+    ShapeWide(context, count, elem, &choice);
+  return choice.block_elems <= Owners(context, algorithm) * choice.chunk_elems;
+}
+
+void ShapeBulk(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
+  ShapeBlocks(context, count, elem, context.bytes_per_block, choice);
+  const size_t owners = Owners(context, choice->algorithm);
   // Some pieces for each block, so that pushing one overlaps with reading the other.
   const size_t part = DivUp(choice->block_elems * elem, owners);
   const size_t chunk =
@@ -170,36 +203,47 @@ std::string_view Name(MeshAlgorithm algorithm) {
   return kNames[static_cast<size_t>(algorithm)];
 }
 
+std::string_view Name(MeshForm form) {
+  static constexpr std::array<std::string_view, 3> kNames = {"bulk", "lines", "wide lines"};
+  return kNames[static_cast<size_t>(form)];
+}
+
 MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
                       size_t elem_bytes) {
   const Form form = FormOf(collective);
   const auto bytes = static_cast<double>(count * elem_bytes);
+  const uint32_t listed = context.allowed_forms[static_cast<size_t>(collective)];
   MeshChoice best;
-  double best_us = -1;
-  const auto consider = [&](MeshAlgorithm algorithm, bool flagged) {
-    if (flagged && !FitsLines(context, algorithm, count, elem_bytes)) return;
-    double us = ExtraUs(context, algorithm, flagged, bytes);
-    if (algorithm == MeshAlgorithm::kMessages && collective != Collective::kAlltoAll)
-      us -= context.message_us;
-    if (best_us >= 0 && us >= best_us) return;
+  // What is not allowed comes after all that is.
+  std::pair<bool, double> best_us = {true, std::numeric_limits<double>::infinity()};
+  const auto consider = [&](MeshAlgorithm algorithm, MeshForm through) {
+    if (!Fits(context, algorithm, through, count, elem_bytes)) return;
+    std::pair us = {listed != 0 && (listed & Bit(through)) == 0,
+                    ExtraUs(context, algorithm, through, bytes)};
+    if (algorithm == MeshAlgorithm::kMessages && collective != Collective::kAlltoAll &&
+        count * elem_bytes <= context.short_message_bytes)
+      us.second -= context.message_us;
+    if (us >= best_us) return;
     best_us = us;
     best.algorithm = algorithm;
-    best.flagged = flagged;
+    best.form = through;
   };
-  for (const bool flagged : {true, false}) {
-    consider(form.one_shot, flagged);
+  for (const MeshForm through : {MeshForm::kLines, MeshForm::kWideLines, MeshForm::kBulk}) {
+    consider(form.one_shot, through);
     // Between two ranks a second shot moves nothing less.
-    if (context.num_ranks > 2 && form.two_shot != form.one_shot) consider(form.two_shot, flagged);
+    if (context.num_ranks > 2 && form.two_shot != form.one_shot) consider(form.two_shot, through);
   }
-  if (form.streamed != form.one_shot) consider(form.streamed, false);
+  if (form.streamed != form.one_shot) consider(form.streamed, MeshForm::kBulk);
   if (best.algorithm == MeshAlgorithm::kMessages) {
     best.block_elems = best.chunk_elems = count;
     return best;
   }
   if (IsRing(best.algorithm))
     ShapeRing(context, count, elem_bytes, &best);
-  else if (best.flagged)
+  else if (best.form == MeshForm::kLines)
     ShapeLines(context, count, elem_bytes, &best);
+  else if (best.form == MeshForm::kWideLines)
+    ShapeWide(context, count, elem_bytes, &best);
   else
     ShapeBulk(context, count, elem_bytes, &best);
   best.blocks = static_cast<uint32_t>(DivUp(count, best.block_elems));
@@ -207,6 +251,33 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
 }
 
 Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
+  struct Number {
+    std::string_view name;
+    void (*set)(MeshContext& context, double value);
+  };
+  static constexpr Number kNumbers[] = {
+      {"bulk_us", [](MeshContext& c, double v) { c.bulk_us = v; }},
+      {"round_us", [](MeshContext& c, double v) { c.round_us = v; }},
+      {"line_round_us", [](MeshContext& c, double v) { c.line_round_us = v; }},
+      {"wide_us", [](MeshContext& c, double v) { c.wide_us = v; }},
+      {"wide_round_us", [](MeshContext& c, double v) { c.wide_round_us = v; }},
+      {"step_us",
+       [](MeshContext& c, double v) {
+         c.step_us = v;
+         c.chain_step_us = std::min(c.chain_step_us, v);
+       }},
+      {"chain_us", [](MeshContext& c, double v) { c.chain_us = v; }},
+      {"message_us", [](MeshContext& c, double v) { c.message_us = v; }},
+      {"ring_rate", [](MeshContext& c, double v) { c.ring_bytes_per_us = std::max(1.0, v); }},
+      {"ring_chunk", [](MeshContext& c, double v) { c.max_ring_chunk_bytes = WholeLines(v); }},
+      {"block", [](MeshContext& c, double v) { c.bytes_per_block = WholeLines(v); }},
+      {"wide_block", [](MeshContext& c, double v) { c.wide_bytes_per_block = WholeLines(v); }},
+      {"chunk", [](MeshContext& c, double v) { c.min_chunk_bytes = WholeLines(v); }},
+      {"blocks",
+       [](MeshContext& c, double v) {
+         c.max_blocks = std::clamp(static_cast<uint32_t>(v), 1u, c.max_blocks);
+       }},
+  };
   while (!text.empty()) {
     const std::string_view item = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), item.size() + 1));
@@ -215,34 +286,16 @@ Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
     if (name.size() < item.size())
       std::from_chars(item.data() + name.size() + 1, item.data() + item.size(), value);
     if (value < 0) return InvalidUsage("TUTTI_GPU_TUNE: \"{}\" is no name=number", item);
-    if (name == "bulk_us") {
-      context.bulk_us = value;
-    } else if (name == "round_us") {
-      context.round_us = value;
-    } else if (name == "line_round_us") {
-      context.line_round_us = value;
-    } else if (name == "step_us") {
-      context.step_us = value;
-      context.chain_step_us = std::min(context.chain_step_us, value);
-    } else if (name == "message_us") {
-      context.message_us = value;
-    } else if (name == "ring_rate") {
-      context.ring_bytes_per_us = std::max(1.0, value);
-    } else if (name == "ring_chunk") {
-      context.max_ring_chunk_bytes =
-          RoundUp(std::max<size_t>(1, static_cast<size_t>(value)), kAlignment);
-    } else if (name == "block") {
-      context.bytes_per_block = std::max<size_t>(1, static_cast<size_t>(value));
-    } else if (name == "chunk") {
-      context.min_chunk_bytes = RoundUp(static_cast<size_t>(value), kAlignment);
-    } else if (name == "blocks") {
-      context.max_blocks = std::clamp(static_cast<uint32_t>(value), 1u, context.max_blocks);
-    } else {
-      return InvalidUsage(
-          "TUTTI_GPU_TUNE knows no \"{}\"; there are bulk_us, round_us, line_round_us, step_us, "
-          "ring_rate, message_us, block, chunk, ring_chunk, blocks",
-          name);
+    const auto* const found =
+        std::find_if(std::begin(kNumbers), std::end(kNumbers),
+                     [&](const Number& number) { return number.name == name; });
+    if (found == std::end(kNumbers)) {
+      std::string names;
+      for (const Number& number : kNumbers)
+        names += fmt::format("{}{}", names.empty() ? "" : ", ", number.name);
+      return InvalidUsage("TUTTI_GPU_TUNE knows no \"{}\"; there are {}", name, names);
     }
+    found->set(context, value);
   }
   return Status::Ok();
 }
@@ -250,10 +303,7 @@ Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
 std::string Describe(const MeshChoice& choice) {
   if (choice.algorithm == MeshAlgorithm::kMessages) return "a message between each pair";
   return fmt::format("{} in {}, {} blocks of {} threads, {} elements a block, chunks of {}",
-                     Name(choice.algorithm),
-                     IsRing(choice.algorithm) ? "steps"
-                     : choice.flagged         ? "lines"
-                                              : "bulk",
+                     Name(choice.algorithm), IsRing(choice.algorithm) ? "steps" : Name(choice.form),
                      choice.blocks, choice.threads, choice.block_elems, choice.chunk_elems);
 }
 

@@ -1,9 +1,10 @@
 #pragma once
 
 // How an operation runs on GPUs that all reach one another's memory (kernels/mesh.h): which
-// algorithm, in flagged lines or in bulk, by how many blocks, in which chunks. A pure function, so
+// algorithm, in lines, wide lines or in bulk, by how many blocks, in which chunks. A pure function, so
 // that all ranks come to the same.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -16,6 +17,7 @@
 namespace tutti {
 
 std::string_view Name(MeshAlgorithm algorithm);
+std::string_view Name(MeshForm form);
 
 // What the choice depends on; the same on all ranks of a communicator. The defaults are for GPUs
 // joined by NVLink; bench/results/gpu.md shows what chose them.
@@ -24,6 +26,7 @@ struct MeshContext {
   size_t slot_bytes = 0;       // of a round in bulk, for each pair and block
   size_t ring_slot_bytes = 0;  // of a step of a ring, for each block
   size_t line_slot_bytes = 0;  // of data, in flagged lines
+  size_t wide_slot_bytes = 0;  // of data, in wide lines; 0: they may not be used
   uint32_t max_blocks = 1;
   // What a GPU writes to its peers in a microsecond, in lines and in bulk; what a round in bulk costs
   // more than one in lines (a fence, a flag and two barriers), and a second round, in bulk and in
@@ -33,23 +36,35 @@ struct MeshContext {
   double bulk_us = 0.8;
   double round_us = 1.0;
   double line_round_us = 4;
+  // Small lines do not fill the wire. Wide ones, of 15 bytes of data in 16, do, and cost more to begin
+  // with; a second round of them costs a trip across the wire and back into registers.
+  double line_bytes_per_us = 150e3;
+  double wide_us = 0.6;
+  double wide_round_us = 1.8;
   // Round a ring: what a GPU writes to its neighbour in a microsecond, and what each step costs; one
-  // of a chain costs less, because only the first pieces wait for it.
+  // of a chain costs less, because only the first pieces wait for it, but its pieces are short.
   double ring_bytes_per_us = 360e3;
   double step_us = 3;
-  double chain_step_us = 0.7;
+  double chain_us = 1.8;
+  double chain_step_us = 0.3;
   // Pair by pair: what a GPU writes to all others in a microsecond, and what it costs more than a
-  // mesh to wait for all of them. Where only the root meets all others, a mesh costs as much.
+  // mesh to wait for all of them. Where only the root meets all others, short messages, which go in
+  // lines, cost nothing more.
   double messages_bytes_per_us = 340e3;
   double message_us = 1.2;
-  size_t bytes_per_block = 8 << 10;   // written, from which on another block pays
-  size_t min_chunk_bytes = 16 << 10;  // shorter chunks lose more by barriers than overlap gives
+  size_t short_message_bytes = 16 << 10;
+  size_t bytes_per_block = 8 << 10;       // written, from which on another block pays
+  size_t wide_bytes_per_block = 4 << 10;  // the same of wide lines
+  size_t min_chunk_bytes = 16 << 10;      // shorter chunks lose more by barriers than overlap gives
   size_t max_ring_chunk_bytes = ~size_t{0};
+  // By Collective: a bit for each MeshForm that NCCL_PROTO leaves; 0: all. Where nothing of it
+  // serves, it has no effect.
+  std::array<uint32_t, kNumCollectives> allowed_forms = {};
 };
 
 struct MeshChoice {
   MeshAlgorithm algorithm = MeshAlgorithm::kAllReduceOneShot;
-  bool flagged = false;
+  MeshForm form = MeshForm::kBulk;
   uint32_t blocks = 1;
   uint32_t threads = 128;
   size_t block_elems = 0;  // of each block but the last, out of `count`
@@ -61,9 +76,11 @@ struct MeshChoice {
 MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
                       size_t elem_bytes);
 
-// Reads "name=value,…" (TUTTI_GPU_TUNE) into the context's numbers: bulk_us, round_us, line_round_us, step_us, ring_rate, message_us,
-// block, chunk, ring_chunk, blocks. InvalidUsage for other names.
+// Reads "name=value,…" (TUTTI_GPU_TUNE) into the context's numbers; the table in mesh.cc has the names.
+// InvalidUsage for others.
 Status ApplyMeshTuning(std::string_view text, MeshContext& context);
+// NCCL_PROTO: LL (lines), LL128 (wide lines), Simple; as ApplyProtocolList reads it for hosts.
+Status ApplyMeshForms(std::string_view proto, MeshContext& context);
 
 // "one-shot AllReduce in lines, 4 blocks of 128 threads".
 std::string Describe(const MeshChoice& choice);

@@ -36,4 +36,12 @@ constexpr bool IsRing(MeshAlgorithm a) {
          a == MeshAlgorithm::kAllGatherRing || a == MeshAlgorithm::kBroadcastChain;
 }
 
+// The forms in which data go through the windows of a mesh; NCCL calls them Simple, LL and LL128.
+enum class MeshForm : uint8_t {
+  kBulk,       // data, then a flag for all of it
+  kLines,      // 8 bytes of data in 16
+  kWideLines,  // 120 in 128, which only NVLink keeps together
+};
+constexpr uint32_t Bit(MeshForm form) { return 1u << static_cast<uint32_t>(form); }
+
 }  // namespace tutti

@@ -16,6 +16,7 @@ MeshContext Context(int num_ranks) {
   context.slot_bytes = 16 << 10;
   context.ring_slot_bytes = 16 << 10;
   context.line_slot_bytes = 2048;
+  context.wide_slot_bytes = 240 * 36;
   context.max_blocks = 128;
   return context;
 }
@@ -38,17 +39,18 @@ TEST(ChooseMeshTest, KeepsWhatKernelsRelyOn) {
                                           << " × " << elem << ": " << Describe(c));
           ASSERT_GE(c.blocks, 1u);
           ASSERT_LE(c.blocks, context.max_blocks);
-          ASSERT_LE(c.threads, 256u);
+          ASSERT_LE(c.threads, c.form == MeshForm::kWideLines ? 384u : 256u);
           ASSERT_GE(c.blocks * c.block_elems, count);
           ASSERT_LT((c.blocks - 1) * c.block_elems, count);
           if (c.algorithm == MeshAlgorithm::kMessages) continue;  // these are cut elsewhere
           ASSERT_EQ(c.block_elems * elem % 16, 0u);
           ASSERT_EQ(c.chunk_elems * elem % 16, 0u);
           ASSERT_GE(c.chunk_elems, 1u);
-          ASSERT_LE(c.chunk_elems * elem, IsRing(c.algorithm) ? context.ring_slot_bytes
-                                          : c.flagged         ? context.line_slot_bytes
-                                                              : context.slot_bytes);
-          if (!c.flagged) continue;
+          ASSERT_LE(c.chunk_elems * elem, IsRing(c.algorithm)              ? context.ring_slot_bytes
+                                          : c.form == MeshForm::kLines     ? context.line_slot_bytes
+                                          : c.form == MeshForm::kWideLines ? context.wide_slot_bytes
+                                                                           : context.slot_bytes);
+          if (c.form == MeshForm::kBulk) continue;
           const bool all = c.algorithm == MeshAlgorithm::kAllReduceTwoShot;
           const size_t owners =
               TwoShot(c.algorithm) ? static_cast<size_t>(all ? n : n - 1) : size_t{1};
@@ -63,13 +65,13 @@ TEST(ChooseMeshTest, SmallInLinesMiddleInBulkLargeRoundTheRing) {
   const MeshContext context = Context(8);
   const MeshChoice small = ChooseMesh(context, Collective::kAllReduce, 1024, 4);
   EXPECT_EQ(small.algorithm, MeshAlgorithm::kAllReduceOneShot);
-  EXPECT_TRUE(small.flagged);
+  EXPECT_EQ(small.form, MeshForm::kLines);
   const MeshChoice middle = ChooseMesh(context, Collective::kAllReduce, 1 << 20, 4);
   EXPECT_EQ(middle.algorithm, MeshAlgorithm::kAllReduceTwoShot);
-  EXPECT_FALSE(middle.flagged);
+  EXPECT_EQ(middle.form, MeshForm::kWideLines);
   const MeshChoice large = ChooseMesh(context, Collective::kAllReduce, 64 << 20, 4);
   EXPECT_EQ(large.algorithm, MeshAlgorithm::kAllReduceRing);
-  EXPECT_FALSE(large.flagged);
+  EXPECT_EQ(large.form, MeshForm::kBulk);
   EXPECT_EQ(large.blocks, 128u);
   for (const Collective collective :
        {Collective::kAlltoAll, Collective::kGather, Collective::kScatter}) {

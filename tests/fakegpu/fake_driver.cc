@@ -7,6 +7,7 @@
 //
 //   TUTTI_FAKE_GPUS=n          so many devices (4)
 //   TUTTI_FAKE_NO_PEER=1       no device may map another's memory
+//   TUTTI_FAKE_PCIE=1          no NVLink between them
 //   TUTTI_FAKE_VERSION=11080   the version that the driver says it has
 //   TUTTI_FAKE_MEMORY=bytes    what a device grants; more is refused
 //   TUTTI_FAKE_STICKY=n        the n-th launch and every call after it fail, as after a bad access
@@ -225,6 +226,8 @@ template <class T>
 void AddType(State& state, const std::string& name) {
   state.functions["tutti_line_" + name] = Kernel<MeshArgs>(
       [](const MeshArgs& a, uint32_t b) { RunReduction<T, LinePrimitives>(a, b); });
+  state.functions["tutti_wide_" + name] = Kernel<MeshArgs>(
+      [](const MeshArgs& a, uint32_t b) { RunReduction<T, WidePrimitives>(a, b); });
   state.functions["tutti_bulk_" + name] = Kernel<MeshArgs>(
       [](const MeshArgs& a, uint32_t b) { RunReduction<T, BulkPrimitives>(a, b); });
   state.functions["tutti_ring_" + name] =
@@ -254,6 +257,8 @@ State& TheState() {
     AddType<E5m2>(*s, "e5m2");
     s->functions["tutti_line_move"] =
         Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<LinePrimitives>(a, b); });
+    s->functions["tutti_wide_move"] =
+        Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<WidePrimitives>(a, b); });
     s->functions["tutti_bulk_move"] =
         Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<BulkPrimitives>(a, b); });
     s->functions["tutti_ring_move"] =
@@ -367,7 +372,17 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
   *value = attribute == 75 ? 9 : attribute == 16 ? 4 : attribute == 33 ? device + 1 : 0;
   return kSuccess;
 }
-int cuDeviceGetByPCIBusId(int*, const char*) { return kInvalidDevice; }
+int cuDeviceGetByPCIBusId(int* device, const char* name) {
+  unsigned domain = 0, bus = 0;
+  if (sscanf(name, "%x:%x:", &domain, &bus) != 2 || DeviceOf(static_cast<int>(bus) - 1) == nullptr)
+    return kInvalidDevice;
+  *device = static_cast<int>(bus) - 1;
+  return kSuccess;
+}
+int cuDeviceGetP2PAttribute(int* value, int, int, int) {
+  *value = Number("TUTTI_FAKE_PCIE", 0) == 0;
+  return kSuccess;
+}
 int cuDeviceCanAccessPeer(int* can, int, int) {
   *can = Number("TUTTI_FAKE_NO_PEER", 0) == 0;
   return kSuccess;

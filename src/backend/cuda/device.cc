@@ -12,12 +12,19 @@ constexpr int kPciDomainId = 50;
 constexpr int kComputeMajor = 75;
 constexpr int kComputeMinor = 76;
 constexpr int kNumRegisters = 4;
+// Of cuDeviceGetP2PAttribute: atomic operations across the link, which PCIe does not carry.
+constexpr int kNativeAtomics = 3;
 
 constexpr int kOldestCompute = 80;
 
 // By DataType, as the kernels' names end.
 constexpr std::array<const char*, kNumDataTypes> kTypeNames = {
     "i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
+
+uint64_t PciAddress(int domain, int bus, int number) {
+  return uint64_t{1} << 48 | static_cast<uint64_t>(domain) << 24 |
+         static_cast<uint64_t>(bus) << 16 | static_cast<uint64_t>(number) << 8;
+}
 
 }  // namespace
 
@@ -58,13 +65,21 @@ Status Device::Describe() {
   TUTTI_TRY(attribute(kPciDomainId, &domain));
   TUTTI_TRY(attribute(kPciBusId, &bus));
   TUTTI_TRY(attribute(kPciDeviceId, &number));
-  pci_address_ = uint64_t{1} << 48 | static_cast<uint64_t>(domain) << 24 |
-                 static_cast<uint64_t>(bus) << 16 | static_cast<uint64_t>(number) << 8;
+  pci_address_ = PciAddress(domain, bus, number);
   if (10 * major + minor < kOldestCompute)
     return InvalidUsage("CUDA device {} ({}) has compute capability {}.{}, but 8.0 is needed",
                         ordinal_, name_, major, minor);
   return driver_.Check(driver_.PrimaryContextRetain(&context_, ordinal_),
                        fmt::format("opening CUDA device {} ({})", ordinal_, name_));
+}
+
+bool Device::ReachesByNvlink(uint64_t pci_address) const {
+  const std::string name = fmt::format("{:04x}:{:02x}:{:02x}.0", pci_address >> 24 & 0xffffff,
+                                       pci_address >> 16 & 0xff, pci_address >> 8 & 0xff);
+  int peer = 0, atomics = 0;
+  return driver_.DeviceGetByPciBusId(&peer, name.c_str()) == 0 &&
+         driver_.DeviceGetP2PAttribute(&atomics, kNativeAtomics, ordinal_, peer) == 0 &&
+         atomics != 0;
 }
 
 Status Device::LoadKernels() {
@@ -79,16 +94,20 @@ Status Device::LoadKernels() {
         fmt::format("loading the kernels {} on CUDA device {} ({})", image.name, ordinal_, name_)));
     modules_.push_back(module);
   }
-  for (size_t t = 0; t < kTypeNames.size(); ++t) {
-    TUTTI_ASSIGN(line_reductions_[t], FindKernel(fmt::format("tutti_line_{}", kTypeNames[t])));
-    TUTTI_ASSIGN(bulk_reductions_[t], FindKernel(fmt::format("tutti_bulk_{}", kTypeNames[t])));
-    TUTTI_ASSIGN(ring_reductions_[t], FindKernel(fmt::format("tutti_ring_{}", kTypeNames[t])));
-  }
-  TUTTI_ASSIGN(line_move_, FindKernel("tutti_line_move"));
-  TUTTI_ASSIGN(bulk_move_, FindKernel("tutti_bulk_move"));
-  TUTTI_ASSIGN(ring_move_, FindKernel("tutti_ring_move"));
+  TUTTI_TRY(FindFamily("line", mesh_[static_cast<size_t>(MeshForm::kLines)]));
+  TUTTI_TRY(FindFamily("wide", mesh_[static_cast<size_t>(MeshForm::kWideLines)]));
+  TUTTI_TRY(FindFamily("bulk", mesh_[static_cast<size_t>(MeshForm::kBulk)]));
+  TUTTI_TRY(FindFamily("ring", ring_));
   TUTTI_ASSIGN(messages_, FindKernel("tutti_messages"));
   TUTTI_ASSIGN(relay_, FindKernel("tutti_relay"));
+  return Status::Ok();
+}
+
+Status Device::FindFamily(const char* form, Family& family) const {
+  for (size_t t = 0; t < kTypeNames.size(); ++t) {
+    TUTTI_ASSIGN(family.reductions[t], FindKernel(fmt::format("tutti_{}_{}", form, kTypeNames[t])));
+  }
+  TUTTI_ASSIGN(family.move, FindKernel(fmt::format("tutti_{}_move", form)));
   return Status::Ok();
 }
 
@@ -109,15 +128,9 @@ Result<Function> Device::FindKernel(const std::string& name) const {
 
 Status Device::Launch(const MeshArgs& args, DataType type, uint32_t blocks, uint32_t threads,
                       Stream stream) const {
-  const auto t = static_cast<size_t>(type);
-  const bool reduces = Reduces(args.algorithm);
-  Function function = nullptr;
-  if (IsRing(args.algorithm))
-    function = reduces ? ring_reductions_[t] : ring_move_;
-  else if (args.flagged)
-    function = reduces ? line_reductions_[t] : line_move_;
-  else
-    function = reduces ? bulk_reductions_[t] : bulk_move_;
+  const Family& family = IsRing(args.algorithm) ? ring_ : mesh_[static_cast<size_t>(args.form)];
+  const Function function =
+      Reduces(args.algorithm) ? family.reductions[static_cast<size_t>(type)] : family.move;
   return LaunchFunction(function, const_cast<MeshArgs*>(&args), blocks, threads, stream);
 }
 

@@ -39,6 +39,9 @@ class Device {
 
   // Pinned memory for communicators on this GPU.
   PinnedPool& pinned() const { return *pinned_; }
+  // Whether NVLink joins it to the GPU at that address. Not, as far as can be told, where the process
+  // does not see that GPU (CUDA_VISIBLE_DEVICES).
+  bool ReachesByNvlink(uint64_t pci_address) const;
 
   // REQUIRES: the device's context is current.
   Status Launch(const MeshArgs& args, DataType type, uint32_t blocks, uint32_t threads,
@@ -61,10 +64,15 @@ class Device {
   uint64_t pci_address_ = 0;
   std::unique_ptr<PinnedPool> pinned_;
   std::vector<Module> modules_;
-  std::array<Function, kNumDataTypes> line_reductions_ = {}, bulk_reductions_ = {},
-                                      ring_reductions_ = {};
-  Function line_move_ = nullptr, bulk_move_ = nullptr, ring_move_ = nullptr, messages_ = nullptr,
-           relay_ = nullptr;
+  // The kernels of a mesh, of each form, and those of a ring.
+  struct Family {
+    std::array<Function, kNumDataTypes> reductions = {};
+    Function move = nullptr;
+  };
+  Status FindFamily(const char* form, Family& family) const;
+  std::array<Family, 3> mesh_;  // by MeshForm
+  Family ring_;
+  Function messages_ = nullptr, relay_ = nullptr;
 };
 
 }  // namespace tutti::cuda

@@ -63,6 +63,7 @@ static_assert(sizeof(AccessDescription) == 12);
   X(DeviceGetAttribute, "cuDeviceGetAttribute", int*, int, int)                                    \
   X(DeviceGetByPciBusId, "cuDeviceGetByPCIBusId", int*, const char*)                               \
   X(DeviceCanAccessPeer, "cuDeviceCanAccessPeer", int*, int, int)                                  \
+  X(DeviceGetP2PAttribute, "cuDeviceGetP2PAttribute", int*, int, int, int)                         \
   X(PrimaryContextRetain, "cuDevicePrimaryCtxRetain", Context*, int)                               \
   X(PrimaryContextRelease, "cuDevicePrimaryCtxRelease_v2", int)                                    \
   X(ContextGetCurrent, "cuCtxGetCurrent", Context*)                                                \

@@ -11,6 +11,7 @@
 //   4 KiB       uint64_t flags[kMaxBlocks][kMaxMeshRanks]        by writer: rounds published
 //   20 KiB      uint64_t tails[kMaxBlocks], heads[kMaxBlocks]    by the previous and the next rank
 //   line_slots  FlaggedLine[blocks][kMeshSlots][ranks][kLines]   small messages
+//   wide_slots  bytes[blocks][kMeshSlots][ranks][WideBytes()]    middle ones
 //   bulk_slots  bytes[blocks][kMeshSlots][ranks][slot_bytes]     large ones
 //
 // Blocks are independent of one another: block b of a rank talks to the blocks b of the others.
@@ -36,6 +37,12 @@ inline constexpr int kMaxBlocks = 128;
 inline constexpr size_t kLines = 256;
 inline constexpr size_t kLineData = 8;  // bytes of data in a flagged line
 inline constexpr uint64_t kRingSlots = kMeshSlots;
+// Wide lines come in pairs: 256 bytes, of which 240 are data, since 15 times 16 bytes are easier to
+// share out among eight threads than the 120 of one. A round of a block has so many bytes of them.
+inline constexpr size_t kWidePairBytes = 256;
+inline constexpr size_t kWidePairData = 240;
+inline constexpr size_t kWideRoundBytes = 36 << 10;
+inline constexpr uint32_t kWideThreads = 384;  // of a block, at most
 
 // How the bulk slots of a block are used. Fresh memory is that of a mesh.
 enum class WindowView : uint64_t { kMesh, kRing };
@@ -54,7 +61,13 @@ struct WindowLayout {
   constexpr size_t Slots() const {
     return kMaxBlocks * static_cast<size_t>(kMeshSlots) * static_cast<size_t>(num_ranks);
   }
-  constexpr size_t BulkAt() const { return kLinesAt + Slots() * kLines * sizeof(FlaggedLine); }
+  // Of a wide slot.
+  constexpr size_t WideBytes() const {
+    return kWideRoundBytes / static_cast<size_t>(num_ranks) / kWidePairBytes * kWidePairBytes;
+  }
+  constexpr size_t WideData() const { return WideBytes() / kWidePairBytes * kWidePairData; }
+  constexpr size_t WideAt() const { return kLinesAt + Slots() * kLines * sizeof(FlaggedLine); }
+  constexpr size_t BulkAt() const { return WideAt() + Slots() * WideBytes(); }
   constexpr size_t TotalBytes() const { return BulkAt() + Slots() * slot_bytes; }
   constexpr size_t SlotIndex(uint32_t block, uint64_t round, int writer) const {
     return (static_cast<size_t>(block) * kMeshSlots + round % kMeshSlots) *
@@ -88,7 +101,7 @@ struct MeshArgs {
   int ring[kMaxMeshRanks] = {};  // the ranks in the order of the ring
   int ring_index = 0;            // this rank's place in it
   MeshAlgorithm algorithm = MeshAlgorithm::kAllReduceOneShot;
-  bool flagged = false;  // small messages in flagged lines
+  MeshForm form = MeshForm::kBulk;
 };
 
 }  // namespace tutti::cuda

@@ -5,8 +5,10 @@
 // primitives.
 
 #include "backend/cuda/mesh_args.h"
-#include "backend/cuda/mesh_primitives.h"
+#include "backend/cuda/mesh_bulk.h"
+#include "backend/cuda/mesh_lines.h"
 #include "backend/cuda/mesh_ring.h"
+#include "backend/cuda/mesh_wide.h"
 #include "kernels/mesh.h"
 #include "kernels/ring.h"
 
@@ -29,7 +31,7 @@ TUTTI_HD MeshShape ShapeOf(const MeshArgs& args, uint32_t block) {
   const bool two_shot = args.algorithm == MeshAlgorithm::kAllReduceTwoShot ||
                         args.algorithm == MeshAlgorithm::kReduceTwoShot ||
                         args.algorithm == MeshAlgorithm::kBroadcastTwoShot;
-  if (!args.flagged && !two_shot && !IsRing(args.algorithm) &&
+  if (args.form == MeshForm::kBulk && !two_shot && !IsRing(args.algorithm) &&
       args.block_elems >= kStaggerChunks * args.chunk_elems) {
     constexpr size_t kUnit = kPartUnit / sizeof(T);
     const size_t units = args.chunk_elems / kUnit * (block % 4 + 1) / 4;

@@ -34,6 +34,7 @@ class MeshRun {
     }
   }
   int num_ranks() const { return layout_.num_ranks; }
+  const WindowLayout& layout() const { return layout_; }
 
   MeshArgs Args(int rank) const {
     MeshArgs args;
@@ -75,8 +76,10 @@ struct Geometry {
 };
 
 // As plan/mesh.cc would cut it, for tests: `count` over kBlocks, in chunks that fit the slot.
-Geometry Cut(size_t count, size_t elem, bool flagged, size_t slot_bytes) {
-  const size_t slot = flagged ? kLines * kLineData : slot_bytes;
+Geometry Cut(size_t count, size_t elem, const WindowLayout& layout, MeshForm form) {
+  const size_t slot = form == MeshForm::kLines       ? kLines * kLineData
+                      : form == MeshForm::kWideLines ? layout.WideData()
+                                                     : layout.slot_bytes;
   const size_t unit = 16 / elem;
   const size_t block = DivUp(DivUp(count, kBlocks), unit) * unit;
   return {count, block, slot / elem};
@@ -115,24 +118,27 @@ void ExpectSum(const std::vector<std::vector<T>>& in, const std::vector<T>& out,
 struct Case {
   int num_ranks;
   size_t count;
-  bool flagged;
+  MeshForm form;
 };
 std::string Show(const Case& c) {
   return std::to_string(c.num_ranks) + " ranks, " + std::to_string(c.count) + " elements" +
-         (c.flagged ? ", lines" : ", bulk");
+         (c.form == MeshForm::kLines       ? ", lines"
+          : c.form == MeshForm::kWideLines ? ", wide lines"
+                                           : ", bulk");
 }
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const int n : {2, 3, 4}) {
-    for (const size_t count : {1, 7, 64, 333}) {
-      cases.push_back({n, count, true});
-      cases.push_back({n, count, false});
-    }
+    for (const size_t count : {1, 7, 64, 333})
+      for (const MeshForm form : {MeshForm::kLines, MeshForm::kWideLines, MeshForm::kBulk})
+        cases.push_back({n, count, form});
   }
-  cases.push_back({2, 5000, false});
-  cases.push_back({9, 40, true});  // more peers than are polled together
-  cases.push_back({9, 40, false});
+  cases.push_back({2, 5000, MeshForm::kBulk});
+  cases.push_back({3, 1501, MeshForm::kWideLines});
+  // More peers than are polled together.
+  for (const MeshForm form : {MeshForm::kLines, MeshForm::kWideLines, MeshForm::kBulk})
+    cases.push_back({9, 40, form});
   return cases;
 }
 
@@ -142,16 +148,20 @@ template <class T>
 void RunReduction(const MeshArgs& args, uint32_t block) {
   if (IsRing(args.algorithm))
     cuda::RunRingReduction<T>(args, block);
-  else if (args.flagged)
+  else if (args.form == MeshForm::kLines)
     cuda::RunReduction<T, LinePrimitives>(args, block);
+  else if (args.form == MeshForm::kWideLines)
+    cuda::RunReduction<T, WidePrimitives>(args, block);
   else
     cuda::RunReduction<T, BulkPrimitives>(args, block);
 }
 void RunMove(const MeshArgs& args, uint32_t block) {
   if (IsRing(args.algorithm))
     cuda::RunRingMove(args, block);
-  else if (args.flagged)
+  else if (args.form == MeshForm::kLines)
     cuda::RunMove<LinePrimitives>(args, block);
+  else if (args.form == MeshForm::kWideLines)
+    cuda::RunMove<WidePrimitives>(args, block);
   else
     cuda::RunMove<BulkPrimitives>(args, block);
 }
@@ -169,7 +179,7 @@ TYPED_TEST(MeshReductionTest, Sum) {
     const auto n = static_cast<size_t>(c.num_ranks);
     MeshRun run(c.num_ranks, kSlotBytes);
     const int root = c.num_ranks - 1;
-    const Geometry g = Cut(c.count, sizeof(T), c.flagged, kSlotBytes);
+    const Geometry g = Cut(c.count, sizeof(T), run.layout(), c.form);
     std::vector<std::vector<T>> in(n), scattered(n), all(n), again(n), at_root(n), at_root2(n),
         at_root3(n), ring(n), ring_again(n), ring_part(n);
     std::vector<std::vector<MeshArgs>> operations(n);
@@ -185,7 +195,7 @@ TYPED_TEST(MeshReductionTest, Sum) {
       ring_again[r] = in[r];
       ring_part[r].resize(c.count);
       MeshArgs args = run.Args(static_cast<int>(r));
-      args.flagged = c.flagged;
+      args.form = c.form;
       args.count = g.count;
       args.block_elems = g.block_elems;
       args.stride = c.count;
@@ -232,11 +242,12 @@ TEST(MeshReduceTest, OperatorsScalesAndDivides) {
   const int n = 3;
   const size_t count = 50;
   using A = MeshAlgorithm;
-  for (const auto& [flagged, algorithm] :
-       {std::pair{true, A::kAllReduceTwoShot}, std::pair{false, A::kAllReduceTwoShot},
-        std::pair{false, A::kAllReduceRing}}) {
+  for (const auto& [form, algorithm] : {std::pair{MeshForm::kLines, A::kAllReduceTwoShot},
+                                        std::pair{MeshForm::kWideLines, A::kAllReduceTwoShot},
+                                        std::pair{MeshForm::kBulk, A::kAllReduceTwoShot},
+                                        std::pair{MeshForm::kBulk, A::kAllReduceRing}}) {
     MeshRun run(n, kSlotBytes);
-    const Geometry g = Cut(count, sizeof(int32_t), flagged, kSlotBytes);
+    const Geometry g = Cut(count, sizeof(int32_t), run.layout(), form);
     std::vector<std::vector<int32_t>> in(n);
     std::vector<std::vector<std::vector<int32_t>>> out(n);
     std::vector<std::vector<MeshArgs>> operations(n);
@@ -246,7 +257,7 @@ TEST(MeshReduceTest, OperatorsScalesAndDivides) {
       out[r].assign(6, std::vector<int32_t>(count));
       for (size_t op = 0; op < 6; ++op) {
         MeshArgs args = run.Args(static_cast<int>(r));
-        args.flagged = flagged;
+        args.form = form;
         args.algorithm = algorithm;
         args.count = g.count;
         args.block_elems = g.block_elems;
@@ -281,7 +292,7 @@ TEST(MeshMoveTest, AllOperations) {
     const auto n = static_cast<size_t>(c.num_ranks);
     const size_t root = n - 1, count = c.count;
     MeshRun run(c.num_ranks, kSlotBytes);
-    const Geometry g = Cut(count, 1, c.flagged, kSlotBytes);
+    const Geometry g = Cut(count, 1, run.layout(), c.form);
     using Bytes = std::vector<uint8_t>;
     const std::vector<MeshAlgorithm> algorithms = {
         MeshAlgorithm::kAllGather,     MeshAlgorithm::kBroadcastTwoShot, MeshAlgorithm::kAlltoAll,
@@ -296,7 +307,7 @@ TEST(MeshMoveTest, AllOperations) {
       out[r].assign(algorithms.size(), Bytes(n * count + 1));
       for (size_t a = 0; a < algorithms.size(); ++a) {
         MeshArgs args = run.Args(static_cast<int>(r));
-        args.flagged = c.flagged;
+        args.form = c.form;
         args.algorithm = algorithms[a];
         args.chunk_elems = IsRing(algorithms[a]) ? kSlotBytes : g.chunk;
         args.count = g.count;
@@ -448,13 +459,14 @@ TEST(MessageTest, CopiesAndSwaps) {
 
 TEST(MeshAbortTest, EndsAllWaits) {
   using A = MeshAlgorithm;
-  for (const auto& [flagged, algorithm] :
-       {std::pair{true, A::kAllReduceTwoShot}, std::pair{false, A::kAllReduceTwoShot},
-        std::pair{false, A::kAllReduceRing}}) {
+  for (const auto& [form, algorithm] : {std::pair{MeshForm::kLines, A::kAllReduceTwoShot},
+                                        std::pair{MeshForm::kWideLines, A::kAllReduceTwoShot},
+                                        std::pair{MeshForm::kBulk, A::kAllReduceTwoShot},
+                                        std::pair{MeshForm::kBulk, A::kAllReduceRing}}) {
     MeshRun run(2, kSlotBytes);
     std::vector<float> in(100), out(100);
     MeshArgs args = run.Args(0);  // rank 1 never comes
-    args.flagged = flagged;
+    args.form = form;
     args.algorithm = algorithm;
     args.count = args.block_elems = 100;
     args.chunk_elems = kSlotBytes / sizeof(float);

@@ -12,6 +12,10 @@
 //          the flag; that is what allows the peer to write there again (kernels/mesh.h).
 //   lines  no fence: data and flag are one 8-byte word, which is stored and loaded as one. A line
 //          has two such words.
+//   wide   no fence either: 128 aligned bytes that eight threads store by one instruction of their
+//          warp cross NVLink as one packet, and eight threads load them as one; the last 8 bytes are
+//          the flag. No standard says so and PCIe may cut them, so it is used over NVLink alone (as
+//          NCCL's LL128, which rests on the same).
 // Flags are round numbers that only grow; nothing is ever reset.
 
 #include <cstddef>
@@ -170,13 +174,40 @@ struct Lanes {
     return mine;
 #endif
   }
+  // Whether all threads of the warp say `mine`. All of them call it.
+  TUTTI_HD static bool WarpAll(bool mine) {
+#ifdef __CUDA_ARCH__
+    return __all_sync(~0u, mine ? 1 : 0) != 0;
+#else
+    return mine;
+#endif
+  }
   TUTTI_HD static void Relax() {}
 #else
   static uint32_t index() { return 0; }
   static uint32_t count() { return 1; }
   static void Sync() {}
   static bool SyncAny(bool mine) { return mine; }
+  static bool WarpAll(bool mine) { return mine; }
   static void Relax() { std::this_thread::yield(); }
+#endif
+};
+
+// The groups of eight neighbouring threads of a block, each of which moves 128 bytes at a time in
+// eight pieces of 16. On the host one thread is a group and holds all pieces.
+struct Octets {
+#ifdef __CUDACC__
+  static constexpr uint32_t kPieces = 1;    // that a thread holds
+  static constexpr uint32_t kTogether = 4;  // groups of a warp
+  TUTTI_HD static uint32_t piece(uint32_t) { return Lanes::index() % 8; }
+  TUTTI_HD static uint32_t index() { return Lanes::index() / 8; }
+  TUTTI_HD static uint32_t count() { return Lanes::count() / 8; }
+#else
+  static constexpr uint32_t kPieces = 8;
+  static constexpr uint32_t kTogether = 1;
+  static uint32_t piece(uint32_t k) { return k; }
+  static uint32_t index() { return 0; }
+  static uint32_t count() { return 1; }
 #endif
 };
 

@@ -3,6 +3,9 @@
 TUTTI_LINE_KERNEL(tutti_line_move) {
   tutti::cuda::RunMove<tutti::cuda::LinePrimitives>(args, blockIdx.x);
 }
+TUTTI_WIDE_KERNEL(tutti_wide_move) {
+  tutti::cuda::RunMove<tutti::cuda::WidePrimitives>(args, blockIdx.x);
+}
 TUTTI_KERNEL(tutti_bulk_move) {
   tutti::cuda::RunMove<tutti::cuda::BulkPrimitives>(args, blockIdx.x);
 }
