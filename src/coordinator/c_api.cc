@@ -240,13 +240,13 @@ ncclResult_t tuttiCoordinatorCreate(tuttiCoordinator_t* coordinator,
 }
 
 ncclResult_t tuttiCoordinatorShutdown(tuttiCoordinator_t coordinator) {
-  if (coordinator != nullptr) coordinator->coordinator->Shutdown("it was shut down");
+  if (coordinator != nullptr) coordinator->coordinator->Shutdown("");
   return ncclSuccess;
 }
 
 ncclResult_t tuttiCoordinatorDestroy(tuttiCoordinator_t coordinator) {
   if (coordinator == nullptr) return ncclSuccess;
-  coordinator->coordinator->Shutdown("it was shut down");
+  coordinator->coordinator->Shutdown("");
   coordinator->tickets.ReleaseAll();
   delete coordinator;
   return ncclSuccess;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "coordinator/checks.h"
@@ -70,10 +71,7 @@ Result<RoundResult> Controller::Round(RoundInput& input) {
   }
   FinishRide(result);
   for (const std::string& name : names) RespondFromTable(name, result);
-  if (!result.condemned.empty()) {
-    FailCondemned(slots, result);
-    result.sequence = 0;
-  }
+  FailCondemned(result);
   if (joined_.size() == exchange_.num_ranks()) {
     joined_ = RankSet();
     self_joined_ = false;
@@ -110,6 +108,12 @@ void Controller::TakeNews(RoundInput& input) {
     if (slot >= 0) invalid_.insert(slot);
     unsent_.push_back(tensor.get());
     pending_[tensor->name] = std::move(tensor);
+  }
+  // Who asked again may not complete what is to fail: nothing of it is announced.
+  std::erase_if(input.condemned,
+                [&](const auto& entry) { return IsCarriedOut(entry.first, entry.second); });
+  for (const auto& [name, condemned] : input.condemned) {
+    if (const int slot = cache_.Find(name); slot >= 0) invalid_.insert(slot);
   }
   has_news_ = !input.news.empty();
   input.news.clear();
@@ -236,7 +240,6 @@ Status Controller::Negotiate(RoundInput& input, bool stall_check, RoundResult& r
         return Status::Ok();
       }));
   result.leaving = message.leaving;
-  result.condemned = message.condemned;
   result.tuning = message.tuning;
   if (!message.joining.empty()) {
     joined_.Union(message.joining);
@@ -257,6 +260,7 @@ Controller::Names Controller::Complete(const RoundMessage& message) {
     const auto [entry, added] = table_.try_emplace(name, TableEntry{claim, false});
     if (!added) entry->second.claim.Merge(claim);
   }
+  CarryOut(message);
   const auto look_at = [&](const std::string& name, TableEntry& entry) {
     RankSet have = entry.claim.ranks();
     have.Union(joined_);
@@ -267,7 +271,9 @@ Controller::Names Controller::Complete(const RoundMessage& message) {
   if (!message.joining.empty()) {
     for (auto& [name, entry] : table_) look_at(name, entry);
   } else {
-    for (const auto& [name, claim] : message.claims) look_at(name, table_.at(name));
+    for (const auto& [name, claim] : message.claims) {
+      if (const auto entry = table_.find(name); entry != table_.end()) look_at(name, entry->second);
+    }
   }
   Names names(complete_.begin(), complete_.end());
   std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
@@ -445,44 +451,76 @@ void Controller::FailGroup(const std::string& group, const std::string& error,
     members.push_back(cache_.at(slot).agreement().name);
     Invalidate(slot);  // which leaves what is pending there to be taken by name
   }
-  FailNames(members, error, result);
-}
-
-// What others condemned, too, so that all ranks do the same: but for what ran in this round. A group
-// fails as a whole.
-void Controller::FailCondemned(const std::vector<int>& ran, RoundResult& result) {
-  for (const auto& [name, sentence] : result.condemned) {
-    std::set<std::string> groups;
-    const int slot = cache_.Find(name);
-    if (const auto found = table_.find(name); found != table_.end()) {
-      for (const Variant& v : found->second.claim.variants) groups.insert(v.request.group);
-    } else if (slot >= 0 && std::find(ran.begin(), ran.end(), slot) == ran.end()) {
-      groups.insert(cache_.at(slot).agreement().request.group);
-      Invalidate(slot);
-    } else {
-      continue;
-    }
-    FailNames({name}, sentence, result);
-    for (const std::string& group : groups) {
-      if (!group.empty()) FailGroup(group, sentence, result);
-    }
-  }
-}
-
-// REQUIRES: none of them is in the cache.
-void Controller::FailNames(const Names& names, const std::string& error, RoundResult& result) {
-  for (const std::string& name : names) {
+  for (const std::string& name : members) {
     table_.erase(name);
     complete_.erase(name);
-    Response response;
-    response.error = error;
-    response.pending = TakePending(name);
-    Agreement agreement;
-    agreement.name = name;
-    if (response.pending) agreement.request = response.pending->request;
-    response.agreed = std::make_shared<Agreement>(std::move(agreement));
-    result.responses.push_back(std::move(response));
+    FailName(name, error, result);
   }
+}
+
+// The ranks' part in a tensor of the table; the groups that they asked for it in.
+std::set<std::string> Controller::TakeFromTable(const std::string& name, const RankSet& ranks) {
+  std::set<std::string> groups;
+  const auto found = table_.find(name);
+  std::vector<Variant>& variants = found->second.claim.variants;
+  for (Variant& variant : variants) {
+    RankSet rest;
+    for (const int rank : variant.ranks.ToVector()) {
+      if (ranks.Contains(rank)) {
+        groups.insert(variant.request.group);
+      } else {
+        rest.Add(rank);
+      }
+    }
+    variant.ranks = rest;
+  }
+  std::erase_if(variants, [](const Variant& variant) { return variant.ranks.empty(); });
+  complete_.erase(name);
+  found->second.complete = false;
+  if (variants.empty()) table_.erase(found);
+  return groups;
+}
+
+bool Controller::IsCarriedOut(const std::string& name, const Condemned& condemned) const {
+  return condemned.verdict < last_verdict_ ||
+         (condemned.verdict == last_verdict_ && carried_out_.count(name) > 0);
+}
+
+// Takes what is condemned out of the table, on all ranks alike.
+void Controller::CarryOut(const RoundMessage& message) {
+  for (const auto& [name, condemned] : message.condemned) {
+    if (IsCarriedOut(name, condemned)) continue;
+    if (condemned.verdict > last_verdict_) carried_out_.clear();
+    last_verdict_ = condemned.verdict;
+    carried_out_.insert(name);
+    if (table_.count(name) == 0) continue;
+    failing_.push_back({name, condemned, TakeFromTable(name, condemned.ranks)});
+  }
+}
+
+// Responds to what CarryOut took. A group fails as a whole.
+void Controller::FailCondemned(RoundResult& result) {
+  for (const Failing& failing : std::exchange(failing_, {})) {
+    const auto& [ranks, sentence] = std::tie(failing.condemned.ranks, failing.condemned.sentence);
+    // Elsewhere it stays pending.
+    if (ranks.Contains(exchange_.rank())) FailName(failing.name, sentence, result);
+    for (const std::string& group : failing.groups) {
+      if (!group.empty()) FailGroup(group, sentence, result);
+    }
+    result.sequence = 0;
+  }
+}
+
+// What is pending here under a name that is not in the cache.
+void Controller::FailName(const std::string& name, const std::string& error, RoundResult& result) {
+  Response response;
+  response.error = error;
+  response.pending = TakePending(name);
+  Agreement agreement;
+  agreement.name = name;
+  if (response.pending) agreement.request = response.pending->request;
+  response.agreed = std::make_shared<Agreement>(std::move(agreement));
+  result.responses.push_back(std::move(response));
 }
 
 std::vector<std::unique_ptr<Pending>> Controller::TakeAll() {

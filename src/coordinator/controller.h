@@ -53,9 +53,8 @@ struct RoundInput {
   std::function<std::string()> activity;  // what this rank does; asked only in a stall check
   // What this rank waits for in all its sets; asked there too, in the set of all ranks. May be null.
   std::function<CrossWaits()> look_around;
-  // Tensors that are pending here and can never be completed, each with the sentence to say so.
-  // They fail where they are pending, unless this round completes them.
-  std::map<std::string, std::string> condemned;
+  // Tensors that fail where they are pending on the ranks named.
+  std::map<std::string, Condemned> condemned;
 };
 
 // A tensor that some ranks have waited for too long.
@@ -79,8 +78,7 @@ struct RoundResult {
   std::map<int, std::string> activities;  // of all ranks, with stalls
   std::optional<CrossWaits> around;       // of all ranks, with stalls
   std::optional<Tuning> tuning;
-  bool negotiated = false;                       // requests were exchanged, not only states
-  std::map<std::string, std::string> condemned;  // by any rank
+  bool negotiated = false;  // requests were exchanged, not only states
   // Ranks that asked for a tensor in this round, for the timeline.
   std::vector<std::pair<std::string, RankSet>> newly_ready;
 };
@@ -132,8 +130,11 @@ class Controller {
   // Groups: what may run now of the cached slots and of the table.
   void HoldIncompleteGroups(std::vector<int>& slots, Names& names);
   uint64_t ChooseSlots(std::vector<int>& slots, Names& names);
-  void FailCondemned(const std::vector<int>& ran, RoundResult& result);
-  void FailNames(const Names& names, const std::string& error, RoundResult& result);
+  bool IsCarriedOut(const std::string& name, const Condemned& condemned) const;
+  void CarryOut(const RoundMessage& message);
+  void FailCondemned(RoundResult& result);
+  std::set<std::string> TakeFromTable(const std::string& name, const RankSet& ranks);
+  void FailName(const std::string& name, const std::string& error, RoundResult& result);
   void FailGroup(const std::string& group, const std::string& error, RoundResult& result);
   Response RespondFromCache(int slot);
   void RespondFromTable(const std::string& name, RoundResult& result);
@@ -172,6 +173,14 @@ class Controller {
   int seats_after_ = 0;            // slots of this round, which the seats come after
   std::vector<uint8_t> may_ride_;  // by slot; 0 where it is free
   int num_riding_slots_ = 0;
+  uint64_t last_verdict_ = 0;
+  std::set<std::string> carried_out_;  // names of that verdict
+  struct Failing {
+    std::string name;
+    Condemned condemned;
+    std::set<std::string> groups;  // in which it was asked for
+  };
+  std::vector<Failing> failing_;  // in this round
   RankSet joined_;
   bool self_joined_ = false;
 };

@@ -16,6 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using namespace std::string_literals;
 
 std::unique_ptr<Pending> Ask(const std::string& name, std::vector<int64_t> shape = {4},
                              OpKind kind = OpKind::kAllreduce) {
@@ -321,6 +322,48 @@ TEST(ControllerTest, AStallCheckSaysWhoIsMissingAndWhatItDoes) {
       EXPECT_EQ(result.stalls[0].have.ToString(), "0 and 2");
       EXPECT_EQ(result.stalls[0].missing.ToString(), "1");
       EXPECT_EQ(result.activities.at(1), "rank 1 says");
+    }
+  }
+}
+
+// Rank 1 knows first, and asks again in the round in which it tells the others.
+TEST(ControllerTest, CondemnedTensorsFailWhereTheyWere) {
+  for (const bool cached : {false, true}) {
+    Fleet fleet(3);
+    if (cached) fleet.Round([](int, RoundInput& input) { input.news.push_back(Ask("a")); });
+    fleet.Round([](int rank, RoundInput& input) {
+      if (rank != 1) input.news.push_back(Ask("a"));
+    });
+    const Condemned condemned = {7,
+                                 [] {
+                                   RankSet ranks = RankSet::Of(0);
+                                   ranks.Add(2);
+                                   return ranks;
+                                 }(),
+                                 "no"};
+    auto results = fleet.Round([&](int rank, RoundInput& input) {
+      if (rank != 1) return;
+      input.condemned["a"] = condemned;
+      input.news.push_back(Ask("a"));
+    });
+    for (const int rank : {0, 2}) {
+      ASSERT_EQ(Names(results[static_cast<size_t>(rank)]), std::vector{"a"s});
+      EXPECT_EQ(results[static_cast<size_t>(rank)].responses[0].error, "no");
+      EXPECT_NE(results[static_cast<size_t>(rank)].responses[0].pending, nullptr);
+    }
+    EXPECT_THAT(Names(results[1]), IsEmpty());
+    // The others, who learn of it later, hit nothing that was asked for since.
+    results = fleet.Round([&](int rank, RoundInput& input) {
+      if (rank == 0) input.condemned["a"] = condemned;
+      if (rank == 2) input.news.push_back(Ask("a"));
+    });
+    for (const RoundResult& result : results) EXPECT_THAT(Names(result), IsEmpty());
+    results = fleet.Round([](int rank, RoundInput& input) {
+      if (rank == 0) input.news.push_back(Ask("a"));
+    });
+    for (const RoundResult& result : results) {
+      ASSERT_EQ(Names(result), std::vector{"a"s});
+      EXPECT_EQ(result.responses[0].error, "");
     }
   }
 }

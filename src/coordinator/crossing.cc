@@ -166,7 +166,7 @@ std::vector<Crossing> FindCrossings(const CrossWaits& waits) {
     } else if (!late) {
       continue;
     }
-    for (const auto& [set, place] : places) crossing.sets.push_back(set);
+    for (const auto& [set, place] : places) crossing.sets[set] = place.have;
     crossing.sentence =
         fmt::format("Ranks disagree on the process set of \"{}\": {}.", name, Sides(places));
     crossings.push_back(std::move(crossing));

@@ -51,7 +51,7 @@ struct CrossWaits {
 // A name that ranks ask for in different process sets.
 struct Crossing {
   std::string name;
-  std::vector<int> sets;
+  std::map<int, RankSet> sets;  // number of the set → ranks that have it pending there
   std::string sentence;
   enum class Verdict {
     kPossible,  // all have waited for longer than the stall window; more cannot be said

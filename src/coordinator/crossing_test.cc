@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using Verdict = Crossing::Verdict;
 
 RankSet Ranks(const std::vector<int>& ranks) {
@@ -40,7 +41,7 @@ TEST(CrossingTest, WhatAllAreStuckInIsAMistake) {
   const std::vector<Crossing> found = FindCrossings(Crossed());
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].verdict, Verdict::kMistake);
-  EXPECT_THAT(found[0].sets, ElementsAre(1, 2));
+  EXPECT_THAT(found[0].sets, ElementsAre(Pair(1, Ranks({0})), Pair(2, Ranks({1}))));
   EXPECT_EQ(found[0].sentence,
             "Ranks disagree on the process set of \"x\": process set 1 of ranks 0 and 1 on rank 0, "
             "process set 2 of ranks 0 and 1 on rank 1.");

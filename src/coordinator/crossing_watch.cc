@@ -42,8 +42,7 @@ CrossingWatch::Look CrossingWatch::LookNow() const {
       if (tensor.blocked) place.blocked.Add(rank_);
       if (tensor.late) place.late.Add(rank_);
       if (tensor.overdue) place.overdue.Add(rank_);
-      look.orders[{set->id(), tensor.name}] = tensor.order;
-      look.blocked[{set->id(), tensor.name}] = tensor.blocked;
+      look.tensors[{set->id(), tensor.name}] = {tensor.order, tensor.blocked};
       if (tensor.blocked && set->id() != 0) look.in_other_set = true;
     }
     askers.insert(waits.askers.begin(), waits.askers.end());
@@ -64,12 +63,7 @@ CrossWaits CrossingWatch::LookAround() {
   return look.waits;
 }
 
-CrossingWatch::Orders CrossingWatch::said() const {
-  const std::lock_guard lock(mutex_);
-  return last_said_.orders;
-}
-
-void CrossingWatch::Judge(const CrossWaits& waits, const Orders& said) {
+void CrossingWatch::Judge(const CrossWaits& waits, uint64_t round) {
   for (const Crossing& crossing : FindCrossings(waits)) {
     switch (crossing.verdict) {
       case Crossing::Verdict::kPossible:
@@ -81,12 +75,20 @@ void CrossingWatch::Judge(const CrossWaits& waits, const Orders& said) {
         break;
       }
       case Crossing::Verdict::kMistake:
-        for (const auto& set : sets_()) {
-          const auto order = said.find({set->id(), crossing.name});
-          if (std::count(crossing.sets.begin(), crossing.sets.end(), set->id()) == 0) continue;
-          if (order != said.end()) set->Condemn(crossing.name, order->second, crossing.sentence);
-        }
+        Condemn(crossing, round);
         break;
+    }
+  }
+}
+
+// First where this rank has nothing pending: once the rest has failed here, the program may ask
+// again in any set, and that must not be taken for what is to fail.
+void CrossingWatch::Condemn(const Crossing& crossing, uint64_t round) {
+  for (const bool mine : {false, true}) {
+    for (const auto& set : sets_()) {
+      const auto ranks = crossing.sets.find(set->id());
+      if (ranks == crossing.sets.end() || ranks->second.Contains(rank_) != mine) continue;
+      set->Condemn(crossing.name, {round, ranks->second, crossing.sentence});
     }
   }
 }

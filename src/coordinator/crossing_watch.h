@@ -26,18 +26,14 @@ namespace tutti::coordinator {
 class CrossingWatch {
  public:
   using Sets = std::vector<std::shared_ptr<ProcessSet>>;
-  // Orders of tensors, by the number of their set and their name.
-  using Orders = std::map<std::pair<int, std::string>, uint64_t>;
   // `sets` gives those of this rank, by number; `others` whether the job has more than one.
   CrossingWatch(int rank, double window_s, std::function<Sets()> sets, std::function<bool()> others)
       : rank_(rank), window_s_(window_s), sets_(std::move(sets)), others_(std::move(others)) {}
 
   // What this rank says in a stall check of the set of all ranks.
   CrossWaits LookAround();
-  // What it said the last time.
-  Orders said() const;
-  // What came of the check in which this rank said `said`.
-  void Judge(const CrossWaits& waits, const Orders& said);
+  // What came of the check in a round of the set of all ranks.
+  void Judge(const CrossWaits& waits, uint64_t round);
   // From time to time. `due`: some set has something that is stalled.
   void Tick(bool due);
   // What this rank does in its sets other than `set`: "" or 'waits for "x" in process set 2 of ...'.
@@ -46,15 +42,16 @@ class CrossingWatch {
  private:
   struct Look {
     CrossWaits waits;
-    Orders orders;
-    std::map<std::pair<int, std::string>, bool> blocked;
+    // By the number of the set and the name: when it was asked for, whether a thread waits.
+    std::map<std::pair<int, std::string>, std::pair<uint64_t, bool>> tensors;
     bool stuck = false;
     bool in_other_set = false;  // blocked in a set that is not that of all ranks
     bool SameAs(const Look& other) const {
-      return orders == other.orders && blocked == other.blocked && stuck == other.stuck;
+      return tensors == other.tensors && stuck == other.stuck;
     }
   };
   Look LookNow() const;
+  void Condemn(const Crossing& crossing, uint64_t round);
   void Warn(const Crossing& crossing);
   bool Suspects();
 

@@ -281,7 +281,7 @@ void ProcessSet::TakeInput() {
         options_.stall_warn_ns > 0 ? RoughlyNowNs() - options_.stall_warn_ns : 0;
   }
   input_.tuning = std::exchange(new_tuning_, std::nullopt);
-  input_.condemned = TakeCondemned();
+  input_.condemned = std::exchange(condemned_, {});
 }
 
 // Runs one round. REQUIRES: a round is due and nobody drives.
@@ -316,7 +316,9 @@ void ProcessSet::After(Lock& lock, Result<RoundResult> result) {
     if (hooks_.tuned) hooks_.tuned(tuning_);
   }
   if (result->stall_checked) ReportStalls(*result);
-  if (result->around && hooks_.looked_around) hooks_.looked_around(*result->around);
+  if (result->around && hooks_.looked_around) {
+    hooks_.looked_around(*result->around, next_round_);
+  }
   const std::map<int, std::string> leaving = result->leaving;
   const std::optional<int> last_joined = result->last_joined;
   Dispatch(lock, std::move(*result));
@@ -334,8 +336,8 @@ void ProcessSet::After(Lock& lock, Result<RoundResult> result) {
   if (!leaving.empty()) {
     const auto& [rank, reason] = *leaving.begin();
     DrainMover(lock);
-    End(RemoteError("rank {} has shut down: {}", options_.members[static_cast<size_t>(rank)],
-                    reason));
+    End(RemoteError("rank {} has shut down{}{}", options_.members[static_cast<size_t>(rank)],
+                    reason.empty() ? "" : ": ", reason));
   }
 }
 

@@ -79,7 +79,7 @@ class ProcessSet {
     // For RoundInput; what came of it is told with locks held: must not call back or block. Both
     // null but in the set of all ranks.
     std::function<CrossWaits()> look_around;
-    std::function<void(const CrossWaits& waits)> looked_around;
+    std::function<void(const CrossWaits& waits, uint64_t round)> looked_around;
   };
   // `timeline` outlives the set. `autotune` may be null.
   ProcessSet(Options options, std::unique_ptr<Exchange> exchange,
@@ -139,9 +139,9 @@ class ProcessSet {
   bool MayBeStuck() const;
   // 'waits for "a", "b" and 2 more', or "".
   std::string PendingText() const;
-  // The tensor `name`, asked for as number `order`, can never be completed: if it is still pending,
-  // it fails with `sentence` on all ranks where it is.
-  void Condemn(const std::string& name, uint64_t order, const std::string& sentence);
+  // The tensor `name` can never be completed where the ranks of the job that are named have it: it
+  // fails there. Called on all ranks of the set, with the same arguments.
+  void Condemn(const std::string& name, Condemned condemned);
 
   // What happened, for tests and benchmarks.
   struct Counters {
@@ -184,7 +184,6 @@ class ProcessSet {
   void ReportStalls(const RoundResult& result);
   std::string Activity() const;
   std::string PendingTextLocked() const;
-  std::map<std::string, std::string> TakeCondemned();
   void AskForStallCheckLocked();
   bool StallIsDue(int64_t now_ns) const;
   void LeaveWhenOverdue(int64_t now_ns, bool others);
@@ -246,10 +245,6 @@ class ProcessSet {
   std::optional<std::string> leaving_;
   bool stall_check_ = false;
   int64_t last_call_ns_ = 0;  // when the limit for stalls passed; 0: it has not
-  struct Condemned {
-    uint64_t order = 0;
-    std::string sentence;
-  };
   std::map<std::string, Condemned> condemned_;
   std::set<pid_t> askers_;
   pid_t last_asker_ = 0;

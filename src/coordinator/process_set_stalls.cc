@@ -174,28 +174,19 @@ bool ProcessSet::MayBeStuck() const {
   return !has_ended_ && oldest_ns_ != 0 && !blocked_.empty();
 }
 
-void ProcessSet::Condemn(const std::string& name, uint64_t order, const std::string& sentence) {
+void ProcessSet::Condemn(const std::string& name, Condemned condemned) {
+  RankSet ranks;  // in the set
+  for (size_t i = 0; i < options_.members.size(); ++i) {
+    if (condemned.ranks.Contains(options_.members[i])) ranks.Add(static_cast<int>(i));
+  }
+  condemned.ranks = ranks;
   const Lock lock(mutex_);
   if (has_ended_) return;
-  condemned_[name] = {order, sentence};
+  condemned_[name] = std::move(condemned);
   // Members that wait for nothing here must come as well.
   RingLocked(in_round_ ? next_round_ + 1 : next_round_);
   loop_wakes_.notify_one();
   if (waiters_ > 0) progress_.notify_all();
-}
-
-// REQUIRES: mutex_.
-std::map<std::string, std::string> ProcessSet::TakeCondemned() {
-  std::map<std::string, std::string> taken;
-  for (auto& [name, condemned] : std::exchange(condemned_, {})) {
-    const auto home = names_.find(name);
-    const Tensor* const tensor = home == names_.end() ? nullptr : home->second.pending;
-    if (tensor == nullptr || tensor->ticket->dispatched || tensor->order != condemned.order) {
-      continue;
-    }
-    taken[name] = std::move(condemned.sentence);
-  }
-  return taken;
 }
 
 std::vector<Stall> ProcessSet::last_stalls() const {

@@ -73,12 +73,15 @@ bool ReadWaiting(WireReader& reader, int num_ranks, std::map<std::string, Waitin
   return true;
 }
 
-bool ReadCondemned(WireReader& reader, std::map<std::string, std::string>& condemned) {
+bool ReadCondemned(WireReader& reader, int num_ranks, std::map<std::string, Condemned>& condemned) {
   const uint32_t count = reader.U32();
   for (uint32_t i = 0; i < count; ++i) {
     std::string name;
     if (!ReadText(reader, kMaxNameBytes, name)) return false;
-    if (!ReadText(reader, kMaxTextBytes, condemned[name])) return false;
+    Condemned& entry = condemned[name];
+    entry.verdict = reader.U64();
+    if (!entry.ranks.Read(reader, num_ranks)) return false;
+    if (!ReadText(reader, kMaxTextBytes, entry.sentence)) return false;
   }
   return !reader.failed();
 }
@@ -145,9 +148,10 @@ void RoundMessage::Merge(const RoundMessage& other) {
     waiting[name].late.Union(entry.late);
   }
   activities.insert(other.activities.begin(), other.activities.end());
-  for (const auto& [name, sentence] : other.condemned) {
-    const auto [found, added] = condemned.emplace(name, sentence);
-    if (!added) found->second = std::min(found->second, sentence);
+  for (const auto& [name, theirs] : other.condemned) {
+    const auto [found, added] = condemned.emplace(name, theirs);
+    // The same verdict is the same everywhere.
+    if (!added && found->second.verdict < theirs.verdict) found->second = theirs;
   }
   if (!tuning) tuning = other.tuning;
   if (!other.around) return;
@@ -172,9 +176,11 @@ Bytes RoundMessage::Encode() const {
   }
   WriteTexts(writer, activities);
   writer.U32(static_cast<uint32_t>(condemned.size()));
-  for (const auto& [name, sentence] : condemned) {
+  for (const auto& [name, entry] : condemned) {
     WriteText(writer, name);
-    WriteText(writer, std::string_view(sentence).substr(0, kMaxTextBytes));
+    writer.U64(entry.verdict);
+    entry.ranks.Write(writer);
+    WriteText(writer, std::string_view(entry.sentence).substr(0, kMaxTextBytes));
   }
   WriteTuning(writer, tuning);
   writer.U8(around ? 1 : 0);
@@ -189,7 +195,7 @@ Result<RoundMessage> RoundMessage::Decode(std::span<const std::byte> bytes, int 
       !ReadTexts(reader, num_ranks, message.leaving) ||
       !ReadWaiting(reader, num_ranks, message.waiting) ||
       !ReadTexts(reader, num_ranks, message.activities) ||
-      !ReadCondemned(reader, message.condemned) || !ReadTuning(reader, message.tuning) ||
+      !ReadCondemned(reader, num_ranks, message.condemned) || !ReadTuning(reader, message.tuning) ||
       !ReadAround(reader, num_ranks, message.around) || reader.failed() || !reader.AtEnd()) {
     return RemoteError("a rank sent {} bytes that are no message of a coordinator", bytes.size());
   }

@@ -8,7 +8,7 @@
 //
 // Format (little-endian): claims (count; name, order, variants (count; request, ranks)), joining
 // ranks, leaving (count; rank, reason), waiting (count; name, ranks that have it, ranks that have
-// it for too long), activities (count; rank, text), condemned (count; name, sentence), a flag and
+// it for too long), activities (count; rank, text), condemned (count; name, verdict, ranks, sentence), a flag and
 // perhaps the tuning, a flag and perhaps what ranks wait for in other sets. Reading refuses anything
 // else.
 
@@ -59,15 +59,24 @@ struct Waiting {
   RankSet late;  // those of them where it has been pending for longer than the stall window
 };
 
+// A tensor that some ranks can never complete (crossing.h).
+struct Condemned {
+  // Grows from verdict to verdict. Ranks learn of one at different times, and what comes late must
+  // not hit what was asked for since.
+  uint64_t verdict = 0;
+  RankSet ranks;  // where it fails: it stays pending elsewhere
+  std::string sentence;
+};
+
 struct RoundMessage {
   std::map<std::string, Claim> claims;
   RankSet joining;
   std::map<int, std::string> leaving;  // rank → why
   std::map<std::string, Waiting> waiting;
-  std::map<int, std::string> activities;         // rank → what it does
-  std::map<std::string, std::string> condemned;  // tensors that cannot be completed, and why
-  std::optional<Tuning> tuning;                  // said by rank 0 only
-  std::optional<CrossWaits> around;              // in stall checks of the set of all ranks
+  std::map<int, std::string> activities;  // rank → what it does
+  std::map<std::string, Condemned> condemned;
+  std::optional<Tuning> tuning;      // said by rank 0 only
+  std::optional<CrossWaits> around;  // in stall checks of the set of all ranks
 
   void Merge(const RoundMessage& other);
   Bytes Encode() const;
