@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a copy of libtutti into the package: TUTTI_LIBRARY, or what `make` built beside it, and of
-the modules for MPI and Gloo that lie beside that, where libtutti looks for them. Without either the package is made without one and looks for libtutti when it is used."""
+"""Puts a copy of libtutti into the package: TUTTI_LIBRARY, or what `make` built beside it; of the
+modules for MPI and Gloo that lie beside that, where libtutti looks for them; and of the `tutti`
+program: TUTTI_PROGRAM, or what was built or installed with that library. Without any the package is
+made without, and looks for them when it is used."""
 
 import os
 import shutil
@@ -24,6 +26,21 @@ def library():
     return built if os.path.exists(built) else None
 
 
+def program(beside):
+    """The path of the `tutti` program, of the build or the installation of a library; or None."""
+    named = os.environ.get("TUTTI_PROGRAM")
+    if named:
+        if not os.path.exists(named):
+            raise SystemExit(f"setup: TUTTI_PROGRAM is {named}, and there is no such file")
+        return named
+    folder = os.path.dirname(os.path.abspath(beside))
+    for place in ("../tools/tutti", "../bin/tutti", "../../bin/tutti"):
+        path = os.path.normpath(os.path.join(folder, place))
+        if os.path.isfile(path):
+            return path
+    return None
+
+
 class BuildWithLibrary(build_py):
     def run(self):
         super().run()
@@ -38,6 +55,14 @@ class BuildWithLibrary(build_py):
             beside = os.path.join(os.path.dirname(os.path.abspath(source)), module)
             if os.path.exists(beside):
                 self.copy(beside, os.path.join(folder, module))
+        launcher = program(source)
+        if launcher is None:
+            print("setup: no tutti program was built; the package will look for one on PATH")
+            return
+        folder = os.path.join(self.build_lib, "tutti", "bin")
+        os.makedirs(folder, exist_ok=True)
+        self.copy(launcher, os.path.join(folder, "tutti"))
+        os.chmod(os.path.join(folder, "tutti"), 0o755)
 
     @staticmethod
     def copy(source, target):

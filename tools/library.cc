@@ -78,7 +78,7 @@ std::string FindLibrary(const std::string& name) {
   // An installation has lib beside bin, Debian's with the machine's name below it; a build tree has
   // src beside tools.
   for (const char* place :
-       {"../lib/libtutti.so", "../lib/x86_64-linux-gnu/libtutti.so",
+       {"../lib/libtutti.so", "../lib/libtutti.so.0", "../lib/x86_64-linux-gnu/libtutti.so",
         "../lib/aarch64-linux-gnu/libtutti.so", "../lib64/libtutti.so", "../src/libtutti.so"}) {
     const auto candidate = program / place;
     if (std::filesystem::exists(candidate, error))

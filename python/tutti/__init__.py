@@ -3,6 +3,7 @@
 
 tutti.torch   Horovod's API for PyTorch: `import tutti.torch as hvd`
 tutti.numpy   the same for NumPy arrays, and whatever NumPy can see without a copy
+tutti.run     runs a function on ranks of its own
 tutti.Communicator   the collectives themselves, without names and negotiation
 
 `tutti run -n 4 python3 train.py` starts ranks on this machine; see docs/python.md.
@@ -17,7 +18,7 @@ from tutti.exceptions import HorovodInternalError, HostsUpdatedInterrupt, TuttiE
 
 __version__ = "0.1.0"
 __all__ = ["Communicator", "HorovodInternalError", "HostsUpdatedInterrupt", "ProcessSet",
-           "TuttiError", "global_process_set"]
+           "TuttiError", "global_process_set", "run"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,4 +26,7 @@ def __getattr__(name: str) -> Any:
     if name == "Communicator":
         from tutti.communicator import Communicator
         return Communicator
+    if name == "run":
+        from tutti.runner import run
+        return run
     raise AttributeError(f"module 'tutti' has no attribute {name!r}")

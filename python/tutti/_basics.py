@@ -502,6 +502,8 @@ class Job:
     def name(self, kind: int, name: Optional[str]) -> str:
         """`<op>.<name>`, or `<op>.noname.<n>`, counted alike on all ranks that call alike."""
         operation = KIND_NAMES[kind]
+        if name is not None and "\0" in str(name):
+            raise ValueError(f"a name has a zero character in it: {name!r}")
         if name is not None:
             return f"{operation}.{name}"
         with self._lock:

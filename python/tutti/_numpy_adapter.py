@@ -16,17 +16,46 @@ ELEMENT_TYPES: Dict[str, int] = {
 }
 
 
+# DLPack's kinds of devices whose memory the host reads: CPU, and pinned memory of CUDA and ROCm.
+_HOST_DEVICES = (1, 3, 11)
+_DEVICE_NAMES = {2: "a CUDA GPU", 8: "a Metal GPU", 10: "a ROCm GPU", 13: "a CUDA GPU (managed)",
+                 14: "an Intel GPU"}
+
+
+def _check_place(array: Any) -> None:
+    """ValueError for what lies where NumPy cannot see it."""
+    place = ""
+    if hasattr(array, "__dlpack_device__"):
+        kind, number = (int(part) for part in array.__dlpack_device__())
+        if kind not in _HOST_DEVICES:
+            place = f"{_DEVICE_NAMES.get(kind, f'a device of DLPack kind {kind}')}, number {number}"
+    elif hasattr(array, "__cuda_array_interface__"):
+        place = _DEVICE_NAMES[2]
+    if place:
+        raise ValueError(
+            f"a {type(array).__name__} lies on {place}, and tutti.numpy works on the host's memory: "
+            "copy it there (cupy.asnumpy(array), numpy.asarray(array) of JAX, tensor.cpu()), or let "
+            "it stay on the GPU with tutti.torch, given torch.from_dlpack(array)")
+
+
 def as_array(array: Any) -> np.ndarray:
     """A NumPy view of anything: arrays and what has the array interface or DLPack (JAX, CuPy on the
-    host, PyTorch) without a copy; numbers and lists with one."""
+    host, PyTorch) without a copy; numbers and lists with one. ValueError for what has neither, or
+    lies on a GPU."""
     if isinstance(array, np.ndarray):
         return array
+    _check_place(array)
     if hasattr(array, "__dlpack__") and hasattr(np, "from_dlpack"):
         try:
             return np.from_dlpack(array)
         except (BufferError, RuntimeError, TypeError):
             pass  # a type or place that DLPack cannot hand over; the array interface may
-    return np.asarray(array)
+    try:
+        return np.asarray(array)
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"a {type(array).__module__}.{type(array).__name__} cannot be seen as a NumPy array: "
+            f"{error} (tensors of PyTorch: use tutti.torch, or tensor.detach())") from error
 
 
 class NumpyAdapter:

@@ -244,6 +244,58 @@ class Rules(unittest.TestCase):
             hvd.allreduce(np.array(["text"]))
         with self.assertRaises(ValueError):
             hvd.allreduce(np.zeros(2, ">f4"))
+        for call in (lambda: hvd.allreduce(np.zeros(2), name="a\0b"),
+                     lambda: hvd.grouped_allgather([np.zeros(2)], name="a\0b")):
+            with self.assertRaisesRegex(ValueError, "zero character"):
+                call()
+
+    def test_a_name_in_different_process_sets(self):
+        if hvd.size() < 2:
+            self.skipTest("there is one set of one rank")
+        pair = hvd.add_process_set([0, 1])
+        where = pair if hvd.rank() == 1 else hvd.global_process_set
+        with self.assertRaisesRegex(hvd.HorovodInternalError,
+                                    'the process set of "allreduce.crossed": process set 0 of '):
+            hvd.allreduce(np.ones(2), name="crossed", process_set=where)
+        self.assertEqual(hvd.allreduce(np.ones(1), name="crossed", op=hvd.Sum)[0], hvd.size())
+        hvd.remove_process_set(pair)
+
+    def test_arrays_of_others(self):
+        class Array:
+            """As CuPy and JAX hand theirs over."""
+            def __init__(self, values, kind):
+                self.values, self.kind = np.array(values, np.float32), kind
+
+            def __dlpack_device__(self):
+                return self.kind, 0
+
+            def __dlpack__(self, stream=None):
+                return self.values.__dlpack__()
+
+        cpu, cuda = 1, 2
+        self.assertEqual(hvd.allreduce(Array([1, 2], cpu), op=hvd.Sum).tolist(),
+                         [hvd.size(), 2 * hvd.size()])
+        self.assertEqual(hvd.broadcast(Array([3], cpu), 0).tolist(), [3])
+        for call in (hvd.allreduce, hvd.allgather, lambda array: hvd.broadcast(array, 0)):
+            with self.assertRaisesRegex(ValueError, "Array lies on a CUDA GPU, number 0, .*"
+                                                    "cupy.asnumpy.*torch.from_dlpack"):
+                call(Array([1], cuda))
+
+        class Old:
+            __cuda_array_interface__ = {"shape": (1,)}
+
+        with self.assertRaisesRegex(ValueError, "Old lies on a CUDA GPU"):
+            hvd.allreduce(Old())
+
+    def test_tensors_of_pytorch(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("there is no PyTorch")
+        self.assertEqual(hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist(), [hvd.size()] * 2)
+        for tensor in (torch.ones(2, dtype=torch.bfloat16), torch.ones(2, requires_grad=True)):
+            with self.assertRaisesRegex(ValueError, "torch.Tensor cannot be seen as a NumPy array"):
+                hvd.allreduce(tensor)
 
     def test_join(self):
         for _ in range(hvd.rank()):

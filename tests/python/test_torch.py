@@ -101,6 +101,13 @@ class Collectives(unittest.TestCase):
     def test_refusals(self):
         with self.assertRaisesRegex(ValueError, "contiguous"):
             hvd.allreduce(torch.ones(3, 4).t())
+        for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather, hvd.alltoall, hvd.reducescatter,
+                     hvd.allreduce_async, lambda t: hvd.broadcast(t, 0),
+                     lambda t: hvd.grouped_allreduce([t]), lambda t: hvd.grouped_allgather([t]),
+                     lambda t: hvd.grouped_reducescatter([t]),
+                     lambda t: hvd.allreduce(t, compression=hvd.Compression.fp16)):
+            with self.assertRaisesRegex(ValueError, "a list is no torch.Tensor"):
+                call([1, 2])
         with self.assertRaisesRegex(ValueError, "complex64"):
             hvd.allreduce(torch.ones(2, dtype=torch.complex64))
         with self.assertRaisesRegex(ValueError, "meta"):

@@ -24,6 +24,13 @@ class _Memory:
                                          "data": (address, False)}
 
 
+def require_tensors(tensors: Sequence[Any]) -> None:
+    """ValueError for what is no tensor."""
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"a {type(tensor).__name__} is no torch.Tensor")
+
+
 class TorchAdapter:
     """tutti._collectives.Adapter for torch.Tensor: of the host's memory, or with `gpus` of CUDA
     devices' as well."""
@@ -32,8 +39,7 @@ class TorchAdapter:
         self._places = ("cpu", "cuda") if gpus else ("cpu",)
 
     def check(self, tensor: torch.Tensor, in_place: bool) -> torch.Tensor:
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"a {type(tensor).__name__} is no torch.Tensor")
+        require_tensors([tensor])
         if tensor.device.type not in self._places:
             raise ValueError(f"the tensor lies on {tensor.device}; what can be sent lies on " +
                              " or ".join(self._places))

@@ -27,7 +27,7 @@ from tutti._basics import (Adasum, Average, Max, Min, ProcessSet, Product, Sum, 
                            start_timeline, stop_timeline, synchronize)
 from tutti._collectives import Collectives, group_names
 from tutti.exceptions import HorovodInternalError
-from tutti.torch._adapter import TorchAdapter
+from tutti.torch._adapter import TorchAdapter, require_tensors
 from tutti.torch.compression import Compression
 
 _job = _basics.job()
@@ -51,6 +51,7 @@ def _enqueue(tensors: Sequence[torch.Tensor], names: Sequence[str], group: Optio
              compression: Any, prescale: float, postscale: float, process_set: ProcessSet,
              in_place: bool) -> int:
     """An allreduce. Compressors that the library has run there; others around it."""
+    require_tensors(tensors)
     wire = _wire(compression, tensors)
     if wire is not None:
         return _ops.allreduce(tensors, names, op, in_place=in_place, group=group, compression=wire,
@@ -122,6 +123,7 @@ def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Option
               prescale_factor: float = 1.0, postscale_factor: float = 1.0,
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """A new tensor of the same shape; differentiable."""
+    require_tensors([tensor])
     settings = (check_op(op, average), compression, prescale_factor, postscale_factor, process_set)
     return _Allreduce.apply(settings, name, tensor)[0]
 
@@ -169,6 +171,7 @@ def grouped_allreduce(tensors: Sequence[torch.Tensor], average: Optional[bool] =
     """New tensors; differentiable."""
     if not tensors:
         raise ValueError("a group has no members")
+    require_tensors(tensors)
     settings = (check_op(op, average), compression, prescale_factor, postscale_factor, process_set)
     return list(_Allreduce.apply(settings, name, *tensors))
 
@@ -189,6 +192,7 @@ def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int,
     numbers of elements may differ."""
     if op not in (Average, Sum):
         raise ValueError("sparse tensors know only Average and Sum")
+    require_tensors([tensor])
     source = tensor.coalesce() if not tensor.is_coalesced() else tensor
     indices = allgather_async(source.indices().t().contiguous(), f"{name}.indices", process_set)
     values = allgather_async(source.values().contiguous(), f"{name}.values", process_set)
@@ -239,12 +243,14 @@ class _Allgather(torch.autograd.Function):
 def allgather(tensor: torch.Tensor, name: Optional[str] = None,
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """Shape (sum of rows, ...); differentiable."""
+    require_tensors([tensor])
     return _Allgather.apply(process_set, name, tensor)
 
 
 def grouped_allgather(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
                       process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
     """A list; differentiable, one by one."""
+    require_tensors(tensors)
     if any(tensor.requires_grad for tensor in tensors) and torch.is_grad_enabled():
         base = [None if name is None else f"{name}_{i}" for i in range(len(tensors))]
         return [allgather(tensor, part, process_set) for tensor, part in zip(tensors, base)]
@@ -285,6 +291,7 @@ class _Broadcast(torch.autograd.Function):
 def broadcast(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """A new tensor; differentiable."""
+    require_tensors([tensor])
     return _Broadcast.apply(process_set, root_rank, name, tensor)
 
 
@@ -324,6 +331,7 @@ class _Alltoall(torch.autograd.Function):
 def alltoall(tensor: torch.Tensor, splits: Any = None, name: Optional[str] = None,
              process_set: ProcessSet = global_process_set) -> Any:
     """The rows, or with splits (rows, received_splits); differentiable."""
+    require_tensors([tensor])
     rows, received = _Alltoall.apply(process_set, splits, name, tensor)
     return rows if splits is None else (rows, received)
 
@@ -381,6 +389,7 @@ def reducescatter(tensor: torch.Tensor, name: Optional[str] = None,
                   process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
                   postscale_factor: float = 1.0) -> torch.Tensor:
     """This rank's rows; differentiable."""
+    require_tensors([tensor])
     settings = (check_op(op), compression, prescale_factor, postscale_factor, process_set)
     return _Reducescatter.apply(settings, name, tensor)
 
@@ -391,6 +400,7 @@ def grouped_reducescatter(tensors: Sequence[torch.Tensor], name: Optional[str] =
                           prescale_factor: float = 1.0,
                           postscale_factor: float = 1.0) -> List[torch.Tensor]:
     """A list; differentiable, one by one."""
+    require_tensors(tensors)
     differentiable = any(tensor.requires_grad for tensor in tensors) and torch.is_grad_enabled()
     if not differentiable and compression is Compression.none:
         return synchronize(grouped_reducescatter_async(tensors, name, op, process_set,

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `tutti` program (`tutti run`, `tutti perf`, ...) as the package finds it: the copy that came
+with it, else one on PATH."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import NoReturn, Optional
+
+
+def _is_script(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(2) == b"#!"
+
+
+def find() -> Optional[str]:
+    """Its path: TUTTI_PROGRAM alone where it is set; the package's copy; the first on PATH that is a
+    program, and not the command that comes here. None where there is none."""
+    named = os.environ.get("TUTTI_PROGRAM")
+    if named:
+        return named
+    bundled = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "tutti")
+    if os.access(bundled, os.X_OK):
+        return bundled
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        found = shutil.which("tutti", path=folder)
+        if found and not _is_script(found):
+            return found
+    return None
+
+
+def require() -> str:
+    """As find; FileNotFoundError, in a sentence, where there is none."""
+    path = find()
+    if path is None:
+        raise FileNotFoundError(
+            "there is no `tutti` program: this package was made without one; build it (`make`) and "
+            "set TUTTI_PROGRAM or PATH, or start the ranks with mpirun, srun or torchrun")
+    return path
+
+
+def main() -> NoReturn:
+    """The command `tutti`, and `python -m tutti`."""
+    try:
+        path = require()
+        os.execv(path, ["tutti", *sys.argv[1:]])
+    except OSError as error:
+        sys.exit(f"tutti: {error}")
