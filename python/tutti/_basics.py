@@ -9,13 +9,15 @@ remove_process_set and whatever waits for an operation block, without holding Py
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import itertools
+import operator
 import os
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple, Union
 
 from tutti import _elastic, _interrupt, _launch, _library
 from tutti.exceptions import HorovodInternalError
@@ -32,6 +34,14 @@ _LOOK_S = 0.5
 KIND_NAMES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
 
 
+def whole_number(value: Any, what: str) -> int:
+    """`value` as an int. ValueError for what is none, a float among it."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{what} must be a whole number, not {value!r}") from None
+
+
 class ProcessSet:
     """A set of ranks with operations of its own, which wait for no other set's.
 
@@ -41,10 +51,11 @@ class ProcessSet:
 
     process_set_id: Optional[int] = None
 
-    def __init__(self, ranks: Sequence[int]) -> None:
-        self.ranks: Optional[List[int]] = sorted(set(int(rank) for rank in ranks))
-        if len(self.ranks) != len(list(ranks)):
-            raise ValueError(f"a process set names a rank twice: {list(ranks)}")
+    def __init__(self, ranks: Iterable[int]) -> None:
+        numbers = [whole_number(rank, "a rank of a process set") for rank in ranks]
+        self.ranks: Optional[List[int]] = sorted(set(numbers))
+        if len(self.ranks) != len(numbers):
+            raise ValueError(f"a process set names a rank twice: {numbers}")
 
     def _known(self) -> int:
         if self.process_set_id is None:
@@ -83,12 +94,20 @@ class _GlobalProcessSet(ProcessSet):
 global_process_set = _GlobalProcessSet()
 
 
+def check_process_set(process_set: Any) -> ProcessSet:
+    """ValueError for what is no process set, or was not added."""
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"process_set={process_set!r} is no ProcessSet; see add_process_set")
+    process_set._known()
+    return process_set
+
+
 @dataclass
 class Request:
-    """One operation on one array. `keep` holds what its buffers belong to until it is done;
-    `finish(result)` makes what the user gets."""
+    """One operation on one array. It gets its name when it is enqueued. `keep` holds what its
+    buffers belong to until it is done; `finish(result)` makes what the user gets."""
     kind: int
-    name: str
+    name: str = ""
     type: int = 0
     shape: Tuple[int, ...] = ()
     input: int = 0
@@ -118,6 +137,7 @@ class Result:
 @dataclass
 class _Entry:
     """What one of the package's handles stands for."""
+    coordinator: _Coordinator
     numbers: List[int]
     requests: List[Request]
     grouped: bool
@@ -134,6 +154,14 @@ def _tensor(request: Request) -> _library.Tensor:
         prescale=request.prescale, postscale=request.postscale, root=request.root,
         splits=(ctypes.c_int64 * len(splits))(*splits), nsplits=len(splits),
         device=request.device, stream=request.stream or None)
+
+
+def _full_name(kind: int, name: Any) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"a name must be a string, not {name!r}")
+    if "\0" in name:
+        raise ValueError(f"a name has a zero character in it: {name!r}")
+    return f"{KIND_NAMES[kind]}.{name}"
 
 
 def _create(options: _library.CoordinatorOptions) -> ctypes.c_void_p:
@@ -289,7 +317,11 @@ class Job:
         self._entries: Dict[int, _Entry] = {}
         self._process_sets: Dict[int, ProcessSet] = {}
         self._next_handle = itertools.count(1)
-        self._noname: Dict[str, Any] = {}
+        self._abandoned: FrozenSet[int] = frozenset()  # handles of the job that was shut down last
+        # How many operations without a name there were, by set and kind: ranks count alike what
+        # they take part in, whatever else some of them do.
+        self._noname: Dict[Tuple[int, int], int] = {}
+        self._naming = threading.Lock()
         self._interrupter = _interrupt.Interrupter(self._on_interrupt)
 
     def _on_interrupt(self) -> None:
@@ -387,14 +419,16 @@ class Job:
                     process_set.process_set_id = None
             self._process_sets = {}
             global_process_set.ranks = None
+            # The buffers go last: until then the library may be at work on them.
+            entries, self._entries = self._entries, {}
+            self._abandoned = frozenset(entries)
         coordinator.close()
-        # The buffers go last: until then the library may have been at work on them.
-        self._entries = {}
+        entries.clear()
 
     def forget(self) -> None:
         """In the child of a fork: the job and the threads that serve it are the parent's, and to
         end it here would wait for threads that are not there."""
-        self._lock = threading.RLock()
+        self._lock, self._naming = threading.RLock(), threading.Lock()
         self._interrupter.forget()
         self._left, self._coordinator = self._coordinator, None  # kept, so that nothing ends it
         self._entries, self._process_sets = {}, {}
@@ -489,6 +523,7 @@ class Job:
             return False
         self._running().ask("RemoveProcessSet", number)
         self._process_sets.pop(number, None)
+        self._noname = {key: n for key, n in self._noname.items() if key[0] != number}
         process_set.process_set_id = None
         return True
 
@@ -499,41 +534,46 @@ class Job:
 
     # Operations
 
-    def name(self, kind: int, name: Optional[str]) -> str:
-        """`<op>.<name>`, or `<op>.noname.<n>`, counted alike on all ranks that call alike."""
-        operation = KIND_NAMES[kind]
-        if name is not None and "\0" in str(name):
-            raise ValueError(f"a name has a zero character in it: {name!r}")
-        if name is not None:
-            return f"{operation}.{name}"
-        with self._lock:
-            counter = self._noname.setdefault(operation, itertools.count(1))
-            return f"{operation}.noname.{next(counter)}"
-
     def enqueue(self, requests: Sequence[Request], process_set: ProcessSet = global_process_set,
-                group: Optional[str] = None) -> int:
-        """A handle for all of the requests, which with `group` run together or not at all."""
+                name: Optional[str] = None, grouped: bool = False,
+                members: Optional[Sequence[str]] = None) -> int:
+        """A handle for all of the requests, of one kind; with `grouped` they run together or not at
+        all. They are called `<op>.<name>`, `<op>.noname.<n>` without one; those of a group
+        `<op>.<name>_<i>`, or by the names of `members`."""
         coordinator = self._running()
-        count = len(requests)
-        tensors = (_library.Tensor * count)(*[_tensor(request) for request in requests])
-        numbers = (ctypes.c_int64 * count)()
-        coordinator.ask("Enqueue", process_set._known(), tensors, count,
-                        None if group is None else group.encode(), numbers)
+        number = check_process_set(process_set).process_set_id
+        kind, count = requests[0].kind, len(requests)
+        # What fails here is not counted, since the other ranks may not have called it.
+        with self._naming if name is None else contextlib.nullcontext():
+            counted = self._noname.get((number, kind), 0) + 1
+            base = _full_name(kind, f"noname.{counted}" if name is None else name)
+            for i, request in enumerate(requests):
+                request.name = _full_name(kind, members[i]) if members else \
+                    f"{base}_{i + 1}" if grouped else base
+            tensors = (_library.Tensor * count)(*[_tensor(request) for request in requests])
+            numbers = (ctypes.c_int64 * count)()
+            coordinator.ask("Enqueue", number, tensors, count, base.encode() if grouped else None,
+                            numbers)
+            if name is None:
+                self._noname[number, kind] = counted
         handle = next(self._next_handle)
-        self._entries[handle] = _Entry(list(numbers), list(requests), group is not None)
+        self._entries[handle] = _Entry(coordinator, list(numbers), list(requests), grouped)
         return handle
 
     def _entry(self, handle: int) -> _Entry:
         entry = self._entries.get(handle) if isinstance(handle, int) else None
-        if entry is None:
-            raise ValueError(f"there is no handle {handle}, or it was synchronized before")
-        return entry
+        if entry is not None:
+            return entry
+        if isinstance(handle, int) and handle in self._abandoned:
+            raise HorovodInternalError("the job was shut down before the operation was done")
+        self._running()
+        raise ValueError(f"there is no handle {handle}, or it was synchronized before")
 
     def poll(self, handle: int) -> bool:
         """Whether the operation is done, so that synchronize does not wait. Never waits."""
-        coordinator, done = self._running(), ctypes.c_int()
-        for number in self._entry(handle).numbers:
-            coordinator.ask("Poll", number, ctypes.byref(done))
+        entry, done = self._entry(handle), ctypes.c_int()
+        for number in entry.numbers:
+            entry.coordinator.ask("Poll", number, ctypes.byref(done))
             if not done.value:
                 return False
         return True
@@ -542,7 +582,8 @@ class Job:
         """Waits for the operation and gives its result, a list for a group; the handle is gone
         after it. HorovodInternalError when the operation failed. Ctrl-C (KeyboardInterrupt) ends
         the job on all ranks."""
-        coordinator, entry = self._running(), self._entry(handle)
+        entry = self._entry(handle)
+        coordinator = entry.coordinator
         with entry.waiting:
             self._entry(handle)
             try:
@@ -558,25 +599,24 @@ class Job:
                 results = [request.finish(coordinator.result(number, request))
                            for number, request in zip(entry.numbers, entry.requests)]
             except Exception:
-                self._release(handle, entry, coordinator)
+                self._release(handle, entry)
                 raise
             # After any other exception (KeyboardInterrupt) the library may still be at work on the
             # buffers; they stay until the job is shut down.
-            self._release(handle, entry, coordinator)
+            self._release(handle, entry)
         return results if entry.grouped else results[0]
 
-    def _release(self, handle: int, entry: _Entry, coordinator: _Coordinator) -> None:
+    def _release(self, handle: int, entry: _Entry) -> None:
         self._entries.pop(handle, None)
         try:
             for number in entry.numbers:
-                coordinator.call("Release", number)
+                entry.coordinator.call("Release", number)
         except HorovodInternalError:
             pass  # closed meanwhile, and everything freed with it
 
     def barrier(self, process_set: ProcessSet = global_process_set) -> None:
         """Waits until all ranks of the set have come here."""
-        request = Request(BARRIER, self.name(BARRIER, None))
-        self.synchronize(self.enqueue([request], process_set))
+        self.synchronize(self.enqueue([Request(BARRIER)], process_set))
 
     def join(self) -> int:
         """This rank brings nothing more, and stands in for the others' operations with neutral
@@ -642,6 +682,14 @@ poll = _job.poll
 synchronize = _job.synchronize
 
 
+def check_factor(factor: Any, what: str) -> float:
+    """ValueError for what is no number."""
+    try:
+        return float(factor)
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} must be a number, not {factor!r}") from None
+
+
 def check_op(op: Optional[int], average: Optional[bool] = None) -> int:
     """The operator that `op` and Horovod's old `average` mean together."""
     import warnings
@@ -653,9 +701,10 @@ def check_op(op: Optional[int], average: Optional[bool] = None) -> int:
         return Average if average else Sum
     if op is None:
         return Average
-    if op not in range(6):
-        raise ValueError(f"there is no reduction operator {op}")
-    return op
+    if isinstance(op, bool) or op not in range(6):
+        raise ValueError(f"there is no reduction operator {op!r}; there are Average, Sum, Adasum, "
+                         "Min, Max and Product")
+    return int(op)
 
 
 # What the package was built with, by Horovod's names.

@@ -9,7 +9,7 @@ operation is done.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
 from tutti import _basics
 from tutti._basics import ProcessSet, Request, Result, global_process_set
@@ -49,19 +49,23 @@ class Adapter(Protocol):
 
 
 class Collectives:
-    """The asynchronous operations on one library's arrays; each gives a handle of `job()`."""
+    """The asynchronous operations on one library's arrays; each gives a handle of `job()`.
+
+    Names: as Job.enqueue has them. `grouped`: the arrays travel together or not at all.
+    """
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
 
-    def _describe(self, kind: int, name: str, array: Any, output: Any, **fields: Any) -> Request:
+    def _describe(self, kind: int, array: Any, output: Any, **fields: Any) -> Request:
         adapter = self._adapter
         device = adapter.device(array)
         if device >= 0:
             fields.update(device=device, stream=adapter.current_stream(array),
                           current_stream=functools.partial(adapter.current_stream, array))
-        return Request(kind, name, adapter.type(array), adapter.shape(array),
-                       adapter.address(array), 0 if output is None else adapter.address(output),
+        return Request(kind, type=adapter.type(array), shape=adapter.shape(array),
+                       input=adapter.address(array),
+                       output=0 if output is None else adapter.address(output),
                        keep=(array, output), **fields)
 
     def _taker(self, array: Any, finish: Optional[Callable[[Any], Any]]) -> Callable[[Result], Any]:
@@ -72,48 +76,50 @@ class Collectives:
             return finish(made) if finish else made
         return take
 
-    def allreduce(self, arrays: Sequence[Any], names: Sequence[str], op: int, *, in_place: bool,
-                  group: Optional[str] = None, compression: int = 0, prescale: float = 1.0,
-                  postscale: float = 1.0, process_set: ProcessSet = global_process_set,
+    def allreduce(self, arrays: Sequence[Any], name: Optional[str], op: int, *, in_place: bool,
+                  grouped: bool = False, members: Optional[Sequence[str]] = None,
+                  compression: int = 0, prescale: float = 1.0, postscale: float = 1.0,
+                  process_set: ProcessSet = global_process_set,
                   finish: Optional[Callable[[Any], Any]] = None) -> int:
         """The arrays, reduced element by element over the ranks."""
+        scale = _scale(compression, prescale, postscale)
         requests = []
-        for array, name in zip(arrays, names):
+        for array in _members(arrays):
             source = self._adapter.check(array, in_place)
             target = array if in_place else self._adapter.empty(self._adapter.shape(source), source)
             requests.append(self._describe(
-                _basics.ALLREDUCE, name, source, target, op=op, compression=compression,
-                prescale=float(prescale), postscale=float(postscale),
-                finish=_returns(target, finish)))
-        return _basics.job().enqueue(requests, process_set, group)
+                _basics.ALLREDUCE, source, target, op=op, finish=_returns(target, finish),
+                **scale))
+        return _basics.job().enqueue(requests, process_set, name, grouped, members)
 
-    def broadcast(self, array: Any, root: int, name: str, *, in_place: bool,
+    def broadcast(self, array: Any, root: int, name: Optional[str], *, in_place: bool,
                   process_set: ProcessSet = global_process_set) -> int:
         """Rank `root`'s array; `root` counts among all ranks."""
         source = self._adapter.check(array, in_place)
         target = array if in_place else self._adapter.empty(self._adapter.shape(source), source)
-        request = self._describe(_basics.BROADCAST, name, source, target, root=int(root),
+        request = self._describe(_basics.BROADCAST, source, target,
+                                 root=_basics.whole_number(root, "root_rank"),
                                  finish=_returns(target))
-        return _basics.job().enqueue([request], process_set)
+        return _basics.job().enqueue([request], process_set, name)
 
-    def allgather(self, arrays: Sequence[Any], names: Sequence[str], *, group: Optional[str] = None,
+    def allgather(self, arrays: Sequence[Any], name: Optional[str], *, grouped: bool = False,
                   process_set: ProcessSet = global_process_set) -> int:
         """The rows of all ranks, one rank's after another's; the first dimension may differ."""
         requests = []
-        for array, name in zip(arrays, names):
+        for array in _members(arrays):
             source = self._adapter.check(array, False)
-            requests.append(self._describe(_basics.ALLGATHER, name, source, None,
+            requests.append(self._describe(_basics.ALLGATHER, source, None,
                                            finish=self._taker(source, None)))
-        return _basics.job().enqueue(requests, process_set, group)
+        return _basics.job().enqueue(requests, process_set, name, grouped)
 
-    def alltoall(self, array: Any, splits: Any, name: str, *,
+    def alltoall(self, array: Any, splits: Any, name: Optional[str], *,
                  process_set: ProcessSet = global_process_set) -> int:
         """splits[i] rows to the set's i-th rank; equal parts without. Gives the rows that came, and
         how many from each."""
         source = self._adapter.check(array, False)
         shape = self._adapter.shape(source)
         _basics.job().size()  # says so where there is no job
-        count = len(process_set.ranks or ())
+        count = len(_basics.check_process_set(process_set).ranks or ())
         if splits is None:
             if not shape or not count or shape[0] % count:
                 raise ValueError(f"alltoall without splits: the first dimension of the shape "
@@ -126,33 +132,41 @@ class Collectives:
             made = self._adapter.empty(result.shape, source)
             self._adapter.copy_in(made, result.data)
             return made, self._adapter.make_splits(result.received_splits, source)
-        request = self._describe(_basics.ALLTOALL, name, source, None, splits=numbers, finish=take)
-        return _basics.job().enqueue([request], process_set)
+        request = self._describe(_basics.ALLTOALL, source, None, splits=numbers, finish=take)
+        return _basics.job().enqueue([request], process_set, name)
 
-    def reducescatter(self, arrays: Sequence[Any], names: Sequence[str], op: int, *,
-                      group: Optional[str] = None, compression: int = 0, prescale: float = 1.0,
+    def reducescatter(self, arrays: Sequence[Any], name: Optional[str], op: int, *,
+                      grouped: bool = False, compression: int = 0, prescale: float = 1.0,
                       postscale: float = 1.0, process_set: ProcessSet = global_process_set,
                       finish: Optional[Callable[[Any], Any]] = None) -> int:
         """The reduced rows, shared out; the first dim0 mod n ranks get one row more."""
         if op == _basics.Adasum:
             raise ValueError("reducescatter knows no Adasum")
+        scale = _scale(compression, prescale, postscale)
         requests = []
-        for array, name in zip(arrays, names):
+        for array in _members(arrays):
             source = self._adapter.check(array, False)
             requests.append(self._describe(
-                _basics.REDUCESCATTER, name, source, None, op=op, compression=compression,
-                prescale=float(prescale), postscale=float(postscale),
-                finish=self._taker(source, finish)))
-        return _basics.job().enqueue(requests, process_set, group)
+                _basics.REDUCESCATTER, source, None, op=op, finish=self._taker(source, finish),
+                **scale))
+        return _basics.job().enqueue(requests, process_set, name, grouped)
 
 
 def _returns(value: Any, finish: Optional[Callable[[Any], Any]] = None) -> Callable[[Result], Any]:
     return lambda result: finish(value) if finish else value
 
 
-def group_names(kind: int, name: Optional[str], count: int) -> Tuple[List[str], str]:
-    """The names of a group's members, and the group's own."""
-    if count < 1:
+def _members(arrays: Sequence[Any]) -> Sequence[Any]:
+    if not isinstance(arrays, (list, tuple)):
+        raise ValueError(f"a group must be a list, not a {type(arrays).__name__}")
+    if not arrays:
         raise ValueError("a group has no members")
-    base = _basics.job().name(kind, name)
-    return [f"{base}_{i + 1}" for i in range(count)], base
+    return arrays
+
+
+def _scale(compression: Any, prescale: Any, postscale: Any) -> Dict[str, Any]:
+    if isinstance(compression, bool) or compression not in (0, 1, 2):
+        raise ValueError(f"compression={compression!r} is none of Compression.none, fp16, bf16")
+    return {"compression": compression,
+            "prescale": _basics.check_factor(prescale, "prescale_factor"),
+            "postscale": _basics.check_factor(postscale, "postscale_factor")}

@@ -30,7 +30,7 @@ from tutti._basics import (Adasum, Average, Max, Min, ProcessSet, Product, Sum, 
                            mpi_enabled, mpi_threads_supported, nccl_built, poll, rank,
                            remove_process_set, rocm_built, shutdown, size, start_timeline,
                            stop_timeline, synchronize)
-from tutti._collectives import Collectives, group_names
+from tutti._collectives import Collectives
 from tutti._numpy_adapter import NumpyAdapter, as_array
 from tutti.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
@@ -61,13 +61,13 @@ class Compression:
     bf16 = 2
 
 
-def _allreduce(arrays: Sequence[Any], names: Sequence[str], op: Optional[int], in_place: bool,
-               group: Optional[str], prescale_factor: float, postscale_factor: float,
+def _allreduce(arrays: Sequence[Any], name: Optional[str], op: Optional[int], in_place: bool,
+               grouped: bool, prescale_factor: float, postscale_factor: float,
                compression: int, process_set: ProcessSet) -> int:
     if in_place and not all(isinstance(array, np.ndarray) for array in arrays):
         raise ValueError("only a numpy.ndarray can be changed in place")
-    return _ops.allreduce([as_array(array) for array in arrays], names, check_op(op),
-                          in_place=in_place, group=group, compression=compression,
+    return _ops.allreduce([as_array(array) for array in arrays], name, check_op(op),
+                          in_place=in_place, grouped=grouped, compression=compression,
                           prescale=prescale_factor, postscale=postscale_factor,
                           process_set=process_set)
 
@@ -80,8 +80,8 @@ def allreduce_async(array: Any, name: Optional[str] = None, op: Optional[int] = 
 
     The shape is the same on all ranks. An integer average is truncated toward zero.
     """
-    return _allreduce([array], [_job.name(_basics.ALLREDUCE, name)], op, False, None,
-                      prescale_factor, postscale_factor, compression, process_set)
+    return _allreduce([array], name, op, False, False, prescale_factor, postscale_factor,
+                      compression, process_set)
 
 
 def allreduce_async_(array: np.ndarray, name: Optional[str] = None, op: Optional[int] = None,
@@ -89,8 +89,8 @@ def allreduce_async_(array: np.ndarray, name: Optional[str] = None, op: Optional
                      compression: int = Compression.none,
                      process_set: ProcessSet = global_process_set) -> int:
     """allreduce_async into the array itself."""
-    return _allreduce([array], [_job.name(_basics.ALLREDUCE, name)], op, True, None,
-                      prescale_factor, postscale_factor, compression, process_set)
+    return _allreduce([array], name, op, True, False, prescale_factor, postscale_factor,
+                      compression, process_set)
 
 
 def allreduce(array: Any, *args: Any, **kwargs: Any) -> np.ndarray:
@@ -108,8 +108,7 @@ def grouped_allreduce_async(arrays: Sequence[Any], name: Optional[str] = None,
                             postscale_factor: float = 1.0, compression: int = Compression.none,
                             process_set: ProcessSet = global_process_set) -> int:
     """A handle for several arrays that are reduced together or not at all; a list of arrays."""
-    names, group = group_names(_basics.ALLREDUCE, name, len(arrays))
-    return _allreduce(arrays, names, op, False, group, prescale_factor, postscale_factor,
+    return _allreduce(arrays, name, op, False, True, prescale_factor, postscale_factor,
                       compression, process_set)
 
 
@@ -118,8 +117,7 @@ def grouped_allreduce_async_(arrays: Sequence[np.ndarray], name: Optional[str] =
                              postscale_factor: float = 1.0, compression: int = Compression.none,
                              process_set: ProcessSet = global_process_set) -> int:
     """grouped_allreduce_async into the arrays themselves."""
-    names, group = group_names(_basics.ALLREDUCE, name, len(arrays))
-    return _allreduce(arrays, names, op, True, group, prescale_factor, postscale_factor,
+    return _allreduce(arrays, name, op, True, True, prescale_factor, postscale_factor,
                       compression, process_set)
 
 
@@ -138,8 +136,7 @@ def allgather_async(array: Any, name: Optional[str] = None,
                     process_set: ProcessSet = global_process_set) -> int:
     """A handle for the rows of all ranks, in order of rank: shape (sum of rows, ...). The first
     dimension may differ from rank to rank, the others not."""
-    return _ops.allgather([as_array(array)], [_job.name(_basics.ALLGATHER, name)],
-                          process_set=process_set)
+    return _ops.allgather([as_array(array)], name, process_set=process_set)
 
 
 def allgather(array: Any, name: Optional[str] = None,
@@ -151,8 +148,7 @@ def allgather(array: Any, name: Optional[str] = None,
 def grouped_allgather_async(arrays: Sequence[Any], name: Optional[str] = None,
                             process_set: ProcessSet = global_process_set) -> int:
     """A handle for several arrays that are gathered together; a list of arrays."""
-    names, group = group_names(_basics.ALLGATHER, name, len(arrays))
-    return _ops.allgather([as_array(array) for array in arrays], names, group=group,
+    return _ops.allgather([as_array(array) for array in arrays], name, grouped=True,
                           process_set=process_set)
 
 
@@ -166,8 +162,8 @@ def broadcast_async(array: Any, root_rank: int, name: Optional[str] = None,
                     process_set: ProcessSet = global_process_set) -> int:
     """A handle for the array of `root_rank`, which counts among all ranks, in a set as well. The
     shape is the same on all ranks."""
-    return _ops.broadcast(as_array(array), root_rank, _job.name(_basics.BROADCAST, name),
-                          in_place=False, process_set=process_set)
+    return _ops.broadcast(as_array(array), root_rank, name, in_place=False,
+                          process_set=process_set)
 
 
 def broadcast_async_(array: np.ndarray, root_rank: int, name: Optional[str] = None,
@@ -175,8 +171,7 @@ def broadcast_async_(array: np.ndarray, root_rank: int, name: Optional[str] = No
     """broadcast_async into the array itself."""
     if not isinstance(array, np.ndarray):
         raise ValueError("only a numpy.ndarray can be changed in place")
-    return _ops.broadcast(array, root_rank, _job.name(_basics.BROADCAST, name), in_place=True,
-                          process_set=process_set)
+    return _ops.broadcast(array, root_rank, name, in_place=True, process_set=process_set)
 
 
 def broadcast(array: Any, root_rank: int, name: Optional[str] = None,
@@ -195,8 +190,7 @@ def alltoall_async(array: Any, splits: Any = None, name: Optional[str] = None,
                    process_set: ProcessSet = global_process_set) -> int:
     """A handle for (rows, received_splits): splits[i] rows of the array go to the set's i-th rank,
     equal parts without splits; received_splits[i] rows came from it."""
-    return _ops.alltoall(as_array(array), splits, _job.name(_basics.ALLTOALL, name),
-                         process_set=process_set)
+    return _ops.alltoall(as_array(array), splits, name, process_set=process_set)
 
 
 def alltoall(array: Any, splits: Any = None, name: Optional[str] = None,
@@ -212,9 +206,9 @@ def reducescatter_async(array: Any, name: Optional[str] = None, op: int = Averag
                         process_set: ProcessSet = global_process_set) -> int:
     """A handle for this rank's rows of the reduced array. Rows are shared out in order of rank; the
     first (rows mod n) ranks get one more."""
-    return _ops.reducescatter([as_array(array)], [_job.name(_basics.REDUCESCATTER, name)],
-                              check_op(op), compression=compression, prescale=prescale_factor,
-                              postscale=postscale_factor, process_set=process_set)
+    return _ops.reducescatter([as_array(array)], name, check_op(op), compression=compression,
+                              prescale=prescale_factor, postscale=postscale_factor,
+                              process_set=process_set)
 
 
 def reducescatter(array: Any, *args: Any, **kwargs: Any) -> np.ndarray:
@@ -228,9 +222,8 @@ def grouped_reducescatter_async(arrays: Sequence[Any], name: Optional[str] = Non
                                 compression: int = Compression.none,
                                 process_set: ProcessSet = global_process_set) -> int:
     """A handle for several arrays that are reduced and shared out together; a list of arrays."""
-    names, group = group_names(_basics.REDUCESCATTER, name, len(arrays))
-    return _ops.reducescatter([as_array(array) for array in arrays], names, check_op(op),
-                              group=group, compression=compression, prescale=prescale_factor,
+    return _ops.reducescatter([as_array(array) for array in arrays], name, check_op(op),
+                              grouped=True, compression=compression, prescale=prescale_factor,
                               postscale=postscale_factor, process_set=process_set)
 
 

@@ -236,14 +236,20 @@ class Rules(unittest.TestCase):
                 use(handle)
 
     def test_bad_arguments(self):
-        with self.assertRaises(ValueError):
-            hvd.broadcast(np.zeros(2), hvd.size())
-        with self.assertRaises(ValueError):
-            hvd.allreduce(np.zeros(2), op=77)
-        with self.assertRaises(ValueError):
-            hvd.allreduce(np.array(["text"]))
-        with self.assertRaises(ValueError):
-            hvd.allreduce(np.zeros(2, ">f4"))
+        for sentence, call in (
+                ("the root is rank", lambda x: hvd.broadcast(x, hvd.size())),
+                ("root_rank must be a whole number, not 0.7", lambda x: hvd.broadcast(x, 0.7)),
+                ("no reduction operator 77", lambda x: hvd.allreduce(x, op=77)),
+                ("arrays of <U4", lambda x: hvd.allreduce(np.array(["text"]))),
+                ("arrays of >f4", lambda x: hvd.allreduce(np.zeros(2, ">f4"))),
+                ("process_set=None", lambda x: hvd.allreduce(x, process_set=None)),
+                ("process_set=None", lambda x: hvd.barrier(None)),
+                ("splits must be", lambda x: hvd.alltoall(x, "ab")),
+                ("compression='fp16'", lambda x: hvd.allreduce(x, compression="fp16")),
+                ("a name must be a string, not 5", lambda x: hvd.allgather(x, name=5)),
+                ("postscale_factor", lambda x: hvd.allreduce(x, postscale_factor="x"))):
+            with self.assertRaisesRegex(ValueError, sentence):
+                call(np.zeros(2))
         for call in (lambda: hvd.allreduce(np.zeros(2), name="a\0b"),
                      lambda: hvd.grouped_allgather([np.zeros(2)], name="a\0b")):
             with self.assertRaisesRegex(ValueError, "zero character"):
@@ -296,6 +302,52 @@ class Rules(unittest.TestCase):
         for tensor in (torch.ones(2, dtype=torch.bfloat16), torch.ones(2, requires_grad=True)):
             with self.assertRaisesRegex(ValueError, "torch.Tensor cannot be seen as a NumPy array"):
                 hvd.allreduce(tensor)
+
+    def test_bad_process_sets(self):
+        self.assertEqual(hvd.ProcessSet(rank for rank in (1, 0)).ranks, [0, 1])
+        self.assertEqual(hvd.ProcessSet(np.arange(3)).ranks, [0, 1, 2])
+        for ranks in ([0.9, 1.2], "01", [None]):
+            with self.assertRaisesRegex(ValueError, "must be a whole number"):
+                hvd.ProcessSet(ranks)
+        with self.assertRaisesRegex(ValueError, "twice"):
+            hvd.ProcessSet([1, 1])
+
+    def test_unnamed_operations_that_some_ranks_do_alone(self):
+        last = hvd.size() - 1
+        alone = hvd.add_process_set([last]) if last else hvd.global_process_set
+        if alone.included():
+            for _ in range(3):
+                hvd.allreduce(np.ones(1), process_set=alone)
+                hvd.barrier(alone)
+        self.assertEqual(hvd.allreduce(np.ones(1), op=hvd.Sum)[0], hvd.size())
+        hvd.barrier()
+        if last:
+            hvd.remove_process_set(alone)
+
+    def test_unnamed_operations_after_a_mistake_of_one_rank(self):
+        if hvd.rank() == 0:
+            for wrong in (lambda: hvd.broadcast(np.ones(1), 99),
+                          lambda: hvd.broadcast(np.array(["text"]), 0),
+                          lambda: hvd.grouped_allreduce([np.ones(1), np.array(["text"])])):
+                with self.assertRaises(ValueError):
+                    wrong()
+        self.assertEqual(hvd.broadcast(np.array([hvd.rank()]), 0)[0], 0)
+        self.assertEqual(hvd.grouped_allreduce([np.ones(1)], op=hvd.Sum)[0][0], hvd.size())
+
+    def test_handles_of_a_job_that_was_shut_down(self):
+        # Two operations that nobody else asks for.
+        handles = [hvd.allreduce_async(np.zeros(2), name=f"only {hvd.rank()} {i}") for i in range(2)]
+        hvd.allreduce(np.zeros(1), name="all have asked")
+        thread = threading.Thread(target=hvd.shutdown)
+        thread.start()
+        thread.join()
+        for call in (hvd.synchronize, hvd.poll):
+            with self.assertRaisesRegex(hvd.HorovodInternalError, "shut down"):
+                call(handles[0])
+        hvd.init()
+        with self.assertRaisesRegex(hvd.HorovodInternalError, "shut down"):
+            hvd.synchronize(handles[1])
+        self.assertEqual(hvd.allreduce(np.ones(1), op=hvd.Sum)[0], hvd.size())
 
     def test_join(self):
         for _ in range(hvd.rank()):

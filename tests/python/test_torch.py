@@ -112,8 +112,33 @@ class Collectives(unittest.TestCase):
             hvd.allreduce(torch.ones(2, dtype=torch.complex64))
         with self.assertRaisesRegex(ValueError, "meta"):
             hvd.allreduce(torch.ones(2, device="meta"))
-        with self.assertRaises(ValueError):
+        with self.assertRaisesRegex(ValueError, "the root is rank -1"):
             hvd.broadcast(torch.ones(2), -1)
+        for sentence, call in (
+                ("root_rank must be a whole number, not 0.7", lambda t: hvd.broadcast(t, 0.7)),
+                ("process_set=None is no ProcessSet",
+                 lambda t: hvd.allreduce(t, process_set=None)),
+                ("process_set=None is no ProcessSet",
+                 lambda t: hvd.alltoall(t, process_set=None)),
+                ("splits must be a list of whole numbers", lambda t: hvd.alltoall(t, "ab")),
+                ("compression='fp16'", lambda t: hvd.allreduce(t, compression="fp16")),
+                ("compression='fp16'", lambda t: hvd.reducescatter(t, compression="fp16")),
+                ("a name must be a string, not 5", lambda t: hvd.allreduce(t, name=5)),
+                ("prescale_factor must be a number",
+                 lambda t: hvd.allreduce(t, prescale_factor=None)),
+                ("no reduction operator 9", lambda t: hvd.allreduce(t, op=9))):
+            with self.assertRaisesRegex(ValueError, sentence):
+                call(torch.ones(2))
+
+    def test_negated_views(self):
+        view = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
+        self.assertTrue(view.is_neg())
+        self.assertEqual(hvd.allreduce(view.contiguous() if not view.is_contiguous() else view,
+                                       op=hvd.Sum).tolist(), [-2.0 * hvd.size(), 4.0 * hvd.size()])
+        one = torch.tensor([1 + 2j]).conj().imag
+        self.assertEqual(hvd.allreduce(one, op=hvd.Sum).item(), -2.0 * hvd.size())
+        with self.assertRaisesRegex(ValueError, "resolve_neg"):
+            hvd.allreduce_(one)
 
     def test_names_where_horovod_has_them(self):
         from tutti.torch import mpi_ops

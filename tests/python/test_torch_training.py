@@ -95,6 +95,8 @@ class DistributedOptimizer(unittest.TestCase):
         (F.cross_entropy(model(x[2:]), y[2:]) / 2).backward()
         optimizer.step()
         self.assert_same(model, train_alone(lambda p: torch.optim.SGD(p, lr=0.1), 1))
+        if hvd.size() == 1:
+            return  # alone it is not counted
         optimizer.set_backward_passes_per_step(1)
         F.cross_entropy(model(x), y).backward()
         with self.assertRaisesRegex(AssertionError, "backward_passes_per_step"):
@@ -129,28 +131,18 @@ class DistributedOptimizer(unittest.TestCase):
             expected = [[1 / hvd.size() if i < hvd.size() else 0.0] * 2 for i in range(5)]
             torch.testing.assert_close(moved, torch.tensor(expected))
 
-    def test_adasum_of_equal_steps_is_the_step(self):
-        model, alone = make_model(), make_model()
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1),
-                                             model.named_parameters(), op=hvd.Adasum)
-        reference = torch.optim.SGD(alone.parameters(), lr=0.1)
-        x, y = batch_of(0, 0)
-        for m, o in ((model, optimizer), (alone, reference)):
-            F.cross_entropy(m(x), y).backward()
-            o.step()
-        self.assert_same(model, alone)
-
     def test_refusals(self):
         model = make_model()
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
         named = list(model.named_parameters())
-        for arguments in (dict(named_parameters=named + named[:1]),
-                          dict(named_parameters=named[:-1]),
-                          dict(named_parameters=[p for _, p in named]),
-                          dict(op=hvd.Sum, gradient_predivide_factor=2.0),
-                          dict(backward_passes_per_step=0),
-                          dict(groups=[[named[0][1]], [named[0][1]]])):
-            with self.assertRaises(ValueError):
+        for sentence, arguments in (
+                ("names these twice: 0.weight", dict(named_parameters=named + named[:1])),
+                ("lacks 1 of the optimizer's 4", dict(named_parameters=named[:-1])),
+                ("pairs of name and parameter", dict(named_parameters=[p for _, p in named])),
+                ("op=Average only", dict(op=hvd.Sum, gradient_predivide_factor=2.0)),
+                ("backward_passes_per_step", dict(backward_passes_per_step=0)),
+                ("stands in two groups", dict(groups=[[named[0][1]], [named[0][1]]]))):
+            with self.assertRaisesRegex(ValueError, sentence):
                 hvd.DistributedOptimizer(inner, **arguments)
 
 
@@ -172,7 +164,7 @@ class Broadcasts(unittest.TestCase):
         mine = torch.cat(everything)
         for other in hvd.allgather(mine[None]):
             self.assertTrue(torch.equal(other, mine))
-        with self.assertRaises(ValueError):
+        with self.assertRaisesRegex(ValueError, "LBFGS cannot be broadcast"):
             hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
 
 

@@ -50,6 +50,11 @@ class TorchAdapter:
             raise ValueError(f"tensors of {tensor.dtype} cannot be sent")
         if not tensor.is_contiguous():
             raise ValueError("the tensor must be contiguous; use tensor.contiguous()")
+        if tensor.is_neg():  # a view whose memory holds the numbers with the other sign
+            if in_place:
+                raise ValueError("a negated view cannot be changed in place; use "
+                                 "tensor.resolve_neg()")
+            return tensor.resolve_neg()
         return tensor
 
     def type(self, tensor: torch.Tensor) -> int:
@@ -79,7 +84,10 @@ class TorchAdapter:
         return torch.cuda.current_stream(tensor.device).cuda_stream
 
     def splits(self, splits: Any) -> List[int]:
-        numbers = torch.as_tensor(splits)
+        try:
+            numbers = torch.as_tensor(splits)
+        except (TypeError, RuntimeError):
+            raise ValueError(f"splits must be a list of whole numbers, not {splits!r}") from None
         if numbers.dim() != 1 or numbers.is_floating_point():
             raise ValueError(f"splits must be a list of whole numbers, not {splits!r}")
         return [int(number) for number in numbers.tolist()]

@@ -15,7 +15,7 @@ what the ranks disagree about, or a lost rank. Threads: any.
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -25,7 +25,7 @@ from tutti._basics import (Adasum, Average, Max, Min, ProcessSet, Product, Sum, 
                            cross_rank, cross_size, global_process_set, init, is_homogeneous,
                            is_initialized, local_rank, local_size, poll, rank, shutdown, size,
                            start_timeline, stop_timeline, synchronize)
-from tutti._collectives import Collectives, group_names
+from tutti._collectives import Collectives
 from tutti.exceptions import HorovodInternalError
 from tutti.torch._adapter import TorchAdapter, require_tensors
 from tutti.torch.compression import Compression
@@ -47,15 +47,25 @@ def _wire(compression: Any, tensors: Sequence[torch.Tensor]) -> Optional[int]:
     return None if wire and any(tensor.is_cuda for tensor in tensors) else wire
 
 
-def _enqueue(tensors: Sequence[torch.Tensor], names: Sequence[str], group: Optional[str], op: int,
-             compression: Any, prescale: float, postscale: float, process_set: ProcessSet,
-             in_place: bool) -> int:
-    """An allreduce. Compressors that the library has run there; others around it."""
+def _check_compression(compression: Any) -> None:
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise ValueError(f"compression={compression!r} is no compressor such as Compression.fp16")
+
+
+def begin_allreduce(tensors: Sequence[torch.Tensor], name: Optional[str], op: int,
+                    process_set: ProcessSet, *, grouped: bool = False,
+                    members: Optional[Sequence[str]] = None, compression: Any = Compression.none,
+                    prescale: float = 1.0, postscale: float = 1.0, in_place: bool = False) -> int:
+    """A handle for every form of allreduce. Compressors that the library has run there; others
+    around it. `members`: the names of a group's tensors, where they have names of their own."""
     require_tensors(tensors)
+    _check_compression(compression)
+    options: Dict[str, Any] = {
+        "grouped": grouped or members is not None, "members": members, "prescale": prescale,
+        "postscale": postscale, "process_set": process_set}
     wire = _wire(compression, tensors)
     if wire is not None:
-        return _ops.allreduce(tensors, names, op, in_place=in_place, group=group, compression=wire,
-                              prescale=prescale, postscale=postscale, process_set=process_set)
+        return _ops.allreduce(tensors, name, op, in_place=in_place, compression=wire, **options)
     pairs = [compression.compress(tensor) for tensor in tensors]
     # Targets of their own, since what was compressed may be the user's tensor itself.
     sent = [part.clone() if part is tensor else part.contiguous()
@@ -68,8 +78,7 @@ def _enqueue(tensors: Sequence[torch.Tensor], names: Sequence[str], group: Optio
         result = compression.decompress(target, context)
         return tensor.copy_(result) if in_place else result
 
-    return _ops.allreduce(sent, names, op, in_place=True, group=group, prescale=prescale,
-                          postscale=postscale, process_set=process_set, finish=finish)
+    return _ops.allreduce(sent, name, op, in_place=True, finish=finish, **options)
 
 
 def allreduce_async(tensor: torch.Tensor, average: Optional[bool] = None,
@@ -77,8 +86,8 @@ def allreduce_async(tensor: torch.Tensor, average: Optional[bool] = None,
                     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                     process_set: ProcessSet = global_process_set) -> int:
     """A handle for the tensors of all ranks, of one shape, reduced element by element."""
-    return _enqueue([tensor], [_job.name(_basics.ALLREDUCE, name)], None, check_op(op, average),
-                    Compression.none, prescale_factor, postscale_factor, process_set, False)
+    return begin_allreduce([tensor], name, check_op(op, average), process_set,
+                           prescale=prescale_factor, postscale=postscale_factor, in_place=False)
 
 
 def allreduce_async_(tensor: torch.Tensor, average: Optional[bool] = None,
@@ -86,8 +95,13 @@ def allreduce_async_(tensor: torch.Tensor, average: Optional[bool] = None,
                      prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                      process_set: ProcessSet = global_process_set) -> int:
     """allreduce_async into the tensor itself."""
-    return _enqueue([tensor], [_job.name(_basics.ALLREDUCE, name)], None, check_op(op, average),
-                    Compression.none, prescale_factor, postscale_factor, process_set, True)
+    return begin_allreduce([tensor], name, check_op(op, average), process_set,
+                           prescale=prescale_factor, postscale=postscale_factor, in_place=True)
+
+
+def _of_gradient(name: Any) -> Any:
+    """What the operation of backward is called."""
+    return name + ".grad" if isinstance(name, str) else name
 
 
 class _Allreduce(torch.autograd.Function):
@@ -97,7 +111,7 @@ class _Allreduce(torch.autograd.Function):
     def forward(ctx: Any, settings: Tuple[Any, ...], name: Optional[str], *tensors: torch.Tensor
                 ) -> Any:
         ctx.settings = settings
-        ctx.name = None if name is None else name + ".grad"
+        ctx.name = _of_gradient(name)
         return _reduce_now(tensors, name, settings)
 
     @staticmethod
@@ -108,14 +122,11 @@ class _Allreduce(torch.autograd.Function):
 
 def _reduce_now(tensors: Sequence[torch.Tensor], name: Optional[str], settings: Tuple[Any, ...]
                 ) -> Tuple[torch.Tensor, ...]:
-    op, compression, prescale, postscale, process_set = settings
-    if len(tensors) == 1:
-        names, group = [_job.name(_basics.ALLREDUCE, name)], None
-    else:
-        names, group = group_names(_basics.ALLREDUCE, name, len(tensors))  # type: ignore
-    result = synchronize(_enqueue([tensor.detach() for tensor in tensors], names, group, op,
-                                  compression, prescale, postscale, process_set, False))
-    return tuple(result) if group is not None else (result,)
+    op, compression, prescale, postscale, process_set, grouped = settings
+    result = synchronize(begin_allreduce(
+        [tensor.detach() for tensor in tensors], name, op, process_set, grouped=grouped,
+        compression=compression, prescale=prescale, postscale=postscale))
+    return tuple(result) if grouped else (result,)
 
 
 def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
@@ -124,7 +135,8 @@ def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Option
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """A new tensor of the same shape; differentiable."""
     require_tensors([tensor])
-    settings = (check_op(op, average), compression, prescale_factor, postscale_factor, process_set)
+    settings = (check_op(op, average), compression, prescale_factor, postscale_factor, process_set,
+                False)
     return _Allreduce.apply(settings, name, tensor)[0]
 
 
@@ -140,9 +152,8 @@ def allreduce_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optio
 def _grouped(tensors: Sequence[torch.Tensor], average: Optional[bool], name: Optional[str],
              op: Optional[int], prescale: float, postscale: float, process_set: ProcessSet,
              in_place: bool) -> int:
-    names, group = group_names(_basics.ALLREDUCE, name, len(tensors))
-    return _enqueue(tensors, names, group, check_op(op, average), Compression.none, prescale,
-                    postscale, process_set, in_place)
+    return begin_allreduce(tensors, name, check_op(op, average), process_set, grouped=True,
+                           prescale=prescale, postscale=postscale, in_place=in_place)
 
 
 def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: Optional[bool] = None,
@@ -172,7 +183,8 @@ def grouped_allreduce(tensors: Sequence[torch.Tensor], average: Optional[bool] =
     if not tensors:
         raise ValueError("a group has no members")
     require_tensors(tensors)
-    settings = (check_op(op, average), compression, prescale_factor, postscale_factor, process_set)
+    settings = (check_op(op, average), compression, prescale_factor, postscale_factor, process_set,
+                len(tensors) > 1)
     return list(_Allreduce.apply(settings, name, *tensors))
 
 
@@ -209,14 +221,13 @@ def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int,
 def allgather_async(tensor: torch.Tensor, name: Optional[str] = None,
                     process_set: ProcessSet = global_process_set) -> int:
     """A handle for the rows of all ranks, in order of rank; the first dimension may differ."""
-    return _ops.allgather([tensor], [_job.name(_basics.ALLGATHER, name)], process_set=process_set)
+    return _ops.allgather([tensor], name, process_set=process_set)
 
 
 def grouped_allgather_async(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
                             process_set: ProcessSet = global_process_set) -> int:
     """A handle for tensors that are gathered together; a list of tensors."""
-    names, group = group_names(_basics.ALLGATHER, name, len(tensors))
-    return _ops.allgather(tensors, names, group=group, process_set=process_set)
+    return _ops.allgather(tensors, name, grouped=True, process_set=process_set)
 
 
 class _Allgather(torch.autograd.Function):
@@ -226,7 +237,7 @@ class _Allgather(torch.autograd.Function):
     def forward(ctx: Any, process_set: ProcessSet, name: Optional[str], tensor: torch.Tensor
                 ) -> torch.Tensor:
         ctx.process_set, ctx.rows = process_set, tensor.shape[0] if tensor.dim() else 0
-        ctx.name = None if name is None else name + ".grad"
+        ctx.name = _of_gradient(name)
         return synchronize(allgather_async(tensor.detach(), name, process_set))
 
     @staticmethod
@@ -260,15 +271,13 @@ def grouped_allgather(tensors: Sequence[torch.Tensor], name: Optional[str] = Non
 def broadcast_async(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
                     process_set: ProcessSet = global_process_set) -> int:
     """A handle for the tensor of `root_rank`, which counts among all ranks, in a set as well."""
-    return _ops.broadcast(tensor, root_rank, _job.name(_basics.BROADCAST, name), in_place=False,
-                          process_set=process_set)
+    return _ops.broadcast(tensor, root_rank, name, in_place=False, process_set=process_set)
 
 
 def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> int:
     """broadcast_async into the tensor itself."""
-    return _ops.broadcast(tensor, root_rank, _job.name(_basics.BROADCAST, name), in_place=True,
-                          process_set=process_set)
+    return _ops.broadcast(tensor, root_rank, name, in_place=True, process_set=process_set)
 
 
 class _Broadcast(torch.autograd.Function):
@@ -278,7 +287,7 @@ class _Broadcast(torch.autograd.Function):
     def forward(ctx: Any, process_set: ProcessSet, root: int, name: Optional[str],
                 tensor: torch.Tensor) -> torch.Tensor:
         ctx.process_set, ctx.root = process_set, root
-        ctx.name = None if name is None else name + ".grad"
+        ctx.name = _of_gradient(name)
         return synchronize(broadcast_async(tensor.detach(), root, name, process_set))
 
     @staticmethod
@@ -305,8 +314,7 @@ def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: Optional[str]
                    process_set: ProcessSet = global_process_set) -> int:
     """A handle for (rows, received_splits): splits[i] rows go to the set's i-th rank, equal parts
     without splits; received_splits[i] rows came from it."""
-    return _ops.alltoall(tensor, splits, _job.name(_basics.ALLTOALL, name),
-                         process_set=process_set)
+    return _ops.alltoall(tensor, splits, name, process_set=process_set)
 
 
 class _Alltoall(torch.autograd.Function):
@@ -317,7 +325,7 @@ class _Alltoall(torch.autograd.Function):
                 tensor: torch.Tensor) -> Any:
         rows, received = synchronize(alltoall_async(tensor.detach(), splits, name, process_set))
         ctx.process_set, ctx.received = process_set, received
-        ctx.name = None if name is None else name + ".grad"
+        ctx.name = _of_gradient(name)
         ctx.mark_non_differentiable(received)
         return rows, received
 
@@ -341,9 +349,8 @@ def reducescatter_async(tensor: torch.Tensor, name: Optional[str] = None, op: in
                         prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> int:
     """A handle for this rank's rows of the reduced tensor; the first (rows mod n) ranks get one row
     more."""
-    return _ops.reducescatter([tensor], [_job.name(_basics.REDUCESCATTER, name)], check_op(op),
-                              prescale=prescale_factor, postscale=postscale_factor,
-                              process_set=process_set)
+    return _ops.reducescatter([tensor], name, check_op(op), prescale=prescale_factor,
+                              postscale=postscale_factor, process_set=process_set)
 
 
 def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
@@ -351,8 +358,7 @@ def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: Optional[
                                 prescale_factor: float = 1.0,
                                 postscale_factor: float = 1.0) -> int:
     """A handle for tensors that are reduced and shared out together; a list of tensors."""
-    names, group = group_names(_basics.REDUCESCATTER, name, len(tensors))
-    return _ops.reducescatter(tensors, names, check_op(op), group=group, prescale=prescale_factor,
+    return _ops.reducescatter(tensors, name, check_op(op), grouped=True, prescale=prescale_factor,
                               postscale=postscale_factor, process_set=process_set)
 
 
@@ -364,15 +370,16 @@ class _Reducescatter(torch.autograd.Function):
     def forward(ctx: Any, settings: Tuple[Any, ...], name: Optional[str], tensor: torch.Tensor
                 ) -> torch.Tensor:
         ctx.settings = settings
-        ctx.name = None if name is None else name + ".grad"
+        ctx.name = _of_gradient(name)
         op, compression, prescale, postscale, process_set = settings
+        _check_compression(compression)
         wire = _wire(compression, [tensor])
         sent, context = tensor.detach(), None
         if wire is None:
             sent, context = compression.compress(sent)
         result = synchronize(_ops.reducescatter(
-            [sent], [_job.name(_basics.REDUCESCATTER, name)], op, compression=wire or 0,
-            prescale=prescale, postscale=postscale, process_set=process_set))
+            [sent], name, op, compression=wire or 0, prescale=prescale, postscale=postscale,
+            process_set=process_set))
         return result if wire is not None else compression.decompress(result, context)
 
     @staticmethod

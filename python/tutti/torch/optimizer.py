@@ -10,192 +10,61 @@ from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple, Type
 
 import torch
 
 from tutti import _basics
 from tutti._basics import Adasum, Average, ProcessSet, global_process_set
 from tutti.torch import mpi_ops
+from tutti.torch._reducer import Groups, Passes, Reducer, Settings, checked_passes
 from tutti.torch.compression import Compression
 
-Groups = Optional[Sequence[Sequence[torch.Tensor]]]
 
+class _Mixin:
+    """What both kinds add to the user's class; stands before it in the base classes."""
 
-class _Settings:
-    """What DistributedOptimizer was given, checked."""
+    _settings: Settings
+    _passes: Passes
 
-    def __init__(self, optimizer: torch.optim.Optimizer,
-                 named_parameters: Optional[Iterable[Tuple[str, torch.Tensor]]], compression: Any,
-                 passes: int, op: int, predivide: float, num_groups: int, groups: Groups,
-                 sparse_as_dense: bool, process_set: ProcessSet) -> None:
-        if predivide != 1.0 and op != Average:
-            raise ValueError("gradient_predivide_factor works with op=Average only")
-        if passes <= 0:
-            raise ValueError("backward_passes_per_step must be above 0")
-        if num_groups < 0:
-            raise ValueError("num_groups must not be negative")
-        self.compression, self.op, self.passes = compression, op, passes
-        self.predivide, self.sparse_as_dense = predivide, sparse_as_dense
-        self.process_set = process_set
-        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self.names = _names(self.parameters, named_parameters)
-        self.groups = _groups(self.parameters, num_groups, groups)
+    def _forget(self) -> None:
+        """What was begun belongs to a job, or a state, that is gone."""
+        self._passes.reset()
 
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """How many backward passes add up before step()."""
+        self._passes.reset(checked_passes(passes))
 
-def _names(parameters: List[torch.Tensor],
-           named: Optional[Iterable[Tuple[str, torch.Tensor]]]) -> Dict[torch.Tensor, str]:
-    pairs = list(named) if named is not None else []
-    if not pairs:
-        return {p: f"noname.{i}" for i, p in enumerate(parameters)}
-    if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
-        raise ValueError("named_parameters must be pairs of name and parameter, as "
-                         "model.named_parameters() gives them")
-    seen, twice = set(), set()
-    for name, _ in pairs:
-        (twice if name in seen else seen).add(name)
-    if twice:
-        raise ValueError("named_parameters names these twice: " + ", ".join(sorted(twice)))
-    names = {p: name for name, p in pairs}
-    missing = sum(1 for p in parameters if p not in names)
-    if missing:
-        raise ValueError(f"named_parameters lacks {missing} of the optimizer's {len(parameters)} "
-                         "parameters")
-    return names
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        if self._passes.have_begun():
+            raise AssertionError("zero_grad() was called after backward() but before step() or "
+                                 "synchronize(), while gradients are being reduced")
+        super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
-
-def _groups(parameters: List[torch.Tensor], num_groups: int, groups: Groups
-            ) -> List[List[torch.Tensor]]:
-    """Lists of parameters whose gradients are reduced together."""
-    if groups is not None:
-        if not isinstance(groups, (list, tuple)):
-            raise ValueError("groups must be a list of lists of parameters")
-        known, made = set(parameters), [[p for p in group] for group in groups]
-        flat = [p for group in made for p in group]
-        if len(set(flat)) != len(flat) or not set(flat) <= known:
-            raise ValueError("a parameter stands in two groups, or is not the optimizer's")
-        return [[p for p in group if p.requires_grad] for group in made]
-    wanted = [p for p in parameters if p.requires_grad]
-    if num_groups == 0 or not wanted:
-        return []
-    size = -(-len(wanted) // num_groups)
-    return [wanted[i:i + size] for i in range(0, len(wanted), size)]
-
-
-class _Reducer:
-    """The allreduces of one optimizer's gradients between two steps."""
-
-    def __init__(self, settings: _Settings) -> None:
-        self.settings = settings
-        self.handles: Dict[torch.Tensor, Any] = {}
-        self.passes_left: Dict[torch.Tensor, int] = {}
-        self.parameters = [p for p in settings.parameters if p.requires_grad]
-        self._group_of = {p: i for i, group in enumerate(settings.groups) for p in group}
-        self._ready: Dict[int, List[torch.Tensor]] = {}
-        self._keep: List[Any] = []
-        self.reset()
-        for p in self.parameters:
-            self._hook(p)
-
-    def reset(self) -> None:
-        self.handles.clear()
-        self._ready = {i: [] for i in range(len(self.settings.groups))}
-        self.passes_left = {p: self.settings.passes for p in self.parameters}
-
-    def _hook(self, p: torch.Tensor) -> None:
-        if hasattr(p, "register_post_accumulate_grad_hook"):
-            self._keep.append(p.register_post_accumulate_grad_hook(self._on_gradient))
-            return
-        # Before PyTorch 2.1: the node that accumulates the gradient, kept alive for its hook.
-        accumulate = p.expand_as(p).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
-        accumulate.register_hook(lambda *unused: self._on_gradient(p))
-        self._keep.append(accumulate)
-
-    def _on_gradient(self, p: torch.Tensor) -> None:
-        if p in self.handles or self.passes_left[p] <= 0:
-            raise AssertionError(
-                "Gradients were computed more than backward_passes_per_step times before step() "
-                "or synchronize(); raise backward_passes_per_step to accumulate them")
-        self.passes_left[p] -= 1
-        if self.passes_left[p] == 0:
-            self.begin(p)
-
-    def begin(self, p: torch.Tensor) -> None:
-        """Begins p's allreduce, or notes that it is ready where its group is not yet."""
-        group = self._group_of.get(p)
-        if group is None:
-            self.handles[p] = self._begin_one(p)
-            return
-        self.handles[p] = None
-        self._ready[group].append(p)
-        if len(self._ready[group]) == len(self.settings.groups[group]):
-            self._begin_group(group)
-
-    def _dense(self, p: torch.Tensor) -> torch.Tensor:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-        if p.grad.is_sparse and self.settings.sparse_as_dense:
-            p.grad = p.grad.to_dense()
-        if not p.grad.is_sparse and not p.grad.is_contiguous():
-            return p.grad.contiguous()
-        return p.grad
-
-    def _reduce(self, gradients: List[torch.Tensor], names: List[str], group: Optional[str]) -> int:
-        s = self.settings
-        # The division by the number of ranks is split in two where that keeps small numbers from
-        # vanishing: before the sum by the factor, after it by the rest.
-        return mpi_ops._enqueue(gradients, names, group, s.op, s.compression, 1.0 / s.predivide,
-                                s.predivide, s.process_set, True)
-
-    def _begin_one(self, p: torch.Tensor) -> Any:
-        gradient, name = self._dense(p), self.settings.names[p]
-        if gradient.is_sparse:
-            wait = mpi_ops.sparse_allreduce_async(gradient, name, self.settings.op,
-                                                  self.settings.process_set)
-            return lambda: setattr(p, "grad", wait())
-        handle = self._reduce([gradient], [_basics.job().name(_basics.ALLREDUCE, name)], None)
-        return lambda: self._store(p, mpi_ops.synchronize(handle))
-
-    def _begin_group(self, group: int) -> None:
-        members = self.settings.groups[group]
-        gradients = [self._dense(p) for p in members]
-        if any(gradient.is_sparse for gradient in gradients):
-            for p in members:
-                self.handles[p] = self._begin_one(p)
-            return
-        job = _basics.job()
-        names = [job.name(_basics.ALLREDUCE, self.settings.names[p]) for p in members]
-        handle = self._reduce(gradients, names, job.name(_basics.ALLREDUCE, f"group.{group}"))
-
-        def wait() -> None:
-            for p, gradient in zip(members, mpi_ops.synchronize(handle)):
-                self._store(p, gradient)
-        for p in members:
-            self.handles[p] = None
-        self.handles[members[0]] = wait
-
-    def _store(self, p: torch.Tensor, gradient: torch.Tensor) -> None:
-        if p.grad is not gradient and p.grad.data_ptr() != gradient.data_ptr():
-            p.grad.copy_(gradient)
-
-    def finish(self) -> None:
-        """Begins what no backward brought, with zeros, and waits for everything."""
+    def add_param_group(self, group: Any) -> None:
+        super().add_param_group(group)  # type: ignore[misc]
+        groups = self.param_groups  # type: ignore[attr-defined]
         try:
-            for p in self.parameters:
-                if p not in self.handles:
-                    self.begin(p)
-            for wait in [wait for wait in self.handles.values() if wait is not None]:
-                wait()
-        finally:
-            self.reset()
+            self._passes.add(self._settings.add(groups[-1]["params"]))
+        except ValueError:
+            groups.pop()
+            raise
 
 
-class _Distributed:
-    """What DistributedOptimizer adds to the user's class; stands before it in the base classes."""
+class _Distributed(_Mixin):
+    """Steps with the gradients of all ranks."""
 
-    _reducer: _Reducer
-    _synchronized: bool
-    _should_synchronize: bool
+    _reducer: Reducer
+    _synchronized = False
+    _should_synchronize = True
+
+    def _begin(self, settings: Settings) -> None:
+        self._settings, self._reducer = settings, Reducer(settings)
+        self._passes = self._reducer.passes
+
+    def _forget(self) -> None:
+        self._reducer.reset()
+        self._synchronized = False
 
     def synchronize(self) -> None:
         """Waits until all gradients are reduced. step() does so, unless skip_synchronize says not
@@ -212,61 +81,63 @@ class _Distributed:
         finally:
             self._should_synchronize = True
 
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """How many backward passes add up before gradients are reduced."""
-        if passes <= 0:
-            raise ValueError("backward_passes_per_step must be above 0")
-        self._reducer.settings.passes = passes
-        self._reducer.passes_left = {p: passes for p in self._reducer.parameters}
-
-    def step(self, closure: Any = None) -> Any:
-        if self._should_synchronize:
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+        """The user's optimizer's step. `closure` computes the gradients, which are reduced each time
+        that it was called."""
+        whole = closure
+        if closure is not None and self._should_synchronize:
+            def whole() -> Any:
+                loss = closure()
+                self._reducer.finish()
+                return loss
+        elif self._should_synchronize:
             if self._synchronized:
                 warnings.warn("step() after synchronize() reduces the gradients a second time; use "
                               "`with optimizer.skip_synchronize():` around step()")
             self.synchronize()
         self._synchronized = False
-        return super().step(closure)  # type: ignore[misc]
-
-    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        if self._reducer.handles:
-            raise AssertionError("zero_grad() was called after backward() but before step() or "
-                                 "synchronize(), while gradients are being reduced")
-        super().zero_grad(*args, **kwargs)  # type: ignore[misc]
+        return super().step(whole)  # type: ignore[misc]
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         # Reductions under way belong to the state that goes.
-        if self._reducer.handles and _basics.job().is_initialized():
+        if self._passes.have_begun() and _basics.job().is_initialized():
             self._reducer.finish()
-        self._reducer.reset()
-        self._synchronized = False
+        self._forget()
         super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
 
 
-class _DistributedAdasum:
+class _DistributedAdasum(_Mixin):
     """op=Adasum: ranks step by themselves, and what is combined is how far each went."""
 
-    _settings: _Settings
-    _calls = 0
+    def _begin(self, settings: Settings) -> None:
+        self._settings = settings
+        self._passes = Passes(settings.passes, settings.parameters, lambda p: None)
 
-    def step(self, closure: Any = None) -> Any:
-        settings = self._settings
-        parameters = [p for p in settings.parameters if p.requires_grad]
-        self._calls += 1
-        if closure is None and self._calls % settings.passes != 0:
-            return None  # gradients go on adding up
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+        """The user's optimizer's step here, moved by what the others' steps add to it."""
+        parameters = self._settings.parameters
         before = [p.detach().clone(memory_format=torch.contiguous_format) for p in parameters]
-        loss = super().step(closure)  # type: ignore[misc]
-        deltas = [(p.detach() - b).contiguous() for p, b in zip(parameters, before)]
-        names = [_basics.job().name(_basics.ALLREDUCE, "delta." + settings.names[p])
-                 for p in parameters]
-        if deltas:
-            combined = mpi_ops.synchronize(mpi_ops._enqueue(
-                deltas, names, _basics.job().name(_basics.ALLREDUCE, "delta"), Adasum,
-                settings.compression, 1.0, 1.0, settings.process_set, True))
-            for p, b, delta in zip(parameters, before, combined):
-                p.detach().copy_(b + delta)
+        whole = closure
+        if closure is not None:
+            def whole() -> Any:
+                loss = closure()
+                self._passes.reset()
+                return loss
+        self._passes.reset()
+        loss = super().step(whole)  # type: ignore[misc]
+        if parameters:
+            self._combine(parameters, before)
         return loss
+
+    def _combine(self, parameters: List[torch.Tensor], before: List[torch.Tensor]) -> None:
+        settings = self._settings
+        deltas = [(p.detach() - b).contiguous() for p, b in zip(parameters, before)]
+        names = ["delta." + settings.names[p] for p in parameters]
+        combined = mpi_ops.synchronize(mpi_ops.begin_allreduce(
+            deltas, names[0], Adasum, settings.process_set, members=names,
+            compression=settings.compression, in_place=True))
+        for p, b, delta in zip(parameters, before, combined):
+            p.detach().copy_(b + delta)
 
     def synchronize(self) -> None:
         """Nothing: step() does it all."""
@@ -277,12 +148,6 @@ class _DistributedAdasum:
         raise ValueError("skip_synchronize does not go with op=Adasum")
         yield
 
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """How many calls of step() make one step."""
-        if passes <= 0:
-            raise ValueError("backward_passes_per_step must be above 0")
-        self._settings.passes = passes
-
 
 def _subclass(mixin: Type[Any], base: Type[Any]) -> Type[Any]:
     return type(base.__name__, (mixin, base), {"__module__": base.__module__})
@@ -292,32 +157,35 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
                          named_parameters: Optional[Iterable[Tuple[str, torch.Tensor]]] = None,
                          compression: Any = Compression.none, backward_passes_per_step: int = 1,
                          op: int = Average, gradient_predivide_factor: float = 1.0,
-                         num_groups: int = 0, groups: Union[None, Groups] = None,
+                         num_groups: int = 0, groups: Groups = None,
                          sparse_as_dense: bool = False,
                          process_set: ProcessSet = global_process_set) -> torch.optim.Optimizer:
     """An optimizer of a subclass of `optimizer`'s class, with its parameters and its state, that
-    steps with the gradients of all ranks of `process_set`.
+    steps with the gradients of all ranks of `process_set`. A rank outside the set, and one that is
+    alone, steps by itself.
 
     named_parameters: model.named_parameters(), so that reductions have names; all ranks alike.
-    backward_passes_per_step: how many backward passes add up before gradients are reduced.
+    backward_passes_per_step: how many backward passes add up before step(); an AssertionError when
+    there are more, and from zero_grad() between the first of them and step().
     gradient_predivide_factor: with op=Average, divides by this before the sum, by the rest after.
-    num_groups, groups: gradients that are reduced together.
+    groups: gradients that are reduced together: lists of parameters, or the number of such groups
+    (num_groups is its older name).
     op=Adasum: ranks step by themselves and the steps are combined.
+
+    A parameter that backward brings no gradient to on this rank adds zeros. Sparse gradients: in its
+    first step a rank cannot know that such a one would have been sparse; each must come once on every
+    rank before it may be left out, or sparse_as_dense=True.
 
     ValueError for names that are missing or doubled and for settings that do not go together.
     """
-    settings = _Settings(optimizer, named_parameters, compression, backward_passes_per_step, op,
-                         gradient_predivide_factor, num_groups, groups, sparse_as_dense,
-                         process_set)
+    settings = Settings(optimizer, named_parameters, compression, backward_passes_per_step, op,
+                        gradient_predivide_factor, num_groups, groups, sparse_as_dense,
+                        process_set)
     mixin = _DistributedAdasum if op == Adasum else _Distributed
     cls = _subclass(mixin, type(optimizer))
     made = cls.__new__(cls)
     # A scheduler may have replaced the user's step by its own on the object; ours must be reached.
     made.__dict__.update({key: value for key, value in optimizer.__dict__.items()
                           if key != "step"})
-    if op == Adasum:
-        made._settings = settings
-    else:
-        made._reducer = _Reducer(settings)
-        made._synchronized, made._should_synchronize = False, True
+    made._begin(settings)
     return made

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to gradients between two steps of an optimizer: counting backward passes, and the
+allreduces that begin with the last of them.
+
+Threads: hooks run on whatever thread runs backward; everything else belongs to the caller's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
+
+import torch
+
+from tutti import _basics, _elastic
+from tutti._basics import Average, ProcessSet
+from tutti.torch import mpi_ops
+
+Groups = Union[None, int, Sequence[Sequence[torch.Tensor]]]
+
+
+class Settings:
+    """What DistributedOptimizer was given, checked. ValueError, in a sentence, for what cannot
+    be."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer,
+                 named_parameters: Optional[Iterable[Tuple[str, torch.Tensor]]], compression: Any,
+                 passes: int, op: int, predivide: float, num_groups: int, groups: Groups,
+                 sparse_as_dense: bool, process_set: ProcessSet) -> None:
+        if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+            raise ValueError(f"compression={compression!r} is no compressor such as "
+                             "Compression.fp16")
+        if isinstance(predivide, bool) or not isinstance(predivide, (int, float)) or predivide <= 0:
+            raise ValueError(f"gradient_predivide_factor={predivide!r} is no number above 0")
+        self.op = _basics.check_op(op)
+        if predivide != 1.0 and op != Average:
+            raise ValueError("gradient_predivide_factor works with op=Average only")
+        _basics.check_process_set(process_set)
+        self.compression, self.passes = compression, checked_passes(passes)
+        self.predivide, self.sparse_as_dense = float(predivide), sparse_as_dense
+        self.process_set = process_set
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._named = named_parameters is not None
+        self.names = _names(parameters, named_parameters)
+        self.groups = _groups(parameters, num_groups, groups)
+        # Only those that backward brings a gradient to, and none where there is nobody to agree with.
+        self.parameters = [p for p in parameters if p.requires_grad]
+        if not self.takes_part():
+            self.parameters, self.groups = [], []
+
+    def takes_part(self) -> bool:
+        """Whether gradients are reduced: not on a rank outside the set, which steps by itself, nor
+        by a rank alone, unless others may come."""
+        if self.process_set.included() is False:
+            return False
+        job = _basics.job()
+        return not job.is_initialized() or job.size() > 1 or _elastic.is_elastic()
+
+    def add(self, parameters: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+        """Takes over parameters that came later; those that are to be hooked. ValueError where they
+        have no name and the others have."""
+        missing = [p for p in parameters if p not in self.names]
+        if missing and self._named:
+            raise ValueError(f"named_parameters lacks {len(missing)} of the {len(parameters)} "
+                             "parameters that are added")
+        for p in missing:
+            self.names[p] = f"gradient.{len(self.names)}"
+        wanted = [p for p in parameters if p.requires_grad] if self.takes_part() else []
+        self.parameters += wanted
+        return wanted
+
+
+def checked_passes(passes: int) -> int:
+    """ValueError for what is no number of backward passes."""
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes <= 0:
+        raise ValueError(f"backward_passes_per_step must be a whole number above 0, not {passes!r}")
+    return passes
+
+
+def _names(parameters: List[torch.Tensor],
+           named: Optional[Iterable[Tuple[str, torch.Tensor]]]) -> Dict[torch.Tensor, str]:
+    pairs = list(named) if named is not None else []
+    if not pairs:
+        # Not noname.N: that is what operations without a name are called.
+        return {p: f"gradient.{i}" for i, p in enumerate(parameters)}
+    if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
+        raise ValueError("named_parameters must be pairs of name and parameter, as "
+                         "model.named_parameters() gives them")
+    seen, twice = set(), set()
+    for name, _ in pairs:
+        (twice if name in seen else seen).add(name)
+    if twice:
+        raise ValueError("named_parameters names these twice: " + ", ".join(sorted(twice)))
+    names = {p: name for name, p in pairs}
+    missing = sum(1 for p in parameters if p not in names)
+    if missing:
+        raise ValueError(f"named_parameters lacks {missing} of the optimizer's {len(parameters)} "
+                         "parameters")
+    return names
+
+
+def _groups(parameters: List[torch.Tensor], num_groups: int, groups: Groups
+            ) -> List[List[torch.Tensor]]:
+    """Lists of parameters whose gradients are reduced together."""
+    if groups is not None and num_groups:
+        raise ValueError("give either groups or num_groups, not both; num_groups is the older name")
+    if groups is None:
+        groups = num_groups
+    if isinstance(groups, int) and not isinstance(groups, bool):
+        if groups < 0:
+            raise ValueError(f"groups={groups} (or num_groups) must not be negative")
+        wanted = [p for p in parameters if p.requires_grad]
+        if groups == 0 or not wanted:
+            return []
+        size = -(-len(wanted) // groups)
+        return [wanted[i:i + size] for i in range(0, len(wanted), size)]
+    if not isinstance(groups, (list, tuple)) or \
+            any(not isinstance(group, (list, tuple)) for group in groups):
+        raise ValueError("groups must be a number of groups, or a list of lists of parameters")
+    known, flat = set(parameters), [p for group in groups for p in group]
+    if len(set(flat)) != len(flat) or not set(flat) <= known:
+        raise ValueError("a parameter stands in two groups, or is not the optimizer's")
+    made = [[p for p in group if p.requires_grad] for group in groups]
+    return [group for group in made if group]
+
+
+class Passes:
+    """Counts the backward passes of parameters, and calls on_last with one that had its last."""
+
+    def __init__(self, passes: int, parameters: Iterable[torch.Tensor],
+                 on_last: Callable[[torch.Tensor], None]) -> None:
+        self._passes, self._on_last = passes, on_last
+        self._left: Dict[torch.Tensor, int] = {}
+        self._keep: List[Any] = []  # what hooks hang on
+        self.add(parameters)
+
+    def add(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Counts these as well."""
+        for p in parameters:
+            self._left[p] = self._passes
+            self._hook(p)
+
+    def reset(self, passes: Optional[int] = None) -> None:
+        """Begins anew, with another number of passes where one is given."""
+        self._passes = self._passes if passes is None else passes
+        self._left = {p: self._passes for p in self._left}
+
+    def have_begun(self) -> bool:
+        """Whether a gradient came since."""
+        return any(left != self._passes for left in self._left.values())
+
+    def _hook(self, p: torch.Tensor) -> None:
+        if hasattr(p, "register_post_accumulate_grad_hook"):
+            self._keep.append(p.register_post_accumulate_grad_hook(self._on_gradient))
+            return
+        # Before PyTorch 2.1: the node that accumulates the gradient, kept alive for its hook.
+        accumulate = p.expand_as(p).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+        accumulate.register_hook(lambda *unused: self._on_gradient(p))
+        self._keep.append(accumulate)
+
+    def _on_gradient(self, p: torch.Tensor) -> None:
+        if self._left[p] <= 0:
+            raise AssertionError(
+                "Gradients were computed more than backward_passes_per_step times before step() "
+                "or synchronize(); raise backward_passes_per_step to accumulate them")
+        self._left[p] -= 1
+        if self._left[p] == 0:
+            self._on_last(p)
+
+
+class Reducer:
+    """The allreduces of one optimizer's gradients between two steps."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._group_of = {p: i for i, group in enumerate(settings.groups) for p in group}
+        # Of gradients that were sparse: how many of the dimensions are. Kept for good, so that a
+        # backward without that gradient brings what the other ranks bring.
+        self._sparse_dims: Dict[torch.Tensor, int] = {}
+        self._begun: Set[torch.Tensor] = set()
+        self._ready: Dict[int, List[torch.Tensor]] = {}  # of groups that are not begun yet
+        self._waits: List[Callable[[], None]] = []
+        self.passes = Passes(settings.passes, settings.parameters, self._begin)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets what was begun."""
+        self._begun, self._waits = set(), []
+        self._ready = {i: [] for i in range(len(self.settings.groups))}
+        self.passes.reset()
+
+    def _begin(self, p: torch.Tensor) -> None:
+        """Begins p's allreduce, or notes that it is ready where its group is not yet."""
+        self._begun.add(p)
+        group = self._group_of.get(p)
+        if group is None:
+            self._begin_one(p)
+            return
+        self._ready[group].append(p)
+        if len(self._ready[group]) == len(self.settings.groups[group]):
+            self._begin_group(group)
+
+    def _gradient(self, p: torch.Tensor) -> torch.Tensor:
+        """What is sent for p: zeros of the same kind where no backward brought a gradient."""
+        if p.grad is None and p not in self._sparse_dims:
+            p.grad = torch.zeros_like(p)
+        # (A sparse gradient that was set to zero may have forgotten its dimensions.)
+        if p.grad is None or p.grad.is_sparse and p.grad._nnz() == 0 and p in self._sparse_dims:
+            dims = self._sparse_dims[p]
+            p.grad = torch.sparse_coo_tensor(torch.empty((dims, 0), dtype=torch.int64),
+                                             p.detach().new_empty((0, *p.shape[dims:])), p.shape,
+                                             device=p.device)
+        if p.grad.is_sparse and self.settings.sparse_as_dense:
+            p.grad = p.grad.to_dense()
+        if p.grad.is_sparse:
+            self._sparse_dims[p] = p.grad.sparse_dim()
+        elif not p.grad.is_contiguous():
+            return p.grad.contiguous()
+        return p.grad
+
+    def _reduce(self, gradients: List[torch.Tensor], names: List[str]) -> int:
+        s = self.settings
+        # The division by the number of ranks is split in two where that keeps small numbers from
+        # vanishing: before the sum by the factor, after it by the rest.
+        return mpi_ops.begin_allreduce(
+            gradients, names[0], s.op, s.process_set, members=names if len(names) > 1 else None,
+            compression=s.compression, prescale=1.0 / s.predivide, postscale=s.predivide,
+            in_place=True)
+
+    def _begin_one(self, p: torch.Tensor) -> None:
+        gradient, name = self._gradient(p), self.settings.names[p]
+        if gradient.is_sparse:
+            wait = mpi_ops.sparse_allreduce_async(gradient, name, self.settings.op,
+                                                  self.settings.process_set)
+            self._waits.append(lambda: setattr(p, "grad", wait()))
+            return
+        handle = self._reduce([gradient], [name])
+        self._waits.append(lambda: _store(p, mpi_ops.synchronize(handle)))
+
+    def _begin_group(self, group: int) -> None:
+        members = self.settings.groups[group]
+        gradients = [self._gradient(p) for p in members]
+        if len(members) == 1 or any(gradient.is_sparse for gradient in gradients):
+            for p in members:
+                self._begin_one(p)
+            return
+        handle = self._reduce(gradients, [self.settings.names[p] for p in members])
+
+        def wait() -> None:
+            for p, gradient in zip(members, mpi_ops.synchronize(handle)):
+                _store(p, gradient)
+        self._waits.append(wait)
+
+    def finish(self) -> None:
+        """Begins what no backward brought, with zeros, and waits for everything. What failed first
+        is raised when all the rest has ended."""
+        errors: List[Exception] = []
+
+        def attempt(part: Callable[[], None]) -> None:
+            try:
+                part()
+            except Exception as error:
+                errors.append(error)
+        try:
+            attempt(self._begin_rest)
+            for wait in self._waits:
+                attempt(wait)
+        finally:
+            self.reset()
+        if errors:
+            raise errors[0]
+
+    def _begin_rest(self) -> None:
+        for p in self.settings.parameters:
+            if p not in self._begun:
+                self._begin(p)
+
+
+def _store(p: torch.Tensor, gradient: torch.Tensor) -> None:
+    if p.grad is not gradient and p.grad.data_ptr() != gradient.data_ptr():
+        p.grad.copy_(gradient)
