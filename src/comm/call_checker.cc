@@ -11,8 +11,12 @@ constexpr int64_t kLookEveryNs = 200'000'000;
 
 }  // namespace
 
-CallChecker::CallChecker(EventLoop& loop, Watch& watch, int next)
-    : loop_(loop), watch_(watch), next_(next) {}
+CallChecker::CallChecker(EventLoop& loop, Watch& watch, const Options& options)
+    : loop_(loop),
+      watch_(watch),
+      rank_(options.rank),
+      next_((options.rank + 1) % options.num_ranks),
+      collectives_too_(options.collectives) {}
 
 CallChecker::~CallChecker() {
   {
@@ -24,10 +28,14 @@ CallChecker::~CallChecker() {
 }
 
 void CallChecker::Note(const Task& task) {
-  if (task.collective == Collective::kSendRecv) return;
-  const uint64_t number = calls_.load(std::memory_order_relaxed) + 1;
-  watch_.NoteCall(SignatureOf(task, number));
-  calls_.store(number, std::memory_order_seq_cst);
+  if (task.collective == Collective::kSendRecv) {
+    if (task.root == rank_) return;  // both ends are in one call, which has looked
+    watch_.NoteMessage(SignatureOf(task, 0), task.is_send);
+  } else {
+    if (!collectives_too_) return;
+    watch_.NoteCall(SignatureOf(task, ++collectives_));
+  }
+  calls_.fetch_add(1, std::memory_order_seq_cst);
   if (!armed_.load(std::memory_order_seq_cst) && !armed_.exchange(true)) Arm();
 }
 
@@ -44,7 +52,8 @@ void CallChecker::Look() {
     Arm();
     return;
   }
-  watch_.CompareCalls(next_);
+  if (collectives_too_) watch_.CompareCalls(next_);
+  watch_.CompareMessages();
   armed_.store(false);
   // A call that came meanwhile has seen the flag up.
   if (calls_.load() != seen_ && !armed_.exchange(true)) Arm();

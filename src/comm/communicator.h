@@ -163,6 +163,7 @@ class Communicator {
   const Settings settings_;
   const std::string name_;
   const int cuda_device_;
+  bool is_lane_ = false;          // of a relay
   const Deadline init_deadline_;  // for all steps of initialisation together
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Watch> watch_;

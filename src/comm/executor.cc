@@ -52,7 +52,7 @@ OpSignature SignatureOf(const Task& task, uint64_t sequence) {
   signature.sequence = sequence;
   signature.collective = task.collective;
   signature.type = task.type;
-  signature.count = task.count;
+  signature.count = task.whole_count > 0 ? task.whole_count : task.count;
   // The counts of the receivers are the same on all ranks; those of an all-to-all are not.
   if (task.parts) signature.count = 0;
   if (task.parts && task.collective != Collective::kAlltoAllV) {

@@ -13,12 +13,13 @@
 namespace tutti {
 namespace {
 
-constexpr size_t kMostSlotBytes = 64 << 10;
+constexpr size_t kMostSlotBytes = 128 << 10;
 constexpr size_t kFewestSlotBytes = 4 << 10;
 // What a barrier reduces.
 constexpr size_t kScratchBytes = 128;
-// Windows in host memory: PCIe is slower than what they stage for, and all of them are pinned.
-constexpr int64_t kMostHostWindow = 16 << 20;
+// Windows in host memory: PCIe is slower than what they stage for, and all of each is pinned.
+constexpr size_t kMostHostWindow = 32 << 20;
+constexpr size_t kHostMessageMemory = 14 << 20;  // of it
 constexpr uint32_t kMostHostBlocks = 32;
 
 // What PCIe is taken to carry, in both directions at once, and what a fence across it costs.
@@ -30,6 +31,23 @@ void ForHostMemory(MeshContext& context) {
   context.bulk_us = 3;
   context.round_us = 4;
   context.line_round_us = 6;
+}
+
+// Makes room for bulk slots in a window of host memory; how much.
+size_t FitHostWindow(cuda::WindowLayout& layout, cuda::MessageLayout& messages) {
+  layout.blocks = std::min(layout.blocks, kMostHostBlocks);
+  while (layout.blocks > 1 && layout.BulkAt() > kMostHostWindow / 3) layout.blocks /= 2;
+  messages.channels = cuda::ChannelsOf(layout.num_ranks, kHostMessageMemory);
+  return kMostHostWindow - layout.BulkAt() - messages.EndsAt() - kScratchBytes;
+}
+
+// The same on all ranks.
+uint32_t MostBlocks(std::span<const PeerInfo> peers, const Settings& settings) {
+  int fewest = peers[0].multiprocessors;
+  for (const PeerInfo& peer : peers) fewest = std::min(fewest, peer.multiprocessors);
+  if (settings.max_ctas == 0) return std::min<uint32_t>(BlocksFor(fewest), cuda::kMaxBlocks);
+  const uint32_t room = static_cast<uint32_t>(std::max(1, fewest)) * kBlocksOnMultiprocessor;
+  return std::min(static_cast<uint32_t>(settings.max_ctas), room);
 }
 
 }  // namespace
@@ -73,24 +91,22 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   TUTTI_ASSIGN(queue_, GpuQueue::Create(*peers.device, settings.check_pointers));
   const int n = peers.bootstrap->num_ranks();
   const bool on_host = place == WindowPlace::kHostMemory;
-  const int64_t window =
-      on_host ? std::min(settings.gpu_window, kMostHostWindow) : settings.gpu_window;
+  auto window = static_cast<size_t>(settings.gpu_window);
   auto& layout = args_.layout;
   layout.num_ranks = n;
-  layout.slot_bytes = std::clamp(static_cast<size_t>(window) / layout.Slots() / 1024 * 1024,
-                                 kFewestSlotBytes, kMostSlotBytes);
-  messages_ = {layout.TotalBytes(), n};
+  layout.blocks = MostBlocks(peers.peers, settings);
+  messages_ = {0, n};
+  if (on_host) window = std::min(window, FitHostWindow(layout, messages_));
+  layout.slot_bytes =
+      std::clamp(window / layout.Slots() / 1024 * 1024, kFewestSlotBytes, kMostSlotBytes);
+  messages_.at = layout.TotalBytes();
+  context_.max_blocks = layout.blocks;
   context_.num_ranks = n;
   context_.slot_bytes = layout.slot_bytes;
   context_.ring_slot_bytes = layout.RingSlotBytes();
   context_.line_slot_bytes = cuda::kLines * cuda::kLineData;
   context_.short_message_bytes = cuda::kLineMessage;
-  context_.max_blocks =
-      static_cast<uint32_t>(std::min<int64_t>(settings.max_ctas, cuda::kMaxBlocks));
-  if (on_host) {
-    ForHostMemory(context_);
-    context_.max_blocks = std::min(context_.max_blocks, kMostHostBlocks);
-  }
+  if (on_host) ForHostMemory(context_);
   TUTTI_TRY(ApplyMeshForms(settings.proto, context_));
   TUTTI_TRY(ApplyMeshTuning(settings.gpu_tune, context_));
   args_.rank = peers.bootstrap->rank();
@@ -225,11 +241,7 @@ Status GpuMesh::LaunchReduceScatterV(const Task& task, cuda::Stream stream) {
 }
 
 Status GpuMesh::LaunchAsMessages(const Task& task, cuda::Stream stream) {
-  std::vector<DeviceTask> messages;
-  for (Task& message :
-       MessagesOf(task, args_.rank, args_.num_ranks, static_cast<const std::byte*>(task.send)))
-    messages.push_back({std::move(message), stream});
-  return LaunchMessages(messages);
+  return LaunchMessages(DeviceMessagesOf(task, args_.rank, args_.num_ranks, stream));
 }
 
 // Nobody has the sum of one byte of each before all have begun.
@@ -248,6 +260,8 @@ cuda::MessageArgs GpuMesh::NoMessages() const {
   args.layout = messages_;
   args.rank = args_.rank;
   args.num_ranks = args_.num_ranks;
+  args.most_blocks_of_many =
+      std::min(args.most_blocks_of_many, static_cast<uint32_t>(device().multiprocessors()));
   return args;
 }
 

@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "comm/executor.h"
+
 namespace tutti {
 namespace {
 
@@ -27,6 +29,14 @@ constexpr int kFreePolls = 100;
 constexpr auto kNap = std::chrono::microseconds(50);
 
 }  // namespace
+
+std::vector<DeviceTask> DeviceMessagesOf(const Task& task, int rank, int num_ranks,
+                                         cuda::Stream stream) {
+  std::vector<DeviceTask> messages;
+  for (Task& message : MessagesOf(task, rank, num_ranks, static_cast<const std::byte*>(task.send)))
+    messages.push_back({std::move(message), stream});
+  return messages;
+}
 
 Result<std::unique_ptr<GpuQueue>> GpuQueue::Create(const cuda::Device& device,
                                                    bool check_pointers) {

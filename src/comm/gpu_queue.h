@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/pinned_pool.h"
@@ -23,6 +24,10 @@
 #include "comm/gpu_operations.h"
 
 namespace tutti {
+
+// What an AlltoAllV or an AllGatherV is made of, on a stream.
+std::vector<DeviceTask> DeviceMessagesOf(const Task& task, int rank, int num_ranks,
+                                         cuda::Stream stream);
 
 class GpuQueue {
  public:

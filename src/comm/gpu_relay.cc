@@ -123,10 +123,8 @@ Status GpuRelay::LaunchTasks(std::span<const DeviceTask> tasks) {
     }
     stream = static_cast<cuda::Stream>(entry.stream);
     if (task.collective == Collective::kAlltoAllV) {
-      std::vector<DeviceTask> pairs;
-      for (Task& message : MessagesOf(task, parts_.rank, parts_.num_ranks,
-                                      static_cast<const std::byte*>(task.send)))
-        pairs.push_back({std::move(message), entry.stream});
+      const std::vector<DeviceTask> pairs =
+          DeviceMessagesOf(task, parts_.rank, parts_.num_ranks, stream);
       TUTTI_TRY(queue_->OrderBehindLast(stream));
       TUTTI_TRY(queue_->CopyOwnMessages(pairs, parts_.rank, stream));
       TUTTI_TRY(Queue(RelayPlan(pairs, place()), stream));

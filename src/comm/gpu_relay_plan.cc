@@ -130,6 +130,7 @@ RelayChunk RelayPlan::Messages(const std::vector<Transfer>& transfers, std::byte
     task.send = task.is_send ? at : nullptr;
     task.recv = task.is_send ? nullptr : at;
     task.count = transfer.count;
+    task.whole_count = sends_and_receives_[transfer.task].count;
     chunk.tasks.push_back(std::move(task));
     at += LinesOf(bytes);
   }
@@ -160,6 +161,7 @@ RelayChunk RelayPlan::Chunk(size_t lane, size_t number, std::byte* slot) const {
   }
   const size_t count = std::min(chunk_elems_, task_.count - begin);
   task.count = count;
+  task.whole_count = task_.count;
   if (PartsInSlot(task_.collective, 2) == 1)
     AddWhole(chunk, begin, count, slot);
   else

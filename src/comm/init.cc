@@ -188,6 +188,7 @@ Status Communicator::MakeMesh(const GpuPeers& peers, Status* why) {
 }
 
 Status Communicator::MakeRelay(const cuda::Device& device, const std::atomic<bool>* abort_flag) {
+  if (rank() == 0) WarnOfEmptyLists();
   TUTTI_TRY(ShareMemory(abort_flag));
   TUTTI_TRY(OpenNetwork());
   TUTTI_TRY(ChooseByTopology());
@@ -205,6 +206,7 @@ Status Communicator::MakeRelay(const cuda::Device& device, const std::atomic<boo
   for (int i = 1; i < lanes; ++i) {
     std::unique_ptr<Communicator> lane(
         new Communicator(process_, settings_, fmt::format("{} lane {}", name_, i), -1));
+    lane->is_lane_ = true;
     lane->bootstrap_ = bootstrap_->CreateChild(
         bootstrap_->id() ^ kLaneIds * static_cast<uint64_t>(i), all, abort_flag);
     TUTTI_TRY(lane->Build(abort_flag));
@@ -233,8 +235,12 @@ Status Communicator::JoinGpus(const std::atomic<bool>* abort_flag) {
     TUTTI_INFO(kLogInit, "data of GPUs goes through their hosts: {}", why.message());
     TUTTI_TRY(MakeRelay(*peers.device, abort_flag));
   }
-  if (!executor_ && num_ranks() > 1)
-    calls_ = std::make_unique<CallChecker>(process_.loop(), *watch_, (rank() + 1) % num_ranks());
+  // A relay's executors check what they run, but pieces of messages of other lengths may fit.
+  if (num_ranks() > 1)
+    calls_ = std::make_unique<CallChecker>(
+        process_.loop(), *watch_,
+        CallChecker::Options{
+            .rank = rank(), .num_ranks = num_ranks(), .collectives = executor_ == nullptr});
   watch_->SetStopHook([this] {
     gpu_->Abort();
     for (const auto& lane : lanes_)
@@ -256,6 +262,7 @@ Status Communicator::ExchangePeers() {
   if (cuda_device_ >= 0) {
     TUTTI_ASSIGN(const cuda::Device* const device, process_.OpenDevice(cuda_device_));
     self.device = device->pci_address();
+    self.multiprocessors = device->multiprocessors();
   }
   if (num_ranks() > 1) {
     TUTTI_ASSIGN(interfaces_, ListNetworkInterfaces());
@@ -270,7 +277,7 @@ Status Communicator::ExchangePeers() {
   TUTTI_TRY(CheckPeers(peers_));
   TUTTI_TRY(ApplyAlgorithmList(settings_.algo, plan_));
   TUTTI_TRY(ApplyProtocolList(settings_.proto, plan_));
-  if (rank() == 0 && cuda_device_ < 0) WarnOfEmptyLists();
+  if (rank() == 0 && cuda_device_ < 0 && !is_lane_) WarnOfEmptyLists();
   std::vector<std::string> names;
   for (int r = 0; r < num_ranks(); ++r)
     names.push_back(RankName(r, peers_[static_cast<size_t>(r)]));

@@ -20,6 +20,7 @@ namespace {
 
 // Far above what any kernel numbers.
 constexpr int32_t kHighestNuma = 1023;
+constexpr int32_t kMostMultiprocessors = 4096;  // far above any GPU's
 
 // The settings from which every rank must compute the same plan.
 std::string SharedSettings(const Settings& s) {
@@ -65,6 +66,7 @@ void MakePrintable(PeerInfo& peer) {
   MakeTextPrintable(peer.fd_server);
   MakeTextPrintable(peer.settings);
   if (peer.numa < 0 || peer.numa > kHighestNuma) peer.numa = -1;
+  peer.multiprocessors = std::clamp(peer.multiprocessors, 0, kMostMultiprocessors);
 }
 
 PeerInfo DescribeSelf(const Settings& settings) {

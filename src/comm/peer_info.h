@@ -35,6 +35,8 @@ struct PeerInfo {
   uint8_t p2p_disabled = 0;  // this rank's GPU is to reach no other GPU's memory
   uint8_t reserved[1] = {};
   int32_t numa = -1;  // the NUMA node that it runs on when the communicator is made; -1: not known
+  int32_t multiprocessors = 0;  // of its GPU
+  uint8_t more_reserved[4] = {};
   std::array<uint64_t, kMostPeerNetworks> networks = {};  // see ports.h
   char host[64] = {};
   char fd_server[48] = {};
@@ -42,7 +44,7 @@ struct PeerInfo {
 };
 
 inline constexpr uint32_t kPeerProtocol =
-    3;  // changes when ranks of two builds could not work together
+    4;  // changes when ranks of two builds could not work together
 
 // This rank's record, without what the transports add.
 PeerInfo DescribeSelf(const Settings& settings);

@@ -39,6 +39,8 @@ struct Task {
   ReduceOp op = {};
   int root = 0;  // the peer for kSendRecv
   bool is_send = false;
+  // Not 0: this is a piece of an operation of so many, about which the ranks must agree.
+  size_t whole_count = 0;
   std::shared_ptr<const VariableParts> parts = {};
   // AllReduce of many buffers, instead of `send` and `recv`; `count` is that of all together.
   std::shared_ptr<const ScatteredBuffers> scattered = {};

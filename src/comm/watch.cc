@@ -50,7 +50,7 @@ struct DoingHeader {
 };
 struct InquiryWire {
   uint8_t message;
-  uint8_t is_message;
+  uint8_t shown;
   uint8_t collective;
   uint8_t type;
   uint8_t op;
@@ -83,11 +83,19 @@ bool Unpack(std::span<const std::byte> payload, Header& header, std::string& tex
   return true;
 }
 
+// The bytes of a message, or more than there are where a rank says nonsense.
+uint64_t BytesOf(const OpSignature& message) {
+  constexpr uint64_t kMost = ~uint64_t{0};
+  const auto elem = static_cast<uint64_t>(SizeOf(message.type));
+  return message.count > kMost / elem ? kMost : message.count * elem;
+}
+
 }  // namespace
 
 Watch::Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> rank_names)
     : bootstrap_(bootstrap), timeout_ns_(timeout_ns), rank_names_(std::move(rank_names)) {
   left_.resize(static_cast<size_t>(bootstrap.num_ranks()));
+  launched_numbers_.resize(2 * left_.size());
 }
 
 void Watch::StopListening(EventLoop& loop) {
@@ -213,9 +221,11 @@ void Watch::OnInquiry(int from, std::span<const std::byte> payload) {
   InquiryWire wire;
   std::string unused;
   if (!Unpack(payload, wire, unused)) return;
-  if (wire.type >= kNumDataTypes || wire.collective > static_cast<uint8_t>(Collective::kBarrier))
+  if (wire.type >= kNumDataTypes || wire.collective > static_cast<uint8_t>(Collective::kBarrier) ||
+      wire.shown > static_cast<uint8_t>(Shown::kLaunchedSend))
     return;
-  Inquiry inquiry = {from, {}, wire.is_message != 0, {wire.pair_sends, wire.pair_receives}};
+  Inquiry inquiry = {
+      from, {}, static_cast<Shown>(wire.shown), {wire.pair_sends, wire.pair_receives}};
   inquiry.signature = {wire.sequence,
                        wire.count,
                        wire.root,
@@ -237,15 +247,40 @@ void Watch::OnInquiry(int from, std::span<const std::byte> payload) {
   bootstrap_.SendControl(from, Pack(header, doing));
 }
 
-void Watch::Compare(const Inquiry& inquiry) {
+void Watch::CompareLaunched(const Inquiry& inquiry) {
   const OpSignature& theirs = inquiry.signature;
-  // A rank in a group of messages asks only what this one is doing: there is no collective to
-  // compare.
-  if (!inquiry.is_message && theirs.collective == Collective::kSendRecv) return;
+  const bool sends = inquiry.shown == Shown::kLaunchedReceive;  // this rank does, and they receive
   std::optional<OpSignature> mine;
   {
     std::lock_guard lock(mutex_);
-    if (inquiry.is_message) {
+    for (const Launched& one : launched_)
+      if (one.is_send == sends && one.signature.sequence == theirs.sequence &&
+          one.signature.root == inquiry.from)
+        mine = one.signature;
+  }
+  if (!mine || BytesOf(*mine) == BytesOf(theirs)) return;
+  const OpSignature& sent = sends ? *mine : theirs;
+  const OpSignature& received = sends ? theirs : *mine;
+  const std::string here = NameOf(bootstrap_.rank()), there = NameOf(inquiry.from);
+  Stop(InvalidUsage(
+           "mismatched message: as number {} between the two, {} sends {} elements of {} to "
+           "{}, which receives {} of {}",
+           theirs.sequence, sends ? here : there, sent.count, tutti::Name(sent.type),
+           sends ? there : here, received.count, tutti::Name(received.type)),
+       true);
+}
+
+void Watch::Compare(const Inquiry& inquiry) {
+  if (inquiry.shown >= Shown::kLaunchedReceive) return CompareLaunched(inquiry);
+  const bool misfit = inquiry.shown == Shown::kMisfit;
+  const OpSignature& theirs = inquiry.signature;
+  // A rank in a group of messages asks only what this one is doing: there is no collective to
+  // compare.
+  if (!misfit && theirs.collective == Collective::kSendRecv) return;
+  std::optional<OpSignature> mine;
+  {
+    std::lock_guard lock(mutex_);
+    if (misfit) {
       // The asking rank received our message number `sequence` and expected something else.
       for (const OpSignature& send : sends_) {
         if (send.root == inquiry.from && send.sequence == theirs.sequence &&
@@ -265,7 +300,7 @@ void Watch::Compare(const Inquiry& inquiry) {
     }
   }
   const int here = bootstrap_.rank();
-  if (inquiry.is_message) {
+  if (misfit) {
     if (mine->count == theirs.count && mine->type == theirs.type) return;
     Stop(InvalidUsage(
              "mismatched message: {} sends {} elements of {} to {}, which receives {} of {}",
@@ -351,14 +386,14 @@ std::string Watch::WhatHereLocked() const {
 void Watch::Ask(std::span<const int> peers) {
   const std::optional<OpSignature> mine = collectives_.Find(collectives_.last());
   if (!mine || num_messages_.load(std::memory_order_relaxed) != 0) return AskWhatTheyDo(peers);
-  for (const int peer : peers) AskWith(peer, *mine, false);
+  for (const int peer : peers) AskWith(peer, *mine, Shown::kCollective);
 }
 
 // No collective of this rank is to be compared with theirs.
 void Watch::AskWhatTheyDo(std::span<const int> peers) {
   OpSignature nothing;
   nothing.collective = Collective::kSendRecv;
-  for (const int peer : peers) AskWith(peer, nothing, false);
+  for (const int peer : peers) AskWith(peer, nothing, Shown::kCollective);
 }
 
 void Watch::NoteCall(const OpSignature& signature) {
@@ -371,7 +406,7 @@ void Watch::CompareCalls(int peer) {
   const uint64_t last = collectives_.last();
   const uint64_t kept = std::min(last, RecentCollectives::kKept - 1);
   for (uint64_t sequence = last - kept + 1; sequence <= last; ++sequence)
-    if (const auto one = collectives_.Find(sequence)) AskWith(peer, *one, false);
+    if (const auto one = collectives_.Find(sequence)) AskWith(peer, *one, Shown::kCollective);
 }
 
 // Tags depend on all collectives before, so the one in which the ranks differ may be over here.
@@ -381,17 +416,38 @@ void Watch::AskAboutThePast(int peer) {
   for (uint64_t i = 1; i <= std::min(kPastCompared, last); ++i)
     if (const auto one = collectives_.Find(last - i)) past.push_back(*one);
   // The oldest first: where the ranks parted, not what followed from it.
-  for (auto one = past.rbegin(); one != past.rend(); ++one) AskWith(peer, *one, false);
+  for (auto one = past.rbegin(); one != past.rend(); ++one) AskWith(peer, *one, Shown::kCollective);
 }
 
-void Watch::AskWith(int peer, const OpSignature& mine, bool is_message) {
+void Watch::NoteMessage(OpSignature signature, bool is_send) {
+  std::lock_guard lock(mutex_);
+  const size_t pair = 2 * static_cast<size_t>(signature.root) + (is_send ? 1 : 0);
+  signature.sequence = ++launched_numbers_[pair];
+  launched_[num_launched_++ % kRemembered] = {signature, is_send};
+}
+
+void Watch::CompareMessages() {
+  std::vector<Launched> shown;
+  {
+    std::lock_guard lock(mutex_);
+    for (uint64_t i = num_launched_ - std::min<uint64_t>(num_launched_ - num_shown_, kRemembered);
+         i < num_launched_; ++i)
+      shown.push_back(launched_[i % kRemembered]);
+    num_shown_ = num_launched_;
+  }
+  for (const Launched& one : shown)
+    AskWith(one.signature.root, one.signature,
+            one.is_send ? Shown::kLaunchedSend : Shown::kLaunchedReceive);
+}
+
+void Watch::AskWith(int peer, const OpSignature& mine, Shown shown) {
   PairCounts pair;
-  if (!is_message && mine.collective == Collective::kAlltoAllV) {
+  if (shown == Shown::kCollective && mine.collective == Collective::kAlltoAllV) {
     std::lock_guard lock(mutex_);
     pair = PairWithLocked(peer, mine.sequence);
   }
   const InquiryWire wire = {static_cast<uint8_t>(Message::kInquiry),
-                            is_message,
+                            static_cast<uint8_t>(shown),
                             static_cast<uint8_t>(mine.collective),
                             static_cast<uint8_t>(mine.type),
                             mine.op,
@@ -523,7 +579,7 @@ Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag
   for (const OpSignature& receive : receives_)
     if (receive.root == peer && receive.Tag() == expected_tag) message = receive;
   if (message) {
-    AskWith(peer, *message, true);
+    AskWith(peer, *message, Shown::kMisfit);
   } else {
     AskAboutThePast(peer);
     Ask(std::span(&peer, 1));

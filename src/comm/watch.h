@@ -64,9 +64,15 @@ class Watch final : public WaitWatcher {
   // A collective that has been launched and runs elsewhere, its number in its signature. One thread
   // at a time, and none of Begin.
   void NoteCall(const OpSignature& signature);
+  // A message likewise; it is numbered here. Its peer is the signature's root.
+  void NoteMessage(OpSignature signature, bool is_send);
   // Shows `peer` the last collectives here, the oldest first. Where it has called something else, the
   // communicators of both stop.
   void CompareCalls(int peer);
+  // Shows the messages noted since the last time, as far as they are remembered, to their other ends.
+  // Where one sends other than so many bytes as the other expects, the communicators of both stop. Of
+  // the two ends the one that asks last is answered.
+  void CompareMessages();
 
   // While it lives, ranks that ask what this one is doing are told `what`, such as "in
   // ncclCommSplit". Of several the last one counts. Any thread.
@@ -99,11 +105,18 @@ class Watch final : public WaitWatcher {
     uint64_t sends = 0;
     uint64_t receives = 0;
   };
+  // What an inquiry shows: a collective (or nothing), a message that did not fit what was received, or
+  // one that was launched.
+  enum class Shown : uint8_t { kCollective, kMisfit, kLaunchedReceive, kLaunchedSend };
   struct Inquiry {
     int from;
     OpSignature signature;
-    bool is_message;
+    Shown shown;
     PairCounts pair;
+  };
+  struct Launched {
+    OpSignature signature;
+    bool is_send = false;
   };
   struct Answer {
     std::string doing;
@@ -123,7 +136,8 @@ class Watch final : public WaitWatcher {
   void AskWhatTheyDo(std::span<const int> peers);
   std::string AnswersLocked(std::span<const int> peers, int64_t since_ns) const;
   void AskAboutThePast(int peer);
-  void AskWith(int peer, const OpSignature& mine, bool is_message);
+  void AskWith(int peer, const OpSignature& mine, Shown shown);
+  void CompareLaunched(const Inquiry& inquiry);
   void Compare(const Inquiry& inquiry);
   void CompareEarly();
   void ComparePair(const Inquiry& inquiry);
@@ -151,8 +165,12 @@ class Watch final : public WaitWatcher {
   };
   std::array<Exchange, kRememberedExchanges> exchanges_;  // the last ones
   uint64_t num_exchanges_ = 0;
-  std::vector<OpSignature> receives_;  // of the current group; of the executing thread only
-  std::string step_;                   // of a Step; empty: none
+  std::array<Launched, kRemembered> launched_;  // messages, the last ones
+  uint64_t num_launched_ = 0;
+  uint64_t num_shown_ = 0;                  // of these
+  std::vector<uint64_t> launched_numbers_;  // by peer and direction
+  std::vector<OpSignature> receives_;       // of the current group; of the executing thread only
+  std::string step_;                        // of a Step; empty: none
   // The last operation begun: the last of these collectives, or a group of so many messages.
   RecentCollectives collectives_;
   std::atomic<uint64_t> num_messages_ = 0;

@@ -19,6 +19,7 @@ constexpr size_t kAlignment = 16;  // blocks and chunks begin at whole lines of 
 constexpr uint32_t kBulkThreads = 256;
 constexpr uint32_t kWideThreads = 384;
 constexpr size_t kChainPieces = 4;  // of each block
+constexpr uint32_t kRoundBlocks = 8;
 
 // What a collective is to the mesh: how often a rank's `count` elements leave it, and in which
 // forms they may.
@@ -248,6 +249,13 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
     ShapeBulk(context, count, elem_bytes, &best);
   best.blocks = static_cast<uint32_t>(DivUp(count, best.block_elems));
   return best;
+}
+
+uint32_t BlocksFor(int multiprocessors) {
+  const auto room = static_cast<uint32_t>(std::max(1, multiprocessors)) * kBlocksOnMultiprocessor;
+  const uint32_t share = std::max(1u, room / kCommunicatorsAtOnce);
+  // Lengths are mostly powers of two, and share out well over a round number of blocks.
+  return share < kRoundBlocks ? share : share / kRoundBlocks * kRoundBlocks;
 }
 
 Status ApplyMeshTuning(std::string_view text, MeshContext& context) {

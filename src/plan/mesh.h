@@ -71,6 +71,27 @@ struct MeshChoice {
   size_t chunk_elems = 0;  // of a slot, in one round
 };
 
+// The most blocks of an operation, on GPUs of which the smallest has so many multiprocessors.
+//
+// Kernels of communicators that work at once may stand in another order on every GPU, each waiting for
+// the others' blocks of its own number. They all come through if there is room for all of them: else
+// one may fill a GPU, another one the next, and both wait for ever. So a communicator takes a
+// kCommunicatorsAtOnce-th of the room.
+//
+// The room is two blocks on each multiprocessor. Registers are what bounds it (65536 of a
+// multiprocessor on sm_80, sm_90 and sm_100): kernels in bulk and round rings are compiled for at most
+// 128, and their 256 threads take half of them. Of messages, two blocks of 256 threads fit as well. Alone
+// on a multiprocessor are blocks of more threads (the longest messages, wide lines) and of more registers
+// (lines); but only operations of middle size have many of these. Threads (2048 of a multiprocessor) and
+// shared memory (there is none) bound nothing. Where a GPU runs out of room nevertheless, blocks begin in
+// order, so that an operation which is alone comes through by and by.
+//
+// Half of the room is what large operations need on an H200 to be at their fastest. A quarter
+// (NCCL_MAX_CTAS=64 there) gives each block slots twice as long, and so as much under way round a ring.
+inline constexpr uint32_t kCommunicatorsAtOnce = 2;
+inline constexpr uint32_t kBlocksOnMultiprocessor = 2;
+uint32_t BlocksFor(int multiprocessors);
+
 // REQUIRES: num_ranks > 1, count > 0; `collective` is one of AllReduce, Reduce, Broadcast,
 // AllGather, ReduceScatter, AlltoAll, Gather, Scatter. `count` as in NCCL's calls.
 MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 namespace tutti {
 namespace {
 
@@ -29,8 +31,10 @@ bool TwoShot(MeshAlgorithm a) {
 // What the kernels rely on, for every size: blocks cover the whole and nothing is cut inside a line;
 // chunks fit slots; lines take one piece, whose reuse of slots is proven for two rounds a kernel.
 TEST(ChooseMeshTest, KeepsWhatKernelsRelyOn) {
-  for (const int n : {2, 3, 4, 8, 16}) {
-    const MeshContext context = Context(n);
+  for (const auto& [n, max_blocks] :
+       {std::pair{2, 128}, {3, 64}, {4, 128}, {8, 128}, {16, 1}, {8, 7}}) {
+    MeshContext context = Context(n);
+    context.max_blocks = static_cast<uint32_t>(max_blocks);
     for (const Collective collective : kAll) {
       for (const size_t elem : {1, 2, 4, 8}) {
         for (size_t count = 1; count < size_t{1} << 32; count = count * 3 + 1) {
@@ -79,6 +83,19 @@ TEST(ChooseMeshTest, SmallInLinesMiddleInBulkLargeRoundTheRing) {
               collective != Collective::kAlltoAll);
     EXPECT_EQ(ChooseMesh(context, collective, 16 << 20, 4).algorithm, MeshAlgorithm::kMessages);
   }
+}
+
+TEST(BlocksForTest, LeavesRoomForOtherCommunicators) {
+  EXPECT_EQ(BlocksFor(132), 128u);  // H100, H200
+  EXPECT_EQ(BlocksFor(108), 104u);  // A100
+  EXPECT_EQ(BlocksFor(16), 16u);    // a slice of a GPU
+  for (int m = 2; m < 300; ++m) {
+    EXPECT_LE(BlocksFor(m) * kCommunicatorsAtOnce,
+              static_cast<uint32_t>(m) * kBlocksOnMultiprocessor);
+    EXPECT_GE(BlocksFor(m + 1), BlocksFor(m));
+  }
+  EXPECT_EQ(BlocksFor(1), 1u);
+  EXPECT_EQ(BlocksFor(0), 1u);  // not known
 }
 
 TEST(MeshTuningTest, ReadsNumbersAndRefusesOthers) {

@@ -8,6 +8,8 @@
 //   TUTTI_FAKE_GPUS=n          so many devices (4)
 //   TUTTI_FAKE_NO_PEER=1       no device may map another's memory
 //   TUTTI_FAKE_PCIE=1          no NVLink between them
+//   TUTTI_FAKE_MULTIPROCESSORS=n   of each device (4), or with _0, _1 … at the end of one
+//   TUTTI_FAKE_COMPUTE_1=8     what device 1 can do (9: as an H100)
 //   TUTTI_FAKE_VERSION=11080   the version that the driver says it has
 //   TUTTI_FAKE_MEMORY=bytes    what a device grants; more is refused
 //   TUTTI_FAKE_STICKY=n        the n-th launch and every call after it fail, as after a bad access
@@ -369,7 +371,14 @@ int cuDeviceGetName(char* name, int bytes, int device) {
   return kSuccess;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
-  *value = attribute == 75 ? 9 : attribute == 16 ? 4 : attribute == 33 ? device + 1 : 0;
+  const long multiprocessors =
+      Number(("TUTTI_FAKE_MULTIPROCESSORS_" + std::to_string(device)).c_str(),
+             Number("TUTTI_FAKE_MULTIPROCESSORS", 4));
+  const long compute = Number(("TUTTI_FAKE_COMPUTE_" + std::to_string(device)).c_str(), 9);
+  *value = attribute == 75   ? static_cast<int>(compute)
+           : attribute == 16 ? static_cast<int>(multiprocessors)
+           : attribute == 33 ? device + 1
+                             : 0;
   return kSuccess;
 }
 int cuDeviceGetByPCIBusId(int* device, const char* name) {

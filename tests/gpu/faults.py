@@ -196,6 +196,26 @@ def other_counts():
     together(2, body)
 
 
+def other_message_lengths():
+    """As host ranks: 1 KiB sent and 2 KiB expected; what agrees in whole pieces; and what fits the pieces only."""
+    for sent, expected in ((256, 512), (512, 256), (1 << 18, 1 << 17)):
+
+        def body(rank, sent=sent, expected=expected):
+            assert rank.result == SUCCESS, rank.error()
+            memory, number = ctypes.c_void_p(rank.memory.value), rank.number()
+            for count in (100, sent if number == 0 else expected):
+                call = rank.nccl.ncclSend if number == 0 else rank.nccl.ncclRecv
+                result = call(memory, ctypes.c_size_t(count), FLOAT, 1 - number, rank.comm, None)
+                assert result == SUCCESS or count != 100, rank.error()
+            rank.synchronize()
+            assert rank.await_error() == INVALID_USAGE, rank.async_error()
+            for words in ("mismatched message", f"sends {sent} elements", f"receives {expected} of", "rank 0", "rank 1"):
+                assert words in rank.error(), rank.error()
+            rank.nccl.ncclCommAbort(rank.comm)
+
+        together(2, body)
+
+
 def in_process(name, **environment):
     """Runs a test of its own process, where CUDA or the environment is spoilt."""
     done = subprocess.run([sys.executable, __file__, folder, name], env=dict(os.environ, **environment), timeout=60,
@@ -457,13 +477,14 @@ def main():
         {"victim": lambda: victim(sys.argv[3]), "sticky_error": lambda: sticky_error(child=True),
          "too_little_memory": lambda: too_little_memory(child=True),
          "graphs_keep_what_they_need": graphs_keep_what_they_need,
+         "other_message_lengths": other_message_lengths,
          "stream_at_the_address_of_another": stream_at_the_address_of_another,
          "made_and_ended_beside_another": lambda: made_and_ended_beside_another(child=True),
          "one_rank_without_gpu": lambda: one_rank_without_gpu(sys.argv[3])}[sys.argv[2]]()
         return
     death_of_a_process()  # first: it forks, so nothing may have used CUDA here
     print("death_of_a_process ok", flush=True)
-    for test in (abort_ends_kernels, same_gpu_twice, host_memory, wrong_device, host_stream, other_counts,
+    for test in (abort_ends_kernels, same_gpu_twice, host_memory, wrong_device, host_stream, other_counts, other_message_lengths,
                  one_rank_without_gpu, sticky_error, too_little_memory, made_and_ended_beside_another,
                  stream_at_the_address_of_another, graphs_keep_what_they_need):
         test()

@@ -6,6 +6,7 @@ namespace tutti::cuda {
 namespace {
 
 // Numbers of cuDeviceGetAttribute and cuFuncGetAttribute.
+constexpr int kMultiprocessors = 16;
 constexpr int kPciBusId = 33;
 constexpr int kPciDeviceId = 34;
 constexpr int kPciDomainId = 50;
@@ -62,6 +63,7 @@ Status Device::Describe() {
   int major = 0, minor = 0, domain = 0, bus = 0, number = 0;
   TUTTI_TRY(attribute(kComputeMajor, &major));
   TUTTI_TRY(attribute(kComputeMinor, &minor));
+  TUTTI_TRY(attribute(kMultiprocessors, &multiprocessors_));
   TUTTI_TRY(attribute(kPciDomainId, &domain));
   TUTTI_TRY(attribute(kPciBusId, &bus));
   TUTTI_TRY(attribute(kPciDeviceId, &number));

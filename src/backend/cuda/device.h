@@ -37,6 +37,7 @@ class Device {
   // Its PCI address as a number that is not 0; equal for one GPU in all processes of a machine.
   uint64_t pci_address() const { return pci_address_; }
 
+  int multiprocessors() const { return multiprocessors_; }
   // Pinned memory for communicators on this GPU.
   PinnedPool& pinned() const { return *pinned_; }
   // Whether NVLink joins it to the GPU at that address. Not, as far as can be told, where the process
@@ -62,6 +63,7 @@ class Device {
   Context context_ = nullptr;
   std::string name_;
   uint64_t pci_address_ = 0;
+  int multiprocessors_ = 0;
   std::unique_ptr<PinnedPool> pinned_;
   std::vector<Module> modules_;
   // The kernels of a mesh, of each form, and those of a ring.

@@ -49,7 +49,8 @@ enum class WindowView : uint64_t { kMesh, kRing };
 
 struct WindowLayout {
   int num_ranks = 1;
-  size_t slot_bytes = 0;  // a multiple of 16
+  size_t slot_bytes = 0;         // a multiple of 16
+  uint32_t blocks = kMaxBlocks;  // that have slots: no kernel has more
 
   static constexpr size_t kViewsAt = 1024;
   static constexpr size_t kSentAt = 2048;
@@ -59,7 +60,7 @@ struct WindowLayout {
   static constexpr size_t kHeadsAt = 21504;
   static constexpr size_t kLinesAt = 32768;
   constexpr size_t Slots() const {
-    return kMaxBlocks * static_cast<size_t>(kMeshSlots) * static_cast<size_t>(num_ranks);
+    return size_t{blocks} * static_cast<size_t>(kMeshSlots) * static_cast<size_t>(num_ranks);
   }
   // Of a wide slot.
   constexpr size_t WideBytes() const {

@@ -38,32 +38,34 @@ inline constexpr uint32_t kLineChannels = kLineMessage / kLinePiece;
 // Long pieces are worth more threads, as long as every block can have a multiprocessor of its own.
 inline constexpr uint32_t kFewThreads = 256;
 inline constexpr uint32_t kManyThreads = 512;
-inline constexpr uint32_t kMostBlocksOfMany = 128;
+inline constexpr uint32_t kMostBlocksOfMany = 128;  // and no more than multiprocessors
 inline constexpr size_t kLongPiece = 64 << 10;
 
 // Two slots of 128 KiB for each of 64 channels between two neighbours of a ring fill the wire (256
 // KiB × 64 carry 356 GB/s of 360 between H200s, half of that 336); with many ranks there are fewer.
-constexpr uint32_t ChannelsOf(int num_ranks) {
+constexpr uint32_t ChannelsOf(int num_ranks, size_t memory = kMessageMemory) {
   const auto peers = static_cast<size_t>(num_ranks > 1 ? num_ranks - 1 : 1);
-  const size_t channels = kMessageMemory / (kMessageSlots * kMessageBytes) / peers;
+  const size_t channels = memory / (kMessageSlots * kMessageBytes) / peers;
+  if (channels == 0) return 1;
   return static_cast<uint32_t>(channels > kMessageChannels ? kMessageChannels : channels);
 }
 
 struct MessageLayout {
   size_t at = 0;  // in the window
   int num_ranks = 1;
+  uint32_t channels = ChannelsOf(num_ranks);  // of a pair: no message takes more
 
   static constexpr size_t kCounters = kMaxMeshRanks * kMessageChannels * sizeof(uint64_t);
   constexpr size_t LinesAt() const { return at + 4 * kCounters; }
   constexpr size_t SlotsAt() const { return LinesAt() + Pairs() * kLineChannels * kOneLineChannel; }
-  constexpr size_t EndsAt() const { return SlotsAt() + Pairs() * Channels() * kOnePair; }
+  constexpr size_t EndsAt() const { return SlotsAt() + Pairs() * channels * kOnePair; }
   constexpr size_t CounterAt(int which, int peer, uint32_t channel) const {
     return at + static_cast<size_t>(which) * kCounters +
            (static_cast<size_t>(peer) * kMessageChannels + channel) * sizeof(uint64_t);
   }
   // In the window of `receiver`.
   constexpr size_t SlotAt(int sender, int receiver, uint32_t channel, uint64_t step) const {
-    return SlotsAt() + (Pair(sender, receiver) * Channels() + channel) * kOnePair +
+    return SlotsAt() + (Pair(sender, receiver) * channels + channel) * kOnePair +
            step % kMessageSlots * kMessageBytes;
   }
   constexpr size_t LineSlotAt(int sender, int receiver, uint32_t channel, uint64_t step) const {
@@ -79,7 +81,6 @@ struct MessageLayout {
     const int place = sender - receiver + (sender > receiver ? -1 : num_ranks - 1);
     return static_cast<size_t>(place);
   }
-  constexpr size_t Channels() const { return ChannelsOf(num_ranks); }
 };
 static_assert(MessageLayout::kCounters % 16 == 0);
 
@@ -112,6 +113,7 @@ struct MessageArgs {
   int rank = 0;
   int num_ranks = 1;
   uint32_t most_channels = 0;  // that a message may take; 0: all. The same at both ends
+  uint32_t most_blocks_of_many = kMostBlocksOfMany;
   uint32_t num_messages = 0;
   Message messages[kMostMessages];
   // By Arrange:
@@ -124,7 +126,7 @@ static_assert(sizeof(MessageArgs) <= 4096 - 64);
 
 // Over how many channels a message goes.
 constexpr uint32_t ChannelsFor(const MessageArgs& args, size_t bytes) {
-  const uint32_t all = ChannelsOf(args.num_ranks);
+  const uint32_t all = args.layout.channels;
   const uint32_t most =
       args.most_channels == 0 || args.most_channels > all ? all : args.most_channels;
   const size_t wanted = bytes <= kLineMessage ? DivUp(bytes, kLinePiece) : bytes / kBytesPerChannel;
@@ -152,7 +154,8 @@ constexpr void Arrange(MessageArgs& args) {
     if (f < args.num_flows) continue;
     args.flows[args.num_flows++] = {message.peer, message.kind};
   }
-  const bool many = longest >= kLongPiece * args.channels && BlocksOf(args) <= kMostBlocksOfMany;
+  const bool many =
+      longest >= kLongPiece * args.channels && BlocksOf(args) <= args.most_blocks_of_many;
   args.threads = many ? kManyThreads : kFewThreads;
 }
 
