@@ -239,6 +239,10 @@ Status Controller::Negotiate(RoundInput& input, bool stall_check, RoundResult& r
         message.Merge(theirs);
         return Status::Ok();
       }));
+  if (SpeaksForMe(message)) {
+    return RemoteError("a rank sent a request in the name of rank {}, which did not make it",
+                       members_[static_cast<size_t>(exchange_.rank())]);
+  }
   result.leaving = message.leaving;
   result.tuning = message.tuning;
   if (!message.joining.empty()) {
@@ -251,6 +255,20 @@ Status Controller::Negotiate(RoundInput& input, bool stall_check, RoundResult& r
   }
   if (stall_check) ReportStalls(message, result);
   return Status::Ok();
+}
+
+// Whether a claim has this rank among those who asked, and it did not ask so. What runs has then been
+// checked here, whatever others send.
+bool Controller::SpeaksForMe(const RoundMessage& message) const {
+  for (const auto& [name, claim] : message.claims) {
+    for (const Variant& variant : claim.variants) {
+      if (!variant.ranks.Contains(exchange_.rank())) continue;
+      const auto mine = pending_.find(name);
+      if (mine == pending_.end() || !mine->second->sent || mine->second->request != variant.request)
+        return true;
+    }
+  }
+  return message.joining.Contains(exchange_.rank()) && !self_joined_;
 }
 
 // Enters the new claims into the table; what every rank has asked for, those that wait for their

@@ -123,6 +123,7 @@ class Controller {
   void Invalidate(int slot);
   void Unannounce(int slot);
   Status Negotiate(RoundInput& input, bool stall_check, RoundResult& result, Names& completed);
+  bool SpeaksForMe(const RoundMessage& message) const;
   RoundMessage MakeMessage(RoundInput& input, bool stall_check);
   void AddWaiting(const RoundInput& input, RoundMessage& message) const;
   Names Complete(const RoundMessage& message);

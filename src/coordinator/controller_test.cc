@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <random>
+#include <set>
 #include <thread>
 
 #include "coordinator/simulated_network.h"
@@ -365,6 +367,121 @@ TEST(ControllerTest, CondemnedTensorsFailWhereTheyWere) {
       ASSERT_EQ(Names(result), std::vector{"a"s});
       EXPECT_EQ(result.responses[0].error, "");
     }
+  }
+}
+
+// A peer that has the job's key, and sends whatever it likes.
+class HostileExchange final : public Exchange {
+ public:
+  using Answer = std::function<Bytes()>;
+  using State = std::function<uint8_t(uint8_t)>;
+  HostileExchange(int num_ranks, Answer answer, State state)
+      : num_ranks_(num_ranks), answer_(std::move(answer)), state_(std::move(state)) {}
+  std::string_view name() const override { return "hostile"; }
+  int rank() const override { return 0; }
+  int num_ranks() const override { return num_ranks_; }
+  Result<Bytes> Swap(int, std::span<const std::byte>, int) override { return answer_(); }
+  Status Min(std::span<uint8_t> values) override {
+    for (uint8_t& value : values) value = std::min(value, state_(value));
+    return Status::Ok();
+  }
+
+ private:
+  const int num_ranks_;
+  const Answer answer_;
+  const State state_;
+};
+
+TEST(ControllerTest, NobodySpeaksForAnother) {
+  for (const bool joining : {false, true}) {
+    RoundMessage message;
+    RankSet both = RankSet::Of(0);
+    both.Add(1);
+    if (joining) message.joining = both;
+    if (!joining) message.claims["x"].variants.push_back({Ask("x")->request, both});
+    HostileExchange exchange(
+        2, [&] { return message.Encode(); }, [](uint8_t) { return uint8_t{0}; });
+    Controller controller(exchange, Identity(2), 16);
+    const auto result = controller.Round(RoundInput());
+    ASSERT_FALSE(result.ok());
+    EXPECT_THAT(result.status().message(), HasSubstr("in the name of rank 0"));
+  }
+}
+
+// What a peer could say, put together at random.
+RoundMessage RandomMessage(std::mt19937_64& random, int num_ranks) {
+  const auto below = [&](uint64_t n) { return random() % n; };
+  const auto ranks = [&] {
+    RankSet set = RankSet::Of(static_cast<int>(below(static_cast<uint64_t>(num_ranks))));
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      if (below(2) == 0) set.Add(rank);
+    }
+    return set;
+  };
+  const auto name = [&] { return "t" + std::to_string(below(6)); };
+  RoundMessage message;
+  for (uint64_t i = below(4); i > 0; --i) {
+    Claim& claim = message.claims[name()];
+    claim.variants.clear();
+    claim.order = random();
+    for (uint64_t k = 1 + below(2); k > 0; --k) {
+      Request request;
+      request.kind = static_cast<OpKind>(below(kNumOpKinds));
+      request.root = static_cast<int>(below(5)) - 1;
+      request.shape.assign(below(3), static_cast<int64_t>(below(4)));
+      request.group = below(3) == 0 ? "g" : "";
+      request.group_size = static_cast<uint32_t>(below(4));
+      RankSet others;
+      for (const int rank : ranks().ToVector()) {
+        if (rank != 0) others.Add(rank);
+      }
+      if (!others.empty()) claim.variants.push_back({request, others});
+    }
+    if (claim.variants.empty()) message.claims.clear();
+  }
+  if (below(8) == 0) message.joining = RankSet::Of(1);
+  if (below(30) == 0) message.leaving[1] = "bye";
+  if (below(4) == 0) message.waiting[name()] = {ranks(), ranks()};
+  if (below(4) == 0) message.activities[1] = "is idle";
+  if (below(3) == 0) message.condemned[name()] = {below(9), ranks(), "no"};
+  if (below(9) == 0) message.tuning = Tuning{1, 1, true, below(2) == 0};
+  return message;
+}
+
+TEST(ControllerTest, SurvivesWhateverAPeerSends) {
+  constexpr int kRanks = 3;
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    HostileExchange exchange(
+        kRanks,
+        [&] {
+          Bytes bytes = RandomMessage(random, kRanks).Encode();
+          for (uint64_t i = random() % 4; i > 1; --i) {
+            bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+          }
+          return bytes;
+        },
+        [&](uint8_t mine) {
+          return random() % 3 == 0 ? static_cast<uint8_t>(random() % 4) : mine;
+        });
+    Controller controller(exchange, Identity(kRanks), 4);
+    std::set<std::string> busy;
+    for (int round = 0; round < 40; ++round) {
+      RoundInput input;
+      input.stall_check = random() % 4 == 0;
+      for (uint64_t i = random() % 3; i > 0; --i) {
+        const std::string name = "t" + std::to_string(random() % 6);
+        if (!busy.insert(name).second) continue;
+        input.news.push_back(Ask(name, {static_cast<int64_t>(random() % 3)}));
+      }
+      auto result = controller.Round(input);
+      if (!result.ok()) break;
+      for (const Response& response : result->responses) {
+        if (response.pending) busy.erase(response.pending->name);
+      }
+    }
+    controller.TakeAll();
   }
 }
 

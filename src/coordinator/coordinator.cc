@@ -234,7 +234,7 @@ std::unique_ptr<Autotune> Coordinator::MakeAutotune(const Communicators& communi
 
 // REQUIRES: mutex_.
 Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
-    int id, std::vector<int> ranks, std::shared_ptr<Communicators> communicators) {
+    int id, const std::vector<int>& ranks, const std::shared_ptr<Communicators>& communicators) {
   const Settings& settings = options_.settings;
   ProcessSet::Options options;
   options.id = id;
@@ -257,7 +257,7 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
     TUTTI_ASSIGN(auto made, OpenModule(*data_module_, ranks, *communicators));
     operations.push_back(std::move(made));
   }
-  operations.push_back(MakeNcclOperations(communicators->data.get(), options.rank, n));
+  operations.push_back(MakeNcclOperations(communicators->data.get(), options.rank));
   std::unique_ptr<Exchange> exchange;
   if (controller_module_) {
     TUTTI_ASSIGN(auto made, OpenModule(*controller_module_, ranks, *communicators));
@@ -274,7 +274,7 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
 }
 
 ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
-                                         std::shared_ptr<Communicators> communicators) {
+                                         const std::shared_ptr<Communicators>& communicators) {
   ProcessSet::Hooks hooks;
   // Rings spread as a flood over the links at distance 2^k, so that nobody sends or gets many.
   std::vector<int> neighbours;
@@ -397,7 +397,7 @@ std::vector<std::shared_ptr<ProcessSet>> Coordinator::LiveSets() const {
   return sets;
 }
 
-Status Coordinator::ChangeAndWait(Ask ask, int* number) {
+Status Coordinator::ChangeAndWait(Ask ask, int* number) const {
   TUTTI_ASSIGN(const std::shared_ptr<ProcessSet> all, FindSet(0));
   const TicketHold ticket = TicketHold::Make();
   ask.ticket = ticket.Share();
@@ -439,10 +439,10 @@ Status Coordinator::RemoveSet(int id) {
 Result<int> Coordinator::ChangeSets(const Agreement& agreement) {
   const Request& request = agreement.request;
   if (request.kind == OpKind::kRemoveSet) return RemoveSetNow(request.root);
-  return AddSetNow(std::vector<int>(request.shape.begin(), request.shape.end()));
+  return AddSetNow({request.shape.begin(), request.shape.end()});
 }
 
-Result<int> Coordinator::AddSetNow(std::vector<int> ranks) {
+Result<int> Coordinator::AddSetNow(const std::vector<int>& ranks) {
   std::shared_ptr<Communicators> parents;
   {
     const std::lock_guard lock(mutex_);
@@ -464,7 +464,7 @@ Result<int> Coordinator::AddSetNow(std::vector<int> ranks) {
   record.ranks = ranks;
   if (!member) return id;
   record.communicators = communicators;
-  TUTTI_ASSIGN(record.set, MakeSet(id, std::move(ranks), std::move(communicators)));
+  TUTTI_ASSIGN(record.set, MakeSet(id, ranks, communicators));
   const auto early = early_rings_.find(id);
   if (early == early_rings_.end()) return id;
   record.set->Ring(early->second);

@@ -118,10 +118,10 @@ class Coordinator {
   Result<Common> AgreeOnSettings(ncclUniqueId* id);
   Status MakeGlobalSet(const Common& common, const ncclUniqueId& id);
   Status SplitHosts(const Common& common, Communicators& communicators);
-  Result<std::shared_ptr<ProcessSet>> MakeSet(int id, std::vector<int> ranks,
-                                              std::shared_ptr<Communicators> communicators);
+  Result<std::shared_ptr<ProcessSet>> MakeSet(int id, const std::vector<int>& ranks,
+                                              const std::shared_ptr<Communicators>& communicators);
   ProcessSet::Hooks MakeHooks(int id, const std::vector<int>& ranks,
-                              std::shared_ptr<Communicators> communicators);
+                              const std::shared_ptr<Communicators>& communicators);
   Result<std::shared_ptr<OperationsModule>> ChooseFor(std::string_view variable,
                                                       const std::string& list);
   Result<std::unique_ptr<Operations>> OpenModule(OperationsModule& module,
@@ -132,9 +132,9 @@ class Coordinator {
   Result<std::unique_ptr<Operations>> JoinGpus(const Gpu& gpu, const std::vector<int>& ranks,
                                                Communicators& communicators) const;
   Result<int> ChangeSets(const Agreement& agreement);
-  Result<int> AddSetNow(std::vector<int> ranks);
+  Result<int> AddSetNow(const std::vector<int>& ranks);
   Result<int> RemoveSetNow(int id);
-  Status ChangeAndWait(Ask ask, int* number);
+  Status ChangeAndWait(Ask ask, int* number) const;
   void OnControl(std::span<const std::byte> payload);
   void OnLost(int rank, const std::string& why);
   void OnTick();

@@ -157,9 +157,8 @@ std::vector<Crossing> FindCrossings(const CrossWaits& waits) {
     Crossing crossing;
     crossing.name = name;
     const bool late = IsIn(members, UnionOf(places, &CrossWaits::Place::late));
-    if (late && !UnionOf(places, &CrossWaits::Place::overdue).empty()) {
-      crossing.verdict = Crossing::Verdict::kMistake;
-    } else if (proven.count(name) > 0) {
+    const bool overdue = late && !UnionOf(places, &CrossWaits::Place::overdue).empty();
+    if (overdue || proven.count(name) > 0) {
       crossing.verdict = Crossing::Verdict::kMistake;
     } else if (deadlocked.count(name) > 0) {
       crossing.verdict = Crossing::Verdict::kUnproven;

@@ -14,8 +14,7 @@ namespace {
 
 class NcclOperations final : public Operations {
  public:
-  NcclOperations(ncclComm_t comm, int rank, int num_ranks)
-      : comm_(comm), rank_(rank), num_ranks_(num_ranks) {}
+  NcclOperations(ncclComm_t comm, int rank) : comm_(comm), rank_(rank) {}
 
   std::string_view name() const override { return "tutti"; }
   bool Takes(const Request&, int64_t) const override { return true; }
@@ -74,7 +73,6 @@ class NcclOperations final : public Operations {
  private:
   const ncclComm_t comm_;
   const int rank_;
-  const int num_ranks_;
 };
 
 //   host 0: rank 0, rank 1      allreduce: reduce-scatter inside each host, allreduce of each
@@ -223,8 +221,8 @@ class HierarchicalOperations final : public Operations {
 
 }  // namespace
 
-std::unique_ptr<Operations> MakeNcclOperations(ncclComm_t comm, int rank, int num_ranks) {
-  return std::make_unique<NcclOperations>(comm, rank, num_ranks);
+std::unique_ptr<Operations> MakeNcclOperations(ncclComm_t comm, int rank) {
+  return std::make_unique<NcclOperations>(comm, rank);
 }
 
 std::unique_ptr<Operations> MakeHierarchicalOperations(

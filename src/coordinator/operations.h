@@ -74,7 +74,7 @@ class Operations {
 };
 
 // Tutti's own, over a communicator that carries nothing else and stays the caller's.
-std::unique_ptr<Operations> MakeNcclOperations(ncclComm_t comm, int rank, int num_ranks);
+std::unique_ptr<Operations> MakeNcclOperations(ncclComm_t comm, int rank);
 
 // Allreduce and allgather in two levels: inside a host, and across hosts between ranks of the same
 // place on theirs. `local` and `cross` stay the caller's. All hosts have equally many ranks, and

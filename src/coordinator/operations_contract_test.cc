@@ -19,7 +19,7 @@ TEST(OperationsContractTest, TuttisOwn) {
       ncclComm_t comm = nullptr;
       ASSERT_EQ(ncclCommInitRank(&comm, n, id, rank), ncclSuccess);
       const Communicator owner(comm);
-      EXPECT_EQ(OperationsContract(*MakeNcclOperations(comm, rank, n), rank, n).Check(), "");
+      EXPECT_EQ(OperationsContract(*MakeNcclOperations(comm, rank), rank, n).Check(), "");
     });
   }
 }

@@ -383,7 +383,7 @@ void ProcessSet::DispatchFused(Lock& lock, RoundResult& result) {
   for (size_t b = 0; b < fused_.batches.size(); ++b) {
     Batch batch;
     if (fused_.all_in_order) {
-      batch = std::move(responses);
+      batch = std::exchange(responses, {});
     } else {
       for (const size_t i : fused_.batches[b]) batch.push_back(std::move(responses[i]));
     }

@@ -36,7 +36,8 @@ void TakeSeat(const Request& request, int slot, const void* input, std::span<uin
   const auto type = static_cast<DataType>(WireType(request));
   if (WireOp(request) == ncclAvg && IsFloat(type)) {
     // As the library averages: every input is divided and rounded before the sum.
-    const auto ranks = static_cast<double>(seats.size() / kSeatBytes);
+    const size_t num_ranks = seats.size() / kSeatBytes;
+    const auto ranks = static_cast<double>(num_ranks);
     const void* const source = data.data();
     FindReduce(type, ReduceKind::kSum)(data.data(), &source, 1, count,
                                        {.scalar = ScalarBits(type, 1.0 / ranks), .scale_mask = 1});

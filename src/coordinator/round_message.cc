@@ -6,6 +6,8 @@ namespace tutti::coordinator {
 namespace {
 
 constexpr size_t kMaxTextBytes = 65536;
+// Longer than anybody waits for more, and far from where times overflow.
+constexpr int64_t kLongestWindowNs = int64_t{86'400} * 1'000'000'000;
 
 void WriteClaim(WireWriter& writer, const Claim& claim) {
   writer.U64(claim.order);
@@ -110,7 +112,8 @@ bool ReadTuning(WireReader& reader, std::optional<Tuning>& tuning) {
   tuning->window_ns = static_cast<int64_t>(reader.U64());
   tuning->hierarchical = reader.U8() != 0;
   tuning->cache = reader.U8() != 0;
-  return tuning->fusion_threshold >= 0 && tuning->window_ns >= 0;
+  return tuning->fusion_threshold >= 0 && tuning->window_ns >= 0 &&
+         tuning->window_ns <= kLongestWindowNs;
 }
 
 }  // namespace
