@@ -315,7 +315,8 @@ class Job:
         self._launch = _launch.Launch()
         self._hosts: List[str] = []
         self._entries: Dict[int, _Entry] = {}
-        self._process_sets: Dict[int, ProcessSet] = {}
+        # By number; more than one where init was given an equal set.
+        self._process_sets: Dict[int, List[ProcessSet]] = {}
         self._next_handle = itertools.count(1)
         self._abandoned: FrozenSet[int] = frozenset()  # handles of the job that was shut down last
         # How many operations without a name there were, by set and kind: ranks count alike what
@@ -334,7 +335,8 @@ class Job:
     def init(self, comm: Any = None,
              process_sets: Union[None, str, Sequence[ProcessSet]] = None) -> None:
         """Finds the other ranks that the launcher started; all of them call it, and it returns when
-        all have. Where the job runs already it only adds `process_sets`.
+        all have. Where the job runs already it only adds those of `process_sets` that are not there
+        yet; one with the ranks of one that is there becomes the same.
 
         comm: a list of the launcher's ranks that alone make up the job, numbered in this order, the
         same on all of them; the others do not call init, or begin a job of their own. Or a
@@ -350,7 +352,8 @@ class Job:
             if process_sets is None or isinstance(process_sets, str):
                 return
             for process_set in process_sets:
-                self.add_process_set(process_set)
+                if not self._is_known(process_set):
+                    self.add_process_set(process_set)
 
     def _begin(self, comm: Any) -> None:
         if comm is not None and _elastic.is_elastic():
@@ -404,7 +407,7 @@ class Job:
         self._interrupter.install()
         self._noname = {}
         global_process_set.ranks = list(range(launch.size))
-        self._process_sets = {0: global_process_set}
+        self._process_sets = {0: [global_process_set]}
 
     def shutdown(self) -> None:
         """Ends the job on all ranks; what is pending anywhere fails. Does nothing where there is
@@ -414,10 +417,8 @@ class Job:
             self._interrupter.release()
             if coordinator is None:
                 return
-            for process_set in self._process_sets.values():
-                if process_set is not global_process_set:
-                    process_set.process_set_id = None
-            self._process_sets = {}
+            for number in list(self._process_sets):
+                self._drop(number)
             global_process_set.ranks = None
             # The buffers go last: until then the library may be at work on them.
             entries, self._entries = self._entries, {}
@@ -496,6 +497,27 @@ class Job:
 
     # Process sets
 
+    def _find(self, ranks: Optional[List[int]]) -> Optional[int]:
+        """The number of the user's set of these ranks."""
+        return next((number for number, sets in self._process_sets.items()
+                     if number != 0 and sets[0].ranks == ranks), None)
+
+    def _is_known(self, process_set: Any) -> bool:
+        if not isinstance(process_set, ProcessSet):
+            return False
+        number = self._find(process_set.ranks)
+        if number is None:
+            return False
+        if process_set.process_set_id is None:
+            process_set.process_set_id = number
+            self._process_sets[number].append(process_set)
+        return process_set.process_set_id == number
+
+    def _drop(self, number: int) -> None:
+        for process_set in self._process_sets.pop(number, []):
+            if process_set is not global_process_set:
+                process_set.process_set_id = None
+
     def add_process_set(self, process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
         """Every rank of the job calls it with the same ranks. ValueError for ranks that are not
         there or a set that was added before."""
@@ -506,14 +528,14 @@ class Job:
         ranks = process_set.ranks or []
         if not ranks or ranks[0] < 0 or ranks[-1] >= self.size():
             raise ValueError(f"{process_set} does not consist of ranks from 0 to {self.size() - 1}")
-        for known in self._process_sets.values():
-            if known is not global_process_set and known.ranks == ranks:
-                raise ValueError(f"{known} has the same ranks already")
+        known = self._find(ranks)
+        if known is not None:
+            raise ValueError(f"{self._process_sets[known][0]} has the same ranks already")
         number = ctypes.c_int()
         self._running().ask("AddProcessSet", (ctypes.c_int * len(ranks))(*ranks), len(ranks),
                             ctypes.byref(number))
         process_set.process_set_id = number.value
-        self._process_sets[number.value] = process_set
+        self._process_sets[number.value] = [process_set]
         return process_set
 
     def remove_process_set(self, process_set: ProcessSet) -> bool:
@@ -522,9 +544,8 @@ class Job:
         if number is None or process_set is global_process_set:
             return False
         self._running().ask("RemoveProcessSet", number)
-        self._process_sets.pop(number, None)
+        self._drop(number)
         self._noname = {key: n for key, n in self._noname.items() if key[0] != number}
-        process_set.process_set_id = None
         return True
 
     def process_set_ids(self) -> List[int]:
@@ -541,10 +562,11 @@ class Job:
         all. They are called `<op>.<name>`, `<op>.noname.<n>` without one; those of a group
         `<op>.<name>_<i>`, or by the names of `members`."""
         coordinator = self._running()
-        number = check_process_set(process_set).process_set_id
+        number = check_process_set(process_set)._known()
         kind, count = requests[0].kind, len(requests)
         # What fails here is not counted, since the other ranks may not have called it.
-        with self._naming if name is None else contextlib.nullcontext():
+        naming: Any = self._naming if name is None else contextlib.nullcontext()
+        with naming:
             counted = self._noname.get((number, kind), 0) + 1
             base = _full_name(kind, f"noname.{counted}" if name is None else name)
             for i, request in enumerate(requests):

@@ -12,7 +12,7 @@ import functools
 import os
 from ctypes import (POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64,
                     c_void_p)
-from typing import List
+from typing import List, Optional
 
 SUCCESS = 0
 INVALID_ARGUMENT = 4
@@ -166,6 +166,6 @@ def coordinator_error() -> str:
     return (load().tuttiCoordinatorLastError() or b"").decode(errors="replace")
 
 
-def nccl_error(comm: c_void_p) -> str:
+def nccl_error(comm: Optional[c_void_p]) -> str:
     """The sentence of this thread's last failed nccl call."""
     return (load().ncclGetLastError(comm) or b"").decode(errors="replace")

@@ -175,7 +175,7 @@ class Moves(unittest.TestCase):
         rows, received = hvd.alltoall(np.full((sum(splits), 2), rank), splits)
         self.assertEqual(received.tolist(), [r + rank for r in range(size)])
         self.assertEqual(rows[:, 1].tolist(), [r for r in range(size) for _ in range(r + rank)])
-        with self.assertRaises(ValueError):
+        with self.assertRaisesRegex(ValueError, "add up to"):
             hvd.alltoall(np.arange(5), [9] * size)
 
     def test_reducescatter_of_uneven_rows(self):
@@ -391,11 +391,17 @@ class ProcessSets(unittest.TestCase):
             hvd.allreduce(np.zeros(1), process_set=other)
         with self.assertRaises(ValueError):
             hvd.add_process_set(even)
+        again = hvd.ProcessSet(even.ranks)
+        hvd.init(process_sets=[even, again])  # as they are
+        self.assertEqual(again.process_set_id, even.process_set_id)
+        if again.included():
+            hvd.barrier(again)
         self.assertTrue(hvd.remove_process_set(odd))
         self.assertFalse(hvd.remove_process_set(odd))
         self.assertTrue(hvd.remove_process_set(even))
-        with self.assertRaisesRegex(ValueError, "has not been added"):
-            hvd.allreduce(np.zeros(1), process_set=even)
+        for removed in (even, again):
+            with self.assertRaisesRegex(ValueError, "has not been added"):
+                hvd.allreduce(np.zeros(1), process_set=removed)
 
 
 class Timeline(unittest.TestCase):

@@ -142,7 +142,8 @@ class Collectives(unittest.TestCase):
 
     def test_names_where_horovod_has_them(self):
         from tutti.torch import mpi_ops
-        for name in ("init", "rank", "size", "local_rank", "Adasum", "Sum", "HorovodInternalError"):
+        for name in ("init", "rank", "size", "local_rank", "Adasum", "Sum", "HorovodInternalError",
+                     "add_process_set", "mpi_built", "nccl_built"):
             self.assertIs(getattr(mpi_ops, name), getattr(hvd, name))
 
     def test_a_forked_child_ends(self):

@@ -40,7 +40,56 @@ class Sampler(unittest.TestCase):
         self.assertEqual({i for part in parts for i in part}, set(range(hvd.size() + 1)))
 
 
+    def test_indices_of_any_kind(self):
+        for indices in (torch.tensor([0, 1]), (i for i in (0, 1)), [0, 1]):
+            sampler = elastic.ElasticSampler(list(range(4)), shuffle=False)
+            sampler.record_indices(indices)
+            sampler.reset()
+            self.assertEqual(sampler.remaining_indices, [2, 3])
+            self.assertEqual(sampler.unshared().tolist(), [0, 1])
+
+
 class State(unittest.TestCase):
+    def test_a_model_and_an_optimizer_may_be_replaced(self):
+        def filled(value):
+            model = torch.nn.Linear(2, 1)
+            with torch.no_grad():
+                model.weight.fill_(value)
+            return model, torch.optim.SGD(model.parameters(), lr=value)
+        state = elastic.TorchState(*filled(1.0), epoch=0)
+        state.model, state.optimizer = model, optimizer = filled(5.0)
+
+        def change(value):
+            with torch.no_grad():
+                model.weight.fill_(value)
+            optimizer.param_groups[0]["lr"] = value
+        change(6.0)
+        state.restore()  # to what it was when it came
+        self.assertEqual((model.weight.tolist(), optimizer.param_groups[0]["lr"]), ([[5.0] * 2], 5.0))
+        change(7.0 + hvd.rank())
+        state.commit()
+        change(9.0)
+        state.restore()
+        self.assertEqual(model.weight.tolist(), [[7.0 + hvd.rank()] * 2])
+        state.sync()
+        self.assertEqual((model.weight.tolist(), optimizer.param_groups[0]["lr"]), ([[7.0] * 2], 7.0))
+
+    def test_without_a_model(self):
+        state = elastic.TorchState(epoch=3)
+        self.assertIsNone(state.model)
+        self.assertIsNone(state.optimizer)
+        state.sync()
+        state.model = torch.nn.Linear(2, 1)
+        state.save()
+        with torch.no_grad():
+            state.model.weight.add_(1)
+        before = state.model.weight.clone()
+        state.restore()
+        self.assertFalse(torch.equal(state.model.weight, before))
+        state.model = None
+        state.restore()
+        self.assertIsNone(state.model)
+
     def test_commit_restore_sync(self):
         model = torch.nn.Linear(2, 1)
         with torch.no_grad():

@@ -168,6 +168,16 @@ class Broadcasts(unittest.TestCase):
             hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
 
 
+    def test_parameters_without_names(self):
+        model = make_model(seed=hvd.rank())
+        hvd.broadcast_parameters(list(model.parameters()), root_rank=0)
+        for p, root in zip(model.parameters(), make_model(seed=0).parameters()):
+            self.assertTrue(torch.equal(p, root))
+        for wrong in (5, "text", torch.ones(1)):
+            with self.assertRaisesRegex(ValueError, "params must be"):
+                hvd.broadcast_parameters(wrong, root_rank=0)
+
+
 class SyncBatchNorm(unittest.TestCase):
     def test_as_one_large_batch(self):
         # Uneven batches: rank r brings r + 2 rows.

@@ -29,6 +29,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
         limit = int(os.environ.get("HOROVOD_ELASTIC_RESET_LIMIT", "100"))
         resets, skip_sync = 0, False
+        reason: Exception
         _basics.job().init()
         while True:
             try:

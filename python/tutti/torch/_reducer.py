@@ -85,7 +85,8 @@ def _names(parameters: List[torch.Tensor],
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
         raise ValueError("named_parameters must be pairs of name and parameter, as "
                          "model.named_parameters() gives them")
-    seen, twice = set(), set()
+    seen: Set[str] = set()
+    twice: Set[str] = set()
     for name, _ in pairs:
         (twice if name in seen else seen).add(name)
     if twice:
@@ -153,7 +154,7 @@ class Passes:
             self._keep.append(p.register_post_accumulate_grad_hook(self._on_gradient))
             return
         # Before PyTorch 2.1: the node that accumulates the gradient, kept alive for its hook.
-        accumulate = p.expand_as(p).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+        accumulate = p.expand_as(p).grad_fn.next_functions[0][0]
         accumulate.register_hook(lambda *unused: self._on_gradient(p))
         self._keep.append(accumulate)
 

@@ -21,7 +21,7 @@ import queue
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -62,7 +62,7 @@ def _reduction(tensor: torch.Tensor, op: Any) -> Tuple[int, int]:
     number = ELEMENT_TYPES.get(tensor.dtype, -1)
     if number == _BOOL:
         # Bytes that are 0 or 1: "or" is their largest, "and" their smallest.
-        kind = {_SUM: _MAX, _PRODUCT: _MIN}.get(kind, kind)
+        kind = _MAX if kind == _SUM else _MIN if kind == _PRODUCT else kind
         return _UINT8, _MAX if kind is None else kind
     if kind is None or bitwise or number not in _NCCL_TYPES:
         raise ValueError(f"the tutti backend does not reduce {tensor.dtype} with {op}")
@@ -198,7 +198,11 @@ class _Pipe:
 def _serve(waiting: queue.SimpleQueue, connect: Callable[[], ctypes.c_void_p], side: int) -> None:
     library, comm = _library.load(), None
     function = (library.ncclSend, library.ncclRecv)[side]
-    for tensor, future in iter(waiting.get, None):
+    while True:
+        taken: Optional[Tuple[torch.Tensor, Any]] = waiting.get()
+        if taken is None:
+            break
+        tensor, future = taken
         try:
             comm = comm or connect()
             if function(tensor.data_ptr(), _bytes(tensor), _UINT8, 1 - side, comm,

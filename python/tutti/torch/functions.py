@@ -7,8 +7,8 @@ from __future__ import annotations
 import ctypes
 import io
 import pickle
-from collections.abc import Mapping
-from typing import Any, Iterable, List, Optional, Tuple, Union
+from collections.abc import Iterable, Mapping
+from typing import Any, List, Optional, Union
 
 import torch
 
@@ -17,16 +17,18 @@ from tutti._basics import ProcessSet, global_process_set
 from tutti.torch import mpi_ops
 
 
-def broadcast_parameters(params: Union[Mapping, Iterable[Tuple[str, torch.Tensor]]],
-                         root_rank: int, process_set: ProcessSet = global_process_set) -> None:
-    """Overwrites the tensors of `model.state_dict()` or `model.named_parameters()` with those of
-    `root_rank`. What is no tensor is left alone."""
+def broadcast_parameters(params: Union[Mapping, Iterable[Any]], root_rank: int,
+                         process_set: ProcessSet = global_process_set) -> None:
+    """Overwrites the tensors of `model.state_dict()`, `model.named_parameters()` or
+    `model.parameters()` with those of `root_rank`. What is no tensor is left alone."""
     if isinstance(params, Mapping):
-        pairs = sorted(params.items())
+        pairs: List[Any] = sorted(params.items())
+    elif isinstance(params, Iterable) and not isinstance(params, (str, torch.Tensor)):
+        pairs = [pair if isinstance(pair, tuple) and len(pair) == 2 else (str(i), pair)
+                 for i, pair in enumerate(params)]
     else:
-        pairs = [pair if isinstance(pair, tuple) else (None, pair) for pair in params]
-    if any(name is None for name, _ in pairs):
-        raise ValueError("params must be a dictionary or pairs of name and tensor")
+        raise ValueError(f"params must be a dictionary, pairs of name and tensor, or tensors, not "
+                         f"a {type(params).__name__}")
     copies = []
     for name, tensor in pairs:
         if not isinstance(tensor, torch.Tensor):

@@ -21,10 +21,13 @@ import torch
 
 from tutti import _basics
 # Scripts import some of these from here, where Horovod has them.
-from tutti._basics import (Adasum, Average, Max, Min, ProcessSet, Product, Sum, barrier, check_op,
-                           cross_rank, cross_size, global_process_set, init, is_homogeneous,
-                           is_initialized, local_rank, local_size, poll, rank, shutdown, size,
-                           start_timeline, stop_timeline, synchronize)
+from tutti._basics import (Adasum, Average, Max, Min, ProcessSet, Product, Sum, add_process_set,
+                           barrier, ccl_built, check_op, cross_rank, cross_size, cuda_built,
+                           ddl_built, global_process_set, gloo_built, gloo_enabled, init,
+                           is_homogeneous, is_initialized, local_rank, local_size, mpi_built,
+                           mpi_enabled, mpi_threads_supported, nccl_built, poll, rank,
+                           remove_process_set, rocm_built, shutdown, size, start_timeline,
+                           stop_timeline, synchronize)
 from tutti._collectives import Collectives
 from tutti.exceptions import HorovodInternalError
 from tutti.torch._adapter import TorchAdapter, require_tensors
@@ -324,7 +327,7 @@ class _Alltoall(torch.autograd.Function):
     def forward(ctx: Any, process_set: ProcessSet, splits: Any, name: Optional[str],
                 tensor: torch.Tensor) -> Any:
         rows, received = synchronize(alltoall_async(tensor.detach(), splits, name, process_set))
-        ctx.process_set, ctx.received = process_set, received
+        ctx.process_set, ctx.received, ctx.shape = process_set, received, tensor.shape
         ctx.name = _of_gradient(name)
         ctx.mark_non_differentiable(received)
         return rows, received
@@ -333,6 +336,8 @@ class _Alltoall(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> Any:
         back, _ = synchronize(alltoall_async(gradient.contiguous(), ctx.received, ctx.name,
                                              ctx.process_set))
+        if back.shape[0] < ctx.shape[0]:  # the rows that the splits left out
+            back = torch.cat([back, back.new_zeros((ctx.shape[0] - back.shape[0], *ctx.shape[1:]))])
         return None, None, None, back
 
 

@@ -51,6 +51,15 @@ class _Mixin:
             raise
 
 
+def _followed_by(closure: Callable[[], Any], action: Callable[[], None]) -> Callable[[], Any]:
+    """The closure of a step, with something behind it."""
+    def whole() -> Any:
+        loss = closure()
+        action()
+        return loss
+    return whole
+
+
 class _Distributed(_Mixin):
     """Steps with the gradients of all ranks."""
 
@@ -86,10 +95,7 @@ class _Distributed(_Mixin):
         that it was called."""
         whole = closure
         if closure is not None and self._should_synchronize:
-            def whole() -> Any:
-                loss = closure()
-                self._reducer.finish()
-                return loss
+            whole = _followed_by(closure, self._reducer.finish)
         elif self._should_synchronize:
             if self._synchronized:
                 warnings.warn("step() after synchronize() reduces the gradients a second time; use "
@@ -117,12 +123,7 @@ class _DistributedAdasum(_Mixin):
         """The user's optimizer's step here, moved by what the others' steps add to it."""
         parameters = self._settings.parameters
         before = [p.detach().clone(memory_format=torch.contiguous_format) for p in parameters]
-        whole = closure
-        if closure is not None:
-            def whole() -> Any:
-                loss = closure()
-                self._passes.reset()
-                return loss
+        whole = None if closure is None else _followed_by(closure, self._passes.reset)
         self._passes.reset()
         loss = super().step(whole)  # type: ignore[misc]
         if parameters:
@@ -183,7 +184,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
                         process_set)
     mixin = _DistributedAdasum if op == Adasum else _Distributed
     cls = _subclass(mixin, type(optimizer))
-    made = cls.__new__(cls)
+    made = object.__new__(cls)
     # A scheduler may have replaced the user's step by its own on the object; ours must be reached.
     made.__dict__.update({key: value for key, value in optimizer.__dict__.items()
                           if key != "step"})

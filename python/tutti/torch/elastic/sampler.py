@@ -45,8 +45,9 @@ class ElasticSampler(torch.utils.data.Sampler):
 
     def record_indices(self, indices: Any) -> None:
         """Notes samples as processed."""
-        self._unshared.extend(int(index) for index in indices)
-        self.processed_indices.update(indices)
+        numbers = [int(index) for index in indices]  # of a tensor or a generator, too
+        self._unshared.extend(numbers)
+        self.processed_indices.update(numbers)
 
     def unshared(self) -> torch.Tensor:
         """What was noted here since the last take_shared."""

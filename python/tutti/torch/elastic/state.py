@@ -37,18 +37,26 @@ class TorchState(ObjectState):
 
     def __init__(self, model: Optional[torch.nn.Module] = None,
                  optimizer: Optional[torch.optim.Optimizer] = None, **values: Any) -> None:
+        values.update(model=model, optimizer=optimizer)
         self._handled: Dict[str, Any] = {name: value for name, value in values.items()
                                          if hasattr(value, "state_dict")}
-        if model is not None:
-            self._handled["model"] = model
-        if optimizer is not None:
-            self._handled["optimizer"] = optimizer
         self._saved_states: Dict[str, Any] = {}
         super().__init__(**{name: value for name, value in values.items()
                             if name not in self._handled})
-        for name, value in self._handled.items():
-            setattr(self, name, value)
+        self.__dict__.update(self._handled)
         self.save()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A model, an optimizer and their like may be replaced; the new one is saved as it is."""
+        handled, saved = self.__dict__.get("_handled", {}), self.__dict__.get("_saved", {})
+        if (name in handled or name in saved) and hasattr(value, "state_dict"):
+            saved.pop(name, None)
+            handled[name] = value
+            self._saved_states[name] = copy.deepcopy(value.state_dict())
+        elif name in handled:  # it is a plain value from now on
+            del handled[name], self._saved_states[name]
+            saved[name] = copy.deepcopy(value)
+        super().__setattr__(name, value)
 
     def _samplers(self) -> Dict[str, ElasticSampler]:
         return {name: value for name, value in sorted(self._handled.items())
@@ -98,7 +106,7 @@ class TorchState(ObjectState):
             sampler.reset()
         for value in self._handled.values():
             # Reductions of the job that ended.
-            getattr(getattr(value, "_reducer", None), "reset", lambda: None)()
+            getattr(value, "_forget", lambda: None)()
 
     def _sync_sampler(self, name: str, sampler: ElasticSampler, standings: List[int]) -> None:
         """What ranks behind the furthest have processed since is not in the model that goes on."""
