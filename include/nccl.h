@@ -491,15 +491,18 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle);
 ncclResult_t pncclCommDeregister(const ncclComm_t comm, void* handle);
 
 // Makes `size` bytes at `buff` addressable by the other ranks of `comm`. All ranks call it at the
-// same point; `buff` should come from ncclMemAlloc and starts at a multiple of
-// NCCL_WIN_REQUIRED_ALIGNMENT. `winFlags` is an or of NCCL_WIN_*. *win may become null, with
-// ncclSuccess, where the memory cannot be shared: work then takes the usual way.
+// same point, with one size and the same flags, an or of NCCL_WIN_*; in a group, *win is there after
+// ncclGroupEnd. `buff` should come from ncclMemAlloc and starts at a multiple of
+// NCCL_WIN_REQUIRED_ALIGNMENT. Between GPUs that reach one another's memory, AllReduce, AllGather and
+// ReduceScatter then work in registered buffers; the caller promises that these begin at the same
+// offsets on all ranks. Elsewhere, and with memory that cannot be mapped by others, work takes
+// the usual way. InvalidArgument on all ranks where sizes or flags differ.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
                                     int winFlags);
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
                                      int winFlags);
 
-// Ends a window. Nothing may be using it. Null is allowed.
+// Ends a window, on this rank. Nothing may be using it, graphs included. Null is allowed.
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 

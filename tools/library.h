@@ -41,6 +41,8 @@ namespace tutti::tools {
   X(Scatter)                              \
   X(MemAlloc)                             \
   X(MemFree)                              \
+  X(CommWindowRegister)                   \
+  X(CommWindowDeregister)                 \
   X(RedOpCreatePreMulSum)                 \
   X(RedOpDestroy)                         \
   X(CommGetAsyncError)                    \

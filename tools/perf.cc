@@ -110,8 +110,10 @@ void AddOptions(CLI::App* app, Words* words) {
   app->add_option("--misalign", options.unaligned,
                   "begin buffers so many bytes, rounded to whole elements, past an aligned address")
       ->check(CLI::Range(0, 64));
-  app->add_option("--alloc", words->alloc, "buffers from malloc, or nccl: from ncclMemAlloc")
-      ->check(CLI::IsMember({"malloc", "nccl"}))
+  app->add_option(
+         "--alloc", words->alloc,
+         "buffers from malloc; nccl: from ncclMemAlloc; window: and registered by all ranks")
+      ->check(CLI::IsMember({"malloc", "nccl", "window"}))
       ->capture_default_str();
   app->add_flag("--median", options.median, "time each iteration after a barrier, show the median");
   app->add_flag("--bind", options.bind, "keep each rank on one core");
@@ -172,7 +174,7 @@ Result<PerfOptions> Understand(const Words& words, const launch::LaunchInfo& lau
   if (options.gpu && options.host_stream)
     return InvalidArgument("--stream host is for ranks without GPUs");
   if (options.graph > 0 && !options.gpu) return InvalidArgument("--graph needs --device gpu");
-  options.nccl_alloc = words.alloc == "nccl";
+  options.alloc = words.alloc;
   return options;
 }
 

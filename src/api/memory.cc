@@ -1,60 +1,38 @@
 // Memory that other ranks can map, and registration.
 
+#include "backend/cuda/memory.h"
+
 #include <map>
 #include <mutex>
 
 #include "api/context.h"
-#include "backend/cuda/driver.h"
 #include "nccl.h"
 
 namespace tutti::api {
 namespace {
 
-// What ncclMemAlloc gave out on GPUs: the context that each address belongs to.
+// What ncclMemAlloc gave out on GPUs: memory that other ranks can map (ncclCommWindowRegister).
 class DeviceBlocks {
  public:
   Result<void*> Allocate(int device, size_t size) {
-    TUTTI_ASSIGN(const cuda::Driver* const driver, cuda::Driver::Find());
-    cuda::Context context = nullptr;
-    TUTTI_TRY(driver->Check(driver->PrimaryContextRetain(&context, device), "opening a GPU"));
-    const cuda::ContextScope scope(*driver, context);
-    cuda::DeviceAddress address = 0;
-    Status status =
-        driver->Check(driver->MemAlloc(&address, size),
-                      fmt::format("allocating {} bytes on CUDA device {}", size, device));
-    if (!status.ok()) {
-      driver->PrimaryContextRelease(device);
-      return status;
-    }
+    TUTTI_ASSIGN(Process* const process, ThisProcess());
+    TUTTI_ASSIGN(const cuda::Device* const gpu, process->OpenDevice(device));
+    UniqueFd name;  // that it has one is what counts: others may ask for it again
+    TUTTI_ASSIGN(cuda::MappedMemory block, cuda::MappedMemory::Create(*gpu, size, &name));
     std::lock_guard lock(mutex_);
-    blocks_[address] = {context, device};
-    return reinterpret_cast<void*>(address);
+    void* const begin = block.data();
+    blocks_.emplace(begin, std::move(block));
+    return begin;
   }
   // False: it is no memory of a GPU.
-  Result<bool> Free(void* pointer) {
-    const auto address = static_cast<cuda::DeviceAddress>(reinterpret_cast<uintptr_t>(pointer));
-    Block block;
-    {
-      std::lock_guard lock(mutex_);
-      const auto found = blocks_.find(address);
-      if (found == blocks_.end()) return false;
-      block = found->second;
-      blocks_.erase(found);
-    }
-    TUTTI_ASSIGN(const cuda::Driver* const driver, cuda::Driver::Find());
-    const cuda::ContextScope scope(*driver, block.context);
-    TUTTI_TRY(driver->Check(driver->MemFree(address), "freeing memory of a GPU"));
-    TUTTI_TRY(driver->Check(driver->PrimaryContextRelease(block.device), "closing a GPU"));
-    return true;
+  bool Free(void* pointer) {
+    std::lock_guard lock(mutex_);
+    return blocks_.erase(pointer) != 0;
   }
 
  private:
-  struct Block {
-    cuda::Context context = nullptr;
-    int device = 0;
-  };
   std::mutex mutex_;
-  std::map<cuda::DeviceAddress, Block> blocks_;
+  std::map<void*, cuda::MappedMemory> blocks_;
 };
 
 DeviceBlocks& Blocks() {
@@ -79,8 +57,7 @@ Status MemAlloc(void** out, size_t size) {
 
 Status MemFree(void* pointer) {
   if (pointer == nullptr) return Status::Ok();
-  TUTTI_ASSIGN(const bool freed, Blocks().Free(pointer));
-  if (freed) return Status::Ok();
+  if (Blocks().Free(pointer)) return Status::Ok();
   TUTTI_ASSIGN(Process* const process, ThisProcess());
   return process->memory().Free(pointer);
 }

@@ -19,15 +19,6 @@ ncclResult_t ncclCommSuspend(ncclComm_t, int) {
   return NotYet(__func__, "suspending a communicator");
 }
 ncclResult_t ncclCommResume(ncclComm_t) { return NotYet(__func__, "resuming a communicator"); }
-ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t*, int) {
-  return NotYet(__func__, "registering a window");
-}
-ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t) {
-  return NotYet(__func__, "deregistering a window");
-}
-ncclResult_t ncclWinGetUserPtr(ncclComm_t, ncclWindow_t, void**) {
-  return NotYet(__func__, "asking a window for its memory");
-}
 ncclResult_t ncclPutSignal(const void*, size_t, ncclDataType_t, int, ncclWindow_t, size_t, int, int,
                            unsigned int, ncclComm_t, cudaStream_t) {
   return NotYet(__func__, "one-sided put");
@@ -47,9 +38,6 @@ ncclResult_t ncclDevCommDestroy(ncclComm_t, const ncclDevComm_t*) {
 
 TUTTI_PNCCL(CommSuspend);
 TUTTI_PNCCL(CommResume);
-TUTTI_PNCCL(CommWindowRegister);
-TUTTI_PNCCL(CommWindowDeregister);
-TUTTI_PNCCL(WinGetUserPtr);
 TUTTI_PNCCL(PutSignal);
 TUTTI_PNCCL(Signal);
 TUTTI_PNCCL(WaitSignal);

@@ -102,6 +102,15 @@ class Communicator {
   bool on_device() const { return gpu_ != nullptr; }
   Status LaunchOnDevice(std::span<const DeviceTask> tasks);
 
+  // All ranks call it together, with buffers of one length: GPUs that reach one another's memory work
+  // in these buffers from now on. `*in_place`: whether they do, the same on every rank; elsewhere
+  // nothing is gained. Fails alike on all ranks where their lengths or flags differ.
+  Status RegisterBuffer(std::span<std::byte> buffer, int flags, const std::atomic<bool>* abort_flag,
+                        bool* in_place);
+  void ForgetBuffer(const std::byte* begin) {
+    if (gpu_) gpu_->Forget(begin);
+  }
+
   // Ends all waits, here and (if `tell`) on the other ranks.
   void Stop(const Status& reason, bool tell) { watch_->Stop(reason, tell); }
 
@@ -132,6 +141,7 @@ class Communicator {
   Status Build(const std::atomic<bool>* abort_flag);
   // Instead of the steps from ShareMemory on, where ranks are GPUs.
   Status JoinGpus(const std::atomic<bool>* abort_flag);
+  Result<GpuPeers> DescribeGpus(Deadline deadline, const std::atomic<bool>* abort_flag);
   // Kernels that work in one another's windows, where those can be had; else null, and why.
   Status MakeMesh(const GpuPeers& peers, Status* why);
   // Else the hosts' communicators of the same ranks, which carry the data of GPUs.

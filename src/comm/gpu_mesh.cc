@@ -170,14 +170,23 @@ Status GpuMesh::LaunchCollective(const Task& task, cuda::Stream stream) {
   const bool moves = !task.is_reduction();
   const size_t elem = moves ? 1 : task.elem_bytes();
   const size_t count = moves ? task.count * task.elem_bytes() : task.count;
-  const MeshChoice choice = ChooseMesh(context_, task.collective, count, elem);
+  const SharedBuffers shared = FindShared(task);
+  const MeshChoice choice = ChooseMesh(context_, task.collective, count, elem,
+                                       shared.complete ? Buffers::kShared : Buffers::kOwn);
   if (choice.algorithm == MeshAlgorithm::kMessages) return LaunchExchange(task, stream);
+  if (IsSymmetric(choice.algorithm)) return LaunchSymmetric(task, choice, count, shared, stream);
   return LaunchChosen(task, choice, count, stream);
 }
 
 Status GpuMesh::LaunchChosen(const Task& task, const MeshChoice& choice, size_t count,
                              cuda::Stream stream) {
   cuda::MeshArgs args = args_;
+  SetArgs(task, choice, count, args);
+  return device().Launch(args, task.type, choice.blocks, choice.threads, stream);
+}
+
+void GpuMesh::SetArgs(const Task& task, const MeshChoice& choice, size_t count,
+                      cuda::MeshArgs& args) const {
   args.input = static_cast<const std::byte*>(task.send);
   args.output = static_cast<std::byte*>(task.recv);
   args.count = count;
@@ -188,7 +197,6 @@ Status GpuMesh::LaunchChosen(const Task& task, const MeshChoice& choice, size_t 
   args.algorithm = choice.algorithm;
   args.form = choice.form;
   args.reduce = ReduceArgsOf(task);
-  return device().Launch(args, task.type, choice.blocks, choice.threads, stream);
 }
 
 // One rank: the result is the input, scaled as asked.

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "comm/gpu_operations.h"
 #include "comm/gpu_queue.h"
+#include "comm/gpu_registry.h"
 #include "comm/gpu_windows.h"
 #include "config/settings.h"
 #include "plan/mesh.h"
@@ -35,6 +36,8 @@ class GpuMesh final : public GpuOperations {
   Status Launch(std::span<const DeviceTask> tasks) override;
   void Abort() override { queue_->Abort(); }
   Status Drain() override { return queue_->Drain(); }
+  Status Register(const GpuPeers& peers, std::span<std::byte> buffer, Status* verdict) override;
+  void Forget(const std::byte* begin) override;
   uint64_t DeviceBytes() const override { return windows_.DeviceBytes(); }
   uint64_t PinnedBytes() const override { return windows_.PinnedBytes() + alone_.size(); }
   std::string DescribeTransport() const override;
@@ -53,6 +56,8 @@ class GpuMesh final : public GpuOperations {
   // `count`: of elements, or of bytes where the operation moves bytes.
   Status LaunchChosen(const Task& task, const MeshChoice& choice, size_t count,
                       cuda::Stream stream);
+  void SetArgs(const Task& task, const MeshChoice& choice, size_t count,
+               cuda::MeshArgs& args) const;
   // The collectives that are made of others.
   Status LaunchScattered(const Task& task, cuda::Stream stream);
   Status LaunchReduceScatterV(const Task& task, cuda::Stream stream);
@@ -63,6 +68,16 @@ class GpuMesh final : public GpuOperations {
   // A kernel's arguments, to which messages are added.
   cuda::MessageArgs NoMessages() const;
   Status LaunchExchange(const Task& task, cuda::Stream stream);
+  // Operations between registered buffers; gpu_symmetric.cc.
+  // Those that hold what a task has others read or write.
+  struct SharedBuffers {
+    const GpuRegistry::Buffer* input = nullptr;
+    const GpuRegistry::Buffer* output = nullptr;
+    bool complete = false;
+  };
+  SharedBuffers FindShared(const Task& task) const;
+  Status LaunchSymmetric(const Task& task, const MeshChoice& choice, size_t count,
+                         const SharedBuffers& shared, cuda::Stream stream);
   // All sends and receives of a group.
   Status LaunchMessages(std::span<const DeviceTask> tasks);
   cuda::ReduceArgs ReduceArgsOf(const Task& task) const;
@@ -76,7 +91,8 @@ class GpuMesh final : public GpuOperations {
   cuda::MeshArgs args_;      // what all operations have in common
   cuda::MessageLayout messages_;
   std::byte* scratch_ = nullptr;  // of kScratchBytes, at the end of the window
-  std::mutex launch_mutex_;       // guards the queue
+  std::mutex launch_mutex_;       // guards the queue and the registry
+  GpuRegistry registry_;
 };
 
 }  // namespace tutti

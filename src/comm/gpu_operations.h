@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "comm/gpu_windows.h"
 #include "comm/task.h"
 
 namespace tutti {
@@ -33,6 +34,16 @@ class GpuOperations {
   virtual Status Drain() = 0;
   // Ends the threads that serve kernels. REQUIRES: drained, or aborted; nothing is launched any more.
   virtual void StopThreads() {}
+
+  // All ranks call it alike, with buffers of one length. `*verdict`, the same on every rank: whether
+  // operations work in the buffers of all from now on; otherwise they go on as before.
+  virtual Status Register(const GpuPeers& /*peers*/, std::span<std::byte> /*buffer*/,
+                          Status* verdict) {
+    *verdict = InvalidUsage("data goes through the hosts");
+    return Status::Ok();
+  }
+  // Takes the last registration of the buffer that begins there back.
+  virtual void Forget(const std::byte* /*begin*/) {}
 
   // Memory of the GPU, and pinned memory of the host, that only this communicator needs.
   virtual uint64_t DeviceBytes() const = 0;

@@ -90,8 +90,11 @@ Result<GpuQueue::Place> GpuQueue::Look(cuda::Stream stream) const {
                            fmt::ptr(stream));
   // Anything else that is wrong with it comes out at the launch.
   place.captured = result == 0 && status == kCaptured;
+  // To ask a stream that is captured for its number ends the capture; and it cannot be destroyed
+  // before that ends, so its address will do.
   uint64_t id = 0;
-  if (driver.StreamGetId != nullptr && driver.StreamGetId(stream, &id) == 0) place.id = id;
+  if (!place.captured && driver.StreamGetId != nullptr && driver.StreamGetId(stream, &id) == 0)
+    place.id = id;
   return place;
 }
 
@@ -102,7 +105,8 @@ Status GpuQueue::OrderBehindLast(cuda::Stream stream) {
   const Last& last = place.captured ? captured_ : launched_;
   // An event of a graph that is complete says nothing inside another one.
   const bool follows = last.place && (!place.captured || last.place->capture == place.capture);
-  const bool same = last.place && place.id && last.place->id == place.id;
+  const bool same = last.place && (place.captured ? last.place->stream == stream
+                                                  : place.id && last.place->id == place.id);
   const auto& driver = device_.driver();
   if (follows && !same)
     TUTTI_TRY(driver.Check(driver.StreamWaitEvent(stream, last.event, 0),

@@ -65,7 +65,8 @@ Status Group::End() {
 // Initialisations
 
 void Group::DropInits(const Status& reason) {
-  for (const InitJob& init : inits_) init.comm->Fail(reason);
+  for (const InitJob& init : inits_)
+    if (init.makes) init.comm->Fail(reason);
   inits_.clear();
 }
 
@@ -77,7 +78,12 @@ void Group::BeginInit(const InitJob& job) {
 // Runs `job` and keeps its outcome in the handle.
 Status Group::RunInit(const InitJob& job) {
   Status status = WithoutExceptions(job.run);
-  if (!status.ok()) job.comm->Fail(status);
+  if (!status.ok()) {
+    if (job.makes)
+      job.comm->Fail(status);
+    else
+      job.comm->NoteFailure(status, /*in_background=*/!job.comm->blocking);
+  }
   if (job.parent != nullptr) job.parent->ForgetChild(*job.comm);
   job.comm->EndWork(Shown::kInProgress);
   // Last: whoever sees the parent at rest may use what the job has written.
@@ -92,7 +98,15 @@ void Group::QueueInit(InitJob job) {
 }
 
 Status Group::AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> run) {
-  InitJob job = {&comm, parent, std::move(run)};
+  return Add({&comm, parent, std::move(run)});
+}
+
+Status Group::AddJoint(ncclComm& comm, std::function<Status()> run) {
+  return Add({&comm, nullptr, std::move(run), /*makes=*/false});
+}
+
+Status Group::Add(InitJob job) {
+  ncclComm& comm = *job.comm;
   if (active()) {
     inits_.push_back(std::move(job));
     return Status::Ok();
@@ -106,7 +120,8 @@ Status Group::AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> 
 Status Group::LaunchInits() {
   std::vector<InitJob> inits = std::exchange(inits_, {});
   for (const InitJob& init : inits) {
-    if (init.parent == nullptr || IsAlive(*init.parent)) continue;
+    const ncclComm* const needed = init.makes ? init.parent : init.comm;
+    if (needed == nullptr || IsAlive(*needed)) continue;
     inits_ = std::move(inits);
     Status reason =
         InvalidUsage("a communicator was destroyed in the group that makes another one from it");

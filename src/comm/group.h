@@ -56,6 +56,9 @@ class Group {
   // null) is what it is made from; it is at work from the launch on.
   Status AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> job);
 
+  // `job` blocks until all ranks of a communicator that is there have done the same.
+  Status AddJoint(ncclComm& comm, std::function<Status()> job);
+
   // The predicted time of what the group holds, in microseconds. Ends one level; drops what the
   // group holds when it was the outermost, and is then InvalidUsage where these are
   // initialisations, which fail.
@@ -96,7 +99,9 @@ class Group {
     ncclComm* comm;
     ncclComm* parent;
     std::function<Status()> run;
+    bool makes = true;  // the communicator, which is nothing where it fails
   };
+  Status Add(InitJob job);
 
   static Status RunNow(ncclComm& comm, std::span<const Task> tasks);
   static ncclComm::Shown ShownAs(const Batch& batch);

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,12 @@ struct TuttiUserOp {
   uint64_t scalar;
   // Where an operation reads the scalar when it runs; null: `scalar` holds.
   const void* live = nullptr;
+};
+
+// What an ncclWindow_t points to.
+struct ncclWindow_vidmem {
+  std::span<std::byte> memory;
+  bool in_place = false;  // operations work in the buffers of all ranks
 };
 
 namespace tutti {
@@ -77,6 +84,7 @@ struct ncclComm {
   std::map<int, TuttiUserOp> user_ops;
   int next_user_op = 0;
   std::vector<std::unique_ptr<char>> registrations;  // what ncclCommRegister gave out
+  std::vector<std::unique_ptr<ncclWindow_vidmem>> windows;
   uint64_t grow_id = 0;  // an id made by ncclCommGetUniqueId and not used yet; 0: none
 
   // Everything that touches the handle on another thread, or for longer than a moment, is between

@@ -217,18 +217,24 @@ Status Communicator::MakeRelay(const cuda::Device& device, const std::atomic<boo
   return Status::Ok();
 }
 
-Status Communicator::JoinGpus(const std::atomic<bool>* abort_flag) {
-  const int64_t start_ns = NowNs();
+Result<GpuPeers> Communicator::DescribeGpus(Deadline deadline,
+                                            const std::atomic<bool>* abort_flag) {
   GpuPeers peers;
   TUTTI_ASSIGN(peers.device, process_.OpenDevice(cuda_device_));
-  for (int r = 0; r < num_ranks(); ++r) local_ranks_.push_back(r);
-  arena_leader_.assign(static_cast<size_t>(num_ranks()), 0);
   peers.bootstrap = bootstrap_.get();
   peers.fd_server = &process_.fd_server();
   peers.peers = peers_;
   peers.key = ArenaKey(*bootstrap_);
-  peers.deadline = init_deadline_;
+  peers.deadline = deadline;
   peers.abort_flag = abort_flag;
+  return peers;
+}
+
+Status Communicator::JoinGpus(const std::atomic<bool>* abort_flag) {
+  const int64_t start_ns = NowNs();
+  for (int r = 0; r < num_ranks(); ++r) local_ranks_.push_back(r);
+  arena_leader_.assign(static_cast<size_t>(num_ranks()), 0);
+  TUTTI_ASSIGN(const GpuPeers peers, DescribeGpus(init_deadline_, abort_flag));
   Status why;
   TUTTI_TRY(MakeMesh(peers, &why));
   if (!gpu_) {

@@ -25,29 +25,32 @@ constexpr uint32_t kRoundBlocks = 8;
 // forms they may.
 struct Form {
   MeshAlgorithm one_shot;
-  MeshAlgorithm two_shot;  // the same where there is no other
-  MeshAlgorithm streamed;  // likewise: a ring, a chain, or messages
+  MeshAlgorithm two_shot;   // the same where there is no other
+  MeshAlgorithm streamed;   // likewise: a ring, a chain, or messages
+  MeshAlgorithm symmetric;  // likewise: between registered buffers
 };
 
 Form FormOf(Collective collective) {
   using A = MeshAlgorithm;
   switch (collective) {
     case Collective::kReduceScatter:
-      return {A::kReduceScatter, A::kReduceScatter, A::kReduceScatterRing};
+      return {A::kReduceScatter, A::kReduceScatter, A::kReduceScatterRing,
+              A::kReduceScatterSymmetric};
     case Collective::kReduce:
-      return {A::kReduceOneShot, A::kReduceTwoShot, A::kReduceChain};
+      return {A::kReduceOneShot, A::kReduceTwoShot, A::kReduceChain, A::kReduceOneShot};
     case Collective::kBroadcast:
-      return {A::kBroadcastOneShot, A::kBroadcastTwoShot, A::kBroadcastChain};
+      return {A::kBroadcastOneShot, A::kBroadcastTwoShot, A::kBroadcastChain, A::kBroadcastOneShot};
     case Collective::kAllGather:
-      return {A::kAllGather, A::kAllGather, A::kAllGatherRing};
+      return {A::kAllGather, A::kAllGather, A::kAllGatherRing, A::kAllGatherSymmetric};
     case Collective::kAlltoAll:
-      return {A::kAlltoAll, A::kAlltoAll, A::kMessages};
+      return {A::kAlltoAll, A::kAlltoAll, A::kMessages, A::kAlltoAll};
     case Collective::kScatter:
-      return {A::kScatter, A::kScatter, A::kMessages};
+      return {A::kScatter, A::kScatter, A::kMessages, A::kScatter};
     case Collective::kGather:
-      return {A::kGather, A::kGather, A::kMessages};
+      return {A::kGather, A::kGather, A::kMessages, A::kGather};
     default:
-      return {A::kAllReduceOneShot, A::kAllReduceTwoShot, A::kAllReduceRing};
+      return {A::kAllReduceOneShot, A::kAllReduceTwoShot, A::kAllReduceRing,
+              A::kAllReduceSymmetric};
   }
 }
 
@@ -66,7 +69,8 @@ bool IsTwoShot(MeshAlgorithm a) {
 // Into how many parts an operation of several steps cuts a piece of its data.
 size_t Owners(const MeshContext& context, MeshAlgorithm algorithm) {
   const auto n = static_cast<size_t>(context.num_ranks);
-  if (algorithm == MeshAlgorithm::kAllReduceTwoShot || algorithm == MeshAlgorithm::kAllReduceRing)
+  if (algorithm == MeshAlgorithm::kAllReduceTwoShot || algorithm == MeshAlgorithm::kAllReduceRing ||
+      algorithm == MeshAlgorithm::kAllReduceSymmetric)
     return n;
   return IsTwoShot(algorithm) ? n - 1 : 1;
 }
@@ -76,7 +80,8 @@ double Written(const MeshContext& context, MeshAlgorithm algorithm, double bytes
   const double others = context.num_ranks - 1;
   if (algorithm == MeshAlgorithm::kBroadcastChain || algorithm == MeshAlgorithm::kReduceChain)
     return bytes;
-  if (algorithm == MeshAlgorithm::kAllReduceTwoShot || algorithm == MeshAlgorithm::kAllReduceRing)
+  if (algorithm == MeshAlgorithm::kAllReduceTwoShot || algorithm == MeshAlgorithm::kAllReduceRing ||
+      algorithm == MeshAlgorithm::kAllReduceSymmetric)
     return 2 * bytes * others / (others + 1);
   return IsTwoShot(algorithm) ? 2 * bytes : bytes * others;
 }
@@ -100,6 +105,8 @@ double ExtraUs(const MeshContext& context, MeshAlgorithm algorithm, MeshForm for
                 : RingSteps(context, algorithm) * context.step_us);
   if (algorithm == MeshAlgorithm::kMessages)
     return written / context.messages_bytes_per_us + context.message_us;
+  if (IsSymmetric(algorithm))
+    return written / context.symmetric_bytes_per_us + context.symmetric_us;
   const double rounds = IsTwoShot(algorithm) ? 2 : 1;
   if (form == MeshForm::kLines)
     return kLineBytes * written / context.line_bytes_per_us + (rounds - 1) * context.line_round_us;
@@ -138,6 +145,12 @@ void ShapeWide(const MeshContext& context, size_t count, size_t elem, MeshChoice
   ShapeBlocks(context, count, elem, context.wide_bytes_per_block, choice);
   choice->threads = kWideThreads;
   choice->chunk_elems = context.wide_slot_bytes / elem;
+}
+
+void ShapeSymmetric(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
+  ShapeBlocks(context, count, elem, context.bytes_per_block, choice);
+  choice->threads = kWideThreads;
+  choice->chunk_elems = choice->block_elems;
 }
 
 // Lines of either kind take one piece for each block.
@@ -184,7 +197,7 @@ void ShapeRing(const MeshContext& context, size_t count, size_t elem, MeshChoice
 }  // namespace
 
 std::string_view Name(MeshAlgorithm algorithm) {
-  static constexpr std::array<std::string_view, 17> kNames = {"one-shot AllReduce",
+  static constexpr std::array<std::string_view, 20> kNames = {"one-shot AllReduce",
                                                               "two-shot AllReduce",
                                                               "ReduceScatter",
                                                               "one-shot Reduce",
@@ -192,6 +205,8 @@ std::string_view Name(MeshAlgorithm algorithm) {
                                                               "ring AllReduce",
                                                               "ring ReduceScatter",
                                                               "chain Reduce",
+                                                              "symmetric AllReduce",
+                                                              "symmetric ReduceScatter",
                                                               "AllGather",
                                                               "AlltoAll",
                                                               "one-shot Broadcast",
@@ -200,6 +215,7 @@ std::string_view Name(MeshAlgorithm algorithm) {
                                                               "Gather",
                                                               "ring AllGather",
                                                               "chain Broadcast",
+                                                              "symmetric AllGather",
                                                               "messages"};
   return kNames[static_cast<size_t>(algorithm)];
 }
@@ -210,7 +226,7 @@ std::string_view Name(MeshForm form) {
 }
 
 MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
-                      size_t elem_bytes) {
+                      size_t elem_bytes, Buffers buffers) {
   const Form form = FormOf(collective);
   const auto bytes = static_cast<double>(count * elem_bytes);
   const uint32_t listed = context.allowed_forms[static_cast<size_t>(collective)];
@@ -234,13 +250,19 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
     // Between two ranks a second shot moves nothing less.
     if (context.num_ranks > 2 && form.two_shot != form.one_shot) consider(form.two_shot, through);
   }
-  if (form.streamed != form.one_shot) consider(form.streamed, MeshForm::kBulk);
+  const bool shared = buffers == Buffers::kShared && form.symmetric != form.one_shot;
+  if (shared) consider(form.symmetric, MeshForm::kBulk);
+  // Between two ranks nothing but AllReduce gains by going round.
+  const bool goes_round = !shared || context.num_ranks > 2 || collective == Collective::kAllReduce;
+  if (form.streamed != form.one_shot && goes_round) consider(form.streamed, MeshForm::kBulk);
   if (best.algorithm == MeshAlgorithm::kMessages) {
     best.block_elems = best.chunk_elems = count;
     return best;
   }
   if (IsRing(best.algorithm))
     ShapeRing(context, count, elem_bytes, &best);
+  else if (IsSymmetric(best.algorithm))
+    ShapeSymmetric(context, count, elem_bytes, &best);
   else if (best.form == MeshForm::kLines)
     ShapeLines(context, count, elem_bytes, &best);
   else if (best.form == MeshForm::kWideLines)
@@ -275,6 +297,7 @@ Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
          c.chain_step_us = std::min(c.chain_step_us, v);
        }},
       {"chain_us", [](MeshContext& c, double v) { c.chain_us = v; }},
+      {"symmetric_us", [](MeshContext& c, double v) { c.symmetric_us = v; }},
       {"message_us", [](MeshContext& c, double v) { c.message_us = v; }},
       {"ring_rate", [](MeshContext& c, double v) { c.ring_bytes_per_us = std::max(1.0, v); }},
       {"ring_chunk", [](MeshContext& c, double v) { c.max_ring_chunk_bytes = WholeLines(v); }},
@@ -310,6 +333,9 @@ Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
 
 std::string Describe(const MeshChoice& choice) {
   if (choice.algorithm == MeshAlgorithm::kMessages) return "a message between each pair";
+  if (IsSymmetric(choice.algorithm))
+    return fmt::format("{} between registered buffers, {} blocks of {} threads",
+                       Name(choice.algorithm), choice.blocks, choice.threads);
   return fmt::format("{} in {}, {} blocks of {} threads, {} elements a block, chunks of {}",
                      Name(choice.algorithm), IsRing(choice.algorithm) ? "steps" : Name(choice.form),
                      choice.blocks, choice.threads, choice.block_elems, choice.chunk_elems);

@@ -53,6 +53,10 @@ struct MeshContext {
   double messages_bytes_per_us = 340e3;
   double message_us = 1.2;
   size_t short_message_bytes = 16 << 10;
+  // Straight between registered buffers: what a GPU reads and writes in a microsecond, and what it
+  // costs that all ranks meet before and after.
+  double symmetric_bytes_per_us = 340e3;
+  double symmetric_us = 3;
   size_t bytes_per_block = 8 << 10;       // written, from which on another block pays
   size_t wide_bytes_per_block = 4 << 10;  // the same of wide lines
   size_t min_chunk_bytes = 16 << 10;      // shorter chunks lose more by barriers than overlap gives
@@ -92,10 +96,14 @@ inline constexpr uint32_t kCommunicatorsAtOnce = 2;
 inline constexpr uint32_t kBlocksOnMultiprocessor = 2;
 uint32_t BlocksFor(int multiprocessors);
 
+// Whether all ranks reach those buffers of all that an operation reads at others (AllReduce,
+// ReduceScatter) or writes there (AllReduce, AllGather).
+enum class Buffers : uint8_t { kOwn, kShared };
+
 // REQUIRES: num_ranks > 1, count > 0; `collective` is one of AllReduce, Reduce, Broadcast,
 // AllGather, ReduceScatter, AlltoAll, Gather, Scatter. `count` as in NCCL's calls.
 MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
-                      size_t elem_bytes);
+                      size_t elem_bytes, Buffers buffers = Buffers::kOwn);
 
 // Reads "name=value,…" (TUTTI_GPU_TUNE) into the context's numbers; the table in mesh.cc has the names.
 // InvalidUsage for others.

@@ -17,6 +17,9 @@ enum class MeshAlgorithm : uint8_t {
   kAllReduceRing,
   kReduceScatterRing,
   kReduceChain,
+  // Where all ranks reach the buffers themselves (ncclCommWindowRegister).
+  kAllReduceSymmetric,
+  kReduceScatterSymmetric,
   kAllGather,
   kAlltoAll,
   kBroadcastOneShot,
@@ -25,6 +28,7 @@ enum class MeshAlgorithm : uint8_t {
   kGather,
   kAllGatherRing,
   kBroadcastChain,
+  kAllGatherSymmetric,
   // AlltoAll, Gather and Scatter as what they are made of: a message between each pair.
   kMessages,
 };
@@ -34,6 +38,11 @@ constexpr bool Reduces(MeshAlgorithm a) { return a < MeshAlgorithm::kAllGather; 
 constexpr bool IsRing(MeshAlgorithm a) {
   return (a >= MeshAlgorithm::kAllReduceRing && a <= MeshAlgorithm::kReduceChain) ||
          a == MeshAlgorithm::kAllGatherRing || a == MeshAlgorithm::kBroadcastChain;
+}
+
+constexpr bool IsSymmetric(MeshAlgorithm a) {
+  return a == MeshAlgorithm::kAllReduceSymmetric || a == MeshAlgorithm::kReduceScatterSymmetric ||
+         a == MeshAlgorithm::kAllGatherSymmetric;
 }
 
 // The forms in which data go through the windows of a mesh; NCCL calls them Simple, LL and LL128.

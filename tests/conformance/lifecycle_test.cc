@@ -67,6 +67,43 @@ TEST(NonBlockingTest, CommunicatorsAreMadeUsedAndEndedByPolling) {
   });
 }
 
+// One thread registers for all its ranks in a group; sizes that differ are refused on every rank, and
+// the communicators live on.
+TEST(WindowTest, AllRanksRegisterTogether) {
+  constexpr size_t kRanks = 3, kBytes = 8192;
+  std::array<ncclComm_t, kRanks> comms = {};
+  ASSERT_NCCL(ncclCommInitAll(comms.data(), kRanks, nullptr));
+  std::array<void*, kRanks> memory = {};
+  std::array<ncclWindow_t, kRanks> windows = {};
+  for (void*& m : memory) ASSERT_NCCL(ncclMemAlloc(&m, kBytes));
+  const auto register_all = [&](size_t bytes_of_last) {
+    EXPECT_NCCL(ncclGroupStart());
+    for (size_t r = 0; r < kRanks; ++r)
+      EXPECT_NCCL(ncclCommWindowRegister(comms[r], memory[r],
+                                         r + 1 == kRanks ? bytes_of_last : kBytes, &windows[r],
+                                         NCCL_WIN_COLL_SYMMETRIC));
+    return ncclGroupEnd();
+  };
+  EXPECT_EQ(register_all(kBytes / 2), ncclInvalidArgument);
+  EXPECT_THAT(ncclGetLastError(nullptr), ::testing::HasSubstr("rank 2 4096 bytes"));
+  for (ncclWindow_t window : windows) EXPECT_EQ(window, nullptr);
+  ASSERT_EQ(register_all(kBytes), ncclSuccess) << ncclGetLastError(nullptr);
+  EXPECT_NCCL(ncclGroupStart());
+  for (size_t r = 0; r < kRanks; ++r) {
+    auto* const values = static_cast<int*>(memory[r]);
+    std::fill_n(values, kBytes / sizeof(int), static_cast<int>(r));
+    EXPECT_NCCL(
+        ncclAllReduce(values, values, kBytes / sizeof(int), ncclInt32, ncclSum, comms[r], nullptr));
+  }
+  EXPECT_NCCL(ncclGroupEnd());
+  for (size_t r = 0; r < kRanks; ++r) {
+    EXPECT_EQ(static_cast<int*>(memory[r])[kBytes / sizeof(int) - 1], 3);
+    EXPECT_NCCL(ncclCommWindowDeregister(comms[r], windows[r]));
+    EXPECT_NCCL(ncclCommDestroy(comms[r]));
+    EXPECT_NCCL(ncclMemFree(memory[r]));
+  }
+}
+
 TEST(NonBlockingTest, SplitWithoutColorHasAnsweredWhenTheParentIsAtRest) {
   constexpr int kRanks = 2;
   ncclUniqueId id;

@@ -43,6 +43,7 @@ namespace fake {
 
 using namespace tutti::cuda;  // NOLINT: the kernels and the driver's types
 
+constexpr int kCaptureUnsupported = 900;
 constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidDevice = 101,
               kNoPeerAccess = 217, kInvalidHandle = 400, kNotFound = 500, kNotReady = 600,
               kIllegalAddress = 700;
@@ -211,6 +212,7 @@ struct State {
   std::map<uintptr_t, Range> ranges;
   std::map<AllocationHandle, Allocation> allocations;
   std::map<uintptr_t, AllocationHandle> mapped;
+  std::map<uintptr_t, int> mapped_fds;  // for cuMemRetainAllocationHandle
   AllocationHandle next_allocation = 1;
   std::vector<void*> stream_places;  // addresses to give out again
   std::atomic<long> launches = 0;
@@ -232,6 +234,8 @@ void AddType(State& state, const std::string& name) {
       [](const MeshArgs& a, uint32_t b) { RunReduction<T, WidePrimitives>(a, b); });
   state.functions["tutti_bulk_" + name] = Kernel<MeshArgs>(
       [](const MeshArgs& a, uint32_t b) { RunReduction<T, BulkPrimitives>(a, b); });
+  state.functions["tutti_symmetric_" + name] = Kernel<SymmetricArgs>(
+      [](const SymmetricArgs& a, uint32_t b) { RunSymmetricReduction<T>(a, b); });
   state.functions["tutti_ring_" + name] =
       Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunRingReduction<T>(a, b); });
 }
@@ -263,6 +267,8 @@ State& TheState() {
         Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<WidePrimitives>(a, b); });
     s->functions["tutti_bulk_move"] =
         Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<BulkPrimitives>(a, b); });
+    s->functions["tutti_symmetric_move"] =
+        Kernel<SymmetricArgs>([](const SymmetricArgs& a, uint32_t b) { RunSymmetricMove(a, b); });
     s->functions["tutti_ring_move"] =
         Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunRingMove(a, b); });
     s->functions["tutti_messages"] =
@@ -593,10 +599,39 @@ int cuMemMap(DeviceAddress address, size_t bytes, size_t, AllocationHandle handl
                       allocation.fd, 0);
   if (memory == MAP_FAILED) return kOutOfMemory;
   s.mapped[address] = handle;
+  s.mapped_fds[address] = dup(allocation.fd);
   s.ranges[address] = {bytes, allocation.device, false};
   return kSuccess;
 }
+int cuMemGetAddressRange_v2(DeviceAddress* begin, size_t* bytes, DeviceAddress address) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  auto range = s.ranges.upper_bound(address);
+  if (range == s.ranges.begin()) return kInvalidValue;
+  --range;
+  if (address >= range->first + range->second.bytes) return kInvalidValue;
+  *begin = range->first;
+  *bytes = range->second.bytes;
+  return kSuccess;
+}
+int cuMemRetainAllocationHandle(AllocationHandle* handle, void* address) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  const auto found = s.mapped_fds.find(reinterpret_cast<uintptr_t>(address));
+  if (found == s.mapped_fds.end()) return kInvalidValue;
+  *handle = s.next_allocation++;
+  s.allocations[*handle] = {dup(found->second), 0, 0, false};
+  return kSuccess;
+}
 int cuMemUnmap(DeviceAddress address, size_t bytes) {
+  {
+    State& s = TheState();
+    std::lock_guard lock(s.mutex);
+    if (const auto found = s.mapped_fds.find(address); found != s.mapped_fds.end()) {
+      close(found->second);
+      s.mapped_fds.erase(found);
+    }
+  }
   Forget(Pointer(address));
   mmap(Pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
   return kSuccess;
@@ -716,7 +751,12 @@ int cuGraphRetainUserObject(void* graph, void* handle, unsigned, unsigned) {
 int tuttiFakeObjects() { return FakeObject::alive; }
 void tuttiFakeFailNextLaunch() { TheState().fail_next = true; }
 
+// A capture that is asked for its stream's number is lost, with the true driver too.
 int cuStreamGetId(void* stream, uint64_t* id) {
+  if (StreamOf(stream).capture() != nullptr) {
+    StreamOf(stream).SetCapture(nullptr);
+    return kCaptureUnsupported;
+  }
   *id = StreamOf(stream).number();
   return kSuccess;
 }

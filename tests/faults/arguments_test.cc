@@ -252,21 +252,41 @@ TEST_F(ArgumentsTest, CountsPerRank) {
                                                           ncclFloat32, ncclSum, comm_, nullptr));
 }
 
+TEST_F(ArgumentsTest, Windows) {
+  void* memory = nullptr;
+  ASSERT_EQ(ncclMemAlloc(&memory, 8192), ncclSuccess);
+  auto* const bytes = static_cast<char*>(memory);
+  ncclWindow_t window = nullptr, other = nullptr;
+  void* pointer = nullptr;
+  const auto reg = [&](void* buffer, size_t size, ncclWindow_t* out, int flags) {
+    return ncclCommWindowRegister(comm_, buffer, size, out, flags);
+  };
+  EXPECT_REFUSED(ncclInvalidArgument, reg(memory, 4096, nullptr, 0));
+  EXPECT_REFUSED(ncclInvalidArgument, reg(nullptr, 4096, &window, 0));
+  EXPECT_REFUSED(ncclInvalidArgument, reg(memory, 0, &window, 0));
+  EXPECT_REFUSED(ncclInvalidArgument, reg(bytes + 8, 4096, &window, 0));
+  EXPECT_REFUSED(ncclInvalidArgument, reg(memory, 4096, &window, 0x100));
+  EXPECT_EQ(window, nullptr);
+  ASSERT_EQ(reg(memory, 8192, &window, NCCL_WIN_COLL_SYMMETRIC), ncclSuccess);
+  ASSERT_EQ(reg(bytes + 4096, 4096, &other, NCCL_WIN_DEFAULT), ncclSuccess);
+  EXPECT_NE(window, other);
+  EXPECT_EQ(ncclWinGetUserPtr(comm_, other, &pointer), ncclSuccess);
+  EXPECT_EQ(pointer, bytes + 4096);
+  EXPECT_REFUSED(ncclInvalidArgument, ncclWinGetUserPtr(comm_, nullptr, &pointer));
+  EXPECT_EQ(ncclCommWindowDeregister(comm_, nullptr), ncclSuccess);
+  EXPECT_EQ(ncclCommWindowDeregister(comm_, window), ncclSuccess);
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommWindowDeregister(comm_, window));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclWinGetUserPtr(comm_, window, &pointer));
+  // `other` goes with the communicator.
+  EXPECT_EQ(ncclMemFree(memory), ncclSuccess);
+}
+
 // What hosts do not have yet says so, and is never success.
 TEST_F(ArgumentsTest, WhatIsNotImplementedIsInvalidUsage) {
-  ncclWindow_t window = nullptr;
-  void* pointer = nullptr;
   EXPECT_REFUSED(ncclInvalidUsage, ncclCommSuspend(comm_, NCCL_SUSPEND_MEM));
   EXPECT_REFUSED(ncclInvalidUsage, ncclCommResume(comm_));
   EXPECT_REFUSED(ncclInvalidUsage,
-                 ncclCommWindowRegister(comm_, in_.data(), sizeof(in_), &window, NCCL_WIN_DEFAULT));
-  EXPECT_EQ(window, nullptr);
-  for (ncclWindow_t each : {window, reinterpret_cast<ncclWindow_t>(in_.data())}) {
-    EXPECT_REFUSED(ncclInvalidUsage, ncclCommWindowDeregister(comm_, each));
-    EXPECT_REFUSED(ncclInvalidUsage, ncclWinGetUserPtr(comm_, each, &pointer));
-    EXPECT_REFUSED(ncclInvalidUsage,
-                   ncclPutSignal(in_.data(), 1, ncclFloat32, 0, each, 0, 0, 0, 0, comm_, nullptr));
-  }
+                 ncclPutSignal(in_.data(), 1, ncclFloat32, 0, nullptr, 0, 0, 0, 0, comm_, nullptr));
   EXPECT_REFUSED(ncclInvalidUsage, ncclSignal(0, 0, 0, 0, comm_, nullptr));
   EXPECT_REFUSED(ncclInvalidUsage, ncclWaitSignal(0, nullptr, comm_, nullptr));
   EXPECT_REFUSED(ncclInvalidUsage, ncclDevCommCreate(comm_, nullptr, nullptr));

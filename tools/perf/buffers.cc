@@ -26,7 +26,8 @@ constexpr int kOrdinaryByte = 0x3c;
 
 }  // namespace
 
-Status Buffers::Prepare(size_t send_bytes, size_t recv_bytes, int sets, size_t skew) {
+Status Buffers::Prepare(size_t send_bytes, size_t recv_bytes, int sets, size_t skew,
+                        ncclComm_t comm) {
   send_stride_ = StrideFor(send_bytes + skew);
   recv_stride_ = StrideFor(recv_bytes + skew);
   skew_ = skew;
@@ -35,6 +36,7 @@ Status Buffers::Prepare(size_t send_bytes, size_t recv_bytes, int sets, size_t s
   if (needed > capacity_) {
     Free();
     TUTTI_TRY(Allocate(needed));
+    if (from_ == MemoryFrom::kWindow) TUTTI_TRY(Register(comm));
     if (gpu_ != nullptr) return gpu_->Set(base_, kOrdinaryByte, capacity_);
     std::memset(base_, kOrdinaryByte, capacity_);
   }
@@ -44,7 +46,7 @@ Status Buffers::Prepare(size_t send_bytes, size_t recv_bytes, int sets, size_t s
 Status Buffers::Allocate(size_t bytes) {
   bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   void* memory = nullptr;
-  if (nccl_alloc_) {
+  if (from_ != MemoryFrom::kMalloc) {
     if (!library_->MemAlloc || !library_->MemFree)
       return InvalidUsage("{} has no ncclMemAlloc", library_.path());
     TUTTI_TRY(library_.Check(library_->MemAlloc(&memory, bytes),
@@ -61,10 +63,26 @@ Status Buffers::Allocate(size_t bytes) {
   return {};
 }
 
+Status Buffers::Register(ncclComm_t comm) {
+  if (!library_->CommWindowRegister || !library_->CommWindowDeregister)
+    return InvalidUsage("{} has no ncclCommWindowRegister", library_.path());
+  comm_ = comm;
+  return library_.Check(
+      library_->CommWindowRegister(comm, base_, capacity_, &window_, NCCL_WIN_COLL_SYMMETRIC),
+      "ncclCommWindowRegister", comm);
+}
+
 void Buffers::Free() {
-  if (base_ && nccl_alloc_) library_->MemFree(base_);
-  if (base_ && !nccl_alloc_ && gpu_) gpu_->Free(base_);
-  if (base_ && !nccl_alloc_ && !gpu_) munmap(base_, capacity_);
+  if (window_) library_->CommWindowDeregister(comm_, window_);
+  window_ = nullptr;
+  if (base_) {
+    if (from_ != MemoryFrom::kMalloc)
+      library_->MemFree(base_);
+    else if (gpu_)
+      gpu_->Free(base_);
+    else
+      munmap(base_, capacity_);
+  }
   base_ = nullptr;
   capacity_ = 0;
 }

@@ -11,19 +11,24 @@
 
 namespace tutti::tools {
 
+// Where the memory comes from: the system or the GPU, or ncclMemAlloc; and then all ranks may
+// register it together (ncclCommWindowRegister).
+enum class MemoryFrom { kMalloc, kNccl, kWindow };
+
 class Buffers {
  public:
-  // With `nccl_alloc` the memory comes from ncclMemAlloc, else from the system or, where there is
-  // one, from the GPU. `library` and `gpu` (null: host memory) outlive this.
-  Buffers(const NcclLibrary& library, bool nccl_alloc, Gpu* gpu)
-      : library_(library), nccl_alloc_(nccl_alloc), gpu_(gpu) {}
+  // `library` and `gpu` (null: host memory) outlive this.
+  Buffers(const NcclLibrary& library, MemoryFrom from, Gpu* gpu)
+      : library_(library), from_(from), gpu_(gpu) {}
   ~Buffers() { Free(); }
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
   // Makes room for `sets` sets of the given sizes, each buffer `skew` bytes past an aligned address.
-  // What the buffers held is lost.
-  Status Prepare(size_t send_bytes, size_t recv_bytes, int sets, size_t skew);
+  // What the buffers held is lost. With windows, all ranks of `comm` call it alike.
+  Status Prepare(size_t send_bytes, size_t recv_bytes, int sets, size_t skew, ncclComm_t comm);
+  // REQUIRES: the communicator of the last Prepare is still there, with windows.
+  void Free();
 
   // REQUIRES: 0 <= set < sets()
   char* send(int set) const {
@@ -34,12 +39,14 @@ class Buffers {
 
  private:
   Status Allocate(size_t bytes);
-  void Free();
+  Status Register(ncclComm_t comm);
 
   const NcclLibrary& library_;
-  const bool nccl_alloc_;
+  const MemoryFrom from_;
   Gpu* const gpu_;
   char* base_ = nullptr;
+  ncclComm_t comm_ = nullptr;  // of the window
+  ncclWindow_t window_ = nullptr;
   size_t capacity_ = 0;
   size_t send_stride_ = 0;
   size_t recv_stride_ = 0;

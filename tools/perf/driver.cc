@@ -175,7 +175,7 @@ class Driver {
     const Json hello = {{"command", "hello"},
                         {"library", libraries_[index]},
                         {"size", options_.num_ranks},
-                        {"alloc", options_.nccl_alloc ? "nccl" : "malloc"},
+                        {"alloc", options_.alloc},
                         {"stream", options_.host_stream ? "host" : "null"},
                         {"gpu", options_.gpu},
                         {"blocking", options_.blocking},

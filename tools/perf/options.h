@@ -30,10 +30,10 @@ struct PerfOptions {
   std::string against;  // Empty: nothing to compare with.
   int rotate = 0;       // 0: chosen by size.
   bool host_stream = false;
-  bool gpu = false;   // Ranks are GPUs, buffers their memory.
-  int graph = 0;      // Operations in a CUDA graph; 0: each is launched.
-  int unaligned = 0;  // Bytes by which buffers miss their alignment.
-  bool nccl_alloc = false;
+  bool gpu = false;              // Ranks are GPUs, buffers their memory.
+  int graph = 0;                 // Operations in a CUDA graph; 0: each is launched.
+  int unaligned = 0;             // Bytes by which buffers miss their alignment.
+  std::string alloc = "malloc";  // or nccl, or window
   bool blocking = false;
   bool median = false;
   bool bind = false;

@@ -99,8 +99,11 @@ class Rank {
       TUTTI_ASSIGN(gpu_, Gpu::Open(rank_));
       stream_ = reinterpret_cast<cudaStream_t>(gpu_->stream());
     }
-    buffers_ = std::make_unique<Buffers>(library(), request.value("alloc", "malloc") == "nccl",
-                                         gpu_.get());
+    const std::string alloc = request.value("alloc", "malloc");
+    const MemoryFrom from = alloc == "window" ? MemoryFrom::kWindow
+                            : alloc == "nccl" ? MemoryFrom::kNccl
+                                              : MemoryFrom::kMalloc;
+    buffers_ = std::make_unique<Buffers>(library(), from, gpu_.get());
     if (request.value("stream", "null") == "host") {
       if (!library()->tuttiStreamCreate || !library()->tuttiStreamSynchronize ||
           !library()->tuttiStreamDestroy) {
@@ -161,8 +164,8 @@ class Rank {
     TUTTI_TRY(operation_->Supported());
     const size_t skew = request.value("misalign", size_t{0}) / element_size_ * element_size_;
     TUTTI_TRY(buffers_->Prepare(shape_.send_count * element_size_,
-                                shape_.recv_count * element_size_, request.value("rotate", 1),
-                                skew));
+                                shape_.recv_count * element_size_, request.value("rotate", 1), skew,
+                                comm_));
     return Json::object();
   }
 

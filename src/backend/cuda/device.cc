@@ -100,6 +100,7 @@ Status Device::LoadKernels() {
   TUTTI_TRY(FindFamily("wide", mesh_[static_cast<size_t>(MeshForm::kWideLines)]));
   TUTTI_TRY(FindFamily("bulk", mesh_[static_cast<size_t>(MeshForm::kBulk)]));
   TUTTI_TRY(FindFamily("ring", ring_));
+  TUTTI_TRY(FindFamily("symmetric", symmetric_));
   TUTTI_ASSIGN(messages_, FindKernel("tutti_messages"));
   TUTTI_ASSIGN(relay_, FindKernel("tutti_relay"));
   return Status::Ok();
@@ -131,9 +132,14 @@ Result<Function> Device::FindKernel(const std::string& name) const {
 Status Device::Launch(const MeshArgs& args, DataType type, uint32_t blocks, uint32_t threads,
                       Stream stream) const {
   const Family& family = IsRing(args.algorithm) ? ring_ : mesh_[static_cast<size_t>(args.form)];
-  const Function function =
-      Reduces(args.algorithm) ? family.reductions[static_cast<size_t>(type)] : family.move;
+  const Function function = family.For(args.algorithm, type);
   return LaunchFunction(function, const_cast<MeshArgs*>(&args), blocks, threads, stream);
+}
+
+Status Device::Launch(const SymmetricArgs& args, DataType type, uint32_t blocks, uint32_t threads,
+                      Stream stream) const {
+  return LaunchFunction(symmetric_.For(args.algorithm, type), const_cast<SymmetricArgs*>(&args),
+                        blocks, threads, stream);
 }
 
 Status Device::Launch(const MessageArgs& args, Stream stream) const {

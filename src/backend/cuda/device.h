@@ -47,6 +47,8 @@ class Device {
   // REQUIRES: the device's context is current.
   Status Launch(const MeshArgs& args, DataType type, uint32_t blocks, uint32_t threads,
                 Stream stream) const;
+  Status Launch(const SymmetricArgs& args, DataType type, uint32_t blocks, uint32_t threads,
+                Stream stream) const;
   Status Launch(const MessageArgs& args, Stream stream) const;
   Status Launch(const RelayArgs& args, uint32_t blocks, Stream stream) const;
 
@@ -70,10 +72,13 @@ class Device {
   struct Family {
     std::array<Function, kNumDataTypes> reductions = {};
     Function move = nullptr;
+    Function For(MeshAlgorithm algorithm, DataType type) const {
+      return Reduces(algorithm) ? reductions[static_cast<size_t>(type)] : move;
+    }
   };
   Status FindFamily(const char* form, Family& family) const;
   std::array<Family, 3> mesh_;  // by MeshForm
-  Family ring_;
+  Family ring_, symmetric_;
   Function messages_ = nullptr, relay_ = nullptr;
 };
 

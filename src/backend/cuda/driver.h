@@ -105,6 +105,8 @@ static_assert(sizeof(AccessDescription) == 12);
   X(MemUnmap, "cuMemUnmap", DeviceAddress, size_t)                                                 \
   X(MemSetAccess, "cuMemSetAccess", DeviceAddress, size_t, const AccessDescription*, size_t)       \
   X(MemExport, "cuMemExportToShareableHandle", void*, AllocationHandle, int, unsigned long long)   \
+  X(MemRetain, "cuMemRetainAllocationHandle", AllocationHandle*, void*)                            \
+  X(MemGetRange, "cuMemGetAddressRange_v2", DeviceAddress*, size_t*, DeviceAddress)                \
   X(MemImport, "cuMemImportFromShareableHandle", AllocationHandle*, void*, int)                    \
   X(StreamCreate, "cuStreamCreate", Stream*, unsigned)                                             \
   X(StreamDestroy, "cuStreamDestroy_v2", Stream)                                                   \

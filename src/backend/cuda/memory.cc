@@ -90,6 +90,33 @@ Result<MappedMemory> MappedMemory::Import(const Device& device, const UniqueFd& 
   return memory;
 }
 
+Result<Allocation> ExportAllocation(const Device& device, std::span<const std::byte> memory) {
+  const Driver& driver = device.driver();
+  const ContextScope scope(driver, device.context());
+  const auto address = static_cast<DeviceAddress>(reinterpret_cast<uintptr_t>(memory.data()));
+  Allocation allocation;
+  DeviceAddress begin = 0;
+  if (driver.MemGetRange(&begin, &allocation.bytes, address) != 0)
+    return InvalidArgument("the buffer at {} is no memory of CUDA device {}",
+                           static_cast<const void*>(memory.data()), device.ordinal());
+  allocation.offset = address - begin;
+  if (allocation.offset + memory.size() > allocation.bytes)
+    return InvalidArgument("{} bytes at {} reach beyond their allocation of {}", memory.size(),
+                           static_cast<const void*>(memory.data()), allocation.bytes);
+  AllocationHandle handle = 0;
+  if (driver.MemRetain(&handle, reinterpret_cast<void*>(static_cast<uintptr_t>(begin))) != 0)
+    return InvalidArgument(
+        "the buffer at {} is not from ncclMemAlloc, or cuMemCreate, and cannot be mapped elsewhere",
+        static_cast<const void*>(memory.data()));
+  int number = -1;
+  const Status exported = driver.Check(driver.MemExport(&number, handle, kFileDescriptor, 0),
+                                       "making a file descriptor for device memory");
+  driver.MemRelease(handle);
+  TUTTI_TRY(exported);
+  allocation.fd = UniqueFd(number);
+  return allocation;
+}
+
 PinnedRange& PinnedRange::operator=(PinnedRange&& other) noexcept {
   Release();
   device_ = std::exchange(other.device_, nullptr);

@@ -41,6 +41,15 @@ class MappedMemory {
   bool mapped_ = false;
 };
 
+// The allocation behind memory that somebody else has mapped (ncclMemAlloc, other users of cuMemCreate).
+struct Allocation {
+  UniqueFd fd;       // its name for others
+  size_t bytes = 0;  // of it, for Import
+  size_t offset = 0;
+};
+// InvalidArgument for memory that has no such name (cudaMalloc), or spans several allocations.
+Result<Allocation> ExportAllocation(const Device& device, std::span<const std::byte> memory);
+
 // Memory of the host that a GPU may use, for as long as this lives. Move-only.
 class PinnedRange {
  public:

@@ -105,4 +105,10 @@ struct MeshArgs {
   MeshForm form = MeshForm::kBulk;
 };
 
+// For operations between registered buffers: those of all ranks, as this GPU maps them.
+struct SymmetricArgs : MeshArgs {
+  const std::byte* inputs[kMaxMeshRanks] = {};  // of reductions
+  std::byte* outputs[kMaxMeshRanks] = {};       // but of ReduceScatter
+};
+
 }  // namespace tutti::cuda

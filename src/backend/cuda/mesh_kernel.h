@@ -1,13 +1,14 @@
 #pragma once
 
 // What a kernel of the mesh does with its arguments: one function for each family (reductions of an
-// element type; moving bytes; either of them round a ring), which picks the algorithm and the
-// primitives.
+// element type; moving bytes; either of them round a ring, or between registered buffers), which picks
+// the algorithm and the primitives.
 
 #include "backend/cuda/mesh_args.h"
 #include "backend/cuda/mesh_bulk.h"
 #include "backend/cuda/mesh_lines.h"
 #include "backend/cuda/mesh_ring.h"
+#include "backend/cuda/mesh_symmetric.h"
 #include "backend/cuda/mesh_wide.h"
 #include "kernels/mesh.h"
 #include "kernels/ring.h"
@@ -114,6 +115,14 @@ TUTTI_HD void RunRingMove(const MeshArgs& args, uint32_t block) {
     kernels::ChainBroadcast(p, ring, shape, args.input == args.output);
   }
   p.Finish();
+}
+
+template <class T>
+TUTTI_HD void RunSymmetricReduction(const SymmetricArgs& args, uint32_t block) {
+  RunSymmetricReduction<T>(args, block, ShapeOf<T>(args, block));
+}
+TUTTI_HD void RunSymmetricMove(const SymmetricArgs& args, uint32_t block) {
+  RunSymmetricMove(args, block, ShapeOf<uint8_t>(args, block));
 }
 
 }  // namespace tutti::cuda

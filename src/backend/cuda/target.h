@@ -74,8 +74,9 @@ TUTTI_HD FlaggedLine LoadFlagged(const void* from) {
                : "memory");
 #elif !defined(__CUDACC__)
   auto* words = static_cast<uint64_t*>(const_cast<void*>(from));
-  for (int i = 0; i < 2; ++i)
-    line.word[i] = std::atomic_ref<uint64_t>(words[i]).load(std::memory_order_relaxed);
+  // The flag of a wide line, its last word, before all else of it; and stored after that.
+  for (int i = 1; i >= 0; --i)
+    line.word[i] = std::atomic_ref<uint64_t>(words[i]).load(std::memory_order_acquire);
 #endif
   return line;
 }
@@ -88,7 +89,7 @@ TUTTI_HD void StoreFlagged(void* to, FlaggedLine line) {
 #elif !defined(__CUDACC__)
   auto* words = static_cast<uint64_t*>(to);
   for (int i = 0; i < 2; ++i)
-    std::atomic_ref<uint64_t>(words[i]).store(line.word[i], std::memory_order_relaxed);
+    std::atomic_ref<uint64_t>(words[i]).store(line.word[i], std::memory_order_release);
 #endif
 }
 

@@ -10,3 +10,4 @@ TUTTI_KERNEL(tutti_bulk_move) {
   tutti::cuda::RunMove<tutti::cuda::BulkPrimitives>(args, blockIdx.x);
 }
 TUTTI_KERNEL(tutti_ring_move) { tutti::cuda::RunRingMove(args, blockIdx.x); }
+TUTTI_SYMMETRIC_KERNEL(tutti_symmetric_move) { tutti::cuda::RunSymmetricMove(args, blockIdx.x); }

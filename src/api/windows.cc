@@ -1,0 +1,86 @@
+// Windows: buffers that all ranks register together.
+
+#include <algorithm>
+#include <mutex>
+
+#include "api/context.h"
+#include "comm/group.h"
+#include "nccl.h"
+
+namespace tutti::api {
+namespace {
+
+constexpr int kKnownFlags = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING;
+
+Status RegisterWindow(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* out, int flags) {
+  TUTTI_TRY(CheckUsable(comm));
+  if (out == nullptr) return InvalidArgument("win is null");
+  *out = nullptr;
+  if (buffer == nullptr || size == 0) return InvalidArgument("the buffer is empty");
+  if (reinterpret_cast<uintptr_t>(buffer) % NCCL_WIN_REQUIRED_ALIGNMENT != 0)
+    return InvalidArgument("the buffer at {} does not begin at a multiple of {} bytes", buffer,
+                           NCCL_WIN_REQUIRED_ALIGNMENT);
+  if ((flags & ~kKnownFlags) != 0)
+    return InvalidArgument("winFlags is {:#x}, of which {:#x} is unknown", flags,
+                           flags & ~kKnownFlags);
+  return ThreadGroup().AddJoint(*comm, [comm, buffer, size, out, flags]() -> Status {
+    const std::span memory(static_cast<std::byte*>(buffer), size);
+    auto window = std::make_unique<ncclWindow_vidmem>();
+    window->memory = memory;
+    TUTTI_TRY(comm->comm->RegisterBuffer(memory, flags, &comm->abort_flag, &window->in_place));
+    const std::lock_guard lock(comm->mutex);
+    comm->windows.push_back(std::move(window));
+    *out = comm->windows.back().get();
+    return Status::Ok();
+  });
+}
+
+// The window's place among those of the communicator.
+using Windows = std::vector<std::unique_ptr<ncclWindow_vidmem>>;
+Result<Windows::iterator> FindWindow(ncclComm_t comm, ncclWindow_t window) {
+  const auto found = std::find_if(comm->windows.begin(), comm->windows.end(),
+                                  [&](const auto& w) { return w.get() == window; });
+  if (found == comm->windows.end())
+    return InvalidArgument("the window is none of this communicator, or has been deregistered");
+  return found;
+}
+
+Status DeregisterWindow(ncclComm_t comm, ncclWindow_t window) {
+  TUTTI_TRY(CheckReady(comm));
+  if (window == nullptr) return Status::Ok();
+  const std::lock_guard lock(comm->mutex);
+  TUTTI_ASSIGN(const auto found, FindWindow(comm, window));
+  if (window->in_place) comm->comm->ForgetBuffer(window->memory.data());
+  comm->windows.erase(found);
+  return Status::Ok();
+}
+
+Status UserPointer(ncclComm_t comm, ncclWindow_t window, void** out) {
+  TUTTI_TRY(CheckReady(comm));
+  if (out == nullptr) return InvalidArgument("outUserPtr is null");
+  const std::lock_guard lock(comm->mutex);
+  TUTTI_TRY(FindWindow(comm, window).status());
+  *out = window->memory.data();
+  return Status::Ok();
+}
+
+}  // namespace
+}  // namespace tutti::api
+
+using tutti::api::Return;
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
+                                    int winFlags) {
+  return Return(__func__,
+                [&] { return tutti::api::RegisterWindow(comm, buff, size, win, winFlags); });
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
+  return Return(__func__, [&] { return tutti::api::DeregisterWindow(comm, win); });
+}
+ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void** outUserPtr) {
+  return Return(__func__, [&] { return tutti::api::UserPointer(comm, win, outUserPtr); });
+}
+
+TUTTI_PNCCL(CommWindowRegister);
+TUTTI_PNCCL(CommWindowDeregister);
+TUTTI_PNCCL(WinGetUserPtr);

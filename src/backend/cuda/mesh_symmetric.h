@@ -1,0 +1,141 @@
+#pragma once
+
+// Operations between buffers that all ranks have registered and mapped (ncclCommWindowRegister):
+// nothing is staged. All ranks meet when they begin, after which the inputs of all may be read and
+// their outputs written, and when they end, after which nobody touches them any more.
+//
+//   AllReduce       read own part of all inputs ─ reduce ─ write it to all outputs
+//   ReduceScatter   the same, to the own output only
+//   AllGather       write own input to all outputs
+//
+// The fence of who publishes orders all that its block has read and written before the flag, and the
+// acquire of who waits comes before its block's barrier (target.h), so plain loads and stores do.
+
+#include "backend/cuda/mesh_primitives.h"
+
+namespace tutti::cuda {
+
+template <class T>
+class SymmetricBlock : public MeshBlock<T> {
+ public:
+  TUTTI_HD SymmetricBlock(const SymmetricArgs& args, uint32_t block)
+      : MeshBlock<T>(args, block), all_(args) {}
+
+  TUTTI_HD void Meet() {
+    const uint64_t round = this->TakeRounds(1);
+    this->Publish(round);
+    this->Wait(round);
+  }
+
+  // inputs[all][in, in + n) → outputs[all][in …), or the own output from `out` on.
+  TUTTI_HD void Reduce(size_t in, size_t out, size_t n, bool to_all) {
+    if (this->failed_) return;
+    const size_t bytes = n * kSize;
+    const auto lines = static_cast<uint32_t>(DivUp(bytes, 16));
+    const uint32_t step = Lanes::count();
+    TUTTI_UNROLL_BY(1)
+    for (uint32_t first = Lanes::index(); first < lines; first += step * kAtOnce) {
+      Pack<T, 16> sum[kAtOnce];
+      TUTTI_UNROLL_BY(1)
+      for (int base = 0; base < this->num_ranks(); base += kBatch) {
+        Line line[kBatch][kAtOnce] = {};
+        ForAll(base, lines, first, [&](int k, uint32_t u, uint32_t i) {
+          line[k][u] = LoadAny<16>(all_.inputs[base + k] + in * kSize + At(i), bytes - At(i));
+        });
+        ForAll(base, lines, first, [&](int k, uint32_t u, uint32_t) {
+          const auto next = Pack<T, 16>::From(line[k][u].w);
+          if (base + k == 0)
+            sum[u] = next;
+          else
+            sum[u].Combine(all_.reduce.kind, next);
+        });
+      }
+      TUTTI_UNROLL
+      for (uint32_t u = 0; u < kAtOnce; ++u) {
+        const uint32_t i = first + u * step;
+        if (i >= lines) continue;
+        const Line line = this->template FinalLine<16>(sum[u]);
+        if (to_all)
+          StoreToAll(in * kSize + At(i), line, bytes - At(i));
+        else
+          StoreAny<16>(this->Output(out) + At(i), line, bytes - At(i));
+      }
+    }
+  }
+
+  // The own input → outputs[all] from `out` on.
+  TUTTI_HD void Gather(size_t in, size_t out, size_t n) {
+    if (this->failed_) return;
+    const size_t bytes = n * kSize;
+    ForLinesOf(
+        DivUp(bytes, 16),
+        [&](Line& line, uint32_t i) { line = LoadAny<16>(this->Input(in) + At(i), bytes - At(i)); },
+        [&](const Line& line, uint32_t i) {
+          StoreToAll(out * kSize + At(i), line, bytes - At(i));
+        });
+  }
+
+ private:
+  using MeshBlock<T>::kSize;
+  // Lines and ranks that a thread asks for at once.
+  static constexpr uint32_t kAtOnce = sizeof(T) == 1 ? 1 : 2;
+  static constexpr int kBatch = 4;
+
+  TUTTI_HD static size_t At(uint32_t line) { return static_cast<size_t>(line) * 16; }
+  template <class F>
+  TUTTI_HD void ForAll(int base, uint32_t lines, uint32_t first, F f) const {
+    TUTTI_UNROLL
+    for (int k = 0; k < kBatch; ++k) {
+      if (base + k >= this->num_ranks()) continue;
+      TUTTI_UNROLL
+      for (uint32_t u = 0; u < kAtOnce; ++u) {
+        const uint32_t i = first + u * Lanes::count();
+        if (i < lines) f(k, u, i);
+      }
+    }
+  }
+  TUTTI_HD void StoreToAll(size_t byte, const Line& line, size_t valid) const {
+    TUTTI_UNROLL_BY(1)
+    for (int k = 0; k < this->num_ranks(); ++k)
+      StoreAny<16>(all_.outputs[this->Peer(k)] + byte, line, valid);
+  }
+
+  const SymmetricArgs& all_;
+};
+
+// The part of [begin, begin + count) that belongs to this rank, in whole lines.
+template <class T>
+TUTTI_HD MeshPart OwnPart(const SymmetricArgs& args, const MeshShape& shape) {
+  constexpr size_t kUnit = 16 / sizeof(T);
+  const size_t share =
+      DivUp(DivUp(shape.count, static_cast<size_t>(args.num_ranks)), kUnit) * kUnit;
+  const size_t from = share * static_cast<size_t>(args.rank);
+  return {shape.begin + from, ClampChunk(from, share, shape.count)};
+}
+
+template <class T>
+TUTTI_HD void RunSymmetricReduction(const SymmetricArgs& args, uint32_t block,
+                                    const MeshShape& shape) {
+  SymmetricBlock<T> p(args, block);
+  p.Meet();
+  if (args.algorithm == MeshAlgorithm::kAllReduceSymmetric) {
+    const MeshPart own = OwnPart<T>(args, shape);
+    p.Reduce(own.at, 0, own.size, true);
+  } else {
+    const size_t in = static_cast<size_t>(args.rank) * args.stride + shape.begin;
+    p.Reduce(in, shape.begin, shape.count, false);
+  }
+  p.Meet();
+  p.Finish();
+}
+
+TUTTI_HD void RunSymmetricMove(const SymmetricArgs& args, uint32_t block, const MeshShape& shape) {
+  SymmetricBlock<uint8_t> p(args, block);
+  const size_t own = static_cast<size_t>(args.rank) * args.stride + shape.begin;
+  p.Meet();
+  p.Gather(shape.begin, own, shape.count);
+  p.Meet();
+  p.Finish();
+}
+
+}  // namespace tutti::cuda
