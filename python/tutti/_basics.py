@@ -4,6 +4,8 @@
 A process has one job at a time, as Horovod's API wants it; `job()` is it, for every array library
 alike. Threads: every function may be called from any thread; init, shutdown, add_process_set,
 remove_process_set and whatever waits for an operation block, without holding Python's lock.
+
+The array libraries' modules take what they offer from here.
 """
 
 from __future__ import annotations
@@ -13,290 +15,34 @@ import contextlib
 import ctypes
 import functools
 import itertools
-import operator
 import os
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
 
 from tutti import _elastic, _interrupt, _launch, _library
+from tutti._arguments import (Adasum, Average, Max, Min, Product, Sum, check_factor, check_op,
+                              whole_number)
+from tutti._coordinator import (ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, REDUCESCATTER,
+                                Coordinator, Request, Result, create, create_unless, describe,
+                                full_name)
+from tutti._features import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, mpi_built,
+                             mpi_enabled, mpi_threads_supported, nccl_built, rocm_built)
+from tutti._process_sets import ProcessSet, check_process_set, global_process_set
 from tutti.exceptions import HorovodInternalError
 
-# Reduction operators, by Horovod's numbers.
-Average, Sum, Adasum, Min, Max, Product = range(6)
-
-# tuttiOpKind_t
-ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER = range(6)
 # So that a job that can never begin (no way between two hosts, say) ends with a sentence.
 _ELASTIC_ATTEMPTS = 10
-# How often it is asked whether a generation that does not come about was given up.
-_LOOK_S = 0.5
-KIND_NAMES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
-
-
-def whole_number(value: Any, what: str) -> int:
-    """`value` as an int. ValueError for what is none, a float among it."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise ValueError(f"{what} must be a whole number, not {value!r}") from None
-
-
-class ProcessSet:
-    """A set of ranks with operations of its own, which wait for no other set's.
-
-    Made by the user from global ranks, and of use once it was given to `init` or
-    `add_process_set`. `ranks` is ascending.
-    """
-
-    process_set_id: Optional[int] = None
-
-    def __init__(self, ranks: Iterable[int]) -> None:
-        numbers = [whole_number(rank, "a rank of a process set") for rank in ranks]
-        self.ranks: Optional[List[int]] = sorted(set(numbers))
-        if len(self.ranks) != len(numbers):
-            raise ValueError(f"a process set names a rank twice: {numbers}")
-
-    def _known(self) -> int:
-        if self.process_set_id is None:
-            raise ValueError(f"{self} has not been added; use add_process_set or give it to init")
-        return self.process_set_id
-
-    def size(self) -> Optional[int]:
-        """How many ranks it has; None before it was added."""
-        return None if self.process_set_id is None else len(self.ranks or ())
-
-    def rank(self) -> Optional[int]:
-        """This process's place in the set; None before it was added. ValueError where this process
-        is not in it."""
-        if self.process_set_id is None:
-            return None
-        if not self.included():
-            raise ValueError(f"rank {job().rank()} is not in {self}")
-        return (self.ranks or []).index(job().rank())
-
-    def included(self) -> Optional[bool]:
-        """Whether this process is in the set; None before it was added."""
-        return None if self.process_set_id is None else job().rank() in (self.ranks or ())
-
-    def __str__(self) -> str:
-        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
-
-
-class _GlobalProcessSet(ProcessSet):
-    """All ranks; there before init, when its ranks are not known yet."""
-    process_set_id = 0
-
-    def __init__(self) -> None:
-        self.ranks = None
-
-
-global_process_set = _GlobalProcessSet()
-
-
-def check_process_set(process_set: Any) -> ProcessSet:
-    """ValueError for what is no process set, or was not added."""
-    if not isinstance(process_set, ProcessSet):
-        raise ValueError(f"process_set={process_set!r} is no ProcessSet; see add_process_set")
-    process_set._known()
-    return process_set
-
-
-@dataclass
-class Request:
-    """One operation on one array. It gets its name when it is enqueued. `keep` holds what its
-    buffers belong to until it is done; `finish(result)` makes what the user gets."""
-    kind: int
-    name: str = ""
-    type: int = 0
-    shape: Tuple[int, ...] = ()
-    input: int = 0
-    output: int = 0
-    op: int = Sum
-    compression: int = 0
-    prescale: float = 1.0
-    postscale: float = 1.0
-    root: int = 0
-    splits: Optional[Sequence[int]] = None
-    # Of an array on a GPU: which, the stream by which it is made, and the stream that is current.
-    device: int = _library.HOST
-    stream: int = 0
-    current_stream: Callable[[], int] = lambda: 0
-    keep: Any = None
-    finish: Callable[["Result"], Any] = lambda result: None
-
-
-@dataclass
-class Result:
-    """What a finished operation left with the coordinator; valid inside `finish` only."""
-    data: int
-    shape: Tuple[int, ...]
-    received_splits: Tuple[int, ...] = ()
 
 
 @dataclass
 class _Entry:
     """What one of the package's handles stands for."""
-    coordinator: _Coordinator
+    coordinator: Coordinator
     numbers: List[int]
     requests: List[Request]
     grouped: bool
     waiting: threading.Lock = field(default_factory=threading.Lock)
-
-
-def _tensor(request: Request) -> _library.Tensor:
-    shape = (ctypes.c_int64 * len(request.shape))(*request.shape)
-    splits = request.splits or ()
-    return _library.Tensor(
-        size=ctypes.sizeof(_library.Tensor), name=request.name.encode(), kind=request.kind,
-        type=request.type, ndim=len(request.shape), shape=shape, input=request.input or None,
-        output=request.output or None, op=request.op, compression=request.compression,
-        prescale=request.prescale, postscale=request.postscale, root=request.root,
-        splits=(ctypes.c_int64 * len(splits))(*splits), nsplits=len(splits),
-        device=request.device, stream=request.stream or None)
-
-
-def _full_name(kind: int, name: Any) -> str:
-    if not isinstance(name, str):
-        raise ValueError(f"a name must be a string, not {name!r}")
-    if "\0" in name:
-        raise ValueError(f"a name has a zero character in it: {name!r}")
-    return f"{KIND_NAMES[kind]}.{name}"
-
-
-def _create(options: _library.CoordinatorOptions) -> ctypes.c_void_p:
-    """A coordinator; blocks until all ranks have come."""
-    pointer = ctypes.c_void_p()
-    if _library.load().tuttiCoordinatorCreate(ctypes.byref(pointer), ctypes.byref(options)) != \
-            _library.SUCCESS:
-        raise ValueError(_library.coordinator_error())
-    return pointer
-
-
-def _create_unless(given_up: Callable[[], bool], options: _library.CoordinatorOptions
-                   ) -> ctypes.c_void_p:
-    """_create, but GenerationBroken soon after `given_up()`: who waits for a rank that died before it
-    came would wait until the library's time for initialising is over. What is left waiting ends by
-    itself then."""
-    outcome: List[Any] = []
-    abandoned = False
-    changed = threading.Condition()
-
-    def create() -> None:
-        try:
-            made: Any = _create(options)
-        except ValueError as error:
-            made = error
-        with changed:
-            outcome.append(made)
-            changed.notify_all()
-            if not abandoned:
-                return
-        if not isinstance(made, ValueError):
-            _library.load().tuttiCoordinatorDestroy(made)
-
-    threading.Thread(target=create, name="tutti-create", daemon=True).start()
-    with changed:
-        while not changed.wait_for(lambda: bool(outcome), _LOOK_S):
-            if given_up():
-                abandoned = True
-                raise _elastic.GenerationBroken("a worker ended before all had met")
-    if isinstance(outcome[0], ValueError):
-        raise outcome[0]
-    return outcome[0]
-
-
-class _Coordinator:
-    """The C functions on one coordinator, with Python's errors and memory rules."""
-
-    def __init__(self, pointer: ctypes.c_void_p) -> None:
-        self._library, self._pointer = _library.load(), pointer
-        self._calls = 0  # how many threads are inside the library
-        self._closing = False
-        self._idle = threading.Condition()
-        self._main_waits = False
-
-    def interrupt(self) -> None:
-        """Ends the job where the main thread waits for others: whoever waits elsewhere for a rank
-        that is being interrupted would wait in vain."""
-        if self._main_waits:
-            try:
-                self.call("Shutdown")
-            except HorovodInternalError:
-                pass  # it is being closed
-
-    def call(self, function: str, *arguments: Any) -> int:
-        """The result of tuttiCoordinator<function>; HorovodInternalError once it was closed."""
-        with self._idle:
-            if self._closing:
-                raise HorovodInternalError("the job was shut down")
-            self._calls += 1
-        try:
-            return getattr(self._library, "tuttiCoordinator" + function)(self._pointer, *arguments)
-        finally:
-            with self._idle:
-                self._calls -= 1
-                if self._closing:
-                    self._idle.notify_all()
-
-    def ask(self, function: str, *arguments: Any) -> None:
-        """`call` for what only a wrong call makes fail: ValueError for that, HorovodInternalError
-        for a job that has ended."""
-        result = self.call(function, *arguments)
-        if result in (_library.INVALID_ARGUMENT, _library.INVALID_USAGE):
-            raise ValueError(_library.coordinator_error())
-        if result != _library.SUCCESS:
-            raise HorovodInternalError(_library.coordinator_error())
-
-    def wait(self, number: int) -> None:
-        is_main = threading.current_thread() is threading.main_thread()
-        self._main_waits = self._main_waits or is_main
-        try:
-            if self.call("Wait", number, -1.0) != _library.SUCCESS:
-                raise HorovodInternalError(_library.coordinator_error())
-        finally:
-            self._main_waits = self._main_waits and not is_main
-
-    def integers(self, function: str, number: int, ctype: Any) -> Tuple[int, ...]:
-        """A list that the library stores in two steps, length and values."""
-        count = ctypes.c_int()
-        values = (ctype * 8)()
-        self.ask(function, number, values, 8, ctypes.byref(count))
-        if count.value > 8:
-            values = (ctype * count.value)()
-            self.ask(function, number, values, count.value, ctypes.byref(count))
-        return tuple(values[:count.value])
-
-    def order_streams(self, number: int, request: Request) -> None:
-        """Puts what comes next on the GPU behind the operation; no thread waits. Both streams: the
-        array's memory may be used again in the order of the first."""
-        current = request.current_stream()
-        for stream in dict.fromkeys((request.stream, current)):
-            self.ask("StreamWait", number, stream or None)
-
-    def result(self, number: int, request: Request) -> Result:
-        if request.device >= 0:
-            self.order_streams(number, request)
-        if request.kind == BARRIER:
-            return Result(0, ())
-        data = ctypes.c_void_p()
-        self.ask("Output", number, ctypes.byref(data))
-        shape = self.integers("OutputShape", number, ctypes.c_int64)
-        received: Tuple[int, ...] = ()
-        if request.kind == ALLTOALL:
-            received = self.integers("ReceivedSplits", number, ctypes.c_int64)
-        return Result(data.value or 0, shape, received)
-
-    def close(self) -> None:
-        """Ends the job on all ranks, lets the threads inside the library out, and frees it."""
-        with self._idle:
-            if self._closing:
-                return
-            self._closing = True
-        self._library.tuttiCoordinatorShutdown(self._pointer)
-        with self._idle:
-            self._idle.wait_for(lambda: self._calls == 0)
-        self._library.tuttiCoordinatorDestroy(self._pointer)
 
 
 def _new_unique_id() -> bytes:
@@ -311,7 +57,7 @@ class Job:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._coordinator: Optional[_Coordinator] = None
+        self._coordinator: Optional[Coordinator] = None
         self._launch = _launch.Launch()
         self._hosts: List[str] = []
         self._entries: Dict[int, _Entry] = {}
@@ -391,10 +137,10 @@ class Job:
         rank, hosts = launcher.rank(), generation.hosts
         unique_id = launcher.share(_new_unique_id() if rank == 0 else None)
         self._begin_with(_launch.Launch(rank, len(hosts), "elastic", hosts[rank]), hosts, unique_id,
-                         functools.partial(_create_unless, launcher.is_broken))
+                         functools.partial(create_unless, launcher.is_broken))
 
     def _begin_with(self, launch: _launch.Launch, hosts: List[str], made: bytes,
-                    create: Callable[[Any], ctypes.c_void_p] = _create) -> None:
+                    create: Callable[[Any], ctypes.c_void_p] = create) -> None:
         self._launch, self._hosts = launch, hosts
         # Not .internal: ctypes ends a char array at its first zero byte.
         unique_id = _library.UniqueId.from_buffer_copy(made)
@@ -403,7 +149,7 @@ class Job:
             rank=launch.rank, nranks=launch.size, local_rank=self._place("local_rank"),
             local_size=self._place("local_size"), cross_rank=self._place("cross_rank"),
             cross_size=self._place("cross_size"))
-        self._coordinator = _Coordinator(create(options))
+        self._coordinator = Coordinator(create(options))
         self._interrupter.install()
         self._noname = {}
         global_process_set.ranks = list(range(launch.size))
@@ -439,7 +185,7 @@ class Job:
         """Whether init was done and shutdown not yet."""
         return self._coordinator is not None
 
-    def _running(self) -> _Coordinator:
+    def _running(self) -> Coordinator:
         coordinator = self._coordinator
         if coordinator is None:
             raise ValueError("Tutti has not been initialized; use hvd.init().")
@@ -568,11 +314,11 @@ class Job:
         naming: Any = self._naming if name is None else contextlib.nullcontext()
         with naming:
             counted = self._noname.get((number, kind), 0) + 1
-            base = _full_name(kind, f"noname.{counted}" if name is None else name)
+            base = full_name(kind, f"noname.{counted}" if name is None else name)
             for i, request in enumerate(requests):
-                request.name = _full_name(kind, members[i]) if members else \
+                request.name = full_name(kind, members[i]) if members else \
                     f"{base}_{i + 1}" if grouped else base
-            tensors = (_library.Tensor * count)(*[_tensor(request) for request in requests])
+            tensors = (_library.Tensor * count)(*[describe(request) for request in requests])
             numbers = (ctypes.c_int64 * count)()
             coordinator.ask("Enqueue", number, tensors, count, base.encode() if grouped else None,
                             numbers)
@@ -702,91 +448,3 @@ stop_timeline = _job.stop_timeline
 barrier = _job.barrier
 poll = _job.poll
 synchronize = _job.synchronize
-
-
-def check_factor(factor: Any, what: str) -> float:
-    """ValueError for what is no number."""
-    try:
-        return float(factor)
-    except (TypeError, ValueError):
-        raise ValueError(f"{what} must be a number, not {factor!r}") from None
-
-
-def check_op(op: Optional[int], average: Optional[bool] = None) -> int:
-    """The operator that `op` and Horovod's old `average` mean together."""
-    import warnings
-    if average is not None:
-        if op is not None:
-            raise ValueError("give either op or average, not both; average is the older name")
-        warnings.warn("average is deprecated; use op=Average or op=Sum", DeprecationWarning,
-                      stacklevel=4)
-        return Average if average else Sum
-    if op is None:
-        return Average
-    if isinstance(op, bool) or op not in range(6):
-        raise ValueError(f"there is no reduction operator {op!r}; there are Average, Sum, Adasum, "
-                         "Min, Max and Product")
-    return int(op)
-
-
-# What the package was built with, by Horovod's names.
-
-def mpi_threads_supported() -> bool:
-    """Whether MPI may be used by several threads: the modules for it start it so."""
-    return mpi_built()
-
-
-def _asked_for(name: str) -> bool:
-    return name in os.environ.get("HOROVOD_CONTROLLER", "").split(",")
-
-
-def mpi_enabled() -> bool:
-    """Whether HOROVOD_CONTROLLER asks for MPI and a module for it is there; else ranks negotiate by
-    Tutti's own means."""
-    return mpi_built() and _asked_for("mpi")
-
-
-def mpi_built() -> bool:
-    """Whether a module for MPI (libtutti_openmpi.so or libtutti_mpich.so) lies beside libtutti."""
-    return _library.has_module("openmpi") or _library.has_module("mpich")
-
-
-def gloo_enabled() -> bool:
-    """As mpi_enabled, for Gloo."""
-    return gloo_built() and _asked_for("gloo")
-
-
-def gloo_built() -> bool:
-    """Whether the module for Gloo (libtutti_gloo.so) lies beside libtutti."""
-    return _library.has_module("gloo")
-
-
-def nccl_built() -> int:
-    """The version of NCCL's API that the library offers (as 22903), as ncclGetVersion tells it."""
-    version = ctypes.c_int()
-    _library.load().ncclGetVersion(ctypes.byref(version))
-    return version.value
-
-
-def ddl_built() -> bool:
-    """False."""
-    return False
-
-
-def ccl_built() -> bool:
-    """False."""
-    return False
-
-
-def cuda_built() -> bool:
-    """Whether CUDA's driver is here, so that tensors may lie on a GPU."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
-
-
-def rocm_built() -> bool:
-    """False."""
-    return False

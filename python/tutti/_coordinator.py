@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C functions of one coordinator, with Python's errors and memory rules, and what they take and
+give. Threads: any."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import dataclass
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+from tutti import _elastic, _library
+from tutti._arguments import Sum
+from tutti.exceptions import HorovodInternalError
+
+# tuttiOpKind_t
+ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER = range(6)
+KIND_NAMES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
+# How often it is asked whether a generation that does not come about was given up.
+_LOOK_S = 0.5
+
+
+@dataclass
+class Request:
+    """One operation on one array. It gets its name when it is enqueued. `keep` holds what its
+    buffers belong to until it is done; `finish(result)` makes what the user gets."""
+    kind: int
+    name: str = ""
+    type: int = 0
+    shape: Tuple[int, ...] = ()
+    input: int = 0
+    output: int = 0
+    op: int = Sum
+    compression: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int = 0
+    splits: Optional[Sequence[int]] = None
+    # Of an array on a GPU: which, the stream by which it is made, and the stream that is current.
+    device: int = _library.HOST
+    stream: int = 0
+    current_stream: Callable[[], int] = lambda: 0
+    keep: Any = None
+    finish: Callable[["Result"], Any] = lambda result: None
+
+
+@dataclass
+class Result:
+    """What a finished operation left with the coordinator; valid inside `finish` only."""
+    data: int
+    shape: Tuple[int, ...]
+    received_splits: Tuple[int, ...] = ()
+
+
+def describe(request: Request) -> _library.Tensor:
+    """The request as the library takes it."""
+    shape = (ctypes.c_int64 * len(request.shape))(*request.shape)
+    splits = request.splits or ()
+    return _library.Tensor(
+        size=ctypes.sizeof(_library.Tensor), name=request.name.encode(), kind=request.kind,
+        type=request.type, ndim=len(request.shape), shape=shape, input=request.input or None,
+        output=request.output or None, op=request.op, compression=request.compression,
+        prescale=request.prescale, postscale=request.postscale, root=request.root,
+        splits=(ctypes.c_int64 * len(splits))(*splits), nsplits=len(splits),
+        device=request.device, stream=request.stream or None)
+
+
+def full_name(kind: int, name: Any) -> str:
+    """What an operation is called. ValueError for a name that cannot be."""
+    if not isinstance(name, str):
+        raise ValueError(f"a name must be a string, not {name!r}")
+    if "\0" in name:
+        raise ValueError(f"a name has a zero character in it: {name!r}")
+    return f"{KIND_NAMES[kind]}.{name}"
+
+
+def create(options: _library.CoordinatorOptions) -> ctypes.c_void_p:
+    """A coordinator; blocks until all ranks have come."""
+    pointer = ctypes.c_void_p()
+    if _library.load().tuttiCoordinatorCreate(ctypes.byref(pointer), ctypes.byref(options)) != \
+            _library.SUCCESS:
+        raise ValueError(_library.coordinator_error())
+    return pointer
+
+
+def create_unless(given_up: Callable[[], bool], options: _library.CoordinatorOptions
+                   ) -> ctypes.c_void_p:
+    """create, but GenerationBroken soon after `given_up()`: who waits for a rank that died before it
+    came would wait until the library's time for initialising is over. What is left waiting ends by
+    itself then."""
+    outcome: List[Any] = []
+    abandoned = False
+    changed = threading.Condition()
+
+    def attempt() -> None:
+        try:
+            made: Any = create(options)
+        except ValueError as error:
+            made = error
+        with changed:
+            outcome.append(made)
+            changed.notify_all()
+            if not abandoned:
+                return
+        if not isinstance(made, ValueError):
+            _library.load().tuttiCoordinatorDestroy(made)
+
+    threading.Thread(target=attempt, name="tutti-create", daemon=True).start()
+    with changed:
+        while not changed.wait_for(lambda: bool(outcome), _LOOK_S):
+            if given_up():
+                abandoned = True
+                raise _elastic.GenerationBroken("a worker ended before all had met")
+    if isinstance(outcome[0], ValueError):
+        raise outcome[0]
+    return outcome[0]
+
+
+class Coordinator:
+    """The C functions on one coordinator, with Python's errors and memory rules."""
+
+    def __init__(self, pointer: ctypes.c_void_p) -> None:
+        self._library, self._pointer = _library.load(), pointer
+        self._calls = 0  # how many threads are inside the library
+        self._closing = False
+        self._idle = threading.Condition()
+        self._main_waits = False
+
+    def interrupt(self) -> None:
+        """Ends the job where the main thread waits for others: whoever waits elsewhere for a rank
+        that is being interrupted would wait in vain."""
+        if self._main_waits:
+            try:
+                self.call("Shutdown")
+            except HorovodInternalError:
+                pass  # it is being closed
+
+    def call(self, function: str, *arguments: Any) -> int:
+        """The result of tuttiCoordinator<function>; HorovodInternalError once it was closed."""
+        with self._idle:
+            if self._closing:
+                raise HorovodInternalError("the job was shut down")
+            self._calls += 1
+        try:
+            return getattr(self._library, "tuttiCoordinator" + function)(self._pointer, *arguments)
+        finally:
+            with self._idle:
+                self._calls -= 1
+                if self._closing:
+                    self._idle.notify_all()
+
+    def ask(self, function: str, *arguments: Any) -> None:
+        """`call` for what only a wrong call makes fail: ValueError for that, HorovodInternalError
+        for a job that has ended."""
+        result = self.call(function, *arguments)
+        if result in (_library.INVALID_ARGUMENT, _library.INVALID_USAGE):
+            raise ValueError(_library.coordinator_error())
+        if result != _library.SUCCESS:
+            raise HorovodInternalError(_library.coordinator_error())
+
+    def wait(self, number: int) -> None:
+        is_main = threading.current_thread() is threading.main_thread()
+        self._main_waits = self._main_waits or is_main
+        try:
+            if self.call("Wait", number, -1.0) != _library.SUCCESS:
+                raise HorovodInternalError(_library.coordinator_error())
+        finally:
+            self._main_waits = self._main_waits and not is_main
+
+    def integers(self, function: str, number: int, ctype: Any) -> Tuple[int, ...]:
+        """A list that the library stores in two steps, length and values."""
+        count = ctypes.c_int()
+        values = (ctype * 8)()
+        self.ask(function, number, values, 8, ctypes.byref(count))
+        if count.value > 8:
+            values = (ctype * count.value)()
+            self.ask(function, number, values, count.value, ctypes.byref(count))
+        return tuple(values[:count.value])
+
+    def order_streams(self, number: int, request: Request) -> None:
+        """Puts what comes next on the GPU behind the operation; no thread waits. Both streams: the
+        array's memory may be used again in the order of the first."""
+        current = request.current_stream()
+        for stream in dict.fromkeys((request.stream, current)):
+            self.ask("StreamWait", number, stream or None)
+
+    def result(self, number: int, request: Request) -> Result:
+        if request.device >= 0:
+            self.order_streams(number, request)
+        if request.kind == BARRIER:
+            return Result(0, ())
+        data = ctypes.c_void_p()
+        self.ask("Output", number, ctypes.byref(data))
+        shape = self.integers("OutputShape", number, ctypes.c_int64)
+        received: Tuple[int, ...] = ()
+        if request.kind == ALLTOALL:
+            received = self.integers("ReceivedSplits", number, ctypes.c_int64)
+        return Result(data.value or 0, shape, received)
+
+    def close(self) -> None:
+        """Ends the job on all ranks, lets the threads inside the library out, and frees it."""
+        with self._idle:
+            if self._closing:
+                return
+            self._closing = True
+        self._library.tuttiCoordinatorShutdown(self._pointer)
+        with self._idle:
+            self._idle.wait_for(lambda: self._calls == 0)
+        self._library.tuttiCoordinatorDestroy(self._pointer)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Process sets as users hold them."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, List, Optional
+
+from tutti._arguments import whole_number
+
+
+def _my_rank() -> int:
+    from tutti._basics import job  # late: the job knows process sets itself
+    return job().rank()
+
+
+class ProcessSet:
+    """A set of ranks with operations of its own, which wait for no other set's.
+
+    Made by the user from global ranks, and of use once it was given to `init` or
+    `add_process_set`. `ranks` is ascending.
+    """
+
+    process_set_id: Optional[int] = None
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        numbers = [whole_number(rank, "a rank of a process set") for rank in ranks]
+        self.ranks: Optional[List[int]] = sorted(set(numbers))
+        if len(self.ranks) != len(numbers):
+            raise ValueError(f"a process set names a rank twice: {numbers}")
+
+    def _known(self) -> int:
+        if self.process_set_id is None:
+            raise ValueError(f"{self} has not been added; use add_process_set or give it to init")
+        return self.process_set_id
+
+    def size(self) -> Optional[int]:
+        """How many ranks it has; None before it was added."""
+        return None if self.process_set_id is None else len(self.ranks or ())
+
+    def rank(self) -> Optional[int]:
+        """This process's place in the set; None before it was added. ValueError where this process
+        is not in it."""
+        if self.process_set_id is None:
+            return None
+        if not self.included():
+            raise ValueError(f"rank {_my_rank()} is not in {self}")
+        return (self.ranks or []).index(_my_rank())
+
+    def included(self) -> Optional[bool]:
+        """Whether this process is in the set; None before it was added."""
+        return None if self.process_set_id is None else _my_rank() in (self.ranks or ())
+
+    def __str__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+
+class _GlobalProcessSet(ProcessSet):
+    """All ranks; there before init, when its ranks are not known yet."""
+    process_set_id = 0
+
+    def __init__(self) -> None:
+        self.ranks = None
+
+
+global_process_set = _GlobalProcessSet()
+
+
+def check_process_set(process_set: Any) -> ProcessSet:
+    """ValueError for what is no process set, or was not added."""
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"process_set={process_set!r} is no ProcessSet; see add_process_set")
+    process_set._known()
+    return process_set
