@@ -16,6 +16,9 @@ namespace {
 enum StateIndex : size_t { kNobodyLeaves, kNoRequests, kNoNews, kNoStallCheck, kFirstSlot };
 enum SlotState : uint8_t { kInvalid = 0, kAbsent = 1, kHere = 2 };
 
+// Of mistakes that come this late after so many others, one may be told twice.
+constexpr size_t kMostCarriedOut = 65536;
+
 bool Cacheable(OpKind kind) { return kind != OpKind::kAddSet && kind != OpKind::kRemoveSet; }
 
 }  // namespace
@@ -72,6 +75,7 @@ Result<RoundResult> Controller::Round(RoundInput& input) {
   FinishRide(result);
   for (const std::string& name : names) RespondFromTable(name, result);
   FailCondemned(result);
+  ++round_;
   if (joined_.size() == exchange_.num_ranks()) {
     joined_ = RankSet();
     self_joined_ = false;
@@ -500,17 +504,16 @@ std::set<std::string> Controller::TakeFromTable(const std::string& name, const R
 }
 
 bool Controller::IsCarriedOut(const std::string& name, const Condemned& condemned) const {
-  return condemned.verdict < last_verdict_ ||
-         (condemned.verdict == last_verdict_ && carried_out_.count(name) > 0);
+  const auto found = carried_out_.find(name);
+  return found != carried_out_.end() && found->second >= condemned.round;
 }
 
 // Takes what is condemned out of the table, on all ranks alike.
 void Controller::CarryOut(const RoundMessage& message) {
+  if (carried_out_.size() > kMostCarriedOut) carried_out_.clear();
   for (const auto& [name, condemned] : message.condemned) {
     if (IsCarriedOut(name, condemned)) continue;
-    if (condemned.verdict > last_verdict_) carried_out_.clear();
-    last_verdict_ = condemned.verdict;
-    carried_out_.insert(name);
+    carried_out_[name] = round_;
     if (table_.count(name) == 0) continue;
     failing_.push_back({name, condemned, TakeFromTable(name, condemned.ranks)});
   }

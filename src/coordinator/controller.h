@@ -174,8 +174,8 @@ class Controller {
   int seats_after_ = 0;            // slots of this round, which the seats come after
   std::vector<uint8_t> may_ride_;  // by slot; 0 where it is free
   int num_riding_slots_ = 0;
-  uint64_t last_verdict_ = 0;
-  std::set<std::string> carried_out_;  // names of that verdict
+  uint64_t round_ = 0;
+  std::map<std::string, uint64_t> carried_out_;  // condemned tensors → the last round of it
   struct Failing {
     std::string name;
     Condemned condemned;

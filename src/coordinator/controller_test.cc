@@ -336,7 +336,7 @@ TEST(ControllerTest, CondemnedTensorsFailWhereTheyWere) {
     fleet.Round([](int rank, RoundInput& input) {
       if (rank != 1) input.news.push_back(Ask("a"));
     });
-    const Condemned condemned = {7,
+    const Condemned condemned = {cached ? 2u : 1u,
                                  [] {
                                    RankSet ranks = RankSet::Of(0);
                                    ranks.Add(2);
@@ -443,7 +443,7 @@ RoundMessage RandomMessage(std::mt19937_64& random, int num_ranks) {
   if (below(30) == 0) message.leaving[1] = "bye";
   if (below(4) == 0) message.waiting[name()] = {ranks(), ranks()};
   if (below(4) == 0) message.activities[1] = "is idle";
-  if (below(3) == 0) message.condemned[name()] = {below(9), ranks(), "no"};
+  if (below(3) == 0) message.condemned[name()] = {below(40), ranks(), "no"};
   if (below(9) == 0) message.tuning = Tuning{1, 1, true, below(2) == 0};
   return message;
 }

@@ -296,8 +296,8 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
   hooks.elsewhere = [this, id] { return crossing_watch_.Elsewhere(id); };
   if (id != 0) return hooks;
   hooks.look_around = [this] { return crossing_watch_.LookAround(); };
-  hooks.looked_around = [this](const CrossWaits& waits, uint64_t round) {
-    loop_->Post([this, waits, round] { crossing_watch_.Judge(waits, round); });
+  hooks.looked_around = [this](const CrossWaits& waits) {
+    loop_->Post([this, waits] { crossing_watch_.Judge(waits); });
   };
   hooks.tuned = [this](const Tuning& tuning) { switches_->allreduce = tuning.hierarchical; };
   // The end of all is the end of each.

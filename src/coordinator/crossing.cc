@@ -85,6 +85,7 @@ bool ReadPlace(WireReader& reader, int num_ranks, CrossWaits::Place& place) {
        {&place.members, &place.have, &place.blocked, &place.late, &place.overdue}) {
     if (!ranks->Read(reader, num_ranks)) return false;
   }
+  place.round = reader.U64();
   return !place.have.empty() && IsIn(place.have, place.members) &&
          IsIn(place.blocked, place.have) && IsIn(place.late, place.have) &&
          IsIn(place.overdue, place.have);
@@ -102,6 +103,7 @@ void CrossWaits::Merge(const CrossWaits& other) {
       merged.blocked.Union(place.blocked);
       merged.late.Union(place.late);
       merged.overdue.Union(place.overdue);
+      merged.round = std::min(merged.round, place.round);
     }
   }
   stuck.Union(other.stuck);
@@ -119,6 +121,7 @@ void CrossWaits::Write(WireWriter& writer) const {
            {&place.members, &place.have, &place.blocked, &place.late, &place.overdue}) {
         ranks->Write(writer);
       }
+      writer.U64(place.round);
     }
   }
   stuck.Write(writer);
@@ -165,7 +168,7 @@ std::vector<Crossing> FindCrossings(const CrossWaits& waits) {
     } else if (!late) {
       continue;
     }
-    for (const auto& [set, place] : places) crossing.sets[set] = place.have;
+    crossing.sets = places;
     crossing.sentence =
         fmt::format("Ranks disagree on the process set of \"{}\": {}.", name, Sides(places));
     crossings.push_back(std::move(crossing));

@@ -17,6 +17,7 @@
 //
 // Pure functions and values; one thread at a time.
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -36,6 +37,9 @@ struct CrossWaits {
     RankSet blocked;  // those of them that have a thread in a wait for it
     RankSet late;     // those where it has been pending for longer than the stall window
     RankSet overdue;  // ... and longer than the limit by which stalls end a job
+    // What was carried out in this round of the set or later ended these tensors; what is pending
+    // then was asked for since. The earliest that one of the ranks says.
+    uint64_t round = UINT64_MAX;
     friend bool operator==(const Place&, const Place&) = default;
   };
   std::map<std::string, std::map<int, Place>> places;  // name → number of the set
@@ -51,7 +55,7 @@ struct CrossWaits {
 // A name that ranks ask for in different process sets.
 struct Crossing {
   std::string name;
-  std::map<int, RankSet> sets;  // number of the set → ranks that have it pending there
+  std::map<int, CrossWaits::Place> sets;  // by number
   std::string sentence;
   enum class Verdict {
     kPossible,  // all have waited for longer than the stall window; more cannot be said

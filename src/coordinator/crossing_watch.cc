@@ -39,6 +39,7 @@ CrossingWatch::Look CrossingWatch::LookNow() const {
       CrossWaits::Place& place = look.waits.places[tensor.name][set->id()];
       place.members = members;
       place.have.Add(rank_);
+      place.round = waits.round;
       if (tensor.blocked) place.blocked.Add(rank_);
       if (tensor.late) place.late.Add(rank_);
       if (tensor.overdue) place.overdue.Add(rank_);
@@ -63,7 +64,7 @@ CrossWaits CrossingWatch::LookAround() {
   return look.waits;
 }
 
-void CrossingWatch::Judge(const CrossWaits& waits, uint64_t round) {
+void CrossingWatch::Judge(const CrossWaits& waits) {
   for (const Crossing& crossing : FindCrossings(waits)) {
     switch (crossing.verdict) {
       case Crossing::Verdict::kPossible:
@@ -75,7 +76,7 @@ void CrossingWatch::Judge(const CrossWaits& waits, uint64_t round) {
         break;
       }
       case Crossing::Verdict::kMistake:
-        Condemn(crossing, round);
+        Condemn(crossing);
         break;
     }
   }
@@ -83,12 +84,14 @@ void CrossingWatch::Judge(const CrossWaits& waits, uint64_t round) {
 
 // First where this rank has nothing pending: once the rest has failed here, the program may ask
 // again in any set, and that must not be taken for what is to fail.
-void CrossingWatch::Condemn(const Crossing& crossing, uint64_t round) {
+void CrossingWatch::Condemn(const Crossing& crossing) {
   for (const bool mine : {false, true}) {
     for (const auto& set : sets_()) {
-      const auto ranks = crossing.sets.find(set->id());
-      if (ranks == crossing.sets.end() || ranks->second.Contains(rank_) != mine) continue;
-      set->Condemn(crossing.name, {round, ranks->second, crossing.sentence});
+      const auto found = crossing.sets.find(set->id());
+      if (found == crossing.sets.end()) continue;
+      const CrossWaits::Place& place = found->second;
+      if (place.have.Contains(rank_) != mine) continue;
+      set->Condemn(crossing.name, {place.round, place.have, crossing.sentence});
     }
   }
 }

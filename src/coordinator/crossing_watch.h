@@ -32,8 +32,8 @@ class CrossingWatch {
 
   // What this rank says in a stall check of the set of all ranks.
   CrossWaits LookAround();
-  // What came of the check in a round of the set of all ranks.
-  void Judge(const CrossWaits& waits, uint64_t round);
+  // What came of the check.
+  void Judge(const CrossWaits& waits);
   // From time to time. `due`: some set has something that is stalled.
   void Tick(bool due);
   // What this rank does in its sets other than `set`: "" or 'waits for "x" in process set 2 of ...'.
@@ -51,7 +51,7 @@ class CrossingWatch {
     }
   };
   Look LookNow() const;
-  void Condemn(const Crossing& crossing, uint64_t round);
+  void Condemn(const Crossing& crossing);
   void Warn(const Crossing& crossing);
   bool Suspects();
 

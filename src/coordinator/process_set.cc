@@ -317,7 +317,7 @@ void ProcessSet::After(Lock& lock, Result<RoundResult> result) {
   }
   if (result->stall_checked) ReportStalls(*result);
   if (result->around && hooks_.looked_around) {
-    hooks_.looked_around(*result->around, next_round_);
+    hooks_.looked_around(*result->around);
   }
   const std::map<int, std::string> leaving = result->leaving;
   const std::optional<int> last_joined = result->last_joined;

@@ -79,7 +79,7 @@ class ProcessSet {
     // For RoundInput; what came of it is told with locks held: must not call back or block. Both
     // null but in the set of all ranks.
     std::function<CrossWaits()> look_around;
-    std::function<void(const CrossWaits& waits, uint64_t round)> looked_around;
+    std::function<void(const CrossWaits& waits)> looked_around;
   };
   // `timeline` outlives the set. `autotune` may be null.
   ProcessSet(Options options, std::unique_ptr<Exchange> exchange,
@@ -133,6 +133,7 @@ class ProcessSet {
     std::set<pid_t> askers;        // all threads that ever asked for something
     std::set<pid_t> blocked;       // those in a wait without an end
     bool others = false;           // some of which are for nothing that is pending
+    uint64_t round = 0;            // what is pending here was not ended before this one
   };
   Waits waits() const;
   // Whether a thread waits here for what is pending; a look.

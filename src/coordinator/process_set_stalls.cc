@@ -160,6 +160,7 @@ ProcessSet::Waits ProcessSet::waits() const {
   }
   std::sort(waits.tensors.begin(), waits.tensors.end(),
             [](const auto& a, const auto& b) { return a.order < b.order; });
+  waits.round = next_round_;
   waits.askers = askers_;
   for (const Blocked& b : blocked_) waits.blocked.insert(b.thread);
   const auto known = std::count_if(waits.tensors.begin(), waits.tensors.end(),
