@@ -109,11 +109,11 @@ int RunElasticJob(const RunOptions& run, ElasticFlags* flags) {
                            : run.num_ranks    ? std::max(run.num_ranks, membership.min_workers)
                                               : 4096;
   std::tie(membership.cooldown_min_s, membership.cooldown_max_s) = flags->cooldown_s;
-  const std::string hosts =
-      flags->hosts.empty()
-          ? "localhost:" +
-                std::to_string(flags->max_workers ? flags->max_workers : membership.min_workers)
-          : flags->hosts;
+  const std::string hosts = flags->hosts.empty()
+                                ? "localhost:" + std::to_string(flags->max_workers || run.num_ranks
+                                                                    ? membership.max_workers
+                                                                    : membership.min_workers)
+                                : flags->hosts;
   Result<std::vector<elastic::HostSlots>> parsed =
       elastic::ParseHosts(hosts, options.default_slots);
   std::string wrong;

@@ -118,7 +118,7 @@ typedef struct {
   double prescale;   // what the input is multiplied by; 1 for nothing
   double postscale;  // what the result is multiplied by
   int root;
-  const int64_t* splits;  // alltoall: one a rank of the set
+  const int64_t* splits;  // alltoall: one a rank of the set; rows beyond their sum go nowhere
   int nsplits;
   int device;  // -1: host memory; else the CUDA device in whose memory input and output lie
   // Of a tensor on a GPU: the cudaStream_t (null: the default stream) behind whose present work the

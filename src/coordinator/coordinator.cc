@@ -22,6 +22,11 @@ constexpr double kShutdownS = 30;
 // Rings for sets that this rank does not know yet; there are never many sets being made at once.
 constexpr size_t kMaxEarlyRings = 1024;
 
+// Of a setting in seconds, for what must happen well before it.
+int64_t QuarterOf(double seconds) {
+  return std::max(int64_t{1'000'000}, static_cast<int64_t>(seconds * 1e9 / 4));
+}
+
 Bytes EncodeRing(int set, uint64_t round) {
   WireWriter writer;
   writer.U32(static_cast<uint32_t>(set));
@@ -85,8 +90,10 @@ Status Coordinator::Connect() {
   };
   bootstrap_->SetEvents(std::move(events));
   if (settings.stall_check_time_s > 0) {
-    tick_ns_ = std::min(tick_ns_, static_cast<int64_t>(settings.stall_check_time_s * 1e9 / 4));
+    tick_ns_ = std::min(tick_ns_, QuarterOf(settings.stall_check_time_s));
   }
+  // Twice within ProcessSet::Options::longest_round_ns.
+  if (settings.timeout_s > 0) tick_ns_ = std::min(tick_ns_, QuarterOf(settings.timeout_s) / 2);
   loop_->AddTimer(tick_ns_, [this] { OnTick(); });
   return Status::Ok();
 }
@@ -247,6 +254,9 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
   options.stall_warn_ns =
       settings.stall_check_disable ? 0 : static_cast<int64_t>(settings.stall_check_time_s * 1e9);
   options.stall_shutdown_ns = static_cast<int64_t>(settings.stall_shutdown_time_s * 1e9);
+  if (settings.timeout_s > 0) {
+    options.longest_round_ns = std::min(options.longest_round_ns, QuarterOf(settings.timeout_s));
+  }
   const int n = static_cast<int>(ranks.size());
   std::vector<std::unique_ptr<Operations>> operations;
   if (communicators->local.get() != nullptr) {

@@ -121,11 +121,11 @@ TEST(CoordinatorTest, WhatIsWrongByItselfIsRefusedAtOnce) {
     EXPECT_LT(self.TryEnqueue(tensor), 0);
     EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("the root is rank 1"));
     tensor.kind = tuttiOpAlltoall;
-    const int64_t splits[] = {3};
+    const int64_t splits[] = {5};
     tensor.splits = splits;
     tensor.nsplits = 1;
     EXPECT_LT(self.TryEnqueue(tensor), 0);
-    EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("add up to 3 rows, but the tensor has 4"));
+    EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("add up to 5 rows, but the tensor has 4"));
     tensor.kind = tuttiOpAllreduce;
     tensor.device = 99;
     EXPECT_LT(self.TryEnqueue(tensor), 0);

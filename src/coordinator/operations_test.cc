@@ -259,7 +259,8 @@ TEST(OperationsTest, BroadcastFromEveryRoot) {
 
 TEST(OperationsTest, AlltoallOfUnevenSplits) {
   RunJob(3, [](TestRank& self) {
-    // Rank r sends r + j rows to rank j; every row says where it comes from and goes to.
+    // Rank r sends r + j rows to rank j, and a last one to nobody; every row says where it comes from
+    // and goes to.
     std::vector<int16_t> in;
     std::vector<int64_t> splits;
     for (int j = 0; j < 3; ++j) {
@@ -269,6 +270,7 @@ TEST(OperationsTest, AlltoallOfUnevenSplits) {
         in.push_back(static_cast<int16_t>(j));
       }
     }
+    in.insert(in.end(), 2, int16_t{99});
     const std::vector<int64_t> shape = {static_cast<int64_t>(in.size() / 2), 2};
     auto tensor = TestRank::Describe("a", tuttiOpAlltoall, tuttiInt16, shape, in.data(), nullptr);
     tensor.splits = splits.data();

@@ -62,6 +62,9 @@ class ProcessSet {
     bool fuse_groups = true;
     int64_t stall_warn_ns = 60'000'000'000;  // 0: never
     int64_t stall_shutdown_ns = 0;           // 0: never
+    // How long a rank waits inside a round before it calls the others in. Below the time after which
+    // communicators log waits of their own, which mean nothing to users, and after which they fail.
+    int64_t longest_round_ns = 5'000'000'000;
   };
   struct Hooks {
     // Makes the other ranks of the set come to round `round` (Ring on their side). Must not block.

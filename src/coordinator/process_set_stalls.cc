@@ -10,9 +10,6 @@
 namespace tutti::coordinator {
 namespace {
 
-// How long a rank waits inside a round before it calls the others in: well below any time-out of
-// collectives that makes sense.
-constexpr int64_t kLongestRoundNs = 30'000'000'000;
 // From the limit for stalls on, so long may it take to find the mistake that a stall is of, before
 // the job ends for it.
 constexpr int64_t kLastCallNs = 1'000'000'000;
@@ -52,7 +49,7 @@ bool ProcessSet::Tick(bool others) {
   if (has_ended_) return false;
   // A collective that makes no progress for too long fails; called in, the others end the round,
   // and since it brings nothing new, this rank waits outside from then on.
-  if (in_round_ && now_ns - round_began_ns_ > kLongestRoundNs) RingLocked(next_round_);
+  if (in_round_ && now_ns - round_began_ns_ > options_.longest_round_ns) RingLocked(next_round_);
   LeaveWhenOverdue(now_ns, others);
   const bool due = StallIsDue(now_ns);
   if (due) AskForStallCheckLocked();

@@ -203,6 +203,19 @@ TEST(StallTest, OneWindowNamesWhoIsMissingAndWhatItDoesInstead) {
   }
 }
 
+// Negotiation waits as long as users' programs take, whatever the limit for collectives.
+TEST(StallTest, ALateRankIsNoCollectiveThatHangs) {
+  const testing::Environment environment(testing::Environment::Settings{{"TUTTI_TIMEOUT_S", "2"}});
+  RunJob(2, [](TestRank& self) {
+    for (int step = 0; step < 2; ++step) {  // the second time by the cache
+      std::vector<float> values(4, 1);
+      if (self.rank() == step) std::this_thread::sleep_for(3500ms);
+      self.Sum("late", values);
+      EXPECT_THAT(values, Each(2.0f));
+    }
+  });
+}
+
 TEST(StallTest, TheLimitShutsDown) {
   const testing::Environment environment({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "0.1"},
                                           {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0.2"}});

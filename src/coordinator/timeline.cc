@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "base/clock.h"
 
@@ -48,7 +49,9 @@ Status Timeline::Open(const std::string& path, bool mark_rounds) {
   const std::lock_guard lock(mutex_);
   if (is_open()) return InvalidUsage("a timeline is being written already");
   UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (fd.get() < 0) return ErrnoError(errno, fmt::format("opening the timeline {}", path));
+  if (fd.get() < 0) {
+    return InvalidArgument("the timeline {} cannot be written: {}", path, strerrordesc_np(errno));
+  }
   if (pwrite(fd.get(), "[\n]\n", 4, 0) != 4) {
     return ErrnoError(errno, fmt::format("writing the timeline {}", path));
   }

@@ -175,6 +175,9 @@ class Moves(unittest.TestCase):
         rows, received = hvd.alltoall(np.full((sum(splits), 2), rank), splits)
         self.assertEqual(received.tolist(), [r + rank for r in range(size)])
         self.assertEqual(rows[:, 1].tolist(), [r for r in range(size) for _ in range(r + rank)])
+        # One row more than is sent.
+        rows, received = hvd.alltoall(np.arange(size + 1), [1] * size)
+        self.assertEqual((rows.tolist(), received.tolist()), ([rank] * size, [1] * size))
         with self.assertRaisesRegex(ValueError, "add up to"):
             hvd.alltoall(np.arange(5), [9] * size)
 
@@ -416,6 +419,8 @@ class Timeline(unittest.TestCase):
             self.assertIn("allreduce.seen", json.dumps(json.load(file)))
         with self.assertRaises(ValueError):
             hvd.stop_timeline()
+        with self.assertRaisesRegex(ValueError, "cannot be written: No such file"):
+            hvd.start_timeline("/nonexistent/trace.json")
 
 
 class Communicators(unittest.TestCase):

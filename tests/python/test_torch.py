@@ -82,7 +82,8 @@ class Collectives(unittest.TestCase):
         self.assertEqual(got[:, 0].tolist(), [r for r in range(size) for _ in range(r + 1)])
         self.assertTrue(torch.equal(hvd.broadcast(of_rank(rank, 3), size - 1),
                                     of_rank(size - 1, 3)))
-        rows, received = hvd.alltoall(torch.full((size * (rank + 1),), rank),
+        # (A row more than the splits name stays here.)
+        rows, received = hvd.alltoall(torch.full((size * (rank + 1) + 1,), rank),
                                       torch.tensor([rank + 1] * size))
         self.assertEqual(received.tolist(), [r + 1 for r in range(size)])
         self.assertEqual(rows.tolist(), [r for r in range(size) for _ in range(r + 1)])
@@ -204,6 +205,13 @@ class Gradients(unittest.TestCase):
         rows = hvd.alltoall(x)
         (rows * (hvd.rank() + 1)).sum().backward()
         self.assertEqual(x.grad.tolist(), [r + 1.0 for r in range(hvd.size()) for _ in range(2)])
+
+    def test_alltoall_of_some_rows(self):
+        x = self.leaf(hvd.size() + 2, 2)
+        rows, _ = hvd.alltoall(x, [1] * hvd.size())
+        (rows * (hvd.rank() + 1)).sum().backward()
+        expected = [r + 1.0 for r in range(hvd.size())] + [0.0] * 2
+        self.assertEqual(x.grad[:, 0].tolist(), expected)
 
     def test_reducescatter(self):
         for op, factor in ((hvd.Sum, hvd.size()), (hvd.Average, 1)):

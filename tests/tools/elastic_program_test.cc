@@ -30,6 +30,15 @@ TEST(ElasticProgram, WorkersKnowTheStoreAndNoRank) {
                                  HasSubstr("[1] 1 on localhost, 127.0.0.1, 64, 1, rank=.\n")));
 }
 
+TEST(ElasticProgram, AsManyAreStartedAsThereMayBe) {
+  for (const char* most : {"-n", "--max-np"}) {
+    const Outcome outcome =
+        RunWorkers({most, "3", "--min-np", "2", "sh", "-c", "sleep 0.3; echo started"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "started\nstarted\nstarted\n");
+  }
+}
+
 TEST(ElasticProgram, OtherHostsAreReachedBySsh) {
   const std::string ssh = testing::TempDir() + "/ssh_stand_in";
   std::ofstream(ssh) << "#!/bin/sh\necho \"to $2, $1\"\nexec sh -c \"$3\"\n";
