@@ -19,6 +19,7 @@ class DeviceBlocks {
     TUTTI_ASSIGN(const cuda::Device* const gpu, process->OpenDevice(device));
     UniqueFd name;  // that it has one is what counts: others may ask for it again
     TUTTI_ASSIGN(cuda::MappedMemory block, cuda::MappedMemory::Create(*gpu, size, &name));
+    block.LetPeersUse(*gpu);
     std::lock_guard lock(mutex_);
     void* const begin = block.data();
     blocks_.emplace(begin, std::move(block));

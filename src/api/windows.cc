@@ -10,6 +10,7 @@
 namespace tutti::api {
 namespace {
 
+static_assert(Communicator::kSymmetricWindow == NCCL_WIN_COLL_SYMMETRIC);
 constexpr int kKnownFlags = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING;
 
 Status RegisterWindow(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* out, int flags) {
@@ -27,7 +28,7 @@ Status RegisterWindow(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* 
     const std::span memory(static_cast<std::byte*>(buffer), size);
     auto window = std::make_unique<ncclWindow_vidmem>();
     window->memory = memory;
-    TUTTI_TRY(comm->comm->RegisterBuffer(memory, flags, &comm->abort_flag, &window->in_place));
+    TUTTI_TRY(comm->comm->RegisterBuffer(memory, flags, &comm->abort_flag, &window->registration));
     const std::lock_guard lock(comm->mutex);
     comm->windows.push_back(std::move(window));
     *out = comm->windows.back().get();
@@ -48,10 +49,14 @@ Result<Windows::iterator> FindWindow(ncclComm_t comm, ncclWindow_t window) {
 Status DeregisterWindow(ncclComm_t comm, ncclWindow_t window) {
   TUTTI_TRY(CheckReady(comm));
   if (window == nullptr) return Status::Ok();
-  const std::lock_guard lock(comm->mutex);
-  TUTTI_ASSIGN(const auto found, FindWindow(comm, window));
-  if (window->in_place) comm->comm->ForgetBuffer(window->memory.data());
-  comm->windows.erase(found);
+  std::unique_ptr<ncclWindow_vidmem> gone;
+  {
+    const std::lock_guard lock(comm->mutex);
+    TUTTI_ASSIGN(const auto found, FindWindow(comm, window));
+    gone = std::move(*found);
+    comm->windows.erase(found);
+  }
+  comm->comm->ForgetBuffer(gone->registration);
   return Status::Ok();
 }
 

@@ -102,13 +102,16 @@ class Communicator {
   bool on_device() const { return gpu_ != nullptr; }
   Status LaunchOnDevice(std::span<const DeviceTask> tasks);
 
-  // All ranks call it together, with buffers of one length: GPUs that reach one another's memory work
-  // in these buffers from now on. `*in_place`: whether they do, the same on every rank; elsewhere
-  // nothing is gained. Fails alike on all ranks where their lengths or flags differ.
+  // All ranks call it together, with buffers of one length and the same flags (NCCL_WIN_*): with
+  // kSymmetricWindow, GPUs that reach one another's memory work in these buffers from now on.
+  // `*registration`, for ForgetBuffer, is null on every rank where nothing is gained. Fails alike on
+  // all ranks, with InvalidArgument, where lengths or flags differ; any other failure stops the
+  // communicator.
+  static constexpr int kSymmetricWindow = 1;
   Status RegisterBuffer(std::span<std::byte> buffer, int flags, const std::atomic<bool>* abort_flag,
-                        bool* in_place);
-  void ForgetBuffer(const std::byte* begin) {
-    if (gpu_) gpu_->Forget(begin);
+                        const void** registration);
+  void ForgetBuffer(const void* registration) {
+    if (registration != nullptr) gpu_->Forget(registration);
   }
 
   // Ends all waits, here and (if `tell`) on the other ranks.

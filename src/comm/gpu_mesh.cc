@@ -26,7 +26,8 @@ constexpr uint32_t kMostHostBlocks = 32;
 void ForHostMemory(MeshContext& context) {
   context.bytes_per_us = context.bulk_bytes_per_us = 20e3;
   context.ring_bytes_per_us = context.messages_bytes_per_us = 20e3;
-  context.step_us = context.chain_step_us = 10;
+  context.line_bytes_per_us = 20e3;
+  context.step_us = context.chain_us = context.chain_step_us = 10;
   context.message_us = 3;
   context.bulk_us = 3;
   context.round_us = 4;
@@ -41,10 +42,15 @@ size_t FitHostWindow(cuda::WindowLayout& layout, cuda::MessageLayout& messages) 
   return kMostHostWindow - layout.BulkAt() - messages.EndsAt() - kScratchBytes;
 }
 
-// The same on all ranks.
-uint32_t MostBlocks(std::span<const PeerInfo> peers, const Settings& settings) {
+int FewestMultiprocessors(std::span<const PeerInfo> peers) {
   int fewest = peers[0].multiprocessors;
   for (const PeerInfo& peer : peers) fewest = std::min(fewest, peer.multiprocessors);
+  return fewest;
+}
+
+// The same on all ranks.
+uint32_t MostBlocks(std::span<const PeerInfo> peers, const Settings& settings) {
+  const int fewest = FewestMultiprocessors(peers);
   if (settings.max_ctas == 0) return std::min<uint32_t>(BlocksFor(fewest), cuda::kMaxBlocks);
   const uint32_t room = static_cast<uint32_t>(std::max(1, fewest)) * kBlocksOnMultiprocessor;
   return std::min(static_cast<uint32_t>(settings.max_ctas), room);
@@ -101,6 +107,7 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
       std::clamp(window / layout.Slots() / 1024 * 1024, kFewestSlotBytes, kMostSlotBytes);
   messages_.at = layout.TotalBytes();
   context_.max_blocks = layout.blocks;
+  context_.max_lone_blocks = LoneBlocksFor(FewestMultiprocessors(peers.peers));
   context_.num_ranks = n;
   context_.slot_bytes = layout.slot_bytes;
   context_.ring_slot_bytes = layout.RingSlotBytes();

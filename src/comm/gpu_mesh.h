@@ -36,8 +36,9 @@ class GpuMesh final : public GpuOperations {
   Status Launch(std::span<const DeviceTask> tasks) override;
   void Abort() override { queue_->Abort(); }
   Status Drain() override { return queue_->Drain(); }
-  Status Register(const GpuPeers& peers, std::span<std::byte> buffer, Status* verdict) override;
-  void Forget(const std::byte* begin) override;
+  Result<const void*> Register(const GpuPeers& peers, std::span<std::byte> buffer,
+                               Status* verdict) override;
+  void Forget(const void* registration) override;
   uint64_t DeviceBytes() const override { return windows_.DeviceBytes(); }
   uint64_t PinnedBytes() const override { return windows_.PinnedBytes() + alone_.size(); }
   std::string DescribeTransport() const override;
@@ -64,9 +65,9 @@ class GpuMesh final : public GpuOperations {
   Status LaunchAsMessages(const Task& task, cuda::Stream stream);
   Status LaunchBarrier(cuda::Stream stream);
   Status LaunchAlone(const Task& task, cuda::Stream stream);
-  // AlltoAll, Gather or Scatter, pair by pair.
   // A kernel's arguments, to which messages are added.
   cuda::MessageArgs NoMessages() const;
+  // AlltoAll, Gather or Scatter, pair by pair.
   Status LaunchExchange(const Task& task, cuda::Stream stream);
   // Operations between registered buffers; gpu_symmetric.cc.
   // Those that hold what a task has others read or write.

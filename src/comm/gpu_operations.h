@@ -36,14 +36,14 @@ class GpuOperations {
   virtual void StopThreads() {}
 
   // All ranks call it alike, with buffers of one length. `*verdict`, the same on every rank: whether
-  // operations work in the buffers of all from now on; otherwise they go on as before.
-  virtual Status Register(const GpuPeers& /*peers*/, std::span<std::byte> /*buffer*/,
-                          Status* verdict) {
+  // operations work in the buffers of all from now on; the result names the registration, or is null.
+  virtual Result<const void*> Register(const GpuPeers& /*peers*/, std::span<std::byte> /*buffer*/,
+                                       Status* verdict) {
     *verdict = InvalidUsage("data goes through the hosts");
-    return Status::Ok();
+    return nullptr;
   }
-  // Takes the last registration of the buffer that begins there back.
-  virtual void Forget(const std::byte* /*begin*/) {}
+  // Takes it back.
+  virtual void Forget(const void* /*registration*/) {}
 
   // Memory of the GPU, and pinned memory of the host, that only this communicator needs.
   virtual uint64_t DeviceBytes() const = 0;

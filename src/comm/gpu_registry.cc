@@ -62,10 +62,12 @@ Result<std::unique_ptr<GpuRegistry::Buffer>> GpuRegistry::Share(const GpuPeers& 
   return entry;
 }
 
-void GpuRegistry::Forget(const std::byte* begin) {
-  const auto found = std::find_if(buffers_.rbegin(), buffers_.rend(),
-                                  [&](const auto& buffer) { return buffer->own.data() == begin; });
-  if (found != buffers_.rend()) buffers_.erase(std::next(found).base());
+std::unique_ptr<GpuRegistry::Buffer> GpuRegistry::Take(const void* buffer) {
+  const auto found = std::find_if(buffers_.begin(), buffers_.end(),
+                                  [&](const auto& entry) { return entry.get() == buffer; });
+  std::unique_ptr<Buffer> taken = std::move(*found);
+  buffers_.erase(found);
+  return taken;
 }
 
 const GpuRegistry::Buffer* GpuRegistry::Find(const void* begin, size_t bytes) const {

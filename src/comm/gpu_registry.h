@@ -37,8 +37,8 @@ class GpuRegistry {
   static Result<std::unique_ptr<Buffer>> Share(const GpuPeers& peers, std::span<std::byte> buffer,
                                                Status* verdict);
   void Add(std::unique_ptr<Buffer> buffer) { buffers_.push_back(std::move(buffer)); }
-  // The last one added that begins there, if any.
-  void Forget(const std::byte* begin);
+  // REQUIRES: it was added.
+  std::unique_ptr<Buffer> Take(const void* buffer);
 
   // The buffer that holds these bytes; null when none does.
   const Buffer* Find(const void* begin, size_t bytes) const;

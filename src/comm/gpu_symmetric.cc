@@ -4,21 +4,24 @@
 
 namespace tutti {
 
-Status GpuMesh::Register(const GpuPeers& peers, std::span<std::byte> buffer, Status* verdict) {
+Result<const void*> GpuMesh::Register(const GpuPeers& peers, std::span<std::byte> buffer,
+                                      Status* verdict) {
   if (windows_.place() != WindowPlace::kPeerMemory) {
     *verdict = InvalidUsage("the GPUs do not reach one another's memory");
-    return Status::Ok();
+    return nullptr;
   }
   TUTTI_ASSIGN(std::unique_ptr<GpuRegistry::Buffer> shared,
                GpuRegistry::Share(peers, buffer, verdict));
+  const void* const registration = shared.get();
   const std::lock_guard lock(launch_mutex_);
   if (shared) registry_.Add(std::move(shared));
-  return Status::Ok();
+  return registration;
 }
 
-void GpuMesh::Forget(const std::byte* begin) {
+void GpuMesh::Forget(const void* registration) {
+  std::unique_ptr<GpuRegistry::Buffer> gone;  // unmapped without the lock
   const std::lock_guard lock(launch_mutex_);
-  registry_.Forget(begin);
+  gone = registry_.Take(registration);
 }
 
 GpuMesh::SharedBuffers GpuMesh::FindShared(const Task& task) const {

@@ -72,12 +72,14 @@ void Group::DropInits(const Status& reason) {
 
 void Group::BeginInit(const InitJob& job) {
   job.comm->BeginWork(Shown::kInProgress);
+  if (!job.makes) job.comm->joint_jobs.fetch_add(1, std::memory_order_relaxed);
   if (job.parent != nullptr) job.parent->BeginChild(*job.comm);
 }
 
 // Runs `job` and keeps its outcome in the handle.
 Status Group::RunInit(const InitJob& job) {
   Status status = WithoutExceptions(job.run);
+  if (!job.makes) job.comm->joint_jobs.fetch_sub(1, std::memory_order_release);
   if (!status.ok()) {
     if (job.makes)
       job.comm->Fail(status);
@@ -101,7 +103,17 @@ Status Group::AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> 
   return Add({&comm, parent, std::move(run)});
 }
 
+// Those of one communicator run one after another, since its ranks talk over one bootstrap.
 Status Group::AddJoint(ncclComm& comm, std::function<Status()> run) {
+  for (InitJob& earlier : inits_) {
+    if (earlier.comm != &comm || earlier.makes) continue;
+    earlier.run = [first = std::move(earlier.run), second = std::move(run)]() -> Status {
+      const Status done = first();
+      const Status also = second();
+      return done.ok() ? also : done;
+    };
+    return Status::Ok();
+  }
   return Add({&comm, nullptr, std::move(run), /*makes=*/false});
 }
 
@@ -144,7 +156,7 @@ Status Group::LaunchInits() {
     if (started.ok())
       threads.push_back(std::move(started).value());
     else
-      outcomes[i] = RunInit({init.comm, init.parent, [&] { return started.status(); }});
+      outcomes[i] = RunInit({init.comm, init.parent, [&] { return started.status(); }, init.makes});
   }
   for (std::thread& thread : threads) thread.join();
   for (Status& outcome : outcomes)
@@ -172,6 +184,11 @@ Status Group::AddOnDevice(ncclComm& comm, const Task& task, void* stream) {
 
 // The driver may hold the caller up while a GPU is stuck, and another thread abort meanwhile.
 Status Group::LaunchOn(ncclComm& comm, std::span<const DeviceTask> tasks) {
+  if (comm.joint_jobs.load(std::memory_order_acquire) > 0)
+    return InvalidUsage(
+        "a window of the communicator is still being registered: poll ncclCommGetAsyncError until "
+        "it "
+        "is no longer ncclInProgress");
   comm.BeginWork(Shown::kNo);
   const log::ThreadRankMark mark(comm.comm->rank());
   const Status status = comm.comm->LaunchOnDevice(tasks);

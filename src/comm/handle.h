@@ -33,7 +33,7 @@ struct TuttiUserOp {
 // What an ncclWindow_t points to.
 struct ncclWindow_vidmem {
   std::span<std::byte> memory;
-  bool in_place = false;  // operations work in the buffers of all ranks
+  const void* registration = nullptr;  // of Communicator::RegisterBuffer
 };
 
 namespace tutti {
@@ -78,6 +78,8 @@ struct ncclComm {
   tutti::CommunicatorSlot comm;          // empty until initialised, and if that failed
   std::atomic<bool> revoked = false;
   std::atomic<bool> finalized = false;
+  // That change how operations run and are under way; operations of GPUs must wait for their end.
+  std::atomic<int> joint_jobs = 0;
 
   std::mutex mutex;
   tutti::Status error;  // the first asynchronous failure

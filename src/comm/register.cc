@@ -8,8 +8,9 @@
 namespace tutti {
 
 Status Communicator::RegisterBuffer(std::span<std::byte> buffer, int flags,
-                                    const std::atomic<bool>* abort_flag, bool* in_place) {
-  *in_place = false;
+                                    const std::atomic<bool>* abort_flag,
+                                    const void** registration) {
+  *registration = nullptr;
   const Watch::Step step(*watch_, "in ncclCommWindowRegister");
   const auto together = [&]() -> Status {
     struct Asked {
@@ -27,19 +28,21 @@ Status Communicator::RegisterBuffer(std::span<std::byte> buffer, int flags,
             "{} "
             "bytes with flags {:#x}",
             asked[0].bytes, asked[0].flags, r, asked[r].bytes, asked[r].flags);
-    if (!gpu_ || num_ranks() == 1) return Status::Ok();
+    if (!gpu_ || num_ranks() == 1 || (flags & kSymmetricWindow) == 0) return Status::Ok();
     TUTTI_ASSIGN(const GpuPeers peers, DescribeGpus(deadline, abort_flag));
     Status verdict;
-    TUTTI_TRY(gpu_->Register(peers, buffer, &verdict));
-    *in_place = verdict.ok();
+    TUTTI_ASSIGN(*registration, gpu_->Register(peers, buffer, &verdict));
     if (!verdict.ok())
       TUTTI_INFO(kLogInit, "a window of {} bytes gains nothing: {}", buffer.size(),
                  verdict.message());
     return Status::Ok();
   };
-  const Status status = together();
-  if (status.code() != Code::kTimeout) return status;
-  return watch_->Explain(status, bootstrap_->LinkedRanks());
+  Status status = together();
+  if (status.ok() || status.code() == Code::kInvalidArgument) return status;
+  // Some ranks may have got further than others: nothing that all do together would fit any more.
+  if (status.code() == Code::kTimeout) status = watch_->Explain(status, bootstrap_->LinkedRanks());
+  watch_->Stop(status, /*tell=*/true);
+  return status;
 }
 
 }  // namespace tutti

@@ -20,6 +20,7 @@ constexpr uint32_t kBulkThreads = 256;
 constexpr uint32_t kWideThreads = 384;
 constexpr size_t kChainPieces = 4;  // of each block
 constexpr uint32_t kRoundBlocks = 8;
+constexpr uint32_t kSpareOf = 32;  // one multiprocessor of so many is left free
 
 // What a collective is to the mesh: how often a rank's `count` elements leave it, and in which
 // forms they may.
@@ -129,26 +130,27 @@ void ShapeLines(const MeshContext& context, size_t count, size_t elem, MeshChoic
 
 // What wide lines and bulk have in common: a block for so many bytes written in a round.
 void ShapeBlocks(const MeshContext& context, size_t count, size_t elem, size_t bytes_per_block,
-                 MeshChoice* choice) {
+                 uint32_t most_blocks, MeshChoice* choice) {
   const size_t owners = Owners(context, choice->algorithm);
   const auto bytes = static_cast<double>(count * elem);
   const double rounds = IsTwoShot(choice->algorithm) ? 2 : 1;
   const double written = Written(context, choice->algorithm, bytes) / rounds;
   choice->threads = kBulkThreads;
-  const auto blocks = static_cast<size_t>(std::clamp(written / static_cast<double>(bytes_per_block),
-                                                     1.0, static_cast<double>(context.max_blocks)));
+  const auto blocks = static_cast<size_t>(
+      std::clamp(written / static_cast<double>(bytes_per_block), 1.0,
+                 static_cast<double>(std::min(most_blocks, context.max_blocks))));
   const size_t unit = kAlignment / elem;
   choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
 }
 
 void ShapeWide(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
-  ShapeBlocks(context, count, elem, context.wide_bytes_per_block, choice);
+  ShapeBlocks(context, count, elem, context.wide_bytes_per_block, context.max_lone_blocks, choice);
   choice->threads = kWideThreads;
   choice->chunk_elems = context.wide_slot_bytes / elem;
 }
 
 void ShapeSymmetric(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
-  ShapeBlocks(context, count, elem, context.bytes_per_block, choice);
+  ShapeBlocks(context, count, elem, context.bytes_per_block, context.max_lone_blocks, choice);
   choice->threads = kWideThreads;
   choice->chunk_elems = choice->block_elems;
 }
@@ -167,7 +169,7 @@ bool Fits(const MeshContext& context, MeshAlgorithm algorithm, MeshForm form, si
 }
 
 void ShapeBulk(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
-  ShapeBlocks(context, count, elem, context.bytes_per_block, choice);
+  ShapeBlocks(context, count, elem, context.bytes_per_block, context.max_blocks, choice);
   const size_t owners = Owners(context, choice->algorithm);
   // Some pieces for each block, so that pushing one overlaps with reading the other.
   const size_t part = DivUp(choice->block_elems * elem, owners);
@@ -278,6 +280,11 @@ uint32_t BlocksFor(int multiprocessors) {
   const uint32_t share = std::max(1u, room / kCommunicatorsAtOnce);
   // Lengths are mostly powers of two, and share out well over a round number of blocks.
   return share < kRoundBlocks ? share : share / kRoundBlocks * kRoundBlocks;
+}
+
+uint32_t LoneBlocksFor(int multiprocessors) {
+  const auto all = static_cast<uint32_t>(std::max(1, multiprocessors));
+  return std::max(1u, all - std::max(1u, all / kSpareOf));
 }
 
 Status ApplyMeshTuning(std::string_view text, MeshContext& context) {

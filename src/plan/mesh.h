@@ -28,7 +28,8 @@ struct MeshContext {
   size_t line_slot_bytes = 0;  // of data, in flagged lines
   size_t wide_slot_bytes = 0;  // of data, in wide lines; 0: they may not be used
   uint32_t max_blocks = 1;
-  // What a GPU writes to its peers in a microsecond, in lines and in bulk; what a round in bulk costs
+  // Of kernels whose blocks have a multiprocessor each: see LoneBlocksFor.
+  uint32_t max_lone_blocks = ~0u;
   // more than one in lines (a fence, a flag and two barriers), and a second round, in bulk and in
   // lines.
   double bytes_per_us = 340e3;
@@ -85,8 +86,9 @@ struct MeshChoice {
 // The room is two blocks on each multiprocessor. Registers are what bounds it (65536 of a
 // multiprocessor on sm_80, sm_90 and sm_100): kernels in bulk and round rings are compiled for at most
 // 128, and their 256 threads take half of them. Of messages, two blocks of 256 threads fit as well. Alone
-// on a multiprocessor are blocks of more threads (the longest messages, wide lines) and of more registers
-// (lines); but only operations of middle size have many of these. Threads (2048 of a multiprocessor) and
+// on a multiprocessor are blocks of more threads (the longest messages, wide lines, registered buffers)
+// and of more registers (lines): there two communicators come through because the multiprocessors that
+// one leaves free (four of an H200's) let the other one's blocks pass, a few at a time. Threads (2048 of a multiprocessor) and
 // shared memory (there is none) bound nothing. Where a GPU runs out of room nevertheless, blocks begin in
 // order, so that an operation which is alone comes through by and by.
 //
@@ -95,6 +97,8 @@ struct MeshChoice {
 inline constexpr uint32_t kCommunicatorsAtOnce = 2;
 inline constexpr uint32_t kBlocksOnMultiprocessor = 2;
 uint32_t BlocksFor(int multiprocessors);
+// The most of kernels whose blocks have a multiprocessor each, whatever the user asks for.
+uint32_t LoneBlocksFor(int multiprocessors);
 
 // Whether all ranks reach those buffers of all that an operation reads at others (AllReduce,
 // ReduceScatter) or writes there (AllReduce, AllGather).

@@ -20,6 +20,7 @@ MeshContext Context(int num_ranks) {
   context.line_slot_bytes = 2048;
   context.wide_slot_bytes = 240 * 36;
   context.max_blocks = 128;
+  context.max_lone_blocks = 100;
   return context;
 }
 
@@ -43,6 +44,9 @@ TEST(ChooseMeshTest, KeepsWhatKernelsRelyOn) {
                                           << " × " << elem << ": " << Describe(c));
           ASSERT_GE(c.blocks, 1u);
           ASSERT_LE(c.blocks, context.max_blocks);
+          if (c.threads > 256) {
+            ASSERT_LE(c.blocks, context.max_lone_blocks);
+          }
           ASSERT_LE(c.threads, c.form == MeshForm::kWideLines ? 384u : 256u);
           ASSERT_GE(c.blocks * c.block_elems, count);
           ASSERT_LT((c.blocks - 1) * c.block_elems, count);

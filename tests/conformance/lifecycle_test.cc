@@ -74,14 +74,15 @@ TEST(WindowTest, AllRanksRegisterTogether) {
   std::array<ncclComm_t, kRanks> comms = {};
   ASSERT_NCCL(ncclCommInitAll(comms.data(), kRanks, nullptr));
   std::array<void*, kRanks> memory = {};
-  std::array<ncclWindow_t, kRanks> windows = {};
+  std::array<ncclWindow_t, kRanks> windows = {}, others = {};
   for (void*& m : memory) ASSERT_NCCL(ncclMemAlloc(&m, kBytes));
   const auto register_all = [&](size_t bytes_of_last) {
     EXPECT_NCCL(ncclGroupStart());
     for (size_t r = 0; r < kRanks; ++r)
-      EXPECT_NCCL(ncclCommWindowRegister(comms[r], memory[r],
-                                         r + 1 == kRanks ? bytes_of_last : kBytes, &windows[r],
-                                         NCCL_WIN_COLL_SYMMETRIC));
+      for (ncclWindow_t* window : {&windows[r], &others[r]})
+        EXPECT_NCCL(ncclCommWindowRegister(comms[r], memory[r],
+                                           r + 1 == kRanks ? bytes_of_last : kBytes, window,
+                                           NCCL_WIN_COLL_SYMMETRIC));
     return ncclGroupEnd();
   };
   EXPECT_EQ(register_all(kBytes / 2), ncclInvalidArgument);
@@ -98,6 +99,7 @@ TEST(WindowTest, AllRanksRegisterTogether) {
   EXPECT_NCCL(ncclGroupEnd());
   for (size_t r = 0; r < kRanks; ++r) {
     EXPECT_EQ(static_cast<int*>(memory[r])[kBytes / sizeof(int) - 1], 3);
+    EXPECT_NE(windows[r], others[r]);
     EXPECT_NCCL(ncclCommWindowDeregister(comms[r], windows[r]));
     EXPECT_NCCL(ncclCommDestroy(comms[r]));
     EXPECT_NCCL(ncclMemFree(memory[r]));

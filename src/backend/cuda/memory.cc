@@ -45,6 +45,19 @@ Status MappedMemory::Map(const Device& device, AllocationHandle handle) {
                       fmt::format("letting CUDA device {} use mapped memory", device.ordinal()));
 }
 
+void MappedMemory::LetPeersUse(const Device& device) const {
+  const Driver& driver = device.driver();
+  for (int peer = 0; peer < driver.num_devices(); ++peer) {
+    int reaches = 0;
+    if (peer == device.ordinal() ||
+        driver.DeviceCanAccessPeer(&reaches, peer, device.ordinal()) != 0)
+      continue;
+    AccessDescription access;
+    access.location.id = peer;
+    if (reaches != 0) driver.MemSetAccess(address_, size_, &access, 1);
+  }
+}
+
 Result<MappedMemory> MappedMemory::Create(const Device& device, size_t bytes, UniqueFd* fd) {
   const Driver& driver = device.driver();
   const ContextScope scope(driver, device.context());

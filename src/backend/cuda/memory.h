@@ -27,6 +27,9 @@ class MappedMemory {
   // What `fd` names, of `bytes` as its maker says (size() of the maker's object), for `device`.
   static Result<MappedMemory> Import(const Device& device, const UniqueFd& fd, size_t bytes);
 
+  // Copies and kernels of this process's other GPUs may use it too, where they reach it.
+  void LetPeersUse(const Device& device) const;
+
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
   DeviceAddress address() const { return address_; }
   size_t size() const { return size_; }
@@ -43,9 +46,9 @@ class MappedMemory {
 
 // The allocation behind memory that somebody else has mapped (ncclMemAlloc, other users of cuMemCreate).
 struct Allocation {
-  UniqueFd fd;       // its name for others
-  size_t bytes = 0;  // of it, for Import
-  size_t offset = 0;
+  UniqueFd fd;        // its name for others
+  size_t bytes = 0;   // of it, for Import
+  size_t offset = 0;  // of the memory in it
 };
 // InvalidArgument for memory that has no such name (cudaMalloc), or spans several allocations.
 Result<Allocation> ExportAllocation(const Device& device, std::span<const std::byte> memory);

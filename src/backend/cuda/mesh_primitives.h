@@ -113,7 +113,7 @@ TUTTI_HD Line DataOf(const FlaggedLine& line) {
   return {{static_cast<uint32_t>(line.word[0]), static_cast<uint32_t>(line.word[1]), 0, 0}};
 }
 
-// What both forms share: who is who, where slots are, the count of rounds, and giving up.
+// What all forms share: who is who, where slots are, the count of rounds, and giving up.
 template <class T>
 class MeshBlock {
  public:

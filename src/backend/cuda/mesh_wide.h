@@ -64,7 +64,7 @@ class WidePrimitives : public MeshBlock<T> {
                            int target) {
     ForPairs(n * kSize, [&](uint32_t p, bool active) {
       const Share sum = ReduceShare(round, p, in, n, active);
-      if (!active) return;
+      if (!active || this->failed_) return;
       SendAll(to, p, sum, target, target < 0);
       if (target < 0) StoreShare(out, p, n * kSize, sum);
     });
@@ -75,7 +75,7 @@ class WidePrimitives : public MeshBlock<T> {
       Receive<1>(
           round, p, [&](int) { return from; }, [&](int) { return active && from != rank(); },
           &wire);
-      if (!active) return;
+      if (!active || this->failed_) return;
       const Share share = ShareOf(wire);
       SendAll(to, p, share, from, true);
       StoreShare(out, p, n * kSize, share);
@@ -198,6 +198,7 @@ class WidePrimitives : public MeshBlock<T> {
     return wire;
   }
   TUTTI_HD static void Store(std::byte* slot, const Wire& wire) {
+    Octets::Converge();  // a line leaves as one only if its threads store together
     TUTTI_UNROLL
     for (int half = 0; half < 2; ++half) {
       TUTTI_UNROLL
@@ -224,9 +225,10 @@ class WidePrimitives : public MeshBlock<T> {
   // threads of a warp call it, and return together.
   template <int kCount, class Writer, class Wanted>
   TUTTI_HD void Receive(uint64_t round, uint32_t pair, Writer writer, Wanted wanted, Wire* wires) {
+    if (this->failed_) return;
     std::byte* const window = args_.windows[rank()];
     TUTTI_UNROLL_BY(1)
-    for (uint32_t polls = 1; !this->failed_; ++polls) {
+    for (uint32_t polls = 1;; ++polls) {
       TUTTI_UNROLL
       for (int i = 0; i < kCount; ++i)
         if (wanted(i)) Load(Slot(window, round, writer(i), pair), wires[i]);
@@ -234,8 +236,17 @@ class WidePrimitives : public MeshBlock<T> {
       TUTTI_UNROLL
       for (int i = 0; i < kCount; ++i)
         if (wanted(i)) complete &= IsOf(round, wires[i]);
-      if (Lanes::WarpAll(complete) || this->Poll(polls)) return;
+      if (Lanes::WarpAll(complete)) break;
+      const bool gives_up = this->Poll(polls);
+      if (polls % kLookEvery == 0 && !Lanes::WarpAll(!gives_up)) {
+        this->failed_ = true;
+        return;
+      }
     }
+    // That a line is written as one does not say that eight threads read it as one.
+    TUTTI_UNROLL
+    for (int i = 0; i < kCount; ++i)
+      if (wanted(i)) Load(Slot(window, round, writer(i), pair), wires[i]);
   }
   // The flags first, where one thread loads all pieces.
   TUTTI_HD static void Load(const std::byte* slot, Wire& wire) {

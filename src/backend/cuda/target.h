@@ -13,9 +13,9 @@
 //   lines  no fence: data and flag are one 8-byte word, which is stored and loaded as one. A line
 //          has two such words.
 //   wide   no fence either: 128 aligned bytes that eight threads store by one instruction of their
-//          warp cross NVLink as one packet, and eight threads load them as one; the last 8 bytes are
-//          the flag. No standard says so and PCIe may cut them, so it is used over NVLink alone (as
-//          NCCL's LL128, which rests on the same).
+//          warp cross NVLink as one packet and arrive as one; the last 8 bytes are the flag. Who has
+//          seen the flag loads the line once more. No standard says so and PCIe may cut lines, so
+//          it is used over NVLink alone (as NCCL's LL128, which rests on the same).
 // Flags are round numbers that only grow; nothing is ever reset.
 
 #include <cstddef>
@@ -203,12 +203,19 @@ struct Octets {
   TUTTI_HD static uint32_t piece(uint32_t) { return Lanes::index() % 8; }
   TUTTI_HD static uint32_t index() { return Lanes::index() / 8; }
   TUTTI_HD static uint32_t count() { return Lanes::count() / 8; }
+  // What the threads of a group do next they do together.
+  TUTTI_HD static void Converge() {
+#ifdef __CUDA_ARCH__
+    __syncwarp(0xffu << (Lanes::index() & 24));
+#endif
+  }
 #else
   static constexpr uint32_t kPieces = 8;
   static constexpr uint32_t kTogether = 1;
   static uint32_t piece(uint32_t k) { return k; }
   static uint32_t index() { return 0; }
   static uint32_t count() { return 1; }
+  static void Converge() {}
 #endif
 };
 
