@@ -48,27 +48,25 @@ class BuildWithLibrary(build_py):
         if source is None:
             print("setup: no libtutti was built; the package will look for one when it is used")
             return
-        folder = os.path.join(self.build_lib, "tutti", "lib")
-        os.makedirs(folder, exist_ok=True)
-        self.copy(source, os.path.join(folder, "libtutti.so.0"))
+        self.pack(source, "lib", "libtutti.so.0")
         for module in MODULES:
             beside = os.path.join(os.path.dirname(os.path.abspath(source)), module)
             if os.path.exists(beside):
-                self.copy(beside, os.path.join(folder, module))
+                self.pack(beside, "lib", module)
         launcher = program(source)
         if launcher is None:
             print("setup: no tutti program was built; the package will look for one on PATH")
             return
-        folder = os.path.join(self.build_lib, "tutti", "bin")
-        os.makedirs(folder, exist_ok=True)
-        self.copy(launcher, os.path.join(folder, "tutti"))
-        os.chmod(os.path.join(folder, "tutti"), 0o755)
+        os.chmod(self.pack(launcher, "bin", "tutti"), 0o755)
 
-    @staticmethod
-    def copy(source, target):
+    def pack(self, source, folder, name):
+        """Copies a file into a folder of the package; where it is then."""
+        target = os.path.join(self.build_lib, "tutti", folder, name)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
         shutil.copyfile(source, target)
         if shutil.which("strip"):
             subprocess.run(["strip", "--strip-debug", target], check=True)
+        return target
 
 
 class PlatformDistribution(Distribution):

@@ -281,6 +281,14 @@ State& TheState() {
   return *state;
 }
 
+// The memory that holds an address, or the end. REQUIRES: the state's lock is held.
+auto RangeOf(const State& s, uintptr_t address) {
+  auto range = s.ranges.upper_bound(address);
+  if (range == s.ranges.begin()) return s.ranges.end();
+  --range;
+  return address < range->first + range->second.bytes ? range : s.ranges.end();
+}
+
 thread_local std::vector<FakeDevice*> contexts;
 
 bool Broken() {
@@ -546,10 +554,8 @@ int cuMemsetD8Async(DeviceAddress to, unsigned char value, size_t bytes, void* s
 int cuPointerGetAttribute(void* value, int attribute, DeviceAddress address) {
   State& s = TheState();
   std::lock_guard lock(s.mutex);
-  auto range = s.ranges.upper_bound(address);
-  if (range == s.ranges.begin()) return kInvalidValue;
-  --range;
-  if (address >= range->first + range->second.bytes) return kInvalidValue;
+  const auto range = RangeOf(s, address);
+  if (range == s.ranges.end()) return kInvalidValue;
   if (attribute == 2)
     *static_cast<unsigned*>(value) = range->second.host ? 1 : 2;
   else if (attribute == 9)
@@ -606,10 +612,8 @@ int cuMemMap(DeviceAddress address, size_t bytes, size_t, AllocationHandle handl
 int cuMemGetAddressRange_v2(DeviceAddress* begin, size_t* bytes, DeviceAddress address) {
   State& s = TheState();
   std::lock_guard lock(s.mutex);
-  auto range = s.ranges.upper_bound(address);
-  if (range == s.ranges.begin()) return kInvalidValue;
-  --range;
-  if (address >= range->first + range->second.bytes) return kInvalidValue;
+  const auto range = RangeOf(s, address);
+  if (range == s.ranges.end()) return kInvalidValue;
   *begin = range->first;
   *bytes = range->second.bytes;
   return kSuccess;
