@@ -55,7 +55,8 @@ Status GpuMesh::LaunchExchange(const Task& task, cuda::Stream stream) {
     if (sends) add(Kind::kSend, peer, out, nullptr);
     if (receives) add(Kind::kReceive, peer, in, nullptr);
   }
-  return args.num_messages == 0 ? Status::Ok() : device().Launch(args, stream);
+  if (args.num_messages == 0) return Status::Ok();
+  return device().Launch(args, MostEarlyBlocks(context_), stream);
 }
 
 }  // namespace tutti

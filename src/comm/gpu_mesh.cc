@@ -189,7 +189,7 @@ Status GpuMesh::LaunchChosen(const Task& task, const MeshChoice& choice, size_t 
                              cuda::Stream stream) {
   cuda::MeshArgs args = args_;
   SetArgs(task, choice, count, args);
-  return device().Launch(args, task.type, choice.blocks, choice.threads, stream);
+  return device().Launch(args, task.type, ShapeOf(choice), stream);
 }
 
 void GpuMesh::SetArgs(const Task& task, const MeshChoice& choice, size_t count,
@@ -221,7 +221,7 @@ Status GpuMesh::LaunchAlone(const Task& task, cuda::Stream stream) {
   args.block_elems = choice.block_elems;
   args.chunk_elems = choice.chunk_elems;
   args.reduce = ReduceArgsOf(task);
-  return device().Launch(args, task.type, choice.blocks, choice.threads, stream);
+  return device().Launch(args, task.type, ShapeOf(choice), stream);
 }
 
 Status GpuMesh::LaunchScattered(const Task& task, cuda::Stream stream) {
@@ -319,7 +319,7 @@ Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
     for (const auto& [number, message] : messages)
       if (number >= begin && number < begin + in_kernel)
         args.messages[args.num_messages++] = message;
-    if (args.num_messages > 0) TUTTI_TRY(device().Launch(args, stream));
+    if (args.num_messages > 0) TUTTI_TRY(device().Launch(args, MostEarlyBlocks(context_), stream));
   }
   return queue_->OrderMessages(tasks);
 }

@@ -57,6 +57,9 @@ class GpuMesh final : public GpuOperations {
   // `count`: of elements, or of bytes where the operation moves bytes.
   Status LaunchChosen(const Task& task, const MeshChoice& choice, size_t count,
                       cuda::Stream stream);
+  static cuda::LaunchShape ShapeOf(const MeshChoice& choice) {
+    return {choice.blocks, choice.threads, choice.early};
+  }
   void SetArgs(const Task& task, const MeshChoice& choice, size_t count,
                cuda::MeshArgs& args) const;
   // The collectives that are made of others.

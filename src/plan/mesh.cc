@@ -272,7 +272,12 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
   else
     ShapeBulk(context, count, elem_bytes, &best);
   best.blocks = static_cast<uint32_t>(DivUp(count, best.block_elems));
+  best.early = best.blocks <= MostEarlyBlocks(context);
   return best;
+}
+
+uint32_t MostEarlyBlocks(const MeshContext& context) {
+  return std::min(context.early_blocks, std::min(context.max_blocks, context.max_lone_blocks) / 2);
 }
 
 uint32_t BlocksFor(int multiprocessors) {
@@ -311,6 +316,8 @@ Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
       {"block", [](MeshContext& c, double v) { c.bytes_per_block = WholeLines(v); }},
       {"wide_block", [](MeshContext& c, double v) { c.wide_bytes_per_block = WholeLines(v); }},
       {"chunk", [](MeshContext& c, double v) { c.min_chunk_bytes = WholeLines(v); }},
+      {"early_blocks",
+       [](MeshContext& c, double v) { c.early_blocks = static_cast<uint32_t>(std::min(v, 1e6)); }},
       {"blocks",
        [](MeshContext& c, double v) {
          c.max_blocks = std::clamp(static_cast<uint32_t>(v), 1u, c.max_blocks);

@@ -30,6 +30,10 @@ struct MeshContext {
   uint32_t max_blocks = 1;
   // Of kernels whose blocks have a multiprocessor each: see LoneBlocksFor.
   uint32_t max_lone_blocks = ~0u;
+  // Up to so many blocks an operation may come to the GPU before the last one of its stream has ended,
+  // for which it waits there: a microsecond less between two of them. 0: never.
+  uint32_t early_blocks = 64;
+  // What a GPU writes to the others in a microsecond, in lines and in bulk; what a round in bulk costs
   // more than one in lines (a fence, a flag and two barriers), and a second round, in bulk and in
   // lines.
   double bytes_per_us = 340e3;
@@ -72,6 +76,7 @@ struct MeshChoice {
   MeshForm form = MeshForm::kBulk;
   uint32_t blocks = 1;
   uint32_t threads = 128;
+  bool early = false;  // see early_blocks
   size_t block_elems = 0;  // of each block but the last, out of `count`
   size_t chunk_elems = 0;  // of a slot, in one round
 };
@@ -103,6 +108,10 @@ uint32_t LoneBlocksFor(int multiprocessors);
 // Whether all ranks reach those buffers of all that an operation reads at others (AllReduce,
 // ReduceScatter) or writes there (AllReduce, AllGather).
 enum class Buffers : uint8_t { kOwn, kShared };
+
+// The most blocks of an operation that may come early. Those that wait and those that they wait for
+// together take no more room than one operation may.
+uint32_t MostEarlyBlocks(const MeshContext& context);
 
 // REQUIRES: num_ranks > 1, count > 0; `collective` is one of AllReduce, Reduce, Broadcast,
 // AllGather, ReduceScatter, AlltoAll, Gather, Scatter. `count` as in NCCL's calls.

@@ -458,8 +458,9 @@ int cuFuncGetAttribute(int* value, int, void*) {
   *value = 32;
   return kSuccess;
 }
-int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned, unsigned,
-                   unsigned, unsigned, void* stream, void** parameters, void**) {
+int cuLaunchKernelEx(const tutti::cuda::LaunchConfig* config, void* function, void** parameters,
+                     void**) {
+  void* const stream = config->stream;
   ++TheState().launches;
   if (Broken()) return kIllegalAddress;
   if (!IsStream(stream)) return kInvalidHandle;
@@ -468,7 +469,7 @@ int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned
   std::vector<std::byte> args(kernel.args_bytes);
   std::memcpy(args.data(), parameters[0], kernel.args_bytes);
   StreamOf(stream).Queue(
-      [&kernel, args = std::move(args), blocks] { RunBlocks(kernel, args, blocks); });
+      [&kernel, args = std::move(args), blocks = config->grid[0]] { RunBlocks(kernel, args, blocks); });
   return kSuccess;
 }
 int cuLaunchHostFunc(void* stream, void (*function)(void*), void* data) {

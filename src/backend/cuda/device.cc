@@ -18,6 +18,12 @@ constexpr int kNativeAtomics = 3;
 
 constexpr int kOldestCompute = 80;
 
+// Of cuLaunchKernelEx: programmatic stream serialization. From which GPU on, and from which driver on
+// also in graphs.
+constexpr int kAttributeEarly = 6;
+constexpr int kEarlyCompute = 90;
+constexpr int kEarlyDriver = 12030;
+
 // By DataType, as the kernels' names end.
 constexpr std::array<const char*, kNumDataTypes> kTypeNames = {
     "i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
@@ -71,6 +77,7 @@ Status Device::Describe() {
   if (10 * major + minor < kOldestCompute)
     return InvalidUsage("CUDA device {} ({}) has compute capability {}.{}, but 8.0 is needed",
                         ordinal_, name_, major, minor);
+  knows_early_ = 10 * major + minor >= kEarlyCompute && driver_.version() >= kEarlyDriver;
   return driver_.Check(driver_.PrimaryContextRetain(&context_, ordinal_),
                        fmt::format("opening CUDA device {} ({})", ordinal_, name_));
 }
@@ -129,34 +136,42 @@ Result<Function> Device::FindKernel(const std::string& name) const {
   return function;
 }
 
-Status Device::Launch(const MeshArgs& args, DataType type, uint32_t blocks, uint32_t threads,
+Status Device::Launch(const MeshArgs& args, DataType type, const LaunchShape& shape,
                       Stream stream) const {
   const Family& family = IsRing(args.algorithm) ? ring_ : mesh_[static_cast<size_t>(args.form)];
   const Function function = family.For(args.algorithm, type);
-  return LaunchFunction(function, const_cast<MeshArgs*>(&args), blocks, threads, stream);
+  return LaunchFunction(function, const_cast<MeshArgs*>(&args), shape, stream);
 }
 
-Status Device::Launch(const SymmetricArgs& args, DataType type, uint32_t blocks, uint32_t threads,
+Status Device::Launch(const SymmetricArgs& args, DataType type, const LaunchShape& shape,
                       Stream stream) const {
   return LaunchFunction(symmetric_.For(args.algorithm, type), const_cast<SymmetricArgs*>(&args),
-                        blocks, threads, stream);
+                        shape, stream);
 }
 
-Status Device::Launch(const MessageArgs& args, Stream stream) const {
+Status Device::Launch(const MessageArgs& args, uint32_t most_early, Stream stream) const {
   MessageArgs arranged = args;
   Arrange(arranged);
-  return LaunchFunction(messages_, &arranged, BlocksOf(arranged), arranged.threads, stream);
+  const uint32_t blocks = BlocksOf(arranged);
+  return LaunchFunction(messages_, &arranged, {blocks, arranged.threads, blocks <= most_early},
+                        stream);
 }
 
 Status Device::Launch(const RelayArgs& args, uint32_t blocks, Stream stream) const {
-  return LaunchFunction(relay_, const_cast<RelayArgs*>(&args), blocks, kRelayThreads, stream);
+  return LaunchFunction(relay_, const_cast<RelayArgs*>(&args), {blocks, kRelayThreads}, stream);
 }
 
-Status Device::LaunchFunction(Function function, void* args, uint32_t blocks, uint32_t threads,
+Status Device::LaunchFunction(Function function, void* args, const LaunchShape& shape,
                               Stream stream) const {
+  LaunchAttribute early = {kAttributeEarly, {1}};
+  LaunchConfig config;
+  config.grid[0] = shape.blocks;
+  config.block[0] = shape.threads;
+  config.stream = stream;
+  config.attributes = &early;
+  config.num_attributes = shape.early && knows_early_ && shape.blocks <= kEarlyBlocks ? 1 : 0;
   void* parameters[] = {args};
-  const int result =
-      driver_.LaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
+  const int result = driver_.LaunchKernel(&config, function, parameters, nullptr);
   if (result == 0) [[likely]]
     return Status::Ok();
   return driver_.Check(result, fmt::format("launching on CUDA device {} ({})", ordinal_, name_));

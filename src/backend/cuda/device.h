@@ -22,6 +22,14 @@
 
 namespace tutti::cuda {
 
+struct LaunchShape {
+  uint32_t blocks = 1;
+  uint32_t threads = 1;
+  // Whether it may come to the GPU before the last kernel of its stream has ended, for which it then
+  // waits there: less time between the two. Where GPU and driver can do that, up to kEarlyBlocks.
+  bool early = false;
+};
+
 class Device {
  public:
   // InvalidUsage when the library has no device code, or none for this GPU.
@@ -45,11 +53,11 @@ class Device {
   bool ReachesByNvlink(uint64_t pci_address) const;
 
   // REQUIRES: the device's context is current.
-  Status Launch(const MeshArgs& args, DataType type, uint32_t blocks, uint32_t threads,
+  Status Launch(const MeshArgs& args, DataType type, const LaunchShape& shape, Stream stream) const;
+  Status Launch(const SymmetricArgs& args, DataType type, const LaunchShape& shape,
                 Stream stream) const;
-  Status Launch(const SymmetricArgs& args, DataType type, uint32_t blocks, uint32_t threads,
-                Stream stream) const;
-  Status Launch(const MessageArgs& args, Stream stream) const;
+  // `most_early`: early with so many blocks.
+  Status Launch(const MessageArgs& args, uint32_t most_early, Stream stream) const;
   Status Launch(const RelayArgs& args, uint32_t blocks, Stream stream) const;
 
  private:
@@ -57,7 +65,7 @@ class Device {
   Status Describe();
   Status LoadKernels();
   Result<Function> FindKernel(const std::string& name) const;
-  Status LaunchFunction(Function function, void* args, uint32_t blocks, uint32_t threads,
+  Status LaunchFunction(Function function, void* args, const LaunchShape& shape,
                         Stream stream) const;
 
   const Driver& driver_;
@@ -66,6 +74,7 @@ class Device {
   std::string name_;
   uint64_t pci_address_ = 0;
   int multiprocessors_ = 0;
+  bool knows_early_ = false;
   std::unique_ptr<PinnedPool> pinned_;
   std::vector<Module> modules_;
   // The kernels of a mesh, of each form, and those of a ring.

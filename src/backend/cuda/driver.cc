@@ -28,7 +28,7 @@ Result<Driver> Driver::Load() {
   TUTTI_CUDA_OPTIONAL_CALLS(TUTTI_CUDA_LOOK)
 #undef TUTTI_CUDA_LOOK
   TUTTI_TRY(driver.Check(driver.Init(0), "initialising the NVIDIA driver"));
-  int version = 0;
+  int& version = driver.version_;
   TUTTI_TRY(driver.Check(driver.DriverGetVersion(&version), "asking the driver's version"));
   if (version < kOldestDriver)
     return InvalidUsage(

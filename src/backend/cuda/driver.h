@@ -51,6 +51,21 @@ struct AccessDescription {
 };
 static_assert(sizeof(AccessDescription) == 12);
 
+struct LaunchAttribute {
+  int id = 0;
+  alignas(8) int value[16] = {};  // by what `id` says
+};
+static_assert(sizeof(LaunchAttribute) == 72);
+struct LaunchConfig {
+  unsigned grid[3] = {1, 1, 1};
+  unsigned block[3] = {1, 1, 1};
+  unsigned shared_bytes = 0;
+  Stream stream = nullptr;
+  LaunchAttribute* attributes = nullptr;
+  unsigned num_attributes = 0;
+};
+static_assert(sizeof(LaunchConfig) == 56);
+
 // Name of the call, name of the symbol, parameters. All return 0 for success.
 #define TUTTI_CUDA_CALLS(X)                                                                        \
   X(Init, "cuInit", unsigned)                                                                      \
@@ -76,8 +91,7 @@ static_assert(sizeof(AccessDescription) == 12);
   X(ModuleUnload, "cuModuleUnload", Module)                                                        \
   X(ModuleGetFunction, "cuModuleGetFunction", Function*, Module, const char*)                      \
   X(FunctionGetAttribute, "cuFuncGetAttribute", int*, int, Function)                               \
-  X(LaunchKernel, "cuLaunchKernel", Function, unsigned, unsigned, unsigned, unsigned, unsigned,    \
-    unsigned, unsigned, Stream, void**, void**)                                                    \
+  X(LaunchKernel, "cuLaunchKernelEx", const LaunchConfig*, Function, void**, void**)               \
   X(MemAlloc, "cuMemAlloc_v2", DeviceAddress*, size_t)                                             \
   X(MemFree, "cuMemFree_v2", DeviceAddress)                                                        \
   X(MemGetInfo, "cuMemGetInfo_v2", size_t*, size_t*)                                               \
@@ -148,10 +162,13 @@ class Driver {
   // Success, or an UnhandledCudaError that says what was being done and what CUDA calls it.
   Status Check(int result, std::string_view doing) const;
   int num_devices() const { return num_devices_; }
+  // The newest CUDA that it serves, as 12080 for 12.8.
+  int version() const { return version_; }
 
  private:
   static Result<Driver> Load();
   int num_devices_ = 0;
+  int version_ = 0;
 };
 
 // Makes a context the calling thread's for a while.

@@ -1,20 +1,12 @@
 #pragma once
 
-// The third form of the MeshPrimitives, between lines and bulk: WidePrimitives, lines of 128 bytes
-// whose last 8 are their flag (target.h says why that is enough, and where). As in small lines there
-// is no fence and no barrier, and each warp waits for just what it needs next, so that it sends on
-// what has come while more is under way; and a message takes hardly more than its bytes on the wire.
-// One piece for each operation and block, as with small lines.
-//
-// A pair of lines lies in the window and in a buffer so (L: 16 bytes of a line, D: of the data):
-//
-//             piece 0 … 6              piece 7
-//   line 0    L0 = D0 … L6 = D6        8 bytes: first half of D14 ─ flag
-//   line 1    L0 = D7 … L6 = D13       8 bytes: second half of D14 ─ flag
-//
-// Each thread of an octet has one piece: the first seven move 32 bytes of data, the last one 16.
+// The third form of the MeshPrimitives, between lines and bulk: WidePrimitives, by pairs of lines of
+// 128 bytes (wide_line.h). As in small lines there is no fence and no barrier, and each warp waits for
+// just what it needs next, so that it sends on what has come while more is under way; and a message
+// takes hardly more than its bytes on the wire. One piece for each operation and block, as with small
+// lines.
 
-#include "backend/cuda/mesh_primitives.h"
+#include "backend/cuda/wide_line.h"
 
 namespace tutti::cuda {
 
@@ -51,7 +43,7 @@ class WidePrimitives : public MeshBlock<T> {
       Wire wire;
       Receive<1>(
           round, p, [&](int) { return peer; }, [&](int) { return active; }, &wire);
-      if (active) StoreShare(part.at, p, part.size * kSize, ShareOf(wire));
+      if (active) StoreShare(part.at, p, part.size * kSize, WideLine::FromWire(wire));
     });
   }
   TUTTI_HD void Reduce(uint64_t round, size_t in, size_t out, size_t n) {
@@ -76,7 +68,7 @@ class WidePrimitives : public MeshBlock<T> {
           round, p, [&](int) { return from; }, [&](int) { return active && from != rank(); },
           &wire);
       if (!active || this->failed_) return;
-      const Share share = ShareOf(wire);
+      const Share share = WideLine::FromWire(wire);
       SendAll(to, p, share, from, true);
       StoreShare(out, p, n * kSize, share);
     });
@@ -85,38 +77,18 @@ class WidePrimitives : public MeshBlock<T> {
  private:
   using MeshBlock<T>::kSize;
   using MeshBlock<T>::args_;
-  static constexpr uint32_t kPieces = Octets::kPieces;
-  static constexpr uint32_t kFlagPiece = 7;
+  using Share = WideShare;
+  using Wire = WideWire;
   // Ranks whose lines are asked for at once: what registers have room for.
   static constexpr int kBatch = 4;
-
-  // What a thread has of a pair's data: of each of its pieces two lines of data; one of the last.
-  struct Share {
-    Line data[kPieces][2];
-  };
-  TUTTI_HD static bool Has(uint32_t piece, int half) { return half == 0 || piece < kFlagPiece; }
-  TUTTI_HD static size_t DataAt(uint32_t piece, int half) {
-    if (half == 0) return 16 * size_t{piece < kFlagPiece ? piece : 14};
-    return 16 * size_t{kFlagPiece + piece};
-  }
 
   // Every two ranks exchange a pair of lines in every round, also when they have no data.
   TUTTI_HD static uint32_t Pairs(size_t bytes) {
     return bytes == 0 ? 1 : static_cast<uint32_t>(DivUp(bytes, kWidePairData));
   }
-  // f(item, active) for every item, shared out over the octets; the octets of a warp, which wait
-  // together, call it equally often, some of them without an item at the end.
-  template <class F>
-  TUTTI_HD static void ForItems(uint32_t items, F f) {
-    constexpr uint32_t kWarp = Octets::kTogether;
-    const uint32_t index = Octets::index();
-    TUTTI_UNROLL_BY(1)
-    for (uint32_t first = index / kWarp * kWarp; first < items; first += Octets::count())
-      f(first + index % kWarp, first + index % kWarp < items);
-  }
   template <class F>
   TUTTI_HD static void ForPairs(size_t bytes, F f) {
-    ForItems(Pairs(bytes), f);
+    ForOctetItems(Pairs(bytes), f);
   }
   // The same over the parts of all other ranks, which are one sequence to the octets: f(peer, part,
   // pair, active).
@@ -124,7 +96,7 @@ class WidePrimitives : public MeshBlock<T> {
   TUTTI_HD void ForParts(const MeshParts& parts, F f) {
     const auto longest = parts.size < parts.total ? parts.size : parts.total;
     const uint32_t pairs = Pairs(longest * kSize);
-    ForItems(pairs * static_cast<uint32_t>(num_ranks() - 1), [&](uint32_t item, bool active) {
+    ForOctetItems(pairs * static_cast<uint32_t>(num_ranks() - 1), [&](uint32_t item, bool active) {
       const int peer = this->Peer(active ? 1 + static_cast<int>(item / pairs) : 0);
       const MeshPart part = parts(peer);
       const uint32_t p = item % pairs;
@@ -133,91 +105,36 @@ class WidePrimitives : public MeshBlock<T> {
   }
 
   TUTTI_HD Share LoadShare(size_t at, uint32_t pair, size_t bytes) const {
-    Share share = {};
     const size_t begin = pair * kWidePairData;
-    const std::byte* const from = this->Input(at) + begin;
-    const size_t left = bytes - begin;
-    // All loads of a whole pair are under way at once.
-    if (left >= kWidePairData && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
-      ForEach([&](uint32_t k, int half, size_t data_at) {
-        share.data[k][half] = LoadLine(from + data_at);
-      });
-    } else {
-      ForEach([&](uint32_t k, int half, size_t data_at) {
-        if (data_at < left) share.data[k][half] = LoadPieces<16>(from + data_at, left - data_at);
-      });
-    }
+    Share share = WideLine::FromBuffer(this->Input(at) + begin, bytes - begin);
     if (args_.reduce.scale)
-      ForEach([&](uint32_t k, int half, size_t) {
+      WideLine::ForEach([&](uint32_t k, int half, size_t) {
         share.data[k][half] = ScaleLine<T, 16>(share.data[k][half], this->scalar_);
       });
     return share;
   }
   TUTTI_HD void StoreShare(size_t at, uint32_t pair, size_t bytes, const Share& share) const {
     const size_t begin = pair * kWidePairData;
-    std::byte* const to = this->Output(at) + begin;
-    ForEach([&](uint32_t k, int half, size_t data_at) {
-      if (begin + data_at < bytes)
-        StoreAny<16>(to + data_at, share.data[k][half], bytes - begin - data_at);
-    });
-  }
-  // f(k, half, where in the data of the pair) for all that this thread has.
-  template <class F>
-  TUTTI_HD static void ForEach(F f) {
-    TUTTI_UNROLL
-    for (uint32_t k = 0; k < kPieces; ++k) {
-      TUTTI_UNROLL
-      for (int half = 0; half < 2; ++half)
-        if (Has(Octets::piece(k), half)) f(k, half, DataAt(Octets::piece(k), half));
-    }
+    if (begin < bytes) WideLine::ToBuffer(this->Output(at) + begin, share, bytes - begin);
   }
 
   TUTTI_HD std::byte* Slot(std::byte* window, uint64_t round, int writer, uint32_t pair) const {
     return window + args_.layout.WideAt() +
            this->SlotIndex(round, writer) * args_.layout.WideBytes() + pair * kWidePairBytes;
   }
-  static constexpr size_t kLineBytes = kWidePairBytes / 2;
-
-  // The pieces of both lines with their flags, as they cross the wire.
-  struct Wire {
-    FlaggedLine line[kPieces][2];
-  };
-  TUTTI_HD static uint64_t Word(const Line& line, int i) {
-    return line.w[2 * i] | static_cast<uint64_t>(line.w[2 * i + 1]) << 32;
-  }
-  TUTTI_HD static Wire WireOf(uint64_t round, const Share& share) {
-    Wire wire;
-    TUTTI_UNROLL
-    for (uint32_t k = 0; k < kPieces; ++k) {
-      const Line first = share.data[k][0], second = share.data[k][1];
-      const bool last = Octets::piece(k) == kFlagPiece;
-      wire.line[k][0] = {{Word(first, 0), last ? round + 1 : Word(first, 1)}};
-      wire.line[k][1] = {{last ? Word(first, 1) : Word(second, 0),  //
-                          last ? round + 1 : Word(second, 1)}};
-    }
-    return wire;
-  }
-  TUTTI_HD static void Store(std::byte* slot, const Wire& wire) {
-    Octets::Converge();  // a line leaves as one only if its threads store together
-    TUTTI_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      TUTTI_UNROLL
-      for (uint32_t k = 0; k < kPieces; ++k)
-        StoreFlagged(slot + half * kLineBytes + 16 * Octets::piece(k), wire.line[k][half]);
-    }
-  }
   TUTTI_HD void Send(uint64_t round, int peer, uint32_t pair, const Share& share) const {
-    Store(Slot(args_.windows[peer], round, rank(), pair), WireOf(round, share));
+    WideLine::Store(Slot(args_.windows[peer], round, rank(), pair),
+                    WideLine::ToWire(round + 1, share));
   }
   // As in LinePrimitives.
   TUTTI_HD void SendAll(uint64_t round, uint32_t pair, const Share& share, int special,
                         bool with_others) const {
-    const Wire wire = WireOf(round, share);
+    const Wire wire = WideLine::ToWire(round + 1, share);
     TUTTI_UNROLL_BY(1)
     for (int k = 1; k < num_ranks(); ++k) {
       const int peer = this->Peer(k);
       if (pair == 0 || (peer == special) != with_others)
-        Store(Slot(args_.windows[peer], round, rank(), pair), wire);
+        WideLine::Store(Slot(args_.windows[peer], round, rank(), pair), wire);
     }
   }
 
@@ -231,61 +148,24 @@ class WidePrimitives : public MeshBlock<T> {
     for (uint32_t polls = 1;; ++polls) {
       TUTTI_UNROLL
       for (int i = 0; i < kCount; ++i)
-        if (wanted(i)) Load(Slot(window, round, writer(i), pair), wires[i]);
+        if (wanted(i)) WideLine::Load(Slot(window, round, writer(i), pair), wires[i]);
       bool complete = true;
       TUTTI_UNROLL
       for (int i = 0; i < kCount; ++i)
-        if (wanted(i)) complete &= IsOf(round, wires[i]);
-      if (Lanes::WarpAll(complete)) break;
+        if (wanted(i)) complete &= WideLine::HasFlags(round + 1, wires[i]);
+      if (Lanes::WarpAll(complete)) return;
       const bool gives_up = this->Poll(polls);
       if (polls % kLookEvery == 0 && !Lanes::WarpAll(!gives_up)) {
         this->failed_ = true;
         return;
       }
     }
-    // That a line is written as one does not say that eight threads read it as one.
-    TUTTI_UNROLL
-    for (int i = 0; i < kCount; ++i)
-      if (wanted(i)) Load(Slot(window, round, writer(i), pair), wires[i]);
   }
-  // The flags first, where one thread loads all pieces.
-  TUTTI_HD static void Load(const std::byte* slot, Wire& wire) {
-    TUTTI_UNROLL
-    for (uint32_t k = kPieces; k-- > 0;) {
-      TUTTI_UNROLL
-      for (int half = 0; half < 2; ++half)
-        wire.line[k][half] = LoadFlagged(slot + half * kLineBytes + 16 * Octets::piece(k));
-    }
-  }
-  // Whether the flags, if this thread has them, are those of the round.
-  TUTTI_HD static bool IsOf(uint64_t round, const Wire& wire) {
-    bool complete = true;
-    TUTTI_UNROLL
-    for (uint32_t k = 0; k < kPieces; ++k)
-      if (Octets::piece(k) == kFlagPiece)
-        complete &= wire.line[k][0].word[1] == round + 1 && wire.line[k][1].word[1] == round + 1;
-    return complete;
-  }
-  TUTTI_HD static Share ShareOf(const Wire& wire) {
-    Share share;
-    TUTTI_UNROLL
-    for (uint32_t k = 0; k < kPieces; ++k) {
-      const FlaggedLine first = wire.line[k][0], second = wire.line[k][1];
-      const uint64_t word = Octets::piece(k) == kFlagPiece ? second.word[0] : first.word[1];
-      share.data[k][0] = {{Low(first.word[0]), High(first.word[0]), Low(word), High(word)}};
-      share.data[k][1] = {
-          {Low(second.word[0]), High(second.word[0]), Low(second.word[1]), High(second.word[1])}};
-    }
-    return share;
-  }
-  TUTTI_HD static uint32_t Low(uint64_t word) { return static_cast<uint32_t>(word); }
-  TUTTI_HD static uint32_t High(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
-
   // Own input and everybody's pair, in rank order.
   TUTTI_HD Share ReduceShare(uint64_t round, uint32_t pair, size_t in, size_t n, bool active) {
     Share own = {};
     if (active) own = LoadShare(in, pair, n * kSize);
-    Pack<T, 16> sum[kPieces][2];
+    Pack<T, 16> sum[Octets::kPieces][2];
     TUTTI_UNROLL_BY(1)
     for (int base = 0; base < num_ranks(); base += kBatch) {
       Wire theirs[kBatch];
@@ -295,8 +175,8 @@ class WidePrimitives : public MeshBlock<T> {
       TUTTI_UNROLL
       for (int k = 0; k < kBatch; ++k) {
         if (base + k >= num_ranks()) continue;
-        const Share share = base + k == rank() ? own : ShareOf(theirs[k]);
-        ForEach([&](uint32_t piece, int half, size_t) {
+        const Share share = base + k == rank() ? own : WideLine::FromWire(theirs[k]);
+        WideLine::ForEach([&](uint32_t piece, int half, size_t) {
           const auto next = Pack<T, 16>::From(share.data[piece][half].w);
           if (base + k == 0)
             sum[piece][half] = next;
@@ -306,7 +186,7 @@ class WidePrimitives : public MeshBlock<T> {
       }
     }
     Share result = {};
-    ForEach([&](uint32_t piece, int half, size_t) {
+    WideLine::ForEach([&](uint32_t piece, int half, size_t) {
       result.data[piece][half] = this->template FinalLine<16>(sum[piece][half]);
     });
     return result;

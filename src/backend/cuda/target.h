@@ -13,9 +13,9 @@
 //   lines  no fence: data and flag are one 8-byte word, which is stored and loaded as one. A line
 //          has two such words.
 //   wide   no fence either: 128 aligned bytes that eight threads store by one instruction of their
-//          warp cross NVLink as one packet and arrive as one; the last 8 bytes are the flag. Who has
-//          seen the flag loads the line once more. No standard says so and PCIe may cut lines, so
-//          it is used over NVLink alone (as NCCL's LL128, which rests on the same).
+//          warp cross NVLink as one packet and arrive as one, and are loaded as one in the same way;
+//          the last 8 bytes are the flag. No standard says so and PCIe may cut lines, so it is used
+//          over NVLink alone, as NCCL's LL128 is, which rests on the same two things.
 // Flags are round numbers that only grow; nothing is ever reset.
 
 #include <cstddef>
@@ -193,6 +193,16 @@ struct Lanes {
   static void Relax() { std::this_thread::yield(); }
 #endif
 };
+
+// The first thing that a kernel does. It may have come to the GPU while the last one of its stream was
+// there (Device::Launch says when), and waits here until that is done and all that it wrote is seen.
+// Then it lets the next one come, if `lets_next`: so there are never more than two.
+TUTTI_HD void StartInTurn([[maybe_unused]] bool lets_next) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  if (lets_next) asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
 
 // The groups of eight neighbouring threads of a block, each of which moves 128 bytes at a time in
 // eight pieces of 16. On the host one thread is a group and holds all pieces.

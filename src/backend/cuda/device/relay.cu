@@ -1,6 +1,4 @@
+#include "backend/cuda/device/kernel.h"
 #include "backend/cuda/relay_kernel.h"
 
-extern "C" __global__ void __launch_bounds__(tutti::cuda::kRelayThreads, 1)
-    tutti_relay(const __grid_constant__ tutti::cuda::RelayArgs args) {
-  tutti::cuda::RunRelay(args, blockIdx.x);
-}
+TUTTI_KERNEL_OF(tutti_relay, RelayArgs, tutti::cuda::kRelayThreads, 1, RunRelay)
