@@ -7,10 +7,6 @@
 namespace tutti {
 namespace {
 
-// Blocks of one direction, over all peers, so that those of both and of the copies are on a GPU at
-// once; those of a second wave would wait until the first are done.
-constexpr int kBlocksEachWay = 108;
-
 // Where the part of `rank` is in a buffer of parts of `bytes`, or the buffer itself.
 std::byte* Part(const void* buffer, bool has_parts, int rank, size_t bytes) {
   auto* const begin = static_cast<std::byte*>(const_cast<void*>(buffer));
@@ -26,10 +22,10 @@ Status GpuMesh::LaunchExchange(const Task& task, cuda::Stream stream) {
   const bool scatters = task.collective == Collective::kScatter;
   const bool is_root = me == task.root;
   cuda::MessageArgs args = NoMessages();
-  args.most_channels = static_cast<uint32_t>(
-      gathers || scatters
-          ? 0
-          : std::max(1, std::min(kBlocksEachWay, static_cast<int>(context_.max_blocks)) / (n - 1)));
+  // All that AlltoAll does is on a GPU at once: what waited for its turn would keep others waiting.
+  args.most_channels = gathers || scatters
+                           ? 0
+                           : std::max(1u, context_.max_blocks / (2 * static_cast<uint32_t>(n) - 1));
   using Kind = cuda::MessageKind;
   const auto add = [&](Kind kind, int peer, std::byte* buffer, const std::byte* from) {
     args.messages[args.num_messages++] = {buffer, bytes, static_cast<int16_t>(peer), kind, from};

@@ -275,8 +275,12 @@ cuda::MessageArgs GpuMesh::NoMessages() const {
   args.layout = messages_;
   args.rank = args_.rank;
   args.num_ranks = args_.num_ranks;
-  args.most_blocks_of_many =
-      std::min(args.most_blocks_of_many, static_cast<uint32_t>(device().multiprocessors()));
+  args.most_blocks = context_.max_blocks;
+  args.most_blocks_of_many = std::min(args.most_blocks_of_many, context_.max_lone_blocks);
+  if (context_.wide_slot_bytes > 0) {
+    args.wide_message = context_.wide_message_bytes;
+    args.wide_from = context_.wide_message_from;
+  }
   return args;
 }
 

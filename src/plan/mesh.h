@@ -62,6 +62,9 @@ struct MeshContext {
   // costs that all ranks meet before and after.
   double symmetric_bytes_per_us = 340e3;
   double symmetric_us = 3;
+  // Sends and receives of so many bytes go in wide lines, where those may be used.
+  size_t wide_message_from = (16 << 10) + 1;
+  size_t wide_message_bytes = 1 << 20;
   size_t bytes_per_block = 8 << 10;       // written, from which on another block pays
   size_t wide_bytes_per_block = 4 << 10;  // the same of wide lines
   size_t min_chunk_bytes = 16 << 10;      // shorter chunks lose more by barriers than overlap gives
@@ -76,7 +79,7 @@ struct MeshChoice {
   MeshForm form = MeshForm::kBulk;
   uint32_t blocks = 1;
   uint32_t threads = 128;
-  bool early = false;  // see early_blocks
+  bool early = false;      // see early_blocks
   size_t block_elems = 0;  // of each block but the last, out of `count`
   size_t chunk_elems = 0;  // of a slot, in one round
 };

@@ -89,6 +89,19 @@ TEST(ChooseMeshTest, SmallInLinesMiddleInBulkLargeRoundTheRing) {
   }
 }
 
+TEST(ChooseMeshTest, ShortOperationsComeEarlyIfTheyLeaveRoom) {
+  MeshContext context = Context(8);
+  EXPECT_TRUE(ChooseMesh(context, Collective::kAllReduce, 1024, 4).early);
+  EXPECT_FALSE(ChooseMesh(context, Collective::kAllReduce, 64 << 20, 4).early);
+  context.max_blocks = 2;
+  EXPECT_EQ(MostEarlyBlocks(context), 1u);
+  context.max_blocks = 1;
+  EXPECT_FALSE(ChooseMesh(context, Collective::kAllReduce, 1024, 4).early);
+  context = Context(8);
+  context.early_blocks = 0;
+  EXPECT_FALSE(ChooseMesh(context, Collective::kAllReduce, 1024, 4).early);
+}
+
 TEST(BlocksForTest, LeavesRoomForOtherCommunicators) {
   EXPECT_EQ(BlocksFor(132), 128u);  // H100, H200
   EXPECT_EQ(BlocksFor(108), 104u);  // A100

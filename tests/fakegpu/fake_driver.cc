@@ -468,8 +468,9 @@ int cuLaunchKernelEx(const tutti::cuda::LaunchConfig* config, void* function, vo
   const auto& kernel = *static_cast<FakeFunction*>(function);
   std::vector<std::byte> args(kernel.args_bytes);
   std::memcpy(args.data(), parameters[0], kernel.args_bytes);
-  StreamOf(stream).Queue(
-      [&kernel, args = std::move(args), blocks = config->grid[0]] { RunBlocks(kernel, args, blocks); });
+  StreamOf(stream).Queue([&kernel, args = std::move(args), blocks = config->grid[0]] {
+    RunBlocks(kernel, args, blocks);
+  });
   return kSuccess;
 }
 int cuLaunchHostFunc(void* stream, void (*function)(void*), void* data) {

@@ -152,7 +152,7 @@ Status Device::Launch(const SymmetricArgs& args, DataType type, const LaunchShap
 Status Device::Launch(const MessageArgs& args, uint32_t most_early, Stream stream) const {
   MessageArgs arranged = args;
   Arrange(arranged);
-  const uint32_t blocks = BlocksOf(arranged);
+  const uint32_t blocks = arranged.blocks;
   return LaunchFunction(messages_, &arranged, {blocks, arranged.threads, blocks <= most_early},
                         stream);
 }

@@ -18,7 +18,8 @@
 //
 // A ring uses the bulk slots of a block too, as kRingSlots longer ones that only the previous rank
 // writes. Which of the two views a block's slots are in is remembered from one operation to the
-// next. Where an operation needs the other view, all ranks first meet in a round without data: then
+// next, and so is that this rank has given up (its communicator was aborted while it waited): nothing that
+// comes later writes to others, who would take it for data. Where an operation needs the other view, all ranks first meet in a round without data: then
 // nobody reads any more what was written in the old one.
 
 #include <cstddef>
@@ -48,7 +49,7 @@ inline constexpr size_t kWideRoundBytes = 36 << 10;
 inline constexpr uint32_t kWideThreads = 384;  // of a block, at most
 
 // How the bulk slots of a block are used. Fresh memory is that of a mesh.
-enum class WindowView : uint64_t { kMesh, kRing };
+enum class WindowView : uint64_t { kMesh, kRing, kGivenUp };
 
 struct WindowLayout {
   int num_ranks = 1;

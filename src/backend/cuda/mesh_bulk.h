@@ -19,6 +19,7 @@ class BulkPrimitives : public MeshBlock<T> {
   using MeshBlock<T>::Wait;
 
   TUTTI_HD void Push(uint64_t round, const MeshParts& parts) {
+    if (this->failed_) return;
     if (parts.SameForAll()) {
       const MeshPart part = parts(0);
       const size_t bytes = part.size * kSize;

@@ -17,6 +17,7 @@ class LinePrimitives : public MeshBlock<T> {
   TUTTI_HD void Wait(uint64_t) {}
 
   TUTTI_HD void Push(uint64_t round, const MeshParts& parts) {
+    if (this->failed_) return;
     if (parts.SameForAll()) {
       const size_t bytes = parts.size * kSize;
       ForLines(parts.size, [&](uint32_t i, size_t byte) {
@@ -41,6 +42,7 @@ class LinePrimitives : public MeshBlock<T> {
       Receive<kCount>(
           round, [&](int u) { return Inbox(round, items[u].peer, items[u].line); },
           [&](int u) { return items[u].wanted; }, data);
+      if (this->failed_) return;
       TUTTI_UNROLL
       for (uint32_t u = 0; u < kCount; ++u)
         if (items[u].left > 0) StoreAny<8>(this->Output(0) + items[u].byte, data[u], items[u].left);
@@ -50,6 +52,7 @@ class LinePrimitives : public MeshBlock<T> {
   TUTTI_HD void Reduce(uint64_t round, size_t in, size_t out, size_t n) {
     ForLines(n, [&](uint32_t i, size_t byte) {
       const Line data = ReduceLine(round, i, in, byte, n);
+      if (this->failed_) return;
       if (byte < n * kSize) StoreAny<8>(this->Output(out) + byte, data, n * kSize - byte);
     });
   }
@@ -57,6 +60,7 @@ class LinePrimitives : public MeshBlock<T> {
                            int target) {
     ForLines(n, [&](uint32_t i, size_t byte) {
       const Line data = ReduceLine(round, i, in, byte, n);
+      if (this->failed_) return;
       SendAll(to, i, data, target, target < 0);
       if (target < 0 && byte < n * kSize)
         StoreAny<8>(this->Output(out) + byte, data, n * kSize - byte);
@@ -68,6 +72,7 @@ class LinePrimitives : public MeshBlock<T> {
       Receive<1>(
           round, [&](int) { return Inbox(round, from, i); }, [&](int) { return from != rank(); },
           &data);
+      if (this->failed_) return;
       SendAll(to, i, data, from, true);
       if (byte < n * kSize) StoreAny<8>(this->Output(out) + byte, data, n * kSize - byte);
     });

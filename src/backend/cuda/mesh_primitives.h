@@ -6,8 +6,8 @@
 //   WidePrimitives   middle ones, where NVLink joins all ranks: the same in lines of 128 bytes.
 //   BulkPrimitives   large messages: plain 16-byte stores, then a flag per writer and round.
 // This header has what they share. An object belongs to one kernel and block; all threads of the block
-// call it alike. Once the abort word is raised (looked at every kLookEvery polls) all waits end and
-// results are left unfinished.
+// call it alike. Once the abort word is raised (looked at every kLookEvery polls) all waits end, results
+// are left unfinished, and nothing more is written to others.
 
 #include <cstddef>
 #include <cstdint>
@@ -122,6 +122,7 @@ class MeshBlock {
     std::byte* const window = args.windows[args.rank];
     round_ = *Word(window, 0);
     view_ = *Word(window, WindowLayout::kViewsAt);
+    failed_ = view_ == static_cast<uint64_t>(WindowView::kGivenUp);
     if (args.reduce.live_scalar != nullptr) {
       scalar_ = 0;
       __builtin_memcpy(&scalar_, args.reduce.live_scalar, sizeof(T));
@@ -150,7 +151,7 @@ class MeshBlock {
 
   // Keeps the counts for the next kernel. The barrier: no thread may still be about to read it.
   TUTTI_HD void Finish() {
-    Lanes::Sync();
+    if (Lanes::SyncAny(failed_)) view_ = static_cast<uint64_t>(WindowView::kGivenUp);
     if (Lanes::index() == 0) {
       *Word(args_.windows[args_.rank], 0) = round_;
       *Word(args_.windows[args_.rank], WindowLayout::kViewsAt) = view_;
@@ -161,6 +162,7 @@ class MeshBlock {
   static constexpr size_t kSize = sizeof(T);
   // To all others: what this block has written to them is there.
   TUTTI_HD void Publish(uint64_t round) {
+    if (failed_) return;  // alike in all threads, by Wait
     Lanes::Sync();
     TUTTI_UNROLL_BY(1)
     for (uint32_t k = Lanes::index(); k < static_cast<uint32_t>(num_ranks()); k += Lanes::count()) {
@@ -191,7 +193,7 @@ class MeshBlock {
   }
   // Before the first use of bulk slots: see mesh_args.h.
   TUTTI_HD void EnterView(WindowView view) {
-    if (view_ == static_cast<uint64_t>(view)) return;
+    if (failed_ || view_ == static_cast<uint64_t>(view)) return;
     view_ = static_cast<uint64_t>(view);
     const uint64_t round = TakeRounds(1);
     Publish(round);

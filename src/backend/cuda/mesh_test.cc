@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -39,7 +41,7 @@ class MeshRun {
   MeshArgs Args(int rank) const {
     MeshArgs args;
     for (size_t r = 0; r < windows_.size(); ++r) args.windows[r] = windows_[r].get();
-    args.abort_word = &abort_word_;
+    args.abort_word = &abort_words_[static_cast<size_t>(rank)];
     args.layout = layout_;
     args.rank = rank;
     args.num_ranks = num_ranks();
@@ -64,9 +66,13 @@ class MeshRun {
     }
     for (std::thread& rank : ranks) rank.join();
   }
-  uint32_t abort_word_ = 0;
+  // The communicator of that rank is aborted.
+  void Abort(int rank) {
+    std::atomic_ref<uint32_t>(abort_words_[static_cast<size_t>(rank)]).store(1);
+  }
 
  private:
+  std::array<uint32_t, kMaxMeshRanks> abort_words_ = {};
   const WindowLayout layout_;
   std::vector<std::unique_ptr<std::byte, FreeDeleter>> windows_;
 };
@@ -392,7 +398,7 @@ TEST(MeshMoveTest, AllOperations) {
 }
 
 // Every rank sends several messages of its own lengths to every other; both directions run at once.
-TEST(MessageTest, AllPairsInOrder) {
+void ExpectAllPairsInOrder(size_t wide_from, size_t wide_message, uint32_t most_blocks) {
   const int n = 3;
   const size_t lengths[] = {1, 100, 40000, 16, 300000, 16384, 5003};
   const MessageLayout layout = {0, n};
@@ -416,6 +422,9 @@ TEST(MessageTest, AllPairsInOrder) {
     mine.layout = layout;
     mine.rank = r;
     mine.num_ranks = n;
+    mine.wide_from = wide_from;
+    mine.wide_message = wide_message;
+    mine.most_blocks = most_blocks;
     for (size_t m = 0; m < std::size(lengths); ++m) {
       for (int peer = 0; peer < n; ++peer) {
         if (peer == r) continue;
@@ -435,7 +444,7 @@ TEST(MessageTest, AllPairsInOrder) {
   std::vector<std::thread> blocks;
   for (MessageArgs& mine : args) Arrange(mine);
   for (const MessageArgs& mine : args)
-    for (uint32_t b = 0; b < BlocksOf(mine); ++b)
+    for (uint32_t b = 0; b < mine.blocks; ++b)
       blocks.emplace_back([&mine, b] { RunMessages(mine, b); });
   for (std::thread& block : blocks) block.join();
   for (const MessageArgs& mine : args) {
@@ -447,6 +456,17 @@ TEST(MessageTest, AllPairsInOrder) {
             << "message " << m << " from " << got.peer << " to " << mine.rank << ", byte " << i;
     }
   }
+}
+
+TEST(MessageTest, AllPairsInOrder) { ExpectAllPairsInOrder(1, 0, ~0u); }
+TEST(MessageTest, InWideLines) {
+  ExpectAllPairsInOrder(1, 1 << 20, ~0u);
+  ExpectAllPairsInOrder(kLineMessage + 1, 100000, ~0u);
+}
+// Four flows of up to 18 channels each.
+TEST(MessageTest, BlocksTakeTurns) {
+  ExpectAllPairsInOrder(1, 0, 1);
+  ExpectAllPairsInOrder(kLineMessage + 1, 100000, 7);
 }
 
 // What an AlltoAll is made of: copies of what stays, and swaps where one rank works in place and its
@@ -497,7 +517,7 @@ TEST(MessageTest, CopiesAndSwaps) {
   }
   std::vector<std::thread> blocks;
   for (const MessageArgs& mine : args)
-    for (uint32_t b = 0; b < BlocksOf(mine); ++b)
+    for (uint32_t b = 0; b < mine.blocks; ++b)
       blocks.emplace_back([&mine, b] { RunMessages(mine, b); });
   for (std::thread& block : blocks) block.join();
   for (int r = 0; r < n; ++r) {
@@ -524,8 +544,59 @@ TEST(MeshAbortTest, EndsAllWaits) {
     SetBuffers(args, in, out);
     std::thread rank([&] { RunReduction<float>(args, 0); });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    std::atomic_ref<uint32_t>(run.abort_word_).store(1);
+    run.Abort(0);
     rank.join();
+  }
+}
+
+// Rank 0 gives up waiting in each of two operations; then rank 1 comes. It must not take for data what
+// rank 0 had not received, or wrote where rank 1 had not read.
+TEST(MeshAbortTest, WhoGaveUpWritesNothingMore) {
+  using A = MeshAlgorithm;
+  struct Form {
+    MeshForm form;
+    A algorithm;
+  };
+  for (const auto& [form, algorithm] :
+       {Form{MeshForm::kLines, A::kAllReduceTwoShot},
+        Form{MeshForm::kWideLines, A::kAllReduceTwoShot},
+        Form{MeshForm::kBulk, A::kAllReduceTwoShot}, Form{MeshForm::kBulk, A::kAllGather},
+        Form{MeshForm::kBulk, A::kAllReduceOneShot}}) {
+    SCOPED_TRACE(static_cast<int>(form) * 100 + static_cast<int>(algorithm));
+    MeshRun run(2, kSlotBytes);
+    // Eight pieces in bulk: more than there are slots.
+    const size_t chunk = kSlotBytes / sizeof(float);
+    const size_t count = form == MeshForm::kBulk ? 8 * chunk : 40;
+    const auto start = [&](int rank, const std::vector<float>& in, std::vector<float>& out) {
+      MeshArgs args = run.Args(rank);
+      args.form = form;
+      args.algorithm = algorithm;
+      args.count = args.block_elems = args.stride = count;
+      args.chunk_elems = chunk;
+      SetBuffers(args, in, out);
+      if (algorithm != A::kAllGather) return std::thread([args] { RunReduction<float>(args, 0); });
+      for (size_t* const n : {&args.count, &args.block_elems, &args.stride, &args.chunk_elems})
+        *n *= sizeof(float);
+      return std::thread([args] { RunMove(args, 0); });
+    };
+    std::vector<float> in(count);
+    std::iota(in.begin(), in.end(), 0.f);
+    std::vector<float> out0(2 * count), out1(2 * count, -1.f);
+    std::thread first = start(0, in, out0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    run.Abort(0);
+    first.join();
+    start(0, in, out0).join();  // queued behind it
+    std::thread other = start(1, in, out1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    run.Abort(1);
+    other.join();
+    // What rank 1 has of rank 0 is right or was never written.
+    for (size_t i = 0; i < count; ++i) {
+      const float got = out1[i];
+      const float right = (algorithm == A::kAllGather ? 1 : 2) * in[i];
+      ASSERT_TRUE(got == right || got == -1.f) << "element " << i << " is " << got;
+    }
   }
 }
 

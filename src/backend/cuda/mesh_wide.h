@@ -21,6 +21,7 @@ class WidePrimitives : public MeshBlock<T> {
   TUTTI_HD void Wait(uint64_t) {}
 
   TUTTI_HD void Push(uint64_t round, const MeshParts& parts) {
+    if (this->failed_) return;
     if (parts.SameForAll()) {
       const size_t bytes = parts.size * kSize;
       const uint32_t pairs = Pairs(bytes), step = Octets::count();
@@ -43,13 +44,14 @@ class WidePrimitives : public MeshBlock<T> {
       Wire wire;
       Receive<1>(
           round, p, [&](int) { return peer; }, [&](int) { return active; }, &wire);
-      if (active) StoreShare(part.at, p, part.size * kSize, WideLine::FromWire(wire));
+      if (active && !this->failed_)
+        StoreShare(part.at, p, part.size * kSize, WideLine::FromWire(wire));
     });
   }
   TUTTI_HD void Reduce(uint64_t round, size_t in, size_t out, size_t n) {
     ForPairs(n * kSize, [&](uint32_t p, bool active) {
       const Share sum = ReduceShare(round, p, in, n, active);
-      if (active) StoreShare(out, p, n * kSize, sum);
+      if (active && !this->failed_) StoreShare(out, p, n * kSize, sum);
     });
   }
   TUTTI_HD void ReducePush(uint64_t round, size_t in, size_t out, size_t n, uint64_t to,

@@ -12,6 +12,7 @@
 //   uint64_t tails[kMaxMeshRanks][kMessageChannels]      by sender
 //   uint64_t heads[kMaxMeshRanks][kMessageChannels]      by receiver
 //   FlaggedLine lines[ranks - 1][kLineChannels][kMessageSlots][kLines]   short messages
+//   bytes    wide[ranks - 1][channels][kMessageSlots][kWidePieceBytes]   middle ones
 //   bytes    slots[ranks - 1][channels][kMessageSlots][kMessageBytes]    others
 //
 // How a message is cut follows from its length and the most channels that it may take, which both
@@ -35,6 +36,12 @@ inline constexpr size_t kMostMessages = 64;  // in one kernel
 inline constexpr size_t kLineMessage = 16 << 10;
 inline constexpr size_t kLinePiece = kLines * kLineData;
 inline constexpr uint32_t kLineChannels = kLineMessage / kLinePiece;
+// Longer ones go in wide lines, where those are to be had: up to so many pairs of a slot, one for each
+// octet of a block of kFewThreads and another one, and another channel for each so many bytes.
+inline constexpr uint32_t kWidePiecePairs = 64;
+inline constexpr size_t kWidePiece = kWidePiecePairs * kWidePairData;
+inline constexpr size_t kWidePieceBytes = kWidePiecePairs * kWidePairBytes;
+inline constexpr size_t kBytesPerWideChannel = kWidePiece / 2;
 // Long pieces are worth more threads, as long as every block can have a multiprocessor of its own.
 inline constexpr uint32_t kFewThreads = 256;
 inline constexpr uint32_t kManyThreads = 512;
@@ -57,7 +64,8 @@ struct MessageLayout {
 
   static constexpr size_t kCounters = kMaxMeshRanks * kMessageChannels * sizeof(uint64_t);
   constexpr size_t LinesAt() const { return at + 4 * kCounters; }
-  constexpr size_t SlotsAt() const { return LinesAt() + Pairs() * kLineChannels * kOneLineChannel; }
+  constexpr size_t WideAt() const { return LinesAt() + Pairs() * kLineChannels * kOneLineChannel; }
+  constexpr size_t SlotsAt() const { return WideAt() + Pairs() * channels * kOneWideChannel; }
   constexpr size_t EndsAt() const { return SlotsAt() + Pairs() * channels * kOnePair; }
   constexpr size_t CounterAt(int which, int peer, uint32_t channel) const {
     return at + static_cast<size_t>(which) * kCounters +
@@ -68,6 +76,10 @@ struct MessageLayout {
     return SlotsAt() + (Pair(sender, receiver) * channels + channel) * kOnePair +
            step % kMessageSlots * kMessageBytes;
   }
+  constexpr size_t WideSlotAt(int sender, int receiver, uint32_t channel, uint64_t step) const {
+    return WideAt() + (Pair(sender, receiver) * channels + channel) * kOneWideChannel +
+           step % kMessageSlots * kWidePieceBytes;
+  }
   constexpr size_t LineSlotAt(int sender, int receiver, uint32_t channel, uint64_t step) const {
     return LinesAt() + (Pair(sender, receiver) * kLineChannels + channel) * kOneLineChannel +
            step % kMessageSlots * kLines * sizeof(FlaggedLine);
@@ -76,6 +88,7 @@ struct MessageLayout {
  private:
   static constexpr size_t kOnePair = kMessageSlots * kMessageBytes;
   static constexpr size_t kOneLineChannel = kMessageSlots * kLines * sizeof(FlaggedLine);
+  static constexpr size_t kOneWideChannel = kMessageSlots * kWidePieceBytes;
   constexpr size_t Pairs() const { return static_cast<size_t>(num_ranks - 1); }
   constexpr size_t Pair(int sender, int receiver) const {
     const int place = sender - receiver + (sender > receiver ? -1 : num_ranks - 1);
@@ -113,29 +126,46 @@ struct MessageArgs {
   int rank = 0;
   int num_ranks = 1;
   uint32_t most_channels = 0;  // that a message may take; 0: all. The same at both ends
+  // Of how many bytes messages go in wide lines, where they are too many for small ones: up to which
+  // number; 0: none. Those of so many and more go in wide lines even so. The same at both ends.
+  size_t wide_message = 0;
+  size_t wide_from = kLineMessage + 1;
+  uint32_t most_blocks = ~0u;  // of the kernel, if all flows have one
   uint32_t most_blocks_of_many = kMostBlocksOfMany;
   uint32_t num_messages = 0;
   Message messages[kMostMessages];
   // By Arrange:
   uint32_t num_flows = 0;
   uint32_t channels = 0;  // on which there is anything to do
+  uint32_t blocks = 0;
   uint32_t threads = 0;
   MessageFlow flows[2 * kMaxMeshRanks];
 };
 static_assert(sizeof(MessageArgs) <= 4096 - 64);
+
+// In which form a message crosses.
+constexpr MeshForm FormOf(const MessageArgs& args, size_t bytes) {
+  if (bytes >= args.wide_from && bytes <= args.wide_message) return MeshForm::kWideLines;
+  return bytes <= kLineMessage ? MeshForm::kLines : MeshForm::kBulk;
+}
 
 // Over how many channels a message goes.
 constexpr uint32_t ChannelsFor(const MessageArgs& args, size_t bytes) {
   const uint32_t all = args.layout.channels;
   const uint32_t most =
       args.most_channels == 0 || args.most_channels > all ? all : args.most_channels;
-  const size_t wanted = bytes <= kLineMessage ? DivUp(bytes, kLinePiece) : bytes / kBytesPerChannel;
+  const MeshForm form = FormOf(args, bytes);
+  const size_t wanted = form == MeshForm::kLines       ? DivUp(bytes, kLinePiece)
+                        : form == MeshForm::kWideLines ? DivUp(bytes, kBytesPerWideChannel)
+                                                       : bytes / kBytesPerChannel;
   return wanted < 1 ? 1 : wanted > most ? most : static_cast<uint32_t>(wanted);
 }
 
-// How many blocks a kernel of messages has. Neighbouring blocks serve one channel: blocks start in
-// order, so that a channel is complete at both ends before later ones wait for room on the GPUs.
-constexpr uint32_t BlocksOf(const MessageArgs& args) { return args.num_flows * args.channels; }
+// What a kernel of messages has to do: a channel of a flow each, those of one channel next to one
+// another. Where it has fewer blocks than that, each takes the next one when it has done one. So all
+// ends of a channel have begun, or do so next, when all lower channels are done; and as no block has
+// two of one channel, they wait for nothing else.
+constexpr uint32_t TurnsOf(const MessageArgs& args) { return args.num_flows * args.channels; }
 
 // Fills in what the kernel needs to know about its messages.
 constexpr void Arrange(MessageArgs& args) {
@@ -154,9 +184,11 @@ constexpr void Arrange(MessageArgs& args) {
     if (f < args.num_flows) continue;
     args.flows[args.num_flows++] = {message.peer, message.kind};
   }
-  const bool many =
-      longest >= kLongPiece * args.channels && BlocksOf(args) <= args.most_blocks_of_many;
+  const uint32_t turns = TurnsOf(args);
+  const bool many = longest >= kLongPiece * args.channels && turns <= args.most_blocks_of_many;
   args.threads = many ? kManyThreads : kFewThreads;
+  args.blocks = turns > args.most_blocks ? args.most_blocks : turns;
+  if (args.blocks < args.num_flows) args.blocks = args.num_flows;
 }
 
 }  // namespace tutti::cuda

@@ -1,22 +1,23 @@
 #pragma once
 
-// Sends and receives of one group. Short messages go in lines that carry their own flag; others in
-// pieces with a flag each. A block is one channel of one flow (all messages of one kind with
-// one peer); it takes its share of each of the flow's messages, in the order in which they were
-// issued.
+// Sends and receives of one group. Short messages go in lines that carry their own flag, be they small
+// or wide; others in pieces with a flag each. A MessageBlock is one channel of one flow (all messages of
+// one kind with one peer); it takes its share of each of the flow's messages, in the order in which
+// they were issued.
 
-#include "backend/cuda/mesh_primitives.h"
 #include "backend/cuda/message_args.h"
+#include "backend/cuda/wide_line.h"
 
 namespace tutti::cuda {
 
 class MessageBlock {
  public:
-  // `block` counts flows and channels: see BlocksOf.
-  TUTTI_HD MessageBlock(const MessageArgs& args, uint32_t block)
-      : args_(args), channel_(block / args.num_flows), flow_(args.flows[block % args.num_flows]) {}
+  // `turn` counts flows and channels: see TurnsOf.
+  TUTTI_HD MessageBlock(const MessageArgs& args, uint32_t turn)
+      : args_(args), channel_(turn / args.num_flows), flow_(args.flows[turn % args.num_flows]) {}
 
-  TUTTI_HD void Run() {
+  // Whether it could be done to its end.
+  TUTTI_HD bool Run() {
     const bool sends = flow_.kind == MessageKind::kSend || flow_.kind == MessageKind::kSwap;
     const bool receives = flow_.kind == MessageKind::kReceive || flow_.kind == MessageKind::kSwap;
     if (sends) sent_ = *Counter(args_.rank, kSent, flow_.peer);
@@ -28,9 +29,11 @@ class MessageBlock {
     }
     // No thread may still be about to read them.
     Lanes::Sync();
-    if (Lanes::index() != 0) return;
-    if (sends) *Counter(args_.rank, kSent, flow_.peer) = sent_;
-    if (receives) *Counter(args_.rank, kReceived, flow_.peer) = received_;
+    if (Lanes::index() == 0) {
+      if (sends) *Counter(args_.rank, kSent, flow_.peer) = sent_;
+      if (receives) *Counter(args_.rank, kReceived, flow_.peer) = received_;
+    }
+    return !failed_;
   }
 
  private:
@@ -48,11 +51,14 @@ class MessageBlock {
   TUTTI_HD void Carry(const Message& message) {
     const size_t channels = ChannelsFor(args_, message.bytes);
     if (channel_ >= channels || message.bytes == 0) return;
-    const bool in_lines = message.bytes <= kLineMessage;
+    const MeshForm form = FormOf(args_, message.bytes);
     const size_t share = DivUp(message.bytes, channels);
-    const size_t piece =
-        in_lines ? kLinePiece
-                 : DivUp(DivUp(share, DivUp(share, kMessageBytes)), kPieceUnit) * kPieceUnit;
+    const auto cut = [&](size_t most, size_t unit) {
+      return DivUp(DivUp(share, DivUp(share, most)), unit) * unit;
+    };
+    const size_t piece = form == MeshForm::kLines       ? kLinePiece
+                         : form == MeshForm::kWideLines ? cut(kWidePiece, kWidePairData)
+                                                        : cut(kMessageBytes, kPieceUnit);
     TUTTI_UNROLL_BY(1)
     for (size_t at = channel_ * piece; at < message.bytes && !failed_; at += channels * piece) {
       const size_t bytes = ClampChunk(at, piece, message.bytes);
@@ -60,11 +66,27 @@ class MessageBlock {
       if (message.kind == MessageKind::kCopy)
         CopyBytes<Place::kUser, Place::kUser>(user, message.from + at, bytes);
       if (message.kind == MessageKind::kSend || message.kind == MessageKind::kSwap)
-        in_lines ? SendLines(user, bytes) : SendPiece(user, bytes);
+        SendPiece(form, user, bytes);
       // A swap has sent the piece, and so has read what is overwritten now.
       if (message.kind == MessageKind::kReceive || message.kind == MessageKind::kSwap)
-        in_lines ? ReceiveLines(user, bytes) : ReceivePiece(user, bytes);
+        ReceivePiece(form, user, bytes);
     }
+  }
+  TUTTI_HD void SendPiece(MeshForm form, const std::byte* user, size_t bytes) {
+    if (form == MeshForm::kLines)
+      SendLines(user, bytes);
+    else if (form == MeshForm::kWideLines)
+      SendWide(user, bytes);
+    else
+      SendBulk(user, bytes);
+  }
+  TUTTI_HD void ReceivePiece(MeshForm form, std::byte* user, size_t bytes) {
+    if (form == MeshForm::kLines)
+      ReceiveLines(user, bytes);
+    else if (form == MeshForm::kWideLines)
+      ReceiveWide(user, bytes);
+    else
+      ReceiveBulk(user, bytes);
   }
 
   // Without barriers or fences on the way: each thread waits for room, and for its lines, itself.
@@ -101,14 +123,69 @@ class MessageBlock {
       if (!failed_) StoreAny<8>(user + i * kLineData, DataOf(line), bytes - i * kLineData);
     }
     failed_ = Lanes::SyncAny(failed_);
-    if (!failed_) Announce(kHeads, ++received_);
+    if (!failed_) AnnounceRead();
+  }
+  // The same by octets. What the threads of a warp wait for they wait for together, since each line
+  // takes eight of them.
+  TUTTI_HD void SendWide(const std::byte* user, size_t bytes) {
+    std::byte* const slot = args_.windows[flow_.peer] +
+                            args_.layout.WideSlotAt(args_.rank, flow_.peer, channel_, sent_);
+    const uint64_t* const head = Counter(args_.rank, kHeads, flow_.peer);
+    bool room = sent_ < kMessageSlots;
+    ForOctetItems(WidePairs(bytes), [&](uint32_t p, bool active) {
+      WideShare share = {};
+      if (active) share = PairFrom(user, p, bytes);
+      if (!room) room = AwaitByWarp([&] { return LoadFlagAcquire(head) + kMessageSlots > sent_; });
+      if (active && room)
+        WideLine::Store(slot + p * kWidePairBytes, WideLine::ToWire(sent_ + 1, share));
+    });
+    ++sent_;
+    failed_ = Lanes::SyncAny(failed_);
+  }
+  TUTTI_HD void ReceiveWide(std::byte* user, size_t bytes) {
+    const std::byte* const slot =
+        args_.windows[args_.rank] +
+        args_.layout.WideSlotAt(flow_.peer, args_.rank, channel_, received_);
+    ForOctetItems(WidePairs(bytes), [&](uint32_t p, bool active) {
+      WideWire wire;
+      const bool came = AwaitByWarp([&] {
+        if (!active) return true;
+        WideLine::Load(slot + p * kWidePairBytes, wire);
+        return WideLine::HasFlags(received_ + 1, wire);
+      });
+      if (!active || !came) return;
+      const size_t begin = p * kWidePairData;
+      WideLine::ToBuffer(user + begin, WideLine::FromWire(wire), bytes - begin);
+    });
+    failed_ = Lanes::SyncAny(failed_);
+    if (!failed_) AnnounceRead();
+  }
+  TUTTI_HD static uint32_t WidePairs(size_t bytes) {
+    return static_cast<uint32_t>(DivUp(bytes, kWidePairData));
+  }
+  TUTTI_HD static WideShare PairFrom(const std::byte* user, uint32_t pair, size_t bytes) {
+    const size_t begin = pair * kWidePairData;
+    return WideLine::FromBuffer(user + begin, bytes - begin);
+  }
+  // Until it is so for all threads of the warp, which call it together; false: given up.
+  template <class IsSo>
+  TUTTI_HD bool AwaitByWarp(IsSo is_so) {
+    TUTTI_UNROLL_BY(1)
+    for (uint32_t polls = 1; !failed_; ++polls) {
+      if (Lanes::WarpAll(is_so())) return true;
+      bool gives_up = false;
+      if (polls % kLookEvery == 0) gives_up = IsRaised(args_.abort_word);
+      Lanes::Relax();
+      if (polls % kLookEvery == 0) failed_ = !Lanes::WarpAll(!gives_up);
+    }
+    return false;
   }
   TUTTI_HD void Poll(uint32_t polls) {
     Lanes::Relax();
     if (polls % kLookEvery == 0 && IsRaised(args_.abort_word)) failed_ = true;
   }
 
-  TUTTI_HD void SendPiece(const std::byte* user, size_t bytes) {
+  TUTTI_HD void SendBulk(const std::byte* user, size_t bytes) {
     if (sent_ >= kMessageSlots) WaitUntil(kHeads, sent_ + 1 - kMessageSlots);
     if (failed_) return;
     CopyBytes<Place::kUser, Place::kSlot>(
@@ -116,7 +193,7 @@ class MessageBlock {
         user, bytes);
     Announce(kTails, ++sent_);
   }
-  TUTTI_HD void ReceivePiece(std::byte* user, size_t bytes) {
+  TUTTI_HD void ReceiveBulk(std::byte* user, size_t bytes) {
     WaitUntil(kTails, received_ + 1);
     if (failed_) return;
     CopyBytes<Place::kSlot, Place::kUser>(
@@ -140,6 +217,12 @@ class MessageBlock {
     if (Lanes::index() != 0) return;
     FenceSystem();
     StoreFlag(Counter(flow_.peer, which, args_.rank), value);
+  }
+  // That a slot of lines has been read, after a barrier of the block. No fence: who has found the flag
+  // in a line has the line, and nothing else has been written that the sender looks at.
+  TUTTI_HD void AnnounceRead() {
+    ++received_;
+    if (Lanes::index() == 0) StoreFlag(Counter(flow_.peer, kHeads, args_.rank), received_);
   }
 
   enum class Place { kUser, kSlot };
@@ -188,7 +271,10 @@ class MessageBlock {
 };
 
 TUTTI_HD void RunMessages(const MessageArgs& args, uint32_t block) {
-  MessageBlock(args, block).Run();
+  bool runs = true;
+  TUTTI_UNROLL_BY(1)
+  for (uint32_t turn = block; runs && turn < TurnsOf(args); turn += args.blocks)
+    runs = MessageBlock(args, turn).Run();
 }
 
 }  // namespace tutti::cuda
