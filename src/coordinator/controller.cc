@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "coordinator/checks.h"
@@ -75,7 +74,6 @@ Result<RoundResult> Controller::Round(RoundInput& input) {
   FinishRide(result);
   for (const std::string& name : names) RespondFromTable(name, result);
   FailCondemned(result);
-  ++round_;
   if (joined_.size() == exchange_.num_ranks()) {
     joined_ = RankSet();
     self_joined_ = false;
@@ -505,7 +503,7 @@ std::set<std::string> Controller::TakeFromTable(const std::string& name, const R
 
 bool Controller::IsCarriedOut(const std::string& name, const Condemned& condemned) const {
   const auto found = carried_out_.find(name);
-  return found != carried_out_.end() && found->second >= condemned.round;
+  return found != carried_out_.end() && found->second >= condemned.check;
 }
 
 // Takes what is condemned out of the table, on all ranks alike.
@@ -513,7 +511,7 @@ void Controller::CarryOut(const RoundMessage& message) {
   if (carried_out_.size() > kMostCarriedOut) carried_out_.clear();
   for (const auto& [name, condemned] : message.condemned) {
     if (IsCarriedOut(name, condemned)) continue;
-    carried_out_[name] = round_;
+    carried_out_[name] = condemned.check;
     if (table_.count(name) == 0) continue;
     failing_.push_back({name, condemned, TakeFromTable(name, condemned.ranks)});
   }
@@ -522,12 +520,14 @@ void Controller::CarryOut(const RoundMessage& message) {
 // Responds to what CarryOut took. A group fails as a whole.
 void Controller::FailCondemned(RoundResult& result) {
   for (const Failing& failing : std::exchange(failing_, {})) {
-    const auto& [ranks, sentence] = std::tie(failing.condemned.ranks, failing.condemned.sentence);
+    const auto& [check, ranks, sentence] = failing.condemned;
+    const size_t before = result.responses.size();
     // Elsewhere it stays pending.
     if (ranks.Contains(exchange_.rank())) FailName(failing.name, sentence, result);
     for (const std::string& group : failing.groups) {
       if (!group.empty()) FailGroup(group, sentence, result);
     }
+    for (size_t i = before; i < result.responses.size(); ++i) result.responses[i].check = check;
     result.sequence = 0;
   }
 }

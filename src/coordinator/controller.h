@@ -174,8 +174,7 @@ class Controller {
   int seats_after_ = 0;            // slots of this round, which the seats come after
   std::vector<uint8_t> may_ride_;  // by slot; 0 where it is free
   int num_riding_slots_ = 0;
-  uint64_t round_ = 0;
-  std::map<std::string, uint64_t> carried_out_;  // condemned tensors → the last round of it
+  std::map<std::string, uint64_t> carried_out_;  // condemned tensors → the last check they fell by
   struct Failing {
     std::string name;
     Condemned condemned;

@@ -336,7 +336,7 @@ TEST(ControllerTest, CondemnedTensorsFailWhereTheyWere) {
     fleet.Round([](int rank, RoundInput& input) {
       if (rank != 1) input.news.push_back(Ask("a"));
     });
-    const Condemned condemned = {cached ? 2u : 1u,
+    const Condemned condemned = {1,
                                  [] {
                                    RankSet ranks = RankSet::Of(0);
                                    ranks.Add(2);

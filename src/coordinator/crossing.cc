@@ -103,7 +103,7 @@ void CrossWaits::Merge(const CrossWaits& other) {
       merged.blocked.Union(place.blocked);
       merged.late.Union(place.late);
       merged.overdue.Union(place.overdue);
-      merged.round = std::min(merged.round, place.round);
+      merged.round = std::max(merged.round, place.round);
     }
   }
   stuck.Union(other.stuck);

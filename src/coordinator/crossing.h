@@ -37,9 +37,9 @@ struct CrossWaits {
     RankSet blocked;  // those of them that have a thread in a wait for it
     RankSet late;     // those where it has been pending for longer than the stall window
     RankSet overdue;  // ... and longer than the limit by which stalls end a job
-    // What was carried out in this round of the set or later ended these tensors; what is pending
-    // then was asked for since. The earliest that one of the ranks says.
-    uint64_t round = UINT64_MAX;
+    // Of the set: by this round all of these have been told to the others. The latest that one of
+    // the ranks says.
+    uint64_t round = 0;
     friend bool operator==(const Place&, const Place&) = default;
   };
   std::map<std::string, std::map<int, Place>> places;  // name → number of the set

@@ -55,9 +55,23 @@ CrossingWatch::Look CrossingWatch::LookNow() const {
   return look;
 }
 
+void CrossingWatch::Look::ProveNothing() {
+  stuck = false;
+  waits.stuck = RankSet();
+  for (auto& [name, places] : waits.places) {
+    for (auto& [set, place] : places) place.late = place.overdue = RankSet();
+  }
+}
+
 CrossWaits CrossingWatch::LookAround() {
+  bool behind = false;
+  {
+    const std::lock_guard lock(mutex_);
+    behind = said_++ > judged_;
+  }
   if (!others_()) return {};
   Look look = LookNow();
+  if (behind) look.ProveNothing();
   const std::lock_guard lock(mutex_);
   if (look.SameAs(last_said_)) look.waits.same.Add(rank_);
   last_said_ = look;
@@ -65,6 +79,11 @@ CrossWaits CrossingWatch::LookAround() {
 }
 
 void CrossingWatch::Judge(const CrossWaits& waits) {
+  uint64_t check = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    check = judged_ + 1;
+  }
   for (const Crossing& crossing : FindCrossings(waits)) {
     switch (crossing.verdict) {
       case Crossing::Verdict::kPossible:
@@ -76,23 +95,22 @@ void CrossingWatch::Judge(const CrossWaits& waits) {
         break;
       }
       case Crossing::Verdict::kMistake:
-        Condemn(crossing);
+        Condemn(crossing, check);
         break;
     }
   }
+  // In this order: who looks when this check counts as judged finds all sets told.
+  for (const auto& set : sets_()) set->Judged(check);
+  const std::lock_guard lock(mutex_);
+  judged_ = check;
 }
 
-// First where this rank has nothing pending: once the rest has failed here, the program may ask
-// again in any set, and that must not be taken for what is to fail.
-void CrossingWatch::Condemn(const Crossing& crossing) {
-  for (const bool mine : {false, true}) {
-    for (const auto& set : sets_()) {
-      const auto found = crossing.sets.find(set->id());
-      if (found == crossing.sets.end()) continue;
-      const CrossWaits::Place& place = found->second;
-      if (place.have.Contains(rank_) != mine) continue;
-      set->Condemn(crossing.name, {place.round, place.have, crossing.sentence});
-    }
+void CrossingWatch::Condemn(const Crossing& crossing, uint64_t check) {
+  for (const auto& set : sets_()) {
+    const auto found = crossing.sets.find(set->id());
+    if (found == crossing.sets.end()) continue;
+    const CrossWaits::Place& place = found->second;
+    set->Condemn(crossing.name, {check, place.have, crossing.sentence}, place.round);
   }
 }
 

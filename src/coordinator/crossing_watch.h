@@ -4,6 +4,10 @@
 // into all its sets when the ranks tell one another what they wait for, asks them to when this rank
 // is stuck, and tells the sets what came of it.
 //
+// Checks are counted, so that a verdict that reaches a set through other ranks is known for that of
+// a check that this rank has yet to judge (ProcessSet::Judged). Until it has, it says nothing that
+// could prove a mistake.
+//
 // Asking costs a round of the set of all ranks. It is done only where there are other sets, when all
 // asking threads have been blocked for a tick, and then in gaps that double.
 //
@@ -46,12 +50,13 @@ class CrossingWatch {
     std::map<std::pair<int, std::string>, std::pair<uint64_t, bool>> tensors;
     bool stuck = false;
     bool in_other_set = false;  // blocked in a set that is not that of all ranks
+    void ProveNothing();
     bool SameAs(const Look& other) const {
       return tensors == other.tensors && stuck == other.stuck;
     }
   };
   Look LookNow() const;
-  void Condemn(const Crossing& crossing);
+  void Condemn(const Crossing& crossing, uint64_t check);
   void Warn(const Crossing& crossing);
   bool Suspects();
 
@@ -61,6 +66,9 @@ class CrossingWatch {
   const std::function<bool()> others_;
 
   mutable std::mutex mutex_;
+  // Checks so far: in each every rank says something, and then judges what all said.
+  uint64_t said_ = 0;
+  uint64_t judged_ = 0;
   Look last_said_;
   Look last_tick_;
   int64_t ticks_ = 0;     // for which last_tick_ has held

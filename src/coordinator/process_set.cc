@@ -281,7 +281,14 @@ void ProcessSet::TakeInput() {
         options_.stall_warn_ns > 0 ? RoughlyNowNs() - options_.stall_warn_ns : 0;
   }
   input_.tuning = std::exchange(new_tuning_, std::nullopt);
-  input_.condemned = std::exchange(condemned_, {});
+  input_.condemned.clear();
+  std::erase_if(condemned_, [&](auto& entry) {
+    auto& [name, verdict] = entry;
+    if (verdict.round > next_round_) return false;
+    input_.condemned.emplace(name, std::move(verdict.condemned));
+    return true;
+  });
+  condemning_ = !input_.condemned.empty();
 }
 
 // Runs one round. REQUIRES: a round is due and nobody drives.
@@ -308,6 +315,7 @@ void ProcessSet::After(Lock& lock, Result<RoundResult> result) {
     End(has_ended_ ? ended_ : result.status());
     return;
   }
+  condemning_ = false;
   quiet_ = !result->news;
   if (result->negotiated) ++counters_.negotiated_rounds;
   timeline_->Round(*result);
@@ -347,7 +355,7 @@ void ProcessSet::Dispatch(Lock& lock, RoundResult result) {
     Response& response = result.responses[i];
     FetchAhead(result.responses, i);
     if (response.pending) TicketOf(*response.pending).dispatched = true;
-    if (!response.error.empty()) Finish(response, InvalidUsage("{}", response.error));
+    if (!response.error.empty()) FailOrHold(response);
     if (response.rode) {
       ++counters_.rode;
       FinishRide(response);
@@ -531,6 +539,24 @@ void ProcessSet::Finish(Response& response, const Status& status) {
   ticket->done.store(true, std::memory_order_release);
 }
 
+// REQUIRES: the response has an error.
+void ProcessSet::FailOrHold(Response& response) {
+  if (response.check <= judged_) return Finish(response, InvalidUsage("{}", response.error));
+  if (!response.pending) return;
+  Response& held = held_.emplace_back();
+  held.error = response.error;
+  held.check = response.check;
+  held.pending = std::move(response.pending);
+}
+
+void ProcessSet::FinishHeld(uint64_t check) {
+  std::erase_if(held_, [&](Response& response) {
+    if (response.check > check) return false;
+    Finish(response, InvalidUsage("{}", response.error));
+    return true;
+  });
+}
+
 void ProcessSet::FinishJoin(int last) {
   if (!join_) return;
   join_->number = options_.members[static_cast<size_t>(last)];
@@ -549,6 +575,7 @@ void ProcessSet::End(const Status& reason) {
     response.pending = std::move(tensor);
     Finish(response, ended_);
   }
+  FinishHeld(UINT64_MAX);
   if (join_) {
     join_->status = ended_;
     join_->done.store(true, std::memory_order_release);

@@ -136,7 +136,7 @@ class ProcessSet {
     std::set<pid_t> askers;        // all threads that ever asked for something
     std::set<pid_t> blocked;       // those in a wait without an end
     bool others = false;           // some of which are for nothing that is pending
-    uint64_t round = 0;            // what is pending here was not ended before this one
+    uint64_t round = 0;            // by this one the other ranks know what is pending here
   };
   Waits waits() const;
   // Whether a thread waits here for what is pending; a look.
@@ -144,8 +144,13 @@ class ProcessSet {
   // 'waits for "a", "b" and 2 more', or "".
   std::string PendingText() const;
   // The tensor `name` can never be completed where the ranks of the job that are named have it: it
-  // fails there. Called on all ranks of the set, with the same arguments.
-  void Condemn(const std::string& name, Condemned condemned);
+  // fails there. Called on all ranks of the set, with the same arguments. `round`: as in Waits, of
+  // those ranks.
+  void Condemn(const std::string& name, Condemned condemned, uint64_t round);
+  // What came of all checks up to this one has been told to all sets of this rank. What falls by a
+  // later one is kept back until then: whoever learns that it failed may ask for it again, in any
+  // set, and must not meet there what has yet to fail.
+  void Judged(uint64_t check);
 
   // What happened, for tests and benchmarks.
   struct Counters {
@@ -182,6 +187,8 @@ class ProcessSet {
   Performer::Activity TellTimeline();
   void ChangeSets(Lock& lock, Response response);
   void Finish(Response& response, const Status& status);
+  void FailOrHold(Response& response);
+  void FinishHeld(uint64_t check);
   void FinishRide(Response& response);
   void NoteFinished(const Response& response);
   void FinishJoin(int last);
@@ -249,7 +256,14 @@ class ProcessSet {
   std::optional<std::string> leaving_;
   bool stall_check_ = false;
   int64_t last_call_ns_ = 0;  // when the limit for stalls passed; 0: it has not
-  std::map<std::string, Condemned> condemned_;
+  struct Verdict {
+    Condemned condemned;
+    uint64_t round = 0;  // not to be brought to one before
+  };
+  std::map<std::string, Verdict> condemned_;
+  bool condemning_ = false;     // the round under way has some of them
+  uint64_t judged_ = 0;         // the last check
+  std::vector<Response> held_;  // that fell by later checks
   std::set<pid_t> askers_;
   pid_t last_asker_ = 0;
   struct Blocked {

@@ -140,6 +140,8 @@ ProcessSet::Waits ProcessSet::waits() const {
   const Lock lock(mutex_);
   Waits waits;
   const int64_t now_ns = NowNs();
+  // What a verdict is under way to may be over when the others hear of it.
+  const bool in_doubt = !condemned_.empty() || condemning_;
   for (const auto& [name, home] : names_) {
     if (home.pending == nullptr || home.pending->ticket->dispatched) continue;
     Waits::Waiting waiting;
@@ -148,8 +150,8 @@ ProcessSet::Waits ProcessSet::waits() const {
     const int64_t age_ns = now_ns - home.pending->since_ns;
     const int64_t limit_ns = options_.stall_shutdown_ns;
     const int64_t window_ns = options_.stall_warn_ns > 0 ? options_.stall_warn_ns : limit_ns;
-    waiting.late = window_ns > 0 && age_ns >= window_ns;
-    waiting.overdue = limit_ns > 0 && age_ns >= limit_ns;
+    waiting.late = !in_doubt && window_ns > 0 && age_ns >= window_ns;
+    waiting.overdue = !in_doubt && limit_ns > 0 && age_ns >= limit_ns;
     const Ticket* const ticket = home.pending->ticket.get();
     waiting.blocked = std::any_of(blocked_.begin(), blocked_.end(),
                                   [&](const Blocked& b) { return b.ticket == ticket; });
@@ -157,13 +159,13 @@ ProcessSet::Waits ProcessSet::waits() const {
   }
   std::sort(waits.tensors.begin(), waits.tensors.end(),
             [](const auto& a, const auto& b) { return a.order < b.order; });
-  waits.round = next_round_;
+  if (!incoming_.empty()) waits.round = in_round_ ? next_round_ + 1 : next_round_;
   waits.askers = askers_;
   for (const Blocked& b : blocked_) waits.blocked.insert(b.thread);
   const auto known = std::count_if(waits.tensors.begin(), waits.tensors.end(),
                                    [](const auto& waiting) { return waiting.blocked; });
   // Several threads may wait for one tensor, which is rare and taken for a wait of another kind.
-  waits.others = static_cast<size_t>(known) != blocked_.size();
+  waits.others = in_doubt || static_cast<size_t>(known) != blocked_.size();
   return waits;
 }
 
@@ -172,7 +174,7 @@ bool ProcessSet::MayBeStuck() const {
   return !has_ended_ && oldest_ns_ != 0 && !blocked_.empty();
 }
 
-void ProcessSet::Condemn(const std::string& name, Condemned condemned) {
+void ProcessSet::Condemn(const std::string& name, Condemned condemned, uint64_t round) {
   RankSet ranks;  // in the set
   for (size_t i = 0; i < options_.members.size(); ++i) {
     if (condemned.ranks.Contains(options_.members[i])) ranks.Add(static_cast<int>(i));
@@ -180,10 +182,20 @@ void ProcessSet::Condemn(const std::string& name, Condemned condemned) {
   condemned.ranks = ranks;
   const Lock lock(mutex_);
   if (has_ended_) return;
-  condemned_[name] = std::move(condemned);
+  // Rounds take all ranks: when this was looked at, no rank was further than two from here.
+  round = std::min(round, next_round_ + 2);
+  condemned_[name] = {std::move(condemned), round};
   // Members that wait for nothing here must come as well.
-  RingLocked(in_round_ ? next_round_ + 1 : next_round_);
+  RingLocked(std::max(round, in_round_ ? next_round_ + 1 : next_round_));
   loop_wakes_.notify_one();
+  if (waiters_ > 0) progress_.notify_all();
+}
+
+void ProcessSet::Judged(uint64_t check) {
+  const Lock lock(mutex_);
+  judged_ = check;
+  if (held_.empty()) return;
+  FinishHeld(check);
   if (waiters_ > 0) progress_.notify_all();
 }
 

@@ -261,7 +261,6 @@ void AskInDifferentSets(int num_ranks, bool cached) {
     }
     if (more < 0) more = AskSum(self, "y", values);
     self.Wait(more);
-    self.Sum("over", values);  // it has failed for all
     values.assign(4, 1);
     self.Sum("x", values);
     EXPECT_THAT(values, Each(static_cast<float>(num_ranks)));
@@ -299,7 +298,6 @@ TEST(CrossingSetsTest, AllThatWasAskedForInTheWrongSetFails) {
     for (const int64_t handle : handles) {
       EXPECT_THAT(self.TryWait(handle), HasSubstr("Ranks disagree on the process set of \"g"));
     }
-    self.Sum("over", values[1]);
     self.Sum("g0", values[0], first);
     self.Sum("g0", values[0], second);
     EXPECT_THAT(values[0], Each(4.0f));
@@ -338,8 +336,6 @@ TEST(CrossingSetsTest, WhatCannotBeProvenFailsAtTheLimitForStalls) {
     std::vector<float> values(4, 1);
     EXPECT_THAT(PollFor(self, AskSum(self, "x", values, self.rank() == 0 ? 0 : pair)),
                 HasSubstr("Ranks disagree on the process set of \"x\""));
-    self.Sum("over", values);
-    values.assign(4, 1);
     self.Sum("x", values);
     self.Sum("x", values, pair);
     EXPECT_THAT(values, Each(4.0f));

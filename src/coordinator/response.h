@@ -46,6 +46,8 @@ inline constexpr size_t kRidingBytes = 8;
 struct Response {
   std::shared_ptr<const Agreement> agreed;  // never null; the cache holds it too
   std::string error;  // not empty: the tensor fails with this sentence, on every rank
+  // Not 0: it fails by what came of this check (Condemned), which may not be known here yet.
+  uint64_t check = 0;
   std::unique_ptr<Pending> pending;  // null where this rank has joined or never asked
   bool cached = false;
   // Set where the data of the tensor came with the states: the reduction, in the wire's type.

@@ -81,7 +81,7 @@ bool ReadCondemned(WireReader& reader, int num_ranks, std::map<std::string, Cond
     std::string name;
     if (!ReadText(reader, kMaxNameBytes, name)) return false;
     Condemned& entry = condemned[name];
-    entry.round = reader.U64();
+    entry.check = reader.U64();
     if (!entry.ranks.Read(reader, num_ranks)) return false;
     if (!ReadText(reader, kMaxTextBytes, entry.sentence)) return false;
   }
@@ -153,8 +153,8 @@ void RoundMessage::Merge(const RoundMessage& other) {
   activities.insert(other.activities.begin(), other.activities.end());
   for (const auto& [name, theirs] : other.condemned) {
     const auto [found, added] = condemned.emplace(name, theirs);
-    // What was seen of one round is the same everywhere.
-    if (!added && found->second.round < theirs.round) found->second = theirs;
+    // What came of one check is the same everywhere.
+    if (!added && found->second.check < theirs.check) found->second = theirs;
   }
   if (!tuning) tuning = other.tuning;
   if (!other.around) return;
@@ -181,7 +181,7 @@ Bytes RoundMessage::Encode() const {
   writer.U32(static_cast<uint32_t>(condemned.size()));
   for (const auto& [name, entry] : condemned) {
     WriteText(writer, name);
-    writer.U64(entry.round);
+    writer.U64(entry.check);
     entry.ranks.Write(writer);
     WriteText(writer, std::string_view(entry.sentence).substr(0, kMaxTextBytes));
   }

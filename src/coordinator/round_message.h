@@ -8,7 +8,7 @@
 //
 // Format (little-endian): claims (count; name, order, variants (count; request, ranks)), joining
 // ranks, leaving (count; rank, reason), waiting (count; name, ranks that have it, ranks that have
-// it for too long), activities (count; rank, text), condemned (count; name, round, ranks, sentence), a flag and
+// it for too long), activities (count; rank, text), condemned (count; name, check, ranks, sentence), a flag and
 // perhaps the tuning, a flag and perhaps what ranks wait for in other sets. Reading refuses anything
 // else.
 
@@ -61,10 +61,10 @@ struct Waiting {
 
 // A tensor that some ranks can never complete (crossing.h).
 struct Condemned {
-  // Of the set: what was carried out in this round or later has ended it already. Ranks learn of a
-  // verdict at different times, and may come to several about one tensor; what comes late must not
-  // hit what was asked for since.
-  uint64_t round = 0;
+  // By which number ranks know a verdict: they all count the checks in which they tell one another
+  // what they wait for. What is carried out first ends the tensor for all, and what ranks that are
+  // slower to judge bring of the same check must not hit what was asked for since.
+  uint64_t check = 0;
   RankSet ranks;  // where it fails: it stays pending elsewhere
   std::string sentence;
 };
