@@ -168,6 +168,35 @@ class Broadcasts(unittest.TestCase):
             hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
 
 
+    def test_a_scheduler_made_before_the_wrapping(self):
+        # It holds the plain optimizer, whose rate has to be the one that steps are made with.
+        for make in (lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9),
+                     lambda p: torch.optim.Adam(p, lr=0.5)):
+            for op in (hvd.Average, hvd.Adasum):
+                model = make_model()
+                inner = make(model.parameters())
+                scheduler = torch.optim.lr_scheduler.StepLR(inner, 1, 0.5)
+                optimizer = hvd.DistributedOptimizer(inner, model.named_parameters(), op=op)
+                hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+                for step in range(3):
+                    optimizer.zero_grad()
+                    x, y = batch_of(hvd.rank(), step)
+                    F.cross_entropy(model(x), y).backward()
+                    optimizer.step()
+                    scheduler.step()
+                rates = hvd.allgather_object((optimizer.param_groups[0]["lr"],
+                                              inner.param_groups[0]["lr"]))
+                self.assertEqual(rates, [(0.0625, 0.0625)] * hvd.size())
+                mine = torch.cat([p.detach().flatten() for p in model.parameters()])
+                for other in hvd.allgather(mine[None]):
+                    self.assertTrue(torch.equal(other, mine))
+                # What is loaded later reaches the scheduler's optimizer, too.
+                state = copy.deepcopy(optimizer.state_dict())
+                state["param_groups"][0]["lr"] = 0.25
+                optimizer.load_state_dict(state)
+                self.assertEqual(inner.param_groups[0]["lr"], 0.25)
+                self.assertIs(inner.state, optimizer.state)
+
     def test_parameters_without_names(self):
         model = make_model(seed=hvd.rank())
         hvd.broadcast_parameters(list(model.parameters()), root_rank=0)

@@ -15,6 +15,7 @@ import torch
 from tutti import _basics
 from tutti._basics import ProcessSet, global_process_set
 from tutti.torch import mpi_ops
+from tutti.torch._state import load_in_place
 
 
 def broadcast_parameters(params: Union[Mapping, Iterable[Any]], root_rank: int,
@@ -77,7 +78,9 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
                               model: Optional[torch.nn.Module] = None,
                               process_set: ProcessSet = global_process_set) -> None:
     """Gives all ranks the optimizer state of `root_rank`, hyperparameters included, whatever they
-    had. ValueError for LBFGS, whose state is no plain data. `model` is Horovod's, not needed."""
+    had. The optimizer keeps its groups and its state as objects, so that a scheduler made on it, or
+    on the optimizer that it wraps, still changes them. ValueError for LBFGS, whose state is no plain
+    data. `model` is Horovod's, not needed."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("the state of torch.optim.LBFGS cannot be broadcast")
     is_root = _basics.job().rank() == root_rank
@@ -90,7 +93,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
     broadcast_parameters([(f"optimizer.{i}", tensor) for i, tensor in enumerate(tensors)],
                          root_rank, process_set)
     if state is not None:
-        optimizer.load_state_dict(state)
+        load_in_place(optimizer, lambda: optimizer.load_state_dict(state))
 
 
 def _bytes_of(obj: Any) -> torch.Tensor:

@@ -18,6 +18,7 @@ from tutti import _basics
 from tutti._basics import Adasum, Average, ProcessSet, global_process_set
 from tutti.torch import mpi_ops
 from tutti.torch._reducer import Groups, Passes, Reducer, Settings, checked_passes
+from tutti.torch._state import load_in_place
 from tutti.torch.compression import Compression
 
 
@@ -40,6 +41,10 @@ class _Mixin:
             raise AssertionError("zero_grad() was called after backward() but before step() or "
                                  "synchronize(), while gradients are being reduced")
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        load = super().load_state_dict  # type: ignore[misc]
+        load_in_place(self, lambda: load(*args, **kwargs))  # type: ignore[arg-type]
 
     def add_param_group(self, group: Any) -> None:
         super().add_param_group(group)  # type: ignore[misc]
@@ -109,7 +114,7 @@ class _Distributed(_Mixin):
         if self._passes.have_begun() and _basics.job().is_initialized():
             self._reducer.finish()
         self._forget()
-        super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
+        super().load_state_dict(*args, **kwargs)
 
 
 class _DistributedAdasum(_Mixin):
