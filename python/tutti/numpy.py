@@ -17,12 +17,11 @@ the ranks disagree or one is lost. Threads: every function from any thread.
 
 from __future__ import annotations
 
-import pickle
 from typing import Any, List, Optional, Sequence
 
 import numpy as np
 
-from tutti import _basics
+from tutti import _basics, _objects
 from tutti._basics import (Adasum, Average, Max, Min, ProcessSet, Product, Sum, add_process_set,
                            barrier, ccl_built, check_op, cross_rank, cross_size, cuda_built,
                            ddl_built, global_process_set, gloo_built, gloo_enabled, init,
@@ -234,24 +233,27 @@ def grouped_reducescatter(arrays: Sequence[Any], *args: Any, **kwargs: Any) -> L
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> Any:
-    """`root_rank`'s object on every rank, pickled on the way: only among ranks that trust one
-    another. The others' `obj` is ignored."""
+    """`root_rank`'s object on every rank, pickled on the way (by cloudpickle where pickle cannot and
+    it is installed): only among ranks that trust one another. The others' `obj` is ignored.
+    ValueError on every rank, with one sentence, where the object cannot be pickled."""
     name = name or "object"
-    data = np.frombuffer(pickle.dumps(obj), np.uint8) if rank() == root_rank else None
-    count = np.array([0 if data is None else data.size], np.int64)
-    broadcast_(count, root_rank, f"{name}.size", process_set)
-    if data is None:
-        data = np.empty(int(count[0]), np.uint8)
-    data = broadcast(data, root_rank, f"{name}.bytes", process_set)
-    return obj if rank() == root_rank else pickle.loads(data.tobytes())
+
+    def move(mine: Optional[bytearray]) -> Any:
+        count = np.array([len(mine or b"")], np.int64)
+        broadcast_(count, root_rank, f"{name}.size", process_set)
+        data = np.empty(int(count[0]), np.uint8) if mine is None else np.frombuffer(mine, np.uint8)
+        return broadcast_(data, root_rank, f"{name}.bytes", process_set)
+    return _objects.broadcast(obj, rank(), root_rank, move)
 
 
 def allgather_object(obj: Any, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> List[Any]:
-    """The objects of all ranks, in order of rank, pickled on the way."""
+    """The objects of all ranks, in order of rank, pickled as those of broadcast_object. ValueError
+    on every rank, with one sentence, where one cannot be."""
     name = name or "object"
-    data = np.frombuffer(pickle.dumps(obj), np.uint8)
-    counts = allgather(np.array([data.size], np.int64), f"{name}.sizes", process_set)
-    joined = allgather(data, f"{name}.bytes", process_set)
-    ends = np.cumsum(counts)
-    return [pickle.loads(joined[end - count:end].tobytes()) for end, count in zip(ends, counts)]
+
+    def move(mine: bytearray) -> List[Any]:
+        counts = allgather(np.array([len(mine)], np.int64), f"{name}.sizes", process_set)
+        joined = allgather(np.frombuffer(mine, np.uint8), f"{name}.bytes", process_set)
+        return np.split(joined, np.cumsum(counts)[:-1])
+    return _objects.allgather(obj, rank(), move)

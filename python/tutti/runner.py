@@ -10,7 +10,6 @@ from a network.
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
 import subprocess
@@ -20,17 +19,11 @@ from multiprocessing import spawn
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from tutti import _program
+from tutti._objects import pickler
 
 # What a new process must know to import what this one did, as multiprocessing tells its own.
 _PREPARATION = ("sys_path", "sys_argv", "dir", "orig_dir", "init_main_from_name",
                 "init_main_from_path")
-
-
-def _pickler() -> Any:
-    try:
-        return importlib.import_module("cloudpickle")
-    except ImportError:
-        return pickle
 
 
 def _check_hosts(hosts: Optional[str]) -> None:
@@ -58,7 +51,7 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (),
         with open(os.path.join(folder, "preparation"), "wb") as file:
             pickle.dump({key: known[key] for key in _PREPARATION if key in known}, file)
         with open(os.path.join(folder, "call"), "wb") as file:
-            _pickler().dump((func, tuple(args), dict(kwargs or {})), file)
+            pickler().dump((func, tuple(args), dict(kwargs or {})), file)
         ended = subprocess.run(
             [_program.require(), "run", "-n", str(np), executable or sys.executable, "-m",
              "tutti.runner", folder], env=dict(os.environ, **(env or {})), check=False)
@@ -80,7 +73,7 @@ def _work(folder: str) -> None:
         func, args, kwargs = pickle.load(file)
     result = func(*args, **kwargs)
     with open(os.path.join(folder, f"result.{_launch.read().rank}"), "wb") as file:
-        _pickler().dump(result, file)
+        pickler().dump(result, file)
 
 
 if __name__ == "__main__":

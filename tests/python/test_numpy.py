@@ -9,6 +9,7 @@ import unittest
 
 import numpy as np
 
+import checks
 import tutti
 import tutti.numpy as hvd
 
@@ -194,6 +195,9 @@ class Moves(unittest.TestCase):
         self.assertEqual([o["rank"] for o in hvd.allgather_object(mine)], list(range(hvd.size())))
         last = hvd.size() - 1
         self.assertEqual(len(hvd.broadcast_object(mine, last)["text"]), 1000 * last)
+
+    def test_objects_that_pickle_cannot(self):
+        checks.objects(self, hvd)
 
 
 class Rules(unittest.TestCase):

@@ -7,6 +7,7 @@ import warnings
 
 import torch
 
+import checks
 import tutti
 import tutti.torch as hvd
 
@@ -166,6 +167,9 @@ class Collectives(unittest.TestCase):
         with tutti.Communicator.world() as comm:
             self.assertEqual(comm.allreduce(torch.ones(2, dtype=torch.bfloat16)).tolist(),
                              [hvd.size()] * 2)
+
+    def test_objects_that_pickle_cannot(self):
+        checks.objects(self, hvd)
 
 
 class Gradients(unittest.TestCase):

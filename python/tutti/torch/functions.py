@@ -5,14 +5,12 @@ ranks that trust one another."""
 from __future__ import annotations
 
 import ctypes
-import io
-import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any, List, Optional, Union
 
 import torch
 
-from tutti import _basics
+from tutti import _basics, _objects
 from tutti._basics import ProcessSet, global_process_set
 from tutti.torch import mpi_ops
 from tutti.torch._state import load_in_place
@@ -96,33 +94,37 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
         load_in_place(optimizer, lambda: optimizer.load_state_dict(state))
 
 
-def _bytes_of(obj: Any) -> torch.Tensor:
-    buffer = io.BytesIO()
-    pickle.dump(obj, buffer, pickle.HIGHEST_PROTOCOL)
-    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+def _as_tensor(data: bytearray) -> torch.Tensor:
+    return torch.frombuffer(data, dtype=torch.uint8)
 
 
-def _object_of(data: torch.Tensor) -> Any:
-    return pickle.loads(ctypes.string_at(data.data_ptr(), data.numel()))
+def _as_bytes(tensor: torch.Tensor) -> bytes:
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel())
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> Any:
-    """`root_rank`'s object on every rank; the others' is ignored."""
-    name, is_root = name or "object", _basics.job().rank() == root_rank
-    data = _bytes_of(obj) if is_root else torch.empty(0, dtype=torch.uint8)
-    count = mpi_ops.broadcast_(torch.tensor([data.numel()]), root_rank, f"{name}.size",
-                               process_set)
-    if not is_root:
-        data = torch.empty(int(count), dtype=torch.uint8)
-    mpi_ops.broadcast_(data, root_rank, f"{name}.bytes", process_set)
-    return obj if is_root else _object_of(data)
+    """`root_rank`'s object on every rank; the others' is ignored. ValueError on every rank, with one
+    sentence, where it cannot be pickled."""
+    name = name or "object"
+
+    def move(mine: Optional[bytearray]) -> Any:
+        count = mpi_ops.broadcast_(torch.tensor([len(mine or b"")]), root_rank, f"{name}.size",
+                                   process_set)
+        data = torch.empty(int(count), dtype=torch.uint8) if mine is None else _as_tensor(mine)
+        mpi_ops.broadcast_(data, root_rank, f"{name}.bytes", process_set)
+        return _as_bytes(data) if mine is None else mine
+    return _objects.broadcast(obj, _basics.job().rank(), root_rank, move)
 
 
 def allgather_object(obj: Any, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> List[Any]:
-    """The objects of all ranks, in order of rank."""
-    name, data = name or "object", _bytes_of(obj)
-    counts = mpi_ops.allgather(torch.tensor([data.numel()]), f"{name}.sizes", process_set)
-    joined = mpi_ops.allgather(data, f"{name}.bytes", process_set)
-    return [_object_of(part) for part in torch.split(joined, counts.tolist())]
+    """The objects of all ranks, in order of rank. ValueError on every rank, with one sentence, where
+    one cannot be pickled."""
+    name = name or "object"
+
+    def move(mine: bytearray) -> List[Any]:
+        counts = mpi_ops.allgather(torch.tensor([len(mine)]), f"{name}.sizes", process_set)
+        joined = mpi_ops.allgather(_as_tensor(mine), f"{name}.bytes", process_set)
+        return [_as_bytes(part) for part in torch.split(joined, counts.tolist())]
+    return _objects.allgather(obj, _basics.job().rank(), move)

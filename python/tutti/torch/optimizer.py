@@ -44,7 +44,7 @@ class _Mixin:
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         load = super().load_state_dict  # type: ignore[misc]
-        load_in_place(self, lambda: load(*args, **kwargs))  # type: ignore[arg-type]
+        load_in_place(self, lambda: load(*args, **kwargs))
 
     def add_param_group(self, group: Any) -> None:
         super().add_param_group(group)  # type: ignore[misc]

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python objects as bytes that travel: pickled, by cloudpickle where pickle cannot (lambdas, classes
+of functions and notebooks) and cloudpickle is installed. Only among ranks that trust one another.
+
+An object that cannot be pickled travels as the sentence that says so, in its place, so that whoever
+waits for it learns of it. The first byte tells the two apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import pickle
+from typing import Any, Callable, List, Optional
+
+_OBJECT, _SENTENCE = b"\0", b"\1"
+
+
+@functools.lru_cache(maxsize=None)
+def pickler() -> Any:
+    """cloudpickle where it is installed, else pickle."""
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError:
+        return pickle
+
+
+def _dump(module: Any, obj: Any) -> bytearray:
+    buffer = io.BytesIO(_OBJECT)
+    buffer.seek(1)
+    module.dump(obj, buffer, pickle.HIGHEST_PROTOCOL)
+    return bytearray(buffer.getbuffer())
+
+
+def encode(obj: Any, rank: int) -> bytearray:
+    """What travels for the object of this rank. Never raises."""
+    try:
+        return _dump(pickle, obj)
+    except Exception as error:
+        failure = error
+    if pickler() is not pickle:
+        # By value what pickle knows by name only. (Not first: a class that all ranks have would
+        # arrive as another class.)
+        try:
+            return _dump(pickler(), obj)
+        except Exception as error:
+            failure = error
+    hint = "" if pickler() is not pickle else " (cloudpickle, once installed, may be able to)"
+    sentence = f"the {type(obj).__name__} of rank {rank} cannot be pickled: " \
+               f"{type(failure).__name__}: {failure}{hint}"
+    return bytearray(_SENTENCE + sentence.encode(errors="replace"))
+
+
+def decode(data: Any) -> Any:
+    """The object. ValueError with the sender's sentence where it had none to send."""
+    view = memoryview(data)
+    if bytes(view[:1]) == _SENTENCE:
+        raise ValueError(bytes(view[1:]).decode(errors="replace"))
+    return pickle.loads(view[1:])
+
+
+def broadcast(obj: Any, rank: int, root: int,
+              move: Callable[[Optional[bytearray]], Any]) -> Any:
+    """The root's object. `move` gives all ranks what the root gives it; the others give None."""
+    data = encode(obj, rank) if rank == root else None
+    came = move(data)
+    if data is not None and data[:1] == _OBJECT:
+        return obj
+    return decode(came if data is None else data)
+
+
+def allgather(obj: Any, rank: int, move: Callable[[bytearray], List[Any]]) -> List[Any]:
+    """All ranks' objects, by rank. `move` gives what all ranks give it."""
+    return [decode(part) for part in move(encode(obj, rank))]
