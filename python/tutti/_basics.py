@@ -14,7 +14,6 @@ import atexit
 import contextlib
 import ctypes
 import functools
-import itertools
 import os
 import threading
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from tutti.exceptions import HorovodInternalError
 
 # So that a job that can never begin (no way between two hosts, say) ends with a sentence.
 _ELASTIC_ATTEMPTS = 10
+_INT64 = 5  # tuttiElementType_t
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Job:
         self._entries: Dict[int, _Entry] = {}
         # By number; more than one where init was given an equal set.
         self._process_sets: Dict[int, List[ProcessSet]] = {}
-        self._next_handle = itertools.count(1)
+        self._last_handle = 0
         self._abandoned: FrozenSet[int] = frozenset()  # handles of the job that was shut down last
         # How many operations without a name there were, by set and kind: ranks count alike what
         # they take part in, whatever else some of them do.
@@ -265,12 +265,18 @@ class Job:
                 process_set.process_set_id = None
 
     def add_process_set(self, process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
-        """Every rank of the job calls it with the same ranks. ValueError for ranks that are not
-        there or a set that was added before."""
+        """Every rank of the job calls it with the same ranks; or each with a communicator of mpi4py
+        that it is in (or COMM_NULL), which may be different ones: all of them become sets. ValueError
+        for ranks that are not there or a set that was added before."""
         if not isinstance(process_set, ProcessSet):
             process_set = ProcessSet(process_set)
         if process_set.process_set_id is not None:
             raise ValueError(f"{process_set} was added before")
+        if process_set.ranks is None and process_set.mpi_comm is not None:
+            return self._add_by_mpi(process_set)
+        return self._add(process_set)
+
+    def _add(self, process_set: ProcessSet) -> ProcessSet:
         ranks = process_set.ranks or []
         if not ranks or ranks[0] < 0 or ranks[-1] >= self.size():
             raise ValueError(f"{process_set} does not consist of ranks from 0 to {self.size() - 1}")
@@ -283,6 +289,32 @@ class Job:
         process_set.process_set_id = number.value
         self._process_sets[number.value] = [process_set]
         return process_set
+
+    def _add_by_mpi(self, process_set: ProcessSet) -> ProcessSet:
+        """The sets of all ranks' communicators, in the same order on all; this rank's is the one."""
+        comm = process_set.mpi_comm
+        mine = tuple(sorted(comm.allgather(self.rank()))) if comm else ()
+        told, everybodys = self._tell_all([len(mine), *mine]), set()
+        while told:
+            count = told[0]
+            everybodys.add(tuple(told[1:count + 1]))
+            told = told[count + 1:]
+        for ranks in sorted(everybodys - {()}):
+            made = process_set if ranks == mine else ProcessSet(ranks)
+            made.ranks = list(ranks)
+            if not self._is_known(made):
+                self._add(made)
+        return process_set
+
+    def _tell_all(self, numbers: List[int]) -> List[int]:
+        """What all ranks say, one after another."""
+        said = (ctypes.c_int64 * len(numbers))(*numbers)
+
+        def take(result: Result) -> List[int]:
+            return list((ctypes.c_int64 * result.shape[0]).from_address(result.data))
+        return self.synchronize(self.enqueue(
+            [Request(ALLGATHER, type=_INT64, shape=(len(numbers),), input=ctypes.addressof(said),
+                     keep=said, finish=take)], name="tutti.process_sets"))
 
     def remove_process_set(self, process_set: ProcessSet) -> bool:
         """Every rank of the job calls it. False where the set was not added, or is that of all."""
@@ -324,7 +356,9 @@ class Job:
                             numbers)
             if name is None:
                 self._noname[number, kind] = counted
-        handle = next(self._next_handle)
+        with self._naming:
+            self._last_handle += 1
+            handle = self._last_handle
         self._entries[handle] = _Entry(coordinator, list(numbers), list(requests), grouped)
         return handle
 
@@ -337,6 +371,11 @@ class Job:
         self._running()
         raise ValueError(f"there is no handle {handle}, or it was synchronized before")
 
+    def _is_done_with(self, handle: int) -> bool:
+        """Whether it was synchronized before."""
+        return isinstance(handle, int) and 0 < handle <= self._last_handle and \
+            handle not in self._entries and handle not in self._abandoned
+
     def poll(self, handle: int) -> bool:
         """Whether the operation is done, so that synchronize does not wait. Never waits."""
         entry, done = self._entry(handle), ctypes.c_int()
@@ -348,11 +387,15 @@ class Job:
 
     def synchronize(self, handle: int) -> Any:
         """Waits for the operation and gives its result, a list for a group; the handle is gone
-        after it. HorovodInternalError when the operation failed. Ctrl-C (KeyboardInterrupt) ends
-        the job on all ranks."""
+        after it, and a second call gives None. HorovodInternalError when the operation failed.
+        Ctrl-C (KeyboardInterrupt) ends the job on all ranks."""
+        if self._is_done_with(handle):
+            return None
         entry = self._entry(handle)
         coordinator = entry.coordinator
         with entry.waiting:
+            if self._is_done_with(handle):  # by another thread, meanwhile
+                return None
             self._entry(handle)
             try:
                 # All of them, so that no buffer goes while the library still writes to it.

@@ -10,7 +10,10 @@ from tutti import _library
 
 
 def mpi_threads_supported() -> bool:
-    """Whether MPI may be used by several threads: the modules for it start it so."""
+    """Whether MPI may be used by several threads: the modules for it start it so. ValueError before
+    init."""
+    from tutti._basics import job  # late: the job's module takes the functions here
+    job().size()
     return mpi_built()
 
 
@@ -19,8 +22,7 @@ def _asked_for(name: str) -> bool:
 
 
 def mpi_enabled() -> bool:
-    """Whether HOROVOD_CONTROLLER asks for MPI and a module for it is there; else ranks negotiate by
-    Tutti's own means."""
+    """Whether HOROVOD_CONTROLLER asks for MPI and a module for it is there."""
     return mpi_built() and _asked_for("mpi")
 
 
@@ -30,8 +32,9 @@ def mpi_built() -> bool:
 
 
 def gloo_enabled() -> bool:
-    """As mpi_enabled, for Gloo."""
-    return gloo_built() and _asked_for("gloo")
+    """Whether ranks negotiate without MPI: by Gloo where HOROVOD_CONTROLLER asks for it, else by
+    Tutti's own means, which stand in for it. As with Horovod it is this or mpi_enabled."""
+    return not mpi_enabled()
 
 
 def gloo_built() -> bool:

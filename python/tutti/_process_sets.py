@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, Optional
+from typing import Any, Iterable, List, Optional, Union
 
 from tutti._arguments import whole_number
 
@@ -16,15 +16,24 @@ def _my_rank() -> int:
 class ProcessSet:
     """A set of ranks with operations of its own, which wait for no other set's.
 
-    Made by the user from global ranks, and of use once it was given to `init` or
-    `add_process_set`. `ranks` is ascending.
+    Made by the user from global ranks, or from a communicator of mpi4py, and of use once it was given
+    to `init` or `add_process_set`. `ranks` is ascending; of a communicator's set it is None until
+    then.
     """
 
     process_set_id: Optional[int] = None
+    mpi_comm: Any = None
 
-    def __init__(self, ranks: Iterable[int]) -> None:
+    def __init__(self, ranks: Union[Iterable[int], Any]) -> None:
+        self.ranks: Optional[List[int]] = None
+        if hasattr(ranks, "Get_rank"):
+            self.mpi_comm = ranks
+            return
+        if not isinstance(ranks, Iterable):
+            raise ValueError(f"a process set is made of ranks, or of a communicator of mpi4py, not of "
+                             f"{ranks!r}")
         numbers = [whole_number(rank, "a rank of a process set") for rank in ranks]
-        self.ranks: Optional[List[int]] = sorted(set(numbers))
+        self.ranks = sorted(set(numbers))
         if len(self.ranks) != len(numbers):
             raise ValueError(f"a process set names a rank twice: {numbers}")
 
@@ -47,8 +56,9 @@ class ProcessSet:
         return (self.ranks or []).index(_my_rank())
 
     def included(self) -> Optional[bool]:
-        """Whether this process is in the set; None before it was added."""
-        return None if self.process_set_id is None else _my_rank() in (self.ranks or ())
+        """Whether this process is in the set, added or not; None where its ranks are not known yet
+        (those of a communicator, or of all)."""
+        return None if self.ranks is None else _my_rank() in self.ranks
 
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"

@@ -57,6 +57,44 @@ class Mpi:
         return self.hosts
 
 
+class Part:
+    """What is used of a part of mpi4py's world: the ranks that share a color."""
+
+    def __init__(self, world, color):
+        self.comm = world.split(color)
+
+    def __bool__(self):
+        return self.comm is not None  # COMM_NULL
+
+    def Get_rank(self):
+        return self.comm.rank
+
+    def allgather(self, number):
+        return self.comm.allgather(np.array(number)).tolist()
+
+
+class ProcessSetsOfMpi(unittest.TestCase):
+    def tearDown(self):
+        hvd.shutdown()
+
+    def test_every_rank_brings_its_own(self):
+        hvd.init()
+        with tutti.Communicator.world() as world:
+            mine = hvd.ProcessSet(Part(world, hvd.rank() % 2))
+            self.assertEqual((mine.ranks, mine.size(), mine.included()), (None, None, None))
+            hvd.init(process_sets=[mine])
+            self.assertEqual(mine.ranks, list(range(hvd.rank() % 2, hvd.size(), 2)))
+            total = hvd.allreduce(np.array([hvd.rank()]), op=hvd.Sum, process_set=mine)
+            self.assertEqual(total[0], sum(mine.ranks))
+            # Only some ranks are in one.
+            some = hvd.ProcessSet(Part(world, 0 if hvd.rank() in (0, 1) else -1))
+            hvd.add_process_set(some)
+            self.assertEqual(some.ranks, [0, 1] if hvd.rank() < 2 else None)
+            ids = hvd.allgather_object((mine.process_set_id, some.process_set_id))
+            self.assertEqual(ids, [(r % 2 + 1, 3 if r < 2 else None) for r in range(hvd.size())])
+            hvd.barrier()
+
+
 class CommunicatorOfMpi(unittest.TestCase):
     def test_all_ranks(self):
         try:

@@ -40,6 +40,10 @@ class Basics(unittest.TestCase):
         self.assertTrue(hvd.is_homogeneous())
         self.assertGreater(hvd.nccl_built(), 20000)
 
+    def test_controllers(self):
+        self.assertNotEqual(hvd.mpi_enabled(), hvd.gloo_enabled())  # one of them, as with Horovod
+        self.assertEqual(hvd.mpi_threads_supported(), hvd.mpi_built())
+
     def test_second_init_changes_nothing(self):
         hvd.init()
         self.assertTrue(hvd.is_initialized())
@@ -48,8 +52,9 @@ class Basics(unittest.TestCase):
         for round_number in range(5):
             hvd.shutdown()
             self.assertFalse(hvd.is_initialized())
-            with self.assertRaisesRegex(ValueError, "has not been initialized; use hvd.init"):
-                hvd.rank()
+            for call in (hvd.rank, hvd.mpi_threads_supported):
+                with self.assertRaisesRegex(ValueError, "has not been initialized; use hvd.init"):
+                    call()
             hvd.init()
             total = hvd.allreduce(np.array([round_number]), op=hvd.Sum)
             self.assertEqual(total[0], round_number * hvd.size())
@@ -237,10 +242,14 @@ class Rules(unittest.TestCase):
 
     def test_handles(self):
         handle = hvd.allreduce_async(np.zeros(2))
-        hvd.synchronize(handle)
+        self.assertEqual(hvd.synchronize(handle).shape, (2,))
+        self.assertIsNone(hvd.synchronize(handle))  # as with Horovod
+        with self.assertRaisesRegex(ValueError, "there is no handle"):
+            hvd.poll(handle)
         for use in (hvd.poll, hvd.synchronize):
-            with self.assertRaisesRegex(ValueError, "there is no handle"):
-                use(handle)
+            for unknown in (handle + 1, -1, "text", None):
+                with self.assertRaisesRegex(ValueError, "there is no handle"):
+                    use(unknown)
 
     def test_bad_arguments(self):
         for sentence, call in (
@@ -313,6 +322,10 @@ class Rules(unittest.TestCase):
     def test_bad_process_sets(self):
         self.assertEqual(hvd.ProcessSet(rank for rank in (1, 0)).ranks, [0, 1])
         self.assertEqual(hvd.ProcessSet(np.arange(3)).ranks, [0, 1, 2])
+        self.assertTrue(hvd.ProcessSet([hvd.rank()]).included())  # not added, and yet known
+        self.assertFalse(hvd.ProcessSet([hvd.rank() + 1]).included())
+        with self.assertRaisesRegex(ValueError, "a communicator of mpi4py, not of 5"):
+            hvd.ProcessSet(5)
         for ranks in ([0.9, 1.2], "01", [None]):
             with self.assertRaisesRegex(ValueError, "must be a whole number"):
                 hvd.ProcessSet(ranks)

@@ -20,8 +20,9 @@ BATCH, RATE, STEPS = 64, 0.2, 60
 # Float32, of which only the order of additions differs: the mean of 64 rows at once, or the mean of
 # the ranks' means. That is some 1e-7 of the sums in a step, which 60 steps multiply: 1e-6 was seen.
 TOLERANCE = 2e-5
-# A gradient that travels as float16 has 11 bits: 5e-4 in each element, most of which cancel out.
-FP16_TOLERANCE = 2e-2
+# A gradient that travels as float16 has 11 bits, 5e-4 in each element, which 60 steps multiply: 2e-2
+# was seen.
+FP16_TOLERANCE = 6e-2
 
 
 class Script:
