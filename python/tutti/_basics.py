@@ -294,7 +294,8 @@ class Job:
         """The sets of all ranks' communicators, in the same order on all; this rank's is the one."""
         comm = process_set.mpi_comm
         mine = tuple(sorted(comm.allgather(self.rank()))) if comm else ()
-        told, everybodys = self._tell_all([len(mine), *mine]), set()
+        told, everybodys = self.tell_all(
+            [len(mine), *mine], "tutti.process_sets"), set()
         while told:
             count = told[0]
             everybodys.add(tuple(told[1:count + 1]))
@@ -306,15 +307,15 @@ class Job:
                 self._add(made)
         return process_set
 
-    def _tell_all(self, numbers: List[int]) -> List[int]:
-        """What all ranks say, one after another."""
+    def tell_all(self, numbers: Sequence[int], name: str) -> List[int]:
+        """What all ranks say, one after another; all of them call it. (Without an array library.)"""
         said = (ctypes.c_int64 * len(numbers))(*numbers)
 
         def take(result: Result) -> List[int]:
             return list((ctypes.c_int64 * result.shape[0]).from_address(result.data))
         return self.synchronize(self.enqueue(
             [Request(ALLGATHER, type=_INT64, shape=(len(numbers),), input=ctypes.addressof(said),
-                     keep=said, finish=take)], name="tutti.process_sets"))
+                     keep=said, finish=take)], name=name))
 
     def remove_process_set(self, process_set: ProcessSet) -> bool:
         """Every rank of the job calls it. False where the set was not added, or is that of all."""

@@ -95,6 +95,34 @@ class HorovodsNames(unittest.TestCase):
             check_extension("horovod.tensorflow")
         self.assertEqual([n for n in range(10) if num_rank_is_power_2(n)], [1, 2, 4, 8])
         self.assertEqual(split_list([1, 2, 3, 4, 5], 3), [[1, 2], [3, 4], [5]])
+        basics = HorovodBasics("tutti", "mpi_lib")
+        self.assertEqual((basics.Average, basics.Sum, basics.Adasum, basics.Min, basics.Max,
+                          basics.Product), (0, 1, 2, 3, 4, 5))
+
+    def test_common_helpers(self):
+        import horovod
+        from horovod.common.exceptions import HorovodVersionMismatchError
+        from horovod.common.util import (check_installed_version, env,
+                                         get_average_backwards_compatibility_fun, is_iterable)
+        self.assertEqual(horovod.__version__, "0.28.1")
+        with env(TUTTI_TEST_A="1", TUTTI_TEST_B=None, PATH="x"):
+            self.assertEqual((os.environ["TUTTI_TEST_A"], os.environ["PATH"]), ("1", "x"))
+            self.assertNotIn("TUTTI_TEST_B", os.environ)
+        self.assertNotIn("TUTTI_TEST_A", os.environ)
+        self.assertNotEqual(os.environ["PATH"], "x")
+        choose = get_average_backwards_compatibility_fun(hvd)
+        self.assertEqual((choose(None, None), choose(hvd.Max, None)), (hvd.Average, hvd.Max))
+        with self.assertWarns(DeprecationWarning):
+            self.assertEqual(choose(None, False), hvd.Sum)
+        with self.assertRaises(ValueError):
+            choose(hvd.Sum, True)
+        check_installed_version("numpy", np.__version__)
+        with self.assertWarnsRegex(UserWarning, "numpy is expected in version 0.1"):
+            check_installed_version("numpy", "0.1")
+        with self.assertRaises(HorovodVersionMismatchError) as caught:
+            check_installed_version("numpy", "0.1", ImportError("as if"))
+        self.assertEqual(caught.exception.installed_version, np.__version__)
+        self.assertEqual([is_iterable(value) for value in ([], "a", 5)], [True, True, False])
 
 
 if __name__ == "__main__":

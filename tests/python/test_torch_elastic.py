@@ -49,6 +49,113 @@ class Sampler(unittest.TestCase):
             self.assertEqual(sampler.unshared().tolist(), [0, 1])
 
 
+    def test_horovods_attributes(self):
+        sampler = elastic.ElasticSampler(list(range(2 * hvd.size())), shuffle=False)
+        self.assertEqual((sampler.rank, sampler.num_replicas), (hvd.rank(), hvd.size()))
+        # What is left is dealt out when a pass begins.
+        sampler.remaining_indices = list(range(hvd.size()))
+        self.assertEqual(list(sampler), [hvd.rank()])
+        self.assertEqual((sampler.indices, len(sampler)), ([hvd.rank()], 1))
+
+
+class HorovodsState(unittest.TestCase):
+    """Programs with states of their own, made as Horovod has them."""
+
+    def test_a_subclass_of_state(self):
+        class Mine(elastic.State):
+            def __init__(self, bcast_object, get_rank):
+                super().__init__(bcast_object, get_rank)
+                self.value = self.kept = get_rank()
+
+            def save(self):
+                self.kept = self.value
+
+            def restore(self):
+                self.value = self.kept
+
+            def sync(self):
+                self.value = self.kept = self._bcast_object((self._rank(), self.value))
+
+        state = Mine(bcast_object=hvd.broadcast_object, get_rank=hvd.rank)
+
+        @elastic.run
+        def train(state):
+            if state.value == (0, 0):
+                state.value = "lost"
+                raise hvd.HorovodInternalError("as if")
+            return state.value
+        # Restored, and synchronised once more: a pair in a pair.
+        self.assertEqual(train(state), (0, (0, 0)))
+        state.commit()
+        self.assertEqual(elastic.State()._bcast_object(hvd.rank()), 0)
+
+    def test_an_object_state(self):
+        state = elastic.ObjectState(hvd.broadcast_object, hvd.rank, epoch=hvd.rank())
+        state.sync()
+        self.assertEqual((state.epoch, state._saved), (0, {"epoch": 0}))
+
+    def test_one_rank_is_told_of_hosts(self):
+        for state in (elastic.ObjectState(epoch=1), elastic.TorchState(epoch=1)):
+            if hvd.rank() == hvd.size() - 1:
+                state.on_hosts_updated(12.5, 1)
+            for call in (state.commit, state.check_host_updates):
+                with self.assertRaises(hvd.HostsUpdatedInterrupt):
+                    call()
+                if hvd.rank() == 0:
+                    state.on_hosts_updated(13.5)
+            with self.assertRaises(hvd.HostsUpdatedInterrupt):
+                state.commit()
+            state.commit()
+
+    def test_handlers(self):
+        from tutti.torch.elastic.state import (ModelStateHandler, StateHandler,
+                                               get_handler_registry, set_handler_registry)
+
+        class Counter:
+            def __init__(self, count):
+                self.count = count
+
+        class CounterHandler(StateHandler):
+            def __init__(self, value):
+                super().__init__(value)
+                self.save()
+
+            def save(self):
+                self.saved = self.value.count
+
+            def restore(self):
+                self.value.count = self.saved
+
+            def sync(self):
+                self.value.count = self.saved = hvd.broadcast_object(self.value.count,
+                                                                     self.root_rank)
+
+        class Loud(ModelStateHandler):
+            synced = 0
+
+            def sync(self):
+                super().sync()
+                Loud.synced += 1
+
+        before = get_handler_registry()
+        self.assertEqual(len(before), 3)
+        self.addCleanup(set_handler_registry, before)
+        set_handler_registry([(Counter, CounterHandler), (torch.nn.Linear, Loud), *before])
+        counter, model = Counter(hvd.rank()), torch.nn.Linear(1, 1)
+        with torch.no_grad():
+            model.weight.fill_(float(hvd.rank()))
+        state = elastic.TorchState(model=model, counter=counter)
+        counter.count = 50
+        state.restore()
+        self.assertEqual(counter.count, hvd.rank())
+        state.sync()
+        self.assertEqual((counter.count, model.weight.item(), Loud.synced), (0, 0.0, 1))
+        state.counter = Counter(7)
+        state.counter.count = 8
+        state.restore()
+        self.assertEqual(state.counter.count, 7)
+
+
 class State(unittest.TestCase):
     def test_a_model_and_an_optimizer_may_be_replaced(self):
         def filled(value):

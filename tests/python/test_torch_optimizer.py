@@ -308,6 +308,32 @@ class Sparse(Case):
         torch.testing.assert_close(table.weight.detach()[:, 0], torch.tensor(moved))
 
 
+class Attributes(Case):
+    def test_horovods(self):
+        model = make_model()
+        for op in (hvd.Average, hvd.Adasum):
+            optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), op=op,
+                                                 backward_passes_per_step=3)
+            self.assertEqual((optimizer.op, optimizer.backward_passes_per_step), (op, 3))
+            self.assertEqual(optimizer.gradient_predivide_factor, 1.0)
+            self.assertIs(optimizer.process_set, hvd.global_process_set)
+            self.assertFalse(optimizer.sparse_as_dense)
+            optimizer.set_backward_passes_per_step(2)
+            self.assertEqual(optimizer.backward_passes_per_step, 2)
+            optimizer.backward_passes_per_step = 1
+            loss_of(model, hvd.rank(), 0).backward()
+            optimizer.step()  # it was the last pass
+
+    def test_groups_count_more_than_num_groups(self):
+        model = make_model()
+        with self.assertWarnsRegex(DeprecationWarning, "num_groups is deprecated"):
+            optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), groups=2, num_groups=4)
+        loss_of(model, hvd.rank(), 0).backward()
+        optimizer.step()
+        self.assert_mean_step(model)
+        self.assertLessEqual(len(optimizer._settings.groups), 2)
+
+
 class Refusals(Case):
     def test_settings(self):
         model = make_model()
@@ -322,7 +348,6 @@ class Refusals(Case):
                 ("whole number above 0", dict(backward_passes_per_step=1.5)),
                 ("not be negative", dict(groups=-1)),
                 ("not be negative", dict(num_groups=-1)),
-                ("not both", dict(groups=2, num_groups=2)),
                 ("list of lists", dict(groups=[model[0].weight])),
                 ("is not the optimizer's", dict(groups=[[torch.ones(1)]]))):
             with self.assertRaisesRegex(ValueError, sentence):

@@ -5,7 +5,7 @@ from the rank that is furthest. One thread."""
 from __future__ import annotations
 
 import copy
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 from tutti import _basics, _elastic
 from tutti.exceptions import HostsUpdatedInterrupt
@@ -17,9 +17,16 @@ class State:
 
     A failure can reach one rank before a commit and another behind it. Both restore what they have;
     it is the later commit that goes on, on all ranks.
+
+    bcast_object, get_rank: Horovod's, and not needed; what a subclass of its kind finds under
+    _bcast_object(obj, root_rank=0, name=None) and _rank() are these, or the job's own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bcast_object: Optional[Callable[..., Any]] = None,
+                 get_rank: Optional[Callable[[], int]] = None) -> None:
+        self._bcast_object = bcast_object or self._broadcast_from
+        self._rank = get_rank or _basics.job().rank
+        self._told = False  # by on_hosts_updated
         self._reset_callbacks: List[Callable[[], None]] = []
         self._commits = 0
         self._kept = False  # went on from the last commit, and was not set back to it
@@ -33,6 +40,11 @@ class State:
         self.reset()
         for callback in self._reset_callbacks:
             callback()
+
+    def on_hosts_updated(self, timestamp: Any, update_res: Any = None) -> None:
+        """Makes the next commit or check_host_updates raise HostsUpdatedInterrupt on all ranks, when
+        any of them was told. Notices of Tutti's own launcher need no call. Threads: any."""
+        self._told = True
 
     def commit(self) -> None:
         """Remembers the state as it is, in memory, and raises HostsUpdatedInterrupt on all ranks
@@ -53,11 +65,15 @@ class State:
         """What the ranks tell one another at a commit: whether anyone has seen a notice of the
         launcher that this generation does not take account of."""
         begun = self._begin_exchange()
-        if not _elastic.is_elastic():
-            return self._end_exchange(begun, False)
-        launcher = _elastic.launcher()
-        latest = self._largest(launcher.noticed, "elastic.notice")
-        return self._end_exchange(begun, latest > launcher.generation.notice)
+        told, job = self._told, _basics.job()
+        if _elastic.is_elastic():
+            launcher = _elastic.launcher()
+            told = told or launcher.noticed > launcher.generation.notice
+        if job.is_initialized() and job.size() > 1:
+            told = max(job.tell_all([int(told)], "elastic.notice")) > 0
+        if told:
+            self._told = False
+        return self._end_exchange(begun, told)
 
     def _begin_exchange(self) -> Any:
         """For subclasses that have more to tell: begins operations."""
@@ -66,11 +82,12 @@ class State:
         """Waits for what _begin_exchange began."""
         return changed
 
-    def _largest(self, number: int, name: str) -> int:
-        """The largest of the ranks' numbers. (Which array library carries it is up to subclasses;
-        imported late, so that one without the other will do.)"""
+    def _broadcast_from(self, obj: Any, root_rank: int = 0, name: Optional[str] = None) -> Any:
+        return self._broadcast_object(obj, root_rank, name or "elastic.object")
+
+    def _broadcast_object(self, obj: Any, root: int, name: str) -> Any:
         from tutti import numpy as hvd
-        return int(hvd.allreduce([number], name=name, op=_basics.Max)[0])
+        return hvd.broadcast_object(obj, root, name)
 
     def kept(self) -> None:
         """The job is about to begin anew, with the state as it is."""
@@ -100,8 +117,9 @@ class ObjectState(State):
     """Plain values and arrays as attributes: ObjectState(epoch=0, batch=0).epoch. They are pickled
     when they are synchronised: only among ranks that trust one another."""
 
-    def __init__(self, **values: Any) -> None:
-        super().__init__()
+    def __init__(self, bcast_object: Optional[Callable[..., Any]] = None,
+                 get_rank: Optional[Callable[[], int]] = None, **values: Any) -> None:
+        super().__init__(bcast_object, get_rank)
         self._saved: Dict[str, Any] = dict(values)
         for name, value in values.items():
             setattr(self, name, value)
@@ -128,10 +146,6 @@ class ObjectState(State):
                                                             "elastic.objects")
         ObjectState.restore(self)
         self._kept = False
-
-    def _broadcast_object(self, obj: Any, root: int, name: str) -> Any:
-        from tutti import numpy as hvd
-        return hvd.broadcast_object(obj, root, name)
 
     def _allgather_object(self, obj: Any, name: str) -> List[Any]:
         from tutti import numpy as hvd

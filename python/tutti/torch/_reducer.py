@@ -7,6 +7,7 @@ Threads: hooks run on whatever thread runs backward; everything else belongs to 
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
 import torch
@@ -102,8 +103,8 @@ def _names(parameters: List[torch.Tensor],
 def _groups(parameters: List[torch.Tensor], num_groups: int, groups: Groups
             ) -> List[List[torch.Tensor]]:
     """Lists of parameters whose gradients are reduced together."""
-    if groups is not None and num_groups:
-        raise ValueError("give either groups or num_groups, not both; num_groups is the older name")
+    if num_groups:
+        warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=4)
     if groups is None:
         groups = num_groups
     if isinstance(groups, int) and not isinstance(groups, bool):
@@ -129,7 +130,7 @@ class Passes:
 
     def __init__(self, passes: int, parameters: Iterable[torch.Tensor],
                  on_last: Callable[[torch.Tensor], None]) -> None:
-        self._passes, self._on_last = passes, on_last
+        self.passes, self._on_last = passes, on_last
         self._left: Dict[torch.Tensor, int] = {}
         self._keep: List[Any] = []  # what hooks hang on
         self.add(parameters)
@@ -137,17 +138,17 @@ class Passes:
     def add(self, parameters: Iterable[torch.Tensor]) -> None:
         """Counts these as well."""
         for p in parameters:
-            self._left[p] = self._passes
+            self._left[p] = self.passes
             self._hook(p)
 
     def reset(self, passes: Optional[int] = None) -> None:
         """Begins anew, with another number of passes where one is given."""
-        self._passes = self._passes if passes is None else passes
-        self._left = {p: self._passes for p in self._left}
+        self.passes = self.passes if passes is None else passes
+        self._left = {p: self.passes for p in self._left}
 
     def have_begun(self) -> bool:
         """Whether a gradient came since."""
-        return any(left != self._passes for left in self._left.values())
+        return any(left != self.passes for left in self._left.values())
 
     def _hook(self, p: torch.Tensor) -> None:
         if hasattr(p, "register_post_accumulate_grad_hook"):

@@ -36,6 +36,35 @@ class _Mixin:
         """How many backward passes add up before step()."""
         self._passes.reset(checked_passes(passes))
 
+    @property
+    def backward_passes_per_step(self) -> int:
+        """How many backward passes add up before step()."""
+        return self._passes.passes
+
+    @backward_passes_per_step.setter
+    def backward_passes_per_step(self, passes: int) -> None:
+        self.set_backward_passes_per_step(passes)
+
+    @property
+    def op(self) -> int:
+        """How gradients are combined: Average, Sum, Adasum, ..."""
+        return self._settings.op
+
+    @property
+    def gradient_predivide_factor(self) -> float:
+        """What gradients are divided by before the sum."""
+        return self._settings.predivide
+
+    @property
+    def sparse_as_dense(self) -> bool:
+        """Whether sparse gradients are reduced as dense ones."""
+        return self._settings.sparse_as_dense
+
+    @property
+    def process_set(self) -> ProcessSet:
+        """Whose gradients are combined."""
+        return self._settings.process_set
+
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         if self._passes.have_begun():
             raise AssertionError("zero_grad() was called after backward() but before step() or "
@@ -175,7 +204,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
     there are more, and from zero_grad() between the first of them and step().
     gradient_predivide_factor: with op=Average, divides by this before the sum, by the rest after.
     groups: gradients that are reduced together: lists of parameters, or the number of such groups
-    (num_groups is its older name).
+    (num_groups is its older name, and does not count beside it).
     op=Adasum: ranks step by themselves and the steps are combined.
 
     A parameter that backward brings no gradient to on this rank adds zeros. Sparse gradients: in its

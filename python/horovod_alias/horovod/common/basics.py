@@ -12,6 +12,9 @@ _NAMES = ("init", "shutdown", "is_initialized", "rank", "size", "local_rank", "l
 class HorovodBasics:
     """Made with whatever Horovod's takes; has its methods."""
 
+    Average, Sum, Adasum = _basics.Average, _basics.Sum, _basics.Adasum
+    Min, Max, Product = _basics.Min, _basics.Max, _basics.Product
+
     def __init__(self, *args):
         for name in _NAMES:
             setattr(self, name, getattr(_basics, name))

@@ -3,4 +3,19 @@
 
 from tutti.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
-__all__ = ["HorovodInternalError", "HostsUpdatedInterrupt"]
+
+def get_version_mismatch_message(name, version, installed_version):
+    """What is to be said of a library that is there in another version than was expected."""
+    return f"{name} is expected in version {version}, and installed in version {installed_version}"
+
+
+class HorovodVersionMismatchError(ImportError):
+    """A library is there in another version than was expected."""
+
+    def __init__(self, name, version, installed_version):
+        super().__init__(get_version_mismatch_message(name, version, installed_version))
+        self.name, self.version, self.installed_version = name, version, installed_version
+
+
+__all__ = ["HorovodInternalError", "HorovodVersionMismatchError", "HostsUpdatedInterrupt",
+           "get_version_mismatch_message"]

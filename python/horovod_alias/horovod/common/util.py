@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What scripts ask of Horovod's installation, and a few helpers of its own."""
 
+import contextlib
 import importlib
+import importlib.metadata
 import importlib.util
+import os
+import warnings
 
+from horovod.common.exceptions import HorovodVersionMismatchError, get_version_mismatch_message
 from tutti import _basics
+
+EXTENSIONS = ["torch"]
 
 
 def extension_available(ext_base_name, verbose=False):
@@ -62,3 +69,54 @@ def split_list(items, num_parts):
         parts.append(items[begin:end])
         begin = end
     return parts
+
+
+@contextlib.contextmanager
+def env(**variables):
+    """Sets variables of the environment, those that are not None, for a `with`."""
+    given = {name: value for name, value in variables.items() if value is not None}
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def get_average_backwards_compatibility_fun(reduce_ops):
+    """A function of (op, average) that gives the one of `reduce_ops`' operators that both mean."""
+    def choose(op, average):
+        if average is not None and op is not None:
+            raise ValueError("give either op or average, not both; average is the older name")
+        if average is not None:
+            warnings.warn("average is deprecated; use op", DeprecationWarning, stacklevel=2)
+            return reduce_ops.Average if average else reduce_ops.Sum
+        return reduce_ops.Average if op is None else op
+    return choose
+
+
+def check_installed_version(name, version, exception=None):
+    """Nothing here was compiled for a version of a library, so any that is installed will do. Where
+    another than `version` is: a warning, or with `exception` a HorovodVersionMismatchError."""
+    try:
+        installed = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        installed = None
+    if installed == version:
+        return
+    if exception is not None:
+        raise HorovodVersionMismatchError(name, version, installed) from exception
+    warnings.warn(get_version_mismatch_message(name, version, installed))
+
+
+def is_iterable(value):
+    """Whether iter(value) works."""
+    try:
+        iter(value)
+    except TypeError:
+        return False
+    return True

@@ -16,7 +16,9 @@ synchronised, and a sampler that goes on where it was.
 from __future__ import annotations
 
 from tutti.elastic import State, run
+from tutti.torch.elastic.handlers import get_handler_registry, set_handler_registry
 from tutti.torch.elastic.sampler import ElasticSampler
 from tutti.torch.elastic.state import ObjectState, TorchState
 
-__all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
+__all__ = ["ElasticSampler", "ObjectState", "State", "TorchState",
+           "get_handler_registry", "run", "set_handler_registry"]

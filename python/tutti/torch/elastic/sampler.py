@@ -14,7 +14,8 @@ class ElasticSampler(torch.utils.data.Sampler):
     """Shares out the samples of an epoch that no rank has processed yet.
 
     Call record_batch after each batch, set_epoch at the end of an epoch, and keep it in a
-    TorchState, which shares what the ranks have processed at each commit. One thread.
+    TorchState, which shares what the ranks have processed at each commit. `indices` are this rank's
+    of this pass; `rank` and `num_replicas` are what they were dealt out by. One thread.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
@@ -24,6 +25,8 @@ class ElasticSampler(torch.utils.data.Sampler):
         self._unshared: List[int] = []  # processed here, and not known to the other ranks yet
         self.remaining_indices: List[int] = []
         self.indices: List[int] = []
+        self.num_replicas = 1
+        self.rank = 0
         self.num_samples = 0
         self.total_size = 0
         self.reset()
@@ -72,21 +75,26 @@ class ElasticSampler(torch.utils.data.Sampler):
     def reset(self) -> None:
         """Shares out what is left among the ranks that there are now."""
         job = _basics.job()
-        rank, size = (job.rank(), job.size()) if job.is_initialized() else (0, 1)
+        self.rank, self.num_replicas = (job.rank(), job.size()) if job.is_initialized() else (0, 1)
         self.remaining_indices = [i for i in range(len(self.dataset))
                                   if i not in self.processed_indices]
+        self._deal()
+
+    def _deal(self) -> None:
+        """Sets what of remaining_indices is this rank's."""
         order = list(self.remaining_indices)
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed + self.epoch)
             order = [order[i] for i in torch.randperm(len(order), generator=generator).tolist()]
         # Equal parts: the first samples are taken twice where it does not come out even.
-        self.num_samples = -(-len(order) // size)
-        self.total_size = self.num_samples * size
+        self.num_samples = -(-len(order) // self.num_replicas)
+        self.total_size = self.num_samples * self.num_replicas
         while order and len(order) < self.total_size:
             order += order[:self.total_size - len(order)]
-        self.indices = order[rank:self.total_size:size]
+        self.indices = order[self.rank:self.total_size:self.num_replicas]
 
     def __iter__(self) -> Iterator[int]:
+        self._deal()  # whatever was set by hand since
         return iter(list(self.indices))
 
     def __len__(self) -> int:

@@ -10,7 +10,16 @@ import torch
 
 from tutti import _basics, elastic
 from tutti.torch import functions, mpi_ops
+from tutti.torch.elastic.handlers import (ModelStateHandler, OptimizerStateHandler,
+                                          SamplerStateHandler, StateHandler, get_handler_registry,
+                                          set_handler_registry, special_handler)
 from tutti.torch.elastic.sampler import ElasticSampler
+
+
+# Where Horovod has them.
+__all__ = ["ElasticSampler", "ModelStateHandler", "ObjectState", "OptimizerStateHandler",
+           "SamplerStateHandler", "StateHandler", "TorchState", "get_handler_registry",
+           "set_handler_registry"]
 
 
 class ObjectState(elastic.ObjectState):
@@ -22,9 +31,6 @@ class ObjectState(elastic.ObjectState):
     def _allgather_object(self, obj: Any, name: str) -> List[Any]:
         return functions.allgather_object(obj, name)
 
-    def _largest(self, number: int, name: str) -> int:
-        return int(mpi_ops.allreduce(torch.tensor([number]), name=name, op=_basics.Max))
-
 
 class TorchState(ObjectState):
     """A model, an optimizer, samplers (as keyword arguments), and plain values.
@@ -32,12 +38,18 @@ class TorchState(ObjectState):
     commit shares what the ranks' ElasticSamplers have processed, so that a rank that dies takes no
     knowledge of it along: the model that was committed has seen exactly the samples that the
     sampler calls processed. sync gives all ranks the model, the optimizer and the samplers of the
-    rank that is furthest.
+    rank that is furthest. Values of types for which set_handler_registry named a handler are kept by
+    it.
     """
 
     def __init__(self, model: Optional[torch.nn.Module] = None,
                  optimizer: Optional[torch.optim.Optimizer] = None, **values: Any) -> None:
         values.update(model=model, optimizer=optimizer)
+        made = {name: special_handler(value) for name, value in values.items()}
+        self._handlers: Dict[str, StateHandler] = {
+            name: handler for name, handler in made.items() if handler is not None}
+        for name in self._handlers:
+            self.__dict__[name] = values.pop(name)
         self._handled: Dict[str, Any] = {name: value for name, value in values.items()
                                          if hasattr(value, "state_dict")}
         self._saved_states: Dict[str, Any] = {}
@@ -49,7 +61,9 @@ class TorchState(ObjectState):
     def __setattr__(self, name: str, value: Any) -> None:
         """A model, an optimizer and their like may be replaced; the new one is saved as it is."""
         handled, saved = self.__dict__.get("_handled", {}), self.__dict__.get("_saved", {})
-        if (name in handled or name in saved) and hasattr(value, "state_dict"):
+        if name in self.__dict__.get("_handlers", {}):
+            self._handlers[name].set_value(value)
+        elif (name in handled or name in saved) and hasattr(value, "state_dict"):
             saved.pop(name, None)
             handled[name] = value
             self._saved_states[name] = copy.deepcopy(value.state_dict())
@@ -78,11 +92,15 @@ class TorchState(ObjectState):
     def save(self) -> None:
         self._saved_states = {name: copy.deepcopy(value.state_dict())
                               for name, value in self._handled.items()}
+        for handler in self._handlers.values():
+            handler.save()
         super().save()
 
     def restore(self) -> None:
         for name, value in self._handled.items():
             value.load_state_dict(copy.deepcopy(self._saved_states[name]))
+        for handler in self._handlers.values():
+            handler.restore()
         super().restore()
 
     def sync(self) -> None:
@@ -98,6 +116,9 @@ class TorchState(ObjectState):
             else:
                 value.load_state_dict(
                     functions.broadcast_object(value.state_dict(), root, f"elastic.{name}"))
+        for _, handler in sorted(self._handlers.items()):
+            handler.root_rank = root
+            handler.sync()
         self._sync_objects(root)
         self.save()
 
