@@ -26,6 +26,7 @@ namespace {
 
 // More are not searched for; NCCL's own bound.
 constexpr int64_t kMostChannels = 64;
+constexpr int64_t kMostBlocks = 128;  // of NCCL_MAX_CTAS
 
 struct FieldRange {
   const char* name;
@@ -96,6 +97,8 @@ Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
     settings.min_nchannels = std::min<int64_t>(full.minCTAs, kMostChannels);
   if (full.maxCTAs != NCCL_CONFIG_UNDEF_INT && settings.max_nchannels == 0)
     settings.max_nchannels = std::min<int64_t>(full.maxCTAs, kMostChannels);
+  if (full.maxCTAs != NCCL_CONFIG_UNDEF_INT && settings.max_ctas == 0)
+    settings.max_ctas = std::min<int64_t>(full.maxCTAs, kMostBlocks);
   if (full.commName != nullptr) handle.name = full.commName;
   if (full.netName != nullptr) handle.settings.net = full.netName;
   return Status::Ok();

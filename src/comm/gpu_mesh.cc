@@ -86,8 +86,7 @@ Result<std::unique_ptr<GpuMesh>> GpuMesh::Create(const GpuPeers& peers, const Se
   if (mesh->windows_.by_nvlink()) mesh->context_.wide_slot_bytes = mesh->args_.layout.WideData();
   mesh->scratch_ = mesh->windows_.of(mesh->args_.rank) + ends_at;
   const bool corrupt =
-      settings.gpu_fault == (place == WindowPlace::kPeerMemory ? "peer" : "host") ||
-      settings.gpu_fault == "both";
+      settings.gpu_fault == (IsOnGpu(place) ? "peer" : "host") || settings.gpu_fault == "both";
   TUTTI_TRY(peers.Agree(mesh->Probe(peers, corrupt), verdict));
   if (!verdict->ok()) return std::unique_ptr<GpuMesh>();
   return mesh;
@@ -96,7 +95,7 @@ Result<std::unique_ptr<GpuMesh>> GpuMesh::Create(const GpuPeers& peers, const Se
 Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowPlace place) {
   TUTTI_ASSIGN(queue_, GpuQueue::Create(*peers.device, settings.check_pointers));
   const int n = peers.bootstrap->num_ranks();
-  const bool on_host = place == WindowPlace::kHostMemory;
+  const bool on_host = !IsOnGpu(place);
   auto window = static_cast<size_t>(settings.gpu_window);
   auto& layout = args_.layout;
   layout.num_ranks = n;
@@ -330,6 +329,8 @@ Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
 
 std::string GpuMesh::DescribeTransport() const {
   if (args_.num_ranks == 1) return "alone";
+  if (windows_.place() == WindowPlace::kPeerMemoryByIpc)
+    return "writing into one another's memory, shared by CUDA IPC";
   return windows_.place() == WindowPlace::kPeerMemory
              ? "writing into one another's memory"
              : "by shared host memory, because they do not write into one another's";

@@ -6,7 +6,7 @@ namespace tutti {
 
 Result<const void*> GpuMesh::Register(const GpuPeers& peers, std::span<std::byte> buffer,
                                       Status* verdict) {
-  if (windows_.place() != WindowPlace::kPeerMemory) {
+  if (!IsOnGpu(windows_.place())) {
     *verdict = InvalidUsage("the GPUs do not reach one another's memory");
     return nullptr;
   }

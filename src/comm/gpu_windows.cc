@@ -8,13 +8,6 @@
 namespace tutti {
 namespace {
 
-// What a rank tells the others about its window.
-struct WindowOffer {
-  uint64_t offer = 0;  // of the descriptor; 0: it has failed
-  uint64_t bytes = 0;
-  uint64_t by_nvlink = 0;  // whether this rank reaches all others so
-};
-
 struct Verdict {
   uint8_t code = 0;  // of a Status
   char text[375] = {};
@@ -23,7 +16,9 @@ struct Verdict {
 }  // namespace
 
 std::string_view Name(WindowPlace place) {
-  return place == WindowPlace::kPeerMemory ? "GPU memory" : "host memory";
+  return place == WindowPlace::kPeerMemory        ? "GPU memory"
+         : place == WindowPlace::kPeerMemoryByIpc ? "GPU memory by CUDA IPC"
+                                                  : "host memory";
 }
 
 Status GpuPeers::Agree(const Status& mine, Status* verdict) const {
@@ -47,34 +42,79 @@ Status GpuPeers::Agree(const Status& mine, Status* verdict) const {
   return Status::Ok();
 }
 
-Status GpuWindows::MakeOwn(const GpuPeers& peers, size_t bytes, UniqueFd* fd) {
+Status GpuWindows::MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer) {
+  std::byte*& own = windows_[static_cast<size_t>(peers.bootstrap->rank())];
   if (place_ == WindowPlace::kPeerMemory) {
-    TUTTI_ASSIGN(device_memory_, cuda::MappedMemory::Create(*peers.device, bytes, fd));
-    windows_[static_cast<size_t>(peers.bootstrap->rank())] = device_memory_.data();
-    return Status::Ok();
+    UniqueFd fd;
+    TUTTI_ASSIGN(device_memory_, cuda::MappedMemory::Create(*peers.device, bytes, &fd));
+    own = device_memory_.data();
+    offer->descriptor = peers.fd_server->Offer(fd.get(), peers.key);
+  } else if (place_ == WindowPlace::kPeerMemoryByIpc) {
+    TUTTI_ASSIGN(ipc_memory_, cuda::IpcMemory::Create(*peers.device, bytes, &offer->handle));
+    own = ipc_memory_.data();
+    offer->address = ipc_memory_.address();
+  } else {
+    TUTTI_ASSIGN(host_memory_, SharedMemory::Create(bytes, HugePages::kAdvise));
+    TUTTI_ASSIGN(cuda::PinnedRange pinned,
+                 cuda::PinnedRange::Pin(*peers.device, host_memory_.bytes()));
+    own = pinned.data();
+    pinned_.push_back(std::move(pinned));
+    offer->descriptor = peers.fd_server->Offer(host_memory_.fd(), peers.key);
   }
-  TUTTI_ASSIGN(host_memory_, SharedMemory::Create(bytes, HugePages::kAdvise));
-  TUTTI_ASSIGN(cuda::PinnedRange pinned,
-               cuda::PinnedRange::Pin(*peers.device, host_memory_.bytes()));
-  windows_[static_cast<size_t>(peers.bootstrap->rank())] = pinned.data();
-  pinned_.push_back(std::move(pinned));
+  offer->made = 1;
+  offer->bytes = this->bytes();
+  offer->by_nvlink = IsOnGpu(place_) &&
+                     std::all_of(peers.peers.begin(), peers.peers.end(), [&](const PeerInfo& peer) {
+                       return peer.device == peers.device->pci_address() ||
+                              peers.device->ReachesByNvlink(peer.device);
+                     });
   return Status::Ok();
 }
 
-Status GpuWindows::MapOf(const GpuPeers& peers, int rank, UniqueFd fd, size_t bytes) {
+Status GpuWindows::MapOf(const GpuPeers& peers, int rank, const Offer& offer) {
   const auto r = static_cast<size_t>(rank);
+  const int me = peers.bootstrap->rank();
+  if (place_ == WindowPlace::kPeerMemoryByIpc) {
+    TUTTI_ASSIGN(cuda::IpcMemory window,
+                 SameProcess(peers.peers[r], peers.peers[static_cast<size_t>(me)])
+                     ? cuda::IpcMemory::Reach(*peers.device, offer.address, offer.bytes, me)
+                     : cuda::IpcMemory::Open(*peers.device, offer.handle, offer.bytes, me));
+    windows_[r] = window.data();
+    ipc_mapped_.push_back(std::move(window));
+    return Status::Ok();
+  }
+  TUTTI_ASSIGN(UniqueFd fd, FetchFd(FdServerOf(peers.peers[r]), offer.descriptor, peers.key,
+                                    peers.deadline, peers.abort_flag));
   if (place_ == WindowPlace::kPeerMemory) {
-    TUTTI_ASSIGN(cuda::MappedMemory window, cuda::MappedMemory::Import(*peers.device, fd, bytes));
+    TUTTI_ASSIGN(cuda::MappedMemory window,
+                 cuda::MappedMemory::Import(*peers.device, fd, offer.bytes));
     windows_[r] = window.data();
     device_mapped_.push_back(std::move(window));
     return Status::Ok();
   }
-  TUTTI_ASSIGN(SharedMemory window, SharedMemory::Map(std::move(fd), bytes, HugePages::kAdvise));
+  TUTTI_ASSIGN(SharedMemory window,
+               SharedMemory::Map(std::move(fd), offer.bytes, HugePages::kAdvise));
   TUTTI_ASSIGN(cuda::PinnedRange pinned, cuda::PinnedRange::Pin(*peers.device, window.bytes()));
   windows_[r] = pinned.data();
   host_mapped_.push_back(std::move(window));
   host_mapped_.back().CloseFd();
   pinned_.push_back(std::move(pinned));
+  return Status::Ok();
+}
+
+Status GpuWindows::MapAll(const GpuPeers& peers, std::span<const Offer> offers) {
+  const auto me = static_cast<size_t>(peers.bootstrap->rank());
+  for (size_t r = 0; r < offers.size(); ++r) {
+    if (r == me || offers[r].made == 0) continue;  // that rank says itself why it has none
+    const std::string name = RankName(static_cast<int>(r), peers.peers[r]);
+    if (offers[r].bytes != bytes())
+      return RemoteError("{} offers a window of {} bytes, but {} were agreed on", name,
+                         offers[r].bytes, bytes());
+    Status mapped = MapOf(peers, static_cast<int>(r), offers[r]);
+    if (!mapped.ok())
+      return std::move(mapped).Annotate(
+          fmt::format("mapping the window of {} on {}", name, peers.device->name()));
+  }
   return Status::Ok();
 }
 
@@ -88,47 +128,18 @@ Result<GpuWindows> GpuWindows::Share(const GpuPeers& peers, WindowPlace place, s
   GpuWindows windows;
   windows.place_ = place;
   windows.windows_.resize(n);
-  std::vector<WindowOffer> offers(n);
-  UniqueFd fd;
-  Status mine = windows.MakeOwn(peers, bytes, &fd);
-  if (mine.ok()) {
-    const int number = place == WindowPlace::kPeerMemory ? fd.get() : windows.host_memory_.fd();
-    const bool by_nvlink =
-        place == WindowPlace::kPeerMemory &&
-        std::all_of(peers.peers.begin(), peers.peers.end(), [&](const PeerInfo& peer) {
-          return peer.device == peers.device->pci_address() ||
-                 peers.device->ReachesByNvlink(peer.device);
-        });
-    offers[me] = {peers.fd_server->Offer(number, peers.key), windows.bytes(), by_nvlink ? 1u : 0u};
-  }
-  const auto withdraw = [&] {
-    if (offers[me].offer != 0) peers.fd_server->Withdraw(offers[me].offer);
-  };
-  const auto map_all = [&]() -> Status {
-    for (size_t r = 0; r < n; ++r) {
-      if (r == me || offers[r].offer == 0) continue;  // that rank says itself why it has none
-      const std::string name = RankName(static_cast<int>(r), peers.peers[r]);
-      if (offers[r].bytes != windows.bytes())
-        return RemoteError("{} offers a window of {} bytes, but {} were agreed on", name,
-                           offers[r].bytes, windows.bytes());
-      TUTTI_ASSIGN(UniqueFd theirs, FetchFd(FdServerOf(peers.peers[r]), offers[r].offer, peers.key,
-                                            peers.deadline, peers.abort_flag));
-      Status mapped = windows.MapOf(peers, static_cast<int>(r), std::move(theirs), offers[r].bytes);
-      if (!mapped.ok())
-        return std::move(mapped).Annotate(
-            fmt::format("mapping the window of {} on {}", name, peers.device->name()));
-    }
-    return Status::Ok();
-  };
+  std::vector<Offer> offers(n);
+  Status mine = windows.MakeOwn(peers, bytes, &offers[me]);
   const Status gathered =
-      bootstrap.AllGather(offers.data(), sizeof(WindowOffer), peers.deadline, peers.abort_flag);
-  if (gathered.ok() && mine.ok()) mine = map_all();
+      bootstrap.AllGather(offers.data(), sizeof(Offer), peers.deadline, peers.abort_flag);
+  if (gathered.ok() && mine.ok()) mine = windows.MapAll(peers, offers);
   const Status agreed = gathered.ok() ? peers.Agree(mine, verdict) : gathered;
-  withdraw();
+  if (offers[me].descriptor != 0) peers.fd_server->Withdraw(offers[me].descriptor);
   TUTTI_TRY(agreed);
   if (!verdict->ok()) return GpuWindows();
+  windows.ipc_memory_.ExpectUsers(static_cast<int>(n) - 1);
   windows.by_nvlink_ = std::all_of(offers.begin(), offers.end(),
-                                   [](const WindowOffer& offer) { return offer.by_nvlink != 0; });
+                                   [](const Offer& offer) { return offer.by_nvlink != 0; });
   return windows;
 }
 

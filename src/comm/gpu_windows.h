@@ -4,6 +4,7 @@
 // as this rank's GPU sees it.
 //
 //   peer memory   of the GPUs themselves (NVLink, or PCIe where the GPUs may reach one another)
+//   the same by CUDA's older way of sharing it (backend/cuda/ipc_memory.h), where that one fails
 //   host memory   shared between the processes and pinned, for GPUs that do not
 //
 // Kernels cannot tell the two apart. Why they may work in host memory, across PCIe:
@@ -19,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/cuda/ipc_memory.h"
 #include "backend/cuda/memory.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -29,8 +31,9 @@
 
 namespace tutti {
 
-enum class WindowPlace : uint8_t { kPeerMemory, kHostMemory };
-std::string_view Name(WindowPlace place);  // "GPU memory", "host memory"
+enum class WindowPlace : uint8_t { kPeerMemory, kPeerMemoryByIpc, kHostMemory };
+std::string_view Name(WindowPlace place);  // "GPU memory", "GPU memory by CUDA IPC", "host memory"
+constexpr bool IsOnGpu(WindowPlace place) { return place != WindowPlace::kHostMemory; }
 
 // What ranks need to agree on something with all others.
 struct GpuPeers {
@@ -59,19 +62,31 @@ class GpuWindows {
   WindowPlace place() const { return place_; }
   // Whether all of it is GPU memory that all ranks reach by NVLink; the same on all ranks.
   bool by_nvlink() const { return by_nvlink_; }
-  uint64_t DeviceBytes() const { return device_memory_.size(); }
+  uint64_t DeviceBytes() const { return device_memory_.size() + ipc_memory_.size(); }
   uint64_t PinnedBytes() const { return host_memory_.size(); }
 
  private:
-  size_t bytes() const { return device_memory_.size() + host_memory_.size(); }
-  Status MakeOwn(const GpuPeers& peers, size_t bytes, UniqueFd* fd);
-  Status MapOf(const GpuPeers& peers, int rank, UniqueFd fd, size_t bytes);
+  // What a rank tells the others about its window.
+  struct Offer {
+    uint64_t made = 0;        // whether there is one
+    uint64_t descriptor = 0;  // its number at the descriptor server, if it has one
+    uint64_t bytes = 0;
+    uint64_t by_nvlink = 0;  // whether this rank reaches all others so
+    uint64_t address = 0;    // and its name, by CUDA IPC
+    cuda::IpcHandle handle;
+  };
+  size_t bytes() const { return device_memory_.size() + ipc_memory_.size() + host_memory_.size(); }
+  Status MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer);
+  Status MapAll(const GpuPeers& peers, std::span<const Offer> offers);
+  Status MapOf(const GpuPeers& peers, int rank, const Offer& offer);
 
   WindowPlace place_ = WindowPlace::kPeerMemory;
   bool by_nvlink_ = false;
   std::vector<std::byte*> windows_;  // by rank
   cuda::MappedMemory device_memory_;
   std::vector<cuda::MappedMemory> device_mapped_;
+  cuda::IpcMemory ipc_memory_;
+  std::vector<cuda::IpcMemory> ipc_mapped_;
   // Declared before what pins them.
   SharedMemory host_memory_;
   std::vector<SharedMemory> host_mapped_;

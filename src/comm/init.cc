@@ -166,8 +166,14 @@ Status Communicator::MakeMesh(const GpuPeers& peers, Status* why) {
                        [&](const PeerInfo& p) { return p.*flag != 0; });
   };
   Status tried;
-  for (const WindowPlace place : {WindowPlace::kPeerMemory, WindowPlace::kHostMemory}) {
-    const bool peer = place == WindowPlace::kPeerMemory;
+  for (const WindowPlace place :
+       {WindowPlace::kPeerMemory, WindowPlace::kPeerMemoryByIpc, WindowPlace::kHostMemory}) {
+    const bool peer = IsOnGpu(place);
+    const bool by_ipc = place == WindowPlace::kPeerMemoryByIpc;
+    const bool asked = any(&PeerInfo::cumem_disabled);
+    if (place == WindowPlace::kPeerMemory && asked) continue;
+    // What the driver refuses in one way it may do in the other.
+    if (by_ipc && !asked && why->code() != Code::kUnhandledCudaError) continue;
     if (any(peer ? &PeerInfo::p2p_disabled : &PeerInfo::shm_disabled)) {
       tried = InvalidUsage("{} is set on a rank",
                            peer ? "NCCL_P2P_DISABLE (or NCCL_P2P_LEVEL=LOC)" : "NCCL_SHM_DISABLE");
@@ -176,7 +182,8 @@ Status Communicator::MakeMesh(const GpuPeers& peers, Status* why) {
     TUTTI_ASSIGN(std::unique_ptr<GpuMesh> mesh, GpuMesh::Create(peers, settings_, place, why));
     gpu_ = std::move(mesh);
     if (gpu_) return Status::Ok();
-    if (settings_.strict_transport)
+    const bool has_other = peer && !by_ipc && why->code() == Code::kUnhandledCudaError;
+    if (settings_.strict_transport && !has_other)
       return InvalidUsage("TUTTI_STRICT_TRANSPORT is set, and windows in {} do not serve: {}",
                           Name(place), why->message());
     if (rank() == 0)

@@ -84,6 +84,7 @@ PeerInfo DescribeSelf(const Settings& settings) {
   info.shm_disabled = settings.shm_disable;
   info.p2p_disabled =
       settings.p2p_disable || settings.p2p_level == "LOC" || settings.p2p_level == "0";
+  info.cumem_disabled = settings.cumem_enable == 0;
   info.pull_disabled = settings.cma_disable || settings.p2p_disable;
   CopyText(info.host, HostName());
   return info;

@@ -32,8 +32,8 @@ struct PeerInfo {
   std::array<uint8_t, 16> probe_token = {};
   uint8_t shm_disabled = 0;
   uint8_t pull_disabled = 0;
-  uint8_t p2p_disabled = 0;  // this rank's GPU is to reach no other GPU's memory
-  uint8_t reserved[1] = {};
+  uint8_t p2p_disabled = 0;    // this rank's GPU is to reach no other GPU's memory
+  uint8_t cumem_disabled = 0;  // its memory is not to be shared by file descriptors
   int32_t numa = -1;  // the NUMA node that it runs on when the communicator is made; -1: not known
   int32_t multiprocessors = 0;  // of its GPU
   uint8_t more_reserved[4] = {};
@@ -44,7 +44,7 @@ struct PeerInfo {
 };
 
 inline constexpr uint32_t kPeerProtocol =
-    4;  // changes when ranks of two builds could not work together
+    5;  // changes when ranks of two builds could not work together
 
 // This rank's record, without what the transports add.
 PeerInfo DescribeSelf(const Settings& settings);

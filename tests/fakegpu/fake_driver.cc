@@ -14,6 +14,7 @@
 //   TUTTI_FAKE_MEMORY=bytes    what a device grants; more is refused
 //   TUTTI_FAKE_STICKY=n        the n-th launch and every call after it fail, as after a bad access
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -44,6 +45,7 @@ namespace fake {
 using namespace tutti::cuda;  // NOLINT: the kernels and the driver's types
 
 constexpr int kCaptureUnsupported = 900;
+constexpr int kInvalidContext = 201, kPeerAccessEnabled = 704, kNotSupported = 801;
 constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidDevice = 101,
               kNoPeerAccess = 217, kInvalidHandle = 400, kNotFound = 500, kNotReady = 600,
               kIllegalAddress = 700;
@@ -214,7 +216,12 @@ struct State {
   std::map<uintptr_t, AllocationHandle> mapped;
   std::map<uintptr_t, int> mapped_fds;  // for cuMemRetainAllocationHandle
   AllocationHandle next_allocation = 1;
-  std::vector<void*> stream_places;  // addresses to give out again
+  struct MemoryFile {
+    int fd;
+    size_t bytes;
+  };
+  std::map<uintptr_t, MemoryFile> memory_files;  // of memory that other processes can open
+  std::vector<void*> stream_places;              // addresses to give out again
   std::atomic<long> launches = 0;
   std::atomic<bool> fail_next = false;
   long sticky = 0;
@@ -347,7 +354,25 @@ void Forget(void* memory) {
 
 void Free(void* memory) {
   Forget(memory);
-  std::free(memory);
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  const auto shared = s.memory_files.find(reinterpret_cast<uintptr_t>(memory));
+  if (shared == s.memory_files.end()) return std::free(memory);
+  munmap(memory, shared->second.bytes);
+  close(shared->second.fd);
+  s.memory_files.erase(shared);
+}
+// Memory that another process can open; small one lies on the heap.
+void* AllocateDevice(size_t bytes) {
+  constexpr size_t kSmall = 64 << 10;
+  if (bytes < kSmall) return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  const int fd = memfd_create("fake-gpu", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return nullptr;
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  s.memory_files[reinterpret_cast<uintptr_t>(memory)] = {fd, bytes};
+  return memory;
 }
 
 }  // namespace fake
@@ -482,7 +507,7 @@ int cuMemAlloc_v2(DeviceAddress* address, size_t bytes) {
   if (Broken()) return kIllegalAddress;
   const auto most = static_cast<size_t>(Number("TUTTI_FAKE_MEMORY", 1L << 40));
   if (bytes > most) return kOutOfMemory;
-  void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  void* memory = AllocateDevice(bytes);
   *address = reinterpret_cast<DeviceAddress>(memory);
   Note(memory, bytes, false);
   return kSuccess;
@@ -560,6 +585,8 @@ int cuPointerGetAttribute(void* value, int attribute, DeviceAddress address) {
   if (range == s.ranges.end()) return kInvalidValue;
   if (attribute == 2)
     *static_cast<unsigned*>(value) = range->second.host ? 1 : 2;
+  else if (attribute == 1)
+    *static_cast<void**>(value) = DeviceOf(range->second.device);
   else if (attribute == 9)
     *static_cast<int*>(value) = range->second.device;
   return kSuccess;
@@ -649,6 +676,7 @@ int cuMemSetAccess(DeviceAddress address, size_t, const AccessDescription*, size
   return foreign && Number("TUTTI_FAKE_NO_PEER", 0) != 0 ? kNoPeerAccess : kSuccess;
 }
 int cuMemExportToShareableHandle(void* out, AllocationHandle handle, int, unsigned long long) {
+  if (Number("TUTTI_FAKE_NO_DESCRIPTORS", 0) != 0) return kNotSupported;
   State& s = TheState();
   std::lock_guard lock(s.mutex);
   *static_cast<int*>(out) = dup(s.allocations[handle].fd);
@@ -663,6 +691,47 @@ int cuMemImportFromShareableHandle(AllocationHandle* handle, void* fd, int) {
   *handle = s.next_allocation++;
   s.allocations[*handle] = {number, static_cast<size_t>(info.st_size), 0, true};
   return kSuccess;
+}
+
+// A name is the process, the descriptor and the length.
+struct FakeIpcName {
+  int pid, fd, device;
+  size_t bytes;
+};
+int cuIpcGetMemHandle(IpcHandle* handle, DeviceAddress address) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  const auto file = s.memory_files.find(address);
+  if (file == s.memory_files.end()) return kInvalidValue;
+  const FakeIpcName name = {getpid(), file->second.fd, s.ranges[address].device,
+                            file->second.bytes};
+  std::memcpy(handle->bytes, &name, sizeof(name));
+  return kSuccess;
+}
+int cuIpcOpenMemHandle_v2(DeviceAddress* address, IpcHandle handle, unsigned) {
+  FakeIpcName name;
+  std::memcpy(&name, handle.bytes, sizeof(name));
+  if (name.pid == getpid()) return kInvalidContext;
+  if (Number("TUTTI_FAKE_NO_PEER", 0) != 0) return kNoPeerAccess;
+  const std::string path = "/proc/" + std::to_string(name.pid) + "/fd/" + std::to_string(name.fd);
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return kInvalidValue;
+  void* const memory = mmap(nullptr, name.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  *address = reinterpret_cast<DeviceAddress>(memory);
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  s.memory_files[*address] = {fd, name.bytes};
+  s.ranges[*address] = {name.bytes, name.device, false};
+  return kSuccess;
+}
+int cuIpcCloseMemHandle(DeviceAddress address) {
+  Free(Pointer(address));
+  return kSuccess;
+}
+int cuCtxEnablePeerAccess(void*, unsigned) {
+  static std::atomic<bool> enabled = false;
+  if (Number("TUTTI_FAKE_NO_PEER", 0) != 0) return kNoPeerAccess;
+  return enabled.exchange(true) ? kPeerAccessEnabled : kSuccess;
 }
 
 int cuCtxGetStreamPriorityRange(int* least, int* greatest) {

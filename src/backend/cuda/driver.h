@@ -51,6 +51,9 @@ struct AccessDescription {
 };
 static_assert(sizeof(AccessDescription) == 12);
 
+struct IpcHandle {
+  char bytes[64] = {};
+};
 struct LaunchAttribute {
   int id = 0;
   alignas(8) int value[16] = {};  // by what `id` says
@@ -122,6 +125,10 @@ static_assert(sizeof(LaunchConfig) == 56);
   X(MemRetain, "cuMemRetainAllocationHandle", AllocationHandle*, void*)                            \
   X(MemGetRange, "cuMemGetAddressRange_v2", DeviceAddress*, size_t*, DeviceAddress)                \
   X(MemImport, "cuMemImportFromShareableHandle", AllocationHandle*, void*, int)                    \
+  X(IpcGetMemHandle, "cuIpcGetMemHandle", IpcHandle*, DeviceAddress)                               \
+  X(IpcOpenMemHandle, "cuIpcOpenMemHandle_v2", DeviceAddress*, IpcHandle, unsigned)                \
+  X(IpcCloseMemHandle, "cuIpcCloseMemHandle", DeviceAddress)                                       \
+  X(ContextEnablePeer, "cuCtxEnablePeerAccess", Context, unsigned)                                 \
   X(StreamCreate, "cuStreamCreate", Stream*, unsigned)                                             \
   X(StreamDestroy, "cuStreamDestroy_v2", Stream)                                                   \
   X(StreamSynchronize, "cuStreamSynchronize", Stream)                                              \

@@ -1,0 +1,113 @@
+#include "backend/cuda/ipc_memory.h"
+
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include "backend/cuda/own_stream.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr unsigned kEnablePeerAccess = 1;
+constexpr int kContextOfPointer = 1;
+constexpr int kAlreadyEnabled = 704;
+constexpr double kPatienceS = 1;
+constexpr size_t kAlignment = 128;
+
+size_t MarksOffset(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+IpcMemory& IpcMemory::operator=(IpcMemory&& other) noexcept {
+  Release();
+  device_ = other.device_;
+  kind_ = std::exchange(other.kind_, Kind::kNone);
+  address_ = std::exchange(other.address_, 0);
+  size_ = std::exchange(other.size_, 0);
+  users_ = other.users_;
+  return *this;
+}
+
+DeviceAddress IpcMemory::MarksAt() const { return address_ + MarksOffset(size_); }
+
+Result<IpcMemory> IpcMemory::Create(const Device& device, size_t bytes, IpcHandle* handle) {
+  const Driver& driver = device.driver();
+  const ContextScope scope(driver, device.context());
+  const size_t all = MarksOffset(bytes) + kMostUsers;
+  DeviceAddress address = 0;
+  TUTTI_TRY(
+      driver.Check(driver.MemAlloc(&address, all),
+                   fmt::format("allocating {} bytes on CUDA device {}", all, device.ordinal())));
+  IpcMemory memory(device, Kind::kOwned, address, bytes, 0);
+  TUTTI_TRY(driver.Check(driver.IpcGetMemHandle(handle, address),
+                         "naming device memory for other processes"));
+  TUTTI_ASSIGN(const OwnStream stream, OwnStream::Create(device));
+  TUTTI_TRY(stream.Clear(address, all));
+  return memory;
+}
+
+Result<IpcMemory> IpcMemory::Open(const Device& device, const IpcHandle& handle, size_t bytes,
+                                  int user) {
+  const Driver& driver = device.driver();
+  const ContextScope scope(driver, device.context());
+  DeviceAddress address = 0;
+  TUTTI_TRY(driver.Check(driver.IpcOpenMemHandle(&address, handle, kEnablePeerAccess),
+                         "opening another process's device memory"));
+  return IpcMemory(device, Kind::kOpened, address, bytes, user);
+}
+
+Result<IpcMemory> IpcMemory::Reach(const Device& device, DeviceAddress address, size_t bytes,
+                                   int user) {
+  const Driver& driver = device.driver();
+  const ContextScope scope(driver, device.context());
+  Context owner = nullptr;
+  TUTTI_TRY(driver.Check(driver.PointerGetAttribute(&owner, kContextOfPointer, address),
+                         "asking whose device memory is"));
+  const int enabled = driver.ContextEnablePeer(owner, 0);
+  if (enabled != kAlreadyEnabled)
+    TUTTI_TRY(driver.Check(enabled, "letting a GPU reach another one's memory"));
+  return IpcMemory(device, Kind::kReached, address, bytes, user);
+}
+
+bool IpcMemory::AllHaveLeft() const {
+  std::array<uint8_t, kMostUsers> marks = {};
+  const auto stream = OwnStream::Create(*device_);
+  if (!stream.ok() || !stream->CopyOut(marks.data(), MarksAt(), marks.size()).ok()) return false;
+  int left = 0;
+  for (const uint8_t mark : marks) left += mark;
+  return left >= users_;
+}
+
+void IpcMemory::LeaveMark() const {
+  const uint8_t mark = 1;
+  const auto stream = OwnStream::Create(*device_);
+  // If it fails, the owner keeps the memory.
+  if (stream.ok()) (void)stream->CopyIn(MarksAt() + static_cast<DeviceAddress>(users_), &mark, 1);
+}
+
+void IpcMemory::Release() {
+  const Kind kind = std::exchange(kind_, Kind::kNone);
+  if (kind == Kind::kNone) return;
+  const Driver& driver = device_->driver();
+  const ContextScope scope(driver, device_->context());
+  if (kind != Kind::kOwned) {
+    LeaveMark();
+    if (kind == Kind::kOpened) driver.IpcCloseMemHandle(address_);
+    return;
+  }
+  const Deadline deadline = Deadline::AfterSeconds(kPatienceS);
+  while (!AllHaveLeft()) {
+    if (deadline.Passed()) {
+      TUTTI_WARN("{} bytes of CUDA device {} stay allocated: not all that used them have let go",
+                 size_, device_->ordinal());
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  driver.MemFree(address_);
+}
+
+}  // namespace tutti::cuda
