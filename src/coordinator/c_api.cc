@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/exceptions.h"
 #include "coordinator/coordinator.h"
 #include "tutti/coordinator_c.h"
 
@@ -43,6 +44,17 @@ ncclResult_t Return(const char* function, const Status& status) {
   if (status.ok()) return ncclSuccess;
   last_error = fmt::format("{}: {}", function, status.message());
   return static_cast<ncclResult_t>(status.code());
+}
+
+// What `call` says, also when it throws.
+template <class F>
+ncclResult_t Answer(const char* function, F call) noexcept {
+  const Status status = tutti::WithoutExceptions(call);
+  try {
+    return Return(function, status);
+  } catch (...) {
+    return static_cast<ncclResult_t>(status.code());  // no memory for the sentence
+  }
 }
 
 Result<TicketHold> Find(tuttiCoordinator_t c, int64_t number) {
@@ -236,32 +248,36 @@ extern "C" {
 
 ncclResult_t tuttiCoordinatorCreate(tuttiCoordinator_t* coordinator,
                                     const tuttiCoordinatorOptions_t* options) {
-  return Return("tuttiCoordinatorCreate", Create(coordinator, options));
+  return Answer("tuttiCoordinatorCreate", [&] { return Create(coordinator, options); });
 }
 
 ncclResult_t tuttiCoordinatorShutdown(tuttiCoordinator_t coordinator) {
-  if (coordinator != nullptr) coordinator->coordinator->Shutdown("");
-  return ncclSuccess;
+  return Answer("tuttiCoordinatorShutdown", [&] {
+    if (coordinator != nullptr) coordinator->coordinator->Shutdown("");
+    return Status::Ok();
+  });
 }
 
 ncclResult_t tuttiCoordinatorDestroy(tuttiCoordinator_t coordinator) {
-  if (coordinator == nullptr) return ncclSuccess;
-  coordinator->coordinator->Shutdown("");
-  coordinator->tickets.ReleaseAll();
-  delete coordinator;
-  return ncclSuccess;
+  return Answer("tuttiCoordinatorDestroy", [&] {
+    if (coordinator == nullptr) return Status::Ok();
+    coordinator->coordinator->Shutdown("");
+    coordinator->tickets.ReleaseAll();
+    delete coordinator;
+    return Status::Ok();
+  });
 }
 
 ncclResult_t tuttiCoordinatorEnqueue(tuttiCoordinator_t coordinator, int process_set,
                                      const tuttiTensor_t* tensors, int count, const char* group,
                                      int64_t* handles) {
-  return Return("tuttiCoordinatorEnqueue",
-                Enqueue(coordinator, process_set, tensors, count, group, handles));
+  return Answer("tuttiCoordinatorEnqueue",
+                [&] { return Enqueue(coordinator, process_set, tensors, count, group, handles); });
 }
 
 ncclResult_t tuttiCoordinatorJoin(tuttiCoordinator_t coordinator, int process_set,
                                   int64_t* handle) {
-  return Return("tuttiCoordinatorJoin", [&]() -> Status {
+  return Answer("tuttiCoordinatorJoin", [&]() -> Status {
     if (coordinator == nullptr || handle == nullptr) return InvalidArgument("null argument");
     TUTTI_ASSIGN(const auto set, coordinator->coordinator->FindSet(process_set));
     int64_t number = 0;
@@ -272,127 +288,128 @@ ncclResult_t tuttiCoordinatorJoin(tuttiCoordinator_t coordinator, int process_se
       coordinator->tickets.Release(number);
     }
     return status;
-  }());
+  });
 }
 
 ncclResult_t tuttiCoordinatorPoll(tuttiCoordinator_t coordinator, int64_t handle, int* done) {
-  return Return("tuttiCoordinatorPoll", [&]() -> Status {
+  return Answer("tuttiCoordinatorPoll", [&]() -> Status {
     if (done == nullptr) return InvalidArgument("done is null");
     TUTTI_ASSIGN(const TicketHold ticket, Find(coordinator, handle));
     *done = ticket->done.load(std::memory_order_acquire) ? 1 : 0;
     return Status::Ok();
-  }());
+  });
 }
 
 ncclResult_t tuttiCoordinatorWait(tuttiCoordinator_t coordinator, int64_t handle,
                                   double timeout_s) {
-  return Return("tuttiCoordinatorWait", Wait(coordinator, handle, timeout_s));
+  return Answer("tuttiCoordinatorWait", [&] { return Wait(coordinator, handle, timeout_s); });
 }
 
 ncclResult_t tuttiCoordinatorOutput(tuttiCoordinator_t coordinator, int64_t handle, void** data) {
-  return Return("tuttiCoordinatorOutput", [&]() -> Status {
+  return Answer("tuttiCoordinatorOutput", [&]() -> Status {
     if (data == nullptr) return InvalidArgument("data is null");
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     *data = ticket->output;
     return Status::Ok();
-  }());
+  });
 }
 
 ncclResult_t tuttiCoordinatorOutputShape(tuttiCoordinator_t coordinator, int64_t handle,
                                          int64_t* shape, int capacity, int* ndim) {
-  return Return("tuttiCoordinatorOutputShape", [&]() -> Status {
+  return Answer("tuttiCoordinatorOutputShape", [&]() -> Status {
     if (ndim == nullptr) return InvalidArgument("ndim is null");
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     Store(ticket->output_shape, shape, capacity, ndim);
     return Status::Ok();
-  }());
+  });
 }
 
 ncclResult_t tuttiCoordinatorReceivedSplits(tuttiCoordinator_t coordinator, int64_t handle,
                                             int64_t* splits, int capacity, int* count) {
-  return Return("tuttiCoordinatorReceivedSplits", [&]() -> Status {
+  return Answer("tuttiCoordinatorReceivedSplits", [&]() -> Status {
     if (count == nullptr) return InvalidArgument("count is null");
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     Store(ticket->received_splits, splits, capacity, count);
     return Status::Ok();
-  }());
+  });
 }
 
 ncclResult_t tuttiCoordinatorLastJoined(tuttiCoordinator_t coordinator, int64_t handle, int* rank) {
-  return Return("tuttiCoordinatorLastJoined", [&]() -> Status {
+  return Answer("tuttiCoordinatorLastJoined", [&]() -> Status {
     if (rank == nullptr) return InvalidArgument("rank is null");
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     *rank = ticket->number;
     return Status::Ok();
-  }());
+  });
 }
 
 ncclResult_t tuttiCoordinatorStreamWait(tuttiCoordinator_t coordinator, int64_t handle,
                                         void* stream) {
-  return Return("tuttiCoordinatorStreamWait", [&]() -> Status {
+  return Answer("tuttiCoordinatorStreamWait", [&]() -> Status {
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     if (!ticket->gpu) return Status::Ok();
     GpuOutcome& outcome = *ticket->gpu;
     outcome.stream = stream;
     return outcome.gpu->Await(stream, *outcome.done);
-  }());
+  });
 }
 
 ncclResult_t tuttiCoordinatorRelease(tuttiCoordinator_t coordinator, int64_t handle) {
-  return Return("tuttiCoordinatorRelease", Release(coordinator, handle));
+  return Answer("tuttiCoordinatorRelease", [&] { return Release(coordinator, handle); });
 }
 
 ncclResult_t tuttiCoordinatorAddProcessSet(tuttiCoordinator_t coordinator, const int* ranks,
                                            int count, int* process_set) {
-  return Return("tuttiCoordinatorAddProcessSet", [&]() -> Status {
+  return Answer("tuttiCoordinatorAddProcessSet", [&]() -> Status {
     if (coordinator == nullptr || ranks == nullptr || process_set == nullptr || count < 1) {
       return InvalidArgument("there are no ranks, or nowhere to store the number of the set");
     }
     TUTTI_ASSIGN(*process_set,
                  coordinator->coordinator->AddSet(std::vector<int>(ranks, ranks + count)));
     return Status::Ok();
-  }());
+  });
 }
 
 ncclResult_t tuttiCoordinatorRemoveProcessSet(tuttiCoordinator_t coordinator, int process_set) {
-  return Return("tuttiCoordinatorRemoveProcessSet", [&]() -> Status {
+  return Answer("tuttiCoordinatorRemoveProcessSet", [&]() -> Status {
     if (coordinator == nullptr) return InvalidArgument("coordinator is null");
     return coordinator->coordinator->RemoveSet(process_set);
-  }());
+  });
 }
 
 ncclResult_t tuttiCoordinatorProcessSetRanks(tuttiCoordinator_t coordinator, int process_set,
                                              int* ranks, int capacity, int* count) {
-  return Return("tuttiCoordinatorProcessSetRanks", [&]() -> Status {
+  return Answer("tuttiCoordinatorProcessSetRanks", [&]() -> Status {
     if (coordinator == nullptr || count == nullptr) return InvalidArgument("null argument");
     TUTTI_ASSIGN(const auto members, coordinator->coordinator->SetRanks(process_set));
     Store(members, ranks, capacity, count);
     return Status::Ok();
-  }());
+  });
 }
 
 ncclResult_t tuttiCoordinatorStartTimeline(tuttiCoordinator_t coordinator, const char* path,
                                            int mark_rounds) {
-  return Return("tuttiCoordinatorStartTimeline", [&]() -> Status {
+  return Answer("tuttiCoordinatorStartTimeline", [&]() -> Status {
     if (coordinator == nullptr || path == nullptr) return InvalidArgument("null argument");
     return coordinator->coordinator->StartTimeline(path, mark_rounds != 0);
-  }());
+  });
 }
 
 ncclResult_t tuttiCoordinatorStopTimeline(tuttiCoordinator_t coordinator) {
-  return Return("tuttiCoordinatorStopTimeline", [&]() -> Status {
+  return Answer("tuttiCoordinatorStopTimeline", [&]() -> Status {
     if (coordinator == nullptr) return InvalidArgument("coordinator is null");
     if (!coordinator->coordinator->timeline().is_open()) {
       return InvalidUsage("no timeline is being written");
     }
     coordinator->coordinator->timeline().Close();
     return Status::Ok();
-  }());
+  });
 }
 
 ncclResult_t tuttiCoordinatorCounter(tuttiCoordinator_t coordinator, int process_set,
                                      const char* name, uint64_t* value) {
-  return Return("tuttiCoordinatorCounter", ReadCounter(coordinator, process_set, name, value));
+  return Answer("tuttiCoordinatorCounter",
+                [&] { return ReadCounter(coordinator, process_set, name, value); });
 }
 
 const char* tuttiCoordinatorLastError(void) { return last_error.c_str(); }

@@ -78,7 +78,9 @@ Status Coordinator::Connect() {
   TUTTI_ASSIGN(data_module_, ChooseFor("HOROVOD_CPU_OPERATIONS", common_.cpu_operations));
   TUTTI_TRY(MakeGlobalSet(common_, id));
   if (!settings.timeline.empty() && settings.timeline != "DYNAMIC") {
-    TUTTI_TRY(StartTimeline(settings.timeline, settings.timeline_mark_cycles));
+    // A job does not end for a folder that is missing on one of its hosts.
+    const Status opened = StartTimeline(settings.timeline, settings.timeline_mark_cycles);
+    if (!opened.ok()) TUTTI_WARN("HOROVOD_TIMELINE has no effect here: {}", opened.message());
   }
   Bootstrap::Events events;
   events.control = [this](int, std::span<const std::byte> payload) { OnControl(payload); };
@@ -144,7 +146,7 @@ Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
 // The first of a list that every rank has wins, and Tutti's own always is there.
 Result<std::shared_ptr<OperationsModule>> Coordinator::ChooseFor(std::string_view variable,
                                                                  const std::string& list) {
-  if (list.empty() || list == "tutti") return std::shared_ptr<OperationsModule>();
+  if (list.empty()) return std::shared_ptr<OperationsModule>();
   const auto gather = [&](const std::string& mine) -> Result<std::vector<std::string>> {
     TUTTI_ASSIGN(const std::vector<Bytes> all,
                  bootstrap_->AllGatherV(std::as_bytes(std::span(mine)),
@@ -198,20 +200,42 @@ Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) 
   return Status::Ok();
 }
 
+// Whether ranks are numbered host by host, several and equally many on each of several. All ranks come
+// to the same, from the places of all.
+Result<bool> Coordinator::HasHierarchy(const Communicators& communicators) const {
+  const HierarchyShape mine = options_.place;
+  std::vector<HierarchyShape> places(static_cast<size_t>(options_.num_ranks));
+  const ncclComm_t data = communicators.data.get();
+  TUTTI_TRY(
+      FromNccl(ncclAllGather(&mine, places.data(), sizeof(mine), ncclUint8, data, nullptr), data));
+  const bool several = std::any_of(places.begin(), places.end(), [](const HierarchyShape& place) {
+    return place.local_size > 1 && place.cross_size > 1;
+  });
+  for (int r = 0; several && r < options_.num_ranks; ++r) {
+    const HierarchyShape& place = places[static_cast<size_t>(r)];
+    if (place.local_size * place.cross_size == options_.num_ranks && place.local_size > 1 &&
+        place.cross_size > 1 && place.local_size == mine.local_size &&
+        place.cross_rank * place.local_size + place.local_rank == r)
+      continue;
+    if (options_.rank == 0) {
+      TUTTI_WARN(
+          "operations are not hierarchical, which needs ranks numbered host by host and equally "
+          "many on each: rank {} of {} is rank {} of {} on host {} of {}",
+          r, options_.num_ranks, place.local_rank, place.local_size, place.cross_rank,
+          place.cross_size);
+    }
+    return false;
+  }
+  return several;
+}
+
 Status Coordinator::SplitHosts(const Common& common, Communicators& communicators) {
   const HierarchyShape& place = options_.place;
   const bool wanted =
       common.tuning.hierarchical || common.hierarchical_allgather || common.autotune;
-  if (!wanted || place.local_size <= 1 || place.cross_size <= 1) return Status::Ok();
-  if (place.local_size * place.cross_size != options_.num_ranks ||
-      place.cross_rank * place.local_size + place.local_rank != options_.rank) {
-    return InvalidUsage(
-        "hierarchical operations need ranks numbered host by host and equally many on each: rank "
-        "{} "
-        "of {} is rank {} of {} on host {} of {}",
-        options_.rank, options_.num_ranks, place.local_rank, place.local_size, place.cross_rank,
-        place.cross_size);
-  }
+  if (!wanted) return Status::Ok();
+  TUTTI_ASSIGN(const bool has_hierarchy, HasHierarchy(communicators));
+  if (!has_hierarchy) return Status::Ok();
   const ncclComm_t data = communicators.data.get();
   ncclComm_t local = nullptr;
   TUTTI_TRY(
@@ -303,6 +327,14 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
   hooks.gpu.join = [this, ranks, communicators](Gpu& gpu) {
     return JoinGpus(gpu, ranks, *communicators);
   };
+  // The end of all is the end of each.
+  if (id != 0) {
+    hooks.overdue = [this](const std::string& reason) {
+      loop_->Post([this, reason] {
+        if (const auto all = FindSet(0); all.ok()) (*all)->Leave(reason);
+      });
+    };
+  }
   hooks.elsewhere = [this, id] { return crossing_watch_.Elsewhere(id); };
   if (id != 0) return hooks;
   hooks.look_around = [this] { return crossing_watch_.LookAround(); };
@@ -458,28 +490,60 @@ Result<int> Coordinator::AddSetNow(const std::vector<int>& ranks) {
     const std::lock_guard lock(mutex_);
     parents = sets_.at(0).communicators;
   }
+  const ncclComm_t parent = parents->control.get();
+  const int id = next_set_;  // nobody else changes it, and other members' rings are kept for it
+  SetRecord record;
+  record.ranks = ranks;
+  const Status made = AllMade(parent, JoinSet(id, parent, record));
+  const std::lock_guard lock(mutex_);
+  ++next_set_;  // on all ranks, whatever came of it
+  if (!made.ok()) return made;
+  const auto early = early_rings_.find(id);
+  if (early != early_rings_.end()) {
+    if (record.set) record.set->Ring(early->second);
+    early_rings_.erase(early);
+  }
+  sets_[id] = std::move(record);
+  return id;
+}
+
+// This rank's part in the new set, if it is a member.
+Status Coordinator::JoinSet(int id, ncclComm_t parent, SetRecord& record) {
+  const std::vector<int>& ranks = record.ranks;
   const bool member = std::find(ranks.begin(), ranks.end(), options_.rank) != ranks.end();
   const int color = member ? 0 : NCCL_SPLIT_NOCOLOR;
   ncclComm_t control = nullptr;
   ncclComm_t data = nullptr;
-  const ncclComm_t parent = parents->control.get();
   TUTTI_TRY(FromNccl(ncclCommSplit(parent, color, options_.rank, &control, nullptr), parent));
   auto communicators = std::make_shared<Communicators>();
   communicators->control = Communicator(control);
   TUTTI_TRY(FromNccl(ncclCommSplit(parent, color, options_.rank, &data, nullptr), parent));
   communicators->data = Communicator(data);
+  if (!member) return Status::Ok();
   const std::lock_guard lock(mutex_);
-  const int id = next_set_++;
-  SetRecord& record = sets_[id];
-  record.ranks = ranks;
-  if (!member) return id;
-  record.communicators = communicators;
   TUTTI_ASSIGN(record.set, MakeSet(id, ranks, communicators));
-  const auto early = early_rings_.find(id);
-  if (early == early_rings_.end()) return id;
-  record.set->Ring(early->second);
-  early_rings_.erase(early);
-  return id;
+  record.communicators = std::move(communicators);
+  return Status::Ok();
+}
+
+// The same on all ranks: ok if all of them have made their part, else what the first says that has
+// not. Nobody may have a set in which another member never comes.
+Status Coordinator::AllMade(ncclComm_t parent, const Status& mine) const {
+  struct Outcome {
+    char failed[508];  // "": it has not
+    int32_t code;
+  };
+  Outcome own = {};
+  own.code = static_cast<int32_t>(mine.code());
+  if (!mine.ok()) mine.message().copy(own.failed, sizeof(own.failed) - 1);
+  std::vector<Outcome> all(static_cast<size_t>(options_.num_ranks));
+  TUTTI_TRY(FromNccl(ncclAllGather(&own, all.data(), sizeof(Outcome), ncclUint8, parent, nullptr),
+                     parent));
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r].code == 0) continue;
+    return RemoteError("the process set cannot be made: rank {} says: {}", r, all[r].failed);
+  }
+  return Status::Ok();
 }
 
 Result<int> Coordinator::RemoveSetNow(int id) {

@@ -117,6 +117,7 @@ class Coordinator {
   Status Connect();
   Result<Common> AgreeOnSettings(ncclUniqueId* id);
   Status MakeGlobalSet(const Common& common, const ncclUniqueId& id);
+  Result<bool> HasHierarchy(const Communicators& communicators) const;
   Status SplitHosts(const Common& common, Communicators& communicators);
   Result<std::shared_ptr<ProcessSet>> MakeSet(int id, const std::vector<int>& ranks,
                                               const std::shared_ptr<Communicators>& communicators);
@@ -132,6 +133,8 @@ class Coordinator {
   Result<std::unique_ptr<Operations>> JoinGpus(const Gpu& gpu, const std::vector<int>& ranks,
                                                Communicators& communicators) const;
   Result<int> ChangeSets(const Agreement& agreement);
+  Status JoinSet(int id, ncclComm_t parent, SetRecord& record);
+  Status AllMade(ncclComm_t parent, const Status& mine) const;
   Result<int> AddSetNow(const std::vector<int>& ranks);
   Result<int> RemoveSetNow(int id);
   Status ChangeAndWait(Ask ask, int* number) const;

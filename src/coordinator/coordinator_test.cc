@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <thread>
@@ -170,6 +171,73 @@ TEST(CoordinatorTest, ShutdownOnOneRankEndsPendingWorkOnAll) {
                                                  values.data(), values.data())),
               0);
     EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("rank 1 has shut down"));
+  });
+}
+
+// Hosts with different numbers of ranks, and ranks numbered round robin: no hierarchy, and all know it.
+TEST(HierarchyTest, UnevenHostsWorkWithoutOne) {
+  const testing::Environment environment({{"HOROVOD_HIERARCHICAL_ALLREDUCE", "1"},
+                                          {"HOROVOD_HIERARCHICAL_ALLGATHER", "1"},
+                                          {"HOROVOD_AUTOTUNE", "1"}});
+  struct Place {
+    int local_rank, local_size, cross_rank, cross_size;
+  };
+  const std::vector<std::vector<Place>> jobs = {
+      {{0, 2, 0, 2}, {1, 2, 0, 1}, {0, 1, 1, 2}},                 // 2 + 1
+      {{0, 2, 0, 2}, {0, 2, 1, 2}, {1, 2, 0, 2}, {1, 2, 1, 2}}};  // round robin
+  for (const auto& places : jobs) {
+    const int n = static_cast<int>(places.size());
+    ncclUniqueId id;
+    ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+    testing::RunRankThreads(
+        n,
+        [&](int rank) {
+          tuttiCoordinatorOptions_t options = TestRank::OptionsOf(rank, n);
+          const Place& place = places[static_cast<size_t>(rank)];
+          options.local_rank = place.local_rank;
+          options.local_size = place.local_size;
+          options.cross_rank = place.cross_rank;
+          options.cross_size = place.cross_size;
+          TestRank self(options, id);
+          ASSERT_NE(self.get(), nullptr);
+          std::vector<float> values(100, 1);
+          self.Sum("t", values);
+          EXPECT_THAT(values, Each(static_cast<float>(n)));
+        },
+        60);
+  }
+}
+
+// The search turns hierarchical operations on and off while large batches are under way on a thread of
+// their own: all ranks must move each batch alike.
+TEST(AutotuneTest, ChangesNothingThatIsUnderWay) {
+  const testing::Environment environment({{"HOROVOD_AUTOTUNE", "1"},
+                                          {"HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "0"},
+                                          {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "2"},
+                                          {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "4"}});
+  RunJob(4, [](TestRank& self) {
+    constexpr size_t kTensors = 6, kCount = 60000;  // too much for the driver to move by itself
+    std::vector<std::vector<float>> values(kTensors);
+    const std::vector<int64_t> shape = {kCount};
+    for (int step = 0; step < 60; ++step) {
+      std::vector<int64_t> handles;
+      for (size_t t = 0; t < kTensors; ++t) {
+        values[t].assign(kCount, static_cast<float>(step + self.rank()));
+        handles.push_back(self.Enqueue(TestRank::Describe(("t" + std::to_string(t)).c_str(),
+                                                          tuttiOpAllreduce, tuttiFloat32, shape,
+                                                          values[t].data(), values[t].data())));
+      }
+      for (const int64_t handle : handles) {
+        self.Wait(handle);
+        self.Release(handle);
+      }
+      for (size_t t = 0; t < kTensors; ++t) {
+        const auto wrong = std::count_if(values[t].begin(), values[t].end(), [&](float value) {
+          return value != static_cast<float>(4 * step + 6);
+        });
+        ASSERT_EQ(wrong, 0) << "step " << step;
+      }
+    }
   });
 }
 

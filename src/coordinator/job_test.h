@@ -20,19 +20,25 @@ namespace tutti::coordinator {
 // helps; what a test wants to fail is asked for with Try….
 class TestRank {
  public:
-  TestRank(int rank, int num_ranks, const ncclUniqueId& id) : rank_(rank), num_ranks_(num_ranks) {
+  TestRank(int rank, int num_ranks, const ncclUniqueId& id)
+      : TestRank(OptionsOf(rank, num_ranks), id) {}
+  // Two hosts, as far as hierarchies are concerned, where that comes out even.
+  static tuttiCoordinatorOptions_t OptionsOf(int rank, int num_ranks) {
     tuttiCoordinatorOptions_t options = {};
     options.size = sizeof(options);
-    options.id = &id;
     options.rank = rank;
     options.nranks = num_ranks;
-    // Two hosts, as far as hierarchies are concerned, where that comes out even.
     if (num_ranks % 2 == 0 && num_ranks > 2) {
       options.local_size = num_ranks / 2;
       options.local_rank = rank % options.local_size;
       options.cross_size = 2;
       options.cross_rank = rank / options.local_size;
     }
+    return options;
+  }
+  TestRank(tuttiCoordinatorOptions_t options, const ncclUniqueId& id)
+      : rank_(options.rank), num_ranks_(options.nranks) {
+    options.id = &id;
     EXPECT_EQ(tuttiCoordinatorCreate(&coordinator_, &options), ncclSuccess)
         << tuttiCoordinatorLastError();
   }

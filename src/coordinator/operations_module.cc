@@ -63,6 +63,19 @@ Result<std::shared_ptr<OperationsModule>> FindViable(const std::string& name, in
   return InvalidUsage("{}", reasons);
 }
 
+// Without spaces around it, and in small letters up to what may be a path.
+std::string Plain(std::string_view name) {
+  const auto is_space = [](char c) { return c == ' ' || c == '\t'; };
+  while (!name.empty() && is_space(name.front())) name.remove_prefix(1);
+  while (!name.empty() && is_space(name.back())) name.remove_suffix(1);
+  std::string plain(name);
+  for (char& c : plain) {
+    if (c == ':' || c == '/') break;
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return plain;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<OperationsModule>> FindModule(const std::string& name) {
@@ -77,6 +90,7 @@ Result<ModuleChoice> ChooseModule(const std::string& list, int rank, int num_ran
   ModuleChoice choice;
   std::istringstream names(list);
   for (std::string name; std::getline(names, name, ',');) {
+    name = Plain(name);
     if (name == "tutti") return choice;
     auto found = FindViable(name, rank, num_ranks);
     // What they found, for none may go alone; and under which name, in case their lists differ.

@@ -27,6 +27,9 @@ constexpr int64_t kGapNs = 50'000;
 constexpr int64_t kHotNs = 2'000'000;
 constexpr int64_t kLongestGapNs = 400'000;
 
+// Rounds take all ranks, so none is further ahead than a few; early rings of a new set are.
+constexpr uint64_t kMostAhead = 1024;
+
 // Names of tensors that are not pending are kept, up to so many: they usually come again.
 constexpr size_t kMaxRememberedNames = 65536;
 
@@ -217,12 +220,22 @@ Status ProcessSet::Enter(Ask& ask, int64_t now_ns) {
   return Status::Ok();
 }
 
+// REQUIRES: mutex_. Threads that have ended are forgotten whenever there are twice as many as were left.
+void ProcessSet::NoteAsker(pid_t thread) {
+  askers_.insert(thread);
+  if (askers_.size() < most_askers_) return;
+  std::erase_if(askers_, [](pid_t asker) {
+    return access(fmt::format("/proc/self/task/{}", asker).c_str(), F_OK) != 0;
+  });
+  most_askers_ = std::max(kFewAskers, 2 * askers_.size());
+}
+
 Status ProcessSet::Enqueue(std::span<Ask> asks) {
   const Lock lock(mutex_);
   if (has_ended_) return ended_;
   if (ThisThread() != last_asker_) {
     last_asker_ = ThisThread(/*anew=*/true);
-    askers_.insert(last_asker_);
+    NoteAsker(last_asker_);
   }
   // Ages of seconds: what comes in one burst, which the loop ends soon, is of one age.
   const bool burst = !incoming_.empty() && !in_round_;
@@ -320,6 +333,8 @@ void ProcessSet::After(Lock& lock, Result<RoundResult> result) {
   if (result->negotiated) ++counters_.negotiated_rounds;
   timeline_->Round(*result);
   if (result->tuning) {
+    // What waits to be moved was agreed on before, and all ranks move it as it was.
+    if (result->tuning->hierarchical != tuning_.hierarchical) DrainMover(lock);
     tuning_ = *result->tuning;
     if (hooks_.tuned) hooks_.tuned(tuning_);
   }
@@ -657,7 +672,8 @@ void ProcessSet::Loop() {
 
 void ProcessSet::Ring(uint64_t round) {
   const Lock lock(mutex_);
-  if (has_ended_) return;
+  // Ranks are never far apart: such a ring is no rank's, and would keep all in rounds for ever.
+  if (has_ended_ || round > next_round_ + kMostAhead) return;
   rung_round_ = std::max(rung_round_, round + 1);
   RingLocked(round);
   loop_wakes_.notify_one();

@@ -77,6 +77,9 @@ class ProcessSet {
     GpuPerformer::Hooks gpu;                          // may be empty: there is no GPU then
     // Told once, with locks held: must not call back or block. May be null.
     std::function<void(const Status& reason)> ended;
+    // Told, with locks held, that something has waited for longer than the job may: must not call back or
+    // block. Null in the set of all ranks, which ends the job itself.
+    std::function<void(const std::string& reason)> overdue;
     // What this rank does in its other sets: "" or a clause. May be null.
     std::function<std::string()> elsewhere;
     // For RoundInput; what came of it is told with locks held: must not call back or block. Both
@@ -172,6 +175,7 @@ class ProcessSet {
 
   Status CheckNews(const Ask& ask, const Request& request) const;
   Status Enter(Ask& ask, int64_t now_ns);
+  void NoteAsker(pid_t thread);
   bool RoundIsDue() const;
   void Drive(Lock& lock);
   void TakeInput();
@@ -198,6 +202,9 @@ class ProcessSet {
   void AskForStallCheckLocked();
   bool StallIsDue(int64_t now_ns) const;
   void LeaveWhenOverdue(int64_t now_ns, bool others);
+  std::string OverdueText() const;
+  // Ranks of the set as those of the job.
+  RankSet Globally(const RankSet& ranks) const;
   void End(const Status& reason);
   void RingLocked(uint64_t round);
   void DrainMover(Lock& lock);
@@ -265,6 +272,8 @@ class ProcessSet {
   uint64_t judged_ = 0;         // the last check
   std::vector<Response> held_;  // that fell by later checks
   std::set<pid_t> askers_;
+  static constexpr size_t kFewAskers = 64;
+  size_t most_askers_ = kFewAskers;  // from so many on, the dead are looked for
   pid_t last_asker_ = 0;
   struct Blocked {
     pid_t thread = 0;

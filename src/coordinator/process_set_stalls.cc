@@ -38,9 +38,33 @@ void ProcessSet::LeaveWhenOverdue(int64_t now_ns, bool others) {
   }
   if (last_call_ns_ == 0) last_call_ns_ = now_ns;
   if (leaving_ || (others && now_ns - last_call_ns_ < kLastCallNs)) return;
-  leaving_ = fmt::format("an operation was stalled for {} s, the limit set",
-                         static_cast<double>(limit_ns) / 1e9);
+  leaving_ = OverdueText();
+  if (hooks_.overdue) hooks_.overdue(*leaving_);
   AskForStallCheckLocked();
+}
+
+// REQUIRES: mutex_. Of what waits for longest; the last check knows who is missing.
+std::string ProcessSet::OverdueText() const {
+  const Tensor* oldest = nullptr;
+  for (const auto& [name, home] : names_) {
+    const Tensor* const tensor = home.pending;
+    if (tensor == nullptr || tensor->ticket->dispatched) continue;
+    if (oldest == nullptr || tensor->since_ns < oldest->since_ns) oldest = tensor;
+  }
+  const double limit_s = static_cast<double>(options_.stall_shutdown_ns) / 1e9;
+  if (oldest == nullptr) return fmt::format("an operation was stalled for {} s", limit_s);
+  std::string missing;
+  for (const Stall& stall : last_stalls_)
+    if (stall.name == oldest->name)
+      missing = fmt::format(" for want of {}", Globally(stall.missing).Describe());
+  return fmt::format("\"{}\" was stalled for {} s{}, the limit that is set", oldest->name, limit_s,
+                     missing);
+}
+
+RankSet ProcessSet::Globally(const RankSet& ranks) const {
+  RankSet global;
+  for (const int r : ranks.ToVector()) global.Add(options_.members[static_cast<size_t>(r)]);
+  return global;
 }
 
 bool ProcessSet::Tick(bool others) {
@@ -112,11 +136,6 @@ std::string ProcessSet::Activity() const {
 void ProcessSet::ReportStalls(const RoundResult& result) {
   last_stalls_ = result.stalls;
   const int64_t now_ns = NowNs();
-  const auto globally = [&](const RankSet& ranks) {
-    RankSet global;
-    for (const int r : ranks.ToVector()) global.Add(options_.members[static_cast<size_t>(r)]);
-    return global;
-  };
   for (const Stall& stall : result.stalls) {
     const auto home = names_.find(stall.name);
     if (home == names_.end() || !stall.have.Contains(options_.rank)) continue;
@@ -131,8 +150,8 @@ void ProcessSet::ReportStalls(const RoundResult& result) {
       doing += fmt::format("; rank {} {}", options_.members[static_cast<size_t>(r)], found->second);
     }
     TUTTI_WARN("\"{}\" has waited for more than {} s: {} asked for it, missing {}{}.", stall.name,
-               static_cast<double>(options_.stall_warn_ns) / 1e9, globally(stall.have).Describe(),
-               globally(stall.missing).Describe(), doing);
+               static_cast<double>(options_.stall_warn_ns) / 1e9, Globally(stall.have).Describe(),
+               Globally(stall.missing).Describe(), doing);
   }
 }
 

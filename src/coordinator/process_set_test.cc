@@ -226,7 +226,23 @@ TEST(StallTest, TheLimitShutsDown) {
       return;
     }
     const int64_t handle = AskSum(self, "late", values);
-    EXPECT_THAT(self.TryWait(handle), HasSubstr("was stalled"));
+    EXPECT_THAT(self.TryWait(handle),
+                HasSubstr("\"late\" was stalled for 0.2 s for want of rank 1"));
+  });
+}
+
+TEST(StallTest, TheLimitEndsTheJobInWhateverSet) {
+  const testing::Environment environment({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "0.1"},
+                                          {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0.3"}});
+  RunJob(3, [](TestRank& self) {
+    const int pair = AddSet(self, {0, 1});
+    std::vector<float> values(4, 1);
+    if (self.rank() == 1) {
+      std::this_thread::sleep_for(3s);
+      return;
+    }
+    const int64_t handle = AskSum(self, "late", values, self.rank() == 0 ? pair : 0);
+    EXPECT_THAT(self.TryWait(handle), HasSubstr("\"late\" was stalled"));
   });
 }
 
@@ -408,6 +424,19 @@ TEST(TimelineTest, AnyMomentOfAKilledProcessIsValidJson) {
       EXPECT_GT(seen["ALLREDUCE"], 100);
     }
   }
+}
+
+TEST(TimelineTest, ARankWithoutItsFolderWorksWithoutATimeline) {
+  const testing::Environment environment(
+      testing::Environment::Settings{{"HOROVOD_TIMELINE", "/nowhere/at/all/timeline.json"}});
+  ::testing::internal::CaptureStderr();
+  RunJob(2, [&](TestRank& self) {
+    std::vector<float> values(4, 1);
+    self.Sum("a", values);
+    EXPECT_THAT(values, Each(2.0f));
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("HOROVOD_TIMELINE has no effect here: "));
 }
 
 TEST(TimelineTest, CanBeStartedAndStopped) {

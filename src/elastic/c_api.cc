@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/exceptions.h"
 #include "elastic/store.h"
 #include "tutti/elastic_c.h"
 
@@ -27,6 +28,17 @@ ncclResult_t Return(const char* function, const Status& status) {
   if (status.ok()) return ncclSuccess;
   last_error = fmt::format("{}: {}", function, status.message());
   return static_cast<ncclResult_t>(status.code());
+}
+
+// What `call` says, also when it throws.
+template <class F>
+ncclResult_t Answer(const char* function, F call) noexcept {
+  const Status status = tutti::WithoutExceptions(call);
+  try {
+    return Return(function, status);
+  } catch (...) {
+    return static_cast<ncclResult_t>(status.code());  // no memory for the sentence
+  }
 }
 
 Status Connect(tuttiElastic_t* elastic, const char* addresses, const char* key, double timeout_s) {
@@ -78,29 +90,35 @@ Status Set(tuttiElastic_t elastic, const char* key, const void* value, size_t si
 
 ncclResult_t tuttiElasticConnect(tuttiElastic_t* elastic, const char* addresses, const char* key,
                                  double timeout_s) {
-  return Return(__func__, Connect(elastic, addresses, key, timeout_s));
+  return Answer(__func__, [&] { return Connect(elastic, addresses, key, timeout_s); });
 }
 
 ncclResult_t tuttiElasticSet(tuttiElastic_t elastic, const char* key, const void* value,
                              size_t size) {
-  return Return(__func__, Set(elastic, key, value, size));
+  return Answer(__func__, [&] { return Set(elastic, key, value, size); });
 }
 
 ncclResult_t tuttiElasticGet(tuttiElastic_t elastic, const char* key, uint64_t newer_than,
                              double wait_s, void* value, size_t capacity, size_t* size,
                              uint64_t* version) {
-  return Return(__func__, Get(elastic, key, newer_than, wait_s, value, capacity, size, version));
+  return Answer(__func__, [&] {
+    return Get(elastic, key, newer_than, wait_s, value, capacity, size, version);
+  });
 }
 
 ncclResult_t tuttiElasticInterrupt(tuttiElastic_t elastic) {
-  if (!elastic) return Return(__func__, InvalidArgument("the handle is null"));
-  elastic->client->Interrupt();
-  return ncclSuccess;
+  return Answer(__func__, [&] {
+    if (!elastic) return InvalidArgument("the handle is null");
+    elastic->client->Interrupt();
+    return Status::Ok();
+  });
 }
 
 ncclResult_t tuttiElasticClose(tuttiElastic_t elastic) {
-  delete elastic;
-  return ncclSuccess;
+  return Answer(__func__, [&] {
+    delete elastic;
+    return Status::Ok();
+  });
 }
 
 const char* tuttiElasticLastError(void) { return last_error.c_str(); }
