@@ -2,12 +2,17 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/unique_fd.h"
 
@@ -16,37 +21,56 @@ namespace {
 
 // Event loops at once: one per process and one per coordinator. Of more, children keep the sockets.
 constexpr size_t kMaxSets = 1024;
-constexpr int kFree = -1;
+constexpr int kFree = 0;  // else the number of an epoll set, and 1
 
-using Table = std::array<std::atomic<int>, kMaxSets>;
+// Not made when it is first used: a child that is forked while another thread makes it would wait for
+// that thread.
+constinit std::array<std::atomic<int>, kMaxSets> sets_of_process = {};
 
-// Reads the numbers behind "tfd:" at the beginnings of lines, as they come in pieces.
-class TargetParser {
- public:
-  template <typename Visit>
-  void Take(char c, Visit visit) {
-    constexpr std::string_view kLabel = "tfd:";
-    if (c == '\n') {
-      matched_ = 0;
-      return;
-    }
-    if (matched_ < kLabel.size()) {
-      matched_ = c == kLabel[matched_] ? matched_ + 1 : kLabel.size() + 2;  // not this line
-      number_ = -1;
-    } else if (matched_ == kLabel.size()) {
-      if (c >= '0' && c <= '9') {
-        number_ = (number_ < 0 ? 0 : number_) * 10 + (c - '0');
-      } else if (number_ >= 0) {
-        visit(number_);
-        matched_ = kLabel.size() + 2;
-      }
-    }
-  }
-
- private:
-  size_t matched_ = 0;
-  int number_ = -1;
+// What an epoll set says of one descriptor that it has.
+struct Target {
+  int fd = -1;
+  // Of the file; older kernels do not tell.
+  std::optional<uint64_t> inode;
+  std::optional<uint64_t> device;
 };
+
+std::optional<uint64_t> NumberAfter(std::string_view line, std::string_view label, uint64_t base) {
+  const size_t found = line.find(label);
+  if (found == line.npos) return std::nullopt;
+  line.remove_prefix(found + label.size());
+  while (!line.empty() && line.front() == ' ') line.remove_prefix(1);
+  std::optional<uint64_t> number;
+  for (const char c : line) {
+    uint64_t digit = base;
+    if (c >= '0' && c <= '9') digit = static_cast<uint64_t>(c - '0');
+    if (c >= 'a' && c <= 'f') digit = static_cast<uint64_t>(c - 'a') + 10;
+    if (digit >= base) break;
+    number = number.value_or(0) * base + digit;
+  }
+  return number;
+}
+
+// "tfd:  6 events: 1f data: 2  pos:0 ino:9bbda0 sdev:f"; other lines tell of the set itself.
+std::optional<Target> ParseTarget(std::string_view line) {
+  constexpr std::string_view kLabel = "tfd:";
+  if (line.substr(0, kLabel.size()) != kLabel) return std::nullopt;
+  const auto fd = NumberAfter(line, kLabel, 10);
+  if (!fd) return std::nullopt;
+  return Target{static_cast<int>(*fd), NumberAfter(line, " ino:", 16),
+                NumberAfter(line, " sdev:", 16)};
+}
+
+// Whether the number stands for the very same file in this process. The set is the parent's still, and
+// the parent has gone on: what it has closed and opened since may have a number that is another
+// file's here, such as a pipe by which the child and its parent talk.
+bool IsHere(const Target& target) {
+  struct stat file;
+  if (fstat(target.fd, &file) != 0) return false;
+  if (!target.inode || !target.device) return S_ISSOCK(file.st_mode);
+  const uint64_t device = uint64_t{major(file.st_dev)} << 20 | minor(file.st_dev);
+  return file.st_ino == *target.inode && device == *target.device;
+}
 
 // "/proc/self/fdinfo/N": what formats text may allocate.
 void WritePath(int fd, std::array<char, 64>& path) {
@@ -65,42 +89,40 @@ void LetGo(int epoll_fd, int null_fd) {
   WritePath(epoll_fd, path);
   const UniqueFd info(open(path.data(), O_RDONLY | O_CLOEXEC));
   if (!info.valid()) return;
-  TargetParser parser;
   std::array<char, 4096> text;
+  std::array<char, 256> line;  // what is longer is none of those looked for
+  size_t length = 0;
   for (;;) {
     const ssize_t got = read(info.get(), text.data(), text.size());
     if (got <= 0) break;
     for (size_t i = 0; i < static_cast<size_t>(got); ++i) {
-      parser.Take(text[i], [&](int fd) { dup3(null_fd, fd, O_CLOEXEC); });
+      if (text[i] != '\n') {
+        if (length < line.size()) line[length++] = text[i];
+        continue;
+      }
+      const auto target = ParseTarget({line.data(), std::exchange(length, size_t{0})});
+      if (target && IsHere(*target)) dup3(null_fd, target->fd, O_CLOEXEC);
     }
   }
   dup3(null_fd, epoll_fd, O_CLOEXEC);
 }
 
-Table& SetsOfProcess() {
-  static Table* const table = [] {
-    auto* const made = new Table;  // handlers cannot be taken back
-    for (auto& entry : *made) entry.store(kFree);
-    pthread_atfork(nullptr, nullptr, [] {
-      const UniqueFd null_fd(open("/dev/null", O_RDWR | O_CLOEXEC));
-      if (!null_fd.valid()) return;
-      for (auto& entry : SetsOfProcess()) {
-        const int epoll_fd = entry.exchange(kFree);
-        if (epoll_fd != kFree) LetGo(epoll_fd, null_fd.get());
-      }
-    });
-    return made;
-  }();
-  return *table;
+void LetGoOfAll() {
+  const UniqueFd null_fd(open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null_fd.valid()) return;
+  for (auto& entry : sets_of_process) {
+    const int number = entry.exchange(kFree);
+    if (number != kFree) LetGo(number - 1, null_fd.get());
+  }
 }
 
 }  // namespace
 
 NotForChildren::NotForChildren(int epoll_fd) : epoll_fd_(epoll_fd) {
-  Table& table = SetsOfProcess();
-  for (size_t i = 0; i < table.size(); ++i) {
+  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, LetGoOfAll);
+  for (size_t i = 0; i < sets_of_process.size(); ++i) {
     int expected = kFree;
-    if (!table[i].compare_exchange_strong(expected, epoll_fd)) continue;
+    if (!sets_of_process[i].compare_exchange_strong(expected, epoll_fd + 1)) continue;
     place_ = static_cast<int>(i);
     return;
   }
@@ -108,8 +130,8 @@ NotForChildren::NotForChildren(int epoll_fd) : epoll_fd_(epoll_fd) {
 
 NotForChildren::~NotForChildren() {
   if (place_ < 0) return;
-  int expected = epoll_fd_;
-  SetsOfProcess()[static_cast<size_t>(place_)].compare_exchange_strong(expected, kFree);
+  int expected = epoll_fd_ + 1;
+  sets_of_process[static_cast<size_t>(place_)].compare_exchange_strong(expected, kFree);
 }
 
 }  // namespace tutti

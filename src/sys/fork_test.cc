@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -89,6 +91,55 @@ TEST(ForkTest, AChildLetsGoOfWhatALoopServes) {
   }
   other.mine.Reset();
   EXPECT_FALSE(other.PeerSeesEnd()) << "children keep what no loop serves";
+}
+
+// The child reads what the parent's loop serves when the parent has gone on: a number may stand for
+// another file there than here.
+TEST(ForkTest, AChildKeepsWhatIsItsOwn) {
+  auto loop = EventLoop::Create("test-fork");
+  ASSERT_TRUE(loop.ok());
+  Pair served, own;
+  const UniqueFd keeps_it_in_the_set(dup(served.mine.get()));
+  ASSERT_TRUE((*loop)->AddFd(served.mine.get(), EPOLLIN, [](uint32_t) {}).ok());
+  ASSERT_EQ(dup2(own.mine.get(), served.mine.get()), served.mine.get());
+  const Child child([&] { return send(served.mine.get(), "x", 1, 0) == 1; });
+  char byte = 0;
+  EXPECT_EQ(recv(own.peers.get(), &byte, 1, MSG_DONTWAIT), 1);
+  (*loop)->RemoveFd(served.mine.get());
+}
+
+TEST(ForkTest, ChildrenKeepTheirPipesWhileTheParentOpensAndCloses) {
+  auto loop = EventLoop::Create("test-fork");
+  ASSERT_TRUE(loop.ok());
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    while (!over) {
+      std::vector<std::unique_ptr<Pair>> served;
+      for (int i = 0; i < 8; ++i) {
+        served.push_back(std::make_unique<Pair>());
+        EXPECT_TRUE((*loop)->AddFd(served.back()->mine.get(), EPOLLIN, [](uint32_t) {}).ok());
+      }
+      for (const auto& pair : served) (*loop)->RemoveFd(pair->mine.get());
+    }
+  });
+  for (int i = 0; i < 300 && !HasFailure(); ++i) {
+    std::array<int, 2> fds;
+    ASSERT_EQ(pipe(fds.data()), 0);
+    struct stat before;
+    ASSERT_EQ(fstat(fds[0], &before), 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+      struct stat now;
+      _exit(fstat(fds[0], &now) == 0 && now.st_ino == before.st_ino ? 0 : 1);
+    }
+    close(fds[0]);
+    close(fds[1]);
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    EXPECT_EQ(status, 0) << "the child's pipe was taken from it";
+  }
+  over = true;
+  other.join();
 }
 
 TEST(ForkTest, TheParentsLoopGoesOn) {
