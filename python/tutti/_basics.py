@@ -177,6 +177,7 @@ class Job:
         end it here would wait for threads that are not there."""
         self._lock, self._naming = threading.RLock(), threading.Lock()
         self._interrupter.forget()
+        _elastic.forget()
         self._left, self._coordinator = self._coordinator, None  # kept, so that nothing ends it
         self._entries, self._process_sets = {}, {}
         global_process_set.ranks = None

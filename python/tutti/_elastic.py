@@ -186,3 +186,9 @@ def is_elastic() -> bool:
 def launcher() -> Launcher:
     """The launcher of this process's job, connected to when it is first asked for."""
     return Launcher()
+
+
+def forget() -> None:
+    """In the child of a fork: the connections are the parent's, and to end them here would end them
+    there."""
+    launcher.cache_clear()

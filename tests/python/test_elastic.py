@@ -42,6 +42,16 @@ assert state.total.tolist() == [state.step] * 2, state.total
 print(f"end rank={hvd.rank()} size={hvd.size()} step={state.step}", flush=True)
 """
 
+# With children that end as processes do.
+FORKS = COUNTS.replace("""        state.commit()
+""", """        state.commit()
+        if state.step % 10 == 0:
+            child = os.fork()
+            if child == 0:
+                sys.exit(7)
+            assert os.waitpid(child, 0)[1] == 7 << 8
+""")
+
 # Reads with a worker process that lives as long as the rank, whose death it outlives for a while.
 READS = """
 import os, sys, time
@@ -189,6 +199,12 @@ class Readers(unittest.TestCase):
 
 
 class Elastic(unittest.TestCase):
+    def test_children_leave_the_launcher_alone(self):
+        status, text = Job(["-n", "2", "--min-np", "2", sys.executable, "-c", FORKS, "30"]).finish()
+        self.assertEqual(status, 0, text)
+        self.assertEqual(len(re.findall("end rank=. size=2 step=30", text)), 2, text)
+        self.assertNotIn("launcher is gone", text)
+
     def test_rank_0_dies(self):
         job = counts("--min-np", "2", "--max-np", "3")
         first = job.wait_for(r"rank=(\d) size=3 step=0 pid=(\d+)", 3)
