@@ -343,7 +343,7 @@ std::string GpuMesh::Describe(const Task& task) const {
       return "AllReduce of one byte";
     case Collective::kAllGatherV:
     case Collective::kAlltoAllV:
-      return "messages between all pairs";
+      return fmt::format("{}: messages between all pairs", Name(task.collective));
     case Collective::kReduceScatterV:
       return "a Reduce for each rank";
     default:
@@ -352,8 +352,11 @@ std::string GpuMesh::Describe(const Task& task) const {
   if (task.count == 0) return "nothing to do";
   const bool moves = !task.is_reduction();
   const size_t elem = moves ? 1 : task.elem_bytes();
-  return tutti::Describe(ChooseMesh(context_, task.collective,
-                                    moves ? task.count * task.elem_bytes() : task.count, elem));
+  const MeshChoice choice = ChooseMesh(context_, task.collective,
+                                       moves ? task.count * task.elem_bytes() : task.count, elem);
+  if (choice.algorithm == MeshAlgorithm::kMessages)
+    return fmt::format("{}: a message between each pair", Name(task.collective));
+  return tutti::Describe(choice);
 }
 
 }  // namespace tutti

@@ -3,8 +3,8 @@
 // The twelve element types as the kernels see them: how a few bytes in registers are read as
 // elements, combined, scaled and written. The rules are those of base/reduce.h: narrow floats are
 // combined in f32 over all sources that a rank has before it, and then rounded (once in a mesh, at
-// each rank of a ring); integers wrap; minimum and maximum keep NaN.
-// (NaN patterns and the sign of a zero minimum may differ from the host's.)
+// each rank of a ring); integers wrap; minimum and maximum keep NaN, take +0 for the larger zero and
+// leave what they choose as it is. (NaN patterns may differ from the host's.)
 
 #include <cstddef>
 #include <cstdint>
@@ -77,6 +77,21 @@ TUTTI_NARROW(E5m2, Float8e5m2)
 template <class W>
 inline constexpr bool kIsFloating = W(0.5) != W(0);
 
+// An element that was chosen among others. Narrowing saturates, but an infinity that somebody stored
+// as an e5m2 stays one.
+template <class T>
+TUTTI_HD T NarrowChosen(typename Element<T>::Wide value) {
+  return Element<T>::Narrow(value);
+}
+template <>
+TUTTI_HD E5m2 NarrowChosen<E5m2>(float value) {
+  constexpr uint8_t kInfinity = 0x7c, kNegative = 0x80;
+  constexpr float kLargest = 57344;
+  if (value > kLargest) return {kInfinity};
+  if (value < -kLargest) return {kInfinity | kNegative};
+  return Element<E5m2>::Narrow(value);
+}
+
 // What a reduction does, by value in a kernel's arguments.
 struct ReduceArgs {
   ReduceKind kind = ReduceKind::kSum;
@@ -86,19 +101,36 @@ struct ReduceArgs {
   uint32_t divisor = 0;               // divide the result; 0: do not
 };
 
+// With two zeroes, which compare equal, a + b is +0 unless both are negative.
 template <class W>
 TUTTI_HD W Larger(W a, W b) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(W) == 4 && kIsFloating<W>) {
+    W larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+  }
+#endif
   if constexpr (kIsFloating<W>) {
     if (a != a) return a;
     if (b != b) return b;
+    if (a == 0 && b == 0) return a + b;
   }
   return a < b ? b : a;
 }
 template <class W>
 TUTTI_HD W Smaller(W a, W b) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(W) == 4 && kIsFloating<W>) {
+    W smaller;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+    return smaller;
+  }
+#endif
   if constexpr (kIsFloating<W>) {
     if (a != a) return a;
     if (b != b) return b;
+    if (a == 0 && b == 0) return -(-a + -b);
   }
   return b < a ? b : a;
 }
@@ -137,10 +169,13 @@ struct Pack {
     for (int i = 0; i < kElems; ++i) pack.v[i] = Element<T>::Widen(raw.e[i]);
     return pack;
   }
-  TUTTI_HD void To(uint32_t* words) const {
+  // What was computed, by `kind`.
+  TUTTI_HD void To(uint32_t* words, ReduceKind kind = ReduceKind::kSum) const {
+    const bool chosen = kind == ReduceKind::kMax || kind == ReduceKind::kMin;
     Raw raw;
     TUTTI_UNROLL
-    for (int i = 0; i < kElems; ++i) raw.e[i] = Element<T>::Narrow(v[i]);
+    for (int i = 0; i < kElems; ++i)
+      raw.e[i] = chosen ? NarrowChosen<T>(v[i]) : Element<T>::Narrow(v[i]);
     __builtin_memcpy(words, &raw, kBytes);
   }
   TUTTI_HD void Combine(ReduceKind kind, const Pack& other) {

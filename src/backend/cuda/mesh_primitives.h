@@ -226,7 +226,7 @@ class MeshBlock {
     if (args_.reduce.divisor > 1)
       line = DividedBy<T, kBytes>(sum, args_.reduce.divisor);
     else
-      sum.To(line.w);
+      sum.To(line.w, args_.reduce.kind);
     return line;
   }
 

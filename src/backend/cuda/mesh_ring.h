@@ -155,7 +155,7 @@ class RingPrimitives : public MeshBlock<T> {
     sum.Combine(args_.reduce.kind, Pack<T, 16>::From(mine.w));
     if ((what & kIsFinal) != 0) return this->template FinalLine<16>(sum);
     Line line = {};
-    sum.To(line.w);
+    sum.To(line.w, args_.reduce.kind);
     return line;
   }
 
