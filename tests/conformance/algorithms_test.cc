@@ -11,6 +11,8 @@
 namespace tutti::testing {
 namespace {
 
+constexpr const char* kWhy = "these are the algorithms of hosts; ways_test.cc has those of GPUs";
+
 struct Forced {
   const char* algorithm;  // NCCL_ALGO
   const char* shown;      // as tuttiPlanDescribe writes it for AllReduce
@@ -29,6 +31,7 @@ class AlgorithmTest : public ::testing::TestWithParam<std::tuple<int, const char
 };
 
 TEST_P(AlgorithmTest, ComputesEverything) {
+  TUTTI_FOR_HOSTS(kWhy);
   ThreadWorld world(num_ranks(), {{"NCCL_ALGO", forced().algorithm}, {"NCCL_PROTO", protocol()}});
   ASSERT_TRUE(world.ok());
   const std::string plan = world.Plan("AllReduce", 10000, ncclFloat32);
@@ -51,6 +54,7 @@ INSTANTIATE_TEST_SUITE_P(Forced, AlgorithmTest,
 
 // Of four ranks each reads all that three others stage, or reduces a quarter and reads three results.
 TEST(PlanTest, TellsWhatPassesThroughTheStages) {
+  TUTTI_FOR_HOSTS(kWhy);
   for (const auto& [algorithm, work] :
        {std::pair{"oneshot", "4 KB laid out, 12 KB of the other ranks read, 4 KB reduced"},
         std::pair{"twoshot", "4 KB laid out, 6 KB of the other ranks read, 1 KB reduced"}}) {
@@ -62,6 +66,7 @@ TEST(PlanTest, TellsWhatPassesThroughTheStages) {
 
 // Threads read one another's buffers, wherever they lie.
 TEST(PullTest, ReadsBuffersOfOtherThreads) {
+  TUTTI_FOR_HOSTS(kWhy);
   for (const int num_ranks : {2, 5}) {
     ThreadWorld world(num_ranks, {{"NCCL_ALGO", "pull"}});
     ASSERT_TRUE(world.ok());
@@ -77,6 +82,7 @@ TEST(PullTest, ReadsBuffersOfOtherThreads) {
 class SocketsTest : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 
 TEST_P(SocketsTest, CarryEverything) {
+  TUTTI_FOR_HOSTS(kWhy);
   const auto [algorithm, num_ranks] = GetParam();
   ThreadWorld world(num_ranks, {{"NCCL_SHM_DISABLE", "1"}, {"NCCL_ALGO", algorithm}});
   ASSERT_TRUE(world.ok());
@@ -101,6 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Forced, SocketsTest,
 class SocketSettingsTest : public ::testing::TestWithParam<Environment::Settings> {};
 
 TEST_P(SocketSettingsTest, ChangeNoResult) {
+  TUTTI_FOR_HOSTS(kWhy);
   Environment::Settings settings = GetParam();
   settings.emplace_back("NCCL_SHM_DISABLE", "1");
   ThreadWorld world(3, settings);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "conformance/place.h"
 #include "nccl.h"
 #include "testing/oracle.h"
 #include "testing/ranks.h"
@@ -59,6 +60,11 @@ std::string Describe(const Case& c, int num_ranks);
 // Runs the case as one rank and returns a hash of what it received. Failures are noted in the
 // current test. `stream` is synchronized here.
 uint64_t RunCase(ncclComm_t comm, const Case& c, cudaStream_t stream = nullptr);
+// The same as a graph: captured on the stream and replayed. GPUs only.
+uint64_t RunCaptured(ncclComm_t comm, const Case& c, cudaStream_t stream);
+// Runs the case on all ranks of a communicator, which are in the hands of the calling thread, in one
+// group.
+void RunCaseByOneThread(const std::vector<ncclComm_t>& comms, const Case& c);
 
 // Runs all cases in order on one rank; stops at the first that cannot be run. A hash for each.
 std::vector<uint64_t> RunCases(ncclComm_t comm, const std::vector<Case>& cases);

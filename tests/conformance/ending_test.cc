@@ -25,11 +25,12 @@ void ExpectSums(ncclComm_t comm) {
   int rank = -1, count = 0;
   EXPECT_NCCL(ncclCommUserRank(comm, &rank));
   EXPECT_NCCL(ncclCommCount(comm, &count));
-  int sum = rank;
-  ncclResult_t result = ncclAllReduce(&sum, &sum, 1, ncclInt32, ncclSum, comm, nullptr);
+  Array<int> sum = {rank};
+  ncclResult_t result = ncclAllReduce(sum.data(), sum.data(), 1, ncclInt32, ncclSum, comm, nullptr);
   EXPECT_TRUE(result == ncclSuccess || result == ncclInProgress);
   EXPECT_EQ(Settle(comm), ncclSuccess);
-  EXPECT_EQ(sum, count * (count - 1) / 2);
+  EXPECT_NCCL(Finish(comm));
+  EXPECT_EQ(sum[0], count * (count - 1) / 2);
 }
 
 // Ranks that are threads, with non-blocking communicators.
@@ -41,6 +42,7 @@ std::array<ncclComm_t, kRanks> NonBlockingRanks() {
   for (size_t r = 0; r < kRanks; ++r) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    UseDevice(static_cast<int>(r));
     EXPECT_EQ(ncclCommInitRankConfig(&comms[r], static_cast<int>(kRanks), id, static_cast<int>(r),
                                      &config),
               ncclInProgress);
@@ -51,13 +53,14 @@ std::array<ncclComm_t, kRanks> NonBlockingRanks() {
 
 // What a child has not connected before its parent's abort it must be able to connect after it.
 TEST(OrphanTest, ConnectsSplitsAndShrinksAfterItsParentIsAborted) {
+  constexpr int kRanks = 5;
+  TUTTI_NEEDS_RANKS(kRanks);
   for (const char* no_shm : {"0", "1"}) {
     const Environment environment(Environment::Settings{{"NCCL_SHM_DISABLE", no_shm}});
-    constexpr int kRanks = 5;
     ncclUniqueId id;
     ASSERT_NCCL(ncclGetUniqueId(&id));
     std::atomic<int> aborted = 0;
-    RunRankThreads(kRanks, [&](int rank) {
+    RunRanks(kRanks, [&](int rank) {
       ncclComm_t parent = nullptr, child = nullptr, split = nullptr, fewer = nullptr;
       ASSERT_NCCL(ncclCommInitRank(&parent, kRanks, id, rank));
       int gone = kRanks - 1;
@@ -68,9 +71,10 @@ TEST(OrphanTest, ConnectsSplitsAndShrinksAfterItsParentIsAborted) {
       if (rank == gone) return;
       ++aborted;
       while (aborted < kRanks - 1) Pause(1);
-      std::array<int, kRanks - 1> out{}, in{};
+      Array<int> out(kRanks - 1), in(kRanks - 1);
       for (size_t i = 0; i < out.size(); ++i) out[i] = 10 * rank + static_cast<int>(i);
       EXPECT_NCCL(ncclAlltoAll(out.data(), in.data(), 1, ncclInt32, child, nullptr));
+      EXPECT_NCCL(Finish(child));
       for (size_t i = 0; i < in.size(); ++i) EXPECT_EQ(in[i], 10 * static_cast<int>(i) + rank);
       ASSERT_NCCL(ncclCommSplit(child, rank % 2, 0, &split, nullptr));
       ExpectSums(split);
@@ -88,6 +92,7 @@ TEST(OrphanTest, ConnectsSplitsAndShrinksAfterItsParentIsAborted) {
 
 // Rank 0 splits; rank 1 never does.
 TEST(UnfinishedSplitTest, EndsWithTheAbortOfTheChildOrOfTheParent) {
+  TUTTI_NEEDS_RANKS(2);
   for (const bool abort_child_first : {true, false}) {
     const std::array<ncclComm_t, 2> comms = NonBlockingRanks<2>();
     ncclComm_t child = nullptr;
@@ -111,6 +116,7 @@ TEST(UnfinishedSplitTest, EndsWithTheAbortOfTheChildOrOfTheParent) {
 
 // The same where the split has begun to join the child's members: one of them is missing there.
 TEST(UnfinishedSplitTest, EndsInsideTheChildsOwnInitialisation) {
+  TUTTI_NEEDS_RANKS(3);
   const std::array<ncclComm_t, 3> comms = NonBlockingRanks<3>();
   std::array<ncclComm_t, 3> children{};
   // Only two of the three that would stay shrink: both wait for the third inside the child.
@@ -128,51 +134,55 @@ TEST(UnfinishedSplitTest, EndsInsideTheChildsOwnInitialisation) {
 }
 
 TEST(UnfinishedSplitTest, IsFinishedBeforeItsParentIsDestroyed) {
+  TUTTI_NEEDS_RANKS(2);
   for (int round = 0; round < 20; ++round) {
     const std::array<ncclComm_t, 2> comms = NonBlockingRanks<2>();
     std::array<ncclComm_t, 2> children{};
     for (size_t r = 0; r < 2; ++r)
       EXPECT_EQ(ncclCommSplit(comms[r], 0, 0, &children[r], nullptr), ncclInProgress);
     for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
-    RunRankThreads(2, [&](int rank) { ExpectSums(children[static_cast<size_t>(rank)]); });
+    RunRanks(2, [&](int rank) { ExpectSums(children[static_cast<size_t>(rank)]); });
     for (ncclComm_t child : children) EXPECT_NCCL(ncclCommDestroy(child));
   }
 }
 
 // Rank 0's stream does not get to the operation before `go`; the other rank never calls.
 TEST(AbortTest, DoesNotWaitForAStreamThatDoesNotMove) {
+  TUTTI_NEEDS_RANKS(2);
   const std::array<ncclComm_t, 2> comms = NonBlockingRanks<2>();
   cudaStream_t stream = nullptr;
-  ASSERT_NCCL(tuttiStreamCreate(&stream));
+  UseDevice(0);
+  ASSERT_NCCL(StreamCreate(&stream));
   std::atomic<bool> go = false;
-  EXPECT_NCCL(tuttiStreamLaunchHostFunc(
+  EXPECT_NCCL(StreamLaunchHostFunc(
       stream,
       [](void* flag) {
         while (!*static_cast<std::atomic<bool>*>(flag)) Pause(1);
       },
       &go));
-  int value = 1;
-  EXPECT_NCCL(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comms[0], stream));
+  Array<int> value = {1};
+  EXPECT_NCCL(ncclAllReduce(value.data(), value.data(), 1, ncclInt32, ncclSum, comms[0], stream));
   const auto start = Clock::now();
   EXPECT_NCCL(ncclCommAbort(comms[0]));
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
   go = true;
-  EXPECT_EQ(tuttiStreamSynchronize(stream), ncclInvalidUsage);
-  EXPECT_EQ(value, 1);
-  EXPECT_NCCL(tuttiStreamDestroy(stream));
+  EXPECT_EQ(StreamSynchronize(stream), OnGpus() ? ncclSuccess : ncclInvalidUsage);
+  EXPECT_EQ(value[0], 1);
+  EXPECT_NCCL(StreamDestroy(stream));
   EXPECT_NCCL(ncclCommAbort(comms[1]));
 }
 
 TEST(ForkTest, RefusesTheParentsCommunicatorsInTheChild) {
+  TUTTI_NEEDS_RANKS(2);
+  Array<int> value = {1};
   std::array<ncclComm_t, 2> comms{};
   ASSERT_NCCL(ncclCommInitAll(comms.data(), 2, nullptr));
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
     alarm(20);
-    int value = 1;
-    const bool refused = ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comms[0], nullptr) ==
-                             ncclInvalidUsage &&
+    const bool refused = ncclAllReduce(value.data(), value.data(), 1, ncclInt32, ncclSum, comms[0],
+                                       nullptr) == ncclInvalidUsage &&
                          ncclCommAbort(comms[0]) == ncclInvalidUsage &&
                          ncclCommDestroy(comms[1]) == ncclInvalidUsage;
     _exit(refused ? 0 : 1);
@@ -180,12 +190,13 @@ TEST(ForkTest, RefusesTheParentsCommunicatorsInTheChild) {
   int status = -1;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  RunRankThreads(2, [&](int rank) { ExpectSums(comms[static_cast<size_t>(rank)]); });
+  RunRanks(2, [&](int rank) { ExpectSums(comms[static_cast<size_t>(rank)]); });
   for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
 }
 
 // The thread that would run what is enqueued stays behind in the parent.
 TEST(ForkTest, RefusesTheParentsStreamsAndEventsInTheChild) {
+  TUTTI_FOR_HOSTS("about host streams");
   cudaStream_t stream = nullptr;
   tuttiEvent_t event = nullptr;
   ASSERT_NCCL(tuttiStreamCreate(&stream));
@@ -212,6 +223,7 @@ TEST(ForkTest, RefusesTheParentsStreamsAndEventsInTheChild) {
 }
 
 TEST(FailedGroupTest, LeavesTheParentsOfItsSplitsAtRest) {
+  TUTTI_NEEDS_RANKS(2);
   std::array<ncclComm_t, 2> comms{}, children{};
   ASSERT_NCCL(ncclCommInitAll(comms.data(), 2, nullptr));
   EXPECT_NCCL(ncclGroupStart());
@@ -226,11 +238,12 @@ TEST(FailedGroupTest, LeavesTheParentsOfItsSplitsAtRest) {
   }
   EXPECT_NE(Settle(kept), ncclSuccess);
   EXPECT_NCCL(ncclCommDestroy(kept));
-  RunRankThreads(2, [&](int rank) { ExpectSums(comms[static_cast<size_t>(rank)]); });
+  RunRanks(2, [&](int rank) { ExpectSums(comms[static_cast<size_t>(rank)]); });
   for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
 }
 
 TEST(SimulatedGroupTest, MakesNoCommunicatorsNorDoesTheNextGroup) {
+  TUTTI_NEEDS_RANKS(2);
   std::array<ncclComm_t, 2> comms{}, children{};
   ASSERT_NCCL(ncclCommInitAll(comms.data(), 2, nullptr));
   ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
@@ -253,9 +266,9 @@ TEST(SimulatedGroupTest, MakesNoCommunicatorsNorDoesTheNextGroup) {
 TEST(GroupLifeTest, RefusesOperationsOfACommunicatorDestroyedInside) {
   ncclComm_t comm = nullptr;
   ASSERT_NCCL(ncclCommInitAll(&comm, 1, nullptr));
-  int value = 1;
+  Array<int> value = {1};
   EXPECT_NCCL(ncclGroupStart());
-  EXPECT_NCCL(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr));
+  EXPECT_NCCL(ncclAllReduce(value.data(), value.data(), 1, ncclInt32, ncclSum, comm, nullptr));
   EXPECT_NCCL(ncclCommDestroy(comm));
   EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
 }
@@ -267,8 +280,10 @@ TEST(AbortTest, EndsABlockingInitialisationOfAnotherThread) {
   std::atomic<ncclComm_t> found = nullptr;
   // The variable that the library fills; read through an atomic view while it works.
   ncclComm_t comm = nullptr;
-  std::thread waiting(
-      [&] { EXPECT_NE(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess) << "there is no rank 1"; });
+  std::thread waiting([&] {
+    UseDevice(0);
+    EXPECT_NE(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess) << "there is no rank 1";
+  });
   while (found == nullptr) {
     found = __atomic_load_n(&comm, __ATOMIC_ACQUIRE);
     Pause(1);
@@ -283,17 +298,17 @@ TEST(AbortTest, EndsABlockingInitialisationOfAnotherThread) {
 TEST(FinalizeTest, OfANonBlockingCommunicatorGoesOnInTheBackground) {
   const std::array<ncclComm_t, 1> comms = NonBlockingRanks<1>();
   cudaStream_t stream;
-  ASSERT_NCCL(tuttiStreamCreate(&stream));
+  ASSERT_NCCL(StreamCreate(&stream));
   std::atomic<bool> go = false, ran = false;
-  EXPECT_NCCL(tuttiStreamLaunchHostFunc(
+  EXPECT_NCCL(StreamLaunchHostFunc(
       stream,
       [](void* flag) {
         while (!*static_cast<std::atomic<bool>*>(flag)) Pause(1);
       },
       &go));
-  int value = 3;
-  EXPECT_NCCL(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comms[0], stream));
-  EXPECT_NCCL(tuttiStreamLaunchHostFunc(
+  Array<int> value = {3};
+  EXPECT_NCCL(ncclAllReduce(value.data(), value.data(), 1, ncclInt32, ncclSum, comms[0], stream));
+  EXPECT_NCCL(StreamLaunchHostFunc(
       stream, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &ran));
   EXPECT_EQ(ncclCommFinalize(comms[0]), ncclInProgress);
   EXPECT_EQ(ncclCommFinalize(comms[0]), ncclInvalidUsage) << "a second time";
@@ -306,7 +321,7 @@ TEST(FinalizeTest, OfANonBlockingCommunicatorGoesOnInTheBackground) {
   EXPECT_FALSE(ran);
   go = true;
   EXPECT_EQ(Settle(comms[0]), ncclSuccess);
-  EXPECT_NCCL(tuttiStreamDestroy(stream));
+  EXPECT_NCCL(StreamDestroy(stream));
   EXPECT_NCCL(ncclCommDestroy(comms[0]));
 }
 
@@ -314,20 +329,20 @@ TEST(FinalizeTest, OfABlockingCommunicatorReturnsWhenItsOperationsAreDone) {
   ncclComm_t comm = nullptr;
   ASSERT_NCCL(ncclCommInitAll(&comm, 1, nullptr));
   cudaStream_t stream;
-  ASSERT_NCCL(tuttiStreamCreate(&stream));
-  EXPECT_NCCL(tuttiStreamLaunchHostFunc(
+  ASSERT_NCCL(StreamCreate(&stream));
+  EXPECT_NCCL(StreamLaunchHostFunc(
       stream, [](void*) { Pause(60); }, nullptr));
-  int in = 3, out = 0;
-  EXPECT_NCCL(ncclAllReduce(&in, &out, 1, ncclInt32, ncclSum, comm, stream));
+  Array<int> in = {3}, out = {0};
+  EXPECT_NCCL(ncclAllReduce(in.data(), out.data(), 1, ncclInt32, ncclSum, comm, stream));
   EXPECT_NCCL(ncclCommFinalize(comm));
   ncclComm_t child = nullptr;
   EXPECT_EQ(ncclCommSplit(comm, 0, 0, &child, nullptr), ncclInvalidUsage);
   int excluded = 0;
   EXPECT_EQ(ncclCommShrink(comm, &excluded, 1, &child, nullptr, NCCL_SHRINK_DEFAULT),
             ncclInvalidUsage);
-  EXPECT_EQ(out, 3);
+  EXPECT_EQ(out[0], 3);
   EXPECT_NCCL(ncclCommDestroy(comm));
-  EXPECT_NCCL(tuttiStreamDestroy(stream));
+  EXPECT_NCCL(StreamDestroy(stream));
 }
 
 TEST(BlockingTest, TheEnvironmentHasTheLastWord) {
@@ -349,7 +364,8 @@ TEST(BlockingTest, TheEnvironmentHasTheLastWord) {
 
 TEST(DeviceTest, IsTheOneGivenToInitAllAndPassesToChildren) {
   std::array<ncclComm_t, 2> comms{}, children{};
-  const std::array<int, 2> devices = {5, 3};
+  const std::array<int, 2> devices = OnGpus() ? std::array{1, 0} : std::array{5, 3};
+  TUTTI_NEEDS_RANKS(2);
   ASSERT_NCCL(ncclCommInitAll(comms.data(), 2, devices.data()));
   EXPECT_NCCL(ncclGroupStart());
   for (size_t r = 0; r < 2; ++r)

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "conformance/cases.h"
+#include "conformance/suites.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
@@ -24,15 +24,18 @@ class OneThread {
   }
   ncclComm_t operator[](int rank) const { return comms_[static_cast<size_t>(rank)]; }
   int size() const { return static_cast<int>(comms_.size()); }
+  void Finish() const {
+    for (ncclComm_t comm : comms_) EXPECT_NCCL(testing::Finish(comm));
+  }
 
  private:
   std::vector<ncclComm_t> comms_;
 };
 
 TEST(OneThreadTest, DrivesManyRanks) {
-  for (const int n : {1, 2, 5, 8}) {
+  for (const int n : UpToMostRanks({1, 2, 3, 4, 5, 8})) {
     const OneThread comms(n);
-    std::vector<int> values(static_cast<size_t>(n));
+    Array<int> values(static_cast<size_t>(n));
     std::iota(values.begin(), values.end(), 1);
     EXPECT_NCCL(ncclGroupStart());
     for (int r = 0; r < n; ++r) {
@@ -47,18 +50,38 @@ TEST(OneThreadTest, DrivesManyRanks) {
       EXPECT_NCCL(ncclAllReduce(value, value, 1, ncclInt32, ncclSum, comms[r], nullptr));
     }
     EXPECT_NCCL(ncclGroupEnd());
+    comms.Finish();
     for (const int value : values) EXPECT_EQ(value, n * (n + 1) / 2);
   }
 }
 
+class OneThreadForAllTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(OneThreadForAllTest, DrivesEveryCollective) {
+  const int n = GetParam();
+  TUTTI_NEEDS_RANKS(n);
+  std::vector<ncclComm_t> comms(static_cast<size_t>(n));
+  ASSERT_NCCL(ncclCommInitAll(comms.data(), n, nullptr));
+  for (const Case& c : EveryCount(n, {0, 1, 33, 20011})) RunCaseByOneThread(comms, c);
+  for (const Case& c : EveryTypeAndOperatorOfAllReduce(33)) RunCaseByOneThread(comms, c);
+  for (const Case& c : EveryRoot(n, 300)) RunCaseByOneThread(comms, c);
+  for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, OneThreadForAllTest, ::testing::Values(1, 2, 3, 4, 8),
+                         [](const auto& instance) { return fmt::format("{}", instance.param); });
+
 TEST(OneThreadTest, InitialisesRanksInAGroup) {
   constexpr int kRanks = 3;
+  TUTTI_NEEDS_RANKS(kRanks);
   ncclUniqueId id;
   ASSERT_NCCL(ncclGetUniqueId(&id));
   std::array<ncclComm_t, kRanks> comms{};
   EXPECT_NCCL(ncclGroupStart());
-  for (int r = 0; r < kRanks; ++r)
+  for (int r = 0; r < kRanks; ++r) {
+    UseDevice(r);
     EXPECT_NCCL(ncclCommInitRank(&comms[static_cast<size_t>(r)], kRanks, id, r));
+  }
   EXPECT_NCCL(ncclGroupEnd());
   for (int r = 0; r < kRanks; ++r) {
     int rank = -1;
@@ -69,12 +92,14 @@ TEST(OneThreadTest, InitialisesRanksInAGroup) {
 }
 
 TEST(GroupTest, NestsAndIssuesAtTheOutermostEnd) {
+  TUTTI_NEEDS_RANKS(2);
   const OneThread comms(2);
-  std::array<int, 2> values = {3, 4};
+  Array<int> values = {3, 4};
   EXPECT_NCCL(ncclGroupStart());
   EXPECT_NCCL(ncclGroupStart());
   EXPECT_NCCL(ncclAllReduce(&values[0], &values[0], 1, ncclInt32, ncclSum, comms[0], nullptr));
   EXPECT_NCCL(ncclGroupEnd());
+  comms.Finish();
   EXPECT_EQ(values[0], 3) << "an inner end has issued the group";
   EXPECT_NCCL(ncclGroupStart());
   EXPECT_NCCL(ncclGroupStart());
@@ -82,6 +107,7 @@ TEST(GroupTest, NestsAndIssuesAtTheOutermostEnd) {
   EXPECT_NCCL(ncclGroupEnd());
   EXPECT_NCCL(ncclGroupEnd());
   EXPECT_NCCL(ncclGroupEnd());
+  comms.Finish();
   EXPECT_EQ(values[0], 7);
   EXPECT_EQ(values[1], 7);
   EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
@@ -95,13 +121,15 @@ TEST(GroupTest, OfNothingIsNothing) {
 
 TEST(GroupTest, WithAWrongCallIssuesNothing) {
   const ncclDataType_t no_type = ncclNumTypes;
+  TUTTI_NEEDS_RANKS(2);
   const OneThread comms(2);
-  std::array<int, 2> values = {3, 4};
+  Array<int> values = {3, 4};
   EXPECT_NCCL(ncclGroupStart());
   EXPECT_NCCL(ncclAllReduce(&values[0], &values[0], 1, ncclInt32, ncclSum, comms[0], nullptr));
   EXPECT_EQ(ncclAllReduce(&values[1], &values[1], 1, no_type, ncclSum, comms[1], nullptr),
             ncclInvalidArgument);
   EXPECT_EQ(ncclGroupEnd(), ncclInvalidArgument);
+  comms.Finish();
   EXPECT_EQ(values[0], 3);
   EXPECT_EQ(values[1], 4);
   // The communicators are as good as before.
@@ -111,31 +139,34 @@ TEST(GroupTest, WithAWrongCallIssuesNothing) {
     EXPECT_NCCL(ncclAllReduce(value, value, 1, ncclInt32, ncclSum, comms[r], nullptr));
   }
   EXPECT_NCCL(ncclGroupEnd());
+  comms.Finish();
   EXPECT_EQ(values[0], 7);
 }
 
 TEST(GroupTest, MixesCollectivesAndMessages) {
   constexpr int kRanks = 3;
+  TUTTI_NEEDS_RANKS(kRanks);
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
-  RunRankThreads(kRanks, [&](int rank) {
+  RunRanks(kRanks, [&](int rank) {
     ncclComm_t comm = world.comm(rank);
-    float sum = static_cast<float>(rank);
-    std::array<int, kRanks> gathered{};
-    int token = 100 + rank, from_before = -1;
-    double broadcast = rank == 1 ? 2.5 : 0;
+    Array<float> sum = {static_cast<float>(rank)};
+    Array<int> own = {rank}, gathered(kRanks), token = {100 + rank}, from_before = {-1};
+    Array<double> broadcast = {rank == 1 ? 2.5 : 0};
     EXPECT_NCCL(ncclGroupStart());
-    EXPECT_NCCL(ncclAllReduce(&sum, &sum, 1, ncclFloat32, ncclSum, comm, nullptr));
-    EXPECT_NCCL(ncclSend(&token, 1, ncclInt32, (rank + 1) % kRanks, comm, nullptr));
-    EXPECT_NCCL(ncclAllGather(&rank, gathered.data(), 1, ncclInt32, comm, nullptr));
-    EXPECT_NCCL(ncclRecv(&from_before, 1, ncclInt32, (rank + 2) % kRanks, comm, nullptr));
-    EXPECT_NCCL(ncclBroadcast(&broadcast, &broadcast, 1, ncclFloat64, 1, comm, nullptr));
+    EXPECT_NCCL(ncclAllReduce(sum.data(), sum.data(), 1, ncclFloat32, ncclSum, comm, nullptr));
+    EXPECT_NCCL(ncclSend(token.data(), 1, ncclInt32, (rank + 1) % kRanks, comm, nullptr));
+    EXPECT_NCCL(ncclAllGather(own.data(), gathered.data(), 1, ncclInt32, comm, nullptr));
+    EXPECT_NCCL(ncclRecv(from_before.data(), 1, ncclInt32, (rank + 2) % kRanks, comm, nullptr));
+    EXPECT_NCCL(
+        ncclBroadcast(broadcast.data(), broadcast.data(), 1, ncclFloat64, 1, comm, nullptr));
     EXPECT_NCCL(tuttiBarrier(comm, nullptr));
     EXPECT_NCCL(ncclGroupEnd());
-    EXPECT_EQ(sum, 3);
-    EXPECT_EQ(gathered, (std::array<int, kRanks>{0, 1, 2}));
-    EXPECT_EQ(from_before, 100 + (rank + 2) % kRanks);
-    EXPECT_EQ(broadcast, 2.5);
+    EXPECT_NCCL(Finish(comm));
+    EXPECT_EQ(sum[0], 3);
+    EXPECT_EQ(gathered, (Array<int>{0, 1, 2}));
+    EXPECT_EQ(from_before[0], 100 + (rank + 2) % kRanks);
+    EXPECT_EQ(broadcast[0], 2.5);
   });
 }
 
@@ -143,6 +174,7 @@ TEST(GroupTest, MixesCollectivesAndMessages) {
 // two ranks they match in the order issued.
 TEST(GroupTest, MatchesManyMessagesOfEachPairInOrder) {
   constexpr int kRanks = 4;
+  TUTTI_NEEDS_RANKS(kRanks);
   constexpr int kMessages = 6;
   const auto length = [](int from, int to, int m) {
     return static_cast<size_t>(1 + from * 5000 + to * 300 + m * 40000);
@@ -151,8 +183,8 @@ TEST(GroupTest, MatchesManyMessagesOfEachPairInOrder) {
   for (const bool sockets : {false, true}) {
     ThreadWorld world(kRanks, {{"NCCL_SHM_DISABLE", sockets ? "1" : "0"}});
     ASSERT_TRUE(world.ok());
-    RunRankThreads(kRanks, [&](int rank) {
-      std::vector<std::vector<int>> sent, received;
+    RunRanks(kRanks, [&](int rank) {
+      std::vector<Array<int>> sent, received;
       for (int peer = 0; peer < kRanks; ++peer) {
         for (int m = 0; m < kMessages; ++m) {
           sent.emplace_back(length(rank, peer, m), value(rank, peer, m));
@@ -170,20 +202,22 @@ TEST(GroupTest, MatchesManyMessagesOfEachPairInOrder) {
         }
       }
       EXPECT_NCCL(ncclGroupEnd());
+      EXPECT_NCCL(Finish(world.comm(rank)));
       i = 0;
       for (int peer = 0; peer < kRanks; ++peer)
         for (int m = 0; m < kMessages; ++m, ++i)
-          EXPECT_EQ(received[i], std::vector<int>(length(peer, rank, m), value(peer, rank, m)))
+          EXPECT_EQ(received[i], Array<int>(length(peer, rank, m), value(peer, rank, m)))
               << "message " << m << " from rank " << peer << " to rank " << rank;
     });
   }
 }
 
 TEST(MessageTest, MeetsItsPartnerOutsideOfGroups) {
+  TUTTI_NEEDS_RANKS(2);
   ThreadWorld world(2);
   ASSERT_TRUE(world.ok());
-  RunRankThreads(2, [&](int rank) {
-    std::vector<float> data(300000, rank == 0 ? 1.5f : 0);
+  RunRanks(2, [&](int rank) {
+    Array<float> data(300000, rank == 0 ? 1.5f : 0);
     const auto exchange = [&](float* buffer, size_t count) {
       return rank == 0 ? ncclSend(buffer, count, ncclFloat32, 1, world.comm(0), nullptr)
                        : ncclRecv(buffer, count, ncclFloat32, 0, world.comm(1), nullptr);
@@ -193,39 +227,56 @@ TEST(MessageTest, MeetsItsPartnerOutsideOfGroups) {
     }
     // Nothing is a message too.
     EXPECT_NCCL(exchange(nullptr, 0));
-    EXPECT_EQ(data, std::vector<float>(300000, 1.5f));
+    EXPECT_NCCL(Finish(world.comm(rank)));
+    EXPECT_EQ(data, Array<float>(300000, 1.5f));
   });
 }
 
 TEST(GroupTest, ServesSeveralCommunicatorsInAnyOrderOfTheirRanks) {
   constexpr int kRanks = 3;
+  TUTTI_NEEDS_RANKS(kRanks);
   ThreadWorld first(kRanks);
   ThreadWorld second(kRanks);
   ASSERT_TRUE(first.ok() && second.ok());
-  RunRankThreads(kRanks, [&](int rank) {
+  RunRanks(kRanks, [&](int rank) {
     // In the second communicator everybody has another number.
     ncclComm_t a = first.comm(rank);
     ncclComm_t b = second.comm((rank + 1) % kRanks);
+    // On one stream of a GPU, what comes first must come first on all GPUs: each has its own.
+    cudaStream_t on_a = nullptr, on_b = nullptr;
+    if (OnGpus()) {
+      EXPECT_NCCL(StreamCreate(&on_a));
+      UseDevice((rank + 1) % kRanks);
+      EXPECT_NCCL(StreamCreate(&on_b));
+    }
     for (int round = 0; round < 20; ++round) {
-      int x = rank, y = 10 * (rank + 1);
+      Array<int> x = {rank}, y = {10 * (rank + 1)};
       EXPECT_NCCL(ncclGroupStart());
       // Ranks issue the two communicators in different orders.
       for (int turn = 0; turn < 2; ++turn) {
         const bool is_a = (rank + turn) % 2 == 0;
-        int* const value = is_a ? &x : &y;
-        EXPECT_NCCL(ncclAllReduce(value, value, 1, ncclInt32, ncclSum, is_a ? a : b, nullptr));
+        int* const value = is_a ? x.data() : y.data();
+        EXPECT_NCCL(
+            ncclAllReduce(value, value, 1, ncclInt32, ncclSum, is_a ? a : b, is_a ? on_a : on_b));
       }
       EXPECT_NCCL(ncclGroupEnd());
-      EXPECT_EQ(x, 3);
-      EXPECT_EQ(y, 60);
+      EXPECT_NCCL(Finish(a, on_a));
+      EXPECT_NCCL(Finish(b, on_b));
+      EXPECT_EQ(x[0], 3);
+      EXPECT_EQ(y[0], 60);
+    }
+    for (cudaStream_t stream : {on_a, on_b}) {
+      if (stream == nullptr) continue;
+      EXPECT_NCCL(StreamDestroy(stream));
     }
   });
 }
 
 // As with ncclGroupEnd, only the outermost end decides what becomes of the operations.
 TEST(GroupTest, SimulatesAnInnerLevelWithoutDroppingTheGroup) {
+  TUTTI_NEEDS_RANKS(2);
   const OneThread comms(2);
-  std::array<float, 2> values = {1, 2};
+  Array<float> values = {1, 2};
   ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
   EXPECT_NCCL(ncclGroupStart());
   EXPECT_NCCL(ncclAllReduce(&values[0], &values[0], 1, ncclFloat32, ncclSum, comms[0], nullptr));
@@ -234,12 +285,14 @@ TEST(GroupTest, SimulatesAnInnerLevelWithoutDroppingTheGroup) {
   EXPECT_NCCL(ncclGroupSimulateEnd(&info));
   EXPECT_GT(info.estimatedTime, 0);
   EXPECT_NCCL(ncclGroupEnd());
-  EXPECT_EQ(values, (std::array<float, 2>{3, 3}));
+  comms.Finish();
+  EXPECT_EQ(values, (Array<float>{3, 3}));
 }
 
 TEST(GroupTest, SimulatesWithoutMovingAnything) {
+  TUTTI_NEEDS_RANKS(2);
   const OneThread comms(2);
-  std::array<float, 2> values = {1, 2};
+  Array<float> values = {1, 2};
   ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
   EXPECT_NCCL(ncclGroupStart());
   for (int r = 0; r < 2; ++r) {

@@ -23,14 +23,14 @@ template <size_t kCount>
 class Streams {
  public:
   Streams() {
-    for (cudaStream_t& stream : streams_) EXPECT_NCCL(tuttiStreamCreate(&stream));
+    for (cudaStream_t& stream : streams_) EXPECT_NCCL(StreamCreate(&stream));
   }
   ~Streams() {
-    for (cudaStream_t stream : streams_) EXPECT_NCCL(tuttiStreamDestroy(stream));
+    for (cudaStream_t stream : streams_) EXPECT_NCCL(StreamDestroy(stream));
   }
   cudaStream_t operator[](size_t i) const { return streams_[i]; }
   void Synchronize() const {
-    for (cudaStream_t stream : streams_) EXPECT_NCCL(tuttiStreamSynchronize(stream));
+    for (cudaStream_t stream : streams_) EXPECT_NCCL(StreamSynchronize(stream));
   }
 
  private:
@@ -39,7 +39,7 @@ class Streams {
 
 // `body` must outlive what is enqueued.
 void Enqueue(cudaStream_t stream, const std::function<void()>& body) {
-  EXPECT_NCCL(tuttiStreamLaunchHostFunc(
+  EXPECT_NCCL(StreamLaunchHostFunc(
       stream, [](void* f) { (*static_cast<const std::function<void()>*>(f))(); },
       const_cast<std::function<void()>*>(&body)));
 }
@@ -52,36 +52,39 @@ void Add(int* value, ncclComm_t comm, cudaStream_t stream) {
 
 TEST(StreamGroupTest, WaitsForWhatEachOfItsStreamsDidBefore) {
   constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
   // Which stream the first operation of the group stands on: a host stream or the calling thread.
   for (const bool first_on_caller : {false, true}) {
     ThreadWorld world(kRanks);
     ASSERT_TRUE(world.ok());
-    RunRankThreads(kRanks, [&](int rank) {
+    RunRanks(kRanks, [&](int rank) {
       const Streams<2> streams;
-      int first = rank + 1, second = -1000;
+      Array<int> first = {rank + 1}, second = {-1000};
       const std::function<void()> produce = [&] {
         Pause(100);
-        second = 10 * (rank + 1);
+        second[0] = 10 * (rank + 1);
       };
       Enqueue(streams[1], produce);
       EXPECT_NCCL(ncclGroupStart());
-      Add(&first, world.comm(rank), first_on_caller ? nullptr : streams[0]);
-      Add(&second, world.comm(rank), streams[1]);
+      Add(first.data(), world.comm(rank), first_on_caller ? nullptr : streams[0]);
+      Add(second.data(), world.comm(rank), streams[1]);
       EXPECT_NCCL(ncclGroupEnd());
-      if (!first_on_caller) streams.Synchronize();
-      EXPECT_EQ(first, 3);
-      EXPECT_EQ(second, 30);
+      if (!first_on_caller || OnGpus()) streams.Synchronize();
+      EXPECT_NCCL(Finish(world.comm(rank)));
+      EXPECT_EQ(first[0], 3);
+      EXPECT_EQ(second[0], 30);
     });
   }
 }
 
 TEST(StreamGroupTest, HoldsUpWhatComesLaterOnEachOfItsStreams) {
   constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
-  RunRankThreads(kRanks, [&](int rank) {
+  RunRanks(kRanks, [&](int rank) {
     const Streams<3> streams;
-    int values[2] = {rank + 1, 10 * (rank + 1)};
+    Array<int> values = {rank + 1, 10 * (rank + 1)};
     std::array<int, 3> seen{};
     const std::function<void()> delay = [] { Pause(60); };
     std::array<std::function<void()>, 3> look;
@@ -102,6 +105,7 @@ TEST(StreamGroupTest, HoldsUpWhatComesLaterOnEachOfItsStreams) {
 
 // Ranks whose operations wait for one another must not stand in one another's way.
 TEST(SharedStreamTest, CarriesSeveralRanksOfOneGroup) {
+  TUTTI_FOR_HOSTS("a stream is one GPU's");
   // The stream that each rank's operations stand on.
   const std::vector<std::vector<std::vector<size_t>>> layouts = {
       {{0}, {0}, {0}},        // all on one
@@ -130,6 +134,7 @@ TEST(SharedStreamTest, CarriesSeveralRanksOfOneGroup) {
 }
 
 TEST(SharedStreamTest, CarriesRanksBesideTheCallingThread) {
+  TUTTI_FOR_HOSTS("a stream is one GPU's");
   constexpr int kRanks = 3;
   const ThreadWorld world(kRanks, {{"TUTTI_TIMEOUT_S", "10"}});
   ASSERT_TRUE(world.ok());
@@ -153,9 +158,11 @@ TEST(SharedStreamTest, CrossedGroupsOfTwoThreadsMakeNoCircle) {
   const Environment environment(Environment::Settings{{"TUTTI_TIMEOUT_S", "10"}});
   for (ncclComm_t& comm : alone) ASSERT_NCCL(ncclCommInitAll(&comm, 1, nullptr));
   const Streams<2> streams;
+  // Both threads use the one GPU that both communicators are on.
   RunRankThreads(2, [&](int thread) {
+    UseDevice(0);
     const auto self = static_cast<size_t>(thread);
-    int values[2] = {1, 2};
+    Array<int> values = {1, 2};
     for (int round = 0; round < 300; ++round) {
       EXPECT_NCCL(ncclGroupStart());
       Add(&values[0], alone[self], streams[self]);
@@ -170,6 +177,7 @@ TEST(SharedStreamTest, CrossedGroupsOfTwoThreadsMakeNoCircle) {
 
 // An operation on a stream that does not move holds up those issued after it, but not for ever.
 TEST(TurnTest, ThatNeverComesIsATimeout) {
+  TUTTI_FOR_HOSTS("operations wait on their streams, as CUDA's do");
   const Environment environment(Environment::Settings{{"TUTTI_TIMEOUT_S", "0.5"}});
   ncclComm_t comm = nullptr;
   ASSERT_NCCL(ncclCommInitAll(&comm, 1, nullptr));
@@ -202,11 +210,11 @@ TEST(TurnTest, DestroyingRightBehindAnOperationOfAnotherThread) {
   for (int round = 0; round < 200; ++round) {
     ncclComm_t comm = nullptr;
     ASSERT_NCCL(ncclCommInitAll(&comm, 1, nullptr));
-    std::array<int, 2> values = {1, 2};
+    Array<int> values = {1, 2};
     const Streams<2> streams;
     for (size_t i = 0; i < 2; ++i) Add(&values[i], comm, streams[i]);
     EXPECT_NCCL(ncclCommDestroy(comm));
-    EXPECT_EQ(values, (std::array<int, 2>{1, 2}));
+    EXPECT_EQ(values, (Array<int>{1, 2}));
   }
 }
 
@@ -214,19 +222,24 @@ TEST(TurnTest, DestroyingRightBehindAnOperationOfAnotherThread) {
 TEST(HarmlessFailureTest, LeavesTheCommunicatorInOrder) {
   ncclComm_t comm = nullptr;
   ASSERT_NCCL(ncclCommInitAll(&comm, 1, nullptr));
-  int value = 7;
-  EXPECT_EQ(ncclSend(&value, 1, ncclInt32, 0, comm, nullptr), ncclInvalidUsage);
+  Array<int> value = {7};
+  EXPECT_EQ(ncclSend(value.data(), 1, ncclInt32, 0, comm, nullptr), ncclInvalidUsage);
   EXPECT_EQ(Settle(comm), ncclSuccess);
   const Streams<1> streams;
-  EXPECT_NCCL(ncclSend(&value, 1, ncclInt32, 0, comm, streams[0]));
-  EXPECT_EQ(tuttiStreamSynchronize(streams[0]), ncclInvalidUsage) << "the stream has not told";
+  // On GPUs the call itself tells.
+  EXPECT_EQ(ncclSend(value.data(), 1, ncclInt32, 0, comm, streams[0]),
+            OnGpus() ? ncclInvalidUsage : ncclSuccess);
+  EXPECT_EQ(StreamSynchronize(streams[0]), OnGpus() ? ncclSuccess : ncclInvalidUsage)
+      << "the stream has not told";
   EXPECT_EQ(Settle(comm), ncclSuccess);
-  Add(&value, comm, nullptr);
-  EXPECT_EQ(value, 7);
+  Add(value.data(), comm, nullptr);
+  EXPECT_NCCL(Finish(comm));
+  EXPECT_EQ(value[0], 7);
   EXPECT_NCCL(ncclCommDestroy(comm));
 }
 
 TEST(HarmlessFailureTest, OnALaneShowsUntilTheNextOperation) {
+  TUTTI_FOR_HOSTS("there the call itself tells, since a launch waits for nobody");
   ncclUniqueId id;
   ASSERT_NCCL(ncclGetUniqueId(&id));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -234,11 +247,12 @@ TEST(HarmlessFailureTest, OnALaneShowsUntilTheNextOperation) {
   ncclComm_t comm = nullptr;
   ASSERT_EQ(ncclCommInitRankConfig(&comm, 1, id, 0, &config), ncclInProgress);
   ASSERT_EQ(Settle(comm), ncclSuccess);
-  int value = 7;
-  EXPECT_EQ(ncclSend(&value, 1, ncclInt32, 0, comm, nullptr), ncclInProgress);
+  Array<int> value = {7};
+  EXPECT_EQ(ncclSend(value.data(), 1, ncclInt32, 0, comm, nullptr), ncclInProgress);
   EXPECT_EQ(Settle(comm), ncclInvalidUsage);
   EXPECT_THAT(ncclGetLastError(comm), HasSubstr("itself"));
-  EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr), ncclInProgress);
+  EXPECT_EQ(ncclAllReduce(value.data(), value.data(), 1, ncclInt32, ncclSum, comm, nullptr),
+            ncclInProgress);
   EXPECT_EQ(Settle(comm), ncclSuccess);
   EXPECT_NCCL(ncclCommDestroy(comm));
 }

@@ -25,31 +25,38 @@ void ExpectSums(ncclComm_t comm) {
   int rank = -1, count = 0;
   EXPECT_NCCL(ncclCommUserRank(comm, &rank));
   EXPECT_NCCL(ncclCommCount(comm, &count));
-  int sum = rank;
-  EXPECT_NCCL(ncclAllReduce(&sum, &sum, 1, ncclInt32, ncclSum, comm, nullptr));
-  EXPECT_EQ(sum, count * (count - 1) / 2);
+  Array<int> sum = {rank};
+  EXPECT_NCCL(ncclAllReduce(sum.data(), sum.data(), 1, ncclInt32, ncclSum, comm, nullptr));
+  EXPECT_NCCL(Finish(comm));
+  EXPECT_EQ(sum[0], count * (count - 1) / 2);
 }
 
 TEST(NonBlockingTest, CommunicatorsAreMadeUsedAndEndedByPolling) {
   constexpr int kRanks = 3;
+  TUTTI_NEEDS_RANKS(kRanks);
   ncclUniqueId id;
   ASSERT_NCCL(ncclGetUniqueId(&id));
-  RunRankThreads(kRanks, [&](int rank) {
+  RunRanks(kRanks, [&](int rank) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclComm_t comm = nullptr;
     ASSERT_TRUE(Started(ncclCommInitRankConfig(&comm, kRanks, id, rank, &config)));
     ASSERT_NE(comm, nullptr);
     ASSERT_EQ(Settle(comm), ncclSuccess) << ncclGetLastError(comm);
-    int value = rank + 1;
-    EXPECT_TRUE(Started(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr)));
+    Array<int> value = {rank + 1};
+    const auto reduce = [&] {
+      return ncclAllReduce(value.data(), value.data(), 1, ncclInt32, ncclSum, comm, nullptr);
+    };
+    EXPECT_TRUE(Started(reduce()));
     ASSERT_EQ(Settle(comm), ncclSuccess) << ncclGetLastError(comm);
-    EXPECT_EQ(value, 6);
+    EXPECT_NCCL(Finish(comm));
+    EXPECT_EQ(value[0], 6);
     EXPECT_NCCL(ncclGroupStart());
-    EXPECT_TRUE(Started(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr)));
+    EXPECT_TRUE(Started(reduce()));
     EXPECT_TRUE(Started(ncclGroupEnd()));
     ASSERT_EQ(Settle(comm), ncclSuccess) << ncclGetLastError(comm);
-    EXPECT_EQ(value, 18);
+    EXPECT_NCCL(Finish(comm));
+    EXPECT_EQ(value[0], 18);
 
     ncclComm_t child = nullptr;
     EXPECT_TRUE(Started(ncclCommSplit(comm, 0, -rank, &child, nullptr)));
@@ -71,11 +78,15 @@ TEST(NonBlockingTest, CommunicatorsAreMadeUsedAndEndedByPolling) {
 // the communicators live on.
 TEST(WindowTest, AllRanksRegisterTogether) {
   constexpr size_t kRanks = 3, kBytes = 8192;
+  TUTTI_NEEDS_RANKS(static_cast<int>(kRanks));
   std::array<ncclComm_t, kRanks> comms = {};
   ASSERT_NCCL(ncclCommInitAll(comms.data(), kRanks, nullptr));
   std::array<void*, kRanks> memory = {};
   std::array<ncclWindow_t, kRanks> windows = {}, others = {};
-  for (void*& m : memory) ASSERT_NCCL(ncclMemAlloc(&m, kBytes));
+  for (size_t r = 0; r < kRanks; ++r) {
+    UseDevice(static_cast<int>(r));
+    ASSERT_NCCL(ncclMemAlloc(&memory[r], kBytes));
+  }
   const auto register_all = [&](size_t bytes_of_last) {
     EXPECT_NCCL(ncclGroupStart());
     for (size_t r = 0; r < kRanks; ++r)
@@ -89,16 +100,21 @@ TEST(WindowTest, AllRanksRegisterTogether) {
   EXPECT_THAT(ncclGetLastError(nullptr), ::testing::HasSubstr("rank 2 4096 bytes"));
   for (ncclWindow_t window : windows) EXPECT_EQ(window, nullptr);
   ASSERT_EQ(register_all(kBytes), ncclSuccess) << ncclGetLastError(nullptr);
+  for (size_t r = 0; r < kRanks; ++r) {
+    UseDevice(static_cast<int>(r));
+    Put(static_cast<int*>(memory[r]), std::vector<int>(kBytes / sizeof(int), static_cast<int>(r)));
+  }
   EXPECT_NCCL(ncclGroupStart());
   for (size_t r = 0; r < kRanks; ++r) {
     auto* const values = static_cast<int*>(memory[r]);
-    std::fill_n(values, kBytes / sizeof(int), static_cast<int>(r));
     EXPECT_NCCL(
         ncclAllReduce(values, values, kBytes / sizeof(int), ncclInt32, ncclSum, comms[r], nullptr));
   }
   EXPECT_NCCL(ncclGroupEnd());
   for (size_t r = 0; r < kRanks; ++r) {
-    EXPECT_EQ(static_cast<int*>(memory[r])[kBytes / sizeof(int) - 1], 3);
+    UseDevice(static_cast<int>(r));
+    EXPECT_NCCL(Finish(comms[r]));
+    EXPECT_EQ(Get(static_cast<int*>(memory[r]), kBytes / sizeof(int)).back(), 3);
     EXPECT_NE(windows[r], others[r]);
     EXPECT_NCCL(ncclCommWindowDeregister(comms[r], windows[r]));
     EXPECT_NCCL(ncclCommDestroy(comms[r]));
@@ -108,9 +124,10 @@ TEST(WindowTest, AllRanksRegisterTogether) {
 
 TEST(NonBlockingTest, SplitWithoutColorHasAnsweredWhenTheParentIsAtRest) {
   constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
   ncclUniqueId id;
   ASSERT_NCCL(ncclGetUniqueId(&id));
-  RunRankThreads(kRanks, [&](int rank) {
+  RunRanks(kRanks, [&](int rank) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclComm_t comm = nullptr;
@@ -133,9 +150,10 @@ TEST(NonBlockingTest, SplitWithoutColorHasAnsweredWhenTheParentIsAtRest) {
 
 TEST(SplitTest, PartsByColorAndNumbersByKey) {
   constexpr int kRanks = 5;
+  TUTTI_NEEDS_RANKS(kRanks);
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
-  RunRankThreads(kRanks, [&](int rank) {
+  RunRanks(kRanks, [&](int rank) {
     ncclComm_t child = nullptr;
     // Ranks 0, 2, 4 backwards; 1 and 3 with equal keys.
     const int color = rank % 2;
@@ -161,9 +179,10 @@ TEST(SplitTest, PartsByColorAndNumbersByKey) {
 
 TEST(SplitTest, WithoutColorGivesNothing) {
   constexpr int kRanks = 3;
+  TUTTI_NEEDS_RANKS(kRanks);
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
-  RunRankThreads(kRanks, [&](int rank) {
+  RunRanks(kRanks, [&](int rank) {
     ncclComm_t child = nullptr;
     EXPECT_NCCL(
         ncclCommSplit(world.comm(rank), rank == 1 ? NCCL_SPLIT_NOCOLOR : 0, 0, &child, nullptr));
@@ -176,18 +195,20 @@ TEST(SplitTest, WithoutColorGivesNothing) {
 
 TEST(SplitTest, ByOneThreadForAllRanksInAGroup) {
   constexpr int kRanks = 4;
+  TUTTI_NEEDS_RANKS(kRanks);
   std::array<ncclComm_t, kRanks> comms{}, children{};
   ASSERT_NCCL(ncclCommInitAll(comms.data(), kRanks, nullptr));
   EXPECT_NCCL(ncclGroupStart());
   for (size_t r = 0; r < kRanks; ++r)
     EXPECT_NCCL(ncclCommSplit(comms[r], static_cast<int>(r) / 2, 0, &children[r], nullptr));
   EXPECT_NCCL(ncclGroupEnd());
-  std::array<int, kRanks> values = {1, 2, 3, 4};
+  Array<int> values = {1, 2, 3, 4};
   EXPECT_NCCL(ncclGroupStart());
   for (size_t r = 0; r < kRanks; ++r)
     EXPECT_NCCL(ncclAllReduce(&values[r], &values[r], 1, ncclInt32, ncclSum, children[r], nullptr));
   EXPECT_NCCL(ncclGroupEnd());
-  EXPECT_EQ(values, (std::array<int, kRanks>{3, 3, 7, 7}));
+  for (ncclComm_t comm : comms) EXPECT_NCCL(Finish(comm));
+  EXPECT_EQ(values, (Array<int>{3, 3, 7, 7}));
   for (size_t r = 0; r < kRanks; ++r) {
     EXPECT_NCCL(ncclCommDestroy(children[r]));
     EXPECT_NCCL(ncclCommDestroy(comms[r]));
@@ -196,10 +217,11 @@ TEST(SplitTest, ByOneThreadForAllRanksInAGroup) {
 
 TEST(ShrinkTest, LeavesOutTheRanksNamed) {
   constexpr int kRanks = 5;
+  TUTTI_NEEDS_RANKS(kRanks);
   for (const int flags : {NCCL_SHRINK_DEFAULT, NCCL_SHRINK_ABORT}) {
     ThreadWorld world(kRanks);
     ASSERT_TRUE(world.ok());
-    RunRankThreads(kRanks, [&](int rank) {
+    RunRanks(kRanks, [&](int rank) {
       std::array<int, 2> excluded = {3, 1};
       if (rank == 1 || rank == 3) return;
       ncclComm_t child = nullptr;
@@ -217,10 +239,11 @@ TEST(ShrinkTest, LeavesOutTheRanksNamed) {
 // The ranks left out know nothing of a shrink; what all make afterwards must not depend on it.
 TEST(ShrinkTest, LeavesTheParentInStepWithTheRanksLeftOut) {
   constexpr int kRanks = 4;
+  TUTTI_NEEDS_RANKS(kRanks);
   const Environment environment(Environment::Settings{{"TUTTI_INIT_TIMEOUT_S", "20"}});
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
-  RunRankThreads(kRanks, [&](int rank) {
+  RunRanks(kRanks, [&](int rank) {
     std::array<int, 1> excluded = {3};
     ncclComm_t fewer = nullptr, again = nullptr, split = nullptr, others = nullptr;
     if (rank != 3) {
@@ -240,12 +263,13 @@ TEST(ShrinkTest, LeavesTheParentInStepWithTheRanksLeftOut) {
 
 TEST(GrowTest, TakesInNewRanks) {
   constexpr int kOld = 2, kNew = 4;
+  TUTTI_NEEDS_RANKS(kNew);
   ThreadWorld world(kOld);
   ASSERT_TRUE(world.ok());
   ncclUniqueId id, second;
   ASSERT_NCCL(ncclCommGetUniqueId(world.comm(1), &id));
   EXPECT_EQ(ncclCommGetUniqueId(world.comm(1), &second), ncclInvalidUsage);
-  RunRankThreads(kNew, [&](int rank) {
+  RunRanks(kNew, [&](int rank) {
     ncclComm_t grown = nullptr;
     const bool is_old = rank < kOld;
     EXPECT_NCCL(ncclCommGrow(is_old ? world.comm(rank) : nullptr, kNew, rank == 0 ? nullptr : &id,
@@ -263,9 +287,10 @@ TEST(GrowTest, TakesInNewRanks) {
 TEST(ScalableTest, SeveralRootsShareTheWork) {
   for (const int num_ids : {1, 2, 3, 7}) {
     constexpr int kRanks = 7;
+    TUTTI_NEEDS_RANKS(kRanks);
     std::vector<ncclUniqueId> ids(static_cast<size_t>(num_ids));
     for (ncclUniqueId& id : ids) ASSERT_NCCL(ncclGetUniqueId(&id));
-    RunRankThreads(kRanks, [&](int rank) {
+    RunRanks(kRanks, [&](int rank) {
       ncclComm_t comm = nullptr;
       std::vector<ncclUniqueId> mine = ids;
       EXPECT_NCCL(ncclCommInitRankScalable(&comm, kRanks, rank, num_ids, mine.data(), nullptr));
@@ -278,20 +303,22 @@ TEST(ScalableTest, SeveralRootsShareTheWork) {
 
 TEST(EndTest, FinalizeThenDestroyAndUseIsRefused) {
   constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
   ncclUniqueId id;
   ASSERT_NCCL(ncclGetUniqueId(&id));
-  RunRankThreads(kRanks, [&](int rank) {
+  RunRanks(kRanks, [&](int rank) {
     ncclComm_t comm = nullptr;
     ASSERT_NCCL(ncclCommInitRank(&comm, kRanks, id, rank));
     ExpectSums(comm);
     EXPECT_NCCL(ncclCommFinalize(comm));
-    int value = 0;
-    EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr),
-              ncclInvalidUsage);
+    Array<int> value = {0};
+    const auto reduce = [&] {
+      return ncclAllReduce(value.data(), value.data(), 1, ncclInt32, ncclSum, comm, nullptr);
+    };
+    EXPECT_EQ(reduce(), ncclInvalidUsage);
     EXPECT_NE(ncclCommFinalize(comm), ncclSuccess);
     EXPECT_NCCL(ncclCommDestroy(comm));
-    EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr),
-              ncclInvalidArgument);
+    EXPECT_EQ(reduce(), ncclInvalidArgument);
     EXPECT_EQ(ncclCommDestroy(comm), ncclInvalidArgument);
     EXPECT_NCCL(ncclCommDestroy(nullptr));
     EXPECT_NCCL(ncclCommAbort(nullptr));
@@ -299,8 +326,9 @@ TEST(EndTest, FinalizeThenDestroyAndUseIsRefused) {
 }
 
 TEST(EndTest, OneThreadDestroysItsRanksOneAfterAnother) {
+  constexpr int kRanks = 4;
+  TUTTI_NEEDS_RANKS(kRanks);
   for (const bool finalize : {false, true}) {
-    constexpr int kRanks = 4;
     std::array<ncclComm_t, kRanks> comms{};
     ASSERT_NCCL(ncclCommInitAll(comms.data(), kRanks, nullptr));
     if (finalize) {
@@ -319,38 +347,44 @@ void EndWhileWaiting(const std::function<void(ncclComm_t)>& end, bool sockets) {
   ncclUniqueId id;
   ASSERT_NCCL(ncclGetUniqueId(&id));
   std::array<ncclComm_t, 2> comms{};
-  RunRankThreads(2, [&](int rank) {
+  RunRanks(2, [&](int rank) {
     EXPECT_NCCL(ncclCommInitRank(&comms[static_cast<size_t>(rank)], 2, id, rank));
   });
   std::thread waiting([&] {
-    std::vector<float> data(100000);
-    EXPECT_NE(ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat32, ncclSum, comms[0],
-                            nullptr),
-              ncclSuccess);
+    Array<float> data(OnGpus() ? 1000 : 100000);
+    const ncclResult_t result = ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat32,
+                                              ncclSum, comms[0], nullptr);
+    // On GPUs the call only queues: the stream is what waits, and ends without an error of CUDA's.
+    EXPECT_EQ(result == ncclSuccess, OnGpus());
+    EXPECT_NCCL(FinishDevice(0));
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const auto start = std::chrono::steady_clock::now();
   end(comms[0]);
   waiting.join();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  EXPECT_LT(took.count(), 3 * GpuTimeScale());
   EXPECT_NCCL(ncclCommAbort(comms[1]));
   // Other communicators of the process are untouched.
-  RunRankThreads(2, [&](int rank) { ExpectSums(world.comm(rank)); });
+  RunRanks(2, [&](int rank) { ExpectSums(world.comm(rank)); });
 }
 
 TEST(EndTest, AbortEndsAWaitOfAnotherThread) {
+  TUTTI_NEEDS_RANKS(2);
   for (const bool sockets : {false, true})
     EndWhileWaiting([](ncclComm_t comm) { EXPECT_NCCL(ncclCommAbort(comm)); }, sockets);
 }
 
 TEST(EndTest, RevokeEndsAWaitAndKeepsTheCommunicatorForShrinking) {
+  TUTTI_NEEDS_RANKS(2);
   for (const bool sockets : {false, true}) {
     EndWhileWaiting(
         [](ncclComm_t comm) {
           EXPECT_NCCL(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
-          float value = 0;
-          EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, nullptr),
-                    ncclInvalidUsage);
+          Array<float> value = {0};
+          EXPECT_EQ(
+              ncclAllReduce(value.data(), value.data(), 1, ncclFloat32, ncclSum, comm, nullptr),
+              ncclInvalidUsage);
           std::this_thread::sleep_for(std::chrono::milliseconds(100));
           EXPECT_NCCL(ncclCommDestroy(comm));
         },
@@ -360,9 +394,10 @@ TEST(EndTest, RevokeEndsAWaitAndKeepsTheCommunicatorForShrinking) {
 
 TEST(EndTest, RevokedRanksSplitAnew) {
   constexpr int kRanks = 3;
+  TUTTI_NEEDS_RANKS(kRanks);
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
-  RunRankThreads(kRanks, [&](int rank) {
+  RunRanks(kRanks, [&](int rank) {
     ExpectSums(world.comm(rank));
     EXPECT_NCCL(ncclCommRevoke(world.comm(rank), NCCL_REVOKE_DEFAULT));
     EXPECT_EQ(ncclCommRevoke(world.comm(rank), 5), ncclInvalidArgument);
@@ -381,14 +416,16 @@ size_t ResidentPages() {
 }
 
 TEST(LeakTest, CommunicatorsLeaveNothingBehind) {
+  TUTTI_NEEDS_RANKS(2);
   const auto round = [](bool sockets) {
     ThreadWorld world(2, {{"NCCL_SHM_DISABLE", sockets ? "1" : "0"}});
-    RunRankThreads(2, [&](int rank) {
+    RunRanks(2, [&](int rank) {
       ncclComm_t child = nullptr;
       EXPECT_NCCL(ncclCommSplit(world.comm(rank), 0, 0, &child, nullptr));
-      std::vector<float> data(50000);
+      Array<float> data(50000);
       EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat32, ncclSum,
                                 world.comm(rank), nullptr));
+      EXPECT_NCCL(Finish(world.comm(rank)));
       ExpectSums(child);
       EXPECT_NCCL(ncclCommDestroy(child));
     });
@@ -475,10 +512,11 @@ TEST(ConfigTest, OfOldAndNewHeadersAreTaken) {
 TEST(CommIdTest, AFixedAddressServesEveryRank) {
   // A port that was free a moment ago.
   constexpr int kRanks = 3;
+  TUTTI_NEEDS_RANKS(kRanks);
   const Environment environment(
       {{"NCCL_COMM_ID", fmt::format("127.0.0.1:{}", 20000 + getpid() % 20000)},
        {"TUTTI_COMM_KEY", "a secret of three"}});
-  RunRankThreads(kRanks, [&](int rank) {
+  RunRanks(kRanks, [&](int rank) {
     ncclUniqueId id;
     ASSERT_NCCL(ncclGetUniqueId(&id));  // each its own call, as programs without a launcher do
     ncclComm_t comm = nullptr;

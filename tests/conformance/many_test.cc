@@ -47,7 +47,7 @@ class Scattered {
  private:
   static constexpr int32_t kUntouched = 0x5a5a5a5a;
   std::vector<size_t> counts_;
-  std::vector<std::vector<int32_t>> memory_;
+  std::vector<Array<int32_t>> memory_;
 };
 
 int32_t ValueOf(int rank, size_t at) {
@@ -65,9 +65,10 @@ TEST_P(ManyTest, IsTheAllReduceOfAllTogether) {
   const Environment environment(Environment::Settings{
       {"NCCL_ALGO", GetParam().algorithm == nullptr ? "" : GetParam().algorithm}});
   const int ranks = GetParam().ranks;
+  TUTTI_NEEDS_RANKS(ranks);
   ncclUniqueId id;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-  RunRankThreads(ranks, [&](int rank) {
+  RunRanks(ranks, [&](int rank) {
     ncclComm_t comm = nullptr;
     ASSERT_EQ(ncclCommInitRank(&comm, ranks, id, rank), ncclSuccess);
     for (const size_t total : {0u, 1u, 5u, 12u, 100u, 5000u, 70001u, 1'500'000u}) {
@@ -75,7 +76,7 @@ TEST_P(ManyTest, IsTheAllReduceOfAllTogether) {
         for (const ncclRedOp_t op : {ncclSum, ncclMax, ncclAvg}) {
           const auto seed = static_cast<uint32_t>(total * 16 + static_cast<size_t>(rank));
           Scattered in(total, total / 20 + 7, seed), out(total, total / 20 + 7, seed);
-          std::vector<int32_t> expected(total);
+          Array<int32_t> expected(total);
           in.ForEach([&](int32_t& value, size_t at) { expected[at] = value = ValueOf(rank, at); });
           ASSERT_EQ(
               ncclAllReduce(expected.data(), expected.data(), total, ncclInt32, op, comm, nullptr),
@@ -86,6 +87,7 @@ TEST_P(ManyTest, IsTheAllReduceOfAllTogether) {
                                        ncclInt32, op, comm, nullptr),
                     ncclSuccess)
               << ncclGetLastError(comm);
+          EXPECT_NCCL(Finish(comm));
           size_t wrong = 0;
           (in_place ? in : out).ForEach([&](int32_t& value, size_t at) {
             wrong += value != expected[at];
@@ -114,9 +116,9 @@ TEST(ManyArgumentsTest, WhatIsWrongIsRefused) {
   ncclComm_t comm = nullptr;
   const int device = 0;
   ASSERT_EQ(ncclCommInitAll(&comm, 1, &device), ncclSuccess);
-  float value = 1;
-  const void* send = &value;
-  void* recv = &value;
+  Array<float> value = {1};
+  const void* send = value.data();
+  void* recv = value.data();
   const void* no_send = nullptr;
   const size_t one = 1, endless = SIZE_MAX;
   EXPECT_EQ(tuttiAllReduceMany(&send, &recv, &one, 1, ncclFloat32, ncclSum, comm, nullptr),

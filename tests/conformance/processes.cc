@@ -23,6 +23,7 @@ ncclUniqueId SharedId(int rank, Board& board) {
 ncclComm_t Join(int rank, int num_ranks, Board& board) {
   const ncclUniqueId id = SharedId(rank, board);
   ncclComm_t comm = nullptr;
+  UseDevice(rank);
   EXPECT_NCCL(ncclCommInitRank(&comm, num_ranks, id, rank));
   return comm;
 }

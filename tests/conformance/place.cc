@@ -1,0 +1,282 @@
+#include "conformance/place.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string_view>
+
+#include "backend/cuda/driver.h"
+#include "tutti/tutti.h"
+
+namespace tutti::testing {
+namespace {
+
+// More than any test keeps at a time; what pinning it costs at the start of a program bounds it.
+constexpr size_t kPoolBytes = size_t{256} << 20;
+constexpr size_t kAlignment = 256;
+constexpr int kMostDevices = 64;
+constexpr unsigned kNonBlocking = 1;
+constexpr int kRelaxedCapture = 2;
+
+[[noreturn]] void GiveUp(std::string_view why) {
+  fmt::print(stderr, "the test cannot go on: {}\n", why);
+  std::abort();
+}
+
+const cuda::Driver& TheDriver() {
+  const Result<const cuda::Driver*> driver = cuda::Driver::Find();
+  if (!driver.ok()) GiveUp(driver.status().message());
+  return **driver;
+}
+
+void Must(int result, std::string_view doing) {
+  if (const Status status = TheDriver().Check(result, doing); !status.ok())
+    GiveUp(status.message());
+}
+
+// Success, or what the library would say.
+ncclResult_t ResultOf(int cuda_result) {
+  return cuda_result == 0 ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+// First fit over one piece of memory.
+class Pool {
+ public:
+  explicit Pool(std::byte* base) : base_(base) { free_[0] = kPoolBytes; }
+  std::byte* Take(size_t bytes) {
+    bytes = RoundUp(bytes);
+    std::lock_guard lock(mutex_);
+    for (auto piece = free_.begin(); piece != free_.end(); ++piece) {
+      const auto [at, size] = *piece;
+      if (size < bytes) continue;
+      free_.erase(piece);
+      if (size > bytes) free_[at + bytes] = size - bytes;
+      return base_ + at;
+    }
+    GiveUp(fmt::format("its pool of {} bytes has no {} left", kPoolBytes, bytes));
+  }
+  void Give(std::byte* memory, size_t bytes) {
+    std::lock_guard lock(mutex_);
+    auto here = free_.emplace(static_cast<size_t>(memory - base_), RoundUp(bytes)).first;
+    if (const auto next = std::next(here);
+        next != free_.end() && here->first + here->second == next->first) {
+      here->second += next->second;
+      free_.erase(next);
+    }
+    if (here == free_.begin()) return;
+    if (const auto before = std::prev(here); before->first + before->second == here->first) {
+      before->second += here->second;
+      free_.erase(here);
+    }
+  }
+
+ private:
+  static size_t RoundUp(size_t bytes) {
+    return (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  std::byte* const base_;
+  std::mutex mutex_;
+  std::map<size_t, size_t> free_;  // sizes by offset
+};
+
+// A device that has been used: its context, and memory on it once it is asked for.
+struct Device {
+  std::once_flag made;
+  cuda::Context context = nullptr;
+  std::unique_ptr<Pool> pool;
+};
+
+std::string_view Text(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? "" : text;
+}
+
+Device& DeviceOf(int number) {
+  static auto* const devices = new std::array<Device, kMostDevices>;
+  Device& device = (*devices)[static_cast<size_t>(number)];
+  std::call_once(device.made, [&] {
+    Must(TheDriver().PrimaryContextRetain(&device.context, number), "opening a GPU");
+    if (WhereTestsRun() != Place::kDevice) return;
+    const cuda::ContextScope scope(TheDriver(), device.context);
+    cuda::DeviceAddress memory = 0;
+    Must(TheDriver().MemAlloc(&memory, kPoolBytes), "allocating a pool on a GPU");
+    device.pool = std::make_unique<Pool>(reinterpret_cast<std::byte*>(memory));
+  });
+  return device;
+}
+
+cuda::Context ContextOf(int number) { return DeviceOf(number).context; }
+
+Pool& PinnedPool() {
+  static Pool* const pool = [] {
+    const cuda::ContextScope scope(TheDriver(), ContextOf(0));
+    void* memory = nullptr;
+    Must(TheDriver().MemHostAlloc(&memory, kPoolBytes, cuda::kPinnedForAll), "pinning a pool");
+    return new Pool(static_cast<std::byte*>(memory));
+  }();
+  return *pool;
+}
+
+int CurrentDevice() {
+  int device = -1;
+  if (TheDriver().ContextGetDevice(&device) != 0) {
+    UseDevice(0);
+    device = 0;
+  }
+  return device;
+}
+
+cuda::Stream CudaStream(cudaStream_t stream) { return reinterpret_cast<cuda::Stream>(stream); }
+
+int CountGpus() {
+  const pid_t child = fork();
+  if (child == 0) {
+    const Result<const cuda::Driver*> driver = cuda::Driver::Find();
+    _exit(driver.ok() ? std::min((*driver)->num_devices(), kMostDevices) : 0);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 0;
+  return WEXITSTATUS(status);
+}
+
+}  // namespace
+
+Place WhereTestsRun() {
+  static const Place place = [] {
+    const std::string_view memory = Text("TUTTI_TEST_MEMORY"), backend = Text("TUTTI_BACKEND");
+    if (memory == "host" || backend == "host") return Place::kHost;
+    if (memory.empty()) return backend == "cuda" ? Place::kPinned : Place::kHost;
+    if (memory == "pinned") return Place::kPinned;
+    if (memory == "device") return Place::kDevice;
+    GiveUp(fmt::format("TUTTI_TEST_MEMORY is '{}', not host, pinned or device", memory));
+  }();
+  return place;
+}
+
+int MostRanks() {
+  static const int count = OnGpus() ? CountGpus() : std::numeric_limits<int>::max();
+  return count;
+}
+
+double GpuTimeScale() {
+  if (!OnGpus()) return 1;
+  return std::getenv("TUTTI_FAKE_GPUS") == nullptr ? 2 : 10;
+}
+
+std::vector<int> UpToMostRanks(std::vector<int> numbers) {
+  std::erase_if(numbers, [](int number) { return number > MostRanks(); });
+  return numbers;
+}
+
+void UseDevice(int device) {
+  if (!OnGpus()) return;
+  Must(TheDriver().ContextSetCurrent(ContextOf(device)), "choosing a GPU");
+}
+
+void RunRanks(int num_ranks, const std::function<void(int rank)>& body, double deadline_s) {
+  RunRankThreads(
+      num_ranks,
+      [&](int rank) {
+        UseDevice(rank);
+        body(rank);
+      },
+      deadline_s);
+}
+
+ncclResult_t Finish(ncclComm_t comm, cudaStream_t stream) {
+  if (stream != nullptr) return StreamSynchronize(stream);
+  if (!OnGpus()) return ncclSuccess;
+  int device = -1;
+  const ncclResult_t found = ncclCommCuDevice(comm, &device);
+  return found != ncclSuccess ? found : FinishDevice(device);
+}
+
+ncclResult_t FinishDevice(int device) {
+  if (!OnGpus()) return ncclSuccess;
+  const cuda::ContextScope scope(TheDriver(), ContextOf(device));
+  return ResultOf(TheDriver().StreamSynchronize(nullptr));
+}
+
+ncclResult_t StreamCreate(cudaStream_t* stream) {
+  if (!OnGpus()) return tuttiStreamCreate(stream);
+  CurrentDevice();
+  cuda::Stream made = nullptr;
+  const int result = TheDriver().StreamCreate(&made, kNonBlocking);
+  *stream = reinterpret_cast<cudaStream_t>(made);
+  return ResultOf(result);
+}
+
+ncclResult_t StreamDestroy(cudaStream_t stream) {
+  return OnGpus() ? ResultOf(TheDriver().StreamDestroy(CudaStream(stream)))
+                  : tuttiStreamDestroy(stream);
+}
+
+ncclResult_t StreamSynchronize(cudaStream_t stream) {
+  return OnGpus() ? ResultOf(TheDriver().StreamSynchronize(CudaStream(stream)))
+                  : tuttiStreamSynchronize(stream);
+}
+
+ncclResult_t StreamLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument) {
+  return OnGpus() ? ResultOf(TheDriver().LaunchHostFunction(CudaStream(stream), function, argument))
+                  : tuttiStreamLaunchHostFunc(stream, function, argument);
+}
+
+void* TakeShared(size_t bytes) {
+  return OnGpus() ? PinnedPool().Take(bytes) : ::operator new(bytes);
+}
+
+void GiveShared(void* memory, size_t bytes) {
+  if (OnGpus())
+    PinnedPool().Give(static_cast<std::byte*>(memory), bytes);
+  else
+    ::operator delete(memory);
+}
+
+DeviceMemory::DeviceMemory(size_t bytes)
+    : bytes_(bytes), device_(CurrentDevice()), data_(DeviceOf(device_).pool->Take(bytes)) {}
+DeviceMemory::~DeviceMemory() { DeviceOf(device_).pool->Give(data_, bytes_); }
+
+void CopyToDevice(void* to, const void* from, size_t bytes) {
+  CurrentDevice();
+  Must(TheDriver().MemcpyToDevice(reinterpret_cast<cuda::DeviceAddress>(to), from, bytes),
+       "copying to a GPU");
+}
+
+void CopyToHost(void* to, const void* from, size_t bytes) {
+  CurrentDevice();
+  Must(TheDriver().MemcpyToHost(to, reinterpret_cast<cuda::DeviceAddress>(from), bytes),
+       "copying from a GPU");
+}
+
+CapturedGraph::CapturedGraph(cudaStream_t stream, const std::function<void()>& issue)
+    : stream_(stream) {
+  const cuda::Driver& driver = TheDriver();
+  cuda::Graph captured = nullptr;
+  cuda::GraphExec made = nullptr;
+  Must(driver.StreamBeginCapture(CudaStream(stream), kRelaxedCapture), "capturing a graph");
+  issue();
+  Must(driver.StreamEndCapture(CudaStream(stream), &captured), "ending a capture");
+  Must(driver.GraphInstantiate(&made, captured, 0), "instantiating a graph");
+  Must(driver.GraphDestroy(captured), "destroying what was captured");
+  graph_ = made;
+}
+
+CapturedGraph::~CapturedGraph() {
+  Must(TheDriver().GraphExecDestroy(static_cast<cuda::GraphExec>(graph_)), "destroying a graph");
+}
+
+void CapturedGraph::Replay() {
+  Must(TheDriver().GraphLaunch(static_cast<cuda::GraphExec>(graph_), CudaStream(stream_)),
+       "launching a graph");
+  Must(TheDriver().StreamSynchronize(CudaStream(stream_)), "waiting for a graph");
+}
+
+}  // namespace tutti::testing
