@@ -301,8 +301,9 @@ class Driver {
   Result<size_t> Check(size_t index, bool in_place, const std::string& doing,
                        std::vector<std::string>* complaints) {
     TUTTI_ASSIGN(const std::vector<Json> answers,
-                 teams_[index]->AskAll({{"command", "check"}, {"in_place", in_place}},
-                                       "checking " + doing, options_.timeout_s));
+                 teams_[index]->AskAll(
+                     {{"command", "check"}, {"in_place", in_place}, {"graph", options_.graph}},
+                     "checking " + doing, options_.timeout_s));
     size_t wrong = 0;
     for (size_t rank = 0; rank < answers.size(); ++rank) {
       const size_t of_rank = answers[rank].value("wrong", size_t{0});
