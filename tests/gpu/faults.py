@@ -1,11 +1,11 @@
 """What must end well on GPUs: an abort while peers are missing, the death of a process in the middle, bad arguments.
 
-Usage: faults.py LIBRARY_FOLDER. With NCCL_P2P_DISABLE and NCCL_SHM_DISABLE it tries the other ways between GPUs. Talks to the C interface of NCCL by ctypes, and to the driver for memory.
+Usage: faults.py LIBRARY_FOLDER [GPUS]. With NCCL_P2P_DISABLE and NCCL_SHM_DISABLE it tries the other ways between GPUs. Talks to the
+C interface of NCCL by ctypes, and to the driver for memory. With three GPUs or more a process also dies among several.
 """
 
 import ctypes
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -105,26 +105,68 @@ def together(ranks, body, devices=None):
         raise problems[0]
 
 
-def abort_ends_kernels():
+def abort_ends(operation, prepare=None):
+    """Rank 0 queues what rank 1 never joins, and aborts; its kernel must end, and its GPU be of use afterwards."""
     barrier = threading.Barrier(2)
 
     def body(rank):
         assert rank.result == SUCCESS, rank.error()
-        number = ctypes.c_int()
-        rank.nccl.ncclCommUserRank(rank.comm, ctypes.byref(number))
+        if prepare is not None:
+            prepare(rank)
         assert rank.all_reduce() == SUCCESS and rank.synchronize() == 0
-        if number.value == 0:
-            assert rank.all_reduce(count=200000) == SUCCESS  # rank 1 never joins
+        number = rank.number()
+        if number == 0:
+            assert operation(rank) == SUCCESS, rank.error()
             time.sleep(0.3)
             begin = time.monotonic()
             assert rank.nccl.ncclCommAbort(rank.comm) == SUCCESS
             assert rank.synchronize() == 0
-            assert time.monotonic() - begin < (30 if FAKE else 5), "the abort took too long"
+            assert time.monotonic() - begin < (60 if FAKE else 5), "the abort took too long"
+            assert rank.cuda.cuMemsetD8_v2(rank.memory, 0, ctypes.c_size_t(1000)) == 0, "the GPU is not usable any more"
         barrier.wait()
-        if number.value == 1:
+        if number == 1:
             rank.nccl.ncclCommAbort(rank.comm)
 
     together(2, body)
+
+
+def abort_ends_kernels():
+    abort_ends(lambda rank: rank.all_reduce(count=200000))
+
+
+def abort_ends_messages():
+    """A receive of what is not sent, a large send that is not received, and both in a group."""
+
+    def message(rank, call, count):
+        return call(ctypes.c_void_p(rank.memory.value), ctypes.c_size_t(count), FLOAT, 1, rank.comm, None)
+
+    def both(rank):
+        rank.nccl.ncclGroupStart()
+        message(rank, rank.nccl.ncclSend, 200000)
+        message(rank, rank.nccl.ncclRecv, 200000)
+        return rank.nccl.ncclGroupEnd()
+
+    abort_ends(lambda rank: message(rank, rank.nccl.ncclRecv, 1000))
+    abort_ends(lambda rank: message(rank, rank.nccl.ncclSend, 250000))
+    abort_ends(both)
+
+
+def abort_ends_symmetric(child=False):
+    """The same inside of an operation that works in the buffers of all ranks, which they have registered."""
+    if not child:
+        in_process("abort_ends_symmetric", NCCL_PROTO="Simple",
+                   TUTTI_GPU_TUNE="symmetric_us=0,bulk_us=10000,step_us=10000")
+        return
+    buffers, size = {}, ctypes.c_size_t(4 << 20)
+
+    def register(rank):
+        memory, window = ctypes.c_void_p(), ctypes.c_void_p()
+        assert rank.nccl.ncclMemAlloc(ctypes.byref(memory), size) == SUCCESS, rank.error()
+        assert rank.nccl.ncclCommWindowRegister(rank.comm, memory, size, ctypes.byref(window), 1) == SUCCESS, rank.error()
+        buffers[rank.number()] = memory.value
+        assert rank.all_reduce(buffer=memory.value) == SUCCESS and rank.synchronize() == 0
+
+    abort_ends(lambda rank: rank.all_reduce(buffer=buffers[0], count=1 << 19), register)
 
 
 def same_gpu_twice():
@@ -441,43 +483,60 @@ def graphs_keep_what_they_need():
     together(2, body)
 
 
-def death_of_a_process():
-    uid = new_id()
-    child = os.fork()
-    if child == 0:
-        # A process of its own from here: it has not used CUDA.
-        os.execv(sys.executable, [sys.executable, __file__, folder, "victim", bytes(uid).hex()])
-    rank = Rank(0, 2, uid)
+def number_of_gpus():
+    """Asked in a process of its own: what forks must not have used CUDA."""
+    if len(sys.argv) > 2 and sys.argv[2].isdigit():
+        return int(sys.argv[2])
+    ask = "import ctypes; c = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_int(); c.cuInit(0); c.cuDeviceGetCount(ctypes.byref(n)); print(n.value)"
+    return int(subprocess.run([sys.executable, "-c", ask], stdout=subprocess.PIPE, check=True).stdout)
+
+
+def survive(rank, killed=lambda: None):
+    """One rank's part where rank 1 dies: its kernel ends, the error names who is lost, and the GPU stays of use."""
     assert rank.result == SUCCESS, rank.error()
     assert rank.all_reduce() == SUCCESS and rank.synchronize() == 0
-    assert rank.all_reduce(count=100000) == SUCCESS  # the other one hangs, then dies
+    assert rank.all_reduce(count=100000) == SUCCESS  # rank 1 hangs, then dies
     time.sleep(0.5)
-    os.kill(child, signal.SIGKILL)
+    killed()
     begin = time.monotonic()
     assert rank.synchronize() == 0
-    assert time.monotonic() - begin < (40 if FAKE else 10), "the survivor waited too long"
-    deadline = time.monotonic() + 5
-    while rank.async_error() == SUCCESS and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert rank.async_error() == REMOTE_ERROR, rank.async_error()
+    assert time.monotonic() - begin < (60 if FAKE else 10), "the survivor waited too long"
+    assert rank.await_error() == REMOTE_ERROR, rank.async_error()
     assert "rank 1" in rank.error(), rank.error()
     assert rank.all_reduce() == REMOTE_ERROR
     rank.nccl.ncclCommAbort(rank.comm)
-    os.waitpid(child, 0)
     assert rank.cuda.cuMemsetD8_v2(rank.memory, 0, ctypes.c_size_t(1000)) == 0, "the GPU is not usable any more"
 
 
-def victim(hexadecimal):
-    uid = UniqueId.from_buffer_copy(bytes.fromhex(hexadecimal))
-    rank = Rank(1, 2, uid)
+def death_of_a_process(ranks=2):
+    uid = new_id()
+    others = {}
+    for number in range(1, ranks):
+        role = "victim" if number == 1 else "survivor"
+        # Processes of their own, which have not used CUDA.
+        others[number] = subprocess.Popen([sys.executable, __file__, folder, role, bytes(uid).hex(), str(number), str(ranks)])
+    survive(Rank(0, ranks, uid), killed=others[1].kill)
+    for number in range(2, ranks):
+        assert others[number].wait(60) == 0, f"rank {number} has not survived"
+    others[1].wait(10)
+
+
+def victim(hexadecimal, number, ranks):
+    rank = Rank(int(number), int(ranks), UniqueId.from_buffer_copy(bytes.fromhex(hexadecimal)))
     rank.all_reduce()
     rank.synchronize()
     time.sleep(60)
 
 
+def survivor(hexadecimal, number, ranks):
+    survive(Rank(int(number), int(ranks), UniqueId.from_buffer_copy(bytes.fromhex(hexadecimal))))
+
+
 def main():
-    if len(sys.argv) > 2:
-        {"victim": lambda: victim(sys.argv[3]), "sticky_error": lambda: sticky_error(child=True),
+    if len(sys.argv) > 2 and not sys.argv[2].isdigit():
+        {"victim": lambda: victim(*sys.argv[3:]), "survivor": lambda: survivor(*sys.argv[3:]),
+         "abort_ends_symmetric": lambda: abort_ends_symmetric(child=True), "abort_ends_messages": abort_ends_messages,
+         "sticky_error": lambda: sticky_error(child=True),
          "too_little_memory": lambda: too_little_memory(child=True),
          "graphs_keep_what_they_need": graphs_keep_what_they_need,
          "other_message_lengths": other_message_lengths,
@@ -487,7 +546,13 @@ def main():
         return
     death_of_a_process()  # first: it forks, so nothing may have used CUDA here
     print("death_of_a_process ok", flush=True)
-    for test in (abort_ends_kernels, same_gpu_twice, host_memory, wrong_device, host_stream, other_counts, other_message_lengths,
+    gpus = number_of_gpus()
+    if gpus > 2:
+        death_of_a_process(min(gpus, 4))
+        print(f"death_of_a_process among {min(gpus, 4)} ok", flush=True)
+    else:
+        print(f"skipped: a death among three, on {gpus} GPUs")
+    for test in (abort_ends_kernels, abort_ends_messages, abort_ends_symmetric, same_gpu_twice, host_memory, wrong_device, host_stream, other_counts, other_message_lengths,
                  one_rank_without_gpu, sticky_error, too_little_memory, made_and_ended_beside_another,
                  stream_at_the_address_of_another, graphs_keep_what_they_need):
         test()

@@ -58,6 +58,92 @@ def collectives(group_name, group, me, n):
         expect(f"{group_name} uneven all_gather", part, torch.full((10 + i,), float(i)))
 
 
+def rooted(group_name, group, me, n):
+    """gather and scatter, from and to the last rank."""
+    root = dist.get_global_rank(group, n - 1) if group is not None else n - 1
+    for count in (1, 70_000):
+        mine = torch.arange(count, device=device) + 1000 * me
+        parts = [torch.empty_like(mine) for _ in range(n)] if me == n - 1 else None
+        dist.gather(mine, parts, dst=root, group=group)
+        for i, part in enumerate(parts or []):
+            expect(f"{group_name} gather", part, torch.arange(count) + 1000 * i)
+        into = torch.empty_like(mine)
+        sent = [torch.arange(count, device=device) + 7 * i for i in range(n)] if me == n - 1 else None
+        dist.scatter(into, sent, src=root, group=group)
+        expect(f"{group_name} scatter", into, torch.arange(count) + 7 * me)
+
+
+def uneven(group_name, group, me, n):
+    """all_to_all by splits and by lists, reduce_scatter by lists, even and uneven."""
+    splits = [me + 2 * i for i in range(n)]  # what this rank has for each
+    sent = torch.cat([torch.full((rows, 3), 100.0 * me + i) for i, rows in enumerate(splits)]).to(device)
+    theirs = [i + 2 * me for i in range(n)]
+    into = torch.empty(sum(theirs), 3, device=device)
+    dist.all_to_all_single(into, sent, theirs, splits, group=group)
+    expect(f"{group_name} uneven all_to_all", into, torch.cat([torch.full((r, 3), 100.0 * i + me) for i, r in enumerate(theirs)]))
+    for rows in (lambda a, b: 5000, lambda a, b: 1 + a + 3 * b):
+        out = [torch.full((rows(me, i),), float(10 * me + i), device=device) for i in range(n)]
+        got = [torch.empty(rows(i, me), device=device) for i in range(n)]
+        dist.all_to_all(got, out, group=group)
+        for i, part in enumerate(got):
+            expect(f"{group_name} list all_to_all", part, torch.full((rows(i, me),), float(10 * i + me)))
+    for rows in (lambda i: 4000, lambda i: 5 + 3 * i):
+        parts = [torch.full((rows(i),), float((me + 1) * (i + 1)), device=device) for i in range(n)]
+        got = torch.empty(rows(me), device=device)
+        dist.reduce_scatter(got, parts, group=group)
+        expect(f"{group_name} list reduce_scatter", got, torch.full((rows(me),), float((me + 1) * n * (n + 1) // 2)))
+
+
+def operators(group_name, group, me, n):
+    product = 1
+    for i in range(n):
+        product *= i % 2 + 1
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.uint8):
+        for name, mine, wanted in (("MIN", me + 1, 1), ("MAX", me + 1, n), ("PRODUCT", me % 2 + 1, product)):
+            x = torch.full((5000,), mine, dtype=dtype, device=device)
+            dist.all_reduce(x, op=getattr(dist.ReduceOp, name), group=group)
+            expect(f"{group_name} {name} of {dtype}", x, torch.full((5000,), wanted, dtype=dtype))
+
+
+def plain_messages():
+    """send and recv, which make communicators of two; a rank without a partner has none."""
+    partner = rank ^ 1
+    if partner >= size:
+        return
+    for count in (1, 5000, 2_000_000):
+        mine, into = torch.full((count,), float(rank), device=device), torch.empty(count, device=device)
+        if rank < partner:
+            dist.send(mine, partner)
+            dist.recv(into, partner)
+        else:
+            dist.recv(into, partner)
+            dist.send(mine, partner)
+        expect("plain send and receive", into, torch.full((count,), float(partner)))
+
+
+def expect_equal(what, got, wanted):
+    if got != wanted:
+        failures.append(f"rank {rank}: {what}: got {got}, wanted {wanted}")
+
+
+def objects():
+    mine = {"rank": rank, "text": "x" * (1000 * rank)}
+    everyone = [{"rank": r, "text": "x" * (1000 * r)} for r in range(size)]
+    gathered = [None] * size
+    dist.all_gather_object(gathered, mine)
+    expect_equal("all_gather_object", gathered, everyone)
+    shared = ["from the last", 7] if rank == size - 1 else [None, None]
+    dist.broadcast_object_list(shared, src=size - 1, device=device)
+    expect_equal("broadcast_object_list", shared, ["from the last", 7])
+    at_root = [None] * size if rank == 0 else None
+    dist.gather_object(mine, at_root, dst=0)
+    if rank == 0:
+        expect_equal("gather_object", at_root, everyone)
+    part = [None]
+    dist.scatter_object_list(part, everyone if rank == 0 else None, src=0)
+    expect_equal("scatter_object_list", part, [mine])
+
+
 def messages():
     after, before = (rank + 1) % size, (rank - 1) % size
     for count in (1, 5000, 2_000_000):
@@ -157,8 +243,19 @@ def train_both():
         failures.append(f"rank {rank}: FSDP trains otherwise than DDP: {sharded[-1]} and {losses[-1]}")
 
 
+def library_in_use():
+    """Whether this process has Tutti in NCCL's place, by what is mapped."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        return "tutti" if "libtutti.so" in maps.read() else "nccl"
+
+
 def main():
     begin = time.monotonic()
+    wanted, used = os.environ.get("EXPECT_LIBRARY"), library_in_use()
+    if wanted is not None and not wanted.startswith(used):
+        print(f"rank {rank} runs on {used}, not on {wanted}: this PyTorch has the path to its own library built in"
+              if used == "nccl" else f"rank {rank} runs on {used}, not on {wanted}", flush=True)
+        return 77 if wanted != "tutti" else 1
     dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=60), device_id=device)
     torch.cuda.synchronize()
     ready = time.monotonic()
@@ -169,14 +266,20 @@ def main():
         print(f"NCCL version {torch.cuda.nccl.version()}; process group {1e3 * (ready - begin):.0f} ms, first all_reduce "
               f"{1e3 * (first - ready):.0f} ms", flush=True)
     collectives("world", None, rank, size)
+    for part in (rooted, uneven, operators):
+        part("world", None, rank, size)
     messages()
+    plain_messages()
+    objects()
     coalesced()
     graph()
     if size == 2:
         collectives("split", dist.new_group([0, 1]), rank, 2)
     if size >= 4:
         halves = [dist.new_group([r for r in range(size) if r % 2 == half]) for half in range(2)]
-        collectives("half", halves[rank % 2], rank // 2, dist.get_world_size(halves[rank % 2]))
+        group, me, n = halves[rank % 2], rank // 2, dist.get_world_size(halves[rank % 2])
+        for part in (collectives, rooted, uneven, operators):
+            part("half", group, me, n)
     several_groups()
     train_both()
     dist.barrier()
