@@ -23,7 +23,7 @@ from tutti import _elastic, _interrupt, _launch, _library
 from tutti._arguments import (Adasum, Average, Max, Min, Product, Sum, check_factor, check_op,
                               whole_number)
 from tutti._coordinator import (ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, REDUCESCATTER,
-                                Coordinator, Request, Result, create, create_unless, describe,
+                                Coordinator, Request, Result, create_unless, describe,
                                 full_name)
 from tutti._features import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, mpi_built,
                              mpi_enabled, mpi_threads_supported, nccl_built, rocm_built)
@@ -137,10 +137,10 @@ class Job:
         rank, hosts = launcher.rank(), generation.hosts
         unique_id = launcher.share(_new_unique_id() if rank == 0 else None)
         self._begin_with(_launch.Launch(rank, len(hosts), "elastic", hosts[rank]), hosts, unique_id,
-                         functools.partial(create_unless, launcher.is_broken))
+                         launcher.is_broken)
 
     def _begin_with(self, launch: _launch.Launch, hosts: List[str], made: bytes,
-                    create: Callable[[Any], ctypes.c_void_p] = create) -> None:
+                    given_up: Callable[[], bool] = lambda: False) -> None:
         self._launch, self._hosts = launch, hosts
         # Not .internal: ctypes ends a char array at its first zero byte.
         unique_id = _library.UniqueId.from_buffer_copy(made)
@@ -149,7 +149,7 @@ class Job:
             rank=launch.rank, nranks=launch.size, local_rank=self._place("local_rank"),
             local_size=self._place("local_size"), cross_rank=self._place("cross_rank"),
             cross_size=self._place("cross_size"))
-        self._coordinator = Coordinator(create(options))
+        self._coordinator = Coordinator(create_unless(given_up, options))
         self._interrupter.install()
         self._noname = {}
         global_process_set.ranks = list(range(launch.size))
@@ -285,8 +285,8 @@ class Job:
         if known is not None:
             raise ValueError(f"{self._process_sets[known][0]} has the same ranks already")
         number = ctypes.c_int()
-        self._running().ask("AddProcessSet", (ctypes.c_int * len(ranks))(*ranks), len(ranks),
-                            ctypes.byref(number))
+        self._running().ask_ranks("AddProcessSet", (ctypes.c_int * len(ranks))(*ranks), len(ranks),
+                                  ctypes.byref(number))
         process_set.process_set_id = number.value
         self._process_sets[number.value] = [process_set]
         return process_set
@@ -323,7 +323,7 @@ class Job:
         number = process_set.process_set_id
         if number is None or process_set is global_process_set:
             return False
-        self._running().ask("RemoveProcessSet", number)
+        self._running().ask_ranks("RemoveProcessSet", number)
         self._drop(number)
         self._noname = {key: n for key, n in self._noname.items() if key[0] != number}
         return True

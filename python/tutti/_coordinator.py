@@ -4,10 +4,11 @@ give. Threads: any."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 from tutti import _elastic, _library
 from tutti._arguments import Sum
@@ -84,10 +85,10 @@ def create(options: _library.CoordinatorOptions) -> ctypes.c_void_p:
 
 
 def create_unless(given_up: Callable[[], bool], options: _library.CoordinatorOptions
-                   ) -> ctypes.c_void_p:
-    """create, but GenerationBroken soon after `given_up()`: who waits for a rank that died before it
-    came would wait until the library's time for initialising is over. What is left waiting ends by
-    itself then."""
+                  ) -> ctypes.c_void_p:
+    """create, on a thread of its own, so that Ctrl-C is heard meanwhile; and GenerationBroken soon
+    after `given_up()`: who waits for a rank that died before it came would wait until the library's
+    time for initialising is over. What is left waiting ends by itself then."""
     outcome: List[Any] = []
     abandoned = False
     changed = threading.Condition()
@@ -107,10 +108,13 @@ def create_unless(given_up: Callable[[], bool], options: _library.CoordinatorOpt
 
     threading.Thread(target=attempt, name="tutti-create", daemon=True).start()
     with changed:
-        while not changed.wait_for(lambda: bool(outcome), _LOOK_S):
-            if given_up():
-                abandoned = True
-                raise _elastic.GenerationBroken("a worker ended before all had met")
+        try:
+            while not changed.wait_for(lambda: bool(outcome), _LOOK_S):
+                if given_up():
+                    raise _elastic.GenerationBroken("a worker ended before all had met")
+        except BaseException:
+            abandoned = True
+            raise
     if isinstance(outcome[0], ValueError):
         raise outcome[0]
     return outcome[0]
@@ -158,14 +162,25 @@ class Coordinator:
         if result != _library.SUCCESS:
             raise HorovodInternalError(_library.coordinator_error())
 
-    def wait(self, number: int) -> None:
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Around calls that wait for other ranks, for `interrupt`."""
         is_main = threading.current_thread() is threading.main_thread()
         self._main_waits = self._main_waits or is_main
         try:
-            if self.call("Wait", number, -1.0) != _library.SUCCESS:
-                raise HorovodInternalError(_library.coordinator_error())
+            yield
         finally:
             self._main_waits = self._main_waits and not is_main
+
+    def ask_ranks(self, function: str, *arguments: Any) -> None:
+        """`ask` for what waits for other ranks."""
+        with self._waiting():
+            self.ask(function, *arguments)
+
+    def wait(self, number: int) -> None:
+        with self._waiting():
+            if self.call("Wait", number, -1.0) != _library.SUCCESS:
+                raise HorovodInternalError(_library.coordinator_error())
 
     def integers(self, function: str, number: int, ctype: Any) -> Tuple[int, ...]:
         """A list that the library stores in two steps, length and values."""

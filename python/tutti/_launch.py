@@ -11,7 +11,9 @@ Wire format, over one connection for each rank but 0. A frame is a length (4 byt
 most 64 KiB; 1 MiB for the answer) and JSON. The acceptor sends 32 random bytes, the connector 32
 random bytes and the proof of the key, then a frame {rank, size, host}; the acceptor answers with
 its own proof and a frame {id, hosts} or {error}. Key = BLAKE2b of the job's name and
-TUTTI_COMM_KEY; without that, the ranks prove only that they belong to the same job.
+TUTTI_COMM_KEY, else a secret that the launcher gave its ranks (Open MPI does); without either, the
+ranks prove only that they know the job's name, and rank 0 warns where others can reach it. Sockets of
+the machine are for one user alone.
 """
 
 from __future__ import annotations
@@ -19,19 +21,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import ipaddress
 import json
 import os
 import secrets
+import selectors
 import socket
 import struct
 import time
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 # As long as a launcher may take to start the last rank.
 TIMEOUT_S = 120.0
-# A stranger that connects and says nothing holds rank 0 up for no longer than this.
+# What a guest has to prove who it is, from its first byte to its last. Strangers who take longer are
+# sent away; they hold nobody up.
 _HANDSHAKE_S = 5.0
+# So that strangers cannot take all descriptors; who was there longest goes when more come.
+_MAX_GUESTS = 256
 _MAX_HELLO_BYTES = 64 * 1024
 _MAX_ANSWER_BYTES = 1024 * 1024 * 64  # a host name for each of 2^20 ranks
 _NONCE_BYTES = 32
@@ -166,9 +174,20 @@ def part(launch: Launch, ranks: Sequence[int]) -> Launch:
                   launch.one_machine)
 
 
+# Variables in which launchers give the ranks of one job, and nobody else, random text.
+_LAUNCHERS_SECRETS = ("OMPI_MCA_orte_precondition_transports",)
+
+
+def _secret(environ: Mapping[str, str] = os.environ) -> str:
+    """What only the job's ranks know; empty where there is nothing."""
+    for name in ("TUTTI_COMM_KEY", *_LAUNCHERS_SECRETS):
+        if environ.get(name):
+            return environ[name]
+    return ""
+
+
 def _key(launch: Launch) -> bytes:
-    secret = os.environ.get("TUTTI_COMM_KEY", "")
-    text = f"tutti python|{launch.job}|{launch.size}|{secret}"
+    text = f"tutti python|{launch.job}|{launch.size}|{_secret()}"
     return hashlib.blake2b(text.encode(), digest_size=32).digest()
 
 
@@ -197,69 +216,200 @@ def _receive_frame(connection: socket.socket, limit: int) -> bytes:
     return _receive(connection, count)
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.split("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _own_addresses(address: Tuple[str, int]) -> List[Any]:
+    """Where to listen so that connections to `address` arrive: (family, socket address), the
+    narrowest first, all of the machine's addresses last."""
+    host, port = address
+    everywhere = [(socket.AF_INET6, ("", port))] if socket.has_dualstack_ipv6() else \
+        [(socket.AF_INET, ("", port))]
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return everywhere
+    literal = host == "localhost" or any(host == entry[4][0] for entry in found)
+    # A machine may know its own name as a loopback address, by which no other one reaches it.
+    return [(entry[0], entry[4]) for entry in found
+            if literal or not _is_loopback(str(entry[4][0]))] + \
+        ([] if literal and _is_loopback(str(found[0][4][0])) else everywhere)
+
+
+def _bind(family: int, target: Any) -> socket.socket:
+    listener = socket.socket(family)
+    try:
+        if family != socket.AF_UNIX:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(target[0] != ""))
+        listener.bind(target)
+        listener.listen(128)
+        return listener
+    except OSError:
+        listener.close()
+        raise
+
+
 def _listen(launch: Launch) -> socket.socket:
     errors = []
     for address in launch.addresses:
-        if isinstance(address, str):
-            listener, target = socket.socket(socket.AF_UNIX), address
-        else:
-            listener = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6()
-                                     else socket.AF_INET)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if listener.family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            target = ("", address[1])  # type: ignore[assignment]
-        try:
-            listener.bind(target)
-            listener.listen(128)
+        places = [(socket.AF_UNIX, address)] if isinstance(address, str) \
+            else _own_addresses(address)
+        for family, target in places:
+            try:
+                listener = _bind(family, target)
+            except OSError as error:
+                errors.append(f"{address}: {error}")
+                continue
+            if family != socket.AF_UNIX and not _secret() and not _is_loopback(target[0]):
+                warnings.warn(f"ranks meet at {address[0]}:{address[1]} without TUTTI_COMM_KEY: "
+                              "whoever reaches that address and knows the job's name could take "
+                              "part in it; set the variable to one secret on all ranks",
+                              RuntimeWarning)
             return listener
-        except OSError as error:
-            listener.close()
-            errors.append(f"{address}: {error}")
     raise ConnectionError("rank 0 cannot listen for the others at " + ", ".join(errors))
 
 
-def _accept_one(connection: socket.socket, key: bytes, launch: Launch,
-                waiting: Dict[int, Any]) -> None:
-    """Adds who proved to be a rank to `waiting`; raises OSError or ValueError for anybody else."""
-    nonce = secrets.token_bytes(_NONCE_BYTES)
-    connection.sendall(nonce)
-    head = _receive(connection, 2 * _NONCE_BYTES)
-    body = _receive_frame(connection, _MAX_HELLO_BYTES)
-    nonces = nonce + head[:_NONCE_BYTES]
-    if not hmac.compare_digest(head[_NONCE_BYTES:], _proof(key, b"connector", nonces, body)):
-        raise ConnectionError("wrong key")
-    hello = json.loads(body)
-    rank = int(hello["rank"])
-    if not 0 < rank < launch.size:
-        raise ValueError(f"there is no rank {rank}")
-    waiting[rank] = (connection, nonces, str(hello["host"]))
+def _check_user(connection: socket.socket) -> None:
+    """ConnectionError where the other end of a socket of this machine is another user's (root may)."""
+    if connection.family != socket.AF_UNIX:
+        return
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED,
+                                                           size))
+    if user not in (os.getuid(), 0):
+        raise ConnectionError(f"the other end belongs to user {user}")
+
+
+class _Guest:
+    """Who has connected and not proved yet to be a rank."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.deadline = time.monotonic() + _HANDSHAKE_S
+        self._nonce = secrets.token_bytes(_NONCE_BYTES)
+        self._data = b""
+        connection.setblocking(False)
+        _check_user(connection)
+        connection.send(self._nonce)  # fits into the empty buffer of a new connection
+
+    def advance(self, key: bytes, size: int) -> Tuple[int, bytes, str]:
+        """Reads what has come: (rank, nonces, host) once that is all. BlockingIOError before; another
+        OSError, ValueError, KeyError or TypeError for a stranger."""
+        head = 2 * _NONCE_BYTES + 4
+        while True:
+            wanted = head
+            if len(self._data) >= head:
+                wanted += struct.unpack(">I", self._data[head - 4:head])[0]
+                if wanted - head > _MAX_HELLO_BYTES:
+                    raise ConnectionError("a frame that is too long")
+                if len(self._data) == wanted:
+                    return self._prove(key, size, head)
+            part = self.connection.recv(wanted - len(self._data))
+            if not part:
+                raise ConnectionError("the connection was closed early")
+            self._data += part
+
+    def _prove(self, key: bytes, size: int, head: int) -> Tuple[int, bytes, str]:
+        nonces, body = self._nonce + self._data[:_NONCE_BYTES], self._data[head:]
+        proof = self._data[_NONCE_BYTES:2 * _NONCE_BYTES]
+        if not hmac.compare_digest(proof, _proof(key, b"connector", nonces, body)):
+            raise ConnectionError("wrong key")
+        hello = json.loads(body)
+        rank = int(hello["rank"])
+        if not 0 < rank < size:
+            raise ValueError(f"there is no rank {rank}")
+        return rank, nonces, str(hello["host"])
+
+
+class _Door:
+    """Lets in who proves to be a rank, several at a time, and sends the others away. One thread."""
+
+    def __init__(self, launch: Launch, listener: socket.socket) -> None:
+        self._key, self._size, self._listener = _key(launch), launch.size, listener
+        self._guests: Dict[socket.socket, _Guest] = {}  # in the order in which they came
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        listener.setblocking(False)
+        self.ranks: Dict[int, Any] = {}  # connection, nonces, host
+
+    def wait(self, deadline: float) -> None:
+        """For something to happen, not longer than until the deadline."""
+        ends = [guest.deadline for guest in self._guests.values()] + [deadline]
+        for key, _ in self._selector.select(max(0.0, min(ends) - time.monotonic())):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj in self._guests:
+                self._hear(self._guests[key.fileobj])  # type: ignore[index]
+        now = time.monotonic()
+        for guest in [guest for guest in self._guests.values() if guest.deadline <= now]:
+            self._send_away(guest)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return  # gone again, or no descriptor left
+        try:
+            guest = _Guest(connection)
+        except OSError:
+            connection.close()
+            return
+        if len(self._guests) >= _MAX_GUESTS:
+            self._send_away(next(iter(self._guests.values())))
+        self._guests[connection] = guest
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _hear(self, guest: _Guest) -> None:
+        try:
+            rank, nonces, host = guest.advance(self._key, self._size)
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, ValueError, KeyError, TypeError):
+            self._send_away(guest)
+            return
+        self._selector.unregister(guest.connection)
+        del self._guests[guest.connection]
+        if rank in self.ranks:  # it has tried again
+            self.ranks[rank][0].close()
+        self.ranks[rank] = (guest.connection, nonces, host)
+
+    def _send_away(self, guest: _Guest) -> None:
+        self._selector.unregister(guest.connection)
+        del self._guests[guest.connection]
+        guest.connection.close()
+
+    def close(self) -> None:
+        """Closes everybody's connection."""
+        self._selector.close()
+        for guest in self._guests.values():
+            guest.connection.close()
+        for connection, _, _ in self.ranks.values():
+            connection.close()
 
 
 def _meet_as_zero(launch: Launch, unique_id: bytes, deadline: float,
                   timeout_s: float) -> Meeting:
     key = _key(launch)
-    waiting: Dict[int, Any] = {}
     with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(_listen(launch))
-        while len(waiting) < launch.size - 1:
-            listener.settimeout(max(0.001, deadline - time.monotonic()))
-            try:
-                connection, _ = listener.accept()
-            except socket.timeout:
-                missing = [str(r) for r in range(1, launch.size) if r not in waiting]
+        door = _Door(launch, stack.enter_context(_listen(launch)))
+        stack.callback(door.close)
+        while len(door.ranks) < launch.size - 1:
+            if time.monotonic() >= deadline:
+                missing = [str(r) for r in range(1, launch.size) if r not in door.ranks]
                 raise ConnectionError(
-                    f"{len(waiting) + 1} of {launch.size} ranks came within {timeout_s:g} s; "
-                    f"missing: {', '.join(missing[:20])}") from None
-            connection.settimeout(_HANDSHAKE_S)
-            try:
-                _accept_one(connection, key, launch, waiting)
-                stack.enter_context(connection)
-            except (OSError, ValueError, KeyError, TypeError):
-                connection.close()  # a stranger
-        hosts = [launch.host] + [waiting[rank][2] for rank in range(1, launch.size)]
+                    f"{len(door.ranks) + 1} of {launch.size} ranks came within {timeout_s:g} s; "
+                    f"missing: {', '.join(missing[:20])}")
+            door.wait(deadline)
+        hosts = [launch.host] + [door.ranks[rank][2] for rank in range(1, launch.size)]
         body = json.dumps({"id": unique_id.hex(), "hosts": hosts}).encode()
-        for connection, nonces, _ in waiting.values():
+        for connection, nonces, _ in door.ranks.values():
+            connection.settimeout(_HANDSHAKE_S)
             connection.sendall(_proof(key, b"acceptor", nonces, body))
             _send_frame(connection, body)
     return Meeting(unique_id, hosts)
@@ -270,6 +420,7 @@ def _ask_zero(launch: Launch, address: Address, deadline: float) -> Meeting:
     if isinstance(address, str):
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(address)
+        _check_user(connection)
     else:
         connection = socket.create_connection(address, timeout=_HANDSHAKE_S)
     with connection:

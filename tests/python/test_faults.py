@@ -67,6 +67,26 @@ except hvd.HorovodInternalError as error:
 sys.exit(3)
 """
 
+IS_INTERRUPTED_ADDING = IS_INTERRUPTED.replace('hvd.allreduce(np.ones(4), name="second")',
+                                               "hvd.add_process_set([0, 1])")
+
+# Rank 1 meets the other, and then does not begin the job with it.
+IS_INTERRUPTED_BEGINNING = """
+import sys, threading, time
+import tutti.numpy as hvd
+from tutti import _launch
+launch = _launch.read()
+print("ready", flush=True)
+if launch.rank == 1:
+    _launch.meet(launch, b"")
+    time.sleep(4)
+    sys.exit(11)
+try:
+    hvd.init()
+except KeyboardInterrupt:
+    sys.exit(10)
+"""
+
 
 def start(script, rank, size, port):
     environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
@@ -94,12 +114,12 @@ class Faults(unittest.TestCase):
         outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], [0, -9, 0], "\n".join(outputs))
 
-    def test_ctrl_c_ends_a_wait_here_and_for_the_others(self):
+    def interrupt(self, script):
         port = free_port()
-        ranks = [start(IS_INTERRUPTED, rank, 2, port) for rank in range(2)]
+        ranks = [start(script, rank, 2, port) for rank in range(2)]
         for rank in ranks:
             self.assertEqual(rank.stdout.readline(), "ready\n")
-        time.sleep(0.5)
+        time.sleep(0.8)
         began = time.monotonic()
         ranks[0].send_signal(signal.SIGINT)
         ranks[0].wait(30)
@@ -107,6 +127,15 @@ class Faults(unittest.TestCase):
         outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], [10, 11], "\n".join(outputs))
         self.assertLess(waited, 2, "it waited for the other rank")
+
+    def test_ctrl_c_ends_a_wait_here_and_for_the_others(self):
+        self.interrupt(IS_INTERRUPTED)
+
+    def test_ctrl_c_ends_the_adding_of_a_process_set(self):
+        self.interrupt(IS_INTERRUPTED_ADDING)
+
+    def test_ctrl_c_ends_init(self):
+        self.interrupt(IS_INTERRUPTED_BEGINNING)
 
     def test_a_rank_stays_away(self):
         rank = start(STAYS_AWAY, 0, 2, free_port())

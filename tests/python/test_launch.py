@@ -2,9 +2,11 @@
 
 import os
 import socket
+import struct
 import threading
 import time
 import unittest
+import warnings
 from unittest import mock
 
 from tutti import _launch
@@ -106,6 +108,86 @@ class Meeting(unittest.TestCase):
                 stranger.close()
 
         self.meet_all([("127.0.0.1", port)], 3, disturb)
+
+    def connect(self, port):
+        for _ in range(200):
+            try:
+                made = socket.create_connection(("127.0.0.1", port), 1)
+                self.addCleanup(made.close)
+                return made
+            except OSError:
+                time.sleep(0.01)
+        raise AssertionError("rank 0 does not listen")
+
+    def test_silent_strangers_hold_nobody_up(self):
+        port = free_port()
+        began = time.monotonic()
+        self.meet_all([("127.0.0.1", port)], 3,
+                      lambda: [self.connect(port).send(b"x") for _ in range(24)])
+        self.assertLess(time.monotonic() - began, _launch._HANDSHAKE_S)
+
+    def test_more_strangers_than_are_heard_at_once(self):
+        port = free_port()
+        with mock.patch.object(_launch, "_MAX_GUESTS", 4):
+            self.meet_all([("127.0.0.1", port)], 4,
+                          lambda: [self.connect(port) for _ in range(20)])
+
+    def test_a_stranger_who_dribbles_is_sent_away(self):
+        port, gone = free_port(), []
+
+        def disturb():
+            stranger = self.connect(port)
+            stranger.settimeout(0.1)
+            until = time.monotonic() + 5
+            while time.monotonic() < until:
+                try:
+                    stranger.send(b"x")
+                    if not stranger.recv(64):
+                        break
+                except socket.timeout:
+                    continue
+                except OSError:
+                    break
+            gone.append(time.monotonic() < until)
+        with mock.patch.object(_launch, "_HANDSHAKE_S", 0.5):
+            self.meet_all([("127.0.0.1", port)], 2, disturb)
+        self.assertEqual(gone, [True])
+
+    def listen(self, *address):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with _launch._listen(_launch.Launch(0, 2, "job", "h", [address])) as listener:
+                said = [str(w.message) for w in caught if w.category is RuntimeWarning]
+                return listener.getsockname()[0], said
+
+    def test_rank_0_listens_where_it_is_looked_for(self):
+        with mock.patch.dict(os.environ, {"TUTTI_COMM_KEY": ""}):
+            self.assertEqual(self.listen("127.0.0.1", free_port()), ("127.0.0.1", []))
+            self.assertIn(self.listen("localhost", free_port())[0], ("127.0.0.1", "::1"))
+            # An address of somebody else, as behind a service's name.
+            place, said = self.listen("192.0.2.1", free_port())
+            self.assertIn(place, ("::", "0.0.0.0"))
+            self.assertRegex(said[0], "ranks meet at 192.0.2.1:.* without TUTTI_COMM_KEY")
+            own = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
+            with mock.patch.object(socket, "getaddrinfo", lambda *a, **k: own):
+                self.assertIn(self.listen("thishost", free_port())[0], ("::", "0.0.0.0"))
+        with mock.patch.dict(os.environ, {"TUTTI_COMM_KEY": "secret"}):
+            self.assertEqual(self.listen("192.0.2.1", free_port())[1], [])
+
+    def test_sockets_of_the_machine_are_for_one_user(self):
+        class Socket:
+            family = socket.AF_UNIX
+
+            def getsockopt(self, *unused):
+                return struct.pack("3i", 1, os.getuid() + 1, 1)
+        with self.assertRaisesRegex(ConnectionError, f"belongs to user {os.getuid() + 1}"):
+            _launch._check_user(Socket())
+
+    def test_secrets_of_launchers(self):
+        transport = {"OMPI_MCA_orte_precondition_transports": "12-34"}
+        self.assertEqual(_launch._secret({}), "")
+        self.assertEqual(_launch._secret(transport), "12-34")
+        self.assertEqual(_launch._secret({**transport, "TUTTI_COMM_KEY": "a"}), "a")
 
     def test_another_key_does_not_meet(self):
         port = free_port()

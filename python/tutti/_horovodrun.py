@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `horovodrun`, in terms of `tutti run`: what it says about ranks becomes options, what
+it says about the coordinator becomes the variables that say the same. What cannot be is refused in a
+sentence.
+
+    horovodrun -np 4 python3 train.py
+    horovodrun -np 4 -H localhost:2,other:2 --timeline-filename trace.json python3 train.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shlex
+import sys
+from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple
+
+from tutti import _features, _program
+
+VERSION = "0.28.1"  # the Horovod whose options these are
+
+# Option, type or None for a flag, variable.
+_VARIABLES: List[Tuple[str, Optional[type], str]] = [
+    ("--cycle-time-ms", float, "HOROVOD_CYCLE_TIME"),
+    ("--cache-capacity", int, "HOROVOD_CACHE_CAPACITY"),
+    ("--hierarchical-allreduce", None, "HOROVOD_HIERARCHICAL_ALLREDUCE"),
+    ("--hierarchical-allgather", None, "HOROVOD_HIERARCHICAL_ALLGATHER"),
+    ("--autotune", None, "HOROVOD_AUTOTUNE"),
+    ("--autotune-log-file", str, "HOROVOD_AUTOTUNE_LOG"),
+    ("--autotune-warmup-samples", int, "HOROVOD_AUTOTUNE_WARMUP_SAMPLES"),
+    ("--autotune-steps-per-sample", int, "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE"),
+    ("--autotune-bayes-opt-max-samples", int, "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES"),
+    ("--autotune-gaussian-process-noise", float, "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE"),
+    ("--timeline-filename", str, "HOROVOD_TIMELINE"),
+    ("--timeline-mark-cycles", None, "HOROVOD_TIMELINE_MARK_CYCLES"),
+    ("--no-stall-check", None, "HOROVOD_STALL_CHECK_DISABLE"),
+    ("--stall-check-warning-time-seconds", int, "HOROVOD_STALL_CHECK_TIME_SECONDS"),
+    ("--stall-check-shutdown-time-seconds", int, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"),
+    ("--gloo-timeout-seconds", int, "HOROVOD_GLOO_TIMEOUT_SECONDS"),
+    ("--start-timeout", int, "TUTTI_INIT_TIMEOUT_S"),
+    ("--network-interfaces", str, "NCCL_SOCKET_IFNAME"),
+    ("--network-interface", str, "NCCL_SOCKET_IFNAME"),
+    ("--num-nccl-streams", int, "HOROVOD_NUM_NCCL_STREAMS"),
+    ("--thread-affinity", int, "HOROVOD_THREAD_AFFINITY"),
+]
+# Each has an opposite --no-..., which sets 0.
+_SWITCHES = ("--hierarchical-allreduce", "--hierarchical-allgather", "--autotune",
+             "--timeline-mark-cycles")
+_LOG_LEVELS = {"TRACE": "TRACE", "DEBUG": "INFO", "INFO": "INFO", "WARNING": "WARN", "ERROR": "WARN",
+               "FATAL": "WARN"}
+_REFUSED = {
+    "--mpi": "it starts ranks by itself: start them by mpirun for the same job under MPI, and "
+             "HOROVOD_CONTROLLER=mpi and HOROVOD_CPU_OPERATIONS=MPI let them talk by MPI",
+    "--jsrun": "it starts ranks by itself; start them by jsrun with an MPI library instead",
+    "--mpi-args": "no mpirun is started that would take them",
+    "--binding-args": "no mpirun is started that would take them; `tutti run --bind` binds ranks",
+    "--config-file": "no configuration files are read; give the options themselves",
+    "--output-filename": "output goes to this command's, each line with its rank in front",
+}
+_WITHOUT_EFFECT = ("--disable-cache", "--tcp", "--mpi-threads-disable", "--no-mpi-threads-disable",
+                   "--prefix-output-with-timestamp", "--log-with-timestamp",
+                   "--log-without-timestamp", "--stall-check")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="horovodrun", allow_abbrev=False,
+        description="Starts the ranks of a job: Horovod's command, carried out by `tutti run`.")
+    parser.add_argument("-v", "--version", action="version", version=VERSION)
+    parser.add_argument("-cb", "--check-build", action="store_true",
+                        help="show what there is, and end")
+    parser.add_argument("-np", "--num-proc", dest="np", type=int, help="how many ranks")
+    parser.add_argument("--verbose", action="store_true", help="show what is run")
+    parser.add_argument("--gloo", action="store_true",
+                        help="start ranks without MPI, as is done anyway")
+    hosts = parser.add_argument_group("hosts").add_mutually_exclusive_group()
+    hosts.add_argument("-H", "--hosts", help="host:slots,...")
+    hosts.add_argument("-hostfile", "--hostfile", help="a file with lines: host slots=N")
+    hosts.add_argument("--host-discovery-script",
+                       help="a program that writes the hosts to use now; makes the job elastic")
+    ssh = parser.add_argument_group("ssh")
+    ssh.add_argument("-p", "--ssh-port", type=int)
+    ssh.add_argument("-i", "--ssh-identity-file")
+    elastic = parser.add_argument_group("elastic jobs")
+    elastic.add_argument("--min-np", "--min-num-proc", type=int, dest="min_np")
+    elastic.add_argument("--max-np", "--max-num-proc", type=int, dest="max_np")
+    elastic.add_argument("--slots-per-host", "--slots", type=int, dest="slots")
+    elastic.add_argument("--elastic-timeout", type=int)
+    elastic.add_argument("--reset-limit", type=int)
+    elastic.add_argument("--blacklist-cooldown-range", type=int, nargs=2)
+    variables = parser.add_argument_group("the coordinator")
+    variables.add_argument("--fusion-threshold-mb", type=int, help="HOROVOD_FUSION_THRESHOLD")
+    for option, kind, variable in _VARIABLES:
+        how: Dict[str, Any] = {"type": kind} if kind else {"action": "store_const", "const": "1"}
+        variables.add_argument(option, dest=option, help=variable, **how)
+    for option in _SWITCHES:
+        variables.add_argument(option.replace("--", "--no-", 1), dest=option, action="store_const",
+                               const="0", help=argparse.SUPPRESS)
+    variables.add_argument("--log-level", choices=sorted(_LOG_LEVELS), type=str.upper)
+    for option in _REFUSED:
+        parser.add_argument(option, dest=option, nargs="?", const="", help=argparse.SUPPRESS)
+    for option in _WITHOUT_EFFECT:
+        parser.add_argument(option, action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the program of the ranks")
+    return parser
+
+
+def read_hostfile(path: str) -> str:
+    """Lines `host slots=N`, or `host`, as -H takes them. ValueError for other lines."""
+    hosts = []
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            words = line.split("#")[0].split()
+            if not words:
+                continue
+            slots = words[1][len("slots="):] if words[1:] and words[1].startswith("slots=") else "1"
+            if len(words) > 2 or not slots.isdigit() or len(words) == 2 and "=" not in words[1]:
+                raise ValueError(f"{path}: a line is not `host slots=N`: {line.strip()}")
+            hosts.append(f"{words[0]}:{slots}")
+    if not hosts:
+        raise ValueError(f"{path}: there is no host in it")
+    return ",".join(hosts)
+
+
+def variables_of(given: argparse.Namespace) -> Dict[str, str]:
+    """The environment that the options ask for."""
+    values = vars(given)
+    made = {variable: str(values[option]) for option, _, variable in _VARIABLES
+            if values[option] is not None}
+    if given.fusion_threshold_mb is not None:
+        made["HOROVOD_FUSION_THRESHOLD"] = str(given.fusion_threshold_mb << 20)
+    if given.log_level is not None:
+        made["HOROVOD_LOG_LEVEL"] = given.log_level
+        made["NCCL_DEBUG"] = _LOG_LEVELS[given.log_level]
+    return made
+
+
+def arguments_of(given: argparse.Namespace) -> List[str]:
+    """What `tutti run` is given. ValueError, in a sentence, for what cannot be."""
+    for option, reason in _REFUSED.items():
+        if getattr(given, option) is not None:
+            raise ValueError(f"{option}: {reason}")
+    if given.np is None:
+        raise ValueError("say how many ranks, as in: horovodrun -np 4 python3 train.py")
+    command = given.command[1:] if given.command[:1] == ["--"] else given.command
+    if not command:
+        raise ValueError("say which program to run, as in: horovodrun -np 4 python3 train.py")
+    made = ["run", "-n", str(given.np), "--tag"]
+    hosts = read_hostfile(given.hostfile) if given.hostfile else given.hosts
+    max_np = given.max_np
+    if given.host_discovery_script and max_np is None:
+        max_np = 4096  # without it -n would be the most
+    for option, value in (("-H", hosts), ("--host-discovery-script", given.host_discovery_script),
+                          ("--min-np", given.min_np), ("--max-np", max_np),
+                          ("--slots", given.slots), ("--elastic-timeout", given.elastic_timeout),
+                          ("--reset-limit", given.reset_limit)):
+        if value is not None:
+            made += [option, str(value)]
+    if given.blacklist_cooldown_range:
+        made += ["--blacklist-cooldown-range", *map(str, given.blacklist_cooldown_range)]
+    if given.ssh_port is not None or given.ssh_identity_file:
+        ssh = ["ssh", "-o", "BatchMode=yes"]
+        ssh += ["-p", str(given.ssh_port)] if given.ssh_port is not None else []
+        ssh += ["-i", given.ssh_identity_file] if given.ssh_identity_file else []
+        made += ["--ssh", " ".join(ssh)]
+    return [*made, "--", *command]
+
+
+def check_build() -> str:
+    """What there is, as `horovodrun --check-build` shows it."""
+    def line(there: object, name: str) -> str:
+        return f"    [{'X' if there else ' '}] {name}"
+    return "\n".join([
+        f"Tutti, as Horovod v{VERSION}:", "", "Available Frameworks:",
+        line(False, "TensorFlow"), line(importlib.util.find_spec("torch"), "PyTorch"),
+        line(False, "MXNet"), "", "Available Controllers:", line(True, "Tutti"),
+        line(_features.mpi_built(), "MPI"), line(_features.gloo_built(), "Gloo"), "",
+        "Available Tensor Operations:", line(True, "Tutti"), line(_features.nccl_built(), "NCCL"),
+        line(False, "DDL"), line(False, "CCL"), line(_features.mpi_built(), "MPI"),
+        line(_features.gloo_built(), "Gloo")])
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> NoReturn:
+    """The command `horovodrun`, and `python -m tutti._horovodrun`."""
+    given = _parser().parse_args(arguments)
+    try:
+        if given.check_build:
+            print(check_build())
+            sys.exit(0)
+        words = arguments_of(given)
+        variables = variables_of(given)
+        if given.verbose:
+            shown = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+            print("horovodrun:", *shown, "tutti", shlex.join(words), file=sys.stderr, flush=True)
+        os.execve(_program.require(), ["tutti", *words], dict(os.environ, **variables))
+    except (OSError, ValueError, ImportError) as error:
+        print(f"horovodrun: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
