@@ -51,8 +51,7 @@ struct ElasticFlags {
   ElasticOptions options;
 
   bool given() const {
-    return min_workers > 0 || max_workers > 0 || !hosts.empty() ||
-           !options.discovery_script.empty();
+    return min_workers > 0 || max_workers > 0 || !options.discovery_script.empty();
   }
 };
 
@@ -76,9 +75,10 @@ void AddElasticOptions(CLI::App* app, ElasticFlags* flags) {
       ->check(CLI::Range(0.05, 3600.0))
       ->capture_default_str()
       ->group(group);
-  app->add_option("-H,--hosts", flags->hosts,
-                  "host:slots,… instead of a script (default: this host)")
-      ->group(group);
+  app->add_option(
+      "-H,--hosts", flags->hosts,
+      "host:slots,… (default: this host). Without the options above the job is not "
+      "elastic: it has -n ranks, or as many as there are slots, and ends when one fails");
   app->add_option("--slots", options.default_slots, "workers on a host that says no number")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str()
@@ -99,6 +99,11 @@ void AddElasticOptions(CLI::App* app, ElasticFlags* flags) {
   app->add_option("--ssh", options.ssh, "how workers of other hosts are started")
       ->capture_default_str()
       ->group(group);
+}
+
+int Refuse(const std::string& sentence) {
+  std::fprintf(stderr, "tutti run: %s\n", sentence.c_str());
+  return kExitUsage;
 }
 
 int RunElasticJob(const RunOptions& run, ElasticFlags* flags) {
@@ -129,15 +134,38 @@ int RunElasticJob(const RunOptions& run, ElasticFlags* flags) {
   } else if (run.bind || run.port) {
     wrong = "--bind and --port are not for elastic jobs";
   }
-  if (!wrong.empty()) {
-    std::fprintf(stderr, "tutti run: %s\n", wrong.c_str());
-    return kExitUsage;
-  }
+  if (!wrong.empty()) return Refuse(wrong);
   options.hosts = std::move(parsed).value();
   options.tag = run.tag;
   options.grace_s = run.grace_s;
   options.command = run.command;
   return RunElastic(options);
+}
+
+// -H without anything that makes a job elastic: as many ranks as were asked for, until one fails.
+// Those of other hosts are started, and meet, as the workers of an elastic job that may never begin
+// anew.
+int RunOnHosts(const RunOptions& run, ElasticFlags* flags) {
+  Result<std::vector<elastic::HostSlots>> parsed =
+      elastic::ParseHosts(flags->hosts, flags->options.default_slots);
+  if (!parsed.ok()) return Refuse(std::string(parsed.status().message()));
+  int slots = 0;
+  bool here = true;
+  for (const elastic::HostSlots& host : parsed.value()) {
+    slots += host.slots;
+    here = here && IsThisHost(host.host);
+  }
+  RunOptions local = run;
+  if (local.num_ranks == 0) local.num_ranks = slots;
+  if (local.num_ranks > slots) {
+    return Refuse("-n " + std::to_string(local.num_ranks) + " is more than the " +
+                  std::to_string(slots) + " slots of -H " + flags->hosts);
+  }
+  if (here) return RunProgram(local);
+  if (run.bind || run.port) return Refuse("--bind and --port are for ranks of this host only");
+  flags->min_workers = flags->max_workers = local.num_ranks;
+  flags->options.membership.reset_limit = 0;
+  return RunElasticJob(run, flags);
 }
 
 }  // namespace
@@ -164,6 +192,7 @@ Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command) {
               return kExitUsage;
             }
             if (elastic->given()) return RunElasticJob(*options, elastic.get());
+            if (!elastic->hosts.empty()) return RunOnHosts(*options, elastic.get());
             if (options->num_ranks == 0) {
               std::fprintf(stderr,
                            "tutti run: say how many ranks, as in: tutti run -n 4 ./program\n");

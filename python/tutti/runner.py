@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a function on ranks of its own, from a program that is none:
 
-    results = tutti.run(train, args=(0.1,), np=4)
+    results = tutti.run(train, args=(0.1,), num_proc=4)
 
 The function and what it is given travel in files of a new folder of this user's, by cloudpickle
 where that is installed (functions of notebooks, lambdas), else by pickle; nothing of that comes
@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
+import warnings
 from multiprocessing import spawn
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from tutti import _program
+from tutti._horovodrun import read_hostfile
 from tutti._objects import pickler
 
 # What a new process must know to import what this one did, as multiprocessing tells its own.
@@ -26,53 +29,124 @@ _PREPARATION = ("sys_path", "sys_argv", "dir", "orig_dir", "init_main_from_name"
                 "init_main_from_path")
 
 
-def _check_hosts(hosts: Optional[str]) -> None:
-    for host in (hosts or "").split(","):
-        if host.split(":")[0] not in ("", "localhost", "127.0.0.1"):
-            raise ValueError(f"run starts ranks of this machine only, not of {host}: use mpirun, "
-                             "srun or torchrun, or `tutti run --host-discovery-script`")
+def _slots_here(hosts: str) -> int:
+    """How many ranks fit on the hosts, which must be this one."""
+    slots = 0
+    for field in filter(None, hosts.split(",")):
+        host, _, number = field.partition(":")
+        if host not in ("localhost", "127.0.0.1"):
+            raise ValueError(f"run starts ranks of this machine only, not of {field}: use mpirun, "
+                             "srun or torchrun, or `tutti run -H`")
+        slots += int(number) if number.isdigit() else 1
+    return slots
+
+
+def _older(value: Any, default: Any, older: Any, name: str, instead: str) -> Any:
+    if older is None:
+        return value
+    warnings.warn(f"{name} is deprecated; use {instead}", DeprecationWarning, stacklevel=3)
+    return older if value == default else value
 
 
 def run(func: Callable[..., Any], args: Sequence[Any] = (),
-        kwargs: Optional[Mapping[str, Any]] = None, np: int = 1, hosts: Optional[str] = None,
-        env: Optional[Dict[str, str]] = None, executable: Optional[str] = None,
-        **horovods: Any) -> List[Any]:
-    """func(*args, **kwargs) on `np` new processes of this machine, ranks of one job: their results,
-    by rank. The function calls init itself.
+        kwargs: Optional[Mapping[str, Any]] = None, num_proc: int = 1,
+        min_num_proc: Optional[int] = None, max_num_proc: Optional[int] = None,
+        slots: Optional[int] = None, reset_limit: Optional[int] = None,
+        cooldown_range: Optional[Tuple[float, float]] = None, hosts: Optional[str] = None,
+        hostfile: Optional[str] = None, start_timeout: Optional[float] = None,
+        ssh_port: Optional[int] = None, ssh_identity_file: Optional[str] = None,
+        disable_cache: Optional[bool] = None, output_filename: Optional[str] = None,
+        verbose: Optional[int] = None, use_gloo: Optional[bool] = None,
+        use_mpi: Optional[bool] = None, mpi_args: Optional[str] = None,
+        network_interface: Optional[str] = None, executable: Optional[str] = None,
+        np: Optional[int] = None, min_np: Optional[int] = None, max_np: Optional[int] = None,
+        env: Optional[Dict[str, str]] = None) -> List[Any]:
+    """func(*args, **kwargs) on `num_proc` new processes of this machine, ranks of one job: their
+    results, by rank. The function calls init itself.
 
-    RuntimeError where a rank fails; the others are ended then. ValueError for hosts other than this
-    one. `horovods`: further arguments of horovod.run (verbose, use_gloo, ...), without effect.
+    min_num_proc, max_num_proc, slots: one of them makes the job elastic, with as many ranks at least
+    and at most (`slots` is the most on this machine); the results are those of the ranks that were
+    there in the end. reset_limit, cooldown_range: as --reset-limit and --blacklist-cooldown-range
+    of `tutti run`, for such a job.
+    hosts, hostfile: this machine alone, with enough slots. start_timeout: seconds for the ranks to
+    meet. network_interface: as NCCL_SOCKET_IFNAME. env: further variables of the ranks.
+    np, min_np, max_np are older names. ssh_port, ssh_identity_file, disable_cache and use_gloo are
+    Horovod's, and not needed.
+
+    RuntimeError where a rank fails; the others are ended then. ValueError for what cannot be: other
+    hosts, MPI (use_mpi, mpi_args), output_filename.
     """
-    _check_hosts(hosts)
-    if np < 1:
-        raise ValueError(f"np is {np}, and must be 1 or more")
+    num_proc = _older(num_proc, 1, np, "np", "num_proc")
+    min_num_proc = _older(min_num_proc, None, min_np, "min_np", "min_num_proc")
+    max_num_proc = _older(max_num_proc, None, max_np, "max_np", "max_num_proc")
+    if num_proc < 1:
+        raise ValueError(f"num_proc is {num_proc}, and must be 1 or more")
+    if use_mpi or mpi_args:
+        raise ValueError("use_mpi and mpi_args: run starts the ranks by itself; start them by mpirun")
+    if output_filename:
+        raise ValueError("output_filename: what ranks write goes to this program's output")
+    if hosts is not None and hostfile is not None:
+        raise ValueError("give either hosts or hostfile, not both")
+    if hostfile is not None:
+        hosts = read_hostfile(hostfile)
+    if hosts and _slots_here(hosts) < num_proc:
+        raise ValueError(f"num_proc is {num_proc}, more than the slots of {hosts}")
+    options = ["-n", str(num_proc)]
+    most = max_num_proc if slots is None else min(slots, max_num_proc or slots)
+    for option, value in (("--min-np", min_num_proc), ("--max-np", most),
+                          ("--reset-limit", reset_limit)):
+        if value is not None:
+            options += [option, str(value)]
+    if cooldown_range is not None:
+        options += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
+    variables = dict(os.environ, **(env or {}))
+    if start_timeout is not None:
+        variables["TUTTI_INIT_TIMEOUT_S"] = str(start_timeout)
+    if network_interface:
+        variables["NCCL_SOCKET_IFNAME"] = network_interface
+    return _run_in_folder((func, tuple(args), dict(kwargs or {})), options, variables,
+                          executable or sys.executable, bool(verbose))
+
+
+def _run_in_folder(call: Any, options: List[str], variables: Dict[str, str], executable: str,
+                   verbose: bool) -> List[Any]:
     with tempfile.TemporaryDirectory(prefix="tutti-run-") as folder:
         known = spawn.get_preparation_data("tutti")
         with open(os.path.join(folder, "preparation"), "wb") as file:
             pickle.dump({key: known[key] for key in _PREPARATION if key in known}, file)
         with open(os.path.join(folder, "call"), "wb") as file:
-            pickler().dump((func, tuple(args), dict(kwargs or {})), file)
-        ended = subprocess.run(
-            [_program.require(), "run", "-n", str(np), executable or sys.executable, "-m",
-             "tutti.runner", folder], env=dict(os.environ, **(env or {})), check=False)
+            pickler().dump(call, file)
+        words = [_program.require(), "run", *options, executable, "-m", "tutti.runner", folder]
+        if verbose:
+            print("tutti.run:", *words, file=sys.stderr, flush=True)
+        ended = subprocess.run(words, env=variables, check=False)
         if ended.returncode != 0:
             raise RuntimeError(f"a rank failed: `tutti run` ended with {ended.returncode}")
-        results = []
-        for rank in range(np):
-            with open(os.path.join(folder, f"result.{rank}"), "rb") as file:
-                results.append(pickle.load(file))
-        return results
+        results = {}
+        for name in os.listdir(folder):
+            found = re.fullmatch(r"result\.(\d+)", name)
+            if found:
+                with open(os.path.join(folder, name), "rb") as file:
+                    results[int(found[1])] = pickle.load(file)
+        return [results[rank] for rank in sorted(results)]
+
+
+def _rank() -> int:
+    from tutti import _elastic, _launch
+    if not _elastic.is_elastic():
+        return _launch.read().rank
+    launcher = _elastic.launcher()
+    return launcher.rank() if launcher.generation.number else launcher.worker
 
 
 def _work(folder: str) -> None:
     """One rank of `run`."""
-    from tutti import _launch
     with open(os.path.join(folder, "preparation"), "rb") as file:
         spawn.prepare(pickle.load(file))
     with open(os.path.join(folder, "call"), "rb") as file:
         func, args, kwargs = pickle.load(file)
     result = func(*args, **kwargs)
-    with open(os.path.join(folder, f"result.{_launch.read().rank}"), "wb") as file:
+    with open(os.path.join(folder, f"result.{_rank()}"), "wb") as file:
         pickler().dump(result, file)
 
 

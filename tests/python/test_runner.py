@@ -4,6 +4,7 @@ starts the ranks itself."""
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import numpy as np
@@ -25,6 +26,24 @@ def fails():
     hvd.barrier()
 
 
+def elastic_sum():
+    import tutti.elastic
+    state = tutti.elastic.ObjectState(step=0)
+
+    @tutti.elastic.run
+    def train(state):
+        while state.step < 5:
+            hvd.allreduce(np.ones(1))
+            state.step += 1
+            state.commit()
+        return hvd.rank(), hvd.size(), state.step
+    return train(state)
+
+
+def seen(*names):
+    return [os.environ.get(name) for name in names]
+
+
 class Run(unittest.TestCase):
     def test_results_come_by_rank(self):
         self.assertEqual(tutti.run(total, args=(10,), kwargs={"second": 5}, np=2),
@@ -38,6 +57,32 @@ class Run(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "ranks of this machine only, not of other:2"):
             tutti.run(total, args=(1,), np=2, hosts="localhost:2,other:2")
         self.assertEqual(len(tutti.run(total, args=(1,), np=1, hosts="localhost:1", verbose=2)), 1)
+
+    def test_horovods_parameters(self):
+        with self.assertWarnsRegex(DeprecationWarning, "np is deprecated; use num_proc"):
+            self.assertEqual(len(tutti.run(seen, np=2)), 2)
+        self.assertEqual(
+            tutti.run(seen, ("TUTTI_INIT_TIMEOUT_S", "NCCL_SOCKET_IFNAME", "A"), num_proc=1,
+                      start_timeout=50, network_interface="lo", env={"A": "1"}),
+            [["50", "lo", "1"]])
+        with tempfile.NamedTemporaryFile("w", suffix=".hosts") as file:
+            file.write("# one\nlocalhost slots=2\n")
+            file.flush()
+            self.assertEqual(len(tutti.run(seen, num_proc=2, hostfile=file.name)), 2)
+            with self.assertRaisesRegex(ValueError, "num_proc is 3, more than the slots"):
+                tutti.run(seen, num_proc=3, hostfile=file.name)
+            with self.assertRaisesRegex(ValueError, "not both"):
+                tutti.run(seen, hosts="localhost", hostfile=file.name)
+        for options in ({"use_mpi": True}, {"mpi_args": "-x A"}, {"output_filename": "out"}):
+            with self.assertRaisesRegex(ValueError, next(iter(options))):
+                tutti.run(seen, **options)
+        with self.assertRaises(TypeError):
+            tutti.run(seen, nonsense=1)
+
+    def test_an_elastic_job(self):
+        # The fifth is the least number of ranks, as with Horovod.
+        self.assertEqual(tutti.run(elastic_sum, (), None, 2, 2, max_num_proc=2, reset_limit=3,
+                                   cooldown_range=(1, 2)), [(0, 2, 5), (1, 2, 5)])
 
     def test_a_script_may_run_its_own_function(self):
         script = """
@@ -72,6 +117,74 @@ class Command(unittest.TestCase):
             check=False)
         self.assertEqual(ended.returncode, 1)
         self.assertIn("there is no `tutti` program", ended.stderr)
+
+
+def horovodrun(*arguments, **environment):
+    return subprocess.run([sys.executable, "-m", "tutti._horovodrun", *arguments],
+                          env=dict(os.environ, **environment), capture_output=True, text=True,
+                          timeout=60, check=False)
+
+
+class Horovodrun(unittest.TestCase):
+    def test_ranks_and_hosts(self):
+        show = ["sh", "-c", "echo $RANK of $WORLD_SIZE -np, ${TUTTI_ELASTIC_ADDR:-fixed}"]
+        with tempfile.NamedTemporaryFile("w", suffix=".hosts") as file:
+            file.write("localhost slots=3\n")
+            file.flush()
+            for options in ([], ["-H", "localhost:4"], ["--hostfile", file.name], ["--gloo"]):
+                ended = horovodrun("-np", "2", *options, *show)
+                self.assertEqual(sorted(ended.stdout.splitlines()),
+                                 ["[0] 0 of 2 -np, fixed", "[1] 1 of 2 -np, fixed"], ended.stderr)
+            file.write("localhost many\n")
+            file.flush()
+            self.assertIn("is not `host slots=N`: localhost many",
+                          horovodrun("-np", "2", "--hostfile", file.name, "true").stderr)
+        ended = horovodrun("-np", "2", "--min-np", "1", "--max-np", "3", "--", *show)
+        self.assertIn("of -np, 127.0.0.1", ended.stdout)
+
+    def test_settings(self):
+        wanted = {
+            "--fusion-threshold-mb 32": "HOROVOD_FUSION_THRESHOLD=33554432",
+            "--cycle-time-ms 3.5": "HOROVOD_CYCLE_TIME=3.5",
+            "--cache-capacity 0": "HOROVOD_CACHE_CAPACITY=0",
+            "--timeline-filename /tmp/t.json": "HOROVOD_TIMELINE=/tmp/t.json",
+            "--timeline-mark-cycles": "HOROVOD_TIMELINE_MARK_CYCLES=1",
+            "--no-autotune": "HOROVOD_AUTOTUNE=0",
+            "--autotune-log-file log": "HOROVOD_AUTOTUNE_LOG=log",
+            "--hierarchical-allreduce": "HOROVOD_HIERARCHICAL_ALLREDUCE=1",
+            "--no-stall-check": "HOROVOD_STALL_CHECK_DISABLE=1",
+            "--stall-check-warning-time-seconds 9": "HOROVOD_STALL_CHECK_TIME_SECONDS=9",
+            "--start-timeout 30": "TUTTI_INIT_TIMEOUT_S=30",
+            "--network-interfaces lo": "NCCL_SOCKET_IFNAME=lo",
+            "--log-level DEBUG": "NCCL_DEBUG=INFO",
+        }
+        words = [word for option in wanted for word in option.split()]
+        ended = horovodrun("-np", "1", "--verbose", *words, "env")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        for variable in wanted.values():
+            self.assertIn(f"[0] {variable}\n", ended.stdout)
+        self.assertIn("tutti run -n 1 --tag -- env", ended.stderr)
+        self.assertIn("HOROVOD_AUTOTUNE=1", horovodrun("-np", "1", "--autotune", "env").stdout)
+
+    def test_refusals(self):
+        for sentence, arguments in (
+                ("start them by mpirun", ["-np", "2", "--mpi", "true"]),
+                ("no mpirun is started", ["-np", "2", "--mpi-args=-x A", "true"]),
+                ("say how many ranks", ["true"]),
+                ("say which program", ["-np", "2"]),
+                ("no configuration files", ["-np", "2", "--config-file", "x.yaml", "true"]),
+                ("invalid int value", ["-np", "two", "true"]),
+                ("not allowed with argument", ["-np", "1", "-H", "a", "--hostfile", "b", "true"])):
+            ended = horovodrun(*arguments)
+            self.assertEqual(ended.returncode, 2, arguments)
+            self.assertIn(sentence, ended.stderr)
+
+    def test_what_there_is(self):
+        ended = horovodrun("--check-build")
+        self.assertIn("[X] Tutti", ended.stdout)
+        self.assertIn("[ ] TensorFlow", ended.stdout)
+        self.assertEqual(ended.stdout.count(f"[{'X' if hvd.gloo_built() else ' '}] Gloo"), 2)
+        self.assertEqual(horovodrun("--version").stdout, "0.28.1\n")
 
 
 class HorovodsNames(unittest.TestCase):

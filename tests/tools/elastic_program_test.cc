@@ -14,6 +14,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 Outcome RunWorkers(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "run");
@@ -48,6 +49,23 @@ TEST(ElasticProgram, OtherHostsAreReachedBySsh) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   const std::string folder = RunProgramOnce({"pwd", "-P"}).out;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("to far, -o\n"), HasSubstr("it's $HOME 64 " + folder)));
+}
+
+TEST(ElasticProgram, HostsAloneMakeNoElasticJob) {
+  const std::string who = "echo rank $RANK of $WORLD_SIZE, ${TUTTI_ELASTIC_ADDR:-fixed}";
+  const Outcome two = RunWorkers({"-H", "localhost:4", "-np", "2", "--tag", "sh", "-c", who});
+  EXPECT_EQ(two.status, 0) << two.err;
+  EXPECT_THAT(two.out, AllOf(HasSubstr("[0] rank 0 of 2, fixed\n"),
+                             HasSubstr("[1] rank 1 of 2, fixed\n"), Not(HasSubstr("[2]"))));
+  const Outcome all = RunWorkers({"-H", "localhost:2,127.0.0.1:1", "sh", "-c", "echo $WORLD_SIZE"});
+  EXPECT_EQ(all.out, "3\n3\n3\n") << all.err;
+
+  const std::string ssh = testing::TempDir() + "/ssh_stand_in_2";
+  std::ofstream(ssh) << "#!/bin/sh\nexec sh -c \"$2\"\n";
+  ASSERT_EQ(RunProgramOnce({"chmod", "+x", ssh}).status, 0);
+  const Outcome far =
+      RunWorkers({"-H", "far:3", "-n", "2", "--ssh", ssh, "sh", "-c", "sleep 0.3; echo $0", "ran"});
+  EXPECT_EQ(far.out, "ran\nran\n") << far.err;
 }
 
 TEST(ElasticProgram, FailureBeforeTheBeginningIsTold) {
@@ -90,6 +108,8 @@ TEST(ElasticProgram, WhatMakesNoSenseIsRefused) {
       {{"-H", "a:1", "--host-discovery-script", "x"}, "do not go together"},
       {{"--min-np", "1", "--blacklist-cooldown-range", "9", "3"}, "MIN <= MAX"},
       {{"--min-np", "1", "--bind"}, "not for elastic jobs"},
+      {{"-H", "localhost:2", "-n", "3"}, "-n 3 is more than the 2 slots of -H localhost:2"},
+      {{"-H", "far:2", "--bind"}, "for ranks of this host only"},
       {{}, "say how many ranks"},
   };
   for (const auto& [options, sentence] : cases) {

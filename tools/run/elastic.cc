@@ -27,6 +27,13 @@
 #include "run/process.h"
 
 namespace tutti::tools {
+
+bool IsThisHost(const std::string& host) {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return host == "localhost" || host == "127.0.0.1" || host == name;
+}
+
 namespace {
 
 using elastic::Action;
@@ -39,12 +46,6 @@ constexpr const char* kInitTimeoutS = "30";
 template <typename... Args>
 void Say(fmt::format_string<Args...> format, Args&&... args) {
   fmt::print(stderr, "tutti run: {}\n", fmt::format(format, std::forward<Args>(args)...));
-}
-
-bool IsThisHost(const std::string& host) {
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  return host == "localhost" || host == "127.0.0.1" || host == name;
 }
 
 std::string Quote(const std::string& word) {

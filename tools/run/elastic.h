@@ -29,6 +29,9 @@ struct ElasticOptions {
 // The exit status: 0 when the job came to its end; else that of a worker that failed.
 int RunElastic(const ElasticOptions& options);
 
+// Whether workers of the host are processes of this one.
+bool IsThisHost(const std::string& host);
+
 // A line for sh that sets `environment`, and what sh reads from its input as TUTTI_COMM_KEY, and
 // becomes `command` in `folder`.
 std::string RemoteLine(const std::string& folder,
