@@ -565,7 +565,21 @@ int cuMemcpyDtoHAsync_v2(void* to, DeviceAddress from, size_t bytes, void* strea
   return kSuccess;
 }
 int cuMemcpyAsync(DeviceAddress to, DeviceAddress from, size_t bytes, void* stream) {
-  StreamOf(stream).Queue([=] { std::memmove(Pointer(to), Pointer(from), bytes); });
+  State& s = TheState();
+  bool known = false;
+  {
+    std::lock_guard lock(s.mutex);
+    known = RangeOf(s, from) != s.ranges.end();
+  }
+  if (known) {
+    StreamOf(stream).Queue([=] { std::memmove(Pointer(to), Pointer(from), bytes); });
+    return kSuccess;
+  }
+  // Ordinary memory of the host has been read when the call returns.
+  const auto* const begin = static_cast<const char*>(Pointer(from));
+  StreamOf(stream).Queue([to, held = std::vector<char>(begin, begin + bytes)] {
+    std::memcpy(Pointer(to), held.data(), held.size());
+  });
   return kSuccess;
 }
 int cuMemsetD8_v2(DeviceAddress to, unsigned char value, size_t bytes) {
