@@ -191,6 +191,11 @@ ncclResult_t tuttiCoordinatorStopTimeline(tuttiCoordinator_t coordinator);
 ncclResult_t tuttiCoordinatorCounter(tuttiCoordinator_t coordinator, int process_set,
                                      const char* name, uint64_t* value);
 
+// The library that "nccl" means in HOROVOD_GPU_OPERATIONS, in this process: its version as
+// ncclGetVersion tells it, and its path, of which at most `capacity` bytes are stored, a zero among
+// them. ncclInvalidUsage, with what was looked for, where there is none.
+ncclResult_t tuttiCoordinatorFindNccl(int* version, char* path, size_t capacity);
+
 // The sentence of this thread's last failed call in this header; "" before the first.
 const char* tuttiCoordinatorLastError(void);
 

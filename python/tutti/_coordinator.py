@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
-from tutti import _elastic, _library
+from tutti import _elastic, _features, _library
 from tutti._arguments import Sum
 from tutti.exceptions import HorovodInternalError
 
@@ -77,6 +77,7 @@ def full_name(kind: int, name: Any) -> str:
 
 def create(options: _library.CoordinatorOptions) -> ctypes.c_void_p:
     """A coordinator; blocks until all ranks have come."""
+    _features.offer_nccl()
     pointer = ctypes.c_void_p()
     if _library.load().tuttiCoordinatorCreate(ctypes.byref(pointer), ctypes.byref(options)) != \
             _library.SUCCESS:

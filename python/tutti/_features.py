@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
+from typing import Tuple
 
 from tutti import _library
 
@@ -42,8 +44,51 @@ def gloo_built() -> bool:
     return _library.has_module("gloo")
 
 
+def _gpus_ask_for_nccl() -> bool:
+    """Whether HOROVOD_GPU_OPERATIONS, or one of its like for one kind of operation, says nccl."""
+    kinds = ("OPERATIONS", "ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")
+    return any("nccl" in os.environ.get(f"HOROVOD_GPU_{kind}", "").lower().split(",")
+               for kind in kinds)
+
+
+def offer_nccl() -> None:
+    """Loads the library of the package nvidia-nccl-cu*, where tensors on GPUs are to go through
+    NVIDIA's and no path of it was given: libtutti takes what the process has loaded."""
+    if not _gpus_ask_for_nccl() or os.environ.get("TUTTI_NCCL_LIBRARY"):
+        return
+    try:
+        spec = importlib.util.find_spec("nvidia.nccl")
+    except ModuleNotFoundError:
+        return
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = os.path.join(folder, "lib", "libnccl.so.2")
+        try:
+            ctypes.CDLL(path)
+            return
+        except OSError:
+            continue  # libtutti says what it finds itself
+
+
+def find_nccl() -> Tuple[int, str]:
+    """The version and path of another's NCCL that HOROVOD_GPU_OPERATIONS=NCCL would take here.
+    ValueError says what was looked for where there is none."""
+    offer_nccl()
+    version = ctypes.c_int()
+    path = ctypes.create_string_buffer(4096)
+    if _library.load().tuttiCoordinatorFindNccl(ctypes.byref(version), path, len(path)) != \
+            _library.SUCCESS:
+        raise ValueError(_library.coordinator_error())
+    return version.value, os.fsdecode(path.value)
+
+
 def nccl_built() -> int:
-    """The version of NCCL's API that the library offers (as 22903), as ncclGetVersion tells it."""
+    """The version of the NCCL that moves tensors on GPUs, as 22703: that of NVIDIA's library where
+    HOROVOD_GPU_OPERATIONS asks for it and it is there, else of NCCL's API that Tutti offers."""
+    if _gpus_ask_for_nccl():
+        try:
+            return find_nccl()[0]
+        except ValueError:
+            pass
     version = ctypes.c_int()
     _library.load().ncclGetVersion(ctypes.byref(version))
     return version.value

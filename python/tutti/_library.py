@@ -68,6 +68,7 @@ _COORDINATOR = {
     "ProcessSetRanks": [c_void_p, c_int, POINTER(c_int), c_int, POINTER(c_int)],
     "StartTimeline": [c_void_p, c_char_p, c_int],
     "StopTimeline": [c_void_p],
+    "FindNccl": [POINTER(c_int), c_char_p, c_size_t],
     "Counter": [c_void_p, c_int, c_char_p, POINTER(c_uint64)],
 }
 

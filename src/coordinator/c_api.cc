@@ -9,6 +9,7 @@
 
 #include "base/exceptions.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/nccl_library.h"
 #include "tutti/coordinator_c.h"
 
 namespace {
@@ -410,6 +411,19 @@ ncclResult_t tuttiCoordinatorCounter(tuttiCoordinator_t coordinator, int process
                                      const char* name, uint64_t* value) {
   return Answer("tuttiCoordinatorCounter",
                 [&] { return ReadCounter(coordinator, process_set, name, value); });
+}
+
+ncclResult_t tuttiCoordinatorFindNccl(int* version, char* path, size_t capacity) {
+  return Return("tuttiCoordinatorFindNccl", [&]() -> Status {
+    if (version == nullptr || (path == nullptr && capacity > 0)) {
+      return InvalidArgument("null argument");
+    }
+    TUTTI_ASSIGN(const tutti::Settings settings, tutti::ReadProcessSettings());
+    TUTTI_ASSIGN(const auto library, FindNcclForGpus(settings.nccl_library, NcclCandidates()));
+    *version = library->version();
+    if (capacity > 0) path[library->path().copy(path, capacity - 1)] = '\0';
+    return Status::Ok();
+  }());
 }
 
 const char* tuttiCoordinatorLastError(void) { return last_error.c_str(); }

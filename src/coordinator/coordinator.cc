@@ -27,6 +27,9 @@ int64_t QuarterOf(double seconds) {
   return std::max(int64_t{1'000'000}, static_cast<int64_t>(seconds * 1e9 / 4));
 }
 
+// In the place of a round: this rank cannot join the GPUs of the set by a library.
+constexpr uint64_t kJoinFailed = ~uint64_t{0};
+
 Bytes EncodeRing(int set, uint64_t round) {
   WireWriter writer;
   writer.U32(static_cast<uint32_t>(set));
@@ -55,6 +58,13 @@ Coordinator::Coordinator(const Options& options)
   common_.autotune = settings.autotune;
   common_.controller = settings.controller;
   common_.cpu_operations = settings.cpu_operations;
+  const std::string* const own_lists[] = {&settings.gpu_allreduce, &settings.gpu_allgather,
+                                          &settings.gpu_broadcast, &settings.gpu_alltoall,
+                                          &settings.gpu_reducescatter};
+  for (size_t kind = 0; kind < kNumGpuKinds; ++kind) {
+    const std::string& own = *own_lists[kind];
+    common_.gpu_operations[kind] = own.empty() ? settings.gpu_operations : own;
+  }
 }
 
 Result<std::unique_ptr<Coordinator>> Coordinator::Create(const Options& options) {
@@ -76,6 +86,7 @@ Status Coordinator::Connect() {
   TUTTI_ASSIGN(common_, AgreeOnSettings(&id));
   TUTTI_ASSIGN(controller_module_, ChooseFor("HOROVOD_CONTROLLER", common_.controller));
   TUTTI_ASSIGN(data_module_, ChooseFor("HOROVOD_CPU_OPERATIONS", common_.cpu_operations));
+  TUTTI_TRY(ChooseGpuOperations());
   TUTTI_TRY(MakeGlobalSet(common_, id));
   if (!settings.timeline.empty() && settings.timeline != "DYNAMIC") {
     // A job does not end for a folder that is missing on one of its hosts.
@@ -85,10 +96,10 @@ Status Coordinator::Connect() {
   Bootstrap::Events events;
   events.control = [this](int, std::span<const std::byte> payload) { OnControl(payload); };
   events.peer_lost = [this](int rank, const std::string& why) {
-    OnLost(rank, fmt::format("rank {} is lost: {}", rank, why));
+    OnLost(rank, fmt::format("rank {} is lost: {}", rank, why), /*died=*/true);
   };
   events.peer_left = [this](int rank) {
-    OnLost(rank, fmt::format("rank {} has left without a shutdown", rank));
+    OnLost(rank, fmt::format("rank {} has left without a shutdown", rank), /*died=*/false);
   };
   bootstrap_->SetEvents(std::move(events));
   if (settings.stall_check_time_s > 0) {
@@ -116,6 +127,7 @@ Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
     writer.U8(common_.autotune ? 1 : 0);
     WriteText(writer, common_.controller);
     WriteText(writer, common_.cpu_operations);
+    for (const std::string& list : common_.gpu_operations) WriteText(writer, list);
     mine = std::move(writer).Take();
   }
   TUTTI_ASSIGN(
@@ -135,19 +147,20 @@ Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
   common.fuse_groups = reader.U8() != 0;
   common.hierarchical_allgather = reader.U8() != 0;
   common.autotune = reader.U8() != 0;
-  const bool lists = ReadText(reader, kMaxNameBytes, common.controller) &&
-                     ReadText(reader, kMaxNameBytes, common.cpu_operations);
+  bool lists = ReadText(reader, kMaxNameBytes, common.controller) &&
+               ReadText(reader, kMaxNameBytes, common.cpu_operations);
+  for (std::string& list : common.gpu_operations) {
+    lists = lists && ReadText(reader, kMaxNameBytes, list);
+  }
   if (!lists || reader.failed() || !reader.AtEnd()) {
     return RemoteError("rank 0 sent settings that this version does not understand");
   }
   return common;
 }
 
-// The first of a list that every rank has wins, and Tutti's own always is there.
-Result<std::shared_ptr<OperationsModule>> Coordinator::ChooseFor(std::string_view variable,
-                                                                 const std::string& list) {
-  if (list.empty()) return std::shared_ptr<OperationsModule>();
-  const auto gather = [&](const std::string& mine) -> Result<std::vector<std::string>> {
+// Every rank's text, by rank.
+GatherTexts Coordinator::TextGatherer() const {
+  return [this](const std::string& mine) -> Result<std::vector<std::string>> {
     TUTTI_ASSIGN(const std::vector<Bytes> all,
                  bootstrap_->AllGatherV(std::as_bytes(std::span(mine)),
                                         Deadline::AfterSeconds(options_.settings.init_timeout_s)));
@@ -157,8 +170,14 @@ Result<std::shared_ptr<OperationsModule>> Coordinator::ChooseFor(std::string_vie
     }
     return texts;
   };
+}
+
+// The first of a list that every rank has wins, and Tutti's own always is there.
+Result<std::shared_ptr<OperationsModule>> Coordinator::ChooseFor(std::string_view variable,
+                                                                 const std::string& list) {
+  if (list.empty()) return std::shared_ptr<OperationsModule>();
   TUTTI_ASSIGN(const ModuleChoice choice,
-               ChooseModule(list, options_.rank, options_.num_ranks, gather));
+               ChooseModule(list, options_.rank, options_.num_ranks, TextGatherer()));
   if (!choice.why.empty() && options_.rank == 0) {
     TUTTI_WARN("{} asks for {}, which cannot be had: {}. {} is used.", variable, list, choice.why,
                choice.module ? choice.module->name() : "Tutti's own");
@@ -166,18 +185,21 @@ Result<std::shared_ptr<OperationsModule>> Coordinator::ChooseFor(std::string_vie
   return choice.module;
 }
 
-Result<std::unique_ptr<Operations>> Coordinator::OpenModule(
-    OperationsModule& module, const std::vector<int>& ranks,
-    const Communicators& communicators) const {
+OperationsGroup Coordinator::GroupOf(const std::vector<int>& ranks, ncclComm_t data) const {
   OperationsGroup group;
   group.members = ranks;
   group.rank =
       static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
-  const ncclComm_t comm = communicators.data.get();
-  group.gather = [comm](const void* mine, size_t bytes, void* all) {
-    return FromNccl(ncclAllGather(mine, all, bytes, ncclUint8, comm, nullptr), comm);
+  group.gather = [data](const void* mine, size_t bytes, void* all) {
+    return FromNccl(ncclAllGather(mine, all, bytes, ncclUint8, data, nullptr), data);
   };
-  auto operations = module.Open(group);
+  return group;
+}
+
+Result<std::unique_ptr<Operations>> Coordinator::OpenModule(
+    OperationsModule& module, const std::vector<int>& ranks,
+    const Communicators& communicators) const {
+  auto operations = module.Open(GroupOf(ranks, communicators.data.get()));
   if (operations.ok()) return operations;
   return std::move(operations).status().Annotate(module.name());
 }
@@ -307,16 +329,21 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
   return set;
 }
 
-ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
-                                         const std::shared_ptr<Communicators>& communicators) {
-  ProcessSet::Hooks hooks;
-  // Rings spread as a flood over the links at distance 2^k, so that nobody sends or gets many.
+// Small messages spread as a flood over the links at distance 2^k, so that nobody sends or gets many.
+std::vector<int> Coordinator::NeighboursOf(const std::vector<int>& ranks) const {
   std::vector<int> neighbours;
   const auto n = static_cast<int64_t>(ranks.size());
   const auto me = std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin();
   for (int64_t distance = 1; distance < n; distance *= 2) {
     neighbours.push_back(ranks[static_cast<size_t>((me + distance) % n)]);
   }
+  return neighbours;
+}
+
+ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
+                                         const std::shared_ptr<Communicators>& communicators) {
+  ProcessSet::Hooks hooks;
+  const std::vector<int> neighbours = NeighboursOf(ranks);
   hooks.ring = [this, id, neighbours](uint64_t round) {
     const Bytes message = EncodeRing(id, round);
     for (const int rank : neighbours) bootstrap_->SendControl(rank, message);
@@ -324,8 +351,8 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
   hooks.change_sets = [this](const Agreement& agreement) { return ChangeSets(agreement); };
   hooks.break_off = [communicators] { communicators->BreakOff(); };
   hooks.gpu.open = [this](int device) { return OpenGpu(device); };
-  hooks.gpu.join = [this, ranks, communicators](Gpu& gpu) {
-    return JoinGpus(gpu, ranks, *communicators);
+  hooks.gpu.join = [this, id, ranks, communicators](const std::shared_ptr<Gpu>& gpu) {
+    return JoinGpus(id, gpu, ranks, *communicators);
   };
   // The end of all is the end of each.
   if (id != 0) {
@@ -351,61 +378,6 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
     });
   };
   return hooks;
-}
-
-void Coordinator::Communicators::BreakOff() {
-  control.Break();
-  data.Break();
-  local.Break();
-  cross.Break();
-  const std::lock_guard lock(gpu_mutex);
-  broken = true;
-  gpu.Break();
-}
-
-Result<std::shared_ptr<Gpu>> Coordinator::OpenGpu(int device) const {
-  const HierarchyShape& place = options_.place;
-  if (device < 0) device = place.local_size > 0 ? place.local_rank : options_.rank;
-  return options_.open_gpu(device);
-}
-
-// A communicator of the ranks' GPUs, where they have one way or another of reaching one another.
-Result<std::unique_ptr<Operations>> Coordinator::JoinGpus(const Gpu& gpu,
-                                                          const std::vector<int>& ranks,
-                                                          Communicators& communicators) const {
-  struct Offer {
-    ncclUniqueId id;
-    char failed[512];  // "": it did not
-  };
-  const auto me = std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin();
-  const int n = static_cast<int>(ranks.size());
-  const ncclComm_t data = communicators.data.get();
-  Offer mine = {};
-  std::vector<Offer> all(ranks.size());
-  if (me == 0) TUTTI_TRY(FromNccl(ncclGetUniqueId(&mine.id)));
-  TUTTI_TRY(
-      FromNccl(ncclAllGather(&mine, all.data(), sizeof(Offer), ncclUint8, data, nullptr), data));
-  ncclComm_t comm = nullptr;
-  const Status made =
-      FromNccl(tuttiCommInitRankOn(&comm, n, all[0].id, static_cast<int>(me), gpu.rank_device()));
-  Communicator communicator(made.ok() ? comm : nullptr);
-  if (!made.ok()) made.message().copy(mine.failed, sizeof(mine.failed) - 1);
-  TUTTI_TRY(
-      FromNccl(ncclAllGather(&mine, all.data(), sizeof(Offer), ncclUint8, data, nullptr), data));
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i].failed[0] == '\0') continue;
-    if (me == 0) {
-      TUTTI_WARN(
-          "the GPUs of the ranks cannot be joined, so their tensors go through the host's "
-          "memory; rank {} says: {}",
-          ranks[i], all[i].failed);
-    }
-    return std::unique_ptr<Operations>();
-  }
-  const std::lock_guard lock(communicators.gpu_mutex);
-  communicators.gpu = std::move(communicator);
-  if (communicators.broken) communicators.gpu.Break();
-  return MakeStreamOperations(comm, static_cast<int>(me), n, gpu.stream());
 }
 
 Status Coordinator::StartTimeline(const std::string& path, bool mark_rounds) {
@@ -553,14 +525,22 @@ Result<int> Coordinator::RemoveSetNow(int id) {
     const auto found = sets_.find(id);
     if (found == sets_.end()) return InvalidArgument("there is no process set {}", id);
     record = found->second;
-    sets_.erase(found);
+    if (!record.set) sets_.erase(found);
   }
   if (!record.set) return id;
   record.set->Leave("the process set was removed");
   if (!record.set->AwaitEnd(Deadline::AfterSeconds(kShutdownS))) {
     record.set->Fail(Timeout("the members of process set {} did not come to its end", id));
   }
+  record.set->SettleGpu();
+  const std::lock_guard lock(mutex_);
+  sets_.erase(id);
   return id;
+}
+
+void Coordinator::TellJoinFailed(int set, const std::vector<int>& ranks) const {
+  const Bytes message = EncodeRing(set, kJoinFailed);
+  for (const int rank : NeighboursOf(ranks)) bootstrap_->SendControl(rank, message);
 }
 
 // Malformed rings have no effect.
@@ -573,7 +553,12 @@ void Coordinator::OnControl(std::span<const std::byte> payload) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = sets_.find(id);
-    if (found != sets_.end()) {
+    if (round == kJoinFailed) {
+      if (found == sets_.end() || !found->second.set) return;
+      // On to the others, when it comes for the first time.
+      if (found->second.communicators->join_failed.exchange(true)) return;
+      TellJoinFailed(id, found->second.ranks);
+    } else if (found != sets_.end()) {
       set = found->second.set;
     } else if (id >= next_set_ && early_rings_.size() < kMaxEarlyRings) {
       early_rings_[id] = std::max(early_rings_[id], round);
@@ -582,12 +567,19 @@ void Coordinator::OnControl(std::span<const std::byte> payload) {
   if (set) set->Ring(round);
 }
 
-void Coordinator::OnLost(int rank, const std::string& why) {
-  loop_->AddTimer(kGraceNs, [this, rank, why] {
-    for (const auto& set : LiveSets()) {
-      const auto& members = set->members();
-      if (std::find(members.begin(), members.end(), rank) == members.end()) continue;
-      set->Fail(RemoteError("{}", why));
+void Coordinator::OnLost(int rank, const std::string& why, bool died) {
+  loop_->AddTimer(kGraceNs, [this, rank, why, died] {
+    std::map<int, SetRecord> sets;
+    {
+      const std::lock_guard lock(mutex_);
+      sets = sets_;
+    }
+    for (const auto& [id, record] : sets) {
+      const auto& members = record.ranks;
+      if (!record.set || std::find(members.begin(), members.end(), rank) == members.end()) continue;
+      record.set->Fail(RemoteError("{}", why));
+      // A set that has ended may still wait for what was queued on GPUs before.
+      if (died) record.communicators->BreakGpuLibrary();
     }
   });
 }
@@ -612,6 +604,8 @@ void Coordinator::Shutdown(const std::string& reason) {
     if (set->AwaitEnd(deadline)) continue;
     set->Fail(Timeout("the other ranks did not come to the shutdown within {} s", kShutdownS));
   }
+  // Here, as long as the death of a rank that they wait for is noticed.
+  for (const auto& set : sets) set->SettleGpu();
   timeline_.Close();
 }
 

@@ -24,6 +24,8 @@
 // one loop thread per coordinator for rings and ticks, one per set for rounds, and one per set for
 // large data, all asleep while nothing is pending (docs/thread_model.md).
 
+#include <array>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -37,6 +39,7 @@
 #include "coordinator/communicator.h"
 #include "coordinator/crossing_watch.h"
 #include "coordinator/gpu.h"
+#include "coordinator/gpu_communicator.h"
 #include "coordinator/operations_module.h"
 #include "coordinator/process_set.h"
 #include "coordinator/timeline.h"
@@ -86,6 +89,7 @@ class Coordinator {
   Status ended() const;
 
  private:
+  static constexpr size_t kNumGpuKinds = 5;  // those that move data
   struct Communicators {
     Communicator control;
     Communicator data;
@@ -94,8 +98,14 @@ class Coordinator {
     // Made when it is first needed; whoever breaks the others off may come before it.
     std::mutex gpu_mutex;
     bool broken = false;
+    bool library_broken = false;
+    // Another rank cannot join the others' GPUs by a library, in which they wait for it.
+    std::atomic<bool> join_failed = false;
     Communicator gpu;
+    std::shared_ptr<GpuCommunicator> gpu_library;
     void BreakOff();
+    // Of other libraries, which do not notice by themselves that a rank is lost.
+    void BreakGpuLibrary();
   };
   struct SetRecord {
     std::vector<int> ranks;
@@ -111,6 +121,7 @@ class Coordinator {
     bool autotune = false;
     std::string controller;
     std::string cpu_operations;
+    std::array<std::string, kNumGpuKinds> gpu_operations;  // by OpKind
   };
 
   explicit Coordinator(const Options& options);
@@ -125,13 +136,22 @@ class Coordinator {
                               const std::shared_ptr<Communicators>& communicators);
   Result<std::shared_ptr<OperationsModule>> ChooseFor(std::string_view variable,
                                                       const std::string& list);
+  GatherTexts TextGatherer() const;
+  Status ChooseGpuOperations();
   Result<std::unique_ptr<Operations>> OpenModule(OperationsModule& module,
                                                  const std::vector<int>& ranks,
                                                  const Communicators& communicators) const;
   std::unique_ptr<Autotune> MakeAutotune(const Communicators& communicators) const;
   Result<std::shared_ptr<Gpu>> OpenGpu(int device) const;
-  Result<std::unique_ptr<Operations>> JoinGpus(const Gpu& gpu, const std::vector<int>& ranks,
-                                               Communicators& communicators) const;
+  Result<std::vector<std::unique_ptr<Operations>>> JoinGpus(int set,
+                                                            const std::shared_ptr<Gpu>& gpu,
+                                                            const std::vector<int>& ranks,
+                                                            Communicators& communicators) const;
+  Result<std::unique_ptr<Operations>> JoinByTutti(const Gpu& gpu, const OperationsGroup& group,
+                                                  Communicators& communicators) const;
+  Result<std::unique_ptr<Operations>> JoinByLibrary(int set, const std::shared_ptr<Gpu>& gpu,
+                                                    const OperationsGroup& group,
+                                                    Communicators& communicators) const;
   Result<int> ChangeSets(const Agreement& agreement);
   Status JoinSet(int id, ncclComm_t parent, SetRecord& record);
   Status AllMade(ncclComm_t parent, const Status& mine) const;
@@ -139,14 +159,19 @@ class Coordinator {
   Result<int> RemoveSetNow(int id);
   Status ChangeAndWait(Ask ask, int* number) const;
   void OnControl(std::span<const std::byte> payload);
-  void OnLost(int rank, const std::string& why);
+  std::vector<int> NeighboursOf(const std::vector<int>& ranks) const;
+  void TellJoinFailed(int set, const std::vector<int>& ranks) const;
+  void OnLost(int rank, const std::string& why, bool died);
   void OnTick();
   std::vector<std::shared_ptr<ProcessSet>> LiveSets() const;
+  OperationsGroup GroupOf(const std::vector<int>& ranks, ncclComm_t data) const;
 
   const Options options_;
   Common common_;
   std::shared_ptr<OperationsModule> controller_module_;  // null: Tutti's own
   std::shared_ptr<OperationsModule> data_module_;
+  std::shared_ptr<const NcclLibrary> gpu_library_;  // null: Tutti's own alone
+  TakenKinds gpu_library_takes_;
   Timeline timeline_;
   std::shared_ptr<HierarchySwitches> switches_ = std::make_shared<HierarchySwitches>();
   int64_t tick_ns_ = 1'000'000'000;

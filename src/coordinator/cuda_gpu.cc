@@ -156,6 +156,14 @@ class CudaMark final : public GpuMark {
   void* const event_;
 };
 
+class CudaScope final : public GpuScope {
+ public:
+  explicit CudaScope(const Device& device) : scope_(device) {}
+
+ private:
+  const Device::Scope scope_;
+};
+
 class CudaGpu final : public Gpu {
  public:
   CudaGpu(std::shared_ptr<Device> device, void* stream)
@@ -167,6 +175,7 @@ class CudaGpu final : public Gpu {
 
   int device() const override { return device_->number(); }
   void* stream() const override { return stream_; }
+  std::unique_ptr<GpuScope> MakeCurrent() override { return std::make_unique<CudaScope>(*device_); }
 
   Result<std::shared_ptr<GpuMark>> Mark(void* stream) override {
     const Device::Scope scope(*device_);

@@ -26,6 +26,13 @@ class GpuMark {
   virtual ~GpuMark() = default;
 };
 
+// As long as it lives the GPU is current on the thread that made it. Those of one thread end in the
+// opposite order.
+class GpuScope {
+ public:
+  virtual ~GpuScope() = default;
+};
+
 class Gpu {
  public:
   virtual ~Gpu() = default;
@@ -36,6 +43,8 @@ class Gpu {
   virtual int rank_device() const { return device(); }
   // The set's stream, as nccl.h wants it.
   virtual void* stream() const = 0;
+  // For libraries that work on whatever GPU is current.
+  virtual std::unique_ptr<GpuScope> MakeCurrent() = 0;
 
   // The end of what `stream` holds now.
   virtual Result<std::shared_ptr<GpuMark>> Mark(void* stream) = 0;

@@ -95,8 +95,15 @@ GpuPerformer::GpuPerformer(Performer& host, int rank, std::vector<int> members,
       activity_(std::move(activity)),
       hooks_(std::move(hooks)) {}
 
-GpuPerformer::~GpuPerformer() {
-  if (gpu_) static_cast<void>(gpu_->Synchronize());
+GpuPerformer::~GpuPerformer() { Settle(); }
+
+void GpuPerformer::Settle() {
+  std::shared_ptr<Gpu> gpu;
+  {
+    const std::lock_guard lock(mutex_);
+    gpu = gpu_;
+  }
+  if (gpu) static_cast<void>(gpu->Synchronize());
 }
 
 Result<std::shared_ptr<Gpu>> GpuPerformer::Find(int device) {
@@ -121,18 +128,17 @@ Result<std::shared_ptr<GpuMark>> GpuPerformer::Admit(const Ask& ask) {
 Status GpuPerformer::Join() {
   if (std::exchange(joined_, true)) return Status::Ok();
   TUTTI_ASSIGN(const std::shared_ptr<Gpu> gpu, Find(-1));
-  TUTTI_ASSIGN(std::unique_ptr<Operations> operations, hooks_.join(*gpu));
-  if (!operations) return Status::Ok();
-  std::vector<std::unique_ptr<Operations>> list;
-  list.push_back(std::move(operations));
+  TUTTI_ASSIGN(std::vector<std::unique_ptr<Operations>> list, hooks_.join(gpu));
+  if (list.empty()) return Status::Ok();
   queue_ = std::make_unique<Performer>(std::move(list), rank_, members_, activity_,
                                        std::make_unique<GpuTensorMemory>(gpu));
   return Status::Ok();
 }
 
 // The same on all ranks. (A communicator of one GPU has no scaled sum.)
-bool GpuPerformer::Queues(const Request& request) const {
-  if (!queue_) return false;
+bool GpuPerformer::Queues(const Response& response) const {
+  const Request& request = response.agreement().request;
+  if (!queue_ || !queue_->Takes(request, response.agreement().bytes())) return false;
   if (!request.reduces() || !NeedsStaging(request)) return request.op != ReduceOp::kAdasum;
   const bool sums = request.op == ReduceOp::kSum || request.op == ReduceOp::kAverage;
   return Scales(request) && sums && Info(request.type).is_float && members_.size() > 1 &&
@@ -141,7 +147,7 @@ bool GpuPerformer::Queues(const Request& request) const {
 
 Status GpuPerformer::Perform(std::vector<Response>& batch) {
   TUTTI_TRY(Join());
-  return Queues(batch.front().agreement().request) ? Queue(batch) : GoThroughHost(batch);
+  return Queues(batch.front()) ? Queue(batch) : GoThroughHost(batch);
 }
 
 Status GpuPerformer::Queue(std::vector<Response>& batch) {

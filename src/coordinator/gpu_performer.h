@@ -27,9 +27,10 @@ class GpuPerformer {
     // The GPU of that number, with a stream for this set; -1: one for a rank that has used none and
     // stands in for others. Local.
     std::function<Result<std::shared_ptr<Gpu>>(int device)> open;
-    // Operations on it that all ranks of the set have; null on all ranks where they have none. All
-    // of them call it, at the same point in the order of batches.
-    std::function<Result<std::unique_ptr<Operations>>(Gpu& gpu)> join;
+    // Operations on it that all ranks of the set have, in the order in which they are asked; none on
+    // all ranks where they have none. All of them call it, at the same point in the order of batches.
+    std::function<Result<std::vector<std::unique_ptr<Operations>>>(const std::shared_ptr<Gpu>& gpu)>
+        join;
   };
   // `host` outlives it and is used in Perform.
   GpuPerformer(Performer& host, int rank, std::vector<int> members, Performer::Activity activity,
@@ -44,11 +45,13 @@ class GpuPerformer {
   Result<std::shared_ptr<GpuMark>> Admit(const Ask& ask);
   // As Performer::Perform.
   Status Perform(std::vector<Response>& batch);
+  // Waits until what was queued is done.
+  void Settle();
 
  private:
   Result<std::shared_ptr<Gpu>> Find(int device);
   Status Join();
-  bool Queues(const Request& request) const;
+  bool Queues(const Response& response) const;
   Status Queue(std::vector<Response>& batch);
   Status GoThroughHost(std::vector<Response>& batch);
 

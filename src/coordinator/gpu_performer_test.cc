@@ -53,6 +53,7 @@ class FakeGpu final : public Gpu {
   int device() const override { return device_; }
   int rank_device() const override { return rank_device_; }
   void* stream() const override { return stream_; }
+  std::unique_ptr<GpuScope> MakeCurrent() override { return std::make_unique<GpuScope>(); }
 
   Result<std::shared_ptr<GpuMark>> Mark(void* stream) override {
     tuttiEvent_t event = nullptr;

@@ -1,21 +1,89 @@
 #pragma once
 
-// Operations by the functions of nccl.h, whoever has them: a library that is loaded by its file name,
-// or this one, on a stream of a GPU. Without a stream buffers must be host memory, which Tutti's
-// own takes and NVIDIA's does not.
+// Libraries with NCCL's interface, loaded when they are asked for: NVIDIA's, or another's. Pure looking
+// up; what is done with one is in library_operations.h and gpu_communicator.h.
+//
+// A library that was taken stays loaded until the process ends: it has threads of its own.
 
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "coordinator/operations_module.h"
+#include "base/status.h"
 #include "nccl.h"
 
 namespace tutti::coordinator {
 
-Result<std::shared_ptr<OperationsModule>> LoadNcclLibrary(const std::string& file);
+// What every such library has, by the types that nccl.h gives them.
+#define TUTTI_NCCL_FUNCTIONS(X) \
+  X(ncclGetUniqueId)            \
+  X(ncclCommInitRank)           \
+  X(ncclCommDestroy)            \
+  X(ncclGetLastError)           \
+  X(ncclAllReduce)              \
+  X(ncclBroadcast)              \
+  X(ncclReduce)                 \
+  X(ncclAllGather)              \
+  X(ncclReduceScatter)          \
+  X(ncclRedOpCreatePreMulSum)   \
+  X(ncclRedOpDestroy)           \
+  X(ncclSend)                   \
+  X(ncclRecv)                   \
+  X(ncclGroupStart)             \
+  X(ncclGroupEnd)
 
-// This library's own, on `comm`, which stays the caller's; they queue their work on `stream`.
-std::unique_ptr<Operations> MakeStreamOperations(ncclComm_t comm, int rank, int num_ranks,
-                                                 void* stream);
+// What else it takes to end a communicator whatever its peers do: NVIDIA's has it since 2.14.
+#define TUTTI_NCCL_GPU_FUNCTIONS(X) \
+  X(ncclGetVersion)                 \
+  X(ncclGetErrorString)             \
+  X(ncclCommInitRankConfig)         \
+  X(ncclCommFinalize)               \
+  X(ncclCommAbort)                  \
+  X(ncclCommGetAsyncError)
+
+struct NcclFunctions {
+#define TUTTI_FUNCTION(name) decltype(&::name) name = nullptr;
+  TUTTI_NCCL_FUNCTIONS(TUTTI_FUNCTION)
+  TUTTI_NCCL_GPU_FUNCTIONS(TUTTI_FUNCTION)
+#undef TUTTI_FUNCTION
+};
+
+// This library's own.
+NcclFunctions OwnNcclFunctions();
+
+class NcclLibrary {
+ public:
+  // By a path, or by a name that the loader looks for. InvalidUsage where it cannot be loaded, or has
+  // not what every such library has.
+  static Result<std::shared_ptr<const NcclLibrary>> Load(const std::string& file);
+
+  const NcclFunctions& functions() const { return functions_; }
+  bool is_tutti() const { return is_tutti_; }
+  // What lacks of TUTTI_NCCL_GPU_FUNCTIONS, if anything does.
+  Status ServesGpus() const;
+  // As ncclGetVersion says it, such as 22703; 0 where it does not.
+  int version() const { return version_; }
+  // The file that was loaded.
+  const std::string& path() const { return path_; }
+  // "NCCL 2.27.3"
+  std::string Name() const;
+
+ private:
+  NcclLibrary() = default;
+  NcclFunctions functions_;
+  bool is_tutti_ = false;
+  int version_ = 0;
+  std::string path_;
+};
+
+// Where a library for GPUs is looked for when none is named: what the process has loaded already, where
+// the loader looks, and the usual folders.
+std::vector<std::string> NcclCandidates();
+
+// The library for tensors on GPUs: the one that is named, or else the first of the candidates that is
+// not Tutti's own. InvalidUsage, with what was looked for, where there is none, and where what is named
+// is Tutti's.
+Result<std::shared_ptr<const NcclLibrary>> FindNcclForGpus(
+    const std::string& named, const std::vector<std::string>& candidates);
 
 }  // namespace tutti::coordinator

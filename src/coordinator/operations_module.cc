@@ -5,7 +5,7 @@
 #include <sstream>
 #include <utility>
 
-#include "coordinator/nccl_library.h"
+#include "coordinator/library_operations.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -47,7 +47,7 @@ Result<std::shared_ptr<OperationsModule>> OpenModule(const std::string& file) {
 Result<std::shared_ptr<OperationsModule>> FindViable(const std::string& name, int rank,
                                                      int num_ranks) {
   if (name.starts_with(kNcclPrefix)) {
-    return LoadNcclLibrary(name.substr(kNcclPrefix.size()));
+    return LoadNcclModule(name.substr(kNcclPrefix.size()));
   }
   const std::vector<std::string> files = LibrariesOf(name);
   if (files.empty()) {
@@ -63,8 +63,9 @@ Result<std::shared_ptr<OperationsModule>> FindViable(const std::string& name, in
   return InvalidUsage("{}", reasons);
 }
 
-// Without spaces around it, and in small letters up to what may be a path.
-std::string Plain(std::string_view name) {
+}  // namespace
+
+std::string PlainName(std::string_view name) {
   const auto is_space = [](char c) { return c == ' ' || c == '\t'; };
   while (!name.empty() && is_space(name.front())) name.remove_prefix(1);
   while (!name.empty() && is_space(name.back())) name.remove_suffix(1);
@@ -76,10 +77,8 @@ std::string Plain(std::string_view name) {
   return plain;
 }
 
-}  // namespace
-
 Result<std::shared_ptr<OperationsModule>> FindModule(const std::string& name) {
-  if (name.starts_with(kNcclPrefix)) return LoadNcclLibrary(name.substr(kNcclPrefix.size()));
+  if (name.starts_with(kNcclPrefix)) return LoadNcclModule(name.substr(kNcclPrefix.size()));
   const std::vector<std::string> files = LibrariesOf(name);
   if (files.empty()) return InvalidUsage("there is no module \"{}\"", name);
   return OpenModule(files.front());
@@ -90,7 +89,7 @@ Result<ModuleChoice> ChooseModule(const std::string& list, int rank, int num_ran
   ModuleChoice choice;
   std::istringstream names(list);
   for (std::string name; std::getline(names, name, ',');) {
-    name = Plain(name);
+    name = PlainName(name);
     if (name == "tutti") return choice;
     auto found = FindViable(name, rank, num_ranks);
     // What they found, for none may go alone; and under which name, in case their lists differ.

@@ -41,6 +41,9 @@ class OperationsModule {
   virtual Result<std::unique_ptr<Operations>> Open(const OperationsGroup& group) = 0;
 };
 
+// A name of a list, without spaces around it, and in small letters up to what may be a path.
+std::string PlainName(std::string_view name);
+
 // "mpi", "gloo", or "nccl:" and a library. InvalidUsage for another name or where there is no such
 // library.
 Result<std::shared_ptr<OperationsModule>> FindModule(const std::string& name);

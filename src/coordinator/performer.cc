@@ -58,6 +58,11 @@ Operations& Performer::Choose(const Request& request, int64_t bytes) const {
   return *operations_.back();
 }
 
+bool Performer::Takes(const Request& request, int64_t bytes) const {
+  return std::any_of(operations_.begin(), operations_.end(),
+                     [&](const auto& operations) { return operations->Takes(request, bytes); });
+}
+
 void Performer::Tell(const std::vector<Response>& batch, std::string_view activity) const {
   if (activity_) activity_(batch, activity);
 }

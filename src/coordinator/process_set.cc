@@ -325,6 +325,8 @@ void ProcessSet::Drive(Lock& lock) {
 
 void ProcessSet::After(Lock& lock, Result<RoundResult> result) {
   if (!result.ok()) {
+    // What was queued on GPUs may wait for the rank that is missing here.
+    if (!has_ended_) hooks_.break_off();
     End(has_ended_ ? ended_ : result.status());
     return;
   }

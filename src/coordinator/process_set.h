@@ -125,6 +125,8 @@ class ProcessSet {
   // Ends the set on this rank: the others cannot be reached.
   void Fail(const Status& reason);
   Status ended() const;
+  // After the end: waits until a GPU has done what it was given.
+  void SettleGpu() { gpu_performer_.Settle(); }
 
   // What is pending here, and which of this rank's threads ask and wait (crossing.h).
   struct Waits {

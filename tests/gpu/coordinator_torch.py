@@ -1,26 +1,41 @@
 """The coordinator with tensors on GPUs: tutti.torch, one process a GPU, results compared with what they must be.
 
-Usage: coordinator_torch.py LIBRARY_FOLDER [RANKS]      LIBRARY_FOLDER has libtutti.so.0
+Usage: coordinator_torch.py LIBRARY_FOLDER [RANKS] [--nccl]      LIBRARY_FOLDER has libtutti.so.0
+With --nccl everything runs once more through NVIDIA's NCCL (HOROVOD_GPU_OPERATIONS=NCCL), and the results are compared with Tutti's: bit for
+bit, but where sums may be taken in another order.
 Exits with 77 and a word where there are fewer than two GPUs, or no PyTorch.
 """
 
+import hashlib
+import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parents[2] / "python"))
 # Where no communicator of GPUs is to be made, everything goes through the host's memory.
 THROUGH_HOST = os.environ.get("TUTTI_BACKEND") == "host"
+THROUGH_NCCL = os.environ.get("HOROVOD_GPU_OPERATIONS") == "NCCL"
+RECORDS = os.environ.get("RECORDS")  # the folder where a run leaves what its results were
 failures = []
+records = []  # of each result: what it is, its bits' hash, and whether another library must have the same
+
+
+def record(what, got, due):
+    import torch
+    bits = got.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    records.append([what, hashlib.sha256(bits).hexdigest(), due])
 
 
 def expect(what, got, wanted, tolerance=0.0):
     import torch
     got, wanted = got.cpu(), torch.as_tensor(wanted).cpu()
+    record(what, got, tolerance == 0)
     same = got.shape == wanted.shape and got.dtype == wanted.dtype
     if not same or not torch.allclose(got.double(), wanted.double(), rtol=tolerance, atol=tolerance):
         failures.append(f"{what}: got {got.flatten()[:6].tolist()} of {tuple(got.shape)} {got.dtype}, wanted "
@@ -95,6 +110,24 @@ def movements(hvd, torch, device):
         joined = hvd.join()
     if not 0 <= joined < n:
         failures.append(f"join: {joined}")
+
+
+def noise(hvd, torch, device):
+    """Bits without order, for the comparison of two libraries. A sum of two ranks can be rounded in one way only."""
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8):
+        for count in (1, 999, 70_001, 3_000_001):
+            generator = torch.Generator().manual_seed(1000 * hvd.rank() + count)
+            x = (torch.randn(count, generator=generator, dtype=torch.float64) * 20).abs().to(dtype).to(device)
+            for op in (hvd.Sum, hvd.Average, hvd.Min, hvd.Max):
+                due = hvd.size() == 2 or op in (hvd.Min, hvd.Max) or not dtype.is_floating_point
+                record(f"{op} of {count} {dtype}", hvd.allreduce(x, op=op, name="noise"), due)
+            record(f"scaled {count} {dtype}", hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.3, name="scaled")
+                   if dtype.is_floating_point else x, False)
+            record(f"rows of {dtype}", hvd.allgather(x[:max(1, count // (hvd.rank() + 1))], name="rows"), True)
+            record(f"root's {dtype}", hvd.broadcast(x, hvd.size() - 1, name="root"), True)
+            record(f"exchanged {dtype}", hvd.alltoall(x, name="exchanged") if count % hvd.size() == 0 else x, True)
+            record(f"scattered {dtype}", hvd.reducescatter(x, op=hvd.Sum, name="scattered"),
+                   hvd.size() == 2 or not dtype.is_floating_point)
 
 
 def order(hvd, torch, device):
@@ -234,11 +267,23 @@ def run_rank():
     torch.zeros(1, device=device)  # a context before init: the job's own ranks stay the host's all the same
     hvd.init()
     expect("on the host", hvd.allreduce(torch.ones(5), op=hvd.Sum), torch.full((5,), float(hvd.size())))
-    for part in (reductions, movements, order, errors, training, speed):
+    if THROUGH_NCCL:
+        if hvd.nccl_built() != version_code(torch.cuda.nccl.version()):
+            print(f"rank {rank}: nccl_built() is {hvd.nccl_built()}, PyTorch has {torch.cuda.nccl.version()}")
+        timeline = os.path.join(RECORDS, "timeline.json")
+        hvd.start_timeline(timeline)
+    for part in (reductions, movements, noise, order, errors, training, speed):
         began = time.perf_counter()
         part(hvd, torch, device)
         if rank == 0:
             print(f"{part.__name__}: {time.perf_counter() - began:.1f} s", flush=True)
+    if THROUGH_NCCL:
+        hvd.stop_timeline()
+        own = pathlib.Path(timeline if rank == 0 else f"{timeline}.{rank}").read_text(encoding="utf-8")
+        if '"nccl"' not in own.lower():
+            failures.append("the timeline does not know of NVIDIA's library")
+    if RECORDS:
+        pathlib.Path(RECORDS, f"{'nccl' if THROUGH_NCCL else 'tutti'}.{rank}").write_text(json.dumps(records), encoding="utf-8")
     hvd.shutdown()
     hvd.init()
     expect("a second job", hvd.allreduce(torch.ones(5, device=device), op=hvd.Sum),
@@ -247,9 +292,30 @@ def run_rank():
     for failure in failures[:20]:
         print(f"rank {rank}: {failure}")
     if rank == 0 and not failures:
-        print("all right" + (", through the host's memory" if THROUGH_HOST else ""))
+        print("all right" + (", through the host's memory" if THROUGH_HOST else ", through NVIDIA's NCCL" if THROUGH_NCCL else ""))
     sys.stdout.flush()
     os._exit(1 if failures else 0)
+
+
+def version_code(version):
+    major, minor, patch = version
+    return major * 10000 + minor * 100 + patch
+
+
+def compare(folder, ranks):
+    """Tutti's results and NVIDIA's, rank by rank."""
+    good = True
+    for rank in range(ranks):
+        both = [json.loads(pathlib.Path(folder, f"{name}.{rank}").read_text(encoding="utf-8")) for name in ("tutti", "nccl")]
+        if [r[0] for r in both[0]] != [r[0] for r in both[1]]:
+            print(f"rank {rank}: the two runs did not do the same")
+            return False
+        other = [(a[0], a[2]) for a, b in zip(*both) if a[1] != b[1]]
+        wrong = [what for what, due in other if due]
+        print(f"rank {rank}: {len(both[0])} results, {len(both[0]) - len(other)} of them bit for bit NVIDIA's; of {sum(r[2] for r in both[0])} "
+              f"that must be, {len(wrong)} are not" + "".join(f"\n    {what}" for what in wrong[:20]))
+        good = good and not wrong
+    return good
 
 
 def start(ranks, port, extra):
@@ -273,9 +339,15 @@ def main():
         print(f"skipped: PyTorch sees {torch.cuda.device_count()} GPUs, and two are needed")
         return 77
     os.environ["TUTTI_LIBRARY"] = os.path.join(os.path.abspath(sys.argv[1]), "libtutti.so.0")
-    ranks = int(sys.argv[2]) if len(sys.argv) > 2 else 2
-    good = start(ranks, 29521, {})
-    return 0 if start(ranks, 29531, {"TUTTI_BACKEND": "host"}) and good else 1
+    arguments = [argument for argument in sys.argv[2:] if argument != "--nccl"]
+    ranks = int(arguments[0]) if arguments else 2
+    with tempfile.TemporaryDirectory() as folder:
+        good = start(ranks, 29521, {"RECORDS": folder})
+        good = start(ranks, 29531, {"TUTTI_BACKEND": "host"}) and good
+        if "--nccl" in sys.argv[2:]:
+            good = start(ranks, 29541, {"RECORDS": folder, "HOROVOD_GPU_OPERATIONS": "NCCL"}) and good
+            good = compare(folder, ranks) and good
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

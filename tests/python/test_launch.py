@@ -9,7 +9,7 @@ import unittest
 import warnings
 from unittest import mock
 
-from tutti import _launch
+from tutti import _features, _launch, check_build
 
 
 def free_port():
@@ -215,6 +215,17 @@ class Meeting(unittest.TestCase):
             first = _launch._key(launch)
         with mock.patch.dict(os.environ, {"TUTTI_COMM_KEY": "b"}):
             self.assertNotEqual(first, _launch._key(launch))
+
+
+class WhatIsThere(unittest.TestCase):
+    def test_a_library_that_cannot_be_had(self):
+        with mock.patch.dict(os.environ, {"TUTTI_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}):
+            own = _features.nccl_built()
+            with mock.patch.dict(os.environ, {"HOROVOD_GPU_OPERATIONS": "NCCL"}):
+                self.assertEqual(_features.nccl_built(), own)
+            with self.assertRaisesRegex(ValueError, "/nowhere/libnccl.so.2 cannot be loaded"):
+                _features.find_nccl()
+            self.assertIn("[ ] NCCL (tuttiCoordinatorFindNccl: /nowhere/libnccl.so.2", check_build.report())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,82 @@
+#pragma once
+
+// A communicator of another library, NVIDIA's before all, that joins the GPUs of a process set.
+//
+// Tutti's own communicators notice by themselves that a rank is lost, and end what waits for it; others'
+// need not, and a kernel that waits for a dead peer waits for ever. So nothing here blocks in the
+// library: it is told not to, and what it says is in progress is asked about until it is done, given
+// up, or the time is over. Break gives up: it has the communicator aborted, which ends its kernels
+// too, by a thread of its own, because that takes a while and must not run beside a call.
+//
+//   Join, calls ──▶ in the library ──▶ idle ──▶ destructor: finalize, destroy
+//                        │              │
+//                        └── Break ─────┴─────▶ aborted: calls fail, the destructor waits for it
+//
+// Threads: Break from any; all else from one at a time.
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "base/status.h"
+#include "coordinator/gpu.h"
+#include "coordinator/library_operations.h"
+#include "coordinator/nccl_library.h"
+
+namespace tutti::coordinator {
+
+class GpuCommunicator final : public LibraryComm {
+ public:
+  struct Options {
+    std::shared_ptr<const NcclLibrary> library;
+    std::shared_ptr<Gpu> gpu;
+    // How long making it may take, and a call that is in progress, which may have to wait for ranks whose
+    // GPUs have much to do; 0: for ever.
+    double init_timeout_s = 300;
+    double timeout_s = 1800;
+    // Not ok when the ranks are lost to one another: whoever waits gives up.
+    std::function<Status()> healthy;
+  };
+  explicit GpuCommunicator(Options options);
+  ~GpuCommunicator() override;
+  GpuCommunicator(const GpuCommunicator&) = delete;
+  GpuCommunicator& operator=(const GpuCommunicator&) = delete;
+
+  // Makes it, with all ranks of the group; first of all calls, and the last that is not for Break where
+  // it fails.
+  Status Join(const OperationsGroup& group);
+  // Ends every wait on it, now and later, here and on the GPU. Returns at once.
+  void Break();
+
+  const NcclFunctions& functions() const override { return f_; }
+  ncclComm_t get() const override { return comm_; }
+  Status Begin() override;
+  Status End(ncclResult_t result) override;
+
+ private:
+  bool broken();
+  Status Enter();
+  void Leave();
+  Status Settle(ncclResult_t& result);
+  Status Sentence(ncclResult_t result) const;
+  void Abort();
+  void Finish();
+
+  const Options options_;
+  const NcclFunctions& f_;
+  std::unique_ptr<GpuScope> current_;  // during a call
+  std::mutex mutex_;
+  std::condition_variable left_;
+  bool inside_ = false;  // a call is in the library
+  bool broken_ = false;
+  bool joined_ = false;
+  bool failed_ = false;        // of no use any more; of whoever calls
+  ncclComm_t comm_ = nullptr;  // written by calls, and by the abort once there are none
+  std::thread aborter_;
+};
+
+}  // namespace tutti::coordinator
