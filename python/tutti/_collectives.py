@@ -18,6 +18,17 @@ from tutti._basics import ProcessSet, Request, Result, global_process_set
 class Adapter(Protocol):
     """How the package sees the arrays of one library."""
 
+    def bring(self, array: Any, in_place: bool) -> Tuple[Any, Optional[Callable[[Any], Any]]]:
+        """An array of the library that is this one, and what makes results such as it is; None where
+        it is one already. ValueError for what cannot be seen so."""
+
+    def as_real(self, array: Any) -> Any:
+        """Of complex numbers, contiguous: their parts, in a last dimension of 2, in the same memory.
+        None for other arrays."""
+
+    def as_complex(self, array: Any) -> Any:
+        """The opposite."""
+
     def check(self, array: Any, in_place: bool) -> Any:
         """The array, made contiguous where that makes a copy harmless; ValueError for what cannot
         be sent, or not be written in place."""
@@ -57,6 +68,21 @@ class Collectives:
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
 
+    def _open(self, array: Any, in_place: bool = False, rows: bool = False
+              ) -> Tuple[Any, Optional[Callable[[Any], Any]], bool]:
+        """What travels for an array of the user's: (array, what makes the user's result of what came,
+        whether the numbers are complex). Complex numbers travel as pairs. `rows`: of what has a first
+        dimension."""
+        own, home = self._adapter.bring(array, in_place)
+        source = self._adapter.check(own, in_place)
+        real = self._adapter.as_real(source)
+        if real is None:
+            return source, home, False
+        if rows and not self._adapter.shape(source):
+            raise ValueError("a single complex number has no rows to be shared or gathered")
+        as_complex = self._adapter.as_complex
+        return real, as_complex if home is None else _chain(as_complex, home), True
+
     def _describe(self, kind: int, array: Any, output: Any, **fields: Any) -> Request:
         adapter = self._adapter
         device = adapter.device(array)
@@ -85,21 +111,23 @@ class Collectives:
         scale = _scale(compression, prescale, postscale)
         requests = []
         for array in _members(arrays):
-            source = self._adapter.check(array, in_place)
-            target = array if in_place else self._adapter.empty(self._adapter.shape(source), source)
+            source, back, is_complex = self._open(array, in_place)
+            _check_complex(is_complex, op)
+            target = source if in_place else self._adapter.empty(self._adapter.shape(source), source)
             requests.append(self._describe(
-                _basics.ALLREDUCE, source, target, op=op, finish=_returns(target, finish),
+                _basics.ALLREDUCE, source, target, op=op,
+                finish=_returns(array if in_place else target, None if in_place else back, finish),
                 **scale))
         return _basics.job().enqueue(requests, process_set, name, grouped, members)
 
     def broadcast(self, array: Any, root: int, name: Optional[str], *, in_place: bool,
                   process_set: ProcessSet = global_process_set) -> int:
         """Rank `root`'s array; `root` counts among all ranks."""
-        source = self._adapter.check(array, in_place)
-        target = array if in_place else self._adapter.empty(self._adapter.shape(source), source)
-        request = self._describe(_basics.BROADCAST, source, target,
-                                 root=_basics.whole_number(root, "root_rank"),
-                                 finish=_returns(target))
+        source, back, _ = self._open(array, in_place)
+        target = source if in_place else self._adapter.empty(self._adapter.shape(source), source)
+        request = self._describe(
+            _basics.BROADCAST, source, target, root=_basics.whole_number(root, "root_rank"),
+            finish=_returns(array if in_place else target, None if in_place else back))
         return _basics.job().enqueue([request], process_set, name)
 
     def allgather(self, arrays: Sequence[Any], name: Optional[str], *, grouped: bool = False,
@@ -107,16 +135,16 @@ class Collectives:
         """The rows of all ranks, one rank's after another's; the first dimension may differ."""
         requests = []
         for array in _members(arrays):
-            source = self._adapter.check(array, False)
+            source, back, _ = self._open(array, rows=True)
             requests.append(self._describe(_basics.ALLGATHER, source, None,
-                                           finish=self._taker(source, None)))
+                                           finish=self._taker(source, back)))
         return _basics.job().enqueue(requests, process_set, name, grouped)
 
     def alltoall(self, array: Any, splits: Any, name: Optional[str], *,
                  process_set: ProcessSet = global_process_set) -> int:
         """splits[i] rows to the set's i-th rank; equal parts without. Gives the rows that came, and
         how many from each."""
-        source = self._adapter.check(array, False)
+        source, back, _ = self._open(array, rows=True)
         shape = self._adapter.shape(source)
         _basics.job().size()  # says so where there is no job
         count = len(_basics.check_process_set(process_set).ranks or ())
@@ -131,7 +159,8 @@ class Collectives:
         def take(result: Result) -> Any:
             made = self._adapter.empty(result.shape, source)
             self._adapter.copy_in(made, result.data)
-            return made, self._adapter.make_splits(result.received_splits, source)
+            return made if back is None else back(made), \
+                self._adapter.make_splits(result.received_splits, source)
         request = self._describe(_basics.ALLTOALL, source, None, splits=numbers, finish=take)
         return _basics.job().enqueue([request], process_set, name)
 
@@ -145,15 +174,36 @@ class Collectives:
         scale = _scale(compression, prescale, postscale)
         requests = []
         for array in _members(arrays):
-            source = self._adapter.check(array, False)
+            source, back, is_complex = self._open(array, rows=True)
+            _check_complex(is_complex, op)
             requests.append(self._describe(
-                _basics.REDUCESCATTER, source, None, op=op, finish=self._taker(source, finish),
+                _basics.REDUCESCATTER, source, None, op=op,
+                finish=self._taker(source, _chain(back, finish)),
                 **scale))
         return _basics.job().enqueue(requests, process_set, name, grouped)
 
 
-def _returns(value: Any, finish: Optional[Callable[[Any], Any]] = None) -> Callable[[Result], Any]:
-    return lambda result: finish(value) if finish else value
+def _chain(*parts: Optional[Callable[[Any], Any]]) -> Optional[Callable[[Any], Any]]:
+    """One after another, those that there are."""
+    there = [part for part in parts if part is not None]
+    if not there:
+        return None
+
+    def whole(value: Any) -> Any:
+        for part in there:
+            value = part(value)
+        return value
+    return whole
+
+
+def _returns(value: Any, *parts: Optional[Callable[[Any], Any]]) -> Callable[[Result], Any]:
+    whole = _chain(*parts)
+    return lambda result: whole(value) if whole else value
+
+
+def _check_complex(is_complex: bool, op: int) -> None:
+    if is_complex and op not in (_basics.Sum, _basics.Average):
+        raise ValueError("complex numbers are reduced by Sum and Average only")
 
 
 def _members(arrays: Sequence[Any]) -> Sequence[Any]:

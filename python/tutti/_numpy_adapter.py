@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+
+from tutti._dlpack import home_of
 
 # tuttiElementType_t by the name of the dtype. bfloat16 and the float8s are those of ml_dtypes.
 ELEMENT_TYPES: Dict[str, int] = {
@@ -14,6 +16,9 @@ ELEMENT_TYPES: Dict[str, int] = {
     "float32": 7, "float64": 8, "bool": 9, "bfloat16": 10, "uint32": 11, "uint64": 12,
     "float8_e4m3fn": 13, "float8_e5m2": 14,
 }
+# Travel as pairs.
+_COMPLEX: Dict[str, Any] = {"float32": np.complex64, "float64": np.complex128}
+_COMPLEX_NAMES = ("complex64", "complex128")
 
 
 # DLPack's kinds of devices whose memory the host reads: CPU, and pinned memory of CUDA and ROCm.
@@ -35,7 +40,7 @@ def _check_place(array: Any) -> None:
         raise ValueError(
             f"a {type(array).__name__} lies on {place}, and tutti.numpy works on the host's memory: "
             "copy it there (cupy.asnumpy(array), numpy.asarray(array) of JAX, tensor.cpu()), or let "
-            "it stay on the GPU with tutti.torch, given torch.from_dlpack(array)")
+            "it stay on the GPU with tutti.torch, which takes it by torch.from_dlpack")
 
 
 def as_array(array: Any) -> np.ndarray:
@@ -61,8 +66,27 @@ def as_array(array: Any) -> np.ndarray:
 class NumpyAdapter:
     """tutti._collectives.Adapter for numpy.ndarray."""
 
+    def bring(self, array: Any, in_place: bool
+              ) -> Tuple[np.ndarray, Optional[Callable[[Any], Any]]]:
+        if isinstance(array, np.ndarray):
+            return array, None
+        if in_place:
+            raise ValueError("only a numpy.ndarray can be changed in place")
+        own = as_array(array)
+        return own, home_of(array) if hasattr(array, "__dlpack__") and \
+            not isinstance(array, np.generic) else None
+
+    def as_real(self, array: np.ndarray) -> Optional[np.ndarray]:
+        if array.dtype.kind != "c":
+            return None
+        return array.reshape(*array.shape, 1).view(array.real.dtype)
+
+    def as_complex(self, array: np.ndarray) -> np.ndarray:
+        return array.view(_COMPLEX[array.dtype.name]).reshape(array.shape[:-1])
+
     def check(self, array: np.ndarray, in_place: bool) -> np.ndarray:
-        if array.dtype.name not in ELEMENT_TYPES or not array.dtype.isnative:
+        if array.dtype.name not in ELEMENT_TYPES and array.dtype.name not in _COMPLEX_NAMES or \
+                not array.dtype.isnative:
             raise ValueError(f"arrays of {array.dtype} cannot be sent")
         if in_place and not (array.flags.c_contiguous and array.flags.writeable):
             raise ValueError("an array must be contiguous (C order) and writeable to be changed "

@@ -6,7 +6,9 @@
     mean = hvd.allreduce(gradient, name="gradient")
 
 Arrays are numpy.ndarray of any native number type or bool (bfloat16 and float8 by ml_dtypes), or
-whatever hands its memory to NumPy (DLPack or the array interface); results are numpy.ndarray.
+whatever hands its memory to NumPy (DLPack or the array interface); results are numpy.ndarray, or of
+the library that the array came from where that has from_dlpack (JAX, CuPy, PyTorch). Complex numbers
+are moved, summed and averaged.
 Functions that end in `_` write their result into the array, which must be contiguous. `..._async`
 gives a handle for `poll` and `synchronize`; the array must stay as it is until then.
 
@@ -30,7 +32,7 @@ from tutti._basics import (Adasum, Average, Max, Min, ProcessSet, Product, Sum, 
                            remove_process_set, rocm_built, shutdown, size, start_timeline,
                            stop_timeline, synchronize)
 from tutti._collectives import Collectives
-from tutti._numpy_adapter import NumpyAdapter, as_array
+from tutti._numpy_adapter import NumpyAdapter
 from tutti.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 __all__ = [
@@ -63,9 +65,7 @@ class Compression:
 def _allreduce(arrays: Sequence[Any], name: Optional[str], op: Optional[int], in_place: bool,
                grouped: bool, prescale_factor: float, postscale_factor: float,
                compression: int, process_set: ProcessSet) -> int:
-    if in_place and not all(isinstance(array, np.ndarray) for array in arrays):
-        raise ValueError("only a numpy.ndarray can be changed in place")
-    return _ops.allreduce([as_array(array) for array in arrays], name, check_op(op),
+    return _ops.allreduce(arrays, name, check_op(op),
                           in_place=in_place, grouped=grouped, compression=compression,
                           prescale=prescale_factor, postscale=postscale_factor,
                           process_set=process_set)
@@ -135,7 +135,7 @@ def allgather_async(array: Any, name: Optional[str] = None,
                     process_set: ProcessSet = global_process_set) -> int:
     """A handle for the rows of all ranks, in order of rank: shape (sum of rows, ...). The first
     dimension may differ from rank to rank, the others not."""
-    return _ops.allgather([as_array(array)], name, process_set=process_set)
+    return _ops.allgather([array], name, process_set=process_set)
 
 
 def allgather(array: Any, name: Optional[str] = None,
@@ -147,7 +147,7 @@ def allgather(array: Any, name: Optional[str] = None,
 def grouped_allgather_async(arrays: Sequence[Any], name: Optional[str] = None,
                             process_set: ProcessSet = global_process_set) -> int:
     """A handle for several arrays that are gathered together; a list of arrays."""
-    return _ops.allgather([as_array(array) for array in arrays], name, grouped=True,
+    return _ops.allgather(arrays, name, grouped=True,
                           process_set=process_set)
 
 
@@ -161,15 +161,13 @@ def broadcast_async(array: Any, root_rank: int, name: Optional[str] = None,
                     process_set: ProcessSet = global_process_set) -> int:
     """A handle for the array of `root_rank`, which counts among all ranks, in a set as well. The
     shape is the same on all ranks."""
-    return _ops.broadcast(as_array(array), root_rank, name, in_place=False,
+    return _ops.broadcast(array, root_rank, name, in_place=False,
                           process_set=process_set)
 
 
 def broadcast_async_(array: np.ndarray, root_rank: int, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> int:
     """broadcast_async into the array itself."""
-    if not isinstance(array, np.ndarray):
-        raise ValueError("only a numpy.ndarray can be changed in place")
     return _ops.broadcast(array, root_rank, name, in_place=True, process_set=process_set)
 
 
@@ -189,7 +187,7 @@ def alltoall_async(array: Any, splits: Any = None, name: Optional[str] = None,
                    process_set: ProcessSet = global_process_set) -> int:
     """A handle for (rows, received_splits): splits[i] rows of the array go to the set's i-th rank,
     equal parts without splits; received_splits[i] rows came from it."""
-    return _ops.alltoall(as_array(array), splits, name, process_set=process_set)
+    return _ops.alltoall(array, splits, name, process_set=process_set)
 
 
 def alltoall(array: Any, splits: Any = None, name: Optional[str] = None,
@@ -205,7 +203,7 @@ def reducescatter_async(array: Any, name: Optional[str] = None, op: int = Averag
                         process_set: ProcessSet = global_process_set) -> int:
     """A handle for this rank's rows of the reduced array. Rows are shared out in order of rank; the
     first (rows mod n) ranks get one more."""
-    return _ops.reducescatter([as_array(array)], name, check_op(op), compression=compression,
+    return _ops.reducescatter([array], name, check_op(op), compression=compression,
                               prescale=prescale_factor, postscale=postscale_factor,
                               process_set=process_set)
 
@@ -221,7 +219,7 @@ def grouped_reducescatter_async(arrays: Sequence[Any], name: Optional[str] = Non
                                 compression: int = Compression.none,
                                 process_set: ProcessSet = global_process_set) -> int:
     """A handle for several arrays that are reduced and shared out together; a list of arrays."""
-    return _ops.reducescatter([as_array(array) for array in arrays], name, check_op(op),
+    return _ops.reducescatter(arrays, name, check_op(op),
                               grouped=True, compression=compression, prescale=prescale_factor,
                               postscale=postscale_factor, process_set=process_set)
 

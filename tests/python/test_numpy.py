@@ -5,6 +5,7 @@ import os
 import signal
 import tempfile
 import threading
+import types
 import unittest
 
 import numpy as np
@@ -308,6 +309,67 @@ class Rules(unittest.TestCase):
 
         with self.assertRaisesRegex(ValueError, "Old lies on a CUDA GPU"):
             hvd.allreduce(Old())
+
+    def test_results_go_home(self):
+        class Library(types.ModuleType):
+            """An array library with DLPack, as JAX and CuPy are."""
+            class Array:
+                def __init__(self, values):
+                    self.values = values
+
+                def __dlpack_device__(self):
+                    return 1, 0
+
+                def __dlpack__(self, **how):
+                    return self.values.__dlpack__(**how)
+
+                def __array_namespace__(self):
+                    return library
+
+            def from_dlpack(self, array):
+                if array.dtype == np.int8:
+                    raise BufferError("not of this type")
+                return self.Array(np.from_dlpack(array))
+
+        library = Library("library")
+        mine = library.Array(np.ones(hvd.size(), np.float32))
+        for got in (hvd.allreduce(mine, op=hvd.Sum), hvd.broadcast(mine, 0), hvd.allgather(mine),
+                    hvd.alltoall(mine), hvd.alltoall(mine, [1] * hvd.size())[0],
+                    hvd.grouped_allreduce([mine])[0], hvd.reducescatter(mine),
+                    hvd.synchronize(hvd.allreduce_async(mine))):
+            self.assertIsInstance(got, library.Array)
+        self.assertEqual(hvd.allreduce(mine, op=hvd.Sum).values.tolist(),
+                         [hvd.size()] * hvd.size())
+        small = library.Array(np.ones(1, np.int8))
+        self.assertIsInstance(hvd.allgather(small), np.ndarray)
+        with self.assertRaisesRegex(ValueError, "only a numpy.ndarray can be changed in place"):
+            hvd.allreduce_(mine)
+
+    def test_complex_numbers(self):
+        rank, size = hvd.rank(), hvd.size()
+        total = size * (size + 1) // 2
+        for dtype in (np.complex64, np.complex128):
+            ones = np.array([[1 + 2j, 3 - 1j]], dtype)
+            mine = ones * dtype(rank + 1)
+            place = mine.copy()
+            self.assertIs(hvd.allreduce_(place, op=hvd.Sum), place)
+            stacked = np.concatenate([ones * dtype(r + 1) for r in range(size)])
+            for got, expected in (
+                    (hvd.allreduce(mine, op=hvd.Sum), ones * total), (place, ones * total),
+                    (hvd.allreduce(mine.T[::-1], op=hvd.Sum), ones.T[::-1] * total),
+                    (hvd.allgather(mine), stacked),
+                    (hvd.broadcast(mine, size - 1), ones * size),
+                    (hvd.broadcast(mine[0, 0], size - 1), ones[0, 0] * size),
+                    (hvd.alltoall(np.repeat(mine, size, 0)), stacked),
+                    (hvd.reducescatter(np.repeat(mine, size, 0), op=hvd.Sum), ones * total),
+                    (hvd.allgather(mine[:0]), ones[:0])):
+                self.assertEqual(got.dtype, dtype)
+                np.testing.assert_array_equal(got, expected)
+            for op in (hvd.Min, hvd.Product):
+                with self.assertRaisesRegex(ValueError, "complex numbers are reduced by Sum"):
+                    hvd.allreduce(mine, op=op)
+        with self.assertRaisesRegex(ValueError, "a single complex number has no rows"):
+            hvd.allgather(np.complex64(1))
 
     def test_tensors_of_pytorch(self):
         try:

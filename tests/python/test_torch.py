@@ -110,8 +110,13 @@ class Collectives(unittest.TestCase):
                      lambda t: hvd.allreduce(t, compression=hvd.Compression.fp16)):
             with self.assertRaisesRegex(ValueError, "a list is no torch.Tensor"):
                 call([1, 2])
-        with self.assertRaisesRegex(ValueError, "complex64"):
-            hvd.allreduce(torch.ones(2, dtype=torch.complex64))
+        for op in (hvd.Max, hvd.Product, hvd.Adasum):
+            with self.assertRaisesRegex(ValueError, "complex numbers are reduced by Sum and"):
+                hvd.allreduce(torch.ones(2, dtype=torch.complex64), op=op)
+        with self.assertRaisesRegex(ValueError, "a single complex number has no rows"):
+            hvd.allgather(torch.tensor(1j))
+        with self.assertRaisesRegex(ValueError, "resolve_conj"):
+            hvd.allreduce_(torch.ones(2, dtype=torch.complex64).conj())
         with self.assertRaisesRegex(ValueError, "meta"):
             hvd.allreduce(torch.ones(2, device="meta"))
         with self.assertRaisesRegex(ValueError, "the root is rank -1"):
@@ -141,6 +146,69 @@ class Collectives(unittest.TestCase):
         self.assertEqual(hvd.allreduce(one, op=hvd.Sum).item(), -2.0 * hvd.size())
         with self.assertRaisesRegex(ValueError, "resolve_neg"):
             hvd.allreduce_(one)
+
+    def test_complex_numbers(self):
+        rank, size = hvd.rank(), hvd.size()
+        for dtype in (torch.complex64, torch.complex128):
+            mine = torch.tensor([[1 + 2j, 3 - 1j]], dtype=dtype) * (rank + 1)
+            ones = torch.tensor([[1 + 2j, 3 - 1j]], dtype=dtype)
+            total = size * (size + 1) // 2
+            self.assertTrue(torch.equal(hvd.allreduce(mine, op=hvd.Sum), ones * total))
+            torch.testing.assert_close(hvd.allreduce(mine), ones * total / size)
+            # A view that stands for the conjugate, and a group with others.
+            seen, other = hvd.grouped_allreduce([mine.conj(), torch.ones(2)], op=hvd.Sum)
+            self.assertTrue(torch.equal(seen, ones.conj() * total))
+            self.assertEqual(other.tolist(), [size] * 2)
+            place = mine.clone()
+            self.assertIs(hvd.allreduce_(place, op=hvd.Sum), place)
+            self.assertTrue(torch.equal(place, ones * total))
+            self.assertTrue(torch.equal(hvd.allgather(mine),
+                                        torch.cat([ones * (r + 1) for r in range(size)])))
+            self.assertTrue(torch.equal(hvd.broadcast(mine, size - 1), ones * size))
+            self.assertEqual(hvd.broadcast(mine[0, 0], size - 1), ones[0, 0] * size)
+            rows, received = hvd.alltoall(mine.expand(size, 2).contiguous(), [1] * size)
+            self.assertTrue(torch.equal(rows, torch.cat([ones * (r + 1) for r in range(size)])))
+            part = hvd.reducescatter(mine.expand(size, 2).contiguous(), op=hvd.Sum)
+            self.assertTrue(torch.equal(part, ones * total))
+            got = hvd.allreduce(mine, op=hvd.Sum, compression=hvd.Compression.fp16)
+            self.assertEqual((got.dtype, got[0, 0].item()), (dtype, total * (1 + 2j)))
+            hvd.broadcast_parameters({"complex": place}, root_rank=0)
+        leaf = torch.tensor([1 + 1j], requires_grad=True)
+        hvd.allreduce(leaf, op=hvd.Sum).abs().sum().backward()
+        self.assertEqual(leaf.grad.dtype, torch.complex64)
+
+    def test_arrays_of_other_libraries(self):
+        try:
+            import numpy as np
+        except ImportError:
+            self.skipTest("there is no NumPy")
+        rank, size = hvd.rank(), hvd.size()
+        mine = np.full((2, 2), rank, np.float32)
+        total = size * (size - 1) // 2
+        for got, expected in (
+                (hvd.allreduce(mine, op=hvd.Sum), np.full((2, 2), total)),
+                (hvd.allreduce(mine, op=hvd.Sum, compression=hvd.Compression.fp16),
+                 np.full((2, 2), total)),
+                (hvd.synchronize(hvd.allreduce_async(mine, op=hvd.Sum)), np.full((2, 2), total)),
+                (hvd.grouped_allreduce([mine, torch.ones(1)], op=hvd.Sum)[0],
+                 np.full((2, 2), total)),
+                (hvd.allgather(mine)[::2, 0], np.arange(size)),
+                (hvd.broadcast(mine, size - 1), np.full((2, 2), size - 1)),
+                (hvd.alltoall(np.arange(size, dtype=np.int64)), np.full(size, rank)),
+                (hvd.reducescatter(np.ones((size, 1), np.float64), op=hvd.Sum), [[size]])):
+            self.assertIsInstance(got, np.ndarray)
+            np.testing.assert_array_equal(got, expected)
+        self.assertIs(hvd.allreduce_(mine, op=hvd.Sum), mine)
+        self.assertEqual(mine[0, 0], total)
+
+        class Elsewhere:
+            def __dlpack_device__(self):
+                return 2, 0
+
+            def __dlpack__(self, **unused):
+                raise BufferError("there is no such device")
+        with self.assertRaisesRegex(ValueError, "Elsewhere cannot be seen as a torch.Tensor"):
+            hvd.allreduce(Elsewhere())
 
     def test_names_where_horovod_has_them(self):
         from tutti.torch import mpi_ops
@@ -197,6 +265,30 @@ class Gradients(unittest.TestCase):
         mean = (hvd.size() + 1) / 2
         expected = (weights[begin:begin + hvd.rank() + 1] * mean)[:, None].expand(-1, 2)
         torch.testing.assert_close(x.grad, expected.contiguous())
+
+    def test_groups_travel_together(self):
+        x, y = self.leaf(hvd.rank() + 1, 2), self.leaf(2)
+        a, b = hvd.grouped_allgather([x, y], name="both")
+        (a.sum() * (hvd.rank() + 1) + 3 * b.sum()).backward()
+        mean = (hvd.size() + 1) / 2
+        self.assertEqual(x.grad.tolist(), [[mean] * 2] * (hvd.rank() + 1))
+        self.assertEqual(y.grad.tolist(), [3.0] * 2)
+        for op, factor in ((hvd.Sum, hvd.size()), (hvd.Average, 1)):
+            x, y = self.leaf(2 * hvd.size()), self.leaf(hvd.size(), 3)
+            a, b = hvd.grouped_reducescatter([x, y], op=op, name="parts")
+            (a.sum() * (hvd.rank() + 1) + 5 * b.sum()).backward()
+            self.assertEqual(x.grad.tolist(), [factor * (r + 1.0) for r in range(hvd.size())
+                                               for _ in range(2)])
+            self.assertEqual(y.grad.tolist(), [[factor * 5.0] * 3] * hvd.size())
+        with self.assertRaisesRegex(ValueError, "a group has no members"):
+            hvd.grouped_allgather([])
+
+    def test_a_group_with_gradients_is_the_same_group_without(self):
+        # Some ranks want gradients and others not, which is none of the operation's business.
+        for grouped in (hvd.grouped_allgather, hvd.grouped_reducescatter):
+            x = torch.ones(hvd.size(), dtype=torch.float64, requires_grad=hvd.rank() == 0)
+            first, second = grouped([x, x * 2], name="mixed")
+            self.assertEqual(second.tolist(), (first * 2).tolist())
 
     def test_broadcast(self):
         x = self.leaf(2)

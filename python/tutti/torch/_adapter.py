@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
+
+from tutti._dlpack import home_of
 
 # tuttiElementType_t by the name of the dtype; older PyTorch has fewer.
 _NAMES = {"uint8": 0, "int8": 1, "uint16": 2, "int16": 3, "int32": 4, "int64": 5, "float16": 6,
@@ -15,6 +17,8 @@ _NAMES = {"uint8": 0, "int8": 1, "uint16": 2, "int16": 3, "int32": 4, "int64": 5
 ELEMENT_TYPES: Dict[torch.dtype, int] = {
     getattr(torch, name): number for name, number in _NAMES.items() if hasattr(torch, name)}
 
+_COMPLEX = (torch.complex32, torch.complex64, torch.complex128)  # travel as pairs
+
 
 class _Memory:
     """Bytes of a GPU as PyTorch takes them over, by CUDA's array interface."""
@@ -22,6 +26,21 @@ class _Memory:
     def __init__(self, address: int, count: int) -> None:
         self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "version": 2,
                                          "data": (address, False)}
+
+
+def bring(tensor: Any) -> Tuple[torch.Tensor, Optional[Callable[[Any], Any]]]:
+    """A tensor and None, for a tensor; for an array of another library, on a GPU or not, what DLPack
+    makes of it without a copy, and what makes that library's array of a result. ValueError for
+    anything else."""
+    if isinstance(tensor, torch.Tensor):
+        return tensor, None
+    if not hasattr(tensor, "__dlpack__"):
+        raise ValueError(f"a {type(tensor).__name__} is no torch.Tensor")
+    try:
+        return torch.from_dlpack(tensor), home_of(tensor)
+    except (AssertionError, BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"a {type(tensor).__module__}.{type(tensor).__name__} cannot be seen as a "
+                         f"torch.Tensor: {error}") from error
 
 
 def require_tensors(tensors: Sequence[Any]) -> None:
@@ -38,15 +57,24 @@ class TorchAdapter:
     def __init__(self, gpus: bool = False) -> None:
         self._places = ("cpu", "cuda") if gpus else ("cpu",)
 
+    def bring(self, tensor: Any, in_place: bool
+              ) -> Tuple[torch.Tensor, Optional[Callable[[Any], Any]]]:
+        return bring(tensor)
+
+    def as_real(self, tensor: torch.Tensor) -> Optional[torch.Tensor]:
+        return torch.view_as_real(tensor.detach()) if tensor.is_complex() else None
+
+    def as_complex(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_complex(tensor)
+
     def check(self, tensor: torch.Tensor, in_place: bool) -> torch.Tensor:
-        require_tensors([tensor])
         if tensor.device.type not in self._places:
             raise ValueError(f"the tensor lies on {tensor.device}; what can be sent lies on " +
                              " or ".join(self._places))
         if tensor.layout != torch.strided:
             raise ValueError(f"a tensor of layout {tensor.layout} cannot be sent; see "
                              "sparse_allreduce_async")
-        if tensor.dtype not in ELEMENT_TYPES:
+        if tensor.dtype not in ELEMENT_TYPES and tensor.dtype not in _COMPLEX:
             raise ValueError(f"tensors of {tensor.dtype} cannot be sent")
         if not tensor.is_contiguous():
             raise ValueError("the tensor must be contiguous; use tensor.contiguous()")
@@ -54,7 +82,12 @@ class TorchAdapter:
             if in_place:
                 raise ValueError("a negated view cannot be changed in place; use "
                                  "tensor.resolve_neg()")
-            return tensor.resolve_neg()
+            tensor = tensor.resolve_neg()
+        if tensor.is_conj():  # likewise
+            if in_place:
+                raise ValueError("a conjugated view cannot be changed in place; use "
+                                 "tensor.resolve_conj()")
+            return tensor.resolve_conj()
         return tensor
 
     def type(self, tensor: torch.Tensor) -> int:

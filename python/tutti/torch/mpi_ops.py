@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations on PyTorch tensors.
 
-Tensors lie in host memory or on a GPU, all of a process on one, and are contiguous. Operations on a
+Tensors lie in host memory or on a GPU, all of a process on one, and are contiguous; arrays of other
+libraries with DLPack (NumPy, CuPy, JAX) are seen as such, and results are theirs where they have
+from_dlpack. Complex numbers are moved, summed and averaged. Operations on a
 GPU's wait for what its current stream holds, and what comes on the current stream of `synchronize`
 waits for them; no thread waits for the GPU, and `poll` says whether the operation was queued.
 
@@ -30,7 +32,7 @@ from tutti._basics import (Adasum, Average, Max, Min, ProcessSet, Product, Sum, 
                            stop_timeline, synchronize)
 from tutti._collectives import Collectives
 from tutti.exceptions import HorovodInternalError
-from tutti.torch._adapter import TorchAdapter, require_tensors
+from tutti.torch._adapter import TorchAdapter, bring, require_tensors
 from tutti.torch.compression import Compression
 
 _job = _basics.job()
@@ -61,27 +63,39 @@ def begin_allreduce(tensors: Sequence[torch.Tensor], name: Optional[str], op: in
                     prescale: float = 1.0, postscale: float = 1.0, in_place: bool = False) -> int:
     """A handle for every form of allreduce. Compressors that the library has run there; others
     around it. `members`: the names of a group's tensors, where they have names of their own."""
-    require_tensors(tensors)
+    own = [bring(tensor)[0] for tensor in tensors]
     _check_compression(compression)
     options: Dict[str, Any] = {
         "grouped": grouped or members is not None, "members": members, "prescale": prescale,
         "postscale": postscale, "process_set": process_set}
-    wire = _wire(compression, tensors)
+    wire = _wire(compression, own)
     if wire is not None:
         return _ops.allreduce(tensors, name, op, in_place=in_place, compression=wire, **options)
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    pairs = [compression.compress(tensor) for tensor in own]
     # Targets of their own, since what was compressed may be the user's tensor itself.
     sent = [part.clone() if part is tensor else part.contiguous()
-            for (part, _), tensor in zip(pairs, tensors)]
-    contexts = {id(part): (context, tensor)
-                for part, (_, context), tensor in zip(sent, pairs, tensors)}
+            for (part, _), tensor in zip(pairs, own)]
+    places = {id(part): i for i, part in enumerate(sent)}
 
-    def finish(target: torch.Tensor) -> torch.Tensor:
-        context, tensor = contexts[id(target)]
-        result = compression.decompress(target, context)
-        return tensor.copy_(result) if in_place else result
+    def finish(target: torch.Tensor) -> Any:
+        i = places[id(target)]
+        result = compression.decompress(target, pairs[i][1])
+        if in_place:
+            own[i].copy_(result)
+            return tensors[i]
+        home = bring(tensors[i])[1]
+        return result if home is None else home(result)
 
     return _ops.allreduce(sent, name, op, in_place=True, finish=finish, **options)
+
+
+def _carry(function: Any, settings: Any, name: Optional[str], tensors: Sequence[Any]) -> List[Any]:
+    """What a waiting operation gives for the tensors, with their gradients; arrays of another
+    library's for such."""
+    opened = [bring(tensor) for tensor in tensors]
+    results = function.apply(settings, name, *[own for own, _ in opened])
+    return [result if home is None else home(result)
+            for result, (_, home) in zip(results, opened)]
 
 
 def allreduce_async(tensor: torch.Tensor, average: Optional[bool] = None,
@@ -137,10 +151,9 @@ def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Option
               prescale_factor: float = 1.0, postscale_factor: float = 1.0,
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """A new tensor of the same shape; differentiable."""
-    require_tensors([tensor])
     settings = (check_op(op, average), compression, prescale_factor, postscale_factor, process_set,
                 False)
-    return _Allreduce.apply(settings, name, tensor)[0]
+    return _carry(_Allreduce, settings, name, [tensor])[0]
 
 
 def allreduce_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
@@ -177,18 +190,24 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: Optional[
                     True)
 
 
+def _group(tensors: Any) -> Sequence[Any]:
+    """ValueError for what is no list, or has nothing in it."""
+    if not isinstance(tensors, (list, tuple)):
+        raise ValueError(f"a group must be a list, not a {type(tensors).__name__}")
+    if not tensors:
+        raise ValueError("a group has no members")
+    return tensors
+
+
 def grouped_allreduce(tensors: Sequence[torch.Tensor], average: Optional[bool] = None,
                       name: Optional[str] = None, compression: Any = Compression.none,
                       op: Optional[int] = None, prescale_factor: float = 1.0,
                       postscale_factor: float = 1.0,
                       process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
     """New tensors; differentiable."""
-    if not tensors:
-        raise ValueError("a group has no members")
-    require_tensors(tensors)
     settings = (check_op(op, average), compression, prescale_factor, postscale_factor, process_set,
-                len(tensors) > 1)
-    return list(_Allreduce.apply(settings, name, *tensors))
+                len(_group(tensors)) > 1)
+    return _carry(_Allreduce, settings, name, tensors)
 
 
 def grouped_allreduce_(tensors: Sequence[torch.Tensor], average: Optional[bool] = None,
@@ -234,41 +253,42 @@ def grouped_allgather_async(tensors: Sequence[torch.Tensor], name: Optional[str]
 
 
 class _Allgather(torch.autograd.Function):
-    """Backward: the average of all ranks' gradients, of which each takes the rows it brought."""
+    """Backward: the average of all ranks' gradients, of which each takes the rows it brought. The
+    tensors of a group travel together both ways."""
 
     @staticmethod
-    def forward(ctx: Any, process_set: ProcessSet, name: Optional[str], tensor: torch.Tensor
-                ) -> torch.Tensor:
-        ctx.process_set, ctx.rows = process_set, tensor.shape[0] if tensor.dim() else 0
+    def forward(ctx: Any, settings: Tuple[ProcessSet, bool], name: Optional[str],
+                *tensors: torch.Tensor) -> Any:
+        process_set, grouped = ctx.settings = settings
+        ctx.rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
         ctx.name = _of_gradient(name)
-        return synchronize(allgather_async(tensor.detach(), name, process_set))
+        result = synchronize(_ops.allgather([tensor.detach() for tensor in tensors], name,
+                                            grouped=grouped, process_set=process_set))
+        return tuple(result) if grouped else (result,)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        rows = synchronize(allgather_async(torch.tensor([ctx.rows]),
-                                           ctx.name and ctx.name + ".rows", ctx.process_set))
-        mean = synchronize(allreduce_async(gradient.contiguous(), name=ctx.name, op=Average,
-                                           process_set=ctx.process_set))
-        place = (ctx.process_set.ranks or []).index(_job.rank())
-        begin = int(rows[:place].sum())
-        return None, None, mean[begin:begin + ctx.rows]
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        process_set, grouped = ctx.settings
+        everybodys = synchronize(allgather_async(torch.tensor([ctx.rows]),
+                                                 ctx.name and ctx.name + ".rows", process_set))
+        means = _reduce_now([gradient.contiguous() for gradient in gradients], ctx.name,
+                            (Average, Compression.none, 1.0, 1.0, process_set, grouped))
+        place = (process_set.ranks or []).index(_job.rank())
+        begins = everybodys[:place].sum(0).tolist()
+        return (None, None, *[mean[begin:begin + rows]
+                              for mean, begin, rows in zip(means, begins, ctx.rows)])
 
 
 def allgather(tensor: torch.Tensor, name: Optional[str] = None,
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """Shape (sum of rows, ...); differentiable."""
-    require_tensors([tensor])
-    return _Allgather.apply(process_set, name, tensor)
+    return _carry(_Allgather, (process_set, False), name, [tensor])[0]
 
 
 def grouped_allgather(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
                       process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
-    """A list; differentiable, one by one."""
-    require_tensors(tensors)
-    if any(tensor.requires_grad for tensor in tensors) and torch.is_grad_enabled():
-        base = [None if name is None else f"{name}_{i}" for i in range(len(tensors))]
-        return [allgather(tensor, part, process_set) for tensor, part in zip(tensors, base)]
-    return synchronize(grouped_allgather_async(tensors, name, process_set))
+    """A list; differentiable."""
+    return _carry(_Allgather, (process_set, True), name, _group(tensors))
 
 
 def broadcast_async(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
@@ -287,24 +307,24 @@ class _Broadcast(torch.autograd.Function):
     """Backward: the average of all ranks' gradients on the root, zero elsewhere."""
 
     @staticmethod
-    def forward(ctx: Any, process_set: ProcessSet, root: int, name: Optional[str],
-                tensor: torch.Tensor) -> torch.Tensor:
-        ctx.process_set, ctx.root = process_set, root
+    def forward(ctx: Any, settings: Tuple[ProcessSet, int], name: Optional[str],
+                tensor: torch.Tensor) -> Any:
+        process_set, root = ctx.settings = settings
         ctx.name = _of_gradient(name)
-        return synchronize(broadcast_async(tensor.detach(), root, name, process_set))
+        return (synchronize(broadcast_async(tensor.detach(), root, name, process_set)),)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        process_set, root = ctx.settings
         mean = synchronize(allreduce_async(gradient.contiguous(), name=ctx.name, op=Average,
-                                           process_set=ctx.process_set))
-        return None, None, None, mean if _job.rank() == ctx.root else torch.zeros_like(mean)
+                                           process_set=process_set))
+        return None, None, mean if _job.rank() == root else torch.zeros_like(mean)
 
 
 def broadcast(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """A new tensor; differentiable."""
-    require_tensors([tensor])
-    return _Broadcast.apply(process_set, root_rank, name, tensor)
+    return _carry(_Broadcast, (process_set, root_rank), name, [tensor])[0]
 
 
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
@@ -324,8 +344,9 @@ class _Alltoall(torch.autograd.Function):
     """Backward: the gradients travel back the way the rows came."""
 
     @staticmethod
-    def forward(ctx: Any, process_set: ProcessSet, splits: Any, name: Optional[str],
+    def forward(ctx: Any, settings: Tuple[ProcessSet, Any], name: Optional[str],
                 tensor: torch.Tensor) -> Any:
+        process_set, splits = settings
         rows, received = synchronize(alltoall_async(tensor.detach(), splits, name, process_set))
         ctx.process_set, ctx.received, ctx.shape = process_set, received, tensor.shape
         ctx.name = _of_gradient(name)
@@ -338,14 +359,15 @@ class _Alltoall(torch.autograd.Function):
                                              ctx.process_set))
         if back.shape[0] < ctx.shape[0]:  # the rows that the splits left out
             back = torch.cat([back, back.new_zeros((ctx.shape[0] - back.shape[0], *ctx.shape[1:]))])
-        return None, None, None, back
+        return None, None, back
 
 
 def alltoall(tensor: torch.Tensor, splits: Any = None, name: Optional[str] = None,
              process_set: ProcessSet = global_process_set) -> Any:
     """The rows, or with splits (rows, received_splits); differentiable."""
-    require_tensors([tensor])
-    rows, received = _Alltoall.apply(process_set, splits, name, tensor)
+    own, home = bring(tensor)
+    rows, received = _Alltoall.apply((process_set, splits), name, own)
+    rows = rows if home is None else home(rows)
     return rows if splits is None else (rows, received)
 
 
@@ -369,31 +391,37 @@ def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: Optional[
 
 class _Reducescatter(torch.autograd.Function):
     """Backward: the gradients of all ranks, one after another, scaled as Horovod does: times the
-    number of ranks for Sum, and times both factors."""
+    number of ranks for Sum, and times both factors. The tensors of a group travel together both
+    ways."""
 
     @staticmethod
-    def forward(ctx: Any, settings: Tuple[Any, ...], name: Optional[str], tensor: torch.Tensor
-                ) -> torch.Tensor:
+    def forward(ctx: Any, settings: Tuple[Any, ...], name: Optional[str], *tensors: torch.Tensor
+                ) -> Any:
         ctx.settings = settings
         ctx.name = _of_gradient(name)
-        op, compression, prescale, postscale, process_set = settings
+        op, compression, prescale, postscale, process_set, grouped = settings
         _check_compression(compression)
-        wire = _wire(compression, [tensor])
-        sent, context = tensor.detach(), None
+        wire = _wire(compression, tensors)
+        pairs = [(tensor.detach(), None) for tensor in tensors]
         if wire is None:
-            sent, context = compression.compress(sent)
+            pairs = [compression.compress(tensor) for tensor, _ in pairs]
         result = synchronize(_ops.reducescatter(
-            [sent], name, op, compression=wire or 0, prescale=prescale, postscale=postscale,
-            process_set=process_set))
-        return result if wire is not None else compression.decompress(result, context)
+            [sent for sent, _ in pairs], name, op, grouped=grouped, compression=wire or 0,
+            prescale=prescale, postscale=postscale, process_set=process_set))
+        results = result if grouped else [result]
+        if wire is None:
+            results = [compression.decompress(part, context)
+                       for part, (_, context) in zip(results, pairs)]
+        return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        op, _, prescale, postscale, process_set = ctx.settings
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        op, _, prescale, postscale, process_set, grouped = ctx.settings
         factor = prescale * postscale * (len(process_set.ranks or ()) if op == Sum else 1)
-        rows = synchronize(allgather_async((gradient * factor).contiguous(), ctx.name,
-                                           process_set))
-        return None, None, rows
+        rows = synchronize(_ops.allgather(
+            [(gradient * factor).contiguous() for gradient in gradients], ctx.name,
+            grouped=grouped, process_set=process_set))
+        return (None, None, *(rows if grouped else [rows]))
 
 
 def reducescatter(tensor: torch.Tensor, name: Optional[str] = None,
@@ -401,9 +429,8 @@ def reducescatter(tensor: torch.Tensor, name: Optional[str] = None,
                   process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
                   postscale_factor: float = 1.0) -> torch.Tensor:
     """This rank's rows; differentiable."""
-    require_tensors([tensor])
-    settings = (check_op(op), compression, prescale_factor, postscale_factor, process_set)
-    return _Reducescatter.apply(settings, name, tensor)
+    settings = (check_op(op), compression, prescale_factor, postscale_factor, process_set, False)
+    return _carry(_Reducescatter, settings, name, [tensor])[0]
 
 
 def grouped_reducescatter(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
@@ -411,12 +438,6 @@ def grouped_reducescatter(tensors: Sequence[torch.Tensor], name: Optional[str] =
                           process_set: ProcessSet = global_process_set,
                           prescale_factor: float = 1.0,
                           postscale_factor: float = 1.0) -> List[torch.Tensor]:
-    """A list; differentiable, one by one."""
-    require_tensors(tensors)
-    differentiable = any(tensor.requires_grad for tensor in tensors) and torch.is_grad_enabled()
-    if not differentiable and compression is Compression.none:
-        return synchronize(grouped_reducescatter_async(tensors, name, op, process_set,
-                                                       prescale_factor, postscale_factor))
-    return [reducescatter(tensor, None if name is None else f"{name}_{i}", compression, op,
-                          process_set, prescale_factor, postscale_factor)
-            for i, tensor in enumerate(tensors)]
+    """A list; differentiable."""
+    settings = (check_op(op), compression, prescale_factor, postscale_factor, process_set, True)
+    return _carry(_Reducescatter, settings, name, _group(tensors))
