@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, Optional
+from typing import Any, Iterable, List, Optional, Tuple
 
 from tutti import _basics, _library
 from tutti.exceptions import TuttiError
@@ -16,6 +16,7 @@ _REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _NCCL_TYPES = {0: 1, 1: 0, 4: 2, 5: 4, 6: 6, 7: 7, 8: 8, 10: 9, 11: 3, 12: 5, 13: 10, 14: 11}
 _BYTES = (1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2, 4, 8, 1, 1)  # of an element, by tuttiElementType_t
 _UINT8 = 1
+_INT64 = 5  # tuttiElementType_t
 
 
 def _adapter(array: Any) -> Any:
@@ -37,7 +38,7 @@ class Communicator:
         comm = tutti.Communicator.world()                    # all ranks of the initialised job
 
     Arrays are numpy.ndarray or torch.Tensor in host memory, contiguous, alike on all ranks unless
-    said otherwise. Every operation is done when its call returns. `out` is written where it is
+    said otherwise; complex numbers are moved, and reduced by sum and avg. Every operation is done when its call returns. `out` is written where it is
     given, and may be the input where shapes allow; else the result is a new array.
 
     Errors: ValueError for arguments; TuttiError, with the library's sentence, for what it reports.
@@ -99,16 +100,14 @@ class Communicator:
         """Reduces element by element: sum, prod, max, min or avg."""
         adapter, array, out = self._prepare(array, out)
         self._call("ncclAllReduce", adapter.address(array), adapter.address(out),
-                   _count(adapter, array), _reduced_type(adapter, array), _reduction(op),
-                   self._open(), None)
+                   *_elements(adapter, array, op), _reduction(op), self._open(), None)
         return out
 
     def reduce(self, array: Any, root: int = 0, op: str = "sum", out: Any = None) -> Any:
         """As allreduce, but on `root` alone; None on the others."""
         adapter, array, out = self._prepare(array, out)
         self._call("ncclReduce", adapter.address(array), adapter.address(out),
-                   _count(adapter, array), _reduced_type(adapter, array), _reduction(op), root,
-                   self._open(), None)
+                   *_elements(adapter, array, op), _reduction(op), root, self._open(), None)
         return out if self.rank == root else None
 
     def broadcast(self, array: Any, root: int = 0) -> Any:
@@ -133,9 +132,94 @@ class Communicator:
         shape = self._rows(adapter.shape(array))
         adapter, array, out = self._prepare(array, out, shape[1:])
         self._call("ncclReduceScatter", adapter.address(array), adapter.address(out),
-                   _count(adapter, out), _reduced_type(adapter, array), _reduction(op),
+                   *_elements(adapter, out, op), _reduction(op), self._open(), None)
+        return out
+
+    def reducescatter_rows(self, array: Any, op: str = "sum", rows: Any = None) -> Any:
+        """This rank's rows of the reduced array: the first rows[0] go to rank 0, the next rows[1] to
+        rank 1, ...; without `rows` all alike, the first ranks one more where it does not come out
+        even."""
+        adapter, array = _source(array)
+        shape = adapter.shape(array)
+        if not shape:
+            raise ValueError("a single number has no rows to be shared")
+        if rows is None:
+            rows = [shape[0] // self.size + (rank < shape[0] % self.size)
+                    for rank in range(self.size)]
+        counts = self._rows_of(rows, shape[0])
+        out = adapter.empty((counts[self.rank], *shape[1:]), array)
+        width, kind = _elements(adapter, array, op)
+        width //= max(shape[0], 1)
+        self._call("tuttiReduceScatterV", adapter.address(array), adapter.address(out),
+                   _sizes(count * width for count in counts), kind, _reduction(op), self._open(),
+                   None)
+        return out
+
+    def allgather_rows(self, array: Any) -> Any:
+        """The rows of all ranks, one rank's after another's. The first dimension may differ."""
+        adapter, array = _source(array)
+        shape = adapter.shape(array)
+        if not shape:
+            raise ValueError("a single number has no rows to be gathered; see allgather")
+        counts = self._tell(shape[0])
+        out = adapter.empty((sum(counts), *shape[1:]), array)
+        width = _width(adapter, array)
+        self._call("tuttiAllGatherV", adapter.address(array), shape[0] * width,
+                   adapter.address(out), _sizes(count * width for count in counts), None, _UINT8,
                    self._open(), None)
         return out
+
+    def alltoall_rows(self, array: Any, splits: Any) -> Any:
+        """splits[i] rows go to rank i: (the rows that came, how many from each)."""
+        adapter, array = _source(array)
+        shape = adapter.shape(array)
+        if not shape:
+            raise ValueError("a single number has no rows to be sent")
+        sent = self._rows_of(adapter.splits(splits), shape[0])
+        table = self._tell(*sent)
+        received = table[self.rank::self.size]
+        out = adapter.empty((sum(received), *shape[1:]), array)
+        width = _width(adapter, array)
+        self._call("tuttiAlltoAllV", adapter.address(array), _sizes(n * width for n in sent), None,
+                   adapter.address(out), _sizes(n * width for n in received), None, _UINT8,
+                   self._open(), None)
+        return out, adapter.make_splits(received, array)
+
+    def gather(self, array: Any, root: int = 0, out: Any = None) -> Any:
+        """As allgather, but on `root` alone; None on the others."""
+        adapter = _adapter(array)
+        shape = (self.size, *adapter.shape(array))
+        self._check_rank(root)
+        if self.rank != root:
+            adapter, array = _source(array)
+            self._call("ncclGather", adapter.address(array), None, _bytes(adapter, array), _UINT8,
+                       root, self._open(), None)
+            return None
+        adapter, array, out = self._prepare(array, out, shape)
+        self._call("ncclGather", adapter.address(array), adapter.address(out),
+                   _bytes(adapter, array), _UINT8, root, self._open(), None)
+        return out
+
+    def scatter(self, array: Any, root: int = 0, out: Any = None) -> Any:
+        """Row `rank` of the root's array, whose first dimension is `size`. The others' array is
+        None, and `out`, which they need, says what comes."""
+        self._check_rank(root)
+        if self.rank != root:
+            if out is None:
+                raise ValueError("scatter needs `out` on ranks other than the root")
+            adapter, out, _ = self._prepare(out, out)
+            self._call("ncclScatter", None, adapter.address(out), _bytes(adapter, out), _UINT8,
+                       root, self._open(), None)
+            return out
+        shape = self._rows(_adapter(array).shape(array))
+        adapter, array, out = self._prepare(array, out, shape[1:])
+        self._call("ncclScatter", adapter.address(array), adapter.address(out),
+                   _bytes(adapter, out), _UINT8, root, self._open(), None)
+        return out
+
+    def barrier(self) -> None:
+        """Returns after every rank has called it."""
+        self._call("tuttiBarrier", self._open(), None)
 
     def alltoall(self, array: Any, out: Any = None) -> Any:
         """Row i goes to rank i; row i of the result came from it. The first dimension is `size`."""
@@ -180,6 +264,24 @@ class Communicator:
         else:
             self.abort()
 
+    def _check_rank(self, rank: Any) -> None:
+        if _basics.whole_number(rank, "a rank") not in range(self.size):
+            raise ValueError(f"there is no rank {rank} among {self.size}")
+
+    def _rows_of(self, rows: Any, most: int) -> List[int]:
+        counts = [_basics.whole_number(count, "a number of rows") for count in rows]
+        if len(counts) != self.size or min(counts) < 0 or sum(counts) != most:
+            raise ValueError(f"rows {counts} are not {self.size} numbers that add up to {most}")
+        return counts
+
+    def _tell(self, *numbers: int) -> List[int]:
+        """The numbers of all ranks, equally many of each."""
+        mine = (ctypes.c_int64 * len(numbers))(*numbers)
+        everybodys = (ctypes.c_int64 * (self.size * len(numbers)))()
+        self._call("ncclAllGather", ctypes.addressof(mine), ctypes.addressof(everybodys),
+                   len(numbers), _NCCL_TYPES[_INT64], self._open(), None)
+        return list(everybodys)
+
     def _rows(self, shape: Any) -> Any:
         if not shape or shape[0] != self.size:
             raise ValueError(f"the shape is {tuple(shape)}; its first dimension must be the number "
@@ -194,9 +296,14 @@ class Communicator:
             out = adapter.empty(wanted, source)
         else:
             adapter.check(out, True)
-        if adapter.shape(out) != wanted or adapter.type(out) != adapter.type(source):
+        if adapter.shape(out) != wanted or out.dtype != source.dtype:
             raise ValueError(f"out must have the array's type and the shape {wanted}")
         return adapter, source, out
+
+
+def _source(array: Any) -> Tuple[Any, Any]:
+    adapter = _adapter(array)
+    return adapter, adapter.check(array, False)
 
 
 def _count(adapter: Any, array: Any) -> int:
@@ -207,7 +314,30 @@ def _count(adapter: Any, array: Any) -> int:
 
 
 def _bytes(adapter: Any, array: Any) -> int:
+    real = adapter.as_real(array)
+    array = array if real is None else real
     return _count(adapter, array) * _BYTES[adapter.type(array)]
+
+
+def _width(adapter: Any, array: Any) -> int:
+    """The bytes of a row."""
+    shape = adapter.shape(array)
+    return _bytes(adapter, adapter.empty((1, *shape[1:]), array)) if shape[0] == 0 else \
+        _bytes(adapter, array) // shape[0]
+
+
+def _sizes(numbers: Iterable[int]) -> Any:
+    values = list(numbers)
+    return (ctypes.c_size_t * len(values))(*values)
+
+
+def _elements(adapter: Any, array: Any, op: str) -> Tuple[int, int]:
+    """How many, and of which ncclDataType_t, are reduced."""
+    real = adapter.as_real(array)
+    if real is not None and op not in ("sum", "avg"):
+        raise ValueError("complex numbers are reduced by sum and avg only")
+    array = array if real is None else real
+    return _count(adapter, array), _reduced_type(adapter, array)
 
 
 def _reduction(op: str) -> int:

@@ -503,6 +503,62 @@ class Timeline(unittest.TestCase):
 
 
 class Communicators(unittest.TestCase):
+    def check_roots(self, comm):
+        rank, size, last = comm.rank, comm.size, comm.size - 1
+        gathered = comm.gather(of_rank(rank, (4,))[::2], root=last)
+        if rank == last:
+            np.testing.assert_array_equal(gathered, [of_rank(r, (4,))[::2] for r in range(size)])
+        else:
+            self.assertIsNone(gathered)
+        whole = np.arange(2.0 * size).reshape(size, 2) if rank == last else None
+        out = None if rank == last else np.empty(2)
+        self.assertEqual(comm.scatter(whole, last, out).tolist(), [2.0 * rank, 2.0 * rank + 1])
+        comm.barrier()
+        with self.assertRaisesRegex(ValueError, f"there is no rank {size} among {size}"):
+            comm.gather(np.ones(1), root=size)
+        if rank != last:
+            with self.assertRaisesRegex(ValueError, "scatter needs `out`"):
+                comm.scatter(None, last)
+        else:
+            with self.assertRaisesRegex(ValueError, "its first dimension must be the number"):
+                comm.scatter(np.ones(size + 1), last)
+
+    def check_rows(self, comm):
+        rank, size = comm.rank, comm.size
+        for dtype in (np.int16, np.float64, np.bool_):
+            mine = np.full((rank, 2), rank, dtype)  # rank 0 has none
+            np.testing.assert_array_equal(
+                comm.allgather_rows(mine),
+                np.concatenate([np.full((r, 2), r, dtype) for r in range(size)]))
+        splits = [rank + i for i in range(size)]
+        rows, received = comm.alltoall_rows(np.full((sum(splits), 3), rank), splits)
+        self.assertEqual(received.tolist(), [r + rank for r in range(size)])
+        self.assertEqual(rows[:, 2].tolist(), [r for r in range(size) for _ in range(r + rank)])
+        total = sum(of_rank(r, (size + 1, 2)) for r in range(size))
+        begin = rank + min(rank, 1)
+        np.testing.assert_array_equal(comm.reducescatter_rows(of_rank(rank, (size + 1, 2))),
+                                      total[begin:begin + 1 + (rank == 0)])
+        counts = [0] * (size - 1) + [size + 1]
+        np.testing.assert_array_equal(
+            comm.reducescatter_rows(of_rank(rank, (size + 1, 2)), "sum", counts),
+            total if rank == size - 1 else total[:0])
+        for wrong in ([1] * (size + 1), [-1] * size, [size] * size):
+            with self.assertRaisesRegex(ValueError, "numbers that add up to"):
+                comm.reducescatter_rows(np.ones((size + 1, 2)), rows=wrong)
+        with self.assertRaisesRegex(ValueError, "a single number has no rows"):
+            comm.allgather_rows(np.array(5.0))
+
+    def check_complex(self, comm):
+        ones = np.full(3, 1 + 2j)
+        total = comm.size * (comm.size + 1) // 2
+        np.testing.assert_array_equal(comm.allreduce(ones * (comm.rank + 1)), ones * total)
+        np.testing.assert_array_equal(comm.allgather(ones), [ones] * comm.size)
+        np.testing.assert_array_equal(comm.allgather_rows(ones), np.tile(ones, comm.size))
+        with self.assertRaisesRegex(ValueError, "complex numbers are reduced by sum and avg"):
+            comm.allreduce(ones, "max")
+        with self.assertRaisesRegex(ValueError, "out must have the array's type"):
+            comm.allreduce(ones, out=np.empty(3))
+
     def test_every_collective(self):
         rank, size = hvd.rank(), hvd.size()
         with tutti.Communicator.world() as comm:
@@ -529,6 +585,9 @@ class Communicators(unittest.TestCase):
                     comm.send(np.arange(5.0), 1)
                 else:
                     self.assertEqual(comm.receive(np.empty(5), 0).tolist(), [0, 1, 2, 3, 4])
+            self.check_roots(comm)
+            self.check_rows(comm)
+            self.check_complex(comm)
             with self.assertRaises(ValueError):
                 comm.allreduce(array, "median")
             with self.assertRaises(ValueError):

@@ -235,6 +235,12 @@ class Collectives(unittest.TestCase):
         with tutti.Communicator.world() as comm:
             self.assertEqual(comm.allreduce(torch.ones(2, dtype=torch.bfloat16)).tolist(),
                              [hvd.size()] * 2)
+            rows = comm.allgather_rows(torch.full((comm.rank + 1,), comm.rank))
+            self.assertEqual(rows.tolist(), [r for r in range(comm.size) for _ in range(r + 1)])
+            rows, received = comm.alltoall_rows(torch.full((comm.size, 2), 1j * comm.rank),
+                                                [1] * comm.size)
+            self.assertEqual(rows[:, 1].tolist(), [1j * r for r in range(comm.size)])
+            self.assertEqual(received.dtype, torch.int32)
 
     def test_objects_that_pickle_cannot(self):
         checks.objects(self, hvd)
