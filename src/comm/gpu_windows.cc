@@ -42,13 +42,12 @@ Status GpuPeers::Agree(const Status& mine, Status* verdict) const {
   return Status::Ok();
 }
 
-Status GpuWindows::MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer) {
+Status GpuWindows::MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer, UniqueFd* fd) {
   std::byte*& own = windows_[static_cast<size_t>(peers.bootstrap->rank())];
   if (place_ == WindowPlace::kPeerMemory) {
-    UniqueFd fd;
-    TUTTI_ASSIGN(device_memory_, cuda::MappedMemory::Create(*peers.device, bytes, &fd));
+    TUTTI_ASSIGN(device_memory_, cuda::MappedMemory::Create(*peers.device, bytes, fd));
     own = device_memory_.data();
-    offer->descriptor = static_cast<uint64_t>(fd.Release());  // Share has it, and offers it
+    offer->descriptor = peers.fd_server->Offer(fd->get(), peers.key);
   } else if (place_ == WindowPlace::kPeerMemoryByIpc) {
     TUTTI_ASSIGN(ipc_memory_, cuda::IpcMemory::Create(*peers.device, bytes, &offer->handle));
     own = ipc_memory_.data();
@@ -129,12 +128,8 @@ Result<GpuWindows> GpuWindows::Share(const GpuPeers& peers, WindowPlace place, s
   windows.place_ = place;
   windows.windows_.resize(n);
   std::vector<Offer> offers(n);
-  Status mine = windows.MakeOwn(peers, bytes, &offers[me]);
-  UniqueFd fd;  // open until all have fetched it
-  if (mine.ok() && place == WindowPlace::kPeerMemory) {
-    fd = UniqueFd(static_cast<int>(offers[me].descriptor));
-    offers[me].descriptor = peers.fd_server->Offer(fd.get(), peers.key);
-  }
+  UniqueFd fd;
+  Status mine = windows.MakeOwn(peers, bytes, &offers[me], &fd);
   const Status gathered =
       bootstrap.AllGather(offers.data(), sizeof(Offer), peers.deadline, peers.abort_flag);
   if (gathered.ok() && mine.ok()) mine = windows.MapAll(peers, offers);

@@ -76,7 +76,8 @@ class GpuWindows {
     cuda::IpcHandle handle;
   };
   size_t bytes() const { return device_memory_.size() + ipc_memory_.size() + host_memory_.size(); }
-  Status MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer);
+  // `*fd`: to be kept until all have what is offered.
+  Status MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer, UniqueFd* fd);
   Status MapAll(const GpuPeers& peers, std::span<const Offer> offers);
   Status MapOf(const GpuPeers& peers, int rank, const Offer& offer);
 

@@ -8,7 +8,9 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -46,6 +48,10 @@ class Device {
   uint64_t pci_address() const { return pci_address_; }
 
   int multiprocessors() const { return multiprocessors_; }
+  // Memory that may not be freed yet: `try_free` is called now and then, until it says that it has. What
+  // is left in the end goes with the process.
+  void FreeLater(std::function<bool()> try_free) const;
+  void TryLateFrees() const;
   // Pinned memory for communicators on this GPU.
   PinnedPool& pinned() const { return *pinned_; }
   // Whether NVLink joins it to the GPU at that address. Not, as far as can be told, where the process
@@ -77,6 +83,8 @@ class Device {
   bool knows_early_ = false;
   std::unique_ptr<PinnedPool> pinned_;
   std::vector<Module> modules_;
+  mutable std::mutex late_mutex_;
+  mutable std::vector<std::function<bool()>> late_frees_;
   // The kernels of a mesh, of each form, and those of a ring.
   struct Family {
     std::array<Function, kNumDataTypes> reductions = {};

@@ -1,12 +1,9 @@
 #include "backend/cuda/ipc_memory.h"
 
+#include <algorithm>
 #include <array>
-#include <chrono>
-#include <thread>
 
 #include "backend/cuda/own_stream.h"
-#include "base/clock.h"
-#include "base/log.h"
 
 namespace tutti::cuda {
 namespace {
@@ -14,8 +11,18 @@ namespace {
 constexpr unsigned kEnablePeerAccess = 1;
 constexpr int kContextOfPointer = 1;
 constexpr int kAlreadyEnabled = 704;
-constexpr double kPatienceS = 1;
 constexpr size_t kAlignment = 128;
+
+bool FreeIfAllHaveLeft(const Device& device, DeviceAddress address, DeviceAddress marks_at,
+                       int users) {
+  const ContextScope scope(device.driver(), device.context());
+  std::array<uint8_t, IpcMemory::kMostUsers> marks = {};
+  const auto stream = OwnStream::Create(device);
+  if (!stream.ok() || !stream->CopyOut(marks.data(), marks_at, marks.size()).ok()) return false;
+  if (std::count(marks.begin(), marks.end(), 1) < users) return false;
+  device.driver().MemFree(address);
+  return true;
+}
 
 size_t MarksOffset(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -36,6 +43,7 @@ DeviceAddress IpcMemory::MarksAt() const { return address_ + MarksOffset(size_);
 Result<IpcMemory> IpcMemory::Create(const Device& device, size_t bytes, IpcHandle* handle) {
   const Driver& driver = device.driver();
   const ContextScope scope(driver, device.context());
+  device.TryLateFrees();
   const size_t all = MarksOffset(bytes) + kMostUsers;
   DeviceAddress address = 0;
   TUTTI_TRY(
@@ -72,15 +80,6 @@ Result<IpcMemory> IpcMemory::Reach(const Device& device, DeviceAddress address, 
   return IpcMemory(device, Kind::kReached, address, bytes, user);
 }
 
-bool IpcMemory::AllHaveLeft() const {
-  std::array<uint8_t, kMostUsers> marks = {};
-  const auto stream = OwnStream::Create(*device_);
-  if (!stream.ok() || !stream->CopyOut(marks.data(), MarksAt(), marks.size()).ok()) return false;
-  int left = 0;
-  for (const uint8_t mark : marks) left += mark;
-  return left >= users_;
-}
-
 void IpcMemory::LeaveMark() const {
   const uint8_t mark = 1;
   const auto stream = OwnStream::Create(*device_);
@@ -91,23 +90,18 @@ void IpcMemory::LeaveMark() const {
 void IpcMemory::Release() {
   const Kind kind = std::exchange(kind_, Kind::kNone);
   if (kind == Kind::kNone) return;
-  const Driver& driver = device_->driver();
-  const ContextScope scope(driver, device_->context());
   if (kind != Kind::kOwned) {
+    const ContextScope scope(device_->driver(), device_->context());
     LeaveMark();
-    if (kind == Kind::kOpened) driver.IpcCloseMemHandle(address_);
+    if (kind == Kind::kOpened) device_->driver().IpcCloseMemHandle(address_);
+    device_->TryLateFrees();
     return;
   }
-  const Deadline deadline = Deadline::AfterSeconds(kPatienceS);
-  while (!AllHaveLeft()) {
-    if (deadline.Passed()) {
-      TUTTI_WARN("{} bytes of CUDA device {} stay allocated: not all that used them have let go",
-                 size_, device_->ordinal());
-      return;
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-  driver.MemFree(address_);
+  const Device& device = *device_;
+  auto try_free = [&device, address = address_, marks = MarksAt(), users = users_] {
+    return FreeIfAllHaveLeft(device, address, marks, users);
+  };
+  if (!try_free()) device.FreeLater(std::move(try_free));
 }
 
 }  // namespace tutti::cuda

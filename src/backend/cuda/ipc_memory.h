@@ -2,9 +2,10 @@
 
 // GPU memory shared by CUDA's older way, cuIpcGetMemHandle: for drivers and machines on which memory has no
 // file descriptor (NCCL_CUMEM_ENABLE=0 asks for it). Unlike MappedMemory, a mapping does not keep the
-// memory alive. So each user leaves a mark in it when it lets go, and its owner frees it only when all
-// have; if one does not in a second (its process was killed), the memory stays allocated to the end of
-// the process rather than vanish under a kernel that may still write there.
+// memory alive. So each user leaves a mark in it when it lets go, and it is freed when its owner and all
+// of them have: by the owner, or later, when the process makes or lets go of such memory of that GPU. That of
+// which a user never lets go (its process was killed) stays allocated to the end of the process rather
+// than vanish under a kernel that may still write there.
 
 #include <cstddef>
 #include <utility>
@@ -45,7 +46,6 @@ class IpcMemory {
       : device_(&device), kind_(kind), address_(address), size_(bytes), users_(users) {}
   // Where the marks of users are: behind the memory.
   DeviceAddress MarksAt() const;
-  bool AllHaveLeft() const;
   void LeaveMark() const;
   void Release();
 
