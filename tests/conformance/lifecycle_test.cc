@@ -284,6 +284,43 @@ TEST(GrowTest, TakesInNewRanks) {
   });
 }
 
+// The whole family with two ranks, for machines that have no more GPUs.
+TEST(TwoRanksTest, SplitShrinkGrowAndJoinBySeveralRoots) {
+  constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  ncclComm_t old = nullptr;
+  ASSERT_NCCL(ncclCommInitAll(&old, 1, nullptr));
+  ncclUniqueId grow_id;
+  ASSERT_NCCL(ncclCommGetUniqueId(old, &grow_id));
+  std::array<ncclUniqueId, 2> ids;
+  for (ncclUniqueId& id : ids) ASSERT_NCCL(ncclGetUniqueId(&id));
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t turned = nullptr, alone = nullptr, fewer = nullptr, grown = nullptr,
+               joined = nullptr;
+    ASSERT_NCCL(ncclCommSplit(world.comm(rank), 0, -rank, &turned, nullptr));
+    int turned_rank = -1;
+    EXPECT_NCCL(ncclCommUserRank(turned, &turned_rank));
+    EXPECT_EQ(turned_rank, 1 - rank);
+    ASSERT_NCCL(ncclCommSplit(turned, rank, 0, &alone, nullptr));
+    int excluded = 1;
+    if (rank == 0) {
+      ASSERT_NCCL(
+          ncclCommShrink(world.comm(0), &excluded, 1, &fewer, nullptr, NCCL_SHRINK_DEFAULT));
+    }
+    ASSERT_NCCL(ncclCommGrow(rank == 0 ? old : nullptr, kRanks, rank == 0 ? nullptr : &grow_id,
+                             rank == 0 ? -1 : rank, &grown, nullptr));
+    std::array<ncclUniqueId, 2> mine = ids;
+    ASSERT_NCCL(ncclCommInitRankScalable(&joined, kRanks, rank, 2, mine.data(), nullptr));
+    for (ncclComm_t comm : {turned, alone, fewer, grown, joined, world.comm(rank)})
+      if (comm != nullptr) ExpectSums(comm);
+    for (ncclComm_t comm : {turned, alone, fewer, grown, joined})
+      EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+  EXPECT_NCCL(ncclCommDestroy(old));
+}
+
 TEST(ScalableTest, SeveralRootsShareTheWork) {
   for (const int num_ids : {1, 2, 3, 7}) {
     constexpr int kRanks = 7;

@@ -24,6 +24,16 @@
 namespace tutti::testing {
 namespace {
 
+constexpr const char* kForHosts = "this is about the memory and the algorithms of hosts";
+
+// A communicator in which the ranks' numbers add up as they must.
+void ExpectSum(ncclComm_t comm, int mine, int expected) {
+  Array<int> sum = {mine};
+  EXPECT_NCCL(ncclAllReduce(sum.data(), sum.data(), 1, ncclInt32, ncclSum, comm, nullptr));
+  EXPECT_NCCL(Finish(comm));
+  EXPECT_EQ(sum[0], expected);
+}
+
 struct Layout {
   const char* name;
   Hosts hosts;
@@ -31,6 +41,7 @@ struct Layout {
 
 class ProcessesTest : public ::testing::TestWithParam<Layout> {
  protected:
+  void SetUp() override { TUTTI_NEEDS_RANKS(num_ranks()); }
   int num_ranks() const { return static_cast<int>(GetParam().hosts.size()); }
 };
 
@@ -61,6 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ProcessesTest,
 class ForcedOverHostsTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(ForcedOverHostsTest, ComputesTheSame) {
+  TUTTI_FOR_HOSTS(kForHosts);
   const Environment environment(Environment::Settings{{"NCCL_ALGO", GetParam()}});
   RunOnHosts({"a", "b", "b", "a", "c"}, EveryTypeAndOperatorOfAllReduce(1001));
 }
@@ -73,6 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, ForcedOverHostsTest,
 class PullTest : public ::testing::TestWithParam<std::tuple<const char*, Memory>> {};
 
 TEST_P(PullTest, ReadsBuffersWhereTheyLie) {
+  TUTTI_FOR_HOSTS(kForHosts);
   const auto [algorithm, memory] = GetParam();
   const Environment environment(Environment::Settings{{"NCCL_ALGO", algorithm}});
   const Hosts hosts = {"", "", ""};
@@ -107,6 +120,7 @@ int MappedMemoryFiles() {
 // One buffer for everything: what a rank knows of its peers' memory must still be true in the next
 // operation, where other ranks read other buffers.
 TEST(ReuseTest, OfOneAllocationByCollectivesThatReadDifferentRanks) {
+  TUTTI_FOR_HOSTS(kForHosts);
   constexpr int kRanks = 3;
   RunRankProcesses(kRanks, [](int rank, Board& board) {
     ncclComm_t comm = Join(rank, kRanks, board);
@@ -139,12 +153,13 @@ TEST(ReuseTest, OfOneAllocationByCollectivesThatReadDifferentRanks) {
 
 // More messages in one group than a connection can have under way.
 TEST(MessagesTest, AThousandToOnePeerInOneGroup) {
+  TUTTI_NEEDS_RANKS(2);
   constexpr size_t kMessages = 1000;
   for (const char* other_host : {"a", "b"}) {
     RunRankProcesses(2, [&](int rank, Board& board) {
       PlayHost({"a", other_host}, rank);
       ncclComm_t comm = Join(rank, 2, board);
-      std::vector<int> sent(kMessages), received(kMessages, -1);
+      Array<int> sent(kMessages), received(kMessages, -1);
       for (size_t i = 0; i < kMessages; ++i) sent[i] = static_cast<int>(2 * i) + rank;
       ASSERT_NCCL(ncclGroupStart());
       for (size_t i = 0; i < kMessages; ++i) {
@@ -152,6 +167,7 @@ TEST(MessagesTest, AThousandToOnePeerInOneGroup) {
         EXPECT_NCCL(ncclRecv(&received[i], 1, ncclInt32, 1 - rank, comm, nullptr));
       }
       EXPECT_NCCL(ncclGroupEnd());
+      EXPECT_NCCL(Finish(comm));
       for (size_t i = 0; i < kMessages; ++i)
         EXPECT_EQ(received[i], static_cast<int>(2 * i) + 1 - rank) << i;
       EXPECT_NCCL(ncclCommDestroy(comm));
@@ -160,6 +176,7 @@ TEST(MessagesTest, AThousandToOnePeerInOneGroup) {
 }
 
 TEST(PlanTest, OfFourMegabytesBetweenTwoHostsIsTwoSendsAndTwoReceives) {
+  TUTTI_FOR_HOSTS(kForHosts);
   const Environment environment(Environment::Settings{{"NCCL_ALGO", "ring"}});
   RunRankProcesses(2, [](int rank, Board& board) {
     PlayHost({"a", "b"}, rank);
@@ -176,6 +193,7 @@ TEST(PlanTest, OfFourMegabytesBetweenTwoHostsIsTwoSendsAndTwoReceives) {
 }
 
 TEST(DescribeTest, TellsHostsApart) {
+  TUTTI_NEEDS_RANKS(3);
   RunRankProcesses(3, [](int rank, Board& board) {
     PlayHost({"a", "b", "b"}, rank);
     ncclComm_t comm = Join(rank, 3, board);
@@ -194,26 +212,22 @@ TEST(DescribeTest, TellsHostsApart) {
 // Growing, splitting and shrinking across processes and hosts.
 TEST(FamilyTest, SpansProcessesAndHosts) {
   constexpr int kRanks = 4;
+  TUTTI_NEEDS_RANKS(kRanks);
   RunRankProcesses(kRanks, [](int rank, Board& board) {
     PlayHost({"a", "a", "b", "b"}, rank);
     ncclComm_t comm = Join(rank, kRanks, board);
     ASSERT_NE(comm, nullptr);
-    const auto expect_sum = [](ncclComm_t c, int mine, int expected) {
-      int sum = mine;
-      EXPECT_NCCL(ncclAllReduce(&sum, &sum, 1, ncclInt32, ncclSum, c, nullptr));
-      EXPECT_EQ(sum, expected);
-    };
     ncclComm_t row = nullptr, column = nullptr;
     EXPECT_NCCL(ncclCommSplit(comm, rank / 2, rank, &row, nullptr));     // within a host
     EXPECT_NCCL(ncclCommSplit(comm, rank % 2, rank, &column, nullptr));  // across hosts
-    expect_sum(row, 1 << rank, rank < 2 ? 3 : 12);
-    expect_sum(column, 1 << rank, rank % 2 == 0 ? 5 : 10);
-    expect_sum(comm, 1 << rank, 15);
+    ExpectSum(row, 1 << rank, rank < 2 ? 3 : 12);
+    ExpectSum(column, 1 << rank, rank % 2 == 0 ? 5 : 10);
+    ExpectSum(comm, 1 << rank, 15);
     int excluded = 2;
     if (rank != 2) {
       ncclComm_t fewer = nullptr;
       EXPECT_NCCL(ncclCommShrink(comm, &excluded, 1, &fewer, nullptr, NCCL_SHRINK_DEFAULT));
-      expect_sum(fewer, 1 << rank, 11);
+      ExpectSum(fewer, 1 << rank, 11);
       EXPECT_NCCL(ncclCommDestroy(fewer));
     }
     EXPECT_NCCL(ncclCommDestroy(row));
@@ -224,6 +238,7 @@ TEST(FamilyTest, SpansProcessesAndHosts) {
 
 TEST(FamilyTest, GrowsByProcessesThatComeLater) {
   constexpr int kOld = 2, kNew = 4, kGrowId = kFirstFreeMark;
+  TUTTI_NEEDS_RANKS(kNew);
   RunRankProcesses(kNew, [](int rank, Board& board) {
     PlayHost({"a", "b", "a", "b"}, rank);
     ncclComm_t old = rank < kOld ? Join(rank, kOld, board) : nullptr;
@@ -236,13 +251,12 @@ TEST(FamilyTest, GrowsByProcessesThatComeLater) {
     ASSERT_TRUE(board.Await(kGrowId, 1));
     std::memcpy(&id, board.bytes(1).data(), sizeof(id));
     ncclComm_t grown = nullptr;
+    UseDevice(rank);
     const bool passes_id = rank == 0 || rank >= kOld;
     EXPECT_NCCL(ncclCommGrow(old, kNew, passes_id ? &id : nullptr, rank < kOld ? -1 : rank, &grown,
                              nullptr));
     ASSERT_NE(grown, nullptr);
-    int sum = 1 << rank;
-    EXPECT_NCCL(ncclAllReduce(&sum, &sum, 1, ncclInt32, ncclSum, grown, nullptr));
-    EXPECT_EQ(sum, 15);
+    ExpectSum(grown, 1 << rank, 15);
     EXPECT_NCCL(ncclCommDestroy(grown));
     EXPECT_NCCL(ncclCommDestroy(old));
   });
@@ -250,6 +264,7 @@ TEST(FamilyTest, GrowsByProcessesThatComeLater) {
 
 TEST(ScalableTest, RootsInSeveralProcesses) {
   constexpr int kRanks = 6, kIds = 3, kIdsReady = kFirstFreeMark;
+  TUTTI_NEEDS_RANKS(kRanks);
   RunRankProcesses(kRanks, [](int rank, Board& board) {
     std::array<ncclUniqueId, kIds> ids;
     if (rank < kIds) {
@@ -261,16 +276,16 @@ TEST(ScalableTest, RootsInSeveralProcesses) {
     for (int i = 0; i < kIds; ++i)
       std::memcpy(&ids[static_cast<size_t>(i)], board.bytes(i).data(), sizeof(ids[0]));
     ncclComm_t comm = nullptr;
+    UseDevice(rank);
     ASSERT_NCCL(ncclCommInitRankScalable(&comm, kRanks, rank, kIds, ids.data(), nullptr));
-    int sum = 1 << rank;
-    EXPECT_NCCL(ncclAllReduce(&sum, &sum, 1, ncclInt32, ncclSum, comm, nullptr));
-    EXPECT_EQ(sum, (1 << kRanks) - 1);
+    ExpectSum(comm, 1 << rank, (1 << kRanks) - 1);
     EXPECT_NCCL(ncclCommDestroy(comm));
   });
 }
 
 // Ranks often share a log file: their lines tell them apart.
 TEST(LogTest, LinesCarryTheRankThatTheyAreAbout) {
+  TUTTI_NEEDS_RANKS(2);
   const std::string path = ::testing::TempDir() + fmt::format("tutti_ranks.{}.log", getpid());
   const Environment environment(
       Environment::Settings{{"NCCL_DEBUG", "INFO"}, {"NCCL_DEBUG_FILE", path}});
@@ -292,6 +307,7 @@ TEST(LogTest, LinesCarryTheRankThatTheyAreAbout) {
 
 // More elements than 31 bits count: the last ones must arrive, and every one on the way.
 void RunBeyondTwoGigabytes(bool sockets) {
+  TUTTI_FOR_HOSTS("its buffers are larger than what is pinned for tests");
   constexpr size_t kCount = (size_t{1} << 31) + 5;
   struct sysinfo memory = {};
   sysinfo(&memory);

@@ -70,6 +70,7 @@ void ExpectSum(ncclComm_t comm, int rank, int num_ranks) {
 }
 
 TEST(TopologyTest, TheRingEntersAndLeavesEachHostOnce) {
+  TUTTI_FOR_HOSTS("GPUs have no ring that files choose");
   const TextFile machine(kTwoProcessors);
   const Environment environment({{"NCCL_ALGO", "ring"}, {"NCCL_TOPO_FILE", machine.path()}});
   RunRankProcesses(6, [](int rank, Board& board) {
@@ -93,6 +94,7 @@ TEST(TopologyTest, TheRingEntersAndLeavesEachHostOnce) {
 }
 
 TEST(TopologyTest, TheRingOfAFileIsFollowed) {
+  TUTTI_FOR_HOSTS("GPUs have no ring that files choose");
   const TextFile graph(GraphFile(2, 0, 1));
   const Environment environment({{"NCCL_ALGO", "ring"}, {"NCCL_GRAPH_FILE", graph.path()}});
   RunRankProcesses(3, [](int rank, Board& board) {
@@ -105,6 +107,7 @@ TEST(TopologyTest, TheRingOfAFileIsFollowed) {
 }
 
 TEST(TopologyTest, RanksThatDisagreeNameTheFirstDifference) {
+  TUTTI_FOR_HOSTS("GPUs have no ring that files choose");
   const TextFile ours(GraphFile(2, 0, 1)), theirs(GraphFile(2, 1, 0));
   RunRankProcesses(3, [&](int rank, Board& board) {
     setenv("NCCL_GRAPH_FILE", (rank == 1 ? theirs : ours).path().c_str(), 1);
@@ -120,6 +123,7 @@ TEST(TopologyTest, RanksThatDisagreeNameTheFirstDifference) {
 
 // Containers and bindings hide things: the first rank's machine is the host's.
 TEST(TopologyTest, RanksThatSeeOtherMachinesFollowTheFirst) {
+  TUTTI_FOR_HOSTS("GPUs have no ring that files choose");
   const TextFile machine(kTwoProcessors);
   RunRankProcesses(4, [&](int rank, Board& board) {
     if (rank == 2) setenv("NCCL_TOPO_FILE", machine.path().c_str(), 1);
@@ -131,6 +135,7 @@ TEST(TopologyTest, RanksThatSeeOtherMachinesFollowTheFirst) {
 }
 
 TEST(TopologyTest, AFileThatOneRankCannotReadIsEverybodysError) {
+  TUTTI_FOR_HOSTS("GPUs have no ring that files choose");
   RunRankProcesses(3, [&](int rank, Board& board) {
     if (rank == 2) setenv("NCCL_TOPO_FILE", "/nowhere/machine.xml", 1);
     const ncclUniqueId id = SharedId(rank, board);
@@ -142,6 +147,7 @@ TEST(TopologyTest, AFileThatOneRankCannotReadIsEverybodysError) {
 }
 
 TEST(TopologyTest, TheMachineIsWritten) {
+  TUTTI_FOR_HOSTS("GPUs have no ring that files choose");
   const TextFile machine(kTwoProcessors), dump("");
   const Environment environment(
       {{"NCCL_TOPO_FILE", machine.path()}, {"NCCL_TOPO_DUMP_FILE", dump.path()}});

@@ -17,21 +17,25 @@ import sys
 TWO_RANKS, MORE_RANKS = 1.5e-6, 1e-4
 
 
+def without_tutti():
+    """The environment less what would put this library in NCCL's place."""
+    environment = dict(os.environ)
+    environment.pop("LD_PRELOAD", None)
+    folders = environment.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    environment["LD_LIBRARY_PATH"] = os.pathsep.join(f for f in folders if f and not os.path.exists(os.path.join(f, "libtutti.so.0")))
+    return environment
+
+
 def run(library, ranks, hosts, by_path=False):
     """The exit status, and what all ranks printed."""
     script = pathlib.Path(__file__).with_name("torch_ranks.py")
-    environment = dict(os.environ, WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
-    if library is None:
-        # The system's search path may have this library's stand-in too.
-        environment.pop("LD_PRELOAD", None)
-        environment.pop("LD_LIBRARY_PATH", None)
-        environment["EXPECT_LIBRARY"] = "nccl"
-    elif by_path:
-        environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [library, environment.get("LD_LIBRARY_PATH")]))
-        environment["EXPECT_LIBRARY"] = "tutti or skip"
-    else:
-        environment["LD_PRELOAD"] = os.path.join(library, "libnccl.so.2")
-        environment["EXPECT_LIBRARY"] = "tutti"
+    environment = without_tutti()
+    environment.update(WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT="29511", EXPECT_LIBRARY="nccl")
+    if library is not None:  # also for the library that libnccl.so.2 needs
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [library, environment["LD_LIBRARY_PATH"]]))
+        environment["EXPECT_LIBRARY"] = "tutti or skip" if by_path else "tutti"
+        if not by_path:
+            environment["LD_PRELOAD"] = os.path.join(library, "libnccl.so.2")
     started = []
     for rank in range(ranks):
         own = dict(environment, RANK=str(rank))
@@ -64,11 +68,11 @@ def main():
     status, text = run(library, options.ranks, options.hosts, options.by_path)
     if status != 0 or not options.compare:
         return status
-    print("the same on NVIDIA's library:", flush=True)
-    peer_status, peer_text = run(None, options.ranks, options.hosts)
-    if peer_status == 77:
+    if subprocess.run([sys.executable, "-c", "import torch"], env=without_tutti(), check=False).returncode != 0:
         print("nothing to compare with: this PyTorch has no library of NVIDIA's")
         return 0
+    print("the same on NVIDIA's library:", flush=True)
+    peer_status, peer_text = run(None, options.ranks, options.hosts)
     ours, theirs = losses(text), losses(peer_text)
     print("losses of DDP:", ours, "and on NVIDIA's library:", theirs)
     if peer_status != 0 or not theirs:
