@@ -102,7 +102,9 @@ class Coordinator {
     // Another rank cannot join the others' GPUs by a library, in which they wait for it.
     std::atomic<bool> join_failed = false;
     Communicator gpu;
-    std::shared_ptr<GpuCommunicator> gpu_library;
+    Communicator gpu_local;
+    Communicator gpu_cross;
+    std::vector<std::shared_ptr<GpuCommunicator>> gpu_library;
     void BreakOff();
     // Of other libraries, which do not notice by themselves that a rank is lost.
     void BreakGpuLibrary();
@@ -143,15 +145,21 @@ class Coordinator {
                                                  const Communicators& communicators) const;
   std::unique_ptr<Autotune> MakeAutotune(const Communicators& communicators) const;
   Result<std::shared_ptr<Gpu>> OpenGpu(int device) const;
-  Result<std::vector<std::unique_ptr<Operations>>> JoinGpus(int set,
-                                                            const std::shared_ptr<Gpu>& gpu,
-                                                            const std::vector<int>& ranks,
-                                                            Communicators& communicators) const;
-  Result<std::unique_ptr<Operations>> JoinByTutti(const Gpu& gpu, const OperationsGroup& group,
-                                                  Communicators& communicators) const;
-  Result<std::unique_ptr<Operations>> JoinByLibrary(int set, const std::shared_ptr<Gpu>& gpu,
-                                                    const OperationsGroup& group,
-                                                    Communicators& communicators) const;
+  using OperationsList = std::vector<std::unique_ptr<Operations>>;
+  Result<OperationsList> JoinGpus(int set, const std::shared_ptr<Gpu>& gpu,
+                                  const std::vector<int>& ranks,
+                                  Communicators& communicators) const;
+  Status JoinByTutti(const Gpu& gpu, const OperationsGroup& group, Communicators& communicators,
+                     OperationsList& list) const;
+  Status JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& group,
+                          Communicators& communicators, OperationsList& list) const;
+  Status JoinByLibrary(int set, const std::shared_ptr<Gpu>& gpu, const OperationsGroup& group,
+                       Communicators& communicators, OperationsList& list) const;
+  Result<std::shared_ptr<GpuCommunicator>> OpenLibrary(int set, const std::shared_ptr<Gpu>& gpu,
+                                                       const OperationsGroup& all,
+                                                       const OperationsGroup& group,
+                                                       Communicators& communicators) const;
+  OperationsGroup PartOf(const OperationsGroup& group, bool across) const;
   Result<int> ChangeSets(const Agreement& agreement);
   Status JoinSet(int id, ncclComm_t parent, SetRecord& record);
   Status AllMade(ncclComm_t parent, const Status& mine) const;

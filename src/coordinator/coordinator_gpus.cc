@@ -2,12 +2,14 @@
 // they end.
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <sstream>
 #include <utility>
 
 #include "base/log.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/gpu_hierarchy.h"
 #include "coordinator/library_operations.h"
 #include "tutti/tutti.h"
 
@@ -117,18 +119,20 @@ void Coordinator::Communicators::BreakOff() {
     const std::lock_guard lock(gpu_mutex);
     broken = true;
     gpu.Break();
+    gpu_local.Break();
+    gpu_cross.Break();
   }
   BreakGpuLibrary();
 }
 
 void Coordinator::Communicators::BreakGpuLibrary() {
-  std::shared_ptr<GpuCommunicator> library;
+  std::vector<std::shared_ptr<GpuCommunicator>> all;
   {
     const std::lock_guard lock(gpu_mutex);
     library_broken = true;
-    library = gpu_library;
+    all = gpu_library;
   }
-  if (library) library->Break();
+  for (const auto& communicator : all) communicator->Break();
 }
 
 Result<std::shared_ptr<Gpu>> Coordinator::OpenGpu(int device) const {
@@ -138,26 +142,23 @@ Result<std::shared_ptr<Gpu>> Coordinator::OpenGpu(int device) const {
 }
 
 // Communicators of the ranks' GPUs, where they have one way or another of reaching one another.
-Result<std::vector<std::unique_ptr<Operations>>> Coordinator::JoinGpus(
-    int set, const std::shared_ptr<Gpu>& gpu, const std::vector<int>& ranks,
-    Communicators& communicators) const {
+Result<Coordinator::OperationsList> Coordinator::JoinGpus(int set, const std::shared_ptr<Gpu>& gpu,
+                                                          const std::vector<int>& ranks,
+                                                          Communicators& communicators) const {
   const OperationsGroup group = GroupOf(ranks, communicators.data.get());
-  std::vector<std::unique_ptr<Operations>> list;
+  OperationsList list;
   if (gpu_library_ && gpu_library_takes_.Any()) {
-    TUTTI_ASSIGN(auto made, JoinByLibrary(set, gpu, group, communicators));
-    if (made) list.push_back(std::move(made));
+    TUTTI_TRY(JoinByLibrary(set, gpu, group, communicators, list));
   }
   if (list.empty() || !gpu_library_takes_.All()) {
-    TUTTI_ASSIGN(auto made, JoinByTutti(*gpu, group, communicators));
-    if (made) list.push_back(std::move(made));
+    TUTTI_TRY(JoinByTutti(*gpu, group, communicators, list));
   }
   return list;
 }
 
-// Null on all ranks where one of them failed.
-Result<std::unique_ptr<Operations>> Coordinator::JoinByTutti(const Gpu& gpu,
-                                                             const OperationsGroup& group,
-                                                             Communicators& communicators) const {
+// Adds nothing on all ranks where one of them failed; so do the others.
+Status Coordinator::JoinByTutti(const Gpu& gpu, const OperationsGroup& group,
+                                Communicators& communicators, OperationsList& list) const {
   ncclUniqueId mine = {};
   std::vector<ncclUniqueId> all(group.members.size());
   if (group.rank == 0) TUTTI_TRY(FromNccl(ncclGetUniqueId(&mine)));
@@ -168,42 +169,114 @@ Result<std::unique_ptr<Operations>> Coordinator::JoinByTutti(const Gpu& gpu,
   Communicator communicator(made.ok() ? comm : nullptr);
   TUTTI_ASSIGN(const FirstFailure failure, Compare(group, made));
   if (failure) {
-    if (group.rank == 0) {
+    if (group.rank == 0 && list.empty()) {
       TUTTI_WARN(
           "the GPUs of the ranks cannot be joined, so their tensors go through the host's "
           "memory; rank {} says: {}",
           group.members[failure->first], failure->second);
     }
-    return std::unique_ptr<Operations>();
+    return Status::Ok();
   }
-  const std::lock_guard lock(communicators.gpu_mutex);
-  communicators.gpu = std::move(communicator);
-  if (communicators.broken) communicators.gpu.Break();
-  return MakeStreamOperations(comm, group.rank, group.size(), gpu.stream());
+  {
+    const std::lock_guard lock(communicators.gpu_mutex);
+    communicators.gpu = std::move(communicator);
+    if (communicators.broken) communicators.gpu.Break();
+  }
+  if (communicators.local.get() != nullptr) {
+    TUTTI_TRY(JoinHostsByTutti(gpu, group, communicators, list));
+  }
+  list.push_back(MakeStreamOperations(comm, group.rank, group.size(), gpu.stream()));
+  return Status::Ok();
 }
 
-// Likewise.
-Result<std::unique_ptr<Operations>> Coordinator::JoinByLibrary(int set,
-                                                               const std::shared_ptr<Gpu>& gpu,
-                                                               const OperationsGroup& group,
-                                                               Communicators& communicators) const {
+// The two levels of a hierarchy, split from the communicator of all.
+Status Coordinator::JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& group,
+                                     Communicators& communicators, OperationsList& list) const {
+  const HierarchyShape& place = options_.place;
+  const ncclComm_t all = communicators.gpu.get();
+  ncclComm_t local = nullptr;
+  ncclComm_t cross = nullptr;
+  Status made =
+      FromNccl(ncclCommSplit(all, place.cross_rank, place.local_rank, &local, nullptr), all);
+  Communicator local_owner(local);
+  if (made.ok()) {
+    made = FromNccl(ncclCommSplit(all, place.local_rank, place.cross_rank, &cross, nullptr), all);
+  }
+  Communicator cross_owner(cross);
+  TUTTI_ASSIGN(const FirstFailure failure, Compare(group, made));
+  if (failure) {
+    if (group.rank == 0) {
+      TUTTI_WARN("tensors on GPUs are not moved host by host; rank {} says: {}",
+                 group.members[failure->first], failure->second);
+    }
+    return Status::Ok();
+  }
+  {
+    const std::lock_guard lock(communicators.gpu_mutex);
+    communicators.gpu_local = std::move(local_owner);
+    communicators.gpu_cross = std::move(cross_owner);
+    if (communicators.broken) {
+      communicators.gpu_local.Break();
+      communicators.gpu_cross.Break();
+    }
+  }
+  GpuHierarchyOptions options;
+  options.local = BorrowComm(local);
+  options.cross = BorrowComm(cross);
+  options.shape = place;
+  options.stream = gpu.stream();
+  options.switches = switches_;
+  list.push_back(MakeGpuHierarchy(std::move(options)));
+  return Status::Ok();
+}
+
+// The ranks of this rank's host, or those of its place on all hosts. All of `group` use it together.
+OperationsGroup Coordinator::PartOf(const OperationsGroup& group, bool across) const {
+  const HierarchyShape& place = options_.place;
+  OperationsGroup part;
+  part.rank = across ? place.cross_rank : place.local_rank;
+  const int size = across ? place.cross_size : place.local_size;
+  for (int i = 0; i < size; ++i) {
+    part.members.push_back(across ? i * place.local_size + place.local_rank
+                                  : place.cross_rank * place.local_size + i);
+  }
+  part.gather = [members = part.members, gather = group.gather, n = group.members.size()](
+                    const void* mine, size_t bytes, void* all) -> Status {
+    std::vector<std::byte> everything(n * bytes);
+    TUTTI_TRY(gather(mine, bytes, everything.data()));
+    auto* to = static_cast<std::byte*>(all);
+    for (const int rank : members) {
+      std::memcpy(to, everything.data() + static_cast<size_t>(rank) * bytes, bytes);
+      to += bytes;
+    }
+    return Status::Ok();
+  };
+  return part;
+}
+
+// A communicator of `group` by the other library, made by all of `all` at the same time; null on all of
+// them where one failed.
+Result<std::shared_ptr<GpuCommunicator>> Coordinator::OpenLibrary(
+    int set, const std::shared_ptr<Gpu>& gpu, const OperationsGroup& all,
+    const OperationsGroup& group, Communicators& communicators) const {
   GpuCommunicator::Options options;
   options.library = gpu_library_;
   options.gpu = gpu;
   options.init_timeout_s = options_.settings.init_timeout_s;
   options.timeout_s = options_.settings.timeout_s;
-  options.healthy = [data = communicators.data.get(), &failed = communicators.join_failed] {
-    if (failed) return RemoteError("another rank could not join");
+  options.healthy = [data = communicators.data.get(),
+                     &failed = communicators.join_failed](bool joining) {
+    if (joining && failed) return RemoteError("another rank could not join");
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(data, &state);
     if (asked != ncclSuccess) state = asked;
     return FromNccl(state == ncclInProgress ? ncclSuccess : state, data);
   };
-  const auto communicator = std::make_shared<GpuCommunicator>(std::move(options));
+  auto communicator = std::make_shared<GpuCommunicator>(std::move(options));
   {
     // Before it waits for anybody, so that whoever breaks the others off finds it.
     const std::lock_guard lock(communicators.gpu_mutex);
-    communicators.gpu_library = communicator;
+    communicators.gpu_library.push_back(communicator);
     if (communicators.library_broken) communicator->Break();
   }
   const Status made = communicator->Join(group);
@@ -212,17 +285,39 @@ Result<std::unique_ptr<Operations>> Coordinator::JoinByLibrary(int set,
   if (!made.ok()) {
     communicator->Break();
     communicators.join_failed = true;
-    TellJoinFailed(set, group.members);
+    TellJoinFailed(set, all.members);
   }
-  TUTTI_ASSIGN(const FirstFailure failure, Compare(group, made, derived));
-  if (failure) {
-    if (group.rank == 0) {
-      TUTTI_WARN("{} cannot join the GPUs of the ranks, so that Tutti does; rank {} says: {}",
-                 gpu_library_->Name(), group.members[failure->first], failure->second);
+  TUTTI_ASSIGN(const FirstFailure failure, Compare(all, made, derived));
+  if (!failure) return communicator;
+  if (all.rank == 0) {
+    TUTTI_WARN("{} cannot join the GPUs of the ranks, so that Tutti does; rank {} says: {}",
+               gpu_library_->Name(), all.members[failure->first], failure->second);
+  }
+  const std::lock_guard lock(communicators.gpu_mutex);
+  communicators.gpu_library.pop_back();
+  return std::shared_ptr<GpuCommunicator>();
+}
+
+Status Coordinator::JoinByLibrary(int set, const std::shared_ptr<Gpu>& gpu,
+                                  const OperationsGroup& group, Communicators& communicators,
+                                  OperationsList& list) const {
+  TUTTI_ASSIGN(const auto all, OpenLibrary(set, gpu, group, group, communicators));
+  if (!all) return Status::Ok();
+  if (communicators.local.get() != nullptr &&
+      (gpu_library_takes_.allreduce || gpu_library_takes_.allgather)) {
+    GpuHierarchyOptions options;
+    TUTTI_ASSIGN(options.local,
+                 OpenLibrary(set, gpu, group, PartOf(group, /*across=*/false), communicators));
+    if (options.local) {
+      TUTTI_ASSIGN(options.cross,
+                   OpenLibrary(set, gpu, group, PartOf(group, /*across=*/true), communicators));
     }
-    const std::lock_guard lock(communicators.gpu_mutex);
-    communicators.gpu_library.reset();
-    return std::unique_ptr<Operations>();
+    options.shape = options_.place;
+    options.stream = gpu->stream();
+    options.takes = gpu_library_takes_;
+    options.reduces_float8 = false;
+    options.switches = switches_;
+    if (options.local && options.cross) list.push_back(MakeGpuHierarchy(std::move(options)));
   }
   LibraryOperationsOptions operations;
   operations.rank = group.rank;
@@ -231,7 +326,8 @@ Result<std::unique_ptr<Operations>> Coordinator::JoinByLibrary(int set,
   operations.takes = gpu_library_takes_;
   // NVIDIA's reduces them since 2.24, and on some GPUs: which of them is not known here.
   operations.reduces_float8 = false;
-  return MakeLibraryOperations(communicator, std::move(operations));
+  list.push_back(MakeLibraryOperations(all, std::move(operations)));
+  return Status::Ok();
 }
 
 }  // namespace tutti::coordinator

@@ -58,7 +58,7 @@ Status GpuCommunicator::Settle(ncclResult_t& result) {
   microseconds pause = kFirstPause;
   while (result == ncclInProgress) {
     if (broken()) return RemoteError("its process set has ended");
-    if (options_.healthy) TUTTI_TRY(options_.healthy());
+    if (options_.healthy) TUTTI_TRY(options_.healthy(!joined_));
     if (deadline.Passed()) {
       return Timeout("{} is still in progress after {} s", options_.library->Name(), timeout_s);
     }

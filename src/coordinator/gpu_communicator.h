@@ -38,8 +38,9 @@ class GpuCommunicator final : public LibraryComm {
     // GPUs have much to do; 0: for ever.
     double init_timeout_s = 300;
     double timeout_s = 1800;
-    // Not ok when the ranks are lost to one another: whoever waits gives up.
-    std::function<Status()> healthy;
+    // Not ok when the ranks are lost to one another, or, while it is made, when one of them cannot take
+    // part: whoever waits gives up.
+    std::function<Status(bool joining)> healthy;
   };
   explicit GpuCommunicator(Options options);
   ~GpuCommunicator() override;

@@ -254,6 +254,10 @@ bool TakenKinds::Takes(OpKind kind) const {
   }
 }
 
+std::shared_ptr<LibraryComm> BorrowComm(ncclComm_t comm) {
+  return std::make_shared<PlainComm>(OwnNcclFunctions(), comm, /*owned=*/false);
+}
+
 std::unique_ptr<Operations> MakeLibraryOperations(std::shared_ptr<LibraryComm> comm,
                                                   LibraryOperationsOptions options) {
   return std::make_unique<LibraryOperations>(std::move(comm), std::move(options));
@@ -266,8 +270,7 @@ std::unique_ptr<Operations> MakeStreamOperations(ncclComm_t comm, int rank, int 
   options.rank = rank;
   options.num_ranks = num_ranks;
   options.stream = stream;
-  return MakeLibraryOperations(
-      std::make_shared<PlainComm>(OwnNcclFunctions(), comm, /*owned=*/false), std::move(options));
+  return MakeLibraryOperations(BorrowComm(comm), std::move(options));
 }
 
 Result<std::shared_ptr<OperationsModule>> LoadNcclModule(const std::string& file) {

@@ -36,6 +36,9 @@ struct TakenKinds {
   bool Takes(OpKind kind) const;
 };
 
+// This library's own communicator, which stays the caller's.
+std::shared_ptr<LibraryComm> BorrowComm(ncclComm_t comm);
+
 struct LibraryOperationsOptions {
   std::string name = "nccl";
   int rank = 0;

@@ -9,6 +9,8 @@
 
 #include <chrono>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -93,6 +95,9 @@ class GpuRank : public TestRank {
 
 using Body = std::function<void(GpuRank& self, Board& board)>;
 
+// Instead of a value: half of the ranks have one, half another.
+constexpr const char* kTwoHosts = "two hosts";
+
 // A job of processes whose tensors on GPUs are to go through the other NCCL.
 class Job {
  public:
@@ -100,6 +105,9 @@ class Job {
       : processes_(num_ranks, [=](int rank, Board& board) {
           Settings all = {{"HOROVOD_GPU_OPERATIONS", "NCCL"}, {"TUTTI_NCCL_LIBRARY", OTHER_NCCL}};
           all.insert(all.end(), settings.begin(), settings.end());
+          for (auto& [name, value] : all) {
+            if (value == kTwoHosts) value = rank < num_ranks / 2 ? "first" : "second";
+          }
           const testing::Environment environment(all);
           ncclUniqueId id;
           if (rank == 0) {
@@ -378,6 +386,53 @@ TEST_P(GpuLibraryTest, TuttiStandsInWhereTheGpusCannotBeJoined) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, GpuLibraryTest, ::testing::Values(2, 3),
                          [](const auto& instance) { return std::to_string(instance.param); });
+
+// Four ranks on two hosts, as far as NCCL_HOSTID says: the same results as by one communicator of all.
+class GpuHierarchyTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GpuHierarchyTest, GivesWhatOneCommunicatorGives) {
+  const std::string timeline = ::testing::TempDir() + "gpu_hierarchy." + std::to_string(getpid());
+  const bool library = std::string(GetParam()) == "nccl";
+  {
+    const Settings settings = {{"HOROVOD_GPU_OPERATIONS", GetParam()},
+                               {"HOROVOD_HIERARCHICAL_ALLREDUCE", "1"},
+                               {"HOROVOD_HIERARCHICAL_ALLGATHER", "1"},
+                               {"HOROVOD_TIMELINE", timeline},
+                               {"NCCL_HOSTID", kTwoHosts}};
+    const Job job(4, settings, [&](GpuRank& self, Board&) {
+      CheckReductions(self);
+      CheckMovements(self);
+      CheckFused(self);
+      for (const size_t count : {2u, 3u, 1001u}) {
+        // Averages of integers go by one communicator.
+        std::vector<int32_t> numbers(count, self.rank() % 2 == 0 ? self.rank() + 1 : 0);
+        const std::vector<int64_t> shape = {static_cast<int64_t>(count)};
+        tuttiTensor_t tensor = TestRank::Describe("integers", tuttiOpAllreduce, tuttiInt32, shape,
+                                                  numbers.data(), nullptr);
+        tensor.op = tuttiReduceAverage;
+        EXPECT_THAT(self.Result<int32_t>(self.Ask(tensor)), Each(1));
+        tensor.op = tuttiReduceSum;
+        EXPECT_THAT(self.Result<int32_t>(self.Ask(tensor)), Each(4));
+      }
+      EXPECT_EQ(CallsOf("ncclCommInitRankConfig"), library ? 3 : 0);
+      // Those that CheckMovements asks for, without a hierarchy.
+      if (library) {
+        EXPECT_GT(CallsOf("ncclReduceScatter"), 1);
+      }
+    });
+  }
+  for (const std::string& file : {timeline, timeline + ".3"}) {
+    std::ifstream in(file);
+    const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    EXPECT_THAT(text, HasSubstr("\"hierarchical\"")) << file;
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    unlink((rank == 0 ? timeline : timeline + "." + std::to_string(rank)).c_str());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(By, GpuHierarchyTest, ::testing::Values("tutti", "nccl"),
+                         [](const auto& instance) { return instance.param; });
 
 // What cannot be had: a sentence, and Tutti's own instead.
 struct Missing {
