@@ -21,6 +21,9 @@
 // Threads: every function from any thread. Create, Shutdown, Destroy, AddProcessSet,
 // RemoveProcessSet and Wait block; the rest never wait for another rank.
 //
+// Forks: the child of a fork has none of the threads that serve a coordinator; there every function
+// on it returns ncclInvalidUsage and leaves it alone.
+//
 // Errors: ncclInvalidArgument and ncclInvalidUsage from a call that asks for something say that
 // nothing was asked for. The result of an operation comes from Wait: ncclInvalidUsage when the
 // ranks disagree about it (the same sentence on all of them, and the job lives on), ncclRemoteError

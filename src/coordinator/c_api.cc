@@ -10,11 +10,13 @@
 #include "base/exceptions.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/nccl_library.h"
+#include "sys/fork.h"
 #include "tutti/coordinator_c.h"
 
 namespace {
 
 using tutti::Deadline;
+using tutti::ForksBehind;
 using tutti::InvalidArgument;
 using tutti::InvalidUsage;
 using tutti::Result;
@@ -35,6 +37,7 @@ struct tuttiCoordinator {
   TicketTable tickets;  // outlives those who hold them
   std::unique_ptr<Coordinator> coordinator;
   std::shared_ptr<ProcessSet> all;  // set 0, which nearly every call means
+  const uint32_t forks_behind = ForksBehind();
 
   ProcessSet& SetOf(const Ticket& ticket) const { return ticket.set ? *ticket.set : *all; }
 };
@@ -47,10 +50,21 @@ ncclResult_t Return(const char* function, const Status& status) {
   return static_cast<ncclResult_t>(status.code());
 }
 
+// In the child of a fork there are none of the threads that calls wait for, and locks may be theirs.
+Status CheckNotTheParents(tuttiCoordinator_t c) {
+  if (c == nullptr || c->forks_behind == ForksBehind()) return Status::Ok();
+  return InvalidUsage(
+      "the coordinator was made before this process was forked and is its parent's: processes make "
+      "coordinators of their own");
+}
+
 // What `call` says, also when it throws.
 template <class F>
-ncclResult_t Answer(const char* function, F call) noexcept {
-  const Status status = tutti::WithoutExceptions(call);
+ncclResult_t Answer(const char* function, tuttiCoordinator_t c, F call) noexcept {
+  const Status status = tutti::WithoutExceptions([&]() -> Status {
+    TUTTI_TRY(CheckNotTheParents(c));
+    return call();
+  });
   try {
     return Return(function, status);
   } catch (...) {
@@ -249,18 +263,18 @@ extern "C" {
 
 ncclResult_t tuttiCoordinatorCreate(tuttiCoordinator_t* coordinator,
                                     const tuttiCoordinatorOptions_t* options) {
-  return Answer("tuttiCoordinatorCreate", [&] { return Create(coordinator, options); });
+  return Answer("tuttiCoordinatorCreate", nullptr, [&] { return Create(coordinator, options); });
 }
 
 ncclResult_t tuttiCoordinatorShutdown(tuttiCoordinator_t coordinator) {
-  return Answer("tuttiCoordinatorShutdown", [&] {
+  return Answer("tuttiCoordinatorShutdown", coordinator, [&] {
     if (coordinator != nullptr) coordinator->coordinator->Shutdown("");
     return Status::Ok();
   });
 }
 
 ncclResult_t tuttiCoordinatorDestroy(tuttiCoordinator_t coordinator) {
-  return Answer("tuttiCoordinatorDestroy", [&] {
+  return Answer("tuttiCoordinatorDestroy", coordinator, [&] {
     if (coordinator == nullptr) return Status::Ok();
     coordinator->coordinator->Shutdown("");
     coordinator->tickets.ReleaseAll();
@@ -272,13 +286,13 @@ ncclResult_t tuttiCoordinatorDestroy(tuttiCoordinator_t coordinator) {
 ncclResult_t tuttiCoordinatorEnqueue(tuttiCoordinator_t coordinator, int process_set,
                                      const tuttiTensor_t* tensors, int count, const char* group,
                                      int64_t* handles) {
-  return Answer("tuttiCoordinatorEnqueue",
+  return Answer("tuttiCoordinatorEnqueue", coordinator,
                 [&] { return Enqueue(coordinator, process_set, tensors, count, group, handles); });
 }
 
 ncclResult_t tuttiCoordinatorJoin(tuttiCoordinator_t coordinator, int process_set,
                                   int64_t* handle) {
-  return Answer("tuttiCoordinatorJoin", [&]() -> Status {
+  return Answer("tuttiCoordinatorJoin", coordinator, [&]() -> Status {
     if (coordinator == nullptr || handle == nullptr) return InvalidArgument("null argument");
     TUTTI_ASSIGN(const auto set, coordinator->coordinator->FindSet(process_set));
     int64_t number = 0;
@@ -293,7 +307,7 @@ ncclResult_t tuttiCoordinatorJoin(tuttiCoordinator_t coordinator, int process_se
 }
 
 ncclResult_t tuttiCoordinatorPoll(tuttiCoordinator_t coordinator, int64_t handle, int* done) {
-  return Answer("tuttiCoordinatorPoll", [&]() -> Status {
+  return Answer("tuttiCoordinatorPoll", coordinator, [&]() -> Status {
     if (done == nullptr) return InvalidArgument("done is null");
     TUTTI_ASSIGN(const TicketHold ticket, Find(coordinator, handle));
     *done = ticket->done.load(std::memory_order_acquire) ? 1 : 0;
@@ -303,11 +317,12 @@ ncclResult_t tuttiCoordinatorPoll(tuttiCoordinator_t coordinator, int64_t handle
 
 ncclResult_t tuttiCoordinatorWait(tuttiCoordinator_t coordinator, int64_t handle,
                                   double timeout_s) {
-  return Answer("tuttiCoordinatorWait", [&] { return Wait(coordinator, handle, timeout_s); });
+  return Answer("tuttiCoordinatorWait", coordinator,
+                [&] { return Wait(coordinator, handle, timeout_s); });
 }
 
 ncclResult_t tuttiCoordinatorOutput(tuttiCoordinator_t coordinator, int64_t handle, void** data) {
-  return Answer("tuttiCoordinatorOutput", [&]() -> Status {
+  return Answer("tuttiCoordinatorOutput", coordinator, [&]() -> Status {
     if (data == nullptr) return InvalidArgument("data is null");
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     *data = ticket->output;
@@ -317,7 +332,7 @@ ncclResult_t tuttiCoordinatorOutput(tuttiCoordinator_t coordinator, int64_t hand
 
 ncclResult_t tuttiCoordinatorOutputShape(tuttiCoordinator_t coordinator, int64_t handle,
                                          int64_t* shape, int capacity, int* ndim) {
-  return Answer("tuttiCoordinatorOutputShape", [&]() -> Status {
+  return Answer("tuttiCoordinatorOutputShape", coordinator, [&]() -> Status {
     if (ndim == nullptr) return InvalidArgument("ndim is null");
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     Store(ticket->output_shape, shape, capacity, ndim);
@@ -327,7 +342,7 @@ ncclResult_t tuttiCoordinatorOutputShape(tuttiCoordinator_t coordinator, int64_t
 
 ncclResult_t tuttiCoordinatorReceivedSplits(tuttiCoordinator_t coordinator, int64_t handle,
                                             int64_t* splits, int capacity, int* count) {
-  return Answer("tuttiCoordinatorReceivedSplits", [&]() -> Status {
+  return Answer("tuttiCoordinatorReceivedSplits", coordinator, [&]() -> Status {
     if (count == nullptr) return InvalidArgument("count is null");
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     Store(ticket->received_splits, splits, capacity, count);
@@ -336,7 +351,7 @@ ncclResult_t tuttiCoordinatorReceivedSplits(tuttiCoordinator_t coordinator, int6
 }
 
 ncclResult_t tuttiCoordinatorLastJoined(tuttiCoordinator_t coordinator, int64_t handle, int* rank) {
-  return Answer("tuttiCoordinatorLastJoined", [&]() -> Status {
+  return Answer("tuttiCoordinatorLastJoined", coordinator, [&]() -> Status {
     if (rank == nullptr) return InvalidArgument("rank is null");
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     *rank = ticket->number;
@@ -346,7 +361,7 @@ ncclResult_t tuttiCoordinatorLastJoined(tuttiCoordinator_t coordinator, int64_t 
 
 ncclResult_t tuttiCoordinatorStreamWait(tuttiCoordinator_t coordinator, int64_t handle,
                                         void* stream) {
-  return Answer("tuttiCoordinatorStreamWait", [&]() -> Status {
+  return Answer("tuttiCoordinatorStreamWait", coordinator, [&]() -> Status {
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     if (!ticket->gpu) return Status::Ok();
     GpuOutcome& outcome = *ticket->gpu;
@@ -356,12 +371,13 @@ ncclResult_t tuttiCoordinatorStreamWait(tuttiCoordinator_t coordinator, int64_t 
 }
 
 ncclResult_t tuttiCoordinatorRelease(tuttiCoordinator_t coordinator, int64_t handle) {
-  return Answer("tuttiCoordinatorRelease", [&] { return Release(coordinator, handle); });
+  return Answer("tuttiCoordinatorRelease", coordinator,
+                [&] { return Release(coordinator, handle); });
 }
 
 ncclResult_t tuttiCoordinatorAddProcessSet(tuttiCoordinator_t coordinator, const int* ranks,
                                            int count, int* process_set) {
-  return Answer("tuttiCoordinatorAddProcessSet", [&]() -> Status {
+  return Answer("tuttiCoordinatorAddProcessSet", coordinator, [&]() -> Status {
     if (coordinator == nullptr || ranks == nullptr || process_set == nullptr || count < 1) {
       return InvalidArgument("there are no ranks, or nowhere to store the number of the set");
     }
@@ -372,7 +388,7 @@ ncclResult_t tuttiCoordinatorAddProcessSet(tuttiCoordinator_t coordinator, const
 }
 
 ncclResult_t tuttiCoordinatorRemoveProcessSet(tuttiCoordinator_t coordinator, int process_set) {
-  return Answer("tuttiCoordinatorRemoveProcessSet", [&]() -> Status {
+  return Answer("tuttiCoordinatorRemoveProcessSet", coordinator, [&]() -> Status {
     if (coordinator == nullptr) return InvalidArgument("coordinator is null");
     return coordinator->coordinator->RemoveSet(process_set);
   });
@@ -380,7 +396,7 @@ ncclResult_t tuttiCoordinatorRemoveProcessSet(tuttiCoordinator_t coordinator, in
 
 ncclResult_t tuttiCoordinatorProcessSetRanks(tuttiCoordinator_t coordinator, int process_set,
                                              int* ranks, int capacity, int* count) {
-  return Answer("tuttiCoordinatorProcessSetRanks", [&]() -> Status {
+  return Answer("tuttiCoordinatorProcessSetRanks", coordinator, [&]() -> Status {
     if (coordinator == nullptr || count == nullptr) return InvalidArgument("null argument");
     TUTTI_ASSIGN(const auto members, coordinator->coordinator->SetRanks(process_set));
     Store(members, ranks, capacity, count);
@@ -390,14 +406,14 @@ ncclResult_t tuttiCoordinatorProcessSetRanks(tuttiCoordinator_t coordinator, int
 
 ncclResult_t tuttiCoordinatorStartTimeline(tuttiCoordinator_t coordinator, const char* path,
                                            int mark_rounds) {
-  return Answer("tuttiCoordinatorStartTimeline", [&]() -> Status {
+  return Answer("tuttiCoordinatorStartTimeline", coordinator, [&]() -> Status {
     if (coordinator == nullptr || path == nullptr) return InvalidArgument("null argument");
     return coordinator->coordinator->StartTimeline(path, mark_rounds != 0);
   });
 }
 
 ncclResult_t tuttiCoordinatorStopTimeline(tuttiCoordinator_t coordinator) {
-  return Answer("tuttiCoordinatorStopTimeline", [&]() -> Status {
+  return Answer("tuttiCoordinatorStopTimeline", coordinator, [&]() -> Status {
     if (coordinator == nullptr) return InvalidArgument("coordinator is null");
     if (!coordinator->coordinator->timeline().is_open()) {
       return InvalidUsage("no timeline is being written");
@@ -409,7 +425,7 @@ ncclResult_t tuttiCoordinatorStopTimeline(tuttiCoordinator_t coordinator) {
 
 ncclResult_t tuttiCoordinatorCounter(tuttiCoordinator_t coordinator, int process_set,
                                      const char* name, uint64_t* value) {
-  return Answer("tuttiCoordinatorCounter",
+  return Answer("tuttiCoordinatorCounter", coordinator,
                 [&] { return ReadCounter(coordinator, process_set, name, value); });
 }
 

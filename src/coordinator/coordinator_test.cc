@@ -4,9 +4,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <numeric>
 #include <thread>
 
@@ -238,6 +241,28 @@ TEST(AutotuneTest, ChangesNothingThatIsUnderWay) {
         ASSERT_EQ(wrong, 0) << "step " << step;
       }
     }
+  });
+}
+
+// A child has no threads to wait for.
+TEST(CoordinatorTest, ItIsTheParentsInAChild) {
+  RunJob(2, [](TestRank& self) {
+    std::vector<float> values(4, 1);
+    self.Sum("before", values);
+    const pid_t child = fork();
+    if (child == 0) {
+      const auto tensor = TestRank::Describe("x", tuttiOpBarrier, tuttiUint8, {}, nullptr, nullptr);
+      const bool refused = self.TryEnqueue(tensor) < 0 &&
+                           tuttiCoordinatorShutdown(self.get()) == ncclInvalidUsage &&
+                           tuttiCoordinatorDestroy(self.get()) == ncclInvalidUsage &&
+                           std::strstr(tuttiCoordinatorLastError(), "its parent's") != nullptr;
+      _exit(refused ? 0 : 1);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    self.Sum("after", values);
+    EXPECT_EQ(values[0], 4.0f);
   });
 }
 

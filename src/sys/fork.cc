@@ -26,6 +26,7 @@ constexpr int kFree = 0;  // else the number of an epoll set, and 1
 // Not made when it is first used: a child that is forked while another thread makes it would wait for
 // that thread.
 constinit std::array<std::atomic<int>, kMaxSets> sets_of_process = {};
+constinit std::atomic<uint32_t> forks_behind = 0;
 
 // What an epoll set says of one descriptor that it has.
 struct Target {
@@ -37,7 +38,7 @@ struct Target {
 
 std::optional<uint64_t> NumberAfter(std::string_view line, std::string_view label, uint64_t base) {
   const size_t found = line.find(label);
-  if (found == line.npos) return std::nullopt;
+  if (found == std::string_view::npos) return std::nullopt;
   line.remove_prefix(found + label.size());
   while (!line.empty() && line.front() == ' ') line.remove_prefix(1);
   std::optional<uint64_t> number;
@@ -107,7 +108,8 @@ void LetGo(int epoll_fd, int null_fd) {
   dup3(null_fd, epoll_fd, O_CLOEXEC);
 }
 
-void LetGoOfAll() {
+void InChild() {
+  forks_behind.fetch_add(1, std::memory_order_relaxed);
   const UniqueFd null_fd(open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null_fd.valid()) return;
   for (auto& entry : sets_of_process) {
@@ -118,8 +120,10 @@ void LetGoOfAll() {
 
 }  // namespace
 
+uint32_t ForksBehind() { return forks_behind.load(std::memory_order_relaxed); }
+
 NotForChildren::NotForChildren(int epoll_fd) : epoll_fd_(epoll_fd) {
-  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, LetGoOfAll);
+  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, InChild);
   for (size_t i = 0; i < sets_of_process.size(); ++i) {
     int expected = kFree;
     if (!sets_of_process[i].compare_exchange_strong(expected, epoll_fd + 1)) continue;

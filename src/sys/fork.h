@@ -10,7 +10,13 @@
 //
 // Thread-safe. One table per process, as fork handlers are.
 
+#include <cstdint>
+
 namespace tutti {
+
+// How many forks lie between this process and that which first had a NotForChildren. What was made
+// at another number is the parent's.
+uint32_t ForksBehind();
 
 // While it lives, children that are forked lose `epoll_fd` and all descriptors in that set: their
 // numbers then stand for /dev/null, so that what closes them in the child closes nothing else.
