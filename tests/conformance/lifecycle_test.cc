@@ -309,8 +309,8 @@ TEST(TwoRanksTest, SplitShrinkGrowAndJoinBySeveralRoots) {
       ASSERT_NCCL(
           ncclCommShrink(world.comm(0), &excluded, 1, &fewer, nullptr, NCCL_SHRINK_DEFAULT));
     }
-    ASSERT_NCCL(ncclCommGrow(rank == 0 ? old : nullptr, kRanks, rank == 0 ? nullptr : &grow_id,
-                             rank == 0 ? -1 : rank, &grown, nullptr));
+    ASSERT_NCCL(ncclCommGrow(rank == 0 ? old : nullptr, kRanks, &grow_id, rank == 0 ? -1 : rank,
+                             &grown, nullptr));
     std::array<ncclUniqueId, 2> mine = ids;
     ASSERT_NCCL(ncclCommInitRankScalable(&joined, kRanks, rank, 2, mine.data(), nullptr));
     for (ncclComm_t comm : {turned, alone, fewer, grown, joined, world.comm(rank)})
