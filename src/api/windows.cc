@@ -56,8 +56,11 @@ Status DeregisterWindow(ncclComm_t comm, ncclWindow_t window) {
     gone = std::move(*found);
     comm->windows.erase(found);
   }
-  comm->comm->ForgetBuffer(gone->registration);
-  return Status::Ok();
+  // An abort on another thread must not take the communicator away meanwhile.
+  comm->BeginWork(ncclComm::Shown::kNo);
+  Status forgotten = comm->comm->ForgetBuffer(gone->registration);
+  comm->EndWork(ncclComm::Shown::kNo);
+  return forgotten;
 }
 
 Status UserPointer(ncclComm_t comm, ncclWindow_t window, void** out) {

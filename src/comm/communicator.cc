@@ -21,8 +21,11 @@ constexpr int64_t kLookAgainNs = 100'000'000;
 Communicator::~Communicator() {
   if (gpu_) {
     // Kernels of a communicator that has stopped end by themselves; others end with their peers.
-    if (const Status drained = gpu_->Drain(); !drained.ok())
+    const Status drained = gpu_->Drain();
+    if (!drained.ok())
       TUTTI_WARN("a communicator is destroyed although its GPU fails: {}", drained.message());
+    if (calls_) calls_->SayGoodbye(/*finished=*/drained.ok() && !watch_->stopped());
+    gpu_->SetCalls(nullptr);
     gpu_->StopThreads();
   }
   calls_.reset();
@@ -133,14 +136,26 @@ int Communicator::LocalRank() const {
 
 Status Communicator::LaunchOnDevice(std::span<const DeviceTask> tasks) {
   if (watch_->stopped()) return watch_->StopReason();
-  TUTTI_TRY(gpu_->Launch(tasks));
-  if (calls_)
-    for (const DeviceTask& entry : tasks) calls_->Note(entry.task);
+  bool begun = false;
+  if (Status launched = gpu_->Launch(tasks, &begun); !launched.ok()) {
+    if (!begun) return launched;
+    // The others' operations would meet those that this rank calls next.
+    watch_->Stop(
+        Status(launched.code(), fmt::format("{} could not launch what the other ranks launch: {}",
+                                            RankName(rank(), peers_[static_cast<size_t>(rank())]),
+                                            launched.message())),
+        /*tell=*/true);
+    return watch_->StopReason();
+  }
   return Status::Ok();
 }
 
 Status Communicator::WaitForTickets() {
-  if (gpu_) return gpu_->Drain();
+  if (gpu_) {
+    Status drained = gpu_->Drain();
+    if (!drained.ok()) watch_->Stop(drained, /*tell=*/true);  // nothing works after such an error
+    return drained;
+  }
   return AwaitTurn(next_ticket_.load(std::memory_order_relaxed));
 }
 

@@ -110,8 +110,9 @@ class Communicator {
   static constexpr int kSymmetricWindow = 1;
   Status RegisterBuffer(std::span<std::byte> buffer, int flags, const std::atomic<bool>* abort_flag,
                         const void** registration);
-  void ForgetBuffer(const void* registration) {
-    if (registration != nullptr) gpu_->Forget(registration);
+  // Waits until the GPU has done all that is queued on it.
+  Status ForgetBuffer(const void* registration) {
+    return registration != nullptr ? gpu_->Forget(registration) : Status::Ok();
   }
 
   // Ends all waits, here and (if `tell`) on the other ranks.

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/reduce.h"
+#include "comm/call_checker.h"
 #include "comm/executor.h"
 
 namespace tutti {
@@ -85,16 +86,30 @@ Result<std::unique_ptr<GpuMesh>> GpuMesh::Create(const GpuPeers& peers, const Se
   for (int r = 0; r < mesh->args_.num_ranks; ++r) mesh->args_.windows[r] = mesh->windows_.of(r);
   if (mesh->windows_.by_nvlink()) mesh->context_.wide_slot_bytes = mesh->args_.layout.WideData();
   mesh->scratch_ = mesh->windows_.of(mesh->args_.rank) + ends_at;
-  const bool corrupt =
-      settings.gpu_fault == (IsOnGpu(place) ? "peer" : "host") || settings.gpu_fault == "both";
-  TUTTI_TRY(peers.Agree(mesh->Probe(peers, corrupt), verdict));
+  Status wide;
+  const Status probed = mesh->Probe(peers, settings.gpu_fault, &wide);
+  if (mesh->stuck_) static_cast<void>(mesh.release());  // for good
+  TUTTI_TRY(peers.Agree(probed, verdict));
   if (!verdict->ok()) return std::unique_ptr<GpuMesh>();
+  TUTTI_TRY(mesh->AgreeOnWideLines(peers, wide));
   return mesh;
 }
 
+Status GpuMesh::AgreeOnWideLines(const GpuPeers& peers, const Status& wide) {
+  if (context_.wide_slot_bytes == 0) return Status::Ok();  // on all ranks
+  Status usable;
+  TUTTI_TRY(peers.Agree(wide, &usable));
+  if (usable.ok()) return usable;
+  context_.wide_slot_bytes = 0;
+  if (args_.rank == 0)
+    TUTTI_WARN("GPUs send no lines of 128 bytes to one another, which are wrong: {}",
+               usable.message());
+  return Status::Ok();
+}
+
 Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowPlace place) {
-  TUTTI_ASSIGN(queue_, GpuQueue::Create(*peers.device, settings.check_pointers));
   const int n = peers.bootstrap->num_ranks();
+  TUTTI_ASSIGN(queue_, GpuQueue::Create(*peers.device, peers.bootstrap->rank(), n, settings));
   const bool on_host = !IsOnGpu(place);
   auto window = static_cast<size_t>(settings.gpu_window);
   auto& layout = args_.layout;
@@ -132,19 +147,33 @@ Status GpuMesh::PrepareAlone() {
   return Status::Ok();
 }
 
-Status GpuMesh::Launch(std::span<const DeviceTask> tasks) {
+Status GpuMesh::Launch(std::span<const DeviceTask> tasks, bool* begun) {
   const cuda::ContextScope scope(device().driver(), device().context());
-  for (const DeviceTask& entry : tasks) TUTTI_TRY(queue_->CheckBuffers(entry.task));
+  *begun = false;
+  TUTTI_TRY(queue_->CheckTasks(tasks));
   const std::lock_guard lock(launch_mutex_);
-  return queue_->Leave(LaunchTasks(tasks));
+  return queue_->Leave(LaunchTasks(tasks), begun);
 }
 
 Status GpuMesh::LaunchTasks(std::span<const DeviceTask> tasks) {
   for (const DeviceTask& entry : tasks) {
     if (entry.task.collective == Collective::kSendRecv) continue;
-    TUTTI_TRY(LaunchTask(entry.task, static_cast<cuda::Stream>(entry.stream)));
+    TUTTI_TRY(LaunchCall(entry.task, static_cast<cuda::Stream>(entry.stream)));
   }
-  return LaunchMessages(tasks);
+  TUTTI_TRY(LaunchMessages(tasks));
+  if (calls_ == nullptr || queue_->captured()) return Status::Ok();
+  for (const DeviceTask& entry : tasks)
+    if (entry.task.collective == Collective::kSendRecv) calls_->Note(entry.task);
+  return Status::Ok();
+}
+
+Status GpuMesh::LaunchCall(const Task& task, cuda::Stream stream) {
+  registered_ = 0;
+  // Also where nothing is queued: whether it is captured counts for what is noted.
+  TUTTI_TRY(queue_->OrderBehindLast(stream));
+  TUTTI_TRY(LaunchTask(task, stream));
+  if (calls_ != nullptr && !queue_->captured()) calls_->Note(task, registered_);
+  return Status::Ok();
 }
 
 Status GpuMesh::LaunchTask(const Task& task, cuda::Stream stream) {
@@ -152,7 +181,6 @@ Status GpuMesh::LaunchTask(const Task& task, cuda::Stream stream) {
   if (collective == Collective::kAllGatherV || collective == Collective::kAlltoAllV)
     return LaunchAsMessages(task, stream);
   if (task.count == 0 && collective != Collective::kBarrier) return Status::Ok();
-  TUTTI_TRY(queue_->OrderBehindLast(stream));
   if (collective == Collective::kBarrier) return LaunchBarrier(stream);
   if (collective == Collective::kReduceScatterV) return LaunchReduceScatterV(task, stream);
   if (task.scattered) return LaunchScattered(task, stream);
@@ -293,7 +321,7 @@ Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
   const auto stream = static_cast<cuda::Stream>(first->stream);
   TUTTI_TRY(queue_->OrderMessages(tasks));
   TUTTI_TRY(queue_->OrderBehindLast(stream));
-  TUTTI_TRY(queue_->CopyOwnMessages(tasks, args_.rank, stream));
+  TUTTI_TRY(queue_->CopyOwnMessages(tasks, stream));
   const auto n = static_cast<size_t>(args_.num_ranks);
   if (n == 1) return Status::Ok();
 

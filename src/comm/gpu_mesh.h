@@ -33,12 +33,13 @@ class GpuMesh final : public GpuOperations {
   static Result<std::unique_ptr<GpuMesh>> Create(const GpuPeers& peers, const Settings& settings,
                                                  WindowPlace place, Status* verdict);
 
-  Status Launch(std::span<const DeviceTask> tasks) override;
+  Status Launch(std::span<const DeviceTask> tasks, bool* begun) override;
   void Abort() override { queue_->Abort(); }
   Status Drain() override { return queue_->Drain(); }
+  bool Unfinished() const override { return queue_->Unfinished(); }
   Result<const void*> Register(const GpuPeers& peers, std::span<std::byte> buffer,
                                Status* verdict) override;
-  void Forget(const void* registration) override;
+  Status Forget(const void* registration) override;
   uint64_t DeviceBytes() const override { return windows_.DeviceBytes(); }
   uint64_t PinnedBytes() const override { return windows_.PinnedBytes() + alone_.size(); }
   std::string DescribeTransport() const override;
@@ -48,11 +49,18 @@ class GpuMesh final : public GpuOperations {
   GpuMesh() = default;
   Status Prepare(const GpuPeers& peers, const Settings& settings, WindowPlace place);
   Status PrepareAlone();
-  // Sends known data through the windows and looks at what arrives; gpu_mesh_probe.cc.
-  Status Probe(const GpuPeers& peers, bool corrupt);
+  // Sends known data through the windows and looks at what arrives; gpu_mesh_probe.cc. `*wide`: what is
+  // wrong with wide lines, which can be done without. `fault`: TUTTI_GPU_FAULT.
+  Status Probe(const GpuPeers& peers, std::string_view fault, Status* wide);
+  struct ProbePlace;
+  Status ProbeForm(ProbePlace& place, const MeshChoice& choice, size_t bytes, bool corrupt,
+                   Status* wrong);
+  // Gives up wide lines on all ranks if they are wrong on one.
+  Status AgreeOnWideLines(const GpuPeers& peers, const Status& wide);
 
   Status LaunchTasks(std::span<const DeviceTask> tasks);
   Status LaunchTask(const Task& task, cuda::Stream stream);
+  Status LaunchCall(const Task& task, cuda::Stream stream);
   Status LaunchCollective(const Task& task, cuda::Stream stream);
   // `count`: of elements, or of bytes where the operation moves bytes.
   Status LaunchChosen(const Task& task, const MeshChoice& choice, size_t count,
@@ -91,12 +99,15 @@ class GpuMesh final : public GpuOperations {
   MeshContext context_;
   std::unique_ptr<GpuQueue> queue_;
   GpuWindows windows_;
+  bool stuck_ = false;       // a kernel does not end: nothing that it uses may go
   cuda::PinnedBlock alone_;  // the window of a rank that has no others
   cuda::MeshArgs args_;      // what all operations have in common
   cuda::MessageLayout messages_;
   std::byte* scratch_ = nullptr;  // of kScratchBytes, at the end of the window
-  std::mutex launch_mutex_;       // guards the queue and the registry
+  std::mutex launch_mutex_;       // guards the queue, and what follows
+  uint32_t registered_ = 0;       // see OpSignature; of the call that is being launched
   GpuRegistry registry_;
+  std::vector<std::unique_ptr<GpuRegistry::Buffer>> still_mapped_;  // forgotten while in use
 };
 
 }  // namespace tutti

@@ -15,6 +15,8 @@
 
 namespace tutti {
 
+class CallChecker;
+
 // A task and the CUDA stream (a cudaStream_t) that it was issued on.
 struct DeviceTask {
   Task task;
@@ -26,10 +28,17 @@ class GpuOperations {
   virtual ~GpuOperations() = default;
 
   // Queues the tasks of one group: collectives in order, then all sends and receives together. Waits
-  // for no other rank.
-  virtual Status Launch(std::span<const DeviceTask> tasks) = 0;
+  // for no other rank. `*begun`: something may have been queued that meets the kernels of other ranks.
+  // A failure then leaves this rank out of step with them; any other is as if nothing had been called.
+  virtual Status Launch(std::span<const DeviceTask> tasks, bool* begun) = 0;
   // Ends the waits of all kernels, now and later.
   virtual void Abort() = 0;
+  // Whether what was queued last is not done yet. May wait for whoever else waits for the GPU.
+  virtual bool Unfinished() const = 0;
+  // Who is told of every operation that is launched, until this is called again; null: nobody. What is
+  // captured is no call: how often a rank captures, and in what order, is its own affair.
+  // REQUIRES: nothing is being launched.
+  void SetCalls(CallChecker* calls) { calls_ = calls; }
   // Until the GPU has done all that was queued on it.
   virtual Status Drain() = 0;
   // Ends the threads that serve kernels. REQUIRES: drained, or aborted; nothing is launched any more.
@@ -42,8 +51,9 @@ class GpuOperations {
     *verdict = InvalidUsage("data goes through the hosts");
     return nullptr;
   }
-  // Takes it back.
-  virtual void Forget(const void* /*registration*/) {}
+  // Takes it back, when the GPU has done all that was queued; after a failure the memory stays mapped
+  // as long as this object lives.
+  virtual Status Forget(const void* /*registration*/) { return Status::Ok(); }
 
   // Memory of the GPU, and pinned memory of the host, that only this communicator needs.
   virtual uint64_t DeviceBytes() const = 0;
@@ -51,6 +61,9 @@ class GpuOperations {
   // How ranks are joined, in words, for the log; and what Launch would do with a task.
   virtual std::string DescribeTransport() const = 0;
   virtual std::string Describe(const Task& task) const = 0;
+
+ protected:
+  CallChecker* calls_ = nullptr;
 };
 
 }  // namespace tutti

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -13,10 +14,9 @@ namespace tutti {
 namespace {
 
 constexpr unsigned kEventWithoutTiming = 2;
-// Numbers of cuPointerGetAttribute.
-constexpr int kPointerMemoryType = 2;
-constexpr int kPointerOrdinal = 9;
-constexpr unsigned kHostMemory = 1;
+// CU_EVENT_WAIT_EXTERNAL, CU_EVENT_RECORD_EXTERNAL: a node of the graph that is captured waits for, or
+// records, an event of the world outside, whenever the graph runs.
+constexpr unsigned kExternal = 1;
 // CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_READY, CU_STREAM_CAPTURE_STATUS_ACTIVE.
 constexpr int kInvalidHandle = 400;
 constexpr int kNotReady = 600;
@@ -28,6 +28,30 @@ constexpr unsigned kMove = 1;
 constexpr int kFreePolls = 100;
 constexpr auto kNap = std::chrono::microseconds(50);
 
+// Steps through the messages of a group that a rank sends to itself, or receives from itself.
+class OwnMessages {
+ public:
+  OwnMessages(std::span<const DeviceTask> tasks, int rank, bool sends)
+      : tasks_(tasks), rank_(rank), sends_(sends) {}
+  // Null at the end.
+  const Task* Next() {
+    for (; !tasks_.empty(); tasks_ = tasks_.subspan(1)) {
+      const Task& task = tasks_[0].task;
+      if (task.collective != Collective::kSendRecv || task.root != rank_ ||
+          task.is_send != sends_ || task.count == 0)
+        continue;
+      tasks_ = tasks_.subspan(1);
+      return &task;
+    }
+    return nullptr;
+  }
+
+ private:
+  std::span<const DeviceTask> tasks_;
+  const int rank_;
+  const bool sends_;
+};
+
 }  // namespace
 
 std::vector<DeviceTask> DeviceMessagesOf(const Task& task, int rank, int num_ranks,
@@ -38,11 +62,11 @@ std::vector<DeviceTask> DeviceMessagesOf(const Task& task, int rank, int num_ran
   return messages;
 }
 
-Result<std::unique_ptr<GpuQueue>> GpuQueue::Create(const cuda::Device& device,
-                                                   bool check_pointers) {
-  std::unique_ptr<GpuQueue> queue(new GpuQueue(device, check_pointers));
+Result<std::unique_ptr<GpuQueue>> GpuQueue::Create(const cuda::Device& device, int rank,
+                                                   int num_ranks, const Settings& settings) {
+  std::unique_ptr<GpuQueue> queue(new GpuQueue(device, rank, num_ranks, settings));
   const auto& driver = device.driver();
-  const cuda::ContextScope scope(driver, device.context());
+  const cuda::ManagingScope scope(driver, device.context());
   TUTTI_ASSIGN(queue->abort_word_, device.pinned().Take(sizeof(uint32_t)));
   *reinterpret_cast<uint32_t*>(queue->abort_word_.data()) = 0;
   for (Last* const last : {&queue->launched_, &queue->captured_})
@@ -53,7 +77,7 @@ Result<std::unique_ptr<GpuQueue>> GpuQueue::Create(const cuda::Device& device,
 
 GpuQueue::~GpuQueue() {
   const auto& driver = device_.driver();
-  const cuda::ContextScope scope(driver, device_.context());
+  const cuda::ManagingScope scope(driver, device_.context());
   for (const Last* const last : {&launched_, &captured_})
     if (last->event != nullptr) driver.EventDestroy(last->event);
 }
@@ -67,15 +91,21 @@ void GpuQueue::Abort() {
 // a rank that waits for this one.
 Status GpuQueue::Drain() {
   const auto& driver = device_.driver();
-  const cuda::ContextScope scope(driver, device_.context());
-  // Graphs run wherever their user launches them.
-  if (graphs_.use_count() > 1)
+  const cuda::ManagingScope scope(driver, device_.context());
+  // Graphs run wherever their user launches them, and may leave no mark.
+  if ((!mixes_graphs_ && HasGraphs()) || lost_track_)
     return driver.Check(driver.ContextSynchronize(), "waiting for the GPU");
   for (int polls = 0;; ++polls) {
     const int result = driver.EventQuery(launched_.event);
     if (result != kNotReady) return driver.Check(result, "waiting for the GPU");
     if (polls > kFreePolls) std::this_thread::sleep_for(kNap);
   }
+}
+
+bool GpuQueue::Unfinished() const {
+  const auto& driver = device_.driver();
+  const cuda::ManagingScope scope(driver, device_.context());
+  return driver.EventQuery(launched_.event) == kNotReady;
 }
 
 Result<GpuQueue::Place> GpuQueue::Look(cuda::Stream stream) const {
@@ -100,20 +130,71 @@ Result<GpuQueue::Place> GpuQueue::Look(cuda::Stream stream) const {
 
 Status GpuQueue::OrderBehindLast(cuda::Stream stream) {
   if (entered_ && entered_->stream == stream) return Status::Ok();
-  TUTTI_TRY(Leave(Status::Ok()));
+  TUTTI_TRY(Record());
   TUTTI_ASSIGN(const Place place, Look(stream));
   const Last& last = place.captured ? captured_ : launched_;
+  // Graphs record the event, too, on streams that nobody knows here.
+  const bool after_graphs = !place.captured && mixes_graphs_ && HasGraphs();
   // An event of a graph that is complete says nothing inside another one.
-  const bool follows = last.place && (!place.captured || last.place->capture == place.capture);
-  const bool same = last.place && (place.captured ? last.place->stream == stream
-                                                  : place.id && last.place->id == place.id);
+  const bool follows =
+      after_graphs || (last.place && (!place.captured || last.place->capture == place.capture));
+  const bool same =
+      last.place && !after_graphs &&
+      (place.captured ? last.place->stream == stream : place.id && last.place->id == place.id);
   const auto& driver = device_.driver();
   if (follows && !same)
     TUTTI_TRY(driver.Check(driver.StreamWaitEvent(stream, last.event, 0),
                            "ordering two streams of a communicator"));
-  if (place.captured && !follows) TUTTI_TRY(KeepIn(place.graph, graphs_));
+  if (place.captured && !follows) TUTTI_TRY(BeginInGraph(place));
   entered_ = place;
+  begun_ |= !place.captured;
   return Status::Ok();
+}
+
+// Whenever the graph runs, its first operation waits for what was launched before it: outside of graphs,
+// or in others.
+Status GpuQueue::BeginInGraph(const Place& place) {
+  TUTTI_TRY(KeepIn(place.graph, graphs_));
+  if (!mixes_graphs_) return Status::Ok();
+  const auto& driver = device_.driver();
+  return driver.Check(driver.StreamWaitEvent(place.stream, launched_.event, kExternal),
+                      "ordering a graph behind the operations before it");
+}
+
+// And what is launched after the graph waits for its last operation. Which one that is shows only when
+// the capture has ended. So one node records the event, on which no other depends, and with each
+// operation it moves behind that: a graph has one such node, which no operation waits for.
+Status GpuQueue::MarkInGraph(const Place& place) {
+  const auto& driver = device_.driver();
+  int status = 0;
+  uint64_t capture = 0;
+  cuda::Graph graph = nullptr;
+  const cuda::GraphNode* nodes = nullptr;
+  size_t num_nodes = 0;
+  TUTTI_TRY(driver.Check(
+      driver.StreamGetCaptureInfo(place.stream, &status, &capture, &graph, &nodes, &num_nodes),
+      "asking for the last nodes of a graph"));
+  const std::vector<cuda::GraphNode> behind(nodes, nodes + num_nodes);
+  int result = 0;
+  if (mark_.node == nullptr || mark_.capture != place.capture) {
+    mark_ = {.capture = place.capture};
+    result = driver.GraphAddEventRecordNode(&mark_.node, graph, behind.data(), behind.size(),
+                                            launched_.event);
+  } else {
+    std::vector<cuda::GraphNode> to(std::max(behind.size(), mark_.behind.size()), mark_.node);
+    result =
+        driver.GraphRemoveDependencies(graph, mark_.behind.data(), to.data(), mark_.behind.size());
+    if (result == 0)
+      result = driver.GraphAddDependencies(graph, behind.data(), to.data(), behind.size());
+  }
+  if (result == 0) {
+    mark_.behind = behind;
+    return Status::Ok();
+  }
+  // A driver that lets nobody edit what is captured: then a node in the operations' way.
+  mark_ = {};
+  return driver.Check(driver.EventRecordWithFlags(launched_.event, place.stream, kExternal),
+                      "recording an event in a graph");
 }
 
 Status GpuQueue::KeepIn(cuda::Graph graph, std::shared_ptr<const void> what) const {
@@ -131,14 +212,26 @@ Status GpuQueue::KeepIn(cuda::Graph graph, std::shared_ptr<const void> what) con
   return status;
 }
 
-Status GpuQueue::Leave(Status launched) {
-  if (!entered_) return launched;
+Status GpuQueue::Record() {
+  if (!entered_) return Status::Ok();
   const Place place = *std::exchange(entered_, std::nullopt);
   Last& last = place.captured ? captured_ : launched_;
   const auto& driver = device_.driver();
   Status recorded = driver.Check(driver.EventRecord(last.event, place.stream),
                                  "recording an event behind an operation");
-  if (recorded.ok()) last.place = place;
+  if (recorded.ok() && place.captured && mixes_graphs_) recorded = MarkInGraph(place);
+  last.place
+      .reset();  // the event is of no use to what comes next if it stands where it stood before
+  if (recorded.ok())
+    last.place = place;
+  else if (!place.captured)
+    lost_track_ = true;
+  return recorded;
+}
+
+Status GpuQueue::Leave(Status launched, bool* begun) {
+  const Status recorded = Record();
+  *begun = std::exchange(begun_, false);
   return launched.ok() ? recorded : launched;
 }
 
@@ -159,61 +252,36 @@ Status GpuQueue::Copy(void* to, const void* from, size_t bytes, cuda::Stream str
                       "copying on the GPU");
 }
 
-Status GpuQueue::CheckPointer(const void* pointer, const char* what) const {
-  const auto& driver = device_.driver();
-  const auto address = static_cast<cuda::DeviceAddress>(reinterpret_cast<uintptr_t>(pointer));
-  unsigned type = 0;
-  int ordinal = -1;
-  if (driver.PointerGetAttribute(&type, kPointerMemoryType, address) != 0)
-    return InvalidArgument(
-        "the {} buffer at {} is memory of the host that CUDA does not know; a rank with a GPU "
-        "needs device memory or pinned host memory",
-        what, fmt::ptr(pointer));
-  if (type == kHostMemory) return Status::Ok();
-  if (driver.PointerGetAttribute(&ordinal, kPointerOrdinal, address) == 0 &&
-      ordinal != device_.ordinal())
-    return InvalidArgument("the {} buffer at {} is on CUDA device {}, but this rank's is {}", what,
-                           fmt::ptr(pointer), ordinal, device_.ordinal());
-  return Status::Ok();
-}
-
-Status GpuQueue::CheckBuffers(const Task& task) const {
-  if (!check_pointers_) return Status::Ok();
-  if (task.scattered) {
-    for (const std::byte* input : task.scattered->inputs) TUTTI_TRY(CheckPointer(input, "send"));
-    for (const std::byte* output : task.scattered->outputs)
-      TUTTI_TRY(CheckPointer(output, "receive"));
-    return Status::Ok();
-  }
-  if (task.count == 0 && !task.parts) return Status::Ok();
-  if (task.send != nullptr) TUTTI_TRY(CheckPointer(task.send, "send"));
-  if (task.recv != nullptr) TUTTI_TRY(CheckPointer(task.recv, "receive"));
-  return Status::Ok();
-}
-
-Status GpuQueue::CopyOwnMessages(std::span<const DeviceTask> tasks, int rank,
-                                 cuda::Stream stream) const {
-  const auto own = [&](const Task& task, bool sends) {
-    return task.collective == Collective::kSendRecv && task.root == rank && task.is_send == sends &&
-           task.count > 0;
-  };
-  auto receive = tasks.begin();
+Status GpuQueue::CheckTasks(std::span<const DeviceTask> tasks) const {
   for (const DeviceTask& entry : tasks) {
-    const Task& send = entry.task;
-    if (!own(send, true)) continue;
-    while (receive != tasks.end() && !own(receive->task, false)) ++receive;
-    if (receive == tasks.end())
-      return InvalidUsage("rank {} sends to itself without receiving in the same group", rank);
-    const size_t bytes = send.count * send.elem_bytes();
-    if (bytes != receive->task.count * receive->task.elem_bytes())
-      return InvalidUsage("rank {} sends itself {} bytes and receives {}", rank, bytes,
-                          receive->task.count * receive->task.elem_bytes());
-    TUTTI_TRY(Copy(receive->task.recv, send.send, bytes, stream));
-    ++receive;
+    TUTTI_TRY(pointers_.Check(entry.task));
+    if (entry.stream != tasks[0].stream)
+      TUTTI_TRY(Look(static_cast<cuda::Stream>(entry.stream)).status());
   }
-  while (receive != tasks.end() && !own(receive->task, false)) ++receive;
-  if (receive != tasks.end())
-    return InvalidUsage("rank {} receives from itself without sending in the same group", rank);
+  return CheckOwnMessages(tasks);
+}
+
+Status GpuQueue::CheckOwnMessages(std::span<const DeviceTask> tasks) const {
+  OwnMessages sends(tasks, rank_, true), receives(tasks, rank_, false);
+  while (true) {
+    const Task* const send = sends.Next();
+    const Task* const receive = receives.Next();
+    if (send == nullptr && receive == nullptr) return Status::Ok();
+    if (receive == nullptr)
+      return InvalidUsage("rank {} sends to itself without receiving in the same group", rank_);
+    if (send == nullptr)
+      return InvalidUsage("rank {} receives from itself without sending in the same group", rank_);
+    const size_t sent = send->count * send->elem_bytes();
+    const size_t received = receive->count * receive->elem_bytes();
+    if (sent != received)
+      return InvalidUsage("rank {} sends itself {} bytes and receives {}", rank_, sent, received);
+  }
+}
+
+Status GpuQueue::CopyOwnMessages(std::span<const DeviceTask> tasks, cuda::Stream stream) const {
+  OwnMessages sends(tasks, rank_, true), receives(tasks, rank_, false);
+  while (const Task* const send = sends.Next())
+    TUTTI_TRY(Copy(receives.Next()->recv, send->send, send->count * send->elem_bytes(), stream));
   return Status::Ok();
 }
 

@@ -1,16 +1,24 @@
 #pragma once
 
 // What all ways of running operations on a GPU have in common: the word by which kernels are told to
-// give up, the order of operations on different streams, and the look at a caller's pointers.
+// give up, the order of operations on different streams, and the look at what a caller gives.
 //
 // Operations of a communicator run one after another, in the order of their launches, also when
 // they are on different streams: a launch on another stream than the last waits for that one by an
 // event. Events are recorded right behind the launches. So nothing waits for what the program queued
 // there later, and no stream is touched that the program may have destroyed since.
 //
-// Launches come from one thread at a time, between OrderBehindLast and Leave; Abort and Drain from
-// any.
+// Graphs keep that order too, wherever they are launched (NCCL_GRAPH_MIXING_SUPPORT): the event is also
+// an event of theirs. The first operation in a graph waits for it, the last one records it.
+//
+//   launches   op a | record          ┌→ wait | op d | record
+//                        │            │
+//   a graph              └→ wait | op b | op c ─ record
+//
+// Launches come from one thread at a time: CheckTasks, then, between OrderBehindLast and Leave, what
+// is queued. Abort and Drain come from any.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,6 +30,8 @@
 #include "backend/cuda/pinned_pool.h"
 #include "base/status.h"
 #include "comm/gpu_operations.h"
+#include "comm/gpu_pointers.h"
+#include "config/settings.h"
 
 namespace tutti {
 
@@ -31,8 +41,8 @@ std::vector<DeviceTask> DeviceMessagesOf(const Task& task, int rank, int num_ran
 
 class GpuQueue {
  public:
-  // `check_pointers`: CheckBuffers looks at every buffer.
-  static Result<std::unique_ptr<GpuQueue>> Create(const cuda::Device& device, bool check_pointers);
+  static Result<std::unique_ptr<GpuQueue>> Create(const cuda::Device& device, int rank,
+                                                  int num_ranks, const Settings& settings);
   ~GpuQueue();
 
   const cuda::Device& device() const { return device_; }
@@ -41,13 +51,16 @@ class GpuQueue {
   void Abort();
   // Until the last operation is done, and no graph with operations is under way.
   Status Drain();
+  // Whether the last operation is not done yet. May wait for whoever else waits for the GPU.
+  bool Unfinished() const;
 
   // REQUIRES, of what follows: the device's context is current.
   // What is launched on `stream` from here on runs behind all that was launched before.
   Status OrderBehindLast(cuda::Stream stream);
   // After the last launch of a call, which came out as `launched`: what comes next may wait for it.
-  // Until here the streams of this call's launches are taken to be alive.
-  Status Leave(Status launched);
+  // Until here the streams of this call's launches are taken to be alive. `*begun`: whether anything of
+  // this call may be on its way on the GPU; what went into a graph is not.
+  Status Leave(Status launched, bool* begun);
   // The streams of the messages among the tasks, one behind the other. One of them carries all
   // messages: it is ordered behind this, and this once more behind it, for what comes next on each.
   Status OrderMessages(std::span<const DeviceTask> tasks);
@@ -60,15 +73,20 @@ class GpuQueue {
     return KeepIn(entered_->graph, std::move(what));
   }
   Status Copy(void* to, const void* from, size_t bytes, cuda::Stream stream) const;
-  // InvalidArgument for memory that this GPU does not reach.
-  Status CheckBuffers(const Task& task) const;
-  // The messages of `rank` to itself among the tasks of a group: the n-th send meets the n-th
-  // receive.
-  Status CopyOwnMessages(std::span<const DeviceTask> tasks, int rank, cuda::Stream stream) const;
+  // What a caller can have got wrong in the tasks of a group on this rank alone, looked for before any
+  // of it is queued: memory that this GPU does not reach, streams that are none, messages to itself
+  // that do not meet. (The first task's stream is left to OrderBehindLast, which looks anyway.)
+  Status CheckTasks(std::span<const DeviceTask> tasks) const;
+  // The messages of the rank to itself among the tasks of a group: the n-th send meets the n-th
+  // receive. REQUIRES: they do, see CheckTasks.
+  Status CopyOwnMessages(std::span<const DeviceTask> tasks, cuda::Stream stream) const;
 
  private:
-  GpuQueue(const cuda::Device& device, bool check_pointers)
-      : device_(device), check_pointers_(check_pointers) {}
+  GpuQueue(const cuda::Device& device, int rank, int num_ranks, const Settings& settings)
+      : device_(device),
+        rank_(rank),
+        mixes_graphs_(settings.graph_mixing),
+        pointers_(device, rank, num_ranks, settings.check_pointers) {}
   // A stream, told from others that have had its address.
   struct Place {
     cuda::Stream stream = nullptr;
@@ -83,17 +101,32 @@ class GpuQueue {
     cuda::Event event = nullptr;
   };
   Result<Place> Look(cuda::Stream stream) const;
+  Status Record();  // behind what has been launched since OrderBehindLast
+  Status BeginInGraph(const Place& place);
+  Status MarkInGraph(const Place& place);
+  bool HasGraphs() const { return graphs_.use_count() > 1; }
+  Status CheckOwnMessages(std::span<const DeviceTask> tasks) const;
   Status KeepIn(cuda::Graph graph, std::shared_ptr<const void> what) const;
-  Status CheckPointer(const void* pointer, const char* what) const;
 
   const cuda::Device& device_;
-  const bool check_pointers_;
+  const int rank_;
+  const bool mixes_graphs_;
+  const GpuPointers pointers_;
   cuda::PinnedBlock abort_word_;
-  // What is captured has an order of its own: it runs when its graph is launched, whose place among
-  // other work is its user's.
+  // What is captured has an order of its own: it runs when its graph is launched.
   Last launched_;
   Last captured_;
+  // Of the last graph: the node that records the event of what is launched.
+  struct Mark {
+    uint64_t capture = 0;
+    cuda::GraphNode node = nullptr;
+    std::vector<cuda::GraphNode> behind = {};  // these nodes
+  };
+  Mark mark_;
   std::optional<Place> entered_;  // between OrderBehindLast and Leave
+  bool begun_ = false;            // since the last Leave
+  // Something was launched behind which no event could be recorded.
+  std::atomic<bool> lost_track_ = false;
   // Every graph with operations has a share in it.
   std::shared_ptr<const int> graphs_ = std::make_shared<int>(0);
 };

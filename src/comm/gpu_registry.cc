@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "comm/signature.h"
+
 namespace tutti {
 namespace {
 
@@ -41,6 +43,10 @@ Result<std::unique_ptr<GpuRegistry::Buffer>> GpuRegistry::Share(const GpuPeers& 
       if (theirs.bytes != buffer.size())
         return InvalidUsage("{} registers {} bytes, and this rank {}", name, theirs.bytes,
                             buffer.size());
+      if (theirs.offset > theirs.allocation_bytes ||
+          theirs.bytes > theirs.allocation_bytes - theirs.offset)
+        return RemoteError("{} offers {} bytes at {} of an allocation of {}", name, theirs.bytes,
+                           theirs.offset, theirs.allocation_bytes);
       TUTTI_ASSIGN(const UniqueFd fd, FetchFd(FdServerOf(peers.peers[r]), theirs.offer, peers.key,
                                               peers.deadline, peers.abort_flag));
       Result<cuda::MappedMemory> mapped =
@@ -60,6 +66,16 @@ Result<std::unique_ptr<GpuRegistry::Buffer>> GpuRegistry::Share(const GpuPeers& 
   TUTTI_TRY(agreed);
   if (!verdict->ok()) entry.reset();
   return entry;
+}
+
+uint32_t GpuRegistry::Buffer::Mark(uint32_t mark, const void* pointer) const {
+  const auto offset = static_cast<uint64_t>(static_cast<const std::byte*>(pointer) - own.data());
+  return MixTag(MixTag(mark, number), offset);
+}
+
+void GpuRegistry::Add(std::unique_ptr<Buffer> buffer) {
+  buffer->number = ++num_added_;
+  buffers_.push_back(std::move(buffer));
 }
 
 std::unique_ptr<GpuRegistry::Buffer> GpuRegistry::Take(const void* buffer) {

@@ -22,6 +22,7 @@ class GpuRegistry {
  public:
   // Registered memory, by rank: as this rank's GPU sees it.
   struct Buffer {
+    uint64_t number = 0;  // among those of the communicator, alike on all ranks
     std::span<std::byte> own;
     std::vector<std::byte*> of;
     std::vector<cuda::MappedMemory> mapped;
@@ -30,13 +31,15 @@ class GpuRegistry {
     std::byte* At(int rank, const void* pointer) const {
       return of[static_cast<size_t>(rank)] + (static_cast<const std::byte*>(pointer) - own.data());
     }
+    // A hash of which buffer it is and where in it something is: what ranks must have alike.
+    uint32_t Mark(uint32_t mark, const void* pointer) const;
   };
 
   // `*verdict`, the same on every rank: whether all have mapped the buffers of all; if not, the result
   // is null. Fails when the ranks cannot talk.
   static Result<std::unique_ptr<Buffer>> Share(const GpuPeers& peers, std::span<std::byte> buffer,
                                                Status* verdict);
-  void Add(std::unique_ptr<Buffer> buffer) { buffers_.push_back(std::move(buffer)); }
+  void Add(std::unique_ptr<Buffer> buffer);
   // REQUIRES: it was added.
   std::unique_ptr<Buffer> Take(const void* buffer);
 
@@ -46,6 +49,7 @@ class GpuRegistry {
 
  private:
   std::vector<std::unique_ptr<Buffer>> buffers_;
+  uint64_t num_added_ = 0;
 };
 
 }  // namespace tutti

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/exceptions.h"
 #include "base/log.h"
+#include "comm/call_checker.h"
 #include "kernels/primitives.h"
 #include "sys/thread.h"
 
@@ -48,9 +49,10 @@ void GpuRelay::Bell::Ring() {
   WakeSleepers(launched, sleepers);
 }
 
-Result<std::unique_ptr<GpuRelay>> GpuRelay::Create(const Parts& parts) {
+Result<std::unique_ptr<GpuRelay>> GpuRelay::Create(const Parts& parts, const Settings& settings) {
   std::unique_ptr<GpuRelay> relay(new GpuRelay(parts));
-  TUTTI_ASSIGN(relay->queue_, GpuQueue::Create(*parts.device, parts.check_pointers));
+  TUTTI_ASSIGN(relay->queue_,
+               GpuQueue::Create(*parts.device, parts.rank, parts.num_ranks, settings));
   const size_t lanes = parts.executors.size();
   TUTTI_ASSIGN(relay->pinned_, parts.device->pinned().Take(AllBytes(lanes)));
   relay->boxes_ = reinterpret_cast<cuda::RelayBox*>(relay->pinned_.data());
@@ -104,11 +106,12 @@ std::string GpuRelay::Describe(const Task& task) const {
 // ---------------------------------------------------------------------------------------------------------------------
 // The caller's side
 
-Status GpuRelay::Launch(std::span<const DeviceTask> tasks) {
+Status GpuRelay::Launch(std::span<const DeviceTask> tasks, bool* begun) {
   const cuda::ContextScope scope(parts_.device->driver(), parts_.device->context());
-  for (const DeviceTask& entry : tasks) TUTTI_TRY(queue_->CheckBuffers(entry.task));
+  *begun = false;
+  TUTTI_TRY(queue_->CheckTasks(tasks));
   const std::lock_guard lock(launch_mutex_);
-  return queue_->Leave(LaunchTasks(tasks));
+  return queue_->Leave(LaunchTasks(tasks), begun);
 }
 
 // REQUIRES: launch_mutex_ is held.
@@ -126,7 +129,7 @@ Status GpuRelay::LaunchTasks(std::span<const DeviceTask> tasks) {
       const std::vector<DeviceTask> pairs =
           DeviceMessagesOf(task, parts_.rank, parts_.num_ranks, stream);
       TUTTI_TRY(queue_->OrderBehindLast(stream));
-      TUTTI_TRY(queue_->CopyOwnMessages(pairs, parts_.rank, stream));
+      TUTTI_TRY(queue_->CopyOwnMessages(pairs, stream));
       TUTTI_TRY(Queue(RelayPlan(pairs, place()), stream));
       continue;
     }
@@ -134,13 +137,24 @@ Status GpuRelay::LaunchTasks(std::span<const DeviceTask> tasks) {
     TUTTI_TRY(queue_->OrderBehindLast(stream));
     TUTTI_TRY(Queue(RelayPlan(task, place()), stream));
   }
-  if (messages.empty()) return Status::Ok();
+  if (messages.empty()) {
+    NoteMessages(tasks);
+    return Status::Ok();
+  }
   stream = static_cast<cuda::Stream>(messages[0].stream);
   TUTTI_TRY(queue_->OrderMessages(messages));
   TUTTI_TRY(queue_->OrderBehindLast(stream));
-  TUTTI_TRY(queue_->CopyOwnMessages(messages, parts_.rank, stream));
+  TUTTI_TRY(queue_->CopyOwnMessages(messages, stream));
   TUTTI_TRY(Queue(RelayPlan(messages, place()), stream));
-  return queue_->OrderMessages(messages);
+  TUTTI_TRY(queue_->OrderMessages(messages));
+  NoteMessages(tasks);
+  return Status::Ok();
+}
+
+// Collectives are compared by the executors, as they run.
+void GpuRelay::NoteMessages(std::span<const DeviceTask> tasks) {
+  if (calls_ == nullptr || queue_->captured()) return;
+  for (const DeviceTask& entry : tasks) calls_->Note(entry.task);
 }
 
 // REQUIRES: launch_mutex_ is held.

@@ -43,17 +43,17 @@ class GpuRelay final : public GpuOperations {
     const cuda::Device* device = nullptr;
     int rank = 0;
     int num_ranks = 1;
-    bool check_pointers = false;
     std::vector<Executor*> executors =
         {};  // of the lanes, whose threads alone use them from now on
     Watch* watch = nullptr;
   };
-  static Result<std::unique_ptr<GpuRelay>> Create(const Parts& parts);
+  static Result<std::unique_ptr<GpuRelay>> Create(const Parts& parts, const Settings& settings);
   ~GpuRelay() override;
 
-  Status Launch(std::span<const DeviceTask> tasks) override;
+  Status Launch(std::span<const DeviceTask> tasks, bool* begun) override;
   void Abort() override { queue_->Abort(); }
   Status Drain() override { return queue_->Drain(); }
+  bool Unfinished() const override { return queue_->Unfinished(); }
   void StopThreads() override;
   uint64_t DeviceBytes() const override { return 0; }
   uint64_t PinnedBytes() const override;
@@ -102,6 +102,7 @@ class GpuRelay final : public GpuOperations {
 
   GpuRelay(const Parts& parts) : parts_(parts) {}
   Status LaunchTasks(std::span<const DeviceTask> tasks);
+  void NoteMessages(std::span<const DeviceTask> tasks);
   Status Queue(RelayPlan plan, cuda::Stream stream);
   Status Capture(const std::shared_ptr<InGraph>& in_graph, cuda::Stream stream);
   Status LaunchKernel(const Operation& operation, cuda::RelayArgs& args, cuda::Stream stream);

@@ -18,10 +18,18 @@ Result<const void*> GpuMesh::Register(const GpuPeers& peers, std::span<std::byte
   return registration;
 }
 
-void GpuMesh::Forget(const void* registration) {
+Status GpuMesh::Forget(const void* registration) {
   std::unique_ptr<GpuRegistry::Buffer> gone;  // unmapped without the lock
+  {
+    const std::lock_guard lock(launch_mutex_);
+    gone = registry_.Take(registration);
+  }
+  // Kernels that have been launched may still read the others' buffers where they are mapped here.
+  Status drained = queue_->Drain();
+  if (drained.ok()) return drained;
   const std::lock_guard lock(launch_mutex_);
-  gone = registry_.Take(registration);
+  still_mapped_.push_back(std::move(gone));
+  return drained;
 }
 
 GpuMesh::SharedBuffers GpuMesh::FindShared(const Task& task) const {
@@ -56,6 +64,10 @@ Status GpuMesh::LaunchSymmetric(const Task& task, const MeshChoice& choice, size
   cuda::SymmetricArgs args;
   static_cast<cuda::MeshArgs&>(args) = args_;
   SetArgs(task, choice, count, args);
+  uint32_t mark = 1;
+  if (shared.input != nullptr) mark = shared.input->Mark(mark, task.send);
+  if (shared.output != nullptr) mark = shared.output->Mark(mark, task.recv);
+  registered_ = mark | 1;
   for (int r = 0; r < args.num_ranks; ++r) {
     if (shared.input != nullptr) args.inputs[r] = shared.input->At(r, task.send);
     if (shared.output != nullptr) args.outputs[r] = shared.output->At(r, task.recv);

@@ -64,7 +64,7 @@ Status GpuWindows::MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer, Un
   offer->bytes = this->bytes();
   offer->by_nvlink = IsOnGpu(place_) &&
                      std::all_of(peers.peers.begin(), peers.peers.end(), [&](const PeerInfo& peer) {
-                       return peer.device == peers.device->pci_address() ||
+                       return &peer == &peers.peers[static_cast<size_t>(peers.bootstrap->rank())] ||
                               peers.device->ReachesByNvlink(peer.device);
                      });
   return Status::Ok();

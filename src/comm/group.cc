@@ -53,12 +53,11 @@ Status Group::End() {
     device_entries_.clear();
     return inits;
   }
-  Status operations = LaunchOnDevices();
-  if (!operations.ok())
-    entries_.clear();
-  else
-    operations = LaunchOperations();
-  return operations.ok() ? inits : operations;
+  // What fails on one communicator is no reason to leave the ranks of others waiting.
+  Status on_devices = LaunchOnDevices();
+  Status on_hosts = LaunchOperations();
+  if (!on_devices.ok()) return on_devices;
+  return on_hosts.ok() ? inits : on_hosts;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -93,27 +92,30 @@ Status Group::RunInit(const InitJob& job) {
   return status;
 }
 
-void Group::QueueInit(InitJob job) {
-  ncclComm& comm = *job.comm;
-  comm.lane().Enqueue(
-      [job = std::move(job)] { [[maybe_unused]] const Status kept = RunInit(job); });
+// The first failure of all; the others run nevertheless, as on the other ranks.
+Status Group::RunChain(const InitChain& chain) {
+  Status first;
+  for (const InitJob& job : chain)
+    if (Status done = RunInit(job); first.ok()) first = std::move(done);
+  return first;
+}
+
+void Group::QueueInits(InitChain chain) {
+  ncclComm& over = Over(chain[0]);
+  over.joint_lane().Enqueue(
+      [chain = std::move(chain)] { [[maybe_unused]] const Status kept = RunChain(chain); });
+}
+
+// Whose bootstrap the ranks talk over in it.
+ncclComm& Group::Over(const InitJob& job) {
+  return job.parent != nullptr ? *job.parent : *job.comm;
 }
 
 Status Group::AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> run) {
   return Add({&comm, parent, std::move(run)});
 }
 
-// Those of one communicator run one after another, since its ranks talk over one bootstrap.
 Status Group::AddJoint(ncclComm& comm, std::function<Status()> run) {
-  for (InitJob& earlier : inits_) {
-    if (earlier.comm != &comm || earlier.makes) continue;
-    earlier.run = [first = std::move(earlier.run), second = std::move(run)]() -> Status {
-      const Status done = first();
-      const Status also = second();
-      return done.ok() ? also : done;
-    };
-    return Status::Ok();
-  }
   return Add({&comm, nullptr, std::move(run), /*makes=*/false});
 }
 
@@ -125,8 +127,20 @@ Status Group::Add(InitJob job) {
   }
   BeginInit(job);
   if (comm.blocking) return RunInit(job);
-  QueueInit(std::move(job));
+  QueueInits({std::move(job)});
   return InProgress();
+}
+
+// Those over one bootstrap run one after another, in the order in which they were called.
+std::vector<Group::InitChain> Group::MakeChains(InitChain inits) {
+  std::vector<InitChain> chains;
+  for (InitJob& init : inits) {
+    auto chain = std::find_if(chains.begin(), chains.end(),
+                              [&](const InitChain& c) { return &Over(c[0]) == &Over(init); });
+    if (chain == chains.end()) chain = chains.insert(chains.end(), InitChain());
+    chain->push_back(std::move(init));
+  }
+  return chains;
 }
 
 Status Group::LaunchInits() {
@@ -142,21 +156,25 @@ Status Group::LaunchInits() {
   }
   for (const InitJob& init : inits) BeginInit(init);
   bool in_progress = false;
-  std::vector<Status> outcomes(inits.size());
+  std::vector<InitChain> chains = MakeChains(std::move(inits));
+  std::vector<Status> outcomes(chains.size());
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < inits.size(); ++i) {
-    InitJob& init = inits[i];
-    if (!init.comm->blocking) {
+  for (size_t i = 0; i < chains.size(); ++i) {
+    InitChain& chain = chains[i];
+    if (std::none_of(chain.begin(), chain.end(),
+                     [](const InitJob& job) { return job.comm->blocking; })) {
       in_progress = true;
-      QueueInit(std::move(init));
+      QueueInits(std::move(chain));
       continue;
     }
     Result<std::thread> started =
-        StartThread("tutti-init", [&outcome = outcomes[i], &init] { outcome = RunInit(init); });
-    if (started.ok())
+        StartThread("tutti-init", [&outcome = outcomes[i], &chain] { outcome = RunChain(chain); });
+    if (started.ok()) {
       threads.push_back(std::move(started).value());
-    else
-      outcomes[i] = RunInit({init.comm, init.parent, [&] { return started.status(); }, init.makes});
+      continue;
+    }
+    for (InitJob& job : chain) job.run = [reason = started.status()] { return reason; };
+    outcomes[i] = RunChain(chain);
   }
   for (std::thread& thread : threads) thread.join();
   for (Status& outcome : outcomes)
@@ -192,17 +210,20 @@ Status Group::LaunchOn(ncclComm& comm, std::span<const DeviceTask> tasks) {
   comm.BeginWork(Shown::kNo);
   const log::ThreadRankMark mark(comm.comm->rank());
   const Status status = comm.comm->LaunchOnDevice(tasks);
+  if (!status.ok()) comm.NoteFailure(status, /*in_background=*/false);
   comm.EndWork(Shown::kNo);
   return status;
 }
 
-// Each communicator's operations together, in the order in which the group first names them.
+// Each communicator's operations together, in the order in which the group first names them. The first
+// failure of all.
 Status Group::LaunchOnDevices() {
   std::vector<DeviceEntry> entries = std::exchange(device_entries_, {});
   for (const DeviceEntry& entry : entries)
     if (!IsAlive(*entry.comm) || !entry.comm->comm)
       return InvalidUsage("a communicator was destroyed in the group that holds its operations");
   std::vector<DeviceTask> tasks;
+  Status first;
   for (size_t i = 0; i < entries.size(); ++i) {
     ncclComm* const comm = entries[i].comm;
     if (comm == nullptr) continue;  // launched with an earlier one
@@ -212,9 +233,9 @@ Status Group::LaunchOnDevices() {
       tasks.push_back(std::move(entries[k].entry));
       entries[k].comm = nullptr;
     }
-    TUTTI_TRY(LaunchOn(*comm, tasks));
+    if (Status launched = LaunchOn(*comm, tasks); first.ok()) first = std::move(launched);
   }
-  return Status::Ok();
+  return first;
 }
 
 Status Group::RunNow(ncclComm& comm, std::span<const Task> tasks) {

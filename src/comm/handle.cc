@@ -73,6 +73,12 @@ HostStream& ncclComm::lane() {
   return *lane_;
 }
 
+HostStream& ncclComm::joint_lane() {
+  std::lock_guard lock(mutex);
+  if (!joint_lane_) joint_lane_ = std::make_unique<HostStream>();
+  return *joint_lane_;
+}
+
 void ncclComm::RunAside(HostStream::Task task) {
   Helper* helper = nullptr;
   {
@@ -98,6 +104,7 @@ void ncclComm::AddNameless(ncclComm* child) {
 
 void ncclComm::DropThreads() {
   lane_.reset();
+  joint_lane_.reset();
   helpers_.clear();
   nameless_.clear();
 }

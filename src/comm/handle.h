@@ -122,6 +122,8 @@ struct ncclComm {
   tutti::Status Error();
 
   tutti::HostStream& lane();
+  // Another one, for what all ranks do together over the communicator's bootstrap and wait for in it.
+  tutti::HostStream& joint_lane();
   // Runs `task` on a thread that does nothing else meanwhile.
   void RunAside(tutti::HostStream::Task task);
   // Keeps the handle of a split that gave this rank no communicator: nobody else has its name.
@@ -141,6 +143,7 @@ struct ncclComm {
   tutti::Status operation_error_;
   std::vector<ncclComm*> children_;  // that are being made
   std::unique_ptr<tutti::HostStream> lane_;
+  std::unique_ptr<tutti::HostStream> joint_lane_;
   std::vector<std::unique_ptr<Helper>> helpers_;
   std::vector<std::unique_ptr<ncclComm>> nameless_;
 };

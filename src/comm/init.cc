@@ -203,7 +203,6 @@ Status Communicator::MakeRelay(const cuda::Device& device, const std::atomic<boo
   GpuRelay::Parts parts = {.device = &device,
                            .rank = rank(),
                            .num_ranks = num_ranks(),
-                           .check_pointers = settings_.check_pointers,
                            .executors = {executor_.get()},
                            .watch = watch_.get()};
   std::vector<int> all(static_cast<size_t>(num_ranks()));
@@ -220,7 +219,7 @@ Status Communicator::MakeRelay(const cuda::Device& device, const std::atomic<boo
     parts.executors.push_back(lane->executor_.get());
     lanes_.push_back(std::move(lane));
   }
-  TUTTI_ASSIGN(gpu_, GpuRelay::Create(parts));
+  TUTTI_ASSIGN(gpu_, GpuRelay::Create(parts, settings_));
   return Status::Ok();
 }
 
@@ -253,7 +252,9 @@ Status Communicator::JoinGpus(const std::atomic<bool>* abort_flag) {
     calls_ = std::make_unique<CallChecker>(
         process_.loop(), *watch_,
         CallChecker::Options{
-            .rank = rank(), .num_ranks = num_ranks(), .collectives = executor_ == nullptr});
+            .rank = rank(), .num_ranks = num_ranks(), .collectives = executor_ == nullptr},
+        [this] { return gpu_->Unfinished(); });
+  gpu_->SetCalls(calls_.get());
   watch_->SetStopHook([this] {
     gpu_->Abort();
     for (const auto& lane : lanes_)
@@ -275,6 +276,7 @@ Status Communicator::ExchangePeers() {
   if (cuda_device_ >= 0) {
     TUTTI_ASSIGN(const cuda::Device* const device, process_.OpenDevice(cuda_device_));
     self.device = device->pci_address();
+    self.device_identity = device->identity();
     self.multiprocessors = device->multiprocessors();
   }
   if (num_ranks() > 1) {

@@ -132,7 +132,7 @@ Status CheckPeers(std::span<const PeerInfo> peers) {
           name(first ? 0 : r), name(first ? r : 0));
     }
     if (peer.device == 0) continue;
-    const auto [other, fresh] = devices.try_emplace({peer.host_hash, peer.device}, r);
+    const auto [other, fresh] = devices.try_emplace({peer.host_hash, peer.device_identity}, r);
     if (!fresh) {
       return InvalidUsage(
           "{} and {} use the same GPU ({:x}): give each rank its own, with "

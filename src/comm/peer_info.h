@@ -20,11 +20,12 @@ inline constexpr size_t kMostPeerNetworks = 8;
 
 // Trivially copyable: its bytes are the wire form.
 struct PeerInfo {
-  uint32_t version = 0;        // NCCL_VERSION_CODE of the library
-  uint32_t protocol = 0;       // kPeerProtocol
-  uint64_t settings_hash = 0;  // of the settings that must be equal, see SharedSettings
-  uint64_t host_hash = 0;      // equal: may share memory; proven by handshake afterwards
-  uint64_t device = 0;         // a GPU's PCI address; 0 for host devices, which may be shared
+  uint32_t version = 0;          // NCCL_VERSION_CODE of the library
+  uint32_t protocol = 0;         // kPeerProtocol
+  uint64_t settings_hash = 0;    // of the settings that must be equal, see SharedSettings
+  uint64_t host_hash = 0;        // equal: may share memory; proven by handshake afterwards
+  uint64_t device = 0;           // a GPU's PCI address; 0 for host devices, which may be shared
+  uint64_t device_identity = 0;  // of a GPU, or of the part of one that is a device of its own
   int32_t pid = 0;
   int32_t cpus = 0;            // processors this rank may run on
   uint64_t cpu_set = 0;        // a hash of which ones

@@ -38,6 +38,7 @@ std::string OpSignature::Describe() const {
   if (has_op) text += fmt::format(", {}", kOps[op < kOps.size() ? op : kOps.size() - 1]);
   if (root >= 0)
     text += fmt::format(", {} {}", collective == Collective::kSendRecv ? "peer" : "root", root);
+  if (registered != 0) text += fmt::format(", in registered buffers {:08x}", registered);
   return text + ")";
 }
 

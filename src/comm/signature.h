@@ -22,8 +22,10 @@ struct OpSignature {
   DataType type = DataType::kInt8;
   uint8_t op = 0;  // ncclRedOp_t below 5; 5 for any PreMulSum
   bool has_op = false;
+  // GPUs that work in registered buffers: a hash of which ones, and where in them; 0: elsewhere.
+  uint32_t registered = 0;
 
-  // Mixes all fields; equal signatures have equal tags. Not secret, not a checksum.
+  // Mixes all fields but the last, which no chunk could show; equal signatures have equal tags. Not secret, not a checksum.
   uint32_t Tag() const;
   // "AllReduce(count 4096, float32, sum)".
   std::string Describe() const;

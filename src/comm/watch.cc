@@ -63,6 +63,8 @@ struct InquiryWire {
   // AlltoAllV: elements that the asking rank sends to the asked one, and expects of it.
   uint64_t pair_sends;
   uint64_t pair_receives;
+  uint32_t registered;
+  uint32_t more_zero;
 };
 
 template <class Header>
@@ -81,13 +83,6 @@ bool Unpack(std::span<const std::byte> payload, Header& header, std::string& tex
   const auto rest = payload.subspan(sizeof(Header));
   text.assign(reinterpret_cast<const char*>(rest.data()), std::min(rest.size(), kMaxText));
   return true;
-}
-
-// The bytes of a message, or more than there are where a rank says nonsense.
-uint64_t BytesOf(const OpSignature& message) {
-  constexpr uint64_t kMost = ~uint64_t{0};
-  const auto elem = static_cast<uint64_t>(SizeOf(message.type));
-  return message.count > kMost / elem ? kMost : message.count * elem;
 }
 
 }  // namespace
@@ -206,6 +201,8 @@ void Watch::OnControl(int from, std::span<const std::byte> payload) {
       return OnInquiry(from, payload);
     case Message::kDoing:
       return OnDoing(from, payload);
+    case Message::kLeaving:
+      return OnLeaving(from, payload);
   }
 }
 
@@ -233,7 +230,8 @@ void Watch::OnInquiry(int from, std::span<const std::byte> payload) {
                        static_cast<Collective>(wire.collective),
                        static_cast<DataType>(wire.type),
                        wire.op,
-                       wire.has_op != 0};
+                       wire.has_op != 0,
+                       wire.registered};
   Compare(inquiry);
 
   std::string doing;
@@ -245,29 +243,6 @@ void Watch::OnInquiry(int from, std::span<const std::byte> payload) {
     if (header.waits != 0) doing += fmt::format(", and waits for {}", NameAll(waits_for_));
   }
   bootstrap_.SendControl(from, Pack(header, doing));
-}
-
-void Watch::CompareLaunched(const Inquiry& inquiry) {
-  const OpSignature& theirs = inquiry.signature;
-  const bool sends = inquiry.shown == Shown::kLaunchedReceive;  // this rank does, and they receive
-  std::optional<OpSignature> mine;
-  {
-    std::lock_guard lock(mutex_);
-    for (const Launched& one : launched_)
-      if (one.is_send == sends && one.signature.sequence == theirs.sequence &&
-          one.signature.root == inquiry.from)
-        mine = one.signature;
-  }
-  if (!mine || BytesOf(*mine) == BytesOf(theirs)) return;
-  const OpSignature& sent = sends ? *mine : theirs;
-  const OpSignature& received = sends ? theirs : *mine;
-  const std::string here = NameOf(bootstrap_.rank()), there = NameOf(inquiry.from);
-  Stop(InvalidUsage(
-           "mismatched message: as number {} between the two, {} sends {} elements of {} to "
-           "{}, which receives {} of {}",
-           theirs.sequence, sends ? here : there, sent.count, tutti::Name(sent.type),
-           sends ? there : here, received.count, tutti::Name(received.type)),
-       true);
 }
 
 void Watch::Compare(const Inquiry& inquiry) {
@@ -315,7 +290,8 @@ void Watch::Compare(const Inquiry& inquiry) {
   }
   Stop(InvalidUsage("mismatched collectives: as number {} of this communicator {} called {} and {} "
                     "called {}. All ranks must call the same operations in the same order with "
-                    "the same count, type, operator and root",
+                    "the same count, type, operator and root, and in the same places of the same "
+                    "registered buffers",
                     theirs.sequence, NameOf(here), mine->Describe(), NameOf(inquiry.from),
                     theirs.Describe()),
        true);
@@ -396,19 +372,6 @@ void Watch::AskWhatTheyDo(std::span<const int> peers) {
   for (const int peer : peers) AskWith(peer, nothing, Shown::kCollective);
 }
 
-void Watch::NoteCall(const OpSignature& signature) {
-  collectives_.Add(signature);
-  CompareEarly();
-}
-
-void Watch::CompareCalls(int peer) {
-  CompareEarly();
-  const uint64_t last = collectives_.last();
-  const uint64_t kept = std::min(last, RecentCollectives::kKept - 1);
-  for (uint64_t sequence = last - kept + 1; sequence <= last; ++sequence)
-    if (const auto one = collectives_.Find(sequence)) AskWith(peer, *one, Shown::kCollective);
-}
-
 // Tags depend on all collectives before, so the one in which the ranks differ may be over here.
 void Watch::AskAboutThePast(int peer) {
   std::vector<OpSignature> past;
@@ -417,27 +380,6 @@ void Watch::AskAboutThePast(int peer) {
     if (const auto one = collectives_.Find(last - i)) past.push_back(*one);
   // The oldest first: where the ranks parted, not what followed from it.
   for (auto one = past.rbegin(); one != past.rend(); ++one) AskWith(peer, *one, Shown::kCollective);
-}
-
-void Watch::NoteMessage(OpSignature signature, bool is_send) {
-  std::lock_guard lock(mutex_);
-  const size_t pair = 2 * static_cast<size_t>(signature.root) + (is_send ? 1 : 0);
-  signature.sequence = ++launched_numbers_[pair];
-  launched_[num_launched_++ % kRemembered] = {signature, is_send};
-}
-
-void Watch::CompareMessages() {
-  std::vector<Launched> shown;
-  {
-    std::lock_guard lock(mutex_);
-    for (uint64_t i = num_launched_ - std::min<uint64_t>(num_launched_ - num_shown_, kRemembered);
-         i < num_launched_; ++i)
-      shown.push_back(launched_[i % kRemembered]);
-    num_shown_ = num_launched_;
-  }
-  for (const Launched& one : shown)
-    AskWith(one.signature.root, one.signature,
-            one.is_send ? Shown::kLaunchedSend : Shown::kLaunchedReceive);
 }
 
 void Watch::AskWith(int peer, const OpSignature& mine, Shown shown) {
@@ -458,7 +400,9 @@ void Watch::AskWith(int peer, const OpSignature& mine, Shown shown) {
                             mine.sequence,
                             mine.count,
                             pair.sends,
-                            pair.receives};
+                            pair.receives,
+                            mine.registered,
+                            0};
   bootstrap_.SendControl(peer, Pack(wire));
 }
 

@@ -28,6 +28,7 @@
 #include "backend/host/wait_context.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
+#include "comm/departures.h"
 #include "comm/recent_collectives.h"
 #include "comm/signature.h"
 #include "comm/task.h"
@@ -74,6 +75,17 @@ class Watch final : public WaitWatcher {
   // the two ends the one that asks last is answered.
   void CompareMessages();
 
+  // Tells the others how far this rank has got, in operations that were noted as above, and that it
+  // comes no more; `finished`: see Departure.
+  void SayLeaving(bool finished);
+  // `hook` is called on the loop's thread when another rank has said so. Null: nobody is told.
+  void SetDepartureHook(std::function<void()> hook);
+  // RemoteError where this rank has gone further than one that left. `*cut_short`: of one that left, not
+  // all it called was done. Any thread.
+  Status CheckDepartures(bool* cut_short);
+  // What to say where an operation here does not end, because of such a rank.
+  Status CutShort();
+
   // While it lives, ranks that ask what this one is doing are told `what`, such as "in
   // ncclCommSplit". Of several the last one counts. Any thread.
   class Step {
@@ -99,7 +111,7 @@ class Watch final : public WaitWatcher {
   Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) override;
 
  private:
-  enum class Message : uint8_t { kFailure = 1, kInquiry = 2, kDoing = 3 };
+  enum class Message : uint8_t { kFailure = 1, kInquiry = 2, kDoing = 3, kLeaving = 4 };
   // What the asking rank sends to the asked one in an AlltoAllV, and expects of it, in elements.
   struct PairCounts {
     uint64_t sends = 0;
@@ -131,6 +143,7 @@ class Watch final : public WaitWatcher {
   void OnFailure(int from, std::span<const std::byte> payload);
   void OnInquiry(int from, std::span<const std::byte> payload);
   void OnDoing(int from, std::span<const std::byte> payload);
+  void OnLeaving(int from, std::span<const std::byte> payload);
   void OnLost(int rank, const std::string& why);
   void Ask(std::span<const int> peers);
   void AskWhatTheyDo(std::span<const int> peers);
@@ -168,9 +181,11 @@ class Watch final : public WaitWatcher {
   std::array<Launched, kRemembered> launched_;  // messages, the last ones
   uint64_t num_launched_ = 0;
   uint64_t num_shown_ = 0;                  // of these
-  std::vector<uint64_t> launched_numbers_;  // by peer and direction
-  std::vector<OpSignature> receives_;       // of the current group; of the executing thread only
-  std::string step_;                        // of a Step; empty: none
+  std::vector<uint64_t> launched_numbers_;  // by peer: received from it, sent to it
+  std::map<int, Departure> departures_;
+  std::function<void()> departure_hook_;
+  std::vector<OpSignature> receives_;  // of the current group; of the executing thread only
+  std::string step_;                   // of a Step; empty: none
   // The last operation begun: the last of these collectives, or a group of so many messages.
   RecentCollectives collectives_;
   std::atomic<uint64_t> num_messages_ = 0;

@@ -12,6 +12,7 @@
 //   TUTTI_FAKE_COMPUTE_1=8     what device 1 can do (9: as an H100)
 //   TUTTI_FAKE_VERSION=11080   the version that the driver says it has
 //   TUTTI_FAKE_MEMORY=bytes    what a device grants; more is refused
+//   TUTTI_FAKE_MIG=1           all devices are parts of one GPU, at one PCI address
 //   TUTTI_FAKE_STICKY=n        the n-th launch and every call after it fail, as after a bad access
 
 #include <fcntl.h>
@@ -36,15 +37,15 @@
 #include <vector>
 
 #include "backend/cuda/driver.h"
-#include "backend/cuda/mesh_kernel.h"
-#include "backend/cuda/message_kernel.h"
-#include "backend/cuda/relay_kernel.h"
+#include "fake_kernels.h"
 
 namespace fake {
 
-using namespace tutti::cuda;  // NOLINT: the kernels and the driver's types
+using namespace tutti::cuda;  // NOLINT: the driver's types
 
-constexpr int kCaptureUnsupported = 900;
+constexpr int kCaptureUnsupported = 900, kCaptureInvalidated = 901;
+constexpr int kGlobal = 0, kThreadLocal = 1, kRelaxed = 2;  // modes of captures, and of threads
+constexpr unsigned kExternal = 1;                           // of waits for events, and records
 constexpr int kInvalidContext = 201, kPeerAccessEnabled = 704, kNotSupported = 801;
 constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidDevice = 101,
               kNoPeerAccess = 217, kInvalidHandle = 400, kNotFound = 500, kNotReady = 600,
@@ -80,10 +81,31 @@ class FakeObject {
 std::atomic<int> FakeObject::alive = 0;
 using ObjectHandle = std::shared_ptr<FakeObject>;
 
+struct FakeEvent;
+
+struct FakeNode {
+  Work work = nullptr;
+  FakeEvent* waits_for = nullptr;
+  FakeEvent* records = nullptr;
+  // Not captured, but added beside what is: it comes when all of these nodes are done, and no other node
+  // waits for it.
+  bool beside = false;
+  std::set<size_t> behind = {};
+};
+
 struct FakeGraph {
   uint64_t number = NextNumber();  // of its capture
-  std::vector<Work> work;
+  std::vector<FakeNode> nodes;
   std::vector<ObjectHandle> objects;
+  int mode = kRelaxed;     // while it is captured
+  std::thread::id thread;  // likewise
+  bool invalid = false;
+  // The last captured node, by its place + 1; 0: none.
+  size_t Tip() const {
+    for (size_t i = nodes.size(); i > 0; --i)
+      if (!nodes[i - 1].beside) return i;
+    return 0;
+  }
 };
 
 // A stream: a thread that does what is queued, or a list of it while it is captured. A stream that is
@@ -99,7 +121,7 @@ class FakeStream {
   ~FakeStream() { line_->Stop(); }
   void Queue(Work work) {
     if (const Capture into = capture())
-      into->work.push_back(std::move(work));
+      into->nodes.push_back({std::move(work)});
     else
       line_->Queue(std::move(work));
   }
@@ -182,10 +204,22 @@ struct FakeEvent {
   std::weak_ptr<FakeGraph> capture;  // recorded while a graph was captured
 };
 
-struct FakeFunction {
-  std::function<void(const void* args, uint32_t block)> run;
-  size_t args_bytes = 0;
-};
+// What is done when a stream gets there: the event's last record so far is awaited, or a new one made.
+Work WaitFor(FakeEvent* event) {
+  std::lock_guard lock(event->mutex);
+  return [event, until = event->recorded] {
+    std::unique_lock wait(event->mutex);
+    event->changed.wait(wait, [&] { return event->reached >= until; });
+  };
+}
+Work Record(FakeEvent* event) {
+  std::lock_guard lock(event->mutex);
+  return [event, number = ++event->recorded] {
+    std::lock_guard reach(event->mutex);
+    event->reached = std::max(event->reached, number);
+    event->changed.notify_all();
+  };
+}
 
 struct Allocation {
   int fd = -1;
@@ -222,30 +256,12 @@ struct State {
   };
   std::map<uintptr_t, MemoryFile> memory_files;  // of memory that other processes can open
   std::vector<void*> stream_places;              // addresses to give out again
+  std::vector<std::weak_ptr<FakeGraph>> captures;
+  std::set<const void*> working;  // what kernels have that only one at a time may have
+  std::atomic<int> overlaps = 0;  // how often two had it
   std::atomic<long> launches = 0;
-  std::atomic<bool> fail_next = false;
   long sticky = 0;
 };
-
-template <class Args, class F>
-FakeFunction Kernel(F f) {
-  return {[f](const void* args, uint32_t block) { f(*static_cast<const Args*>(args), block); },
-          sizeof(Args)};
-}
-
-template <class T>
-void AddType(State& state, const std::string& name) {
-  state.functions["tutti_line_" + name] = Kernel<MeshArgs>(
-      [](const MeshArgs& a, uint32_t b) { RunReduction<T, LinePrimitives>(a, b); });
-  state.functions["tutti_wide_" + name] = Kernel<MeshArgs>(
-      [](const MeshArgs& a, uint32_t b) { RunReduction<T, WidePrimitives>(a, b); });
-  state.functions["tutti_bulk_" + name] = Kernel<MeshArgs>(
-      [](const MeshArgs& a, uint32_t b) { RunReduction<T, BulkPrimitives>(a, b); });
-  state.functions["tutti_symmetric_" + name] = Kernel<SymmetricArgs>(
-      [](const SymmetricArgs& a, uint32_t b) { RunSymmetricReduction<T>(a, b); });
-  state.functions["tutti_ring_" + name] =
-      Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunRingReduction<T>(a, b); });
-}
 
 State& TheState() {
   static State* const state = [] {
@@ -256,32 +272,7 @@ State& TheState() {
       s->devices[d].null_stream =
           std::make_unique<FakeStream>(static_cast<int>(d), /*legacy=*/true);
     }
-    AddType<int8_t>(*s, "i8");
-    AddType<uint8_t>(*s, "u8");
-    AddType<int32_t>(*s, "i32");
-    AddType<uint32_t>(*s, "u32");
-    AddType<int64_t>(*s, "i64");
-    AddType<uint64_t>(*s, "u64");
-    AddType<Half>(*s, "f16");
-    AddType<float>(*s, "f32");
-    AddType<double>(*s, "f64");
-    AddType<Bfloat>(*s, "bf16");
-    AddType<E4m3>(*s, "e4m3");
-    AddType<E5m2>(*s, "e5m2");
-    s->functions["tutti_line_move"] =
-        Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<LinePrimitives>(a, b); });
-    s->functions["tutti_wide_move"] =
-        Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<WidePrimitives>(a, b); });
-    s->functions["tutti_bulk_move"] =
-        Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<BulkPrimitives>(a, b); });
-    s->functions["tutti_symmetric_move"] =
-        Kernel<SymmetricArgs>([](const SymmetricArgs& a, uint32_t b) { RunSymmetricMove(a, b); });
-    s->functions["tutti_ring_move"] =
-        Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunRingMove(a, b); });
-    s->functions["tutti_messages"] =
-        Kernel<MessageArgs>([](const MessageArgs& a, uint32_t b) { RunMessages(a, b); });
-    s->functions["tutti_relay"] =
-        Kernel<RelayArgs>([](const RelayArgs& a, uint32_t b) { RunRelay(a, b); });
+    s->functions = MakeFunctions();
     s->sticky = Number("TUTTI_FAKE_STICKY", 0);
     return s;
   }();
@@ -297,6 +288,10 @@ auto RangeOf(const State& s, uintptr_t address) {
 }
 
 thread_local std::vector<FakeDevice*> contexts;
+thread_local int thread_mode = kGlobal;
+// Calls of this thread until one fails: 1 is the next. 0: none does.
+thread_local int launches_to_failure = 0, records_to_failure = 0;
+bool FailsNow(int& calls) { return calls > 0 && --calls == 0; }
 
 bool Broken() {
   State& s = TheState();
@@ -322,12 +317,39 @@ FakeDevice* DeviceOf(int number) {
 }
 void* Pointer(DeviceAddress address) { return reinterpret_cast<void*>(address); }
 
+// Calls that are no part of what is queued are refused while somebody captures who must not be disturbed
+// (see cuThreadExchangeStreamCaptureMode), and the capture is lost.
+int Refused() {
+  if (thread_mode == kRelaxed) return kSuccess;
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  int result = kSuccess;
+  for (const auto& weak : s.captures) {
+    const auto capture = weak.lock();
+    if (!capture) continue;
+    const bool own = capture->thread == std::this_thread::get_id();
+    if (own ? capture->mode == kRelaxed : capture->mode != kGlobal || thread_mode == kThreadLocal)
+      continue;
+    capture->invalid = true;
+    result = kCaptureUnsupported;
+  }
+  return result;
+}
+
 void RunBlocks(const FakeFunction& function, const std::vector<std::byte>& args, uint32_t blocks) {
+  State& s = TheState();
+  const void* const owned = function.owns(args.data());
+  {
+    std::lock_guard lock(s.mutex);
+    if (!s.working.insert(owned).second) ++s.overlaps;
+  }
   std::vector<std::thread> threads;
   for (uint32_t b = 1; b < blocks; ++b)
     threads.emplace_back([&, b] { function.run(args.data(), b); });
   function.run(args.data(), 0);
   for (std::thread& thread : threads) thread.join();
+  std::lock_guard lock(s.mutex);
+  s.working.erase(owned);
 }
 
 // Until what the current device has been given is done: `all` of it, or what the null stream waits for.
@@ -416,8 +438,13 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
   const long compute = Number(("TUTTI_FAKE_COMPUTE_" + std::to_string(device)).c_str(), 9);
   *value = attribute == 75   ? static_cast<int>(compute)
            : attribute == 16 ? static_cast<int>(multiprocessors)
-           : attribute == 33 ? device + 1
+           : attribute == 33 ? (Number("TUTTI_FAKE_MIG", 0) == 0 ? device + 1 : 1)
                              : 0;
+  return kSuccess;
+}
+int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
+  std::memset(uuid, 0, 16);
+  uuid[0] = static_cast<unsigned char>(device + 1);
   return kSuccess;
 }
 int cuDeviceGetByPCIBusId(int* device, const char* name) {
@@ -465,14 +492,25 @@ int cuCtxPopCurrent_v2(void** context) {
 }
 int cuCtxSynchronize() {
   if (Broken()) return kIllegalAddress;
+  if (const int refused = Refused()) return refused;
+  {  // in any mode: what is captured cannot be waited for
+    std::lock_guard lock(TheState().mutex);
+    for (FakeStream* stream : Current()->streams) {
+      const auto capture = stream->capture();
+      if (!capture) continue;
+      capture->invalid = true;
+      return kCaptureUnsupported;
+    }
+  }
   AwaitDevice(/*all=*/true);
   return kSuccess;
 }
 int cuModuleLoadData(void** module, const void*) {
+  if (const int refused = Refused()) return refused;
   *module = &TheState();
   return kSuccess;
 }
-int cuModuleUnload(void*) { return kSuccess; }
+int cuModuleUnload(void*) { return Refused(); }
 int cuModuleGetFunction(void** function, void*, const char* name) {
   const auto found = TheState().functions.find(std::string_view(name));
   if (found == TheState().functions.end()) return kNotFound;
@@ -489,7 +527,7 @@ int cuLaunchKernelEx(const tutti::cuda::LaunchConfig* config, void* function, vo
   ++TheState().launches;
   if (Broken()) return kIllegalAddress;
   if (!IsStream(stream)) return kInvalidHandle;
-  if (TheState().fail_next.exchange(false)) return kOutOfMemory;
+  if (FailsNow(launches_to_failure)) return kOutOfMemory;
   const auto& kernel = *static_cast<FakeFunction*>(function);
   std::vector<std::byte> args(kernel.args_bytes);
   std::memcpy(args.data(), parameters[0], kernel.args_bytes);
@@ -504,6 +542,7 @@ int cuLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
 }
 
 int cuMemAlloc_v2(DeviceAddress* address, size_t bytes) {
+  if (const int refused = Refused()) return refused;
   if (Broken()) return kIllegalAddress;
   const auto most = static_cast<size_t>(Number("TUTTI_FAKE_MEMORY", 1L << 40));
   if (bytes > most) return kOutOfMemory;
@@ -514,6 +553,7 @@ int cuMemAlloc_v2(DeviceAddress* address, size_t bytes) {
 }
 // As the true ones do, these wait for the whole device before they free.
 int cuMemFree_v2(DeviceAddress address) {
+  if (const int refused = Refused()) return refused;
   AwaitDevice(/*all=*/true);
   Free(Pointer(address));
   return kSuccess;
@@ -523,20 +563,24 @@ int cuMemGetInfo_v2(size_t* left, size_t* total) {
   return kSuccess;
 }
 int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  if (const int refused = Refused()) return refused;
   *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   Note(*memory, bytes, true);
   return kSuccess;
 }
 int cuMemFreeHost(void* memory) {
+  if (const int refused = Refused()) return refused;
   AwaitDevice(/*all=*/true);
   Free(memory);
   return kSuccess;
 }
 int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
+  if (const int refused = Refused()) return refused;
   Note(memory, bytes, true);
   return kSuccess;
 }
 int cuMemHostUnregister(void* memory) {
+  if (const int refused = Refused()) return refused;
   Forget(memory);
   return kSuccess;
 }
@@ -545,12 +589,14 @@ int cuMemHostGetDevicePointer_v2(DeviceAddress* address, void* memory, unsigned)
   return kSuccess;
 }
 int cuMemcpyHtoD_v2(DeviceAddress to, const void* from, size_t bytes) {
+  if (const int refused = Refused()) return refused;
   if (Broken()) return kIllegalAddress;
   AwaitDevice(/*all=*/false);
   std::memcpy(Pointer(to), from, bytes);
   return kSuccess;
 }
 int cuMemcpyDtoH_v2(void* to, DeviceAddress from, size_t bytes) {
+  if (const int refused = Refused()) return refused;
   if (Broken()) return kIllegalAddress;
   AwaitDevice(/*all=*/false);
   std::memcpy(to, Pointer(from), bytes);
@@ -583,6 +629,7 @@ int cuMemcpyAsync(DeviceAddress to, DeviceAddress from, size_t bytes, void* stre
   return kSuccess;
 }
 int cuMemsetD8_v2(DeviceAddress to, unsigned char value, size_t bytes) {
+  if (const int refused = Refused()) return refused;
   if (Broken()) return kIllegalAddress;
   AwaitDevice(/*all=*/false);
   std::memset(Pointer(to), value, bytes);
@@ -612,6 +659,7 @@ int cuMemGetAllocationGranularity(size_t* bytes, const AllocationProperties*, in
 }
 int cuMemCreate(AllocationHandle* handle, size_t bytes, const AllocationProperties* properties,
                 unsigned long long) {
+  if (const int refused = Refused()) return refused;
   if (bytes > static_cast<size_t>(Number("TUTTI_FAKE_MEMORY", 1L << 40))) return kOutOfMemory;
   const int fd = memfd_create("fake-gpu", MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return kOutOfMemory;
@@ -641,6 +689,7 @@ int cuMemAddressFree(DeviceAddress address, size_t bytes) {
 }
 int cuMemMap(DeviceAddress address, size_t bytes, size_t, AllocationHandle handle,
              unsigned long long) {
+  if (const int refused = Refused()) return refused;
   State& s = TheState();
   std::lock_guard lock(s.mutex);
   const Allocation& allocation = s.allocations[handle];
@@ -671,6 +720,7 @@ int cuMemRetainAllocationHandle(AllocationHandle* handle, void* address) {
   return kSuccess;
 }
 int cuMemUnmap(DeviceAddress address, size_t bytes) {
+  if (const int refused = Refused()) return refused;
   {
     State& s = TheState();
     std::lock_guard lock(s.mutex);
@@ -684,6 +734,7 @@ int cuMemUnmap(DeviceAddress address, size_t bytes) {
   return kSuccess;
 }
 int cuMemSetAccess(DeviceAddress address, size_t, const AccessDescription*, size_t) {
+  if (const int refused = Refused()) return refused;
   State& s = TheState();
   std::lock_guard lock(s.mutex);
   const bool foreign = s.allocations[s.mapped[address]].imported;
@@ -791,22 +842,28 @@ int cuStreamDestroy_v2(void* stream) {
   return kSuccess;
 }
 int cuStreamSynchronize(void* stream) {
+  if (const int refused = Refused()) return refused;
   if (Broken()) return kIllegalAddress;
   StreamOf(stream).Synchronize();
   return kSuccess;
 }
-int cuStreamWaitEvent(void* stream, void* handle, unsigned) {
+int cuStreamWaitEvent(void* stream, void* handle, unsigned flags) {
   auto* event = static_cast<FakeEvent*>(handle);
-  std::lock_guard lock(event->mutex);
-  if (auto capture =
-          event->capture.lock()) {  // the stream joins it, and its work that of the one list
-    StreamOf(stream).SetCapture(std::move(capture));
+  if (const auto capture = StreamOf(stream).capture(); capture && flags == kExternal) {
+    capture->nodes.push_back({.waits_for = event});
     return kSuccess;
   }
-  StreamOf(stream).Queue([event, until = event->recorded] {
-    std::unique_lock wait(event->mutex);
-    event->changed.wait(wait, [&] { return event->reached >= until; });
-  });
+  {
+    std::lock_guard lock(event->mutex);
+    if (auto capture =
+            event->capture.lock()) {  // the stream joins it, and its work that of the one list
+      StreamOf(stream).SetCapture(std::move(capture));
+      return kSuccess;
+    }
+  }
+  // What is captured can wait for nothing outside but as above.
+  if (StreamOf(stream).capture()) return kCaptureUnsupported;
+  StreamOf(stream).Queue(WaitFor(event));
   return kSuccess;
 }
 int cuStreamIsCapturing(void* stream, int* captured) {
@@ -814,15 +871,49 @@ int cuStreamIsCapturing(void* stream, int* captured) {
   *captured = StreamOf(stream).capture() != nullptr;
   return kSuccess;
 }
-int cuStreamGetCaptureInfo_v2(void* stream, int* status, uint64_t* id, void** graph, const void***,
-                              size_t*) {
+int cuStreamGetCaptureInfo_v2(void* stream, int* status, uint64_t* id, void** graph,
+                              void* const** behind, size_t* num_behind) {
   int captured = 0;
   const int result = cuStreamIsCapturing(stream, &captured);
   *status = captured;
   if (captured == 0) return result;
   *id = StreamOf(stream).capture()->number;
   *graph = StreamOf(stream).capture().get();
+  if (behind != nullptr) {
+    static thread_local void* tip = nullptr;
+    tip = reinterpret_cast<void*>(StreamOf(stream).capture()->Tip());
+    *behind = &tip;
+    *num_behind = tip != nullptr ? 1 : 0;
+  }
   return result;
+}
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(*mode, thread_mode);
+  return kSuccess;
+}
+int cuGraphAddEventRecordNode(void** node, void* graph, void* const* behind, size_t num_behind,
+                              void* event) {
+  auto& nodes = static_cast<FakeGraph*>(graph)->nodes;
+  FakeNode added = {.records = static_cast<FakeEvent*>(event), .beside = true};
+  for (size_t i = 0; i < num_behind; ++i)
+    added.behind.insert(reinterpret_cast<size_t>(behind[i]) - 1);
+  nodes.push_back(std::move(added));
+  *node = reinterpret_cast<void*>(nodes.size());
+  return kSuccess;
+}
+int cuGraphAddDependencies(void* graph, void* const* from, void* const* to, size_t number) {
+  auto& nodes = static_cast<FakeGraph*>(graph)->nodes;
+  for (size_t i = 0; i < number; ++i)
+    nodes[reinterpret_cast<size_t>(to[i]) - 1].behind.insert(reinterpret_cast<size_t>(from[i]) - 1);
+  return kSuccess;
+}
+int cuGraphRemoveDependencies(void* graph, void* const* from, void* const* to, size_t number) {
+  auto& nodes = static_cast<FakeGraph*>(graph)->nodes;
+  for (size_t i = 0; i < number; ++i)
+    if (nodes[reinterpret_cast<size_t>(to[i]) - 1].behind.erase(reinterpret_cast<size_t>(from[i]) -
+                                                                1) == 0)
+      return kInvalidValue;
+  return kSuccess;
 }
 int cuUserObjectCreate(void** handle, void* object, void (*let_go)(void*), unsigned, unsigned) {
   *handle = new ObjectHandle(std::make_shared<FakeObject>(object, let_go));
@@ -838,7 +929,17 @@ int cuGraphRetainUserObject(void* graph, void* handle, unsigned, unsigned) {
 }
 // No function of a driver: for tests.
 int tuttiFakeObjects() { return FakeObject::alive; }
-void tuttiFakeFailNextLaunch() { TheState().fail_next = true; }
+int tuttiFakeOverlaps() { return TheState().overlaps; }
+// Nodes of a graph, and those of them that are on the way of the work that is captured.
+int tuttiFakeNodes(void* graph, int* on_the_way) {
+  const auto& nodes = static_cast<FakeGraph*>(graph)->nodes;
+  *on_the_way = 0;
+  for (const FakeNode& node : nodes) *on_the_way += node.beside ? 0 : 1;
+  return static_cast<int>(nodes.size());
+}
+void tuttiFakeFailNextLaunch() { launches_to_failure = 1; }
+void tuttiFakeFailLaunch(int number) { launches_to_failure = number; }
+void tuttiFakeFailRecord(int number) { records_to_failure = number; }
 
 // A capture that is asked for its stream's number is lost, with the true driver too.
 int cuStreamGetId(void* stream, uint64_t* id) {
@@ -849,8 +950,17 @@ int cuStreamGetId(void* stream, uint64_t* id) {
   *id = StreamOf(stream).number();
   return kSuccess;
 }
-int cuStreamBeginCapture_v2(void* stream, int) {
-  StreamOf(stream).SetCapture(std::make_shared<FakeGraph>());
+int cuStreamBeginCapture_v2(void* stream, int mode) {
+  auto capture = std::make_shared<FakeGraph>();
+  capture->mode = mode;
+  capture->thread = std::this_thread::get_id();
+  {
+    State& s = TheState();
+    std::lock_guard lock(s.mutex);
+    std::erase_if(s.captures, [](const auto& weak) { return weak.expired(); });
+    s.captures.push_back(capture);
+  }
+  StreamOf(stream).SetCapture(std::move(capture));
   return kSuccess;
 }
 int cuStreamEndCapture(void* stream, void** graph) {
@@ -864,6 +974,8 @@ int cuStreamEndCapture(void* stream, void** graph) {
         if (other->capture() == capture) other->SetCapture(nullptr);
   }
   StreamOf(stream).SetCapture(nullptr);
+  *graph = nullptr;
+  if (capture->invalid) return kCaptureInvalidated;
   *graph = new FakeGraph(*capture);
   return kSuccess;
 }
@@ -873,8 +985,20 @@ int cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {
 }
 int cuGraphLaunch(void* exec, void* stream) {
   const FakeGraph& graph = *static_cast<FakeGraph*>(exec);
-  for (const Work& work : graph.work)
-    StreamOf(stream).Queue([work, objects = graph.objects] { work(); });
+  FakeStream& on = StreamOf(stream);
+  const auto records_behind = [&](size_t last) {
+    for (const FakeNode& node : graph.nodes)
+      if (node.beside && !node.behind.empty() && *node.behind.rbegin() == last)
+        on.Queue(Record(node.records));
+  };
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const FakeNode& node = graph.nodes[i];
+    if (node.beside) continue;
+    if (node.waits_for != nullptr) on.Queue(WaitFor(node.waits_for));
+    if (node.records != nullptr) on.Queue(Record(node.records));
+    if (node.work) on.Queue([work = node.work, objects = graph.objects] { work(); });
+    records_behind(i);
+  }
   return kSuccess;
 }
 int cuGraphExecDestroy(void* exec) {
@@ -891,26 +1015,28 @@ int cuEventCreate(void** event, unsigned) {
 }
 int cuEventDestroy_v2(void*) { return kSuccess; }  // streams may still hold it; tests are short
 int cuEventRecord(void* handle, void* stream) {
+  if (FailsNow(records_to_failure)) return kOutOfMemory;
   auto* event = static_cast<FakeEvent*>(handle);
-  uint64_t number;
   {
     std::lock_guard lock(event->mutex);
     event->capture = StreamOf(stream).capture();
-    number = ++event->recorded;
     if (!event->capture.expired()) {
-      event->reached = number;
+      event->reached = ++event->recorded;
       return kSuccess;
     }
   }
-  StreamOf(stream).Queue([event, number] {
-    std::lock_guard lock(event->mutex);
-    event->reached = std::max(event->reached, number);
-    event->changed.notify_all();
-  });
+  StreamOf(stream).Queue(Record(event));
+  return kSuccess;
+}
+int cuEventRecordWithFlags(void* event, void* stream, unsigned flags) {
+  const auto capture = StreamOf(stream).capture();
+  if (!capture || flags != kExternal) return cuEventRecord(event, stream);
+  capture->nodes.push_back({.records = static_cast<FakeEvent*>(event)});
   return kSuccess;
 }
 int cuEventQuery(void* handle) {
   if (Broken()) return kIllegalAddress;
+  if (const int refused = Refused()) return refused;
   auto* event = static_cast<FakeEvent*>(handle);
   std::lock_guard lock(event->mutex);
   return event->reached >= event->recorded ? kSuccess : kNotReady;

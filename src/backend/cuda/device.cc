@@ -1,6 +1,7 @@
 #include "backend/cuda/device.h"
 
 #include "backend/cuda/device_code.h"
+#include "base/hash.h"
 
 namespace tutti::cuda {
 namespace {
@@ -39,10 +40,11 @@ Result<std::unique_ptr<Device>> Device::Open(const Driver& driver, int ordinal) 
   if (ordinal < 0 || ordinal >= driver.num_devices())
     return InvalidArgument("{} is no CUDA device: this process sees {}", ordinal,
                            driver.num_devices());
+  const CaptureTruce truce(driver);
   std::unique_ptr<Device> device(new Device(driver, ordinal));
   TUTTI_TRY(device->Describe());
   device->pinned_ = std::make_unique<PinnedPool>(driver, device->context_);
-  const ContextScope scope(driver, device->context_);
+  const ManagingScope scope(driver, device->context_);
   TUTTI_TRY(device->LoadKernels());
   return device;
 }
@@ -51,7 +53,7 @@ Device::~Device() {
   if (context_ == nullptr) return;
   pinned_.reset();
   {
-    const ContextScope scope(driver_, context_);
+    const ManagingScope scope(driver_, context_);
     for (const Module module : modules_) driver_.ModuleUnload(module);
   }
   driver_.PrimaryContextRelease(ordinal_);
@@ -74,6 +76,10 @@ Status Device::Describe() {
   TUTTI_TRY(attribute(kPciBusId, &bus));
   TUTTI_TRY(attribute(kPciDeviceId, &number));
   pci_address_ = PciAddress(domain, bus, number);
+  unsigned char uuid[16] = {};
+  TUTTI_TRY(driver_.Check(driver_.DeviceGetUuid(uuid, ordinal_),
+                          fmt::format("asking CUDA device {} for its UUID", ordinal_)));
+  identity_ = Fnv1a::Of(std::string_view(reinterpret_cast<const char*>(uuid), sizeof(uuid)));
   if (10 * major + minor < kOldestCompute)
     return InvalidUsage("CUDA device {} ({}) has compute capability {}.{}, but 8.0 is needed",
                         ordinal_, name_, major, minor);
@@ -86,7 +92,8 @@ bool Device::ReachesByNvlink(uint64_t pci_address) const {
   const std::string name = fmt::format("{:04x}:{:02x}:{:02x}.0", pci_address >> 24 & 0xffffff,
                                        pci_address >> 16 & 0xff, pci_address >> 8 & 0xff);
   int peer = 0, atomics = 0;
-  return driver_.DeviceGetByPciBusId(&peer, name.c_str()) == 0 &&
+  // Parts of one GPU (MIG) do not reach one another.
+  return pci_address != pci_address_ && driver_.DeviceGetByPciBusId(&peer, name.c_str()) == 0 &&
          driver_.DeviceGetP2PAttribute(&atomics, kNativeAtomics, ordinal_, peer) == 0 &&
          atomics != 0;
 }

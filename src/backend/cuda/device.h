@@ -46,6 +46,8 @@ class Device {
   const std::string& name() const { return name_; }
   // Its PCI address as a number that is not 0; equal for one GPU in all processes of a machine.
   uint64_t pci_address() const { return pci_address_; }
+  // A hash of its UUID, which parts of one GPU (MIG) have each for themselves.
+  uint64_t identity() const { return identity_; }
 
   int multiprocessors() const { return multiprocessors_; }
   // Memory that may not be freed yet: `try_free` is called now and then, until it says that it has. What
@@ -79,6 +81,7 @@ class Device {
   Context context_ = nullptr;
   std::string name_;
   uint64_t pci_address_ = 0;
+  uint64_t identity_ = 0;
   int multiprocessors_ = 0;
   bool knows_early_ = false;
   std::unique_ptr<PinnedPool> pinned_;

@@ -23,6 +23,7 @@ using Stream = struct StreamHandle*;
 using Event = struct EventHandle*;
 using Graph = struct GraphHandle*;
 using GraphExec = struct GraphExecHandle*;
+using GraphNode = struct GraphNodeHandle*;
 using UserObject = struct UserObjectHandle*;
 using DeviceAddress = unsigned long long;
 using AllocationHandle = unsigned long long;
@@ -79,6 +80,7 @@ static_assert(sizeof(LaunchConfig) == 56);
   X(DeviceGetCount, "cuDeviceGetCount", int*)                                                      \
   X(DeviceGetName, "cuDeviceGetName", char*, int, int)                                             \
   X(DeviceGetAttribute, "cuDeviceGetAttribute", int*, int, int)                                    \
+  X(DeviceGetUuid, "cuDeviceGetUuid_v2", unsigned char*, int)                                      \
   X(DeviceGetByPciBusId, "cuDeviceGetByPCIBusId", int*, const char*)                               \
   X(DeviceCanAccessPeer, "cuDeviceCanAccessPeer", int*, int, int)                                  \
   X(DeviceGetP2PAttribute, "cuDeviceGetP2PAttribute", int*, int, int, int)                         \
@@ -136,9 +138,16 @@ static_assert(sizeof(LaunchConfig) == 56);
   X(LaunchHostFunction, "cuLaunchHostFunc", Stream, void (*)(void*), void*)                        \
   X(StreamIsCapturing, "cuStreamIsCapturing", Stream, int*)                                        \
   X(StreamGetCaptureInfo, "cuStreamGetCaptureInfo_v2", Stream, int*, uint64_t*, Graph*,            \
-    const void**, size_t*)                                                                         \
+    const GraphNode**, size_t*)                                                                    \
   X(StreamBeginCapture, "cuStreamBeginCapture_v2", Stream, int)                                    \
   X(StreamEndCapture, "cuStreamEndCapture", Stream, Graph*)                                        \
+  X(ThreadExchangeCaptureMode, "cuThreadExchangeStreamCaptureMode", int*)                          \
+  X(GraphAddEventRecordNode, "cuGraphAddEventRecordNode", GraphNode*, Graph, const GraphNode*,     \
+    size_t, Event)                                                                                 \
+  X(GraphAddDependencies, "cuGraphAddDependencies", Graph, const GraphNode*, const GraphNode*,     \
+    size_t)                                                                                        \
+  X(GraphRemoveDependencies, "cuGraphRemoveDependencies", Graph, const GraphNode*,                 \
+    const GraphNode*, size_t)                                                                      \
   X(GraphInstantiate, "cuGraphInstantiateWithFlags", GraphExec*, Graph, unsigned long long)        \
   X(UserObjectCreate, "cuUserObjectCreate", UserObject*, void*, void (*)(void*), unsigned,         \
     unsigned)                                                                                      \
@@ -150,6 +159,7 @@ static_assert(sizeof(LaunchConfig) == 56);
   X(EventCreate, "cuEventCreate", Event*, unsigned)                                                \
   X(EventDestroy, "cuEventDestroy_v2", Event)                                                      \
   X(EventRecord, "cuEventRecord", Event, Stream)                                                   \
+  X(EventRecordWithFlags, "cuEventRecordWithFlags", Event, Stream, unsigned)                       \
   X(EventQuery, "cuEventQuery", Event)
 
 // Likewise, those that may be null.
@@ -196,6 +206,35 @@ class ContextScope {
  private:
   const Driver& driver_;
   bool pushed_ = false;
+};
+
+// Around calls that make, free, map, load, wait or ask, which are no part of what the program queues.
+// While anybody in the process captures a graph in CUDA's default mode ("global", as PyTorch does), CUDA
+// refuses such calls on every thread that has not said that it knows what it does, and the capture is
+// lost. Nothing that a graph could need is made or freed here.
+class CaptureTruce {
+ public:
+  explicit CaptureTruce(const Driver& driver) : driver_(driver) {
+    driver_.ThreadExchangeCaptureMode(&mode_);
+  }
+  ~CaptureTruce() { driver_.ThreadExchangeCaptureMode(&mode_); }
+  CaptureTruce(const CaptureTruce&) = delete;
+  CaptureTruce& operator=(const CaptureTruce&) = delete;
+
+ private:
+  const Driver& driver_;
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then what the thread had before
+};
+
+// Both at once: for all but launches.
+class ManagingScope {
+ public:
+  ManagingScope(const Driver& driver, Context context)
+      : truce_(driver), context_(driver, context) {}
+
+ private:
+  const CaptureTruce truce_;
+  const ContextScope context_;
 };
 
 }  // namespace tutti::cuda

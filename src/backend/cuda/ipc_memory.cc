@@ -15,7 +15,7 @@ constexpr size_t kAlignment = 128;
 
 bool FreeIfAllHaveLeft(const Device& device, DeviceAddress address, DeviceAddress marks_at,
                        int users) {
-  const ContextScope scope(device.driver(), device.context());
+  const ManagingScope scope(device.driver(), device.context());
   std::array<uint8_t, IpcMemory::kMostUsers> marks = {};
   const auto stream = OwnStream::Create(device);
   if (!stream.ok() || !stream->CopyOut(marks.data(), marks_at, marks.size()).ok()) return false;
@@ -42,7 +42,7 @@ DeviceAddress IpcMemory::MarksAt() const { return address_ + MarksOffset(size_);
 
 Result<IpcMemory> IpcMemory::Create(const Device& device, size_t bytes, IpcHandle* handle) {
   const Driver& driver = device.driver();
-  const ContextScope scope(driver, device.context());
+  const ManagingScope scope(driver, device.context());
   device.TryLateFrees();
   const size_t all = MarksOffset(bytes) + kMostUsers;
   DeviceAddress address = 0;
@@ -60,7 +60,7 @@ Result<IpcMemory> IpcMemory::Create(const Device& device, size_t bytes, IpcHandl
 Result<IpcMemory> IpcMemory::Open(const Device& device, const IpcHandle& handle, size_t bytes,
                                   int user) {
   const Driver& driver = device.driver();
-  const ContextScope scope(driver, device.context());
+  const ManagingScope scope(driver, device.context());
   DeviceAddress address = 0;
   TUTTI_TRY(driver.Check(driver.IpcOpenMemHandle(&address, handle, kEnablePeerAccess),
                          "opening another process's device memory"));
@@ -70,7 +70,7 @@ Result<IpcMemory> IpcMemory::Open(const Device& device, const IpcHandle& handle,
 Result<IpcMemory> IpcMemory::Reach(const Device& device, DeviceAddress address, size_t bytes,
                                    int user) {
   const Driver& driver = device.driver();
-  const ContextScope scope(driver, device.context());
+  const ManagingScope scope(driver, device.context());
   Context owner = nullptr;
   TUTTI_TRY(driver.Check(driver.PointerGetAttribute(&owner, kContextOfPointer, address),
                          "asking whose device memory is"));
@@ -91,7 +91,7 @@ void IpcMemory::Release() {
   const Kind kind = std::exchange(kind_, Kind::kNone);
   if (kind == Kind::kNone) return;
   if (kind != Kind::kOwned) {
-    const ContextScope scope(device_->driver(), device_->context());
+    const ManagingScope scope(device_->driver(), device_->context());
     LeaveMark();
     if (kind == Kind::kOpened) device_->driver().IpcCloseMemHandle(address_);
     device_->TryLateFrees();

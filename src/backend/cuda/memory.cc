@@ -25,7 +25,7 @@ MappedMemory& MappedMemory::operator=(MappedMemory&& other) noexcept {
 void MappedMemory::Release() {
   if (device_ == nullptr) return;
   const Driver& driver = device_->driver();
-  const ContextScope scope(driver, device_->context());
+  const ManagingScope scope(driver, device_->context());
   if (mapped_) driver.MemUnmap(address_, size_);
   if (address_ != 0) driver.MemUnreserve(address_, size_);
   device_ = nullptr;
@@ -47,6 +47,7 @@ Status MappedMemory::Map(const Device& device, AllocationHandle handle) {
 
 void MappedMemory::LetPeersUse(const Device& device) const {
   const Driver& driver = device.driver();
+  const CaptureTruce truce(driver);
   for (int peer = 0; peer < driver.num_devices(); ++peer) {
     int reaches = 0;
     if (peer == device.ordinal() ||
@@ -60,7 +61,7 @@ void MappedMemory::LetPeersUse(const Device& device) const {
 
 Result<MappedMemory> MappedMemory::Create(const Device& device, size_t bytes, UniqueFd* fd) {
   const Driver& driver = device.driver();
-  const ContextScope scope(driver, device.context());
+  const ManagingScope scope(driver, device.context());
   AllocationProperties properties;
   properties.location.id = device.ordinal();
   if (fd == nullptr) properties.handle_types = 0;
@@ -89,7 +90,7 @@ Result<MappedMemory> MappedMemory::Create(const Device& device, size_t bytes, Un
 
 Result<MappedMemory> MappedMemory::Import(const Device& device, const UniqueFd& fd, size_t bytes) {
   const Driver& driver = device.driver();
-  const ContextScope scope(driver, device.context());
+  const ManagingScope scope(driver, device.context());
   AllocationHandle handle = 0;
   TUTTI_TRY(driver.Check(
       driver.MemImport(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd.get())),
@@ -105,7 +106,7 @@ Result<MappedMemory> MappedMemory::Import(const Device& device, const UniqueFd& 
 
 Result<Allocation> ExportAllocation(const Device& device, std::span<const std::byte> memory) {
   const Driver& driver = device.driver();
-  const ContextScope scope(driver, device.context());
+  const ManagingScope scope(driver, device.context());
   const auto address = static_cast<DeviceAddress>(reinterpret_cast<uintptr_t>(memory.data()));
   Allocation allocation;
   DeviceAddress begin = 0;
@@ -140,14 +141,14 @@ PinnedRange& PinnedRange::operator=(PinnedRange&& other) noexcept {
 
 void PinnedRange::Release() {
   if (device_ == nullptr) return;
-  const ContextScope scope(device_->driver(), device_->context());
+  const ManagingScope scope(device_->driver(), device_->context());
   device_->driver().MemHostUnregister(pinned_);
   device_ = nullptr;
 }
 
 Result<PinnedRange> PinnedRange::Pin(const Device& device, std::span<std::byte> memory) {
   const Driver& driver = device.driver();
-  const ContextScope scope(driver, device.context());
+  const ManagingScope scope(driver, device.context());
   const size_t bytes = (memory.size() + kPageBytes - 1) / kPageBytes * kPageBytes;
   TUTTI_TRY(driver.Check(driver.MemHostRegister(memory.data(), bytes, kPinnedForAll),
                          fmt::format("pinning {} bytes of host memory (is the limit of locked "

@@ -29,7 +29,7 @@ void PinnedBlock::Release() {
 }
 
 PinnedPool::~PinnedPool() {
-  const ContextScope scope(driver_, context_);
+  const ManagingScope scope(driver_, context_);
   for (const auto& [bytes, data] : kept_) driver_.MemFreeHost(data);
 }
 
@@ -45,7 +45,7 @@ Result<PinnedBlock> PinnedPool::Take(size_t bytes) {
     }
   }
   if (block.data_ == nullptr) {
-    const ContextScope scope(driver_, context_);
+    const ManagingScope scope(driver_, context_);
     void* memory = nullptr;
     TUTTI_TRY(driver_.Check(driver_.MemHostAlloc(&memory, Pages(bytes), kPinnedForAll),
                             fmt::format("pinning {} bytes of host memory", Pages(bytes))));
@@ -65,7 +65,7 @@ void PinnedPool::Put(std::byte* data, size_t bytes) {
       return;
     }
   }
-  const ContextScope scope(driver_, context_);
+  const ManagingScope scope(driver_, context_);
   driver_.MemFreeHost(data);
 }
 

@@ -1,0 +1,70 @@
+#include "fake_kernels.h"
+
+#include "backend/cuda/mesh_kernel.h"
+#include "backend/cuda/message_kernel.h"
+#include "backend/cuda/relay_kernel.h"
+
+namespace fake {
+namespace {
+
+using namespace tutti::cuda;  // NOLINT: the kernels
+using Functions = std::map<std::string, FakeFunction, std::less<>>;
+
+const void* Owns(const MeshArgs& args) { return args.windows[args.rank]; }
+const void* Owns(const MessageArgs& args) { return args.windows[args.rank]; }
+const void* Owns(const RelayArgs& args) { return args.boxes; }
+
+template <class Args, class F>
+FakeFunction Kernel(F f) {
+  return {[f](const void* args, uint32_t block) { f(*static_cast<const Args*>(args), block); },
+          sizeof(Args), [](const void* args) { return Owns(*static_cast<const Args*>(args)); }};
+}
+
+template <class T>
+void AddType(Functions& functions, const std::string& name) {
+  functions["tutti_line_" + name] = Kernel<MeshArgs>(
+      [](const MeshArgs& a, uint32_t b) { RunReduction<T, LinePrimitives>(a, b); });
+  functions["tutti_wide_" + name] = Kernel<MeshArgs>(
+      [](const MeshArgs& a, uint32_t b) { RunReduction<T, WidePrimitives>(a, b); });
+  functions["tutti_bulk_" + name] = Kernel<MeshArgs>(
+      [](const MeshArgs& a, uint32_t b) { RunReduction<T, BulkPrimitives>(a, b); });
+  functions["tutti_symmetric_" + name] = Kernel<SymmetricArgs>(
+      [](const SymmetricArgs& a, uint32_t b) { RunSymmetricReduction<T>(a, b); });
+  functions["tutti_ring_" + name] =
+      Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunRingReduction<T>(a, b); });
+}
+
+}  // namespace
+
+Functions MakeFunctions() {
+  Functions functions;
+  AddType<int8_t>(functions, "i8");
+  AddType<uint8_t>(functions, "u8");
+  AddType<int32_t>(functions, "i32");
+  AddType<uint32_t>(functions, "u32");
+  AddType<int64_t>(functions, "i64");
+  AddType<uint64_t>(functions, "u64");
+  AddType<Half>(functions, "f16");
+  AddType<float>(functions, "f32");
+  AddType<double>(functions, "f64");
+  AddType<Bfloat>(functions, "bf16");
+  AddType<E4m3>(functions, "e4m3");
+  AddType<E5m2>(functions, "e5m2");
+  functions["tutti_line_move"] =
+      Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<LinePrimitives>(a, b); });
+  functions["tutti_wide_move"] =
+      Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<WidePrimitives>(a, b); });
+  functions["tutti_bulk_move"] =
+      Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<BulkPrimitives>(a, b); });
+  functions["tutti_symmetric_move"] =
+      Kernel<SymmetricArgs>([](const SymmetricArgs& a, uint32_t b) { RunSymmetricMove(a, b); });
+  functions["tutti_ring_move"] =
+      Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunRingMove(a, b); });
+  functions["tutti_messages"] =
+      Kernel<MessageArgs>([](const MessageArgs& a, uint32_t b) { RunMessages(a, b); });
+  functions["tutti_relay"] =
+      Kernel<RelayArgs>([](const RelayArgs& a, uint32_t b) { RunRelay(a, b); });
+  return functions;
+}
+
+}  // namespace fake
