@@ -78,7 +78,10 @@ class PlatformDistribution(Distribution):
 
 commands = {"build_py": BuildWithLibrary}
 try:
-    from wheel.bdist_wheel import bdist_wheel
+    try:
+        from setuptools.command.bdist_wheel import bdist_wheel
+    except ImportError:  # before setuptools 70.1
+        from wheel.bdist_wheel import bdist_wheel
 
     class AnyPython(bdist_wheel):
         def get_tag(self):
