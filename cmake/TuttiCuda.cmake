@@ -37,7 +37,7 @@ function(tutti_add_device_code target)
     set(folder ${PROJECT_SOURCE_DIR}/src/backend/cuda)
     file(GLOB kernels CONFIGURE_DEPENDS ${folder}/device/*.cu)
     file(GLOB headers CONFIGURE_DEPENDS ${folder}/device/*.h ${folder}/elements.h ${folder}/mesh_*.h ${folder}/target.h
-         ${folder}/message_*.h)
+         ${folder}/message_*.h ${folder}/wide_line.h ${folder}/copy_*.h)
     list(APPEND headers ${PROJECT_SOURCE_DIR}/src/kernels/mesh.h ${PROJECT_SOURCE_DIR}/src/kernels/primitives.h
          ${PROJECT_SOURCE_DIR}/src/kernels/ring.h ${PROJECT_SOURCE_DIR}/src/plan/work.h
          ${PROJECT_SOURCE_DIR}/src/plan/mesh_algorithm.h ${PROJECT_SOURCE_DIR}/src/base/datatype.h)

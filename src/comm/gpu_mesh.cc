@@ -251,19 +251,6 @@ Status GpuMesh::LaunchAlone(const Task& task, cuda::Stream stream) {
   return device().Launch(args, task.type, ShapeOf(choice), stream);
 }
 
-Status GpuMesh::LaunchScattered(const Task& task, cuda::Stream stream) {
-  const ScatteredBuffers& buffers = *task.scattered;
-  Task plain = task;
-  plain.scattered = nullptr;
-  for (size_t i = 0; i < buffers.inputs.size(); ++i) {
-    plain.send = buffers.inputs[i];
-    plain.recv = buffers.outputs[i];
-    plain.count = buffers.starts[i + 1] - buffers.starts[i];
-    TUTTI_TRY(LaunchCollective(plain, stream));
-  }
-  return Status::Ok();
-}
-
 // A Reduce for each rank's part.
 Status GpuMesh::LaunchReduceScatterV(const Task& task, cuda::Stream stream) {
   const VariableParts& parts = *task.parts;

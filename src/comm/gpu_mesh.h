@@ -40,7 +40,7 @@ class GpuMesh final : public GpuOperations {
   Result<const void*> Register(const GpuPeers& peers, std::span<std::byte> buffer,
                                Status* verdict) override;
   Status Forget(const void* registration) override;
-  uint64_t DeviceBytes() const override { return windows_.DeviceBytes(); }
+  uint64_t DeviceBytes() const override { return windows_.DeviceBytes() + pack_.size(); }
   uint64_t PinnedBytes() const override { return windows_.PinnedBytes() + alone_.size(); }
   std::string DescribeTransport() const override;
   std::string Describe(const Task& task) const override;
@@ -70,8 +70,8 @@ class GpuMesh final : public GpuOperations {
   }
   void SetArgs(const Task& task, const MeshChoice& choice, size_t count,
                cuda::MeshArgs& args) const;
+  Status LaunchScattered(const Task& task, cuda::Stream stream);  // gpu_scattered.cc
   // The collectives that are made of others.
-  Status LaunchScattered(const Task& task, cuda::Stream stream);
   Status LaunchReduceScatterV(const Task& task, cuda::Stream stream);
   Status LaunchAsMessages(const Task& task, cuda::Stream stream);
   Status LaunchBarrier(cuda::Stream stream);
@@ -105,6 +105,7 @@ class GpuMesh final : public GpuOperations {
   cuda::MessageLayout messages_;
   std::byte* scratch_ = nullptr;  // of kScratchBytes, at the end of the window
   std::mutex launch_mutex_;       // guards the queue, and what follows
+  cuda::MappedMemory pack_;       // for many buffers in one; when it is needed
   uint32_t registered_ = 0;       // see OpSignature; of the call that is being launched
   GpuRegistry registry_;
   std::vector<std::unique_ptr<GpuRegistry::Buffer>> still_mapped_;  // forgotten while in use

@@ -173,7 +173,7 @@ Status GpuRelay::Queue(RelayPlan plan, cuda::Stream stream) {
   args.boxes = boxes_;
   args.abort_word = queue_->abort_word();
   args.operation = next_operation_++;
-  const std::vector<cuda::RelayPiece> first =
+  const std::vector<cuda::CopyPiece> first =
       operation->plan.Chunk(operation->first_lane, 0, slot(operation->first_lane, 0)).in;
   if (first.size() <= cuda::kMostFirstPieces) {
     operation->in_first = true;
@@ -305,7 +305,7 @@ bool GpuRelay::AwaitBlock(const Lane& lane, size_t block) {
 }
 
 // REQUIRES: the block has done what it was told before. False: the communicator has stopped.
-bool GpuRelay::Command(Lane& lane, size_t block, std::span<const cuda::RelayPiece> pieces,
+bool GpuRelay::Command(Lane& lane, size_t block, std::span<const cuda::CopyPiece> pieces,
                        bool last) {
   cuda::RelayBox& target = box(lane, block);
   while (true) {
@@ -350,7 +350,7 @@ Status GpuRelay::CarryChunks(Lane& lane, const Operation& operation) {
     TUTTI_TRY(messages ? lane.executor->RunMessages(chunk.tasks)
                        : lane.executor->RunCollective(chunk.tasks[0]));
     // What goes out leaves the slot before the next chunk comes in.
-    std::vector<cuda::RelayPiece> pieces = std::move(chunk.out);
+    std::vector<cuda::CopyPiece> pieces = std::move(chunk.out);
     const size_t next = c + blocks;
     if (next < chunks) {
       chunk = chunk_at(next);

@@ -119,7 +119,7 @@ class GpuRelay final : public GpuOperations {
   bool AwaitBlock(const Lane& lane, size_t block);
   Status Carry(Lane& lane, const Operation& operation);
   Status CarryChunks(Lane& lane, const Operation& operation);
-  bool Command(Lane& lane, size_t block, std::span<const cuda::RelayPiece> pieces, bool last);
+  bool Command(Lane& lane, size_t block, std::span<const cuda::CopyPiece> pieces, bool last);
 
   const Parts parts_;
   std::unique_ptr<GpuQueue> queue_;

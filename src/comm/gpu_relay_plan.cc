@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-using cuda::RelayPiece;
+using cuda::CopyPiece;
 
 // Parts of a slot begin at lines of the processor's cache.
 constexpr size_t kLineBytes = 64;
@@ -44,7 +44,7 @@ size_t PartsInSlot(Collective collective, size_t n) {
   }
 }
 
-void Add(std::vector<RelayPiece>& pieces, std::byte* to, const std::byte* from, size_t bytes) {
+void Add(std::vector<CopyPiece>& pieces, std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes > 0 && to != from) pieces.push_back({to, from, bytes});
 }
 

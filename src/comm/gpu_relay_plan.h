@@ -21,7 +21,7 @@ inline constexpr size_t kRelayMessageBytes = 512 << 10;
 inline constexpr size_t kFewestRelayBytes = 256 << 10;
 
 struct RelayChunk {
-  std::vector<cuda::RelayPiece> in, out;
+  std::vector<cuda::CopyPiece> in, out;
   std::vector<Task> tasks;  // on the slot: one collective, or messages
 };
 

@@ -23,7 +23,7 @@ DeviceTask Message(bool is_send, int peer, size_t count, std::byte* buffer) {
   return entry;
 }
 
-void Carry(const std::vector<cuda::RelayPiece>& pieces) {
+void Carry(const std::vector<cuda::CopyPiece>& pieces) {
   for (const auto& piece : pieces) std::memcpy(piece.to, piece.from, piece.bytes);
 }
 

@@ -1,5 +1,6 @@
 #include "fake_kernels.h"
 
+#include "backend/cuda/copy_kernel.h"
 #include "backend/cuda/mesh_kernel.h"
 #include "backend/cuda/message_kernel.h"
 #include "backend/cuda/relay_kernel.h"
@@ -12,6 +13,7 @@ using Functions = std::map<std::string, FakeFunction, std::less<>>;
 
 const void* Owns(const MeshArgs& args) { return args.windows[args.rank]; }
 const void* Owns(const MessageArgs& args) { return args.windows[args.rank]; }
+const void* Owns(const CopyArgs&) { return nullptr; }
 const void* Owns(const RelayArgs& args) { return args.boxes; }
 
 template <class Args, class F>
@@ -62,6 +64,8 @@ Functions MakeFunctions() {
       Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunRingMove(a, b); });
   functions["tutti_messages"] =
       Kernel<MessageArgs>([](const MessageArgs& a, uint32_t b) { RunMessages(a, b); });
+  functions["tutti_copies"] =
+      Kernel<CopyArgs>([](const CopyArgs& a, uint32_t b) { RunCopies(a, b); });
   functions["tutti_relay"] =
       Kernel<RelayArgs>([](const RelayArgs& a, uint32_t b) { RunRelay(a, b); });
   return functions;

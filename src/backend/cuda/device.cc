@@ -1,5 +1,7 @@
 #include "backend/cuda/device.h"
 
+#include <algorithm>
+
 #include "backend/cuda/device_code.h"
 #include "base/hash.h"
 
@@ -18,6 +20,7 @@ constexpr int kNumRegisters = 4;
 constexpr int kNativeAtomics = 3;
 
 constexpr int kOldestCompute = 80;
+constexpr int kCopyBlocksEach = 4;  // of a multiprocessor; they wait for nobody
 
 // Of cuLaunchKernelEx: programmatic stream serialization. From which GPU on, and from which driver on
 // also in graphs.
@@ -127,6 +130,7 @@ Status Device::LoadKernels() {
   TUTTI_TRY(FindFamily("symmetric", symmetric_));
   TUTTI_ASSIGN(messages_, FindKernel("tutti_messages"));
   TUTTI_ASSIGN(relay_, FindKernel("tutti_relay"));
+  TUTTI_ASSIGN(copies_, FindKernel("tutti_copies"));
   return Status::Ok();
 }
 
@@ -172,6 +176,21 @@ Status Device::Launch(const MessageArgs& args, uint32_t most_early, Stream strea
   const uint32_t blocks = arranged.blocks;
   return LaunchFunction(messages_, &arranged, {blocks, arranged.threads, blocks <= most_early},
                         stream);
+}
+
+Status Device::Copy(std::span<const CopyPiece> pieces, Stream stream) const {
+  for (; !pieces.empty(); pieces = pieces.subspan(std::min(pieces.size(), kMostCopies))) {
+    CopyArgs args;
+    size_t slices = 0;
+    for (const CopyPiece& piece : pieces.first(std::min(pieces.size(), kMostCopies))) {
+      args.pieces[args.num_pieces++] = piece;
+      slices += (piece.bytes + kCopySlice - 1) / kCopySlice;
+    }
+    const auto most = static_cast<size_t>(multiprocessors_) * kCopyBlocksEach;
+    args.blocks = static_cast<uint32_t>(std::clamp<size_t>(slices, 1, std::max<size_t>(1, most)));
+    TUTTI_TRY(LaunchFunction(copies_, &args, {args.blocks, kCopyThreads}, stream));
+  }
+  return Status::Ok();
 }
 
 Status Device::Launch(const RelayArgs& args, uint32_t blocks, Stream stream) const {

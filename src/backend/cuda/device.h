@@ -11,9 +11,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "backend/cuda/copy_args.h"
 #include "backend/cuda/driver.h"
 #include "backend/cuda/mesh_args.h"
 #include "backend/cuda/message_args.h"
@@ -66,6 +68,8 @@ class Device {
                 Stream stream) const;
   // `most_early`: early with so many blocks.
   Status Launch(const MessageArgs& args, uint32_t most_early, Stream stream) const;
+  // In any order, at once.
+  Status Copy(std::span<const CopyPiece> pieces, Stream stream) const;
   Status Launch(const RelayArgs& args, uint32_t blocks, Stream stream) const;
 
  private:
@@ -99,7 +103,7 @@ class Device {
   Status FindFamily(const char* form, Family& family) const;
   std::array<Family, 3> mesh_;  // by MeshForm
   Family ring_, symmetric_;
-  Function messages_ = nullptr, relay_ = nullptr;
+  Function messages_ = nullptr, relay_ = nullptr, copies_ = nullptr;
 };
 
 }  // namespace tutti::cuda

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "backend/cuda/copy_kernel.h"
 #include "backend/cuda/mesh_kernel.h"
 #include "backend/cuda/message_kernel.h"
 
@@ -525,6 +526,29 @@ TEST(MessageTest, CopiesAndSwaps) {
     for (size_t i = 0; i < n * bytes; ++i)
       ASSERT_EQ(got[i], value(static_cast<int>(i / bytes), r, i % bytes))
           << "rank " << r << ", byte " << i;
+  }
+}
+
+// Pieces of no slice, of some, of a part of one; more blocks than slices, and fewer.
+TEST(CopiesTest, AllPiecesWhole) {
+  const size_t lengths[] = {1, 0, 3 * kCopySlice, 100, 2 * kCopySlice + 7, 33};
+  for (const uint32_t blocks : {1u, 3u, 20u}) {
+    std::vector<std::vector<std::byte>> in, out;
+    CopyArgs args;
+    args.blocks = blocks;
+    for (const size_t length : lengths) {
+      in.emplace_back(length);
+      for (size_t i = 0; i < length; ++i) in.back()[i] = static_cast<std::byte>(i * 31 + length);
+      out.emplace_back(length + 1, std::byte{77});
+    }
+    for (size_t p = 0; p < in.size(); ++p)
+      args.pieces[args.num_pieces++] = {out[p].data(), in[p].data(), in[p].size()};
+    for (uint32_t b = 0; b < blocks; ++b) RunCopies(args, b);
+    for (size_t p = 0; p < in.size(); ++p) {
+      EXPECT_EQ(out[p].back(), std::byte{77});
+      out[p].pop_back();
+      EXPECT_EQ(out[p], in[p]) << "piece " << p;
+    }
   }
 }
 

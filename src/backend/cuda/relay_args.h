@@ -16,6 +16,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/copy_args.h"
+
 namespace tutti::cuda {
 
 inline constexpr uint32_t kMostRelayLanes = 8;
@@ -26,13 +28,6 @@ inline constexpr uint32_t kRelayThreads = 512;
 inline constexpr size_t kMostPieces = 256;      // in a command
 inline constexpr size_t kMostFirstPieces = 16;  // in a kernel's arguments
 
-// Copied one after another: a later piece may overwrite what an earlier one has read.
-struct RelayPiece {
-  std::byte* to = nullptr;
-  const std::byte* from = nullptr;
-  size_t bytes = 0;
-};
-
 struct alignas(128) RelayBox {
   // By the block.
   uint64_t done = 0;
@@ -41,7 +36,8 @@ struct alignas(128) RelayBox {
   alignas(128) uint64_t number = 0;
   uint32_t num_pieces = 0;
   uint32_t last = 0;
-  RelayPiece pieces[kMostPieces];
+  // Copied one after another: a later piece may overwrite what an earlier one has read.
+  CopyPiece pieces[kMostPieces];
 };
 
 struct RelayArgs {
@@ -51,7 +47,7 @@ struct RelayArgs {
   uint8_t box_of_block[kMostRelayLanes * kRelayBlocks] = {};
   // What block 0 copies before it is told anything, which saves small operations a round trip.
   uint32_t num_first = 0;
-  RelayPiece first[kMostFirstPieces];
+  CopyPiece first[kMostFirstPieces];
 };
 
 }  // namespace tutti::cuda

@@ -2,6 +2,7 @@
 
 // The kernel of a relay: see relay_args.h.
 
+#include "backend/cuda/copy_kernel.h"
 #include "backend/cuda/mesh_primitives.h"
 #include "backend/cuda/relay_args.h"
 
@@ -35,6 +36,9 @@ class RelayBlock {
   }
 
  private:
+  TUTTI_HD static void Copy(const CopyPiece& piece) {
+    CopyByBlock(piece.to, piece.from, piece.bytes);
+  }
   // What all threads have done so far is there for the host.
   TUTTI_HD void Say(uint64_t done) {
     Lanes::Sync();
@@ -59,20 +63,6 @@ class RelayBlock {
     }
     return !Lanes::SyncAny(failed);
   }
-  TUTTI_HD static void Copy(const RelayPiece& piece) {
-    std::byte* const to = piece.to;
-    const std::byte* const from = piece.from;
-    const size_t bytes = piece.bytes;
-    ForLinesOf(
-        DivUp(bytes, 16),
-        [&](Line& line, uint32_t i) {
-          line = LoadAny<16>(from + size_t{16} * i, bytes - size_t{16} * i);
-        },
-        [&](const Line& line, uint32_t i) {
-          StoreAny<16>(to + size_t{16} * i, line, bytes - size_t{16} * i);
-        });
-  }
-
   const RelayArgs& args_;
   RelayBox& box_;
   const bool first_;

@@ -1,0 +1,27 @@
+#pragma once
+
+// Copies of many pieces by one kernel, as when small vectors are packed into a large one.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tutti::cuda {
+
+struct CopyPiece {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  size_t bytes = 0;
+};
+
+inline constexpr size_t kMostCopies = 160;      // in a kernel's arguments
+inline constexpr size_t kCopySlice = 16 << 10;  // what a block copies at a time
+inline constexpr uint32_t kCopyThreads = 256;
+
+struct CopyArgs {
+  uint32_t num_pieces = 0;
+  uint32_t blocks = 1;
+  CopyPiece pieces[kMostCopies];  // which do not overlap
+};
+static_assert(sizeof(CopyArgs) <= 4096 - 64);
+
+}  // namespace tutti::cuda

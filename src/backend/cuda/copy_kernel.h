@@ -1,0 +1,38 @@
+#pragma once
+
+// The kernel that copies pieces: see copy_args.h.
+
+#include "backend/cuda/copy_args.h"
+#include "backend/cuda/mesh_primitives.h"
+
+namespace tutti::cuda {
+
+// By all threads of a block.
+TUTTI_HD void CopyByBlock(std::byte* to, const std::byte* from, size_t bytes) {
+  ForLinesOf(
+      DivUp(bytes, 16),
+      [&](Line& line, uint32_t i) {
+        line = LoadAny<16>(from + size_t{16} * i, bytes - size_t{16} * i);
+      },
+      [&](const Line& line, uint32_t i) {
+        StoreAny<16>(to + size_t{16} * i, line, bytes - size_t{16} * i);
+      });
+}
+
+// Blocks take the slices of all pieces in turn.
+TUTTI_HD void RunCopies(const CopyArgs& args, uint32_t block) {
+  size_t mine = block, begun = 0;  // slices: this block's next one, and those of earlier pieces
+  TUTTI_UNROLL_BY(1)
+  for (uint32_t p = 0; p < args.num_pieces; ++p) {
+    const CopyPiece& piece = args.pieces[p];
+    const size_t slices = DivUp(piece.bytes, kCopySlice);
+    TUTTI_UNROLL_BY(1)
+    for (; mine < begun + slices; mine += args.blocks) {
+      const size_t at = (mine - begun) * kCopySlice;
+      CopyByBlock(piece.to + at, piece.from + at, ClampChunk(at, kCopySlice, piece.bytes));
+    }
+    begun += slices;
+  }
+}
+
+}  // namespace tutti::cuda
