@@ -125,7 +125,9 @@ class Communicator {
     return gpu_ ? gpu_->Describe(task) : executor_->Describe(task);
   }
   // 0 for GPUs, whose plans are made without a prediction of the whole.
-  double PredictUs(const Task& task) const { return gpu_ ? 0 : executor_->PredictUs(task); }
+  double PredictUs(const Task& task) const {
+    return gpu_ ? gpu_->PredictUs(task) : executor_->PredictUs(task);
+  }
   // This rank's place among those of its machine.
   int LocalRank() const;
   // Bytes of memory that only this communicator needs.

@@ -152,7 +152,7 @@ Status GpuMesh::Launch(std::span<const DeviceTask> tasks, bool* begun) {
   *begun = false;
   TUTTI_TRY(queue_->CheckTasks(tasks));
   const std::lock_guard lock(launch_mutex_);
-  return queue_->Leave(LaunchTasks(tasks), begun);
+  return queue_->Leave(LaunchTasks(tasks), tasks, begun);
 }
 
 Status GpuMesh::LaunchTasks(std::span<const DeviceTask> tasks) {
@@ -340,6 +340,24 @@ Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
     if (args.num_messages > 0) TUTTI_TRY(device().Launch(args, MostEarlyBlocks(context_), stream));
   }
   return queue_->OrderMessages(tasks);
+}
+
+double GpuMesh::PredictUs(const Task& task) const {
+  constexpr double kLaunchUs = 2.2;  // of the shortest there are, in a graph: bench/results/gpu.md
+  const bool moves = !task.is_reduction();
+  const size_t bytes = task.count * task.elem_bytes();
+  if (args_.num_ranks == 1 || bytes == 0) return kLaunchUs;
+  switch (task.collective) {
+    case Collective::kSendRecv:
+    case Collective::kAllGatherV:
+    case Collective::kAlltoAllV:
+    case Collective::kReduceScatterV:
+      return kLaunchUs + static_cast<double>(bytes) / context_.messages_bytes_per_us;
+    default:
+      return kLaunchUs + ChooseMesh(context_, task.collective, moves ? bytes : task.count,
+                                    moves ? 1 : task.elem_bytes())
+                             .us;
+  }
 }
 
 std::string GpuMesh::DescribeTransport() const {

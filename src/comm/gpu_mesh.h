@@ -42,6 +42,7 @@ class GpuMesh final : public GpuOperations {
   Status Forget(const void* registration) override;
   uint64_t DeviceBytes() const override { return windows_.DeviceBytes() + pack_.size(); }
   uint64_t PinnedBytes() const override { return windows_.PinnedBytes() + alone_.size(); }
+  double PredictUs(const Task& task) const override;
   std::string DescribeTransport() const override;
   std::string Describe(const Task& task) const override;
 

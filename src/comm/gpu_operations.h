@@ -58,6 +58,8 @@ class GpuOperations {
   // Memory of the GPU, and pinned memory of the host, that only this communicator needs.
   virtual uint64_t DeviceBytes() const = 0;
   virtual uint64_t PinnedBytes() const = 0;
+  // How long a task takes by itself, as far as is known.
+  virtual double PredictUs(const Task& task) const = 0;
   // How ranks are joined, in words, for the log; and what Launch would do with a task.
   virtual std::string DescribeTransport() const = 0;
   virtual std::string Describe(const Task& task) const = 0;

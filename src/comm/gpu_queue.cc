@@ -229,8 +229,32 @@ Status GpuQueue::Record() {
   return recorded;
 }
 
-Status GpuQueue::Leave(Status launched, bool* begun) {
-  const Status recorded = Record();
+Status GpuQueue::HoldUp(std::span<const DeviceTask> tasks) {
+  if (!entered_) return Status::Ok();
+  const Place last = *entered_;
+  std::vector<cuda::Stream> others;
+  for (const DeviceTask& entry : tasks) {
+    auto* const stream = static_cast<cuda::Stream>(entry.stream);
+    if (stream != last.stream && std::find(others.begin(), others.end(), stream) == others.end())
+      others.push_back(stream);
+  }
+  if (others.empty()) return Status::Ok();
+  TUTTI_TRY(Record());
+  const auto& driver = device_.driver();
+  for (const cuda::Stream stream : others) {
+    TUTTI_ASSIGN(const Place place, Look(stream));
+    // Nothing orders a graph and what runs now but that graph's launch.
+    if (place.captured != last.captured || place.capture != last.capture) continue;
+    TUTTI_TRY(driver.Check(
+        driver.StreamWaitEvent(stream, (last.captured ? captured_ : launched_).event, 0),
+        "ordering the streams of a group"));
+  }
+  return Status::Ok();
+}
+
+Status GpuQueue::Leave(Status launched, std::span<const DeviceTask> tasks, bool* begun) {
+  Status recorded = HoldUp(tasks);
+  if (recorded.ok()) recorded = Record();
   *begun = std::exchange(begun_, false);
   return launched.ok() ? recorded : launched;
 }

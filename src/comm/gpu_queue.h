@@ -57,10 +57,11 @@ class GpuQueue {
   // REQUIRES, of what follows: the device's context is current.
   // What is launched on `stream` from here on runs behind all that was launched before.
   Status OrderBehindLast(cuda::Stream stream);
-  // After the last launch of a call, which came out as `launched`: what comes next may wait for it.
+  // After the last launch of a group, which came out as `launched`: what comes next may wait for it. What
+  // comes later on any of its streams runs behind all of it, as if each task stood on each stream.
   // Until here the streams of this call's launches are taken to be alive. `*begun`: whether anything of
   // this call may be on its way on the GPU; what went into a graph is not.
-  Status Leave(Status launched, bool* begun);
+  Status Leave(Status launched, std::span<const DeviceTask> tasks, bool* begun);
   // The streams of the messages among the tasks, one behind the other. One of them carries all
   // messages: it is ordered behind this, and this once more behind it, for what comes next on each.
   Status OrderMessages(std::span<const DeviceTask> tasks);
@@ -101,6 +102,7 @@ class GpuQueue {
     cuda::Event event = nullptr;
   };
   Result<Place> Look(cuda::Stream stream) const;
+  Status HoldUp(std::span<const DeviceTask> tasks);
   Status Record();  // behind what has been launched since OrderBehindLast
   Status BeginInGraph(const Place& place);
   Status MarkInGraph(const Place& place);

@@ -89,6 +89,11 @@ RelayPlan::Place GpuRelay::place() const {
   return {parts_.rank, parts_.num_ranks, kSlotBytes, lanes_.size()};
 }
 
+double GpuRelay::PredictUs(const Task& task) const {
+  constexpr double kWayUs = 40;  // from the GPU to a thread and back: bench/results/gpu_paths.md
+  return kWayUs + parts_.executors[0]->PredictUs(task);
+}
+
 std::string GpuRelay::DescribeTransport() const {
   return fmt::format("through pinned memory and its host in {} lanes", lanes_.size());
 }
@@ -111,7 +116,7 @@ Status GpuRelay::Launch(std::span<const DeviceTask> tasks, bool* begun) {
   *begun = false;
   TUTTI_TRY(queue_->CheckTasks(tasks));
   const std::lock_guard lock(launch_mutex_);
-  return queue_->Leave(LaunchTasks(tasks), begun);
+  return queue_->Leave(LaunchTasks(tasks), tasks, begun);
 }
 
 // REQUIRES: launch_mutex_ is held.

@@ -57,6 +57,7 @@ class GpuRelay final : public GpuOperations {
   void StopThreads() override;
   uint64_t DeviceBytes() const override { return 0; }
   uint64_t PinnedBytes() const override;
+  double PredictUs(const Task& task) const override;
   std::string DescribeTransport() const override;
   std::string Describe(const Task& task) const override;
 

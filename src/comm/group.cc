@@ -389,6 +389,9 @@ Result<double> Group::Simulate() {
   double us = 0;
   for (const Entry& entry : entries_)
     if (IsAlive(*entry.comm) && entry.comm->comm) us += entry.comm->comm->PredictUs(entry.task);
+  for (const DeviceEntry& entry : device_entries_)
+    if (IsAlive(*entry.comm) && entry.comm->comm)
+      us += entry.comm->comm->PredictUs(entry.entry.task);
   if (--depth_ > 0) return us;
   entries_.clear();
   device_entries_.clear();

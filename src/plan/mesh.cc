@@ -244,6 +244,7 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
       us.second -= context.message_us;
     if (us >= best_us) return;
     best_us = us;
+    best.us = us.second;
     best.algorithm = algorithm;
     best.form = through;
   };

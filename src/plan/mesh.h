@@ -80,6 +80,7 @@ struct MeshChoice {
   uint32_t blocks = 1;
   uint32_t threads = 128;
   bool early = false;      // see early_blocks
+  double us = 0;           // that it takes, beyond what all operations do
   size_t block_elems = 0;  // of each block but the last, out of `count`
   size_t chunk_elems = 0;  // of a slot, in one round
 };
