@@ -575,7 +575,8 @@ def parts_of_one_gpu():
 
 NEED_THE_STAND_IN = (a_launch_fails_in_a_group, no_event_behind_a_launch, what_is_refused_is_harmless,
                      one_communicator_of_a_group_fails, initialisation_is_aborted_while_windows_are_tried,
-                     a_rank_is_aborted_in_the_middle, parts_of_one_gpu)
+                     a_rank_is_aborted_in_the_middle, parts_of_one_gpu,
+                     ranks_may_leave_one_after_another)  # which takes three GPUs
 TESTS = {test.__name__: (test, environment) for test, environment in (
     (a_launch_fails_in_a_group, {}),
     (no_event_behind_a_launch, {}),
