@@ -291,10 +291,11 @@ def sticky_error(child=False):
         operator, scalar = ctypes.c_int(), ctypes.c_float(2)
         assert rank.nccl.ncclRedOpCreatePreMulSum(ctypes.byref(operator), ctypes.byref(scalar), FLOAT, 1,
                                                   rank.comm) == SUCCESS
-        pointer = ctypes.c_void_p(rank.memory.value if FAKE else 0x10000)
+        pointer = ctypes.c_void_p(rank.memory.value)
+        count = 1000 if FAKE else 1 << 30  # far beyond the end of its memory, which is not looked at
         results = []
         while len(results) < 10 and CUDA_ERROR not in results:
-            results.append(rank.nccl.ncclAllReduce(pointer, pointer, ctypes.c_size_t(1000), FLOAT, operator, rank.comm,
+            results.append(rank.nccl.ncclAllReduce(pointer, pointer, ctypes.c_size_t(count), FLOAT, operator, rank.comm,
                                                    None))
             rank.synchronize()
         assert results[-1] == CUDA_ERROR, results

@@ -233,7 +233,12 @@ class Rank {
   // looked at are replays: two of them, since what a replay leaves behind must not spoil the next.
   Result<Json> CheckResults(bool in_place, bool graph) {
     const Pointers pointers = PointersFor(0, in_place);
-    if (graph) TUTTI_TRY(gpu_->Capture([&] { return Run(pointers); }));
+    if (graph) {
+      // NCCL joins ranks when they first meet, which it cannot do in a capture.
+      TUTTI_TRY(Run(pointers));
+      TUTTI_TRY(Synchronize());
+      TUTTI_TRY(gpu_->Capture([&] { return Run(pointers); }));
+    }
     Wrong wrong;
     for (int run = 0; run < (graph ? 2 : 1); ++run) {
       TUTTI_TRY(Poison(buffers_->send(0), shape_.send_count * element_size_));
