@@ -15,6 +15,7 @@ Driver HeapDriver() {
     *context = nullptr;
     return 0;
   };
+  driver.ThreadExchangeCaptureMode = [](int*) { return 0; };
   driver.MemHostAlloc = [](void** memory, size_t bytes, unsigned) {
     *memory = std::aligned_alloc(4096, bytes);
     return *memory == nullptr ? 2 : 0;
