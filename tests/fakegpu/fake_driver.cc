@@ -13,6 +13,7 @@
 //   TUTTI_FAKE_VERSION=11080   the version that the driver says it has
 //   TUTTI_FAKE_MEMORY=bytes    what a device grants; more is refused
 //   TUTTI_FAKE_MIG=1           all devices are parts of one GPU, at one PCI address
+//   TUTTI_FAKE_PAGEABLE=1      devices read ordinary memory of the host, as on machines that keep both coherent
 //   TUTTI_FAKE_STICKY=n        the n-th launch and every call after it fail, as after a bad access
 
 #include <fcntl.h>
@@ -438,6 +439,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
   const long compute = Number(("TUTTI_FAKE_COMPUTE_" + std::to_string(device)).c_str(), 9);
   *value = attribute == 75   ? static_cast<int>(compute)
            : attribute == 16 ? static_cast<int>(multiprocessors)
+           : attribute == 88 ? Number("TUTTI_FAKE_PAGEABLE", 0) != 0
            : attribute == 33 ? (Number("TUTTI_FAKE_MIG", 0) == 0 ? device + 1 : 1)
                              : 0;
   return kSuccess;
