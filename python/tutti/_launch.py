@@ -233,11 +233,11 @@ def _own_addresses(address: Tuple[str, int]) -> List[Any]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
         return everywhere
-    literal = host == "localhost" or any(host == entry[4][0] for entry in found)
-    # A machine may know its own name as a loopback address, by which no other one reaches it.
-    return [(entry[0], entry[4]) for entry in found
-            if literal or not _is_loopback(str(entry[4][0]))] + \
-        ([] if literal and _is_loopback(str(found[0][4][0])) else everywhere)
+    # Other machines may know a name by another address than this one does.
+    if host != "localhost" and all(host != entry[4][0] for entry in found):
+        return everywhere
+    return [(entry[0], entry[4]) for entry in found] + \
+        ([] if _is_loopback(str(found[0][4][0])) else everywhere)
 
 
 def _bind(family: int, target: Any) -> socket.socket:

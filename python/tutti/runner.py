@@ -64,9 +64,8 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (),
     """func(*args, **kwargs) on `num_proc` new processes of this machine, ranks of one job: their
     results, by rank. The function calls init itself.
 
-    min_num_proc, max_num_proc, slots: one of them makes the job elastic, with as many ranks at least
-    and at most (`slots` is the most on this machine); the results are those of the ranks that were
-    there in the end. reset_limit, cooldown_range: as --reset-limit and --blacklist-cooldown-range
+    min_num_proc makes the job elastic, with as many ranks at least, and max_num_proc or slots (the most
+    on this machine) at most; the results are those of the ranks that were there in the end. reset_limit, cooldown_range: as --reset-limit and --blacklist-cooldown-range
     of `tutti run`, for such a job.
     hosts, hostfile: this machine alone, with enough slots. start_timeout: seconds for the ranks to
     meet. network_interface: as NCCL_SOCKET_IFNAME. env: further variables of the ranks.
@@ -92,11 +91,13 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (),
     if hosts and _slots_here(hosts) < num_proc:
         raise ValueError(f"num_proc is {num_proc}, more than the slots of {hosts}")
     options = ["-n", str(num_proc)]
-    most = max_num_proc if slots is None else min(slots, max_num_proc or slots)
-    for option, value in (("--min-np", min_num_proc), ("--max-np", most),
-                          ("--reset-limit", reset_limit)):
-        if value is not None:
-            options += [option, str(value)]
+    # The least number is what makes a job elastic; without it the others mean nothing, as for Horovod.
+    if min_num_proc is not None:
+        most = max_num_proc if slots is None else min(slots, max_num_proc or slots)
+        for option, value in (("--min-np", min_num_proc), ("--max-np", most),
+                              ("--reset-limit", reset_limit)):
+            if value is not None:
+                options += [option, str(value)]
     if cooldown_range is not None:
         options += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
     variables = dict(os.environ, **(env or {}))

@@ -371,6 +371,8 @@ constexpr auto kAbortPatience = std::chrono::seconds(2);
 Status Abort(ncclComm_t comm) {
   if (comm == nullptr) return Status::Ok();
   TUTTI_TRY(CheckHandle(comm));
+  // Jobs end by an abort, too: the others may still have to take what this rank has sent.
+  if (comm->comm) comm->comm->NoteEnd();
   comm->RaiseAbort();
   if (comm->comm)
     comm->comm->Stop(InvalidUsage("the communicator was aborted on this rank"), false);

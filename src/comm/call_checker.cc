@@ -111,16 +111,24 @@ void CallChecker::LookForDepartures() {
   }
   if (!cut_short) return;
   const std::lock_guard lock(mutex_);
-  if (stopping_ || asking_.joinable()) return;
+  if (stopping_ || asking_now_) return;
+  if (asking_.joinable()) asking_.join();  // it has ended
+  asking_now_ = true;
   Result<std::thread> asking = StartThread("tutti-look", [this] { AskTheGpu(); });
+  asking_now_ = asking.ok();
   if (asking.ok()) asking_ = std::move(asking).value();
 }
 
 void CallChecker::AskTheGpu() {
+  const uint64_t calls = calls_.load();
   std::unique_lock lock(mutex_);
   if (stops_.wait_for(lock, kCutGrace, [this] { return stopping_; })) return;
   lock.unlock();
   if (!watch_.stopped() && unfinished_()) watch_.Stop(watch_.CutShort(), /*tell=*/true);
+  // What has been called since may wait for who is gone, too.
+  if (calls_.load() != calls) Wake();
+  lock.lock();
+  asking_now_ = false;
 }
 
 }  // namespace tutti

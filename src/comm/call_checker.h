@@ -68,6 +68,7 @@ class CallChecker {
   EventLoop::TimerId timer_ = 0;
   std::condition_variable stops_;
   std::thread asking_;
+  bool asking_now_ = false;  // whether it runs
 };
 
 }  // namespace tutti

@@ -24,7 +24,8 @@ Communicator::~Communicator() {
     const Status drained = gpu_->Drain();
     if (!drained.ok())
       TUTTI_WARN("a communicator is destroyed although its GPU fails: {}", drained.message());
-    if (calls_) calls_->SayGoodbye(/*finished=*/drained.ok() && !watch_->stopped());
+    if (calls_)
+      calls_->SayGoodbye(/*finished=*/done_at_end_ || (drained.ok() && !watch_->stopped()));
     gpu_->SetCalls(nullptr);
     gpu_->StopThreads();
   }

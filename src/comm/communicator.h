@@ -125,6 +125,8 @@ class Communicator {
     return gpu_ ? gpu_->Describe(task) : executor_->Describe(task);
   }
   // 0 for GPUs, whose plans are made without a prediction of the whole.
+  // Before it is aborted by its user: whether all that was called was done by then.
+  void NoteEnd() { done_at_end_ = gpu_ && !watch_->stopped() && gpu_->Finished(); }
   double PredictUs(const Task& task) const {
     return gpu_ ? gpu_->PredictUs(task) : executor_->PredictUs(task);
   }
@@ -180,6 +182,7 @@ class Communicator {
   const std::string name_;
   const int cuda_device_;
   bool is_lane_ = false;          // of a relay
+  bool done_at_end_ = false;      // see NoteEnd
   const Deadline init_deadline_;  // for all steps of initialisation together
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Watch> watch_;

@@ -37,6 +37,7 @@ class GpuMesh final : public GpuOperations {
   void Abort() override { queue_->Abort(); }
   Status Drain() override { return queue_->Drain(); }
   bool Unfinished() const override { return queue_->Unfinished(); }
+  bool Finished() const override { return queue_->Finished(); }
   Result<const void*> Register(const GpuPeers& peers, std::span<std::byte> buffer,
                                Status* verdict) override;
   Status Forget(const void* registration) override;
@@ -71,7 +72,9 @@ class GpuMesh final : public GpuOperations {
   }
   void SetArgs(const Task& task, const MeshChoice& choice, size_t count,
                cuda::MeshArgs& args) const;
-  Status LaunchScattered(const Task& task, cuda::Stream stream);  // gpu_scattered.cc
+  // Of many buffers; gpu_scattered.cc.
+  Status LaunchScattered(const Task& task, cuda::Stream stream);
+  Status LaunchOwn(const Task& task, cuda::Stream stream);
   // The collectives that are made of others.
   Status LaunchReduceScatterV(const Task& task, cuda::Stream stream);
   Status LaunchAsMessages(const Task& task, cuda::Stream stream);

@@ -35,6 +35,8 @@ class GpuOperations {
   virtual void Abort() = 0;
   // Whether what was queued last is not done yet. May wait for whoever else waits for the GPU.
   virtual bool Unfinished() const = 0;
+  // Whether it is done: neither is so where CUDA has failed.
+  virtual bool Finished() const = 0;
   // Who is told of every operation that is launched, until this is called again; null: nobody. What is
   // captured is no call: how often a rank captures, and in what order, is its own affair.
   // REQUIRES: nothing is being launched.

@@ -108,6 +108,12 @@ bool GpuQueue::Unfinished() const {
   return driver.EventQuery(launched_.event) == kNotReady;
 }
 
+bool GpuQueue::Finished() const {
+  const auto& driver = device_.driver();
+  const cuda::ManagingScope scope(driver, device_.context());
+  return !lost_track_ && driver.EventQuery(launched_.event) == 0;
+}
+
 Result<GpuQueue::Place> GpuQueue::Look(cuda::Stream stream) const {
   const auto& driver = device_.driver();
   Place place;

@@ -53,6 +53,8 @@ class GpuQueue {
   Status Drain();
   // Whether the last operation is not done yet. May wait for whoever else waits for the GPU.
   bool Unfinished() const;
+  // Whether it is done: neither is so where CUDA has failed.
+  bool Finished() const;
 
   // REQUIRES, of what follows: the device's context is current.
   // What is launched on `stream` from here on runs behind all that was launched before.

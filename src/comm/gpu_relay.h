@@ -54,6 +54,7 @@ class GpuRelay final : public GpuOperations {
   void Abort() override { queue_->Abort(); }
   Status Drain() override { return queue_->Drain(); }
   bool Unfinished() const override { return queue_->Unfinished(); }
+  bool Finished() const override { return queue_->Finished(); }
   void StopThreads() override;
   uint64_t DeviceBytes() const override { return 0; }
   uint64_t PinnedBytes() const override;

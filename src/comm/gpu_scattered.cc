@@ -14,6 +14,13 @@ constexpr size_t kPackBytes = 32 << 20;
 
 }  // namespace
 
+// As LaunchCollective, but nothing that only this rank's cuts show has a part in it.
+Status GpuMesh::LaunchOwn(const Task& task, cuda::Stream stream) {
+  if (args_.num_ranks == 1) return LaunchAlone(task, stream);
+  return LaunchChosen(task, ChooseMesh(context_, task.collective, task.count, task.elem_bytes()),
+                      task.count, stream);
+}
+
 Status GpuMesh::LaunchScattered(const Task& task, cuda::Stream stream) {
   const ScatteredBuffers& buffers = *task.scattered;
   const size_t elem = task.elem_bytes(), most = kPackBytes / elem;
@@ -36,12 +43,12 @@ Status GpuMesh::LaunchScattered(const Task& task, cuda::Stream stream) {
     if (in.size() == 1) {
       plain.send = in[0].from;
       plain.recv = out[0].to;
-      TUTTI_TRY(LaunchCollective(plain, stream));
+      TUTTI_TRY(LaunchOwn(plain, stream));
       continue;
     }
     plain.send = plain.recv = pack_.data();
     TUTTI_TRY(device().Copy(in, stream));
-    TUTTI_TRY(LaunchCollective(plain, stream));
+    TUTTI_TRY(LaunchOwn(plain, stream));
     TUTTI_TRY(device().Copy(out, stream));
   }
   return Status::Ok();

@@ -430,7 +430,7 @@ ncclResult_t tuttiCoordinatorCounter(tuttiCoordinator_t coordinator, int process
 }
 
 ncclResult_t tuttiCoordinatorFindNccl(int* version, char* path, size_t capacity) {
-  return Return("tuttiCoordinatorFindNccl", [&]() -> Status {
+  return Answer("tuttiCoordinatorFindNccl", nullptr, [&]() -> Status {
     if (version == nullptr || (path == nullptr && capacity > 0)) {
       return InvalidArgument("null argument");
     }
@@ -439,7 +439,7 @@ ncclResult_t tuttiCoordinatorFindNccl(int* version, char* path, size_t capacity)
     *version = library->version();
     if (capacity > 0) path[library->path().copy(path, capacity - 1)] = '\0';
     return Status::Ok();
-  }());
+  });
 }
 
 const char* tuttiCoordinatorLastError(void) { return last_error.c_str(); }

@@ -486,11 +486,16 @@ Status Coordinator::JoinSet(int id, ncclComm_t parent, SetRecord& record) {
   const int color = member ? 0 : NCCL_SPLIT_NOCOLOR;
   ncclComm_t control = nullptr;
   ncclComm_t data = nullptr;
-  TUTTI_TRY(FromNccl(ncclCommSplit(parent, color, options_.rank, &control, nullptr), parent));
+  // Both, whatever becomes of the first: the others split twice as well.
+  const Status first =
+      FromNccl(ncclCommSplit(parent, color, options_.rank, &control, nullptr), parent);
+  const Status second =
+      FromNccl(ncclCommSplit(parent, color, options_.rank, &data, nullptr), parent);
   auto communicators = std::make_shared<Communicators>();
   communicators->control = Communicator(control);
-  TUTTI_TRY(FromNccl(ncclCommSplit(parent, color, options_.rank, &data, nullptr), parent));
   communicators->data = Communicator(data);
+  TUTTI_TRY(Status(first));
+  TUTTI_TRY(Status(second));
   if (!member) return Status::Ok();
   const std::lock_guard lock(mutex_);
   TUTTI_ASSIGN(record.set, MakeSet(id, ranks, communicators));

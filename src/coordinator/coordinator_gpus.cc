@@ -199,9 +199,10 @@ Status Coordinator::JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& grou
   Status made =
       FromNccl(ncclCommSplit(all, place.cross_rank, place.local_rank, &local, nullptr), all);
   Communicator local_owner(local);
-  if (made.ok()) {
-    made = FromNccl(ncclCommSplit(all, place.local_rank, place.cross_rank, &cross, nullptr), all);
-  }
+  // Also where the first has failed: others, of other hosts, split twice as well.
+  Status crossed =
+      FromNccl(ncclCommSplit(all, place.local_rank, place.cross_rank, &cross, nullptr), all);
+  if (made.ok()) made = std::move(crossed);
   Communicator cross_owner(cross);
   TUTTI_ASSIGN(const FirstFailure failure, Compare(group, made));
   if (failure) {

@@ -114,7 +114,7 @@ uint32_t LoneBlocksFor(int multiprocessors);
 enum class Buffers : uint8_t { kOwn, kShared };
 
 // The most blocks of an operation that may come early. Those that wait and those that they wait for
-// together take no more room than one operation may.
+// together take no more room than one operation may; none where that is not so (NCCL_MAX_CTAS, small GPUs).
 uint32_t MostEarlyBlocks(const MeshContext& context);
 
 // REQUIRES: num_ranks > 1, count > 0; `collective` is one of AllReduce, Reduce, Broadcast,

@@ -91,11 +91,12 @@ TEST(ChooseMeshTest, SmallInLinesMiddleInBulkLargeRoundTheRing) {
 
 TEST(ChooseMeshTest, ShortOperationsComeEarlyIfTheyLeaveRoom) {
   MeshContext context = Context(8);
+  context.max_lone_blocks = 128;
   EXPECT_TRUE(ChooseMesh(context, Collective::kAllReduce, 1024, 4).early);
   EXPECT_FALSE(ChooseMesh(context, Collective::kAllReduce, 64 << 20, 4).early);
-  context.max_blocks = 2;
-  EXPECT_EQ(MostEarlyBlocks(context), 1u);
-  context.max_blocks = 1;
+  EXPECT_EQ(MostEarlyBlocks(context), 64u);
+  context.max_blocks = 127;
+  EXPECT_EQ(MostEarlyBlocks(context), 0u);
   EXPECT_FALSE(ChooseMesh(context, Collective::kAllReduce, 1024, 4).early);
   context = Context(8);
   context.early_blocks = 0;

@@ -16,6 +16,7 @@ constexpr int kPciDomainId = 50;
 constexpr int kComputeMajor = 75;
 constexpr int kComputeMinor = 76;
 constexpr int kNumRegisters = 4;
+constexpr int kPtxVersion = 5;
 // Of cuDeviceGetP2PAttribute: atomic operations across the link, which PCIe does not carry.
 constexpr int kNativeAtomics = 3;
 
@@ -129,6 +130,10 @@ Status Device::LoadKernels() {
   TUTTI_TRY(FindFamily("ring", ring_));
   TUTTI_TRY(FindFamily("symmetric", symmetric_));
   TUTTI_ASSIGN(messages_, FindKernel("tutti_messages"));
+  // Code for older GPUs, compiled for this one by the driver, does not wait for its turn.
+  int code = 0;
+  if (driver_.FunctionGetAttribute(&code, kPtxVersion, messages_) != 0 || code < kEarlyCompute)
+    knows_early_ = false;
   TUTTI_ASSIGN(relay_, FindKernel("tutti_relay"));
   TUTTI_ASSIGN(copies_, FindKernel("tutti_copies"));
   return Status::Ok();
