@@ -47,8 +47,8 @@ def gloo_built() -> bool:
 def _gpus_ask_for_nccl() -> bool:
     """Whether HOROVOD_GPU_OPERATIONS, or one of its like for one kind of operation, says nccl."""
     kinds = ("OPERATIONS", "ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")
-    return any("nccl" in os.environ.get(f"HOROVOD_GPU_{kind}", "").lower().split(",")
-               for kind in kinds)
+    lists = [os.environ.get(f"HOROVOD_GPU_{kind}", "").lower().split(",") for kind in kinds]
+    return any(name.strip() == "nccl" for names in lists for name in names)
 
 
 def offer_nccl() -> None:

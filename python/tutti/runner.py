@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,7 @@ def _slots_here(hosts: str) -> int:
     slots = 0
     for field in filter(None, hosts.split(",")):
         host, _, number = field.partition(":")
-        if host not in ("localhost", "127.0.0.1"):
+        if host not in ("localhost", "127.0.0.1", socket.gethostname()):
             raise ValueError(f"run starts ranks of this machine only, not of {field}: use mpirun, "
                              "srun or torchrun, or `tutti run -H`")
         slots += int(number) if number.isdigit() else 1
@@ -103,6 +104,7 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (),
     variables = dict(os.environ, **(env or {}))
     if start_timeout is not None:
         variables["TUTTI_INIT_TIMEOUT_S"] = str(start_timeout)
+        variables.pop("HOROVOD_GLOO_TIMEOUT_SECONDS", None)  # which would count instead
     if network_interface:
         variables["NCCL_SOCKET_IFNAME"] = network_interface
     return _run_in_folder((func, tuple(args), dict(kwargs or {})), options, variables,

@@ -236,7 +236,8 @@ Result<bool> Coordinator::HasHierarchy(const Communicators& communicators) const
   for (int r = 0; several && r < options_.num_ranks; ++r) {
     const HierarchyShape& place = places[static_cast<size_t>(r)];
     if (place.local_size * place.cross_size == options_.num_ranks && place.local_size > 1 &&
-        place.cross_size > 1 && place.local_size == mine.local_size &&
+        place.cross_size > 1 && place.local_size == mine.local_size && place.local_rank >= 0 &&
+        place.local_rank < place.local_size &&
         place.cross_rank * place.local_size + place.local_rank == r)
       continue;
     if (options_.rank == 0) {
