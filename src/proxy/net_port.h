@@ -23,8 +23,8 @@ class NetPort : public ProxyPort {
   // failed or was closed. REQUIRES: no other thread uses the port any more.
 
   // Breaks the connection and makes `reason` the status of what is under way and of all that
-  // follows, unless it has failed before. Sleepers on the FIFO wake. Any thread, any time but
-  // during destruction; never waits.
+  // follows, unless it has failed before. Sleepers on the FIFO wake; who was only about to sleep
+  // sleeps out its time-out. Any thread, any time but during destruction; never waits.
   void Close(Status reason) override = 0;
 
   // Sending: waits until all that was published has been handed to the network and the peer's host
