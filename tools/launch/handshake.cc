@@ -155,6 +155,28 @@ Result<UniqueFd> Listen(const std::vector<uint16_t>& ports, uint16_t* port) {
   return last;
 }
 
+// Bound and not listening: the kernel gives such a port to nobody who does not name it.
+Result<UniqueFd> HoldPort(uint16_t* port) {
+  Status last;
+  for (const uint16_t family : {uint16_t{6}, uint16_t{4}}) {
+    SocketAddress address;
+    address.family = family;
+    sockaddr_storage storage;
+    auto* const name = reinterpret_cast<sockaddr*>(&storage);
+    const socklen_t length = address.ToSockaddr(storage);
+    socklen_t got = sizeof(storage);
+    UniqueFd fd(::socket(family == 6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int one = 1;
+    if (fd.valid() && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0 &&
+        ::bind(fd.get(), name, length) == 0 && getsockname(fd.get(), name, &got) == 0) {
+      *port = SocketAddress::FromSockaddr(name).port;
+      return fd;
+    }
+    last = ErrnoError(errno, "no port can be held for the ranks");
+  }
+  return last;
+}
+
 Result<std::vector<UniqueFd>> AcceptClaims(UniqueFd listener, const Key& key,
                                            const std::vector<Claim>& expected, Deadline deadline) {
   TUTTI_ASSIGN(const std::unique_ptr<EventLoop> loop, EventLoop::Create("tutti-launch"));

@@ -90,9 +90,14 @@ class Launcher {
       port_ = static_cast<uint16_t>(options_.port);
       return true;
     }
-    const Result<UniqueFd> listener = launch::Listen({0}, &port_);
-    if (!listener.ok()) fmt::print(stderr, "tutti run: {}\n", listener.status().message());
-    return listener.ok();
+    // For as long as the job runs: rank 0 may be long in coming to it, and may come again.
+    Result<UniqueFd> held = launch::HoldPort(&port_);
+    if (!held.ok()) {
+      fmt::print(stderr, "tutti run: {}\n", held.status().message());
+      return false;
+    }
+    held_port_ = std::move(held).value();
+    return true;
   }
 
   // Where the rank is to write; none: where this process does.
@@ -190,6 +195,7 @@ class Launcher {
   const RunOptions& options_;
   SignalReader signals_;
   uint16_t port_ = 0;
+  UniqueFd held_port_;
   std::string key_;
   std::vector<pid_t> pids_;
   int alive_ = 0;
