@@ -124,9 +124,10 @@ class Communicator {
   std::string DescribePlan(const Task& task) const {
     return gpu_ ? gpu_->Describe(task) : executor_->Describe(task);
   }
-  // 0 for GPUs, whose plans are made without a prediction of the whole.
   // Before it is aborted by its user: whether all that was called was done by then.
-  void NoteEnd() { done_at_end_ = gpu_ && !watch_->stopped() && gpu_->Finished(); }
+  void NoteEnd() {
+    done_at_end_ = gpu_ && !watch_->stopped() && gpu_->State() == QueueState::kDone;
+  }
   double PredictUs(const Task& task) const {
     return gpu_ ? gpu_->PredictUs(task) : executor_->PredictUs(task);
   }

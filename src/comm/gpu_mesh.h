@@ -36,8 +36,7 @@ class GpuMesh final : public GpuOperations {
   Status Launch(std::span<const DeviceTask> tasks, bool* begun) override;
   void Abort() override { queue_->Abort(); }
   Status Drain() override { return queue_->Drain(); }
-  bool Unfinished() const override { return queue_->Unfinished(); }
-  bool Finished() const override { return queue_->Finished(); }
+  QueueState State() const override { return queue_->State(); }
   Result<const void*> Register(const GpuPeers& peers, std::span<std::byte> buffer,
                                Status* verdict) override;
   Status Forget(const void* registration) override;

@@ -23,6 +23,12 @@ struct DeviceTask {
   void* stream = nullptr;
 };
 
+enum class QueueState {
+  kDone,
+  kUnderWay,
+  kUnknown,  // CUDA has failed, or an operation was launched whose end leaves no mark
+};
+
 class GpuOperations {
  public:
   virtual ~GpuOperations() = default;
@@ -33,10 +39,8 @@ class GpuOperations {
   virtual Status Launch(std::span<const DeviceTask> tasks, bool* begun) = 0;
   // Ends the waits of all kernels, now and later.
   virtual void Abort() = 0;
-  // Whether what was queued last is not done yet. May wait for whoever else waits for the GPU.
-  virtual bool Unfinished() const = 0;
-  // Whether it is done: neither is so where CUDA has failed.
-  virtual bool Finished() const = 0;
+  // Of what was queued last. May wait for whoever else waits for the GPU.
+  virtual QueueState State() const = 0;
   // Who is told of every operation that is launched, until this is called again; null: nobody. What is
   // captured is no call: how often a rank captures, and in what order, is its own affair.
   // REQUIRES: nothing is being launched.

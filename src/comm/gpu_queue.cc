@@ -102,16 +102,13 @@ Status GpuQueue::Drain() {
   }
 }
 
-bool GpuQueue::Unfinished() const {
+QueueState GpuQueue::State() const {
   const auto& driver = device_.driver();
   const cuda::ManagingScope scope(driver, device_.context());
-  return driver.EventQuery(launched_.event) == kNotReady;
-}
-
-bool GpuQueue::Finished() const {
-  const auto& driver = device_.driver();
-  const cuda::ManagingScope scope(driver, device_.context());
-  return !lost_track_ && driver.EventQuery(launched_.event) == 0;
+  const int result = driver.EventQuery(launched_.event);
+  return result == kNotReady          ? QueueState::kUnderWay
+         : result != 0 || lost_track_ ? QueueState::kUnknown
+                                      : QueueState::kDone;
 }
 
 Result<GpuQueue::Place> GpuQueue::Look(cuda::Stream stream) const {

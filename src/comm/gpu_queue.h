@@ -51,10 +51,8 @@ class GpuQueue {
   void Abort();
   // Until the last operation is done, and no graph with operations is under way.
   Status Drain();
-  // Whether the last operation is not done yet. May wait for whoever else waits for the GPU.
-  bool Unfinished() const;
-  // Whether it is done: neither is so where CUDA has failed.
-  bool Finished() const;
+  // Of the last operation. May wait for whoever else waits for the GPU.
+  QueueState State() const;
 
   // REQUIRES, of what follows: the device's context is current.
   // What is launched on `stream` from here on runs behind all that was launched before.

@@ -31,8 +31,7 @@ Result<std::unique_ptr<GpuRegistry::Buffer>> GpuRegistry::Share(const GpuPeers& 
 
   std::vector<BufferOffer> offers(n);
   Result<cuda::Allocation> allocation = cuda::ExportAllocation(*peers.device, buffer);
-  Status mine = allocation.status();
-  if (mine.ok())
+  if (allocation.ok())
     offers[me] = {peers.fd_server->Offer(allocation->fd.get(), peers.key), allocation->bytes,
                   allocation->offset, buffer.size()};
   const auto map_all = [&]() -> Status {
@@ -58,10 +57,7 @@ Result<std::unique_ptr<GpuRegistry::Buffer>> GpuRegistry::Share(const GpuPeers& 
     }
     return Status::Ok();
   };
-  const Status gathered = peers.bootstrap->AllGather(offers.data(), sizeof(BufferOffer),
-                                                     peers.deadline, peers.abort_flag);
-  if (gathered.ok() && mine.ok()) mine = map_all();
-  const Status agreed = gathered.ok() ? peers.Agree(mine, verdict) : gathered;
+  const Status agreed = peers.Trade(allocation.status(), offers, map_all, verdict);
   if (offers[me].offer != 0) peers.fd_server->Withdraw(offers[me].offer);
   TUTTI_TRY(agreed);
   if (!verdict->ok()) entry.reset();

@@ -53,8 +53,7 @@ class GpuRelay final : public GpuOperations {
   Status Launch(std::span<const DeviceTask> tasks, bool* begun) override;
   void Abort() override { queue_->Abort(); }
   Status Drain() override { return queue_->Drain(); }
-  bool Unfinished() const override { return queue_->Unfinished(); }
-  bool Finished() const override { return queue_->Finished(); }
+  QueueState State() const override { return queue_->State(); }
   void StopThreads() override;
   uint64_t DeviceBytes() const override { return 0; }
   uint64_t PinnedBytes() const override;

@@ -121,19 +121,16 @@ Status GpuWindows::MapAll(const GpuPeers& peers, std::span<const Offer> offers) 
 // could.
 Result<GpuWindows> GpuWindows::Share(const GpuPeers& peers, WindowPlace place, size_t bytes,
                                      Status* verdict) {
-  Bootstrap& bootstrap = *peers.bootstrap;
-  const auto n = static_cast<size_t>(bootstrap.num_ranks());
-  const auto me = static_cast<size_t>(bootstrap.rank());
+  const auto n = static_cast<size_t>(peers.bootstrap->num_ranks());
+  const auto me = static_cast<size_t>(peers.bootstrap->rank());
   GpuWindows windows;
   windows.place_ = place;
   windows.windows_.resize(n);
   std::vector<Offer> offers(n);
   UniqueFd fd;
-  Status mine = windows.MakeOwn(peers, bytes, &offers[me], &fd);
-  const Status gathered =
-      bootstrap.AllGather(offers.data(), sizeof(Offer), peers.deadline, peers.abort_flag);
-  if (gathered.ok() && mine.ok()) mine = windows.MapAll(peers, offers);
-  const Status agreed = gathered.ok() ? peers.Agree(mine, verdict) : gathered;
+  const Status agreed = peers.Trade(
+      windows.MakeOwn(peers, bytes, &offers[me], &fd), offers,
+      [&] { return windows.MapAll(peers, offers); }, verdict);
   if (offers[me].descriptor != 0) peers.fd_server->Withdraw(offers[me].descriptor);
   TUTTI_TRY(agreed);
   if (!verdict->ok()) return GpuWindows();

@@ -48,6 +48,14 @@ struct GpuPeers {
   // All ranks call it. `*verdict`, the same on every rank: ok if `mine` is ok on all, else what the
   // first rank says on which it is not. Fails when the ranks cannot talk.
   Status Agree(const Status& mine, Status* verdict) const;
+  // All ranks call it alike, with their own of the `offers` filled in. All get all offers, and map
+  // them if `mine`, the making of their own, went well. `*verdict` as above, of both.
+  template <class Offer, class Map>
+  Status Trade(Status mine, std::vector<Offer>& offers, Map map, Status* verdict) const {
+    TUTTI_TRY(bootstrap->AllGather(offers.data(), sizeof(Offer), deadline, abort_flag));
+    if (mine.ok()) mine = map();
+    return Agree(mine, verdict);
+  }
 };
 
 class GpuWindows {

@@ -253,7 +253,7 @@ Status Communicator::JoinGpus(const std::atomic<bool>* abort_flag) {
         process_.loop(), *watch_,
         CallChecker::Options{
             .rank = rank(), .num_ranks = num_ranks(), .collectives = executor_ == nullptr},
-        [this] { return gpu_->Unfinished(); });
+        [this] { return gpu_->State() == QueueState::kUnderWay; });
   gpu_->SetCalls(calls_.get());
   watch_->SetStopHook([this] {
     gpu_->Abort();

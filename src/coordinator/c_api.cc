@@ -44,9 +44,13 @@ struct tuttiCoordinator {
 
 namespace {
 
-ncclResult_t Return(const char* function, const Status& status) {
+ncclResult_t Return(const char* function, const Status& status) noexcept {
   if (status.ok()) return ncclSuccess;
-  last_error = fmt::format("{}: {}", function, status.message());
+  try {
+    last_error = fmt::format("{}: {}", function, status.message());
+  } catch (...) {
+    // No memory for the sentence: the code has to do.
+  }
   return static_cast<ncclResult_t>(status.code());
 }
 
@@ -61,15 +65,10 @@ Status CheckNotTheParents(tuttiCoordinator_t c) {
 // What `call` says, also when it throws.
 template <class F>
 ncclResult_t Answer(const char* function, tuttiCoordinator_t c, F call) noexcept {
-  const Status status = tutti::WithoutExceptions([&]() -> Status {
-    TUTTI_TRY(CheckNotTheParents(c));
-    return call();
-  });
-  try {
-    return Return(function, status);
-  } catch (...) {
-    return static_cast<ncclResult_t>(status.code());  // no memory for the sentence
-  }
+  return Return(function, tutti::WithoutExceptions([&]() -> Status {
+                  TUTTI_TRY(CheckNotTheParents(c));
+                  return call();
+                }));
 }
 
 Result<TicketHold> Find(tuttiCoordinator_t c, int64_t number) {

@@ -10,6 +10,7 @@
 #include "coordinator/nccl_exchange.h"
 #include "coordinator/nccl_library.h"
 #include "coordinator/operations_exchange.h"
+#include "coordinator/outcomes.h"
 #include "tutti/tutti.h"
 
 namespace tutti::coordinator {
@@ -29,6 +30,13 @@ int64_t QuarterOf(double seconds) {
 
 // In the place of a round: this rank cannot join the GPUs of the set by a library.
 constexpr uint64_t kJoinFailed = ~uint64_t{0};
+
+// As OperationsGroup has it.
+auto GatherOver(ncclComm_t comm) {
+  return [comm](const void* mine, size_t bytes, void* all) {
+    return FromNccl(ncclAllGather(mine, all, bytes, ncclUint8, comm, nullptr), comm);
+  };
+}
 
 Bytes EncodeRing(int set, uint64_t round) {
   WireWriter writer;
@@ -190,9 +198,7 @@ OperationsGroup Coordinator::GroupOf(const std::vector<int>& ranks, ncclComm_t d
   group.members = ranks;
   group.rank =
       static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
-  group.gather = [data](const void* mine, size_t bytes, void* all) {
-    return FromNccl(ncclAllGather(mine, all, bytes, ncclUint8, data, nullptr), data);
-  };
+  group.gather = GatherOver(data);
   return group;
 }
 
@@ -507,21 +513,11 @@ Status Coordinator::JoinSet(int id, ncclComm_t parent, SetRecord& record) {
 // The same on all ranks: ok if all of them have made their part, else what the first says that has
 // not. Nobody may have a set in which another member never comes.
 Status Coordinator::AllMade(ncclComm_t parent, const Status& mine) const {
-  struct Outcome {
-    char failed[508];  // "": it has not
-    int32_t code;
-  };
-  Outcome own = {};
-  own.code = static_cast<int32_t>(mine.code());
-  if (!mine.ok()) mine.message().copy(own.failed, sizeof(own.failed) - 1);
-  std::vector<Outcome> all(static_cast<size_t>(options_.num_ranks));
-  TUTTI_TRY(FromNccl(ncclAllGather(&own, all.data(), sizeof(Outcome), ncclUint8, parent, nullptr),
-                     parent));
-  for (size_t r = 0; r < all.size(); ++r) {
-    if (all[r].code == 0) continue;
-    return RemoteError("the process set cannot be made: rank {} says: {}", r, all[r].failed);
-  }
-  return Status::Ok();
+  TUTTI_ASSIGN(const FirstFailure failure,
+               CompareOutcomes(GatherOver(parent), static_cast<size_t>(options_.num_ranks), mine));
+  if (!failure) return Status::Ok();
+  return RemoteError("the process set cannot be made: rank {} says: {}", failure->first,
+                     failure->second);
 }
 
 Result<int> Coordinator::RemoveSetNow(int id) {

@@ -11,6 +11,7 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/gpu_hierarchy.h"
 #include "coordinator/library_operations.h"
+#include "coordinator/outcomes.h"
 #include "tutti/tutti.h"
 
 namespace tutti::coordinator {
@@ -34,31 +35,6 @@ bool AsksForNccl(const std::string& list) {
   const auto names = NamesOf(list);
   const auto tutti = std::find(names.begin(), names.end(), kTutti);
   return std::find(names.begin(), tutti, kNccl) != tutti;
-}
-
-// What each rank says of an attempt that all made; "" where it went well. `derived`: it failed because
-// another did.
-struct Failed {
-  char text[512];
-  bool derived;
-};
-// Who failed first, if anybody did: its place in the group, and its sentence.
-using FirstFailure = std::optional<std::pair<size_t, std::string>>;
-Result<FirstFailure> Compare(const OperationsGroup& group, const Status& mine,
-                             bool derived = false) {
-  Failed my = {};
-  my.derived = derived;
-  if (!mine.ok()) mine.message().copy(my.text, sizeof(my.text) - 1);
-  std::vector<Failed> all(group.members.size());
-  TUTTI_TRY(group.gather(&my, sizeof(my), all.data()));
-  FirstFailure first;
-  for (size_t i = 0; i < all.size(); ++i) {
-    all[i].text[sizeof(all[i].text) - 1] = '\0';
-    if (all[i].text[0] == '\0') continue;
-    if (!first) first = {i, all[i].text};
-    if (!all[i].derived) return FirstFailure({i, all[i].text});
-  }
-  return first;
 }
 
 }  // namespace
@@ -167,7 +143,8 @@ Status Coordinator::JoinByTutti(const Gpu& gpu, const OperationsGroup& group,
   const Status made =
       FromNccl(tuttiCommInitRankOn(&comm, group.size(), all[0], group.rank, gpu.rank_device()));
   Communicator communicator(made.ok() ? comm : nullptr);
-  TUTTI_ASSIGN(const FirstFailure failure, Compare(group, made));
+  TUTTI_ASSIGN(const FirstFailure failure,
+               CompareOutcomes(group.gather, group.members.size(), made));
   if (failure) {
     if (group.rank == 0 && list.empty()) {
       TUTTI_WARN(
@@ -204,7 +181,8 @@ Status Coordinator::JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& grou
       FromNccl(ncclCommSplit(all, place.local_rank, place.cross_rank, &cross, nullptr), all);
   if (made.ok()) made = std::move(crossed);
   Communicator cross_owner(cross);
-  TUTTI_ASSIGN(const FirstFailure failure, Compare(group, made));
+  TUTTI_ASSIGN(const FirstFailure failure,
+               CompareOutcomes(group.gather, group.members.size(), made));
   if (failure) {
     if (group.rank == 0) {
       TUTTI_WARN("tensors on GPUs are not moved host by host; rank {} says: {}",
@@ -288,7 +266,8 @@ Result<std::shared_ptr<GpuCommunicator>> Coordinator::OpenLibrary(
     communicators.join_failed = true;
     TellJoinFailed(set, all.members);
   }
-  TUTTI_ASSIGN(const FirstFailure failure, Compare(all, made, derived));
+  TUTTI_ASSIGN(const FirstFailure failure,
+               CompareOutcomes(all.gather, all.members.size(), made, derived));
   if (!failure) return communicator;
   if (all.rank == 0) {
     TUTTI_WARN("{} cannot join the GPUs of the ranks, so that Tutti does; rank {} says: {}",

@@ -17,7 +17,7 @@ std::unique_ptr<Operations> MakeLevel(const GpuHierarchyOptions& options,
   return MakeLibraryOperations(comm, std::move(level));
 }
 
-class GpuHierarchy final : public Operations {
+class GpuHierarchy final : public TwoLevelOperations {
  public:
   explicit GpuHierarchy(GpuHierarchyOptions options)
       : options_(std::move(options)),
@@ -25,8 +25,6 @@ class GpuHierarchy final : public Operations {
         stream_(static_cast<cudaStream_t>(options_.stream)),
         local_(MakeLevel(options_, options_.local, shape_.local_rank, shape_.local_size)),
         cross_(MakeLevel(options_, options_.cross, shape_.cross_rank, shape_.cross_size)) {}
-
-  std::string_view name() const override { return "hierarchical"; }
 
   bool Takes(const Request& request, int64_t) const override {
     if (request.kind == OpKind::kAllgather) {
@@ -106,27 +104,12 @@ class GpuHierarchy final : public Operations {
     return Spread(*options_.local, parts);
   }
 
-  Status Broadcast(const void*, void*, size_t, int) override { return NotTaken(); }
-  Status Alltoall(const void*, const std::vector<size_t>&, void*,
-                  const std::vector<size_t>&) override {
-    return NotTaken();
-  }
-  Status Reducescatter(const void*, void*, const std::vector<size_t>&, ncclDataType_t,
-                       ncclRedOp_t) override {
-    return NotTaken();
-  }
-  Status Barrier() override { return NotTaken(); }
-  Status SendReceive(const void*, size_t, int, void*, size_t, int) override { return NotTaken(); }
-
  private:
   struct Part {
     std::byte* at = nullptr;
     size_t bytes = 0;
     int root = 0;
   };
-  static Status NotTaken() {
-    return InternalError("hierarchical operations were given one that they do not take");
-  }
   // Each part from its root to all, where it lies.
   Status Spread(LibraryComm& comm, const std::vector<Part>& parts) const {
     const NcclFunctions& f = comm.functions();

@@ -77,13 +77,12 @@ class NcclOperations final : public Operations {
 
 //   host 0: rank 0, rank 1      allreduce: reduce-scatter inside each host, allreduce of each
 //   host 1: rank 2, rank 3      piece across hosts, all-gather inside
-class HierarchicalOperations final : public Operations {
+class HierarchicalOperations final : public TwoLevelOperations {
  public:
   HierarchicalOperations(ncclComm_t local, ncclComm_t cross, const HierarchyShape& shape,
                          std::shared_ptr<const HierarchySwitches> switches)
       : local_(local), cross_(cross), shape_(shape), switches_(std::move(switches)) {}
 
-  std::string_view name() const override { return "hierarchical"; }
   bool Takes(const Request& request, int64_t) const override {
     if (request.kind == OpKind::kAllgather) return switches_->allgather;
     return request.kind == OpKind::kAllreduce && request.op != ReduceOp::kAdasum &&
@@ -135,22 +134,7 @@ class HierarchicalOperations final : public Operations {
     return Across(static_cast<std::byte*>(output), host_bytes);
   }
 
-  Status Broadcast(const void*, void*, size_t, int) override { return NotTaken(); }
-  Status Alltoall(const void*, const std::vector<size_t>&, void*,
-                  const std::vector<size_t>&) override {
-    return NotTaken();
-  }
-  Status Reducescatter(const void*, void*, const std::vector<size_t>&, ncclDataType_t,
-                       ncclRedOp_t) override {
-    return NotTaken();
-  }
-  Status Barrier() override { return NotTaken(); }
-  Status SendReceive(const void*, size_t, int, void*, size_t, int) override { return NotTaken(); }
-
  private:
-  static Status NotTaken() {
-    return InternalError("hierarchical operations were given one that they do not take");
-  }
   static bool IsFloatWire(ncclDataType_t type) {
     return type == ncclFloat16 || type == ncclFloat32 || type == ncclFloat64 ||
            type == ncclBfloat16 || type == ncclFloat8e4m3 || type == ncclFloat8e5m2;

@@ -73,6 +73,28 @@ class Operations {
                              size_t output_bytes, int from) = 0;
 };
 
+// What goes in two levels, inside hosts and across them: allreduce and allgather.
+class TwoLevelOperations : public Operations {
+ public:
+  std::string_view name() const override { return "hierarchical"; }
+  Status Broadcast(const void*, void*, size_t, int) override { return NotTaken(); }
+  Status Alltoall(const void*, const std::vector<size_t>&, void*,
+                  const std::vector<size_t>&) override {
+    return NotTaken();
+  }
+  Status Reducescatter(const void*, void*, const std::vector<size_t>&, ncclDataType_t,
+                       ncclRedOp_t) override {
+    return NotTaken();
+  }
+  Status Barrier() override { return NotTaken(); }
+  Status SendReceive(const void*, size_t, int, void*, size_t, int) override { return NotTaken(); }
+
+ private:
+  static Status NotTaken() {
+    return InternalError("hierarchical operations were given one that they do not take");
+  }
+};
+
 // Tutti's own, over a communicator that carries nothing else and stays the caller's.
 std::unique_ptr<Operations> MakeNcclOperations(ncclComm_t comm, int rank);
 

@@ -24,21 +24,20 @@ static_assert(TUTTI_ELASTIC_MAX_VALUE_BYTES == kMaxValueBytes);
 // It must outlive the call, and belongs to the thread.
 thread_local std::string last_error;
 
-ncclResult_t Return(const char* function, const Status& status) {
+ncclResult_t Return(const char* function, const Status& status) noexcept {
   if (status.ok()) return ncclSuccess;
-  last_error = fmt::format("{}: {}", function, status.message());
+  try {
+    last_error = fmt::format("{}: {}", function, status.message());
+  } catch (...) {
+    // No memory for the sentence: the code has to do.
+  }
   return static_cast<ncclResult_t>(status.code());
 }
 
 // What `call` says, also when it throws.
 template <class F>
 ncclResult_t Answer(const char* function, F call) noexcept {
-  const Status status = tutti::WithoutExceptions(call);
-  try {
-    return Return(function, status);
-  } catch (...) {
-    return static_cast<ncclResult_t>(status.code());  // no memory for the sentence
-  }
+  return Return(function, tutti::WithoutExceptions(call));
 }
 
 Status Connect(tuttiElastic_t* elastic, const char* addresses, const char* key, double timeout_s) {

@@ -18,8 +18,7 @@ constexpr double kWideBytes = 16.0 / 15;
 constexpr size_t kAlignment = 16;  // blocks and chunks begin at whole lines of plain data
 constexpr uint32_t kBulkThreads = 256;
 constexpr uint32_t kWideThreads = 384;
-constexpr uint32_t kMostEarly = 64;  // cuda::kEarlyBlocks
-constexpr size_t kChainPieces = 4;   // of each block
+constexpr size_t kChainPieces = 4;  // of each block
 constexpr uint32_t kRoundBlocks = 8;
 constexpr uint32_t kSpareOf = 32;  // one multiprocessor of so many is left free
 
@@ -281,7 +280,7 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
 uint32_t MostEarlyBlocks(const MeshContext& context) {
   // Kernels of kEarlyBlocks let the next one come whatever a communicator may have.
   const uint32_t half = std::min(context.max_blocks, context.max_lone_blocks) / 2;
-  return half < kMostEarly ? 0 : context.early_blocks;
+  return half < kEarlyBlocks ? 0 : context.early_blocks;
 }
 
 uint32_t BlocksFor(int multiprocessors) {

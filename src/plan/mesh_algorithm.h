@@ -7,6 +7,10 @@
 
 namespace tutti {
 
+// A kernel of so many blocks or fewer may be on the GPU before the last one of its stream has ended. It
+// only waits there, but in the room that BlocksFor and LoneBlocksFor (plan/mesh.h) give a communicator.
+inline constexpr uint32_t kEarlyBlocks = 64;
+
 // The algorithms of kernels/mesh.h, and those of kernels/ring.h, by number.
 enum class MeshAlgorithm : uint8_t {
   kAllReduceOneShot,

@@ -7,18 +7,6 @@
 
 namespace tutti::cuda {
 
-// By all threads of a block.
-TUTTI_HD void CopyByBlock(std::byte* to, const std::byte* from, size_t bytes) {
-  ForLinesOf(
-      DivUp(bytes, 16),
-      [&](Line& line, uint32_t i) {
-        line = LoadAny<16>(from + size_t{16} * i, bytes - size_t{16} * i);
-      },
-      [&](const Line& line, uint32_t i) {
-        StoreAny<16>(to + size_t{16} * i, line, bytes - size_t{16} * i);
-      });
-}
-
 // Blocks take the slices of all pieces in turn.
 TUTTI_HD void RunCopies(const CopyArgs& args, uint32_t block) {
   size_t mine = block, begun = 0;  // slices: this block's next one, and those of earlier pieces

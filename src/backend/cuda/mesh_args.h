@@ -34,9 +34,6 @@ namespace tutti::cuda {
 // GPUs of one machine. What a kernel's arguments have room for without going through memory.
 inline constexpr int kMaxMeshRanks = 16;
 inline constexpr int kMaxBlocks = 128;
-// A kernel of so many blocks or fewer may be on the GPU before the last one of its stream has ended. It
-// only waits there, but in the room that BlocksFor and LoneBlocksFor (plan/mesh.h) give a communicator.
-inline constexpr uint32_t kEarlyBlocks = 64;
 // Flagged lines of a slot: one for each thread of a block, which has at most so many.
 inline constexpr size_t kLines = 256;
 inline constexpr size_t kLineData = 8;  // bytes of data in a flagged line

@@ -95,6 +95,15 @@ TUTTI_HD void ForLinesOf(size_t num_lines, Load load, Store store) {
   }
 }
 
+// By all threads of a block.
+TUTTI_HD void CopyByBlock(std::byte* to, const std::byte* from, size_t bytes) {
+  const auto at = [](uint32_t line) { return static_cast<size_t>(line) * 16; };
+  ForLinesOf(
+      DivUp(bytes, 16),
+      [&](Line& line, uint32_t i) { line = LoadAny<16>(from + at(i), bytes - at(i)); },
+      [&](const Line& line, uint32_t i) { StoreAny<16>(to + at(i), line, bytes - at(i)); });
+}
+
 // Both halves of a round's number count, so that a line of four thousand million rounds ago is
 // not taken for a new one.
 TUTTI_HD uint32_t LowFlag(uint64_t round) { return static_cast<uint32_t>(round + 1); }
@@ -140,13 +149,7 @@ class MeshBlock {
   TUTTI_HD void CopyLocal(size_t in, size_t out, size_t n) {
     const std::byte* const from = Input(in);
     std::byte* const to = Output(out);
-    if (from == to) return;
-    const size_t bytes = n * kSize;
-    const auto at = [](uint32_t line) { return static_cast<size_t>(line) * 16; };
-    ForLinesOf(
-        DivUp(bytes, 16),
-        [&](Line& line, uint32_t i) { line = LoadAny<16>(from + at(i), bytes - at(i)); },
-        [&](const Line& line, uint32_t i) { StoreAny<16>(to + at(i), line, bytes - at(i)); });
+    if (from != to) CopyByBlock(to, from, n * kSize);
   }
 
   // Keeps the counts for the next kernel. The barrier: no thread may still be about to read it.

@@ -6,12 +6,12 @@
 
 // `...`: what each block does. Kernels of one stream may be on the GPU before their turn: see
 // StartInTurn.
-#define TUTTI_KERNEL_OF(name, Args, threads, blocks_each, ...)        \
-  extern "C" __global__ void __launch_bounds__(threads, blocks_each)  \
-      name(const __grid_constant__ tutti::cuda::Args args) {          \
-    tutti::cuda::StartInTurn(gridDim.x <= tutti::cuda::kEarlyBlocks); \
-    const uint32_t block = blockIdx.x;                                \
-    tutti::cuda::__VA_ARGS__(args, block);                            \
+#define TUTTI_KERNEL_OF(name, Args, threads, blocks_each, ...)       \
+  extern "C" __global__ void __launch_bounds__(threads, blocks_each) \
+      name(const __grid_constant__ tutti::cuda::Args args) {         \
+    tutti::cuda::StartInTurn(gridDim.x <= tutti::kEarlyBlocks);      \
+    const uint32_t block = blockIdx.x;                               \
+    tutti::cuda::__VA_ARGS__(args, block);                           \
   }
 #define TUTTI_KERNEL(name, ...) TUTTI_KERNEL_OF(name, MeshArgs, tutti::cuda::kLines, 2, __VA_ARGS__)
 // Lines of all peers at once take many registers, and small messages few blocks.
