@@ -2,17 +2,13 @@
 # later ones) that the assembler puts into the library. Nothing is linked with CUDA and no header of it is needed for
 # the rest; at run time the driver is looked up (src/backend/cuda/driver.h).
 #
-# TUTTI_CUDA: AUTO takes nvcc where it is; ON demands it; OFF builds without, and then ranks are host devices only. NAMES
-# builds without as well, but lists the kernels as if they were there, which is all that the stand-in for a driver of
-# tests/fakegpu needs: with a sanitizer's preset, everything above the driver can run under it.
+# TUTTI_CUDA: AUTO takes nvcc where it is; ON demands it; OFF builds without, and then ranks are host devices only.
 
-set(TUTTI_CUDA AUTO CACHE STRING "Build the kernels for GPUs: AUTO (when nvcc is there), ON, OFF or NAMES")
+set(TUTTI_CUDA AUTO CACHE STRING "Build the kernels for GPUs: AUTO (when nvcc is there), ON or OFF")
 set(TUTTI_CUDA_ARCHITECTURES 80 90 100 CACHE STRING
     "Compute capabilities to build machine code for; GPUs newer than the last get its PTX")
 set(TUTTI_HAVE_CUDA OFF)
-if(TUTTI_CUDA STREQUAL "NAMES")
-  message(STATUS "Tutti: with the names of kernels for GPUs, for tests without any")
-elseif(TUTTI_CUDA)
+if(TUTTI_CUDA)
   find_program(TUTTI_NVCC nvcc HINTS /usr/local/cuda/bin)
   if(TUTTI_NVCC)
     set(TUTTI_HAVE_CUDA ON)
@@ -21,10 +17,7 @@ elseif(TUTTI_CUDA)
     message(FATAL_ERROR "TUTTI_CUDA is ON, but there is no nvcc; install CUDA's compiler or leave TUTTI_CUDA at AUTO")
   endif()
 endif()
-set(TUTTI_CUDA_IMAGES ${TUTTI_HAVE_CUDA})
-if(TUTTI_CUDA STREQUAL "NAMES")
-  set(TUTTI_CUDA_IMAGES ON)
-elseif(NOT TUTTI_HAVE_CUDA)
+if(NOT TUTTI_HAVE_CUDA)
   message(STATUS "Tutti: host-only build, without kernels for GPUs (no nvcc, or TUTTI_CUDA is OFF)")
 endif()
 
@@ -71,18 +64,19 @@ function(tutti_add_device_code target)
     endforeach()
     file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/device)
   endif()
-  if(TUTTI_CUDA STREQUAL "NAMES")
-    file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/device/*.cu)
-    foreach(kernel IN LISTS kernels)
-      get_filename_component(name ${kernel} NAME_WE)
-      string(APPEND entries "    {\"${name}\", \"\"},\n")
-    endforeach()
-  endif()
+  set(source ${PROJECT_BINARY_DIR}/device_images.cc)
+  tutti_write_device_images(${source} "${declarations}" "${entries}")
+  set_source_files_properties(${source} PROPERTIES OBJECT_DEPENDS "${images}")
+  target_sources(${target} PRIVATE ${source})
+  target_link_libraries(${target} PUBLIC ${CMAKE_DL_LIBS})
+endfunction()
+
+# The list of the images, as a source file.
+function(tutti_write_device_images source declarations entries)
   set(body "  return {};\n")
   if(entries)
     set(body "  static const DeviceImage images[] = {\n${entries}  };\n  return images;\n")
   endif()
-  set(source ${PROJECT_BINARY_DIR}/device_images.cc)
   file(CONFIGURE OUTPUT ${source} @ONLY CONTENT "// Made by cmake/TuttiCuda.cmake.
 #include \"backend/cuda/device_code.h\"
 
@@ -92,7 +86,4 @@ std::span<const DeviceImage> DeviceImages() {
 ${body}}
 }  // namespace tutti::cuda
 ")
-  set_source_files_properties(${source} PROPERTIES OBJECT_DEPENDS "${images}")
-  target_sources(${target} PRIVATE ${source})
-  target_link_libraries(${target} PUBLIC ${CMAKE_DL_LIBS})
 endfunction()
