@@ -10,6 +10,7 @@ namespace {
 
 // Of cuPointerGetAttribute, and of cuDeviceGetAttribute.
 constexpr int kPointerMemoryType = 2;
+constexpr int kPointerIsManaged = 8;
 constexpr int kPointerOrdinal = 9;
 constexpr unsigned kHostMemory = 1;
 constexpr int kPageableMemoryAccess = 88;
@@ -114,6 +115,9 @@ Status GpuPointers::CheckPlace(const void* begin, const void* place, const char*
         "memory or pinned host memory",
         what, fmt::ptr(begin), place == begin ? "" : " where it ends");
   if (!thorough_ || type == kHostMemory) return Status::Ok();
+  unsigned managed = 0;  // which every GPU reaches
+  if (driver.PointerGetAttribute(&managed, kPointerIsManaged, address) == 0 && managed != 0)
+    return Status::Ok();
   int ordinal = -1;
   if (driver.PointerGetAttribute(&ordinal, kPointerOrdinal, address) == 0 &&
       ordinal != device_.ordinal())

@@ -233,6 +233,7 @@ struct Range {
   size_t bytes = 0;
   int device = 0;
   bool host = false;
+  bool managed = false;
 };
 
 struct FakeDevice {
@@ -570,6 +571,17 @@ int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
   Note(*memory, bytes, true);
   return kSuccess;
 }
+int cuMemAllocManaged(DeviceAddress* address, size_t bytes, unsigned) {
+  void* memory = nullptr;
+  if (const int refused = cuMemHostAlloc(&memory, bytes, 0)) return refused;
+  *address = reinterpret_cast<DeviceAddress>(memory);
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  Range& range = s.ranges.at(*address);
+  range.host = false;
+  range.managed = true;
+  return kSuccess;
+}
 int cuMemFreeHost(void* memory) {
   if (const int refused = Refused()) return refused;
   AwaitDevice(/*all=*/true);
@@ -650,6 +662,8 @@ int cuPointerGetAttribute(void* value, int attribute, DeviceAddress address) {
     *static_cast<unsigned*>(value) = range->second.host ? 1 : 2;
   else if (attribute == 1)
     *static_cast<void**>(value) = DeviceOf(range->second.device);
+  else if (attribute == 8)
+    *static_cast<unsigned*>(value) = range->second.managed;
   else if (attribute == 9)
     *static_cast<int*>(value) = range->second.device;
   return kSuccess;

@@ -481,6 +481,23 @@ def ends_of_buffers_are_looked_at():
     together(2, body)
 
 
+def managed_memory_of_another_gpu_may_be_used():
+    """Each rank reduces in memory that was allocated while the other's GPU was current."""
+    buffers, barrier = {}, threading.Barrier(2)
+
+    def body(rank):
+        managed = ctypes.c_uint64()
+        assert rank.cuda.cuMemAllocManaged(ctypes.byref(managed), ctypes.c_size_t(4096), 1) == 0
+        buffers[rank.number()] = managed.value
+        barrier.wait()
+        theirs = buffers[1 - rank.number()]
+        assert rank.all_reduce(buffer=theirs) == SUCCESS and rank.synchronize() == 0, rank.error()
+        assert works(rank)
+        rank.nccl.ncclCommDestroy(rank.comm)
+
+    together(2, body)
+
+
 def graphs_and_launches_take_turns():
     """A graph is launched beside operations of its communicator, and beside another graph, in one order on all ranks."""
 
@@ -596,6 +613,7 @@ TESTS = {test.__name__: (test, environment) for test, environment in (
     (wide_lines_that_are_wrong_are_given_up, {"TUTTI_GPU_FAULT": "wide"}),
     (host_memory_is_refused, {}),
     (ends_of_buffers_are_looked_at, {"NCCL_CHECK_POINTERS": "1"}),
+    (managed_memory_of_another_gpu_may_be_used, {"NCCL_CHECK_POINTERS": "1"}),
     (graphs_and_launches_take_turns, {}),
     (the_end_waits_for_graphs, {}),
     (what_ranks_do_together_is_done_in_order, {}),
