@@ -128,16 +128,18 @@ TEST(Bootstrap, UsesIpv6) {
 
 TEST(Bootstrap, ListensWithinThePortRange) {
   Settings settings = testing::LocalSettings();
-  settings.port_range = {.low = 24100, .high = 24140};
+  settings.port_range = testing::FreePorts(40);
   const Job job(5, 1, settings);
-  EXPECT_GE(job.ids[0].root.port, 24100);
-  EXPECT_LE(job.ids[0].root.port, 24140);
+  EXPECT_GE(job.ids[0].root.port, settings.port_range.low);
+  EXPECT_LE(job.ids[0].root.port, settings.port_range.high);
   job.Run(ExpectGathers);
 }
 
 TEST(Bootstrap, SaysWhenThePortRangeIsUsedUp) {
   Settings settings = testing::LocalSettings();
-  settings.port_range = {.low = 24150, .high = 24151};  // one for the root, one for one rank
+  settings.port_range = testing::FreePorts(2);  // one for the root, one for one rank
+  const std::string range =
+      fmt::format("{} to {}", settings.port_range.low, settings.port_range.high);
   Job job(2, 1, settings);
   const int64_t start_ns = NowNs();
   int full = 0;
@@ -146,7 +148,7 @@ TEST(Bootstrap, SaysWhenThePortRangeIsUsedUp) {
     const auto bootstrap = job.Create(rank);
     ASSERT_FALSE(bootstrap.ok());
     const std::lock_guard lock(mutex);
-    full += bootstrap.status().message().find("24150 to 24151") != std::string_view::npos;
+    full += bootstrap.status().message().find(range) != std::string_view::npos;
   });
   // The other one is told, and does not wait until the deadline.
   EXPECT_EQ(full, 2);

@@ -21,7 +21,9 @@ using testing::Job;
 using testing::ToBytes;
 using testing::ToText;
 
-Deadline Soon() { return Deadline::AfterSeconds(60); }
+// Long, so that who ends in half of it was not ended by it, on however busy a machine.
+constexpr int64_t kSoonNs = 60'000'000'000;
+Deadline Soon() { return Deadline::After(kSoonNs); }
 
 // Collects events as text and lets a test wait for a number of them.
 class Witness {
@@ -39,10 +41,10 @@ class Witness {
     };
     return events;
   }
-  // The first `count` events, or fewer after ten seconds.
+  // The first `count` events, or fewer after half a minute.
   std::vector<std::string> Await(size_t count) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::seconds(10), [&] { return seen_.size() >= count; });
+    changed_.wait_for(lock, std::chrono::seconds(30), [&] { return seen_.size() >= count; });
     return seen_;
   }
   std::string reason() {
@@ -172,7 +174,7 @@ TEST(BootstrapLife, CancelEndsAWaitFromAnyThread) {
   });
   const auto message = ranks[0]->Recv(1, 1, Soon());
   canceller.join();
-  EXPECT_LT(NowNs() - start_ns, 2'000'000'000);
+  EXPECT_LT(NowNs() - start_ns, kSoonNs / 2);
   EXPECT_EQ(message.status().message(), "because of the test");
   EXPECT_EQ(ranks[0]->Barrier(Soon()).message(), "because of the test");
 }
@@ -190,7 +192,7 @@ TEST(BootstrapLife, AbortFlagEndsCreateAndRecv) {
   const auto alone = Bootstrap::Create(*job.loop, job.settings, options);
   aborter.join();
   EXPECT_FALSE(alone.ok());
-  EXPECT_LT(NowNs() - start_ns, 3'000'000'000);
+  EXPECT_LT(NowNs() - start_ns, kSoonNs / 2);
   EXPECT_NE(alone.status().message().find("abort"), std::string_view::npos)
       << alone.status().message();
 }
@@ -220,7 +222,7 @@ TEST(BootstrapLife, ChildOutlivesTheAbortOfItsParentAndHasItsOwn) {
   child_abort[0] = true;
   const int64_t start_ns = NowNs();
   EXPECT_FALSE(children[0]->Recv(1, 1, Soon()).ok());
-  EXPECT_LT(NowNs() - start_ns, 2'000'000'000);
+  EXPECT_LT(NowNs() - start_ns, kSoonNs / 2);
 }
 
 TEST(BootstrapLife, AnExchangeEndsByTheFlagGivenWithIt) {
@@ -236,7 +238,7 @@ TEST(BootstrapLife, AnExchangeEndsByTheFlagGivenWithIt) {
   const Status status = ranks[0]->AllGather(data.data(), sizeof(int), Soon(), &abort);
   aborter.join();
   EXPECT_NE(status.message().find("abort"), std::string_view::npos) << status.message();
-  EXPECT_LT(NowNs() - start_ns, 2'000'000'000);
+  EXPECT_LT(NowNs() - start_ns, kSoonNs / 2);
   // The flag was for that exchange alone.
   EXPECT_TRUE(ranks[1]->Send(0, 3, {}).ok());
   EXPECT_TRUE(ranks[0]->Recv(1, 3, Soon()).ok());
@@ -283,7 +285,7 @@ TEST(BootstrapLife, KilledRankIsLostToAllItsNeighbours) {
   for (Witness& witness : witnesses) {
     EXPECT_EQ(witness.Await(1), std::vector<std::string>{"lost 2"}) << witness.reason();
   }
-  EXPECT_LT(NowNs() - killed_ns, 5'000'000'000);
+  EXPECT_LT(NowNs() - killed_ns, kSoonNs / 3);
   const auto message = ranks[1]->Recv(2, 5, Soon());
   EXPECT_EQ(message.status().code(), Code::kRemoteError);
   EXPECT_NE(message.status().message().find(fmt::format("rank 2 (pid {}", child)),

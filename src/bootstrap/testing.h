@@ -15,6 +15,7 @@
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/root.h"
 #include "sys/event_loop.h"
+#include "sys/tcp.h"
 
 namespace tutti::testing {
 
@@ -55,6 +56,22 @@ inline uint16_t FreePort() {
   const auto found = Listen(address, {.low = 20000, .high = 32000});
   EXPECT_TRUE(found.ok()) << found.status().message();
   return address.port;
+}
+
+// So many of them in a row.
+inline PortRange FreePorts(uint16_t count) {
+  for (;;) {
+    const uint16_t low = FreePort();
+    std::vector<UniqueFd> held;
+    for (uint16_t i = 0; i < count; ++i) {
+      SocketAddress address = *ParseSocketAddress("127.0.0.1:0");
+      address.port = static_cast<uint16_t>(low + i);
+      Result<UniqueFd> fd = Listen(address);
+      if (!fd.ok()) break;
+      held.push_back(std::move(fd).value());
+    }
+    if (held.size() == count) return {.low = low, .high = static_cast<uint16_t>(low + count - 1)};
+  }
 }
 
 // Calls body(0) … body(count - 1), each in a thread with a small stack, and waits for all.

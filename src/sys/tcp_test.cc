@@ -112,7 +112,7 @@ TEST(Tcp, WaitsEndAtDeadlineAbortAndEndOfStream) {
   const Status aborted = RecvAll(pair.server.get(), data, {Deadline::Never(), &abort});
   aborter.join();
   EXPECT_NE(aborted.message().find("aborted"), std::string_view::npos);
-  EXPECT_LT(NowNs() - start_ns, 1'000'000'000);
+  EXPECT_LT(NowNs() - start_ns, 10'000'000'000);
   ASSERT_TRUE(SendAll(pair.client.get(), std::span(data).first(4), {}).ok());
   pair.client.Reset();
   EXPECT_EQ(RecvAll(pair.server.get(), data, {}).code(), Code::kRemoteError);
