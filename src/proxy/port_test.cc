@@ -5,10 +5,13 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <thread>
 
 #include "proxy/fifo_memory.h"
@@ -70,9 +73,14 @@ TEST(PortTest, CostsNothingWhileIdle) {
     ASSERT_FALSE(deadline.Passed());
     in.SleepForChunk(10'000'000);
   }
-  const int64_t before_ns = ProcessCpuNs();
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  EXPECT_LT(ProcessCpuNs() - before_ns, 2'000'000);
+  // What wakes now and then does so in each of these; what a busy machine does late, in few of them.
+  int64_t least_ns = std::numeric_limits<int64_t>::max();
+  for (int window = 0; window < 10 && least_ns >= 2'000'000; ++window) {
+    const int64_t before_ns = ProcessCpuNs();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    least_ns = std::min(least_ns, ProcessCpuNs() - before_ns);
+  }
+  EXPECT_LT(least_ns, 2'000'000);
 }
 
 TEST(PortTest, APolledPortDoesNotWakeTheProgressThread) {

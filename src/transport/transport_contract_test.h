@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -300,7 +301,22 @@ inline void CarriesBothWaysAtOnce(const TransportFactory& factory) {
   other.join();
 }
 
-inline void TellsAConsumerThatItsPeerDied(const TransportFactory& factory) {
+// Who has seen that all is well and does not sleep yet when its peer dies sleeps out its nap, which is why
+// kernels take short ones. A port that wakes nobody would do so each time: `hear` waits for the news with
+// naps of kNapNs, and must be through much sooner once.
+constexpr int64_t kNapNs = kBoundNs / 4;
+template <class Hear>
+void ExpectToBeWoken(Hear hear) {
+  int64_t least_ns = kBoundNs;
+  for (int round = 0; round < 5 && least_ns > kNapNs / 2; ++round) {
+    const int64_t before_ns = NowNs();
+    hear();
+    least_ns = std::min(least_ns, NowNs() - before_ns);
+  }
+  EXPECT_LT(least_ns, kNapNs / 2);
+}
+
+inline void ConsumerHears(const TransportFactory& factory) {
   const auto pair = factory.make(4096);
   Transfer(*pair, {10, 20, 30});
   pair->consumer_port->Begin(1, 0x77);
@@ -308,9 +324,7 @@ inline void TellsAConsumerThatItsPeerDied(const TransportFactory& factory) {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     pair->KillProducer();
   });
-  const int64_t before_ns = NowNs();
-  EXPECT_EQ(AwaitChunk(*pair, kBoundNs).data, nullptr);  // asleep in its futex when it happens
-  EXPECT_LT(NowNs() - before_ns, kBoundNs / 2);
+  EXPECT_EQ(AwaitChunk(*pair, kNapNs).data, nullptr);  // asleep in its futex when it happens
   killer.join();
   EXPECT_EQ(pair->consumer_port->status().code(), Code::kRemoteError);
   EXPECT_NE(pair->consumer_port->status().message().find("chunk 1 of 1 of operation 0x77"),
@@ -318,7 +332,11 @@ inline void TellsAConsumerThatItsPeerDied(const TransportFactory& factory) {
       << pair->consumer_port->status().message();
 }
 
-inline void TellsAProducerThatItsPeerDied(const TransportFactory& factory) {
+inline void TellsAConsumerThatItsPeerDied(const TransportFactory& factory) {
+  ExpectToBeWoken([&] { ConsumerHears(factory); });
+}
+
+inline void ProducerHears(const TransportFactory& factory) {
   const auto pair = factory.make(4096);
   Transfer(*pair, {10, 20, 30});
   pair->producer_port->Begin(1000, 0x77);
@@ -326,19 +344,21 @@ inline void TellsAProducerThatItsPeerDied(const TransportFactory& factory) {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     pair->KillConsumer();
   });
-  const int64_t before_ns = NowNs();
   uint64_t sent = 0;
   for (; sent < 1000; ++sent) {
-    std::byte* const place = AwaitRoom(*pair, 4096, kBoundNs);
+    std::byte* const place = AwaitRoom(*pair, 4096, kNapNs);
     if (!place) break;
     Fill(place, 4096, sent);
     pair->producer.Publish(4096, 0x77);
   }
   killer.join();
   EXPECT_LE(sent, uint64_t{2 * kFifoSlots});
-  EXPECT_LT(NowNs() - before_ns, kBoundNs / 2);
   EXPECT_EQ(pair->producer_port->status().code(), Code::kRemoteError)
       << pair->producer_port->status().message();
+}
+
+inline void TellsAProducerThatItsPeerDied(const TransportFactory& factory) {
+  ExpectToBeWoken([&] { ProducerHears(factory); });
 }
 
 struct Case {

@@ -370,9 +370,7 @@ TEST_F(PeerMemoryTest, TrimDropsTheLeastRecentlyUsed) {
 }
 
 TEST_F(PeerMemoryTest, BadHandlesAreErrors) {
-  PeerMemory::Options options;
-  options.timeout_ns = 200'000'000;
-  PeerMemory peers(options);
+  PeerMemory peers({});
   EXPECT_EQ(peers.Map(0, RemoteHandle{}).status().code(), Code::kInvalidArgument);
   const RemoteHandle good = Export(Allocate(*memory, 4096));
   RemoteHandle bad = good;
