@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <numeric>
@@ -65,12 +66,18 @@ TEST(CoordinatorTest, ASingleRankIsAJobToo) {
 }
 
 TEST(CoordinatorTest, IdleRanksExchangeNothing) {
-  RunJob(2, [](TestRank& self) {
+  std::atomic<int> idle{0}, looked{0};
+  RunJob(2, [&](TestRank& self) {
     std::vector<float> values(10, 1);
     self.Sum("a", values);
+    // What one rank asks for later is a round of the other as well.
+    ++idle;
+    EXPECT_TRUE(Await(idle, 2));
     const uint64_t rounds = self.Counter("rounds");
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     EXPECT_EQ(self.Counter("rounds"), rounds);
+    ++looked;
+    EXPECT_TRUE(Await(looked, 2));
     self.Sum("a", values);
     EXPECT_THAT(values, Each(4.0f));
   });
@@ -142,10 +149,13 @@ TEST(CoordinatorTest, WhatIsWrongByItselfIsRefusedAtOnce) {
 }
 
 TEST(CoordinatorTest, ANameThatIsPendingIsRefusedAtOnce) {
-  RunJob(2, [](TestRank& self) {
+  std::atomic<int> refused{0};
+  RunJob(2, [&](TestRank& self) {
     std::vector<float> a(4, 1), b(4, 1);
     const std::vector<int64_t> shape = {4};
-    if (self.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (self.rank() == 1) {
+      EXPECT_TRUE(Await(refused, 1));
+    }
     const int64_t handle = self.Enqueue(
         TestRank::Describe("t", tuttiOpAllreduce, tuttiFloat32, shape, a.data(), a.data()));
     if (self.rank() == 0) {
@@ -153,22 +163,25 @@ TEST(CoordinatorTest, ANameThatIsPendingIsRefusedAtOnce) {
                                                    b.data(), b.data())),
                 0);
       EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("a tensor named \"t\" is still pending"));
+      ++refused;
     }
     self.Wait(handle);
   });
 }
 
 TEST(CoordinatorTest, ShutdownOnOneRankEndsPendingWorkOnAll) {
-  RunJob(3, [](TestRank& self) {
+  std::atomic<int> asked{0};
+  RunJob(3, [&](TestRank& self) {
     std::vector<float> values(4, 1);
     if (self.rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      EXPECT_TRUE(Await(asked, 2));
       EXPECT_EQ(tuttiCoordinatorShutdown(self.get()), ncclSuccess);
       return;
     }
     const std::vector<int64_t> shape = {4};
     const int64_t handle = self.Enqueue(TestRank::Describe("t", tuttiOpAllreduce, tuttiFloat32,
                                                            shape, values.data(), values.data()));
+    ++asked;
     EXPECT_THAT(self.TryWait(handle), HasSubstr("rank 1 has shut down"));
     EXPECT_LT(self.TryEnqueue(TestRank::Describe("u", tuttiOpAllreduce, tuttiFloat32, shape,
                                                  values.data(), values.data())),

@@ -5,10 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "testing/ranks.h"
@@ -129,6 +132,18 @@ class TestRank {
   const int num_ranks_;
   tuttiCoordinator_t coordinator_ = nullptr;
 };
+
+// Waits until so many ranks have counted themselves, where one must not go on before. False where they do
+// not come.
+[[nodiscard]] inline bool Await(const std::atomic<int>& counted, int wanted) {
+  constexpr std::chrono::seconds kLongest(40);
+  const auto deadline = std::chrono::steady_clock::now() + kLongest;
+  while (counted < wanted) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
 
 // Makes the job, runs body on every rank's thread, and shuts down.
 inline void RunJob(int num_ranks, const std::function<void(TestRank&)>& body,

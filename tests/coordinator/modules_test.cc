@@ -89,6 +89,8 @@ TEST_P(ModulesTest, CarriesAJob) {
       self.Sum("pair", values, set);
       EXPECT_THAT(values, Each(2.0f));
     }
+    std::vector<float> last(1, 1);
+    self.Sum("last", last);  // who shuts down ends what is under way in every set
   });
 }
 
