@@ -1,9 +1,11 @@
 #include "topology/known_channels.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "topology/testdata.h"
 
@@ -15,7 +17,8 @@ class KnownChannels : public testing::Test {
   Graph graph_ = TestGraph(TestMachine(TestDataPath("machines/dgx1-v100.xml"))).graph;
   Paths paths_ = ComputePaths(graph_, {});
   Settings settings_;
-  std::string file_ = testing::TempDir() + "/tutti_known_channels.xml";
+  // Of this process: tests of one program run beside one another.
+  std::string file_ = testing::TempDir() + "/tutti_known_channels." + std::to_string(getpid());
 
   void TearDown() override { std::filesystem::remove(file_); }
 };

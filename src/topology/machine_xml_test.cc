@@ -239,7 +239,7 @@ TEST(MachineXml, RefusesHostileFilesSoon) {
     const auto spent = std::chrono::steady_clock::now() - begin;
     ASSERT_FALSE(machine.ok());
     EXPECT_THAT(std::string(machine.status().message()), HasSubstr(broken.sentence));
-    EXPECT_LT(spent, std::chrono::seconds(5)) << broken.sentence;
+    EXPECT_LT(spent, std::chrono::seconds(20)) << broken.sentence;
   }
   EXPECT_TRUE(ParseMachineXml(Nested(kDeepestElement), "f").ok());
 }

@@ -19,6 +19,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Who is told to end does so at once. Whoever was not would wait for as long as initialisation may take.
+constexpr auto kBound = std::chrono::seconds(20);
+
 void Pause(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 void ExpectSums(ncclComm_t comm) {
@@ -109,7 +112,7 @@ TEST(UnfinishedSplitTest, EndsWithTheAbortOfTheChildOrOfTheParent) {
       EXPECT_NE(Settle(child), ncclSuccess);
       EXPECT_NCCL(ncclCommAbort(child));
     }
-    EXPECT_LT(Clock::now() - start, std::chrono::seconds(3));
+    EXPECT_LT(Clock::now() - start, kBound);
     EXPECT_NCCL(ncclCommAbort(comms[1]));
   }
 }
@@ -129,7 +132,7 @@ TEST(UnfinishedSplitTest, EndsInsideTheChildsOwnInitialisation) {
   EXPECT_NCCL(ncclCommAbort(comms[0]));
   EXPECT_NE(Settle(children[0]), ncclSuccess);
   EXPECT_NCCL(ncclCommAbort(children[0]));
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(3));
+  EXPECT_LT(Clock::now() - start, kBound);
   for (size_t r = 1; r < 3; ++r) EXPECT_NCCL(ncclCommAbort(comms[r]));
 }
 
@@ -292,7 +295,7 @@ TEST(AbortTest, EndsABlockingInitialisationOfAnotherThread) {
   const auto start = Clock::now();
   EXPECT_NCCL(ncclCommAbort(found));
   waiting.join();
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(3));
+  EXPECT_LT(Clock::now() - start, kBound);
 }
 
 TEST(FinalizeTest, OfANonBlockingCommunicatorGoesOnInTheBackground) {

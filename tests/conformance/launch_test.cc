@@ -193,7 +193,7 @@ TEST(TurnTest, ThatNeverComesIsATimeout) {
   EXPECT_EQ(ncclAllReduce(&here, &here, 1, ncclInt32, ncclSum, comm, nullptr), ncclTimeout);
   EXPECT_THAT(ncclGetLastError(comm), HasSubstr("stream"));
   EXPECT_EQ(ncclCommDestroy(comm), ncclTimeout) << "destroyed under an operation";
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
   ncclResult_t state = ncclSuccess;
   EXPECT_NCCL(ncclCommGetAsyncError(comm, &state));
   EXPECT_EQ(state, ncclTimeout);

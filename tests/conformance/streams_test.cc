@@ -119,10 +119,19 @@ TEST(EventTest, OrdersStreamsAndTellsTime) {
   double elapsed_ms = -1;
   EXPECT_EQ(tuttiEventElapsedTime(&elapsed_ms, start, end), ncclInvalidUsage);
 
-  int delay_ms = 50;
+  struct Gate {
+    std::atomic<bool> reached = false, open = false;
+  } gate;
   std::atomic<bool> follower_ran = false;
   EXPECT_NCCL(tuttiEventRecord(start, first));
-  EXPECT_NCCL(tuttiStreamLaunchHostFunc(first, Sleep, &delay_ms));
+  EXPECT_NCCL(tuttiStreamLaunchHostFunc(
+      first,
+      [](void* arg) {
+        auto* const at = static_cast<Gate*>(arg);
+        at->reached = true;
+        while (!at->open) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      },
+      &gate));
   EXPECT_NCCL(tuttiEventRecord(end, first));
   EXPECT_NCCL(tuttiStreamWaitEvent(second, end));
   EXPECT_NCCL(tuttiStreamLaunchHostFunc(
@@ -130,6 +139,9 @@ TEST(EventTest, OrdersStreamsAndTellsTime) {
   EXPECT_EQ(tuttiStreamQuery(first), ncclInProgress);
   EXPECT_EQ(tuttiEventQuery(end), ncclInProgress);
   EXPECT_FALSE(follower_ran);
+  while (!gate.reached) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  gate.open = true;
   EXPECT_NCCL(tuttiEventSynchronize(end));
   EXPECT_NCCL(tuttiStreamSynchronize(second));
   EXPECT_TRUE(follower_ran);

@@ -250,7 +250,7 @@ void ReduceUntilCut(TwoHosts& hosts, int rank, int64_t bound_ms, const std::vect
 
 TEST_F(NetnsTest, DeathOnTheOtherHostIsNamed) {
   RankProcesses processes(
-      4, [&](int rank, Board& board) { ReduceUntilCut(*hosts_, rank, 5000, {3}, board); });
+      4, [&](int rank, Board& board) { ReduceUntilCut(*hosts_, rank, 20'000, {3}, board); });
   ASSERT_TRUE(processes.board().Await(kRounds, 20));
   processes.board().Set(kCutAtMs, NowMs());
   processes.Signal(3, SIGKILL);
@@ -261,7 +261,7 @@ TEST_F(NetnsTest, DeathOnTheOtherHostIsNamed) {
 using SlowNetnsTest = NetnsTest;
 
 TEST_F(SlowNetnsTest, APulledCableIsAnErrorInBoundedTime) {
-  const int64_t bound_ms = 40'000;
+  const int64_t bound_ms = 60'000;  // twice what is waited for an answer
   RankProcesses processes(4, [&](int rank, Board& board) {
     const std::vector<int> beyond = rank < 2 ? std::vector{2, 3} : std::vector{0, 1};
     ReduceUntilCut(*hosts_, rank, bound_ms, beyond, board);
@@ -269,7 +269,7 @@ TEST_F(SlowNetnsTest, APulledCableIsAnErrorInBoundedTime) {
   ASSERT_TRUE(processes.board().Await(kRounds, 20));
   processes.board().Set(kCutAtMs, NowMs());
   hosts_->SetCable(false);
-  processes.Wait(60);
+  processes.Wait(90);
 }
 
 }  // namespace

@@ -150,19 +150,19 @@ TEST(PerfProgram, WrongResultsAreFound) {
 }
 
 TEST(PerfProgram, TwoLibrariesAreCompared) {
-  // The delay slows both; their ratio must stay near one.
+  // The delay slows both; their ratio must stay near one, whatever else the machine does.
   const TemporaryFile file;
   const Outcome outcome = Perf(
       {"all_reduce", "-b", "1K", "--against", TUTTI_FAKE_NCCL, "-i", "10", "--json", file.path()},
-      {{"FAKE_NCCL_DELAY_US", "3000"}});
+      {{"FAKE_NCCL_DELAY_US", "30000"}});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("ratio"), HasSubstr("# against: NCCL 2.17.4")));
   const Json rows = file.Parse();
   ASSERT_EQ(rows.size(), 2u);
   const double mine = rows[0].at("out_of_place").at("time_us");
   const double other = rows[1].at("out_of_place").at("time_us");
-  EXPECT_GT(mine, 3000);
-  EXPECT_GT(other, 3000);
+  EXPECT_GT(mine, 30'000);
+  EXPECT_GT(other, 30'000);
   EXPECT_GT(mine / other, 0.5);
   EXPECT_LT(mine / other, 2.0);
 }
@@ -214,7 +214,7 @@ TEST(PerfProgram, InterruptTakesTheRanksAlong) {
   ASSERT_EQ(children.size(), 2u);
   kill(perf.pid(), SIGINT);
   EXPECT_EQ(perf.Finish().status, 128 + SIGINT);
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 400; ++i) {
     usleep(50'000);
     const std::set<int> alive = ProcessesWith("perf-rank");
     std::erase_if(children, [&](int pid) { return alive.count(pid) == 0; });

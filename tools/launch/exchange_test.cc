@@ -272,7 +272,7 @@ TEST(Exchange, TwiceTheSameRankIsAnError) {
   for (int i = 1; i <= 2; ++i) {
     twins.emplace_back([&, i] {
       (void)BroadcastFromRankZero(infos[static_cast<size_t>(i)], NoVariables, "",
-                                  Deadline::AfterSeconds(2))
+                                  Deadline::AfterSeconds(10))
           .ok();
     });
   }
@@ -301,8 +301,8 @@ TEST(Messages, AnnouncedLengthIsBounded) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   const UniqueFd a(ends[0]);
   const UniqueFd b(ends[1]);
-  ASSERT_TRUE(SendMessage(a.get(), std::string(100, 'x'), Deadline::AfterSeconds(1)).ok());
-  const auto message = ReceiveMessage(b.get(), 99, Deadline::AfterSeconds(1));
+  ASSERT_TRUE(SendMessage(a.get(), std::string(100, 'x'), Deadline::AfterSeconds(10)).ok());
+  const auto message = ReceiveMessage(b.get(), 99, Deadline::AfterSeconds(10));
   ASSERT_FALSE(message.ok());
   EXPECT_THAT(std::string(message.status().message()), HasSubstr("100 bytes"));
 }
