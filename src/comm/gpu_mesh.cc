@@ -10,6 +10,7 @@
 #include "base/reduce.h"
 #include "comm/call_checker.h"
 #include "comm/executor.h"
+#include "plan/choose.h"
 
 namespace tutti {
 namespace {
@@ -128,7 +129,11 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   context_.line_slot_bytes = cuda::kLines * cuda::kLineData;
   context_.short_message_bytes = cuda::kLineMessage;
   if (on_host) ForHostMemory(context_);
+  TUTTI_TRY(ApplyMeshRoutes(settings.algo, context_));
   TUTTI_TRY(ApplyMeshForms(settings.proto, context_));
+  if (peers.bootstrap->rank() == 0 && LeavesNothing(settings.algo, context_.allowed_routes))
+    TUTTI_WARN("NCCL_ALGO={} names nothing that is there on GPUs, and has no effect",
+               settings.algo);
   TUTTI_TRY(ApplyMeshTuning(settings.gpu_tune, context_));
   args_.rank = peers.bootstrap->rank();
   args_.num_ranks = n;

@@ -303,13 +303,10 @@ Status Communicator::ExchangePeers() {
 
 // NCCL_ALGO=NVLS on hosts, for example: what programs set for other machines is no error.
 void Communicator::WarnOfEmptyLists() const {
-  const auto empty = [](const auto& allowed) {
-    return std::all_of(allowed.begin(), allowed.end(), [](uint32_t bits) { return bits == 0; });
-  };
-  if (!settings_.algo.empty() && empty(plan_.allowed_algorithms))
+  if (LeavesNothing(settings_.algo, plan_.allowed_algorithms))
     TUTTI_WARN("NCCL_ALGO={} names nothing that is there on hosts, and has no effect",
                settings_.algo);
-  if (!settings_.proto.empty() && empty(plan_.allowed_protocols))
+  if (LeavesNothing(settings_.proto, plan_.allowed_protocols))
     TUTTI_WARN("NCCL_PROTO={} names nothing that is there on hosts, and has no effect",
                settings_.proto);
 }

@@ -31,7 +31,8 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
 std::optional<uint32_t> AlgorithmBit(const std::string& name) {
   for (int a = 0; a < kNumAlgorithms; ++a)
     if (name == Lower(Name(static_cast<Algorithm>(a)))) return 1u << a;
-  for (const char* other : {"collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"})
+  for (const char* other :
+       {"collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat", "symmetric"})
     if (name == other) return 0;
   return std::nullopt;
 }
@@ -50,6 +51,15 @@ std::optional<uint32_t> FormBit(const std::string& name) {
   return std::nullopt;
 }
 
+std::optional<uint32_t> RouteBit(const std::string& name) {
+  if (name == "oneshot") return Bit(MeshRoute::kOneShot);
+  if (name == "twoshot") return Bit(MeshRoute::kTwoShot);
+  if (name == "ring") return Bit(MeshRoute::kRing);
+  if (name == "symmetric") return Bit(MeshRoute::kSymmetric);
+  if (AlgorithmBit(name)) return 0;
+  return std::nullopt;
+}
+
 // One of the settings: its values are bits, one for each name.
 struct ListSetting {
   const char* name;
@@ -63,6 +73,8 @@ constexpr ListSetting kAlgorithms = {
     "no algorithm; there are ring, tree, recursivedoubling, oneshot, twoshot, pull and exchange"};
 constexpr ListSetting kProtocols = {"NCCL_PROTO", ProtocolBit, 3,
                                     "no protocol; hosts have LL and Simple"};
+constexpr ListSetting kRoutes = {"NCCL_ALGO", RouteBit, 15,
+                                 "no algorithm; GPUs have oneshot, twoshot, ring and symmetric"};
 constexpr ListSetting kForms = {"NCCL_PROTO", FormBit, 7,
                                 "no protocol; GPUs have LL, LL128 and Simple"};
 
@@ -105,12 +117,21 @@ Status ApplyList(const ListSetting& setting, std::string_view text,
 
 }  // namespace
 
+bool LeavesNothing(std::string_view text, const std::array<uint32_t, kNumCollectives>& allowed) {
+  return !text.empty() &&
+         std::all_of(allowed.begin(), allowed.end(), [](uint32_t bits) { return bits == 0; });
+}
+
 Status ApplyAlgorithmList(std::string_view algo, PlanContext& context) {
   return ApplyList(kAlgorithms, algo, context.allowed_algorithms);
 }
 
 Status ApplyProtocolList(std::string_view proto, PlanContext& context) {
   return ApplyList(kProtocols, proto, context.allowed_protocols);
+}
+
+Status ApplyMeshRoutes(std::string_view algo, MeshContext& context) {
+  return ApplyList(kRoutes, algo, context.allowed_routes);
 }
 
 Status ApplyMeshForms(std::string_view proto, MeshContext& context) {

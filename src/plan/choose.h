@@ -62,9 +62,11 @@ double PredictUs(const PlanContext& context, Collective collective, Algorithm al
 double PredictPullUs(const PlanContext& context, Collective collective, double bytes, bool mapped);
 
 // Reads NCCL_ALGO and NCCL_PROTO into the context: "ring,tree", "^tree",
-// "allreduce:tree;broadcast:ring". Names of what hosts do not have (collnet, nvls, pat; LL128) are
-// ignored. InvalidUsage for unknown names.
+// "allreduce:tree;broadcast:ring". Names of what hosts do not have (collnet, nvls, pat, symmetric;
+// LL128) are ignored. InvalidUsage for unknown names.
 Status ApplyAlgorithmList(std::string_view algo, PlanContext& context);
 Status ApplyProtocolList(std::string_view proto, PlanContext& context);
+// Whether such a setting says something, but names nothing that is there.
+bool LeavesNothing(std::string_view text, const std::array<uint32_t, kNumCollectives>& allowed);
 
 }  // namespace tutti

@@ -227,18 +227,27 @@ std::string_view Name(MeshForm form) {
   return kNames[static_cast<size_t>(form)];
 }
 
+MeshRoute RouteOf(MeshAlgorithm algorithm) {
+  return IsRing(algorithm)        ? MeshRoute::kRing
+         : IsSymmetric(algorithm) ? MeshRoute::kSymmetric
+         : IsTwoShot(algorithm)   ? MeshRoute::kTwoShot
+                                  : MeshRoute::kOneShot;
+}
+
 MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
                       size_t elem_bytes, Buffers buffers) {
   const Form form = FormOf(collective);
   const auto bytes = static_cast<double>(count * elem_bytes);
-  const uint32_t listed = context.allowed_forms[static_cast<size_t>(collective)];
+  const uint32_t routes = context.allowed_routes[static_cast<size_t>(collective)];
+  const uint32_t forms = context.allowed_forms[static_cast<size_t>(collective)];
   MeshChoice best;
-  // What is not allowed comes after all that is.
-  std::pair<bool, double> best_us = {true, std::numeric_limits<double>::infinity()};
+  // What is not allowed comes after all that is; the algorithm counts before the protocol.
+  std::pair<int, double> best_us = {4, 0};
   const auto consider = [&](MeshAlgorithm algorithm, MeshForm through) {
     if (!Fits(context, algorithm, through, count, elem_bytes)) return;
-    std::pair us = {listed != 0 && (listed & Bit(through)) == 0,
-                    ExtraUs(context, algorithm, through, bytes)};
+    const bool off_route = routes != 0 && (routes & Bit(RouteOf(algorithm))) == 0;
+    const bool off_form = forms != 0 && (forms & Bit(through)) == 0;
+    std::pair us = {2 * off_route + off_form, ExtraUs(context, algorithm, through, bytes)};
     if (algorithm == MeshAlgorithm::kMessages && collective != Collective::kAlltoAll &&
         count * elem_bytes <= context.short_message_bytes)
       us.second -= context.message_us;

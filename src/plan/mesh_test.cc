@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "plan/choose.h"
+
 namespace tutti {
 namespace {
 
@@ -24,47 +26,49 @@ MeshContext Context(int num_ranks) {
   return context;
 }
 
-bool TwoShot(MeshAlgorithm a) {
-  return a == MeshAlgorithm::kAllReduceTwoShot || a == MeshAlgorithm::kReduceTwoShot ||
-         a == MeshAlgorithm::kBroadcastTwoShot;
-}
-
 // What the kernels rely on, for every size: blocks cover the whole and nothing is cut inside a line;
 // chunks fit slots; lines take one piece, whose reuse of slots is proven for two rounds a kernel.
+void ExpectWhatKernelsRelyOn(const MeshContext& context, Collective collective, size_t count,
+                             size_t elem) {
+  const int n = context.num_ranks;
+  const MeshChoice c = ChooseMesh(context, collective, count, elem);
+  SCOPED_TRACE(testing::Message() << n << " ranks, " << Name(collective) << " of " << count << " × "
+                                  << elem << ": " << Describe(c));
+  ASSERT_GE(c.blocks, 1u);
+  ASSERT_LE(c.blocks, context.max_blocks);
+  if (c.threads > 256) {
+    ASSERT_LE(c.blocks, context.max_lone_blocks);
+  }
+  ASSERT_LE(c.threads, c.form == MeshForm::kWideLines ? 384u : 256u);
+  ASSERT_GE(c.blocks * c.block_elems, count);
+  ASSERT_LT((c.blocks - 1) * c.block_elems, count);
+  if (c.algorithm == MeshAlgorithm::kMessages) return;  // these are cut elsewhere
+  ASSERT_EQ(c.block_elems * elem % 16, 0u);
+  ASSERT_EQ(c.chunk_elems * elem % 16, 0u);
+  ASSERT_GE(c.chunk_elems, 1u);
+  ASSERT_LE(c.chunk_elems * elem, IsRing(c.algorithm)              ? context.ring_slot_bytes
+                                  : c.form == MeshForm::kLines     ? context.line_slot_bytes
+                                  : c.form == MeshForm::kWideLines ? context.wide_slot_bytes
+                                                                   : context.slot_bytes);
+  if (c.form == MeshForm::kBulk) return;
+  const bool all = c.algorithm == MeshAlgorithm::kAllReduceTwoShot;
+  const bool two_shot = RouteOf(c.algorithm) == MeshRoute::kTwoShot;
+  const size_t owners = two_shot ? static_cast<size_t>(all ? n : n - 1) : size_t{1};
+  ASSERT_LE(c.block_elems, owners * c.chunk_elems);
+}
+
 TEST(ChooseMeshTest, KeepsWhatKernelsRelyOn) {
   for (const auto& [n, max_blocks] :
        {std::pair{2, 128}, {3, 64}, {4, 128}, {8, 128}, {16, 1}, {8, 7}}) {
     MeshContext context = Context(n);
     context.max_blocks = static_cast<uint32_t>(max_blocks);
-    for (const Collective collective : kAll) {
-      for (const size_t elem : {1, 2, 4, 8}) {
-        for (size_t count = 1; count < size_t{1} << 32; count = count * 3 + 1) {
-          const MeshChoice c = ChooseMesh(context, collective, count, elem);
-          SCOPED_TRACE(testing::Message() << n << " ranks, " << Name(collective) << " of " << count
-                                          << " × " << elem << ": " << Describe(c));
-          ASSERT_GE(c.blocks, 1u);
-          ASSERT_LE(c.blocks, context.max_blocks);
-          if (c.threads > 256) {
-            ASSERT_LE(c.blocks, context.max_lone_blocks);
-          }
-          ASSERT_LE(c.threads, c.form == MeshForm::kWideLines ? 384u : 256u);
-          ASSERT_GE(c.blocks * c.block_elems, count);
-          ASSERT_LT((c.blocks - 1) * c.block_elems, count);
-          if (c.algorithm == MeshAlgorithm::kMessages) continue;  // these are cut elsewhere
-          ASSERT_EQ(c.block_elems * elem % 16, 0u);
-          ASSERT_EQ(c.chunk_elems * elem % 16, 0u);
-          ASSERT_GE(c.chunk_elems, 1u);
-          ASSERT_LE(c.chunk_elems * elem, IsRing(c.algorithm)              ? context.ring_slot_bytes
-                                          : c.form == MeshForm::kLines     ? context.line_slot_bytes
-                                          : c.form == MeshForm::kWideLines ? context.wide_slot_bytes
-                                                                           : context.slot_bytes);
-          if (c.form == MeshForm::kBulk) continue;
-          const bool all = c.algorithm == MeshAlgorithm::kAllReduceTwoShot;
-          const size_t owners =
-              TwoShot(c.algorithm) ? static_cast<size_t>(all ? n : n - 1) : size_t{1};
-          ASSERT_LE(c.block_elems, owners * c.chunk_elems);
-        }
-      }
+    for (const uint32_t routes :
+         {0u, Bit(MeshRoute::kOneShot), Bit(MeshRoute::kTwoShot), Bit(MeshRoute::kRing)}) {
+      context.allowed_routes.fill(routes);
+      for (const Collective collective : kAll)
+        for (const size_t elem : {1, 2, 4, 8})
+          for (size_t count = 1; count < size_t{1} << 32; count = count * 3 + 1)
+            ExpectWhatKernelsRelyOn(context, collective, count, elem);
     }
   }
 }
@@ -87,6 +91,32 @@ TEST(ChooseMeshTest, SmallInLinesMiddleInBulkLargeRoundTheRing) {
               collective != Collective::kAlltoAll);
     EXPECT_EQ(ChooseMesh(context, collective, 16 << 20, 4).algorithm, MeshAlgorithm::kMessages);
   }
+}
+
+TEST(ChooseMeshTest, TakesWhatTheListsLeave) {
+  using A = MeshAlgorithm;
+  MeshContext context = Context(8);
+  const auto choose = [&](Collective collective, size_t count) {
+    return ChooseMesh(context, collective, count, 4, Buffers::kShared);
+  };
+  ASSERT_TRUE(ApplyMeshRoutes("Ring", context).ok());
+  EXPECT_EQ(choose(Collective::kAllReduce, 3).algorithm, A::kAllReduceRing);
+  EXPECT_EQ(choose(Collective::kBroadcast, 3).algorithm, A::kBroadcastChain);
+  EXPECT_EQ(choose(Collective::kAlltoAll, 64).algorithm, A::kAlltoAll);  // has no ring
+  // Where no algorithm that is left has the protocol, the algorithm is what counts.
+  ASSERT_TRUE(ApplyMeshForms("LL", context).ok());
+  EXPECT_EQ(choose(Collective::kAllReduce, 1024).algorithm, A::kAllReduceRing);
+  context = Context(8);
+  ASSERT_TRUE(ApplyMeshRoutes("^ring,symmetric;reduce:twoshot;allgather:symmetric", context).ok());
+  EXPECT_EQ(choose(Collective::kAllReduce, 64 << 20).algorithm, A::kAllReduceTwoShot);
+  EXPECT_EQ(choose(Collective::kReduce, 3).algorithm, A::kReduceTwoShot);
+  EXPECT_EQ(choose(Collective::kAllGather, 3).algorithm, A::kAllGatherSymmetric);
+  // What others have is no mistake, and leaves everything.
+  context = Context(8);
+  ASSERT_TRUE(ApplyMeshRoutes("Tree,NVLS", context).ok());
+  EXPECT_TRUE(LeavesNothing("Tree,NVLS", context.allowed_routes));
+  EXPECT_EQ(choose(Collective::kAllReduce, 1024).algorithm, A::kAllReduceOneShot);
+  EXPECT_EQ(ApplyMeshRoutes("rings", context).code(), Code::kInvalidUsage);
 }
 
 TEST(ChooseMeshTest, ShortOperationsComeEarlyIfTheyLeaveRoom) {
