@@ -78,7 +78,8 @@ function(tutti_room name)
     endif()
     target_compile_definitions(${name}_test PRIVATE TUTTI_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     target_link_libraries(${name}_test PRIVATE tutti_${name} ${helpers} GTest::gmock GTest::gtest_main)
+    # A program that is loaded for the first time may need more than the 5 s in which it would have to name its tests.
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}." PROPERTIES LABELS unit TIMEOUT 120
-                         DISCOVERY_MODE PRE_TEST)
+                         DISCOVERY_TIMEOUT 120 DISCOVERY_MODE PRE_TEST)
   endif()
 endfunction()
