@@ -20,7 +20,6 @@
 #include <cstring>
 #include <exception>
 #include <map>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -111,20 +110,6 @@ class GlooOperations final : public SteppedOperations {
     });
   }
 
-  Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
-                       ncclDataType_t type, ncclRedOp_t op) override {
-    const size_t element = WireSize(type);
-    const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
-    const auto mine = static_cast<size_t>(rank_);
-    const size_t before = std::accumulate(counts.begin(), counts.begin() + rank_, size_t{0});
-    whole_.resize(total * element);
-    TUTTI_TRY(Allreduce(input, whole_.data(), total, type, op));
-    if (counts[mine] > 0) {
-      CopyBytes(output, whole_.data() + before * element, counts[mine] * element);
-    }
-    return Status::Ok();
-  }
-
   Status Barrier() override {
     if (num_ranks_ == 1) return Status::Ok();
     return Guarded("barrier", [&] {
@@ -185,7 +170,6 @@ class GlooOperations final : public SteppedOperations {
   }
 
   const std::shared_ptr<gloo::rendezvous::Context> context_;
-  std::vector<std::byte> whole_;
 };
 
 // Without an interface Gloo takes the address of the host's own name, and where that has none it

@@ -1,12 +1,15 @@
 #pragma once
 
-// What MPI's and Gloo's operations have in common: an allgather and an alltoall of 64-bit sizes that
-// differ from rank to rank, in steps of what both libraries do well. (MPI's own count in ints, and
-// Gloo has none of the kind.)
+// What the operations of MPI, Gloo and oneCCL have in common: an allgather, an alltoall and a
+// reducescatter of 64-bit sizes that differ from rank to rank, in steps of what these libraries do
+// well. (MPI's own count in ints, and the others have some of the kind only.)
 
 #include <cstddef>
+#include <numeric>
 #include <vector>
 
+#include "base/copy.h"
+#include "coordinator/element_type.h"
 #include "coordinator/operations_module.h"
 
 namespace tutti::coordinator {
@@ -47,9 +50,27 @@ class SteppedOperations : public Operations {
     return Status::Ok();
   }
 
+  // Of an allreduce of the whole, this rank's part.
+  Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
+                       ncclDataType_t type, ncclRedOp_t op) override {
+    const size_t element = WireSize(type);
+    const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
+    const auto mine = static_cast<size_t>(rank_);
+    const size_t before = std::accumulate(counts.begin(), counts.begin() + rank_, size_t{0});
+    whole_.resize(total * element);
+    TUTTI_TRY(Allreduce(input, whole_.data(), total, type, op));
+    if (counts[mine] > 0) {
+      CopyBytes(output, whole_.data() + before * element, counts[mine] * element);
+    }
+    return Status::Ok();
+  }
+
  protected:
   const int rank_;
   const int num_ranks_;
+
+ private:
+  std::vector<std::byte> whole_;
 };
 
 }  // namespace tutti::coordinator

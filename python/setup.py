@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts a copy of libtutti into the package: TUTTI_LIBRARY, or what `make` built beside it; of the
-modules for MPI and Gloo that lie beside that, where libtutti looks for them; and of the `tutti`
+modules for MPI, Gloo and oneCCL that lie beside that, where libtutti looks for them; and of the `tutti`
 program: TUTTI_PROGRAM, or what was built or installed with that library. Without any the package is
 made without, and looks for them when it is used."""
 
@@ -11,7 +11,7 @@ import subprocess
 from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
-MODULES = ("libtutti_openmpi.so", "libtutti_mpich.so", "libtutti_gloo.so")
+MODULES = ("libtutti_openmpi.so", "libtutti_mpich.so", "libtutti_gloo.so", "libtutti_ccl.so")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 

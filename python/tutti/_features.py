@@ -100,8 +100,8 @@ def ddl_built() -> bool:
 
 
 def ccl_built() -> bool:
-    """False."""
-    return False
+    """Whether the module for oneCCL (libtutti_ccl.so) lies beside libtutti."""
+    return _library.has_module("ccl")
 
 
 def cuda_built() -> bool:

@@ -16,6 +16,7 @@ constexpr std::string_view kNcclPrefix = "nccl:";
 std::vector<std::string> LibrariesOf(const std::string& name) {
   if (name == "mpi") return {"libtutti_openmpi.so", "libtutti_mpich.so"};
   if (name == "gloo") return {"libtutti_gloo.so"};
+  if (name == "ccl") return {"libtutti_ccl.so"};
   return {};
 }
 
@@ -51,7 +52,8 @@ Result<std::shared_ptr<OperationsModule>> FindViable(const std::string& name, in
   }
   const std::vector<std::string> files = LibrariesOf(name);
   if (files.empty()) {
-    return InvalidUsage("there is no \"{}\": tutti, mpi, gloo and nccl:LIBRARY there are", name);
+    return InvalidUsage("there is no \"{}\": tutti, mpi, gloo, ccl and nccl:LIBRARY there are",
+                        name);
   }
   std::string reasons;
   for (const std::string& file : files) {

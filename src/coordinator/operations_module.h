@@ -1,11 +1,11 @@
 #pragma once
 
-// Operations of others: MPI's, Gloo's, those of a library with NCCL's interface. Each is a module
+// Operations of others: MPI's, Gloo's, oneCCL's, those of a library with NCCL's interface. Each is a module
 // that makes Operations for a set of ranks, and over those an Exchange as well
 // (operations_exchange.h), so that negotiation may go the same way as the data.
 //
-// MPI and Gloo are shared libraries of their own (modules/), looked up by name when they are asked
-// for, so that Tutti itself needs neither.
+// All but the last are shared libraries of their own (modules/), looked up by name when they are
+// asked for, so that Tutti itself needs none of them.
 
 #include <cstddef>
 #include <functional>
@@ -44,7 +44,7 @@ class OperationsModule {
 // A name of a list, without spaces around it, and in small letters up to what may be a path.
 std::string PlainName(std::string_view name);
 
-// "mpi", "gloo", or "nccl:" and a library. InvalidUsage for another name or where there is no such
+// "mpi", "gloo", "ccl", or "nccl:" and a library. InvalidUsage for another name or where there is no such
 // library.
 Result<std::shared_ptr<OperationsModule>> FindModule(const std::string& name);
 
