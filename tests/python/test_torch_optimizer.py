@@ -1,7 +1,9 @@
 """What DistributedOptimizer does beside reducing gradients, on every rank of a job of any size."""
 
+import gc
 import unittest
 import warnings
+import weakref
 
 import torch
 import torch.nn.functional as F
@@ -290,6 +292,78 @@ class Steps(Case):
                 optimizer.step()
             # The other gradient was waited for all the same.
             self.assertEqual(second.grad.tolist(), [step + (hvd.size() - 1) / 2] * 4)
+
+
+class OneAfterAnother(Case):
+    """Optimizers on the same parameters."""
+
+    def reference(self, steps):
+        alone = make_model()
+        for step, lr in enumerate(steps):
+            optimizer = sgd(alone.parameters(), lr)
+            optimizer.zero_grad()
+            (sum(loss_of(alone, r, step) for r in range(hvd.size())) / hvd.size()).backward()
+            optimizer.step()
+        return alone
+
+    def test_the_newest_reduces(self):
+        for op in (hvd.Average, hvd.Adasum):  # of the first
+            model = make_model()
+            first = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(), op=op)
+            if op == hvd.Average:
+                loss_of(model, hvd.rank(), 0).backward()
+                first.step()
+            second = hvd.DistributedOptimizer(sgd(model.parameters(), 0.2), model.named_parameters())
+            begin = 1 if op == hvd.Average else 0
+            for step in range(begin, 3):
+                second.zero_grad()
+                loss_of(model, hvd.rank(), step).backward()
+                second.step()
+            self.assert_same(model, self.reference([0.1] * begin + [0.2] * (3 - begin)))
+            if op == hvd.Average and hvd.size() > 1:
+                with self.assertRaisesRegex(ValueError, "made later has taken over"):
+                    first.step()
+                del second
+                first.zero_grad()
+                loss_of(model, hvd.rank(), 3).backward()
+                first.step()
+                self.assert_same(model, self.reference([0.1, 0.2, 0.2, 0.1]))
+
+    def test_a_plain_one_afterwards(self):
+        model, alone = make_model(), make_model()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+        gone = weakref.ref(optimizer)
+        gc.disable()  # ranks must not differ in when it goes
+        try:
+            del optimizer
+            self.assertIsNone(gone())
+        finally:
+            gc.enable()
+        for step in range(3):
+            for m in (model, alone):
+                optimizer = sgd(m.parameters())
+                optimizer.zero_grad()
+                loss_of(m, hvd.rank(), step).backward()
+                optimizer.step()
+        self.assert_same(model, alone)
+        for p in model.parameters():
+            self.assertFalse(getattr(p, "_post_accumulate_grad_hooks", None))
+
+    def test_a_set_that_this_rank_is_not_in(self):
+        if hvd.size() < 3:
+            self.skipTest("needs ranks in the set and one outside")
+        pair = hvd.add_process_set([0, 1])
+        model = make_model()
+        first = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+        second = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(),
+                                          process_set=pair)
+        for step in range(2):
+            second.zero_grad()
+            loss_of(model, hvd.rank(), step).backward()
+            second.step()
+        hvd.barrier()
+        del first
+        hvd.remove_process_set(pair)
 
 
 class Sparse(Case):

@@ -8,6 +8,7 @@ Threads: hooks run on whatever thread runs backward; everything else belongs to 
 from __future__ import annotations
 
 import warnings
+import weakref
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
 import torch
@@ -125,21 +126,53 @@ def _groups(parameters: List[torch.Tensor], num_groups: int, groups: Groups
     return [group for group in made if group]
 
 
+# By id of the parameter, which its Passes keep alive: who counts its passes.
+_holders: "weakref.WeakValueDictionary[int, Passes]" = weakref.WeakValueDictionary()
+
+
 class Passes:
-    """Counts the backward passes of parameters, and calls on_last with one that had its last."""
+    """Counts the backward passes of parameters, and calls on_last, a method, with one that had its
+    last.
+
+    A parameter has one at most: who counts it later takes it over, since two would ask for the same
+    reductions. It is gone, hooks and all, with the last reference, and keeps its owner not alive:
+    from then on backward is the next optimizer's alone."""
 
     def __init__(self, passes: int, parameters: Iterable[torch.Tensor],
-                 on_last: Callable[[torch.Tensor], None]) -> None:
-        self.passes, self._on_last = passes, on_last
+                 on_last: Optional[Callable[[torch.Tensor], None]] = None) -> None:
+        self.passes = passes
+        self._on_last = None if on_last is None else weakref.WeakMethod(on_last)
         self._left: Dict[torch.Tensor, int] = {}
-        self._keep: List[Any] = []  # what hooks hang on
+        # What takes the hook away again, and what it hangs on.
+        self._hooks: Dict[torch.Tensor, Tuple[Any, Any]] = {}
+        self._taker: Callable[[], Optional[Passes]] = lambda: None
         self.add(parameters)
+
+    def __del__(self) -> None:
+        for handle, _ in self._hooks.values():
+            handle.remove()
 
     def add(self, parameters: Iterable[torch.Tensor]) -> None:
         """Counts these as well."""
         for p in parameters:
+            self.take_over(p)
+            _holders[id(p)] = self
             self._left[p] = self.passes
-            self._hook(p)
+            self._hooks[p] = self._hook(p)
+
+    def take_over(self, p: torch.Tensor) -> None:
+        """Whoever else counts it does so no more."""
+        before = _holders.get(id(p))
+        if before is not None and before is not self:
+            del _holders[id(p)], before._left[p]
+            before._hooks.pop(p)[0].remove()
+            before._taker = weakref.ref(self)
+
+    def check_kept(self) -> None:
+        """ValueError where another took some of the parameters over and is still there."""
+        if self._taker() is not None:
+            raise ValueError("a DistributedOptimizer that was made later has taken over parameters "
+                             "of this one, and reduces their gradients; delete it, or step with it")
 
     def reset(self, passes: Optional[int] = None) -> None:
         """Begins anew, with another number of passes where one is given."""
@@ -150,23 +183,30 @@ class Passes:
         """Whether a gradient came since."""
         return any(left != self.passes for left in self._left.values())
 
-    def _hook(self, p: torch.Tensor) -> None:
+    def _hook(self, p: torch.Tensor) -> Tuple[Any, Any]:
+        me = weakref.ref(self)
+
+        def on_gradient(p: torch.Tensor) -> None:
+            passes = me()
+            if passes is not None:
+                passes._on_gradient(p)
         if hasattr(p, "register_post_accumulate_grad_hook"):
-            self._keep.append(p.register_post_accumulate_grad_hook(self._on_gradient))
-            return
+            return p.register_post_accumulate_grad_hook(on_gradient), None
         # Before PyTorch 2.1: the node that accumulates the gradient, kept alive for its hook.
         accumulate = p.expand_as(p).grad_fn.next_functions[0][0]
-        accumulate.register_hook(lambda *unused: self._on_gradient(p))
-        self._keep.append(accumulate)
+        return accumulate.register_hook(lambda *unused: on_gradient(p)), accumulate
 
     def _on_gradient(self, p: torch.Tensor) -> None:
+        if p not in self._left:
+            return  # it was taken over while backward ran
         if self._left[p] <= 0:
             raise AssertionError(
                 "Gradients were computed more than backward_passes_per_step times before step() "
                 "or synchronize(); raise backward_passes_per_step to accumulate them")
         self._left[p] -= 1
-        if self._left[p] == 0:
-            self._on_last(p)
+        on_last = self._on_last and self._on_last()
+        if self._left[p] == 0 and on_last:
+            on_last(p)
 
 
 class Reducer:
@@ -255,6 +295,7 @@ class Reducer:
     def finish(self) -> None:
         """Begins what no backward brought, with zeros, and waits for everything. What failed first
         is raised when all the rest has ended."""
+        self.passes.check_kept()
         errors: List[Exception] = []
 
         def attempt(part: Callable[[], None]) -> None:

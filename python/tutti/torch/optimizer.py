@@ -83,6 +83,13 @@ class _Mixin:
         except ValueError:
             groups.pop()
             raise
+        self._take_over(groups[-1:])
+
+    def _take_over(self, groups: List[Any]) -> None:
+        """Also what is not reduced here: an optimizer that was there before would do it."""
+        for group in groups:
+            for p in group["params"]:
+                self._passes.take_over(p)
 
 
 def _followed_by(closure: Callable[[], Any], action: Callable[[], None]) -> Callable[[], Any]:
@@ -151,7 +158,7 @@ class _DistributedAdasum(_Mixin):
 
     def _begin(self, settings: Settings) -> None:
         self._settings = settings
-        self._passes = Passes(settings.passes, settings.parameters, lambda p: None)
+        self._passes = Passes(settings.passes, settings.parameters)
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """The user's optimizer's step here, moved by what the others' steps add to it."""
@@ -207,6 +214,9 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
     (num_groups is its older name, and does not count beside it).
     op=Adasum: ranks step by themselves and the steps are combined.
 
+    It takes over what parameters it shares with a DistributedOptimizer that was made before, whose
+    step() is a ValueError as long as this one is there. Where it is deleted, backward is as without.
+
     A parameter that backward brings no gradient to on this rank adds zeros. Sparse gradients: in its
     first step a rank cannot know that such a one would have been sparse; each must come once on every
     rank before it may be left out, or sparse_as_dense=True.
@@ -223,4 +233,5 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
     made.__dict__.update({key: value for key, value in optimizer.__dict__.items()
                           if key != "step"})
     made._begin(settings)
+    made._take_over(made.param_groups)
     return made
