@@ -51,7 +51,7 @@ class Rank:
         return number.value
 
     def await_error(self):
-        deadline = time.monotonic() + 8
+        deadline = time.monotonic() + 40
         while self.async_error() == SUCCESS and time.monotonic() < deadline:
             time.sleep(0.01)
         return self.async_error()
@@ -99,7 +99,7 @@ def together(ranks, body, devices=None):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(90)
         assert problems or not thread.is_alive(), "a rank does not come back"
     if problems:
         raise problems[0]
@@ -467,9 +467,13 @@ def graphs_keep_what_they_need():
             failed = Graph(rank.cuda, failing)
             failed.launch()
             barrier.wait(30)
-            before = relay_wakes()
-            time.sleep(0.5)
-            assert relay_wakes() - before <= 4, relay_wakes() - before
+            # What wakes them again and again does so in each of these; what a busy machine does late, in few.
+            wakes = []
+            while len(wakes) < 10 and (not wakes or wakes[-1] > 4):
+                before = relay_wakes()
+                time.sleep(0.5)
+                wakes.append(relay_wakes() - before)
+            assert wakes[-1] <= 4, wakes
             barrier.wait(30)
             failed.destroy()
             assert kept(rank) == 0
@@ -492,11 +496,12 @@ def number_of_gpus():
     return int(subprocess.run([sys.executable, "-c", ask], stdout=subprocess.PIPE, check=True).stdout)
 
 
-def survive(rank, killed=lambda: None):
+def survive(rank, called, killed=lambda: None):
     """One rank's part where rank 1 dies: its kernel ends, the error names who is lost, and the GPU stays of use."""
     assert rank.result == SUCCESS, rank.error()
     assert rank.all_reduce() == SUCCESS and rank.synchronize() == 0
     assert rank.all_reduce(count=100000) == SUCCESS  # rank 1 hangs, then dies
+    called()
     time.sleep(0.5)
     killed()
     begin = time.monotonic()
@@ -515,8 +520,14 @@ def death_of_a_process(ranks=2):
     for number in range(1, ranks):
         role = "victim" if number == 1 else "survivor"
         # Processes of their own, which have not used CUDA.
-        others[number] = subprocess.Popen([sys.executable, __file__, folder, role, bytes(uid).hex(), str(number), str(ranks)])
-    survive(Rank(0, ranks, uid), killed=others[1].kill)
+        others[number] = subprocess.Popen([sys.executable, __file__, folder, role, bytes(uid).hex(), str(number), str(ranks)],
+                                          stdout=subprocess.PIPE)
+
+    def all_have_called():
+        for number in range(2, ranks):
+            assert others[number].stdout.readline().strip() == b"called", f"rank {number} has not called"
+
+    survive(Rank(0, ranks, uid), all_have_called, killed=others[1].kill)
     for number in range(2, ranks):
         assert others[number].wait(60) == 0, f"rank {number} has not survived"
     others[1].wait(10)
@@ -530,7 +541,8 @@ def victim(hexadecimal, number, ranks):
 
 
 def survivor(hexadecimal, number, ranks):
-    survive(Rank(int(number), int(ranks), UniqueId.from_buffer_copy(bytes.fromhex(hexadecimal))))
+    survive(Rank(int(number), int(ranks), UniqueId.from_buffer_copy(bytes.fromhex(hexadecimal))),
+            lambda: print("called", flush=True))
 
 
 def main():
