@@ -216,6 +216,39 @@ class State(unittest.TestCase):
         state.restore()
         self.assertEqual((state.epoch, model.weight.tolist()), (9, [[3.0, 3.0]]))
 
+    def test_a_death_in_sync_leaves_the_commit_whole(self):
+        from tutti import elastic as plain
+        from tutti.torch.elastic.state import (ModelStateHandler, get_handler_registry,
+                                               set_handler_registry)
+
+        class Kept(ModelStateHandler):
+            pass
+        before = get_handler_registry()
+        self.addCleanup(set_handler_registry, before)
+        set_handler_registry([(torch.nn.Bilinear, Kept), *before])
+
+        def fill(state, value):
+            state.batch = int(value)
+            for model in (getattr(state, "model", None), getattr(state, "other", None)):
+                if model is not None:
+                    torch.nn.init.constant_(model.weight, value)
+        for kind in (plain.ObjectState, elastic.ObjectState, elastic.TorchState):
+            class Dying(kind):
+                def _broadcast_object(self, *args):
+                    raise hvd.HorovodInternalError("as if a rank had died")
+            models = {} if kind is not elastic.TorchState else {
+                "model": torch.nn.Linear(2, 1), "other": torch.nn.Bilinear(1, 1, 1)}
+            state = Dying(batch=0, **models)
+            fill(state, 10.0)
+            state.commit()
+            fill(state, 17.0)
+            with self.assertRaises(hvd.HorovodInternalError):
+                state.sync()
+            state.restore()
+            self.assertEqual(state.batch, 10)
+            for model in models.values():
+                self.assertEqual(model.weight.unique().tolist(), [10.0])
+
     def test_run_goes_on_after_a_failure(self):
         calls, resets = [], []
         state = elastic.ObjectState(step=0)

@@ -126,7 +126,10 @@ class ObjectState(State):
         ObjectState.save(self)
 
     def save(self) -> None:
-        self._saved = {name: copy.deepcopy(getattr(self, name)) for name in self._saved}
+        self._saved = self._values()
+
+    def _values(self) -> Dict[str, Any]:
+        return {name: copy.deepcopy(getattr(self, name)) for name in self._saved}
 
     def restore(self) -> None:
         for name, value in self._saved.items():
@@ -141,8 +144,9 @@ class ObjectState(State):
         return standings.index(max(standings))
 
     def _sync_objects(self, root: int) -> None:
-        ObjectState.save(self)
-        self._saved, self._commits = self._broadcast_object((self._saved, self._commits), root,
+        # What was committed stays until all is there: the rest of the state goes back to it where a
+        # rank dies meanwhile.
+        self._saved, self._commits = self._broadcast_object((self._values(), self._commits), root,
                                                             "elastic.objects")
         ObjectState.restore(self)
         self._kept = False

@@ -116,11 +116,22 @@ class TorchState(ObjectState):
             else:
                 value.load_state_dict(
                     functions.broadcast_object(value.state_dict(), root, f"elastic.{name}"))
-        for _, handler in sorted(self._handlers.items()):
-            handler.root_rank = root
-            handler.sync()
-        self._sync_objects(root)
+        self._sync_handlers_and_objects(root)
         self.save()
+
+    def _sync_handlers_and_objects(self, root: int) -> None:
+        """Handlers save what they synchronise; where not all comes about, they have what they had
+        saved before, as the rest of the state does."""
+        before = {name: dict(vars(handler)) for name, handler in self._handlers.items()}
+        try:
+            for _, handler in sorted(self._handlers.items()):
+                handler.root_rank = root
+                handler.sync()
+            self._sync_objects(root)
+        except BaseException:
+            for name, handler in self._handlers.items():
+                vars(handler).update(before[name])
+            raise
 
     def reset(self) -> None:
         for sampler in self._samplers().values():
