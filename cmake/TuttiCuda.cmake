@@ -29,11 +29,6 @@ function(tutti_add_device_code target)
   if(TUTTI_HAVE_CUDA)
     set(folder ${PROJECT_SOURCE_DIR}/src/backend/cuda)
     file(GLOB kernels CONFIGURE_DEPENDS ${folder}/device/*.cu)
-    file(GLOB headers CONFIGURE_DEPENDS ${folder}/device/*.h ${folder}/elements.h ${folder}/mesh_*.h ${folder}/target.h
-         ${folder}/message_*.h ${folder}/wide_line.h ${folder}/copy_*.h)
-    list(APPEND headers ${PROJECT_SOURCE_DIR}/src/kernels/mesh.h ${PROJECT_SOURCE_DIR}/src/kernels/primitives.h
-         ${PROJECT_SOURCE_DIR}/src/kernels/ring.h ${PROJECT_SOURCE_DIR}/src/plan/work.h
-         ${PROJECT_SOURCE_DIR}/src/plan/mesh_algorithm.h ${PROJECT_SOURCE_DIR}/src/base/datatype.h)
     set(architectures "")
     foreach(number IN LISTS TUTTI_CUDA_ARCHITECTURES)
       list(APPEND architectures -gencode arch=compute_${number},code=sm_${number})
@@ -49,12 +44,11 @@ function(tutti_add_device_code target)
     foreach(kernel IN LISTS kernels)
       get_filename_component(name ${kernel} NAME_WE)
       set(image ${PROJECT_BINARY_DIR}/device/${name}.fatbin)
-      file(GLOB own_headers CONFIGURE_DEPENDS ${folder}/${name}_*.h)
       add_custom_command(OUTPUT ${image}
         COMMAND ${TUTTI_NVCC} -std=c++20 --expt-relaxed-constexpr -O3 ${compression} ${architectures}
                 -ccbin ${CMAKE_CXX_COMPILER} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
-                -fatbin ${kernel} -o ${image}
-        DEPENDS ${kernel} ${headers} ${own_headers} COMMENT "Compiling kernels ${name} for GPUs" VERBATIM)
+                -MD -MF ${image}.d -MT ${image} -fatbin ${kernel} -o ${image}
+        DEPENDS ${kernel} DEPFILE ${image}.d COMMENT "Compiling kernels ${name} for GPUs" VERBATIM)
       list(APPEND images ${image})
       string(APPEND declarations
         "asm(\".section .rodata\\n.balign 64\\n.hidden tutti_image_${name}\\n.globl tutti_image_${name}\\n\"\n"

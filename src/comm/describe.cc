@@ -22,12 +22,13 @@ std::string Times(const char* verb, uint64_t steps) {
 }  // namespace
 
 double Executor::PredictUs(const Task& task) const {
-  if (num_ranks_ == 1 || task.count == 0) return 0;
-  const double bytes = static_cast<double>(task.count * task.elem_bytes());
+  if (num_ranks_ == 1 || task.bytes() == 0) return 0;
+  const auto bytes = static_cast<double>(task.bytes());
   // What is certain to be pulled, whatever memory the other ranks' buffers are.
   if (pull_ != nullptr && plan_.can_pull && ShouldPull(plan_, task.collective, bytes, false))
     return PredictPullUs(plan_, task.collective, bytes, false);
-  return Choose(plan_, task.collective, task.count, task.elem_bytes()).time_us;
+  return Choose(plan_, task.collective, task.bytes() / task.elem_bytes(), task.elem_bytes())
+      .time_us;
 }
 
 std::string Executor::Describe(const Task& task) const {

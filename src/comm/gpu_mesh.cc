@@ -126,7 +126,7 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   context_.num_ranks = n;
   context_.slot_bytes = layout.slot_bytes;
   context_.ring_slot_bytes = layout.RingSlotBytes();
-  context_.line_slot_bytes = cuda::kLines * cuda::kLineData;
+  context_.line_slot_bytes = cuda::kLines * kLineData;
   context_.short_message_bytes = cuda::kLineMessage;
   if (on_host) ForHostMemory(context_);
   TUTTI_TRY(ApplyMeshRoutes(settings.algo, context_));
@@ -350,7 +350,7 @@ Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
 double GpuMesh::PredictUs(const Task& task) const {
   constexpr double kLaunchUs = 2.2;  // of the shortest there are, in a graph: bench/results/gpu.md
   const bool moves = !task.is_reduction();
-  const size_t bytes = task.count * task.elem_bytes();
+  const size_t bytes = task.bytes();
   if (args_.num_ranks == 1 || bytes == 0) return kLaunchUs;
   switch (task.collective) {
     case Collective::kSendRecv:

@@ -71,6 +71,7 @@ class GpuMesh final : public GpuOperations {
   }
   void SetArgs(const Task& task, const MeshChoice& choice, size_t count,
                cuda::MeshArgs& args) const;
+  Status LaunchAlone(const Task& task, cuda::Stream stream);
   // Of many buffers; gpu_scattered.cc.
   Status LaunchScattered(const Task& task, cuda::Stream stream);
   Status LaunchOwn(const Task& task, cuda::Stream stream);
@@ -78,7 +79,6 @@ class GpuMesh final : public GpuOperations {
   Status LaunchReduceScatterV(const Task& task, cuda::Stream stream);
   Status LaunchAsMessages(const Task& task, cuda::Stream stream);
   Status LaunchBarrier(cuda::Stream stream);
-  Status LaunchAlone(const Task& task, cuda::Stream stream);
   // A kernel's arguments, to which messages are added.
   cuda::MessageArgs NoMessages() const;
   // AlltoAll, Gather or Scatter, pair by pair.

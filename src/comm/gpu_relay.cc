@@ -281,9 +281,11 @@ void GpuRelay::Run(Lane& lane) {
 bool GpuRelay::AwaitOperation(Lane& lane) {
   const WaitPolicy policy = {kSpinNs, kYieldNs};
   std::optional<Backoff> backoff(policy);
-  while (!stopping_.load(std::memory_order_relaxed)) {
-    // Kernels of a communicator that has stopped end by themselves and are not served.
+  while (true) {
+    // Before `stopping_`: who stops says so first and then rings, so that nobody sleeps on that ring.
     const uint64_t launched = lane.bell->launched.load(std::memory_order_acquire);
+    if (stopping_.load()) return false;
+    // Kernels of a communicator that has stopped end by themselves and are not served.
     if (parts_.watch->stopped() || launched == lane.served) {
       SleepUntilChanged(lane.bell->launched, launched, lane.bell->sleepers, kSleepNs);
       backoff.emplace(policy);
@@ -295,7 +297,6 @@ bool GpuRelay::AwaitOperation(Lane& lane) {
     }
     if (!backoff->Pause()) std::this_thread::sleep_for(kNap);
   }
-  return false;
 }
 
 // Until the block has done what it was told; false: the communicator has stopped.

@@ -117,6 +117,16 @@ Status GpuWindows::MapAll(const GpuPeers& peers, std::span<const Offer> offers) 
   return Status::Ok();
 }
 
+// Who lets a window of CUDA IPC go leaves a mark in it. So it stays until all have: or, where they
+// cannot be asked, for as long as a mark is missing.
+void GpuWindows::GiveBack(const GpuPeers& peers, bool ranks_talk) {
+  if (place_ != WindowPlace::kPeerMemoryByIpc) return;
+  ipc_mapped_.clear();
+  Status all;
+  if (!ranks_talk || !peers.Agree(Status::Ok(), &all).ok())
+    ipc_memory_.ExpectUsers(peers.bootstrap->num_ranks() - 1);
+}
+
 // Every rank makes its window and offers it; every rank maps all others; and all learn whether all
 // could.
 Result<GpuWindows> GpuWindows::Share(const GpuPeers& peers, WindowPlace place, size_t bytes,
@@ -132,8 +142,11 @@ Result<GpuWindows> GpuWindows::Share(const GpuPeers& peers, WindowPlace place, s
       windows.MakeOwn(peers, bytes, &offers[me], &fd), offers,
       [&] { return windows.MapAll(peers, offers); }, verdict);
   if (offers[me].descriptor != 0) peers.fd_server->Withdraw(offers[me].descriptor);
-  TUTTI_TRY(agreed);
-  if (!verdict->ok()) return GpuWindows();
+  if (!agreed.ok() || !verdict->ok()) {
+    windows.GiveBack(peers, agreed.ok());
+    TUTTI_TRY(agreed);
+    return GpuWindows();
+  }
   windows.ipc_memory_.ExpectUsers(static_cast<int>(n) - 1);
   windows.by_nvlink_ = std::all_of(offers.begin(), offers.end(),
                                    [](const Offer& offer) { return offer.by_nvlink != 0; });

@@ -7,7 +7,7 @@
 //   the same by CUDA's older way of sharing it (backend/cuda/ipc_memory.h), where that one fails
 //   host memory   shared between the processes and pinned, for GPUs that do not
 //
-// Kernels cannot tell the two apart. Why they may work in host memory, across PCIe:
+// Kernels cannot tell them apart. Why they may work in host memory, across PCIe:
 //   - They never use atomic operations there, which PCIe may not carry: each word has one writer, and
 //     a flag is a plain 8-byte store at system scope.
 //   - A writer's fence (acq_rel at system scope) waits until its earlier stores have reached the
@@ -16,7 +16,9 @@
 //   - A flagged line's word of 8 bytes, aligned, is not torn: no bridge cuts within 8 bytes.
 // NCCL's own transport through shared memory rests on the same three.
 
+#include <atomic>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -87,6 +89,7 @@ class GpuWindows {
   // `*fd`: to be kept until all have what is offered.
   Status MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer, UniqueFd* fd);
   Status MapAll(const GpuPeers& peers, std::span<const Offer> offers);
+  void GiveBack(const GpuPeers& peers, bool ranks_talk);
   Status MapOf(const GpuPeers& peers, int rank, const Offer& offer);
 
   WindowPlace place_ = WindowPlace::kPeerMemory;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "backend/host/scattered_primitives.h"
@@ -46,6 +47,13 @@ struct Task {
   std::shared_ptr<const ScatteredBuffers> scattered = {};
 
   size_t elem_bytes() const { return SizeOf(type); }
+  // Of `count`, or of all that AlltoAllV sends, which has none.
+  size_t bytes() const {
+    return elem_bytes() *
+           (collective != Collective::kAlltoAllV
+                ? count
+                : std::accumulate(parts->send_counts.begin(), parts->send_counts.end(), size_t{0}));
+  }
   bool is_reduction() const {
     return collective == Collective::kAllReduce || collective == Collective::kReduce ||
            collective == Collective::kReduceScatter || collective == Collective::kReduceScatterV;

@@ -361,7 +361,7 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
   hooks.gpu.join = [this, id, ranks, communicators](const std::shared_ptr<Gpu>& gpu) {
     return JoinGpus(id, gpu, ranks, *communicators);
   };
-  // The end of all is the end of each.
+  // What waits too long in any set ends the job.
   if (id != 0) {
     hooks.overdue = [this](const std::string& reason) {
       loop_->Post([this, reason] {

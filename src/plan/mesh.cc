@@ -11,27 +11,24 @@
 namespace tutti {
 namespace {
 
-constexpr size_t kLineData = 8;  // bytes of data in a flagged line of 16
 // Bytes on the wire for a byte of data.
 constexpr double kLineBytes = 2;
 constexpr double kWideBytes = 16.0 / 15;
 constexpr size_t kAlignment = 16;  // blocks and chunks begin at whole lines of plain data
 constexpr uint32_t kBulkThreads = 256;
-constexpr uint32_t kWideThreads = 384;
 constexpr size_t kChainPieces = 4;  // of each block
 constexpr uint32_t kRoundBlocks = 8;
 constexpr uint32_t kSpareOf = 32;  // one multiprocessor of so many is left free
 
-// What a collective is to the mesh: how often a rank's `count` elements leave it, and in which
-// forms they may.
-struct Form {
+// What serves a collective.
+struct Candidates {
   MeshAlgorithm one_shot;
   MeshAlgorithm two_shot;   // the same where there is no other
   MeshAlgorithm streamed;   // likewise: a ring, a chain, or messages
   MeshAlgorithm symmetric;  // likewise: between registered buffers
 };
 
-Form FormOf(Collective collective) {
+Candidates CandidatesOf(Collective collective) {
   using A = MeshAlgorithm;
   switch (collective) {
     case Collective::kReduceScatter:
@@ -60,11 +57,6 @@ size_t RoundUp(size_t value, size_t unit) { return DivUp(value, unit) * unit; }
 
 size_t WholeLines(double bytes) {
   return RoundUp(std::max<size_t>(1, static_cast<size_t>(bytes)), kAlignment);
-}
-
-bool IsTwoShot(MeshAlgorithm a) {
-  return a == MeshAlgorithm::kAllReduceTwoShot || a == MeshAlgorithm::kReduceTwoShot ||
-         a == MeshAlgorithm::kBroadcastTwoShot;
 }
 
 // Into how many parts an operation of several steps cuts a piece of its data.
@@ -236,18 +228,18 @@ MeshRoute RouteOf(MeshAlgorithm algorithm) {
 
 MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
                       size_t elem_bytes, Buffers buffers) {
-  const Form form = FormOf(collective);
+  const Candidates all = CandidatesOf(collective);
   const auto bytes = static_cast<double>(count * elem_bytes);
   const uint32_t routes = context.allowed_routes[static_cast<size_t>(collective)];
   const uint32_t forms = context.allowed_forms[static_cast<size_t>(collective)];
   MeshChoice best;
   // What is not allowed comes after all that is; the algorithm counts before the protocol.
   std::pair<int, double> best_us = {4, 0};
-  const auto consider = [&](MeshAlgorithm algorithm, MeshForm through) {
-    if (!Fits(context, algorithm, through, count, elem_bytes)) return;
+  const auto consider = [&](MeshAlgorithm algorithm, MeshForm form) {
+    if (!Fits(context, algorithm, form, count, elem_bytes)) return;
     const bool off_route = routes != 0 && (routes & Bit(RouteOf(algorithm))) == 0;
-    const bool off_form = forms != 0 && (forms & Bit(through)) == 0;
-    std::pair us = {2 * off_route + off_form, ExtraUs(context, algorithm, through, bytes)};
+    const bool off_form = forms != 0 && (forms & Bit(form)) == 0;
+    std::pair us = {2 * off_route + off_form, ExtraUs(context, algorithm, form, bytes)};
     if (algorithm == MeshAlgorithm::kMessages && collective != Collective::kAlltoAll &&
         count * elem_bytes <= context.short_message_bytes)
       us.second -= context.message_us;
@@ -255,18 +247,18 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
     best_us = us;
     best.us = us.second;
     best.algorithm = algorithm;
-    best.form = through;
+    best.form = form;
   };
-  for (const MeshForm through : {MeshForm::kLines, MeshForm::kWideLines, MeshForm::kBulk}) {
-    consider(form.one_shot, through);
+  for (const MeshForm form : {MeshForm::kLines, MeshForm::kWideLines, MeshForm::kBulk}) {
+    consider(all.one_shot, form);
     // Between two ranks a second shot moves nothing less.
-    if (context.num_ranks > 2 && form.two_shot != form.one_shot) consider(form.two_shot, through);
+    if (context.num_ranks > 2 && all.two_shot != all.one_shot) consider(all.two_shot, form);
   }
-  const bool shared = buffers == Buffers::kShared && form.symmetric != form.one_shot;
-  if (shared) consider(form.symmetric, MeshForm::kBulk);
+  const bool shared = buffers == Buffers::kShared && all.symmetric != all.one_shot;
+  if (shared) consider(all.symmetric, MeshForm::kBulk);
   // Between two ranks nothing but AllReduce gains by going round.
   const bool goes_round = !shared || context.num_ranks > 2 || collective == Collective::kAllReduce;
-  if (form.streamed != form.one_shot && goes_round) consider(form.streamed, MeshForm::kBulk);
+  if (all.streamed != all.one_shot && goes_round) consider(all.streamed, MeshForm::kBulk);
   if (best.algorithm == MeshAlgorithm::kMessages) {
     best.block_elems = best.chunk_elems = count;
     return best;

@@ -10,6 +10,9 @@ namespace tutti {
 // A kernel of so many blocks or fewer may be on the GPU before the last one of its stream has ended. It
 // only waits there, but in the room that BlocksFor and LoneBlocksFor (plan/mesh.h) give a communicator.
 inline constexpr uint32_t kEarlyBlocks = 64;
+inline constexpr uint32_t kLineData = 8;  // bytes of data in a flagged line of 16
+inline constexpr uint32_t kWideThreads =
+    384;  // of a block for wide lines or registered buffers, at most
 
 // The algorithms of kernels/mesh.h, and those of kernels/ring.h, by number.
 enum class MeshAlgorithm : uint8_t {
@@ -42,6 +45,12 @@ constexpr bool Reduces(MeshAlgorithm a) { return a < MeshAlgorithm::kAllGather; 
 constexpr bool IsRing(MeshAlgorithm a) {
   return (a >= MeshAlgorithm::kAllReduceRing && a <= MeshAlgorithm::kReduceChain) ||
          a == MeshAlgorithm::kAllGatherRing || a == MeshAlgorithm::kBroadcastChain;
+}
+
+// Those in two rounds: to the owners of the parts, and from these to all.
+constexpr bool IsTwoShot(MeshAlgorithm a) {
+  return a == MeshAlgorithm::kAllReduceTwoShot || a == MeshAlgorithm::kReduceTwoShot ||
+         a == MeshAlgorithm::kBroadcastTwoShot;
 }
 
 constexpr bool IsSymmetric(MeshAlgorithm a) {

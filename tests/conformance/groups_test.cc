@@ -289,6 +289,23 @@ TEST(GroupTest, SimulatesAnInnerLevelWithoutDroppingTheGroup) {
   EXPECT_EQ(values, (Array<float>{3, 3}));
 }
 
+TEST(GroupTest, SimulatesWhatEachRankSendsToEach) {
+  TUTTI_NEEDS_RANKS(2);
+  const OneThread comms(2);
+  const auto predicted = [&](size_t count) {
+    Array<float> values(4 * count);
+    const size_t counts[] = {count, count}, offsets[] = {0, count};
+    ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+    EXPECT_NCCL(ncclGroupStart());
+    for (int r = 0; r < 2; ++r)
+      EXPECT_NCCL(tuttiAlltoAllV(&values[0], counts, offsets, &values[2 * count], counts, offsets,
+                                 ncclFloat32, comms[r], nullptr));
+    EXPECT_NCCL(ncclGroupSimulateEnd(&info));
+    return info.estimatedTime;
+  };
+  EXPECT_GT(predicted(1 << 20), 2 * predicted(1));
+}
+
 TEST(GroupTest, SimulatesWithoutMovingAnything) {
   TUTTI_NEEDS_RANKS(2);
   const OneThread comms(2);

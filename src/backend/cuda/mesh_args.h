@@ -36,14 +36,12 @@ inline constexpr int kMaxMeshRanks = 16;
 inline constexpr int kMaxBlocks = 128;
 // Flagged lines of a slot: one for each thread of a block, which has at most so many.
 inline constexpr size_t kLines = 256;
-inline constexpr size_t kLineData = 8;  // bytes of data in a flagged line
 inline constexpr uint64_t kRingSlots = kMeshSlots;
 // Wide lines come in pairs: 256 bytes, of which 240 are data, since 15 times 16 bytes are easier to
 // share out among eight threads than the 120 of one. A round of a block has so many bytes of them.
 inline constexpr size_t kWidePairBytes = 256;
 inline constexpr size_t kWidePairData = 240;
 inline constexpr size_t kWideRoundBytes = 36 << 10;
-inline constexpr uint32_t kWideThreads = 384;  // of a block, at most
 
 // How the bulk slots of a block are used. Fresh memory is that of a mesh.
 enum class WindowView : uint64_t { kMesh, kRing, kGivenUp };

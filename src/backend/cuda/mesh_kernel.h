@@ -29,10 +29,7 @@ TUTTI_HD MeshShape ShapeOf(const MeshArgs& args, uint32_t block) {
   shape.stride = args.stride;
   shape.chunk_elems = shape.first_elems = args.chunk_elems;
   // Two-shot operations read and write in every step, and gain nothing by being out of step.
-  const bool two_shot = args.algorithm == MeshAlgorithm::kAllReduceTwoShot ||
-                        args.algorithm == MeshAlgorithm::kReduceTwoShot ||
-                        args.algorithm == MeshAlgorithm::kBroadcastTwoShot;
-  if (args.form == MeshForm::kBulk && !two_shot && !IsRing(args.algorithm) &&
+  if (args.form == MeshForm::kBulk && !IsTwoShot(args.algorithm) && !IsRing(args.algorithm) &&
       args.block_elems >= kStaggerChunks * args.chunk_elems) {
     constexpr size_t kUnit = kPartUnit / sizeof(T);
     const size_t units = args.chunk_elems / kUnit * (block % 4 + 1) / 4;

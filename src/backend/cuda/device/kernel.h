@@ -18,9 +18,9 @@
 #define TUTTI_LINE_KERNEL(name, ...) \
   TUTTI_KERNEL_OF(name, MeshArgs, tutti::cuda::kLines, 1, __VA_ARGS__)
 #define TUTTI_WIDE_KERNEL(name, ...) \
-  TUTTI_KERNEL_OF(name, MeshArgs, tutti::cuda::kWideThreads, 1, __VA_ARGS__)
+  TUTTI_KERNEL_OF(name, MeshArgs, tutti::kWideThreads, 1, __VA_ARGS__)
 #define TUTTI_SYMMETRIC_KERNEL(name, ...) \
-  TUTTI_KERNEL_OF(name, SymmetricArgs, tutti::cuda::kWideThreads, 1, __VA_ARGS__)
+  TUTTI_KERNEL_OF(name, SymmetricArgs, tutti::kWideThreads, 1, __VA_ARGS__)
 
 #define TUTTI_REDUCTION(name, T)                                                     \
   TUTTI_LINE_KERNEL(tutti_line_##name, RunReduction<T, tutti::cuda::LinePrimitives>) \
