@@ -2,11 +2,12 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import unittest
+
+import ports
 
 DIES = """
 import os, sys, time
@@ -21,7 +22,7 @@ try:
             os.kill(os.getpid(), 9)
 except hvd.HorovodInternalError as error:
     assert "rank 1" in str(error), error
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60
     print("saw it:", error)
     sys.exit(0)
 sys.exit(3)
@@ -30,9 +31,9 @@ sys.exit(3)
 # The child has copies of all that its parent had open, and lives on.
 DIES_WITH_A_CHILD = DIES.replace("""            os.kill(""", """            if os.fork() == 0:
                 os.closerange(0, 3)
-                time.sleep(40)
+                time.sleep(100)
                 os._exit(0)
-            os.kill(""").replace("< 30", "< 20")
+            os.kill(""")
 
 STAYS_AWAY = """
 import os, sys
@@ -47,16 +48,17 @@ except ValueError as error:
 sys.exit(3)
 """
 
+# Rank 1 comes when rank 0 has ended, which has to end without it.
 IS_INTERRUPTED = """
-import sys, threading, time
+import sys
 import numpy as np
 import tutti.numpy as hvd
 hvd.init()
 hvd.allreduce(np.ones(4), name="first")
-print("ready", flush=True)
-if hvd.rank() == 1:
-    time.sleep(3)  # the other waits meanwhile
 try:
+    print("ready", flush=True)
+    if hvd.rank() == 1:
+        sys.stdin.readline()
     hvd.allreduce(np.ones(4), name="second")
 except KeyboardInterrupt:
     sys.exit(10)
@@ -71,16 +73,17 @@ IS_INTERRUPTED_ADDING = IS_INTERRUPTED.replace('hvd.allreduce(np.ones(4), name="
 
 # Rank 1 meets the other, and then does not begin the job with it.
 IS_INTERRUPTED_BEGINNING = """
-import sys, threading, time
+import sys
 import tutti.numpy as hvd
 from tutti import _launch
 launch = _launch.read()
-print("ready", flush=True)
 if launch.rank == 1:
     _launch.meet(launch, b"")
-    time.sleep(4)
+    print("ready", flush=True)
+    sys.stdin.readline()
     sys.exit(11)
 try:
+    print("ready", flush=True)
     hvd.init()
 except KeyboardInterrupt:
     sys.exit(10)
@@ -90,42 +93,33 @@ except KeyboardInterrupt:
 def start(script, rank, size, port):
     environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
                        MASTER_PORT=str(port), TUTTI_COMM_KEY="test")
-    return subprocess.Popen([sys.executable, "-c", script], env=environment,
+    return subprocess.Popen([sys.executable, "-c", script], env=environment, stdin=subprocess.PIPE,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Faults(unittest.TestCase):
     def test_a_rank_dies(self):
-        port = free_port()
+        port = ports.hold(self)
         ranks = [start(DIES, rank, 3, port) for rank in range(3)]
         outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], [0, -9, 0], "\n".join(outputs))
 
     def test_a_rank_dies_whose_child_lives(self):
-        port = free_port()
+        port = ports.hold(self)
         ranks = [start(DIES_WITH_A_CHILD, rank, 3, port) for rank in range(3)]
         outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], [0, -9, 0], "\n".join(outputs))
 
     def interrupt(self, script):
-        port = free_port()
+        port = ports.hold(self)
         ranks = [start(script, rank, 2, port) for rank in range(2)]
         for rank in ranks:
             self.assertEqual(rank.stdout.readline(), "ready\n")
-        time.sleep(0.8)
-        began = time.monotonic()
+        time.sleep(0.8)  # so that it waits by then, as a rule; it ends alike where it does not yet
         ranks[0].send_signal(signal.SIGINT)
-        ranks[0].wait(30)
-        waited = time.monotonic() - began
+        ranks[0].wait(60)
         outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], [10, 11], "\n".join(outputs))
-        self.assertLess(waited, 2, "it waited for the other rank")
 
     def test_ctrl_c_ends_a_wait_here_and_for_the_others(self):
         self.interrupt(IS_INTERRUPTED)
@@ -137,7 +131,7 @@ class Faults(unittest.TestCase):
         self.interrupt(IS_INTERRUPTED_BEGINNING)
 
     def test_a_rank_stays_away(self):
-        rank = start(STAYS_AWAY, 0, 2, free_port())
+        rank = start(STAYS_AWAY, 0, 2, ports.hold(self))
         output = rank.communicate(timeout=60)[0]
         self.assertEqual(rank.returncode, 0, output)
 

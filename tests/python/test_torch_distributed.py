@@ -2,13 +2,16 @@
 oracle, and DistributedDataParallel against Gloo."""
 
 import os
+import time
 import unittest
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 
-import tutti.torch.distributed  # noqa: F401, registers the backend
+from tutti import _library
+from tutti.torch import distributed  # registers the backend
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -150,6 +153,24 @@ class Collectives(unittest.TestCase):
             self.assertEqual(tensor.item(), tag)
         for work in sent:
             work.wait()
+
+    def test_a_group_that_is_done_is_not_aborted(self):
+        # Who waits goes on before the function on the stream that tells him has returned.
+        def slow(*arguments):
+            finish = finisher(*arguments)
+
+            def finish_slowly(number):
+                finish(number)
+                time.sleep(0.1)
+            return finish_slowly
+        finisher = distributed._finisher
+        store = dist.PrefixStore("done", dist.distributed_c10d._get_default_store())
+        with mock.patch.object(distributed, "_finisher", slow), \
+                mock.patch.object(_library.load(), "ncclCommAbort") as abort:
+            group = distributed.ProcessGroupTutti(store, RANK, SIZE)
+            group.allreduce([torch.ones(2)]).wait()
+            group.shutdown()
+        abort.assert_not_called()
 
     def test_refusals(self):
         with self.assertRaisesRegex(ValueError, "contiguous"):

@@ -1,12 +1,13 @@
 """The package under PyTorch's own launcher; starts the ranks itself."""
 
 import os
-import socket
 import subprocess
 import sys
 import unittest
 
 import torch
+
+import ports
 
 RANKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ranks.py")
 
@@ -42,9 +43,7 @@ class Torchrun(unittest.TestCase):
             self.assertEqual(self.finish(agent).count("\nOK"), ranks)
 
     def test_two_agents(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = ports.hold(self)
         path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"tutti-places-{os.getpid()}.py")
         with open(path, "w", encoding="utf-8") as file:
             file.write(PLACES)

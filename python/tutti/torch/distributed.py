@@ -37,6 +37,8 @@ Tensors = Sequence[torch.Tensor]
 _UINT8 = 1
 _SUM, _PRODUCT, _MAX, _MIN, _AVERAGE = range(5)  # ncclRedOp_t
 _BOOL = 9  # tuttiElementType_t
+# For a function on a stream, which has nothing left to do, to return; a busy machine needs longer than 20 ms.
+_RETURN_S = 2.0
 
 
 def _check(tensor: torch.Tensor) -> torch.Tensor:
@@ -118,7 +120,7 @@ class _Lane:
             _finisher(self._library, self._comm, self._pending))
         self._lock = threading.Lock()
         self.close = weakref.finalize(self, _end, self._library, self._comm, self._stream,
-                                      self._callback)
+                                      self._callback, self._pending)
 
     def run(self, calls: Sequence[Tuple[Any, ...]], value: Any, keep: Any, wait: bool) -> Any:
         """A work for these calls, (function, arguments without communicator and stream) each,
@@ -160,9 +162,16 @@ def _finisher(library: Any, comm: ctypes.c_void_p, pending: Dict[int, Any]
     return finish
 
 
-def _end(library: Any, comm: ctypes.c_void_p, stream: ctypes.c_void_p, callback: Any) -> None:
+def _end(library: Any, comm: ctypes.c_void_p, stream: ctypes.c_void_p, callback: Any,
+         pending: Dict[int, Any]) -> None:
     """In good order where nothing is under way; else what others are waited for is given up."""
-    if library.tuttiStreamQuery(stream) == _library.SUCCESS:
+    idle = library.tuttiStreamQuery(stream) == _library.SUCCESS
+    # Whoever waited for the last operation may be here before the function that told him is over.
+    until = time.monotonic() + _RETURN_S
+    while not idle and not pending and time.monotonic() < until:
+        time.sleep(0.001)
+        idle = library.tuttiStreamQuery(stream) == _library.SUCCESS
+    if idle:
         library.tuttiStreamDestroy(stream)
         library.ncclCommDestroy(comm)
     else:
