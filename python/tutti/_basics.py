@@ -19,7 +19,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
 
-from tutti import _elastic, _interrupt, _launch, _library
+from tutti import _elastic, _hosts, _interrupt, _launch, _library
 from tutti._arguments import (Adasum, Average, Max, Min, Product, Sum, check_factor, check_op,
                               whole_number)
 from tutti._coordinator import (ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, REDUCESCATTER,
@@ -59,7 +59,8 @@ class Job:
         self._lock = threading.RLock()
         self._coordinator: Optional[Coordinator] = None
         self._launch = _launch.Launch()
-        self._hosts: List[str] = []
+        self._hosts: List[str] = []  # by rank, as the next
+        self._local_ranks: List[int] = []
         self._entries: Dict[int, _Entry] = {}
         # By number; more than one where init was given an equal set.
         self._process_sets: Dict[int, List[ProcessSet]] = {}
@@ -115,7 +116,8 @@ class Job:
                 meeting = _launch.meet(launch, unique_id)
             except OSError as error:
                 raise ValueError(f"the ranks did not meet: {error}") from error
-            return self._begin_with(launch, meeting.hosts, meeting.unique_id)
+            return self._begin_with(launch, (meeting.hosts, meeting.local_ranks),
+                                    meeting.unique_id)
         for attempt in range(_ELASTIC_ATTEMPTS):
             # A worker that dies while the others begin costs them this generation, not the job.
             try:
@@ -126,22 +128,24 @@ class Job:
                          f"{failure}") from failure
 
     def _begin_by_mpi(self, comm: Any) -> None:
-        rank, host = comm.Get_rank(), _launch.read().host
+        rank, host = comm.Get_rank(), _hosts.identity(os.environ)
         unique_id = comm.bcast(_new_unique_id() if rank == 0 else None, root=0)
-        self._begin_with(_launch.Launch(rank, comm.Get_size(), "mpi", host), comm.allgather(host),
-                         unique_id)
+        hosts = comm.allgather(host)
+        self._begin_with(_launch.Launch(rank, comm.Get_size(), "mpi", host),
+                         _hosts.settle(hosts, [None] * len(hosts)), unique_id)
 
     def _begin_generation(self) -> None:
         launcher = _elastic.launcher()
         generation = launcher.join()
         rank, hosts = launcher.rank(), generation.hosts
         unique_id = launcher.share(_new_unique_id() if rank == 0 else None)
-        self._begin_with(_launch.Launch(rank, len(hosts), "elastic", hosts[rank]), hosts, unique_id,
-                         launcher.is_broken)
+        self._begin_with(_launch.Launch(rank, len(hosts), "elastic", hosts[rank]),
+                         _hosts.settle(hosts, [None] * len(hosts)), unique_id, launcher.is_broken)
 
-    def _begin_with(self, launch: _launch.Launch, hosts: List[str], made: bytes,
+    def _begin_with(self, launch: _launch.Launch, places: Tuple[List[str], List[int]], made: bytes,
                     given_up: Callable[[], bool] = lambda: False) -> None:
-        self._launch, self._hosts = launch, hosts
+        self._launch = launch
+        self._hosts, self._local_ranks = places
         # Not .internal: ctypes ends a char array at its first zero byte.
         unique_id = _library.UniqueId.from_buffer_copy(made)
         options = _library.CoordinatorOptions(
@@ -198,11 +202,11 @@ class Job:
         hosts, rank = self._hosts, self._launch.rank
         mine = hosts[rank]
         if what == "local_rank":
-            return hosts[:rank].count(mine)
+            return self._local_ranks[rank]
         if what == "local_size":
             return hosts.count(mine)
         # Ranks of other hosts that have my local rank: Horovod's cross communicator.
-        local_rank = hosts[:rank].count(mine)
+        local_rank = self._local_ranks[rank]
         first_seen = list(dict.fromkeys(hosts))
         reaching = [host for host in first_seen if hosts.count(host) > local_rank]
         return reaching.index(mine) if what == "cross_rank" else len(reaching)

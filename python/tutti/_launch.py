@@ -3,14 +3,15 @@
 the others.
 
 The environment is read in this order: HOROVOD_RANK …, the names that torchrun and `tutti run` set,
-Open MPI's, PMI's, Slurm's. Ranks meet at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT, TUTTI_ADDR
-(host:port), or MASTER_ADDR and MASTER_PORT, where rank 0 listens while it initialises; ranks of
-mpirun or srun on one machine need none of them and meet at a socket of that machine.
+Open MPI's, PMI's (MPICH, Intel MPI, srun --mpi=pmi2), Slurm's. Ranks meet at
+HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT, TUTTI_ADDR (host:port), or MASTER_ADDR and MASTER_PORT, where
+rank 0 listens while it initialises; ranks of mpirun or srun on one machine need none of them and
+meet at a socket of that machine, those of srun on several on the first of them.
 
 Wire format, over one connection for each rank but 0. A frame is a length (4 bytes, big-endian, at
 most 64 KiB; 1 MiB for the answer) and JSON. The acceptor sends 32 random bytes, the connector 32
-random bytes and the proof of the key, then a frame {rank, size, host}; the acceptor answers with
-its own proof and a frame {id, hosts} or {error}. Key = BLAKE2b of the job's name and
+random bytes and the proof of the key, then a frame {rank, host, told}; the acceptor answers with
+its own proof and a frame {id, hosts, local_ranks}. Key = BLAKE2b of the job's name and
 TUTTI_COMM_KEY, else a secret that the launcher gave its ranks (Open MPI does); without either, the
 ranks prove only that they know the job's name, and rank 0 warns where others can reach it. Sockets of
 the machine are for one user alone.
@@ -33,6 +34,8 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
+from tutti import _hosts
+
 # As long as a launcher may take to start the last rank.
 TIMEOUT_S = 120.0
 # What a guest has to prove who it is, from its first byte to its last. Strangers who take longer are
@@ -43,8 +46,11 @@ _MAX_GUESTS = 256
 _MAX_HELLO_BYTES = 64 * 1024
 _MAX_ANSWER_BYTES = 1024 * 1024 * 64  # a host name for each of 2^20 ranks
 _NONCE_BYTES = 32
-# torchrun's agent holds MASTER_PORT itself, so rank 0 takes one of the next few.
+# torchrun's agent holds MASTER_PORT itself, so rank 0 takes one of the next few. A port that is
+# made of a job's number may be somebody's.
 _PORT_CHOICES = 8
+# What starts ranks on a machine for MPICH's and Intel MPI's mpirun.
+_HYDRAS_PROXY = "hydra_pmi_proxy"
 
 Address = Union[str, Tuple[str, int]]  # a str is the name of an abstract local socket
 
@@ -58,13 +64,15 @@ class Launch:
     host: str = ""
     addresses: List[Address] = field(default_factory=list)
     one_machine: bool = False  # where the launcher says so
+    told: _hosts.Told = None
 
 
 @dataclass
 class Meeting:
-    """What all ranks know after they have met: the unique id and each rank's host."""
+    """What all ranks know after they have met: the unique id, each rank's host and number there."""
     unique_id: bytes
     hosts: List[str]
+    local_ranks: List[int] = field(default_factory=list)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
@@ -99,49 +107,128 @@ def _master_addresses(environ: Mapping[str, str]) -> List[Address]:
             for i in range(1, _PORT_CHOICES + 1)]
 
 
-def _addresses(environ: Mapping[str, str], one_machine: bool, job: str) -> List[Address]:
+def _addresses(environ: Mapping[str, str]) -> List[Address]:
+    """Those that were given for the ranks to meet at."""
     if environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR") and environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT"):
         return [(environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"],
                  _number(environ, "HOROVOD_GLOO_RENDEZVOUS_PORT"))]
     if environ.get("TUTTI_ADDR"):
         return [_host_port("TUTTI_ADDR", environ["TUTTI_ADDR"])]
-    master = _master_addresses(environ)
-    if master or not one_machine:
-        return master
-    return [_local_address(job)]
+    return _master_addresses(environ)
+
+
+def _first_host(nodes: str) -> str:
+    """Of Slurm's lists: n[07-12,20]x,m is n07x."""
+    head, bracket, rest = nodes.partition("[")
+    if not bracket or "," in head:
+        return head.partition(",")[0]
+    numbers, _, tail = rest.partition("]")
+    return head + numbers.replace("-", ",").partition(",")[0] + tail.partition(",")[0]
+
+
+def _slurm_addresses(environ: Mapping[str, str]) -> List[Address]:
+    """On the step's first node, which has rank 0: ports that all ranks make of the same numbers,
+    below those that the system gives away by itself (32768) and above its own."""
+    host = _first_host(environ.get("SLURM_STEP_NODELIST", ""))
+    if not host or not environ.get("SLURM_JOB_ID"):
+        return []
+    job, step = _number(environ, "SLURM_JOB_ID"), _number(environ, "SLURM_STEP_ID")
+    return [(host, 15000 + (job * 7 + step) % 17000 + i) for i in range(_PORT_CHOICES)]
+
+
+def _proxy() -> int:
+    """The process that started this rank, itself or by way of scripts: the nearest ancestor that is
+    mpirun's or has no rank in its environment."""
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                has_rank = b"\0PMI_RANK=" in b"\0" + file.read()
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                # pid (name) state parent …; the name may have any characters.
+                before, _, behind = file.read().rpartition(")")
+        except OSError:
+            break
+        if not has_rank or before.partition("(")[2] == _HYDRAS_PROXY:
+            break
+        pid = int(behind.split()[1])
+    return pid
+
+
+@dataclass
+class _Launcher:
+    """What one kind of launcher says in the environment."""
+    rank: str  # a variable's name, as the next
+    size: str
+    job: str
+    told: _hosts.Told
+    # Whether there is one machine, if the launcher says it by other means than `told`.
+    one_machine: bool = False
+    step: bool = False  # of Slurm, with a list of nodes
+    proxy: bool = False  # only the process that started the ranks tells its jobs apart
+
+
+def _pmi(environ: Mapping[str, str]) -> _Launcher:
+    job = environ.get("PMI_JOBID", "")
+    size = environ.get("PMI_SIZE", "")
+    # mpirun may have been started by srun, and its ranks then see variables of both. Its own come
+    # first; a step of as many tasks as there are ranks is what started them only without those.
+    if not environ.get("MPI_LOCALNRANKS") and size and environ.get("SLURM_STEP_ID") and \
+            environ.get("SLURM_STEP_NUM_TASKS") == size:
+        return _Launcher("PMI_RANK", "PMI_SIZE", f"pmi {job}", _hosts.slurm_told(environ),
+                         [str(tasks) for tasks in _hosts.slurms_tasks(environ)] == [size], step=True,
+                         proxy=not job)
+    return _Launcher("PMI_RANK", "PMI_SIZE", f"pmi {job}",
+                     _hosts.told(environ, "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+                     environ.get("MPI_LOCALNRANKS") == size, proxy=True)
+
+
+def _launchers(environ: Mapping[str, str]) -> List[_Launcher]:
+    """In the order in which they count."""
+    torch = f"torch {environ.get('MASTER_ADDR', '')} {environ.get('MASTER_PORT', '')} " \
+            f"{environ.get('TORCHELASTIC_RUN_ID', '')} " \
+            f"{environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
+    open_mpi = environ.get("PMIX_NAMESPACE", environ.get("OMPI_MCA_ess_base_jobid", ""))
+    made = [
+        _Launcher(rank, size, job, _hosts.told(environ, local_rank, local_size),
+                  bool(environ.get(size)) and environ.get(local_size) == environ.get(size))
+        for rank, size, local_rank, local_size, job in (
+            ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "horovod"),
+            ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", torch),
+            ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+             "OMPI_COMM_WORLD_LOCAL_SIZE", f"openmpi {open_mpi}"))]
+    made.append(_pmi(environ))
+    if environ.get("SLURM_STEP_ID"):
+        size = "SLURM_STEP_NUM_TASKS" if environ.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
+        made.append(_Launcher(
+            "SLURM_PROCID", size,
+            f"slurm {environ.get('SLURM_JOB_ID')} {environ['SLURM_STEP_ID']}",
+            _hosts.slurm_told(environ),
+            [str(tasks) for tasks in _hosts.slurms_tasks(environ)] == [environ.get(size)],
+            step=True))
+    return made
 
 
 def read(environ: Mapping[str, str] = os.environ) -> Launch:
     """What the launcher says. One rank alone where there was none. ValueError, in a sentence, for
     what cannot be."""
-    host = environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
-    torch = f"torch {environ.get('MASTER_ADDR', '')} {environ.get('MASTER_PORT', '')} " \
-            f"{environ.get('TORCHELASTIC_RUN_ID', '')} " \
-            f"{environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
-    slurm = "SLURM_STEP_NUM_TASKS" if environ.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
-    pmi_job = environ.get("PMI_JOBID") or environ.get("PMI_ID") or ""
-    # rank, size, the size of the part on this machine, the name of the job
-    launchers = [
-        ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", "horovod"),
-        ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", torch),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
-         "openmpi " + environ.get("PMIX_NAMESPACE", environ.get("OMPI_MCA_ess_base_jobid", ""))),
-        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", f"pmi {pmi_job} {os.getppid()}"),
-    ]
-    if environ.get("SLURM_STEP_ID"):
-        launchers.append(("SLURM_PROCID", slurm, "SLURM_STEP_TASKS_PER_NODE",
-                          f"slurm {environ.get('SLURM_JOB_ID')} {environ['SLURM_STEP_ID']}"))
-    for rank_name, size_name, local_name, job in launchers:
-        if not environ.get(rank_name) or not environ.get(size_name):
+    host = _hosts.identity(environ)
+    for launcher in _launchers(environ):
+        if not environ.get(launcher.rank) or not environ.get(launcher.size):
             continue
-        rank, size = _ranks(environ, rank_name, size_name)
-        one_machine = environ.get(local_name) == str(size)
-        addresses = _addresses(environ, one_machine, job)
+        rank, size = _ranks(environ, launcher.rank, launcher.size)
+        job, addresses = launcher.job, _addresses(environ)
+        if not addresses and launcher.one_machine:
+            # Ranks of several machines have no such process in common.
+            job += f" {_proxy()}" if launcher.proxy else ""
+            addresses = [_local_address(job)]
+        elif not addresses and launcher.step:
+            addresses = _slurm_addresses(environ)
         if size > 1 and not addresses:
             raise ValueError(
-                f"{rank_name} says that there are {size} ranks, but they have no way to meet: set "
-                "MASTER_ADDR and MASTER_PORT, or TUTTI_ADDR=HOST:PORT, to an address of rank 0")
-        return Launch(rank, size, job, host, addresses, one_machine)
+                f"{launcher.rank} says that there are {size} ranks, but they have no way to meet: "
+                "set MASTER_ADDR and MASTER_PORT, or TUTTI_ADDR=HOST:PORT, to an address of rank 0")
+        return Launch(rank, size, job, host, addresses, launcher.one_machine, launcher.told)
     return Launch(host=host, one_machine=True)
 
 
@@ -164,7 +251,8 @@ def part(launch: Launch, ranks: Sequence[int]) -> Launch:
                          "do not call init")
     job = f"{launch.job}|{numbers}"
     if launch.one_machine:
-        addresses = [_local_address(job)]
+        # Of jobs that were given addresses these may be all that differs.
+        addresses = [_local_address(f"{job}|{launch.addresses}")]
     elif numbers[0] == 0:
         addresses = launch.addresses
     else:
@@ -298,8 +386,8 @@ class _Guest:
         _check_user(connection)
         connection.send(self._nonce)  # fits into the empty buffer of a new connection
 
-    def advance(self, key: bytes, size: int) -> Tuple[int, bytes, str]:
-        """Reads what has come: (rank, nonces, host) once that is all. BlockingIOError before; another
+    def advance(self, key: bytes, size: int) -> Tuple[int, bytes, str, _hosts.Told]:
+        """Reads what has come: (rank, nonces, host, told) once that is all. BlockingIOError before; another
         OSError, ValueError, KeyError or TypeError for a stranger."""
         head = 2 * _NONCE_BYTES + 4
         while True:
@@ -315,7 +403,7 @@ class _Guest:
                 raise ConnectionError("the connection was closed early")
             self._data += part
 
-    def _prove(self, key: bytes, size: int, head: int) -> Tuple[int, bytes, str]:
+    def _prove(self, key: bytes, size: int, head: int) -> Tuple[int, bytes, str, _hosts.Told]:
         nonces, body = self._nonce + self._data[:_NONCE_BYTES], self._data[head:]
         proof = self._data[_NONCE_BYTES:2 * _NONCE_BYTES]
         if not hmac.compare_digest(proof, _proof(key, b"connector", nonces, body)):
@@ -324,7 +412,8 @@ class _Guest:
         rank = int(hello["rank"])
         if not 0 < rank < size:
             raise ValueError(f"there is no rank {rank}")
-        return rank, nonces, str(hello["host"])
+        told = hello["told"]
+        return rank, nonces, str(hello["host"]), (int(told[0]), int(told[1])) if told else None
 
 
 class _Door:
@@ -336,7 +425,7 @@ class _Door:
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
         listener.setblocking(False)
-        self.ranks: Dict[int, Any] = {}  # connection, nonces, host
+        self.ranks: Dict[int, Any] = {}  # connection, nonces, host, told
 
     def wait(self, deadline: float) -> None:
         """For something to happen, not longer than until the deadline."""
@@ -367,17 +456,17 @@ class _Door:
 
     def _hear(self, guest: _Guest) -> None:
         try:
-            rank, nonces, host = guest.advance(self._key, self._size)
+            rank, *said = guest.advance(self._key, self._size)
         except (BlockingIOError, InterruptedError):
             return
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, LookupError, TypeError, ValueError):
             self._send_away(guest)
             return
         self._selector.unregister(guest.connection)
         del self._guests[guest.connection]
         if rank in self.ranks:  # it has tried again
             self.ranks[rank][0].close()
-        self.ranks[rank] = (guest.connection, nonces, host)
+        self.ranks[rank] = (guest.connection, *said)
 
     def _send_away(self, guest: _Guest) -> None:
         self._selector.unregister(guest.connection)
@@ -389,7 +478,7 @@ class _Door:
         self._selector.close()
         for guest in self._guests.values():
             guest.connection.close()
-        for connection, _, _ in self.ranks.values():
+        for connection, *_ in self.ranks.values():
             connection.close()
 
 
@@ -406,13 +495,16 @@ def _meet_as_zero(launch: Launch, unique_id: bytes, deadline: float,
                     f"{len(door.ranks) + 1} of {launch.size} ranks came within {timeout_s:g} s; "
                     f"missing: {', '.join(missing[:20])}")
             door.wait(deadline)
-        hosts = [launch.host] + [door.ranks[rank][2] for rank in range(1, launch.size)]
-        body = json.dumps({"id": unique_id.hex(), "hosts": hosts}).encode()
-        for connection, nonces, _ in door.ranks.values():
+        said = [(launch.host, launch.told)] + \
+            [tuple(door.ranks[rank][2:]) for rank in range(1, launch.size)]
+        hosts, local_ranks = _hosts.settle([host for host, _ in said], [told for _, told in said])
+        body = json.dumps({"id": unique_id.hex(), "hosts": hosts,
+                           "local_ranks": local_ranks}).encode()
+        for connection, nonces, *_ in door.ranks.values():
             connection.settimeout(_HANDSHAKE_S)
             connection.sendall(_proof(key, b"acceptor", nonces, body))
             _send_frame(connection, body)
-    return Meeting(unique_id, hosts)
+    return Meeting(unique_id, hosts, local_ranks)
 
 
 def _ask_zero(launch: Launch, address: Address, deadline: float) -> Meeting:
@@ -427,7 +519,7 @@ def _ask_zero(launch: Launch, address: Address, deadline: float) -> Meeting:
         connection.settimeout(_HANDSHAKE_S)
         nonce_a = _receive(connection, _NONCE_BYTES)
         nonce_c = secrets.token_bytes(_NONCE_BYTES)
-        body = json.dumps({"rank": launch.rank, "host": launch.host}).encode()
+        body = json.dumps({"rank": launch.rank, "host": launch.host, "told": launch.told}).encode()
         connection.sendall(nonce_c + _proof(key, b"connector", nonce_a + nonce_c, body))
         _send_frame(connection, body)
         # Rank 0 answers when all have come.
@@ -437,7 +529,8 @@ def _ask_zero(launch: Launch, address: Address, deadline: float) -> Meeting:
         if not hmac.compare_digest(proof, _proof(key, b"acceptor", nonce_a + nonce_c, answer)):
             raise ConnectionError("the other end does not hold the job's key")
         fields = json.loads(answer)
-        return Meeting(bytes.fromhex(fields["id"]), [str(host) for host in fields["hosts"]])
+        return Meeting(bytes.fromhex(fields["id"]), [str(host) for host in fields["hosts"]],
+                       [int(number) for number in fields["local_ranks"]])
 
 
 def patience_s(environ: Mapping[str, str] = os.environ) -> float:
@@ -456,7 +549,7 @@ def meet(launch: Launch, unique_id: bytes, timeout_s: Optional[float] = None) ->
     """Blocks until all ranks have come, for patience_s() by default. `unique_id` counts on rank 0
     only. ConnectionError, in a sentence, when that does not happen in time."""
     if launch.size == 1:
-        return Meeting(unique_id, [launch.host])
+        return Meeting(unique_id, *_hosts.settle([launch.host], [launch.told]))
     timeout_s = patience_s() if timeout_s is None else timeout_s
     deadline = time.monotonic() + timeout_s
     if launch.rank == 0:

@@ -3,6 +3,8 @@
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 import unittest
@@ -10,7 +12,7 @@ import warnings
 from unittest import mock
 
 import ports
-from tutti import _features, _launch, check_build
+from tutti import _features, _hosts, _launch, check_build
 
 # For what must come about, however busy the machine is.
 PATIENCE_S = 60
@@ -46,6 +48,72 @@ class Environment(unittest.TestCase):
     def test_a_batch_script_of_slurm_is_no_rank(self):
         self.assertEqual(_launch.read({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}).size, 1)
 
+    def test_pmi_on_several_machines(self):
+        # Each machine has a process of its own that starts the ranks there.
+        hydra = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "1",
+                 "TUTTI_ADDR": "b:8"}
+        jobs = []
+        for pid in (100, 200):
+            with mock.patch.object(os, "getppid", lambda pid=pid: pid):
+                jobs.append(_launch.read(hydra))
+        self.assertEqual(jobs[0].job, jobs[1].job)
+        self.assertEqual((jobs[0].told, jobs[0].one_machine), ((1, 2), False))
+        with self.assertRaisesRegex(ValueError, "PMI_RANK says .* no way to meet"):
+            _launch.read({**hydra, "TUTTI_ADDR": ""})
+        self.assertNotEqual(_launch.read({**hydra, "PMI_JOBID": "7.0"}).job, jobs[0].job)
+
+    def test_pmi_behind_a_script(self):
+        # The ranks' parents are shells; the mpirun is this process, or one called hydra_pmi_proxy.
+        shows = "from tutti import _launch; print(_launch.read())"
+        inherited = {name: value for name, value in os.environ.items()
+                     if not name.startswith(("PMI_", "MPI_", "OMPI_", "HOROVOD_", "SLURM_"))}
+        launches = [subprocess.run(
+            ["sh", "-c", '"$0" -c "$1"; true', sys.executable, shows], capture_output=True, text=True,
+            env={**inherited, "PMI_RANK": str(rank), "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2",
+                 "MPI_LOCALRANKID": str(rank)}, check=True).stdout for rank in range(2)]
+        self.assertIn("rank=1, size=2", launches[1])
+        self.assertIn("\\x00tutti-", launches[0])
+        self.assertEqual(launches[0].replace("rank=0", "rank=1").replace("told=(0,", "told=(1,"),
+                         launches[1])
+
+    # What slurmstepd sets (22.05), for the last of two tasks on one node and of three on two.
+    SLURM = {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1",
+             "SLURM_NODEID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2",
+             "SLURM_STEP_NODELIST": "node1", "SLURM_STEP_TASKS_PER_NODE": "2"}
+    NODES = {**SLURM, "SLURM_NTASKS": "3", "SLURM_LOCALID": "0", "SLURM_NODEID": "1",
+             "SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3",
+             "SLURM_STEP_NODELIST": "node[07-08]", "SLURM_STEP_TASKS_PER_NODE": "2,1"}
+
+    def test_slurm(self):
+        for pmi in ({}, {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_JOBID": "12.3", "PMI_FD": "9"}):
+            with mock.patch.object(os, "getppid", lambda: self.fail("the parent's pid was used")):
+                launch = _launch.read({**self.SLURM, **pmi})
+            self.assertEqual((launch.rank, launch.size, launch.told, launch.one_machine),
+                             (1, 2, (1, 2), True))
+            self.assertIsInstance(launch.addresses[0], str)
+        for pmi in ({}, {"PMI_RANK": "2", "PMI_SIZE": "3", "PMI_JOBID": "12.3", "PMI_FD": "9"}):
+            launch = _launch.read({**self.NODES, **pmi})
+            self.assertEqual((launch.rank, launch.size, launch.told, launch.one_machine),
+                             (2, 3, (0, 1), False))
+            self.assertEqual(launch.addresses[0], ("node07", 15087))
+            self.assertEqual(_launch.read({**self.NODES, **pmi, "TUTTI_ADDR": "a:9"}).addresses,
+                             [("a", 9)])
+
+    def test_mpirun_inside_a_step_of_slurm(self):
+        # Slurm started one process that starts ranks on each of two nodes.
+        inside = {**self.NODES, "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+                  "PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0"}
+        self.assertEqual(_launch.read({**inside, "TUTTI_ADDR": "a:9"}).told, (0, 1))
+        inside.update({"MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "1"})
+        self.assertTrue(_launch.read(inside).one_machine)
+
+    def test_lists_of_slurm(self):
+        for nodes, first in (("a", "a"), ("a,b[1-2]", "a"), ("n[07-12,20]x,m", "n07x"),
+                             ("n[3,5]", "n3"), ("n-1,n-2", "n-1"), ("", "")):
+            self.assertEqual(_launch._first_host(nodes), first)
+        for text, tasks in (("2", [2]), ("2(x3),1", [2, 2, 2, 1]), ("", []), ("many", [])):
+            self.assertEqual(_hosts.slurms_tasks({"SLURM_STEP_TASKS_PER_NODE": text}), tasks)
+
     def test_sentences(self):
         with self.assertRaisesRegex(ValueError, "RANK=4 in the environment is not below"):
             _launch.read({"RANK": "4", "WORLD_SIZE": "4"})
@@ -66,7 +134,66 @@ class Environment(unittest.TestCase):
             _launch.patience_s({"TUTTI_INIT_TIMEOUT_S": "soon"})
 
 
+class Hosts(unittest.TestCase):
+    def test_equal_names_are_not_one_machine(self):
+        with mock.patch.object(socket, "gethostname", lambda: "localhost"):
+            mine = _hosts.identity({})
+            with mock.patch.object(_hosts, "_BOOT_ID", __file__ + ".not"):
+                self.assertEqual(_hosts.identity({}), "localhost")
+        self.assertRegex(mine, "^localhost/[0-9a-f-]{36}$")
+        self.assertEqual(_hosts.identity({"HOROVOD_HOSTNAME": "a"}), "a")
+
+    def test_what_launchers_say(self):
+        master = {"MASTER_ADDR": "h", "MASTER_PORT": "29"}
+        for names in (("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+                      ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+                      ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                       "OMPI_COMM_WORLD_LOCAL_SIZE"),
+                      ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")):
+            environ = {**master, **dict(zip(names, ("5", "8", "1", "4")))}
+            self.assertEqual(_launch.read(environ).told, (1, 4), names)
+            for wrong in ("4", "-1", "x", ""):
+                self.assertIsNone(_launch.read({**environ, names[2]: wrong}).told)
+
+    def test_settle(self):
+        pairs = [(0, 2), (1, 2)]
+        # Nobody was told: counted. So it is where only some were, or what they were told has gaps.
+        self.assertEqual(_hosts.settle(["a", "b", "a"], [None] * 3), (["a", "b", "a"], [0, 0, 1]))
+        for said in ([(0, 2), (1, 2), None], [(0, 2), (1, 2), (0, 2)], [(0, 3), (1, 3), (0, 1)],
+                     [(0, 2), (2, 2), (1, 2)]):
+            self.assertEqual(_hosts.settle(["a"] * 3, said), (["a"] * 3, [0, 1, 2]), said)
+        # The launcher's order on a host need not be that of the ranks.
+        self.assertEqual(_hosts.settle(["a", "a", "b"], [(1, 2), (0, 2), (0, 1)]),
+                         (["a", "a", "b"], [1, 0, 0]))
+        # Two machines that nothing but the launcher tells apart, filled one by one or in turn.
+        hosts, numbers = _hosts.settle(["a"] * 4, pairs + pairs)
+        self.assertEqual((numbers, hosts[0] == hosts[1], hosts[2] == hosts[3], hosts[0] == hosts[2]),
+                         ([0, 1, 0, 1], True, True, False))
+        hosts, numbers = _hosts.settle(["a"] * 4, [(0, 2), (0, 2), (1, 2), (1, 2)])
+        self.assertEqual((numbers, hosts[0] == hosts[2], hosts[1] == hosts[3], hosts[0] == hosts[1]),
+                         ([0, 0, 1, 1], True, True, False))
+        hosts, numbers = _hosts.settle(["a"] * 3, [(0, 2), (1, 2), (0, 1)])
+        self.assertEqual((numbers, hosts[0] == hosts[1], hosts[0] == hosts[2]),
+                         ([0, 1, 0], True, False))
+
+
 class Meeting(unittest.TestCase):
+    def test_what_ranks_were_told_comes_to_all(self):
+        address, met = f"\0tutti-test-told-{os.getpid()}", {}
+
+        def run(rank):
+            launch = _launch.Launch(rank, 4, "job", "localhost", [address], told=(rank % 2, 2))
+            met[rank] = _launch.meet(launch, b"id", 10)
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for rank in range(4):
+            self.assertEqual(met[rank].local_ranks, [0, 1, 0, 1])
+            self.assertEqual(met[rank].hosts, met[0].hosts)
+        self.assertEqual(len(set(met[0].hosts)), 2)
+
     def meet_all(self, addresses, size, disturb=lambda: None):
         met = {}
 
