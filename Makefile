@@ -42,8 +42,7 @@ $(BUILD)/build.ninja: | $(call setup,build)
 build: $(call setup,build) $(BUILD)/build.ninja
 	@cmake --build $(BUILD) -j $(JOBS)
 
-# Tests of rank processes race with a busy machine's clock: a test that fails is tried once more, and ctest says so.
-# Losing twice is a failure. To be taken out once the whole suite has been quiet for a while.
+# Tests of rank processes race with a busy machine's clock: one that fails is tried once more, and ctest says so.
 test: $(call setup,test) build
 	@cd $(BUILD) && $(CTEST) --repeat until-pass:2
 
