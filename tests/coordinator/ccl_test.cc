@@ -5,10 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
+#include "coordinator/exchange_contract_test.h"
 #include "coordinator/job_test.h"
 #include "coordinator/operations_contract_test.h"
+#include "coordinator/operations_exchange.h"
 #include "coordinator/operations_module.h"
 #include "testing/ranks.h"
 
@@ -60,6 +63,8 @@ TEST_P(CclTest, KeepsTheContract) {
       auto operations = (*module)->Open(group);
       ASSERT_TRUE(operations.ok()) << operations.status().message();
       EXPECT_EQ(OperationsContract(**operations, rank, n).Check(), "");
+      const auto exchange = MakeOperationsExchange(std::move(*operations), rank, n);
+      EXPECT_EQ(ExchangeContract(*exchange).Check(), "");
     }
     ncclCommDestroy(comm);
   });

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/exchange_contract_test.h"
 #include "coordinator/job_test.h"
 #include "coordinator/operations_contract_test.h"
 #include "coordinator/operations_exchange.h"
@@ -49,20 +50,7 @@ TEST_P(ModulesTest, KeepsTheContract) {
       ASSERT_TRUE(operations.ok()) << operations.status().message();
       EXPECT_EQ(OperationsContract(**operations, rank, n).Check(), "");
       const auto exchange = MakeOperationsExchange(std::move(*operations), rank, n);
-      std::vector<uint8_t> states(500);
-      for (size_t i = 0; i < states.size(); ++i) {
-        states[i] =
-            static_cast<uint8_t>(i % static_cast<size_t>(n) == static_cast<size_t>(rank) ? 1 : 2);
-      }
-      ASSERT_TRUE(exchange->Min(states).ok());
-      EXPECT_THAT(states, Each(1));
-      for (const size_t size : {size_t{0}, size_t{5}, size_t{100'000}}) {
-        const Bytes mine(size + static_cast<size_t>(rank), std::byte(rank));
-        const int below = (rank + n - 1) % n;
-        const auto theirs = exchange->Swap((rank + 1) % n, mine, below);
-        ASSERT_TRUE(theirs.ok()) << theirs.status().message();
-        EXPECT_EQ(*theirs, Bytes(size + static_cast<size_t>(below), std::byte(below)));
-      }
+      EXPECT_EQ(ExchangeContract(*exchange).Check(), "");
       ncclCommDestroy(comm);
     });
   }

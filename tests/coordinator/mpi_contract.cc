@@ -1,4 +1,4 @@
-// One rank under mpirun: the contract of operations over MPI, then a whole job whose data and
+// One rank under mpirun: the contracts of operations and exchanges over MPI, then a whole job whose data and
 // negotiation go over it. Prints nothing and ends with 0 where all is well.
 
 #include <fmt/format.h>
@@ -9,7 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "coordinator/exchange_contract_test.h"
 #include "coordinator/operations_contract_test.h"
+#include "coordinator/operations_exchange.h"
 #include "coordinator/operations_module.h"
 #include "tutti/coordinator.h"
 
@@ -62,6 +64,9 @@ std::string Run(const std::string& name) {
   if (rank == 0 && ncclGetUniqueId(&id) != ncclSuccess) return "there is no unique id";
   const Status told = (*operations)->Broadcast(&id, &id, sizeof(id), 0);
   if (!told.ok()) return std::string(told.message());
+  const auto exchange = MakeOperationsExchange(std::move(*operations), rank, ranks);
+  failure = ExchangeContract(*exchange).Check();
+  if (!failure.empty()) return failure;
   setenv("HOROVOD_CPU_OPERATIONS", "mpi", 1);
   setenv("HOROVOD_CONTROLLER", "mpi", 1);
   return RunJob(rank, ranks, id);
