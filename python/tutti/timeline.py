@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws timelines (HOROVOD_TIMELINE) as a picture, one or all ranks' of a job.
+"""Merges timelines (HOROVOD_TIMELINE) of the ranks of a job, or draws them as a picture.
 
+    python3 -m tutti.timeline trace.json trace.json.* -o all.json
     python3 -m tutti.timeline trace.json trace.json.1 -o step.svg --begin 210 --end 214
 
-A row is a tensor, a box what is being done with it; begin and end are milliseconds from the first
-event. For more than a look, open the same files in Perfetto.
+all.json is for Perfetto. In the picture a row is a tensor, a box what is being done with it; begin
+and end are milliseconds from the first event.
+
+Each rank writes the times of its own machine, and how far that machine's clock is from rank 0's.
+Here they become times of rank 0's clock. Ranks of one machine are shifted alike, by the measurements
+with the least error that any of them made, and between two of them by what lies between; a machine whose
+measurements all allow that its clock is rank 0's is not shifted at all.
 """
 
 from __future__ import annotations
@@ -12,8 +18,17 @@ from __future__ import annotations
 import argparse
 import html
 import json
+import sys
 from dataclasses import dataclass
 from typing import Any, Dict, List, Sequence, Tuple
+
+Event = Dict[str, Any]
+
+# Measurements this close to one another are of one time: the best of them counts.
+_TOGETHER_US = 5e6
+# Clocks change their distance by no more than this part of the time that passes: what the kernel
+# allows for those that are being corrected, twice.
+_DRIFT = 1e-3
 
 _LEFT, _WIDTH, _ROW, _TOP = 190, 900, 18, 42
 # What is being done, its color, and its name in the legend; the first whose beginning matches.
@@ -34,6 +49,7 @@ class Box:
     begin: float
     end: float
     depth: int
+    note: str = ""
 
 
 @dataclass
@@ -43,7 +59,140 @@ class Row:
     boxes: List[Box]
 
 
-def read(events: Sequence[Dict[str, Any]]) -> List[Row]:
+@dataclass
+class Measurement:
+    """Of a clock, at a time on it: what to add for rank 0's, and by how much that may be wrong. All
+    in microseconds."""
+    at: float
+    shift: float
+    error: float
+
+    def agrees(self, other: Measurement) -> bool:
+        return (abs(self.shift - other.shift) <=
+                self.error + other.error + _DRIFT * abs(self.at - other.at))
+
+
+class Clock:
+    """Of one machine, compared with rank 0's."""
+
+    def __init__(self, measurements: Sequence[Measurement]) -> None:
+        self.measurements: List[Measurement] = []
+        began = 0.0
+        for one in sorted(measurements, key=lambda one: one.at):
+            if self.measurements and one.at - began < _TOGETHER_US:
+                if one.error < self.measurements[-1].error:
+                    self.measurements[-1] = one
+            else:
+                self.measurements.append(one)
+                began = one.at
+        self.known = bool(self.measurements)
+        self.same = all(abs(one.shift) <= one.error for one in measurements)
+
+    def shift(self, at: float) -> float:
+        """What to add to a time on this clock."""
+        if self.same:
+            return 0.0
+        before, after = self.measurements[0], self.measurements[-1]
+        if at <= before.at:
+            return before.shift
+        if at >= after.at:
+            return after.shift
+        for later in self.measurements[1:]:
+            if at <= later.at:
+                after = later
+                break
+            before = later
+        part = (at - before.at) / (after.at - before.at)
+        return before.shift + part * (after.shift - before.shift)
+
+    def explain(self) -> str:
+        if not self.known:
+            return "its clock was never compared with rank 0's, and is taken as it is"
+        best = min(self.measurements, key=lambda one: one.error)
+        if self.same:
+            return f"its clock is taken for rank 0's, from which it is {best.error:.1f} us at most"
+        way = "behind" if best.shift > 0 else "ahead of"
+        return (f"its clock is {abs(best.shift) / 1000:.3f} ms {way} rank 0's, within "
+                f"{best.error:.1f} us: its times are shifted")
+
+
+def clocks(files: Sequence[Sequence[Event]]) -> List[Clock]:
+    """Of each file the clock. Files of one machine have it in common."""
+    hosts: List[Any] = []
+    measured: List[List[Measurement]] = []
+    for number, events in enumerate(files):
+        hosts.append(number)
+        measured.append([])
+        for event in events:
+            if event["ph"] != "M" or event["name"] != "clock":
+                continue
+            arguments = event["args"]
+            hosts[-1] = arguments["host"]
+            if "to_rank0_us" in arguments:
+                measured[-1].append(Measurement(float(event["ts"]), arguments["to_rank0_us"],
+                                                arguments["error_us"]))
+    found: Dict[Any, Clock] = {}
+    for host in hosts:
+        mine = [(i, one) for i, name in enumerate(hosts) if name == host for one in measured[i]]
+        # Machines that were copied while they ran may have one name: then each rank is by itself.
+        if all(a.agrees(b) for i, a in mine for j, b in mine if i < j):
+            found[host] = Clock([one for _, one in mine])
+    return [found[host] if host in found else Clock(measured[i]) for i, host in enumerate(hosts)]
+
+
+def merge(files: Sequence[Sequence[Event]]) -> List[Event]:
+    """The events of several ranks on rank 0's clock. The end of each negotiation says which rank
+    was the last to ask, and how long this one waited for it; and the first of the ranks shows when
+    the others asked."""
+    pids = [events[0]["pid"] for events in files if events]
+    if len(set(pids)) < len(pids):
+        raise ValueError("two files are of the same rank")
+    merged: List[Event] = []
+    for events, clock in zip(files, clocks(files)):
+        for event in events:
+            if event["ph"] == "M" and event["name"] == "clock":
+                continue  # the times are no longer this clock's
+            event = dict(event)
+            event["ts"] = float(event["ts"]) + clock.shift(float(event["ts"]))
+            merged.append(event)
+    return merged + _show_last(merged)
+
+
+def _show_last(events: Sequence[Event]) -> List[Event]:
+    """Instants of ranks that asked; what else there is to say is put into the ends of negotiations."""
+    labels: Dict[Tuple[Any, Any], str] = {}
+    ranks: Dict[Any, str] = {}
+    open_boxes: Dict[Tuple[Any, Any], List[Event]] = {}
+    agreements: Dict[Tuple[str, int], List[Tuple[Event, Event]]] = {}
+    for event in events:
+        key, kind = (event["pid"], event.get("tid")), event["ph"]
+        if kind == "M" and event["name"] == "process_name":
+            ranks[event["pid"]] = event["args"]["name"]
+        elif kind == "M" and event["name"] == "thread_name":
+            labels[key] = event["args"]["name"]
+        elif kind == "B":
+            open_boxes.setdefault(key, []).append(event)
+        elif kind == "E" and open_boxes.get(key):
+            begin = open_boxes[key].pop()
+            if begin["name"].startswith("NEGOTIATE") and "round" in event.get("args", {}):
+                agreement = (labels[key], event["args"]["round"])
+                agreements.setdefault(agreement, []).append((begin, event))
+    instants = []
+    for pairs in agreements.values():
+        if len(pairs) < 2:
+            continue
+        last = max((begin for begin, _ in pairs), key=lambda begin: begin["ts"])
+        first = min((begin for begin, _ in pairs), key=lambda begin: begin["pid"])
+        for begin, end in pairs:
+            name = ranks.get(begin["pid"], f"rank {begin['pid']}")
+            instants.append({"ph": "i", "pid": first["pid"], "tid": first["tid"],
+                             "ts": begin["ts"], "name": f"{name} is ready", "s": "t"})
+            end["args"] = {**end["args"], "last": ranks.get(last["pid"], f"rank {last['pid']}"),
+                           "waited_us": round(last["ts"] - begin["ts"], 3)}
+    return instants
+
+
+def read(events: Sequence[Event]) -> List[Row]:
     """Rows by rank and tensor, in the order in which they first appear. What has no end is left
     out."""
     ranks: Dict[Any, str] = {}
@@ -61,7 +210,9 @@ def read(events: Sequence[Dict[str, Any]]) -> List[Row]:
         elif kind == "E" and open_boxes.get(key):
             name, begin = open_boxes[key].pop()
             rows.setdefault(key, Row(f"rank {event['pid']}", str(event.get("tid")), []))
-            rows[key].boxes.append(Box(name, begin, float(event["ts"]), len(open_boxes[key])))
+            last = event.get("args", {}).get("last")
+            note = f", {last} came last" if last else ""
+            rows[key].boxes.append(Box(name, begin, float(event["ts"]), len(open_boxes[key]), note))
     return [row for row in rows.values() if row.boxes]
 
 
@@ -109,7 +260,8 @@ def draw(rows: Sequence[Row], begin: float, end: float) -> str:
             body.append(
                 f'<rect x="{left:.2f}" y="{y + inset:.1f}" width="{max(right - left, 0.4):.2f}" '
                 f'height="{_ROW - 2 * inset:.1f}" fill="{_kind(box.name)[1]}"><title>'
-                f"{html.escape(box.name)} {box.end - box.begin:.1f} us</title></rect>")
+                f"{html.escape(box.name)} {box.end - box.begin:.1f} us{html.escape(box.note)}"
+                "</title></rect>")
         y += _ROW
     used = {_kind(box.name) for row in shown for box in row.boxes}
     x, legend = float(_LEFT), []
@@ -127,17 +279,35 @@ def draw(rows: Sequence[Row], begin: float, end: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python3 -m tutti.timeline",
-                                     description="draws HOROVOD_TIMELINE files as SVG")
+                                     description="merges HOROVOD_TIMELINE files, or draws them")
     parser.add_argument("files", nargs="+")
-    parser.add_argument("-o", "--output", required=True)
-    parser.add_argument("--begin", type=float, default=0.0, help="ms from the first event")
+    parser.add_argument("-o", "--output", required=True,
+                        help="a name that ends in .json: all ranks' events; else a picture as SVG")
+    parser.add_argument("--begin", type=float, default=0.0,
+                        help="of the picture: ms from the first event")
     parser.add_argument("--end", type=float, help="the same (default: the last)")
     parser.add_argument("--last", type=float, help="ms up to the last event, in place of --begin")
     arguments = parser.parse_args()
-    events: List[Dict[str, Any]] = []
+    files: List[List[Event]] = []
     for path in arguments.files:
         with open(path, encoding="utf-8") as file:
-            events += json.load(file)
+            files.append(json.load(file))
+    try:
+        events = merge(files)
+    except ValueError as error:
+        parser.error(f"{error}: {', '.join(arguments.files)}")
+    for path, clock in zip(arguments.files, clocks(files)):
+        if len(files) > 1 and not (clock.known and clock.same):
+            print(f"{path}: {clock.explain()}", file=sys.stderr)
+    if arguments.output.endswith(".json"):
+        with open(arguments.output, "w", encoding="utf-8") as file:
+            json.dump(events, file)
+        return
+    _picture(parser, arguments, events)
+
+
+def _picture(parser: argparse.ArgumentParser, arguments: argparse.Namespace,
+             events: Sequence[Event]) -> None:
     rows = read(events)
     if not rows:
         parser.error("there is nothing in " + ", ".join(arguments.files))

@@ -20,6 +20,10 @@ namespace {
 constexpr int64_t kGraceNs = 500'000'000;
 // A rank that cannot take part in the last round is past helping.
 constexpr double kShutdownS = 30;
+// Between two comparisons of the clock with rank 0's while a timeline is written. Clocks that nothing
+// steers drift by 50 us a second at most, by half a millisecond in this time, most of which a merge
+// takes out by interpolation.
+constexpr int64_t kMeasureEveryNs = 10'000'000'000;
 // Rings for sets that this rank does not know yet; there are never many sets being made at once.
 constexpr size_t kMaxEarlyRings = 1024;
 
@@ -49,7 +53,8 @@ Bytes EncodeRing(int set, uint64_t round) {
 
 Coordinator::Coordinator(const Options& options)
     : options_(options),
-      timeline_(options.rank),
+      timeline_(options.rank, options.clock),
+      clock_meter_(options.rank, options.num_ranks, ClockHooks()),
       crossing_watch_(
           options.rank, options.settings.stall_check_time_s, [this] { return LiveSets(); },
           [this] {
@@ -388,8 +393,32 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
 }
 
 Status Coordinator::StartTimeline(const std::string& path, bool mark_rounds) {
-  return timeline_.Open(options_.rank == 0 ? path : fmt::format("{}.{}", path, options_.rank),
-                        mark_rounds);
+  TUTTI_TRY(timeline_.Open(options_.rank == 0 ? path : fmt::format("{}.{}", path, options_.rank),
+                           mark_rounds));
+  loop_->Post([this] {
+    next_measure_ns_ = 0;
+    TendTimeline();
+  });
+  return Status::Ok();
+}
+
+ClockMeter::Hooks Coordinator::ClockHooks() {
+  ClockMeter::Hooks hooks;
+  hooks.now_ns = options_.clock.now_ns;
+  hooks.send = [this](int rank, std::span<const std::byte> message) {
+    bootstrap_->SendControl(rank, message);
+  };
+  hooks.measured = [this](const ClockDistance& distance) { timeline_.Measured(distance); };
+  return hooks;
+}
+
+void Coordinator::TendTimeline() {
+  if (!timeline_.is_open()) return;
+  timeline_.Flush();
+  const int64_t now_ns = NowNs();
+  if (now_ns < next_measure_ns_) return;
+  next_measure_ns_ = now_ns + kMeasureEveryNs;
+  clock_meter_.Measure();
 }
 
 Result<std::shared_ptr<ProcessSet>> Coordinator::FindSet(int id) const {
@@ -547,6 +576,7 @@ void Coordinator::TellJoinFailed(int set, const std::vector<int>& ranks) const {
 
 // Malformed rings have no effect.
 void Coordinator::OnControl(std::span<const std::byte> payload) {
+  if (clock_meter_.OnMessage(payload)) return;
   WireReader reader(payload);
   const auto id = static_cast<int>(reader.U32());
   const uint64_t round = reader.U64();
@@ -591,6 +621,7 @@ void Coordinator::OnTick() {
   bool due = false;
   for (const auto& set : sets) due = set->Tick(sets.size() > 1) || due;
   crossing_watch_.Tick(due);
+  TendTimeline();
   loop_->AddTimer(tick_ns_, [this] { OnTick(); });
 }
 

@@ -36,6 +36,7 @@
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
 #include "config/settings.h"
+#include "coordinator/clock_meter.h"
 #include "coordinator/communicator.h"
 #include "coordinator/crossing_watch.h"
 #include "coordinator/gpu.h"
@@ -59,6 +60,8 @@ class Coordinator {
     Settings settings;
     // For tensors on GPUs.
     std::function<Result<std::shared_ptr<Gpu>>(int device)> open_gpu = MakeCudaGpu;
+    // By which the timeline tells the time.
+    WallClock clock = WallClock::OfSystem();
   };
 
   // Finds the other ranks; all of them call it. Fails on every rank with the reason.
@@ -71,7 +74,8 @@ class Coordinator {
   int rank() const { return options_.rank; }
   int num_ranks() const { return options_.num_ranks; }
   Timeline& timeline() { return timeline_; }
-  // Opens the timeline of this rank: `path` on rank 0, and `path`.N on rank N.
+  // Opens the timeline of this rank: `path` on rank 0, and `path`.N on rank N. Not collective: any
+  // ranks may have one, from any time on.
   Status StartTimeline(const std::string& path, bool mark_rounds);
 
   // Set 0 is that of all ranks. InvalidArgument where there is none, or this rank is not in it.
@@ -167,6 +171,8 @@ class Coordinator {
   Result<int> RemoveSetNow(int id);
   Status ChangeAndWait(Ask ask, int* number) const;
   void OnControl(std::span<const std::byte> payload);
+  ClockMeter::Hooks ClockHooks();
+  void TendTimeline();
   std::vector<int> NeighboursOf(const std::vector<int>& ranks) const;
   void TellJoinFailed(int set, const std::vector<int>& ranks) const;
   void OnLost(int rank, const std::string& why, bool died);
@@ -181,6 +187,8 @@ class Coordinator {
   std::shared_ptr<const NcclLibrary> gpu_library_;  // null: Tutti's own alone
   TakenKinds gpu_library_takes_;
   Timeline timeline_;
+  ClockMeter clock_meter_;       // the loop's
+  int64_t next_measure_ns_ = 0;  // the loop's
   std::shared_ptr<HierarchySwitches> switches_ = std::make_shared<HierarchySwitches>();
   int64_t tick_ns_ = 1'000'000'000;
   CrossingWatch crossing_watch_;

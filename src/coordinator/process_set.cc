@@ -91,7 +91,7 @@ Performer::Activity ProcessSet::TellTimeline() {
   return [this](const std::vector<Response>& batch, std::string_view activity) {
     if (!timeline_->is_open()) return;
     for (const Response& response : batch) {
-      if (response.pending) timeline_->Begin(response.agreement().name, activity);
+      if (response.pending) timeline_->Begin(options_.id, response.agreement().name, activity);
     }
   };
 }
@@ -251,7 +251,7 @@ Status ProcessSet::Enqueue(std::span<Ask> asks) {
     return status;
   }
   for (size_t i = before; i < incoming_.size(); ++i) {
-    timeline_->Asked(incoming_[i]->name, incoming_[i]->request.kind);
+    timeline_->Asked(options_.id, incoming_[i]->name, incoming_[i]->request.kind);
   }
   if (oldest_ns_ == 0) oldest_ns_ = now_ns;
   // Once: until it has a core, more calls would tell it the same.
@@ -333,7 +333,10 @@ void ProcessSet::After(Lock& lock, Result<RoundResult> result) {
   condemning_ = false;
   quiet_ = !result->news;
   if (result->negotiated) ++counters_.negotiated_rounds;
-  timeline_->Round(*result);
+  if (timeline_->is_open()) {
+    for (auto& [name, ranks] : result->newly_ready) ranks = Globally(ranks);
+    timeline_->Round(options_.id, next_round_ - 1, *result);
+  }
   if (result->tuning) {
     // What waits to be moved was agreed on before, and all ranks move it as it was.
     if (result->tuning->hierarchical != tuning_.hierarchical) DrainMover(lock);
@@ -422,12 +425,6 @@ void ProcessSet::DispatchFused(Lock& lock, RoundResult& result) {
 
 void ProcessSet::Run(Lock& lock, Batch batch, int64_t bytes) {
   ++counters_.batches;
-  if (timeline_->is_open()) {
-    for (const Response& response : batch) {
-      if (response.pending)
-        timeline_->Start(response.agreement().name, response.agreement().request.kind);
-    }
-  }
   if (moving_.empty() && !mover_busy_ && bytes < kMoveElsewhereBytes) {
     Perform(batch, lock);
     return;
@@ -529,7 +526,6 @@ void ProcessSet::ChangeSets(Lock& lock, Response response) {
 
 // The data came with the states: nothing is left but to hand the result over.
 void ProcessSet::FinishRide(Response& response) {
-  timeline_->Start(response.agreement().name, response.agreement().request.kind);
   Status status = DeliverRide(response);
   NoteFinished(response);
   Finish(response, status);
@@ -544,7 +540,7 @@ void ProcessSet::NoteFinished(const Response& response) {
 void ProcessSet::Finish(Response& response, const Status& status) {
   if (!response.pending) return;
   std::unique_ptr<Tensor> tensor(static_cast<Tensor*>(response.pending.release()));
-  timeline_->End(tensor->name);
+  timeline_->End(options_.id, tensor->name);
   const TicketHold ticket = std::move(tensor->ticket);
   TensorHome& home = *tensor->home;
   home.busy = false;

@@ -6,9 +6,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <utility>
 
 #include "base/clock.h"
+#include "sys/host.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -20,10 +24,15 @@ constexpr int64_t kFlushNs = 100'000'000;
 // Rows of tensors whose names never come again must not pile up.
 constexpr size_t kMaxRows = 65536;
 
-double WallMicroseconds() {
+int64_t SystemNs() {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// Nanoseconds as microseconds with their fraction.
+std::string Microseconds(int64_t ns) {
+  return fmt::format("{}{}.{:03}", ns < 0 ? "-" : "", std::abs(ns / 1000), std::abs(ns % 1000));
 }
 
 std::string Quoted(std::string_view text) {
@@ -45,6 +54,10 @@ std::string Quoted(std::string_view text) {
 
 }  // namespace
 
+WallClock WallClock::OfSystem() { return {SystemNs, ""}; }
+
+Timeline::Timeline(int rank, WallClock clock) : rank_(rank), clock_(std::move(clock)) {}
+
 Status Timeline::Open(const std::string& path, bool mark_rounds) {
   const std::lock_guard lock(mutex_);
   if (is_open()) return InvalidUsage("a timeline is being written already");
@@ -58,11 +71,16 @@ Status Timeline::Open(const std::string& path, bool mark_rounds) {
   fd_ = std::move(fd);
   mark_rounds_ = mark_rounds;
   rows_.clear();
+  num_rows_ = 0;
+  last_row_ = 0;
   end_ = 2;
   first_ = true;
-  Emit('M', 0, "process_name", fmt::format(",\"args\":{{\"name\":\"rank {}\"}}", rank_));
-  Emit('M', 0, "process_sort_index", fmt::format(",\"args\":{{\"sort_index\":{}}}", rank_));
-  Emit('M', 0, "thread_name", ",\"args\":{\"name\":\"rounds\"}");
+  if (clock_.host.empty()) clock_.host = fmt::format("{:016x}", HostHash(""));
+  const int64_t now_ns = Now();
+  Emit(now_ns, 'M', 0, "process_name", fmt::format(R"(,"args":{{"name":"rank {}"}})", rank_));
+  Emit(now_ns, 'M', 0, "process_sort_index", fmt::format(R"(,"args":{{"sort_index":{}}})", rank_));
+  Emit(now_ns, 'M', 0, "thread_name", R"(,"args":{"name":"rounds"})");
+  EmitClock(rank_ == 0 ? R"(,"to_rank0_us":0,"error_us":0)" : "");
   FlushLocked();
   open_ = true;
   return Status::Ok();
@@ -76,23 +94,49 @@ void Timeline::Close() {
   open_ = false;
 }
 
-Timeline::Row& Timeline::RowOf(const std::string& tensor) {
-  if (rows_.size() >= kMaxRows) rows_.clear();
-  const auto [found, added] = rows_.try_emplace(tensor);
+void Timeline::Measured(const ClockDistance& distance) {
+  if (!is_open()) return;
+  const std::lock_guard lock(mutex_);
+  if (!is_open()) return;
+  EmitClock(fmt::format(R"(,"to_rank0_us":{},"error_us":{})", Microseconds(distance.to_rank0_ns),
+                        Microseconds(distance.error_ns)));
+  FlushLocked();
+}
+
+void Timeline::EmitClock(std::string_view distance) {
+  Emit(Now(), 'M', 0, "clock",
+       fmt::format(R"(,"args":{{"host":{}{}}})", Quoted(clock_.host), distance));
+}
+
+Timeline::Row& Timeline::RowOf(int set, const std::string& tensor) {
+  if (num_rows_ >= kMaxRows) {
+    rows_.clear();
+    num_rows_ = 0;
+  }
+  const auto [found, added] = rows_[set].try_emplace(tensor);
   if (added) {
-    found->second.number = static_cast<int>(rows_.size());
-    Emit('M', found->second.number, "thread_name",
-         fmt::format(",\"args\":{{\"name\":{}}}", Quoted(tensor)));
+    ++num_rows_;
+    found->second.number = ++last_row_;
+    const std::string label = set == 0 ? tensor : fmt::format("{} (process set {})", tensor, set);
+    Emit(Now(), 'M', found->second.number, "thread_name",
+         fmt::format(R"(,"args":{{"name":{}}})", Quoted(label)));
   }
   return found->second;
 }
 
-void Timeline::Emit(char phase, int row, std::string_view name, std::string_view more) {
-  buffer_ +=
-      fmt::format("{}{{\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"name\":{}{}}}\n",
-                  first_ ? "" : ",", phase, rank_, row, WallMicroseconds(), Quoted(name), more);
+void Timeline::Emit(int64_t now_ns, char phase, int row, std::string_view name,
+                    std::string_view more) {
+  fmt::format_to(std::back_inserter(buffer_),
+                 R"({}{{"ph":"{}","pid":{},"tid":{},"ts":{}.{:03},"name":{}{}}})"
+                 "\n",
+                 first_ ? "" : ",", phase, rank_, row, now_ns / 1000, now_ns % 1000, Quoted(name),
+                 more);
   first_ = false;
-  if (buffer_.size() >= kFlushBytes || NowNs() - flushed_ns_ >= kFlushNs) FlushLocked();
+  if (buffer_.size() >= kFlushBytes) FlushLocked();
+}
+
+void Timeline::FlushIfDue() {
+  if (NowNs() - flushed_ns_ >= kFlushNs) FlushLocked();
 }
 
 void Timeline::FlushLocked() {
@@ -110,57 +154,66 @@ void Timeline::FlushLocked() {
   buffer_.clear();
 }
 
-void Timeline::CloseDownTo(Row& row, int open) {
-  for (; row.open > open; --row.open) Emit('E', row.number, "");
-}
-
-void Timeline::Asked(const std::string& tensor, OpKind kind) {
-  if (!is_open()) return;
-  const std::lock_guard lock(mutex_);
-  if (!is_open()) return;
-  Row& row = RowOf(tensor);
-  Emit('B', row.number, fmt::format("NEGOTIATE_{}", UpperName(kind)));
-  row.open = 1;
-}
-
-void Timeline::Round(const RoundResult& result) {
-  if (!is_open()) return;
-  const std::lock_guard lock(mutex_);
-  if (!is_open()) return;
-  if (mark_rounds_) Emit('i', 0, "ROUND", ",\"s\":\"t\"");
-  for (const auto& [tensor, ranks] : result.newly_ready) {
-    const auto row = rows_.find(tensor);
-    if (row == rows_.end()) continue;
-    Emit('i', row->second.number, ranks.ToString(), ",\"s\":\"t\"");
+// `more` belongs to the innermost of what is open.
+void Timeline::CloseDownTo(int64_t now_ns, Row& row, int open, std::string_view more) {
+  for (; row.open > open; --row.open) {
+    Emit(now_ns, 'E', row.number, "", std::exchange(more, ""));
   }
 }
 
-void Timeline::Start(const std::string& tensor, OpKind kind) {
+void Timeline::Asked(int set, const std::string& tensor, OpKind kind) {
   if (!is_open()) return;
   const std::lock_guard lock(mutex_);
   if (!is_open()) return;
-  Row& row = RowOf(tensor);
-  CloseDownTo(row, 0);
-  Emit('B', row.number, UpperName(kind));
-  Emit('B', row.number, "QUEUE");
-  row.open = 2;
+  Row& row = RowOf(set, tensor);
+  const int64_t now_ns = Now();
+  CloseDownTo(now_ns, row, 0);
+  Emit(now_ns, 'B', row.number, fmt::format("NEGOTIATE_{}", UpperName(kind)));
+  row.open = 1;
+  FlushIfDue();
 }
 
-void Timeline::Begin(const std::string& tensor, std::string_view activity) {
+void Timeline::Round(int set, uint64_t number, const RoundResult& result) {
   if (!is_open()) return;
   const std::lock_guard lock(mutex_);
   if (!is_open()) return;
-  Row& row = RowOf(tensor);
-  CloseDownTo(row, 1);
-  Emit('B', row.number, activity);
+  const int64_t now_ns = Now();
+  const std::string round = fmt::format(R"(,"args":{{"round":{}}})", number);
+  if (mark_rounds_) Emit(now_ns, 'i', 0, "ROUND", R"(,"s":"t")" + round);
+  for (const auto& [tensor, ranks] : result.newly_ready) {
+    const auto row = rows_[set].find(tensor);
+    if (row == rows_[set].end()) continue;
+    Emit(now_ns, 'i', row->second.number, ranks.ToString(), R"(,"s":"t")");
+  }
+  for (const Response& response : result.responses) {
+    if (!response.pending || !response.error.empty()) continue;
+    Row& row = RowOf(set, response.agreement().name);
+    CloseDownTo(now_ns, row, 0, round);
+    Emit(now_ns, 'B', row.number, UpperName(response.agreement().request.kind));
+    Emit(now_ns, 'B', row.number, "QUEUE");
+    row.open = 2;
+  }
+  FlushIfDue();
+}
+
+void Timeline::Begin(int set, const std::string& tensor, std::string_view activity) {
+  if (!is_open()) return;
+  const std::lock_guard lock(mutex_);
+  if (!is_open()) return;
+  Row& row = RowOf(set, tensor);
+  const int64_t now_ns = Now();
+  CloseDownTo(now_ns, row, 1);
+  Emit(now_ns, 'B', row.number, activity);
   ++row.open;
+  FlushIfDue();
 }
 
-void Timeline::End(const std::string& tensor) {
+void Timeline::End(int set, const std::string& tensor) {
   if (!is_open()) return;
   const std::lock_guard lock(mutex_);
   if (!is_open()) return;
-  CloseDownTo(RowOf(tensor), 0);
+  CloseDownTo(Now(), RowOf(set, tensor), 0);
+  FlushIfDue();
 }
 
 void Timeline::Flush() {

@@ -3,10 +3,22 @@
 // The timeline of one rank: what became of every tensor and when, as Chrome-trace JSON that
 // chrome://tracing and Perfetto open.
 //
-// One row (tid) a tensor, one process (pid) a rank, times in microseconds of the wall clock, so
-// that the files of all ranks, put into one array, are one picture. Per tensor: NEGOTIATE_<OP> from
-// being asked for until all ranks have asked, with an instant when requests of ranks arrive; then
-// <OP> with the activities inside.
+// One row (tid) a tensor of a process set, one process (pid) a rank, times in microseconds of this
+// machine's wall clock. Per tensor: NEGOTIATE_<OP> from being asked for on this rank until it is
+// known that all ranks have asked, whether or not the answer came from the response cache; then <OP>
+// with the activities inside. The time in NEGOTIATE is what this rank waited for others, and the
+// rank where it is shortest is the one that was waited for. Its end carries the number of the
+// round, which is the same on all ranks, so that a merge knows which spans are of one agreement.
+// Where requests were exchanged an instant names the ranks they came from; in a round of states
+// alone nobody learns who was last, and the ranks' own files, merged, say it.
+//
+// Hosts' clocks differ. Times are written as this machine has them, never shifted: ranks of one
+// machine stay exactly aligned, nothing waits for a measurement, and no time is ever corrected by an
+// estimate that a better one follows. The metadata say instead how far the clock is from rank 0's
+// and within what error (clock_meter.h), measured when the timeline is opened and from then on
+// while it is, since clocks drift; whoever merges files shifts them (python/tutti/timeline.py).
+// Event "clock", args: host (the same for ranks that have one clock), and where it is known
+// to_rank0_us, what to add to times of this file, and error_us.
 //
 // The file is valid JSON at any moment, also when the process is killed: it always ends in the
 // array's bracket, and events are added by one write over that bracket.
@@ -15,6 +27,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -22,14 +36,22 @@
 
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "coordinator/clock_meter.h"
 #include "coordinator/controller.h"
 
 namespace tutti::coordinator {
 
+// Nanoseconds since 1970, and a name for whatever counts them.
+struct WallClock {
+  std::function<int64_t()> now_ns;
+  std::string host;  // empty: this machine
+  static WallClock OfSystem();
+};
+
 class Timeline {
  public:
   // Not open: every call does nothing, at the cost of a load.
-  explicit Timeline(int rank) : rank_(rank) {}
+  explicit Timeline(int rank, WallClock clock = WallClock::OfSystem());
   ~Timeline() { Close(); }
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
@@ -38,14 +60,16 @@ class Timeline {
   Status Open(const std::string& path, bool mark_rounds);
   void Close();
   bool is_open() const { return open_.load(std::memory_order_relaxed); }
+  void Measured(const ClockDistance& distance);
 
-  void Asked(const std::string& tensor, OpKind kind);
-  // What one round of negotiation brought.
-  void Round(const RoundResult& result);
-  void Start(const std::string& tensor, OpKind kind);
+  // `set` is the number of the process set.
+  void Asked(int set, const std::string& tensor, OpKind kind);
+  // What one round of negotiation brought: what all ranks have asked for is agreed on now, and queued.
+  void Round(int set, uint64_t number, const RoundResult& result);
   // Begins an activity inside the operation; the one before it ends.
-  void Begin(const std::string& tensor, std::string_view activity);
-  void End(const std::string& tensor);
+  void Begin(int set, const std::string& tensor, std::string_view activity);
+  void End(int set, const std::string& tensor);
+  // Writes what there is.
   void Flush();
 
  private:
@@ -53,17 +77,23 @@ class Timeline {
     int number = 0;
     int open = 0;  // begun and not ended
   };
-  Row& RowOf(const std::string& tensor);
-  void Emit(char phase, int row, std::string_view name, std::string_view more = "");
-  void CloseDownTo(Row& row, int open);
+  int64_t Now() const { return clock_.now_ns(); }
+  Row& RowOf(int set, const std::string& tensor);
+  void Emit(int64_t now_ns, char phase, int row, std::string_view name, std::string_view more = "");
+  void EmitClock(std::string_view distance);
+  void CloseDownTo(int64_t now_ns, Row& row, int open, std::string_view more = "");
+  void FlushIfDue();
   void FlushLocked();
 
   const int rank_;
+  WallClock clock_;
   std::atomic<bool> open_{false};
   std::mutex mutex_;
   UniqueFd fd_;
   bool mark_rounds_ = false;
-  std::unordered_map<std::string, Row> rows_;
+  std::map<int, std::unordered_map<std::string, Row>> rows_;  // by set and tensor
+  size_t num_rows_ = 0;
+  int last_row_ = 0;
   std::string buffer_;
   int64_t end_ = 0;  // where the closing bracket stands
   bool first_ = true;

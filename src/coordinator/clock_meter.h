@@ -1,0 +1,91 @@
+#pragma once
+
+// How far this rank's clock is from rank 0's, so that the timelines of several hosts can be laid
+// over one another (timeline.h). One owner, on one thread: the coordinator's loop.
+//
+// A rank asks rank 0 for the time, kQuestions times one after another, and the answer that came
+// back soonest counts. Rank 0 read its clock at some moment between question and answer; taking that
+// for the middle of the two is wrong by half the time between them at most, however the delay
+// was shared between the two ways:
+//
+//   asked ├──────────── answer ┤  on this rank's clock
+//         └──► read ───────────┘  read - (asked + answer) / 2, within (answer - asked) / 2
+//
+// Questions travel as messages between coordinators, which are not collective: a rank may ask
+// whenever it likes, whatever the others do, and rank 0 answers without knowing what for. Whoever is
+// asked does nothing but answer; what gets lost with a rank that dies leaves the question open, and
+// the next measurement asks anew.
+//
+// The way is that of the links that there are anyway, at distance 2^k, so that a thousand ranks
+// open no connections to rank 0: up by clearing the lowest bit of the rank that holds the question,
+// back by setting those of the asker from the highest on.
+//
+//   11 (1011) → 10 (1010) → 8 (1000) → 0 → 8 → 10 → 11
+//
+// Message (little-endian): kClockMark u32, kind u8 (1 question, 2 answer), asker u32, number u64,
+// rank 0's clock u64 (0 in questions). What is anything else has no effect.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "bootstrap/wire.h"
+
+namespace tutti::coordinator {
+
+// Where other messages between coordinators have the number of a process set.
+inline constexpr uint32_t kClockMark = ~uint32_t{0};
+
+// What to add to this rank's times to have rank 0's, and by how much that may be wrong.
+struct ClockDistance {
+  int64_t to_rank0_ns = 0;
+  int64_t error_ns = 0;
+  friend bool operator==(const ClockDistance&, const ClockDistance&) = default;
+};
+
+class ClockMeter {
+ public:
+  struct Hooks {
+    std::function<int64_t()> now_ns;  // this rank's clock
+    // To another rank of the job, without waiting; what does not arrive is lost.
+    std::function<void(int rank, std::span<const std::byte> message)> send;
+    std::function<void(const ClockDistance& distance)> measured;
+  };
+  // More would find a shorter way there and back now and then, by a microsecond or two.
+  static constexpr int kQuestions = 8;
+
+  ClockMeter(int rank, int num_ranks, Hooks hooks);
+
+  // Begins to measure; `measured` is told once when all is answered. If some questions of the
+  // measurement before are still open, what there was of answers is told first. Rank 0 has nothing
+  // to measure.
+  void Measure();
+  // False: this is no message of a meter.
+  bool OnMessage(std::span<const std::byte> message);
+
+ private:
+  struct Message {
+    uint8_t kind = 0;
+    int asker = 0;
+    uint64_t number = 0;
+    int64_t rank0_ns = 0;
+  };
+  void Ask();
+  void Tell();
+  void OnAnswer(const Message& message);
+  void Send(int to, const Message& message) const;
+  bool IsAboveAsker(int asker) const;
+  int NextTowards(int asker) const;
+
+  const int rank_;
+  const int num_ranks_;
+  const Hooks hooks_;
+  int open_ = 0;         // questions of this measurement that are not answered
+  uint64_t number_ = 0;  // of the last question
+  int64_t asked_ns_ = 0;
+  std::optional<ClockDistance> best_;
+};
+
+}  // namespace tutti::coordinator
