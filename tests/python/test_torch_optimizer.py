@@ -382,6 +382,34 @@ class Sparse(Case):
         torch.testing.assert_close(table.weight.detach()[:, 0], torch.tensor(moved))
 
 
+    def test_sent_as_dense_it_is_sparse_again(self):
+        """For optimizers that take sparse gradients only, or leave alone what has none."""
+        makes = (lambda p: torch.optim.SparseAdam(list(p), lr=0.1),
+                 lambda p: torch.optim.Adagrad(p, lr=0.1))
+        for make in makes:
+            for groups in (None, 1):
+                tables = [torch.nn.Embedding(6, 2, sparse=True) for _ in range(2)]
+                for table in tables:
+                    torch.nn.init.ones_(table.weight)
+                optimizer = hvd.DistributedOptimizer(make(tables[0].parameters()), groups=groups,
+                                                     sparse_as_dense=True)
+                alone = make(tables[1].parameters())
+                for step in range(3):
+                    optimizer.zero_grad()
+                    if step != 1 or hvd.rank() == 0:  # the others leave it out once
+                        (tables[0](torch.tensor([hvd.rank() + step % 2])) ** 2).sum().backward()
+                    optimizer.step()
+                    gradient = tables[0].weight.grad
+                    self.assertTrue(gradient.is_sparse)
+                    self.assertEqual(gradient.sparse_dim(), 1)
+                    alone.zero_grad()
+                    ranks = range(hvd.size() if step != 1 else 1)
+                    (sum((tables[1](torch.tensor([r + step % 2])) ** 2).sum() for r in ranks)
+                     / hvd.size()).backward()
+                    alone.step()
+                torch.testing.assert_close(tables[0].weight, tables[1].weight)
+
+
 class Attributes(Case):
     def test_horovods(self):
         model = make_model()

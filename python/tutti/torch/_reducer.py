@@ -248,16 +248,14 @@ class Reducer:
         # (A sparse gradient that was set to zero may have forgotten its dimensions.)
         if p.grad is None or p.grad.is_sparse and p.grad._nnz() == 0 and p in self._sparse_dims:
             dims = self._sparse_dims[p]
-            p.grad = torch.sparse_coo_tensor(torch.empty((dims, 0), dtype=torch.int64),
+            p.grad = torch.sparse_coo_tensor(torch.empty((dims, 0), dtype=torch.int64,
+                                                         device=p.device),
                                              p.detach().new_empty((0, *p.shape[dims:])), p.shape,
                                              device=p.device)
-        if p.grad.is_sparse and self.settings.sparse_as_dense:
-            p.grad = p.grad.to_dense()
         if p.grad.is_sparse:
             self._sparse_dims[p] = p.grad.sparse_dim()
-        elif not p.grad.is_contiguous():
-            return p.grad.contiguous()
-        return p.grad
+            return p.grad.to_dense() if self.settings.sparse_as_dense else p.grad
+        return p.grad.contiguous()
 
     def _reduce(self, gradients: List[torch.Tensor], names: List[str]) -> int:
         s = self.settings
@@ -319,5 +317,7 @@ class Reducer:
 
 
 def _store(p: torch.Tensor, gradient: torch.Tensor) -> None:
-    if p.grad is not gradient and p.grad.data_ptr() != gradient.data_ptr():
+    if p.grad.is_sparse:  # it was sent as a dense one, and optimizers may want it as it was
+        p.grad = gradient.to_sparse(p.grad.sparse_dim())
+    elif p.grad is not gradient and p.grad.data_ptr() != gradient.data_ptr():
         p.grad.copy_(gradient)

@@ -219,7 +219,8 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
 
     A parameter that backward brings no gradient to on this rank adds zeros. Sparse gradients: in its
     first step a rank cannot know that such a one would have been sparse; each must come once on every
-    rank before it may be left out, or sparse_as_dense=True.
+    rank before it may be left out, or sparse_as_dense=True, which sends them as dense ones (they are
+    sparse again at the step).
 
     ValueError for names that are missing or doubled and for settings that do not go together.
     """
