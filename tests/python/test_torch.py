@@ -30,6 +30,53 @@ def parts(*shape, dtype=torch.float32):
     return [of_rank(r, *shape, dtype=dtype) for r in range(hvd.size())]
 
 
+@unittest.skipUnless(hasattr(torch, "set_default_device"), "PyTorch before 2.0")
+class DefaultDevice(unittest.TestCase):
+    """Another default device is for the program's tensors: the package's own lie on the host."""
+
+    def setUp(self):
+        torch.set_default_device("meta")
+        self.addCleanup(torch.set_default_device, None)
+
+    def test_objects_and_optimizers(self):
+        self.assertEqual(hvd.broadcast_object(hvd.rank() + 5, 0), 5)
+        self.assertEqual(hvd.allgather_object(hvd.rank()), list(range(hvd.size())))
+        weight = torch.nn.Parameter(torch.full((2,), float(hvd.rank()), device="cpu"))
+        optimizer = torch.optim.SGD([weight], lr=0.1 * (hvd.rank() + 1), momentum=0.9)
+        weight.sum().backward()
+        optimizer.step()
+        hvd.broadcast_optimizer_state(optimizer, 0)
+        self.assertEqual(optimizer.param_groups[0]["lr"], 0.1)
+
+    def test_operations_with_tensors_of_their_own(self):
+        mine = torch.ones(hvd.size(), 2, device="cpu", requires_grad=True)
+        rows, received = hvd.alltoall(mine, [1] * hvd.size())
+        self.assertEqual((rows.device.type, received.tolist()), ("cpu", [1] * hvd.size()))
+        (rows.sum() + hvd.allgather(mine).sum()).backward()
+        self.assertEqual(mine.grad.unique().tolist(), [2.0])
+        table = torch.nn.Embedding(3, 1, sparse=True, device="cpu")
+        for as_dense in (False, True):
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0),
+                                                 sparse_as_dense=as_dense)
+            for step in range(2):
+                optimizer.zero_grad()
+                if step == 0:
+                    table(torch.tensor([0], device="cpu")).sum().backward()
+                optimizer.step()
+            self.assertTrue(hvd.size() == 1 or table.weight.grad.is_sparse)
+
+    def test_elastic(self):
+        from tutti.torch import elastic
+        weight = torch.nn.Linear(2, 1, device="cpu")
+        sampler = elastic.ElasticSampler(list(range(4 * hvd.size())), shuffle=True)
+        state = elastic.TorchState(weight, torch.optim.SGD(weight.parameters(), lr=0.1),
+                                   sampler=sampler, epoch=hvd.rank())
+        sampler.record_batch(0, 2)
+        state.commit()
+        state.sync()
+        self.assertEqual((state.epoch, len(sampler.processed_indices)), (0, 2 * hvd.size()))
+
+
 class Collectives(unittest.TestCase):
     def test_allreduce_of_every_type(self):
         for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,

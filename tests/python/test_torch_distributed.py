@@ -59,6 +59,12 @@ class Collectives(unittest.TestCase):
             dist.all_reduce(tensor, op=op)
             self.assertEqual(tensor.tolist(), expected)
 
+    @unittest.skipUnless(hasattr(torch, "set_default_device"), "PyTorch before 2.0")
+    def test_a_barrier_whatever_the_default_device(self):
+        torch.set_default_device("meta")
+        self.addCleanup(torch.set_default_device, None)
+        dist.barrier()
+
     def test_many_at_once(self):
         tensors = [torch.full((1000 + i,), float(RANK + i)) for i in range(20)]
         works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]

@@ -118,7 +118,7 @@ class TorchAdapter:
 
     def splits(self, splits: Any) -> List[int]:
         try:
-            numbers = torch.as_tensor(splits)
+            numbers = torch.as_tensor(splits, device="cpu")
         except (TypeError, RuntimeError):
             raise ValueError(f"splits must be a list of whole numbers, not {splits!r}") from None
         if numbers.dim() != 1 or numbers.is_floating_point():
@@ -126,4 +126,4 @@ class TorchAdapter:
         return [int(number) for number in numbers.tolist()]
 
     def make_splits(self, splits: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        return torch.tensor(list(splits), dtype=torch.int32)
+        return torch.tensor(list(splits), dtype=torch.int32, device="cpu")

@@ -353,7 +353,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         return self._run(calls, value, opts, (sends, receives))
 
     def barrier(self, opts: Any = BarrierOptions()) -> Any:
-        token = torch.zeros(1)
+        token = torch.zeros(1, device="cpu")
         return self._run([self._allreduce_call(token, dist.ReduceOp.SUM)], [], opts, token)
 
     # Between two ranks

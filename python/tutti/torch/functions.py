@@ -94,6 +94,12 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
         load_in_place(optimizer, lambda: optimizer.load_state_dict(state))
 
 
+# Here and wherever else tensors are the package's own: on the host, whatever device the program made
+# the default one.
+def _number(value: int) -> torch.Tensor:
+    return torch.tensor([value], device="cpu")
+
+
 def _as_tensor(data: bytearray) -> torch.Tensor:
     return torch.frombuffer(data, dtype=torch.uint8)
 
@@ -109,9 +115,8 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
     name = name or "object"
 
     def move(mine: Optional[bytearray]) -> Any:
-        count = mpi_ops.broadcast_(torch.tensor([len(mine or b"")]), root_rank, f"{name}.size",
-                                   process_set)
-        data = torch.empty(int(count), dtype=torch.uint8) if mine is None else _as_tensor(mine)
+        count = mpi_ops.broadcast_(_number(len(mine or b"")), root_rank, f"{name}.size", process_set)
+        data = _as_tensor(bytearray(int(count)) if mine is None else mine)
         mpi_ops.broadcast_(data, root_rank, f"{name}.bytes", process_set)
         return _as_bytes(data) if mine is None else mine
     return _objects.broadcast(obj, _basics.job().rank(), root_rank, move)
@@ -124,7 +129,7 @@ def allgather_object(obj: Any, name: Optional[str] = None,
     name = name or "object"
 
     def move(mine: bytearray) -> List[Any]:
-        counts = mpi_ops.allgather(torch.tensor([len(mine)]), f"{name}.sizes", process_set)
+        counts = mpi_ops.allgather(_number(len(mine)), f"{name}.sizes", process_set)
         joined = mpi_ops.allgather(_as_tensor(mine), f"{name}.bytes", process_set)
         return [_as_bytes(part) for part in torch.split(joined, counts.tolist())]
     return _objects.allgather(obj, _basics.job().rank(), move)

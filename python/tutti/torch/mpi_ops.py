@@ -235,7 +235,7 @@ def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int,
         where, what = synchronize(indices), synchronize(values)
         if op == Average:
             what = what / len(process_set.ranks or (0,))
-        return torch.sparse_coo_tensor(where.t(), what, tensor.shape).coalesce()
+        return torch.sparse_coo_tensor(where.t(), what, tensor.shape, device=what.device).coalesce()
 
     return finish
 
@@ -269,7 +269,7 @@ class _Allgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         process_set, grouped = ctx.settings
-        everybodys = synchronize(allgather_async(torch.tensor([ctx.rows]),
+        everybodys = synchronize(allgather_async(torch.tensor([ctx.rows], device="cpu"),
                                                  ctx.name and ctx.name + ".rows", process_set))
         means = _reduce_now([gradient.contiguous() for gradient in gradients], ctx.name,
                             (Average, Compression.none, 1.0, 1.0, process_set, grouped))

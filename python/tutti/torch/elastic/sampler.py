@@ -54,7 +54,7 @@ class ElasticSampler(torch.utils.data.Sampler):
 
     def unshared(self) -> torch.Tensor:
         """What was noted here since the last take_shared."""
-        return torch.tensor(self._unshared, dtype=torch.int64)
+        return torch.tensor(self._unshared, dtype=torch.int64, device="cpu")
 
     def take_shared(self, indices: torch.Tensor) -> None:
         """Notes what all ranks have processed. The parts of this pass stay as they are."""
@@ -84,8 +84,9 @@ class ElasticSampler(torch.utils.data.Sampler):
         """Sets what of remaining_indices is this rank's."""
         order = list(self.remaining_indices)
         if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed + self.epoch)
-            order = [order[i] for i in torch.randperm(len(order), generator=generator).tolist()]
+            generator = torch.Generator("cpu").manual_seed(self.seed + self.epoch)
+            shuffled = torch.randperm(len(order), generator=generator, device="cpu")
+            order = [order[i] for i in shuffled.tolist()]
         # Equal parts: the first samples are taken twice where it does not come out even.
         self.num_samples = -(-len(order) // self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas
