@@ -58,11 +58,11 @@ def a_launch_fails_in_a_group():
         assert works(rank)
         number = rank.number()
         if number == 0:
-            calls.wait(30)
+            calls.wait(80)
             rank.cuda.tuttiFakeFailLaunch(2)
         outcome = grouped(rank, rank.all_reduce, rank.all_reduce, rank.all_reduce)
         if number == 1:
-            calls.wait(30)
+            calls.wait(80)
         assert outcome == (CUDA_ERROR if number == 0 else SUCCESS), outcome
         assert rank.synchronize() == 0
         assert rank.await_error() == CUDA_ERROR, rank.async_error()
@@ -81,11 +81,11 @@ def no_event_behind_a_launch():
         assert works(rank)
         number = rank.number()
         if number == 0:
-            calls.wait(30)
+            calls.wait(80)
             rank.cuda.tuttiFakeFailRecord(1)
         outcome = rank.all_reduce()
         if number == 1:
-            calls.wait(30)
+            calls.wait(80)
         assert outcome == (CUDA_ERROR if number == 0 else SUCCESS), outcome
         assert rank.await_error() == CUDA_ERROR, rank.async_error()
         assert rank.all_reduce(stream=stream_of(rank)) == CUDA_ERROR
@@ -193,7 +193,7 @@ def what_is_captured_elsewhere_is_not_disturbed():
             cuda.cuCtxSetCurrent(context)
             assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
             assert cuda.cuStreamBeginCapture_v2(stream, 0) == 0  # global
-            begun.wait(30)
+            begun.wait(80)
             ended.wait(60)
             assert cuda.cuStreamEndCapture(stream, ctypes.byref(graph)) == 0, "the capture is lost"
         except Exception as problem:  # pylint: disable=broad-except
@@ -203,7 +203,7 @@ def what_is_captured_elsewhere_is_not_disturbed():
         assert rank.result == SUCCESS, rank.error()
         if rank.number() == 0:
             threading.Thread(target=capture, args=(rank.cuda,), daemon=True).start()
-        begun.wait(30)
+        begun.wait(80)
         stream = stream_of(rank)
         for uid in uids:
             first, rank.comm = rank.comm, second_communicator(rank, uid)
@@ -235,9 +235,9 @@ def a_communicator_with_graphs_ends_beside_a_capture():
         graph.launch(2)
         other, captured = stream_of(rank), ctypes.c_void_p()
         assert rank.cuda.cuStreamBeginCapture_v2(other, 1) == 0
-        barrier.wait(30)
+        barrier.wait(80)
         assert rank.nccl.ncclCommDestroy(rank.comm) == SUCCESS, rank.error()
-        barrier.wait(30)
+        barrier.wait(80)
         assert rank.cuda.cuStreamEndCapture(other, ctypes.byref(captured)) == 0, "the capture is lost"
         graph.destroy()
 
@@ -393,8 +393,7 @@ def one_rank_is_outside_its_window():
         together(2, body)
 
 
-def initialisation_is_aborted_while_windows_are_tried():
-    """The check of windows waits for a rank that has failed; an abort need not wait for its patience."""
+def seconds_to_abort_an_initialisation():
     uid = new_id()
     cuda, nccl = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(os.path.join(sys.argv[1], "libtutti.so.0"))
     cuda.cuInit(0)
@@ -416,8 +415,16 @@ def initialisation_is_aborted_while_windows_are_tried():
     begin = time.monotonic()
     assert nccl.ncclCommAbort(comms[0]) == SUCCESS
     threads[0].join(60)
-    # Its patience is for 10 s.
-    assert not threads[0].is_alive() and time.monotonic() - begin < 7, time.monotonic() - begin
+    assert not threads[0].is_alive()
+    return time.monotonic() - begin
+
+
+def initialisation_is_aborted_while_windows_are_tried():
+    """The check of windows waits for a rank that has failed; an abort need not wait for its patience, of 10 s."""
+    took = []
+    while len(took) < 4 and (not took or took[-1] >= 6):  # on a busy machine all may take long
+        took.append(seconds_to_abort_an_initialisation())
+    assert took[-1] < 6, took
 
 
 def log_of(body, **environment):

@@ -260,7 +260,7 @@ def other_message_lengths():
 
 def in_process(name, **environment):
     """Runs a test of its own process, where CUDA or the environment is spoilt."""
-    done = subprocess.run([sys.executable, __file__, folder, name], env=dict(os.environ, **environment), timeout=60,
+    done = subprocess.run([sys.executable, __file__, folder, name], env=dict(os.environ, **environment), timeout=200,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     assert done.returncode == 0, (name, done.returncode, done.stdout.decode()[-2000:])
 
@@ -277,7 +277,7 @@ def one_rank_without_gpu(argument=None):
     assert rank.result == INVALID_USAGE, rank.result
     assert "rank 0" in rank.error() and "has a GPU and rank 1" in rank.error(), rank.error()
     if child is not None:
-        assert child.wait(30) == 0
+        assert child.wait(80) == 0
 
 
 def sticky_error(child=False):
@@ -351,7 +351,7 @@ def made_and_ended_beside_another(child=False):
             number = rank.number()
             if number == 0:
                 assert rank.all_reduce(stream=stream) == SUCCESS  # waits until rank 1 comes
-            barrier.wait(30)
+            barrier.wait(80)
             second, first = ctypes.c_void_p(), rank.comm
             assert rank.nccl.ncclCommInitRank(ctypes.byref(second), 2, uid, number) == SUCCESS
             rank.comm = second
@@ -359,7 +359,7 @@ def made_and_ended_beside_another(child=False):
             assert rank.cuda.cuStreamSynchronize(other) == 0
             if number == 0:
                 assert rank.nccl.ncclCommDestroy(second) == SUCCESS
-            barrier.wait(30)
+            barrier.wait(80)
             rank.comm = first
             if number == 1:
                 assert rank.all_reduce(stream=stream) == SUCCESS
@@ -437,9 +437,9 @@ def graphs_keep_what_they_need():
     barrier = threading.Barrier(2)
 
     def kept(rank):
-        barrier.wait(30)
+        barrier.wait(80)
         objects = rank.cuda.tuttiFakeObjects() if FAKE else 0
-        barrier.wait(30)
+        barrier.wait(80)
         return objects
 
     def body(rank):
@@ -461,12 +461,12 @@ def graphs_keep_what_they_need():
                 if number == rank.number():
                     rank.cuda.tuttiFakeFailNextLaunch()
                     assert rank.all_reduce(stream=stream) == CUDA_ERROR
-                barrier.wait(30)
+                barrier.wait(80)
 
         if FAKE:
             failed = Graph(rank.cuda, failing)
             failed.launch()
-            barrier.wait(30)
+            barrier.wait(80)
             # What wakes them again and again does so in each of these; what a busy machine does late, in few.
             wakes = []
             while len(wakes) < 10 and (not wakes or wakes[-1] > 4):
@@ -474,13 +474,13 @@ def graphs_keep_what_they_need():
                 time.sleep(0.5)
                 wakes.append(relay_wakes() - before)
             assert wakes[-1] <= 4, wakes
-            barrier.wait(30)
+            barrier.wait(80)
             failed.destroy()
             assert kept(rank) == 0
         assert rank.all_reduce() == SUCCESS and rank.synchronize() == 0
         last = Graph(rank.cuda, operation)
         last.launch()
-        barrier.wait(30)
+        barrier.wait(80)
         assert rank.nccl.ncclCommDestroy(rank.comm) == SUCCESS
         last.destroy()
         assert kept(rank) == 0
