@@ -18,9 +18,19 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLES = os.path.join(HERE, "..", "..", "python", "examples")
 LIMIT_S = 120
 
-# Counts up to 60, in steps that are committed; prints who it is.
-COUNTS = """
-import os, sys, time
+# Before a program: its pauses are as long as the file says that Job.set_pace writes. What a test waits
+# for so comes before the program's end, however long it takes.
+PACED = """
+import os, time
+def paced(unused, sleep=time.sleep):
+    with open(os.environ["TEST_PACE"], encoding="ascii") as file:
+        sleep(float(file.read()))
+time.sleep = paced
+"""
+
+# Counts up to its argument, in steps that are committed; prints who it is.
+COUNTS = PACED + """
+import sys
 import numpy as np
 import tutti.elastic
 import tutti.numpy as hvd
@@ -35,6 +45,8 @@ def train(state):
         state.total += hvd.allreduce(np.ones(2), name="one")  # an average: 1 whatever the size
         state.step += 1
         state.commit()
+        if state.step == 5:
+            print("five steps", flush=True)
         time.sleep(0.02)
 
 train(state)
@@ -54,7 +66,7 @@ FORKS = COUNTS.replace("""        state.commit()
 
 # Reads with a worker process that lives as long as the rank, whose death it outlives for a while.
 READS = """
-import os, sys, time
+import os, time
 import torch
 import tutti.torch as hvd
 
@@ -86,11 +98,21 @@ print(f"end rank={hvd.rank()} size={hvd.size()}", flush=True)
 """
 
 
+# The example, at the pace of the test.
+DIGITS = PACED + """
+import runpy, sys
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 class Job:
     """`tutti run`, whose output is read line by line while the test acts."""
 
-    def __init__(self, arguments, hosts=None):
+    def __init__(self, arguments, hosts=None, pace_s=0.02):
         self.folder = tempfile.TemporaryDirectory()
+        self.pace_file = os.path.join(self.folder.name, "pace")
+        self.set_pace(pace_s)
         self.hosts_file = os.path.join(self.folder.name, "hosts")
         self.ssh = os.path.join(self.folder.name, "ssh")
         with open(self.ssh, "w", encoding="ascii") as file:
@@ -102,7 +124,8 @@ class Job:
             command += ["--host-discovery-script", f"cat {self.hosts_file}",
                         "--discovery-interval", "0.2"]
         self.process = subprocess.Popen(command + arguments, text=True, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT)
+                                        stderr=subprocess.STDOUT,
+                                        env=dict(os.environ, TEST_PACE=self.pace_file))
         self.lines = []
         self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read)
@@ -117,10 +140,18 @@ class Job:
             self.lines.append("")
             self._changed.notify_all()
 
+    @staticmethod
+    def _write(path, text):
+        """At once, for who reads it at any time."""
+        with open(path + ".new", "w", encoding="ascii") as file:
+            file.write(text)
+        os.replace(path + ".new", path)
+
     def set_hosts(self, hosts):
-        with open(self.hosts_file + ".new", "w", encoding="ascii") as file:
-            file.write(hosts)
-        os.replace(self.hosts_file + ".new", self.hosts_file)
+        self._write(self.hosts_file, hosts)
+
+    def set_pace(self, pause_s):
+        self._write(self.pace_file, str(pause_s))
 
     def text(self):
         return "".join(self.lines)
@@ -134,6 +165,7 @@ class Job:
                 if len(found) >= count:
                     return found
                 if self.lines and self.lines[-1] == "" or time.monotonic() > deadline:
+                    self.process.terminate()
                     raise AssertionError(f"{pattern!r} did not come {count} times in:\n"
                                          f"{self.text()}")
                 self._changed.wait(1)
@@ -149,8 +181,8 @@ class Job:
         return status, self.text()
 
 
-def counts(*options, steps=60, hosts=None):
-    return Job([*options, sys.executable, "-c", COUNTS, str(steps)], hosts)
+def counts(*options, steps=60, hosts=None, pace_s=0.02):
+    return Job([*options, sys.executable, "-c", COUNTS, str(steps)], hosts, pace_s)
 
 
 class Digits(unittest.TestCase):
@@ -161,16 +193,18 @@ class Digits(unittest.TestCase):
             self.skipTest(str(error))
         script = os.path.join(EXAMPLES, "digits_elastic.py")
         job = Job(["--min-np", "2", "--max-np", "3", "--blacklist-cooldown-range", "0.2", "1",
-                   sys.executable, script, "--epochs", "6", "--pause", "0.1"], "localhost:3\n")
+                   sys.executable, "-c", DIGITS, script, "--epochs", "6"], "localhost:3\n", 0.1)
         job.wait_for("epoch 0 done by 3 ranks")
         first = job.wait_for(r"process (\d+) is rank (\d) of 3 in epoch 0", 3)
         # Not rank 0 alone is special, nor is it not: the one that dies has samples of its own.
         victim = next(int(match[1]) for match in first if match[2] == "1")
         time.sleep(1.5)  # into the next epoch
+        job.set_pace(1)
         os.kill(victim, signal.SIGKILL)
-        job.wait_for(r"is rank \d of 2 in epoch [01]", 2)
+        job.wait_for(r"is rank \d of 2 in epoch \d", 2)
         # Its successor takes part later, in a numbering of its own.
         job.wait_for(r"is rank 2 of 3 in epoch [1-5]")
+        job.set_pace(0.02)
         status, text = job.finish()
         self.assertEqual(status, 0, text)
         self.assertIn("epoch 5 done by 3 ranks", text)
@@ -206,10 +240,11 @@ class Elastic(unittest.TestCase):
         self.assertNotIn("launcher is gone", text)
 
     def test_rank_0_dies(self):
-        job = counts("--min-np", "2", "--max-np", "3")
+        job = counts("--min-np", "2", "--max-np", "3", pace_s=0.5)
         first = job.wait_for(r"rank=(\d) size=3 step=0 pid=(\d+)", 3)
-        time.sleep(0.3)
+        job.wait_for("five steps", 3)
         os.kill(next(int(match[2]) for match in first if match[1] == "0"), signal.SIGKILL)
+        job.set_pace(0.02)
         resumed = job.wait_for(r"here rank=\d size=2 step=(\d+)", 2)
         self.assertEqual(resumed[0][1], resumed[1][1])
         self.assertGreater(int(resumed[0][1]), 0)
@@ -218,15 +253,16 @@ class Elastic(unittest.TestCase):
         self.assertEqual(len(re.findall(r"end rank=\d size=2 step=60", text)), 2, text)
 
     def test_hosts_come_and_go(self):
-        job = counts("--min-np", "1", steps=150, hosts="localhost:1\n")
+        job = counts("--min-np", "1", steps=300, hosts="localhost:1\n", pace_s=0.5)
         job.wait_for(r"here rank=0 size=1 step=0 .*local=0/1 cross=1")
         job.set_hosts("localhost:1\nalpha:2\n")
         job.wait_for(r"here rank=[12] size=3 step=[1-9]\d* .*local=[01]/2", 2)
         job.set_hosts("# localhost is gone\nalpha:2\n")
         job.wait_for(r"here rank=[01] size=2 step=[1-9]\d* .*local=[01]/2 cross=1", 2)
+        job.set_pace(0)
         status, text = job.finish()
         self.assertEqual(status, 0, text)
-        self.assertEqual(len(re.findall(r"end rank=\d size=2 step=150", text)), 2, text)
+        self.assertEqual(len(re.findall(r"end rank=\d size=2 step=300", text)), 2, text)
         self.assertIn("is not needed any more", text)
 
     def test_reset_limit(self):
@@ -238,7 +274,7 @@ class Elastic(unittest.TestCase):
         self.assertIn("began anew 0 times, which is its limit", text)
 
     def test_too_few_are_left(self):
-        job = counts("--min-np", "2", "--max-np", "2", "--elastic-timeout", "8",
+        job = counts("--min-np", "2", "--max-np", "2", "--elastic-timeout", "20",  # to come at first, too
                      "--blacklist-cooldown-range", "0", "0", steps=10000)
         first = job.wait_for(r"rank=\d size=2 step=0 pid=(\d+)", 2)
         os.kill(int(first[0][1]), signal.SIGKILL)
@@ -247,16 +283,17 @@ class Elastic(unittest.TestCase):
         self.assertIn("only 1 of at least 2 workers", text)
 
     def test_a_script_that_fails_leaves_the_list(self):
-        job = counts("--min-np", "1", steps=100, hosts="localhost:2\n")
+        job = counts("--min-np", "1", steps=200, hosts="localhost:2\n", pace_s=0.5)
         job.wait_for(r"here rank=\d size=2 step=0", 2)
         job.set_hosts("localhost:2:3 nonsense\n")
         job.wait_for("host discovery script failed")
+        job.set_pace(0.02)
         status, text = job.finish()
         self.assertEqual(status, 0, text)
         self.assertEqual(len(re.findall(r"end rank=\d size=2", text)), 2, text)
 
     def test_the_key_is_in_no_command_line(self):
-        job = counts("--min-np", "1", steps=60, hosts="alpha:1\n")
+        job = counts("--min-np", "1", steps=60, hosts="alpha:1\n", pace_s=0.5)
         found = job.wait_for(r"here rank=0 size=1 step=0 pid=(\d+)")
         with open(f"/proc/{found[0][1]}/environ", "rb") as file:
             key = re.search(rb"TUTTI_COMM_KEY=([^\0]+)", file.read())[1]
@@ -266,6 +303,7 @@ class Elastic(unittest.TestCase):
                     self.assertNotIn(key, file.read())
             except OSError:
                 pass
+        job.set_pace(0)
         self.assertEqual(job.finish()[0], 0)
 
 

@@ -99,20 +99,20 @@ if __name__ == "__main__":
         with open(path, "w", encoding="utf-8") as file:
             file.write(script)
         self.addCleanup(os.remove, path)
-        ended = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=60,
+        ended = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300,
                                check=False)
         self.assertEqual((ended.returncode, ended.stdout), (0, "[0, 1]\n"), ended.stderr)
 
 
 class Command(unittest.TestCase):
     def test_python_m_tutti(self):
-        ended = subprocess.run([sys.executable, "-m", "tutti", "run", "-n", "2", "true"], timeout=60,
+        ended = subprocess.run([sys.executable, "-m", "tutti", "run", "-n", "2", "true"], timeout=300,
                                check=False)
         self.assertEqual(ended.returncode, 0)
 
     def test_without_a_program(self):
         ended = subprocess.run(
-            [sys.executable, "-m", "tutti", "run"], capture_output=True, text=True, timeout=60,
+            [sys.executable, "-m", "tutti", "run"], capture_output=True, text=True, timeout=300,
             env=dict({k: v for k, v in os.environ.items() if k != "TUTTI_PROGRAM"}, PATH=""),
             check=False)
         self.assertEqual(ended.returncode, 1)
@@ -122,7 +122,7 @@ class Command(unittest.TestCase):
 def horovodrun(*arguments, **environment):
     return subprocess.run([sys.executable, "-m", "tutti._horovodrun", *arguments],
                           env=dict(os.environ, **environment), capture_output=True, text=True,
-                          timeout=60, check=False)
+                          timeout=300, check=False)
 
 
 class Horovodrun(unittest.TestCase):

@@ -49,7 +49,7 @@ class Script:
         if ranks > 1:
             program = [sys.executable, "-m", "tutti", "run", "-n", str(ranks), *program]
         ended = subprocess.run([*program, *options], stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True, timeout=250, check=False)
+                               stderr=subprocess.STDOUT, text=True, timeout=800, check=False)
         assert ended.returncode == 0, ended.stdout
         with open(report, encoding="ascii") as file:
             made = json.load(file)
