@@ -31,9 +31,6 @@ constexpr int64_t kYieldNs = 500'000;
 
 // What the ids of lanes differ by from that of their communicator.
 constexpr uint64_t kLaneIds = 0x9E3779B97F4A7C15;
-// Between two H200s by sockets, AllReduce of 64 MiB ran at 2.3, 4.8, 6.7 and 10.3 GB/s over 1, 2, 4
-// and 8 lanes (bench/results/gpu_paths.md).
-constexpr int kMostLanesChosen = 8;
 
 struct ShareResult {
   int32_t leader;  // of the arena this rank has mapped; itself when none
@@ -77,10 +74,14 @@ Status CheckLeaders(std::span<const ShareResult> results, std::span<const PeerIn
 
 // A lane's thread is busy while data moves, and so are those of the network: two processors for each,
 // on the host that has fewest for its ranks. The same on all ranks.
-int RelayLanes(std::span<const PeerInfo> peers) {
+// Between two H200s by sockets, AllReduce of 64 MiB ran at 2.3, 4.8, 6.7 and 10.3 GB/s over 1, 2, 4
+// and 8 lanes (bench/results/gpu_paths.md).
+int RelayLanes(const Settings& settings, std::span<const PeerInfo> peers) {
+  constexpr int kMost = cuda::kMostRelayLanes;
+  if (settings.gpu_lanes > 0) return std::min(static_cast<int>(settings.gpu_lanes), kMost);
   std::map<uint64_t, int> ranks;
   for (const PeerInfo& peer : peers) ++ranks[peer.host_hash];
-  int lanes = kMostLanesChosen;
+  int lanes = kMost;
   for (const PeerInfo& peer : peers)
     lanes = std::min(lanes, peer.cpus / (2 * ranks[peer.host_hash]));
   return std::max(lanes, 1);
@@ -207,15 +208,14 @@ Status Communicator::MakeRelay(const cuda::Device& device, const std::atomic<boo
                            .watch = watch_.get()};
   std::vector<int> all(static_cast<size_t>(num_ranks()));
   std::iota(all.begin(), all.end(), 0);
-  const int lanes =
-      settings_.gpu_lanes > 0 ? static_cast<int>(settings_.gpu_lanes) : RelayLanes(peers_);
+  const int lanes = RelayLanes(settings_, peers_);
   for (int i = 1; i < lanes; ++i) {
     std::unique_ptr<Communicator> lane(
         new Communicator(process_, settings_, fmt::format("{} lane {}", name_, i), -1));
     lane->is_lane_ = true;
     lane->bootstrap_ = bootstrap_->CreateChild(
         bootstrap_->id() ^ kLaneIds * static_cast<uint64_t>(i), all, abort_flag);
-    TUTTI_TRY(lane->Build(abort_flag));
+    TUTTI_ASSIGN(lane, Built(std::move(lane), abort_flag));
     parts.executors.push_back(lane->executor_.get());
     lanes_.push_back(std::move(lane));
   }
