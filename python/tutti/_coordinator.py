@@ -174,9 +174,14 @@ class Coordinator:
             self._main_waits = self._main_waits and not is_main
 
     def ask_ranks(self, function: str, *arguments: Any) -> None:
-        """`ask` for what waits for other ranks."""
+        """`ask` for what waits for other ranks: where they disagree, that is a HorovodInternalError as
+        with every operation."""
         with self._waiting():
-            self.ask(function, *arguments)
+            result = self.call(function, *arguments)
+        if result == _library.INVALID_ARGUMENT:
+            raise ValueError(_library.coordinator_error())
+        if result != _library.SUCCESS:
+            raise HorovodInternalError(_library.coordinator_error())
 
     def wait(self, number: int) -> None:
         with self._waiting():

@@ -454,6 +454,12 @@ class Rules(unittest.TestCase):
 
 
 class ProcessSets(unittest.TestCase):
+    def test_ranks_that_disagree(self):
+        if hvd.size() < 2:
+            self.skipTest("needs two ranks")
+        with self.assertRaisesRegex(hvd.HorovodInternalError, "Ranks disagree on the ranks of the"):
+            hvd.add_process_set([0] if hvd.rank() == 0 else [1])
+
     def test_even_and_odd(self):
         if hvd.size() < 2:
             self.skipTest("needs two ranks")

@@ -1,5 +1,6 @@
 """tutti.torch.elastic on every rank of a job whose ranks all live, and Horovod's name."""
 
+import random
 import unittest
 
 import torch
@@ -56,6 +57,19 @@ class Sampler(unittest.TestCase):
         sampler.remaining_indices = list(range(hvd.size()))
         self.assertEqual(list(sampler), [hvd.rank()])
         self.assertEqual((sampler.indices, len(sampler)), ([hvd.rank()], 1))
+
+
+    def test_a_state_of_horovods(self):
+        sampler = elastic.ElasticSampler(list(range(10)), shuffle=False)
+        sampler.load_state_dict({"epoch": 2, "processed_num": 4})
+        self.assertEqual((sampler.epoch, sampler.processed_num), (2, 4))
+        self.assertEqual(sampler.remaining_indices, [4, 5, 6, 7, 8, 9])
+        self.assertEqual(sampler.state_dict()["processed_num"], 4)
+        order = list(range(10))
+        random.Random(3 + 2).shuffle(order)
+        sampler = elastic.ElasticSampler(list(range(10)), seed=3)
+        sampler.load_state_dict({"epoch": 2, "processed_num": 4})
+        self.assertEqual(sampler.processed_indices, set(order[:4]))
 
 
 class HorovodsState(unittest.TestCase):

@@ -109,7 +109,7 @@ class Adasum(Case):
             loss_of(model, hvd.rank(), 0).backward()
         optimizer.step()
         optimizer.zero_grad()
-        with self.assertRaisesRegex(ValueError, "skip_synchronize"):
+        with self.assertRaisesRegex(AssertionError, "skip_synchronize"):
             with optimizer.skip_synchronize():
                 pass
 
@@ -194,6 +194,14 @@ class Groups(Case):
             loss_of(model, hvd.rank(), 0).backward()
             optimizer.step()
             self.assert_mean_step(model)
+
+    def test_a_number_is_the_number_of_groups(self):
+        from tutti.torch._reducer import _groups
+        parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(6)]
+        for count, sizes in ((1, [6]), (4, [2, 2, 1, 1]), (5, [2, 1, 1, 1, 1]), (9, [1] * 6)):
+            made = _groups(parameters, 0, count)
+            self.assertEqual([len(group) for group in made], sizes)
+            self.assertTrue(all(p is q for p, q in zip(sum(made, []), parameters)))
 
     def test_two_optimizers_at_once(self):
         models = [make_model(), make_model()]

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import tutti.torch as hvd
+from tutti._basics import job
 
 
 def setUpModule():
@@ -230,6 +231,19 @@ class SyncBatchNorm(unittest.TestCase):
         torch.testing.assert_close(together.running_var, alone.running_var)
         together.eval()
         torch.testing.assert_close(together(mine), alone.eval()(mine))
+
+    def test_what_was_agreed_on_is_remembered(self):
+        if hvd.size() == 1:
+            self.skipTest("nothing is agreed on alone")
+        layers = [hvd.SyncBatchNorm(channels) for channels in (2, 3, 2)]
+
+        def step():
+            before = job().counter("tensors"), job().counter("cached")
+            for layer in layers:
+                layer(torch.ones(4, layer.num_features, requires_grad=True)).sum().backward()
+            return job().counter("tensors") - before[0], job().counter("cached") - before[1]
+        step()
+        self.assertEqual(step(), (12, 12))
 
     def test_half_types_are_summed_in_float32(self):
         # More elements than float16 can count.

@@ -114,8 +114,10 @@ def _groups(parameters: List[torch.Tensor], num_groups: int, groups: Groups
         wanted = [p for p in parameters if p.requires_grad]
         if groups == 0 or not wanted:
             return []
-        size = -(-len(wanted) // groups)
-        return [wanted[i:i + size] for i in range(0, len(wanted), size)]
+        # As many as were asked for, where there are so many parameters; the first are the longer.
+        count = min(groups, len(wanted))
+        bounds = [i * (len(wanted) // count) + min(i, len(wanted) % count) for i in range(count + 1)]
+        return [wanted[begin:end] for begin, end in zip(bounds, bounds[1:])]
     if not isinstance(groups, (list, tuple)) or \
             any(not isinstance(group, (list, tuple)) for group in groups):
         raise ValueError("groups must be a number of groups, or a list of lists of parameters")

@@ -186,8 +186,8 @@ class _DistributedAdasum(_Mixin):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """ValueError: with Adasum gradients cannot be had before step()."""
-        raise ValueError("skip_synchronize does not go with op=Adasum")
+        """AssertionError: with Adasum gradients cannot be had before step()."""
+        raise AssertionError("skip_synchronize does not go with op=Adasum")
         yield
 
 

@@ -18,7 +18,9 @@ class SyncBatchNorm(_BatchNorm):
     are those of the sum of all ranks' losses.
 
     Two allreduces of C numbers forward and two backward: the mean first, then the squares around
-    it, because the difference of large squares would lose the digits of a small variance.
+    it, because the difference of large squares would lose the digits of a small variance. Their
+    names are those of all layers with C channels, which come one after another, so that what was
+    agreed on is agreed on for good.
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: Optional[float] = 0.1,
@@ -31,8 +33,9 @@ class SyncBatchNorm(_BatchNorm):
         if input.dim() < 2:
             raise ValueError(f"expected at least 2 dimensions, not {input.dim()}")
 
-    def _sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        return mpi_ops.allreduce(tensor, op=Sum, process_set=self._process_set)
+    def _sum(self, tensor: torch.Tensor, what: str, channels: int) -> torch.Tensor:
+        return mpi_ops.allreduce(tensor, name=f"sync_batch_norm.{channels}.{what}", op=Sum,
+                                 process_set=self._process_set)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         self._check_input_dim(input)
@@ -43,14 +46,15 @@ class SyncBatchNorm(_BatchNorm):
             input = input.float()
         dims = [0] + list(range(2, input.dim()))
         shape = [1, -1] + [1] * (input.dim() - 2)
-        own_count = input.numel() // max(input.shape[1], 1)
+        channels = input.shape[1]
+        own_count = input.numel() // max(channels, 1)
         sums = torch.cat([input.sum(dims), input.new_tensor([float(own_count)])])
-        total = self._sum(sums)
+        total = self._sum(sums, "sum", channels)
         # The mean must stay differentiable through the sum; the count is no function of the input.
         count = total[-1].detach()
         mean = total[:-1] / count
         centred = input - mean.reshape(shape)
-        variance = self._sum((centred * centred).sum(dims)) / count
+        variance = self._sum((centred * centred).sum(dims), "squares", channels) / count
         if self.track_running_stats:
             self._update(mean.detach(), variance.detach(), float(count))
         scaled = centred * torch.rsqrt(variance + self.eps).reshape(shape)

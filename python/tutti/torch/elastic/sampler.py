@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any, Dict, Iterator, List, Sized
 
 import torch
@@ -52,6 +53,11 @@ class ElasticSampler(torch.utils.data.Sampler):
         self._unshared.extend(numbers)
         self.processed_indices.update(numbers)
 
+    @property
+    def processed_num(self) -> int:
+        """How many samples are noted as processed; Horovod's attribute."""
+        return len(self.processed_indices)
+
     def unshared(self) -> torch.Tensor:
         """What was noted here since the last take_shared."""
         return torch.tensor(self._unshared, dtype=torch.int64, device="cpu")
@@ -63,12 +69,20 @@ class ElasticSampler(torch.utils.data.Sampler):
 
     def state_dict(self) -> Dict[str, Any]:
         """What load_state_dict takes."""
-        return {"epoch": self.epoch, "processed_indices": set(self.processed_indices)}
+        return {"epoch": self.epoch, "processed_indices": set(self.processed_indices),
+                "processed_num": self.processed_num}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Goes on where `state` was, with the ranks that there are now."""
+        """Goes on where `state` was, with the ranks that there are now. One of Horovod's has a number
+        alone, of samples in the order in which it goes through them."""
         self.epoch = state["epoch"]
-        self.processed_indices = set(state["processed_indices"])
+        if "processed_indices" in state:
+            self.processed_indices = set(state["processed_indices"])
+        else:
+            order = list(range(len(self.dataset)))
+            if self.shuffle:
+                random.Random(self.seed + self.epoch).shuffle(order)
+            self.processed_indices = set(order[:state["processed_num"]])
         self._unshared = []
         self.reset()
 
