@@ -15,6 +15,18 @@
 
 namespace tutti::tools {
 
+namespace {
+
+// How many words follow the option. One that may come again and again takes as many each time as
+// its type has.
+size_t WordsOf(const CLI::Option& option) {
+  const int most = option.get_items_expected_max();
+  return static_cast<size_t>(
+      option.get_allow_extra_args() ? most : std::min(most, option.get_type_size_max()));
+}
+
+}  // namespace
+
 std::vector<std::string> TakeCommand(const CLI::App& run, std::vector<std::string>* arguments) {
   if (arguments->empty() || arguments->front() != run.get_name()) return {};
   size_t begin = 1;
@@ -29,7 +41,7 @@ std::vector<std::string> TakeCommand(const CLI::App& run, std::vector<std::strin
     end = begin;
     if (word.empty() || word.front() != '-') break;
     const CLI::Option* const option = run.get_option_no_throw(word);
-    begin += 1 + static_cast<size_t>(option ? option->get_items_expected_max() : 0);
+    begin += 1 + (option ? WordsOf(*option) : 0);
     end = begin;
   }
   end = std::min(end, arguments->size());
@@ -44,6 +56,7 @@ namespace {
 
 // What was given for an elastic job, before it is known whether this is one.
 struct ElasticFlags {
+  std::vector<std::string> passed;
   int min_workers = 0;
   int max_workers = 0;
   std::string hosts;
@@ -183,6 +196,12 @@ Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command) {
   app->add_option("--port", options->port, "MASTER_PORT for the ranks (default: a free one)")
       ->check(CLI::Range(1, 65535));
   auto elastic = std::make_shared<ElasticFlags>();
+  app->add_option(
+         "-x,--env", elastic->passed,
+         "NAME=VALUE: a variable of the ranks; NAME: one that those of other hosts get with "
+         "its value here, beside those that they get anyway; '*': all but those that tell "
+         "of this host, terminal or login. May be given several times")
+      ->allow_extra_args(false);
   AddElasticOptions(app, elastic.get());
   return {app, [&command, options, elastic] {
             options->command = command;
@@ -191,6 +210,10 @@ Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command) {
                   stderr, "tutti run: say which program to run, as in: tutti run -n 4 ./program\n");
               return kExitUsage;
             }
+            Result<PassedVariables> passed = ParsePassed(elastic->passed);
+            if (!passed.ok()) return Refuse(std::string(passed.status().message()));
+            options->variables = passed->values;
+            elastic->options.passed = std::move(passed).value();
             if (elastic->given()) return RunElasticJob(*options, elastic.get());
             if (!elastic->hosts.empty()) return RunOnHosts(*options, elastic.get());
             if (options->num_ranks == 0) {

@@ -20,7 +20,8 @@ def mpi_threads_supported() -> bool:
 
 
 def _asked_for(name: str) -> bool:
-    return name in os.environ.get("HOROVOD_CONTROLLER", "").split(",")
+    """As the library reads the list: the first of it counts."""
+    return os.environ.get("HOROVOD_CONTROLLER", "").split(",")[0].strip().lower() == name
 
 
 def mpi_enabled() -> bool:

@@ -159,6 +159,8 @@ def arguments_of(given: argparse.Namespace) -> List[str]:
             made += [option, str(value)]
     if given.blacklist_cooldown_range:
         made += ["--blacklist-cooldown-range", *map(str, given.blacklist_cooldown_range)]
+    if hosts or given.host_discovery_script:
+        made += ["--env", "*"]
     if given.ssh_port is not None or given.ssh_identity_file:
         ssh = ["ssh", "-o", "BatchMode=yes"]
         ssh += ["-p", str(given.ssh_port)] if given.ssh_port is not None else []

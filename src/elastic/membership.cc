@@ -130,6 +130,7 @@ std::vector<Action> Membership::Advance(int64_t now_ns) {
   if (!finished_) {
     if (StateIsLost()) {
       Finish(last_failure_, "all workers of a generation failed, and the job's state with them");
+      return std::exchange(actions_, {});
     }
     if (completed_ == 0) {
       MarkSurplus();
@@ -283,6 +284,7 @@ void Membership::Publish(int64_t now_ns) {
   }
   notice_outstanding_ = false;
   failed_status_ = 0;
+  generation_size_ = static_cast<int>(order.size());
   actions_.push_back({Action::Kind::kPublish, -1, "", text + dismissed, 0});
 }
 

@@ -59,7 +59,7 @@ struct Action {
     kPublish,    // text: the new generation, see GenerationText
     kBroken,     // text: the number of a generation that cannot come about any more
     kNotice,     // text: a number above that of the last notice
-    kFinish,     // status, text: the job is over; the text says why where it failed
+    kFinish,     // status, text: the job is over; the text says why where it failed. It is the last
   };
   Kind kind = Kind::kFinish;
   int worker = -1;
@@ -82,6 +82,7 @@ class Membership {
   std::vector<Action> Advance(int64_t now_ns);
 
   uint64_t generation() const { return generation_; }
+  int generation_size() const { return generation_size_; }  // its ranks
   int live() const { return static_cast<int>(workers_.size()); }
 
  private:
@@ -123,6 +124,7 @@ class Membership {
   std::vector<Action> actions_;
   int next_worker_ = 0;
   uint64_t generation_ = 0;
+  int generation_size_ = 0;
   uint64_t notice_ = 0;
   bool notice_outstanding_ = false;
   int completed_ = 0;           // workers whose program came to its end

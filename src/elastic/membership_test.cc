@@ -40,10 +40,14 @@ class Job {
   void Go(double seconds = 0) {
     now_ns_ += static_cast<int64_t>(seconds * 1e9);
     for (const Action& action : membership_.Advance(now_ns_)) {
+      EXPECT_EQ(finish, "") << "something is to be done after the end";
       if (action.kind == Kind::kStart) started.push_back(action.host);
       if (action.kind == Kind::kTerminate) terminated.insert(action.worker);
       if (action.kind == Kind::kKill) killed.insert(action.worker);
-      if (action.kind == Kind::kPublish) generation = action.text;
+      if (action.kind == Kind::kPublish) {
+        generation = action.text;
+        generation_size = membership_.generation_size();
+      }
       if (action.kind == Kind::kNotice) ++notices;
       if (action.kind == Kind::kBroken) broken = action.text;
       if (action.kind == Kind::kFinish) finish = fmt::format("{} {}", action.status, action.text);
@@ -66,6 +70,7 @@ class Job {
   std::set<int> terminated;
   std::set<int> killed;
   std::string generation;
+  int generation_size = 0;
   std::string broken;
   int notices = 0;
   std::string finish;
@@ -235,6 +240,27 @@ TEST(Membership, WithoutSurvivorsTheStateIsLost) {
   job.Exit(0, 3);
   job.Exit(1, 4);
   EXPECT_THAT(job.finish, HasSubstr("4 all workers of a generation failed"));
+}
+
+TEST(Membership, NobodyIsStartedWhenTheStateIsLost) {
+  Job job(Between(1, 1), {{"a", 1}, {"b", 1}});
+  job.Ready(0);
+  job.Exit(0, 4);  // b has a slot
+  EXPECT_THAT(job.finish, HasSubstr("4 all workers of a generation failed"));
+  EXPECT_THAT(job.started, ElementsAre("a"));
+}
+
+// A host's name may be any word of the text that is published.
+TEST(Membership, CountsTheRanksOfAGeneration) {
+  Job job(Between(1, 3), {{"dismissed", 2}, {"b", 1}});
+  for (int i = 0; i < 3; ++i) job.Ready(i);
+  EXPECT_EQ(job.generation_size, 3);
+  job.Hosts({{"dismissed", 1}, {"b", 1}});
+  job.Ready(1);
+  job.Ready(0);
+  job.Ready(2);
+  EXPECT_EQ(job.generation, "2 1\n0 dismissed\n2 b\ndismissed 1\n");
+  EXPECT_EQ(job.generation_size, 2);
 }
 
 TEST(Membership, TheStateIsLostWithTheLastSurvivorThoughNewcomersAreThere) {

@@ -340,6 +340,15 @@ class Meeting(unittest.TestCase):
 
 
 class WhatIsThere(unittest.TestCase):
+    def test_the_first_controller_counts(self):
+        # As the library reads the list.
+        with mock.patch.object(_features, "mpi_built", lambda: True):
+            for text, mpi in (("mpi", True), ("MPI", True), (" mpi ,tutti", True), ("", False),
+                              ("tutti,mpi", False), ("gloo", False), ("openmpi", False)):
+                with mock.patch.dict(os.environ, {"HOROVOD_CONTROLLER": text}):
+                    self.assertEqual((_features.mpi_enabled(), _features.gloo_enabled()),
+                                     (mpi, not mpi), text)
+
     def test_a_library_that_cannot_be_had(self):
         with mock.patch.dict(os.environ, {"TUTTI_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}):
             own = _features.nccl_built()

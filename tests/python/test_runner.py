@@ -142,6 +142,25 @@ class Horovodrun(unittest.TestCase):
         ended = horovodrun("-np", "2", "--min-np", "1", "--max-np", "3", "--", *show)
         self.assertIn("of -np, 127.0.0.1", ended.stdout)
 
+    def test_other_hosts_get_the_environment(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # Another host, where nothing of this one's environment is.
+            with open(os.path.join(folder, "ssh"), "w", encoding="ascii") as file:
+                file.write('#!/bin/sh\nfor line; do :; done\nexec env -i sh -c "$line"\n')
+            os.chmod(file.name, 0o755)
+            ended = horovodrun(
+                "-np", "1", "-H", "far:1", "sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES,$DATA,$TERM"',
+                PATH=f"{folder}:{os.environ['PATH']}", CUDA_VISIBLE_DEVICES="2", DATA="it's\nhere",
+                TERM="mine")
+        self.assertEqual(ended.stdout, "[0] 2,it's\n[0] here,\n", ended.stderr)
+
+    def test_an_elastic_worker_may_start_ranks(self):
+        self.assertEqual(
+            tutti.run(total, args=(1,), num_proc=2,
+                      env={"TUTTI_ELASTIC_ADDR": "127.0.0.1:1", "TUTTI_ELASTIC_WORKER": "3",
+                           "HOROVOD_ELASTIC": "1", "HOROVOD_RANK": "5", "HOROVOD_SIZE": "6"}),
+            [(0, 2, 3), (1, 2, 3)])
+
     def test_settings(self):
         wanted = {
             "--fusion-threshold-mb 32": "HOROVOD_FUSION_THRESHOLD=33554432",

@@ -51,6 +51,40 @@ TEST(ElasticProgram, OtherHostsAreReachedBySsh) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("to far, -o\n"), HasSubstr("it's $HOME 64 " + folder)));
 }
 
+// Another host: nothing of this one's environment is there, and its shell is told all it is told.
+std::string AnotherHost(const std::string& name) {
+  const std::string ssh = testing::TempDir() + "/ssh_" + name;
+  std::ofstream(ssh) << "#!/bin/sh\necho \"line: $2\"\nexec env -i PATH=\"$PATH\" sh -c \"$2\"\n";
+  EXPECT_EQ(RunProgramOnce({"chmod", "+x", ssh}).status, 0);
+  return ssh;
+}
+
+TEST(ElasticProgram, VariablesOfWorkersOnOtherHosts) {
+  const std::string ssh = AnotherHost("variables");
+  const std::string odd = "it's \"$HOME\" `id`\n second\\";
+  const Variables mine = {{"DATA_DIR", odd},      {"CUDA_VISIBLE_DEVICES", "3"},
+                          {"SSH_TTY", "mine"},    {"TERM", "mine"},
+                          {"NCCL_DEBUG", "WARN"}, {"LARGE", std::string(100'000, '\'')},
+                          {"RANK", "7"},          {"UID", "5"}};
+  const auto run = [&](std::vector<std::string> options) {
+    std::vector<std::string> arguments = {"run", "-H", "far:1", "--ssh", ssh};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const std::string show =
+        "echo \"<$DATA_DIR> <$CUDA_VISIBLE_DEVICES> <$SSH_TTY$TERM$RANK> <$NCCL_DEBUG> <${#LARGE}> "
+        "<$MADE> <${#TUTTI_COMM_KEY}>\"";
+    arguments.insert(arguments.end(), {"sh", "-c", show});
+    const Outcome outcome = Tutti(arguments, mine);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, Not(HasSubstr("WARN'")));  // values are in no command line
+    return outcome.out;
+  };
+  EXPECT_THAT(run({}), HasSubstr("\n<> <> <> <WARN> <0> <> <64>\n"));
+  EXPECT_THAT(run({"-x", "CUDA_VISIBLE_DEVICES", "--env", "MADE=a =b", "--env", "NOT_THERE"}),
+              HasSubstr("\n<> <3> <> <WARN> <0> <a =b> <64>\n"));
+  EXPECT_THAT(run({"--env", "*"}), HasSubstr("\n<" + odd + "> <3> <> <WARN> <100000> <> <64>\n"));
+  EXPECT_THAT(run({"--env", "DATA_DIR", "-x", "DATA_DIR=other"}), HasSubstr("\n<other> <> <>"));
+}
+
 TEST(ElasticProgram, HostsAloneMakeNoElasticJob) {
   const std::string who = "echo rank $RANK of $WORLD_SIZE, ${TUTTI_ELASTIC_ADDR:-fixed}";
   const Outcome two = RunWorkers({"-H", "localhost:4", "-np", "2", "--tag", "sh", "-c", who});
@@ -110,6 +144,9 @@ TEST(ElasticProgram, WhatMakesNoSenseIsRefused) {
       {{"--min-np", "1", "--bind"}, "not for elastic jobs"},
       {{"-H", "localhost:2", "-n", "3"}, "-n 3 is more than the 2 slots of -H localhost:2"},
       {{"-H", "far:2", "--bind"}, "for ranks of this host only"},
+      {{"-n", "1", "--env", "A B=1"}, "--env A B=1: that is not NAME, NAME=VALUE or '*'"},
+      {{"-n", "1", "--env", "-i"}, "that is not NAME"},
+      {{"-n", "1", "-x", "UID=0"}, "shells do not let it be set"},
       {{}, "say how many ranks"},
   };
   for (const auto& [options, sentence] : cases) {

@@ -29,6 +29,26 @@ TEST(RunProgram, GivesTorchrunsEnvironment) {
   }
 }
 
+TEST(RunProgram, RanksAreNotWhatThisProcessIsInAnotherJob) {
+  const std::string show =
+      "echo \"<$HOROVOD_RANK$HOROVOD_SIZE$HOROVOD_LOCAL_RANK$HOROVOD_HOSTNAME$HOROVOD_ELASTIC"
+      "$HOROVOD_GLOO_RENDEZVOUS_ADDR$TUTTI_ADDR$TUTTI_ELASTIC_ADDR$TUTTI_ELASTIC_WORKER> $RANK "
+      "$HOROVOD_CYCLE_TIME $MADE\"";
+  const Outcome outcome =
+      Tutti({"run", "-n", "1", "--env", "MADE=here", "-x", "HOROVOD_CYCLE_TIME", "sh", "-c", show},
+            {{"HOROVOD_RANK", "3"},
+             {"HOROVOD_SIZE", "4"},
+             {"HOROVOD_LOCAL_RANK", "1"},
+             {"HOROVOD_HOSTNAME", "far"},
+             {"HOROVOD_ELASTIC", "1"},
+             {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "far"},
+             {"TUTTI_ADDR", "far:1"},
+             {"TUTTI_ELASTIC_ADDR", "far:2"},
+             {"TUTTI_ELASTIC_WORKER", "3"},
+             {"HOROVOD_CYCLE_TIME", "5"}});
+  EXPECT_EQ(outcome.out, "<> 0 5 here\n") << outcome.err;
+}
+
 TEST(RunProgram, PassesTheProgramsOwnOptions) {
   const Outcome outcome = RunRanks({"-n", "1", "printf", "%s.", "-n", "5", "--tag"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;

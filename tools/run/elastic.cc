@@ -1,6 +1,5 @@
 #include "run/elastic.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -48,22 +47,8 @@ void Say(fmt::format_string<Args...> format, Args&&... args) {
   fmt::print(stderr, "tutti run: {}\n", fmt::format(format, std::forward<Args>(args)...));
 }
 
-std::string Quote(const std::string& word) {
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
 int ShellStatus(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
-}
-
-// What a worker on another host needs of this one's environment.
-bool Travels(const std::string& name) {
-  for (const char* prefix : {"TUTTI_", "HOROVOD_", "NCCL_", "PYTHON", "OMP_", "MKL_"}) {
-    if (name.starts_with(prefix)) return name != "TUTTI_COMM_KEY";
-  }
-  return name == "PATH" || name == "LD_LIBRARY_PATH";
 }
 
 // What workers say over the store, handed from its thread to ours.
@@ -192,12 +177,7 @@ class ElasticLauncher {
       case Action::Kind::kKill:
         return Signal(action.worker, SIGKILL);
       case Action::Kind::kPublish: {
-        const auto dismissed = action.text.find("dismissed");
-        const auto size = std::count(action.text.begin(),
-                                     action.text.begin() + static_cast<std::ptrdiff_t>(std::min(
-                                                               dismissed, action.text.size())),
-                                     '\n') -
-                          1;
+        const int size = membership_.generation_size();
         Say("generation {} has {} worker{}", membership_.generation(), size, size == 1 ? "" : "s");
         return store_->Set("generation", action.text);
       }
@@ -239,9 +219,9 @@ class ElasticLauncher {
     SetVariables(worker, host, here, &request.environment);
     request.command = options_.command;
     if (!here) {
-      Result<UniqueFd> secret = MakeRemote(host, &request);
-      if (!secret.ok()) return CannotStart(worker, host, secret.status().message());
-      in = std::move(secret).value();
+      Result<UniqueFd> input = MakeRemote(host, &request);
+      if (!input.ok()) return CannotStart(worker, host, input.status().message());
+      in = std::move(input).value();
     }
     request.in = in.get();
     const Result<pid_t> pid = Spawn(request);
@@ -256,12 +236,8 @@ class ElasticLauncher {
 
   void SetVariables(int worker, const std::string& host, bool here,
                     Environment* environment) const {
-    // Of a launcher further out; these workers are another job, and no ranks yet.
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-          "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
-      environment->Remove(name);
-    }
+    environment->RemovePlaces();
+    for (const auto& [name, value] : options_.passed.values) environment->Set(name, value);
     std::string addresses;
     for (const std::string& address :
          here ? std::vector<std::string>{"127.0.0.1"} : launch::OwnAddresses()) {
@@ -279,10 +255,8 @@ class ElasticLauncher {
 
   // Turns the request into one for ssh; gives what ssh is to read.
   Result<UniqueFd> MakeRemote(const std::string& host, SpawnRequest* request) const {
-    std::vector<std::pair<std::string, std::string>> travelling;
-    for (const auto& [name, value] : request->environment.variables()) {
-      if (Travels(name)) travelling.emplace_back(name, value);
-    }
+    TUTTI_ASSIGN(UniqueFd input, RemoteInput(TravellingVariables(request->environment.variables(),
+                                                                 options_.passed)));
     std::istringstream words(options_.ssh);
     std::vector<std::string> command;
     for (std::string word; words >> word;) command.push_back(word);
@@ -290,17 +264,10 @@ class ElasticLauncher {
     std::error_code error;
     const std::string folder = std::filesystem::current_path(error).string();
     // The login shell may be any; sh is everywhere.
-    command.push_back("exec sh -c " + Quote(RemoteLine(folder, travelling, request->command)));
+    command.push_back("exec sh -c " + Quote(RemoteLine(folder, request->command)));
     request->command = std::move(command);
     request->environment.Remove("TUTTI_COMM_KEY");
-    TUTTI_ASSIGN(Pipe pipe, MakePipe());
-    const std::string line = secret_ + "\n";
-    // A pipe takes 4 KiB at once, and a key has some dozen bytes.
-    if (write(pipe.writer.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-      return InvalidArgument("TUTTI_COMM_KEY is too long to be handed to another host");
-    }
-    fcntl(pipe.reader.get(), F_SETFL, 0);
-    return std::move(pipe.reader);
+    return input;
   }
 
   void WaitOnce() {
@@ -407,16 +374,6 @@ class ElasticLauncher {
 };
 
 }  // namespace
-
-std::string RemoteLine(const std::string& folder,
-                       const std::vector<std::pair<std::string, std::string>>& environment,
-                       const std::vector<std::string>& command) {
-  std::string line = fmt::format(
-      "cd {} && IFS= read -r TUTTI_COMM_KEY && export TUTTI_COMM_KEY && exec env", Quote(folder));
-  for (const auto& [name, value] : environment) line += " " + Quote(name + "=" + value);
-  for (const std::string& word : command) line += " " + Quote(word);
-  return line + " </dev/null";
-}
 
 int RunElastic(const ElasticOptions& options) { return ElasticLauncher(options).Run(); }
 

@@ -5,12 +5,13 @@
 // hands. docs/elastic.md says how workers and launcher talk.
 //
 // Workers of this host are processes of this one. Those of another are started by ssh, which gets
-// the job's key over its input, so that it shows in no list of processes.
+// their variables, the job's key among them, over its input (remote.h).
 
 #include <string>
 #include <vector>
 
 #include "elastic/membership.h"
+#include "run/remote.h"
 
 namespace tutti::tools {
 
@@ -21,6 +22,7 @@ struct ElasticOptions {
   double discovery_interval_s = 1;
   int default_slots = 1;
   std::string ssh = "ssh -o BatchMode=yes";  // words; host and command line follow
+  PassedVariables passed;
   bool tag = false;
   double grace_s = 5;
   std::vector<std::string> command;
@@ -31,11 +33,5 @@ int RunElastic(const ElasticOptions& options);
 
 // Whether workers of the host are processes of this one.
 bool IsThisHost(const std::string& host);
-
-// A line for sh that sets `environment`, and what sh reads from its input as TUTTI_COMM_KEY, and
-// becomes `command` in `folder`.
-std::string RemoteLine(const std::string& folder,
-                       const std::vector<std::pair<std::string, std::string>>& environment,
-                       const std::vector<std::string>& command);
 
 }  // namespace tutti::tools

@@ -25,10 +25,13 @@ struct RankEnvironment {
   int num_ranks;
   uint16_t port;
   const std::string& key;
+  const std::map<std::string, std::string>& variables;
 };
 
 Environment MakeEnvironment(const RankEnvironment& rank) {
   Environment environment;
+  environment.RemovePlaces();
+  for (const auto& [name, value] : rank.variables) environment.Set(name, value);
   environment.Set("RANK", std::to_string(rank.rank));
   environment.Set("LOCAL_RANK", std::to_string(rank.rank));
   environment.Set("WORLD_SIZE", std::to_string(rank.num_ranks));
@@ -36,11 +39,6 @@ Environment MakeEnvironment(const RankEnvironment& rank) {
   environment.Set("MASTER_ADDR", "127.0.0.1");
   environment.Set("MASTER_PORT", std::to_string(rank.port));
   environment.SetIfMissing("TUTTI_COMM_KEY", rank.key);  // A person's own key stays.
-  // Of a launcher further out; these ranks are another job.
-  for (const char* name :
-       {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
-    environment.Remove(name);
-  }
   return environment;
 }
 
@@ -117,7 +115,8 @@ class Launcher {
     const UniqueFd in = rank == 0 ? UniqueFd() : OpenNull();
     SpawnRequest request;
     request.command = options_.command;
-    request.environment = MakeEnvironment({rank, options_.num_ranks, port_, key_});
+    request.environment =
+        MakeEnvironment({rank, options_.num_ranks, port_, key_, options_.variables});
     request.in = in.get();
     request.out = out.get();
     request.err = err.get();

@@ -9,6 +9,7 @@
 // behind; the failing rank's status is the result. Ranks die with this process, even if it is
 // killed.
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,8 @@ struct RunOptions {
   bool tag = false;
   bool bind = false;
   double grace_s = 5;
-  int port = 0;  // 0: a free one.
+  int port = 0;                                  // 0: a free one.
+  std::map<std::string, std::string> variables;  // for the ranks, beside this process's own
   std::vector<std::string> command;
 };
 

@@ -72,6 +72,33 @@ std::string Environment::Get(const std::string& name) const {
   return found == variables_.end() ? "" : found->second;
 }
 
+void Environment::RemovePlaces() {
+  for (const char* name : {"RANK",
+                           "WORLD_SIZE",
+                           "LOCAL_RANK",
+                           "LOCAL_WORLD_SIZE",
+                           "MASTER_ADDR",
+                           "MASTER_PORT",
+                           "TORCHELASTIC_USE_AGENT_STORE",
+                           "TORCHELASTIC_RUN_ID",
+                           "TORCHELASTIC_RESTART_COUNT",
+                           "HOROVOD_RANK",
+                           "HOROVOD_SIZE",
+                           "HOROVOD_LOCAL_RANK",
+                           "HOROVOD_LOCAL_SIZE",
+                           "HOROVOD_CROSS_RANK",
+                           "HOROVOD_CROSS_SIZE",
+                           "HOROVOD_HOSTNAME",
+                           "HOROVOD_ELASTIC",
+                           "HOROVOD_GLOO_RENDEZVOUS_ADDR",
+                           "HOROVOD_GLOO_RENDEZVOUS_PORT",
+                           "TUTTI_ADDR",
+                           "TUTTI_ELASTIC_ADDR",
+                           "TUTTI_ELASTIC_WORKER"}) {
+    variables_.erase(name);
+  }
+}
+
 std::vector<std::string> Environment::Lines() const {
   std::vector<std::string> lines;
   for (const auto& [name, value] : variables_) lines.push_back(fmt::format("{}={}", name, value));

@@ -57,6 +57,9 @@ class Environment {
     variables_.emplace(name, value);
   }
   void Remove(const std::string& name) { variables_.erase(name); }
+  // Removes what a launcher further out says: who this process is, and where others meet. What is
+  // started here is another job.
+  void RemovePlaces();
   // "" where it is not set.
   std::string Get(const std::string& name) const;
   const std::map<std::string, std::string>& variables() const { return variables_; }
