@@ -38,9 +38,14 @@ inline void Check(ncclResult_t result) {
   if (result != ncclSuccess) throw CoordinatorError(result, tuttiCoordinatorLastError());
 }
 
+// Which no long double is, nor an integer of 128 bits.
+template <typename T>
+inline constexpr bool kIsElement = (std::is_integral_v<T> && sizeof(T) <= 8) ||
+                                   std::is_same_v<T, float> || std::is_same_v<T, double>;
+
 template <typename T>
 constexpr tuttiElementType_t TypeOf() {
-  static_assert(std::is_arithmetic_v<T>, "tensors of other types are described by tuttiTensor_t");
+  static_assert(kIsElement<T>, "tensors of other types are described by tuttiTensor_t");
   if constexpr (std::is_same_v<T, bool>) return tuttiBool;
   if constexpr (std::is_same_v<T, float>) return tuttiFloat32;
   if constexpr (std::is_same_v<T, double>) return tuttiFloat64;

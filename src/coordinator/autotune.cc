@@ -19,6 +19,10 @@ constexpr double kWorthwhile = 0.01;
 // Candidates on a side of the square: finer steps than a tenth of an octave do not matter.
 constexpr int kGrid = 41;
 
+// A step ends where a name comes again, or after so many names, more than models have tensors: those
+// of operations without a name never come again.
+constexpr size_t kLongestStep = 4096;
+
 constexpr double kMinThresholdLog2 = 20;  // 1 MiB
 constexpr double kMaxThresholdLog2 = 28;  // 256 MiB; the default is 128 MiB
 constexpr double kMinWindowLog2 = 14;     // 16 us
@@ -112,7 +116,7 @@ Tuning Autotune::FromPoint(const Point& point, const Tuning& rest) {
 
 void Autotune::Moved(const std::string& name, int64_t bytes, int64_t now_ns) {
   if (done()) return;
-  if (!seen_.insert(name).second) {
+  if (!seen_.insert(name).second || seen_.size() > kLongestStep) {
     seen_ = {name};
     if (++steps_ >= options_.steps_per_sample && now_ns > sample_begin_ns_) {
       EndSample(static_cast<double>(sample_bytes_) * 1e3 /

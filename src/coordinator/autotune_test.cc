@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <random>
+#include <string>
 
 namespace tutti::coordinator {
 namespace {
@@ -63,6 +64,21 @@ TEST(AutotuneTest, FindsABetterSettingOnAModelledLink) {
     EXPECT_LT(StepNs(current, kBytes), 0.7 * StepNs(initial, kBytes)) << "seed " << seed;
     EXPECT_TRUE(current.cache) << "seed " << seed;
   }
+}
+
+TEST(AutotuneTest, EndsWhereNoNameComesAgain) {
+  const Tuning initial;
+  Autotune::Options options;
+  options.steps_per_sample = 1;
+  options.max_samples = 3;
+  Autotune autotune(options, initial);
+  Tuning current = initial;
+  int moved = 0;
+  for (; moved < 100'000 && !autotune.done(); ++moved) {
+    autotune.Moved("allreduce.noname." + std::to_string(moved), 1024, 1 + moved * 1000);
+    if (const auto next = autotune.TakeNext(current)) current = *next;
+  }
+  EXPECT_TRUE(autotune.done()) << moved;
 }
 
 }  // namespace

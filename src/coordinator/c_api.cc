@@ -247,7 +247,8 @@ Status ReadCounter(tuttiCoordinator_t c, int process_set, const char* name, uint
       {"rounds", counters.rounds},   {"negotiated_rounds", counters.negotiated_rounds},
       {"rings", counters.rings},     {"batches", counters.batches},
       {"tensors", counters.tensors}, {"cached", counters.cached},
-      {"rode", counters.rode},       {"handed_over", counters.handed_over}};
+      {"rode", counters.rode},       {"handed_over", counters.handed_over},
+      {"names", counters.names}};
   for (const auto& [known, number] : all) {
     if (std::strcmp(known, name) != 0) continue;
     *value = number;

@@ -15,6 +15,12 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+static_assert(coordinator_internal::kIsElement<long> && coordinator_internal::kIsElement<bool> &&
+              coordinator_internal::kIsElement<double>);
+static_assert(!coordinator_internal::kIsElement<long double> &&
+              !coordinator_internal::kIsElement<__int128> &&
+              !coordinator_internal::kIsElement<void*>);
+
 TEST(CoordinatorClientTest, TheOperationsAndTheErrors) {
   ncclUniqueId id;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
+#include <string>
 #include <thread>
 
 #include "coordinator/job_test.h"
@@ -62,6 +63,23 @@ TEST(CoordinatorTest, ASingleRankIsAJobToo) {
     std::vector<float> values(10, 5);
     self.Sum("a", values);
     EXPECT_THAT(values, Each(5.0f));
+  });
+}
+
+TEST(CoordinatorTest, NamesThatNeverComeAgainDoNotPileUp) {
+  RunJob(1, [](TestRank& self) {
+    float value = 1;
+    uint64_t names = 0;
+    uint64_t most = 0;
+    for (int i = 0; i < 20'000; ++i) {
+      const std::string name = "noname." + std::to_string(i);
+      self.Wait(self.Enqueue(
+          TestRank::Describe(name.c_str(), tuttiOpAllreduce, tuttiFloat32, {1}, &value, &value)));
+      ASSERT_EQ(tuttiCoordinatorCounter(self.get(), 0, "names", &names), ncclSuccess);
+      most = std::max(most, names);
+    }
+    EXPECT_LE(most, 16'385u);
+    EXPECT_LT(names, 5'000u);
   });
 }
 

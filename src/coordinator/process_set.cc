@@ -30,8 +30,9 @@ constexpr int64_t kLongestGapNs = 400'000;
 // Rounds take all ranks, so none is further ahead than a few; early rings of a new set are.
 constexpr uint64_t kMostAhead = 1024;
 
-// Names of tensors that are not pending are kept, up to so many: they usually come again.
-constexpr size_t kMaxRememberedNames = 65536;
+// Names of tensors that are not pending are kept, up to so many: they usually come again. Some 0.6 KB
+// each; more than models have tensors.
+constexpr size_t kMaxRememberedNames = 16384;
 
 std::chrono::nanoseconds Nanoseconds(int64_t ns) { return std::chrono::nanoseconds(ns); }
 
@@ -161,6 +162,14 @@ TensorHome& ProcessSet::HomeOf(std::string_view name) {
 
 void ProcessSet::ForgetName(std::string_view name) {
   names_.erase(names_.find(name));
+  last_home_ = nullptr;
+  ++names_version_;
+}
+
+// Names that never come again must not pile up. All at once: those that do are known again after their
+// next turn, and one at a time it would be they who are forgotten, each time. REQUIRES: mutex_.
+void ProcessSet::ForgetIdleNames() {
+  std::erase_if(names_, [](const auto& entry) { return !entry.second.busy; });
   last_home_ = nullptr;
   ++names_version_;
 }
@@ -546,8 +555,7 @@ void ProcessSet::Finish(Response& response, const Status& status) {
   home.busy = false;
   home.pending = nullptr;
   home.spare = std::move(tensor);
-  // Names that never come again must not pile up.
-  if (names_.size() > kMaxRememberedNames) ForgetName(home.spare->name);
+  if (names_.size() > kMaxRememberedNames) ForgetIdleNames();
   ticket->status = status;
   ticket->done.store(true, std::memory_order_release);
 }
@@ -717,7 +725,9 @@ Status ProcessSet::ended() const {
 
 ProcessSet::Counters ProcessSet::counters() const {
   const Lock lock(mutex_);
-  return counters_;
+  Counters counters = counters_;
+  counters.names = names_.size();
+  return counters;
 }
 
 }  // namespace tutti::coordinator

@@ -167,6 +167,7 @@ class ProcessSet {
     uint64_t cached = 0;
     uint64_t rode = 0;         // whose data came with the states
     uint64_t handed_over = 0;  // batches moved by the second thread
+    uint64_t names = 0;        // that are known now
   };
   Counters counters() const;
   std::vector<Stall> last_stalls() const;
@@ -187,6 +188,7 @@ class ProcessSet {
   void Run(Lock& lock, Batch batch, int64_t bytes);
   TensorHome& HomeOf(std::string_view name);
   void ForgetName(std::string_view name);
+  void ForgetIdleNames();
   bool StartMover();
   void Perform(Batch& batch, Lock& lock);
   Status PerformOn(Batch& batch);
