@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,8 +18,7 @@
 namespace tutti::coordinator {
 namespace {
 
-// One write of less than a page; and no event is older than this when it is written, as long as
-// others follow.
+// No event is older than this when it is written, as long as others follow.
 constexpr size_t kFlushBytes = 3072;
 constexpr int64_t kFlushNs = 100'000'000;
 // Rows of tensors whose names never come again must not pile up.
@@ -56,12 +56,15 @@ std::string Quoted(std::string_view text) {
 
 WallClock WallClock::OfSystem() { return {SystemNs, ""}; }
 
-Timeline::Timeline(int rank, WallClock clock) : rank_(rank), clock_(std::move(clock)) {}
+Timeline::Timeline(int rank, WallClock clock)
+    : rank_(rank),
+      clock_(std::move(clock)),
+      page_bytes_(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {}
 
 Status Timeline::Open(const std::string& path, bool mark_rounds) {
   const std::lock_guard lock(mutex_);
   if (is_open()) return InvalidUsage("a timeline is being written already");
-  UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (fd.get() < 0) {
     return InvalidArgument("the timeline {} cannot be written: {}", path, strerrordesc_np(errno));
   }
@@ -141,17 +144,62 @@ void Timeline::FlushIfDue() {
 
 void Timeline::FlushLocked() {
   flushed_ns_ = NowNs();
-  if (buffer_.empty()) return;
-  const size_t size = buffer_.size();
-  buffer_ += "]\n";
-  // A full disk ends the timeline, not the job; what was written before stays valid.
-  if (pwrite(fd_.get(), buffer_.data(), buffer_.size(), end_) ==
-      static_cast<ssize_t>(buffer_.size())) {
+  std::string_view rest = buffer_;
+  while (!rest.empty()) {
+    const size_t room = page_bytes_ - static_cast<size_t>(end_) % page_bytes_;
+    // Lines that fit into this page with the bracket behind them.
+    size_t size = rest.substr(0, room - 1).rfind('\n') + 1;
+    if (size == 0) {
+      size = rest.find('\n') + 1;
+      // What fits into no page is written all the same.
+      if (size < page_bytes_) {
+        if (!EnterNextPage(room)) break;
+        continue;
+      }
+    }
+    std::string lines(rest.substr(0, size));
+    lines += size + 1 < room ? "]\n" : "]";
+    if (!Write(lines, end_)) break;
     end_ += static_cast<int64_t>(size);
-  } else {
-    static_cast<void>(ftruncate(fd_.get(), end_) == 0 && pwrite(fd_.get(), "]\n", 2, end_) == 2);
+    rest.remove_prefix(size);
+  }
+  // A full disk ends the timeline, not the job; what was written before stays valid.
+  if (!rest.empty()) {
+    static_cast<void>(ftruncate(fd_.get(), end_) == 0 && Write("]\n", end_));
   }
   buffer_.clear();
+}
+
+bool Timeline::Write(std::string_view text, int64_t at) const {
+  return pwrite(fd_.get(), text.data(), text.size(), at) == static_cast<ssize_t>(text.size());
+}
+
+// Moves the bracket to the first byte of the next page, `room` bytes ahead.
+bool Timeline::EnterNextPage(size_t room) {
+  std::string padding(room, ' ');
+  padding.back() = ']';
+  const int64_t next = end_ + static_cast<int64_t>(room);
+  if (!Write(padding, end_) || !Write(" \n", next)) return false;
+  end_ = next - 1;
+  struct __attribute__((packed)) Straddling {
+    uint16_t bytes;
+  };
+  Straddling moved;
+  std::memcpy(&moved, " ]", sizeof(moved));
+  void* const pages = mmap(nullptr, 2 * page_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(),
+                           next - static_cast<int64_t>(page_bytes_));
+  if (pages == MAP_FAILED) {  // such as on a file system without mappings
+    if (!Write(" ]", end_)) return false;
+  } else {
+    auto* const boundary = static_cast<char*>(pages) + page_bytes_;
+    // Brings both pages in, so that the store below faults in none of them.
+    *static_cast<volatile char*>(boundary - 2) = *static_cast<volatile char*>(boundary - 2);
+    *static_cast<volatile char*>(boundary) = ' ';
+    reinterpret_cast<volatile Straddling*>(boundary - 1)->bytes = moved.bytes;
+    munmap(pages, 2 * page_bytes_);
+  }
+  end_ = next;
+  return true;
 }
 
 // `more` belongs to the innermost of what is open.

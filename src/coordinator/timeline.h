@@ -21,7 +21,12 @@
 // to_rank0_us, what to add to times of this file, and error_us.
 //
 // The file is valid JSON at any moment, also when the process is killed: it always ends in the
-// array's bracket, and events are added by one write over that bracket.
+// array's bracket, and events are added by one write over that bracket. The kernel looks for a
+// deadly signal between the pages of a write, so that none goes beyond its page. What is left of a page that
+// the next event does not fit into is filled with spaces, the bracket last; it then moves to the next page by a
+// single store of two bytes, of which each lies in one of the pages (a mapping of both), and no
+// signal comes in the midst of an instruction. Only events longer than a page, those with names of
+// thousands of bytes, do without this.
 //
 // Any thread may call. Times of one tensor are those of the calls.
 
@@ -84,9 +89,12 @@ class Timeline {
   void CloseDownTo(int64_t now_ns, Row& row, int open, std::string_view more = "");
   void FlushIfDue();
   void FlushLocked();
+  [[nodiscard]] bool Write(std::string_view text, int64_t at) const;
+  [[nodiscard]] bool EnterNextPage(size_t room);
 
   const int rank_;
   WallClock clock_;
+  const size_t page_bytes_;
   std::atomic<bool> open_{false};
   std::mutex mutex_;
   UniqueFd fd_;

@@ -140,6 +140,25 @@ TEST(TimelineTest, TensorsOfSetsHaveRowsOfTheirOwn) {
   unlink(path.c_str());
 }
 
+// Wherever the pages of the file end, also where an event is longer than one.
+TEST(TimelineTest, EveryWriteLeavesAnArray) {
+  const std::string path = NewPath("pages");
+  int64_t now_ns = 1'000'000'000;
+  Timeline timeline(0, {[&] { return now_ns += 1000; }, "here"});
+  ASSERT_TRUE(timeline.Open(path, false).ok());
+  size_t expected = Read(path).size();
+  for (size_t i = 0; i < 400; ++i) {
+    const size_t length = i % 50 == 49 ? 5000 : i * 37 % 300;
+    timeline.Asked(0, fmt::format("{}{}", i, std::string(length, 'x')), OpKind::kAllreduce);
+    timeline.Flush();
+    expected += 2;  // the name of the row, and the event
+    ASSERT_THAT(Read(path), SizeIs(expected)) << i;
+  }
+  timeline.Close();
+  EXPECT_THAT(Read(path), SizeIs(expected));
+  unlink(path.c_str());
+}
+
 // A rank with a clock of its own.
 class ClockedRank {
  public:
