@@ -4,7 +4,8 @@
 //   cost_bench [seconds for each size of each case, default 0.3] [name of the only collective]
 //
 // Other programs on the machine take turns with the ranks; an iteration that none of them touched
-// is what a step costs, and ranks keep to a core each where there are enough. Hence the 2nd percentile of many iterations, not their mean.
+// is what a step costs, and ranks keep to a core each where there are enough. Hence the 2nd
+// percentile of many iterations, not their mean.
 
 #include <fmt/format.h>
 #include <sched.h>

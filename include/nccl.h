@@ -491,13 +491,14 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle);
 ncclResult_t pncclCommDeregister(const ncclComm_t comm, void* handle);
 
 // Makes `size` bytes at `buff` addressable by the other ranks of `comm`. All ranks call it at the
-// same point, with one size and the same flags, an or of NCCL_WIN_*; in a group, *win is there after
-// ncclGroupEnd. `buff` should come from ncclMemAlloc and starts at a multiple of
+// same point, with one size and the same flags, an or of NCCL_WIN_*; in a group, *win is there
+// after ncclGroupEnd. `buff` should come from ncclMemAlloc and starts at a multiple of
 // NCCL_WIN_REQUIRED_ALIGNMENT. With NCCL_WIN_COLL_SYMMETRIC, between GPUs that reach one another's
-// memory, AllReduce, AllGather and ReduceScatter then work in registered buffers. The caller promises
-// that an operation finds its buffers in the same windows and at the same offsets on all ranks, and
-// that all deregister between the same operations: ranks that do not may hang or write elsewhere. Elsewhere, and with memory that cannot be mapped by others, work takes
-// the usual way. InvalidArgument on all ranks where sizes or flags differ.
+// memory, AllReduce, AllGather and ReduceScatter then work in registered buffers. The caller
+// promises that an operation finds its buffers in the same windows and at the same offsets on all
+// ranks, and that all deregister between the same operations: ranks that do not may hang or write
+// elsewhere. Elsewhere, and with memory that cannot be mapped by others, work takes the usual way.
+// InvalidArgument on all ranks where sizes or flags differ.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
                                     int winFlags);
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,

@@ -1,7 +1,7 @@
 #pragma once
 
-// What MPI, Gloo and oneCCL have no word for: Tutti's element types and its average. All reduce with the
-// library's own kernels, so that results do not depend on what moves the data.
+// What MPI, Gloo and oneCCL have no word for: Tutti's element types and its average. All reduce
+// with the library's own kernels, so that results do not depend on what moves the data.
 
 #include <cstddef>
 #include <cstdint>

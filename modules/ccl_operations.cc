@@ -1,5 +1,5 @@
-// Operations over oneCCL, Intel's library: between processes, over libfabric or Intel's MPI, as its own
-// settings say (CCL_ATL_TRANSPORT, CCL_OFI_LIBRARY_PATH, CCL_KVS_IFACE). Its ranks are those of
+// Operations over oneCCL, Intel's library: between processes, over libfabric or Intel's MPI, as its
+// own settings say (CCL_ATL_TRANSPORT, CCL_OFI_LIBRARY_PATH, CCL_KVS_IFACE). Its ranks are those of
 // processes: two coordinators of one job in one process cannot both use it.
 
 #include <array>

@@ -167,10 +167,10 @@ ncclResult_t tuttiCoordinatorReceivedSplits(tuttiCoordinator_t coordinator, int6
                                             int64_t* splits, int capacity, int* count);
 // Join: the rank that joined last.
 ncclResult_t tuttiCoordinatorLastJoined(tuttiCoordinator_t coordinator, int64_t handle, int* rank);
-// Of an operation on a GPU that is done, which there means queued: makes what is put on `stream` from
-// now on wait, on the GPU, until the result is there. No thread waits. Whoever uses the result on
-// several streams calls it for each, the one that uses a result of the coordinator's memory longest
-// last. With tensors in host memory it does nothing.
+// Of an operation on a GPU that is done, which there means queued: makes what is put on `stream`
+// from now on wait, on the GPU, until the result is there. No thread waits. Whoever uses the result
+// on several streams calls it for each, the one that uses a result of the coordinator's memory
+// longest last. With tensors in host memory it does nothing.
 ncclResult_t tuttiCoordinatorStreamWait(tuttiCoordinator_t coordinator, int64_t handle,
                                         void* stream);
 // Forgets the handle. An operation under way goes on; its buffers must stay until it is done.

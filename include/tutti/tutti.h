@@ -160,7 +160,8 @@ ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, s
 // the work, per connection the proxy operations. `collective` is "AllReduce", "Reduce",
 // "Broadcast", "AllGather", "ReduceScatter", "AlltoAll", "Gather" or "Scatter", with `count` as in
 // the function of that name, out of place, root 0; an unknown name, or more than 2^44 bytes, is
-// ncclInvalidArgument. `op` is ignored by those that do not reduce. Local: no other rank need call it, and nothing moves.
+// ncclInvalidArgument. `op` is ignored by those that do not reduce. Local: no other rank need call
+// it, and nothing moves.
 ncclResult_t tuttiPlanDescribe(ncclComm_t comm, const char* collective, size_t count,
                                ncclDataType_t datatype, ncclRedOp_t op, char* buffer,
                                size_t capacity, size_t* needed);

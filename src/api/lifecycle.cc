@@ -119,8 +119,8 @@ Result<std::unique_ptr<ncclComm>> MakeHandle(const ncclConfig_t* config, const n
   return handle;
 }
 
-// Another thread may look for the handle, to abort an initialisation that waits: it reads the variable
-// with an atomic load.
+// Another thread may look for the handle, to abort an initialisation that waits: it reads the
+// variable with an atomic load.
 void Publish(ncclComm_t* out, ncclComm* comm) {
   std::atomic_ref<ncclComm_t>(*out).store(comm, std::memory_order_release);
 }

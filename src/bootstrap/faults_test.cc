@@ -142,8 +142,8 @@ TEST(BootstrapFaults, JobsOfOneRankLeaveNoRootBehind) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
-// For what a rank does once it has registered, which is not seen from outside: on a busy machine the time
-// until then may have been too short, and is tried again, longer.
+// For what a rank does once it has registered, which is not seen from outside: on a busy machine
+// the time until then may have been too short, and is tried again, longer.
 bool WithAHeadStart(const std::function<bool(std::chrono::milliseconds)>& seen) {
   for (const int ms : {100, 1000, 8000}) {
     if (seen(std::chrono::milliseconds(ms))) return true;

@@ -9,8 +9,8 @@
 namespace tutti {
 namespace {
 
-// Between steps of a job there are pauses of this length at most now and then, and somebody who looks
-// for the reason of a stuck job has not yet begun to.
+// Between steps of a job there are pauses of this length at most now and then, and somebody who
+// looks for the reason of a stuck job has not yet begun to.
 constexpr int64_t kLookEveryNs = 200'000'000;
 // What a rank that was cut short had finished nevertheless ends here within this.
 constexpr auto kCutGrace = std::chrono::seconds(1);

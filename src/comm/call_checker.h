@@ -3,15 +3,17 @@
 // Finds out ranks whose calls differ where nothing else would: kernels that work in one another's
 // windows carry no tags, and wait for ever, or compute nonsense, when ranks call different things.
 //
-// Every collective and message is noted as it is launched (those of an AlltoAllV are messages too). When a rank has launched some and then none
-// for a moment (it is idle, or its GPU is stuck), it shows the next rank its collectives, and the other
-// ends of its messages these; the watch compares, and stops the communicator where they differ. A call costs a few stores, and a moment
+// Every collective and message is noted as it is launched (those of an AlltoAllV are messages too).
+// When a rank has launched some and then none for a moment (it is idle, or its GPU is stuck), it
+// shows the next rank its collectives, and the other ends of its messages these; the watch
+// compares, and stops the communicator where they differ. A call costs a few stores, and a moment
 // without calls some messages beside the data's path. Of a rank that went on to launch more than
 // RecentCollectives keeps before it noticed, only the last are compared.
 //
-// A rank that ends its communicator says how far it has got (departures.h). Whoever has gone further waits
-// in vain, and is stopped. Where the other was cut short, in an operation perhaps that this rank waits in,
-// only the GPU knows: it is asked on a thread of its own, since it may hold up whoever asks.
+// A rank that ends its communicator says how far it has got (departures.h). Whoever has gone
+// further waits in vain, and is stopped. Where the other was cut short, in an operation perhaps
+// that this rank waits in, only the GPU knows: it is asked on a thread of its own, since it may
+// hold up whoever asks.
 
 #include <atomic>
 #include <condition_variable>
@@ -40,8 +42,8 @@ class CallChecker {
 
   // One thread at a time. `registered`: see OpSignature.
   void Note(const Task& task, uint32_t registered = 0);
-  // Tells the others that this rank comes no more: all it has called is done (`finished`), or it has
-  // been cut short.
+  // Tells the others that this rank comes no more: all it has called is done (`finished`), or it
+  // has been cut short.
   void SayGoodbye(bool finished);
 
  private:

@@ -3,10 +3,9 @@
 // A communicator: the ranks that work together, how they are joined, and the one place where their
 // operations run.
 //
-// Made in named steps (init.cc): bootstrap → who is where → shared memory → network → what the hosts
-// are made of (topology_step.h) → connections → executor.
-// A communicator owns everything below it and is owned by the handle that the API gave out
-// (comm/handle.h).
+// Made in named steps (init.cc): bootstrap → who is where → shared memory → network → what the
+// hosts are made of (topology_step.h) → connections → executor. A communicator owns everything
+// below it and is owned by the handle that the API gave out (comm/handle.h).
 //
 // Operations run one at a time, in the order in which tickets were taken, on whatever thread
 // Execute is called from. A failure stops the communicator for good (watch.h): later operations
@@ -104,8 +103,8 @@ class Communicator {
 
   // All ranks call it together, with buffers of one length and the same flags (NCCL_WIN_*): with
   // kSymmetricWindow, GPUs that reach one another's memory work in these buffers from now on.
-  // `*registration`, for ForgetBuffer, is null on every rank where nothing is gained. Fails alike on
-  // all ranks, with InvalidArgument, where lengths or flags differ; any other failure stops the
+  // `*registration`, for ForgetBuffer, is null on every rank where nothing is gained. Fails alike
+  // on all ranks, with InvalidArgument, where lengths or flags differ; any other failure stops the
   // communicator.
   static constexpr int kSymmetricWindow = 1;
   Status RegisterBuffer(std::span<std::byte> buffer, int flags, const std::atomic<bool>* abort_flag,

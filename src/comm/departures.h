@@ -1,7 +1,7 @@
 #pragma once
 
-// How far a rank had got when it left a communicator of GPUs: whoever has gone further waits in vain.
-// Kernels that wait for one another show nothing of it.
+// How far a rank had got when it left a communicator of GPUs: whoever has gone further waits in
+// vain. Kernels that wait for one another show nothing of it.
 
 #include <cstdint>
 #include <optional>
@@ -21,7 +21,8 @@ struct Departure {
   std::vector<uint64_t> messages = {};
 };
 
-// Wire form: rank (4 bytes), finished (1), 3 zeroes, collectives (8), messages (8 each, 2 for each rank).
+// Wire form: rank (4 bytes), finished (1), 3 zeroes, collectives (8), messages (8 each, 2 for each
+// rank).
 void AppendDeparture(const Departure& departure, Bytes& bytes);
 // Nothing for what is none, of a communicator of so many ranks.
 std::optional<Departure> ReadDeparture(std::span<const std::byte> bytes, int num_ranks);

@@ -143,8 +143,8 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   return Status::Ok();
 }
 
-// A window that holds nothing but the count of rounds, which costs little where a kernel scales what
-// it copies, and is not used elsewhere: it need not lie on the GPU.
+// A window that holds nothing but the count of rounds, which costs little where a kernel scales
+// what it copies, and is not used elsewhere: it need not lie on the GPU.
 Status GpuMesh::PrepareAlone() {
   TUTTI_ASSIGN(alone_, device().pinned().Take(cuda::WindowLayout::kLinesAt));
   std::memset(alone_.data(), 0, alone_.size());

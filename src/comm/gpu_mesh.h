@@ -1,8 +1,8 @@
 #pragma once
 
-// Ranks that are GPUs of one host and all reach one another's windows (gpu_windows.h): operations are
-// kernels, queued on the caller's CUDA stream. Stands where connections, stages and the executor do
-// for host ranks.
+// Ranks that are GPUs of one host and all reach one another's windows (gpu_windows.h): operations
+// are kernels, queued on the caller's CUDA stream. Stands where connections, stages and the
+// executor do for host ranks.
 //
 // Nothing here waits for another rank but Create. A launch only queues kernels; ranks meet inside
 // them.
@@ -27,9 +27,9 @@ class GpuMesh final : public GpuOperations {
  public:
   // Whether the ranks are few enough, on one host; the same on all ranks.
   static Status CheckRanks(std::span<const PeerInfo> peers);
-  // All ranks call it. Null, and why in `*verdict` (the same on every rank), where this place does not
-  // serve: it could not be mapped, or what was written through it did not arrive. Fails when the ranks
-  // cannot talk, or for reasons that have nothing to do with the place.
+  // All ranks call it. Null, and why in `*verdict` (the same on every rank), where this place does
+  // not serve: it could not be mapped, or what was written through it did not arrive. Fails when
+  // the ranks cannot talk, or for reasons that have nothing to do with the place.
   static Result<std::unique_ptr<GpuMesh>> Create(const GpuPeers& peers, const Settings& settings,
                                                  WindowPlace place, Status* verdict);
 
@@ -50,8 +50,8 @@ class GpuMesh final : public GpuOperations {
   GpuMesh() = default;
   Status Prepare(const GpuPeers& peers, const Settings& settings, WindowPlace place);
   Status PrepareAlone();
-  // Sends known data through the windows and looks at what arrives; gpu_mesh_probe.cc. `*wide`: what is
-  // wrong with wide lines, which can be done without. `fault`: TUTTI_GPU_FAULT.
+  // Sends known data through the windows and looks at what arrives; gpu_mesh_probe.cc. `*wide`:
+  // what is wrong with wide lines, which can be done without. `fault`: TUTTI_GPU_FAULT.
   Status Probe(const GpuPeers& peers, std::string_view fault, Status* wide);
   struct ProbePlace;
   Status ProbeForm(ProbePlace& place, const MeshChoice& choice, size_t bytes, bool corrupt,

@@ -14,7 +14,8 @@
 namespace tutti {
 namespace {
 
-// A form of the mesh, and of how many bytes each message is in it: those in bulk go by several blocks.
+// A form of the mesh, and of how many bytes each message is in it: those in bulk go by several
+// blocks.
 struct ProbeOf {
   MeshForm form;
   size_t bytes;
@@ -44,7 +45,8 @@ class Finish {
   Status Open() {
     return driver_.Check(driver_.EventCreate(&event_, kEventWithoutTiming), "making an event");
   }
-  // Until the stream is done: Timeout when that takes too long, or `abort_flag` (may be null) rises.
+  // Until the stream is done: Timeout when that takes too long, or `abort_flag` (may be null)
+  // rises.
   Status Await(Deadline deadline, const std::atomic<bool>* abort_flag) {
     TUTTI_TRY(driver_.Check(driver_.EventRecord(event_, stream_), "recording an event"));
     while (true) {
@@ -62,8 +64,8 @@ class Finish {
   cuda::Event event_ = nullptr;
 };
 
-// The form as it is probed, in so many bytes as it can carry here: where there are few blocks, a larger
-// message would go in another. Nothing where it can carry none.
+// The form as it is probed, in so many bytes as it can carry here: where there are few blocks, a
+// larger message would go in another. Nothing where it can carry none.
 struct Trial {
   MeshChoice choice;
   size_t bytes = 0;

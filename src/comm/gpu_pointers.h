@@ -2,9 +2,10 @@
 
 // Whether a GPU reaches the memory that its rank's operations are given.
 //
-// A kernel that touches what it does not reach ends CUDA for the whole process. So the beginning of each
-// buffer is always looked at (0.2 us each), which finds memory of the host that CUDA does not know: the
-// mistake that is made. With NCCL_CHECK_POINTERS the end is looked at, too, and on which GPU it is.
+// A kernel that touches what it does not reach ends CUDA for the whole process. So the beginning of
+// each buffer is always looked at (0.2 us each), which finds memory of the host that CUDA does not
+// know: the mistake that is made. With NCCL_CHECK_POINTERS the end is looked at, too, and on which
+// GPU it is.
 
 #include <cstddef>
 

@@ -14,8 +14,8 @@ namespace tutti {
 namespace {
 
 constexpr unsigned kEventWithoutTiming = 2;
-// CU_EVENT_WAIT_EXTERNAL, CU_EVENT_RECORD_EXTERNAL: a node of the graph that is captured waits for, or
-// records, an event of the world outside, whenever the graph runs.
+// CU_EVENT_WAIT_EXTERNAL, CU_EVENT_RECORD_EXTERNAL: a node of the graph that is captured waits for,
+// or records, an event of the world outside, whenever the graph runs.
 constexpr unsigned kExternal = 1;
 // CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_READY, CU_STREAM_CAPTURE_STATUS_ACTIVE.
 constexpr int kInvalidHandle = 400;
@@ -154,8 +154,8 @@ Status GpuQueue::OrderBehindLast(cuda::Stream stream) {
   return Status::Ok();
 }
 
-// Whenever the graph runs, its first operation waits for what was launched before it: outside of graphs,
-// or in others.
+// Whenever the graph runs, its first operation waits for what was launched before it: outside of
+// graphs, or in others.
 Status GpuQueue::BeginInGraph(const Place& place) {
   TUTTI_TRY(KeepIn(place.graph, graphs_));
   if (!mixes_graphs_) return Status::Ok();
@@ -164,9 +164,9 @@ Status GpuQueue::BeginInGraph(const Place& place) {
                       "ordering a graph behind the operations before it");
 }
 
-// And what is launched after the graph waits for its last operation. Which one that is shows only when
-// the capture has ended. So one node records the event, on which no other depends, and with each
-// operation it moves behind that: a graph has one such node, which no operation waits for.
+// And what is launched after the graph waits for its last operation. Which one that is shows only
+// when the capture has ended. So one node records the event, on which no other depends, and with
+// each operation it moves behind that: a graph has one such node, which no operation waits for.
 Status GpuQueue::MarkInGraph(const Place& place) {
   const auto& driver = device_.driver();
   int status = 0;

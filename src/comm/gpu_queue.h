@@ -1,22 +1,22 @@
 #pragma once
 
-// What all ways of running operations on a GPU have in common: the word by which kernels are told to
-// give up, the order of operations on different streams, and the look at what a caller gives.
+// What all ways of running operations on a GPU have in common: the word by which kernels are told
+// to give up, the order of operations on different streams, and the look at what a caller gives.
 //
 // Operations of a communicator run one after another, in the order of their launches, also when
 // they are on different streams: a launch on another stream than the last waits for that one by an
-// event. Events are recorded right behind the launches. So nothing waits for what the program queued
-// there later, and no stream is touched that the program may have destroyed since.
+// event. Events are recorded right behind the launches. So nothing waits for what the program
+// queued there later, and no stream is touched that the program may have destroyed since.
 //
-// Graphs keep that order too, wherever they are launched (NCCL_GRAPH_MIXING_SUPPORT): the event is also
-// an event of theirs. The first operation in a graph waits for it, the last one records it.
+// Graphs keep that order too, wherever they are launched (NCCL_GRAPH_MIXING_SUPPORT): the event is
+// also an event of theirs. The first operation in a graph waits for it, the last one records it.
 //
 //   launches   op a | record          ┌→ wait | op d | record
 //                        │            │
 //   a graph              └→ wait | op b | op c ─ record
 //
-// Launches come from one thread at a time: CheckTasks, then, between OrderBehindLast and Leave, what
-// is queued. Abort and Drain come from any.
+// Launches come from one thread at a time: CheckTasks, then, between OrderBehindLast and Leave,
+// what is queued. Abort and Drain come from any.
 
 #include <atomic>
 #include <cstdint>
@@ -57,26 +57,27 @@ class GpuQueue {
   // REQUIRES, of what follows: the device's context is current.
   // What is launched on `stream` from here on runs behind all that was launched before.
   Status OrderBehindLast(cuda::Stream stream);
-  // After the last launch of a group, which came out as `launched`: what comes next may wait for it. What
-  // comes later on any of its streams runs behind all of it, as if each task stood on each stream.
-  // Until here the streams of this call's launches are taken to be alive. `*begun`: whether anything of
-  // this call may be on its way on the GPU; what went into a graph is not.
+  // After the last launch of a group, which came out as `launched`: what comes next may wait for
+  // it. What comes later on any of its streams runs behind all of it, as if each task stood on each
+  // stream. Until here the streams of this call's launches are taken to be alive. `*begun`: whether
+  // anything of this call may be on its way on the GPU; what went into a graph is not.
   Status Leave(Status launched, std::span<const DeviceTask> tasks, bool* begun);
   // The streams of the messages among the tasks, one behind the other. One of them carries all
   // messages: it is ordered behind this, and this once more behind it, for what comes next on each.
   Status OrderMessages(std::span<const DeviceTask> tasks);
   // Whether the stream of the last OrderBehindLast is being captured.
   bool captured() const { return entered_ && entered_->captured; }
-  // Holds `what` until the graph that is being captured, and all that is made of it, is gone and has
-  // done its last run. It may be let go on a thread of the driver's, where CUDA may not be called.
-  // REQUIRES: captured().
+  // Holds `what` until the graph that is being captured, and all that is made of it, is gone and
+  // has done its last run. It may be let go on a thread of the driver's, where CUDA may not be
+  // called. REQUIRES: captured().
   Status KeepInGraph(std::shared_ptr<const void> what) const {
     return KeepIn(entered_->graph, std::move(what));
   }
   Status Copy(void* to, const void* from, size_t bytes, cuda::Stream stream) const;
-  // What a caller can have got wrong in the tasks of a group on this rank alone, looked for before any
-  // of it is queued: memory that this GPU does not reach, streams that are none, messages to itself
-  // that do not meet. (The first task's stream is left to OrderBehindLast, which looks anyway.)
+  // What a caller can have got wrong in the tasks of a group on this rank alone, looked for before
+  // any of it is queued: memory that this GPU does not reach, streams that are none, messages to
+  // itself that do not meet. (The first task's stream is left to OrderBehindLast, which looks
+  // anyway.)
   Status CheckTasks(std::span<const DeviceTask> tasks) const;
   // The messages of the rank to itself among the tasks of a group: the n-th send meets the n-th
   // receive. REQUIRES: they do, see CheckTasks.

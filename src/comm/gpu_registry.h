@@ -1,9 +1,9 @@
 #pragma once
 
 // The buffers that all ranks of a communicator of GPUs have registered together
-// (ncclCommWindowRegister): each rank maps those of all others, so that operations read and write them
-// where they are. That a rank's buffers lie at the same offsets as the others' is the caller's promise
-// (NCCL_WIN_COLL_SYMMETRIC).
+// (ncclCommWindowRegister): each rank maps those of all others, so that operations read and write
+// them where they are. That a rank's buffers lie at the same offsets as the others' is the caller's
+// promise (NCCL_WIN_COLL_SYMMETRIC).
 //
 // Share is called by all ranks alike; the rest by one thread at a time.
 
@@ -35,8 +35,8 @@ class GpuRegistry {
     uint32_t Mark(uint32_t mark, const void* pointer) const;
   };
 
-  // `*verdict`, the same on every rank: whether all have mapped the buffers of all; if not, the result
-  // is null. Fails when the ranks cannot talk.
+  // `*verdict`, the same on every rank: whether all have mapped the buffers of all; if not, the
+  // result is null. Fails when the ranks cannot talk.
   static Result<std::unique_ptr<Buffer>> Share(const GpuPeers& peers, std::span<std::byte> buffer,
                                                Status* verdict);
   void Add(std::unique_ptr<Buffer> buffer);

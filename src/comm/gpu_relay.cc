@@ -15,8 +15,8 @@
 namespace tutti {
 namespace {
 
-// Of each block: long enough that a chunk's time on a network of 100 Gbit/s (150 us) hides what it costs
-// to begin one, small enough that those of all lanes pin little.
+// Of each block: long enough that a chunk's time on a network of 100 Gbit/s (150 us) hides what it
+// costs to begin one, small enough that those of all lanes pin little.
 constexpr size_t kSlotBytes = 2 << 20;
 static_assert(kSlotBytes >= 2 * kRelayMessageBytes);
 
@@ -27,8 +27,8 @@ size_t AllBytes(size_t lanes) {
   return BoxesBytes(lanes) + kSlotBytes * cuda::kRelayBlocks * lanes;
 }
 
-// The GPU cannot wake a thread: after a while without news the thread looks again in steps. 20 us are
-// little beside what a message between hosts takes.
+// The GPU cannot wake a thread: after a while without news the thread looks again in steps. 20 us
+// are little beside what a message between hosts takes.
 constexpr int64_t kSpinNs = 50'000;
 constexpr int64_t kYieldNs = 2'000'000;
 constexpr auto kNap = std::chrono::microseconds(20);
@@ -282,7 +282,8 @@ bool GpuRelay::AwaitOperation(Lane& lane) {
   const WaitPolicy policy = {kSpinNs, kYieldNs};
   std::optional<Backoff> backoff(policy);
   while (true) {
-    // Before `stopping_`: who stops says so first and then rings, so that nobody sleeps on that ring.
+    // Before `stopping_`: who stops says so first and then rings, so that nobody sleeps on that
+    // ring.
     const uint64_t launched = lane.bell->launched.load(std::memory_order_acquire);
     if (stopping_.load()) return false;
     // Kernels of a communicator that has stopped end by themselves and are not served.

@@ -7,17 +7,19 @@
 //   GPU      │ copy chunk 0 in │ chunk 1 in │ chunk 2 in   chunk 0 out │ …   (a kernel of few blocks)
 //   thread   │                 │ executor: chunk 0 │ executor: chunk 1 │ …   (one for each lane)
 //
-// Lanes are communicators of the host, all of the same ranks, each with its thread: one thread does not
-// fill a fast network. They take the chunks of an operation in turn and know nothing of one another.
+// Lanes are communicators of the host, all of the same ranks, each with its thread: one thread does
+// not fill a fast network. They take the chunks of an operation in turn and know nothing of one
+// another.
 //
-// Launch queues the kernel and returns. The kernel says which operation has its turn (relay_args.h),
-// so a thread works in the order in which the GPU gets to operations, also when graphs are replayed;
-// operations of a graph are kept for that until the graph goes. The thread uses no CUDA, which
-// could wait for the very kernel that waits for it. It sleeps unless an operation has been launched
-// that has not ended; a graph wakes it by a host function before each kernel.
+// Launch queues the kernel and returns. The kernel says which operation has its turn
+// (relay_args.h), so a thread works in the order in which the GPU gets to operations, also when
+// graphs are replayed; operations of a graph are kept for that until the graph goes. The thread
+// uses no CUDA, which could wait for the very kernel that waits for it. It sleeps unless an
+// operation has been launched that has not ended; a graph wakes it by a host function before each
+// kernel.
 //
-// Since the executor runs the operations, all that it finds out on hosts (other calls, counts or types
-// on other ranks, lost ranks) it finds out here.
+// Since the executor runs the operations, all that it finds out on hosts (other calls, counts or
+// types on other ranks, lost ranks) it finds out here.
 
 #include <atomic>
 #include <cstdint>

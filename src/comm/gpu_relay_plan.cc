@@ -237,8 +237,8 @@ void RelayPlan::AddParts(RelayChunk& chunk, size_t begin, size_t count, std::byt
   }
 }
 
-// AllGatherV and ReduceScatterV: elements [begin, begin + count) of each part, as far as it reaches,
-// packed.
+// AllGatherV and ReduceScatterV: elements [begin, begin + count) of each part, as far as it
+// reaches, packed.
 void RelayPlan::AddVariable(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const {
   const size_t elem = task_.elem_bytes();
   const VariableParts& parts = *task_.parts;

@@ -30,9 +30,9 @@ void Carry(const std::vector<cuda::CopyPiece>& pieces) {
 // A piece of a message as both ends know it: sender, receiver, number in its pair.
 using Name = std::tuple<int, int, size_t>;
 
-// All ranks work at their slots at once; a rank goes on to the next when the other end of each of its
-// pieces has been in hand at the same time or before. With one order of all pieces that ends, with
-// orders of their own ranks would soon wait for one another.
+// All ranks work at their slots at once; a rank goes on to the next when the other end of each of
+// its pieces has been in hand at the same time or before. With one order of all pieces that ends,
+// with orders of their own ranks would soon wait for one another.
 void ExpectEnds(const std::vector<RelayPlan>& plans, size_t lane) {
   const int n = static_cast<int>(plans.size());
   std::vector<std::byte> memory(kSlot);

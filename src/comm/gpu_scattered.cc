@@ -1,6 +1,6 @@
-// AllReduce of many buffers that count as one (tuttiAllReduceMany). What does not lie in one piece is
-// packed: small vectors cost no operation each, and ranks may cut their elements as they like, since
-// what they send one another does not show it.
+// AllReduce of many buffers that count as one (tuttiAllReduceMany). What does not lie in one piece
+// is packed: small vectors cost no operation each, and ranks may cut their elements as they like,
+// since what they send one another does not show it.
 
 #include <algorithm>
 

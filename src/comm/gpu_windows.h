@@ -8,11 +8,12 @@
 //   host memory   shared between the processes and pinned, for GPUs that do not
 //
 // Kernels cannot tell them apart. Why they may work in host memory, across PCIe:
-//   - They never use atomic operations there, which PCIe may not carry: each word has one writer, and
-//     a flag is a plain 8-byte store at system scope.
+//   - They never use atomic operations there, which PCIe may not carry: each word has one writer,
+//     and a flag is a plain 8-byte store at system scope.
 //   - A writer's fence (acq_rel at system scope) waits until its earlier stores have reached the
-//     host's memory, in whatever order PCIe carried them; only then is the flag stored. The reader's
-//     acquire at system scope makes its GPU forget what it has cached of the host's memory.
+//     host's memory, in whatever order PCIe carried them; only then is the flag stored. The
+//     reader's acquire at system scope makes its GPU forget what it has cached of the host's
+//     memory.
 //   - A flagged line's word of 8 bytes, aligned, is not torn: no bridge cuts within 8 bytes.
 // NCCL's own transport through shared memory rests on the same three.
 
@@ -63,8 +64,8 @@ struct GpuPeers {
 class GpuWindows {
  public:
   // All ranks call it alike, with the same size. `*verdict`: whether all ranks have mapped all
-  // windows, the same everywhere; if not, this object is empty and another place may be tried. Fails
-  // when the ranks cannot talk.
+  // windows, the same everywhere; if not, this object is empty and another place may be tried.
+  // Fails when the ranks cannot talk.
   static Result<GpuWindows> Share(const GpuPeers& peers, WindowPlace place, size_t bytes,
                                   Status* verdict);
 

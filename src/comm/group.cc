@@ -215,8 +215,8 @@ Status Group::LaunchOn(ncclComm& comm, std::span<const DeviceTask> tasks) {
   return status;
 }
 
-// Each communicator's operations together, in the order in which the group first names them. The first
-// failure of all.
+// Each communicator's operations together, in the order in which the group first names them. The
+// first failure of all.
 Status Group::LaunchOnDevices() {
   std::vector<DeviceEntry> entries = std::exchange(device_entries_, {});
   for (const DeviceEntry& entry : entries)

@@ -3,9 +3,9 @@
 // Groups: what a thread collects between ncclGroupStart and ncclGroupEnd, and how it is launched.
 //
 // At the end of the outermost group
-//   - initialisations run at once, each on a thread of its own (they need one another); but what is made
-//     from one communicator, or done by all its ranks together, in the order of the calls, since the ranks
-//     talk over one bootstrap;
+//   - initialisations run at once, each on a thread of its own (they need one another); but what is
+//     made from one communicator, or done by all its ranks together, in the order of the calls,
+//     since the ranks talk over one bootstrap;
 //   - the operations of each communicator become one batch, with one ticket;
 //   - batches run where their operations' streams say: on the host stream, on the calling thread
 //     for the null stream, or on the communicator's lane for the null stream of a non-blocking one.

@@ -122,7 +122,8 @@ struct ncclComm {
   tutti::Status Error();
 
   tutti::HostStream& lane();
-  // Another one, for what all ranks do together over the communicator's bootstrap and wait for in it.
+  // Another one, for what all ranks do together over the communicator's bootstrap and wait for in
+  // it.
   tutti::HostStream& joint_lane();
   // Runs `task` on a thread that does nothing else meanwhile.
   void RunAside(tutti::HostStream::Task task);

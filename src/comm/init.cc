@@ -72,10 +72,10 @@ Status CheckLeaders(std::span<const ShareResult> results, std::span<const PeerIn
   return Status::Ok();
 }
 
-// A lane's thread is busy while data moves, and so are those of the network: two processors for each,
-// on the host that has fewest for its ranks. The same on all ranks.
-// Between two H200s by sockets, AllReduce of 64 MiB ran at 2.3, 4.8, 6.7 and 10.3 GB/s over 1, 2, 4
-// and 8 lanes (bench/results/gpu_paths.md).
+// A lane's thread is busy while data moves, and so are those of the network: two processors for
+// each, on the host that has fewest for its ranks. The same on all ranks. Between two H200s by
+// sockets, AllReduce of 64 MiB ran at 2.3, 4.8, 6.7 and 10.3 GB/s over 1, 2, 4 and 8 lanes
+// (bench/results/gpu_paths.md).
 int RelayLanes(const Settings& settings, std::span<const PeerInfo> peers) {
   constexpr int kMost = cuda::kMostRelayLanes;
   if (settings.gpu_lanes > 0) return std::min(static_cast<int>(settings.gpu_lanes), kMost);

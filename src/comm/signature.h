@@ -25,7 +25,8 @@ struct OpSignature {
   // GPUs that work in registered buffers: a hash of which ones, and where in them; 0: elsewhere.
   uint32_t registered = 0;
 
-  // Mixes all fields but the last, which no chunk could show; equal signatures have equal tags. Not secret, not a checksum.
+  // Mixes all fields but the last, which no chunk could show; equal signatures have equal tags. Not
+  // secret, not a checksum.
   uint32_t Tag() const;
   // "AllReduce(count 4096, float32, sum)".
   std::string Describe() const;

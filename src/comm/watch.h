@@ -67,12 +67,12 @@ class Watch final : public WaitWatcher {
   void NoteCall(const OpSignature& signature);
   // A message likewise; it is numbered here. Its peer is the signature's root.
   void NoteMessage(OpSignature signature, bool is_send);
-  // Shows `peer` the last collectives here, the oldest first. Where it has called something else, the
-  // communicators of both stop.
+  // Shows `peer` the last collectives here, the oldest first. Where it has called something else,
+  // the communicators of both stop.
   void CompareCalls(int peer);
-  // Shows the messages noted since the last time, as far as they are remembered, to their other ends.
-  // Where one sends other than so many bytes as the other expects, the communicators of both stop. Of
-  // the two ends the one that asks last is answered.
+  // Shows the messages noted since the last time, as far as they are remembered, to their other
+  // ends. Where one sends other than so many bytes as the other expects, the communicators of both
+  // stop. Of the two ends the one that asks last is answered.
   void CompareMessages();
 
   // Tells the others how far this rank has got, in operations that were noted as above, and that it
@@ -80,8 +80,8 @@ class Watch final : public WaitWatcher {
   void SayLeaving(bool finished);
   // `hook` is called on the loop's thread when another rank has said so. Null: nobody is told.
   void SetDepartureHook(std::function<void()> hook);
-  // RemoteError where this rank has gone further than one that left. `*cut_short`: of one that left, not
-  // all it called was done. Any thread.
+  // RemoteError where this rank has gone further than one that left. `*cut_short`: of one that
+  // left, not all it called was done. Any thread.
   Status CheckDepartures(bool* cut_short);
   // What to say where an operation here does not end, because of such a rank.
   Status CutShort();
@@ -104,9 +104,9 @@ class Watch final : public WaitWatcher {
 
   Status OnLongWait(std::span<const int> peers, int64_t waited_ns) override;
   Status StopReason() override;
-  // What an operation here that failed with `seen` reports: why the communicator stopped, if it has.
-  // A connection that broke is often but a consequence, whose reason is still on its way: it is
-  // waited for, a moment.
+  // What an operation here that failed with `seen` reports: why the communicator stopped, if it
+  // has. A connection that broke is often but a consequence, whose reason is still on its way: it
+  // is waited for, a moment.
   Status FirstReason(Status seen);
   Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) override;
 
@@ -117,8 +117,8 @@ class Watch final : public WaitWatcher {
     uint64_t sends = 0;
     uint64_t receives = 0;
   };
-  // What an inquiry shows: a collective (or nothing), a message that did not fit what was received, or
-  // one that was launched.
+  // What an inquiry shows: a collective (or nothing), a message that did not fit what was received,
+  // or one that was launched.
   enum class Shown : uint8_t { kCollective, kMisfit, kLaunchedReceive, kLaunchedSend };
   struct Inquiry {
     int from;

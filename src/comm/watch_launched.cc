@@ -1,5 +1,5 @@
-// What the watch knows of operations that are launched on GPUs and run on their own: comparing them with
-// those of other ranks, and ranks that leave.
+// What the watch knows of operations that are launched on GPUs and run on their own: comparing them
+// with those of other ranks, and ranks that leave.
 
 #include <algorithm>
 

@@ -19,8 +19,8 @@ constexpr double kWorthwhile = 0.01;
 // Candidates on a side of the square: finer steps than a tenth of an octave do not matter.
 constexpr int kGrid = 41;
 
-// A step ends where a name comes again, or after so many names, more than models have tensors: those
-// of operations without a name never come again.
+// A step ends where a name comes again, or after so many names, more than models have tensors:
+// those of operations without a name never come again.
 constexpr size_t kLongestStep = 4096;
 
 constexpr double kMinThresholdLog2 = 20;  // 1 MiB

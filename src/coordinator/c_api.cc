@@ -54,7 +54,8 @@ ncclResult_t Return(const char* function, const Status& status) noexcept {
   return static_cast<ncclResult_t>(status.code());
 }
 
-// In the child of a fork there are none of the threads that calls wait for, and locks may be theirs.
+// In the child of a fork there are none of the threads that calls wait for, and locks may be
+// theirs.
 Status CheckNotTheParents(tuttiCoordinator_t c) {
   if (c == nullptr || c->forks_behind == ForksBehind()) return Status::Ok();
   return InvalidUsage(

@@ -4,17 +4,17 @@
 // over one another (timeline.h). One owner, on one thread: the coordinator's loop.
 //
 // A rank asks rank 0 for the time, kQuestions times one after another, and the answer that came
-// back soonest counts. Rank 0 read its clock at some moment between question and answer; taking that
-// for the middle of the two is wrong by half the time between them at most, however the delay
+// back soonest counts. Rank 0 read its clock at some moment between question and answer; taking
+// that for the middle of the two is wrong by half the time between them at most, however the delay
 // was shared between the two ways:
 //
 //   asked ├──────────── answer ┤  on this rank's clock
 //         └──► read ───────────┘  read - (asked + answer) / 2, within (answer - asked) / 2
 //
 // Questions travel as messages between coordinators, which are not collective: a rank may ask
-// whenever it likes, whatever the others do, and rank 0 answers without knowing what for. Whoever is
-// asked does nothing but answer; what gets lost with a rank that dies leaves the question open, and
-// the next measurement asks anew.
+// whenever it likes, whatever the others do, and rank 0 answers without knowing what for. Whoever
+// is asked does nothing but answer; what gets lost with a rank that dies leaves the question open,
+// and the next measurement asks anew.
 //
 // The way is that of the links that there are anyway, at distance 2^k, so that a thousand ranks
 // open no connections to rank 0: up by clearing the lowest bit of the rank that holds the question,

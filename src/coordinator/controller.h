@@ -51,7 +51,8 @@ struct RoundInput {
   int64_t late_before_ns = 0;
   std::optional<Tuning> tuning;           // rank 0 only
   std::function<std::string()> activity;  // what this rank does; asked only in a stall check
-  // What this rank waits for in all its sets; asked there too, in the set of all ranks. May be null.
+  // What this rank waits for in all its sets; asked there too, in the set of all ranks. May be
+  // null.
   std::function<CrossWaits()> look_around;
   // Tensors that fail where they are pending on the ranks named.
   std::map<std::string, Condemned> condemned;
@@ -66,7 +67,8 @@ struct Stall {
 
 struct RoundResult {
   std::vector<Response> responses;
-  // Not 0: the same number came with these responses before (but for `pending`), and only with them.
+  // Not 0: the same number came with these responses before (but for `pending`), and only with
+  // them.
   uint64_t sequence = 0;
   std::map<int, std::string> leaving;  // not empty: the process set ends now
   std::optional<int> last_joined;      // all ranks have joined, this one last

@@ -20,9 +20,9 @@ namespace {
 constexpr int64_t kGraceNs = 500'000'000;
 // A rank that cannot take part in the last round is past helping.
 constexpr double kShutdownS = 30;
-// Between two comparisons of the clock with rank 0's while a timeline is written. Clocks that nothing
-// steers drift by 50 us a second at most, by half a millisecond in this time, most of which a merge
-// takes out by interpolation.
+// Between two comparisons of the clock with rank 0's while a timeline is written. Clocks that
+// nothing steers drift by 50 us a second at most, by half a millisecond in this time, most of which
+// a merge takes out by interpolation.
 constexpr int64_t kMeasureEveryNs = 10'000'000'000;
 // Rings for sets that this rank does not know yet; there are never many sets being made at once.
 constexpr size_t kMaxEarlyRings = 1024;
@@ -233,8 +233,8 @@ Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) 
   return Status::Ok();
 }
 
-// Whether ranks are numbered host by host, several and equally many on each of several. All ranks come
-// to the same, from the places of all.
+// Whether ranks are numbered host by host, several and equally many on each of several. All ranks
+// come to the same, from the places of all.
 Result<bool> Coordinator::HasHierarchy(const Communicators& communicators) const {
   const HierarchyShape mine = options_.place;
   std::vector<HierarchyShape> places(static_cast<size_t>(options_.num_ranks));
@@ -341,7 +341,8 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
   return set;
 }
 
-// Small messages spread as a flood over the links at distance 2^k, so that nobody sends or gets many.
+// Small messages spread as a flood over the links at distance 2^k, so that nobody sends or gets
+// many.
 std::vector<int> Coordinator::NeighboursOf(const std::vector<int>& ranks) const {
   std::vector<int> neighbours;
   const auto n = static_cast<int64_t>(ranks.size());

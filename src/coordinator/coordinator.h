@@ -86,8 +86,8 @@ class Coordinator {
   Result<int> AddSet(std::vector<int> ranks);
   Status RemoveSet(int id);
 
-  // Ends all sets on all ranks. Pending work fails, here and elsewhere, with the reason if it is not
-  // empty.
+  // Ends all sets on all ranks. Pending work fails, here and elsewhere, with the reason if it is
+  // not empty.
   void Shutdown(const std::string& reason);
   // What ended set 0, or ok.
   Status ended() const;

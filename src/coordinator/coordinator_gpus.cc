@@ -1,5 +1,5 @@
-// The coordinator's part in tensors on GPUs: whose communicators join the GPUs of a process set, and how
-// they end.
+// The coordinator's part in tensors on GPUs: whose communicators join the GPUs of a process set,
+// and how they end.
 
 #include <algorithm>
 #include <cstring>
@@ -209,7 +209,8 @@ Status Coordinator::JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& grou
   return Status::Ok();
 }
 
-// The ranks of this rank's host, or those of its place on all hosts. All of `group` use it together.
+// The ranks of this rank's host, or those of its place on all hosts. All of `group` use it
+// together.
 OperationsGroup Coordinator::PartOf(const OperationsGroup& group, bool across) const {
   const HierarchyShape& place = options_.place;
   OperationsGroup part;
@@ -233,8 +234,8 @@ OperationsGroup Coordinator::PartOf(const OperationsGroup& group, bool across) c
   return part;
 }
 
-// A communicator of `group` by the other library, made by all of `all` at the same time; null on all of
-// them where one failed.
+// A communicator of `group` by the other library, made by all of `all` at the same time; null on
+// all of them where one failed.
 Result<std::shared_ptr<GpuCommunicator>> Coordinator::OpenLibrary(
     int set, const std::shared_ptr<Gpu>& gpu, const OperationsGroup& all,
     const OperationsGroup& group, Communicators& communicators) const {

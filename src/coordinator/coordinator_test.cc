@@ -208,7 +208,8 @@ TEST(CoordinatorTest, ShutdownOnOneRankEndsPendingWorkOnAll) {
   });
 }
 
-// Hosts with different numbers of ranks, and ranks numbered round robin: no hierarchy, and all know it.
+// Hosts with different numbers of ranks, and ranks numbered round robin: no hierarchy, and all know
+// it.
 TEST(HierarchyTest, UnevenHostsWorkWithoutOne) {
   const testing::Environment environment({{"HOROVOD_HIERARCHICAL_ALLREDUCE", "1"},
                                           {"HOROVOD_HIERARCHICAL_ALLGATHER", "1"},
@@ -242,8 +243,8 @@ TEST(HierarchyTest, UnevenHostsWorkWithoutOne) {
   }
 }
 
-// The search turns hierarchical operations on and off while large batches are under way on a thread of
-// their own: all ranks must move each batch alike.
+// The search turns hierarchical operations on and off while large batches are under way on a thread
+// of their own: all ranks must move each batch alike.
 TEST(AutotuneTest, ChangesNothingThatIsUnderWay) {
   const testing::Environment environment({{"HOROVOD_AUTOTUNE", "1"},
                                           {"HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "0"},

@@ -7,13 +7,14 @@
 //
 // A rank may use one name in two sets, and may be late: what is called a mistake must be past
 // mending. It is when
-//   - all members of the sets concerned have "x" pending in one of them, and it is complete in none;
+//   - all members of the sets concerned have "x" pending in one of them, and it is complete in
+//     none;
 //   - every one of them is stuck: all its threads that ever asked for something are blocked, in
 //     waits for tensors of which the same holds. Whom each waits for is then itself waiting;
 //   - all have said the same twice. Everybody's second word comes after everybody's first, so
 //     between the two there was a moment at which all of it was so at once.
-// Where ranks are not stuck (they poll, or another thread of theirs might ask), it is only told, and
-// becomes an error when one of them has waited for longer than the limit for stalls.
+// Where ranks are not stuck (they poll, or another thread of theirs might ask), it is only told,
+// and becomes an error when one of them has waited for longer than the limit for stalls.
 //
 // Pure functions and values; one thread at a time.
 

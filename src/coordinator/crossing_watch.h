@@ -8,8 +8,8 @@
 // a check that this rank has yet to judge (ProcessSet::Judged). Until it has, it says nothing that
 // could prove a mistake.
 //
-// Asking costs a round of the set of all ranks. It is done only where there are other sets, when all
-// asking threads have been blocked for a tick, and then in gaps that double.
+// Asking costs a round of the set of all ranks. It is done only where there are other sets, when
+// all asking threads have been blocked for a tick, and then in gaps that double.
 //
 // Threads: any; sets are asked one after another, so no lock of a set may be held.
 
@@ -40,7 +40,8 @@ class CrossingWatch {
   void Judge(const CrossWaits& waits);
   // From time to time. `due`: some set has something that is stalled.
   void Tick(bool due);
-  // What this rank does in its sets other than `set`: "" or 'waits for "x" in process set 2 of ...'.
+  // What this rank does in its sets other than `set`: "" or 'waits for "x" in process set 2 of
+  // ...'.
   std::string Elsewhere(int set) const;
 
  private:

@@ -169,9 +169,9 @@ void RunPrograms(Job& job, const std::function<void(int)>& program,
   for (std::thread& thread : threads) thread.join();
 }
 
-// Rank 0 judges first, and its verdict reaches set 2 of rank 1 through it. As long as rank 1 has not
-// judged, its program must not learn that x failed: it could ask for x in set 1, where rank 0's x
-// might be about to fail. Then both ask for it again, each first where the other did.
+// Rank 0 judges first, and its verdict reaches set 2 of rank 1 through it. As long as rank 1 has
+// not judged, its program must not learn that x failed: it could ask for x in set 1, where rank 0's
+// x might be about to fail. Then both ask for it again, each first where the other did.
 TEST(CrossingWatchTest, NothingFailsBeforeTheRankHasJudged) {
   Job job(2, {{0, 1}, {0, 1}});
   std::array<std::atomic<bool>, 2> failed = {};
@@ -217,7 +217,8 @@ TEST(CrossingWatchTest, WhatWaitsForTheNextRoundFailsToo) {
   });
 }
 
-// Where each rank asks in one step: all in one set, or in sets of which none gets all of its members.
+// Where each rank asks in one step: all in one set, or in sets of which none gets all of its
+// members.
 struct Step {
   std::vector<int> sets;  // by rank
   bool crossed = false;

@@ -1,4 +1,5 @@
-// Fleets of simulated ranks: random traffic, delay and death, with seeds; and what negotiation costs.
+// Fleets of simulated ranks: random traffic, delay and death, with seeds; and what negotiation
+// costs.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -62,8 +62,8 @@ class Gpu {
   virtual Status Synchronize() = 0;
 };
 
-// By CUDA's driver, which is looked up when it is first needed. InvalidUsage where there is none, or
-// no such device.
+// By CUDA's driver, which is looked up when it is first needed. InvalidUsage where there is none,
+// or no such device.
 Result<std::shared_ptr<Gpu>> MakeCudaGpu(int device);
 
 // What an operation on a GPU leaves with its ticket.

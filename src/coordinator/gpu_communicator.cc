@@ -14,8 +14,8 @@ namespace {
 
 using std::chrono::microseconds;
 
-// NVIDIA's library hands each call to a thread of its own, which is done in some 50 us. A call that sets
-// up connections takes milliseconds and more.
+// NVIDIA's library hands each call to a thread of its own, which is done in some 50 us. A call that
+// sets up connections takes milliseconds and more.
 constexpr int64_t kSpinNs = 200'000;
 constexpr microseconds kFirstPause{50};
 constexpr microseconds kLongestPause{2000};

@@ -2,11 +2,12 @@
 
 // A communicator of another library, NVIDIA's before all, that joins the GPUs of a process set.
 //
-// Tutti's own communicators notice by themselves that a rank is lost, and end what waits for it; others'
-// need not, and a kernel that waits for a dead peer waits for ever. So nothing here blocks in the
-// library: it is told not to, and what it says is in progress is asked about until it is done, given
-// up, or the time is over. Break gives up: it has the communicator aborted, which ends its kernels
-// too, by a thread of its own, because that takes a while and must not run beside a call.
+// Tutti's own communicators notice by themselves that a rank is lost, and end what waits for it;
+// others' need not, and a kernel that waits for a dead peer waits for ever. So nothing here blocks
+// in the library: it is told not to, and what it says is in progress is asked about until it is
+// done, given up, or the time is over. Break gives up: it has the communicator aborted, which ends
+// its kernels too, by a thread of its own, because that takes a while and must not run beside a
+// call.
 //
 //   Join, calls ──▶ in the library ──▶ idle ──▶ destructor: finalize, destroy
 //                        │              │
@@ -34,12 +35,12 @@ class GpuCommunicator final : public LibraryComm {
   struct Options {
     std::shared_ptr<const NcclLibrary> library;
     std::shared_ptr<Gpu> gpu;
-    // How long making it may take, and a call that is in progress, which may have to wait for ranks whose
-    // GPUs have much to do; 0: for ever.
+    // How long making it may take, and a call that is in progress, which may have to wait for ranks
+    // whose GPUs have much to do; 0: for ever.
     double init_timeout_s = 300;
     double timeout_s = 1800;
-    // Not ok when the ranks are lost to one another, or, while it is made, when one of them cannot take
-    // part: whoever waits gives up.
+    // Not ok when the ranks are lost to one another, or, while it is made, when one of them cannot
+    // take part: whoever waits gives up.
     std::function<Status(bool joining)> healthy;
   };
   explicit GpuCommunicator(Options options);
@@ -47,8 +48,8 @@ class GpuCommunicator final : public LibraryComm {
   GpuCommunicator(const GpuCommunicator&) = delete;
   GpuCommunicator& operator=(const GpuCommunicator&) = delete;
 
-  // Makes it, with all ranks of the group; first of all calls, and the last that is not for Break where
-  // it fails.
+  // Makes it, with all ranks of the group; first of all calls, and the last that is not for Break
+  // where it fails.
   Status Join(const OperationsGroup& group);
   // Ends every wait on it, now and later, here and on the GPU. Returns at once.
   void Break();

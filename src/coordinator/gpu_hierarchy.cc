@@ -46,8 +46,8 @@ class GpuHierarchy final : public TwoLevelOperations {
     const size_t element = WireSize(type);
     const size_t piece = count / size;
     const size_t left = count % size;
-    // What was scaled on the way in is only added up further on. An average of averages over equally
-    // many ranks each is the average.
+    // What was scaled on the way in is only added up further on. An average of averages over
+    // equally many ranks each is the average.
     const ncclRedOp_t second = op >= ncclNumOps ? ncclSum : op;
     const auto* const in = static_cast<const std::byte*>(input);
     auto* const out = static_cast<std::byte*>(output);
@@ -68,8 +68,8 @@ class GpuHierarchy final : public TwoLevelOperations {
     return local_->ScaledSum(type, factor);
   }
 
-  // Inside each host first. Then each host's block is cut into one strip a local rank: strips travel
-  // between ranks of the same place, and are shared inside each host.
+  // Inside each host first. Then each host's block is cut into one strip a local rank: strips
+  // travel between ranks of the same place, and are shared inside each host.
   Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) override {
     const auto size = static_cast<size_t>(shape_.local_size);
     const auto hosts = static_cast<size_t>(shape_.cross_size);

@@ -7,8 +7,8 @@
 namespace tutti::coordinator {
 namespace {
 
-// Copies on a GPU run at its memory's bandwidth, and each costs the host 2 us or so: what is as large
-// as this is better reduced by itself.
+// Copies on a GPU run at its memory's bandwidth, and each costs the host 2 us or so: what is as
+// large as this is better reduced by itself.
 constexpr size_t kPieceBytes = size_t{16} << 20;
 
 Tensor* TensorOf(const Response& response) { return static_cast<Tensor*>(response.pending.get()); }

@@ -1,11 +1,12 @@
 #pragma once
 
-// Operations on tensors in GPUs' memory: what comes in between is queued on the GPU, so that neither
-// the ranks' threads nor the coordinator's wait for it. A batch is performed when it is queued.
+// Operations on tensors in GPUs' memory: what comes in between is queued on the GPU, so that
+// neither the ranks' threads nor the coordinator's wait for it. A batch is performed when it is
+// queued.
 //
-// What a GPU's communicator does not do goes through the host's memory, and there as every tensor of
-// the host: Adasum, reductions of 16-bit integers, compression, scale factors of others than sums and
-// averages of floats; and everything, where the GPUs of the ranks cannot be joined. A rank
+// What a GPU's communicator does not do goes through the host's memory, and there as every tensor
+// of the host: Adasum, reductions of 16-bit integers, compression, scale factors of others than
+// sums and averages of floats; and everything, where the GPUs of the ranks cannot be joined. A rank
 // uses one GPU in a process set, that of its first tensor.
 //
 // Admit from any thread, one at a time; Perform from one thread at a time, on all ranks alike.
@@ -27,16 +28,17 @@ class GpuPerformer {
     // The GPU of that number, with a stream for this set; -1: one for a rank that has used none and
     // stands in for others. Local.
     std::function<Result<std::shared_ptr<Gpu>>(int device)> open;
-    // Operations on it that all ranks of the set have, in the order in which they are asked; none on
-    // all ranks where they have none. All of them call it, at the same point in the order of batches.
+    // Operations on it that all ranks of the set have, in the order in which they are asked; none
+    // on all ranks where they have none. All of them call it, at the same point in the order of
+    // batches.
     std::function<Result<std::vector<std::unique_ptr<Operations>>>(const std::shared_ptr<Gpu>& gpu)>
         join;
   };
   // `host` outlives it and is used in Perform.
   GpuPerformer(Performer& host, int rank, std::vector<int> members, Performer::Activity activity,
                Hooks hooks);
-  // Waits for what is queued, which a broken communicator ends: its buffers may go after this, and so
-  // may the communicator.
+  // Waits for what is queued, which a broken communicator ends: its buffers may go after this, and
+  // so may the communicator.
   ~GpuPerformer();
   GpuPerformer(const GpuPerformer&) = delete;
   GpuPerformer& operator=(const GpuPerformer&) = delete;

@@ -1,5 +1,5 @@
-// Tensors on GPUs, with GPUs that are not there: a host stream stands in for a GPU's, and the host's
-// memory for its memory. What is queued runs later, on another thread, as with CUDA.
+// Tensors on GPUs, with GPUs that are not there: a host stream stands in for a GPU's, and the
+// host's memory for its memory. What is queued runs later, on another thread, as with CUDA.
 
 #include "coordinator/gpu_performer.h"
 

@@ -133,8 +133,8 @@ class TestRank {
   tuttiCoordinator_t coordinator_ = nullptr;
 };
 
-// Waits until so many ranks have counted themselves, where one must not go on before. False where they do
-// not come.
+// Waits until so many ranks have counted themselves, where one must not go on before. False where
+// they do not come.
 [[nodiscard]] inline bool Await(const std::atomic<int>& counted, int wanted) {
   constexpr std::chrono::seconds kLongest(40);
   const auto deadline = std::chrono::steady_clock::now() + kLongest;

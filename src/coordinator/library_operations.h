@@ -1,8 +1,8 @@
 #pragma once
 
-// Operations by the functions of nccl.h, whoever has them: Tutti's own on a stream of a GPU, another
-// library's there (gpu_communicator.h), or a library's in host memory, which Tutti's takes and NVIDIA's
-// does not.
+// Operations by the functions of nccl.h, whoever has them: Tutti's own on a stream of a GPU,
+// another library's there (gpu_communicator.h), or a library's in host memory, which Tutti's takes
+// and NVIDIA's does not.
 
 #include <memory>
 #include <string>

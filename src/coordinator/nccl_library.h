@@ -1,7 +1,7 @@
 #pragma once
 
-// Libraries with NCCL's interface, loaded when they are asked for: NVIDIA's, or another's. Pure looking
-// up; what is done with one is in library_operations.h and gpu_communicator.h.
+// Libraries with NCCL's interface, loaded when they are asked for: NVIDIA's, or another's. Pure
+// looking up; what is done with one is in library_operations.h and gpu_communicator.h.
 //
 // A library that was taken stays loaded until the process ends: it has threads of its own.
 
@@ -53,8 +53,8 @@ NcclFunctions OwnNcclFunctions();
 
 class NcclLibrary {
  public:
-  // By a path, or by a name that the loader looks for. InvalidUsage where it cannot be loaded, or has
-  // not what every such library has.
+  // By a path, or by a name that the loader looks for. InvalidUsage where it cannot be loaded, or
+  // has not what every such library has.
   static Result<std::shared_ptr<const NcclLibrary>> Load(const std::string& file);
 
   const NcclFunctions& functions() const { return functions_; }
@@ -76,13 +76,13 @@ class NcclLibrary {
   std::string path_;
 };
 
-// Where a library for GPUs is looked for when none is named: what the process has loaded already, where
-// the loader looks, and the usual folders.
+// Where a library for GPUs is looked for when none is named: what the process has loaded already,
+// where the loader looks, and the usual folders.
 std::vector<std::string> NcclCandidates();
 
-// The library for tensors on GPUs: the one that is named, or else the first of the candidates that is
-// not Tutti's own. InvalidUsage, with what was looked for, where there is none, and where what is named
-// is Tutti's.
+// The library for tensors on GPUs: the one that is named, or else the first of the candidates that
+// is not Tutti's own. InvalidUsage, with what was looked for, where there is none, and where what
+// is named is Tutti's.
 Result<std::shared_ptr<const NcclLibrary>> FindNcclForGpus(
     const std::string& named, const std::vector<std::string>& candidates);
 

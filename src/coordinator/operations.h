@@ -6,7 +6,8 @@
 //
 // Every call is collective over the process set and blocks until this rank's part is done. Buffers
 // are host memory, sizes are bytes unless they are called counts. Ranks are those of the set. One
-// thread at a time. (Operations of a GPU, gpu_performer.h, have its memory and only queue their work.)
+// thread at a time. (Operations of a GPU, gpu_performer.h, have its memory and only queue their
+// work.)
 
 #include <cstddef>
 #include <memory>
@@ -62,8 +63,8 @@ class Operations {
   // counts[r] elements of the reduction, one rank's after another's, end on rank r.
   virtual Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
                                ncclDataType_t type, ncclRedOp_t op) = 0;
-  // An operator that multiplies each float by `factor` and adds; it may be used until the next call.
-  // Only where tensors cannot be scaled on the way (TensorMemory::leaves_scaling).
+  // An operator that multiplies each float by `factor` and adds; it may be used until the next
+  // call. Only where tensors cannot be scaled on the way (TensorMemory::leaves_scaling).
   virtual Result<ncclRedOp_t> ScaledSum(ncclDataType_t, double) {
     return InternalError("{} does not scale", name());
   }

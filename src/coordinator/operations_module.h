@@ -1,7 +1,7 @@
 #pragma once
 
-// Operations of others: MPI's, Gloo's, oneCCL's, those of a library with NCCL's interface. Each is a module
-// that makes Operations for a set of ranks, and over those an Exchange as well
+// Operations of others: MPI's, Gloo's, oneCCL's, those of a library with NCCL's interface. Each is
+// a module that makes Operations for a set of ranks, and over those an Exchange as well
 // (operations_exchange.h), so that negotiation may go the same way as the data.
 //
 // All but the last are shared libraries of their own (modules/), looked up by name when they are
@@ -44,8 +44,8 @@ class OperationsModule {
 // A name of a list, without spaces around it, and in small letters up to what may be a path.
 std::string PlainName(std::string_view name);
 
-// "mpi", "gloo", "ccl", or "nccl:" and a library. InvalidUsage for another name or where there is no such
-// library.
+// "mpi", "gloo", "ccl", or "nccl:" and a library. InvalidUsage for another name or where there is
+// no such library.
 Result<std::shared_ptr<OperationsModule>> FindModule(const std::string& name);
 
 // Of a comma-separated list the first that all ranks find viable; null where that is "tutti", or

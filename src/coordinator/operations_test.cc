@@ -159,8 +159,8 @@ TEST(OperationsTest, AllreduceOfEveryTypeAndOperator) {
         for (int i = 0; i < kCount; ++i) {
           const double got = Read(t, out.data() + static_cast<size_t>(i) * size);
           const double want = Expected(type, op, kRanks, i);
-          // An average is rounded to the type, in steps, and so is everything in the 8-bit floats, of
-          // which the coarsest has two bits of mantissa. All else is exact.
+          // An average is rounded to the type, in steps, and so is everything in the 8-bit floats,
+          // of which the coarsest has two bits of mantissa. All else is exact.
           const auto& info = kElementTypes[static_cast<size_t>(type)];
           const bool rounds = info.is_float && (op == tuttiReduceAverage || info.size == 1);
           ASSERT_NEAR(got, want, rounds ? std::abs(want) / 4 : 0)
@@ -259,8 +259,8 @@ TEST(OperationsTest, BroadcastFromEveryRoot) {
 
 TEST(OperationsTest, AlltoallOfUnevenSplits) {
   RunJob(3, [](TestRank& self) {
-    // Rank r sends r + j rows to rank j, and a last one to nobody; every row says where it comes from
-    // and goes to.
+    // Rank r sends r + j rows to rank j, and a last one to nobody; every row says where it comes
+    // from and goes to.
     std::vector<int16_t> in;
     std::vector<int64_t> splits;
     for (int j = 0; j < 3; ++j) {

@@ -30,8 +30,8 @@ constexpr int64_t kLongestGapNs = 400'000;
 // Rounds take all ranks, so none is further ahead than a few; early rings of a new set are.
 constexpr uint64_t kMostAhead = 1024;
 
-// Names of tensors that are not pending are kept, up to so many: they usually come again. Some 0.6 KB
-// each; more than models have tensors.
+// Names of tensors that are not pending are kept, up to so many: they usually come again. Some 0.6
+// KB each; more than models have tensors.
 constexpr size_t kMaxRememberedNames = 16384;
 
 std::chrono::nanoseconds Nanoseconds(int64_t ns) { return std::chrono::nanoseconds(ns); }
@@ -45,8 +45,9 @@ int64_t RoughlyNowNs() {
 
 bool ChangesSets(OpKind kind) { return kind == OpKind::kAddSet || kind == OpKind::kRemoveSet; }
 
-// Moving a large batch drives what belongs to its tensors out of the nearer caches, and a walk over a
-// thousand of them would wait for each: asks for the tensor two steps and the ticket one step ahead.
+// Moving a large batch drives what belongs to its tensors out of the nearer caches, and a walk over
+// a thousand of them would wait for each: asks for the tensor two steps and the ticket one step
+// ahead.
 constexpr size_t kStep = 8;
 void FetchAhead(const std::vector<Response>& batch, size_t i) {
   if (i + 2 * kStep < batch.size() && batch[i + 2 * kStep].pending) {
@@ -166,8 +167,9 @@ void ProcessSet::ForgetName(std::string_view name) {
   ++names_version_;
 }
 
-// Names that never come again must not pile up. All at once: those that do are known again after their
-// next turn, and one at a time it would be they who are forgotten, each time. REQUIRES: mutex_.
+// Names that never come again must not pile up. All at once: those that do are known again after
+// their next turn, and one at a time it would be they who are forgotten, each time. REQUIRES:
+// mutex_.
 void ProcessSet::ForgetIdleNames() {
   std::erase_if(names_, [](const auto& entry) { return !entry.second.busy; });
   last_home_ = nullptr;
@@ -229,7 +231,8 @@ Status ProcessSet::Enter(Ask& ask, int64_t now_ns) {
   return Status::Ok();
 }
 
-// REQUIRES: mutex_. Threads that have ended are forgotten whenever there are twice as many as were left.
+// REQUIRES: mutex_. Threads that have ended are forgotten whenever there are twice as many as were
+// left.
 void ProcessSet::NoteAsker(pid_t thread) {
   askers_.insert(thread);
   if (askers_.size() < most_askers_) return;

@@ -62,8 +62,9 @@ class ProcessSet {
     bool fuse_groups = true;
     int64_t stall_warn_ns = 60'000'000'000;  // 0: never
     int64_t stall_shutdown_ns = 0;           // 0: never
-    // How long a rank waits inside a round before it calls the others in. Below the time after which
-    // communicators log waits of their own, which mean nothing to users, and after which they fail.
+    // How long a rank waits inside a round before it calls the others in. Below the time after
+    // which communicators log waits of their own, which mean nothing to users, and after which they
+    // fail.
     int64_t longest_round_ns = 5'000'000'000;
   };
   struct Hooks {
@@ -77,8 +78,8 @@ class ProcessSet {
     GpuPerformer::Hooks gpu;                          // may be empty: there is no GPU then
     // Told once, with locks held: must not call back or block. May be null.
     std::function<void(const Status& reason)> ended;
-    // Told, with locks held, that something has waited for longer than the job may: must not call back or
-    // block. Null in the set of all ranks, which ends the job itself.
+    // Told, with locks held, that something has waited for longer than the job may: must not call
+    // back or block. Null in the set of all ranks, which ends the job itself.
     std::function<void(const std::string& reason)> overdue;
     // What this rank does in its other sets: "" or a clause. May be null.
     std::function<std::string()> elsewhere;

@@ -165,8 +165,8 @@ TEST(JoinTest, JoinedRanksAddNeutralElements) {
   });
 }
 
-// Waits until all these words have been said on standard error, which the test captures in a file. False
-// where nobody says them.
+// Waits until all these words have been said on standard error, which the test captures in a file.
+// False where nobody says them.
 bool AwaitSaid(const std::vector<std::string>& words) {
   for (const auto deadline = std::chrono::steady_clock::now() + 40s;
        std::chrono::steady_clock::now() < deadline; std::this_thread::sleep_for(5ms)) {

@@ -8,9 +8,9 @@
 //
 // Format (little-endian): claims (count; name, order, variants (count; request, ranks)), joining
 // ranks, leaving (count; rank, reason), waiting (count; name, ranks that have it, ranks that have
-// it for too long), activities (count; rank, text), condemned (count; name, check, ranks, sentence), a flag and
-// perhaps the tuning, a flag and perhaps what ranks wait for in other sets. Reading refuses anything
-// else.
+// it for too long), activities (count; rank, text), condemned (count; name, check, ranks,
+// sentence), a flag and perhaps the tuning, a flag and perhaps what ranks wait for in other sets.
+// Reading refuses anything else.
 
 #include <cstdint>
 #include <map>

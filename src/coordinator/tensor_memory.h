@@ -1,7 +1,7 @@
 #pragma once
 
-// Where tensors lie, as the performer sees it: it makes room, copies and converts, and knows nothing
-// else about whether that is the host's memory or a GPU's.
+// Where tensors lie, as the performer sees it: it makes room, copies and converts, and knows
+// nothing else about whether that is the host's memory or a GPU's.
 //
 // One thread at a time. With a GPU's memory, calls queue their work behind what was queued before,
 // as its operations do.

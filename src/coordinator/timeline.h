@@ -5,28 +5,28 @@
 //
 // One row (tid) a tensor of a process set, one process (pid) a rank, times in microseconds of this
 // machine's wall clock. Per tensor: NEGOTIATE_<OP> from being asked for on this rank until it is
-// known that all ranks have asked, whether or not the answer came from the response cache; then <OP>
-// with the activities inside. The time in NEGOTIATE is what this rank waited for others, and the
-// rank where it is shortest is the one that was waited for. Its end carries the number of the
+// known that all ranks have asked, whether or not the answer came from the response cache; then
+// <OP> with the activities inside. The time in NEGOTIATE is what this rank waited for others, and
+// the rank where it is shortest is the one that was waited for. Its end carries the number of the
 // round, which is the same on all ranks, so that a merge knows which spans are of one agreement.
 // Where requests were exchanged an instant names the ranks they came from; in a round of states
 // alone nobody learns who was last, and the ranks' own files, merged, say it.
 //
 // Hosts' clocks differ. Times are written as this machine has them, never shifted: ranks of one
-// machine stay exactly aligned, nothing waits for a measurement, and no time is ever corrected by an
-// estimate that a better one follows. The metadata say instead how far the clock is from rank 0's
-// and within what error (clock_meter.h), measured when the timeline is opened and from then on
+// machine stay exactly aligned, nothing waits for a measurement, and no time is ever corrected by
+// an estimate that a better one follows. The metadata say instead how far the clock is from rank
+// 0's and within what error (clock_meter.h), measured when the timeline is opened and from then on
 // while it is, since clocks drift; whoever merges files shifts them (python/tutti/timeline.py).
 // Event "clock", args: host (the same for ranks that have one clock), and where it is known
 // to_rank0_us, what to add to times of this file, and error_us.
 //
 // The file is valid JSON at any moment, also when the process is killed: it always ends in the
 // array's bracket, and events are added by one write over that bracket. The kernel looks for a
-// deadly signal between the pages of a write, so that none goes beyond its page. What is left of a page that
-// the next event does not fit into is filled with spaces, the bracket last; it then moves to the next page by a
-// single store of two bytes, of which each lies in one of the pages (a mapping of both), and no
-// signal comes in the midst of an instruction. Only events longer than a page, those with names of
-// thousands of bytes, do without this.
+// deadly signal between the pages of a write, so that none goes beyond its page. What is left of a
+// page that the next event does not fit into is filled with spaces, the bracket last; it then moves
+// to the next page by a single store of two bytes, of which each lies in one of the pages (a
+// mapping of both), and no signal comes in the midst of an instruction. Only events longer than a
+// page, those with names of thousands of bytes, do without this.
 //
 // Any thread may call. Times of one tensor are those of the calls.
 
@@ -69,7 +69,8 @@ class Timeline {
 
   // `set` is the number of the process set.
   void Asked(int set, const std::string& tensor, OpKind kind);
-  // What one round of negotiation brought: what all ranks have asked for is agreed on now, and queued.
+  // What one round of negotiation brought: what all ranks have asked for is agreed on now, and
+  // queued.
   void Round(int set, uint64_t number, const RoundResult& result);
   // Begins an activity inside the operation; the one before it ends.
   void Begin(int set, const std::string& tensor, std::string_view activity);

@@ -1,9 +1,9 @@
 #pragma once
 
 // Which algorithm and protocol an operation uses, and in which pieces: the cheapest by the cost
-// model (cost_table.h), among those that work for the communicator and that NCCL_ALGO and NCCL_PROTO allow. A pure
-// function: every rank computes the same answer from the same inputs, which is what makes the ranks
-// fit together.
+// model (cost_table.h), among those that work for the communicator and that NCCL_ALGO and
+// NCCL_PROTO allow. A pure function: every rank computes the same answer from the same inputs,
+// which is what makes the ranks fit together.
 
 #include <array>
 #include <cstddef>
@@ -25,8 +25,8 @@ struct PlanContext {
   bool oversubscribed = false;  // more ranks than processors on some host
   size_t stage_bytes = 0;
   size_t slot_bytes = 0;  // of every ring of slots
-  // What the search found: channels × bandwidth inside the hosts, and between them; of the host that
-  // has least. 0: not known, and then only what a rank itself moves is a bound (cost_table.h).
+  // What the search found: channels × bandwidth inside the hosts, and between them; of the host
+  // that has least. 0: not known, and then only what a rank itself moves is a bound (cost_table.h).
   double host_gbps = 0;
   double network_gbps = 0;
   // Ranks of a host that send through one port of the network: where all send at once each has its

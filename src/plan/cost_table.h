@@ -66,8 +66,8 @@ std::span<const CostRow> CostTable();
 // Null when that cannot be.
 const CostRow* FindCost(Wire wire, Algorithm algorithm, CostProtocol protocol);
 
-// Host ranks that share cores do not spin: each time one waits, its peer must be scheduled first; and
-// they share what a core moves. Measured with 4 ranks on 2 cores, bench/results/cost.md.
+// Host ranks that share cores do not spin: each time one waits, its peer must be scheduled first;
+// and they share what a core moves. Measured with 4 ranks on 2 cores, bench/results/cost.md.
 constexpr double WakeUs(Wire wire) { return wire == Wire::kTcp ? 17 : 4; }
 inline constexpr double kSharedCorePart = 0.5;
 // What a GPU's launch costs more outside a CUDA graph: 8 H200, NCCL's AllReduce of 64 B to 4 KB.

@@ -171,8 +171,8 @@ void ShapeBulk(const MeshContext& context, size_t count, size_t elem, MeshChoice
   choice->chunk_elems = chunk / elem;
 }
 
-// Each step costs some microseconds besides its bytes. Round a ring all ranks work from the first step
-// on, so the fewest steps are best; down a chain they must not wait long for the first piece.
+// Each step costs some microseconds besides its bytes. Round a ring all ranks work from the first
+// step on, so the fewest steps are best; down a chain they must not wait long for the first piece.
 void ShapeRing(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
   const size_t owners = Owners(context, choice->algorithm);
   const size_t bytes = count * elem / owners;

@@ -1,8 +1,8 @@
 #pragma once
 
 // How an operation runs on GPUs that all reach one another's memory (kernels/mesh.h): which
-// algorithm, in lines, wide lines or in bulk, by how many blocks, in which chunks. A pure function, so
-// that all ranks come to the same.
+// algorithm, in lines, wide lines or in bulk, by how many blocks, in which chunks. A pure function,
+// so that all ranks come to the same.
 
 #include <array>
 #include <cstddef>
@@ -40,24 +40,24 @@ struct MeshContext {
   uint32_t max_blocks = 1;
   // Of kernels whose blocks have a multiprocessor each: see LoneBlocksFor.
   uint32_t max_lone_blocks = ~0u;
-  // Up to so many blocks an operation may come to the GPU before the last one of its stream has ended,
-  // for which it waits there: a microsecond less between two of them. 0: never.
+  // Up to so many blocks an operation may come to the GPU before the last one of its stream has
+  // ended, for which it waits there: a microsecond less between two of them. 0: never.
   uint32_t early_blocks = 64;
-  // What a GPU writes to the others in a microsecond, in lines and in bulk; what a round in bulk costs
-  // more than one in lines (a fence, a flag and two barriers), and a second round, in bulk and in
-  // lines.
+  // What a GPU writes to the others in a microsecond, in lines and in bulk; what a round in bulk
+  // costs more than one in lines (a fence, a flag and two barriers), and a second round, in bulk
+  // and in lines.
   double bytes_per_us = 340e3;
   double bulk_bytes_per_us = 290e3;
   double bulk_us = 0.8;
   double round_us = 1.0;
   double line_round_us = 4;
-  // Small lines do not fill the wire. Wide ones, of 15 bytes of data in 16, do, and cost more to begin
-  // with; a second round of them costs a trip across the wire and back into registers.
+  // Small lines do not fill the wire. Wide ones, of 15 bytes of data in 16, do, and cost more to
+  // begin with; a second round of them costs a trip across the wire and back into registers.
   double line_bytes_per_us = 150e3;
   double wide_us = 0.6;
   double wide_round_us = 1.8;
-  // Round a ring: what a GPU writes to its neighbour in a microsecond, and what each step costs; one
-  // of a chain costs less, because only the first pieces wait for it, but its pieces are short.
+  // Round a ring: what a GPU writes to its neighbour in a microsecond, and what each step costs;
+  // one of a chain costs less, because only the first pieces wait for it, but its pieces are short.
   double ring_bytes_per_us = 360e3;
   double step_us = 3;
   double chain_us = 1.8;
@@ -98,22 +98,24 @@ struct MeshChoice {
 
 // The most blocks of an operation, on GPUs of which the smallest has so many multiprocessors.
 //
-// Kernels of communicators that work at once may stand in another order on every GPU, each waiting for
-// the others' blocks of its own number. They all come through if there is room for all of them: else
-// one may fill a GPU, another one the next, and both wait for ever. So a communicator takes a
+// Kernels of communicators that work at once may stand in another order on every GPU, each waiting
+// for the others' blocks of its own number. They all come through if there is room for all of them:
+// else one may fill a GPU, another one the next, and both wait for ever. So a communicator takes a
 // kCommunicatorsAtOnce-th of the room.
 //
 // The room is two blocks on each multiprocessor. Registers are what bounds it (65536 of a
-// multiprocessor on sm_80, sm_90 and sm_100): kernels in bulk and round rings are compiled for at most
-// 128, and their 256 threads take half of them. Of messages, two blocks of 256 threads fit as well. Alone
-// on a multiprocessor are blocks of more threads (the longest messages, wide lines, registered buffers)
-// and of more registers (lines): there two communicators come through because the multiprocessors that
-// one leaves free (four of an H200's) let the other one's blocks pass, a few at a time. Threads (2048 of a multiprocessor) and
-// shared memory (there is none) bound nothing. Where a GPU runs out of room nevertheless, blocks begin in
-// order, so that an operation which is alone comes through by and by.
+// multiprocessor on sm_80, sm_90 and sm_100): kernels in bulk and round rings are compiled for at
+// most 128, and their 256 threads take half of them. Of messages, two blocks of 256 threads fit as
+// well. Alone on a multiprocessor are blocks of more threads (the longest messages, wide lines,
+// registered buffers) and of more registers (lines): there two communicators come through because
+// the multiprocessors that one leaves free (four of an H200's) let the other one's blocks pass, a
+// few at a time. Threads (2048 of a multiprocessor) and shared memory (there is none) bound
+// nothing. Where a GPU runs out of room nevertheless, blocks begin in order, so that an operation
+// which is alone comes through by and by.
 //
 // Half of the room is what large operations need on an H200 to be at their fastest. A quarter
-// (NCCL_MAX_CTAS=64 there) gives each block slots twice as long, and so as much under way round a ring.
+// (NCCL_MAX_CTAS=64 there) gives each block slots twice as long, and so as much under way round a
+// ring.
 inline constexpr uint32_t kCommunicatorsAtOnce = 2;
 inline constexpr uint32_t kBlocksOnMultiprocessor = 2;
 uint32_t BlocksFor(int multiprocessors);
@@ -125,7 +127,8 @@ uint32_t LoneBlocksFor(int multiprocessors);
 enum class Buffers : uint8_t { kOwn, kShared };
 
 // The most blocks of an operation that may come early. Those that wait and those that they wait for
-// together take no more room than one operation may; none where that is not so (NCCL_MAX_CTAS, small GPUs).
+// together take no more room than one operation may; none where that is not so (NCCL_MAX_CTAS,
+// small GPUs).
 uint32_t MostEarlyBlocks(const MeshContext& context);
 
 // REQUIRES: num_ranks > 1, count > 0; `collective` is one of AllReduce, Reduce, Broadcast,
@@ -133,8 +136,8 @@ uint32_t MostEarlyBlocks(const MeshContext& context);
 MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
                       size_t elem_bytes, Buffers buffers = Buffers::kOwn);
 
-// Reads "name=value,…" (TUTTI_GPU_TUNE) into the context's numbers; the table in mesh.cc has the names.
-// InvalidUsage for others.
+// Reads "name=value,…" (TUTTI_GPU_TUNE) into the context's numbers; the table in mesh.cc has the
+// names. InvalidUsage for others.
 Status ApplyMeshTuning(std::string_view text, MeshContext& context);
 // NCCL_ALGO: oneshot, twoshot, ring, symmetric; NCCL_PROTO: LL (lines), LL128 (wide lines), Simple;
 // as ApplyAlgorithmList and ApplyProtocolList read them for hosts.

@@ -7,8 +7,9 @@
 
 namespace tutti {
 
-// A kernel of so many blocks or fewer may be on the GPU before the last one of its stream has ended. It
-// only waits there, but in the room that BlocksFor and LoneBlocksFor (plan/mesh.h) give a communicator.
+// A kernel of so many blocks or fewer may be on the GPU before the last one of its stream has
+// ended. It only waits there, but in the room that BlocksFor and LoneBlocksFor (plan/mesh.h) give a
+// communicator.
 inline constexpr uint32_t kEarlyBlocks = 64;
 inline constexpr uint32_t kLineData = 8;  // bytes of data in a flagged line of 16
 inline constexpr uint32_t kWideThreads =

@@ -26,8 +26,9 @@ MeshContext Context(int num_ranks) {
   return context;
 }
 
-// What the kernels rely on, for every size: blocks cover the whole and nothing is cut inside a line;
-// chunks fit slots; lines take one piece, whose reuse of slots is proven for two rounds a kernel.
+// What the kernels rely on, for every size: blocks cover the whole and nothing is cut inside a
+// line; chunks fit slots; lines take one piece, whose reuse of slots is proven for two rounds a
+// kernel.
 void ExpectWhatKernelsRelyOn(const MeshContext& context, Collective collective, size_t count,
                              size_t elem) {
   const int n = context.num_ranks;

@@ -73,7 +73,8 @@ TEST(PortTest, CostsNothingWhileIdle) {
     ASSERT_FALSE(deadline.Passed());
     in.SleepForChunk(10'000'000);
   }
-  // What wakes now and then does so in each of these; what a busy machine does late, in few of them.
+  // What wakes now and then does so in each of these; what a busy machine does late, in few of
+  // them.
   int64_t least_ns = std::numeric_limits<int64_t>::max();
   for (int window = 0; window < 10 && least_ns >= 2'000'000; ++window) {
     const int64_t before_ns = ProcessCpuNs();

@@ -23,8 +23,8 @@ namespace {
 constexpr size_t kMaxSets = 1024;
 constexpr int kFree = 0;  // else the number of an epoll set, and 1
 
-// Not made when it is first used: a child that is forked while another thread makes it would wait for
-// that thread.
+// Not made when it is first used: a child that is forked while another thread makes it would wait
+// for that thread.
 constinit std::array<std::atomic<int>, kMaxSets> sets_of_process = {};
 constinit std::atomic<uint32_t> forks_behind = 0;
 
@@ -62,8 +62,8 @@ std::optional<Target> ParseTarget(std::string_view line) {
                 NumberAfter(line, " sdev:", 16)};
 }
 
-// Whether the number stands for the very same file in this process. The set is the parent's still, and
-// the parent has gone on: what it has closed and opened since may have a number that is another
+// Whether the number stands for the very same file in this process. The set is the parent's still,
+// and the parent has gone on: what it has closed and opened since may have a number that is another
 // file's here, such as a pipe by which the child and its parent talk.
 bool IsHere(const Target& target) {
   struct stat file;

@@ -75,8 +75,8 @@ int CurrentNuma();
 // DetectOptions themselves.
 Machine DetectThisHost(const Settings& settings);
 
-// Puts a rank on each NUMA node of a machine that has neither GPUs nor host ranks, with a guess that
-// says so.
+// Puts a rank on each NUMA node of a machine that has neither GPUs nor host ranks, with a guess
+// that says so.
 void AddMissingRanks(Machine& machine);
 
 }  // namespace tutti::topology

@@ -14,8 +14,8 @@
 namespace tutti::topology {
 
 // Bounds on what is taken for a machine; the largest known one, a domain of 576 GPUs with as many
-// cards, keeps well below them. The paths of a graph take memory with its nodes times those that have
-// paths of their own: kMostPaths of them are about half a gigabyte.
+// cards, keeps well below them. The paths of a graph take memory with its nodes times those that
+// have paths of their own: kMostPaths of them are about half a gigabyte.
 inline constexpr size_t kMostDevices = 1024;     // GPUs and host devices
 inline constexpr size_t kMostNets = 1024;        // ports
 inline constexpr size_t kMostNumaNodes = 128;    // of one host; each is linked with each

@@ -1,6 +1,6 @@
-// Machines that nobody has sent a file of: few and many GPUs, none beside a card, mixed generations,
-// several ranks on a GPU. Whatever they are, channels are sound, found soon, and not far from what
-// the links have.
+// Machines that nobody has sent a file of: few and many GPUs, none beside a card, mixed
+// generations, several ranks on a GPU. Whatever they are, channels are sound, found soon, and not
+// far from what the links have.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -16,8 +16,8 @@
 namespace tutti::topology {
 namespace {
 
-// Of the processor's own time, so that other programs do not count. Twenty times the mark of 50 ms: a
-// sanitizer, or a search that does not end.
+// Of the processor's own time, so that other programs do not count. Twenty times the mark of 50 ms:
+// a sanitizer, or a search that does not end.
 constexpr double kMostSearchMs = 1000;
 
 double ProcessorMs() {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Where this room's tests find the machines of tests/data/topologies. For tests only; testdata_test.cc
-// defines it.
+// Where this room's tests find the machines of tests/data/topologies. For tests only;
+// testdata_test.cc defines it.
 
 #include <string>
 #include <vector>

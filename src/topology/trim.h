@@ -1,7 +1,7 @@
 #pragma once
 
-// The part of a machine that one rank's job on this host can use: without the devices that nothing but
-// a network joins to it. Pure; all ranks of a part compute the same one.
+// The part of a machine that one rank's job on this host can use: without the devices that nothing
+// but a network joins to it. Pure; all ranks of a part compute the same one.
 
 #include <string>
 #include <vector>
@@ -16,8 +16,8 @@ struct Trimmed {
   std::vector<std::string> remarks;  // which devices were left out, a sentence for each part
 };
 
-// The part with `rank`; the whole graph when no device has that rank. `paths` are those of `graph`, and
-// are not those of the result, whose nodes have other numbers.
+// The part with `rank`; the whole graph when no device has that rank. `paths` are those of `graph`,
+// and are not those of the result, whose nodes have other numbers.
 Trimmed TrimToRank(const Graph& graph, const Paths& paths, int rank);
 
 }  // namespace tutti::topology

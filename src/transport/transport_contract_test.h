@@ -301,9 +301,9 @@ inline void CarriesBothWaysAtOnce(const TransportFactory& factory) {
   other.join();
 }
 
-// Who has seen that all is well and does not sleep yet when its peer dies sleeps out its nap, which is why
-// kernels take short ones. A port that wakes nobody would do so each time: `hear` waits for the news with
-// naps of kNapNs, and must be through much sooner once.
+// Who has seen that all is well and does not sleep yet when its peer dies sleeps out its nap, which
+// is why kernels take short ones. A port that wakes nobody would do so each time: `hear` waits for
+// the news with naps of kNapNs, and must be through much sooner once.
 constexpr int64_t kNapNs = kBoundNs / 4;
 template <class Hear>
 void ExpectToBeWoken(Hear hear) {

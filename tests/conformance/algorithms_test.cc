@@ -52,7 +52,8 @@ INSTANTIATE_TEST_SUITE_P(Forced, AlgorithmTest,
                                std::get<1>(instance.param), std::get<2>(instance.param));
                          });
 
-// Of four ranks each reads all that three others stage, or reduces a quarter and reads three results.
+// Of four ranks each reads all that three others stage, or reduces a quarter and reads three
+// results.
 TEST(PlanTest, TellsWhatPassesThroughTheStages) {
   TUTTI_FOR_HOSTS(kWhy);
   for (const auto& [algorithm, work] :

@@ -461,8 +461,8 @@ class RankRun {
   Guarded send_buffer_;
 };
 
-// Runs it once; with `graph`, the operation is captured, and runs as the graph does. False where the
-// library refused.
+// Runs it once; with `graph`, the operation is captured, and runs as the graph does. False where
+// the library refused.
 bool RunOnce(ncclComm_t comm, const RankCase& rank_case, const Expected& expected,
              cudaStream_t stream, bool graph, uint64_t& hash) {
   const Case& c = rank_case.c;

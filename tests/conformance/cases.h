@@ -62,8 +62,8 @@ std::string Describe(const Case& c, int num_ranks);
 uint64_t RunCase(ncclComm_t comm, const Case& c, cudaStream_t stream = nullptr);
 // The same as a graph: captured on the stream and replayed. GPUs only.
 uint64_t RunCaptured(ncclComm_t comm, const Case& c, cudaStream_t stream);
-// Runs the case on all ranks of a communicator, which are in the hands of the calling thread, in one
-// group.
+// Runs the case on all ranks of a communicator, which are in the hands of the calling thread, in
+// one group.
 void RunCaseByOneThread(const std::vector<ncclComm_t>& comms, const Case& c);
 
 // Runs all cases in order on one rank; stops at the first that cannot be run. A hash for each.

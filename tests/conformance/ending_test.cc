@@ -19,7 +19,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Who is told to end does so at once. Whoever was not would wait for as long as initialisation may take.
+// Who is told to end does so at once. Whoever was not would wait for as long as initialisation may
+// take.
 constexpr auto kBound = std::chrono::seconds(20);
 
 void Pause(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }

@@ -1,6 +1,7 @@
 #pragma once
 
-// Buffers of cases: wherever a place (place.h) has them, with strips around that must stay as they are.
+// Buffers of cases: wherever a place (place.h) has them, with strips around that must stay as they
+// are.
 
 #include <cstddef>
 #include <memory>
@@ -10,8 +11,8 @@
 
 namespace tutti::testing {
 
-// A buffer between two strips that nobody may write. Where it lies in a GPU's memory, host code sees
-// a copy of it. Of the thread that made it, whose device it is on.
+// A buffer between two strips that nobody may write. Where it lies in a GPU's memory, host code
+// sees a copy of it. Of the thread that made it, whose device it is on.
 class Guarded {
  public:
   // `skew_bytes` past a cache line; from ncclMemAlloc where `allocated`.

@@ -75,8 +75,8 @@ TEST(NonBlockingTest, CommunicatorsAreMadeUsedAndEndedByPolling) {
   });
 }
 
-// One thread registers for all its ranks in a group; sizes that differ are refused on every rank, and
-// the communicators live on.
+// One thread registers for all its ranks in a group; sizes that differ are refused on every rank,
+// and the communicators live on.
 TEST(WindowTest, AllRanksRegisterTogether) {
   constexpr size_t kRanks = 3, kBytes = 8192;
   TUTTI_NEEDS_RANKS(static_cast<int>(kRanks));

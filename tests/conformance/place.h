@@ -3,13 +3,15 @@
 // Where a conformance test runs: on host ranks, or on GPUs from the same source.
 //
 // TUTTI_TEST_MEMORY says it: `host` (or nothing) makes host ranks; `pinned` and `device` make each
-// rank a GPU, with the buffers of cases in pinned memory of the host, or in the GPU's own memory and
-// copied there and back. TUTTI_BACKEND=host overrules it, and TUTTI_BACKEND=cuda alone is `pinned`. What test bodies themselves pass to the library are Arrays: memory that host
-// code and every GPU read and write at the same address (on hosts, any memory).
+// rank a GPU, with the buffers of cases in pinned memory of the host, or in the GPU's own memory
+// and copied there and back. TUTTI_BACKEND=host overrules it, and TUTTI_BACKEND=cuda alone is
+// `pinned`. What test bodies themselves pass to the library are Arrays: memory that host code and
+// every GPU read and write at the same address (on hosts, any memory).
 //
 // A rank has the device of its number. Tests that need more ranks than there are GPUs are skipped
 // with a word. Pinned and device memory come from pools that are made once and never given back:
-// CUDA may wait for all devices when it frees, and then for a kernel that waits for the one who frees.
+// CUDA may wait for all devices when it frees, and then for a kernel that waits for the one who
+// frees.
 
 #include <algorithm>
 #include <cstddef>

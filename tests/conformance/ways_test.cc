@@ -1,5 +1,5 @@
-// What is there for GPUs alone: every form in which data go between them and every way by which they
-// reach one another, graphs, and buffers that all ranks have registered.
+// What is there for GPUs alone: every form in which data go between them and every way by which
+// they reach one another, graphs, and buffers that all ranks have registered.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

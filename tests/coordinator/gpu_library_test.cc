@@ -1,5 +1,6 @@
 // Tensors on GPUs that go through another's NCCL (other_nccl.cc), on GPUs that are none
-// (tests/fakegpu): every operation, what is chosen and why, and how things end. Ranks are processes.
+// (tests/fakegpu): every operation, what is chosen and why, and how things end. Ranks are
+// processes.
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -387,7 +388,8 @@ TEST_P(GpuLibraryTest, TuttiStandsInWhereTheGpusCannotBeJoined) {
 INSTANTIATE_TEST_SUITE_P(Ranks, GpuLibraryTest, ::testing::Values(2, 3),
                          [](const auto& instance) { return std::to_string(instance.param); });
 
-// Four ranks on two hosts, as far as NCCL_HOSTID says: the same results as by one communicator of all.
+// Four ranks on two hosts, as far as NCCL_HOSTID says: the same results as by one communicator of
+// all.
 class GpuHierarchyTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GpuHierarchyTest, GivesWhatOneCommunicatorGives) {

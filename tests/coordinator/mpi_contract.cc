@@ -1,5 +1,5 @@
-// One rank under mpirun: the contracts of operations and exchanges over MPI, then a whole job whose data and
-// negotiation go over it. Prints nothing and ends with 0 where all is well.
+// One rank under mpirun: the contracts of operations and exchanges over MPI, then a whole job whose
+// data and negotiation go over it. Prints nothing and ends with 0 where all is well.
 
 #include <fmt/format.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-// Another's NCCL, for tests of the coordinator: a library that exports functions of nccl.h and nothing of
-// Tutti's, and has them done by a libtutti.so.0 of its own. Like NVIDIA's, and unlike Tutti's, it does
-// not notice that a rank is lost; with a communicator that does not block, calls are in progress for a
-// while.
+// Another's NCCL, for tests of the coordinator: a library that exports functions of nccl.h and
+// nothing of Tutti's, and has them done by a libtutti.so.0 of its own. Like NVIDIA's, and unlike
+// Tutti's, it does not notice that a rank is lost; with a communicator that does not block, calls
+// are in progress for a while.
 //
 //   OTHER_NCCL_FAIL=NAME          the function NAME fails on every rank
 //   OTHER_NCCL_FAIL_RANK=n        but only on this rank of its communicator

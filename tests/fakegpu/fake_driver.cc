@@ -88,8 +88,8 @@ struct FakeNode {
   Work work = nullptr;
   FakeEvent* waits_for = nullptr;
   FakeEvent* records = nullptr;
-  // Not captured, but added beside what is: it comes when all of these nodes are done, and no other node
-  // waits for it.
+  // Not captured, but added beside what is: it comes when all of these nodes are done, and no other
+  // node waits for it.
   bool beside = false;
   std::set<size_t> behind = {};
 };
@@ -109,12 +109,12 @@ struct FakeGraph {
   }
 };
 
-// A stream: a thread that does what is queued, or a list of it while it is captured. A stream that is
-// destroyed does what it has been given, and its address may come again at once.
+// A stream: a thread that does what is queued, or a list of it while it is captured. A stream that
+// is destroyed does what it has been given, and its address may come again at once.
 class FakeStream {
  public:
-  // `legacy`: work on the null stream waits for this one's, as CUDA's rule is for streams that are not
-  // made with the flag that says no.
+  // `legacy`: work on the null stream waits for this one's, as CUDA's rule is for streams that are
+  // not made with the flag that says no.
   FakeStream(int device, bool legacy)
       : device_(device), legacy_(legacy), line_(std::make_shared<Line>()) {
     std::thread([line = line_] { line->Run(); }).detach();
@@ -205,7 +205,8 @@ struct FakeEvent {
   std::weak_ptr<FakeGraph> capture;  // recorded while a graph was captured
 };
 
-// What is done when a stream gets there: the event's last record so far is awaited, or a new one made.
+// What is done when a stream gets there: the event's last record so far is awaited, or a new one
+// made.
 Work WaitFor(FakeEvent* event) {
   std::lock_guard lock(event->mutex);
   return [event, until = event->recorded] {
@@ -319,8 +320,8 @@ FakeDevice* DeviceOf(int number) {
 }
 void* Pointer(DeviceAddress address) { return reinterpret_cast<void*>(address); }
 
-// Calls that are no part of what is queued are refused while somebody captures who must not be disturbed
-// (see cuThreadExchangeStreamCaptureMode), and the capture is lost.
+// Calls that are no part of what is queued are refused while somebody captures who must not be
+// disturbed (see cuThreadExchangeStreamCaptureMode), and the capture is lost.
 int Refused() {
   if (thread_mode == kRelaxed) return kSuccess;
   State& s = TheState();
@@ -354,7 +355,8 @@ void RunBlocks(const FakeFunction& function, const std::vector<std::byte>& args,
   s.working.erase(owned);
 }
 
-// Until what the current device has been given is done: `all` of it, or what the null stream waits for.
+// Until what the current device has been given is done: `all` of it, or what the null stream waits
+// for.
 void AwaitDevice(bool all) {
   std::vector<Work> waits = {Current()->null_stream->Waiter()};
   {

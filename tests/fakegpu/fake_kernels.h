@@ -1,7 +1,7 @@
 #pragma once
 
-// The library's kernels as the stand-in for a driver runs them: on the host, a thread for each block.
-// They have a file of their own because they take long to compile and seldom change.
+// The library's kernels as the stand-in for a driver runs them: on the host, a thread for each
+// block. They have a file of their own because they take long to compile and seldom change.
 
 #include <cstddef>
 #include <cstdint>

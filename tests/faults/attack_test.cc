@@ -34,7 +34,8 @@ Tally AssaultAll(const RankProcesses& processes, int num_ranks, Attack& attack) 
   return tally;
 }
 
-// Waits until the ranks' processes have so many listeners; in a test that has to go on with them or without.
+// Waits until the ranks' processes have so many listeners; in a test that has to go on with them or
+// without.
 void AwaitListeners(const RankProcesses& processes, int num_ranks, size_t wanted) {
   for (const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
        std::chrono::steady_clock::now() < deadline;
@@ -46,7 +47,8 @@ void AwaitListeners(const RankProcesses& processes, int num_ranks, size_t wanted
   }
 }
 
-// How many listeners this process has, once there are no more than `most` or it is clear that they stay.
+// How many listeners this process has, once there are no more than `most` or it is clear that they
+// stay.
 size_t ListenersInTheEnd(size_t most) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(15);
   size_t listeners = ListenersOf(getpid()).size();

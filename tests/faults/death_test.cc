@@ -32,8 +32,8 @@ int64_t NowMs() {
       .count();
 }
 
-// Within which every survivor must know. Kernels give up a silent connection after 30 s: what is heard before
-// was not heard from them.
+// Within which every survivor must know. Kernels give up a silent connection after 30 s: what is
+// heard before was not heard from them.
 constexpr int64_t kBoundMs = 20'000;
 
 // AllReduces until one fails; the failure comes in time and names the victim.
@@ -221,8 +221,8 @@ TEST(DeathTest, DuringInitialisationEndsIt) {
     // The survivor may know before the killer has noted it.
     ASSERT_TRUE(board.Await(kKilledAtMs, 1));
     EXPECT_LT(NowMs() - board.Get(kKilledAtMs), 4000 + kBoundMs);
-    // Either its going away was seen, or it had come when the one that never comes was missed, or it
-    // had not come yet when it died.
+    // Either its going away was seen, or it had come when the one that never comes was missed, or
+    // it had not come yet when it died.
     EXPECT_THAT(ncclGetLastError(nullptr),
                 ::testing::AnyOf(HasSubstr("rank 1 ("), HasSubstr("missing: 2"),
                                  HasSubstr("missing: 1-2")));

@@ -22,7 +22,8 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr int kRanks = 3;
-// What a late or absent rank may cost the others: a few seconds, on a machine that has time for them.
+// What a late or absent rank may cost the others: a few seconds, on a machine that has time for
+// them.
 constexpr auto kBound = std::chrono::seconds(30);
 
 struct Mismatch {

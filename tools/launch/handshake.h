@@ -37,9 +37,9 @@ struct Endpoint {
 // what it got.
 Result<UniqueFd> Listen(const std::vector<uint16_t>& ports, uint16_t* port);
 
-// Keeps a free port for listeners that come later, as often as they like: nobody who asks for any port
-// gets it, and none connects from it. They need SO_REUSEADDR, as most servers and Listen have it, and
-// until one is there connections are refused.
+// Keeps a free port for listeners that come later, as often as they like: nobody who asks for any
+// port gets it, and none connects from it. They need SO_REUSEADDR, as most servers and Listen have
+// it, and until one is there connections are refused.
 Result<UniqueFd> HoldPort(uint16_t* port);
 
 // Accepts until each of `expected` has connected and proven itself; result i belongs to

@@ -24,8 +24,8 @@ class Buffers {
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
-  // Makes room for `sets` sets of the given sizes, each buffer `skew` bytes past an aligned address.
-  // What the buffers held is lost. With windows, all ranks of `comm` call it alike.
+  // Makes room for `sets` sets of the given sizes, each buffer `skew` bytes past an aligned
+  // address. What the buffers held is lost. With windows, all ranks of `comm` call it alike.
   Status Prepare(size_t send_bytes, size_t recv_bytes, int sets, size_t skew, ncclComm_t comm);
   // REQUIRES: the communicator of the last Prepare is still there, with windows.
   void Free();

@@ -1,5 +1,5 @@
-// `tutti topo predict`: what a collective takes on a machine and any number of such hosts, by the cost
-// model and the channels that the search finds.
+// `tutti topo predict`: what a collective takes on a machine and any number of such hosts, by the
+// cost model and the channels that the search finds.
 
 #include "plan/predict.h"
 
@@ -29,8 +29,8 @@ struct Question {
 };
 
 // How a collective's size and bus bandwidth are counted, as by nccl-tests: `size` is that of the
-// larger buffer, of which each rank has `1 / n` where parts are counted; the factor is what an ideal
-// algorithm moves over a rank's link for each byte.
+// larger buffer, of which each rank has `1 / n` where parts are counted; the factor is what an
+// ideal algorithm moves over a rank's link for each byte.
 struct Shape {
   Collective collective = Collective::kAllReduce;
   bool in_parts = false;

@@ -1,4 +1,5 @@
-// `tutti topo search`: the rings and trees of a machine, and how those of many such hosts are joined.
+// `tutti topo search`: the rings and trees of a machine, and how those of many such hosts are
+// joined.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

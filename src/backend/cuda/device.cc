@@ -23,8 +23,8 @@ constexpr int kNativeAtomics = 3;
 constexpr int kOldestCompute = 80;
 constexpr int kCopyBlocksEach = 4;  // of a multiprocessor; they wait for nobody
 
-// Of cuLaunchKernelEx: programmatic stream serialization. From which GPU on, and from which driver on
-// also in graphs.
+// Of cuLaunchKernelEx: programmatic stream serialization. From which GPU on, and from which driver
+// on also in graphs.
 constexpr int kAttributeEarly = 6;
 constexpr int kEarlyCompute = 90;
 constexpr int kEarlyDriver = 12030;
@@ -149,7 +149,8 @@ Status Device::FindFamily(const char* form, Family& family) const {
 
 Result<Function> Device::FindKernel(const std::string& name) const {
   Function function = nullptr;
-  // Only where it is, since memory checkers report calls that fail: kernels end in their image's name.
+  // Only where it is, since memory checkers report calls that fail: kernels end in their image's
+  // name.
   const auto images = DeviceImages();
   for (size_t i = 0; i < images.size(); ++i)
     if (name.ends_with(fmt::format("_{}", images[i].name)))

@@ -1,7 +1,7 @@
 #pragma once
 
-// One GPU as this process uses it: its primary context, which it shares with the CUDA runtime and so
-// with everybody else in the process, and the kernels, loaded before the first operation needs
+// One GPU as this process uses it: its primary context, which it shares with the CUDA runtime and
+// so with everybody else in the process, and the kernels, loaded before the first operation needs
 // them (loading one while another spins would wait for it, and that one perhaps for us).
 //
 // Thread-safe after Open. Owned by the Process; lives as long as it.
@@ -29,8 +29,9 @@ namespace tutti::cuda {
 struct LaunchShape {
   uint32_t blocks = 1;
   uint32_t threads = 1;
-  // Whether it may come to the GPU before the last kernel of its stream has ended, for which it then
-  // waits there: less time between the two. Where GPU and driver can do that, up to kEarlyBlocks.
+  // Whether it may come to the GPU before the last kernel of its stream has ended, for which it
+  // then waits there: less time between the two. Where GPU and driver can do that, up to
+  // kEarlyBlocks.
   bool early = false;
 };
 
@@ -52,14 +53,14 @@ class Device {
   uint64_t identity() const { return identity_; }
 
   int multiprocessors() const { return multiprocessors_; }
-  // Memory that may not be freed yet: `try_free` is called now and then, until it says that it has. What
-  // is left in the end goes with the process.
+  // Memory that may not be freed yet: `try_free` is called now and then, until it says that it has.
+  // What is left in the end goes with the process.
   void FreeLater(std::function<bool()> try_free) const;
   void TryLateFrees() const;
   // Pinned memory for communicators on this GPU.
   PinnedPool& pinned() const { return *pinned_; }
-  // Whether NVLink joins it to the GPU at that address. Not, as far as can be told, where the process
-  // does not see that GPU (CUDA_VISIBLE_DEVICES).
+  // Whether NVLink joins it to the GPU at that address. Not, as far as can be told, where the
+  // process does not see that GPU (CUDA_VISIBLE_DEVICES).
   bool ReachesByNvlink(uint64_t pci_address) const;
 
   // REQUIRES: the device's context is current.

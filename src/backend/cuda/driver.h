@@ -1,8 +1,8 @@
 #pragma once
 
-// NVIDIA's driver, looked up at run time: the library has no link to CUDA, loads on machines without
-// it, and is built without its headers. What is declared here is the part of the driver's binary
-// interface that is used; names without "_v2" stand for the current version of a function.
+// NVIDIA's driver, looked up at run time: the library has no link to CUDA, loads on machines
+// without it, and is built without its headers. What is declared here is the part of the driver's
+// binary interface that is used; names without "_v2" stand for the current version of a function.
 //
 // Thread-safe. A Driver is found once in a process and never unloaded.
 
@@ -208,10 +208,10 @@ class ContextScope {
   bool pushed_ = false;
 };
 
-// Around calls that make, free, map, load, wait or ask, which are no part of what the program queues.
-// While anybody in the process captures a graph in CUDA's default mode ("global", as PyTorch does), CUDA
-// refuses such calls on every thread that has not said that it knows what it does, and the capture is
-// lost. Nothing that a graph could need is made or freed here.
+// Around calls that make, free, map, load, wait or ask, which are no part of what the program
+// queues. While anybody in the process captures a graph in CUDA's default mode ("global", as
+// PyTorch does), CUDA refuses such calls on every thread that has not said that it knows what it
+// does, and the capture is lost. Nothing that a graph could need is made or freed here.
 class CaptureTruce {
  public:
   explicit CaptureTruce(const Driver& driver) : driver_(driver) {

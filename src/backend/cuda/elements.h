@@ -3,8 +3,8 @@
 // The twelve element types as the kernels see them: how a few bytes in registers are read as
 // elements, combined, scaled and written. The rules are those of base/reduce.h: narrow floats are
 // combined in f32 over all sources that a rank has before it, and then rounded (once in a mesh, at
-// each rank of a ring); integers wrap; minimum and maximum keep NaN, take +0 for the larger zero and
-// leave what they choose as it is. (NaN patterns may differ from the host's.)
+// each rank of a ring); integers wrap; minimum and maximum keep NaN, take +0 for the larger zero
+// and leave what they choose as it is. (NaN patterns may differ from the host's.)
 
 #include <cstddef>
 #include <cstdint>
@@ -77,8 +77,8 @@ TUTTI_NARROW(E5m2, Float8e5m2)
 template <class W>
 inline constexpr bool kIsFloating = W(0.5) != W(0);
 
-// An element that was chosen among others. Narrowing saturates, but an infinity that somebody stored
-// as an e5m2 stays one.
+// An element that was chosen among others. Narrowing saturates, but an infinity that somebody
+// stored as an e5m2 stays one.
 template <class T>
 TUTTI_HD T NarrowChosen(typename Element<T>::Wide value) {
   return Element<T>::Narrow(value);

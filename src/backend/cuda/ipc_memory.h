@@ -1,11 +1,11 @@
 #pragma once
 
-// GPU memory shared by CUDA's older way, cuIpcGetMemHandle: for drivers and machines on which memory has no
-// file descriptor (NCCL_CUMEM_ENABLE=0 asks for it). Unlike MappedMemory, a mapping does not keep the
-// memory alive. So each user leaves a mark in it when it lets go, and it is freed when its owner and all
-// of them have: by the owner, or later, when the process makes or lets go of such memory of that GPU. That of
-// which a user never lets go (its process was killed) stays allocated to the end of the process rather
-// than vanish under a kernel that may still write there.
+// GPU memory shared by CUDA's older way, cuIpcGetMemHandle: for drivers and machines on which
+// memory has no file descriptor (NCCL_CUMEM_ENABLE=0 asks for it). Unlike MappedMemory, a mapping
+// does not keep the memory alive. So each user leaves a mark in it when it lets go, and it is freed
+// when its owner and all of them have: by the owner, or later, when the process makes or lets go of
+// such memory of that GPU. That of which a user never lets go (its process was killed) stays
+// allocated to the end of the process rather than vanish under a kernel that may still write there.
 
 #include <cstddef>
 #include <utility>
@@ -23,11 +23,12 @@ class IpcMemory {
   IpcMemory& operator=(IpcMemory&& other) noexcept;
   ~IpcMemory() { Release(); }
 
-  // New memory of `device`, all zeroes, of `bytes`; `*handle` is its name for other processes. Users
-  // have numbers below kMostUsers.
+  // New memory of `device`, all zeroes, of `bytes`; `*handle` is its name for other processes.
+  // Users have numbers below kMostUsers.
   static constexpr int kMostUsers = 64;
   static Result<IpcMemory> Create(const Device& device, size_t bytes, IpcHandle* handle);
-  // What another process has created, and what another GPU of this one has; for `device`, by `user`.
+  // What another process has created, and what another GPU of this one has; for `device`, by
+  // `user`.
   static Result<IpcMemory> Open(const Device& device, const IpcHandle& handle, size_t bytes,
                                 int user);
   static Result<IpcMemory> Reach(const Device& device, DeviceAddress address, size_t bytes,

@@ -1,8 +1,8 @@
 #pragma once
 
 // Memory that GPUs and processes share: that of a GPU, mapped by others through cuMemCreate with a
-// POSIX file descriptor as its name (a mapping keeps the memory alive, whatever becomes of the process
-// that made it), and the host's, pinned.
+// POSIX file descriptor as its name (a mapping keeps the memory alive, whatever becomes of the
+// process that made it), and the host's, pinned.
 
 #include <cstddef>
 #include <span>
@@ -21,8 +21,8 @@ class MappedMemory {
   MappedMemory& operator=(MappedMemory&& other) noexcept;
   ~MappedMemory() { Release(); }
 
-  // New memory of `device`, all zeroes, at least `bytes` of it; `fd` is its name for others, or null
-  // where nobody else is to map it.
+  // New memory of `device`, all zeroes, at least `bytes` of it; `fd` is its name for others, or
+  // null where nobody else is to map it.
   static Result<MappedMemory> Create(const Device& device, size_t bytes, UniqueFd* fd);
   // What `fd` names, of `bytes` as its maker says (size() of the maker's object), for `device`.
   static Result<MappedMemory> Import(const Device& device, const UniqueFd& fd, size_t bytes);
@@ -44,7 +44,8 @@ class MappedMemory {
   bool mapped_ = false;
 };
 
-// The allocation behind memory that somebody else has mapped (ncclMemAlloc, other users of cuMemCreate).
+// The allocation behind memory that somebody else has mapped (ncclMemAlloc, other users of
+// cuMemCreate).
 struct Allocation {
   UniqueFd fd;        // its name for others
   size_t bytes = 0;   // of it, for Import

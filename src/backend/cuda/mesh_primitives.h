@@ -5,9 +5,9 @@
 //                    the very line that it needs. A message takes twice its bytes on the wire.
 //   WidePrimitives   middle ones, where NVLink joins all ranks: the same in lines of 128 bytes.
 //   BulkPrimitives   large messages: plain 16-byte stores, then a flag per writer and round.
-// This header has what they share. An object belongs to one kernel and block; all threads of the block
-// call it alike. Once the abort word is raised (looked at every kLookEvery polls) all waits end, results
-// are left unfinished, and nothing more is written to others.
+// This header has what they share. An object belongs to one kernel and block; all threads of the
+// block call it alike. Once the abort word is raised (looked at every kLookEvery polls) all waits
+// end, results are left unfinished, and nothing more is written to others.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,10 +1,10 @@
 #pragma once
 
 // The FifoPrimitives of kernels/primitives.h for one block: the ring and chain algorithms of
-// kernels/ring.h among GPUs. Block b of a rank takes from block b of the rank before it and gives to
-// block b of the next one. What comes is read where it came to, combined, and written at once into
-// the next rank's window and, where it is a result, into the output: each byte crosses the wire
-// once, and no block ever turns from sending to fetching while the wire waits.
+// kernels/ring.h among GPUs. Block b of a rank takes from block b of the rank before it and gives
+// to block b of the next one. What comes is read where it came to, combined, and written at once
+// into the next rank's window and, where it is a result, into the output: each byte crosses the
+// wire once, and no block ever turns from sending to fetching while the wire waits.
 //
 //   sender    wait until head + kRingSlots > step ─ write the slot ─ tail = step + 1
 //   receiver  wait until tail > step ─ read the slot ─ head = step + 1

@@ -8,8 +8,9 @@
 //   ReduceScatter   the same, to the own output only
 //   AllGather       write own input to all outputs
 //
-// The fence of who publishes orders all that its block has read and written before the flag, and the
-// acquire of who waits comes before its block's barrier (target.h), so plain loads and stores do.
+// The fence of who publishes orders all that its block has read and written before the flag, and
+// the acquire of who waits comes before its block's barrier (target.h), so plain loads and stores
+// do.
 
 #include "backend/cuda/mesh_primitives.h"
 

@@ -245,8 +245,8 @@ TYPED_TEST(MeshReductionTest, Sum) {
   }
 }
 
-// Several operations after one another, in which ranks read and write one another's buffers; under the
-// thread sanitizer this shows that they meet when they should.
+// Several operations after one another, in which ranks read and write one another's buffers; under
+// the thread sanitizer this shows that they meet when they should.
 TEST(SymmetricTest, ReadsAndWritesAllBuffers) {
   using A = MeshAlgorithm;
   for (const auto& [n, count] : {std::pair<size_t, size_t>{2, 333}, {3, 1000}, {5, 40}}) {
@@ -470,8 +470,8 @@ TEST(MessageTest, BlocksTakeTurns) {
   ExpectAllPairsInOrder(kLineMessage + 1, 100000, 7);
 }
 
-// What an AlltoAll is made of: copies of what stays, and swaps where one rank works in place and its
-// peers do not.
+// What an AlltoAll is made of: copies of what stays, and swaps where one rank works in place and
+// its peers do not.
 TEST(MessageTest, CopiesAndSwaps) {
   const int n = 3;
   const size_t bytes = 150001;
@@ -573,8 +573,8 @@ TEST(MeshAbortTest, EndsAllWaits) {
   }
 }
 
-// Rank 0 gives up waiting in each of two operations; then rank 1 comes. It must not take for data what
-// rank 0 had not received, or wrote where rank 1 had not read.
+// Rank 0 gives up waiting in each of two operations; then rank 1 comes. It must not take for data
+// what rank 0 had not received, or wrote where rank 1 had not read.
 TEST(MeshAbortTest, WhoGaveUpWritesNothingMore) {
   using A = MeshAlgorithm;
   struct Form {

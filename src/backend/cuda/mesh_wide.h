@@ -1,10 +1,10 @@
 #pragma once
 
-// The third form of the MeshPrimitives, between lines and bulk: WidePrimitives, by pairs of lines of
-// 128 bytes (wide_line.h). As in small lines there is no fence and no barrier, and each warp waits for
-// just what it needs next, so that it sends on what has come while more is under way; and a message
-// takes hardly more than its bytes on the wire. One piece for each operation and block, as with small
-// lines.
+// The third form of the MeshPrimitives, between lines and bulk: WidePrimitives, by pairs of lines
+// of 128 bytes (wide_line.h). As in small lines there is no fence and no barrier, and each warp
+// waits for just what it needs next, so that it sends on what has come while more is under way; and
+// a message takes hardly more than its bytes on the wire. One piece for each operation and block,
+// as with small lines.
 
 #include "backend/cuda/wide_line.h"
 

@@ -2,10 +2,10 @@
 
 // What the host hands to the kernel of sends and receives.
 //
-// A message goes through channels: rings of slots in the receiver's window, one set for each ordered
-// pair of ranks. Unlike the rounds of the mesh, only the two ends take part, so each channel counts
-// its own steps: the sender writes the tail into the receiver's window, the receiver writes the head
-// into the sender's. A step s may be written once s < head + kMessageSlots.
+// A message goes through channels: rings of slots in the receiver's window, one set for each
+// ordered pair of ranks. Unlike the rounds of the mesh, only the two ends take part, so each
+// channel counts its own steps: the sender writes the tail into the receiver's window, the receiver
+// writes the head into the sender's. A step s may be written once s < head + kMessageSlots.
 //
 //   uint64_t sent[kMaxMeshRanks][kMessageChannels]       only their owner: steps so far
 //   uint64_t received[kMaxMeshRanks][kMessageChannels]
@@ -36,8 +36,8 @@ inline constexpr size_t kMostMessages = 64;  // in one kernel
 inline constexpr size_t kLineMessage = 16 << 10;
 inline constexpr size_t kLinePiece = kLines * kLineData;
 inline constexpr uint32_t kLineChannels = kLineMessage / kLinePiece;
-// Longer ones go in wide lines, where those are to be had: up to so many pairs of a slot, one for each
-// octet of a block of kFewThreads and another one, and another channel for each so many bytes.
+// Longer ones go in wide lines, where those are to be had: up to so many pairs of a slot, one for
+// each octet of a block of kFewThreads and another one, and another channel for each so many bytes.
 inline constexpr uint32_t kWidePiecePairs = 64;
 inline constexpr size_t kWidePiece = kWidePiecePairs * kWidePairData;
 inline constexpr size_t kWidePieceBytes = kWidePiecePairs * kWidePairBytes;
@@ -126,8 +126,9 @@ struct MessageArgs {
   int rank = 0;
   int num_ranks = 1;
   uint32_t most_channels = 0;  // that a message may take; 0: all. The same at both ends
-  // Of how many bytes messages go in wide lines, where they are too many for small ones: up to which
-  // number; 0: none. Those of so many and more go in wide lines even so. The same at both ends.
+  // Of how many bytes messages go in wide lines, where they are too many for small ones: up to
+  // which number; 0: none. Those of so many and more go in wide lines even so. The same at both
+  // ends.
   size_t wide_message = 0;
   size_t wide_from = kLineMessage + 1;
   uint32_t most_blocks = ~0u;  // of the kernel, if all flows have one
@@ -162,9 +163,9 @@ constexpr uint32_t ChannelsFor(const MessageArgs& args, size_t bytes) {
 }
 
 // What a kernel of messages has to do: a channel of a flow each, those of one channel next to one
-// another. Where it has fewer blocks than that, each takes the next one when it has done one. So all
-// ends of a channel have begun, or do so next, when all lower channels are done; and as no block has
-// two of one channel, they wait for nothing else.
+// another. Where it has fewer blocks than that, each takes the next one when it has done one. So
+// all ends of a channel have begun, or do so next, when all lower channels are done; and as no
+// block has two of one channel, they wait for nothing else.
 constexpr uint32_t TurnsOf(const MessageArgs& args) { return args.num_flows * args.channels; }
 
 // Fills in what the kernel needs to know about its messages.

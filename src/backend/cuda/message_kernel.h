@@ -1,9 +1,9 @@
 #pragma once
 
-// Sends and receives of one group. Short messages go in lines that carry their own flag, be they small
-// or wide; others in pieces with a flag each. A MessageBlock is one channel of one flow (all messages of
-// one kind with one peer); it takes its share of each of the flow's messages, in the order in which
-// they were issued.
+// Sends and receives of one group. Short messages go in lines that carry their own flag, be they
+// small or wide; others in pieces with a flag each. A MessageBlock is one channel of one flow (all
+// messages of one kind with one peer); it takes its share of each of the flow's messages, in the
+// order in which they were issued.
 
 #include "backend/cuda/message_args.h"
 #include "backend/cuda/wide_line.h"
@@ -46,8 +46,8 @@ class MessageBlock {
                                        args_.layout.CounterAt(which, peer, channel_));
   }
 
-  // Channels take pieces in turns, so that all of them work in one neighbourhood of memory. Each piece
-  // costs some microseconds besides its bytes: there are as few as slots allow.
+  // Channels take pieces in turns, so that all of them work in one neighbourhood of memory. Each
+  // piece costs some microseconds besides its bytes: there are as few as slots allow.
   TUTTI_HD void Carry(const Message& message) {
     const size_t channels = ChannelsFor(args_, message.bytes);
     if (channel_ >= channels || message.bytes == 0) return;
@@ -218,8 +218,8 @@ class MessageBlock {
     FenceSystem();
     StoreFlag(Counter(flow_.peer, which, args_.rank), value);
   }
-  // That a slot of lines has been read, after a barrier of the block. No fence: who has found the flag
-  // in a line has the line, and nothing else has been written that the sender looks at.
+  // That a slot of lines has been read, after a barrier of the block. No fence: who has found the
+  // flag in a line has the line, and nothing else has been written that the sender looks at.
   TUTTI_HD void AnnounceRead() {
     ++received_;
     if (Lanes::index() == 0) StoreFlag(Counter(flow_.peer, kHeads, args_.rank), received_);

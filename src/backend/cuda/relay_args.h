@@ -3,10 +3,11 @@
 // What host and kernel share where a host thread moves the data of a GPU (comm/gpu_relay.h): the
 // kernel copies between user buffers and pinned memory as it is told, and says when it has.
 //
-// Blocks are shared out over lanes, each with a host thread of its own. A block has a box in pinned memory. `done` counts up, by the block alone: once when a kernel
-// begins, once for each command. The host writes a command, and its number last: the value that
-// `done` will have when it is carried out. So neither side ever overwrites what the other has yet to
-// read, and nothing is reset from one kernel to the next.
+// Blocks are shared out over lanes, each with a host thread of its own. A block has a box in pinned
+// memory. `done` counts up, by the block alone: once when a kernel begins, once for each command.
+// The host writes a command, and its number last: the value that `done` will have when it is
+// carried out. So neither side ever overwrites what the other has yet to read, and nothing is reset
+// from one kernel to the next.
 //
 //   kernel   begins: its first pieces, `operation`, done = d+1 │ …waits… │ pieces, done = d+2 │ …
 //   host     sees d+1: knows which operation has the stream    │ command d+2  …

@@ -54,7 +54,8 @@ class RelayBlock {
       TUTTI_UNROLL_BY(1)
       for (uint32_t polls = 1; LoadFlagAcquire(&box_.number) != number; ++polls) {
         Lanes::Relax();
-        // Both words lie in the host's memory: looking at the second each time would halve the pace.
+        // Both words lie in the host's memory: looking at the second each time would halve the
+        // pace.
         if (polls % 64 == 0 && IsRaised(args_.abort_word)) {
           failed = true;
           break;

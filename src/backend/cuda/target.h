@@ -194,9 +194,9 @@ struct Lanes {
 #endif
 };
 
-// The first thing that a kernel does. It may have come to the GPU while the last one of its stream was
-// there (Device::Launch says when), and waits here until that is done and all that it wrote is seen.
-// Then it lets the next one come, if `lets_next`: so there are never more than two.
+// The first thing that a kernel does. It may have come to the GPU while the last one of its stream
+// was there (Device::Launch says when), and waits here until that is done and all that it wrote is
+// seen. Then it lets the next one come, if `lets_next`: so there are never more than two.
 TUTTI_HD void StartInTurn([[maybe_unused]] bool lets_next) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

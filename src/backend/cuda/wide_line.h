@@ -1,15 +1,15 @@
 #pragma once
 
-// Lines of 128 bytes whose last 8 are their flag (target.h says why that is enough, and where). Eight
-// threads, an octet, move a pair of them at a time. The pair lies on the wire and in a buffer so (L: 16
-// bytes of a line, D: of the data):
+// Lines of 128 bytes whose last 8 are their flag (target.h says why that is enough, and where).
+// Eight threads, an octet, move a pair of them at a time. The pair lies on the wire and in a buffer
+// so (L: 16 bytes of a line, D: of the data):
 //
 //             piece 0 … 6              piece 7
 //   line 0    L0 = D0 … L6 = D6        8 bytes: first half of D14 ─ flag
 //   line 1    L0 = D7 … L6 = D13       8 bytes: second half of D14 ─ flag
 //
-// Each thread of an octet has one piece: the first seven move 32 bytes of data, the last one 16. On the
-// host one thread has all pieces.
+// Each thread of an octet has one piece: the first seven move 32 bytes of data, the last one 16. On
+// the host one thread has all pieces.
 
 #include "backend/cuda/mesh_primitives.h"
 

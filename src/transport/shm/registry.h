@@ -130,7 +130,8 @@ class PeerMemory {
   // Where allocation `allocation_id` of rank `peer` is mapped; empty if it is not. Fast.
   std::span<std::byte> Find(int peer, uint64_t allocation_id);
   // The same, mapping it first if need be (which blocks; see FetchFd for errors). The memory stays
-  // valid until Trim or the destructor. REQUIRES: all handles from one `peer` come from one process.
+  // valid until Trim or the destructor. REQUIRES: all handles from one `peer` come from one
+  // process.
   Result<std::span<std::byte>> Map(int peer, const RemoteHandle& handle);
 
   // Unmaps what was used longest ago until at most max_mappings are left. REQUIRES: nobody uses

@@ -9,8 +9,8 @@
 // here, when the two are in different process namespaces. So no one may rely on it before
 // ProbeRemoteRead has proved it, in each direction, between the two ranks in question.
 //
-// Always through the kernel, also for this process's own number: a peer in another process namespace
-// may have told us ours, and then its address need not exist here.
+// Always through the kernel, also for this process's own number: a peer in another process
+// namespace may have told us ours, and then its address need not exist here.
 //
 // Pure functions; any thread.
 

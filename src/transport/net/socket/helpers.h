@@ -16,7 +16,8 @@ namespace tutti {
 
 class LaneHelpers {
  public:
-  // Starts `threads` threads, and fails when the system grants fewer; with 0 whoever drives a connection drives its lanes.
+  // Starts `threads` threads, and fails when the system grants fewer; with 0 whoever drives a
+  // connection drives its lanes.
   static Result<std::shared_ptr<LaneHelpers>> Create(int threads);
   ~LaneHelpers();  // REQUIRES: no lane is attached
 
