@@ -33,8 +33,6 @@ endfunction()
 tutti_check(headers_alone ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target header_checks)
 # In a new build it compiles hundreds of files, on two slow cores for ten minutes.
 set_tests_properties(checks.headers_alone PROPERTIES TIMEOUT 1800)
-# Some hundred compilations, where no cache has them.
-set_tests_properties(checks.headers_alone PROPERTIES TIMEOUT 1800)
 tutti_check(room_order ${checks}/room_order)
 tutti_check(settings_used ${checks}/settings_used)
 tutti_check(format ${checks}/format)

@@ -16,6 +16,7 @@ measurements all allow that its clock is rank 0's is not shifted at all.
 from __future__ import annotations
 
 import argparse
+import bisect
 import html
 import json
 import sys
@@ -85,6 +86,7 @@ class Clock:
             else:
                 self.measurements.append(one)
                 began = one.at
+        self._times = [one.at for one in self.measurements]
         self.known = bool(self.measurements)
         self.same = all(abs(one.shift) <= one.error for one in measurements)
 
@@ -97,11 +99,8 @@ class Clock:
             return before.shift
         if at >= after.at:
             return after.shift
-        for later in self.measurements[1:]:
-            if at <= later.at:
-                after = later
-                break
-            before = later
+        place = bisect.bisect_left(self._times, at)
+        before, after = self.measurements[place - 1], self.measurements[place]
         part = (at - before.at) / (after.at - before.at)
         return before.shift + part * (after.shift - before.shift)
 
@@ -132,10 +131,11 @@ def clocks(files: Sequence[Sequence[Event]]) -> List[Clock]:
                 measured[-1].append(Measurement(float(event["ts"]), arguments["to_rank0_us"],
                                                 arguments["error_us"]))
     found: Dict[Any, Clock] = {}
-    for host in hosts:
-        mine = [(i, one) for i, name in enumerate(hosts) if name == host for one in measured[i]]
+    for host in dict.fromkeys(hosts):
+        mine = sorted(((i, one) for i, name in enumerate(hosts) if name == host
+                       for one in measured[i]), key=lambda pair: pair[1].at)
         # Machines that were copied while they ran may have one name: then each rank is by itself.
-        if all(a.agrees(b) for i, a in mine for j, b in mine if i < j):
+        if all(a.agrees(b) for (i, a), (j, b) in zip(mine, mine[1:]) if i != j):
             found[host] = Clock([one for _, one in mine])
     return [found[host] if host in found else Clock(measured[i]) for i, host in enumerate(hosts)]
 

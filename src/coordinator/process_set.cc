@@ -30,10 +30,6 @@ constexpr int64_t kLongestGapNs = 400'000;
 // Rounds take all ranks, so none is further ahead than a few; early rings of a new set are.
 constexpr uint64_t kMostAhead = 1024;
 
-// Names of tensors that are not pending are kept, up to so many: they usually come again. Some 0.6
-// KB each; more than models have tensors.
-constexpr size_t kMaxRememberedNames = 16384;
-
 std::chrono::nanoseconds Nanoseconds(int64_t ns) { return std::chrono::nanoseconds(ns); }
 
 // For ages of seconds: a tick of the kernel, for a fifth of the cost.
@@ -558,7 +554,10 @@ void ProcessSet::Finish(Response& response, const Status& status) {
   home.busy = false;
   home.pending = nullptr;
   home.spare = std::move(tensor);
-  if (names_.size() > kMaxRememberedNames) ForgetIdleNames();
+  if (names_.size() > forget_above_) {
+    ForgetIdleNames();
+    forget_above_ = std::max(kMaxRememberedNames, 2 * names_.size());  // the rest are all pending
+  }
   ticket->status = status;
   ticket->done.store(true, std::memory_order_release);
 }

@@ -238,6 +238,10 @@ class ProcessSet {
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
   std::unordered_map<std::string, TensorHome, HashText, std::equal_to<>> names_;
+  // Names of tensors that are not pending are kept, up to so many: they usually come again. Some
+  // 0.6 KB each; more than models have tensors.
+  static constexpr size_t kMaxRememberedNames = 16384;
+  size_t forget_above_ = kMaxRememberedNames;
   // Names are asked for in the same order again and again: each leads to the one after it.
   TensorHome* last_home_ = nullptr;
   uint64_t names_version_ = 0;  // changes when homes go, which others may lead to

@@ -21,12 +21,12 @@ namespace {
 using testing::Board;
 using ::testing::Each;
 
-// What oneCCL needs here: Debian's libfabric, and this host alone.
+// What oneCCL needs here: Debian's libfabric, this host alone, and waits that give way.
 const testing::Environment::Settings kSettings = {
-    {"CCL_ATL_TRANSPORT", "ofi"},     {"CCL_OFI_LIBRARY_PATH", "libfabric.so.1"},
-    {"CCL_KVS_IFACE", "lo"},          {"FI_PROVIDER", "tcp"},
-    {"FI_TCP_IFACE", "lo"},           {"CCL_LOG_LEVEL", "error"},
-    {"HOROVOD_CPU_OPERATIONS", "ccl"}};
+    {"CCL_ATL_TRANSPORT", "ofi"}, {"CCL_OFI_LIBRARY_PATH", "libfabric.so.1"},
+    {"CCL_YIELD", "sched_yield"}, {"CCL_KVS_IFACE", "lo"},
+    {"FI_PROVIDER", "tcp"},       {"FI_TCP_IFACE", "lo"},
+    {"CCL_LOG_LEVEL", "error"},   {"HOROVOD_CPU_OPERATIONS", "ccl"}};
 
 ncclUniqueId IdOf(Board& board, int rank, int num_ranks) {
   ncclUniqueId id = {};

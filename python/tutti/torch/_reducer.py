@@ -295,7 +295,6 @@ class Reducer:
     def finish(self) -> None:
         """Begins what no backward brought, with zeros, and waits for everything. What failed first
         is raised when all the rest has ended."""
-        self.passes.check_kept()
         errors: List[Exception] = []
 
         def attempt(part: Callable[[], None]) -> None:
@@ -304,7 +303,9 @@ class Reducer:
             except Exception as error:
                 errors.append(error)
         try:
-            attempt(self._begin_rest)
+            attempt(self.passes.check_kept)
+            if not errors:
+                attempt(self._begin_rest)
             for wait in self._waits:
                 attempt(wait)
         finally:
