@@ -3,6 +3,7 @@
 // What the host tells a kernel of the mesh to run. Apart from plan/mesh.h because device code
 // includes it.
 
+#include <cstddef>
 #include <cstdint>
 
 namespace tutti {
@@ -11,7 +12,7 @@ namespace tutti {
 // ended. It only waits there, but in the room that BlocksFor and LoneBlocksFor (plan/mesh.h) give a
 // communicator.
 inline constexpr uint32_t kEarlyBlocks = 64;
-inline constexpr uint32_t kLineData = 8;  // bytes of data in a flagged line of 16
+inline constexpr size_t kLineData = 8;  // bytes of data in a flagged line of 16
 inline constexpr uint32_t kWideThreads =
     384;  // of a block for wide lines or registered buffers, at most
 
