@@ -28,8 +28,8 @@ TUTTI_HD MeshShape ShapeOf(const MeshArgs& args, uint32_t block) {
   shape.count = ClampChunk(shape.begin, args.block_elems, args.count);
   shape.stride = args.stride;
   shape.chunk_elems = shape.first_elems = args.chunk_elems;
-  // Two-shot operations read and write in every step, and gain nothing by being out of step. (Spelled
-  // out: with IsTwoShot nvcc 13.0 makes other code of it than what was measured.)
+  // Two-shot operations read and write in every step, and gain nothing by being out of step.
+  // (Spelled out: with IsTwoShot nvcc 13.0 makes other code of it than what was measured.)
   const bool two_shot = args.algorithm == MeshAlgorithm::kAllReduceTwoShot ||
                         args.algorithm == MeshAlgorithm::kReduceTwoShot ||
                         args.algorithm == MeshAlgorithm::kBroadcastTwoShot;
