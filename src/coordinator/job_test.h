@@ -133,6 +133,19 @@ class TestRank {
   tuttiCoordinator_t coordinator_ = nullptr;
 };
 
+// A job's id, made by rank 0, for ranks that are processes. All of them call it; it takes the
+// board's bytes and meeting of number 0.
+inline ncclUniqueId ShareId(testing::Board& board, int rank, int num_ranks) {
+  ncclUniqueId id = {};
+  if (rank == 0) {
+    EXPECT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+    std::memcpy(board.bytes(0).data(), &id, sizeof(id));
+  }
+  board.Meet(0, num_ranks);
+  std::memcpy(&id, board.bytes(0).data(), sizeof(id));
+  return id;
+}
+
 // Waits until so many ranks have counted themselves, where one must not go on before. False where
 // they do not come.
 [[nodiscard]] inline bool Await(const std::atomic<int>& counted, int wanted) {

@@ -383,14 +383,7 @@ TEST(CrossingSetsTest, WhatCannotBeProvenFailsAtTheLimitForStalls) {
 // Ranks as processes, one of which is killed.
 TEST(DeathTest, PendingOperationsEndWithTheNameOfTheDead) {
   testing::RankProcesses job(3, [](int rank, testing::Board& board) {
-    ncclUniqueId id;
-    if (rank == 0) {
-      ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-      std::memcpy(board.bytes(0).data(), &id, sizeof(id));
-    }
-    board.Meet(0, 3);
-    std::memcpy(&id, board.bytes(0).data(), sizeof(id));
-    TestRank self(rank, 3, id);
+    TestRank self(rank, 3, ShareId(board, rank, 3));
     std::vector<float> values(4, 1);
     self.Sum("warm", values);
     if (rank == 2) {
@@ -420,14 +413,7 @@ TEST(TimelineTest, AnyMomentOfAKilledProcessIsValidJson) {
   for (int attempt = 0; attempt < 5; ++attempt) {
     testing::RankProcesses job(2, [&](int rank, testing::Board& board) {
       setenv("HOROVOD_TIMELINE", path.c_str(), 1);
-      ncclUniqueId id;
-      if (rank == 0) {
-        ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-        std::memcpy(board.bytes(0).data(), &id, sizeof(id));
-      }
-      board.Meet(0, 2);
-      std::memcpy(&id, board.bytes(0).data(), sizeof(id));
-      TestRank self(rank, 2, id);
+      TestRank self(rank, 2, ShareId(board, rank, 2));
       for (int i = 0;; ++i) {
         std::vector<float> values(1000, 1);
         self.Sum(("grad \"" + std::to_string(i % 50) + "\"\n").c_str(), values);

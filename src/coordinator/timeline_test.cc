@@ -345,14 +345,7 @@ TEST(TimelineClocksTest, OneRankMayStartALone) {
 TEST(TimelineClocksTest, ARankZeroThatDoesNotAnswerHoldsNobody) {
   const std::string path = NewPath("silent");
   testing::RankProcesses job(2, [&](int rank, testing::Board& board) {
-    ncclUniqueId id;
-    if (rank == 0) {
-      ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-      std::memcpy(board.bytes(0).data(), &id, sizeof(id));
-    }
-    board.Meet(0, 2);
-    std::memcpy(&id, board.bytes(0).data(), sizeof(id));
-    TestRank self(rank, 2, id);
+    TestRank self(rank, 2, ShareId(board, rank, 2));
     std::vector<float> values(4, 1);
     self.Sum("before", values);
     board.Set(rank, 1);

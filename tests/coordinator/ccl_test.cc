@@ -4,15 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <utility>
 #include <vector>
 
-#include "coordinator/exchange_contract_test.h"
 #include "coordinator/job_test.h"
-#include "coordinator/operations_contract_test.h"
-#include "coordinator/operations_exchange.h"
-#include "coordinator/operations_module.h"
+#include "coordinator/module_contract_test.h"
 #include "testing/ranks.h"
 
 namespace tutti::coordinator {
@@ -28,17 +23,6 @@ const testing::Environment::Settings kSettings = {
     {"FI_PROVIDER", "tcp"},       {"FI_TCP_IFACE", "lo"},
     {"CCL_LOG_LEVEL", "error"},   {"HOROVOD_CPU_OPERATIONS", "ccl"}};
 
-ncclUniqueId IdOf(Board& board, int rank, int num_ranks) {
-  ncclUniqueId id = {};
-  if (rank == 0) {
-    EXPECT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-    std::memcpy(board.bytes(0).data(), &id, sizeof(id));
-  }
-  board.Meet(0, num_ranks);
-  std::memcpy(&id, board.bytes(0).data(), sizeof(id));
-  return id;
-}
-
 class CclTest : public ::testing::TestWithParam<int> {
  protected:
   const testing::Environment environment_ = testing::Environment(kSettings);
@@ -47,26 +31,7 @@ class CclTest : public ::testing::TestWithParam<int> {
 TEST_P(CclTest, KeepsTheContract) {
   const int n = GetParam();
   testing::RunRankProcesses(n, [n](int rank, Board& board) {
-    const ncclUniqueId id = IdOf(board, rank, n);
-    const auto module = FindModule("ccl");
-    ASSERT_TRUE(module.ok()) << module.status().message();
-    ncclComm_t comm = nullptr;
-    ASSERT_EQ(ncclCommInitRank(&comm, n, id, rank), ncclSuccess);
-    OperationsGroup group;
-    group.rank = rank;
-    for (int r = 0; r < n; ++r) group.members.push_back(r);
-    group.gather = [&](const void* mine, size_t bytes, void* all) -> Status {
-      EXPECT_EQ(ncclAllGather(mine, all, bytes, ncclUint8, comm, nullptr), ncclSuccess);
-      return Status::Ok();
-    };
-    {
-      auto operations = (*module)->Open(group);
-      ASSERT_TRUE(operations.ok()) << operations.status().message();
-      EXPECT_EQ(OperationsContract(**operations, rank, n).Check(), "");
-      const auto exchange = MakeOperationsExchange(std::move(*operations), rank, n);
-      EXPECT_EQ(ExchangeContract(*exchange).Check(), "");
-    }
-    ncclCommDestroy(comm);
+    ExpectModuleKeepsContracts("ccl", ShareId(board, rank, n), rank, n);
   });
 }
 
@@ -75,7 +40,7 @@ TEST_P(CclTest, CarriesAJob) {
   const testing::Environment controller(
       testing::Environment::Settings{{"HOROVOD_CONTROLLER", "ccl"}});
   testing::RunRankProcesses(n, [n](int rank, Board& board) {
-    TestRank self(rank, n, IdOf(board, rank, n));
+    TestRank self(rank, n, ShareId(board, rank, n));
     ASSERT_NE(self.get(), nullptr);
     for (int step = 0; step < 3; ++step) {
       std::vector<float> values(5000, static_cast<float>(rank));

@@ -110,14 +110,7 @@ class Job {
             if (value == kTwoHosts) value = rank < num_ranks / 2 ? "first" : "second";
           }
           const testing::Environment environment(all);
-          ncclUniqueId id;
-          if (rank == 0) {
-            ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-            std::memcpy(board.bytes(0).data(), &id, sizeof(id));
-          }
-          board.Meet(0, num_ranks);
-          std::memcpy(&id, board.bytes(0).data(), sizeof(id));
-          GpuRank self(rank, num_ranks, id);
+          GpuRank self(rank, num_ranks, ShareId(board, rank, num_ranks));
           if (self.get() != nullptr) body(self, board);
         }) {}
   ~Job() { processes_.Wait(100); }

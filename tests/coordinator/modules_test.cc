@@ -10,10 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/exchange_contract_test.h"
 #include "coordinator/job_test.h"
-#include "coordinator/operations_contract_test.h"
-#include "coordinator/operations_exchange.h"
+#include "coordinator/module_contract_test.h"
 #include "coordinator/operations_module.h"
 #include "testing/ranks.h"
 
@@ -34,25 +32,8 @@ TEST_P(ModulesTest, KeepsTheContract) {
   for (const int n : {1, 2, 3}) {
     ncclUniqueId id;
     ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-    testing::RunRankThreads(n, [&](int rank) {
-      const auto module = FindModule(GetParam());
-      ASSERT_TRUE(module.ok()) << module.status().message();
-      ncclComm_t comm = nullptr;
-      ASSERT_EQ(ncclCommInitRank(&comm, n, id, rank), ncclSuccess);
-      OperationsGroup group;
-      group.rank = rank;
-      for (int r = 0; r < n; ++r) group.members.push_back(r);
-      group.gather = [&](const void* mine, size_t bytes, void* all) -> Status {
-        EXPECT_EQ(ncclAllGather(mine, all, bytes, ncclUint8, comm, nullptr), ncclSuccess);
-        return Status::Ok();
-      };
-      auto operations = (*module)->Open(group);
-      ASSERT_TRUE(operations.ok()) << operations.status().message();
-      EXPECT_EQ(OperationsContract(**operations, rank, n).Check(), "");
-      const auto exchange = MakeOperationsExchange(std::move(*operations), rank, n);
-      EXPECT_EQ(ExchangeContract(*exchange).Check(), "");
-      ncclCommDestroy(comm);
-    });
+    testing::RunRankThreads(n,
+                            [&](int rank) { ExpectModuleKeepsContracts(GetParam(), id, rank, n); });
   }
 }
 
