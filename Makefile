@@ -19,7 +19,7 @@ help:
 	@echo 'make                    installs what is missing, builds everything into $(BUILD)'
 	@echo 'make test               every test and every check of the build'
 	@echo 'make unit               the quick tests only'
-	@echo 'make checks             the checks of the build only: headers, room order, format, symbols'
+	@echo 'make checks             the checks of the build only: headers, module order, format, symbols'
 	@echo 'make demo               trains handwritten digits with 4 ranks, then shows what collectives cost here'
 	@echo 'make install PREFIX=dir installs headers, libraries, pkg-config and CMake files, the tutti program'
 	@echo 'make bench              measures Tutti and its peers on this machine'

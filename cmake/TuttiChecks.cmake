@@ -1,5 +1,5 @@
 # The checks of the build, as tests with the label `checks`. Each has a self-test that feeds it what it must refuse.
-# Included after every room and library is known.
+# Included after every module and library is known.
 
 set(checks ${PROJECT_SOURCE_DIR}/tools/checks)
 
@@ -33,7 +33,7 @@ endfunction()
 tutti_check(headers_alone ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target header_checks)
 # In a new build it compiles hundreds of files, on two slow cores for ten minutes.
 set_tests_properties(checks.headers_alone PROPERTIES TIMEOUT 1800)
-tutti_check(room_order ${checks}/room_order)
+tutti_check(module_order ${checks}/module_order)
 tutti_check(settings_used ${checks}/settings_used)
 tutti_check(format ${checks}/format)
 tutti_check(scripts ${checks}/scripts)

@@ -21,7 +21,7 @@ if(NOT TUTTI_HAVE_CUDA)
   message(STATUS "Tutti: host-only build, without kernels for GPUs (no nvcc, or TUTTI_CUDA is OFF)")
 endif()
 
-# Adds the images, or an empty list of them, to the library of a room.
+# Adds the images, or an empty list of them, to the library of a module.
 function(tutti_add_device_code target)
   set(images "")
   set(declarations "")

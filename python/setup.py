@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts a copy of libtutti into the package: TUTTI_LIBRARY, or what `make` built beside it; of the
-modules for MPI, Gloo and oneCCL that lie beside that, where libtutti looks for them; and of the `tutti`
+plugins for MPI, Gloo and oneCCL that lie beside that, where libtutti looks for them; and of the `tutti`
 program: TUTTI_PROGRAM, or what was built or installed with that library. Without any the package is
 made without, and looks for them when it is used."""
 
@@ -11,7 +11,7 @@ import subprocess
 from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
-MODULES = ("libtutti_openmpi.so", "libtutti_mpich.so", "libtutti_gloo.so", "libtutti_ccl.so")
+PLUGINS = ("libtutti_openmpi.so", "libtutti_mpich.so", "libtutti_gloo.so", "libtutti_ccl.so")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -49,10 +49,10 @@ class BuildWithLibrary(build_py):
             print("setup: no libtutti was built; the package will look for one when it is used")
             return
         self.pack(source, "lib", "libtutti.so.0")
-        for module in MODULES:
-            beside = os.path.join(os.path.dirname(os.path.abspath(source)), module)
+        for plugin in PLUGINS:
+            beside = os.path.join(os.path.dirname(os.path.abspath(source)), plugin)
             if os.path.exists(beside):
-                self.pack(beside, "lib", module)
+                self.pack(beside, "lib", plugin)
         launcher = program(source)
         if launcher is None:
             print("setup: no tutti program was built; the package will look for one on PATH")

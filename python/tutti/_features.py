@@ -12,7 +12,7 @@ from tutti import _library
 
 
 def mpi_threads_supported() -> bool:
-    """Whether MPI may be used by several threads: the modules for it start it so. ValueError before
+    """Whether MPI may be used by several threads: the plugins for it start it so. ValueError before
     init."""
     from tutti._basics import job  # late: the job's module takes the functions here
     job().size()
@@ -25,13 +25,13 @@ def _asked_for(name: str) -> bool:
 
 
 def mpi_enabled() -> bool:
-    """Whether HOROVOD_CONTROLLER asks for MPI and a module for it is there."""
+    """Whether HOROVOD_CONTROLLER asks for MPI and a plugin for it is there."""
     return mpi_built() and _asked_for("mpi")
 
 
 def mpi_built() -> bool:
-    """Whether a module for MPI (libtutti_openmpi.so or libtutti_mpich.so) lies beside libtutti."""
-    return _library.has_module("openmpi") or _library.has_module("mpich")
+    """Whether a plugin for MPI (libtutti_openmpi.so or libtutti_mpich.so) lies beside libtutti."""
+    return _library.has_plugin("openmpi") or _library.has_plugin("mpich")
 
 
 def gloo_enabled() -> bool:
@@ -41,8 +41,8 @@ def gloo_enabled() -> bool:
 
 
 def gloo_built() -> bool:
-    """Whether the module for Gloo (libtutti_gloo.so) lies beside libtutti."""
-    return _library.has_module("gloo")
+    """Whether the plugin for Gloo (libtutti_gloo.so) lies beside libtutti."""
+    return _library.has_plugin("gloo")
 
 
 def _gpus_ask_for_nccl() -> bool:
@@ -101,8 +101,8 @@ def ddl_built() -> bool:
 
 
 def ccl_built() -> bool:
-    """Whether the module for oneCCL (libtutti_ccl.so) lies beside libtutti."""
-    return _library.has_module("ccl")
+    """Whether the plugin for oneCCL (libtutti_ccl.so) lies beside libtutti."""
+    return _library.has_plugin("ccl")
 
 
 def cuda_built() -> bool:

@@ -143,7 +143,7 @@ def load() -> ctypes.CDLL:
                       "; ".join(reasons))
 
 
-def has_module(name: str) -> bool:
+def has_plugin(name: str) -> bool:
     """Whether libtutti_<name>.so lies beside the library that is loaded."""
     address = ctypes.cast(load().tuttiCoordinatorCreate, c_void_p).value or 0
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:

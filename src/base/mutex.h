@@ -50,7 +50,8 @@
 #define TUTTI_RELEASE(...) TUTTI_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define TUTTI_ASSERT_HELD(mutex) TUTTI_THREAD_ANNOTATION(assert_capability(mutex))
 #define TUTTI_RETURN_CAPABILITY(mutex) TUTTI_THREAD_ANNOTATION(lock_returned(mutex))
-// For a function whose locking the analysis cannot follow. A comment beside it says why it is right.
+// For a function whose locking the analysis cannot follow. A comment beside it says why it is
+// right.
 #define TUTTI_NO_THREAD_SAFETY_ANALYSIS TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 namespace tutti {

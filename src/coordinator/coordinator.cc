@@ -97,8 +97,8 @@ Status Coordinator::Connect() {
   TUTTI_ASSIGN(bootstrap_, Bootstrap::Create(*loop_, settings, bootstrap));
   ncclUniqueId id = {};
   TUTTI_ASSIGN(common_, AgreeOnSettings(&id));
-  TUTTI_ASSIGN(controller_module_, ChooseFor("HOROVOD_CONTROLLER", common_.controller));
-  TUTTI_ASSIGN(data_module_, ChooseFor("HOROVOD_CPU_OPERATIONS", common_.cpu_operations));
+  TUTTI_ASSIGN(controller_plugin_, ChooseFor("HOROVOD_CONTROLLER", common_.controller));
+  TUTTI_ASSIGN(data_plugin_, ChooseFor("HOROVOD_CPU_OPERATIONS", common_.cpu_operations));
   TUTTI_TRY(ChooseGpuOperations());
   TUTTI_TRY(MakeGlobalSet(common_, id));
   if (!settings.timeline.empty() && settings.timeline != "DYNAMIC") {
@@ -186,16 +186,16 @@ GatherTexts Coordinator::TextGatherer() const {
 }
 
 // The first of a list that every rank has wins, and Tutti's own always is there.
-Result<std::shared_ptr<OperationsModule>> Coordinator::ChooseFor(std::string_view variable,
+Result<std::shared_ptr<OperationsPlugin>> Coordinator::ChooseFor(std::string_view variable,
                                                                  const std::string& list) {
-  if (list.empty()) return std::shared_ptr<OperationsModule>();
-  TUTTI_ASSIGN(const ModuleChoice choice,
-               ChooseModule(list, options_.rank, options_.num_ranks, TextGatherer()));
+  if (list.empty()) return std::shared_ptr<OperationsPlugin>();
+  TUTTI_ASSIGN(const PluginChoice choice,
+               ChoosePlugin(list, options_.rank, options_.num_ranks, TextGatherer()));
   if (!choice.why.empty() && options_.rank == 0) {
     TUTTI_WARN("{} asks for {}, which cannot be had: {}. {} is used.", variable, list, choice.why,
-               choice.module ? choice.module->name() : "Tutti's own");
+               choice.plugin ? choice.plugin->name() : "Tutti's own");
   }
-  return choice.module;
+  return choice.plugin;
 }
 
 OperationsGroup Coordinator::GroupOf(const std::vector<int>& ranks, ncclComm_t data) const {
@@ -207,12 +207,12 @@ OperationsGroup Coordinator::GroupOf(const std::vector<int>& ranks, ncclComm_t d
   return group;
 }
 
-Result<std::unique_ptr<Operations>> Coordinator::OpenModule(
-    OperationsModule& module, const std::vector<int>& ranks,
+Result<std::unique_ptr<Operations>> Coordinator::OpenPlugin(
+    OperationsPlugin& plugin, const std::vector<int>& ranks,
     const Communicators& communicators) const {
-  auto operations = module.Open(GroupOf(ranks, communicators.data.get()));
+  auto operations = plugin.Open(GroupOf(ranks, communicators.data.get()));
   if (operations.ok()) return operations;
-  return std::move(operations).status().Annotate(module.name());
+  return std::move(operations).status().Annotate(plugin.name());
 }
 
 Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) {
@@ -321,14 +321,14 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
     operations.push_back(MakeHierarchicalOperations(
         communicators->local.get(), communicators->cross.get(), options_.place, switches_));
   }
-  if (data_module_) {
-    TUTTI_ASSIGN(auto made, OpenModule(*data_module_, ranks, *communicators));
+  if (data_plugin_) {
+    TUTTI_ASSIGN(auto made, OpenPlugin(*data_plugin_, ranks, *communicators));
     operations.push_back(std::move(made));
   }
   operations.push_back(MakeNcclOperations(communicators->data.get(), options.rank));
   std::unique_ptr<Exchange> exchange;
-  if (controller_module_) {
-    TUTTI_ASSIGN(auto made, OpenModule(*controller_module_, ranks, *communicators));
+  if (controller_plugin_) {
+    TUTTI_ASSIGN(auto made, OpenPlugin(*controller_plugin_, ranks, *communicators));
     exchange = MakeOperationsExchange(std::move(made), options.rank, n);
   } else {
     exchange = MakeNcclExchange(communicators->control.get(), options.rank, n);

@@ -12,9 +12,8 @@
 //       Performer          runs fused batches (performer.h)
 //         Operations       how data moves (operations.h)
 //
-// The room is a user of nccl.h and tutti/tutti.h; of the library's inside it sees only the ground
-// rooms. There is no global state: a process may hold any number of coordinators, of one job or of
-// several.
+// The module uses nccl.h and tutti/tutti.h; of the library's inside it sees only the ground modules.
+// There is no global state: a process may hold any number of coordinators, of one job or of several.
 //
 // Two bootstraps' worth of connections: the communicators' own, and one of the coordinator's, over
 // which small messages ring ranks into a round and the death of a rank is noticed
@@ -41,7 +40,7 @@
 #include "coordinator/crossing_watch.h"
 #include "coordinator/gpu.h"
 #include "coordinator/gpu_communicator.h"
-#include "coordinator/operations_module.h"
+#include "coordinator/operations_plugin.h"
 #include "coordinator/process_set.h"
 #include "coordinator/timeline.h"
 #include "sys/event_loop.h"
@@ -140,11 +139,11 @@ class Coordinator {
                                               const std::shared_ptr<Communicators>& communicators);
   ProcessSet::Hooks MakeHooks(int id, const std::vector<int>& ranks,
                               const std::shared_ptr<Communicators>& communicators);
-  Result<std::shared_ptr<OperationsModule>> ChooseFor(std::string_view variable,
+  Result<std::shared_ptr<OperationsPlugin>> ChooseFor(std::string_view variable,
                                                       const std::string& list);
   GatherTexts TextGatherer() const;
   Status ChooseGpuOperations();
-  Result<std::unique_ptr<Operations>> OpenModule(OperationsModule& module,
+  Result<std::unique_ptr<Operations>> OpenPlugin(OperationsPlugin& plugin,
                                                  const std::vector<int>& ranks,
                                                  const Communicators& communicators) const;
   std::unique_ptr<Autotune> MakeAutotune(const Communicators& communicators) const;
@@ -182,8 +181,8 @@ class Coordinator {
 
   const Options options_;
   Common common_;
-  std::shared_ptr<OperationsModule> controller_module_;  // null: Tutti's own
-  std::shared_ptr<OperationsModule> data_module_;
+  std::shared_ptr<OperationsPlugin> controller_plugin_;  // null: Tutti's own
+  std::shared_ptr<OperationsPlugin> data_plugin_;
   std::shared_ptr<const NcclLibrary> gpu_library_;  // null: Tutti's own alone
   TakenKinds gpu_library_takes_;
   Timeline timeline_;

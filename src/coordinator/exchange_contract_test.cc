@@ -1,4 +1,4 @@
-// The contract of exchanges for those that need no launcher and no module; the others are in
+// The contract of exchanges for those that need no launcher and no plugin; the others are in
 // tests/coordinator.
 
 #include "coordinator/exchange_contract_test.h"

@@ -197,9 +197,9 @@ class PlainComm final : public LibraryComm {
   const bool owned_;
 };
 
-class NcclModule final : public OperationsModule {
+class NcclPlugin final : public OperationsPlugin {
  public:
-  explicit NcclModule(std::shared_ptr<const NcclLibrary> library) : library_(std::move(library)) {}
+  explicit NcclPlugin(std::shared_ptr<const NcclLibrary> library) : library_(std::move(library)) {}
   std::string_view name() const override { return "nccl"; }
   Status Viable(int, int) override { return Status::Ok(); }
 
@@ -273,9 +273,9 @@ std::unique_ptr<Operations> MakeStreamOperations(ncclComm_t comm, int rank, int 
   return MakeLibraryOperations(BorrowComm(comm), std::move(options));
 }
 
-Result<std::shared_ptr<OperationsModule>> LoadNcclModule(const std::string& file) {
+Result<std::shared_ptr<OperationsPlugin>> LoadNcclPlugin(const std::string& file) {
   TUTTI_ASSIGN(auto library, NcclLibrary::Load(file));
-  return std::shared_ptr<OperationsModule>(std::make_shared<NcclModule>(std::move(library)));
+  return std::shared_ptr<OperationsPlugin>(std::make_shared<NcclPlugin>(std::move(library)));
 }
 
 }  // namespace tutti::coordinator

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "coordinator/nccl_library.h"
-#include "coordinator/operations_module.h"
+#include "coordinator/operations_plugin.h"
 #include "nccl.h"
 
 namespace tutti::coordinator {
@@ -56,6 +56,6 @@ std::unique_ptr<Operations> MakeStreamOperations(ncclComm_t comm, int rank, int 
                                                  void* stream);
 
 // A library, by file name, for tensors in host memory.
-Result<std::shared_ptr<OperationsModule>> LoadNcclModule(const std::string& file);
+Result<std::shared_ptr<OperationsPlugin>> LoadNcclPlugin(const std::string& file);
 
 }  // namespace tutti::coordinator

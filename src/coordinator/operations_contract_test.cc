@@ -1,4 +1,4 @@
-// The contract of Operations, for those that are built in. tests/coordinator has it for modules.
+// The contract of Operations, for those that are built in. tests/coordinator has it for plugins.
 
 #include "coordinator/operations_contract_test.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The elastic room: what lets a job go on while its ranks leave and come. A launcher (tools/run)
+// The elastic module: what lets a job go on while its ranks leave and come. A launcher (tools/run)
 // holds a StoreServer and a Membership; workers reach the store as StoreClients, by way of
 // tutti/elastic_c.h. docs/elastic.md has the keys that they use and the order in which they do.
 //

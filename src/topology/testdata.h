@@ -1,6 +1,6 @@
 #pragma once
 
-// Where this room's tests find the machines of tests/data/topologies. For tests only;
+// Where this module's tests find the machines of tests/data/topologies. For tests only;
 // testdata_test.cc defines it.
 
 #include <string>

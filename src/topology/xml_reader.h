@@ -1,6 +1,6 @@
 #pragma once
 
-// What the readers of this room's two XML formats share: a bounded parse, places in lines and
+// What the readers of this module's two XML formats share: a bounded parse, places in lines and
 // columns, and attributes that say what was expected of them.
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// oneCCL's operations (modules/ccl_operations.cc): the contract, and a whole job that chooses them.
+// oneCCL's operations (plugins/ccl_operations.cc): the contract, and a whole job that chooses them.
 // Ranks are processes, since oneCCL has one rank in each.
 
 #include <gmock/gmock.h>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "coordinator/job_test.h"
-#include "coordinator/module_contract_test.h"
+#include "coordinator/plugin_contract_test.h"
 #include "testing/ranks.h"
 
 namespace tutti::coordinator {
@@ -31,7 +31,7 @@ class CclTest : public ::testing::TestWithParam<int> {
 TEST_P(CclTest, KeepsTheContract) {
   const int n = GetParam();
   testing::RunRankProcesses(n, [n](int rank, Board& board) {
-    ExpectModuleKeepsContracts("ccl", ShareId(board, rank, n), rank, n);
+    ExpectPluginKeepsContracts("ccl", ShareId(board, rank, n), rank, n);
   });
 }
 

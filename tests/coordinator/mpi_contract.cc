@@ -12,7 +12,7 @@
 #include "coordinator/exchange_contract_test.h"
 #include "coordinator/operations_contract_test.h"
 #include "coordinator/operations_exchange.h"
-#include "coordinator/operations_module.h"
+#include "coordinator/operations_plugin.h"
 #include "tutti/coordinator.h"
 
 namespace tutti::coordinator {
@@ -48,15 +48,15 @@ std::string Run(const std::string& name) {
   const auto alone = [](const std::string& mine) -> Result<std::vector<std::string>> {
     return std::vector<std::string>{mine};
   };
-  const auto choice = ChooseModule("mpi", rank, ranks, alone);
-  if (!choice.ok() || !choice->module) return choice.ok() ? choice->why : "no choice";
-  if (choice->module->name() != name) {
-    return fmt::format("found {} instead of {}", choice->module->name(), name);
+  const auto choice = ChoosePlugin("mpi", rank, ranks, alone);
+  if (!choice.ok() || !choice->plugin) return choice.ok() ? choice->why : "no choice";
+  if (choice->plugin->name() != name) {
+    return fmt::format("found {} instead of {}", choice->plugin->name(), name);
   }
   OperationsGroup group;
   group.rank = rank;
   for (int r = 0; r < ranks; ++r) group.members.push_back(r);
-  auto operations = choice->module->Open(group);
+  auto operations = choice->plugin->Open(group);
   if (!operations.ok()) return std::string(operations.status().message());
   std::string failure = OperationsContract(**operations, rank, ranks).Check();
   if (!failure.empty()) return failure;

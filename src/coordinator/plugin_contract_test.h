@@ -1,6 +1,6 @@
 #pragma once
 
-// What a module (operations_module.h) must do for a group that is all ranks of a job: its
+// What a plugin (operations_plugin.h) must do for a group that is all ranks of a job: its
 // operations keep their contract, and so does the exchange over them.
 
 #include <gtest/gtest.h>
@@ -12,15 +12,15 @@
 #include "coordinator/exchange_contract_test.h"
 #include "coordinator/operations_contract_test.h"
 #include "coordinator/operations_exchange.h"
-#include "coordinator/operations_module.h"
+#include "coordinator/operations_plugin.h"
 
 namespace tutti::coordinator {
 
 // All ranks call it.
-inline void ExpectModuleKeepsContracts(const std::string& name, const ncclUniqueId& id, int rank,
+inline void ExpectPluginKeepsContracts(const std::string& name, const ncclUniqueId& id, int rank,
                                        int num_ranks) {
-  const auto module = FindModule(name);
-  ASSERT_TRUE(module.ok()) << module.status().message();
+  const auto plugin = FindPlugin(name);
+  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
   ncclComm_t comm = nullptr;
   ASSERT_EQ(ncclCommInitRank(&comm, num_ranks, id, rank), ncclSuccess);
   const Communicator owner(comm);
@@ -31,7 +31,7 @@ inline void ExpectModuleKeepsContracts(const std::string& name, const ncclUnique
     EXPECT_EQ(ncclAllGather(mine, all, bytes, ncclUint8, comm, nullptr), ncclSuccess);
     return Status::Ok();
   };
-  auto operations = (*module)->Open(group);
+  auto operations = (*plugin)->Open(group);
   ASSERT_TRUE(operations.ok()) << operations.status().message();
   EXPECT_EQ(OperationsContract(**operations, rank, num_ranks).Check(), "");
   const auto exchange = MakeOperationsExchange(std::move(*operations), rank, num_ranks);

@@ -1,4 +1,4 @@
-#include "coordinator/operations_module.h"
+#include "coordinator/operations_plugin.h"
 
 #include <dlfcn.h>
 
@@ -23,7 +23,7 @@ std::vector<std::string> LibrariesOf(const std::string& name) {
 // Beside the library that this is part of, and where the loader looks.
 void* OpenLibrary(const std::string& file) {
   Dl_info self = {};
-  if (dladdr(reinterpret_cast<const void*>(kModuleSymbol), &self) != 0 && self.dli_fname) {
+  if (dladdr(reinterpret_cast<const void*>(kPluginSymbol), &self) != 0 && self.dli_fname) {
     const std::string path = self.dli_fname;
     const size_t slash = path.rfind('/');
     if (slash != std::string::npos) {
@@ -35,20 +35,20 @@ void* OpenLibrary(const std::string& file) {
 }
 
 // Libraries stay loaded: MPI ends with the process only.
-Result<std::shared_ptr<OperationsModule>> OpenModule(const std::string& file) {
+Result<std::shared_ptr<OperationsPlugin>> OpenPlugin(const std::string& file) {
   void* const library = OpenLibrary(file);
   if (library == nullptr) return InvalidUsage("{} cannot be loaded: {}", file, dlerror());
-  const auto entry = reinterpret_cast<ModuleEntry>(dlsym(library, kModuleSymbol));
-  OperationsModule* const module = entry == nullptr ? nullptr : entry(kModuleVersion);
-  if (module == nullptr) return InvalidUsage("{} is no module of this version", file);
-  return std::shared_ptr<OperationsModule>(module);
+  const auto entry = reinterpret_cast<PluginEntry>(dlsym(library, kPluginSymbol));
+  OperationsPlugin* const plugin = entry == nullptr ? nullptr : entry(kPluginVersion);
+  if (plugin == nullptr) return InvalidUsage("{} is no plugin of this version", file);
+  return std::shared_ptr<OperationsPlugin>(plugin);
 }
 
 // The first of its kind that is viable, or the last one's reason.
-Result<std::shared_ptr<OperationsModule>> FindViable(const std::string& name, int rank,
+Result<std::shared_ptr<OperationsPlugin>> FindViable(const std::string& name, int rank,
                                                      int num_ranks) {
   if (name.starts_with(kNcclPrefix)) {
-    return LoadNcclModule(name.substr(kNcclPrefix.size()));
+    return LoadNcclPlugin(name.substr(kNcclPrefix.size()));
   }
   const std::vector<std::string> files = LibrariesOf(name);
   if (files.empty()) {
@@ -57,9 +57,9 @@ Result<std::shared_ptr<OperationsModule>> FindViable(const std::string& name, in
   }
   std::string reasons;
   for (const std::string& file : files) {
-    auto module = OpenModule(file);
-    Status status = module.ok() ? (*module)->Viable(rank, num_ranks) : module.status();
-    if (status.ok()) return module;
+    auto plugin = OpenPlugin(file);
+    Status status = plugin.ok() ? (*plugin)->Viable(rank, num_ranks) : plugin.status();
+    if (status.ok()) return plugin;
     reasons += (reasons.empty() ? "" : "; ") + std::string(status.message());
   }
   return InvalidUsage("{}", reasons);
@@ -79,16 +79,16 @@ std::string PlainName(std::string_view name) {
   return plain;
 }
 
-Result<std::shared_ptr<OperationsModule>> FindModule(const std::string& name) {
-  if (name.starts_with(kNcclPrefix)) return LoadNcclModule(name.substr(kNcclPrefix.size()));
+Result<std::shared_ptr<OperationsPlugin>> FindPlugin(const std::string& name) {
+  if (name.starts_with(kNcclPrefix)) return LoadNcclPlugin(name.substr(kNcclPrefix.size()));
   const std::vector<std::string> files = LibrariesOf(name);
-  if (files.empty()) return InvalidUsage("there is no module \"{}\"", name);
-  return OpenModule(files.front());
+  if (files.empty()) return InvalidUsage("there is no plugin \"{}\"", name);
+  return OpenPlugin(files.front());
 }
 
-Result<ModuleChoice> ChooseModule(const std::string& list, int rank, int num_ranks,
+Result<PluginChoice> ChoosePlugin(const std::string& list, int rank, int num_ranks,
                                   const GatherTexts& gather) {
-  ModuleChoice choice;
+  PluginChoice choice;
   std::istringstream names(list);
   for (std::string name; std::getline(names, name, ',');) {
     name = PlainName(name);
@@ -105,7 +105,7 @@ Result<ModuleChoice> ChooseModule(const std::string& list, int rank, int num_ran
     }
     if (!found.ok()) missing = mine;
     if (missing.empty()) {
-      choice.module = std::move(*found);
+      choice.plugin = std::move(*found);
       return choice;
     }
     choice.why += fmt::format(

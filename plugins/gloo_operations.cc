@@ -23,9 +23,9 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/operations_module.h"
-#include "modules/averaging.h"
-#include "modules/stepped_operations.h"
+#include "coordinator/operations_plugin.h"
+#include "plugins/averaging.h"
+#include "plugins/stepped_operations.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -194,7 +194,7 @@ Status CheckHostName() {
   return Status::Ok();
 }
 
-class GlooModule final : public OperationsModule {
+class GlooModule final : public OperationsPlugin {
  public:
   std::string_view name() const override { return "gloo"; }
   Status Viable(int, int) override {
@@ -228,8 +228,8 @@ class GlooModule final : public OperationsModule {
 }  // namespace
 }  // namespace tutti::coordinator
 
-extern "C" __attribute__((visibility("default"))) tutti::coordinator::OperationsModule*
-tuttiOperationsModule(int version) {
-  if (version != tutti::coordinator::kModuleVersion) return nullptr;
+extern "C" __attribute__((visibility("default"))) tutti::coordinator::OperationsPlugin*
+tuttiOperationsPlugin(int version) {
+  if (version != tutti::coordinator::kPluginVersion) return nullptr;
   return new tutti::coordinator::GlooModule;
 }

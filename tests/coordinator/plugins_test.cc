@@ -1,4 +1,4 @@
-// The modules of modules/ and libraries with NCCL's interface: the contracts of operations and of
+// The plugins of plugins/ and libraries with NCCL's interface: the contracts of operations and of
 // exchanges, and whole jobs that choose them by the settings.
 
 #include <gmock/gmock.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "coordinator/job_test.h"
-#include "coordinator/module_contract_test.h"
-#include "coordinator/operations_module.h"
+#include "coordinator/operations_plugin.h"
+#include "coordinator/plugin_contract_test.h"
 #include "testing/ranks.h"
 
 namespace tutti::coordinator {
@@ -21,23 +21,23 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-class ModulesTest : public ::testing::TestWithParam<std::string> {
+class PluginsTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (!FindModule(GetParam()).ok()) GTEST_SKIP() << "there is no " << GetParam();
+    if (!FindPlugin(GetParam()).ok()) GTEST_SKIP() << "there is no " << GetParam();
   }
 };
 
-TEST_P(ModulesTest, KeepsTheContract) {
+TEST_P(PluginsTest, KeepsTheContract) {
   for (const int n : {1, 2, 3}) {
     ncclUniqueId id;
     ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
     testing::RunRankThreads(n,
-                            [&](int rank) { ExpectModuleKeepsContracts(GetParam(), id, rank, n); });
+                            [&](int rank) { ExpectPluginKeepsContracts(GetParam(), id, rank, n); });
   }
 }
 
-TEST_P(ModulesTest, CarriesAJob) {
+TEST_P(PluginsTest, CarriesAJob) {
   const testing::Environment environment(testing::Environment::Settings{
       {"HOROVOD_CPU_OPERATIONS", GetParam()}, {"HOROVOD_CONTROLLER", GetParam()}});
   RunJob(3, [](TestRank& self) {
@@ -63,31 +63,31 @@ TEST_P(ModulesTest, CarriesAJob) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Modules, ModulesTest,
+INSTANTIATE_TEST_SUITE_P(Plugins, PluginsTest,
                          ::testing::Values("gloo", "nccl:" TUTTI_NCCL_LIBRARY),
                          [](const auto& instance) { return instance.param.substr(0, 4); });
 
-TEST(ModuleChoiceTest, TheFirstThatAllHaveWins) {
+TEST(PluginChoiceTest, TheFirstThatAllHaveWins) {
   const auto alone = [](const std::string& mine) -> Result<std::vector<std::string>> {
     return std::vector<std::string>{mine};
   };
   const std::string nccl = "nccl:" TUTTI_NCCL_LIBRARY;
-  auto choice = ChooseModule("nonsense," + nccl + ",tutti", 0, 1, alone);
+  auto choice = ChoosePlugin("nonsense," + nccl + ",tutti", 0, 1, alone);
   ASSERT_TRUE(choice.ok());
-  ASSERT_TRUE(choice->module);
-  EXPECT_EQ(choice->module->name(), "nccl");
+  ASSERT_TRUE(choice->plugin);
+  EXPECT_EQ(choice->plugin->name(), "nccl");
   EXPECT_THAT(choice->why, HasSubstr("there is no \"nonsense\""));
-  choice = ChooseModule("tutti," + nccl, 0, 1, alone);
-  EXPECT_FALSE(choice->module);
-  choice = ChooseModule("mpi,nccl:/nowhere.so", 0, 1, alone);
-  EXPECT_FALSE(choice->module);
+  choice = ChoosePlugin("tutti," + nccl, 0, 1, alone);
+  EXPECT_FALSE(choice->plugin);
+  choice = ChoosePlugin("mpi,nccl:/nowhere.so", 0, 1, alone);
+  EXPECT_FALSE(choice->plugin);
   EXPECT_THAT(choice->why, HasSubstr("/nowhere.so"));
   // Another rank has it not.
   choice =
-      ChooseModule(nccl, 0, 2, [](const std::string& mine) -> Result<std::vector<std::string>> {
+      ChoosePlugin(nccl, 0, 2, [](const std::string& mine) -> Result<std::vector<std::string>> {
         return std::vector<std::string>{mine, "- rank 1: it cannot be loaded"};
       });
-  EXPECT_FALSE(choice->module);
+  EXPECT_FALSE(choice->plugin);
   EXPECT_THAT(choice->why, HasSubstr("rank 1: it cannot be loaded"));
 }
 
@@ -97,20 +97,20 @@ void SayWhatGlooSays() {
   if (unshare(CLONE_NEWUTS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWUTS) != 0) _exit(2);
   if (sethostname(kName.data(), kName.size()) != 0) _exit(2);
   unsetenv("HOROVOD_GLOO_IFACE");
-  const auto module = FindModule("gloo");
-  const Status status = module.ok() ? (*module)->Viable(0, 1) : module.status();
+  const auto plugin = FindPlugin("gloo");
+  const Status status = plugin.ok() ? (*plugin)->Viable(0, 1) : plugin.status();
   fmt::print(stderr, "{}", status.message());
   _exit(status.ok() ? 0 : 1);
 }
 
 TEST(GlooTest, AHostWhoseNameHasNoAddressIsToldSo) {
-  if (!FindModule("gloo").ok()) GTEST_SKIP() << "there is no gloo";
+  if (!FindPlugin("gloo").ok()) GTEST_SKIP() << "there is no gloo";
   if (geteuid() != 0) GTEST_SKIP() << "a host's name is changed by root only";
   EXPECT_EXIT(SayWhatGlooSays(), ::testing::ExitedWithCode(1),
               "its name, nobody-knows.invalid, has none");
 }
 
-TEST(ModuleChoiceTest, WhatCannotBeHadIsReplacedAndSaid) {
+TEST(PluginChoiceTest, WhatCannotBeHadIsReplacedAndSaid) {
   const testing::Environment environment(
       testing::Environment::Settings{{"HOROVOD_CPU_OPERATIONS", "ccl"}});
   ::testing::internal::CaptureStderr();

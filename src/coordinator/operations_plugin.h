@@ -1,10 +1,10 @@
 #pragma once
 
 // Operations of others: MPI's, Gloo's, oneCCL's, those of a library with NCCL's interface. Each is
-// a module that makes Operations for a set of ranks, and over those an Exchange as well
+// a plugin that makes Operations for a set of ranks, and over those an Exchange as well
 // (operations_exchange.h), so that negotiation may go the same way as the data.
 //
-// All but the last are shared libraries of their own (modules/), looked up by name when they are
+// All but the last are shared libraries of their own (plugins/), looked up by name when they are
 // asked for, so that Tutti itself needs none of them.
 
 #include <cstddef>
@@ -19,25 +19,25 @@
 
 namespace tutti::coordinator {
 
-// The ranks that will use what a module makes.
+// The ranks that will use what a plugin makes.
 struct OperationsGroup {
   int rank = 0;              // in the group
   std::vector<int> members;  // ranks of the job, ascending
-  // Gathers `bytes` of each rank of the group, by rank, into `all`: how a module's ranks find one
+  // Gathers `bytes` of each rank of the group, by rank, into `all`: how a plugin's ranks find one
   // another.
   std::function<Status(const void* mine, size_t bytes, void* all)> gather;
 
   int size() const { return static_cast<int>(members.size()); }
 };
 
-class OperationsModule {
+class OperationsPlugin {
  public:
-  virtual ~OperationsModule() = default;
+  virtual ~OperationsPlugin() = default;
   virtual std::string_view name() const = 0;
   // Whether it can serve this process in a job of so many ranks; else why not. Local.
   virtual Status Viable(int rank, int num_ranks) = 0;
   // All ranks of the group call it, one group at a time. What is made for one group shares no state
-  // with that for another. It outlives the module.
+  // with that for another. It outlives the plugin.
   virtual Result<std::unique_ptr<Operations>> Open(const OperationsGroup& group) = 0;
 };
 
@@ -46,22 +46,22 @@ std::string PlainName(std::string_view name);
 
 // "mpi", "gloo", "ccl", or "nccl:" and a library. InvalidUsage for another name or where there is
 // no such library.
-Result<std::shared_ptr<OperationsModule>> FindModule(const std::string& name);
+Result<std::shared_ptr<OperationsPlugin>> FindPlugin(const std::string& name);
 
 // Of a comma-separated list the first that all ranks find viable; null where that is "tutti", or
 // none is (which `why` explains). All ranks call it with the same list; `gather` gives every rank's
 // text, by rank.
-struct ModuleChoice {
-  std::shared_ptr<OperationsModule> module;
+struct PluginChoice {
+  std::shared_ptr<OperationsPlugin> plugin;
   std::string why;  // what was passed over
 };
 using GatherTexts = std::function<Result<std::vector<std::string>>(const std::string& mine)>;
-Result<ModuleChoice> ChooseModule(const std::string& list, int rank, int num_ranks,
+Result<PluginChoice> ChoosePlugin(const std::string& list, int rank, int num_ranks,
                                   const GatherTexts& gather);
 
-// What a module's library exports under kModuleSymbol. `version` is that of these headers.
-inline constexpr char kModuleSymbol[] = "tuttiOperationsModule";
-inline constexpr int kModuleVersion = 1;
-using ModuleEntry = OperationsModule* (*)(int version);  // null: another version
+// What a plugin's library exports under kPluginSymbol. `version` is that of these headers.
+inline constexpr char kPluginSymbol[] = "tuttiOperationsPlugin";
+inline constexpr int kPluginVersion = 1;
+using PluginEntry = OperationsPlugin* (*)(int version);  // null: another version
 
 }  // namespace tutti::coordinator

@@ -10,7 +10,7 @@
 
 #include "base/copy.h"
 #include "coordinator/element_type.h"
-#include "coordinator/operations_module.h"
+#include "coordinator/operations_plugin.h"
 
 namespace tutti::coordinator {
 

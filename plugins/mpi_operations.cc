@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/operations_module.h"
-#include "modules/averaging.h"
-#include "modules/stepped_operations.h"
+#include "coordinator/operations_plugin.h"
+#include "plugins/averaging.h"
+#include "plugins/stepped_operations.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -181,7 +181,7 @@ void EndMpi() {
   if (finalized == 0) MPI_Finalize();
 }
 
-class MpiModule final : public OperationsModule {
+class MpiModule final : public OperationsPlugin {
  public:
   std::string_view name() const override { return TUTTI_MPI_NAME; }
 
@@ -231,8 +231,8 @@ class MpiModule final : public OperationsModule {
 }  // namespace
 }  // namespace tutti::coordinator
 
-extern "C" __attribute__((visibility("default"))) tutti::coordinator::OperationsModule*
-tuttiOperationsModule(int version) {
-  if (version != tutti::coordinator::kModuleVersion) return nullptr;
+extern "C" __attribute__((visibility("default"))) tutti::coordinator::OperationsPlugin*
+tuttiOperationsPlugin(int version) {
+  if (version != tutti::coordinator::kPluginVersion) return nullptr;
   return new tutti::coordinator::MpiModule;
 }

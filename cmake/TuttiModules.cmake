@@ -1,6 +1,6 @@
-# How a room of src/ becomes a library and a test program: every x.cc is compiled into tutti_<room>, every
-# x_test.cc into <room>_test, and with TUTTI_FUZZ every x_fuzz.cc into <room>_x_fuzz. New files are found by themselves; no
-# list is kept by hand.
+# How a module of src/ becomes a library and a test program: every x.cc is compiled into tutti_<module>, every
+# x_test.cc into <module>_test, and with TUTTI_FUZZ every x_fuzz.cc into <module>_x_fuzz. New files are found by
+# themselves; no list is kept by hand.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -41,7 +41,7 @@ if(TUTTI_BUILD_TESTS)
   include(GoogleTest)
 endif()
 
-function(tutti_room name)
+function(tutti_module name)
   cmake_parse_arguments(ARG "TEST_ONLY" "" "LINK" ${ARGN})
   if(ARG_TEST_ONLY AND NOT TUTTI_BUILD_TESTS)
     return()

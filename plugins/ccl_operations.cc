@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/operations_module.h"
-#include "modules/averaging.h"
-#include "modules/stepped_operations.h"
+#include "coordinator/operations_plugin.h"
+#include "plugins/averaging.h"
+#include "plugins/stepped_operations.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -128,7 +128,7 @@ class CclOperations final : public SteppedOperations {
   const ccl::communicator comm_;
 };
 
-class CclModule final : public OperationsModule {
+class CclModule final : public OperationsPlugin {
  public:
   std::string_view name() const override { return "ccl"; }
 
@@ -171,8 +171,8 @@ class CclModule final : public OperationsModule {
 }  // namespace
 }  // namespace tutti::coordinator
 
-extern "C" __attribute__((visibility("default"))) tutti::coordinator::OperationsModule*
-tuttiOperationsModule(int version) {
-  if (version != tutti::coordinator::kModuleVersion) return nullptr;
+extern "C" __attribute__((visibility("default"))) tutti::coordinator::OperationsPlugin*
+tuttiOperationsPlugin(int version) {
+  if (version != tutti::coordinator::kPluginVersion) return nullptr;
   return new tutti::coordinator::CclModule;
 }
