@@ -40,7 +40,7 @@ enum class Purpose : uint8_t {
   kRoot = 1,     // a rank asks a root (bootstrap/root.h)
   kLink = 2,     // a rank's bootstrap joins another's (bootstrap/endpoint.h)
   kData = 3,     // a network transport's connection
-  kLaunch = 4,   // a rank of a launched program meets rank 0 (tools/launch/handshake.h)
+  kLaunch = 4,   // a rank of a launched program meets rank 0 (launch/handshake.h)
   kElastic = 5,  // a worker of an elastic job asks the job's launcher (elastic/store.h)
 };
 
