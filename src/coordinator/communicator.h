@@ -3,6 +3,7 @@
 // An ncclComm_t with an owner, and the library's results as Status. The coordinator is a user of
 // nccl.h like any other.
 
+#include <atomic>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -29,7 +30,7 @@ class Communicator {
     if (this == &other) return *this;
     Reset();
     comm_ = std::exchange(other.comm_, nullptr);
-    broken_ = other.broken_;
+    broken_ = other.broken_.load();
     return *this;
   }
 
@@ -47,7 +48,7 @@ class Communicator {
 
  private:
   ncclComm_t comm_ = nullptr;
-  bool broken_ = false;
+  std::atomic<bool> broken_ = false;
 };
 
 }  // namespace tutti::coordinator

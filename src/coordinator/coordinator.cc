@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -58,7 +59,7 @@ Coordinator::Coordinator(const Options& options)
       crossing_watch_(
           options.rank, options.settings.stall_check_time_s, [this] { return LiveSets(); },
           [this] {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             return sets_.size() > 1;
           }) {
   const Settings& settings = options_.settings;
@@ -106,6 +107,16 @@ Status Coordinator::Connect() {
     const Status opened = StartTimeline(settings.timeline, settings.timeline_mark_cycles);
     if (!opened.ok()) TUTTI_WARN("HOROVOD_TIMELINE has no effect here: {}", opened.message());
   }
+  if (settings.stall_check_time_s > 0) {
+    tick_ns_ = std::min(tick_ns_, QuarterOf(settings.stall_check_time_s));
+  }
+  // Twice within ProcessSet::Options::longest_round_ns.
+  if (settings.timeout_s > 0) tick_ns_ = std::min(tick_ns_, QuarterOf(settings.timeout_s) / 2);
+  loop_->AddTimer(tick_ns_, [this] { OnTick(); });
+  return Status::Ok();
+}
+
+void Coordinator::ListenForEvents() {
   Bootstrap::Events events;
   events.control = [this](int, std::span<const std::byte> payload) { OnControl(payload); };
   events.peer_lost = [this](int rank, const std::string& why) {
@@ -115,13 +126,6 @@ Status Coordinator::Connect() {
     OnLost(rank, fmt::format("rank {} has left without a shutdown", rank), /*died=*/false);
   };
   bootstrap_->SetEvents(std::move(events));
-  if (settings.stall_check_time_s > 0) {
-    tick_ns_ = std::min(tick_ns_, QuarterOf(settings.stall_check_time_s));
-  }
-  // Twice within ProcessSet::Options::longest_round_ns.
-  if (settings.timeout_s > 0) tick_ns_ = std::min(tick_ns_, QuarterOf(settings.timeout_s) / 2);
-  loop_->AddTimer(tick_ns_, [this] { OnTick(); });
-  return Status::Ok();
 }
 
 // Rank 0 says what must be the same everywhere, and where the communicator's ranks meet.
@@ -189,8 +193,8 @@ GatherTexts Coordinator::TextGatherer() const {
 Result<std::shared_ptr<OperationsPlugin>> Coordinator::ChooseFor(std::string_view variable,
                                                                  const std::string& list) {
   if (list.empty()) return std::shared_ptr<OperationsPlugin>();
-  TUTTI_ASSIGN(const PluginChoice choice,
-               ChoosePlugin(list, options_.rank, options_.num_ranks, TextGatherer()));
+  TUTTI_ASSIGN(const PluginChoice choice, ChoosePlugin(list, options_.rank, options_.num_ranks,
+                                                       TextGatherer(), options_.find_plugin));
   if (!choice.why.empty() && options_.rank == 0) {
     TUTTI_WARN("{} asks for {}, which cannot be had: {}. {} is used.", variable, list, choice.why,
                choice.plugin ? choice.plugin->name() : "Tutti's own");
@@ -207,15 +211,39 @@ OperationsGroup Coordinator::GroupOf(const std::vector<int>& ranks, ncclComm_t d
   return group;
 }
 
+// The call may block for as long as the plugin's library likes, and be left to itself.
 Result<std::unique_ptr<Operations>> Coordinator::OpenPlugin(
-    OperationsPlugin& plugin, const std::vector<int>& ranks,
-    const Communicators& communicators) const {
-  auto operations = plugin.Open(GroupOf(ranks, communicators.data.get()));
+    const std::shared_ptr<OperationsPlugin>& plugin, const std::vector<int>& ranks,
+    const std::shared_ptr<Communicators>& communicators, SetMaking& making) const {
+  auto operations =
+      making.Run([plugin, communicators, group = GroupOf(ranks, communicators->data.get())] {
+        return plugin->Open(group);
+      });
   if (operations.ok()) return operations;
-  return std::move(operations).status().Annotate(plugin.name());
+  return std::move(operations).status().Annotate(plugin->name());
+}
+
+// Makes what the failure of a rank, or of the set of all ranks, can break off from now on.
+std::shared_ptr<SetMaking> Coordinator::BeginMaking() {
+  auto making = std::make_shared<SetMaking>();
+  const MutexLock lock(mutex_);
+  making_ = making;
+  return making;
+}
+
+void Coordinator::BreakMaking(const Status& reason) {
+  std::shared_ptr<SetMaking> making;
+  {
+    const MutexLock lock(mutex_);
+    making = making_;
+  }
+  if (making) making->Break(reason);
 }
 
 Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) {
+  const std::shared_ptr<SetMaking> making = BeginMaking();
+  // Losses that came earlier are told now, when there is something that they can end.
+  ListenForEvents();
   auto communicators = std::make_shared<Communicators>();
   ncclComm_t comm = nullptr;
   // Of the host's memory, also where a GPU is the calling thread's.
@@ -225,11 +253,11 @@ Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) 
   TUTTI_TRY(FromNccl(ncclCommSplit(comm, 0, options_.rank, &data, nullptr), comm));
   communicators->data = Communicator(data);
   TUTTI_TRY(SplitHosts(common, *communicators));
+  making->Adopt([communicators] { communicators->BreakOff(); });
   std::vector<int> ranks(static_cast<size_t>(options_.num_ranks));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const std::lock_guard lock(mutex_);
-  TUTTI_ASSIGN(std::shared_ptr<ProcessSet> set, MakeSet(0, ranks, communicators));
-  sets_[0] = {ranks, std::move(set), communicators};
+  TUTTI_ASSIGN(const std::shared_ptr<ProcessSet> set, MakeSet(0, ranks, communicators, *making));
+  EnterSet(0, {ranks, set, communicators});
   return Status::Ok();
 }
 
@@ -297,9 +325,26 @@ std::unique_ptr<Autotune> Coordinator::MakeAutotune(const Communicators& communi
   return std::make_unique<Autotune>(options, common_.tuning);
 }
 
-// REQUIRES: mutex_.
+// Ends the making of the set: failures reach the set itself from now on.
+void Coordinator::EnterSet(int id, const SetRecord& record) {
+  std::optional<uint64_t> early;
+  {
+    const MutexLock lock(mutex_);
+    making_.reset();
+    next_set_ = id + 1;
+    if (const auto found = early_rings_.find(id); found != early_rings_.end()) {
+      early = found->second;
+      early_rings_.erase(found);
+    }
+    if (!record.ranks.empty()) sets_[id] = record;
+  }
+  if (early && record.set) record.set->Ring(*early);
+}
+
+// Waits for the other ranks where a plugin makes a part of the set.
 Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
-    int id, const std::vector<int>& ranks, const std::shared_ptr<Communicators>& communicators) {
+    int id, const std::vector<int>& ranks, const std::shared_ptr<Communicators>& communicators,
+    SetMaking& making) {
   const Settings& settings = options_.settings;
   ProcessSet::Options options;
   options.id = id;
@@ -322,13 +367,13 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
         communicators->local.get(), communicators->cross.get(), options_.place, switches_));
   }
   if (data_plugin_) {
-    TUTTI_ASSIGN(auto made, OpenPlugin(*data_plugin_, ranks, *communicators));
+    TUTTI_ASSIGN(auto made, OpenPlugin(data_plugin_, ranks, communicators, making));
     operations.push_back(std::move(made));
   }
   operations.push_back(MakeNcclOperations(communicators->data.get(), options.rank));
   std::unique_ptr<Exchange> exchange;
   if (controller_plugin_) {
-    TUTTI_ASSIGN(auto made, OpenPlugin(*controller_plugin_, ranks, *communicators));
+    TUTTI_ASSIGN(auto made, OpenPlugin(controller_plugin_, ranks, communicators, making));
     exchange = MakeOperationsExchange(std::move(made), options.rank, n);
   } else {
     exchange = MakeNcclExchange(communicators->control.get(), options.rank, n);
@@ -362,7 +407,11 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
     for (const int rank : neighbours) bootstrap_->SendControl(rank, message);
   };
   hooks.change_sets = [this](const Agreement& agreement) { return ChangeSets(agreement); };
-  hooks.break_off = [communicators] { communicators->BreakOff(); };
+  hooks.break_off = [this, id, communicators] {
+    communicators->BreakOff();
+    // Sets are made in rounds of the set of all ranks, by all of them.
+    if (id == 0) BreakMaking(RemoteError("the process set of all ranks has ended"));
+  };
   hooks.gpu.open = [this](int device) { return OpenGpu(device); };
   hooks.gpu.join = [this, id, ranks, communicators](const std::shared_ptr<Gpu>& gpu) {
     return JoinGpus(id, gpu, ranks, *communicators);
@@ -423,9 +472,14 @@ void Coordinator::TendTimeline() {
 }
 
 Result<std::shared_ptr<ProcessSet>> Coordinator::FindSet(int id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = sets_.find(id);
-  if (found == sets_.end()) return InvalidArgument("there is no process set {}", id);
+  if (found == sets_.end()) {
+    if (making_ && id == next_set_) {
+      return InvalidArgument("process set {} is still being made", id);
+    }
+    return InvalidArgument("there is no process set {}", id);
+  }
   if (!found->second.set) {
     return InvalidArgument("rank {} is not in process set {}", options_.rank, id);
   }
@@ -433,14 +487,14 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::FindSet(int id) const {
 }
 
 Result<std::vector<int>> Coordinator::SetRanks(int id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = sets_.find(id);
   if (found == sets_.end()) return InvalidArgument("there is no process set {}", id);
   return found->second.ranks;
 }
 
 std::vector<std::shared_ptr<ProcessSet>> Coordinator::LiveSets() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::shared_ptr<ProcessSet>> sets;
   for (const auto& [id, record] : sets_) {
     if (record.set) sets.push_back(record.set);
@@ -495,29 +549,25 @@ Result<int> Coordinator::ChangeSets(const Agreement& agreement) {
 
 Result<int> Coordinator::AddSetNow(const std::vector<int>& ranks) {
   std::shared_ptr<Communicators> parents;
+  int id = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     parents = sets_.at(0).communicators;
+    id = next_set_;
   }
+  const std::shared_ptr<SetMaking> making = BeginMaking();
   const ncclComm_t parent = parents->control.get();
-  const int id = next_set_;  // nobody else changes it, and other members' rings are kept for it
   SetRecord record;
   record.ranks = ranks;
-  const Status made = AllMade(parent, JoinSet(id, parent, record));
-  const std::lock_guard lock(mutex_);
-  ++next_set_;  // on all ranks, whatever came of it
-  if (!made.ok()) return made;
-  const auto early = early_rings_.find(id);
-  if (early != early_rings_.end()) {
-    if (record.set) record.set->Ring(early->second);
-    early_rings_.erase(early);
-  }
-  sets_[id] = std::move(record);
+  const Status made = AllMade(parent, JoinSet(id, parent, *making, record));
+  // The number is used up on all ranks, whatever came of it.
+  EnterSet(id, made.ok() ? record : SetRecord());
+  TUTTI_TRY(Status(made));
   return id;
 }
 
 // This rank's part in the new set, if it is a member.
-Status Coordinator::JoinSet(int id, ncclComm_t parent, SetRecord& record) {
+Status Coordinator::JoinSet(int id, ncclComm_t parent, SetMaking& making, SetRecord& record) {
   const std::vector<int>& ranks = record.ranks;
   const bool member = std::find(ranks.begin(), ranks.end(), options_.rank) != ranks.end();
   const int color = member ? 0 : NCCL_SPLIT_NOCOLOR;
@@ -531,11 +581,11 @@ Status Coordinator::JoinSet(int id, ncclComm_t parent, SetRecord& record) {
   auto communicators = std::make_shared<Communicators>();
   communicators->control = Communicator(control);
   communicators->data = Communicator(data);
+  making.Adopt([communicators] { communicators->BreakOff(); });
   TUTTI_TRY(Status(first));
   TUTTI_TRY(Status(second));
   if (!member) return Status::Ok();
-  const std::lock_guard lock(mutex_);
-  TUTTI_ASSIGN(record.set, MakeSet(id, ranks, communicators));
+  TUTTI_ASSIGN(record.set, MakeSet(id, ranks, communicators, making));
   record.communicators = std::move(communicators);
   return Status::Ok();
 }
@@ -553,7 +603,7 @@ Status Coordinator::AllMade(ncclComm_t parent, const Status& mine) const {
 Result<int> Coordinator::RemoveSetNow(int id) {
   SetRecord record;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = sets_.find(id);
     if (found == sets_.end()) return InvalidArgument("there is no process set {}", id);
     record = found->second;
@@ -565,7 +615,7 @@ Result<int> Coordinator::RemoveSetNow(int id) {
     record.set->Fail(Timeout("the members of process set {} did not come to its end", id));
   }
   record.set->SettleGpu();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   sets_.erase(id);
   return id;
 }
@@ -584,7 +634,7 @@ void Coordinator::OnControl(std::span<const std::byte> payload) {
   if (reader.failed() || !reader.AtEnd()) return;
   std::shared_ptr<ProcessSet> set;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = sets_.find(id);
     if (round == kJoinFailed) {
       if (found == sets_.end() || !found->second.set) return;
@@ -604,7 +654,7 @@ void Coordinator::OnLost(int rank, const std::string& why, bool died) {
   loop_->AddTimer(kGraceNs, [this, rank, why, died] {
     std::map<int, SetRecord> sets;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       sets = sets_;
     }
     for (const auto& [id, record] : sets) {
@@ -614,6 +664,7 @@ void Coordinator::OnLost(int rank, const std::string& why, bool died) {
       // A set that has ended may still wait for what was queued on GPUs before.
       if (died) record.communicators->BreakGpuLibrary();
     }
+    BreakMaking(RemoteError("{}", why));
   });
 }
 
@@ -628,7 +679,7 @@ void Coordinator::OnTick() {
 
 void Coordinator::Shutdown(const std::string& reason) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (std::exchange(closing_, true)) return;
   }
   const auto sets = LiveSets();
@@ -654,7 +705,7 @@ Coordinator::~Coordinator() {
   // Nothing may come from the loop any more when the sets go.
   std::map<int, SetRecord> sets;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     sets.swap(sets_);
   }
   if (loop_) loop_->RunSync([] {});

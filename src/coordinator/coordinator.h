@@ -32,6 +32,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
 #include "config/settings.h"
@@ -42,6 +43,7 @@
 #include "coordinator/gpu_communicator.h"
 #include "coordinator/operations_plugin.h"
 #include "coordinator/process_set.h"
+#include "coordinator/set_making.h"
 #include "coordinator/timeline.h"
 #include "sys/event_loop.h"
 
@@ -59,6 +61,8 @@ class Coordinator {
     Settings settings;
     // For tensors on GPUs.
     std::function<Result<std::shared_ptr<Gpu>>(int device)> open_gpu = MakeCudaGpu;
+    // Finds what HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS name.
+    FindPluginFor find_plugin = FindViablePlugin;
     // By which the timeline tells the time.
     WallClock clock = WallClock::OfSystem();
   };
@@ -77,7 +81,8 @@ class Coordinator {
   // ranks may have one, from any time on.
   Status StartTimeline(const std::string& path, bool mark_rounds);
 
-  // Set 0 is that of all ranks. InvalidArgument where there is none, or this rank is not in it.
+  // Set 0 is that of all ranks. InvalidArgument where there is none, where it is still being made,
+  // or where this rank is not in it.
   Result<std::shared_ptr<ProcessSet>> FindSet(int id) const;
   // The ranks of a set, also where this rank is not among them.
   Result<std::vector<int>> SetRanks(int id) const;
@@ -133,19 +138,24 @@ class Coordinator {
   Status Connect();
   Result<Common> AgreeOnSettings(ncclUniqueId* id);
   Status MakeGlobalSet(const Common& common, const ncclUniqueId& id);
+  void ListenForEvents();
+  std::shared_ptr<SetMaking> BeginMaking() TUTTI_EXCLUDES(mutex_);
+  void EnterSet(int id, const SetRecord& record) TUTTI_EXCLUDES(mutex_);
+  void BreakMaking(const Status& reason) TUTTI_EXCLUDES(mutex_);
   Result<bool> HasHierarchy(const Communicators& communicators) const;
   Status SplitHosts(const Common& common, Communicators& communicators);
   Result<std::shared_ptr<ProcessSet>> MakeSet(int id, const std::vector<int>& ranks,
-                                              const std::shared_ptr<Communicators>& communicators);
+                                              const std::shared_ptr<Communicators>& communicators,
+                                              SetMaking& making) TUTTI_EXCLUDES(mutex_);
   ProcessSet::Hooks MakeHooks(int id, const std::vector<int>& ranks,
                               const std::shared_ptr<Communicators>& communicators);
   Result<std::shared_ptr<OperationsPlugin>> ChooseFor(std::string_view variable,
                                                       const std::string& list);
   GatherTexts TextGatherer() const;
   Status ChooseGpuOperations();
-  Result<std::unique_ptr<Operations>> OpenPlugin(OperationsPlugin& plugin,
-                                                 const std::vector<int>& ranks,
-                                                 const Communicators& communicators) const;
+  Result<std::unique_ptr<Operations>> OpenPlugin(
+      const std::shared_ptr<OperationsPlugin>& plugin, const std::vector<int>& ranks,
+      const std::shared_ptr<Communicators>& communicators, SetMaking& making) const;
   std::unique_ptr<Autotune> MakeAutotune(const Communicators& communicators) const;
   Result<std::shared_ptr<Gpu>> OpenGpu(int device) const;
   using OperationsList = std::vector<std::unique_ptr<Operations>>;
@@ -164,7 +174,7 @@ class Coordinator {
                                                        Communicators& communicators) const;
   OperationsGroup PartOf(const OperationsGroup& group, bool across) const;
   Result<int> ChangeSets(const Agreement& agreement);
-  Status JoinSet(int id, ncclComm_t parent, SetRecord& record);
+  Status JoinSet(int id, ncclComm_t parent, SetMaking& making, SetRecord& record);
   Status AllMade(ncclComm_t parent, const Status& mine) const;
   Result<int> AddSetNow(const std::vector<int>& ranks);
   Result<int> RemoveSetNow(int id);
@@ -192,11 +202,16 @@ class Coordinator {
   int64_t tick_ns_ = 1'000'000'000;
   CrossingWatch crossing_watch_;
 
-  mutable std::mutex mutex_;
-  std::map<int, SetRecord> sets_;
-  std::map<int, uint64_t> early_rings_;  // for sets that are not there yet
-  int next_set_ = 1;
-  bool closing_ = false;
+  // Held for moments only: the loop's thread needs it, which notices that a rank is lost. Nothing
+  // that waits for other ranks may be called with it held.
+  mutable Mutex mutex_;
+  std::map<int, SetRecord> sets_ TUTTI_GUARDED_BY(mutex_);
+  // The set that is being made, of number next_set_; null while none is.
+  std::shared_ptr<SetMaking> making_ TUTTI_GUARDED_BY(mutex_);
+  // Rounds to which ranks were called in sets that are not there yet.
+  std::map<int, uint64_t> early_rings_ TUTTI_GUARDED_BY(mutex_);
+  int next_set_ TUTTI_GUARDED_BY(mutex_) = 0;
+  bool closing_ TUTTI_GUARDED_BY(mutex_) = false;
 
   // Last, so that the loop ends before what its callbacks touch.
   std::unique_ptr<EventLoop> loop_;

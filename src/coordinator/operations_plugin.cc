@@ -44,9 +44,22 @@ Result<std::shared_ptr<OperationsPlugin>> OpenPlugin(const std::string& file) {
   return std::shared_ptr<OperationsPlugin>(plugin);
 }
 
-// The first of its kind that is viable, or the last one's reason.
-Result<std::shared_ptr<OperationsPlugin>> FindViable(const std::string& name, int rank,
-                                                     int num_ranks) {
+}  // namespace
+
+std::string PlainName(std::string_view name) {
+  const auto is_space = [](char c) { return c == ' ' || c == '\t'; };
+  while (!name.empty() && is_space(name.front())) name.remove_prefix(1);
+  while (!name.empty() && is_space(name.back())) name.remove_suffix(1);
+  std::string plain(name);
+  for (char& c : plain) {
+    if (c == ':' || c == '/') break;
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return plain;
+}
+
+Result<std::shared_ptr<OperationsPlugin>> FindViablePlugin(const std::string& name, int rank,
+                                                           int num_ranks) {
   if (name.starts_with(kNcclPrefix)) {
     return LoadNcclPlugin(name.substr(kNcclPrefix.size()));
   }
@@ -65,20 +78,6 @@ Result<std::shared_ptr<OperationsPlugin>> FindViable(const std::string& name, in
   return InvalidUsage("{}", reasons);
 }
 
-}  // namespace
-
-std::string PlainName(std::string_view name) {
-  const auto is_space = [](char c) { return c == ' ' || c == '\t'; };
-  while (!name.empty() && is_space(name.front())) name.remove_prefix(1);
-  while (!name.empty() && is_space(name.back())) name.remove_suffix(1);
-  std::string plain(name);
-  for (char& c : plain) {
-    if (c == ':' || c == '/') break;
-    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return plain;
-}
-
 Result<std::shared_ptr<OperationsPlugin>> FindPlugin(const std::string& name) {
   if (name.starts_with(kNcclPrefix)) return LoadNcclPlugin(name.substr(kNcclPrefix.size()));
   const std::vector<std::string> files = LibrariesOf(name);
@@ -87,13 +86,13 @@ Result<std::shared_ptr<OperationsPlugin>> FindPlugin(const std::string& name) {
 }
 
 Result<PluginChoice> ChoosePlugin(const std::string& list, int rank, int num_ranks,
-                                  const GatherTexts& gather) {
+                                  const GatherTexts& gather, const FindPluginFor& find) {
   PluginChoice choice;
   std::istringstream names(list);
   for (std::string name; std::getline(names, name, ',');) {
     name = PlainName(name);
     if (name == "tutti") return choice;
-    auto found = FindViable(name, rank, num_ranks);
+    auto found = find(name, rank, num_ranks);
     // What they found, for none may go alone; and under which name, in case their lists differ.
     const std::string mine = found.ok()
                                  ? fmt::format("{} {}", name, (*found)->name())

@@ -48,6 +48,10 @@ std::string PlainName(std::string_view name);
 // no such library.
 Result<std::shared_ptr<OperationsPlugin>> FindPlugin(const std::string& name);
 
+// The first plugin of its kind that is viable, or the last one's reason.
+Result<std::shared_ptr<OperationsPlugin>> FindViablePlugin(const std::string& name, int rank,
+                                                           int num_ranks);
+
 // Of a comma-separated list the first that all ranks find viable; null where that is "tutti", or
 // none is (which `why` explains). All ranks call it with the same list; `gather` gives every rank's
 // text, by rank.
@@ -56,8 +60,12 @@ struct PluginChoice {
   std::string why;  // what was passed over
 };
 using GatherTexts = std::function<Result<std::vector<std::string>>(const std::string& mine)>;
+// Returns the plugin of a plain name that can serve this rank, or why there is none.
+using FindPluginFor = std::function<Result<std::shared_ptr<OperationsPlugin>>(
+    const std::string& name, int rank, int num_ranks)>;
 Result<PluginChoice> ChoosePlugin(const std::string& list, int rank, int num_ranks,
-                                  const GatherTexts& gather);
+                                  const GatherTexts& gather,
+                                  const FindPluginFor& find = FindViablePlugin);
 
 // What a plugin's library exports under kPluginSymbol. `version` is that of these headers.
 inline constexpr char kPluginSymbol[] = "tuttiOperationsPlugin";
