@@ -29,7 +29,7 @@
 
 #include "base/clock.h"
 #include "coordinator/controller.h"
-#include "coordinator/simulated_network.h"
+#include "coordinator/testing/simulated_network.h"
 #include "tutti/coordinator_c.h"
 
 namespace tutti::coordinator {

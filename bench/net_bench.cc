@@ -101,7 +101,7 @@ double RawThroughput(size_t chunk, size_t total) {
              });
 }
 
-void Check(const ProxyPort& port) {
+void Check(const ProxyConnection& port) {
   if (port.status().ok()) return;
   std::fprintf(stderr, "%s\n", std::string(port.status().message()).c_str());
   std::exit(1);

@@ -43,7 +43,7 @@
 #include "base/clock.h"
 #include "base/copy.h"
 #include "base/wait.h"
-#include "kernels/fifo.h"
+#include "connection/fifo.h"
 #include "sys/shared_memory.h"
 #include "transport/shm/registry.h"
 #include "transport/shm/remote_copy.h"

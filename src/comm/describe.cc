@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "comm/executor.h"
-#include "comm/executor_parts.h"
 #include "kernels/counting.h"
+#include "operations/executor.h"
+#include "operations/executor_parts.h"
 
 namespace tutti {
 namespace {

@@ -32,7 +32,7 @@
 #include "backend/host/stream.h"
 #include "base/status.h"
 #include "comm/handle.h"
-#include "comm/task.h"
+#include "plan/task.h"
 
 namespace tutti {
 

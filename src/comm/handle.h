@@ -20,7 +20,7 @@
 #include "backend/host/stream.h"
 #include "base/status.h"
 #include "comm/communicator.h"
-#include "comm/task.h"
+#include "plan/task.h"
 
 // An operator made by ncclRedOpCreatePreMulSum.
 struct TuttiUserOp {

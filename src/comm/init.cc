@@ -9,10 +9,10 @@
 
 #include "base/log.h"
 #include "comm/communicator.h"
-#include "comm/gpu_mesh.h"
-#include "comm/gpu_relay.h"
-#include "comm/net_connector.h"
 #include "comm/ports.h"
+#include "gpu/mesh.h"
+#include "gpu/relay.h"
+#include "operations/net_connector.h"
 #include "transport/shm/remote_copy.h"
 
 namespace tutti {
@@ -411,15 +411,15 @@ bool Communicator::CanReadPeers(std::span<const int> group) const {
 
 Status Communicator::OpenNetwork() {
   if (num_ranks() == 1 || plan_.one_host) return Status::Ok();
-  TUTTI_ASSIGN(network_, OpenNet(process_, settings_, *bootstrap_));
+  TUTTI_ASSIGN(network_, OpenNet(process_.proxy(), settings_, *bootstrap_));
   return Status::Ok();
 }
 
 void Communicator::MakeExecutor() {
   std::unique_ptr<NetConnector> net;
   if (network_)
-    net = MakeNetConnector(process_, *bootstrap_, std::move(network_), device_, plan_.slot_bytes,
-                           peers_, watch_->stop_flag(), *watch_);
+    net = MakeNetConnector(process_.proxy(), *bootstrap_, std::move(network_), device_,
+                           plan_.slot_bytes, peers_, watch_->stop_flag(), *watch_);
   // A rank's place in the arena is its place among those of its machine.
   std::vector<int> local_index(static_cast<size_t>(num_ranks()), -1);
   const int my_leader = arena_leader_[static_cast<size_t>(rank())];
@@ -441,8 +441,8 @@ void Communicator::MakeExecutor() {
       pids.push_back(info.pid);
     }
     if (!settings_.p2p_disable)
-      pull_ = std::make_unique<PullReach>(process_, plan_.can_pull, std::move(same_process),
-                                          std::move(pids));
+      pull_ = std::make_unique<PullReach>(process_.memory(), process_.fd_server(), plan_.can_pull,
+                                          std::move(same_process), std::move(pids));
   }
   executor_ = std::make_unique<Executor>(Executor::Parts{
       .rank = rank(),

@@ -8,9 +8,9 @@
 
 #include "base/log.h"
 #include "comm/communicator.h"
-#include "comm/memory_place.h"
 #include "comm/ports.h"
 #include "comm/topology_step.h"
+#include "operations/memory_place.h"
 #include "sys/numa.h"
 
 namespace tutti {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/peer_info.h"
 #include "comm/topology_step.h"
 #include "config/settings.h"
+#include "operations/peer_info.h"
 #include "sys/network_interface.h"
 #include "transport/net/net.h"
 

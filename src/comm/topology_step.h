@@ -21,8 +21,8 @@
 
 #include "base/status.h"
 #include "bootstrap/wire.h"
-#include "comm/peer_info.h"
 #include "config/settings.h"
+#include "operations/peer_info.h"
 #include "topology/machine.h"
 
 namespace tutti {

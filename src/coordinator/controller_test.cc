@@ -10,7 +10,7 @@
 #include <set>
 #include <thread>
 
-#include "coordinator/simulated_network.h"
+#include "coordinator/testing/simulated_network.h"
 
 namespace tutti::coordinator {
 namespace {

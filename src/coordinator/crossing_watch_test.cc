@@ -15,7 +15,7 @@
 #include <random>
 #include <thread>
 
-#include "coordinator/simulated_network.h"
+#include "coordinator/testing/simulated_network.h"
 #include "sys/event_loop.h"
 
 namespace tutti::coordinator {

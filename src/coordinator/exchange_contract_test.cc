@@ -10,7 +10,7 @@
 
 #include "coordinator/communicator.h"
 #include "coordinator/nccl_exchange.h"
-#include "coordinator/simulated_network.h"
+#include "coordinator/testing/simulated_network.h"
 #include "testing/ranks.h"
 
 namespace tutti::coordinator {

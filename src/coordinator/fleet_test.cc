@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "coordinator/controller.h"
-#include "coordinator/simulated_network.h"
+#include "coordinator/testing/simulated_network.h"
 
 namespace tutti::coordinator {
 namespace {

@@ -5,7 +5,7 @@
 // Algorithms hold no state, use no globals and name no target, so one source serves all of them.
 //
 // Three concepts:
-//   FifoPrimitives      ranks joined by rings of slots (kernels/fifo.h): ring, tree
+//   FifoPrimitives      ranks joined by rings of slots (connection/fifo.h): ring, tree
 //   ExchangePrimitives  the same links, used pairwise: recursive doubling
 //   DirectPrimitives    ranks that reach one staging area each: one-shot, two-shot
 //

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "connection/inline_bytes.h"
 #include "plan/cost_table.h"
 
 namespace tutti {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "connection/inline_bytes.h"
+
 namespace tutti {
 namespace {
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "connection/inline_bytes.h"
 #include "plan/choose.h"
 
 namespace tutti {

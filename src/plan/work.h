@@ -42,9 +42,6 @@ enum class Algorithm : uint8_t {
 inline constexpr int kNumAlgorithms = 7;
 std::string_view Name(Algorithm algorithm);
 
-// What fits into the cache line of a slot's flag, beside the flag.
-inline constexpr size_t kInlineBytes = 48;
-
 enum class Protocol : uint8_t {
   kLL,      // payload in the line of its flag: one cache line per hop
   kSimple,  // payload in a slot's data area

@@ -7,7 +7,7 @@
 #include <cstddef>
 
 #include "base/status.h"
-#include "kernels/fifo.h"
+#include "connection/fifo.h"
 
 namespace tutti {
 

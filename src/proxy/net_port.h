@@ -1,7 +1,7 @@
 #pragma once
 
-// NetPort: a ProxyPort as the communicator sees it, which makes, watches and closes it. Kernels see
-// only ProxyPort (kernels/port.h).
+// NetPort: a ProxyConnection as the communicator sees it, which makes, watches and closes it. Kernels see
+// only ProxyConnection (connection/proxy_connection.h).
 //
 // Whoever publishes into (or releases from) the FIFO afterwards calls Poll or HandOver: the
 // progress thread sleeps in epoll and cannot see memory change. Poll's caller promises to come
@@ -13,11 +13,11 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "kernels/port.h"
+#include "connection/proxy_connection.h"
 
 namespace tutti {
 
-class NetPort : public ProxyPort {
+class NetPort : public ProxyConnection {
  public:
   // Destroying a sending port first sends what was published, for at most kFlushNs, unless it
   // failed or was closed. REQUIRES: no other thread uses the port any more.

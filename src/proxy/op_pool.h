@@ -19,7 +19,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "kernels/fifo.h"
+#include "connection/fifo.h"
 
 namespace tutti {
 

@@ -25,8 +25,8 @@
 
 #include "base/clock.h"
 #include "base/wait.h"
-#include "kernels/fifo.h"
-#include "kernels/port.h"
+#include "connection/fifo.h"
+#include "connection/proxy_connection.h"
 
 namespace tutti {
 
@@ -36,8 +36,8 @@ class TransportPair {
   virtual ~TransportPair() = default;
   FifoSender producer;
   FifoReceiver consumer;
-  ProxyPort* producer_port = nullptr;  // null: shared memory needs none
-  ProxyPort* consumer_port = nullptr;
+  ProxyConnection* producer_port = nullptr;  // null: shared memory needs none
+  ProxyConnection* consumer_port = nullptr;
 
   // Lets one end die as if its process had. For transports that notice it by themselves.
   virtual void KillProducer() {}
@@ -57,7 +57,7 @@ constexpr int64_t kBoundNs = 20'000'000'000;  // generous: machines under saniti
 
 // Waits as kernels do: poll, back off, hand over and sleep. False when a port failed or time is up.
 template <class Ready, class Sleep>
-bool Await(ProxyPort* port, Ready ready, Sleep sleep) {
+bool Await(ProxyConnection* port, Ready ready, Sleep sleep) {
   const WaitPolicy policy;
   const Deadline deadline = Deadline::After(kBoundNs);
   Backoff backoff(policy);

@@ -1,6 +1,6 @@
 #pragma once
 
-// What host and kernel share where a host thread moves the data of a GPU (comm/gpu_relay.h): the
+// What host and kernel share where a host thread moves the data of a GPU (gpu/relay.h): the
 // kernel copies between user buffers and pinned memory as it is told, and says when it has.
 //
 // Blocks are shared out over lanes, each with a host thread of its own. A block has a box in pinned

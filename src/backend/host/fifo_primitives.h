@@ -14,7 +14,7 @@
 #include "backend/host/reduce_spec.h"
 #include "backend/host/wait_context.h"
 #include "base/copy.h"
-#include "kernels/fifo.h"
+#include "connection/fifo.h"
 #include "kernels/primitives.h"
 
 namespace tutti {

@@ -13,7 +13,7 @@ constexpr int64_t kShortSleepNs = 500'000;
 
 }  // namespace
 
-void MessageBatch::AddSend(const SendLink& link, ProxyPort* port, const std::byte* data,
+void MessageBatch::AddSend(const SendLink& link, ProxyConnection* port, const std::byte* data,
                            size_t bytes, uint32_t tag) {
   Add({.send = link,
        .recv = {},
@@ -23,8 +23,8 @@ void MessageBatch::AddSend(const SendLink& link, ProxyPort* port, const std::byt
        .tag = tag});
 }
 
-void MessageBatch::AddRecv(const RecvLink& link, ProxyPort* port, std::byte* data, size_t bytes,
-                           uint32_t tag) {
+void MessageBatch::AddRecv(const RecvLink& link, ProxyConnection* port, std::byte* data,
+                           size_t bytes, uint32_t tag) {
   Add({.send = {}, .recv = link, .port = port, .data = data, .bytes = bytes, .tag = tag});
 }
 

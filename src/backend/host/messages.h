@@ -21,7 +21,7 @@
 #include "backend/host/fifo_primitives.h"
 #include "backend/host/wait_context.h"
 #include "base/status.h"
-#include "kernels/port.h"
+#include "connection/proxy_connection.h"
 
 namespace tutti {
 
@@ -31,9 +31,10 @@ class MessageBatch {
 
   // `tag` marks every chunk; sender and receiver must agree on it. The buffers must stay until Run
   // returns. `port`: what moves the link's chunks, null within a machine.
-  void AddSend(const SendLink& link, ProxyPort* port, const std::byte* data, size_t bytes,
+  void AddSend(const SendLink& link, ProxyConnection* port, const std::byte* data, size_t bytes,
                uint32_t tag);
-  void AddRecv(const RecvLink& link, ProxyPort* port, std::byte* data, size_t bytes, uint32_t tag);
+  void AddRecv(const RecvLink& link, ProxyConnection* port, std::byte* data, size_t bytes,
+               uint32_t tag);
 
   // Steps all messages to their end. False when waiting failed (the WaitContext says why).
   bool Run();
@@ -51,7 +52,7 @@ class MessageBatch {
   struct Message {
     SendLink send;
     RecvLink recv;
-    ProxyPort* port;
+    ProxyConnection* port;
     std::byte* data;
     size_t bytes;
     size_t moved = 0;

@@ -14,7 +14,7 @@
 #include "backend/host/fifo_primitives.h"
 #include "backend/host/wait_context.h"
 #include "base/copy.h"
-#include "kernels/stage.h"
+#include "connection/stage.h"
 
 namespace tutti {
 

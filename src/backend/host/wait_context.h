@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/wait.h"
-#include "kernels/port.h"
+#include "connection/proxy_connection.h"
 
 namespace tutti {
 
@@ -85,7 +85,7 @@ class WaitContext {
 
   // The ports whose chunks this operation needs moved; once each, however often it is named.
   // Cleared by Reset.
-  void AddPort(ProxyPort* port) {
+  void AddPort(ProxyConnection* port) {
     if (std::find(ports_.begin(), ports_.end(), port) == ports_.end()) ports_.push_back(port);
   }
   // Begins an operation.
@@ -97,12 +97,12 @@ class WaitContext {
   }
   // Ends an operation: what is still on its way goes to the proxy.
   void HandOverPorts() {
-    for (ProxyPort* port : ports_) port->HandOver();
+    for (ProxyConnection* port : ports_) port->HandOver();
   }
   // True when a port moved something.
   bool PollPorts() {
     bool moved = false;
-    for (ProxyPort* port : ports_) moved |= port->Poll();
+    for (ProxyConnection* port : ports_) moved |= port->Poll();
     return moved;
   }
 
@@ -122,7 +122,7 @@ class WaitContext {
   const std::atomic<bool>& stop_;
   const WaitPolicy policy_;
   WaitWatcher& watcher_;
-  std::vector<ProxyPort*> ports_;
+  std::vector<ProxyConnection*> ports_;
   bool failed_ = false;
   Status status_;
   int64_t wait_since_ns_ = 0;

@@ -6,15 +6,15 @@
 //
 // Layout (L local ranks, numbered 0 … L-1; every part page-aligned):
 //   header        magic, layout; checked by whoever maps it
-//   stage[L]      one stage (kernels/stage.h) per rank
-//   fifo[L][L]    a ring of slots (kernels/fifo.h) from each rank to each
+//   stage[L]      one stage (connection/stage.h) per rank
+//   fifo[L][L]    a ring of slots (connection/fifo.h) from each rank to each
 
 #include <cstddef>
 #include <cstdint>
 
 #include "base/status.h"
-#include "kernels/fifo.h"
-#include "kernels/stage.h"
+#include "connection/fifo.h"
+#include "connection/stage.h"
 
 namespace tutti {
 

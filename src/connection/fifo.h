@@ -1,0 +1,153 @@
+#pragma once
+
+// The ring of slots through which one rank sends chunks to another: the shape that every transport
+// gives a kernel.
+//
+//   producer                                   consumer
+//   TryAcquire → fill → Publish   ──slot──▶   TryPeek → read → Release
+//            ▲                                              │
+//            └────────────────────head──────────────────────┘
+//
+// With shared memory both ends map the same ring. With a network each end has a ring of its own,
+// and the proxy is the consumer of the sender's and the producer of the receiver's.
+//
+// Each slot announces itself with its own sequence number, so that a small chunk and its
+// announcement travel in one cache line: up to kInlineBytes of payload lie in the header's line,
+// longer ones in the slot's data area.
+//
+// Memory layout of a ring (offsets in bytes, all lines of 64):
+//     0  FifoControl
+//   128  SlotHeader[kFifoSlots]
+//   640  padding up to kFifoDataOffset
+//  4096  data, kFifoSlots × slot_bytes
+// Fresh memory is all zeroes, which is an empty ring. Nothing read from the ring by FifoReceiver is
+// trusted beyond `bytes`, which is clamped to slot_bytes.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/wait.h"
+#include "connection/inline_bytes.h"
+
+namespace tutti {
+
+inline constexpr int kFifoSlots =
+    8;  // as NCCL's steps: enough to cover one round trip of chunks in flight
+inline constexpr size_t kFifoDataOffset = 4096;
+
+struct alignas(64) SlotHeader {
+  std::atomic<uint64_t>
+      seq;  // n+1 once chunk n (counted from 0 over the ring's life) lies in this slot
+  uint32_t bytes;
+  uint32_t op_tag;  // what the producer believes this chunk belongs to; see watch/signature.h
+  std::byte inline_data[kInlineBytes];
+};
+static_assert(sizeof(SlotHeader) == 64);
+
+struct FifoControl {
+  alignas(64) std::atomic<uint64_t> head;  // chunks released, written by the consumer
+  alignas(64) SleepFlag consumer_sleepers;
+  SleepFlag producer_sleepers;
+};
+static_assert(sizeof(FifoControl) == 128);
+
+// Where a ring lies. A value; the memory belongs to the transport that made it.
+struct FifoView {
+  std::byte* base = nullptr;
+  size_t slot_bytes = 0;
+
+  static constexpr size_t BytesFor(size_t slot_bytes) {
+    return kFifoDataOffset + kFifoSlots * slot_bytes;
+  }
+  FifoControl& control() const { return *reinterpret_cast<FifoControl*>(base); }
+  SlotHeader& header(uint64_t chunk) const {
+    return reinterpret_cast<SlotHeader*>(base + sizeof(FifoControl))[chunk % kFifoSlots];
+  }
+  std::byte* data(uint64_t chunk) const {
+    return base + kFifoDataOffset + (chunk % kFifoSlots) * slot_bytes;
+  }
+};
+
+// The producer's end. One thread at a time.
+class FifoSender {
+ public:
+  FifoSender() = default;
+  explicit FifoSender(FifoView view) : view_(view) {}
+
+  // Room for the next chunk of `bytes` (<= slot_bytes), or null while the ring is full.
+  std::byte* TryAcquire(size_t bytes) {
+    if (next_ - head_ >= kFifoSlots) {
+      head_ = view_.control().head.load(std::memory_order_acquire);
+      if (next_ - head_ >= kFifoSlots) return nullptr;
+    }
+    return bytes <= kInlineBytes ? view_.header(next_).inline_data : view_.data(next_);
+  }
+  // Announces the chunk written to what TryAcquire(bytes) returned.
+  void Publish(size_t bytes, uint32_t op_tag) {
+    SlotHeader& header = view_.header(next_);
+    header.bytes = static_cast<uint32_t>(bytes);
+    header.op_tag = op_tag;
+    header.seq.store(++next_, std::memory_order_release);
+    WakeSleepers(header.seq, view_.control().consumer_sleepers);
+  }
+  // Sleeps until the consumer releases a chunk, or `timeout_ns`.
+  void SleepForRoom(int64_t timeout_ns) {
+    SleepUntilChanged(view_.control().head, head_, view_.control().producer_sleepers, timeout_ns);
+  }
+  uint64_t published() const { return next_; }
+  // Chunks the consumer has released, read afresh.
+  uint64_t released() const { return view_.control().head.load(std::memory_order_acquire); }
+  const FifoView& view() const { return view_; }
+
+ private:
+  FifoView view_;
+  uint64_t next_ = 0;
+  uint64_t head_ = 0;  // the consumer's head as last seen
+};
+
+// A chunk as the consumer sees it.
+struct FifoChunk {
+  const std::byte* data = nullptr;  // null: nothing there yet
+  size_t bytes = 0;
+  uint32_t op_tag = 0;
+};
+
+// The consumer's end. One thread at a time.
+class FifoReceiver {
+ public:
+  FifoReceiver() = default;
+  explicit FifoReceiver(FifoView view) : view_(view) {}
+
+  // The next chunk, or the one `ahead` (< kFifoSlots) after it.
+  FifoChunk TryPeek(uint64_t ahead = 0) const {
+    const uint64_t chunk = next_ + ahead;
+    const SlotHeader& header = view_.header(chunk);
+    if (header.seq.load(std::memory_order_acquire) != chunk + 1) return {};
+    // Read once: the producer may be another process, and only what was checked may be used.
+    const size_t claimed = *static_cast<const volatile uint32_t*>(&header.bytes);
+    const size_t bytes = claimed < view_.slot_bytes ? claimed : view_.slot_bytes;
+    return {bytes <= kInlineBytes ? header.inline_data : view_.data(chunk), bytes, header.op_tag};
+  }
+  // Gives the slot of the chunk that TryPeek showed back to the producer.
+  void Release() {
+    ++next_;
+    view_.control().head.store(next_, std::memory_order_release);
+    WakeSleepers(view_.control().head, view_.control().producer_sleepers);
+  }
+  // Sleeps until the next chunk is announced, or `timeout_ns`.
+  void SleepForChunk(int64_t timeout_ns) {
+    const std::atomic<uint64_t>& seq = view_.header(next_).seq;
+    const uint64_t seen = seq.load(std::memory_order_relaxed);
+    if (seen == next_ + 1) return;
+    SleepUntilChanged(seq, seen, view_.control().consumer_sleepers, timeout_ns);
+  }
+  uint64_t released() const { return next_; }
+  const FifoView& view() const { return view_; }
+
+ private:
+  FifoView view_;
+  uint64_t next_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,50 @@
+#pragma once
+
+// A stage: the slots through which one rank shows its data to all ranks that can read its memory
+// (the DirectPrimitives of kernels/primitives.h). A ring of slots with one producer and many
+// consumers: round t uses slot t mod kStageSlots, and a rank may refill a slot once every rank's
+// `done` says that it has finished the round before.
+//
+// Memory of one stage (fresh memory is zeroes, which is an empty stage):
+//     0  StageControl
+//   128  SlotHeader[kStageSlots]
+//  4096  data, kStageSlots × stage_bytes
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "connection/fifo.h"
+
+namespace tutti {
+
+inline constexpr int kStageSlots =
+    8;  // rounds in flight: two-shot keeps three, the rest lets a root run ahead
+inline constexpr size_t kStageDataOffset = 4096;
+
+struct StageControl {
+  alignas(
+      64) std::atomic<uint64_t> done;  // rounds below this are read to the end by the stage's owner
+  alignas(64) SleepFlag done_sleepers;  // producers that wait for `done`
+  SleepFlag seq_sleepers;               // consumers that wait for a slot of this stage
+};
+static_assert(sizeof(StageControl) == 128);
+static_assert(sizeof(StageControl) + kStageSlots * sizeof(SlotHeader) <= kStageDataOffset);
+
+struct StageView {
+  std::byte* base = nullptr;
+  size_t stage_bytes = 0;
+
+  static constexpr size_t BytesFor(size_t stage_bytes) {
+    return kStageDataOffset + kStageSlots * stage_bytes;
+  }
+  StageControl& control() const { return *reinterpret_cast<StageControl*>(base); }
+  SlotHeader& header(uint64_t round) const {
+    return reinterpret_cast<SlotHeader*>(base + sizeof(StageControl))[round % kStageSlots];
+  }
+  std::byte* data(uint64_t round) const {
+    return base + kStageDataOffset + (round % kStageSlots) * stage_bytes;
+  }
+};
+
+}  // namespace tutti

@@ -1,0 +1,58 @@
+// Collectives of GPUs that are made of messages: see MeshAlgorithm::kMessages.
+
+#include <algorithm>
+
+#include "gpu/mesh.h"
+
+namespace tutti {
+namespace {
+
+// Where the part of `rank` is in a buffer of parts of `bytes`, or the buffer itself.
+std::byte* Part(const void* buffer, bool has_parts, int rank, size_t bytes) {
+  auto* const begin = static_cast<std::byte*>(const_cast<void*>(buffer));
+  return has_parts ? begin + static_cast<size_t>(rank) * bytes : begin;
+}
+
+}  // namespace
+
+Status GpuMesh::LaunchExchange(const Task& task, cuda::Stream stream) {
+  const int n = args_.num_ranks, me = args_.rank;
+  const size_t bytes = task.count * task.elem_bytes();
+  const bool gathers = task.collective == Collective::kGather;
+  const bool scatters = task.collective == Collective::kScatter;
+  const bool is_root = me == task.root;
+  cuda::MessageArgs args = NoMessages();
+  // All that AlltoAll does is on a GPU at once: what waited for its turn would keep others waiting.
+  args.most_channels = gathers || scatters
+                           ? 0
+                           : std::max(1u, context_.max_blocks / (2 * static_cast<uint32_t>(n) - 1));
+  using Kind = cuda::MessageKind;
+  const auto add = [&](Kind kind, int peer, std::byte* buffer, const std::byte* from) {
+    args.messages[args.num_messages++] = {buffer, bytes, static_cast<int16_t>(peer), kind, from};
+  };
+  for (int k = 0; k < n; ++k) {
+    const int peer = (me + k) % n;
+    std::byte* const out = Part(task.send, !gathers, peer, bytes);
+    std::byte* const in = Part(task.recv, !scatters, peer, bytes);
+    if (peer == me) {
+      if ((!gathers && !scatters) || is_root) {
+        std::byte* const kept = Part(task.recv, !scatters, me, bytes);
+        if (out != kept) add(Kind::kCopy, me, kept, out);
+      }
+      continue;
+    }
+    const bool sends = gathers ? peer == task.root : !scatters || is_root;
+    const bool receives = scatters ? peer == task.root : !gathers || is_root;
+    // In place, what is received may only overwrite what has been sent.
+    if (sends && receives && in == out) {
+      add(Kind::kSwap, peer, out, nullptr);
+      continue;
+    }
+    if (sends) add(Kind::kSend, peer, out, nullptr);
+    if (receives) add(Kind::kReceive, peer, in, nullptr);
+  }
+  if (args.num_messages == 0) return Status::Ok();
+  return device().Launch(args, MostEarlyBlocks(context_), stream);
+}
+
+}  // namespace tutti

@@ -1,0 +1,400 @@
+#include "gpu/mesh.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/log.h"
+#include "base/reduce.h"
+#include "operations/executor.h"
+#include "plan/choose.h"
+#include "watch/call_checker.h"
+
+namespace tutti {
+namespace {
+
+constexpr size_t kMostSlotBytes = 128 << 10;
+constexpr size_t kFewestSlotBytes = 4 << 10;
+// What a barrier reduces.
+constexpr size_t kScratchBytes = 128;
+// Windows in host memory: PCIe is slower than what they stage for, and all of each is pinned.
+constexpr size_t kMostHostWindow = 32 << 20;
+constexpr size_t kHostMessageMemory = 14 << 20;  // of it
+constexpr uint32_t kMostHostBlocks = 32;
+
+// What PCIe is taken to carry, in both directions at once, and what a fence across it costs.
+void ForHostMemory(MeshContext& context) {
+  context.bytes_per_us = context.bulk_bytes_per_us = 20e3;
+  context.ring_bytes_per_us = context.messages_bytes_per_us = 20e3;
+  context.line_bytes_per_us = 20e3;
+  context.step_us = context.chain_us = context.chain_step_us = 10;
+  context.message_us = 3;
+  context.bulk_us = 3;
+  context.round_us = 4;
+  context.line_round_us = 6;
+}
+
+// Makes room for bulk slots in a window of host memory; how much.
+size_t FitHostWindow(cuda::WindowLayout& layout, cuda::MessageLayout& messages) {
+  layout.blocks = std::min(layout.blocks, kMostHostBlocks);
+  while (layout.blocks > 1 && layout.BulkAt() > kMostHostWindow / 3) layout.blocks /= 2;
+  messages.channels = cuda::ChannelsOf(layout.num_ranks, kHostMessageMemory);
+  return kMostHostWindow - layout.BulkAt() - messages.EndsAt() - kScratchBytes;
+}
+
+int FewestMultiprocessors(std::span<const PeerInfo> peers) {
+  int fewest = peers[0].multiprocessors;
+  for (const PeerInfo& peer : peers) fewest = std::min(fewest, peer.multiprocessors);
+  return fewest;
+}
+
+// The same on all ranks.
+uint32_t MostBlocks(std::span<const PeerInfo> peers, const Settings& settings) {
+  const int fewest = FewestMultiprocessors(peers);
+  if (settings.max_ctas == 0) return std::min<uint32_t>(BlocksFor(fewest), cuda::kMaxBlocks);
+  const uint32_t room = static_cast<uint32_t>(std::max(1, fewest)) * kBlocksOnMultiprocessor;
+  return std::min(static_cast<uint32_t>(settings.max_ctas), room);
+}
+
+}  // namespace
+
+// What cannot work, said alike on all ranks, before anything is allocated.
+Status GpuMesh::CheckRanks(std::span<const PeerInfo> peers) {
+  if (peers.size() > static_cast<size_t>(cuda::kMaxMeshRanks))
+    return InvalidUsage("there are {} ranks, and kernels know at most {}", peers.size(),
+                        cuda::kMaxMeshRanks);
+  for (size_t r = 1; r < peers.size(); ++r)
+    if (peers[r].host_hash != peers[0].host_hash)
+      return InvalidUsage("{} and {} are on different hosts", RankName(0, peers[0]),
+                          RankName(static_cast<int>(r), peers[r]));
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<GpuMesh>> GpuMesh::Create(const GpuPeers& peers, const Settings& settings,
+                                                 WindowPlace place, Status* verdict) {
+  std::unique_ptr<GpuMesh> mesh(new GpuMesh);
+  TUTTI_TRY(mesh->Prepare(peers, settings, place));
+  *verdict = Status::Ok();
+  if (mesh->args_.num_ranks == 1) {
+    TUTTI_TRY(mesh->PrepareAlone());
+    return mesh;
+  }
+  const size_t ends_at = (mesh->messages_.EndsAt() + 127) / 128 * 128;
+  TUTTI_ASSIGN(mesh->windows_, GpuWindows::Share(peers, place, ends_at + kScratchBytes, verdict));
+  if (!verdict->ok()) return std::unique_ptr<GpuMesh>();
+  for (int r = 0; r < mesh->args_.num_ranks; ++r) mesh->args_.windows[r] = mesh->windows_.of(r);
+  if (mesh->windows_.by_nvlink()) mesh->context_.wide_slot_bytes = mesh->args_.layout.WideData();
+  mesh->scratch_ = mesh->windows_.of(mesh->args_.rank) + ends_at;
+  Status wide;
+  const Status probed = mesh->Probe(peers, settings.gpu_fault, &wide);
+  if (mesh->stuck_) static_cast<void>(mesh.release());  // for good
+  TUTTI_TRY(peers.Agree(probed, verdict));
+  if (!verdict->ok()) return std::unique_ptr<GpuMesh>();
+  TUTTI_TRY(mesh->AgreeOnWideLines(peers, wide));
+  return mesh;
+}
+
+Status GpuMesh::AgreeOnWideLines(const GpuPeers& peers, const Status& wide) {
+  if (context_.wide_slot_bytes == 0) return Status::Ok();  // on all ranks
+  Status usable;
+  TUTTI_TRY(peers.Agree(wide, &usable));
+  if (usable.ok()) return usable;
+  context_.wide_slot_bytes = 0;
+  if (args_.rank == 0)
+    TUTTI_WARN("GPUs send no lines of 128 bytes to one another, which are wrong: {}",
+               usable.message());
+  return Status::Ok();
+}
+
+Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowPlace place) {
+  const int n = peers.bootstrap->num_ranks();
+  TUTTI_ASSIGN(queue_, GpuQueue::Create(*peers.device, peers.bootstrap->rank(), n, settings));
+  const bool on_host = !IsOnGpu(place);
+  auto window = static_cast<size_t>(settings.gpu_window);
+  auto& layout = args_.layout;
+  layout.num_ranks = n;
+  layout.blocks = MostBlocks(peers.peers, settings);
+  messages_ = {0, n};
+  if (on_host) window = std::min(window, FitHostWindow(layout, messages_));
+  layout.slot_bytes =
+      std::clamp(window / layout.Slots() / 1024 * 1024, kFewestSlotBytes, kMostSlotBytes);
+  messages_.at = layout.TotalBytes();
+  context_.max_blocks = layout.blocks;
+  context_.max_lone_blocks = LoneBlocksFor(FewestMultiprocessors(peers.peers));
+  context_.num_ranks = n;
+  context_.slot_bytes = layout.slot_bytes;
+  context_.ring_slot_bytes = layout.RingSlotBytes();
+  context_.line_slot_bytes = cuda::kLines * kLineData;
+  context_.short_message_bytes = cuda::kLineMessage;
+  if (on_host) ForHostMemory(context_);
+  TUTTI_TRY(ApplyMeshRoutes(settings.algo, context_));
+  TUTTI_TRY(ApplyMeshForms(settings.proto, context_));
+  if (peers.bootstrap->rank() == 0 && LeavesNothing(settings.algo, context_.allowed_routes))
+    TUTTI_WARN("NCCL_ALGO={} names nothing that is there on GPUs, and has no effect",
+               settings.algo);
+  TUTTI_TRY(ApplyMeshTuning(settings.gpu_tune, context_));
+  args_.rank = peers.bootstrap->rank();
+  args_.num_ranks = n;
+  args_.ring_index = args_.rank;
+  std::iota(args_.ring, args_.ring + std::min(n, cuda::kMaxMeshRanks), 0);
+  args_.abort_word = queue_->abort_word();
+  return Status::Ok();
+}
+
+// A window that holds nothing but the count of rounds, which costs little where a kernel scales
+// what it copies, and is not used elsewhere: it need not lie on the GPU.
+Status GpuMesh::PrepareAlone() {
+  TUTTI_ASSIGN(alone_, device().pinned().Take(cuda::WindowLayout::kLinesAt));
+  std::memset(alone_.data(), 0, alone_.size());
+  args_.windows[0] = alone_.data();
+  return Status::Ok();
+}
+
+Status GpuMesh::Launch(std::span<const DeviceTask> tasks, bool* begun) {
+  const cuda::ContextScope scope(device().driver(), device().context());
+  *begun = false;
+  TUTTI_TRY(queue_->CheckTasks(tasks));
+  const std::lock_guard lock(launch_mutex_);
+  return queue_->Leave(LaunchTasks(tasks), tasks, begun);
+}
+
+Status GpuMesh::LaunchTasks(std::span<const DeviceTask> tasks) {
+  for (const DeviceTask& entry : tasks) {
+    if (entry.task.collective == Collective::kSendRecv) continue;
+    TUTTI_TRY(LaunchCall(entry.task, static_cast<cuda::Stream>(entry.stream)));
+  }
+  TUTTI_TRY(LaunchMessages(tasks));
+  if (calls_ == nullptr || queue_->captured()) return Status::Ok();
+  for (const DeviceTask& entry : tasks)
+    if (entry.task.collective == Collective::kSendRecv) calls_->Note(entry.task);
+  return Status::Ok();
+}
+
+Status GpuMesh::LaunchCall(const Task& task, cuda::Stream stream) {
+  registered_ = 0;
+  // Also where nothing is queued: whether it is captured counts for what is noted.
+  TUTTI_TRY(queue_->OrderBehindLast(stream));
+  TUTTI_TRY(LaunchTask(task, stream));
+  if (calls_ != nullptr && !queue_->captured()) calls_->Note(task, registered_);
+  return Status::Ok();
+}
+
+Status GpuMesh::LaunchTask(const Task& task, cuda::Stream stream) {
+  const Collective collective = task.collective;
+  if (collective == Collective::kAllGatherV || collective == Collective::kAlltoAllV)
+    return LaunchAsMessages(task, stream);
+  if (task.count == 0 && collective != Collective::kBarrier) return Status::Ok();
+  if (collective == Collective::kBarrier) return LaunchBarrier(stream);
+  if (collective == Collective::kReduceScatterV) return LaunchReduceScatterV(task, stream);
+  if (task.scattered) return LaunchScattered(task, stream);
+  return LaunchCollective(task, stream);
+}
+
+cuda::ReduceArgs GpuMesh::ReduceArgsOf(const Task& task) const {
+  cuda::ReduceArgs args;
+  if (!task.is_reduction()) return args;
+  args.kind = task.op.kind;
+  args.scale = task.op.pre_multiply;
+  args.scalar = task.op.scalar;
+  args.live_scalar = task.op.live_scalar;
+  if (task.op.average) args.divisor = static_cast<uint32_t>(args_.num_ranks);
+  return args;
+}
+
+Status GpuMesh::LaunchCollective(const Task& task, cuda::Stream stream) {
+  if (args_.num_ranks == 1) return LaunchAlone(task, stream);
+  // Kernels that move bytes know no types.
+  const bool moves = !task.is_reduction();
+  const size_t elem = moves ? 1 : task.elem_bytes();
+  const size_t count = moves ? task.count * task.elem_bytes() : task.count;
+  const SharedBuffers shared = FindShared(task);
+  const MeshChoice choice = ChooseMesh(context_, task.collective, count, elem,
+                                       shared.complete ? Buffers::kShared : Buffers::kOwn);
+  if (choice.algorithm == MeshAlgorithm::kMessages) return LaunchExchange(task, stream);
+  if (IsSymmetric(choice.algorithm)) return LaunchSymmetric(task, choice, count, shared, stream);
+  return LaunchChosen(task, choice, count, stream);
+}
+
+Status GpuMesh::LaunchChosen(const Task& task, const MeshChoice& choice, size_t count,
+                             cuda::Stream stream) {
+  cuda::MeshArgs args = args_;
+  SetArgs(task, choice, count, args);
+  return device().Launch(args, task.type, ShapeOf(choice), stream);
+}
+
+void GpuMesh::SetArgs(const Task& task, const MeshChoice& choice, size_t count,
+                      cuda::MeshArgs& args) const {
+  args.input = static_cast<const std::byte*>(task.send);
+  args.output = static_cast<std::byte*>(task.recv);
+  args.count = count;
+  args.stride = count;
+  args.block_elems = choice.block_elems;
+  args.chunk_elems = choice.chunk_elems;
+  args.root = task.root;
+  args.algorithm = choice.algorithm;
+  args.form = choice.form;
+  args.reduce = ReduceArgsOf(task);
+}
+
+// One rank: the result is the input, scaled as asked.
+Status GpuMesh::LaunchAlone(const Task& task, cuda::Stream stream) {
+  if (!task.is_reduction() || !task.op.pre_multiply)
+    return queue_->Copy(task.recv, task.send, task.count * task.elem_bytes(), stream);
+  MeshContext context = context_;
+  context.num_ranks = 2;  // an operation of two, of which one is not there, is cut as well as any
+  const MeshChoice choice =
+      ChooseMesh(context, Collective::kAllReduce, task.count, task.elem_bytes());
+  cuda::MeshArgs args = args_;
+  args.input = static_cast<const std::byte*>(task.send);
+  args.output = static_cast<std::byte*>(task.recv);
+  args.count = args.stride = task.count;
+  args.block_elems = choice.block_elems;
+  args.chunk_elems = choice.chunk_elems;
+  args.reduce = ReduceArgsOf(task);
+  return device().Launch(args, task.type, ShapeOf(choice), stream);
+}
+
+// A Reduce for each rank's part.
+Status GpuMesh::LaunchReduceScatterV(const Task& task, cuda::Stream stream) {
+  const VariableParts& parts = *task.parts;
+  Task reduce = task;
+  reduce.collective = Collective::kReduce;
+  reduce.parts = nullptr;
+  for (int r = 0; r < args_.num_ranks; ++r) {
+    const auto part = static_cast<size_t>(r);
+    reduce.root = r;
+    reduce.count = parts.recv_counts[part];
+    reduce.send =
+        static_cast<const std::byte*>(task.send) + parts.recv_offsets[part] * task.elem_bytes();
+    reduce.recv = r == args_.rank ? task.recv : nullptr;
+    if (reduce.count > 0) TUTTI_TRY(LaunchCollective(reduce, stream));
+  }
+  return Status::Ok();
+}
+
+Status GpuMesh::LaunchAsMessages(const Task& task, cuda::Stream stream) {
+  return LaunchMessages(DeviceMessagesOf(task, args_.rank, args_.num_ranks, stream));
+}
+
+// Nobody has the sum of one byte of each before all have begun.
+Status GpuMesh::LaunchBarrier(cuda::Stream stream) {
+  if (args_.num_ranks == 1) return Status::Ok();
+  Task task;
+  task.send = task.recv = scratch_;
+  task.count = 1;
+  return LaunchCollective(task, stream);
+}
+
+cuda::MessageArgs GpuMesh::NoMessages() const {
+  cuda::MessageArgs args;
+  std::copy(std::begin(args_.windows), std::end(args_.windows), std::begin(args.windows));
+  args.abort_word = args_.abort_word;
+  args.layout = messages_;
+  args.rank = args_.rank;
+  args.num_ranks = args_.num_ranks;
+  args.most_blocks = context_.max_blocks;
+  args.most_blocks_of_many = std::min(args.most_blocks_of_many, context_.max_lone_blocks);
+  if (context_.wide_slot_bytes > 0) {
+    args.wide_message = context_.wide_message_bytes;
+    args.wide_from = context_.wide_message_from;
+  }
+  return args;
+}
+
+// A kernel holds so many messages of each pair and direction that all pairs have room; what is
+// beyond goes into further kernels. Both ends of a pair cut alike.
+Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
+  const auto first = std::find_if(tasks.begin(), tasks.end(), [](const DeviceTask& entry) {
+    return entry.task.collective == Collective::kSendRecv;
+  });
+  if (first == tasks.end()) return Status::Ok();
+  const auto stream = static_cast<cuda::Stream>(first->stream);
+  TUTTI_TRY(queue_->OrderMessages(tasks));
+  TUTTI_TRY(queue_->OrderBehindLast(stream));
+  TUTTI_TRY(queue_->CopyOwnMessages(tasks, stream));
+  const auto n = static_cast<size_t>(args_.num_ranks);
+  if (n == 1) return Status::Ok();
+
+  const size_t in_kernel = cuda::kMostMessages / (2 * (n - 1));
+  size_t longest = 0;
+  std::vector<std::pair<size_t, cuda::Message>> messages;  // with their number in their pair
+  std::vector<size_t> seen(2 * n);
+  for (const DeviceTask& entry : tasks) {
+    const Task& task = entry.task;
+    if (task.collective != Collective::kSendRecv || task.root == args_.rank || task.count == 0)
+      continue;
+    size_t& number = seen[static_cast<size_t>(task.root) * 2 + (task.is_send ? 1 : 0)];
+    cuda::Message message;
+    message.buffer =
+        static_cast<std::byte*>(task.is_send ? const_cast<void*>(task.send) : task.recv);
+    message.bytes = task.count * task.elem_bytes();
+    message.peer = static_cast<int16_t>(task.root);
+    message.kind = task.is_send ? cuda::MessageKind::kSend : cuda::MessageKind::kReceive;
+    messages.emplace_back(number++, message);
+    longest = std::max(longest, number);
+  }
+  cuda::MessageArgs args = NoMessages();
+  args.most_channels = std::max(1u, context_.max_blocks / 2);
+  for (size_t begin = 0; begin < longest; begin += in_kernel) {
+    args.num_messages = 0;
+    for (const auto& [number, message] : messages)
+      if (number >= begin && number < begin + in_kernel)
+        args.messages[args.num_messages++] = message;
+    if (args.num_messages > 0) TUTTI_TRY(device().Launch(args, MostEarlyBlocks(context_), stream));
+  }
+  return queue_->OrderMessages(tasks);
+}
+
+double GpuMesh::PredictUs(const Task& task) const {
+  constexpr double kLaunchUs = 2.2;  // of the shortest there are, in a graph: bench/results/gpu.md
+  const bool moves = !task.is_reduction();
+  const size_t bytes = task.bytes();
+  if (args_.num_ranks == 1 || bytes == 0) return kLaunchUs;
+  switch (task.collective) {
+    case Collective::kSendRecv:
+    case Collective::kAllGatherV:
+    case Collective::kAlltoAllV:
+    case Collective::kReduceScatterV:
+      return kLaunchUs + static_cast<double>(bytes) / context_.messages_bytes_per_us;
+    default:
+      return kLaunchUs + ChooseMesh(context_, task.collective, moves ? bytes : task.count,
+                                    moves ? 1 : task.elem_bytes())
+                             .us;
+  }
+}
+
+std::string GpuMesh::DescribeTransport() const {
+  if (args_.num_ranks == 1) return "alone";
+  if (windows_.place() == WindowPlace::kPeerMemoryByIpc)
+    return "writing into one another's memory, shared by CUDA IPC";
+  return windows_.place() == WindowPlace::kPeerMemory
+             ? "writing into one another's memory"
+             : "by shared host memory, because they do not write into one another's";
+}
+
+std::string GpuMesh::Describe(const Task& task) const {
+  if (args_.num_ranks == 1) return "one rank copies its input";
+  switch (task.collective) {
+    case Collective::kBarrier:
+      return "AllReduce of one byte";
+    case Collective::kAllGatherV:
+    case Collective::kAlltoAllV:
+      return fmt::format("{}: messages between all pairs", Name(task.collective));
+    case Collective::kReduceScatterV:
+      return "a Reduce for each rank";
+    default:
+      break;
+  }
+  if (task.count == 0) return "nothing to do";
+  const bool moves = !task.is_reduction();
+  const size_t elem = moves ? 1 : task.elem_bytes();
+  const MeshChoice choice = ChooseMesh(context_, task.collective,
+                                       moves ? task.count * task.elem_bytes() : task.count, elem);
+  if (choice.algorithm == MeshAlgorithm::kMessages)
+    return fmt::format("{}: a message between each pair", Name(task.collective));
+  return tutti::Describe(choice);
+}
+
+}  // namespace tutti

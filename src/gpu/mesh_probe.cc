@@ -1,0 +1,169 @@
+// The proof that windows work, before an operation rests on them. A mapping may be granted and yet
+// lead nowhere or to the wrong place: an IOMMU that is on, switches that reorder, a virtual machine
+// that shows GPUs as neighbours which are none.
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <thread>
+
+#include "backend/cuda/own_stream.h"
+#include "base/clock.h"
+#include "gpu/mesh.h"
+
+namespace tutti {
+namespace {
+
+// A form of the mesh, and of how many bytes each message is in it: those in bulk go by several
+// blocks.
+struct ProbeOf {
+  MeshForm form;
+  size_t bytes;
+};
+constexpr ProbeOf kProbes[] = {
+    {MeshForm::kLines, 1 << 10}, {MeshForm::kWideLines, 32 << 10}, {MeshForm::kBulk, 96 << 10}};
+constexpr size_t kMostProbeBytes = kProbes[2].bytes;
+constexpr size_t kFewestProbeBytes = 256;
+// Kernels of ranks that come a little later; loading code and clocks that rise are in it.
+constexpr double kPatienceS = 10;
+constexpr unsigned kEventWithoutTiming = 2;
+constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY
+
+uint8_t PatternAt(size_t from, size_t to, size_t i) {
+  return static_cast<uint8_t>((from * 131 + to * 17 + i) * 0x9E3779B1u >> 13);
+}
+
+// An event on a stream, for waits that end.
+class Finish {
+ public:
+  Finish(const cuda::Driver& driver, cuda::Stream stream) : driver_(driver), stream_(stream) {}
+  ~Finish() {
+    if (event_ != nullptr) driver_.EventDestroy(event_);
+  }
+  Finish(const Finish&) = delete;
+  Finish& operator=(const Finish&) = delete;
+  Status Open() {
+    return driver_.Check(driver_.EventCreate(&event_, kEventWithoutTiming), "making an event");
+  }
+  // Until the stream is done: Timeout when that takes too long, or `abort_flag` (may be null)
+  // rises.
+  Status Await(Deadline deadline, const std::atomic<bool>* abort_flag) {
+    TUTTI_TRY(driver_.Check(driver_.EventRecord(event_, stream_), "recording an event"));
+    while (true) {
+      const int result = driver_.EventQuery(event_);
+      if (result != kNotReady) return driver_.Check(result, "waiting for the GPU");
+      if (deadline.Passed()) return Timeout("no answer");
+      if (abort_flag != nullptr && abort_flag->load()) return Timeout("given up");
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+
+ private:
+  const cuda::Driver& driver_;
+  const cuda::Stream stream_;
+  cuda::Event event_ = nullptr;
+};
+
+// The form as it is probed, in so many bytes as it can carry here: where there are few blocks, a
+// larger message would go in another. Nothing where it can carry none.
+struct Trial {
+  MeshChoice choice;
+  size_t bytes = 0;
+};
+std::optional<Trial> TrialOf(MeshContext context, const ProbeOf& probe) {
+  context.allowed_forms.fill(Bit(probe.form));
+  context.messages_bytes_per_us = 1;  // rather a mesh
+  for (size_t bytes = probe.bytes; bytes >= kFewestProbeBytes; bytes /= 2) {
+    const MeshChoice choice = ChooseMesh(context, Collective::kAlltoAll, bytes, 1);
+    if (choice.form == probe.form && choice.algorithm != MeshAlgorithm::kMessages)
+      return Trial{choice, bytes};
+  }
+  return {};
+}
+
+}  // namespace
+
+struct GpuMesh::ProbePlace {
+  const GpuPeers& peers;
+  const cuda::OwnStream& stream;
+  Finish finish;
+  cuda::MappedMemory memory;
+};
+
+Status GpuMesh::Probe(const GpuPeers& peers, std::string_view fault, Status* wide) {
+  const auto& driver = device().driver();
+  const cuda::ManagingScope scope(driver, device().context());
+  const auto n = static_cast<size_t>(args_.num_ranks);
+  TUTTI_ASSIGN(const cuda::OwnStream stream, cuda::OwnStream::Create(device()));
+  // Not by cuMemAlloc: to free that would wait for all that runs on the GPU.
+  TUTTI_ASSIGN(cuda::MappedMemory memory,
+               cuda::MappedMemory::Create(device(), 2 * n * kMostProbeBytes, nullptr));
+  ProbePlace place{peers, stream, Finish(driver, stream.get()), std::move(memory)};
+  TUTTI_TRY(place.finish.Open());
+  const bool all = fault == "both" || fault == (IsOnGpu(windows_.place()) ? "peer" : "host");
+  Status wrong;  // the first; the others go on and would wait for a rank that stops here
+  for (const ProbeOf& probe : kProbes) {
+    const bool is_wide = probe.form == MeshForm::kWideLines;
+    if (is_wide && context_.wide_slot_bytes == 0) continue;
+    const std::optional<Trial> trial = TrialOf(context_, probe);
+    if (!trial) {
+      if (is_wide) *wide = InvalidUsage("no message fits them");
+      continue;
+    }
+    const bool corrupt = all || (is_wide && fault == "wide");
+    Status found;
+    if (Status sent = ProbeForm(place, trial->choice, trial->bytes, corrupt, &found); !sent.ok()) {
+      // A kernel that does not end by being told to has its memory until the process ends.
+      if (stuck_) new cuda::MappedMemory(std::move(place.memory));
+      return sent;
+    }
+    Status& first = is_wide ? *wide : wrong;
+    if (first.ok()) first = std::move(found);
+  }
+  return wrong;
+}
+
+// Fails when not all of it arrives; `*wrong`: what arrived is not what was sent.
+Status GpuMesh::ProbeForm(ProbePlace& place, const MeshChoice& choice, size_t bytes, bool corrupt,
+                          Status* wrong) {
+  const auto n = static_cast<size_t>(args_.num_ranks);
+  const auto me = static_cast<size_t>(args_.rank);
+  std::vector<uint8_t> data(n * bytes), found(n * bytes);
+  for (size_t r = 0; r < n; ++r)
+    for (size_t i = 0; i < bytes; ++i) data[r * bytes + i] = PatternAt(me, r, i);
+  if (corrupt) data[(me + 1) % n * bytes + bytes / 2] ^= 4;
+  const cuda::DeviceAddress in = place.memory.address(), out = in + n * bytes;
+  TUTTI_TRY(place.stream.CopyIn(in, data.data(), n * bytes));
+  TUTTI_TRY(place.stream.Clear(out, n * bytes));
+  Task task;
+  task.collective = Collective::kAlltoAll;
+  task.send = reinterpret_cast<const void*>(in);
+  task.recv = reinterpret_cast<void*>(out);
+  task.count = bytes;
+  TUTTI_TRY(LaunchChosen(task, choice, bytes, place.stream.get()));
+  if (Status arrived =
+          place.finish.Await(Deadline::AfterSeconds(kPatienceS), place.peers.abort_flag);
+      !arrived.ok()) {
+    queue_->Abort();
+    if (arrived.code() != Code::kTimeout) return arrived;
+    Status ended = place.finish.Await(Deadline::AfterSeconds(kPatienceS), nullptr);
+    stuck_ = ended.code() == Code::kTimeout;
+    TUTTI_TRY(std::move(ended));
+    return SystemError("after {} s not all that other GPUs wrote into its window has arrived",
+                       kPatienceS);
+  }
+  TUTTI_TRY(place.stream.CopyOut(found.data(), out, n * bytes));
+  for (size_t r = 0; r < n; ++r) {
+    for (size_t i = 0; i < bytes; ++i) {
+      const uint8_t expected = PatternAt(r, me, i), got = found[r * bytes + i];
+      if (got == expected || !wrong->ok()) continue;
+      *wrong = SystemError(
+          "of {} bytes that {} wrote into its window, byte {} reads {:#04x} and "
+          "should be {:#04x}",
+          bytes, RankName(static_cast<int>(r), place.peers.peers[r]), i, got, expected);
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace tutti

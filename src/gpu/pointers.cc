@@ -1,0 +1,129 @@
+#include "gpu/pointers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace tutti {
+namespace {
+
+// Of cuPointerGetAttribute, and of cuDeviceGetAttribute.
+constexpr int kPointerMemoryType = 2;
+constexpr int kPointerIsManaged = 8;
+constexpr int kPointerOrdinal = 9;
+constexpr unsigned kHostMemory = 1;
+constexpr int kPageableMemoryAccess = 88;
+
+struct BufferBytes {
+  size_t send = 0;
+  size_t recv = 0;
+};
+
+// Where the last of the parts ends.
+size_t End(const std::vector<size_t>& counts, const std::vector<size_t>& offsets) {
+  size_t end = 0;
+  for (size_t i = 0; i < counts.size(); ++i)
+    if (counts[i] > 0) end = std::max(end, offsets[i] + counts[i]);
+  return end;
+}
+
+size_t Sum(const std::vector<size_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), size_t{0});
+}
+
+// How much `rank` reads and writes in the buffers of a task; 0 of one that is not used.
+BufferBytes BytesOf(const Task& task, int rank, size_t num_ranks) {
+  const size_t bytes = task.count * task.elem_bytes();
+  const bool is_root = task.root == rank;
+  switch (task.collective) {
+    case Collective::kReduce:
+      return {bytes, is_root ? bytes : 0};
+    case Collective::kBroadcast:
+      return {is_root ? bytes : 0, bytes};
+    case Collective::kAllGather:
+      return {bytes, bytes * num_ranks};
+    case Collective::kReduceScatter:
+      return {bytes * num_ranks, bytes};
+    case Collective::kAlltoAll:
+      return {bytes * num_ranks, bytes * num_ranks};
+    case Collective::kGather:
+      return {bytes, is_root ? bytes * num_ranks : 0};
+    case Collective::kScatter:
+      return {is_root ? bytes * num_ranks : 0, bytes};
+    case Collective::kSendRecv:
+      return task.is_send ? BufferBytes{bytes, 0} : BufferBytes{0, bytes};
+    case Collective::kBarrier:
+      return {};
+    default:
+      break;
+  }
+  if (!task.parts) return {bytes, bytes};  // AllReduce
+  const VariableParts& parts = *task.parts;
+  const size_t elem = task.elem_bytes(), mine = parts.recv_counts[static_cast<size_t>(rank)];
+  const size_t end = End(parts.recv_counts, parts.recv_offsets) * elem;
+  if (task.collective == Collective::kAllGatherV) return {mine * elem, end};
+  if (task.collective == Collective::kReduceScatterV)
+    return {Sum(parts.recv_counts) * elem, mine * elem};
+  return {End(parts.send_counts, parts.send_offsets) * elem, end};
+}
+
+}  // namespace
+
+GpuPointers::GpuPointers(const cuda::Device& device, int rank, int num_ranks, bool thorough)
+    : device_(device), rank_(rank), num_ranks_(num_ranks), thorough_(thorough) {
+  int reaches = 0;
+  if (device.driver().DeviceGetAttribute(&reaches, kPageableMemoryAccess, device.ordinal()) == 0)
+    reaches_any_ = reaches != 0;
+}
+
+Status GpuPointers::Check(const Task& task) const {
+  if (reaches_any_ && !thorough_) return Status::Ok();
+  if (task.op.live_scalar != nullptr)
+    TUTTI_TRY(CheckBuffer(task.op.live_scalar, task.elem_bytes(), "PreMulSum's scalar"));
+  if (task.scattered) {
+    const ScatteredBuffers& all = *task.scattered;
+    for (size_t i = 0; i < all.inputs.size(); ++i) {
+      const size_t bytes = (all.starts[i + 1] - all.starts[i]) * task.elem_bytes();
+      TUTTI_TRY(CheckBuffer(all.inputs[i], bytes, "the send buffer"));
+      TUTTI_TRY(CheckBuffer(all.outputs[i], bytes, "the receive buffer"));
+    }
+    return Status::Ok();
+  }
+  const BufferBytes bytes = BytesOf(task, rank_, static_cast<size_t>(num_ranks_));
+  TUTTI_TRY(CheckBuffer(task.send, bytes.send, "the send buffer"));
+  if (task.send == task.recv && bytes.recv <= bytes.send) return Status::Ok();
+  return CheckBuffer(task.recv, bytes.recv, "the receive buffer");
+}
+
+Status GpuPointers::CheckBuffer(const void* begin, size_t bytes, const char* what) const {
+  if (bytes == 0) return Status::Ok();
+  TUTTI_TRY(CheckPlace(begin, begin, what));
+  if (!thorough_ || bytes == 1) return Status::Ok();
+  Status end = CheckPlace(begin, static_cast<const std::byte*>(begin) + bytes - 1, what);
+  if (end.ok()) return end;
+  return std::move(end).Annotate(fmt::format("the end of {} bytes", bytes));
+}
+
+Status GpuPointers::CheckPlace(const void* begin, const void* place, const char* what) const {
+  const auto& driver = device_.driver();
+  const auto address = static_cast<cuda::DeviceAddress>(reinterpret_cast<uintptr_t>(place));
+  unsigned type = 0;
+  if (driver.PointerGetAttribute(&type, kPointerMemoryType, address) != 0)
+    return InvalidArgument(
+        "{} at {} is memory of the host that CUDA does not know{}; a rank with a GPU needs device "
+        "memory or pinned host memory",
+        what, fmt::ptr(begin), place == begin ? "" : " where it ends");
+  if (!thorough_ || type == kHostMemory) return Status::Ok();
+  unsigned managed = 0;  // which every GPU reaches
+  if (driver.PointerGetAttribute(&managed, kPointerIsManaged, address) == 0 && managed != 0)
+    return Status::Ok();
+  int ordinal = -1;
+  if (driver.PointerGetAttribute(&ordinal, kPointerOrdinal, address) == 0 &&
+      ordinal != device_.ordinal())
+    return InvalidArgument("{} at {} is on CUDA device {}, but this rank's is {}", what,
+                           fmt::ptr(begin), ordinal, device_.ordinal());
+  return Status::Ok();
+}
+
+}  // namespace tutti

@@ -1,0 +1,315 @@
+#include "gpu/queue.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "operations/executor.h"
+
+namespace tutti {
+namespace {
+
+constexpr unsigned kEventWithoutTiming = 2;
+// CU_EVENT_WAIT_EXTERNAL, CU_EVENT_RECORD_EXTERNAL: a node of the graph that is captured waits for,
+// or records, an event of the world outside, whenever the graph runs.
+constexpr unsigned kExternal = 1;
+// CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_READY, CU_STREAM_CAPTURE_STATUS_ACTIVE.
+constexpr int kInvalidHandle = 400;
+constexpr int kNotReady = 600;
+constexpr int kCaptured = 1;
+// CU_USER_OBJECT_NO_DESTRUCTOR_SYNC (which must be given), CU_GRAPH_USER_OBJECT_MOVE.
+constexpr unsigned kNoSync = 1;
+constexpr unsigned kMove = 1;
+// Of a wait for the GPU: what is nearly done is asked for at once, then so often.
+constexpr int kFreePolls = 100;
+constexpr auto kNap = std::chrono::microseconds(50);
+
+// Steps through the messages of a group that a rank sends to itself, or receives from itself.
+class OwnMessages {
+ public:
+  OwnMessages(std::span<const DeviceTask> tasks, int rank, bool sends)
+      : tasks_(tasks), rank_(rank), sends_(sends) {}
+  // Null at the end.
+  const Task* Next() {
+    for (; !tasks_.empty(); tasks_ = tasks_.subspan(1)) {
+      const Task& task = tasks_[0].task;
+      if (task.collective != Collective::kSendRecv || task.root != rank_ ||
+          task.is_send != sends_ || task.count == 0)
+        continue;
+      tasks_ = tasks_.subspan(1);
+      return &task;
+    }
+    return nullptr;
+  }
+
+ private:
+  std::span<const DeviceTask> tasks_;
+  const int rank_;
+  const bool sends_;
+};
+
+}  // namespace
+
+std::vector<DeviceTask> DeviceMessagesOf(const Task& task, int rank, int num_ranks,
+                                         cuda::Stream stream) {
+  std::vector<DeviceTask> messages;
+  for (Task& message : MessagesOf(task, rank, num_ranks, static_cast<const std::byte*>(task.send)))
+    messages.push_back({std::move(message), stream});
+  return messages;
+}
+
+Result<std::unique_ptr<GpuQueue>> GpuQueue::Create(const cuda::Device& device, int rank,
+                                                   int num_ranks, const Settings& settings) {
+  std::unique_ptr<GpuQueue> queue(new GpuQueue(device, rank, num_ranks, settings));
+  const auto& driver = device.driver();
+  const cuda::ManagingScope scope(driver, device.context());
+  TUTTI_ASSIGN(queue->abort_word_, device.pinned().Take(sizeof(uint32_t)));
+  *reinterpret_cast<uint32_t*>(queue->abort_word_.data()) = 0;
+  for (Last* const last : {&queue->launched_, &queue->captured_})
+    TUTTI_TRY(
+        driver.Check(driver.EventCreate(&last->event, kEventWithoutTiming), "making a CUDA event"));
+  return queue;
+}
+
+GpuQueue::~GpuQueue() {
+  const auto& driver = device_.driver();
+  const cuda::ManagingScope scope(driver, device_.context());
+  for (const Last* const last : {&launched_, &captured_})
+    if (last->event != nullptr) driver.EventDestroy(last->event);
+}
+
+void GpuQueue::Abort() {
+  std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(abort_word_.data()))
+      .store(1, std::memory_order_seq_cst);
+}
+
+// Not for the whole context where that can be helped: a kernel of another communicator may wait for
+// a rank that waits for this one.
+Status GpuQueue::Drain() {
+  const auto& driver = device_.driver();
+  const cuda::ManagingScope scope(driver, device_.context());
+  // Graphs run wherever their user launches them, and may leave no mark.
+  if ((!mixes_graphs_ && HasGraphs()) || lost_track_)
+    return driver.Check(driver.ContextSynchronize(), "waiting for the GPU");
+  for (int polls = 0;; ++polls) {
+    const int result = driver.EventQuery(launched_.event);
+    if (result != kNotReady) return driver.Check(result, "waiting for the GPU");
+    if (polls > kFreePolls) std::this_thread::sleep_for(kNap);
+  }
+}
+
+QueueState GpuQueue::State() const {
+  const auto& driver = device_.driver();
+  const cuda::ManagingScope scope(driver, device_.context());
+  const int result = driver.EventQuery(launched_.event);
+  return result == kNotReady          ? QueueState::kUnderWay
+         : result != 0 || lost_track_ ? QueueState::kUnknown
+                                      : QueueState::kDone;
+}
+
+Result<GpuQueue::Place> GpuQueue::Look(cuda::Stream stream) const {
+  const auto& driver = device_.driver();
+  Place place;
+  place.stream = stream;
+  int status = 0;
+  const int result =
+      driver.StreamGetCaptureInfo(stream, &status, &place.capture, &place.graph, nullptr, nullptr);
+  if (result == kInvalidHandle)
+    return InvalidArgument("{} is no CUDA stream of this process, or one that has been destroyed",
+                           fmt::ptr(stream));
+  // Anything else that is wrong with it comes out at the launch.
+  place.captured = result == 0 && status == kCaptured;
+  // To ask a stream that is captured for its number ends the capture; and it cannot be destroyed
+  // before that ends, so its address will do.
+  uint64_t id = 0;
+  if (!place.captured && driver.StreamGetId != nullptr && driver.StreamGetId(stream, &id) == 0)
+    place.id = id;
+  return place;
+}
+
+Status GpuQueue::OrderBehindLast(cuda::Stream stream) {
+  if (entered_ && entered_->stream == stream) return Status::Ok();
+  TUTTI_TRY(Record());
+  TUTTI_ASSIGN(const Place place, Look(stream));
+  const Last& last = place.captured ? captured_ : launched_;
+  // Graphs record the event, too, on streams that nobody knows here.
+  const bool after_graphs = !place.captured && mixes_graphs_ && HasGraphs();
+  // An event of a graph that is complete says nothing inside another one.
+  const bool follows =
+      after_graphs || (last.place && (!place.captured || last.place->capture == place.capture));
+  const bool same =
+      last.place && !after_graphs &&
+      (place.captured ? last.place->stream == stream : place.id && last.place->id == place.id);
+  const auto& driver = device_.driver();
+  if (follows && !same)
+    TUTTI_TRY(driver.Check(driver.StreamWaitEvent(stream, last.event, 0),
+                           "ordering two streams of a communicator"));
+  if (place.captured && !follows) TUTTI_TRY(BeginInGraph(place));
+  entered_ = place;
+  begun_ |= !place.captured;
+  return Status::Ok();
+}
+
+// Whenever the graph runs, its first operation waits for what was launched before it: outside of
+// graphs, or in others.
+Status GpuQueue::BeginInGraph(const Place& place) {
+  TUTTI_TRY(KeepIn(place.graph, graphs_));
+  if (!mixes_graphs_) return Status::Ok();
+  const auto& driver = device_.driver();
+  return driver.Check(driver.StreamWaitEvent(place.stream, launched_.event, kExternal),
+                      "ordering a graph behind the operations before it");
+}
+
+// And what is launched after the graph waits for its last operation. Which one that is shows only
+// when the capture has ended. So one node records the event, on which no other depends, and with
+// each operation it moves behind that: a graph has one such node, which no operation waits for.
+Status GpuQueue::MarkInGraph(const Place& place) {
+  const auto& driver = device_.driver();
+  int status = 0;
+  uint64_t capture = 0;
+  cuda::Graph graph = nullptr;
+  const cuda::GraphNode* nodes = nullptr;
+  size_t num_nodes = 0;
+  TUTTI_TRY(driver.Check(
+      driver.StreamGetCaptureInfo(place.stream, &status, &capture, &graph, &nodes, &num_nodes),
+      "asking for the last nodes of a graph"));
+  const std::vector<cuda::GraphNode> behind(nodes, nodes + num_nodes);
+  int result = 0;
+  if (mark_.node == nullptr || mark_.capture != place.capture) {
+    mark_ = {.capture = place.capture};
+    result = driver.GraphAddEventRecordNode(&mark_.node, graph, behind.data(), behind.size(),
+                                            launched_.event);
+  } else {
+    std::vector<cuda::GraphNode> to(std::max(behind.size(), mark_.behind.size()), mark_.node);
+    result =
+        driver.GraphRemoveDependencies(graph, mark_.behind.data(), to.data(), mark_.behind.size());
+    if (result == 0)
+      result = driver.GraphAddDependencies(graph, behind.data(), to.data(), behind.size());
+  }
+  if (result == 0) {
+    mark_.behind = behind;
+    return Status::Ok();
+  }
+  // A driver that lets nobody edit what is captured: then a node in the operations' way.
+  mark_ = {};
+  return driver.Check(driver.EventRecordWithFlags(launched_.event, place.stream, kExternal),
+                      "recording an event in a graph");
+}
+
+Status GpuQueue::KeepIn(cuda::Graph graph, std::shared_ptr<const void> what) const {
+  using Kept = std::shared_ptr<const void>;
+  const auto& driver = device_.driver();
+  auto kept = std::make_unique<Kept>(std::move(what));
+  const auto let_go = [](void* object) { delete static_cast<Kept*>(object); };
+  cuda::UserObject object = nullptr;
+  TUTTI_TRY(driver.Check(driver.UserObjectCreate(&object, kept.get(), let_go, 1, kNoSync),
+                         "making an object that a graph keeps"));
+  kept.release();  // the object has it
+  const Status status = driver.Check(driver.GraphRetainUserObject(graph, object, 1, kMove),
+                                     "giving a graph what it needs");
+  if (!status.ok()) driver.UserObjectRelease(object, 1);
+  return status;
+}
+
+Status GpuQueue::Record() {
+  if (!entered_) return Status::Ok();
+  const Place place = *std::exchange(entered_, std::nullopt);
+  Last& last = place.captured ? captured_ : launched_;
+  const auto& driver = device_.driver();
+  Status recorded = driver.Check(driver.EventRecord(last.event, place.stream),
+                                 "recording an event behind an operation");
+  if (recorded.ok() && place.captured && mixes_graphs_) recorded = MarkInGraph(place);
+  last.place
+      .reset();  // the event is of no use to what comes next if it stands where it stood before
+  if (recorded.ok())
+    last.place = place;
+  else if (!place.captured)
+    lost_track_ = true;
+  return recorded;
+}
+
+Status GpuQueue::HoldUp(std::span<const DeviceTask> tasks) {
+  if (!entered_) return Status::Ok();
+  const Place last = *entered_;
+  std::vector<cuda::Stream> others;
+  for (const DeviceTask& entry : tasks) {
+    auto* const stream = static_cast<cuda::Stream>(entry.stream);
+    if (stream != last.stream && std::find(others.begin(), others.end(), stream) == others.end())
+      others.push_back(stream);
+  }
+  if (others.empty()) return Status::Ok();
+  TUTTI_TRY(Record());
+  const auto& driver = device_.driver();
+  for (const cuda::Stream stream : others) {
+    TUTTI_ASSIGN(const Place place, Look(stream));
+    // Nothing orders a graph and what runs now but that graph's launch.
+    if (place.captured != last.captured || place.capture != last.capture) continue;
+    TUTTI_TRY(driver.Check(
+        driver.StreamWaitEvent(stream, (last.captured ? captured_ : launched_).event, 0),
+        "ordering the streams of a group"));
+  }
+  return Status::Ok();
+}
+
+Status GpuQueue::Leave(Status launched, std::span<const DeviceTask> tasks, bool* begun) {
+  Status recorded = HoldUp(tasks);
+  if (recorded.ok()) recorded = Record();
+  *begun = std::exchange(begun_, false);
+  return launched.ok() ? recorded : launched;
+}
+
+Status GpuQueue::OrderMessages(std::span<const DeviceTask> tasks) {
+  for (const DeviceTask& entry : tasks)
+    if (entry.task.collective == Collective::kSendRecv)
+      TUTTI_TRY(OrderBehindLast(static_cast<cuda::Stream>(entry.stream)));
+  return Status::Ok();
+}
+
+Status GpuQueue::Copy(void* to, const void* from, size_t bytes, cuda::Stream stream) const {
+  if (to == from || bytes == 0) return Status::Ok();
+  const auto address = [](const void* p) {
+    return static_cast<cuda::DeviceAddress>(reinterpret_cast<uintptr_t>(p));
+  };
+  const auto& driver = device_.driver();
+  return driver.Check(driver.MemcpyAsync(address(to), address(from), bytes, stream),
+                      "copying on the GPU");
+}
+
+Status GpuQueue::CheckTasks(std::span<const DeviceTask> tasks) const {
+  for (const DeviceTask& entry : tasks) {
+    TUTTI_TRY(pointers_.Check(entry.task));
+    if (entry.stream != tasks[0].stream)
+      TUTTI_TRY(Look(static_cast<cuda::Stream>(entry.stream)).status());
+  }
+  return CheckOwnMessages(tasks);
+}
+
+Status GpuQueue::CheckOwnMessages(std::span<const DeviceTask> tasks) const {
+  OwnMessages sends(tasks, rank_, true), receives(tasks, rank_, false);
+  while (true) {
+    const Task* const send = sends.Next();
+    const Task* const receive = receives.Next();
+    if (send == nullptr && receive == nullptr) return Status::Ok();
+    if (receive == nullptr)
+      return InvalidUsage("rank {} sends to itself without receiving in the same group", rank_);
+    if (send == nullptr)
+      return InvalidUsage("rank {} receives from itself without sending in the same group", rank_);
+    const size_t sent = send->count * send->elem_bytes();
+    const size_t received = receive->count * receive->elem_bytes();
+    if (sent != received)
+      return InvalidUsage("rank {} sends itself {} bytes and receives {}", rank_, sent, received);
+  }
+}
+
+Status GpuQueue::CopyOwnMessages(std::span<const DeviceTask> tasks, cuda::Stream stream) const {
+  OwnMessages sends(tasks, rank_, true), receives(tasks, rank_, false);
+  while (const Task* const send = sends.Next())
+    TUTTI_TRY(Copy(receives.Next()->recv, send->send, send->count * send->elem_bytes(), stream));
+  return Status::Ok();
+}
+
+}  // namespace tutti

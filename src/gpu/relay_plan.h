@@ -1,0 +1,77 @@
+#pragma once
+
+// How an operation on GPU memory is cut into chunks that pass through a slot of pinned host memory:
+// what the GPU copies in, what the host's communicator does in the slot, what the GPU copies out.
+// Pure functions of the call, so that all ranks cut alike.
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "backend/cuda/relay_args.h"
+#include "base/status.h"
+#include "gpu/gpu_operations.h"
+#include "plan/task.h"
+
+namespace tutti {
+
+// A slot must hold two pieces of messages, and an element of each part of a collective.
+inline constexpr size_t kRelayMessageBytes = 512 << 10;
+// Shorter chunks are not made only to have more of them: each costs a host operation's start-up.
+inline constexpr size_t kFewestRelayBytes = 256 << 10;
+
+struct RelayChunk {
+  std::vector<cuda::CopyPiece> in, out;
+  std::vector<Task> tasks;  // on the slot: one collective, or messages
+};
+
+class RelayPlan {
+ public:
+  // Whose plan, and over how many lanes: what passes over one is in an order of its own.
+  struct Place {
+    int rank = 0;
+    int num_ranks = 1;
+    size_t slot_bytes = 0;
+    size_t lanes = 1;
+  };
+  // Of a collective other than AlltoAllV, with something to do. Lanes take chunks in turn.
+  RelayPlan(const Task& task, const Place& place);
+  // Of the messages of one group, those to the rank itself left out.
+  //
+  // On a lane, all ranks walk through all messages in one order: by their number within their pair,
+  // then by the distance from sender to receiver, then by their pieces. A slot takes as many of a
+  // rank's pieces as it holds, one after another in that order; the rank's two pieces of one place,
+  // one sent and one received, stay together. So the first piece of all that is not through yet is
+  // in hand at both of its ends, and nothing waits in a circle, however differently ranks fill
+  // their slots. Which lane takes a piece follows from the same three numbers.
+  RelayPlan(std::span<const DeviceTask> tasks, const Place& place);
+
+  size_t num_chunks(size_t lane) const;
+  RelayChunk Chunk(size_t lane, size_t number, std::byte* slot) const;
+
+ private:
+  // A piece of a message, by its place in the order of all.
+  struct Transfer {
+    size_t message, distance, piece;
+    size_t task;  // of sends_and_receives_
+    size_t begin, count;
+    bool SamePlace(const Transfer& other) const {
+      return message == other.message && distance == other.distance && piece == other.piece;
+    }
+  };
+  using Batches = std::vector<std::vector<Transfer>>;
+  Batches FillSlots(const std::vector<Transfer>& transfers) const;
+  void AddParts(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const;
+  void AddVariable(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const;
+  void AddWhole(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const;
+  RelayChunk Messages(const std::vector<Transfer>& transfers, std::byte* slot) const;
+
+  Place place_;
+  size_t num_chunks_ = 1;   // of a collective, over all lanes
+  Task task_;               // a collective
+  size_t chunk_elems_ = 1;  // of a part
+  std::vector<Task> sends_and_receives_;
+  std::vector<Batches> batches_;  // by lane; empty for a collective
+};
+
+}  // namespace tutti

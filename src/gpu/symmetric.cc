@@ -1,0 +1,78 @@
+// Operations of GPUs between registered buffers (gpu_registry.h).
+
+#include "gpu/mesh.h"
+
+namespace tutti {
+
+Result<const void*> GpuMesh::Register(const GpuPeers& peers, std::span<std::byte> buffer,
+                                      Status* verdict) {
+  if (!IsOnGpu(windows_.place())) {
+    *verdict = InvalidUsage("the GPUs do not reach one another's memory");
+    return nullptr;
+  }
+  TUTTI_ASSIGN(std::unique_ptr<GpuRegistry::Buffer> shared,
+               GpuRegistry::Share(peers, buffer, verdict));
+  const void* const registration = shared.get();
+  const std::lock_guard lock(launch_mutex_);
+  if (shared) registry_.Add(std::move(shared));
+  return registration;
+}
+
+Status GpuMesh::Forget(const void* registration) {
+  std::unique_ptr<GpuRegistry::Buffer> gone;  // unmapped without the lock
+  {
+    const std::lock_guard lock(launch_mutex_);
+    gone = registry_.Take(registration);
+  }
+  // Kernels that have been launched may still read the others' buffers where they are mapped here.
+  Status drained = queue_->Drain();
+  if (drained.ok()) return drained;
+  const std::lock_guard lock(launch_mutex_);
+  still_mapped_.push_back(std::move(gone));
+  return drained;
+}
+
+GpuMesh::SharedBuffers GpuMesh::FindShared(const Task& task) const {
+  SharedBuffers shared;
+  if (registry_.empty()) return shared;
+  const size_t bytes = task.count * task.elem_bytes();
+  const auto all = bytes * static_cast<size_t>(args_.num_ranks);
+  switch (task.collective) {
+    case Collective::kAllReduce:
+      shared.input = registry_.Find(task.send, bytes);
+      shared.output = registry_.Find(task.recv, bytes);
+      shared.complete = shared.input != nullptr && shared.output != nullptr;
+      break;
+    case Collective::kReduceScatter:
+      shared.input = registry_.Find(task.send, all);
+      shared.complete = shared.input != nullptr;
+      break;
+    case Collective::kAllGather:
+      shared.output = registry_.Find(task.recv, all);
+      shared.complete = shared.output != nullptr;
+      break;
+    default:
+      break;
+  }
+  // Who reads another rank's input does not know its factor.
+  if (task.is_reduction() && task.op.pre_multiply) shared.complete = false;
+  return shared;
+}
+
+Status GpuMesh::LaunchSymmetric(const Task& task, const MeshChoice& choice, size_t count,
+                                const SharedBuffers& shared, cuda::Stream stream) {
+  cuda::SymmetricArgs args;
+  static_cast<cuda::MeshArgs&>(args) = args_;
+  SetArgs(task, choice, count, args);
+  uint32_t mark = 1;
+  if (shared.input != nullptr) mark = shared.input->Mark(mark, task.send);
+  if (shared.output != nullptr) mark = shared.output->Mark(mark, task.recv);
+  registered_ = mark | 1;
+  for (int r = 0; r < args.num_ranks; ++r) {
+    if (shared.input != nullptr) args.inputs[r] = shared.input->At(r, task.send);
+    if (shared.output != nullptr) args.outputs[r] = shared.output->At(r, task.recv);
+  }
+  return device().Launch(args, task.type, ShapeOf(choice), stream);
+}
+
+}  // namespace tutti

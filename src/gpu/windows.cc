@@ -1,0 +1,156 @@
+#include "gpu/windows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti {
+namespace {
+
+struct Verdict {
+  uint8_t code = 0;  // of a Status
+  char text[375] = {};
+};
+
+}  // namespace
+
+std::string_view Name(WindowPlace place) {
+  return place == WindowPlace::kPeerMemory        ? "GPU memory"
+         : place == WindowPlace::kPeerMemoryByIpc ? "GPU memory by CUDA IPC"
+                                                  : "host memory";
+}
+
+Status GpuPeers::Agree(const Status& mine, Status* verdict) const {
+  *verdict = Status::Ok();
+  const auto n = static_cast<size_t>(bootstrap->num_ranks());
+  std::vector<Verdict> verdicts(n);
+  Verdict& own = verdicts[static_cast<size_t>(bootstrap->rank())];
+  own.code = static_cast<uint8_t>(mine.code());
+  mine.message().copy(own.text, sizeof(own.text) - 1);
+  TUTTI_TRY(bootstrap->AllGather(verdicts.data(), sizeof(Verdict), deadline, abort_flag));
+  for (size_t r = 0; r < n; ++r) {
+    if (verdicts[r].code == 0) continue;
+    const bool known = verdicts[r].code <= static_cast<uint8_t>(Code::kTimeout);
+    *verdict =
+        Status(known ? static_cast<Code>(verdicts[r].code) : Code::kRemoteError,
+               fmt::format("{}: {}", RankName(static_cast<int>(r), peers[r]),
+                           std::string_view(verdicts[r].text,
+                                            strnlen(verdicts[r].text, sizeof(verdicts[r].text)))));
+    return Status::Ok();
+  }
+  return Status::Ok();
+}
+
+Status GpuWindows::MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer, UniqueFd* fd) {
+  std::byte*& own = windows_[static_cast<size_t>(peers.bootstrap->rank())];
+  if (place_ == WindowPlace::kPeerMemory) {
+    TUTTI_ASSIGN(device_memory_, cuda::MappedMemory::Create(*peers.device, bytes, fd));
+    own = device_memory_.data();
+    offer->descriptor = peers.fd_server->Offer(fd->get(), peers.key);
+  } else if (place_ == WindowPlace::kPeerMemoryByIpc) {
+    TUTTI_ASSIGN(ipc_memory_, cuda::IpcMemory::Create(*peers.device, bytes, &offer->handle));
+    own = ipc_memory_.data();
+    offer->address = ipc_memory_.address();
+  } else {
+    TUTTI_ASSIGN(host_memory_, SharedMemory::Create(bytes, HugePages::kAdvise));
+    TUTTI_ASSIGN(cuda::PinnedRange pinned,
+                 cuda::PinnedRange::Pin(*peers.device, host_memory_.bytes()));
+    own = pinned.data();
+    pinned_.push_back(std::move(pinned));
+    offer->descriptor = peers.fd_server->Offer(host_memory_.fd(), peers.key);
+  }
+  offer->made = 1;
+  offer->bytes = this->bytes();
+  offer->by_nvlink = IsOnGpu(place_) &&
+                     std::all_of(peers.peers.begin(), peers.peers.end(), [&](const PeerInfo& peer) {
+                       return &peer == &peers.peers[static_cast<size_t>(peers.bootstrap->rank())] ||
+                              peers.device->ReachesByNvlink(peer.device);
+                     });
+  return Status::Ok();
+}
+
+Status GpuWindows::MapOf(const GpuPeers& peers, int rank, const Offer& offer) {
+  const auto r = static_cast<size_t>(rank);
+  const int me = peers.bootstrap->rank();
+  if (place_ == WindowPlace::kPeerMemoryByIpc) {
+    TUTTI_ASSIGN(cuda::IpcMemory window,
+                 SameProcess(peers.peers[r], peers.peers[static_cast<size_t>(me)])
+                     ? cuda::IpcMemory::Reach(*peers.device, offer.address, offer.bytes, me)
+                     : cuda::IpcMemory::Open(*peers.device, offer.handle, offer.bytes, me));
+    windows_[r] = window.data();
+    ipc_mapped_.push_back(std::move(window));
+    return Status::Ok();
+  }
+  TUTTI_ASSIGN(UniqueFd fd, FetchFd(FdServerOf(peers.peers[r]), offer.descriptor, peers.key,
+                                    peers.deadline, peers.abort_flag));
+  if (place_ == WindowPlace::kPeerMemory) {
+    TUTTI_ASSIGN(cuda::MappedMemory window,
+                 cuda::MappedMemory::Import(*peers.device, fd, offer.bytes));
+    windows_[r] = window.data();
+    device_mapped_.push_back(std::move(window));
+    return Status::Ok();
+  }
+  TUTTI_ASSIGN(SharedMemory window,
+               SharedMemory::Map(std::move(fd), offer.bytes, HugePages::kAdvise));
+  TUTTI_ASSIGN(cuda::PinnedRange pinned, cuda::PinnedRange::Pin(*peers.device, window.bytes()));
+  windows_[r] = pinned.data();
+  host_mapped_.push_back(std::move(window));
+  host_mapped_.back().CloseFd();
+  pinned_.push_back(std::move(pinned));
+  return Status::Ok();
+}
+
+Status GpuWindows::MapAll(const GpuPeers& peers, std::span<const Offer> offers) {
+  const auto me = static_cast<size_t>(peers.bootstrap->rank());
+  for (size_t r = 0; r < offers.size(); ++r) {
+    if (r == me || offers[r].made == 0) continue;  // that rank says itself why it has none
+    const std::string name = RankName(static_cast<int>(r), peers.peers[r]);
+    if (offers[r].bytes != bytes())
+      return RemoteError("{} offers a window of {} bytes, but {} were agreed on", name,
+                         offers[r].bytes, bytes());
+    Status mapped = MapOf(peers, static_cast<int>(r), offers[r]);
+    if (!mapped.ok())
+      return std::move(mapped).Annotate(
+          fmt::format("mapping the window of {} on {}", name, peers.device->name()));
+  }
+  return Status::Ok();
+}
+
+// Who lets a window of CUDA IPC go leaves a mark in it. So it stays until all have: or, where they
+// cannot be asked, for as long as a mark is missing.
+void GpuWindows::GiveBack(const GpuPeers& peers, bool ranks_talk) {
+  if (place_ != WindowPlace::kPeerMemoryByIpc) return;
+  ipc_mapped_.clear();
+  Status all;
+  if (!ranks_talk || !peers.Agree(Status::Ok(), &all).ok())
+    ipc_memory_.ExpectUsers(peers.bootstrap->num_ranks() - 1);
+}
+
+// Every rank makes its window and offers it; every rank maps all others; and all learn whether all
+// could.
+Result<GpuWindows> GpuWindows::Share(const GpuPeers& peers, WindowPlace place, size_t bytes,
+                                     Status* verdict) {
+  const auto n = static_cast<size_t>(peers.bootstrap->num_ranks());
+  const auto me = static_cast<size_t>(peers.bootstrap->rank());
+  GpuWindows windows;
+  windows.place_ = place;
+  windows.windows_.resize(n);
+  std::vector<Offer> offers(n);
+  UniqueFd fd;
+  const Status agreed = peers.Trade(
+      windows.MakeOwn(peers, bytes, &offers[me], &fd), offers,
+      [&] { return windows.MapAll(peers, offers); }, verdict);
+  if (offers[me].descriptor != 0) peers.fd_server->Withdraw(offers[me].descriptor);
+  if (!agreed.ok() || !verdict->ok()) {
+    windows.GiveBack(peers, agreed.ok());
+    TUTTI_TRY(agreed);
+    return GpuWindows();
+  }
+  windows.ipc_memory_.ExpectUsers(static_cast<int>(n) - 1);
+  windows.by_nvlink_ = std::all_of(offers.begin(), offers.end(),
+                                   [](const Offer& offer) { return offer.by_nvlink != 0; });
+  return windows;
+}
+
+}  // namespace tutti

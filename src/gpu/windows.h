@@ -1,0 +1,109 @@
+#pragma once
+
+// The windows of a communicator of GPUs in one host: memory of each rank in which all others write,
+// as this rank's GPU sees it.
+//
+//   peer memory   of the GPUs themselves (NVLink, or PCIe where the GPUs may reach one another)
+//   the same by CUDA's older way of sharing it (backend/cuda/ipc_memory.h), where that one fails
+//   host memory   shared between the processes and pinned, for GPUs that do not
+//
+// Kernels cannot tell them apart. Why they may work in host memory, across PCIe:
+//   - They never use atomic operations there, which PCIe may not carry: each word has one writer,
+//     and a flag is a plain 8-byte store at system scope.
+//   - A writer's fence (acq_rel at system scope) waits until its earlier stores have reached the
+//     host's memory, in whatever order PCIe carried them; only then is the flag stored. The
+//     reader's acquire at system scope makes its GPU forget what it has cached of the host's
+//     memory.
+//   - A flagged line's word of 8 bytes, aligned, is not torn: no bridge cuts within 8 bytes.
+// NCCL's own transport through shared memory rests on the same three.
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "backend/cuda/ipc_memory.h"
+#include "backend/cuda/memory.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "bootstrap/bootstrap.h"
+#include "operations/peer_info.h"
+#include "sys/fd_server.h"
+#include "sys/shared_memory.h"
+
+namespace tutti {
+
+enum class WindowPlace : uint8_t { kPeerMemory, kPeerMemoryByIpc, kHostMemory };
+std::string_view Name(WindowPlace place);  // "GPU memory", "GPU memory by CUDA IPC", "host memory"
+constexpr bool IsOnGpu(WindowPlace place) { return place != WindowPlace::kHostMemory; }
+
+// What ranks need to agree on something with all others.
+struct GpuPeers {
+  const cuda::Device* device = nullptr;
+  Bootstrap* bootstrap = nullptr;
+  FdServer* fd_server = nullptr;
+  std::span<const PeerInfo> peers;
+  FdKey key = {};
+  Deadline deadline = Deadline::Never();
+  const std::atomic<bool>* abort_flag = nullptr;
+
+  // All ranks call it. `*verdict`, the same on every rank: ok if `mine` is ok on all, else what the
+  // first rank says on which it is not. Fails when the ranks cannot talk.
+  Status Agree(const Status& mine, Status* verdict) const;
+  // All ranks call it alike, with their own of the `offers` filled in. All get all offers, and map
+  // them if `mine`, the making of their own, went well. `*verdict` as above, of both.
+  template <class Offer, class Map>
+  Status Trade(Status mine, std::vector<Offer>& offers, Map map, Status* verdict) const {
+    TUTTI_TRY(bootstrap->AllGather(offers.data(), sizeof(Offer), deadline, abort_flag));
+    if (mine.ok()) mine = map();
+    return Agree(mine, verdict);
+  }
+};
+
+class GpuWindows {
+ public:
+  // All ranks call it alike, with the same size. `*verdict`: whether all ranks have mapped all
+  // windows, the same everywhere; if not, this object is empty and another place may be tried.
+  // Fails when the ranks cannot talk.
+  static Result<GpuWindows> Share(const GpuPeers& peers, WindowPlace place, size_t bytes,
+                                  Status* verdict);
+
+  std::byte* of(int rank) const { return windows_[static_cast<size_t>(rank)]; }
+  WindowPlace place() const { return place_; }
+  // Whether all of it is GPU memory that all ranks reach by NVLink; the same on all ranks.
+  bool by_nvlink() const { return by_nvlink_; }
+  uint64_t DeviceBytes() const { return device_memory_.size() + ipc_memory_.size(); }
+  uint64_t PinnedBytes() const { return host_memory_.size(); }
+
+ private:
+  // What a rank tells the others about its window.
+  struct Offer {
+    uint64_t made = 0;        // whether there is one
+    uint64_t descriptor = 0;  // its number at the descriptor server, if it has one
+    uint64_t bytes = 0;
+    uint64_t by_nvlink = 0;  // whether this rank reaches all others so
+    uint64_t address = 0;    // and its name, by CUDA IPC
+    cuda::IpcHandle handle;
+  };
+  size_t bytes() const { return device_memory_.size() + ipc_memory_.size() + host_memory_.size(); }
+  // `*fd`: to be kept until all have what is offered.
+  Status MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer, UniqueFd* fd);
+  Status MapAll(const GpuPeers& peers, std::span<const Offer> offers);
+  void GiveBack(const GpuPeers& peers, bool ranks_talk);
+  Status MapOf(const GpuPeers& peers, int rank, const Offer& offer);
+
+  WindowPlace place_ = WindowPlace::kPeerMemory;
+  bool by_nvlink_ = false;
+  std::vector<std::byte*> windows_;  // by rank
+  cuda::MappedMemory device_memory_;
+  std::vector<cuda::MappedMemory> device_mapped_;
+  cuda::IpcMemory ipc_memory_;
+  std::vector<cuda::IpcMemory> ipc_mapped_;
+  // Declared before what pins them.
+  SharedMemory host_memory_;
+  std::vector<SharedMemory> host_mapped_;
+  std::vector<cuda::PinnedRange> pinned_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,320 @@
+#include "operations/executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/host/scattered_primitives.h"
+#include "base/copy.h"
+#include "base/log.h"
+#include "kernels/direct.h"
+#include "kernels/recursive_doubling.h"
+#include "kernels/tree.h"
+#include "operations/executor_parts.h"
+#include "plan/tree.h"
+
+namespace tutti {
+namespace {
+
+const std::byte* In(const Task& task) { return static_cast<const std::byte*>(task.send); }
+std::byte* Out(const Task& task) { return static_cast<std::byte*>(task.recv); }
+
+// What RunPacked moves at a time: half of a common L2, so that what was copied in is still in the
+// cache when it is reduced and copied out, and far more than the 32 KB or so that a collective
+// moves in its start-up time.
+constexpr size_t kPackedBytes = size_t{1} << 20;
+
+struct ExchangeLinks {
+  Connections& connections;
+  SendLink SendTo(int peer) { return connections.SendTo(peer); }
+  RecvLink RecvFrom(int peer) { return connections.RecvFrom(peer); }
+};
+
+}  // namespace
+
+Executor::Executor(Parts parts)
+    : rank_(parts.rank),
+      num_ranks_(parts.num_ranks),
+      plan_(parts.plan),
+      ring_(std::move(parts.ring)),
+      connections_(*parts.connections),
+      stages_(parts.stages),
+      pull_(parts.pull),
+      watch_(*parts.watch),
+      wait_(parts.watch->stop_flag(), parts.wait_policy, *parts.watch),
+      sent_to_(static_cast<size_t>(parts.num_ranks)),
+      received_from_(static_cast<size_t>(parts.num_ranks)) {
+  ring_index_ = static_cast<int>(std::find(ring_.begin(), ring_.end(), rank_) - ring_.begin());
+}
+
+ReduceSpec Executor::ReduceSpecFor(const Task& task) const {
+  ReduceSpec spec;
+  if (!task.is_reduction()) return spec;
+  spec.fn = FindReduce(task.type, task.op.kind);
+  if (task.op.pre_multiply) {
+    spec.scale = true;
+    spec.scalar = task.op.scalar;
+    if (task.op.live_scalar != nullptr)
+      std::memcpy(&spec.scalar, task.op.live_scalar, task.elem_bytes());
+  } else if (task.op.average && IsFloat(task.type)) {
+    spec.scale = true;
+    spec.scalar = ScalarBits(task.type, 1.0 / num_ranks_);
+  } else if (task.op.average) {
+    spec.divisor = static_cast<uint64_t>(num_ranks_);
+  }
+  return spec;
+}
+
+const Choice& Executor::ChoiceFor(Collective collective, size_t count, size_t elem_bytes) {
+  const size_t key = count * elem_bytes + static_cast<size_t>(collective) * 7;
+  RememberedChoice& entry = choices_[(key ^ key >> 6 ^ key >> 12) % kRememberedChoices];
+  if (entry.collective != collective || entry.count != count || entry.elem_bytes != elem_bytes)
+    entry = {collective, count, elem_bytes, Choose(plan_, collective, count, elem_bytes)};
+  return entry.choice;
+}
+
+Status Executor::RunCollective(const Task& task) {
+  if (watch_.stopped()) return watch_.StopReason();
+  std::optional<Choice> scattered;
+  if (task.scattered && task.count > 0) {
+    scattered = ChoiceForScattered(task);
+    if (!scattered) return RunPacked(task);
+  }
+  Operation op;
+  op.signature = SignatureOf(task, ++collectives_);
+  if (num_ranks_ == 1) return RunAlone(task);
+  // What came before counts as well: a mismatch that an operation cannot see (two roots that both
+  // send, none that waits) shows in the next one.
+  const uint32_t tag = MixTag(op.signature.Tag(), last_tag_);
+  last_tag_ = tag;
+  const size_t count = PlanCount(task);
+  if (count == 0 && task.collective != Collective::kBarrier &&
+      task.collective != Collective::kAlltoAllV) {
+    watch_.Begin(op.signature);  // a rank that has another count learns it from there
+    watch_.End();
+    return Status::Ok();
+  }
+
+  op.choice = scattered ? *scattered : ChoiceFor(task.collective, count, task.elem_bytes());
+  op.work = {In(task), Out(task),          task.elem_bytes(), op.choice.slice_elems,
+             tag,      ReduceSpecFor(task)};
+  op.shape = {task.count, op.choice.chunk_elems, task.root};
+  TUTTI_TRACE(kLogColl, "{}: {} {}", op.signature.Describe(), Name(op.choice.algorithm),
+              Name(op.choice.protocol));
+  if (task.collective == Collective::kAlltoAllV)
+    watch_.Begin(op.signature, task.parts);
+  else
+    watch_.Begin(op.signature);
+  wait_.Reset();
+  Result<bool> pulled = TryPull(task, op);
+  if (!pulled.ok())
+    op.status = std::move(pulled).status();
+  else if (!*pulled && !wait_.failed())
+    Dispatch(task, op);
+  wait_.HandOverPorts();
+  watch_.End();
+  if (op.status.ok() && wait_.failed()) op.status = wait_.status();
+  if (!op.status.ok()) {
+    op.status = watch_.FirstReason(std::move(op.status));
+    watch_.Stop(op.status, true);
+  }
+  return op.status;
+}
+
+void Executor::Dispatch(const Task& task, Operation& op) {
+  switch (op.choice.algorithm) {
+    case Algorithm::kOneShot:
+    case Algorithm::kTwoShot:
+      op.status = RunStaged(task, op);
+      return;
+    case Algorithm::kTree:
+      op.status = RunTree(task, op);
+      return;
+    case Algorithm::kRecursiveDoubling:
+      op.status = task.collective == Collective::kBarrier ? RunPairwiseBarrier(op)
+                                                          : RunRecursiveDoubling(task, op);
+      return;
+    case Algorithm::kExchange:
+      op.status = RunExchange(task, op);
+      return;
+    case Algorithm::kRing:
+    case Algorithm::kPull:
+      op.status = RunRing(task, op);
+      return;
+  }
+}
+
+// One rank: the result is the input, scaled as asked.
+Status Executor::RunAlone(const Task& task) {
+  const ReduceSpec reduce = ReduceSpecFor(task);
+  size_t count = task.count;
+  size_t in = 0, out = 0;
+  if (task.parts) {
+    count = task.parts->recv_counts[0];
+    out = task.parts->recv_offsets.empty() ? 0 : task.parts->recv_offsets[0];
+    if (task.collective == Collective::kReduceScatterV) out = 0;
+    if (!task.parts->send_offsets.empty()) in = task.parts->send_offsets[0];
+  }
+  if (count == 0 || task.collective == Collective::kBarrier) return Status::Ok();
+  const size_t elem = task.elem_bytes();
+  const void* source = In(task) + in * elem;
+  std::byte* target = Out(task) + out * elem;
+  if (task.is_reduction() && (reduce.scale || reduce.divisor > 1))
+    reduce.Apply(target, &source, 1, count, true, true);
+  else if (source != target)
+    CopyBytes(target, source, count * elem);
+  return Status::Ok();
+}
+
+Status Executor::RunStaged(const Task& task, Operation& op) {
+  if (task.scattered) return RunScattered(task, op);
+  HostStagePrimitives p(*stages_, wait_, op.work);
+  const bool parts_in_slot = task.collective == Collective::kReduceScatter ||
+                             task.collective == Collective::kReduceScatterV ||
+                             task.collective == Collective::kAlltoAll;
+  const size_t slot_elems = parts_in_slot ? static_cast<size_t>(num_ranks_) *
+                                                std::min(PlanCount(task), op.shape.chunk_elems)
+                                          : PlanCount(task);
+  // A small operation is cut so that a slot is exactly as long as needed, and then it fits the
+  // flag's line.
+  op.shape.chunk_elems = std::max<size_t>(1, std::min(op.shape.chunk_elems, PlanCount(task)));
+  p.set_inlined(slot_elems * op.work.elem_bytes <= kInlineBytes);
+  if (WalkStaged(p, task, op.choice.algorithm, op.shape)) return Status::Ok();
+  return InternalError("{} has no staged form", Name(task.collective));
+}
+
+// What stages takes each buffer from where it lies, which saves more than another algorithm would.
+std::optional<Choice> Executor::ChoiceForScattered(const Task& task) const {
+  if (stages_ == nullptr || num_ranks_ == 1) return std::nullopt;
+  constexpr uint32_t kStaged =
+      1u << static_cast<int>(Algorithm::kOneShot) | 1u << static_cast<int>(Algorithm::kTwoShot);
+  PlanContext context = plan_;
+  uint32_t& allowed = context.allowed_algorithms[static_cast<size_t>(task.collective)];
+  allowed = allowed == 0 ? kStaged : allowed & kStaged;
+  if (allowed == 0) return std::nullopt;
+  return Choose(context, task.collective, task.count, task.elem_bytes());
+}
+
+Status Executor::RunScattered(const Task& task, Operation& op) {
+  HostScatteredPrimitives p(*stages_, wait_, op.work, *task.scattered);
+  op.shape.chunk_elems = std::max<size_t>(1, std::min(op.shape.chunk_elems, task.count));
+  p.set_inlined(task.count * op.work.elem_bytes <= kInlineBytes);
+  if (op.choice.algorithm == Algorithm::kOneShot)
+    kernels::OneShotAllReduce(p, op.shape);
+  else
+    kernels::TwoShotAllReduce(p, op.shape);
+  return Status::Ok();
+}
+
+Status Executor::RunPacked(const Task& task) {
+  const size_t elem = task.elem_bytes();
+  const ScatteredBuffers& buffers = *task.scattered;
+  Task plain = task;
+  plain.scattered = nullptr;
+  if (num_ranks_ == 1) {
+    for (size_t i = 0; i < buffers.inputs.size(); ++i) {
+      plain.send = buffers.inputs[i];
+      plain.recv = buffers.outputs[i];
+      plain.count = buffers.starts[i + 1] - buffers.starts[i];
+      TUTTI_TRY(RunAlone(plain));
+    }
+    return Status::Ok();
+  }
+  const size_t most = std::min(task.count, kPackedBytes / elem);
+  packed_.resize(most * elem);
+  plain.send = plain.recv = packed_.data();
+  for (size_t begin = 0; begin < task.count; begin += plain.count) {
+    plain.count = std::min(most, task.count - begin);
+    task.scattered->ForEachStretch(begin, plain.count,
+                                   [&](size_t i, size_t at, size_t n, size_t before) {
+                                     CopyBytes(packed_.data() + before * elem,
+                                               task.scattered->inputs[i] + at * elem, n * elem);
+                                   });
+    TUTTI_TRY(RunCollective(plain));
+    task.scattered->ForEachStretch(begin, plain.count,
+                                   [&](size_t i, size_t at, size_t n, size_t before) {
+                                     CopyBytes(task.scattered->outputs[i] + at * elem,
+                                               packed_.data() + before * elem, n * elem);
+                                   });
+  }
+  return Status::Ok();
+}
+
+Status Executor::RunRing(const Task& task, Operation& op) {
+  const RingView ring = {ring_index_, num_ranks_, ring_.data()};
+  const int next = ring.At(ring_index_ + 1);
+  const int prev = ring.At(ring_index_ - 1);
+  // Within a machine there is no port to tell anything; small operations would feel the counting.
+  if (connections_.IsLocal(next) && connections_.IsLocal(prev)) {
+    TUTTI_TRY(connections_.Open(std::span(&next, 1), std::span(&prev, 1)));
+  } else {
+    TUTTI_TRY(OpenAndBegin(task, op));
+  }
+  if (task.collective == Collective::kAllGather || task.collective == Collective::kAllGatherV) {
+    WithParts(task, [&](const auto& parts) {
+      std::byte* own = Out(task) + parts.Offset(rank_) * op.work.elem_bytes;
+      if (own != In(task)) CopyBytes(own, In(task), parts.Size(rank_) * op.work.elem_bytes);
+    });
+  }
+  HostFifoPrimitives p(wait_, op.work);
+  p.AddSend(connections_.SendTo(next));
+  p.AddRecv(connections_.RecvFrom(prev));
+  WalkRing(p, task, op.shape);
+  return Status::Ok();
+}
+
+TreeView Executor::TreeOf(bool second) const {
+  const TreeView places =
+      second ? MirroredTree(ring_index_, num_ranks_) : BinaryTree(ring_index_, num_ranks_);
+  const auto rank_at = [&](int place) {
+    return place < 0 ? -1 : ring_[static_cast<size_t>(place)];
+  };
+  return {rank_at(places.parent), {rank_at(places.children[0]), rank_at(places.children[1])}};
+}
+
+Executor::Half Executor::HalfOf(const Task& task, bool second) {
+  const size_t half = (task.count + 1) / 2;
+  return second ? Half{half, task.count - half} : Half{0, half};
+}
+
+Status Executor::RunTree(const Task& task, Operation& op) {
+  TUTTI_TRY(OpenAndBegin(task, op));
+  for (const bool second : {false, true})
+    if (!wait_.failed()) RunOneTree(TreeOf(second), HalfOf(task, second), op);
+  return Status::Ok();
+}
+
+void Executor::RunOneTree(const TreeView& tree, Half half, Operation& op) {
+  HostFifoPrimitives up(wait_, op.work), down(wait_, op.work);
+  const bool is_root = tree.parent < 0;
+  if (!is_root) {
+    up.AddSend(connections_.SendTo(tree.parent));
+    down.AddRecv(connections_.RecvFrom(tree.parent));
+  }
+  for (const int child : tree.children) {
+    if (child < 0) continue;
+    up.AddRecv(connections_.RecvFrom(child));
+    // At the root the finished chunk goes down at once, as part of the way up.
+    (is_root ? up : down).AddSend(connections_.SendTo(child));
+  }
+  kernels::TreeAllReduce(up, down, tree, half.begin, half.count, op.work.slice_elems);
+}
+
+Status Executor::RunRecursiveDoubling(const Task& task, Operation& op) {
+  TUTTI_TRY(OpenAndBegin(task, op));
+  HostExchangePrimitives p(wait_, op.work, ExchangeLinks{connections_});
+  kernels::RecursiveDoublingAllReduce(p, rank_, num_ranks_, task.count);
+  return Status::Ok();
+}
+
+// Where ranks share no stages: nobody has the sum of one byte of each before all have begun.
+Status Executor::RunPairwiseBarrier(Operation& op) {
+  std::byte token{};
+  Task task = {.collective = Collective::kAllReduce, .send = &token, .recv = &token, .count = 1};
+  op.work.input = op.work.output = &token;
+  op.work.reduce = ReduceSpecFor(task);
+  return RunRecursiveDoubling(task, op);
+}
+
+}  // namespace tutti

@@ -1,0 +1,140 @@
+#pragma once
+
+// The executor runs a communicator's operations on the host: it chooses the algorithm (plan), gives
+// the algorithm's template (kernels) its primitives (backend/host) over the communicator's
+// connections, and runs it on the calling thread.
+//
+// One thread at a time; the communicator sees to that.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "backend/host/messages.h"
+#include "backend/host/pull_primitives.h"
+#include "backend/host/stage_primitives.h"
+#include "kernels/counting.h"
+#include "operations/connections.h"
+#include "operations/pull.h"
+#include "plan/choose.h"
+#include "plan/pair_messages.h"
+#include "plan/task.h"
+#include "watch/watch.h"
+
+namespace tutti {
+
+class Executor {
+ public:
+  struct Parts {
+    int rank = 0;
+    int num_ranks = 1;
+    PlanContext plan;
+    std::vector<int> ring;  // ranks in ring order
+    Connections* connections = nullptr;
+    StageGroup* stages = nullptr;  // null unless all ranks are local
+    PullReach* pull = nullptr;     // null: user buffers are never read by peers
+    Watch* watch = nullptr;
+    WaitPolicy wait_policy;
+  };
+  explicit Executor(Parts parts);
+
+  // Runs one collective to its end. Fails for reasons outside the call's arguments only: the
+  // arguments were checked.
+  Status RunCollective(const Task& task);
+  // Runs sends and receives together.
+  Status RunMessages(std::span<const Task> tasks);
+
+  // What RunCollective would do, for people.
+  std::string Describe(const Task& task) const;
+  // What the cost model predicts, in microseconds.
+  double PredictUs(const Task& task) const;
+
+ private:
+  // One collective under way.
+  struct Operation {
+    Choice choice;
+    OpSignature signature;
+    HostWork work;
+    WorkShape shape;
+    Status status;
+  };
+
+  // What passes one direction of a connection in an operation.
+  struct ConnectionTraffic {
+    int peer;
+    bool is_send;
+    kernels::Traffic traffic;
+  };
+  // All of it, known before the first byte moves; in the order in which operations begin on their
+  // connections.
+  std::vector<ConnectionTraffic> TrafficOf(const Task& task, const Choice& choice) const;
+  std::vector<ConnectionTraffic> RingTraffic(const Task& task, const Choice& choice) const;
+  std::vector<ConnectionTraffic> TreeTraffic(const TreeView& tree, size_t begin, size_t count,
+                                             size_t slice_elems) const;
+  std::vector<ConnectionTraffic> DoublingTraffic(size_t count, size_t slice_elems) const;
+  std::vector<ConnectionTraffic> ExchangeTraffic(const Task& task) const;
+  // Opens the connections of an operation and tells their ports what will pass.
+  Status OpenAndBegin(const Task& task, const Operation& op);
+  template <class P>
+  void WalkRing(P& primitives, const Task& task, const WorkShape& shape) const;
+  template <class P>
+  static bool WalkStaged(P& primitives, const Task& task, Algorithm algorithm,
+                         const WorkShape& shape);
+
+  const Choice& ChoiceFor(Collective collective, size_t count, size_t elem_bytes);
+  Status RunAlone(const Task& task);
+  // An AllReduce of many buffers where they cannot be staged one by one: through packed_.
+  Status RunPacked(const Task& task);
+  void Dispatch(const Task& task, Operation& op);
+  Status RunStaged(const Task& task, Operation& op);
+  // None where the buffers must be packed.
+  std::optional<Choice> ChoiceForScattered(const Task& task) const;
+  Status RunScattered(const Task& task, Operation& op);
+  // Pulls if the buffers of all ranks allow it; false: they do not, and nothing has happened.
+  Result<bool> TryPull(const Task& task, Operation& op);
+  void RunPull(const Task& task, Operation& op, HostPullPrimitives& p);
+  Status RunRing(const Task& task, Operation& op);
+  Status RunTree(const Task& task, Operation& op);
+  TreeView TreeOf(bool second) const;
+  // The part of the data that goes over one of the two trees.
+  struct Half {
+    size_t begin, count;
+  };
+  static Half HalfOf(const Task& task, bool second);
+  void RunOneTree(const TreeView& tree, Half half, Operation& op);
+  Status RunRecursiveDoubling(const Task& task, Operation& op);
+  Status RunPairwiseBarrier(Operation& op);
+  Status RunExchange(const Task& task, Operation& op);
+
+  Status MatchOwnMessages(std::span<const Task> tasks);
+  void AddMessage(const Task& task, MessageBatch& batch, uint32_t tag);
+  ReduceSpec ReduceSpecFor(const Task& task) const;
+
+  const int rank_;
+  const int num_ranks_;
+  const PlanContext plan_;
+  const std::vector<int> ring_;
+  int ring_index_ = 0;
+  Connections& connections_;
+  StageGroup* const stages_;
+  PullReach* const pull_;
+  Watch& watch_;
+  WaitContext wait_;
+  // The last choices, by a hash of what they depend on: programs repeat themselves.
+  struct RememberedChoice {
+    Collective collective;
+    size_t count = 0;  // 0: empty
+    size_t elem_bytes = 0;
+    Choice choice;
+  };
+  static constexpr size_t kRememberedChoices = 64;
+  std::array<RememberedChoice, kRememberedChoices> choices_ = {};
+  uint64_t collectives_ = 0;
+  uint32_t last_tag_ = 0;                          // of the last collective
+  std::vector<uint64_t> sent_to_, received_from_;  // messages per peer
+  std::vector<std::byte> packed_;
+};
+
+}  // namespace tutti

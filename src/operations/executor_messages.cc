@@ -1,0 +1,128 @@
+// The part of the executor that works with messages between pairs: Send and Recv, and the
+// collectives made of them.
+
+#include <memory>
+#include <new>
+
+#include "base/copy.h"
+#include "operations/executor.h"
+
+namespace tutti {
+
+// Matches the messages of this rank to itself, in order. Nothing is copied before all match.
+Status Executor::MatchOwnMessages(std::span<const Task> tasks) {
+  std::vector<const Task*> sends, recvs;
+  for (const Task& task : tasks) {
+    if (task.root != rank_) continue;
+    (task.is_send ? sends : recvs).push_back(&task);
+  }
+  if (sends.size() != recvs.size()) {
+    return InvalidUsage(
+        "rank {} has {} sends to itself and {} receives from itself in one group; each needs its "
+        "partner in the same group",
+        rank_, sends.size(), recvs.size());
+  }
+  for (size_t i = 0; i < sends.size(); ++i) {
+    const Task& send = *sends[i];
+    const Task& recv = *recvs[i];
+    // As between two ranks, whose tags hold both.
+    if (send.count != recv.count || send.type != recv.type) {
+      return InvalidUsage(
+          "mismatched message: rank {} sends itself {} elements of {} and receives {} of {}", rank_,
+          send.count, tutti::Name(send.type), recv.count, tutti::Name(recv.type));
+    }
+  }
+  for (size_t i = 0; i < sends.size(); ++i) {
+    const Task& send = *sends[i];
+    if (send.send != recvs[i]->recv && send.count > 0)
+      CopyBytes(recvs[i]->recv, send.send, send.count * send.elem_bytes());
+  }
+  return Status::Ok();
+}
+
+void Executor::AddMessage(const Task& task, MessageBatch& batch, uint32_t tag) {
+  const size_t bytes = task.count * task.elem_bytes();
+  const int peer = task.root;
+  if (task.is_send) {
+    batch.AddSend(connections_.SendTo(peer), connections_.SendPort(peer),
+                  static_cast<const std::byte*>(task.send), bytes, tag);
+  } else {
+    batch.AddRecv(connections_.RecvFrom(peer), connections_.RecvPort(peer),
+                  static_cast<std::byte*>(task.recv), bytes, tag);
+  }
+}
+
+Status Executor::RunMessages(std::span<const Task> tasks) {
+  if (watch_.stopped()) return watch_.StopReason();
+  Status status = MatchOwnMessages(tasks);
+  std::vector<int> sends, recvs;
+  std::vector<OpSignature> sent, received;
+  for (const Task& task : tasks) {
+    if (task.root == rank_) continue;
+    const auto peer = static_cast<size_t>(task.root);
+    (task.is_send ? sends : recvs).push_back(task.root);
+    const uint64_t sequence = task.is_send ? ++sent_to_[peer] : ++received_from_[peer];
+    (task.is_send ? sent : received).push_back(SignatureOf(task, sequence));
+  }
+  if (sends.empty() && recvs.empty()) return status;
+  watch_.BeginMessages(sent, received);
+  wait_.Reset();
+  if (status.ok()) status = connections_.Open(sends, recvs);
+  if (status.ok()) {
+    MessageBatch batch(wait_);
+    size_t next_sent = 0, next_received = 0;
+    for (const Task& task : tasks) {
+      if (task.root == rank_) continue;
+      const OpSignature& signature = task.is_send ? sent[next_sent++] : received[next_received++];
+      AddMessage(task, batch, signature.Tag());
+    }
+    batch.Run();
+  }
+  wait_.HandOverPorts();
+  watch_.End();
+  if (status.ok() && wait_.failed()) status = wait_.status();
+  if (!status.ok()) {
+    status = watch_.FirstReason(std::move(status));
+    watch_.Stop(status, true);
+  }
+  return status;
+}
+
+Status Executor::RunExchange(const Task& task, Operation& op) {
+  // In place, what a peer sends would overwrite what it has yet to be sent: the outgoing data is
+  // set aside.
+  std::unique_ptr<std::byte[]> aside;
+  const std::byte* send = static_cast<const std::byte*>(task.send);
+  if (task.collective == Collective::kAlltoAll && task.send == task.recv) {
+    const size_t bytes = static_cast<size_t>(num_ranks_) * task.count * task.elem_bytes();
+    aside.reset(new (std::nothrow) std::byte[bytes]);
+    if (!aside) {
+      return SystemError(
+          "the {} bytes that an AlltoAll in place sets aside on rank {} cannot be had: there is "
+          "not "
+          "enough memory",
+          bytes, rank_);
+    }
+    CopyBytes(aside.get(), send, bytes);
+    send = aside.get();
+  }
+  const std::vector<Task> messages = MessagesOf(task, rank_, num_ranks_, send);
+  TUTTI_TRY(MatchOwnMessages(messages));
+  std::vector<int> sends, recvs;
+  for (const Task& message : messages)
+    if (message.root != rank_) (message.is_send ? sends : recvs).push_back(message.root);
+  TUTTI_TRY(connections_.Open(sends, recvs));
+  MessageBatch batch(wait_);
+  for (const Task& message : messages) {
+    if (message.root == rank_) continue;
+    // What two ranks of an AlltoAllV exchange only they know: a difference must show in the tag.
+    const uint32_t tag = task.collective == Collective::kAlltoAllV
+                             ? MixTag(op.work.op_tag, message.count)
+                             : op.work.op_tag;
+    AddMessage(message, batch, tag);
+  }
+  batch.Run();
+  return Status::Ok();
+}
+
+}  // namespace tutti

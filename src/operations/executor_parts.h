@@ -1,0 +1,98 @@
+#pragma once
+
+// What the executor's files share about how a task cuts its data.
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "kernels/direct.h"
+#include "kernels/ring.h"
+#include "operations/executor.h"
+#include "plan/task.h"
+
+namespace tutti {
+
+// The parts of a variable-size collective, for the algorithms.
+struct VariableSizes {
+  const std::vector<size_t>& counts;
+  const std::vector<size_t>& offsets;
+  size_t Offset(int rank) const { return offsets[static_cast<size_t>(rank)]; }
+  size_t Size(int rank) const { return counts[static_cast<size_t>(rank)]; }
+  size_t Longest() const { return *std::max_element(counts.begin(), counts.end()); }
+};
+
+// Calls f with the parts that the task's collective works on.
+template <class F>
+void WithParts(const Task& task, F f) {
+  if (task.parts)
+    f(VariableSizes{task.parts->recv_counts, task.parts->recv_offsets});
+  else
+    f(kernels::EqualParts{task.count});
+}
+
+// The element count by which plans are made.
+inline size_t PlanCount(const Task& task) {
+  return task.parts && task.collective != Collective::kAlltoAllV
+             ? *std::max_element(task.parts->recv_counts.begin(), task.parts->recv_counts.end())
+             : task.count;
+}
+
+// Runs the task's ring algorithm over any primitives: those that move data, or those that count it.
+template <class P>
+void Executor::WalkRing(P& p, const Task& task, const WorkShape& shape) const {
+  const RingView ring = {ring_index_, num_ranks_, ring_.data()};
+  switch (task.collective) {
+    case Collective::kAllReduce:
+      return kernels::RingAllReduce(p, ring, shape);
+    case Collective::kReduce:
+      return kernels::ChainReduce(p, ring, shape);
+    case Collective::kBroadcast:
+      return kernels::ChainBroadcast(p, ring, shape, task.send == task.recv);
+    case Collective::kAllGather:
+    case Collective::kAllGatherV:
+      return WithParts(task,
+                       [&](const auto& parts) { kernels::RingAllGather(p, ring, parts, shape); });
+    default:
+      return WithParts(
+          task, [&](const auto& parts) { kernels::RingReduceScatter(p, ring, parts, shape); });
+  }
+}
+
+// Likewise the algorithm for ranks that share stages, one of two for AllReduce. False: the
+// collective has none.
+template <class P>
+bool Executor::WalkStaged(P& p, const Task& task, Algorithm algorithm, const WorkShape& shape) {
+  switch (task.collective) {
+    case Collective::kAllReduce:
+      if (algorithm == Algorithm::kOneShot)
+        kernels::OneShotAllReduce(p, shape);
+      else
+        kernels::TwoShotAllReduce(p, shape);
+      return true;
+    case Collective::kReduce:
+      kernels::DirectReduce(p, shape);
+      return true;
+    case Collective::kBroadcast:
+      kernels::DirectBroadcast(p, shape);
+      return true;
+    case Collective::kAllGather:
+    case Collective::kAllGatherV:
+      WithParts(task, [&](const auto& parts) { kernels::DirectAllGather(p, parts, shape); });
+      return true;
+    case Collective::kReduceScatter:
+    case Collective::kReduceScatterV:
+      WithParts(task, [&](const auto& parts) { kernels::DirectReduceScatter(p, parts, shape); });
+      return true;
+    case Collective::kAlltoAll:
+      kernels::DirectAlltoAll(p, shape);
+      return true;
+    case Collective::kBarrier:
+      kernels::DirectBarrier(p);
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,95 @@
+// The part of the executor that works without staging: ranks of one machine that read one another's
+// buffers.
+
+#include <vector>
+
+#include "kernels/pull.h"
+#include "operations/executor.h"
+
+namespace tutti {
+namespace {
+
+// What the peers of `rank` read of its buffers.
+PullExtent ExtentOf(const Task& task, int rank, int num_ranks) {
+  const size_t once = task.count * task.elem_bytes();
+  const size_t all = once * static_cast<size_t>(num_ranks);
+  const bool is_root = rank == task.root;
+  switch (task.collective) {
+    case Collective::kAllReduce:
+      return {once, once};
+    case Collective::kReduce:
+    case Collective::kAllGather:
+    case Collective::kGather:
+      return {once, 0};
+    case Collective::kBroadcast:
+      return {is_root ? once : 0, 0};
+    case Collective::kReduceScatter:
+    case Collective::kAlltoAll:
+      return {all, 0};
+    case Collective::kScatter:
+      return {is_root ? all : 0, 0};
+    default:
+      return {};
+  }
+}
+
+bool CanBePulled(const Task& task, int num_ranks) {
+  // Each rank's scalar is its own: peers cannot apply it.
+  if (task.is_reduction() && (task.op.pre_multiply || num_ranks > kMaxReduceSources)) return false;
+  return ExtentOf(task, task.root, num_ranks).input > 0;
+}
+
+}  // namespace
+
+Result<bool> Executor::TryPull(const Task& task, Operation& op) {
+  const double bytes = static_cast<double>(task.count * task.elem_bytes());
+  if (pull_ == nullptr || task.scattered || !ShouldPull(plan_, task.collective, bytes, true) ||
+      !CanBePulled(task, num_ranks_))
+    return false;
+  std::vector<PullExtent> extents;
+  for (int r = 0; r < num_ranks_; ++r) extents.push_back(ExtentOf(task, r, num_ranks_));
+  TUTTI_ASSIGN(const RankCard mine,
+               pull_->MakeCard(task.send, task.recv, extents[static_cast<size_t>(rank_)]));
+  HostStagePrimitives rounds(*stages_, wait_, op.work);
+  std::vector<RankCard> cards(static_cast<size_t>(num_ranks_));
+  if (!ExchangeCards(rounds, *stages_, wait_, mine, cards)) return false;
+  if (task.collective == Collective::kAlltoAll) {
+    for (const RankCard& card : cards)
+      if (card.in_place != 0) return false;
+  }
+  const bool mapped_only = !ShouldPull(plan_, task.collective, bytes, false);
+  if (!pull_->Allows(cards, extents, mapped_only)) return false;
+  TUTTI_ASSIGN(const HostPullPrimitives::Reach reach, pull_->Resolve(cards, extents));
+  HostPullPrimitives p(rounds, wait_, op.work, reach, *pull_, pull_->Scratch(num_ranks_));
+  RunPull(task, op, p);
+  return true;
+}
+
+void Executor::RunPull(const Task& task, Operation& op, HostPullPrimitives& p) {
+  // What a rank reduces at a time: small enough that its peers find the result in a cache.
+  constexpr size_t kPartBytes = 256 << 10;
+  const kernels::EqualParts parts{task.count};
+  WorkShape shape = {task.count, kPartBytes / op.work.elem_bytes, task.root};
+  switch (task.collective) {
+    case Collective::kAllReduce:
+      return kernels::PullAllReduce(p, shape);
+    case Collective::kReduce:
+      return kernels::PullReduce(p, shape);
+    case Collective::kBroadcast:
+      return kernels::PullBroadcast(p, shape);
+    case Collective::kAllGather:
+      return kernels::PullAllGather(p, parts);
+    case Collective::kReduceScatter:
+      return kernels::PullReduceScatter(p, parts);
+    case Collective::kAlltoAll:
+      return kernels::PullAlltoAll(p, shape);
+    case Collective::kGather:
+      return kernels::PullGather(p, shape);
+    case Collective::kScatter:
+      return kernels::PullScatter(p, shape);
+    default:
+      return;
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,114 @@
+// What passes each connection in an operation, found by walking the algorithm with primitives that
+// only count. Ports learn it before the first byte moves, and a printed plan shows it.
+
+#include "kernels/counting.h"
+#include "kernels/recursive_doubling.h"
+#include "kernels/tree.h"
+#include "operations/executor.h"
+#include "operations/executor_parts.h"
+
+namespace tutti {
+
+std::vector<Executor::ConnectionTraffic> Executor::TrafficOf(const Task& task,
+                                                             const Choice& choice) const {
+  switch (choice.algorithm) {
+    case Algorithm::kOneShot:
+    case Algorithm::kTwoShot:
+    case Algorithm::kPull:
+      return {};
+    case Algorithm::kRing:
+      return RingTraffic(task, choice);
+    case Algorithm::kTree: {
+      std::vector<ConnectionTraffic> all;
+      for (const bool second : {false, true}) {
+        const Half half = HalfOf(task, second);
+        const auto one = TreeTraffic(TreeOf(second), half.begin, half.count, choice.slice_elems);
+        all.insert(all.end(), one.begin(), one.end());
+      }
+      return all;
+    }
+    case Algorithm::kRecursiveDoubling:
+      return DoublingTraffic(task.count, choice.slice_elems);
+    case Algorithm::kExchange:
+      return ExchangeTraffic(task);
+  }
+  return {};
+}
+
+std::vector<Executor::ConnectionTraffic> Executor::RingTraffic(const Task& task,
+                                                               const Choice& choice) const {
+  kernels::CountingPrimitives count(choice.slice_elems);
+  WalkRing(count, task, {task.count, choice.chunk_elems, task.root});
+  const RingView ring = {ring_index_, num_ranks_, ring_.data()};
+  return {{ring.At(ring_index_ + 1), true, count.sent()},
+          {ring.At(ring_index_ - 1), false, count.received()}};
+}
+
+std::vector<Executor::ConnectionTraffic> Executor::TreeTraffic(const TreeView& tree, size_t begin,
+                                                               size_t count,
+                                                               size_t slice_elems) const {
+  kernels::CountingPrimitives up(slice_elems), down(slice_elems);
+  kernels::TreeAllReduce(up, down, tree, begin, count, slice_elems);
+  std::vector<ConnectionTraffic> all;
+  const bool is_root = tree.parent < 0;
+  if (!is_root) {
+    all.push_back({tree.parent, true, up.sent()});
+    all.push_back({tree.parent, false, down.received()});
+  }
+  for (const int child : tree.children) {
+    if (child < 0) continue;
+    all.push_back({child, false, up.received()});
+    all.push_back({child, true, is_root ? up.sent() : down.sent()});
+  }
+  return all;
+}
+
+std::vector<Executor::ConnectionTraffic> Executor::DoublingTraffic(size_t count,
+                                                                   size_t slice_elems) const {
+  struct Partners {
+    std::vector<ConnectionTraffic> all;
+    kernels::Traffic once;
+    void LoadInput(size_t) {}
+    void SendOutput(int peer, size_t) { all.push_back({peer, true, once}); }
+    void RecvReduceOutput(int peer, bool, size_t) { all.push_back({peer, false, once}); }
+    void ExchangeReduceOutput(int peer, bool, size_t) {
+      all.push_back({peer, true, once});
+      all.push_back({peer, false, once});
+    }
+    void RecvOutput(int peer, size_t) { all.push_back({peer, false, once}); }
+    void FinishOutput(size_t) {}
+  };
+  Partners partners{{}, {1, DivUp(count, slice_elems), count}};
+  kernels::RecursiveDoublingAllReduce(partners, rank_, num_ranks_, count);
+  return std::move(partners.all);
+}
+
+std::vector<Executor::ConnectionTraffic> Executor::ExchangeTraffic(const Task& task) const {
+  std::vector<ConnectionTraffic> all;
+  for (const Task& message : MessagesOf(task, rank_, num_ranks_, nullptr)) {
+    if (message.root == rank_) continue;
+    const uint64_t chunks =
+        MessageBatch::ChunksFor(message.count * message.elem_bytes(), plan_.slot_bytes);
+    all.push_back({message.root, message.is_send, {1, chunks, message.count}});
+  }
+  return all;
+}
+
+Status Executor::OpenAndBegin(const Task& task, const Operation& op) {
+  const std::vector<ConnectionTraffic> all = TrafficOf(task, op.choice);
+  std::vector<int> sends, recvs;
+  for (const ConnectionTraffic& one : all) (one.is_send ? sends : recvs).push_back(one.peer);
+  // All connections are made before data moves: nobody moves the data of a rank that waits for a
+  // connection.
+  TUTTI_TRY(connections_.Open(sends, recvs));
+  for (const ConnectionTraffic& one : all) {
+    ProxyConnection* port =
+        one.is_send ? connections_.SendPort(one.peer) : connections_.RecvPort(one.peer);
+    if (port == nullptr || one.traffic.chunks == 0) continue;
+    port->Begin(one.traffic.chunks, op.work.op_tag);
+    wait_.AddPort(port);
+  }
+  return Status::Ok();
+}
+
+}  // namespace tutti

@@ -1,0 +1,146 @@
+#include "operations/peer_info.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <span>
+
+#include "base/hash.h"
+#include "nccl.h"
+#include "sys/host.h"
+#include "topology/detect.h"
+
+namespace tutti {
+namespace {
+
+// Far above what any kernel numbers.
+constexpr int32_t kHighestNuma = 1023;
+constexpr int32_t kMostMultiprocessors = 4096;  // far above any GPU's
+
+// The settings from which every rank must compute the same plan.
+std::string SharedSettings(const Settings& s) {
+  std::string text =
+      fmt::format("NCCL_ALGO={} NCCL_PROTO={} NCCL_BUFFSIZE={}", s.algo, s.proto, s.buffsize);
+  const Settings usual;
+  if (s.gpu_lanes != usual.gpu_lanes) text += fmt::format(" TUTTI_GPU_LANES={}", s.gpu_lanes);
+  if (s.gpu_window != usual.gpu_window || s.max_ctas != usual.max_ctas || !s.gpu_tune.empty())
+    text += fmt::format(" TUTTI_GPU_WINDOW={} NCCL_MAX_CTAS={} TUTTI_GPU_TUNE={}", s.gpu_window,
+                        s.max_ctas, s.gpu_tune);
+  return text;
+}
+
+uint64_t CpuSetHash() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 0;
+  return Fnv1a::OfObjects(std::span<const cpu_set_t>(&set, 1));
+}
+
+template <size_t kSize>
+void CopyText(char (&target)[kSize], std::string_view text) {
+  std::memcpy(target, text.data(), std::min(text.size(), kSize - 1));
+}
+
+template <size_t kSize>
+std::string_view TextOf(const char (&field)[kSize]) {
+  return {field, strnlen(field, kSize)};
+}
+
+// Neither control characters nor what JSON would escape.
+template <size_t kSize>
+void MakeTextPrintable(char (&field)[kSize]) {
+  field[kSize - 1] = '\0';
+  for (char* at = field; *at != '\0'; ++at)
+    if (*at < ' ' || *at > '~' || *at == '"' || *at == '\\') *at = '?';
+}
+
+}  // namespace
+
+void MakePrintable(PeerInfo& peer) {
+  MakeTextPrintable(peer.host);
+  MakeTextPrintable(peer.fd_server);
+  MakeTextPrintable(peer.settings);
+  if (peer.numa < 0 || peer.numa > kHighestNuma) peer.numa = -1;
+  peer.multiprocessors = std::clamp(peer.multiprocessors, 0, kMostMultiprocessors);
+}
+
+PeerInfo DescribeSelf(const Settings& settings) {
+  PeerInfo info;
+  info.version = NCCL_VERSION_CODE;
+  info.protocol = kPeerProtocol;
+  const std::string shared = SharedSettings(settings);
+  info.settings_hash = Fnv1a::Of(shared);
+  CopyText(info.settings, shared);
+  info.host_hash = HostHash(settings.hostid);
+  info.pid = getpid();
+  info.cpus = UsableCpuCount();
+  info.cpu_set = CpuSetHash();
+  info.numa = topology::CurrentNuma();
+  info.shm_disabled = settings.shm_disable;
+  info.p2p_disabled =
+      settings.p2p_disable || settings.p2p_level == "LOC" || settings.p2p_level == "0";
+  info.cumem_disabled = settings.cumem_enable == 0;
+  info.pull_disabled = settings.cma_disable || settings.p2p_disable;
+  CopyText(info.host, HostName());
+  return info;
+}
+
+bool Oversubscribed(std::span<const PeerInfo> peers) {
+  std::map<std::pair<uint64_t, uint64_t>, int> ranks;
+  for (const PeerInfo& peer : peers)
+    if (++ranks[{peer.host_hash, peer.cpu_set}] > peer.cpus) return true;
+  return false;
+}
+
+bool SameProcess(const PeerInfo& a, const PeerInfo& b) {
+  return a.host_hash == b.host_hash && a.pid == b.pid && TextOf(a.fd_server) == TextOf(b.fd_server);
+}
+
+std::string_view FdServerOf(const PeerInfo& peer) { return TextOf(peer.fd_server); }
+
+std::string RankName(int rank, const PeerInfo& peer) {
+  return fmt::format("rank {} (host {}, pid {})", rank, TextOf(peer.host), peer.pid);
+}
+
+Status CheckPeers(std::span<const PeerInfo> peers) {
+  const auto name = [&](size_t rank) { return RankName(static_cast<int>(rank), peers[rank]); };
+  std::map<std::pair<uint64_t, uint64_t>, size_t> devices;
+  for (size_t r = 0; r < peers.size(); ++r) {
+    const PeerInfo& peer = peers[r];
+    if (peer.version != peers[0].version || peer.protocol != peers[0].protocol) {
+      return InvalidUsage(
+          "{} runs version {} (protocol {}) and {} runs version {} (protocol {}): "
+          "all ranks must load the same library",
+          name(0), peers[0].version, peers[0].protocol, name(r), peer.version, peer.protocol);
+    }
+    if (peer.settings_hash != peers[0].settings_hash) {
+      return InvalidUsage(
+          "{} has the settings \"{}\" and {} has \"{}\": these must be the same on "
+          "all ranks",
+          name(0), TextOf(peers[0].settings), name(r), TextOf(peer.settings));
+    }
+    if ((peer.device == 0) != (peers[0].device == 0)) {
+      const bool first = peer.device == 0;
+      return InvalidUsage(
+          "{} has a GPU and {} has none: all ranks of a communicator are of one kind "
+          "(TUTTI_BACKEND=host makes all of them host ranks)",
+          name(first ? 0 : r), name(first ? r : 0));
+    }
+    if (peer.device == 0) continue;
+    const auto [other, fresh] = devices.try_emplace({peer.host_hash, peer.device_identity}, r);
+    if (!fresh) {
+      return InvalidUsage(
+          "{} and {} use the same GPU ({:x}): give each rank its own, with "
+          "CUDA_VISIBLE_DEVICES or cudaSetDevice(local rank)",
+          name(other->second), name(r), peer.device);
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace tutti

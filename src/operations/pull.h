@@ -1,0 +1,71 @@
+#pragma once
+
+// How a communicator's ranks reach one another's buffers: which buffers can be pulled, and where
+// they are.
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "backend/host/pull_primitives.h"
+#include "plan/task.h"
+#include "sys/fd_server.h"
+#include "transport/shm/registry.h"
+
+namespace tutti {
+
+// How many bytes of a rank's buffers its peers read in a collective; 0: they leave that one alone.
+struct PullExtent {
+  size_t input = 0;
+  size_t output = 0;
+};
+
+class PullReach final : public RemoteReader {
+ public:
+  // `can_copy`: every rank of the communicator can read every other's memory through the kernel, in
+  // the processes `pids`. `same_process`: whether that rank is of this process, so that its
+  // addresses mean the same here. Process numbers cannot tell: in containers, every rank may be
+  // number 1. Both by rank.
+  // `memory` and `fd_server` are those of this process and must outlive this object.
+  PullReach(HostMemory& memory, FdServer& fd_server, bool can_copy, std::vector<bool> same_process,
+            std::vector<int> pids)
+      : memory_(memory),
+        fd_server_(fd_server),
+        can_copy_(can_copy),
+        same_process_(std::move(same_process)),
+        pids_(std::move(pids)),
+        one_process_(std::find(same_process_.begin(), same_process_.end(), false) ==
+                     same_process_.end()),
+        peers_({}) {}
+
+  // This rank's card for an operation on these buffers.
+  Result<RankCard> MakeCard(const void* input, const void* output, const PullExtent& extent);
+  // Whether the cards allow pulling: the same answer on every rank. `extents` by rank.
+  // `mapped_only`: only without copies by the kernel.
+  bool Allows(std::span<const RankCard> cards, std::span<const PullExtent> extents,
+              bool mapped_only) const;
+  // Where the buffers are that peers read, mapping what is not mapped yet. RemoteError when a card
+  // speaks of memory that its allocation does not have.
+  Result<HostPullPrimitives::Reach> Resolve(std::span<const RankCard> cards,
+                                            std::span<const PullExtent> extents);
+
+  Status Read(int pid, void* dst, uint64_t address, size_t bytes) override;
+  std::vector<std::byte>& Scratch(int num_ranks);
+
+ private:
+  Result<BufferCard> CardOf(const void* buffer, size_t bytes);
+  Result<ReachableBuffer> ResolveBuffer(int peer, const BufferCard& buffer, size_t bytes);
+
+  HostMemory& memory_;
+  FdServer& fd_server_;
+  const bool can_copy_;
+  const std::vector<bool> same_process_;
+  const std::vector<int> pids_;
+  const bool one_process_;
+  PeerMemory peers_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,17 @@
+#pragma once
+
+// Collectives in which each pair of ranks exchanges data of its own (AlltoAll, AlltoAllV,
+// AllGatherV, Gather, Scatter), as the sends and receives that they are made of.
+
+#include <cstddef>
+#include <vector>
+
+#include "plan/task.h"
+
+namespace tutti {
+
+// Returns the messages that make up the collective `task` for `rank`, its message to itself among
+// them. `send` stands in for task.send.
+std::vector<Task> MessagesOf(const Task& task, int rank, int num_ranks, const std::byte* send);
+
+}  // namespace tutti

@@ -1,0 +1,66 @@
+#pragma once
+
+// One call of the API, checked, as the communicator executes it.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "base/datatype.h"
+#include "plan/scattered_buffers.h"
+#include "plan/work.h"
+
+namespace tutti {
+
+// The reduction a caller asked for.
+struct ReduceOp {
+  ReduceKind kind = ReduceKind::kSum;
+  bool average = false;
+  bool pre_multiply = false;
+  uint64_t scalar = 0;                // one element, with pre_multiply
+  const void* live_scalar = nullptr;  // not null: the element is read when the operation runs
+  uint8_t number = 0;                 // for the signature
+};
+
+// Counts and displacements of the variable-size forms, in elements, one per rank.
+struct VariableParts {
+  std::vector<size_t> send_counts, send_offsets;  // AlltoAllV only
+  std::vector<size_t> recv_counts, recv_offsets;
+};
+
+struct Task {
+  Collective collective = Collective::kAllReduce;  // kSendRecv: one send or receive
+  const void* send = nullptr;
+  void* recv = nullptr;
+  size_t count = 0;  // as in NCCL: per rank for AllGather, ReduceScatter, AlltoAll, Gather, Scatter
+  DataType type = DataType::kInt8;
+  ReduceOp op = {};
+  int root = 0;  // the peer for kSendRecv
+  bool is_send = false;
+  // Not 0: this is a piece of an operation of so many, about which the ranks must agree.
+  size_t whole_count = 0;
+  std::shared_ptr<const VariableParts> parts = {};
+  // AllReduce of many buffers, instead of `send` and `recv`; `count` is that of all together.
+  std::shared_ptr<const ScatteredBuffers> scattered = {};
+
+  size_t elem_bytes() const { return SizeOf(type); }
+  // Of `count`, or of all that AlltoAllV sends, which has none.
+  size_t bytes() const {
+    return elem_bytes() *
+           (collective != Collective::kAlltoAllV
+                ? count
+                : std::accumulate(parts->send_counts.begin(), parts->send_counts.end(), size_t{0}));
+  }
+  bool is_reduction() const {
+    return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+           collective == Collective::kReduceScatter || collective == Collective::kReduceScatterV;
+  }
+  bool has_root() const {
+    return collective == Collective::kReduce || collective == Collective::kBroadcast ||
+           collective == Collective::kGather || collective == Collective::kScatter;
+  }
+};
+
+}  // namespace tutti
