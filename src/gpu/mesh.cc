@@ -26,22 +26,22 @@ constexpr uint32_t kMostHostBlocks = 32;
 
 // What PCIe is taken to carry, in both directions at once, and what a fence across it costs.
 void ForHostMemory(MeshContext& context) {
-  context.bytes_per_us = context.bulk_bytes_per_us = 20e3;
+  context.ll128_bytes_per_us = context.simple_bytes_per_us = 20e3;
   context.ring_bytes_per_us = context.messages_bytes_per_us = 20e3;
-  context.line_bytes_per_us = 20e3;
+  context.ll_bytes_per_us = 20e3;
   context.step_us = context.chain_us = context.chain_step_us = 10;
   context.message_us = 3;
-  context.bulk_us = 3;
-  context.round_us = 4;
-  context.line_round_us = 6;
+  context.simple_us = 3;
+  context.simple_round_us = 4;
+  context.ll_round_us = 6;
 }
 
-// Makes room for bulk slots in a window of host memory; how much.
+// Makes room for Simple slots in a window of host memory; how much.
 size_t FitHostWindow(cuda::WindowLayout& layout, cuda::MessageLayout& messages) {
   layout.blocks = std::min(layout.blocks, kMostHostBlocks);
-  while (layout.blocks > 1 && layout.BulkAt() > kMostHostWindow / 3) layout.blocks /= 2;
+  while (layout.blocks > 1 && layout.SimpleAt() > kMostHostWindow / 3) layout.blocks /= 2;
   messages.channels = cuda::ChannelsOf(layout.num_ranks, kHostMessageMemory);
-  return kMostHostWindow - layout.BulkAt() - messages.EndsAt() - kScratchBytes;
+  return kMostHostWindow - layout.SimpleAt() - messages.EndsAt() - kScratchBytes;
 }
 
 int FewestMultiprocessors(std::span<const PeerInfo> peers) {
@@ -85,23 +85,23 @@ Result<std::unique_ptr<GpuMesh>> GpuMesh::Create(const GpuPeers& peers, const Se
   TUTTI_ASSIGN(mesh->windows_, GpuWindows::Share(peers, place, ends_at + kScratchBytes, verdict));
   if (!verdict->ok()) return std::unique_ptr<GpuMesh>();
   for (int r = 0; r < mesh->args_.num_ranks; ++r) mesh->args_.windows[r] = mesh->windows_.of(r);
-  if (mesh->windows_.by_nvlink()) mesh->context_.wide_slot_bytes = mesh->args_.layout.WideData();
+  if (mesh->windows_.by_nvlink()) mesh->context_.ll128_slot_bytes = mesh->args_.layout.LL128Data();
   mesh->scratch_ = mesh->windows_.of(mesh->args_.rank) + ends_at;
-  Status wide;
-  const Status probed = mesh->Probe(peers, settings.gpu_fault, &wide);
+  Status ll128;
+  const Status probed = mesh->Probe(peers, settings.gpu_fault, &ll128);
   if (mesh->stuck_) static_cast<void>(mesh.release());  // for good
   TUTTI_TRY(peers.Agree(probed, verdict));
   if (!verdict->ok()) return std::unique_ptr<GpuMesh>();
-  TUTTI_TRY(mesh->AgreeOnWideLines(peers, wide));
+  TUTTI_TRY(mesh->AgreeOnLL128(peers, ll128));
   return mesh;
 }
 
-Status GpuMesh::AgreeOnWideLines(const GpuPeers& peers, const Status& wide) {
-  if (context_.wide_slot_bytes == 0) return Status::Ok();  // on all ranks
+Status GpuMesh::AgreeOnLL128(const GpuPeers& peers, const Status& ll128) {
+  if (context_.ll128_slot_bytes == 0) return Status::Ok();  // on all ranks
   Status usable;
-  TUTTI_TRY(peers.Agree(wide, &usable));
+  TUTTI_TRY(peers.Agree(ll128, &usable));
   if (usable.ok()) return usable;
-  context_.wide_slot_bytes = 0;
+  context_.ll128_slot_bytes = 0;
   if (args_.rank == 0)
     TUTTI_WARN("GPUs send no lines of 128 bytes to one another, which are wrong: {}",
                usable.message());
@@ -126,11 +126,11 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   context_.num_ranks = n;
   context_.slot_bytes = layout.slot_bytes;
   context_.ring_slot_bytes = layout.RingSlotBytes();
-  context_.line_slot_bytes = cuda::kLines * kLineData;
-  context_.short_message_bytes = cuda::kLineMessage;
+  context_.ll_slot_bytes = cuda::kLLLines * kLLData;
+  context_.short_message_bytes = cuda::kLLMessage;
   if (on_host) ForHostMemory(context_);
   TUTTI_TRY(ApplyMeshRoutes(settings.algo, context_));
-  TUTTI_TRY(ApplyMeshForms(settings.proto, context_));
+  TUTTI_TRY(ApplyMeshProtocols(settings.proto, context_));
   if (peers.bootstrap->rank() == 0 && LeavesNothing(settings.algo, context_.allowed_routes))
     TUTTI_WARN("NCCL_ALGO={} names nothing that is there on GPUs, and has no effect",
                settings.algo);
@@ -146,7 +146,7 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
 // A window that holds nothing but the count of rounds, which costs little where a kernel scales
 // what it copies, and is not used elsewhere: it need not lie on the GPU.
 Status GpuMesh::PrepareAlone() {
-  TUTTI_ASSIGN(alone_, device().pinned().Take(cuda::WindowLayout::kLinesAt));
+  TUTTI_ASSIGN(alone_, device().pinned().Take(cuda::WindowLayout::kLLAt));
   std::memset(alone_.data(), 0, alone_.size());
   args_.windows[0] = alone_.data();
   return Status::Ok();
@@ -234,7 +234,7 @@ void GpuMesh::SetArgs(const Task& task, const MeshChoice& choice, size_t count,
   args.chunk_elems = choice.chunk_elems;
   args.root = task.root;
   args.algorithm = choice.algorithm;
-  args.form = choice.form;
+  args.protocol = choice.protocol;
   args.reduce = ReduceArgsOf(task);
 }
 
@@ -296,9 +296,9 @@ cuda::MessageArgs GpuMesh::NoMessages() const {
   args.num_ranks = args_.num_ranks;
   args.most_blocks = context_.max_blocks;
   args.most_blocks_of_many = std::min(args.most_blocks_of_many, context_.max_lone_blocks);
-  if (context_.wide_slot_bytes > 0) {
-    args.wide_message = context_.wide_message_bytes;
-    args.wide_from = context_.wide_message_from;
+  if (context_.ll128_slot_bytes > 0) {
+    args.ll128_message = context_.ll128_message_bytes;
+    args.ll128_from = context_.ll128_message_from;
   }
   return args;
 }

@@ -50,14 +50,14 @@ class GpuMesh final : public GpuOperations {
   GpuMesh() = default;
   Status Prepare(const GpuPeers& peers, const Settings& settings, WindowPlace place);
   Status PrepareAlone();
-  // Sends known data through the windows and looks at what arrives; gpu_mesh_probe.cc. `*wide`:
-  // what is wrong with wide lines, which can be done without. `fault`: TUTTI_GPU_FAULT.
-  Status Probe(const GpuPeers& peers, std::string_view fault, Status* wide);
+  // Sends known data through the windows and looks at what arrives; gpu_mesh_probe.cc. `*ll128`:
+  // what is wrong with LL128, which can be done without. `fault`: TUTTI_GPU_FAULT.
+  Status Probe(const GpuPeers& peers, std::string_view fault, Status* ll128);
   struct ProbePlace;
   Status ProbeForm(ProbePlace& place, const MeshChoice& choice, size_t bytes, bool corrupt,
                    Status* wrong);
-  // Gives up wide lines on all ranks if they are wrong on one.
-  Status AgreeOnWideLines(const GpuPeers& peers, const Status& wide);
+  // Gives up LL128 on all ranks if they are wrong on one.
+  Status AgreeOnLL128(const GpuPeers& peers, const Status& ll128);
 
   Status LaunchTasks(std::span<const DeviceTask> tasks);
   Status LaunchTask(const Task& task, cuda::Stream stream);

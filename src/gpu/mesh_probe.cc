@@ -14,14 +14,14 @@
 namespace tutti {
 namespace {
 
-// A form of the mesh, and of how many bytes each message is in it: those in bulk go by several
+// A protocol of the mesh, and how many bytes each message has by it: those by Simple go by several
 // blocks.
 struct ProbeOf {
-  MeshForm form;
+  Protocol protocol;
   size_t bytes;
 };
 constexpr ProbeOf kProbes[] = {
-    {MeshForm::kLines, 1 << 10}, {MeshForm::kWideLines, 32 << 10}, {MeshForm::kBulk, 96 << 10}};
+    {Protocol::kLL, 1 << 10}, {Protocol::kLL128, 32 << 10}, {Protocol::kSimple, 96 << 10}};
 constexpr size_t kMostProbeBytes = kProbes[2].bytes;
 constexpr size_t kFewestProbeBytes = 256;
 // Kernels of ranks that come a little later; loading code and clocks that rise are in it.
@@ -64,18 +64,18 @@ class Finish {
   cuda::Event event_ = nullptr;
 };
 
-// The form as it is probed, in so many bytes as it can carry here: where there are few blocks, a
+// A trial of a protocol in as many bytes as it can carry here: where there are few blocks, a
 // larger message would go in another. Nothing where it can carry none.
 struct Trial {
   MeshChoice choice;
   size_t bytes = 0;
 };
 std::optional<Trial> TrialOf(MeshContext context, const ProbeOf& probe) {
-  context.allowed_forms.fill(Bit(probe.form));
+  context.allowed_protocols.fill(Bit(probe.protocol));
   context.messages_bytes_per_us = 1;  // rather a mesh
   for (size_t bytes = probe.bytes; bytes >= kFewestProbeBytes; bytes /= 2) {
     const MeshChoice choice = ChooseMesh(context, Collective::kAlltoAll, bytes, 1);
-    if (choice.form == probe.form && choice.algorithm != MeshAlgorithm::kMessages)
+    if (choice.protocol == probe.protocol && choice.algorithm != MeshAlgorithm::kMessages)
       return Trial{choice, bytes};
   }
   return {};
@@ -90,7 +90,7 @@ struct GpuMesh::ProbePlace {
   cuda::MappedMemory memory;
 };
 
-Status GpuMesh::Probe(const GpuPeers& peers, std::string_view fault, Status* wide) {
+Status GpuMesh::Probe(const GpuPeers& peers, std::string_view fault, Status* ll128) {
   const auto& driver = device().driver();
   const cuda::ManagingScope scope(driver, device().context());
   const auto n = static_cast<size_t>(args_.num_ranks);
@@ -103,21 +103,21 @@ Status GpuMesh::Probe(const GpuPeers& peers, std::string_view fault, Status* wid
   const bool all = fault == "both" || fault == (IsOnGpu(windows_.place()) ? "peer" : "host");
   Status wrong;  // the first; the others go on and would wait for a rank that stops here
   for (const ProbeOf& probe : kProbes) {
-    const bool is_wide = probe.form == MeshForm::kWideLines;
-    if (is_wide && context_.wide_slot_bytes == 0) continue;
+    const bool is_ll128 = probe.protocol == Protocol::kLL128;
+    if (is_ll128 && context_.ll128_slot_bytes == 0) continue;
     const std::optional<Trial> trial = TrialOf(context_, probe);
     if (!trial) {
-      if (is_wide) *wide = InvalidUsage("no message fits them");
+      if (is_ll128) *ll128 = InvalidUsage("no message fits it");
       continue;
     }
-    const bool corrupt = all || (is_wide && fault == "wide");
+    const bool corrupt = all || (is_ll128 && fault == "ll128");
     Status found;
     if (Status sent = ProbeForm(place, trial->choice, trial->bytes, corrupt, &found); !sent.ok()) {
       // A kernel that does not end by being told to has its memory until the process ends.
       if (stuck_) new cuda::MappedMemory(std::move(place.memory));
       return sent;
     }
-    Status& first = is_wide ? *wide : wrong;
+    Status& first = is_ll128 ? *ll128 : wrong;
     if (first.ok()) first = std::move(found);
   }
   return wrong;

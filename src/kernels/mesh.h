@@ -27,7 +27,7 @@
 // backend/cuda/mesh_test.cc runs this under the thread sanitizer, which sees any reuse that is not
 // ordered.
 //
-// Lines of either kind wait for no step as a whole, so a block has one piece for each operation:
+// LL and LL128 wait for no step as a whole, so a block has one piece for each operation:
 // one round, or two, of the four slots. What a rank writes over was read before its reader's kernel
 // ended, and that it has ended the rank knows from the first line of the next operation, which
 // every two ranks exchange whether they have data or not.

@@ -38,16 +38,16 @@ std::optional<uint32_t> AlgorithmBit(const std::string& name) {
 }
 
 std::optional<uint32_t> ProtocolBit(const std::string& name) {
-  if (name == "ll") return 1u << static_cast<int>(Protocol::kLL);
-  if (name == "simple") return 1u << static_cast<int>(Protocol::kSimple);
+  if (name == "ll") return Bit(Protocol::kLL);
+  if (name == "simple") return Bit(Protocol::kSimple);
   if (name == "ll128") return 0;
   return std::nullopt;
 }
 
-std::optional<uint32_t> FormBit(const std::string& name) {
-  if (name == "ll") return Bit(MeshForm::kLines);
-  if (name == "ll128") return Bit(MeshForm::kWideLines);
-  if (name == "simple") return Bit(MeshForm::kBulk);
+std::optional<uint32_t> MeshProtocolBit(const std::string& name) {
+  if (name == "ll") return Bit(Protocol::kLL);
+  if (name == "ll128") return Bit(Protocol::kLL128);
+  if (name == "simple") return Bit(Protocol::kSimple);
   return std::nullopt;
 }
 
@@ -71,12 +71,13 @@ struct ListSetting {
 constexpr ListSetting kAlgorithms = {
     "NCCL_ALGO", AlgorithmBit, (1u << kNumAlgorithms) - 1,
     "no algorithm; there are ring, tree, recursivedoubling, oneshot, twoshot, pull and exchange"};
-constexpr ListSetting kProtocols = {"NCCL_PROTO", ProtocolBit, 3,
+constexpr ListSetting kProtocols = {"NCCL_PROTO", ProtocolBit,
+                                    Bit(Protocol::kLL) | Bit(Protocol::kSimple),
                                     "no protocol; hosts have LL and Simple"};
 constexpr ListSetting kRoutes = {"NCCL_ALGO", RouteBit, 15,
                                  "no algorithm; GPUs have oneshot, twoshot, ring and symmetric"};
-constexpr ListSetting kForms = {"NCCL_PROTO", FormBit, 7,
-                                "no protocol; GPUs have LL, LL128 and Simple"};
+constexpr ListSetting kMeshProtocols = {"NCCL_PROTO", MeshProtocolBit, 7,
+                                        "no protocol; GPUs have LL, LL128 and Simple"};
 
 Result<uint32_t> ReadNames(const ListSetting& setting, std::string_view names) {
   const bool exclude = names.starts_with('^');
@@ -134,8 +135,8 @@ Status ApplyMeshRoutes(std::string_view algo, MeshContext& context) {
   return ApplyList(kRoutes, algo, context.allowed_routes);
 }
 
-Status ApplyMeshForms(std::string_view proto, MeshContext& context) {
-  return ApplyList(kForms, proto, context.allowed_forms);
+Status ApplyMeshProtocols(std::string_view proto, MeshContext& context) {
+  return ApplyList(kMeshProtocols, proto, context.allowed_protocols);
 }
 
 }  // namespace tutti

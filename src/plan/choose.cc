@@ -19,8 +19,7 @@ constexpr size_t kMinSliceBytes = 16384;
 
 Protocol ProtocolFor(const PlanContext& c, Collective collective, double bytes) {
   const uint32_t allowed = c.allowed_protocols[static_cast<size_t>(collective)];
-  const bool simple_allowed =
-      allowed == 0 || (allowed & 1u << static_cast<int>(Protocol::kSimple)) != 0;
+  const bool simple_allowed = allowed == 0 || (allowed & Bit(Protocol::kSimple)) != 0;
   return bytes <= kInlineBytes || !simple_allowed ? Protocol::kLL : Protocol::kSimple;
 }
 
@@ -106,7 +105,7 @@ bool ShouldPull(const PlanContext& c, Collective collective, double bytes, bool 
 double PredictUs(const PlanContext& c, Collective collective, Algorithm algorithm, double bytes) {
   if (!Applies(c, collective, algorithm)) return kNever;
   const CostRow* const row = FindCost(c.one_host ? Wire::kSharedMemory : Wire::kTcp, algorithm,
-                                      CostOf(ProtocolFor(c, collective, bytes)));
+                                      ProtocolFor(c, collective, bytes));
   if (row == nullptr) return kNever;
   const Extent extent = ExtentOf(collective, algorithm, c.num_ranks, bytes);
   return CostUs(*row, extent, ChannelsFor(c, algorithm), c.oversubscribed);
@@ -114,7 +113,7 @@ double PredictUs(const PlanContext& c, Collective collective, Algorithm algorith
 
 double PredictPullUs(const PlanContext& c, Collective collective, double bytes, bool mapped) {
   const CostRow& row = *FindCost(mapped ? Wire::kSharedMemory : Wire::kKernelCopy, Algorithm::kPull,
-                                 CostProtocol::kSimple);
+                                 Protocol::kSimple);
   const Extent extent = ExtentOf(collective, Algorithm::kPull, c.num_ranks, bytes);
   return CostUs(row, extent, ChannelsFor(c, Algorithm::kPull), c.oversubscribed);
 }

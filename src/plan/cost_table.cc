@@ -10,16 +10,16 @@ namespace {
 
 using enum Wire;
 using enum Algorithm;
-using enum CostProtocol;
+using enum Protocol;
 using enum CostSource;
 
-// NCCL's constants for rings and trees, per wire: LL, LL128, Simple. Its rows begin with these.
-constexpr double kNcclStart[] = {6.6, 14.0, 8.4};
+// NCCL's constants for rings and trees, per wire: Simple, LL, LL128. Its rows begin with these.
+constexpr double kNcclStart[] = {8.4, 6.6, 14.0};
 // LL spends half of each line on flags; LL128 a sixteenth.
-constexpr double kNcclPart[] = {0.5, 0.92, 1.0};
+constexpr double kNcclPart[] = {1.0, 0.5, 0.92};
 constexpr double kNcclTreePart = 0.92;
 
-constexpr CostRow Nccl(Wire wire, Algorithm algorithm, CostProtocol protocol, double step_us) {
+constexpr CostRow Nccl(Wire wire, Algorithm algorithm, Protocol protocol, double step_us) {
   const auto p = static_cast<size_t>(protocol);
   const double part = kNcclPart[p] * (algorithm == kTree ? kNcclTreePart : 1);
   return {wire, algorithm, protocol, kNcclStart[p], step_us, 0, part, kNccl};
@@ -130,11 +130,6 @@ std::string_view Name(Wire wire) {
   return kNames[static_cast<size_t>(wire)];
 }
 
-std::string_view Name(CostProtocol protocol) {
-  constexpr std::string_view kNames[] = {"LL", "LL128", "Simple"};
-  return kNames[static_cast<size_t>(protocol)];
-}
-
 std::string_view Name(CostSource source) {
   constexpr std::string_view kNames[] = {
       "[bench/results/cost.md](../bench/results/cost.md)",
@@ -148,7 +143,7 @@ Wire WireOf(topology::PathKind kind) { return kind <= topology::PathKind::kC2c ?
 
 std::span<const CostRow> CostTable() { return kTable; }
 
-const CostRow* FindCost(Wire wire, Algorithm algorithm, CostProtocol protocol) {
+const CostRow* FindCost(Wire wire, Algorithm algorithm, Protocol protocol) {
   const auto* const row =
       std::find_if(std::begin(kTable), std::end(kTable), [&](const CostRow& one) {
         return one.wire == wire && one.algorithm == algorithm && one.protocol == protocol;

@@ -34,13 +34,6 @@ inline bool IsGpu(Wire wire) { return wire >= Wire::kNvlink; }
 // The wire of GPUs of one host whose channels use paths of `kind` at worst.
 Wire WireOf(topology::PathKind kind);
 
-// As Protocol, with the one that only GPUs have: flags within lines of 128 bytes.
-enum class CostProtocol : uint8_t { kLL, kLL128, kSimple };
-std::string_view Name(CostProtocol protocol);
-inline CostProtocol CostOf(Protocol protocol) {
-  return protocol == Protocol::kLL ? CostProtocol::kLL : CostProtocol::kSimple;
-}
-
 // Where a row's numbers come from.
 enum class CostSource : uint8_t {
   kCostBench,  // bench/results/cost.md
@@ -53,7 +46,7 @@ std::string_view Name(CostSource source);
 struct CostRow {
   Wire wire = Wire::kSharedMemory;
   Algorithm algorithm = Algorithm::kRing;
-  CostProtocol protocol = CostProtocol::kSimple;
+  Protocol protocol = Protocol::kSimple;
   double start_us = 0;   // once
   double step_us = 0;    // each step
   double most_gbps = 0;  // GB/s that a rank moves at most; 0: no bound but the channels'
@@ -64,7 +57,7 @@ struct CostRow {
 std::span<const CostRow> CostTable();
 
 // Null when that cannot be.
-const CostRow* FindCost(Wire wire, Algorithm algorithm, CostProtocol protocol);
+const CostRow* FindCost(Wire wire, Algorithm algorithm, Protocol protocol);
 
 // Host ranks that share cores do not spin: each time one waits, its peer must be scheduled first;
 // and they share what a core moves. Measured with 4 ranks on 2 cores, bench/results/cost.md.

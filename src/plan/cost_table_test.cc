@@ -52,7 +52,7 @@ MachineJob JobOf(const std::string& machine, int hosts) {
 }
 
 TEST(CostTableTest, HasOneSoundRowForEachWay) {
-  std::set<std::tuple<Wire, Algorithm, CostProtocol>> seen;
+  std::set<std::tuple<Wire, Algorithm, Protocol>> seen;
   for (const CostRow& row : CostTable()) {
     EXPECT_TRUE(seen.insert({row.wire, row.algorithm, row.protocol}).second);
     EXPECT_EQ(FindCost(row.wire, row.algorithm, row.protocol), &row);
@@ -66,17 +66,17 @@ TEST(CostTableTest, HasOneSoundRowForEachWay) {
 // All that a communicator of host ranks may choose has a price.
 TEST(CostTableTest, PricesWhateverHostsMayChoose) {
   for (const Wire wire : {Wire::kSharedMemory, Wire::kTcp}) {
-    for (const CostProtocol protocol : {CostProtocol::kLL, CostProtocol::kSimple}) {
+    for (const Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
       for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kTree,
                                         Algorithm::kRecursiveDoubling, Algorithm::kExchange})
         EXPECT_NE(FindCost(wire, algorithm, protocol), nullptr) << Name(wire) << Name(algorithm);
     }
   }
-  EXPECT_EQ(FindCost(Wire::kPci, Algorithm::kOneShot, CostProtocol::kLL), nullptr);
+  EXPECT_EQ(FindCost(Wire::kPci, Algorithm::kOneShot, Protocol::kLL), nullptr);
 }
 
 TEST(CostTableTest, ChannelsBoundWhatARankMoves) {
-  const CostRow row = {Wire::kSharedMemory, Algorithm::kRing, CostProtocol::kSimple, 1, 2, 8, 0.5};
+  const CostRow row = {Wire::kSharedMemory, Algorithm::kRing, Protocol::kSimple, 1, 2, 8, 0.5};
   const Extent extent = {3, 2, 8e6};
   EXPECT_DOUBLE_EQ(CostUs(row, extent, 0, false), 1 + 6 + 1000);
   EXPECT_DOUBLE_EQ(CostUs(row, extent, 100, false), 1 + 6 + 1000);

@@ -12,10 +12,10 @@ namespace tutti {
 namespace {
 
 // Bytes on the wire for a byte of data.
-constexpr double kLineBytes = 2;
-constexpr double kWideBytes = 16.0 / 15;
+constexpr double kLLBytes = 2;
+constexpr double kLL128Bytes = 16.0 / 15;
 constexpr size_t kAlignment = 16;  // blocks and chunks begin at whole lines of plain data
-constexpr uint32_t kBulkThreads = 256;
+constexpr uint32_t kSimpleThreads = 256;
 constexpr size_t kChainPieces = 4;  // of each block
 constexpr uint32_t kRoundBlocks = 8;
 constexpr uint32_t kSpareOf = 32;  // one multiprocessor of so many is left free
@@ -88,8 +88,9 @@ bool IsChain(MeshAlgorithm a) {
   return a == MeshAlgorithm::kReduceChain || a == MeshAlgorithm::kBroadcastChain;
 }
 
-// The time beyond what all forms have in common.
-double ExtraUs(const MeshContext& context, MeshAlgorithm algorithm, MeshForm form, double bytes) {
+// The time beyond what all protocols have in common.
+double ExtraUs(const MeshContext& context, MeshAlgorithm algorithm, Protocol protocol,
+               double bytes) {
   const double written = Written(context, algorithm, bytes);
   if (IsRing(algorithm))
     return written / context.ring_bytes_per_us +
@@ -101,33 +102,33 @@ double ExtraUs(const MeshContext& context, MeshAlgorithm algorithm, MeshForm for
   if (IsSymmetric(algorithm))
     return written / context.symmetric_bytes_per_us + context.symmetric_us;
   const double rounds = IsTwoShot(algorithm) ? 2 : 1;
-  if (form == MeshForm::kLines)
-    return kLineBytes * written / context.line_bytes_per_us + (rounds - 1) * context.line_round_us;
-  if (form == MeshForm::kWideLines)
-    return kWideBytes * written / context.bytes_per_us + (rounds - 1) * context.wide_round_us +
-           context.wide_us;
-  return written / context.bulk_bytes_per_us + (rounds - 1) * context.round_us +
-         rounds * context.bulk_us;
+  if (protocol == Protocol::kLL)
+    return kLLBytes * written / context.ll_bytes_per_us + (rounds - 1) * context.ll_round_us;
+  if (protocol == Protocol::kLL128)
+    return kLL128Bytes * written / context.ll128_bytes_per_us +
+           (rounds - 1) * context.ll128_round_us + context.ll128_us;
+  return written / context.simple_bytes_per_us + (rounds - 1) * context.simple_round_us +
+         rounds * context.simple_us;
 }
 
-void ShapeLines(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
+void ShapeLL(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
   const size_t owners = Owners(context, choice->algorithm);
-  const size_t lines = DivUp(DivUp(count * elem, owners), kLineData);
+  const size_t lines = DivUp(DivUp(count * elem, owners), kLLData);
   choice->threads = lines <= 4096 ? 128 : 256;
   const size_t unit = kAlignment / elem;
   const auto blocks = std::clamp<size_t>(DivUp(lines, choice->threads), 1, context.max_blocks);
   choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
-  choice->chunk_elems = context.line_slot_bytes / elem;
+  choice->chunk_elems = context.ll_slot_bytes / elem;
 }
 
-// What wide lines and bulk have in common: a block for so many bytes written in a round.
+// What LL128 and Simple have in common: a block for so many bytes written in a round.
 void ShapeBlocks(const MeshContext& context, size_t count, size_t elem, size_t bytes_per_block,
                  uint32_t most_blocks, MeshChoice* choice) {
   const size_t owners = Owners(context, choice->algorithm);
   const auto bytes = static_cast<double>(count * elem);
   const double rounds = IsTwoShot(choice->algorithm) ? 2 : 1;
   const double written = Written(context, choice->algorithm, bytes) / rounds;
-  choice->threads = kBulkThreads;
+  choice->threads = kSimpleThreads;
   const auto blocks = static_cast<size_t>(
       std::clamp(written / static_cast<double>(bytes_per_block), 1.0,
                  static_cast<double>(std::min(most_blocks, context.max_blocks))));
@@ -135,32 +136,32 @@ void ShapeBlocks(const MeshContext& context, size_t count, size_t elem, size_t b
   choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
 }
 
-void ShapeWide(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
-  ShapeBlocks(context, count, elem, context.wide_bytes_per_block, context.max_lone_blocks, choice);
-  choice->threads = kWideThreads;
-  choice->chunk_elems = context.wide_slot_bytes / elem;
+void ShapeLL128(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
+  ShapeBlocks(context, count, elem, context.ll128_bytes_per_block, context.max_lone_blocks, choice);
+  choice->threads = kLL128Threads;
+  choice->chunk_elems = context.ll128_slot_bytes / elem;
 }
 
 void ShapeSymmetric(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
   ShapeBlocks(context, count, elem, context.bytes_per_block, context.max_lone_blocks, choice);
-  choice->threads = kWideThreads;
+  choice->threads = kLL128Threads;
   choice->chunk_elems = choice->block_elems;
 }
 
-// Lines of either kind take one piece for each block.
-bool Fits(const MeshContext& context, MeshAlgorithm algorithm, MeshForm form, size_t count,
+// LL and LL128 take one piece for each block.
+bool Fits(const MeshContext& context, MeshAlgorithm algorithm, Protocol protocol, size_t count,
           size_t elem) {
-  if (form == MeshForm::kBulk) return true;
+  if (protocol == Protocol::kSimple) return true;
   MeshChoice choice;
   choice.algorithm = algorithm;
-  if (form == MeshForm::kLines)
-    ShapeLines(context, count, elem, &choice);
+  if (protocol == Protocol::kLL)
+    ShapeLL(context, count, elem, &choice);
   else
-    ShapeWide(context, count, elem, &choice);
+    ShapeLL128(context, count, elem, &choice);
   return choice.block_elems <= Owners(context, algorithm) * choice.chunk_elems;
 }
 
-void ShapeBulk(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
+void ShapeSimple(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
   ShapeBlocks(context, count, elem, context.bytes_per_block, context.max_blocks, choice);
   const size_t owners = Owners(context, choice->algorithm);
   // Some pieces for each block, so that pushing one overlaps with reading the other.
@@ -176,7 +177,7 @@ void ShapeBulk(const MeshContext& context, size_t count, size_t elem, MeshChoice
 void ShapeRing(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
   const size_t owners = Owners(context, choice->algorithm);
   const size_t bytes = count * elem / owners;
-  choice->threads = kBulkThreads;
+  choice->threads = kSimpleThreads;
   const auto blocks = std::clamp<size_t>(bytes / context.bytes_per_block, 1, context.max_blocks);
   const size_t unit = kAlignment / elem;
   choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
@@ -214,11 +215,6 @@ std::string_view Name(MeshAlgorithm algorithm) {
   return kNames[static_cast<size_t>(algorithm)];
 }
 
-std::string_view Name(MeshForm form) {
-  static constexpr std::array<std::string_view, 3> kNames = {"bulk", "lines", "wide lines"};
-  return kNames[static_cast<size_t>(form)];
-}
-
 MeshRoute RouteOf(MeshAlgorithm algorithm) {
   return IsRing(algorithm)        ? MeshRoute::kRing
          : IsSymmetric(algorithm) ? MeshRoute::kSymmetric
@@ -231,15 +227,15 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
   const Candidates all = CandidatesOf(collective);
   const auto bytes = static_cast<double>(count * elem_bytes);
   const uint32_t routes = context.allowed_routes[static_cast<size_t>(collective)];
-  const uint32_t forms = context.allowed_forms[static_cast<size_t>(collective)];
+  const uint32_t protocols = context.allowed_protocols[static_cast<size_t>(collective)];
   MeshChoice best;
   // What is not allowed comes after all that is; the algorithm counts before the protocol.
   std::pair<int, double> best_us = {4, 0};
-  const auto consider = [&](MeshAlgorithm algorithm, MeshForm form) {
-    if (!Fits(context, algorithm, form, count, elem_bytes)) return;
+  const auto consider = [&](MeshAlgorithm algorithm, Protocol protocol) {
+    if (!Fits(context, algorithm, protocol, count, elem_bytes)) return;
     const bool off_route = routes != 0 && (routes & Bit(RouteOf(algorithm))) == 0;
-    const bool off_form = forms != 0 && (forms & Bit(form)) == 0;
-    std::pair us = {2 * off_route + off_form, ExtraUs(context, algorithm, form, bytes)};
+    const bool off_protocol = protocols != 0 && (protocols & Bit(protocol)) == 0;
+    std::pair us = {2 * off_route + off_protocol, ExtraUs(context, algorithm, protocol, bytes)};
     if (algorithm == MeshAlgorithm::kMessages && collective != Collective::kAlltoAll &&
         count * elem_bytes <= context.short_message_bytes)
       us.second -= context.message_us;
@@ -247,18 +243,18 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
     best_us = us;
     best.us = us.second;
     best.algorithm = algorithm;
-    best.form = form;
+    best.protocol = protocol;
   };
-  for (const MeshForm form : {MeshForm::kLines, MeshForm::kWideLines, MeshForm::kBulk}) {
-    consider(all.one_shot, form);
+  for (const Protocol protocol : {Protocol::kLL, Protocol::kLL128, Protocol::kSimple}) {
+    consider(all.one_shot, protocol);
     // Between two ranks a second shot moves nothing less.
-    if (context.num_ranks > 2 && all.two_shot != all.one_shot) consider(all.two_shot, form);
+    if (context.num_ranks > 2 && all.two_shot != all.one_shot) consider(all.two_shot, protocol);
   }
   const bool shared = buffers == Buffers::kShared && all.symmetric != all.one_shot;
-  if (shared) consider(all.symmetric, MeshForm::kBulk);
+  if (shared) consider(all.symmetric, Protocol::kSimple);
   // Between two ranks nothing but AllReduce gains by going round.
   const bool goes_round = !shared || context.num_ranks > 2 || collective == Collective::kAllReduce;
-  if (all.streamed != all.one_shot && goes_round) consider(all.streamed, MeshForm::kBulk);
+  if (all.streamed != all.one_shot && goes_round) consider(all.streamed, Protocol::kSimple);
   if (best.algorithm == MeshAlgorithm::kMessages) {
     best.block_elems = best.chunk_elems = count;
     return best;
@@ -267,12 +263,12 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
     ShapeRing(context, count, elem_bytes, &best);
   else if (IsSymmetric(best.algorithm))
     ShapeSymmetric(context, count, elem_bytes, &best);
-  else if (best.form == MeshForm::kLines)
-    ShapeLines(context, count, elem_bytes, &best);
-  else if (best.form == MeshForm::kWideLines)
-    ShapeWide(context, count, elem_bytes, &best);
+  else if (best.protocol == Protocol::kLL)
+    ShapeLL(context, count, elem_bytes, &best);
+  else if (best.protocol == Protocol::kLL128)
+    ShapeLL128(context, count, elem_bytes, &best);
   else
-    ShapeBulk(context, count, elem_bytes, &best);
+    ShapeSimple(context, count, elem_bytes, &best);
   best.blocks = static_cast<uint32_t>(DivUp(count, best.block_elems));
   best.early = best.blocks <= MostEarlyBlocks(context);
   return best;
@@ -302,11 +298,11 @@ Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
     void (*set)(MeshContext& context, double value);
   };
   static constexpr Number kNumbers[] = {
-      {"bulk_us", [](MeshContext& c, double v) { c.bulk_us = v; }},
-      {"round_us", [](MeshContext& c, double v) { c.round_us = v; }},
-      {"line_round_us", [](MeshContext& c, double v) { c.line_round_us = v; }},
-      {"wide_us", [](MeshContext& c, double v) { c.wide_us = v; }},
-      {"wide_round_us", [](MeshContext& c, double v) { c.wide_round_us = v; }},
+      {"simple_us", [](MeshContext& c, double v) { c.simple_us = v; }},
+      {"simple_round_us", [](MeshContext& c, double v) { c.simple_round_us = v; }},
+      {"ll_round_us", [](MeshContext& c, double v) { c.ll_round_us = v; }},
+      {"ll128_us", [](MeshContext& c, double v) { c.ll128_us = v; }},
+      {"ll128_round_us", [](MeshContext& c, double v) { c.ll128_round_us = v; }},
       {"step_us",
        [](MeshContext& c, double v) {
          c.step_us = v;
@@ -318,10 +314,11 @@ Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
       {"ring_rate", [](MeshContext& c, double v) { c.ring_bytes_per_us = std::max(1.0, v); }},
       {"ring_chunk", [](MeshContext& c, double v) { c.max_ring_chunk_bytes = WholeLines(v); }},
       {"block", [](MeshContext& c, double v) { c.bytes_per_block = WholeLines(v); }},
-      {"wide_block", [](MeshContext& c, double v) { c.wide_bytes_per_block = WholeLines(v); }},
-      {"wide_from", [](MeshContext& c, double v) { c.wide_message_from = static_cast<size_t>(v); }},
-      {"wide_message",
-       [](MeshContext& c, double v) { c.wide_message_bytes = static_cast<size_t>(v); }},
+      {"ll128_block", [](MeshContext& c, double v) { c.ll128_bytes_per_block = WholeLines(v); }},
+      {"ll128_from",
+       [](MeshContext& c, double v) { c.ll128_message_from = static_cast<size_t>(v); }},
+      {"ll128_message",
+       [](MeshContext& c, double v) { c.ll128_message_bytes = static_cast<size_t>(v); }},
       {"chunk", [](MeshContext& c, double v) { c.min_chunk_bytes = WholeLines(v); }},
       {"early_blocks",
        [](MeshContext& c, double v) { c.early_blocks = static_cast<uint32_t>(std::min(v, 1e6)); }},
@@ -357,9 +354,10 @@ std::string Describe(const MeshChoice& choice) {
   if (IsSymmetric(choice.algorithm))
     return fmt::format("{} between registered buffers, {} blocks of {} threads",
                        Name(choice.algorithm), choice.blocks, choice.threads);
-  return fmt::format("{} in {}, {} blocks of {} threads, {} elements a block, chunks of {}",
-                     Name(choice.algorithm), IsRing(choice.algorithm) ? "steps" : Name(choice.form),
-                     choice.blocks, choice.threads, choice.block_elems, choice.chunk_elems);
+  return fmt::format(
+      "{} {}, {} blocks of {} threads, {} elements a block, chunks of {}", Name(choice.algorithm),
+      IsRing(choice.algorithm) ? "in steps" : fmt::format("by {}", Name(choice.protocol)),
+      choice.blocks, choice.threads, choice.block_elems, choice.chunk_elems);
 }
 
 }  // namespace tutti

@@ -1,7 +1,7 @@
 #pragma once
 
 // How an operation runs on GPUs that all reach one another's memory (kernels/mesh.h): which
-// algorithm, in lines, wide lines or in bulk, by how many blocks, in which chunks. A pure function,
+// algorithm, by which protocol, by how many blocks, in which chunks. A pure function,
 // so that all ranks come to the same.
 
 #include <array>
@@ -17,7 +17,6 @@
 namespace tutti {
 
 std::string_view Name(MeshAlgorithm algorithm);
-std::string_view Name(MeshForm form);
 
 // What NCCL_ALGO tells apart.
 enum class MeshRoute : uint8_t {
@@ -33,29 +32,29 @@ MeshRoute RouteOf(MeshAlgorithm algorithm);
 // joined by NVLink; bench/results/gpu.md shows what chose them.
 struct MeshContext {
   int num_ranks = 1;
-  size_t slot_bytes = 0;       // of a round in bulk, for each pair and block
-  size_t ring_slot_bytes = 0;  // of a step of a ring, for each block
-  size_t line_slot_bytes = 0;  // of data, in flagged lines
-  size_t wide_slot_bytes = 0;  // of data, in wide lines; 0: they may not be used
+  size_t slot_bytes = 0;        // of a round by Simple, for each pair and block
+  size_t ring_slot_bytes = 0;   // of a step of a ring, for each block
+  size_t ll_slot_bytes = 0;     // of data, by LL
+  size_t ll128_slot_bytes = 0;  // of data, by LL128; 0: it may not be used
   uint32_t max_blocks = 1;
   // Of kernels whose blocks have a multiprocessor each: see LoneBlocksFor.
   uint32_t max_lone_blocks = ~0u;
   // Up to so many blocks an operation may come to the GPU before the last one of its stream has
   // ended, for which it waits there: a microsecond less between two of them. 0: never.
   uint32_t early_blocks = 64;
-  // What a GPU writes to the others in a microsecond, in lines and in bulk; what a round in bulk
-  // costs more than one in lines (a fence, a flag and two barriers), and a second round, in bulk
-  // and in lines.
-  double bytes_per_us = 340e3;
-  double bulk_bytes_per_us = 290e3;
-  double bulk_us = 0.8;
-  double round_us = 1.0;
-  double line_round_us = 4;
-  // Small lines do not fill the wire. Wide ones, of 15 bytes of data in 16, do, and cost more to
+  // What a GPU writes to the others in a microsecond, by LL128 and by Simple; what a round by
+  // Simple costs more than one by LL (a fence, a flag and two barriers), and a second round, by
+  // Simple and by LL.
+  double ll128_bytes_per_us = 340e3;
+  double simple_bytes_per_us = 290e3;
+  double simple_us = 0.8;
+  double simple_round_us = 1.0;
+  double ll_round_us = 4;
+  // LL does not fill the wire. LL128, with 15 bytes of data in 16, does, and costs more to
   // begin with; a second round of them costs a trip across the wire and back into registers.
-  double line_bytes_per_us = 150e3;
-  double wide_us = 0.6;
-  double wide_round_us = 1.8;
+  double ll_bytes_per_us = 150e3;
+  double ll128_us = 0.6;
+  double ll128_round_us = 1.8;
   // Round a ring: what a GPU writes to its neighbour in a microsecond, and what each step costs;
   // one of a chain costs less, because only the first pieces wait for it, but its pieces are short.
   double ring_bytes_per_us = 360e3;
@@ -72,22 +71,22 @@ struct MeshContext {
   // costs that all ranks meet before and after.
   double symmetric_bytes_per_us = 340e3;
   double symmetric_us = 3;
-  // Sends and receives of so many bytes go in wide lines, where those may be used.
-  size_t wide_message_from = (16 << 10) + 1;
-  size_t wide_message_bytes = 1 << 20;
-  size_t bytes_per_block = 8 << 10;       // written, from which on another block pays
-  size_t wide_bytes_per_block = 4 << 10;  // the same of wide lines
-  size_t min_chunk_bytes = 16 << 10;      // shorter chunks lose more by barriers than overlap gives
+  // Sends and receives of so many bytes go by LL128, where that may be used.
+  size_t ll128_message_from = (16 << 10) + 1;
+  size_t ll128_message_bytes = 1 << 20;
+  size_t bytes_per_block = 8 << 10;        // written, from which on another block pays
+  size_t ll128_bytes_per_block = 4 << 10;  // the same for LL128
+  size_t min_chunk_bytes = 16 << 10;  // shorter chunks lose more by barriers than overlap gives
   size_t max_ring_chunk_bytes = ~size_t{0};
-  // By Collective: a bit for each MeshRoute that NCCL_ALGO leaves, and for each MeshForm that
+  // By Collective: a bit for each MeshRoute that NCCL_ALGO leaves, and for each Protocol that
   // NCCL_PROTO does; 0: all. Where nothing of it serves, it has no effect.
   std::array<uint32_t, kNumCollectives> allowed_routes = {};
-  std::array<uint32_t, kNumCollectives> allowed_forms = {};
+  std::array<uint32_t, kNumCollectives> allowed_protocols = {};
 };
 
 struct MeshChoice {
   MeshAlgorithm algorithm = MeshAlgorithm::kAllReduceOneShot;
-  MeshForm form = MeshForm::kBulk;
+  Protocol protocol = Protocol::kSimple;
   uint32_t blocks = 1;
   uint32_t threads = 128;
   bool early = false;      // see early_blocks
@@ -104,10 +103,10 @@ struct MeshChoice {
 // kCommunicatorsAtOnce-th of the room.
 //
 // The room is two blocks on each multiprocessor. Registers are what bounds it (65536 of a
-// multiprocessor on sm_80, sm_90 and sm_100): kernels in bulk and round rings are compiled for at
+// multiprocessor on sm_80, sm_90 and sm_100): kernels by Simple and round rings are compiled for at
 // most 128, and their 256 threads take half of them. Of messages, two blocks of 256 threads fit as
-// well. Alone on a multiprocessor are blocks of more threads (the longest messages, wide lines,
-// registered buffers) and of more registers (lines): there two communicators come through because
+// well. Alone on a multiprocessor are blocks of more threads (the longest messages, LL128,
+// registered buffers) and of more registers (LL): there two communicators come through because
 // the multiprocessors that one leaves free (four of an H200's) let the other one's blocks pass, a
 // few at a time. Threads (2048 of a multiprocessor) and shared memory (there is none) bound
 // nothing. Where a GPU runs out of room nevertheless, blocks begin in order, so that an operation
@@ -139,12 +138,12 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
 // Reads "name=value,…" (TUTTI_GPU_TUNE) into the context's numbers; the table in mesh.cc has the
 // names. InvalidUsage for others.
 Status ApplyMeshTuning(std::string_view text, MeshContext& context);
-// NCCL_ALGO: oneshot, twoshot, ring, symmetric; NCCL_PROTO: LL (lines), LL128 (wide lines), Simple;
+// NCCL_ALGO: oneshot, twoshot, ring, symmetric; NCCL_PROTO: LL, LL128, Simple;
 // as ApplyAlgorithmList and ApplyProtocolList read them for hosts.
 Status ApplyMeshRoutes(std::string_view algo, MeshContext& context);
-Status ApplyMeshForms(std::string_view proto, MeshContext& context);
+Status ApplyMeshProtocols(std::string_view proto, MeshContext& context);
 
-// "one-shot AllReduce in lines, 4 blocks of 128 threads".
+// "one-shot AllReduce by LL, 4 blocks of 128 threads".
 std::string Describe(const MeshChoice& choice);
 
 }  // namespace tutti

@@ -12,9 +12,9 @@ namespace tutti {
 // ended. It only waits there, but in the room that BlocksFor and LoneBlocksFor (plan/mesh.h) give a
 // communicator.
 inline constexpr uint32_t kEarlyBlocks = 64;
-inline constexpr size_t kLineData = 8;  // bytes of data in a flagged line of 16
-inline constexpr uint32_t kWideThreads =
-    384;  // of a block for wide lines or registered buffers, at most
+inline constexpr size_t kLLData = 8;  // bytes of data in an LL line of 16
+inline constexpr uint32_t kLL128Threads =
+    384;  // at most, of a block for LL128 or registered buffers
 
 // The algorithms of kernels/mesh.h, and those of kernels/ring.h, by number.
 enum class MeshAlgorithm : uint8_t {
@@ -59,13 +59,5 @@ constexpr bool IsSymmetric(MeshAlgorithm a) {
   return a == MeshAlgorithm::kAllReduceSymmetric || a == MeshAlgorithm::kReduceScatterSymmetric ||
          a == MeshAlgorithm::kAllGatherSymmetric;
 }
-
-// The forms in which data go through the windows of a mesh; NCCL calls them Simple, LL and LL128.
-enum class MeshForm : uint8_t {
-  kBulk,       // data, then a flag for all of it
-  kLines,      // 8 bytes of data in 16
-  kWideLines,  // 120 in 128, which only NVLink keeps together
-};
-constexpr uint32_t Bit(MeshForm form) { return 1u << static_cast<uint32_t>(form); }
 
 }  // namespace tutti

@@ -19,16 +19,16 @@ MeshContext Context(int num_ranks) {
   context.num_ranks = num_ranks;
   context.slot_bytes = 16 << 10;
   context.ring_slot_bytes = 16 << 10;
-  context.line_slot_bytes = 2048;
-  context.wide_slot_bytes = 240 * 36;
+  context.ll_slot_bytes = 2048;
+  context.ll128_slot_bytes = 240 * 36;
   context.max_blocks = 128;
   context.max_lone_blocks = 100;
   return context;
 }
 
 // What the kernels rely on, for every size: blocks cover the whole and nothing is cut inside a
-// line; chunks fit slots; lines take one piece, whose reuse of slots is proven for two rounds a
-// kernel.
+// line; chunks fit slots; LL and LL128 take one piece, whose reuse of slots is proven for two
+// rounds of a kernel.
 void ExpectWhatKernelsRelyOn(const MeshContext& context, Collective collective, size_t count,
                              size_t elem) {
   const int n = context.num_ranks;
@@ -40,7 +40,7 @@ void ExpectWhatKernelsRelyOn(const MeshContext& context, Collective collective, 
   if (c.threads > 256) {
     ASSERT_LE(c.blocks, context.max_lone_blocks);
   }
-  ASSERT_LE(c.threads, c.form == MeshForm::kWideLines ? 384u : 256u);
+  ASSERT_LE(c.threads, c.protocol == Protocol::kLL128 ? 384u : 256u);
   ASSERT_GE(c.blocks * c.block_elems, count);
   ASSERT_LT((c.blocks - 1) * c.block_elems, count);
   if (c.algorithm == MeshAlgorithm::kMessages) return;  // these are cut elsewhere
@@ -48,10 +48,10 @@ void ExpectWhatKernelsRelyOn(const MeshContext& context, Collective collective, 
   ASSERT_EQ(c.chunk_elems * elem % 16, 0u);
   ASSERT_GE(c.chunk_elems, 1u);
   ASSERT_LE(c.chunk_elems * elem, IsRing(c.algorithm)              ? context.ring_slot_bytes
-                                  : c.form == MeshForm::kLines     ? context.line_slot_bytes
-                                  : c.form == MeshForm::kWideLines ? context.wide_slot_bytes
+                                  : c.protocol == Protocol::kLL    ? context.ll_slot_bytes
+                                  : c.protocol == Protocol::kLL128 ? context.ll128_slot_bytes
                                                                    : context.slot_bytes);
-  if (c.form == MeshForm::kBulk) return;
+  if (c.protocol == Protocol::kSimple) return;
   const bool all = c.algorithm == MeshAlgorithm::kAllReduceTwoShot;
   const bool two_shot = RouteOf(c.algorithm) == MeshRoute::kTwoShot;
   const size_t owners = two_shot ? static_cast<size_t>(all ? n : n - 1) : size_t{1};
@@ -74,17 +74,17 @@ TEST(ChooseMeshTest, KeepsWhatKernelsRelyOn) {
   }
 }
 
-TEST(ChooseMeshTest, SmallInLinesMiddleInBulkLargeRoundTheRing) {
+TEST(ChooseMeshTest, SmallByLLMiddleByLL128LargeRoundTheRing) {
   const MeshContext context = Context(8);
   const MeshChoice small = ChooseMesh(context, Collective::kAllReduce, 1024, 4);
   EXPECT_EQ(small.algorithm, MeshAlgorithm::kAllReduceOneShot);
-  EXPECT_EQ(small.form, MeshForm::kLines);
+  EXPECT_EQ(small.protocol, Protocol::kLL);
   const MeshChoice middle = ChooseMesh(context, Collective::kAllReduce, 1 << 20, 4);
   EXPECT_EQ(middle.algorithm, MeshAlgorithm::kAllReduceTwoShot);
-  EXPECT_EQ(middle.form, MeshForm::kWideLines);
+  EXPECT_EQ(middle.protocol, Protocol::kLL128);
   const MeshChoice large = ChooseMesh(context, Collective::kAllReduce, 64 << 20, 4);
   EXPECT_EQ(large.algorithm, MeshAlgorithm::kAllReduceRing);
-  EXPECT_EQ(large.form, MeshForm::kBulk);
+  EXPECT_EQ(large.protocol, Protocol::kSimple);
   EXPECT_EQ(large.blocks, 128u);
   for (const Collective collective :
        {Collective::kAlltoAll, Collective::kGather, Collective::kScatter}) {
@@ -105,7 +105,7 @@ TEST(ChooseMeshTest, TakesWhatTheListsLeave) {
   EXPECT_EQ(choose(Collective::kBroadcast, 3).algorithm, A::kBroadcastChain);
   EXPECT_EQ(choose(Collective::kAlltoAll, 64).algorithm, A::kAlltoAll);  // has no ring
   // Where no algorithm that is left has the protocol, the algorithm is what counts.
-  ASSERT_TRUE(ApplyMeshForms("LL", context).ok());
+  ASSERT_TRUE(ApplyMeshProtocols("LL", context).ok());
   EXPECT_EQ(choose(Collective::kAllReduce, 1024).algorithm, A::kAllReduceRing);
   context = Context(8);
   ASSERT_TRUE(ApplyMeshRoutes("^ring,symmetric;reduce:twoshot;allgather:symmetric", context).ok());
@@ -149,8 +149,8 @@ TEST(BlocksForTest, LeavesRoomForOtherCommunicators) {
 
 TEST(MeshTuningTest, ReadsNumbersAndRefusesOthers) {
   MeshContext context = Context(4);
-  ASSERT_TRUE(ApplyMeshTuning("bulk_us=3,blocks=16,chunk=4096", context).ok());
-  EXPECT_EQ(context.bulk_us, 3);
+  ASSERT_TRUE(ApplyMeshTuning("simple_us=3,blocks=16,chunk=4096", context).ok());
+  EXPECT_EQ(context.simple_us, 3);
   EXPECT_EQ(context.max_blocks, 16u);
   EXPECT_EQ(context.min_chunk_bytes, 4096u);
   EXPECT_EQ(ApplyMeshTuning("wind=3", context).code(), Code::kInvalidUsage);

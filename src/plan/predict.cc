@@ -74,7 +74,7 @@ GpuSteps StepsOf(const MachineJob& job, Algorithm algorithm, const Extent& exten
 }
 
 void AddGpu(const MachineJob& job, Collective collective, double bytes, Algorithm algorithm,
-            CostProtocol protocol, std::vector<Prediction>& all) {
+            Protocol protocol, std::vector<Prediction>& all) {
   const Channels& channels = algorithm == Algorithm::kTree ? job.tree : job.ring;
   const CostRow* const inside = FindCost(WireOf(channels.kind_intra), algorithm, protocol);
   const CostRow* const between = job.hosts > 1 ? FindCost(Wire::kNic, algorithm, protocol) : inside;
@@ -107,12 +107,12 @@ std::vector<Prediction> PredictAll(const MachineJob& job, Collective collective,
     const auto algorithm = static_cast<Algorithm>(a);
     if (!job.gpus) {
       const double us = PredictUs(HostContext(job), collective, algorithm, bytes);
-      const auto protocol = bytes <= kInlineBytes ? CostProtocol::kLL : CostProtocol::kSimple;
+      const auto protocol = bytes <= kInlineBytes ? Protocol::kLL : Protocol::kSimple;
       if (std::isfinite(us)) all.push_back({algorithm, protocol, us, CostSource::kCostBench});
       continue;
     }
     if (!AppliesOnGpus(job, collective, algorithm)) continue;
-    for (const auto protocol : {CostProtocol::kLL, CostProtocol::kLL128, CostProtocol::kSimple})
+    for (const auto protocol : {Protocol::kLL, Protocol::kLL128, Protocol::kSimple})
       AddGpu(job, collective, bytes, algorithm, protocol, all);
   }
   std::stable_sort(all.begin(), all.end(),

@@ -26,7 +26,7 @@ struct MachineJob {
 
 struct Prediction {
   Algorithm algorithm = Algorithm::kRing;
-  CostProtocol protocol = CostProtocol::kSimple;
+  Protocol protocol = Protocol::kSimple;
   double us = 0;
   CostSource source = CostSource::kCostBench;  // of the numbers; the weakest of several
 };

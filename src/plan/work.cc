@@ -18,6 +18,16 @@ std::string_view Name(Algorithm algorithm) {
   return kNames[static_cast<size_t>(algorithm)];
 }
 
-std::string_view Name(Protocol protocol) { return protocol == Protocol::kLL ? "LL" : "Simple"; }
+std::string_view Name(Protocol protocol) {
+  switch (protocol) {
+    case Protocol::kSimple:
+      return "Simple";
+    case Protocol::kLL:
+      return "LL";
+    case Protocol::kLL128:
+      return "LL128";
+  }
+  return "";
+}
 
 }  // namespace tutti

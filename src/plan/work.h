@@ -42,10 +42,15 @@ enum class Algorithm : uint8_t {
 inline constexpr int kNumAlgorithms = 7;
 std::string_view Name(Algorithm algorithm);
 
+// How data and the flags that announce them travel. Device code compares the values, so that
+// another order of them changes the machine code; it means nothing else.
 enum class Protocol : uint8_t {
-  kLL,      // payload in the line of its flag: one cache line per hop
-  kSimple,  // payload in a slot's data area
+  kSimple,  // Data, then a flag for all of them.
+  kLL,      // Each line carries its own flag. Hosts: 48 bytes in 64; GPUs: 8 bytes in 16.
+  kLL128,   // The same with 120 bytes in 128, which NVLink alone keeps together. GPUs only.
 };
+inline constexpr int kNumProtocols = 3;
+constexpr uint32_t Bit(Protocol protocol) { return 1u << static_cast<uint32_t>(protocol); }
 std::string_view Name(Protocol protocol);
 
 // One ring as one rank sees it. The full order is needed to know whose chunk passes.

@@ -88,7 +88,7 @@ TEST_P(WindowsTest, CarryWhatIsRegistered) {
   TUTTI_FOR_GPUS();
   const int n = GetParam();
   TUTTI_NEEDS_RANKS(n);
-  ThreadWorld world(n, {{"TUTTI_GPU_TUNE", "symmetric_us=0,bulk_us=10000,step_us=10000"},
+  ThreadWorld world(n, {{"TUTTI_GPU_TUNE", "symmetric_us=0,simple_us=10000,step_us=10000"},
                         {"NCCL_PROTO", "Simple"}});
   ASSERT_TRUE(world.ok());
   constexpr size_t kMost = 40000;

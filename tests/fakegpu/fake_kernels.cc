@@ -24,12 +24,12 @@ FakeFunction Kernel(F f) {
 
 template <class T>
 void AddType(Functions& functions, const std::string& name) {
-  functions["tutti_line_" + name] = Kernel<MeshArgs>(
-      [](const MeshArgs& a, uint32_t b) { RunReduction<T, LinePrimitives>(a, b); });
-  functions["tutti_wide_" + name] = Kernel<MeshArgs>(
-      [](const MeshArgs& a, uint32_t b) { RunReduction<T, WidePrimitives>(a, b); });
-  functions["tutti_bulk_" + name] = Kernel<MeshArgs>(
-      [](const MeshArgs& a, uint32_t b) { RunReduction<T, BulkPrimitives>(a, b); });
+  functions["tutti_ll_" + name] =
+      Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunReduction<T, LLPrimitives>(a, b); });
+  functions["tutti_ll128_" + name] = Kernel<MeshArgs>(
+      [](const MeshArgs& a, uint32_t b) { RunReduction<T, LL128Primitives>(a, b); });
+  functions["tutti_simple_" + name] = Kernel<MeshArgs>(
+      [](const MeshArgs& a, uint32_t b) { RunReduction<T, SimplePrimitives>(a, b); });
   functions["tutti_symmetric_" + name] = Kernel<SymmetricArgs>(
       [](const SymmetricArgs& a, uint32_t b) { RunSymmetricReduction<T>(a, b); });
   functions["tutti_ring_" + name] =
@@ -52,12 +52,12 @@ Functions MakeFunctions() {
   AddType<Bfloat>(functions, "bf16");
   AddType<E4m3>(functions, "e4m3");
   AddType<E5m2>(functions, "e5m2");
-  functions["tutti_line_move"] =
-      Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<LinePrimitives>(a, b); });
-  functions["tutti_wide_move"] =
-      Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<WidePrimitives>(a, b); });
-  functions["tutti_bulk_move"] =
-      Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<BulkPrimitives>(a, b); });
+  functions["tutti_ll_move"] =
+      Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<LLPrimitives>(a, b); });
+  functions["tutti_ll128_move"] =
+      Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<LL128Primitives>(a, b); });
+  functions["tutti_simple_move"] =
+      Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunMove<SimplePrimitives>(a, b); });
   functions["tutti_symmetric_move"] =
       Kernel<SymmetricArgs>([](const SymmetricArgs& a, uint32_t b) { RunSymmetricMove(a, b); });
   functions["tutti_ring_move"] =

@@ -157,7 +157,7 @@ def window_of(rank, memory, size=1 << 20):
 
 
 # Where a buffer is registered, it is used.
-REGISTERED = {"TUTTI_GPU_TUNE": "symmetric_us=0,bulk_us=10000,step_us=10000", "NCCL_PROTO": "Simple"}
+REGISTERED = {"TUTTI_GPU_TUNE": "symmetric_us=0,simple_us=10000,step_us=10000", "NCCL_PROTO": "Simple"}
 
 
 def a_window_is_taken_back_in_use():
@@ -442,7 +442,7 @@ def log_of(body, **environment):
         return log.read()
 
 
-def wide_lines_that_are_wrong_are_given_up():
+def ll128_that_is_wrong_is_given_up():
     """And nothing else; also where blocks are few, so that a middle-sized message would go otherwise."""
 
     def body(rank):
@@ -622,7 +622,7 @@ TESTS = {test.__name__: (test, environment) for test, environment in (
     (ranks_may_leave_one_after_another, {}),
     (one_rank_is_outside_its_window, REGISTERED),
     (initialisation_is_aborted_while_windows_are_tried, {}),
-    (wide_lines_that_are_wrong_are_given_up, {"TUTTI_GPU_FAULT": "wide"}),
+    (ll128_that_is_wrong_is_given_up, {"TUTTI_GPU_FAULT": "ll128"}),
     (host_memory_is_refused, {}),
     (ends_of_buffers_are_looked_at, {"NCCL_CHECK_POINTERS": "1"}),
     (managed_memory_of_another_gpu_may_be_used, {"NCCL_CHECK_POINTERS": "1"}),

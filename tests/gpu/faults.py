@@ -155,7 +155,7 @@ def abort_ends_symmetric(child=False):
     """The same inside of an operation that works in the buffers of all ranks, which they have registered."""
     if not child:
         in_process("abort_ends_symmetric", NCCL_PROTO="Simple",
-                   TUTTI_GPU_TUNE="symmetric_us=0,bulk_us=10000,step_us=10000")
+                   TUTTI_GPU_TUNE="symmetric_us=0,simple_us=10000,step_us=10000")
         return
     buffers, size = {}, ctypes.c_size_t(4 << 20)
 

@@ -124,9 +124,9 @@ Status Device::LoadKernels() {
         fmt::format("loading the kernels {} on CUDA device {} ({})", image.name, ordinal_, name_)));
     modules_.push_back(module);
   }
-  TUTTI_TRY(FindFamily("line", mesh_[static_cast<size_t>(MeshForm::kLines)]));
-  TUTTI_TRY(FindFamily("wide", mesh_[static_cast<size_t>(MeshForm::kWideLines)]));
-  TUTTI_TRY(FindFamily("bulk", mesh_[static_cast<size_t>(MeshForm::kBulk)]));
+  TUTTI_TRY(FindFamily("ll", mesh_[static_cast<size_t>(Protocol::kLL)]));
+  TUTTI_TRY(FindFamily("ll128", mesh_[static_cast<size_t>(Protocol::kLL128)]));
+  TUTTI_TRY(FindFamily("simple", mesh_[static_cast<size_t>(Protocol::kSimple)]));
   TUTTI_TRY(FindFamily("ring", ring_));
   TUTTI_TRY(FindFamily("symmetric", symmetric_));
   TUTTI_ASSIGN(messages_, FindKernel("tutti_messages"));
@@ -139,11 +139,12 @@ Status Device::LoadKernels() {
   return Status::Ok();
 }
 
-Status Device::FindFamily(const char* form, Family& family) const {
+Status Device::FindFamily(const char* protocol, Family& family) const {
   for (size_t t = 0; t < kTypeNames.size(); ++t) {
-    TUTTI_ASSIGN(family.reductions[t], FindKernel(fmt::format("tutti_{}_{}", form, kTypeNames[t])));
+    TUTTI_ASSIGN(family.reductions[t],
+                 FindKernel(fmt::format("tutti_{}_{}", protocol, kTypeNames[t])));
   }
-  TUTTI_ASSIGN(family.move, FindKernel(fmt::format("tutti_{}_move", form)));
+  TUTTI_ASSIGN(family.move, FindKernel(fmt::format("tutti_{}_move", protocol)));
   return Status::Ok();
 }
 
@@ -165,7 +166,7 @@ Result<Function> Device::FindKernel(const std::string& name) const {
 
 Status Device::Launch(const MeshArgs& args, DataType type, const LaunchShape& shape,
                       Stream stream) const {
-  const Family& family = IsRing(args.algorithm) ? ring_ : mesh_[static_cast<size_t>(args.form)];
+  const Family& family = IsRing(args.algorithm) ? ring_ : mesh_[static_cast<size_t>(args.protocol)];
   const Function function = family.For(args.algorithm, type);
   return LaunchFunction(function, const_cast<MeshArgs*>(&args), shape, stream);
 }

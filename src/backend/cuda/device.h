@@ -93,7 +93,7 @@ class Device {
   std::vector<Module> modules_;
   mutable std::mutex late_mutex_;
   mutable std::vector<std::function<bool()>> late_frees_;
-  // The kernels of a mesh, of each form, and those of a ring.
+  // The kernels of a mesh, of each protocol, and those of a ring.
   struct Family {
     std::array<Function, kNumDataTypes> reductions = {};
     Function move = nullptr;
@@ -101,8 +101,8 @@ class Device {
       return Reduces(algorithm) ? reductions[static_cast<size_t>(type)] : move;
     }
   };
-  Status FindFamily(const char* form, Family& family) const;
-  std::array<Family, 3> mesh_;  // by MeshForm
+  Status FindFamily(const char* protocol, Family& family) const;
+  std::array<Family, 3> mesh_;  // by Protocol
   Family ring_, symmetric_;
   Function messages_ = nullptr, relay_ = nullptr, copies_ = nullptr;
 };

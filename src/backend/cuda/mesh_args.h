@@ -10,13 +10,13 @@
 //   2 KiB       uint64_t sent[kMaxBlocks], received[kMaxBlocks]  only their owner; steps of the ring
 //   4 KiB       uint64_t flags[kMaxBlocks][kMaxMeshRanks]        by writer: rounds published
 //   20 KiB      uint64_t tails[kMaxBlocks], heads[kMaxBlocks]    by the previous and the next rank
-//   line_slots  FlaggedLine[blocks][kMeshSlots][ranks][kLines]   small messages
-//   wide_slots  bytes[blocks][kMeshSlots][ranks][WideBytes()]    middle ones
-//   bulk_slots  bytes[blocks][kMeshSlots][ranks][slot_bytes]     large ones
+//   LL slots      FlaggedLine[blocks][kMeshSlots][ranks][kLLLines]    small messages
+//   LL128 slots   bytes[blocks][kMeshSlots][ranks][LL128Bytes()]      middle ones
+//   Simple slots  bytes[blocks][kMeshSlots][ranks][slot_bytes]        large ones
 //
 // Blocks are independent of one another: block b of a rank talks to the blocks b of the others.
 //
-// A ring uses the bulk slots of a block too, as kRingSlots longer ones that only the previous rank
+// A ring uses the Simple slots of a block too, as kRingSlots longer ones that only the previous rank
 // writes. Which of the two views a block's slots are in is remembered from one operation to the
 // next, and so is that this rank has given up (its communicator was aborted while it waited):
 // nothing that comes later writes to others, who would take it for data. Where an operation needs
@@ -29,22 +29,23 @@
 #include "backend/cuda/elements.h"
 #include "kernels/mesh.h"
 #include "plan/mesh_algorithm.h"
+#include "plan/work.h"
 
 namespace tutti::cuda {
 
 // GPUs of one machine. What a kernel's arguments have room for without going through memory.
 inline constexpr int kMaxMeshRanks = 16;
 inline constexpr int kMaxBlocks = 128;
-// Flagged lines of a slot: one for each thread of a block, which has at most so many.
-inline constexpr size_t kLines = 256;
+// LL lines in a slot: one for each thread of a block, which has at most this many threads.
+inline constexpr size_t kLLLines = 256;
 inline constexpr uint64_t kRingSlots = kMeshSlots;
-// Wide lines come in pairs: 256 bytes, of which 240 are data, since 15 times 16 bytes are easier to
+// LL128 lines come in pairs: 256 bytes, of which 240 are data, since 15 times 16 bytes are easier to
 // share out among eight threads than the 120 of one. A round of a block has so many bytes of them.
-inline constexpr size_t kWidePairBytes = 256;
-inline constexpr size_t kWidePairData = 240;
-inline constexpr size_t kWideRoundBytes = 36 << 10;
+inline constexpr size_t kLL128PairBytes = 256;
+inline constexpr size_t kLL128PairData = 240;
+inline constexpr size_t kLL128RoundBytes = 36 << 10;
 
-// How the bulk slots of a block are used. Fresh memory is that of a mesh.
+// How the Simple slots of a block are used. Fresh memory is that of a mesh.
 enum class WindowView : uint64_t { kMesh, kRing, kGivenUp };
 
 struct WindowLayout {
@@ -58,18 +59,18 @@ struct WindowLayout {
   static constexpr size_t kFlagsAt = 4096;
   static constexpr size_t kTailsAt = 20480;
   static constexpr size_t kHeadsAt = 21504;
-  static constexpr size_t kLinesAt = 32768;
+  static constexpr size_t kLLAt = 32768;
   constexpr size_t Slots() const {
     return size_t{blocks} * static_cast<size_t>(kMeshSlots) * static_cast<size_t>(num_ranks);
   }
-  // Of a wide slot.
-  constexpr size_t WideBytes() const {
-    return kWideRoundBytes / static_cast<size_t>(num_ranks) / kWidePairBytes * kWidePairBytes;
+  // The size of an LL128 slot.
+  constexpr size_t LL128Bytes() const {
+    return kLL128RoundBytes / static_cast<size_t>(num_ranks) / kLL128PairBytes * kLL128PairBytes;
   }
-  constexpr size_t WideData() const { return WideBytes() / kWidePairBytes * kWidePairData; }
-  constexpr size_t WideAt() const { return kLinesAt + Slots() * kLines * sizeof(FlaggedLine); }
-  constexpr size_t BulkAt() const { return WideAt() + Slots() * WideBytes(); }
-  constexpr size_t TotalBytes() const { return BulkAt() + Slots() * slot_bytes; }
+  constexpr size_t LL128Data() const { return LL128Bytes() / kLL128PairBytes * kLL128PairData; }
+  constexpr size_t LL128At() const { return kLLAt + Slots() * kLLLines * sizeof(FlaggedLine); }
+  constexpr size_t SimpleAt() const { return LL128At() + Slots() * LL128Bytes(); }
+  constexpr size_t TotalBytes() const { return SimpleAt() + Slots() * slot_bytes; }
   constexpr size_t SlotIndex(uint32_t block, uint64_t round, int writer) const {
     return (static_cast<size_t>(block) * kMeshSlots + round % kMeshSlots) *
                static_cast<size_t>(num_ranks) +
@@ -77,13 +78,13 @@ struct WindowLayout {
   }
   constexpr size_t RingSlotBytes() const { return static_cast<size_t>(num_ranks) * slot_bytes; }
   constexpr size_t RingSlotAt(uint32_t block, uint64_t step) const {
-    return BulkAt() + SlotIndex(block, step, 0) * slot_bytes;
+    return SimpleAt() + SlotIndex(block, step, 0) * slot_bytes;
   }
 };
 static_assert(kMaxBlocks * sizeof(uint64_t) <= WindowLayout::kViewsAt);
 static_assert(WindowLayout::kFlagsAt + sizeof(uint64_t) * kMaxBlocks * kMaxMeshRanks <=
               WindowLayout::kTailsAt);
-static_assert(WindowLayout::kHeadsAt + kMaxBlocks * sizeof(uint64_t) <= WindowLayout::kLinesAt);
+static_assert(WindowLayout::kHeadsAt + kMaxBlocks * sizeof(uint64_t) <= WindowLayout::kLLAt);
 
 struct MeshArgs {
   std::byte* windows[kMaxMeshRanks] = {};  // as this GPU maps them
@@ -102,7 +103,7 @@ struct MeshArgs {
   int ring[kMaxMeshRanks] = {};  // the ranks in the order of the ring
   int ring_index = 0;            // this rank's place in it
   MeshAlgorithm algorithm = MeshAlgorithm::kAllReduceOneShot;
-  MeshForm form = MeshForm::kBulk;
+  Protocol protocol = Protocol::kSimple;
 };
 
 // For operations between registered buffers: those of all ranks, as this GPU maps them.

@@ -5,11 +5,11 @@
 // picks the algorithm and the primitives.
 
 #include "backend/cuda/mesh_args.h"
-#include "backend/cuda/mesh_bulk.h"
-#include "backend/cuda/mesh_lines.h"
+#include "backend/cuda/mesh_ll.h"
+#include "backend/cuda/mesh_ll128.h"
 #include "backend/cuda/mesh_ring.h"
+#include "backend/cuda/mesh_simple.h"
 #include "backend/cuda/mesh_symmetric.h"
-#include "backend/cuda/mesh_wide.h"
 #include "kernels/mesh.h"
 #include "kernels/ring.h"
 
@@ -33,7 +33,7 @@ TUTTI_HD MeshShape ShapeOf(const MeshArgs& args, uint32_t block) {
   const bool two_shot = args.algorithm == MeshAlgorithm::kAllReduceTwoShot ||
                         args.algorithm == MeshAlgorithm::kReduceTwoShot ||
                         args.algorithm == MeshAlgorithm::kBroadcastTwoShot;
-  if (args.form == MeshForm::kBulk && !two_shot && !IsRing(args.algorithm) &&
+  if (args.protocol == Protocol::kSimple && !two_shot && !IsRing(args.algorithm) &&
       args.block_elems >= kStaggerChunks * args.chunk_elems) {
     constexpr size_t kUnit = kPartUnit / sizeof(T);
     const size_t units = args.chunk_elems / kUnit * (block % 4 + 1) / 4;

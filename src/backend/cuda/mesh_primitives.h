@@ -1,10 +1,11 @@
 #pragma once
 
-// The MeshPrimitives of kernels/mesh.h for one block. They come in three forms:
-//   LinePrimitives   small messages in flagged lines: no fence and no barrier; each thread waits for
-//                    the very line that it needs. A message takes twice its bytes on the wire.
-//   WidePrimitives   middle ones, where NVLink joins all ranks: the same in lines of 128 bytes.
-//   BulkPrimitives   large messages: plain 16-byte stores, then a flag per writer and round.
+// The MeshPrimitives of kernels/mesh.h for one block. There is one class for each protocol:
+//   LLPrimitives      small messages, in lines of 16 bytes of which 8 are flags: no fence and no
+//                     barrier; each thread waits for the very line that it needs. A message takes
+//                     twice its bytes on the wire.
+//   LL128Primitives   middle ones, where NVLink joins all ranks: the same in lines of 128 bytes.
+//   SimplePrimitives  large messages: plain 16-byte stores, then a flag per writer and round.
 // This header has what they share. An object belongs to one kernel and block; all threads of the
 // block call it alike. Once the abort word is raised (looked at every kLookEvery polls) all waits
 // end, results are left unfinished, and nothing more is written to others.
@@ -122,7 +123,7 @@ TUTTI_HD Line DataOf(const FlaggedLine& line) {
   return {{static_cast<uint32_t>(line.word[0]), static_cast<uint32_t>(line.word[1]), 0, 0}};
 }
 
-// What all forms share: who is who, where slots are, the count of rounds, and giving up.
+// What the protocols share: who is who, where slots are, the count of rounds, and giving up.
 template <class T>
 class MeshBlock {
  public:
@@ -194,7 +195,7 @@ class MeshBlock {
     return reinterpret_cast<uint64_t*>(window + WindowLayout::kFlagsAt) +
            static_cast<size_t>(block_) * kMaxMeshRanks + writer;
   }
-  // Before the first use of bulk slots: see mesh_args.h.
+  // Before the first use of Simple slots: see mesh_args.h.
   TUTTI_HD void EnterView(WindowView view) {
     if (failed_ || view_ == static_cast<uint64_t>(view)) return;
     view_ = static_cast<uint64_t>(view);

@@ -10,7 +10,7 @@
 //   receiver  wait until tail > step ─ read the slot ─ head = step + 1
 //
 // The sender writes the tail into the receiver's window, the receiver the head into the sender's.
-// Slots are those of a block's bulk slots, in the ring's view of them (mesh_args.h).
+// Slots are a block's Simple slots, in the ring's view of them (mesh_args.h).
 
 #include "backend/cuda/mesh_primitives.h"
 

@@ -83,9 +83,9 @@ struct Geometry {
 };
 
 // As plan/mesh.cc would cut it, for tests: `count` over kBlocks, in chunks that fit the slot.
-Geometry Cut(size_t count, size_t elem, const WindowLayout& layout, MeshForm form) {
-  const size_t slot = form == MeshForm::kLines       ? kLines * kLineData
-                      : form == MeshForm::kWideLines ? layout.WideData()
+Geometry Cut(size_t count, size_t elem, const WindowLayout& layout, Protocol protocol) {
+  const size_t slot = protocol == Protocol::kLL      ? kLLLines * kLLData
+                      : protocol == Protocol::kLL128 ? layout.LL128Data()
                                                      : layout.slot_bytes;
   const size_t unit = 16 / elem;
   const size_t block = DivUp(DivUp(count, kBlocks), unit) * unit;
@@ -125,27 +125,27 @@ void ExpectSum(const std::vector<std::vector<T>>& in, const std::vector<T>& out,
 struct Case {
   int num_ranks;
   size_t count;
-  MeshForm form;
+  Protocol protocol;
 };
 std::string Show(const Case& c) {
   return std::to_string(c.num_ranks) + " ranks, " + std::to_string(c.count) + " elements" +
-         (c.form == MeshForm::kLines       ? ", lines"
-          : c.form == MeshForm::kWideLines ? ", wide lines"
-                                           : ", bulk");
+         (c.protocol == Protocol::kLL      ? ", LL"
+          : c.protocol == Protocol::kLL128 ? ", LL128"
+                                           : ", Simple");
 }
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const int n : {2, 3, 4}) {
     for (const size_t count : {1, 7, 64, 333})
-      for (const MeshForm form : {MeshForm::kLines, MeshForm::kWideLines, MeshForm::kBulk})
-        cases.push_back({n, count, form});
+      for (const Protocol protocol : {Protocol::kLL, Protocol::kLL128, Protocol::kSimple})
+        cases.push_back({n, count, protocol});
   }
-  cases.push_back({2, 5000, MeshForm::kBulk});
-  cases.push_back({3, 1501, MeshForm::kWideLines});
+  cases.push_back({2, 5000, Protocol::kSimple});
+  cases.push_back({3, 1501, Protocol::kLL128});
   // More peers than are polled together.
-  for (const MeshForm form : {MeshForm::kLines, MeshForm::kWideLines, MeshForm::kBulk})
-    cases.push_back({9, 40, form});
+  for (const Protocol protocol : {Protocol::kLL, Protocol::kLL128, Protocol::kSimple})
+    cases.push_back({9, 40, protocol});
   return cases;
 }
 
@@ -155,22 +155,22 @@ template <class T>
 void RunReduction(const MeshArgs& args, uint32_t block) {
   if (IsRing(args.algorithm))
     cuda::RunRingReduction<T>(args, block);
-  else if (args.form == MeshForm::kLines)
-    cuda::RunReduction<T, LinePrimitives>(args, block);
-  else if (args.form == MeshForm::kWideLines)
-    cuda::RunReduction<T, WidePrimitives>(args, block);
+  else if (args.protocol == Protocol::kLL)
+    cuda::RunReduction<T, LLPrimitives>(args, block);
+  else if (args.protocol == Protocol::kLL128)
+    cuda::RunReduction<T, LL128Primitives>(args, block);
   else
-    cuda::RunReduction<T, BulkPrimitives>(args, block);
+    cuda::RunReduction<T, SimplePrimitives>(args, block);
 }
 void RunMove(const MeshArgs& args, uint32_t block) {
   if (IsRing(args.algorithm))
     cuda::RunRingMove(args, block);
-  else if (args.form == MeshForm::kLines)
-    cuda::RunMove<LinePrimitives>(args, block);
-  else if (args.form == MeshForm::kWideLines)
-    cuda::RunMove<WidePrimitives>(args, block);
+  else if (args.protocol == Protocol::kLL)
+    cuda::RunMove<LLPrimitives>(args, block);
+  else if (args.protocol == Protocol::kLL128)
+    cuda::RunMove<LL128Primitives>(args, block);
   else
-    cuda::RunMove<BulkPrimitives>(args, block);
+    cuda::RunMove<SimplePrimitives>(args, block);
 }
 
 template <class T>
@@ -186,7 +186,7 @@ TYPED_TEST(MeshReductionTest, Sum) {
     const auto n = static_cast<size_t>(c.num_ranks);
     MeshRun run(c.num_ranks, kSlotBytes);
     const int root = c.num_ranks - 1;
-    const Geometry g = Cut(c.count, sizeof(T), run.layout(), c.form);
+    const Geometry g = Cut(c.count, sizeof(T), run.layout(), c.protocol);
     std::vector<std::vector<T>> in(n), scattered(n), all(n), again(n), at_root(n), at_root2(n),
         at_root3(n), ring(n), ring_again(n), ring_part(n);
     std::vector<std::vector<MeshArgs>> operations(n);
@@ -202,7 +202,7 @@ TYPED_TEST(MeshReductionTest, Sum) {
       ring_again[r] = in[r];
       ring_part[r].resize(c.count);
       MeshArgs args = run.Args(static_cast<int>(r));
-      args.form = c.form;
+      args.protocol = c.protocol;
       args.count = g.count;
       args.block_elems = g.block_elems;
       args.stride = c.count;
@@ -251,7 +251,7 @@ TEST(SymmetricTest, ReadsAndWritesAllBuffers) {
   using A = MeshAlgorithm;
   for (const auto& [n, count] : {std::pair<size_t, size_t>{2, 333}, {3, 1000}, {5, 40}}) {
     MeshRun run(static_cast<int>(n), kSlotBytes);
-    const Geometry g = Cut(count, sizeof(int32_t), run.layout(), MeshForm::kBulk);
+    const Geometry g = Cut(count, sizeof(int32_t), run.layout(), Protocol::kSimple);
     std::vector<std::vector<int32_t>> in(n), sum(n), part(n), all(n);
     for (size_t r = 0; r < n; ++r) {
       in[r] = Values<int32_t>(n * count, static_cast<int>(r));
@@ -300,12 +300,12 @@ TEST(MeshReduceTest, OperatorsScalesAndDivides) {
   const int n = 3;
   const size_t count = 50;
   using A = MeshAlgorithm;
-  for (const auto& [form, algorithm] : {std::pair{MeshForm::kLines, A::kAllReduceTwoShot},
-                                        std::pair{MeshForm::kWideLines, A::kAllReduceTwoShot},
-                                        std::pair{MeshForm::kBulk, A::kAllReduceTwoShot},
-                                        std::pair{MeshForm::kBulk, A::kAllReduceRing}}) {
+  for (const auto& [protocol, algorithm] : {std::pair{Protocol::kLL, A::kAllReduceTwoShot},
+                                            std::pair{Protocol::kLL128, A::kAllReduceTwoShot},
+                                            std::pair{Protocol::kSimple, A::kAllReduceTwoShot},
+                                            std::pair{Protocol::kSimple, A::kAllReduceRing}}) {
     MeshRun run(n, kSlotBytes);
-    const Geometry g = Cut(count, sizeof(int32_t), run.layout(), form);
+    const Geometry g = Cut(count, sizeof(int32_t), run.layout(), protocol);
     std::vector<std::vector<int32_t>> in(n);
     std::vector<std::vector<std::vector<int32_t>>> out(n);
     std::vector<std::vector<MeshArgs>> operations(n);
@@ -315,7 +315,7 @@ TEST(MeshReduceTest, OperatorsScalesAndDivides) {
       out[r].assign(6, std::vector<int32_t>(count));
       for (size_t op = 0; op < 6; ++op) {
         MeshArgs args = run.Args(static_cast<int>(r));
-        args.form = form;
+        args.protocol = protocol;
         args.algorithm = algorithm;
         args.count = g.count;
         args.block_elems = g.block_elems;
@@ -350,7 +350,7 @@ TEST(MeshMoveTest, AllOperations) {
     const auto n = static_cast<size_t>(c.num_ranks);
     const size_t root = n - 1, count = c.count;
     MeshRun run(c.num_ranks, kSlotBytes);
-    const Geometry g = Cut(count, 1, run.layout(), c.form);
+    const Geometry g = Cut(count, 1, run.layout(), c.protocol);
     using Bytes = std::vector<uint8_t>;
     const std::vector<MeshAlgorithm> algorithms = {
         MeshAlgorithm::kAllGather,     MeshAlgorithm::kBroadcastTwoShot, MeshAlgorithm::kAlltoAll,
@@ -365,7 +365,7 @@ TEST(MeshMoveTest, AllOperations) {
       out[r].assign(algorithms.size(), Bytes(n * count + 1));
       for (size_t a = 0; a < algorithms.size(); ++a) {
         MeshArgs args = run.Args(static_cast<int>(r));
-        args.form = c.form;
+        args.protocol = c.protocol;
         args.algorithm = algorithms[a];
         args.chunk_elems = IsRing(algorithms[a]) ? kSlotBytes : g.chunk;
         args.count = g.count;
@@ -399,7 +399,7 @@ TEST(MeshMoveTest, AllOperations) {
 }
 
 // Every rank sends several messages of its own lengths to every other; both directions run at once.
-void ExpectAllPairsInOrder(size_t wide_from, size_t wide_message, uint32_t most_blocks) {
+void ExpectAllPairsInOrder(size_t ll128_from, size_t ll128_message, uint32_t most_blocks) {
   const int n = 3;
   const size_t lengths[] = {1, 100, 40000, 16, 300000, 16384, 5003};
   const MessageLayout layout = {0, n};
@@ -423,8 +423,8 @@ void ExpectAllPairsInOrder(size_t wide_from, size_t wide_message, uint32_t most_
     mine.layout = layout;
     mine.rank = r;
     mine.num_ranks = n;
-    mine.wide_from = wide_from;
-    mine.wide_message = wide_message;
+    mine.ll128_from = ll128_from;
+    mine.ll128_message = ll128_message;
     mine.most_blocks = most_blocks;
     for (size_t m = 0; m < std::size(lengths); ++m) {
       for (int peer = 0; peer < n; ++peer) {
@@ -460,14 +460,14 @@ void ExpectAllPairsInOrder(size_t wide_from, size_t wide_message, uint32_t most_
 }
 
 TEST(MessageTest, AllPairsInOrder) { ExpectAllPairsInOrder(1, 0, ~0u); }
-TEST(MessageTest, InWideLines) {
+TEST(MessageTest, ByLL128) {
   ExpectAllPairsInOrder(1, 1 << 20, ~0u);
-  ExpectAllPairsInOrder(kLineMessage + 1, 100000, ~0u);
+  ExpectAllPairsInOrder(kLLMessage + 1, 100000, ~0u);
 }
 // Four flows of up to 18 channels each.
 TEST(MessageTest, BlocksTakeTurns) {
   ExpectAllPairsInOrder(1, 0, 1);
-  ExpectAllPairsInOrder(kLineMessage + 1, 100000, 7);
+  ExpectAllPairsInOrder(kLLMessage + 1, 100000, 7);
 }
 
 // What an AlltoAll is made of: copies of what stays, and swaps where one rank works in place and
@@ -554,14 +554,14 @@ TEST(CopiesTest, AllPiecesWhole) {
 
 TEST(MeshAbortTest, EndsAllWaits) {
   using A = MeshAlgorithm;
-  for (const auto& [form, algorithm] : {std::pair{MeshForm::kLines, A::kAllReduceTwoShot},
-                                        std::pair{MeshForm::kWideLines, A::kAllReduceTwoShot},
-                                        std::pair{MeshForm::kBulk, A::kAllReduceTwoShot},
-                                        std::pair{MeshForm::kBulk, A::kAllReduceRing}}) {
+  for (const auto& [protocol, algorithm] : {std::pair{Protocol::kLL, A::kAllReduceTwoShot},
+                                            std::pair{Protocol::kLL128, A::kAllReduceTwoShot},
+                                            std::pair{Protocol::kSimple, A::kAllReduceTwoShot},
+                                            std::pair{Protocol::kSimple, A::kAllReduceRing}}) {
     MeshRun run(2, kSlotBytes);
     std::vector<float> in(100), out(100);
     MeshArgs args = run.Args(0);  // rank 1 never comes
-    args.form = form;
+    args.protocol = protocol;
     args.algorithm = algorithm;
     args.count = args.block_elems = 100;
     args.chunk_elems = kSlotBytes / sizeof(float);
@@ -578,22 +578,21 @@ TEST(MeshAbortTest, EndsAllWaits) {
 TEST(MeshAbortTest, WhoGaveUpWritesNothingMore) {
   using A = MeshAlgorithm;
   struct Form {
-    MeshForm form;
+    Protocol protocol;
     A algorithm;
   };
-  for (const auto& [form, algorithm] :
-       {Form{MeshForm::kLines, A::kAllReduceTwoShot},
-        Form{MeshForm::kWideLines, A::kAllReduceTwoShot},
-        Form{MeshForm::kBulk, A::kAllReduceTwoShot}, Form{MeshForm::kBulk, A::kAllGather},
-        Form{MeshForm::kBulk, A::kAllReduceOneShot}}) {
-    SCOPED_TRACE(static_cast<int>(form) * 100 + static_cast<int>(algorithm));
+  for (const auto& [protocol, algorithm] :
+       {Form{Protocol::kLL, A::kAllReduceTwoShot}, Form{Protocol::kLL128, A::kAllReduceTwoShot},
+        Form{Protocol::kSimple, A::kAllReduceTwoShot}, Form{Protocol::kSimple, A::kAllGather},
+        Form{Protocol::kSimple, A::kAllReduceOneShot}}) {
+    SCOPED_TRACE(static_cast<int>(protocol) * 100 + static_cast<int>(algorithm));
     MeshRun run(2, kSlotBytes);
-    // Eight pieces in bulk: more than there are slots.
+    // Eight pieces by Simple: more than there are slots.
     const size_t chunk = kSlotBytes / sizeof(float);
-    const size_t count = form == MeshForm::kBulk ? 8 * chunk : 40;
+    const size_t count = protocol == Protocol::kSimple ? 8 * chunk : 40;
     const auto start = [&](int rank, const std::vector<float>& in, std::vector<float>& out) {
       MeshArgs args = run.Args(rank);
-      args.form = form;
+      args.protocol = protocol;
       args.algorithm = algorithm;
       args.count = args.block_elems = args.stride = count;
       args.chunk_elems = chunk;

@@ -11,9 +11,9 @@
 //   uint64_t received[kMaxMeshRanks][kMessageChannels]
 //   uint64_t tails[kMaxMeshRanks][kMessageChannels]      by sender
 //   uint64_t heads[kMaxMeshRanks][kMessageChannels]      by receiver
-//   FlaggedLine lines[ranks - 1][kLineChannels][kMessageSlots][kLines]   short messages
-//   bytes    wide[ranks - 1][channels][kMessageSlots][kWidePieceBytes]   middle ones
-//   bytes    slots[ranks - 1][channels][kMessageSlots][kMessageBytes]    others
+//   FlaggedLine ll[ranks - 1][kLLChannels][kMessageSlots][kLLLines]            LL
+//   bytes       ll128[ranks - 1][channels][kMessageSlots][kLL128PieceBytes]    LL128
+//   bytes       simple[ranks - 1][channels][kMessageSlots][kMessageBytes]      Simple
 //
 // How a message is cut follows from its length and the most channels that it may take, which both
 // ends know; on how many blocks either end runs is its own affair.
@@ -32,16 +32,16 @@ inline constexpr size_t kMessageMemory = 64 << 20;  // at most, of all slots
 // A message takes another channel for each so many bytes.
 inline constexpr size_t kBytesPerChannel = 16 << 10;
 inline constexpr size_t kMostMessages = 64;  // in one kernel
-// Up to so many bytes go in flagged lines, by channels of kLines each.
-inline constexpr size_t kLineMessage = 16 << 10;
-inline constexpr size_t kLinePiece = kLines * kLineData;
-inline constexpr uint32_t kLineChannels = kLineMessage / kLinePiece;
-// Longer ones go in wide lines, where those are to be had: up to so many pairs of a slot, one for
+// Messages of at most this many bytes go by LL, by channels of kLLLines lines each.
+inline constexpr size_t kLLMessage = 16 << 10;
+inline constexpr size_t kLLPiece = kLLLines * kLLData;
+inline constexpr uint32_t kLLChannels = kLLMessage / kLLPiece;
+// Longer ones go by LL128 where that can be used: up to this many pairs of lines in a slot, one for
 // each octet of a block of kFewThreads and another one, and another channel for each so many bytes.
-inline constexpr uint32_t kWidePiecePairs = 64;
-inline constexpr size_t kWidePiece = kWidePiecePairs * kWidePairData;
-inline constexpr size_t kWidePieceBytes = kWidePiecePairs * kWidePairBytes;
-inline constexpr size_t kBytesPerWideChannel = kWidePiece / 2;
+inline constexpr uint32_t kLL128PiecePairs = 64;
+inline constexpr size_t kLL128Piece = kLL128PiecePairs * kLL128PairData;
+inline constexpr size_t kLL128PieceBytes = kLL128PiecePairs * kLL128PairBytes;
+inline constexpr size_t kBytesPerLL128Channel = kLL128Piece / 2;
 // Long pieces are worth more threads, as long as every block can have a multiprocessor of its own.
 inline constexpr uint32_t kFewThreads = 256;
 inline constexpr uint32_t kManyThreads = 512;
@@ -63,9 +63,9 @@ struct MessageLayout {
   uint32_t channels = ChannelsOf(num_ranks);  // of a pair: no message takes more
 
   static constexpr size_t kCounters = kMaxMeshRanks * kMessageChannels * sizeof(uint64_t);
-  constexpr size_t LinesAt() const { return at + 4 * kCounters; }
-  constexpr size_t WideAt() const { return LinesAt() + Pairs() * kLineChannels * kOneLineChannel; }
-  constexpr size_t SlotsAt() const { return WideAt() + Pairs() * channels * kOneWideChannel; }
+  constexpr size_t LLAt() const { return at + 4 * kCounters; }
+  constexpr size_t LL128At() const { return LLAt() + Pairs() * kLLChannels * kOneLLChannel; }
+  constexpr size_t SlotsAt() const { return LL128At() + Pairs() * channels * kOneLL128Channel; }
   constexpr size_t EndsAt() const { return SlotsAt() + Pairs() * channels * kOnePair; }
   constexpr size_t CounterAt(int which, int peer, uint32_t channel) const {
     return at + static_cast<size_t>(which) * kCounters +
@@ -76,19 +76,19 @@ struct MessageLayout {
     return SlotsAt() + (Pair(sender, receiver) * channels + channel) * kOnePair +
            step % kMessageSlots * kMessageBytes;
   }
-  constexpr size_t WideSlotAt(int sender, int receiver, uint32_t channel, uint64_t step) const {
-    return WideAt() + (Pair(sender, receiver) * channels + channel) * kOneWideChannel +
-           step % kMessageSlots * kWidePieceBytes;
+  constexpr size_t LL128SlotAt(int sender, int receiver, uint32_t channel, uint64_t step) const {
+    return LL128At() + (Pair(sender, receiver) * channels + channel) * kOneLL128Channel +
+           step % kMessageSlots * kLL128PieceBytes;
   }
-  constexpr size_t LineSlotAt(int sender, int receiver, uint32_t channel, uint64_t step) const {
-    return LinesAt() + (Pair(sender, receiver) * kLineChannels + channel) * kOneLineChannel +
-           step % kMessageSlots * kLines * sizeof(FlaggedLine);
+  constexpr size_t LLSlotAt(int sender, int receiver, uint32_t channel, uint64_t step) const {
+    return LLAt() + (Pair(sender, receiver) * kLLChannels + channel) * kOneLLChannel +
+           step % kMessageSlots * kLLLines * sizeof(FlaggedLine);
   }
 
  private:
   static constexpr size_t kOnePair = kMessageSlots * kMessageBytes;
-  static constexpr size_t kOneLineChannel = kMessageSlots * kLines * sizeof(FlaggedLine);
-  static constexpr size_t kOneWideChannel = kMessageSlots * kWidePieceBytes;
+  static constexpr size_t kOneLLChannel = kMessageSlots * kLLLines * sizeof(FlaggedLine);
+  static constexpr size_t kOneLL128Channel = kMessageSlots * kLL128PieceBytes;
   constexpr size_t Pairs() const { return static_cast<size_t>(num_ranks - 1); }
   constexpr size_t Pair(int sender, int receiver) const {
     const int place = sender - receiver + (sender > receiver ? -1 : num_ranks - 1);
@@ -126,11 +126,10 @@ struct MessageArgs {
   int rank = 0;
   int num_ranks = 1;
   uint32_t most_channels = 0;  // that a message may take; 0: all. The same at both ends
-  // Of how many bytes messages go in wide lines, where they are too many for small ones: up to
-  // which number; 0: none. Those of so many and more go in wide lines even so. The same at both
-  // ends.
-  size_t wide_message = 0;
-  size_t wide_from = kLineMessage + 1;
+  // Messages of ll128_from to ll128_message bytes go by LL128; those below by LL, those above by
+  // Simple. ll128_message is 0 where LL128 cannot be used. The same at both ends.
+  size_t ll128_message = 0;
+  size_t ll128_from = kLLMessage + 1;
   uint32_t most_blocks = ~0u;  // of the kernel, if all flows have one
   uint32_t most_blocks_of_many = kMostBlocksOfMany;
   uint32_t num_messages = 0;
@@ -144,10 +143,10 @@ struct MessageArgs {
 };
 static_assert(sizeof(MessageArgs) <= 4096 - 64);
 
-// In which form a message crosses.
-constexpr MeshForm FormOf(const MessageArgs& args, size_t bytes) {
-  if (bytes >= args.wide_from && bytes <= args.wide_message) return MeshForm::kWideLines;
-  return bytes <= kLineMessage ? MeshForm::kLines : MeshForm::kBulk;
+// The protocol by which a message goes.
+constexpr Protocol ProtocolOf(const MessageArgs& args, size_t bytes) {
+  if (bytes >= args.ll128_from && bytes <= args.ll128_message) return Protocol::kLL128;
+  return bytes <= kLLMessage ? Protocol::kLL : Protocol::kSimple;
 }
 
 // Over how many channels a message goes.
@@ -155,9 +154,9 @@ constexpr uint32_t ChannelsFor(const MessageArgs& args, size_t bytes) {
   const uint32_t all = args.layout.channels;
   const uint32_t most =
       args.most_channels == 0 || args.most_channels > all ? all : args.most_channels;
-  const MeshForm form = FormOf(args, bytes);
-  const size_t wanted = form == MeshForm::kLines       ? DivUp(bytes, kLinePiece)
-                        : form == MeshForm::kWideLines ? DivUp(bytes, kBytesPerWideChannel)
+  const Protocol protocol = ProtocolOf(args, bytes);
+  const size_t wanted = protocol == Protocol::kLL      ? DivUp(bytes, kLLPiece)
+                        : protocol == Protocol::kLL128 ? DivUp(bytes, kBytesPerLL128Channel)
                                                        : bytes / kBytesPerChannel;
   return wanted < 1 ? 1 : wanted > most ? most : static_cast<uint32_t>(wanted);
 }

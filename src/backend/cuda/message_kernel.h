@@ -1,12 +1,12 @@
 #pragma once
 
-// Sends and receives of one group. Short messages go in lines that carry their own flag, be they
-// small or wide; others in pieces with a flag each. A MessageBlock is one channel of one flow (all
+// Sends and receives of one group. Short messages go in lines that carry their own flag (LL and
+// LL128); others in pieces with a flag each (Simple). A MessageBlock is one channel of one flow (all
 // messages of one kind with one peer); it takes its share of each of the flow's messages, in the
 // order in which they were issued.
 
+#include "backend/cuda/ll128_line.h"
 #include "backend/cuda/message_args.h"
-#include "backend/cuda/wide_line.h"
 
 namespace tutti::cuda {
 
@@ -51,13 +51,13 @@ class MessageBlock {
   TUTTI_HD void Carry(const Message& message) {
     const size_t channels = ChannelsFor(args_, message.bytes);
     if (channel_ >= channels || message.bytes == 0) return;
-    const MeshForm form = FormOf(args_, message.bytes);
+    const Protocol protocol = ProtocolOf(args_, message.bytes);
     const size_t share = DivUp(message.bytes, channels);
     const auto cut = [&](size_t most, size_t unit) {
       return DivUp(DivUp(share, DivUp(share, most)), unit) * unit;
     };
-    const size_t piece = form == MeshForm::kLines       ? kLinePiece
-                         : form == MeshForm::kWideLines ? cut(kWidePiece, kWidePairData)
+    const size_t piece = protocol == Protocol::kLL      ? kLLPiece
+                         : protocol == Protocol::kLL128 ? cut(kLL128Piece, kLL128PairData)
                                                         : cut(kMessageBytes, kPieceUnit);
     TUTTI_UNROLL_BY(1)
     for (size_t at = channel_ * piece; at < message.bytes && !failed_; at += channels * piece) {
@@ -66,38 +66,38 @@ class MessageBlock {
       if (message.kind == MessageKind::kCopy)
         CopyBytes<Place::kUser, Place::kUser>(user, message.from + at, bytes);
       if (message.kind == MessageKind::kSend || message.kind == MessageKind::kSwap)
-        SendPiece(form, user, bytes);
+        SendPiece(protocol, user, bytes);
       // A swap has sent the piece, and so has read what is overwritten now.
       if (message.kind == MessageKind::kReceive || message.kind == MessageKind::kSwap)
-        ReceivePiece(form, user, bytes);
+        ReceivePiece(protocol, user, bytes);
     }
   }
-  TUTTI_HD void SendPiece(MeshForm form, const std::byte* user, size_t bytes) {
-    if (form == MeshForm::kLines)
-      SendLines(user, bytes);
-    else if (form == MeshForm::kWideLines)
-      SendWide(user, bytes);
+  TUTTI_HD void SendPiece(Protocol protocol, const std::byte* user, size_t bytes) {
+    if (protocol == Protocol::kLL)
+      SendLL(user, bytes);
+    else if (protocol == Protocol::kLL128)
+      SendLL128(user, bytes);
     else
-      SendBulk(user, bytes);
+      SendSimple(user, bytes);
   }
-  TUTTI_HD void ReceivePiece(MeshForm form, std::byte* user, size_t bytes) {
-    if (form == MeshForm::kLines)
-      ReceiveLines(user, bytes);
-    else if (form == MeshForm::kWideLines)
-      ReceiveWide(user, bytes);
+  TUTTI_HD void ReceivePiece(Protocol protocol, std::byte* user, size_t bytes) {
+    if (protocol == Protocol::kLL)
+      ReceiveLL(user, bytes);
+    else if (protocol == Protocol::kLL128)
+      ReceiveLL128(user, bytes);
     else
-      ReceiveBulk(user, bytes);
+      ReceiveSimple(user, bytes);
   }
 
   // Without barriers or fences on the way: each thread waits for room, and for its lines, itself.
-  TUTTI_HD void SendLines(const std::byte* user, size_t bytes) {
-    std::byte* const slot = args_.windows[flow_.peer] +
-                            args_.layout.LineSlotAt(args_.rank, flow_.peer, channel_, sent_);
+  TUTTI_HD void SendLL(const std::byte* user, size_t bytes) {
+    std::byte* const slot =
+        args_.windows[flow_.peer] + args_.layout.LLSlotAt(args_.rank, flow_.peer, channel_, sent_);
     const uint64_t* const head = Counter(args_.rank, kHeads, flow_.peer);
     bool room = sent_ < kMessageSlots;
     TUTTI_UNROLL_BY(1)
-    for (size_t i = Lanes::index(); i * kLineData < bytes && !failed_; i += Lanes::count()) {
-      const Line data = LoadAny<8>(user + i * kLineData, bytes - i * kLineData);
+    for (size_t i = Lanes::index(); i * kLLData < bytes && !failed_; i += Lanes::count()) {
+      const Line data = LoadAny<8>(user + i * kLLData, bytes - i * kLLData);
       TUTTI_UNROLL_BY(1)
       for (uint32_t polls = 1; !room && !failed_; ++polls) {
         room = LoadFlagAcquire(head) + kMessageSlots > sent_;
@@ -108,64 +108,64 @@ class MessageBlock {
     ++sent_;
     failed_ = Lanes::SyncAny(failed_);
   }
-  TUTTI_HD void ReceiveLines(std::byte* user, size_t bytes) {
+  TUTTI_HD void ReceiveLL(std::byte* user, size_t bytes) {
     const std::byte* const slot =
         args_.windows[args_.rank] +
-        args_.layout.LineSlotAt(flow_.peer, args_.rank, channel_, received_);
+        args_.layout.LLSlotAt(flow_.peer, args_.rank, channel_, received_);
     TUTTI_UNROLL_BY(1)
-    for (size_t i = Lanes::index(); i * kLineData < bytes && !failed_; i += Lanes::count()) {
+    for (size_t i = Lanes::index(); i * kLLData < bytes && !failed_; i += Lanes::count()) {
       FlaggedLine line = LoadFlagged(slot + i * sizeof(FlaggedLine));
       TUTTI_UNROLL_BY(1)
       for (uint32_t polls = 1; !failed_ && !HasFlags(received_, line); ++polls) {
         Poll(polls);
         line = LoadFlagged(slot + i * sizeof(FlaggedLine));
       }
-      if (!failed_) StoreAny<8>(user + i * kLineData, DataOf(line), bytes - i * kLineData);
+      if (!failed_) StoreAny<8>(user + i * kLLData, DataOf(line), bytes - i * kLLData);
     }
     failed_ = Lanes::SyncAny(failed_);
     if (!failed_) AnnounceRead();
   }
   // The same by octets. What the threads of a warp wait for they wait for together, since each line
   // takes eight of them.
-  TUTTI_HD void SendWide(const std::byte* user, size_t bytes) {
+  TUTTI_HD void SendLL128(const std::byte* user, size_t bytes) {
     std::byte* const slot = args_.windows[flow_.peer] +
-                            args_.layout.WideSlotAt(args_.rank, flow_.peer, channel_, sent_);
+                            args_.layout.LL128SlotAt(args_.rank, flow_.peer, channel_, sent_);
     const uint64_t* const head = Counter(args_.rank, kHeads, flow_.peer);
     bool room = sent_ < kMessageSlots;
-    ForOctetItems(WidePairs(bytes), [&](uint32_t p, bool active) {
-      WideShare share = {};
+    ForOctetItems(LL128Pairs(bytes), [&](uint32_t p, bool active) {
+      LL128Share share = {};
       if (active) share = PairFrom(user, p, bytes);
       if (!room) room = AwaitByWarp([&] { return LoadFlagAcquire(head) + kMessageSlots > sent_; });
       if (active && room)
-        WideLine::Store(slot + p * kWidePairBytes, WideLine::ToWire(sent_ + 1, share));
+        LL128Line::Store(slot + p * kLL128PairBytes, LL128Line::ToWire(sent_ + 1, share));
     });
     ++sent_;
     failed_ = Lanes::SyncAny(failed_);
   }
-  TUTTI_HD void ReceiveWide(std::byte* user, size_t bytes) {
+  TUTTI_HD void ReceiveLL128(std::byte* user, size_t bytes) {
     const std::byte* const slot =
         args_.windows[args_.rank] +
-        args_.layout.WideSlotAt(flow_.peer, args_.rank, channel_, received_);
-    ForOctetItems(WidePairs(bytes), [&](uint32_t p, bool active) {
-      WideWire wire;
+        args_.layout.LL128SlotAt(flow_.peer, args_.rank, channel_, received_);
+    ForOctetItems(LL128Pairs(bytes), [&](uint32_t p, bool active) {
+      LL128Wire wire;
       const bool came = AwaitByWarp([&] {
         if (!active) return true;
-        WideLine::Load(slot + p * kWidePairBytes, wire);
-        return WideLine::HasFlags(received_ + 1, wire);
+        LL128Line::Load(slot + p * kLL128PairBytes, wire);
+        return LL128Line::HasFlags(received_ + 1, wire);
       });
       if (!active || !came) return;
-      const size_t begin = p * kWidePairData;
-      WideLine::ToBuffer(user + begin, WideLine::FromWire(wire), bytes - begin);
+      const size_t begin = p * kLL128PairData;
+      LL128Line::ToBuffer(user + begin, LL128Line::FromWire(wire), bytes - begin);
     });
     failed_ = Lanes::SyncAny(failed_);
     if (!failed_) AnnounceRead();
   }
-  TUTTI_HD static uint32_t WidePairs(size_t bytes) {
-    return static_cast<uint32_t>(DivUp(bytes, kWidePairData));
+  TUTTI_HD static uint32_t LL128Pairs(size_t bytes) {
+    return static_cast<uint32_t>(DivUp(bytes, kLL128PairData));
   }
-  TUTTI_HD static WideShare PairFrom(const std::byte* user, uint32_t pair, size_t bytes) {
-    const size_t begin = pair * kWidePairData;
-    return WideLine::FromBuffer(user + begin, bytes - begin);
+  TUTTI_HD static LL128Share PairFrom(const std::byte* user, uint32_t pair, size_t bytes) {
+    const size_t begin = pair * kLL128PairData;
+    return LL128Line::FromBuffer(user + begin, bytes - begin);
   }
   // Until it is so for all threads of the warp, which call it together; false: given up.
   template <class IsSo>
@@ -185,7 +185,7 @@ class MessageBlock {
     if (polls % kLookEvery == 0 && IsRaised(args_.abort_word)) failed_ = true;
   }
 
-  TUTTI_HD void SendBulk(const std::byte* user, size_t bytes) {
+  TUTTI_HD void SendSimple(const std::byte* user, size_t bytes) {
     if (sent_ >= kMessageSlots) WaitUntil(kHeads, sent_ + 1 - kMessageSlots);
     if (failed_) return;
     CopyBytes<Place::kUser, Place::kSlot>(
@@ -193,7 +193,7 @@ class MessageBlock {
         user, bytes);
     Announce(kTails, ++sent_);
   }
-  TUTTI_HD void ReceiveBulk(std::byte* user, size_t bytes) {
+  TUTTI_HD void ReceiveSimple(std::byte* user, size_t bytes) {
     WaitUntil(kTails, received_ + 1);
     if (failed_) return;
     CopyBytes<Place::kSlot, Place::kUser>(

@@ -5,14 +5,14 @@
 //
 // Memory order. Ranks share inboxes across GPUs, so every word that one writes and another waits
 // for is accessed at system scope.
-//   bulk   data by plain stores ─ block barrier ─ FenceSystem ─ StoreFlag (relaxed).
+//   Simple data by plain stores ─ block barrier ─ FenceSystem ─ StoreFlag (relaxed).
 //          The barrier orders all threads' stores before the fence of the thread that publishes, and
 //          the fence is cumulative: who loads the flag with acquire, and passes a block barrier,
 //          sees the data. The same fence orders this block's earlier READS of its own inbox before
 //          the flag; that is what allows the peer to write there again (kernels/mesh.h).
 //   lines  no fence: data and flag are one 8-byte word, which is stored and loaded as one. A line
 //          has two such words.
-//   wide   no fence either: 128 aligned bytes that eight threads store by one instruction of their
+//   LL128  no fence either: 128 aligned bytes that eight threads store by one instruction of their
 //          warp cross NVLink as one packet and arrive as one, and are loaded as one in the same way;
 //          the last 8 bytes are the flag. No standard says so and PCIe may cut lines, so it is used
 //          over NVLink alone, as NCCL's LL128 is, which rests on the same two things.
@@ -74,7 +74,7 @@ TUTTI_HD FlaggedLine LoadFlagged(const void* from) {
                : "memory");
 #elif !defined(__CUDACC__)
   auto* words = static_cast<uint64_t*>(const_cast<void*>(from));
-  // The flag of a wide line, its last word, before all else of it; and stored after that.
+  // The flag of an LL128 line, its last word, before all else of it; and stored after that.
   for (int i = 1; i >= 0; --i)
     line.word[i] = std::atomic_ref<uint64_t>(words[i]).load(std::memory_order_acquire);
 #endif

@@ -13,18 +13,19 @@
     const uint32_t block = blockIdx.x;                               \
     tutti::cuda::__VA_ARGS__(args, block);                           \
   }
-#define TUTTI_KERNEL(name, ...) TUTTI_KERNEL_OF(name, MeshArgs, tutti::cuda::kLines, 2, __VA_ARGS__)
-// Lines of all peers at once take many registers, and small messages few blocks.
-#define TUTTI_LINE_KERNEL(name, ...) \
-  TUTTI_KERNEL_OF(name, MeshArgs, tutti::cuda::kLines, 1, __VA_ARGS__)
-#define TUTTI_WIDE_KERNEL(name, ...) \
-  TUTTI_KERNEL_OF(name, MeshArgs, tutti::kWideThreads, 1, __VA_ARGS__)
+#define TUTTI_KERNEL(name, ...) \
+  TUTTI_KERNEL_OF(name, MeshArgs, tutti::cuda::kLLLines, 2, __VA_ARGS__)
+// The LL lines of all peers at once take many registers, and small messages few blocks.
+#define TUTTI_LL_KERNEL(name, ...) \
+  TUTTI_KERNEL_OF(name, MeshArgs, tutti::cuda::kLLLines, 1, __VA_ARGS__)
+#define TUTTI_LL128_KERNEL(name, ...) \
+  TUTTI_KERNEL_OF(name, MeshArgs, tutti::kLL128Threads, 1, __VA_ARGS__)
 #define TUTTI_SYMMETRIC_KERNEL(name, ...) \
-  TUTTI_KERNEL_OF(name, SymmetricArgs, tutti::kWideThreads, 1, __VA_ARGS__)
+  TUTTI_KERNEL_OF(name, SymmetricArgs, tutti::kLL128Threads, 1, __VA_ARGS__)
 
-#define TUTTI_REDUCTION(name, T)                                                     \
-  TUTTI_LINE_KERNEL(tutti_line_##name, RunReduction<T, tutti::cuda::LinePrimitives>) \
-  TUTTI_WIDE_KERNEL(tutti_wide_##name, RunReduction<T, tutti::cuda::WidePrimitives>) \
-  TUTTI_KERNEL(tutti_bulk_##name, RunReduction<T, tutti::cuda::BulkPrimitives>)      \
-  TUTTI_KERNEL(tutti_ring_##name, RunRingReduction<T>)                               \
+#define TUTTI_REDUCTION(name, T)                                                        \
+  TUTTI_LL_KERNEL(tutti_ll_##name, RunReduction<T, tutti::cuda::LLPrimitives>)          \
+  TUTTI_LL128_KERNEL(tutti_ll128_##name, RunReduction<T, tutti::cuda::LL128Primitives>) \
+  TUTTI_KERNEL(tutti_simple_##name, RunReduction<T, tutti::cuda::SimplePrimitives>)     \
+  TUTTI_KERNEL(tutti_ring_##name, RunRingReduction<T>)                                  \
   TUTTI_SYMMETRIC_KERNEL(tutti_symmetric_##name, RunSymmetricReduction<T>)

@@ -1,7 +1,7 @@
 #include "backend/cuda/device/kernel.h"
 
-TUTTI_LINE_KERNEL(tutti_line_move, RunMove<tutti::cuda::LinePrimitives>)
-TUTTI_WIDE_KERNEL(tutti_wide_move, RunMove<tutti::cuda::WidePrimitives>)
-TUTTI_KERNEL(tutti_bulk_move, RunMove<tutti::cuda::BulkPrimitives>)
+TUTTI_LL_KERNEL(tutti_ll_move, RunMove<tutti::cuda::LLPrimitives>)
+TUTTI_LL128_KERNEL(tutti_ll128_move, RunMove<tutti::cuda::LL128Primitives>)
+TUTTI_KERNEL(tutti_simple_move, RunMove<tutti::cuda::SimplePrimitives>)
 TUTTI_KERNEL(tutti_ring_move, RunRingMove)
 TUTTI_SYMMETRIC_KERNEL(tutti_symmetric_move, RunSymmetricMove)

@@ -16,18 +16,18 @@
 namespace tutti::cuda {
 
 // What a thread has of a pair's data: of each of its pieces two lines of data; one of the last.
-struct WideShare {
+struct LL128Share {
   Line data[Octets::kPieces][2];
 };
 // The pieces of both lines with their flags, as they cross the wire.
-struct WideWire {
+struct LL128Wire {
   FlaggedLine line[Octets::kPieces][2];
 };
 
-struct WideLine {
+struct LL128Line {
   static constexpr uint32_t kPieces = Octets::kPieces;
   static constexpr uint32_t kFlagPiece = 7;
-  static constexpr size_t kLineBytes = kWidePairBytes / 2;
+  static constexpr size_t kLineBytes = kLL128PairBytes / 2;
 
   // f(k, half, where in the data of the pair) for all that this thread has.
   template <class F>
@@ -41,10 +41,10 @@ struct WideLine {
   }
 
   // From and to a buffer of which `left` bytes are there.
-  TUTTI_HD static WideShare FromBuffer(const std::byte* from, size_t left) {
-    WideShare share = {};
+  TUTTI_HD static LL128Share FromBuffer(const std::byte* from, size_t left) {
+    LL128Share share = {};
     // All loads of a whole pair are under way at once.
-    if (left >= kWidePairData && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+    if (left >= kLL128PairData && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
       ForEach([&](uint32_t k, int half, size_t at) { share.data[k][half] = LoadLine(from + at); });
     } else {
       ForEach([&](uint32_t k, int half, size_t at) {
@@ -53,14 +53,14 @@ struct WideLine {
     }
     return share;
   }
-  TUTTI_HD static void ToBuffer(std::byte* to, const WideShare& share, size_t left) {
+  TUTTI_HD static void ToBuffer(std::byte* to, const LL128Share& share, size_t left) {
     ForEach([&](uint32_t k, int half, size_t at) {
       if (at < left) StoreAny<16>(to + at, share.data[k][half], left - at);
     });
   }
 
-  TUTTI_HD static WideWire ToWire(uint64_t flag, const WideShare& share) {
-    WideWire wire;
+  TUTTI_HD static LL128Wire ToWire(uint64_t flag, const LL128Share& share) {
+    LL128Wire wire;
     TUTTI_UNROLL
     for (uint32_t k = 0; k < kPieces; ++k) {
       const Line first = share.data[k][0], second = share.data[k][1];
@@ -70,8 +70,8 @@ struct WideLine {
     }
     return wire;
   }
-  TUTTI_HD static WideShare FromWire(const WideWire& wire) {
-    WideShare share;
+  TUTTI_HD static LL128Share FromWire(const LL128Wire& wire) {
+    LL128Share share;
     TUTTI_UNROLL
     for (uint32_t k = 0; k < kPieces; ++k) {
       const FlaggedLine first = wire.line[k][0], second = wire.line[k][1];
@@ -83,7 +83,7 @@ struct WideLine {
     return share;
   }
 
-  TUTTI_HD static void Store(std::byte* pair, const WideWire& wire) {
+  TUTTI_HD static void Store(std::byte* pair, const LL128Wire& wire) {
     Octets::Converge();  // a line leaves as one only if its threads store together
     TUTTI_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -93,7 +93,7 @@ struct WideLine {
     }
   }
   // An octet by one instruction of its warp; where one thread loads all pieces, the flags first.
-  TUTTI_HD static void Load(const std::byte* pair, WideWire& wire) {
+  TUTTI_HD static void Load(const std::byte* pair, LL128Wire& wire) {
     TUTTI_UNROLL
     for (uint32_t k = kPieces; k-- > 0;) {
       TUTTI_UNROLL
@@ -102,7 +102,7 @@ struct WideLine {
     }
   }
   // Whether the flags, if this thread has them, are these.
-  TUTTI_HD static bool HasFlags(uint64_t flag, const WideWire& wire) {
+  TUTTI_HD static bool HasFlags(uint64_t flag, const LL128Wire& wire) {
     bool complete = true;
     TUTTI_UNROLL
     for (uint32_t k = 0; k < kPieces; ++k)

@@ -1,15 +1,15 @@
 #pragma once
 
-// BulkPrimitives: see mesh_primitives.h.
+// SimplePrimitives: see mesh_primitives.h.
 
 #include "backend/cuda/mesh_primitives.h"
 
 namespace tutti::cuda {
 
 template <class T>
-class BulkPrimitives : public MeshBlock<T> {
+class SimplePrimitives : public MeshBlock<T> {
  public:
-  TUTTI_HD BulkPrimitives(const MeshArgs& args, uint32_t block) : MeshBlock<T>(args, block) {
+  TUTTI_HD SimplePrimitives(const MeshArgs& args, uint32_t block) : MeshBlock<T>(args, block) {
     this->EnterView(WindowView::kMesh);
   }
   using MeshBlock<T>::num_ranks;
@@ -87,7 +87,7 @@ class BulkPrimitives : public MeshBlock<T> {
   TUTTI_HD uint32_t Ranks() const { return static_cast<uint32_t>(num_ranks()); }
   TUTTI_HD static size_t At(uint32_t line) { return static_cast<size_t>(line) * 16; }
   TUTTI_HD std::byte* Slot(std::byte* window, uint64_t round, int writer) const {
-    return window + args_.layout.BulkAt() +
+    return window + args_.layout.SimpleAt() +
            this->SlotIndex(round, writer) * args_.layout.slot_bytes;
   }
   TUTTI_HD void StoreToAll(uint64_t round, uint32_t i, const Line& line, int all_but) {

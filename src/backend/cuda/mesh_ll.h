@@ -1,13 +1,13 @@
 #pragma once
 
-// LinePrimitives: see mesh_primitives.h.
+// LLPrimitives: see mesh_primitives.h.
 
 #include "backend/cuda/mesh_primitives.h"
 
 namespace tutti::cuda {
 
 template <class T>
-class LinePrimitives : public MeshBlock<T> {
+class LLPrimitives : public MeshBlock<T> {
  public:
   using MeshBlock<T>::MeshBlock;
   using MeshBlock<T>::num_ranks;
@@ -122,7 +122,7 @@ class LinePrimitives : public MeshBlock<T> {
         it.peer = this->Peer(item < all ? 1 + static_cast<int>(item / lines) : 0);
         it.line = item % lines;
         const MeshPart part = parts(it.peer);
-        const size_t offset = it.line * kLineData, bytes = part.size * kSize;
+        const size_t offset = it.line * kLLData, bytes = part.size * kSize;
         it.byte = part.at * kSize + offset;
         it.left = item < all && offset < bytes ? bytes - offset : 0;
         it.wanted = item < all && (it.line == 0 || it.left > 0);
@@ -158,18 +158,18 @@ class LinePrimitives : public MeshBlock<T> {
 
   // Every pair exchanges a line in every round, also when it has no data.
   TUTTI_HD static uint32_t NumLines(size_t n) {
-    return n == 0 ? 1 : static_cast<uint32_t>(DivUp(n * kSize, kLineData));
+    return n == 0 ? 1 : static_cast<uint32_t>(DivUp(n * kSize, kLLData));
   }
   template <class F>
   TUTTI_HD void ForLines(size_t n, F f) {
     const uint32_t lines = NumLines(n);
     TUTTI_UNROLL_BY(1)
     for (uint32_t i = Lanes::index(); i < lines; i += Lanes::count())
-      f(i, static_cast<size_t>(i) * kLineData);
+      f(i, static_cast<size_t>(i) * kLLData);
   }
   TUTTI_HD std::byte* Slot(std::byte* window, uint64_t round, int writer, uint32_t i) const {
-    return window + WindowLayout::kLinesAt +
-           (this->SlotIndex(round, writer) * kLines + i) * sizeof(FlaggedLine);
+    return window + WindowLayout::kLLAt +
+           (this->SlotIndex(round, writer) * kLLLines + i) * sizeof(FlaggedLine);
   }
   TUTTI_HD std::byte* Inbox(uint64_t round, int writer, uint32_t i) const {
     return Slot(args_.windows[rank()], round, writer, i);

@@ -1,17 +1,17 @@
 #pragma once
 
-// The third form of the MeshPrimitives, between lines and bulk: WidePrimitives, by pairs of lines
-// of 128 bytes (wide_line.h). As in small lines there is no fence and no barrier, and each warp
+// LL128Primitives: see mesh_primitives.h. Data go by pairs of lines of 128 bytes (ll128_line.h). As
+// with LL there is no fence and no barrier, and each warp
 // waits for just what it needs next, so that it sends on what has come while more is under way; and
 // a message takes hardly more than its bytes on the wire. One piece for each operation and block,
-// as with small lines.
+// as with LL.
 
-#include "backend/cuda/wide_line.h"
+#include "backend/cuda/ll128_line.h"
 
 namespace tutti::cuda {
 
 template <class T>
-class WidePrimitives : public MeshBlock<T> {
+class LL128Primitives : public MeshBlock<T> {
  public:
   using MeshBlock<T>::MeshBlock;
   using MeshBlock<T>::num_ranks;
@@ -45,7 +45,7 @@ class WidePrimitives : public MeshBlock<T> {
       Receive<1>(
           round, p, [&](int) { return peer; }, [&](int) { return active; }, &wire);
       if (active && !this->failed_)
-        StoreShare(part.at, p, part.size * kSize, WideLine::FromWire(wire));
+        StoreShare(part.at, p, part.size * kSize, LL128Line::FromWire(wire));
     });
   }
   TUTTI_HD void Reduce(uint64_t round, size_t in, size_t out, size_t n) {
@@ -70,7 +70,7 @@ class WidePrimitives : public MeshBlock<T> {
           round, p, [&](int) { return from; }, [&](int) { return active && from != rank(); },
           &wire);
       if (!active || this->failed_) return;
-      const Share share = WideLine::FromWire(wire);
+      const Share share = LL128Line::FromWire(wire);
       SendAll(to, p, share, from, true);
       StoreShare(out, p, n * kSize, share);
     });
@@ -79,14 +79,14 @@ class WidePrimitives : public MeshBlock<T> {
  private:
   using MeshBlock<T>::kSize;
   using MeshBlock<T>::args_;
-  using Share = WideShare;
-  using Wire = WideWire;
+  using Share = LL128Share;
+  using Wire = LL128Wire;
   // Ranks whose lines are asked for at once: what registers have room for.
   static constexpr int kBatch = 4;
 
   // Every two ranks exchange a pair of lines in every round, also when they have no data.
   TUTTI_HD static uint32_t Pairs(size_t bytes) {
-    return bytes == 0 ? 1 : static_cast<uint32_t>(DivUp(bytes, kWidePairData));
+    return bytes == 0 ? 1 : static_cast<uint32_t>(DivUp(bytes, kLL128PairData));
   }
   template <class F>
   TUTTI_HD static void ForPairs(size_t bytes, F f) {
@@ -102,41 +102,41 @@ class WidePrimitives : public MeshBlock<T> {
       const int peer = this->Peer(active ? 1 + static_cast<int>(item / pairs) : 0);
       const MeshPart part = parts(peer);
       const uint32_t p = item % pairs;
-      f(peer, part, p, active && (p == 0 || p * kWidePairData < part.size * kSize));
+      f(peer, part, p, active && (p == 0 || p * kLL128PairData < part.size * kSize));
     });
   }
 
   TUTTI_HD Share LoadShare(size_t at, uint32_t pair, size_t bytes) const {
-    const size_t begin = pair * kWidePairData;
-    Share share = WideLine::FromBuffer(this->Input(at) + begin, bytes - begin);
+    const size_t begin = pair * kLL128PairData;
+    Share share = LL128Line::FromBuffer(this->Input(at) + begin, bytes - begin);
     if (args_.reduce.scale)
-      WideLine::ForEach([&](uint32_t k, int half, size_t) {
+      LL128Line::ForEach([&](uint32_t k, int half, size_t) {
         share.data[k][half] = ScaleLine<T, 16>(share.data[k][half], this->scalar_);
       });
     return share;
   }
   TUTTI_HD void StoreShare(size_t at, uint32_t pair, size_t bytes, const Share& share) const {
-    const size_t begin = pair * kWidePairData;
-    if (begin < bytes) WideLine::ToBuffer(this->Output(at) + begin, share, bytes - begin);
+    const size_t begin = pair * kLL128PairData;
+    if (begin < bytes) LL128Line::ToBuffer(this->Output(at) + begin, share, bytes - begin);
   }
 
   TUTTI_HD std::byte* Slot(std::byte* window, uint64_t round, int writer, uint32_t pair) const {
-    return window + args_.layout.WideAt() +
-           this->SlotIndex(round, writer) * args_.layout.WideBytes() + pair * kWidePairBytes;
+    return window + args_.layout.LL128At() +
+           this->SlotIndex(round, writer) * args_.layout.LL128Bytes() + pair * kLL128PairBytes;
   }
   TUTTI_HD void Send(uint64_t round, int peer, uint32_t pair, const Share& share) const {
-    WideLine::Store(Slot(args_.windows[peer], round, rank(), pair),
-                    WideLine::ToWire(round + 1, share));
+    LL128Line::Store(Slot(args_.windows[peer], round, rank(), pair),
+                     LL128Line::ToWire(round + 1, share));
   }
-  // As in LinePrimitives.
+  // As in LLPrimitives.
   TUTTI_HD void SendAll(uint64_t round, uint32_t pair, const Share& share, int special,
                         bool with_others) const {
-    const Wire wire = WideLine::ToWire(round + 1, share);
+    const Wire wire = LL128Line::ToWire(round + 1, share);
     TUTTI_UNROLL_BY(1)
     for (int k = 1; k < num_ranks(); ++k) {
       const int peer = this->Peer(k);
       if (pair == 0 || (peer == special) != with_others)
-        WideLine::Store(Slot(args_.windows[peer], round, rank(), pair), wire);
+        LL128Line::Store(Slot(args_.windows[peer], round, rank(), pair), wire);
     }
   }
 
@@ -150,11 +150,11 @@ class WidePrimitives : public MeshBlock<T> {
     for (uint32_t polls = 1;; ++polls) {
       TUTTI_UNROLL
       for (int i = 0; i < kCount; ++i)
-        if (wanted(i)) WideLine::Load(Slot(window, round, writer(i), pair), wires[i]);
+        if (wanted(i)) LL128Line::Load(Slot(window, round, writer(i), pair), wires[i]);
       bool complete = true;
       TUTTI_UNROLL
       for (int i = 0; i < kCount; ++i)
-        if (wanted(i)) complete &= WideLine::HasFlags(round + 1, wires[i]);
+        if (wanted(i)) complete &= LL128Line::HasFlags(round + 1, wires[i]);
       if (Lanes::WarpAll(complete)) return;
       const bool gives_up = this->Poll(polls);
       if (polls % kLookEvery == 0 && !Lanes::WarpAll(!gives_up)) {
@@ -177,8 +177,8 @@ class WidePrimitives : public MeshBlock<T> {
       TUTTI_UNROLL
       for (int k = 0; k < kBatch; ++k) {
         if (base + k >= num_ranks()) continue;
-        const Share share = base + k == rank() ? own : WideLine::FromWire(theirs[k]);
-        WideLine::ForEach([&](uint32_t piece, int half, size_t) {
+        const Share share = base + k == rank() ? own : LL128Line::FromWire(theirs[k]);
+        LL128Line::ForEach([&](uint32_t piece, int half, size_t) {
           const auto next = Pack<T, 16>::From(share.data[piece][half].w);
           if (base + k == 0)
             sum[piece][half] = next;
@@ -188,7 +188,7 @@ class WidePrimitives : public MeshBlock<T> {
       }
     }
     Share result = {};
-    WideLine::ForEach([&](uint32_t piece, int half, size_t) {
+    LL128Line::ForEach([&](uint32_t piece, int half, size_t) {
       result.data[piece][half] = this->template FinalLine<16>(sum[piece][half]);
     });
     return result;
