@@ -90,7 +90,7 @@ tidy: $(call setup,tidy) build
 
 docs: build
 	@WRITE_DOCS=1 $(BUILD)/config_test --gtest_filter='SettingsDocsTest.*' --gtest_brief=1
-	@WRITE_DOCS=1 $(BUILD)/plan_test --gtest_filter='CostTableDocsTest.*' --gtest_brief=1
+	@WRITE_DOCS=1 $(BUILD)/plan_test --gtest_filter='*DocsTest.*' --gtest_brief=1
 
 clean:
 	@rm -rf build

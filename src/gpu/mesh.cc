@@ -129,9 +129,9 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   context_.ll_slot_bytes = cuda::kLLLines * kLLData;
   context_.short_message_bytes = cuda::kLLMessage;
   if (on_host) ForHostMemory(context_);
-  TUTTI_TRY(ApplyMeshRoutes(settings.algo, context_));
+  TUTTI_TRY(ApplyMeshAlgorithms(settings.algo, context_));
   TUTTI_TRY(ApplyMeshProtocols(settings.proto, context_));
-  if (peers.bootstrap->rank() == 0 && LeavesNothing(settings.algo, context_.allowed_routes))
+  if (peers.bootstrap->rank() == 0 && LeavesNothing(settings.algo, context_.allowed_algorithms))
     TUTTI_WARN("NCCL_ALGO={} names nothing that is there on GPUs, and has no effect",
                settings.algo);
   TUTTI_TRY(ApplyMeshTuning(settings.gpu_tune, context_));

@@ -142,6 +142,8 @@ void Executor::Dispatch(const Task& task, Operation& op) {
     case Algorithm::kPull:
       op.status = RunRing(task, op);
       return;
+    case Algorithm::kSymmetric:  // GPUs only
+      break;
   }
 }
 

@@ -15,6 +15,7 @@ std::vector<Executor::ConnectionTraffic> Executor::TrafficOf(const Task& task,
     case Algorithm::kOneShot:
     case Algorithm::kTwoShot:
     case Algorithm::kPull:
+    case Algorithm::kSymmetric:  // GPUs only
       return {};
     case Algorithm::kRing:
       return RingTraffic(task, choice);

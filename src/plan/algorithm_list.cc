@@ -1,9 +1,13 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <optional>
 #include <vector>
 
+#include "plan/algorithm_table.h"
 #include "plan/choose.h"
 #include "plan/mesh.h"
 
@@ -27,57 +31,73 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
   }
 }
 
-// 0 for names that mean something elsewhere only.
+// What NCCL has and Tutti has not, or not here: no mistake, and without effect.
+constexpr std::string_view kNcclsOwn[] = {"collnet", "collnetdirect", "collnetchain",
+                                          "nvls",    "nvlstree",      "pat"};
+
+// The bits of the values that some row of the table has.
+template <class Rows>
+uint32_t AlgorithmsIn(const Rows& rows) {
+  uint32_t bits = 0;
+  for (const AlgorithmRow& row : rows) bits |= Bit(row.algorithm);
+  return bits;
+}
+template <class Rows>
+uint32_t ProtocolsIn(const Rows& rows) {
+  uint32_t bits = 0;
+  for (const AlgorithmRow& row : rows) bits |= row.protocols;
+  return bits;
+}
+
 std::optional<uint32_t> AlgorithmBit(const std::string& name) {
   for (int a = 0; a < kNumAlgorithms; ++a)
-    if (name == Lower(Name(static_cast<Algorithm>(a)))) return 1u << a;
-  for (const char* other :
-       {"collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat", "symmetric"})
+    if (name == Lower(Name(static_cast<Algorithm>(a)))) return Bit(static_cast<Algorithm>(a));
+  for (const std::string_view other : kNcclsOwn)
     if (name == other) return 0;
   return std::nullopt;
 }
 
 std::optional<uint32_t> ProtocolBit(const std::string& name) {
-  if (name == "ll") return Bit(Protocol::kLL);
-  if (name == "simple") return Bit(Protocol::kSimple);
-  if (name == "ll128") return 0;
+  for (int p = 0; p < kNumProtocols; ++p)
+    if (name == Lower(Name(static_cast<Protocol>(p)))) return Bit(static_cast<Protocol>(p));
   return std::nullopt;
 }
 
-std::optional<uint32_t> MeshProtocolBit(const std::string& name) {
-  if (name == "ll") return Bit(Protocol::kLL);
-  if (name == "ll128") return Bit(Protocol::kLL128);
-  if (name == "simple") return Bit(Protocol::kSimple);
-  return std::nullopt;
-}
-
-std::optional<uint32_t> RouteBit(const std::string& name) {
-  if (name == "oneshot") return Bit(MeshRoute::kOneShot);
-  if (name == "twoshot") return Bit(MeshRoute::kTwoShot);
-  if (name == "ring") return Bit(MeshRoute::kRing);
-  if (name == "symmetric") return Bit(MeshRoute::kSymmetric);
-  if (AlgorithmBit(name)) return 0;
-  return std::nullopt;
+// The names of the bits that are set, "a, b and c".
+template <class Value>
+std::string NamesOf(uint32_t bits) {
+  std::vector<std::string_view> names;
+  for (uint32_t v = 0; bits >> v != 0; ++v)
+    if ((bits >> v & 1) != 0) names.push_back(Name(static_cast<Value>(v)));
+  const std::string_view last = names.back();
+  names.pop_back();
+  return fmt::format("{} and {}", fmt::join(names, ", "), last);
 }
 
 // One of the settings: its values are bits, one for each name.
 struct ListSetting {
   const char* name;
+  const char* what;
+  const char* ranks;
   std::optional<uint32_t> (*bit)(const std::string& name);
-  uint32_t all;
-  const char* known;  // for the error
+  std::string (*names)(uint32_t bits);
+  uint32_t all;  // that these ranks have
 };
 
-constexpr ListSetting kAlgorithms = {
-    "NCCL_ALGO", AlgorithmBit, (1u << kNumAlgorithms) - 1,
-    "no algorithm; there are ring, tree, recursivedoubling, oneshot, twoshot, pull and exchange"};
-constexpr ListSetting kProtocols = {"NCCL_PROTO", ProtocolBit,
-                                    Bit(Protocol::kLL) | Bit(Protocol::kSimple),
-                                    "no protocol; hosts have LL and Simple"};
-constexpr ListSetting kRoutes = {"NCCL_ALGO", RouteBit, 15,
-                                 "no algorithm; GPUs have oneshot, twoshot, ring and symmetric"};
-constexpr ListSetting kMeshProtocols = {"NCCL_PROTO", MeshProtocolBit, 7,
-                                        "no protocol; GPUs have LL, LL128 and Simple"};
+ListSetting HostList(bool algorithms) {
+  const auto rows = HostAlgorithms();
+  if (algorithms)
+    return {"NCCL_ALGO",  "algorithm",        "hosts",
+            AlgorithmBit, NamesOf<Algorithm>, AlgorithmsIn(rows)};
+  return {"NCCL_PROTO", "protocol", "hosts", ProtocolBit, NamesOf<Protocol>, ProtocolsIn(rows)};
+}
+
+ListSetting MeshList(bool algorithms) {
+  const auto rows = MeshAlgorithms();
+  if (algorithms)
+    return {"NCCL_ALGO", "algorithm", "GPUs", AlgorithmBit, NamesOf<Algorithm>, AlgorithmsIn(rows)};
+  return {"NCCL_PROTO", "protocol", "GPUs", ProtocolBit, NamesOf<Protocol>, ProtocolsIn(rows)};
+}
 
 Result<uint32_t> ReadNames(const ListSetting& setting, std::string_view names) {
   const bool exclude = names.starts_with('^');
@@ -86,10 +106,12 @@ Result<uint32_t> ReadNames(const ListSetting& setting, std::string_view names) {
   for (const std::string_view name : Split(names, ',')) {
     if (name.empty()) continue;
     const std::optional<uint32_t> bit = setting.bit(Lower(name));
-    if (!bit) return InvalidUsage("{}: \"{}\" is {}", setting.name, name, setting.known);
+    if (!bit)
+      return InvalidUsage("{}: \"{}\" is no {}; {} have {}", setting.name, name, setting.what,
+                          setting.ranks, setting.names(setting.all));
     bits |= *bit;
   }
-  return exclude ? setting.all & ~bits : bits;
+  return setting.all & (exclude ? ~bits : bits);
 }
 
 std::optional<size_t> CollectiveIndex(const std::string& name) {
@@ -124,19 +146,19 @@ bool LeavesNothing(std::string_view text, const std::array<uint32_t, kNumCollect
 }
 
 Status ApplyAlgorithmList(std::string_view algo, PlanContext& context) {
-  return ApplyList(kAlgorithms, algo, context.allowed_algorithms);
+  return ApplyList(HostList(true), algo, context.allowed_algorithms);
 }
 
 Status ApplyProtocolList(std::string_view proto, PlanContext& context) {
-  return ApplyList(kProtocols, proto, context.allowed_protocols);
+  return ApplyList(HostList(false), proto, context.allowed_protocols);
 }
 
-Status ApplyMeshRoutes(std::string_view algo, MeshContext& context) {
-  return ApplyList(kRoutes, algo, context.allowed_routes);
+Status ApplyMeshAlgorithms(std::string_view algo, MeshContext& context) {
+  return ApplyList(MeshList(true), algo, context.allowed_algorithms);
 }
 
 Status ApplyMeshProtocols(std::string_view proto, MeshContext& context) {
-  return ApplyList(kMeshProtocols, proto, context.allowed_protocols);
+  return ApplyList(MeshList(false), proto, context.allowed_protocols);
 }
 
 }  // namespace tutti

@@ -4,6 +4,8 @@
 #include <limits>
 
 #include "connection/inline_bytes.h"
+#include "plan/algorithm_table.h"
+#include "plan/cost_table.h"
 #include "plan/cost_table.h"
 
 namespace tutti {
@@ -32,27 +34,8 @@ double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
 }
 
 bool Applies(const PlanContext& c, Collective collective, Algorithm algorithm) {
-  const bool personal = collective == Collective::kAlltoAll ||
-                        collective == Collective::kAlltoAllV || collective == Collective::kGather ||
-                        collective == Collective::kScatter || collective == Collective::kSendRecv;
-  switch (algorithm) {
-    case Algorithm::kRing:
-      return !personal && collective != Collective::kBarrier;
-    case Algorithm::kTree:
-      return collective == Collective::kAllReduce;
-    case Algorithm::kRecursiveDoubling:
-      return collective == Collective::kAllReduce ||
-             (collective == Collective::kBarrier && !c.one_host);
-    case Algorithm::kOneShot:
-      return c.one_host && (!personal || collective == Collective::kAlltoAll);
-    case Algorithm::kTwoShot:
-      return c.one_host && collective == Collective::kAllReduce;
-    case Algorithm::kPull:
-      return false;
-    case Algorithm::kExchange:
-      return personal;
-  }
-  return false;
+  const AlgorithmRow* const row = FindHostRow(algorithm, collective, c.one_host);
+  return row != nullptr && !row->Needs(Need::kReadableBuffers);
 }
 
 // The elements of the longest piece that still leave a whole number of 64-byte lines, at least 1.

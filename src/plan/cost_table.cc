@@ -175,6 +175,8 @@ Extent ExtentOf(Collective collective, Algorithm algorithm, int num_ranks, doubl
     case kExchange:
       // Into a ring of slots and out of it again.
       return {n - 1, n - 1, 2 * bytes * (n - 1)};
+    case kSymmetric:  // GPUs only: plan/mesh.h
+      break;
   }
   return {};
 }

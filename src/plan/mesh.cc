@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <limits>
+#include <span>
 #include <utility>
 
 namespace tutti {
@@ -20,36 +20,25 @@ constexpr size_t kChainPieces = 4;  // of each block
 constexpr uint32_t kRoundBlocks = 8;
 constexpr uint32_t kSpareOf = 32;  // one multiprocessor of so many is left free
 
-// What serves a collective.
+// The rows that serve a collective, found once.
 struct Candidates {
-  MeshAlgorithm one_shot;
-  MeshAlgorithm two_shot;   // the same where there is no other
-  MeshAlgorithm streamed;   // likewise: a ring, a chain, or messages
-  MeshAlgorithm symmetric;  // likewise: between registered buffers
+  std::array<const MeshRow*, 5> rows = {};
+  size_t count = 0;
+  bool symmetric = false;  // whether one of them works between registered buffers
+
+  constexpr std::span<const MeshRow* const> All() const { return {rows.data(), count}; }
 };
 
-Candidates CandidatesOf(Collective collective) {
-  using A = MeshAlgorithm;
-  switch (collective) {
-    case Collective::kReduceScatter:
-      return {A::kReduceScatter, A::kReduceScatter, A::kReduceScatterRing,
-              A::kReduceScatterSymmetric};
-    case Collective::kReduce:
-      return {A::kReduceOneShot, A::kReduceTwoShot, A::kReduceChain, A::kReduceOneShot};
-    case Collective::kBroadcast:
-      return {A::kBroadcastOneShot, A::kBroadcastTwoShot, A::kBroadcastChain, A::kBroadcastOneShot};
-    case Collective::kAllGather:
-      return {A::kAllGather, A::kAllGather, A::kAllGatherRing, A::kAllGatherSymmetric};
-    case Collective::kAlltoAll:
-      return {A::kAlltoAll, A::kAlltoAll, A::kMessages, A::kAlltoAll};
-    case Collective::kScatter:
-      return {A::kScatter, A::kScatter, A::kMessages, A::kScatter};
-    case Collective::kGather:
-      return {A::kGather, A::kGather, A::kMessages, A::kGather};
-    default:
-      return {A::kAllReduceOneShot, A::kAllReduceTwoShot, A::kAllReduceRing,
-              A::kAllReduceSymmetric};
+constexpr std::array<Candidates, kNumCollectives> FindCandidates() {
+  std::array<Candidates, kNumCollectives> all = {};
+  for (const MeshRow& row : MeshAlgorithms()) {
+    for (size_t c = 0; c < all.size(); ++c) {
+      if (!row.Serves(static_cast<Collective>(c))) continue;
+      all[c].rows[all[c].count++] = &row;
+      all[c].symmetric |= row.where == Where::kRegistered;
+    }
   }
+  return all;
 }
 
 size_t DivUp(size_t a, size_t b) { return (a + b - 1) / b; }
@@ -82,10 +71,6 @@ double Written(const MeshContext& context, MeshAlgorithm algorithm, double bytes
 // How many steps it takes until the last rank has what the first began with.
 int RingSteps(const MeshContext& context, MeshAlgorithm algorithm) {
   return (context.num_ranks - 1) * (algorithm == MeshAlgorithm::kAllReduceRing ? 2 : 1);
-}
-
-bool IsChain(MeshAlgorithm a) {
-  return a == MeshAlgorithm::kReduceChain || a == MeshAlgorithm::kBroadcastChain;
 }
 
 // The time beyond what all protocols have in common.
@@ -191,70 +176,48 @@ void ShapeRing(const MeshContext& context, size_t count, size_t elem, MeshChoice
 
 }  // namespace
 
-std::string_view Name(MeshAlgorithm algorithm) {
-  static constexpr std::array<std::string_view, 20> kNames = {"one-shot AllReduce",
-                                                              "two-shot AllReduce",
-                                                              "ReduceScatter",
-                                                              "one-shot Reduce",
-                                                              "two-shot Reduce",
-                                                              "ring AllReduce",
-                                                              "ring ReduceScatter",
-                                                              "chain Reduce",
-                                                              "symmetric AllReduce",
-                                                              "symmetric ReduceScatter",
-                                                              "AllGather",
-                                                              "AlltoAll",
-                                                              "one-shot Broadcast",
-                                                              "two-shot Broadcast",
-                                                              "Scatter",
-                                                              "Gather",
-                                                              "ring AllGather",
-                                                              "chain Broadcast",
-                                                              "symmetric AllGather",
-                                                              "messages"};
-  return kNames[static_cast<size_t>(algorithm)];
-}
-
-MeshRoute RouteOf(MeshAlgorithm algorithm) {
-  return IsRing(algorithm)        ? MeshRoute::kRing
-         : IsSymmetric(algorithm) ? MeshRoute::kSymmetric
-         : IsTwoShot(algorithm)   ? MeshRoute::kTwoShot
-                                  : MeshRoute::kOneShot;
-}
+std::string_view Name(MeshAlgorithm algorithm) { return RowOf(algorithm).description; }
 
 MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
                       size_t elem_bytes, Buffers buffers) {
-  const Candidates all = CandidatesOf(collective);
+  static constexpr std::array<Candidates, kNumCollectives> kCandidates = FindCandidates();
+  const Candidates& candidates = kCandidates[static_cast<size_t>(collective)];
   const auto bytes = static_cast<double>(count * elem_bytes);
-  const uint32_t routes = context.allowed_routes[static_cast<size_t>(collective)];
+  const uint32_t algorithms = context.allowed_algorithms[static_cast<size_t>(collective)];
   const uint32_t protocols = context.allowed_protocols[static_cast<size_t>(collective)];
+  const bool registered = buffers == Buffers::kShared && candidates.symmetric;
+  // Between two ranks with registered buffers nothing but AllReduce gains by going round.
+  const bool goes_round =
+      !registered || context.num_ranks > 2 || collective == Collective::kAllReduce;
   MeshChoice best;
   // What is not allowed comes after all that is; the algorithm counts before the protocol.
   std::pair<int, double> best_us = {4, 0};
-  const auto consider = [&](MeshAlgorithm algorithm, Protocol protocol) {
-    if (!Fits(context, algorithm, protocol, count, elem_bytes)) return;
-    const bool off_route = routes != 0 && (routes & Bit(RouteOf(algorithm))) == 0;
+  const auto consider = [&](const MeshRow& row, Protocol protocol) {
+    if (!Fits(context, row.id, protocol, count, elem_bytes)) return;
+    const bool off_algorithm = algorithms != 0 && (algorithms & Bit(row.algorithm)) == 0;
     const bool off_protocol = protocols != 0 && (protocols & Bit(protocol)) == 0;
-    std::pair us = {2 * off_route + off_protocol, ExtraUs(context, algorithm, protocol, bytes)};
-    if (algorithm == MeshAlgorithm::kMessages && collective != Collective::kAlltoAll &&
+    std::pair us = {2 * off_algorithm + off_protocol, ExtraUs(context, row.id, protocol, bytes)};
+    if (row.where == Where::kMessageChannels && collective != Collective::kAlltoAll &&
         count * elem_bytes <= context.short_message_bytes)
       us.second -= context.message_us;
     if (us >= best_us) return;
     best_us = us;
     best.us = us.second;
-    best.algorithm = algorithm;
+    best.algorithm = row.id;
     best.protocol = protocol;
   };
-  for (const Protocol protocol : {Protocol::kLL, Protocol::kLL128, Protocol::kSimple}) {
-    consider(all.one_shot, protocol);
-    // Between two ranks a second shot moves nothing less.
-    if (context.num_ranks > 2 && all.two_shot != all.one_shot) consider(all.two_shot, protocol);
+  for (const MeshRow* const row : candidates.All()) {
+    if (row->Needs(Need::kThreeRanks) && context.num_ranks < 3) continue;
+    if (row->Needs(Need::kRegisteredBuffers) && !registered) continue;
+    if (row->where == Where::kWindowRing && !goes_round) continue;
+    // Messages choose their protocol by their length when they are sent.
+    if (row->where == Where::kMessageChannels) {
+      consider(*row, Protocol::kSimple);
+      continue;
+    }
+    for (const Protocol protocol : {Protocol::kLL, Protocol::kLL128, Protocol::kSimple})
+      if (row->Has(protocol)) consider(*row, protocol);
   }
-  const bool shared = buffers == Buffers::kShared && all.symmetric != all.one_shot;
-  if (shared) consider(all.symmetric, Protocol::kSimple);
-  // Between two ranks nothing but AllReduce gains by going round.
-  const bool goes_round = !shared || context.num_ranks > 2 || collective == Collective::kAllReduce;
-  if (all.streamed != all.one_shot && goes_round) consider(all.streamed, Protocol::kSimple);
   if (best.algorithm == MeshAlgorithm::kMessages) {
     best.block_elems = best.chunk_elems = count;
     return best;

@@ -11,22 +11,13 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "plan/mesh_algorithm.h"
+#include "plan/algorithm_table.h"
+#include "plan/mesh_limits.h"
 #include "plan/work.h"
 
 namespace tutti {
 
 std::string_view Name(MeshAlgorithm algorithm);
-
-// What NCCL_ALGO tells apart.
-enum class MeshRoute : uint8_t {
-  kOneShot,  // from each rank to all that need it, pair by pair too
-  kTwoShot,
-  kRing,       // and chains
-  kSymmetric,  // between registered buffers
-};
-constexpr uint32_t Bit(MeshRoute route) { return 1u << static_cast<int>(route); }
-MeshRoute RouteOf(MeshAlgorithm algorithm);
 
 // What the choice depends on; the same on all ranks of a communicator. The defaults are for GPUs
 // joined by NVLink; bench/results/gpu.md shows what chose them.
@@ -78,9 +69,9 @@ struct MeshContext {
   size_t ll128_bytes_per_block = 4 << 10;  // the same for LL128
   size_t min_chunk_bytes = 16 << 10;  // shorter chunks lose more by barriers than overlap gives
   size_t max_ring_chunk_bytes = ~size_t{0};
-  // By Collective: a bit for each MeshRoute that NCCL_ALGO leaves, and for each Protocol that
+  // By Collective: a bit for each Algorithm that NCCL_ALGO leaves, and for each Protocol that
   // NCCL_PROTO does; 0: all. Where nothing of it serves, it has no effect.
-  std::array<uint32_t, kNumCollectives> allowed_routes = {};
+  std::array<uint32_t, kNumCollectives> allowed_algorithms = {};
   std::array<uint32_t, kNumCollectives> allowed_protocols = {};
 };
 
@@ -138,9 +129,9 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
 // Reads "name=value,…" (TUTTI_GPU_TUNE) into the context's numbers; the table in mesh.cc has the
 // names. InvalidUsage for others.
 Status ApplyMeshTuning(std::string_view text, MeshContext& context);
-// NCCL_ALGO: oneshot, twoshot, ring, symmetric; NCCL_PROTO: LL, LL128, Simple;
+// NCCL_ALGO: oneshot, twoshot, ring, exchange, symmetric; NCCL_PROTO: LL, LL128, Simple;
 // as ApplyAlgorithmList and ApplyProtocolList read them for hosts.
-Status ApplyMeshRoutes(std::string_view algo, MeshContext& context);
+Status ApplyMeshAlgorithms(std::string_view algo, MeshContext& context);
 Status ApplyMeshProtocols(std::string_view proto, MeshContext& context);
 
 // "one-shot AllReduce by LL, 4 blocks of 128 threads".

@@ -53,7 +53,7 @@ void ExpectWhatKernelsRelyOn(const MeshContext& context, Collective collective, 
                                                                    : context.slot_bytes);
   if (c.protocol == Protocol::kSimple) return;
   const bool all = c.algorithm == MeshAlgorithm::kAllReduceTwoShot;
-  const bool two_shot = RouteOf(c.algorithm) == MeshRoute::kTwoShot;
+  const bool two_shot = IsTwoShot(c.algorithm);
   const size_t owners = two_shot ? static_cast<size_t>(all ? n : n - 1) : size_t{1};
   ASSERT_LE(c.block_elems, owners * c.chunk_elems);
 }
@@ -63,9 +63,9 @@ TEST(ChooseMeshTest, KeepsWhatKernelsRelyOn) {
        {std::pair{2, 128}, {3, 64}, {4, 128}, {8, 128}, {16, 1}, {8, 7}}) {
     MeshContext context = Context(n);
     context.max_blocks = static_cast<uint32_t>(max_blocks);
-    for (const uint32_t routes :
-         {0u, Bit(MeshRoute::kOneShot), Bit(MeshRoute::kTwoShot), Bit(MeshRoute::kRing)}) {
-      context.allowed_routes.fill(routes);
+    for (const uint32_t allowed : {0u, Bit(Algorithm::kOneShot), Bit(Algorithm::kTwoShot),
+                                   Bit(Algorithm::kRing), Bit(Algorithm::kExchange)}) {
+      context.allowed_algorithms.fill(allowed);
       for (const Collective collective : kAll)
         for (const size_t elem : {1, 2, 4, 8})
           for (size_t count = 1; count < size_t{1} << 32; count = count * 3 + 1)
@@ -100,7 +100,7 @@ TEST(ChooseMeshTest, TakesWhatTheListsLeave) {
   const auto choose = [&](Collective collective, size_t count) {
     return ChooseMesh(context, collective, count, 4, Buffers::kShared);
   };
-  ASSERT_TRUE(ApplyMeshRoutes("Ring", context).ok());
+  ASSERT_TRUE(ApplyMeshAlgorithms("Ring", context).ok());
   EXPECT_EQ(choose(Collective::kAllReduce, 3).algorithm, A::kAllReduceRing);
   EXPECT_EQ(choose(Collective::kBroadcast, 3).algorithm, A::kBroadcastChain);
   EXPECT_EQ(choose(Collective::kAlltoAll, 64).algorithm, A::kAlltoAll);  // has no ring
@@ -108,16 +108,17 @@ TEST(ChooseMeshTest, TakesWhatTheListsLeave) {
   ASSERT_TRUE(ApplyMeshProtocols("LL", context).ok());
   EXPECT_EQ(choose(Collective::kAllReduce, 1024).algorithm, A::kAllReduceRing);
   context = Context(8);
-  ASSERT_TRUE(ApplyMeshRoutes("^ring,symmetric;reduce:twoshot;allgather:symmetric", context).ok());
+  ASSERT_TRUE(
+      ApplyMeshAlgorithms("^ring,symmetric;reduce:twoshot;allgather:symmetric", context).ok());
   EXPECT_EQ(choose(Collective::kAllReduce, 64 << 20).algorithm, A::kAllReduceTwoShot);
   EXPECT_EQ(choose(Collective::kReduce, 3).algorithm, A::kReduceTwoShot);
   EXPECT_EQ(choose(Collective::kAllGather, 3).algorithm, A::kAllGatherSymmetric);
   // What others have is no mistake, and leaves everything.
   context = Context(8);
-  ASSERT_TRUE(ApplyMeshRoutes("Tree,NVLS", context).ok());
-  EXPECT_TRUE(LeavesNothing("Tree,NVLS", context.allowed_routes));
+  ASSERT_TRUE(ApplyMeshAlgorithms("Tree,NVLS", context).ok());
+  EXPECT_TRUE(LeavesNothing("Tree,NVLS", context.allowed_algorithms));
   EXPECT_EQ(choose(Collective::kAllReduce, 1024).algorithm, A::kAllReduceOneShot);
-  EXPECT_EQ(ApplyMeshRoutes("rings", context).code(), Code::kInvalidUsage);
+  EXPECT_EQ(ApplyMeshAlgorithms("rings", context).code(), Code::kInvalidUsage);
 }
 
 TEST(ChooseMeshTest, ShortOperationsComeEarlyIfTheyLeaveRoom) {

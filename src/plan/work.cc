@@ -1,20 +1,44 @@
 #include "plan/work.h"
 
-#include <array>
-
 namespace tutti {
 
 std::string_view Name(Collective collective) {
-  static constexpr std::array<std::string_view, 13> kNames = {
-      "AllReduce",      "Reduce",    "Broadcast", "AllGather", "ReduceScatter",
-      "AlltoAll",       "Gather",    "Scatter",   "SendRecv",  "AllGatherV",
-      "ReduceScatterV", "AlltoAllV", "Barrier"};
-  return kNames[static_cast<size_t>(collective)];
+  switch (collective) {
+    case Collective::kAllReduce:
+      return "AllReduce";
+    case Collective::kReduce:
+      return "Reduce";
+    case Collective::kBroadcast:
+      return "Broadcast";
+    case Collective::kAllGather:
+      return "AllGather";
+    case Collective::kReduceScatter:
+      return "ReduceScatter";
+    case Collective::kAlltoAll:
+      return "AlltoAll";
+    case Collective::kGather:
+      return "Gather";
+    case Collective::kScatter:
+      return "Scatter";
+    case Collective::kSendRecv:
+      return "SendRecv";
+    case Collective::kAllGatherV:
+      return "AllGatherV";
+    case Collective::kReduceScatterV:
+      return "ReduceScatterV";
+    case Collective::kAlltoAllV:
+      return "AlltoAllV";
+    case Collective::kBarrier:
+      return "Barrier";
+  }
+  return "";
 }
 
 std::string_view Name(Algorithm algorithm) {
-  static constexpr std::array<std::string_view, kNumAlgorithms> kNames = {
-      "Ring", "Tree", "RecursiveDoubling", "OneShot", "TwoShot", "Pull", "Exchange"};
+  static constexpr std::string_view kNames[] = {
+#define ALGORITHM(id, name) name,
+#include "plan/algorithms.def"
+  };
   return kNames[static_cast<size_t>(algorithm)];
 }
 

@@ -30,16 +30,16 @@ enum class Collective : uint8_t {
 inline constexpr int kNumCollectives = 13;
 std::string_view Name(Collective collective);
 
+// What NCCL_ALGO tells apart; plan/algorithms.def says what each does, where and for what.
 enum class Algorithm : uint8_t {
-  kRing,               // chunks travel round a ring (a chain for broadcast and reduce)
-  kTree,               // double binary tree: up to the root, down again
-  kRecursiveDoubling,  // exchange with partners at distance 2^k: fewest hops for small messages
-  kOneShot,   // every rank stages its data where all can read it, everybody reads everything
-  kTwoShot,   // the same, but each rank reduces one part and shares the result
-  kPull,      // ranks read one another's user buffers, no staging
-  kExchange,  // point-to-point messages between all pairs that have data
+#define ALGORITHM(id, name) id,
+#include "plan/algorithms.def"
 };
-inline constexpr int kNumAlgorithms = 7;
+inline constexpr int kNumAlgorithms = 0
+#define ALGORITHM(id, name) +1
+#include "plan/algorithms.def"
+    ;
+constexpr uint32_t Bit(Algorithm algorithm) { return 1u << static_cast<uint32_t>(algorithm); }
 std::string_view Name(Algorithm algorithm);
 
 // How data and the flags that announce them travel. Device code compares the values, so that

@@ -28,7 +28,8 @@
 
 #include "backend/cuda/elements.h"
 #include "kernels/mesh.h"
-#include "plan/mesh_algorithm.h"
+#include "plan/algorithm_table.h"
+#include "plan/mesh_limits.h"
 #include "plan/work.h"
 
 namespace tutti::cuda {

@@ -1,0 +1,114 @@
+#include "plan/algorithm_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+constexpr std::string_view Phrase(Where where) {
+  switch (where) {
+    case Where::kFifo:
+      return "hosts: FIFOs";
+    case Where::kStage:
+      return "hosts: stages in shared memory";
+    case Where::kBuffers:
+      return "hosts: the users' buffers";
+    case Where::kWindows:
+      return "GPUs: windows";
+    case Where::kWindowRing:
+      return "GPUs: windows, round a ring";
+    case Where::kWindowChain:
+      return "GPUs: windows, down a chain";
+    case Where::kRegistered:
+      return "GPUs: registered buffers";
+    case Where::kMessageChannels:
+      return "GPUs: channels of messages";
+  }
+  return "";
+}
+
+constexpr std::string_view Phrase(Need need) {
+  switch (need) {
+    case Need::kOneHost:
+      return "one host";
+    case Need::kSeveralHosts:
+      return "several hosts";
+    case Need::kReadableBuffers:
+      return "buffers that all ranks can read";
+    case Need::kRegisteredBuffers:
+      return "registered buffers";
+    case Need::kThreeRanks:
+      return "three ranks";
+  }
+  return "";
+}
+
+constexpr std::string_view Phrase(AddingOrder order) {
+  switch (order) {
+    case AddingOrder::kAddsNothing:
+      return "–";
+    case AddingOrder::kRankOrder:
+      return "rank order, rounded once";
+    case AddingOrder::kOtherOrder:
+      return "another";
+  }
+  return "";
+}
+
+// The names of the values whose bits are set, with commas; "–" for none.
+template <class Value, class NameOf>
+std::string Listed(uint32_t bits, NameOf name_of) {
+  std::string text;
+  for (uint32_t v = 0; bits >> v != 0; ++v)
+    if ((bits >> v & 1) != 0)
+      text += fmt::format("{}{}", text.empty() ? "" : ", ", name_of(static_cast<Value>(v)));
+  return text.empty() ? "–" : text;
+}
+
+std::string MarkdownOf(const AlgorithmRow& row) {
+  return fmt::format(
+      "| {} | {} | {} | {} | {} | {} | `{}` |\n", Name(row.algorithm), Phrase(row.where),
+      Listed<Collective>(row.collectives, [](Collective value) { return Name(value); }),
+      Listed<Protocol>(row.protocols, [](Protocol value) { return Name(value); }),
+      Listed<Need>(row.needs, [](Need value) { return Phrase(value); }), Phrase(row.order),
+      row.file);
+}
+
+// Whether the rows differ in their collective only.
+bool AreAlike(const AlgorithmRow& a, const AlgorithmRow& b) {
+  return a.algorithm == b.algorithm && a.where == b.where && a.protocols == b.protocols &&
+         a.needs == b.needs && a.order == b.order && a.file == b.file;
+}
+
+}  // namespace
+
+const AlgorithmRow* FindHostRow(Algorithm algorithm, Collective collective, bool one_host) {
+  const Need excluded = one_host ? Need::kSeveralHosts : Need::kOneHost;
+  const auto rows = HostAlgorithms();
+  const auto row = std::find_if(rows.begin(), rows.end(), [&](const AlgorithmRow& one) {
+    return one.algorithm == algorithm && one.Serves(collective) && !one.Needs(excluded);
+  });
+  return row == rows.end() ? nullptr : &*row;
+}
+
+std::string AlgorithmTableMarkdown() {
+  std::vector<AlgorithmRow> all(HostAlgorithms().begin(), HostAlgorithms().end());
+  for (const AlgorithmRow& row : MeshAlgorithms()) {
+    const auto alike = std::find_if(all.begin(), all.end(),
+                                    [&](const AlgorithmRow& one) { return AreAlike(one, row); });
+    if (alike == all.end())
+      all.push_back(row);
+    else
+      alike->collectives |= row.collectives;
+  }
+  std::string text =
+      "| `NCCL_ALGO` | works on | collectives | protocols | needs | adds in | source |\n"
+      "|---|---|---|---|---|---|---|\n";
+  for (const AlgorithmRow& row : all) text += MarkdownOf(row);
+  return text;
+}
+
+}  // namespace tutti

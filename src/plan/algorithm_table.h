@@ -1,0 +1,148 @@
+#pragma once
+
+// The table of algorithms (plan/algorithms.def) as constant values: which algorithm serves which
+// collective on hosts and on GPUs, by which protocols, what it needs, and in which order it adds.
+// For the planner, and for the kernels: device code includes this header through mesh_args.h.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "plan/work.h"
+
+namespace tutti {
+
+// The GPU algorithms by number: what the host tells a kernel of the mesh to run.
+enum class MeshAlgorithm : uint8_t {
+#define GPU(id, description, algorithm, where, collectives, protocols, needs, order, file) id,
+#include "plan/algorithms.def"
+};
+
+// On what an algorithm works.
+enum class Where : uint8_t {
+  kFifo,         // hosts: a FIFO from one rank to another, in shared memory or before the network
+  kStage,        // hosts: slots that one rank shows to all ranks of its machine
+  kBuffers,      // hosts: the users' own buffers
+  kWindows,      // GPUs: inboxes in every rank's window, written by all others
+  kWindowRing,   // GPUs: a FIFO in the window of the next rank of a ring
+  kWindowChain,  // GPUs: the same, the ring being cut open at the root
+  kRegistered,   // GPUs: buffers that all ranks have registered
+  kMessageChannels,  // GPUs: channels of slots between each two ranks
+};
+constexpr bool IsGpu(Where where) { return where >= Where::kWindows; }
+
+// In which order an algorithm adds the ranks' elements.
+enum class AddingOrder : uint8_t {
+  kAddsNothing,  // It only moves data.
+  kRankOrder,    // Element i of every rank in the order of the ranks, in the type of accumulation
+                 // (base/reduce.h, backend/cuda/elements.h), rounded once. On hosts this holds for
+                 // at most kMaxReduceSources ranks.
+  kOtherOrder,   // An order that depends on the element's place, or with rounded partial sums.
+};
+
+// What must be so for an algorithm to work, as bits.
+enum class Need : uint8_t {
+  kOneHost,            // All ranks share an arena.
+  kSeveralHosts,       // They do not.
+  kReadableBuffers,    // The ranks can read one another's buffers; known when the operation runs.
+  kRegisteredBuffers,  // All ranks have registered their buffers.
+  kThreeRanks,         // At least three: between two a second shot moves nothing less.
+};
+constexpr uint32_t Bit(Need need) { return 1u << static_cast<uint32_t>(need); }
+constexpr uint32_t Bit(Collective collective) { return 1u << static_cast<uint32_t>(collective); }
+
+// A row of the table.
+struct AlgorithmRow {
+  Algorithm algorithm = Algorithm::kRing;
+  Where where = Where::kFifo;
+  uint32_t collectives = 0;  // Bit(Collective)
+  uint32_t protocols = 0;    // Bit(Protocol)
+  uint32_t needs = 0;        // Bit(Need)
+  AddingOrder order = AddingOrder::kAddsNothing;
+  std::string_view file;
+
+  constexpr bool Serves(Collective collective) const {
+    return (collectives & Bit(collective)) != 0;
+  }
+  constexpr bool Has(Protocol protocol) const { return (protocols & Bit(protocol)) != 0; }
+  constexpr bool Needs(Need need) const { return (needs & Bit(need)) != 0; }
+};
+
+struct MeshRow : AlgorithmRow {
+  MeshAlgorithm id = MeshAlgorithm::kMessages;
+  std::string_view description;
+};
+
+namespace algorithm_table {
+
+using enum Collective;
+using enum Protocol;
+using enum Need;
+using enum Where;
+using enum AddingOrder;
+
+template <class... Bits>
+constexpr uint32_t Set(Bits... bits) {
+  return (0u | ... | Bit(bits));
+}
+template <class... Bits>
+constexpr uint32_t By(Bits... bits) {
+  return Set(bits...);
+}
+template <class... Bits>
+constexpr uint32_t With(Bits... bits) {
+  return Set(bits...);
+}
+
+inline constexpr AlgorithmRow kHostRows[] = {
+#define HOST(algorithm, where, collectives, protocols, needs, order, file) \
+  {Algorithm::algorithm, where, collectives, protocols, needs, order, file},
+#include "plan/algorithms.def"
+};
+
+inline constexpr MeshRow kMeshRows[] = {
+#define GPU(id, description, algorithm, where, collectives, protocols, needs, order, file) \
+  {{Algorithm::algorithm, where, collectives, protocols, needs, order, file},              \
+   MeshAlgorithm::id,                                                                      \
+   description},
+#include "plan/algorithms.def"
+};
+
+}  // namespace algorithm_table
+
+// The rows for hosts. An algorithm has several where its properties depend on the collective.
+constexpr std::span<const AlgorithmRow> HostAlgorithms() { return algorithm_table::kHostRows; }
+// The rows for GPUs, one for each MeshAlgorithm.
+constexpr std::span<const MeshRow> MeshAlgorithms() { return algorithm_table::kMeshRows; }
+constexpr const MeshRow& RowOf(MeshAlgorithm algorithm) {
+  return algorithm_table::kMeshRows[static_cast<size_t>(algorithm)];
+}
+
+// Null where hosts have no such way. The needs are the caller's to check, but for kOneHost and
+// kSeveralHosts.
+const AlgorithmRow* FindHostRow(Algorithm algorithm, Collective collective, bool one_host);
+
+// Whether it is one of the algorithms that `algorithm` stands for in NCCL_ALGO. Made of comparisons
+// rather than of a look-up, since device code asks too.
+constexpr bool Is(MeshAlgorithm a, Algorithm algorithm) {
+  return false
+#define GPU(id, description, family, where, collectives, protocols, needs, order, file) \
+  || (algorithm == Algorithm::family && a == MeshAlgorithm::id)
+#include "plan/algorithms.def"
+      ;
+}
+// Whether data go from neighbour to neighbour, round a ring or down a chain.
+constexpr bool IsRing(MeshAlgorithm a) { return Is(a, Algorithm::kRing); }
+// Whether there are two rounds: to the owners of the parts, and from these to all.
+constexpr bool IsTwoShot(MeshAlgorithm a) { return Is(a, Algorithm::kTwoShot); }
+constexpr bool IsSymmetric(MeshAlgorithm a) { return Is(a, Algorithm::kSymmetric); }
+constexpr bool IsChain(MeshAlgorithm a) { return RowOf(a).where == Where::kWindowChain; }
+// Whether it adds; the others only move bytes.
+constexpr bool Reduces(MeshAlgorithm a) { return RowOf(a).order != AddingOrder::kAddsNothing; }
+
+// The table as Markdown, for docs/algorithms.md.
+std::string AlgorithmTableMarkdown();
+
+}  // namespace tutti

@@ -1,0 +1,96 @@
+#include "plan/algorithm_table.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace tutti {
+namespace {
+
+constexpr Collective kReductions[] = {Collective::kAllReduce, Collective::kReduce,
+                                      Collective::kReduceScatter, Collective::kReduceScatterV};
+
+template <class Visit>
+void VisitCollectives(const Visit& visit) {
+  for (int c = 0; c < kNumCollectives; ++c) visit(static_cast<Collective>(c));
+}
+
+TEST(AlgorithmTableTest, HostsHaveAWayForEveryCollective) {
+  VisitCollectives([](Collective collective) {
+    for (const bool one_host : {true, false}) {
+      int ways = 0;
+      for (int a = 0; a < kNumAlgorithms; ++a) {
+        const AlgorithmRow* const row =
+            FindHostRow(static_cast<Algorithm>(a), collective, one_host);
+        if (row != nullptr && !row->Needs(Need::kReadableBuffers)) ++ways;
+      }
+      EXPECT_GE(ways, 1) << Name(collective) << (one_host ? " on one host" : " between hosts");
+    }
+  });
+}
+
+// No two rows answer for one algorithm and collective of hosts.
+TEST(AlgorithmTableTest, HostRowsAreDistinct) {
+  std::set<std::pair<Algorithm, Collective>> seen;
+  for (const AlgorithmRow& row : HostAlgorithms()) {
+    EXPECT_FALSE(IsGpu(row.where));
+    VisitCollectives([&](Collective collective) {
+      if (row.Serves(collective)) {
+        EXPECT_TRUE(seen.insert({row.algorithm, collective}).second)
+            << Name(row.algorithm) << " " << Name(collective);
+      }
+    });
+  }
+}
+
+TEST(AlgorithmTableTest, MeshRowsAreFoundByTheirNumber) {
+  for (const MeshRow& row : MeshAlgorithms()) {
+    EXPECT_EQ(&RowOf(row.id), &row) << row.description;
+    EXPECT_TRUE(IsGpu(row.where));
+    EXPECT_TRUE(Is(row.id, row.algorithm));
+    EXPECT_EQ(IsRing(row.id), row.algorithm == Algorithm::kRing);
+  }
+}
+
+TEST(AlgorithmTableTest, OnlyReductionsAdd) {
+  const auto expect_order = [](const AlgorithmRow& row) {
+    VisitCollectives([&](Collective collective) {
+      if (!row.Serves(collective)) return;
+      const bool adds = std::find(std::begin(kReductions), std::end(kReductions), collective) !=
+                        std::end(kReductions);
+      EXPECT_EQ(row.order != AddingOrder::kAddsNothing, adds)
+          << Name(row.algorithm) << " " << Name(collective);
+    });
+  };
+  for (const AlgorithmRow& row : HostAlgorithms()) expect_order(row);
+  for (const MeshRow& row : MeshAlgorithms()) expect_order(row);
+}
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+}
+
+// `make docs` runs this test with WRITE_DOCS set, which writes the table instead of comparing it.
+TEST(AlgorithmTableDocsTest, ThePageIsUpToDate) {
+  const std::string path = std::string(TUTTI_SOURCE_DIR) + "/docs/algorithms.md";
+  const std::string begin = "<!-- the table of src/plan/algorithms.def, by `make docs` -->\n";
+  const std::string end = "<!-- end of the table -->\n";
+  const std::string page = ReadAll(path);
+  const size_t from = page.find(begin);
+  const size_t to = page.find(end);
+  ASSERT_TRUE(from != std::string::npos && to != std::string::npos) << path;
+  const std::string fresh =
+      page.substr(0, from) + begin + AlgorithmTableMarkdown() + page.substr(to);
+  if (std::getenv("WRITE_DOCS") != nullptr) std::ofstream(path) << fresh;
+  EXPECT_EQ(ReadAll(path), fresh) << "run `make docs`";
+}
+
+}  // namespace
+}  // namespace tutti
