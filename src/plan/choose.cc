@@ -6,7 +6,6 @@
 #include "connection/inline_bytes.h"
 #include "plan/algorithm_table.h"
 #include "plan/cost_table.h"
-#include "plan/cost_table.h"
 
 namespace tutti {
 namespace {
