@@ -244,12 +244,15 @@ Status ReadCounter(tuttiCoordinator_t c, int process_set, const char* name, uint
   if (c == nullptr || name == nullptr || value == nullptr) return InvalidArgument("null argument");
   TUTTI_ASSIGN(const std::shared_ptr<ProcessSet> set, c->coordinator->FindSet(process_set));
   const ProcessSet::Counters counters = set->counters();
-  const std::pair<const char*, uint64_t> all[] = {
-      {"rounds", counters.rounds},   {"negotiated_rounds", counters.negotiated_rounds},
-      {"rings", counters.rings},     {"batches", counters.batches},
-      {"tensors", counters.tensors}, {"cached", counters.cached},
-      {"rode", counters.rode},       {"handed_over", counters.handed_over},
-      {"names", counters.names}};
+  const std::pair<const char*, uint64_t> all[] = {{"rounds", counters.rounds},
+                                                  {"negotiated_rounds", counters.negotiated_rounds},
+                                                  {"doorbells", counters.doorbells},
+                                                  {"batches", counters.batches},
+                                                  {"tensors", counters.tensors},
+                                                  {"cached", counters.cached},
+                                                  {"moved_inline", counters.moved_inline},
+                                                  {"handed_over", counters.handed_over},
+                                                  {"names", counters.names}};
   for (const auto& [known, number] : all) {
     if (std::strcmp(known, name) != 0) continue;
     *value = number;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "coordinator/checks.h"
-#include "coordinator/riding.h"
+#include "coordinator/inline_data.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -16,7 +16,7 @@ enum StateIndex : size_t { kNobodyLeaves, kNoRequests, kNoNews, kNoStallCheck, k
 enum SlotState : uint8_t { kInvalid = 0, kAbsent = 1, kHere = 2 };
 
 // Of mistakes that come this late after so many others, one may be told twice.
-constexpr size_t kMostCarriedOut = 65536;
+constexpr size_t kMostApplied = 65536;
 
 bool Cacheable(OpKind kind) { return kind != OpKind::kAddSet && kind != OpKind::kRemoveSet; }
 
@@ -71,9 +71,9 @@ Result<RoundResult> Controller::Round(RoundInput& input) {
     if (i + 8 < slots.size()) __builtin_prefetch(cache_.at(slots[i + 8]).agreed.get());
     result.responses.push_back(RespondFromCache(slots[i]));
   }
-  FinishRide(result);
+  FinishInline(result);
   for (const std::string& name : names) RespondFromTable(name, result);
-  FailCondemned(result);
+  RespondToFailures(result);
   if (joined_.size() == exchange_.num_ranks()) {
     joined_ = RankSet();
     self_joined_ = false;
@@ -112,9 +112,9 @@ void Controller::TakeNews(RoundInput& input) {
     pending_[tensor->name] = std::move(tensor);
   }
   // Who asked again may not complete what is to fail: nothing of it is announced.
-  std::erase_if(input.condemned,
-                [&](const auto& entry) { return IsCarriedOut(entry.first, entry.second); });
-  for (const auto& [name, condemned] : input.condemned) {
+  std::erase_if(input.pending_failures,
+                [&](const auto& entry) { return IsApplied(entry.first, entry.second); });
+  for (const auto& [name, failure] : input.pending_failures) {
     if (const int slot = cache_.Find(name); slot >= 0) invalid_.insert(slot);
   }
   has_news_ = !input.news.empty();
@@ -134,10 +134,10 @@ bool Controller::SlotRunsWithoutJoined(int slot) const {
 
 void Controller::MakeStates(const RoundInput& input) {
   std::vector<uint8_t>& states = states_;
-  seats_after_ = cache_.extent();
-  states.assign(kFirstSlot + static_cast<size_t>(seats_after_), kAbsent);
+  inline_blocks_after_ = cache_.extent();
+  states.assign(kFirstSlot + static_cast<size_t>(inline_blocks_after_), kAbsent);
   const bool requests = !unsent_.empty() || input.joining || input.tuning || !invalid_.empty() ||
-                        !input.condemned.empty();
+                        !input.pending_failures.empty();
   states[kNobodyLeaves] = input.leaving ? 0 : 1;
   states[kNoRequests] = requests ? 0 : 1;
   states[kNoNews] = requests || input.leaving || has_news_ ? 0 : 1;
@@ -152,36 +152,37 @@ void Controller::MakeStates(const RoundInput& input) {
     }
   }
   for (const int slot : invalid_) states[kFirstSlot + static_cast<size_t>(slot)] = kInvalid;
-  if (num_riding_slots_ > 0 && exchange_.num_ranks() <= kMostRidingRanks) TakeMySeat();
+  if (num_inline_slots_ > 0 && exchange_.num_ranks() <= kMostInlineRanks) WriteMyInlineBlock();
 }
 
-void Controller::TakeMySeat() {
-  states_.resize(states_.size() + static_cast<size_t>(exchange_.num_ranks()) * kSeatBytes, 0xff);
+void Controller::WriteMyInlineBlock() {
+  states_.resize(states_.size() + static_cast<size_t>(exchange_.num_ranks()) * kInlineBlockBytes,
+                 0xff);
   if (num_here_ == 0) return;
   for (int slot = 0; slot < cache_.extent(); ++slot) {
-    if (may_ride_[static_cast<size_t>(slot)] == 0) continue;
+    if (fits_inline_[static_cast<size_t>(slot)] == 0) continue;
     const Pending* const tensor = here_[static_cast<size_t>(slot)].get();
     if (tensor == nullptr || tensor->input == nullptr) continue;
     if (states_[kFirstSlot + static_cast<size_t>(slot)] != kHere) continue;
-    return TakeSeat(cache_.at(slot).agreement().request, slot, tensor->input, Seats(),
-                    exchange_.rank());
+    return WriteInlineBlock(cache_.at(slot).agreement().request, slot, tensor->input,
+                            InlineBlocks(), exchange_.rank());
   }
 }
 
-// Empty in a round without seats.
-std::span<uint8_t> Controller::Seats() {
-  return std::span(states_).subspan(kFirstSlot + static_cast<size_t>(seats_after_));
+// Empty in a round without blocks.
+std::span<uint8_t> Controller::InlineBlocks() {
+  return std::span(states_).subspan(kFirstSlot + static_cast<size_t>(inline_blocks_after_));
 }
 
-// What rode is reduced where all ranks gave a seat to the same tensor.
-void Controller::FinishRide(RoundResult& result) {
-  const int slot = SlotOfAllSeats(Seats());
+// Reduces the inline data where all ranks wrote the same tensor into their blocks.
+void Controller::FinishInline(RoundResult& result) {
+  const int slot = SlotOfAllBlocks(InlineBlocks());
   if (slot < 0) return;
   const auto found = std::find(ready_.begin(), ready_.end(), slot);
   if (found == ready_.end()) return;
   Response& response = result.responses[static_cast<size_t>(found - ready_.begin())];
-  ReduceSeats(response.agreement().request, Seats(), response.reduced.data());
-  response.rode = true;
+  ReduceInlineBlocks(response.agreement().request, InlineBlocks(), response.reduced.data());
+  response.moved_inline = true;
   result.sequence = 0;
 }
 
@@ -198,7 +199,7 @@ void Controller::Unannounce(int slot) {
 void Controller::Invalidate(int slot) {
   invalid_.erase(slot);
   if (!cache_.InUse(slot)) return;
-  ForgetRide(slot);
+  ForgetInline(slot);
   cache_.Erase(slot);
   Unannounce(slot);
 }
@@ -215,7 +216,7 @@ RoundMessage Controller::MakeMessage(RoundInput& input, bool stall_check) {
   if (input.joining) message.joining = RankSet::Of(exchange_.rank());
   if (input.leaving) message.leaving[exchange_.rank()] = *input.leaving;
   message.tuning = input.tuning;
-  message.condemned = input.condemned;
+  message.pending_failures = input.pending_failures;
   if (stall_check) AddWaiting(input, message);
   return message;
 }
@@ -227,7 +228,7 @@ void Controller::AddWaiting(const RoundInput& input, RoundMessage& message) cons
     if (p.since_ns < input.late_before_ns) entry.late.Add(exchange_.rank());
   });
   if (input.activity) message.activities[exchange_.rank()] = input.activity();
-  if (input.look_around) message.around = input.look_around();
+  if (input.collect_waits) message.set_waits = input.collect_waits();
 }
 
 Status Controller::Negotiate(RoundInput& input, bool stall_check, RoundResult& result,
@@ -280,7 +281,7 @@ Controller::Names Controller::Complete(const RoundMessage& message) {
     const auto [entry, added] = table_.try_emplace(name, TableEntry{claim, false});
     if (!added) entry->second.claim.Merge(claim);
   }
-  CarryOut(message);
+  ApplyPendingFailures(message);
   const auto look_at = [&](const std::string& name, TableEntry& entry) {
     RankSet have = entry.claim.ranks();
     have.Union(joined_);
@@ -311,7 +312,7 @@ void Controller::ReportStalls(const RoundMessage& message, RoundResult& result) 
     if (!missing.empty()) result.stalls.push_back({name, waiting.have, missing});
   }
   result.activities = message.activities;
-  result.around = message.around;
+  result.set_waits = message.set_waits;
 }
 
 // Leaves what runs now. The number is that of RoundResult.
@@ -438,20 +439,20 @@ int Controller::Remember(const std::shared_ptr<const Agreement>& agreed,
   const auto inserted = cache_.Insert(agreed, std::move(mine));
   if (inserted.slot < 0) return -1;
   here_.resize(static_cast<size_t>(cache_.extent()));
-  may_ride_.resize(here_.size());
+  fits_inline_.resize(here_.size());
   if (inserted.evicted) {
-    ForgetRide(inserted.slot);
+    ForgetInline(inserted.slot);
     Unannounce(inserted.slot);
   }
-  if (MayRide(agreed->request)) {
-    may_ride_[static_cast<size_t>(inserted.slot)] = 1;
-    ++num_riding_slots_;
+  if (FitsInline(agreed->request)) {
+    fits_inline_[static_cast<size_t>(inserted.slot)] = 1;
+    ++num_inline_slots_;
   }
   return inserted.slot;
 }
 
-void Controller::ForgetRide(int slot) {
-  num_riding_slots_ -= std::exchange(may_ride_[static_cast<size_t>(slot)], uint8_t{0});
+void Controller::ForgetInline(int slot) {
+  num_inline_slots_ -= std::exchange(fits_inline_[static_cast<size_t>(slot)], uint8_t{0});
 }
 
 // A group whose ranks disagree about one member cannot run any of it: all that are in the table or
@@ -501,28 +502,28 @@ std::set<std::string> Controller::TakeFromTable(const std::string& name, const R
   return groups;
 }
 
-bool Controller::IsCarriedOut(const std::string& name, const Condemned& condemned) const {
-  const auto found = carried_out_.find(name);
-  return found != carried_out_.end() && found->second >= condemned.check;
+bool Controller::IsApplied(const std::string& name, const PendingFailure& failure) const {
+  const auto found = applied_.find(name);
+  return found != applied_.end() && found->second >= failure.check;
 }
 
-// Takes what is condemned out of the table, on all ranks alike.
-void Controller::CarryOut(const RoundMessage& message) {
-  if (carried_out_.size() > kMostCarriedOut) carried_out_.clear();
-  for (const auto& [name, condemned] : message.condemned) {
-    if (IsCarriedOut(name, condemned)) continue;
-    carried_out_[name] = condemned.check;
+// Takes the tensors that fail out of the table, on all ranks alike.
+void Controller::ApplyPendingFailures(const RoundMessage& message) {
+  if (applied_.size() > kMostApplied) applied_.clear();
+  for (const auto& [name, failure] : message.pending_failures) {
+    if (IsApplied(name, failure)) continue;
+    applied_[name] = failure.check;
     if (table_.count(name) == 0) continue;
-    failing_.push_back({name, condemned, TakeFromTable(name, condemned.ranks)});
+    failing_.push_back({name, failure, TakeFromTable(name, failure.ranks)});
   }
 }
 
-// Responds to what CarryOut took. A group fails as a whole.
-void Controller::FailCondemned(RoundResult& result) {
+// Responds to what ApplyPendingFailures took. A group fails as a whole.
+void Controller::RespondToFailures(RoundResult& result) {
   for (const Failing& failing : std::exchange(failing_, {})) {
-    const auto& [check, ranks, sentence] = failing.condemned;
+    const auto& [check, ranks, sentence] = failing.failure;
     const size_t before = result.responses.size();
-    // Elsewhere it stays pending.
+    // DescribeOtherSets it stays pending.
     if (ranks.Contains(exchange_.rank())) FailName(failing.name, sentence, result);
     for (const std::string& group : failing.groups) {
       if (!group.empty()) FailGroup(group, sentence, result);

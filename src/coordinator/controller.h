@@ -4,16 +4,15 @@
 // into responses that every rank gets in the same order.
 //
 // It works in rounds, and every rank takes part in every round. A round is one small exchange of
-// states, and, only when something new was asked for, one exchange of requests:
+// states and, only when something new was asked for, one exchange of requests.
 //
-//   states, one byte each, smallest over all ranks          then
-//     leaving? requests? news? stall check?                 what is 2 everywhere runs, in the order
-//     per cache slot: 0 no longer valid, 1 not here,        of the slots
-//     2 here
-//     seats for very small data (riding.h)                  what rode is done already
-//   requests (RoundMessage), merged over all ranks, when    what all ranks asked for is checked,
-//   runs any rank has requests                                   in rank 0's order, and enters the
-//   cache
+//   1. States: one byte each, of which every rank gets the smallest over all ranks.
+//        Four bytes say whether a rank leaves, has requests, has news, wants a stall check.
+//        One byte for each cache slot: 0 no longer valid, 1 not here, 2 here.
+//        Blocks for very small data may follow (inline_data.h).
+//      What is 2 on all ranks runs, in the order of the slots. What came inline is done already.
+//   2. Requests (RoundMessage), merged over all ranks, when any rank has some.
+//      What all ranks asked for is checked, runs in rank 0's order, and enters the cache.
 //
 // All ranks keep the same table of requests that wait for others, so nobody is in charge: each rank
 // draws the same conclusions from the same bytes.
@@ -53,9 +52,9 @@ struct RoundInput {
   std::function<std::string()> activity;  // what this rank does; asked only in a stall check
   // What this rank waits for in all its sets; asked there too, in the set of all ranks. May be
   // null.
-  std::function<CrossWaits()> look_around;
+  std::function<SetWaits()> collect_waits;
   // Tensors that fail where they are pending on the ranks named.
-  std::map<std::string, Condemned> condemned;
+  std::map<std::string, PendingFailure> pending_failures;
 };
 
 // A tensor that some ranks have waited for too long.
@@ -78,7 +77,7 @@ struct RoundResult {
   bool stall_checked = false;
   std::vector<Stall> stalls;              // by name
   std::map<int, std::string> activities;  // of all ranks, with stalls
-  std::optional<CrossWaits> around;       // of all ranks, with stalls
+  std::optional<SetWaits> set_waits;      // of all ranks, with stalls
   std::optional<Tuning> tuning;
   bool negotiated = false;  // requests were exchanged, not only states
   // Ranks that asked for a tensor in this round, for the timeline.
@@ -117,10 +116,10 @@ class Controller {
   void TakeNews(RoundInput& input);
   void Announce(int slot, std::unique_ptr<Pending> tensor);
   void MakeStates(const RoundInput& input);
-  void TakeMySeat();
-  std::span<uint8_t> Seats();
-  void FinishRide(RoundResult& result);
-  void ForgetRide(int slot);
+  void WriteMyInlineBlock();
+  std::span<uint8_t> InlineBlocks();
+  void FinishInline(RoundResult& result);
+  void ForgetInline(int slot);
   int Remember(const std::shared_ptr<const Agreement>& agreed, std::optional<Request> mine);
   void Invalidate(int slot);
   void Unannounce(int slot);
@@ -133,9 +132,9 @@ class Controller {
   // Groups: what may run now of the cached slots and of the table.
   void HoldIncompleteGroups(std::vector<int>& slots, Names& names);
   uint64_t ChooseSlots(std::vector<int>& slots, Names& names);
-  bool IsCarriedOut(const std::string& name, const Condemned& condemned) const;
-  void CarryOut(const RoundMessage& message);
-  void FailCondemned(RoundResult& result);
+  bool IsApplied(const std::string& name, const PendingFailure& failure) const;
+  void ApplyPendingFailures(const RoundMessage& message);
+  void RespondToFailures(RoundResult& result);
   std::set<std::string> TakeFromTable(const std::string& name, const RankSet& ranks);
   void FailName(const std::string& name, const std::string& error, RoundResult& result);
   void FailGroup(const std::string& group, const std::string& error, RoundResult& result);
@@ -172,14 +171,14 @@ class Controller {
   };
   Sequence last_;
   uint64_t sequences_ = 0;
-  bool has_news_ = false;          // this rank has, in this round
-  int seats_after_ = 0;            // slots of this round, which the seats come after
-  std::vector<uint8_t> may_ride_;  // by slot; 0 where it is free
-  int num_riding_slots_ = 0;
-  std::map<std::string, uint64_t> carried_out_;  // condemned tensors → the last check they fell by
+  bool has_news_ = false;             // this rank has, in this round
+  int inline_blocks_after_ = 0;       // slots of this round, which the blocks come after
+  std::vector<uint8_t> fits_inline_;  // by slot; 0 where it is free
+  int num_inline_slots_ = 0;
+  std::map<std::string, uint64_t> applied_;  // name → the last check whose failure was applied
   struct Failing {
     std::string name;
-    Condemned condemned;
+    PendingFailure failure;
     std::set<std::string> groups;  // in which it was asked for
   };
   std::vector<Failing> failing_;  // in this round

@@ -329,23 +329,23 @@ TEST(ControllerTest, AStallCheckSaysWhoIsMissingAndWhatItDoes) {
 }
 
 // Rank 1 knows first, and asks again in the round in which it tells the others.
-TEST(ControllerTest, CondemnedTensorsFailWhereTheyWere) {
+TEST(ControllerTest, PendingFailuresFailTensorsWhereTheyAre) {
   for (const bool cached : {false, true}) {
     Fleet fleet(3);
     if (cached) fleet.Round([](int, RoundInput& input) { input.news.push_back(Ask("a")); });
     fleet.Round([](int rank, RoundInput& input) {
       if (rank != 1) input.news.push_back(Ask("a"));
     });
-    const Condemned condemned = {1,
-                                 [] {
-                                   RankSet ranks = RankSet::Of(0);
-                                   ranks.Add(2);
-                                   return ranks;
-                                 }(),
-                                 "no"};
+    const PendingFailure failure = {1,
+                                    [] {
+                                      RankSet ranks = RankSet::Of(0);
+                                      ranks.Add(2);
+                                      return ranks;
+                                    }(),
+                                    "no"};
     auto results = fleet.Round([&](int rank, RoundInput& input) {
       if (rank != 1) return;
-      input.condemned["a"] = condemned;
+      input.pending_failures["a"] = failure;
       input.news.push_back(Ask("a"));
     });
     for (const int rank : {0, 2}) {
@@ -356,7 +356,7 @@ TEST(ControllerTest, CondemnedTensorsFailWhereTheyWere) {
     EXPECT_THAT(Names(results[1]), IsEmpty());
     // The others, who learn of it later, hit nothing that was asked for since.
     results = fleet.Round([&](int rank, RoundInput& input) {
-      if (rank == 0) input.condemned["a"] = condemned;
+      if (rank == 0) input.pending_failures["a"] = failure;
       if (rank == 2) input.news.push_back(Ask("a"));
     });
     for (const RoundResult& result : results) EXPECT_THAT(Names(result), IsEmpty());
@@ -443,7 +443,7 @@ RoundMessage RandomMessage(std::mt19937_64& random, int num_ranks) {
   if (below(30) == 0) message.leaving[1] = "bye";
   if (below(4) == 0) message.waiting[name()] = {ranks(), ranks()};
   if (below(4) == 0) message.activities[1] = "is idle";
-  if (below(3) == 0) message.condemned[name()] = {below(40), ranks(), "no"};
+  if (below(3) == 0) message.pending_failures[name()] = {below(40), ranks(), "no"};
   if (below(9) == 0) message.tuning = Tuning{1, 1, true, below(2) == 0};
   return message;
 }

@@ -25,15 +25,16 @@ constexpr double kShutdownS = 30;
 // nothing steers drift by 50 us a second at most, by half a millisecond in this time, most of which
 // a merge takes out by interpolation.
 constexpr int64_t kMeasureEveryNs = 10'000'000'000;
-// Rings for sets that this rank does not know yet; there are never many sets being made at once.
-constexpr size_t kMaxEarlyRings = 1024;
+// The most doorbells that are kept for sets which this rank does not know yet. One set is made at a
+// time.
+constexpr size_t kMaxEarlyDoorbells = 1024;
 
-// Of a setting in seconds, for what must happen well before it.
+// Returns a quarter of a timeout, in ns: how often to check so that the timeout is met.
 int64_t QuarterOf(double seconds) {
   return std::max(int64_t{1'000'000}, static_cast<int64_t>(seconds * 1e9 / 4));
 }
 
-// In the place of a round: this rank cannot join the GPUs of the set by a library.
+// Stands in a doorbell in place of a round: this rank cannot join the GPUs of the set by a library.
 constexpr uint64_t kJoinFailed = ~uint64_t{0};
 
 // As OperationsGroup has it.
@@ -43,7 +44,7 @@ auto GatherOver(ncclComm_t comm) {
   };
 }
 
-Bytes EncodeRing(int set, uint64_t round) {
+Bytes EncodeDoorbell(int set, uint64_t round) {
   WireWriter writer;
   writer.U32(static_cast<uint32_t>(set));
   writer.U64(round);
@@ -56,7 +57,7 @@ Coordinator::Coordinator(const Options& options)
     : options_(options),
       timeline_(options.rank, options.clock),
       clock_meter_(options.rank, options.num_ranks, ClockHooks()),
-      crossing_watch_(
+      mismatch_watch_(
           options.rank, options.settings.stall_check_time_s, [this] { return LiveSets(); },
           [this] {
             const MutexLock lock(mutex_);
@@ -89,7 +90,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(const Options& options)
 
 Status Coordinator::Connect() {
   const Settings& settings = options_.settings;
-  TUTTI_ASSIGN(loop_, EventLoop::Create("tutti-bell"));
+  TUTTI_ASSIGN(loop_, EventLoop::Create("tutti-doorbell"));
   Bootstrap::Options bootstrap;
   bootstrap.rank = options_.rank;
   bootstrap.num_ranks = options_.num_ranks;
@@ -332,13 +333,13 @@ void Coordinator::EnterSet(int id, const SetRecord& record) {
     const MutexLock lock(mutex_);
     making_.reset();
     next_set_ = id + 1;
-    if (const auto found = early_rings_.find(id); found != early_rings_.end()) {
+    if (const auto found = early_doorbells_.find(id); found != early_doorbells_.end()) {
       early = found->second;
-      early_rings_.erase(found);
+      early_doorbells_.erase(found);
     }
     if (!record.ranks.empty()) sets_[id] = record;
   }
-  if (early && record.set) record.set->Ring(*early);
+  if (early && record.set) record.set->OnDoorbell(*early);
 }
 
 // Waits for the other ranks where a plugin makes a part of the set.
@@ -402,8 +403,8 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
                                          const std::shared_ptr<Communicators>& communicators) {
   ProcessSet::Hooks hooks;
   const std::vector<int> neighbours = NeighboursOf(ranks);
-  hooks.ring = [this, id, neighbours](uint64_t round) {
-    const Bytes message = EncodeRing(id, round);
+  hooks.ring_doorbell = [this, id, neighbours](uint64_t round) {
+    const Bytes message = EncodeDoorbell(id, round);
     for (const int rank : neighbours) bootstrap_->SendControl(rank, message);
   };
   hooks.change_sets = [this](const Agreement& agreement) { return ChangeSets(agreement); };
@@ -424,11 +425,11 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
       });
     };
   }
-  hooks.elsewhere = [this, id] { return crossing_watch_.Elsewhere(id); };
+  hooks.other_sets = [this, id] { return mismatch_watch_.DescribeOtherSets(id); };
   if (id != 0) return hooks;
-  hooks.look_around = [this] { return crossing_watch_.LookAround(); };
-  hooks.looked_around = [this](const CrossWaits& waits) {
-    loop_->Post([this, waits] { crossing_watch_.Judge(waits); });
+  hooks.collect_waits = [this] { return mismatch_watch_.CollectWaits(); };
+  hooks.waits_collected = [this](const SetWaits& waits) {
+    loop_->Post([this, waits] { mismatch_watch_.Decide(waits); });
   };
   hooks.tuned = [this](const Tuning& tuning) { switches_->allreduce = tuning.hierarchical; };
   // The end of all is the end of each.
@@ -621,11 +622,11 @@ Result<int> Coordinator::RemoveSetNow(int id) {
 }
 
 void Coordinator::TellJoinFailed(int set, const std::vector<int>& ranks) const {
-  const Bytes message = EncodeRing(set, kJoinFailed);
+  const Bytes message = EncodeDoorbell(set, kJoinFailed);
   for (const int rank : NeighboursOf(ranks)) bootstrap_->SendControl(rank, message);
 }
 
-// Malformed rings have no effect.
+// Malformed doorbells have no effect.
 void Coordinator::OnControl(std::span<const std::byte> payload) {
   if (clock_meter_.OnMessage(payload)) return;
   WireReader reader(payload);
@@ -643,11 +644,11 @@ void Coordinator::OnControl(std::span<const std::byte> payload) {
       TellJoinFailed(id, found->second.ranks);
     } else if (found != sets_.end()) {
       set = found->second.set;
-    } else if (id >= next_set_ && early_rings_.size() < kMaxEarlyRings) {
-      early_rings_[id] = std::max(early_rings_[id], round);
+    } else if (id >= next_set_ && early_doorbells_.size() < kMaxEarlyDoorbells) {
+      early_doorbells_[id] = std::max(early_doorbells_[id], round);
     }
   }
-  if (set) set->Ring(round);
+  if (set) set->OnDoorbell(round);
 }
 
 void Coordinator::OnLost(int rank, const std::string& why, bool died) {
@@ -672,7 +673,7 @@ void Coordinator::OnTick() {
   const auto sets = LiveSets();
   bool due = false;
   for (const auto& set : sets) due = set->Tick(sets.size() > 1) || due;
-  crossing_watch_.Tick(due);
+  mismatch_watch_.Tick(due);
   TendTimeline();
   loop_->AddTimer(tick_ns_, [this] { OnTick(); });
 }

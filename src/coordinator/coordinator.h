@@ -4,7 +4,7 @@
 // ready in a different order on every rank; the coordinator agrees on an order, fuses small ones,
 // notices who is missing, and shows where the time goes.
 //
-//   Coordinator            one a rank; finds the others, rings, tells of the dead, owns the sets
+//   Coordinator            one a rank; owns the sets, carries doorbells, notices lost ranks
 //     ProcessSet           queue, loop, negotiation and data of one set of ranks (process_set.h)
 //       Controller         one round of negotiation (controller.h)
 //         Exchange         how controllers talk (exchange.h)
@@ -16,11 +16,11 @@
 // There is no global state: a process may hold any number of coordinators, of one job or of several.
 //
 // Two bootstraps' worth of connections: the communicators' own, and one of the coordinator's, over
-// which small messages ring ranks into a round and the death of a rank is noticed
+// which small messages (doorbells) call ranks into a round and the death of a rank is noticed
 // (docs/bootstrap.md).
 //
 // Threads: every function from any thread; Create and Shutdown block. Beside the callers there are
-// one loop thread per coordinator for rings and ticks, one per set for rounds, and one per set for
+// one loop thread per coordinator for doorbells and ticks, one per set for rounds, and one per set for
 // large data, all asleep while nothing is pending (docs/thread_model.md).
 
 #include <array>
@@ -38,12 +38,12 @@
 #include "config/settings.h"
 #include "coordinator/clock_meter.h"
 #include "coordinator/communicator.h"
-#include "coordinator/crossing_watch.h"
 #include "coordinator/gpu.h"
 #include "coordinator/gpu_communicator.h"
 #include "coordinator/operations_plugin.h"
 #include "coordinator/process_set.h"
 #include "coordinator/set_making.h"
+#include "coordinator/set_mismatch_watch.h"
 #include "coordinator/timeline.h"
 #include "sys/event_loop.h"
 
@@ -200,7 +200,7 @@ class Coordinator {
   int64_t next_measure_ns_ = 0;  // the loop's
   std::shared_ptr<HierarchySwitches> switches_ = std::make_shared<HierarchySwitches>();
   int64_t tick_ns_ = 1'000'000'000;
-  CrossingWatch crossing_watch_;
+  SetMismatchWatch mismatch_watch_;
 
   // Held for moments only: the loop's thread needs it, which notices that a rank is lost. Nothing
   // that waits for other ranks may be called with it held.
@@ -209,7 +209,7 @@ class Coordinator {
   // The set that is being made, of number next_set_; null while none is.
   std::shared_ptr<SetMaking> making_ TUTTI_GUARDED_BY(mutex_);
   // Rounds to which ranks were called in sets that are not there yet.
-  std::map<int, uint64_t> early_rings_ TUTTI_GUARDED_BY(mutex_);
+  std::map<int, uint64_t> early_doorbells_ TUTTI_GUARDED_BY(mutex_);
   int next_set_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool closing_ TUTTI_GUARDED_BY(mutex_) = false;
 

@@ -29,7 +29,7 @@ std::vector<Unit> MakeUnits(const std::vector<Response>& responses, bool fuse_at
   units.reserve(responses.size());
   std::map<std::string, std::vector<size_t>> by_group;  // → units of that group
   for (size_t i = 0; i < responses.size(); ++i) {
-    if (!responses[i].error.empty() || responses[i].rode) continue;
+    if (!responses[i].error.empty() || responses[i].moved_inline) continue;
     const Request& request = responses[i].agreement().request;
     const int64_t bytes = responses[i].agreement().bytes();
     Unit* home = nullptr;
@@ -58,7 +58,8 @@ void Append(const Unit& unit, std::vector<size_t>& batch) {
 
 std::vector<std::vector<size_t>> Fuse(const std::vector<Response>& responses,
                                       const FusionOptions& options) {
-  if (responses.size() == 1 && responses[0].error.empty() && !responses[0].rode) return {{0}};
+  if (responses.size() == 1 && responses[0].error.empty() && !responses[0].moved_inline)
+    return {{0}};
   std::vector<Unit> units = MakeUnits(responses, options.threshold_bytes > 0);
   const auto request_of = [&](const Unit& unit) -> const Request& {
     return responses[unit.first].agreement().request;

@@ -18,7 +18,7 @@ struct FusionOptions {
 // Batches in the order in which they run: indices into `responses`. In a batch are tensors of one
 // operation, type, operator and scale. A tensor that does not match is passed over, as long as what
 // was passed over stays below the threshold. The members of a group come in batches of their own or
-// together, whatever their size. Responses with an error, and those that rode, are left out.
+// together, whatever their size. Responses with an error, and those whose data came inline, are left out.
 std::vector<std::vector<size_t>> Fuse(const std::vector<Response>& responses,
                                       const FusionOptions& options);
 

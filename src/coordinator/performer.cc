@@ -29,14 +29,14 @@ std::vector<int64_t> ReducescatterRows(int64_t first_dim, int num_ranks) {
   return rows;
 }
 
-Status DeliverRide(Response& response) {
+Status DeliverInlineData(Response& response) {
   Tensor* const tensor = TensorOf(response);
   if (tensor == nullptr) return Status::Ok();
   const Request& request = response.agreement().request;
   HostTensorMemory memory;
   TUTTI_TRY(memory.GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
   tensor->ticket->output_shape = request.shape;
-  alignas(8) const std::array<std::byte, kRidingBytes> reduced = response.reduced;
+  alignas(8) const std::array<std::byte, kInlineDataBytes> reduced = response.reduced;
   StageOut(request, reduced.data(), tensor->output, ElementsOf(response));
   return Status::Ok();
 }

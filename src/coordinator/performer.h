@@ -66,8 +66,8 @@ class Performer {
   Scattered scattered_;
 };
 
-// Hands over the result of a tensor whose data rode with the states. Any thread.
-Status DeliverRide(Response& response);
+// Stores the result of a tensor whose data came with the states. Any thread.
+Status DeliverInlineData(Response& response);
 
 // Rows of a reducescatter that rank r gets: the first dim0 mod n ranks get one more.
 std::vector<int64_t> ReducescatterRows(int64_t first_dim, int num_ranks);

@@ -82,7 +82,7 @@ ProcessSet::ProcessSet(Options options, std::unique_ptr<Exchange> exchange,
       gpu_performer_(performer_, options_.rank, options_.members, TellTimeline(), hooks_.gpu),
       tuning_(options_.tuning) {
   input_.activity = [this] { return Activity(); };
-  input_.look_around = hooks_.look_around;
+  input_.collect_waits = hooks_.collect_waits;
 }
 
 Performer::Activity ProcessSet::TellTimeline() {
@@ -281,14 +281,15 @@ Status ProcessSet::Join(TicketHold ticket) {
 bool ProcessSet::RoundIsDue() const {
   if (has_ended_) return false;
   return !incoming_.empty() || unsent_ || (join_ && !join_announced_) || leaving_ || stall_check_ ||
-         new_tuning_ || !condemned_.empty() || rung_round_ > next_round_ || (standing_ && !quiet_);
+         new_tuning_ || !pending_failures_.empty() || called_round_ > next_round_ ||
+         (standing_ && !quiet_);
 }
 
-void ProcessSet::RingLocked(uint64_t round) {
+void ProcessSet::RingDoorbell(uint64_t round) {
   if (passed_on_ > round) return;
   passed_on_ = round + 1;
-  ++counters_.rings;
-  hooks_.ring(round);
+  ++counters_.doorbells;
+  hooks_.ring_doorbell(round);
 }
 
 void ProcessSet::TakeInput() {
@@ -302,14 +303,14 @@ void ProcessSet::TakeInput() {
         options_.stall_warn_ns > 0 ? RoughlyNowNs() - options_.stall_warn_ns : 0;
   }
   input_.tuning = std::exchange(new_tuning_, std::nullopt);
-  input_.condemned.clear();
-  std::erase_if(condemned_, [&](auto& entry) {
-    auto& [name, verdict] = entry;
-    if (verdict.round > next_round_) return false;
-    input_.condemned.emplace(name, std::move(verdict.condemned));
+  input_.pending_failures.clear();
+  std::erase_if(pending_failures_, [&](auto& entry) {
+    auto& [name, due] = entry;
+    if (due.round > next_round_) return false;
+    input_.pending_failures.emplace(name, std::move(due.failure));
     return true;
   });
-  condemning_ = !input_.condemned.empty();
+  failing_in_round_ = !input_.pending_failures.empty();
 }
 
 // Runs one round. REQUIRES: a round is due and nobody drives.
@@ -317,7 +318,7 @@ void ProcessSet::Drive(Lock& lock) {
   driving_ = true;
   in_round_ = true;
   round_began_ns_ = RoughlyNowNs();
-  if (quiet_) RingLocked(next_round_);
+  if (quiet_) RingDoorbell(next_round_);
   TakeInput();
   lock.unlock();
   Result<RoundResult> result = controller_.Round(input_);
@@ -338,7 +339,7 @@ void ProcessSet::After(Lock& lock, Result<RoundResult> result) {
     End(has_ended_ ? ended_ : result.status());
     return;
   }
-  condemning_ = false;
+  failing_in_round_ = false;
   quiet_ = !result->news;
   if (result->negotiated) ++counters_.negotiated_rounds;
   if (timeline_->is_open()) {
@@ -352,8 +353,8 @@ void ProcessSet::After(Lock& lock, Result<RoundResult> result) {
     if (hooks_.tuned) hooks_.tuned(tuning_);
   }
   if (result->stall_checked) ReportStalls(*result);
-  if (result->around && hooks_.looked_around) {
-    hooks_.looked_around(*result->around);
+  if (result->set_waits && hooks_.waits_collected) {
+    hooks_.waits_collected(*result->set_waits);
   }
   const std::map<int, std::string> leaving = result->leaving;
   const std::optional<int> last_joined = result->last_joined;
@@ -384,14 +385,14 @@ void ProcessSet::Dispatch(Lock& lock, RoundResult result) {
     FetchAhead(result.responses, i);
     if (response.pending) TicketOf(*response.pending).dispatched = true;
     if (!response.error.empty()) FailOrHold(response);
-    if (response.rode) {
-      ++counters_.rode;
-      FinishRide(response);
+    if (response.moved_inline) {
+      ++counters_.moved_inline;
+      FinishInline(response);
     }
     if (response.cached) ++counters_.cached;
     ++counters_.tensors;
   }
-  if (result.responses.size() == 1 && result.responses[0].rode) return;
+  if (result.responses.size() == 1 && result.responses[0].moved_inline) return;
   if (result.responses.size() == 1 && result.responses[0].pending &&
       !ChangesSets(result.responses[0].agreement().request.kind)) {
     const int64_t bytes = result.responses[0].agreement().bytes();
@@ -533,8 +534,8 @@ void ProcessSet::ChangeSets(Lock& lock, Response response) {
 }
 
 // The data came with the states: nothing is left but to hand the result over.
-void ProcessSet::FinishRide(Response& response) {
-  Status status = DeliverRide(response);
+void ProcessSet::FinishInline(Response& response) {
+  Status status = DeliverInlineData(response);
   NoteFinished(response);
   Finish(response, status);
 }
@@ -564,7 +565,7 @@ void ProcessSet::Finish(Response& response, const Status& status) {
 
 // REQUIRES: the response has an error.
 void ProcessSet::FailOrHold(Response& response) {
-  if (response.check <= judged_) return Finish(response, InvalidUsage("{}", response.error));
+  if (response.check <= decided_) return Finish(response, InvalidUsage("{}", response.error));
   if (!response.pending) return;
   Response& held = held_.emplace_back();
   held.error = response.error;
@@ -678,12 +679,12 @@ void ProcessSet::Loop() {
   }
 }
 
-void ProcessSet::Ring(uint64_t round) {
+void ProcessSet::OnDoorbell(uint64_t round) {
   const Lock lock(mutex_);
   // Ranks are never far apart: such a ring is no rank's, and would keep all in rounds for ever.
   if (has_ended_ || round > next_round_ + kMostAhead) return;
-  rung_round_ = std::max(rung_round_, round + 1);
-  RingLocked(round);
+  called_round_ = std::max(called_round_, round + 1);
+  RingDoorbell(round);
   loop_wakes_.notify_one();
   if (waiters_ > 0) progress_.notify_all();
 }
@@ -692,7 +693,7 @@ void ProcessSet::Leave(const std::string& reason) {
   const Lock lock(mutex_);
   if (has_ended_ || leaving_) return;
   leaving_ = reason;
-  RingLocked(in_round_ ? next_round_ + 1 : next_round_);
+  RingDoorbell(in_round_ ? next_round_ + 1 : next_round_);
   loop_wakes_.notify_one();
   if (waiters_ > 0) progress_.notify_all();
 }

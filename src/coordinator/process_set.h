@@ -11,8 +11,8 @@
 // When a round begins. A round takes all ranks, and blocks until all have come. A rank comes when
 // it has something new, or something still waits here for other ranks (it then waits inside the
 // round). After a round in which nobody had anything new, nothing can change before somebody has:
-// ranks stay out, and whoever has something new rings the others in (Hooks::ring). Leaving and
-// stall checks ring as well. While nothing is pending, nothing is sent.
+// ranks stay out, and a rank that has something new calls the others in (Hooks::ring_doorbell).
+// Leaving and stall checks call them as well. While nothing is pending, nothing is sent.
 //
 // Large batches are moved by a second thread while the next are negotiated; small ones by the
 // driver, when the second thread has nothing to do. Either way batches run in one order.
@@ -69,7 +69,7 @@ class ProcessSet {
   };
   struct Hooks {
     // Makes the other ranks of the set come to round `round` (Ring on their side). Must not block.
-    std::function<void(uint64_t round)> ring;
+    std::function<void(uint64_t round)> ring_doorbell;
     // Carries out an agreed change of the process sets, with all ranks; gives the new set's number.
     std::function<Result<int>(const Agreement& agreement)> change_sets;
     // Ends every wait in the exchange and the operations. Any thread.
@@ -82,11 +82,11 @@ class ProcessSet {
     // back or block. Null in the set of all ranks, which ends the job itself.
     std::function<void(const std::string& reason)> overdue;
     // What this rank does in its other sets: "" or a clause. May be null.
-    std::function<std::string()> elsewhere;
+    std::function<std::string()> other_sets;
     // For RoundInput; what came of it is told with locks held: must not call back or block. Both
     // null but in the set of all ranks.
-    std::function<CrossWaits()> look_around;
-    std::function<void(const CrossWaits& waits)> looked_around;
+    std::function<SetWaits()> collect_waits;
+    std::function<void(const SetWaits& waits)> waits_collected;
   };
   // `timeline` outlives the set. `autotune` may be null.
   ProcessSet(Options options, std::unique_ptr<Exchange> exchange,
@@ -113,7 +113,7 @@ class ProcessSet {
   bool Wait(Ticket& ticket, Deadline deadline = Deadline::Never());
 
   // Another rank wants everybody in round `round`.
-  void Ring(uint64_t round);
+  void OnDoorbell(uint64_t round);
   // Called from time to time: asks for a stall check when something is pending for too long, and
   // says so. With `others`, this rank is in other sets as well.
   bool Tick(bool others);
@@ -129,7 +129,7 @@ class ProcessSet {
   // After the end: waits until a GPU has done what it was given.
   void SettleGpu() { gpu_performer_.Settle(); }
 
-  // What is pending here, and which of this rank's threads ask and wait (crossing.h).
+  // What is pending here, and which of this rank's threads ask and wait (set_mismatch.h).
   struct Waits {
     struct Waiting {
       std::string name;
@@ -152,23 +152,23 @@ class ProcessSet {
   // The tensor `name` can never be completed where the ranks of the job that are named have it: it
   // fails there. Called on all ranks of the set, with the same arguments. `round`: as in Waits, of
   // those ranks.
-  void Condemn(const std::string& name, Condemned condemned, uint64_t round);
+  void AddPendingFailure(const std::string& name, PendingFailure failure, uint64_t round);
   // What came of all checks up to this one has been told to all sets of this rank. What falls by a
   // later one is kept back until then: whoever learns that it failed may ask for it again, in any
   // set, and must not meet there what has yet to fail.
-  void Judged(uint64_t check);
+  void Decided(uint64_t check);
 
   // What happened, for tests and benchmarks.
   struct Counters {
     uint64_t rounds = 0;
     uint64_t negotiated_rounds = 0;
-    uint64_t rings = 0;
+    uint64_t doorbells = 0;
     uint64_t batches = 0;
     uint64_t tensors = 0;
     uint64_t cached = 0;
-    uint64_t rode = 0;         // whose data came with the states
-    uint64_t handed_over = 0;  // batches moved by the second thread
-    uint64_t names = 0;        // that are known now
+    uint64_t moved_inline = 0;  // whose data came with the states
+    uint64_t handed_over = 0;   // batches moved by the second thread
+    uint64_t names = 0;         // that are known now
   };
   Counters counters() const;
   std::vector<Stall> last_stalls() const;
@@ -198,7 +198,7 @@ class ProcessSet {
   void Finish(Response& response, const Status& status);
   void FailOrHold(Response& response);
   void FinishHeld(uint64_t check);
-  void FinishRide(Response& response);
+  void FinishInline(Response& response);
   void NoteFinished(const Response& response);
   void FinishJoin(int last);
   void ReportStalls(const RoundResult& result);
@@ -211,7 +211,7 @@ class ProcessSet {
   // Ranks of the set as those of the job.
   RankSet Globally(const RankSet& ranks) const;
   void End(const Status& reason);
-  void RingLocked(uint64_t round);
+  void RingDoorbell(uint64_t round);
   void DrainMover(Lock& lock);
   void Loop();
   void MoveOne(Lock& lock);
@@ -262,24 +262,24 @@ class ProcessSet {
   bool loop_asleep_ = false;
   int waiters_ = 0;
   uint64_t next_round_ = 0;
-  uint64_t rung_round_ = 0;  // all rounds below this are asked for
-  uint64_t passed_on_ = 0;   // what was last asked of others
-  bool quiet_ = false;       // nobody had anything new in the last round
-  bool standing_ = false;    // something here waits for other ranks
+  uint64_t called_round_ = 0;  // all rounds below this are asked for
+  uint64_t passed_on_ = 0;     // what was last asked of others
+  bool quiet_ = false;         // nobody had anything new in the last round
+  bool standing_ = false;      // something here waits for other ranks
   bool unsent_ = false;
   TicketHold join_;
   bool join_announced_ = false;
   std::optional<std::string> leaving_;
   bool stall_check_ = false;
   int64_t last_call_ns_ = 0;  // when the limit for stalls passed; 0: it has not
-  struct Verdict {
-    Condemned condemned;
+  struct DueFailure {
+    PendingFailure failure;
     uint64_t round = 0;  // not to be brought to one before
   };
-  std::map<std::string, Verdict> condemned_;
-  bool condemning_ = false;     // the round under way has some of them
-  uint64_t judged_ = 0;         // the last check
-  std::vector<Response> held_;  // that fell by later checks
+  std::map<std::string, DueFailure> pending_failures_;
+  bool failing_in_round_ = false;  // the round under way has some of them
+  uint64_t decided_ = 0;           // the last check
+  std::vector<Response> held_;     // that fell by later checks
   std::set<pid_t> askers_;
   static constexpr size_t kFewAskers = 64;
   size_t most_askers_ = kFewAskers;  // from so many on, the dead are looked for

@@ -73,7 +73,7 @@ bool ProcessSet::Tick(bool others) {
   if (has_ended_) return false;
   // A collective that makes no progress for too long fails; called in, the others end the round,
   // and since it brings nothing new, this rank waits outside from then on.
-  if (in_round_ && now_ns - round_began_ns_ > options_.longest_round_ns) RingLocked(next_round_);
+  if (in_round_ && now_ns - round_began_ns_ > options_.longest_round_ns) RingDoorbell(next_round_);
   LeaveWhenOverdue(now_ns, others);
   const bool due = StallIsDue(now_ns);
   if (due) AskForStallCheckLocked();
@@ -87,7 +87,7 @@ void ProcessSet::AskForStallCheck() {
 
 void ProcessSet::AskForStallCheckLocked() {
   stall_check_ = true;
-  RingLocked(in_round_ ? next_round_ + 1 : next_round_);
+  RingDoorbell(in_round_ ? next_round_ + 1 : next_round_);
   loop_wakes_.notify_one();
 }
 
@@ -119,7 +119,7 @@ std::string ProcessSet::PendingText() const {
 
 std::string ProcessSet::Activity() const {
   // Asked first: what other sets hold, no lock of this one may be held for.
-  const std::string elsewhere = hooks_.elsewhere ? hooks_.elsewhere() : "";
+  const std::string elsewhere = hooks_.other_sets ? hooks_.other_sets() : "";
   const std::string ending = elsewhere.empty() ? "" : " and " + elsewhere;
   const Lock lock(mutex_);
   if (std::string pending = PendingTextLocked(); !pending.empty()) return pending + ending;
@@ -159,8 +159,8 @@ ProcessSet::Waits ProcessSet::waits() const {
   const Lock lock(mutex_);
   Waits waits;
   const int64_t now_ns = NowNs();
-  // What a verdict is under way to may be over when the others hear of it.
-  const bool in_doubt = !condemned_.empty() || condemning_;
+  // A tensor whose failure is pending may be gone when the others hear of it.
+  const bool in_doubt = !pending_failures_.empty() || failing_in_round_;
   for (const auto& [name, home] : names_) {
     if (home.pending == nullptr || home.pending->ticket->dispatched) continue;
     Waits::Waiting waiting;
@@ -193,26 +193,27 @@ bool ProcessSet::MayBeStuck() const {
   return !has_ended_ && oldest_ns_ != 0 && !blocked_.empty();
 }
 
-void ProcessSet::Condemn(const std::string& name, Condemned condemned, uint64_t round) {
+void ProcessSet::AddPendingFailure(const std::string& name, PendingFailure failure,
+                                   uint64_t round) {
   RankSet ranks;  // in the set
   for (size_t i = 0; i < options_.members.size(); ++i) {
-    if (condemned.ranks.Contains(options_.members[i])) ranks.Add(static_cast<int>(i));
+    if (failure.ranks.Contains(options_.members[i])) ranks.Add(static_cast<int>(i));
   }
-  condemned.ranks = ranks;
+  failure.ranks = ranks;
   const Lock lock(mutex_);
   if (has_ended_) return;
   // Rounds take all ranks: when this was looked at, no rank was further than two from here.
   round = std::min(round, next_round_ + 2);
-  condemned_[name] = {std::move(condemned), round};
+  pending_failures_[name] = {std::move(failure), round};
   // Members that wait for nothing here must come as well.
-  RingLocked(std::max(round, in_round_ ? next_round_ + 1 : next_round_));
+  RingDoorbell(std::max(round, in_round_ ? next_round_ + 1 : next_round_));
   loop_wakes_.notify_one();
   if (waiters_ > 0) progress_.notify_all();
 }
 
-void ProcessSet::Judged(uint64_t check) {
+void ProcessSet::Decided(uint64_t check) {
   const Lock lock(mutex_);
-  judged_ = check;
+  decided_ = check;
   if (held_.empty()) return;
   FinishHeld(check);
   if (waiters_ > 0) progress_.notify_all();

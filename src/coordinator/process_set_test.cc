@@ -309,17 +309,17 @@ void AskInDifferentSets(int num_ranks, bool cached) {
                              " on " + others + ", process set 1 of ranks 0 and 1 on rank 1.")));
 }
 
-TEST(CrossingSetsTest, TwoRanksAskInDifferentSets) {
+TEST(SetMismatchJobTest, TwoRanksAskInDifferentSets) {
   AskInDifferentSets(2, false);
   AskInDifferentSets(2, true);
 }
 
-TEST(CrossingSetsTest, ThreeRanksAskInDifferentSets) {
+TEST(SetMismatchJobTest, ThreeRanksAskInDifferentSets) {
   AskInDifferentSets(3, false);
   AskInDifferentSets(3, true);
 }
 
-TEST(CrossingSetsTest, AllThatWasAskedForInTheWrongSetFails) {
+TEST(SetMismatchJobTest, AllThatWasAskedForInTheWrongSetFails) {
   RunJob(2, [&](TestRank& self) {
     const int first = AddSet(self, {0, 1});
     const int second = AddSet(self, {0, 1});
@@ -338,7 +338,7 @@ TEST(CrossingSetsTest, AllThatWasAskedForInTheWrongSetFails) {
   });
 }
 
-TEST(CrossingSetsTest, OneNameInTwoSetsMayBeLate) {
+TEST(SetMismatchJobTest, OneNameInTwoSetsMayBeLate) {
   const testing::Environment environment(
       testing::Environment::Settings{{"HOROVOD_STALL_CHECK_TIME_SECONDS", "0.2"}});
   const std::vector<std::string> all = {
@@ -366,7 +366,7 @@ TEST(CrossingSetsTest, OneNameInTwoSetsMayBeLate) {
   ::testing::internal::GetCapturedStderr();
 }
 
-TEST(CrossingSetsTest, WhatCannotBeProvenFailsAtTheLimitForStalls) {
+TEST(SetMismatchJobTest, WhatCannotBeProvenFailsAtTheLimitForStalls) {
   const testing::Environment environment({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "0.1"},
                                           {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0.8"}});
   RunJob(2, [&](TestRank& self) {

@@ -40,19 +40,21 @@ struct Pending {
   std::shared_ptr<const Agreement> known;
 };
 
-// So large may a tensor be that its data travel with the states.
-inline constexpr size_t kRidingBytes = 8;
+// The size in bytes of the largest tensor whose data may travel inline, with the states.
+inline constexpr size_t kInlineDataBytes = 8;
 
 struct Response {
   std::shared_ptr<const Agreement> agreed;  // never null; the cache holds it too
   std::string error;  // not empty: the tensor fails with this sentence, on every rank
-  // Not 0: it fails by what came of this check (Condemned), which may not be known here yet.
+  // The check that decided the failure (PendingFailure), which this rank may have yet to decide; 0
+  // for other errors.
   uint64_t check = 0;
   std::unique_ptr<Pending> pending;  // null where this rank has joined or never asked
   bool cached = false;
-  // Set where the data of the tensor came with the states: the reduction, in the wire's type.
-  bool rode = false;
-  std::array<std::byte, kRidingBytes> reduced = {};
+  // Whether the data of the tensor came with the states; `reduced` is then the reduction, in the
+  // wire's type.
+  bool moved_inline = false;
+  std::array<std::byte, kInlineDataBytes> reduced = {};
 
   const Agreement& agreement() const { return *agreed; }
 };

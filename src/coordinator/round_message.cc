@@ -75,12 +75,13 @@ bool ReadWaiting(WireReader& reader, int num_ranks, std::map<std::string, Waitin
   return true;
 }
 
-bool ReadCondemned(WireReader& reader, int num_ranks, std::map<std::string, Condemned>& condemned) {
+bool ReadPendingFailures(WireReader& reader, int num_ranks,
+                         std::map<std::string, PendingFailure>& failures) {
   const uint32_t count = reader.U32();
   for (uint32_t i = 0; i < count; ++i) {
     std::string name;
     if (!ReadText(reader, kMaxNameBytes, name)) return false;
-    Condemned& entry = condemned[name];
+    PendingFailure& entry = failures[name];
     entry.check = reader.U64();
     if (!entry.ranks.Read(reader, num_ranks)) return false;
     if (!ReadText(reader, kMaxTextBytes, entry.sentence)) return false;
@@ -88,10 +89,10 @@ bool ReadCondemned(WireReader& reader, int num_ranks, std::map<std::string, Cond
   return !reader.failed();
 }
 
-bool ReadAround(WireReader& reader, int num_ranks, std::optional<CrossWaits>& around) {
+bool ReadSetWaits(WireReader& reader, int num_ranks, std::optional<SetWaits>& set_waits) {
   const uint8_t present = reader.U8();
   if (present > 1) return false;
-  return present == 0 || around.emplace().Read(reader, num_ranks);
+  return present == 0 || set_waits.emplace().Read(reader, num_ranks);
 }
 
 void WriteTuning(WireWriter& writer, const std::optional<Tuning>& tuning) {
@@ -151,15 +152,15 @@ void RoundMessage::Merge(const RoundMessage& other) {
     waiting[name].late.Union(entry.late);
   }
   activities.insert(other.activities.begin(), other.activities.end());
-  for (const auto& [name, theirs] : other.condemned) {
-    const auto [found, added] = condemned.emplace(name, theirs);
+  for (const auto& [name, theirs] : other.pending_failures) {
+    const auto [found, added] = pending_failures.emplace(name, theirs);
     // What came of one check is the same everywhere.
     if (!added && found->second.check < theirs.check) found->second = theirs;
   }
   if (!tuning) tuning = other.tuning;
-  if (!other.around) return;
-  if (!around) around.emplace();
-  around->Merge(*other.around);
+  if (!other.set_waits) return;
+  if (!set_waits) set_waits.emplace();
+  set_waits->Merge(*other.set_waits);
 }
 
 Bytes RoundMessage::Encode() const {
@@ -178,16 +179,16 @@ Bytes RoundMessage::Encode() const {
     entry.late.Write(writer);
   }
   WriteTexts(writer, activities);
-  writer.U32(static_cast<uint32_t>(condemned.size()));
-  for (const auto& [name, entry] : condemned) {
+  writer.U32(static_cast<uint32_t>(pending_failures.size()));
+  for (const auto& [name, entry] : pending_failures) {
     WriteText(writer, name);
     writer.U64(entry.check);
     entry.ranks.Write(writer);
     WriteText(writer, std::string_view(entry.sentence).substr(0, kMaxTextBytes));
   }
   WriteTuning(writer, tuning);
-  writer.U8(around ? 1 : 0);
-  if (around) around->Write(writer);
+  writer.U8(set_waits ? 1 : 0);
+  if (set_waits) set_waits->Write(writer);
   return std::move(writer).Take();
 }
 
@@ -198,8 +199,9 @@ Result<RoundMessage> RoundMessage::Decode(std::span<const std::byte> bytes, int 
       !ReadTexts(reader, num_ranks, message.leaving) ||
       !ReadWaiting(reader, num_ranks, message.waiting) ||
       !ReadTexts(reader, num_ranks, message.activities) ||
-      !ReadCondemned(reader, num_ranks, message.condemned) || !ReadTuning(reader, message.tuning) ||
-      !ReadAround(reader, num_ranks, message.around) || reader.failed() || !reader.AtEnd()) {
+      !ReadPendingFailures(reader, num_ranks, message.pending_failures) ||
+      !ReadTuning(reader, message.tuning) || !ReadSetWaits(reader, num_ranks, message.set_waits) ||
+      reader.failed() || !reader.AtEnd()) {
     return RemoteError("a rank sent {} bytes that are no message of a coordinator", bytes.size());
   }
   return message;

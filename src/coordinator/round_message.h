@@ -8,9 +8,9 @@
 //
 // Format (little-endian): claims (count; name, order, variants (count; request, ranks)), joining
 // ranks, leaving (count; rank, reason), waiting (count; name, ranks that have it, ranks that have
-// it for too long), activities (count; rank, text), condemned (count; name, check, ranks,
-// sentence), a flag and perhaps the tuning, a flag and perhaps what ranks wait for in other sets.
-// Reading refuses anything else.
+// it for too long), activities (count; rank, text), pending failures (count; name, check,
+// ranks, sentence), a flag and perhaps the tuning, a flag and perhaps what ranks wait for in other
+// sets. Reading refuses anything else.
 
 #include <cstdint>
 #include <map>
@@ -21,9 +21,9 @@
 
 #include "base/status.h"
 #include "bootstrap/wire.h"
-#include "coordinator/crossing.h"
 #include "coordinator/rank_set.h"
 #include "coordinator/request.h"
+#include "coordinator/set_mismatch.h"
 
 namespace tutti::coordinator {
 
@@ -59,13 +59,16 @@ struct Waiting {
   RankSet late;  // those of them where it has been pending for longer than the stall window
 };
 
-// A tensor that some ranks can never complete (crossing.h).
-struct Condemned {
-  // By which number ranks know a verdict: they all count the checks in which they tell one another
-  // what they wait for. What is carried out first ends the tensor for all, and what ranks that are
-  // slower to judge bring of the same check must not hit what was asked for since.
+// A failure that was decided for a tensor which some ranks can never complete (set_mismatch.h), and
+// which the ranks of the set have yet to apply in one of their rounds.
+struct PendingFailure {
+  // The number of the check that decided it: all ranks count the checks in which they tell one
+  // another what they wait for. The first rank that brings the failure of a check makes it apply on
+  // all ranks. Ranks that decide later bring it again, and the number tells that it was applied, so
+  // that it does not hit a tensor that was asked for since.
   uint64_t check = 0;
-  RankSet ranks;  // where it fails: it stays pending elsewhere
+  // The ranks on which the tensor fails; on others it stays pending.
+  RankSet ranks;
   std::string sentence;
 };
 
@@ -75,9 +78,9 @@ struct RoundMessage {
   std::map<int, std::string> leaving;  // rank → why
   std::map<std::string, Waiting> waiting;
   std::map<int, std::string> activities;  // rank → what it does
-  std::map<std::string, Condemned> condemned;
-  std::optional<Tuning> tuning;      // said by rank 0 only
-  std::optional<CrossWaits> around;  // in stall checks of the set of all ranks
+  std::map<std::string, PendingFailure> pending_failures;
+  std::optional<Tuning> tuning;       // said by rank 0 only
+  std::optional<SetWaits> set_waits;  // in stall checks of the set of all ranks
 
   void Merge(const RoundMessage& other);
   Bytes Encode() const;

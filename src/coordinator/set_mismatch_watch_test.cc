@@ -1,7 +1,7 @@
 // Names in the wrong set, on process sets of simulated ranks: what the ranks say of themselves is
-// handed round, and judged by each, when the test says so.
+// handed round, and decided by each, when the test says so.
 
-#include "coordinator/crossing_watch.h"
+#include "coordinator/set_mismatch_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,18 +33,18 @@ bool Until(const std::function<bool()>& holds, std::chrono::seconds limit = 40s)
   return true;
 }
 
-size_t Mistakes(const CrossWaits& waits) {
-  const auto crossings = FindCrossings(waits);
+size_t Mistakes(const SetWaits& waits) {
+  const auto mismatches = FindSetMismatches(waits);
   return static_cast<size_t>(std::count_if(
-      crossings.begin(), crossings.end(),
-      [](const auto& crossing) { return crossing.verdict == Crossing::Verdict::kMistake; }));
+      mismatches.begin(), mismatches.end(),
+      [](const auto& mismatch) { return mismatch.outcome == SetMismatch::Outcome::kMistake; }));
 }
 
 // Sets are numbered from 1: that of all ranks, over which a job's own check would go, is the test.
 class Job {
  public:
   Job(int num_ranks, const std::vector<std::vector<int>>& sets, uint64_t seed = 1) {
-    loop_ = EventLoop::Create("test-rings").value();
+    loop_ = EventLoop::Create("test-doorbells").value();
     ranks_.resize(static_cast<size_t>(num_ranks));
     for (size_t i = 0; i < sets.size(); ++i) {
       networks_.push_back(std::make_unique<SimulatedNetwork>(SimulatedNetwork::Options{
@@ -55,7 +55,7 @@ class Job {
     }
     for (int rank = 0; rank < num_ranks; ++rank) {
       Rank& self = At(rank);
-      self.watch = std::make_unique<CrossingWatch>(
+      self.watch = std::make_unique<SetMismatchWatch>(
           rank, 60, [&self] { return self.sets; }, [] { return true; });
     }
   }
@@ -76,7 +76,7 @@ class Job {
   }
 
   int size() const { return static_cast<int>(ranks_.size()); }
-  CrossingWatch& watch(int rank) { return *At(rank).watch; }
+  SetMismatchWatch& watch(int rank) { return *At(rank).watch; }
   ProcessSet& set(int rank, int id) {
     for (const auto& set : At(rank).sets) {
       if (set->id() == id) return *set;
@@ -102,18 +102,18 @@ class Job {
   }
 
   // What comes of one check.
-  CrossWaits Check() {
-    CrossWaits all;
-    for (int rank = 0; rank < size(); ++rank) all.Merge(watch(rank).LookAround());
+  SetWaits Check() {
+    SetWaits all;
+    for (int rank = 0; rank < size(); ++rank) all.Merge(watch(rank).CollectWaits());
     return all;
   }
-  // Checks, judged by all, until one finds mistakes; that one is left to be judged.
-  CrossWaits CheckUntilProven() {
-    CrossWaits waits;
+  // Checks, decided by all, until one finds mistakes; that one is left to be decided.
+  SetWaits CheckUntilProven() {
+    SetWaits waits;
     EXPECT_TRUE(Until([&] {
       waits = Check();
       if (Mistakes(waits) > 0) return true;
-      for (int rank = 0; rank < size(); ++rank) watch(rank).Judge(waits);
+      for (int rank = 0; rank < size(); ++rank) watch(rank).Decide(waits);
       return false;
     }));
     return waits;
@@ -122,7 +122,7 @@ class Job {
  private:
   struct Rank {
     std::vector<std::shared_ptr<ProcessSet>> sets;
-    std::unique_ptr<CrossingWatch> watch;
+    std::unique_ptr<SetMismatchWatch> watch;
   };
   Rank& At(int rank) { return ranks_[static_cast<size_t>(rank)]; }
 
@@ -133,9 +133,10 @@ class Job {
     options.rank = place;
     options.members = members;
     ProcessSet::Hooks hooks;
-    hooks.ring = [this, id, rank, members](uint64_t round) {
+    hooks.ring_doorbell = [this, id, rank, members](uint64_t round) {
       for (const int other : members) {
-        if (other != rank) loop_->Post([this, id, other, round] { set(other, id).Ring(round); });
+        if (other != rank)
+          loop_->Post([this, id, other, round] { set(other, id).OnDoorbell(round); });
       }
     };
     hooks.break_off = [] {};
@@ -169,10 +170,10 @@ void RunPrograms(Job& job, const std::function<void(int)>& program,
   for (std::thread& thread : threads) thread.join();
 }
 
-// Rank 0 judges first, and its verdict reaches set 2 of rank 1 through it. As long as rank 1 has
-// not judged, its program must not learn that x failed: it could ask for x in set 1, where rank 0's
-// x might be about to fail. Then both ask for it again, each first where the other did.
-TEST(CrossingWatchTest, NothingFailsBeforeTheRankHasJudged) {
+// Rank 0 decides first, and the failure reaches set 2 of rank 1 through it. As long as rank 1 has
+// not decided, its program must not learn that x failed: it could ask for x in set 1, where rank
+// 0's x might be about to fail. Then both ask for it again, each first where the other did.
+TEST(SetMismatchWatchTest, NothingFailsBeforeTheRankHasDecided) {
   Job job(2, {{0, 1}, {0, 1}});
   std::array<std::atomic<bool>, 2> failed = {};
   const auto program = [&](int rank) {
@@ -185,18 +186,18 @@ TEST(CrossingWatchTest, NothingFailsBeforeTheRankHasJudged) {
     EXPECT_EQ(job.Wait(rank, other, there), "");
   };
   RunPrograms(job, program, [&] {
-    const CrossWaits waits = job.CheckUntilProven();
-    job.watch(0).Judge(waits);
+    const SetWaits waits = job.CheckUntilProven();
+    job.watch(0).Decide(waits);
     EXPECT_TRUE(Until([&] { return failed[0] && job.set(1, 2).counters().rounds > 0; }));
     std::this_thread::sleep_for(20ms);
     EXPECT_FALSE(failed[1]);
-    job.watch(1).Judge(waits);
+    job.watch(1).Decide(waits);
   });
 }
 
-// What a rank asks for while it waits inside a round is told to the others in the next; a verdict
+// What a rank asks for while it waits inside a round is told to the others in the next; a failure
 // that other ranks brought to the round under way would miss it.
-TEST(CrossingWatchTest, WhatWaitsForTheNextRoundFailsToo) {
+TEST(SetMismatchWatchTest, WhatWaitsForTheNextRoundFailsToo) {
   Job job(2, {{0, 1}, {0, 1}});
   const auto program = [&](int rank) {
     std::vector<TicketHold> early;
@@ -211,9 +212,9 @@ TEST(CrossingWatchTest, WhatWaitsForTheNextRoundFailsToo) {
     for (const TicketHold& ticket : early) EXPECT_FALSE(ticket->done);
   };
   RunPrograms(job, program, [&] {
-    const CrossWaits waits = job.CheckUntilProven();
-    job.watch(1).Judge(waits);
-    job.watch(0).Judge(waits);
+    const SetWaits waits = job.CheckUntilProven();
+    job.watch(1).Decide(waits);
+    job.watch(0).Decide(waits);
   });
 }
 
@@ -252,7 +253,7 @@ std::vector<Step> RandomSteps(const std::vector<std::vector<int>>& sets, int num
   return steps;
 }
 
-// All ask for x, again and again and at once; verdicts reach the ranks whenever they do.
+// All ask for x, again and again and at once; failures reach the ranks whenever they do.
 void AskAgainAtOnce(uint64_t seed) {
   const std::vector<std::vector<int>> sets = {
       {0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1}, {1, 2, 3}, {2, 3}};
@@ -269,16 +270,16 @@ void AskAgainAtOnce(uint64_t seed) {
     }
     ++finished;
   };
-  std::array<std::deque<CrossWaits>, kRanks> unjudged;
+  std::array<std::deque<SetWaits>, kRanks> undecided;
   std::mt19937_64 random(seed);
   RunPrograms(job, program, [&] {
     EXPECT_TRUE(Until([&] {
-      const CrossWaits waits = job.Check();
+      const SetWaits waits = job.Check();
       for (int rank = 0; rank < kRanks; ++rank) {
-        auto& queue = unjudged[static_cast<size_t>(rank)];
+        auto& queue = undecided[static_cast<size_t>(rank)];
         queue.push_back(waits);
         while (!queue.empty() && random() % 3 != 0) {
-          job.watch(rank).Judge(queue.front());
+          job.watch(rank).Decide(queue.front());
           queue.pop_front();
         }
       }

@@ -1,4 +1,4 @@
-#include "coordinator/riding.h"
+#include "coordinator/inline_data.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,50 +21,52 @@ Request Allreduce(ElementType type, std::vector<int64_t> shape) {
   return request;
 }
 
-TEST(RidingTest, SmallAllreducesMay) {
-  EXPECT_TRUE(MayRide(Allreduce(ElementType::kFloat32, {})));
-  EXPECT_TRUE(MayRide(Allreduce(ElementType::kFloat32, {2, 1})));
-  EXPECT_TRUE(MayRide(Allreduce(ElementType::kUint8, {8})));
-  EXPECT_FALSE(MayRide(Allreduce(ElementType::kFloat32, {3})));
-  EXPECT_FALSE(MayRide(Allreduce(ElementType::kUint8, {9})));
-  EXPECT_FALSE(MayRide(Allreduce(ElementType::kInt16, {4})));  // travels as 32 bits
-  EXPECT_FALSE(MayRide(Allreduce(ElementType::kFloat32, {0})));
-  EXPECT_FALSE(MayRide(Allreduce(ElementType::kUint8, {int64_t{1} << 32, int64_t{1} << 32})));
+TEST(InlineDataTest, SmallAllreducesFit) {
+  EXPECT_TRUE(FitsInline(Allreduce(ElementType::kFloat32, {})));
+  EXPECT_TRUE(FitsInline(Allreduce(ElementType::kFloat32, {2, 1})));
+  EXPECT_TRUE(FitsInline(Allreduce(ElementType::kUint8, {8})));
+  EXPECT_FALSE(FitsInline(Allreduce(ElementType::kFloat32, {3})));
+  EXPECT_FALSE(FitsInline(Allreduce(ElementType::kUint8, {9})));
+  EXPECT_FALSE(FitsInline(Allreduce(ElementType::kInt16, {4})));  // travels as 32 bits
+  EXPECT_FALSE(FitsInline(Allreduce(ElementType::kFloat32, {0})));
+  EXPECT_FALSE(FitsInline(Allreduce(ElementType::kUint8, {int64_t{1} << 32, int64_t{1} << 32})));
   Request other = Allreduce(ElementType::kFloat32, {1});
   other.op = ReduceOp::kAdasum;
-  EXPECT_FALSE(MayRide(other));
+  EXPECT_FALSE(FitsInline(other));
   other = Allreduce(ElementType::kFloat32, {1});
   other.group_size = 2;
-  EXPECT_FALSE(MayRide(other));
+  EXPECT_FALSE(FitsInline(other));
   other = Allreduce(ElementType::kFloat32, {1});
   other.kind = OpKind::kBroadcast;
-  EXPECT_FALSE(MayRide(other));
+  EXPECT_FALSE(FitsInline(other));
 }
 
-TEST(RidingTest, AllSeatsMustHoldOneSlot) {
+TEST(InlineDataTest, AllSeatsMustHoldOneSlot) {
   const Request request = Allreduce(ElementType::kInt32, {});
-  std::vector<uint8_t> seats(3 * kSeatBytes, 0xff);
-  EXPECT_EQ(SlotOfAllSeats(seats), -1);
-  EXPECT_EQ(SlotOfAllSeats({}), -1);
-  const auto seat = [&](size_t i) { return std::span(seats).subspan(i * kSeatBytes, kSeatBytes); };
+  std::vector<uint8_t> blocks(3 * kInlineBlockBytes, 0xff);
+  EXPECT_EQ(SlotOfAllBlocks(blocks), -1);
+  EXPECT_EQ(SlotOfAllBlocks({}), -1);
+  const auto block = [&](size_t i) {
+    return std::span(blocks).subspan(i * kInlineBlockBytes, kInlineBlockBytes);
+  };
   const int32_t values[] = {5, -7, 100};
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(SlotOfAllSeats(seats), -1);
-    TakeSeat(request, 300, &values[i], seats, static_cast<int>(i));
+    EXPECT_EQ(SlotOfAllBlocks(blocks), -1);
+    WriteInlineBlock(request, 300, &values[i], blocks, static_cast<int>(i));
   }
-  EXPECT_EQ(SlotOfAllSeats(seats), 300);
+  EXPECT_EQ(SlotOfAllBlocks(blocks), 300);
   int32_t sum = 0;
-  ReduceSeats(request, seats, reinterpret_cast<std::byte*>(&sum));
+  ReduceInlineBlocks(request, blocks, reinterpret_cast<std::byte*>(&sum));
   EXPECT_EQ(sum, 98);
-  TakeSeat(request, 301, &values[1], seats, 1);
-  EXPECT_EQ(SlotOfAllSeats(seats), -1);
-  seat(1)[0] = seat(1)[1] = 0xff;
-  TakeSeat(request, 0xffff, &values[1], seats, 1);  // no such seat
-  EXPECT_EQ(SlotOfAllSeats(seats), -1);
+  WriteInlineBlock(request, 301, &values[1], blocks, 1);
+  EXPECT_EQ(SlotOfAllBlocks(blocks), -1);
+  block(1)[0] = block(1)[1] = 0xff;
+  WriteInlineBlock(request, 0xffff, &values[1], blocks, 1);  // no such block
+  EXPECT_EQ(SlotOfAllBlocks(blocks), -1);
 }
 
-// The first time the data move by themselves, after that they ride: the same to the bit.
-TEST(RidingTest, GivesTheSameBits) {
+// The first time the data move by themselves, after that they travel inline: the result is the same to the bit.
+TEST(InlineDataTest, GivesTheSameBits) {
   for (const int ranks : {1, 2, 3}) {
     RunJob(ranks, [](TestRank& self) {
       for (int type = 0; type < kNumElementTypes; ++type) {
@@ -97,18 +99,18 @@ TEST(RidingTest, GivesTheSameBits) {
           }
         }
       }
-      EXPECT_GT(self.Counter("rode"), 200u);
+      EXPECT_GT(self.Counter("moved_inline"), 200u);
     });
   }
 }
 
-TEST(RidingTest, DifferentTensorsComeToTheSameEnd) {
+TEST(InlineDataTest, DifferentTensorsComeToTheSameEnd) {
   RunJob(3, [](TestRank& self) {
     for (int step = 0; step < 50; ++step) {
       float values[4] = {};
       int64_t handles[4] = {};
       const int64_t one = 1;
-      // Each rank asks in an order of its own, for what may ride and what may not.
+      // Each rank asks in an order of its own, for what fits inline and what does not.
       for (int i = 0; i < 4; ++i) {
         const int which = (i + self.rank()) % 4;
         values[which] = static_cast<float>(which + step);
@@ -129,8 +131,8 @@ TEST(RidingTest, DifferentTensorsComeToTheSameEnd) {
   });
 }
 
-// A rank that has joined takes no seat; its neutral element comes by the other way.
-TEST(RidingTest, NotWithThoseWhoHaveJoined) {
+// A rank that has joined writes no block; its neutral element comes by the other way.
+TEST(InlineDataTest, NotWithThoseWhoHaveJoined) {
   RunJob(2, [](TestRank& self) {
     std::vector<float> value = {3};
     self.Sum("s", value);

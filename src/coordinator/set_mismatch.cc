@@ -1,4 +1,4 @@
-#include "coordinator/crossing.h"
+#include "coordinator/set_mismatch.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 namespace tutti::coordinator {
 namespace {
 
-using Places = std::map<int, CrossWaits::Place>;
+using Places = std::map<int, SetWaits::Place>;
 
 bool IsIn(const RankSet& some, const RankSet& all) {
   RankSet both = all;
@@ -40,8 +40,7 @@ bool AllWait(const Places& places) {
   for (const auto& [set, place] : places) {
     if (place.have == place.members) return false;
   }
-  return IsIn(UnionOf(places, &CrossWaits::Place::members),
-              UnionOf(places, &CrossWaits::Place::have));
+  return IsIn(UnionOf(places, &SetWaits::Place::members), UnionOf(places, &SetWaits::Place::have));
 }
 
 // "process set 1 of ranks 0 and 1 on rank 0, process set 2 of ..."
@@ -62,16 +61,16 @@ std::string Sides(const Places& places) {
 
 // The names among `names` that nobody can ever complete: drops what somebody may yet bring, until
 // nothing more is dropped.
-std::set<std::string> Deadlocked(const CrossWaits& waits, const RankSet& stuck,
+std::set<std::string> Deadlocked(const SetWaits& waits, const RankSet& stuck,
                                  std::set<std::string> names) {
   for (;;) {
     // Ranks with a thread that waits for something outside.
     RankSet free;
     for (const auto& [name, places] : waits.places) {
-      if (names.count(name) == 0) free.Union(UnionOf(places, &CrossWaits::Place::blocked));
+      if (names.count(name) == 0) free.Union(UnionOf(places, &SetWaits::Place::blocked));
     }
     const size_t dropped = std::erase_if(names, [&](const std::string& name) {
-      const RankSet members = UnionOf(waits.places.at(name), &CrossWaits::Place::members);
+      const RankSet members = UnionOf(waits.places.at(name), &SetWaits::Place::members);
       const std::vector<int> ranks = members.ToVector();
       return std::any_of(ranks.begin(), ranks.end(),
                          [&](int rank) { return !stuck.Contains(rank) || free.Contains(rank); });
@@ -80,7 +79,7 @@ std::set<std::string> Deadlocked(const CrossWaits& waits, const RankSet& stuck,
   }
 }
 
-bool ReadPlace(WireReader& reader, int num_ranks, CrossWaits::Place& place) {
+bool ReadPlace(WireReader& reader, int num_ranks, SetWaits::Place& place) {
   for (RankSet* const ranks :
        {&place.members, &place.have, &place.blocked, &place.late, &place.overdue}) {
     if (!ranks->Read(reader, num_ranks)) return false;
@@ -93,7 +92,7 @@ bool ReadPlace(WireReader& reader, int num_ranks, CrossWaits::Place& place) {
 
 }  // namespace
 
-void CrossWaits::Merge(const CrossWaits& other) {
+void SetWaits::Merge(const SetWaits& other) {
   for (const auto& [name, theirs] : other.places) {
     Places& mine = places[name];
     for (const auto& [set, place] : theirs) {
@@ -110,7 +109,7 @@ void CrossWaits::Merge(const CrossWaits& other) {
   same.Union(other.same);
 }
 
-void CrossWaits::Write(WireWriter& writer) const {
+void SetWaits::Write(WireWriter& writer) const {
   writer.U32(static_cast<uint32_t>(places.size()));
   for (const auto& [name, sets] : places) {
     WriteText(writer, name);
@@ -128,7 +127,7 @@ void CrossWaits::Write(WireWriter& writer) const {
   same.Write(writer);
 }
 
-bool CrossWaits::Read(WireReader& reader, int num_ranks) {
+bool SetWaits::Read(WireReader& reader, int num_ranks) {
   const uint32_t num_names = reader.U32();
   for (uint32_t i = 0; i < num_names; ++i) {
     std::string name;
@@ -145,7 +144,7 @@ bool CrossWaits::Read(WireReader& reader, int num_ranks) {
   return stuck.Read(reader, num_ranks) && same.Read(reader, num_ranks);
 }
 
-std::vector<Crossing> FindCrossings(const CrossWaits& waits) {
+std::vector<SetMismatch> FindSetMismatches(const SetWaits& waits) {
   std::set<std::string> names;
   for (const auto& [name, places] : waits.places) {
     if (AllWait(places)) names.insert(name);
@@ -153,27 +152,27 @@ std::vector<Crossing> FindCrossings(const CrossWaits& waits) {
   const std::set<std::string> deadlocked = Deadlocked(waits, waits.stuck, names);
   const std::set<std::string> proven =
       Deadlocked(waits, Common(waits.stuck, waits.same), deadlocked);
-  std::vector<Crossing> crossings;
+  std::vector<SetMismatch> mismatches;
   for (const std::string& name : names) {
     const Places& places = waits.places.at(name);
-    const RankSet members = UnionOf(places, &CrossWaits::Place::members);
-    Crossing crossing;
-    crossing.name = name;
-    const bool late = IsIn(members, UnionOf(places, &CrossWaits::Place::late));
-    const bool overdue = late && !UnionOf(places, &CrossWaits::Place::overdue).empty();
+    const RankSet members = UnionOf(places, &SetWaits::Place::members);
+    SetMismatch mismatch;
+    mismatch.name = name;
+    const bool late = IsIn(members, UnionOf(places, &SetWaits::Place::late));
+    const bool overdue = late && !UnionOf(places, &SetWaits::Place::overdue).empty();
     if (overdue || proven.count(name) > 0) {
-      crossing.verdict = Crossing::Verdict::kMistake;
+      mismatch.outcome = SetMismatch::Outcome::kMistake;
     } else if (deadlocked.count(name) > 0) {
-      crossing.verdict = Crossing::Verdict::kUnproven;
+      mismatch.outcome = SetMismatch::Outcome::kUnproven;
     } else if (!late) {
       continue;
     }
-    crossing.sets = places;
-    crossing.sentence =
+    mismatch.sets = places;
+    mismatch.sentence =
         fmt::format("Ranks disagree on the process set of \"{}\": {}.", name, Sides(places));
-    crossings.push_back(std::move(crossing));
+    mismatches.push_back(std::move(mismatch));
   }
-  return crossings;
+  return mismatches;
 }
 
 }  // namespace tutti::coordinator

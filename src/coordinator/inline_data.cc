@@ -1,4 +1,4 @@
-#include "coordinator/riding.h"
+#include "coordinator/inline_data.h"
 
 #include <array>
 #include <cstring>
@@ -11,54 +11,55 @@ namespace {
 
 constexpr int kEmpty = 0xffff;
 
-int SlotOf(const uint8_t* seat) { return seat[0] | seat[1] << 8; }
+int SlotOf(const uint8_t* block) { return block[0] | block[1] << 8; }
 
 }  // namespace
 
-bool MayRide(const Request& request) {
+bool FitsInline(const Request& request) {
   if (request.kind != OpKind::kAllreduce || request.op == ReduceOp::kAdasum) return false;
   if (request.group_size > 0 || request.device >= 0) return false;
   const int64_t elements = request.elements();
-  return elements > 0 && elements <= static_cast<int64_t>(kRidingBytes) &&
-         static_cast<size_t>(elements) * WireSize(WireType(request)) <= kRidingBytes;
+  return elements > 0 && elements <= static_cast<int64_t>(kInlineDataBytes) &&
+         static_cast<size_t>(elements) * WireSize(WireType(request)) <= kInlineDataBytes;
 }
 
-void TakeSeat(const Request& request, int slot, const void* input, std::span<uint8_t> seats,
-              int rank) {
+void WriteInlineBlock(const Request& request, int slot, const void* input,
+                      std::span<uint8_t> blocks, int rank) {
   if (slot >= kEmpty) return;
-  uint8_t* const seat = seats.data() + static_cast<size_t>(rank) * kSeatBytes;
-  seat[0] = static_cast<uint8_t>(slot);
-  seat[1] = static_cast<uint8_t>(slot >> 8);
-  // Seats follow the states without regard to alignment.
-  alignas(8) std::array<std::byte, kRidingBytes> data = {};
+  uint8_t* const block = blocks.data() + static_cast<size_t>(rank) * kInlineBlockBytes;
+  block[0] = static_cast<uint8_t>(slot);
+  block[1] = static_cast<uint8_t>(slot >> 8);
+  // Blocks follow the states without regard to alignment.
+  alignas(8) std::array<std::byte, kInlineDataBytes> data = {};
   const auto count = static_cast<size_t>(request.elements());
   StageIn(request, input, data.data(), count);
   const auto type = static_cast<DataType>(WireType(request));
   if (WireOp(request) == ncclAvg && IsFloat(type)) {
     // As the library averages: every input is divided and rounded before the sum.
-    const size_t num_ranks = seats.size() / kSeatBytes;
+    const size_t num_ranks = blocks.size() / kInlineBlockBytes;
     const auto ranks = static_cast<double>(num_ranks);
     const void* const source = data.data();
     FindReduce(type, ReduceKind::kSum)(data.data(), &source, 1, count,
                                        {.scalar = ScalarBits(type, 1.0 / ranks), .scale_mask = 1});
   }
-  std::memcpy(seat + 2, data.data(), data.size());
+  std::memcpy(block + 2, data.data(), data.size());
 }
 
-int SlotOfAllSeats(std::span<const uint8_t> seats) {
-  if (seats.empty()) return -1;
-  const int slot = SlotOf(seats.data());
-  for (size_t at = kSeatBytes; at < seats.size(); at += kSeatBytes) {
-    if (SlotOf(seats.data() + at) != slot) return -1;
+int SlotOfAllBlocks(std::span<const uint8_t> blocks) {
+  if (blocks.empty()) return -1;
+  const int slot = SlotOf(blocks.data());
+  for (size_t at = kInlineBlockBytes; at < blocks.size(); at += kInlineBlockBytes) {
+    if (SlotOf(blocks.data() + at) != slot) return -1;
   }
   return slot == kEmpty ? -1 : slot;
 }
 
-void ReduceSeats(const Request& request, std::span<const uint8_t> seats, std::byte* result) {
-  std::array<const void*, kMostRidingRanks> sources;
+void ReduceInlineBlocks(const Request& request, std::span<const uint8_t> blocks,
+                        std::byte* result) {
+  std::array<const void*, kMostInlineRanks> sources;
   int ranks = 0;
-  for (size_t at = 0; at < seats.size(); at += kSeatBytes) {
-    sources[static_cast<size_t>(ranks++)] = seats.data() + at + 2;
+  for (size_t at = 0; at < blocks.size(); at += kInlineBlockBytes) {
+    sources[static_cast<size_t>(ranks++)] = blocks.data() + at + 2;
   }
   const auto type = static_cast<DataType>(WireType(request));
   const ncclRedOp_t op = WireOp(request);

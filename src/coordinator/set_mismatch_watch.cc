@@ -1,4 +1,4 @@
-#include "coordinator/crossing_watch.h"
+#include "coordinator/set_mismatch_watch.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ bool AllBlocked(const std::set<pid_t>& askers, const std::set<pid_t>& blocked) {
 
 }  // namespace
 
-CrossingWatch::Look CrossingWatch::LookNow() const {
+SetMismatchWatch::Look SetMismatchWatch::LookNow() const {
   Look look;
   std::set<pid_t> askers, blocked;
   bool elsewhere = false;  // some thread waits for what no other rank can bring
@@ -36,7 +36,7 @@ CrossingWatch::Look CrossingWatch::LookNow() const {
     RankSet members;
     for (const int rank : set->members()) members.Add(rank);
     for (const auto& tensor : waits.tensors) {
-      CrossWaits::Place& place = look.waits.places[tensor.name][set->id()];
+      SetWaits::Place& place = look.waits.places[tensor.name][set->id()];
       place.members = members;
       place.have.Add(rank_);
       place.round = waits.round;
@@ -55,7 +55,7 @@ CrossingWatch::Look CrossingWatch::LookNow() const {
   return look;
 }
 
-void CrossingWatch::Look::ProveNothing() {
+void SetMismatchWatch::Look::ProveNothing() {
   stuck = false;
   waits.stuck = RankSet();
   for (auto& [name, places] : waits.places) {
@@ -63,91 +63,91 @@ void CrossingWatch::Look::ProveNothing() {
   }
 }
 
-CrossWaits CrossingWatch::LookAround() {
+SetWaits SetMismatchWatch::CollectWaits() {
   bool behind = false;
   {
-    const std::lock_guard lock(mutex_);
-    behind = said_++ > judged_;
+    const MutexLock lock(mutex_);
+    behind = said_++ > decided_;
   }
   if (!others_()) return {};
   Look look = LookNow();
   if (behind) look.ProveNothing();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (look.SameAs(last_said_)) look.waits.same.Add(rank_);
   last_said_ = look;
   return look.waits;
 }
 
-void CrossingWatch::Judge(const CrossWaits& waits) {
+void SetMismatchWatch::Decide(const SetWaits& waits) {
   uint64_t check = 0;
   {
-    const std::lock_guard lock(mutex_);
-    check = judged_ + 1;
+    const MutexLock lock(mutex_);
+    check = decided_ + 1;
   }
-  for (const Crossing& crossing : FindCrossings(waits)) {
-    switch (crossing.verdict) {
-      case Crossing::Verdict::kPossible:
-        Warn(crossing);
+  for (const SetMismatch& mismatch : FindSetMismatches(waits)) {
+    switch (mismatch.outcome) {
+      case SetMismatch::Outcome::kPossible:
+        Warn(mismatch);
         break;
-      case Crossing::Verdict::kUnproven: {
-        const std::lock_guard lock(mutex_);
+      case SetMismatch::Outcome::kUnproven: {
+        const MutexLock lock(mutex_);
         recheck_ = true;
         break;
       }
-      case Crossing::Verdict::kMistake:
-        Condemn(crossing, check);
+      case SetMismatch::Outcome::kMistake:
+        AddPendingFailure(mismatch, check);
         break;
     }
   }
-  // In this order: who looks when this check counts as judged finds all sets told.
-  for (const auto& set : sets_()) set->Judged(check);
-  const std::lock_guard lock(mutex_);
-  judged_ = check;
+  // In this order: who looks when this check counts as decided finds all sets told.
+  for (const auto& set : sets_()) set->Decided(check);
+  const MutexLock lock(mutex_);
+  decided_ = check;
 }
 
-void CrossingWatch::Condemn(const Crossing& crossing, uint64_t check) {
+void SetMismatchWatch::AddPendingFailure(const SetMismatch& mismatch, uint64_t check) {
   for (const auto& set : sets_()) {
-    const auto found = crossing.sets.find(set->id());
-    if (found == crossing.sets.end()) continue;
-    const CrossWaits::Place& place = found->second;
-    set->Condemn(crossing.name, {check, place.have, crossing.sentence}, place.round);
+    const auto found = mismatch.sets.find(set->id());
+    if (found == mismatch.sets.end()) continue;
+    const SetWaits::Place& place = found->second;
+    set->AddPendingFailure(mismatch.name, {check, place.have, mismatch.sentence}, place.round);
   }
 }
 
 // Once a window.
-void CrossingWatch::Warn(const Crossing& crossing) {
+void SetMismatchWatch::Warn(const SetMismatch& mismatch) {
   const int64_t now_ns = NowNs();
   const auto window_ns = static_cast<int64_t>(window_s_ * 0.9e9);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase_if(warned_ns_,
                   [&](const auto& warned) { return now_ns - warned.second > window_ns; });
-    if (!warned_ns_.emplace(crossing.name, now_ns).second) return;
+    if (!warned_ns_.emplace(mismatch.name, now_ns).second) return;
   }
-  TUTTI_WARN("{} They have waited for more than {} s.", crossing.sentence, window_s_);
+  TUTTI_WARN("{} They have waited for more than {} s.", mismatch.sentence, window_s_);
 }
 
 // Whether this rank has been stuck, in a set that is not that of all ranks, for a tick, or two, or
 // four, ...
-bool CrossingWatch::Suspects() {
+bool SetMismatchWatch::Suspects() {
   const auto sets = sets_();
   const bool may_be = std::any_of(sets.begin(), sets.end(), [](const auto& set) {
     return set->id() != 0 && set->MayBeStuck();
   });
   Look look;
   if (may_be) look = LookNow();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const bool same = look.SameAs(last_tick_);
   last_tick_ = std::move(look);
   ticks_ = same && last_tick_.stuck && last_tick_.in_other_set ? ticks_ + 1 : 0;
   return ticks_ > 0 && (IsPowerOfTwo(ticks_) || ticks_ % kLongestGapTicks == 0);
 }
 
-void CrossingWatch::Tick(bool due) {
+void SetMismatchWatch::Tick(bool due) {
   if (!others_()) return;
   bool ask = Suspects() || due;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ask = std::exchange(recheck_, false) || ask;
   }
   if (!ask) return;
@@ -156,7 +156,7 @@ void CrossingWatch::Tick(bool due) {
   }
 }
 
-std::string CrossingWatch::Elsewhere(int set) const {
+std::string SetMismatchWatch::DescribeOtherSets(int set) const {
   std::string text;
   for (const auto& other : sets_()) {
     if (other->id() == set) continue;
