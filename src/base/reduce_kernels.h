@@ -39,32 +39,37 @@ TUTTI_INLINE size_t BytesToBoundary(const uint8_t* dst, size_t bytes) {
   return missing % kLargestElement == 0 ? missing : 0;
 }
 
+// Up to so many pointers to sources are copied to the stack, where stores through `dst` cannot be
+// suspected of changing them. With more the loop over the sources is long anyway.
+inline constexpr int kCopiedSources = 64;
+
 // One call. kCount is the number of sources where it is known at compile time, else 0; kAdjusts
-// says whether to look at the scale mask and the divisor at all.
+// says whether to look at the scaling and the divisor at all.
 template <typename Format, ReduceKind kKind, int kCount, bool kAdjusts>
 struct Loop {
   const void* const* sources;
   int count;
   typename Format::Scalar scalar;
-  uint64_t scale_mask;
+  int scale_begin;
+  int scale_end;
   uint64_t divisor;
   bool past_cache;
 
   // One register of source `s`. kPart: only its first `bytes` < kVectorBytes bytes exist.
   template <bool kPart>
-  TUTTI_INLINE typename Format::Values Fetch(const uint8_t* source, int s, size_t offset,
+  TUTTI_INLINE typename Format::Values Fetch(const void* from, int s, size_t offset,
                                              size_t bytes) const {
+    const auto* const source = static_cast<const uint8_t*>(from);
     typename Format::Values values =
         Format::Decode(kPart ? LoadPart(source + offset, bytes) : Load(source + offset));
     if constexpr (kAdjusts) {
-      if ((scale_mask >> s) & 1) values = Format::Scale(values, scalar);
+      if (s >= scale_begin && s < scale_end) values = Format::Scale(values, scalar);
     }
     return values;
   }
 
   template <bool kPart>
-  TUTTI_INLINE void Step(const uint8_t* const* from, uint8_t* dst, size_t offset,
-                         size_t bytes) const {
+  TUTTI_INLINE void Step(const void* const* from, uint8_t* dst, size_t offset, size_t bytes) const {
     typename Format::Values values = Fetch<kPart>(from[0], 0, offset, bytes);
     if constexpr (kCount != 0) {
 #pragma GCC unroll 4
@@ -93,12 +98,14 @@ struct Loop {
 
   // Element bytes [first, last) of every array.
   TUTTI_INLINE void Run(uint8_t* dst, size_t first, size_t last) const {
-    // A copy of the pointers that stores through `dst` cannot be suspected of changing.
     Loop self = *this;
-    const uint8_t* from[kCount ? kCount : kMaxReduceSources];
-    from[0] = static_cast<const uint8_t*>(sources[0]);
-    for (int s = 1; s < (kCount ? kCount : count); ++s) {
-      from[s] = static_cast<const uint8_t*>(sources[s]);
+    const void* copied[kCount ? kCount : kCopiedSources];
+    const void* const* from = copied;
+    if (kCount == 0 && count > kCopiedSources) {
+      from = sources;
+    } else {
+      copied[0] = sources[0];
+      for (int s = 1; s < (kCount ? kCount : count); ++s) copied[s] = sources[s];
     }
     size_t offset = first;
     size_t part = BytesToBoundary(dst + first, last - first);
@@ -145,16 +152,20 @@ inline constexpr size_t kDivideBlock = 4096;
 template <typename Format, ReduceKind kKind, int kCount>
 [[gnu::noinline]] void RunPlain(uint8_t* dst, const void* const* sources, int count, size_t bytes,
                                 bool past_cache) {
-  Loop<Format, kKind, kCount, false>{sources, count, {}, 0, 0, past_cache}.Run(dst, 0, bytes);
+  Loop<Format, kKind, kCount, false>{sources, count, {}, 0, 0, 0, past_cache}.Run(dst, 0, bytes);
 }
 
 template <typename T, typename Format, ReduceKind kKind>
 [[gnu::noinline]] void RunAdjusted(uint8_t* dst, const void* const* sources, int count,
                                    size_t bytes, bool past_cache, const ReduceArgs& args) {
   const bool divides_after = !Format::kDividesInLoop && args.divisor != 0;
-  const Loop<Format, kKind, 0, true> loop{
-      sources,         count,        Format::ReadScalar(args.scalar),
-      args.scale_mask, args.divisor, past_cache && !divides_after};
+  const Loop<Format, kKind, 0, true> loop{.sources = sources,
+                                          .count = count,
+                                          .scalar = Format::ReadScalar(args.scalar),
+                                          .scale_begin = args.scale_begin,
+                                          .scale_end = args.scale_end,
+                                          .divisor = args.divisor,
+                                          .past_cache = past_cache && !divides_after};
   if (!divides_after) return loop.Run(dst, 0, bytes);
   if constexpr (!Format::kDividesInLoop) {
     for (size_t first = 0; first < bytes; first += kDivideBlock) {
@@ -183,8 +194,8 @@ void Reduce(void* dst, const void* const* sources, int count, size_t elements,
   uint8_t* const to = static_cast<uint8_t*>(dst);
   const size_t bytes = elements * sizeof(T);
   const bool past_cache = GoesPastCache(dst, sources, count, bytes, args);
-  const uint64_t scaled = args.scale_mask & (~uint64_t{0} >> (kMaxReduceSources - count));
-  if (scaled != 0 || args.divisor != 0) {
+  const bool scales = args.scale_begin < args.scale_end && args.scale_begin < count;
+  if (scales || args.divisor != 0) {
     return RunAdjusted<T, Adjusted, kKind>(to, sources, count, bytes, past_cache, args);
   }
   switch (count) {

@@ -27,14 +27,15 @@ double Executor::PredictUs(const Task& task) const {
   // What is certain to be pulled, whatever memory the other ranks' buffers are.
   if (pull_ != nullptr && plan_.can_pull && ShouldPull(plan_, task.collective, bytes, false))
     return PredictPullUs(plan_, task.collective, bytes, false);
-  return Choose(plan_, task.collective, task.bytes() / task.elem_bytes(), task.elem_bytes())
+  return Choose(plan_, task.collective, task.bytes() / task.elem_bytes(), task.elem_bytes(),
+                OrderFor(task))
       .time_us;
 }
 
 std::string Executor::Describe(const Task& task) const {
   const size_t elem = task.elem_bytes();
   if (num_ranks_ == 1) return "one rank: a copy in memory\n";
-  const Choice choice = Choose(plan_, task.collective, task.count, elem);
+  const Choice choice = Choose(plan_, task.collective, task.count, elem, OrderFor(task));
   std::string text = fmt::format("{} of {} elements of {}: {} {}, predicted {:.1f} us\n",
                                  Name(task.collective), task.count, tutti::Name(task.type),
                                  Name(choice.algorithm), Name(choice.protocol), choice.time_us);

@@ -290,6 +290,7 @@ Status Communicator::ExchangePeers() {
   TUTTI_TRY(bootstrap_->AllGather(peers_.data(), sizeof(PeerInfo), init_deadline_));
   for (PeerInfo& peer : peers_) MakePrintable(peer);
   TUTTI_TRY(CheckPeers(peers_));
+  plan_.deterministic = settings_.deterministic;
   TUTTI_TRY(ApplyAlgorithmList(settings_.algo, plan_));
   TUTTI_TRY(ApplyProtocolList(settings_.proto, plan_));
   if (rank() == 0 && cuda_device_ < 0 && !is_lane_) WarnOfEmptyLists();

@@ -40,7 +40,7 @@ void WriteInlineBlock(const Request& request, int slot, const void* input,
     const auto ranks = static_cast<double>(num_ranks);
     const void* const source = data.data();
     FindReduce(type, ReduceKind::kSum)(data.data(), &source, 1, count,
-                                       {.scalar = ScalarBits(type, 1.0 / ranks), .scale_mask = 1});
+                                       {.scalar = ScalarBits(type, 1.0 / ranks), .scale_end = 1});
   }
   std::memcpy(block + 2, data.data(), data.size());
 }

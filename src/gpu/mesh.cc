@@ -124,6 +124,7 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   context_.max_blocks = layout.blocks;
   context_.max_lone_blocks = LoneBlocksFor(FewestMultiprocessors(peers.peers));
   context_.num_ranks = n;
+  context_.deterministic = settings.deterministic;
   context_.slot_bytes = layout.slot_bytes;
   context_.ring_slot_bytes = layout.RingSlotBytes();
   context_.ll_slot_bytes = cuda::kLLLines * kLLData;
@@ -192,6 +193,11 @@ Status GpuMesh::LaunchTask(const Task& task, cuda::Stream stream) {
   return LaunchCollective(task, stream);
 }
 
+ReductionOrder GpuMesh::OrderFor(const Task& task) const {
+  return context_.deterministic && task.is_reduction() ? OrderOf(task.type, task.op.kind)
+                                                       : ReductionOrder::kAny;
+}
+
 cuda::ReduceArgs GpuMesh::ReduceArgsOf(const Task& task) const {
   cuda::ReduceArgs args;
   if (!task.is_reduction()) return args;
@@ -210,8 +216,9 @@ Status GpuMesh::LaunchCollective(const Task& task, cuda::Stream stream) {
   const size_t elem = moves ? 1 : task.elem_bytes();
   const size_t count = moves ? task.count * task.elem_bytes() : task.count;
   const SharedBuffers shared = FindShared(task);
-  const MeshChoice choice = ChooseMesh(context_, task.collective, count, elem,
-                                       shared.complete ? Buffers::kShared : Buffers::kOwn);
+  const MeshChoice choice =
+      ChooseMesh(context_, task.collective, count, elem,
+                 shared.complete ? Buffers::kShared : Buffers::kOwn, OrderFor(task));
   if (choice.algorithm == MeshAlgorithm::kMessages) return LaunchExchange(task, stream);
   if (IsSymmetric(choice.algorithm)) return LaunchSymmetric(task, choice, count, shared, stream);
   return LaunchChosen(task, choice, count, stream);
@@ -360,7 +367,7 @@ double GpuMesh::PredictUs(const Task& task) const {
       return kLaunchUs + static_cast<double>(bytes) / context_.messages_bytes_per_us;
     default:
       return kLaunchUs + ChooseMesh(context_, task.collective, moves ? bytes : task.count,
-                                    moves ? 1 : task.elem_bytes())
+                                    moves ? 1 : task.elem_bytes(), Buffers::kOwn, OrderFor(task))
                              .us;
   }
 }
@@ -390,8 +397,9 @@ std::string GpuMesh::Describe(const Task& task) const {
   if (task.count == 0) return "nothing to do";
   const bool moves = !task.is_reduction();
   const size_t elem = moves ? 1 : task.elem_bytes();
-  const MeshChoice choice = ChooseMesh(context_, task.collective,
-                                       moves ? task.count * task.elem_bytes() : task.count, elem);
+  const MeshChoice choice =
+      ChooseMesh(context_, task.collective, moves ? task.count * task.elem_bytes() : task.count,
+                 elem, Buffers::kOwn, OrderFor(task));
   if (choice.algorithm == MeshAlgorithm::kMessages)
     return fmt::format("{}: a message between each pair", Name(task.collective));
   return tutti::Describe(choice);

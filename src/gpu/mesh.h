@@ -95,6 +95,8 @@ class GpuMesh final : public GpuOperations {
                          const SharedBuffers& shared, cuda::Stream stream);
   // All sends and receives of a group.
   Status LaunchMessages(std::span<const DeviceTask> tasks);
+  // In which order this communicator has to combine the elements of the task.
+  ReductionOrder OrderFor(const Task& task) const;
   cuda::ReduceArgs ReduceArgsOf(const Task& task) const;
 
   const cuda::Device& device() const { return queue_->device(); }

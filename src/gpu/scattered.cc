@@ -17,7 +17,9 @@ constexpr size_t kPackBytes = 32 << 20;
 // As LaunchCollective, but nothing that only this rank's cuts show has a part in it.
 Status GpuMesh::LaunchOwn(const Task& task, cuda::Stream stream) {
   if (args_.num_ranks == 1) return LaunchAlone(task, stream);
-  return LaunchChosen(task, ChooseMesh(context_, task.collective, task.count, task.elem_bytes()),
+  return LaunchChosen(task,
+                      ChooseMesh(context_, task.collective, task.count, task.elem_bytes(),
+                                 Buffers::kOwn, OrderFor(task)),
                       task.count, stream);
 }
 

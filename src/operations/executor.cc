@@ -57,7 +57,8 @@ ReduceSpec Executor::ReduceSpecFor(const Task& task) const {
     spec.scalar = task.op.scalar;
     if (task.op.live_scalar != nullptr)
       std::memcpy(&spec.scalar, task.op.live_scalar, task.elem_bytes());
-  } else if (task.op.average && IsFloat(task.type)) {
+    spec.round_scaled = plan_.deterministic;
+  } else if (task.op.average && IsFloat(task.type) && !plan_.deterministic) {
     spec.scale = true;
     spec.scalar = ScalarBits(task.type, 1.0 / num_ranks_);
   } else if (task.op.average) {
@@ -66,11 +67,21 @@ ReduceSpec Executor::ReduceSpecFor(const Task& task) const {
   return spec;
 }
 
-const Choice& Executor::ChoiceFor(Collective collective, size_t count, size_t elem_bytes) {
+ReductionOrder Executor::OrderFor(const Task& task) const {
+  return plan_.deterministic && task.is_reduction() ? OrderOf(task.type, task.op.kind)
+                                                    : ReductionOrder::kAny;
+}
+
+const Choice& Executor::ChoiceFor(const Task& task, size_t count) {
+  const Collective collective = task.collective;
+  const size_t elem_bytes = task.elem_bytes();
+  const ReductionOrder order = OrderFor(task);
   const size_t key = count * elem_bytes + static_cast<size_t>(collective) * 7;
   RememberedChoice& entry = choices_[(key ^ key >> 6 ^ key >> 12) % kRememberedChoices];
-  if (entry.collective != collective || entry.count != count || entry.elem_bytes != elem_bytes)
-    entry = {collective, count, elem_bytes, Choose(plan_, collective, count, elem_bytes)};
+  if (entry.collective != collective || entry.count != count || entry.elem_bytes != elem_bytes ||
+      entry.order != order)
+    entry = {collective, count, elem_bytes, order,
+             Choose(plan_, collective, count, elem_bytes, order)};
   return entry.choice;
 }
 
@@ -96,7 +107,7 @@ Status Executor::RunCollective(const Task& task) {
     return Status::Ok();
   }
 
-  op.choice = scattered ? *scattered : ChoiceFor(task.collective, count, task.elem_bytes());
+  op.choice = scattered ? *scattered : ChoiceFor(task, count);
   op.work = {In(task), Out(task),          task.elem_bytes(), op.choice.slice_elems,
              tag,      ReduceSpecFor(task)};
   op.shape = {task.count, op.choice.chunk_elems, task.root};
@@ -195,7 +206,7 @@ std::optional<Choice> Executor::ChoiceForScattered(const Task& task) const {
   uint32_t& allowed = context.allowed_algorithms[static_cast<size_t>(task.collective)];
   allowed = allowed == 0 ? kStaged : allowed & kStaged;
   if (allowed == 0) return std::nullopt;
-  return Choose(context, task.collective, task.count, task.elem_bytes());
+  return Choose(context, task.collective, task.count, task.elem_bytes(), OrderFor(task));
 }
 
 Status Executor::RunScattered(const Task& task, Operation& op) {

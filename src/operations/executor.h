@@ -83,7 +83,9 @@ class Executor {
   static bool WalkStaged(P& primitives, const Task& task, Algorithm algorithm,
                          const WorkShape& shape);
 
-  const Choice& ChoiceFor(Collective collective, size_t count, size_t elem_bytes);
+  const Choice& ChoiceFor(const Task& task, size_t count);
+  // In which order this communicator has to combine the elements of the task.
+  ReductionOrder OrderFor(const Task& task) const;
   Status RunAlone(const Task& task);
   // An AllReduce of many buffers where they cannot be staged one by one: through packed_.
   Status RunPacked(const Task& task);
@@ -127,7 +129,8 @@ class Executor {
     Collective collective;
     size_t count = 0;  // 0: empty
     size_t elem_bytes = 0;
-    Choice choice;
+    ReductionOrder order = ReductionOrder::kAny;
+    Choice choice = {};
   };
   static constexpr size_t kRememberedChoices = 64;
   std::array<RememberedChoice, kRememberedChoices> choices_ = {};

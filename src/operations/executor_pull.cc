@@ -35,7 +35,7 @@ PullExtent ExtentOf(const Task& task, int rank, int num_ranks) {
 
 bool CanBePulled(const Task& task, int num_ranks) {
   // Each rank's scalar is its own: peers cannot apply it.
-  if (task.is_reduction() && (task.op.pre_multiply || num_ranks > kMaxReduceSources)) return false;
+  if (task.is_reduction() && task.op.pre_multiply) return false;
   return ExtentOf(task, task.root, num_ranks).input > 0;
 }
 

@@ -37,8 +37,7 @@ constexpr bool IsGpu(Where where) { return where >= Where::kWindows; }
 enum class AddingOrder : uint8_t {
   kAddsNothing,  // It only moves data.
   kRankOrder,    // Element i of every rank in the order of the ranks, in the type of accumulation
-                 // (base/reduce.h, backend/cuda/elements.h), rounded once. On hosts this holds for
-                 // at most kMaxReduceSources ranks.
+                 // (base/reduce.h, backend/cuda/elements.h), rounded once.
   kOtherOrder,   // An order that depends on the element's place, or with rounded partial sums.
 };
 

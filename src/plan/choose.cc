@@ -100,7 +100,8 @@ double PredictPullUs(const PlanContext& c, Collective collective, double bytes, 
   return CostUs(row, extent, ChannelsFor(c, Algorithm::kPull), c.oversubscribed);
 }
 
-Choice Choose(const PlanContext& c, Collective collective, size_t count, size_t elem_bytes) {
+Choice Choose(const PlanContext& c, Collective collective, size_t count, size_t elem_bytes,
+              ReductionOrder order) {
   const double bytes = static_cast<double>(count) * static_cast<double>(elem_bytes);
   const uint32_t allowed = c.allowed_algorithms[static_cast<size_t>(collective)];
   Choice choice;
@@ -110,6 +111,9 @@ Choice Choose(const PlanContext& c, Collective collective, size_t count, size_t 
   for (const bool respect_list : {true, false}) {
     for (int a = 0; a < kNumAlgorithms; ++a) {
       if (respect_list && allowed != 0 && (allowed >> a & 1) == 0) continue;
+      const AlgorithmRow* const row =
+          FindHostRow(static_cast<Algorithm>(a), collective, c.one_host);
+      if (row == nullptr || !KeepsOrder(*row, order, c.num_ranks)) continue;
       const double us = PredictUs(c, collective, static_cast<Algorithm>(a), bytes);
       if (us < choice.time_us) choice = {static_cast<Algorithm>(a), Protocol::kSimple, 1, 1, us};
     }

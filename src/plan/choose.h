@@ -13,6 +13,7 @@
 
 #include "base/datatype.h"
 #include "base/status.h"
+#include "plan/reduction_order.h"
 #include "plan/work.h"
 
 namespace tutti {
@@ -23,6 +24,7 @@ struct PlanContext {
   bool one_host = true;         // all ranks share an arena
   bool can_pull = false;        // all ranks can read one another's memory through the kernel
   bool oversubscribed = false;  // more ranks than processors on some host
+  bool deterministic = false;   // reductions keep the order of the ranks, see reduction_order.h
   size_t stage_bytes = 0;
   size_t slot_bytes = 0;  // of every ring of slots
   // What the search found: channels × bandwidth inside the hosts, and between them; of the host
@@ -45,8 +47,10 @@ struct Choice {
   double time_us = 0;      // what the model predicts
 };
 
-// `count` as in WorkShape. REQUIRES: num_ranks > 1, count > 0 (Barrier: count is ignored).
-Choice Choose(const PlanContext& context, Collective collective, size_t count, size_t elem_bytes);
+// `count` as in WorkShape. An algorithm that does not keep `order` is not chosen, whatever the lists
+// allow. REQUIRES: num_ranks > 1, count > 0 (Barrier: count is ignored).
+Choice Choose(const PlanContext& context, Collective collective, size_t count, size_t elem_bytes,
+              ReductionOrder order = ReductionOrder::kAny);
 
 // Whether ranks of one machine should find out if they can read one another's buffers
 // (`mapped_only` false: also by copies of the kernel) rather than stage. `bytes` as for PredictUs.

@@ -179,7 +179,7 @@ void ShapeRing(const MeshContext& context, size_t count, size_t elem, MeshChoice
 std::string_view Name(MeshAlgorithm algorithm) { return RowOf(algorithm).description; }
 
 MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
-                      size_t elem_bytes, Buffers buffers) {
+                      size_t elem_bytes, Buffers buffers, ReductionOrder order) {
   static constexpr std::array<Candidates, kNumCollectives> kCandidates = FindCandidates();
   const Candidates& candidates = kCandidates[static_cast<size_t>(collective)];
   const auto bytes = static_cast<double>(count * elem_bytes);
@@ -209,6 +209,7 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
   for (const MeshRow* const row : candidates.All()) {
     if (row->Needs(Need::kThreeRanks) && context.num_ranks < 3) continue;
     if (row->Needs(Need::kRegisteredBuffers) && !registered) continue;
+    if (!KeepsOrder(*row, order, context.num_ranks)) continue;
     if (row->where == Where::kWindowRing && !goes_round) continue;
     // Messages choose their protocol by their length when they are sent.
     if (row->where == Where::kMessageChannels) {

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "plan/algorithm_table.h"
 #include "plan/mesh_limits.h"
+#include "plan/reduction_order.h"
 #include "plan/work.h"
 
 namespace tutti {
@@ -23,6 +24,7 @@ std::string_view Name(MeshAlgorithm algorithm);
 // joined by NVLink; bench/results/gpu.md shows what chose them.
 struct MeshContext {
   int num_ranks = 1;
+  bool deterministic = false;   // reductions keep the order of the ranks, see reduction_order.h
   size_t slot_bytes = 0;        // of a round by Simple, for each pair and block
   size_t ring_slot_bytes = 0;   // of a step of a ring, for each block
   size_t ll_slot_bytes = 0;     // of data, by LL
@@ -122,9 +124,11 @@ enum class Buffers : uint8_t { kOwn, kShared };
 uint32_t MostEarlyBlocks(const MeshContext& context);
 
 // REQUIRES: num_ranks > 1, count > 0; `collective` is one of AllReduce, Reduce, Broadcast,
-// AllGather, ReduceScatter, AlltoAll, Gather, Scatter. `count` as in NCCL's calls.
+// AllGather, ReduceScatter, AlltoAll, Gather, Scatter. `count` as in NCCL's calls. An algorithm that
+// does not keep `order` is not chosen, whatever the lists allow.
 MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
-                      size_t elem_bytes, Buffers buffers = Buffers::kOwn);
+                      size_t elem_bytes, Buffers buffers = Buffers::kOwn,
+                      ReductionOrder order = ReductionOrder::kAny);
 
 // Reads "name=value,…" (TUTTI_GPU_TUNE) into the context's numbers; the table in mesh.cc has the
 // names. InvalidUsage for others.

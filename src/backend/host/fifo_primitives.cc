@@ -62,8 +62,14 @@ bool HostFifoPrimitives::RunSlice(Step step, size_t in, size_t out, size_t n) {
   if (num_targets > 0) {
     const bool compute = num_sources > 1 || (step.input && work_.reduce.scale) ||
                          (step.final && work_.reduce.divisor != 0);
+    bool scale_first = step.input;
+    if (num_sources > 1 && step.input && work_.reduce.scale && work_.reduce.round_scaled) {
+      work_.reduce.Apply(targets[0], sources.data(), 1, n, true, false);
+      sources[0] = targets[0];
+      scale_first = false;
+    }
     if (compute)
-      work_.reduce.Apply(targets[0], sources.data(), num_sources, n, step.input, step.final);
+      work_.reduce.Apply(targets[0], sources.data(), num_sources, n, scale_first, step.final);
     else if (targets[0] != sources[0])
       CopyBytes(targets[0], sources[0], bytes);
     for (int i = 1; i < num_targets; ++i)

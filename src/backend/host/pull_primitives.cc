@@ -37,11 +37,13 @@ void HostPullPrimitives::ReduceInputs(size_t from, size_t out, size_t n) {
   for (size_t at = 0; at < n && !wait_.failed(); at += step) {
     const size_t count = std::min(step, n - at);
     std::byte* dst = work_.output + (out + at) * work_.elem_bytes;
-    std::array<const void*, kMaxReduceSources> sources;
+    const std::span<const void*> sources = rounds_.sources();
     for (size_t r = 0; r < ranks; ++r) sources[r] = Fetch(reach_.inputs[r], from + at, count, r);
     if (wait_.failed()) return;
-    const ReduceArgs args = {reduce.scalar, reduce.scale ? ~uint64_t{0} : 0, reduce.divisor};
-    reduce.fn(dst, sources.data(), static_cast<int>(ranks), count, args);
+    const ReduceArgs args = {.scalar = reduce.scalar,
+                             .scale_end = reduce.scale ? num_ranks() : 0,
+                             .divisor = reduce.divisor};
+    reduce.fn(dst, sources.data(), num_ranks(), count, args);
   }
 }
 

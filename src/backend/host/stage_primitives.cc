@@ -85,37 +85,19 @@ void HostStagePrimitives::Wait(uint64_t round, int peer) {
 
 void HostStagePrimitives::ReduceSlotsTo(uint64_t round, size_t at, std::byte* out, size_t n) {
   if (n == 0 || wait_.failed()) return;
-  std::array<const void*, kMaxReduceSources> sources;
-  const auto ranks = static_cast<size_t>(num_ranks());
-  // More ranks than one call combines: the partial result goes first in the next call.
-  size_t filled = 0;
-  for (size_t i = 0; i < ranks; ++i) {
-    sources[filled++] = Slot(round, static_cast<int>(i)) + at * work_.elem_bytes;
-    const bool last = i + 1 == ranks;
-    if (!last && filled < sources.size()) continue;
-    work_.reduce.Apply(out, sources.data(), static_cast<int>(filled), n, false, last);
-    sources[0] = out;
-    filled = 1;
-  }
+  const std::span<const void*> sources = group_.sources();
+  for (int r = 0; r < num_ranks(); ++r)
+    sources[static_cast<size_t>(r)] = Slot(round, r) + at * work_.elem_bytes;
+  work_.reduce.Apply(out, sources.data(), num_ranks(), n, false, true);
 }
 
 void HostStagePrimitives::ReducePartTo(uint64_t round, size_t at, const std::byte* in,
                                        std::byte* out, size_t n) {
   if (n == 0 || wait_.failed()) return;
-  std::array<const void*, kMaxReduceSources> sources;
-  size_t filled = 0;
-  bool scale_first = true;  // own input comes first and has not been scaled yet
-  sources[filled++] = in;
-  for (int i = 1; i <= num_ranks(); ++i) {
-    const int peer = (rank() + i) % num_ranks();
-    const bool last = i == num_ranks();
-    if (!last) sources[filled++] = Slot(round, peer) + at * work_.elem_bytes;
-    if (!last && filled < sources.size()) continue;
-    work_.reduce.Apply(out, sources.data(), static_cast<int>(filled), n, scale_first, last);
-    scale_first = false;
-    sources[0] = out;
-    filled = 1;
-  }
+  const std::span<const void*> sources = group_.sources();
+  for (int r = 0; r < num_ranks(); ++r)
+    sources[static_cast<size_t>(r)] = r == rank() ? in : Slot(round, r) + at * work_.elem_bytes;
+  work_.reduce.Combine(out, sources.data(), num_ranks(), rank(), n);
 }
 
 }  // namespace tutti

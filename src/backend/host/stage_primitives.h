@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backend/host/fifo_primitives.h"
@@ -22,12 +23,17 @@ namespace tutti {
 class StageGroup {
  public:
   StageGroup(std::vector<StageView> stages, std::vector<int> ranks, int my_index)
-      : stages_(std::move(stages)), ranks_(std::move(ranks)), me_(my_index) {}
+      : stages_(std::move(stages)),
+        ranks_(std::move(ranks)),
+        sources_(stages_.size()),
+        me_(my_index) {}
 
   int my_index() const { return me_; }
   int size() const { return static_cast<int>(stages_.size()); }
   int RankOf(int index) const { return ranks_[static_cast<size_t>(index)]; }
   const StageView& stage(int index) const { return stages_[static_cast<size_t>(index)]; }
+  // Room for a pointer to the data of each rank, for the reduction that runs.
+  std::span<const void*> sources() { return sources_; }
   const StageView& mine() const { return stages_[static_cast<size_t>(me_)]; }
 
   uint64_t NextRound() { return next_round_++; }
@@ -43,6 +49,7 @@ class StageGroup {
 
   std::vector<StageView> stages_;
   std::vector<int> ranks_;
+  std::vector<const void*> sources_;
   int me_;
   uint64_t next_round_ = 0;
   uint64_t all_done_ = 0;     // no rank's `done` is below this, as last seen
@@ -57,6 +64,7 @@ class HostStagePrimitives {
 
   int rank() const { return group_.my_index(); }
   int num_ranks() const { return group_.size(); }
+  std::span<const void*> sources() { return group_.sources(); }
   uint64_t NextRound() { return group_.NextRound(); }
 
   void Stage(uint64_t round, size_t at, size_t in, size_t n) { StageFrom(round, at, Input(in), n); }

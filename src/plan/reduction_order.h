@@ -1,0 +1,44 @@
+#pragma once
+
+// In which order a reduction has to combine the ranks' elements, and which algorithms of the table
+// do. A communicator that is asked for the same bits whatever the size (TUTTI_DETERMINISTIC,
+// docs/determinism.md) uses none but these. Pure functions.
+
+#include <cstdint>
+
+#include "base/datatype.h"
+#include "plan/algorithm_table.h"
+#include "plan/work.h"
+
+namespace tutti {
+
+// What the caller of a reduction needs.
+enum class ReductionOrder : uint8_t {
+  // Any order: nothing was asked for, or no order changes a bit (integers, minimum, maximum).
+  kAny,
+  // Rank 0 first, then 1, 2, …; partial results are elements, which hold them in full (float32 and
+  // float64).
+  kByRank,
+  // The same for elements that are narrower than what they are added in: partial results must not
+  // be stored as elements, for each storing rounds.
+  kByRankRoundedOnce,
+};
+
+// What a reduction of `type` by `kind` needs on a communicator that is deterministic.
+constexpr ReductionOrder OrderOf(DataType type, ReduceKind kind) {
+  const bool chooses = kind == ReduceKind::kMin || kind == ReduceKind::kMax;
+  if (!IsFloat(type) || chooses) return ReductionOrder::kAny;
+  return SizeOf(type) < 4 ? ReductionOrder::kByRankRoundedOnce : ReductionOrder::kByRank;
+}
+
+// Whether the algorithm combines the elements in that order among so many ranks. Between two ranks
+// there is one addition, which has the same result both ways round; but recursive doubling divides
+// an average after it has stored the sum.
+constexpr bool KeepsOrder(const AlgorithmRow& row, ReductionOrder order, int num_ranks) {
+  if (order == ReductionOrder::kAny || row.order == AddingOrder::kRankOrder) return true;
+  if (row.algorithm == Algorithm::kRecursiveDoubling && order != ReductionOrder::kByRank)
+    return false;
+  return num_ranks <= 2;
+}
+
+}  // namespace tutti

@@ -1,0 +1,71 @@
+#include "plan/reduction_order.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/choose.h"
+#include "plan/mesh.h"
+
+namespace tutti {
+namespace {
+
+TEST(ReductionOrderTest, IsAskedForWhereItChangesBits) {
+  for (const ReduceKind kind : {ReduceKind::kSum, ReduceKind::kProd}) {
+    EXPECT_EQ(OrderOf(DataType::kInt8, kind), ReductionOrder::kAny);
+    EXPECT_EQ(OrderOf(DataType::kFloat64, kind), ReductionOrder::kByRank);
+    EXPECT_EQ(OrderOf(DataType::kFloat32, kind), ReductionOrder::kByRank);
+    EXPECT_EQ(OrderOf(DataType::kBfloat16, kind), ReductionOrder::kByRankRoundedOnce);
+    EXPECT_EQ(OrderOf(DataType::kFloat8e5m2, kind), ReductionOrder::kByRankRoundedOnce);
+  }
+  EXPECT_EQ(OrderOf(DataType::kFloat16, ReduceKind::kMax), ReductionOrder::kAny);
+}
+
+// Whatever the lists of the user say: an order that was asked for is kept, by an algorithm that
+// there is for every size.
+TEST(ReductionOrderTest, IsKeptAtEverySizeOnOneHost) {
+  for (const int n : {2, 3, 8}) {
+    PlanContext context = {.num_ranks = n, .stage_bytes = 128 << 10, .slot_bytes = 64 << 10};
+    for (const uint32_t allowed : {0u, 1u << static_cast<int>(Algorithm::kRing)}) {
+      context.allowed_algorithms.fill(allowed);
+      for (const ReductionOrder order :
+           {ReductionOrder::kByRank, ReductionOrder::kByRankRoundedOnce}) {
+        for (const Collective collective :
+             {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter,
+              Collective::kReduceScatterV}) {
+          for (size_t count = 1; count < size_t{1} << 30; count *= 3) {
+            const Choice choice = Choose(context, collective, count, 4, order);
+            EXPECT_LT(choice.time_us, 1e18);
+            EXPECT_TRUE(KeepsOrder(*FindHostRow(choice.algorithm, collective, true), order, n))
+                << Name(choice.algorithm) << " for " << count << " on " << n;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ReductionOrderTest, IsKeptAtEverySizeOnGpus) {
+  for (const int n : {2, 3, 8, 16}) {
+    MeshContext context;
+    context.num_ranks = n;
+    context.slot_bytes = 64 << 10;
+    context.ring_slot_bytes = static_cast<size_t>(n) * context.slot_bytes;
+    context.ll_slot_bytes = 2048;
+    context.ll128_slot_bytes = 4080;
+    context.max_blocks = 64;
+    for (const uint32_t algorithms : {0u, Bit(Algorithm::kRing)}) {
+      context.allowed_algorithms.fill(algorithms);
+      for (const Collective collective :
+           {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
+        for (size_t count = 1; count < size_t{1} << 30; count *= 3) {
+          const MeshChoice choice = ChooseMesh(context, collective, count, 2, Buffers::kOwn,
+                                               ReductionOrder::kByRankRoundedOnce);
+          EXPECT_TRUE(KeepsOrder(RowOf(choice.algorithm), ReductionOrder::kByRankRoundedOnce, n))
+              << Describe(choice) << " for " << count << " on " << n;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti
