@@ -184,11 +184,14 @@ int AffinityCores() {
 }
 
 Result<size_t> RunPerf(const Words& words) {
-  const launch::Lookup lookup = [](const char* name) { return std::getenv(name); };
-  TUTTI_ASSIGN(const launch::LaunchInfo launched, launch::ReadLaunchEnvironment(lookup));
+  const Environment environment = ProcessEnvironment();
+  // This process makes no other use of PMI; those that load the libraries are its children.
+  TUTTI_ASSIGN(const launch::LaunchInfo launched,
+               launch::ReadLaunchEnvironment(environment, launch::ThisMachine(environment),
+                                             {.may_join_pmi = true}));
   TUTTI_ASSIGN(const PerfOptions options, Understand(words, launched));
   if (launched.size > 1 && launched.rank != 0) {
-    TUTTI_TRY(ServeTeams(options, launched, lookup));
+    TUTTI_TRY(ServeTeams(options, launched));
     return size_t{0};
   }
   std::vector<std::string> libraries = {FindLibrary(options.library)};
@@ -200,7 +203,7 @@ Result<size_t> RunPerf(const Words& words) {
     place.cores_here = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
     place.title = fmt::format("started by {}, met over {}", Name(launched.launcher),
                               Name(launched.rendezvous));
-    TUTTI_ASSIGN(auto teams, GatherTeams(options, launched, lookup, libraries.size()));
+    TUTTI_ASSIGN(auto teams, GatherTeams(options, launched, libraries.size()));
     return Drive(options, libraries, std::move(teams), place);
   }
   place.ranks_here = options.num_ranks;

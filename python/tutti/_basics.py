@@ -19,7 +19,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
 
-from tutti import _elastic, _hosts, _interrupt, _launch, _library
+from tutti import _elastic, _identity, _interrupt, _launch, _library
 from tutti._arguments import (Adasum, Average, Max, Min, Product, Sum, check_factor, check_op,
                               whole_number)
 from tutti._coordinator import (ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, REDUCESCATTER,
@@ -58,9 +58,8 @@ class Job:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._coordinator: Optional[Coordinator] = None
-        self._launch = _launch.Launch()
-        self._hosts: List[str] = []  # by rank, as the next
-        self._local_ranks: List[int] = []
+        self._rank = 0
+        self._places: List[_launch.Place] = []  # by rank
         self._entries: Dict[int, _Entry] = {}
         # By number; more than one where init was given an equal set.
         self._process_sets: Dict[int, List[ProcessSet]] = {}
@@ -108,16 +107,7 @@ class Job:
         if hasattr(comm, "Get_rank"):
             return self._begin_by_mpi(comm)
         if not _elastic.is_elastic():
-            launch = _launch.read()
-            if comm is not None:
-                launch = _launch.part(launch, comm)
-            unique_id = _new_unique_id() if launch.rank == 0 else bytes(_library.UNIQUE_ID_BYTES)
-            try:
-                meeting = _launch.meet(launch, unique_id)
-            except OSError as error:
-                raise ValueError(f"the ranks did not meet: {error}") from error
-            return self._begin_with(launch, (meeting.hosts, meeting.local_ranks),
-                                    meeting.unique_id)
+            return self._begin_by_launcher(comm)
         for attempt in range(_ELASTIC_ATTEMPTS):
             # A worker that dies while the others begin costs them this generation, not the job.
             try:
@@ -127,36 +117,48 @@ class Job:
         raise ValueError(f"{_ELASTIC_ATTEMPTS} generations in a row could not begin; the last: "
                          f"{failure}") from failure
 
+    def _begin_by_launcher(self, comm: Optional[Sequence[int]]) -> None:
+        launch = _launch.read()
+        if comm is not None:
+            launch = launch.part(comm)
+        try:
+            meeting = launch.meet(_new_unique_id() if launch.rank == 0 else b"")
+        except OSError as error:
+            raise ValueError(f"the ranks did not meet: {error}") from error
+        if len(meeting.unique_id) != _library.UNIQUE_ID_BYTES:
+            raise ValueError(f"rank 0 handed round {len(meeting.unique_id)} bytes and no unique id: "
+                             "it runs another program")
+        self._begin_with(launch.rank, meeting.places, meeting.unique_id)
+
     def _begin_by_mpi(self, comm: Any) -> None:
-        rank, host = comm.Get_rank(), _hosts.identity(os.environ)
+        rank = comm.Get_rank()
         unique_id = comm.bcast(_new_unique_id() if rank == 0 else None, root=0)
-        hosts = comm.allgather(host)
-        self._begin_with(_launch.Launch(rank, comm.Get_size(), "mpi", host),
-                         _hosts.settle(hosts, [None] * len(hosts)), unique_id)
+        machines = comm.allgather(_launch.machine())
+        self._begin_with(rank, _launch.count_places(machines), unique_id)
 
     def _begin_generation(self) -> None:
         launcher = _elastic.launcher()
         generation = launcher.join()
-        rank, hosts = launcher.rank(), generation.hosts
+        rank = launcher.rank()
         unique_id = launcher.share(_new_unique_id() if rank == 0 else None)
-        self._begin_with(_launch.Launch(rank, len(hosts), "elastic", hosts[rank]),
-                         _hosts.settle(hosts, [None] * len(hosts)), unique_id, launcher.is_broken)
+        self._begin_with(rank, _launch.count_places(generation.hosts), unique_id,
+                         launcher.is_broken)
 
-    def _begin_with(self, launch: _launch.Launch, places: Tuple[List[str], List[int]], made: bytes,
+    def _begin_with(self, rank: int, places: List[_launch.Place], made: bytes,
                     given_up: Callable[[], bool] = lambda: False) -> None:
-        self._launch = launch
-        self._hosts, self._local_ranks = places
         # Not .internal: ctypes ends a char array at its first zero byte.
         unique_id = _library.UniqueId.from_buffer_copy(made)
+        mine = places[rank]
         options = _library.CoordinatorOptions(
             size=ctypes.sizeof(_library.CoordinatorOptions), id=ctypes.pointer(unique_id),
-            rank=launch.rank, nranks=launch.size, local_rank=self._place("local_rank"),
-            local_size=self._place("local_size"), cross_rank=self._place("cross_rank"),
-            cross_size=self._place("cross_size"))
+            rank=rank, nranks=len(places), local_rank=mine.local_rank, local_size=mine.local_size,
+            cross_rank=mine.cross_rank, cross_size=mine.cross_size)
         self._coordinator = Coordinator(create_unless(given_up, options))
+        self._places, self._rank = places, rank
+        _identity.begin(rank)
         self._interrupter.install()
         self._noname = {}
-        global_process_set.ranks = list(range(launch.size))
+        global_process_set.ranks = list(range(len(places)))
         self._process_sets = {0: [global_process_set]}
 
     def shutdown(self) -> None:
@@ -164,6 +166,7 @@ class Job:
         none."""
         with self._lock:
             coordinator, self._coordinator = self._coordinator, None
+            _identity.end()
             self._interrupter.release()
             if coordinator is None:
                 return
@@ -184,6 +187,7 @@ class Job:
         _elastic.forget()
         self._left, self._coordinator = self._coordinator, None  # kept, so that nothing ends it
         self._entries, self._process_sets = {}, {}
+        _identity.end()
         global_process_set.ranks = None
 
     def is_initialized(self) -> bool:
@@ -198,53 +202,40 @@ class Job:
 
     # Who is who
 
-    def _place(self, what: str) -> int:
-        hosts, rank = self._hosts, self._launch.rank
-        mine = hosts[rank]
-        if what == "local_rank":
-            return self._local_ranks[rank]
-        if what == "local_size":
-            return hosts.count(mine)
-        # Ranks of other hosts that have my local rank: Horovod's cross communicator.
-        local_rank = self._local_ranks[rank]
-        first_seen = list(dict.fromkeys(hosts))
-        reaching = [host for host in first_seen if hosts.count(host) > local_rank]
-        return reaching.index(mine) if what == "cross_rank" else len(reaching)
+    def _place(self) -> _launch.Place:
+        self._running()
+        return self._places[self._rank]
 
     def rank(self) -> int:
         """This process's number among all ranks, from 0."""
         self._running()
-        return self._launch.rank
+        return self._rank
 
     def size(self) -> int:
         """The number of ranks."""
         self._running()
-        return self._launch.size
+        return len(self._places)
 
     def local_rank(self) -> int:
         """This process's number among the ranks of its host."""
-        self._running()
-        return self._place("local_rank")
+        return self._place().local_rank
 
     def local_size(self) -> int:
         """The number of ranks of this host."""
-        self._running()
-        return self._place("local_size")
+        return self._place().local_size
 
     def cross_rank(self) -> int:
         """This host's number among the hosts that have a rank with this local rank."""
-        self._running()
-        return self._place("cross_rank")
+        return self._place().cross_rank
 
     def cross_size(self) -> int:
         """The number of hosts that have a rank with this local rank."""
-        self._running()
-        return self._place("cross_size")
+        return self._place().cross_size
 
     def is_homogeneous(self) -> bool:
         """Whether all hosts have equally many ranks."""
         self._running()
-        return len({self._hosts.count(host) for host in set(self._hosts)}) == 1
+        return len({place.local_size for place in self._places}) == 1
 
     # Process sets
 
@@ -299,13 +290,13 @@ class Job:
         """The sets of all ranks' communicators, in the same order on all; this rank's is the one."""
         comm = process_set.mpi_comm
         mine = tuple(sorted(comm.allgather(self.rank()))) if comm else ()
-        told, everybodys = self.tell_all(
+        told, members = self.tell_all(
             [len(mine), *mine], "tutti.process_sets"), set()
         while told:
             count = told[0]
-            everybodys.add(tuple(told[1:count + 1]))
+            members.add(tuple(told[1:count + 1]))
             told = told[count + 1:]
-        for ranks in sorted(everybodys - {()}):
+        for ranks in sorted(members - {()}):
             made = process_set if ranks == mine else ProcessSet(ranks)
             made.ranks = list(ranks)
             if not self._is_known(made):

@@ -8,14 +8,13 @@ import importlib.util
 import os
 from typing import Tuple
 
-from tutti import _library
+from tutti import _identity, _library
 
 
 def mpi_threads_supported() -> bool:
     """Whether MPI may be used by several threads: the plugins for it start it so. ValueError before
     init."""
-    from tutti._basics import job  # late: the job's module takes the functions here
-    job().size()
+    _identity.rank()
     return mpi_built()
 
 

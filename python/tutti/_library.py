@@ -23,6 +23,7 @@ HOST = -1  # in the place of a CUDA device
 
 UNIQUE_ID_BYTES = 128
 ELASTIC_MAX_VALUE_BYTES = 1 << 20
+LAUNCH_MAX_VALUE_BYTES = 1 << 16
 
 
 class UniqueId(Structure):
@@ -44,6 +45,19 @@ class Tensor(Structure):
                 ("prescale", c_double), ("postscale", c_double), ("root", c_int),
                 ("splits", POINTER(c_int64)), ("nsplits", c_int), ("device", c_int),
                 ("stream", c_void_p)]
+
+
+class LaunchInfo(Structure):
+    """tuttiLaunchInfo_t"""
+    _fields_ = [("size", c_size_t), ("rank", c_int), ("nranks", c_int), ("local_rank", c_int),
+                ("local_size", c_int), ("one_machine", c_int), ("timeout_s", c_double),
+                ("launcher", ctypes.c_char * 64), ("rendezvous", ctypes.c_char * 256)]
+
+
+class LaunchPlace(Structure):
+    """tuttiLaunchPlace_t"""
+    _fields_ = [("machine", c_int), ("local_rank", c_int), ("local_size", c_int),
+                ("cross_rank", c_int), ("cross_size", c_int)]
 
 
 # tuttiHostFn_t
@@ -79,6 +93,18 @@ _ELASTIC = {
             POINTER(c_uint64)],
     "Interrupt": [c_void_p],
     "Close": [c_void_p],
+}
+
+_LAUNCH = {
+    "Read": [POINTER(c_void_p), c_int],
+    "Part": [c_void_p, POINTER(c_int), c_int, POINTER(c_void_p)],
+    "Describe": [c_void_p, POINTER(LaunchInfo)],
+    "Meet": [c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_size_t), c_double],
+    "Places": [c_void_p, POINTER(LaunchPlace), c_int],
+    "Interrupt": [c_void_p],
+    "Close": [c_void_p],
+    "Machine": [c_char_p, c_size_t],
+    "CountPlaces": [POINTER(c_char_p), POINTER(LaunchPlace), c_int],
 }
 
 _NCCL = {
@@ -156,7 +182,8 @@ def has_plugin(name: str) -> bool:
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    for part, functions in (("Coordinator", _COORDINATOR), ("Elastic", _ELASTIC)):
+    for part, functions in (("Coordinator", _COORDINATOR), ("Elastic", _ELASTIC),
+                            ("Launch", _LAUNCH)):
         for name, arguments in functions.items():
             function = getattr(library, f"tutti{part}{name}")
             function.restype, function.argtypes = c_int, arguments

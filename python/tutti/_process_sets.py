@@ -5,12 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Iterable, List, Optional, Union
 
+from tutti import _identity
 from tutti._arguments import whole_number
-
-
-def _my_rank() -> int:
-    from tutti._basics import job  # late: the job knows process sets itself
-    return job().rank()
 
 
 class ProcessSet:
@@ -52,13 +48,13 @@ class ProcessSet:
         if self.process_set_id is None:
             return None
         if not self.included():
-            raise ValueError(f"rank {_my_rank()} is not in {self}")
-        return (self.ranks or []).index(_my_rank())
+            raise ValueError(f"rank {_identity.rank()} is not in {self}")
+        return (self.ranks or []).index(_identity.rank())
 
     def included(self) -> Optional[bool]:
         """Whether this process is in the set, added or not; None where its ranks are not known yet
         (those of a communicator, or of all)."""
-        return None if self.ranks is None else _my_rank() in self.ranks
+        return None if self.ranks is None else _identity.rank() in self.ranks
 
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"

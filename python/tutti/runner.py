@@ -21,7 +21,7 @@ import warnings
 from multiprocessing import spawn
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from tutti import _program
+from tutti import _elastic, _launch, _program
 from tutti._horovodrun import read_hostfile
 from tutti._objects import pickler
 
@@ -135,7 +135,6 @@ def _run_in_folder(call: Any, options: List[str], variables: Dict[str, str], exe
 
 
 def _rank() -> int:
-    from tutti import _elastic, _launch
     if not _elastic.is_elastic():
         return _launch.read().rank
     launcher = _elastic.launcher()

@@ -400,31 +400,38 @@ uint64_t AuthAcceptor::rejected() const { return state_->rejected(); }
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& key,
-                                      const Hello& hello, const WaitLimits& limits,
-                                      ConnectFailure* failure) {
+Status AuthenticateAsConnector(int fd, const Key& key, const Hello& hello, const WaitLimits& limits,
+                               std::string_view what, ConnectFailure* failure) {
   ConnectFailure ignored;
   ConnectFailure& kind = failure ? *failure : ignored;
-  int error = 0;
-  Result<UniqueFd> connected = Connect(address, limits, &error);
-  if (!connected.ok()) {
-    kind = error == ECONNREFUSED ? ConnectFailure::kRefused : ConnectFailure::kOther;
-    return connected;
-  }
   Handshake handshake = Handshake::Connecting(key, hello);
-  const std::string what = fmt::format("authenticating with {}", address.ToString());
   for (;;) {
-    Result<Progress> step = handshake.Step(connected->get());
+    Result<Progress> step = handshake.Step(fd);
     if (!step.ok()) {
       kind = ConnectFailure::kClosed;
       return std::move(step).status().Annotate(what);
     }
     if (*step == Progress::kDone) break;
     kind = ConnectFailure::kOther;
-    TUTTI_TRY(
-        WaitReady(connected->get(), handshake.WantsToWrite() ? POLLOUT : POLLIN, limits, what));
+    TUTTI_TRY(WaitReady(fd, handshake.WantsToWrite() ? POLLOUT : POLLIN, limits, what));
   }
   kind = ConnectFailure::kNone;
+  return Status::Ok();
+}
+
+Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& key,
+                                      const Hello& hello, const WaitLimits& limits,
+                                      ConnectFailure* failure) {
+  int error = 0;
+  Result<UniqueFd> connected = Connect(address, limits, &error);
+  if (!connected.ok()) {
+    if (failure) {
+      *failure = error == ECONNREFUSED ? ConnectFailure::kRefused : ConnectFailure::kOther;
+    }
+    return connected;
+  }
+  const std::string what = fmt::format("authenticating with {}", address.ToString());
+  TUTTI_TRY(AuthenticateAsConnector(connected->get(), key, hello, limits, what, failure));
   return connected;
 }
 

@@ -148,6 +148,11 @@ enum class ConnectFailure {
   kOther,    // deadline, abort, no route, …
 };
 
+// Authenticates as the connector on `fd`, a connected non-blocking socket of any family, waiting
+// within `limits`. A failure's sentence begins with `what`; the caller must close the socket then.
+Status AuthenticateAsConnector(int fd, const Key& key, const Hello& hello, const WaitLimits& limits,
+                               std::string_view what, ConnectFailure* failure = nullptr);
+
 // Connects and authenticates, waiting within `limits`.
 Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& key,
                                       const Hello& hello, const WaitLimits& limits,

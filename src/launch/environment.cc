@@ -1,57 +1,31 @@
 #include "launch/environment.h"
 
 #include <algorithm>
-#include <charconv>
-#include <limits>
-#include <optional>
+
+#include "bootstrap/auth.h"
+#include "launch/environment_reader.h"
+#include "launch/hex.h"
+#include "launch/slurm.h"
 
 namespace tutti::launch {
 namespace {
 
-// A job larger than this is a misread variable; the bound keeps per-rank tables sane.
-constexpr int kMaxRanks = 1 << 20;
+// Ports that all ranks of a Slurm step make of its numbers lie above the system's own and below
+// those that Linux gives away by itself (32768). Eight in a row, since one may be in use.
+constexpr int64_t kSlurmFirstPort = 15000;
+constexpr int64_t kSlurmPortSpan = 17000;
+constexpr int kSlurmPortChoices = 8;
+constexpr int64_t kMaxSlurmNumber = int64_t{1} << 32;
 
-// torchrun's agent holds MASTER_PORT itself, so rank 0 takes one of the next few ports instead.
-// Eight: enough to step over other listeners, few enough for the other ranks to try all of them.
-constexpr int kPortChoices = 8;
-
-class Reader {
- public:
-  explicit Reader(const Lookup& lookup) : lookup_(lookup) {}
-
-  bool Has(const char* name) const { return Text(name) != nullptr; }
-
-  // Null for a variable that is not set or empty.
-  const char* Text(const char* name) const {
-    const char* value = lookup_(name);
-    return value && *value ? value : nullptr;
-  }
-
-  std::string TextOr(const char* name, std::string_view otherwise) const {
-    const char* value = Text(name);
-    return value ? value : std::string(otherwise);
-  }
-
-  Result<int> Number(const char* name, int lowest, int highest) const {
-    const char* text = Text(name);
-    if (!text) return InvalidArgument("the environment variable {} is not set", name);
-    int value = 0;
-    const char* end = text + std::string_view(text).size();
-    const auto parsed = std::from_chars(text, end, value);
-    if (parsed.ec != std::errc() || parsed.ptr != end || value < lowest || value > highest) {
-      return InvalidArgument("{}={} in the environment is not a number from {} to {}", name, text,
-                             lowest, highest);
-    }
-    return value;
-  }
-
-  Result<int> NumberOr(const char* name, int lowest, int highest, int otherwise) const {
-    if (!Has(name)) return otherwise;
-    return Number(name, lowest, highest);
-  }
-
- private:
-  const Lookup& lookup_;
+// What a launcher said, while the rendezvous is not chosen yet.
+struct Told {
+  LaunchInfo info;
+  // The variable that gave the number of ranks, for sentences.
+  const char* size_name = "";
+  // Whether this is a step of Slurm, with a list of nodes.
+  bool slurm_step = false;
+  // Whether only the process that started the ranks tells this job from others of its user.
+  bool starter_tells_jobs = false;
 };
 
 struct RankNames {
@@ -61,167 +35,262 @@ struct RankNames {
   const char* local_size;
 };
 
-Status ReadRanks(const Reader& reader, const RankNames& names, LaunchInfo* info) {
-  TUTTI_ASSIGN(info->size, reader.Number(names.size, 1, kMaxRanks));
-  TUTTI_ASSIGN(info->rank, reader.Number(names.rank, 0, kMaxRanks));
-  if (info->rank >= info->size) {
-    return InvalidArgument("{}={} in the environment is not below {}={}", names.rank, info->rank,
-                           names.size, info->size);
+Status ReadRank(const Reader& reader, const char* rank_name, const char* size_name, Told* told) {
+  LaunchInfo& info = told->info;
+  TUTTI_ASSIGN(const int64_t size, reader.Number(size_name, 1, kMaxRanks));
+  TUTTI_ASSIGN(const int64_t rank, reader.Number(rank_name, 0, kMaxRanks));
+  if (rank >= size) {
+    return InvalidArgument("{}={} in the environment is not below {}={}", rank_name, rank,
+                           size_name, size);
   }
-  TUTTI_ASSIGN(info->local_rank, reader.NumberOr(names.local_rank, 0, kMaxRanks, -1));
-  TUTTI_ASSIGN(info->local_size, reader.NumberOr(names.local_size, 1, kMaxRanks, -1));
+  info.rank = static_cast<int>(rank);
+  info.size = static_cast<int>(size);
+  told->size_name = size_name;
   return {};
 }
 
-// "host:port" or "[v6]:port".
-Status ReadAddress(std::string_view name, std::string_view text, LaunchInfo* info) {
-  const size_t colon = text.rfind(':');
-  unsigned port = 0;
-  if (colon != std::string_view::npos && colon > 0) {
-    const std::string_view digits = text.substr(colon + 1);
-    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-    if (parsed.ec != std::errc() || parsed.ptr != digits.data() + digits.size()) port = 0;
+Status ReadRanks(const Reader& reader, const RankNames& names, Told* told) {
+  TUTTI_TRY(ReadRank(reader, names.rank, names.size, told));
+  LaunchInfo& info = told->info;
+  TUTTI_ASSIGN(info.local_rank, reader.NumberIfSet(names.local_rank, 0, kMaxRanks));
+  TUTTI_ASSIGN(info.local_size, reader.NumberIfSet(names.local_size, 1, kMaxRanks));
+  if (info.local_rank >= 0 && info.local_size >= 0 && info.local_rank >= info.local_size) {
+    return InvalidArgument("{}={} in the environment is not below {}={}", names.local_rank,
+                           info.local_rank, names.local_size, info.local_size);
   }
-  if (port == 0 || port > std::numeric_limits<uint16_t>::max()) {
-    return InvalidArgument("{}={} is not HOST:PORT", name, text);
-  }
-  std::string_view host = text.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  info->address = host;
-  info->ports = {static_cast<uint16_t>(port)};
-  info->rendezvous = Rendezvous::kTcp;
+  info.one_machine = info.local_size == info.size;
   return {};
 }
 
-Status ReadTorch(const Reader& reader, LaunchInfo* info) {
-  info->launcher = Launcher::kTorch;
-  TUTTI_TRY(ReadRanks(reader, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}, info));
-  info->rendezvous = Rendezvous::kTcp;
-  info->address = reader.TextOr("MASTER_ADDR", "");
-  TUTTI_ASSIGN(const int port, reader.Number("MASTER_PORT", 1, 65535));
-  const std::string agent = reader.TextOr("TORCHELASTIC_USE_AGENT_STORE", "False");
-  const bool port_is_taken = agent == "True" || agent == "true" || agent == "1";
-  if (!port_is_taken) {
-    info->ports = {static_cast<uint16_t>(port)};
-  } else {
-    // Wraps below 65536 so that every choice is a port.
-    for (int i = 1; i <= kPortChoices; ++i) {
-      const int choice = port + i <= 65535 ? port + i : port - i;
-      info->ports.push_back(static_cast<uint16_t>(choice));
-    }
+// The rank's place among the tasks of its node, where Slurm says it.
+Status ReadSlurmPlace(const Reader& reader, Told* told) {
+  LaunchInfo& info = told->info;
+  told->slurm_step = true;
+  const std::vector<NodeGroup> nodes =
+      ReadTasksPerNode(reader.TextOr("SLURM_STEP_TASKS_PER_NODE", ""));
+  info.one_machine = nodes == std::vector<NodeGroup>{{info.size, 1}};
+  TUTTI_ASSIGN(const int node, reader.NumberIfSet("SLURM_NODEID", 0, kMaxRanks));
+  TUTTI_ASSIGN(const int local_rank, reader.NumberIfSet("SLURM_LOCALID", 0, kMaxRanks));
+  const std::optional<int> local_size = TasksOnNode(nodes, node);
+  if (local_rank < 0 || !local_size || local_rank >= *local_size) return {};
+  info.local_rank = local_rank;
+  info.local_size = *local_size;
+  return {};
+}
+
+Status ReadHorovod(const Reader& reader, Told* told) {
+  told->info.launcher = Launcher::kHorovod;
+  told->info.job = "horovod";
+  return ReadRanks(
+      reader, {"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"}, told);
+}
+
+Status ReadTorch(const Reader& reader, Told* told) {
+  told->info.launcher = Launcher::kTorch;
+  told->info.job = fmt::format(
+      "torch {} {} {} {}", reader.TextOr("MASTER_ADDR", ""), reader.TextOr("MASTER_PORT", ""),
+      reader.TextOr("TORCHELASTIC_RUN_ID", ""), reader.TextOr("TORCHELASTIC_RESTART_COUNT", ""));
+  return ReadRanks(reader, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}, told);
+}
+
+Status ReadOpenMpi(const Reader& reader, Told* told) {
+  told->info.launcher = Launcher::kOpenMpi;
+  told->info.job =
+      "openmpi " + reader.TextOr("PMIX_NAMESPACE", reader.TextOr("OMPI_MCA_ess_base_jobid", ""));
+  return ReadRanks(reader,
+                   {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                    "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                   told);
+}
+
+// srun --mpi=pmi2 sets PMI's variables, too. An mpirun may have been started by srun, and its ranks
+// see variables of both; mpirun's own then come first. A step of as many tasks as there are ranks
+// is what started them only where mpirun left none.
+bool PmiIsSlurm(const Reader& reader) {
+  return !reader.Has("MPI_LOCALNRANKS") && reader.Has("SLURM_STEP_ID") &&
+         reader.TextOr("SLURM_STEP_NUM_TASKS", "") == reader.TextOr("PMI_SIZE", "?");
+}
+
+Status ReadPmi(const Reader& reader, Told* told) {
+  told->info.launcher = Launcher::kPmi;
+  const std::string job = reader.TextOr("PMI_JOBID", "");
+  told->info.job = "pmi " + job;
+  if (PmiIsSlurm(reader)) {
+    TUTTI_TRY(ReadRank(reader, "PMI_RANK", "PMI_SIZE", told));
+    told->starter_tells_jobs = job.empty();
+    return ReadSlurmPlace(reader, told);
   }
-  info->job = fmt::format("torch {} {} {} {}", info->address, port,
-                          reader.TextOr("TORCHELASTIC_RUN_ID", ""),
-                          reader.TextOr("TORCHELASTIC_RESTART_COUNT", ""));
-  return {};
+  told->starter_tells_jobs = true;
+  return ReadRanks(reader, {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}, told);
 }
 
-void ChoosePmi(const Reader& reader, LaunchInfo* info) {
-  if (reader.Has("PMIX_NAMESPACE")) {
-    info->rendezvous = Rendezvous::kPmix;
-  } else if (reader.Has("PMI_FD")) {
-    info->rendezvous = Rendezvous::kPmi;
-  }
+std::string SlurmJob(const Reader& reader) {
+  return reader.TextOr("SLURM_JOB_ID", reader.TextOr("SLURM_JOBID", ""));
 }
 
-Status ReadOpenMpi(const Reader& reader, LaunchInfo* info) {
-  info->launcher = Launcher::kOpenMpi;
-  TUTTI_TRY(ReadRanks(reader,
-                      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                       "OMPI_COMM_WORLD_LOCAL_SIZE"},
-                      info));
-  ChoosePmi(reader, info);
-  info->job = "openmpi " + reader.TextOr("PMIX_NAMESPACE", "");
-  return {};
+std::string SlurmStep(const Reader& reader) {
+  return reader.TextOr("SLURM_STEP_ID", reader.TextOr("SLURM_STEPID", ""));
 }
 
-Status ReadPmi(const Reader& reader, LaunchInfo* info) {
-  info->launcher = Launcher::kPmi;
-  TUTTI_TRY(
-      ReadRanks(reader, {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}, info));
-  ChoosePmi(reader, info);
-  info->job = "pmi " + reader.TextOr("PMI_JOBID", "");
-  return {};
-}
-
-Status ReadSlurm(const Reader& reader, LaunchInfo* info) {
-  info->launcher = Launcher::kSlurm;
-  const char* size_name =
+Status ReadSlurm(const Reader& reader, Told* told) {
+  told->info.launcher = Launcher::kSlurm;
+  told->info.job = fmt::format("slurm {} {}", SlurmJob(reader), SlurmStep(reader));
+  const char* const size_name =
       reader.Has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
-  TUTTI_TRY(ReadRanks(reader, {"SLURM_PROCID", size_name, "SLURM_LOCALID", ""}, info));
-  TUTTI_ASSIGN(const int node, reader.NumberOr("SLURM_NODEID", 0, kMaxRanks, -1));
-  info->local_size = TasksOnNode(reader.TextOr("SLURM_STEP_TASKS_PER_NODE", ""), node);
-  const std::string job = reader.TextOr("SLURM_JOB_ID", reader.TextOr("SLURM_JOBID", "0"));
-  const std::string step = reader.TextOr("SLURM_STEP_ID", reader.TextOr("SLURM_STEPID", "0"));
-  info->job = fmt::format("slurm {} {}", job, step);
-  ChoosePmi(reader, info);
-  if (info->rendezvous != Rendezvous::kNone) return {};
-  // Every rank derives the same port; below the ephemeral range of Linux (32768), above the
-  // system's own ports.
-  unsigned long number = 0;
-  std::from_chars(job.data(), job.data() + job.size(), number);
-  unsigned long step_number = 0;
-  std::from_chars(step.data(), step.data() + step.size(), step_number);
-  info->address =
-      FirstHost(reader.TextOr("SLURM_STEP_NODELIST", reader.TextOr("SLURM_NODELIST", "")));
-  info->ports = {static_cast<uint16_t>(15000 + (number * 7 + step_number) % 17000)};
-  if (!info->address.empty()) info->rendezvous = Rendezvous::kTcp;
-  return {};
+  TUTTI_TRY(ReadRank(reader, "SLURM_PROCID", size_name, told));
+  return ReadSlurmPlace(reader, told);
 }
 
-Status ReadLauncher(const Reader& reader, LaunchInfo* info) {
-  if (reader.Has("RANK") && reader.Has("WORLD_SIZE") && reader.Has("MASTER_ADDR")) {
-    return ReadTorch(reader, info);
-  }
-  if (reader.Has("OMPI_COMM_WORLD_RANK")) return ReadOpenMpi(reader, info);
-  if (reader.Has("PMI_RANK")) return ReadPmi(reader, info);
+Status ReadLauncher(const Reader& reader, Told* told) {
+  if (reader.Has("HOROVOD_RANK") && reader.Has("HOROVOD_SIZE")) return ReadHorovod(reader, told);
+  const bool has_rank = reader.Has("RANK") && reader.Has("WORLD_SIZE");
+  if (has_rank && reader.Has("MASTER_ADDR")) return ReadTorch(reader, told);
+  if (reader.Has("OMPI_COMM_WORLD_RANK")) return ReadOpenMpi(reader, told);
+  if (reader.Has("PMI_RANK")) return ReadPmi(reader, told);
   if (reader.Has("PMI_PORT") && reader.Has("PMI_ID")) {
     return InvalidArgument(
         "PMI_PORT is set without PMI_RANK: this way of starting ranks is not understood; start "
-        "them "
-        "without -pmi-port");
+        "them without -pmi-port");
   }
   // A batch script has SLURM_PROCID as well, but only the tasks of a step have a step's number.
-  if (reader.Has("SLURM_PROCID") && (reader.Has("SLURM_STEP_ID") || reader.Has("SLURM_STEPID"))) {
-    return ReadSlurm(reader, info);
+  if (reader.Has("SLURM_PROCID") && !SlurmStep(reader).empty()) return ReadSlurm(reader, told);
+  if (has_rank) return ReadTorch(reader, told);
+  return {};
+}
+
+Result<std::vector<Endpoint>> SlurmEndpoints(const Reader& reader) {
+  const std::string host =
+      FirstHost(reader.TextOr("SLURM_STEP_NODELIST", reader.TextOr("SLURM_NODELIST", "")));
+  std::vector<Endpoint> endpoints;
+  if (host.empty() || SlurmJob(reader).empty()) return endpoints;
+  TUTTI_ASSIGN(const int64_t job,
+               reader.Number(reader.Has("SLURM_JOB_ID") ? "SLURM_JOB_ID" : "SLURM_JOBID", 0,
+                             kMaxSlurmNumber));
+  TUTTI_ASSIGN(const int64_t step,
+               reader.Number(reader.Has("SLURM_STEP_ID") ? "SLURM_STEP_ID" : "SLURM_STEPID", 0,
+                             kMaxSlurmNumber));
+  const int64_t first = kSlurmFirstPort + (job * 7 + step) % kSlurmPortSpan;
+  for (int i = 0; i < kSlurmPortChoices; ++i) {
+    endpoints.push_back({host, static_cast<uint16_t>(first + i), ""});
   }
-  if (reader.Has("RANK") && reader.Has("WORLD_SIZE")) {
-    info->launcher = Launcher::kTorch;
-    return ReadRanks(reader, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}, info);
+  return endpoints;
+}
+
+// A socket that jobs of other users and other jobs of this one do not share.
+Endpoint LocalEndpoint(std::string_view job, uint32_t user) {
+  const Key key = KeyFromText(fmt::format("{}|{}", job, user));
+  constexpr size_t kNameBytes = 16;
+  return {"", 0, "tutti-" + ToHex({reinterpret_cast<const char*>(key.data()), kNameBytes})};
+}
+
+Status JoinByPmi(const Reader& reader, LaunchInfo* info) {
+  if (reader.Has("PMIX_NAMESPACE")) {
+    info->rendezvous = Rendezvous::kPmix;
+  } else if (reader.Has("PMI_FD")) {
+    TUTTI_ASSIGN(info->pmi_fd, reader.NumberIfSet("PMI_FD", 0, 1 << 30));
+    info->rendezvous = Rendezvous::kPmi;
   }
   return {};
+}
+
+Status ChooseRendezvous(const Reader& reader, const Machine& machine, const ReadOptions& options,
+                        Told* told) {
+  LaunchInfo& info = told->info;
+  TUTTI_ASSIGN(info.endpoints, ReadGivenEndpoints(reader));
+  if (info.endpoints.empty() && info.one_machine) {
+    // Ranks of several machines have no such process in common.
+    if (told->starter_tells_jobs) info.job += fmt::format(" {}", machine.starter());
+    info.endpoints = {LocalEndpoint(info.job, machine.user)};
+    info.rendezvous = Rendezvous::kLocal;
+    return {};
+  }
+  if (info.endpoints.empty() && told->slurm_step) {
+    TUTTI_ASSIGN(info.endpoints, SlurmEndpoints(reader));
+  }
+  if (!info.endpoints.empty()) {
+    info.rendezvous = Rendezvous::kTcp;
+    return {};
+  }
+  if (options.may_join_pmi) TUTTI_TRY(JoinByPmi(reader, &info));
+  if (info.size == 1 || info.rendezvous != Rendezvous::kNone) return {};
+  return InvalidArgument(
+      "{}={} says that there are several ranks, but they have no way to meet: set MASTER_ADDR and "
+      "MASTER_PORT, or TUTTI_ADDR=HOST:PORT, to an address of rank 0",
+      told->size_name, info.size);
+}
+
+// Open MPI gives all ranks of one job, and nobody else, a random text.
+std::string ReadSecret(const Reader& reader) {
+  return reader.TextOr("TUTTI_COMM_KEY",
+                       reader.TextOr("OMPI_MCA_orte_precondition_transports", ""));
 }
 
 }  // namespace
 
-Result<LaunchInfo> ReadLaunchEnvironment(const Lookup& lookup) {
-  const Reader reader(lookup);
-  LaunchInfo info;
-  TUTTI_TRY(ReadLauncher(reader, &info));
-  if (info.local_rank >= 0 && info.local_size >= 0 && info.local_rank >= info.local_size) {
-    return InvalidArgument("the launcher's local rank {} is not below its local size {}",
-                           info.local_rank, info.local_size);
+Result<LaunchInfo> ReadLaunchEnvironment(const Environment& environment, const Machine& machine,
+                                         const ReadOptions& options) {
+  const Reader reader(environment);
+  Told told;
+  TUTTI_TRY(ReadLauncher(reader, &told));
+  LaunchInfo& info = told.info;
+  info.machine = machine.name;
+  info.user = machine.user;
+  info.secret = ReadSecret(reader);
+  TUTTI_ASSIGN(info.timeout_s, ReadTimeout(reader));
+  if (info.launcher == Launcher::kNone) {
+    info.one_machine = true;
+  } else {
+    TUTTI_TRY(ChooseRendezvous(reader, machine, options, &told));
   }
-  info.secret = reader.TextOr("TUTTI_COMM_KEY", "");
-  if (const char* address = reader.Text("TUTTI_ADDR");
-      address && info.launcher != Launcher::kNone) {
-    TUTTI_TRY(ReadAddress("TUTTI_ADDR", address, &info));
-  }
-  if (info.size > 1 && info.rendezvous == Rendezvous::kNone) {
-    return InvalidArgument(
-        "{} started {} ranks but left no way for them to meet: set MASTER_ADDR and MASTER_PORT, or "
-        "TUTTI_ADDR=HOST:PORT with the address of rank 0",
-        Name(info.launcher), info.size);
-  }
+  if (info.local_rank < 0 || info.local_size < 0) info.local_rank = info.local_size = -1;
   return info;
+}
+
+Result<LaunchInfo> PartOf(const LaunchInfo& info, const std::vector<int>& ranks) {
+  const std::string list = fmt::format("[{}]", fmt::join(ranks, ", "));
+  std::vector<int> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  if (ranks.empty() || sorted.front() < 0 || sorted.back() >= info.size ||
+      std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    return InvalidArgument("{} does not consist of different ranks from 0 to {}", list,
+                           info.size - 1);
+  }
+  const auto mine = std::find(ranks.begin(), ranks.end(), info.rank);
+  if (mine == ranks.end()) {
+    return InvalidArgument("rank {} is not among {}; ranks that take no part do not begin the job",
+                           info.rank, list);
+  }
+  LaunchInfo part = info;
+  part.rank = static_cast<int>(mine - ranks.begin());
+  part.size = static_cast<int>(ranks.size());
+  part.local_rank = part.local_size = -1;
+  part.job = fmt::format("{}|{}", info.job, list);
+  if (info.one_machine) {
+    // Of jobs that were given addresses these may be all that differs.
+    std::string job = part.job;
+    for (const Endpoint& endpoint : info.endpoints) job += "|" + endpoint.ToString();
+    part.endpoints = {LocalEndpoint(job, info.user)};
+    part.rendezvous = Rendezvous::kLocal;
+  } else if (ranks.front() != 0 || info.rendezvous != Rendezvous::kTcp) {
+    return InvalidArgument(
+        "{}: ranks of several machines meet at an address of rank 0, so that has to be the first "
+        "of them",
+        list);
+  }
+  return part;
+}
+
+std::string Endpoint::ToString() const {
+  return local_name.empty() ? fmt::format("{} port {}", host, port)
+                            : fmt::format("the local socket {}", local_name);
 }
 
 std::string_view Name(Launcher launcher) {
   switch (launcher) {
     case Launcher::kNone:
       return "no launcher";
+    case Launcher::kHorovod:
+      return "the HOROVOD_RANK environment";
     case Launcher::kTorch:
       return "the RANK and WORLD_SIZE environment";
     case Launcher::kOpenMpi:
@@ -238,49 +307,16 @@ std::string_view Name(Rendezvous rendezvous) {
   switch (rendezvous) {
     case Rendezvous::kNone:
       return "none";
+    case Rendezvous::kTcp:
+      return "TCP";
+    case Rendezvous::kLocal:
+      return "a local socket";
     case Rendezvous::kPmix:
       return "PMIx";
     case Rendezvous::kPmi:
       return "PMI";
-    case Rendezvous::kTcp:
-      return "TCP";
   }
   return "?";
-}
-
-std::string FirstHost(std::string_view host_list) {
-  const size_t end = host_list.find_first_of(",[");
-  std::string host(host_list.substr(0, end));
-  if (end == std::string_view::npos || host_list[end] == ',') return host;
-  // "[07-12,20]suffix": the first number, with its leading zeros, then what follows the bracket.
-  const std::string_view rest = host_list.substr(end + 1);
-  host += rest.substr(0, rest.find_first_of(",-]"));
-  const size_t close = rest.find(']');
-  if (close == std::string_view::npos) return host;
-  const std::string_view suffix = rest.substr(close + 1);
-  host += suffix.substr(0, suffix.find_first_of(",["));
-  return host;
-}
-
-int TasksOnNode(std::string_view tasks_per_node, int node) {
-  int first = 0;  // The node that the current group starts with.
-  while (node >= 0 && !tasks_per_node.empty()) {
-    const size_t comma = tasks_per_node.find(',');
-    const std::string_view group = tasks_per_node.substr(0, comma);
-    int tasks = 0;
-    const auto parsed = std::from_chars(group.data(), group.data() + group.size(), tasks);
-    if (parsed.ec != std::errc() || tasks < 1) return -1;
-    int repeat = 1;
-    if (const size_t x = group.find("(x"); x != std::string_view::npos) {
-      std::from_chars(group.data() + x + 2, group.data() + group.size(), repeat);
-    }
-    if (repeat < 1 || repeat > kMaxRanks) return -1;
-    if (node - first < repeat) return tasks;
-    first += repeat;
-    if (comma == std::string_view::npos) break;
-    tasks_per_node.remove_prefix(comma + 1);
-  }
-  return -1;
 }
 
 }  // namespace tutti::launch

@@ -1,59 +1,100 @@
 #pragma once
 
-// Who this process is among those that a launcher started, read from the environment that the
-// launcher left.
+// Who this process is among those that a launcher started, and where they meet, read from the
+// environment that the launcher left.
 //
-// Understood: torchrun and `tutti run` (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), Open MPI's
-// mpirun, MPICH's and Intel MPI's (PMI_RANK, PMI_SIZE), srun with any of its --mpi kinds. The
-// innermost launcher wins: a torchrun inside an srun is a torchrun. Pure functions of the lookup
-// they are given; any thread may call them.
+// Understood are, in the order in which they count:
+//
+//   HOROVOD_RANK, HOROVOD_SIZE, …                      whatever starts Horovod's ranks
+//   RANK, WORLD_SIZE with MASTER_ADDR                  torchrun and `tutti run`
+//   OMPI_COMM_WORLD_RANK, …                            Open MPI's mpirun
+//   PMI_RANK, PMI_SIZE                                 MPICH's and Intel MPI's, srun --mpi=pmi2
+//   SLURM_PROCID in a job step                         srun
+//   RANK, WORLD_SIZE without an address                a person
+//
+// so that the innermost launcher wins: a torchrun inside an srun is a torchrun. Where ranks meet is
+// decided by all of them alike, by the first of these that applies:
+//
+//   1. a given address: TUTTI_ADDR, HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT, or MASTER_ADDR and
+//      MASTER_PORT;
+//   2. a socket of the machine, where the launcher says that all ranks are on one;
+//   3. the first node of the Slurm step, at a port that is made of the job's number;
+//   4. PMIx or PMI, for processes that make no other use of it.
+//
+// Pure functions of what they are given; any thread may call them.
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "config/settings.h"
+#include "launch/machine.h"
 
 namespace tutti::launch {
 
-enum class Launcher { kNone, kTorch, kOpenMpi, kPmi, kSlurm };
+// A job larger than this is a misread variable; the bound keeps per-rank tables small.
+inline constexpr int kMaxRanks = 1 << 20;
 
-// By what way rank 0 can hand a value to the others.
-enum class Rendezvous { kNone, kPmix, kPmi, kTcp };
+enum class Launcher { kNone, kHorovod, kTorch, kOpenMpi, kPmi, kSlurm };
+enum class Rendezvous { kNone, kTcp, kLocal, kPmix, kPmi };
+
+// A place where rank 0 may listen: a host and a TCP port, or, with a `local_name`, an abstract Unix
+// socket of the machine.
+struct Endpoint {
+  std::string host;
+  uint16_t port = 0;
+  std::string local_name;
+
+  // "node7 port 29500" or "the local socket NAME".
+  std::string ToString() const;
+  friend bool operator==(const Endpoint&, const Endpoint&) = default;
+};
 
 struct LaunchInfo {
   int rank = 0;
   int size = 1;
-  int local_rank = 0;  // Among the ranks of this host; -1 where the launcher does not say.
-  int local_size = 1;  // -1 where the launcher does not say.
+  // The rank's number among the ranks of its machine, and how many there are, as the launcher says;
+  // both -1 where it does not say.
+  int local_rank = -1;
+  int local_size = -1;
+  // Whether the launcher says that all ranks are on one machine.
+  bool one_machine = false;
   Launcher launcher = Launcher::kNone;
   Rendezvous rendezvous = Rendezvous::kNone;
-  // With Rendezvous::kTcp: the host where rank 0 listens, and the ports it may have taken, best
-  // first.
-  std::string address;
-  std::vector<uint16_t> ports;
-  // What tells this job from another on the same address, and the secret that its ranks share (""
+  // With kTcp and kLocal: where rank 0 may listen, best first.
+  std::vector<Endpoint> endpoints;
+  int pmi_fd = -1;      // with kPmi
+  std::string machine;  // Machine::name
+  uint32_t user = 0;    // Machine::user
+  // What tells this job from another at the same address, and the secret that its ranks share (""
   // if none was given).
   std::string job;
   std::string secret;
+  // How long ranks wait for one another to come.
+  double timeout_s = 120;
 };
 
-// getenv(3) in production, a map in tests. Returns null for a name that is not set.
-using Lookup = std::function<const char*(const char* name)>;
+struct ReadOptions {
+  // Whether ranks may meet by PMI or PMIx. A process can join either once only, so one that may use
+  // MPI itself must not: MPI joins as well.
+  bool may_join_pmi = false;
+};
 
 // Fails with InvalidArgument when the environment contradicts itself (a rank that is not below the
-// size, a number that is none). No launcher is not a failure: one rank, Launcher::kNone.
-Result<LaunchInfo> ReadLaunchEnvironment(const Lookup& lookup);
+// size, a number that is none, ranks without a way to meet). No launcher is not a failure: one rank
+// and Launcher::kNone.
+Result<LaunchInfo> ReadLaunchEnvironment(const Environment& environment, const Machine& machine,
+                                         const ReadOptions& options = {});
+
+// Returns the job of these of the launch's ranks alone, numbered in the order given; every one of
+// them begins it, the others do not. InvalidArgument for ranks that are not there, that are named
+// twice, or among which this one is not; and where the ranks are on several machines and meet at an
+// address of rank 0, unless that is the first of them.
+Result<LaunchInfo> PartOf(const LaunchInfo& info, const std::vector<int>& ranks);
 
 std::string_view Name(Launcher launcher);
 std::string_view Name(Rendezvous rendezvous);
-
-// The first host of a Slurm host list: "node[07-12,20],login" gives "node07".
-std::string FirstHost(std::string_view host_list);
-
-// The number of tasks on node `node` in Slurm's form "4(x2),3"; -1 where it says nothing of it.
-int TasksOnNode(std::string_view tasks_per_node, int node);
 
 }  // namespace tutti::launch

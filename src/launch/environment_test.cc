@@ -13,12 +13,48 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
-Result<LaunchInfo> Read(const Variables& variables) {
-  return ReadLaunchEnvironment([&](const char* name) -> const char* {
+constexpr pid_t kStarter = 100;
+
+Result<LaunchInfo> Read(const Variables& variables, const ReadOptions& options = {},
+                        pid_t starter = kStarter) {
+  const Environment environment = [&](const char* name) -> const char* {
     const auto found = variables.find(name);
     return found == variables.end() ? nullptr : found->second.c_str();
-  });
+  };
+  return ReadLaunchEnvironment(environment, {"machine", 1000, [=] { return starter; }}, options);
 }
+
+Variables With(Variables variables, const Variables& more) {
+  for (const auto& [name, value] : more) variables[name] = value;
+  return variables;
+}
+
+Endpoint At(const std::string& host, uint16_t port) { return {host, port, ""}; }
+
+// What slurmstepd sets (22.05), for the last of two tasks on one node and of three on two.
+const Variables kOneNode = {{"SLURM_JOB_ID", "12"},
+                            {"SLURM_STEP_ID", "3"},
+                            {"SLURM_NTASKS", "2"},
+                            {"SLURM_LOCALID", "1"},
+                            {"SLURM_NODEID", "0"},
+                            {"SLURM_PROCID", "1"},
+                            {"SLURM_STEP_NUM_TASKS", "2"},
+                            {"SLURM_STEP_NODELIST", "node1"},
+                            {"SLURM_STEP_TASKS_PER_NODE", "2"}};
+const Variables kTwoNodes = With(kOneNode, {{"SLURM_NTASKS", "3"},
+                                            {"SLURM_LOCALID", "0"},
+                                            {"SLURM_NODEID", "1"},
+                                            {"SLURM_PROCID", "2"},
+                                            {"SLURM_STEP_NUM_TASKS", "3"},
+                                            {"SLURM_STEP_NODELIST", "node[07-08]"},
+                                            {"SLURM_STEP_TASKS_PER_NODE", "2,1"}});
+
+// Ranks of MPICH's mpirun: two on each of two machines.
+const Variables kHydra = {{"PMI_RANK", "1"},
+                          {"PMI_SIZE", "4"},
+                          {"PMI_FD", "8"},
+                          {"MPI_LOCALNRANKS", "2"},
+                          {"MPI_LOCALRANKID", "1"}};
 
 TEST(Environment, NothingMeansOneRank) {
   const auto info = Read({});
@@ -26,6 +62,25 @@ TEST(Environment, NothingMeansOneRank) {
   EXPECT_EQ(info.value().launcher, Launcher::kNone);
   EXPECT_EQ(info.value().rank, 0);
   EXPECT_EQ(info.value().size, 1);
+  EXPECT_TRUE(info.value().one_machine);
+  EXPECT_EQ(info.value().machine, "machine");
+  EXPECT_EQ(info.value().timeout_s, 120);
+}
+
+TEST(Environment, ReadsHorovod) {
+  const auto info = Read({{"HOROVOD_RANK", "1"},
+                          {"HOROVOD_SIZE", "4"},
+                          {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "a"},
+                          {"HOROVOD_GLOO_RENDEZVOUS_PORT", "7"},
+                          {"RANK", "3"},
+                          {"WORLD_SIZE", "9"},
+                          {"MASTER_ADDR", "b"},
+                          {"MASTER_PORT", "8"}});
+  ASSERT_TRUE(info.ok()) << info.status().message();
+  EXPECT_EQ(info.value().launcher, Launcher::kHorovod);
+  EXPECT_EQ(info.value().rank, 1);
+  EXPECT_EQ(info.value().size, 4);
+  EXPECT_THAT(info.value().endpoints, ElementsAre(At("a", 7)));
 }
 
 TEST(Environment, ReadsTorchrun) {
@@ -42,14 +97,13 @@ TEST(Environment, ReadsTorchrun) {
   EXPECT_EQ(info->local_rank, 1);
   EXPECT_EQ(info->local_size, 2);
   EXPECT_EQ(info->rendezvous, Rendezvous::kTcp);
-  EXPECT_EQ(info->address, "node7");
-  EXPECT_THAT(info->ports, ElementsAre(29500));
+  EXPECT_THAT(info->endpoints, ElementsAre(At("node7", 29500)));
   // The agent of torchrun listens on MASTER_PORT itself.
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   info = Read(variables);
   ASSERT_TRUE(info.ok());
-  EXPECT_EQ(info->ports.front(), 29501);
-  EXPECT_EQ(info->ports.size(), 8u);
+  EXPECT_EQ(info->endpoints.front().port, 29501);
+  EXPECT_EQ(info->endpoints.size(), 8u);
 }
 
 TEST(Environment, PortsStayPortsAtTheTop) {
@@ -59,32 +113,54 @@ TEST(Environment, PortsStayPortsAtTheTop) {
                           {"MASTER_PORT", "65535"},
                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
   ASSERT_TRUE(info.ok());
-  EXPECT_EQ(info.value().ports.front(), 65534);
+  EXPECT_EQ(info.value().endpoints.front().port, 65534);
 }
 
 TEST(Environment, ReadsOpenMpi) {
-  const auto info = Read({{"OMPI_COMM_WORLD_RANK", "1"},
-                          {"OMPI_COMM_WORLD_SIZE", "4"},
-                          {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                          {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
-                          {"PMIX_RANK", "1"},
-                          {"PMIX_NAMESPACE", "2073362433"}});
+  const Variables variables = {{"OMPI_COMM_WORLD_RANK", "1"},
+                               {"OMPI_COMM_WORLD_SIZE", "4"},
+                               {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                               {"PMIX_RANK", "1"},
+                               {"PMIX_NAMESPACE", "2073362433"}};
+  const auto info = Read(variables, {.may_join_pmi = true});
   ASSERT_TRUE(info.ok());
   EXPECT_EQ(info.value().launcher, Launcher::kOpenMpi);
   EXPECT_EQ(info.value().rendezvous, Rendezvous::kPmix);
   EXPECT_EQ(info.value().size, 4);
+  // A process that may use MPI itself is not to join the launcher a second time.
+  EXPECT_FALSE(Read(variables).ok());
+  // A given address comes before the launcher's own way, and so does a socket of the machine.
+  EXPECT_EQ(Read(With(variables, {{"TUTTI_ADDR", "b:8"}}))->rendezvous, Rendezvous::kTcp);
+  const auto together =
+      Read(With(variables, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}), {.may_join_pmi = true});
+  ASSERT_TRUE(together.ok());
+  EXPECT_TRUE(together->one_machine);
+  EXPECT_EQ(together->rendezvous, Rendezvous::kLocal);
+  EXPECT_THAT(together->endpoints.front().local_name, testing::StartsWith("tutti-"));
 }
 
 TEST(Environment, ReadsHydra) {
-  const auto info = Read({{"PMI_RANK", "1"},
-                          {"PMI_SIZE", "2"},
-                          {"PMI_FD", "8"},
-                          {"MPI_LOCALRANKID", "1"},
-                          {"MPI_LOCALNRANKS", "2"}});
+  const auto info = Read(kHydra, {.may_join_pmi = true});
   ASSERT_TRUE(info.ok());
   EXPECT_EQ(info.value().launcher, Launcher::kPmi);
   EXPECT_EQ(info.value().rendezvous, Rendezvous::kPmi);
+  EXPECT_EQ(info.value().pmi_fd, 8);
   EXPECT_EQ(info.value().local_rank, 1);
+  const auto refused = Read(kHydra);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(std::string(refused.status().message()),
+              testing::ContainsRegex("PMI_SIZE=4 says .* no way to meet"));
+}
+
+TEST(Environment, OnlyTheStarterTellsHydrasJobsApart) {
+  // Each machine has a process of its own that starts the ranks there.
+  const Variables apart = With(kHydra, {{"TUTTI_ADDR", "b:8"}});
+  EXPECT_EQ(Read(apart, {}, 100)->job, Read(apart, {}, 200)->job);
+  EXPECT_NE(Read(With(apart, {{"PMI_JOBID", "7.0"}}))->job, Read(apart)->job);
+  const Variables together = With(kHydra, {{"MPI_LOCALNRANKS", "4"}});
+  EXPECT_EQ(Read(together, {}, 100)->endpoints, Read(together, {}, 100)->endpoints);
+  EXPECT_NE(Read(together, {}, 100)->endpoints, Read(together, {}, 200)->endpoints);
 }
 
 TEST(Environment, PmiByPortAloneIsRefused) {
@@ -93,22 +169,54 @@ TEST(Environment, PmiByPortAloneIsRefused) {
   EXPECT_THAT(std::string(info.status().message()), HasSubstr("-pmi-port"));
 }
 
-TEST(Environment, ReadsSlurmWithoutPmi) {
-  const auto info = Read({{"SLURM_PROCID", "5"},
-                          {"SLURM_NTASKS", "6"},
-                          {"SLURM_STEP_NUM_TASKS", "6"},
-                          {"SLURM_LOCALID", "1"},
-                          {"SLURM_NODEID", "2"},
-                          {"SLURM_STEP_TASKS_PER_NODE", "2(x3)"},
-                          {"SLURM_STEP_NODELIST", "gpu[003-005]"},
-                          {"SLURM_JOB_ID", "4711"},
-                          {"SLURM_STEP_ID", "2"}});
-  ASSERT_TRUE(info.ok()) << info.status().message();
-  EXPECT_EQ(info.value().launcher, Launcher::kSlurm);
-  EXPECT_EQ(info.value().rendezvous, Rendezvous::kTcp);
-  EXPECT_EQ(info.value().address, "gpu003");
-  EXPECT_EQ(info.value().local_size, 2);
-  EXPECT_THAT(info.value().ports, ElementsAre(15000 + (4711 * 7 + 2) % 17000));
+TEST(Environment, ReadsSlurm) {
+  const Variables pmi = {{"PMI_JOBID", "12.3"}, {"PMI_FD", "9"}};
+  for (const Variables& more : {Variables{}, With(pmi, {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}})}) {
+    const auto info = Read(With(kOneNode, more), {.may_join_pmi = true}, -1);
+    ASSERT_TRUE(info.ok()) << info.status().message();
+    EXPECT_EQ(info->rank, 1);
+    EXPECT_EQ(info->size, 2);
+    EXPECT_EQ(info->local_rank, 1);
+    EXPECT_EQ(info->local_size, 2);
+    EXPECT_EQ(info->rendezvous, Rendezvous::kLocal);
+    // Slurm's own number tells the job from others.
+    EXPECT_EQ(info->endpoints, Read(With(kOneNode, more), {}, 5)->endpoints);
+  }
+  for (const Variables& more : {Variables{}, With(pmi, {{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}})}) {
+    const auto info = Read(With(kTwoNodes, more), {.may_join_pmi = true});
+    ASSERT_TRUE(info.ok()) << info.status().message();
+    EXPECT_EQ(info->rank, 2);
+    EXPECT_EQ(info->local_rank, 0);
+    EXPECT_EQ(info->local_size, 1);
+    EXPECT_FALSE(info->one_machine);
+    EXPECT_EQ(info->rendezvous, Rendezvous::kTcp);
+    EXPECT_EQ(info->endpoints.front(), At("node07", 15087));
+    EXPECT_EQ(info->endpoints.size(), 8u);
+    EXPECT_THAT(Read(With(With(kTwoNodes, more), {{"TUTTI_ADDR", "a:9"}}))->endpoints,
+                ElementsAre(At("a", 9)));
+  }
+  const auto wrong = Read(With(kTwoNodes, {{"SLURM_JOB_ID", "many"}}));
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_THAT(std::string(wrong.status().message()), HasSubstr("SLURM_JOB_ID=many"));
+}
+
+TEST(Environment, ReadsMpirunInsideAStepOfSlurm) {
+  // Slurm started one process that starts ranks on each of two nodes.
+  const Variables inside = With(kTwoNodes, {{"SLURM_STEP_NUM_TASKS", "2"},
+                                            {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                                            {"PMI_RANK", "1"},
+                                            {"PMI_SIZE", "2"},
+                                            {"MPI_LOCALNRANKS", "1"},
+                                            {"MPI_LOCALRANKID", "0"},
+                                            {"TUTTI_ADDR", "a:9"}});
+  const auto apart = Read(inside);
+  ASSERT_TRUE(apart.ok()) << apart.status().message();
+  EXPECT_EQ(apart->local_rank, 0);
+  EXPECT_EQ(apart->local_size, 1);
+  const auto together =
+      Read(With(inside, {{"MPI_LOCALNRANKS", "2"}, {"MPI_LOCALRANKID", "1"}, {"TUTTI_ADDR", ""}}));
+  ASSERT_TRUE(together.ok()) << together.status().message();
+  EXPECT_TRUE(together->one_machine);
 }
 
 TEST(Environment, BatchScriptOfSlurmIsNotALaunch) {
@@ -136,8 +244,7 @@ TEST(Environment, AddressOverridesTheLaunchersWay) {
   auto info = Read(variables);
   ASSERT_TRUE(info.ok());
   EXPECT_EQ(info->rendezvous, Rendezvous::kTcp);
-  EXPECT_EQ(info->address, "fd00::1");
-  EXPECT_THAT(info->ports, ElementsAre(777));
+  EXPECT_THAT(info->endpoints, ElementsAre(At("fd00::1", 777)));
   for (const char* bad : {"host", "host:", "host:0", "host:65536", ":5", "host:12x"}) {
     variables["TUTTI_ADDR"] = bad;
     EXPECT_FALSE(Read(variables).ok()) << bad;
@@ -165,23 +272,66 @@ TEST(Environment, ContradictionsAreSentences) {
   EXPECT_THAT(std::string(Read(variables).status().message()), HasSubstr("MASTER_ADDR"));
 }
 
-TEST(Environment, FirstHostOfAList) {
-  EXPECT_EQ(FirstHost("node07"), "node07");
-  EXPECT_EQ(FirstHost("node07,node09"), "node07");
-  EXPECT_EQ(FirstHost("node[07-12,20]"), "node07");
-  EXPECT_EQ(FirstHost("a[3]-ib,b"), "a3-ib");
-  EXPECT_EQ(FirstHost("a[3"), "a3");
-  EXPECT_EQ(FirstHost(""), "");
+TEST(Environment, LocalRanksAreTheLaunchersOrUnknown) {
+  const Variables torch = {{"RANK", "5"},        {"WORLD_SIZE", "8"},
+                           {"LOCAL_RANK", "1"},  {"LOCAL_WORLD_SIZE", "4"},
+                           {"MASTER_ADDR", "h"}, {"MASTER_PORT", "29"}};
+  EXPECT_EQ(Read(torch)->local_rank, 1);
+  EXPECT_EQ(Read(torch)->local_size, 4);
+  const auto unknown = Read(With(torch, {{"LOCAL_WORLD_SIZE", ""}}));
+  EXPECT_EQ(unknown->local_rank, -1);
+  EXPECT_EQ(unknown->local_size, -1);
+  for (const char* wrong : {"4", "-1", "x"}) {
+    const auto info = Read(With(torch, {{"LOCAL_RANK", wrong}}));
+    ASSERT_FALSE(info.ok()) << wrong;
+    EXPECT_THAT(std::string(info.status().message()), HasSubstr("LOCAL_RANK"));
+  }
 }
 
-TEST(Environment, TasksOnANode) {
-  EXPECT_EQ(TasksOnNode("4(x2),3", 0), 4);
-  EXPECT_EQ(TasksOnNode("4(x2),3", 1), 4);
-  EXPECT_EQ(TasksOnNode("4(x2),3", 2), 3);
-  EXPECT_EQ(TasksOnNode("4(x2),3", 3), -1);
-  EXPECT_EQ(TasksOnNode("", 0), -1);
-  EXPECT_EQ(TasksOnNode("x", 0), -1);
-  EXPECT_EQ(TasksOnNode("2", -1), -1);
+TEST(Environment, ReadsTheSecret) {
+  EXPECT_EQ(Read({})->secret, "");
+  EXPECT_EQ(Read({{"OMPI_MCA_orte_precondition_transports", "12-34"}})->secret, "12-34");
+  EXPECT_EQ(
+      Read({{"OMPI_MCA_orte_precondition_transports", "12-34"}, {"TUTTI_COMM_KEY", "a"}})->secret,
+      "a");
+}
+
+TEST(Environment, ReadsHowLongRanksWait) {
+  EXPECT_EQ(Read({{"TUTTI_INIT_TIMEOUT_S", "3.5"}})->timeout_s, 3.5);
+  EXPECT_EQ(Read({{"TUTTI_INIT_TIMEOUT_S", "3"}, {"HOROVOD_GLOO_TIMEOUT_SECONDS", "4"}})->timeout_s,
+            4);
+  for (const char* wrong : {"soon", "0", "-1", "nan", "1e7", "3s"}) {
+    const auto info = Read({{"TUTTI_INIT_TIMEOUT_S", wrong}});
+    ASSERT_FALSE(info.ok()) << wrong;
+    EXPECT_THAT(std::string(info.status().message()), HasSubstr("TUTTI_INIT_TIMEOUT_S="));
+  }
+}
+
+TEST(PartOf, NumbersTheRanksAnew) {
+  LaunchInfo info = Read(With(kHydra, {{"TUTTI_ADDR", "host0:7"}})).value();
+  const auto part = PartOf(info, {0, 1});
+  ASSERT_TRUE(part.ok()) << part.status().message();
+  EXPECT_EQ(part->rank, 1);
+  EXPECT_EQ(part->size, 2);
+  EXPECT_THAT(part->endpoints, ElementsAre(At("host0", 7)));
+  EXPECT_NE(part->job, info.job);
+  // On one machine any ranks can meet, two jobs beside each other at different sockets.
+  info.one_machine = true;
+  const auto one = PartOf(info, {2, 1});
+  ASSERT_TRUE(one.ok());
+  EXPECT_EQ(one->rendezvous, Rendezvous::kLocal);
+  EXPECT_NE(one->endpoints, PartOf(info, {1, 3})->endpoints);
+}
+
+TEST(PartOf, RefusesWhatCannotBe) {
+  const LaunchInfo info = Read(With(kHydra, {{"TUTTI_ADDR", "host0:7"}})).value();
+  for (const std::vector<int>& ranks :
+       {std::vector<int>{}, {1, 1}, {1, 4}, {-1, 1}, {0, 2}, {1, 0}}) {
+    EXPECT_EQ(PartOf(info, ranks).status().code(), Code::kInvalidArgument);
+  }
+  EXPECT_THAT(std::string(PartOf(info, {1, 2}).status().message()), HasSubstr("the first of them"));
+  EXPECT_THAT(std::string(PartOf(info, {0, 2}).status().message()),
+              HasSubstr("rank 1 is not among [0, 2]"));
 }
 
 }  // namespace

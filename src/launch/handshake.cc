@@ -1,131 +1,68 @@
 #include "launch/handshake.h"
 
-#include <netdb.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
-#include <memory>
-#include <mutex>
+#include <limits>
 #include <thread>
 
 #include "bootstrap/wire.h"
+#include "launch/listen.h"
 #include "sys/event_loop.h"
 #include "sys/tcp.h"
 
 namespace tutti::launch {
 namespace {
 
-// One attempt at one address: ample for a handshake, short enough to get round several.
-constexpr int64_t kAttemptNs = 3'000'000'000;
-constexpr auto kBetweenRounds = std::chrono::milliseconds(50);
+// One attempt at one address. The first is short, because what listens there may be another program
+// that never answers; the longest is ample for a handshake on a busy machine.
+constexpr int64_t kFirstAttemptNs = 250'000'000;
+constexpr int64_t kLongestAttemptNs = 4'000'000'000;
+// Between two rounds of attempts: short at first, because rank 0 is often just about to listen.
+constexpr std::chrono::milliseconds kFirstPause{2};
+constexpr std::chrono::milliseconds kLongestPause{100};
+// A sentence names so many missing ranks at most.
+constexpr size_t kMaxNamed = 16;
 
-Hello ToHello(Claim claim) {
-  WireWriter writer;
-  writer.U32(claim.channel);
-  writer.U32(claim.rank);
-  return {Purpose::kLaunch, std::move(writer).Take()};
+bool IsAborted(const WaitLimits& limits) {
+  return limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
 }
 
-Result<Claim> FromHello(const Hello& hello) {
-  WireReader reader(hello.payload);
-  Claim claim;
-  claim.channel = reader.U32();
-  claim.rank = reader.U32();
-  if (hello.purpose != Purpose::kLaunch || reader.failed() || !reader.AtEnd()) {
-    return RemoteError("the connection is not for a launch");
-  }
-  return claim;
+bool HungUp(int fd) {
+  pollfd entry{fd, POLLRDHUP, 0};
+  return poll(&entry, 1, 0) > 0;
 }
 
-// The connections that have proven themselves; filled on the loop's thread, awaited by another.
-class Gathering {
- public:
-  explicit Gathering(const std::vector<Claim>& expected)
-      : expected_(expected), proven_(expected.size()) {}
+// How one attempt may wait, which every connection of the attempt may do anew.
+struct AttemptLimits {
+  const WaitLimits& limits;
+  int64_t attempt_ns;
 
-  void Take(UniqueFd fd, const Hello& hello) {
-    const Result<Claim> claim = FromHello(hello);
-    if (!claim.ok()) return;
-    const std::lock_guard lock(mutex_);
-    Status kept = Keep(std::move(fd), *claim);
-    if (failure_.ok()) failure_ = std::move(kept);
-    changed_.notify_all();
+  WaitLimits FromNow() const {
+    const int64_t left_ns = limits.deadline.at_ns() - NowNs();
+    return {Deadline::After(std::clamp<int64_t>(left_ns, 0, attempt_ns)), limits.abort_flag};
   }
-
-  Result<std::vector<UniqueFd>> Await(Deadline deadline) {
-    std::unique_lock lock(mutex_);
-    const auto over = [&] { return !failure_.ok() || num_proven_ == expected_.size(); };
-    while (!over()) {
-      if (deadline.Passed()) return Timeout("{} did not arrive", Missing());
-      changed_.wait_for(lock, std::chrono::milliseconds(deadline.RemainingMs(1000)));
-    }
-    if (!failure_.ok()) return failure_;
-    return std::move(proven_);
-  }
-
- private:
-  Status Keep(UniqueFd fd, Claim claim) {
-    const auto found = std::find(expected_.begin(), expected_.end(), claim);
-    if (found == expected_.end()) {
-      return InvalidUsage("a process of this job says it is rank {}, which is not expected",
-                          claim.rank);
-    }
-    UniqueFd& slot = proven_[static_cast<size_t>(found - expected_.begin())];
-    if (slot.valid())
-      return InvalidUsage("two processes of this job say they are rank {}", claim.rank);
-    slot = std::move(fd);
-    ++num_proven_;
-    return Status::Ok();
-  }
-
-  std::string Missing() const {
-    std::string names;
-    size_t missing = 0;
-    for (size_t i = 0; i < expected_.size(); ++i) {
-      if (proven_[i].valid()) continue;
-      if (++missing <= 16) names += fmt::format("{}{}", missing > 1 ? ", " : "", expected_[i].rank);
-    }
-    if (missing > 16) names += fmt::format(" and {} more", missing - 16);
-    return fmt::format("rank{} {}", missing > 1 ? "s" : "", names);
-  }
-
-  const std::vector<Claim>& expected_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<UniqueFd> proven_;
-  size_t num_proven_ = 0;
-  Status failure_;
 };
 
-// All addresses of a host, with the port.
-Result<std::vector<SocketAddress>> LookUp(const Endpoint& endpoint) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  const int error =
-      getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &list);
-  if (error != 0) return SystemError("looking up '{}': {}", endpoint.host, gai_strerror(error));
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
-  std::vector<SocketAddress> addresses;
-  for (const addrinfo* entry = list; entry; entry = entry->ai_next) {
-    const SocketAddress address = SocketAddress::FromSockaddr(entry->ai_addr);
-    if (address.valid()) addresses.push_back(address);
-  }
-  return addresses;
+Result<UniqueFd> TryLocal(const Endpoint& endpoint, const Key& key, const Hello& hello,
+                          const AttemptLimits& limits) {
+  TUTTI_ASSIGN(UniqueFd fd, ConnectLocal(endpoint.local_name));
+  TUTTI_TRY(CheckSameUser(fd.get()));
+  TUTTI_TRY(AuthenticateAsConnector(fd.get(), key, hello, limits.FromNow(),
+                                    "authenticating over the local socket"));
+  return fd;
 }
 
-Result<UniqueFd> TryEndpoint(const Endpoint& endpoint, const Key& key, Claim claim,
-                             Deadline deadline) {
-  TUTTI_ASSIGN(const std::vector<SocketAddress> addresses, LookUp(endpoint));
-  Status last = SystemError("'{}' has no address", endpoint.host);
+Result<UniqueFd> TryEndpoint(const Endpoint& endpoint, const Key& key, const Hello& hello,
+                             const AttemptLimits& limits) {
+  if (!endpoint.local_name.empty()) return TryLocal(endpoint, key, hello, limits);
+  TUTTI_ASSIGN(const std::vector<SocketAddress> addresses, LookUp(endpoint.host, endpoint.port));
+  Status last;
   for (const SocketAddress& address : addresses) {
-    WaitLimits limits;
-    limits.deadline =
-        Deadline::After(std::clamp<int64_t>(deadline.at_ns() - NowNs(), 0, kAttemptNs));
-    Result<UniqueFd> fd = ConnectAuthenticated(address, key, ToHello(claim), limits);
+    Result<UniqueFd> fd = ConnectAuthenticated(address, key, hello, limits.FromNow());
     if (fd.ok()) return fd;
     last = std::move(fd).status();
   }
@@ -134,75 +71,144 @@ Result<UniqueFd> TryEndpoint(const Endpoint& endpoint, const Key& key, Claim cla
 
 }  // namespace
 
-Result<UniqueFd> Listen(const std::vector<uint16_t>& ports, uint16_t* port) {
-  Status last = InvalidArgument("no port was given to listen on");
-  for (const uint16_t choice : ports) {
-    // Of both families where the host has IPv6, else IPv4 alone.
-    for (const uint16_t family : {uint16_t{6}, uint16_t{4}}) {
-      SocketAddress address;
-      address.family = family;
-      address.port = choice;
-      int error = 0;
-      Result<UniqueFd> fd = tutti::Listen(address, {}, &error);
-      if (fd.ok()) {
-        *port = address.port;
-        return fd;
-      }
-      last = std::move(fd).status();
-      if (error == EADDRINUSE) break;
-    }
-  }
-  return last;
+Bytes EncodeClaimHello(const ClaimHello& hello) {
+  WireWriter writer;
+  writer.U32(hello.claim.channel);
+  writer.U32(hello.claim.rank);
+  writer.U64(hello.attempt);
+  const std::string_view note = std::string_view(hello.note).substr(0, kMaxNoteBytes);
+  writer.Raw(std::as_bytes(std::span(note)));
+  return std::move(writer).Take();
 }
 
-// Bound and not listening: the kernel gives such a port to nobody who does not name it.
-Result<UniqueFd> HoldPort(uint16_t* port) {
-  Status last;
-  for (const uint16_t family : {uint16_t{6}, uint16_t{4}}) {
-    SocketAddress address;
-    address.family = family;
-    sockaddr_storage storage;
-    auto* const name = reinterpret_cast<sockaddr*>(&storage);
-    const socklen_t length = address.ToSockaddr(storage);
-    socklen_t got = sizeof(storage);
-    UniqueFd fd(::socket(family == 6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const int one = 1;
-    if (fd.valid() && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0 &&
-        ::bind(fd.get(), name, length) == 0 && getsockname(fd.get(), name, &got) == 0) {
-      *port = SocketAddress::FromSockaddr(name).port;
-      return fd;
-    }
-    last = ErrnoError(errno, "no port can be held for the ranks");
+Result<ClaimHello> ParseClaimHello(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  ClaimHello hello;
+  hello.claim.channel = reader.U32();
+  hello.claim.rank = reader.U32();
+  hello.attempt = reader.U64();
+  const auto note = reader.Raw(reader.remaining());
+  if (reader.failed() || note.size() > kMaxNoteBytes) {
+    return RemoteError("the hello of a launched rank is malformed");
   }
-  return last;
+  hello.note.assign(reinterpret_cast<const char*>(note.data()), note.size());
+  return hello;
+}
+
+Gathering::Gathering(std::vector<Claim> expected)
+    : expected_(std::move(expected)), peers_(expected_.size()), attempts_(expected_.size()) {}
+
+Gathering::~Gathering() = default;
+
+Result<std::unique_ptr<Gathering>> Gathering::Start(UniqueFd listener, const Key& key,
+                                                    std::vector<Claim> expected) {
+  std::unique_ptr<Gathering> gathering(new Gathering(std::move(expected)));
+  TUTTI_ASSIGN(gathering->loop_, EventLoop::Create("tutti-launch"));
+  const auto take = [raw = gathering.get()](UniqueFd fd, const Hello& hello, const SocketAddress&) {
+    raw->Take(std::move(fd), hello);
+  };
+  TUTTI_ASSIGN(gathering->acceptor_, AuthAcceptor::Create(*gathering->loop_, std::move(listener),
+                                                          key, "rank 0 at launch", take));
+  return gathering;
+}
+
+void Gathering::Take(UniqueFd fd, const Hello& hello) {
+  if (hello.purpose != Purpose::kLaunch || !CheckSameUser(fd.get()).ok()) return;
+  Result<ClaimHello> parsed = ParseClaimHello(hello.payload);
+  if (!parsed.ok()) return;
+  const MutexLock lock(mutex_);
+  if (failure_.ok()) failure_ = Keep(std::move(fd), std::move(parsed).value());
+  changed_.NotifyAll();
+}
+
+Status Gathering::Keep(UniqueFd fd, ClaimHello hello) {
+  const auto found = std::find(expected_.begin(), expected_.end(), hello.claim);
+  if (found == expected_.end()) {
+    peers_.push_back({std::move(fd), ""});
+    return InvalidUsage("a process of this job says it is rank {}, which is not expected",
+                        hello.claim.rank);
+  }
+  const auto index = static_cast<size_t>(found - expected_.begin());
+  Peer& peer = peers_[index];  // Before anything is appended.
+  if (!peer.fd.valid()) {
+    ++num_proven_;
+  } else if (attempts_[index] != hello.attempt && !HungUp(peer.fd.get())) {
+    peers_.push_back({std::move(fd), ""});
+    return InvalidUsage("two processes of this job say they are rank {}", hello.claim.rank);
+  }
+  peer = {std::move(fd), std::move(hello.note)};
+  attempts_[index] = hello.attempt;
+  return Status::Ok();
+}
+
+Status Gathering::Await(const WaitLimits& limits) {
+  Status outcome;
+  {
+    MutexLock lock(mutex_);
+    while (failure_.ok() && num_proven_ < expected_.size()) {
+      if (IsAborted(limits)) {
+        failure_ = InternalError("waiting for the other ranks: aborted by the caller");
+      } else if (limits.deadline.Passed()) {
+        failure_ = Timeout("{} did not arrive in time", Missing());
+      } else {
+        const int wait_ms = limits.abort_flag ? kAbortCheckMs : 1000;
+        changed_.WaitFor(lock, std::chrono::milliseconds(limits.deadline.RemainingMs(wait_ms)));
+      }
+    }
+    outcome = failure_;
+  }
+  // Not under the mutex: this waits for the loop's thread, which may be inside Take.
+  acceptor_.reset();
+  return outcome;
+}
+
+std::vector<Gathering::Peer> Gathering::TakePeers() {
+  const MutexLock lock(mutex_);
+  return std::move(peers_);
+}
+
+std::string Gathering::Missing() const {
+  std::string names;
+  size_t missing = 0;
+  for (size_t i = 0; i < expected_.size(); ++i) {
+    if (peers_[i].fd.valid()) continue;
+    if (++missing <= kMaxNamed) {
+      names += fmt::format("{}{}", missing > 1 ? ", " : "", expected_[i].rank);
+    }
+  }
+  if (missing > kMaxNamed) names += fmt::format(" and {} more", missing - kMaxNamed);
+  return fmt::format("rank{} {}", missing > 1 ? "s" : "", names);
 }
 
 Result<std::vector<UniqueFd>> AcceptClaims(UniqueFd listener, const Key& key,
-                                           const std::vector<Claim>& expected, Deadline deadline) {
-  TUTTI_ASSIGN(const std::unique_ptr<EventLoop> loop, EventLoop::Create("tutti-launch"));
-  Gathering gathering(expected);
-  const auto take = [&](UniqueFd fd, const Hello& hello, const SocketAddress&) {
-    gathering.Take(std::move(fd), hello);
-  };
-  TUTTI_ASSIGN(const std::unique_ptr<AuthAcceptor> acceptor,
-               AuthAcceptor::Create(*loop, std::move(listener), key, "rank 0 at launch", take));
-  return gathering.Await(deadline);
+                                           const std::vector<Claim>& expected,
+                                           const WaitLimits& limits) {
+  TUTTI_ASSIGN(const auto gathering, Gathering::Start(std::move(listener), key, expected));
+  TUTTI_TRY(gathering->Await(limits));
+  std::vector<UniqueFd> fds;
+  for (Gathering::Peer& peer : gathering->TakePeers()) fds.push_back(std::move(peer.fd));
+  return fds;
 }
 
 Result<UniqueFd> ConnectWithClaim(const std::vector<Endpoint>& endpoints, const Key& key,
-                                  Claim claim, Deadline deadline) {
+                                  Claim claim, std::string_view note, const WaitLimits& limits) {
   if (endpoints.empty()) return InvalidArgument("rank 0 gave no address to connect to");
-  std::string attempts;
+  const Hello hello = {Purpose::kLaunch, EncodeClaimHello({claim, RandomU64(), std::string(note)})};
+  auto pause = kFirstPause;
+  int64_t attempt_ns = kFirstAttemptNs;
   for (;;) {
-    attempts.clear();
+    std::string attempts;
     for (const Endpoint& endpoint : endpoints) {
-      Result<UniqueFd> fd = TryEndpoint(endpoint, key, claim, deadline);
+      Result<UniqueFd> fd = TryEndpoint(endpoint, key, hello, {limits, attempt_ns});
       if (fd.ok()) return fd;
-      attempts += fmt::format("{}{} port {}: {}", attempts.empty() ? "" : "; ", endpoint.host,
-                              endpoint.port, fd.status().message());
-      if (deadline.Passed()) return Timeout("rank 0 could not be reached ({})", attempts);
+      attempts += fmt::format("{}{}: {}", attempts.empty() ? "" : "; ", endpoint.ToString(),
+                              fd.status().message());
+      if (IsAborted(limits)) return InternalError("looking for rank 0: aborted by the caller");
+      if (limits.deadline.Passed()) return Timeout("rank 0 could not be reached ({})", attempts);
     }
-    std::this_thread::sleep_for(kBetweenRounds);
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 3 / 2, kLongestPause);
+    attempt_ns = std::min(attempt_ns * 2, kLongestAttemptNs);
   }
 }
 

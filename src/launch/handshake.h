@@ -4,22 +4,24 @@
 // key (bootstrap/auth.h). Rank 0 listens; the others connect, and their hello says who they are. A
 // rank knows that it is in once rank 0 has welcomed it; until then it tries again.
 //
+//   hello payload: channel u32, rank u32, attempt u64, note (the remaining bytes)
+//
 // What travels afterwards is not encrypted.
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "bootstrap/auth.h"
+#include "launch/environment.h"
 
 namespace tutti::launch {
-
-using tutti::Key;
-using tutti::RandomKey;
 
 // Who a connection is for: a rank, and which of that rank's several channels.
 struct Claim {
@@ -28,41 +30,70 @@ struct Claim {
   friend bool operator==(const Claim&, const Claim&) = default;
 };
 
-struct Endpoint {
-  std::string host;
-  uint16_t port = 0;
+// The connector's hello as a value. `attempt` is the same for all connections of one
+// ConnectWithClaim, so that rank 0 knows a rank that tries again from a second process with the
+// same number.
+struct ClaimHello {
+  Claim claim;
+  uint64_t attempt = 0;
+  std::string note;
+};
+inline constexpr size_t kMaxNoteBytes = kMaxHelloBytes - 16;
+
+Bytes EncodeClaimHello(const ClaimHello& hello);
+Result<ClaimHello> ParseClaimHello(std::span<const std::byte> payload);
+
+// Gathers the connections of an expected set of claims. The constructor's thread calls the methods;
+// connections are accepted on a thread of the object's own ("tutti-launch"). Connections that prove
+// nothing are dropped and cost nobody else time.
+class Gathering {
+ public:
+  // A connection that has proven its claim, and the note that its hello carried.
+  struct Peer {
+    UniqueFd fd;
+    std::string note;
+  };
+
+  static Result<std::unique_ptr<Gathering>> Start(UniqueFd listener, const Key& key,
+                                                  std::vector<Claim> expected);
+  ~Gathering();
+
+  // Waits until each of the expected claims is there, and stops listening then. Fails with Timeout
+  // naming the ranks that are missing, with InvalidUsage when two processes prove the same claim or
+  // one proves a claim that is not expected, and with InternalError when it is aborted.
+  Status Await(const WaitLimits& limits);
+  // Hands out the connections: the i-th belongs to expected[i] and is closed where it did not come.
+  // Behind those stands the connection whose claim made Await fail, if one did.
+  // REQUIRES: after Await.
+  std::vector<Peer> TakePeers();
+
+ private:
+  explicit Gathering(std::vector<Claim> expected);
+  void Take(UniqueFd fd, const Hello& hello) TUTTI_EXCLUDES(mutex_);
+  Status Keep(UniqueFd fd, ClaimHello hello) TUTTI_REQUIRES(mutex_);
+  std::string Missing() const TUTTI_REQUIRES(mutex_);
+
+  const std::vector<Claim> expected_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<Peer> peers_ TUTTI_GUARDED_BY(mutex_);         // by index into expected_
+  std::vector<uint64_t> attempts_ TUTTI_GUARDED_BY(mutex_);  // by index into expected_
+  size_t num_proven_ TUTTI_GUARDED_BY(mutex_) = 0;
+  Status failure_ TUTTI_GUARDED_BY(mutex_);
+  // The acceptor goes before its loop.
+  std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<AuthAcceptor> acceptor_;
 };
 
-// A socket that listens on every interface, on the first of `ports` that is free (0: any). *port is
-// what it got.
-Result<UniqueFd> Listen(const std::vector<uint16_t>& ports, uint16_t* port);
-
-// Keeps a free port for listeners that come later, as often as they like: nobody who asks for any
-// port gets it, and none connects from it. They need SO_REUSEADDR, as most servers and Listen have
-// it, and until one is there connections are refused.
-Result<UniqueFd> HoldPort(uint16_t* port);
-
-// Accepts until each of `expected` has connected and proven itself; result i belongs to
-// expected[i]. Strangers and half-open connections are dropped and cost nobody else time. Fails
-// with Timeout naming the ranks that are missing, or InvalidUsage when two connections prove the
-// same claim.
+// Gathers the connections of `expected` and returns them in that order.
 Result<std::vector<UniqueFd>> AcceptClaims(UniqueFd listener, const Key& key,
-                                           const std::vector<Claim>& expected, Deadline deadline);
+                                           const std::vector<Claim>& expected,
+                                           const WaitLimits& limits);
 
 // Connects to the first of `endpoints` where a holder of the key listens, trying all of them over
-// and over until the deadline, since rank 0 may come later than the others.
+// and over until the deadline, since rank 0 may come later than the others. `note` has at most
+// kMaxNoteBytes.
 Result<UniqueFd> ConnectWithClaim(const std::vector<Endpoint>& endpoints, const Key& key,
-                                  Claim claim, Deadline deadline);
-
-// A length-prefixed message of at most `limit` bytes. Fail with Timeout at the deadline, and with
-// RemoteError when the peer closed.
-Status SendMessage(int fd, std::string_view message, Deadline deadline);
-Result<std::string> ReceiveMessage(int fd, size_t limit, Deadline deadline);
-
-// This host's addresses that other hosts may reach, then loopback.
-std::vector<std::string> OwnAddresses();
-
-std::string ToHex(std::string_view bytes);
-Result<std::string> FromHex(std::string_view hex);
+                                  Claim claim, std::string_view note, const WaitLimits& limits);
 
 }  // namespace tutti::launch

@@ -14,8 +14,8 @@
 namespace tutti::launch {
 namespace {
 
-// PMI-1 lines hold a key and a value of about a kilobyte each; ten times that is an answer gone
-// wrong.
+// PMI-1 lines hold a key and a value of about a kilobyte each; a line of ten times that is not
+// one.
 constexpr size_t kMaxLine = 16384;
 constexpr size_t kMaxValue = 8192;
 
@@ -30,10 +30,20 @@ Result<int> ParseInt(std::string_view name, std::string_view text) {
 
 }  // namespace
 
-Result<Pmi1Client> Pmi1Client::Connect(const Lookup& lookup, Deadline deadline) {
-  const char* text = lookup("PMI_FD");
-  if (!text || !*text) return InvalidUsage("the launcher left no PMI_FD");
-  TUTTI_ASSIGN(const int fd, ParseInt("PMI_FD", text));
+Pmi1Fields ParsePmi1Line(std::string_view line) {
+  Pmi1Fields fields;
+  while (!line.empty()) {
+    const size_t blank = line.find(' ');
+    const std::string_view field = line.substr(0, blank);
+    if (const size_t equals = field.find('='); equals != std::string_view::npos) {
+      fields.emplace(field.substr(0, equals), field.substr(equals + 1));
+    }
+    line.remove_prefix(blank == std::string_view::npos ? line.size() : blank + 1);
+  }
+  return fields;
+}
+
+Result<Pmi1Client> Pmi1Client::Connect(int fd, Deadline deadline) {
   if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
     return ErrnoError(errno, fmt::format("PMI_FD={} names no open descriptor", fd));
   }
@@ -111,16 +121,7 @@ Result<Pmi1Client::Fields> Pmi1Client::ReadLine(Deadline deadline) {
       return ErrnoError(errno, "reading from the launcher");
     if (got > 0) pending_.append(buffer, static_cast<size_t>(got));
   }
-  Fields fields;
-  std::string_view line = std::string_view(pending_).substr(0, end);
-  while (!line.empty()) {
-    const size_t blank = line.find(' ');
-    const std::string_view field = line.substr(0, blank);
-    if (const size_t equals = field.find('='); equals != std::string_view::npos) {
-      fields.emplace(field.substr(0, equals), field.substr(equals + 1));
-    }
-    line.remove_prefix(blank == std::string_view::npos ? line.size() : blank + 1);
-  }
+  Fields fields = ParsePmi1Line(std::string_view(pending_).substr(0, end));
   pending_.erase(0, end + 1);
   return fields;
 }

@@ -17,14 +17,20 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "launch/environment.h"
 
 namespace tutti::launch {
 
+// The fields of a line, by name.
+using Pmi1Fields = std::map<std::string, std::string, std::less<>>;
+
+// Reads "name=value" words with blanks between them; words without "=" are left out, and of two
+// with one name the first counts.
+Pmi1Fields ParsePmi1Line(std::string_view line);
+
 class Pmi1Client {
  public:
-  // Takes the socket named by the environment and introduces this process.
-  static Result<Pmi1Client> Connect(const Lookup& lookup, Deadline deadline);
+  // Takes the socket that the launcher left (PMI_FD) and introduces this process.
+  static Result<Pmi1Client> Connect(int fd, Deadline deadline);
   // The same over a socket that is connected already.
   static Result<Pmi1Client> Start(UniqueFd fd, Deadline deadline);
 
@@ -39,7 +45,7 @@ class Pmi1Client {
   size_t max_value() const { return max_value_; }
 
  private:
-  using Fields = std::map<std::string, std::string, std::less<>>;
+  using Fields = Pmi1Fields;
 
   explicit Pmi1Client(UniqueFd fd) : fd_(std::move(fd)) {}
   Status Introduce(Deadline deadline);

@@ -3,10 +3,11 @@
 #include <dlfcn.h>
 
 #include <chrono>
-#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
+
+#include "base/mutex.h"
 
 namespace tutti::launch {
 namespace {
@@ -29,7 +30,7 @@ constexpr uint16_t kTypeString = 3;
 constexpr uint8_t kScopeGlobal = 3;
 constexpr uint32_t kWholeJob = UINT32_MAX - 1;
 constexpr size_t kMaxKey = 511;
-// "Done at once; the callback will not be called."
+// A call of this outcome was done at once, and its callback will not be called.
 constexpr int kDoneAtOnce = -157;
 
 // What a callback of PMIx brings. Shared with the callback, because nothing ends an operation of
@@ -49,32 +50,38 @@ class Answer {
   static void OnOperation(int code, void* given) { TakeBack(given)->Set(code, nullptr); }
   static void OnValue(int code, Value* value, void* given) { TakeBack(given)->Set(code, value); }
 
-  // False at the deadline.
-  bool Await(Deadline deadline) {
-    std::unique_lock lock(mutex_);
+  // Returns false at the deadline.
+  bool Await(Deadline deadline) TUTTI_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     while (!done_ && !deadline.Passed()) {
-      changed_.wait_for(lock, std::chrono::milliseconds(deadline.RemainingMs(1000)));
+      changed_.WaitFor(lock, std::chrono::milliseconds(deadline.RemainingMs(1000)));
     }
     return done_;
   }
-  // After Await.
-  int code() const { return code_; }
-  const std::optional<std::string>& text() const { return text_; }
+  int code() TUTTI_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return code_;
+  }
+  std::optional<std::string> text() TUTTI_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return text_;
+  }
 
  private:
-  void Set(int code, const Value* value) {
-    const std::lock_guard lock(mutex_);
+  void Set(int code, const Value* value) TUTTI_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
     done_ = true;
     code_ = code;
     if (value && value->type == kTypeString && value->data.string) text_ = value->data.string;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
-  int code_ = 0;
-  std::optional<std::string> text_;  // unless the value is of another type
+  Mutex mutex_;
+  CondVar changed_;
+  bool done_ TUTTI_GUARDED_BY(mutex_) = false;
+  int code_ TUTTI_GUARDED_BY(mutex_) = 0;
+  // Nothing where the value is of a type other than text.
+  std::optional<std::string> text_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -106,8 +113,7 @@ struct PmixClient::Library {
     if (!handle) {
       return SystemError(
           "the launcher offers PMIx but libpmix.so.2 cannot be loaded ({}): install libpmix2, or "
-          "set "
-          "TUTTI_ADDR=HOST:PORT with the address of rank 0",
+          "set TUTTI_ADDR=HOST:PORT with the address of rank 0",
           dlerror());
     }
     TUTTI_TRY(Find("PMIx_Init", &init));
@@ -182,7 +188,7 @@ Result<std::string> PmixClient::Get(uint32_t rank, std::string_view key, Deadlin
   const int started = library_->get(&owner, name.c_str(), nullptr, 0, &Answer::OnValue, given);
   TUTTI_TRY(library_->Await(started, given, *answer, deadline,
                             fmt::format("getting '{}' of rank {}", name, rank)));
-  if (answer->text()) return *answer->text();
+  if (std::optional<std::string> text = answer->text()) return *std::move(text);
   return SystemError("PMIx gave '{}' of rank {} in a form other than text", name, rank);
 }
 

@@ -23,15 +23,15 @@ uint64_t StableHash(std::string_view text) {
   return hash ^ (hash >> 29);
 }
 
+}  // namespace
+
 std::string BootId() {
   const UniqueFd fd(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
   std::array<char, 64> text{};
   const ssize_t length = fd.valid() ? ::read(fd.get(), text.data(), text.size()) : 0;
-  // Without /proc the name is all there is; the handshake of shared memory corrects a wrong guess.
-  return length > 0 ? std::string(text.data(), static_cast<size_t>(length)) : HostName();
+  const std::string_view id(text.data(), length > 0 ? static_cast<size_t>(length) : 0);
+  return std::string(id.substr(0, id.find('\n')));
 }
-
-}  // namespace
 
 std::string HostName() {
   std::array<char, 256> name{};
@@ -44,7 +44,9 @@ uint64_t HostHash(std::string_view override_text) {
   if (!override_text.empty()) return StableHash(override_text);
   struct stat space = {};
   const uint64_t inode = ::stat("/proc/self/ns/net", &space) == 0 ? space.st_ino : 0;
-  return StableHash(fmt::format("{}/{}", BootId(), inode));
+  // Without /proc the name is all there is; the handshake of shared memory corrects a wrong guess.
+  const std::string boot = BootId();
+  return StableHash(fmt::format("{}/{}", boot.empty() ? HostName() : boot, inode));
 }
 
 int UsableCpuCount() {

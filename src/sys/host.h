@@ -14,6 +14,10 @@ namespace tutti {
 // The host's name without its domain.
 std::string HostName();
 
+// Returns the kernel's identifier of this boot, which no other machine has; "" where /proc is
+// missing.
+std::string BootId();
+
 // The same for all processes that can reach one another by loopback and (likely) share memory,
 // unlike any other host's: made of the kernel's boot id and this process's network namespace.
 // `override_text` (NCCL_HOSTID), when not empty, takes the place of both. A claim to be checked:

@@ -26,7 +26,7 @@ def read_list(path):
 def declared(compiler, include):
     """Name -> type of every function that our headers declare, as the preprocessor shows them."""
     source = "#include <nccl.h>\n#include <nccl_device.h>\n#include <tutti/tutti.h>\n#include <tutti/coordinator_c.h>\n" \
-             "#include <tutti/elastic_c.h>\n"
+             "#include <tutti/elastic_c.h>\n#include <tutti/launch.h>\n"
     command = [compiler, "-E", "-P", "-DTUTTI_NO_CUDA", "-I", include, "-x", "c", "-"]
     text = subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
     return {

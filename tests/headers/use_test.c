@@ -4,9 +4,11 @@
 
 #include <nccl.h>
 #include <nccl_device.h>
+#include <tutti/launch.h>
 #include <tutti/tutti.h>
 /* once more */
 #include <nccl.h>
+#include <tutti/launch.h>
 #include <tutti/tutti.h>
 
 #ifdef TUTTI_TEST_CUDA
@@ -19,6 +21,20 @@ static ncclResult_t Sum(float* values, size_t count, ncclComm_t comm, cudaStream
   result = ncclAllReduce(values, values, count, ncclFloat, ncclSum, comm, stream);
   if (result != ncclSuccess) return result;
   return ncclGroupEnd();
+}
+
+static ncclResult_t Meet(ncclUniqueId* id) {
+  tuttiLaunch_t launch = NULL;
+  tuttiLaunchInfo_t info;
+  size_t size = 0;
+  ncclResult_t result = tuttiLaunchRead(&launch, TUTTI_LAUNCH_MAY_JOIN_PMI);
+  info.size = sizeof(info);
+  if (result == ncclSuccess) result = tuttiLaunchDescribe(launch, &info);
+  if (result == ncclSuccess) {
+    result = tuttiLaunchMeet(launch, id, sizeof(*id), id, sizeof(*id), &size, info.timeout_s);
+  }
+  tuttiLaunchClose(launch);
+  return result;
 }
 
 int main(void) {
@@ -41,5 +57,6 @@ int main(void) {
     return 1;
   }
   if (ncclGroupSimulateEnd(&info) != ncclSuccess) return 1;
+  if (Meet(&id) != ncclSuccess) return 1;
   return info.estimatedTime < 0 && event != NULL;
 }

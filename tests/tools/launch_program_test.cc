@@ -45,12 +45,29 @@ TEST(LaunchProgram, TuttiRunWithTwoLibraries) {
 
 TEST(LaunchProgram, OpenMpi) {
   if (!IsInstalled("mpirun.openmpi")) GTEST_SKIP() << "Open MPI is not installed";
-  ExpectRight(RunProgramOnce(Under({"mpirun.openmpi", "-n", "3"}), kOpenMpi), "Open MPI", "PMIx");
+  ExpectRight(RunProgramOnce(Under({"mpirun.openmpi", "-n", "3"}), kOpenMpi), "Open MPI",
+              "a local socket");
+}
+
+// Without the variables that say so, the ranks cannot know that they are on one machine.
+TEST(LaunchProgram, OpenMpiOnMachinesThatAreNotKnown) {
+  if (!IsInstalled("mpirun.openmpi")) GTEST_SKIP() << "Open MPI is not installed";
+  ExpectRight(RunProgramOnce(
+                  Under({"mpirun.openmpi", "-n", "3", "env", "-u", "OMPI_COMM_WORLD_LOCAL_SIZE"}),
+                  kOpenMpi),
+              "Open MPI", "PMIx");
 }
 
 TEST(LaunchProgram, Mpich) {
   if (!IsInstalled("mpirun.mpich")) GTEST_SKIP() << "MPICH is not installed";
-  ExpectRight(RunProgramOnce(Under({"mpirun.mpich", "-n", "3"})), "a PMI launcher", "PMI");
+  ExpectRight(RunProgramOnce(Under({"mpirun.mpich", "-n", "3"})), "a PMI launcher",
+              "a local socket");
+}
+
+TEST(LaunchProgram, MpichOnMachinesThatAreNotKnown) {
+  if (!IsInstalled("mpirun.mpich")) GTEST_SKIP() << "MPICH is not installed";
+  ExpectRight(RunProgramOnce(Under({"mpirun.mpich", "-n", "3", "env", "-u", "MPI_LOCALNRANKS"})),
+              "a PMI launcher", "PMI");
 }
 
 // Spelt as old and new PyTorch understand it.

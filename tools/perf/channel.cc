@@ -7,7 +7,7 @@
 #include <span>
 
 #include "bootstrap/wire.h"
-#include "launch/handshake.h"
+#include "launch/messages.h"
 
 namespace tutti::tools {
 namespace {
@@ -20,7 +20,7 @@ constexpr int64_t kSendNs = 60'000'000'000;
 Status Channel::Send(const Json& message) {
   return launch::SendMessage(fd_.get(),
                              message.dump(-1, ' ', false, Json::error_handler_t::replace),
-                             Deadline::After(kSendNs));
+                             {Deadline::After(kSendNs), nullptr});
 }
 
 Result<Json> Channel::Receive(Deadline deadline) {

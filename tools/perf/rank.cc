@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/handshake.h"
+#include "launch/hex.h"
 #include "library.h"
 #include "perf/barrier.h"
 #include "perf/buffers.h"

@@ -9,8 +9,10 @@
 #include <cerrno>
 #include <numeric>
 
-#include "launch/exchange.h"
 #include "launch/handshake.h"
+#include "launch/hex.h"
+#include "launch/listen.h"
+#include "launch/meeting.h"
 
 namespace tutti::tools {
 namespace {
@@ -56,7 +58,7 @@ std::string Label(size_t library, size_t num_libraries) {
 
 // What rank 0 tells the others through the launcher.
 struct Invitation {
-  launch::Key key{};
+  Key key{};
   uint16_t port = 0;
   std::vector<std::string> addresses;
 
@@ -68,7 +70,13 @@ struct Invitation {
   static Result<Invitation> FromText(const std::string& text) {
     Invitation invitation;
     const Json json = Json::parse(text, nullptr, false);
-    if (!json.is_object()) return RemoteError("rank 0 sent no invitation");
+    if (!json.is_object()) {
+      return RemoteError(
+          "rank 0 is no rank of `tutti perf`: the value that it handed round has {} bytes and is "
+          "no "
+          "invitation",
+          text.size());
+    }
     TUTTI_ASSIGN(const std::string bytes, launch::FromHex(json.value("key", "")));
     if (bytes.size() != invitation.key.size())
       return RemoteError("rank 0 sent a key of {} bytes", bytes.size());
@@ -139,21 +147,20 @@ Result<std::vector<std::unique_ptr<Team>>> StartLocalTeams(const PerfOptions& op
 
 Result<std::vector<std::unique_ptr<Team>>> GatherTeams(const PerfOptions& options,
                                                        const launch::LaunchInfo& info,
-                                                       const launch::Lookup& lookup,
                                                        size_t num_libraries) {
-  const Deadline deadline = Deadline::AfterSeconds(options.timeout_s);
+  const WaitLimits limits = {Deadline::AfterSeconds(options.timeout_s), nullptr};
   Invitation invitation;
-  invitation.key = launch::RandomKey();
+  invitation.key = RandomKey();
   invitation.addresses = launch::OwnAddresses();
   TUTTI_ASSIGN(UniqueFd listener, launch::Listen({0}, &invitation.port));
-  TUTTI_TRY(launch::BroadcastFromRankZero(info, lookup, invitation.ToText(), deadline).status());
+  TUTTI_TRY(launch::Meet(info, invitation.ToText(), limits).status());
   std::vector<launch::Claim> claims;
   for (uint32_t library = 0; library < num_libraries; ++library) {
     for (uint32_t rank = 1; rank < static_cast<uint32_t>(info.size); ++rank)
       claims.push_back({library, rank});
   }
   Result<std::vector<UniqueFd>> accepted =
-      launch::AcceptClaims(std::move(listener), invitation.key, claims, deadline);
+      launch::AcceptClaims(std::move(listener), invitation.key, claims, limits);
   if (!accepted.ok()) return std::move(accepted).status().Annotate("gathering the ranks");
   std::vector<std::unique_ptr<Team>> teams;
   for (size_t library = 0; library < num_libraries; ++library) {
@@ -172,23 +179,22 @@ Result<std::vector<std::unique_ptr<Team>>> GatherTeams(const PerfOptions& option
   return teams;
 }
 
-Status ServeTeams(const PerfOptions& options, const launch::LaunchInfo& info,
-                  const launch::Lookup& lookup) {
-  const Deadline deadline = Deadline::AfterSeconds(options.timeout_s);
-  TUTTI_ASSIGN(const std::string text, launch::BroadcastFromRankZero(info, lookup, "", deadline));
-  TUTTI_ASSIGN(const Invitation invitation, Invitation::FromText(text));
+Status ServeTeams(const PerfOptions& options, const launch::LaunchInfo& info) {
+  const WaitLimits limits = {Deadline::AfterSeconds(options.timeout_s), nullptr};
+  TUTTI_ASSIGN(const launch::Meeting meeting, launch::Meet(info, "", limits));
+  TUTTI_ASSIGN(const Invitation invitation, Invitation::FromText(meeting.value));
   std::vector<launch::Endpoint> endpoints;
   // Where the launcher knows an address of rank 0, that one is sure to be reachable from here.
   if (info.rendezvous == launch::Rendezvous::kTcp)
-    endpoints.push_back({info.address, invitation.port});
+    endpoints.push_back({info.endpoints.front().host, invitation.port, ""});
   for (const std::string& address : invitation.addresses)
-    endpoints.push_back({address, invitation.port});
+    endpoints.push_back({address, invitation.port, ""});
   std::vector<Served> served;
   const uint32_t num_libraries = options.against.empty() ? 1 : 2;
   for (uint32_t library = 0; library < num_libraries; ++library) {
     TUTTI_ASSIGN(UniqueFd socket,
                  launch::ConnectWithClaim(endpoints, invitation.key,
-                                          {library, static_cast<uint32_t>(info.rank)}, deadline));
+                                          {library, static_cast<uint32_t>(info.rank)}, "", limits));
     Served entry;
     entry.watch = UniqueFd(fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
     std::vector<UniqueFd> sockets;

@@ -26,11 +26,9 @@ Result<std::vector<std::unique_ptr<Team>>> StartLocalTeams(const PerfOptions& op
 // On rank 0 of a launched job.
 Result<std::vector<std::unique_ptr<Team>>> GatherTeams(const PerfOptions& options,
                                                        const launch::LaunchInfo& info,
-                                                       const launch::Lookup& lookup,
                                                        size_t num_libraries);
 
 // On the other ranks: serves rank processes until the driver is done. Fails when one of them died.
-Status ServeTeams(const PerfOptions& options, const launch::LaunchInfo& info,
-                  const launch::Lookup& lookup);
+Status ServeTeams(const PerfOptions& options, const launch::LaunchInfo& info);
 
 }  // namespace tutti::tools

@@ -19,8 +19,10 @@
 #include <sstream>
 
 #include "base/clock.h"
+#include "bootstrap/auth.h"
 #include "elastic/store.h"
-#include "launch/handshake.h"
+#include "launch/hex.h"
+#include "launch/listen.h"
 #include "perf/team.h"
 #include "run/discovery.h"
 #include "run/process.h"
@@ -130,7 +132,7 @@ class ElasticLauncher {
     Environment environment;
     secret_ = environment.Get("TUTTI_COMM_KEY");  // A person's own key stays.
     if (secret_.empty()) {
-      const launch::Key random = launch::RandomKey();
+      const Key random = RandomKey();
       secret_ = launch::ToHex({reinterpret_cast<const char*>(random.data()), random.size()});
     }
     const bool local = options_.discovery_script.empty() &&

@@ -13,7 +13,9 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
-#include "launch/handshake.h"
+#include "bootstrap/auth.h"
+#include "launch/hex.h"
+#include "launch/listen.h"
 #include "perf/team.h"
 #include "run/process.h"
 
@@ -69,7 +71,7 @@ class Launcher {
   int Run() {
     AdoptOrphans();
     if (!ChoosePort()) return 1;
-    const launch::Key random = launch::RandomKey();
+    const Key random = RandomKey();
     key_ = launch::ToHex({reinterpret_cast<const char*>(random.data()), random.size()});
     pids_.assign(static_cast<size_t>(options_.num_ranks), -1);
     for (int rank = 0; rank < options_.num_ranks && result_ == 0; ++rank) Start(rank);

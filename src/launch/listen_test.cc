@@ -1,11 +1,13 @@
-#include "launch/handshake.h"
+#include "launch/listen.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <string>
 
 namespace tutti::launch {
 namespace {
@@ -64,6 +66,53 @@ TEST(HoldPortTest, NobodyGetsItWhoAsksForAnyPort) {
   EXPECT_EQ(ErrorOfConnecting(SocketForPort(port), other), EADDRNOTAVAIL);
   held->Reset();
   EXPECT_EQ(ErrorOfBinding(SocketForPort(port)), 0);
+}
+
+std::string PlaceOf(const Result<UniqueFd>& listener) {
+  return listener.ok() ? LocalAddress(listener->get())->HostText()
+                       : std::string(listener.status().message());
+}
+
+TEST(ListenAtTest, ListensWhereOthersLook) {
+  uint16_t port = 0;
+  const Result<UniqueFd> held = HoldPort(&port);
+  ASSERT_TRUE(held.ok()) << held.status().message();
+  EXPECT_EQ(PlaceOf(ListenAt({{"127.0.0.1", port, ""}})), "127.0.0.1");
+  const std::string local = PlaceOf(ListenAt({{"localhost", port, ""}}));
+  EXPECT_TRUE(local == "127.0.0.1" || local == "::1") << local;
+  // An address that is not this machine's, as behind the name of a service; and a name, which other
+  // machines may know by another address.
+  for (const char* host : {"192.0.2.1", "no-such-host.invalid"}) {
+    const Result<UniqueFd> listener = ListenAt({{host, port, ""}});
+    const std::string place = PlaceOf(listener);
+    EXPECT_TRUE(place == "::" || place == "0.0.0.0") << place;
+    EXPECT_TRUE(IsReachableFromOutside(listener->get()));
+  }
+  EXPECT_FALSE(IsReachableFromOutside(ListenAt({{"127.0.0.1", port, ""}})->get()));
+}
+
+TEST(ListenAtTest, SaysWhyItCannot) {
+  uint16_t port = 0;
+  const Result<UniqueFd> taken = Listen({0}, &port);
+  ASSERT_TRUE(taken.ok());
+  const Result<UniqueFd> listener = ListenAt({{"127.0.0.1", port, ""}, {"localhost", port, ""}});
+  ASSERT_FALSE(listener.ok());
+  EXPECT_NE(listener.status().message().find(fmt::format("127.0.0.1 port {}: ", port)),
+            std::string_view::npos)
+      << listener.status().message();
+}
+
+TEST(ListenAtTest, SocketsOfTheMachine) {
+  const std::string name = fmt::format("tutti-test-listen-{}", getpid());
+  EXPECT_FALSE(ConnectLocal(name).ok());
+  const Result<UniqueFd> listener = ListenAt({{"", 0, name}});
+  ASSERT_TRUE(listener.ok()) << listener.status().message();
+  EXPECT_FALSE(IsReachableFromOutside(listener->get()));
+  EXPECT_FALSE(ListenAt({{"", 0, name}}).ok());
+  const Result<UniqueFd> connected = ConnectLocal(name);
+  ASSERT_TRUE(connected.ok()) << connected.status().message();
+  EXPECT_TRUE(CheckSameUser(connected->get()).ok());
+  EXPECT_FALSE(ConnectLocal(std::string(200, 'x')).ok());
 }
 
 }  // namespace

@@ -1,0 +1,109 @@
+#include "launch/environment_reader.h"
+
+#include <charconv>
+#include <cmath>
+
+namespace tutti::launch {
+namespace {
+
+// torchrun's agent holds MASTER_PORT itself, so rank 0 takes one of the next few ports instead.
+// Eight are enough to step over other listeners and few enough for the other ranks to try them all.
+constexpr int kPortChoices = 8;
+
+}  // namespace
+
+const char* Reader::Text(const char* name) const {
+  const char* value = environment_(name);
+  return value && *value ? value : nullptr;
+}
+
+std::string Reader::TextOr(const char* name, std::string_view otherwise) const {
+  const char* value = Text(name);
+  return value ? value : std::string(otherwise);
+}
+
+Result<int64_t> Reader::Number(const char* name, int64_t lowest, int64_t highest) const {
+  const char* text = Text(name);
+  if (!text) return InvalidArgument("the environment variable {} is not set", name);
+  int64_t value = 0;
+  const char* end = text + std::string_view(text).size();
+  const auto parsed = std::from_chars(text, end, value);
+  if (parsed.ec != std::errc() || parsed.ptr != end || value < lowest || value > highest) {
+    return InvalidArgument("{}={} in the environment is not a number from {} to {}", name, text,
+                           lowest, highest);
+  }
+  return value;
+}
+
+Result<int> Reader::NumberIfSet(const char* name, int lowest, int highest) const {
+  if (!Has(name)) return -1;
+  TUTTI_ASSIGN(const int64_t value, Number(name, lowest, highest));
+  return static_cast<int>(value);
+}
+
+Result<uint16_t> Reader::Port(const char* name) const {
+  TUTTI_ASSIGN(const int64_t port, Number(name, 1, 65535));
+  return static_cast<uint16_t>(port);
+}
+
+Result<Endpoint> ReadEndpoint(std::string_view name, std::string_view text) {
+  const size_t colon = text.rfind(':');
+  unsigned port = 0;
+  if (colon != std::string_view::npos && colon > 0) {
+    const std::string_view digits = text.substr(colon + 1);
+    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+    if (parsed.ec != std::errc() || parsed.ptr != digits.data() + digits.size()) port = 0;
+  }
+  if (port == 0 || port > 65535) {
+    return InvalidArgument("{}={} in the environment is not HOST:PORT", name, text);
+  }
+  std::string_view host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  return Endpoint{std::string(host), static_cast<uint16_t>(port), ""};
+}
+
+Result<std::vector<Endpoint>> ReadGivenEndpoints(const Reader& reader) {
+  if (const char* text = reader.Text("TUTTI_ADDR")) {
+    TUTTI_ASSIGN(Endpoint endpoint, ReadEndpoint("TUTTI_ADDR", text));
+    return std::vector<Endpoint>{std::move(endpoint)};
+  }
+  const char* const gloo = reader.Text("HOROVOD_GLOO_RENDEZVOUS_ADDR");
+  if (gloo && reader.Has("HOROVOD_GLOO_RENDEZVOUS_PORT")) {
+    TUTTI_ASSIGN(const uint16_t port, reader.Port("HOROVOD_GLOO_RENDEZVOUS_PORT"));
+    return std::vector<Endpoint>{{gloo, port, ""}};
+  }
+  const char* const master = reader.Text("MASTER_ADDR");
+  if (!master || !reader.Has("MASTER_PORT")) return std::vector<Endpoint>{};
+  TUTTI_ASSIGN(const uint16_t port, reader.Port("MASTER_PORT"));
+  const std::string agent = reader.TextOr("TORCHELASTIC_USE_AGENT_STORE", "False");
+  const bool port_is_taken = agent == "True" || agent == "true" || agent == "1";
+  if (!port_is_taken) return std::vector<Endpoint>{{master, port, ""}};
+  std::vector<Endpoint> endpoints;
+  for (int i = 1; i <= kPortChoices; ++i) {
+    // Choices turn back below the highest port, so that every one of them is a port.
+    const int choice = port + i <= 65535 ? port + i : port - i;
+    endpoints.push_back({master, static_cast<uint16_t>(choice), ""});
+  }
+  return endpoints;
+}
+
+Result<double> ReadTimeout(const Reader& reader) {
+  for (const char* name : {"HOROVOD_GLOO_TIMEOUT_SECONDS", "TUTTI_INIT_TIMEOUT_S"}) {
+    const char* const text = reader.Text(name);
+    if (!text) continue;
+    double seconds = 0;
+    const char* const end = text + std::string_view(text).size();
+    const auto parsed = std::from_chars(text, end, seconds);
+    constexpr double kMaxSeconds = 1e6;
+    if (parsed.ec != std::errc() || parsed.ptr != end || !(seconds > 0) || seconds > kMaxSeconds) {
+      return InvalidArgument("{}={} in the environment is not a number of seconds up to {}", name,
+                             text, kMaxSeconds);
+    }
+    return seconds;
+  }
+  return LaunchInfo{}.timeout_s;
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,39 @@
+#pragma once
+
+// Reads variables one at a time, with a sentence for what is wrong with each. Internal to launch.
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "launch/environment.h"
+
+namespace tutti::launch {
+
+class Reader {
+ public:
+  explicit Reader(const Environment& environment) : environment_(environment) {}
+
+  bool Has(const char* name) const { return Text(name) != nullptr; }
+  // Null for a variable that is not set or empty.
+  const char* Text(const char* name) const;
+  std::string TextOr(const char* name, std::string_view otherwise) const;
+  Result<int64_t> Number(const char* name, int64_t lowest, int64_t highest) const;
+  // -1 for a variable that is not set or empty.
+  Result<int> NumberIfSet(const char* name, int lowest, int highest) const;
+  Result<uint16_t> Port(const char* name) const;
+
+ private:
+  const Environment& environment_;
+};
+
+// Reads "host:port" or "[v6]:port".
+Result<Endpoint> ReadEndpoint(std::string_view name, std::string_view text);
+
+// The addresses that were given for the ranks to meet at; none where there are none.
+Result<std::vector<Endpoint>> ReadGivenEndpoints(const Reader& reader);
+
+// How long ranks wait for one another, in seconds.
+Result<double> ReadTimeout(const Reader& reader);
+
+}  // namespace tutti::launch

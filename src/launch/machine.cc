@@ -1,0 +1,75 @@
+#include "launch/machine.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <optional>
+
+#include "sys/host.h"
+
+namespace tutti::launch {
+namespace {
+
+// The program that starts the ranks of one machine for MPICH's and Intel MPI's mpirun.
+constexpr std::string_view kHydraProxy = "hydra_pmi_proxy";
+// A process can be told more than the kernel's 2 MiB of environment by no means.
+constexpr size_t kMaxProcFile = 4u << 20;
+
+std::optional<std::string> ReadProcFile(pid_t pid, const char* name) {
+  std::ifstream stream(fmt::format("/proc/{}/{}", pid, name), std::ios::binary);
+  if (!stream) return std::nullopt;
+  std::string text(std::istreambuf_iterator<char>(stream), {});
+  if (text.size() > kMaxProcFile || stream.bad()) return std::nullopt;
+  return text;
+}
+
+struct Process {
+  std::string name;
+  pid_t parent = 0;
+  bool has_rank = false;
+};
+
+// The form of /proc/PID/stat is "pid (name) state parent …", and the name may have any characters.
+std::optional<Process> LookAt(pid_t pid) {
+  const std::optional<std::string> environment = ReadProcFile(pid, "environ");
+  const std::optional<std::string> stat = ReadProcFile(pid, "stat");
+  if (!environment || !stat) return std::nullopt;
+  const size_t open = stat->find('(');
+  const size_t close = stat->rfind(')');
+  if (open == std::string::npos || close == std::string::npos || close < open) return std::nullopt;
+  Process process;
+  process.name = stat->substr(open + 1, close - open - 1);
+  process.has_rank = (std::string(1, '\0') + *environment).find(std::string("\0PMI_RANK=", 10)) !=
+                     std::string::npos;
+  constexpr size_t kStateBytes = 4;  // ") S "
+  if (close + kStateBytes >= stat->size()) return std::nullopt;
+  const char* const begin = stat->data() + close + kStateBytes;
+  std::from_chars(begin, stat->data() + stat->size(), process.parent);
+  return process;
+}
+
+pid_t FindStarter() {
+  pid_t pid = getppid();
+  while (pid > 1) {
+    const std::optional<Process> process = LookAt(pid);
+    if (!process || !process->has_rank || process->name == kHydraProxy) break;
+    pid = process->parent;
+  }
+  return pid;
+}
+
+}  // namespace
+
+std::string MachineName(const Environment& environment) {
+  if (const char* given = environment("HOROVOD_HOSTNAME"); given && *given) return given;
+  const std::string boot = BootId();
+  return boot.empty() ? HostName() : fmt::format("{}/{}", HostName(), boot);
+}
+
+Machine ThisMachine(const Environment& environment) {
+  return {MachineName(environment), getuid(), FindStarter};
+}
+
+}  // namespace tutti::launch

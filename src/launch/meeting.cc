@@ -1,0 +1,144 @@
+#include "launch/meeting.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "launch/handshake.h"
+#include "launch/listen.h"
+#include "launch/messages.h"
+#include "launch/share.h"
+
+namespace tutti::launch {
+namespace {
+
+// What rank 0 has for handing out its answer once all have come, however late that was.
+constexpr double kAnswerSeconds = 10;
+
+Residence ResidenceOf(const LaunchInfo& info) {
+  return {info.machine, info.local_rank, info.local_size};
+}
+
+Key JobKey(const LaunchInfo& info) {
+  return KeyFromText(fmt::format("tutti launch|{}|{}|{}", info.job, info.size, info.secret));
+}
+
+void WarnIfExposed(const LaunchInfo& info, int listen_fd) {
+  if (!info.secret.empty() || !IsReachableFromOutside(listen_fd)) return;
+  TUTTI_WARN(
+      "ranks meet at {} without TUTTI_COMM_KEY: whoever reaches that address and knows the job's "
+      "name could take part in it; set the variable to one secret on all ranks",
+      info.endpoints.front().ToString());
+}
+
+// Tells the ranks that have come why there is no meeting, so that they need not wait for it.
+void TellFailure(const std::vector<Gathering::Peer>& peers, const Status& failure) {
+  const std::string message = EncodeFailure(failure.message());
+  const WaitLimits limits = {Deadline::AfterSeconds(kAnswerSeconds), nullptr};
+  for (const Gathering::Peer& peer : peers) {
+    // A rank that is gone needs no sentence.
+    if (peer.fd.valid()) [[maybe_unused]]
+      const Status sent = SendMessage(peer.fd.get(), message, limits);
+  }
+}
+
+// Rank 0's part once it listens.
+Result<Meeting> Gather(const LaunchInfo& info, UniqueFd listener, const Key& key,
+                       std::string_view value, const WaitLimits& limits) {
+  std::vector<Claim> expected;
+  for (int rank = 1; rank < info.size; ++rank) expected.push_back({0, static_cast<uint32_t>(rank)});
+  TUTTI_ASSIGN(const auto gathering, Gathering::Start(std::move(listener), key, expected));
+  const Status gathered = gathering->Await(limits);
+  const std::vector<Gathering::Peer> peers = gathering->TakePeers();
+  if (!gathered.ok()) {
+    TellFailure(peers, gathered);
+    return gathered;
+  }
+  std::vector<Residence> residences = {ResidenceOf(info)};
+  for (const Gathering::Peer& peer : peers) {
+    TUTTI_ASSIGN(Residence residence, ParseResidence(peer.note));
+    residences.push_back(std::move(residence));
+  }
+  MeetingAnswer answer = {std::string(value), SettlePlaces(residences)};
+  const std::string message = EncodeAnswer(answer);
+  const WaitLimits sending = {Deadline::AfterSeconds(kAnswerSeconds), limits.abort_flag};
+  for (size_t i = 0; i < peers.size(); ++i) {
+    Status sent = SendMessage(peers[i].fd.get(), message, sending);
+    if (!sent.ok()) return std::move(sent).Annotate(fmt::format("answering rank {}", i + 1));
+  }
+  return Meeting{std::move(answer.value), std::move(answer.places)};
+}
+
+// The other ranks' part.
+Result<Meeting> Ask(const LaunchInfo& info, const std::vector<Endpoint>& endpoints, const Key& key,
+                    const WaitLimits& limits) {
+  const Claim claim = {0, static_cast<uint32_t>(info.rank)};
+  TUTTI_ASSIGN(const UniqueFd fd,
+               ConnectWithClaim(endpoints, key, claim, EncodeResidence(ResidenceOf(info)), limits));
+  // Rank 0 answers when all have come, and says so when they have not. It may have begun to wait
+  // later than this rank.
+  Result<std::string> message = ReceiveMessage(fd.get(), kMaxAnswerBytes, limits);
+  if (!message.ok()) return std::move(message).status().Annotate("waiting for rank 0's answer");
+  TUTTI_ASSIGN(MeetingAnswer answer, ParseAnswer(*message, info.size));
+  return Meeting{std::move(answer.value), std::move(answer.places)};
+}
+
+Result<Meeting> MeetAtEndpoints(const LaunchInfo& info, std::string_view value,
+                                const WaitLimits& limits) {
+  const Key key = JobKey(info);
+  if (info.rank != 0) return Ask(info, info.endpoints, key, limits);
+  TUTTI_ASSIGN(UniqueFd listener, ListenAt(info.endpoints));
+  WarnIfExposed(info, listener.get());
+  return Gather(info, std::move(listener), key, value, limits);
+}
+
+// The launcher carries rank 0's address and a random key; the meeting itself is the same.
+Result<Meeting> MeetByInvitation(const LaunchInfo& info, std::string_view value,
+                                 const WaitLimits& limits) {
+  const auto share = info.rendezvous == Rendezvous::kPmix ? ShareOverPmix : ShareOverPmi;
+  if (info.rank != 0) {
+    TUTTI_ASSIGN(const std::string text, share(info, "", limits.deadline));
+    TUTTI_ASSIGN(const Invitation invitation, ParseInvitation(text));
+    std::vector<Endpoint> endpoints;
+    for (const std::string& address : invitation.addresses) {
+      endpoints.push_back({address, invitation.port, ""});
+    }
+    return Ask(info, endpoints, invitation.key, limits);
+  }
+  Invitation invitation = {RandomKey(), 0, OwnAddresses()};
+  TUTTI_ASSIGN(UniqueFd listener, Listen({0}, &invitation.port));
+  TUTTI_TRY(share(info, EncodeInvitation(invitation), limits.deadline).status());
+  return Gather(info, std::move(listener), invitation.key, value, limits);
+}
+
+Result<Meeting> MeetSomehow(const LaunchInfo& info, std::string_view value,
+                            const WaitLimits& limits) {
+  switch (info.rendezvous) {
+    case Rendezvous::kTcp:
+    case Rendezvous::kLocal:
+      return MeetAtEndpoints(info, value, limits);
+    case Rendezvous::kPmix:
+    case Rendezvous::kPmi:
+      return MeetByInvitation(info, value, limits);
+    case Rendezvous::kNone:
+      break;
+  }
+  return InvalidUsage("this job's ranks have no way to meet");
+}
+
+}  // namespace
+
+Result<Meeting> Meet(const LaunchInfo& info, std::string_view value, const WaitLimits& limits) {
+  if (value.size() > kMaxValueBytes) {
+    return InvalidArgument("{} bytes are too many to hand round at launch; the limit is {}",
+                           value.size(), kMaxValueBytes);
+  }
+  if (info.size == 1) return Meeting{std::string(value), SettlePlaces({ResidenceOf(info)})};
+  Result<Meeting> meeting = MeetSomehow(info, value, limits);
+  if (meeting.ok()) return meeting;
+  return std::move(meeting).status().Annotate(
+      fmt::format("rank {} of {}, meeting the other ranks over {}", info.rank, info.size,
+                  Name(info.rendezvous)));
+}
+
+}  // namespace tutti::launch

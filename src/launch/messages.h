@@ -1,0 +1,20 @@
+#pragma once
+
+// Messages over a connected stream socket: a length of 4 bytes, little-endian, then so many bytes.
+// A descriptor is used by one thread at a time.
+
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "sys/tcp.h"
+
+namespace tutti::launch {
+
+// Sends a message, waiting within `limits`.
+Status SendMessage(int fd, std::string_view message, const WaitLimits& limits);
+// Receives a message of at most `limit` bytes. Fails with Timeout at the deadline, and with
+// RemoteError when the peer closed the connection or announced more.
+Result<std::string> ReceiveMessage(int fd, size_t limit, const WaitLimits& limits);
+
+}  // namespace tutti::launch

@@ -1,0 +1,10 @@
+// libFuzzer entry for launchers' variables and for what ranks tell one another: make fuzz.
+
+#include <cstdint>
+
+#include "launch/fuzz_targets.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  tutti::launch::fuzz::All(std::as_bytes(std::span(data, size)));
+  return 0;
+}

@@ -1,0 +1,44 @@
+#pragma once
+
+// Which ranks share a machine, and each rank's number among them. Every rank tells what it knows:
+// the name of its machine and, where its launcher gave it one, its number there. Rank 0 makes of
+// that the places that all ranks go by. Pure functions.
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tutti::launch {
+
+// A rank's place in the job.
+struct Place {
+  int machine = 0;     // machines are numbered in the order of their lowest ranks
+  int local_rank = 0;  // among the ranks of the machine
+  int local_size = 1;
+  // The machine's number among those that have a rank with this local rank, and how many those are:
+  // Horovod's cross communicator.
+  int cross_rank = 0;
+  int cross_size = 1;
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+// What a rank tells of itself; local_rank and local_size are -1 where its launcher said nothing.
+struct Residence {
+  std::string machine;
+  int local_rank = -1;
+  int local_size = -1;
+};
+
+// Returns each rank's place, by rank. The launcher's numbers count where they are complete: where
+// each machine has each number below n once for the ranks that were told n. A machine that has them
+// several times is several (machines that nothing tells apart, or several launchers on one), filled
+// in the order of ranks. Where anything is missing, ranks are counted machine by machine.
+std::vector<Place> SettlePlaces(const std::vector<Residence>& residences);
+
+// Fills local_size, cross_rank and cross_size from `machine` and `local_rank` of every rank.
+// RemoteError where those make no sense: machines out of order, or local ranks that are not each of
+// 0 to n - 1 once.
+Status CompletePlaces(std::vector<Place>* places);
+
+}  // namespace tutti::launch

@@ -1,0 +1,59 @@
+"""No file of the package imports, at its top or later, one that imports it."""
+
+import ast
+import os
+import unittest
+
+import tutti
+
+FOLDER = os.path.dirname(tutti.__file__)
+
+
+def modules():
+    """Path by name of every module of the package."""
+    found = {}
+    for folder, _, files in os.walk(FOLDER):
+        for file in files:
+            if file.endswith(".py"):
+                path = os.path.join(folder, file)
+                name = os.path.relpath(path, os.path.dirname(FOLDER))[:-3].replace(os.sep, ".")
+                found[name[:-9] if name.endswith(".__init__") else name] = path
+    return found
+
+
+def imported(path, names):
+    """The modules among `names` that the file imports anywhere; not the packages that they are in."""
+    with open(path, encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name for name in inner if name in names)
+            if node.module in names and not all(name in names for name in inner):
+                yield node.module
+
+
+class Imports(unittest.TestCase):
+    def test_there_is_no_circle(self):
+        found = modules()
+        graph = {name: sorted(set(imported(path, found)) - {name}) for name, path in found.items()}
+        self.assertIn("tutti._library", graph["tutti._launch"])
+        done, under_way = set(), []
+
+        def visit(name):
+            self.assertNotIn(name, under_way, " imports ".join((*under_way, name)))
+            if name in done:
+                return
+            under_way.append(name)
+            for other in graph[name]:
+                visit(other)
+            under_way.pop()
+            done.add(name)
+        for name in graph:
+            visit(name)
+
+
+if __name__ == "__main__":
+    unittest.main()
