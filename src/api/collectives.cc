@@ -73,13 +73,22 @@ Status CheckBuffer(const void* buffer, const char* what) {
   return Status::Ok();
 }
 
+// Which ranks use a buffer of a call.
+enum class UsedBy { kAll, kRoot, kNobody };
+
 struct Call {
   ncclComm_t comm;
   cudaStream_t stream;
   ncclDataType_t type;
-  bool needs_send = true;
-  bool needs_recv = true;
-  int copies = 1;  // of count in the larger buffer
+  UsedBy send = UsedBy::kAll;
+  UsedBy recv = UsedBy::kAll;
+  bool per_rank = false;  // the larger buffer holds `count` elements for each rank, not once
+
+  bool NeedsSend(const Task& task) const { return Needs(send, task); }
+  bool NeedsRecv(const Task& task) const { return Needs(recv, task); }
+  bool Needs(UsedBy used_by, const Task& task) const {
+    return used_by == UsedBy::kAll || (used_by == UsedBy::kRoot && comm->comm->rank() == task.root);
+  }
 };
 
 Status CheckRoot(int root, int num_ranks, const char* what) {
@@ -93,47 +102,40 @@ Status CheckRoot(int root, int num_ranks, const char* what) {
 // its beginning.
 Status CheckMapped(const Call& call, const Task& task) {
   const size_t bytes = task.count * SizeOf(task.type);
-  if (call.needs_send && !IsMapped(task.send, bytes))
+  if (call.NeedsSend(task) && !IsMapped(task.send, bytes))
     return InvalidArgument("the send buffer of {} bytes at {} is not all mapped memory", bytes,
                            fmt::ptr(task.send));
-  if (call.needs_recv && !IsMapped(task.recv, bytes))
+  if (call.NeedsRecv(task) && !IsMapped(task.recv, bytes))
     return InvalidArgument("the receive buffer of {} bytes at {} is not all mapped memory", bytes,
                            fmt::ptr(task.recv));
   return Status::Ok();
 }
 
-// Checks what all operations have in common and issues the task.
-Status Submit(const Call& call, Task task) {
-  TUTTI_TRY(CheckUsable(call.comm));
+// Checks what all operations have in common and issues the task. `op` is that of a reduction.
+Status Submit(const Call& call, Task task, const ncclRedOp_t* op = nullptr) {
+  const HandleUse use(call.comm);
+  TUTTI_TRY(CheckUsable(use));
   TUTTI_TRY(CheckType(call.type));
   task.type = static_cast<DataType>(call.type);
-  const int num_ranks = call.comm->comm->num_ranks();
-  TUTTI_TRY(CheckCount(task.count, task.type, call.copies));
+  if (op != nullptr) {
+    TUTTI_ASSIGN(task.op, ResolveOp(call.comm, *op, task.type));
+  }
+  const int num_ranks = use->comm->num_ranks();
+  TUTTI_TRY(CheckCount(task.count, task.type, call.per_rank ? num_ranks : 1));
   if (task.has_root()) TUTTI_TRY(CheckRoot(task.root, num_ranks, "root"));
   if (task.collective == Collective::kSendRecv) TUTTI_TRY(CheckRoot(task.root, num_ranks, "peer"));
-  if (task.count > 0 && call.needs_send) TUTTI_TRY(CheckBuffer(task.send, "the send buffer"));
-  if (task.count > 0 && call.needs_recv) TUTTI_TRY(CheckBuffer(task.recv, "the receive buffer"));
-  if (call.comm->comm->on_device()) {
+  if (task.count > 0 && call.NeedsSend(task)) TUTTI_TRY(CheckBuffer(task.send, "the send buffer"));
+  if (task.count > 0 && call.NeedsRecv(task))
+    TUTTI_TRY(CheckBuffer(task.recv, "the receive buffer"));
+  if (use->comm->on_device()) {
     if (IsHostStream(call.stream))
       return InvalidArgument("{} is a host stream, but the rank is a GPU and takes CUDA streams",
                              static_cast<const void*>(call.stream));
     return ThreadGroup().AddOnDevice(*call.comm, task, call.stream);
   }
-  if (call.comm->settings.check_pointers) TUTTI_TRY(CheckMapped(call, task));
+  if (use->settings.check_pointers) TUTTI_TRY(CheckMapped(call, task));
   TUTTI_ASSIGN(HostStream* const stream, ResolveStream(call.stream));
   return ThreadGroup().Add(*call.comm, task, stream);
-}
-
-Status SubmitReduction(const Call& call, Task task, ncclRedOp_t op) {
-  TUTTI_TRY(CheckUsable(call.comm));
-  TUTTI_TRY(CheckType(call.type));
-  TUTTI_ASSIGN(task.op, ResolveOp(call.comm, op, static_cast<DataType>(call.type)));
-  return Submit(call, std::move(task));
-}
-
-int RanksOf(ncclComm_t comm) { return CheckUsable(comm).ok() ? comm->comm->num_ranks() : 1; }
-bool IsRank(ncclComm_t comm, int rank) {
-  return CheckUsable(comm).ok() && comm->comm->rank() == rank;
 }
 
 // counts[n] as given, and displacements as given or packed.
@@ -163,10 +165,11 @@ Status CheckParts(const std::vector<size_t>& counts, const std::vector<size_t>& 
 Status AllGatherV(const void* send, size_t send_count, void* recv, const size_t* counts,
                   const size_t* offsets, ncclDataType_t type, ncclComm_t comm,
                   cudaStream_t stream) {
-  TUTTI_TRY(CheckUsable(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckUsable(use));
   TUTTI_TRY(CheckType(type));
   auto parts = std::make_shared<VariableParts>();
-  TUTTI_TRY(ReadParts(RanksOf(comm), counts, offsets, "recvcounts", parts->recv_counts,
+  TUTTI_TRY(ReadParts(comm->comm->num_ranks(), counts, offsets, "recvcounts", parts->recv_counts,
                       parts->recv_offsets));
   TUTTI_TRY(CheckParts(parts->recv_counts, parts->recv_offsets, static_cast<DataType>(type)));
   const size_t mine = parts->recv_counts[static_cast<size_t>(comm->comm->rank())];
@@ -177,15 +180,16 @@ Status AllGatherV(const void* send, size_t send_count, void* recv, const size_t*
   Task task = {.collective = Collective::kAllGatherV, .send = send, .recv = recv};
   task.count = std::accumulate(parts->recv_counts.begin(), parts->recv_counts.end(), size_t{0});
   task.parts = std::move(parts);
-  return Submit({comm, stream, type, false, true}, std::move(task));
+  return Submit({comm, stream, type, UsedBy::kNobody, UsedBy::kAll}, std::move(task));
 }
 
 Status ReduceScatterV(const void* send, void* recv, const size_t* counts, ncclDataType_t type,
                       ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  TUTTI_TRY(CheckUsable(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckUsable(use));
   TUTTI_TRY(CheckType(type));
   auto parts = std::make_shared<VariableParts>();
-  TUTTI_TRY(ReadParts(RanksOf(comm), counts, nullptr, "recvcounts", parts->recv_counts,
+  TUTTI_TRY(ReadParts(comm->comm->num_ranks(), counts, nullptr, "recvcounts", parts->recv_counts,
                       parts->recv_offsets));
   TUTTI_TRY(CheckParts(parts->recv_counts, parts->recv_offsets, static_cast<DataType>(type)));
   if (parts->recv_counts[static_cast<size_t>(comm->comm->rank())] > 0)
@@ -193,12 +197,13 @@ Status ReduceScatterV(const void* send, void* recv, const size_t* counts, ncclDa
   Task task = {.collective = Collective::kReduceScatterV, .send = send, .recv = recv};
   task.count = std::accumulate(parts->recv_counts.begin(), parts->recv_counts.end(), size_t{0});
   task.parts = std::move(parts);
-  return SubmitReduction({comm, stream, type, true, false}, std::move(task), op);
+  return Submit({comm, stream, type, UsedBy::kAll, UsedBy::kNobody}, std::move(task), &op);
 }
 
 Status AllReduceMany(const void* const* sends, void* const* recvs, const size_t* counts, size_t n,
                      ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  TUTTI_TRY(CheckUsable(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckUsable(use));
   TUTTI_TRY(CheckType(type));
   if (n > 0 && (sends == nullptr || recvs == nullptr || counts == nullptr))
     return InvalidArgument("sendbuffs, recvbuffs or counts is null");
@@ -224,16 +229,17 @@ Status AllReduceMany(const void* const* sends, void* const* recvs, const size_t*
   }
   Task task = {.collective = Collective::kAllReduce, .count = buffers->count()};
   task.scattered = std::move(buffers);
-  return SubmitReduction({comm, stream, type, false, false}, std::move(task), op);
+  return Submit({comm, stream, type, UsedBy::kNobody, UsedBy::kNobody}, std::move(task), &op);
 }
 
 Status AlltoAllV(const void* send, const size_t* send_counts, const size_t* send_offsets,
                  void* recv, const size_t* recv_counts, const size_t* recv_offsets,
                  ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
-  TUTTI_TRY(CheckUsable(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckUsable(use));
   TUTTI_TRY(CheckType(type));
   auto parts = std::make_shared<VariableParts>();
-  const int n = RanksOf(comm);
+  const int n = comm->comm->num_ranks();
   TUTTI_TRY(ReadParts(n, send_counts, send_offsets, "sendcounts", parts->send_counts,
                       parts->send_offsets));
   TUTTI_TRY(ReadParts(n, recv_counts, recv_offsets, "recvcounts", parts->recv_counts,
@@ -256,7 +262,8 @@ Status AlltoAllV(const void* send, const size_t* send_counts, const size_t* send
 
 Status CreatePreMulSum(ncclRedOp_t* op, const void* scalar, ncclDataType_t type,
                        ncclScalarResidence_t residence, ncclComm_t comm) {
-  TUTTI_TRY(CheckUsable(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckUsable(use));
   TUTTI_TRY(CheckType(type));
   if (op == nullptr) return InvalidArgument("op is null");
   TUTTI_TRY(CheckBuffer(scalar, "the scalar"));
@@ -277,7 +284,8 @@ Status CreatePreMulSum(ncclRedOp_t* op, const void* scalar, ncclDataType_t type,
 }
 
 Status DestroyOp(ncclRedOp_t op, ncclComm_t comm) {
-  TUTTI_TRY(CheckHandle(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckHandle(use));
   const int number = static_cast<int>(op);
   if (number >= 0 && number < kBuiltInOps)
     return InvalidArgument("operator {} is built in and cannot be destroyed", number);
@@ -298,7 +306,7 @@ ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
                            cudaStream_t stream) {
   const Task task = {
       .collective = Collective::kAllReduce, .send = sendbuff, .recv = recvbuff, .count = count};
-  return Return(__func__, [&] { return api::SubmitReduction({comm, stream, datatype}, task, op); });
+  return Return(__func__, [&] { return api::Submit({comm, stream, datatype}, task, &op); });
 }
 
 ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
@@ -307,7 +315,7 @@ ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, nccl
       .collective = Collective::kReduce, .send = sendbuff, .recv = recvbuff, .count = count};
   task.root = root;
   return Return(__func__, [&] {
-    return api::SubmitReduction({comm, stream, datatype, true, api::IsRank(comm, root)}, task, op);
+    return api::Submit({comm, stream, datatype, api::UsedBy::kAll, api::UsedBy::kRoot}, task, &op);
   });
 }
 
@@ -318,7 +326,7 @@ ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
       .collective = Collective::kBroadcast, .send = sendbuff, .recv = recvbuff, .count = count};
   task.root = root;
   return Return(__func__, [&] {
-    return api::Submit({comm, stream, datatype, api::IsRank(comm, root), true}, task);
+    return api::Submit({comm, stream, datatype, api::UsedBy::kRoot, api::UsedBy::kAll}, task);
   });
 }
 
@@ -332,7 +340,7 @@ ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcoun
   const Task task = {
       .collective = Collective::kAllGather, .send = sendbuff, .recv = recvbuff, .count = sendcount};
   return Return(__func__, [&] {
-    return api::Submit({comm, stream, datatype, true, true, api::RanksOf(comm)}, task);
+    return api::Submit({comm, stream, datatype, api::UsedBy::kAll, api::UsedBy::kAll, true}, task);
   });
 }
 
@@ -344,7 +352,8 @@ ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recv
                      .recv = recvbuff,
                      .count = recvcount};
   return Return(__func__, [&] {
-    return api::SubmitReduction({comm, stream, datatype, true, true, api::RanksOf(comm)}, task, op);
+    return api::Submit({comm, stream, datatype, api::UsedBy::kAll, api::UsedBy::kAll, true}, task,
+                       &op);
   });
 }
 
@@ -353,7 +362,7 @@ ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
   const Task task = {
       .collective = Collective::kAlltoAll, .send = sendbuff, .recv = recvbuff, .count = count};
   return Return(__func__, [&] {
-    return api::Submit({comm, stream, datatype, true, true, api::RanksOf(comm)}, task);
+    return api::Submit({comm, stream, datatype, api::UsedBy::kAll, api::UsedBy::kAll, true}, task);
   });
 }
 
@@ -363,8 +372,7 @@ ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, nccl
       .collective = Collective::kGather, .send = sendbuff, .recv = recvbuff, .count = count};
   task.root = root;
   return Return(__func__, [&] {
-    return api::Submit({comm, stream, datatype, true, api::IsRank(comm, root), api::RanksOf(comm)},
-                       task);
+    return api::Submit({comm, stream, datatype, api::UsedBy::kAll, api::UsedBy::kRoot, true}, task);
   });
 }
 
@@ -374,8 +382,7 @@ ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count,
       .collective = Collective::kScatter, .send = sendbuff, .recv = recvbuff, .count = count};
   task.root = root;
   return Return(__func__, [&] {
-    return api::Submit({comm, stream, datatype, api::IsRank(comm, root), true, api::RanksOf(comm)},
-                       task);
+    return api::Submit({comm, stream, datatype, api::UsedBy::kRoot, api::UsedBy::kAll, true}, task);
   });
 }
 
@@ -384,14 +391,18 @@ ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatyp
   Task task = {.collective = Collective::kSendRecv, .send = sendbuff, .count = count};
   task.root = peer;
   task.is_send = true;
-  return Return(__func__, [&] { return api::Submit({comm, stream, datatype, true, false}, task); });
+  return Return(__func__, [&] {
+    return api::Submit({comm, stream, datatype, api::UsedBy::kAll, api::UsedBy::kNobody}, task);
+  });
 }
 
 ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
   Task task = {.collective = Collective::kSendRecv, .recv = recvbuff, .count = count};
   task.root = peer;
-  return Return(__func__, [&] { return api::Submit({comm, stream, datatype, false, true}, task); });
+  return Return(__func__, [&] {
+    return api::Submit({comm, stream, datatype, api::UsedBy::kNobody, api::UsedBy::kAll}, task);
+  });
 }
 
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,

@@ -3,9 +3,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <deque>
+#include <memory>
 #include <mutex>
-#include <unordered_set>
 
 #include "base/log.h"
 #include "comm/group.h"
@@ -13,34 +12,19 @@
 namespace tutti::api {
 namespace {
 
-// Destroyed handles that are still recognised as such. Enough for a program that makes and destroys
-// communicators in a loop and has a stale pointer left; bounded so that such a loop does not grow.
-constexpr size_t kBuried = 256;
-
 // The API's own state. One per process by the nature of a C API; never destroyed, because other
 // threads may still call into the library while the process exits.
 struct State {
   std::mutex mutex;
   std::unique_ptr<Process> process;
   pid_t pid = 0;
-  std::unordered_set<ncclComm*> adopted;
-  std::deque<std::unique_ptr<ncclComm>> buried;
 };
-
-// In place of ncclComm::kAlive in the child of a fork.
-constexpr uint64_t kMadeBeforeFork = 0x74757474466f726b;  // "tuttFork"
 
 State& GlobalState() {
   static State* const state = [] {
     auto* const made = new State;
-    // The threads that serve a communicator stay behind in the parent, and its sockets and shared
-    // memory are the parent's: whatever a child did with it would wait for ever or break the
-    // parent's.
     pthread_atfork([] { GlobalState().mutex.lock(); }, [] { GlobalState().mutex.unlock(); },
-                   [] {
-                     for (ncclComm* comm : GlobalState().adopted) comm->magic = kMadeBeforeFork;
-                     GlobalState().mutex.unlock();
-                   });
+                   [] { GlobalState().mutex.unlock(); });
     return made;
   }();
   return *state;
@@ -82,36 +66,35 @@ ncclResult_t Return(const char* function, const Status& status) noexcept {
 
 const char* LastError() { return LastErrorText().c_str(); }
 
-Status CheckHandle(const ncclComm* comm) {
-  if (comm == nullptr) return InvalidArgument("the communicator is null");
-  const uint64_t magic = comm->magic.load(std::memory_order_relaxed);
-  if (magic == kMadeBeforeFork) {
+Status CheckHandle(const HandleUse& use) {
+  if (use.inside()) [[likely]]
+    return Status::Ok();
+  if (use.comm() == nullptr) return InvalidArgument("the communicator is null");
+  if (use.phase() == HandleGate::Phase::kInherited) {
     return InvalidUsage(
         "the communicator at {} was made before this process was forked and is its parent's: "
         "processes make communicators of their own",
-        static_cast<const void*>(comm));
+        fmt::ptr(use.comm()));
   }
-  if (magic != ncclComm::kAlive) {
-    return InvalidArgument(
-        "the communicator at {} was never made by this library, or has been destroyed",
-        static_cast<const void*>(comm));
-  }
-  return Status::Ok();
+  return InvalidArgument(
+      "the communicator at {} was never made by this library, or has been destroyed",
+      fmt::ptr(use.comm()));
 }
 
-Status CheckReady(ncclComm* comm) {
-  TUTTI_TRY(CheckHandle(comm));
-  if (comm->comm) return Status::Ok();
-  if (Status error = comm->Error(); !error.ok()) return error;
+Status CheckReady(const HandleUse& use) {
+  TUTTI_TRY(CheckHandle(use));
+  if (use->comm) [[likely]]
+    return Status::Ok();
+  if (Status error = use->Error(); !error.ok()) return error;
   return InvalidUsage(
       "the communicator is not ready: its initialisation is still under way (poll "
       "ncclCommGetAsyncError until it is no longer ncclInProgress)");
 }
 
-Status CheckUsable(ncclComm* comm) {
-  TUTTI_TRY(CheckReady(comm));
-  if (comm->revoked) return InvalidUsage("the communicator has been revoked");
-  if (comm->finalized) return InvalidUsage("the communicator has been finalized");
+Status CheckUsable(const HandleUse& use) {
+  TUTTI_TRY(CheckReady(use));
+  if (use->revoked) return InvalidUsage("the communicator has been revoked");
+  if (use->finalized) return InvalidUsage("the communicator has been finalized");
   return Status::Ok();
 }
 
@@ -119,37 +102,6 @@ Status CheckType(ncclDataType_t type) {
   if (type >= 0 && type < kNumDataTypes) return Status::Ok();
   return InvalidArgument("{} is no data type: 0 to {} are", static_cast<int>(type),
                          kNumDataTypes - 1);
-}
-
-ncclComm* NewHandle() { return std::make_unique<ncclComm>().release(); }
-
-void Adopt(ncclComm* comm) {
-  State& state = GlobalState();
-  std::lock_guard lock(state.mutex);
-  state.adopted.insert(comm);
-}
-
-void Disown(ncclComm* comm) {
-  State& state = GlobalState();
-  std::lock_guard lock(state.mutex);
-  state.adopted.erase(comm);
-}
-
-void Bury(ncclComm* comm) {
-  // Of two threads that end a communicator (one aborts the initialisation that fails on another)
-  // one buries it.
-  if (comm->magic.exchange(0) != ncclComm::kAlive) return;
-  comm->DropThreads();
-  comm->comm.reset();
-  State& state = GlobalState();
-  std::unique_ptr<ncclComm> forgotten;
-  std::lock_guard lock(state.mutex);
-  state.adopted.erase(comm);
-  state.buried.emplace_back(comm);
-  if (state.buried.size() > kBuried) {
-    forgotten = std::move(state.buried.front());
-    state.buried.pop_front();
-  }
 }
 
 }  // namespace tutti::api

@@ -11,6 +11,7 @@
 #include "base/exceptions.h"
 #include "base/status.h"
 #include "comm/handle.h"
+#include "comm/handle_table.h"
 #include "comm/process.h"
 #include "nccl.h"
 
@@ -32,20 +33,11 @@ requires std::is_invocable_r_v<Status, F> ncclResult_t Return(const char* functi
 const char* LastError();
 
 // InvalidArgument for null, foreign and destroyed handles.
-Status CheckHandle(const ncclComm* comm);
+Status CheckHandle(const HandleUse& use);
 // The same, and the communicator must be initialised.
-Status CheckReady(ncclComm* comm);
+Status CheckReady(const HandleUse& use);
 // The same, and it must be in working order.
-Status CheckUsable(ncclComm* comm);
-
-// Handles live from NewHandle to Bury. A buried handle's memory is kept for a while, so that using
-// it again is an error and not a crash.
-ncclComm* NewHandle();
-void Bury(ncclComm* comm);
-// Between Adopt and Disown or Bury, while the program may know the handle, CheckHandle refuses it
-// in the child of a fork.
-void Adopt(ncclComm* comm);
-void Disown(ncclComm* comm);
+Status CheckUsable(const HandleUse& use);
 
 Status CheckType(ncclDataType_t type);
 

@@ -76,10 +76,11 @@ const char* ncclGetLastError(ncclComm_t comm) {
   thread_local std::string text;
   text.clear();
   const tutti::Status asked = tutti::WithoutExceptions([&] {
-    if (comm == nullptr || !tutti::api::CheckHandle(comm).ok()) return tutti::Status::Ok();
-    tutti::Status error = comm->Error();
-    if (error.ok() && comm->comm && comm->comm->watch().stopped())
-      error = comm->comm->watch().StopReason();
+    const tutti::HandleUse use(comm);
+    if (!use.inside()) return tutti::Status::Ok();
+    tutti::Status error = use->Error();
+    if (error.ok() && use->comm && use->comm->watch().stopped())
+      error = use->comm->watch().StopReason();
     if (!error.ok()) text = error.message();
     return tutti::Status::Ok();
   });

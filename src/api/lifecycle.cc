@@ -105,8 +105,8 @@ Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
 }
 
 // A handle with settings of its own: read now, or taken over from `parent`.
-Result<std::unique_ptr<ncclComm>> MakeHandle(const ncclConfig_t* config, const ncclComm* parent) {
-  std::unique_ptr<ncclComm> handle(NewHandle());
+Result<OwnedHandle> MakeHandle(const ncclConfig_t* config, const ncclComm* parent) {
+  OwnedHandle handle(Handles().Make());
   if (parent != nullptr) {
     handle->settings = parent->settings;
     handle->blocking = parent->blocking;
@@ -125,17 +125,23 @@ void Publish(ncclComm_t* out, ncclComm* comm) {
   std::atomic_ref<ncclComm_t>(*out).store(comm, std::memory_order_release);
 }
 
+// Frees a handle that the caller is inside of, if no other thread does it already.
+void End(HandleUse use) {
+  if (use.CloseAndLeave()) Handles().Remove(use.comm());
+}
+
 // Starts `job`, which fills the handle. A blocking failure outside a group leaves no communicator
-// behind.
-Status StartInit(std::unique_ptr<ncclComm> handle, ncclComm* parent, ncclComm_t* out,
+// behind. REQUIRES: the caller is inside of `parent`, unless that is null.
+Status StartInit(OwnedHandle handle, ncclComm* parent, ncclComm_t* out,
                  std::function<Status()> job) {
   ncclComm* const comm = handle.release();
-  Adopt(comm);
+  HandleTable::GateOf(comm).Open();
+  HandleUse use(comm);  // another thread may free the handle as soon as it is published
   Publish(out, comm);
   Status status = ThreadGroup().AddInit(*comm, parent, std::move(job));
   if (status.ok() || status.code() == Code::kInProgress) return status;
   Publish(out, nullptr);
-  Bury(comm);
+  End(std::move(use));
   return status;
 }
 
@@ -163,7 +169,7 @@ Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> id
     TUTTI_ASSIGN(UniqueId decoded, UniqueId::Decode(id.internal));
     options.ids.push_back(decoded);
   }
-  TUTTI_ASSIGN(std::unique_ptr<ncclComm> handle, MakeHandle(config, nullptr));
+  TUTTI_ASSIGN(OwnedHandle handle, MakeHandle(config, nullptr));
   TUTTI_ASSIGN(Process* const process, ThisProcess());
   options.rank = rank;
   options.num_ranks = num_ranks;
@@ -205,11 +211,11 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
   TUTTI_TRY(GetUniqueId(&id));
   Group group;
   group.Start();
-  std::vector<std::unique_ptr<ncclComm>> made;
+  std::vector<OwnedHandle> made;
   TUTTI_ASSIGN(Process* const process, ThisProcess());
   TUTTI_ASSIGN(const UniqueId decoded, UniqueId::Decode(id.internal));
   for (int rank = 0; rank < num_ranks; ++rank) {
-    TUTTI_ASSIGN(std::unique_ptr<ncclComm> handle, MakeHandle(nullptr, nullptr));
+    TUTTI_ASSIGN(OwnedHandle handle, MakeHandle(nullptr, nullptr));
     handle->blocking =
         true;  // there is no config to say otherwise, and the caller gets all ranks at once
     handle->device = devices != nullptr ? devices[rank] : rank;
@@ -221,18 +227,13 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
                                                .name = "",
                                                .cuda_device = current < 0 ? -1 : handle->device,
                                                .abort_flag = &comm->abort_flag};
+    HandleTable::GateOf(comm).Open();
     TUTTI_TRY(group.AddInit(*comm, nullptr, InitJob(comm, process, options)));
     made.push_back(std::move(handle));
   }
   Status status = group.End();
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    ncclComm* const comm = made[static_cast<size_t>(rank)].release();
-    comms[rank] = status.ok() ? comm : nullptr;
-    if (status.ok())
-      Adopt(comm);
-    else
-      Bury(comm);
-  }
+  for (int rank = 0; rank < num_ranks; ++rank)
+    Publish(&comms[rank], status.ok() ? made[static_cast<size_t>(rank)].release() : nullptr);
   return status;
 }
 
@@ -241,29 +242,29 @@ Status Resize(ncclComm_t parent, ncclComm_t* out, const ncclConfig_t* config,
               const std::function<Result<std::unique_ptr<Communicator>>(ncclComm& child)>& make) {
   if (out == nullptr) return InvalidArgument("newcomm is null");
   Publish(out, nullptr);
-  TUTTI_ASSIGN(std::unique_ptr<ncclComm> handle, MakeHandle(config, parent));
+  TUTTI_ASSIGN(OwnedHandle handle, MakeHandle(config, parent));
   ncclComm* const child = handle.get();
   return StartInit(std::move(handle), parent, out, [child, parent, out, make]() -> Status {
     const log::ThreadRankMark mark(parent->comm->rank());
     TUTTI_ASSIGN(child->comm, make(*child));
     if (!child->comm) {
       Publish(out, nullptr);
-      Disown(child);
-      parent->AddNameless(child);
+      parent->AddNameless(OwnedHandle(child));
     }
     return Status::Ok();
   });
 }
 
 // For what makes a communicator from it, which a revoked one allows.
-Status CheckMakes(ncclComm_t parent) {
+Status CheckMakes(const HandleUse& parent) {
   TUTTI_TRY(CheckReady(parent));
   if (parent->finalized) return InvalidUsage("the communicator has been finalized");
   return Status::Ok();
 }
 
 Status Split(ncclComm_t parent, int color, int key, ncclComm_t* out, const ncclConfig_t* config) {
-  TUTTI_TRY(CheckMakes(parent));
+  const HandleUse use(parent);
+  TUTTI_TRY(CheckMakes(use));
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
     return InvalidArgument("color is {}, but must be at least 0 or NCCL_SPLIT_NOCOLOR", color);
   return Resize(parent, out, config, [parent, color, key](ncclComm& child) {
@@ -273,7 +274,8 @@ Status Split(ncclComm_t parent, int color, int key, ncclComm_t* out, const ncclC
 
 Status Shrink(ncclComm_t parent, const int* excluded, int num_excluded, ncclComm_t* out,
               const ncclConfig_t* config, int flags) {
-  TUTTI_TRY(CheckMakes(parent));
+  const HandleUse use(parent);
+  TUTTI_TRY(CheckMakes(use));
   if (num_excluded < 1 || excluded == nullptr)
     return InvalidArgument("a shrink needs at least one rank to exclude");
   if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)
@@ -298,7 +300,8 @@ Status Shrink(ncclComm_t parent, const int* excluded, int num_excluded, ncclComm
 }
 
 Status MakeGrowId(ncclComm_t comm, ncclUniqueId* out) {
-  TUTTI_TRY(CheckUsable(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckUsable(use));
   if (out == nullptr) return InvalidArgument("uniqueId is null");
   std::lock_guard lock(comm->mutex);
   if (comm->grow_id != 0)
@@ -325,7 +328,8 @@ Status Grow(ncclComm_t parent, int num_ranks, const ncclUniqueId* id, int rank, 
           rank, num_ranks - 1);
     return InitRank(out, num_ranks, std::span(id, 1), rank, config);
   }
-  TUTTI_TRY(CheckUsable(parent));
+  const HandleUse use(parent);
+  TUTTI_TRY(CheckUsable(use));
   if (rank != -1) return InvalidArgument("an existing rank passes rank = -1, not {}", rank);
   if (num_ranks <= parent->comm->num_ranks())
     return InvalidArgument("nRanks is {}, but the communicator has {} ranks already", num_ranks,
@@ -343,8 +347,9 @@ Status Grow(ncclComm_t parent, int num_ranks, const ncclUniqueId* id, int rank, 
 
 // Waits for the operations issued so far; the handle stays.
 Status Finalize(ncclComm_t comm) {
-  TUTTI_TRY(CheckHandle(comm));
-  if (!comm->comm) return CheckUsable(comm);
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckHandle(use));
+  if (!comm->comm) return CheckUsable(use);
   if (comm->finalized.exchange(true))
     return InvalidUsage("the communicator has been finalized already");
   if (comm->blocking) return comm->comm->WaitForTickets();
@@ -358,10 +363,10 @@ Status Finalize(ncclComm_t comm) {
 
 Status Destroy(ncclComm_t comm) {
   if (comm == nullptr) return Status::Ok();
-  TUTTI_TRY(CheckHandle(comm));
+  HandleUse use(comm);
+  TUTTI_TRY(CheckHandle(use));
   if (comm->comm) TUTTI_TRY(comm->comm->WaitForTickets());
-  comm->AwaitRest();
-  Bury(comm);
+  End(std::move(use));
   return Status::Ok();
 }
 
@@ -370,22 +375,26 @@ constexpr auto kAbortPatience = std::chrono::seconds(2);
 
 Status Abort(ncclComm_t comm) {
   if (comm == nullptr) return Status::Ok();
-  TUTTI_TRY(CheckHandle(comm));
+  HandleUse use(comm);
+  TUTTI_TRY(CheckHandle(use));
   // Jobs end by an abort, too: the others may still have to take what this rank has sent.
   if (comm->comm) comm->comm->NoteEnd();
   comm->RaiseAbort();
   if (comm->comm)
     comm->comm->Stop(InvalidUsage("the communicator was aborted on this rank"), false);
+  if (!use.CloseAndLeave()) return Status::Ok();  // another thread frees it
   // What has begun ends now. What stands in a stream behind something that does not move holds the
   // communicator's memory until the stream gets to it, but not the caller.
   const auto ended = std::make_shared<std::promise<void>>();
   std::future<void> end = ended->get_future();
   Result<std::thread> ender = StartThread("tutti-abort", [comm, ended] {
-    comm->AwaitRest();
-    Bury(comm);
+    Handles().Remove(comm);
     ended->set_value();
   });
-  if (!ender.ok()) return Destroy(comm);
+  if (!ender.ok()) {
+    Handles().Remove(comm);
+    return Status::Ok();
+  }
   if (end.wait_for(kAbortPatience) == std::future_status::ready)
     ender->join();
   else
@@ -394,7 +403,8 @@ Status Abort(ncclComm_t comm) {
 }
 
 Status Revoke(ncclComm_t comm, int flags) {
-  TUTTI_TRY(CheckReady(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckReady(use));
   if (flags != NCCL_REVOKE_DEFAULT)
     return InvalidArgument("revokeFlags is {}, but must be NCCL_REVOKE_DEFAULT", flags);
   comm->revoked = true;
@@ -403,7 +413,8 @@ Status Revoke(ncclComm_t comm, int flags) {
 }
 
 Status AsyncError(ncclComm_t comm, ncclResult_t* out) {
-  TUTTI_TRY(CheckHandle(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckHandle(use));
   if (out == nullptr) return InvalidArgument("asyncError is null");
   *out = ncclSuccess;
   // Read first: work notes its failure before it is no longer pending.
@@ -420,7 +431,8 @@ Status AsyncError(ncclComm_t comm, ncclResult_t* out) {
 
 template <class F>
 Status Query(ncclComm_t comm, int* out, F value) {
-  TUTTI_TRY(CheckReady(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckReady(use));
   if (out == nullptr) return InvalidArgument("the place for the answer is null");
   *out = value(*comm->comm);
   return Status::Ok();
@@ -436,7 +448,8 @@ Status CopyText(const std::string& text, char* buffer, size_t capacity, size_t* 
 }
 
 Status DescribeComm(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed) {
-  TUTTI_TRY(CheckReady(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckReady(use));
   return CopyText(comm->comm->DescribeAsJson(), buffer, capacity, needed);
 }
 
@@ -450,7 +463,8 @@ constexpr size_t kMostPlannedBytes = size_t{1} << 44;
 
 Status DescribePlan(ncclComm_t comm, const char* collective, size_t count, ncclDataType_t type,
                     char* buffer, size_t capacity, size_t* needed) {
-  TUTTI_TRY(CheckReady(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckReady(use));
   if (collective == nullptr) return InvalidArgument("the collective's name is null");
   TUTTI_TRY(CheckType(type));
   if (count > kMostPlannedBytes / SizeOf(static_cast<DataType>(type)))

@@ -66,7 +66,8 @@ Status MemFree(void* pointer) {
 // Registration announces buffers; on a host nothing need be prepared, so a handle only proves that
 // it was given out.
 Status Register(ncclComm_t comm, void* buffer, size_t size, void** handle) {
-  TUTTI_TRY(CheckHandle(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckHandle(use));
   if (handle == nullptr) return InvalidArgument("handle is null");
   *handle = nullptr;
   if (buffer == nullptr || size == 0) return InvalidArgument("the buffer is empty");
@@ -77,7 +78,8 @@ Status Register(ncclComm_t comm, void* buffer, size_t size, void** handle) {
 }
 
 Status Deregister(ncclComm_t comm, void* handle) {
-  TUTTI_TRY(CheckHandle(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckHandle(use));
   if (handle == nullptr) return Status::Ok();
   std::lock_guard lock(comm->mutex);
   if (std::erase_if(comm->registrations, [&](const auto& r) { return r.get() == handle; }) == 0)
@@ -86,7 +88,8 @@ Status Deregister(ncclComm_t comm, void* handle) {
 }
 
 Status MemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
-  TUTTI_TRY(CheckReady(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckReady(use));
   if (value == nullptr) return InvalidArgument("value is null");
   switch (stat) {
     case ncclStatGpuMemSuspend:

@@ -14,7 +14,8 @@ static_assert(Communicator::kSymmetricWindow == NCCL_WIN_COLL_SYMMETRIC);
 constexpr int kKnownFlags = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING;
 
 Status RegisterWindow(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* out, int flags) {
-  TUTTI_TRY(CheckUsable(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckUsable(use));
   if (out == nullptr) return InvalidArgument("win is null");
   *out = nullptr;
   if (buffer == nullptr || size == 0) return InvalidArgument("the buffer is empty");
@@ -47,7 +48,8 @@ Result<Windows::iterator> FindWindow(ncclComm_t comm, ncclWindow_t window) {
 }
 
 Status DeregisterWindow(ncclComm_t comm, ncclWindow_t window) {
-  TUTTI_TRY(CheckReady(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckReady(use));
   if (window == nullptr) return Status::Ok();
   std::unique_ptr<ncclWindow_vidmem> gone;
   {
@@ -56,15 +58,12 @@ Status DeregisterWindow(ncclComm_t comm, ncclWindow_t window) {
     gone = std::move(*found);
     comm->windows.erase(found);
   }
-  // An abort on another thread must not take the communicator away meanwhile.
-  comm->BeginWork(ncclComm::Shown::kNo);
-  Status forgotten = comm->comm->ForgetBuffer(gone->registration);
-  comm->EndWork(ncclComm::Shown::kNo);
-  return forgotten;
+  return comm->comm->ForgetBuffer(gone->registration);
 }
 
 Status UserPointer(ncclComm_t comm, ncclWindow_t window, void** out) {
-  TUTTI_TRY(CheckReady(comm));
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckReady(use));
   if (out == nullptr) return InvalidArgument("outUserPtr is null");
   const std::lock_guard lock(comm->mutex);
   TUTTI_TRY(FindWindow(comm, window).status());

@@ -4,19 +4,37 @@
 // but the standard library throws when memory runs out, and an exception must neither reach a
 // caller written in C nor end a thread with the whole program.
 
+#include <pthread.h>
+
 #include <utility>
 
 #include "base/status.h"
 
 namespace tutti {
 
+// Keeps pthread_cancel from ending the calling thread, for as long as it lives. A cancelled thread
+// unwinds from whatever it waits in, which would leave its rank's operation half done, and what
+// catches exceptions on the way would end the process; so a cancellation takes effect when the call
+// has returned.
+class NoCancellation {
+ public:
+  NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  NoCancellation(const NoCancellation&) = delete;
+  ~NoCancellation() { pthread_setcancelstate(before_, nullptr); }
+
+ private:
+  int before_ = PTHREAD_CANCEL_ENABLE;
+};
+
 // What the exception that is being handled says: SystemError when memory was lacking, InternalError
 // for all others. REQUIRES: inside of a catch clause.
 Status StatusOfException() noexcept;
 
-// Runs `call`, which returns a Status; one that throws has failed.
+// Runs `call`, which returns a Status; one that throws has failed. The thread is not cancelled
+// meanwhile.
 template <class F>
 Status WithoutExceptions(F&& call) {
+  const NoCancellation whole;
   try {
     return std::forward<F>(call)();
   } catch (...) {

@@ -17,8 +17,9 @@ using Shown = ncclComm::Shown;
 
 Status InProgress() { return Status(Code::kInProgress, "the operation goes on in the background"); }
 
-bool IsAlive(const ncclComm& comm) {
-  return comm.magic.load(std::memory_order_relaxed) == ncclComm::kAlive;
+// Why a group is refused in which a handle was freed after it had been named.
+Status Destroyed() {
+  return InvalidUsage("a communicator was destroyed in the group that holds calls on it");
 }
 
 template <class T>
@@ -65,7 +66,7 @@ Status Group::End() {
 
 void Group::DropInits(const Status& reason) {
   for (const InitJob& init : inits_)
-    if (init.makes) init.comm->Fail(reason);
+    if (const HandleUse use(init.comm); init.makes && use.inside()) init.comm->Fail(reason);
   inits_.clear();
 }
 
@@ -144,17 +145,18 @@ std::vector<Group::InitChain> Group::MakeChains(InitChain inits) {
 }
 
 Status Group::LaunchInits() {
-  std::vector<InitJob> inits = std::exchange(inits_, {});
-  for (const InitJob& init : inits) {
-    const ncclComm* const needed = init.makes ? init.parent : init.comm;
-    if (needed == nullptr || IsAlive(*needed)) continue;
-    inits_ = std::move(inits);
-    Status reason =
-        InvalidUsage("a communicator was destroyed in the group that makes another one from it");
+  std::vector<HandleUse> uses;
+  for (const InitJob& init : inits_) {
+    uses.emplace_back(init.comm);
+    if (uses.back().inside() && init.parent != nullptr) uses.emplace_back(init.parent);
+    if (uses.back().inside()) continue;
+    Status reason = Destroyed();
     DropInits(reason);
     return reason;
   }
+  std::vector<InitJob> inits = std::exchange(inits_, {});
   for (const InitJob& init : inits) BeginInit(init);
+  uses.clear();
   bool in_progress = false;
   std::vector<InitChain> chains = MakeChains(std::move(inits));
   std::vector<Status> outcomes(chains.size());
@@ -207,11 +209,9 @@ Status Group::LaunchOn(ncclComm& comm, std::span<const DeviceTask> tasks) {
         "a window of the communicator is still being registered: poll ncclCommGetAsyncError until "
         "it "
         "is no longer ncclInProgress");
-  comm.BeginWork(Shown::kNo);
   const log::ThreadRankMark mark(comm.comm->rank());
-  const Status status = comm.comm->LaunchOnDevice(tasks);
+  Status status = comm.comm->LaunchOnDevice(tasks);
   if (!status.ok()) comm.NoteFailure(status, /*in_background=*/false);
-  comm.EndWork(Shown::kNo);
   return status;
 }
 
@@ -219,9 +219,11 @@ Status Group::LaunchOn(ncclComm& comm, std::span<const DeviceTask> tasks) {
 // first failure of all.
 Status Group::LaunchOnDevices() {
   std::vector<DeviceEntry> entries = std::exchange(device_entries_, {});
-  for (const DeviceEntry& entry : entries)
-    if (!IsAlive(*entry.comm) || !entry.comm->comm)
-      return InvalidUsage("a communicator was destroyed in the group that holds its operations");
+  std::vector<HandleUse> uses;
+  for (const DeviceEntry& entry : entries) {
+    uses.emplace_back(entry.comm);
+    if (!uses.back().inside() || !entry.comm->comm) return Destroyed();
+  }
   std::vector<DeviceTask> tasks;
   Status first;
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -240,22 +242,21 @@ Status Group::LaunchOnDevices() {
 
 Status Group::RunNow(ncclComm& comm, std::span<const Task> tasks) {
   comm.ForgetOperationError();
-  comm.BeginWork(Shown::kNo);
   const log::ThreadRankMark mark(comm.comm->rank());
   Status status = comm.comm->Execute(comm.comm->TakeTicket(), tasks);
   if (!status.ok()) [[unlikely]]
     comm.NoteFailure(status, /*in_background=*/false);
-  comm.EndWork(Shown::kNo);
   return status;
 }
 
-// One for each communicator, in the order in which the group first names them.
-Result<std::vector<Group::Batch>> Group::MakeBatches() {
+// Makes one for each communicator, in the order in which the group first names them. `uses` keeps
+// their handles.
+Result<std::vector<Group::Batch>> Group::MakeBatches(std::vector<HandleUse>& uses) {
   std::vector<Batch> batches;
   for (Entry& entry : std::exchange(entries_, {})) {
     ncclComm& comm = *entry.comm;
-    if (!IsAlive(comm) || !comm.comm)
-      return InvalidUsage("a communicator was destroyed in the group that holds its operations");
+    uses.emplace_back(&comm);
+    if (!uses.back().inside() || !comm.comm) return Destroyed();
     auto batch = std::find_if(batches.begin(), batches.end(),
                               [&](const Batch& b) { return b.comm == &comm; });
     if (batch == batches.end()) batch = batches.insert(batches.end(), Batch{.comm = &comm});
@@ -298,7 +299,8 @@ std::vector<Group::Launch> Group::MakeLaunches(std::vector<Batch> batches) {
 
 Status Group::LaunchOperations() {
   if (entries_.empty()) return Status::Ok();
-  TUTTI_ASSIGN(std::vector<Batch> batches, MakeBatches());
+  std::vector<HandleUse> uses;
+  TUTTI_ASSIGN(std::vector<Batch> batches, MakeBatches(uses));
   bool in_progress = false;
   for (Batch& batch : batches) {
     batch.comm->ForgetOperationError();
@@ -388,9 +390,10 @@ Result<double> Group::Simulate() {
     return InvalidUsage("ncclGroupSimulateEnd without ncclGroupStart on this thread");
   double us = 0;
   for (const Entry& entry : entries_)
-    if (IsAlive(*entry.comm) && entry.comm->comm) us += entry.comm->comm->PredictUs(entry.task);
+    if (const HandleUse use(entry.comm); use.inside() && entry.comm->comm)
+      us += entry.comm->comm->PredictUs(entry.task);
   for (const DeviceEntry& entry : device_entries_)
-    if (IsAlive(*entry.comm) && entry.comm->comm)
+    if (const HandleUse use(entry.comm); use.inside() && entry.comm->comm)
       us += entry.comm->comm->PredictUs(entry.entry.task);
   if (--depth_ > 0) return us;
   entries_.clear();

@@ -49,6 +49,8 @@ class Group {
     if (error_.ok()) error_ = status;
   }
 
+  // REQUIRES, of the four functions that add: the caller is inside of the handles' gates.
+  //
   // Inside a group: notes it. Outside: runs it. `stream` null: done on return.
   Status Add(ncclComm& comm, const Task& task, HostStream* stream);
   // The same for a communicator whose rank is a GPU; `stream` is its cudaStream_t. Launching waits
@@ -123,7 +125,7 @@ class Group {
   Status LaunchOperations();
   Status LaunchOnDevices();
   static Status LaunchOn(ncclComm& comm, std::span<const DeviceTask> tasks);
-  Result<std::vector<Batch>> MakeBatches();
+  Result<std::vector<Batch>> MakeBatches(std::vector<HandleUse>& uses);
   static std::vector<Launch> MakeLaunches(std::vector<Batch> batches);
 
   int depth_ = 0;

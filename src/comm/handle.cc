@@ -1,26 +1,17 @@
 #include "comm/handle.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 using tutti::HostStream;
 using tutti::Status;
 
-namespace {
-
-// Whoever waits for rest destroys a communicator: a delay of this size costs nothing there.
-constexpr auto kLongestPause = std::chrono::microseconds(500);
-
-}  // namespace
-
-void ncclComm::AwaitRest() const {
-  // Polled: work that woke a sleeper would touch the handle after it had counted itself out.
-  std::chrono::microseconds pause(1);
-  while (inside_.load(std::memory_order_acquire) > 0) {
-    std::this_thread::sleep_for(pause);
-    pause = std::min<std::chrono::microseconds>(2 * pause, kLongestPause);
-  }
+ncclComm::~ncclComm() {
+  // The threads first, after their work: they use the communicator.
+  lane_.reset();
+  joint_lane_.reset();
+  helpers_.clear();
+  nameless_.clear();
+  comm.reset();
 }
 
 void ncclComm::BeginChild(ncclComm& child) {
@@ -97,14 +88,7 @@ void ncclComm::RunAside(HostStream::Task task) {
   });
 }
 
-void ncclComm::AddNameless(ncclComm* child) {
+void ncclComm::AddNameless(tutti::OwnedHandle child) {
   std::lock_guard lock(mutex);
-  nameless_.emplace_back(child);
-}
-
-void ncclComm::DropThreads() {
-  lane_.reset();
-  joint_lane_.reset();
-  helpers_.clear();
-  nameless_.clear();
+  nameless_.push_back(std::move(child));
 }

@@ -5,8 +5,8 @@
 // lane (a worker thread for what goes on in the background, in order), and helpers (worker threads
 // for ranks that one thread drives at the same time).
 //
-// Any thread may call; what is not atomic is guarded by `mutex`. The handle and its communicator
-// may be freed when AwaitRest has returned and no further call is made.
+// Any thread may call; what is not atomic is guarded by `mutex`. Whoever uses a handle is inside of
+// its gate (handle_table.h): the handle and its communicator are freed when nobody is.
 
 #include <atomic>
 #include <cstdint>
@@ -20,6 +20,7 @@
 #include "backend/host/stream.h"
 #include "base/status.h"
 #include "comm/communicator.h"
+#include "comm/handle_table.h"
 #include "plan/task.h"
 
 // An operator made by ncclRedOpCreatePreMulSum.
@@ -64,12 +65,14 @@ class CommunicatorSlot {
 }  // namespace tutti
 
 struct ncclComm {
-  static constexpr uint64_t kAlive = 0x7475747469436f6d;  // "tuttiCom"
+  // Of the handle's slot, which lives longer. Only HandleTable makes and frees handles.
+  explicit ncclComm(tutti::HandleGate& gate) : gate_(gate) {}
+  ncclComm(const ncclComm&) = delete;
+  ~ncclComm();
 
   // Whether somebody's work on the handle shows as ncclInProgress.
   enum class Shown : bool { kNo, kInProgress };
 
-  std::atomic<uint64_t> magic = kAlive;
   bool blocking = true;
   int device = -1;  // as given to ncclCommInitAll; -1: the rank's number on its machine
   tutti::Settings settings;
@@ -89,19 +92,17 @@ struct ncclComm {
   std::vector<std::unique_ptr<ncclWindow_vidmem>> windows;
   uint64_t grow_id = 0;  // an id made by ncclCommGetUniqueId and not used yet; 0: none
 
-  // Everything that touches the handle on another thread, or for longer than a moment, is between
-  // BeginWork (before it is handed over) and EndWork (its last touch).
+  // Whatever touches the handle on another thread is between BeginWork (before it is handed over)
+  // and EndWork (its last touch). REQUIRES: the caller is inside of the handle's gate.
   void BeginWork(Shown shown) {
-    inside_.fetch_add(1, std::memory_order_relaxed);
+    gate_.EnterAgain();
     if (shown == Shown::kInProgress) in_progress_.fetch_add(1, std::memory_order_relaxed);
   }
   void EndWork(Shown shown) {
     if (shown == Shown::kInProgress) in_progress_.fetch_sub(1, std::memory_order_release);
-    inside_.fetch_sub(1, std::memory_order_release);
+    gate_.Leave();
   }
   bool in_progress() const { return in_progress_.load(std::memory_order_acquire) > 0; }
-  // Until no work is under way. Every piece of work has bounds of its own on what it waits for.
-  void AwaitRest() const;
 
   // Between these `child` is being made from this communicator: that is work, and RaiseAbort
   // reaches the child. ForgetChild comes before the child's own last EndWork.
@@ -128,9 +129,7 @@ struct ncclComm {
   // Runs `task` on a thread that does nothing else meanwhile.
   void RunAside(tutti::HostStream::Task task);
   // Keeps the handle of a split that gave this rank no communicator: nobody else has its name.
-  void AddNameless(ncclComm* child);
-  // Ends the threads after their work, and the handles of AddNameless.
-  void DropThreads();
+  void AddNameless(tutti::OwnedHandle child);
 
  private:
   struct Helper {
@@ -138,7 +137,7 @@ struct ncclComm {
     tutti::HostStream stream;
   };
 
-  std::atomic<int> inside_ = 0;
+  tutti::HandleGate& gate_;
   std::atomic<int> in_progress_ = 0;
   std::atomic<bool> has_operation_error_ = false;
   tutti::Status operation_error_;
@@ -146,5 +145,5 @@ struct ncclComm {
   std::unique_ptr<tutti::HostStream> lane_;
   std::unique_ptr<tutti::HostStream> joint_lane_;
   std::vector<std::unique_ptr<Helper>> helpers_;
-  std::vector<std::unique_ptr<ncclComm>> nameless_;
+  std::vector<tutti::OwnedHandle> nameless_;
 };
