@@ -71,6 +71,7 @@ class TUTTI_CAPABILITY("mutex") Mutex {
 
  private:
   friend class MutexLock;
+  friend class MutexUnlock;
   std::mutex mutex_;
 };
 
@@ -88,6 +89,21 @@ class TUTTI_SCOPED_CAPABILITY MutexLock {
  private:
   friend class CondVar;
   std::unique_lock<std::mutex> lock_;
+};
+
+// Gives a mutex that the caller holds back, from its construction to its end: for what takes long in
+// the middle of a function that is called with the mutex held.
+class TUTTI_SCOPED_CAPABILITY MutexUnlock {
+ public:
+  explicit MutexUnlock(Mutex& mutex) TUTTI_RELEASE(mutex) : mutex_(mutex.mutex_) {
+    mutex_.unlock();
+  }
+  ~MutexUnlock() TUTTI_RELEASE() { mutex_.lock(); }
+  MutexUnlock(const MutexUnlock&) = delete;
+  MutexUnlock& operator=(const MutexUnlock&) = delete;
+
+ private:
+  std::mutex& mutex_;
 };
 
 // A condition variable. Each wait gives the lock's mutex back while it sleeps and holds it again

@@ -20,8 +20,8 @@
 // (docs/bootstrap.md).
 //
 // Threads: every function from any thread; Create and Shutdown block. Beside the callers there are
-// one loop thread per coordinator for doorbells and ticks, one per set for rounds, and one per set for
-// large data, all asleep while nothing is pending (docs/thread_model.md).
+// one loop thread per coordinator for doorbells and ticks, one per set for rounds, and one per set
+// for large data, all asleep while nothing is pending (docs/thread_model.md).
 
 #include <array>
 #include <atomic>

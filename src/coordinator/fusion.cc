@@ -1,5 +1,6 @@
 #include "coordinator/fusion.h"
 
+#include <algorithm>
 #include <map>
 
 namespace tutti::coordinator {
@@ -88,6 +89,23 @@ std::vector<std::vector<size_t>> Fuse(const std::vector<Response>& responses,
     }
   }
   return batches;
+}
+
+const BatchPlanner::Plan& BatchPlanner::Make(const std::vector<Response>& responses,
+                                             uint64_t sequence, const FusionOptions& options) {
+  if (sequence != 0 && sequence == sequence_ && options.threshold_bytes == threshold_) return plan_;
+  sequence_ = sequence;
+  threshold_ = options.threshold_bytes;
+  plan_ = Plan();
+  plan_.batches = Fuse(responses, options);
+  for (const std::vector<size_t>& indices : plan_.batches) {
+    int64_t bytes = 0;
+    for (const size_t i : indices) bytes += responses[i].agreement().bytes();
+    plan_.bytes.push_back(bytes);
+  }
+  plan_.all_in_order = plan_.batches.size() == 1 && plan_.batches[0].size() == responses.size() &&
+                       std::is_sorted(plan_.batches[0].begin(), plan_.batches[0].end());
+  return plan_;
 }
 
 }  // namespace tutti::coordinator

@@ -65,7 +65,8 @@ TEST(InlineDataTest, AllSeatsMustHoldOneSlot) {
   EXPECT_EQ(SlotOfAllBlocks(blocks), -1);
 }
 
-// The first time the data move by themselves, after that they travel inline: the result is the same to the bit.
+// The first time the data move by themselves, after that they travel inline: the result is the same
+// to the bit.
 TEST(InlineDataTest, GivesTheSameBits) {
   for (const int ranks : {1, 2, 3}) {
     RunJob(ranks, [](TestRank& self) {

@@ -1,52 +1,63 @@
 #pragma once
 
-// A process set on one rank: the queue of what the user asked for, the loop that negotiates it, and
-// the threads that move the data. Sets share nothing, so that none waits for another.
+// A process set on one rank: what the user asked for, the rounds that negotiate it, and the threads
+// that move the data. Sets share nothing, so that none waits for another.
+//
+// The set holds the lock and the threads. What is decided under the lock is in its parts:
+//
+//   TensorQueue      tensors that no round has taken yet (tensor_queue.h, name_table.h)
+//   RoundDriver      when a round begins, and where the set stands: its states (round_driver.h)
+//   BatchPlanner     which tensors of a round are moved together (fusion.h)
+//   Mover            batches that wait to be moved (mover.h)
+//   StallTracker     what has waited for too long (stall_tracker.h)
+//   PendingFailures  failures that were decided in other sets (pending_failures.h)
+//   AskingThreads    which of the program's threads wait (asking_threads.h)
 //
 // Who runs a round. A thread that waits for a ticket runs rounds itself, so that a tensor asked for
 // and waited for costs no change of thread. Otherwise the set's own thread does: woken by work, it
 // lets a short window pass in which more may arrive, and when all is done it sleeps without a
-// time-out. One thread at a time drives.
+// time-out. One thread at a time drives (process_set_rounds.cc).
 //
 // When a round begins. A round takes all ranks, and blocks until all have come. A rank comes when
 // it has something new, or something still waits here for other ranks (it then waits inside the
-// round). After a round in which nobody had anything new, nothing can change before somebody has:
-// ranks stay out, and a rank that has something new calls the others in (Hooks::ring_doorbell).
-// Leaving and stall checks call them as well. While nothing is pending, nothing is sent.
+// round). After a round in which no rank had anything new, nothing can change before one has: ranks
+// stay out, and a rank that has something new calls the others in (Hooks::ring_doorbell). Leaving
+// and stall checks call them as well. While nothing is pending, nothing is sent.
 //
 // Large batches are moved by a second thread while the next are negotiated; small ones by the
-// driver, when the second thread has nothing to do. Either way batches run in one order.
+// driver, when the second thread has nothing to do. Either way batches run in one order
+// (process_set_moving.cc).
 //
 // Tensors on GPUs are agreed on like all others, and done when they are queued (gpu_performer.h).
 //
-// Threads: everything is safe from any thread; mutex_ guards what is shared, the driver owns the
-// controller, whoever performs owns the performer.
+// Threads: everything is safe from any thread. mutex_ guards the parts; the thread that drives owns
+// the controller, and the one that moves a batch owns the performers.
 
 #include <sys/types.h>
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
-#include <string_view>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
+#include "coordinator/asking_threads.h"
 #include "coordinator/autotune.h"
 #include "coordinator/controller.h"
 #include "coordinator/fusion.h"
 #include "coordinator/gpu_performer.h"
+#include "coordinator/mover.h"
+#include "coordinator/pending_failures.h"
 #include "coordinator/performer.h"
+#include "coordinator/round_driver.h"
+#include "coordinator/stall_tracker.h"
 #include "coordinator/tensor.h"
+#include "coordinator/tensor_queue.h"
 #include "coordinator/timeline.h"
 
 namespace tutti::coordinator {
@@ -55,8 +66,8 @@ class ProcessSet {
  public:
   struct Options {
     int id = 0;
-    int rank = 0;              // in the set
-    std::vector<int> members;  // global ranks
+    int rank = 0;              // this rank's place in `members`
+    std::vector<int> members;  // the ranks of the set, as those of the job
     size_t cache_capacity = 1024;
     Tuning tuning;
     bool fuse_groups = true;
@@ -68,23 +79,25 @@ class ProcessSet {
     int64_t longest_round_ns = 5'000'000'000;
   };
   struct Hooks {
-    // Makes the other ranks of the set come to round `round` (Ring on their side). Must not block.
+    // Makes the other ranks of the set come to round `round` (OnDoorbell on their side). Must not
+    // block.
     std::function<void(uint64_t round)> ring_doorbell;
-    // Carries out an agreed change of the process sets, with all ranks; gives the new set's number.
+    // Carries out an agreed change of the process sets, with all ranks. Returns the set's number.
     std::function<Result<int>(const Agreement& agreement)> change_sets;
-    // Ends every wait in the exchange and the operations. Any thread.
+    // Ends every wait in the exchange, the operations and change_sets. Called from any thread, with
+    // locks held: must not block or call back.
     std::function<void()> break_off;
     std::function<void(const Tuning& tuning)> tuned;  // may be null
-    GpuPerformer::Hooks gpu;                          // may be empty: there is no GPU then
+    GpuPerformer::Hooks gpu;                          // empty where there is no GPU
     // Told once, with locks held: must not call back or block. May be null.
     std::function<void(const Status& reason)> ended;
     // Told, with locks held, that something has waited for longer than the job may: must not call
     // back or block. Null in the set of all ranks, which ends the job itself.
     std::function<void(const std::string& reason)> overdue;
-    // What this rank does in its other sets: "" or a clause. May be null.
+    // Returns what this rank does in its other sets: "" or a clause. May be null.
     std::function<std::string()> other_sets;
-    // For RoundInput; what came of it is told with locks held: must not call back or block. Both
-    // null but in the set of all ranks.
+    // For RoundInput. What the ranks said is told with locks held: must not call back or block.
+    // Both are null but in the set of all ranks.
     std::function<SetWaits()> collect_waits;
     std::function<void(const SetWaits& waits)> waits_collected;
   };
@@ -92,7 +105,7 @@ class ProcessSet {
   ProcessSet(Options options, std::unique_ptr<Exchange> exchange,
              std::vector<std::unique_ptr<Operations>> operations, Hooks hooks, Timeline* timeline,
              std::unique_ptr<Autotune> autotune);
-  // Starts the set's thread; before anything else. SystemError where the system grants none.
+  // Starts the set's thread. Called before anything else. SystemError where the system grants none.
   Status Start();
   // REQUIRES: the set has ended (Leave and AwaitEnd, or Fail).
   ~ProcessSet();
@@ -112,19 +125,20 @@ class ProcessSet {
   // Returns when the ticket is done. False at the deadline.
   bool Wait(Ticket& ticket, Deadline deadline = Deadline::Never());
 
-  // Another rank wants everybody in round `round`.
+  // Another rank calls all ranks into round `round`.
   void OnDoorbell(uint64_t round);
   // Called from time to time: asks for a stall check when something is pending for too long, and
-  // says so. With `others`, this rank is in other sets as well.
+  // returns whether it did. `others`: this rank is in other sets as well.
   bool Tick(bool others);
   // Asks all ranks to say what they wait for, in the next round.
   void AskForStallCheck();
   // Ends the set on all ranks, with the reason; pending work everywhere fails with it.
   void Leave(const std::string& reason);
-  // Until the set has ended; false at the deadline.
+  // Returns when the set has ended; false at the deadline.
   bool AwaitEnd(Deadline deadline);
   // Ends the set on this rank: the others cannot be reached.
   void Fail(const Status& reason);
+  // Returns why the set has ended, or ok.
   Status ended() const;
   // After the end: waits until a GPU has done what it was given.
   void SettleGpu() { gpu_performer_.Settle(); }
@@ -140,25 +154,24 @@ class ProcessSet {
     };
     std::vector<Waiting> tensors;  // by order
     std::set<pid_t> askers;        // all threads that ever asked for something
-    std::set<pid_t> blocked;       // those in a wait without an end
-    bool others = false;           // some of which are for nothing that is pending
+    std::set<pid_t> blocked;       // the threads in a wait without an end
+    bool others = false;           // some of these wait for nothing that is pending
     uint64_t round = 0;            // by this one the other ranks know what is pending here
   };
   Waits waits() const;
-  // Whether a thread waits here for what is pending; a look.
+  // Whether a thread waits here for what is pending; cheaper than waits().
   bool MayBeStuck() const;
-  // 'waits for "a", "b" and 2 more', or "".
+  // Returns 'waits for "a", "b" and 2 more', or "".
   std::string PendingText() const;
   // The tensor `name` can never be completed where the ranks of the job that are named have it: it
-  // fails there. Called on all ranks of the set, with the same arguments. `round`: as in Waits, of
-  // those ranks.
+  // fails there. Called on all ranks of the set, with the same arguments. `round`: the round of
+  // Waits, the latest of those ranks.
   void AddPendingFailure(const std::string& name, PendingFailure failure, uint64_t round);
-  // What came of all checks up to this one has been told to all sets of this rank. What falls by a
-  // later one is kept back until then: whoever learns that it failed may ask for it again, in any
-  // set, and must not meet there what has yet to fail.
+  // All sets of this rank have been told the outcome of every check up to this one. Failures of
+  // later checks are held until then (pending_failures.h).
   void Decided(uint64_t check);
 
-  // What happened, for tests and benchmarks.
+  // Counts of what happened, for tests and benchmarks.
   struct Counters {
     uint64_t rounds = 0;
     uint64_t negotiated_rounds = 0;
@@ -166,142 +179,91 @@ class ProcessSet {
     uint64_t batches = 0;
     uint64_t tensors = 0;
     uint64_t cached = 0;
-    uint64_t moved_inline = 0;  // whose data came with the states
+    uint64_t moved_inline = 0;  // tensors whose data came with the states
     uint64_t handed_over = 0;   // batches moved by the second thread
-    uint64_t names = 0;         // that are known now
+    uint64_t names = 0;         // names that are known now
   };
   Counters counters() const;
   std::vector<Stall> last_stalls() const;
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
-  using Batch = std::vector<Response>;
+  using Batch = Mover::Batch;
+  using State = RoundDriver::State;
+  using Event = RoundDriver::Event;
 
-  Status CheckNews(const Ask& ask, const Request& request) const;
-  Status Enter(Ask& ask, int64_t now_ns);
-  void NoteAsker(pid_t thread);
-  bool RoundIsDue() const;
-  void Drive(Lock& lock);
-  void TakeInput();
-  void After(Lock& lock, Result<RoundResult> result);
-  void Dispatch(Lock& lock, RoundResult result);
-  void DispatchFused(Lock& lock, RoundResult& result);
-  void Run(Lock& lock, Batch batch, int64_t bytes);
-  TensorHome& HomeOf(std::string_view name);
-  void ForgetName(std::string_view name);
-  void ForgetIdleNames();
-  bool StartMover();
-  void Perform(Batch& batch, Lock& lock);
-  Status PerformOn(Batch& batch);
-  Performer::Activity TellTimeline();
-  void ChangeSets(Lock& lock, Response response);
-  void Finish(Response& response, const Status& status);
-  void FailOrHold(Response& response);
-  void FinishHeld(uint64_t check);
-  void FinishInline(Response& response);
-  void NoteFinished(const Response& response);
-  void FinishJoin(int last);
-  void ReportStalls(const RoundResult& result);
-  std::string Activity() const;
-  std::string PendingTextLocked() const;
-  void AskForStallCheckLocked();
-  bool StallIsDue(int64_t now_ns) const;
-  void LeaveWhenOverdue(int64_t now_ns, bool others);
-  std::string OverdueText() const;
-  // Ranks of the set as those of the job.
-  RankSet Globally(const RankSet& ranks) const;
-  void End(const Status& reason);
-  void RingDoorbell(uint64_t round);
-  void DrainMover(Lock& lock);
+  // Rounds and their results (process_set_rounds.cc).
+  bool RoundIsDue() const TUTTI_REQUIRES(mutex_);
   void Loop();
-  void MoveOne(Lock& lock);
-  void MoveElsewhere(Lock& lock);
+  void SleepUntilDue(MutexLock& lock, int64_t busy_until_ns, int64_t& gap_ns)
+      TUTTI_REQUIRES(mutex_);
+  void AwaitMore(MutexLock& lock) TUTTI_REQUIRES(mutex_);
+  void Drive(MutexLock& lock) TUTTI_REQUIRES(mutex_);
+  Result<RoundResult> Negotiate() TUTTI_REQUIRES(mutex_);
+  void HandOver(MutexLock& lock, RoundResult result) TUTTI_REQUIRES(mutex_);
+  void NoteRound(RoundResult& result) TUTTI_REQUIRES(mutex_);
+  void Adopt(MutexLock& lock, const Tuning& tuning) TUTTI_REQUIRES(mutex_);
+  void Dispatch(MutexLock& lock, RoundResult result) TUTTI_REQUIRES(mutex_);
+  void DispatchFused(MutexLock& lock, RoundResult& result) TUTTI_REQUIRES(mutex_);
+  void ChangeSets(MutexLock& lock, Response response) TUTTI_REQUIRES(mutex_);
+  void FailOrHold(Response& response) TUTTI_REQUIRES(mutex_);
+  void FinishDecided(bool all) TUTTI_REQUIRES(mutex_);
+  void FinishJoin(const Status& status, int last) TUTTI_REQUIRES(mutex_);
+  void Finish(Response& response, const Status& status) TUTTI_REQUIRES(mutex_);
+  void NoteFinished(const Response& response) TUTTI_REQUIRES(mutex_);
+  void FailLocked(const Status& reason) TUTTI_REQUIRES(mutex_);
+  void End(const Status& reason) TUTTI_REQUIRES(mutex_);
+  void CallOthers(uint64_t round) TUTTI_REQUIRES(mutex_);
+  void WakeDrivers() TUTTI_REQUIRES(mutex_);
+
+  // Moving the data (process_set_moving.cc).
+  void Run(Batch batch, int64_t bytes) TUTTI_REQUIRES(mutex_);
+  void MoveOne() TUTTI_REQUIRES(mutex_);
+  void MoveElsewhere() TUTTI_REQUIRES(mutex_);
+  void DrainMover(MutexLock& lock) TUTTI_REQUIRES(mutex_);
+  bool StartMover() TUTTI_REQUIRES(mutex_);
+  void Perform(Batch& batch) TUTTI_REQUIRES(mutex_);
+  Status MoveData(Batch& batch);
   void MoverLoop();
+  Performer::Activity TellTimeline();
+
+  // What is said of waits (process_set_stalls.cc).
+  std::string Activity() const TUTTI_EXCLUDES(mutex_);
+  std::string PendingTextLocked() const TUTTI_REQUIRES(mutex_);
+  void AskForStallCheckLocked() TUTTI_REQUIRES(mutex_);
 
   const Options options_;
   const Hooks hooks_;
   Timeline* const timeline_;
   const std::unique_ptr<Exchange> exchange_;
   const std::unique_ptr<Autotune> autotune_;
+  // Owned by the thread that drives, like `input_`, which is kept for its memory.
   Controller controller_;
+  RoundInput input_;
+  // Owned by the thread that moves a batch.
   Performer performer_;
   GpuPerformer gpu_performer_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable loop_wakes_;
-  std::condition_variable progress_;  // tickets done, driver gone, set ended
-  std::condition_variable mover_wakes_;
-  std::vector<std::unique_ptr<Pending>> incoming_;
-  RoundInput input_;  // the driver's, kept for its memory
-  struct HashText {
-    using is_transparent = void;
-    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
-  };
-  std::unordered_map<std::string, TensorHome, HashText, std::equal_to<>> names_;
-  // Names of tensors that are not pending are kept, up to so many: they usually come again. Some
-  // 0.6 KB each; more than models have tensors.
-  static constexpr size_t kMaxRememberedNames = 16384;
-  size_t forget_above_ = kMaxRememberedNames;
-  // Names are asked for in the same order again and again: each leads to the one after it.
-  TensorHome* last_home_ = nullptr;
-  uint64_t names_version_ = 0;  // changes when homes go, which others may lead to
-  // How what came with a sequence number was fused.
-  struct Fused {
-    uint64_t sequence = 0;
-    int64_t threshold = 0;
-    std::vector<std::vector<size_t>> batches;
-    std::vector<int64_t> bytes;
-    bool all_in_order = false;  // one batch, of all responses in their order
-  };
-  Fused fused_;
-  uint64_t order_ = 0;
-  Tuning tuning_;
-  bool driving_ = false;
-  bool in_round_ = false;
-  int64_t round_began_ns_ = 0;
-  bool loop_asleep_ = false;
-  int waiters_ = 0;
-  uint64_t next_round_ = 0;
-  uint64_t called_round_ = 0;  // all rounds below this are asked for
-  uint64_t passed_on_ = 0;     // what was last asked of others
-  bool quiet_ = false;         // nobody had anything new in the last round
-  bool standing_ = false;      // something here waits for other ranks
-  bool unsent_ = false;
-  TicketHold join_;
-  bool join_announced_ = false;
-  std::optional<std::string> leaving_;
-  bool stall_check_ = false;
-  int64_t last_call_ns_ = 0;  // when the limit for stalls passed; 0: it has not
-  struct DueFailure {
-    PendingFailure failure;
-    uint64_t round = 0;  // not to be brought to one before
-  };
-  std::map<std::string, DueFailure> pending_failures_;
-  bool failing_in_round_ = false;  // the round under way has some of them
-  uint64_t decided_ = 0;           // the last check
-  std::vector<Response> held_;     // that fell by later checks
-  std::set<pid_t> askers_;
-  static constexpr size_t kFewAskers = 64;
-  size_t most_askers_ = kFewAskers;  // from so many on, the dead are looked for
-  pid_t last_asker_ = 0;
-  struct Blocked {
-    pid_t thread = 0;
-    const Ticket* ticket = nullptr;
-  };
-  std::vector<Blocked> blocked_;
-  int64_t oldest_ns_ = 0;  // since when the oldest pending tensor waits; 0: none
-  std::optional<Tuning> new_tuning_;
-  std::vector<Stall> last_stalls_;
-  std::string last_finished_;
-  int64_t last_finished_ns_ = 0;
-  std::deque<Batch> moving_;
-  bool mover_busy_ = false;
-  Status ended_;
-  bool has_ended_ = false;
-  bool end_told_ = false;
-  Counters counters_;
+  mutable Mutex mutex_;
+  CondVar loop_wakes_;
+  CondVar progress_;  // tickets done, the driver gone, the set ended
+  CondVar mover_wakes_;
+  TensorQueue queue_ TUTTI_GUARDED_BY(mutex_);
+  RoundDriver driver_ TUTTI_GUARDED_BY(mutex_);
+  BatchPlanner planner_ TUTTI_GUARDED_BY(mutex_);
+  Mover mover_ TUTTI_GUARDED_BY(mutex_);
+  StallTracker stalls_ TUTTI_GUARDED_BY(mutex_);
+  PendingFailures failures_ TUTTI_GUARDED_BY(mutex_);
+  AskingThreads threads_ TUTTI_GUARDED_BY(mutex_);
+  Tuning tuning_ TUTTI_GUARDED_BY(mutex_);
+  int64_t round_began_ns_ TUTTI_GUARDED_BY(mutex_) = 0;
+  // Whether the set's thread sleeps without a time-out and must be woken.
+  bool loop_asleep_ TUTTI_GUARDED_BY(mutex_) = false;
+  int waiters_ TUTTI_GUARDED_BY(mutex_) = 0;  // threads in a wait for progress_
+  std::string last_finished_ TUTTI_GUARDED_BY(mutex_);
+  int64_t last_finished_ns_ TUTTI_GUARDED_BY(mutex_) = 0;
+  Counters counters_ TUTTI_GUARDED_BY(mutex_);
 
-  std::thread mover_;
+  std::thread mover_thread_ TUTTI_GUARDED_BY(mutex_);
   std::thread loop_;
 };
 

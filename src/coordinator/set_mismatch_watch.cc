@@ -1,7 +1,6 @@
 #include "coordinator/set_mismatch_watch.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <set>
@@ -20,8 +19,7 @@ bool IsPowerOfTwo(int64_t n) { return (n & (n - 1)) == 0; }
 // Whether all that ever asked, and live, are blocked.
 bool AllBlocked(const std::set<pid_t>& askers, const std::set<pid_t>& blocked) {
   return std::all_of(askers.begin(), askers.end(), [&](pid_t thread) {
-    return blocked.count(thread) > 0 ||
-           access(fmt::format("/proc/self/task/{}", thread).c_str(), F_OK) != 0;
+    return blocked.count(thread) > 0 || !ThreadLives(thread);
   });
 }
 

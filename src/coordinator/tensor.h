@@ -32,6 +32,16 @@ struct Ask {
 };
 
 struct Tensor final : Pending {
+  Tensor() = default;
+  // A tensor that is dropped on the way, by an exception, fails: its owner must not wait for ever.
+  ~Tensor() override {
+    if (!ticket) return;
+    ticket->status = Status(Code::kInternalError, "dropped");
+    ticket->done.store(true, std::memory_order_release);
+  }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+
   void* output = nullptr;
   std::vector<int64_t> splits;
   TicketHold ticket;
@@ -39,15 +49,16 @@ struct Tensor final : Pending {
   std::shared_ptr<GpuMark> ready;  // of a tensor on a GPU
 };
 
-// What a process set remembers of a name: names usually come again, and then with everything the
-// same, so that the tensor is kept and nothing need be allocated, copied or looked up anew.
+// What a process set remembers of a name (name_table.h). Names usually come again, and then with
+// everything the same, so the tensor is kept and nothing need be allocated, copied or looked up
+// anew.
 struct TensorHome {
-  bool busy = false;  // pending or running
-  std::unique_ptr<Tensor> spare;
-  const Tensor* pending = nullptr;  // while busy; whoever has it leaves what it asks for alone
+  std::string_view name;            // the key of the table
+  const Tensor* pending = nullptr;  // while it is pending or running; others may only read it
+  std::unique_ptr<Tensor> spare;    // while it is not
   int64_t reported_ns = 0;          // when it was last reported as stalled; 0: never
-  std::string_view name;            // the key's
-  // What was asked for after it the last time; of use as long as `version` is the set's.
+  // The home that was asked for after this one the last time. Valid as long as `version` is the
+  // table's.
   TensorHome* next = nullptr;
   uint64_t version = 0;
 };

@@ -1,0 +1,53 @@
+#pragma once
+
+// The threads of a program that use a process set: which ever asked for something, and which are
+// blocked in a wait without an end. From these a rank tells whether it is stuck (set_mismatch.h).
+//
+// One thread at a time: the process set guards it.
+
+#include <sys/types.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <set>
+#include <vector>
+
+#include "coordinator/ticket.h"
+
+namespace tutti::coordinator {
+
+// Whether the thread of this number lives in this process.
+bool ThreadLives(pid_t thread);
+
+class AskingThreads {
+ public:
+  // The calling thread asks for something.
+  void NoteAsking();
+  // The calling thread begins to wait for the ticket without an end, or ends.
+  void BeginWait(const Ticket& ticket);
+  void EndWait(const Ticket& ticket);
+
+  // All threads that ever asked, but for some that have ended.
+  const std::set<pid_t>& askers() const { return askers_; }
+  std::set<pid_t> Blocked() const;
+  size_t num_waits() const { return waits_.size(); }
+  bool IsAwaited(const Ticket& ticket) const {
+    return std::any_of(waits_.begin(), waits_.end(),
+                       [&](const Wait& wait) { return wait.ticket == &ticket; });
+  }
+
+ private:
+  struct Wait {
+    pid_t thread = 0;
+    const Ticket* ticket = nullptr;
+  };
+  // From so many askers on, those that have ended are looked for.
+  static constexpr size_t kFewAskers = 64;
+
+  std::set<pid_t> askers_;
+  size_t most_askers_ = kFewAskers;
+  pid_t last_asker_ = 0;
+  std::vector<Wait> waits_;
+};
+
+}  // namespace tutti::coordinator

@@ -1,0 +1,69 @@
+#pragma once
+
+// Failures of tensors that some ranks can never complete (set_mismatch.h), on their way into a
+// process set. A failure goes two ways:
+//
+// To the other ranks. The rank brings it to a round of the set; the round's result fails the tensor
+// on all ranks that the failure names.
+//
+//   from      event                                to
+//   kNone     kAdd                                 kWaiting
+//   kWaiting  kBegin, and the round of one is due  kInRound  brought to the round that begins
+//   kInRound  kEnd, and more wait                  kWaiting
+//   kInRound  kEnd, and none waits                 kNone
+//
+// To the caller. A failure may come through another rank before this rank has decided the same
+// check (Decided). It is held until then: a program that learns of it may ask for the name again at
+// once, in any set, and must not meet there what has yet to fail.
+//
+// One thread at a time: the process set guards it.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "coordinator/response.h"
+#include "coordinator/round_message.h"
+
+namespace tutti::coordinator {
+
+class PendingFailures {
+ public:
+  using ByName = std::map<std::string, PendingFailure>;
+
+  // The failure is brought to no round before `round`.
+  void Add(const std::string& name, PendingFailure failure, uint64_t round);
+  // Moves into `due` what is to be brought to the round that begins.
+  void BeginRound(uint64_t round, ByName& due);
+  void EndRound() { Advance(Event::kEnd, 0); }
+  // Whether some wait for a round.
+  bool waiting() const { return !waiting_.empty(); }
+  // Whether some wait for a round, or are brought to the one under way: the tensors that wait may
+  // then be gone when the others hear of them.
+  bool in_doubt() const { return state_ != State::kNone; }
+
+  // All sets of this rank have been told of the checks up to this one.
+  void Decide(uint64_t check) { decided_ = check; }
+  bool IsDecided(uint64_t check) const { return check <= decided_; }
+  // Keeps a failed response until its check is decided.
+  void Hold(Response response);
+  // Returns the responses that were held and whose check is decided; with `all`, the others too.
+  std::vector<Response> TakeDecided(bool all = false);
+
+ private:
+  enum class State { kNone, kWaiting, kInRound };
+  enum class Event { kAdd, kBegin, kEnd };
+  void Advance(Event event, size_t brought);
+
+  struct Waiting {
+    PendingFailure failure;
+    uint64_t round = 0;
+  };
+  State state_ = State::kNone;
+  std::map<std::string, Waiting> waiting_;
+  uint64_t decided_ = 0;
+  std::vector<Response> held_;
+};
+
+}  // namespace tutti::coordinator
