@@ -12,8 +12,9 @@
 //       Performer          runs fused batches (performer.h)
 //         Operations       how data moves (operations.h)
 //
-// The module uses nccl.h and tutti/tutti.h; of the library's inside it sees only the ground modules.
-// There is no global state: a process may hold any number of coordinators, of one job or of several.
+// The module uses nccl.h and tutti/tutti.h, and of the library's inside only the modules that
+// tools/checks/module_order lets it see. There is no global state: a process may hold any number of
+// coordinators, of one job or of several.
 //
 // Two bootstraps' worth of connections: the communicators' own, and one of the coordinator's, over
 // which small messages (doorbells) call ranks into a round and the death of a rank is noticed

@@ -47,8 +47,8 @@ struct Choice {
   double time_us = 0;      // what the model predicts
 };
 
-// `count` as in WorkShape. An algorithm that does not keep `order` is not chosen, whatever the lists
-// allow. REQUIRES: num_ranks > 1, count > 0 (Barrier: count is ignored).
+// `count` as in WorkShape. An algorithm that does not keep `order` is not chosen, whatever the
+// lists allow. REQUIRES: num_ranks > 1, count > 0 (Barrier: count is ignored).
 Choice Choose(const PlanContext& context, Collective collective, size_t count, size_t elem_bytes,
               ReductionOrder order = ReductionOrder::kAny);
 

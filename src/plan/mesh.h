@@ -124,8 +124,8 @@ enum class Buffers : uint8_t { kOwn, kShared };
 uint32_t MostEarlyBlocks(const MeshContext& context);
 
 // REQUIRES: num_ranks > 1, count > 0; `collective` is one of AllReduce, Reduce, Broadcast,
-// AllGather, ReduceScatter, AlltoAll, Gather, Scatter. `count` as in NCCL's calls. An algorithm that
-// does not keep `order` is not chosen, whatever the lists allow.
+// AllGather, ReduceScatter, AlltoAll, Gather, Scatter. `count` as in NCCL's calls. An algorithm
+// that does not keep `order` is not chosen, whatever the lists allow.
 MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t count,
                       size_t elem_bytes, Buffers buffers = Buffers::kOwn,
                       ReductionOrder order = ReductionOrder::kAny);

@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-// The buffers of one rank in an operation on many buffers, which counts them as one vector: laid end
-// to end.
+// The buffers of one rank in an operation on many buffers, which counts them as one vector: laid
+// end to end.
 struct ScatteredBuffers {
   std::vector<const std::byte*> inputs;
   std::vector<std::byte*> outputs;   // outputs[i] may be inputs[i]
