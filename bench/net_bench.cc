@@ -1,4 +1,4 @@
-// What a connection through ports costs beside bare sockets: one-way latency and throughput over
+// What a proxy connection costs beside bare sockets: one-way latency and throughput over
 // this host's loopback, both measured in one run, alternating, with the ratio of the medians.
 //
 //   net_bench [rounds]
@@ -101,67 +101,67 @@ double RawThroughput(size_t chunk, size_t total) {
              });
 }
 
-void Check(const ProxyConnection& port) {
-  if (port.status().ok()) return;
-  std::fprintf(stderr, "%s\n", std::string(port.status().message()).c_str());
+void Check(const ProxyConnection& proxy) {
+  if (proxy.status().ok()) return;
+  std::fprintf(stderr, "%s\n", std::string(proxy.status().message()).c_str());
   std::exit(1);
 }
 
-void Put(NetPort& port, FifoSender& fifo, const char* data, size_t bytes) {
+void Put(NetConnection& proxy, FifoSender& fifo, const char* data, size_t bytes) {
   std::byte* place;
   while (!(place = fifo.TryAcquire(bytes))) {
-    port.Poll();
-    Check(port);
+    proxy.Poll();
+    Check(proxy);
   }
   std::memcpy(place, data, bytes);
   fifo.Publish(bytes, 0);
-  port.Poll();
+  proxy.Poll();
 }
-void Take(NetPort& port, FifoReceiver& fifo, char* data) {
+void Take(NetConnection& proxy, FifoReceiver& fifo, char* data) {
   FifoChunk chunk;
   while (!(chunk = fifo.TryPeek()).data) {
-    port.Poll();
-    Check(port);
+    proxy.Poll();
+    Check(proxy);
   }
   std::memcpy(data, chunk.data, chunk.bytes);
   fifo.Release();
 }
 
-double PortLatencyUs(size_t bytes, int iterations) {
+double ProxyLatencyUs(size_t bytes, int iterations) {
   const auto forth = TestPair::Create(std::max<size_t>(bytes, 4096), {}).value();
   const auto back = TestPair::Create(std::max<size_t>(bytes, 4096), {}).value();
-  const auto side = [&](NetPort& out_port, NetPort& in_port, bool leads) {
+  const auto side = [&](NetConnection& out_connection, NetConnection& in_connection, bool leads) {
     std::vector<char> buffer(bytes);
-    FifoSender out(out_port.fifo());
-    FifoReceiver in(in_port.fifo());
+    FifoSender out(out_connection.fifo());
+    FifoReceiver in(in_connection.fifo());
     for (int i = 0; i < iterations; ++i) {
-      if (leads) Put(out_port, out, buffer.data(), bytes);
-      Take(in_port, in, buffer.data());
-      if (!leads) Put(out_port, out, buffer.data(), bytes);
+      if (leads) Put(out_connection, out, buffer.data(), bytes);
+      Take(in_connection, in, buffer.data());
+      if (!leads) Put(out_connection, out, buffer.data(), bytes);
     }
   };
-  return Seconds([&] { side(*forth->send_port, *back->recv_port, true); },
-                 [&] { side(*back->send_port, *forth->recv_port, false); }) *
+  return Seconds([&] { side(*forth->send_connection, *back->recv_connection, true); },
+                 [&] { side(*back->send_connection, *forth->recv_connection, false); }) *
          1e6 / (2.0 * iterations);
 }
 
-double PortThroughput(size_t chunk, size_t total) {
+double ProxyThroughput(size_t chunk, size_t total) {
   const auto pair = TestPair::Create(chunk, {}).value();
   return static_cast<double>(total) * 1e-9 /
          Seconds(
              [&] {
                std::vector<char> buffer(chunk);
-               FifoSender out(pair->send_port->fifo());
+               FifoSender out(pair->send_connection->fifo());
                for (size_t done = 0; done < total; done += chunk) {
-                 Put(*pair->send_port, out, buffer.data(), chunk);
+                 Put(*pair->send_connection, out, buffer.data(), chunk);
                }
-               if (!pair->send_port->Flush(Deadline::AfterSeconds(30)).ok()) std::abort();
+               if (!pair->send_connection->Flush(Deadline::AfterSeconds(30)).ok()) std::abort();
              },
              [&] {
                std::vector<char> buffer(chunk);
-               FifoReceiver in(pair->recv_port->fifo());
+               FifoReceiver in(pair->recv_connection->fifo());
                for (size_t done = 0; done < total; done += chunk) {
-                 Take(*pair->recv_port, in, buffer.data());
+                 Take(*pair->recv_connection, in, buffer.data());
                }
              });
 }
@@ -172,16 +172,16 @@ double Median(std::vector<double> values) {
 }
 
 void Compare(const char* what, size_t bytes, int rounds, bool more_is_better,
-             const std::function<double()>& raw, const std::function<double()>& port) {
+             const std::function<double()>& raw, const std::function<double()>& proxy) {
   std::vector<double> raws;
-  std::vector<double> ports;
+  std::vector<double> proxies;
   for (int i = 0; i < rounds; ++i) {
     raws.push_back(raw());
-    ports.push_back(port());
+    proxies.push_back(proxy());
   }
   const double a = Median(raws);
-  const double b = Median(ports);
-  std::printf("%-16s %9zu B   sockets %8.2f   ports %8.2f   worse by %.2fx\n", what, bytes, a, b,
+  const double b = Median(proxies);
+  std::printf("%-16s %9zu B   sockets %8.2f   proxy %8.2f   worse by %.2fx\n", what, bytes, a, b,
               more_is_better ? a / b : b / a);
   std::fflush(stdout);
 }
@@ -196,14 +196,14 @@ int main(int argc, char** argv) {
     const int iterations = bytes < 10000 ? 10000 : 2000;
     Compare(
         "one-way us", bytes, rounds, false, [&] { return RawLatencyUs(bytes, iterations); },
-        [&] { return PortLatencyUs(bytes, iterations); });
+        [&] { return ProxyLatencyUs(bytes, iterations); });
   }
   for (const size_t chunk :
        {size_t{16} << 10, size_t{64} << 10, size_t{128} << 10, size_t{512} << 10}) {
     const size_t total = size_t{512} << 20;
     Compare(
         "one-way GB/s", chunk, rounds, true, [&] { return RawThroughput(chunk, total); },
-        [&] { return PortThroughput(chunk, total); });
+        [&] { return ProxyThroughput(chunk, total); });
   }
   return 0;
 }

@@ -30,9 +30,9 @@ Status Connections::Open(std::span<const int> sends, std::span<const int> recvs)
 
 void Connections::Close(const Status& reason) {
   for (const auto& send : sends_)
-    if (send && send->port) send->port->Close(reason);
+    if (send && send->proxy) send->proxy->Close(reason);
   for (const auto& recv : recvs_)
-    if (recv && recv->port) recv->port->Close(reason);
+    if (recv && recv->proxy) recv->proxy->Close(reason);
 }
 
 Status Connections::OpenSend(int peer) {
@@ -41,8 +41,8 @@ Status Connections::OpenSend(int peer) {
     connection->fifo = FifoSender(arena_.fifo(local_index_[static_cast<size_t>(rank_)],
                                               local_index_[static_cast<size_t>(peer)]));
   } else {
-    TUTTI_ASSIGN(connection->port, net_->ConnectTo(peer, Deadline::After(connect_timeout_ns_)));
-    connection->fifo = FifoSender(connection->port->fifo());
+    TUTTI_ASSIGN(connection->proxy, net_->ConnectTo(peer, Deadline::After(connect_timeout_ns_)));
+    connection->fifo = FifoSender(connection->proxy->fifo());
   }
   sends_[static_cast<size_t>(peer)] = std::move(connection);
   return Status::Ok();
@@ -54,8 +54,8 @@ Status Connections::OpenRecv(int peer) {
     connection->fifo = FifoReceiver(arena_.fifo(local_index_[static_cast<size_t>(peer)],
                                                 local_index_[static_cast<size_t>(rank_)]));
   } else {
-    TUTTI_ASSIGN(connection->port, net_->AcceptFrom(peer));
-    connection->fifo = FifoReceiver(connection->port->fifo());
+    TUTTI_ASSIGN(connection->proxy, net_->AcceptFrom(peer));
+    connection->fifo = FifoReceiver(connection->proxy->fifo());
   }
   recvs_[static_cast<size_t>(peer)] = std::move(connection);
   return Status::Ok();

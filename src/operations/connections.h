@@ -2,7 +2,7 @@
 
 // The connections of one communicator: for each peer a ring of slots to send through and one to
 // receive from. To a rank of the same machine they lie in the arena and cost nothing to make; to
-// others they are network ports, made when the first operation needs them.
+// others they are proxy connections, made when the first operation needs them.
 //
 // One thread at a time (the executing one).
 
@@ -50,20 +50,20 @@ class Connections {
   // REQUIRES: opened.
   SendLink SendTo(int peer) { return {peer, &sends_[static_cast<size_t>(peer)]->fifo}; }
   RecvLink RecvFrom(int peer) { return {peer, &recvs_[static_cast<size_t>(peer)]->fifo}; }
-  // The port behind a connection; null within the machine.
-  ProxyConnection* SendPort(int peer) { return sends_[static_cast<size_t>(peer)]->port.get(); }
-  ProxyConnection* RecvPort(int peer) { return recvs_[static_cast<size_t>(peer)]->port.get(); }
+  // The proxy connection behind a connection; null within the machine.
+  ProxyConnection* SendProxy(int peer) { return sends_[static_cast<size_t>(peer)]->proxy.get(); }
+  ProxyConnection* RecvProxy(int peer) { return recvs_[static_cast<size_t>(peer)]->proxy.get(); }
 
   bool IsLocal(int peer) const { return local_index_[static_cast<size_t>(peer)] >= 0; }
 
  private:
   struct Outgoing {
     FifoSender fifo;
-    std::unique_ptr<ProxyConnection> port;
+    std::unique_ptr<ProxyConnection> proxy;
   };
   struct Incoming {
     FifoReceiver fifo;
-    std::unique_ptr<ProxyConnection> port;
+    std::unique_ptr<ProxyConnection> proxy;
   };
   Status OpenSend(int peer);
   Status OpenRecv(int peer);

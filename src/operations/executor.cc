@@ -123,7 +123,7 @@ Status Executor::RunCollective(const Task& task) {
     op.status = std::move(pulled).status();
   else if (!*pulled && !wait_.failed())
     Dispatch(task, op);
-  wait_.HandOverPorts();
+  wait_.HandOverConnections();
   watch_.End();
   if (op.status.ok() && wait_.failed()) op.status = wait_.status();
   if (!op.status.ok()) {
@@ -258,7 +258,8 @@ Status Executor::RunRing(const Task& task, Operation& op) {
   const RingView ring = {ring_index_, num_ranks_, ring_.data()};
   const int next = ring.At(ring_index_ + 1);
   const int prev = ring.At(ring_index_ - 1);
-  // Within a machine there is no port to tell anything; small operations would feel the counting.
+  // Within a machine there is no proxy connection to tell; small operations would feel the
+  // counting.
   if (connections_.IsLocal(next) && connections_.IsLocal(prev)) {
     TUTTI_TRY(connections_.Open(std::span(&next, 1), std::span(&prev, 1)));
   } else {

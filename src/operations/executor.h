@@ -75,7 +75,7 @@ class Executor {
                                              size_t slice_elems) const;
   std::vector<ConnectionTraffic> DoublingTraffic(size_t count, size_t slice_elems) const;
   std::vector<ConnectionTraffic> ExchangeTraffic(const Task& task) const;
-  // Opens the connections of an operation and tells their ports what will pass.
+  // Opens the connections of an operation and tells their proxy connections what will pass.
   Status OpenAndBegin(const Task& task, const Operation& op);
   template <class P>
   void WalkRing(P& primitives, const Task& task, const WorkShape& shape) const;

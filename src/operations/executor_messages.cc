@@ -44,10 +44,10 @@ void Executor::AddMessage(const Task& task, MessageBatch& batch, uint32_t tag) {
   const size_t bytes = task.count * task.elem_bytes();
   const int peer = task.root;
   if (task.is_send) {
-    batch.AddSend(connections_.SendTo(peer), connections_.SendPort(peer),
+    batch.AddSend(connections_.SendTo(peer), connections_.SendProxy(peer),
                   static_cast<const std::byte*>(task.send), bytes, tag);
   } else {
-    batch.AddRecv(connections_.RecvFrom(peer), connections_.RecvPort(peer),
+    batch.AddRecv(connections_.RecvFrom(peer), connections_.RecvProxy(peer),
                   static_cast<std::byte*>(task.recv), bytes, tag);
   }
 }
@@ -78,7 +78,7 @@ Status Executor::RunMessages(std::span<const Task> tasks) {
     }
     batch.Run();
   }
-  wait_.HandOverPorts();
+  wait_.HandOverConnections();
   watch_.End();
   if (status.ok() && wait_.failed()) status = wait_.status();
   if (!status.ok()) {

@@ -1,5 +1,5 @@
 // What passes each connection in an operation, found by walking the algorithm with primitives that
-// only count. Ports learn it before the first byte moves, and a printed plan shows it.
+// only count. Proxy connections learn it before the first byte moves, and a printed plan shows it.
 
 #include "kernels/counting.h"
 #include "kernels/recursive_doubling.h"
@@ -103,11 +103,11 @@ Status Executor::OpenAndBegin(const Task& task, const Operation& op) {
   // connection.
   TUTTI_TRY(connections_.Open(sends, recvs));
   for (const ConnectionTraffic& one : all) {
-    ProxyConnection* port =
-        one.is_send ? connections_.SendPort(one.peer) : connections_.RecvPort(one.peer);
-    if (port == nullptr || one.traffic.chunks == 0) continue;
-    port->Begin(one.traffic.chunks, op.work.op_tag);
-    wait_.AddPort(port);
+    ProxyConnection* proxy =
+        one.is_send ? connections_.SendProxy(one.peer) : connections_.RecvProxy(one.peer);
+    if (proxy == nullptr || one.traffic.chunks == 0) continue;
+    proxy->Begin(one.traffic.chunks, op.work.op_tag);
+    wait_.AddConnection(proxy);
   }
   return Status::Ok();
 }

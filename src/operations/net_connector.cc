@@ -50,9 +50,9 @@ class SocketConnector final : public NetConnector {
     std::memcpy(handle.data(), message.data(), handle.size());
     TUTTI_ASSIGN(std::unique_ptr<NetSendComm> comm,
                  net_->Connect(device_, handle, {connect_deadline, &stop_}));
-    TUTTI_ASSIGN(std::unique_ptr<NetPort> port,
-                 proxy_.CreateSendPort(std::move(comm), slot_bytes_, Name(peer)));
-    return std::unique_ptr<ProxyConnection>(std::move(port));
+    TUTTI_ASSIGN(std::unique_ptr<NetConnection> proxy,
+                 proxy_.CreateSendConnection(std::move(comm), slot_bytes_, Name(peer)));
+    return std::unique_ptr<ProxyConnection>(std::move(proxy));
   }
 
   Result<std::unique_ptr<ProxyConnection>> AcceptFrom(int peer) override {
@@ -61,9 +61,9 @@ class SocketConnector final : public NetConnector {
                    return listener.Accept({soon, &stop_});
                  }));
     listeners_.erase(peer);
-    TUTTI_ASSIGN(std::unique_ptr<NetPort> port,
-                 proxy_.CreateRecvPort(std::move(comm), slot_bytes_, Name(peer)));
-    return std::unique_ptr<ProxyConnection>(std::move(port));
+    TUTTI_ASSIGN(std::unique_ptr<NetConnection> proxy,
+                 proxy_.CreateRecvConnection(std::move(comm), slot_bytes_, Name(peer)));
+    return std::unique_ptr<ProxyConnection>(std::move(proxy));
   }
 
  private:

@@ -23,7 +23,7 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
                                      const Bootstrap& bootstrap);
 
 // `bootstrap` and `proxy` must outlive the connector. It listens and connects with the device
-// `device` of `net`. Every port has slots of `slot_bytes`.
+// `device` of `net`. Every connection has slots of `slot_bytes`.
 // Waits for a peer are `watcher`'s business, as those of kernels are: it says when one ends, and is
 // told how long they last. Every wait ends soon after `stop` becomes true.
 std::unique_ptr<NetConnector> MakeNetConnector(Proxy& proxy, Bootstrap& bootstrap,

@@ -1,8 +1,8 @@
 #pragma once
 
-// The memory of a FIFO that only one process uses. Zeroed, aligned to pages (to huge ones where it
-// is large enough to have any) and touched only as slots are used, so that idle connections cost
-// little.
+// The memory of a FIFO that only one process uses. It is zeroed, aligned to pages (to huge pages
+// where it is large enough to have any) and touched only as slots are used, so that idle
+// connections cost little.
 
 #include <cstddef>
 

@@ -1,16 +1,16 @@
 #pragma once
 
-// The operations begun on one connection and not yet done. An operation is a run of chunks; it
-// lives in three steps, which follow from three counters of the connection:
+// The operations begun on one connection and not yet done. An operation is a run of chunks. It
+// passes three states, which follow from three counters of the connection:
 //
+//   state        at the sending end                     at the receiving end
 //   posted       its chunks have a slot and are with the network
-//   transmitted  sending: the network has copied or sent them; receiving: they lie in their slots
-//   done         sending: the slots are free again; receiving: the slots are announced to the
-//   kernel
+//   transmitted  the network has copied or sent them    they lie in their slots
+//   done         the slots are free again               the slots are announced to the kernel
 //
-// docs/proxy.md has the table. The pool is bounded: the chunks of at most kFifoSlots operations can
-// be in a ring, a driver may have moved as many more on before it retires them, and one is being
-// begun.
+// docs/proxy.md has the table of transitions. The pool is bounded: the chunks of at most kFifoSlots
+// operations can be in a FIFO, a driver may have moved as many more on before it retires them, and
+// one is being begun.
 //
 // Threads: Add by the kernel's thread; Retire by the thread that drives the connection; the rest by
 // any.
@@ -33,8 +33,8 @@ class OpPool {
  public:
   static constexpr uint64_t kOps = uint64_t{4} * kFifoSlots;
 
-  // False when kOps operations are under way: their chunks cannot all have been published, so the
-  // caller has lost count.
+  // Adds an operation. Returns false when kOps operations are under way: their chunks cannot all
+  // have been published, so the caller has lost count.
   bool Add(uint64_t chunks, uint32_t op_tag) {
     if (chunks == 0) return true;
     const uint64_t number = added_.load(std::memory_order_relaxed);
@@ -57,11 +57,11 @@ class OpPool {
     retired_.store(number, std::memory_order_release);
   }
 
-  // How many chunks the operations begun so far have in all.
+  // Returns how many chunks the operations begun so far have in all.
   uint64_t end() const { return end_.load(std::memory_order_acquire); }
 
-  // The operation that chunk number `chunk` belongs to, as far as it is begun and not retired. For
-  // reports: while operations come and go the answer may be one of their neighbours.
+  // Returns the operation that chunk number `chunk` belongs to, if it is begun and not retired.
+  // Only for reports: while operations come and go the answer may be a neighbouring one.
   ProxyOp Find(uint64_t chunk) const {
     const uint64_t added = added_.load(std::memory_order_acquire);
     for (uint64_t number = retired_.load(std::memory_order_acquire); number < added; ++number) {

@@ -1,7 +1,7 @@
 #include "proxy/proxy.h"
 
-#include "proxy/recv_port.h"
-#include "proxy/send_port.h"
+#include "proxy/recv_connection.h"
+#include "proxy/send_connection.h"
 
 namespace tutti {
 
@@ -10,18 +10,18 @@ Result<std::unique_ptr<Proxy>> Proxy::Create(const Options& options) {
   return std::unique_ptr<Proxy>(new Proxy(options, std::move(loop)));
 }
 
-Result<std::unique_ptr<NetPort>> Proxy::CreateSendPort(std::unique_ptr<NetSendComm> comm,
-                                                       size_t slot_bytes, const std::string& peer) {
+Result<std::unique_ptr<NetConnection>> Proxy::CreateSendConnection(
+    std::unique_ptr<NetSendComm> comm, size_t slot_bytes, const std::string& peer) {
   TUTTI_ASSIGN(FifoMemory memory, FifoMemory::Create(slot_bytes, options_.huge_pages));
-  return std::unique_ptr<NetPort>(
-      std::make_unique<SendPort>(*loop_, std::move(memory), std::move(comm), peer));
+  return std::unique_ptr<NetConnection>(
+      std::make_unique<SendConnection>(*loop_, std::move(memory), std::move(comm), peer));
 }
 
-Result<std::unique_ptr<NetPort>> Proxy::CreateRecvPort(std::unique_ptr<NetRecvComm> comm,
-                                                       size_t slot_bytes, const std::string& peer) {
+Result<std::unique_ptr<NetConnection>> Proxy::CreateRecvConnection(
+    std::unique_ptr<NetRecvComm> comm, size_t slot_bytes, const std::string& peer) {
   TUTTI_ASSIGN(FifoMemory memory, FifoMemory::Create(slot_bytes, options_.huge_pages));
-  return std::unique_ptr<NetPort>(
-      std::make_unique<RecvPort>(*loop_, std::move(memory), std::move(comm), peer));
+  return std::unique_ptr<NetConnection>(
+      std::make_unique<RecvConnection>(*loop_, std::move(memory), std::move(comm), peer));
 }
 
 }  // namespace tutti

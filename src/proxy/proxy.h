@@ -1,20 +1,20 @@
 #pragma once
 
-// The proxy: what moves chunks between the rings of slots and the network, one per process,
-// whatever the number of ranks in it. It owns the progress thread ("tutti-proxy"); a connection's
-// port belongs to whoever asked for it.
+// The proxy moves chunks between FIFOs and the network. There is one per process, whatever the
+// number of ranks in it. It owns the progress thread ("tutti-proxy"); each proxy connection belongs
+// to the caller who asked for it.
 //
-// The thread that needs the data does the work wherever it can: kernels poll their ports while they
-// wait. The progress thread takes over only what is handed to it, and sleeps in epoll otherwise.
-// docs/proxy.md has the state machine, the frames and the thread rules.
+// The thread that needs the data does the work wherever it can: kernels poll their connections
+// while they wait. The progress thread takes over only what is handed to it, and sleeps in epoll
+// otherwise. docs/proxy.md has the state machine, the frames and the thread rules.
 //
-// Threads: all calls from any thread. Ports must be destroyed before the proxy.
+// Threads: all calls from any thread. Proxy connections must be destroyed before the proxy.
 
 #include <memory>
 #include <string>
 
 #include "base/status.h"
-#include "proxy/net_port.h"
+#include "proxy/net_connection.h"
 #include "sys/event_loop.h"
 #include "transport/net/net.h"
 
@@ -27,14 +27,17 @@ class Proxy {
   };
   static Result<std::unique_ptr<Proxy>> Create(const Options& options);
 
-  // The port of one end of a connection. `slot_bytes` is a multiple of 64; the receiver's must be
-  // no less than the sender's. `peer` goes into error sentences: "rank 1 on host b".
-  Result<std::unique_ptr<NetPort>> CreateSendPort(std::unique_ptr<NetSendComm> comm,
-                                                  size_t slot_bytes, const std::string& peer);
-  Result<std::unique_ptr<NetPort>> CreateRecvPort(std::unique_ptr<NetRecvComm> comm,
-                                                  size_t slot_bytes, const std::string& peer);
+  // Makes the sending or the receiving end of a connection. `slot_bytes` is a multiple of 64; the
+  // receiver's must be no less than the sender's. `peer` goes into error sentences: "rank 1 on host
+  // b".
+  Result<std::unique_ptr<NetConnection>> CreateSendConnection(std::unique_ptr<NetSendComm> comm,
+                                                              size_t slot_bytes,
+                                                              const std::string& peer);
+  Result<std::unique_ptr<NetConnection>> CreateRecvConnection(std::unique_ptr<NetRecvComm> comm,
+                                                              size_t slot_bytes,
+                                                              const std::string& peer);
 
-  // The progress thread's loop, for the listeners of a Net: set-up is rare and short.
+  // Returns the progress thread's loop. The listeners of a Net use it: set-up is rare and short.
   EventLoop& loop() { return *loop_; }
 
  private:

@@ -10,14 +10,14 @@ namespace {
 class SocketPair final : public TransportPair {
  public:
   explicit SocketPair(std::unique_ptr<TestPair> pair) : pair_(std::move(pair)) {
-    producer = FifoSender(pair_->send_port->fifo());
-    consumer = FifoReceiver(pair_->recv_port->fifo());
-    producer_port = pair_->send_port.get();
-    consumer_port = pair_->recv_port.get();
+    producer = FifoSender(pair_->send_connection->fifo());
+    consumer = FifoReceiver(pair_->recv_connection->fifo());
+    producer_connection = pair_->send_connection.get();
+    consumer_connection = pair_->recv_connection.get();
   }
   // The sockets close; the other end sees what it would see of a dead process.
-  void KillProducer() override { pair_->send_port->Close(InternalError("killed")); }
-  void KillConsumer() override { pair_->recv_port->Close(InternalError("killed")); }
+  void KillProducer() override { pair_->send_connection->Close(InternalError("killed")); }
+  void KillConsumer() override { pair_->recv_connection->Close(InternalError("killed")); }
 
  private:
   std::unique_ptr<TestPair> pair_;

@@ -1,6 +1,6 @@
 #pragma once
 
-// For tests and benchmarks: two ports joined by a real connection over this host's loopback.
+// For tests and benchmarks: the two ends of a proxy connection over this host's loopback.
 
 #include <memory>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-// One side: a proxy and its network, as a process has them.
+// The proxy and the network of one side, as a process has them.
 struct TestSide {
   std::unique_ptr<Proxy> proxy;
   std::unique_ptr<Net> net;
@@ -30,8 +30,8 @@ struct TestSide {
 struct TestPair {
   TestSide sending;
   TestSide receiving;
-  std::unique_ptr<NetPort> send_port;
-  std::unique_ptr<NetPort> recv_port;
+  std::unique_ptr<NetConnection> send_connection;
+  std::unique_ptr<NetConnection> recv_connection;
 
   static Result<std::unique_ptr<TestPair>> Create(size_t slot_bytes, const Settings& settings,
                                                   bool ipv6 = false) {
@@ -44,10 +44,10 @@ struct TestPair {
     TUTTI_ASSIGN(std::unique_ptr<NetSendComm> send_comm,
                  pair->sending.net->Connect(0, listener->handle(), limits));
     TUTTI_ASSIGN(std::unique_ptr<NetRecvComm> recv_comm, listener->Accept(limits));
-    TUTTI_ASSIGN(pair->send_port, pair->sending.proxy->CreateSendPort(
-                                      std::move(send_comm), slot_bytes, "rank 1 on host b"));
-    TUTTI_ASSIGN(pair->recv_port, pair->receiving.proxy->CreateRecvPort(
-                                      std::move(recv_comm), slot_bytes, "rank 0 on host a"));
+    TUTTI_ASSIGN(pair->send_connection, pair->sending.proxy->CreateSendConnection(
+                                            std::move(send_comm), slot_bytes, "rank 1 on host b"));
+    TUTTI_ASSIGN(pair->recv_connection, pair->receiving.proxy->CreateRecvConnection(
+                                            std::move(recv_comm), slot_bytes, "rank 0 on host a"));
     return pair;
   }
 };

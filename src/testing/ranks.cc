@@ -13,12 +13,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <new>
 #include <thread>
+
+#include "base/mutex.h"
 
 namespace tutti::testing {
 namespace {
@@ -103,23 +103,26 @@ double TimeScale() {
 
 void RunRankThreads(int num_ranks, const std::function<void(int rank)>& body, double deadline_s) {
   ShowStacksOnRequest();
-  std::mutex mutex;
-  std::condition_variable ended;
+  Mutex mutex;
+  CondVar ended;
   int left = num_ranks;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < num_ranks; ++rank) {
     threads.emplace_back([&, rank] {
       body(rank);
-      std::lock_guard lock(mutex);
-      if (--left == 0) ended.notify_all();
+      const MutexLock lock(mutex);
+      if (--left == 0) ended.NotifyAll();
     });
   }
   {
-    std::unique_lock lock(mutex);
-    if (!ended.wait_until(lock, After(deadline_s), [&] { return left == 0; })) {
+    const Clock::time_point deadline = After(deadline_s);
+    MutexLock lock(mutex);
+    while (left > 0 && ended.WaitUntil(lock, deadline)) {
+    }
+    if (left > 0) {
       fmt::print(stderr, "{} of {} ranks are still running after {} s; where they stand:\n", left,
                  num_ranks, deadline_s);
-      lock.unlock();
+      lock.Unlock();
       ShowStacks(getpid());
       _exit(3);
     }
@@ -211,6 +214,11 @@ void RankProcesses::Signal(int rank, int signal) {
   if (child.ended) return;
   if (signal == SIGKILL) child.killed = true;
   kill(child.pid, signal);
+}
+
+void RankProcesses::AwaitEnd(int rank, double deadline_s) {
+  const auto deadline = After(deadline_s);
+  while (!Reap(rank, false) && Clock::now() < deadline) Nap();
 }
 
 void RankProcesses::Wait(double deadline_s) {

@@ -81,7 +81,9 @@ class RankProcesses {
   pid_t pid(int rank) const { return children_[static_cast<size_t>(rank)].pid; }
   // Sends a signal. After SIGKILL the death of the process is no failure.
   void Signal(int rank, int signal);
-  // Until all have ended; failures are noted in the current test.
+  // Waits until one process has ended.
+  void AwaitEnd(int rank, double deadline_s = 60);
+  // Waits until all have ended; failures are noted in the current test.
   void Wait(double deadline_s = 60);
 
  private:

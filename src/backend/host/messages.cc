@@ -13,19 +13,19 @@ constexpr int64_t kShortSleepNs = 500'000;
 
 }  // namespace
 
-void MessageBatch::AddSend(const SendLink& link, ProxyConnection* port, const std::byte* data,
+void MessageBatch::AddSend(const SendLink& link, ProxyConnection* proxy, const std::byte* data,
                            size_t bytes, uint32_t tag) {
   Add({.send = link,
        .recv = {},
-       .port = port,
+       .proxy = proxy,
        .data = const_cast<std::byte*>(data),
        .bytes = bytes,
        .tag = tag});
 }
 
-void MessageBatch::AddRecv(const RecvLink& link, ProxyConnection* port, std::byte* data,
+void MessageBatch::AddRecv(const RecvLink& link, ProxyConnection* proxy, std::byte* data,
                            size_t bytes, uint32_t tag) {
-  Add({.send = {}, .recv = link, .port = port, .data = data, .bytes = bytes, .tag = tag});
+  Add({.send = {}, .recv = link, .proxy = proxy, .data = data, .bytes = bytes, .tag = tag});
 }
 
 void MessageBatch::Add(Message message) {
@@ -33,7 +33,7 @@ void MessageBatch::Add(Message message) {
                            [&](const Lane& l) { return l.link == message.link(); });
   ++unfinished_;
   if (lane == lanes_.end()) {
-    if (message.port != nullptr) wait_.AddPort(message.port);
+    if (message.proxy != nullptr) wait_.AddConnection(message.proxy);
     lane = lanes_.insert(lanes_.end(), Lane{message.link(), {}});
   }
   lane->messages.push_back(message);
@@ -43,8 +43,8 @@ void MessageBatch::BeginAhead(Lane& lane) {
   const size_t end = std::min(lane.messages.size(), lane.next + kBegunAhead);
   for (; lane.begun < end; ++lane.begun) {
     const Message& message = lane.messages[lane.begun];
-    if (message.port != nullptr)
-      message.port->Begin(ChunksFor(message.bytes, message.slot_bytes()), message.tag);
+    if (message.proxy != nullptr)
+      message.proxy->Begin(ChunksFor(message.bytes, message.slot_bytes()), message.tag);
   }
 }
 
@@ -81,7 +81,7 @@ bool MessageBatch::Run() {
             blocked.recv.fifo->SleepForChunk(ns);
         });
     if (!go_on) return false;
-    if (moved && unfinished_ == before) wait_.PollPorts();
+    if (moved && unfinished_ == before) wait_.PollConnections();
   }
   return true;
 }

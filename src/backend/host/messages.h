@@ -30,10 +30,10 @@ class MessageBatch {
   explicit MessageBatch(WaitContext& wait) : wait_(wait) {}
 
   // `tag` marks every chunk; sender and receiver must agree on it. The buffers must stay until Run
-  // returns. `port`: what moves the link's chunks, null within a machine.
-  void AddSend(const SendLink& link, ProxyConnection* port, const std::byte* data, size_t bytes,
+  // returns. `proxy` moves the link's chunks to or from another host; null within a machine.
+  void AddSend(const SendLink& link, ProxyConnection* proxy, const std::byte* data, size_t bytes,
                uint32_t tag);
-  void AddRecv(const RecvLink& link, ProxyConnection* port, std::byte* data, size_t bytes,
+  void AddRecv(const RecvLink& link, ProxyConnection* proxy, std::byte* data, size_t bytes,
                uint32_t tag);
 
   // Steps all messages to their end. False when waiting failed (the WaitContext says why).
@@ -45,14 +45,14 @@ class MessageBatch {
   }
 
  private:
-  // A port knows a bounded number of operations (proxy/op_pool.h): this many unfinished messages of
-  // a link are begun, enough to keep its ring full of small ones.
+  // A proxy connection knows a bounded number of operations (proxy/op_pool.h): this many unfinished
+  // messages of a link are begun, enough to keep its FIFO full of small ones.
   static constexpr size_t kBegunAhead = kFifoSlots;
 
   struct Message {
     SendLink send;
     RecvLink recv;
-    ProxyConnection* port;
+    ProxyConnection* proxy;
     std::byte* data;
     size_t bytes;
     size_t moved = 0;

@@ -3,11 +3,11 @@
 // How a host kernel waits: for a slot to fill, for room, for a round. One object per communicator,
 // used by the one thread that executes its operations at the time.
 //
-// A wait spins, yields, then sleeps (base/wait.h). While it spins it polls the network ports of the
-// operation, so that the waiting thread itself moves the bytes; before it sleeps it hands them to
-// the proxy. It ends early when the communicator is stopped (abort, revoke, a lost peer), and from
-// time to time asks the watcher whether to go on. The first failure sticks until Reset; every later
-// wait returns false at once.
+// A wait spins, yields, then sleeps (base/wait.h). While it spins it polls the proxy connections of
+// the operation, so that the waiting thread itself moves the bytes; before it sleeps it hands them
+// to the proxy. It ends early when the communicator is stopped (abort, revoke, a lost peer), and
+// from time to time asks the watcher whether to go on. The first failure sticks until Reset; every
+// later wait returns false at once.
 
 #include <algorithm>
 #include <atomic>
@@ -57,7 +57,7 @@ class WaitContext {
     while (!failed_) {
       for (int i = 0; i < 16; ++i) {
         if (ready()) return true;
-        PollPorts();
+        PollConnections();
         if (!backoff.Pause()) {
           SleepOnce(peers, sleep);
           break;
@@ -83,37 +83,38 @@ class WaitContext {
       Fail(watcher_.StopReason());
   }
 
-  // The ports whose chunks this operation needs moved; once each, however often it is named.
-  // Cleared by Reset.
-  void AddPort(ProxyConnection* port) {
-    if (std::find(ports_.begin(), ports_.end(), port) == ports_.end()) ports_.push_back(port);
+  // Names a proxy connection whose chunks this operation needs moved; naming one twice has no
+  // further effect. Cleared by Reset.
+  void AddConnection(ProxyConnection* proxy) {
+    if (std::find(connections_.begin(), connections_.end(), proxy) == connections_.end())
+      connections_.push_back(proxy);
   }
   // Begins an operation.
   void Reset() {
     failed_ = false;
     status_ = Status::Ok();
-    ports_.clear();
+    connections_.clear();
     wait_since_ns_ = 0;
   }
   // Ends an operation: what is still on its way goes to the proxy.
-  void HandOverPorts() {
-    for (ProxyConnection* port : ports_) port->HandOver();
+  void HandOverConnections() {
+    for (ProxyConnection* proxy : connections_) proxy->HandOver();
   }
-  // True when a port moved something.
-  bool PollPorts() {
+  // Returns true when a connection moved something.
+  bool PollConnections() {
     bool moved = false;
-    for (ProxyConnection* port : ports_) moved |= port->Poll();
+    for (ProxyConnection* proxy : connections_) moved |= proxy->Poll();
     return moved;
   }
 
  private:
-  // Bounds how late an abort, a lost peer or a broken port is noticed by a sleeper.
+  // Bounds how late an abort, a lost peer or a broken connection is noticed by a sleeper.
   static constexpr int64_t kSleepNs = 20'000'000;
 
   template <class Peers, class Sleep>
   void SleepOnce(Peers& peers, Sleep& sleep) {
     const int64_t before_ns = NowNs();
-    HandOverPorts();
+    HandOverConnections();
     sleep(kSleepNs);
     AfterSleep(peers(), before_ns);
   }
@@ -122,7 +123,7 @@ class WaitContext {
   const std::atomic<bool>& stop_;
   const WaitPolicy policy_;
   WaitWatcher& watcher_;
-  std::vector<ProxyConnection*> ports_;
+  std::vector<ProxyConnection*> connections_;
   bool failed_ = false;
   Status status_;
   int64_t wait_since_ns_ = 0;

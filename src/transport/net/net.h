@@ -31,7 +31,8 @@
 namespace tutti {
 
 // The slots that a receiver grants by opening a connection, and the most requests in flight on one:
-// as many as a FIFO has slots (connection/fifo.h), since a chunk in flight occupies one at either end.
+// as many as a FIFO has slots (connection/fifo.h), since a chunk in flight occupies one at either
+// end.
 inline constexpr uint64_t kNetWindow = 8;
 
 // No chunk is longer: a bound for what is read from the wire, far above any slot.

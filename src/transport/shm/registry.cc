@@ -104,7 +104,7 @@ void HostMemory::Release(Allocation& allocation) {
 Result<void*> HostMemory::Allocate(size_t bytes) {
   TUTTI_ASSIGN(SharedMemory memory, SharedMemory::Create(bytes, HugePages::kAdvise));
   void* const data = memory.data();
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const uint64_t id = next_id_++;
   Insert(id, memory);
   total_bytes_ += bytes;
@@ -116,7 +116,7 @@ Status HostMemory::Free(void* pointer) {
   if (pointer == nullptr) return Status::Ok();
   Allocation freed;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::optional<Location> location = Find(pointer, 1);
     if (!location)
       return InvalidArgument("{} was not allocated here, or is freed already", fmt::ptr(pointer));
@@ -134,7 +134,7 @@ Status HostMemory::Free(void* pointer) {
 }
 
 Result<RemoteHandle> HostMemory::Export(uint64_t id, FdServer& server) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = allocations_.find(id);
   if (found == allocations_.end())
     return InvalidArgument("there is no allocation {} (any more)", id);
@@ -155,12 +155,12 @@ Result<RemoteHandle> HostMemory::Export(uint64_t id, FdServer& server) {
 }
 
 size_t HostMemory::num_allocations() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return allocations_.size();
 }
 
 size_t HostMemory::total_bytes() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return total_bytes_;
 }
 

@@ -26,7 +26,6 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -34,6 +33,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "sys/fd_server.h"
 #include "sys/shared_memory.h"
@@ -99,22 +99,22 @@ class HostMemory {
   struct Index;
 
   std::optional<Location> FindInIndex(uintptr_t pointer, size_t bytes) const;
-  Index& WritableIndex(size_t entries);  // REQUIRES: mutex_
+  Index& WritableIndex(size_t entries) TUTTI_REQUIRES(mutex_);
   static void Release(Allocation& allocation);
-  void Insert(uint64_t id, const SharedMemory& memory);
-  void Erase(uintptr_t base);
+  void Insert(uint64_t id, const SharedMemory& memory) TUTTI_REQUIRES(mutex_);
+  void Erase(uintptr_t base) TUTTI_REQUIRES(mutex_);
 
   // Read by Find without the mutex. Null until the first Allocate and again when the last
   // allocation was freed.
   std::atomic<Index*> index_{nullptr};
 
-  mutable std::mutex mutex_;  // guards all below, and writing of *index_
-  std::unordered_map<uint64_t, Allocation> allocations_;
-  uint64_t next_id_ = 1;
-  size_t total_bytes_ = 0;
+  mutable Mutex mutex_;  // guards all below, and the writing of *index_
+  std::unordered_map<uint64_t, Allocation> allocations_ TUTTI_GUARDED_BY(mutex_);
+  uint64_t next_id_ TUTTI_GUARDED_BY(mutex_) = 1;
+  size_t total_bytes_ TUTTI_GUARDED_BY(mutex_) = 0;
   // Every index there ever was: a reader may still look at an old one. Each is twice as large as
   // the one before, so together they hold at most twice the entries of the last.
-  std::vector<std::unique_ptr<Index>> indexes_;
+  std::vector<std::unique_ptr<Index>> indexes_ TUTTI_GUARDED_BY(mutex_);
 };
 
 // Mappings of other ranks' allocations. One thread at a time.

@@ -35,11 +35,10 @@ bool IsRemote(int error) {
 
 }  // namespace
 
-Result<std::unique_ptr<SocketChannel>> SocketChannel::Create(SocketSet sockets,
-                                                             LaneDirection direction,
-                                                             std::shared_ptr<LaneHelpers> helpers) {
+Result<std::unique_ptr<SocketChannel>> SocketChannel::Create(
+    SocketSet sockets, SocketDirection direction, std::shared_ptr<SocketHelpers> helpers) {
   UniqueFd event;
-  if (!sockets.lanes.empty() && helpers->any()) {
+  if (!sockets.data.empty() && helpers->any()) {
     event.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!event.valid()) return ErrnoError(errno, "eventfd failed for a connection");
   }
@@ -47,73 +46,74 @@ Result<std::unique_ptr<SocketChannel>> SocketChannel::Create(SocketSet sockets,
       new SocketChannel(std::move(sockets), direction, std::move(helpers), std::move(event)));
 }
 
-SocketChannel::SocketChannel(SocketSet sockets, LaneDirection direction,
-                             std::shared_ptr<LaneHelpers> helpers, UniqueFd event)
+SocketChannel::SocketChannel(SocketSet sockets, SocketDirection direction,
+                             std::shared_ptr<SocketHelpers> helpers, UniqueFd event)
     : control_(std::move(sockets.control)),
       peer_(std::move(sockets.peer)),
       helpers_(std::move(helpers)),
-      bell_(std::move(event)) {
-  for (UniqueFd& fd : sockets.lanes) {
-    lanes_.push_back(std::make_unique<Lane>(std::move(fd), direction, bell_));
-    if (helpers_->any()) helpers_->Attach(*lanes_.back(), num_lanes() - 1);
+      doorbell_(std::move(event)) {
+  for (UniqueFd& fd : sockets.data) {
+    data_sockets_.push_back(std::make_unique<DataSocket>(std::move(fd), direction, doorbell_));
+    if (helpers_->any()) helpers_->Attach(*data_sockets_.back(), num_data_sockets() - 1);
   }
 }
 
 SocketChannel::~SocketChannel() {
-  for (int i = 0; helpers_->any() && i < num_lanes(); ++i) {
-    helpers_->Detach(*lanes_[static_cast<size_t>(i)], i);
+  for (int i = 0; helpers_->any() && i < num_data_sockets(); ++i) {
+    helpers_->Detach(*data_sockets_[static_cast<size_t>(i)], i);
   }
 }
 
 void SocketChannel::Push(std::byte* data, size_t bytes, uint64_t chunk, int used,
                          std::atomic<uint32_t>& left) {
-  const Striping striping(bytes, chunk, used, num_lanes());
+  const Striping striping(bytes, chunk, used, num_data_sockets());
   left.store(static_cast<uint32_t>(used), std::memory_order_relaxed);
   for (int i = 0; i < used; ++i) {
     const StripePiece piece = striping.At(i);
-    lanes_[static_cast<size_t>(piece.lane)]->Push(data + piece.offset, piece.bytes, left);
-    if (helpers_->any()) helpers_->Wake(piece.lane);
+    data_sockets_[static_cast<size_t>(piece.socket)]->Push(data + piece.offset, piece.bytes, left);
+    if (helpers_->any()) helpers_->Wake(piece.socket);
   }
 }
 
 Result<bool> SocketChannel::Progress() {
-  if (lanes_.empty()) return false;
+  if (data_sockets_.empty()) return false;
   bool moved = false;
   if (helpers_->any()) {
-    bell_.Silence();
+    doorbell_.Silence();
   } else {
-    for (const auto& lane : lanes_) moved |= lane->HasWork() && lane->Step();
+    for (const auto& socket : data_sockets_) moved |= socket->HasWork() && socket->Step();
   }
-  const uint64_t completed = bell_.completed();
+  const uint64_t completed = doorbell_.completed();
   moved |= completed != pieces_seen_;
   pieces_seen_ = completed;
-  if (const int error = bell_.error(); error != LaneBell::kNoError) return Fail(error);
+  if (const int error = doorbell_.error(); error != SocketDoorbell::kNoError) return Fail(error);
   return moved;
 }
 
-void SocketChannel::AppendLaneWaits(std::vector<NetWait>& waits) const {
+void SocketChannel::AppendDataWaits(std::vector<NetWait>& waits) const {
   bool helped = false;
-  for (const auto& lane : lanes_) {
-    if (!lane->HasWork()) continue;
+  for (const auto& socket : data_sockets_) {
+    if (!socket->HasWork()) continue;
     helped = true;
     if (!helpers_->any()) {
-      waits.push_back({lane->fd(), lane->direction() == LaneDirection::kSend ? EPOLLOUT : EPOLLIN});
+      waits.push_back(
+          {socket->fd(), socket->direction() == SocketDirection::kSend ? EPOLLOUT : EPOLLIN});
     }
   }
-  // Also when the lanes have just become idle: what they did has not been seen yet.
-  if (helpers_->any() && (helped || bell_.completed() != pieces_seen_)) {
-    bell_.Arm(pieces_seen_);
-    waits.push_back({bell_.event_fd(), EPOLLIN});
+  // Also when the data sockets have just become idle: what they did has not been seen yet.
+  if (helpers_->any() && (helped || doorbell_.completed() != pieces_seen_)) {
+    doorbell_.Arm(pieces_seen_);
+    waits.push_back({doorbell_.event_fd(), EPOLLIN});
   }
 }
 
 void SocketChannel::AppendFds(std::vector<int>& fds) const {
   fds.push_back(control_.get());
   if (helpers_->any()) {
-    if (!lanes_.empty()) fds.push_back(bell_.event_fd());
+    if (!data_sockets_.empty()) fds.push_back(doorbell_.event_fd());
     return;
   }
-  for (const auto& lane : lanes_) fds.push_back(lane->fd());
+  for (const auto& socket : data_sockets_) fds.push_back(socket->fd());
 }
 
 bool SocketChannel::Drained() const {
@@ -123,8 +123,8 @@ bool SocketChannel::Drained() const {
     int waiting = 0;
     return ioctl(fd, SIOCOUTQ, &waiting) != 0 || waiting == 0;
   };
-  for (const auto& lane : lanes_) {
-    if (!drained(lane->fd())) return false;
+  for (const auto& socket : data_sockets_) {
+    if (!drained(socket->fd())) return false;
   }
   return drained(control_.get());
 }
@@ -132,7 +132,7 @@ bool SocketChannel::Drained() const {
 void SocketChannel::Shutdown() {
   shut_down_.store(true, std::memory_order_release);
   ::shutdown(control_.get(), SHUT_RDWR);
-  for (const auto& lane : lanes_) ::shutdown(lane->fd(), SHUT_RDWR);
+  for (const auto& socket : data_sockets_) ::shutdown(socket->fd(), SHUT_RDWR);
 }
 
 Status SocketChannel::Fail(int error) {

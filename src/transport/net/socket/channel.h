@@ -1,7 +1,7 @@
 #pragma once
 
 // What the two directions of a socket connection have in common: an authenticated control socket,
-// the lanes, and how a failure is put in words.
+// the data sockets, and how a failure is put in words.
 
 #include <memory>
 #include <string>
@@ -10,35 +10,35 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "transport/net/net.h"
+#include "transport/net/socket/data_socket.h"
 #include "transport/net/socket/helpers.h"
-#include "transport/net/socket/lane.h"
 
 namespace tutti {
 
 // Connected sockets, non-blocking, both ends proven to belong to the job.
 struct SocketSet {
   UniqueFd control;
-  std::vector<UniqueFd> lanes;  // empty: everything goes over the control socket
-  std::string peer;             // "10.0.0.2:41000 over eth0"
+  std::vector<UniqueFd> data;  // empty: everything goes over the control socket
+  std::string peer;            // "10.0.0.2:41000 over eth0"
 };
 
 class SocketChannel {
  public:
-  static Result<std::unique_ptr<SocketChannel>> Create(SocketSet sockets, LaneDirection direction,
-                                                       std::shared_ptr<LaneHelpers> helpers);
+  static Result<std::unique_ptr<SocketChannel>> Create(SocketSet sockets, SocketDirection direction,
+                                                       std::shared_ptr<SocketHelpers> helpers);
   ~SocketChannel();
 
   int control() const { return control_.get(); }
-  int num_lanes() const { return static_cast<int>(lanes_.size()); }
+  int num_data_sockets() const { return static_cast<int>(data_sockets_.size()); }
   std::string_view peer() const { return peer_; }
 
-  // Hands the cut of a chunk to the lanes; `left` falls to 0 when all of it has moved.
+  // Hands the cut of a chunk to the data sockets; `left` falls to 0 when all of it has moved.
   void Push(std::byte* data, size_t bytes, uint64_t chunk, int used, std::atomic<uint32_t>& left);
-  // Moves the lanes that no helper drives; true when something moved since the last call. Fails
-  // when a lane failed.
+  // Moves bytes through the data sockets that no helper drives. Returns true when something moved
+  // since the last call, and fails when a data socket failed.
   Result<bool> Progress();
 
-  void AppendLaneWaits(std::vector<NetWait>& waits) const;
+  void AppendDataWaits(std::vector<NetWait>& waits) const;
   void AppendFds(std::vector<int>& fds) const;
   // True when the peer's host has acknowledged every byte written.
   bool Drained() const;
@@ -50,14 +50,14 @@ class SocketChannel {
   const Status& failure() const { return failure_; }
 
  private:
-  SocketChannel(SocketSet sockets, LaneDirection direction, std::shared_ptr<LaneHelpers> helpers,
-                UniqueFd event);
+  SocketChannel(SocketSet sockets, SocketDirection direction,
+                std::shared_ptr<SocketHelpers> helpers, UniqueFd event);
 
   UniqueFd control_;
   std::string peer_;
-  const std::shared_ptr<LaneHelpers> helpers_;
-  mutable LaneBell bell_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  const std::shared_ptr<SocketHelpers> helpers_;
+  mutable SocketDoorbell doorbell_;
+  std::vector<std::unique_ptr<DataSocket>> data_sockets_;
   uint64_t pieces_seen_ = 0;
   std::atomic<bool> shut_down_ = false;
   Status failure_;

@@ -18,34 +18,34 @@ namespace tutti {
 namespace {
 
 struct Joined {
-  std::shared_ptr<LaneHelpers> helpers;
+  std::shared_ptr<SocketHelpers> helpers;
   std::unique_ptr<SocketSendComm> sender;
   std::unique_ptr<SocketRecvComm> receiver;
 };
 
 std::unique_ptr<SocketSendComm> MakeSender(SocketSet sockets,
-                                           std::shared_ptr<LaneHelpers> helpers) {
+                                           std::shared_ptr<SocketHelpers> helpers) {
   return std::make_unique<SocketSendComm>(
-      SocketChannel::Create(std::move(sockets), LaneDirection::kSend, helpers).value());
+      SocketChannel::Create(std::move(sockets), SocketDirection::kSend, helpers).value());
 }
 std::unique_ptr<SocketRecvComm> MakeReceiver(SocketSet sockets,
-                                             std::shared_ptr<LaneHelpers> helpers) {
+                                             std::shared_ptr<SocketHelpers> helpers) {
   return std::make_unique<SocketRecvComm>(
-      SocketChannel::Create(std::move(sockets), LaneDirection::kReceive, helpers).value());
+      SocketChannel::Create(std::move(sockets), SocketDirection::kReceive, helpers).value());
 }
 
-Joined Join(int lanes, int threads) {
+Joined Join(int sockets, int threads) {
   Joined joined;
-  joined.helpers = LaneHelpers::Create(threads).value();
+  joined.helpers = SocketHelpers::Create(threads).value();
   SocketSet a;
   SocketSet b;
   a.peer = "b";
   b.peer = "a";
   std::tie(a.control, b.control) = fuzz::JoinedSockets();
-  for (int i = 0; i < lanes; ++i) {
+  for (int i = 0; i < sockets; ++i) {
     auto [one, other] = fuzz::JoinedSockets();
-    a.lanes.push_back(std::move(one));
-    b.lanes.push_back(std::move(other));
+    a.data.push_back(std::move(one));
+    b.data.push_back(std::move(other));
   }
   joined.sender = MakeSender(std::move(a), joined.helpers);
   joined.receiver = MakeReceiver(std::move(b), joined.helpers);
@@ -54,7 +54,7 @@ Joined Join(int lanes, int threads) {
 
 // A receiver whose other end writes raw bytes.
 struct Attacked {
-  std::shared_ptr<LaneHelpers> helpers = LaneHelpers::Create(0).value();
+  std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
   UniqueFd attacker;
   std::unique_ptr<SocketRecvComm> receiver;
   std::vector<std::byte> buffer = std::vector<std::byte>(4096);
@@ -149,11 +149,11 @@ std::vector<size_t> MixedSizes(unsigned seed, size_t count) {
   return sizes;
 }
 
-TEST(SocketCommTest, CarriesMixedChunksOverAnyNumberOfLanesAndThreads) {
-  for (const auto& [lanes, threads] : {std::pair(0, 0), {1, 0}, {2, 0}, {5, 0}, {2, 2}, {7, 3}}) {
-    SCOPED_TRACE(fmt::format("{} lanes, {} threads", lanes, threads));
-    Joined joined = Join(lanes, threads);
-    Transfer(joined, MixedSizes(static_cast<unsigned>(lanes * 10 + threads), 100));
+TEST(SocketCommTest, CarriesMixedChunksOverAnyNumberOfDataSocketsAndThreads) {
+  for (const auto& [sockets, threads] : {std::pair(0, 0), {1, 0}, {2, 0}, {5, 0}, {2, 2}, {7, 3}}) {
+    SCOPED_TRACE(fmt::format("{} data sockets, {} threads", sockets, threads));
+    Joined joined = Join(sockets, threads);
+    Transfer(joined, MixedSizes(static_cast<unsigned>(sockets * 10 + threads), 100));
   }
 }
 
@@ -188,15 +188,15 @@ TEST(SocketCommTest, TellsThatThePeerClosed) {
   EXPECT_FALSE(joined.receiver->Irecv(buffer.data(), buffer.size()).ok());  // and stays broken
 }
 
-TEST(SocketCommTest, TellsThatALaneBroke) {
+TEST(SocketCommTest, TellsThatADataSocketBroke) {
   for (const int threads : {0, 2}) {
-    const std::shared_ptr<LaneHelpers> helpers = LaneHelpers::Create(threads).value();
+    const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(threads).value();
     SocketSet sockets;
     UniqueFd control;
-    std::vector<UniqueFd> lanes(2);
+    std::vector<UniqueFd> far_ends(2);
     std::tie(sockets.control, control) = fuzz::JoinedSockets();
-    sockets.lanes.resize(2);
-    for (size_t i : {0u, 1u}) std::tie(sockets.lanes[i], lanes[i]) = fuzz::JoinedSockets();
+    sockets.data.resize(2);
+    for (size_t i : {0u, 1u}) std::tie(sockets.data[i], far_ends[i]) = fuzz::JoinedSockets();
     const auto receiver = MakeReceiver(std::move(sockets), helpers);
     std::vector<std::byte> buffer(65536);
     ASSERT_NE(*receiver->Irecv(buffer.data(), buffer.size()), nullptr);
@@ -204,7 +204,7 @@ TEST(SocketCommTest, TellsThatALaneBroke) {
     EncodeFrame({FrameType::kStriped, 2, 0, 65536, 0}, frame);
     ASSERT_EQ(::send(control.get(), frame.data(), frame.size(), 0), ssize_t{kFrameBytes});
     ASSERT_TRUE(receiver->Progress().ok());
-    lanes[1].Reset();  // the control socket stays
+    far_ends[1].Reset();  // the control socket stays
     Status status;
     for (const Deadline deadline = Deadline::AfterSeconds(20); status.ok() && !deadline.Passed();) {
       status = receiver->Progress().status();
@@ -243,11 +243,11 @@ TEST(SocketCommTest, DamagedStreamsAreDeliveredOrRefused) {
   for (unsigned seed = 0; seed < 3000; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
-    const int lanes = static_cast<int>(random() % 3);
+    const int sockets = static_cast<int>(random() % 3);
     std::vector<std::byte> stream;
     for (uint64_t chunk = 0; chunk < 6; ++chunk) {
       const auto bytes = static_cast<uint32_t>(random() % 6 == 0 ? 65536 : random() % 600);
-      const int used = Striping::LanesFor(bytes, lanes);
+      const int used = Striping::SocketsFor(bytes, sockets);
       std::array<std::byte, kFrameBytes> frame;
       EncodeFrame({used > 0 ? FrameType::kStriped : FrameType::kData, static_cast<uint8_t>(used),
                    static_cast<uint32_t>(chunk), bytes, chunk},
@@ -258,7 +258,7 @@ TEST(SocketCommTest, DamagedStreamsAreDeliveredOrRefused) {
     for (unsigned flips = random() % 4; flips > 0; --flips) {
       stream[random() % stream.size()] ^= static_cast<std::byte>(1u << (random() % 8));
     }
-    fuzz::FeedReceiver(stream, random() % 4000 + 1, lanes);
+    fuzz::FeedReceiver(stream, random() % 4000 + 1, sockets);
     std::vector<std::byte> grants;
     for (uint64_t count = 8; count < 80; count += random() % 10) {
       std::array<std::byte, kFrameBytes> frame;
@@ -272,7 +272,7 @@ TEST(SocketCommTest, DamagedStreamsAreDeliveredOrRefused) {
 
 TEST(SocketCommTest, HostileGrantsBreakTheConnectionWithASentence) {
   const auto failure = [](const Frame& frame) -> std::string {
-    const std::shared_ptr<LaneHelpers> helpers = LaneHelpers::Create(0).value();
+    const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
     auto [ours, theirs] = fuzz::JoinedSockets();
     SocketSet sockets;
     sockets.control = std::move(ours);

@@ -28,7 +28,7 @@ T Get(const std::byte* in) {
 void EncodeFrame(const Frame& frame, std::span<std::byte, kFrameBytes> out) {
   Put(kMagic, &out[0]);
   Put(static_cast<uint8_t>(frame.type), &out[2]);
-  Put(frame.lanes, &out[3]);
+  Put(frame.data_sockets, &out[3]);
   Put(frame.op_tag, &out[4]);
   Put(frame.bytes, &out[8]);
   Put(uint32_t{0}, &out[12]);
@@ -49,8 +49,8 @@ Result<Frame> DecodeFrame(std::span<const std::byte, kFrameBytes> in) {
     return RemoteError("a frame announces {} bytes, more than a chunk may have", frame.bytes);
   }
   const bool striped = frame.type == FrameType::kStriped;
-  if (striped != (frame.lanes != 0) || frame.lanes > kMaxLanes) {
-    return RemoteError("a frame names {} data sockets, which its type forbids", frame.lanes);
+  if (striped != (frame.data_sockets != 0) || frame.data_sockets > kMaxDataSockets) {
+    return RemoteError("a frame names {} data sockets, which its type forbids", frame.data_sockets);
   }
   if (frame.type == FrameType::kGrant && (frame.op_tag != 0 || frame.bytes != 0)) {
     return RemoteError("a frame that grants slots announces data as well");

@@ -5,7 +5,7 @@
 // Format (all integers little-endian):
 //     0  magic    u16   0x7554
 //     2  type     u8    FrameType
-//     3  lanes    u8    kStriped: how many data sockets carry the chunk; otherwise 0
+//     3  sockets  u8    kStriped: how many data sockets carry the chunk; otherwise 0
 //     4  op_tag   u32   kData, kStriped: handed to the receiver's slot unchanged; otherwise 0
 //     8  bytes    u32   kData, kStriped: length of the chunk; otherwise 0
 //    12  zero     u32
@@ -25,7 +25,7 @@ inline constexpr size_t kFrameBytes = 24;
 
 // How many data sockets a connection may have: NCCL's bound for NCCL_SOCKET_NTHREADS ×
 // NCCL_NSOCKS_PERTHREAD.
-inline constexpr int kMaxLanes = 64;
+inline constexpr int kMaxDataSockets = 64;
 
 enum class FrameType : uint8_t {
   kData = 1,     // sender → receiver: a chunk follows
@@ -35,7 +35,7 @@ enum class FrameType : uint8_t {
 
 struct Frame {
   FrameType type = FrameType::kData;
-  uint8_t lanes = 0;
+  uint8_t data_sockets = 0;
   uint32_t op_tag = 0;
   uint32_t bytes = 0;
   uint64_t count = 0;

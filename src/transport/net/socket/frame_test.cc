@@ -56,13 +56,13 @@ TEST(FrameTest, RefusesWhatCannotHaveBeenWritten) {
   EXPECT_TRUE(refused(data, 1, 'E'));
   EXPECT_TRUE(refused(data, 2, 0));  // type
   EXPECT_TRUE(refused(data, 2, 4));
-  EXPECT_TRUE(refused(data, 3, 1));      // lanes on an unstriped frame
+  EXPECT_TRUE(refused(data, 3, 1));      // data sockets on an unstriped frame
   EXPECT_TRUE(refused(data, 11, 0x41));  // 1 GiB and more
   EXPECT_TRUE(refused(data, 12, 1));     // reserved
   EXPECT_TRUE(refused(grant, 8, 1));     // a grant with data
   EXPECT_TRUE(refused(grant, 4, 1));
   EXPECT_TRUE(refused({FrameType::kStriped, 2, 0, 65536, 0}, 3, 0));
-  EXPECT_TRUE(refused({FrameType::kStriped, 2, 0, 65536, 0}, 3, kMaxLanes + 1));
+  EXPECT_TRUE(refused({FrameType::kStriped, 2, 0, 65536, 0}, 3, kMaxDataSockets + 1));
 }
 
 TEST(FrameTest, MutatedFramesAreRefusedOrAreOtherFrames) {
@@ -82,22 +82,22 @@ TEST(FrameTest, MutatedFramesAreRefusedOrAreOtherFrames) {
   }
 }
 
-TEST(StripingTest, CoversEveryByteOnceAndEveryLaneAtMostOnce) {
-  for (const int lanes : {1, 2, 3, 7, 64}) {
+TEST(StripingTest, CoversEveryByteOnceAndEverySocketAtMostOnce) {
+  for (const int sockets : {1, 2, 3, 7, 64}) {
     for (const size_t bytes :
          {size_t{65536}, size_t{65537}, size_t{99999}, size_t{1} << 20, (size_t{1} << 22) + 13}) {
       for (const uint64_t chunk : {uint64_t{0}, uint64_t{5}, ~uint64_t{0} - 3}) {
-        const int used = Striping::LanesFor(bytes, lanes);
+        const int used = Striping::SocketsFor(bytes, sockets);
         if (used == 0) continue;
-        const Striping striping(bytes, chunk, used, lanes);
-        std::vector<int> seen(static_cast<size_t>(lanes));
+        const Striping striping(bytes, chunk, used, sockets);
+        std::vector<int> seen(static_cast<size_t>(sockets));
         size_t next = 0;
         for (int i = 0; i < used; ++i) {
           const StripePiece piece = striping.At(i);
           EXPECT_EQ(piece.offset, next);
           EXPECT_GT(piece.bytes, 0u);
           next += piece.bytes;
-          EXPECT_EQ(seen[static_cast<size_t>(piece.lane)]++, 0);
+          EXPECT_EQ(seen[static_cast<size_t>(piece.socket)]++, 0);
         }
         EXPECT_EQ(next, bytes);
       }
@@ -106,11 +106,11 @@ TEST(StripingTest, CoversEveryByteOnceAndEveryLaneAtMostOnce) {
 }
 
 TEST(StripingTest, LeavesShortChunksOnTheControlSocket) {
-  EXPECT_EQ(Striping::LanesFor(0, 8), 0);
-  EXPECT_EQ(Striping::LanesFor(2 * kMinPieceBytes - 1, 8), 0);
-  EXPECT_EQ(Striping::LanesFor(2 * kMinPieceBytes, 8), 2);
-  EXPECT_EQ(Striping::LanesFor(size_t{1} << 30, 8), 8);
-  EXPECT_EQ(Striping::LanesFor(size_t{1} << 30, 0), 0);
+  EXPECT_EQ(Striping::SocketsFor(0, 8), 0);
+  EXPECT_EQ(Striping::SocketsFor(2 * kMinPieceBytes - 1, 8), 0);
+  EXPECT_EQ(Striping::SocketsFor(2 * kMinPieceBytes, 8), 2);
+  EXPECT_EQ(Striping::SocketsFor(size_t{1} << 30, 8), 8);
+  EXPECT_EQ(Striping::SocketsFor(size_t{1} << 30, 0), 0);
 }
 
 }  // namespace

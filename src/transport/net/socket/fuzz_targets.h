@@ -28,23 +28,23 @@ inline std::pair<UniqueFd, UniqueFd> JoinedSockets() {
 }
 
 // The bytes arrive at a receiver in pieces of `piece`, over its control socket and (every fifth
-// piece) its lanes. It delivers chunks or breaks the connection, never writes outside a buffer, and
-// stays broken.
-inline void FeedReceiver(std::span<const std::byte> bytes, size_t piece, int lanes) {
+// piece) its data sockets. It delivers chunks or breaks the connection, never writes outside a
+// buffer, and // stays broken.
+inline void FeedReceiver(std::span<const std::byte> bytes, size_t piece, int data_sockets) {
   constexpr size_t kCapacity = 80 * 1024;
   constexpr size_t kGuardBytes = 64;
   constexpr std::byte kGuard{0xa5};
-  const std::shared_ptr<LaneHelpers> helpers = LaneHelpers::Create(0).value();
+  const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
   SocketSet sockets;
   std::vector<UniqueFd> writers(1);
   std::tie(sockets.control, writers[0]) = JoinedSockets();
-  for (int i = 0; i < lanes; ++i) {
+  for (int i = 0; i < data_sockets; ++i) {
     auto [ours, theirs] = JoinedSockets();
-    sockets.lanes.push_back(std::move(ours));
+    sockets.data.push_back(std::move(ours));
     writers.push_back(std::move(theirs));
   }
   SocketRecvComm receiver(
-      SocketChannel::Create(std::move(sockets), LaneDirection::kReceive, helpers).value());
+      SocketChannel::Create(std::move(sockets), SocketDirection::kReceive, helpers).value());
   std::vector<std::byte> memory(kNetWindow * (kCapacity + kGuardBytes), kGuard);
   std::vector<NetRequest*> requests;
   uint64_t posted = 0;
@@ -85,12 +85,12 @@ inline void FeedReceiver(std::span<const std::byte> bytes, size_t piece, int lan
 // The bytes arrive at a sender as if they were grants. It sends no more than a window ahead,
 // whatever they say.
 inline void FeedSender(std::span<const std::byte> bytes, size_t piece) {
-  const std::shared_ptr<LaneHelpers> helpers = LaneHelpers::Create(0).value();
+  const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
   SocketSet sockets;
   UniqueFd writer;
   std::tie(sockets.control, writer) = JoinedSockets();
   SocketSendComm sender(
-      SocketChannel::Create(std::move(sockets), LaneDirection::kSend, helpers).value());
+      SocketChannel::Create(std::move(sockets), SocketDirection::kSend, helpers).value());
   const std::byte data{1};
   uint64_t begun = 0;
   for (size_t at = 0; at < bytes.size();) {

@@ -6,14 +6,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.h"
 #include "sys/thread.h"
 
 namespace tutti {
 
-class LaneHelpers::Thread {
+class SocketHelpers::Thread {
  public:
   explicit Thread(UniqueFd event) : event_(std::move(event)) {}
   ~Thread() {
@@ -22,16 +22,22 @@ class LaneHelpers::Thread {
     if (thread_.joinable()) thread_.join();
   }
   Status Start() {
-    TUTTI_ASSIGN(thread_, StartThread("tutti-lanes", [this] { Run(); }));
+    TUTTI_ASSIGN(thread_, StartThread("tutti-socket", [this] { Run(); }));
     return Status::Ok();
   }
 
-  void Attach(Lane& lane) {
-    Edit([&] { lanes_.push_back(&lane); });
+  void Attach(DataSocket& socket) {
+    {
+      const EditLock lock(*this);
+      data_sockets_.push_back(&socket);
+    }
     Ring();  // pieces may already wait in it
   }
-  void Detach(Lane& lane) {
-    Edit([&] { std::erase(lanes_, &lane); });
+  void Detach(DataSocket& socket) {
+    {
+      const EditLock lock(*this);
+      std::erase(data_sockets_, &socket);
+    }
     Ring();  // its descriptor must not stay in a poll
   }
   void Wake() {
@@ -41,17 +47,27 @@ class LaneHelpers::Thread {
   }
 
  private:
-  template <typename Change>
-  void Edit(Change change) {
-    editors_.fetch_add(1, std::memory_order_relaxed);
-    const std::lock_guard lock(mutex_);
-    editors_.fetch_sub(1, std::memory_order_relaxed);
-    change();
-  }
   void Ring() {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof(one));
   }
+
+  // Holds mutex_ for a change of data_sockets_. A busy helper gives it up as soon as one waits.
+  class TUTTI_SCOPED_CAPABILITY EditLock {
+   public:
+    explicit EditLock(Thread& thread) TUTTI_ACQUIRE(thread.mutex_) : thread_(thread) {
+      thread_.editors_.fetch_add(1, std::memory_order_relaxed);
+      thread_.mutex_.Lock();
+      thread_.editors_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    ~EditLock() TUTTI_RELEASE() { thread_.mutex_.Unlock(); }
+    EditLock(const EditLock&) = delete;
+    EditLock& operator=(const EditLock&) = delete;
+
+   private:
+    Thread& thread_;
+  };
+
   bool StepAll();
   void Sleep();
   void Run();
@@ -59,29 +75,29 @@ class LaneHelpers::Thread {
   UniqueFd event_;
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> asleep_ = false;
-  std::atomic<int> editors_ = 0;  // threads that want mutex_: a busy helper lets them in
-  std::mutex mutex_;              // guards lanes_, and is held while lanes are stepped
-  std::vector<Lane*> lanes_;
+  std::atomic<int> editors_ = 0;  // threads that wait for mutex_
+  Mutex mutex_;                   // also held while the data sockets are stepped
+  std::vector<DataSocket*> data_sockets_ TUTTI_GUARDED_BY(mutex_);
   std::vector<pollfd> polls_;
   std::thread thread_;
 };
 
-bool LaneHelpers::Thread::StepAll() {
-  const std::lock_guard lock(mutex_);
+bool SocketHelpers::Thread::StepAll() {
+  const MutexLock lock(mutex_);
   bool moved = false;
-  for (Lane* lane : lanes_) moved |= lane->HasWork() && lane->Step();
+  for (DataSocket* socket : data_sockets_) moved |= socket->HasWork() && socket->Step();
   return moved;
 }
 
-void LaneHelpers::Thread::Sleep() {
+void SocketHelpers::Thread::Sleep() {
   asleep_.exchange(true, std::memory_order_acq_rel);
   polls_.assign(1, pollfd{event_.get(), POLLIN, 0});
   {
-    const std::lock_guard lock(mutex_);
-    for (const Lane* lane : lanes_) {
+    const MutexLock lock(mutex_);
+    for (const DataSocket* socket : data_sockets_) {
       // Level-triggered: work that could go on at once makes the poll return at once.
-      const short events = lane->direction() == LaneDirection::kSend ? POLLOUT : POLLIN;
-      if (lane->HasWork()) polls_.push_back({lane->fd(), events, 0});
+      const short events = socket->direction() == SocketDirection::kSend ? POLLOUT : POLLIN;
+      if (socket->HasWork()) polls_.push_back({socket->fd(), events, 0});
     }
   }
   ::poll(polls_.data(), polls_.size(), -1);
@@ -92,18 +108,18 @@ void LaneHelpers::Thread::Sleep() {
   }
 }
 
-void LaneHelpers::Thread::Run() {
+void SocketHelpers::Thread::Run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     while (editors_.load(std::memory_order_relaxed) > 0) std::this_thread::yield();
     if (!StepAll()) Sleep();
   }
 }
 
-LaneHelpers::LaneHelpers() = default;
-LaneHelpers::~LaneHelpers() = default;
+SocketHelpers::SocketHelpers() = default;
+SocketHelpers::~SocketHelpers() = default;
 
-Result<std::shared_ptr<LaneHelpers>> LaneHelpers::Create(int threads) {
-  std::shared_ptr<LaneHelpers> helpers(new LaneHelpers);
+Result<std::shared_ptr<SocketHelpers>> SocketHelpers::Create(int threads) {
+  std::shared_ptr<SocketHelpers> helpers(new SocketHelpers);
   for (int i = 0; i < threads; ++i) {
     UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!event.valid()) return ErrnoError(errno, "eventfd failed for a socket helper thread");
@@ -113,11 +129,11 @@ Result<std::shared_ptr<LaneHelpers>> LaneHelpers::Create(int threads) {
   return helpers;
 }
 
-LaneHelpers::Thread& LaneHelpers::Of(int index) const {
+SocketHelpers::Thread& SocketHelpers::Of(int index) const {
   return *threads_[static_cast<size_t>(index) % threads_.size()];
 }
-void LaneHelpers::Attach(Lane& lane, int index) { Of(index).Attach(lane); }
-void LaneHelpers::Detach(Lane& lane, int index) { Of(index).Detach(lane); }
-void LaneHelpers::Wake(int index) { Of(index).Wake(); }
+void SocketHelpers::Attach(DataSocket& socket, int index) { Of(index).Attach(socket); }
+void SocketHelpers::Detach(DataSocket& socket, int index) { Of(index).Detach(socket); }
+void SocketHelpers::Wake(int index) { Of(index).Wake(); }
 
 }  // namespace tutti

@@ -1,8 +1,8 @@
 #pragma once
 
-// Helper threads that drive the lanes of connections (NCCL_SOCKET_NTHREADS), for links that one
-// thread cannot fill. They are shared by all connections of a network and sleep in poll(2) when no
-// lane has work.
+// Helper threads that drive the data sockets of connections (NCCL_SOCKET_NTHREADS), for links that
+// one thread cannot fill. They are shared by all connections of a network and sleep in poll(2) when
+// no data socket has work.
 //
 // Threads: all calls from any thread.
 
@@ -10,28 +10,29 @@
 #include <vector>
 
 #include "base/status.h"
-#include "transport/net/socket/lane.h"
+#include "transport/net/socket/data_socket.h"
 
 namespace tutti {
 
-class LaneHelpers {
+class SocketHelpers {
  public:
   // Starts `threads` threads, and fails when the system grants fewer; with 0 whoever drives a
-  // connection drives its lanes.
-  static Result<std::shared_ptr<LaneHelpers>> Create(int threads);
-  ~LaneHelpers();  // REQUIRES: no lane is attached
+  // connection drives its data sockets.
+  static Result<std::shared_ptr<SocketHelpers>> Create(int threads);
+  // REQUIRES: no data socket is attached.
+  ~SocketHelpers();
 
   bool any() const { return !threads_.empty(); }
-  // From now on thread `index` (modulo their number) drives `lane`.
-  void Attach(Lane& lane, int index);
-  // After return no helper touches `lane`.
-  void Detach(Lane& lane, int index);
-  // A piece was pushed to a lane of thread `index`.
+  // From now on thread `index` (modulo their number) drives `socket`.
+  void Attach(DataSocket& socket, int index);
+  // When this returns, no helper touches `socket` any more.
+  void Detach(DataSocket& socket, int index);
+  // Tells thread `index` that a piece was pushed to a data socket of its own.
   void Wake(int index);
 
  private:
   class Thread;
-  LaneHelpers();
+  SocketHelpers();
   Thread& Of(int index) const;
 
   std::vector<std::unique_ptr<Thread>> threads_;

@@ -16,7 +16,7 @@ std::vector<std::byte> DataHello::Encode() const {
   writer.U64(token);
   writer.U64(connection);
   writer.U16(socket);
-  writer.U16(lanes);
+  writer.U16(data_sockets);
   return std::move(writer).Take();
 }
 
@@ -27,48 +27,48 @@ Result<DataHello> DataHello::Decode(std::span<const std::byte> payload) {
   hello.token = reader.U64();
   hello.connection = reader.U64();
   hello.socket = reader.U16();
-  hello.lanes = reader.U16();
+  hello.data_sockets = reader.U16();
   if (reader.failed() || !reader.AtEnd()) return RemoteError("its hello has a wrong length");
   if (version != kSocketNetVersion) {
     return RemoteError("it speaks version {} of the socket network, this rank version {}", version,
                        kSocketNetVersion);
   }
-  if (hello.lanes > kMaxLanes || hello.socket > hello.lanes) {
-    return RemoteError("it is socket {} of {}, which cannot be", hello.socket, hello.lanes);
+  if (hello.data_sockets > kMaxDataSockets || hello.socket > hello.data_sockets) {
+    return RemoteError("it is socket {} of {}, which cannot be", hello.socket, hello.data_sockets);
   }
   return hello;
 }
 
 Status ConnectionQueue::Add(UniqueFd fd, const DataHello& hello, std::string peer) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto found = partial_.find(hello.connection);
   if (found == partial_.end()) {
     if (partial_.size() + complete_.size() >= kMaxWaiting) {
       return RemoteError("{} connections wait to be accepted already", kMaxWaiting);
     }
     Partial fresh;
-    fresh.sockets.lanes.resize(hello.lanes);
-    fresh.missing = hello.lanes + size_t{1};
+    fresh.sockets.data.resize(hello.data_sockets);
+    fresh.missing = hello.data_sockets + size_t{1};
     found = partial_.emplace(hello.connection, std::move(fresh)).first;
   }
   Partial& partial = found->second;
-  if (partial.sockets.lanes.size() != hello.lanes) {
+  if (partial.sockets.data.size() != hello.data_sockets) {
     return RemoteError("its sockets disagree about their number");
   }
   UniqueFd& place =
-      hello.socket == 0 ? partial.sockets.control : partial.sockets.lanes[hello.socket - size_t{1}];
+      hello.socket == 0 ? partial.sockets.control : partial.sockets.data[hello.socket - size_t{1}];
   if (place.valid()) return RemoteError("socket {} came twice", hello.socket);
   place = std::move(fd);
   if (hello.socket == 0) partial.sockets.peer = std::move(peer);
   if (--partial.missing > 0) return Status::Ok();
   complete_.push_back(std::move(partial.sockets));
   partial_.erase(found);
-  arrived_.notify_one();
+  arrived_.NotifyOne();
   return Status::Ok();
 }
 
 Result<SocketSet> ConnectionQueue::Take(const WaitLimits& limits) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (complete_.empty()) {
     if (limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire)) {
       return InternalError("waiting for a peer's data connection: aborted by the caller");
@@ -76,35 +76,35 @@ Result<SocketSet> ConnectionQueue::Take(const WaitLimits& limits) {
     if (limits.deadline.Passed()) {
       return Timeout("waiting for a peer's data connection: none came before the deadline");
     }
-    arrived_.wait_for(lock,
-                      std::chrono::milliseconds(limits.deadline.RemainingMs(kAbortCheckMs) + 1));
+    arrived_.WaitFor(lock,
+                     std::chrono::milliseconds(limits.deadline.RemainingMs(kAbortCheckMs) + 1));
   }
   SocketSet sockets = std::move(complete_.front());
   complete_.pop_front();
   return sockets;
 }
 
-uint64_t ConnectionBook::Open(std::shared_ptr<ConnectionQueue> queue) {
-  const std::lock_guard lock(mutex_);
+uint64_t ConnectionQueues::Open(std::shared_ptr<ConnectionQueue> queue) {
+  const MutexLock lock(mutex_);
   for (;;) {
     const uint64_t token = RandomU64();
     if (queues_.emplace(token, queue).second) return token;
   }
 }
 
-void ConnectionBook::Close(uint64_t token) {
-  const std::lock_guard lock(mutex_);
+void ConnectionQueues::Close(uint64_t token) {
+  const MutexLock lock(mutex_);
   queues_.erase(token);
 }
 
-void ConnectionBook::Offer(UniqueFd fd, std::span<const std::byte> payload,
-                           const SocketAddress& from, const std::string& device) {
+void ConnectionQueues::Offer(UniqueFd fd, std::span<const std::byte> payload,
+                             const SocketAddress& from, const std::string& device) {
   const Result<DataHello> hello = DataHello::Decode(payload);
   Status status = hello.status();
   if (hello.ok()) {
     std::shared_ptr<ConnectionQueue> queue;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       const auto found = queues_.find(hello.value().token);
       if (found != queues_.end()) queue = found->second;
     }

@@ -1,19 +1,18 @@
 #pragma once
 
-// The receiving side's book of connections: which sockets have come for which listener, and which
-// sets are complete.
+// The receiving side's connections: which sockets have come for which listener, and which sets of
+// sockets are complete.
 //
 // Threads: Offer on the loop's thread; the rest from any.
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "sys/tcp.h"
@@ -26,7 +25,7 @@ struct DataHello {
   uint64_t token = 0;
   uint64_t connection = 0;
   uint16_t socket = 0;
-  uint16_t lanes = 0;
+  uint16_t data_sockets = 0;
 
   std::vector<std::byte> Encode() const;
   static Result<DataHello> Decode(std::span<const std::byte> payload);
@@ -48,14 +47,14 @@ class ConnectionQueue {
     SocketSet sockets;
     size_t missing = 0;
   };
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::map<uint64_t, Partial> partial_;  // by connection
-  std::deque<SocketSet> complete_;
+  Mutex mutex_;
+  CondVar arrived_;
+  std::map<uint64_t, Partial> partial_ TUTTI_GUARDED_BY(mutex_);  // by connection
+  std::deque<SocketSet> complete_ TUTTI_GUARDED_BY(mutex_);
 };
 
 // The queues of all listeners, by token.
-class ConnectionBook {
+class ConnectionQueues {
  public:
   // Adds a queue under a fresh token.
   uint64_t Open(std::shared_ptr<ConnectionQueue> queue);
@@ -65,8 +64,8 @@ class ConnectionBook {
              const std::string& device);
 
  private:
-  std::mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<ConnectionQueue>> queues_;
+  Mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<ConnectionQueue>> queues_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti

@@ -35,8 +35,8 @@ Result<NetRequest*> SocketRecvComm::Irecv(std::byte* data, size_t capacity) {
 Result<bool> SocketRecvComm::Progress() {
   if (!channel_->failure().ok()) return channel_->failure();
   TUTTI_ASSIGN(bool moved, Receive());
-  TUTTI_ASSIGN(const bool lanes_moved, channel_->Progress());
-  moved |= lanes_moved;
+  TUTTI_ASSIGN(const bool data_moved, channel_->Progress());
+  moved |= data_moved;
   TUTTI_ASSIGN(const bool granted, SendGrants(moved));
   return moved || granted;
 }
@@ -113,11 +113,12 @@ Status SocketRecvComm::TakeFrame() {
     payload_left_ = frame.bytes;
     return Status::Ok();
   }
-  if (frame.lanes != Striping::LanesFor(frame.bytes, channel_->num_lanes())) {
+  if (frame.data_sockets != Striping::SocketsFor(frame.bytes, channel_->num_data_sockets())) {
     return channel_->Fail(RemoteError("the sender put a chunk of {} bytes on {} of {} data sockets",
-                                      frame.bytes, frame.lanes, channel_->num_lanes()));
+                                      frame.bytes, frame.data_sockets,
+                                      channel_->num_data_sockets()));
   }
-  channel_->Push(request.data, frame.bytes, received_, frame.lanes, request.pieces_left);
+  channel_->Push(request.data, frame.bytes, received_, frame.data_sockets, request.pieces_left);
   ++received_;
   return Status::Ok();
 }
@@ -185,7 +186,7 @@ void SocketRecvComm::AppendWaits(std::vector<NetWait>& waits) const {
   const uint32_t control =
       (received_ < posted_ ? uint32_t{EPOLLIN} : 0u) | (grant_left_ > 0 ? uint32_t{EPOLLOUT} : 0u);
   if (control != 0) waits.push_back({channel_->control(), control});
-  channel_->AppendLaneWaits(waits);
+  channel_->AppendDataWaits(waits);
 }
 
 }  // namespace tutti

@@ -45,7 +45,7 @@ class SocketRecvComm final : public NetRecvComm {
   std::array<Request, kNetWindow> requests_;
   // Chunks counted over the connection's life: tested_ <= received_ <= posted_.
   uint64_t tested_ = 0;
-  uint64_t received_ = 0;  // wholly in their buffers, or handed to the lanes
+  uint64_t received_ = 0;  // wholly in their buffers, or handed to the data sockets
   uint64_t posted_ = 0;
   uint64_t granted_ = kNetWindow;
 

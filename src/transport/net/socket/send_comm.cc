@@ -33,7 +33,7 @@ Result<NetRequest*> SocketSendComm::Isend(const std::byte* data, size_t bytes, u
     if (begun_ == granted_) return nullptr;
   }
   Request& request = At(begun_);
-  const int used = Striping::LanesFor(bytes, channel_->num_lanes());
+  const int used = Striping::SocketsFor(bytes, channel_->num_data_sockets());
   request.bytes = bytes;
   request.op_tag = op_tag;
   request.data = data;
@@ -42,7 +42,7 @@ Result<NetRequest*> SocketSendComm::Isend(const std::byte* data, size_t bytes, u
   EncodeFrame({used == 0 ? FrameType::kData : FrameType::kStriped, static_cast<uint8_t>(used),
                op_tag, static_cast<uint32_t>(bytes), begun_},
               request.frame);
-  // Lanes carry bytes both ways, hence the cast; a sending lane only reads.
+  // Data sockets carry bytes both ways, hence the cast; a sending data socket only reads.
   if (used > 0) {
     channel_->Push(const_cast<std::byte*>(data), bytes, begun_, used, request.pieces_left);
   }
@@ -56,8 +56,8 @@ Result<bool> SocketSendComm::Progress() {
   if (written_ < begun_) {
     TUTTI_ASSIGN(moved, WriteControl());
   }
-  TUTTI_ASSIGN(const bool lanes_moved, channel_->Progress());
-  moved |= lanes_moved;
+  TUTTI_ASSIGN(const bool data_moved, channel_->Progress());
+  moved |= data_moved;
   if (granted_ - begun_ <= kFewGrants) {
     TUTTI_ASSIGN(const bool granted, ReadGrants());
     moved |= granted;
@@ -154,7 +154,7 @@ void SocketSendComm::AppendWaits(std::vector<NetWait>& waits) const {
   const uint32_t control =
       (written_ < begun_ ? uint32_t{EPOLLOUT} : 0u) | (begun_ == granted_ ? uint32_t{EPOLLIN} : 0u);
   if (control != 0) waits.push_back({channel_->control(), control});
-  channel_->AppendLaneWaits(waits);
+  channel_->AppendDataWaits(waits);
 }
 
 }  // namespace tutti

@@ -28,7 +28,7 @@ class SocketSendComm final : public NetSendComm {
   struct Request : NetRequest {
     std::array<std::byte, kFrameBytes> frame;
     const std::byte* data = nullptr;
-    size_t control_bytes = 0;  // the frame, and the chunk unless lanes carry it
+    size_t control_bytes = 0;  // the frame, and the chunk unless data sockets carry it
     size_t written = 0;        // of control_bytes
     std::atomic<uint32_t> pieces_left = 0;
   };

@@ -7,14 +7,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/wire.h"
 #include "sys/network_interface.h"
+#include "transport/net/socket/data_socket_config.h"
 #include "transport/net/socket/helpers.h"
-#include "transport/net/socket/lane_config.h"
 #include "transport/net/socket/listener.h"
 #include "transport/net/socket/recv_comm.h"
 #include "transport/net/socket/send_comm.h"
@@ -75,35 +75,35 @@ Status PrepareDataSocket(int fd) {
 
 struct Device {
   SocketAddress address;  // port 0 until something listens there
-  LaneConfig lanes;
+  DataSocketConfig data;
   std::unique_ptr<AuthAcceptor> acceptor;
 };
 
 class SocketListener final : public NetListener {
  public:
-  SocketListener(std::shared_ptr<ConnectionBook> book, const SocketAddress& address,
-                 std::shared_ptr<LaneHelpers> helpers)
-      : book_(std::move(book)), helpers_(std::move(helpers)) {
-    token_ = book_->Open(queue_);
+  SocketListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
+                 std::shared_ptr<SocketHelpers> helpers)
+      : queues_(std::move(queues)), helpers_(std::move(helpers)) {
+    token_ = queues_->Open(queue_);
     handle_ = EncodeHandle({address, token_});
   }
-  ~SocketListener() override { book_->Close(token_); }
+  ~SocketListener() override { queues_->Close(token_); }
 
   const NetHandle& handle() const override { return handle_; }
 
   Result<std::unique_ptr<NetRecvComm>> Accept(const WaitLimits& limits) override {
     TUTTI_ASSIGN(SocketSet sockets, queue_->Take(limits));
     TUTTI_TRY(PrepareDataSocket(sockets.control.get()));
-    for (const UniqueFd& lane : sockets.lanes) TUTTI_TRY(PrepareDataSocket(lane.get()));
+    for (const UniqueFd& socket : sockets.data) TUTTI_TRY(PrepareDataSocket(socket.get()));
     TUTTI_ASSIGN(auto channel,
-                 SocketChannel::Create(std::move(sockets), LaneDirection::kReceive, helpers_));
+                 SocketChannel::Create(std::move(sockets), SocketDirection::kReceive, helpers_));
     return std::unique_ptr<NetRecvComm>(std::make_unique<SocketRecvComm>(std::move(channel)));
   }
 
  private:
-  std::shared_ptr<ConnectionBook> book_;
+  std::shared_ptr<ConnectionQueues> queues_;
   std::shared_ptr<ConnectionQueue> queue_ = std::make_shared<ConnectionQueue>();
-  std::shared_ptr<LaneHelpers> helpers_;
+  std::shared_ptr<SocketHelpers> helpers_;
   uint64_t token_ = 0;
   NetHandle handle_ = {};
 };
@@ -131,10 +131,11 @@ class SocketNetImpl final : public Net {
   const PortRange ports_;
   Status viable_;
   std::vector<NetDevice> devices_;
-  std::shared_ptr<LaneHelpers> helpers_;
-  std::shared_ptr<ConnectionBook> book_ = std::make_shared<ConnectionBook>();
-  std::mutex mutex_;           // guards the opening of a device's acceptor
-  std::vector<Device> state_;  // of devices_
+  std::shared_ptr<SocketHelpers> helpers_;
+  std::shared_ptr<ConnectionQueues> queues_ = std::make_shared<ConnectionQueues>();
+  Mutex mutex_;
+  // By device. Open fills it before any other call; later only acceptors are added, under mutex_.
+  std::vector<Device> state_;
 };
 
 void SocketNetImpl::AddDevice(const Settings& settings, const NetworkInterface& interface) {
@@ -146,7 +147,7 @@ void SocketNetImpl::AddDevice(const Settings& settings, const NetworkInterface& 
   devices_.push_back({interface.name, interface.address.HostText(), link.speed_mbps});
   Device device;
   device.address = interface.address;
-  device.lanes = ChooseLanes(settings, link);
+  device.data = ChooseDataSockets(settings, link);
   state_.push_back(std::move(device));
 }
 
@@ -174,13 +175,13 @@ Status SocketNetImpl::Open(const Settings& settings, const SocketAddress& addres
     }
   }
   int threads = 0;
-  for (const Device& device : state_) threads = std::max(threads, device.lanes.threads);
-  TUTTI_ASSIGN(helpers_, LaneHelpers::Create(threads));
+  for (const Device& device : state_) threads = std::max(threads, device.data.threads);
+  TUTTI_ASSIGN(helpers_, SocketHelpers::Create(threads));
   for (size_t i = 0; i < devices_.size(); ++i) {
     TUTTI_INFO(kLogNet | kLogInit,
                "net Socket: device {} is {} at {}, {} Mb/s, {} data sockets, {} helper threads", i,
-               devices_[i].name, devices_[i].address, devices_[i].speed_mbps, state_[i].lanes.lanes,
-               state_[i].lanes.threads);
+               devices_[i].name, devices_[i].address, devices_[i].speed_mbps,
+               state_[i].data.sockets, state_[i].data.threads);
   }
   return Status::Ok();
 }
@@ -195,21 +196,21 @@ Result<Device*> SocketNetImpl::At(int device) {
 
 Result<std::unique_ptr<NetListener>> SocketNetImpl::Listen(int device) {
   TUTTI_ASSIGN(Device* const at, At(device));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!at->acceptor) {
     TUTTI_ASSIGN(UniqueFd fd, tutti::Listen(at->address, ports_));
     const std::string& name = devices_[static_cast<size_t>(device)].name;
-    auto callback = [book = book_, name](UniqueFd accepted, const Hello& hello,
-                                         const SocketAddress& from) {
+    auto callback = [queues = queues_, name](UniqueFd accepted, const Hello& hello,
+                                             const SocketAddress& from) {
       if (hello.purpose == Purpose::kData) {
-        book->Offer(std::move(accepted), hello.payload, from, name);
+        queues->Offer(std::move(accepted), hello.payload, from, name);
       }
     };
     TUTTI_ASSIGN(at->acceptor, AuthAcceptor::Create(loop_, std::move(fd), key_,
                                                     "the socket network", std::move(callback)));
   }
   return std::unique_ptr<NetListener>(
-      std::make_unique<SocketListener>(book_, at->address, helpers_));
+      std::make_unique<SocketListener>(queues_, at->address, helpers_));
 }
 
 Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const NetHandle& handle,
@@ -223,21 +224,21 @@ Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const Ne
   DataHello hello;
   hello.token = target.token;
   hello.connection = RandomU64();
-  hello.lanes = static_cast<uint16_t>(at->lanes.lanes);
+  hello.data_sockets = static_cast<uint16_t>(at->data.sockets);
   SocketSet sockets;
   sockets.peer = fmt::format("{} over {}", target.address.ToString(), name);
-  for (hello.socket = 0; hello.socket <= hello.lanes; ++hello.socket) {
+  for (hello.socket = 0; hello.socket <= hello.data_sockets; ++hello.socket) {
     TUTTI_ASSIGN(UniqueFd fd,
                  ConnectPatiently(target.address, key_, {Purpose::kData, hello.Encode()}, limits));
     TUTTI_TRY(PrepareDataSocket(fd.get()));
     if (hello.socket == 0) {
       sockets.control = std::move(fd);
     } else {
-      sockets.lanes.push_back(std::move(fd));
+      sockets.data.push_back(std::move(fd));
     }
   }
   TUTTI_ASSIGN(auto channel,
-               SocketChannel::Create(std::move(sockets), LaneDirection::kSend, helpers_));
+               SocketChannel::Create(std::move(sockets), SocketDirection::kSend, helpers_));
   return std::unique_ptr<NetSendComm>(std::make_unique<SocketSendComm>(std::move(channel)));
 }
 

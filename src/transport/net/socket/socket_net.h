@@ -5,15 +5,14 @@
 //
 // A rank listens at one address per device, for all its listeners; the hello of a connection
 // carries the token of the listener that it is for. A connection has a control socket and as many
-// data sockets ("lanes") as the connecting side's settings say; the hello also says which of them
-// this is.
+// data sockets as the connecting side's settings say; the hello also says which of them this is.
 //
 // Hello of purpose kData (integers little-endian):
 //     0  version     u32   kSocketNetVersion
 //     4  token       u64   the listener's, from its handle
 //    12  connection  u64   random, the same for all sockets of one connection
-//    20  socket      u16   0: control; n: lane n-1
-//    22  lanes       u16
+//    20  socket      u16   0: control; n: data socket n-1
+//    22  sockets     u16   the number of data sockets
 //
 // Threads: as Net. Callbacks run on the loop's thread.
 

@@ -11,12 +11,13 @@
 
 #include "bootstrap/auth.h"
 #include "bootstrap/wire.h"
+#include "testing/threads.h"
 #include "transport/net/socket/listener.h"
 
 namespace tutti {
 namespace {
 
-class SocketNetTest : public testing::Test {
+class SocketNetTest : public ::testing::Test {
  protected:
   std::unique_ptr<Net> MakeNet(const Key& key, const Settings& settings = {},
                                const char* address = "127.0.0.1:0") {
@@ -76,7 +77,7 @@ TEST_F(SocketNetTest, ATokenLeadsToItsListener) {
   ProveConnected(*to_second, *at_second);
 }
 
-TEST_F(SocketNetTest, TheConnectingSideChoosesTheLanes) {
+TEST_F(SocketNetTest, TheConnectingSideChoosesTheDataSockets) {
   Settings many;
   many.nsocks_perthread = 3;
   many.socket_nthreads = 2;
@@ -88,7 +89,7 @@ TEST_F(SocketNetTest, TheConnectingSideChoosesTheLanes) {
   ProveConnected(*sender, *receiver);
   std::vector<int> fds;
   receiver->AppendFds(fds);
-  EXPECT_EQ(fds.size(), 7u);  // control and six lanes, driven without helpers here
+  EXPECT_EQ(fds.size(), 7u);  // control and six data sockets, driven without helpers here
 }
 
 TEST_F(SocketNetTest, RefusesAnotherKeyOnBothSides) {
@@ -144,7 +145,7 @@ TEST_F(SocketNetTest, MembersWithNonsensicalHellosAreTurnedAway) {
   EXPECT_TRUE(turned_away(Bytes(100, std::byte{1})));
   EXPECT_TRUE(turned_away(DataHello{token + 1, 1, 0, 0}.Encode()));  // nobody's token
   EXPECT_TRUE(turned_away(DataHello{token, 1, 5, 4}.Encode()));      // socket 5 of 4
-  EXPECT_TRUE(turned_away(DataHello{token, 1, 0, 65535}.Encode()));  // too many lanes
+  EXPECT_TRUE(turned_away(DataHello{token, 1, 0, 65535}.Encode()));  // too many data sockets
   Bytes other_version = DataHello{token, 1, 0, 0}.Encode();
   other_version[0] = std::byte{99};
   EXPECT_TRUE(turned_away(other_version));
@@ -194,8 +195,8 @@ TEST_F(SocketNetTest, WaitsEndAtTheDeadlineAndWithTheAbortFlag) {
   const auto net = MakeNet(key_);
   const auto listener = net->Listen(0).value();
   std::atomic<bool> abort = false;
-  std::thread aborter([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::thread aborter([&, waiting = testing::ThisThread()] {
+    EXPECT_TRUE(testing::AwaitAsleep(waiting));
     abort.store(true);
   });
   const int64_t before_ns = NowNs();

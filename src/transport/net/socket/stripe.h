@@ -14,41 +14,42 @@ namespace tutti {
 inline constexpr size_t kMinPieceBytes = 32 * 1024;
 
 struct StripePiece {
-  int lane = 0;
+  int socket = 0;
   size_t offset = 0;
   size_t bytes = 0;
 };
 
 class Striping {
  public:
-  // How many of `lanes` sockets carry a chunk of `bytes`; 0: it follows its frame on the control
-  // socket.
-  static int LanesFor(size_t bytes, int lanes) {
-    const size_t pieces = std::min(bytes / kMinPieceBytes, static_cast<size_t>(lanes));
+  // Returns how many of `sockets` data sockets carry a chunk of `bytes`; 0: it follows its frame on
+  // the control socket.
+  static int SocketsFor(size_t bytes, int sockets) {
+    const size_t pieces = std::min(bytes / kMinPieceBytes, static_cast<size_t>(sockets));
     return pieces < 2 ? 0 : static_cast<int>(pieces);
   }
 
-  // The cut of chunk number `chunk` into `used` pieces. REQUIRES: 0 < used <= lanes.
-  Striping(size_t bytes, uint64_t chunk, int used, int lanes)
-      : bytes_(bytes), first_lane_(chunk % static_cast<uint64_t>(lanes)), lanes_(lanes) {
+  // The cut of chunk number `chunk` into `used` pieces. REQUIRES: 0 < used <= sockets.
+  Striping(size_t bytes, uint64_t chunk, int used, int sockets)
+      : bytes_(bytes), first_socket_(chunk % static_cast<uint64_t>(sockets)), sockets_(sockets) {
     const size_t even = (bytes + static_cast<size_t>(used) - 1) / static_cast<size_t>(used);
     piece_ = (even + kLine - 1) / kLine * kLine;
   }
 
-  // Piece `index` of `used`; the last ones may be short or empty. The first lane differs from chunk
-  // to chunk, so that chunks which need few lanes use all of them in turn.
+  // Returns piece `index` of `used`; the last ones may be short or empty. The first socket differs
+  // from chunk to chunk, so that chunks which need few sockets use all of them in turn.
   StripePiece At(int index) const {
     const size_t offset = std::min(piece_ * static_cast<size_t>(index), bytes_);
-    const auto lane = (first_lane_ + static_cast<uint64_t>(index)) % static_cast<uint64_t>(lanes_);
-    return {static_cast<int>(lane), offset, std::min(piece_, bytes_ - offset)};
+    const auto socket =
+        (first_socket_ + static_cast<uint64_t>(index)) % static_cast<uint64_t>(sockets_);
+    return {static_cast<int>(socket), offset, std::min(piece_, bytes_ - offset)};
   }
 
  private:
   static constexpr size_t kLine = 64;  // pieces do not share cache lines
 
   size_t bytes_;
-  uint64_t first_lane_;
-  int lanes_;
+  uint64_t first_socket_;
+  int sockets_;
   size_t piece_ = 0;
 };
 

@@ -1,4 +1,4 @@
-#include "proxy/port_core.h"
+#include "proxy/connection_core.h"
 
 #include <sys/epoll.h>
 
@@ -7,11 +7,12 @@
 namespace tutti {
 namespace {
 
-// How often the progress thread looks at a port that it was given but a kernel still polls. Its
-// descriptors are not armed meanwhile: each chunk would wake the progress thread for nothing.
+// How often the progress thread looks at a connection that was handed to it while a kernel still
+// polls it. Its descriptors are not armed meanwhile: each chunk would wake the progress thread for
+// nothing.
 constexpr int64_t kLookAgainNs = 1'000'000;
 
-// After so many moves in a row the progress thread gives way to other ports.
+// After so many moves in a row the progress thread gives way to other connections.
 constexpr int kMovesInARow = 16;
 
 std::string_view Remedy(Code code) {
@@ -28,8 +29,8 @@ std::string_view Remedy(Code code) {
 
 }  // namespace
 
-PortCore::PortCore(EventLoop& loop, FifoMemory memory, NetComm& comm, std::string doing,
-                   std::string peer)
+ConnectionCore::ConnectionCore(EventLoop& loop, FifoMemory memory, NetComm& comm, std::string doing,
+                               std::string peer)
     : loop_(loop),
       memory_(std::move(memory)),
       comm_(comm),
@@ -43,43 +44,43 @@ PortCore::PortCore(EventLoop& loop, FifoMemory memory, NetComm& comm, std::strin
   }
 }
 
-void PortCore::Begin(uint64_t chunks, uint32_t op_tag) {
+void ConnectionCore::Begin(uint64_t chunks, uint32_t op_tag) {
   if (ops_.Add(chunks, op_tag)) return;
   Close(InternalError("more than {} operations were begun {} {}", OpPool::kOps, doing_, peer_));
 }
 
-bool PortCore::Poll() {
-  if (failed_.load(std::memory_order_relaxed) || !TryLock()) return false;
+bool ConnectionCore::Poll() {
+  if (failed_.load(std::memory_order_relaxed) || !driver_.TryTake()) return false;
   ++kernel_polls_;
   const bool moved = Drive();
   if (handed_over_ && !looking_later_) Arm();
-  Unlock();
+  driver_.Give();
   ServeRequests();
   return moved;
 }
 
-void PortCore::HandOver() {
+void ConnectionCore::HandOver() {
   if (failed_.load(std::memory_order_relaxed) || Settled()) return;
   hand_over_requested_.store(true, std::memory_order_relaxed);
   Request();
 }
 
-void PortCore::Request() {
+void ConnectionCore::Request() {
   requested_.store(true, std::memory_order_seq_cst);
   ServeRequests();
 }
 
-void PortCore::ServeRequests() {
-  // Sequentially consistent with the store of the request: either this thread gets the port, or
-  // whoever has it sees the request after its Unlock.
+void ConnectionCore::ServeRequests() {
+  // Sequentially consistent with the store of the request: either this thread gets the
+  // connection, or the thread that has it sees the request after its Give.
   while (requested_.load(std::memory_order_seq_cst)) {
-    if (!TryLock()) return;
+    if (!driver_.TryTake()) return;
     if (requested_.exchange(false, std::memory_order_seq_cst)) Serve();
-    Unlock();
+    driver_.Give();
   }
 }
 
-bool PortCore::Drive() {
+bool ConnectionCore::Drive() {
   if (failed_.load(std::memory_order_acquire) || stopped_) return false;
   Result<bool> moved = Move();
   ops_.Retire(done());
@@ -90,7 +91,7 @@ bool PortCore::Drive() {
   return moved.value();
 }
 
-void PortCore::Serve() {
+void ConnectionCore::Serve() {
   const bool given = hand_over_requested_.exchange(false, std::memory_order_relaxed);
   if (given) handed_over_ = true;
   CollectFired();
@@ -113,7 +114,7 @@ void PortCore::Serve() {
   }
 }
 
-void PortCore::CollectFired() {
+void ConnectionCore::CollectFired() {
   for (const auto& watch : watches_) {
     if (watch->fired.exchange(false, std::memory_order_acquire)) watch->armed = 0;
   }
@@ -125,7 +126,7 @@ void PortCore::CollectFired() {
 
 // Makes the armed events those that could let the operations begun so far go on; none once they are
 // done.
-void PortCore::Arm() {
+void ConnectionCore::Arm() {
   waits_.clear();
   if (Settled() || failed_.load(std::memory_order_acquire)) {
     handed_over_ = false;
@@ -141,7 +142,7 @@ void PortCore::Arm() {
   }
 }
 
-void PortCore::ArmWatch(Watch& watch, uint32_t events) {
+void ConnectionCore::ArmWatch(Watch& watch, uint32_t events) {
   Status status;
   if (watch.added) {
     status = loop_.ModifyFd(watch.fd, events | EPOLLONESHOT);
@@ -156,7 +157,7 @@ void PortCore::ArmWatch(Watch& watch, uint32_t events) {
   if (!status.ok()) Fail(std::move(status));
 }
 
-void PortCore::LookAgainLater() {
+void ConnectionCore::LookAgainLater() {
   kernel_polls_before_ = kernel_polls_;
   looking_later_ = true;
   if (timer_ != 0) return;
@@ -166,7 +167,7 @@ void PortCore::LookAgainLater() {
   });
 }
 
-void PortCore::Fail(const Status& status) {
+void ConnectionCore::Fail(const Status& status) {
   const uint64_t chunk = done();
   const ProxyOp op = ops_.Find(chunk);
   std::string what =
@@ -177,7 +178,7 @@ void PortCore::Fail(const Status& status) {
   Status full(code,
               fmt::format("{} ({}): {}{}", what, comm_.peer(), status.message(), Remedy(code)));
   {
-    const std::lock_guard lock(failure_mutex_);
+    const MutexLock lock(failure_mutex_);
     if (failure_.ok()) {
       TUTTI_INFO(kLogProxy | kLogNet, "{}", full.message());
       failure_ = std::move(full);
@@ -187,23 +188,23 @@ void PortCore::Fail(const Status& status) {
   WakeAll();
 }
 
-void PortCore::WakeAll() {
+void ConnectionCore::WakeAll() {
   const FifoView view = memory_.view();
   FutexWakeAll(view.control().head);
   for (uint64_t slot = 0; slot < kFifoSlots; ++slot) FutexWakeAll(view.header(slot).seq);
 }
 
-Status PortCore::status() const {
+Status ConnectionCore::status() const {
   // A peer that has done all it was asked for may close the connection: that matters to the next
   // operation only.
   if (!failed_.load(std::memory_order_acquire) || Settled()) return Status::Ok();
-  const std::lock_guard lock(failure_mutex_);
+  const MutexLock lock(failure_mutex_);
   return failure_;
 }
 
-void PortCore::Close(Status reason) {
+void ConnectionCore::Close(Status reason) {
   {
-    const std::lock_guard lock(failure_mutex_);
+    const MutexLock lock(failure_mutex_);
     if (failure_.ok()) failure_ = std::move(reason);
   }
   failed_.store(true, std::memory_order_release);
@@ -211,7 +212,7 @@ void PortCore::Close(Status reason) {
   WakeAll();
 }
 
-std::string PortCore::Describe() const {
+std::string ConnectionCore::Describe() const {
   const uint64_t chunk = done_.load(std::memory_order_relaxed);
   const uint64_t posted = posted_.load(std::memory_order_relaxed);
   const ProxyOp op = ops_.Find(chunk);
@@ -220,17 +221,17 @@ std::string PortCore::Describe() const {
                      op.op_tag, chunk - op.first_chunk, op.chunks, posted - chunk);
 }
 
-void PortCore::Stop() {
-  // On the loop's thread no callback runs at the same time, and later ones find the port stopped.
+void ConnectionCore::Stop() {
+  // On the loop's thread no callback runs at the same time; later ones find the connection stopped.
   loop_.RunSync([this] {
-    while (!TryLock()) CpuPause();
+    while (!driver_.TryTake()) CpuPause();
     stopped_ = true;
     alive_.reset();
     if (timer_ != 0) loop_.CancelTimer(timer_);
     for (const auto& watch : watches_) {
       if (watch->added) loop_.RemoveFd(watch->fd);
     }
-    Unlock();
+    driver_.Give();
   });
 }
 

@@ -1,4 +1,4 @@
-#include "proxy/recv_port.h"
+#include "proxy/recv_connection.h"
 
 #include <cstring>
 
@@ -7,13 +7,13 @@ namespace tutti {
 static_assert(kNetWindow == kFifoSlots,
               "a connection opens with as many slots granted as its FIFO has");
 
-RecvPort::RecvPort(EventLoop& loop, FifoMemory memory, std::unique_ptr<NetRecvComm> comm,
-                   const std::string& peer)
-    : PortCore(loop, std::move(memory), *comm, "receiving", "from " + peer),
+RecvConnection::RecvConnection(EventLoop& loop, FifoMemory memory,
+                               std::unique_ptr<NetRecvComm> comm, const std::string& peer)
+    : ConnectionCore(loop, std::move(memory), *comm, "receiving", "from " + peer),
       comm_(std::move(comm)),
       fifo_(fifo()) {}
 
-Result<bool> RecvPort::Move() {
+Result<bool> RecvConnection::Move() {
   const FifoView view = fifo();
   // Free slots wait for chunks ahead of the kernel, and thereby are granted to the sender.
   for (uint64_t free_until = fifo_.released() + kFifoSlots; posted() < free_until; CountPosted()) {
@@ -33,7 +33,7 @@ Result<bool> RecvPort::Move() {
   return moved;
 }
 
-void RecvPort::Publish(const NetRequest& request) {
+void RecvConnection::Publish(const NetRequest& request) {
   // Where the slot's data lies depends on its length, which is known only now. The slot is free: it
   // was posted.
   std::byte* const place = fifo_.TryAcquire(request.bytes);

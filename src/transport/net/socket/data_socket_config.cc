@@ -1,4 +1,4 @@
-#include "transport/net/socket/lane_config.h"
+#include "transport/net/socket/data_socket_config.h"
 
 #include <algorithm>
 #include <fstream>
@@ -44,12 +44,12 @@ LinkFacts ReadLinkFacts(const std::string& interface_name) {
   return facts;
 }
 
-LaneConfig ChooseLanes(const Settings& settings, const LinkFacts& link) {
+DataSocketConfig ChooseDataSockets(const Settings& settings, const LinkFacts& link) {
   Counts counts = CountsFor(link);
   if (settings.socket_nthreads > 0) counts.threads = settings.socket_nthreads;
   if (settings.nsocks_perthread > 0) counts.sockets_per_thread = settings.nsocks_perthread;
   const int64_t sockets =
-      std::min<int64_t>(counts.threads * counts.sockets_per_thread, int64_t{kMaxLanes});
+      std::min<int64_t>(counts.threads * counts.sockets_per_thread, int64_t{kMaxDataSockets});
   if (sockets <= 1) return {};
   // A single helper would only add a hand-off.
   const int64_t threads = counts.threads > 1 ? std::min(counts.threads, sockets) : 0;

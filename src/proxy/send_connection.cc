@@ -1,28 +1,28 @@
-#include "proxy/send_port.h"
+#include "proxy/send_connection.h"
 
 #include <time.h>
 
 namespace tutti {
 namespace {
 
-// Between two looks while a port is flushed: the peer is slow by then, and this host has nothing
-// better to do.
+// The pause between two looks while a connection is flushed. The peer is slow then, and this thread
+// has nothing better to do.
 constexpr int64_t kFlushPauseNs = 200'000;
 
 }  // namespace
 
-SendPort::SendPort(EventLoop& loop, FifoMemory memory, std::unique_ptr<NetSendComm> comm,
-                   const std::string& peer)
-    : PortCore(loop, std::move(memory), *comm, "sending", "to " + peer),
+SendConnection::SendConnection(EventLoop& loop, FifoMemory memory,
+                               std::unique_ptr<NetSendComm> comm, const std::string& peer)
+    : ConnectionCore(loop, std::move(memory), *comm, "sending", "to " + peer),
       comm_(std::move(comm)),
       fifo_(fifo()) {}
 
-SendPort::~SendPort() {
+SendConnection::~SendConnection() {
   [[maybe_unused]] const Status status = Flush(Deadline::After(kFlushNs));
   Stop();
 }
 
-Result<bool> SendPort::Move() {
+Result<bool> SendConnection::Move() {
   while (posted() - done() < kNetWindow) {
     const FifoChunk chunk = fifo_.TryPeek(posted() - done());
     if (!chunk.data) break;
@@ -42,7 +42,7 @@ Result<bool> SendPort::Move() {
   return moved;
 }
 
-Status SendPort::Flush(Deadline deadline) {
+Status SendConnection::Flush(Deadline deadline) {
   for (;;) {
     if (Failed()) return status();
     const bool moved = Poll();

@@ -9,10 +9,12 @@
 
 namespace tutti {
 
-struct LaneConfig {
-  int lanes = 0;    // data sockets beside the control socket; 0: the control socket carries all
-  int threads = 0;  // helper threads that drive the lanes; 0: whoever drives the connection
-  bool operator==(const LaneConfig&) const = default;
+struct DataSocketConfig {
+  // Data sockets beside the control socket. 0: the control socket carries everything.
+  int sockets = 0;
+  // Helper threads that drive the data sockets. 0: the thread that drives the connection does.
+  int threads = 0;
+  bool operator==(const DataSocketConfig&) const = default;
 };
 
 // What is known of an interface that bears on the choice. Values as in /sys/class/net/<name>/.
@@ -24,6 +26,6 @@ struct LinkFacts {
 LinkFacts ReadLinkFacts(const std::string& interface_name);
 
 // NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD where they are set, otherwise by the link.
-LaneConfig ChooseLanes(const Settings& settings, const LinkFacts& link);
+DataSocketConfig ChooseDataSockets(const Settings& settings, const LinkFacts& link);
 
 }  // namespace tutti

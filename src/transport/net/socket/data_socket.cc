@@ -1,4 +1,4 @@
-#include "transport/net/socket/lane.h"
+#include "transport/net/socket/data_socket.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -8,56 +8,56 @@
 
 namespace tutti {
 
-void LaneBell::Ring() {
+void SocketDoorbell::Ring() {
   rung_.store(true, std::memory_order_release);
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof(one));
 }
 
-void LaneBell::PieceDone() {
+void SocketDoorbell::PieceDone() {
   completed_.fetch_add(1, std::memory_order_seq_cst);
   if (armed_.load(std::memory_order_seq_cst) && armed_.exchange(false)) Ring();
 }
 
-void LaneBell::Fail(int error) {
+void SocketDoorbell::Fail(int error) {
   int none = kNoError;
   error_.compare_exchange_strong(none, error, std::memory_order_seq_cst);
   PieceDone();
 }
 
-void LaneBell::Arm(uint64_t seen) {
+void SocketDoorbell::Arm(uint64_t seen) {
   armed_.store(true, std::memory_order_seq_cst);
   // A piece done just before the store rang nobody.
   if (completed_.load(std::memory_order_seq_cst) != seen && armed_.exchange(false)) Ring();
 }
 
-void LaneBell::Silence() {
+void SocketDoorbell::Silence() {
   if (!rung_.exchange(false, std::memory_order_acq_rel)) return;
   uint64_t count;
   [[maybe_unused]] const ssize_t got = ::read(event_.get(), &count, sizeof(count));
 }
 
-void Lane::Push(std::byte* data, size_t bytes, std::atomic<uint32_t>& left) {
+void DataSocket::Push(std::byte* data, size_t bytes, std::atomic<uint32_t>& left) {
   const uint64_t number = pushed_.load(std::memory_order_relaxed);
   items_[number % kNetWindow] = {data, bytes, &left};
   pushed_.store(number + 1, std::memory_order_release);
 }
 
-bool Lane::Step() {
+bool DataSocket::Step() {
   size_t moved = 0;
   while (moved < kStepBytes && HasWork()) {
     const uint64_t number = done_.load(std::memory_order_relaxed);
     Item& item = items_[number % kNetWindow];
     if (item.bytes > 0) {
       const size_t want = std::min(item.bytes, kStepBytes);
-      const ssize_t got = direction_ == LaneDirection::kSend
+      const ssize_t got = direction_ == SocketDirection::kSend
                               ? ::send(fd_.get(), item.data, want, MSG_NOSIGNAL | MSG_DONTWAIT)
                               : ::recv(fd_.get(), item.data, want, MSG_DONTWAIT);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
       if (got <= 0) {
         failed_.store(true, std::memory_order_relaxed);
-        bell_.Fail(got == 0 ? 0 : errno);
+        doorbell_.Fail(got == 0 ? 0 : errno);
         break;
       }
       item.data += got;
@@ -69,7 +69,7 @@ bool Lane::Step() {
     std::atomic<uint32_t>& left = *item.left;
     done_.store(number + 1, std::memory_order_release);
     left.fetch_sub(1, std::memory_order_acq_rel);
-    bell_.PieceDone();
+    doorbell_.PieceDone();
     if (moved == 0) moved = 1;  // an empty piece is progress too
   }
   return moved > 0;

@@ -1,19 +1,19 @@
 #pragma once
 
-// The port of a connection's receiving end: producer of the kernel's FIFO.
+// The receiving end of a proxy connection: the producer of the kernel's FIFO.
 
 #include <array>
 #include <memory>
 
-#include "proxy/port_core.h"
+#include "proxy/connection_core.h"
 
 namespace tutti {
 
-class RecvPort final : public PortCore {
+class RecvConnection final : public ConnectionCore {
  public:
-  RecvPort(EventLoop& loop, FifoMemory memory, std::unique_ptr<NetRecvComm> comm,
-           const std::string& peer);
-  ~RecvPort() override { Stop(); }
+  RecvConnection(EventLoop& loop, FifoMemory memory, std::unique_ptr<NetRecvComm> comm,
+                 const std::string& peer);
+  ~RecvConnection() override { Stop(); }
 
   Status Flush(Deadline) override { return status(); }
 

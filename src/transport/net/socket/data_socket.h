@@ -1,8 +1,8 @@
 #pragma once
 
-// Lanes: the data sockets of one connection. Each takes pieces of chunks in order and moves them
-// without waiting, driven either by the thread that drives the connection or by a helper thread
-// (helpers.h).
+// The data sockets of one connection. Each takes pieces of chunks in order and moves them without
+// waiting. The thread that drives the connection drives its data sockets too, or a helper thread
+// does (helpers.h).
 //
 // Threads: Push by the connection's thread; Step by one thread at a time; the rest by any.
 
@@ -17,14 +17,14 @@
 
 namespace tutti {
 
-enum class LaneDirection { kSend, kReceive };
+enum class SocketDirection { kSend, kReceive };
 
-// What the lanes of one connection tell the one who waits for them.
-class LaneBell {
+// How the data sockets of one connection tell its driver that a piece is done or that one failed.
+class SocketDoorbell {
  public:
   static constexpr int kNoError = -1;
 
-  explicit LaneBell(UniqueFd event) : event_(std::move(event)) {}
+  explicit SocketDoorbell(UniqueFd event) : event_(std::move(event)) {}
 
   void PieceDone();
   void Fail(int error);  // an errno value, or 0: end of stream
@@ -47,10 +47,10 @@ class LaneBell {
   UniqueFd event_;
 };
 
-class Lane {
+class DataSocket {
  public:
-  Lane(UniqueFd fd, LaneDirection direction, LaneBell& bell)
-      : fd_(std::move(fd)), direction_(direction), bell_(bell) {}
+  DataSocket(UniqueFd fd, SocketDirection direction, SocketDoorbell& doorbell)
+      : fd_(std::move(fd)), direction_(direction), doorbell_(doorbell) {}
 
   // Appends a piece; counts `left` down when it is done. At most kNetWindow pieces at a time, since
   // a chunk has at most one here.
@@ -62,7 +62,7 @@ class Lane {
   // Moves what can be moved now; true when something moved.
   bool Step();
   int fd() const { return fd_.get(); }
-  LaneDirection direction() const { return direction_; }
+  SocketDirection direction() const { return direction_; }
 
  private:
   struct Item {
@@ -70,12 +70,12 @@ class Lane {
     size_t bytes = 0;
     std::atomic<uint32_t>* left = nullptr;
   };
-  // A step gives way to the other lanes after this much.
+  // A step gives way to the other data sockets after this much.
   static constexpr size_t kStepBytes = 512 * 1024;
 
   UniqueFd fd_;
-  const LaneDirection direction_;
-  LaneBell& bell_;
+  const SocketDirection direction_;
+  SocketDoorbell& doorbell_;
   std::array<Item, kNetWindow> items_;
   std::atomic<uint64_t> pushed_ = 0;
   std::atomic<uint64_t> done_ = 0;

@@ -1,19 +1,19 @@
 #pragma once
 
-// The port of a connection's sending end: consumer of the kernel's FIFO.
+// The sending end of a proxy connection: the consumer of the kernel's FIFO.
 
 #include <array>
 #include <memory>
 
-#include "proxy/port_core.h"
+#include "proxy/connection_core.h"
 
 namespace tutti {
 
-class SendPort final : public PortCore {
+class SendConnection final : public ConnectionCore {
  public:
-  SendPort(EventLoop& loop, FifoMemory memory, std::unique_ptr<NetSendComm> comm,
-           const std::string& peer);
-  ~SendPort() override;
+  SendConnection(EventLoop& loop, FifoMemory memory, std::unique_ptr<NetSendComm> comm,
+                 const std::string& peer);
+  ~SendConnection() override;
 
   Status Flush(Deadline deadline) override;
 

@@ -1,0 +1,129 @@
+#pragma once
+
+// What the two ends of proxy connections have in common: who drives them, when the progress thread
+// watches them, how they fail.
+//
+// One thread at a time drives a connection (moves bytes, arms descriptors): the one that holds
+// `driver_`. No thread waits for it. Poll gives up when it is taken. HandOver, a ready descriptor
+// and Close leave a request behind, which the holder serves before it returns; so a request is
+// always served, by the thread that has the connection.
+//
+//   kernel's thread            progress thread (epoll)
+//   Poll ── Drive              descriptor ready ── request ── Drive, re-arm
+//   HandOver ── request ── Drive, arm
+//
+// A descriptor is armed for one event at a time (EPOLLONESHOT), and only while the connection is
+// handed over. So an idle connection, or one that a kernel polls, wakes no thread.
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "proxy/fifo_memory.h"
+#include "proxy/net_connection.h"
+#include "proxy/op_pool.h"
+#include "sys/event_loop.h"
+#include "transport/net/net.h"
+
+namespace tutti {
+
+// Says which thread drives a connection. It is a flag and no mutex, because no thread waits for it.
+class TUTTI_CAPABILITY("driver") DriverFlag {
+ public:
+  bool TryTake() TUTTI_TRY_ACQUIRE(true) {
+    return !taken_.exchange(true, std::memory_order_seq_cst);
+  }
+  void Give() TUTTI_RELEASE() { taken_.store(false, std::memory_order_seq_cst); }
+
+ private:
+  std::atomic<bool> taken_ = false;
+};
+
+class ConnectionCore : public NetConnection {
+ public:
+  FifoView fifo() const override { return memory_.view(); }
+  void Begin(uint64_t chunks, uint32_t op_tag) override;
+  bool Poll() override;
+  void HandOver() override;
+  Status status() const override;
+  void Close(Status reason) override;
+  std::string Describe() const override;
+
+ protected:
+  // `doing` is "sending" or "receiving"; `preposition` "to" or "from"; `peer` as in "rank 1 on host
+  // b".
+  ConnectionCore(EventLoop& loop, FifoMemory memory, NetComm& comm, std::string doing,
+                 std::string peer);
+
+  // Moves what can be moved now. Called by the driving thread.
+  virtual Result<bool> Move() = 0;
+  // Waits until no other thread is in the connection. The most derived destructor calls this first.
+  void Stop();
+
+  // Whether the connection is broken, also when status() says ok because nothing is under way.
+  bool Failed() const { return failed_.load(std::memory_order_acquire); }
+
+  // Chunks counted over the connection's life, done <= posted. Written by the driver, read by any.
+  uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
+  uint64_t done() const { return done_.load(std::memory_order_relaxed); }
+  void CountPosted() { posted_.store(posted() + 1, std::memory_order_relaxed); }
+  void CountDone() { done_.store(done() + 1, std::memory_order_release); }
+
+ private:
+  // A descriptor of the connection, as the event loop sees it.
+  struct Watch {
+    int fd = -1;
+    uint32_t armed = 0;  // events it waits for; 0: none
+    bool added = false;
+    std::atomic<bool> fired = false;
+  };
+
+  // Leaves a request, and serves it unless another thread has the connection and will.
+  void Request();
+  void ServeRequests();
+  bool Drive() TUTTI_REQUIRES(driver_);
+  void Serve() TUTTI_REQUIRES(driver_);
+  void CollectFired() TUTTI_REQUIRES(driver_);
+  bool Settled() const { return done() >= ops_.end(); }
+  void Arm() TUTTI_REQUIRES(driver_);
+  void ArmWatch(Watch& watch, uint32_t events) TUTTI_REQUIRES(driver_);
+  void LookAgainLater() TUTTI_REQUIRES(driver_);
+  void Fail(const Status& status);
+  void WakeAll();
+
+  EventLoop& loop_;
+  FifoMemory memory_;
+  NetComm& comm_;
+  const std::string doing_;
+  const std::string peer_;
+
+  OpPool ops_;
+  std::atomic<uint64_t> posted_ = 0;
+  std::atomic<uint64_t> done_ = 0;
+
+  std::atomic<bool> requested_ = false;
+  std::atomic<bool> hand_over_requested_ = false;
+  std::atomic<bool> timer_fired_ = false;
+
+  DriverFlag driver_;
+  bool handed_over_ TUTTI_GUARDED_BY(driver_) = false;
+  // A timer stands in for the descriptors, because a kernel polls.
+  bool looking_later_ TUTTI_GUARDED_BY(driver_) = false;
+  uint64_t kernel_polls_ TUTTI_GUARDED_BY(driver_) = 0;
+  // The value of kernel_polls_ when the progress thread last looked.
+  uint64_t kernel_polls_before_ TUTTI_GUARDED_BY(driver_) = 0;
+  bool stopped_ TUTTI_GUARDED_BY(driver_) = false;
+  // Tells tasks posted to the loop whether the connection still lives.
+  std::shared_ptr<char> alive_ TUTTI_GUARDED_BY(driver_) = std::make_shared<char>();
+  EventLoop::TimerId timer_ TUTTI_GUARDED_BY(driver_) = 0;
+  std::vector<std::unique_ptr<Watch>> watches_ TUTTI_GUARDED_BY(driver_);
+  std::vector<NetWait> waits_ TUTTI_GUARDED_BY(driver_);
+
+  std::atomic<bool> failed_ = false;
+  mutable Mutex failure_mutex_;
+  Status failure_ TUTTI_GUARDED_BY(failure_mutex_);
+};
+
+}  // namespace tutti

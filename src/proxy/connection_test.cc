@@ -1,0 +1,257 @@
+// Proxy connections: whom they wake, who drives them, how they fail and close.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "proxy/fifo_memory.h"
+#include "proxy/op_pool.h"
+#include "proxy/test_pair.h"
+#include "testing/threads.h"
+
+namespace tutti {
+namespace {
+
+constexpr size_t kSlotBytes = 4096;
+
+std::unique_ptr<TestPair> MakePair() {
+  Settings settings;
+  settings.socket_nthreads = 1;
+  settings.nsocks_perthread = 1;
+  return TestPair::Create(kSlotBytes, settings).value();
+}
+
+void Publish(FifoSender& fifo, size_t bytes = 100) {
+  std::byte* const place = fifo.TryAcquire(bytes);
+  ASSERT_NE(place, nullptr);
+  std::memset(place, 1, bytes);
+  fifo.Publish(bytes, 0x2a);
+}
+
+// Both ends of a pair have a proxy, and so a progress thread.
+std::vector<pid_t> ProgressThreads() { return testing::ThreadsCalled("tutti-proxy"); }
+
+TEST(ProxyConnectionTest, WakesNobodyWhileIdle) {
+  const auto pair = MakePair();
+  FifoSender out(pair->send_connection->fifo());
+  FifoReceiver in(pair->recv_connection->fifo());
+  // Also after use, and while an operation waits for a peer that does not come.
+  pair->send_connection->Begin(1, 0x2a);
+  pair->recv_connection->Begin(2, 0x2a);
+  Publish(out);
+  pair->send_connection->HandOver();
+  pair->recv_connection->HandOver();
+  for (const Deadline deadline = Deadline::AfterSeconds(20); !in.TryPeek().data;) {
+    ASSERT_FALSE(deadline.Passed());
+    in.SleepForChunk(10'000'000);
+  }
+  for (const pid_t thread : ProgressThreads()) EXPECT_TRUE(testing::StaysAsleep(thread, 200));
+}
+
+TEST(ProxyConnectionTest, APolledConnectionDoesNotWakeTheProgressThread) {
+  const auto pair = MakePair();
+  FifoSender out(pair->send_connection->fifo());
+  FifoReceiver in(pair->recv_connection->fifo());
+  constexpr uint64_t kChunks = 2000;
+  pair->recv_connection->Begin(kChunks, 0x2a);
+  pair->recv_connection->HandOver();  // once, as a kernel does that slept before its first chunk
+  const auto sleeps = [] {
+    int64_t all = 0;
+    for (const pid_t thread : ProgressThreads()) all += testing::SleepsOf(thread);
+    return all;
+  };
+  const int64_t before = sleeps();
+  const int64_t before_ns = NowNs();
+  for (uint64_t i = 0; i < kChunks; ++i) {
+    pair->send_connection->Begin(1, 0x2a);
+    Publish(out);
+    pair->send_connection->HandOver();
+    while (!in.TryPeek().data) {
+      pair->recv_connection->Poll();
+      ASSERT_TRUE(pair->recv_connection->status().ok());
+    }
+    in.Release();
+  }
+  // A few wake-ups for each look, one look per millisecond; not one per chunk.
+  const int64_t allowed = (NowNs() - before_ns) / 1'000'000 * 4 + 100;
+  EXPECT_LE(sleeps() - before, allowed);
+}
+
+TEST(ProxyConnectionTest, TheProgressThreadFinishesWhatIsHandedOver) {
+  const auto pair = MakePair();
+  FifoSender out(pair->send_connection->fifo());
+  FifoReceiver in(pair->recv_connection->fifo());
+  // The sender runs dry of grants, then leaves; nobody polls on either side from here on.
+  constexpr uint64_t kChunks = 3 * kFifoSlots;
+  pair->send_connection->Begin(kChunks, 0x2a);
+  pair->recv_connection->Begin(kChunks, 0x2a);
+  uint64_t published = 0;
+  uint64_t received = 0;
+  for (const Deadline deadline = Deadline::AfterSeconds(20); received < kChunks;) {
+    ASSERT_FALSE(deadline.Passed()) << pair->send_connection->Describe();
+    while (published < kChunks && out.TryAcquire(100)) {
+      Publish(out);
+      ++published;
+    }
+    pair->send_connection->HandOver();
+    pair->recv_connection->HandOver();
+    in.SleepForChunk(50'000'000);
+    for (; in.TryPeek().data; ++received) in.Release();
+  }
+  EXPECT_EQ(pair->recv_connection->Describe(),
+            "receiving from rank 0 on host a: nothing under way");
+}
+
+TEST(ProxyConnectionTest, ABeginningThatIsForgottenIsDescribed) {
+  const auto pair = MakePair();
+  pair->recv_connection->Begin(8, 0x2a);
+  pair->recv_connection->Poll();
+  EXPECT_EQ(pair->recv_connection->Describe(),
+            "receiving from rank 0 on host a: operation 0x2a, 0 of 8 chunks done, 8 posted");
+}
+
+TEST(ProxyConnectionTest, TheErrorNamesPeerAddressOperationChunkAndErrno) {
+  auto pair = MakePair();
+  FifoSender out(pair->send_connection->fifo());
+  pair->recv_connection->Begin(3, 0x2a);
+  pair->send_connection->Begin(3, 0x2a);
+  Publish(out);
+  ASSERT_TRUE(pair->send_connection->Flush(Deadline::AfterSeconds(20)).ok());
+  pair->send_connection->Close(InternalError("gone"));
+  for (const Deadline deadline = Deadline::AfterSeconds(20);
+       pair->recv_connection->status().ok();) {
+    ASSERT_FALSE(deadline.Passed());
+    pair->recv_connection->Poll();
+  }
+  const std::string message(pair->recv_connection->status().message());
+  for (const char* part : {"receiving chunk 2 of 3 of operation 0x2a from rank 0 on host a",
+                           "127.0.0.1:", "over lo", "the peer closed the connection", "log"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
+  }
+  EXPECT_EQ(pair->recv_connection->status().code(), Code::kRemoteError);
+  EXPECT_EQ(pair->send_connection->status().message(), "gone");
+}
+
+TEST(ProxyConnectionTest, ClosesFromAnotherThreadWhileOneSleepsAndOnePolls) {
+  constexpr int64_t kNapNs = 60'000'000'000;
+  for (int round = 0; round < 20; ++round) {
+    const auto pair = MakePair();
+    FifoReceiver in(pair->recv_connection->fifo());
+    pair->recv_connection->Begin(1, 0x2a);
+    std::promise<pid_t> who;
+    std::thread sleeper([&] {
+      pair->recv_connection->HandOver();
+      who.set_value(testing::ThisThread());
+      while (pair->recv_connection->status().ok()) in.SleepForChunk(kNapNs);
+    });
+    std::thread poller([&] {
+      while (pair->recv_connection->status().ok()) pair->recv_connection->Poll();
+    });
+    EXPECT_TRUE(testing::AwaitAsleep(who.get_future().get()));
+    const int64_t before_ns = NowNs();
+    pair->recv_connection->Close(InternalError("aborted"));
+    sleeper.join();
+    poller.join();
+    EXPECT_LT(NowNs() - before_ns, kNapNs / 2);  // it was woken
+    EXPECT_EQ(pair->recv_connection->status().message(), "aborted");
+    EXPECT_FALSE(pair->recv_connection->Poll());
+  }
+}
+
+TEST(ProxyConnectionTest, SendsWhatWasPublishedBeforeItGoes) {
+  const auto pair = MakePair();
+  FifoSender out(pair->send_connection->fifo());
+  FifoReceiver in(pair->recv_connection->fifo());
+  pair->send_connection->Begin(kFifoSlots, 0x2a);
+  for (int i = 0; i < kFifoSlots; ++i) Publish(out, kSlotBytes);
+  pair->send_connection.reset();
+  pair->recv_connection->Begin(kFifoSlots, 0x2a);
+  int received = 0;
+  for (const Deadline deadline = Deadline::AfterSeconds(20);
+       received < kFifoSlots && !deadline.Passed();) {
+    pair->recv_connection->Poll();
+    for (; in.TryPeek().data; ++received) in.Release();
+  }
+  EXPECT_EQ(received, kFifoSlots) << pair->recv_connection->status().message();
+}
+
+// Its peer takes nothing, so what was sent lies in this host's socket buffer.
+TEST(ProxyConnectionTest, AClosedConnectionGoesAtOnce) {
+  Settings settings;
+  settings.socket_nthreads = 1;
+  settings.nsocks_perthread = 1;
+  for (const bool closed : {true, false}) {
+    const auto pair = TestPair::Create(64 * 1024, settings).value();
+    FifoSender out(pair->send_connection->fifo());
+    pair->send_connection->Begin(kFifoSlots, 0x2a);
+    for (int i = 0; i < kFifoSlots; ++i) Publish(out, 64 * 1024);
+    pair->send_connection->HandOver();
+    EXPECT_EQ(pair->send_connection->Flush(Deadline::After(20'000'000)).code(), Code::kTimeout);
+    const int64_t before_ns = NowNs();
+    if (closed) {
+      pair->send_connection->Close(InternalError("aborted"));
+    } else {
+      pair->recv_connection.reset();  // the flush ends with the connection, too
+    }
+    pair->send_connection.reset();
+    EXPECT_LT(NowNs() - before_ns, kFlushNs / 2) << closed;
+  }
+}
+
+TEST(ProxyConnectionTest, RefusesSlotsOfImpossibleSizes) {
+  const auto proxy = Proxy::Create({}).value();
+  for (const size_t slot_bytes : {size_t{0}, size_t{100}, size_t{1} << 40}) {
+    EXPECT_FALSE(proxy->CreateSendConnection(nullptr, slot_bytes, "rank 1").ok());
+  }
+}
+
+TEST(FifoMemoryTest, IsZeroedAlignedAndAsLargeAsTheRing) {
+  for (const size_t slot_bytes : {size_t{64}, size_t{4096}, size_t{512} * 1024}) {
+    const FifoMemory memory = FifoMemory::Create(slot_bytes, true).value();
+    const FifoView view = memory.view();
+    const auto address = reinterpret_cast<size_t>(view.base);
+    EXPECT_EQ(address % (slot_bytes >= 512 * 1024 ? size_t{2} << 20 : size_t{4096}), 0u);
+    for (size_t i = 0; i < FifoView::BytesFor(slot_bytes); i += 512) {
+      ASSERT_EQ(view.base[i], std::byte{0});
+    }
+    view.base[FifoView::BytesFor(slot_bytes) - 1] = std::byte{1};
+  }
+}
+
+TEST(OpPoolTest, FindsTheOperationOfAChunkUntilItIsDone) {
+  OpPool pool;
+  ASSERT_TRUE(pool.Add(3, 0xa));
+  ASSERT_TRUE(pool.Add(0, 0xb));  // nothing to do, nothing to remember
+  ASSERT_TRUE(pool.Add(2, 0xc));
+  EXPECT_EQ(pool.end(), 5u);
+  EXPECT_EQ(pool.Find(2).op_tag, 0xau);
+  EXPECT_EQ(pool.Find(3).op_tag, 0xcu);
+  EXPECT_EQ(pool.Find(3).first_chunk, 3u);
+  EXPECT_EQ(pool.Find(5).chunks, 0u);
+  pool.Retire(2);
+  EXPECT_EQ(pool.Find(0).op_tag, 0xau);
+  pool.Retire(3);
+  EXPECT_EQ(pool.Find(0).op_tag, 0xcu);
+  pool.Retire(5);
+  EXPECT_EQ(pool.Find(4).chunks, 0u);
+}
+
+TEST(OpPoolTest, IsBounded) {
+  OpPool pool;
+  for (uint64_t i = 0; i < OpPool::kOps; ++i) ASSERT_TRUE(pool.Add(1, 0));
+  EXPECT_FALSE(pool.Add(1, 0));
+  pool.Retire(1);
+  EXPECT_TRUE(pool.Add(1, 0));
+}
+
+TEST(ProxyConnectionTest, TooManyOperationsAtOnceAreAnErrorNotAnOverflow) {
+  const auto pair = MakePair();
+  for (uint64_t i = 0; i <= OpPool::kOps; ++i) pair->recv_connection->Begin(1, 0);
+  EXPECT_EQ(pair->recv_connection->status().code(), Code::kInternalError);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,64 @@
+#include "testing/threads.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "testing/ranks.h"
+
+namespace tutti::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct State {
+  bool asleep = false;
+  int64_t sleeps = -1;
+  bool operator==(const State&) const = default;
+};
+
+State StateOf(pid_t thread) {
+  State state;
+  std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("State:")) state.asleep = line.find("S (") != std::string::npos;
+    if (line.starts_with("voluntary_ctxt_switches:")) state.sleeps = std::stoll(line.substr(24));
+  }
+  return state;
+}
+
+}  // namespace
+
+pid_t ThisThread() { return static_cast<pid_t>(syscall(SYS_gettid)); }
+
+std::vector<pid_t> ThreadsCalled(const std::string& name) {
+  std::vector<pid_t> found;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string called;
+    std::ifstream(task.path() / "comm") >> called;
+    if (called.starts_with(name)) found.push_back(std::stoi(task.path().filename()));
+  }
+  return found;
+}
+
+int64_t SleepsOf(pid_t thread) { return StateOf(thread).sleeps; }
+
+bool AwaitAsleep(pid_t thread, double deadline_s) { return StaysAsleep(thread, 1, deadline_s); }
+
+bool StaysAsleep(pid_t thread, int quiet_ms, double deadline_s) {
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                           std::chrono::duration<double>(deadline_s * TimeScale()));
+  for (State before = StateOf(thread); Clock::now() < deadline;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(quiet_ms));
+    const State now = StateOf(thread);
+    if (now.asleep && now == before) return true;
+    before = now;
+  }
+  return false;
+}
+
+}  // namespace tutti::testing

@@ -1,0 +1,50 @@
+#include "testing/threads.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <fstream>
+#include <future>
+#include <string>
+#include <thread>
+
+namespace tutti::testing {
+namespace {
+
+TEST(ThreadsTest, TellsSleepersFromThoseThatRun) {
+  std::promise<void> wake;
+  std::promise<pid_t> who;
+  std::thread sleeper([&] {
+    who.set_value(ThisThread());
+    wake.get_future().wait();
+  });
+  const pid_t sleeping = who.get_future().get();
+  EXPECT_TRUE(AwaitAsleep(sleeping));
+  EXPECT_TRUE(StaysAsleep(sleeping, 20));
+  const int64_t sleeps = SleepsOf(sleeping);
+  EXPECT_EQ(SleepsOf(sleeping), sleeps);
+  wake.set_value();
+  sleeper.join();
+
+  std::atomic<bool> stop = false;
+  std::promise<pid_t> busy;
+  std::thread spinner([&] {
+    busy.set_value(ThisThread());
+    while (!stop) {
+    }
+  });
+  EXPECT_FALSE(AwaitAsleep(busy.get_future().get(), 0.05));
+  stop = true;
+  spinner.join();
+}
+
+TEST(ThreadsTest, FindsThreadsByTheirName) {
+  EXPECT_THAT(ThreadsCalled("no-such-thread"), ::testing::IsEmpty());
+  std::string mine;
+  std::ifstream("/proc/thread-self/comm") >> mine;
+  EXPECT_THAT(ThreadsCalled(mine), ::testing::Contains(ThisThread()));
+}
+
+}  // namespace
+}  // namespace tutti::testing
