@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <ctime>
-#include <limits>
 
 #include "topology/machine_xml.h"
 
@@ -118,16 +116,9 @@ TEST(AskTopologyTest, ANodeThatIsHiddenHereStillHoldsItsRanks) {
   EXPECT_EQ(Crossings(answer.order, question), 2);
 }
 
-// As many as a host of today has processors, by turns on two nodes; and as many as is looked at.
-// What this thread has computed: a busy machine takes nothing away from it.
-double CpuMs() {
-  timespec used;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-  return static_cast<double>(used.tv_sec) * 1e3 + static_cast<double>(used.tv_nsec) / 1e6;
-}
-
-TEST(AskTopologyTest, ManyRanksAreSoonInOrder) {
-  double before_ms = 0;
+// As many ranks as a host of today has processors, by turns on two nodes; and the most for which the
+// machine is looked at.
+TEST(AskTopologyTest, ManyRanksComeIntoOrder) {
   for (const int count : {256, 1024}) {
     HostQuestion question = Question(0, {}, {});
     for (int r = 0; r < count; ++r) {
@@ -136,22 +127,9 @@ TEST(AskTopologyTest, ManyRanksAreSoonInOrder) {
     }
     question.other_hosts = true;
     question.ports = {{"eth0", true, 10000}, {"eth1", true, 10000}};
-    // A virtual machine may count what others took from it: once it takes the time that it takes.
-    double took_ms = std::numeric_limits<double>::max();
-    HostAnswer answer;
-    for (int attempt = 0; attempt < 5; ++attempt) {
-      const double start_ms = CpuMs();
-      answer = Ask(question);
-      took_ms = std::min(took_ms, CpuMs() - start_ms);
-      if (before_ms > 0 && took_ms < 48 * before_ms) break;
-    }
+    const HostAnswer answer = Ask(question);
     EXPECT_EQ(answer.plain_since, "") << count;
     EXPECT_EQ(Crossings(answer.order, question), 2) << count;
-    // The square of the ranks: 16 times. The cube would be 64.
-    if (before_ms > 0) {
-      EXPECT_LT(took_ms, 48 * before_ms);
-    }
-    before_ms = took_ms;
   }
 }
 

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "conformance/cases.h"
+#include "testing/threads.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
@@ -19,8 +20,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Who is told to end does so at once. Whoever was not would wait for as long as initialisation may
-// take.
+// A wait that is told to end does so at once. One that was not told would last as long as
+// initialisation may take.
 constexpr auto kBound = std::chrono::seconds(20);
 
 void Pause(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
@@ -53,6 +54,14 @@ std::array<ncclComm_t, kRanks> NonBlockingRanks() {
   }
   for (ncclComm_t comm : comms) EXPECT_EQ(Settle(comm), ncclSuccess);
   return comms;
+}
+
+// Waits until the library's threads that make `comm` sleep, and checks that it is not made.
+void ExpectStuckInitialisation(ncclComm_t comm) {
+  for (const pid_t thread : ThreadsCalled("tutti-init")) EXPECT_TRUE(AwaitAsleep(thread));
+  ncclResult_t state = ncclSuccess;
+  EXPECT_NCCL(ncclCommGetAsyncError(comm, &state));
+  EXPECT_EQ(state, ncclInProgress);
 }
 
 // What a child has not connected before its parent's abort it must be able to connect after it.
@@ -102,7 +111,7 @@ TEST(UnfinishedSplitTest, EndsWithTheAbortOfTheChildOrOfTheParent) {
     ncclComm_t child = nullptr;
     EXPECT_EQ(ncclCommSplit(comms[0], 0, 0, &child, nullptr), ncclInProgress);
     ASSERT_NE(child, nullptr);
-    Pause(50);
+    ExpectStuckInitialisation(child);
     const auto start = Clock::now();
     if (abort_child_first) {
       EXPECT_NCCL(ncclCommAbort(child));
@@ -128,7 +137,7 @@ TEST(UnfinishedSplitTest, EndsInsideTheChildsOwnInitialisation) {
   for (size_t r = 0; r < 1; ++r)
     EXPECT_EQ(ncclCommShrink(comms[r], &gone, 1, &children[r], nullptr, NCCL_SHRINK_DEFAULT),
               ncclInProgress);
-  Pause(50);
+  ExpectStuckInitialisation(children[0]);
   const auto start = Clock::now();
   EXPECT_NCCL(ncclCommAbort(comms[0]));
   EXPECT_NE(Settle(children[0]), ncclSuccess);
@@ -284,15 +293,17 @@ TEST(AbortTest, EndsABlockingInitialisationOfAnotherThread) {
   std::atomic<ncclComm_t> found = nullptr;
   // The variable that the library fills; read through an atomic view while it works.
   ncclComm_t comm = nullptr;
+  std::atomic<pid_t> caller = 0;
   std::thread waiting([&] {
     UseDevice(0);
+    caller = ThisThread();
     EXPECT_NE(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess) << "there is no rank 1";
   });
   while (found == nullptr) {
     found = __atomic_load_n(&comm, __ATOMIC_ACQUIRE);
     Pause(1);
   }
-  Pause(50);
+  EXPECT_TRUE(AwaitAsleep(caller));
   const auto start = Clock::now();
   EXPECT_NCCL(ncclCommAbort(found));
   waiting.join();

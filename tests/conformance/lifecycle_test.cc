@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "conformance/cases.h"
+#include "testing/threads.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
@@ -388,18 +389,24 @@ void EndWhileWaiting(const std::function<void(ncclComm_t)>& end, bool sockets) {
   RunRanks(2, [&](int rank) {
     EXPECT_NCCL(ncclCommInitRank(&comms[static_cast<size_t>(rank)], 2, id, rank));
   });
-  std::atomic<bool> calling = false;
+  std::atomic<pid_t> caller = 0;
+  std::atomic<bool> queued = false, ended = false;
   std::thread waiting([&] {
     Array<float> data(OnGpus() ? 1000 : 100000);
-    calling = true;
+    caller = ThisThread();
     const ncclResult_t result = ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat32,
                                               ncclSum, comms[0], nullptr);
     // On GPUs the call only queues: the stream is what waits, and ends without an error of CUDA's.
     EXPECT_EQ(result == ncclSuccess, OnGpus());
+    queued = true;
     EXPECT_NCCL(FinishDevice(0));
+    ended = true;
   });
-  while (!calling) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  while (caller == 0 || (OnGpus() && !queued)) std::this_thread::yield();
+  if (!OnGpus()) {
+    EXPECT_TRUE(AwaitAsleep(caller));
+  }
+  EXPECT_FALSE(ended) << "it did not wait for rank 1";
   const auto start = std::chrono::steady_clock::now();
   end(comms[0]);
   waiting.join();

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +16,7 @@
 #include "bootstrap/unique_id.h"
 #include "conformance/processes.h"
 #include "conformance/suites.h"
+#include "testing/threads.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
@@ -214,9 +214,13 @@ TEST(DeathTest, DuringInitialisationEndsIt) {
   RankProcesses processes(3, [](int rank, Board& board) {
     const ncclUniqueId id = SharedId(rank, board);
     if (rank == 2) return;  // never comes
-    board.Add(kReady, 1);
+    std::thread watcher([&board, waiting = ThisThread()] {
+      EXPECT_TRUE(AwaitAsleep(waiting));
+      board.Add(kReady, 1);
+    });
     ncclComm_t comm = nullptr;
     EXPECT_NE(ncclCommInitRank(&comm, 3, id, rank), ncclSuccess);
+    watcher.join();
     EXPECT_EQ(comm, nullptr);
     // The survivor may know before the killer has noted it.
     ASSERT_TRUE(board.Await(kKilledAtMs, 1));
@@ -228,7 +232,6 @@ TEST(DeathTest, DuringInitialisationEndsIt) {
                                  HasSubstr("missing: 1-2")));
   });
   ASSERT_TRUE(processes.board().Await(kReady, 2));
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
   processes.Signal(1, SIGKILL);
   processes.board().Set(kKilledAtMs, NowMs());
   processes.Wait(30);
@@ -256,7 +259,7 @@ TEST(DeathTest, OfTheProcessThatMadeTheId) {
     EXPECT_LT(NowMs() - start_ms, 2000 + kBoundMs);
   });
   ASSERT_TRUE(processes.board().Await(kIdReady, 1));
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  processes.AwaitEnd(0);
   processes.board().Set(kGo, 1);
   processes.Wait(30);
 }
@@ -366,14 +369,7 @@ TEST(CrowdTest, EightRanksOnFewCoresFinish) {
   }
 }
 
-int64_t CpuMs() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto ms = [](const timeval& t) { return t.tv_sec * 1000 + t.tv_usec / 1000; };
-  return ms(usage.ru_utime) + ms(usage.ru_stime);
-}
-
-TEST(IdleTest, ACommunicatorCostsNoProcessorTime) {
+TEST(IdleTest, TheThreadsOfACommunicatorSleep) {
   for (const char* no_shm : {"0", "1"}) {
     const Environment environment(Environment::Settings{{"NCCL_SHM_DISABLE", no_shm}});
     RunRankProcesses(2, [](int rank, Board& board) {
@@ -386,15 +382,9 @@ TEST(IdleTest, ACommunicatorCostsNoProcessorTime) {
             ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat32, ncclSum, comm, each));
       EXPECT_NCCL(tuttiStreamSynchronize(stream));
       board.Meet(0, 2);
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      // What wakes now and then does so in each of these; what a busy machine does late, in few.
-      int64_t least_ms = 1000;
-      for (int window = 0; window < 5 && least_ms >= 20; ++window) {
-        const int64_t before_ms = CpuMs();
-        std::this_thread::sleep_for(std::chrono::seconds(1));
-        least_ms = std::min(least_ms, CpuMs() - before_ms);
-      }
-      EXPECT_LT(least_ms, 20);
+      const std::vector<pid_t> threads = ThreadsCalled("tutti-");
+      EXPECT_FALSE(threads.empty());
+      for (const pid_t thread : threads) EXPECT_TRUE(StaysAsleep(thread, 300));
       board.Meet(1, 2);
       EXPECT_NCCL(tuttiStreamDestroy(stream));
       EXPECT_NCCL(ncclCommDestroy(comm));

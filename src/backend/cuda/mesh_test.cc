@@ -67,9 +67,18 @@ class MeshRun {
     }
     for (std::thread& rank : ranks) rank.join();
   }
-  // The communicator of that rank is aborted.
+  // Aborts the communicator of a rank. Its kernels look at that only while they wait in vain.
   void Abort(int rank) {
     std::atomic_ref<uint32_t>(abort_words_[static_cast<size_t>(rank)]).store(1);
+  }
+  // Returns whether a wait of that rank's block was ended by Abort. REQUIRES: no kernel runs.
+  bool HasGivenUp(int rank, uint32_t block) const {
+    uint64_t view = 0;
+    std::memcpy(
+        &view,
+        windows_[static_cast<size_t>(rank)].get() + WindowLayout::kViewsAt + block * sizeof(view),
+        sizeof(view));
+    return view == static_cast<uint64_t>(WindowView::kGivenUp);
   }
 
  private:
@@ -567,9 +576,9 @@ TEST(MeshAbortTest, EndsAllWaits) {
     args.chunk_elems = kSlotBytes / sizeof(float);
     SetBuffers(args, in, out);
     std::thread rank([&] { RunReduction<float>(args, 0); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     run.Abort(0);
     rank.join();
+    EXPECT_TRUE(run.HasGivenUp(0, 0));
   }
 }
 
@@ -606,14 +615,14 @@ TEST(MeshAbortTest, WhoGaveUpWritesNothingMore) {
     std::iota(in.begin(), in.end(), 0.f);
     std::vector<float> out0(2 * count), out1(2 * count, -1.f);
     std::thread first = start(0, in, out0);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     run.Abort(0);
     first.join();
+    ASSERT_TRUE(run.HasGivenUp(0, 0));
     start(0, in, out0).join();  // queued behind it
     std::thread other = start(1, in, out1);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     run.Abort(1);
     other.join();
+    ASSERT_TRUE(run.HasGivenUp(1, 0));
     // What rank 1 has of rank 0 is right or was never written.
     for (size_t i = 0; i < count; ++i) {
       const float got = out1[i];

@@ -1,0 +1,340 @@
+// The stand-in's memory: of devices and hosts, mapped, and shared between processes.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fake_state.h"
+
+namespace fake {
+namespace {
+
+// The memory that holds an address, or the end. REQUIRES: the state's lock is held.
+auto RangeOf(const State& s, uintptr_t address) {
+  auto range = s.ranges.upper_bound(address);
+  if (range == s.ranges.begin()) return s.ranges.end();
+  --range;
+  return address < range->first + range->second.bytes ? range : s.ranges.end();
+}
+
+void Note(void* memory, size_t bytes, bool host) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  s.ranges[reinterpret_cast<uintptr_t>(memory)] = {bytes, Current() ? Current()->number : 0, host};
+}
+void Forget(void* memory) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  s.ranges.erase(reinterpret_cast<uintptr_t>(memory));
+}
+// Memory that another process can open; small one lies on the heap.
+void* AllocateDevice(size_t bytes) {
+  constexpr size_t kSmall = 64 << 10;
+  if (bytes < kSmall) return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  const int fd = memfd_create("fake-gpu", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return nullptr;
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  s.memory_files[reinterpret_cast<uintptr_t>(memory)] = {fd, bytes};
+  return memory;
+}
+
+}  // namespace
+
+void Free(void* memory) {
+  Forget(memory);
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  const auto shared = s.memory_files.find(reinterpret_cast<uintptr_t>(memory));
+  if (shared == s.memory_files.end()) return std::free(memory);
+  munmap(memory, shared->second.bytes);
+  close(shared->second.fd);
+  s.memory_files.erase(shared);
+}
+}  // namespace fake
+
+using namespace fake;  // NOLINT: all of it is for these functions
+
+extern "C" {
+
+int cuMemAlloc_v2(DeviceAddress* address, size_t bytes) {
+  if (const int refused = Refused()) return refused;
+  if (Broken()) return kIllegalAddress;
+  const auto most = static_cast<size_t>(Number("TUTTI_FAKE_MEMORY", 1L << 40));
+  if (bytes > most) return kOutOfMemory;
+  void* memory = AllocateDevice(bytes);
+  *address = reinterpret_cast<DeviceAddress>(memory);
+  Note(memory, bytes, false);
+  return kSuccess;
+}
+// As the true ones do, these wait for the whole device before they free.
+int cuMemFree_v2(DeviceAddress address) {
+  if (const int refused = Refused()) return refused;
+  AwaitDevice(/*all=*/true);
+  Free(Pointer(address));
+  return kSuccess;
+}
+int cuMemGetInfo_v2(size_t* left, size_t* total) {
+  *left = *total = size_t{1} << 34;
+  return kSuccess;
+}
+int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  if (const int refused = Refused()) return refused;
+  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  Note(*memory, bytes, true);
+  return kSuccess;
+}
+int cuMemAllocManaged(DeviceAddress* address, size_t bytes, unsigned) {
+  void* memory = nullptr;
+  if (const int refused = cuMemHostAlloc(&memory, bytes, 0)) return refused;
+  *address = reinterpret_cast<DeviceAddress>(memory);
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  Range& range = s.ranges.at(*address);
+  range.host = false;
+  range.managed = true;
+  return kSuccess;
+}
+int cuMemFreeHost(void* memory) {
+  if (const int refused = Refused()) return refused;
+  AwaitDevice(/*all=*/true);
+  Free(memory);
+  return kSuccess;
+}
+int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
+  if (const int refused = Refused()) return refused;
+  Note(memory, bytes, true);
+  return kSuccess;
+}
+int cuMemHostUnregister(void* memory) {
+  if (const int refused = Refused()) return refused;
+  Forget(memory);
+  return kSuccess;
+}
+int cuMemHostGetDevicePointer_v2(DeviceAddress* address, void* memory, unsigned) {
+  *address = reinterpret_cast<DeviceAddress>(memory);
+  return kSuccess;
+}
+int cuMemcpyHtoD_v2(DeviceAddress to, const void* from, size_t bytes) {
+  if (const int refused = Refused()) return refused;
+  if (Broken()) return kIllegalAddress;
+  AwaitDevice(/*all=*/false);
+  std::memcpy(Pointer(to), from, bytes);
+  return kSuccess;
+}
+int cuMemcpyDtoH_v2(void* to, DeviceAddress from, size_t bytes) {
+  if (const int refused = Refused()) return refused;
+  if (Broken()) return kIllegalAddress;
+  AwaitDevice(/*all=*/false);
+  std::memcpy(to, Pointer(from), bytes);
+  return kSuccess;
+}
+int cuMemcpyHtoDAsync_v2(DeviceAddress to, const void* from, size_t bytes, void* stream) {
+  StreamOf(stream).Queue([=] { std::memcpy(Pointer(to), from, bytes); });
+  return kSuccess;
+}
+int cuMemcpyDtoHAsync_v2(void* to, DeviceAddress from, size_t bytes, void* stream) {
+  StreamOf(stream).Queue([=] { std::memcpy(to, Pointer(from), bytes); });
+  return kSuccess;
+}
+int cuMemcpyAsync(DeviceAddress to, DeviceAddress from, size_t bytes, void* stream) {
+  State& s = TheState();
+  bool known = false;
+  {
+    std::lock_guard lock(s.mutex);
+    known = RangeOf(s, from) != s.ranges.end();
+  }
+  if (known) {
+    StreamOf(stream).Queue([=] { std::memmove(Pointer(to), Pointer(from), bytes); });
+    return kSuccess;
+  }
+  // Ordinary memory of the host has been read when the call returns.
+  const auto* const begin = static_cast<const char*>(Pointer(from));
+  StreamOf(stream).Queue([to, held = std::vector<char>(begin, begin + bytes)] {
+    std::memcpy(Pointer(to), held.data(), held.size());
+  });
+  return kSuccess;
+}
+int cuMemsetD8_v2(DeviceAddress to, unsigned char value, size_t bytes) {
+  if (const int refused = Refused()) return refused;
+  if (Broken()) return kIllegalAddress;
+  AwaitDevice(/*all=*/false);
+  std::memset(Pointer(to), value, bytes);
+  return kSuccess;
+}
+int cuMemsetD8Async(DeviceAddress to, unsigned char value, size_t bytes, void* stream) {
+  StreamOf(stream).Queue([=] { std::memset(Pointer(to), value, bytes); });
+  return kSuccess;
+}
+int cuPointerGetAttribute(void* value, int attribute, DeviceAddress address) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  const auto range = RangeOf(s, address);
+  if (range == s.ranges.end()) return kInvalidValue;
+  if (attribute == 2)
+    *static_cast<unsigned*>(value) = range->second.host ? 1 : 2;
+  else if (attribute == 1)
+    *static_cast<void**>(value) = DeviceOf(range->second.device);
+  else if (attribute == 8)
+    *static_cast<unsigned*>(value) = range->second.managed;
+  else if (attribute == 9)
+    *static_cast<int*>(value) = range->second.device;
+  return kSuccess;
+}
+
+int cuMemGetAllocationGranularity(size_t* bytes, const AllocationProperties*, int) {
+  *bytes = 2 << 20;
+  return kSuccess;
+}
+int cuMemCreate(AllocationHandle* handle, size_t bytes, const AllocationProperties* properties,
+                unsigned long long) {
+  if (const int refused = Refused()) return refused;
+  if (bytes > static_cast<size_t>(Number("TUTTI_FAKE_MEMORY", 1L << 40))) return kOutOfMemory;
+  const int fd = memfd_create("fake-gpu", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return kOutOfMemory;
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  *handle = s.next_allocation++;
+  s.allocations[*handle] = {fd, bytes, properties->location.id, false};
+  return kSuccess;
+}
+int cuMemRelease(AllocationHandle handle) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  close(s.allocations[handle].fd);  // a mapping holds the memory
+  s.allocations[handle].fd = -1;
+  return kSuccess;
+}
+int cuMemAddressReserve(DeviceAddress* address, size_t bytes, size_t, DeviceAddress,
+                        unsigned long long) {
+  void* memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return kOutOfMemory;
+  *address = reinterpret_cast<DeviceAddress>(memory);
+  return kSuccess;
+}
+int cuMemAddressFree(DeviceAddress address, size_t bytes) {
+  munmap(Pointer(address), bytes);
+  return kSuccess;
+}
+int cuMemMap(DeviceAddress address, size_t bytes, size_t, AllocationHandle handle,
+             unsigned long long) {
+  if (const int refused = Refused()) return refused;
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  const Allocation& allocation = s.allocations[handle];
+  void* memory = mmap(Pointer(address), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                      allocation.fd, 0);
+  if (memory == MAP_FAILED) return kOutOfMemory;
+  s.mapped[address] = handle;
+  s.mapped_fds[address] = dup(allocation.fd);
+  s.ranges[address] = {bytes, allocation.device, false};
+  return kSuccess;
+}
+int cuMemGetAddressRange_v2(DeviceAddress* begin, size_t* bytes, DeviceAddress address) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  const auto range = RangeOf(s, address);
+  if (range == s.ranges.end()) return kInvalidValue;
+  *begin = range->first;
+  *bytes = range->second.bytes;
+  return kSuccess;
+}
+int cuMemRetainAllocationHandle(AllocationHandle* handle, void* address) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  const auto found = s.mapped_fds.find(reinterpret_cast<uintptr_t>(address));
+  if (found == s.mapped_fds.end()) return kInvalidValue;
+  *handle = s.next_allocation++;
+  s.allocations[*handle] = {dup(found->second), 0, 0, false};
+  return kSuccess;
+}
+int cuMemUnmap(DeviceAddress address, size_t bytes) {
+  if (const int refused = Refused()) return refused;
+  {
+    State& s = TheState();
+    std::lock_guard lock(s.mutex);
+    if (const auto found = s.mapped_fds.find(address); found != s.mapped_fds.end()) {
+      close(found->second);
+      s.mapped_fds.erase(found);
+    }
+  }
+  Forget(Pointer(address));
+  mmap(Pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  return kSuccess;
+}
+int cuMemSetAccess(DeviceAddress address, size_t, const AccessDescription*, size_t) {
+  if (const int refused = Refused()) return refused;
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  const bool foreign = s.allocations[s.mapped[address]].imported;
+  return foreign && Number("TUTTI_FAKE_NO_PEER", 0) != 0 ? kNoPeerAccess : kSuccess;
+}
+int cuMemExportToShareableHandle(void* out, AllocationHandle handle, int, unsigned long long) {
+  if (Number("TUTTI_FAKE_NO_DESCRIPTORS", 0) != 0) return kNotSupported;
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  *static_cast<int*>(out) = dup(s.allocations[handle].fd);
+  return kSuccess;
+}
+int cuMemImportFromShareableHandle(AllocationHandle* handle, void* fd, int) {
+  const int number = dup(static_cast<int>(reinterpret_cast<intptr_t>(fd)));
+  struct stat info;
+  if (number < 0 || fstat(number, &info) != 0) return kInvalidValue;
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  *handle = s.next_allocation++;
+  s.allocations[*handle] = {number, static_cast<size_t>(info.st_size), 0, true};
+  return kSuccess;
+}
+
+// A name is the process, the descriptor and the length.
+struct FakeIpcName {
+  int pid, fd, device;
+  size_t bytes;
+};
+int cuIpcGetMemHandle(IpcHandle* handle, DeviceAddress address) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  const auto file = s.memory_files.find(address);
+  if (file == s.memory_files.end()) return kInvalidValue;
+  const FakeIpcName name = {getpid(), file->second.fd, s.ranges[address].device,
+                            file->second.bytes};
+  std::memcpy(handle->bytes, &name, sizeof(name));
+  return kSuccess;
+}
+int cuIpcOpenMemHandle_v2(DeviceAddress* address, IpcHandle handle, unsigned) {
+  FakeIpcName name;
+  std::memcpy(&name, handle.bytes, sizeof(name));
+  if (name.pid == getpid()) return kInvalidContext;
+  if (Number("TUTTI_FAKE_NO_PEER", 0) != 0) return kNoPeerAccess;
+  const std::string path = "/proc/" + std::to_string(name.pid) + "/fd/" + std::to_string(name.fd);
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return kInvalidValue;
+  void* const memory = mmap(nullptr, name.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  *address = reinterpret_cast<DeviceAddress>(memory);
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  s.memory_files[*address] = {fd, name.bytes};
+  s.ranges[*address] = {name.bytes, name.device, false};
+  return kSuccess;
+}
+int cuIpcCloseMemHandle(DeviceAddress address) {
+  Free(Pointer(address));
+  return kSuccess;
+}
+int cuCtxEnablePeerAccess(void*, unsigned) {
+  static std::atomic<bool> enabled = false;
+  if (Number("TUTTI_FAKE_NO_PEER", 0) != 0) return kNoPeerAccess;
+  return enabled.exchange(true) ? kPeerAccessEnabled : kSuccess;
+}
+int cuMemAllocAsync(DeviceAddress* address, size_t bytes, void*) {
+  return cuMemAlloc_v2(address, bytes);
+}
+int cuMemFreeAsync(DeviceAddress address, void* stream) {
+  StreamOf(stream).Queue([=] { Free(Pointer(address)); });
+  return kSuccess;
+}
+
+}  // extern "C"

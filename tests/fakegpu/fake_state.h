@@ -1,0 +1,262 @@
+#pragma once
+
+// What the files of the stand-in for a CUDA driver share: devices, streams, events, graphs, and the
+// state of the process.
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "backend/cuda/driver.h"
+#include "fake_kernels.h"
+
+namespace fake {
+
+using namespace tutti::cuda;  // NOLINT: the driver's types
+
+constexpr int kCaptureUnsupported = 900, kCaptureInvalidated = 901;
+constexpr int kGlobal = 0, kThreadLocal = 1, kRelaxed = 2;  // modes of captures, and of threads
+constexpr unsigned kExternal = 1;                           // of waits for events, and records
+constexpr int kInvalidContext = 201, kPeerAccessEnabled = 704, kNotSupported = 801;
+constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidDevice = 101,
+              kNoPeerAccess = 217, kInvalidHandle = 400, kNotFound = 500, kNotReady = 600,
+              kIllegalAddress = 700;
+constexpr unsigned kNonBlocking = 1;  // of a stream
+
+// Returns the number in an environment variable.
+long Number(const char* name, long otherwise);
+
+using Work = std::function<void()>;
+
+// Returns a number that was never returned before, from 1.
+uint64_t NextNumber();
+
+// An object of a user that a graph keeps alive.
+class FakeObject {
+ public:
+  FakeObject(void* object, void (*let_go)(void*)) : object_(object), let_go_(let_go) { ++alive; }
+  ~FakeObject() {
+    let_go_(object_);
+    --alive;
+  }
+  static std::atomic<int> alive;
+
+ private:
+  void* const object_;
+  void (*const let_go_)(void*);
+};
+using ObjectHandle = std::shared_ptr<FakeObject>;
+
+struct FakeEvent;
+
+struct FakeNode {
+  Work work = nullptr;
+  FakeEvent* waits_for = nullptr;
+  FakeEvent* records = nullptr;
+  // Not captured, but added beside what is: it comes when all of these nodes are done, and no other
+  // node waits for it.
+  bool beside = false;
+  std::set<size_t> behind = {};
+};
+
+struct FakeGraph {
+  uint64_t number = NextNumber();  // of its capture
+  std::vector<FakeNode> nodes;
+  std::vector<ObjectHandle> objects;
+  int mode = kRelaxed;     // while it is captured
+  std::thread::id thread;  // that captures it
+  bool invalid = false;
+  // Returns the place of the last captured node + 1; 0: there is none.
+  size_t Tip() const {
+    for (size_t i = nodes.size(); i > 0; --i)
+      if (!nodes[i - 1].beside) return i;
+    return 0;
+  }
+};
+
+// A stream: a thread that does what is queued, or a list of it while it is captured. A stream that
+// is destroyed does what it has been given, and its address may come again at once.
+class FakeStream {
+ public:
+  // `legacy`: work on the null stream waits for this one's, as CUDA's rule is for streams that are
+  // not made with the flag that says no.
+  FakeStream(int device, bool legacy)
+      : device_(device), legacy_(legacy), line_(std::make_shared<Line>()) {
+    std::thread([line = line_] { line->Run(); }).detach();
+  }
+  ~FakeStream() { line_->Stop(); }
+  void Queue(Work work) {
+    if (const Capture into = capture())
+      into->nodes.push_back({std::move(work)});
+    else
+      line_->Queue(std::move(work));
+  }
+  // Returns a function that waits until all that is queued so far is done, whether or not the
+  // stream still exists.
+  Work Waiter() {
+    return [line = line_, until = line_->queued()] { line->Await(until); };
+  }
+  void Synchronize() { Waiter()(); }
+  using Capture = std::shared_ptr<FakeGraph>;
+  void SetCapture(Capture capture) {
+    std::lock_guard lock(mutex_);
+    captured_ = std::move(capture);
+  }
+  Capture capture() {
+    std::lock_guard lock(mutex_);
+    return captured_;
+  }
+  int device() const { return device_; }
+  bool legacy() const { return legacy_; }
+  uint64_t number() const { return number_; }  // unique among all streams
+
+ private:
+  class Line {
+   public:
+    void Queue(Work work) {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(work));
+      ++queued_;
+      changed_.notify_all();
+    }
+    uint64_t queued() {
+      std::lock_guard lock(mutex_);
+      return queued_;
+    }
+    void Await(uint64_t until) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return done_ >= until; });
+    }
+    void Stop() {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    void Run() {
+      std::unique_lock lock(mutex_);
+      while (true) {
+        changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        Work work = std::move(queue_.front());
+        queue_.pop_front();
+        lock.unlock();
+        work();
+        work = nullptr;
+        lock.lock();
+        ++done_;
+        changed_.notify_all();
+      }
+    }
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Work> queue_;
+    uint64_t queued_ = 0, done_ = 0;
+    bool stopping_ = false;
+  };
+
+  const int device_;
+  const bool legacy_;
+  const uint64_t number_ = NextNumber();
+  const std::shared_ptr<Line> line_;
+  std::mutex mutex_;  // guards captured_
+  Capture captured_;
+};
+
+struct FakeEvent {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t recorded = 0, reached = 0;
+  std::weak_ptr<FakeGraph> capture;  // recorded while a graph was captured
+};
+// Return what a stream does when it gets there: it waits for the event's last record so far, or
+// makes a new one.
+Work WaitFor(FakeEvent* event);
+Work Record(FakeEvent* event);
+
+struct Allocation {
+  int fd = -1;
+  size_t bytes = 0;
+  int device = 0;
+  bool imported = false;
+};
+
+struct Range {
+  size_t bytes = 0;
+  int device = 0;
+  bool host = false;
+  bool managed = false;
+};
+
+struct FakeDevice {
+  int number = 0;
+  std::set<FakeStream*> streams;
+  std::unique_ptr<FakeStream> null_stream;
+  size_t used = 0;
+};
+
+struct State {
+  std::mutex mutex;
+  std::vector<FakeDevice> devices;
+  std::map<std::string, FakeFunction, std::less<>> functions;
+  std::map<uintptr_t, Range> ranges;
+  std::map<AllocationHandle, Allocation> allocations;
+  std::map<uintptr_t, AllocationHandle> mapped;
+  std::map<uintptr_t, int> mapped_fds;  // for cuMemRetainAllocationHandle
+  AllocationHandle next_allocation = 1;
+  struct MemoryFile {
+    int fd;
+    size_t bytes;
+  };
+  std::map<uintptr_t, MemoryFile> memory_files;  // of memory that other processes can open
+  std::vector<void*> stream_places;              // addresses of destroyed streams, to be used again
+  std::vector<std::weak_ptr<FakeGraph>> captures;
+  std::set<const void*> working;  // what running kernels use that only one at a time may use
+  std::atomic<int> overlaps = 0;  // how often two used it at once
+  std::atomic<long> launches = 0;
+  long sticky = 0;
+};
+State& TheState();
+
+// The contexts that this thread has pushed, and its mode of captures.
+extern thread_local std::vector<FakeDevice*> contexts;
+extern thread_local int thread_mode;
+// How many calls of this thread until one fails: 1 is the next, 0 none.
+extern thread_local int launches_to_failure, records_to_failure;
+inline bool FailsNow(int& calls) { return calls > 0 && --calls == 0; }
+
+// Returns whether every call fails from now on (TUTTI_FAKE_STICKY).
+bool Broken();
+inline FakeDevice* Current() { return contexts.empty() ? nullptr : contexts.back(); }
+FakeStream& StreamOf(void* stream);
+bool IsStream(void* stream);
+FakeDevice* DeviceOf(int number);
+inline void* Pointer(DeviceAddress address) { return reinterpret_cast<void*>(address); }
+
+// Returns an error, and spoils the capture, when a call that is no part of what is queued comes
+// while a thread captures that must not be disturbed (see cuThreadExchangeStreamCaptureMode).
+int Refused();
+
+// Waits until what the current device has been given is done: `all` of it, or what the null stream
+// waits for.
+void AwaitDevice(bool all);
+
+// Frees memory of AllocateDevice or std::aligned_alloc, and forgets it.
+void Free(void* memory);
+
+}  // namespace fake

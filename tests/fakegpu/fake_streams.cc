@@ -1,0 +1,167 @@
+// The stand-in's streams, events and captures.
+
+#include "fake_state.h"
+
+using namespace fake;  // NOLINT: all of it is for these functions
+
+extern "C" {
+
+int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = *greatest = 0;
+  return kSuccess;
+}
+int cuStreamCreate(void** stream, unsigned flags) {
+  void* place = nullptr;
+  {
+    std::lock_guard lock(TheState().mutex);
+    auto& places = TheState().stream_places;
+    if (!places.empty()) {
+      place = places.back();
+      places.pop_back();
+    }
+  }
+  if (place == nullptr) place = ::operator new(sizeof(FakeStream));
+  auto* made = new (place) FakeStream(Current()->number, /*legacy=*/flags != kNonBlocking);
+  *stream = made;
+  std::lock_guard lock(TheState().mutex);
+  Current()->streams.insert(made);
+  return kSuccess;
+}
+int cuStreamDestroy_v2(void* stream) {
+  auto* gone = static_cast<FakeStream*>(stream);
+  {
+    std::lock_guard lock(TheState().mutex);
+    DeviceOf(gone->device())->streams.erase(gone);
+    gone->~FakeStream();
+    TheState().stream_places.push_back(gone);
+  }
+  return kSuccess;
+}
+int cuStreamSynchronize(void* stream) {
+  if (const int refused = Refused()) return refused;
+  if (Broken()) return kIllegalAddress;
+  StreamOf(stream).Synchronize();
+  return kSuccess;
+}
+int cuStreamWaitEvent(void* stream, void* handle, unsigned flags) {
+  auto* event = static_cast<FakeEvent*>(handle);
+  if (const auto capture = StreamOf(stream).capture(); capture && flags == kExternal) {
+    capture->nodes.push_back({.waits_for = event});
+    return kSuccess;
+  }
+  {
+    std::lock_guard lock(event->mutex);
+    if (auto capture =
+            event->capture.lock()) {  // the stream joins it, and its work that of the one list
+      StreamOf(stream).SetCapture(std::move(capture));
+      return kSuccess;
+    }
+  }
+  // What is captured can wait for nothing outside but as above.
+  if (StreamOf(stream).capture()) return kCaptureUnsupported;
+  StreamOf(stream).Queue(WaitFor(event));
+  return kSuccess;
+}
+int cuStreamIsCapturing(void* stream, int* captured) {
+  if (!IsStream(stream)) return kInvalidHandle;
+  *captured = StreamOf(stream).capture() != nullptr;
+  return kSuccess;
+}
+int cuStreamGetCaptureInfo_v2(void* stream, int* status, uint64_t* id, void** graph,
+                              void* const** behind, size_t* num_behind) {
+  int captured = 0;
+  const int result = cuStreamIsCapturing(stream, &captured);
+  *status = captured;
+  if (captured == 0) return result;
+  *id = StreamOf(stream).capture()->number;
+  *graph = StreamOf(stream).capture().get();
+  if (behind != nullptr) {
+    static thread_local void* tip = nullptr;
+    tip = reinterpret_cast<void*>(StreamOf(stream).capture()->Tip());
+    *behind = &tip;
+    *num_behind = tip != nullptr ? 1 : 0;
+  }
+  return result;
+}
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(*mode, thread_mode);
+  return kSuccess;
+}
+int cuStreamCreateWithPriority(void** stream, unsigned flags, int) {
+  return cuStreamCreate(stream, flags);
+}
+// A capture that is asked for its stream's number is lost, with the true driver too.
+int cuStreamGetId(void* stream, uint64_t* id) {
+  if (StreamOf(stream).capture() != nullptr) {
+    StreamOf(stream).SetCapture(nullptr);
+    return kCaptureUnsupported;
+  }
+  *id = StreamOf(stream).number();
+  return kSuccess;
+}
+int cuStreamBeginCapture_v2(void* stream, int mode) {
+  auto capture = std::make_shared<FakeGraph>();
+  capture->mode = mode;
+  capture->thread = std::this_thread::get_id();
+  {
+    State& s = TheState();
+    std::lock_guard lock(s.mutex);
+    std::erase_if(s.captures, [](const auto& weak) { return weak.expired(); });
+    s.captures.push_back(capture);
+  }
+  StreamOf(stream).SetCapture(std::move(capture));
+  return kSuccess;
+}
+int cuStreamEndCapture(void* stream, void** graph) {
+  auto capture = StreamOf(stream).capture();
+  if (!capture) return kInvalidValue;
+  State& s = TheState();
+  {
+    std::lock_guard lock(s.mutex);  // streams that joined
+    for (FakeDevice& device : s.devices)
+      for (FakeStream* other : device.streams)
+        if (other->capture() == capture) other->SetCapture(nullptr);
+  }
+  StreamOf(stream).SetCapture(nullptr);
+  *graph = nullptr;
+  if (capture->invalid) return kCaptureInvalidated;
+  *graph = new FakeGraph(*capture);
+  return kSuccess;
+}
+int cuEventCreate(void** event, unsigned) {
+  *event = new FakeEvent;
+  return kSuccess;
+}
+int cuEventDestroy_v2(void*) { return kSuccess; }  // streams may still hold it; tests are short
+int cuEventRecord(void* handle, void* stream) {
+  if (FailsNow(records_to_failure)) return kOutOfMemory;
+  auto* event = static_cast<FakeEvent*>(handle);
+  {
+    std::lock_guard lock(event->mutex);
+    event->capture = StreamOf(stream).capture();
+    if (!event->capture.expired()) {
+      event->reached = ++event->recorded;
+      return kSuccess;
+    }
+  }
+  StreamOf(stream).Queue(Record(event));
+  return kSuccess;
+}
+int cuEventRecordWithFlags(void* event, void* stream, unsigned flags) {
+  const auto capture = StreamOf(stream).capture();
+  if (!capture || flags != kExternal) return cuEventRecord(event, stream);
+  capture->nodes.push_back({.records = static_cast<FakeEvent*>(event)});
+  return kSuccess;
+}
+int cuEventQuery(void* handle) {
+  if (Broken()) return kIllegalAddress;
+  if (const int refused = Refused()) return refused;
+  auto* event = static_cast<FakeEvent*>(handle);
+  std::lock_guard lock(event->mutex);
+  return event->reached >= event->recorded ? kSuccess : kNotReady;
+}
+
+// This is no function of a driver; tests call it.
+void tuttiFakeFailRecord(int number) { records_to_failure = number; }
+
+}  // extern "C"
