@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts a copy of libtutti into the package: TUTTI_LIBRARY, or what `make` built beside it; of the
-plugins for MPI, Gloo and oneCCL that lie beside that, where libtutti looks for them; and of the `tutti`
+plugins for MPI, Gloo and oneCCL that lie beside that, where libtutti looks for them; and of the
+`tutti`
 program: TUTTI_PROGRAM, or what was built or installed with that library. Without any the package is
 made without, and looks for them when it is used."""
 
@@ -16,7 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def library():
-    """The path of a libtutti that was built, or None."""
+    """Returns the path of a libtutti that was built, or None."""
     named = os.environ.get("TUTTI_LIBRARY")
     if named:
         if not os.path.exists(named):
@@ -27,7 +28,7 @@ def library():
 
 
 def program(beside):
-    """The path of the `tutti` program, of the build or the installation of a library; or None."""
+    """Returns the path of the `tutti` program of a library's build or installation, or None."""
     named = os.environ.get("TUTTI_PROGRAM")
     if named:
         if not os.path.exists(named):
@@ -60,7 +61,7 @@ class BuildWithLibrary(build_py):
         os.chmod(self.pack(launcher, "bin", "tutti"), 0o755)
 
     def pack(self, source, folder, name):
-        """Copies a file into a folder of the package; where it is then."""
+        """Copies a file into a folder of the package and returns its new path."""
         target = os.path.join(self.build_lib, "tutti", folder, name)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         shutil.copyfile(source, target)
@@ -70,7 +71,8 @@ class BuildWithLibrary(build_py):
 
 
 class PlatformDistribution(Distribution):
-    """Has no extension module, and yet is of this machine only where it carries the library."""
+    """A distribution without extension modules that is platform-specific where it carries the
+    library."""
 
     def has_ext_modules(self):
         return library() is not None
@@ -80,13 +82,13 @@ commands = {"build_py": BuildWithLibrary}
 try:
     try:
         from setuptools.command.bdist_wheel import bdist_wheel
-    except ImportError:  # before setuptools 70.1
+    except ImportError:  # setuptools before 70.1
         from wheel.bdist_wheel import bdist_wheel
 
     class AnyPython(bdist_wheel):
         def get_tag(self):
             tag = super().get_tag()
-            return ("py3", "none", tag[2])  # ctypes knows no version of Python
+            return ("py3", "none", tag[2])  # ctypes works with every version of Python
 
     commands["bdist_wheel"] = AnyPython
 except ImportError:

@@ -1,4 +1,4 @@
-// `tutti info`: what a library with NCCL's interface is and offers.
+// `tutti info` prints the version of a library with NCCL's interface and which functions it has.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

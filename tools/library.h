@@ -1,7 +1,7 @@
 #pragma once
 
-// Any library with NCCL's binary interface, loaded at run time: Tutti itself, NCCL, RCCL, a test's
-// fake.
+// Loads any library with NCCL's binary interface at run time: Tutti itself, NCCL, RCCL, or the fake
+// one of the tests.
 //
 // Functions that a library may lack (they are newer than NCCL 2.2, or Tutti's own) are filled in
 // where a group of sends and receives does the same, and refused with a sentence where nothing
@@ -17,7 +17,8 @@
 
 namespace tutti::tools {
 
-// The functions of the table below, by NCCL's names without the prefix. Null: the library has none.
+// Pointers to the functions of the table below, by NCCL's names without the prefix; null where the
+// library lacks the function.
 #define TUTTI_TOOLS_REQUIRED_FUNCTIONS(X) \
   X(GetVersion)                           \
   X(GetErrorString)                       \
@@ -69,18 +70,20 @@ struct NcclFunctions {
 
 class NcclLibrary {
  public:
-  // `path` as for dlopen(3). The library is never unloaded: it may have threads.
+  // Loads `path`, which is understood as dlopen(3) does. The library is never unloaded, because it
+  // may have threads.
   static Result<NcclLibrary> Load(const std::string& path);
 
-  // The file that was loaded, as an absolute path.
+  // Returns the absolute path of the file that was loaded.
   const std::string& path() const { return path_; }
-  // "NCCL 2.30.7", or "Tutti 0.1.0 (NCCL 2.30.7)".
+  // Returns the library's name and version: "NCCL 2.30.7", or "Tutti 0.1.0 (NCCL 2.30.7)".
   std::string Version() const;
 
   const NcclFunctions* operator->() const { return &functions_; }
   const NcclFunctions& functions() const { return functions_; }
 
-  // Success, or what the library says of its failure in `doing`. `comm` may be null.
+  // Turns a result into a Status; a failure has the library's own sentence, and `doing` says what
+  // was being done. `comm` may be null.
   Status Check(ncclResult_t result, std::string_view doing, ncclComm_t comm = nullptr) const;
 
  private:
@@ -88,15 +91,15 @@ class NcclLibrary {
   std::string path_;
 };
 
-// Where `name` is empty, the library of this build or installation, searched beside the running
-// program, else libtutti.so wherever the loader finds it; else `name` itself, made absolute when it
-// names a file.
+// Returns the path of the library to load. An empty `name` stands for the library of this build or
+// installation, searched beside the running program, else for libtutti.so wherever the loader finds
+// it. Any other `name` is returned as it is, made absolute where it names a file.
 std::string FindLibrary(const std::string& name);
 
-// "2.30.7" for 23007. Versions before 2.9 had a shorter code.
+// Formats NCCL's version code: "2.30.7" for 23007. Versions before 2.9 had a shorter code.
 std::string VersionText(int code);
 
-// The bytes of an element.
+// Returns the number of bytes of one element.
 size_t ElementSize(ncclDataType_t type);
 
 }  // namespace tutti::tools

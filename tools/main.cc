@@ -1,4 +1,4 @@
-// The `tutti` program: measures, starts and describes.
+// The `tutti` program, which measures libraries, starts jobs and describes machines.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,8 +12,8 @@
 
 namespace {
 
-// What is wrong with the first words, where one should be a subcommand and is not; the parser only
-// says that one is missing.
+// Returns a sentence about the first word where that should be a subcommand and is not, because the
+// parser only says that one is missing.
 std::string WrongSubcommand(const CLI::App& program, const std::vector<std::string>& words) {
   const CLI::App* app = &program;
   for (const std::string& word : words) {

@@ -1,4 +1,5 @@
-// `tutti perf`: how fast and how right collectives are, in the manner of nccl-tests.
+// `tutti perf` measures how fast collectives are and whether their results are right, in the manner
+// of nccl-tests.
 
 #include <sched.h>
 #include <unistd.h>
@@ -25,7 +26,7 @@ constexpr int kMaxLocalRanks = 1024;
 // Options as they stand on the command line, before they are understood.
 struct Words {
   std::string collective;
-  int num_ranks = 0;  // 0: not given.
+  int num_ranks = 0;  // 0 where it was not given.
   std::string min_bytes;
   std::string max_bytes;
   std::string step_bytes;
@@ -43,7 +44,7 @@ struct Words {
 
 void AddOptions(CLI::App* app, Words* words) {
   PerfOptions& options = words->options;
-  // So that a script can add to options that it was given.
+  // The last of several values counts, so that a script can add to options that it was given.
   app->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app->add_option("collective", words->collective,
                   "all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, gather, "
@@ -243,7 +244,7 @@ Subcommand AddPerf(CLI::App& program) {
 Subcommand AddPerfRank(CLI::App& program) {
   auto sockets = std::make_shared<std::vector<int>>();
   CLI::App* const app = program.add_subcommand("perf-rank", "A rank of tutti perf");
-  app->group("");  // Not shown.
+  app->group("");  // An empty group hides the subcommand in --help.
   app->add_option("--sockets", *sockets)->required()->delimiter(',');
   return {app, [sockets] { return PerfRankMain(*sockets); }};
 }

@@ -19,7 +19,7 @@ struct Subcommand {
 };
 
 Subcommand AddPerf(CLI::App& program);
-Subcommand AddPerfRank(CLI::App& program);  // A rank of `perf`; started by it, not by people.
+Subcommand AddPerfRank(CLI::App& program);  // `perf` starts its ranks by it.
 Subcommand AddInfo(CLI::App& program);
 Subcommand AddTopo(CLI::App& program);
 
@@ -32,7 +32,7 @@ Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command);
 // happens to other subcommands' arguments.
 std::vector<std::string> TakeCommand(const CLI::App& run, std::vector<std::string>* arguments);
 
-// Exit statuses: 0 good, 1 something failed, 2 the command line makes no sense.
+// Exit statuses other than 0: 1 when something failed, 2 when the command line makes no sense.
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
 

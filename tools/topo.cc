@@ -1,4 +1,4 @@
-// `tutti topo`: what a machine is made of, and how its devices are joined.
+// `tutti topo` describes what a machine is made of and how its devices are joined.
 
 #include <CLI/CLI.hpp>
 #include <vector>

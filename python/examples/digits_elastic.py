@@ -17,11 +17,11 @@ import torch.nn.functional as F
 import tutti.torch as hvd
 
 DATA = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "data", "digits.csv")
-BATCH = 16  # samples of one rank
+BATCH = 16  # the samples that one rank takes at a time
 
 
 def load(path):
-    """Images (n, 64) from 0 to 1, and what they show (n,)."""
+    """Returns images (n, 64) with values from 0 to 1, and the digits that they show (n,)."""
     with open(path, encoding="ascii") as file:
         table = torch.tensor([[float(field) for field in line.split(",")] for line in file])
     return table[:, :64] / 16, table[:, 64].long()

@@ -18,7 +18,7 @@ DATA = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "data", "
 
 
 def load(path):
-    """Images (n, 64) from 0 to 1, and what they show (n,)."""
+    """Returns images (n, 64) with values from 0 to 1, and the digits that they show (n,)."""
     with open(path, encoding="ascii") as file:
         table = torch.tensor([[float(field) for field in line.split(",")] for line in file])
     return table[:, :64] / 16, table[:, 64].long()
@@ -32,7 +32,7 @@ def main():
 
     hvd.init()
     torch.set_num_threads(1)
-    torch.manual_seed(hvd.rank())  # on purpose different: the broadcast makes the models alike
+    torch.manual_seed(hvd.rank())  # The models differ on purpose; the broadcast makes them alike.
     images, labels = load(arguments.data)
     held_out = torch.arange(len(labels)) % 5 == 0
     train = torch.utils.data.TensorDataset(images[~held_out], labels[~held_out])

@@ -9,7 +9,7 @@ import numpy as np
 import tutti.numpy as hvd
 
 hvd.init()
-# Every rank has a different number of them.
+# Every rank has a different number of values.
 mine = np.arange(10.0 * hvd.rank(), 10.0 * hvd.rank() + 3 + hvd.rank())
 
 count, total, squares = hvd.allreduce(

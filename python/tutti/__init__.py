@@ -22,7 +22,7 @@ __all__ = ["Communicator", "HorovodInternalError", "HostsUpdatedInterrupt", "Pro
 
 
 def __getattr__(name: str) -> Any:
-    # Late, so that `import tutti` needs no NumPy.
+    # Imported when asked for, so that `import tutti` needs no NumPy.
     if name == "Communicator":
         from tutti.communicator import Communicator
         return Communicator

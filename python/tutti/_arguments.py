@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users pass, checked: ValueError, in a sentence, for what cannot be."""
+"""Checks what users pass, and raises a ValueError with a sentence for what cannot be."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Average, Sum, Adasum, Min, Max, Product = range(6)
 
 
 def whole_number(value: Any, what: str) -> int:
-    """`value` as an int. ValueError for what is none, a float among it."""
+    """Returns `value` as an int. ValueError for anything that is no whole number, floats
+    included."""
     try:
         return operator.index(value)
     except TypeError:
@@ -20,7 +21,7 @@ def whole_number(value: Any, what: str) -> int:
 
 
 def check_factor(factor: Any, what: str) -> float:
-    """ValueError for what is no number."""
+    """Raises ValueError for what is no number."""
     try:
         return float(factor)
     except (TypeError, ValueError):
@@ -28,7 +29,7 @@ def check_factor(factor: Any, what: str) -> float:
 
 
 def check_op(op: Optional[int], average: Optional[bool] = None) -> int:
-    """The operator that `op` and Horovod's old `average` mean together."""
+    """Returns the operator that `op` and Horovod's old `average` mean together."""
     if average is not None:
         if op is not None:
             raise ValueError("give either op or average, not both; average is the older name")

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job that this process belongs to: beginning, end, who is who, operations under way.
+"""The job that this process belongs to: its beginning and end, its ranks, and its operations.
 
-A process has one job at a time, as Horovod's API wants it; `job()` is it, for every array library
-alike. Threads: every function may be called from any thread; init, shutdown, add_process_set,
-remove_process_set and whatever waits for an operation block, without holding Python's lock.
+A process has one job at a time, as Horovod's API wants it, and `job()` returns it for every array
+library alike. Threads: every function may be called from any thread; init, shutdown,
+add_process_set, remove_process_set and whatever waits for an operation block, without holding
+Python's lock.
 
-The array libraries' modules take what they offer from here.
+The modules for array libraries import from here what they offer.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from tutti._features import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_
 from tutti._process_sets import ProcessSet, check_process_set, global_process_set
 from tutti.exceptions import HorovodInternalError
 
-# So that a job that can never begin (no way between two hosts, say) ends with a sentence.
+# A job that can never begin, for want of a way between two hosts, say, ends with a sentence.
 _ELASTIC_ATTEMPTS = 10
 _INT64 = 5  # tuttiElementType_t
 
 
 @dataclass
 class _Entry:
-    """What one of the package's handles stands for."""
+    """The operations that one of the package's handles stands for."""
     coordinator: Coordinator
     numbers: List[int]
     requests: List[Request]
@@ -53,7 +54,7 @@ def _new_unique_id() -> bytes:
 
 
 class Job:
-    """See the module. Not made by users: `job()`."""
+    """See the module. Users do not make one; `job()` returns it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -61,12 +62,12 @@ class Job:
         self._rank = 0
         self._places: List[_launch.Place] = []  # by rank
         self._entries: Dict[int, _Entry] = {}
-        # By number; more than one where init was given an equal set.
+        # The sets by number. A number has several objects where init was given an equal set again.
         self._process_sets: Dict[int, List[ProcessSet]] = {}
         self._last_handle = 0
-        self._abandoned: FrozenSet[int] = frozenset()  # handles of the job that was shut down last
-        # How many operations without a name there were, by set and kind: ranks count alike what
-        # they take part in, whatever else some of them do.
+        self._abandoned: FrozenSet[int] = frozenset()  # of the job that was shut down last
+        # How many operations without a name there were, by set and kind. All ranks of a set count
+        # alike, whatever else some of them do.
         self._noname: Dict[Tuple[int, int], int] = {}
         self._naming = threading.Lock()
         self._interrupter = _interrupt.Interrupter(self._on_interrupt)
@@ -76,7 +77,7 @@ class Job:
         if coordinator is not None:
             coordinator.interrupt()
 
-    # Beginning and end
+    # Beginning and end of the job
 
     def init(self, comm: Any = None,
              process_sets: Union[None, str, Sequence[ProcessSet]] = None) -> None:
@@ -146,7 +147,7 @@ class Job:
 
     def _begin_with(self, rank: int, places: List[_launch.Place], made: bytes,
                     given_up: Callable[[], bool] = lambda: False) -> None:
-        # Not .internal: ctypes ends a char array at its first zero byte.
+        # The whole struct is copied, because ctypes ends a char array at its first zero byte.
         unique_id = _library.UniqueId.from_buffer_copy(made)
         mine = places[rank]
         options = _library.CoordinatorOptions(
@@ -173,25 +174,26 @@ class Job:
             for number in list(self._process_sets):
                 self._drop(number)
             global_process_set.ranks = None
-            # The buffers go last: until then the library may be at work on them.
+            # The buffers are dropped last, because the library may use them until the end.
             entries, self._entries = self._entries, {}
             self._abandoned = frozenset(entries)
         coordinator.close()
         entries.clear()
 
     def forget(self) -> None:
-        """In the child of a fork: the job and the threads that serve it are the parent's, and to
-        end it here would wait for threads that are not there."""
+        """Forgets the job, in the child of a fork. Job and threads are the parent's; to end the job
+        here would wait for threads that are not there."""
         self._lock, self._naming = threading.RLock(), threading.Lock()
         self._interrupter.forget()
         _elastic.forget()
-        self._left, self._coordinator = self._coordinator, None  # kept, so that nothing ends it
+        # It is kept, so that its destructor does not run.
+        self._left, self._coordinator = self._coordinator, None
         self._entries, self._process_sets = {}, {}
         _identity.end()
         global_process_set.ranks = None
 
     def is_initialized(self) -> bool:
-        """Whether init was done and shutdown not yet."""
+        """Returns whether init was done and shutdown was not."""
         return self._coordinator is not None
 
     def _running(self) -> Coordinator:
@@ -200,47 +202,47 @@ class Job:
             raise ValueError("Tutti has not been initialized; use hvd.init().")
         return coordinator
 
-    # Who is who
+    # The ranks
 
     def _place(self) -> _launch.Place:
         self._running()
         return self._places[self._rank]
 
     def rank(self) -> int:
-        """This process's number among all ranks, from 0."""
+        """Returns this process's number among all ranks, from 0."""
         self._running()
         return self._rank
 
     def size(self) -> int:
-        """The number of ranks."""
+        """Returns the number of ranks."""
         self._running()
         return len(self._places)
 
     def local_rank(self) -> int:
-        """This process's number among the ranks of its host."""
+        """Returns this process's number among the ranks of its host."""
         return self._place().local_rank
 
     def local_size(self) -> int:
-        """The number of ranks of this host."""
+        """Returns the number of ranks of this host."""
         return self._place().local_size
 
     def cross_rank(self) -> int:
-        """This host's number among the hosts that have a rank with this local rank."""
+        """Returns this host's number among the hosts that have a rank with this local rank."""
         return self._place().cross_rank
 
     def cross_size(self) -> int:
-        """The number of hosts that have a rank with this local rank."""
+        """Returns the number of hosts that have a rank with this local rank."""
         return self._place().cross_size
 
     def is_homogeneous(self) -> bool:
-        """Whether all hosts have equally many ranks."""
+        """Returns whether all hosts have equally many ranks."""
         self._running()
         return len({place.local_size for place in self._places}) == 1
 
     # Process sets
 
     def _find(self, ranks: Optional[List[int]]) -> Optional[int]:
-        """The number of the user's set of these ranks."""
+        """Returns the number of the user's set of these ranks, or None."""
         return next((number for number, sets in self._process_sets.items()
                      if number != 0 and sets[0].ranks == ranks), None)
 
@@ -261,9 +263,10 @@ class Job:
                 process_set.process_set_id = None
 
     def add_process_set(self, process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
-        """Every rank of the job calls it with the same ranks; or each with a communicator of mpi4py
-        that it is in (or COMM_NULL), which may be different ones: all of them become sets. ValueError
-        for ranks that are not there or a set that was added before."""
+        """Adds a process set and returns it. Every rank of the job must call it with the same
+        ranks, or each with a communicator of mpi4py that it is in (or COMM_NULL); these may differ,
+        and all of them become sets. ValueError for ranks that are not there or a set that was added
+        before."""
         if not isinstance(process_set, ProcessSet):
             process_set = ProcessSet(process_set)
         if process_set.process_set_id is not None:
@@ -287,7 +290,8 @@ class Job:
         return process_set
 
     def _add_by_mpi(self, process_set: ProcessSet) -> ProcessSet:
-        """The sets of all ranks' communicators, in the same order on all; this rank's is the one."""
+        """Adds the sets of all ranks' communicators, in the same order on all ranks, and returns
+        this rank's."""
         comm = process_set.mpi_comm
         mine = tuple(sorted(comm.allgather(self.rank()))) if comm else ()
         told, members = self.tell_all(
@@ -304,7 +308,8 @@ class Job:
         return process_set
 
     def tell_all(self, numbers: Sequence[int], name: str) -> List[int]:
-        """What all ranks say, one after another; all of them call it. (Without an array library.)"""
+        """Returns the numbers of all ranks, one rank's after another's. All of them must call it.
+        It needs no array library."""
         said = (ctypes.c_int64 * len(numbers))(*numbers)
 
         def take(result: Result) -> List[int]:
@@ -314,7 +319,8 @@ class Job:
                      keep=said, finish=take)], name=name))
 
     def remove_process_set(self, process_set: ProcessSet) -> bool:
-        """Every rank of the job calls it. False where the set was not added, or is that of all."""
+        """Removes a process set. Every rank of the job must call it. Returns False where the set
+        was not added, or is that of all ranks."""
         number = process_set.process_set_id
         if number is None or process_set is global_process_set:
             return False
@@ -324,7 +330,7 @@ class Job:
         return True
 
     def process_set_ids(self) -> List[int]:
-        """The numbers of the sets that there are."""
+        """Returns the numbers of the sets that there are."""
         self._running()
         return sorted(self._process_sets)
 
@@ -333,9 +339,10 @@ class Job:
     def enqueue(self, requests: Sequence[Request], process_set: ProcessSet = global_process_set,
                 name: Optional[str] = None, grouped: bool = False,
                 members: Optional[Sequence[str]] = None) -> int:
-        """A handle for all of the requests, of one kind; with `grouped` they run together or not at
-        all. They are called `<op>.<name>`, `<op>.noname.<n>` without one; those of a group
-        `<op>.<name>_<i>`, or by the names of `members`."""
+        """Asks for the requests, which must be of one kind, and returns a handle for all of them;
+        with `grouped` they run together or not at all. They are called `<op>.<name>`,
+        `<op>.noname.<n>` without one; those of a group `<op>.<name>_<i>`, or by the names of
+        `members`."""
         coordinator = self._running()
         number = check_process_set(process_set)._known()
         kind, count = requests[0].kind, len(requests)
@@ -369,12 +376,12 @@ class Job:
         raise ValueError(f"there is no handle {handle}, or it was synchronized before")
 
     def _is_done_with(self, handle: int) -> bool:
-        """Whether it was synchronized before."""
+        """Returns whether the handle was synchronized before."""
         return isinstance(handle, int) and 0 < handle <= self._last_handle and \
             handle not in self._entries and handle not in self._abandoned
 
     def poll(self, handle: int) -> bool:
-        """Whether the operation is done, so that synchronize does not wait. Never waits."""
+        """Returns whether the operation is done, so that synchronize does not wait. Never waits."""
         entry, done = self._entry(handle), ctypes.c_int()
         for number in entry.numbers:
             entry.coordinator.ask("Poll", number, ctypes.byref(done))
@@ -383,19 +390,19 @@ class Job:
         return True
 
     def synchronize(self, handle: int) -> Any:
-        """Waits for the operation and gives its result, a list for a group; the handle is gone
-        after it, and a second call gives None. HorovodInternalError when the operation failed.
+        """Waits for the operation and returns its result, a list for a group. The handle is gone
+        after it, and a second call returns None. HorovodInternalError when the operation failed.
         Ctrl-C (KeyboardInterrupt) ends the job on all ranks."""
         if self._is_done_with(handle):
             return None
         entry = self._entry(handle)
         coordinator = entry.coordinator
         with entry.waiting:
-            if self._is_done_with(handle):  # by another thread, meanwhile
+            if self._is_done_with(handle):  # another thread did so meanwhile
                 return None
             self._entry(handle)
             try:
-                # All of them, so that no buffer goes while the library still writes to it.
+                # All are waited for, so that no buffer is freed while the library writes to it.
                 error: Optional[HorovodInternalError] = None
                 for number in entry.numbers:
                     try:
@@ -420,15 +427,15 @@ class Job:
             for number in entry.numbers:
                 entry.coordinator.call("Release", number)
         except HorovodInternalError:
-            pass  # closed meanwhile, and everything freed with it
+            pass  # The coordinator was closed meanwhile, and everything was freed with it.
 
     def barrier(self, process_set: ProcessSet = global_process_set) -> None:
         """Waits until all ranks of the set have come here."""
         self.synchronize(self.enqueue([Request(BARRIER)], process_set))
 
     def join(self) -> int:
-        """This rank brings nothing more, and stands in for the others' operations with neutral
-        elements until all have joined. Returns the rank that joined last."""
+        """Says that this rank has no more data, and takes part in the others' operations with
+        neutral elements until all have joined. Returns the rank that joined last."""
         coordinator, number, last = self._running(), ctypes.c_int64(), ctypes.c_int()
         coordinator.ask("Join", 0, ctypes.byref(number))
         try:
@@ -438,19 +445,20 @@ class Job:
             coordinator.call("Release", number.value)
         return last.value
 
-    # Watching
+    # Timeline and counters
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
-        """Writes what happens to `file_path` on rank 0, `file_path`.N on rank N, as Chrome-trace
-        JSON. ValueError where one is written already, or the file cannot be."""
+        """Begins to write a timeline as Chrome-trace JSON, to `file_path` on rank 0 and to
+        `file_path`.N on rank N. ValueError where one is being written, or the file cannot be."""
         self._running().ask("StartTimeline", os.fsencode(file_path), int(mark_cycles))
 
     def stop_timeline(self) -> None:
-        """Ends the file. ValueError where none is written."""
+        """Ends the timeline. ValueError where none is being written."""
         self._running().ask("StopTimeline")
 
     def counter(self, name: str, process_set: ProcessSet = global_process_set) -> int:
-        """A number of the set: rounds, negotiated_rounds, rings, batches, tensors, cached."""
+        """Returns a counter of the set: rounds, negotiated_rounds, rings, batches, tensors,
+        cached."""
         value = ctypes.c_uint64()
         self._running().ask("Counter", process_set._known(), name.encode(), ctypes.byref(value))
         return value.value
@@ -458,10 +466,10 @@ class Job:
 
 @functools.lru_cache(maxsize=None)
 def job() -> Job:
-    """This process's job, whether it runs or not."""
+    """Returns this process's job, whether it runs or not."""
     made = Job()
     if _elastic.is_elastic():
-        # Registered first, called last.
+        # What is registered first is called last.
         atexit.register(lambda: _elastic.launcher().close()
                         if _elastic.launcher.cache_info().currsize else None)
     atexit.register(made.shutdown)
@@ -469,7 +477,7 @@ def job() -> Job:
     return made
 
 
-# Horovod's functions, for every array library alike.
+# Horovod's functions, which are the same for every array library.
 _job = job()
 init = _job.init
 shutdown = _job.shutdown

@@ -16,53 +16,54 @@ from tutti._basics import ProcessSet, Request, Result, global_process_set
 
 
 class Adapter(Protocol):
-    """How the package sees the arrays of one library."""
+    """Describes the arrays of one library to the package."""
 
     def bring(self, array: Any, in_place: bool) -> Tuple[Any, Optional[Callable[[Any], Any]]]:
-        """An array of the library that is this one, and what makes results such as it is; None where
-        it is one already. ValueError for what cannot be seen so."""
+        """Returns the object as an array of the library, and a function that turns results into
+        arrays of the object's own library, or None where it is an array already. ValueError for
+        what the library cannot see."""
 
     def as_real(self, array: Any) -> Any:
-        """Of complex numbers, contiguous: their parts, in a last dimension of 2, in the same memory.
-        None for other arrays."""
+        """Returns a contiguous array of complex numbers as their parts, in a last dimension of 2,
+        in the same memory. None for other arrays."""
 
     def as_complex(self, array: Any) -> Any:
-        """The opposite."""
+        """Undoes the former."""
 
     def check(self, array: Any, in_place: bool) -> Any:
-        """The array, made contiguous where that makes a copy harmless; ValueError for what cannot
-        be sent, or not be written in place."""
+        """Returns the array, or a contiguous copy where a copy is harmless. ValueError for an array
+        that cannot be sent, or cannot be written in place."""
 
     def type(self, array: Any) -> int:
-        """Its tuttiElementType_t."""
+        """Returns the array's tuttiElementType_t."""
 
     def shape(self, array: Any) -> Tuple[int, ...]: ...
 
     def address(self, array: Any) -> int: ...
 
     def empty(self, shape: Tuple[int, ...], like: Any) -> Any:
-        """A new contiguous array of the type of `like`."""
+        """Returns a new contiguous array of the type of `like`."""
 
     def copy_in(self, array: Any, data: int) -> None:
         """Fills an array from memory of the library, of the device on which the array lies."""
 
     def device(self, array: Any) -> int:
-        """The CUDA device on which it lies, -1 for the host."""
+        """Returns the CUDA device on which the array lies, -1 for the host."""
 
     def current_stream(self, array: Any) -> int:
-        """Of an array on a GPU: the cudaStream_t on which its library works now."""
+        """Returns the cudaStream_t on which the library of an array on a GPU works now."""
 
     def splits(self, splits: Any) -> List[int]:
-        """An argument of alltoall as numbers."""
+        """Returns the `splits` argument of alltoall as numbers."""
 
     def make_splits(self, splits: Sequence[int], like: Any) -> Any:
-        """Received splits as an array."""
+        """Returns received splits as an array."""
 
 
 class Collectives:
-    """The asynchronous operations on one library's arrays; each gives a handle of `job()`.
+    """The asynchronous operations on one library's arrays; each returns a handle of `job()`.
 
-    Names: as Job.enqueue has them. `grouped`: the arrays travel together or not at all.
+    Names are those of Job.enqueue. With `grouped` the arrays travel together or not at all.
     """
 
     def __init__(self, adapter: Adapter) -> None:
@@ -70,9 +71,9 @@ class Collectives:
 
     def _open(self, array: Any, in_place: bool = False, rows: bool = False
               ) -> Tuple[Any, Optional[Callable[[Any], Any]], bool]:
-        """What travels for an array of the user's: (array, what makes the user's result of what came,
-        whether the numbers are complex). Complex numbers travel as pairs. `rows`: of what has a first
-        dimension."""
+        """Returns what travels for an array of the user's: the array to be sent, a function that
+        makes the user's result of what arrives, and whether the numbers are complex, which travel
+        as pairs. With `rows` the array must have a first dimension."""
         own, home = self._adapter.bring(array, in_place)
         source = self._adapter.check(own, in_place)
         real = self._adapter.as_real(source)
@@ -107,7 +108,7 @@ class Collectives:
                   compression: int = 0, prescale: float = 1.0, postscale: float = 1.0,
                   process_set: ProcessSet = global_process_set,
                   finish: Optional[Callable[[Any], Any]] = None) -> int:
-        """The arrays, reduced element by element over the ranks."""
+        """Reduces the arrays element by element over the ranks."""
         scale = _scale(compression, prescale, postscale)
         requests = []
         for array in _members(arrays):
@@ -122,7 +123,7 @@ class Collectives:
 
     def broadcast(self, array: Any, root: int, name: Optional[str], *, in_place: bool,
                   process_set: ProcessSet = global_process_set) -> int:
-        """Rank `root`'s array; `root` counts among all ranks."""
+        """Gives all ranks the array of rank `root`, a number among all ranks of the job."""
         source, back, _ = self._open(array, in_place)
         target = source if in_place else self._adapter.empty(self._adapter.shape(source), source)
         request = self._describe(
@@ -132,7 +133,8 @@ class Collectives:
 
     def allgather(self, arrays: Sequence[Any], name: Optional[str], *, grouped: bool = False,
                   process_set: ProcessSet = global_process_set) -> int:
-        """The rows of all ranks, one rank's after another's; the first dimension may differ."""
+        """Concatenates the rows of all ranks in the order of ranks. The first dimension may
+        differ."""
         requests = []
         for array in _members(arrays):
             source, back, _ = self._open(array, rows=True)
@@ -142,11 +144,11 @@ class Collectives:
 
     def alltoall(self, array: Any, splits: Any, name: Optional[str], *,
                  process_set: ProcessSet = global_process_set) -> int:
-        """splits[i] rows to the set's i-th rank; equal parts without. Gives the rows that came, and
-        how many from each."""
+        """Sends splits[i] rows to the set's i-th rank, equal parts without splits. The result is
+        the rows that came, and how many came from each rank."""
         source, back, _ = self._open(array, rows=True)
         shape = self._adapter.shape(source)
-        _basics.job().size()  # says so where there is no job
+        _basics.job().size()  # raises where there is no job
         count = len(_basics.check_process_set(process_set).ranks or ())
         if splits is None:
             if not shape or not count or shape[0] % count:
@@ -168,7 +170,7 @@ class Collectives:
                       grouped: bool = False, compression: int = 0, prescale: float = 1.0,
                       postscale: float = 1.0, process_set: ProcessSet = global_process_set,
                       finish: Optional[Callable[[Any], Any]] = None) -> int:
-        """The reduced rows, shared out; the first dim0 mod n ranks get one row more."""
+        """Reduces the rows and shares them out; the first dim0 mod n ranks get one row more."""
         if op == _basics.Adasum:
             raise ValueError("reducescatter knows no Adasum")
         scale = _scale(compression, prescale, postscale)
@@ -184,7 +186,7 @@ class Collectives:
 
 
 def _chain(*parts: Optional[Callable[[Any], Any]]) -> Optional[Callable[[Any], Any]]:
-    """One after another, those that there are."""
+    """Applies those functions that are not None, one after another."""
     there = [part for part in parts if part is not None]
     if not there:
         return None

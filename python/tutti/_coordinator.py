@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C functions of one coordinator, with Python's errors and memory rules, and what they take and
-give. Threads: any."""
+"""The C functions of one coordinator with Python's errors and memory rules, and the types of their
+arguments and results. Threads: any."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tutti.exceptions import HorovodInternalError
 # tuttiOpKind_t
 ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER = range(6)
 KIND_NAMES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
-# How often it is asked whether a generation that does not come about was given up.
+# The time between two questions whether a generation that does not begin was given up.
 _LOOK_S = 0.5
 
 
 @dataclass
 class Request:
-    """One operation on one array. It gets its name when it is enqueued. `keep` holds what its
-    buffers belong to until it is done; `finish(result)` makes what the user gets."""
+    """One operation on one array. It gets its name when it is enqueued. `keep` keeps the owners of
+    its buffers alive until it is done; `finish(result)` returns what the user gets."""
     kind: int
     name: str = ""
     type: int = 0
@@ -37,7 +37,7 @@ class Request:
     postscale: float = 1.0
     root: int = 0
     splits: Optional[Sequence[int]] = None
-    # Of an array on a GPU: which, the stream by which it is made, and the stream that is current.
+    # For an array on a GPU: the GPU, the stream that makes the array, and the current stream.
     device: int = _library.HOST
     stream: int = 0
     current_stream: Callable[[], int] = lambda: 0
@@ -47,14 +47,15 @@ class Request:
 
 @dataclass
 class Result:
-    """What a finished operation left with the coordinator; valid inside `finish` only."""
+    """The output of a finished operation in the coordinator's memory; valid inside `finish`
+    only."""
     data: int
     shape: Tuple[int, ...]
     received_splits: Tuple[int, ...] = ()
 
 
 def describe(request: Request) -> _library.Tensor:
-    """The request as the library takes it."""
+    """Returns the request in the library's form."""
     shape = (ctypes.c_int64 * len(request.shape))(*request.shape)
     splits = request.splits or ()
     return _library.Tensor(
@@ -67,7 +68,8 @@ def describe(request: Request) -> _library.Tensor:
 
 
 def full_name(kind: int, name: Any) -> str:
-    """What an operation is called. ValueError for a name that cannot be."""
+    """Returns the name of an operation with its kind in front. ValueError for a name that cannot
+    be."""
     if not isinstance(name, str):
         raise ValueError(f"a name must be a string, not {name!r}")
     if "\0" in name:
@@ -76,7 +78,7 @@ def full_name(kind: int, name: Any) -> str:
 
 
 def create(options: _library.CoordinatorOptions) -> ctypes.c_void_p:
-    """A coordinator; blocks until all ranks have come."""
+    """Creates a coordinator; blocks until all ranks have come."""
     _features.offer_nccl()
     pointer = ctypes.c_void_p()
     if _library.load().tuttiCoordinatorCreate(ctypes.byref(pointer), ctypes.byref(options)) != \
@@ -87,9 +89,10 @@ def create(options: _library.CoordinatorOptions) -> ctypes.c_void_p:
 
 def create_unless(given_up: Callable[[], bool], options: _library.CoordinatorOptions
                   ) -> ctypes.c_void_p:
-    """create, on a thread of its own, so that Ctrl-C is heard meanwhile; and GenerationBroken soon
-    after `given_up()`: who waits for a rank that died before it came would wait until the library's
-    time for initialising is over. What is left waiting ends by itself then."""
+    """Calls create on a thread of its own, so that Ctrl-C is heard meanwhile, and raises
+    GenerationBroken soon after `given_up()` returns True, because the wait for a rank that died
+    before it came would last until the library's limit for initialising. The thread ends by itself
+    at that limit."""
     outcome: List[Any] = []
     abandoned = False
     changed = threading.Condition()
@@ -132,16 +135,17 @@ class Coordinator:
         self._main_waits = False
 
     def interrupt(self) -> None:
-        """Ends the job where the main thread waits for others: whoever waits elsewhere for a rank
-        that is being interrupted would wait in vain."""
+        """Ends the job where the main thread waits for other ranks, because ranks that wait for
+        this one would wait in vain."""
         if self._main_waits:
             try:
                 self.call("Shutdown")
             except HorovodInternalError:
-                pass  # it is being closed
+                pass  # The coordinator is being closed.
 
     def call(self, function: str, *arguments: Any) -> int:
-        """The result of tuttiCoordinator<function>; HorovodInternalError once it was closed."""
+        """Returns the result of tuttiCoordinator<function>. HorovodInternalError once it was
+        closed."""
         with self._idle:
             if self._closing:
                 raise HorovodInternalError("the job was shut down")
@@ -155,8 +159,8 @@ class Coordinator:
                     self._idle.notify_all()
 
     def ask(self, function: str, *arguments: Any) -> None:
-        """`call` for what only a wrong call makes fail: ValueError for that, HorovodInternalError
-        for a job that has ended."""
+        """Does `call` for functions that do not wait for other ranks: ValueError for a wrong call,
+        HorovodInternalError for a job that has ended."""
         result = self.call(function, *arguments)
         if result in (_library.INVALID_ARGUMENT, _library.INVALID_USAGE):
             raise ValueError(_library.coordinator_error())
@@ -165,7 +169,7 @@ class Coordinator:
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Around calls that wait for other ranks, for `interrupt`."""
+        """Marks calls that wait for other ranks, for `interrupt`."""
         is_main = threading.current_thread() is threading.main_thread()
         self._main_waits = self._main_waits or is_main
         try:
@@ -174,8 +178,8 @@ class Coordinator:
             self._main_waits = self._main_waits and not is_main
 
     def ask_ranks(self, function: str, *arguments: Any) -> None:
-        """`ask` for what waits for other ranks: where they disagree, that is a HorovodInternalError as
-        with every operation."""
+        """Does `ask` for functions that wait for other ranks. Where ranks disagree, that is a
+        HorovodInternalError, as with every operation."""
         with self._waiting():
             result = self.call(function, *arguments)
         if result == _library.INVALID_ARGUMENT:
@@ -189,7 +193,7 @@ class Coordinator:
                 raise HorovodInternalError(_library.coordinator_error())
 
     def integers(self, function: str, number: int, ctype: Any) -> Tuple[int, ...]:
-        """A list that the library stores in two steps, length and values."""
+        """Returns a list that the library stores in two steps, length and values."""
         count = ctypes.c_int()
         values = (ctype * 8)()
         self.ask(function, number, values, 8, ctypes.byref(count))
@@ -199,8 +203,9 @@ class Coordinator:
         return tuple(values[:count.value])
 
     def order_streams(self, number: int, request: Request) -> None:
-        """Puts what comes next on the GPU behind the operation; no thread waits. Both streams: the
-        array's memory may be used again in the order of the first."""
+        """Puts what comes next on the GPU behind the operation, without making a thread wait. Both
+        the stream that made the array and the current one are ordered, because the array's memory
+        may be used again in the order of the former."""
         current = request.current_stream()
         for stream in dict.fromkeys((request.stream, current)):
             self.ask("StreamWait", number, stream or None)

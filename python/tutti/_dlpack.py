@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of libraries that the package does not know come in, and results go out, by DLPack: without
-a copy, where both sides can."""
+"""Exchanges arrays with libraries that the package does not know, by DLPack, which needs no copy
+where both sides can do without."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, Callable
 
 
 def home_of(array: Any) -> Callable[[Any], Any]:
-    """What makes a result one of the library of `array`: that library's from_dlpack, or nothing where
-    it has none or cannot take the result."""
+    """Returns a function that turns a result into an array of the library of `array`, by that
+    library's from_dlpack. The function leaves the result as it is where there is none or it
+    fails."""
     take = None
     if hasattr(array, "__array_namespace__"):
         take = getattr(array.__array_namespace__(), "from_dlpack", None)
@@ -21,7 +22,7 @@ def home_of(array: Any) -> Callable[[Any], Any]:
 
 
 def _convert(take: Callable[[Any], Any], result: Any) -> Any:
-    if isinstance(result, tuple):  # of alltoall, with the splits
+    if isinstance(result, tuple):  # alltoall's, with the splits
         return (_convert(take, result[0]), *result[1:])
     try:
         return take(result)

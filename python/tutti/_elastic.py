@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This process as a worker of an elastic job: how it asks the launcher for a place among the ranks,
-and learns that hosts have come or go. docs/elastic.md has the keys and their meaning.
+"""This process as a worker of an elastic job: it asks the launcher for a place among the ranks, and
+learns that hosts come or go. docs/elastic.md has the keys and their meaning.
 
 What comes over the store is text, split into words and numbers; nothing is unpickled or run.
 Threads: Launcher's functions from one thread at a time; one thread of its own waits for notices.
@@ -21,9 +21,9 @@ from tutti import _library
 
 # The launcher listens before it starts workers; a network may need a moment.
 _CONNECT_S = 60.0
-# Between two looks at whether somebody who is waited for has died.
+# The time between two looks at whether a worker that is waited for has died.
 _LOOK_S = 0.5
-# A wait that only ends by news. The library's own limit.
+# The longest wait that the library allows, for waits that only news should end.
 _LONG_S = 3600.0
 
 
@@ -55,7 +55,7 @@ class _Store:
         self._check(self._library.tuttiElasticSet(self._handle, key.encode(), data, len(data)))
 
     def get(self, key: str, newer_than: int, wait_s: float) -> Tuple[int, str]:
-        """Version and value; version 0 where nothing newer came within the time."""
+        """Returns version and value; version 0 where nothing newer came within the time."""
         size, version = ctypes.c_size_t(), ctypes.c_uint64()
         self._check(self._library.tuttiElasticGet(
             self._handle, key.encode(), newer_than, wait_s, self._buffer, len(self._buffer),
@@ -74,14 +74,14 @@ class _Store:
 class Generation:
     """A numbering of workers as ranks."""
     number: int
-    notice: int  # the last notice that it takes account of
+    notice: int  # the number of the last notice that it takes account of
     workers: List[int]  # by rank
     hosts: List[str]  # by rank
     dismissed: List[int]
 
 
 def parse_generation(text: str) -> Generation:
-    """ValueError for what does not have the form."""
+    """Reads a generation from its text in the store. ValueError for any other text."""
     first, *lines = text.splitlines() or [""]
     number, notice = (int(word) for word in first.split())
     made = Generation(number, notice, [], [], [])
@@ -104,7 +104,7 @@ class Launcher:
         self.generation = Generation(0, 0, [], [], [])
         self.noticed = 0
         self._store = _Store(addresses, key)
-        self._version = 0  # of the generation
+        self._version = 0  # the version of the key `generation` that was read last
         self._notices = _Store(addresses, key)
         self._closing = False
         self._watcher = threading.Thread(target=self._watch, name="tutti-notices", daemon=True)
@@ -120,7 +120,7 @@ class Launcher:
         except LauncherLost:
             if self._closing:
                 return
-            # Nobody would end this process, or number it anew, any more.
+            # Without the launcher nothing would end this process, or give it a place again.
             print(f"tutti: worker {self.worker}: the launcher is gone, ending", file=sys.stderr)
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -143,8 +143,8 @@ class Launcher:
                 return made
 
     def share(self, unique_id: Optional[bytes]) -> bytes:
-        """Rank 0's unique id, which it gives and the others get. GenerationBroken when a worker of
-        this generation died before."""
+        """Returns rank 0's unique id, which only rank 0 passes. GenerationBroken when a worker of
+        this generation died before all had it."""
         number, version = self.generation.number, 0
         if unique_id is not None:
             self._store.set("id", f"{number} {unique_id.hex()}")
@@ -160,16 +160,16 @@ class Launcher:
                 raise GenerationBroken(f"a worker of generation {number} ended before all had met")
 
     def is_broken(self) -> bool:
-        """Whether a worker of this generation has ended."""
+        """Returns whether a worker of this generation has ended."""
         found, text = self._store.get("broken", 0, 0.0)
         return bool(found) and int(text) >= self.generation.number
 
     def rank(self) -> int:
-        """This worker's rank in the generation."""
+        """Returns this worker's rank in the generation."""
         return self.generation.workers.index(self.worker)
 
     def close(self) -> None:
-        """Ends both connections. At the end of the process only."""
+        """Ends both connections. To be called at the end of the process only."""
         self._closing = True
         self._notices.interrupt()
         self._watcher.join()
@@ -178,17 +178,17 @@ class Launcher:
 
 
 def is_elastic() -> bool:
-    """Whether an elastic launcher started this process."""
+    """Returns whether an elastic launcher started this process."""
     return bool(os.environ.get("TUTTI_ELASTIC_ADDR"))
 
 
 @functools.lru_cache(maxsize=None)
 def launcher() -> Launcher:
-    """The launcher of this process's job, connected to when it is first asked for."""
+    """Returns the launcher of this process's job, and connects to it at the first call."""
     return Launcher()
 
 
 def forget() -> None:
-    """In the child of a fork: the connections are the parent's, and to end them here would end them
-    there."""
+    """Forgets the launcher, in the child of a fork, because to end the parent's connections here
+    would end them there."""
     launcher.cache_clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the package was built with, by Horovod's names."""
+"""Answers what the package was built with, by Horovod's functions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tutti import _identity, _library
 
 
 def mpi_threads_supported() -> bool:
-    """Whether MPI may be used by several threads: the plugins for it start it so. ValueError before
-    init."""
+    """Returns whether MPI may be used by several threads, which is how the plugins for it start it.
+    ValueError before init."""
     _identity.rank()
     return mpi_built()
 
 
 def _asked_for(name: str) -> bool:
-    """As the library reads the list: the first of it counts."""
+    """Returns whether the first name in HOROVOD_CONTROLLER, the one that counts, is `name`."""
     return os.environ.get("HOROVOD_CONTROLLER", "").split(",")[0].strip().lower() == name
 
 
@@ -34,8 +34,8 @@ def mpi_built() -> bool:
 
 
 def gloo_enabled() -> bool:
-    """Whether ranks negotiate without MPI: by Gloo where HOROVOD_CONTROLLER asks for it, else by
-    Tutti's own means, which stand in for it. As with Horovod it is this or mpi_enabled."""
+    """Returns whether ranks negotiate without MPI: by Gloo where HOROVOD_CONTROLLER asks for it,
+    else by Tutti's own controller. As with Horovod, one of this and mpi_enabled is true."""
     return not mpi_enabled()
 
 
@@ -53,7 +53,8 @@ def _gpus_ask_for_nccl() -> bool:
 
 def offer_nccl() -> None:
     """Loads the library of the package nvidia-nccl-cu*, where tensors on GPUs are to go through
-    NVIDIA's and no path of it was given: libtutti takes what the process has loaded."""
+    NVIDIA's NCCL and no path of it was given. libtutti takes the one that the process has
+    loaded."""
     if not _gpus_ask_for_nccl() or os.environ.get("TUTTI_NCCL_LIBRARY"):
         return
     try:
@@ -66,11 +67,11 @@ def offer_nccl() -> None:
             ctypes.CDLL(path)
             return
         except OSError:
-            continue  # libtutti says what it finds itself
+            continue  # libtutti reports what it finds itself
 
 
 def find_nccl() -> Tuple[int, str]:
-    """The version and path of another's NCCL that HOROVOD_GPU_OPERATIONS=NCCL would take here.
+    """Returns the version and path of the NCCL that HOROVOD_GPU_OPERATIONS=NCCL would take here.
     ValueError says what was looked for where there is none."""
     offer_nccl()
     version = ctypes.c_int()
@@ -82,8 +83,9 @@ def find_nccl() -> Tuple[int, str]:
 
 
 def nccl_built() -> int:
-    """The version of the NCCL that moves tensors on GPUs, as 22703: that of NVIDIA's library where
-    HOROVOD_GPU_OPERATIONS asks for it and it is there, else of NCCL's API that Tutti offers."""
+    """Returns the version of the NCCL that moves tensors on GPUs, such as 22703: that of NVIDIA's
+    library where HOROVOD_GPU_OPERATIONS asks for it and it is there, else of NCCL's API that Tutti
+    offers."""
     if _gpus_ask_for_nccl():
         try:
             return find_nccl()[0]
@@ -95,7 +97,7 @@ def nccl_built() -> int:
 
 
 def ddl_built() -> bool:
-    """False."""
+    """Returns False."""
     return False
 
 
@@ -114,5 +116,5 @@ def cuda_built() -> bool:
 
 
 def rocm_built() -> bool:
-    """False."""
+    """Returns False."""
     return False

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `horovodrun`, in terms of `tutti run`: what it says about ranks becomes options, what
-it says about the coordinator becomes the variables that say the same. What cannot be is refused in a
-sentence.
+"""The command `horovodrun`, carried out by `tutti run`: options about ranks become options, options
+about the coordinator become its variables, and what cannot be done is refused in a sentence.
 
     horovodrun -np 4 python3 train.py
     horovodrun -np 4 -H localhost:2,other:2 --timeline-filename trace.json python3 train.py
@@ -18,9 +17,9 @@ from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 from tutti import _features, _program
 
-VERSION = "0.28.1"  # the Horovod whose options these are
+VERSION = "0.28.1"  # the version of Horovod whose options these are
 
-# Option, type or None for a flag, variable.
+# Option, its type or None for a flag, and the variable that it sets.
 _VARIABLES: List[Tuple[str, Optional[type], str]] = [
     ("--cycle-time-ms", float, "HOROVOD_CYCLE_TIME"),
     ("--cache-capacity", int, "HOROVOD_CACHE_CAPACITY"),
@@ -44,7 +43,7 @@ _VARIABLES: List[Tuple[str, Optional[type], str]] = [
     ("--num-nccl-streams", int, "HOROVOD_NUM_NCCL_STREAMS"),
     ("--thread-affinity", int, "HOROVOD_THREAD_AFFINITY"),
 ]
-# Each has an opposite --no-..., which sets 0.
+# Each of these flags has an opposite --no-..., which sets 0.
 _SWITCHES = ("--hierarchical-allreduce", "--hierarchical-allgather", "--autotune",
              "--timeline-mark-cycles")
 _LOG_LEVELS = {"TRACE": "TRACE", "DEBUG": "INFO", "INFO": "INFO", "WARNING": "WARN", "ERROR": "WARN",
@@ -107,7 +106,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def read_hostfile(path: str) -> str:
-    """Lines `host slots=N`, or `host`, as -H takes them. ValueError for other lines."""
+    """Returns a file's lines `host slots=N`, or `host`, in the form of -H. ValueError for other
+    lines."""
     hosts = []
     with open(path, encoding="utf-8") as file:
         for line in file:
@@ -124,7 +124,7 @@ def read_hostfile(path: str) -> str:
 
 
 def variables_of(given: argparse.Namespace) -> Dict[str, str]:
-    """The environment that the options ask for."""
+    """Returns the environment that the options ask for."""
     values = vars(given)
     made = {variable: str(values[option]) for option, _, variable in _VARIABLES
             if values[option] is not None}
@@ -137,7 +137,7 @@ def variables_of(given: argparse.Namespace) -> Dict[str, str]:
 
 
 def arguments_of(given: argparse.Namespace) -> List[str]:
-    """What `tutti run` is given. ValueError, in a sentence, for what cannot be."""
+    """Returns the arguments for `tutti run`. ValueError, in a sentence, for what cannot be."""
     for option, reason in _REFUSED.items():
         if getattr(given, option) is not None:
             raise ValueError(f"{option}: {reason}")
@@ -150,7 +150,7 @@ def arguments_of(given: argparse.Namespace) -> List[str]:
     hosts = read_hostfile(given.hostfile) if given.hostfile else given.hosts
     max_np = given.max_np
     if given.host_discovery_script and max_np is None:
-        max_np = 4096  # without it -n would be the most
+        max_np = 4096  # without --max-np, -n would be the limit
     for option, value in (("-H", hosts), ("--host-discovery-script", given.host_discovery_script),
                           ("--min-np", given.min_np), ("--max-np", max_np),
                           ("--slots", given.slots), ("--elastic-timeout", given.elastic_timeout),
@@ -170,7 +170,7 @@ def arguments_of(given: argparse.Namespace) -> List[str]:
 
 
 def check_build() -> str:
-    """What there is, as `horovodrun --check-build` shows it."""
+    """Returns what `horovodrun --check-build` prints."""
     def line(there: object, name: str) -> str:
         return f"    [{'X' if there else ' '}] {name}"
     return "\n".join([

@@ -13,19 +13,19 @@ _rank: Optional[int] = None
 
 
 def begin(rank: int) -> None:
-    """A job has begun, in which this process has this rank."""
+    """Notes that a job has begun, in which this process has this rank."""
     global _rank
     _rank = rank
 
 
 def end() -> None:
-    """There is no job any more."""
+    """Notes that there is no job any more."""
     global _rank
     _rank = None
 
 
 def rank() -> int:
-    """This process's number among all ranks. ValueError where no job runs."""
+    """Returns this process's number among all ranks. ValueError where no job runs."""
     if _rank is None:
         raise ValueError("Tutti has not been initialized; use hvd.init().")
     return _rank

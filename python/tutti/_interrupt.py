@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C while the main thread waits inside the library.
+"""Handles Ctrl-C while the main thread waits inside the library.
 
 Python runs signal handlers on the main thread only, between two of its own instructions, and there
-are none while the library waits for other ranks. So a thread of ours learns of the signal (Python
-writes its number to a descriptor at once) and ends what is waited for.
+are none while the library waits for other ranks. So a thread of the package learns of the signal,
+whose number Python writes to a descriptor at once, and ends what is waited for.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Callable, Optional
 
 
 class Interrupter:
-    """Between install and release calls `on_interrupt`, on a thread of its own, when SIGINT arrives
-    that would raise KeyboardInterrupt. Without effect where the program has another use for
-    signal.set_wakeup_fd (asyncio has)."""
+    """Calls `on_interrupt`, on a thread of its own, when a SIGINT that would raise
+    KeyboardInterrupt arrives between install and release. Has no effect where the program has
+    another use for signal.set_wakeup_fd (asyncio has)."""
 
     def __init__(self, on_interrupt: Callable[[], None]) -> None:
         self._on_interrupt = on_interrupt
@@ -26,7 +26,8 @@ class Interrupter:
         self._thread: Optional[threading.Thread] = None
 
     def install(self) -> None:
-        """Does nothing where it is installed, and off the main thread, which alone may."""
+        """Installs it. Does nothing where it is installed, or off the main thread, which alone
+        may."""
         if self._sender is not None or not _is_main():
             return
         receiver, sender = socket.socketpair()
@@ -53,21 +54,21 @@ class Interrupter:
                     self._on_interrupt()
 
     def release(self) -> None:
-        """Gives the descriptor back. Off the main thread it stays installed, as Python would go on
-        writing to a descriptor that is another's by then."""
+        """Gives the descriptor back. Off the main thread it stays installed, because Python would
+        go on writing to the descriptor, which may be another file by then."""
         if self._sender is None or not _is_main():
             return
         sender, thread = self._sender, self._thread
         self._receiver = self._sender = self._thread = None
         _take_back(sender)
-        # Not close alone: a child that was forked may hold the descriptor as well.
+        # close alone is not enough, because a child that was forked may hold the descriptor as well.
         sender.shutdown(socket.SHUT_RDWR)
         sender.close()
         if thread is not None:
             thread.join()
 
     def forget(self) -> None:
-        """In the child of a fork, whose signals are none of the parent's."""
+        """Uninstalls it in the child of a fork, whose signals are not the parent's."""
         receiver, sender = self._receiver, self._sender
         self._receiver = self._sender = self._thread = None
         if receiver is None or sender is None:

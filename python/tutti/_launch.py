@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who this process is among the ranks that a launcher started, and how rank 0's unique id reaches
-the others: thin calls of the library's functions (include/tutti/launch.h), which says what is read
-from the environment and how ranks prove themselves to one another.
+the others. These are thin calls of the library's functions; include/tutti/launch.h says what is
+read from the environment and how ranks prove themselves to one another.
 
-Threads: any; one at a time for each Launch.
+Threads: any, one at a time for each Launch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MACHINE_BYTES = 4096
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank lives, as all ranks agree."""
+    """A rank's place in the job, on which all ranks agree."""
     machine: int
     local_rank: int
     local_size: int
@@ -41,7 +41,7 @@ def _check(result: int) -> None:
 
 
 class Launch:
-    """This process among its job's. Made by read and part."""
+    """This process among those of its job. Made by read and part."""
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._library, self._handle = _library.load(), handle
@@ -56,8 +56,8 @@ class Launch:
         self._library.tuttiLaunchClose(self._handle)
 
     def part(self, ranks: Sequence[int]) -> "Launch":
-        """A job of these of the launch's ranks alone, numbered in the order given, which every one
-        of them begins and the others do not. ValueError where that cannot be."""
+        """Returns a job of these of the launch's ranks alone, numbered in the order given. Every
+        one of them must begin it, and the others must not. ValueError where that cannot be."""
         numbers = [int(rank) for rank in ranks]
         made = ctypes.c_void_p()
         _check(self._library.tuttiLaunchPart(self._handle, (ctypes.c_int * len(numbers))(*numbers),
@@ -76,7 +76,7 @@ class Launch:
             result = self._library.tuttiLaunchMeet(
                 self._handle, unique_id, len(unique_id), received, len(received),
                 ctypes.byref(count), timeout_s)
-            # The sentence belongs to this thread.
+            # The library keeps the sentence for the thread that called.
             outcome.append(None if result == _library.SUCCESS else
                            (self._library.tuttiLaunchLastError() or b"").decode(errors="replace"))
 
@@ -94,7 +94,7 @@ class Launch:
 def _interruptibly(function: Any, interrupt: Any) -> None:
     """Calls `function` on a thread of its own, so that Python can raise what a signal brings here
     meanwhile; `interrupt` must make it return then."""
-    # Not Thread.join, which takes a thread for ended once it was interrupted.
+    # Thread.join would not do, because it takes a thread for ended once it was interrupted.
     done = threading.Event()
 
     def run() -> None:
@@ -118,22 +118,22 @@ def _place(place: _library.LaunchPlace) -> Place:
 
 
 def read() -> Launch:
-    """What the launcher says; one rank alone where there was none. ValueError, in a sentence, for
-    what cannot be."""
+    """Reads what the launcher says; one rank alone where there was none. ValueError, in a sentence,
+    for what makes no sense."""
     handle = ctypes.c_void_p()
     _check(_library.load().tuttiLaunchRead(ctypes.byref(handle), 0))
     return Launch(handle)
 
 
 def machine() -> str:
-    """A name of this machine that no other has."""
+    """Returns a name of this machine that no other has."""
     name = ctypes.create_string_buffer(_MACHINE_BYTES)
     _check(_library.load().tuttiLaunchMachine(name, len(name)))
     return name.value.decode(errors="surrogateescape")
 
 
 def count_places(machines: Sequence[str]) -> List[Place]:
-    """The places of ranks on machines of these names, counted machine by machine."""
+    """Returns the places of ranks on machines of these names, counted machine by machine."""
     names = [name.encode(errors="surrogateescape") for name in machines]
     places = (_library.LaunchPlace * len(names))()
     _check(_library.load().tuttiLaunchCountPlaces((ctypes.c_char_p * len(names))(*names), places,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libtutti through ctypes: where it is found, and the shapes of its C functions.
+"""Loads libtutti through ctypes, and declares the types of its C functions.
 
 Nothing here knows of arrays or of jobs. The library is loaded when it is first needed, under a
 private name space (RTLD_LOCAL), so that it can stand beside NVIDIA's NCCL in one process.
@@ -19,7 +19,7 @@ INVALID_ARGUMENT = 4
 INVALID_USAGE = 5
 IN_PROGRESS = 7
 
-HOST = -1  # in the place of a CUDA device
+HOST = -1  # stands for the host where a CUDA device is asked for
 
 UNIQUE_ID_BYTES = 128
 ELASTIC_MAX_VALUE_BYTES = 1 << 20
@@ -144,8 +144,8 @@ _NCCL = {
 
 
 def candidates() -> List[str]:
-    """Where libtutti is looked for, in this order: TUTTI_LIBRARY alone where it is set; the copy
-    that came with the package; then wherever the loader looks."""
+    """Returns where libtutti is looked for, in this order: TUTTI_LIBRARY alone where it is set;
+    else the copy that came with the package, then wherever the loader looks."""
     named = os.environ.get("TUTTI_LIBRARY")
     if named:
         return [named]
@@ -156,7 +156,7 @@ def candidates() -> List[str]:
 
 @functools.lru_cache(maxsize=None)
 def load() -> ctypes.CDLL:
-    """The library, loaded once. ImportError says where it was looked for."""
+    """Loads the library once and returns it. ImportError says where it was looked for."""
     reasons = []
     for path in candidates():
         try:
@@ -170,7 +170,7 @@ def load() -> ctypes.CDLL:
 
 
 def has_plugin(name: str) -> bool:
-    """Whether libtutti_<name>.so lies beside the library that is loaded."""
+    """Returns whether libtutti_<name>.so lies beside the library that is loaded."""
     address = ctypes.cast(load().tuttiCoordinatorCreate, c_void_p).value or 0
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
@@ -197,10 +197,10 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 def coordinator_error() -> str:
-    """The sentence of this thread's last failed tuttiCoordinator call."""
+    """Returns the sentence of this thread's last failed tuttiCoordinator call."""
     return (load().tuttiCoordinatorLastError() or b"").decode(errors="replace")
 
 
 def nccl_error(comm: Optional[c_void_p]) -> str:
-    """The sentence of this thread's last failed nccl call."""
+    """Returns the sentence of this thread's last failed nccl call."""
     return (load().ncclGetLastError(comm) or b"").decode(errors="replace")

@@ -16,7 +16,7 @@ ELEMENT_TYPES: Dict[str, int] = {
     "float32": 7, "float64": 8, "bool": 9, "bfloat16": 10, "uint32": 11, "uint64": 12,
     "float8_e4m3fn": 13, "float8_e5m2": 14,
 }
-# Travel as pairs.
+# These travel as pairs of numbers.
 _COMPLEX: Dict[str, Any] = {"float32": np.complex64, "float64": np.complex128}
 _COMPLEX_NAMES = ("complex64", "complex128")
 
@@ -28,7 +28,7 @@ _DEVICE_NAMES = {2: "a CUDA GPU", 8: "a Metal GPU", 10: "a ROCm GPU", 13: "a CUD
 
 
 def _check_place(array: Any) -> None:
-    """ValueError for what lies where NumPy cannot see it."""
+    """Raises ValueError for an array in memory that NumPy cannot see."""
     place = ""
     if hasattr(array, "__dlpack_device__"):
         kind, number = (int(part) for part in array.__dlpack_device__())
@@ -44,9 +44,9 @@ def _check_place(array: Any) -> None:
 
 
 def as_array(array: Any) -> np.ndarray:
-    """A NumPy view of anything: arrays and what has the array interface or DLPack (JAX, CuPy on the
-    host, PyTorch) without a copy; numbers and lists with one. ValueError for what has neither, or
-    lies on a GPU."""
+    """Returns a NumPy array of anything: of arrays and what has the array interface or DLPack (JAX,
+    CuPy on the host, PyTorch) without a copy, of numbers and lists with one. ValueError for other
+    objects and for arrays on a GPU."""
     if isinstance(array, np.ndarray):
         return array
     _check_place(array)
@@ -54,7 +54,7 @@ def as_array(array: Any) -> np.ndarray:
         try:
             return np.from_dlpack(array)
         except (BufferError, RuntimeError, TypeError):
-            pass  # a type or place that DLPack cannot hand over; the array interface may
+            pass  # DLPack cannot hand over every type and place; the array interface may.
     try:
         return np.asarray(array)
     except (TypeError, RuntimeError, ValueError) as error:

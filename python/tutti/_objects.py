@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python objects as bytes that travel: pickled, by cloudpickle where pickle cannot (lambdas, classes
-of functions and notebooks) and cloudpickle is installed. Only among ranks that trust one another.
+"""Turns Python objects into bytes that travel, by pickle, or by cloudpickle where pickle cannot
+(lambdas, classes of functions and notebooks) and cloudpickle is installed. Unpickling runs code, so
+ranks must trust one another.
 
-An object that cannot be pickled travels as the sentence that says so, in its place, so that whoever
-waits for it learns of it. The first byte tells the two apart.
+In place of an object that cannot be pickled a sentence that says so travels, so that the ranks that
+wait for the object learn of it. The first byte tells the two apart.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _OBJECT, _SENTENCE = b"\0", b"\1"
 
 @functools.lru_cache(maxsize=None)
 def pickler() -> Any:
-    """cloudpickle where it is installed, else pickle."""
+    """Returns the module cloudpickle where it is installed, else pickle."""
     try:
         return importlib.import_module("cloudpickle")
     except ImportError:
@@ -34,14 +35,14 @@ def _dump(module: Any, obj: Any) -> bytearray:
 
 
 def encode(obj: Any, rank: int) -> bytearray:
-    """What travels for the object of this rank. Never raises."""
+    """Returns the bytes that travel for the object of this rank. Never raises."""
     try:
         return _dump(pickle, obj)
     except Exception as error:
         failure = error
     if pickler() is not pickle:
-        # By value what pickle knows by name only. (Not first: a class that all ranks have would
-        # arrive as another class.)
+        # cloudpickle sends by value what pickle only knows by name. It is tried second, because a
+        # class that all ranks have would arrive as another class.
         try:
             return _dump(pickler(), obj)
         except Exception as error:
@@ -53,7 +54,7 @@ def encode(obj: Any, rank: int) -> bytearray:
 
 
 def decode(data: Any) -> Any:
-    """The object. ValueError with the sender's sentence where it had none to send."""
+    """Returns the object. ValueError with the sender's sentence where it could send none."""
     view = memoryview(data)
     if bytes(view[:1]) == _SENTENCE:
         raise ValueError(bytes(view[1:]).decode(errors="replace"))
@@ -62,7 +63,8 @@ def decode(data: Any) -> Any:
 
 def broadcast(obj: Any, rank: int, root: int,
               move: Callable[[Optional[bytearray]], Any]) -> Any:
-    """The root's object. `move` gives all ranks what the root gives it; the others give None."""
+    """Returns the root's object. `move` returns on all ranks what the root passes; others pass
+    None."""
     data = encode(obj, rank) if rank == root else None
     came = move(data)
     if data is not None and data[:1] == _OBJECT:
@@ -71,5 +73,5 @@ def broadcast(obj: Any, rank: int, root: int,
 
 
 def allgather(obj: Any, rank: int, move: Callable[[bytearray], List[Any]]) -> List[Any]:
-    """All ranks' objects, by rank. `move` gives what all ranks give it."""
+    """Returns all ranks' objects, by rank. `move` returns what all ranks pass."""
     return [decode(part) for part in move(encode(obj, rank))]

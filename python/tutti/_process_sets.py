@@ -12,10 +12,9 @@ from tutti._arguments import whole_number
 class ProcessSet:
     """A set of ranks with operations of its own, which wait for no other set's.
 
-    Made by the user from global ranks, or from a communicator of mpi4py, and of use once it was given
-    to `init` or `add_process_set`. `ranks` is ascending; of a communicator's set it is None until
-    then.
-    """
+    The user makes one from global ranks, or from a communicator of mpi4py, and gives it to `init`
+    or `add_process_set`, after which it can be used. `ranks` is ascending; that of a communicator's
+    set is None until then. """
 
     process_set_id: Optional[int] = None
     mpi_comm: Any = None
@@ -39,12 +38,12 @@ class ProcessSet:
         return self.process_set_id
 
     def size(self) -> Optional[int]:
-        """How many ranks it has; None before it was added."""
+        """Returns how many ranks it has; None before it was added."""
         return None if self.process_set_id is None else len(self.ranks or ())
 
     def rank(self) -> Optional[int]:
-        """This process's place in the set; None before it was added. ValueError where this process
-        is not in it."""
+        """Returns this process's place in the set; None before it was added. ValueError where this
+        process is not in it."""
         if self.process_set_id is None:
             return None
         if not self.included():
@@ -52,8 +51,8 @@ class ProcessSet:
         return (self.ranks or []).index(_identity.rank())
 
     def included(self) -> Optional[bool]:
-        """Whether this process is in the set, added or not; None where its ranks are not known yet
-        (those of a communicator, or of all)."""
+        """Returns whether this process is in the set, added or not; None where its ranks are not
+        known yet, which is so for a communicator's set and for that of all ranks."""
         return None if self.ranks is None else _identity.rank() in self.ranks
 
     def __str__(self) -> str:
@@ -61,7 +60,7 @@ class ProcessSet:
 
 
 class _GlobalProcessSet(ProcessSet):
-    """All ranks; there before init, when its ranks are not known yet."""
+    """The set of all ranks. It exists before init, when its ranks are not known yet."""
     process_set_id = 0
 
     def __init__(self) -> None:
@@ -72,7 +71,7 @@ global_process_set = _GlobalProcessSet()
 
 
 def check_process_set(process_set: Any) -> ProcessSet:
-    """ValueError for what is no process set, or was not added."""
+    """Returns the set. ValueError for what is no process set, or was not added."""
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set={process_set!r} is no ProcessSet; see add_process_set")
     process_set._known()

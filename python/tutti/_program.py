@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `tutti` program (`tutti run`, `tutti perf`, ...) as the package finds it: the copy that came
-with it, else one on PATH."""
+"""Finds and runs the `tutti` program (`tutti run`, `tutti perf`, ...): the copy that came with the
+package, else one on PATH."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def _is_script(path: str) -> bool:
 
 
 def find() -> Optional[str]:
-    """Its path: TUTTI_PROGRAM alone where it is set; the package's copy; the first on PATH that is a
-    program, and not the command that comes here. None where there is none."""
+    """Returns the program's path, or None: TUTTI_PROGRAM alone where it is set, else the package's
+    copy, else the first on PATH that is not the package's own command of that name."""
     named = os.environ.get("TUTTI_PROGRAM")
     if named:
         return named
@@ -32,7 +32,7 @@ def find() -> Optional[str]:
 
 
 def require() -> str:
-    """As find; FileNotFoundError, in a sentence, where there is none."""
+    """Returns the program's path. FileNotFoundError, in a sentence, where there is none."""
     path = find()
     if path is None:
         raise FileNotFoundError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python3 -m tutti.check_build: what can be used here, after horovodrun --check-build."""
+"""python3 -m tutti.check_build prints what can be used here, as horovodrun --check-build does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tutti import _features, _library
 
 
 def report() -> str:
-    """What is there, a line each, and why NVIDIA's NCCL is not where it is not."""
+    """Returns a line for each part, and why NVIDIA's NCCL cannot be used where it cannot."""
     try:
         version, path = _features.find_nccl()
         nccl, why = True, f"{version // 10000}.{version // 100 % 100}.{version % 100}, {path}"

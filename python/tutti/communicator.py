@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tutti.Communicator: the library's collectives on arrays, without names, order to be agreed on, or
-a background thread. All ranks call the same functions in the same order."""
+"""tutti.Communicator offers the library's collectives on arrays. There are no names and no
+negotiation: all ranks must call the same functions in the same order."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tutti import _basics, _library
 from tutti.exceptions import TuttiError
 
 _REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
-# ncclDataType_t by tuttiElementType_t; what is missing can be moved but not reduced.
+# ncclDataType_t by tuttiElementType_t. Types that are missing can be moved but not reduced.
 _NCCL_TYPES = {0: 1, 1: 0, 4: 2, 5: 4, 6: 6, 7: 7, 8: 8, 10: 9, 11: 3, 12: 5, 13: 10, 14: 11}
-_BYTES = (1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2, 4, 8, 1, 1)  # of an element, by tuttiElementType_t
+_BYTES = (1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2, 4, 8, 1, 1)  # bytes of an element by tuttiElementType_t
 _UINT8 = 1
 _INT64 = 5  # tuttiElementType_t
 
@@ -37,9 +37,10 @@ class Communicator:
         comm = tutti.Communicator(rank, nranks, unique_id)   # unique_id from one rank, for all
         comm = tutti.Communicator.world()                    # all ranks of the initialised job
 
-    Arrays are numpy.ndarray or torch.Tensor in host memory, contiguous, alike on all ranks unless
-    said otherwise; complex numbers are moved, and reduced by sum and avg. Every operation is done when its call returns. `out` is written where it is
-    given, and may be the input where shapes allow; else the result is a new array.
+    Arrays are numpy.ndarray or torch.Tensor in host memory, contiguous, and of the same shape on
+    all ranks unless a function says otherwise; complex numbers are moved, and reduced by sum and
+    avg. Every operation is done when its call returns. `out` is written where it is given, and may
+    be the input where shapes allow; else the result is a new array.
 
     Errors: ValueError for arguments; TuttiError, with the library's sentence, for what it reports.
     A lost rank fails the communicator. Threads: one at a time; calls do not hold Python's lock.
@@ -57,7 +58,7 @@ class Communicator:
 
     @staticmethod
     def unique_id() -> bytes:
-        """128 bytes for one new communicator, made on one rank and handed to all."""
+        """Returns 128 bytes for one new communicator, to be made on one rank and handed to all."""
         made = _library.UniqueId()
         if _library.load().ncclGetUniqueId(ctypes.byref(made)) != _library.SUCCESS:
             raise TuttiError(1, _library.nccl_error(None))
@@ -65,7 +66,8 @@ class Communicator:
 
     @classmethod
     def world(cls) -> "Communicator":
-        """Of all ranks of the job that tutti.torch.init or tutti.numpy.init began; all call it."""
+        """Returns a communicator of all ranks of the job that tutti.torch.init or tutti.numpy.init
+        began. All of them must call it."""
         from tutti.numpy import broadcast_object
         job = _basics.job()
         unique_id = cls.unique_id() if job.rank() == 0 else b""
@@ -83,7 +85,8 @@ class Communicator:
         return self._comm
 
     def split(self, color: int, key: int = 0) -> Optional["Communicator"]:
-        """A communicator of the ranks with the same color, ordered by key; None for color -1."""
+        """Returns a communicator of the ranks with the same color, ordered by key; None for color
+        -1."""
         child = Communicator.__new__(Communicator)
         child._comm = ctypes.c_void_p()
         self._call("ncclCommSplit", self._open(), color, key, ctypes.byref(child._comm), None)
@@ -104,7 +107,7 @@ class Communicator:
         return out
 
     def reduce(self, array: Any, root: int = 0, op: str = "sum", out: Any = None) -> Any:
-        """As allreduce, but on `root` alone; None on the others."""
+        """Reduces as allreduce does, to `root` alone; returns None on the others."""
         adapter, array, out = self._prepare(array, out)
         self._call("ncclReduce", adapter.address(array), adapter.address(out),
                    *_elements(adapter, array, op), _reduction(op), root, self._open(), None)
@@ -118,7 +121,7 @@ class Communicator:
         return out
 
     def allgather(self, array: Any, out: Any = None) -> Any:
-        """The arrays of all ranks: shape (size, *array.shape)."""
+        """Returns the arrays of all ranks, in an array of shape (size, *array.shape)."""
         adapter = _adapter(array)
         shape = (self.size, *adapter.shape(array))
         adapter, array, out = self._prepare(array, out, shape)
@@ -127,7 +130,7 @@ class Communicator:
         return out
 
     def reducescatter(self, array: Any, op: str = "sum", out: Any = None) -> Any:
-        """Row `rank` of the reduced array, whose first dimension is `size`."""
+        """Returns row `rank` of the reduced array, whose first dimension is `size`."""
         adapter = _adapter(array)
         shape = self._rows(adapter.shape(array))
         adapter, array, out = self._prepare(array, out, shape[1:])
@@ -136,9 +139,9 @@ class Communicator:
         return out
 
     def reducescatter_rows(self, array: Any, op: str = "sum", rows: Any = None) -> Any:
-        """This rank's rows of the reduced array: the first rows[0] go to rank 0, the next rows[1] to
-        rank 1, ...; without `rows` all alike, the first ranks one more where it does not come out
-        even."""
+        """Returns this rank's rows of the reduced array: the first rows[0] go to rank 0, the next
+        rows[1] to rank 1, ...; without `rows` all alike, the first ranks one more where it does not
+        come out even."""
         adapter, array = _source(array)
         shape = adapter.shape(array)
         if not shape:
@@ -156,7 +159,8 @@ class Communicator:
         return out
 
     def allgather_rows(self, array: Any) -> Any:
-        """The rows of all ranks, one rank's after another's. The first dimension may differ."""
+        """Returns the rows of all ranks, one rank's after another's. The first dimension may
+        differ."""
         adapter, array = _source(array)
         shape = adapter.shape(array)
         if not shape:
@@ -170,7 +174,8 @@ class Communicator:
         return out
 
     def alltoall_rows(self, array: Any, splits: Any) -> Any:
-        """splits[i] rows go to rank i: (the rows that came, how many from each)."""
+        """Sends splits[i] rows to rank i; returns the rows that came, and how many came from
+        each."""
         adapter, array = _source(array)
         shape = adapter.shape(array)
         if not shape:
@@ -186,7 +191,7 @@ class Communicator:
         return out, adapter.make_splits(received, array)
 
     def gather(self, array: Any, root: int = 0, out: Any = None) -> Any:
-        """As allgather, but on `root` alone; None on the others."""
+        """Gathers as allgather does, on `root` alone; returns None on the others."""
         adapter = _adapter(array)
         shape = (self.size, *adapter.shape(array))
         self._check_rank(root)
@@ -201,8 +206,8 @@ class Communicator:
         return out
 
     def scatter(self, array: Any, root: int = 0, out: Any = None) -> Any:
-        """Row `rank` of the root's array, whose first dimension is `size`. The others' array is
-        None, and `out`, which they need, says what comes."""
+        """Returns row `rank` of the root's array, whose first dimension is `size`. The other ranks
+        pass None for the array, and an `out` of the shape and type of a row."""
         self._check_rank(root)
         if self.rank != root:
             if out is None:
@@ -222,7 +227,8 @@ class Communicator:
         self._call("tuttiBarrier", self._open(), None)
 
     def alltoall(self, array: Any, out: Any = None) -> Any:
-        """Row i goes to rank i; row i of the result came from it. The first dimension is `size`."""
+        """Sends row i to rank i; row i of the result came from it. The first dimension is
+        `size`."""
         self._rows(_adapter(array).shape(array))
         adapter, array, out = self._prepare(array, out)
         self._call("ncclAlltoAll", adapter.address(array), adapter.address(out),
@@ -230,7 +236,7 @@ class Communicator:
         return out
 
     def send(self, array: Any, to: int) -> None:
-        """Waits until the other rank receives."""
+        """Sends the array to a rank, and waits until that rank receives it."""
         adapter, array, _ = self._prepare(array, array)
         self._call("ncclSend", adapter.address(array), _bytes(adapter, array), _UINT8, to,
                    self._open(), None)
@@ -243,14 +249,15 @@ class Communicator:
         return array
 
     def destroy(self) -> None:
-        """Frees it. Nothing where that was done. Not done by Python itself, because ranks need not
-        agree on when an object goes."""
+        """Frees the communicator; does nothing where that was done. Python does not do so by
+        itself, because ranks need not agree on when an object is collected."""
         comm, self._comm = self._comm, ctypes.c_void_p()
         if comm:
             self._call("ncclCommDestroy", comm)
 
     def abort(self) -> None:
-        """Frees it without waiting for anybody; what runs in it on any rank fails."""
+        """Frees the communicator without waiting for other ranks; its operations fail on all
+        ranks."""
         comm, self._comm = self._comm, ctypes.c_void_p()
         if comm:
             self._call("ncclCommAbort", comm)
@@ -275,7 +282,7 @@ class Communicator:
         return counts
 
     def _tell(self, *numbers: int) -> List[int]:
-        """The numbers of all ranks, equally many of each."""
+        """Returns the numbers of all ranks, equally many of each."""
         mine = (ctypes.c_int64 * len(numbers))(*numbers)
         everybodys = (ctypes.c_int64 * (self.size * len(numbers)))()
         self._call("ncclAllGather", ctypes.addressof(mine), ctypes.addressof(everybodys),
@@ -320,7 +327,7 @@ def _bytes(adapter: Any, array: Any) -> int:
 
 
 def _width(adapter: Any, array: Any) -> int:
-    """The bytes of a row."""
+    """Returns the bytes of a row."""
     shape = adapter.shape(array)
     return _bytes(adapter, adapter.empty((1, *shape[1:]), array)) if shape[0] == 0 else \
         _bytes(adapter, array) // shape[0]
@@ -332,7 +339,7 @@ def _sizes(numbers: Iterable[int]) -> Any:
 
 
 def _elements(adapter: Any, array: Any, op: str) -> Tuple[int, int]:
-    """How many, and of which ncclDataType_t, are reduced."""
+    """Returns how many elements are reduced, and their ncclDataType_t."""
     real = adapter.as_real(array)
     if real is not None and op not in ("sum", "avg"):
         raise ValueError("complex numbers are reduced by sum and avg only")

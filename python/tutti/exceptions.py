@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong while a job runs. What is wrong with a call itself is a ValueError."""
+"""Exceptions for what fails while a job runs. A wrong call is a ValueError instead."""
 
 from __future__ import annotations
 

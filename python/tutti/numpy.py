@@ -7,10 +7,10 @@
 
 Arrays are numpy.ndarray of any native number type or bool (bfloat16 and float8 by ml_dtypes), or
 whatever hands its memory to NumPy (DLPack or the array interface); results are numpy.ndarray, or of
-the library that the array came from where that has from_dlpack (JAX, CuPy, PyTorch). Complex numbers
-are moved, summed and averaged.
-Functions that end in `_` write their result into the array, which must be contiguous. `..._async`
-gives a handle for `poll` and `synchronize`; the array must stay as it is until then.
+the library that the array came from where that has from_dlpack (JAX, CuPy, PyTorch). Complex
+numbers are moved, summed and averaged. Functions that end in `_` write their result into the array,
+which must be contiguous. `..._async` gives a handle for `poll` and `synchronize`; the array must
+stay as it is until then.
 
 Errors: ValueError at once for what is wrong in itself (a name still pending, a bad root, splits
 that do not add up, a set that this rank is not in); HorovodInternalError from the operation when
@@ -56,7 +56,7 @@ _ops = Collectives(NumpyAdapter())
 
 
 class Compression:
-    """What float32 and float64 elements are rounded to while they travel."""
+    """The types to which float32 and float64 elements are rounded while they travel."""
     none = 0
     fp16 = 1
     bf16 = 2
@@ -75,7 +75,7 @@ def allreduce_async(array: Any, name: Optional[str] = None, op: Optional[int] = 
                     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                     compression: int = Compression.none,
                     process_set: ProcessSet = global_process_set) -> int:
-    """A handle for the arrays of all ranks, reduced element by element; average by default.
+    """Returns a handle for the arrays of all ranks, reduced element by element; average by default.
 
     The shape is the same on all ranks. An integer average is truncated toward zero.
     """
@@ -87,18 +87,18 @@ def allreduce_async_(array: np.ndarray, name: Optional[str] = None, op: Optional
                      prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                      compression: int = Compression.none,
                      process_set: ProcessSet = global_process_set) -> int:
-    """allreduce_async into the array itself."""
+    """Does allreduce_async into the array itself."""
     return _allreduce([array], name, op, True, False, prescale_factor, postscale_factor,
                       compression, process_set)
 
 
 def allreduce(array: Any, *args: Any, **kwargs: Any) -> np.ndarray:
-    """allreduce_async, waited for: an array of the same shape."""
+    """Does allreduce_async and waits; returns an array of the same shape."""
     return synchronize(allreduce_async(array, *args, **kwargs))
 
 
 def allreduce_(array: np.ndarray, *args: Any, **kwargs: Any) -> np.ndarray:
-    """allreduce_async_, waited for: the array itself."""
+    """Does allreduce_async_ and waits; returns the array itself."""
     return synchronize(allreduce_async_(array, *args, **kwargs))
 
 
@@ -106,7 +106,8 @@ def grouped_allreduce_async(arrays: Sequence[Any], name: Optional[str] = None,
                             op: Optional[int] = None, prescale_factor: float = 1.0,
                             postscale_factor: float = 1.0, compression: int = Compression.none,
                             process_set: ProcessSet = global_process_set) -> int:
-    """A handle for several arrays that are reduced together or not at all; a list of arrays."""
+    """Returns a handle for several arrays that are reduced together or not at all; a list of
+    arrays."""
     return _allreduce(arrays, name, op, False, True, prescale_factor, postscale_factor,
                       compression, process_set)
 
@@ -115,84 +116,84 @@ def grouped_allreduce_async_(arrays: Sequence[np.ndarray], name: Optional[str] =
                              op: Optional[int] = None, prescale_factor: float = 1.0,
                              postscale_factor: float = 1.0, compression: int = Compression.none,
                              process_set: ProcessSet = global_process_set) -> int:
-    """grouped_allreduce_async into the arrays themselves."""
+    """Does grouped_allreduce_async into the arrays themselves."""
     return _allreduce(arrays, name, op, True, True, prescale_factor, postscale_factor,
                       compression, process_set)
 
 
 def grouped_allreduce(arrays: Sequence[Any], *args: Any, **kwargs: Any) -> List[np.ndarray]:
-    """grouped_allreduce_async, waited for."""
+    """Does grouped_allreduce_async and waits for its result."""
     return synchronize(grouped_allreduce_async(arrays, *args, **kwargs))
 
 
 def grouped_allreduce_(arrays: Sequence[np.ndarray], *args: Any,
                        **kwargs: Any) -> List[np.ndarray]:
-    """grouped_allreduce_async_, waited for."""
+    """Does grouped_allreduce_async_ and waits for its result."""
     return synchronize(grouped_allreduce_async_(arrays, *args, **kwargs))
 
 
 def allgather_async(array: Any, name: Optional[str] = None,
                     process_set: ProcessSet = global_process_set) -> int:
-    """A handle for the rows of all ranks, in order of rank: shape (sum of rows, ...). The first
-    dimension may differ from rank to rank, the others not."""
+    """Returns a handle for the rows of all ranks, in order of rank: shape (sum of rows, ...). The
+    first dimension may differ from rank to rank, the others not."""
     return _ops.allgather([array], name, process_set=process_set)
 
 
 def allgather(array: Any, name: Optional[str] = None,
               process_set: ProcessSet = global_process_set) -> np.ndarray:
-    """allgather_async, waited for."""
+    """Does allgather_async and waits for its result."""
     return synchronize(allgather_async(array, name, process_set))
 
 
 def grouped_allgather_async(arrays: Sequence[Any], name: Optional[str] = None,
                             process_set: ProcessSet = global_process_set) -> int:
-    """A handle for several arrays that are gathered together; a list of arrays."""
+    """Returns a handle for several arrays that are gathered together; a list of arrays."""
     return _ops.allgather(arrays, name, grouped=True,
                           process_set=process_set)
 
 
 def grouped_allgather(arrays: Sequence[Any], name: Optional[str] = None,
                       process_set: ProcessSet = global_process_set) -> List[np.ndarray]:
-    """grouped_allgather_async, waited for."""
+    """Does grouped_allgather_async and waits for its result."""
     return synchronize(grouped_allgather_async(arrays, name, process_set))
 
 
 def broadcast_async(array: Any, root_rank: int, name: Optional[str] = None,
                     process_set: ProcessSet = global_process_set) -> int:
-    """A handle for the array of `root_rank`, which counts among all ranks, in a set as well. The
-    shape is the same on all ranks."""
+    """Returns a handle for the array of `root_rank`, which counts among all ranks, in a set as
+    well. The shape is the same on all ranks."""
     return _ops.broadcast(array, root_rank, name, in_place=False,
                           process_set=process_set)
 
 
 def broadcast_async_(array: np.ndarray, root_rank: int, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> int:
-    """broadcast_async into the array itself."""
+    """Does broadcast_async into the array itself."""
     return _ops.broadcast(array, root_rank, name, in_place=True, process_set=process_set)
 
 
 def broadcast(array: Any, root_rank: int, name: Optional[str] = None,
               process_set: ProcessSet = global_process_set) -> np.ndarray:
-    """broadcast_async, waited for."""
+    """Does broadcast_async and waits for its result."""
     return synchronize(broadcast_async(array, root_rank, name, process_set))
 
 
 def broadcast_(array: np.ndarray, root_rank: int, name: Optional[str] = None,
                process_set: ProcessSet = global_process_set) -> np.ndarray:
-    """broadcast_async_, waited for."""
+    """Does broadcast_async_ and waits for its result."""
     return synchronize(broadcast_async_(array, root_rank, name, process_set))
 
 
 def alltoall_async(array: Any, splits: Any = None, name: Optional[str] = None,
                    process_set: ProcessSet = global_process_set) -> int:
-    """A handle for (rows, received_splits): splits[i] rows of the array go to the set's i-th rank,
-    equal parts without splits; received_splits[i] rows came from it."""
+    """Returns a handle for (rows, received_splits): splits[i] rows of the array go to the set's
+    i-th rank, equal parts without splits; received_splits[i] rows came from it."""
     return _ops.alltoall(array, splits, name, process_set=process_set)
 
 
 def alltoall(array: Any, splits: Any = None, name: Optional[str] = None,
              process_set: ProcessSet = global_process_set) -> Any:
-    """alltoall_async, waited for: the rows, or with splits (rows, received_splits)."""
+    """Does alltoall_async and waits; returns the rows, or with splits (rows, received_splits)."""
     rows, received = synchronize(alltoall_async(array, splits, name, process_set))
     return rows if splits is None else (rows, received)
 
@@ -201,15 +202,15 @@ def reducescatter_async(array: Any, name: Optional[str] = None, op: int = Averag
                         prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                         compression: int = Compression.none,
                         process_set: ProcessSet = global_process_set) -> int:
-    """A handle for this rank's rows of the reduced array. Rows are shared out in order of rank; the
-    first (rows mod n) ranks get one more."""
+    """Returns a handle for this rank's rows of the reduced array. Rows are shared out in order of
+    rank; the first (rows mod n) ranks get one more."""
     return _ops.reducescatter([array], name, check_op(op), compression=compression,
                               prescale=prescale_factor, postscale=postscale_factor,
                               process_set=process_set)
 
 
 def reducescatter(array: Any, *args: Any, **kwargs: Any) -> np.ndarray:
-    """reducescatter_async, waited for."""
+    """Does reducescatter_async and waits for its result."""
     return synchronize(reducescatter_async(array, *args, **kwargs))
 
 
@@ -218,22 +219,23 @@ def grouped_reducescatter_async(arrays: Sequence[Any], name: Optional[str] = Non
                                 postscale_factor: float = 1.0,
                                 compression: int = Compression.none,
                                 process_set: ProcessSet = global_process_set) -> int:
-    """A handle for several arrays that are reduced and shared out together; a list of arrays."""
+    """Returns a handle for several arrays that are reduced and shared out together; a list of
+    arrays."""
     return _ops.reducescatter(arrays, name, check_op(op),
                               grouped=True, compression=compression, prescale=prescale_factor,
                               postscale=postscale_factor, process_set=process_set)
 
 
 def grouped_reducescatter(arrays: Sequence[Any], *args: Any, **kwargs: Any) -> List[np.ndarray]:
-    """grouped_reducescatter_async, waited for."""
+    """Does grouped_reducescatter_async and waits for its result."""
     return synchronize(grouped_reducescatter_async(arrays, *args, **kwargs))
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> Any:
-    """`root_rank`'s object on every rank, pickled on the way (by cloudpickle where pickle cannot and
-    it is installed): only among ranks that trust one another. The others' `obj` is ignored.
-    ValueError on every rank, with one sentence, where the object cannot be pickled."""
+    """Returns `root_rank`'s object on every rank, pickled on the way (by cloudpickle where pickle
+    cannot and it is installed): only among ranks that trust one another. The others' `obj` is
+    ignored. ValueError on every rank, with one sentence, where the object cannot be pickled."""
     name = name or "object"
 
     def move(mine: Optional[bytearray]) -> Any:
@@ -246,8 +248,8 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
 
 def allgather_object(obj: Any, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> List[Any]:
-    """The objects of all ranks, in order of rank, pickled as those of broadcast_object. ValueError
-    on every rank, with one sentence, where one cannot be."""
+    """Returns the objects of all ranks, in order of rank, pickled as those of broadcast_object.
+    ValueError on every rank, with one sentence, where one cannot be."""
     name = name or "object"
 
     def move(mine: bytearray) -> List[Any]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a function on ranks of its own, from a program that is none:
+"""Runs a function on new ranks, from a program that is not a rank itself:
 
     results = tutti.run(train, args=(0.1,), num_proc=4)
 
-The function and what it is given travel in files of a new folder of this user's, by cloudpickle
+The function and its arguments travel in files of a new folder of this user's, by cloudpickle
 where that is installed (functions of notebooks, lambdas), else by pickle; nothing of that comes
 from a network.
 """
@@ -25,13 +25,13 @@ from tutti import _elastic, _launch, _program
 from tutti._horovodrun import read_hostfile
 from tutti._objects import pickler
 
-# What a new process must know to import what this one did, as multiprocessing tells its own.
+# What multiprocessing tells its processes, so that they can import what this one did.
 _PREPARATION = ("sys_path", "sys_argv", "dir", "orig_dir", "init_main_from_name",
                 "init_main_from_path")
 
 
 def _slots_here(hosts: str) -> int:
-    """How many ranks fit on the hosts, which must be this one."""
+    """Returns how many ranks fit on the hosts, all of which must be this one."""
     slots = 0
     for field in filter(None, hosts.split(",")):
         host, _, number = field.partition(":")
@@ -62,12 +62,13 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (),
         network_interface: Optional[str] = None, executable: Optional[str] = None,
         np: Optional[int] = None, min_np: Optional[int] = None, max_np: Optional[int] = None,
         env: Optional[Dict[str, str]] = None) -> List[Any]:
-    """func(*args, **kwargs) on `num_proc` new processes of this machine, ranks of one job: their
-    results, by rank. The function calls init itself.
+    """Calls func(*args, **kwargs) on `num_proc` new processes of this machine, ranks of one job,
+    and returns their results by rank. The function must call init itself.
 
-    min_num_proc makes the job elastic, with as many ranks at least, and max_num_proc or slots (the most
-    on this machine) at most; the results are those of the ranks that were there in the end. reset_limit, cooldown_range: as --reset-limit and --blacklist-cooldown-range
-    of `tutti run`, for such a job.
+    min_num_proc makes the job elastic, with as many ranks at least, and max_num_proc or slots (the
+    most on this machine) at most; the results are those of the ranks that were there in the end.
+    reset_limit and cooldown_range are --reset-limit and --blacklist-cooldown-range of `tutti run`,
+    for such a job.
     hosts, hostfile: this machine alone, with enough slots. start_timeout: seconds for the ranks to
     meet. network_interface: as NCCL_SOCKET_IFNAME. env: further variables of the ranks.
     np, min_np, max_np are older names. ssh_port, ssh_identity_file, disable_cache and use_gloo are
@@ -92,7 +93,7 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (),
     if hosts and _slots_here(hosts) < num_proc:
         raise ValueError(f"num_proc is {num_proc}, more than the slots of {hosts}")
     options = ["-n", str(num_proc)]
-    # The least number is what makes a job elastic; without it the others mean nothing, as for Horovod.
+    # As with Horovod, only the least number makes a job elastic; the others do not.
     if min_num_proc is not None:
         most = max_num_proc if slots is None else min(slots, max_num_proc or slots)
         for option, value in (("--min-np", min_num_proc), ("--max-np", most),
@@ -104,7 +105,8 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (),
     variables = dict(os.environ, **(env or {}))
     if start_timeout is not None:
         variables["TUTTI_INIT_TIMEOUT_S"] = str(start_timeout)
-        variables.pop("HOROVOD_GLOO_TIMEOUT_SECONDS", None)  # which would count instead
+        # It would count instead of TUTTI_INIT_TIMEOUT_S.
+        variables.pop("HOROVOD_GLOO_TIMEOUT_SECONDS", None)
     if network_interface:
         variables["NCCL_SOCKET_IFNAME"] = network_interface
     return _run_in_folder((func, tuple(args), dict(kwargs or {})), options, variables,
@@ -142,7 +144,7 @@ def _rank() -> int:
 
 
 def _work(folder: str) -> None:
-    """One rank of `run`."""
+    """Runs the function as one rank of `run`."""
     with open(os.path.join(folder, "preparation"), "rb") as file:
         spawn.prepare(pickle.load(file))
     with open(os.path.join(folder, "call"), "rb") as file:

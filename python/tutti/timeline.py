@@ -8,9 +8,9 @@ all.json is for Perfetto. In the picture a row is a tensor, a box what is being 
 and end are milliseconds from the first event.
 
 Each rank writes the times of its own machine, and how far that machine's clock is from rank 0's.
-Here they become times of rank 0's clock. Ranks of one machine are shifted alike, by the measurements
-with the least error that any of them made, and between two of them by what lies between; a machine whose
-measurements all allow that its clock is rank 0's is not shifted at all.
+Here they become times of rank 0's clock. Ranks of one machine are shifted alike, by the
+measurements with the least error that any of them made, and between two of them by what lies
+between; a machine whose measurements all allow that its clock is rank 0's is not shifted at all.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 Event = Dict[str, Any]
 
-# Measurements this close to one another are of one time: the best of them counts.
+# Of measurements this close to one another only the best counts.
 _TOGETHER_US = 5e6
-# Clocks change their distance by no more than this part of the time that passes: what the kernel
-# allows for those that are being corrected, twice.
+# The distance of two clocks changes by no more than this part of the time that passes: twice what
+# the kernel allows for a clock that is being corrected.
 _DRIFT = 1e-3
 
 _LEFT, _WIDTH, _ROW, _TOP = 190, 900, 18, 42
-# What is being done, its color, and its name in the legend; the first whose beginning matches.
+# The beginning of a phase's name, its color, and its name in the legend; the first match counts.
 _KINDS = [
     ("NEGOTIATE", "#f2c14e", "agreeing with the other ranks"),
     ("QUEUE", "#c9ced6", "waiting for its turn"),
@@ -45,7 +45,7 @@ _KINDS = [
 
 @dataclass
 class Box:
-    """Something done with a tensor, in microseconds."""
+    """A phase of an operation on a tensor; its times are in microseconds."""
     name: str
     begin: float
     end: float
@@ -62,8 +62,8 @@ class Row:
 
 @dataclass
 class Measurement:
-    """Of a clock, at a time on it: what to add for rank 0's, and by how much that may be wrong. All
-    in microseconds."""
+    """A measurement of a clock at a time on it: what to add to get rank 0's time, and by how much
+    that may be wrong, in microseconds."""
     at: float
     shift: float
     error: float
@@ -74,7 +74,7 @@ class Measurement:
 
 
 class Clock:
-    """Of one machine, compared with rank 0's."""
+    """The clock of one machine, compared with rank 0's."""
 
     def __init__(self, measurements: Sequence[Measurement]) -> None:
         self.measurements: List[Measurement] = []
@@ -91,7 +91,7 @@ class Clock:
         self.same = all(abs(one.shift) <= one.error for one in measurements)
 
     def shift(self, at: float) -> float:
-        """What to add to a time on this clock."""
+        """Returns what to add to a time on this clock to get rank 0's."""
         if self.same:
             return 0.0
         before, after = self.measurements[0], self.measurements[-1]
@@ -116,7 +116,7 @@ class Clock:
 
 
 def clocks(files: Sequence[Sequence[Event]]) -> List[Clock]:
-    """Of each file the clock. Files of one machine have it in common."""
+    """Returns the clock of each file. Files of one machine share one."""
     hosts: List[Any] = []
     measured: List[List[Measurement]] = []
     for number, events in enumerate(files):
@@ -134,16 +134,16 @@ def clocks(files: Sequence[Sequence[Event]]) -> List[Clock]:
     for host in dict.fromkeys(hosts):
         mine = sorted(((i, one) for i, name in enumerate(hosts) if name == host
                        for one in measured[i]), key=lambda pair: pair[1].at)
-        # Machines that were copied while they ran may have one name: then each rank is by itself.
+        # Machines that were copied while they ran may have one name; each rank then has a clock.
         if all(a.agrees(b) for (i, a), (j, b) in zip(mine, mine[1:]) if i != j):
             found[host] = Clock([one for _, one in mine])
     return [found[host] if host in found else Clock(measured[i]) for i, host in enumerate(hosts)]
 
 
 def merge(files: Sequence[Sequence[Event]]) -> List[Event]:
-    """The events of several ranks on rank 0's clock. The end of each negotiation says which rank
-    was the last to ask, and how long this one waited for it; and the first of the ranks shows when
-    the others asked."""
+    """Returns the events of several ranks on rank 0's clock. The end of each negotiation says which
+    rank was the last to ask, and how long this one waited for it; and the first of the ranks shows
+    when the others asked."""
     pids = [events[0]["pid"] for events in files if events]
     if len(set(pids)) < len(pids):
         raise ValueError("two files are of the same rank")
@@ -151,7 +151,7 @@ def merge(files: Sequence[Sequence[Event]]) -> List[Event]:
     for events, clock in zip(files, clocks(files)):
         for event in events:
             if event["ph"] == "M" and event["name"] == "clock":
-                continue  # the times are no longer this clock's
+                continue  # The times are on rank 0's clock from now on.
             event = dict(event)
             event["ts"] = float(event["ts"]) + clock.shift(float(event["ts"]))
             merged.append(event)
@@ -159,7 +159,8 @@ def merge(files: Sequence[Sequence[Event]]) -> List[Event]:
 
 
 def _show_last(events: Sequence[Event]) -> List[Event]:
-    """Instants of ranks that asked; what else there is to say is put into the ends of negotiations."""
+    """Returns the instants at which ranks asked; adds to the ends of negotiations which rank was
+    last."""
     labels: Dict[Tuple[Any, Any], str] = {}
     ranks: Dict[Any, str] = {}
     open_boxes: Dict[Tuple[Any, Any], List[Event]] = {}
@@ -193,8 +194,8 @@ def _show_last(events: Sequence[Event]) -> List[Event]:
 
 
 def read(events: Sequence[Event]) -> List[Row]:
-    """Rows by rank and tensor, in the order in which they first appear. What has no end is left
-    out."""
+    """Returns rows by rank and tensor, in the order in which they first appear. Phases without an
+    end are left out."""
     ranks: Dict[Any, str] = {}
     rows: Dict[Tuple[Any, Any], Row] = {}
     open_boxes: Dict[Tuple[Any, Any], List[Tuple[str, float]]] = {}
@@ -225,7 +226,7 @@ def _text(x: float, y: float, text: str, more: str = "") -> str:
 
 
 def _scale(begin: float, end: float, bottom: float) -> List[str]:
-    """Lines at round numbers of milliseconds, seven at most."""
+    """Returns lines at round numbers of milliseconds, seven at most."""
     span = (end - begin) / 1000
     step = next(m * 10.0**e for e in range(-4, 9) for m in (1, 2, 5) if m * 10.0**e * 7 >= span)
     parts = []
@@ -238,7 +239,7 @@ def _scale(begin: float, end: float, bottom: float) -> List[str]:
 
 
 def draw(rows: Sequence[Row], begin: float, end: float) -> str:
-    """An SVG of what lies between two times, in microseconds on the events' clock."""
+    """Returns an SVG of what lies between two times, in microseconds on the events' clock."""
     shown = []
     for row in rows:
         boxes = [box for box in row.boxes if box.end > begin and box.begin < end]

@@ -6,13 +6,12 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 
@@ -32,8 +31,14 @@ class FakePmiServer {
     threads_.emplace_back([this, fd = UniqueFd(ends[0])] { Serve(fd.get()); });
     return ends[1];
   }
-  int finalized() const { return finalized_; }
-  size_t longest_value() const { return longest_value_; }
+  int finalized() TUTTI_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return finalized_;
+  }
+  size_t longest_value() TUTTI_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return longest_value_;
+  }
 
  private:
   static std::string Field(const std::string& line, const std::string& name) {
@@ -43,9 +48,9 @@ class FakePmiServer {
     return line.substr(start, line.find(' ', start) - start);
   }
 
-  std::string Answer(const std::string& line) {
+  std::string Answer(const std::string& line) TUTTI_EXCLUDES(mutex_) {
     const std::string command = line.substr(0, line.find(' '));
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (command == "cmd=init") return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0";
     if (command == "cmd=get_maxes") {
       return fmt::format("cmd=maxes kvsname_max=256 keylen_max=64 vallen_max={}", max_value_);
@@ -66,9 +71,9 @@ class FakePmiServer {
       if (++arrived_ == size_) {
         arrived_ = 0;
         ++generation_;
-        barrier_.notify_all();
+        barrier_.NotifyAll();
       }
-      barrier_.wait(lock, [&] { return generation_ != generation; });
+      while (generation_ == generation) barrier_.Wait(lock);
       return "cmd=barrier_out rc=0";
     }
     ++finalized_;
@@ -83,7 +88,7 @@ class FakePmiServer {
       for (size_t end = 0; (end = pending.find('\n')) != std::string::npos;) {
         const std::string answer = Answer(pending.substr(0, end)) + "\n";
         pending.erase(0, end + 1);
-        // In two pieces, as a network may deliver it.
+        // The answer goes in two pieces, as a network may deliver it.
         send(fd, answer.data(), 5, MSG_NOSIGNAL);
         send(fd, answer.data() + 5, answer.size() - 5, MSG_NOSIGNAL);
       }
@@ -92,13 +97,13 @@ class FakePmiServer {
 
   const int size_;
   const int max_value_;
-  std::mutex mutex_;
-  std::condition_variable barrier_;
-  std::map<std::string, std::string> values_;
-  int arrived_ = 0;
-  int generation_ = 0;
-  int finalized_ = 0;
-  size_t longest_value_ = 0;
+  Mutex mutex_;
+  CondVar barrier_;
+  std::map<std::string, std::string> values_ TUTTI_GUARDED_BY(mutex_);
+  int arrived_ TUTTI_GUARDED_BY(mutex_) = 0;
+  int generation_ TUTTI_GUARDED_BY(mutex_) = 0;
+  int finalized_ TUTTI_GUARDED_BY(mutex_) = 0;
+  size_t longest_value_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::vector<std::thread> threads_;
 };
 

@@ -22,14 +22,14 @@ class Barrier {
   virtual Status Wait() = 0;
 };
 
-// Where the page is, for ranks of the same host.
+// Says where ranks of the same host find the page.
 struct BarrierPage {
   int pid = 0;
   int fd = -1;
   uint64_t token = 0;
 };
 
-// The driver's side: owns the page.
+// Makes and owns the page, in the driver's process.
 class BarrierPageOwner {
  public:
   static Result<BarrierPageOwner> Create();
@@ -40,8 +40,9 @@ class BarrierPageOwner {
   BarrierPage page_;
 };
 
-// Fails when the page is not there: another host, another PID namespace. `num_ranks` all take part.
-// `patient`: ranks outnumber cores, so waiting sleeps at once.
+// Opens the page for one of `num_ranks` ranks. Fails where the page cannot be reached, because the
+// driver is on another host or in another PID namespace. With `patient`, which is for ranks that
+// outnumber the cores, waiting sleeps at once.
 Result<std::unique_ptr<Barrier>> OpenBarrierPage(const BarrierPage& page, int num_ranks,
                                                  bool patient);
 

@@ -11,21 +11,21 @@
 
 namespace tutti::tools {
 
-// Where the memory comes from: the system or the GPU, or ncclMemAlloc; and then all ranks may
-// register it together (ncclCommWindowRegister).
+// Says where the memory comes from: from the system or the GPU, from ncclMemAlloc, or from
+// ncclMemAlloc with all ranks registering it together (ncclCommWindowRegister).
 enum class MemoryFrom { kMalloc, kNccl, kWindow };
 
 class Buffers {
  public:
-  // `library` and `gpu` (null: host memory) outlive this.
+  // `library` and `gpu` must outlive this. A null `gpu` stands for host memory.
   Buffers(const NcclLibrary& library, MemoryFrom from, Gpu* gpu)
       : library_(library), from_(from), gpu_(gpu) {}
   ~Buffers() { Free(); }
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
-  // Makes room for `sets` sets of the given sizes, each buffer `skew` bytes past an aligned
-  // address. What the buffers held is lost. With windows, all ranks of `comm` call it alike.
+  // Allocates `sets` sets of the given sizes, each buffer `skew` bytes past an aligned address.
+  // What the buffers held is lost. With windows, all ranks of `comm` must call it alike.
   Status Prepare(size_t send_bytes, size_t recv_bytes, int sets, size_t skew, ncclComm_t comm);
   // REQUIRES: the communicator of the last Prepare is still there, with windows.
   void Free();
@@ -45,7 +45,7 @@ class Buffers {
   const MemoryFrom from_;
   Gpu* const gpu_;
   char* base_ = nullptr;
-  ncclComm_t comm_ = nullptr;  // of the window
+  ncclComm_t comm_ = nullptr;  // The communicator that the window is registered with.
   ncclWindow_t window_ = nullptr;
   size_t capacity_ = 0;
   size_t send_stride_ = 0;

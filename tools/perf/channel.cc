@@ -12,7 +12,7 @@
 namespace tutti::tools {
 namespace {
 
-// The driver and the ranks always read soon; who does not is dead or stopped.
+// The driver and the ranks always read soon; a peer that takes longer is dead or stopped.
 constexpr int64_t kSendNs = 60'000'000'000;
 
 }  // namespace

@@ -1,8 +1,8 @@
 #pragma once
 
-// The conversation between the driver of a measurement and each of its ranks: JSON objects with a
-// length in front, over a stream socket. The driver asks, the rank answers; while a rank works it
-// may send {"barrier": true} and then waits for {"go": true}.
+// Carries the messages between the driver of a measurement and one of its ranks: JSON objects with
+// a length in front, over a stream socket. The driver asks and the rank answers; while a rank works
+// it may send {"barrier": true} and then waits for {"go": true}.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,7 +15,7 @@ namespace tutti::tools {
 
 using Json = nlohmann::json;
 
-// A times list of a million iterations is some ten megabytes.
+// The longest message is a list of the times of a million iterations, some ten megabytes.
 inline constexpr size_t kMaxMessageBytes = 64u << 20;
 
 class Channel {
@@ -25,8 +25,8 @@ class Channel {
   Status Send(const Json& message);
   // Waits for a whole message.
   Result<Json> Receive(Deadline deadline);
-  // Takes what has arrived, without waiting: true when *message was filled. RemoteError when the
-  // peer has closed.
+  // Takes what has arrived, without waiting. Returns true when it filled *message, and fails with
+  // RemoteError when the peer has closed the connection.
   Result<bool> TryReceive(Json* message);
 
   int fd() const { return fd_.get(); }

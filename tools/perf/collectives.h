@@ -1,6 +1,7 @@
 #pragma once
 
-// The operations that `tutti perf` knows: what each moves for a given size, and how it is called.
+// Defines the operations that `tutti perf` knows: what each moves for a given size, and how it is
+// called.
 //
 // Sizes follow nccl-tests. The size of an operation is that of the larger buffer of a rank: for
 // AllGather all that is received, for ReduceScatter all that is sent, for AlltoAll all that goes
@@ -35,7 +36,7 @@ enum class Collective {
 struct CollectiveInfo {
   Collective collective;
   std::string_view name;
-  std::string_view plan_name;  // As tuttiPlanDescribe calls it; empty where it has no word.
+  std::string_view plan_name;  // tuttiPlanDescribe's name for it; empty where it has none.
   bool reduces;
   bool rooted;
   bool has_in_place;
@@ -48,7 +49,7 @@ Result<CollectiveInfo> ParseCollective(std::string_view name);
 
 double BusFactor(Collective collective, int num_ranks);
 
-// What one call moves.
+// Says how much one call moves.
 struct Shape {
   size_t count = 0;  // The count argument of the call.
   size_t bytes = 0;  // Its size, as above.
@@ -57,15 +58,16 @@ struct Shape {
   size_t recv_count = 0;
 };
 
-// The shape nearest to `bytes` that the ranks can share evenly: rounded down, but to no less than
-// an element per rank unless `bytes` is 0.
+// Returns the shape nearest to `bytes` that the ranks can share evenly: rounded down, but to no
+// less than an element per rank unless `bytes` is 0.
 Shape ShapeFor(Collective collective, size_t bytes, size_t element_size, int num_ranks);
 
-// In collectives with sizes per rank: the elements of block `rank` of `count`, and where it begins.
+// For collectives with sizes per rank: return how many of `count` elements block `rank` has, and
+// where it begins.
 size_t BlockCount(size_t count, int rank, int num_ranks);
 size_t BlockStart(size_t count, int rank, int num_ranks);
-// In AlltoAllV: the elements that go between two ranks (in either direction), for blocks of at most
-// `count`.
+// For AlltoAllV: returns how many elements go between two ranks, which are as many in either
+// direction, for blocks of at most `count`.
 size_t PairCount(size_t count, int a, int b);
 
 // Elements [begin, begin + count) of a rank's receive buffer, which must hold what stands from
@@ -80,7 +82,7 @@ struct Region {
 std::vector<Region> ExpectedRegions(Collective collective, const Shape& shape, int rank, int root,
                                     int num_ranks);
 
-// How many elements of its send buffer rank `rank` fills.
+// Returns how many elements of its send buffer rank `rank` fills.
 size_t SendCount(Collective collective, const Shape& shape, int rank, int num_ranks);
 
 // Where the smaller buffer of an in-place call lies within the larger: sendbuff = recvbuff +
@@ -123,7 +125,7 @@ class Operation {
 
   Arguments a_;
   size_t element_size_;
-  // For the collectives with sizes per rank.
+  // Used by the collectives with sizes per rank only.
   std::vector<size_t> counts_;
 };
 

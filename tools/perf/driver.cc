@@ -13,14 +13,15 @@
 namespace tutti::tools {
 namespace {
 
-// Where nobody says how often, an operation is repeated for about this long, within these bounds.
+// Without --iters an operation is repeated for about this long, within these bounds.
 constexpr double kAutomaticSeconds = 0.1;
 constexpr int kFewestIterations = 5;
 constexpr int kMostIterations = 20000;
 // Two libraries take turns this often per size, so that a machine that slows down slows both.
 constexpr int kTurns = 5;
 constexpr size_t kFallbackCacheBytes = 32u << 20;
-// More than the second-level cache of the largest GPUs, and what their memory lets buffers have.
+// More bytes than the second-level cache of the largest GPUs has, and how much of a GPU's memory
+// the buffers may take.
 constexpr size_t kGpuCacheBytes = 128u << 20;
 constexpr size_t kGpuBufferBytes = size_t{16} << 30;
 
@@ -31,7 +32,7 @@ struct Case {
   int root = -1;
 };
 
-// A line on the terminal that says how far a long run has come.
+// Writes a line on the terminal that says how far a long run has come.
 class Progress {
  public:
   explicit Progress(size_t total)
@@ -158,7 +159,7 @@ class Driver {
   }
 
   Status CheckMemory() const {
-    if (options_.gpu) return {};  // each GPU has its own, and says when it is full
+    if (options_.gpu) return {};  // Each GPU has memory of its own and says when it is full.
     size_t largest = 0;
     for (const Case& entry : cases_) largest = std::max(largest, SetBytes(entry));
     const size_t needed = largest * static_cast<size_t>(place_.ranks_here) * teams_.size();
@@ -318,8 +319,8 @@ class Driver {
     return wrong;
   }
 
-  // The times in nanoseconds of one batch: its whole duration, or that of each iteration; of the
-  // slowest rank.
+  // Returns the times of the slowest rank for one batch, in nanoseconds: its whole duration, or
+  // that of each iteration.
   Result<std::vector<double>> Batch(size_t index, bool in_place, int warmup, int iterations,
                                     bool each, const std::string& doing) {
     const Json request = {{"command", "measure"},    {"in_place", in_place},     {"warmup", warmup},
@@ -336,7 +337,7 @@ class Driver {
     return slowest;
   }
 
-  // How often team `index` repeats the operation.
+  // Returns how often team `index` repeats the operation.
   Result<int> ChooseIterations(size_t index, bool in_place, const std::string& doing) {
     if (options_.iterations) return options_.iterations;
     int probe = 1;
@@ -351,7 +352,7 @@ class Driver {
     }
   }
 
-  // Microseconds per operation, for each library. Two libraries take turns.
+  // Measures the microseconds per operation for each library. Two libraries take turns.
   Result<std::vector<double>> Measure(bool in_place, const std::string& doing) {
     std::vector<std::vector<double>> times(teams_.size());
     std::vector<int> iterations;
@@ -389,7 +390,7 @@ class Driver {
     return total / iterations;
   }
 
-  // The slowest rank's prediction; nothing when the library makes none.
+  // Returns the slowest rank's prediction, or nothing when the library makes none.
   Result<std::optional<double>> Predict(const std::string& doing) {
     TUTTI_ASSIGN(
         const std::vector<Json> answers,

@@ -14,12 +14,12 @@ namespace tutti::tools {
 struct DriverPlace {
   int ranks_here = 1;  // How many ranks of a team share this host.
   int cores_here = 1;  // How many cores they share.
-  std::string title;   // How the ranks came to be, for the heading.
+  std::string title;   // How the ranks were started, for the heading.
 };
 
-// Measures `libraries` (one, or two to compare), of which teams[i] runs libraries[i]. Writes the
-// table to standard output and the JSON file. Returns the number of wrong elements; a failure of a
-// rank is a sentence that names it.
+// Measures one library, or two to compare; teams[i] runs libraries[i]. Writes the table to standard
+// output, and the JSON file. Returns the number of wrong elements. When a rank fails, the failure's
+// sentence names it.
 Result<size_t> Drive(const PerfOptions& options, const std::vector<std::string>& libraries,
                      std::vector<std::unique_ptr<Team>> teams, const DriverPlace& place);
 

@@ -48,7 +48,7 @@ Status Gpu::Set(char* to, int byte, size_t bytes) {
   TUTTI_TRY(
       driver_.Check(driver_.MemsetBytes(AddressOf(to), static_cast<unsigned char>(byte), bytes),
                     "filling GPU memory"));
-  // The stream of operations does not wait for the one that fills.
+  // The filling is waited for here, because the stream of operations does not wait for its stream.
   return driver_.Check(driver_.ContextSynchronize(), "filling GPU memory");
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
 // A rank's GPU, for `tutti perf --device gpu`: its context on the calling thread, a stream, memory,
-// and graphs of operations. Through the driver that is looked up at run time, so that the program
-// has no link to CUDA either. Used by the thread that opened it.
+// and graphs of operations. CUDA's driver is looked up at run time, so that the program has no link
+// to CUDA either. Only the thread that opened it may use it.
 
 #include <cstddef>
 #include <functional>
@@ -15,7 +15,7 @@ namespace tutti::tools {
 
 class Gpu {
  public:
-  // The `index`-th GPU that this process sees, round and round.
+  // Opens GPU number `index` modulo the number of GPUs that this process sees.
   static Result<std::unique_ptr<Gpu>> Open(int index);
   ~Gpu();
 
@@ -28,10 +28,10 @@ class Gpu {
   Status Upload(char* to, const void* from, size_t bytes);
   Status Download(void* to, const char* from, size_t bytes);
 
-  // Keeps what `issue` queues on the stream as a graph, in place of an earlier one.
+  // Captures what `issue` queues on the stream as a graph, which replaces an earlier one.
   Status Capture(const std::function<Status()>& issue);
   Status LaunchGraph();
-  // REQUIRES: before the communicators of its operations are destroyed.
+  // REQUIRES: the communicators of its operations still exist.
   void DropGraph();
 
  private:

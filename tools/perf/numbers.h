@@ -1,7 +1,7 @@
 #pragma once
 
-// Elements of the twelve types as numbers, written for clarity and independently of the library
-// under test, so that they can judge it. Pure functions.
+// Converts elements of the twelve types to numbers and back. The code is independent of the library
+// under test, so that it can serve as an oracle. Pure functions.
 
 #include <cstdint>
 
@@ -22,19 +22,19 @@ bool IsSigned(ncclDataType_t type);
 // REQUIRES: IsFloat(type)
 FloatFormat FormatOf(ncclDataType_t type);
 
-// The element whose bits are the low bytes of `bits`, and back. Encoding rounds to the nearest,
-// ties to even, and overflows to infinity (e4m3: to NaN). REQUIRES: IsFloat(type)
+// Convert the element whose bits are the low bytes of `bits` to a number, and back. Encoding rounds
+// to the nearest, ties to even, and overflows to infinity (e4m3: to NaN). REQUIRES: IsFloat(type)
 double DecodeFloat(ncclDataType_t type, uint64_t bits);
 uint64_t EncodeFloat(ncclDataType_t type, double value);
 
-// The low bytes of `bits` as an integer of the type, sign-extended where the type is signed.
-// REQUIRES: !IsFloat(type)
+// Returns the low bytes of `bits` as an integer of the type, sign-extended where the type is
+// signed. REQUIRES: !IsFloat(type)
 int64_t DecodeInteger(ncclDataType_t type, uint64_t bits);
 
-// The largest N such that every integer of magnitude up to N is an element of the type.
+// Returns the largest N such that every integer of magnitude up to N is an element of the type.
 int64_t ExactIntegers(ncclDataType_t type);
 
-// Half the distance from 1 to the next larger element. REQUIRES: IsFloat(type)
+// Returns half the distance from 1 to the next larger element. REQUIRES: IsFloat(type)
 double RoundingError(ncclDataType_t type);
 
 }  // namespace tutti::tools

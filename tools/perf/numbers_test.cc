@@ -42,7 +42,7 @@ TEST(Numbers, KnownElements) {
   }
 }
 
-// The compiler's own float is the judge.
+// Compares with the compiler's own float.
 TEST(Numbers, Float32AsTheProcessorHasIt) {
   const double values[] = {0.1,      -0.1,    1e-40, 1e-46, 3.4e38, 3.5e38, 1.00000005960464477539,
                            16777217, -2.5e-45};

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a person may ask of `tutti perf`, and the words for it.
+// The options of `tutti perf`, and the functions that parse their values.
 
 #include <cstdint>
 #include <string>
@@ -20,20 +20,20 @@ struct PerfOptions {
   std::vector<ncclDataType_t> types;
   std::vector<Reduction> reductions;
   std::vector<int> roots;
-  int iterations = 0;  // 0: as many as take about `kAutomaticSeconds`.
+  int iterations = 0;  // 0 stands for as many as take about `kAutomaticSeconds`.
   int warmup = 5;
   bool check = true;
   bool threads = false;  // Ranks are threads of one process.
   std::string net = "auto";
   std::string json_path;
   std::string library;
-  std::string against;  // Empty: nothing to compare with.
-  int rotate = 0;       // 0: chosen by size.
+  std::string against;  // Empty where there is nothing to compare with.
+  int rotate = 0;       // 0 stands for a number that is chosen by size.
   bool host_stream = false;
-  bool gpu = false;              // Ranks are GPUs, buffers their memory.
-  int graph = 0;                 // Operations in a CUDA graph; 0: each is launched.
-  int unaligned = 0;             // Bytes by which buffers miss their alignment.
-  std::string alloc = "malloc";  // or nccl, or window
+  bool gpu = false;              // Ranks are GPUs, and buffers lie in their memory.
+  int graph = 0;                 // How many operations a CUDA graph has; 0 where each is launched.
+  int unaligned = 0;             // How many bytes buffers begin past an aligned address.
+  std::string alloc = "malloc";  // One of malloc, nccl, window.
   bool blocking = false;
   bool median = false;
   bool bind = false;
@@ -42,27 +42,29 @@ struct PerfOptions {
   double timeout_s = 300;
 };
 
-// "8", "32K", "1.5M", "2GiB": powers of 1024.
+// Parses "8", "32K", "1.5M", "2GiB"; the units are powers of 1024.
 Result<size_t> ParseBytes(std::string_view text);
-// "512", "32K", "1M": powers of 1024, shortest form.
+// Formats a size in its shortest form: "512", "32K", "1M"; the units are powers of 1024.
 std::string BytesText(size_t bytes);
 
-// From `first` to `last`, multiplying by `factor`, or adding `step` where that is not 0.
+// Returns the sizes from `first` to `last`, multiplying by `factor`, or adding `step` where that is
+// not 0.
 Result<std::vector<size_t>> SizesBetween(size_t first, size_t last, double factor, size_t step);
 
-// Any usual spelling of a type ("float", "f32", "half", "fp8_e4m3", …) or "all"; lists with commas.
+// Parses a list, with commas, of types in any usual spelling ("float", "f32", "half", "fp8_e4m3",
+// …), or "all".
 Result<std::vector<ncclDataType_t>> ParseTypes(std::string_view text);
 std::string_view TypeName(ncclDataType_t type);
 
-// "sum", "avg", …, "all"; lists with commas.
+// Parses a list, with commas, of "sum", "avg", …, or "all".
 Result<std::vector<Reduction>> ParseReductions(std::string_view text);
 
-// A rank, or "all".
+// Parses a rank, or "all".
 Result<std::vector<int>> ParseRoots(std::string_view text, int num_ranks);
 
-// How many sets of buffers a rank goes round for operations of `bytes_per_set`, so that all sets
-// together are larger than the last-level cache, within bounds of memory and count. `ranks_here`
-// share the cache.
+// Returns how many sets of buffers a rank uses in turn for operations of `bytes_per_set`, so that
+// all sets together are larger than the last-level cache, within bounds of memory and count. The
+// cache is shared by `ranks_here` ranks.
 int ChooseRotation(size_t bytes_per_set, size_t cache_bytes, size_t memory_bytes, int ranks_here);
 
 }  // namespace tutti::tools

@@ -9,7 +9,7 @@
 namespace tutti::tools {
 namespace {
 
-// A well mixed 64-bit value for each pair (the usual 64-bit finisher).
+// Returns a well mixed 64-bit value for each pair, by the usual 64-bit finisher.
 uint64_t Hash(uint64_t a, uint64_t b) {
   uint64_t x = (a + 1) * 0x9e3779b97f4a7c15u + (b + 1) * 0xd1b54a32d192ed03u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -17,11 +17,11 @@ uint64_t Hash(uint64_t a, uint64_t b) {
   return x ^ (x >> 31);
 }
 
-// No input needs to be larger; keeps sums of many ranks of the wide types exact as well.
+// The largest input; it keeps sums of many ranks exact in the wide types as well.
 constexpr int64_t kLargestInput = int64_t{1} << 20;
 
-// Sums of more ranks than this are left to the mantissa of float64 and the like without thinning
-// out.
+// Returns the largest sum of absolute values that inputs may reach: what the type holds exactly,
+// and less in types that hold more than any job needs.
 int64_t SumLimit(ncclDataType_t type) {
   return std::min<int64_t>(ExactIntegers(type), int64_t{1} << 40);
 }
@@ -75,7 +75,7 @@ uint64_t Pattern::Scalar(int rank) const {
                         : static_cast<uint64_t>(rank % 3 + 1);
 }
 
-// An integer such that the absolute values over all ranks sum up to at most SumLimit.
+// Returns an integer such that the absolute values over all ranks sum up to at most SumLimit.
 int64_t Pattern::Bounded(int rank, size_t index) const {
   const int64_t limit = SumLimit(type_);
   const uint64_t hash = Hash(static_cast<uint64_t>(rank), index);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Input data whose exact results are known, and the comparison with them.
+// Makes input data whose exact results are known, and compares results with them.
 //
 // A rank's input is a table of kPeriod elements that repeats. The period is prime, so that a block
 // that lands a chunk (a power of two) too early or too late does not look right by chance. Only as
@@ -8,15 +8,17 @@
 // stretch of one repeating table, compared by memcmp.
 //
 // Values are chosen so that every intermediate result is exact whatever the order of the reduction:
-//   copies   random bits, NaN patterns included: nothing may touch them
-//   sum      integers: random bits, modulo the type; floats: integers whose absolute values sum up
-//   to what the
-//            mantissa holds (with fp8 and many ranks most ranks bring 0, others take turns)
-//   prod     integers: odd random bits, modulo the type; floats: signs, and one 2, one 1.5 and one
-//   0.5 min, max any values without NaN mulsum   as sum, with rank scalars of 1, 2 and 0.5
-//   (integers: 1, 2, 3) avg      as sum with small integers; integers truncate toward zero; floats
-//   allow for rounding unless the number
-//            of ranks is a power of two
+//
+//   copies    Random bits, NaN patterns included, because nothing may touch them.
+//   sum       Integers: random bits, modulo the type. Floats: integers whose absolute values sum up
+//             to what the mantissa holds; with fp8 and many ranks most ranks bring 0, in turns.
+//   prod      Integers: odd random bits, modulo the type. Floats: signs, and one 2, one 1.5 and one
+//             0.5.
+//   min, max  Any values without NaN.
+//   mulsum    As sum, with rank scalars of 1, 2 and 0.5 (integers: 1, 2 and 3).
+//   avg       As sum, with small integers. Integers truncate toward zero; floats allow for rounding
+//             unless the number of ranks is a power of two.
+//
 // Not thread-safe.
 
 #include <cstddef>
@@ -33,25 +35,26 @@ namespace tutti::tools {
 enum class Reduction { kNone, kSum, kProd, kMin, kMax, kAvg, kMulSum };
 
 std::string_view Name(Reduction reduction);
-// The operator that stands for it; PreMulSum is made at run time.
+// Returns NCCL's operator for a reduction; PreMulSum is made at run time.
 ncclRedOp_t OperatorOf(Reduction reduction);
 
 class Pattern {
  public:
   static constexpr size_t kPeriod = 4099;
 
-  // REQUIRES: reduction == kNone exactly where nothing is reduced.
+  // REQUIRES: `reduction` is kNone exactly where nothing is reduced.
   Pattern(ncclDataType_t type, Reduction reduction, int num_ranks);
 
-  // The scalar of a rank for PreMulSum, in the first bytes.
+  // Returns the scalar of a rank for PreMulSum, in the first bytes.
   uint64_t Scalar(int rank) const;
 
   // Writes elements [begin, begin + count) of the input of `rank` to `data`.
   void Fill(void* data, int rank, size_t begin, size_t count);
 
-  // How many of `count` elements at `data` differ from elements [begin, begin + count) of the input
-  // of `source_rank`, or of the reduction (Region::kReduced). *first is the index of the first of
-  // them and *sentence says what it is; both are left alone where none is wrong.
+  // Returns how many of `count` elements at `data` differ from elements [begin, begin + count) of
+  // the input of `source_rank`, or of the reduction (Region::kReduced). Stores the index of the
+  // first one in *first and a sentence about it in *sentence; both are left alone where none is
+  // wrong.
   size_t CountWrong(const void* data, int source_rank, size_t begin, size_t count, size_t* first,
                     std::string* sentence);
 
@@ -74,8 +77,8 @@ class Pattern {
   const Reduction reduction_;
   const int num_ranks_;
   const size_t element_size_;
-  double tolerance_ = 0;       // Absolute, per unit of the largest input.
-  std::vector<Table> tables_;  // By rank; the last is the reduction. Empty until used.
+  double tolerance_ = 0;       // The absolute tolerance per unit of the largest input.
+  std::vector<Table> tables_;  // By rank, then the reduction. A table is empty until it is used.
 };
 
 }  // namespace tutti::tools

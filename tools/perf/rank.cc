@@ -22,10 +22,10 @@
 namespace tutti::tools {
 namespace {
 
-// What a receive buffer holds before an operation that is to fill it.
+// Fills a receive buffer before an operation that is to overwrite it.
 constexpr int kPoison = 0xa5;
 
-// A barrier by way of the driver, for ranks on several hosts.
+// A barrier through the driver, for ranks on several hosts.
 class DriverBarrier : public Barrier {
  public:
   explicit DriverBarrier(Channel* channel) : channel_(channel) {}
@@ -61,7 +61,7 @@ class Rank {
     if (comm_ && library_) library()->CommAbort(comm_);
   }
 
-  // False: the conversation is over.
+  // Returns false when the driver has ended the connection or has said quit.
   bool ServeOne() {
     Result<Json> request = channel_.Receive(Deadline::Never());
     if (!request.ok()) return false;
@@ -226,15 +226,16 @@ class Rank {
 
   struct Wrong {
     size_t count = 0;
-    std::string first;  // a sentence about the first one
+    std::string first;  // A sentence about the first wrong element.
   };
 
-  // One operation on fresh buffers and what it got wrong. With `graph` it is captured, and what is
-  // looked at are replays: two of them, since what a replay leaves behind must not spoil the next.
+  // Runs one operation on fresh buffers and returns what it got wrong. With `graph` the operation
+  // is captured and two replays are checked, because what a replay leaves behind must not spoil the
+  // next.
   Result<Json> CheckResults(bool in_place, bool graph) {
     const Pointers pointers = PointersFor(0, in_place);
     if (graph) {
-      // NCCL joins ranks when they first meet, which it cannot do in a capture.
+      // NCCL connects ranks at their first operation, which it cannot do in a capture.
       TUTTI_TRY(Run(pointers));
       TUTTI_TRY(Synchronize());
       TUTTI_TRY(gpu_->Capture([&] { return Run(pointers); }));
@@ -251,7 +252,7 @@ class Rank {
            ExpectedRegions(info_.collective, shape_, rank_, root_, num_ranks_)) {
         TUTTI_TRY(CountWrong(pointers.recv, region, "receive", &wrong));
       }
-      // Out of place nothing may write to what is sent.
+      // Out of place, nothing may write to the send buffer.
       if (!in_place)
         TUTTI_TRY(CountWrong(pointers.send, {0, FilledCount(), rank_, 0}, "send", &wrong));
     }
@@ -261,7 +262,7 @@ class Rank {
   size_t FilledCount() const { return SendCount(info_.collective, shape_, rank_, num_ranks_); }
 
   Status CountWrong(const char* data, const Region& region, const char* buffer, Wrong* wrong) {
-    std::vector<char> fetched;  // where results are in a GPU's memory
+    std::vector<char> fetched;  // A copy of the results where they are in a GPU's memory.
     std::string sentence;
     if (gpu_) {
       fetched.resize((region.begin + region.count) * element_size_);
@@ -294,7 +295,7 @@ class Rank {
     return gpu_->Upload(buffer, input.data(), input.size());
   }
 
-  // `iterations` operations in graphs of `in_graph`; the time of one operation.
+  // Runs `iterations` operations in graphs of `in_graph` each; returns the time of one operation.
   Result<Json> MeasureGraph(const std::vector<Pointers>& sets, int in_graph, int warmup,
                             int iterations) {
     const auto issue = [&]() -> Status {
@@ -361,7 +362,7 @@ class Rank {
     return Json{{"text", text}};
   }
 
-  // What the library's model says of one operation; null when it has none.
+  // Returns the time that the library's model predicts for one operation, null when it has none.
   Result<Json> Predict() {
     if (!library()->GroupSimulateEnd) return Json{{"us", nullptr}};
     const Pointers pointers = PointersFor(0, false);
@@ -398,7 +399,7 @@ class Rank {
   bool blocking_ = false;
   BarrierPage page_;
   std::unique_ptr<Barrier> barrier_;
-  std::unique_ptr<Gpu> gpu_;  // null: a host rank
+  std::unique_ptr<Gpu> gpu_;  // Null for a host rank.
   std::unique_ptr<Buffers> buffers_;
   std::unique_ptr<Pattern> pattern_;
   ncclComm_t comm_ = nullptr;

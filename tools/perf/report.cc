@@ -101,7 +101,7 @@ void Report::Add(const Row& row) {
                  {"op", Name(row.reduction)},
                  {"out_of_place", SampleJson(row.out_of_place[i])},
                  {"in_place", row.in_place[i] ? SampleJson(*row.in_place[i]) : Json(nullptr)}};
-    // Without it rows of several roots could not be told apart.
+    // Without the root, rows of several roots could not be told apart.
     if (options_.roots.size() > 1) json["root"] = row.root;
     if (options_.predict && i == 0)
       json["predicted_us"] = row.predicted_us ? Json(*row.predicted_us) : Json(nullptr);

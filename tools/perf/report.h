@@ -1,6 +1,6 @@
 #pragma once
 
-// The results of a measurement: as a table on standard output while it runs, and as JSON.
+// Writes the results of a measurement as a table while it runs, and as JSON.
 
 #include <cstdio>
 #include <optional>
@@ -18,19 +18,20 @@ struct Sample {
   double time_us = 0;
   double algbw_gbps = 0;  // 1e9 bytes per second
   double busbw_gbps = 0;
-  std::optional<size_t> wrong;  // Empty: not checked.
+  std::optional<size_t> wrong;  // Empty where results were not checked.
 };
 
 struct Row {
   Shape shape;
   ncclDataType_t type = ncclFloat32;
   Reduction reduction = Reduction::kNone;
-  int root = -1;  // -1: the operation has none.
+  int root = -1;  // -1 where the operation has none.
   // One per library: the one measured, and the one compared with, if any. An operation may have no
   // in-place form.
   std::vector<Sample> out_of_place;
   std::vector<std::optional<Sample>> in_place;
-  // What the measured library expected, where that was asked for and it has an opinion.
+  // The time that the measured library predicted; empty where that was not asked for or the library
+  // predicts none.
   std::optional<double> predicted_us;
 };
 
@@ -38,7 +39,7 @@ Sample MakeSample(double time_us, const CollectiveInfo& info, const Shape& shape
 
 class Report {
  public:
-  // `libraries`: as shown in the JSON, one or two. `out` outlives this.
+  // `libraries` has one or two names, as they are written into the JSON. `out` must outlive this.
   Report(const PerfOptions& options, std::vector<std::string> libraries, std::FILE* out);
 
   void PrintHeader() const;
@@ -49,7 +50,7 @@ class Report {
   Json ToJson() const { return rows_; }
 
  private:
-  // In the column of predictions, if there is one.
+  // Writes the column of predictions, if there is one.
   std::string PredictionCell(std::string_view text) const;
   void PrintHalf(const std::vector<const Sample*>& samples) const;
 

@@ -56,7 +56,7 @@ std::string Label(size_t library, size_t num_libraries) {
   return library == 0 ? "with --library: " : "with --against: ";
 }
 
-// What rank 0 tells the others through the launcher.
+// What rank 0 hands to the others when they meet: where its driver listens, and a key for that.
 struct Invitation {
   Key key{};
   uint16_t port = 0;
@@ -89,7 +89,7 @@ struct Invitation {
 
 struct Served {
   pid_t pid = -1;
-  UniqueFd watch;  // A second descriptor of the connection that the process serves.
+  UniqueFd watch;  // A second descriptor of the connection over which the process is driven.
 };
 
 bool HungUp(int fd) {

@@ -16,19 +16,20 @@
 
 namespace tutti::tools {
 
-// What `--net` sets in the environment of ranks. `local`: all ranks are on this host.
+// Returns what `--net` sets in the environment of ranks. `local` says that all are on this host.
 EnvironmentChanges NetEnvironment(const std::string& net, bool local);
 
-// One team per library, all on this host.
+// Starts one team per library, with all ranks on this host.
 Result<std::vector<std::unique_ptr<Team>>> StartLocalTeams(const PerfOptions& options,
                                                            size_t num_libraries);
 
-// On rank 0 of a launched job.
+// Gathers the ranks of a launched job into one team per library. To be called on rank 0.
 Result<std::vector<std::unique_ptr<Team>>> GatherTeams(const PerfOptions& options,
                                                        const launch::LaunchInfo& info,
                                                        size_t num_libraries);
 
-// On the other ranks: serves rank processes until the driver is done. Fails when one of them died.
+// Serves rank processes until the driver is done. To be called on the other ranks. Fails when a
+// rank process died.
 Status ServeTeams(const PerfOptions& options, const launch::LaunchInfo& info);
 
 }  // namespace tutti::tools

@@ -25,12 +25,12 @@ constexpr double kEndSeconds = 2;
 constexpr int kTickMs = 250;
 constexpr size_t kMaxFailuresShown = 8;
 
-// "rank 1", "ranks 0, 1".
+// Formats "rank 1" or "ranks 0, 1".
 std::string NameRanks(const std::set<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
 }
 
-// Waits at most `seconds` for the process to end. False: it has not.
+// Waits at most `seconds` for the process to end. Returns false when it has not.
 bool WaitForEnd(pid_t pid, double seconds, int* status) {
   const Deadline deadline = Deadline::AfterSeconds(seconds);
   for (;;) {

@@ -1,12 +1,12 @@
 #pragma once
 
-// All the ranks that run one library, seen from the driver: they are started or taken over, asked
-// in step, and ended.
+// A team is all the ranks that run one library, as the driver sees them. It starts them or takes
+// them over, sends them commands in step, and ends them.
 //
 // Ranks of this host are processes of their own (or one process with a thread per rank), so that
 // two libraries that export the same names never meet in one address space. A rank that dies, or
-// that says it failed, ends the command in hand with a sentence that says which and how; its
-// fellows, which may wait for it inside the library for ever, are killed when the team goes.
+// that says it failed, ends the current command with a sentence that says which and how; the other
+// ranks, which may wait for it inside the library for ever, are killed when the team is destroyed.
 //
 // One thread.
 
@@ -36,12 +36,12 @@ struct RankProcess {
 // `changes` are set in its environment unless they are set already.
 Result<pid_t> StartRankProcess(std::vector<UniqueFd> sockets, const EnvironmentChanges& changes);
 
-// "was killed by signal 9 (Killed)", "ended with exit status 3".
+// Describes a status of waitpid(2): "was killed by signal 9 (Killed)", "ended with exit status 3".
 std::string DescribeEnd(int wait_status);
 
 class Team {
  public:
-  // Called while the team waits, a few times a second, for a sign of life on the terminal.
+  // Called a few times a second while the team waits, to show progress on the terminal.
   using Tick = std::function<void()>;
 
   // Errors begin with `label`.
@@ -52,13 +52,13 @@ class Team {
 
   // Adds the next rank, served over `socket`.
   void AddRank(UniqueFd socket) { channels_.emplace_back(std::move(socket)); }
-  // A process started here that serves ranks of this team.
+  // Adds a process that was started here and serves ranks of this team.
   void AddProcess(RankProcess process) { processes_.push_back(std::move(process)); }
   void set_tick(Tick tick) { tick_ = std::move(tick); }
 
   int size() const { return static_cast<int>(channels_.size()); }
 
-  // Sends `request` to every rank (in `per_rank` fields of its own are merged in), and waits for
+  // Sends `request` to every rank, merged with the rank's own fields from `per_rank`, and waits for
   // all answers. `doing` completes "while …" in errors.
   Result<std::vector<Json>> AskAll(const Json& request, const std::string& doing, double timeout_s,
                                    const std::function<Json(int rank)>& per_rank = nullptr);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Which hosts an elastic job may use: a program of the user's that is run again and again, and
-// writes a line "host" or "host:slots" for each. One thread; nothing here waits.
+// Finds out which hosts an elastic job may use, by running a program of the user's again and again,
+// which writes a line "host" or "host:slots" for each host. One thread; nothing here waits.
 
 #include <sys/types.h>
 
@@ -31,8 +31,8 @@ class Discovery {
   // Readable when there is something for Step; -1 between two runs.
   int fd() const { return output_.get(); }
   int NextStepMs() const { return next_run_.RemainingMs(1000); }
-  // Starts the script when its time has come, and reads what it says. A list when a run ended well,
-  // nothing while there is none; a failure says what went wrong with a run.
+  // Starts the script when its time has come, and reads what it writes. Returns a list when a run
+  // ended well, nothing while there is none, and a failure when a run went wrong.
   Result<std::optional<std::vector<elastic::HostSlots>>> Step();
 
  private:

@@ -14,11 +14,11 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <sstream>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "bootstrap/auth.h"
 #include "elastic/store.h"
 #include "launch/hex.h"
@@ -53,14 +53,15 @@ int ShellStatus(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
-// What workers say over the store, handed from its thread to ours.
+// Hands what workers say over the store from the store's thread to the launcher's.
 class Mailbox {
  public:
   Mailbox() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
   int fd() const { return event_.get(); }
 
-  // "ready/<worker>" = the number of the generation that it left.
+  // Takes a value of the store. That of "ready/W" is the number of the generation that worker W
+  // left; other keys are ignored.
   void Put(const std::string& key, const std::string& value) {
     if (!key.starts_with(kReadyPrefix)) return;
     int worker = -1;
@@ -68,7 +69,7 @@ class Mailbox {
     if (!Read(std::string_view(key).substr(kReadyPrefix.size()), &worker) || !Read(value, &left)) {
       return;
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ready_.emplace_back(worker, left);
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof(one));
@@ -77,7 +78,7 @@ class Mailbox {
   std::vector<std::pair<int, uint64_t>> Take() {
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t got = read(event_.get(), &count, sizeof(count));
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return std::exchange(ready_, {});
   }
 
@@ -89,8 +90,8 @@ class Mailbox {
   }
 
   const UniqueFd event_;
-  std::mutex mutex_;
-  std::vector<std::pair<int, uint64_t>> ready_;
+  Mutex mutex_;
+  std::vector<std::pair<int, uint64_t>> ready_ TUTTI_GUARDED_BY(mutex_);
 };
 
 class ElasticLauncher {
@@ -142,7 +143,7 @@ class ElasticLauncher {
       mailbox_.Put(key, value);
     };
     Status last;
-    // Of both families where the host has IPv6.
+    // Listens for both families where the host has IPv6.
     for (const char* text : {"[::]:0", "0.0.0.0:0"}) {
       TUTTI_ASSIGN(const SocketAddress address, ParseSocketAddress(local ? "127.0.0.1:0" : text));
       auto store = elastic::StoreServer::Create(address, elastic::StoreKey(secret_), put);
@@ -255,7 +256,7 @@ class ElasticLauncher {
     environment->SetIfMissing("TUTTI_INIT_TIMEOUT_S", kInitTimeoutS);
   }
 
-  // Turns the request into one for ssh; gives what ssh is to read.
+  // Turns the request into one for ssh, and returns what ssh is to read.
   Result<UniqueFd> MakeRemote(const std::string& host, SpawnRequest* request) const {
     TUTTI_ASSIGN(UniqueFd input, RemoteInput(TravellingVariables(request->environment.variables(),
                                                                  options_.passed)));
@@ -307,7 +308,7 @@ class ElasticLauncher {
     auto hosts = discovery_->Step();
     if (!hosts.ok()) {
       const std::string why(hosts.status().message());
-      // A script that fails every second should not fill the log.
+      // A sentence that repeats is said once, because a script may fail every second.
       if (why != last_complaint_) {
         Say("the host discovery script failed and its last list stays: {}", why);
       }

@@ -75,7 +75,7 @@ class Launcher {
     key_ = launch::ToHex({reinterpret_cast<const char*>(random.data()), random.size()});
     pids_.assign(static_cast<size_t>(options_.num_ranks), -1);
     for (int rank = 0; rank < options_.num_ranks && result_ == 0; ++rank) Start(rank);
-    // The ranks hold the only further copies of the ends of their pipes.
+    // Only the ranks have the writing ends of their pipes now, so that a pipe ends with its rank.
     while (alive_ > 0) WaitOnce();
     if (result_ != 0) KillOrphans();
     for (auto& output : outputs_) {
@@ -90,7 +90,7 @@ class Launcher {
       port_ = static_cast<uint16_t>(options_.port);
       return true;
     }
-    // For as long as the job runs: rank 0 may be long in coming to it, and may come again.
+    // The port is held while the job runs, because rank 0 may need it late and more than once.
     Result<UniqueFd> held = launch::HoldPort(&port_);
     if (!held.ok()) {
       fmt::print(stderr, "tutti run: {}\n", held.status().message());
@@ -100,7 +100,7 @@ class Launcher {
     return true;
   }
 
-  // Where the rank is to write; none: where this process does.
+  // Returns where the rank is to write; nothing where it writes to this process's own output.
   UniqueFd TakeOutput(int rank, std::FILE* target) {
     if (!options_.tag) return UniqueFd();
     Result<Pipe> pipe = MakePipe();
@@ -113,7 +113,7 @@ class Launcher {
   void Start(int rank) {
     const UniqueFd out = TakeOutput(rank, stdout);
     const UniqueFd err = TakeOutput(rank, stderr);
-    // One terminal cannot serve several readers; rank 0 has it.
+    // One terminal cannot serve several readers, so only rank 0 reads from it.
     const UniqueFd in = rank == 0 ? UniqueFd() : OpenNull();
     SpawnRequest request;
     request.command = options_.command;

@@ -4,10 +4,10 @@
 //
 // Every rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR (127.0.0.1),
 // MASTER_PORT and a random TUTTI_COMM_KEY, so that programs that find each other by torchrun's
-// environment, NCCL_COMM_ID or `launch` do. Signals that would end this process are passed on. When
-// a rank fails the others get SIGTERM, and SIGKILL after a grace time, and so does what they left
-// behind; the failing rank's status is the result. Ranks die with this process, even if it is
-// killed.
+// environment, NCCL_COMM_ID or tutti/launch.h do so. Signals that would end this process are passed
+// on. When a rank fails, the others and the processes that they have left behind get SIGTERM, and
+// SIGKILL after a grace time; the failing rank's status is the result. Ranks die with this process,
+// even if it is killed.
 
 #include <map>
 #include <string>
@@ -16,17 +16,18 @@
 namespace tutti::tools {
 
 struct RunOptions {
-  int num_ranks = 0;  // 0: not said
+  int num_ranks = 0;  // 0 where it was not given.
   bool tag = false;
   bool bind = false;
   double grace_s = 5;
-  int port = 0;                                  // 0: a free one.
-  std::map<std::string, std::string> variables;  // for the ranks, beside this process's own
+  int port = 0;  // 0 stands for any free port.
+  // Variables that the ranks get beside this process's own.
+  std::map<std::string, std::string> variables;
   std::vector<std::string> command;
 };
 
-// The exit status: 0 when all ranks ended well; else that of the first rank that failed, 128 plus
-// the number of the signal that killed it, or 127 when the program could not be started.
+// Returns the exit status: 0 when all ranks ended well; else that of the first rank that failed,
+// 128 plus the number of the signal that killed it, or 127 when the program could not be started.
 int RunProgram(const RunOptions& options);
 
 }  // namespace tutti::tools

@@ -169,8 +169,8 @@ void SignalReader::Read(const std::function<void(int signal, bool from_terminal)
 
 void AdoptOrphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-// Each round may bring to light children of those killed in the round before. The list is that of
-// the calling thread's children, and it is the main thread that starts them and adopts orphans.
+// Each round may find children of the processes that were killed in the round before. The list is
+// that of the calling thread's children; the main thread starts processes and adopts orphans.
 void KillOrphans() {
   constexpr int kMostRounds = 100;
   for (int round = 0; round < kMostRounds; ++round) {

@@ -1,10 +1,10 @@
 #pragma once
 
 // What the two launchers (launcher.h, elastic.h) share: starting a process, passing on what it
-// writes, receiving signals as data, and ending what was left behind.
+// writes, receiving signals as data, and ending the processes that were left behind.
 //
-// One thread each. Spawn may be called in a process with other threads: nothing between fork and
-// exec allocates.
+// An object belongs to one thread. Spawn may be called in a process with other threads: nothing
+// between fork and exec allocates.
 
 #include <signal.h>
 #include <sys/types.h>
@@ -20,7 +20,7 @@
 
 namespace tutti::tools {
 
-// The status of a program that could not be started, as shells have it.
+// The exit status for a program that could not be started, the same as that of shells.
 inline constexpr int kExitCannotStart = 127;
 
 // Passes on what a process writes, whole lines at a time, each with "[tag] " before it.
@@ -29,8 +29,9 @@ class TaggedOutput {
   TaggedOutput(std::string tag, UniqueFd source, std::FILE* target)
       : tag_(std::move(tag)), source_(std::move(source)), target_(target) {}
 
-  int fd() const { return source_.get(); }  // -1 after its end
-  // Passes on what there is, at most `reads` times 16 KiB.
+  // Returns the descriptor to wait on, -1 after the end of the output.
+  int fd() const { return source_.get(); }
+  // Passes on what has arrived, at most `reads` times 16 KiB.
   void Drain(int reads);
 
  private:
@@ -40,27 +41,27 @@ class TaggedOutput {
   UniqueFd source_;
   std::FILE* const target_;
   std::string pending_;
-  size_t searched_ = 0;  // of pending_, without a line end
+  size_t searched_ = 0;  // How many bytes of pending_ are known to have no line end.
 };
 
-// A process that must not keep signals and others waiting writes at most this much at a time …
+// What Drain passes on at a time, so that signals and other processes need not wait.
 inline constexpr int kReadsAtOnce = 4;
-// … and this empties a pipe of the largest size that it can have without privileges, 1 MiB.
+// Enough to empty a pipe of 1 MiB, the largest size that a pipe can have without privileges.
 inline constexpr int kReadsAtTheEnd = 64;
 
-// Variables of this process's environment, changed and then given to another.
+// A copy of this process's environment, to be changed and given to another process.
 class Environment {
  public:
-  Environment();  // this process's own
+  Environment();
   void Set(const std::string& name, const std::string& value) { variables_[name] = value; }
   void SetIfMissing(const std::string& name, const std::string& value) {
     variables_.emplace(name, value);
   }
   void Remove(const std::string& name) { variables_.erase(name); }
-  // Removes what a launcher further out says: who this process is, and where others meet. What is
-  // started here is another job.
+  // Removes what an outer launcher says of this process's rank and of where its ranks meet, because
+  // what is started here is another job.
   void RemovePlaces();
-  // "" where it is not set.
+  // Returns the variable's value, "" where it is not set.
   std::string Get(const std::string& name) const;
   const std::map<std::string, std::string>& variables() const { return variables_; }
   std::vector<std::string> Lines() const;  // "name=value"
@@ -72,19 +73,21 @@ class Environment {
 struct SpawnRequest {
   std::vector<std::string> command;
   Environment environment;
-  // Descriptors for the process; -1 leaves this process's own.
+  // Descriptors for the process; -1 stands for this process's own.
   int in = -1;
   int out = -1;
   int err = -1;
   sigset_t signal_mask{};
-  bool own_group = false;         // so that it can be ended with what it started
-  std::function<void()> prepare;  // called in the process; system calls only
+  // Puts the process into a group of its own, so that it can be ended with what it started.
+  bool own_group = false;
+  // Called in the new process; it may make system calls only.
+  std::function<void()> prepare;
 };
 
-// Starts a process that dies with this one. A failure's sentence is that of errno.
+// Starts a process that dies with this one. A failure's sentence ends with the text of errno.
 Result<pid_t> Spawn(const SpawnRequest& request);
 
-// Both ends close on exec; the reading end does not block.
+// Makes a pipe. Both ends close on exec; the reading end does not block.
 struct Pipe {
   UniqueFd reader;
   UniqueFd writer;
@@ -100,8 +103,8 @@ class SignalReader {
 
   int fd() const { return fd_.get(); }
   const sigset_t& old_mask() const { return old_mask_; }
-  // Calls `take` for each signal that came, SIGCHLD excepted. `from_terminal`: a key such as Ctrl-C
-  // sent it, and all processes of the terminal's foreground group have it already.
+  // Calls `take` for each signal that came, except SIGCHLD. `from_terminal` says that a key such as
+  // Ctrl-C sent it, so that all processes of the terminal's foreground group have it already.
   void Read(const std::function<void(int signal, bool from_terminal)>& take);
 
  private:
@@ -109,7 +112,7 @@ class SignalReader {
   UniqueFd fd_;
 };
 
-// Makes this process the parent of what its children leave behind; ends all of that.
+// Make this process the parent of the processes that its children leave behind, and end all those.
 void AdoptOrphans();
 void KillOrphans();
 

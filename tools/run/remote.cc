@@ -24,14 +24,14 @@ bool IsName(const std::string& text) {
          });
 }
 
-// A shell that is bash ends where it is told to change these.
+// bash ends with an error when it is told to change these.
 bool IsTheShells(const std::string& name) {
   static const std::set<std::string> kNames = {"BASHOPTS", "BASH_VERSINFO", "EUID",
                                                "PPID",     "SHELLOPTS",     "UID"};
   return kNames.contains(name);
 }
 
-// What is true of this host, terminal or login only.
+// Variables that describe this host, terminal or login only.
 bool StaysHere(const std::string& name) {
   static const std::set<std::string> kNames = {"DBUS_SESSION_BUS_ADDRESS",
                                                "DISPLAY",
@@ -114,7 +114,7 @@ Result<UniqueFd> RemoteInput(const std::map<std::string, std::string>& variables
   for (const auto& [name, value] : variables) {
     text += fmt::format("export {}={}\n", name, Quote(value));
   }
-  // Not a pipe, which would take only so much before anybody reads.
+  // A file, because a pipe would take only so much before ssh reads.
   UniqueFd file(memfd_create("tutti-run", MFD_CLOEXEC));
   if (file.get() < 0) return ErrnoError(errno, "memory for what a shell is to read");
   for (size_t done = 0; done < text.size();) {

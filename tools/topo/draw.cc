@@ -1,4 +1,4 @@
-// `tutti topo draw`: a picture of the machine and of its channels, as SVG or PNG.
+// `tutti topo draw` draws the machine and its channels, as SVG or PNG.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

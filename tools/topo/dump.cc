@@ -1,4 +1,4 @@
-// `tutti topo dump`: a machine in NCCL's topology XML.
+// `tutti topo dump` writes a machine in NCCL's topology XML.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

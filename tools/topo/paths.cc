@@ -1,4 +1,4 @@
-// `tutti topo paths`: the kind, bandwidth and links of every path, for people or as JSON.
+// `tutti topo paths` prints the kind, bandwidth and links of every path, for people or as JSON.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -58,7 +58,7 @@ int PrintJson(const Study& study) {
       {"gpus", Names(graph, gpus)},           {"nets", Names(graph, nets)},
       {"cpus", Names(graph, cpus)},           {"gpu_gpu", Matrix(study, gpus, gpus)},
       {"gpu_net", Matrix(study, gpus, nets)}, {"gpu_cpu", Matrix(study, gpus, cpus)}};
-  // A cell a line would be long; the default of one value a line is longer still.
+  // One row a line: a line for each cell, or for each value as by default, would be too long.
   fmt::print("{}\n", object.dump());
   return 0;
 }

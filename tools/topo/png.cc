@@ -20,7 +20,8 @@ using topology::Mark;
 using topology::Picture;
 using topology::Point;
 
-constexpr double kMostPixels = 30'000;  // of a side; cairo's own limit is a little higher
+// The most pixels of a side; cairo's own limit is a little higher.
+constexpr double kMostPixels = 30'000;
 
 class CairoPainter {
  public:
@@ -70,7 +71,7 @@ class CairoPainter {
 
   void operator()(const Mark& mark) {
     Colour(mark.fill);
-    cairo_new_path(cairo_);  // a label leaves its end as the current point
+    cairo_new_path(cairo_);  // A label leaves its end as the current point.
     for (const Point& point : mark.points) cairo_line_to(cairo_, point.x, point.y);
     cairo_close_path(cairo_);
     cairo_fill(cairo_);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Pictures as PNG, where the build found cairo.
+// Writes pictures as PNG, in builds that found cairo.
 
 #include <string>
 

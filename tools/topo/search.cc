@@ -1,4 +1,4 @@
-// `tutti topo search`: the rings and trees of a machine, and how those of many such hosts are
+// `tutti topo search` prints the rings and trees of a machine, and how those of many such hosts are
 // joined.
 
 #include <CLI/CLI.hpp>
@@ -53,7 +53,7 @@ Result<Answer> Find(const Study& study, bool inter_host) {
   return answer;
 }
 
-// Devices go by rank, which is unique where several hosts are in one machine.
+// Names devices by rank, which is unique where several hosts are in one machine.
 int NameOf(const Graph& graph, NodeIndex device) {
   const topology::Node& node = graph.node(device);
   return node.rank >= 0 ? node.rank : node.device;
@@ -83,7 +83,7 @@ Json ToJson(const Graph& graph, const Channels& found, double search_ms) {
   return object;
 }
 
-// The shapes that switches would reduce in; null where there is none.
+// Returns the shapes in which switches would reduce, null where there is none.
 Json ToJson(const Graph& graph, const Result<topology::Stars>& found, bool inter_host) {
   if (!found.ok()) return nullptr;
   Json heads = Json::array();

@@ -1,4 +1,4 @@
-// `tutti topo show`: a machine as an indented tree, with the matrix of its paths.
+// `tutti topo show` prints a machine as an indented tree, with the matrix of its paths.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -4,7 +4,7 @@ installed beside Horovod."""
 
 from tutti.runner import run
 
-# The Horovod whose behaviour this is: scripts choose by it what they may use.
+# The version of Horovod whose behaviour this is; scripts choose by it what they may use.
 __version__ = "0.28.1"
 
 __all__ = ["__version__", "run"]

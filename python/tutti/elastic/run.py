@@ -16,9 +16,9 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps func(state, ...): synchronises the state, calls func, and when the ranks change or an
     operation fails begins anew with the ranks that there are then.
 
-    HorovodInternalError: back to the last commit. HostsUpdatedInterrupt: on with the state as it
-    is. Either way the job is shut down and initialised again, the state's reset callbacks run, and
-    func is called again with the same arguments.
+    After a HorovodInternalError the state goes back to the last commit; after a
+    HostsUpdatedInterrupt it stays as it is. Either way the job is shut down and initialised again,
+    the state's reset callbacks run, and func is called again with the same arguments.
 
     Under `tutti run --min-np` ranks that died are missing from then on, and newcomers take part.
     Under other launchers all ranks must still be there; where one is gone the RuntimeError says so,
@@ -37,14 +37,14 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
                     state.sync()
                 return func(state, *args, **kwargs)
             except HorovodInternalError as error:
-                # First, so that nothing that is still pending is waited for.
+                # Shut down first, so that nothing that is still pending is waited for.
                 _basics.job().shutdown()
                 state.restore()
                 state.restored()
                 reason, skip_sync = error, False
             except HostsUpdatedInterrupt as interrupt:
                 state.kept()
-                # Newcomers have nothing yet, so that none may skip it.
+                # Newcomers have no state yet, so no rank may skip this.
                 reason, skip_sync = interrupt, interrupt.skip_sync and not _elastic.is_elastic()
             resets += 1
             if resets > limit and not _elastic.is_elastic():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a training run is kept: committed on every rank, restored after a failure, synchronised
-from the rank that is furthest. One thread."""
+"""The state of a training run that is kept: committed on every rank, restored after a failure,
+synchronised from the rank that is furthest. A state belongs to one thread."""
 
 from __future__ import annotations
 
@@ -12,38 +12,37 @@ from tutti.exceptions import HostsUpdatedInterrupt
 
 
 class State:
-    """The interface. commit() remembers, restore() goes back, sync() makes all ranks as the one
-    that is furthest, which has committed most often.
+    """The interface of states. commit() remembers the state, restore() goes back to it, and sync()
+    gives all ranks the state of the one that is furthest, which has committed most often.
 
-    A failure can reach one rank before a commit and another behind it. Both restore what they have;
-    it is the later commit that goes on, on all ranks.
+    A failure can reach one rank before a commit and another behind it. Both restore what they have,
+    and the later commit goes on, on all ranks.
 
-    bcast_object, get_rank: Horovod's, and not needed; what a subclass of its kind finds under
-    _bcast_object(obj, root_rank=0, name=None) and _rank() are these, or the job's own.
-    """
+    bcast_object and get_rank are Horovod's and not needed. Subclasses written for Horovod find
+    them, or the job's own functions, as _bcast_object(obj, root_rank=0, name=None) and _rank(). """
 
     def __init__(self, bcast_object: Optional[Callable[..., Any]] = None,
                  get_rank: Optional[Callable[[], int]] = None) -> None:
         self._bcast_object = bcast_object or self._broadcast_from
         self._rank = get_rank or _basics.job().rank
-        self._told = False  # by on_hosts_updated
+        self._told = False  # whether on_hosts_updated was called
         self._reset_callbacks: List[Callable[[], None]] = []
         self._commits = 0
-        self._kept = False  # went on from the last commit, and was not set back to it
+        self._kept = False  # whether it went on without being set back to the last commit
 
     def register_reset_callbacks(self, callbacks: List[Callable[[], None]]) -> None:
-        """Functions that are called after the job began anew, before training goes on."""
+        """Adds functions that are called after the job began anew, before training goes on."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """The job began anew."""
+        """Called when the job has begun anew."""
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: Any, update_res: Any = None) -> None:
-        """Makes the next commit or check_host_updates raise HostsUpdatedInterrupt on all ranks, when
-        any of them was told. Notices of Tutti's own launcher need no call. Threads: any."""
+        """Makes the next commit or check_host_updates raise HostsUpdatedInterrupt on all ranks,
+        when any of them was told. Notices of Tutti's own launcher need no call. Threads: any."""
         self._told = True
 
     def commit(self) -> None:
@@ -62,8 +61,8 @@ class State:
             raise HostsUpdatedInterrupt()
 
     def _exchange(self) -> bool:
-        """What the ranks tell one another at a commit: whether anyone has seen a notice of the
-        launcher that this generation does not take account of."""
+        """Returns what the ranks tell one another at a commit: whether any rank has seen a notice
+        of the launcher that this generation does not take account of."""
         begun = self._begin_exchange()
         told, job = self._told, _basics.job()
         if _elastic.is_elastic():
@@ -76,7 +75,7 @@ class State:
         return self._end_exchange(begun, told)
 
     def _begin_exchange(self) -> Any:
-        """For subclasses that have more to tell: begins operations."""
+        """Begins operations of subclasses that have more to tell."""
 
     def _end_exchange(self, begun: Any, changed: bool) -> bool:
         """Waits for what _begin_exchange began."""
@@ -90,11 +89,11 @@ class State:
         return hvd.broadcast_object(obj, root, name)
 
     def kept(self) -> None:
-        """The job is about to begin anew, with the state as it is."""
+        """Called when the job is about to begin anew with the state as it is."""
         self._kept = True
 
     def restored(self) -> None:
-        """The job is about to begin anew, with what was committed."""
+        """Called when the job is about to begin anew with what was committed."""
         self._kept = False
 
     def _standing(self) -> int:
@@ -110,12 +109,12 @@ class State:
         raise NotImplementedError("a State needs sync")
 
     def reset(self) -> None:
-        """What a subclass has to do when the job begins anew."""
+        """Called when the job begins anew, for subclasses."""
 
 
 class ObjectState(State):
-    """Plain values and arrays as attributes: ObjectState(epoch=0, batch=0).epoch. They are pickled
-    when they are synchronised: only among ranks that trust one another."""
+    """Keeps plain values and arrays as attributes: ObjectState(epoch=0, batch=0).epoch. They are
+    pickled when they are synchronised, so ranks must trust one another."""
 
     def __init__(self, bcast_object: Optional[Callable[..., Any]] = None,
                  get_rank: Optional[Callable[[], int]] = None, **values: Any) -> None:
@@ -139,13 +138,13 @@ class ObjectState(State):
         self._sync_objects(self._furthest())
 
     def _furthest(self) -> int:
-        """The rank whose state goes on; the same on all ranks."""
+        """Returns the rank whose state goes on, which is the same on all ranks."""
         standings = self._allgather_object(self._standing(), "elastic.standing")
         return standings.index(max(standings))
 
     def _sync_objects(self, root: int) -> None:
-        # What was committed stays until all is there: the rest of the state goes back to it where a
-        # rank dies meanwhile.
+        # What was committed stays until everything has arrived, because the rest of the state goes
+        # back to it where a rank dies meanwhile.
         self._saved, self._commits = self._broadcast_object((self._values(), self._commits), root,
                                                             "elastic.objects")
         ObjectState.restore(self)

@@ -21,7 +21,7 @@ _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)  # travel as pai
 
 
 class _Memory:
-    """Bytes of a GPU as PyTorch takes them over, by CUDA's array interface."""
+    """Bytes in a GPU's memory, in the form of CUDA's array interface, which PyTorch reads."""
 
     def __init__(self, address: int, count: int) -> None:
         self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "version": 2,
@@ -29,9 +29,9 @@ class _Memory:
 
 
 def bring(tensor: Any) -> Tuple[torch.Tensor, Optional[Callable[[Any], Any]]]:
-    """A tensor and None, for a tensor; for an array of another library, on a GPU or not, what DLPack
-    makes of it without a copy, and what makes that library's array of a result. ValueError for
-    anything else."""
+    """Returns a tensor as it is, and None. Of an array of another library, on a GPU or not, returns
+    the tensor that DLPack makes of it without a copy, and a function that turns results into arrays
+    of that library. ValueError for anything else."""
     if isinstance(tensor, torch.Tensor):
         return tensor, None
     if not hasattr(tensor, "__dlpack__"):
@@ -44,15 +44,15 @@ def bring(tensor: Any) -> Tuple[torch.Tensor, Optional[Callable[[Any], Any]]]:
 
 
 def require_tensors(tensors: Sequence[Any]) -> None:
-    """ValueError for what is no tensor."""
+    """Raises ValueError for what is no tensor."""
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"a {type(tensor).__name__} is no torch.Tensor")
 
 
 class TorchAdapter:
-    """tutti._collectives.Adapter for torch.Tensor: of the host's memory, or with `gpus` of CUDA
-    devices' as well."""
+    """tutti._collectives.Adapter for torch.Tensor in host memory, and with `gpus` on CUDA devices
+    as well."""
 
     def __init__(self, gpus: bool = False) -> None:
         self._places = ("cpu", "cuda") if gpus else ("cpu",)
@@ -78,12 +78,12 @@ class TorchAdapter:
             raise ValueError(f"tensors of {tensor.dtype} cannot be sent")
         if not tensor.is_contiguous():
             raise ValueError("the tensor must be contiguous; use tensor.contiguous()")
-        if tensor.is_neg():  # a view whose memory holds the numbers with the other sign
+        if tensor.is_neg():  # a view whose memory has the opposite sign
             if in_place:
                 raise ValueError("a negated view cannot be changed in place; use "
                                  "tensor.resolve_neg()")
             tensor = tensor.resolve_neg()
-        if tensor.is_conj():  # likewise
+        if tensor.is_conj():  # a view whose memory has the conjugates
             if in_place:
                 raise ValueError("a conjugated view cannot be changed in place; use "
                                  "tensor.resolve_conj()")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to gradients between two steps of an optimizer: counting backward passes, and the
-allreduces that begin with the last of them.
+"""Reduces gradients between two steps of an optimizer: counts backward passes, and begins
+allreduces at the last of them.
 
 Threads: hooks run on whatever thread runs backward; everything else belongs to the caller's.
 """
@@ -21,7 +21,7 @@ Groups = Union[None, int, Sequence[Sequence[torch.Tensor]]]
 
 
 class Settings:
-    """What DistributedOptimizer was given, checked. ValueError, in a sentence, for what cannot
+    """The checked arguments of DistributedOptimizer. ValueError, in a sentence, for what cannot
     be."""
 
     def __init__(self, optimizer: torch.optim.Optimizer,
@@ -44,22 +44,22 @@ class Settings:
         self._named = named_parameters is not None
         self.names = _names(parameters, named_parameters)
         self.groups = _groups(parameters, num_groups, groups)
-        # Only those that backward brings a gradient to, and none where there is nobody to agree with.
+        # Only parameters that get gradients are hooked, and none where there is no other rank.
         self.parameters = [p for p in parameters if p.requires_grad]
         if not self.takes_part():
             self.parameters, self.groups = [], []
 
     def takes_part(self) -> bool:
-        """Whether gradients are reduced: not on a rank outside the set, which steps by itself, nor
-        by a rank alone, unless others may come."""
+        """Returns whether gradients are reduced. They are not on a rank outside the set, which
+        steps by itself, nor by a single rank, unless others may come."""
         if self.process_set.included() is False:
             return False
         job = _basics.job()
         return not job.is_initialized() or job.size() > 1 or _elastic.is_elastic()
 
     def add(self, parameters: Sequence[torch.Tensor]) -> List[torch.Tensor]:
-        """Takes over parameters that came later; those that are to be hooked. ValueError where they
-        have no name and the others have."""
+        """Adds parameters that came later, and returns those that are to be hooked. ValueError
+        where they have no names and the others have."""
         missing = [p for p in parameters if p not in self.names]
         if missing and self._named:
             raise ValueError(f"named_parameters lacks {len(missing)} of the {len(parameters)} "
@@ -72,7 +72,7 @@ class Settings:
 
 
 def checked_passes(passes: int) -> int:
-    """ValueError for what is no number of backward passes."""
+    """Raises ValueError for what is no number of backward passes."""
     if isinstance(passes, bool) or not isinstance(passes, int) or passes <= 0:
         raise ValueError(f"backward_passes_per_step must be a whole number above 0, not {passes!r}")
     return passes
@@ -82,7 +82,7 @@ def _names(parameters: List[torch.Tensor],
            named: Optional[Iterable[Tuple[str, torch.Tensor]]]) -> Dict[torch.Tensor, str]:
     pairs = list(named) if named is not None else []
     if not pairs:
-        # Not noname.N: that is what operations without a name are called.
+        # noname.N would not do, because operations without a name are called so.
         return {p: f"gradient.{i}" for i, p in enumerate(parameters)}
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
         raise ValueError("named_parameters must be pairs of name and parameter, as "
@@ -103,7 +103,7 @@ def _names(parameters: List[torch.Tensor],
 
 def _groups(parameters: List[torch.Tensor], num_groups: int, groups: Groups
             ) -> List[List[torch.Tensor]]:
-    """Lists of parameters whose gradients are reduced together."""
+    """Returns lists of parameters whose gradients are reduced together."""
     if num_groups:
         warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=4)
     if groups is None:
@@ -114,7 +114,7 @@ def _groups(parameters: List[torch.Tensor], num_groups: int, groups: Groups
         wanted = [p for p in parameters if p.requires_grad]
         if groups == 0 or not wanted:
             return []
-        # As many as were asked for, where there are so many parameters; the first are the longer.
+        # As many lists as were asked for, if there are so many parameters; the first are the longer.
         count = min(groups, len(wanted))
         bounds = [i * (len(wanted) // count) + min(i, len(wanted) % count) for i in range(count + 1)]
         return [wanted[begin:end] for begin, end in zip(bounds, bounds[1:])]
@@ -128,7 +128,7 @@ def _groups(parameters: List[torch.Tensor], num_groups: int, groups: Groups
     return [group for group in made if group]
 
 
-# By id of the parameter, which its Passes keep alive: who counts its passes.
+# The Passes that count a parameter's passes, by the parameter's id; they keep it alive.
 _holders: "weakref.WeakValueDictionary[int, Passes]" = weakref.WeakValueDictionary()
 
 
@@ -136,16 +136,16 @@ class Passes:
     """Counts the backward passes of parameters, and calls on_last, a method, with one that had its
     last.
 
-    A parameter has one at most: who counts it later takes it over, since two would ask for the same
-    reductions. It is gone, hooks and all, with the last reference, and keeps its owner not alive:
-    from then on backward is the next optimizer's alone."""
+    At most one object counts a parameter: one that is made later takes it over, since two would ask
+    for the same reductions. With the last reference to the object its hooks go, too; it does not
+    keep its owner alive."""
 
     def __init__(self, passes: int, parameters: Iterable[torch.Tensor],
                  on_last: Optional[Callable[[torch.Tensor], None]] = None) -> None:
         self.passes = passes
         self._on_last = None if on_last is None else weakref.WeakMethod(on_last)
         self._left: Dict[torch.Tensor, int] = {}
-        # What takes the hook away again, and what it hangs on.
+        # What removes a hook, and the objects that the hooks are attached to.
         self._hooks: Dict[torch.Tensor, Tuple[Any, Any]] = {}
         self._taker: Callable[[], Optional[Passes]] = lambda: None
         self.add(parameters)
@@ -155,7 +155,7 @@ class Passes:
             handle.remove()
 
     def add(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Counts these as well."""
+        """Counts the passes of these parameters as well."""
         for p in parameters:
             self.take_over(p)
             _holders[id(p)] = self
@@ -163,7 +163,7 @@ class Passes:
             self._hooks[p] = self._hook(p)
 
     def take_over(self, p: torch.Tensor) -> None:
-        """Whoever else counts it does so no more."""
+        """Makes any other object stop counting the parameter."""
         before = _holders.get(id(p))
         if before is not None and before is not self:
             del _holders[id(p)], before._left[p]
@@ -171,18 +171,19 @@ class Passes:
             before._taker = weakref.ref(self)
 
     def check_kept(self) -> None:
-        """ValueError where another took some of the parameters over and is still there."""
+        """Raises ValueError where another object took some of the parameters over and still
+        exists."""
         if self._taker() is not None:
             raise ValueError("a DistributedOptimizer that was made later has taken over parameters "
                              "of this one, and reduces their gradients; delete it, or step with it")
 
     def reset(self, passes: Optional[int] = None) -> None:
-        """Begins anew, with another number of passes where one is given."""
+        """Begins to count anew, up to another number of passes where one is given."""
         self.passes = self.passes if passes is None else passes
         self._left = {p: self.passes for p in self._left}
 
     def have_begun(self) -> bool:
-        """Whether a gradient came since."""
+        """Returns whether a gradient came since the last step."""
         return any(left != self.passes for left in self._left.values())
 
     def _hook(self, p: torch.Tensor) -> Tuple[Any, Any]:
@@ -194,13 +195,13 @@ class Passes:
                 passes._on_gradient(p)
         if hasattr(p, "register_post_accumulate_grad_hook"):
             return p.register_post_accumulate_grad_hook(on_gradient), None
-        # Before PyTorch 2.1: the node that accumulates the gradient, kept alive for its hook.
+        # Before PyTorch 2.1 the hook is on the node that accumulates the gradient. It is kept.
         accumulate = p.expand_as(p).grad_fn.next_functions[0][0]
         return accumulate.register_hook(lambda *unused: on_gradient(p)), accumulate
 
     def _on_gradient(self, p: torch.Tensor) -> None:
         if p not in self._left:
-            return  # it was taken over while backward ran
+            return  # Another object took it over while backward ran.
         if self._left[p] <= 0:
             raise AssertionError(
                 "Gradients were computed more than backward_passes_per_step times before step() "
@@ -217,17 +218,18 @@ class Reducer:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._group_of = {p: i for i, group in enumerate(settings.groups) for p in group}
-        # Of gradients that were sparse: how many of the dimensions are. Kept for good, so that a
-        # backward without that gradient brings what the other ranks bring.
+        # How many dimensions of a gradient are sparse, for those that were. This is never
+        # forgotten, so that after a backward without that gradient a sparse one is sent, as on
+        # the other ranks.
         self._sparse_dims: Dict[torch.Tensor, int] = {}
         self._begun: Set[torch.Tensor] = set()
-        self._ready: Dict[int, List[torch.Tensor]] = {}  # of groups that are not begun yet
+        self._ready: Dict[int, List[torch.Tensor]] = {}  # gradients of groups that are not begun yet
         self._waits: List[Callable[[], None]] = []
         self.passes = Passes(settings.passes, settings.parameters, self._begin)
         self.reset()
 
     def reset(self) -> None:
-        """Forgets what was begun."""
+        """Forgets the reductions that were begun."""
         self._begun, self._waits = set(), []
         self._ready = {i: [] for i in range(len(self.settings.groups))}
         self.passes.reset()
@@ -244,10 +246,11 @@ class Reducer:
             self._begin_group(group)
 
     def _gradient(self, p: torch.Tensor) -> torch.Tensor:
-        """What is sent for p: zeros of the same kind where no backward brought a gradient."""
+        """Returns what is sent for p: zeros of the same kind where no backward brought a
+        gradient."""
         if p.grad is None and p not in self._sparse_dims:
             p.grad = torch.zeros_like(p)
-        # (A sparse gradient that was set to zero may have forgotten its dimensions.)
+        # A sparse gradient that was set to zero may have forgotten its dimensions.
         if p.grad is None or p.grad.is_sparse and p.grad._nnz() == 0 and p in self._sparse_dims:
             dims = self._sparse_dims[p]
             p.grad = torch.sparse_coo_tensor(torch.empty((dims, 0), dtype=torch.int64,
@@ -293,8 +296,8 @@ class Reducer:
         self._waits.append(wait)
 
     def finish(self) -> None:
-        """Begins what no backward brought, with zeros, and waits for everything. What failed first
-        is raised when all the rest has ended."""
+        """Begins the reductions for which no backward brought a gradient, with zeros, and waits for
+        all. The first failure is raised when all others have ended."""
         errors: List[Exception] = []
 
         def attempt(part: Callable[[], None]) -> None:
@@ -320,7 +323,7 @@ class Reducer:
 
 
 def _store(p: torch.Tensor, gradient: torch.Tensor) -> None:
-    if p.grad.is_sparse:  # it was sent as a dense one, and optimizers may want it as it was
+    if p.grad.is_sparse:  # It was sent as a dense one, and optimizers may want a sparse one.
         p.grad = gradient.to_sparse(p.grad.sparse_dim())
     elif p.grad is not gradient and p.grad.data_ptr() != gradient.data_ptr():
         p.grad.copy_(gradient)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer states that are loaded without new objects: whoever holds an optimizer's groups or its
-state (a learning rate scheduler made before the optimizer was wrapped, the optimizer that was) goes
-on holding what is in use."""
+"""Loads optimizer states without making new objects, so that objects that refer to an optimizer's
+groups or state, such as a learning rate scheduler made before the optimizer was wrapped, go on
+referring to those in use."""
 
 from __future__ import annotations
 

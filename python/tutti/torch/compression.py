@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How gradients are made smaller while they travel. A compressor of your own has the two static
-methods; those here also name what the library itself does on the way (`wire`), which saves two
+"""Compressors, which make gradients smaller while they travel. A compressor of your own has the two
+static methods; those here also name a compression of the library (`wire`), which saves two
 copies."""
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import torch
 
 
 class Compressor:
-    """compress(tensor) gives (tensor to send, context); decompress(tensor, context) undoes it."""
+    """compress(tensor) returns (tensor to send, context); decompress(tensor, context) undoes it."""
 
-    # tuttiCompression_t that does the same inside the library; None: only the methods can.
+    # The tuttiCompression_t that does the same inside the library; None where only the methods can.
     wire: Optional[int] = None
 
     @staticmethod
@@ -26,7 +26,7 @@ class Compressor:
 
 
 class NoneCompressor(Compressor):
-    """Sends what there is."""
+    """Sends tensors as they are."""
     wire = 0
 
     @staticmethod
@@ -62,7 +62,7 @@ class BF16Compressor(_Narrowing):
 
 
 class Compression:
-    """What there is to choose from."""
+    """The compressors to choose from."""
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor

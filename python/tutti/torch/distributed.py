@@ -6,8 +6,8 @@
 
 Everything built on torch.distributed (DistributedDataParallel and others) then runs on Tutti's
 communicators. Tensors are contiguous. Collectives of a group run in the order in which they are
-asked for, on a thread of the library, while Python goes on; sends and receives between two ranks in
-one direction and with one tag do so beside everything else.
+asked for, on a thread of the library, while Python goes on. Sends and receives between two ranks in
+one direction and with one tag keep their order, too, and wait for nothing else.
 
 Errors: ValueError for what is wrong in itself; a lost rank or what else the library reports is a
 RuntimeError from wait(). Threads: as torch.distributed, one at a time for each group.
@@ -37,7 +37,8 @@ Tensors = Sequence[torch.Tensor]
 _UINT8 = 1
 _SUM, _PRODUCT, _MAX, _MIN, _AVERAGE = range(5)  # ncclRedOp_t
 _BOOL = 9  # tuttiElementType_t
-# For a function on a stream, which has nothing left to do, to return; a busy machine needs longer than 20 ms.
+# The time that a function on a stream may take to return when it has nothing left to do; a busy
+# machine needs longer than 20 ms.
 _RETURN_S = 2.0
 
 
@@ -55,7 +56,7 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def _reduction(tensor: torch.Tensor, op: Any) -> Tuple[int, int]:
-    """The library's numbers for a type and an operator."""
+    """Returns the library's numbers for a type and an operator."""
     kinds = {dist.ReduceOp.SUM: _SUM, dist.ReduceOp.PRODUCT: _PRODUCT, dist.ReduceOp.MAX: _MAX,
              dist.ReduceOp.MIN: _MIN, dist.ReduceOp.AVG: _AVERAGE, dist.ReduceOp.BAND: _MIN,
              dist.ReduceOp.BOR: _MAX}
@@ -63,7 +64,7 @@ def _reduction(tensor: torch.Tensor, op: Any) -> Tuple[int, int]:
     bitwise = op in (dist.ReduceOp.BAND, dist.ReduceOp.BOR)
     number = ELEMENT_TYPES.get(tensor.dtype, -1)
     if number == _BOOL:
-        # Bytes that are 0 or 1: "or" is their largest, "and" their smallest.
+        # Of bytes that are 0 or 1, "or" is the largest and "and" the smallest.
         kind = _MAX if kind == _SUM else _MIN if kind == _PRODUCT else kind
         return _UINT8, _MAX if kind is None else kind
     if kind is None or bitwise or number not in _NCCL_TYPES:
@@ -82,8 +83,8 @@ def _done(value: Any) -> Any:
 
 
 def _new_communicator(store: Any, key: str, rank: int, size: int) -> ctypes.c_void_p:
-    """Blocks until all ranks have come, without a limit until rank 0 has: messages may be long in
-    coming."""
+    """Makes a communicator. Blocks until all ranks have come. There is no limit until rank 0 has
+    come, because messages may be asked for late."""
     library, unique_id = _library.load(), _library.UniqueId()
     if rank == 0:
         if library.ncclGetUniqueId(ctypes.byref(unique_id)) != _library.SUCCESS:
@@ -91,8 +92,8 @@ def _new_communicator(store: Any, key: str, rank: int, size: int) -> ctypes.c_vo
         store.set(key, bytes(unique_id).hex())
         store.add(key + "/there", 1)
     else:
-        # Not a get that waits: it would keep other threads of this process from the store, and one
-        # of them may be about to set what somebody else waits for.
+        # A get that waits would keep other threads of this process from the store, and one of them
+        # may be about to set what another rank waits for.
         pause_s = 0.001
         while store.add(key + "/there", 0) == 0:
             time.sleep(pause_s)
@@ -115,7 +116,7 @@ class _Lane:
             raise RuntimeError(_library.nccl_error(None))
         self._pending: Dict[int, Tuple[torch.futures.Future, Any, Any]] = {}
         self._numbers = itertools.count(1)
-        # Must outlive every operation; holds nothing that holds this lane.
+        # It must outlive every operation, and refers to nothing that refers to this object.
         self._callback = _library.HOST_FUNCTION(
             _finisher(self._library, self._comm, self._pending))
         self._lock = threading.Lock()
@@ -123,8 +124,9 @@ class _Lane:
                                       self._callback, self._pending)
 
     def run(self, calls: Sequence[Tuple[Any, ...]], value: Any, keep: Any, wait: bool) -> Any:
-        """A work for these calls, (function, arguments without communicator and stream) each,
-        together. `wait`: the caller is going to wait for it before anything else."""
+        """Returns a Work for these calls, which run as one group; each is a function and its
+        arguments without communicator and stream. `wait` says that the caller waits for it at
+        once."""
         here = wait and not self._pending
         stream = ctypes.c_void_p() if here else self._stream
         with self._lock:
@@ -164,9 +166,10 @@ def _finisher(library: Any, comm: ctypes.c_void_p, pending: Dict[int, Any]
 
 def _end(library: Any, comm: ctypes.c_void_p, stream: ctypes.c_void_p, callback: Any,
          pending: Dict[int, Any]) -> None:
-    """In good order where nothing is under way; else what others are waited for is given up."""
+    """Ends it in good order where nothing is under way; else gives up what is waited for."""
     idle = library.tuttiStreamQuery(stream) == _library.SUCCESS
-    # Whoever waited for the last operation may be here before the function that told him is over.
+    # A thread that waited for the last operation may come here before the function that woke it
+    # has returned.
     until = time.monotonic() + _RETURN_S
     while not idle and not pending and time.monotonic() < until:
         time.sleep(0.001)
@@ -181,13 +184,13 @@ def _end(library: Any, comm: ctypes.c_void_p, stream: ctypes.c_void_p, callback:
 
 
 class _Pipe:
-    """Messages from one rank to another with one tag. Made by both when they first need it, on a
+    """Messages from one rank to another with one tag. Both make it when they first need it, on a
     thread of its own, since the other may come late."""
 
     def __init__(self, store: Any, source: int, target: int, tag: int, rank: int) -> None:
         self._waiting: queue.SimpleQueue = queue.SimpleQueue()
         side = int(rank == target)
-        # A daemon, so that a message that nobody takes does not keep the process from ending.
+        # A daemon thread, so that a message that is never received does not keep the process alive.
         self._thread = threading.Thread(
             target=_serve, name="tutti-pipe", daemon=True,
             args=(self._waiting, lambda: _new_communicator(
@@ -218,15 +221,15 @@ def _serve(waiting: queue.SimpleQueue, connect: Callable[[], ctypes.c_void_p], s
                         None) != _library.SUCCESS:
                 raise RuntimeError(_library.nccl_error(comm))
             future.set_result([tensor])
-        except Exception as error:  # whatever it is, it belongs to who waits
+        except Exception as error:  # Any exception is handed to the thread that waits.
             future.set_exception(error)
     if comm is not None:
         library.ncclCommDestroy(comm)
 
 
 class ProcessGroupTutti(dist.ProcessGroup):
-    """What torch.distributed calls. Made by init_process_group and new_group, by all ranks of the
-    group together."""
+    """The functions that torch.distributed calls. init_process_group and new_group make one, on all
+    ranks of the group together."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any = None) -> None:
         super().__init__(rank, size)
@@ -278,7 +281,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         flat = torch.cat([_check(tensor).reshape(-1) for tensor in sources[0]])
         return self._reduce_scatter_base(outputs[0], flat, opts)
 
-    # Moves
+    # Moving data
 
     def broadcast(self, tensors: Tensors, opts: Any = BroadcastOptions()) -> Any:
         return self._run([("ncclBroadcast", _check(tensor).data_ptr(), tensor.data_ptr(),
@@ -390,7 +393,7 @@ def register() -> None:
     if "TUTTI" not in dist.Backend._plugins:
         try:
             dist.Backend.register_backend("tutti", _create, devices=["cpu"])
-        except TypeError:  # before PyTorch 2.0 backends were for any device
+        except TypeError:  # Before PyTorch 2.0 backends were for any device.
             dist.Backend.register_backend("tutti", _create)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models, optimizers and objects from one rank to all. Objects are pickled on the way: only among
-ranks that trust one another."""
+"""Sends models, optimizers and objects from one rank to all. Objects are pickled on the way, so
+ranks must trust one another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tutti.torch._state import load_in_place
 def broadcast_parameters(params: Union[Mapping, Iterable[Any]], root_rank: int,
                          process_set: ProcessSet = global_process_set) -> None:
     """Overwrites the tensors of `model.state_dict()`, `model.named_parameters()` or
-    `model.parameters()` with those of `root_rank`. What is no tensor is left alone."""
+    `model.parameters()` with those of `root_rank`. Other values are left alone."""
     if isinstance(params, Mapping):
         pairs: List[Any] = sorted(params.items())
     elif isinstance(params, Iterable) and not isinstance(params, (str, torch.Tensor)):
@@ -47,7 +47,7 @@ class _Place:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
-        self.place = tensor.device.type  # of a GPU, each rank has its own
+        self.place = tensor.device.type  # The number of the GPU is each rank's own.
 
 
 def _take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
@@ -77,8 +77,8 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
                               process_set: ProcessSet = global_process_set) -> None:
     """Gives all ranks the optimizer state of `root_rank`, hyperparameters included, whatever they
     had. The optimizer keeps its groups and its state as objects, so that a scheduler made on it, or
-    on the optimizer that it wraps, still changes them. ValueError for LBFGS, whose state is no plain
-    data. `model` is Horovod's, not needed."""
+    on the optimizer that it wraps, still changes them. ValueError for LBFGS, whose state is no
+    plain data. `model` is Horovod's, not needed."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("the state of torch.optim.LBFGS cannot be broadcast")
     is_root = _basics.job().rank() == root_rank
@@ -94,8 +94,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
         load_in_place(optimizer, lambda: optimizer.load_state_dict(state))
 
 
-# Here and wherever else tensors are the package's own: on the host, whatever device the program made
-# the default one.
+# Tensors of the package's own, here and elsewhere, are on the host, whatever the default device is.
 def _number(value: int) -> torch.Tensor:
     return torch.tensor([value], device="cpu")
 
@@ -110,8 +109,8 @@ def _as_bytes(tensor: torch.Tensor) -> bytes:
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> Any:
-    """`root_rank`'s object on every rank; the others' is ignored. ValueError on every rank, with one
-    sentence, where it cannot be pickled."""
+    """Returns `root_rank`'s object on every rank; the others' is ignored. ValueError on every rank,
+    with one sentence, where it cannot be pickled."""
     name = name or "object"
 
     def move(mine: Optional[bytearray]) -> Any:
@@ -124,8 +123,8 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
 
 def allgather_object(obj: Any, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> List[Any]:
-    """The objects of all ranks, in order of rank. ValueError on every rank, with one sentence, where
-    one cannot be pickled."""
+    """Returns the objects of all ranks, in order of rank. ValueError on every rank, with one
+    sentence, where one cannot be pickled."""
     name = name or "object"
 
     def move(mine: bytearray) -> List[Any]:

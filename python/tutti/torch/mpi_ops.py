@@ -4,7 +4,7 @@
 Tensors lie in host memory or on a GPU, all of a process on one, and are contiguous; arrays of other
 libraries with DLPack (NumPy, CuPy, JAX) are seen as such, and results are theirs where they have
 from_dlpack. Complex numbers are moved, summed and averaged. Operations on a
-GPU's wait for what its current stream holds, and what comes on the current stream of `synchronize`
+GPU wait for what its current stream holds, and what comes on the current stream of `synchronize`
 waits for them; no thread waits for the GPU, and `poll` says whether the operation was queued.
 
 An asynchronous form (`..._async`) gives a handle for `poll` and `synchronize`, and its tensors must
@@ -40,14 +40,15 @@ _ops = Collectives(TorchAdapter(gpus=True))
 
 
 def join(device: int = -1) -> int:
-    """This rank brings nothing more, and stands in for the others' operations with neutral elements
-    until all have joined. Returns the rank that joined last. `device` is Horovod's, not needed."""
+    """Says that this rank has no more data, and takes part in the others' operations with neutral
+    elements until all have joined. Returns the rank that joined last. `device` is Horovod's and not
+    needed."""
     return _job.join()
 
 
 def _wire(compression: Any, tensors: Sequence[torch.Tensor]) -> Optional[int]:
-    """The number of a compression that the library does on the way; None where it has to be done
-    here, as on GPUs."""
+    """Returns the number of a compression that the library does on the way; None where it has to be
+    done here, as on GPUs."""
     wire = getattr(compression, "wire", None)
     return None if wire and any(tensor.is_cuda for tensor in tensors) else wire
 
@@ -61,8 +62,9 @@ def begin_allreduce(tensors: Sequence[torch.Tensor], name: Optional[str], op: in
                     process_set: ProcessSet, *, grouped: bool = False,
                     members: Optional[Sequence[str]] = None, compression: Any = Compression.none,
                     prescale: float = 1.0, postscale: float = 1.0, in_place: bool = False) -> int:
-    """A handle for every form of allreduce. Compressors that the library has run there; others
-    around it. `members`: the names of a group's tensors, where they have names of their own."""
+    """Returns a handle for every form of allreduce. Compressors that the library has run there;
+    others around it. `members`: the names of a group's tensors, where they have names of their
+    own."""
     own = [bring(tensor)[0] for tensor in tensors]
     _check_compression(compression)
     options: Dict[str, Any] = {
@@ -90,8 +92,8 @@ def begin_allreduce(tensors: Sequence[torch.Tensor], name: Optional[str], op: in
 
 
 def _carry(function: Any, settings: Any, name: Optional[str], tensors: Sequence[Any]) -> List[Any]:
-    """What a waiting operation gives for the tensors, with their gradients; arrays of another
-    library's for such."""
+    """Returns what a waiting operation returns for the tensors, with their gradients; arrays of
+    another library where the arguments are such."""
     opened = [bring(tensor) for tensor in tensors]
     results = function.apply(settings, name, *[own for own, _ in opened])
     return [result if home is None else home(result)
@@ -102,7 +104,7 @@ def allreduce_async(tensor: torch.Tensor, average: Optional[bool] = None,
                     name: Optional[str] = None, op: Optional[int] = None,
                     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                     process_set: ProcessSet = global_process_set) -> int:
-    """A handle for the tensors of all ranks, of one shape, reduced element by element."""
+    """Returns a handle for the tensors of all ranks, of one shape, reduced element by element."""
     return begin_allreduce([tensor], name, check_op(op, average), process_set,
                            prescale=prescale_factor, postscale=postscale_factor, in_place=False)
 
@@ -111,13 +113,13 @@ def allreduce_async_(tensor: torch.Tensor, average: Optional[bool] = None,
                      name: Optional[str] = None, op: Optional[int] = None,
                      prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                      process_set: ProcessSet = global_process_set) -> int:
-    """allreduce_async into the tensor itself."""
+    """Does allreduce_async into the tensor itself."""
     return begin_allreduce([tensor], name, check_op(op, average), process_set,
                            prescale=prescale_factor, postscale=postscale_factor, in_place=True)
 
 
 def _of_gradient(name: Any) -> Any:
-    """What the operation of backward is called."""
+    """Returns the name of the operation of backward."""
     return name + ".grad" if isinstance(name, str) else name
 
 
@@ -150,7 +152,7 @@ def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Option
               compression: Any = Compression.none, op: Optional[int] = None,
               prescale_factor: float = 1.0, postscale_factor: float = 1.0,
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
-    """A new tensor of the same shape; differentiable."""
+    """Returns a new tensor of the same shape; differentiable."""
     settings = (check_op(op, average), compression, prescale_factor, postscale_factor, process_set,
                 False)
     return _carry(_Allreduce, settings, name, [tensor])[0]
@@ -160,7 +162,7 @@ def allreduce_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optio
                op: Optional[int] = None, prescale_factor: float = 1.0,
                postscale_factor: float = 1.0,
                process_set: ProcessSet = global_process_set) -> torch.Tensor:
-    """Into the tensor itself, which is returned."""
+    """Writes the result into the tensor itself, and returns it."""
     return synchronize(allreduce_async_(tensor, average, name, op, prescale_factor,
                                         postscale_factor, process_set))
 
@@ -176,7 +178,7 @@ def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: Optional[b
                             name: Optional[str] = None, op: Optional[int] = None,
                             prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                             process_set: ProcessSet = global_process_set) -> int:
-    """A handle for tensors that are reduced together or not at all; a list of tensors."""
+    """Returns a handle for tensors that are reduced together or not at all; a list of tensors."""
     return _grouped(tensors, average, name, op, prescale_factor, postscale_factor, process_set,
                     False)
 
@@ -185,13 +187,13 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: Optional[
                              name: Optional[str] = None, op: Optional[int] = None,
                              prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                              process_set: ProcessSet = global_process_set) -> int:
-    """grouped_allreduce_async into the tensors themselves."""
+    """Does grouped_allreduce_async into the tensors themselves."""
     return _grouped(tensors, average, name, op, prescale_factor, postscale_factor, process_set,
                     True)
 
 
 def _group(tensors: Any) -> Sequence[Any]:
-    """ValueError for what is no list, or has nothing in it."""
+    """Raises ValueError for what is no list, or is empty."""
     if not isinstance(tensors, (list, tuple)):
         raise ValueError(f"a group must be a list, not a {type(tensors).__name__}")
     if not tensors:
@@ -204,7 +206,7 @@ def grouped_allreduce(tensors: Sequence[torch.Tensor], average: Optional[bool] =
                       op: Optional[int] = None, prescale_factor: float = 1.0,
                       postscale_factor: float = 1.0,
                       process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
-    """New tensors; differentiable."""
+    """Returns new tensors; differentiable."""
     settings = (check_op(op, average), compression, prescale_factor, postscale_factor, process_set,
                 len(_group(tensors)) > 1)
     return _carry(_Allreduce, settings, name, tensors)
@@ -214,7 +216,7 @@ def grouped_allreduce_(tensors: Sequence[torch.Tensor], average: Optional[bool] 
                        name: Optional[str] = None, op: Optional[int] = None,
                        prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                        process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
-    """Into the tensors themselves, which are returned."""
+    """Writes the results into the tensors themselves, and returns them."""
     return synchronize(grouped_allreduce_async_(tensors, average, name, op, prescale_factor,
                                                 postscale_factor, process_set))
 
@@ -222,8 +224,8 @@ def grouped_allreduce_(tensors: Sequence[torch.Tensor], average: Optional[bool] 
 def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int,
                            process_set: ProcessSet = global_process_set
                            ) -> Callable[[], torch.Tensor]:
-    """A function that waits for the sum or average of sparse (COO) tensors of one shape, whose
-    numbers of elements may differ."""
+    """Returns a function that waits for the sum or average of sparse (COO) tensors of one shape,
+    whose numbers of elements may differ."""
     if op not in (Average, Sum):
         raise ValueError("sparse tensors know only Average and Sum")
     require_tensors([tensor])
@@ -242,19 +244,20 @@ def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int,
 
 def allgather_async(tensor: torch.Tensor, name: Optional[str] = None,
                     process_set: ProcessSet = global_process_set) -> int:
-    """A handle for the rows of all ranks, in order of rank; the first dimension may differ."""
+    """Returns a handle for the rows of all ranks, in order of rank; the first dimension may
+    differ."""
     return _ops.allgather([tensor], name, process_set=process_set)
 
 
 def grouped_allgather_async(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
                             process_set: ProcessSet = global_process_set) -> int:
-    """A handle for tensors that are gathered together; a list of tensors."""
+    """Returns a handle for tensors that are gathered together; a list of tensors."""
     return _ops.allgather(tensors, name, grouped=True, process_set=process_set)
 
 
 class _Allgather(torch.autograd.Function):
-    """Backward: the average of all ranks' gradients, of which each takes the rows it brought. The
-    tensors of a group travel together both ways."""
+    """In backward: the average of all ranks' gradients, of which each takes the rows it brought.
+    The tensors of a group travel together both ways."""
 
     @staticmethod
     def forward(ctx: Any, settings: Tuple[ProcessSet, bool], name: Optional[str],
@@ -281,30 +284,31 @@ class _Allgather(torch.autograd.Function):
 
 def allgather(tensor: torch.Tensor, name: Optional[str] = None,
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
-    """Shape (sum of rows, ...); differentiable."""
+    """Returns a tensor of shape (sum of rows, ...); differentiable."""
     return _carry(_Allgather, (process_set, False), name, [tensor])[0]
 
 
 def grouped_allgather(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
                       process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
-    """A list; differentiable."""
+    """Returns a list; differentiable."""
     return _carry(_Allgather, (process_set, True), name, _group(tensors))
 
 
 def broadcast_async(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
                     process_set: ProcessSet = global_process_set) -> int:
-    """A handle for the tensor of `root_rank`, which counts among all ranks, in a set as well."""
+    """Returns a handle for the tensor of `root_rank`, which counts among all ranks, in a set as
+    well."""
     return _ops.broadcast(tensor, root_rank, name, in_place=False, process_set=process_set)
 
 
 def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> int:
-    """broadcast_async into the tensor itself."""
+    """Does broadcast_async into the tensor itself."""
     return _ops.broadcast(tensor, root_rank, name, in_place=True, process_set=process_set)
 
 
 class _Broadcast(torch.autograd.Function):
-    """Backward: the average of all ranks' gradients on the root, zero elsewhere."""
+    """In backward: the average of all ranks' gradients on the root, zero elsewhere."""
 
     @staticmethod
     def forward(ctx: Any, settings: Tuple[ProcessSet, int], name: Optional[str],
@@ -323,25 +327,25 @@ class _Broadcast(torch.autograd.Function):
 
 def broadcast(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
-    """A new tensor; differentiable."""
+    """Returns a new tensor; differentiable."""
     return _carry(_Broadcast, (process_set, root_rank), name, [tensor])[0]
 
 
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
                process_set: ProcessSet = global_process_set) -> torch.Tensor:
-    """Into the tensor itself, which is returned."""
+    """Writes the result into the tensor itself, and returns it."""
     return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
 def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: Optional[str] = None,
                    process_set: ProcessSet = global_process_set) -> int:
-    """A handle for (rows, received_splits): splits[i] rows go to the set's i-th rank, equal parts
-    without splits; received_splits[i] rows came from it."""
+    """Returns a handle for (rows, received_splits): splits[i] rows go to the set's i-th rank, equal
+    parts without splits; received_splits[i] rows came from it."""
     return _ops.alltoall(tensor, splits, name, process_set=process_set)
 
 
 class _Alltoall(torch.autograd.Function):
-    """Backward: the gradients travel back the way the rows came."""
+    """In backward: the gradients travel back the way the rows came."""
 
     @staticmethod
     def forward(ctx: Any, settings: Tuple[ProcessSet, Any], name: Optional[str],
@@ -364,7 +368,7 @@ class _Alltoall(torch.autograd.Function):
 
 def alltoall(tensor: torch.Tensor, splits: Any = None, name: Optional[str] = None,
              process_set: ProcessSet = global_process_set) -> Any:
-    """The rows, or with splits (rows, received_splits); differentiable."""
+    """Returns the rows, or with splits (rows, received_splits); differentiable."""
     own, home = bring(tensor)
     rows, received = _Alltoall.apply((process_set, splits), name, own)
     rows = rows if home is None else home(rows)
@@ -374,8 +378,8 @@ def alltoall(tensor: torch.Tensor, splits: Any = None, name: Optional[str] = Non
 def reducescatter_async(tensor: torch.Tensor, name: Optional[str] = None, op: int = Average,
                         process_set: ProcessSet = global_process_set,
                         prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> int:
-    """A handle for this rank's rows of the reduced tensor; the first (rows mod n) ranks get one row
-    more."""
+    """Returns a handle for this rank's rows of the reduced tensor; the first (rows mod n) ranks get
+    one row more."""
     return _ops.reducescatter([tensor], name, check_op(op), prescale=prescale_factor,
                               postscale=postscale_factor, process_set=process_set)
 
@@ -384,13 +388,13 @@ def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: Optional[
                                 op: int = Average, process_set: ProcessSet = global_process_set,
                                 prescale_factor: float = 1.0,
                                 postscale_factor: float = 1.0) -> int:
-    """A handle for tensors that are reduced and shared out together; a list of tensors."""
+    """Returns a handle for tensors that are reduced and shared out together; a list of tensors."""
     return _ops.reducescatter(tensors, name, check_op(op), grouped=True, prescale=prescale_factor,
                               postscale=postscale_factor, process_set=process_set)
 
 
 class _Reducescatter(torch.autograd.Function):
-    """Backward: the gradients of all ranks, one after another, scaled as Horovod does: times the
+    """In backward: the gradients of all ranks, one after another, scaled as Horovod does: times the
     number of ranks for Sum, and times both factors. The tensors of a group travel together both
     ways."""
 
@@ -428,7 +432,7 @@ def reducescatter(tensor: torch.Tensor, name: Optional[str] = None,
                   compression: Any = Compression.none, op: int = Average,
                   process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
                   postscale_factor: float = 1.0) -> torch.Tensor:
-    """This rank's rows; differentiable."""
+    """Returns this rank's rows; differentiable."""
     settings = (check_op(op), compression, prescale_factor, postscale_factor, process_set, False)
     return _carry(_Reducescatter, settings, name, [tensor])[0]
 
@@ -438,6 +442,6 @@ def grouped_reducescatter(tensors: Sequence[torch.Tensor], name: Optional[str] =
                           process_set: ProcessSet = global_process_set,
                           prescale_factor: float = 1.0,
                           postscale_factor: float = 1.0) -> List[torch.Tensor]:
-    """A list; differentiable."""
+    """Returns a list; differentiable."""
     settings = (check_op(op), compression, prescale_factor, postscale_factor, process_set, True)
     return _carry(_Reducescatter, settings, name, _group(tensors))

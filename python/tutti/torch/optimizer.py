@@ -23,13 +23,13 @@ from tutti.torch.compression import Compression
 
 
 class _Mixin:
-    """What both kinds add to the user's class; stands before it in the base classes."""
+    """What both kinds add to the user's class, before which it stands in the base classes."""
 
     _settings: Settings
     _passes: Passes
 
     def _forget(self) -> None:
-        """What was begun belongs to a job, or a state, that is gone."""
+        """Forgets what was begun, because its job or state is gone."""
         self._passes.reset()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -47,22 +47,22 @@ class _Mixin:
 
     @property
     def op(self) -> int:
-        """How gradients are combined: Average, Sum, Adasum, ..."""
+        """Returns how gradients are combined: Average, Sum, Adasum, ..."""
         return self._settings.op
 
     @property
     def gradient_predivide_factor(self) -> float:
-        """What gradients are divided by before the sum."""
+        """Returns what gradients are divided by before the sum."""
         return self._settings.predivide
 
     @property
     def sparse_as_dense(self) -> bool:
-        """Whether sparse gradients are reduced as dense ones."""
+        """Returns whether sparse gradients are reduced as dense ones."""
         return self._settings.sparse_as_dense
 
     @property
     def process_set(self) -> ProcessSet:
-        """Whose gradients are combined."""
+        """Returns the process set whose gradients are combined."""
         return self._settings.process_set
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
@@ -86,14 +86,15 @@ class _Mixin:
         self._take_over(groups[-1:])
 
     def _take_over(self, groups: List[Any]) -> None:
-        """Also what is not reduced here: an optimizer that was there before would do it."""
+        """Returns all parameters, those that are not reduced here included, because an optimizer
+        that was made before might reduce them."""
         for group in groups:
             for p in group["params"]:
                 self._passes.take_over(p)
 
 
 def _followed_by(closure: Callable[[], Any], action: Callable[[], None]) -> Callable[[], Any]:
-    """The closure of a step, with something behind it."""
+    """Returns the closure of a step with a call behind it."""
     def whole() -> Any:
         loss = closure()
         action()
@@ -124,7 +125,7 @@ class _Distributed(_Mixin):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """For step() after synchronize()."""
+        """Makes step() not synchronize again, for use after synchronize()."""
         self._should_synchronize = False
         try:
             yield
@@ -132,8 +133,8 @@ class _Distributed(_Mixin):
             self._should_synchronize = True
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """The user's optimizer's step. `closure` computes the gradients, which are reduced each time
-        that it was called."""
+        """Does the step of the user's optimizer. `closure` computes the gradients, which are
+        reduced each time that it was called."""
         whole = closure
         if closure is not None and self._should_synchronize:
             whole = _followed_by(closure, self._reducer.finish)
@@ -146,7 +147,7 @@ class _Distributed(_Mixin):
         return super().step(whole)  # type: ignore[misc]
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        # Reductions under way belong to the state that goes.
+        # Reductions under way belong to the state that is replaced.
         if self._passes.have_begun() and _basics.job().is_initialized():
             self._reducer.finish()
         self._forget()
@@ -154,14 +155,14 @@ class _Distributed(_Mixin):
 
 
 class _DistributedAdasum(_Mixin):
-    """op=Adasum: ranks step by themselves, and what is combined is how far each went."""
+    """With op=Adasum ranks step by themselves, and the changes of their parameters are combined."""
 
     def _begin(self, settings: Settings) -> None:
         self._settings = settings
         self._passes = Passes(settings.passes, settings.parameters)
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """The user's optimizer's step here, moved by what the others' steps add to it."""
+        """Does the step of the user's optimizer, and combines it with the steps of the others."""
         parameters = self._settings.parameters
         before = [p.detach().clone(memory_format=torch.contiguous_format) for p in parameters]
         whole = None if closure is None else _followed_by(closure, self._passes.reset)
@@ -182,11 +183,12 @@ class _DistributedAdasum(_Mixin):
             p.detach().copy_(b + delta)
 
     def synchronize(self) -> None:
-        """Nothing: step() does it all."""
+        """Does nothing, because step() does it all."""
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """AssertionError: with Adasum gradients cannot be had before step()."""
+        """Raises AssertionError, because with Adasum there are no reduced gradients before
+        step()."""
         raise AssertionError("skip_synchronize does not go with op=Adasum")
         yield
 
@@ -202,9 +204,9 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
                          num_groups: int = 0, groups: Groups = None,
                          sparse_as_dense: bool = False,
                          process_set: ProcessSet = global_process_set) -> torch.optim.Optimizer:
-    """An optimizer of a subclass of `optimizer`'s class, with its parameters and its state, that
-    steps with the gradients of all ranks of `process_set`. A rank outside the set, and one that is
-    alone, steps by itself.
+    """Returns an optimizer of a subclass of `optimizer`'s class, with its parameters and its state,
+    that steps with the gradients of all ranks of `process_set`. A rank outside the set, and one
+    that is alone, steps by itself.
 
     named_parameters: model.named_parameters(), so that reductions have names; all ranks alike.
     backward_passes_per_step: how many backward passes add up before step(); an AssertionError when
@@ -214,13 +216,14 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
     (num_groups is its older name, and does not count beside it).
     op=Adasum: ranks step by themselves and the steps are combined.
 
-    It takes over what parameters it shares with a DistributedOptimizer that was made before, whose
-    step() is a ValueError as long as this one is there. Where it is deleted, backward is as without.
+    It takes over the parameters that it shares with a DistributedOptimizer that was made before,
+    whose step() raises ValueError as long as this one exists. Once it is deleted, backward is as
+    without it.
 
-    A parameter that backward brings no gradient to on this rank adds zeros. Sparse gradients: in its
-    first step a rank cannot know that such a one would have been sparse; each must come once on every
-    rank before it may be left out, or sparse_as_dense=True, which sends them as dense ones (they are
-    sparse again at the step).
+    A parameter that backward brings no gradient to on this rank adds zeros. Sparse gradients: in
+    its first step a rank cannot know that such a one would have been sparse; each must come once on
+    every rank before it may be left out, or sparse_as_dense=True, which sends them as dense ones
+    (they are sparse again at the step).
 
     ValueError for names that are missing or doubled and for settings that do not go together.
     """
@@ -230,7 +233,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
     mixin = _DistributedAdasum if op == Adasum else _Distributed
     cls = _subclass(mixin, type(optimizer))
     made = object.__new__(cls)
-    # A scheduler may have replaced the user's step by its own on the object; ours must be reached.
+    # A scheduler may have replaced `step` on the object; this class's step must be called.
     made.__dict__.update({key: value for key, value in optimizer.__dict__.items()
                           if key != "step"})
     made._begin(settings)

@@ -13,15 +13,14 @@ from tutti.torch import mpi_ops
 
 
 class SyncBatchNorm(_BatchNorm):
-    """BatchNorm whose mean and variance are those of all ranks' batches together, which may differ
-    in size. Input (N, C, ...), on the host or a GPU. All ranks run it in the same order. Gradients
-    are those of the sum of all ranks' losses.
+    """A BatchNorm whose mean and variance are those of all ranks' batches together, which may
+    differ in size. Input (N, C, ...), on the host or a GPU. All ranks run it in the same order.
+    Gradients are those of the sum of all ranks' losses.
 
-    Two allreduces of C numbers forward and two backward: the mean first, then the squares around
-    it, because the difference of large squares would lose the digits of a small variance. Their
-    names are those of all layers with C channels, which come one after another, so that what was
-    agreed on is agreed on for good.
-    """
+    There are two allreduces of C numbers forward and two backward: the mean first, then the squares
+    around it, because the difference of large squares would lose the digits of a small variance.
+    All layers with C channels, which come one after another, use the same names, so that the ranks
+    need not negotiate each of them. """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: Optional[float] = 0.1,
                  affine: bool = True, track_running_stats: bool = True,
@@ -42,7 +41,7 @@ class SyncBatchNorm(_BatchNorm):
         if not self.training and self.track_running_stats:
             return super().forward(input)
         dtype = input.dtype
-        if dtype in (torch.float16, torch.bfloat16):  # which hold neither the count nor the sums
+        if dtype in (torch.float16, torch.bfloat16):  # hold neither count nor sums
             input = input.float()
         dims = [0] + list(range(2, input.dim()))
         shape = [1, -1] + [1] * (input.dim() - 2)

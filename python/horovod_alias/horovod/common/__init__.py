@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where Horovod's own scripts import some names from."""
+"""The modules from which scripts for Horovod import some names."""

@@ -10,7 +10,7 @@ _NAMES = ("init", "shutdown", "is_initialized", "rank", "size", "local_rank", "l
 
 
 class HorovodBasics:
-    """Made with whatever Horovod's takes; has its methods."""
+    """Takes any arguments, as Horovod's class does, and has its methods."""
 
     Average, Sum, Adasum = _basics.Average, _basics.Sum, _basics.Adasum
     Min, Max, Product = _basics.Min, _basics.Max, _basics.Product

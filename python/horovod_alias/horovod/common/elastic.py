@@ -5,7 +5,7 @@ from tutti.elastic import ObjectState, State, run
 
 
 def run_fn(func, reset):
-    """run(func); `reset` is Horovod's, and what Tutti does to begin anew takes its place."""
+    """Returns run(func). `reset` is taken for Horovod's sake; Tutti begins anew in its own way."""
     del reset
     return run(func)
 

@@ -5,12 +5,12 @@ from tutti.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 
 def get_version_mismatch_message(name, version, installed_version):
-    """What is to be said of a library that is there in another version than was expected."""
+    """Returns a sentence about a library that is installed in an unexpected version."""
     return f"{name} is expected in version {version}, and installed in version {installed_version}"
 
 
 class HorovodVersionMismatchError(ImportError):
-    """A library is there in another version than was expected."""
+    """A library is installed in an unexpected version."""
 
     def __init__(self, name, version, installed_version):
         super().__init__(get_version_mismatch_message(name, version, installed_version))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts ask of Horovod's installation, and a few helpers of its own."""
+"""Functions by which scripts ask about Horovod's installation, and a few of its helpers."""
 
 import contextlib
 import importlib
@@ -15,27 +15,28 @@ EXTENSIONS = ["torch"]
 
 
 def extension_available(ext_base_name, verbose=False):
-    """Whether the package's part for an array library can be used: that library is installed."""
+    """Returns whether the package's part for an array library can be used, which is so where that
+    library is installed."""
     return ext_base_name in ("torch", "numpy") and \
         importlib.util.find_spec(ext_base_name) is not None
 
 
 def check_extension(ext_name, ext_env_var=None, pkg_path=None, *args):
-    """ImportError where extension_available says no; nothing is compiled for a library here."""
+    """Raises ImportError where extension_available returns False."""
     name = ext_name.rsplit(".", 1)[-1]
     if not extension_available(name):
         raise ImportError(f"there is no part of Tutti for {name}, or {name} is not installed")
 
 
 def gpu_available(ext_base_name, verbose=False):
-    """Whether the array library sees a GPU."""
+    """Returns whether the array library sees a GPU."""
     if not extension_available(ext_base_name) or ext_base_name != "torch":
         return False
     return importlib.import_module("torch").cuda.is_available()
 
 
 def mpi_built(verbose=False):
-    """See tutti.torch.mpi_built; so do the next."""
+    """Returns tutti.torch.mpi_built(); the functions below call those of their names alike."""
     return _basics.mpi_built()
 
 
@@ -56,12 +57,13 @@ def ccl_built(verbose=False):
 
 
 def num_rank_is_power_2(num_rank):
-    """Whether a number of ranks is a power of two (Tutti's Adasum does not ask)."""
+    """Returns whether a number of ranks is a power of two, which Tutti's Adasum does not need."""
     return num_rank != 0 and num_rank & (num_rank - 1) == 0
 
 
 def split_list(items, num_parts):
-    """The list in `num_parts` lists of lengths that differ by one at most, the longer first."""
+    """Splits the list into `num_parts` lists whose lengths differ by one at most, the longer
+    first."""
     length, longer = divmod(len(items), num_parts)
     parts, begin = [], 0
     for part in range(num_parts):
@@ -73,7 +75,7 @@ def split_list(items, num_parts):
 
 @contextlib.contextmanager
 def env(**variables):
-    """Sets variables of the environment, those that are not None, for a `with`."""
+    """Sets those variables of the environment that are not None, for the body of a `with`."""
     given = {name: value for name, value in variables.items() if value is not None}
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
@@ -88,7 +90,8 @@ def env(**variables):
 
 
 def get_average_backwards_compatibility_fun(reduce_ops):
-    """A function of (op, average) that gives the one of `reduce_ops`' operators that both mean."""
+    """Returns a function of (op, average) that returns the operator of `reduce_ops` that both
+    mean."""
     def choose(op, average):
         if average is not None and op is not None:
             raise ValueError("give either op or average, not both; average is the older name")
@@ -100,8 +103,8 @@ def get_average_backwards_compatibility_fun(reduce_ops):
 
 
 def check_installed_version(name, version, exception=None):
-    """Nothing here was compiled for a version of a library, so any that is installed will do. Where
-    another than `version` is: a warning, or with `exception` a HorovodVersionMismatchError."""
+    """Warns, or with `exception` raises HorovodVersionMismatchError, where a library is installed
+    in a version other than `version`. Nothing here is compiled for a version, so any will do."""
     try:
         installed = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -114,7 +117,7 @@ def check_installed_version(name, version, exception=None):
 
 
 def is_iterable(value):
-    """Whether iter(value) works."""
+    """Returns whether iter(value) works."""
     try:
         iter(value)
     except TypeError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovod.runner.run: a function on ranks of its own."""
+"""horovod.runner.run, which runs a function on ranks of its own."""
 
 from tutti.runner import run
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training that goes on while ranks fail, leave and come: state that is committed, restored and
-synchronised, and a sampler that goes on where it was.
+"""Training that goes on while ranks fail, leave and come: states that are committed, restored and
+synchronised, and a sampler that continues where it was.
 
     state = elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0)
 
@@ -10,8 +10,8 @@ synchronised, and a sampler that goes on where it was.
         state.sampler.record_batch(i, batch_size)
         state.commit()
 
-`tutti run --min-np 2 --max-np 8 python3 train.py` starts it; docs/elastic.md says what happens when.
-"""
+`tutti run --min-np 2 --max-np 8 python3 train.py` starts it; docs/elastic.md says what happens
+when. """
 
 from __future__ import annotations
 

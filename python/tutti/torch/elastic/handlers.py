@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a TorchState keeps a value of a type: Horovod's handlers, for programs that have their own.
+"""Horovod's handlers, by which a program of its own says how a TorchState keeps values of a type.
 
     set_handler_registry([(MyType, MyHandler), *get_handler_registry()])
 
-A handler is made of the value; save, restore and sync do with it what the state's own do. Those of
-models, optimizers and samplers are here to be derived from; where they stand in the registry as they
-are, the state itself keeps such values.
+A handler is constructed with the value; its save, restore and sync do what the state's own do. The
+handlers of models, optimizers and samplers are there to be derived from; where they stand in the
+registry unchanged, the state itself keeps such values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tutti.torch.elastic.sampler import ElasticSampler
 
 
 class StateHandler:
-    """The interface. `root_rank` is the rank whose value goes on, set before sync."""
+    """The interface of handlers. `root_rank` is the rank whose value goes on, set before sync."""
 
     root_rank = 0
 
@@ -32,7 +32,7 @@ class StateHandler:
         raise NotImplementedError("a StateHandler needs save")
 
     def restore(self) -> None:
-        """Goes back to what was remembered."""
+        """Sets the value back to what was remembered."""
         raise NotImplementedError("a StateHandler needs restore")
 
     def sync(self) -> None:
@@ -40,13 +40,13 @@ class StateHandler:
         raise NotImplementedError("a StateHandler needs sync")
 
     def set_value(self, value: Any) -> None:
-        """Another value takes the place of this one."""
+        """Replaces the value."""
         self.value = value
         self.save()
 
 
 class _StateDictHandler(StateHandler):
-    """Of what has state_dict and load_state_dict."""
+    """Handles objects with state_dict and load_state_dict."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -60,7 +60,7 @@ class _StateDictHandler(StateHandler):
 
 
 class ModelStateHandler(_StateDictHandler):
-    """Of a torch.nn.Module."""
+    """Handles a torch.nn.Module."""
 
     def sync(self) -> None:
         functions.broadcast_parameters(self.value.state_dict(), self.root_rank)
@@ -68,7 +68,7 @@ class ModelStateHandler(_StateDictHandler):
 
 
 class OptimizerStateHandler(_StateDictHandler):
-    """Of a torch.optim.Optimizer."""
+    """Handles a torch.optim.Optimizer."""
 
     def sync(self) -> None:
         functions.broadcast_optimizer_state(self.value, self.root_rank)
@@ -76,7 +76,7 @@ class OptimizerStateHandler(_StateDictHandler):
 
 
 class SamplerStateHandler(_StateDictHandler):
-    """Of an ElasticSampler: what any rank has processed is processed."""
+    """Handles an ElasticSampler: samples that any rank has processed count as processed."""
 
     def sync(self) -> None:
         states = functions.allgather_object(self.value.state_dict(), "elastic.sampler")
@@ -94,18 +94,18 @@ _registry: Registry = list(_BUILT_IN)
 
 
 def get_handler_registry() -> Registry:
-    """Pairs of a type and the handler of its values; the first that fits counts."""
+    """Returns pairs of a type and the handler of its values; the first that fits counts."""
     return _registry
 
 
 def set_handler_registry(registry: Registry) -> None:
-    """For states made from now on."""
+    """Sets the pairs for states that are made from now on."""
     global _registry
     _registry = registry
 
 
 def special_handler(value: Any) -> Any:
-    """A handler of the program's own for the value; None where the state keeps it by itself."""
+    """Returns the program's own handler for the value; None where the state keeps it by itself."""
     for kind, handler in _registry:
         if isinstance(value, kind):
             return None if (kind, handler) in _BUILT_IN else handler(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sampler that remembers what an epoch has already seen."""
+"""A sampler that remembers which samples of an epoch were processed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ElasticSampler(torch.utils.data.Sampler):
 
     Call record_batch after each batch, set_epoch at the end of an epoch, and keep it in a
     TorchState, which shares what the ranks have processed at each commit. `indices` are this rank's
-    of this pass; `rank` and `num_replicas` are what they were dealt out by. One thread.
-    """
+    samples of this pass; `rank` and `num_replicas` are those for which they were dealt out. It
+    belongs to one thread. """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
@@ -33,14 +33,14 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins an epoch: nothing of it is processed."""
+        """Begins an epoch, of which no sample is processed."""
         self.epoch = epoch
         self.processed_indices = set()
         self._unshared = []
         self.reset()
 
     def get_indices(self, batch_idx: int, batch_size: int) -> List[int]:
-        """This rank's samples in batch number `batch_idx`."""
+        """Returns this rank's samples in batch number `batch_idx`."""
         return self.indices[batch_idx * batch_size:(batch_idx + 1) * batch_size]
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
@@ -49,17 +49,17 @@ class ElasticSampler(torch.utils.data.Sampler):
 
     def record_indices(self, indices: Any) -> None:
         """Notes samples as processed."""
-        numbers = [int(index) for index in indices]  # of a tensor or a generator, too
+        numbers = [int(index) for index in indices]  # `indices` may be a tensor or a generator
         self._unshared.extend(numbers)
         self.processed_indices.update(numbers)
 
     @property
     def processed_num(self) -> int:
-        """How many samples are noted as processed; Horovod's attribute."""
+        """Returns how many samples are noted as processed; Horovod's attribute."""
         return len(self.processed_indices)
 
     def unshared(self) -> torch.Tensor:
-        """What was noted here since the last take_shared."""
+        """Returns what was noted here since the last take_shared."""
         return torch.tensor(self._unshared, dtype=torch.int64, device="cpu")
 
     def take_shared(self, indices: torch.Tensor) -> None:
@@ -68,13 +68,13 @@ class ElasticSampler(torch.utils.data.Sampler):
         self._unshared = []
 
     def state_dict(self) -> Dict[str, Any]:
-        """What load_state_dict takes."""
+        """Returns what load_state_dict takes."""
         return {"epoch": self.epoch, "processed_indices": set(self.processed_indices),
                 "processed_num": self.processed_num}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Goes on where `state` was, with the ranks that there are now. One of Horovod's has a number
-        alone, of samples in the order in which it goes through them."""
+        """Continues where `state` was, with the present ranks. A state of Horovod's has only the
+        number of processed samples, in its own order."""
         self.epoch = state["epoch"]
         if "processed_indices" in state:
             self.processed_indices = set(state["processed_indices"])
@@ -87,7 +87,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.reset()
 
     def reset(self) -> None:
-        """Shares out what is left among the ranks that there are now."""
+        """Shares out the remaining samples among the present ranks."""
         job = _basics.job()
         self.rank, self.num_replicas = (job.rank(), job.size()) if job.is_initialized() else (0, 1)
         self.remaining_indices = [i for i in range(len(self.dataset))
@@ -95,13 +95,13 @@ class ElasticSampler(torch.utils.data.Sampler):
         self._deal()
 
     def _deal(self) -> None:
-        """Sets what of remaining_indices is this rank's."""
+        """Sets which of remaining_indices are this rank's."""
         order = list(self.remaining_indices)
         if self.shuffle:
             generator = torch.Generator("cpu").manual_seed(self.seed + self.epoch)
             shuffled = torch.randperm(len(order), generator=generator, device="cpu")
             order = [order[i] for i in shuffled.tolist()]
-        # Equal parts: the first samples are taken twice where it does not come out even.
+        # All parts are equal; the first samples are taken twice where they do not come out even.
         self.num_samples = -(-len(order) // self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas
         while order and len(order) < self.total_size:
@@ -109,7 +109,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.indices = order[self.rank:self.total_size:self.num_replicas]
 
     def __iter__(self) -> Iterator[int]:
-        self._deal()  # whatever was set by hand since
+        self._deal()  # the program may have changed attributes since
         return iter(list(self.indices))
 
     def __len__(self) -> int:

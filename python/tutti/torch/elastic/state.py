@@ -16,14 +16,14 @@ from tutti.torch.elastic.handlers import (ModelStateHandler, OptimizerStateHandl
 from tutti.torch.elastic.sampler import ElasticSampler
 
 
-# Where Horovod has them.
+# Horovod has these names in this module.
 __all__ = ["ElasticSampler", "ModelStateHandler", "ObjectState", "OptimizerStateHandler",
            "SamplerStateHandler", "StateHandler", "TorchState", "get_handler_registry",
            "set_handler_registry"]
 
 
 class ObjectState(elastic.ObjectState):
-    """Plain values and tensors as attributes: ObjectState(epoch=0, batch=0).epoch."""
+    """Keeps plain values and tensors as attributes: ObjectState(epoch=0, batch=0).epoch."""
 
     def _broadcast_object(self, obj: Any, root: int, name: str) -> Any:
         return functions.broadcast_object(obj, root, name)
@@ -33,14 +33,14 @@ class ObjectState(elastic.ObjectState):
 
 
 class TorchState(ObjectState):
-    """A model, an optimizer, samplers (as keyword arguments), and plain values.
+    """Keeps a model, an optimizer, samplers (as keyword arguments), and plain values.
 
-    commit shares what the ranks' ElasticSamplers have processed, so that a rank that dies takes no
-    knowledge of it along: the model that was committed has seen exactly the samples that the
+    commit shares what the ranks' ElasticSamplers have processed, so that nothing is lost when a
+    rank
+    dies: the model that was committed has seen exactly the samples that the
     sampler calls processed. sync gives all ranks the model, the optimizer and the samplers of the
-    rank that is furthest. Values of types for which set_handler_registry named a handler are kept by
-    it.
-    """
+    rank that is furthest. Values of types for which set_handler_registry named a handler are kept
+    by it. """
 
     def __init__(self, model: Optional[torch.nn.Module] = None,
                  optimizer: Optional[torch.optim.Optimizer] = None, **values: Any) -> None:
@@ -67,7 +67,7 @@ class TorchState(ObjectState):
             saved.pop(name, None)
             handled[name] = value
             self._saved_states[name] = copy.deepcopy(value.state_dict())
-        elif name in handled:  # it is a plain value from now on
+        elif name in handled:  # It is a plain value from now on.
             del handled[name], self._saved_states[name]
             saved[name] = copy.deepcopy(value)
         super().__setattr__(name, value)
@@ -83,7 +83,7 @@ class TorchState(ObjectState):
                 for name, sampler in self._samplers().items()]
 
     def _end_exchange(self, begun: Any, changed: bool) -> bool:
-        # All of them before any is taken over: a failure must leave everything as it was.
+        # All are received before any is used, because a failure must leave everything as it was.
         shared = [mpi_ops.synchronize(handle) for handle in begun]
         for sampler, indices in zip(self._samplers().values(), shared):
             sampler.take_shared(indices)
@@ -120,8 +120,8 @@ class TorchState(ObjectState):
         self.save()
 
     def _sync_handlers_and_objects(self, root: int) -> None:
-        """Handlers save what they synchronise; where not all comes about, they have what they had
-        saved before, as the rest of the state does."""
+        """Lets handlers save what they synchronise. Where a failure stops that, they keep what they
+        had saved before, as the rest of the state does."""
         before = {name: dict(vars(handler)) for name, handler in self._handlers.items()}
         try:
             for _, handler in sorted(self._handlers.items()):
@@ -137,11 +137,12 @@ class TorchState(ObjectState):
         for sampler in self._samplers().values():
             sampler.reset()
         for value in self._handled.values():
-            # Reductions of the job that ended.
+            # Reductions of the job that ended are forgotten.
             getattr(value, "_forget", lambda: None)()
 
     def _sync_sampler(self, name: str, sampler: ElasticSampler, standings: List[int]) -> None:
-        """What ranks behind the furthest have processed since is not in the model that goes on."""
+        """Drops what ranks behind the furthest have processed since, which is not in the model that
+        goes on."""
         states = self._allgather_object(sampler.state_dict(), f"elastic.{name}")
         furthest = [state for state, standing in zip(states, standings)
                     if standing == max(standings)]
