@@ -284,10 +284,10 @@ class Communicator:
     def _tell(self, *numbers: int) -> List[int]:
         """Returns the numbers of all ranks, equally many of each."""
         mine = (ctypes.c_int64 * len(numbers))(*numbers)
-        everybodys = (ctypes.c_int64 * (self.size * len(numbers)))()
-        self._call("ncclAllGather", ctypes.addressof(mine), ctypes.addressof(everybodys),
+        all_numbers = (ctypes.c_int64 * (self.size * len(numbers)))()
+        self._call("ncclAllGather", ctypes.addressof(mine), ctypes.addressof(all_numbers),
                    len(numbers), _NCCL_TYPES[_INT64], self._open(), None)
-        return list(everybodys)
+        return list(all_numbers)
 
     def _rows(self, shape: Any) -> Any:
         if not shape or shape[0] != self.size:

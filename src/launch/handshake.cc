@@ -19,7 +19,7 @@ namespace {
 
 // One attempt at one address. The first is short, because what listens there may be another program
 // that never answers; the longest is ample for a handshake on a busy machine.
-constexpr int64_t kFirstAttemptNs = 250'000'000;
+constexpr int64_t kFirstAttemptNs = 500'000'000;
 constexpr int64_t kLongestAttemptNs = 4'000'000'000;
 // Between two rounds of attempts: short at first, because rank 0 is often just about to listen.
 constexpr std::chrono::milliseconds kFirstPause{2};
@@ -29,11 +29,6 @@ constexpr size_t kMaxNamed = 16;
 
 bool IsAborted(const WaitLimits& limits) {
   return limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
-}
-
-bool HungUp(int fd) {
-  pollfd entry{fd, POLLRDHUP, 0};
-  return poll(&entry, 1, 0) > 0;
 }
 
 // How one attempt may wait, which every connection of the attempt may do anew.
@@ -95,8 +90,13 @@ Result<ClaimHello> ParseClaimHello(std::span<const std::byte> payload) {
   return hello;
 }
 
+bool Gathering::Peer::HungUp() const {
+  pollfd entry{fd.get(), POLLRDHUP, 0};
+  return poll(&entry, 1, 0) > 0;
+}
+
 Gathering::Gathering(std::vector<Claim> expected)
-    : expected_(std::move(expected)), peers_(expected_.size()), attempts_(expected_.size()) {}
+    : expected_(std::move(expected)), slots_(expected_.size()) {}
 
 Gathering::~Gathering() = default;
 
@@ -124,54 +124,67 @@ void Gathering::Take(UniqueFd fd, const Hello& hello) {
 Status Gathering::Keep(UniqueFd fd, ClaimHello hello) {
   const auto found = std::find(expected_.begin(), expected_.end(), hello.claim);
   if (found == expected_.end()) {
-    peers_.push_back({std::move(fd), ""});
+    refused_ = std::move(fd);
     return InvalidUsage("a process of this job says it is rank {}, which is not expected",
                         hello.claim.rank);
   }
-  const auto index = static_cast<size_t>(found - expected_.begin());
-  Peer& peer = peers_[index];  // Before anything is appended.
-  if (!peer.fd.valid()) {
-    ++num_proven_;
-  } else if (attempts_[index] != hello.attempt && !HungUp(peer.fd.get())) {
-    peers_.push_back({std::move(fd), ""});
+  Slot& slot = slots_[static_cast<size_t>(found - expected_.begin())];
+  const bool is_another = slot.proven && slot.attempt != hello.attempt;
+  // A rank that has what it came for may be at its next meeting already, for which it will find the
+  // listener that comes after this one.
+  if (is_another && slot.taken) return Status::Ok();
+  if (is_another && !slot.peer.HungUp()) {
+    refused_ = std::move(fd);
     return InvalidUsage("two processes of this job say they are rank {}", hello.claim.rank);
   }
-  peer = {std::move(fd), std::move(hello.note)};
-  attempts_[index] = hello.attempt;
+  if (!slot.proven) ++num_proven_;
+  slot.proven = true;
+  slot.peer = {std::move(fd), std::move(hello.note)};
+  slot.attempt = hello.attempt;
   return Status::Ok();
 }
 
 Status Gathering::Await(const WaitLimits& limits) {
-  Status outcome;
-  {
-    MutexLock lock(mutex_);
-    while (failure_.ok() && num_proven_ < expected_.size()) {
-      if (IsAborted(limits)) {
-        failure_ = InternalError("waiting for the other ranks: aborted by the caller");
-      } else if (limits.deadline.Passed()) {
-        failure_ = Timeout("{} did not arrive in time", Missing());
-      } else {
-        const int wait_ms = limits.abort_flag ? kAbortCheckMs : 1000;
-        changed_.WaitFor(lock, std::chrono::milliseconds(limits.deadline.RemainingMs(wait_ms)));
-      }
+  MutexLock lock(mutex_);
+  while (failure_.ok() && num_proven_ < expected_.size()) {
+    if (IsAborted(limits)) {
+      failure_ = InternalError("waiting for the other ranks: aborted by the caller");
+    } else if (limits.deadline.Passed()) {
+      failure_ = Timeout("{} did not arrive in time", Missing());
+    } else {
+      const int wait_ms = limits.abort_flag ? kAbortCheckMs : 1000;
+      changed_.WaitFor(lock, std::chrono::milliseconds(limits.deadline.RemainingMs(wait_ms)));
     }
-    outcome = failure_;
   }
-  // Not under the mutex: this waits for the loop's thread, which may be inside Take.
-  acceptor_.reset();
-  return outcome;
+  return failure_;
 }
 
 std::vector<Gathering::Peer> Gathering::TakePeers() {
   const MutexLock lock(mutex_);
-  return std::move(peers_);
+  std::vector<Peer> peers;
+  for (Slot& slot : slots_) {
+    slot.taken = slot.taken || slot.peer.fd.valid();
+    peers.push_back(std::exchange(slot.peer, {}));
+  }
+  if (refused_.valid()) peers.push_back({std::move(refused_), ""});
+  return peers;
+}
+
+void Gathering::ExpectAgain(size_t index) {
+  const MutexLock lock(mutex_);
+  Slot& slot = slots_[index];
+  slot.taken = false;
+  // The rank may have come again already.
+  if (slot.peer.fd.valid() || !slot.proven) return;
+  slot.proven = false;
+  --num_proven_;
 }
 
 std::string Gathering::Missing() const {
   std::string names;
   size_t missing = 0;
   for (size_t i = 0; i < expected_.size(); ++i) {
-    if (peers_[i].fd.valid()) continue;
+    if (slots_[i].proven) continue;
     if (++missing <= kMaxNamed) {
       names += fmt::format("{}{}", missing > 1 ? ", " : "", expected_[i].rank);
     }
@@ -184,9 +197,20 @@ Result<std::vector<UniqueFd>> AcceptClaims(UniqueFd listener, const Key& key,
                                            const std::vector<Claim>& expected,
                                            const WaitLimits& limits) {
   TUTTI_ASSIGN(const auto gathering, Gathering::Start(std::move(listener), key, expected));
-  TUTTI_TRY(gathering->Await(limits));
-  std::vector<UniqueFd> fds;
-  for (Gathering::Peer& peer : gathering->TakePeers()) fds.push_back(std::move(peer.fd));
+  std::vector<UniqueFd> fds(expected.size());
+  for (bool complete = false; !complete;) {
+    TUTTI_TRY(gathering->Await(limits));
+    std::vector<Gathering::Peer> peers = gathering->TakePeers();
+    complete = true;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (peers[i].fd.valid() && peers[i].HungUp()) {
+        gathering->ExpectAgain(i);
+        complete = false;
+      } else if (peers[i].fd.valid()) {
+        fds[i] = std::move(peers[i].fd);
+      }
+    }
+  }
   return fds;
 }
 

@@ -44,30 +44,46 @@ Bytes EncodeClaimHello(const ClaimHello& hello);
 Result<ClaimHello> ParseClaimHello(std::span<const std::byte> payload);
 
 // Gathers the connections of an expected set of claims. The constructor's thread calls the methods;
-// connections are accepted on a thread of the object's own ("tutti-launch"). Connections that prove
-// nothing are dropped and cost nobody else time.
+// connections are accepted on a thread of the object's own ("tutti-launch"), until the object goes.
+// Connections that prove nothing are dropped and cost nobody else time.
+//
+// A rank whose welcome comes too late tries again, while the connection that it has given up may
+// already be here. Whoever takes the connections therefore has to find out which of them are in use
+// (by an answer, or by Peer::HungUp) and to expect the claims of the others anew.
 class Gathering {
  public:
   // A connection that has proven its claim, and the note that its hello carried.
   struct Peer {
     UniqueFd fd;
     std::string note;
+
+    bool HungUp() const;
   };
 
   static Result<std::unique_ptr<Gathering>> Start(UniqueFd listener, const Key& key,
                                                   std::vector<Claim> expected);
   ~Gathering();
 
-  // Waits until each of the expected claims is there, and stops listening then. Fails with Timeout
-  // naming the ranks that are missing, with InvalidUsage when two processes prove the same claim or
-  // one proves a claim that is not expected, and with InternalError when it is aborted.
+  // Waits until each of the expected claims was proven. Fails with Timeout naming the ranks that
+  // are missing, with InvalidUsage when two processes prove the same claim or one proves a claim
+  // that is not expected, and with InternalError when it is aborted.
   Status Await(const WaitLimits& limits);
-  // Hands out the connections: the i-th belongs to expected[i] and is closed where it did not come.
-  // Behind those stands the connection whose claim made Await fail, if one did.
-  // REQUIRES: after Await.
+  // Hands out the connections: the i-th belongs to expected[i] and is closed where it did not come
+  // or was handed out before. Behind those stands the connection whose claim made Await fail, if
+  // one did.
   std::vector<Peer> TakePeers();
+  // Makes Await wait for expected[index] again, whose connection was handed out and was of no use.
+  void ExpectAgain(size_t index);
 
  private:
+  // What is known of one claim.
+  struct Slot {
+    Peer peer;
+    uint64_t attempt = 0;
+    bool proven = false;
+    bool taken = false;  // Whether a connection was handed out since it was proven.
+  };
+
   explicit Gathering(std::vector<Claim> expected);
   void Take(UniqueFd fd, const Hello& hello) TUTTI_EXCLUDES(mutex_);
   Status Keep(UniqueFd fd, ClaimHello hello) TUTTI_REQUIRES(mutex_);
@@ -76,10 +92,10 @@ class Gathering {
   const std::vector<Claim> expected_;
   Mutex mutex_;
   CondVar changed_;
-  std::vector<Peer> peers_ TUTTI_GUARDED_BY(mutex_);         // by index into expected_
-  std::vector<uint64_t> attempts_ TUTTI_GUARDED_BY(mutex_);  // by index into expected_
+  std::vector<Slot> slots_ TUTTI_GUARDED_BY(mutex_);  // by index into expected_
   size_t num_proven_ TUTTI_GUARDED_BY(mutex_) = 0;
   Status failure_ TUTTI_GUARDED_BY(mutex_);
+  UniqueFd refused_ TUTTI_GUARDED_BY(mutex_);  // the connection that made failure_
   // The acceptor goes before its loop.
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<AuthAcceptor> acceptor_;

@@ -76,7 +76,10 @@ Result<UniqueFd> ListenLocally(const std::string& name) {
   constexpr int kBacklog = 16384;
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
       ::listen(fd.get(), kBacklog) != 0) {
-    return ErrnoError(errno, fmt::format("listening at the local socket {} failed", name));
+    return ErrnoError(errno,
+                      fmt::format("listening at the local socket {} failed (does another job "
+                                  "of this user meet there?)",
+                                  name));
   }
   return fd;
 }

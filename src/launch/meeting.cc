@@ -1,6 +1,7 @@
 #include "launch/meeting.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/log.h"
@@ -12,7 +13,7 @@
 namespace tutti::launch {
 namespace {
 
-// What rank 0 has for handing out its answer once all have come, however late that was.
+// The time for handing out the answer once all have come, however late that was.
 constexpr double kAnswerSeconds = 10;
 
 Residence ResidenceOf(const LaunchInfo& info) {
@@ -42,6 +43,36 @@ void TellFailure(const std::vector<Gathering::Peer>& peers, const Status& failur
   }
 }
 
+// Waits for the byte by which a rank says that it has the answer.
+Status ReceiveReply(int fd, const WaitLimits& limits) {
+  std::array<std::byte, 1> reply;
+  return RecvAll(fd, reply, limits);
+}
+
+// Hands `message` to all ranks. One that has given its connection up in the meantime gets it over
+// the next that it makes.
+Status Answer(Gathering& gathering, std::vector<Gathering::Peer> peers, std::string_view message,
+              const WaitLimits& limits) {
+  for (;;) {
+    const WaitLimits answering = {Deadline::AfterSeconds(kAnswerSeconds), limits.abort_flag};
+    // All are sent to before the first reply is awaited.
+    std::vector<size_t> unreached;
+    std::vector<size_t> replying;
+    for (size_t i = 0; i < peers.size(); ++i) {
+      if (!peers[i].fd.valid()) continue;
+      const bool sent = SendMessage(peers[i].fd.get(), message, answering).ok();
+      (sent ? replying : unreached).push_back(i);
+    }
+    for (const size_t i : replying) {
+      if (!ReceiveReply(peers[i].fd.get(), answering).ok()) unreached.push_back(i);
+    }
+    if (unreached.empty()) return Status::Ok();
+    for (const size_t i : unreached) gathering.ExpectAgain(i);
+    TUTTI_TRY(gathering.Await(limits));
+    peers = gathering.TakePeers();
+  }
+}
+
 // Rank 0's part once it listens.
 Result<Meeting> Gather(const LaunchInfo& info, UniqueFd listener, const Key& key,
                        std::string_view value, const WaitLimits& limits) {
@@ -49,7 +80,7 @@ Result<Meeting> Gather(const LaunchInfo& info, UniqueFd listener, const Key& key
   for (int rank = 1; rank < info.size; ++rank) expected.push_back({0, static_cast<uint32_t>(rank)});
   TUTTI_ASSIGN(const auto gathering, Gathering::Start(std::move(listener), key, expected));
   const Status gathered = gathering->Await(limits);
-  const std::vector<Gathering::Peer> peers = gathering->TakePeers();
+  std::vector<Gathering::Peer> peers = gathering->TakePeers();
   if (!gathered.ok()) {
     TellFailure(peers, gathered);
     return gathered;
@@ -60,12 +91,7 @@ Result<Meeting> Gather(const LaunchInfo& info, UniqueFd listener, const Key& key
     residences.push_back(std::move(residence));
   }
   MeetingAnswer answer = {std::string(value), SettlePlaces(residences)};
-  const std::string message = EncodeAnswer(answer);
-  const WaitLimits sending = {Deadline::AfterSeconds(kAnswerSeconds), limits.abort_flag};
-  for (size_t i = 0; i < peers.size(); ++i) {
-    Status sent = SendMessage(peers[i].fd.get(), message, sending);
-    if (!sent.ok()) return std::move(sent).Annotate(fmt::format("answering rank {}", i + 1));
-  }
+  TUTTI_TRY(Answer(*gathering, std::move(peers), EncodeAnswer(answer), limits));
   return Meeting{std::move(answer.value), std::move(answer.places)};
 }
 
@@ -80,6 +106,8 @@ Result<Meeting> Ask(const LaunchInfo& info, const std::vector<Endpoint>& endpoin
   Result<std::string> message = ReceiveMessage(fd.get(), kMaxAnswerBytes, limits);
   if (!message.ok()) return std::move(message).status().Annotate("waiting for rank 0's answer");
   TUTTI_ASSIGN(MeetingAnswer answer, ParseAnswer(*message, info.size));
+  constexpr std::array<std::byte, 1> kReply = {std::byte{1}};
+  TUTTI_TRY(SendAll(fd.get(), kReply, limits));
   return Meeting{std::move(answer.value), std::move(answer.places)};
 }
 

@@ -251,7 +251,7 @@ TEST(Gathering, ARankThatTriesAgainTakesItsOwnPlace) {
                                 {Purpose::kLaunch, EncodeClaimHello({{0, rank}, attempt, "note"})},
                                 For(kPatienceS));
   };
-  // The same process again, and another one after the first has gone.
+  // The same process comes again, and another one comes after the first has gone.
   const auto first = connect(1, 7);
   const auto again = connect(1, 7);
   ASSERT_TRUE(first.ok() && again.ok());
@@ -259,7 +259,40 @@ TEST(Gathering, ARankThatTriesAgainTakesItsOwnPlace) {
   const auto successor = connect(2, 9);
   const Status gathered = (*gathering)->Await(For(kPatienceS));
   ASSERT_TRUE(gathered.ok()) << gathered.message();
-  EXPECT_EQ((*gathering)->TakePeers()[1].note, "note");
+  std::vector<Gathering::Peer> peers = (*gathering)->TakePeers();
+  EXPECT_EQ(peers[1].note, "note");
+  // A claim whose connection was of no use is awaited again.
+  (*gathering)->ExpectAgain(0);
+  EXPECT_EQ((*gathering)->Await(For(0)).code(), Code::kTimeout);
+}
+
+// A rank whose welcome comes late may give a connection up that rank 0 has taken already.
+TEST(Meet, ARankThatGaveItsConnectionUpIsAnsweredOverTheNext) {
+  const auto infos = LocalRanks(2, "impatient");
+  const Key key = KeyFromText(fmt::format("tutti launch|test|2|"));
+  const std::string note = EncodeResidence({infos[1].machine, -1, -1});
+  Result<Meeting> zero = Status();
+  std::thread rank_zero([&] { zero = Meet(infos[0], "value", For(kPatienceS)); });
+  const auto connect = [&] {
+    Result<UniqueFd> fd = Status();
+    while (!(fd = ConnectLocal(infos[0].endpoints[0].local_name)).ok()) std::this_thread::yield();
+    const Hello hello = {Purpose::kLaunch, EncodeClaimHello({{0, 1}, 7, note})};
+    const Status proven =
+        AuthenticateAsConnector(fd->get(), key, hello, For(kPatienceS), "authenticating");
+    EXPECT_TRUE(proven.ok()) << proven.message();
+    return std::move(fd).value();
+  };
+  { const UniqueFd given_up = connect(); }
+  const UniqueFd next = connect();
+  const auto message = ReceiveMessage(next.get(), kMaxAnswerBytes, For(kPatienceS));
+  ASSERT_TRUE(message.ok()) << message.status().message();
+  const auto answer = ParseAnswer(*message, 2);
+  ASSERT_TRUE(answer.ok()) << answer.status().message();
+  EXPECT_EQ(answer->value, "value");
+  const std::byte reply{1};
+  EXPECT_TRUE(SendAll(next.get(), {&reply, 1}, For(kPatienceS)).ok());
+  rank_zero.join();
+  EXPECT_TRUE(zero.ok()) << zero.status().message();
 }
 
 TEST(Messages, AnnouncedLengthIsBounded) {

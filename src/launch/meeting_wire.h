@@ -4,7 +4,7 @@
 //
 //   note of a hello (handshake.h), what a rank tells of itself:
 //     local_rank + 1 u32, local_size + 1 u32, machine (the remaining bytes)
-//   answer of rank 0, one of:
+//   answer of rank 0, to which a rank replies with one byte once it has it, one of:
 //     0 u8, value size u32, value, ranks u32, for each rank: machine u32, local_rank u32
 //     1 u8, sentence size u16, sentence (why there is no meeting)
 //   invitation, which rank 0 hands out through PMI or PMIx where no address is known beforehand:

@@ -72,9 +72,7 @@ struct Invitation {
     const Json json = Json::parse(text, nullptr, false);
     if (!json.is_object()) {
       return RemoteError(
-          "rank 0 is no rank of `tutti perf`: the value that it handed round has {} bytes and is "
-          "no "
-          "invitation",
+          "rank 0 is no rank of `tutti perf`: the {} bytes that it handed round are no invitation",
           text.size());
     }
     TUTTI_ASSIGN(const std::string bytes, launch::FromHex(json.value("key", "")));

@@ -272,12 +272,12 @@ class _Allgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         process_set, grouped = ctx.settings
-        everybodys = synchronize(allgather_async(torch.tensor([ctx.rows], device="cpu"),
+        all_counts = synchronize(allgather_async(torch.tensor([ctx.rows], device="cpu"),
                                                  ctx.name and ctx.name + ".rows", process_set))
         means = _reduce_now([gradient.contiguous() for gradient in gradients], ctx.name,
                             (Average, Compression.none, 1.0, 1.0, process_set, grouped))
         place = (process_set.ranks or []).index(_job.rank())
-        begins = everybodys[:place].sum(0).tolist()
+        begins = all_counts[:place].sum(0).tolist()
         return (None, None, *[mean[begin:begin + rows]
                               for mean, begin, rows in zip(means, begins, ctx.rows)])
 
