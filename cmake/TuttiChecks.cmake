@@ -36,6 +36,8 @@ set_tests_properties(checks.headers_alone PROPERTIES TIMEOUT 1800)
 tutti_check(module_order ${checks}/module_order)
 tutti_check(settings_used ${checks}/settings_used)
 tutti_check(thread_safety ${checks}/thread_safety ${PROJECT_BINARY_DIR})
+# Clang reads dozens of files, 2 s each.
+set_tests_properties(checks.thread_safety PROPERTIES TIMEOUT 1800)
 tutti_check(format ${checks}/format)
 tutti_check(scripts ${checks}/scripts)
 if(NOT TUTTI_SANITIZE)

@@ -103,12 +103,12 @@ bool Device::ReachesByNvlink(uint64_t pci_address) const {
 }
 
 void Device::FreeLater(std::function<bool()> try_free) const {
-  const std::lock_guard lock(late_mutex_);
+  const MutexLock lock(late_mutex_);
   late_frees_.push_back(std::move(try_free));
 }
 
 void Device::TryLateFrees() const {
-  const std::lock_guard lock(late_mutex_);
+  const MutexLock lock(late_mutex_);
   std::erase_if(late_frees_, [](const auto& try_free) { return try_free(); });
 }
 

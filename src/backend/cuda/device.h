@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +21,7 @@
 #include "backend/cuda/pinned_pool.h"
 #include "backend/cuda/relay_args.h"
 #include "base/datatype.h"
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace tutti::cuda {
@@ -91,8 +91,8 @@ class Device {
   bool knows_early_ = false;
   std::unique_ptr<PinnedPool> pinned_;
   std::vector<Module> modules_;
-  mutable std::mutex late_mutex_;
-  mutable std::vector<std::function<bool()>> late_frees_;
+  mutable Mutex late_mutex_;
+  mutable std::vector<std::function<bool()>> late_frees_ TUTTI_GUARDED_BY(late_mutex_);
   // The kernels of a mesh, of each protocol, and those of a ring.
   struct Family {
     std::array<Function, kNumDataTypes> reductions = {};

@@ -36,7 +36,7 @@ PinnedPool::~PinnedPool() {
 Result<PinnedBlock> PinnedPool::Take(size_t bytes) {
   PinnedBlock block;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = kept_.find(Pages(bytes));
     if (found != kept_.end()) {
       block.data_ = found->second;
@@ -58,7 +58,7 @@ Result<PinnedBlock> PinnedPool::Take(size_t bytes) {
 
 void PinnedPool::Put(std::byte* data, size_t bytes) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (kept_bytes_ + bytes <= kMostKept) {
       kept_.emplace(bytes, data);
       kept_bytes_ += bytes;
@@ -70,7 +70,7 @@ void PinnedPool::Put(std::byte* data, size_t bytes) {
 }
 
 size_t PinnedPool::kept_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return kept_bytes_;
 }
 

@@ -8,9 +8,9 @@
 
 #include <cstddef>
 #include <map>
-#include <mutex>
 
 #include "backend/cuda/driver.h"
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace tutti::cuda {
@@ -59,9 +59,9 @@ class PinnedPool {
 
   const Driver& driver_;
   const Context context_;
-  mutable std::mutex mutex_;
-  std::multimap<size_t, std::byte*> kept_;  // by size
-  size_t kept_bytes_ = 0;
+  mutable Mutex mutex_;
+  std::multimap<size_t, std::byte*> kept_ TUTTI_GUARDED_BY(mutex_);  // by size
+  size_t kept_bytes_ TUTTI_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace tutti::cuda

@@ -10,24 +10,24 @@ namespace tutti {
 
 HostStream::~HostStream() {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   if (thread_.joinable()) thread_.join();
 }
 
 void HostStream::Enqueue(Task task) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return queue_.size() < kMaxQueued; });
+  MutexLock lock(mutex_);
+  while (queue_.size() >= kMaxQueued) changed_.Wait(lock);
   queue_.push_back(std::move(task));
   ++enqueued_;
   if (!thread_.joinable() && !StartRunning()) {
-    RunOne(lock);
+    RunOne();
     return;
   }
-  lock.unlock();
-  changed_.notify_all();
+  lock.Unlock();
+  changed_.NotifyAll();
 }
 
 bool HostStream::StartRunning() {
@@ -41,79 +41,80 @@ bool HostStream::StartRunning() {
 }
 
 void HostStream::Synchronize() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (thread_.get_id() == std::this_thread::get_id()) return;
   const uint64_t target = enqueued_;
-  changed_.wait(lock, [&] { return completed_ >= target; });
+  while (completed_ < target) changed_.Wait(lock);
 }
 
 bool HostStream::Idle() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return completed_ == enqueued_;
 }
 
 void HostStream::NoteError(const Status& status) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (error_.ok()) error_ = status;
 }
 
 Status HostStream::TakeError() {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::exchange(error_, Status::Ok());
 }
 
 bool HostStream::OnOwnThread() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return thread_.get_id() == std::this_thread::get_id();
 }
 
 void HostStream::Run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+    while (!stopping_ && queue_.empty()) changed_.Wait(lock);
     if (queue_.empty()) return;
-    RunOne(lock);
+    RunOne();
   }
 }
 
-void HostStream::RunOne(std::unique_lock<std::mutex>& lock) {
+void HostStream::RunOne() {
   Task task = std::move(queue_.front());
   queue_.pop_front();
-  lock.unlock();
-  task();
-  task = nullptr;  // what it captured goes before the stream counts it as done
-  lock.lock();
+  {
+    const MutexUnlock unlock(mutex_);
+    task();
+    task = nullptr;  // what it captured goes before the stream counts it as done
+  }
   ++completed_;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void HostEvent::Point::Reach() {
   {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     reached_ns = NowNs();
   }
-  changed.notify_all();
+  changed.NotifyAll();
 }
 
 void HostEvent::Point::Wait() {
-  std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return reached_ns != 0; });
+  MutexLock lock(mutex);
+  while (reached_ns == 0) changed.Wait(lock);
 }
 
 int64_t HostEvent::Point::ReachedNs() {
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   return reached_ns;
 }
 
 std::shared_ptr<HostEvent::Point> HostEvent::Last() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return last_;
 }
 
 void HostEvent::Record(HostStream* stream) {
   auto point = std::make_shared<Point>();
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     last_ = point;
   }
   if (stream == nullptr)

@@ -1,19 +1,18 @@
 #pragma once
 
-// Host streams and events: what stands where a cudaStream_t or cudaEvent_t does on a machine
-// without a GPU.
+// Host streams and events, which stand in for cudaStream_t and cudaEvent_t on a machine without a
+// GPU.
 //
 // A stream is a queue of tasks and a thread that runs them in order. The thread starts with the
 // first task and ends with the stream. Any thread may enqueue; an idle stream costs no CPU.
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace tutti {
@@ -29,29 +28,29 @@ class HostStream {
   // Blocks while kMaxQueued tasks wait, so that a producer cannot fill the memory. Where the system
   // grants no thread, runs `task` before it returns.
   void Enqueue(Task task);
-  // Until all tasks enqueued so far have run. Returns at once on the stream's own thread.
+  // Waits until all tasks enqueued so far have run. Returns at once on the stream's own thread.
   void Synchronize();
   bool Idle() const;
-  // The first failure of a task since the last TakeError.
+  // Keeps the first failure of a task since the last TakeError, which returns it.
   void NoteError(const Status& status);
   Status TakeError();
   bool OnOwnThread() const;
 
  private:
   static constexpr size_t kMaxQueued = 65536;
-  // Below, `lock` is of mutex_ and held.
-  bool StartRunning();
+  bool StartRunning() TUTTI_REQUIRES(mutex_);
   void Run();
-  void RunOne(std::unique_lock<std::mutex>& lock);
+  // Gives the mutex back while the task runs.
+  void RunOne() TUTTI_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Task> queue_;
-  uint64_t enqueued_ = 0;
-  uint64_t completed_ = 0;
-  bool stopping_ = false;
-  Status error_;
-  std::thread thread_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<Task> queue_ TUTTI_GUARDED_BY(mutex_);
+  uint64_t enqueued_ TUTTI_GUARDED_BY(mutex_) = 0;
+  uint64_t completed_ TUTTI_GUARDED_BY(mutex_) = 0;
+  bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
+  Status error_ TUTTI_GUARDED_BY(mutex_);
+  std::thread thread_ TUTTI_GUARDED_BY(mutex_);
 };
 
 // A point in a stream's work. Shared: a recorded event stays valid in the streams that wait for it.
@@ -61,10 +60,11 @@ class HostEvent {
   void Record(HostStream* stream);
   void Synchronize();
   bool Done() const;
-  // Monotonic time at which the last recorded point was reached; 0 when never recorded or not
-  // reached.
+  // Returns the monotonic time at which the last recorded point was reached; 0 when none was
+  // recorded or it has not been reached.
   int64_t reached_ns() const;
-  // The point recorded last, to be waited for even if the event is recorded again meanwhile.
+  // Returns a function that waits for the point recorded last, even if the event is recorded again
+  // meanwhile.
   std::function<void()> WaiterForLastRecord();
 
  private:
@@ -73,16 +73,17 @@ class HostEvent {
   struct Point {
     void Reach();
     void Wait();
-    int64_t ReachedNs();  // 0: not yet
+    // Returns when the point was reached; 0: not yet.
+    int64_t ReachedNs();
 
-    std::mutex mutex;
-    std::condition_variable changed;
-    int64_t reached_ns = 0;
+    Mutex mutex;
+    CondVar changed;
+    int64_t reached_ns TUTTI_GUARDED_BY(mutex) = 0;
   };
   std::shared_ptr<Point> Last() const;
 
-  mutable std::mutex mutex_;
-  std::shared_ptr<Point> last_;  // null: never recorded
+  mutable Mutex mutex_;
+  std::shared_ptr<Point> last_ TUTTI_GUARDED_BY(mutex_);  // null: never recorded
 };
 
 }  // namespace tutti

@@ -43,8 +43,7 @@ Result<Arena> Arena::Attach(std::byte* base, const ArenaLayout& expected) {
     return InternalError(
         "the shared memory offered by the first rank of this machine is not laid out as this rank "
         "expects ({} ranks, {} byte stages, {} byte slots): do all ranks run the same Tutti with "
-        "the "
-        "same NCCL_BUFFSIZE?",
+        "the same NCCL_BUFFSIZE?",
         expected.num_ranks, expected.stage_bytes, expected.fifo_slot_bytes);
   }
   return Arena(base, expected);

@@ -26,10 +26,8 @@ Status CopyError(int error, Direction direction, pid_t pid, uintptr_t remote, si
     case EPERM:
       return SystemError(
           "not permitted to {} the memory of process {} (EPERM): both must run as the same user; "
-          "where "
-          "/proc/sys/kernel/yama/ptrace_scope is above 1 set it to 0 or 1; a container needs the "
-          "capability "
-          "SYS_PTRACE (docker run --cap-add=SYS_PTRACE)",
+          "where /proc/sys/kernel/yama/ptrace_scope is above 1 set it to 0 or 1; a container needs "
+          "the capability SYS_PTRACE (docker run --cap-add=SYS_PTRACE)",
           verb, pid);
     case ENOSYS:
       return SystemError("this kernel or its sandbox cannot {} the memory of process {} (ENOSYS)",
