@@ -1,8 +1,16 @@
-"""What goes wrong and must not go unnoticed: launches that fail, ranks that leave, graphs beside launches, other threads' captures.
+"""What goes wrong and must not go unnoticed: launches that fail, ranks that leave, graphs beside launches, other threads'
+captures.
 
-Usage: trouble.py LIBRARY_FOLDER [TEST… | --list]. The environment says by which way the GPUs reach one another, as for ../gpu/faults.py,
-whose ranks it borrows. With FAKE_DRIVER set it also makes the stand-in for a driver fail where it wants; without, what needs no
-such thing runs on two GPUs. Each test is a process of its own.
+Usage: trouble.py LIBRARY_FOLDER [TEST… | --list]. The environment says by which way the GPUs reach one another. With
+FAKE_DRIVER set the stand-in for a driver is used, which fails where a test tells it to; without, the tests that need no
+such thing run on two GPUs.
+
+A test is a function with @test above it, which names the environment that it needs; it runs in a process of its own.
+Most end in `together(n, body)` of ../gpu/faults.py: it starts n threads in this process, and each calls body(rank) with
+a Rank of its own. A Rank has made a CUDA context on the GPU of its number (rank.cuda is the driver), a buffer of 1 MiB
+on it (rank.memory; fill and first_of look at parts of 64 KiB), and a communicator of the n ranks (rank.comm, of the
+library rank.nccl; rank.result is what ncclCommInitRank returned). An exception in a body fails the test. A body ends
+its communicator itself.
 """
 
 import ctypes
@@ -15,6 +23,25 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "gpu"))
 from faults import (CUDA_ERROR, FAKE, FLOAT, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS, SUM,  # noqa: E402
                     Graph, new_id, together)
+
+
+# The tests by name, in the order in which they stand here; each function has its environment and needs_the_stand_in.
+TESTS = {}
+# Sizes at which an operation on registered buffers uses them in place.
+REGISTERED = {"TUTTI_GPU_TUNE": "symmetric_us=0,bulk_us=10000,step_us=10000", "NCCL_PROTO": "Simple"}
+
+
+def test(needs_the_stand_in=False, **environment):
+    """Makes a test of a function, which runs in a process of its own with these variables. needs_the_stand_in: it makes
+    the driver fail, or takes more than two GPUs."""
+
+    def add(function):
+        function.needs_the_stand_in = needs_the_stand_in
+        function.environment = environment
+        TESTS[function.__name__] = function
+        return function
+
+    return add
 
 
 def by_network():
@@ -50,6 +77,7 @@ def works(rank):
     return True
 
 
+@test(needs_the_stand_in=True)
 def a_launch_fails_in_a_group():
     """The second of three: what this rank called next would meet what the others called second."""
     calls = threading.Barrier(2)
@@ -73,6 +101,7 @@ def a_launch_fails_in_a_group():
     together(2, body)
 
 
+@test(needs_the_stand_in=True)
 def no_event_behind_a_launch():
     """Where what comes next cannot be put behind an operation, nothing comes next."""
     calls = threading.Barrier(2)
@@ -94,6 +123,7 @@ def no_event_behind_a_launch():
     together(2, body)
 
 
+@test(needs_the_stand_in=True)
 def what_is_refused_is_harmless():
     """Arguments that are wrong on a rank's own terms are found before anything of their group is launched."""
 
@@ -119,6 +149,7 @@ def what_is_refused_is_harmless():
     together(2, body)
 
 
+@test(needs_the_stand_in=True)
 def one_communicator_of_a_group_fails():
     """The operations of the others are launched all the same."""
     uid = new_id()
@@ -160,8 +191,10 @@ def window_of(rank, memory, size=1 << 20):
 REGISTERED = {"TUTTI_GPU_TUNE": "symmetric_us=0,simple_us=10000,step_us=10000", "NCCL_PROTO": "Simple"}
 
 
+@test(**REGISTERED)
 def a_window_is_taken_back_in_use():
     """The others' memory stays mapped until the kernels that read it are done."""
+    launched = threading.Event()
 
     def body(rank):
         assert rank.result == SUCCESS, rank.error()
@@ -169,9 +202,10 @@ def a_window_is_taken_back_in_use():
         window = window_of(rank, memory)
         number = rank.number()
         if number == 1:
-            time.sleep(1)  # the kernel of rank 0 waits here
+            assert launched.wait(60)  # the kernel of rank 0 waits for this rank's
         stream = stream_of(rank)
         assert rank.all_reduce(buffer=memory.value, count=100000, stream=stream) == SUCCESS, rank.error()
+        launched.set()
         assert rank.nccl.ncclCommWindowDeregister(rank.comm, window) == SUCCESS, rank.error()
         assert rank.cuda.cuStreamSynchronize(stream) == 0
         assert works(rank)
@@ -180,11 +214,12 @@ def a_window_is_taken_back_in_use():
     together(2, body)
 
 
+@test()
 def what_is_captured_elsewhere_is_not_disturbed():
     """While another thread captures a graph in the default mode, communicators are made, used and ended."""
     begun, ended = threading.Barrier(3), threading.Barrier(3)
     uids = [new_id(), new_id()]
-    problems = []
+    problems, capturing = [], []
 
     def capture(cuda):
         try:
@@ -202,7 +237,8 @@ def what_is_captured_elsewhere_is_not_disturbed():
     def body(rank):
         assert rank.result == SUCCESS, rank.error()
         if rank.number() == 0:
-            threading.Thread(target=capture, args=(rank.cuda,), daemon=True).start()
+            capturing.append(threading.Thread(target=capture, args=(rank.cuda,), daemon=True))
+            capturing[0].start()
         begun.wait(80)
         stream = stream_of(rank)
         for uid in uids:
@@ -221,10 +257,11 @@ def what_is_captured_elsewhere_is_not_disturbed():
         assert rank.nccl.ncclCommDestroy(rank.comm) == SUCCESS
 
     together(2, body)
-    time.sleep(0.3)
-    assert not problems, problems
+    capturing[0].join(60)
+    assert not capturing[0].is_alive() and not problems, problems
 
 
+@test()
 def a_communicator_with_graphs_ends_beside_a_capture():
     """Its end waits for its own operations, and not for a device of which a stream is captured."""
     barrier = threading.Barrier(2)
@@ -244,6 +281,7 @@ def a_communicator_with_graphs_ends_beside_a_capture():
     together(2, body)
 
 
+@test()
 def captures_are_no_calls():
     """A rank may capture once more than others, and in another order."""
 
@@ -270,6 +308,7 @@ def captures_are_no_calls():
     together(2, body)
 
 
+@test()
 def counts_of_alltoallv_differ():
     """By a few elements, which fit the same pieces, and by much."""
     for wrong in (31, 100000):
@@ -302,6 +341,7 @@ def ends_with(rank, words):
     rank.nccl.ncclCommAbort(rank.comm)
 
 
+@test()
 def a_rank_leaves_too_early():
     """It ends its communicator while others call one more operation."""
     called = threading.Event()
@@ -320,6 +360,7 @@ def a_rank_leaves_too_early():
     together(2, body)
 
 
+@test()
 def a_rank_leaves_and_owes_a_message():
     def body(rank):
         assert works(rank)
@@ -333,6 +374,7 @@ def a_rank_leaves_and_owes_a_message():
     together(2, body)
 
 
+@test(needs_the_stand_in=True)
 def a_rank_is_aborted_in_the_middle():
     """Two of three ranks are in an operation; one of them is aborted, and the other must not wait for ever."""
     done, called = threading.Event(), threading.Barrier(2)
@@ -356,6 +398,7 @@ def a_rank_is_aborted_in_the_middle():
     together(3, body)
 
 
+@test(needs_the_stand_in=True)
 def ranks_may_leave_one_after_another():
     """Those that have called all that the others have are not missed."""
 
@@ -371,6 +414,7 @@ def ranks_may_leave_one_after_another():
     together(3, body)
 
 
+@test(**REGISTERED)
 def one_rank_is_outside_its_window():
     """Ranks that choose other forms, because of buffers that are registered on some only, or lie elsewhere in them."""
     for offset in (None, 4096):
@@ -419,6 +463,7 @@ def seconds_to_abort_an_initialisation():
     return time.monotonic() - begin
 
 
+@test(needs_the_stand_in=True)
 def initialisation_is_aborted_while_windows_are_tried():
     """The check of windows waits for a rank that has failed; an abort need not wait for its patience, of 10 s."""
     took = []
@@ -442,6 +487,7 @@ def log_of(body, **environment):
         return log.read()
 
 
+@test(TUTTI_GPU_FAULT="ll128")
 def ll128_that_is_wrong_is_given_up():
     """And nothing else; also where blocks are few, so that a middle-sized message would go otherwise."""
 
@@ -454,6 +500,7 @@ def ll128_that_is_wrong_is_given_up():
     assert "writing into one another's memory" in log and "another way is taken" not in log, log
 
 
+@test()
 def host_memory_is_refused():
     """With nothing set: a kernel that touched it would end CUDA for the whole process."""
     keep = (ctypes.c_float * 1000)()
@@ -480,6 +527,7 @@ def host_memory_is_refused():
     together(2, body)
 
 
+@test(NCCL_CHECK_POINTERS="1")
 def ends_of_buffers_are_looked_at():
     """Where the program asks for it."""
 
@@ -493,6 +541,7 @@ def ends_of_buffers_are_looked_at():
     together(2, body)
 
 
+@test(NCCL_CHECK_POINTERS="1")
 def managed_memory_of_another_gpu_may_be_used():
     """Each rank reduces in memory that was allocated while the other's GPU was current."""
     buffers, barrier = {}, threading.Barrier(2)
@@ -510,8 +559,10 @@ def managed_memory_of_another_gpu_may_be_used():
     together(2, body)
 
 
+@test()
 def graphs_and_launches_take_turns():
     """A graph is launched beside operations of its communicator, and beside another graph, in one order on all ranks."""
+    launched = threading.Event()
 
     def body(rank):
         assert works(rank)
@@ -531,12 +582,13 @@ def graphs_and_launches_take_turns():
             work = 6 if by_network() else 3
             assert (nodes, on_the_way.value) == (work + 2, work + 1), (nodes, on_the_way.value)
         if rank.number() == 1:
-            time.sleep(0.5)  # rank 0 has launched everything by then
+            launched.wait(10)  # where rank 0 cannot launch all of it before this rank begins, it goes on after this
         for round_number in range(4):
             for graph in graphs:
                 assert rank.cuda.cuGraphLaunch(graph.exec, graph.stream) == 0
                 assert rank.all_reduce(buffer=part + rank.PART, stream=eager) == SUCCESS
             assert rank.all_reduce(buffer=part + rank.PART, stream=eager) == SUCCESS, round_number
+        launched.set()  # by rank 0, before rank 1 begins
         assert rank.synchronize() == 0
         assert not FAKE or rank.cuda.tuttiFakeOverlaps() == 0, rank.cuda.tuttiFakeOverlaps()
         assert (rank.first_of(0), rank.first_of(1)) == (2.0**24, 2.0**12), (rank.first_of(0), rank.first_of(1))
@@ -548,16 +600,19 @@ def graphs_and_launches_take_turns():
     together(2, body)
 
 
+@test()
 def the_end_waits_for_graphs():
     """A communicator is destroyed while a graph with its operations is under way, on a stream that is none of its own."""
+    launched = threading.Event()
 
     def body(rank):
         assert works(rank)
         rank.fill(0, 1.0)
         graph = Graph(rank.cuda, lambda stream: rank.all_reduce(count=1000, stream=stream))
         if rank.number() == 1:
-            time.sleep(1)
+            assert launched.wait(60)
         assert rank.cuda.cuGraphLaunch(graph.exec, graph.stream) == 0
+        launched.set()  # by rank 0, whose graph waits for rank 1's
         assert rank.nccl.ncclCommDestroy(rank.comm) == SUCCESS
         assert rank.cuda.cuStreamSynchronize(graph.stream) == 0
         assert rank.first_of(0) == 2.0, rank.first_of(0)
@@ -566,6 +621,7 @@ def the_end_waits_for_graphs():
     together(2, body)
 
 
+@test()
 def what_ranks_do_together_is_done_in_order():
     """Windows are registered and communicators split in one group: all of it talks over one bootstrap."""
 
@@ -592,6 +648,7 @@ def what_ranks_do_together_is_done_in_order():
     together(2, body)
 
 
+@test(needs_the_stand_in=True, TUTTI_FAKE_MIG="1")
 def parts_of_one_gpu():
     """MIG: two devices at one address are no GPU that is used twice; and no NVLink joins them."""
 
@@ -602,48 +659,17 @@ def parts_of_one_gpu():
     together(2, body)
 
 
-NEED_THE_STAND_IN = (a_launch_fails_in_a_group, no_event_behind_a_launch, what_is_refused_is_harmless,
-                     one_communicator_of_a_group_fails, initialisation_is_aborted_while_windows_are_tried,
-                     a_rank_is_aborted_in_the_middle, parts_of_one_gpu,
-                     ranks_may_leave_one_after_another)  # which takes three GPUs
-TESTS = {test.__name__: (test, environment) for test, environment in (
-    (a_launch_fails_in_a_group, {}),
-    (no_event_behind_a_launch, {}),
-    (what_is_refused_is_harmless, {}),
-    (one_communicator_of_a_group_fails, {}),
-    (a_window_is_taken_back_in_use, REGISTERED),
-    (what_is_captured_elsewhere_is_not_disturbed, {}),
-    (a_communicator_with_graphs_ends_beside_a_capture, {}),
-    (captures_are_no_calls, {}),
-    (counts_of_alltoallv_differ, {}),
-    (a_rank_leaves_too_early, {}),
-    (a_rank_leaves_and_owes_a_message, {}),
-    (a_rank_is_aborted_in_the_middle, {}),
-    (ranks_may_leave_one_after_another, {}),
-    (one_rank_is_outside_its_window, REGISTERED),
-    (initialisation_is_aborted_while_windows_are_tried, {}),
-    (ll128_that_is_wrong_is_given_up, {"TUTTI_GPU_FAULT": "ll128"}),
-    (host_memory_is_refused, {}),
-    (ends_of_buffers_are_looked_at, {"NCCL_CHECK_POINTERS": "1"}),
-    (managed_memory_of_another_gpu_may_be_used, {"NCCL_CHECK_POINTERS": "1"}),
-    (graphs_and_launches_take_turns, {}),
-    (the_end_waits_for_graphs, {}),
-    (what_ranks_do_together_is_done_in_order, {}),
-    (parts_of_one_gpu, {"TUTTI_FAKE_MIG": "1"}),
-)}
-
-
 def main():
     if os.environ.get("TROUBLE_CHILD"):
-        TESTS[sys.argv[2]][0]()
+        TESTS[sys.argv[2]]()
         os._exit(0)  # threads that a failure left behind would hold the process up
     failed = 0
-    here = [name for name, (test, _) in TESTS.items() if FAKE or test not in NEED_THE_STAND_IN]
+    here = [name for name, function in TESTS.items() if FAKE or not function.needs_the_stand_in]
     if sys.argv[2:] == ["--list"]:
         print(" ".join(here))
         return
     for name in sys.argv[2:] or here:
-        environment = dict(os.environ, TROUBLE_CHILD="1", **TESTS[name][1])
+        environment = dict(os.environ, TROUBLE_CHILD="1", **TESTS[name].environment)
         begin = time.monotonic()
         try:
             done = subprocess.run([sys.executable, __file__, sys.argv[1], name], env=environment, timeout=200,
