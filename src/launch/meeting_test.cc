@@ -272,17 +272,25 @@ TEST(Meet, ARankThatGaveItsConnectionUpIsAnsweredOverTheNext) {
   const Key key = KeyFromText(fmt::format("tutti launch|test|2|"));
   const std::string note = EncodeResidence({infos[1].machine, -1, -1});
   Result<Meeting> zero = Status();
-  std::thread rank_zero([&] { zero = Meet(infos[0], "value", For(kPatienceS)); });
+  std::jthread rank_zero([&] { zero = Meet(infos[0], "value", For(kPatienceS)); });
   const auto connect = [&] {
+    const Deadline deadline = Deadline::AfterSeconds(kPatienceS);
     Result<UniqueFd> fd = Status();
-    while (!(fd = ConnectLocal(infos[0].endpoints[0].local_name)).ok()) std::this_thread::yield();
+    do {
+      fd = ConnectLocal(infos[0].endpoints[0].local_name);
+    } while (!fd.ok() && !deadline.Passed());
+    if (!fd.ok()) return UniqueFd();
     const Hello hello = {Purpose::kLaunch, EncodeClaimHello({{0, 1}, 7, note})};
     const Status proven =
         AuthenticateAsConnector(fd->get(), key, hello, For(kPatienceS), "authenticating");
     EXPECT_TRUE(proven.ok()) << proven.message();
     return std::move(fd).value();
   };
-  { const UniqueFd given_up = connect(); }
+  {
+    // Rank 0 has answered over it, and nobody replies.
+    const UniqueFd given_up = connect();
+    EXPECT_TRUE(ReceiveMessage(given_up.get(), kMaxAnswerBytes, For(kPatienceS)).ok());
+  }
   const UniqueFd next = connect();
   const auto message = ReceiveMessage(next.get(), kMaxAnswerBytes, For(kPatienceS));
   ASSERT_TRUE(message.ok()) << message.status().message();
