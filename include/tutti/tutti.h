@@ -38,6 +38,33 @@ ncclResult_t tuttiCommInitRankOn(ncclComm_t* comm, int nranks, ncclUniqueId comm
                                  int device);
 
 // -------------------------------------------------------------------------------------------------
+// Wishes for a communicator that ncclConfig_t has no field for
+// -------------------------------------------------------------------------------------------------
+
+// Start from TUTTI_CONFIG_INITIALIZER and set the fields you care about; anything else in `magic` is
+// refused with ncclInvalidArgument. Fields are only ever added at the end, and a shorter struct from
+// an older header is told by `size` and taken.
+typedef struct tuttiConfig_v100 {
+  // Filled by the initializer.
+  size_t size;
+  unsigned int magic;
+  // For the caller to set; NCCL_CONFIG_UNDEF_INT leaves a field to the library.
+  int device;         // As in tuttiCommInitRankOn; may differ per rank.
+  int deterministic;  // 1: reductions give the same bits at every size (docs/determinism.md), as
+                      // with TUTTI_DETERMINISTIC=1, which 0 does not take back. Equal on all ranks.
+} tuttiConfig_t;
+
+#define TUTTI_CONFIG_MAGIC 0x74757474u
+#define TUTTI_CONFIG_INITIALIZER \
+  { sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
+
+// ncclCommInitRankConfig with wishes of both kinds. Either may be null. Communicators that are
+// split, shrunk or grown from this one inherit them; ranks that join by ncclCommGrow must have been
+// given TUTTI_DETERMINISTIC=1 where the others are deterministic.
+ncclResult_t tuttiCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
+                                     ncclConfig_t* config, const tuttiConfig_t* tuttiConfig);
+
+// -------------------------------------------------------------------------------------------------
 // Host streams
 //
 // A host stream is a queue of operations that one thread of the library runs in order, so that the

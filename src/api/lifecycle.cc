@@ -104,6 +104,22 @@ Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
   return Status::Ok();
 }
 
+// The part of the library's own config struct that the caller's header knows, checked.
+Result<tuttiConfig_t> ReadTuttiConfig(const tuttiConfig_t* config) {
+  tuttiConfig_t full = TUTTI_CONFIG_INITIALIZER;
+  if (config == nullptr) return full;
+  if (config->magic != full.magic)
+    return InvalidArgument("the config was not made with TUTTI_CONFIG_INITIALIZER");
+  if (config->size < offsetof(tuttiConfig_t, device))
+    return InvalidArgument("the config says that it is {} bytes long, which is too short",
+                           config->size);
+  std::memcpy(&full, config, std::min(config->size, sizeof(full)));
+  const int deterministic = full.deterministic;
+  if (deterministic != NCCL_CONFIG_UNDEF_INT && deterministic != 0 && deterministic != 1)
+    return InvalidArgument("config.deterministic is {}, but must be from 0 to 1", deterministic);
+  return full;
+}
+
 // A handle with settings of its own: read now, or taken over from `parent`.
 Result<OwnedHandle> MakeHandle(const ncclConfig_t* config, const ncclComm* parent) {
   OwnedHandle handle(Handles().Make());
@@ -156,7 +172,8 @@ std::function<Status()> InitJob(ncclComm* comm, Process* process,
 }
 
 Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> ids, int rank,
-                const ncclConfig_t* config, std::optional<int> device = std::nullopt) {
+                const ncclConfig_t* config, std::optional<int> device = std::nullopt,
+                bool deterministic = false) {
   if (out == nullptr) return InvalidArgument("comm is null");
   Publish(out, nullptr);
   if (device && *device < -1) return InvalidArgument("device is {}, which is no device", *device);
@@ -170,6 +187,7 @@ Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> id
     options.ids.push_back(decoded);
   }
   TUTTI_ASSIGN(OwnedHandle handle, MakeHandle(config, nullptr));
+  handle->settings.deterministic |= deterministic;
   TUTTI_ASSIGN(Process* const process, ThisProcess());
   options.rank = rank;
   options.num_ranks = num_ranks;
@@ -461,8 +479,15 @@ constexpr Collective kPlannedCollectives[] = {Collective::kAllReduce,     Collec
 // A plan is found by walking the algorithm chunk by chunk, some 10^9 chunks here.
 constexpr size_t kMostPlannedBytes = size_t{1} << 44;
 
+ReduceKind KindOf(ncclRedOp_t op) {
+  return op == ncclProd  ? ReduceKind::kProd
+         : op == ncclMax ? ReduceKind::kMax
+         : op == ncclMin ? ReduceKind::kMin
+                         : ReduceKind::kSum;
+}
+
 Status DescribePlan(ncclComm_t comm, const char* collective, size_t count, ncclDataType_t type,
-                    char* buffer, size_t capacity, size_t* needed) {
+                    ncclRedOp_t op, char* buffer, size_t capacity, size_t* needed) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckReady(use));
   if (collective == nullptr) return InvalidArgument("the collective's name is null");
@@ -476,6 +501,7 @@ Status DescribePlan(ncclComm_t comm, const char* collective, size_t count, ncclD
     if (Name(one) != std::string_view(collective)) continue;
     Task task = {.collective = one, .count = count};
     task.type = static_cast<DataType>(type);
+    task.op.kind = KindOf(op);
     return CopyText(comm->comm->DescribePlan(task), buffer, capacity, needed);
   }
   return InvalidArgument("\"{}\" is no collective; they are written as in AllReduce", collective);
@@ -500,6 +526,17 @@ ncclResult_t tuttiCommInitRankOn(ncclComm_t* comm, int nranks, ncclUniqueId comm
                                  int device) {
   return Return(__func__, [&] {
     return api::InitRank(comm, nranks, std::span(&commId, 1), rank, nullptr, device);
+  });
+}
+
+ncclResult_t tuttiCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
+                                     ncclConfig_t* config, const tuttiConfig_t* tuttiConfig) {
+  return Return(__func__, [&]() -> Status {
+    TUTTI_ASSIGN(const tuttiConfig_t own, api::ReadTuttiConfig(tuttiConfig));
+    std::optional<int> device;
+    if (own.device != NCCL_CONFIG_UNDEF_INT) device = own.device;
+    return api::InitRank(comm, nranks, std::span(&commId, 1), rank, config, device,
+                         own.deterministic == 1);
   });
 }
 
@@ -588,9 +625,8 @@ ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, s
 ncclResult_t tuttiPlanDescribe(ncclComm_t comm, const char* collective, size_t count,
                                ncclDataType_t datatype, ncclRedOp_t op, char* buffer,
                                size_t capacity, size_t* needed) {
-  static_cast<void>(op);  // no plan depends on it
   return Return(__func__, [&] {
-    return api::DescribePlan(comm, collective, count, datatype, buffer, capacity, needed);
+    return api::DescribePlan(comm, collective, count, datatype, op, buffer, capacity, needed);
   });
 }
 

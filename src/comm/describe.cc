@@ -50,7 +50,8 @@ std::string Executor::Describe(const Task& task) const {
   if (choice.algorithm == Algorithm::kRing || choice.algorithm == Algorithm::kTree)
     text += fmt::format("  {} {}\n", choice.algorithm == Algorithm::kRing ? "ring" : "trees over",
                         fmt::join(ring_, " "));
-  if (choice.algorithm == Algorithm::kOneShot || choice.algorithm == Algorithm::kTwoShot) {
+  if (stages_ != nullptr &&
+      (choice.algorithm == Algorithm::kOneShot || choice.algorithm == Algorithm::kTwoShot)) {
     const auto size = [&](uint64_t elems) { return Size(static_cast<double>(elems * elem)); };
     kernels::StageCounting count(rank_, num_ranks_);
     WalkStaged(count, task, choice.algorithm, {task.count, choice.chunk_elems, task.root});

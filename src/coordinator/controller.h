@@ -87,7 +87,9 @@ struct RoundResult {
 class Controller {
  public:
   // `members` are the global ranks of the set, by which sentences and roots name them.
-  Controller(Exchange& exchange, std::vector<int> members, size_t cache_capacity);
+  // `deterministic`: see FitsInline.
+  Controller(Exchange& exchange, std::vector<int> members, size_t cache_capacity,
+             bool deterministic = false);
 
   // An error means that the process set is broken: a rank is lost.
   // Takes the tensors out of `input`, whose vector stays to be used again.
@@ -149,6 +151,7 @@ class Controller {
 
   Exchange& exchange_;
   const std::vector<int> members_;
+  const bool deterministic_;
   ResponseCache cache_;
   bool cache_enabled_ = true;
   // What is pending here: announced by its slot's state, or by its request.

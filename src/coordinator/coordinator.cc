@@ -66,7 +66,8 @@ Coordinator::Coordinator(const Options& options)
   const Settings& settings = options_.settings;
   common_.tuning.fusion_threshold = settings.fusion_threshold;
   common_.tuning.window_ns = static_cast<int64_t>(settings.cycle_time_ms * 1e6);
-  common_.tuning.hierarchical = settings.hierarchical_allreduce;
+  // Sums of hosts' sums are not in the order of the ranks.
+  common_.tuning.hierarchical = settings.hierarchical_allreduce && !settings.deterministic;
   common_.cache_capacity = static_cast<uint64_t>(settings.cache_capacity);
   common_.fuse_groups = !settings.disable_group_fusion;
   common_.hierarchical_allgather = settings.hierarchical_allgather;
@@ -321,7 +322,7 @@ std::unique_ptr<Autotune> Coordinator::MakeAutotune(const Communicators& communi
   options.steps_per_sample = static_cast<int>(settings.autotune_steps_per_sample);
   options.max_samples = static_cast<int>(settings.autotune_bayes_opt_max_samples);
   options.noise = settings.autotune_gaussian_process_noise;
-  options.try_hierarchical = communicators.local.get() != nullptr;
+  options.try_hierarchical = communicators.local.get() != nullptr && !settings.deterministic;
   options.log_path = settings.autotune_log;
   return std::make_unique<Autotune>(options, common_.tuning);
 }
@@ -353,6 +354,7 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
   options.rank =
       static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
   options.cache_capacity = common_.cache_capacity;
+  options.deterministic = options_.settings.deterministic;
   options.tuning = common_.tuning;
   options.fuse_groups = common_.fuse_groups;
   options.stall_warn_ns =

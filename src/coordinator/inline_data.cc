@@ -15,9 +15,12 @@ int SlotOf(const uint8_t* block) { return block[0] | block[1] << 8; }
 
 }  // namespace
 
-bool FitsInline(const Request& request) {
+bool FitsInline(const Request& request, bool deterministic) {
   if (request.kind != OpKind::kAllreduce || request.op == ReduceOp::kAdasum) return false;
   if (request.group_size > 0 || request.device >= 0) return false;
+  if (deterministic && WireOp(request) == ncclAvg &&
+      IsFloat(static_cast<DataType>(WireType(request))))
+    return false;
   const int64_t elements = request.elements();
   return elements > 0 && elements <= static_cast<int64_t>(kInlineDataBytes) &&
          static_cast<size_t>(elements) * WireSize(WireType(request)) <= kInlineDataBytes;

@@ -7,7 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
+#include "kernels/mesh.h"
 #include "kernels/primitives.h"
 
 namespace tutti::kernels {
@@ -90,5 +92,54 @@ class StageCounting {
   uint64_t reduced_ = 0;
 };
 static_assert(DirectPrimitives<StageCounting>);
+
+// The same for reductions over FIFOs between all pairs of ranks: what passes to and from each rank.
+class MeshCounting {
+ public:
+  MeshCounting(int rank, int num_ranks)
+      : rank_(rank),
+        num_ranks_(num_ranks),
+        sent_(static_cast<size_t>(num_ranks)),
+        received_(static_cast<size_t>(num_ranks)) {}
+
+  int rank() const { return rank_; }
+  int num_ranks() const { return num_ranks_; }
+  uint64_t TakeRounds(uint64_t) { return 0; }
+  void Publish(uint64_t) {}
+  void Wait(uint64_t) {}
+  template <class Parts>
+  void Push(uint64_t, const Parts& parts) {
+    for (int peer = 0; peer < num_ranks_; ++peer) Count(sent_, peer, parts(peer).size);
+  }
+  void Fetch(uint64_t, const MeshParts& parts) {
+    for (int peer = 0; peer < num_ranks_; ++peer) Count(received_, peer, parts(peer).size);
+  }
+  void Reduce(uint64_t, size_t, size_t, size_t n) {
+    for (int peer = 0; peer < num_ranks_; ++peer) Count(received_, peer, n);
+  }
+  void ReducePush(uint64_t round, size_t in, size_t out, size_t n, uint64_t, int target) {
+    Reduce(round, in, out, n);
+    for (int peer = 0; peer < num_ranks_; ++peer)
+      if (target < 0 || peer == target) Count(sent_, peer, n);
+  }
+
+  const Traffic& sent(int peer) const { return sent_[static_cast<size_t>(peer)]; }
+  const Traffic& received(int peer) const { return received_[static_cast<size_t>(peer)]; }
+
+ private:
+  void Count(std::vector<Traffic>& traffic, int peer, size_t n) const {
+    if (n == 0 || peer == rank_) return;
+    Traffic& one = traffic[static_cast<size_t>(peer)];
+    ++one.steps;
+    ++one.chunks;
+    one.elems += n;
+  }
+
+  int rank_;
+  int num_ranks_;
+  std::vector<Traffic> sent_;
+  std::vector<Traffic> received_;
+};
+static_assert(MeshReductionPrimitives<MeshCounting>);
 
 }  // namespace tutti::kernels

@@ -1,6 +1,7 @@
 #pragma once
 
-// Algorithms for ranks that can all write into one another's memory (GPUs joined by NVLink).
+// Algorithms for ranks that can all write into one another's memory (GPUs joined by NVLink). Hosts
+// run the reductions, over FIFOs between all pairs of ranks (backend/host/mesh_primitives.h).
 //
 // Every rank has an inbox with a slot for each other rank. A round is: every rank writes into its
 // slot at every other rank (perhaps nothing), publishes, waits until all others have published to
@@ -68,8 +69,8 @@ struct MeshParts {
 // In each round a rank pushes (once), publishes, waits, and reads by one of the other calls.
 // "Final" results are divided where that was asked for.
 template <class P>
-concept MeshPrimitives = requires(P p, int peer, size_t in, size_t out, size_t n, uint64_t round,
-                                  const MeshParts& parts) {
+concept MeshReductionPrimitives = requires(P p, int peer, size_t in, size_t out, size_t n,
+                                           uint64_t round, const MeshParts& parts) {
   { p.rank() } -> std::convertible_to<int>;
   { p.num_ranks() } -> std::convertible_to<int>;
   { p.TakeRounds(round) } -> std::convertible_to<uint64_t>;  // so many; the first of them
@@ -80,6 +81,12 @@ concept MeshPrimitives = requires(P p, int peer, size_t in, size_t out, size_t n
   p.Reduce(round, in, out, n);  // own input and all slots, in rank order → output (final)
   // … → slots at all others in round `to` and output; or, `peer` ≥ 0, only to its slot (final).
   p.ReducePush(round, in, out, n, round, peer);
+};
+
+// What only moves data needs besides.
+template <class P>
+concept MeshPrimitives = MeshReductionPrimitives<P> &&
+    requires(P p, int peer, size_t in, size_t out, size_t n, uint64_t round) {
   // Slot of `peer` → output, and → slots at all others but `peer` (nothing to it) in round `to`.
   p.Forward(round, peer, out, n, round);
   p.CopyLocal(in, out, n);  // input → output
@@ -188,7 +195,7 @@ constexpr void MeshExchange(P& p, const MeshShape& shape, MeshMove move) {
 // root's (Reduce in one shot).
 enum class MeshReduction : uint8_t { kAll, kScatter, kRoot };
 
-template <MeshPrimitives P>
+template <MeshReductionPrimitives P>
 constexpr void MeshOneShotReduction(P& p, const MeshShape& shape, MeshReduction which) {
   const auto begin = [&](const MeshPiece& piece) {
     MeshParts send = {.at = shape.begin + piece.offset(), .size = piece.size()};
@@ -209,6 +216,27 @@ constexpr void MeshOneShotReduction(P& p, const MeshShape& shape, MeshReduction 
   });
 }
 
+// ReduceScatter of parts that may differ in length. On hosts only: a GPU's window has slots for
+// equal parts.
+template <MeshReductionPrimitives P, class Parts>
+constexpr void MeshReduceScatter(P& p, const Parts& parts, const MeshShape& shape) {
+  const auto part_of = [&](const MeshPiece& piece, int rank) {
+    return MeshPart{parts.Offset(rank) + piece.offset(),
+                    ClampChunk(piece.offset(), piece.size(), parts.Size(rank))};
+  };
+  const auto begin = [&](const MeshPiece& piece) {
+    const uint64_t round = p.TakeRounds(1);
+    p.Push(round, [&](int rank) { return part_of(piece, rank); });
+    p.Publish(round);
+    return round;
+  };
+  MeshOneAhead(shape, begin, [&](const MeshPiece& piece, uint64_t round) {
+    const MeshPart own = part_of(piece, p.rank());
+    p.Wait(round);
+    p.Reduce(round, own.at, piece.offset(), own.size);
+  });
+}
+
 // A piece cut into a part for each owner; `unit` elements keep parts aligned. With a root ≥ 0 the
 // owners are the other ranks.
 constexpr MeshParts CutPiece(const MeshShape& shape, const MeshPiece& piece, int num_ranks,
@@ -224,7 +252,7 @@ constexpr MeshParts CutPiece(const MeshShape& shape, const MeshPiece& piece, int
 
 // The steps of a two-shot operation: push(piece, round), middle(piece, from, to), fetch(piece,
 // round). Each stands in the code once.
-template <MeshPrimitives P, class Push, class Middle, class Fetch>
+template <MeshReductionPrimitives P, class Push, class Middle, class Fetch>
 constexpr void MeshTwoRounds(P& p, const MeshShape& shape, int owners, Push push, Middle middle,
                              Fetch fetch) {
   const auto n = static_cast<size_t>(owners);
@@ -256,7 +284,7 @@ constexpr void MeshTwoRounds(P& p, const MeshShape& shape, int owners, Push push
 }
 
 // AllReduce, and with root ≥ 0 Reduce.
-template <MeshPrimitives P>
+template <MeshReductionPrimitives P>
 constexpr void MeshTwoShotReduction(P& p, const MeshShape& shape, int root, size_t unit) {
   const int n = p.num_ranks();
   const auto cut = [&](const MeshPiece& piece) { return CutPiece(shape, piece, n, root, unit); };

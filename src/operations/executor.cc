@@ -137,7 +137,7 @@ void Executor::Dispatch(const Task& task, Operation& op) {
   switch (op.choice.algorithm) {
     case Algorithm::kOneShot:
     case Algorithm::kTwoShot:
-      op.status = RunStaged(task, op);
+      op.status = stages_ != nullptr ? RunStaged(task, op) : RunMesh(task, op);
       return;
     case Algorithm::kTree:
       op.status = RunTree(task, op);
@@ -195,6 +195,25 @@ Status Executor::RunStaged(const Task& task, Operation& op) {
   p.set_inlined(slot_elems * op.work.elem_bytes <= kInlineBytes);
   if (WalkStaged(p, task, op.choice.algorithm, op.shape)) return Status::Ok();
   return InternalError("{} has no staged form", Name(task.collective));
+}
+
+Status Executor::RunMesh(const Task& task, Operation& op) {
+  const std::vector<ConnectionTraffic> all = TrafficOf(task, op.choice);
+  TUTTI_TRY(OpenAndBegin(all, op.work.op_tag));
+  const auto n = static_cast<size_t>(num_ranks_);
+  mesh_links_.sends.assign(n, {});
+  mesh_links_.recvs.assign(n, {});
+  mesh_links_.sources.resize(n);
+  for (const ConnectionTraffic& one : all) {
+    const auto peer = static_cast<size_t>(one.peer);
+    if (one.is_send)
+      mesh_links_.sends[peer] = connections_.SendTo(one.peer);
+    else
+      mesh_links_.recvs[peer] = connections_.RecvFrom(one.peer);
+  }
+  HostMeshPrimitives p(wait_, op.work, rank_, mesh_links_);
+  WalkMesh(p, task, op.choice.algorithm, op.shape);
+  return Status::Ok();
 }
 
 // What stages takes each buffer from where it lies, which saves more than another algorithm would.

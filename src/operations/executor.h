@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/host/mesh_primitives.h"
 #include "backend/host/messages.h"
 #include "backend/host/pull_primitives.h"
 #include "backend/host/stage_primitives.h"
@@ -75,13 +76,19 @@ class Executor {
                                              size_t slice_elems) const;
   std::vector<ConnectionTraffic> DoublingTraffic(size_t count, size_t slice_elems) const;
   std::vector<ConnectionTraffic> ExchangeTraffic(const Task& task) const;
+  std::vector<ConnectionTraffic> MeshTraffic(const Task& task, const Choice& choice) const;
   // Opens the connections of an operation and tells their proxy connections what will pass.
   Status OpenAndBegin(const Task& task, const Operation& op);
+  Status OpenAndBegin(std::span<const ConnectionTraffic> all, uint32_t op_tag);
   template <class P>
   void WalkRing(P& primitives, const Task& task, const WorkShape& shape) const;
   template <class P>
   static bool WalkStaged(P& primitives, const Task& task, Algorithm algorithm,
                          const WorkShape& shape);
+
+  template <class P>
+  static void WalkMesh(P& primitives, const Task& task, Algorithm algorithm,
+                       const WorkShape& shape);
 
   const Choice& ChoiceFor(const Task& task, size_t count);
   // In which order this communicator has to combine the elements of the task.
@@ -97,6 +104,8 @@ class Executor {
   // Pulls if the buffers of all ranks allow it; false: they do not, and nothing has happened.
   Result<bool> TryPull(const Task& task, Operation& op);
   void RunPull(const Task& task, Operation& op, HostPullPrimitives& p);
+  // One-shot and two-shot reductions where ranks share no stages.
+  Status RunMesh(const Task& task, Operation& op);
   Status RunRing(const Task& task, Operation& op);
   Status RunTree(const Task& task, Operation& op);
   TreeView TreeOf(bool second) const;
@@ -138,6 +147,7 @@ class Executor {
   uint32_t last_tag_ = 0;                          // of the last collective
   std::vector<uint64_t> sent_to_, received_from_;  // messages per peer
   std::vector<std::byte> packed_;
+  MeshLinks mesh_links_;
 };
 
 }  // namespace tutti

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/direct.h"
+#include "kernels/mesh.h"
 #include "kernels/ring.h"
 #include "operations/executor.h"
 #include "plan/task.h"
@@ -93,6 +94,31 @@ bool Executor::WalkStaged(P& p, const Task& task, Algorithm algorithm, const Wor
     default:
       return false;
   }
+}
+
+// The one-shot or two-shot reduction over FIFOs between all pairs of ranks.
+template <class P>
+void Executor::WalkMesh(P& p, const Task& task, Algorithm algorithm, const WorkShape& shape) {
+  MeshShape mesh = {.count = shape.count,
+                    .stride = shape.count,
+                    .chunk_elems = shape.chunk_elems,
+                    .first_elems = shape.chunk_elems,
+                    .root = shape.root};
+  if (task.collective == Collective::kReduceScatter ||
+      task.collective == Collective::kReduceScatterV) {
+    return WithParts(task, [&](const auto& parts) {
+      mesh.count = parts.Longest();
+      kernels::MeshReduceScatter(p, parts, mesh);
+    });
+  }
+  const bool all = task.collective == Collective::kAllReduce;
+  if (algorithm == Algorithm::kOneShot)
+    return kernels::MeshOneShotReduction(
+        p, mesh, all ? kernels::MeshReduction::kAll : kernels::MeshReduction::kRoot);
+  // Parts begin at cache lines, where chunks are made of such.
+  const size_t line_elems = 64 / task.elem_bytes();
+  const size_t unit = shape.chunk_elems % line_elems == 0 ? line_elems : 1;
+  kernels::MeshTwoShotReduction(p, mesh, all ? -1 : shape.root, unit);
 }
 
 }  // namespace tutti

@@ -14,6 +14,8 @@ std::vector<Executor::ConnectionTraffic> Executor::TrafficOf(const Task& task,
   switch (choice.algorithm) {
     case Algorithm::kOneShot:
     case Algorithm::kTwoShot:
+      if (stages_ == nullptr) return MeshTraffic(task, choice);
+      return {};
     case Algorithm::kPull:
     case Algorithm::kSymmetric:  // GPUs only
       return {};
@@ -95,8 +97,23 @@ std::vector<Executor::ConnectionTraffic> Executor::ExchangeTraffic(const Task& t
   return all;
 }
 
+std::vector<Executor::ConnectionTraffic> Executor::MeshTraffic(const Task& task,
+                                                               const Choice& choice) const {
+  kernels::MeshCounting count(rank_, num_ranks_);
+  WalkMesh(count, task, choice.algorithm, {task.count, choice.chunk_elems, task.root});
+  std::vector<ConnectionTraffic> all;
+  for (int peer = 0; peer < num_ranks_; ++peer) {
+    if (count.sent(peer).chunks > 0) all.push_back({peer, true, count.sent(peer)});
+    if (count.received(peer).chunks > 0) all.push_back({peer, false, count.received(peer)});
+  }
+  return all;
+}
+
 Status Executor::OpenAndBegin(const Task& task, const Operation& op) {
-  const std::vector<ConnectionTraffic> all = TrafficOf(task, op.choice);
+  return OpenAndBegin(TrafficOf(task, op.choice), op.work.op_tag);
+}
+
+Status Executor::OpenAndBegin(std::span<const ConnectionTraffic> all, uint32_t op_tag) {
   std::vector<int> sends, recvs;
   for (const ConnectionTraffic& one : all) (one.is_send ? sends : recvs).push_back(one.peer);
   // All connections are made before data moves: nobody moves the data of a rank that waits for a
@@ -106,7 +123,7 @@ Status Executor::OpenAndBegin(const Task& task, const Operation& op) {
     ProxyConnection* proxy =
         one.is_send ? connections_.SendProxy(one.peer) : connections_.RecvProxy(one.peer);
     if (proxy == nullptr || one.traffic.chunks == 0) continue;
-    proxy->Begin(one.traffic.chunks, op.work.op_tag);
+    proxy->Begin(one.traffic.chunks, op_tag);
     wait_.AddConnection(proxy);
   }
   return Status::Ok();

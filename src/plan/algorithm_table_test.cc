@@ -35,17 +35,19 @@ TEST(AlgorithmTableTest, HostsHaveAWayForEveryCollective) {
   });
 }
 
-// No two rows answer for one algorithm and collective of hosts.
+// No two rows answer for one algorithm and collective, on one host or between hosts.
 TEST(AlgorithmTableTest, HostRowsAreDistinct) {
-  std::set<std::pair<Algorithm, Collective>> seen;
-  for (const AlgorithmRow& row : HostAlgorithms()) {
-    EXPECT_FALSE(IsGpu(row.where));
-    VisitCollectives([&](Collective collective) {
-      if (row.Serves(collective)) {
-        EXPECT_TRUE(seen.insert({row.algorithm, collective}).second)
-            << Name(row.algorithm) << " " << Name(collective);
-      }
-    });
+  for (const Need excluded : {Need::kSeveralHosts, Need::kOneHost}) {
+    std::set<std::pair<Algorithm, Collective>> seen;
+    for (const AlgorithmRow& row : HostAlgorithms()) {
+      EXPECT_FALSE(IsGpu(row.where));
+      VisitCollectives([&](Collective collective) {
+        if (row.Serves(collective) && !row.Needs(excluded)) {
+          EXPECT_TRUE(seen.insert({row.algorithm, collective}).second)
+              << Name(row.algorithm) << " " << Name(collective);
+        }
+      });
+    }
   }
 }
 

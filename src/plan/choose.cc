@@ -27,9 +27,15 @@ Protocol ProtocolFor(const PlanContext& c, Collective collective, double bytes) 
 // What there is for one rank of the channels' bandwidth; 0: no bound is known.
 double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
   if (c.one_host) return c.host_gbps;
-  const bool all_at_once =
-      algorithm == Algorithm::kRecursiveDoubling || algorithm == Algorithm::kExchange;
+  const bool all_at_once = algorithm == Algorithm::kRecursiveDoubling ||
+                           algorithm == Algorithm::kExchange || algorithm == Algorithm::kOneShot ||
+                           algorithm == Algorithm::kTwoShot;
   return all_at_once ? c.network_gbps / std::max(1, c.ranks_per_port) : c.network_gbps;
+}
+
+// Whether the algorithm sends between all pairs of ranks, through a FIFO for each.
+bool IsMesh(const PlanContext& c, Algorithm algorithm) {
+  return !c.one_host && (algorithm == Algorithm::kOneShot || algorithm == Algorithm::kTwoShot);
 }
 
 bool Applies(const PlanContext& c, Collective collective, Algorithm algorithm) {
@@ -64,6 +70,23 @@ void CutForSlots(const PlanContext& c, Collective collective, size_t count, size
   choice.chunk_elems = choice.slice_elems * kSlicesPerStep;
 }
 
+// Parts of a piece are chunks of the FIFOs between all pairs; a few pieces of each, so that sending
+// one overlaps with reducing another.
+void CutForMesh(const PlanContext& c, Collective collective, size_t count, size_t elem_bytes,
+                Choice& choice) {
+  constexpr size_t kPieces = 4;
+  constexpr size_t kMostChunkBytes = 128 << 10;
+  const bool all = collective == Collective::kAllReduce;
+  const auto n = static_cast<size_t>(c.num_ranks);
+  const size_t owners = choice.algorithm == Algorithm::kOneShot ? 1 : all ? n : n - 1;
+  const size_t slot = choice.protocol == Protocol::kLL ? kInlineBytes : c.slot_bytes;
+  const size_t part_bytes = (count + owners - 1) / owners * elem_bytes;
+  const size_t wanted =
+      std::clamp((part_bytes + kPieces - 1) / kPieces, kMinSliceBytes, kMostChunkBytes);
+  choice.chunk_elems = ElementsIn(std::min(slot, wanted), elem_bytes);
+  choice.slice_elems = choice.chunk_elems;
+}
+
 // From these sizes on reading buffers where they lie beats staging them: two more barriers and the
 // cards cost about a microsecond, a copy by the kernel a system call and its page walk.
 constexpr double kPullMappedBytes = 16 << 10;
@@ -89,7 +112,9 @@ double PredictUs(const PlanContext& c, Collective collective, Algorithm algorith
   const CostRow* const row = FindCost(c.one_host ? Wire::kSharedMemory : Wire::kTcp, algorithm,
                                       ProtocolFor(c, collective, bytes));
   if (row == nullptr) return kNever;
-  const Extent extent = ExtentOf(collective, algorithm, c.num_ranks, bytes);
+  const Extent extent = IsMesh(c, algorithm)
+                            ? MeshExtentOf(collective, algorithm, c.num_ranks, bytes)
+                            : ExtentOf(collective, algorithm, c.num_ranks, bytes);
   return CostUs(*row, extent, ChannelsFor(c, algorithm), c.oversubscribed);
 }
 
@@ -114,13 +139,16 @@ Choice Choose(const PlanContext& c, Collective collective, size_t count, size_t 
       const AlgorithmRow* const row =
           FindHostRow(static_cast<Algorithm>(a), collective, c.one_host);
       if (row == nullptr || !KeepsOrder(*row, order, c.num_ranks)) continue;
+      if (allowed == 0 && order == ReductionOrder::kAny && IsMesh(c, row->algorithm)) continue;
       const double us = PredictUs(c, collective, static_cast<Algorithm>(a), bytes);
       if (us < choice.time_us) choice = {static_cast<Algorithm>(a), Protocol::kSimple, 1, 1, us};
     }
     if (choice.time_us < kNever) break;
   }
   choice.protocol = ProtocolFor(c, collective, bytes);
-  if (choice.algorithm == Algorithm::kOneShot || choice.algorithm == Algorithm::kTwoShot)
+  if (IsMesh(c, choice.algorithm))
+    CutForMesh(c, collective, count, elem_bytes, choice);
+  else if (choice.algorithm == Algorithm::kOneShot || choice.algorithm == Algorithm::kTwoShot)
     CutForStages(c, collective, elem_bytes, choice);
   else
     CutForSlots(c, collective, count, elem_bytes, choice);

@@ -47,6 +47,10 @@ constexpr CostRow kTable[] = {
     {kTcp, kTree, kSimple, 0, 7, 3.8, 1, kCostBench},
     {kTcp, kRecursiveDoubling, kLL, 0, 5, 0.01, 1, kCostBench},
     {kTcp, kRecursiveDoubling, kSimple, 0, 4.9, 2.2, 1, kCostBench},
+    {kTcp, kOneShot, kLL, 0, 5, 0.01, 1, kCostBench},
+    {kTcp, kOneShot, kSimple, 0, 5, 4.8, 1, kCostBench},
+    {kTcp, kTwoShot, kLL, 0, 5, 0.01, 1, kCostBench},
+    {kTcp, kTwoShot, kSimple, 0, 5, 4.8, 1, kCostBench},
     {kTcp, kExchange, kLL, 0, 6.8, 4.8, 1, kCostBench},
     {kTcp, kExchange, kSimple, 0, 6.8, 4.8, 1, kCostBench},
     {kNvlink, kRing, kLL, 5.4, 0.62, 0, 0.041, kH200},
@@ -77,6 +81,10 @@ double LogSteps(int num_ranks) { return std::bit_width(static_cast<unsigned>(num
 // A rank that stages looks at the flag of every other rank: a cache line that it does not have, 0.1
 // us. An estimate; more ranks than two with a core each were not measured.
 constexpr double kFurtherFlag = 0.25;
+
+// A rank sends to all others and hears from all of them, one message after the other: each beyond
+// the first costs this part of a step.
+constexpr double kFurtherMessage = 0.5;
 
 Extent Staged(Collective collective, Algorithm algorithm, double n, double bytes) {
   const double round = 1 + kFurtherFlag * (n - 2);
@@ -179,6 +187,15 @@ Extent ExtentOf(Collective collective, Algorithm algorithm, int num_ranks, doubl
       break;
   }
   return {};
+}
+
+Extent MeshExtentOf(Collective collective, Algorithm algorithm, int num_ranks, double bytes) {
+  const double n = num_ranks;
+  const double messages = 1 + kFurtherMessage * (n - 2);
+  // Bytes go into FIFOs and out of them again.
+  const bool all = collective == Collective::kAllReduce;
+  if (algorithm == kTwoShot) return {2 * messages, 2, all ? 4 * bytes * (n - 1) / n : 2 * bytes};
+  return {messages, 1, collective == Collective::kReduce ? bytes * (n - 1) : 2 * bytes * (n - 1)};
 }
 
 double CostUs(const CostRow& row, const Extent& extent, double channels_gbps, bool shared_cores) {

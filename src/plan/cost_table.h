@@ -76,6 +76,8 @@ struct Extent {
 // `bytes` is the whole vector for AllReduce, Reduce and Broadcast, one rank's part otherwise.
 // REQUIRES: num_ranks > 1.
 Extent ExtentOf(Collective collective, Algorithm algorithm, int num_ranks, double bytes);
+// The same for one-shot and two-shot reductions over FIFOs between all pairs of ranks.
+Extent MeshExtentOf(Collective collective, Algorithm algorithm, int num_ranks, double bytes);
 
 // The time of `row` where the channels have `channels_gbps` in all (0: not known, no bound).
 // `shared_cores`: host ranks share cores.

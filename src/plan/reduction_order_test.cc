@@ -21,9 +21,13 @@ TEST(ReductionOrderTest, IsAskedForWhereItChangesBits) {
 
 // Whatever the lists of the user say: an order that was asked for is kept, by an algorithm that
 // there is for every size.
-TEST(ReductionOrderTest, IsKeptAtEverySizeOnOneHost) {
+class HostReductionOrderTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(HostReductionOrderTest, IsKeptAtEverySize) {
+  const bool one_host = GetParam();
   for (const int n : {2, 3, 8}) {
-    PlanContext context = {.num_ranks = n, .stage_bytes = 128 << 10, .slot_bytes = 64 << 10};
+    PlanContext context = {
+        .num_ranks = n, .one_host = one_host, .stage_bytes = 128 << 10, .slot_bytes = 64 << 10};
     for (const uint32_t allowed : {0u, 1u << static_cast<int>(Algorithm::kRing)}) {
       context.allowed_algorithms.fill(allowed);
       for (const ReductionOrder order :
@@ -34,7 +38,7 @@ TEST(ReductionOrderTest, IsKeptAtEverySizeOnOneHost) {
           for (size_t count = 1; count < size_t{1} << 30; count *= 3) {
             const Choice choice = Choose(context, collective, count, 4, order);
             EXPECT_LT(choice.time_us, 1e18);
-            EXPECT_TRUE(KeepsOrder(*FindHostRow(choice.algorithm, collective, true), order, n))
+            EXPECT_TRUE(KeepsOrder(*FindHostRow(choice.algorithm, collective, one_host), order, n))
                 << Name(choice.algorithm) << " for " << count << " on " << n;
           }
         }
@@ -42,6 +46,9 @@ TEST(ReductionOrderTest, IsKeptAtEverySizeOnOneHost) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Hosts, HostReductionOrderTest, ::testing::Bool(),
+                         [](const auto& instance) { return instance.param ? "One" : "Several"; });
 
 TEST(ReductionOrderTest, IsKeptAtEverySizeOnGpus) {
   for (const int n : {2, 3, 8, 16}) {

@@ -297,6 +297,79 @@ Expected Reduce(const Reduction& reduction, std::span<const void* const> inputs,
                                  : ReduceIntegers(reduction, inputs, count);
 }
 
+namespace {
+
+// x times y as elements of the type: the product is rounded to it.
+template <class Wide>
+Wide ScaledElement(ncclDataType_t type, Wide x, Wide y) {
+  const Wide product = x * y;  // exact for types narrower than float
+  if (type == ncclFloat32 || type == ncclFloat64) return product;
+  uint64_t bits = 0;
+  FromReal(type, product, &bits);
+  return static_cast<Wide>(ToReal(type, &bits));
+}
+
+// A smaller than b, where -0 is smaller than +0.
+template <class Wide>
+bool IsLess(Wide a, Wide b) {
+  return a < b || (a == b && std::signbit(a) && !std::signbit(b));
+}
+
+// The result of one element; `chosen` says which rank's element a minimum or maximum is.
+template <class Wide>
+Wide InOrder(const Reduction& reduction, std::span<const void* const> inputs, size_t at,
+             size_t* chosen) {
+  const ncclDataType_t type = reduction.type;
+  Wide result = 0;
+  for (size_t r = 0; r < inputs.size(); ++r) {
+    const void* const element = static_cast<const std::byte*>(inputs[r]) + at;
+    auto value = static_cast<Wide>(ToReal(type, element));
+    if (reduction.op == Op::kPreMulSum)
+      value = ScaledElement(type, value, static_cast<Wide>(ToReal(type, &reduction.scalars[r])));
+    const bool takes = r == 0 || std::isnan(value) ||
+                       (reduction.op == Op::kMin ? IsLess(value, result) : IsLess(result, value));
+    if (r == 0) {
+      result = value;
+    } else if (reduction.op == Op::kMin || reduction.op == Op::kMax) {
+      if (takes && !std::isnan(result)) {
+        result = value;
+        *chosen = r;
+      }
+    } else if (reduction.op == Op::kProd) {
+      result *= value;
+    } else {
+      result += value;
+    }
+  }
+  if (reduction.op == Op::kAvg) result /= static_cast<Wide>(inputs.size());
+  return result;
+}
+
+}  // namespace
+
+Expected ReduceInOrder(const Reduction& reduction, std::span<const void* const> inputs,
+                       size_t count) {
+  const ncclDataType_t type = reduction.type;
+  if (!IsFloat(type)) return ReduceIntegers(reduction, inputs, count);
+  const size_t size = SizeOf(type);
+  Expected expected;
+  expected.bitwise = true;
+  expected.elements.resize(count * size);
+  for (size_t i = 0; i < count; ++i) {
+    std::byte* const out = expected.elements.data() + i * size;
+    size_t chosen = 0;
+    const long double result = type == ncclFloat64
+                                   ? InOrder<double>(reduction, inputs, i * size, &chosen)
+                                   : InOrder<float>(reduction, inputs, i * size, &chosen);
+    FromReal(type, result, out);
+    const bool chooses = reduction.op == Op::kMin || reduction.op == Op::kMax;
+    // One of the elements itself: rounding would take the infinities out of e5m2.
+    if (chooses && !std::isnan(result))
+      std::copy_n(static_cast<const std::byte*>(inputs[chosen]) + i * size, size, out);
+  }
+  return expected;
+}
+
 Expected Copy(ncclDataType_t type, const void* elements, size_t count) {
   Expected expected;
   const auto* const first = static_cast<const std::byte*>(elements);

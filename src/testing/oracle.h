@@ -63,6 +63,10 @@ struct Expected {
 
 // `inputs[r]` is the array of rank r, `count` elements each.
 Expected Reduce(const Reduction& reduction, std::span<const void* const> inputs, size_t count);
+// The very bits that a deterministic communicator must give (docs/determinism.md): the inputs taken
+// in the order of the ranks, in float (in double for float64), and rounded once.
+Expected ReduceInOrder(const Reduction& reduction, std::span<const void* const> inputs,
+                       size_t count);
 // Elements that only move.
 Expected Copy(ncclDataType_t type, const void* elements, size_t count);
 

@@ -18,6 +18,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "conformance/rank_order.h"
 #include "conformance/suites.h"
 #include "tutti/tutti.h"
 
@@ -109,6 +110,22 @@ INSTANTIATE_TEST_SUITE_P(Memories, PullTest,
                                             ::testing::Values(Memory::kOwn, Memory::kAllocated,
                                                               Memory::kMixed)),
                          NameOfPull);
+
+// Of hosts with several ranks each: the order is that of the ranks, wherever they are.
+TEST(DeterministicHostsTest, KeepTheOrderOfTheRanks) {
+  const Environment environment(Environment::Settings{{"TUTTI_DETERMINISTIC", "1"}});
+  for (const Hosts& hosts : {Hosts{"a", "a", "b", "b"}, Hosts{"a", "b", "a", "b", "a"}}) {
+    const auto n = static_cast<int>(hosts.size());
+    TUTTI_NEEDS_RANKS(n);
+    RunRankProcesses(n, [&](int rank, Board& board) {
+      PlayHost(hosts, rank);
+      ncclComm_t comm = Join(rank, n, board);
+      CheckOrderOfTypes(comm, rank, n);
+      CheckOrderOfCounts(comm, rank, n, {1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 1000, 9999, 300'000});
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    });
+  }
+}
 
 int MappedMemoryFiles() {
   std::ifstream maps("/proc/self/maps");

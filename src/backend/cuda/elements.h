@@ -4,7 +4,7 @@
 // elements, combined, scaled and written. The rules are those of base/reduce.h: narrow floats are
 // combined in f32 over all sources that a rank has before it, and then rounded (once in a mesh, at
 // each rank of a ring); integers wrap; minimum and maximum keep NaN, take +0 for the larger zero
-// and leave what they choose as it is. (NaN patterns may differ from the host's.)
+// and leave what they choose as it is; a result that is NaN is one pattern per type.
 
 #include <cstddef>
 #include <cstdint>
@@ -92,6 +92,34 @@ TUTTI_HD E5m2 NarrowChosen<E5m2>(float value) {
   return Element<E5m2>::Narrow(value);
 }
 
+// The pattern of every result that is NaN: that of hosts (base/reduce.h).
+template <class T>
+inline constexpr uint64_t kNanBits = 0;
+template <>
+inline constexpr uint64_t kNanBits<float> = 0x7fc00000;
+template <>
+inline constexpr uint64_t kNanBits<double> = 0x7ff8000000000000;
+template <>
+inline constexpr uint64_t kNanBits<Half> = 0x7e00;
+template <>
+inline constexpr uint64_t kNanBits<Bfloat> = 0x7fc0;
+template <>
+inline constexpr uint64_t kNanBits<E4m3> = 0x7f;
+template <>
+inline constexpr uint64_t kNanBits<E5m2> = 0x7f;
+
+// The element, or the one NaN where the value that it was made of is NaN.
+template <class T>
+TUTTI_HD T WithOneNan(T element, typename Element<T>::Wide value) {
+  if constexpr (kNanBits<T> != 0) {
+    const uint64_t bits = kNanBits<T>;
+    T nan;
+    __builtin_memcpy(&nan, &bits, sizeof(T));
+    return value != value ? nan : element;
+  }
+  return element;
+}
+
 // What a reduction does, by value in a kernel's arguments.
 struct ReduceArgs {
   ReduceKind kind = ReduceKind::kSum;
@@ -169,13 +197,16 @@ struct Pack {
     for (int i = 0; i < kElems; ++i) pack.v[i] = Element<T>::Widen(raw.e[i]);
     return pack;
   }
-  // What was computed, by `kind`.
+  // Stores what was computed by `kind`; kFinal: as the result of the operation.
+  template <bool kFinal = false>
   TUTTI_HD void To(uint32_t* words, ReduceKind kind = ReduceKind::kSum) const {
     const bool chosen = kind == ReduceKind::kMax || kind == ReduceKind::kMin;
     Raw raw;
     TUTTI_UNROLL
-    for (int i = 0; i < kElems; ++i)
+    for (int i = 0; i < kElems; ++i) {
       raw.e[i] = chosen ? NarrowChosen<T>(v[i]) : Element<T>::Narrow(v[i]);
+      if constexpr (kFinal) raw.e[i] = WithOneNan<T>(raw.e[i], v[i]);
+    }
     __builtin_memcpy(words, &raw, kBytes);
   }
   TUTTI_HD void Combine(ReduceKind kind, const Pack& other) {
@@ -218,7 +249,7 @@ TUTTI_OUTLINE Line DividedBy(Pack<T, kBytes> sum, uint32_t divisor) {
     }
   }
   Line line = {};
-  quotient.To(line.w);
+  quotient.template To<true>(line.w);
   return line;
 }
 

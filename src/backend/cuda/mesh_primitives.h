@@ -230,7 +230,7 @@ class MeshBlock {
     if (args_.reduce.divisor > 1)
       line = DividedBy<T, kBytes>(sum, args_.reduce.divisor);
     else
-      sum.To(line.w, args_.reduce.kind);
+      sum.template To<true>(line.w, args_.reduce.kind);
     return line;
   }
 

@@ -1,0 +1,193 @@
+// TUTTI_DETERMINISTIC: the same bits whatever the size, the address, the way the data go and the
+// number of ranks that share a host. tests/gpu/run and tests/fakegpu run this on GPUs.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "conformance/rank_order.h"
+#include "tutti/tutti.h"
+
+namespace tutti::testing {
+namespace {
+
+struct Way {
+  const char* name;
+  bool on_gpus;
+  Environment::Settings settings;
+};
+
+const std::vector<Way>& Ways() {
+  static const std::vector<Way> ways = {
+      {"AnyOfHosts", false, {}},
+      {"Staged", false, {{"NCCL_P2P_DISABLE", "1"}}},
+      {"Sockets", false, {{"NCCL_SHM_DISABLE", "1"}}},
+      // What the user asks for gives way where it would add in another order.
+      {"RingsOfSockets", false, {{"NCCL_SHM_DISABLE", "1"}, {"NCCL_ALGO", "ring,tree"}}},
+      {"TwoShotOfSockets",
+       false,
+       {{"NCCL_SHM_DISABLE", "1"}, {"NCCL_ALGO", "twoshot"}, {"NCCL_BUFFSIZE", "64K"}}},
+      {"AnyOfGpus", true, {}},
+      {"LL", true, {{"NCCL_PROTO", "LL"}}},
+      {"LL128", true, {{"NCCL_PROTO", "LL128"}}},
+      {"Simple", true, {{"NCCL_PROTO", "Simple"}}},
+      {"HostMemory", true, {{"NCCL_P2P_DISABLE", "1"}}},
+      {"Network", true, {{"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"}}},
+  };
+  return ways;
+}
+constexpr size_t kNumWays = 11;
+
+class DeterminismTest : public ::testing::TestWithParam<std::tuple<size_t, int>> {
+ protected:
+  void SetUp() override {
+    if (way().on_gpus != OnGpus()) GTEST_SKIP() << "skipped: for ranks of the other kind";
+    TUTTI_NEEDS_RANKS(num_ranks());
+    Environment::Settings settings = way().settings;
+    settings.emplace_back("TUTTI_DETERMINISTIC", "1");
+    world_.emplace(num_ranks(), settings);
+    ASSERT_TRUE(world_->ok());
+  }
+  const Way& way() const { return Ways()[std::get<0>(GetParam())]; }
+  int num_ranks() const { return std::get<1>(GetParam()); }
+  void CheckCounts(const std::vector<size_t>& counts, double deadline_s) {
+    RunRanks(
+        num_ranks(),
+        [&](int rank) { CheckOrderOfCounts(world_->comm(rank), rank, num_ranks(), counts); },
+        deadline_s);
+  }
+  std::optional<ThreadWorld> world_;
+};
+
+std::string NameOf(const ::testing::TestParamInfo<DeterminismTest::ParamType>& instance) {
+  return fmt::format("{}_{}", Ways()[std::get<0>(instance.param)].name,
+                     std::get<1>(instance.param));
+}
+
+TEST_P(DeterminismTest, KeepsTheOrderOfTheRanksForEveryTypeAndOperator) {
+  RunRanks(num_ranks(),
+           [&](int rank) { CheckOrderOfTypes(world_->comm(rank), rank, num_ranks()); });
+}
+
+TEST_P(DeterminismTest, KeepsTheOrderOfTheRanksInGraphs) {
+  TUTTI_FOR_GPUS();
+  RunRanks(
+      num_ranks(),
+      [&](int rank) {
+        CheckOrderOfTypes(world_->comm(rank), rank, num_ranks(), /*captured=*/true);
+      },
+      180);
+}
+
+TEST_P(DeterminismTest, KeepsTheOrderOfTheRanksAtShortLengths) {
+  std::vector<size_t> counts(150);
+  std::iota(counts.begin(), counts.end(), 1);
+  for (const size_t count : {511, 2048, 4097, 9999, 65537}) counts.push_back(count);
+  CheckCounts(counts, 60);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, DeterminismTest,
+                         ::testing::Combine(::testing::Range<size_t>(0, kNumWays),
+                                            ::testing::Values(2, 3, 4)),
+                         NameOf);
+
+// The name says that it takes more than a second.
+using SlowDeterminismTest = DeterminismTest;
+
+TEST_P(SlowDeterminismTest, KeepsTheOrderOfTheRanksForEveryTypeAndOperator) {
+  RunRanks(
+      num_ranks(), [&](int rank) { CheckOrderOfTypes(world_->comm(rank), rank, num_ranks()); },
+      300);
+}
+
+TEST_P(SlowDeterminismTest, KeepsTheOrderOfTheRanksAtEveryLength) {
+  std::vector<size_t> counts(10'000);
+  std::iota(counts.begin(), counts.end(), 1);
+  CheckCounts(counts, 600);
+}
+
+TEST_P(SlowDeterminismTest, KeepsTheOrderOfTheRanksAtLongLengths) {
+  // Bytes of all that an AllReduce of eight bytes an element sums up, from 100 KB to 64 MiB; each
+  // four times, once with every collective.
+  std::vector<size_t> counts;
+  for (size_t bytes = 100'003; bytes < size_t{64} << 20; bytes *= 5)
+    for (int i = 0; i < 20; ++i) counts.push_back(bytes / 8 + static_cast<size_t>(i) * 1237);
+  CheckCounts(counts, 600);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, SlowDeterminismTest,
+                         ::testing::Combine(::testing::Values(0, 1, 2, 5, 6, 7, 8, 9, 10),
+                                            ::testing::Values(2, 3, 4, 8)),
+                         NameOf);
+
+std::string PlanOf(ncclComm_t comm, ncclDataType_t type) {
+  std::string text(4096, '\0');
+  EXPECT_NCCL(tuttiPlanDescribe(comm, "AllReduce", 1 << 20, type, ncclSum, text.data(), text.size(),
+                                nullptr));
+  return text;
+}
+
+// By a field of the communicator's configuration, which children inherit.
+TEST(TuttiConfigTest, AsksForDeterminismOfOneCommunicator) {
+  TUTTI_NEEDS_RANKS(3);
+  const Environment environment(Environment::Settings{{"NCCL_SHM_DISABLE", "1"}});
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  RunRanks(3, [&](int rank) {
+    tuttiConfig_t wishes = TUTTI_CONFIG_INITIALIZER;
+    wishes.deterministic = 1;
+    ncclComm_t comm = nullptr, child = nullptr;
+    ASSERT_NCCL(tuttiCommInitRankConfig(&comm, 3, id, rank, nullptr, &wishes));
+    ASSERT_NCCL(ncclCommSplit(comm, 0, 2 - rank, &child, nullptr));
+    OrderOracle oracle(ncclBfloat16, oracle::Op::kSum, 3);
+    for (const size_t count : {3, 5000, 200'001}) {
+      oracle.Check(comm, rank, {.count = count});
+      oracle.Check(child, 2 - rank, {.count = count});
+    }
+    if (!OnGpus()) {
+      EXPECT_THAT(PlanOf(child, ncclFloat32), ::testing::HasSubstr("Shot"));
+      EXPECT_THAT(PlanOf(child, ncclInt32), ::testing::Not(::testing::HasSubstr("Shot")));
+    }
+    EXPECT_NCCL(ncclCommDestroy(child));
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
+TEST(TuttiConfigTest, IsChecked) {
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  ncclComm_t comm = nullptr;
+  tuttiConfig_t wishes = TUTTI_CONFIG_INITIALIZER;
+  wishes.magic = 1;
+  EXPECT_EQ(tuttiCommInitRankConfig(&comm, 1, id, 0, nullptr, &wishes), ncclInvalidArgument);
+  wishes = TUTTI_CONFIG_INITIALIZER;
+  wishes.deterministic = 2;
+  EXPECT_EQ(tuttiCommInitRankConfig(&comm, 1, id, 0, nullptr, &wishes), ncclInvalidArgument);
+  wishes.deterministic = 1;
+  // A struct of an older header, that ends before the field: what lies there is not read.
+  wishes.size = offsetof(tuttiConfig_t, deterministic);
+  wishes.deterministic = 3;
+  EXPECT_NCCL(tuttiCommInitRankConfig(&comm, 1, id, 0, nullptr, &wishes));
+  EXPECT_NCCL(ncclCommDestroy(comm));
+}
+
+TEST(TuttiConfigTest, MustBeTheSameOnAllRanks) {
+  TUTTI_NEEDS_RANKS(2);
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  RunRanks(2, [&](int rank) {
+    tuttiConfig_t wishes = TUTTI_CONFIG_INITIALIZER;
+    wishes.deterministic = rank;
+    ncclComm_t comm = nullptr;
+    EXPECT_EQ(tuttiCommInitRankConfig(&comm, 2, id, rank, nullptr, &wishes), ncclInvalidUsage);
+    EXPECT_THAT(ncclGetLastError(nullptr), ::testing::HasSubstr("TUTTI_DETERMINISTIC"));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::testing
