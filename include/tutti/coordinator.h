@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tutti/coordinator.h: the coordinator for C++17 and later, a thin coat over tutti/coordinator_c.h,
-// where words, threads and errors are explained. Header only.
+// tutti/coordinator.h: the coordinator for C++17 and later, a thin layer over
+// tutti/coordinator_c.h, which explains terms, threads and errors. Header only.
 //
 //   tutti::CoordinatorClient coordinator(options);            // on every rank
 //   auto sum = coordinator.Allreduce("grad", data, count);    // in any order
@@ -21,7 +21,7 @@
 
 namespace tutti {
 
-// What went wrong, in a sentence, and its code.
+// Says what went wrong, in a sentence and as a code.
 class CoordinatorError : public std::runtime_error {
  public:
   CoordinatorError(ncclResult_t result, const std::string& what)
@@ -38,7 +38,7 @@ inline void Check(ncclResult_t result) {
   if (result != ncclSuccess) throw CoordinatorError(result, tuttiCoordinatorLastError());
 }
 
-// Which no long double is, nor an integer of 128 bits.
+// Whether tensors may have elements of type T. Excludes long double and 128-bit integers.
 template <typename T>
 inline constexpr bool kIsElement = (std::is_integral_v<T> && sizeof(T) <= 8) ||
                                    std::is_same_v<T, float> || std::is_same_v<T, double>;
@@ -57,7 +57,8 @@ constexpr tuttiElementType_t TypeOf() {
 
 }  // namespace coordinator_internal
 
-// An operation under way; forgets it when it goes. It must not outlive its coordinator.
+// Refers to an operation under way, and releases it when the handle is destroyed. Must not outlive
+// its coordinator.
 class CoordinatorHandle {
  public:
   CoordinatorHandle() = default;
@@ -74,20 +75,24 @@ class CoordinatorHandle {
     return *this;
   }
 
+  // Returns whether the operation is done.
   bool Done() const {
     int done = 0;
     coordinator_internal::Check(tuttiCoordinatorPoll(coordinator_, handle_, &done));
     return done != 0;
   }
+  // Returns when the operation is done. Throws CoordinatorError when it failed.
   void Wait() { coordinator_internal::Check(tuttiCoordinatorWait(coordinator_, handle_, -1)); }
 
-  // After Wait: the result where the coordinator holds it, as long as this handle lives.
+  // Returns the result, where the coordinator holds it. Valid as long as this handle lives.
+  // REQUIRES, here and in the two below: the operation is done.
   template <typename T>
   const T* Output() const {
     void* data = nullptr;
     coordinator_internal::Check(tuttiCoordinatorOutput(coordinator_, handle_, &data));
     return static_cast<const T*>(data);
   }
+  // Returns the dimensions of the result.
   std::vector<int64_t> OutputShape() const {
     int ndim = 0;
     coordinator_internal::Check(
@@ -97,6 +102,7 @@ class CoordinatorHandle {
         tuttiCoordinatorOutputShape(coordinator_, handle_, shape.data(), ndim, &ndim));
     return shape;
   }
+  // Returns the rank that joined last, of an operation of Join.
   int LastJoined() const {
     int rank = -1;
     coordinator_internal::Check(tuttiCoordinatorLastJoined(coordinator_, handle_, &rank));
@@ -112,7 +118,7 @@ class CoordinatorHandle {
   int64_t handle_ = 0;
 };
 
-// One rank's coordinator. Shuts down when it goes.
+// Owns the coordinator of one rank, and shuts it down when it is destroyed.
 class CoordinatorClient {
  public:
   explicit CoordinatorClient(const tuttiCoordinatorOptions_t& options) {
@@ -123,9 +129,10 @@ class CoordinatorClient {
   CoordinatorClient& operator=(const CoordinatorClient&) = delete;
 
   tuttiCoordinator_t get() const { return coordinator_; }
+  // Ends all work of all ranks.
   void Shutdown() { coordinator_internal::Check(tuttiCoordinatorShutdown(coordinator_)); }
 
-  // Any operation, as tuttiTensor_t says it.
+  // Asks for any operation, described by a tuttiTensor_t.
   CoordinatorHandle Enqueue(const tuttiTensor_t& tensor, int process_set = 0) {
     int64_t handle = 0;
     coordinator_internal::Check(
@@ -133,7 +140,7 @@ class CoordinatorClient {
     return CoordinatorHandle(coordinator_, handle);
   }
 
-  // data[count] in place; all ranks name it alike.
+  // Reduces data[count] in place. All ranks call it with the same name.
   template <typename T>
   CoordinatorHandle Allreduce(const std::string& name, T* data, size_t count,
                               tuttiReduceOp_t op = tuttiReduceAverage, int process_set = 0) {
@@ -142,7 +149,7 @@ class CoordinatorClient {
     tensor.op = op;
     return Enqueue(tensor, process_set);
   }
-  // data[count] of rank `root` ends in data[count] of every rank.
+  // Copies data[count] of rank `root` to data[count] of every rank.
   template <typename T>
   CoordinatorHandle Broadcast(const std::string& name, T* data, size_t count, int root,
                               int process_set = 0) {
@@ -151,23 +158,27 @@ class CoordinatorClient {
     tensor.root = root;
     return Enqueue(tensor, process_set);
   }
-  // Rows of all ranks, one rank's after another's, in Output() of the handle. Counts may differ.
+  // Gathers the rows of all ranks, one rank's after another's, in Output() of the handle. Ranks may
+  // have different counts.
   template <typename T>
   CoordinatorHandle Allgather(const std::string& name, const T* data, size_t count,
                               int process_set = 0) {
     const int64_t shape[] = {static_cast<int64_t>(count)};
     return Enqueue(Describe<T>(name, tuttiOpAllgather, shape, 1, data, nullptr), process_set);
   }
+  // Returns when all ranks have come to it.
   void Barrier(const std::string& name = "barrier", int process_set = 0) {
     Enqueue(Describe<uint8_t>(name, tuttiOpBarrier, nullptr, 0, nullptr, nullptr), process_set)
         .Wait();
   }
+  // This rank asks for nothing more until all ranks have joined.
   CoordinatorHandle Join(int process_set = 0) {
     int64_t handle = 0;
     coordinator_internal::Check(tuttiCoordinatorJoin(coordinator_, process_set, &handle));
     return CoordinatorHandle(coordinator_, handle);
   }
-  // Every rank of the job calls it, with the same ranks.
+  // Makes a process set and returns its number. Every rank of the job calls it, with the same
+  // ranks.
   int AddProcessSet(const std::vector<int>& ranks) {
     int set = -1;
     coordinator_internal::Check(tuttiCoordinatorAddProcessSet(

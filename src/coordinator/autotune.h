@@ -63,7 +63,7 @@ class Autotune {
 
   // A batch whose first tensor is `name` has moved `bytes`. A step ends when a name comes again.
   void Moved(const std::string& name, int64_t bytes, int64_t now_ns);
-  // What to use from now on, once, when it differs from `current`.
+  // Returns what to use from now on, once, when it differs from `current`.
   std::optional<Tuning> TakeNext(const Tuning& current);
   bool done() const { return phase_ == Phase::kDone; }
   const Tuning& best() const { return best_; }

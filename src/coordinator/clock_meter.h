@@ -35,10 +35,10 @@
 
 namespace tutti::coordinator {
 
-// Where other messages between coordinators have the number of a process set.
+// Stands where other messages between coordinators have the number of a process set.
 inline constexpr uint32_t kClockMark = ~uint32_t{0};
 
-// What to add to this rank's times to have rank 0's, and by how much that may be wrong.
+// The difference to add to this rank's times to get rank 0's, and the bound of its error.
 struct ClockDistance {
   int64_t to_rank0_ns = 0;
   int64_t error_ns = 0;
@@ -83,7 +83,7 @@ class ClockMeter {
   const int num_ranks_;
   const Hooks hooks_;
   int open_ = 0;         // questions of this measurement that are not answered
-  uint64_t number_ = 0;  // of the last question
+  uint64_t number_ = 0;  // the number of the last question
   int64_t asked_ns_ = 0;
   std::optional<ClockDistance> best_;
 };

@@ -39,19 +39,20 @@
 
 namespace tutti::coordinator {
 
-// What a rank brings to a round.
+// What a rank brings to a round: tensors that were asked for, and reasons beside them.
 struct RoundInput {
   std::vector<std::unique_ptr<Pending>> news;
   std::optional<std::string> leaving;  // this rank ends the process set, and why
-  bool joining = false;                // from now on this rank brings nothing
+  bool joining = false;                // from now on this rank asks for nothing
   // Asks all ranks to say what they wait for; what has been pending since before `late_before_ns`
   // counts as late.
   bool stall_check = false;
   int64_t late_before_ns = 0;
-  std::optional<Tuning> tuning;           // rank 0 only
-  std::function<std::string()> activity;  // what this rank does; asked only in a stall check
-  // What this rank waits for in all its sets; asked there too, in the set of all ranks. May be
-  // null.
+  std::optional<Tuning> tuning;  // rank 0 only
+  // Returns what this rank does. Called in stall checks only.
+  std::function<std::string()> activity;
+  // Returns what this rank waits for in all its sets. Called in stall checks of the set of all
+  // ranks; null in others.
   std::function<SetWaits()> collect_waits;
   // Tensors that fail where they are pending on the ranks named.
   std::map<std::string, PendingFailure> pending_failures;
@@ -66,18 +67,20 @@ struct Stall {
 
 struct RoundResult {
   std::vector<Response> responses;
-  // Not 0: the same number came with these responses before (but for `pending`), and only with
-  // them.
+  // A number that came with just these responses before (but for `pending`), and with no others; 0
+  // where there is none.
   uint64_t sequence = 0;
-  std::map<int, std::string> leaving;  // not empty: the process set ends now
-  std::optional<int> last_joined;      // all ranks have joined, this one last
+  // The ranks that leave, and why. Where there are any, the process set ends now.
+  std::map<int, std::string> leaving;
+  // The rank that joined last, once all ranks have joined.
+  std::optional<int> last_joined;
   // Whether some rank brought something new. When none did, nothing can change until one does: a
   // rank should not begin another round before.
   bool news = false;
   bool stall_checked = false;
   std::vector<Stall> stalls;              // by name
-  std::map<int, std::string> activities;  // of all ranks, with stalls
-  std::optional<SetWaits> set_waits;      // of all ranks, with stalls
+  std::map<int, std::string> activities;  // what all ranks do; where there are stalls
+  std::optional<SetWaits> set_waits;      // what all ranks wait for; where there are stalls
   std::optional<Tuning> tuning;
   bool negotiated = false;  // requests were exchanged, not only states
   // Ranks that asked for a tensor in this round, for the timeline.
@@ -91,21 +94,21 @@ class Controller {
   Controller(Exchange& exchange, std::vector<int> members, size_t cache_capacity,
              bool deterministic = false);
 
-  // An error means that the process set is broken: a rank is lost.
-  // Takes the tensors out of `input`, whose vector stays to be used again.
+  // Runs one round. An error means that the process set is broken: a rank is lost. Takes the
+  // tensors out of `input`, whose vector stays to be used again.
   Result<RoundResult> Round(RoundInput& input);
   Result<RoundResult> Round(RoundInput&& input) { return Round(input); }
 
-  // Something waits here for another rank.
+  // Returns whether something waits here for another rank.
   bool HasPending() const { return !pending_.empty() || num_here_ > 0; }
-  // Something here must still be sent: a round is due.
+  // Returns whether something here must still be sent: a round is due.
   bool HasUnsent() const { return !unsent_.empty(); }
   bool joined() const { return self_joined_; }
   const ResponseCache& cache() const { return cache_; }
-  // Everything that is pending here, when the process set ends.
+  // Takes everything that is pending here, when the process set ends.
   std::vector<std::unique_ptr<Pending>> TakeAll();
-  // For reports: names and ages.
-  int64_t OldestPendingNs() const;  // 0: nothing is pending
+  // Returns when the oldest pending tensor was asked for; 0 where nothing is pending.
+  int64_t OldestPendingNs() const;
   void ForEachPending(const std::function<void(const Pending&)>& visit) const;
 
  private:
@@ -154,20 +157,21 @@ class Controller {
   const bool deterministic_;
   ResponseCache cache_;
   bool cache_enabled_ = true;
-  // What is pending here: announced by its slot's state, or by its request.
+  // The tensors that are pending here. A tensor in here_ is announced by the state of its slot, one
+  // in pending_ by its request.
   std::vector<std::unique_ptr<Pending>> here_;
   int num_here_ = 0;
   std::unordered_map<std::string, std::unique_ptr<Pending>> pending_;
   std::set<int> invalid_;         // slots whose tensor was asked for differently here
   std::vector<Pending*> unsent_;  // in the order of asking
   std::map<std::string, TableEntry> table_;
-  std::set<std::string> complete_;  // of the table: waiting for their groups
+  std::set<std::string> complete_;  // names in the table that wait for their groups only
   std::vector<uint8_t> states_;
   std::vector<int> ready_;  // slots of this round
-  // Of the last round in which slots alone ran: those that were ready, and those that ran. Steps
+  // The last round in which slots alone ran: the slots that were ready, and those that ran. Steps
   // repeat themselves, and what follows from the slots need then not be worked out again.
   struct Sequence {
-    uint64_t version = 0;  // of the cache
+    uint64_t version = 0;  // the version of the cache
     std::vector<int> ready;
     std::vector<int> ran;
     uint64_t number = 0;

@@ -60,7 +60,7 @@ class Coordinator {
     HierarchyShape place;
     UniqueId id;
     Settings settings;
-    // For tensors on GPUs.
+    // Opens the device of tensors on GPUs.
     std::function<Result<std::shared_ptr<Gpu>>(int device)> open_gpu = MakeCudaGpu;
     // Finds what HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS name.
     FindPluginFor find_plugin = FindViablePlugin;
@@ -94,28 +94,34 @@ class Coordinator {
   // Ends all sets on all ranks. Pending work fails, here and elsewhere, with the reason if it is
   // not empty.
   void Shutdown(const std::string& reason);
-  // What ended set 0, or ok.
+  // Returns what ended set 0, or ok.
   Status ended() const;
 
  private:
-  static constexpr size_t kNumGpuKinds = 5;  // those that move data
+  static constexpr size_t kNumGpuKinds = 5;  // the kinds of operations that move data
+  // How long ranks wait for one another in the last round of a set. A rank that cannot take part in
+  // it is past helping.
+  static constexpr double kShutdownS = 30;
+  // Returns a quarter of a timeout, in ns: how often to check so that the timeout is met.
+  static int64_t QuarterOf(double seconds);
   struct Communicators {
     Communicator control;
     Communicator data;
     Communicator local;
     Communicator cross;
-    // Made when it is first needed; whoever breaks the others off may come before it.
-    std::mutex gpu_mutex;
-    bool broken = false;
-    bool library_broken = false;
+    // The communicators of GPUs are made when they are first needed, perhaps after a break. A
+    // communicator that is in use is read without the lock, by the thread that made it.
+    Mutex gpu_mutex;
+    bool broken TUTTI_GUARDED_BY(gpu_mutex) = false;
+    bool library_broken TUTTI_GUARDED_BY(gpu_mutex) = false;
     // Another rank cannot join the others' GPUs by a library, in which they wait for it.
     std::atomic<bool> join_failed = false;
     Communicator gpu;
     Communicator gpu_local;
     Communicator gpu_cross;
-    std::vector<std::shared_ptr<GpuCommunicator>> gpu_library;
+    std::vector<std::shared_ptr<GpuCommunicator>> gpu_library TUTTI_GUARDED_BY(gpu_mutex);
     void BreakOff();
-    // Of other libraries, which do not notice by themselves that a rank is lost.
+    // Breaks the communicators of other libraries, which do not notice that a rank is lost.
     void BreakGpuLibrary();
   };
   struct SetRecord {
@@ -123,7 +129,7 @@ class Coordinator {
     std::shared_ptr<ProcessSet> set;  // null where this rank is no member
     std::shared_ptr<Communicators> communicators;
   };
-  // What rank 0 decides for all, so that all decide alike.
+  // Settings that rank 0 decides for all ranks, so that all act alike.
   struct Common {
     Tuning tuning;
     uint64_t cache_capacity = 1024;

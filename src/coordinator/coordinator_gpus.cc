@@ -92,7 +92,7 @@ void Coordinator::Communicators::BreakOff() {
   local.Break();
   cross.Break();
   {
-    const std::lock_guard lock(gpu_mutex);
+    const MutexLock lock(gpu_mutex);
     broken = true;
     gpu.Break();
     gpu_local.Break();
@@ -104,7 +104,7 @@ void Coordinator::Communicators::BreakOff() {
 void Coordinator::Communicators::BreakGpuLibrary() {
   std::vector<std::shared_ptr<GpuCommunicator>> all;
   {
-    const std::lock_guard lock(gpu_mutex);
+    const MutexLock lock(gpu_mutex);
     library_broken = true;
     all = gpu_library;
   }
@@ -155,7 +155,7 @@ Status Coordinator::JoinByTutti(const Gpu& gpu, const OperationsGroup& group,
     return Status::Ok();
   }
   {
-    const std::lock_guard lock(communicators.gpu_mutex);
+    const MutexLock lock(communicators.gpu_mutex);
     communicators.gpu = std::move(communicator);
     if (communicators.broken) communicators.gpu.Break();
   }
@@ -191,7 +191,7 @@ Status Coordinator::JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& grou
     return Status::Ok();
   }
   {
-    const std::lock_guard lock(communicators.gpu_mutex);
+    const MutexLock lock(communicators.gpu_mutex);
     communicators.gpu_local = std::move(local_owner);
     communicators.gpu_cross = std::move(cross_owner);
     if (communicators.broken) {
@@ -255,7 +255,7 @@ Result<std::shared_ptr<GpuCommunicator>> Coordinator::OpenLibrary(
   auto communicator = std::make_shared<GpuCommunicator>(std::move(options));
   {
     // Before it waits for anybody, so that whoever breaks the others off finds it.
-    const std::lock_guard lock(communicators.gpu_mutex);
+    const MutexLock lock(communicators.gpu_mutex);
     communicators.gpu_library.push_back(communicator);
     if (communicators.library_broken) communicator->Break();
   }
@@ -274,7 +274,7 @@ Result<std::shared_ptr<GpuCommunicator>> Coordinator::OpenLibrary(
     TUTTI_WARN("{} cannot join the GPUs of the ranks, so that Tutti does; rank {} says: {}",
                gpu_library_->Name(), all.members[failure->first], failure->second);
   }
-  const std::lock_guard lock(communicators.gpu_mutex);
+  const MutexLock lock(communicators.gpu_mutex);
   communicators.gpu_library.pop_back();
   return std::shared_ptr<GpuCommunicator>();
 }

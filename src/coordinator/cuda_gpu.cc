@@ -4,10 +4,10 @@
 
 #include <dlfcn.h>
 
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "coordinator/gpu.h"
 
 namespace tutti::coordinator {
@@ -116,7 +116,7 @@ class Device {
   // REQUIRES: a Scope.
   Result<void*> TakeEvent() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!free_.empty()) {
         void* const event = free_.back();
         free_.pop_back();
@@ -129,7 +129,7 @@ class Device {
   }
   // It may be recorded anew at once: waits that were queued look at the record of their time.
   void PutEvent(void* event) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     free_.push_back(event);
   }
 
@@ -140,8 +140,8 @@ class Device {
   const Driver driver_;
   const int number_;
   void* const context_;
-  std::mutex mutex_;
-  std::vector<void*> free_;
+  Mutex mutex_;
+  std::vector<void*> free_ TUTTI_GUARDED_BY(mutex_);
 };
 
 class CudaMark final : public GpuMark {

@@ -26,8 +26,8 @@ class GpuMark {
   virtual ~GpuMark() = default;
 };
 
-// As long as it lives the GPU is current on the thread that made it. Those of one thread end in the
-// opposite order.
+// Makes the GPU current on the thread that made this, as long as it lives. Scopes of one thread end
+// in the opposite order.
 class GpuScope {
  public:
   virtual ~GpuScope() = default;
@@ -43,12 +43,12 @@ class Gpu {
   virtual int rank_device() const { return device(); }
   // The set's stream, as nccl.h wants it.
   virtual void* stream() const = 0;
-  // For libraries that work on whatever GPU is current.
+  // Makes the GPU current, for libraries that work on the current one.
   virtual std::unique_ptr<GpuScope> MakeCurrent() = 0;
 
   // The end of what `stream` holds now.
   virtual Result<std::shared_ptr<GpuMark>> Mark(void* stream) = 0;
-  // What is queued on `stream` from now on comes behind the mark.
+  // Makes what is queued on `stream` from now on wait for the mark.
   virtual Status Await(void* stream, const GpuMark& mark) = 0;
 
   // On the set's stream. Both ends may be memory of the GPU or of the host; what lies in ordinary
@@ -66,12 +66,12 @@ class Gpu {
 // or no such device.
 Result<std::shared_ptr<Gpu>> MakeCudaGpu(int device);
 
-// What an operation on a GPU leaves with its ticket.
+// The result of an operation on a GPU, which its ticket holds.
 struct GpuOutcome {
   std::shared_ptr<Gpu> gpu;
   std::shared_ptr<GpuMark> done;  // null: all is there already
   void* owned = nullptr;          // the result where the caller gave no buffer for it
-  void* stream = nullptr;         // of whoever used it last
+  void* stream = nullptr;         // the stream that used it last
 
   GpuOutcome() = default;
   ~GpuOutcome() {

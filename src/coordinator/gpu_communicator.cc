@@ -36,7 +36,7 @@ GpuCommunicator::~GpuCommunicator() {
 }
 
 bool GpuCommunicator::broken() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return broken_;
 }
 
@@ -76,7 +76,7 @@ Status GpuCommunicator::Settle(ncclResult_t& result) {
 
 Status GpuCommunicator::Enter() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (broken_) return RemoteError("its process set has ended");
     inside_ = true;
   }
@@ -87,10 +87,10 @@ Status GpuCommunicator::Enter() {
 void GpuCommunicator::Leave() {
   current_.reset();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     inside_ = false;
   }
-  left_.notify_all();
+  left_.NotifyAll();
 }
 
 Status GpuCommunicator::Begin() {
@@ -135,7 +135,7 @@ Status GpuCommunicator::Join(const OperationsGroup& group) {
 }
 
 void GpuCommunicator::Break() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (std::exchange(broken_, true)) return;
   Result<std::thread> thread = StartThread("tutti-gpu-abort", [this] { Abort(); });
   if (thread.ok()) {
@@ -148,8 +148,10 @@ void GpuCommunicator::Break() {
 
 void GpuCommunicator::Abort() {
   {
-    std::unique_lock lock(mutex_);
-    left_.wait_for(lock, kLeaveTime, [this] { return !inside_; });
+    const auto until = std::chrono::steady_clock::now() + kLeaveTime;
+    MutexLock lock(mutex_);
+    while (inside_ && left_.WaitUntil(lock, until)) {
+    }
   }
   if (comm_ == nullptr) return;
   const auto current = options_.gpu->MakeCurrent();

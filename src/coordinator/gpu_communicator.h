@@ -16,13 +16,12 @@
 // Threads: Break from any; all else from one at a time.
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "coordinator/gpu.h"
 #include "coordinator/library_operations.h"
@@ -39,8 +38,8 @@ class GpuCommunicator final : public LibraryComm {
     // whose GPUs have much to do; 0: for ever.
     double init_timeout_s = 300;
     double timeout_s = 1800;
-    // Not ok when the ranks are lost to one another, or, while it is made, when one of them cannot
-    // take part: whoever waits gives up.
+    // Returns an error when the ranks are lost to one another, or, while it is made, when one of
+    // them cannot take part: whoever waits gives up.
     std::function<Status(bool joining)> healthy;
   };
   explicit GpuCommunicator(Options options);
@@ -71,12 +70,12 @@ class GpuCommunicator final : public LibraryComm {
   const Options options_;
   const NcclFunctions& f_;
   std::unique_ptr<GpuScope> current_;  // during a call
-  std::mutex mutex_;
-  std::condition_variable left_;
-  bool inside_ = false;  // a call is in the library
-  bool broken_ = false;
+  Mutex mutex_;
+  CondVar left_;
+  bool inside_ TUTTI_GUARDED_BY(mutex_) = false;  // a call is in the library
+  bool broken_ TUTTI_GUARDED_BY(mutex_) = false;
   bool joined_ = false;
-  bool failed_ = false;        // of no use any more; of whoever calls
+  bool failed_ = false;        // it is of no use any more; owned by the thread that calls
   ncclComm_t comm_ = nullptr;  // written by calls, and by the abort once there are none
   std::thread aborter_;
 };

@@ -26,8 +26,8 @@ class GpuTensorMemory final : public TensorMemory {
  public:
   explicit GpuTensorMemory(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
   ~GpuTensorMemory() override {
-    for (const Room& room : rooms_) {
-      if (room.memory != nullptr) gpu_->Free(room.memory, gpu_->stream());
+    for (const Scratchpad& pad : scratch_) {
+      if (pad.memory != nullptr) gpu_->Free(pad.memory, gpu_->stream());
     }
   }
 
@@ -41,13 +41,13 @@ class GpuTensorMemory final : public TensorMemory {
     return Status::Ok();
   }
   Result<std::byte*> Scratch(Buffer buffer, size_t bytes) override {
-    Room& room = rooms_[static_cast<size_t>(buffer)];
-    if (room.memory == nullptr || room.capacity < bytes) {
-      if (room.memory != nullptr) gpu_->Free(std::exchange(room.memory, nullptr), gpu_->stream());
-      TUTTI_ASSIGN(room.memory, gpu_->Allocate(bytes));
-      room.capacity = bytes;
+    Scratchpad& pad = scratch_[static_cast<size_t>(buffer)];
+    if (pad.memory == nullptr || pad.capacity < bytes) {
+      if (pad.memory != nullptr) gpu_->Free(std::exchange(pad.memory, nullptr), gpu_->stream());
+      TUTTI_ASSIGN(pad.memory, gpu_->Allocate(bytes));
+      pad.capacity = bytes;
     }
-    return static_cast<std::byte*>(room.memory);
+    return static_cast<std::byte*>(pad.memory);
   }
   size_t piece_bytes() const override { return kPieceBytes; }
   Status Copy(void* to, const void* from, size_t bytes) override {
@@ -68,12 +68,12 @@ class GpuTensorMemory final : public TensorMemory {
   bool leaves_scaling() const override { return true; }
 
  private:
-  struct Room {
+  struct Scratchpad {
     void* memory = nullptr;
     size_t capacity = 0;
   };
   const std::shared_ptr<Gpu> gpu_;
-  Room rooms_[2];
+  Scratchpad scratch_[2];
 };
 
 bool Scales(const Request& request) { return request.prescale != 1 || request.postscale != 1; }
@@ -100,14 +100,14 @@ GpuPerformer::~GpuPerformer() { Settle(); }
 void GpuPerformer::Settle() {
   std::shared_ptr<Gpu> gpu;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     gpu = gpu_;
   }
   if (gpu) static_cast<void>(gpu->Synchronize());
 }
 
 Result<std::shared_ptr<Gpu>> GpuPerformer::Find(int device) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!gpu_) {
     if (!hooks_.open) return InvalidUsage("there is no GPU here");
     TUTTI_ASSIGN(gpu_, hooks_.open(device));

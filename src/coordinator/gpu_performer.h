@@ -4,8 +4,8 @@
 // neither the ranks' threads nor the coordinator's wait for it. A batch is performed when it is
 // queued.
 //
-// What a GPU's communicator does not do goes through the host's memory, and there as every tensor
-// of the host: Adasum, reductions of 16-bit integers, compression, scale factors of others than
+// Operations that a GPU's communicator does not have go through the host's memory, like tensors of
+// the host: Adasum, reductions of 16-bit integers, compression, scale factors of others than
 // sums and averages of floats; and everything, where the GPUs of the ranks cannot be joined. A rank
 // uses one GPU in a process set, that of its first tensor.
 //
@@ -13,9 +13,9 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "coordinator/gpu.h"
 #include "coordinator/performer.h"
@@ -45,7 +45,7 @@ class GpuPerformer {
 
   // Takes note of a tensor that is asked for, and of where it becomes ready.
   Result<std::shared_ptr<GpuMark>> Admit(const Ask& ask);
-  // As Performer::Perform.
+  // Fills in the tickets of the tensors, as Performer::Perform does.
   Status Perform(std::vector<Response>& batch);
   // Waits until what was queued is done.
   void Settle();
@@ -62,8 +62,8 @@ class GpuPerformer {
   const std::vector<int> members_;
   const Performer::Activity activity_;
   const Hooks hooks_;
-  std::mutex mutex_;  // guards gpu_, which is set once
-  std::shared_ptr<Gpu> gpu_;
+  Mutex mutex_;
+  std::shared_ptr<Gpu> gpu_ TUTTI_GUARDED_BY(mutex_);  // set once
   bool joined_ = false;
   std::unique_ptr<Performer> queue_;  // null: everything goes through the host
 };

@@ -14,7 +14,7 @@
 
 namespace tutti::coordinator {
 
-// What every such library has, by the types that nccl.h gives them.
+// The functions that every such library has, by the types that nccl.h gives them.
 #define TUTTI_NCCL_FUNCTIONS(X) \
   X(ncclGetUniqueId)            \
   X(ncclCommInitRank)           \
@@ -32,7 +32,8 @@ namespace tutti::coordinator {
   X(ncclGroupStart)             \
   X(ncclGroupEnd)
 
-// What else it takes to end a communicator whatever its peers do: NVIDIA's has it since 2.14.
+// The further functions that it takes to end a communicator whatever its peers do: NVIDIA's has it
+// since 2.14.
 #define TUTTI_NCCL_GPU_FUNCTIONS(X) \
   X(ncclGetVersion)                 \
   X(ncclGetErrorString)             \
@@ -59,9 +60,9 @@ class NcclLibrary {
 
   const NcclFunctions& functions() const { return functions_; }
   bool is_tutti() const { return is_tutti_; }
-  // What lacks of TUTTI_NCCL_GPU_FUNCTIONS, if anything does.
+  // Returns the names of TUTTI_NCCL_GPU_FUNCTIONS that the library lacks, or "".
   Status ServesGpus() const;
-  // As ncclGetVersion says it, such as 22703; 0 where it does not.
+  // Returns the version as ncclGetVersion tells it, such as 22703; 0 where it does not.
   int version() const { return version_; }
   // The file that was loaded.
   const std::string& path() const { return path_; }
@@ -76,8 +77,8 @@ class NcclLibrary {
   std::string path_;
 };
 
-// Where a library for GPUs is looked for when none is named: what the process has loaded already,
-// where the loader looks, and the usual folders.
+// Returns the places where a library for GPUs is looked for when none is named: what the process
+// has loaded already, where the loader looks, and the usual folders.
 std::vector<std::string> NcclCandidates();
 
 // The library for tensors on GPUs: the one that is named, or else the first of the candidates that

@@ -41,14 +41,14 @@ class Operations {
  public:
   virtual ~Operations() = default;
   virtual std::string_view name() const = 0;
-  // Whether it takes operations of this kind and size. The answer is the same on all ranks.
+  // Returns whether it takes operations of this kind and size. The answer is the same on all ranks.
   virtual bool Takes(const Request& request, int64_t bytes) const = 0;
 
   // `output` may be `input`.
   virtual Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
                            ncclRedOp_t op) = 0;
-  // Whether AllreduceScattered is there; else what is fused goes through a buffer. The same on all
-  // ranks.
+  // Returns whether AllreduceScattered is there; else fused tensors go through a buffer. The answer
+  // is the same on all ranks.
   virtual bool ReducesScattered() const { return false; }
   // Ranks bring equally many elements in all; how they are cut may differ.
   virtual Status AllreduceScattered(const Scattered&, ncclDataType_t, ncclRedOp_t) {
@@ -74,7 +74,7 @@ class Operations {
                              size_t output_bytes, int from) = 0;
 };
 
-// What goes in two levels, inside hosts and across them: allreduce and allgather.
+// Operations in two levels, inside hosts and across them: allreduce and allgather.
 class TwoLevelOperations : public Operations {
  public:
   std::string_view name() const override { return "hierarchical"; }

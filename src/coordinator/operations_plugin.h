@@ -34,7 +34,8 @@ class OperationsPlugin {
  public:
   virtual ~OperationsPlugin() = default;
   virtual std::string_view name() const = 0;
-  // Whether it can serve this process in a job of so many ranks; else why not. Local.
+  // Returns ok if it can serve this process in a job of so many ranks, else why not. Asks no other
+  // rank.
   virtual Status Viable(int rank, int num_ranks) = 0;
   // All ranks of the group call it, one group at a time. What is made for one group shares no state
   // with that for another. It outlives the plugin.
@@ -52,9 +53,9 @@ Result<std::shared_ptr<OperationsPlugin>> FindPlugin(const std::string& name);
 Result<std::shared_ptr<OperationsPlugin>> FindViablePlugin(const std::string& name, int rank,
                                                            int num_ranks);
 
-// Of a comma-separated list the first that all ranks find viable; null where that is "tutti", or
-// none is (which `why` explains). All ranks call it with the same list; `gather` gives every rank's
-// text, by rank.
+// Returns the first of a comma-separated list that all ranks find viable; null where that is
+// "tutti", or none is (which `why` explains). All ranks call it with the same list; `gather` gives
+// every rank's text, by rank.
 struct PluginChoice {
   std::shared_ptr<OperationsPlugin> plugin;
   std::string why;  // what was passed over
@@ -67,7 +68,8 @@ Result<PluginChoice> ChoosePlugin(const std::string& list, int rank, int num_ran
                                   const GatherTexts& gather,
                                   const FindPluginFor& find = FindViablePlugin);
 
-// What a plugin's library exports under kPluginSymbol. `version` is that of these headers.
+// The function that a plugin's library exports under kPluginSymbol. `version` is that of these
+// headers.
 inline constexpr char kPluginSymbol[] = "tuttiOperationsPlugin";
 inline constexpr int kPluginVersion = 1;
 using PluginEntry = OperationsPlugin* (*)(int version);  // null: another version

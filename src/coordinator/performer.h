@@ -30,7 +30,7 @@ class Performer {
             Activity activity,
             std::unique_ptr<TensorMemory> memory = std::make_unique<HostTensorMemory>());
 
-  // Whether any of its operations takes this. The same on all ranks.
+  // Returns whether any of its operations takes this. The answer is the same on all ranks.
   bool Takes(const Request& request, int64_t bytes) const;
   // Fills in the tickets of the tensors, apart from `done` and `status`.
   Status Perform(std::vector<Response>& batch);

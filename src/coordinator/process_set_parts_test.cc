@@ -112,6 +112,26 @@ TEST(StallTrackerTest, TheLimitLeavesTimeForALastCallWhereThereAreOtherSets) {
   EXPECT_FALSE(stalls.IsOverdue(9 * kSecond));
 }
 
+TEST(StallTrackerTest, TheSentenceOfTheLimitNamesTheOldestAndWhoIsMissing) {
+  const std::vector<int> members = {3, 4};
+  StallTracker stalls({.warn_ns = 1'000'000'000, .shutdown_ns = 1'500'000'000}, 0, members);
+  NameTable names;
+  EXPECT_EQ(stalls.OverdueText(names), "an operation was stalled for 1.5 s");
+  std::vector<std::unique_ptr<Tensor>> tensors;
+  for (const char* const name : {"late", "later"}) {
+    tensors.push_back(std::make_unique<Tensor>());
+    tensors.back()->name = name;
+    tensors.back()->since_ns = static_cast<int64_t>(tensors.size());
+    tensors.back()->ticket = TicketHold::Make();
+    names.Enter(name).pending = tensors.back().get();
+  }
+  RoundResult result;
+  result.stalls.push_back({"late", RankSet::Of(0), RankSet::Of(1)});
+  stalls.Report(result, names);
+  EXPECT_EQ(stalls.OverdueText(names),
+            "\"late\" was stalled for 1.5 s for want of rank 4, the limit that is set");
+}
+
 TEST(NameTableTest, RemembersTheOrderAndForgets) {
   NameTable names;
   for (int step = 0; step < 3; ++step) {

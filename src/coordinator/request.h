@@ -1,8 +1,8 @@
 #pragma once
 
-// What a rank asks for one tensor, as far as the other ranks must know it. Two ranks agree on a
-// tensor when their requests are alike, apart from the first dimension where an operation allows
-// that. Values; one thread at a time.
+// A request: what a rank asks for one tensor, as far as the other ranks must know it. Two ranks
+// agree on a tensor when their requests are alike, apart from the first dimension where an
+// operation allows that. Values; one thread at a time.
 
 #include <cstdint>
 #include <string>
@@ -25,9 +25,9 @@ enum class OpKind : uint8_t {
   kRemoveSet = 7,  // root: the set's number
 };
 inline constexpr int kNumOpKinds = 8;
-// As in names and sentences: "allreduce"
+// Returns the name as it stands in sentences: "allreduce".
 std::string_view Name(OpKind kind);
-// As in the timeline: "ALLREDUCE"
+// Returns the name as it stands in the timeline: "ALLREDUCE".
 std::string_view UpperName(OpKind kind);
 
 // Horovod's numbers.
@@ -42,7 +42,7 @@ enum class ReduceOp : uint8_t {
 inline constexpr int kNumReduceOps = 6;
 std::string_view Name(ReduceOp op);
 
-// What floats wider than 16 bits are rounded to while they travel.
+// The type that floats wider than 16 bits are rounded to while they travel.
 enum class Compression : uint8_t { kNone = 0, kFloat16 = 1, kBfloat16 = 2 };
 inline constexpr int kNumCompressions = 3;
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What comes out of negotiation. Values; one thread at a time.
+// Responses: the results of negotiation. Values; one thread at a time.
 
 #include <array>
 #include <cstddef>
@@ -13,10 +13,10 @@
 
 namespace tutti::coordinator {
 
-// What all ranks know about one tensor that all of them have.
+// An agreement: what all ranks know about one tensor that all of them have.
 struct Agreement {
   std::string name;
-  Request request;  // of the lowest rank that asked
+  Request request;  // that of the lowest rank that asked
   // Rows that each rank brings to an allgather; empty for other operations.
   std::vector<int64_t> first_dims;
 
@@ -34,7 +34,7 @@ struct Pending {
   uint64_t order = 0;
   int64_t since_ns = 0;
   // Kept by the controller:
-  int slot = -1;      // of the cache, where its state is announced
+  int slot = -1;      // the slot of the cache by which it is announced
   bool sent = false;  // its request has been sent
   // What the cache knew of this name when this very request was last found there.
   std::shared_ptr<const Agreement> known;

@@ -30,7 +30,7 @@ namespace tutti::coordinator {
 
 class SetMaking {
  public:
-  // Ends waits in what the making has adopted. Called once, with no lock held.
+  // Ends waits in what the making has adopted. Called once; must not block.
   using BreakOff = std::function<void()>;
   using Opened = Result<std::unique_ptr<Operations>>;
 

@@ -258,7 +258,7 @@ void AskAgainAtOnce(uint64_t seed) {
   const std::vector<std::vector<int>> sets = {
       {0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1}, {1, 2, 3}, {2, 3}};
   constexpr int kRanks = 4;
-  const std::vector<Step> steps = RandomSteps(sets, kRanks, 30, seed);
+  const std::vector<Step> steps = RandomSteps(sets, kRanks, 10, seed);
   Job job(kRanks, sets, seed);
   std::atomic<int> finished{0};
   const auto program = [&](int rank) {
@@ -292,11 +292,10 @@ void AskAgainAtOnce(uint64_t seed) {
 class AskAgainTest : public ::testing::TestWithParam<uint64_t> {};
 
 TEST_P(AskAgainTest, WhatIsAskedForAgainAtOnceIsNotTakenForWhatFails) {
-  for (uint64_t seed = GetParam(); seed < GetParam() + 2 && !HasFailure(); ++seed)
-    AskAgainAtOnce(seed);
+  AskAgainAtOnce(GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(FromSeed, AskAgainTest, ::testing::Values(1, 3, 5, 7, 9));
+INSTANTIATE_TEST_SUITE_P(FromSeed, AskAgainTest, ::testing::Range(uint64_t{1}, uint64_t{13}));
 
 }  // namespace
 }  // namespace tutti::coordinator

@@ -92,7 +92,7 @@ void TicketTable::PushFree(Ticket& ticket) {
 }
 
 void TicketTable::Grow() {
-  const std::lock_guard lock(growing_);
+  const MutexLock lock(growing_);
   if (static_cast<uint32_t>(free_.load()) != 0 || num_chunks_ == kMaxChunks) return;
   const uint32_t size = kFirstChunk << num_chunks_;
   const uint32_t begin = size - kFirstChunk;

@@ -13,10 +13,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace tutti::coordinator {
@@ -120,8 +120,8 @@ class TicketTable {
   // place + 1 of the first free ticket, and above it a count of changes: a head that was taken and
   // came back is then another.
   std::atomic<uint64_t> free_{0};
-  std::mutex growing_;
-  uint32_t num_chunks_ = 0;
+  Mutex growing_;
+  uint32_t num_chunks_ TUTTI_GUARDED_BY(growing_) = 0;
 };
 
 }  // namespace tutti::coordinator

@@ -62,7 +62,7 @@ Timeline::Timeline(int rank, WallClock clock)
       page_bytes_(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {}
 
 Status Timeline::Open(const std::string& path, bool mark_rounds) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (is_open()) return InvalidUsage("a timeline is being written already");
   UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (fd.get() < 0) {
@@ -90,7 +90,7 @@ Status Timeline::Open(const std::string& path, bool mark_rounds) {
 }
 
 void Timeline::Close() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!is_open()) return;
   FlushLocked();
   fd_ = UniqueFd();
@@ -99,7 +99,7 @@ void Timeline::Close() {
 
 void Timeline::Measured(const ClockDistance& distance) {
   if (!is_open()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!is_open()) return;
   EmitClock(fmt::format(R"(,"to_rank0_us":{},"error_us":{})", Microseconds(distance.to_rank0_ns),
                         Microseconds(distance.error_ns)));
@@ -211,7 +211,7 @@ void Timeline::CloseDownTo(int64_t now_ns, Row& row, int open, std::string_view 
 
 void Timeline::Asked(int set, const std::string& tensor, OpKind kind) {
   if (!is_open()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!is_open()) return;
   Row& row = RowOf(set, tensor);
   const int64_t now_ns = Now();
@@ -223,7 +223,7 @@ void Timeline::Asked(int set, const std::string& tensor, OpKind kind) {
 
 void Timeline::Round(int set, uint64_t number, const RoundResult& result) {
   if (!is_open()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!is_open()) return;
   const int64_t now_ns = Now();
   const std::string round = fmt::format(R"(,"args":{{"round":{}}})", number);
@@ -246,7 +246,7 @@ void Timeline::Round(int set, uint64_t number, const RoundResult& result) {
 
 void Timeline::Begin(int set, const std::string& tensor, std::string_view activity) {
   if (!is_open()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!is_open()) return;
   Row& row = RowOf(set, tensor);
   const int64_t now_ns = Now();
@@ -258,7 +258,7 @@ void Timeline::Begin(int set, const std::string& tensor, std::string_view activi
 
 void Timeline::End(int set, const std::string& tensor) {
   if (!is_open()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!is_open()) return;
   CloseDownTo(Now(), RowOf(set, tensor), 0);
   FlushIfDue();
@@ -266,7 +266,7 @@ void Timeline::End(int set, const std::string& tensor) {
 
 void Timeline::Flush() {
   if (!is_open()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!is_open()) return;
   FlushLocked();
 }

@@ -34,11 +34,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "coordinator/clock_meter.h"
@@ -55,7 +55,7 @@ struct WallClock {
 
 class Timeline {
  public:
-  // Not open: every call does nothing, at the cost of a load.
+  // A timeline that is not open: every call does nothing, at the cost of a load.
   explicit Timeline(int rank, WallClock clock = WallClock::OfSystem());
   ~Timeline() { Close(); }
   Timeline(const Timeline&) = delete;
@@ -69,8 +69,8 @@ class Timeline {
 
   // `set` is the number of the process set.
   void Asked(int set, const std::string& tensor, OpKind kind);
-  // What one round of negotiation brought: what all ranks have asked for is agreed on now, and
-  // queued.
+  // Notes the result of one round of negotiation: what all ranks have asked for is agreed on now,
+  // and queued.
   void Round(int set, uint64_t number, const RoundResult& result);
   // Begins an activity inside the operation; the one before it ends.
   void Begin(int set, const std::string& tensor, std::string_view activity);
@@ -84,29 +84,31 @@ class Timeline {
     int open = 0;  // begun and not ended
   };
   int64_t Now() const { return clock_.now_ns(); }
-  Row& RowOf(int set, const std::string& tensor);
-  void Emit(int64_t now_ns, char phase, int row, std::string_view name, std::string_view more = "");
-  void EmitClock(std::string_view distance);
-  void CloseDownTo(int64_t now_ns, Row& row, int open, std::string_view more = "");
-  void FlushIfDue();
-  void FlushLocked();
-  [[nodiscard]] bool Write(std::string_view text, int64_t at) const;
-  [[nodiscard]] bool EnterNextPage(size_t room);
+  Row& RowOf(int set, const std::string& tensor) TUTTI_REQUIRES(mutex_);
+  void Emit(int64_t now_ns, char phase, int row, std::string_view name, std::string_view more = "")
+      TUTTI_REQUIRES(mutex_);
+  void EmitClock(std::string_view distance) TUTTI_REQUIRES(mutex_);
+  void CloseDownTo(int64_t now_ns, Row& row, int open, std::string_view more = "")
+      TUTTI_REQUIRES(mutex_);
+  void FlushIfDue() TUTTI_REQUIRES(mutex_);
+  void FlushLocked() TUTTI_REQUIRES(mutex_);
+  [[nodiscard]] bool Write(std::string_view text, int64_t at) const TUTTI_REQUIRES(mutex_);
+  [[nodiscard]] bool EnterNextPage(size_t room) TUTTI_REQUIRES(mutex_);
 
   const int rank_;
   WallClock clock_;
   const size_t page_bytes_;
   std::atomic<bool> open_{false};
-  std::mutex mutex_;
-  UniqueFd fd_;
-  bool mark_rounds_ = false;
-  std::map<int, std::unordered_map<std::string, Row>> rows_;  // by set and tensor
-  size_t num_rows_ = 0;
-  int last_row_ = 0;
-  std::string buffer_;
-  int64_t end_ = 0;  // where the closing bracket stands
-  bool first_ = true;
-  int64_t flushed_ns_ = 0;
+  Mutex mutex_;
+  UniqueFd fd_ TUTTI_GUARDED_BY(mutex_);
+  bool mark_rounds_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::map<int, std::unordered_map<std::string, Row>> rows_ TUTTI_GUARDED_BY(mutex_);
+  size_t num_rows_ TUTTI_GUARDED_BY(mutex_) = 0;
+  int last_row_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::string buffer_ TUTTI_GUARDED_BY(mutex_);
+  int64_t end_ TUTTI_GUARDED_BY(mutex_) = 0;  // where the closing bracket stands
+  bool first_ TUTTI_GUARDED_BY(mutex_) = true;
+  int64_t flushed_ns_ TUTTI_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace tutti::coordinator

@@ -1,0 +1,392 @@
+// The coordinator's process sets: how ranks make them together, and what they call back.
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "base/log.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/doorbell.h"
+#include "coordinator/nccl_exchange.h"
+#include "coordinator/operations_exchange.h"
+#include "coordinator/outcomes.h"
+#include "tutti/tutti.h"
+
+namespace tutti::coordinator {
+namespace {
+
+// Returns the gather of an OperationsGroup.
+auto GatherOver(ncclComm_t comm) {
+  return [comm](const void* mine, size_t bytes, void* all) {
+    return FromNccl(ncclAllGather(mine, all, bytes, ncclUint8, comm, nullptr), comm);
+  };
+}
+
+}  // namespace
+
+OperationsGroup Coordinator::GroupOf(const std::vector<int>& ranks, ncclComm_t data) const {
+  OperationsGroup group;
+  group.members = ranks;
+  group.rank =
+      static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
+  group.gather = GatherOver(data);
+  return group;
+}
+
+// The call may block for as long as the plugin's library likes, and be left to itself.
+Result<std::unique_ptr<Operations>> Coordinator::OpenPlugin(
+    const std::shared_ptr<OperationsPlugin>& plugin, const std::vector<int>& ranks,
+    const std::shared_ptr<Communicators>& communicators, SetMaking& making) const {
+  auto operations =
+      making.Run([plugin, communicators, group = GroupOf(ranks, communicators->data.get())] {
+        return plugin->Open(group);
+      });
+  if (operations.ok()) return operations;
+  return std::move(operations).status().Annotate(plugin->name());
+}
+
+// Makes what the failure of a rank, or of the set of all ranks, can break off from now on.
+std::shared_ptr<SetMaking> Coordinator::BeginMaking() {
+  auto making = std::make_shared<SetMaking>();
+  const MutexLock lock(mutex_);
+  making_ = making;
+  return making;
+}
+
+void Coordinator::BreakMaking(const Status& reason) {
+  std::shared_ptr<SetMaking> making;
+  {
+    const MutexLock lock(mutex_);
+    making = making_;
+  }
+  if (making) making->Break(reason);
+}
+
+Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) {
+  const std::shared_ptr<SetMaking> making = BeginMaking();
+  // Losses that came earlier are told now, when there is something that they can end.
+  ListenForEvents();
+  auto communicators = std::make_shared<Communicators>();
+  ncclComm_t comm = nullptr;
+  // Of the host's memory, also where a GPU is the calling thread's.
+  TUTTI_TRY(FromNccl(tuttiCommInitRankOn(&comm, options_.num_ranks, id, options_.rank, -1)));
+  communicators->control = Communicator(comm);
+  ncclComm_t data = nullptr;
+  TUTTI_TRY(FromNccl(ncclCommSplit(comm, 0, options_.rank, &data, nullptr), comm));
+  communicators->data = Communicator(data);
+  TUTTI_TRY(SplitHosts(common, *communicators));
+  making->Adopt([communicators] { communicators->BreakOff(); });
+  std::vector<int> ranks(static_cast<size_t>(options_.num_ranks));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  TUTTI_ASSIGN(const std::shared_ptr<ProcessSet> set, MakeSet(0, ranks, communicators, *making));
+  EnterSet(0, {ranks, set, communicators});
+  return Status::Ok();
+}
+
+// Whether ranks are numbered host by host, several and equally many on each of several. All ranks
+// come to the same, from the places of all.
+Result<bool> Coordinator::HasHierarchy(const Communicators& communicators) const {
+  const HierarchyShape mine = options_.place;
+  std::vector<HierarchyShape> places(static_cast<size_t>(options_.num_ranks));
+  const ncclComm_t data = communicators.data.get();
+  TUTTI_TRY(
+      FromNccl(ncclAllGather(&mine, places.data(), sizeof(mine), ncclUint8, data, nullptr), data));
+  const bool several = std::any_of(places.begin(), places.end(), [](const HierarchyShape& place) {
+    return place.local_size > 1 && place.cross_size > 1;
+  });
+  for (int r = 0; several && r < options_.num_ranks; ++r) {
+    const HierarchyShape& place = places[static_cast<size_t>(r)];
+    if (place.local_size * place.cross_size == options_.num_ranks && place.local_size > 1 &&
+        place.cross_size > 1 && place.local_size == mine.local_size && place.local_rank >= 0 &&
+        place.local_rank < place.local_size &&
+        place.cross_rank * place.local_size + place.local_rank == r)
+      continue;
+    if (options_.rank == 0) {
+      TUTTI_WARN(
+          "operations are not hierarchical, which needs ranks numbered host by host and equally "
+          "many on each: rank {} of {} is rank {} of {} on host {} of {}",
+          r, options_.num_ranks, place.local_rank, place.local_size, place.cross_rank,
+          place.cross_size);
+    }
+    return false;
+  }
+  return several;
+}
+
+Status Coordinator::SplitHosts(const Common& common, Communicators& communicators) {
+  const HierarchyShape& place = options_.place;
+  const bool wanted =
+      common.tuning.hierarchical || common.hierarchical_allgather || common.autotune;
+  if (!wanted) return Status::Ok();
+  TUTTI_ASSIGN(const bool has_hierarchy, HasHierarchy(communicators));
+  if (!has_hierarchy) return Status::Ok();
+  const ncclComm_t data = communicators.data.get();
+  ncclComm_t local = nullptr;
+  TUTTI_TRY(
+      FromNccl(ncclCommSplit(data, place.cross_rank, place.local_rank, &local, nullptr), data));
+  communicators.local = Communicator(local);
+  ncclComm_t cross = nullptr;
+  TUTTI_TRY(
+      FromNccl(ncclCommSplit(data, place.local_rank, place.cross_rank, &cross, nullptr), data));
+  communicators.cross = Communicator(cross);
+  switches_->allreduce = common.tuning.hierarchical;
+  switches_->allgather = common.hierarchical_allgather;
+  return Status::Ok();
+}
+
+std::unique_ptr<Autotune> Coordinator::MakeAutotune(const Communicators& communicators) const {
+  if (!common_.autotune || options_.rank != 0) return nullptr;
+  const Settings& settings = options_.settings;
+  Autotune::Options options;
+  options.warmup_samples = static_cast<int>(settings.autotune_warmup_samples);
+  options.steps_per_sample = static_cast<int>(settings.autotune_steps_per_sample);
+  options.max_samples = static_cast<int>(settings.autotune_bayes_opt_max_samples);
+  options.noise = settings.autotune_gaussian_process_noise;
+  options.try_hierarchical = communicators.local.get() != nullptr && !settings.deterministic;
+  options.log_path = settings.autotune_log;
+  return std::make_unique<Autotune>(options, common_.tuning);
+}
+
+// Ends the making of the set: failures reach the set itself from now on.
+void Coordinator::EnterSet(int id, const SetRecord& record) {
+  std::optional<uint64_t> early;
+  {
+    const MutexLock lock(mutex_);
+    making_.reset();
+    next_set_ = id + 1;
+    if (const auto found = early_doorbells_.find(id); found != early_doorbells_.end()) {
+      early = found->second;
+      early_doorbells_.erase(found);
+    }
+    if (!record.ranks.empty()) sets_[id] = record;
+  }
+  if (early && record.set) record.set->OnDoorbell(*early);
+}
+
+// Waits for the other ranks where a plugin makes a part of the set.
+Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
+    int id, const std::vector<int>& ranks, const std::shared_ptr<Communicators>& communicators,
+    SetMaking& making) {
+  const Settings& settings = options_.settings;
+  ProcessSet::Options options;
+  options.id = id;
+  options.members = ranks;
+  options.rank =
+      static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
+  options.cache_capacity = common_.cache_capacity;
+  options.deterministic = options_.settings.deterministic;
+  options.tuning = common_.tuning;
+  options.fuse_groups = common_.fuse_groups;
+  options.stall_warn_ns =
+      settings.stall_check_disable ? 0 : static_cast<int64_t>(settings.stall_check_time_s * 1e9);
+  options.stall_shutdown_ns = static_cast<int64_t>(settings.stall_shutdown_time_s * 1e9);
+  if (settings.timeout_s > 0) {
+    options.longest_round_ns = std::min(options.longest_round_ns, QuarterOf(settings.timeout_s));
+  }
+  const int n = static_cast<int>(ranks.size());
+  std::vector<std::unique_ptr<Operations>> operations;
+  if (communicators->local.get() != nullptr) {
+    operations.push_back(MakeHierarchicalOperations(
+        communicators->local.get(), communicators->cross.get(), options_.place, switches_));
+  }
+  if (data_plugin_) {
+    TUTTI_ASSIGN(auto made, OpenPlugin(data_plugin_, ranks, communicators, making));
+    operations.push_back(std::move(made));
+  }
+  operations.push_back(MakeNcclOperations(communicators->data.get(), options.rank));
+  std::unique_ptr<Exchange> exchange;
+  if (controller_plugin_) {
+    TUTTI_ASSIGN(auto made, OpenPlugin(controller_plugin_, ranks, communicators, making));
+    exchange = MakeOperationsExchange(std::move(made), options.rank, n);
+  } else {
+    exchange = MakeNcclExchange(communicators->control.get(), options.rank, n);
+  }
+  auto autotune = id == 0 ? MakeAutotune(*communicators) : nullptr;
+  auto set = std::make_shared<ProcessSet>(
+      std::move(options), std::move(exchange), std::move(operations),
+      MakeHooks(id, ranks, communicators), &timeline_, std::move(autotune));
+  TUTTI_TRY(set->Start());
+  return set;
+}
+
+// Small messages spread as a flood over the links at distance 2^k, so that nobody sends or gets
+// many.
+std::vector<int> Coordinator::NeighboursOf(const std::vector<int>& ranks) const {
+  std::vector<int> neighbours;
+  const auto n = static_cast<int64_t>(ranks.size());
+  const auto me = std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin();
+  for (int64_t distance = 1; distance < n; distance *= 2) {
+    neighbours.push_back(ranks[static_cast<size_t>((me + distance) % n)]);
+  }
+  return neighbours;
+}
+
+ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
+                                         const std::shared_ptr<Communicators>& communicators) {
+  ProcessSet::Hooks hooks;
+  const std::vector<int> neighbours = NeighboursOf(ranks);
+  hooks.ring_doorbell = [this, id, neighbours](uint64_t round) {
+    const Bytes message = Doorbell{id, round}.Encode();
+    for (const int rank : neighbours) bootstrap_->SendControl(rank, message);
+  };
+  hooks.change_sets = [this](const Agreement& agreement) { return ChangeSets(agreement); };
+  hooks.break_off = [this, id, communicators] {
+    communicators->BreakOff();
+    // Sets are made in rounds of the set of all ranks, by all of them.
+    if (id == 0) BreakMaking(RemoteError("the process set of all ranks has ended"));
+  };
+  hooks.gpu.open = [this](int device) { return OpenGpu(device); };
+  hooks.gpu.join = [this, id, ranks, communicators](const std::shared_ptr<Gpu>& gpu) {
+    return JoinGpus(id, gpu, ranks, *communicators);
+  };
+  // What waits too long in any set ends the job.
+  if (id != 0) {
+    hooks.overdue = [this](const std::string& reason) {
+      loop_->Post([this, reason] {
+        if (const auto all = FindSet(0); all.ok()) (*all)->Leave(reason);
+      });
+    };
+  }
+  hooks.other_sets = [this, id] { return mismatch_watch_.DescribeOtherSets(id); };
+  if (id != 0) return hooks;
+  hooks.collect_waits = [this] { return mismatch_watch_.CollectWaits(); };
+  hooks.waits_collected = [this](const SetWaits& waits) {
+    loop_->Post([this, waits] { mismatch_watch_.Decide(waits); });
+  };
+  hooks.tuned = [this](const Tuning& tuning) { switches_->allreduce = tuning.hierarchical; };
+  // The end of all is the end of each.
+  hooks.ended = [this](const Status& reason) {
+    loop_->Post([this, text = std::string(reason.message())] {
+      for (const auto& set : LiveSets()) {
+        if (set->id() != 0) set->Leave(text);
+      }
+    });
+  };
+  return hooks;
+}
+
+Status Coordinator::ChangeAndWait(Ask ask, int* number) const {
+  TUTTI_ASSIGN(const std::shared_ptr<ProcessSet> all, FindSet(0));
+  const TicketHold ticket = TicketHold::Make();
+  ask.ticket = ticket.Share();
+  TUTTI_TRY(all->Enqueue({&ask, 1}));
+  all->Wait(*ticket);
+  *number = ticket->number;
+  return ticket->status;
+}
+
+Result<int> Coordinator::AddSet(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  if (ranks.empty() || ranks.front() < 0 || ranks.back() >= options_.num_ranks ||
+      std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
+    return InvalidArgument("a process set needs different ranks from 0 to {}",
+                           options_.num_ranks - 1);
+  }
+  const std::vector<int64_t> shape(ranks.begin(), ranks.end());
+  Ask ask;
+  ask.name = "add_process_set";
+  ask.fields.kind = OpKind::kAddSet;
+  ask.fields.type = ElementType::kInt64;
+  ask.shape = shape;
+  int number = -1;
+  TUTTI_TRY(ChangeAndWait(std::move(ask), &number));
+  return number;
+}
+
+Status Coordinator::RemoveSet(int id) {
+  if (id == 0) return InvalidArgument("the process set of all ranks cannot be removed");
+  TUTTI_TRY(SetRanks(id).status());
+  Ask ask;
+  ask.name = "remove_process_set";
+  ask.fields.kind = OpKind::kRemoveSet;
+  ask.fields.root = id;
+  int number = -1;
+  return ChangeAndWait(std::move(ask), &number);
+}
+
+Result<int> Coordinator::ChangeSets(const Agreement& agreement) {
+  const Request& request = agreement.request;
+  if (request.kind == OpKind::kRemoveSet) return RemoveSetNow(request.root);
+  return AddSetNow({request.shape.begin(), request.shape.end()});
+}
+
+Result<int> Coordinator::AddSetNow(const std::vector<int>& ranks) {
+  std::shared_ptr<Communicators> parents;
+  int id = 0;
+  {
+    const MutexLock lock(mutex_);
+    parents = sets_.at(0).communicators;
+    id = next_set_;
+  }
+  const std::shared_ptr<SetMaking> making = BeginMaking();
+  const ncclComm_t parent = parents->control.get();
+  SetRecord record;
+  record.ranks = ranks;
+  const Status made = AllMade(parent, JoinSet(id, parent, *making, record));
+  // The number is used up on all ranks, whatever came of it.
+  EnterSet(id, made.ok() ? record : SetRecord());
+  TUTTI_TRY(Status(made));
+  return id;
+}
+
+// This rank's part in the new set, if it is a member.
+Status Coordinator::JoinSet(int id, ncclComm_t parent, SetMaking& making, SetRecord& record) {
+  const std::vector<int>& ranks = record.ranks;
+  const bool member = std::find(ranks.begin(), ranks.end(), options_.rank) != ranks.end();
+  const int color = member ? 0 : NCCL_SPLIT_NOCOLOR;
+  ncclComm_t control = nullptr;
+  ncclComm_t data = nullptr;
+  // Both, whatever becomes of the first: the others split twice as well.
+  const Status first =
+      FromNccl(ncclCommSplit(parent, color, options_.rank, &control, nullptr), parent);
+  const Status second =
+      FromNccl(ncclCommSplit(parent, color, options_.rank, &data, nullptr), parent);
+  auto communicators = std::make_shared<Communicators>();
+  communicators->control = Communicator(control);
+  communicators->data = Communicator(data);
+  making.Adopt([communicators] { communicators->BreakOff(); });
+  TUTTI_TRY(Status(first));
+  TUTTI_TRY(Status(second));
+  if (!member) return Status::Ok();
+  TUTTI_ASSIGN(record.set, MakeSet(id, ranks, communicators, making));
+  record.communicators = std::move(communicators);
+  return Status::Ok();
+}
+
+// The same on all ranks: ok if all of them have made their part, else what the first says that has
+// not. Nobody may have a set in which another member never comes.
+Status Coordinator::AllMade(ncclComm_t parent, const Status& mine) const {
+  TUTTI_ASSIGN(const FirstFailure failure,
+               CompareOutcomes(GatherOver(parent), static_cast<size_t>(options_.num_ranks), mine));
+  if (!failure) return Status::Ok();
+  return RemoteError("the process set cannot be made: rank {} says: {}", failure->first,
+                     failure->second);
+}
+
+Result<int> Coordinator::RemoveSetNow(int id) {
+  SetRecord record;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = sets_.find(id);
+    if (found == sets_.end()) return InvalidArgument("there is no process set {}", id);
+    record = found->second;
+    if (!record.set) sets_.erase(found);
+  }
+  if (!record.set) return id;
+  record.set->Leave("the process set was removed");
+  if (!record.set->AwaitEnd(Deadline::AfterSeconds(kShutdownS))) {
+    record.set->Fail(Timeout("the members of process set {} did not come to its end", id));
+  }
+  record.set->SettleGpu();
+  const MutexLock lock(mutex_);
+  sets_.erase(id);
+  return id;
+}
+
+void Coordinator::TellJoinFailed(int set, const std::vector<int>& ranks) const {
+  const Bytes message = Doorbell{set, Doorbell::kJoinFailed}.Encode();
+  for (const int rank : NeighboursOf(ranks)) bootstrap_->SendControl(rank, message);
+}
+
+}  // namespace tutti::coordinator

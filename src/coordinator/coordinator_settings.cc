@@ -1,0 +1,87 @@
+// What the ranks of a coordinator agree on when a job begins: settings that must be the same
+// everywhere, and the plugins that all ranks have.
+
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "bootstrap/wire.h"
+#include "coordinator/coordinator.h"
+
+namespace tutti::coordinator {
+
+// Rank 0 says what must be the same everywhere, and where the communicator's ranks meet.
+Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
+  Bytes mine;
+  if (options_.rank == 0) {
+    TUTTI_TRY(FromNccl(ncclGetUniqueId(id)));
+    WireWriter writer;
+    WriteText(writer, std::string_view(id->internal, sizeof(id->internal)));
+    writer.U64(static_cast<uint64_t>(common_.tuning.fusion_threshold));
+    writer.U64(static_cast<uint64_t>(common_.tuning.window_ns));
+    writer.U64(common_.cache_capacity);
+    writer.U8(common_.tuning.hierarchical ? 1 : 0);
+    writer.U8(common_.fuse_groups ? 1 : 0);
+    writer.U8(common_.hierarchical_allgather ? 1 : 0);
+    writer.U8(common_.autotune ? 1 : 0);
+    WriteText(writer, common_.controller);
+    WriteText(writer, common_.cpu_operations);
+    for (const std::string& list : common_.gpu_operations) WriteText(writer, list);
+    mine = std::move(writer).Take();
+  }
+  TUTTI_ASSIGN(
+      const std::vector<Bytes> all,
+      bootstrap_->AllGatherV(mine, Deadline::AfterSeconds(options_.settings.init_timeout_s)));
+  WireReader reader(all.front());
+  std::string meeting;
+  if (!ReadText(reader, sizeof(id->internal), meeting)) {
+    return RemoteError("rank 0 sent no unique id");
+  }
+  std::memcpy(id->internal, meeting.data(), meeting.size());
+  Common common;
+  common.tuning.fusion_threshold = static_cast<int64_t>(reader.U64());
+  common.tuning.window_ns = static_cast<int64_t>(reader.U64());
+  common.cache_capacity = reader.U64();
+  common.tuning.hierarchical = reader.U8() != 0;
+  common.fuse_groups = reader.U8() != 0;
+  common.hierarchical_allgather = reader.U8() != 0;
+  common.autotune = reader.U8() != 0;
+  bool lists = ReadText(reader, kMaxNameBytes, common.controller) &&
+               ReadText(reader, kMaxNameBytes, common.cpu_operations);
+  for (std::string& list : common.gpu_operations) {
+    lists = lists && ReadText(reader, kMaxNameBytes, list);
+  }
+  if (!lists || reader.failed() || !reader.AtEnd()) {
+    return RemoteError("rank 0 sent settings that this version does not understand");
+  }
+  return common;
+}
+
+// Every rank's text, by rank.
+GatherTexts Coordinator::TextGatherer() const {
+  return [this](const std::string& mine) -> Result<std::vector<std::string>> {
+    TUTTI_ASSIGN(const std::vector<Bytes> all,
+                 bootstrap_->AllGatherV(std::as_bytes(std::span(mine)),
+                                        Deadline::AfterSeconds(options_.settings.init_timeout_s)));
+    std::vector<std::string> texts;
+    for (const Bytes& bytes : all) {
+      texts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+    return texts;
+  };
+}
+
+// The first of a list that every rank has wins, and Tutti's own always is there.
+Result<std::shared_ptr<OperationsPlugin>> Coordinator::ChooseFor(std::string_view variable,
+                                                                 const std::string& list) {
+  if (list.empty()) return std::shared_ptr<OperationsPlugin>();
+  TUTTI_ASSIGN(const PluginChoice choice, ChoosePlugin(list, options_.rank, options_.num_ranks,
+                                                       TextGatherer(), options_.find_plugin));
+  if (!choice.why.empty() && options_.rank == 0) {
+    TUTTI_WARN("{} asks for {}, which cannot be had: {}. {} is used.", variable, list, choice.why,
+               choice.plugin ? choice.plugin->name() : "Tutti's own");
+  }
+  return choice.plugin;
+}
+
+}  // namespace tutti::coordinator
