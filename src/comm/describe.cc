@@ -23,12 +23,8 @@ std::string Times(const char* verb, uint64_t steps) {
 
 double Executor::PredictUs(const Task& task) const {
   if (num_ranks_ == 1 || task.bytes() == 0) return 0;
-  const auto bytes = static_cast<double>(task.bytes());
-  // What is certain to be pulled, whatever memory the other ranks' buffers are.
-  if (pull_ != nullptr && plan_.can_pull && ShouldPull(plan_, task.collective, bytes, false))
-    return PredictPullUs(plan_, task.collective, bytes, false);
   return Choose(plan_, task.collective, task.bytes() / task.elem_bytes(), task.elem_bytes(),
-                OrderFor(task))
+                OrderFor(task), CertainReading(task))
       .time_us;
 }
 
@@ -39,11 +35,14 @@ std::string Executor::Describe(const Task& task) const {
   std::string text = fmt::format("{} of {} elements of {}: {} {}, predicted {:.1f} us\n",
                                  Name(task.collective), task.count, tutti::Name(task.type),
                                  Name(choice.algorithm), Name(choice.protocol), choice.time_us);
-  const double bytes = static_cast<double>(task.count * elem);
-  if (pull_ != nullptr && ShouldPull(plan_, task.collective, bytes, true))
-    text += ShouldPull(plan_, task.collective, bytes, false)
-                ? "  buffers are read where they lie instead: mapped, or copied by the kernel\n"
-                : "  buffers from ncclMemAlloc are read where they lie instead\n";
+  const auto pulls = [&](Reading reading) {
+    return Choose(plan_, task.collective, task.count, elem, OrderFor(task), reading).algorithm ==
+           Algorithm::kPull;
+  };
+  if (pulls(CertainReading(task)))
+    text += "  buffers are read where they lie instead: mapped, or copied by the kernel\n";
+  else if (pulls(ReadingOf(task)))
+    text += "  buffers from ncclMemAlloc are read where they lie instead\n";
   text += fmt::format("channel 0: chunks of {}, slices of {}\n",
                       Size(static_cast<double>(choice.chunk_elems * elem)),
                       Size(static_cast<double>(choice.slice_elems * elem)));

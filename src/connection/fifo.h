@@ -13,7 +13,8 @@
 //
 // Each slot announces itself with its own sequence number, so that a small chunk and its
 // announcement travel in one cache line: up to kInlineBytes of payload lie in the header's line,
-// longer ones in the slot's data area.
+// longer ones in the slot's data area. A producer may put small chunks there too (kInDataArea), for
+// NCCL_PROTO=Simple.
 //
 // Memory layout of a ring (offsets in bytes, all lines of 64):
 //     0  FifoControl
@@ -38,12 +39,14 @@ inline constexpr size_t kFifoDataOffset = 4096;
 
 struct alignas(64) SlotHeader {
   std::atomic<uint64_t>
-      seq;  // n+1 once chunk n (counted from 0 over the ring's life) lies in this slot
-  uint32_t bytes;
+      seq;          // n+1 once chunk n (counted from 0 over the ring's life) lies in this slot
+  uint32_t bytes;   // of the chunk, with kInDataArea
   uint32_t op_tag;  // what the producer believes this chunk belongs to; see watch/signature.h
   std::byte inline_data[kInlineBytes];
 };
 static_assert(sizeof(SlotHeader) == 64);
+// A bit of SlotHeader::bytes: the chunk lies in the slot's data area although it is small.
+inline constexpr uint32_t kInDataArea = 1u << 31;
 
 struct FifoControl {
   alignas(64) std::atomic<uint64_t> head;  // chunks released, written by the consumer
@@ -75,18 +78,21 @@ class FifoSender {
   FifoSender() = default;
   explicit FifoSender(FifoView view) : view_(view) {}
 
-  // Room for the next chunk of `bytes` (<= slot_bytes), or null while the ring is full.
-  std::byte* TryAcquire(size_t bytes) {
+  // Returns where the next chunk of `bytes` (<= slot_bytes) goes, or null while the FIFO is full.
+  // `inline_small`: a chunk of up to kInlineBytes goes into the header's line.
+  std::byte* TryAcquire(size_t bytes, bool inline_small = true) {
     if (next_ - head_ >= kFifoSlots) {
       head_ = view_.control().head.load(std::memory_order_acquire);
       if (next_ - head_ >= kFifoSlots) return nullptr;
     }
-    return bytes <= kInlineBytes ? view_.header(next_).inline_data : view_.data(next_);
+    inline_small_ = inline_small;
+    return bytes <= kInlineBytes && inline_small ? view_.header(next_).inline_data
+                                                 : view_.data(next_);
   }
   // Announces the chunk written to what TryAcquire(bytes) returned.
   void Publish(size_t bytes, uint32_t op_tag) {
     SlotHeader& header = view_.header(next_);
-    header.bytes = static_cast<uint32_t>(bytes);
+    header.bytes = static_cast<uint32_t>(bytes) | (inline_small_ ? 0 : kInDataArea);
     header.op_tag = op_tag;
     header.seq.store(++next_, std::memory_order_release);
     WakeSleepers(header.seq, view_.control().consumer_sleepers);
@@ -103,7 +109,8 @@ class FifoSender {
  private:
   FifoView view_;
   uint64_t next_ = 0;
-  uint64_t head_ = 0;  // the consumer's head as last seen
+  uint64_t head_ = 0;         // the consumer's head as last seen
+  bool inline_small_ = true;  // what the last TryAcquire was told
 };
 
 // A chunk as the consumer sees it.
@@ -125,9 +132,11 @@ class FifoReceiver {
     const SlotHeader& header = view_.header(chunk);
     if (header.seq.load(std::memory_order_acquire) != chunk + 1) return {};
     // Read once: the producer may be another process, and only what was checked may be used.
-    const size_t claimed = *static_cast<const volatile uint32_t*>(&header.bytes);
+    const uint32_t read = *static_cast<const volatile uint32_t*>(&header.bytes);
+    const size_t claimed = read & ~kInDataArea;
     const size_t bytes = claimed < view_.slot_bytes ? claimed : view_.slot_bytes;
-    return {bytes <= kInlineBytes ? header.inline_data : view_.data(chunk), bytes, header.op_tag};
+    const bool is_inline = bytes <= kInlineBytes && (read & kInDataArea) == 0;
+    return {is_inline ? header.inline_data : view_.data(chunk), bytes, header.op_tag};
   }
   // Gives the slot of the chunk that TryPeek showed back to the producer.
   void Release() {

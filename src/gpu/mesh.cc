@@ -24,18 +24,6 @@ constexpr size_t kMostHostWindow = 32 << 20;
 constexpr size_t kHostMessageMemory = 14 << 20;  // of it
 constexpr uint32_t kMostHostBlocks = 32;
 
-// What PCIe is taken to carry, in both directions at once, and what a fence across it costs.
-void ForHostMemory(MeshContext& context) {
-  context.ll128_bytes_per_us = context.simple_bytes_per_us = 20e3;
-  context.ring_bytes_per_us = context.messages_bytes_per_us = 20e3;
-  context.ll_bytes_per_us = 20e3;
-  context.step_us = context.chain_us = context.chain_step_us = 10;
-  context.message_us = 3;
-  context.simple_us = 3;
-  context.simple_round_us = 4;
-  context.ll_round_us = 6;
-}
-
 // Makes room for Simple slots in a window of host memory; how much.
 size_t FitHostWindow(cuda::WindowLayout& layout, cuda::MessageLayout& messages) {
   layout.blocks = std::min(layout.blocks, kMostHostBlocks);
@@ -53,7 +41,7 @@ int FewestMultiprocessors(std::span<const PeerInfo> peers) {
 // The same on all ranks.
 uint32_t MostBlocks(std::span<const PeerInfo> peers, const Settings& settings) {
   const int fewest = FewestMultiprocessors(peers);
-  if (settings.max_ctas == 0) return std::min<uint32_t>(BlocksFor(fewest), cuda::kMaxBlocks);
+  if (settings.max_ctas == 0) return std::min<uint32_t>(BlocksFor(fewest), kMaxBlocks);
   const uint32_t room = static_cast<uint32_t>(std::max(1, fewest)) * kBlocksOnMultiprocessor;
   return std::min(static_cast<uint32_t>(settings.max_ctas), room);
 }
@@ -121,15 +109,13 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   layout.slot_bytes =
       std::clamp(window / layout.Slots() / 1024 * 1024, kFewestSlotBytes, kMostSlotBytes);
   messages_.at = layout.TotalBytes();
+  context_ = MeshContextFor(n, FewestMultiprocessors(peers.peers),
+                            on_host ? GpuReach::kHostMemory : GpuReach::kNvlink);
   context_.max_blocks = layout.blocks;
-  context_.max_lone_blocks = LoneBlocksFor(FewestMultiprocessors(peers.peers));
-  context_.num_ranks = n;
   context_.deterministic = settings.deterministic;
   context_.slot_bytes = layout.slot_bytes;
   context_.ring_slot_bytes = layout.RingSlotBytes();
-  context_.ll_slot_bytes = cuda::kLLLines * kLLData;
-  context_.short_message_bytes = cuda::kLLMessage;
-  if (on_host) ForHostMemory(context_);
+  context_.ll128_slot_bytes = 0;  // until it is known whether NVLink joins them
   TUTTI_TRY(ApplyMeshAlgorithms(settings.algo, context_));
   TUTTI_TRY(ApplyMeshProtocols(settings.proto, context_));
   if (peers.bootstrap->rank() == 0 && LeavesNothing(settings.algo, context_.allowed_algorithms))
@@ -304,8 +290,8 @@ cuda::MessageArgs GpuMesh::NoMessages() const {
   args.most_blocks = context_.max_blocks;
   args.most_blocks_of_many = std::min(args.most_blocks_of_many, context_.max_lone_blocks);
   if (context_.ll128_slot_bytes > 0) {
-    args.ll128_message = context_.ll128_message_bytes;
-    args.ll128_from = context_.ll128_message_from;
+    args.ll128_message = context_.costs.ll128_message_bytes;
+    args.ll128_from = context_.costs.ll128_message_from;
   }
   return args;
 }
@@ -355,21 +341,11 @@ Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
 }
 
 double GpuMesh::PredictUs(const Task& task) const {
-  constexpr double kLaunchUs = 2.2;  // of the shortest there are, in a graph: bench/results/gpu.md
+  // Kernels that move bytes know no types.
   const bool moves = !task.is_reduction();
-  const size_t bytes = task.bytes();
-  if (args_.num_ranks == 1 || bytes == 0) return kLaunchUs;
-  switch (task.collective) {
-    case Collective::kSendRecv:
-    case Collective::kAllGatherV:
-    case Collective::kAlltoAllV:
-    case Collective::kReduceScatterV:
-      return kLaunchUs + static_cast<double>(bytes) / context_.messages_bytes_per_us;
-    default:
-      return kLaunchUs + ChooseMesh(context_, task.collective, moves ? bytes : task.count,
-                                    moves ? 1 : task.elem_bytes(), Buffers::kOwn, OrderFor(task))
-                             .us;
-  }
+  const size_t elem = moves ? 1 : task.elem_bytes();
+  return PredictMeshUs(context_, task.collective, task.bytes() / elem, elem, Buffers::kOwn,
+                       OrderFor(task));
 }
 
 std::string GpuMesh::DescribeTransport() const {

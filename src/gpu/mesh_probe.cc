@@ -72,7 +72,7 @@ struct Trial {
 };
 std::optional<Trial> TrialOf(MeshContext context, const ProbeOf& probe) {
   context.allowed_protocols.fill(Bit(probe.protocol));
-  context.messages_bytes_per_us = 1;  // rather a mesh
+  context.costs.messages_bytes_per_us = 1;  // rather a mesh
   for (size_t bytes = probe.bytes; bytes >= kFewestProbeBytes; bytes /= 2) {
     const MeshChoice choice = ChooseMesh(context, Collective::kAlltoAll, bytes, 1);
     if (choice.protocol == probe.protocol && choice.algorithm != MeshAlgorithm::kMessages)

@@ -9,6 +9,7 @@
 #include "base/exceptions.h"
 #include "base/log.h"
 #include "kernels/primitives.h"
+#include "plan/cost_table.h"
 #include "sys/thread.h"
 #include "watch/call_checker.h"
 
@@ -90,8 +91,7 @@ RelayPlan::Place GpuRelay::place() const {
 }
 
 double GpuRelay::PredictUs(const Task& task) const {
-  constexpr double kWayUs = 40;  // from the GPU to a thread and back: bench/results/gpu_paths.md
-  return kWayUs + parts_.executors[0]->PredictUs(task);
+  return kRelayUs + parts_.executors[0]->PredictUs(task);
 }
 
 std::string GpuRelay::DescribeTransport() const {

@@ -1,9 +1,9 @@
 #pragma once
 
-// Primitives that move nothing and count everything. Running an algorithm's template over them
-// tells exactly how many chunks and bytes will pass each connection, so the proxy knows its
-// operations before the first byte moves and a plan can be printed, with no second description of
-// any algorithm to keep in step.
+// Primitives that move nothing and count what would pass. Running an algorithm's template over them
+// tells how many chunks and bytes will pass each connection, so that the proxy knows its operations
+// before the first byte moves and a plan can be printed, without a second description of any
+// algorithm.
 
 #include <cstddef>
 #include <cstdint>
@@ -55,7 +55,7 @@ class CountingPrimitives {
 };
 static_assert(FifoPrimitives<CountingPrimitives>);
 
-// The same for ranks that read one another's stages: what one of them lays out and reads.
+// Counts what one of several ranks that read one another's stages puts into its own and reads.
 class StageCounting {
  public:
   constexpr StageCounting(int rank, int num_ranks) : rank_(rank), num_ranks_(num_ranks) {}
@@ -74,9 +74,10 @@ class StageCounting {
   constexpr void EndRound(uint64_t) {}
 
   constexpr uint64_t rounds() const { return rounds_; }
-  constexpr uint64_t staged() const { return staged_; }    // elements, for the others
-  constexpr uint64_t read() const { return read_; }        // of the others
-  constexpr uint64_t reduced() const { return reduced_; }  // results that this rank computes
+  // Elements: those put into the own stage, those read from the others', and results computed.
+  constexpr uint64_t staged() const { return staged_; }
+  constexpr uint64_t read() const { return read_; }
+  constexpr uint64_t reduced() const { return reduced_; }
 
  private:
   constexpr void Reduce(size_t n) {

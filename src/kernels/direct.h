@@ -1,7 +1,7 @@
 #pragma once
 
-// Algorithms for ranks that can all read one another's staging slots (one machine, or GPUs joined
-// by NVLink).
+// Algorithms for host ranks of one machine, which can all read one another's staging slots. (GPUs
+// write into one another's memory instead: kernels/mesh.h.)
 //
 //   one-shot   stage own data ─ wait for all ─ read all
 //              (one synchronisation, everybody reads n × size)

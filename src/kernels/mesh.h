@@ -1,7 +1,7 @@
 #pragma once
 
-// Algorithms for ranks that can all write into one another's memory (GPUs joined by NVLink). Hosts
-// run the reductions, over FIFOs between all pairs of ranks (backend/host/mesh_primitives.h).
+// Algorithms for GPUs that can all write into one another's memory. Hosts run the reductions, over
+// FIFOs between all pairs of ranks (backend/host/mesh_primitives.h).
 //
 // Every rank has an inbox with a slot for each other rank. A round is: every rank writes into its
 // slot at every other rank (perhaps nothing), publishes, waits until all others have published to
@@ -14,7 +14,7 @@
 // Rooted operations on long vectors are two-shot as well, with the ranks other than the root as
 // the owners of the parts, so that no rank sends or receives more than the vector once.
 //
-// The reuse of slots needs no acknowledgement. Slots are a ring of kMeshSlots rounds, and all ranks
+// The reuse of slots needs no acknowledgement. Round r uses slot r mod kMeshSlots, and all ranks
 // hear from all ranks in every step:
 //
 //   one round   P0 P1 | C0 P2 | C1 P3 | C2 …           (P: push, C: consume)
@@ -41,7 +41,7 @@ namespace tutti {
 
 inline constexpr uint64_t kMeshSlots = 4;
 
-// A stretch of a buffer, in elements.
+// Elements [at, at + size) of a buffer.
 struct MeshPart {
   size_t at = 0;
   size_t size = 0;
@@ -67,7 +67,7 @@ struct MeshParts {
 };
 
 // In each round a rank pushes (once), publishes, waits, and reads by one of the other calls.
-// "Final" results are divided where that was asked for.
+// Results that are marked "final" are divided, where that was asked for.
 template <class P>
 concept MeshReductionPrimitives = requires(P p, int peer, size_t in, size_t out, size_t n,
                                            uint64_t round, const MeshParts& parts) {
@@ -131,8 +131,9 @@ class MeshPiece {
 
 namespace kernels {
 
-// begin(piece) runs one piece ahead of finish(piece, what begin returned). Each stands in the code
-// once: what they do is long when it is compiled for a GPU.
+// Calls begin(piece) one piece ahead of finish(piece, what begin returned). Unlike OneAhead of
+// kernels/direct.h it has either call in the code once, since they are long when they are compiled
+// for a GPU.
 template <class Begin, class Finish>
 constexpr void MeshOneAhead(const MeshShape& shape, Begin begin, Finish finish) {
   MeshPiece ahead(shape.count, shape.chunk_elems, shape.first_elems), piece = ahead;
@@ -250,8 +251,8 @@ constexpr MeshParts CutPiece(const MeshShape& shape, const MeshPiece& piece, int
           .skip = root};
 }
 
-// The steps of a two-shot operation: push(piece, round), middle(piece, from, to), fetch(piece,
-// round). Each stands in the code once.
+// Runs the steps of a two-shot operation: push(piece, round), middle(piece, from, to), fetch(piece,
+// round). Each call stands in the code once, as in MeshOneAhead.
 template <MeshReductionPrimitives P, class Push, class Middle, class Fetch>
 constexpr void MeshTwoRounds(P& p, const MeshShape& shape, int owners, Push push, Middle middle,
                              Fetch fetch) {

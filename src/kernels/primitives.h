@@ -2,10 +2,11 @@
 
 // The vocabulary of the algorithms. An algorithm is a template over a type that moves chunks; the
 // type knows the target (host memory and threads, or a GPU's), the element type and the operator.
-// Algorithms hold no state, use no globals and name no target, so one source serves all of them.
+// Algorithms hold no state, use no globals and name no target.
 //
-// Three concepts:
-//   FifoPrimitives      ranks joined by rings of slots (connection/fifo.h): ring, tree
+// The concepts of hosts; that of GPUs, which share FifoPrimitives, is in kernels/mesh.h, and that
+// of ranks that read one another's buffers in kernels/pull.h:
+//   FifoPrimitives      ranks joined by FIFOs (connection/fifo.h): ring, tree
 //   ExchangePrimitives  the same links, used pairwise: recursive doubling
 //   DirectPrimitives    ranks that reach one staging area each: one-shot, two-shot
 //
@@ -39,16 +40,16 @@ concept ExchangePrimitives = requires(P p, int peer, bool mine_first, size_t n) 
   p.LoadInput(n);                           // input → output (scaled, for PreMulSum)
   p.SendOutput(peer, n);                    // output → peer
   p.RecvReduceOutput(peer, mine_first, n);  // output op peer (or peer op output) → output
-  // Both at once, with a peer that does the same. Slice by slice: a long vector does not fit into
-  // the ring of slots.
+  // Sends and receives at once, with a peer that does the same; slice by slice, since a long vector
+  // does not fit into the FIFO.
   p.ExchangeReduceOutput(peer, mine_first, n);
   p.RecvOutput(peer, n);  // peer → output
   p.FinishOutput(n);      // the division of an average
 };
 
-// Each rank owns a ring of staging slots that all ranks of the machine can read. A round is: some
-// ranks fill their slot and publish it, the others wait for it and read. All ranks count the same
-// rounds, in the same order.
+// Each rank owns a stage: slots that all ranks of the machine can read (connection/stage.h). A
+// round is: some ranks fill their slot and publish it, the others wait for it and read. All ranks
+// count the same rounds, in the same order.
 template <class P>
 concept DirectPrimitives = requires(P p, int peer, size_t in, size_t out, size_t at, size_t n,
                                     uint64_t round) {
@@ -83,8 +84,7 @@ class Piece {
   size_t offset_ = 0;
 };
 
-// What lies of a chunk of `chunk` elements at `offset` inside [0, count): 0 when it is past the
-// end.
+// Returns how many elements of a chunk of `chunk` elements at `offset` lie inside [0, count).
 constexpr size_t ClampChunk(size_t offset, size_t chunk, size_t count) {
   if (offset >= count) return 0;
   return count - offset < chunk ? count - offset : chunk;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Algorithms for ranks that can read one another's user buffers: no byte is staged. Every rank
+// Algorithms for host ranks that can read one another's user buffers: no byte is staged. Every rank
 // reads what it needs where it lies; barriers say when a buffer may be read and when it may be
 // touched again.
 //

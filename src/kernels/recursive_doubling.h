@@ -4,8 +4,9 @@
 // distance 2^k. The whole vector travels in each step, so this is for messages where the number of
 // hops is all that counts.
 //
-// When n is no power of two, the first 2(n - p) ranks pair up first (p: the largest power of two
-// below n), one of each pair sits out and is handed the result at the end.
+// When n is no power of two, let p be the largest power of two below n. The first 2(n - p) ranks
+// pair up: one of each pair gives its input to the other, takes no further part, and receives the
+// result at the end.
 //
 // Both partners combine in the same order (lower block first), so all ranks hold the same bits
 // after every step.
@@ -28,7 +29,7 @@ constexpr void RecursiveDoublingAllReduce(P& p, int rank, int num_ranks, size_t 
   }
   if (rank < paired) p.RecvReduceOutput(rank + 1, true, count);
 
-  // Those who take part, numbered without gaps.
+  // The ranks that take part are numbered without gaps.
   const int me = rank < paired ? rank / 2 : rank - paired / 2;
   const auto rank_of = [&](int place) {
     return place < paired / 2 ? 2 * place : place + paired / 2;

@@ -1,25 +1,26 @@
 #pragma once
 
-// AllReduce over a binary tree: partial sums go up to the root, the result comes down. log2(n) hops
-// instead of n, so it wins where latency counts. Two trees that are each other's mirror share the
-// data: a leaf of one is an inner rank of the other, so that the work of inner ranks is shared out.
-// A host rank has one thread and runs them one after the other: in a ring of slots that both trees
-// use, their chunks must come in an order that both ends know.
+// AllReduce over a binary tree: partial sums go up to the root, the result comes down. That takes
+// log2(n) hops instead of n, so it wins where latency counts. Two trees that are each other's
+// mirror share the data: a leaf of one is an inner rank of the other, so that the work of inner
+// ranks is shared out. A host rank has one thread and runs the trees one after the other: in a FIFO
+// that both trees use, their chunks must come in an order that both ends know.
 
 #include "kernels/primitives.h"
 #include "plan/work.h"
 
 namespace tutti::kernels {
 
-// `Up` receives from the children and sends to the parent, `Down` the other way round. The reduced
-// chunk at the root goes straight into the downward links: there they are the send side of `Up`.
-//
-// A rank sends chunk c up before it takes chunk c - kTreeLag from above, so that the way up stays
-// full while the first results come down. kTreeLag < kFifoSlots keeps the root from waiting for
-// room behind chunks nobody fetches yet.
+// How many chunks a rank is ahead on the way up: it sends chunk c to its parent before it receives
+// chunk c - kTreeLag from there, so that the links upward stay full while the first results come
+// down. It is less than kFifoSlots, or the root would wait for a slot behind chunks that nobody
+// takes yet.
 inline constexpr size_t kTreeLag = 3;
 
-template <class Up, class Down>
+// Runs AllReduce of elements [begin, begin + count) over one tree. `up` receives from the children
+// and sends to the parent, `down` the other way round. At the root, `up` sends to the children,
+// since the reduced chunk goes straight to them.
+template <FifoPrimitives Up, FifoPrimitives Down>
 constexpr void TreeAllReduce(Up& up, Down& down, const TreeView& tree, size_t begin, size_t count,
                              size_t chunk_elems) {
   const bool is_root = tree.parent < 0;

@@ -48,11 +48,16 @@ class Connections {
   void Close(const Status& reason);
 
   // REQUIRES: opened.
-  SendLink SendTo(int peer) { return {peer, &sends_[static_cast<size_t>(peer)]->fifo}; }
+  SendLink SendTo(int peer) {
+    return {peer, &sends_[static_cast<size_t>(peer)]->fifo, inline_small_};
+  }
   RecvLink RecvFrom(int peer) { return {peer, &recvs_[static_cast<size_t>(peer)]->fifo}; }
   // The proxy connection behind a connection; null within the machine.
   ProxyConnection* SendProxy(int peer) { return sends_[static_cast<size_t>(peer)]->proxy.get(); }
   ProxyConnection* RecvProxy(int peer) { return recvs_[static_cast<size_t>(peer)]->proxy.get(); }
+
+  // Whether SendTo's links put small chunks into the line of their flag, from now on.
+  void set_inline_small(bool inline_small) { inline_small_ = inline_small; }
 
   bool IsLocal(int peer) const { return local_index_[static_cast<size_t>(peer)] >= 0; }
 
@@ -76,6 +81,7 @@ class Connections {
   std::vector<std::unique_ptr<Outgoing>> sends_;
   std::vector<std::unique_ptr<Incoming>> recvs_;
   std::vector<bool> invited_;
+  bool inline_small_ = true;
 };
 
 }  // namespace tutti

@@ -72,16 +72,17 @@ ReductionOrder Executor::OrderFor(const Task& task) const {
                                                     : ReductionOrder::kAny;
 }
 
-const Choice& Executor::ChoiceFor(const Task& task, size_t count) {
+const Choice& Executor::ChoiceFor(const Task& task, size_t count, Reading reading) {
   const Collective collective = task.collective;
   const size_t elem_bytes = task.elem_bytes();
   const ReductionOrder order = OrderFor(task);
-  const size_t key = count * elem_bytes + static_cast<size_t>(collective) * 7;
+  const size_t key =
+      count * elem_bytes + static_cast<size_t>(collective) * 7 + static_cast<size_t>(reading) * 3;
   RememberedChoice& entry = choices_[(key ^ key >> 6 ^ key >> 12) % kRememberedChoices];
   if (entry.collective != collective || entry.count != count || entry.elem_bytes != elem_bytes ||
-      entry.order != order)
-    entry = {collective, count, elem_bytes, order,
-             Choose(plan_, collective, count, elem_bytes, order)};
+      entry.order != order || entry.reading != reading)
+    entry = {collective, count,   elem_bytes,
+             order,      reading, Choose(plan_, collective, count, elem_bytes, order, reading)};
   return entry.choice;
 }
 
@@ -107,7 +108,7 @@ Status Executor::RunCollective(const Task& task) {
     return Status::Ok();
   }
 
-  op.choice = scattered ? *scattered : ChoiceFor(task, count);
+  op.choice = scattered ? *scattered : ChoiceFor(task, count, ReadingOf(task));
   op.work = {In(task), Out(task),          task.elem_bytes(), op.choice.slice_elems,
              tag,      ReduceSpecFor(task)};
   op.shape = {task.count, op.choice.chunk_elems, task.root};
@@ -118,11 +119,8 @@ Status Executor::RunCollective(const Task& task) {
   else
     watch_.Begin(op.signature);
   wait_.Reset();
-  Result<bool> pulled = TryPull(task, op);
-  if (!pulled.ok())
-    op.status = std::move(pulled).status();
-  else if (!*pulled && !wait_.failed())
-    Dispatch(task, op);
+  connections_.set_inline_small(IsLeft(plan_, task.collective, Protocol::kLL));
+  Dispatch(task, op);
   wait_.HandOverConnections();
   watch_.End();
   if (op.status.ok() && wait_.failed()) op.status = wait_.status();
@@ -133,7 +131,19 @@ Status Executor::RunCollective(const Task& task) {
   return op.status;
 }
 
+void Executor::SetChoice(const Choice& choice, Operation& op) {
+  op.choice = choice;
+  op.work.slice_elems = choice.slice_elems;
+  op.shape.chunk_elems = choice.chunk_elems;
+}
+
 void Executor::Dispatch(const Task& task, Operation& op) {
+  if (op.choice.algorithm == Algorithm::kPull) {
+    const Result<bool> pulled = TryPull(task, op);
+    if (!pulled.ok()) op.status = pulled.status();
+    if (!pulled.ok() || *pulled || wait_.failed()) return;
+    SetChoice(ChoiceFor(task, task.count, Reading::kNone), op);
+  }
   switch (op.choice.algorithm) {
     case Algorithm::kOneShot:
     case Algorithm::kTwoShot:
@@ -150,9 +160,9 @@ void Executor::Dispatch(const Task& task, Operation& op) {
       op.status = RunExchange(task, op);
       return;
     case Algorithm::kRing:
-    case Algorithm::kPull:
       op.status = RunRing(task, op);
       return;
+    case Algorithm::kPull:       // has been tried
     case Algorithm::kSymmetric:  // GPUs only
       break;
   }
@@ -183,16 +193,10 @@ Status Executor::RunAlone(const Task& task) {
 Status Executor::RunStaged(const Task& task, Operation& op) {
   if (task.scattered) return RunScattered(task, op);
   HostStagePrimitives p(*stages_, wait_, op.work);
-  const bool parts_in_slot = task.collective == Collective::kReduceScatter ||
-                             task.collective == Collective::kReduceScatterV ||
-                             task.collective == Collective::kAlltoAll;
-  const size_t slot_elems = parts_in_slot ? static_cast<size_t>(num_ranks_) *
-                                                std::min(PlanCount(task), op.shape.chunk_elems)
-                                          : PlanCount(task);
   // A small operation is cut so that a slot is exactly as long as needed, and then it fits the
   // flag's line.
   op.shape.chunk_elems = std::max<size_t>(1, std::min(op.shape.chunk_elems, PlanCount(task)));
-  p.set_inlined(slot_elems * op.work.elem_bytes <= kInlineBytes);
+  p.set_inlined(op.choice.protocol == Protocol::kLL);
   if (WalkStaged(p, task, op.choice.algorithm, op.shape)) return Status::Ok();
   return InternalError("{} has no staged form", Name(task.collective));
 }
@@ -231,7 +235,7 @@ std::optional<Choice> Executor::ChoiceForScattered(const Task& task) const {
 Status Executor::RunScattered(const Task& task, Operation& op) {
   HostScatteredPrimitives p(*stages_, wait_, op.work, *task.scattered);
   op.shape.chunk_elems = std::max<size_t>(1, std::min(op.shape.chunk_elems, task.count));
-  p.set_inlined(task.count * op.work.elem_bytes <= kInlineBytes);
+  p.set_inlined(op.choice.protocol == Protocol::kLL);
   if (op.choice.algorithm == Algorithm::kOneShot)
     kernels::OneShotAllReduce(p, op.shape);
   else

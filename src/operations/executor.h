@@ -90,18 +90,25 @@ class Executor {
   static void WalkMesh(P& primitives, const Task& task, Algorithm algorithm,
                        const WorkShape& shape);
 
-  const Choice& ChoiceFor(const Task& task, size_t count);
+  const Choice& ChoiceFor(const Task& task, size_t count, Reading reading);
   // In which order this communicator has to combine the elements of the task.
   ReductionOrder OrderFor(const Task& task) const;
+  // What is known of the buffers of an operation before the ranks describe them to one another:
+  // the same on all ranks.
+  Reading ReadingOf(const Task& task) const;
+  // The way that is open whatever memory the other ranks' buffers are.
+  Reading CertainReading(const Task& task) const;
   Status RunAlone(const Task& task);
   // An AllReduce of many buffers where they cannot be staged one by one: through packed_.
   Status RunPacked(const Task& task);
+  static void SetChoice(const Choice& choice, Operation& op);
   void Dispatch(const Task& task, Operation& op);
   Status RunStaged(const Task& task, Operation& op);
   // None where the buffers must be packed.
   std::optional<Choice> ChoiceForScattered(const Task& task) const;
   Status RunScattered(const Task& task, Operation& op);
-  // Pulls if the buffers of all ranks allow it; false: they do not, and nothing has happened.
+  // Pulls if the buffers of all ranks allow it and it is still the cheapest algorithm then; false:
+  // it is not, and nothing has happened.
   Result<bool> TryPull(const Task& task, Operation& op);
   void RunPull(const Task& task, Operation& op, HostPullPrimitives& p);
   // One-shot and two-shot reductions where ranks share no stages.
@@ -139,6 +146,7 @@ class Executor {
     size_t count = 0;  // 0: empty
     size_t elem_bytes = 0;
     ReductionOrder order = ReductionOrder::kAny;
+    Reading reading = Reading::kNone;
     Choice choice = {};
   };
   static constexpr size_t kRememberedChoices = 64;

@@ -68,6 +68,7 @@ Status Executor::RunMessages(std::span<const Task> tasks) {
   watch_.BeginMessages(sent, received);
   wait_.Reset();
   if (status.ok()) status = connections_.Open(sends, recvs);
+  connections_.set_inline_small(IsLeft(plan_, Collective::kSendRecv, Protocol::kLL));
   if (status.ok()) {
     MessageBatch batch(wait_);
     size_t next_sent = 0, next_received = 0;

@@ -41,11 +41,18 @@ bool CanBePulled(const Task& task, int num_ranks) {
 
 }  // namespace
 
+Reading Executor::ReadingOf(const Task& task) const {
+  if (pull_ == nullptr || task.scattered || !CanBePulled(task, num_ranks_)) return Reading::kNone;
+  return pull_->one_process() ? Reading::kMapped : Reading::kPerhapsMapped;
+}
+
+Reading Executor::CertainReading(const Task& task) const {
+  const Reading reading = ReadingOf(task);
+  if (reading != Reading::kPerhapsMapped) return reading;
+  return plan_.can_pull ? Reading::kCopied : Reading::kNone;
+}
+
 Result<bool> Executor::TryPull(const Task& task, Operation& op) {
-  const double bytes = static_cast<double>(task.count * task.elem_bytes());
-  if (pull_ == nullptr || task.scattered || !ShouldPull(plan_, task.collective, bytes, true) ||
-      !CanBePulled(task, num_ranks_))
-    return false;
   std::vector<PullExtent> extents;
   for (int r = 0; r < num_ranks_; ++r) extents.push_back(ExtentOf(task, r, num_ranks_));
   TUTTI_ASSIGN(const RankCard mine,
@@ -57,7 +64,8 @@ Result<bool> Executor::TryPull(const Task& task, Operation& op) {
     for (const RankCard& card : cards)
       if (card.in_place != 0) return false;
   }
-  const bool mapped_only = !ShouldPull(plan_, task.collective, bytes, false);
+  const bool mapped_only =
+      ChoiceFor(task, task.count, Reading::kCopied).algorithm != Algorithm::kPull;
   if (!pull_->Allows(cards, extents, mapped_only)) return false;
   TUTTI_ASSIGN(const HostPullPrimitives::Reach reach, pull_->Resolve(cards, extents));
   HostPullPrimitives p(rounds, wait_, op.work, reach, *pull_, pull_->Scratch(num_ranks_));

@@ -40,6 +40,9 @@ class PullReach final : public RemoteReader {
                      same_process_.end()),
         peers_({}) {}
 
+  // Whether all ranks are of one process, so that every buffer is mapped by all.
+  bool one_process() const { return one_process_; }
+
   // This rank's card for an operation on these buffers.
   Result<RankCard> MakeCard(const void* input, const void* output, const PullExtent& extent);
   // Whether the cards allow pulling: the same answer on every rank. `extents` by rank.

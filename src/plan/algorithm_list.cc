@@ -102,6 +102,7 @@ ListSetting MeshList(bool algorithms) {
 Result<uint32_t> ReadNames(const ListSetting& setting, std::string_view names) {
   const bool exclude = names.starts_with('^');
   if (exclude) names.remove_prefix(1);
+  if (names.empty()) return InvalidUsage("{}: an entry names no {}", setting.name, setting.what);
   uint32_t bits = 0;
   for (const std::string_view name : Split(names, ',')) {
     if (name.empty()) continue;
@@ -120,16 +121,25 @@ std::optional<size_t> CollectiveIndex(const std::string& name) {
   return std::nullopt;
 }
 
+// As NCCL 2.30 reads them: "LIST;collective:LIST;…", where the first entry may be for all
+// collectives. One that no entry names is left alone, also where NCCL 2.31 would leave it nothing;
+// there one writes "ring,tree;allreduce:tree", which means the same here.
 Status ApplyList(const ListSetting& setting, std::string_view text,
                  std::array<uint32_t, kNumCollectives>& allowed) {
+  bool first = true;
   for (const std::string_view entry : Split(text, ';')) {
     if (entry.empty()) continue;
     const size_t colon = entry.find(':');
     if (colon == std::string_view::npos) {
+      if (!first)
+        return InvalidUsage("{}: \"{}\" is for all collectives, and must be the first entry",
+                            setting.name, entry);
       TUTTI_ASSIGN(const uint32_t bits, ReadNames(setting, entry));
       allowed.fill(bits);
+      first = false;
       continue;
     }
+    first = false;
     const std::optional<size_t> index = CollectiveIndex(Lower(entry.substr(0, colon)));
     if (!index)
       return InvalidUsage("{}: \"{}\" is no collective", setting.name, entry.substr(0, colon));

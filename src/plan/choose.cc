@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "connection/inline_bytes.h"
 #include "plan/algorithm_table.h"
@@ -18,12 +19,6 @@ constexpr size_t kSlicesPerStep = 4;
 // bytes.
 constexpr size_t kMinSliceBytes = 16384;
 
-Protocol ProtocolFor(const PlanContext& c, Collective collective, double bytes) {
-  const uint32_t allowed = c.allowed_protocols[static_cast<size_t>(collective)];
-  const bool simple_allowed = allowed == 0 || (allowed & Bit(Protocol::kSimple)) != 0;
-  return bytes <= kInlineBytes || !simple_allowed ? Protocol::kLL : Protocol::kSimple;
-}
-
 // What there is for one rank of the channels' bandwidth; 0: no bound is known.
 double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
   if (c.one_host) return c.host_gbps;
@@ -38,23 +33,22 @@ bool IsMesh(const PlanContext& c, Algorithm algorithm) {
   return !c.one_host && (algorithm == Algorithm::kOneShot || algorithm == Algorithm::kTwoShot);
 }
 
-bool Applies(const PlanContext& c, Collective collective, Algorithm algorithm) {
-  const AlgorithmRow* const row = FindHostRow(algorithm, collective, c.one_host);
-  return row != nullptr && !row->Needs(Need::kReadableBuffers);
-}
-
 // The elements of the longest piece that still leave a whole number of 64-byte lines, at least 1.
 size_t ElementsIn(size_t bytes, size_t elem_bytes) {
   const size_t lines = bytes / 64 * 64;
   return std::max<size_t>(1, (lines == 0 ? bytes : lines) / elem_bytes);
 }
 
+// How many ranks' parts of a piece lie in one slot of a stage.
+size_t PartsInSlot(const PlanContext& c, Collective collective) {
+  const bool has_parts = collective == Collective::kReduceScatter ||
+                         collective == Collective::kReduceScatterV ||
+                         collective == Collective::kAlltoAll;
+  return has_parts ? static_cast<size_t>(c.num_ranks) : 1;
+}
+
 void CutForStages(const PlanContext& c, Collective collective, size_t elem_bytes, Choice& choice) {
-  const bool per_rank_parts = collective == Collective::kReduceScatter ||
-                              collective == Collective::kReduceScatterV ||
-                              collective == Collective::kAlltoAll;
-  const size_t parts = per_rank_parts ? static_cast<size_t>(c.num_ranks) : 1;
-  choice.chunk_elems = ElementsIn(c.stage_bytes / parts, elem_bytes);
+  choice.chunk_elems = ElementsIn(c.stage_bytes / PartsInSlot(c, collective), elem_bytes);
   choice.slice_elems = choice.chunk_elems;
 }
 
@@ -87,65 +81,90 @@ void CutForMesh(const PlanContext& c, Collective collective, size_t count, size_
   choice.slice_elems = choice.chunk_elems;
 }
 
-// From these sizes on reading buffers where they lie beats staging them: two more barriers and the
-// cards cost about a microsecond, a copy by the kernel a system call and its page walk.
-constexpr double kPullMappedBytes = 16 << 10;
-constexpr double kPullCopyBytes = 64 << 10;
+bool Applies(const PlanContext& c, const AlgorithmRow& row, Collective collective, double bytes,
+             Reading reading) {
+  if (!row.Serves(collective) || row.Needs(c.one_host ? Need::kSeveralHosts : Need::kOneHost))
+    return false;
+  if (!row.Needs(Need::kReadableBuffers)) return true;
+  if (reading == Reading::kNone) return false;
+  if (c.allowed_algorithms[static_cast<size_t>(collective)] == Bit(row.algorithm)) return true;
+  if (reading == Reading::kMapped) return true;
+  // A reduction reads each input once either way; the kernel's copy would be one more.
+  const bool gains = reading != Reading::kCopied || row.order == AddingOrder::kAddsNothing;
+  return gains && bytes >= kAskFromBytes;
+}
+
+// LL where all of an operation fits a line, or where nothing else is left. Stages and messages have
+// LL only for what fits a line: they do not cut longer data into lines.
+Protocol ProtocolFor(const PlanContext& c, const AlgorithmRow& row, Collective collective,
+                     double bytes) {
+  const double in_slot =
+      row.where == Where::kStage ? bytes * static_cast<double>(PartsInSlot(c, collective)) : bytes;
+  const bool fits = in_slot <= kInlineBytes;
+  const bool cuts = row.where == Where::kFifo && row.algorithm != Algorithm::kExchange;
+  const bool has_ll = row.Has(Protocol::kLL) && (fits || cuts);
+  if (!row.Has(Protocol::kSimple)) return Protocol::kLL;
+  if (!has_ll) return Protocol::kSimple;
+  const bool ll_left = IsLeft(c, collective, Protocol::kLL);
+  const bool simple_left = IsLeft(c, collective, Protocol::kSimple);
+  return ll_left && (fits || !simple_left) ? Protocol::kLL : Protocol::kSimple;
+}
+
+Wire WireFor(const PlanContext& c, const AlgorithmRow& row, Reading reading) {
+  if (!c.one_host) return Wire::kTcp;
+  const bool copies = row.where == Where::kBuffers && reading == Reading::kCopied;
+  return copies ? Wire::kKernelCopy : Wire::kSharedMemory;
+}
+
+double CostOf(const PlanContext& c, const AlgorithmRow& row, Collective collective,
+              Protocol protocol, double bytes, Reading reading) {
+  const CostRow* const cost = FindCost(WireFor(c, row, reading), row.algorithm, protocol);
+  if (cost == nullptr) return kNever;
+  const Extent extent = IsMesh(c, row.algorithm)
+                            ? MeshExtentOf(collective, row.algorithm, c.num_ranks, bytes)
+                            : ExtentOf(collective, row.algorithm, c.num_ranks, bytes);
+  return CostUs(*cost, extent, ChannelsFor(c, row.algorithm), c.oversubscribed);
+}
 
 }  // namespace
 
-bool ShouldPull(const PlanContext& c, Collective collective, double bytes, bool mapped_only) {
-  const uint32_t allowed = c.allowed_algorithms[static_cast<size_t>(collective)];
-  const uint32_t pull_bit = 1u << static_cast<int>(Algorithm::kPull);
-  if (!c.one_host || (allowed != 0 && (allowed & pull_bit) == 0)) return false;
-  if (allowed == pull_bit) return true;
-  if (mapped_only) return bytes >= kPullMappedBytes;
-  // A reduction reads each input once either way; the kernel's copy saves it nothing.
-  const bool reduces = collective == Collective::kAllReduce || collective == Collective::kReduce ||
-                       collective == Collective::kReduceScatter ||
-                       collective == Collective::kReduceScatterV;
-  return !reduces && bytes >= kPullCopyBytes;
+bool IsLeft(const PlanContext& c, Collective collective, Protocol protocol) {
+  const uint32_t allowed = c.allowed_protocols[static_cast<size_t>(collective)];
+  return allowed == 0 || (allowed & Bit(protocol)) != 0;
 }
 
 double PredictUs(const PlanContext& c, Collective collective, Algorithm algorithm, double bytes) {
-  if (!Applies(c, collective, algorithm)) return kNever;
-  const CostRow* const row = FindCost(c.one_host ? Wire::kSharedMemory : Wire::kTcp, algorithm,
-                                      ProtocolFor(c, collective, bytes));
-  if (row == nullptr) return kNever;
-  const Extent extent = IsMesh(c, algorithm)
-                            ? MeshExtentOf(collective, algorithm, c.num_ranks, bytes)
-                            : ExtentOf(collective, algorithm, c.num_ranks, bytes);
-  return CostUs(*row, extent, ChannelsFor(c, algorithm), c.oversubscribed);
-}
-
-double PredictPullUs(const PlanContext& c, Collective collective, double bytes, bool mapped) {
-  const CostRow& row = *FindCost(mapped ? Wire::kSharedMemory : Wire::kKernelCopy, Algorithm::kPull,
-                                 Protocol::kSimple);
-  const Extent extent = ExtentOf(collective, Algorithm::kPull, c.num_ranks, bytes);
-  return CostUs(row, extent, ChannelsFor(c, Algorithm::kPull), c.oversubscribed);
+  const AlgorithmRow* const row = FindHostRow(algorithm, collective, c.one_host);
+  if (row == nullptr || !Applies(c, *row, collective, bytes, Reading::kNone)) return kNever;
+  return CostOf(c, *row, collective, ProtocolFor(c, *row, collective, bytes), bytes,
+                Reading::kNone);
 }
 
 Choice Choose(const PlanContext& c, Collective collective, size_t count, size_t elem_bytes,
-              ReductionOrder order) {
+              ReductionOrder order, Reading reading) {
   const double bytes = static_cast<double>(count) * static_cast<double>(elem_bytes);
   const uint32_t allowed = c.allowed_algorithms[static_cast<size_t>(collective)];
   Choice choice;
   choice.time_us = kNever;
-  // A list that leaves nothing for this collective does not apply to it (as with NCCL_ALGO=tree and
-  // a broadcast).
-  for (const bool respect_list : {true, false}) {
-    for (int a = 0; a < kNumAlgorithms; ++a) {
-      if (respect_list && allowed != 0 && (allowed >> a & 1) == 0) continue;
-      const AlgorithmRow* const row =
-          FindHostRow(static_cast<Algorithm>(a), collective, c.one_host);
-      if (row == nullptr || !KeepsOrder(*row, order, c.num_ranks)) continue;
-      if (allowed == 0 && order == ReductionOrder::kAny && IsMesh(c, row->algorithm)) continue;
-      const double us = PredictUs(c, collective, static_cast<Algorithm>(a), bytes);
-      if (us < choice.time_us) choice = {static_cast<Algorithm>(a), Protocol::kSimple, 1, 1, us};
-    }
-    if (choice.time_us < kNever) break;
+  // What is not allowed comes after all that is: a list that leaves nothing for this collective
+  // does not apply to it (as with NCCL_ALGO=tree and a broadcast). The algorithm counts before the
+  // protocol.
+  std::pair<int, double> best = {4, 0};
+  for (const AlgorithmRow& row : HostAlgorithms()) {
+    if (!Applies(c, row, collective, bytes, reading) || !KeepsOrder(row, order, c.num_ranks))
+      continue;
+    // Between hosts these are taken only where they are asked for.
+    const bool is_named = (allowed & Bit(row.algorithm)) != 0;
+    if (order == ReductionOrder::kAny && IsMesh(c, row.algorithm) && !is_named) continue;
+    const Protocol protocol = ProtocolFor(c, row, collective, bytes);
+    const bool off_algorithm = allowed != 0 && (allowed & Bit(row.algorithm)) == 0;
+    const bool off_protocol = !IsLeft(c, collective, protocol);
+    const double us = CostOf(c, row, collective, protocol, bytes, reading);
+    const std::pair here = {2 * off_algorithm + off_protocol, us};
+    if (us == kNever || here >= best) continue;
+    best = here;
+    choice = {row.algorithm, protocol, 1, 1, us};
   }
-  choice.protocol = ProtocolFor(c, collective, bytes);
   if (IsMesh(c, choice.algorithm))
     CutForMesh(c, collective, count, elem_bytes, choice);
   else if (choice.algorithm == Algorithm::kOneShot || choice.algorithm == Algorithm::kTwoShot)

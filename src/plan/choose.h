@@ -47,23 +47,28 @@ struct Choice {
   double time_us = 0;      // what the model predicts
 };
 
-// `count` as in WorkShape. An algorithm that does not keep `order` is not chosen, whatever the
-// lists allow. REQUIRES: num_ranks > 1, count > 0 (Barrier: count is ignored).
-Choice Choose(const PlanContext& context, Collective collective, size_t count, size_t elem_bytes,
-              ReductionOrder order = ReductionOrder::kAny);
+// Whether the ranks of one host can read the buffers of an operation where they lie, as far as all
+// of them know.
+enum class Reading : uint8_t {
+  kNone,           // They cannot, or should not.
+  kMapped,         // All buffers are mapped by all ranks.
+  kPerhapsMapped,  // They may be; ranks that describe their buffers to one another find out.
+  kCopied,         // Through the kernel, by process_vm_readv.
+};
 
-// Whether ranks of one machine should find out if they can read one another's buffers
-// (`mapped_only` false: also by copies of the kernel) rather than stage. `bytes` as for PredictUs.
-bool ShouldPull(const PlanContext& context, Collective collective, double bytes, bool mapped_only);
+// Returns the cheapest algorithm; kPull is among them as `reading` says. An algorithm that does not
+// keep `order` is not chosen, whatever the lists allow. `count` as in WorkShape.
+// REQUIRES: num_ranks > 1, count > 0 (Barrier: count is ignored).
+Choice Choose(const PlanContext& context, Collective collective, size_t count, size_t elem_bytes,
+              ReductionOrder order = ReductionOrder::kAny, Reading reading = Reading::kNone);
+
+// Whether NCCL_PROTO leaves the protocol to a collective.
+bool IsLeft(const PlanContext& context, Collective collective, Protocol protocol);
 
 // What the model predicts for one algorithm, in microseconds; infinite when it does not apply.
 // `bytes` is the whole vector for AllReduce, Reduce and Broadcast, one rank's part otherwise.
 double PredictUs(const PlanContext& context, Collective collective, Algorithm algorithm,
                  double bytes);
-
-// The same for an operation whose ranks read one another's buffers (ShouldPull), by copies of the
-// kernel unless `mapped`.
-double PredictPullUs(const PlanContext& context, Collective collective, double bytes, bool mapped);
 
 // Reads NCCL_ALGO and NCCL_PROTO into the context: "ring,tree", "^tree",
 // "allreduce:tree;broadcast:ring". Names of what hosts do not have (collnet, nvls, pat, symmetric;

@@ -13,18 +13,6 @@ using enum Algorithm;
 using enum Protocol;
 using enum CostSource;
 
-// NCCL's constants for rings and trees, per wire: Simple, LL, LL128. Its rows begin with these.
-constexpr double kNcclStart[] = {8.4, 6.6, 14.0};
-// LL spends half of each line on flags; LL128 a sixteenth.
-constexpr double kNcclPart[] = {1.0, 0.5, 0.92};
-constexpr double kNcclTreePart = 0.92;
-
-constexpr CostRow Nccl(Wire wire, Algorithm algorithm, Protocol protocol, double step_us) {
-  const auto p = static_cast<size_t>(protocol);
-  const double part = kNcclPart[p] * (algorithm == kTree ? kNcclTreePart : 1);
-  return {wire, algorithm, protocol, kNcclStart[p], step_us, 0, part, kNccl};
-}
-
 constexpr CostRow kTable[] = {
     // wire, algorithm, protocol, start us, step us, most GB/s, part, source
     {kSharedMemory, kRing, kLL, 0, 0.23, 0.75, 1, kCostBench},
@@ -53,27 +41,6 @@ constexpr CostRow kTable[] = {
     {kTcp, kTwoShot, kSimple, 0, 5, 4.8, 1, kCostBench},
     {kTcp, kExchange, kLL, 0, 6.8, 4.8, 1, kCostBench},
     {kTcp, kExchange, kSimple, 0, 6.8, 4.8, 1, kCostBench},
-    {kNvlink, kRing, kLL, 5.4, 0.62, 0, 0.041, kH200},
-    {kNvlink, kRing, kLL128, 5.4, 0.82, 0, 0.53, kH200},
-    {kNvlink, kRing, kSimple, 5.4, 2.39, 0, 0.95, kH200},
-    {kNvlink, kOneShot, kLL, 4.8, 0, 0, 0.4, kH200},
-    {kNvlink, kTwoShot, kSimple, 4.8, 3, 0, 0.78, kH200},
-    {kNvlink, kExchange, kSimple, 6.7, 0, 0, 0.92, kH200},
-    Nccl(kNvlink, kTree, kLL, 0.6),
-    Nccl(kNvlink, kTree, kLL128, 1.25),
-    Nccl(kNvlink, kTree, kSimple, 4.0),
-    Nccl(kPci, kRing, kLL, 1.0),
-    Nccl(kPci, kRing, kLL128, 2.5),
-    Nccl(kPci, kRing, kSimple, 5.7),
-    Nccl(kPci, kTree, kLL, 1.0),
-    Nccl(kPci, kTree, kLL128, 1.9),
-    Nccl(kPci, kTree, kSimple, 4.0),
-    Nccl(kNic, kRing, kLL, 2.7),
-    Nccl(kNic, kRing, kLL128, 4.0),
-    Nccl(kNic, kRing, kSimple, 14.0),
-    Nccl(kNic, kTree, kLL, 5.0),
-    Nccl(kNic, kTree, kLL128, 8.5),
-    Nccl(kNic, kTree, kSimple, 14.0),
 };
 
 double LogSteps(int num_ranks) { return std::bit_width(static_cast<unsigned>(num_ranks - 1)); }
@@ -86,8 +53,10 @@ constexpr double kFurtherFlag = 0.25;
 // the first costs this part of a step.
 constexpr double kFurtherMessage = 0.5;
 
+double RoundOf(double n) { return 1 + kFurtherFlag * (n - 2); }
+
 Extent Staged(Collective collective, Algorithm algorithm, double n, double bytes) {
-  const double round = 1 + kFurtherFlag * (n - 2);
+  const double round = RoundOf(n);
   switch (collective) {
     case Collective::kAllReduce:
       if (algorithm == kTwoShot) return {2 * round, 2, 3 * bytes * (n - 1) / n};
@@ -118,36 +87,41 @@ Extent Ring(Collective collective, double n, double bytes) {
   }
 }
 
-// Cards first, buffers where they lie, and a last meeting so that nobody's buffer is still read.
+// What a rank that adds n inputs moves, for each byte of the result: it reads them and writes one.
+// In units of the row's rate, which was fitted to AllReduces of two ranks: these read 1.5 bytes and
+// write one for each that ExtentOf counts.
+double AddingAll(double n) { return (n + 1) / 2.5; }
+
+// The ranks describe their buffers to one another, read them where they lie, and meet at the end so
+// that nobody's buffer is still being read.
 Extent Pull(Collective collective, double n, double bytes) {
+  const double round = RoundOf(n);
   switch (collective) {
     case Collective::kAllReduce:
-      return {3, 3, 2 * bytes * (n - 1) / n};
+      return {3 * round, 3, 2 * bytes * (n - 1) / n};
+    case Collective::kReduce:
+    case Collective::kReduceScatter:
+      return {2 * round, 2, bytes * AddingAll(n)};
     case Collective::kBroadcast:
-      return {2, 2, bytes};
+      // The root reads nothing, and the others move 32 GB/s where an AllReduce moves 13.
+      return {2 * round, 2, 0.4 * bytes};
     default:
-      return {2, 2, bytes * (n - 1)};
+      return {2 * round, 2, bytes * (n - 1)};
   }
 }
 
 }  // namespace
 
 std::string_view Name(Wire wire) {
-  constexpr std::string_view kNames[] = {
-      "shared memory", "copies by the kernel", "TCP", "NVLink", "PCI", "NIC"};
+  constexpr std::string_view kNames[] = {"shared memory", "copies by the kernel", "TCP"};
   return kNames[static_cast<size_t>(wire)];
 }
 
 std::string_view Name(CostSource source) {
-  constexpr std::string_view kNames[] = {
-      "[bench/results/cost.md](../bench/results/cost.md)",
-      "[bench/results/shm.md](../bench/results/shm.md)",
-      "NCCL 2.28.9 on 8 H200, [bench/results/nccl-h200x8.md](../bench/results/nccl-h200x8.md)",
-      "constants of NCCL, `src/graph/tuning.cc`; not measured"};
+  constexpr std::string_view kNames[] = {"[bench/results/cost.md](../bench/results/cost.md)",
+                                         "[bench/results/shm.md](../bench/results/shm.md)"};
   return kNames[static_cast<size_t>(source)];
 }
-
-Wire WireOf(topology::PathKind kind) { return kind <= topology::PathKind::kC2c ? kNvlink : kPci; }
 
 std::span<const CostRow> CostTable() { return kTable; }
 
@@ -220,6 +194,23 @@ std::string CostTableMarkdown() {
                         row.most_gbps > 0 ? fmt::format("{:g}", row.most_gbps) : "–", row.part,
                         Name(row.source));
   }
+  return text;
+}
+
+GpuCosts CostsOf(GpuReach reach) {
+  if (reach == GpuReach::kNvlink) return {};
+  return {
+#define GPU_COST(type, field, nvlink, host_memory, unit, meaning) .field = host_memory,
+#include "plan/gpu_costs.def"
+  };
+}
+
+std::string GpuCostsMarkdown() {
+  std::string text = "| name | NVLink | host memory | unit | what it is |\n|---|---|---|---|---|\n";
+#define GPU_COST(type, field, nvlink, host_memory, unit, meaning)                                \
+  text += fmt::format("| `{}` | {:g} | {:g} | {} | {} |\n", #field, static_cast<double>(nvlink), \
+                      static_cast<double>(host_memory), unit, meaning);
+#include "plan/gpu_costs.def"
   return text;
 }
 

@@ -1,45 +1,41 @@
 #pragma once
 
-// The cost model: what an operation takes, from what its algorithm does and what its wires cost.
+// The cost model: every number by which an algorithm is chosen.
+//
+// On hosts an operation takes what follows from what its algorithm does and what its wires cost:
 //
 //   time = start + steps × step + waits × wake + bytes / min(most, part × channels × bandwidth)
 //
 // Steps and bytes follow from the algorithm (ExtentOf); start, step, most and part stand in one
 // table (CostTable), a row for each wire, algorithm and protocol, with where each was measured;
-// channels × bandwidth are what the search found on the machine (topology/search.h). Pure
-// functions: all ranks compute the same. docs/cost_model.md is made from the table.
+// channels × bandwidth are what the search found on the machine (topology/search.h).
+//
+// GPUs have numbers of their own (GpuCosts), which plan/mesh.h adds up.
+//
+// Pure functions: all ranks compute the same. docs/cost_model.md is made from the tables.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "plan/work.h"
-#include "topology/paths.h"
 
 namespace tutti {
 
-// What joins two ranks, as far as costs go.
+// What joins two host ranks, as far as costs go.
 enum class Wire : uint8_t {
-  kSharedMemory,  // host ranks of one machine
-  kKernelCopy,    // … of several processes, by process_vm_readv
-  kTcp,           // host ranks of two
-  kNvlink,        // GPUs: NVLink, xGMI, C2C
-  kPci,           // GPUs: PCI, over processors or not
-  kNic,           // GPUs of two machines
+  kSharedMemory,  // Ranks of one host.
+  kKernelCopy,    // Ranks of one host in several processes, by process_vm_readv.
+  kTcp,           // Ranks of two hosts.
 };
 std::string_view Name(Wire wire);
-inline bool IsGpu(Wire wire) { return wire >= Wire::kNvlink; }
-
-// The wire of GPUs of one host whose channels use paths of `kind` at worst.
-Wire WireOf(topology::PathKind kind);
 
 // Where a row's numbers come from.
 enum class CostSource : uint8_t {
   kCostBench,  // bench/results/cost.md
   kShmBench,   // bench/results/shm.md
-  kH200,       // fitted to NCCL 2.28.9 on 8 H200, bench/results/nccl-h200x8.md
-  kNccl,       // constants of NCCL's src/graph/tuning.cc; not measured here
 };
 std::string_view Name(CostSource source);
 
@@ -63,8 +59,11 @@ const CostRow* FindCost(Wire wire, Algorithm algorithm, Protocol protocol);
 // and they share what a core moves. Measured with 4 ranks on 2 cores, bench/results/cost.md.
 constexpr double WakeUs(Wire wire) { return wire == Wire::kTcp ? 17 : 4; }
 inline constexpr double kSharedCorePart = 0.5;
-// What a GPU's launch costs more outside a CUDA graph: 8 H200, NCCL's AllReduce of 64 B to 4 KB.
-inline constexpr double kLaunchUs = 3.4;
+
+// From how many bytes on the ranks of several processes describe their buffers to one another to
+// find out whether these are mapped. Where they are not, they have met for nothing, which costs 0.5
+// us: a tenth of what an operation of this size takes (bench/results/cost.md).
+inline constexpr double kAskFromBytes = 16 << 10;
 
 // What an algorithm does, from one end to the other.
 struct Extent {
@@ -83,7 +82,26 @@ Extent MeshExtentOf(Collective collective, Algorithm algorithm, int num_ranks, d
 // `shared_cores`: host ranks share cores.
 double CostUs(const CostRow& row, const Extent& extent, double channels_gbps, bool shared_cores);
 
-// The table as Markdown.
+// The numbers by which operations of GPUs are planned (plan/gpu_costs.def); plan/mesh.h adds them
+// up.
+struct GpuCosts {
+#define GPU_COST(type, field, nvlink, host_memory, unit, meaning) type field = nvlink;
+#include "plan/gpu_costs.def"
+};
+
+// How GPUs reach one another's windows.
+enum class GpuReach : uint8_t {
+  kNvlink,      // In one another's memory. Measured where NVLink joins them.
+  kHostMemory,  // In pinned memory of the host.
+};
+GpuCosts CostsOf(GpuReach reach);
+
+// What an operation takes more than on hosts where GPUs have their hosts move the data: the way to
+// a thread of the host and back (bench/results/gpu_paths.md).
+inline constexpr double kRelayUs = 40;
+
+// The tables as Markdown.
 std::string CostTableMarkdown();
+std::string GpuCostsMarkdown();
 
 }  // namespace tutti

@@ -16,7 +16,8 @@ constexpr double kLLBytes = 2;
 constexpr double kLL128Bytes = 16.0 / 15;
 constexpr size_t kAlignment = 16;  // blocks and chunks begin at whole lines of plain data
 constexpr uint32_t kSimpleThreads = 256;
-constexpr size_t kChainPieces = 4;  // of each block
+constexpr size_t kUsualSlotBytes = 16 << 10;  // where no window says what its slots hold
+constexpr size_t kChainPieces = 4;            // of each block
 constexpr uint32_t kRoundBlocks = 8;
 constexpr uint32_t kSpareOf = 32;  // one multiprocessor of so many is left free
 
@@ -44,8 +45,14 @@ constexpr std::array<Candidates, kNumCollectives> FindCandidates() {
 size_t DivUp(size_t a, size_t b) { return (a + b - 1) / b; }
 size_t RoundUp(size_t value, size_t unit) { return DivUp(value, unit) * unit; }
 
-size_t WholeLines(double bytes) {
-  return RoundUp(std::max<size_t>(1, static_cast<size_t>(bytes)), kAlignment);
+// Sets a number of TUTTI_GPU_TUNE. Rates are at least 1, and sizes that data are cut by are whole
+// lines.
+void SetCost(std::string_view unit, double value, double& cost) {
+  cost = unit == "B/µs" ? std::max(1.0, value) : value;
+}
+void SetCost(std::string_view unit, double value, size_t& cost) {
+  const auto whole = static_cast<size_t>(std::min(value, 1e15));
+  cost = unit == "B" ? RoundUp(std::max<size_t>(1, whole), kAlignment) : whole;
 }
 
 // Into how many parts an operation of several steps cuts a piece of its data.
@@ -73,27 +80,40 @@ int RingSteps(const MeshContext& context, MeshAlgorithm algorithm) {
   return (context.num_ranks - 1) * (algorithm == MeshAlgorithm::kAllReduceRing ? 2 : 1);
 }
 
-// The time beyond what all protocols have in common.
+// The time for so many bytes at `bytes_per_us`, or as fast as the links carry them.
+double MovingUs(const MeshContext& context, double bytes, double bytes_per_us) {
+  const double link = context.link_bytes_per_us;
+  return bytes / (link > 0 ? std::min(link, bytes_per_us) : bytes_per_us);
+}
+
+// The time beyond what the shortest operation takes.
 double ExtraUs(const MeshContext& context, MeshAlgorithm algorithm, Protocol protocol,
                double bytes) {
+  const GpuCosts& costs = context.costs;
   const double written = Written(context, algorithm, bytes);
-  if (IsRing(algorithm))
-    return written / context.ring_bytes_per_us +
-           (IsChain(algorithm)
-                ? context.chain_us + RingSteps(context, algorithm) * context.chain_step_us
-                : RingSteps(context, algorithm) * context.step_us);
+  if (IsRing(algorithm)) {
+    const int steps = RingSteps(context, algorithm);
+    return MovingUs(context, written, costs.ring_bytes_per_us) +
+           (IsChain(algorithm) ? costs.chain_us + steps * costs.chain_step_us
+                               : steps * costs.step_us);
+  }
   if (algorithm == MeshAlgorithm::kMessages)
-    return written / context.messages_bytes_per_us + context.message_us;
+    return MovingUs(context, written, costs.messages_bytes_per_us) + costs.message_us;
   if (IsSymmetric(algorithm))
-    return written / context.symmetric_bytes_per_us + context.symmetric_us;
+    return MovingUs(context, written, costs.symmetric_bytes_per_us) + costs.symmetric_us;
   const double rounds = IsTwoShot(algorithm) ? 2 : 1;
-  if (protocol == Protocol::kLL)
-    return kLLBytes * written / context.ll_bytes_per_us + (rounds - 1) * context.ll_round_us;
-  if (protocol == Protocol::kLL128)
-    return kLL128Bytes * written / context.ll128_bytes_per_us +
-           (rounds - 1) * context.ll128_round_us + context.ll128_us;
-  return written / context.simple_bytes_per_us + (rounds - 1) * context.simple_round_us +
-         rounds * context.simple_us;
+  switch (protocol) {
+    case Protocol::kLL:
+      return MovingUs(context, kLLBytes * written, costs.ll_bytes_per_us) +
+             (rounds - 1) * costs.ll_round_us;
+    case Protocol::kLL128:
+      return MovingUs(context, kLL128Bytes * written, costs.ll128_bytes_per_us) +
+             (rounds - 1) * costs.ll128_round_us + costs.ll128_us;
+    case Protocol::kSimple:
+      return MovingUs(context, written, costs.simple_bytes_per_us) +
+             (rounds - 1) * costs.simple_round_us + rounds * costs.simple_us;
+  }
+  return 0;
 }
 
 void ShapeLL(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
@@ -122,13 +142,14 @@ void ShapeBlocks(const MeshContext& context, size_t count, size_t elem, size_t b
 }
 
 void ShapeLL128(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
-  ShapeBlocks(context, count, elem, context.ll128_bytes_per_block, context.max_lone_blocks, choice);
+  ShapeBlocks(context, count, elem, context.costs.ll128_bytes_per_block, context.max_lone_blocks,
+              choice);
   choice->threads = kLL128Threads;
   choice->chunk_elems = context.ll128_slot_bytes / elem;
 }
 
 void ShapeSymmetric(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
-  ShapeBlocks(context, count, elem, context.bytes_per_block, context.max_lone_blocks, choice);
+  ShapeBlocks(context, count, elem, context.costs.bytes_per_block, context.max_lone_blocks, choice);
   choice->threads = kLL128Threads;
   choice->chunk_elems = choice->block_elems;
 }
@@ -147,13 +168,13 @@ bool Fits(const MeshContext& context, MeshAlgorithm algorithm, Protocol protocol
 }
 
 void ShapeSimple(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
-  ShapeBlocks(context, count, elem, context.bytes_per_block, context.max_blocks, choice);
+  ShapeBlocks(context, count, elem, context.costs.bytes_per_block, context.max_blocks, choice);
   const size_t owners = Owners(context, choice->algorithm);
   // Some pieces for each block, so that pushing one overlaps with reading the other.
   const size_t part = DivUp(choice->block_elems * elem, owners);
   const size_t chunk =
       std::clamp(RoundUp(DivUp(part, 4), kAlignment),
-                 std::min(context.min_chunk_bytes, context.slot_bytes), context.slot_bytes);
+                 std::min(context.costs.min_chunk_bytes, context.slot_bytes), context.slot_bytes);
   choice->chunk_elems = chunk / elem;
 }
 
@@ -163,14 +184,15 @@ void ShapeRing(const MeshContext& context, size_t count, size_t elem, MeshChoice
   const size_t owners = Owners(context, choice->algorithm);
   const size_t bytes = count * elem / owners;
   choice->threads = kSimpleThreads;
-  const auto blocks = std::clamp<size_t>(bytes / context.bytes_per_block, 1, context.max_blocks);
+  const auto blocks =
+      std::clamp<size_t>(bytes / context.costs.bytes_per_block, 1, context.max_blocks);
   const size_t unit = kAlignment / elem;
   choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
   const size_t part = DivUp(choice->block_elems * elem, owners);
-  const size_t most = std::min(context.ring_slot_bytes, context.max_ring_chunk_bytes);
+  const size_t most = std::min(context.ring_slot_bytes, context.costs.max_ring_chunk_bytes);
   const size_t pieces = IsChain(choice->algorithm) ? kChainPieces : DivUp(part, most);
   const size_t chunk = std::clamp(RoundUp(DivUp(part, pieces), kAlignment),
-                                  std::min(context.min_chunk_bytes, most), most);
+                                  std::min(context.costs.min_chunk_bytes, most), most);
   choice->chunk_elems = chunk / elem;
 }
 
@@ -199,7 +221,7 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
     std::pair us = {2 * off_algorithm + off_protocol, ExtraUs(context, row.id, protocol, bytes)};
     if (row.where == Where::kMessageChannels && collective != Collective::kAlltoAll &&
         count * elem_bytes <= context.short_message_bytes)
-      us.second -= context.message_us;
+      us.second -= context.costs.message_us;
     if (us >= best_us) return;
     best_us = us;
     best.us = us.second;
@@ -238,10 +260,23 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
   return best;
 }
 
+MeshContext MeshContextFor(int num_ranks, int multiprocessors, GpuReach reach) {
+  MeshContext context;
+  context.num_ranks = num_ranks;
+  context.max_blocks = std::min(BlocksFor(multiprocessors), kMaxBlocks);
+  context.max_lone_blocks = LoneBlocksFor(multiprocessors);
+  context.slot_bytes = kUsualSlotBytes;
+  context.ring_slot_bytes = kUsualSlotBytes * static_cast<size_t>(std::max(1, num_ranks));
+  context.ll_slot_bytes = kLLLines * kLLData;
+  if (reach == GpuReach::kNvlink) context.ll128_slot_bytes = LL128SlotData(std::max(1, num_ranks));
+  context.costs = CostsOf(reach);
+  return context;
+}
+
 uint32_t MostEarlyBlocks(const MeshContext& context) {
   // Kernels of kEarlyBlocks let the next one come whatever a communicator may have.
   const uint32_t half = std::min(context.max_blocks, context.max_lone_blocks) / 2;
-  return half < kEarlyBlocks ? 0 : context.early_blocks;
+  return half < kEarlyBlocks ? 0 : static_cast<uint32_t>(context.costs.early_blocks);
 }
 
 uint32_t BlocksFor(int multiprocessors) {
@@ -256,36 +291,31 @@ uint32_t LoneBlocksFor(int multiprocessors) {
   return std::max(1u, all - std::max(1u, all / kSpareOf));
 }
 
+double PredictMeshUs(const MeshContext& context, Collective collective, size_t count,
+                     size_t elem_bytes, Buffers buffers, ReductionOrder order) {
+  const double launch_us = context.costs.launch_us;
+  if (context.num_ranks == 1 || count == 0) return launch_us;
+  const auto bytes = static_cast<double>(count * elem_bytes);
+  switch (collective) {
+    case Collective::kSendRecv:
+    case Collective::kAllGatherV:
+    case Collective::kAlltoAllV:
+    case Collective::kReduceScatterV:
+      return launch_us + MovingUs(context, bytes, context.costs.messages_bytes_per_us);
+    default:
+      return launch_us + ChooseMesh(context, collective, count, elem_bytes, buffers, order).us;
+  }
+}
+
 Status ApplyMeshTuning(std::string_view text, MeshContext& context) {
   struct Number {
     std::string_view name;
     void (*set)(MeshContext& context, double value);
   };
   static constexpr Number kNumbers[] = {
-      {"simple_us", [](MeshContext& c, double v) { c.simple_us = v; }},
-      {"simple_round_us", [](MeshContext& c, double v) { c.simple_round_us = v; }},
-      {"ll_round_us", [](MeshContext& c, double v) { c.ll_round_us = v; }},
-      {"ll128_us", [](MeshContext& c, double v) { c.ll128_us = v; }},
-      {"ll128_round_us", [](MeshContext& c, double v) { c.ll128_round_us = v; }},
-      {"step_us",
-       [](MeshContext& c, double v) {
-         c.step_us = v;
-         c.chain_step_us = std::min(c.chain_step_us, v);
-       }},
-      {"chain_us", [](MeshContext& c, double v) { c.chain_us = v; }},
-      {"symmetric_us", [](MeshContext& c, double v) { c.symmetric_us = v; }},
-      {"message_us", [](MeshContext& c, double v) { c.message_us = v; }},
-      {"ring_rate", [](MeshContext& c, double v) { c.ring_bytes_per_us = std::max(1.0, v); }},
-      {"ring_chunk", [](MeshContext& c, double v) { c.max_ring_chunk_bytes = WholeLines(v); }},
-      {"block", [](MeshContext& c, double v) { c.bytes_per_block = WholeLines(v); }},
-      {"ll128_block", [](MeshContext& c, double v) { c.ll128_bytes_per_block = WholeLines(v); }},
-      {"ll128_from",
-       [](MeshContext& c, double v) { c.ll128_message_from = static_cast<size_t>(v); }},
-      {"ll128_message",
-       [](MeshContext& c, double v) { c.ll128_message_bytes = static_cast<size_t>(v); }},
-      {"chunk", [](MeshContext& c, double v) { c.min_chunk_bytes = WholeLines(v); }},
-      {"early_blocks",
-       [](MeshContext& c, double v) { c.early_blocks = static_cast<uint32_t>(std::min(v, 1e6)); }},
+#define GPU_COST(type, field, nvlink, host_memory, unit, meaning) \
+  {#field, [](MeshContext& c, double v) { SetCost(unit, v, c.costs.field); }},
+#include "plan/gpu_costs.def"
       {"blocks",
        [](MeshContext& c, double v) {
          c.max_blocks = std::clamp(static_cast<uint32_t>(v), 1u, c.max_blocks);

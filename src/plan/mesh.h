@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "plan/algorithm_table.h"
+#include "plan/cost_table.h"
 #include "plan/mesh_limits.h"
 #include "plan/reduction_order.h"
 #include "plan/work.h"
@@ -20,69 +21,44 @@ namespace tutti {
 
 std::string_view Name(MeshAlgorithm algorithm);
 
-// What the choice depends on; the same on all ranks of a communicator. The defaults are for GPUs
-// joined by NVLink; bench/results/gpu.md shows what chose them.
+// What the choice depends on; the same on all ranks of a communicator.
 struct MeshContext {
   int num_ranks = 1;
-  bool deterministic = false;   // reductions keep the order of the ranks, see reduction_order.h
-  size_t slot_bytes = 0;        // of a round by Simple, for each pair and block
-  size_t ring_slot_bytes = 0;   // of a step of a ring, for each block
-  size_t ll_slot_bytes = 0;     // of data, by LL
-  size_t ll128_slot_bytes = 0;  // of data, by LL128; 0: it may not be used
+  // Reductions keep the order of the ranks: plan/reduction_order.h.
+  bool deterministic = false;
+  // The data that a round by Simple takes, for each pair and block; that a step of a ring takes,
+  // for each block; and that a round by LL and by LL128 takes, for each pair and block. LL128 may
+  // not be used where it has none.
+  size_t slot_bytes = 0;
+  size_t ring_slot_bytes = 0;
+  size_t ll_slot_bytes = 0;
+  size_t ll128_slot_bytes = 0;
+  // The most blocks of a kernel, and of one whose blocks have a multiprocessor each
+  // (LoneBlocksFor).
   uint32_t max_blocks = 1;
-  // Of kernels whose blocks have a multiprocessor each: see LoneBlocksFor.
   uint32_t max_lone_blocks = ~0u;
-  // Up to so many blocks an operation may come to the GPU before the last one of its stream has
-  // ended, for which it waits there: a microsecond less between two of them. 0: never.
-  uint32_t early_blocks = 64;
-  // What a GPU writes to the others in a microsecond, by LL128 and by Simple; what a round by
-  // Simple costs more than one by LL (a fence, a flag and two barriers), and a second round, by
-  // Simple and by LL.
-  double ll128_bytes_per_us = 340e3;
-  double simple_bytes_per_us = 290e3;
-  double simple_us = 0.8;
-  double simple_round_us = 1.0;
-  double ll_round_us = 4;
-  // LL does not fill the wire. LL128, with 15 bytes of data in 16, does, and costs more to
-  // begin with; a second round of them costs a trip across the wire and back into registers.
-  double ll_bytes_per_us = 150e3;
-  double ll128_us = 0.6;
-  double ll128_round_us = 1.8;
-  // Round a ring: what a GPU writes to its neighbour in a microsecond, and what each step costs;
-  // one of a chain costs less, because only the first pieces wait for it, but its pieces are short.
-  double ring_bytes_per_us = 360e3;
-  double step_us = 3;
-  double chain_us = 1.8;
-  double chain_step_us = 0.3;
-  // Pair by pair: what a GPU writes to all others in a microsecond, and what it costs more than a
-  // mesh to wait for all of them. Where only the root meets all others, short messages, which go in
-  // lines, cost nothing more.
-  double messages_bytes_per_us = 340e3;
-  double message_us = 1.2;
-  size_t short_message_bytes = 16 << 10;
-  // Straight between registered buffers: what a GPU reads and writes in a microsecond, and what it
-  // costs that all ranks meet before and after.
-  double symmetric_bytes_per_us = 340e3;
-  double symmetric_us = 3;
-  // Sends and receives of so many bytes go by LL128, where that may be used.
-  size_t ll128_message_from = (16 << 10) + 1;
-  size_t ll128_message_bytes = 1 << 20;
-  size_t bytes_per_block = 8 << 10;        // written, from which on another block pays
-  size_t ll128_bytes_per_block = 4 << 10;  // the same for LL128
-  size_t min_chunk_bytes = 16 << 10;  // shorter chunks lose more by barriers than overlap gives
-  size_t max_ring_chunk_bytes = ~size_t{0};
+  // Up to this many bytes a message goes by LL.
+  size_t short_message_bytes = kLLMessage;
+  GpuCosts costs;
+  // What the links of a GPU carry, in bytes a microsecond, where it is known and less than the
+  // costs say; 0: not known.
+  double link_bytes_per_us = 0;
   // By Collective: a bit for each Algorithm that NCCL_ALGO leaves, and for each Protocol that
   // NCCL_PROTO does; 0: all. Where nothing of it serves, it has no effect.
   std::array<uint32_t, kNumCollectives> allowed_algorithms = {};
   std::array<uint32_t, kNumCollectives> allowed_protocols = {};
 };
 
+// Returns a context for GPUs of which the smallest has so many multiprocessors, with slots of a
+// usual size.
+MeshContext MeshContextFor(int num_ranks, int multiprocessors, GpuReach reach);
+
 struct MeshChoice {
   MeshAlgorithm algorithm = MeshAlgorithm::kAllReduceOneShot;
   Protocol protocol = Protocol::kSimple;
   uint32_t blocks = 1;
   uint32_t threads = 128;
-  bool early = false;      // see early_blocks
+  bool early = false;      // see GpuCosts::early_blocks
   double us = 0;           // that it takes, beyond what all operations do
   size_t block_elems = 0;  // of each block but the last, out of `count`
   size_t chunk_elems = 0;  // of a slot, in one round
@@ -130,8 +106,14 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
                       size_t elem_bytes, Buffers buffers = Buffers::kOwn,
                       ReductionOrder order = ReductionOrder::kAny);
 
-// Reads "name=value,…" (TUTTI_GPU_TUNE) into the context's numbers; the table in mesh.cc has the
-// names. InvalidUsage for others.
+// Returns what an operation takes, in microseconds, in a CUDA graph. `count` as in NCCL's calls;
+// of AllGatherV, AlltoAllV, ReduceScatterV and SendRecv the elements that this rank sends.
+double PredictMeshUs(const MeshContext& context, Collective collective, size_t count,
+                     size_t elem_bytes, Buffers buffers = Buffers::kOwn,
+                     ReductionOrder order = ReductionOrder::kAny);
+
+// Reads "name=value,…" (TUTTI_GPU_TUNE) into the context: the names of plan/gpu_costs.def, and
+// "blocks" for fewer blocks. InvalidUsage for others.
 Status ApplyMeshTuning(std::string_view text, MeshContext& context);
 // NCCL_ALGO: oneshot, twoshot, ring, exchange, symmetric; NCCL_PROTO: LL, LL128, Simple;
 // as ApplyAlgorithmList and ApplyProtocolList read them for hosts.

@@ -131,7 +131,7 @@ TEST(ChooseMeshTest, ShortOperationsComeEarlyIfTheyLeaveRoom) {
   EXPECT_EQ(MostEarlyBlocks(context), 0u);
   EXPECT_FALSE(ChooseMesh(context, Collective::kAllReduce, 1024, 4).early);
   context = Context(8);
-  context.early_blocks = 0;
+  context.costs.early_blocks = 0;
   EXPECT_FALSE(ChooseMesh(context, Collective::kAllReduce, 1024, 4).early);
 }
 
@@ -150,10 +150,10 @@ TEST(BlocksForTest, LeavesRoomForOtherCommunicators) {
 
 TEST(MeshTuningTest, ReadsNumbersAndRefusesOthers) {
   MeshContext context = Context(4);
-  ASSERT_TRUE(ApplyMeshTuning("simple_us=3,blocks=16,chunk=4096", context).ok());
-  EXPECT_EQ(context.simple_us, 3);
+  ASSERT_TRUE(ApplyMeshTuning("simple_us=3,blocks=16,min_chunk_bytes=4096", context).ok());
+  EXPECT_EQ(context.costs.simple_us, 3);
   EXPECT_EQ(context.max_blocks, 16u);
-  EXPECT_EQ(context.min_chunk_bytes, 4096u);
+  EXPECT_EQ(context.costs.min_chunk_bytes, 4096u);
   EXPECT_EQ(ApplyMeshTuning("wind=3", context).code(), Code::kInvalidUsage);
   EXPECT_EQ(ApplyMeshTuning("blocks", context).code(), Code::kInvalidUsage);
 }

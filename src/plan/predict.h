@@ -1,14 +1,13 @@
 #pragma once
 
-// What a collective takes on a machine that is known from a file or a detection: the cost table
-// (cost_table.h) with the channels that the search found on it. For studying machines, and for
-// whoever must choose on GPUs; communicators of host ranks choose by choose.h, from the same table.
+// What a collective takes on a machine that is known from a file or a detection. For studying
+// machines: by the functions that communicators choose by and that ncclGroupSimulateEnd answers by
+// (plan/choose.h for host ranks, plan/mesh.h for GPUs), with what the search found on the machine.
 // Pure functions.
 
-#include <span>
-#include <vector>
+#include <optional>
 
-#include "plan/cost_table.h"
+#include "plan/work.h"
 #include "topology/channels.h"
 
 namespace tutti {
@@ -16,10 +15,8 @@ namespace tutti {
 struct MachineJob {
   int hosts = 1;
   int ranks_per_host = 1;
-  bool gpus = true;         // else host ranks
-  bool in_graph = false;    // GPUs: launched with others in a CUDA graph
+  bool gpus = true;         // Ranks are GPUs, else host ranks.
   topology::Channels ring;  // of one of the hosts
-  topology::Channels tree;
 
   int num_ranks() const { return hosts * ranks_per_host; }
 };
@@ -28,11 +25,12 @@ struct Prediction {
   Algorithm algorithm = Algorithm::kRing;
   Protocol protocol = Protocol::kSimple;
   double us = 0;
-  CostSource source = CostSource::kCostBench;  // of the numbers; the weakest of several
 };
 
-// Every way that the table knows, the fastest first; empty for one rank, or where nothing is known
-// of the machine's kind. `bytes` as for ExtentOf.
-std::vector<Prediction> PredictAll(const MachineJob& job, Collective collective, double bytes);
+// Returns the way that a communicator would choose; nothing for one rank, or where the search found
+// no channel. `count` as in NCCL's calls. Of GPUs: what an operation takes in a CUDA graph; on
+// several hosts, where their hosts move the data, the way of these.
+std::optional<Prediction> Predict(const MachineJob& job, Collective collective, size_t count,
+                                  size_t elem_bytes);
 
 }  // namespace tutti

@@ -4,53 +4,18 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "topology/search_hops.h"
+#include "topology/search_options.h"
 #include "topology/search_walk.h"
 
 namespace tutti::topology {
 namespace {
 
-// How much total bandwidth a better kind of path may cost: the answer is the one with the highest
-// product of weight and bandwidth. Leaving NVLink must pay off nearly twofold, as PCI and the
-// processors' memory are shared with everything else on the host. Among ways to a card that data
-// can take without passing a processor the difference is small: what it costs is a little latency.
-double WeightInside(PathKind kind) {
-  if (kind <= PathKind::kNvlink) return 1.0;
-  if (kind <= PathKind::kC2c) return 0.9;
-  if (kind <= PathKind::kPxn) return 0.55;
-  return kind == PathKind::kPhb ? 0.45 : 0.35;
-}
-
-double WeightOutside(PathKind kind) {
-  if (kind <= PathKind::kPix) return 1.0;
-  if (kind <= PathKind::kP2c) return 0.99;
-  if (kind == PathKind::kPxn) return 0.96;
-  return kind == PathKind::kPhb ? 0.75 : 0.6;
-}
-
-double WeightCrossing(int cross_nic) { return cross_nic == 0 ? 1.0 : cross_nic == 2 ? 0.98 : 0.97; }
-
-// One tree rather than another only breaks ties: two devices sharing the way out are better than
-// one.
-double WeightPattern(Pattern pattern) {
-  return pattern == Pattern::kTree ? 0.995 : pattern == Pattern::kSplitTree ? 0.99 : 1.0;
-}
-
 // Channels cost blocks, memory and connections: many thin ones must bring something.
 double WeightSize(size_t channels, Kbps bandwidth) {
   if (channels <= 1) return 1;
   return std::min(1.0, 0.7 + 0.03 * ToGbps(bandwidth));
-}
-
-// What one channel is asked to carry: a channel is one block of a kernel, which moves no more.
-Kbps MostPerChannel(const Graph& graph, std::span<const NodeIndex> devices) {
-  int oldest = 1000;
-  for (const NodeIndex device : devices) {
-    oldest = std::min(oldest, graph.node(device).compute_capability);
-  }
-  return ToKbps(oldest >= 100 ? 90 : oldest >= 90 ? 60 : 40);
 }
 
 // Channels above this are made two of half the bandwidth, for more blocks to work at once, as long
@@ -61,11 +26,6 @@ constexpr uint32_t kMostSplitInter = 8;
 // Large machines need more looks for the same number of tries: added to what is demanded, times the
 // looks that one channel takes.
 constexpr uint64_t kLooksPerChannel = 96;
-
-struct Option {
-  Trial trial;
-  double weight = 1;
-};
 
 // Trials of about one total bandwidth.
 struct Rung {
@@ -113,11 +73,6 @@ class Searcher {
   Result<Channels> Run();
 
  private:
-  std::vector<Option> ListOptions() const;
-  std::vector<PathKind> KindsInside() const;
-  std::vector<PathKind> KindsOutside() const;
-  bool Joined(PathKind kind) const;
-  std::vector<Kbps> ListBandwidths(const Trial& trial) const;
   std::vector<Rung> ListRungs(const Option& option);
   void Improve(const Option& option, uint64_t steps);
   size_t Above(const Climb& climb) const;
@@ -142,127 +97,6 @@ class Searcher {
   std::optional<Found> best_;
 };
 
-// Whether ways no worse than `kind` lead from the first device to all and back.
-bool Searcher::Joined(PathKind kind) const {
-  const size_t count = table_.device_count();
-  for (const bool forth : {true, false}) {
-    std::vector<size_t> reached{0};
-    std::vector<uint8_t> seen(count);
-    seen[0] = 1;
-    for (size_t i = 0; i < reached.size(); ++i) {
-      for (size_t next = 0; next < count; ++next) {
-        const Hop& hop =
-            forth ? table_.Between(reached[i], next) : table_.Between(next, reached[i]);
-        if (seen[next] != 0 || hop.kind > kind) continue;
-        seen[next] = 1;
-        reached.push_back(next);
-      }
-    }
-    if (reached.size() < count) return false;
-  }
-  return true;
-}
-
-std::vector<PathKind> Searcher::KindsInside() const {
-  const size_t count = table_.device_count();
-  if (count == 1) return {PathKind::kLocal};
-  std::set<PathKind> kinds;
-  for (size_t from = 0; from < count; ++from) {
-    for (size_t to = 0; to < count; ++to) {
-      if (from != to) kinds.insert(table_.Between(from, to).kind);
-    }
-  }
-  kinds.erase(PathKind::kDis);
-  std::vector<PathKind> joining;
-  for (const PathKind kind : kinds) {
-    if (Joined(kind)) joining.push_back(kind);
-  }
-  return joining;
-}
-
-std::vector<PathKind> Searcher::KindsOutside() const {
-  if (!demand_.inter_host) return {PathKind::kLocal};
-  std::set<PathKind> kinds;
-  for (size_t net = 0; net < table_.net_count(); ++net) {
-    for (size_t device = 0; device < table_.device_count(); ++device) {
-      kinds.insert(table_.In(net, device).kind);
-      kinds.insert(table_.Out(device, net).kind);
-    }
-  }
-  kinds.erase(PathKind::kDis);
-  return {kinds.begin(), kinds.end()};
-}
-
-std::vector<Option> Searcher::ListOptions() const {
-  std::vector<Pattern> patterns{demand_.pattern};
-  std::vector<int> crossings{0};
-  if (demand_.inter_host && demand_.pattern == Pattern::kRing) {
-    if (demand_.cross_nic != CrossNic::kNever) crossings.push_back(2);
-    if (demand_.cross_nic == CrossNic::kAllowed) crossings.push_back(1);
-  } else if (demand_.inter_host) {
-    patterns = {Pattern::kBalancedTree, Pattern::kTree, Pattern::kSplitTree};
-  }
-  std::vector<Option> options;
-  for (const PathKind inside : KindsInside()) {
-    for (const PathKind outside : KindsOutside()) {
-      for (const Pattern pattern : patterns) {
-        for (const int crossing : crossings) {
-          Option option;
-          option.trial.pattern = pattern;
-          option.trial.inter_host = demand_.inter_host;
-          option.trial.kind_intra = inside;
-          option.trial.kind_inter = outside;
-          option.trial.cross_nic = crossing;
-          option.weight = WeightInside(inside) * WeightCrossing(crossing) * WeightPattern(pattern);
-          if (demand_.inter_host) option.weight *= WeightOutside(outside);
-          options.push_back(option);
-        }
-      }
-    }
-  }
-  std::stable_sort(options.begin(), options.end(),
-                   [](const Option& a, const Option& b) { return a.weight > b.weight; });
-  return options;
-}
-
-// The bandwidths at which another hop begins to fit on some link: what the links have, divided by
-// what a few hops together take. Between two of them nothing changes, so no others need a try.
-std::vector<Kbps> Searcher::ListBandwidths(const Trial& trial) const {
-  std::set<Kbps> capacities;
-  const auto add = [&](const Hop& hop, PathKind worst) {
-    if (hop.kind > worst) return;
-    for (const Use& use : table_.Uses(hop)) capacities.insert(table_.capacities()[use.resource]);
-  };
-  for (size_t from = 0; from < table_.device_count(); ++from) {
-    for (size_t to = 0; to < table_.device_count(); ++to) {
-      if (from != to) add(table_.Between(from, to), trial.kind_intra);
-    }
-    for (size_t net = 0; net < table_.net_count(); ++net) {
-      add(table_.In(net, from), trial.kind_inter);
-      add(table_.Out(from, net), trial.kind_inter);
-    }
-  }
-  std::set<int64_t> loads;  // in fortieths
-  for (uint32_t hops = 1; hops <= demand_.max_channels; ++hops) loads.insert(hops * kOnce);
-  for (uint32_t slow = 1; slow <= 3; ++slow) {
-    for (uint32_t plain = 0; plain <= 3; ++plain) {
-      loads.insert(slow * kBridgeOverhead + plain * kOnce);
-    }
-  }
-  for (uint32_t plain = 1; plain <= 4; ++plain) {
-    loads.insert(plain * kOnce + kReadAnswers);
-    loads.insert(plain * kOnce + kOnce / 2);  // the half of a balanced tree
-  }
-  std::set<Kbps> bandwidths{most_per_channel_ / kGrain * kGrain};
-  for (const Kbps capacity : capacities) {
-    for (const int64_t load : loads) {
-      const Kbps bandwidth = capacity * kOnce / load / kGrain * kGrain;
-      if (bandwidth > 0 && bandwidth <= most_per_channel_) bandwidths.insert(bandwidth);
-    }
-  }
-  return {bandwidths.begin(), bandwidths.end()};
-}
-
 // What to try, most total bandwidth first. Of totals within a hundredth only a few are kept: once
 // channels are found, Stretch gives them all that their links have.
 std::vector<Rung> Searcher::ListRungs(const Option& option) {
@@ -272,7 +106,7 @@ std::vector<Rung> Searcher::ListRungs(const Option& option) {
   std::map<int, std::map<uint32_t, Trial>, std::greater<>> by_total;
   const double beat = ScoreToBeat() / option.weight;
   Trial trial = option.trial;
-  for (const Kbps bandwidth : ListBandwidths(trial)) {
+  for (const Kbps bandwidth : ListBandwidths(table_, demand_, most_per_channel_, trial)) {
     trial.bandwidth_intra = trial.bandwidth_inter = bandwidth;
     uint32_t low = 0;                          // fits
     uint32_t high = demand_.max_channels + 1;  // does not
@@ -449,7 +283,7 @@ void Searcher::Stretch(Found* found) const {
 // inside.
 void Searcher::RaiseInside() {
   if (!best_ || !demand_.inter_host || demand_.pattern == Pattern::kRing) return;
-  std::vector<Kbps> bandwidths = ListBandwidths(best_->trial);
+  std::vector<Kbps> bandwidths = ListBandwidths(table_, demand_, most_per_channel_, best_->trial);
   std::reverse(bandwidths.begin(), bandwidths.end());
   const Kbps most = std::min(most_per_channel_, 2 * best_->trial.bandwidth_inter);
   bandwidths.insert(bandwidths.begin(), most / kGrain * kGrain);
@@ -524,7 +358,7 @@ Channels Searcher::Describe(const Found& found) const {
 }
 
 Result<Channels> Searcher::Run() {
-  const std::vector<Option> options = ListOptions();
+  const std::vector<Option> options = ListOptions(table_, demand_);
   for (const Option& option : options) Improve(option, std::max(steps_left_ / 3, steps_ / 50));
   if (!best_) {
     return InvalidUsage(

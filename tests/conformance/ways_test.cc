@@ -25,7 +25,9 @@ const std::vector<Way>& Ways() {
       {"LL128", {{"NCCL_PROTO", "LL128"}}},
       {"Simple", {{"NCCL_PROTO", "Simple"}}},
       // As if every size were large: rings, chains, and messages in place of meshes.
-      {"Rings", {{"TUTTI_GPU_TUNE", "step_us=0,chain_us=0,message_us=0,ring_rate=1000000000"}}},
+      {"Rings",
+       {{"TUTTI_GPU_TUNE",
+         "step_us=0,chain_us=0,chain_step_us=0,message_us=0,ring_bytes_per_us=1e9"}}},
       {"HostMemory", {{"NCCL_P2P_DISABLE", "1"}}},
       {"Network", {{"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"}}},
   };

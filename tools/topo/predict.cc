@@ -4,6 +4,7 @@
 #include "plan/predict.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -24,7 +25,6 @@ using topology::NodeKind;
 struct Question {
   Source source;
   std::string collective = "all_reduce";
-  bool in_graph = false;
   bool json = false;
 };
 
@@ -49,14 +49,12 @@ Result<MachineJob> JobOf(const Study& study, const Question& question) {
   TUTTI_ASSIGN(const Settings settings, ReadProcessSettings());
   MachineJob job;
   job.hosts = question.source.hosts;
-  job.in_graph = question.in_graph;
   job.gpus = !study.graph.OfKind(NodeKind::kGpu).empty();
   job.ranks_per_host = static_cast<int>(study.graph.Devices().size());
   const auto find = [&](topology::Pattern pattern) {
     return topology::FindPattern(settings, study.graph, study.paths, pattern, job.hosts > 1);
   };
   TUTTI_ASSIGN(job.ring, find(topology::Pattern::kRing));
-  TUTTI_ASSIGN(job.tree, find(topology::Pattern::kBalancedTree));
   if (job.num_ranks() < 2)
     return InvalidUsage("the job has one rank; --hosts says how many such hosts there are");
   return job;
@@ -68,27 +66,29 @@ struct Row {
   double busbw_gbps = 0;
 };
 
-std::vector<Row> Predict(const MachineJob& job, const Shape& shape) {
+// Reductions are of float32, as by default in nccl-tests.
+constexpr size_t kElemBytes = 4;
+
+std::vector<Row> PredictRows(const MachineJob& job, const Shape& shape) {
   std::vector<Row> rows;
-  const double n = job.num_ranks();
-  for (double bytes = 1024; bytes <= 1024.0 * 1024 * 1024; bytes *= 4) {
-    const auto all = PredictAll(job, shape.collective, shape.in_parts ? bytes / n : bytes);
-    if (all.empty()) continue;
-    const double factor = shape.rounds == 0 ? 1 : shape.rounds * (n - 1) / n;
-    rows.push_back({bytes, all.front(), bytes * factor / (all.front().us * 1e3)});
+  const auto n = static_cast<size_t>(job.num_ranks());
+  for (size_t bytes = 1024; bytes <= size_t{1} << 30; bytes *= 4) {
+    const size_t count = std::max<size_t>(1, bytes / (shape.in_parts ? n : 1) / kElemBytes);
+    const auto best = Predict(job, shape.collective, count, kElemBytes);
+    if (!best) continue;
+    const auto ranks = static_cast<double>(n);
+    const double factor = shape.rounds == 0 ? 1 : shape.rounds * (ranks - 1) / ranks;
+    const auto size = static_cast<double>(bytes);
+    rows.push_back({size, *best, size * factor / (best->us * 1e3)});
   }
   return rows;
 }
 
-const char* Caveat(CostSource source) {
-  switch (source) {
-    case CostSource::kH200:
-      return "measured for NCCL on 8 H200; a prediction for Tutti until it is measured";
-    case CostSource::kNccl:
-      return "from the constants by which NCCL chooses; not measured";
-    default:
-      return "measured for Tutti, docs/cost_model.md says where";
-  }
+// Where the numbers come from.
+const char* Caveat(const MachineJob& job) {
+  if (!job.gpus) return "measured for host ranks on two cores, docs/cost_model.md";
+  if (job.hosts == 1) return "measured on H200, docs/cost_model.md; in a CUDA graph";
+  return "the GPUs' hosts move the data; measured for host ranks on two cores, docs/cost_model.md";
 }
 
 void PrintRows(const MachineJob& job, const std::string& collective, const std::vector<Row>& rows) {
@@ -96,13 +96,10 @@ void PrintRows(const MachineJob& job, const std::string& collective, const std::
              job.hosts == 1 ? "" : "s");
   fmt::print("{:>12}  {:<18} {:<8} {:>12} {:>12}\n", "bytes", "algorithm", "protocol", "time (us)",
              "busbw (GB/s)");
-  CostSource weakest = CostSource::kCostBench;
-  for (const Row& row : rows) {
+  for (const Row& row : rows)
     fmt::print("{:>12.0f}  {:<18} {:<8} {:>12.1f} {:>12.2f}\n", row.bytes, Name(row.best.algorithm),
                Name(row.best.protocol), row.best.us, row.busbw_gbps);
-    weakest = std::max(weakest, row.best.source);
-  }
-  fmt::print("Latencies: {}.\n", Caveat(weakest));
+  fmt::print("Numbers: {}.\n", Caveat(job));
 }
 
 int RunPredict(const Question& question) {
@@ -110,7 +107,7 @@ int RunPredict(const Question& question) {
   if (!study.ok()) return Fail("predict", study.status());
   const Result<MachineJob> job = JobOf(*study, question);
   if (!job.ok()) return Fail("predict", job.status());
-  const std::vector<Row> rows = Predict(*job, kShapes.at(question.collective));
+  const std::vector<Row> rows = PredictRows(*job, kShapes.at(question.collective));
   if (!question.json) {
     PrintRows(*job, question.collective, rows);
     return 0;
@@ -122,7 +119,7 @@ int RunPredict(const Question& question) {
                     {"protocol", Name(row.best.protocol)},
                     {"time_us", row.best.us},
                     {"busbw_gbps", row.busbw_gbps},
-                    {"source", Caveat(row.best.source)}});
+                    {"source", Caveat(*job)}});
   }
   const Json object = {{"hosts", job->hosts},
                        {"ranks", job->num_ranks()},
@@ -144,7 +141,6 @@ Subcommand AddPredict(CLI::App& topo) {
   app->add_option("--collective", question->collective, "which one")
       ->check(CLI::IsMember(names))
       ->capture_default_str();
-  app->add_flag("--graph", question->in_graph, "GPUs: launched with others in a CUDA graph");
   app->add_flag("--json", question->json, "print as JSON");
   return {app, [question] { return RunPredict(*question); }};
 }

@@ -36,16 +36,7 @@ namespace tutti::cuda {
 
 // GPUs of one machine. What a kernel's arguments have room for without going through memory.
 inline constexpr int kMaxMeshRanks = 16;
-inline constexpr int kMaxBlocks = 128;
-// LL lines in a slot: one for each thread of a block, which has at most this many threads.
-inline constexpr size_t kLLLines = 256;
 inline constexpr uint64_t kRingSlots = kMeshSlots;
-// LL128 lines come in pairs: 256 bytes, of which 240 are data, since 15 times 16 bytes are easier to
-// share out among eight threads than the 120 of one. A round of a block has so many bytes of them.
-inline constexpr size_t kLL128PairBytes = 256;
-inline constexpr size_t kLL128PairData = 240;
-inline constexpr size_t kLL128RoundBytes = 36 << 10;
-
 // How the Simple slots of a block are used. Fresh memory is that of a mesh.
 enum class WindowView : uint64_t { kMesh, kRing, kGivenUp };
 
@@ -65,10 +56,8 @@ struct WindowLayout {
     return size_t{blocks} * static_cast<size_t>(kMeshSlots) * static_cast<size_t>(num_ranks);
   }
   // The size of an LL128 slot.
-  constexpr size_t LL128Bytes() const {
-    return kLL128RoundBytes / static_cast<size_t>(num_ranks) / kLL128PairBytes * kLL128PairBytes;
-  }
-  constexpr size_t LL128Data() const { return LL128Bytes() / kLL128PairBytes * kLL128PairData; }
+  constexpr size_t LL128Bytes() const { return LL128SlotBytes(num_ranks); }
+  constexpr size_t LL128Data() const { return LL128SlotData(num_ranks); }
   constexpr size_t LL128At() const { return kLLAt + Slots() * kLLLines * sizeof(FlaggedLine); }
   constexpr size_t SimpleAt() const { return LL128At() + Slots() * LL128Bytes(); }
   constexpr size_t TotalBytes() const { return SimpleAt() + Slots() * slot_bytes; }

@@ -32,8 +32,8 @@ inline constexpr size_t kMessageMemory = 64 << 20;  // at most, of all slots
 // A message takes another channel for each so many bytes.
 inline constexpr size_t kBytesPerChannel = 16 << 10;
 inline constexpr size_t kMostMessages = 64;  // in one kernel
-// Messages of at most this many bytes go by LL, by channels of kLLLines lines each.
-inline constexpr size_t kLLMessage = 16 << 10;
+// Messages of at most kLLMessage bytes (plan/mesh_limits.h) go by LL, by channels of kLLLines lines
+// each.
 inline constexpr size_t kLLPiece = kLLLines * kLLData;
 inline constexpr uint32_t kLLChannels = kLLMessage / kLLPiece;
 // Longer ones go by LL128 where that can be used: up to this many pairs of lines in a slot, one for

@@ -7,7 +7,8 @@ namespace tutti {
 std::byte* AcquireSlot(WaitContext& wait, const SendLink& link, size_t bytes) {
   std::byte* room = nullptr;
   wait.Wait(
-      link.peer, [&] { return (room = link.fifo->TryAcquire(bytes)) != nullptr; },
+      link.peer,
+      [&] { return (room = link.fifo->TryAcquire(bytes, link.inline_small)) != nullptr; },
       [&](int64_t timeout_ns) { link.fifo->SleepForRoom(timeout_ns); });
   return wait.failed() ? nullptr : room;
 }

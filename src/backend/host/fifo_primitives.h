@@ -25,6 +25,7 @@ inline constexpr int kMaxFan = 2;
 struct SendLink {
   int peer = -1;
   FifoSender* fifo = nullptr;
+  bool inline_small = true;  // Small chunks go into the header's line (FifoSender::TryAcquire).
 };
 struct RecvLink {
   int peer = -1;

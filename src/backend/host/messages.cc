@@ -109,7 +109,7 @@ bool MessageBatch::StepLane(Lane& lane) {
 bool MessageBatch::StepSend(Message& message) {
   const size_t slot_bytes = message.send.fifo->view().slot_bytes;
   const size_t bytes = std::min(message.bytes - message.moved, slot_bytes);
-  std::byte* room = message.send.fifo->TryAcquire(bytes);
+  std::byte* room = message.send.fifo->TryAcquire(bytes, message.send.inline_small);
   if (room == nullptr) return false;
   CopyBytes(room, message.data + message.moved, bytes);
   message.send.fifo->Publish(bytes, message.tag);

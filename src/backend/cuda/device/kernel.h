@@ -13,11 +13,9 @@
     const uint32_t block = blockIdx.x;                               \
     tutti::cuda::__VA_ARGS__(args, block);                           \
   }
-#define TUTTI_KERNEL(name, ...) \
-  TUTTI_KERNEL_OF(name, MeshArgs, tutti::cuda::kLLLines, 2, __VA_ARGS__)
+#define TUTTI_KERNEL(name, ...) TUTTI_KERNEL_OF(name, MeshArgs, tutti::kLLLines, 2, __VA_ARGS__)
 // The LL lines of all peers at once take many registers, and small messages few blocks.
-#define TUTTI_LL_KERNEL(name, ...) \
-  TUTTI_KERNEL_OF(name, MeshArgs, tutti::cuda::kLLLines, 1, __VA_ARGS__)
+#define TUTTI_LL_KERNEL(name, ...) TUTTI_KERNEL_OF(name, MeshArgs, tutti::kLLLines, 1, __VA_ARGS__)
 #define TUTTI_LL128_KERNEL(name, ...) \
   TUTTI_KERNEL_OF(name, MeshArgs, tutti::kLL128Threads, 1, __VA_ARGS__)
 #define TUTTI_SYMMETRIC_KERNEL(name, ...) \
