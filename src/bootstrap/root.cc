@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 
 #include "base/log.h"
 #include "bootstrap/auth.h"
@@ -85,7 +86,9 @@ uint32_t LookUpsDue(const RootRequest& request) {
 // cancelled when the root's work is done.
 class RootServer : public std::enable_shared_from_this<RootServer> {
  public:
-  explicit RootServer(EventLoop& loop) : loop_(loop) {}
+  // `unasked` may be null; see Root::Create.
+  explicit RootServer(EventLoop& loop, Guests* unasked = nullptr)
+      : loop_(loop), unasked_(unasked) {}
 
   Status Start(UniqueFd listen_fd, const Key& key, const std::string& name);
 
@@ -112,9 +115,12 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   void Fail(Status reason);
   void FinishIfDone();
   void Finish();
+  void LeavePlace();
   void SetTimer(int64_t delay_ns, void (RootServer::*what)());
 
   EventLoop& loop_;
+  Guests* unasked_;  // null once a rank has asked
+  Guests::Number place_ = 0;
   std::unique_ptr<AuthAcceptor> acceptor_;
   EventLoop::TimerId timer_ = 0;
   std::map<ClientNumber, Client> clients_;
@@ -143,6 +149,10 @@ Status RootServer::Start(UniqueFd listen_fd, const Key& key, const std::string& 
     if (!started.ok()) return;
     acceptor_ = std::move(acceptor).value();
     SetTimer(kUnaskedNs, &RootServer::Finish);
+    if (unasked_ == nullptr) return;
+    place_ = unasked_->Enter([weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->Finish();
+    });
   });
   return started;
 }
@@ -171,6 +181,7 @@ void RootServer::OnConnection(UniqueFd fd, const Hello& hello, const SocketAddre
   const RootRequest& said = clients_.at(number).request;
   if (!job_known_) {
     job_known_ = true;
+    LeavePlace();
     first_ = said;
     registrations_due_ = RegistrationsDue(said);
     look_ups_due_ = LookUpsDue(said);
@@ -369,8 +380,13 @@ void RootServer::FinishIfDone() {
   if (failure_.ok() ? complete_ && answered_ >= due : told_.size() >= due) Finish();
 }
 
+void RootServer::LeavePlace() {
+  if (Guests* const unasked = std::exchange(unasked_, nullptr)) unasked->Leave(place_);
+}
+
 void RootServer::Finish() {
   const auto self = shared_from_this();
+  LeavePlace();
   acceptor_.reset();
   for (const auto& [number, client] : clients_) loop_.RemoveFd(client.fd.get());
   clients_.clear();
@@ -404,7 +420,7 @@ Result<UniqueId> FixedId(const Settings& settings) {
 
 }  // namespace
 
-Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings) {
+Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings, Guests* unasked) {
   if (!settings.comm_id.empty()) return FixedId(settings);
   const std::string& names =
       settings.oob_net_ifname.empty() ? settings.socket_ifname : settings.oob_net_ifname;
@@ -415,7 +431,7 @@ Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings) {
   TUTTI_ASSIGN(UniqueFd listen_fd, Listen(id.root, settings.port_range));
   id.key = RandomKey();
   id.id = RandomU64();
-  const auto server = std::make_shared<RootServer>(loop);
+  const auto server = std::make_shared<RootServer>(loop, unasked);
   TUTTI_TRY(server->Start(std::move(listen_fd), id.key,
                           fmt::format("the root at {}", id.root.ToString())));
   TUTTI_INFO(kLogBootstrap, "root listens at {}", id.root.ToString());

@@ -32,7 +32,11 @@ class Root {
   // The id for ncclGetUniqueId. Starts a root on `loop`, except with NCCL_COMM_ID, where the id
   // says only the address and rank 0 starts the root itself (Bootstrap::Create does). Warns when
   // such a job has no key.
-  static Result<UniqueId> Create(EventLoop& loop, const Settings& settings);
+  // Until a rank asks it the root has a place among `unasked` (null: no limit), which is used on
+  // the loop's thread and outlives the loop: when there is no place, the root that has waited
+  // longest goes away, so that a program that makes ids in vain keeps descriptors for itself.
+  static Result<UniqueId> Create(EventLoop& loop, const Settings& settings,
+                                 Guests* unasked = nullptr);
 
   // Starts the root of `id` (made with NCCL_COMM_ID) at its address. Waits, within `limits`, while
   // an earlier job's root still has the port.

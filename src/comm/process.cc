@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -27,6 +28,9 @@ uint64_t HashOf(topology::Machine machine) {
 }
 
 }  // namespace
+
+Process::Process()
+    : unasked_roots_(Guests::ShareOf(static_cast<uint64_t>(sysconf(_SC_OPEN_MAX)))) {}
 
 Result<std::unique_ptr<Process>> Process::Create(const Settings& settings) {
   if (settings.backend == "cuda") TUTTI_TRY(cuda::Driver::Find().status());
@@ -95,7 +99,7 @@ Result<const cuda::Device*> Process::OpenDevice(int ordinal) {
 }
 
 Result<UniqueId> Process::StartRoot(const Settings& settings) {
-  return Root::Create(*loop_, settings);
+  return Root::Create(*loop_, settings, &unasked_roots_);
 }
 
 }  // namespace tutti

@@ -62,8 +62,9 @@ class Process {
   Result<UniqueId> StartRoot(const Settings& settings);
 
  private:
-  Process() = default;
+  Process();
 
+  Guests unasked_roots_;  // of the thread of loop_, which must end first
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<Proxy> proxy_;
   std::unique_ptr<FdServer> fd_server_;

@@ -22,11 +22,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/auth.h"
 #include "sys/tcp.h"
@@ -86,11 +86,12 @@ class StoreClient {
   explicit StoreClient(UniqueFd fd) : fd_(std::move(fd)) {}
   Result<Entry> Ask(uint8_t op, std::string_view key, uint64_t newer_than, uint32_t wait_ms,
                     std::string_view value);
-  Result<Entry> Exchange(const Bytes& request, uint32_t wait_ms);
+  Result<Entry> Exchange(const Bytes& request, uint32_t wait_ms) TUTTI_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  UniqueFd fd_;
-  bool broken_ = false;  // a request was cut off: answers could be another's
+  Mutex mutex_;  // one request at a time
+  const UniqueFd fd_;
+  // A request was cut off, so that the next answer could be that of another one.
+  bool broken_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tutti::elastic

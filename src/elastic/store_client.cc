@@ -69,7 +69,7 @@ Result<Entry> StoreClient::Ask(uint8_t op, std::string_view key, uint64_t newer_
   }
   const Bytes request = WithSize(EncodeRequest(
       {static_cast<Op>(op), newer_than, wait_ms, std::string(key), std::string(value)}));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (broken_) return RemoteError("the connection to the job's launcher broke before");
   Result<Entry> entry = Exchange(request, wait_ms);
   // A refusal is an answer like any other; the rest leaves the stream in the middle of one.

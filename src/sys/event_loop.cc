@@ -8,14 +8,13 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "sys/fork.h"
 #include "sys/thread.h"
@@ -57,7 +56,7 @@ class EventLoopImpl final : public EventLoop {
 
   void Run();
   void Stop();
-  void Wake();
+  void Wake() TUTTI_REQUIRES(mutex_);
   void RunTasks();
   void RunTimers();
   void RunWatch(uint64_t id, uint32_t events);
@@ -70,17 +69,19 @@ class EventLoopImpl final : public EventLoop {
   std::thread thread_;
   std::atomic<std::thread::id> loop_thread_id_;
 
-  std::mutex mutex_;
-  std::condition_variable callback_ended_;
-  std::vector<Task> tasks_;
-  bool woken_ = false;  // a byte lies in wake_fd_ that the loop has not fetched
-  bool stopping_ = false;
-  uint64_t next_id_ = 1;  // for watches and timers
-  uint64_t running_watch_ = 0;
-  std::unordered_map<uint64_t, std::shared_ptr<Watch>> watches_;
-  std::unordered_map<int, uint64_t> watch_of_fd_;
-  std::map<std::pair<int64_t, TimerId>, Task> timers_;  // by time, then by age
-  std::unordered_map<TimerId, int64_t> timer_time_ns_;
+  Mutex mutex_;
+  CondVar callback_ended_;
+  std::vector<Task> tasks_ TUTTI_GUARDED_BY(mutex_);
+  // A byte lies in wake_fd_ that the loop has not fetched.
+  bool woken_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
+  uint64_t next_id_ TUTTI_GUARDED_BY(mutex_) = 1;  // for watches and timers
+  uint64_t running_watch_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<uint64_t, std::shared_ptr<Watch>> watches_ TUTTI_GUARDED_BY(mutex_);
+  std::unordered_map<int, uint64_t> watch_of_fd_ TUTTI_GUARDED_BY(mutex_);
+  // By time, then by age.
+  std::map<std::pair<int64_t, TimerId>, Task> timers_ TUTTI_GUARDED_BY(mutex_);
+  std::unordered_map<TimerId, int64_t> timer_time_ns_ TUTTI_GUARDED_BY(mutex_);
 };
 
 Status EventLoopImpl::Start(const std::string& name) {
@@ -90,7 +91,7 @@ Status EventLoopImpl::Start(const std::string& name) {
 
 void EventLoopImpl::Stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     Wake();
   }
@@ -101,7 +102,7 @@ void EventLoopImpl::Stop() {
   std::unordered_map<uint64_t, std::shared_ptr<Watch>> watches;
   std::map<std::pair<int64_t, TimerId>, Task> timers;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     tasks.swap(tasks_);
     watches.swap(watches_);
     timers.swap(timers_);
@@ -110,7 +111,6 @@ void EventLoopImpl::Stop() {
   }
 }
 
-// REQUIRES: mutex_ held.
 void EventLoopImpl::Wake() {
   if (woken_) return;
   woken_ = true;
@@ -119,7 +119,7 @@ void EventLoopImpl::Wake() {
 }
 
 void EventLoopImpl::Post(Task task) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (stopping_) return;
   tasks_.push_back(std::move(task));
   Wake();
@@ -131,9 +131,9 @@ void EventLoopImpl::RunSync(Task task) {
     return;
   }
   struct Rendezvous {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool done = false;
+    Mutex mutex;
+    CondVar changed;
+    bool done TUTTI_GUARDED_BY(mutex) = false;
   };
   // Signals on destruction, so that a task dropped by a stopping loop does not leave its caller
   // waiting.
@@ -142,9 +142,9 @@ void EventLoopImpl::RunSync(Task task) {
     Signal(const Signal&) = delete;
     Signal& operator=(const Signal&) = delete;
     ~Signal() {
-      const std::lock_guard lock(rendezvous->mutex);
+      const MutexLock lock(rendezvous->mutex);
       rendezvous->done = true;
-      rendezvous->changed.notify_all();
+      rendezvous->changed.NotifyAll();
     }
     std::shared_ptr<Rendezvous> rendezvous;
   };
@@ -154,12 +154,12 @@ void EventLoopImpl::RunSync(Task task) {
     run = nullptr;
     signal.reset();
   });
-  std::unique_lock lock(rendezvous->mutex);
-  rendezvous->changed.wait(lock, [&] { return rendezvous->done; });
+  MutexLock lock(rendezvous->mutex);
+  while (!rendezvous->done) rendezvous->changed.Wait(lock);
 }
 
 Status EventLoopImpl::AddFd(int fd, uint32_t epoll_events, FdCallback callback) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (stopping_) return InternalError("the event loop is stopping");
   const uint64_t id = next_id_++;
   if (watch_of_fd_.contains(fd)) {
@@ -177,7 +177,7 @@ Status EventLoopImpl::AddFd(int fd, uint32_t epoll_events, FdCallback callback) 
 }
 
 Status EventLoopImpl::ModifyFd(int fd, uint32_t epoll_events) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = watch_of_fd_.find(fd);
   if (found == watch_of_fd_.end()) {
     return InternalError("descriptor {} is not served by this event loop", fd);
@@ -192,8 +192,8 @@ Status EventLoopImpl::ModifyFd(int fd, uint32_t epoll_events) {
 }
 
 void EventLoopImpl::RemoveFd(int fd) {
-  std::shared_ptr<Watch> doomed;  // destroyed after the lock is released: it may own anything
-  std::unique_lock lock(mutex_);
+  std::shared_ptr<Watch> doomed;  // destroyed after `lock`, which is released by then
+  MutexLock lock(mutex_);
   const auto found = watch_of_fd_.find(fd);
   if (found == watch_of_fd_.end()) return;
   const uint64_t id = found->second;
@@ -201,12 +201,11 @@ void EventLoopImpl::RemoveFd(int fd) {
   epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, fd, nullptr);
   doomed = std::move(watches_[id]);
   watches_.erase(id);
-  if (!OnLoopThread()) callback_ended_.wait(lock, [&] { return running_watch_ != id; });
-  lock.unlock();
+  while (!OnLoopThread() && running_watch_ == id) callback_ended_.Wait(lock);
 }
 
 EventLoop::TimerId EventLoopImpl::AddTimer(int64_t delay_ns, Task task) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const TimerId id = next_id_++;
   if (stopping_) return id;
   const int64_t at_ns = NowNs() + delay_ns;
@@ -219,7 +218,7 @@ EventLoop::TimerId EventLoopImpl::AddTimer(int64_t delay_ns, Task task) {
 
 void EventLoopImpl::CancelTimer(TimerId timer) {
   Task doomed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = timer_time_ns_.find(timer);
   if (found == timer_time_ns_.end()) return;
   const auto entry = timers_.find(std::pair(found->second, timer));
@@ -229,7 +228,7 @@ void EventLoopImpl::CancelTimer(TimerId timer) {
 }
 
 int EventLoopImpl::TimeoutMs() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!tasks_.empty()) return 0;
   if (timers_.empty()) return -1;
   const int64_t left_ns = timers_.begin()->first.first - NowNs();
@@ -242,7 +241,7 @@ int EventLoopImpl::TimeoutMs() {
 void EventLoopImpl::RunTasks() {
   std::vector<Task> ready;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ready.swap(tasks_);
   }
   for (Task& task : ready) {
@@ -256,7 +255,7 @@ void EventLoopImpl::RunTimers() {
   for (;;) {
     Task task;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       // Timers that these tasks add for "now" wait for the next round: sockets must not starve.
       if (timers_.empty() || timers_.begin()->first.first > now_ns) return;
       task = std::move(timers_.begin()->second);
@@ -270,7 +269,7 @@ void EventLoopImpl::RunTimers() {
 void EventLoopImpl::RunWatch(uint64_t id, uint32_t events) {
   std::shared_ptr<Watch> watch;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = watches_.find(id);
     if (found == watches_.end()) return;
     watch = found->second;
@@ -278,9 +277,9 @@ void EventLoopImpl::RunWatch(uint64_t id, uint32_t events) {
   }
   watch->callback(events);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     running_watch_ = 0;
-    callback_ended_.notify_all();
+    callback_ended_.NotifyAll();
   }
 }
 
@@ -291,13 +290,13 @@ void EventLoopImpl::Run() {
     const int count = epoll_wait(epoll_fd_.get(), events.data(), events.size(), TimeoutMs());
     for (int i = 0; i < count; ++i) {
       if (events[static_cast<size_t>(i)].data.u64 != kWakeId) continue;
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       uint64_t wakes;
       [[maybe_unused]] const ssize_t got = ::read(wake_fd_.get(), &wakes, sizeof(wakes));
       woken_ = false;
     }
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (stopping_) return;
     }
     for (int i = 0; i < count; ++i) {

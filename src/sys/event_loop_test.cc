@@ -176,7 +176,9 @@ TEST(EventLoopTest, IdleCostsNoCpu) {
   };
   before = cpu_ns();
   SleepMs(200);
-  EXPECT_LT(cpu_ns() - before, 20'000'000);
+  // Time of the processor, not of the clock: a busy machine does not change it. A loop that polls
+  // every millisecond needs more, and one that spins all of it.
+  EXPECT_LT(cpu_ns() - before, 2'000'000);
 }
 
 TEST(EventLoopTest, DestructionDropsWhatIsLeft) {

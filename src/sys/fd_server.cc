@@ -10,11 +10,11 @@
 #include <cstddef>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "sys/fd_wire.h"
 
 namespace tutti {
@@ -24,6 +24,11 @@ constexpr int kListenBacklog = 256;
 constexpr int kAcceptsPerCall = 64;  // then other users of the loop get their turn
 // How long new clients wait when this process has no descriptor left to accept them with.
 constexpr int64_t kAcceptPauseNs = 50'000'000;
+// How long a connection is safe from being closed for the sake of newer ones. A live client proves
+// itself in well under a millisecond, on an overloaded machine in tenths of a second.
+constexpr int64_t kGraceNs = 200'000'000;
+// How long new clients wait before the server looks for room again.
+constexpr int64_t kLookAgainNs = 5'000'000;
 
 std::string PeerText(int fd) {
   ucred peer{};
@@ -55,7 +60,7 @@ class FdServerImpl final : public FdServer {
   const std::string& name() const override { return name_; }
 
   uint64_t Offer(int fd, const FdKey& key) override {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     uint64_t id = 0;
     while (id == 0 || offers_.contains(id)) randombytes_buf(&id, sizeof(id));
     offers_.emplace(id, Offered{fd, key});
@@ -63,7 +68,7 @@ class FdServerImpl final : public FdServer {
   }
 
   void Withdraw(uint64_t id) override {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     offers_.erase(id);
   }
 
@@ -75,13 +80,15 @@ class FdServerImpl final : public FdServer {
   struct Client {
     UniqueFd fd;
     EventLoop::TimerId timer = 0;
+    Guests::Number place = 0;  // among the loop's unauthenticated connections
     bool challenged = false;
     fd_wire::Session session;
   };
 
   void Accept();
   void AddClient(UniqueFd fd);
-  void PauseAccepting(int error);
+  void PauseAccepting(int64_t pause_ns);
+  void WarnOfShortage(int error);
   void Serve(uint64_t serial);
   // Each answers one message; false closes the connection.
   bool Challenge(Client& client, const fd_wire::Message& hello);
@@ -93,8 +100,8 @@ class FdServerImpl final : public FdServer {
   const std::string name_;
   const UniqueFd listener_;
 
-  std::mutex mutex_;
-  std::unordered_map<uint64_t, Offered> offers_;  // guarded by mutex_
+  Mutex mutex_;
+  std::unordered_map<uint64_t, Offered> offers_ TUTTI_GUARDED_BY(mutex_);
 
   // The loop's thread only. Ordered by arrival, so that the first is the oldest.
   std::map<uint64_t, Client> clients_;
@@ -106,11 +113,18 @@ class FdServerImpl final : public FdServer {
 
 void FdServerImpl::Accept() {
   for (int i = 0; i < kAcceptsPerCall; ++i) {
+    if (!loop_.guests().Admits(kGraceNs)) {
+      PauseAccepting(kLookAgainNs);
+      return;
+    }
     UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.valid()) {
       const int error = errno;
       if (error == EINTR || error == ECONNABORTED) continue;
-      if (error != EAGAIN) PauseAccepting(error);
+      if (error == EAGAIN) return;
+      if ((error == EMFILE || error == ENFILE) && loop_.guests().DismissFirst()) continue;
+      WarnOfShortage(error);
+      PauseAccepting(kAcceptPauseNs);
       return;
     }
     accept_failed_ = false;
@@ -119,25 +133,28 @@ void FdServerImpl::Accept() {
 }
 
 void FdServerImpl::AddClient(UniqueFd fd) {
-  if (clients_.size() >= kMaxClients) Close(clients_.begin()->first);
   const uint64_t serial = next_serial_++;
   const int raw_fd = fd.get();
   Client& client = clients_[serial];
   client.fd = std::move(fd);
   client.timer = loop_.AddTimer(handshake_ns_, [this, serial] { Close(serial); });
+  client.place = loop_.guests().Enter([this, serial] { Close(serial); });
   if (!loop_.AddFd(raw_fd, EPOLLIN, [this, serial](uint32_t) { Serve(serial); }).ok())
     Close(serial);
 }
 
-// A level-triggered listener that cannot be accepted from would keep the loop spinning.
-void FdServerImpl::PauseAccepting(int error) {
+void FdServerImpl::WarnOfShortage(int error) {
   if (!accept_failed_)
     TUTTI_WARN("ranks that want shared memory must wait: accepting them fails with {}",
                strerrordesc_np(error));
   accept_failed_ = true;
+}
+
+// A level-triggered listener that cannot be accepted from would keep the loop spinning.
+void FdServerImpl::PauseAccepting(int64_t pause_ns) {
   if (accept_paused_ || !loop_.ModifyFd(listener_.get(), 0).ok()) return;
   accept_paused_ = true;
-  accept_timer_ = loop_.AddTimer(kAcceptPauseNs, [this] {
+  accept_timer_ = loop_.AddTimer(pause_ns, [this] {
     accept_paused_ = false;
     static_cast<void>(loop_.ModifyFd(listener_.get(), EPOLLIN));
   });
@@ -161,7 +178,7 @@ bool FdServerImpl::Challenge(Client& client, const fd_wire::Message& hello) {
   if (hello.type != fd_wire::kHello) return false;
   FdKey key;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto offer = offers_.find(hello.id);
     if (offer == offers_.end()) {
       fd_wire::Send(client.fd.get(), fd_wire::Make(fd_wire::kWithdrawn, hello.id), -1);
@@ -183,7 +200,7 @@ bool FdServerImpl::Grant(Client& client, const fd_wire::Message& answer) {
   if (answer.type != fd_wire::kAnswer) return false;
   // Held while sending: after Withdraw the owner closes the descriptor, and its number may mean
   // another file.
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto offer = offers_.find(client.session.id);
   if (offer == offers_.end()) {
     fd_wire::Send(client.fd.get(), fd_wire::Make(fd_wire::kWithdrawn, client.session.id), -1);
@@ -206,6 +223,7 @@ void FdServerImpl::Close(uint64_t serial) {
   const auto found = clients_.find(serial);
   if (found == clients_.end()) return;
   loop_.CancelTimer(found->second.timer);
+  loop_.guests().Leave(found->second.place);
   loop_.RemoveFd(found->second.fd.get());
   clients_.erase(found);
 }

@@ -19,9 +19,11 @@
 // behave as two hosts in tests.
 //
 // Garbage, silence and floods: a message that is not exactly of the expected form closes its
-// connection; a connection that is not done within kHandshakeNs is closed; at most kMaxClients
-// are open, after that the oldest makes room (a client whose connection is closed unanswered tries
-// again until its deadline).
+// connection; a connection that is not done within kHandshakeNs is closed. Connections that have not
+// proved the key count among the unauthenticated ones of the event loop (guests.h), which together
+// hold a share of the descriptors that the process may have: where that is used up, newcomers wait
+// until the oldest has had its time, and then that one makes room (a client whose connection is
+// closed unanswered tries again until its deadline).
 //
 // Threads: Offer and Withdraw from any thread. The destructor must not run concurrently with them.
 
@@ -45,9 +47,6 @@ class FdServer {
  public:
   // A handshake takes well under a millisecond; a client stopped in a debugger may take seconds.
   static constexpr int64_t kHandshakeNs = 5'000'000'000;
-  // Enough for every rank of a large machine at once; bounds the descriptors that strangers can
-  // make us hold.
-  static constexpr int kMaxClients = 256;
 
   // Listens under a random name. `loop` must outlive the server and is where clients are answered.
   static Result<std::unique_ptr<FdServer>> Create(EventLoop& loop,

@@ -87,11 +87,29 @@ bool GainDescriptors() {
   return RaiseDescriptorLimit().ok();
 }
 
-Result<UniqueFd> NewSocket(const SocketAddress& address) {
+// An address that refuses, or is out of reach, is the other end's failure.
+Status ConnectError(int error, std::string_view what) {
+  Status status = ErrnoError(error, what);
+  if (IsLackOfResources(error)) return status;
+  return Status(Code::kRemoteError, std::string(status.message()));
+}
+
+uint64_t DescriptorLimit() {
+  rlimit limit = {};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 0;
+}
+
+Result<UniqueFd> NewSocket(const SocketAddress& address, int* error = nullptr) {
   const int domain = address.family == 4 ? AF_INET : AF_INET6;
   const int type = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
   UniqueFd fd(::socket(domain, type, 0));
   if (!fd.valid() && errno == EMFILE && GainDescriptors()) fd.Reset(::socket(domain, type, 0));
+  if (error) *error = fd.valid() ? 0 : errno;
+  if (!fd.valid() && errno == EMFILE)
+    return SystemError(
+        "a TCP socket cannot be opened: all {} file descriptors that this process may have are in "
+        "use (EMFILE; ulimit -n)",
+        DescriptorLimit());
   if (!fd.valid()) return ErrnoError(errno, "a TCP socket cannot be opened");
   const int one = 1;
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
@@ -261,16 +279,24 @@ Result<UniqueFd> Accept(int listen_fd, SocketAddress* peer, int* error) {
   }
 }
 
-Result<UniqueFd> StartConnect(const SocketAddress& address) {
+bool IsLackOfResources(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM ||
+         error == EADDRNOTAVAIL;
+}
+
+Result<UniqueFd> StartConnect(const SocketAddress& address, int* error) {
+  if (error) *error = EINVAL;
   if (!address.valid()) return InternalError("there is no address to connect to");
-  TUTTI_ASSIGN(UniqueFd fd, NewSocket(address));
+  TUTTI_ASSIGN(UniqueFd fd, NewSocket(address, error));
   sockaddr_storage storage;
   const uint32_t length = address.ToSockaddr(storage);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&storage), length) == 0 ||
       errno == EINPROGRESS || errno == EINTR) {
     return fd;
   }
-  return ErrnoError(errno, fmt::format("connecting to {} failed", address.ToString()));
+  const int failure = errno;
+  if (error) *error = failure;
+  return ConnectError(failure, fmt::format("connecting to {} failed", address.ToString()));
 }
 
 int ConnectOutcome(int fd) {
@@ -282,11 +308,8 @@ int ConnectOutcome(int fd) {
 
 Result<UniqueFd> Connect(const SocketAddress& address, const WaitLimits& limits, int* error) {
   if (error) *error = EINVAL;
-  Result<UniqueFd> started = StartConnect(address);
-  if (!started.ok()) {
-    if (error) *error = errno;
-    return started;
-  }
+  Result<UniqueFd> started = StartConnect(address, error);
+  if (!started.ok()) return started;
   UniqueFd fd = std::move(started).value();
   const std::string what = fmt::format("connecting to {}", address.ToString());
   if (Status status = WaitReady(fd.get(), POLLOUT, limits, what); !status.ok()) {
@@ -295,7 +318,7 @@ Result<UniqueFd> Connect(const SocketAddress& address, const WaitLimits& limits,
   }
   const int outcome = ConnectOutcome(fd.get());
   if (error) *error = outcome;
-  if (outcome != 0) return ErrnoError(outcome, what + " failed");
+  if (outcome != 0) return ConnectError(outcome, what + " failed");
   return fd;
 }
 

@@ -76,8 +76,12 @@ Result<UniqueFd> Listen(SocketAddress& address, PortRange range = {}, int* error
 Result<UniqueFd> Accept(int listen_fd, SocketAddress* peer, int* error = nullptr);
 
 // Starts to connect; raises the process's limit of descriptors when it is reached. The socket
-// becomes writable when the attempt ended; then ask ConnectOutcome.
-Result<UniqueFd> StartConnect(const SocketAddress& address);
+// becomes writable when the attempt ended; then ask ConnectOutcome. `*error` (may be null) is the
+// errno of a failure.
+Result<UniqueFd> StartConnect(const SocketAddress& address, int* error = nullptr);
+// Whether an attempt to connect failed for something that this process or host lacks (descriptors,
+// memory, free ports): it says nothing about the other end.
+bool IsLackOfResources(int error);
 // The outcome as an errno value; 0: connected.
 int ConnectOutcome(int fd);
 // Connects, waiting. `error` (when given) tells the errno of the failure, ETIMEDOUT for the
