@@ -183,6 +183,16 @@ ncclResult_t tuttiBarrier(ncclComm_t comm, cudaStream_t stream);
 // it to each peer.
 ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed);
 
+// Which ranks `comm` has lost: their processes ended, their hosts are out of reach, or the others
+// go on without them because a connection broke. Stores the first `capacity` of them in `ranks`, in
+// rising order, and their number in `*count`; `ranks` may be null when `capacity` is 0. The ranks
+// that are left agree: once an operation of `comm` has failed with ncclRemoteError for a loss, all
+// of them get the same ranks, and the list is what to pass to ncclCommShrink with
+// NCCL_SHRINK_ABORT. It only grows, when more ranks are lost later. A rank that lives and that the
+// others go on without finds itself in its list. Any thread; also after a failure, until `comm` is
+// destroyed.
+ncclResult_t tuttiCommGetLostRanks(ncclComm_t comm, int* ranks, int capacity, int* count);
+
 // How `comm` would run a collective of `count` elements: the algorithm and protocol, per channel
 // the work, per connection the proxy operations. `collective` is "AllReduce", "Reduce",
 // "Broadcast", "AllGather", "ReduceScatter", "AlltoAll", "Gather" or "Scatter", with `count` as in

@@ -286,7 +286,7 @@ Status Split(ncclComm_t parent, int color, int key, ncclComm_t* out, const ncclC
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
     return InvalidArgument("color is {}, but must be at least 0 or NCCL_SPLIT_NOCOLOR", color);
   return Resize(parent, out, config, [parent, color, key](ncclComm& child) {
-    return SplitCommunicator(*parent->comm, color, key, child.name, &child.abort_flag);
+    return SplitCommunicator(*parent->comm, color, key, child.name, child.abort_flag);
   });
 }
 
@@ -312,8 +312,10 @@ Status Shrink(ncclComm_t parent, const int* excluded, int num_excluded, ncclComm
   if (flags == NCCL_SHRINK_ABORT)
     parent->comm->Stop(InvalidUsage("the communicator was given up by ncclCommShrink"), false);
   return Resize(parent, out, config,
-                [parent, gone = std::vector<int>(gone.begin(), gone.end())](ncclComm& child) {
-                  return ShrinkCommunicator(*parent->comm, gone, child.name, &child.abort_flag);
+                [parent, abort = flags == NCCL_SHRINK_ABORT,
+                 gone = std::vector<int>(gone.begin(), gone.end())](ncclComm& child) {
+                  return ShrinkCommunicator(*parent->comm, gone, /*and_lost=*/abort, child.name,
+                                            child.abort_flag);
                 });
 }
 
@@ -359,7 +361,7 @@ Status Grow(ncclComm_t parent, int num_ranks, const ncclUniqueId* id, int rank, 
     parent->grow_id = 0;
   }
   return Resize(parent, out, config, [parent, request](ncclComm& child) {
-    return GrowCommunicator(*parent->comm, request, child.name, &child.abort_flag);
+    return GrowCommunicator(*parent->comm, request, child.name, child.abort_flag);
   });
 }
 
@@ -469,6 +471,19 @@ Status DescribeComm(ncclComm_t comm, char* buffer, size_t capacity, size_t* need
   const HandleUse use(comm);
   TUTTI_TRY(CheckReady(use));
   return CopyText(comm->comm->DescribeAsJson(), buffer, capacity, needed);
+}
+
+Status GetLostRanks(ncclComm_t comm, int* ranks, int capacity, int* count) {
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckReady(use));
+  if (count == nullptr) return InvalidArgument("count is null");
+  if (capacity < 0 || (ranks == nullptr && capacity > 0))
+    return InvalidArgument("there is no place for {} ranks at {}", capacity,
+                           static_cast<const void*>(ranks));
+  const std::vector<int> lost = comm->comm->watch().LostRanks();
+  *count = static_cast<int>(lost.size());
+  std::copy_n(lost.begin(), std::min(*count, capacity), ranks);
+  return Status::Ok();
 }
 
 // What tuttiPlanDescribe knows: a plan of the other operations needs more than a count.
@@ -620,6 +635,10 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
 
 ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed) {
   return Return(__func__, [&] { return api::DescribeComm(comm, buffer, capacity, needed); });
+}
+
+ncclResult_t tuttiCommGetLostRanks(ncclComm_t comm, int* ranks, int capacity, int* count) {
+  return Return(__func__, [&] { return api::GetLostRanks(comm, ranks, capacity, count); });
 }
 
 ncclResult_t tuttiPlanDescribe(ncclComm_t comm, const char* collective, size_t count,

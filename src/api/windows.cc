@@ -29,7 +29,7 @@ Status RegisterWindow(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* 
     const std::span memory(static_cast<std::byte*>(buffer), size);
     auto window = std::make_unique<ncclWindow_vidmem>();
     window->memory = memory;
-    TUTTI_TRY(comm->comm->RegisterBuffer(memory, flags, &comm->abort_flag, &window->registration));
+    TUTTI_TRY(comm->comm->RegisterBuffer(memory, flags, &window->registration));
     const std::lock_guard lock(comm->mutex);
     comm->windows.push_back(std::move(window));
     *out = comm->windows.back().get();

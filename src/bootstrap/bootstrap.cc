@@ -61,9 +61,12 @@ class BootstrapImpl final : public Bootstrap {
   std::vector<int> LinkedRanks() const override;
   void SetEvents(Events events) override { endpoint_->SetEvents(membership_, std::move(events)); }
   void GiveUp(const Status& reason) override { endpoint_->GiveUp(*membership_, reason); }
+  Status Complete() override { return endpoint_->Complete(*membership_); }
   void Cancel(Status reason) override { endpoint_->Cancel(*membership_, std::move(reason)); }
+  Status CancelReason() override { return endpoint_->CancelReason(*membership_); }
+  std::vector<LostRank> LostRanks() override { return endpoint_->LostRanks(*membership_); }
   std::unique_ptr<Bootstrap> CreateChild(uint64_t child_id, std::vector<int> parent_ranks,
-                                         const std::atomic<bool>* abort_flag) override;
+                                         std::atomic<bool>* abort_flag) override;
   PhaseTimes phase_times() const override { return times_; }
 
  private:
@@ -126,15 +129,14 @@ std::vector<int> BootstrapImpl::LinkedRanks() const {
 
 std::unique_ptr<Bootstrap> BootstrapImpl::CreateChild(uint64_t child_id,
                                                       std::vector<int> parent_ranks,
-                                                      const std::atomic<bool>* abort_flag) {
+                                                      std::atomic<bool>* abort_flag) {
   std::vector<int> members;
   int child_rank = 0;
   for (size_t i = 0; i < parent_ranks.size(); ++i) {
     if (parent_ranks[i] == rank()) child_rank = static_cast<int>(i);
     members.push_back(membership_->members[static_cast<size_t>(parent_ranks[i])]);
   }
-  const auto membership = endpoint_->Join(child_id, child_rank, std::move(members), abort_flag,
-                                          /*initialising=*/false);
+  const auto membership = endpoint_->Join(child_id, child_rank, std::move(members), abort_flag);
   endpoint_->OpenLinks(*membership, LinkTargets(child_rank, membership->size()));
   return std::make_unique<BootstrapImpl>(endpoint_, membership, key_holder_, child_id);
 }
@@ -171,10 +173,7 @@ Status BootstrapImpl::TakeDescription(int rank, const Bytes& description) {
 }
 
 Status BootstrapImpl::Initialise(Deadline deadline) {
-  if (num_ranks() == 1) {
-    endpoint_->EndInitialising(*membership_);
-    return Status::Ok();
-  }
+  if (num_ranks() == 1) return Status::Ok();
   const int64_t start_ns = NowNs();
   const std::vector<int> targets = LinkTargets(rank(), num_ranks());
   endpoint_->OpenLinks(*membership_, targets);
@@ -184,7 +183,6 @@ Status BootstrapImpl::Initialise(Deadline deadline) {
   for (int i = 0; i < num_ranks(); ++i) {
     TUTTI_TRY(TakeDescription(i, all[static_cast<size_t>(i)]));
   }
-  endpoint_->EndInitialising(*membership_);
   times_.link_ns = linked_ns - start_ns;
   times_.exchange_ns = NowNs() - linked_ns;
   return Status::Ok();
@@ -273,7 +271,8 @@ Status MeetRoots(Endpoint& endpoint, const Bootstrap::Options& options) {
     request.root_index = root_index;
     request.wanted = ranks;
     TUTTI_ASSIGN(const RootAnswer answer,
-                 AskRoot(options.ids[root_index], request, {options.deadline, options.abort_flag}));
+                 AskRoot(options.ids[root_index], request, {options.deadline, options.abort_flag},
+                         options.abort_reason));
     if (!answer.failure.ok()) return answer.failure;
     size_t found = 0;
     for (const auto& [rank, contact] : answer.contacts) {
@@ -323,13 +322,6 @@ Status LocaliseIds(const Settings& settings, std::vector<UniqueId>& ids) {
   return Status::Ok();
 }
 
-// This rank fails before it is known to anybody: the others need not wait for it.
-void Decline(const Bootstrap::Options& options, const Status& why) {
-  RootRequest request = RequestOf(options);
-  request.root_index = OwnRoot(options);
-  DeclineJob(options.ids[request.root_index], request, why, {options.deadline, options.abort_flag});
-}
-
 Status StartFixedRoot(EventLoop& loop, const Bootstrap::Options& options) {
   const UniqueId& id = options.ids[0];
   if (!AddressIsFixed(id) || options.rank != 0 || options.num_ranks == 1) return Status::Ok();
@@ -337,6 +329,12 @@ Status StartFixedRoot(EventLoop& loop, const Bootstrap::Options& options) {
 }
 
 }  // namespace
+
+void Bootstrap::Decline(const Options& options, const Status& why) {
+  RootRequest request = RequestOf(options);
+  request.root_index = OwnRoot(options);
+  DeclineJob(options.ids[request.root_index], request, why, {options.deadline, nullptr});
+}
 
 Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Settings& settings,
                                                      const Options& wanted) {
@@ -355,9 +353,7 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
   }
   const std::shared_ptr<Endpoint>& endpoint = *opened;
   auto bootstrap = std::make_unique<BootstrapImpl>(
-      endpoint,
-      endpoint->Join(0, options.rank, Everybody(options.num_ranks), options.abort_flag,
-                     /*initialising=*/true),
+      endpoint, endpoint->Join(0, options.rank, Everybody(options.num_ranks), options.abort_flag),
       options.ids[0], RandomU64() | 1);
   const auto initialise = [&]() -> Status {
     if (options.num_ranks > 1) {
@@ -371,6 +367,13 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
     return bootstrap->Initialise(options.deadline);
   };
   if (Status status = initialise(); !status.ok()) {
+    // What ended it came first; a wait that saw the abort flag rise knows less.
+    const bool aborted = options.abort_flag && options.abort_flag->load(std::memory_order_acquire);
+    if (Status cancelled = bootstrap->CancelReason(); !cancelled.ok())
+      status = std::move(cancelled);
+    else if (Status raised = aborted && options.abort_reason ? options.abort_reason() : Status();
+             !raised.ok())
+      status = std::move(raised);
     bootstrap->GiveUp(status);
     return status;
   }

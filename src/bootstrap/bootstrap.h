@@ -17,6 +17,11 @@
 // A communicator made from another one (split, shrink) is a Bootstrap over the same endpoint with
 // its own id: it needs no new sockets and no exchange.
 //
+// While a communicator is being made, which lasts until Complete, the loss of one member, or its
+// GiveUp, ends the waits of all members with the same reason. Afterwards a loss is an event. Who is
+// lost is agreed on among the ranks that are left (loss_agreement.h): all of them hear of the same
+// ranks, and a rank that lives and is excluded all the same hears of itself.
+//
 // Threads: sockets are served by one EventLoop; messages that arrive early wait in a mailbox until
 // they are asked for. The blocking calls may be made from any one thread at a time per Bootstrap;
 // Events are called on the loop's thread and must not block.
@@ -32,6 +37,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "bootstrap/loss_agreement.h"
 #include "bootstrap/unique_id.h"
 #include "config/settings.h"
 #include "sys/event_loop.h"
@@ -49,25 +55,36 @@ class Bootstrap {
     int num_ranks = 1;
     std::vector<UniqueId> ids;              // one per root
     Deadline deadline = Deadline::Never();  // for the whole of Create
-    // Every wait ends soon after it becomes true. Null, or outlives the Bootstrap.
-    const std::atomic<bool>* abort_flag = nullptr;
+    // Every wait ends soon after it becomes true. Null, or outlives the Bootstrap. It is raised
+    // here, too, when the making of the communicator is cancelled, so that whatever else obeys it
+    // ends as well.
+    std::atomic<bool>* abort_flag = nullptr;
+    // What the other ranks are told when abort_flag ends Create. May be empty.
+    std::function<Status()> abort_reason = {};
   };
 
   // What happens on its own. Called on the loop's thread, in order, never concurrently for one
   // Bootstrap.
   struct Events {
-    // The link to `rank` broke without a goodbye: its process died, or its host is out of reach.
-    std::function<void(int rank, const std::string& why)> peer_lost;
+    // These ranks are lost: their processes ended, or their hosts are out of reach, or the others
+    // go on without them because a connection broke (this rank may be one of them). What was
+    // decided at once is told at once.
+    std::function<void(std::span<const LostRank>)> ranks_lost;
     // `rank` said goodbye (it destroyed its communicator).
     std::function<void(int rank)> peer_left;
     // A control message (see SendControl).
     std::function<void(int rank, std::span<const std::byte> payload)> control;
+    // This rank cannot go on for a reason of its own, such as a lack of file descriptors.
+    std::function<void(const Status&)> failed;
   };
 
   // Finds all ranks. Blocks. Fails on every rank, with the reason, when ranks are missing at the
   // deadline (named), one number is taken twice (both named) or the ranks disagree on num_ranks.
   static Result<std::unique_ptr<Bootstrap>> Create(EventLoop& loop, const Settings& settings,
                                                    const Options& options);
+  // For a rank that will not come to Create: tells the root of these ids why, so that the other
+  // ranks need not wait for it. Best effort; takes a second at most.
+  static void Decline(const Options& options, const Status& why);
   virtual ~Bootstrap() = default;  // says goodbye on the links of this communicator
 
   virtual int rank() const = 0;
@@ -102,19 +119,30 @@ class Bootstrap {
   // loop's thread.
   virtual void SetEvents(Events events) = 0;
 
-  // Tells the ranks that this one has links with that it cannot go on, and why; for them it is lost
-  // from then on. Before destruction, where a goodbye would say too little.
+  // The communicator is made: from now on a lost rank is an event, and a wait for one rank ends for
+  // the loss of that one only. Fails with the reason where the making has been cancelled.
+  virtual Status Complete() = 0;
+
+  // Tells the other ranks that this one cannot go on making the communicator, and why. Their making
+  // ends with `reason`; for those that have completed it this rank is lost. Called before
+  // destruction, where a goodbye would say too little.
   virtual void GiveUp(const Status& reason) = 0;
 
   // Ends the calling thread's wait (if any) and all later ones with `reason`. Any thread.
   virtual void Cancel(Status reason) = 0;
+  // Why the waits of this communicator end; success while they do not. Any thread.
+  virtual Status CancelReason() = 0;
+
+  // The ranks that are lost as far as this rank knows, in order. Any thread.
+  virtual std::vector<LostRank> LostRanks() = 0;
 
   // The communicator of `parent_ranks` (this rank among them; index = new rank), known to all of
   // them already. `child_id` must be the same on all members and new. Links are made on demand, the
-  // ring's at once (no waiting). The child obeys `abort_flag` (null, or outlives it) and not the
-  // parent's: it lives on when its parent is aborted.
+  // ring's at once (no waiting). The child obeys `abort_flag` (as in Options) and not the parent's:
+  // it lives on when its parent is aborted. Where a member is lost already, the child is cancelled
+  // from the beginning.
   virtual std::unique_ptr<Bootstrap> CreateChild(uint64_t child_id, std::vector<int> parent_ranks,
-                                                 const std::atomic<bool>* abort_flag) = 0;
+                                                 std::atomic<bool>* abort_flag) = 0;
 
   // Wall time of Create by phase, for TUTTI_PRINT_INIT_TIMES.
   struct PhaseTimes {

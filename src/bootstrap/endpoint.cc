@@ -9,8 +9,6 @@
 namespace tutti {
 namespace {
 
-using SteadyTime = std::chrono::steady_clock::time_point;
-
 // What each held message costs besides its bytes, so that a flood of empty ones is bounded too.
 constexpr size_t kHeldOverhead = 128;
 // How long the last communicator waits for the other ends to take its last words.
@@ -20,7 +18,8 @@ size_t HeldSize(const Bytes& payload) { return payload.size() + kHeldOverhead; }
 
 }  // namespace
 
-Endpoint::Endpoint(EventLoop& loop, const Options& options) : loop_(loop), options_(options) {}
+Endpoint::Endpoint(EventLoop& loop, const Options& options)
+    : loop_(loop), options_(options), agreement_(options.rank, options.num_ranks) {}
 
 Result<std::shared_ptr<Endpoint>> Endpoint::Create(EventLoop& loop, const Options& options,
                                                    UniqueFd listen_fd,
@@ -31,6 +30,7 @@ Result<std::shared_ptr<Endpoint>> Endpoint::Create(EventLoop& loop, const Option
   endpoint->scratch_.resize(size_t{64} << 10);
   const std::string name =
       fmt::format("rank {} of {} at {}", options.rank, options.num_ranks, address.ToString());
+  const MutexLock lock(endpoint->mutex_);
   TUTTI_ASSIGN(
       endpoint->acceptor_,
       AuthAcceptor::Create(loop, std::move(listen_fd), options.key, name,
@@ -49,12 +49,12 @@ Endpoint::~Endpoint() = default;
 // Members
 
 void Endpoint::SetPeer(int rank, PeerIdentity info) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   peers_[rank].info = std::move(info);
 }
 
 std::string Endpoint::Describe(int rank) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return DescribeLocked(rank);
 }
 
@@ -72,11 +72,10 @@ std::shared_ptr<Membership> Endpoint::FindMembership(uint64_t frame_id) const {
 }
 
 std::shared_ptr<Membership> Endpoint::Join(uint64_t frame_id, int rank, std::vector<int> members,
-                                           const std::atomic<bool>* abort_flag, bool initialising) {
+                                           std::atomic<bool>* abort_flag) {
   auto membership = std::make_shared<Membership>(frame_id, rank, std::move(members));
   membership->abort_flag = abort_flag;
-  membership->initialising = initialising;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   memberships_[frame_id] = membership;
   std::vector<EarlyFrame> early;
   if (const auto found = early_.find(frame_id); found != early_.end()) {
@@ -87,43 +86,62 @@ std::shared_ptr<Membership> Endpoint::Join(uint64_t frame_id, int rank, std::vec
     Release(HeldSize(frame.payload));
     const Status taken =
         TakeFrameFor(membership, frame.peer, frame.header, std::move(frame.payload));
-    if (!taken.ok()) MarkLost(frame.peer, std::string(taken.message()));
+    if (!taken.ok()) {
+      loop_.Post([weak = weak_from_this(), peer = frame.peer, why = std::string(taken.message())] {
+        const auto self = weak.lock();
+        if (!self) return;
+        const MutexLock held(self->mutex_);
+        self->Suspect(peer, /*certain=*/false, why);
+      });
+    }
   }
+  std::vector<LostRank> lost;
   for (int i = 0; i < membership->size(); ++i) {
-    const auto found = peers_.find(membership->members[static_cast<size_t>(i)]);
-    if (found == peers_.end()) continue;
-    if (found->second.lost) MarkLostIn(membership, i, found->second.why);
+    const int member = membership->members[static_cast<size_t>(i)];
+    if (member == options_.rank && excluded_) lost.push_back({i, *excluded_});
+    const auto found = peers_.find(member);
+    if (found != peers_.end() && found->second.lost) lost.push_back({i, found->second.why});
   }
+  MarkLostIn(membership, lost);
   return membership;
+}
+
+void Endpoint::LeaveOnLoop(const MembershipPtr& membership) {
+  const MutexLock lock(mutex_);
+  if (memberships_.erase(membership->frame_id) == 0) return;
+  with_events_.remove(membership);
+  membership->handlers = nullptr;
+  membership->abort_flag = nullptr;  // its owner may end it now
+  ForgetMail(*membership);
+  left_.insert(membership->frame_id);
+  left_order_.push_back(membership->frame_id);
+  if (left_order_.size() > kMaxRememberedLeft) {
+    left_.erase(left_order_.front());
+    left_order_.pop_front();
+  }
+  SendToMembers(
+      *membership,
+      EncodeFrame({.type = LinkFrameType::kGoodbye, .communicator = membership->frame_id}, {}));
+  if (memberships_.empty()) CloseAll();
 }
 
 void Endpoint::Leave(const std::shared_ptr<Membership>& membership) {
   // On the loop's thread, so that no event is being told when this returns.
-  loop_.RunSync([self = shared_from_this(), membership] {
-    const std::lock_guard lock(self->mutex_);
-    if (self->memberships_.erase(membership->frame_id) == 0) return;
-    self->with_events_.remove(membership);
-    membership->handlers = nullptr;
-    self->ForgetMail(*membership);
-    self->left_.insert(membership->frame_id);
-    self->left_order_.push_back(membership->frame_id);
-    if (self->left_order_.size() > kMaxRememberedLeft) {
-      self->left_.erase(self->left_order_.front());
-      self->left_order_.pop_front();
-    }
-    const Bytes goodbye =
-        EncodeFrame({.type = LinkFrameType::kGoodbye, .communicator = membership->frame_id}, {});
-    for (const int member : membership->members) {
-      const auto peer = self->peers_.find(member);
-      if (peer == self->peers_.end() || !peer->second.tx) continue;
-      [[maybe_unused]] const Status sent = self->Enqueue(peer->second.tx, goodbye);
-    }
-    if (self->memberships_.empty()) self->CloseAll();
-  });
+  loop_.RunSync([this, membership] { LeaveOnLoop(membership); });
   if (loop_.OnLoopThread()) return;
-  std::unique_lock lock(mutex_);
-  if (!closing_) return;
-  links_gone_.wait_for(lock, kLastWords, [this] { return links_.empty(); });
+  const auto until = std::chrono::steady_clock::now() + kLastWords;
+  MutexLock lock(mutex_);
+  while (closing_ && !links_.empty())
+    if (!links_gone_.WaitUntil(lock, until)) return;
+}
+
+// To all members with a link, or one that is being opened.
+void Endpoint::SendToMembers(Membership& membership, const Bytes& frame) {
+  for (const int member : membership.members) {
+    const auto peer = peers_.find(member);
+    if (peer == peers_.end() || !peer->second.tx || peer->second.suspected) continue;
+    [[maybe_unused]] const Status sent = Enqueue(peer->second.tx, frame);
+  }
 }
 
 void Endpoint::ForgetMail(Membership& membership) {
@@ -135,32 +153,6 @@ void Endpoint::ForgetMail(Membership& membership) {
     if (event.kind == MembershipEvent::Kind::kControl) Release(HeldSize(event.payload));
   }
   membership.events.clear();
-}
-
-void Endpoint::EndInitialising(Membership& membership) {
-  const std::lock_guard lock(mutex_);
-  membership.initialising = false;
-}
-
-void Endpoint::GiveUp(Membership& membership, const Status& reason) {
-  const std::lock_guard lock(mutex_);
-  GiveUpLocked(membership, reason);
-}
-
-void Endpoint::GiveUpLocked(Membership& membership, const Status& reason) {
-  WireWriter writer;
-  const std::string_view text = reason.message().substr(0, 4096);
-  writer.U32(static_cast<uint32_t>(reason.code()));
-  writer.U16(static_cast<uint16_t>(text.size()));
-  writer.Raw(std::as_bytes(std::span(text)));
-  const Bytes frame =
-      EncodeFrame({.type = LinkFrameType::kGivingUp, .communicator = membership.frame_id},
-                  std::move(writer).Take());
-  for (const int member : membership.members) {
-    const auto peer = peers_.find(member);
-    if (peer == peers_.end() || !peer->second.tx) continue;
-    [[maybe_unused]] const Status sent = Enqueue(peer->second.tx, frame);
-  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -177,15 +169,15 @@ Status Endpoint::CheckPeer(Membership& membership, int rank) {
     case Membership::PeerState::kLost:
       break;
   }
-  return RemoteError("rank {} ({}) is lost: {}", rank, DescribeLocked(membership.members[index]),
-                     membership.lost_why[rank]);
+  return RemoteError("{}", LossText(membership, {rank, membership.lost_why[rank]}));
 }
 
 // Why a wait of this membership must end, apart from its peer.
-Status Endpoint::Interrupted(Membership& membership, Deadline deadline,
-                             const std::atomic<bool>* abort_flag) const {
+Status Endpoint::Interrupted(const Membership& membership, Deadline deadline,
+                             const std::atomic<bool>* abort_flag) {
   if (!membership.cancelled.ok()) return membership.cancelled;
-  for (const std::atomic<bool>* flag : {membership.abort_flag, abort_flag}) {
+  const std::atomic<bool>* const own_flag = membership.abort_flag;
+  for (const std::atomic<bool>* flag : {own_flag, abort_flag}) {
     if (flag && flag->load(std::memory_order_acquire))
       return InternalError("aborted by the caller");
   }
@@ -193,14 +185,14 @@ Status Endpoint::Interrupted(Membership& membership, Deadline deadline,
   return Status::Ok();
 }
 
-void Endpoint::WaitForChange(std::unique_lock<std::mutex>& lock, Membership& membership,
-                             Deadline deadline, const std::atomic<bool>* abort_flag) {
+void Endpoint::WaitForChange(MutexLock& lock, Membership& membership, Deadline deadline,
+                             const std::atomic<bool>* abort_flag) {
   const int slice_ms = membership.abort_flag || abort_flag ? kAbortCheckMs : 10'000;
-  membership.changed.wait_for(lock, std::chrono::milliseconds(deadline.RemainingMs(slice_ms)));
+  membership.changed.WaitFor(lock, std::chrono::milliseconds(deadline.RemainingMs(slice_ms)));
 }
 
 void Endpoint::OpenLinks(Membership& membership, const std::vector<int>& ranks) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const int rank : ranks) {
     const int peer = membership.members[static_cast<size_t>(rank)];
     if (peer != options_.rank && CheckPeer(membership, rank).ok()) TxLink(peer);
@@ -209,13 +201,13 @@ void Endpoint::OpenLinks(Membership& membership, const std::vector<int>& ranks) 
 
 Status Endpoint::AwaitLinks(Membership& membership, const std::vector<int>& ranks,
                             Deadline deadline) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (const int rank : ranks) {
     const int peer = membership.members[static_cast<size_t>(rank)];
     for (;;) {
       TUTTI_TRY(CheckPeer(membership, rank));
-      const LinkPtr tx = peers_[peer].tx;
-      if (tx && tx->stage == Link::Stage::kOpen) break;
+      const Peer& entry = peers_[peer];
+      if (!entry.suspected && entry.tx && entry.tx->stage == Link::Stage::kOpen) break;
       if (Status why = Interrupted(membership, deadline); !why.ok()) {
         return std::move(why).Annotate(
             fmt::format("connecting to rank {} ({})", rank, DescribeLocked(peer)));
@@ -228,6 +220,7 @@ Status Endpoint::AwaitLinks(Membership& membership, const std::vector<int>& rank
 
 Status Endpoint::SendFrame(int peer, Bytes frame) {
   Peer& entry = peers_[peer];
+  if (entry.suspected) return Status::Ok();  // what was decided about it will end the caller's wait
   if (entry.gone) return RemoteError("rank {} has closed its connections", peer);
   return Enqueue(TxLink(peer), std::move(frame));
 }
@@ -243,12 +236,12 @@ Status Endpoint::Send(Membership& membership, int rank, LinkFrameType type, uint
   }
   const FrameHeader header = {.type = type, .tag = tag, .communicator = membership.frame_id};
   if (rank == membership.rank) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto self = FindMembership(membership.frame_id);
     return TakeFrameFor(self, options_.rank, header, Bytes(payload.begin(), payload.end()));
   }
   Bytes frame = EncodeFrame(header, payload);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   TUTTI_TRY(Interrupted(membership, Deadline::Never()));
   TUTTI_TRY(CheckPeer(membership, rank));
   return SendFrame(membership.members[static_cast<size_t>(rank)], std::move(frame));
@@ -260,7 +253,7 @@ Result<Bytes> Endpoint::Recv(Membership& membership, int rank, LinkFrameType typ
     return InvalidArgument("rank {} is not one of the {} ranks", rank, membership.size());
   }
   const int64_t start_ns = NowNs();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     const auto found = membership.mail.find({type, rank, tag});
     if (found != membership.mail.end()) {
@@ -288,7 +281,7 @@ void Endpoint::SendControl(const std::shared_ptr<Membership>& membership, int ra
   const FrameHeader header = {.type = LinkFrameType::kControl,
                               .communicator = membership->frame_id};
   Bytes frame = EncodeFrame(header, payload);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (rank == membership->rank) {
     [[maybe_unused]] const Status taken =
         TakeFrameFor(membership, options_.rank, header, Bytes(payload.begin(), payload.end()));
@@ -300,9 +293,8 @@ void Endpoint::SendControl(const std::shared_ptr<Membership>& membership, int ra
 }
 
 void Endpoint::Cancel(Membership& membership, Status reason) {
-  const std::lock_guard lock(mutex_);
-  if (membership.cancelled.ok()) membership.cancelled = std::move(reason);
-  membership.changed.notify_all();
+  const MutexLock lock(mutex_);
+  CancelLocked(membership, std::move(reason));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -318,9 +310,14 @@ Status Endpoint::TakeFrame(Link& link, const FrameHeader& header, Bytes payload)
   if (header.type == LinkFrameType::kEnd) {
     link.peer_said_end = true;
     peers_[link.peer].gone = true;
+    agreement_.NoteLeft(link.peer);
+    FollowAgreement();
     return Status::Ok();
   }
   if (closing_) return Status::Ok();
+  if (header.type == LinkFrameType::kLosses) return TakeFacts(payload);
+  // Frames before these may have been lost.
+  if (peers_[link.peer].suspected || peers_[link.peer].lost) return Status::Ok();
   const auto membership = FindMembership(header.communicator);
   if (membership) return TakeFrameFor(membership, link.peer, header, std::move(payload));
   if (left_.contains(header.communicator)) return Status::Ok();
@@ -352,71 +349,31 @@ Status Endpoint::TakeFrameFor(const std::shared_ptr<Membership>& membership, int
       if (!Hold(HeldSize(payload))) {
         return RemoteError("it sent more than {} bytes that nobody asked for", kMaxHeldBytes);
       }
-      PushEvent(membership, {MembershipEvent::Kind::kControl, rank, {}, std::move(payload)});
+      PushEvent(
+          membership,
+          {.kind = MembershipEvent::Kind::kControl, .rank = rank, .payload = std::move(payload)});
       break;
     case LinkFrameType::kGoodbye:
       if (membership->states[static_cast<size_t>(rank)] != Membership::PeerState::kHere) break;
       membership->states[static_cast<size_t>(rank)] = Membership::PeerState::kLeft;
-      PushEvent(membership, {MembershipEvent::Kind::kLeft, rank, {}, {}});
+      PushEvent(membership, {.kind = MembershipEvent::Kind::kLeft, .rank = rank});
       break;
     case LinkFrameType::kGivingUp:
-      TakeGivingUp(membership, rank, payload);
+      TakeGivingUp(membership, payload);
       break;
     case LinkFrameType::kEnd:
+    case LinkFrameType::kLosses:
       break;
   }
-  membership->changed.notify_all();
+  membership->changed.NotifyAll();
   return Status::Ok();
-}
-
-// Passes the first one on, so that ranks without a link to the one that failed hear of it too.
-void Endpoint::TakeGivingUp(const std::shared_ptr<Membership>& membership, int rank,
-                            std::span<const std::byte> payload) {
-  WireReader reader(payload);
-  const uint32_t code = reader.U32();
-  std::string text = reader.Sentence();
-  const bool known = code > 0 && code <= static_cast<uint32_t>(Code::kTimeout);
-  const Status reason(known ? static_cast<Code>(code) : Code::kRemoteError, std::move(text));
-  if (!membership->initialising) {
-    MarkLostIn(membership, rank, fmt::format("its initialisation failed: {}", reason.message()));
-    return;
-  }
-  if (!membership->cancelled.ok()) return;
-  membership->cancelled = reason;
-  GiveUpLocked(*membership, reason);
-}
-
-void Endpoint::MarkLostIn(const std::shared_ptr<Membership>& membership, int rank,
-                          const std::string& why) {
-  Membership::PeerState& state = membership->states[static_cast<size_t>(rank)];
-  if (state != Membership::PeerState::kHere) return;
-  state = Membership::PeerState::kLost;
-  membership->lost_why[rank] = why;
-  if (membership->initialising && membership->cancelled.ok()) {
-    membership->cancelled = CheckPeer(*membership, rank);
-  }
-  PushEvent(membership, {MembershipEvent::Kind::kLost, rank, why, {}});
-  membership->changed.notify_all();
-}
-
-void Endpoint::MarkLost(int peer, const std::string& why) {
-  Peer& entry = peers_[peer];
-  if (entry.lost) return;
-  entry.lost = true;
-  entry.why = why;
-  TUTTI_INFO(kLogBootstrap, "rank {} lost rank {} ({}): {}", options_.rank, peer,
-             DescribeLocked(peer), why);
-  for (const auto& [id, membership] : memberships_) {
-    const auto member = membership->rank_of.find(peer);
-    if (member != membership->rank_of.end()) MarkLostIn(membership, member->second, why);
-  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Events
 
 void Endpoint::SetEvents(const std::shared_ptr<Membership>& membership, Bootstrap::Events events) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   membership->handlers = std::make_shared<const Bootstrap::Events>(std::move(events));
   if (membership->events.empty()) return;
   with_events_.push_back(membership);
@@ -443,7 +400,7 @@ void Endpoint::OnDeliverEvents() {
     MembershipEvent event;
     std::shared_ptr<const Bootstrap::Events> handlers;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (with_events_.empty()) {
         delivery_posted_ = false;
         return;
@@ -458,13 +415,24 @@ void Endpoint::OnDeliverEvents() {
       if (event.kind == MembershipEvent::Kind::kControl) Release(HeldSize(event.payload));
       handlers = membership->handlers;
     }
-    if (event.kind == MembershipEvent::Kind::kLost && handlers->peer_lost) {
-      handlers->peer_lost(event.rank, event.why);
-    } else if (event.kind == MembershipEvent::Kind::kLeft && handlers->peer_left) {
-      handlers->peer_left(event.rank);
-    } else if (event.kind == MembershipEvent::Kind::kControl && handlers->control) {
-      handlers->control(event.rank, event.payload);
-    }
+    DeliverEvent(event, *handlers);
+  }
+}
+
+void Endpoint::DeliverEvent(const MembershipEvent& event, const Bootstrap::Events& handlers) {
+  switch (event.kind) {
+    case MembershipEvent::Kind::kLost:
+      if (handlers.ranks_lost) handlers.ranks_lost(event.lost);
+      break;
+    case MembershipEvent::Kind::kLeft:
+      if (handlers.peer_left) handlers.peer_left(event.rank);
+      break;
+    case MembershipEvent::Kind::kControl:
+      if (handlers.control) handlers.control(event.rank, event.payload);
+      break;
+    case MembershipEvent::Kind::kFailed:
+      if (handlers.failed) handlers.failed(event.failure);
+      break;
   }
 }
 

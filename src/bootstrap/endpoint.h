@@ -5,8 +5,13 @@
 //
 // Links are made when first needed. Each end of a pair opens at most one, and each sends all its
 // frames on the link of the pair that it had first, so frames of one sender stay in order; a pair
-// therefore has one link, or two when both ends opened one at the same moment. A link that ends
-// without a kEnd frame means that the other rank is lost.
+// therefore has one link, or two when both ends opened one at the same moment.
+//
+// A link that ends without a kEnd frame makes the other rank suspected: frames may have been lost,
+// so it gets and brings no more of them, and this rank accuses it (loss_agreement.h). A connection
+// is opened once more, which shows whether the other rank lives, and carries what the agreement
+// has to say. When the agreement has decided, every membership learns which of its members are
+// lost, at once and on all ranks alike (endpoint_losses.cc).
 //
 // The last communicator to leave closes the endpoint: it sends what is queued and kEnd, and goes
 // away when the other ends have closed too.
@@ -14,12 +19,11 @@
 // Threads: any thread may call; one mutex guards everything. Sockets are closed, and events are
 // told, on the loop's thread only. No call holds the mutex while it calls out.
 
-#include <condition_variable>
 #include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -27,11 +31,13 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/frame.h"
 #include "bootstrap/link.h"
+#include "bootstrap/loss_agreement.h"
 #include "bootstrap/membership.h"
 #include "bootstrap/root_messages.h"
 #include "sys/event_loop.h"
@@ -82,14 +88,15 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   std::string Describe(int rank);
 
   std::shared_ptr<Membership> Join(uint64_t frame_id, int rank, std::vector<int> members,
-                                   const std::atomic<bool>* abort_flag, bool initialising);
+                                   std::atomic<bool>* abort_flag);
   // After return no event of `membership` is told. Closes the endpoint when it was the last; then
   // waits briefly for the other ends to take what was sent.
   void Leave(const std::shared_ptr<Membership>& membership);
-  // `membership` is complete: from now on a lost member is an event.
-  void EndInitialising(Membership& membership);
-  // Tells all linked members that this rank's initialisation failed.
+  // What Bootstrap's functions of these names do.
+  Status Complete(Membership& membership);
   void GiveUp(Membership& membership, const Status& reason);
+  Status CancelReason(Membership& membership);
+  std::vector<LostRank> LostRanks(Membership& membership);
 
   // In the calls below ranks are those of the membership.
   void OpenLinks(Membership& membership, const std::vector<int>& ranks);
@@ -109,9 +116,10 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   struct Peer {
     LinkPtr tx;  // where frames to it go
     int link_count = 0;
-    bool gone = false;  // it closed in peace
-    bool lost = false;
-    std::string why;
+    bool gone = false;       // it closed in peace
+    bool suspected = false;  // a link to it broke; the agreement will decide
+    bool lost = false;       // the agreement has decided
+    std::string why;         // lost
     PeerIdentity info;
   };
   struct EarlyFrame {
@@ -119,30 +127,49 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
     FrameHeader header;
     Bytes payload;
   };
+  using MembershipPtr = std::shared_ptr<Membership>;
 
-  // Below, all but the callbacks (On…) REQUIRE mutex_ held. endpoint.cc:
+  // endpoint.cc:
   void OnDeliverEvents();
-  std::string DescribeLocked(int rank) const;
-  void PushEvent(const std::shared_ptr<Membership>& membership, MembershipEvent event);
-  void PostDelivery();
-  Status TakeFrame(Link& link, const FrameHeader& header, Bytes payload);
-  Status TakeFrameFor(const std::shared_ptr<Membership>& membership, int peer,
-                      const FrameHeader& header, Bytes payload);
-  bool Hold(size_t bytes);
-  void Release(size_t bytes) { held_bytes_ -= bytes; }
-  void TakeGivingUp(const std::shared_ptr<Membership>& membership, int rank,
-                    std::span<const std::byte> payload);
-  void GiveUpLocked(Membership& membership, const Status& reason);
-  void MarkLost(int peer, const std::string& why);
-  void MarkLostIn(const std::shared_ptr<Membership>& membership, int rank, const std::string& why);
-  void ForgetMail(Membership& membership);
-  Status CheckPeer(Membership& membership, int rank);
-  Status Interrupted(Membership& membership, Deadline deadline,
-                     const std::atomic<bool>* abort_flag = nullptr) const;
-  void WaitForChange(std::unique_lock<std::mutex>& lock, Membership& membership, Deadline deadline,
-                     const std::atomic<bool>* abort_flag = nullptr);
-  Status SendFrame(int peer, Bytes frame);
-  std::shared_ptr<Membership> FindMembership(uint64_t frame_id) const;
+  void DeliverEvent(const MembershipEvent& event, const Bootstrap::Events& handlers);
+  std::string DescribeLocked(int rank) const TUTTI_REQUIRES(mutex_);
+  void PushEvent(const MembershipPtr& membership, MembershipEvent event) TUTTI_REQUIRES(mutex_);
+  void PostDelivery() TUTTI_REQUIRES(mutex_);
+  Status TakeFrame(Link& link, const FrameHeader& header, Bytes payload) TUTTI_REQUIRES(mutex_);
+  Status TakeFrameFor(const MembershipPtr& membership, int peer, const FrameHeader& header,
+                      Bytes payload) TUTTI_REQUIRES(mutex_);
+  bool Hold(size_t bytes) TUTTI_REQUIRES(mutex_);
+  void Release(size_t bytes) TUTTI_REQUIRES(mutex_) { held_bytes_ -= bytes; }
+  void LeaveOnLoop(const MembershipPtr& membership) TUTTI_EXCLUDES(mutex_);
+  void ForgetMail(Membership& membership) TUTTI_REQUIRES(mutex_);
+  Status CheckPeer(Membership& membership, int rank) TUTTI_REQUIRES(mutex_);
+  static Status Interrupted(const Membership& membership, Deadline deadline,
+                            const std::atomic<bool>* abort_flag = nullptr);
+  void WaitForChange(MutexLock& lock, Membership& membership, Deadline deadline,
+                     const std::atomic<bool>* abort_flag = nullptr) TUTTI_REQUIRES(mutex_);
+  Status SendFrame(int peer, Bytes frame) TUTTI_REQUIRES(mutex_);
+  void SendToMembers(Membership& membership, const Bytes& frame) TUTTI_REQUIRES(mutex_);
+  MembershipPtr FindMembership(uint64_t frame_id) const TUTTI_REQUIRES(mutex_);
+
+  // endpoint_losses.cc:
+  void Suspect(int peer, bool certain, const std::string& why) TUTTI_REQUIRES(mutex_);
+  void Probe(int peer) TUTTI_REQUIRES(mutex_);
+  Status TakeFacts(std::span<const std::byte> facts) TUTTI_REQUIRES(mutex_);
+  void SendFacts(const LinkPtr& link, const Bytes& facts) TUTTI_REQUIRES(mutex_);
+  void FollowAgreement() TUTTI_REQUIRES(mutex_);
+  void TellNews() TUTTI_REQUIRES(mutex_);
+  void OnAgreementTimer();
+  void TakeDecision(const std::vector<LostRank>& lost) TUTTI_REQUIRES(mutex_);
+  void CloseLinksTo(int peer) TUTTI_REQUIRES(mutex_);
+  void MarkLostIn(const MembershipPtr& membership, std::span<const LostRank> lost)
+      TUTTI_REQUIRES(mutex_);
+  std::string LossText(const Membership& membership, const LostRank& lost) const
+      TUTTI_REQUIRES(mutex_);
+  void CancelLocked(Membership& membership, Status reason) TUTTI_REQUIRES(mutex_);
+  void GiveUpLocked(Membership& membership, const Status& reason) TUTTI_REQUIRES(mutex_);
+  void TakeGivingUp(const MembershipPtr& membership, std::span<const std::byte> payload)
+      TUTTI_REQUIRES(mutex_);
+  void FailHere(int peer, const Status& failure) TUTTI_REQUIRES(mutex_);
 
   // endpoint_links.cc:
   void OnAccepted(UniqueFd fd, const Hello& hello, const SocketAddress& from);
@@ -150,42 +177,50 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   void OnAttemptTimer(const LinkPtr& link);
   void OnLingerOver();
   Result<int> CheckHello(const Hello& hello) const;
-  LinkPtr TxLink(int peer);
-  void StartAttempt(const LinkPtr& link);
-  void AttemptFailed(const LinkPtr& link, bool final, const std::string& why);
-  void ArmTimer(const LinkPtr& link, int64_t delay_ns);
-  void Opened(const LinkPtr& link);
-  void Advance(const LinkPtr& link, uint32_t events);
-  void AdvanceHandshake(const LinkPtr& link);
-  void ReadSome(const LinkPtr& link);
-  Status Enqueue(const LinkPtr& link, Bytes frame);
-  Status Flush(Link& link);
-  void UpdateInterest(Link& link);
-  void BeginClosing(const LinkPtr& link);
-  void CloseAll();
-  void Broken(const LinkPtr& link, const std::string& why);
-  void DropSocket(Link& link);
-  void Drop(const LinkPtr& link);
+  LinkPtr TxLink(int peer) TUTTI_REQUIRES(mutex_);
+  void StartAttempt(const LinkPtr& link) TUTTI_REQUIRES(mutex_);
+  Status ConnectLink(const LinkPtr& link, const SocketAddress& address, int* error)
+      TUTTI_REQUIRES(mutex_);
+  void AttemptFailed(const LinkPtr& link, const std::string& why) TUTTI_REQUIRES(mutex_);
+  void ArmTimer(const LinkPtr& link, int64_t delay_ns) TUTTI_REQUIRES(mutex_);
+  void Opened(const LinkPtr& link) TUTTI_REQUIRES(mutex_);
+  void Advance(const LinkPtr& link, uint32_t events) TUTTI_REQUIRES(mutex_);
+  void AdvanceHandshake(const LinkPtr& link) TUTTI_REQUIRES(mutex_);
+  void ReadSome(const LinkPtr& link) TUTTI_REQUIRES(mutex_);
+  Status Enqueue(const LinkPtr& link, Bytes frame) TUTTI_REQUIRES(mutex_);
+  Status Flush(Link& link) TUTTI_REQUIRES(mutex_);
+  void UpdateInterest(Link& link) TUTTI_REQUIRES(mutex_);
+  void BeginClosing(const LinkPtr& link) TUTTI_REQUIRES(mutex_);
+  void CloseAll() TUTTI_REQUIRES(mutex_);
+  // `refused`: nobody listens at the other rank's address.
+  void Broken(const LinkPtr& link, const std::string& why, bool refused = false)
+      TUTTI_REQUIRES(mutex_);
+  void DropSocket(Link& link) TUTTI_REQUIRES(mutex_);
+  void Drop(const LinkPtr& link) TUTTI_REQUIRES(mutex_);
 
   EventLoop& loop_;
   const Options options_;
   Contact contact_;
-  std::unique_ptr<AuthAcceptor> acceptor_;
 
-  std::mutex mutex_;
-  std::unordered_map<int, Peer> peers_;
-  std::set<LinkPtr> links_;
-  std::map<uint64_t, std::shared_ptr<Membership>> memberships_;
-  std::map<uint64_t, std::vector<EarlyFrame>> early_;
-  std::set<uint64_t> left_;
-  std::deque<uint64_t> left_order_;
-  size_t held_bytes_ = 0;
-  std::list<std::shared_ptr<Membership>> with_events_;
-  bool delivery_posted_ = false;
-  bool closing_ = false;
-  EventLoop::TimerId linger_timer_ = 0;
-  std::condition_variable links_gone_;
-  std::vector<std::byte> scratch_;
+  Mutex mutex_;
+  std::unique_ptr<AuthAcceptor> acceptor_ TUTTI_GUARDED_BY(mutex_);
+  std::unordered_map<int, Peer> peers_ TUTTI_GUARDED_BY(mutex_);
+  std::set<LinkPtr> links_ TUTTI_GUARDED_BY(mutex_);
+  std::map<uint64_t, MembershipPtr> memberships_ TUTTI_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::vector<EarlyFrame>> early_ TUTTI_GUARDED_BY(mutex_);
+  std::set<uint64_t> left_ TUTTI_GUARDED_BY(mutex_);
+  std::deque<uint64_t> left_order_ TUTTI_GUARDED_BY(mutex_);
+  size_t held_bytes_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::list<MembershipPtr> with_events_ TUTTI_GUARDED_BY(mutex_);
+  bool delivery_posted_ TUTTI_GUARDED_BY(mutex_) = false;
+  LossAgreement agreement_ TUTTI_GUARDED_BY(mutex_);
+  bool news_posted_ TUTTI_GUARDED_BY(mutex_) = false;
+  EventLoop::TimerId agreement_timer_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::optional<std::string> excluded_ TUTTI_GUARDED_BY(mutex_);  // why the others go on without it
+  bool closing_ TUTTI_GUARDED_BY(mutex_) = false;
+  EventLoop::TimerId linger_timer_ TUTTI_GUARDED_BY(mutex_) = 0;
+  CondVar links_gone_;
+  std::vector<std::byte> scratch_;  // of the loop's thread
 };
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/log.h"
@@ -55,7 +56,7 @@ Result<int> Endpoint::CheckHello(const Hello& hello) const {
 
 void Endpoint::OnAccepted(UniqueFd fd, const Hello& hello, const SocketAddress& from) {
   const Result<int> peer = CheckHello(hello);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!peer.ok() || closing_ || peers_[*peer].lost || peers_[*peer].gone ||
       peers_[*peer].link_count >= kMaxLinksPerPeer) {
     TUTTI_INFO(kLogBootstrap, "rank {}: a connection from {} is turned away: {}", options_.rank,
@@ -91,6 +92,14 @@ Endpoint::LinkPtr Endpoint::TxLink(int peer) {
   return entry.tx;
 }
 
+Status Endpoint::ConnectLink(const LinkPtr& link, const SocketAddress& address, int* error) {
+  TUTTI_ASSIGN(link->fd, StartConnect(address, error));
+  link->interest = EPOLLOUT;
+  return loop_.AddFd(link->fd.get(), EPOLLOUT, [weak = weak_from_this(), link](uint32_t events) {
+    if (const auto self = weak.lock()) self->OnLinkReady(link, events);
+  });
+}
+
 void Endpoint::StartAttempt(const LinkPtr& link) {
   Contact contact = peers_[link->peer].info.contact;
   // The number of its interface means something on its own host only.
@@ -99,26 +108,23 @@ void Endpoint::StartAttempt(const LinkPtr& link) {
   link->stage = Link::Stage::kConnecting;
   link->handshake = Handshake::Connecting(
       options_.key, LinkHello(options_.rank, link->peer, options_.num_ranks, contact.token));
-  Result<UniqueFd> fd = StartConnect(contact.address);
-  Status failure = fd.ok() ? Status::Ok() : fd.status();
-  if (fd.ok()) {
-    link->fd = std::move(fd).value();
-    link->interest = EPOLLOUT;
-    failure =
-        loop_.AddFd(link->fd.get(), EPOLLOUT, [weak = weak_from_this(), link](uint32_t events) {
-          if (const auto self = weak.lock()) self->OnLinkReady(link, events);
-        });
-  }
-  if (failure.ok()) {
+  int error = 0;
+  const Status begun = ConnectLink(link, contact.address, &error);
+  if (begun.ok()) {
     ArmTimer(link, kOpenTimeoutNs);
     return;
   }
   // Not from here: the caller may be any thread, and links end on the loop's.
-  loop_.Post([weak = weak_from_this(), link, why = std::string(failure.message())] {
+  loop_.Post([weak = weak_from_this(), link, begun, error] {
     const auto self = weak.lock();
     if (!self) return;
-    const std::lock_guard lock(self->mutex_);
-    self->Broken(link, why);
+    const MutexLock lock(self->mutex_);
+    if (IsLackOfResources(error)) {
+      self->FailHere(link->peer, begun);
+      self->Drop(link);
+    } else {
+      self->Broken(link, std::string(begun.message()), error == ECONNREFUSED);
+    }
   });
 }
 
@@ -130,7 +136,7 @@ void Endpoint::ArmTimer(const LinkPtr& link, int64_t delay_ns) {
 }
 
 void Endpoint::OnAttemptTimer(const LinkPtr& link) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (link->stage != Link::Stage::kConnecting && link->stage != Link::Stage::kHandshake) return;
   if (!link->fd.valid()) {
     StartAttempt(link);
@@ -139,9 +145,9 @@ void Endpoint::OnAttemptTimer(const LinkPtr& link) {
   Broken(link, fmt::format("it did not answer within {} s", kOpenTimeoutNs / 1'000'000'000));
 }
 
-// A handshake that was cut off may have met a full listener; an address that refuses stays refused.
-void Endpoint::AttemptFailed(const LinkPtr& link, bool final, const std::string& why) {
-  if (final || link->attempts >= kMaxAttempts || closing_) {
+// A handshake that was cut off may have met a full listener.
+void Endpoint::AttemptFailed(const LinkPtr& link, const std::string& why) {
+  if (link->attempts >= kMaxAttempts || closing_) {
     Broken(link, why);
     return;
   }
@@ -160,21 +166,23 @@ void Endpoint::Opened(const LinkPtr& link) {
     BeginClosing(link);
     return;
   }
-  for (const auto& [id, membership] : memberships_) membership->changed.notify_all();
+  SendFacts(link, agreement_.Everything());
+  for (const auto& [id, membership] : memberships_) membership->changed.NotifyAll();
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Reading and writing
 
 void Endpoint::OnLinkReady(const LinkPtr& link, uint32_t events) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (link->fd.valid()) Advance(link, events);
 }
 
 void Endpoint::Advance(const LinkPtr& link, uint32_t events) {
   if (link->stage == Link::Stage::kConnecting) {
     if (const int error = ConnectOutcome(link->fd.get()); error != 0) {
-      AttemptFailed(link, true, fmt::format("connecting failed: {}", ErrnoText(error)));
+      // An address that refuses stays refused.
+      Broken(link, fmt::format("connecting failed: {}", ErrnoText(error)), error == ECONNREFUSED);
       return;
     }
     link->stage = Link::Stage::kHandshake;
@@ -191,7 +199,7 @@ void Endpoint::Advance(const LinkPtr& link, uint32_t events) {
 void Endpoint::AdvanceHandshake(const LinkPtr& link) {
   const Result<Progress> step = link->handshake->Step(link->fd.get());
   if (!step.ok()) {
-    AttemptFailed(link, false, std::string(step.status().message()));
+    AttemptFailed(link, std::string(step.status().message()));
     return;
   }
   if (*step == Progress::kDone) Opened(link);
@@ -212,6 +220,7 @@ void Endpoint::ReadSome(const LinkPtr& link) {
     }
     const Status fed = link->reader.Feed(std::span(scratch_).first(static_cast<size_t>(*got)),
                                          [&](const FrameHeader& header, Bytes payload) {
+                                           mutex_.AssertHeld();
                                            return TakeFrame(*link, header, std::move(payload));
                                          });
     if (!fed.ok()) {
@@ -285,19 +294,24 @@ void Endpoint::Drop(const LinkPtr& link) {
   link->out_bytes = 0;
   Peer& peer = peers_[link->peer];
   --peer.link_count;
-  if (peer.tx == link) peer.tx = nullptr;
   links_.erase(link);
+  if (peer.tx == link) {
+    const auto other = std::find_if(links_.begin(), links_.end(), [&](const LinkPtr& one) {
+      return one->peer == link->peer && one->stage == Link::Stage::kOpen;
+    });
+    peer.tx = other == links_.end() ? nullptr : *other;
+  }
   if (!closing_ || !links_.empty()) return;
   loop_.CancelTimer(linger_timer_);
-  links_gone_.notify_all();
+  links_gone_.NotifyAll();
 }
 
-void Endpoint::Broken(const LinkPtr& link, const std::string& why) {
+void Endpoint::Broken(const LinkPtr& link, const std::string& why, bool refused) {
   if (link->stage == Link::Stage::kClosed) return;
-  const int peer = link->peer;
-  const bool peaceful = link->peer_said_end || peers_[peer].gone || closing_;
+  const Peer& peer = peers_[link->peer];
+  const bool peaceful = link->peer_said_end || peer.gone || peer.lost || closing_;
   Drop(link);
-  if (!peaceful) MarkLost(peer, why);
+  if (!peaceful) Suspect(link->peer, refused, why);
 }
 
 void Endpoint::BeginClosing(const LinkPtr& link) {
@@ -310,6 +324,7 @@ void Endpoint::BeginClosing(const LinkPtr& link) {
 void Endpoint::CloseAll() {
   if (closing_) return;
   closing_ = true;
+  loop_.CancelTimer(agreement_timer_);
   acceptor_.reset();
   // This object lives on in the timer until the links are gone.
   linger_timer_ = loop_.AddTimer(kLingerNs, [self = shared_from_this()] { self->OnLingerOver(); });
@@ -325,7 +340,7 @@ void Endpoint::CloseAll() {
 }
 
 void Endpoint::OnLingerOver() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::set<LinkPtr> links = links_;
   for (const LinkPtr& link : links) Drop(link);
 }

@@ -142,6 +142,32 @@ TEST(BootstrapFaults, JobsOfOneRankLeaveNoRootBehind) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
+// A program that makes ids in vain keeps its descriptors, and the ids that it made last.
+TEST(BootstrapFaults, IdsThatNobodyUsesAreBounded) {
+  constexpr size_t kPlaces = 4;
+  Guests unasked(kPlaces);  // outlives the loop
+  const auto loop = testing::NewLoop();
+  const Settings settings = testing::LocalSettings();
+  const int before = OpenDescriptors();
+  std::vector<UniqueId> ids;
+  for (int i = 0; i < 20; ++i) {
+    auto id = Root::Create(*loop, settings, &unasked);
+    ASSERT_TRUE(id.ok()) << id.status().message();
+    ids.push_back(*id);
+  }
+  EXPECT_EQ(OpenDescriptors(), before + static_cast<int>(kPlaces));
+  const auto outcome = [&](const UniqueId& id) {
+    Bootstrap::Options options;
+    options.ids = {id};
+    options.num_ranks = 2;
+    options.deadline = Deadline::AfterSeconds(0.3);
+    const Status created = Bootstrap::Create(*loop, settings, options).status();
+    return std::string(created.message());
+  };
+  EXPECT_THAT(outcome(ids.front()), ::testing::HasSubstr("refused"));
+  EXPECT_THAT(outcome(ids.back()), ::testing::HasSubstr("missing: 1"));
+}
+
 // For what a rank does once it has registered, which is not seen from outside: on a busy machine
 // the time until then may have been too short, and is tried again, longer.
 bool WithAHeadStart(const std::function<bool(std::chrono::milliseconds)>& seen) {
@@ -183,7 +209,7 @@ TEST(BootstrapFaults, TellsTheOthersWhenARankGoesAwayEarly) {
     told = Outcomes(job, attempts)[0];
     aborter.join();
     return told.find("rank 1 (pid") != std::string::npos &&
-           told.find("went away") != std::string::npos;
+           told.find("aborted the initialisation") != std::string::npos;
   });
   EXPECT_TRUE(seen) << told;
 }

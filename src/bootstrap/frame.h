@@ -23,8 +23,10 @@ enum class LinkFrameType : uint8_t {
   kCollective = 2,  // a part of an exchange; the tag counts the exchanges of the communicator
   kControl = 3,     // Bootstrap::SendControl
   kGoodbye = 4,     // the sender destroyed this communicator
-  kGivingUp = 5,  // the sender's Create failed: code u32, sentence; passed on to every linked rank
-  kEnd = 6,       // the sender closes this connection in peace
+  // A rank cannot go on making this communicator: rank u32, code u32, sentence. Passed on.
+  kGivingUp = 5,
+  kEnd = 6,     // the sender closes this connection in peace
+  kLosses = 7,  // facts of the agreement on lost ranks (loss_agreement.h), of no communicator
 };
 
 inline constexpr size_t kFrameHeaderBytes = 24;

@@ -1,6 +1,7 @@
 // How communicators live and end: events, children, cancelling, aborting, ranks that leave or die.
 
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,7 +10,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <set>
 #include <thread>
+#include <vector>
 
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/testing.h"
@@ -30,10 +33,14 @@ class Witness {
  public:
   Bootstrap::Events Events() {
     Bootstrap::Events events;
-    events.peer_lost = [this](int rank, const std::string& why) {
-      Add(fmt::format("lost {}", rank));
-      const std::lock_guard lock(mutex_);
-      reason_ = why;
+    events.ranks_lost = [this](std::span<const LostRank> lost) {
+      for (const LostRank& one : lost) {
+        {
+          const std::lock_guard lock(mutex_);
+          reason_ = one.why;
+        }
+        Add(fmt::format("lost {}", one.rank));
+      }
     };
     events.peer_left = [this](int rank) { Add(fmt::format("left {}", rank)); };
     events.control = [this](int rank, std::span<const std::byte> payload) {
@@ -242,6 +249,84 @@ TEST(BootstrapLife, AnExchangeEndsByTheFlagGivenWithIt) {
   // The flag was for that exchange alone.
   EXPECT_TRUE(ranks[1]->Send(0, 3, {}).ok());
   EXPECT_TRUE(ranks[0]->Recv(1, 3, Soon()).ok());
+}
+
+// This process's TCP connections, by descriptor.
+std::set<int> Connections() {
+  std::set<int> found;
+  for (int fd = 0; fd < 4096; ++fd) {
+    sockaddr_storage peer;
+    socklen_t length = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0 &&
+        peer.ss_family == AF_INET)
+      found.insert(fd);
+  }
+  return found;
+}
+
+// Between two that live, so that each could call the other lost.
+TEST(BootstrapLife, ABrokenConnectionEndsInOneAnswerForAll) {
+  for (const int num_ranks : {2, 3, 5, 8}) {
+    SCOPED_TRACE(fmt::format("{} ranks", num_ranks));
+    const std::set<int> before = Connections();
+    std::vector<Witness> witnesses(static_cast<size_t>(num_ranks));
+    const Job job(num_ranks);
+    auto ranks = job.CreateAll();
+    for (size_t i = 0; i < ranks.size(); ++i) ranks[i]->SetEvents(witnesses[i].Events());
+    std::vector<int> links;
+    for (const int fd : Connections())
+      if (!before.contains(fd)) links.push_back(fd);
+    ASSERT_FALSE(links.empty());
+    ASSERT_EQ(shutdown(links[links.size() / 2], SHUT_RDWR), 0);
+    const std::vector<std::string> first = witnesses[0].Await(1);
+    EXPECT_EQ(first.size(), 1u);
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      EXPECT_EQ(witnesses[i].Await(1), first) << "rank " << i;
+      const std::vector<LostRank> lost = ranks[i]->LostRanks();
+      ASSERT_EQ(lost.size(), 1u) << "rank " << i;
+      EXPECT_EQ(fmt::format("lost {}", lost[0].rank), first[0]);
+      EXPECT_NE(witnesses[i].reason().find("one of them has to go"), std::string::npos)
+          << witnesses[i].reason();
+    }
+    // The others go on; who was excluded cannot.
+    const int excluded = ranks[0]->LostRanks()[0].rank;
+    std::vector<int> left;
+    for (int rank = 0; rank < num_ranks; ++rank)
+      if (rank != excluded) left.push_back(rank);
+    testing::ForEach(static_cast<int>(left.size()), [&](int i) {
+      auto child =
+          ranks[static_cast<size_t>(left[static_cast<size_t>(i)])]->CreateChild(99, left, nullptr);
+      EXPECT_TRUE(child->Barrier(Soon()).ok());
+    });
+    const auto alone = ranks[static_cast<size_t>(excluded)]->CreateChild(98, {excluded}, nullptr);
+    EXPECT_NE(alone->CancelReason().message().find("excluded by the others"),
+              std::string_view::npos)
+        << alone->CancelReason().message();
+  }
+}
+
+// Whoever waits for a third rank hears of it as well.
+TEST(BootstrapLife, ARankThatGivesUpEndsTheMakingOnAll) {
+  constexpr int kRanks = 6;
+  const Job job(kRanks);
+  auto ranks = job.CreateAll();
+  std::vector<int> all(kRanks);
+  for (int rank = 0; rank < kRanks; ++rank) all[static_cast<size_t>(rank)] = rank;
+  testing::ForEach(kRanks, [&](int rank) {
+    const auto child = ranks[static_cast<size_t>(rank)]->CreateChild(7, all, nullptr);
+    if (rank == 4) {
+      child->GiveUp(SystemError("there is no room for rank 4"));
+      return;
+    }
+    const Status met = child->Barrier(Soon());
+    EXPECT_EQ(met.message(), "there is no room for rank 4") << "rank " << rank;
+    EXPECT_EQ(met.code(), Code::kSystemError);
+    child->GiveUp(met);
+  });
+  // The parent is as it was.
+  testing::ForEach(kRanks, [&](int rank) {
+    EXPECT_TRUE(ranks[static_cast<size_t>(rank)]->Barrier(Soon()).ok());
+  });
 }
 
 // A rank in a process of its own, which is killed: forked before this test has any thread.

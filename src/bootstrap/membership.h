@@ -6,7 +6,6 @@
 // A plain record. Guarded by its Endpoint's mutex; only the endpoint's code touches it.
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -16,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/frame.h"
@@ -23,11 +23,12 @@
 namespace tutti {
 
 struct MembershipEvent {
-  enum class Kind { kLost, kLeft, kControl };
+  enum class Kind { kLost, kLeft, kControl, kFailed };
   Kind kind = Kind::kLost;
-  int rank = 0;
-  std::string why;  // kLost
-  Bytes payload;    // kControl
+  int rank = 0;                     // kLeft, kControl
+  std::vector<LostRank> lost = {};  // kLost
+  Bytes payload = {};               // kControl
+  Status failure = {};              // kFailed
 };
 
 struct Membership {
@@ -47,14 +48,17 @@ struct Membership {
   const int rank;
   const std::vector<int> members;        // by rank of this communicator: rank of the endpoint
   std::unordered_map<int, int> rank_of;  // the other way round
-  const std::atomic<bool>* abort_flag = nullptr;
+  std::atomic<bool>* abort_flag = nullptr;
 
   std::vector<PeerState> states;
   std::unordered_map<int, std::string> lost_why;
   std::map<MailKey, std::deque<Bytes>> mail;
-  Status cancelled;           // ok: not cancelled
-  bool initialising = false;  // a lost member ends everything; later it is for Events to say
-  std::condition_variable changed;
+  Status cancelled;  // ok: not cancelled
+  // The communicator is being made: a lost member, or one that gives up, cancels it. Afterwards
+  // such a member is an event.
+  bool initialising = true;
+  bool gave_up = false;  // the other members were told so
+  CondVar changed;
 
   std::deque<MembershipEvent> events;
   std::shared_ptr<const Bootstrap::Events> handlers;  // null: not set yet

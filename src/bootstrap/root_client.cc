@@ -23,7 +23,9 @@ std::string Advice(const UniqueId& id, ConnectFailure failure) {
     return id.root.IsLoopback()
                ? "the id's address is this host's loopback: set NCCL_SOCKET_IFNAME where the id is "
                  "made, unless its process has ended"
-               : "the process that made the id has ended, or the id has served its one job already";
+               : "the process that made the id has ended, the id has served its one job already, "
+                 "or "
+                 "the process has made many others since that nobody used";
   }
   if (failure == ConnectFailure::kClosed) {
     return fixed ? "is TUTTI_COMM_KEY the same on every rank?" : "does the id belong to this job?";
@@ -80,7 +82,8 @@ Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& li
 
 }  // namespace
 
-Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits) {
+Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits,
+                           const std::function<Status()>& abort_reason) {
   TUTTI_ASSIGN(const UniqueFd fd, ConnectToRoot(id, request, limits));
   WaitLimits patient = limits;
   if (limits.deadline.at_ns() < Deadline::Never().at_ns() - kVerdictGraceNs) {
@@ -88,6 +91,12 @@ Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLi
   }
   Result<RootAnswer> answer = ReadAnswer(fd.get(), patient);
   if (answer.ok()) return answer;
+  if (limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire)) {
+    // While the connection is still open, or the root would say that this rank went away.
+    Status why = abort_reason ? abort_reason() : Status::Ok();
+    if (why.ok()) why = InternalError("its caller aborted the initialisation");
+    DeclineJob(id, request, why, {limits.deadline, nullptr});
+  }
   return std::move(answer).status().Annotate(
       fmt::format("rank {} waiting for the root at {}", request.rank, id.root.ToString()));
 }

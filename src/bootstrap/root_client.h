@@ -2,6 +2,8 @@
 
 // A rank's side of the root's protocol.
 
+#include <functional>
+
 #include "base/status.h"
 #include "bootstrap/root_messages.h"
 #include "bootstrap/unique_id.h"
@@ -13,8 +15,10 @@ namespace tutti {
 // for, or the reason why the job cannot start. With NCCL_COMM_ID the root may not have been started
 // yet, so connecting is tried again until the deadline; an ordinary id's root exists before anybody
 // has the id. The answer may take until the root's deadline, so this waits kVerdictGraceNs beyond
-// `limits`.
-Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits);
+// `limits`. Where the abort flag of `limits` ends it, the other ranks hear what `abort_reason` (may
+// be empty) says.
+Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits,
+                           const std::function<Status()>& abort_reason = {});
 inline constexpr int64_t kVerdictGraceNs = 1'000'000'000;
 
 // For a job of one rank, which needs no addresses: lets its root go, which waits for it. Fails only

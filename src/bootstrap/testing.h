@@ -131,6 +131,7 @@ struct Job {
     ForEach(num_ranks, [&](int rank) {
       auto bootstrap = Create(rank);
       ASSERT_TRUE(bootstrap.ok()) << "rank " << rank << ": " << bootstrap.status().message();
+      ASSERT_TRUE((*bootstrap)->Complete().ok());
       all[static_cast<size_t>(rank)] = std::move(bootstrap).value();
     });
     return all;
@@ -141,6 +142,7 @@ struct Job {
     ForEach(num_ranks, [&](int rank) {
       auto bootstrap = Create(rank);
       ASSERT_TRUE(bootstrap.ok()) << "rank " << rank << ": " << bootstrap.status().message();
+      ASSERT_TRUE((*bootstrap)->Complete().ok());
       body(**bootstrap);
     });
   }

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -48,9 +49,12 @@ class Communicator {
     std::vector<UniqueId> ids;
     int rank = 0;
     int num_ranks = 1;
-    std::string name;                               // for logs; may be empty
-    int cuda_device = -1;                           // this rank's GPU; -1: a host device
-    const std::atomic<bool>* abort_flag = nullptr;  // ends initialisation early
+    std::string name;      // for logs; may be empty
+    int cuda_device = -1;  // this rank's GPU; -1: a host device
+    // As in Bootstrap::Options: it ends initialisation early, and is raised when that fails for
+    // all.
+    std::atomic<bool>* abort_flag = nullptr;
+    std::function<Status()> abort_reason = {};
   };
 
   // Blocks until all ranks are there. Fails on every rank with the same reason where that is
@@ -58,10 +62,10 @@ class Communicator {
   static Result<std::unique_ptr<Communicator>> Init(Process& process, const Settings& settings,
                                                     const InitOptions& options);
   // The communicator of `parent_ranks` (which include this rank), known to all of them.
-  static Result<std::unique_ptr<Communicator>> InitChild(Communicator& parent, uint64_t child_id,
-                                                         std::vector<int> parent_ranks,
-                                                         std::string name,
-                                                         const std::atomic<bool>* abort_flag);
+  // `abort_flag` and `abort_reason` are as in InitOptions.
+  static Result<std::unique_ptr<Communicator>> InitChild(
+      Communicator& parent, uint64_t child_id, std::vector<int> parent_ranks, std::string name,
+      std::atomic<bool>* abort_flag, const std::function<Status()>& abort_reason);
   // REQUIRES: every call has returned, and every ticket was executed (ncclComm::AwaitRest).
   ~Communicator();
 
@@ -107,8 +111,7 @@ class Communicator {
   // on all ranks, with InvalidArgument, where lengths or flags differ; any other failure stops the
   // communicator.
   static constexpr int kSymmetricWindow = 1;
-  Status RegisterBuffer(std::span<std::byte> buffer, int flags, const std::atomic<bool>* abort_flag,
-                        const void** registration);
+  Status RegisterBuffer(std::span<std::byte> buffer, int flags, const void** registration);
   // Waits until the GPU has done all that is queued on it.
   Status ForgetBuffer(const void* registration) {
     return registration != nullptr ? gpu_->Forget(registration) : Status::Ok();
@@ -145,15 +148,18 @@ class Communicator {
 
   // The steps of initialisation, in order (init.cc).
   static Result<std::unique_ptr<Communicator>> Built(std::unique_ptr<Communicator> comm,
-                                                     const std::atomic<bool>* abort_flag);
-  Status Build(const std::atomic<bool>* abort_flag);
+                                                     std::atomic<bool>* abort_flag,
+                                                     const std::function<Status()>& abort_reason);
+  Status Build(std::atomic<bool>* abort_flag);
+  // The last step: the communicator is made, and the watch listens.
+  Status Open();
   // Instead of the steps from ShareMemory on, where ranks are GPUs.
-  Status JoinGpus(const std::atomic<bool>* abort_flag);
+  Status JoinGpus(std::atomic<bool>* abort_flag);
   Result<GpuPeers> DescribeGpus(Deadline deadline, const std::atomic<bool>* abort_flag);
   // Kernels that work in one another's windows, where those can be had; else null, and why.
   Status MakeMesh(const GpuPeers& peers, Status* why);
   // Else the hosts' communicators of the same ranks, which carry the data of GPUs.
-  Status MakeRelay(const cuda::Device& device, const std::atomic<bool>* abort_flag);
+  Status MakeRelay(const cuda::Device& device, std::atomic<bool>* abort_flag);
   Status ExchangePeers();
   void WarnOfEmptyLists() const;
   Status AttachArena(int leader, uint64_t offer, const ArenaLayout& layout, HugePages huge,

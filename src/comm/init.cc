@@ -105,32 +105,45 @@ Result<std::unique_ptr<Communicator>> Communicator::Init(Process& process, const
                                         .num_ranks = options.num_ranks,
                                         .ids = options.ids,
                                         .deadline = comm->init_deadline_,
-                                        .abort_flag = options.abort_flag};
+                                        .abort_flag = options.abort_flag,
+                                        .abort_reason = options.abort_reason};
   TUTTI_ASSIGN(comm->bootstrap_, Bootstrap::Create(process.loop(), settings, bootstrap));
-  return Built(std::move(comm), options.abort_flag);
+  return Built(std::move(comm), options.abort_flag, options.abort_reason);
 }
 
-Result<std::unique_ptr<Communicator>> Communicator::InitChild(Communicator& parent,
-                                                              uint64_t child_id,
-                                                              std::vector<int> parent_ranks,
-                                                              std::string name,
-                                                              const std::atomic<bool>* abort_flag) {
+Result<std::unique_ptr<Communicator>> Communicator::InitChild(
+    Communicator& parent, uint64_t child_id, std::vector<int> parent_ranks, std::string name,
+    std::atomic<bool>* abort_flag, const std::function<Status()>& abort_reason) {
   std::unique_ptr<Communicator> comm(
       new Communicator(parent.process_, parent.settings_, std::move(name), parent.cuda_device_));
   comm->bootstrap_ = parent.bootstrap_->CreateChild(child_id, std::move(parent_ranks), abort_flag);
-  return Built(std::move(comm), abort_flag);
+  return Built(std::move(comm), abort_flag, abort_reason);
 }
 
 // The others may wait for this rank in a step of theirs: they hear what is wrong, not that it left.
-Result<std::unique_ptr<Communicator>> Communicator::Built(std::unique_ptr<Communicator> comm,
-                                                          const std::atomic<bool>* abort_flag) {
+Result<std::unique_ptr<Communicator>> Communicator::Built(
+    std::unique_ptr<Communicator> comm, std::atomic<bool>* abort_flag,
+    const std::function<Status()>& abort_reason) {
   Status built = comm->Build(abort_flag);
   if (built.ok()) return comm;
+  // A step that saw the flag rise knows less than who raised it.
+  const bool aborted = abort_flag != nullptr && abort_flag->load(std::memory_order_acquire);
+  if (Status reason = comm->bootstrap_->CancelReason(); !reason.ok())
+    built = std::move(reason);
+  else if (Status raised = aborted && abort_reason ? abort_reason() : Status(); !raised.ok())
+    built = std::move(raised);
   comm->bootstrap_->GiveUp(built);
   return built;
 }
 
-Status Communicator::Build(const std::atomic<bool>* abort_flag) {
+Status Communicator::Open() {
+  TUTTI_TRY(bootstrap_->Complete());
+  watch_->Start();
+  LogTransports();
+  return Status::Ok();
+}
+
+Status Communicator::Build(std::atomic<bool>* abort_flag) {
   const int64_t start_ns = NowNs();
   TUTTI_TRY(ExchangePeers());
   if (cuda_device_ >= 0) return JoinGpus(abort_flag);
@@ -141,8 +154,7 @@ Status Communicator::Build(const std::atomic<bool>* abort_flag) {
   const int64_t network_ns = NowNs();
   TUTTI_TRY(ChooseByTopology());
   MakeExecutor();
-  watch_->Start();
-  LogTransports();
+  TUTTI_TRY(Open());
   if (settings_.print_init_times) {
     const auto ms = [](int64_t ns) { return static_cast<double>(ns) / 1e6; };
     const Bootstrap::PhaseTimes times = bootstrap_->phase_times();
@@ -195,7 +207,7 @@ Status Communicator::MakeMesh(const GpuPeers& peers, Status* why) {
   return Status::Ok();
 }
 
-Status Communicator::MakeRelay(const cuda::Device& device, const std::atomic<bool>* abort_flag) {
+Status Communicator::MakeRelay(const cuda::Device& device, std::atomic<bool>* abort_flag) {
   if (rank() == 0) WarnOfEmptyLists();
   TUTTI_TRY(ShareMemory(abort_flag));
   TUTTI_TRY(OpenNetwork());
@@ -215,7 +227,7 @@ Status Communicator::MakeRelay(const cuda::Device& device, const std::atomic<boo
     lane->is_lane_ = true;
     lane->bootstrap_ = bootstrap_->CreateChild(
         bootstrap_->id() ^ kLaneIds * static_cast<uint64_t>(i), all, abort_flag);
-    TUTTI_ASSIGN(lane, Built(std::move(lane), abort_flag));
+    TUTTI_ASSIGN(lane, Built(std::move(lane), abort_flag, {}));
     parts.executors.push_back(lane->executor_.get());
     lanes_.push_back(std::move(lane));
   }
@@ -236,7 +248,7 @@ Result<GpuPeers> Communicator::DescribeGpus(Deadline deadline,
   return peers;
 }
 
-Status Communicator::JoinGpus(const std::atomic<bool>* abort_flag) {
+Status Communicator::JoinGpus(std::atomic<bool>* abort_flag) {
   const int64_t start_ns = NowNs();
   for (int r = 0; r < num_ranks(); ++r) local_ranks_.push_back(r);
   arena_leader_.assign(static_cast<size_t>(num_ranks()), 0);
@@ -260,8 +272,7 @@ Status Communicator::JoinGpus(const std::atomic<bool>* abort_flag) {
     for (const auto& lane : lanes_)
       lane->Stop(InternalError("the communicator of the lane has stopped"), /*tell=*/false);
   });
-  watch_->Start();
-  LogTransports();
+  TUTTI_TRY(Open());
   if (settings_.print_init_times)
     log::Write(LogLevel::kInfo, fmt::format("init of {} GPUs: windows {:.2f} ms", num_ranks(),
                                             static_cast<double>(NowNs() - start_ns) / 1e6));

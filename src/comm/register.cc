@@ -8,9 +8,10 @@
 namespace tutti {
 
 Status Communicator::RegisterBuffer(std::span<std::byte> buffer, int flags,
-                                    const std::atomic<bool>* abort_flag,
                                     const void** registration) {
   *registration = nullptr;
+  // Whatever ends the communicator, on any rank, ends this as well.
+  const std::atomic<bool>* const abort_flag = &watch_->stop_flag();
   const Watch::Step step(*watch_, "in ncclCommWindowRegister");
   const auto together = [&]() -> Status {
     struct Asked {
@@ -39,6 +40,8 @@ Status Communicator::RegisterBuffer(std::span<std::byte> buffer, int flags,
   };
   Status status = together();
   if (status.ok() || status.code() == Code::kInvalidArgument) return status;
+  status = watch_->FirstReason(std::move(status));
+  if (watch_->stopped()) return watch_->StopReason();
   // Some ranks may have got further than others: nothing that all do together would fit any more.
   if (status.code() == Code::kTimeout) status = watch_->Explain(status, bootstrap_->LinkedRanks());
   watch_->Stop(status, /*tell=*/true);

@@ -20,19 +20,57 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 
 using Made = Result<std::unique_ptr<Communicator>>;
 
-// Runs `make`, in which the ranks of `parent` wait for one another. Who waits for this rank
-// meanwhile is told `doing`; and when the others do not come, the failure says what they do.
-template <class Make>
-Made MakeTogether(Communicator& parent, std::string doing, Make&& make) {
-  Watch& watch = parent.watch();
-  const Watch::Step step(watch, std::move(doing));
-  Made made = make();
-  if (made.ok() || made.status().code() != Code::kTimeout) return made;
-  return watch.Explain(made.status(), parent.bootstrap().LinkedRanks());
-}
+// What all ranks of `parent` do together over its bootstrap. Who waits for this rank meanwhile is
+// told `doing`; and when the others do not come, the failure says what they do.
+class Together {
+ public:
+  Together(Communicator& parent, std::string doing, std::atomic<bool>& flag)
+      : parent_(parent),
+        doing_(doing),
+        step_(parent.watch(), std::move(doing)),
+        call_(parent.watch(), flag),
+        flag_(flag) {}
+
+  Status AllGather(void* data, size_t bytes_per_rank) {
+    Status met =
+        parent_.bootstrap().AllGather(data, bytes_per_rank, parent_.InitDeadline(), &flag_);
+    in_step_ = met.ok();
+    return met;
+  }
+  // Why the call was ended from outside; success while it was not.
+  Status reason() const { return call_.reason(); }
+
+  // What to say of a call that failed with `failure`.
+  Status Explain(Status failure) {
+    if (std::exchange(explained_, true)) return failure;
+    Watch& watch = parent_.watch();
+    if (failure.code() == Code::kRemoteError && call_.reason().ok())
+      failure = watch.FirstReason(std::move(failure));
+    if (Status reason = call_.reason(); !reason.ok()) return reason;
+    if (failure.code() == Code::kTimeout)
+      failure = watch.Explain(failure, parent_.bootstrap().LinkedRanks());
+    if (in_step_) return failure;
+    // The others wait for this rank, and nothing that all do together would fit any more.
+    const std::string here =
+        RankName(parent_.rank(), parent_.peers()[static_cast<size_t>(parent_.rank())]);
+    parent_.Stop(
+        Status(failure.code(), fmt::format("{} gave up, {}: {}", here, doing_, failure.message())),
+        /*tell=*/true);
+    return failure;
+  }
+
+ private:
+  Communicator& parent_;
+  const std::string doing_;
+  const Watch::Step step_;
+  const Watch::JointCall call_;
+  std::atomic<bool>& flag_;
+  bool in_step_ = true;
+  bool explained_ = false;
+};
 
 Made Split(Communicator& parent, int color, int key, const std::string& name,
-           const std::atomic<bool>* abort_flag) {
+           std::atomic<bool>& abort_flag, Together& together) {
   struct ColorAndKey {
     int32_t color;
     int32_t key;
@@ -40,8 +78,7 @@ Made Split(Communicator& parent, int color, int key, const std::string& name,
   std::vector<ColorAndKey> choices(static_cast<size_t>(parent.num_ranks()));
   choices[static_cast<size_t>(parent.rank())] = {color, key};
   const uint64_t number = parent.NextChildNumber();
-  TUTTI_TRY(parent.bootstrap().AllGather(choices.data(), sizeof(ColorAndKey), parent.InitDeadline(),
-                                         abort_flag));
+  TUTTI_TRY(together.AllGather(choices.data(), sizeof(ColorAndKey)));
   if (color < 0) return std::unique_ptr<Communicator>();
   std::vector<int> members;
   for (int r = 0; r < parent.num_ranks(); ++r)
@@ -51,11 +88,12 @@ Made Split(Communicator& parent, int color, int key, const std::string& name,
   });
   const uint64_t id =
       Mix(Mix(Mix(parent.bootstrap().id(), kSplitId), number), static_cast<uint64_t>(color));
-  return Communicator::InitChild(parent, id, std::move(members), name, abort_flag);
+  return Communicator::InitChild(parent, id, std::move(members), name, &abort_flag,
+                                 [&] { return together.reason(); });
 }
 
 Made Shrink(Communicator& parent, const std::vector<int>& excluded, const std::string& name,
-            const std::atomic<bool>* abort_flag) {
+            std::atomic<bool>& abort_flag) {
   std::vector<int> members;
   uint64_t id = Mix(Mix(parent.bootstrap().id(), kShrinkId), parent.NextShrinkNumber(excluded));
   for (int r = 0; r < parent.num_ranks(); ++r) {
@@ -64,11 +102,11 @@ Made Shrink(Communicator& parent, const std::vector<int>& excluded, const std::s
     else
       members.push_back(r);
   }
-  return Communicator::InitChild(parent, id, std::move(members), name, abort_flag);
+  return Communicator::InitChild(parent, id, std::move(members), name, &abort_flag, {});
 }
 
 Made Grow(Communicator& parent, const GrowRequest& request, const std::string& name,
-          const std::atomic<bool>* abort_flag) {
+          std::atomic<bool>& abort_flag, Together& together) {
   struct Offer {
     char id[128];
     int32_t num_ranks;
@@ -80,8 +118,14 @@ Made Grow(Communicator& parent, const GrowRequest& request, const std::string& n
   mine.num_ranks = request.num_ranks;
   mine.has_id = request.id.has_value();
   if (request.id) request.id->Encode(mine.id);
-  TUTTI_TRY(parent.bootstrap().AllGather(offers.data(), sizeof(Offer), parent.InitDeadline(),
-                                         abort_flag));
+  if (Status met = together.AllGather(offers.data(), sizeof(Offer)); !met.ok()) {
+    // The new ranks wait at the root of the id for ranks that do not come.
+    met = together.Explain(std::move(met));
+    if (request.id)
+      Bootstrap::Decline(
+          {.rank = parent.rank(), .num_ranks = request.num_ranks, .ids = {*request.id}}, met);
+    return met;
+  }
 
   const Offer* root = nullptr;
   for (const Offer& offer : offers) {
@@ -100,7 +144,8 @@ Made Grow(Communicator& parent, const GrowRequest& request, const std::string& n
   options.rank = parent.rank();
   options.num_ranks = request.num_ranks;
   options.name = name;
-  options.abort_flag = abort_flag;
+  options.abort_flag = &abort_flag;
+  options.abort_reason = [&] { return together.reason(); };
   options.cuda_device = parent.cuda_device();
   return Communicator::Init(parent.process(), parent.settings(), options);
 }
@@ -109,27 +154,43 @@ Made Grow(Communicator& parent, const GrowRequest& request, const std::string& n
 
 Result<std::unique_ptr<Communicator>> SplitCommunicator(Communicator& parent, int color, int key,
                                                         const std::string& name,
-                                                        const std::atomic<bool>* abort_flag) {
-  return MakeTogether(parent, "in ncclCommSplit",
-                      [&] { return Split(parent, color, key, name, abort_flag); });
+                                                        std::atomic<bool>& abort_flag) {
+  Together together(parent, "in ncclCommSplit", abort_flag);
+  Made made = Split(parent, color, key, name, abort_flag, together);
+  if (!made.ok()) return together.Explain(made.status());
+  return made;
 }
 
 Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
-                                                         const std::vector<int>& excluded,
+                                                         std::vector<int> excluded, bool and_lost,
                                                          const std::string& name,
-                                                         const std::atomic<bool>* abort_flag) {
-  return MakeTogether(parent,
-                      fmt::format("in ncclCommShrink without rank{} {}",
-                                  excluded.size() > 1 ? "s" : "", fmt::join(excluded, ", ")),
-                      [&] { return Shrink(parent, excluded, name, abort_flag); });
+                                                         std::atomic<bool>& abort_flag) {
+  if (and_lost) {
+    for (const int rank : parent.watch().LostRanks()) {
+      if (rank == parent.rank()) return parent.watch().StopReason();
+      excluded.push_back(rank);
+    }
+    std::sort(excluded.begin(), excluded.end());
+    excluded.erase(std::unique(excluded.begin(), excluded.end()), excluded.end());
+  }
+  // No rank that stays out of it can end it: the child notices when one of its own is lost.
+  const Watch::Step step(parent.watch(),
+                         fmt::format("in ncclCommShrink without rank{} {}",
+                                     excluded.size() > 1 ? "s" : "", fmt::join(excluded, ", ")));
+  Made made = Shrink(parent, excluded, name, abort_flag);
+  if (made.ok() || made.status().code() != Code::kTimeout) return made;
+  return parent.watch().Explain(made.status(), parent.bootstrap().LinkedRanks());
 }
 
 Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent,
                                                        const GrowRequest& request,
                                                        const std::string& name,
-                                                       const std::atomic<bool>* abort_flag) {
-  return MakeTogether(parent, fmt::format("in ncclCommGrow to {} ranks", request.num_ranks),
-                      [&] { return Grow(parent, request, name, abort_flag); });
+                                                       std::atomic<bool>& abort_flag) {
+  Together together(parent, fmt::format("in ncclCommGrow to {} ranks", request.num_ranks),
+                    abort_flag);
+  Made made = Grow(parent, request, name, abort_flag, together);
+  if (!made.ok()) return together.Explain(made.status());
+  return made;
 }
 
 }  // namespace tutti

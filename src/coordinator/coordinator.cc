@@ -85,6 +85,7 @@ Status Coordinator::Connect() {
   if (settings.stall_check_time_s > 0) {
     tick_ns_ = std::min(tick_ns_, QuarterOf(settings.stall_check_time_s));
   }
+  TUTTI_TRY(bootstrap_->Complete());
   // Twice within ProcessSet::Options::longest_round_ns.
   if (settings.timeout_s > 0) tick_ns_ = std::min(tick_ns_, QuarterOf(settings.timeout_s) / 2);
   loop_->AddTimer(tick_ns_, [this] { OnTick(); });
@@ -94,8 +95,9 @@ Status Coordinator::Connect() {
 void Coordinator::ListenForEvents() {
   Bootstrap::Events events;
   events.control = [this](int, std::span<const std::byte> payload) { OnControl(payload); };
-  events.peer_lost = [this](int rank, const std::string& why) {
-    OnLost(rank, fmt::format("rank {} is lost: {}", rank, why), /*died=*/true);
+  events.ranks_lost = [this](std::span<const LostRank> lost) {
+    for (const LostRank& one : lost)
+      OnLost(one.rank, fmt::format("rank {} is lost: {}", one.rank, one.why), /*died=*/true);
   };
   events.peer_left = [this](int rank) {
     OnLost(rank, fmt::format("rank {} has left without a shutdown", rank), /*died=*/false);

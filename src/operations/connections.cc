@@ -28,6 +28,16 @@ Status Connections::Open(std::span<const int> sends, std::span<const int> recvs)
   return Status::Ok();
 }
 
+std::optional<int> Connections::BrokenPeer() const {
+  const auto broken = [](const auto& connection) {
+    return connection && connection->proxy &&
+           connection->proxy->status().code() == Code::kRemoteError;
+  };
+  for (size_t peer = 0; peer < sends_.size(); ++peer)
+    if (broken(sends_[peer]) || broken(recvs_[peer])) return static_cast<int>(peer);
+  return std::nullopt;
+}
+
 void Connections::Close(const Status& reason) {
   for (const auto& send : sends_)
     if (send && send->proxy) send->proxy->Close(reason);

@@ -7,6 +7,7 @@
 // One thread at a time (the executing one).
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -43,6 +44,9 @@ class Connections {
   // below 0 are skipped). All invitations go out before anything is waited for, so no two ranks
   // wait for each other as long as both ends of a connection are opening it.
   Status Open(std::span<const int> sends, std::span<const int> recvs);
+
+  // The other end of a network connection that broke; nothing when none has.
+  std::optional<int> BrokenPeer() const;
 
   // Breaks all network connections, so that nothing is flushed when they go.
   void Close(const Status& reason);

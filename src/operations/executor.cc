@@ -125,7 +125,7 @@ Status Executor::RunCollective(const Task& task) {
   watch_.End();
   if (op.status.ok() && wait_.failed()) op.status = wait_.status();
   if (!op.status.ok()) {
-    op.status = watch_.FirstReason(std::move(op.status));
+    op.status = watch_.FirstReason(std::move(op.status), connections_.BrokenPeer());
     watch_.Stop(op.status, true);
   }
   return op.status;

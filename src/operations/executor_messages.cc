@@ -83,7 +83,7 @@ Status Executor::RunMessages(std::span<const Task> tasks) {
   watch_.End();
   if (status.ok() && wait_.failed()) status = wait_.status();
   if (!status.ok()) {
-    status = watch_.FirstReason(std::move(status));
+    status = watch_.FirstReason(std::move(status), connections_.BrokenPeer());
     watch_.Stop(status, true);
   }
   return status;

@@ -19,11 +19,11 @@
 // behave as two hosts in tests.
 //
 // Garbage, silence and floods: a message that is not exactly of the expected form closes its
-// connection; a connection that is not done within kHandshakeNs is closed. Connections that have not
-// proved the key count among the unauthenticated ones of the event loop (guests.h), which together
-// hold a share of the descriptors that the process may have: where that is used up, newcomers wait
-// until the oldest has had its time, and then that one makes room (a client whose connection is
-// closed unanswered tries again until its deadline).
+// connection; a connection that is not done within kHandshakeNs is closed. Connections that have
+// not proved the key count among the unauthenticated ones of the event loop (guests.h), which
+// together hold a share of the descriptors that the process may have: where that is used up,
+// newcomers wait until the oldest has had its time, and then that one makes room (a client whose
+// connection is closed unanswered tries again until its deadline).
 //
 // Threads: Offer and Withdraw from any thread. The destructor must not run concurrently with them.
 

@@ -83,6 +83,8 @@ class RankProcesses {
   void Signal(int rank, int signal);
   // Waits until one process has ended.
   void AwaitEnd(int rank, double deadline_s = 60);
+  // Says that the process will kill itself with SIGKILL: that is no failure.
+  void ExpectDeath(int rank) { children_[static_cast<size_t>(rank)].killed = true; }
   // Waits until all have ended; failures are noted in the current test.
   void Wait(double deadline_s = 60);
 

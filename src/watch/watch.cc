@@ -24,8 +24,6 @@ constexpr int64_t kWarnEveryNs = 10 * kSecond;
 constexpr int64_t kLeftGraceNs = kSecond;
 // For the other side's sentence after a foreign chunk has been seen.
 constexpr int64_t kExplainNs = 2 * kSecond;
-// For the reason why a peer has closed a connection; the bootstrap brings it in milliseconds.
-constexpr int64_t kExplainBrokenNs = 3 * kSecond / 10;
 // For the answers to what ranks are doing, of which the last thing is said.
 constexpr int64_t kAnswersNs = kSecond;
 // A rank whose peer waits itself lets that one speak first: it is nearer to whoever holds them all
@@ -100,7 +98,7 @@ void Watch::StopListening(EventLoop& loop) {
 
 void Watch::Start() {
   bootstrap_.SetEvents({
-      .peer_lost = [this](int rank, const std::string& why) { OnLost(rank, why); },
+      .ranks_lost = [this](std::span<const LostRank> lost) { OnLost(lost); },
       .peer_left =
           [this](int rank) {
             std::lock_guard lock(mutex_);
@@ -108,6 +106,7 @@ void Watch::Start() {
             left_at_ns_[rank] = NowNs();
           },
       .control = [this](int from, std::span<const std::byte> payload) { OnControl(from, payload); },
+      .failed = [this](const Status& why) { Stop(why, true); },
   });
 }
 
@@ -133,6 +132,7 @@ void Watch::Stop(const Status& reason, bool tell) {
     std::lock_guard lock(mutex_);
     if (!reason_.ok()) return;
     reason_ = reason;
+    for (JointCall* call : joint_calls_) call->EndLocked(reason);
     if (stop_hook_) stop_hook_();
   }
   stop_.store(true, std::memory_order_release);
@@ -185,13 +185,6 @@ Status Watch::StopReason() {
   return reason_.ok() ? InternalError("the communicator was stopped without a reason") : reason_;
 }
 
-void Watch::OnLost(int rank, const std::string& why) {
-  Stop(RemoteError("{} was lost: {}. The communicator cannot go on; abort it, or shrink it without "
-                   "that rank",
-                   NameOf(rank), why),
-       true);
-}
-
 void Watch::OnControl(int from, std::span<const std::byte> payload) {
   if (payload.empty()) return;
   switch (static_cast<Message>(payload[0])) {
@@ -203,6 +196,8 @@ void Watch::OnControl(int from, std::span<const std::byte> payload) {
       return OnDoing(from, payload);
     case Message::kLeaving:
       return OnLeaving(from, payload);
+    case Message::kExcluded:
+      return OnExcluded(payload);
   }
 }
 
@@ -510,12 +505,6 @@ Status Watch::WaitForReason(int64_t timeout_ns, const Status& otherwise) {
   while (!stopped() && !deadline.Passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return stopped() ? StopReason() : otherwise;
-}
-
-Status Watch::FirstReason(Status seen) {
-  if (stopped()) return StopReason();
-  if (seen.code() != Code::kRemoteError) return seen;
-  return WaitForReason(kExplainBrokenNs, seen);
 }
 
 Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) {

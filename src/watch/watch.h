@@ -2,9 +2,10 @@
 
 // The watch over a communicator: who is still there, what everybody is doing, and why it stopped.
 //
-// It listens to the bootstrap's events. A lost peer, a failure here or a failure told by another
-// rank raises the stop flag, which ends every wait of the communicator; the first reason sticks and
-// is flooded over the bootstrap's links, so that all survivors report the same sentence.
+// It listens to the bootstrap's events. Lost ranks, a failure here or a failure told by another
+// rank raise the stop flag, which ends every wait of the communicator; the first reason sticks, so
+// that all survivors report the same sentence. What failed here is flooded over the bootstrap's
+// links; of lost ranks the bootstrap tells everybody.
 //
 // A rank that waits long asks the rank it waits for what that one is doing. The answer either shows
 // that the two are in different operations (then both sides are shown, on every rank), or goes into
@@ -21,6 +22,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -98,6 +100,31 @@ class Watch final : public WaitWatcher {
    private:
     Watch& watch_;
   };
+  // A call that all ranks make together, such as ncclCommSplit. While it lives, a failure of the
+  // communicator raises `flag`, which ends the call: when the communicator stops, or loses a rank
+  // after it has stopped for another reason (a revoked communicator can be split). Where it has
+  // lost a rank before, the flag is raised at once. `flag` must outlive this. Any thread.
+  class JointCall {
+   public:
+    JointCall(Watch& watch, std::atomic<bool>& flag);
+    ~JointCall();
+    JointCall(const JointCall&) = delete;
+    JointCall& operator=(const JointCall&) = delete;
+    // Why the flag was raised; success while it was not, or was by somebody else.
+    Status reason() const;
+
+   private:
+    friend class Watch;
+    void EndLocked(const Status& reason);
+    Watch& watch_;
+    std::atomic<bool>& flag_;
+    Status reason_;
+  };
+
+  // The ranks that the communicator has lost, in order; this rank itself where the others go on
+  // without it. All ranks that are left have the same ones, as soon as they have heard. Any thread.
+  std::vector<int> LostRanks() const;
+
   // `timeout`, of a step that waited for `peers`, and what those are doing instead. Takes a second
   // at most. Any thread.
   Status Explain(const Status& timeout, std::span<const int> peers);
@@ -106,12 +133,20 @@ class Watch final : public WaitWatcher {
   Status StopReason() override;
   // What an operation here that failed with `seen` reports: why the communicator stopped, if it
   // has. A connection that broke is often but a consequence, whose reason is still on its way: it
-  // is waited for, a moment.
-  Status FirstReason(Status seen);
+  // is waited for, a moment. `peer` is the other end of that connection, where it is known. If no
+  // reason comes although that rank has not left, both live: then the higher of the two ranks is
+  // excluded, which is what the peer comes to as well, and all are told.
+  Status FirstReason(Status seen, std::optional<int> peer = std::nullopt);
   Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) override;
 
  private:
-  enum class Message : uint8_t { kFailure = 1, kInquiry = 2, kDoing = 3, kLeaving = 4 };
+  enum class Message : uint8_t {
+    kFailure = 1,
+    kInquiry = 2,
+    kDoing = 3,
+    kLeaving = 4,
+    kExcluded = 5
+  };
   // What the asking rank sends to the asked one in an AlltoAllV, and expects of it, in elements.
   struct PairCounts {
     uint64_t sends = 0;
@@ -144,7 +179,10 @@ class Watch final : public WaitWatcher {
   void OnInquiry(int from, std::span<const std::byte> payload);
   void OnDoing(int from, std::span<const std::byte> payload);
   void OnLeaving(int from, std::span<const std::byte> payload);
-  void OnLost(int rank, const std::string& why);
+  void OnLost(std::span<const LostRank> lost);
+  Status LossStatus(std::span<const LostRank> lost) const;
+  void Exclude(const LostRank& excluded);
+  void OnExcluded(std::span<const std::byte> payload);
   void Ask(std::span<const int> peers);
   void AskWhatTheyDo(std::span<const int> peers);
   std::string AnswersLocked(std::span<const int> peers, int64_t since_ns) const;
@@ -186,6 +224,9 @@ class Watch final : public WaitWatcher {
   std::function<void()> departure_hook_;
   std::vector<OpSignature> receives_;  // of the current group; of the executing thread only
   std::string step_;                   // of a Step; empty: none
+  std::vector<JointCall*> joint_calls_;
+  std::set<int> lost_;
+  Status lost_reason_;  // of the first loss
   // The last operation begun: the last of these collectives, or a group of so many messages.
   RecentCollectives collectives_;
   std::atomic<uint64_t> num_messages_ = 0;

@@ -1,0 +1,124 @@
+#pragma once
+
+// LossAgreement: how the ranks that are left after a failure come to one answer about who is lost.
+//
+// Every rank of an endpoint has one. They exchange three kinds of facts, which each rank passes on
+// over all its links when it first hears of them. Of the accusations of a silent rank only the
+// first and the first that is certain are passed on, for a process that dies is accused by all
+// ranks with a link to it; those of a rank that has answered are passed on by all.
+//
+//   accusation  rank a has no connection to rank x any more. It is certain when nobody listens at
+//               the address of x, which means that the process of x has ended.
+//   answer      rank x, which is accused, is alive
+//   decision    these ranks are lost; all that a rank decides at once travels in one message
+//
+// An accused rank is settled when it has answered, when an accusation is certain, or kAnswerNs
+// after it was first accused. When all accused ranks are settled, the lowest rank that can speak
+// decides (kSettleNs after the first accusation, so that ranks that die together are named
+// together):
+//
+//   - An accused rank that has not answered, or whose process has certainly ended, is lost.
+//   - Where both ends of a broken connection are alive, one of them has to go. It is the one that
+//     has more broken connections; of two that have equally many, the higher rank.
+//
+// Should the lowest rank not decide, because it is stopped or dies as well, the next one does so
+// kTakeOverNs later, and so on. Every rank takes the first decision that it hears of; a later one
+// only adds to it. So the ranks agree unless a rank dies while its decision is on its way, or the
+// network falls apart: then they agree as soon as the later decision has reached them.
+//
+// A rank that hears that it is lost itself has been excluded by the others. It decides nothing any
+// more.
+//
+// A value without threads, sockets and clocks: the endpoint brings facts and the time, and asks
+// after each call what is to be sent, what was decided, and when to call again.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "bootstrap/wire.h"
+
+namespace tutti {
+
+// A rank that the others go on without, and the reason.
+struct LostRank {
+  int rank = 0;
+  std::string why;
+};
+
+class LossAgreement {
+ public:
+  // The ranks that die with one process or host are accused within milliseconds of one another.
+  static constexpr int64_t kSettleNs = 20'000'000;
+  // A live rank answers from its event loop, within milliseconds, or within tenths of a second on a
+  // machine that is overloaded. If this is too short a live rank that lost one connection is taken
+  // for dead.
+  static constexpr int64_t kAnswerNs = 300'000'000;
+  static constexpr int64_t kTakeOverNs = 50'000'000;
+  // The ranks above so many need not wait longer: they decide at the same time.
+  static constexpr int kMostTakeOvers = 6;
+  static constexpr size_t kMaxWhyBytes = 200;
+
+  LossAgreement(int rank, int num_ranks);
+
+  // This rank's connection to `peer` broke.
+  void Accuse(int peer, bool certain, std::string_view why, int64_t now_ns);
+  // `peer` has closed its connections in peace: it takes no part any more, and is not lost.
+  void NoteLeft(int peer);
+  // Facts that another rank sent. Fails, and takes none of them, where they break the format.
+  Status Take(std::span<const std::byte> message, int64_t now_ns);
+  // Decides when it is time to.
+  void Advance(int64_t now_ns);
+
+  // When Advance is to be called; nothing while nothing is open.
+  std::optional<int64_t> wake_at_ns() const { return wake_at_ns_; }
+  // The facts that are new since the last call, for all linked ranks; empty when there are none.
+  Bytes TakeNews();
+  // All facts that still matter, for a rank that is newly linked; empty when there are none.
+  Bytes Everything() const;
+  // The ranks that were decided to be lost since the last call. May contain this rank.
+  std::vector<LostRank> TakeDecided();
+
+  bool IsLost(int rank) const { return lost_.contains(rank); }
+  // Whether `rank` is accused, or accuses, and nothing has been decided about it.
+  bool IsOpen(int rank) const;
+
+ private:
+  struct Accusation {
+    bool certain = false;
+    std::string why;
+    int64_t heard_ns = 0;
+  };
+  using Pair = std::pair<int, int>;  // accuser, accused
+
+  bool Counts(const Pair& pair) const;
+  void NoteAccusation(const Pair& pair, Accusation accusation);
+  void Tell(const std::pair<const Pair, Accusation>& entry);
+  void NoteAnswer(int rank, int64_t now_ns);
+  void NoteLost(LostRank lost);
+  std::vector<LostRank> Choose() const;
+  std::optional<int64_t> ReadyAt() const;
+  int Position() const;
+  bool IsSilent(int rank) const;
+
+  const int rank_;
+  const int num_ranks_;
+  std::map<Pair, Accusation> accusations_;
+  // Accused ranks of which an accusation, or a certain one (true), has been passed on.
+  std::set<std::pair<int, bool>> told_;
+  std::map<int, int64_t> answers_;  // by accused rank: when this rank heard of the answer
+  std::map<int, std::string> lost_;
+  std::vector<int> lost_order_;
+  std::set<int> left_;
+  std::vector<LostRank> decided_;
+  WireWriter news_;
+  std::optional<int64_t> wake_at_ns_;
+};
+
+}  // namespace tutti
