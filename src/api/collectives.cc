@@ -9,7 +9,6 @@
 #include "base/reduce.h"
 #include "comm/group.h"
 #include "nccl.h"
-#include "sys/mapped.h"
 #include "tutti/tutti.h"
 
 namespace tutti::api {
@@ -102,12 +101,9 @@ Status CheckRoot(int root, int num_ranks, const char* what) {
 // its beginning.
 Status CheckMapped(const Call& call, const Task& task) {
   const size_t bytes = task.count * SizeOf(task.type);
-  if (call.NeedsSend(task) && !IsMapped(task.send, bytes))
-    return InvalidArgument("the send buffer of {} bytes at {} is not all mapped memory", bytes,
-                           fmt::ptr(task.send));
-  if (call.NeedsRecv(task) && !IsMapped(task.recv, bytes))
-    return InvalidArgument("the receive buffer of {} bytes at {} is not all mapped memory", bytes,
-                           fmt::ptr(task.recv));
+  const Operations& operations = call.comm->comm->operations();
+  if (call.NeedsSend(task)) TUTTI_TRY(operations.CheckBuffer(task.send, bytes, "send buffer"));
+  if (call.NeedsRecv(task)) TUTTI_TRY(operations.CheckBuffer(task.recv, bytes, "receive buffer"));
   return Status::Ok();
 }
 
@@ -127,15 +123,9 @@ Status Submit(const Call& call, Task task, const ncclRedOp_t* op = nullptr) {
   if (task.count > 0 && call.NeedsSend(task)) TUTTI_TRY(CheckBuffer(task.send, "the send buffer"));
   if (task.count > 0 && call.NeedsRecv(task))
     TUTTI_TRY(CheckBuffer(task.recv, "the receive buffer"));
-  if (use->comm->on_device()) {
-    if (IsHostStream(call.stream))
-      return InvalidArgument("{} is a host stream, but the rank is a GPU and takes CUDA streams",
-                             static_cast<const void*>(call.stream));
-    return ThreadGroup().AddOnDevice(*call.comm, task, call.stream);
-  }
   if (use->settings.check_pointers) TUTTI_TRY(CheckMapped(call, task));
-  TUTTI_ASSIGN(HostStream* const stream, ResolveStream(call.stream));
-  return ThreadGroup().Add(*call.comm, task, stream);
+  TUTTI_ASSIGN(void* const stream, StreamFor(use->comm->operations(), call.stream));
+  return ThreadGroup().Add(*call.comm, {std::move(task), stream});
 }
 
 // counts[n] as given, and displacements as given or packed.
@@ -220,7 +210,7 @@ Status AllReduceMany(const void* const* sends, void* const* recvs, const size_t*
     TUTTI_TRY(CheckBuffer(recvs[i], "a receive buffer"));
     const auto* const send = static_cast<const std::byte*>(sends[i]);
     auto* const recv = static_cast<std::byte*>(recvs[i]);
-    if (comm->settings.check_pointers && !comm->comm->on_device()) {
+    if (comm->settings.check_pointers) {
       TUTTI_TRY(CheckMapped(
           {comm, stream, type},
           {.send = send, .recv = recv, .count = counts[i], .type = static_cast<DataType>(type)}));

@@ -44,8 +44,9 @@ Status CheckType(ncclDataType_t type);
 // The stream behind a cudaStream_t: null for the null stream. InvalidArgument for anything that is
 // not a live host stream.
 Result<HostStream*> ResolveStream(cudaStream_t stream);
-// Whether it is what tuttiStreamCreate made.
-bool IsHostStream(cudaStream_t stream);
+// Returns the stream of a task as `operations` take it. InvalidArgument for a stream of the other
+// kind.
+Result<void*> StreamFor(const Operations& operations, cudaStream_t stream);
 
 }  // namespace tutti::api
 

@@ -372,11 +372,12 @@ Status Finalize(ncclComm_t comm) {
   if (!comm->comm) return CheckUsable(use);
   if (comm->finalized.exchange(true))
     return InvalidUsage("the communicator has been finalized already");
-  if (comm->blocking) return comm->comm->WaitForTickets();
-  comm->BeginWork(ncclComm::Shown::kInProgress);
-  comm->lane().Enqueue([comm] {
-    if (const Status status = comm->comm->WaitForTickets(); !status.ok()) comm->Fail(status);
-    comm->EndWork(ncclComm::Shown::kInProgress);
+  if (comm->blocking) return comm->comm->operations().WaitForAll();
+  const auto hold = std::make_shared<ncclComm::WorkHold>(*comm, ncclComm::Shown::kInProgress);
+  comm->worker().Enqueue([comm, hold] {
+    if (const Status status = comm->comm->operations().WaitForAll(); !status.ok())
+      comm->Fail(status);
+    *hold = {};
   });
   return Status(Code::kInProgress, "the communicator is being finalized");
 }
@@ -385,7 +386,7 @@ Status Destroy(ncclComm_t comm) {
   if (comm == nullptr) return Status::Ok();
   HandleUse use(comm);
   TUTTI_TRY(CheckHandle(use));
-  if (comm->comm) TUTTI_TRY(comm->comm->WaitForTickets());
+  if (comm->comm) TUTTI_TRY(comm->comm->operations().WaitForAll());
   End(std::move(use));
   return Status::Ok();
 }
@@ -398,7 +399,7 @@ Status Abort(ncclComm_t comm) {
   HandleUse use(comm);
   TUTTI_TRY(CheckHandle(use));
   // Jobs end by an abort, too: the others may still have to take what this rank has sent.
-  if (comm->comm) comm->comm->NoteEnd();
+  if (comm->comm) comm->comm->operations().NoteAbort();
   comm->RaiseAbort();
   if (comm->comm)
     comm->comm->Stop(InvalidUsage("the communicator was aborted on this rank"), false);
@@ -517,7 +518,7 @@ Status DescribePlan(ncclComm_t comm, const char* collective, size_t count, ncclD
     Task task = {.collective = one, .count = count};
     task.type = static_cast<DataType>(type);
     task.op.kind = KindOf(op);
-    return CopyText(comm->comm->DescribePlan(task), buffer, capacity, needed);
+    return CopyText(comm->comm->operations().Describe(task), buffer, capacity, needed);
   }
   return InvalidArgument("\"{}\" is no collective; they are written as in AllReduce", collective);
 }

@@ -98,7 +98,7 @@ Status MemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
       return Status::Ok();
     case ncclStatGpuMemPersist:
     case ncclStatGpuMemTotal:
-      *value = comm->comm->MemoryBytes();
+      *value = comm->comm->operations().MemoryBytes();
       return Status::Ok();
   }
   return InvalidArgument("{} is no statistic", static_cast<int>(stat));

@@ -206,7 +206,16 @@ Status ElapsedTime(double* out, tuttiEvent_t start_handle, tuttiEvent_t end_hand
 
 }  // namespace
 
-bool IsHostStream(cudaStream_t stream) { return Streams().Any() && Streams().Has(stream); }
+Result<void*> StreamFor(const Operations& operations, cudaStream_t stream) {
+  if (operations.hand_over() == HandOver::kInTurn) {
+    TUTTI_ASSIGN(HostStream* const resolved, ResolveStream(stream));
+    return static_cast<void*>(resolved);
+  }
+  if (Streams().Any() && Streams().Has(stream))
+    return InvalidArgument("{} is a host stream, but the rank is a GPU and takes CUDA streams",
+                           static_cast<const void*>(stream));
+  return static_cast<void*>(stream);
+}
 
 Result<HostStream*> ResolveStream(cudaStream_t stream) {
   if (IsNullStream(stream)) return nullptr;

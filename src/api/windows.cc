@@ -29,7 +29,9 @@ Status RegisterWindow(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* 
     const std::span memory(static_cast<std::byte*>(buffer), size);
     auto window = std::make_unique<ncclWindow_vidmem>();
     window->memory = memory;
-    TUTTI_TRY(comm->comm->RegisterBuffer(memory, flags, &window->registration));
+    TUTTI_ASSIGN(const Operations::Registration registration,
+                 comm->comm->RegisterBuffer(memory, flags));
+    window->registration = registration.token;
     const std::lock_guard lock(comm->mutex);
     comm->windows.push_back(std::move(window));
     *out = comm->windows.back().get();
@@ -58,7 +60,7 @@ Status DeregisterWindow(ncclComm_t comm, ncclWindow_t window) {
     gone = std::move(*found);
     comm->windows.erase(found);
   }
-  return comm->comm->ForgetBuffer(gone->registration);
+  return comm->comm->operations().Forget(gone->registration);
 }
 
 Status UserPointer(ncclComm_t comm, ncclWindow_t window, void** out) {

@@ -22,6 +22,12 @@ Status Destroyed() {
   return InvalidUsage("a communicator was destroyed in the group that holds calls on it");
 }
 
+// Whether tasks of the communicator are handed over to device streams, by the thread that issues
+// them.
+bool IsHandedOver(const ncclComm& comm) {
+  return comm.comm->operations().hand_over() == HandOver::kOnStream;
+}
+
 template <class T>
 void AddOnce(std::vector<T>& list, const T& item) {
   if (std::find(list.begin(), list.end(), item) == list.end()) list.push_back(item);
@@ -44,21 +50,16 @@ Status Group::End() {
   if (--depth_ > 0) return Status::Ok();
   if (Status error = std::exchange(error_, Status::Ok()); !error.ok()) {
     entries_.clear();
-    device_entries_.clear();
     DropInits(error);
     return error;
   }
   Status inits = LaunchInits();
   if (!inits.ok() && inits.code() != Code::kInProgress) {
     entries_.clear();
-    device_entries_.clear();
     return inits;
   }
-  // What fails on one communicator is no reason to leave the ranks of others waiting.
-  Status on_devices = LaunchOnDevices();
-  Status on_hosts = LaunchOperations();
-  if (!on_devices.ok()) return on_devices;
-  return on_hosts.ok() ? inits : on_hosts;
+  Status launched = LaunchOperations();
+  return launched.ok() ? inits : launched;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -70,14 +71,14 @@ void Group::DropInits(const Status& reason) {
   inits_.clear();
 }
 
-void Group::BeginInit(const InitJob& job) {
-  job.comm->BeginWork(Shown::kInProgress);
+void Group::BeginInit(InitJob& job) {
+  job.hold = ncclComm::WorkHold(*job.comm, Shown::kInProgress);
   if (!job.makes) job.comm->joint_jobs.fetch_add(1, std::memory_order_relaxed);
-  if (job.parent != nullptr) job.parent->BeginChild(*job.comm);
+  if (job.parent != nullptr) job.parent_hold = job.parent->BeginChild(*job.comm);
 }
 
 // Runs `job` and keeps its outcome in the handle.
-Status Group::RunInit(const InitJob& job) {
+Status Group::RunInit(InitJob& job) {
   Status status = WithoutExceptions(job.run);
   if (!job.makes) job.comm->joint_jobs.fetch_sub(1, std::memory_order_release);
   if (!status.ok()) {
@@ -87,24 +88,24 @@ Status Group::RunInit(const InitJob& job) {
       job.comm->NoteFailure(status, /*in_background=*/!job.comm->blocking);
   }
   if (job.parent != nullptr) job.parent->ForgetChild(*job.comm);
-  job.comm->EndWork(Shown::kInProgress);
+  job.hold = {};
   // Last: whoever sees the parent at rest may use what the job has written.
-  if (job.parent != nullptr) job.parent->EndWork(Shown::kInProgress);
+  job.parent_hold = {};
   return status;
 }
 
 // The first failure of all; the others run nevertheless, as on the other ranks.
-Status Group::RunChain(const InitChain& chain) {
+Status Group::RunChain(InitChain& chain) {
   Status first;
-  for (const InitJob& job : chain)
+  for (InitJob& job : chain)
     if (Status done = RunInit(job); first.ok()) first = std::move(done);
   return first;
 }
 
 void Group::QueueInits(InitChain chain) {
   ncclComm& over = Over(chain[0]);
-  over.joint_lane().Enqueue(
-      [chain = std::move(chain)] { [[maybe_unused]] const Status kept = RunChain(chain); });
+  const auto jobs = std::make_shared<InitChain>(std::move(chain));
+  over.joint_worker().Enqueue([jobs] { [[maybe_unused]] const Status kept = RunChain(*jobs); });
 }
 
 // Whose bootstrap the ranks talk over in it.
@@ -113,14 +114,14 @@ ncclComm& Group::Over(const InitJob& job) {
 }
 
 Status Group::AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> run) {
-  return Add({&comm, parent, std::move(run)});
+  return AddJob({&comm, parent, std::move(run)});
 }
 
 Status Group::AddJoint(ncclComm& comm, std::function<Status()> run) {
-  return Add({&comm, nullptr, std::move(run), /*makes=*/false});
+  return AddJob({&comm, nullptr, std::move(run), /*makes=*/false});
 }
 
-Status Group::Add(InitJob job) {
+Status Group::AddJob(InitJob job) {
   ncclComm& comm = *job.comm;
   if (active()) {
     inits_.push_back(std::move(job));
@@ -128,7 +129,9 @@ Status Group::Add(InitJob job) {
   }
   BeginInit(job);
   if (comm.blocking) return RunInit(job);
-  QueueInits({std::move(job)});
+  InitChain alone;
+  alone.push_back(std::move(job));
+  QueueInits(std::move(alone));
   return InProgress();
 }
 
@@ -155,7 +158,7 @@ Status Group::LaunchInits() {
     return reason;
   }
   std::vector<InitJob> inits = std::exchange(inits_, {});
-  for (const InitJob& init : inits) BeginInit(init);
+  for (InitJob& init : inits) BeginInit(init);
   uses.clear();
   bool in_progress = false;
   std::vector<InitChain> chains = MakeChains(std::move(inits));
@@ -187,63 +190,22 @@ Status Group::LaunchInits() {
 // ---------------------------------------------------------------------------------------------------------------------
 // Operations
 
-Status Group::Add(ncclComm& comm, const Task& task, HostStream* stream) {
-  if (!active() && stream == nullptr && comm.blocking) return RunNow(comm, std::span(&task, 1));
-  entries_.push_back({&comm, task, stream});
+Status Group::Add(ncclComm& comm, IssuedTask issued) {
+  const bool now = !active() && (IsHandedOver(comm) || (issued.stream == nullptr && comm.blocking));
+  if (now) return RunNow(comm, std::span(&issued, 1));
+  entries_.push_back({&comm, std::move(issued)});
   return active() ? Status::Ok() : LaunchOperations();
 }
 
-Status Group::AddOnDevice(ncclComm& comm, const Task& task, void* stream) {
-  if (active()) {
-    device_entries_.push_back({&comm, {task, stream}});
-    return Status::Ok();
-  }
-  const DeviceTask entry = {task, stream};
-  return LaunchOn(comm, std::span(&entry, 1));
-}
-
-// The driver may hold the caller up while a GPU is stuck, and another thread abort meanwhile.
-Status Group::LaunchOn(ncclComm& comm, std::span<const DeviceTask> tasks) {
-  if (comm.joint_jobs.load(std::memory_order_acquire) > 0)
+Status Group::RunNow(ncclComm& comm, std::span<const IssuedTask> tasks) {
+  if (IsHandedOver(comm) && comm.joint_jobs.load(std::memory_order_acquire) > 0)
     return InvalidUsage(
         "a window of the communicator is still being registered: poll ncclCommGetAsyncError until "
-        "it "
-        "is no longer ncclInProgress");
-  const log::ThreadRankMark mark(comm.comm->rank());
-  Status status = comm.comm->LaunchOnDevice(tasks);
-  if (!status.ok()) comm.NoteFailure(status, /*in_background=*/false);
-  return status;
-}
-
-// Each communicator's operations together, in the order in which the group first names them. The
-// first failure of all.
-Status Group::LaunchOnDevices() {
-  std::vector<DeviceEntry> entries = std::exchange(device_entries_, {});
-  std::vector<HandleUse> uses;
-  for (const DeviceEntry& entry : entries) {
-    uses.emplace_back(entry.comm);
-    if (!uses.back().inside() || !entry.comm->comm) return Destroyed();
-  }
-  std::vector<DeviceTask> tasks;
-  Status first;
-  for (size_t i = 0; i < entries.size(); ++i) {
-    ncclComm* const comm = entries[i].comm;
-    if (comm == nullptr) continue;  // launched with an earlier one
-    tasks.clear();
-    for (size_t k = i; k < entries.size(); ++k) {
-      if (entries[k].comm != comm) continue;
-      tasks.push_back(std::move(entries[k].entry));
-      entries[k].comm = nullptr;
-    }
-    if (Status launched = LaunchOn(*comm, tasks); first.ok()) first = std::move(launched);
-  }
-  return first;
-}
-
-Status Group::RunNow(ncclComm& comm, std::span<const Task> tasks) {
+        "it is no longer ncclInProgress");
   comm.ForgetOperationError();
   const log::ThreadRankMark mark(comm.comm->rank());
-  Status status = comm.comm->Execute(comm.comm->TakeTicket(), tasks);
+  Operations& operations = comm.comm->operations();
+  Status status = operations.Run(operations.TakeTicket(), tasks);
   if (!status.ok()) [[unlikely]]
     comm.NoteFailure(status, /*in_background=*/false);
   return status;
@@ -260,15 +222,16 @@ Result<std::vector<Group::Batch>> Group::MakeBatches(std::vector<HandleUse>& use
     auto batch = std::find_if(batches.begin(), batches.end(),
                               [&](const Batch& b) { return b.comm == &comm; });
     if (batch == batches.end()) batch = batches.insert(batches.end(), Batch{.comm = &comm});
-    if (entry.stream != nullptr) {
-      AddOnce(batch->streams, entry.stream);
+    batch->tasks.push_back(std::move(entry.issued));
+    if (IsHandedOver(comm)) continue;
+    if (void* const stream = batch->tasks.back().stream; stream != nullptr) {
+      AddOnce(batch->streams, static_cast<HostStream*>(stream));
     } else if (comm.blocking) {
       batch->on_caller = true;
     } else {
-      batch->on_lane = true;
-      AddOnce(batch->streams, &comm.lane());
+      batch->on_worker = true;
+      AddOnce(batch->streams, &comm.worker());
     }
-    batch->tasks.push_back(std::move(entry.task));
   }
   return batches;
 }
@@ -297,17 +260,36 @@ std::vector<Group::Launch> Group::MakeLaunches(std::vector<Batch> batches) {
   return launches;
 }
 
+// What fails on one communicator is no reason to leave the ranks of others waiting. The first
+// failure of all.
 Status Group::LaunchOperations() {
   if (entries_.empty()) return Status::Ok();
   std::vector<HandleUse> uses;
   TUTTI_ASSIGN(std::vector<Batch> batches, MakeBatches(uses));
-  bool in_progress = false;
+  const auto in_turn = std::stable_partition(
+      batches.begin(), batches.end(), [](const Batch& batch) { return IsHandedOver(*batch.comm); });
+  Status first;
+  for (auto batch = batches.begin(); batch != in_turn; ++batch)
+    if (Status handed_over = RunNow(*batch->comm, batch->tasks); first.ok())
+      first = std::move(handed_over);
+  batches.erase(batches.begin(), in_turn);
+  Status launched = LaunchBatches(std::move(batches));
+  return first.ok() ? launched : first;
+}
+
+// Takes the batches' places in the order of their communicators.
+void Group::Begin(std::span<Batch> batches) {
   for (Batch& batch : batches) {
     batch.comm->ForgetOperationError();
-    batch.comm->BeginWork(ShownAs(batch));
-    batch.ticket = batch.comm->comm->TakeTicket();
-    in_progress |= batch.on_lane;
+    batch.hold = ncclComm::WorkHold(*batch.comm, batch.on_worker ? Shown::kInProgress : Shown::kNo);
+    batch.ticket = batch.comm->comm->operations().TakeTicket();
   }
+}
+
+Status Group::LaunchBatches(std::vector<Batch> batches) {
+  Begin(batches);
+  const bool in_progress = std::any_of(batches.begin(), batches.end(),
+                                       [](const Batch& batch) { return batch.on_worker; });
   std::vector<Batch> now;
   for (Launch& launch : MakeLaunches(std::move(batches))) {
     if (!launch.on_caller) {
@@ -321,60 +303,77 @@ Status Group::LaunchOperations() {
   return in_progress ? InProgress() : Status::Ok();
 }
 
-ncclComm::Shown Group::ShownAs(const Batch& batch) {
-  return batch.on_lane ? Shown::kInProgress : Shown::kNo;
+std::shared_ptr<Fence> Group::MakeFence(Launch& launch, size_t streams) {
+  std::vector<ncclComm*> comms;
+  for (const Batch& batch : launch.batches) comms.push_back(batch.comm);
+  auto fence = std::make_shared<Fence>(streams, std::move(comms));
+  for (size_t i = 0; i < launch.batches.size(); ++i) {
+    launch.batches[i].fence = fence;
+    launch.batches[i].number = i;
+  }
+  return fence;
 }
 
 void Group::Queue(Launch launch) {
   HostStream& first = *launch.streams[0];
   const std::vector<HostStream*> others(launch.streams.begin() + 1, launch.streams.end());
   std::shared_ptr<Fence> fence;
-  if (!others.empty()) {
-    fence = std::make_shared<Fence>(others.size(), launch.batches.size());
-    for (Batch& batch : launch.batches) batch.fence = fence;
-  }
-  for (HostStream* other : others) other->Enqueue([fence] { fence->reached.count_down(); });
-  first.Enqueue([batches = std::move(launch.batches)] {
-    [[maybe_unused]] const Status kept = RunTogether(batches);
-  });
-  for (HostStream* other : others) other->Enqueue([fence] { fence->done.wait(); });
+  if (!others.empty()) fence = MakeFence(launch, others.size());
+  for (HostStream* other : others) other->Enqueue([fence] { fence->NoteReached(); });
+  const auto batches = std::make_shared<std::vector<Batch>>(std::move(launch.batches));
+  first.Enqueue([batches] { [[maybe_unused]] const Status kept = RunTogether(*batches); });
+  for (HostStream* other : others) other->Enqueue([fence] { fence->AwaitDone(); });
 }
 
 // The streams of a launch that the calling thread is about to run.
 void Group::HoldStreams(Launch& launch) {
-  const auto fence = std::make_shared<Fence>(launch.streams.size(), launch.batches.size());
-  for (Batch& batch : launch.batches) batch.fence = fence;
+  const std::shared_ptr<Fence> fence = MakeFence(launch, launch.streams.size());
   for (HostStream* stream : launch.streams) {
     if (stream->OnOwnThread()) {  // a host function that calls the library: the stream is here
-      fence->reached.count_down();
+      fence->NoteReached();
       continue;
     }
     stream->Enqueue([fence, caller = std::this_thread::get_id()] {
-      fence->reached.count_down();
+      fence->NoteReached();
       // A stream without a thread of its own runs this here, where the batches come next.
-      if (std::this_thread::get_id() != caller) fence->done.wait();
+      if (std::this_thread::get_id() != caller) fence->AwaitDone();
     });
   }
 }
 
-Status Group::RunBatch(const Batch& batch) {
+// Ends a batch, whatever came of it. Whoever waits for a stream of the batch may ask afterwards
+// whether it is still under way, so that is over first.
+struct Group::BatchEnd {
+  explicit BatchEnd(Batch& ended) : batch(ended) {}
+  ~BatchEnd() {
+    batch.hold.Hide();
+    if (batch.fence) batch.fence->NoteDone(batch.number);
+    batch.hold = {};
+  }
+  Batch& batch;
+};
+
+Status Group::RunBatch(Batch& batch) {
   ncclComm& comm = *batch.comm;
-  if (batch.fence) batch.fence->reached.wait();
+  const BatchEnd end(batch);
   const log::ThreadRankMark mark(comm.comm->rank());
-  Status status = comm.comm->Execute(batch.ticket, batch.tasks);
+  if (batch.fence) {
+    // The ticket is to be run all the same; a communicator that has stopped does not wait in it.
+    if (Status reached = batch.fence->AwaitReached(batch.number); !reached.ok())
+      comm.comm->Stop(reached, /*tell=*/true);
+  }
+  Status status = comm.comm->operations().Run(batch.ticket, batch.tasks);
   if (!status.ok()) {
-    comm.NoteFailure(status, /*in_background=*/batch.on_lane);
+    comm.NoteFailure(status, /*in_background=*/batch.on_worker);
     for (HostStream* stream : batch.streams) stream->NoteError(status);
   }
-  comm.EndWork(ShownAs(batch));
-  if (batch.fence) batch.fence->done.count_down();
   return status;
 }
 
 // Runs the first on the calling thread and the others beside it. The first failure of all.
-Status Group::RunTogether(std::span<const Batch> batches) {
+Status Group::RunTogether(std::span<Batch> batches) {
   std::vector<std::future<Status>> others;
-  for (const Batch& batch : batches.subspan(1)) {
+  for (Batch& batch : batches.subspan(1)) {
     auto outcome = std::make_shared<std::promise<Status>>();
     others.push_back(outcome->get_future());
     batch.comm->RunAside([&batch, outcome] { outcome->set_value(RunBatch(batch)); });
@@ -391,13 +390,9 @@ Result<double> Group::Simulate() {
   double us = 0;
   for (const Entry& entry : entries_)
     if (const HandleUse use(entry.comm); use.inside() && entry.comm->comm)
-      us += entry.comm->comm->PredictUs(entry.task);
-  for (const DeviceEntry& entry : device_entries_)
-    if (const HandleUse use(entry.comm); use.inside() && entry.comm->comm)
-      us += entry.comm->comm->PredictUs(entry.entry.task);
+      us += entry.comm->comm->operations().PredictUs(entry.issued.task);
   if (--depth_ > 0) return us;
   entries_.clear();
-  device_entries_.clear();
   if (!inits_.empty())
     NoteError(InvalidUsage(
         "ncclGroupSimulateEnd predicts operations, but its group makes or splits communicators"));

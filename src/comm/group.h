@@ -7,32 +7,29 @@
 //     made from one communicator, or done by all its ranks together, in the order of the calls,
 //     since the ranks talk over one bootstrap;
 //   - the operations of each communicator become one batch, with one ticket;
-//   - batches run where their operations' streams say: on the host stream, on the calling thread
-//     for the null stream, or on the communicator's lane for the null stream of a non-blocking one.
-//     All batches of the calling thread run at the same time, and so do those that share a stream,
-//     so that one thread can drive many ranks.
+//   - batches of communicators whose operations are queued on device streams (HandOver::kOnStream)
+//     are handed over at once, on the calling thread, which waits for nobody;
+//   - the others run where their operations' streams say: on the host stream, on the calling thread
+//     for the null stream, or on the communicator's worker for the null stream of a non-blocking
+//     one. All batches of the calling thread run at the same time, and so do those that share a
+//     stream, so that one thread can drive many ranks.
 //
-// A batch whose operations name several streams waits until all of them get to it, and what comes
-// later on any of them waits for it:
-//
-//   first stream   … earlier work | wait for `reached` | batch | later work …
-//   other streams  … earlier work | count `reached`    | wait for `done` | later work …
-//
-// Every wait is for something that was put into a queue before it, so waits of different groups
-// make no circle.
+// A batch whose operations name several host streams waits until all of them get to it, and what
+// comes later on any of them waits for it (fence.h). Every wait is for something that was put into
+// a queue before it, so waits of different groups make no circle.
 //
 // A Group belongs to one thread.
 
 #include <functional>
-#include <latch>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "backend/host/stream.h"
 #include "base/status.h"
+#include "comm/fence.h"
 #include "comm/handle.h"
-#include "plan/task.h"
+#include "operations/operations.h"
 
 namespace tutti {
 
@@ -49,13 +46,11 @@ class Group {
     if (error_.ok()) error_ = status;
   }
 
-  // REQUIRES, of the four functions that add: the caller is inside of the handles' gates.
+  // REQUIRES, of the three functions that add: the caller is inside of the handles' gates.
   //
-  // Inside a group: notes it. Outside: runs it. `stream` null: done on return.
-  Status Add(ncclComm& comm, const Task& task, HostStream* stream);
-  // The same for a communicator whose rank is a GPU; `stream` is its cudaStream_t. Launching waits
-  // for nobody, so it happens on the calling thread.
-  Status AddOnDevice(ncclComm& comm, const Task& task, void* stream);
+  // Notes the task, inside a group. Outside of one, runs it or hands it over; with the null stream
+  // of a rank on a host it is done on return.
+  Status Add(ncclComm& comm, IssuedTask issued);
   // `job` blocks until its communicator is there and stores it in the handle. `parent` (may be
   // null) is what it is made from; it is at work from the launch on.
   Status AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> job);
@@ -71,28 +66,21 @@ class Group {
  private:
   struct Entry {
     ncclComm* comm;
-    Task task;
-    HostStream* stream;
+    IssuedTask issued;
   };
-  struct DeviceEntry {
-    ncclComm* comm;
-    DeviceTask entry;
-  };
-  struct Fence {
-    Fence(size_t streams, size_t batches)
-        : reached(static_cast<ptrdiff_t>(streams)), done(static_cast<ptrdiff_t>(batches)) {}
-    std::latch reached;
-    std::latch done;
-  };
+  // The operations of one communicator.
   struct Batch {
     ncclComm* comm = nullptr;
-    std::vector<Task> tasks = {};
-    std::vector<HostStream*> streams = {};  // the communicator's lane may be among them
+    std::vector<IssuedTask> tasks = {};
+    std::vector<HostStream*> streams = {};  // the communicator's worker may be among them
     bool on_caller = false;
-    bool on_lane = false;
+    bool on_worker = false;
+    ncclComm::WorkHold hold = {};
     uint64_t ticket = 0;
     std::shared_ptr<Fence> fence = nullptr;  // null: no stream to wait for
+    size_t number = 0;                       // at the fence
   };
+  struct BatchEnd;
   // Batches that share streams.
   struct Launch {
     std::vector<Batch> batches;
@@ -103,35 +91,36 @@ class Group {
     ncclComm* comm;
     ncclComm* parent;
     std::function<Status()> run;
-    bool makes = true;  // the communicator, which is nothing where it fails
+    bool makes = true;             // the communicator, which is nothing where it fails
+    ncclComm::WorkHold hold = {};  // from BeginInit to the end of RunInit
+    ncclComm::WorkHold parent_hold = {};
   };
-  Status Add(InitJob job);
+  Status AddJob(InitJob job);
 
-  static Status RunNow(ncclComm& comm, std::span<const Task> tasks);
-  static ncclComm::Shown ShownAs(const Batch& batch);
-  static Status RunBatch(const Batch& batch);
-  static Status RunTogether(std::span<const Batch> batches);
+  static Status RunNow(ncclComm& comm, std::span<const IssuedTask> tasks);
+  static Status RunBatch(Batch& batch);
+  static Status RunTogether(std::span<Batch> batches);
+  static std::shared_ptr<Fence> MakeFence(Launch& launch, size_t streams);
   static void Queue(Launch launch);
   static void HoldStreams(Launch& launch);
-  static void BeginInit(const InitJob& job);
+  static void Begin(std::span<Batch> batches);
+  static void BeginInit(InitJob& job);
   using InitChain = std::vector<InitJob>;
-  static Status RunInit(const InitJob& job);
-  static Status RunChain(const InitChain& chain);
+  static Status RunInit(InitJob& job);
+  static Status RunChain(InitChain& chain);
   static void QueueInits(InitChain chain);
   static ncclComm& Over(const InitJob& job);
   static std::vector<InitChain> MakeChains(InitChain inits);
   void DropInits(const Status& reason);
   Status LaunchInits();
   Status LaunchOperations();
-  Status LaunchOnDevices();
-  static Status LaunchOn(ncclComm& comm, std::span<const DeviceTask> tasks);
   Result<std::vector<Batch>> MakeBatches(std::vector<HandleUse>& uses);
+  static Status LaunchBatches(std::vector<Batch> batches);
   static std::vector<Launch> MakeLaunches(std::vector<Batch> batches);
 
   int depth_ = 0;
   Status error_;
   std::vector<Entry> entries_;
-  std::vector<DeviceEntry> device_entries_;
   std::vector<InitJob> inits_;
 };
 

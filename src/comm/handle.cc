@@ -7,17 +7,18 @@ using tutti::Status;
 
 ncclComm::~ncclComm() {
   // The threads first, after their work: they use the communicator.
-  lane_.reset();
-  joint_lane_.reset();
+  worker_.reset();
+  joint_worker_.reset();
   helpers_.clear();
   nameless_.clear();
   comm.reset();
 }
 
-void ncclComm::BeginChild(ncclComm& child) {
-  BeginWork(Shown::kInProgress);
+ncclComm::WorkHold ncclComm::BeginChild(ncclComm& child) {
+  WorkHold hold(*this, Shown::kInProgress);
   std::lock_guard lock(mutex);
   children_.push_back(&child);
+  return hold;
 }
 
 void ncclComm::ForgetChild(ncclComm& child) {
@@ -58,16 +59,16 @@ Status ncclComm::Error() {
   return error.ok() ? operation_error_ : error;
 }
 
-HostStream& ncclComm::lane() {
+HostStream& ncclComm::worker() {
   std::lock_guard lock(mutex);
-  if (!lane_) lane_ = std::make_unique<HostStream>();
-  return *lane_;
+  if (!worker_) worker_ = std::make_unique<HostStream>();
+  return *worker_;
 }
 
-HostStream& ncclComm::joint_lane() {
+HostStream& ncclComm::joint_worker() {
   std::lock_guard lock(mutex);
-  if (!joint_lane_) joint_lane_ = std::make_unique<HostStream>();
-  return *joint_lane_;
+  if (!joint_worker_) joint_worker_ = std::make_unique<HostStream>();
+  return *joint_worker_;
 }
 
 void ncclComm::RunAside(HostStream::Task task) {

@@ -2,8 +2,8 @@
 
 // What an ncclComm_t points to. A handle exists before its communicator does (a non-blocking
 // initialisation) and after it has failed; it keeps the state that ncclCommGetAsyncError shows, the
-// lane (a worker thread for what goes on in the background, in order), and helpers (worker threads
-// for ranks that one thread drives at the same time).
+// worker (a thread for what goes on in the background, in order), and helpers (threads for ranks
+// that one thread drives at the same time).
 //
 // Any thread may call; what is not atomic is guarded by `mutex`. Whoever uses a handle is inside of
 // its gate (handle_table.h): the handle and its communicator are freed when nobody is.
@@ -15,13 +15,13 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/host/stream.h"
 #include "base/status.h"
 #include "comm/communicator.h"
 #include "comm/handle_table.h"
-#include "plan/task.h"
 
 // An operator made by ncclRedOpCreatePreMulSum.
 struct TuttiUserOp {
@@ -34,7 +34,7 @@ struct TuttiUserOp {
 // What an ncclWindow_t points to.
 struct ncclWindow_vidmem {
   std::span<std::byte> memory;
-  const void* registration = nullptr;  // of Communicator::RegisterBuffer
+  const void* registration = nullptr;  // the token of Communicator::RegisterBuffer
 };
 
 namespace tutti {
@@ -92,21 +92,46 @@ struct ncclComm {
   std::vector<std::unique_ptr<ncclWindow_vidmem>> windows;
   uint64_t grow_id = 0;  // an id made by ncclCommGetUniqueId and not used yet; 0: none
 
-  // Whatever touches the handle on another thread is between BeginWork (before it is handed over)
-  // and EndWork (its last touch). REQUIRES: the caller is inside of the handle's gate.
-  void BeginWork(Shown shown) {
-    gate_.EnterAgain();
-    if (shown == Shown::kInProgress) in_progress_.fetch_add(1, std::memory_order_relaxed);
-  }
-  void EndWork(Shown shown) {
-    if (shown == Shown::kInProgress) in_progress_.fetch_sub(1, std::memory_order_release);
-    gate_.Leave();
-  }
+  // Keeps the handle, for work that goes on when the call that began it has returned: from before it
+  // is handed over until its last touch. REQUIRES, to make one: the caller is inside of the handle's
+  // gate.
+  class WorkHold {
+   public:
+    WorkHold() = default;  // holds nothing
+    WorkHold(ncclComm& comm, Shown shown) : comm_(&comm), shown_(shown == Shown::kInProgress) {
+      comm.gate_.EnterAgain();
+      if (shown_) comm.in_progress_.fetch_add(1, std::memory_order_relaxed);
+    }
+    WorkHold(WorkHold&& other) noexcept
+        : comm_(std::exchange(other.comm_, nullptr)), shown_(other.shown_) {}
+    WorkHold& operator=(WorkHold&& other) noexcept {
+      End();
+      comm_ = std::exchange(other.comm_, nullptr);
+      shown_ = other.shown_;
+      return *this;
+    }
+    ~WorkHold() { End(); }
+
+    // The work does not show as ncclInProgress any more.
+    void Hide() {
+      if (comm_ != nullptr && shown_) comm_->in_progress_.fetch_sub(1, std::memory_order_release);
+      shown_ = false;
+    }
+
+   private:
+    void End() {
+      Hide();
+      if (ncclComm* const comm = std::exchange(comm_, nullptr)) comm->gate_.Leave();
+    }
+
+    ncclComm* comm_ = nullptr;
+    bool shown_ = false;
+  };
   bool in_progress() const { return in_progress_.load(std::memory_order_acquire) > 0; }
 
-  // Between these `child` is being made from this communicator: that is work, and RaiseAbort
-  // reaches the child. ForgetChild comes before the child's own last EndWork.
-  void BeginChild(ncclComm& child);
+  // From here to ForgetChild `child` is being made from this communicator, and RaiseAbort reaches
+  // it. ForgetChild comes before the child's own hold ends. Returns the hold on this communicator.
+  [[nodiscard]] WorkHold BeginChild(ncclComm& child);
   void ForgetChild(ncclComm& child);
 
   // Ends initialisations under way: the handle's own and those of children made from it.
@@ -122,10 +147,10 @@ struct ncclComm {
   // What ncclCommGetAsyncError shows of the above.
   tutti::Status Error();
 
-  tutti::HostStream& lane();
+  tutti::HostStream& worker();
   // Another one, for what all ranks do together over the communicator's bootstrap and wait for in
   // it.
-  tutti::HostStream& joint_lane();
+  tutti::HostStream& joint_worker();
   // Runs `task` on a thread that does nothing else meanwhile.
   void RunAside(tutti::HostStream::Task task);
   // Keeps the handle of a split that gave this rank no communicator: nobody else has its name.
@@ -142,8 +167,8 @@ struct ncclComm {
   std::atomic<bool> has_operation_error_ = false;
   tutti::Status operation_error_;
   std::vector<ncclComm*> children_;  // that are being made
-  std::unique_ptr<tutti::HostStream> lane_;
-  std::unique_ptr<tutti::HostStream> joint_lane_;
+  std::unique_ptr<tutti::HostStream> worker_;
+  std::unique_ptr<tutti::HostStream> joint_worker_;
   std::vector<std::unique_ptr<Helper>> helpers_;
   std::vector<tutti::OwnedHandle> nameless_;
 };

@@ -8,9 +8,7 @@
 
 #include "base/log.h"
 #include "base/reduce.h"
-#include "operations/executor.h"
 #include "plan/choose.h"
-#include "watch/call_checker.h"
 
 namespace tutti {
 namespace {
@@ -60,39 +58,43 @@ Status GpuMesh::CheckRanks(std::span<const PeerInfo> peers) {
   return Status::Ok();
 }
 
-Result<std::unique_ptr<GpuMesh>> GpuMesh::Create(const GpuPeers& peers, const Settings& settings,
-                                                 WindowPlace place, Status* verdict) {
-  std::unique_ptr<GpuMesh> mesh(new GpuMesh);
+GpuMesh::GpuMesh(const GpuPeers& peers, Watch& watch) : DeviceOperations(peers, watch) {
+  machines_.leader.resize(peers.peers.size());
+  machines_.here.resize(peers.peers.size());
+  std::iota(machines_.here.begin(), machines_.here.end(), 0);
+}
+
+Result<GpuMesh::Outcome> GpuMesh::Create(const GpuPeers& peers, Watch& watch,
+                                         const Settings& settings, WindowPlace place) {
+  std::unique_ptr<GpuMesh> mesh(new GpuMesh(peers, watch));
   TUTTI_TRY(mesh->Prepare(peers, settings, place));
-  *verdict = Status::Ok();
   if (mesh->args_.num_ranks == 1) {
     TUTTI_TRY(mesh->PrepareAlone());
-    return mesh;
+    return Outcome{std::move(mesh), {}};
   }
   const size_t ends_at = (mesh->messages_.EndsAt() + 127) / 128 * 128;
-  TUTTI_ASSIGN(mesh->windows_, GpuWindows::Share(peers, place, ends_at + kScratchBytes, verdict));
-  if (!verdict->ok()) return std::unique_ptr<GpuMesh>();
+  TUTTI_ASSIGN(GpuWindows::Shared shared, GpuWindows::Share(peers, place, ends_at + kScratchBytes));
+  if (!shared.refusal.ok()) return Outcome{nullptr, std::move(shared.refusal)};
+  mesh->windows_ = std::move(shared.windows);
   for (int r = 0; r < mesh->args_.num_ranks; ++r) mesh->args_.windows[r] = mesh->windows_.of(r);
   if (mesh->windows_.by_nvlink()) mesh->context_.ll128_slot_bytes = mesh->args_.layout.LL128Data();
   mesh->scratch_ = mesh->windows_.of(mesh->args_.rank) + ends_at;
-  Status ll128;
-  const Status probed = mesh->Probe(peers, settings.gpu_fault, &ll128);
+  const Probed probed = mesh->Probe(peers, settings.gpu_fault);
   if (mesh->stuck_) static_cast<void>(mesh.release());  // for good
-  TUTTI_TRY(peers.Agree(probed, verdict));
-  if (!verdict->ok()) return std::unique_ptr<GpuMesh>();
-  TUTTI_TRY(mesh->AgreeOnLL128(peers, ll128));
-  return mesh;
+  TUTTI_ASSIGN(Agreement agreed, peers.Agree(probed.windows));
+  if (!agreed.go_on()) return Outcome{nullptr, std::move(agreed.refusal)};
+  TUTTI_TRY(mesh->AgreeOnLL128(peers, probed.ll128));
+  return Outcome{std::move(mesh), {}};
 }
 
 Status GpuMesh::AgreeOnLL128(const GpuPeers& peers, const Status& ll128) {
   if (context_.ll128_slot_bytes == 0) return Status::Ok();  // on all ranks
-  Status usable;
-  TUTTI_TRY(peers.Agree(ll128, &usable));
-  if (usable.ok()) return usable;
+  TUTTI_ASSIGN(const Agreement usable, peers.Agree(ll128));
+  if (usable.go_on()) return Status::Ok();
   context_.ll128_slot_bytes = 0;
   if (args_.rank == 0)
     TUTTI_WARN("GPUs send no lines of 128 bytes to one another, which are wrong: {}",
-               usable.message());
+               usable.refusal.message());
   return Status::Ok();
 }
 
@@ -139,23 +141,14 @@ Status GpuMesh::PrepareAlone() {
   return Status::Ok();
 }
 
-Status GpuMesh::Launch(std::span<const DeviceTask> tasks, bool* begun) {
-  const cuda::ContextScope scope(device().driver(), device().context());
-  *begun = false;
-  TUTTI_TRY(queue_->CheckTasks(tasks));
-  const std::lock_guard lock(launch_mutex_);
-  return queue_->Leave(LaunchTasks(tasks), tasks, begun);
-}
-
-Status GpuMesh::LaunchTasks(std::span<const DeviceTask> tasks) {
-  for (const DeviceTask& entry : tasks) {
+Status GpuMesh::LaunchTasks(std::span<const IssuedTask> tasks) {
+  for (const IssuedTask& entry : tasks) {
     if (entry.task.collective == Collective::kSendRecv) continue;
     TUTTI_TRY(LaunchCall(entry.task, static_cast<cuda::Stream>(entry.stream)));
   }
   TUTTI_TRY(LaunchMessages(tasks));
-  if (calls_ == nullptr || queue_->captured()) return Status::Ok();
-  for (const DeviceTask& entry : tasks)
-    if (entry.task.collective == Collective::kSendRecv) calls_->Note(entry.task);
+  for (const IssuedTask& entry : tasks)
+    if (entry.task.collective == Collective::kSendRecv) Note(entry.task);
   return Status::Ok();
 }
 
@@ -164,7 +157,7 @@ Status GpuMesh::LaunchCall(const Task& task, cuda::Stream stream) {
   // Also where nothing is queued: whether it is captured counts for what is noted.
   TUTTI_TRY(queue_->OrderBehindLast(stream));
   TUTTI_TRY(LaunchTask(task, stream));
-  if (calls_ != nullptr && !queue_->captured()) calls_->Note(task, registered_);
+  Note(task, registered_);
   return Status::Ok();
 }
 
@@ -298,8 +291,8 @@ cuda::MessageArgs GpuMesh::NoMessages() const {
 
 // A kernel holds so many messages of each pair and direction that all pairs have room; what is
 // beyond goes into further kernels. Both ends of a pair cut alike.
-Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
-  const auto first = std::find_if(tasks.begin(), tasks.end(), [](const DeviceTask& entry) {
+Status GpuMesh::LaunchMessages(std::span<const IssuedTask> tasks) {
+  const auto first = std::find_if(tasks.begin(), tasks.end(), [](const IssuedTask& entry) {
     return entry.task.collective == Collective::kSendRecv;
   });
   if (first == tasks.end()) return Status::Ok();
@@ -314,7 +307,7 @@ Status GpuMesh::LaunchMessages(std::span<const DeviceTask> tasks) {
   size_t longest = 0;
   std::vector<std::pair<size_t, cuda::Message>> messages;  // with their number in their pair
   std::vector<size_t> seen(2 * n);
-  for (const DeviceTask& entry : tasks) {
+  for (const IssuedTask& entry : tasks) {
     const Task& task = entry.task;
     if (task.collective != Collective::kSendRecv || task.root == args_.rank || task.count == 0)
       continue;
@@ -348,7 +341,7 @@ double GpuMesh::PredictUs(const Task& task) const {
                        OrderFor(task));
 }
 
-std::string GpuMesh::DescribeTransport() const {
+std::string GpuMesh::DescribePath() const {
   if (args_.num_ranks == 1) return "alone";
   if (windows_.place() == WindowPlace::kPeerMemoryByIpc)
     return "writing into one another's memory, shared by CUDA IPC";

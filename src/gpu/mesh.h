@@ -1,21 +1,20 @@
 #pragma once
 
-// Ranks that are GPUs of one host and all reach one another's windows (gpu_windows.h): operations
-// are kernels, queued on the caller's CUDA stream. Stands where connections, stages and the
-// executor do for host ranks.
+// Ranks that are GPUs of one host and all reach one another's windows (windows.h): operations
+// are kernels, queued on the caller's CUDA stream.
 //
-// Nothing here waits for another rank but Create. A launch only queues kernels; ranks meet inside
-// them.
+// Nothing here waits for another rank but Create and Register. A launch only queues kernels; ranks
+// meet inside them.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 
 #include "base/status.h"
 #include "config/settings.h"
-#include "gpu/gpu_operations.h"
+#include "gpu/device_operations.h"
 #include "gpu/queue.h"
 #include "gpu/registry.h"
 #include "gpu/windows.h"
@@ -23,46 +22,59 @@
 
 namespace tutti {
 
-class GpuMesh final : public GpuOperations {
+class GpuMesh final : public DeviceOperations {
  public:
   // Whether the ranks are few enough, on one host; the same on all ranks.
   static Status CheckRanks(std::span<const PeerInfo> peers);
-  // All ranks call it. Null, and why in `*verdict` (the same on every rank), where this place does
-  // not serve: it could not be mapped, or what was written through it did not arrive. Fails when
-  // the ranks cannot talk, or for reasons that have nothing to do with the place.
-  static Result<std::unique_ptr<GpuMesh>> Create(const GpuPeers& peers, const Settings& settings,
-                                                 WindowPlace place, Status* verdict);
+  // A mesh, or null, and why this place for windows does not serve: it could not be mapped, or what
+  // was written through it did not arrive. The same on every rank.
+  struct Outcome {
+    std::unique_ptr<GpuMesh> mesh;
+    Status refusal;
+  };
+  // All ranks call it. Fails when the ranks cannot talk, or for reasons that have nothing to do
+  // with the place.
+  static Result<Outcome> Create(const GpuPeers& peers, Watch& watch, const Settings& settings,
+                                WindowPlace place);
 
-  Status Launch(std::span<const DeviceTask> tasks, bool* begun) override;
-  void Abort() override { queue_->Abort(); }
-  Status Drain() override { return queue_->Drain(); }
-  QueueState State() const override { return queue_->State(); }
-  Result<const void*> Register(const GpuPeers& peers, std::span<std::byte> buffer,
-                               Status* verdict) override;
-  Status Forget(const void* registration) override;
-  uint64_t DeviceBytes() const override { return windows_.DeviceBytes() + pack_.size(); }
-  uint64_t PinnedBytes() const override { return windows_.PinnedBytes() + alone_.size(); }
+  Result<Registration> Register(std::span<std::byte> buffer, Deadline deadline,
+                                const std::atomic<bool>* abort_flag) override;
+  Status Forget(const void* token) override;
   double PredictUs(const Task& task) const override;
-  std::string DescribeTransport() const override;
   std::string Describe(const Task& task) const override;
+  std::string_view TransportTo(int) const override { return "gpu"; }
+  const MachineMap& machines() const override { return machines_; }
+  uint64_t MemoryBytes() const override { return windows_.DeviceBytes() + pack_bytes_; }
 
  private:
-  GpuMesh() = default;
+  GpuMesh(const GpuPeers& peers, Watch& watch);
+  std::string DescribePath() const override;
+  uint64_t PinnedBytes() const override { return windows_.PinnedBytes() + alone_.size(); }
   Status Prepare(const GpuPeers& peers, const Settings& settings, WindowPlace place);
   Status PrepareAlone();
-  // Sends known data through the windows and looks at what arrives; gpu_mesh_probe.cc. `*ll128`:
-  // what is wrong with LL128, which can be done without. `fault`: TUTTI_GPU_FAULT.
-  Status Probe(const GpuPeers& peers, std::string_view fault, Status* ll128);
+  // What is wrong with the windows, and with LL128, which can be done without.
+  struct Probed {
+    Status windows;
+    Status ll128;
+  };
+  // Sends known data through the windows and looks at what arrives; mesh_probe.cc. `fault`:
+  // TUTTI_GPU_FAULT.
+  Probed Probe(const GpuPeers& peers, std::string_view fault);
   struct ProbePlace;
-  Status ProbeForm(ProbePlace& place, const MeshChoice& choice, size_t bytes, bool corrupt,
-                   Status* wrong);
-  // Gives up LL128 on all ranks if they are wrong on one.
+  // Returns what is wrong with what arrived. Fails when not all of it arrives.
+  struct Arrived {
+    Status wrong;
+  };
+  Result<Arrived> ProbeForm(ProbePlace& place, const MeshChoice& choice, size_t bytes,
+                            bool corrupt);
+  Status ProbeForms(const GpuPeers& peers, std::string_view fault, Probed& probed);
+  // Gives up LL128 on all ranks if it is wrong on one.
   Status AgreeOnLL128(const GpuPeers& peers, const Status& ll128);
 
-  Status LaunchTasks(std::span<const DeviceTask> tasks);
-  Status LaunchTask(const Task& task, cuda::Stream stream);
-  Status LaunchCall(const Task& task, cuda::Stream stream);
-  Status LaunchCollective(const Task& task, cuda::Stream stream);
+  Status LaunchTasks(std::span<const IssuedTask> tasks) override TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchTask(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchCall(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchCollective(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
   // `count`: of elements, or of bytes where the operation moves bytes.
   Status LaunchChosen(const Task& task, const MeshChoice& choice, size_t count,
                       cuda::Stream stream);
@@ -72,48 +84,50 @@ class GpuMesh final : public GpuOperations {
   void SetArgs(const Task& task, const MeshChoice& choice, size_t count,
                cuda::MeshArgs& args) const;
   Status LaunchAlone(const Task& task, cuda::Stream stream);
-  // Of many buffers; gpu_scattered.cc.
-  Status LaunchScattered(const Task& task, cuda::Stream stream);
+  // Of many buffers; scattered.cc.
+  Status LaunchScattered(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
   Status LaunchOwn(const Task& task, cuda::Stream stream);
   // The collectives that are made of others.
-  Status LaunchReduceScatterV(const Task& task, cuda::Stream stream);
+  Status LaunchReduceScatterV(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
   Status LaunchAsMessages(const Task& task, cuda::Stream stream);
-  Status LaunchBarrier(cuda::Stream stream);
+  Status LaunchBarrier(cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
   // A kernel's arguments, to which messages are added.
   cuda::MessageArgs NoMessages() const;
   // AlltoAll, Gather or Scatter, pair by pair.
   Status LaunchExchange(const Task& task, cuda::Stream stream);
-  // Operations between registered buffers; gpu_symmetric.cc.
+  // Operations between registered buffers; symmetric.cc.
   // Those that hold what a task has others read or write.
   struct SharedBuffers {
     const GpuRegistry::Buffer* input = nullptr;
     const GpuRegistry::Buffer* output = nullptr;
     bool complete = false;
   };
-  SharedBuffers FindShared(const Task& task) const;
+  SharedBuffers FindShared(const Task& task) const TUTTI_REQUIRES(launch_mutex_);
   Status LaunchSymmetric(const Task& task, const MeshChoice& choice, size_t count,
-                         const SharedBuffers& shared, cuda::Stream stream);
+                         const SharedBuffers& shared, cuda::Stream stream)
+      TUTTI_REQUIRES(launch_mutex_);
   // All sends and receives of a group.
-  Status LaunchMessages(std::span<const DeviceTask> tasks);
+  Status LaunchMessages(std::span<const IssuedTask> tasks);
   // In which order this communicator has to combine the elements of the task.
   ReductionOrder OrderFor(const Task& task) const;
   cuda::ReduceArgs ReduceArgsOf(const Task& task) const;
 
-  const cuda::Device& device() const { return queue_->device(); }
-
+  MachineMap machines_;
   MeshContext context_;
-  std::unique_ptr<GpuQueue> queue_;
   GpuWindows windows_;
   bool stuck_ = false;       // a kernel does not end: nothing that it uses may go
   cuda::PinnedBlock alone_;  // the window of a rank that has no others
   cuda::MeshArgs args_;      // what all operations have in common
   cuda::MessageLayout messages_;
   std::byte* scratch_ = nullptr;  // of kScratchBytes, at the end of the window
-  std::mutex launch_mutex_;       // guards the queue, and what follows
-  cuda::MappedMemory pack_;       // for many buffers in one; when it is needed
-  uint32_t registered_ = 0;       // see OpSignature; of the call that is being launched
-  GpuRegistry registry_;
-  std::vector<std::unique_ptr<GpuRegistry::Buffer>> still_mapped_;  // forgotten while in use
+  // For many buffers in one, allocated when it is needed; and its size, for any thread.
+  cuda::MappedMemory pack_ TUTTI_GUARDED_BY(launch_mutex_);
+  std::atomic<size_t> pack_bytes_ = 0;
+  // See OpSignature; of the call that is being launched.
+  uint32_t registered_ TUTTI_GUARDED_BY(launch_mutex_) = 0;
+  GpuRegistry registry_ TUTTI_GUARDED_BY(launch_mutex_);
+  // Buffers that were forgotten while they were in use.
+  std::vector<std::unique_ptr<GpuRegistry::Buffer>> still_mapped_ TUTTI_GUARDED_BY(launch_mutex_);
 };
 
 }  // namespace tutti

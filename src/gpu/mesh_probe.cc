@@ -34,14 +34,14 @@ uint8_t PatternAt(size_t from, size_t to, size_t i) {
 }
 
 // An event on a stream, for waits that end.
-class Finish {
+class StreamEnd {
  public:
-  Finish(const cuda::Driver& driver, cuda::Stream stream) : driver_(driver), stream_(stream) {}
-  ~Finish() {
+  StreamEnd(const cuda::Driver& driver, cuda::Stream stream) : driver_(driver), stream_(stream) {}
+  ~StreamEnd() {
     if (event_ != nullptr) driver_.EventDestroy(event_);
   }
-  Finish(const Finish&) = delete;
-  Finish& operator=(const Finish&) = delete;
+  StreamEnd(const StreamEnd&) = delete;
+  StreamEnd& operator=(const StreamEnd&) = delete;
   Status Open() {
     return driver_.Check(driver_.EventCreate(&event_, kEventWithoutTiming), "making an event");
   }
@@ -86,11 +86,18 @@ std::optional<Trial> TrialOf(MeshContext context, const ProbeOf& probe) {
 struct GpuMesh::ProbePlace {
   const GpuPeers& peers;
   const cuda::OwnStream& stream;
-  Finish finish;
+  StreamEnd finish;
   cuda::MappedMemory memory;
 };
 
-Status GpuMesh::Probe(const GpuPeers& peers, std::string_view fault, Status* ll128) {
+GpuMesh::Probed GpuMesh::Probe(const GpuPeers& peers, std::string_view fault) {
+  Probed probed;
+  Status sent = ProbeForms(peers, fault, probed);
+  if (!sent.ok()) probed.windows = std::move(sent);
+  return probed;
+}
+
+Status GpuMesh::ProbeForms(const GpuPeers& peers, std::string_view fault, Probed& probed) {
   const auto& driver = device().driver();
   const cuda::ManagingScope scope(driver, device().context());
   const auto n = static_cast<size_t>(args_.num_ranks);
@@ -98,34 +105,34 @@ Status GpuMesh::Probe(const GpuPeers& peers, std::string_view fault, Status* ll1
   // Not by cuMemAlloc: to free that would wait for all that runs on the GPU.
   TUTTI_ASSIGN(cuda::MappedMemory memory,
                cuda::MappedMemory::Create(device(), 2 * n * kMostProbeBytes, nullptr));
-  ProbePlace place{peers, stream, Finish(driver, stream.get()), std::move(memory)};
+  ProbePlace place{peers, stream, StreamEnd(driver, stream.get()), std::move(memory)};
   TUTTI_TRY(place.finish.Open());
   const bool all = fault == "both" || fault == (IsOnGpu(windows_.place()) ? "peer" : "host");
-  Status wrong;  // the first; the others go on and would wait for a rank that stops here
+  // What is wrong is noted and the rest sent nevertheless: the other ranks would wait for it.
   for (const ProbeOf& probe : kProbes) {
     const bool is_ll128 = probe.protocol == Protocol::kLL128;
     if (is_ll128 && context_.ll128_slot_bytes == 0) continue;
     const std::optional<Trial> trial = TrialOf(context_, probe);
     if (!trial) {
-      if (is_ll128) *ll128 = InvalidUsage("no message fits it");
+      if (is_ll128) probed.ll128 = InvalidUsage("no message fits it");
       continue;
     }
     const bool corrupt = all || (is_ll128 && fault == "ll128");
-    Status found;
-    if (Status sent = ProbeForm(place, trial->choice, trial->bytes, corrupt, &found); !sent.ok()) {
+    Result<Arrived> arrived = ProbeForm(place, trial->choice, trial->bytes, corrupt);
+    if (!arrived.ok()) {
       // A kernel that does not end by being told to has its memory until the process ends.
       if (stuck_) new cuda::MappedMemory(std::move(place.memory));
-      return sent;
+      return std::move(arrived).status();
     }
-    Status& first = is_ll128 ? *ll128 : wrong;
-    if (first.ok()) first = std::move(found);
+    Status& first = is_ll128 ? probed.ll128 : probed.windows;
+    if (first.ok()) first = std::move(arrived->wrong);
   }
-  return wrong;
+  return Status::Ok();
 }
 
-// Fails when not all of it arrives; `*wrong`: what arrived is not what was sent.
-Status GpuMesh::ProbeForm(ProbePlace& place, const MeshChoice& choice, size_t bytes, bool corrupt,
-                          Status* wrong) {
+Result<GpuMesh::Arrived> GpuMesh::ProbeForm(ProbePlace& place, const MeshChoice& choice,
+                                            size_t bytes, bool corrupt) {
+  Arrived found_wrong;
   const auto n = static_cast<size_t>(args_.num_ranks);
   const auto me = static_cast<size_t>(args_.rank);
   std::vector<uint8_t> data(n * bytes), found(n * bytes);
@@ -156,14 +163,14 @@ Status GpuMesh::ProbeForm(ProbePlace& place, const MeshChoice& choice, size_t by
   for (size_t r = 0; r < n; ++r) {
     for (size_t i = 0; i < bytes; ++i) {
       const uint8_t expected = PatternAt(r, me, i), got = found[r * bytes + i];
-      if (got == expected || !wrong->ok()) continue;
-      *wrong = SystemError(
+      if (got == expected || !found_wrong.wrong.ok()) continue;
+      found_wrong.wrong = SystemError(
           "of {} bytes that {} wrote into its window, byte {} reads {:#04x} and "
           "should be {:#04x}",
           bytes, RankName(static_cast<int>(r), place.peers.peers[r]), i, got, expected);
     }
   }
-  return Status::Ok();
+  return found_wrong;
 }
 
 }  // namespace tutti

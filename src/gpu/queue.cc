@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "operations/executor.h"
+#include "plan/pair_messages.h"
 
 namespace tutti {
 namespace {
@@ -31,7 +31,7 @@ constexpr auto kNap = std::chrono::microseconds(50);
 // Steps through the messages of a group that a rank sends to itself, or receives from itself.
 class OwnMessages {
  public:
-  OwnMessages(std::span<const DeviceTask> tasks, int rank, bool sends)
+  OwnMessages(std::span<const IssuedTask> tasks, int rank, bool sends)
       : tasks_(tasks), rank_(rank), sends_(sends) {}
   // Null at the end.
   const Task* Next() {
@@ -47,16 +47,16 @@ class OwnMessages {
   }
 
  private:
-  std::span<const DeviceTask> tasks_;
+  std::span<const IssuedTask> tasks_;
   const int rank_;
   const bool sends_;
 };
 
 }  // namespace
 
-std::vector<DeviceTask> DeviceMessagesOf(const Task& task, int rank, int num_ranks,
+std::vector<IssuedTask> DeviceMessagesOf(const Task& task, int rank, int num_ranks,
                                          cuda::Stream stream) {
-  std::vector<DeviceTask> messages;
+  std::vector<IssuedTask> messages;
   for (Task& message : MessagesOf(task, rank, num_ranks, static_cast<const std::byte*>(task.send)))
     messages.push_back({std::move(message), stream});
   return messages;
@@ -232,11 +232,11 @@ Status GpuQueue::Record() {
   return recorded;
 }
 
-Status GpuQueue::HoldUp(std::span<const DeviceTask> tasks) {
+Status GpuQueue::HoldUp(std::span<const IssuedTask> tasks) {
   if (!entered_) return Status::Ok();
   const Place last = *entered_;
   std::vector<cuda::Stream> others;
-  for (const DeviceTask& entry : tasks) {
+  for (const IssuedTask& entry : tasks) {
     auto* const stream = static_cast<cuda::Stream>(entry.stream);
     if (stream != last.stream && std::find(others.begin(), others.end(), stream) == others.end())
       others.push_back(stream);
@@ -255,15 +255,14 @@ Status GpuQueue::HoldUp(std::span<const DeviceTask> tasks) {
   return Status::Ok();
 }
 
-Status GpuQueue::Leave(Status launched, std::span<const DeviceTask> tasks, bool* begun) {
+GpuQueue::Left GpuQueue::Leave(std::span<const IssuedTask> tasks) {
   Status recorded = HoldUp(tasks);
   if (recorded.ok()) recorded = Record();
-  *begun = std::exchange(begun_, false);
-  return launched.ok() ? recorded : launched;
+  return {std::move(recorded), std::exchange(begun_, false)};
 }
 
-Status GpuQueue::OrderMessages(std::span<const DeviceTask> tasks) {
-  for (const DeviceTask& entry : tasks)
+Status GpuQueue::OrderMessages(std::span<const IssuedTask> tasks) {
+  for (const IssuedTask& entry : tasks)
     if (entry.task.collective == Collective::kSendRecv)
       TUTTI_TRY(OrderBehindLast(static_cast<cuda::Stream>(entry.stream)));
   return Status::Ok();
@@ -279,8 +278,8 @@ Status GpuQueue::Copy(void* to, const void* from, size_t bytes, cuda::Stream str
                       "copying on the GPU");
 }
 
-Status GpuQueue::CheckTasks(std::span<const DeviceTask> tasks) const {
-  for (const DeviceTask& entry : tasks) {
+Status GpuQueue::CheckTasks(std::span<const IssuedTask> tasks) const {
+  for (const IssuedTask& entry : tasks) {
     TUTTI_TRY(pointers_.Check(entry.task));
     if (entry.stream != tasks[0].stream)
       TUTTI_TRY(Look(static_cast<cuda::Stream>(entry.stream)).status());
@@ -288,7 +287,7 @@ Status GpuQueue::CheckTasks(std::span<const DeviceTask> tasks) const {
   return CheckOwnMessages(tasks);
 }
 
-Status GpuQueue::CheckOwnMessages(std::span<const DeviceTask> tasks) const {
+Status GpuQueue::CheckOwnMessages(std::span<const IssuedTask> tasks) const {
   OwnMessages sends(tasks, rank_, true), receives(tasks, rank_, false);
   while (true) {
     const Task* const send = sends.Next();
@@ -305,7 +304,7 @@ Status GpuQueue::CheckOwnMessages(std::span<const DeviceTask> tasks) const {
   }
 }
 
-Status GpuQueue::CopyOwnMessages(std::span<const DeviceTask> tasks, cuda::Stream stream) const {
+Status GpuQueue::CopyOwnMessages(std::span<const IssuedTask> tasks, cuda::Stream stream) const {
   OwnMessages sends(tasks, rank_, true), receives(tasks, rank_, false);
   while (const Task* const send = sends.Next())
     TUTTI_TRY(Copy(receives.Next()->recv, send->send, send->count * send->elem_bytes(), stream));

@@ -30,13 +30,19 @@
 #include "backend/cuda/pinned_pool.h"
 #include "base/status.h"
 #include "config/settings.h"
-#include "gpu/gpu_operations.h"
 #include "gpu/pointers.h"
+#include "operations/operations.h"
 
 namespace tutti {
 
+enum class QueueState {
+  kDone,
+  kUnderWay,
+  kUnknown,  // CUDA has failed, or an operation was launched whose end leaves no mark
+};
+
 // What an AlltoAllV or an AllGatherV is made of, on a stream.
-std::vector<DeviceTask> DeviceMessagesOf(const Task& task, int rank, int num_ranks,
+std::vector<IssuedTask> DeviceMessagesOf(const Task& task, int rank, int num_ranks,
                                          cuda::Stream stream);
 
 class GpuQueue {
@@ -57,14 +63,17 @@ class GpuQueue {
   // REQUIRES, of what follows: the device's context is current.
   // What is launched on `stream` from here on runs behind all that was launched before.
   Status OrderBehindLast(cuda::Stream stream);
-  // After the last launch of a group, which came out as `launched`: what comes next may wait for
-  // it. What comes later on any of its streams runs behind all of it, as if each task stood on each
-  // stream. Until here the streams of this call's launches are taken to be alive. `*begun`: whether
-  // anything of this call may be on its way on the GPU; what went into a graph is not.
-  Status Leave(Status launched, std::span<const DeviceTask> tasks, bool* begun);
+  // Called after the last launch of a group: what comes next may wait for it. What comes later on
+  // any of its streams runs behind all of it, as if each task stood on each stream. Until here the
+  // streams of this call's launches are taken to be alive.
+  struct Left {
+    Status status;
+    bool begun = false;  // something of the group may be under way on the GPU, outside of graphs
+  };
+  Left Leave(std::span<const IssuedTask> tasks);
   // The streams of the messages among the tasks, one behind the other. One of them carries all
   // messages: it is ordered behind this, and this once more behind it, for what comes next on each.
-  Status OrderMessages(std::span<const DeviceTask> tasks);
+  Status OrderMessages(std::span<const IssuedTask> tasks);
   // Whether the stream of the last OrderBehindLast is being captured.
   bool captured() const { return entered_ && entered_->captured; }
   // Holds `what` until the graph that is being captured, and all that is made of it, is gone and
@@ -78,10 +87,10 @@ class GpuQueue {
   // any of it is queued: memory that this GPU does not reach, streams that are none, messages to
   // itself that do not meet. (The first task's stream is left to OrderBehindLast, which looks
   // anyway.)
-  Status CheckTasks(std::span<const DeviceTask> tasks) const;
+  Status CheckTasks(std::span<const IssuedTask> tasks) const;
   // The messages of the rank to itself among the tasks of a group: the n-th send meets the n-th
   // receive. REQUIRES: they do, see CheckTasks.
-  Status CopyOwnMessages(std::span<const DeviceTask> tasks, cuda::Stream stream) const;
+  Status CopyOwnMessages(std::span<const IssuedTask> tasks, cuda::Stream stream) const;
 
  private:
   GpuQueue(const cuda::Device& device, int rank, int num_ranks, const Settings& settings)
@@ -103,12 +112,12 @@ class GpuQueue {
     cuda::Event event = nullptr;
   };
   Result<Place> Look(cuda::Stream stream) const;
-  Status HoldUp(std::span<const DeviceTask> tasks);
+  Status HoldUp(std::span<const IssuedTask> tasks);
   Status Record();  // behind what has been launched since OrderBehindLast
   Status BeginInGraph(const Place& place);
   Status MarkInGraph(const Place& place);
   bool HasGraphs() const { return graphs_.use_count() > 1; }
-  Status CheckOwnMessages(std::span<const DeviceTask> tasks) const;
+  Status CheckOwnMessages(std::span<const IssuedTask> tasks) const;
   Status KeepIn(cuda::Graph graph, std::shared_ptr<const void> what) const;
 
   const cuda::Device& device_;

@@ -19,9 +19,7 @@ struct BufferOffer {
 
 }  // namespace
 
-Result<std::unique_ptr<GpuRegistry::Buffer>> GpuRegistry::Share(const GpuPeers& peers,
-                                                                std::span<std::byte> buffer,
-                                                                Status* verdict) {
+Result<GpuRegistry::Shared> GpuRegistry::Share(const GpuPeers& peers, std::span<std::byte> buffer) {
   const auto n = static_cast<size_t>(peers.bootstrap->num_ranks());
   const auto me = static_cast<size_t>(peers.bootstrap->rank());
   auto entry = std::make_unique<Buffer>();
@@ -57,11 +55,11 @@ Result<std::unique_ptr<GpuRegistry::Buffer>> GpuRegistry::Share(const GpuPeers& 
     }
     return Status::Ok();
   };
-  const Status agreed = peers.Trade(allocation.status(), offers, map_all, verdict);
+  Result<Agreement> agreed = peers.Trade(allocation.status(), offers, map_all);
   if (offers[me].offer != 0) peers.fd_server->Withdraw(offers[me].offer);
-  TUTTI_TRY(agreed);
-  if (!verdict->ok()) entry.reset();
-  return entry;
+  TUTTI_TRY(agreed.status());
+  if (!agreed->go_on()) entry.reset();
+  return Shared{std::move(entry), std::move(agreed->refusal)};
 }
 
 uint32_t GpuRegistry::Buffer::Mark(uint32_t mark, const void* pointer) const {

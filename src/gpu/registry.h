@@ -35,10 +35,13 @@ class GpuRegistry {
     uint32_t Mark(uint32_t mark, const void* pointer) const;
   };
 
-  // `*verdict`, the same on every rank: whether all have mapped the buffers of all; if not, the
-  // result is null. Fails when the ranks cannot talk.
-  static Result<std::unique_ptr<Buffer>> Share(const GpuPeers& peers, std::span<std::byte> buffer,
-                                               Status* verdict);
+  // A buffer that all ranks have mapped, or null, and why not; the same on every rank.
+  struct Shared {
+    std::unique_ptr<Buffer> buffer;
+    Status refusal;
+  };
+  // Fails when the ranks cannot talk.
+  static Result<Shared> Share(const GpuPeers& peers, std::span<std::byte> buffer);
   void Add(std::unique_ptr<Buffer> buffer);
   // REQUIRES: it was added.
   std::unique_ptr<Buffer> Take(const void* buffer);

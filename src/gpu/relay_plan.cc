@@ -60,21 +60,21 @@ RelayPlan::RelayPlan(const Task& task, const Place& place) : place_(place), task
   const size_t count = IsVariable(task) ? *std::max_element(task.parts->recv_counts.begin(),
                                                             task.parts->recv_counts.end())
                                         : task.count;
-  // All lanes have something to do, where that is worth it.
+  // All channels have something to do, where that is worth it.
   const size_t fewest = DivUp(kFewestRelayBytes, task.elem_bytes() * parts);
-  const size_t share = DivUp(DivUp(count, place.lanes), kLineBytes) * kLineBytes;
+  const size_t share = DivUp(DivUp(count, place.channels), kLineBytes) * kLineBytes;
   chunk_elems_ = std::min(chunk_elems_, std::max(fewest, share));
   num_chunks_ = std::max<size_t>(1, DivUp(count, chunk_elems_));
 }
 
-RelayPlan::RelayPlan(std::span<const DeviceTask> tasks, const Place& place)
-    : place_(place), batches_(place.lanes) {
-  for (const DeviceTask& entry : tasks)
+RelayPlan::RelayPlan(std::span<const IssuedTask> tasks, const Place& place)
+    : place_(place), batches_(place.channels) {
+  for (const IssuedTask& entry : tasks)
     if (entry.task.collective == Collective::kSendRecv && entry.task.root != place.rank &&
         entry.task.count > 0)
       sends_and_receives_.push_back(entry.task);
   std::map<std::pair<int, bool>, size_t> seen;
-  std::vector<std::vector<Transfer>> transfers(place.lanes);
+  std::vector<std::vector<Transfer>> transfers(place.channels);
   for (size_t i = 0; i < sends_and_receives_.size(); ++i) {
     const Task& task = sends_and_receives_[i];
     const int ahead = task.is_send ? task.root - place.rank : place.rank - task.root;
@@ -83,17 +83,17 @@ RelayPlan::RelayPlan(std::span<const DeviceTask> tasks, const Place& place)
     const size_t elems = kRelayMessageBytes / task.elem_bytes();
     for (size_t begin = 0; begin < task.count; begin += elems) {
       const size_t piece = begin / elems;
-      transfers[(message + distance + piece) % place.lanes].push_back(
+      transfers[(message + distance + piece) % place.channels].push_back(
           {message, distance, piece, i, begin, std::min(elems, task.count - begin)});
     }
   }
-  for (size_t lane = 0; lane < place.lanes; ++lane) {
-    std::stable_sort(transfers[lane].begin(), transfers[lane].end(),
+  for (size_t channel = 0; channel < place.channels; ++channel) {
+    std::stable_sort(transfers[channel].begin(), transfers[channel].end(),
                      [](const Transfer& a, const Transfer& b) {
                        return std::tie(a.message, a.distance, a.piece) <
                               std::tie(b.message, b.distance, b.piece);
                      });
-    batches_[lane] = FillSlots(transfers[lane]);
+    batches_[channel] = FillSlots(transfers[channel]);
   }
 }
 
@@ -137,13 +137,13 @@ RelayChunk RelayPlan::Messages(const std::vector<Transfer>& transfers, std::byte
   return chunk;
 }
 
-size_t RelayPlan::num_chunks(size_t lane) const {
-  if (!batches_.empty()) return batches_[lane].size();
-  return lane < num_chunks_ ? (num_chunks_ - lane - 1) / place_.lanes + 1 : 0;
+size_t RelayPlan::num_chunks(size_t channel) const {
+  if (!batches_.empty()) return batches_[channel].size();
+  return channel < num_chunks_ ? (num_chunks_ - channel - 1) / place_.channels + 1 : 0;
 }
 
-RelayChunk RelayPlan::Chunk(size_t lane, size_t number, std::byte* slot) const {
-  if (!batches_.empty()) return Messages(batches_[lane][number], slot);
+RelayChunk RelayPlan::Chunk(size_t channel, size_t number, std::byte* slot) const {
+  if (!batches_.empty()) return Messages(batches_[channel][number], slot);
   RelayChunk chunk;
   chunk.tasks.push_back(task_);
   Task& task = chunk.tasks[0];
@@ -154,7 +154,7 @@ RelayChunk RelayPlan::Chunk(size_t lane, size_t number, std::byte* slot) const {
     Add(chunk.in, scalar, At(task.op.live_scalar, 0), task.elem_bytes());
     task.op.live_scalar = scalar;
   }
-  const size_t begin = (number * place_.lanes + lane) * chunk_elems_;
+  const size_t begin = (number * place_.channels + channel) * chunk_elems_;
   if (IsVariable(task_)) {
     AddVariable(chunk, begin, chunk_elems_, slot);
     return chunk;

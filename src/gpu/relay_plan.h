@@ -10,7 +10,7 @@
 
 #include "backend/cuda/relay_args.h"
 #include "base/status.h"
-#include "gpu/gpu_operations.h"
+#include "operations/operations.h"
 #include "plan/task.h"
 
 namespace tutti {
@@ -27,27 +27,27 @@ struct RelayChunk {
 
 class RelayPlan {
  public:
-  // Whose plan, and over how many lanes: what passes over one is in an order of its own.
+  // Whose plan, and over how many channels: what passes over one is in an order of its own.
   struct Place {
     int rank = 0;
     int num_ranks = 1;
     size_t slot_bytes = 0;
-    size_t lanes = 1;
+    size_t channels = 1;
   };
-  // Of a collective other than AlltoAllV, with something to do. Lanes take chunks in turn.
+  // Of a collective other than AlltoAllV, with something to do. Channels take chunks in turn.
   RelayPlan(const Task& task, const Place& place);
   // Of the messages of one group, those to the rank itself left out.
   //
-  // On a lane, all ranks walk through all messages in one order: by their number within their pair,
+  // On a channel, all ranks walk through all messages in one order: by their number within their pair,
   // then by the distance from sender to receiver, then by their pieces. A slot takes as many of a
   // rank's pieces as it holds, one after another in that order; the rank's two pieces of one place,
   // one sent and one received, stay together. So the first piece of all that is not through yet is
   // in hand at both of its ends, and nothing waits in a circle, however differently ranks fill
-  // their slots. Which lane takes a piece follows from the same three numbers.
-  RelayPlan(std::span<const DeviceTask> tasks, const Place& place);
+  // their slots. Which channel takes a piece follows from the same three numbers.
+  RelayPlan(std::span<const IssuedTask> tasks, const Place& place);
 
-  size_t num_chunks(size_t lane) const;
-  RelayChunk Chunk(size_t lane, size_t number, std::byte* slot) const;
+  size_t num_chunks(size_t channel) const;
+  RelayChunk Chunk(size_t channel, size_t number, std::byte* slot) const;
 
  private:
   // A piece of a message, by its place in the order of all.
@@ -67,11 +67,11 @@ class RelayPlan {
   RelayChunk Messages(const std::vector<Transfer>& transfers, std::byte* slot) const;
 
   Place place_;
-  size_t num_chunks_ = 1;   // of a collective, over all lanes
+  size_t num_chunks_ = 1;   // of a collective, over all channels
   Task task_;               // a collective
   size_t chunk_elems_ = 1;  // of a part
   std::vector<Task> sends_and_receives_;
-  std::vector<Batches> batches_;  // by lane; empty for a collective
+  std::vector<Batches> batches_;  // by channel; empty for a collective
 };
 
 }  // namespace tutti

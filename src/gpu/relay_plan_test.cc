@@ -12,8 +12,8 @@ namespace {
 
 constexpr size_t kSlot = 2 << 20;
 
-DeviceTask Message(bool is_send, int peer, size_t count, std::byte* buffer) {
-  DeviceTask entry;
+IssuedTask Message(bool is_send, int peer, size_t count, std::byte* buffer) {
+  IssuedTask entry;
   entry.task.collective = Collective::kSendRecv;
   entry.task.is_send = is_send;
   entry.task.root = peer;
@@ -33,7 +33,7 @@ using Name = std::tuple<int, int, size_t>;
 // All ranks work at their slots at once; a rank goes on to the next when the other end of each of
 // its pieces has been in hand at the same time or before. With one order of all pieces that ends,
 // with orders of their own ranks would soon wait for one another.
-void ExpectEnds(const std::vector<RelayPlan>& plans, size_t lane) {
+void ExpectEnds(const std::vector<RelayPlan>& plans, size_t channel) {
   const int n = static_cast<int>(plans.size());
   std::vector<std::byte> memory(kSlot);
   // Which slotful of a rank holds which end of a piece.
@@ -42,10 +42,10 @@ void ExpectEnds(const std::vector<RelayPlan>& plans, size_t lane) {
   for (int r = 0; r < n; ++r) {
     std::map<std::pair<int, bool>, size_t> seen;
     const RelayPlan& plan = plans[static_cast<size_t>(r)];
-    for (size_t c = 0; c < plan.num_chunks(lane); ++c) {
+    for (size_t c = 0; c < plan.num_chunks(channel); ++c) {
       holds[static_cast<size_t>(r)].emplace_back();
       size_t bytes = 0;
-      for (const Task& task : plan.Chunk(lane, c, memory.data()).tasks) {
+      for (const Task& task : plan.Chunk(channel, c, memory.data()).tasks) {
         const size_t number = seen[{task.root, task.is_send}]++;
         const Name name = task.is_send ? Name(r, task.root, number) : Name(task.root, r, number);
         holds[static_cast<size_t>(r)].back().push_back(name);
@@ -79,8 +79,8 @@ TEST(RelayMessagesTest, NothingWaitsInACircle) {
     SCOPED_TRACE(seed);
     std::minstd_rand random(seed + 1);
     const int n = 2 + static_cast<int>(random() % 5);
-    const size_t lanes = 1 + seed % 3;
-    std::vector<std::vector<DeviceTask>> groups(static_cast<size_t>(n));
+    const size_t channels = 1 + seed % 3;
+    std::vector<std::vector<IssuedTask>> groups(static_cast<size_t>(n));
     for (unsigned i = 0; i < 5 + random() % 40; ++i) {
       const int from = static_cast<int>(random() % static_cast<unsigned>(n));
       const int to = static_cast<int>(random() % static_cast<unsigned>(n));
@@ -93,25 +93,25 @@ TEST(RelayMessagesTest, NothingWaitsInACircle) {
     }
     std::vector<RelayPlan> plans;
     for (int r = 0; r < n; ++r)
-      plans.emplace_back(groups[static_cast<size_t>(r)], RelayPlan::Place{r, n, kSlot, lanes});
-    for (size_t lane = 0; lane < lanes; ++lane) ExpectEnds(plans, lane);
+      plans.emplace_back(groups[static_cast<size_t>(r)], RelayPlan::Place{r, n, kSlot, channels});
+    for (size_t channel = 0; channel < channels; ++channel) ExpectEnds(plans, channel);
   }
 }
 
 TEST(RelayMessagesTest, PiecesCoverAMessage) {
   std::vector<std::byte> data(3 << 20), slot(kSlot), got(data.size());
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i * 7 >> 3);
-  const std::vector<DeviceTask> out = {Message(true, 1, data.size(), data.data())};
-  const std::vector<DeviceTask> in = {Message(false, 0, data.size(), got.data())};
+  const std::vector<IssuedTask> out = {Message(true, 1, data.size(), data.data())};
+  const std::vector<IssuedTask> in = {Message(false, 0, data.size(), got.data())};
   constexpr size_t kLanes = 3;
   const RelayPlan sender(out, {0, 2, kSlot, kLanes}), receiver(in, {1, 2, kSlot, kLanes});
-  for (size_t lane = 0; lane < kLanes; ++lane) {
-    ASSERT_EQ(sender.num_chunks(lane), receiver.num_chunks(lane));
-    EXPECT_GT(sender.num_chunks(lane), 0u);
-    for (size_t c = 0; c < sender.num_chunks(lane); ++c) {
+  for (size_t channel = 0; channel < kLanes; ++channel) {
+    ASSERT_EQ(sender.num_chunks(channel), receiver.num_chunks(channel));
+    EXPECT_GT(sender.num_chunks(channel), 0u);
+    for (size_t c = 0; c < sender.num_chunks(channel); ++c) {
       // Both slots are one: what is sent lies where it is awaited.
-      Carry(sender.Chunk(lane, c, slot.data()).in);
-      Carry(receiver.Chunk(lane, c, slot.data()).out);
+      Carry(sender.Chunk(channel, c, slot.data()).in);
+      Carry(receiver.Chunk(channel, c, slot.data()).out);
     }
   }
   EXPECT_EQ(got, data);

@@ -30,7 +30,9 @@ Status GpuMesh::LaunchScattered(const Task& task, cuda::Stream stream) {
   plain.scattered = nullptr;
   if (buffers.inputs.size() > 1 && pack_.data() == nullptr) {
     TUTTI_ASSIGN(pack_, cuda::MappedMemory::Create(device(), kPackBytes, nullptr));
+    pack_bytes_ = pack_.size();
   }
+  std::byte* const pack = pack_.data();
   std::vector<cuda::CopyPiece> in, out;
   for (size_t begin = 0; begin < task.count; begin += plain.count) {
     plain.count = std::min(most, task.count - begin);
@@ -38,7 +40,7 @@ Status GpuMesh::LaunchScattered(const Task& task, cuda::Stream stream) {
     out.clear();
     buffers.ForEachStretch(begin, plain.count,
                            [&](size_t i, size_t at, size_t count, size_t before) {
-                             std::byte* const packed = pack_.data() + before * elem;
+                             std::byte* const packed = pack + before * elem;
                              in.push_back({packed, buffers.inputs[i] + at * elem, count * elem});
                              out.push_back({buffers.outputs[i] + at * elem, packed, count * elem});
                            });
@@ -48,7 +50,7 @@ Status GpuMesh::LaunchScattered(const Task& task, cuda::Stream stream) {
       TUTTI_TRY(LaunchOwn(plain, stream));
       continue;
     }
-    plain.send = plain.recv = pack_.data();
+    plain.send = plain.recv = pack;
     TUTTI_TRY(device().Copy(in, stream));
     TUTTI_TRY(LaunchOwn(plain, stream));
     TUTTI_TRY(device().Copy(out, stream));

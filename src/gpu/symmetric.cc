@@ -1,33 +1,35 @@
-// Operations of GPUs between registered buffers (gpu_registry.h).
+// Operations of GPUs between registered buffers (registry.h).
 
 #include "gpu/mesh.h"
 
 namespace tutti {
 
-Result<const void*> GpuMesh::Register(const GpuPeers& peers, std::span<std::byte> buffer,
-                                      Status* verdict) {
-  if (!IsOnGpu(windows_.place())) {
-    *verdict = InvalidUsage("the GPUs do not reach one another's memory");
-    return nullptr;
-  }
-  TUTTI_ASSIGN(std::unique_ptr<GpuRegistry::Buffer> shared,
-               GpuRegistry::Share(peers, buffer, verdict));
-  const void* const registration = shared.get();
-  const std::lock_guard lock(launch_mutex_);
-  if (shared) registry_.Add(std::move(shared));
-  return registration;
+Result<Operations::Registration> GpuMesh::Register(std::span<std::byte> buffer, Deadline deadline,
+                                                   const std::atomic<bool>* abort_flag) {
+  if (args_.num_ranks == 1) return Registration();
+  if (!IsOnGpu(windows_.place()))
+    return Registration{nullptr, InvalidUsage("the GPUs do not reach one another's memory")};
+  GpuPeers asked = peers();
+  asked.deadline = deadline;
+  asked.abort_flag = abort_flag;
+  TUTTI_ASSIGN(GpuRegistry::Shared shared, GpuRegistry::Share(asked, buffer));
+  const void* const token = shared.buffer.get();
+  const MutexLock lock(launch_mutex_);
+  if (shared.buffer) registry_.Add(std::move(shared.buffer));
+  return Registration{token, std::move(shared.refusal)};
 }
 
-Status GpuMesh::Forget(const void* registration) {
+Status GpuMesh::Forget(const void* token) {
+  if (token == nullptr) return Status::Ok();
   std::unique_ptr<GpuRegistry::Buffer> gone;  // unmapped without the lock
   {
-    const std::lock_guard lock(launch_mutex_);
-    gone = registry_.Take(registration);
+    const MutexLock lock(launch_mutex_);
+    gone = registry_.Take(token);
   }
   // Kernels that have been launched may still read the others' buffers where they are mapped here.
   Status drained = queue_->Drain();
   if (drained.ok()) return drained;
-  const std::lock_guard lock(launch_mutex_);
+  const MutexLock lock(launch_mutex_);
   still_mapped_.push_back(std::move(gone));
   return drained;
 }

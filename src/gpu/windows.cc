@@ -8,8 +8,9 @@
 namespace tutti {
 namespace {
 
-struct Verdict {
-  uint8_t code = 0;  // of a Status
+// A rank's Status as it travels in an agreement.
+struct StatusWire {
+  uint8_t code = 0;
   char text[375] = {};
 };
 
@@ -21,25 +22,22 @@ std::string_view Name(WindowPlace place) {
                                                   : "host memory";
 }
 
-Status GpuPeers::Agree(const Status& mine, Status* verdict) const {
-  *verdict = Status::Ok();
+Result<Agreement> GpuPeers::Agree(const Status& mine) const {
   const auto n = static_cast<size_t>(bootstrap->num_ranks());
-  std::vector<Verdict> verdicts(n);
-  Verdict& own = verdicts[static_cast<size_t>(bootstrap->rank())];
+  std::vector<StatusWire> all(n);
+  StatusWire& own = all[static_cast<size_t>(bootstrap->rank())];
   own.code = static_cast<uint8_t>(mine.code());
   mine.message().copy(own.text, sizeof(own.text) - 1);
-  TUTTI_TRY(bootstrap->AllGather(verdicts.data(), sizeof(Verdict), deadline, abort_flag));
+  TUTTI_TRY(bootstrap->AllGather(all.data(), sizeof(StatusWire), deadline, abort_flag));
   for (size_t r = 0; r < n; ++r) {
-    if (verdicts[r].code == 0) continue;
-    const bool known = verdicts[r].code <= static_cast<uint8_t>(Code::kTimeout);
-    *verdict =
-        Status(known ? static_cast<Code>(verdicts[r].code) : Code::kRemoteError,
-               fmt::format("{}: {}", RankName(static_cast<int>(r), peers[r]),
-                           std::string_view(verdicts[r].text,
-                                            strnlen(verdicts[r].text, sizeof(verdicts[r].text)))));
-    return Status::Ok();
+    const StatusWire& one = all[r];
+    if (one.code == 0) continue;
+    const bool known = one.code <= static_cast<uint8_t>(Code::kTimeout);
+    const std::string_view text(one.text, strnlen(one.text, sizeof(one.text)));
+    return Agreement{Status(known ? static_cast<Code>(one.code) : Code::kRemoteError,
+                            fmt::format("{}: {}", RankName(static_cast<int>(r), peers[r]), text))};
   }
-  return Status::Ok();
+  return Agreement();
 }
 
 Status GpuWindows::MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer, UniqueFd* fd) {
@@ -122,15 +120,14 @@ Status GpuWindows::MapAll(const GpuPeers& peers, std::span<const Offer> offers) 
 void GpuWindows::GiveBack(const GpuPeers& peers, bool ranks_talk) {
   if (place_ != WindowPlace::kPeerMemoryByIpc) return;
   ipc_mapped_.clear();
-  Status all;
-  if (!ranks_talk || !peers.Agree(Status::Ok(), &all).ok())
+  if (!ranks_talk || !peers.Agree(Status::Ok()).ok())
     ipc_memory_.ExpectUsers(peers.bootstrap->num_ranks() - 1);
 }
 
 // Every rank makes its window and offers it; every rank maps all others; and all learn whether all
 // could.
-Result<GpuWindows> GpuWindows::Share(const GpuPeers& peers, WindowPlace place, size_t bytes,
-                                     Status* verdict) {
+Result<GpuWindows::Shared> GpuWindows::Share(const GpuPeers& peers, WindowPlace place,
+                                             size_t bytes) {
   const auto n = static_cast<size_t>(peers.bootstrap->num_ranks());
   const auto me = static_cast<size_t>(peers.bootstrap->rank());
   GpuWindows windows;
@@ -138,19 +135,18 @@ Result<GpuWindows> GpuWindows::Share(const GpuPeers& peers, WindowPlace place, s
   windows.windows_.resize(n);
   std::vector<Offer> offers(n);
   UniqueFd fd;
-  const Status agreed = peers.Trade(
-      windows.MakeOwn(peers, bytes, &offers[me], &fd), offers,
-      [&] { return windows.MapAll(peers, offers); }, verdict);
+  Result<Agreement> agreed = peers.Trade(windows.MakeOwn(peers, bytes, &offers[me], &fd), offers,
+                                         [&] { return windows.MapAll(peers, offers); });
   if (offers[me].descriptor != 0) peers.fd_server->Withdraw(offers[me].descriptor);
-  if (!agreed.ok() || !verdict->ok()) {
+  if (!agreed.ok() || !agreed->go_on()) {
     windows.GiveBack(peers, agreed.ok());
-    TUTTI_TRY(agreed);
-    return GpuWindows();
+    TUTTI_TRY(agreed.status());
+    return Shared{{}, std::move(agreed->refusal)};
   }
   windows.ipc_memory_.ExpectUsers(static_cast<int>(n) - 1);
   windows.by_nvlink_ = std::all_of(offers.begin(), offers.end(),
                                    [](const Offer& offer) { return offer.by_nvlink != 0; });
-  return windows;
+  return Shared{std::move(windows), {}};
 }
 
 }  // namespace tutti

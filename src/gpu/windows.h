@@ -38,6 +38,12 @@ enum class WindowPlace : uint8_t { kPeerMemory, kPeerMemoryByIpc, kHostMemory };
 std::string_view Name(WindowPlace place);  // "GPU memory", "GPU memory by CUDA IPC", "host memory"
 constexpr bool IsOnGpu(WindowPlace place) { return place != WindowPlace::kHostMemory; }
 
+// What the ranks have agreed on: to go on, or that one of them cannot. The same on every rank.
+struct Agreement {
+  Status refusal;  // what the first rank says that cannot; ok: none
+  bool go_on() const { return refusal.ok(); }
+};
+
 // What ranks need to agree on something with all others.
 struct GpuPeers {
   const cuda::Device* device = nullptr;
@@ -48,26 +54,24 @@ struct GpuPeers {
   Deadline deadline = Deadline::Never();
   const std::atomic<bool>* abort_flag = nullptr;
 
-  // All ranks call it. `*verdict`, the same on every rank: ok if `mine` is ok on all, else what the
-  // first rank says on which it is not. Fails when the ranks cannot talk.
-  Status Agree(const Status& mine, Status* verdict) const;
+  // All ranks call it. They go on if `mine` is ok on all of them. Fails when the ranks cannot talk.
+  Result<Agreement> Agree(const Status& mine) const;
   // All ranks call it alike, with their own of the `offers` filled in. All get all offers, and map
-  // them if `mine`, the making of their own, went well. `*verdict` as above, of both.
+  // them if `mine`, the making of their own, went well; then they agree on how both came out.
   template <class Offer, class Map>
-  Status Trade(Status mine, std::vector<Offer>& offers, Map map, Status* verdict) const {
+  Result<Agreement> Trade(Status mine, std::vector<Offer>& offers, Map map) const {
     TUTTI_TRY(bootstrap->AllGather(offers.data(), sizeof(Offer), deadline, abort_flag));
     if (mine.ok()) mine = map();
-    return Agree(mine, verdict);
+    return Agree(mine);
   }
 };
 
 class GpuWindows {
  public:
-  // All ranks call it alike, with the same size. `*verdict`: whether all ranks have mapped all
-  // windows, the same everywhere; if not, this object is empty and another place may be tried.
-  // Fails when the ranks cannot talk.
-  static Result<GpuWindows> Share(const GpuPeers& peers, WindowPlace place, size_t bytes,
-                                  Status* verdict);
+  // All ranks call it alike, with the same size. Where not all of them could map all windows, the
+  // windows are empty, and another place may be tried. Fails when the ranks cannot talk.
+  struct Shared;
+  static Result<Shared> Share(const GpuPeers& peers, WindowPlace place, size_t bytes);
 
   std::byte* of(int rank) const { return windows_[static_cast<size_t>(rank)]; }
   WindowPlace place() const { return place_; }
@@ -104,6 +108,11 @@ class GpuWindows {
   SharedMemory host_memory_;
   std::vector<SharedMemory> host_mapped_;
   std::vector<cuda::PinnedRange> pinned_;
+};
+
+struct GpuWindows::Shared {
+  GpuWindows windows;
+  Status refusal;  // why there are none; the same on every rank
 };
 
 }  // namespace tutti

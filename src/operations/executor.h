@@ -45,7 +45,7 @@ class Executor {
   // arguments were checked.
   Status RunCollective(const Task& task);
   // Runs sends and receives together.
-  Status RunMessages(std::span<const Task> tasks);
+  Status RunMessages(std::span<const Task* const> tasks);
 
   // What RunCollective would do, for people.
   std::string Describe(const Task& task) const;
@@ -126,7 +126,7 @@ class Executor {
   Status RunPairwiseBarrier(Operation& op);
   Status RunExchange(const Task& task, Operation& op);
 
-  Status MatchOwnMessages(std::span<const Task> tasks);
+  Status MatchOwnMessages(std::span<const Task* const> tasks);
   void AddMessage(const Task& task, MessageBatch& batch, uint32_t tag);
   ReduceSpec ReduceSpecFor(const Task& task) const;
 

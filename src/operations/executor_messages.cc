@@ -9,12 +9,23 @@
 
 namespace tutti {
 
+namespace {
+
+std::vector<const Task*> PointersTo(const std::vector<Task>& tasks) {
+  std::vector<const Task*> pointers;
+  pointers.reserve(tasks.size());
+  for (const Task& task : tasks) pointers.push_back(&task);
+  return pointers;
+}
+
+}  // namespace
+
 // Matches the messages of this rank to itself, in order. Nothing is copied before all match.
-Status Executor::MatchOwnMessages(std::span<const Task> tasks) {
+Status Executor::MatchOwnMessages(std::span<const Task* const> tasks) {
   std::vector<const Task*> sends, recvs;
-  for (const Task& task : tasks) {
-    if (task.root != rank_) continue;
-    (task.is_send ? sends : recvs).push_back(&task);
+  for (const Task* const task : tasks) {
+    if (task->root != rank_) continue;
+    (task->is_send ? sends : recvs).push_back(task);
   }
   if (sends.size() != recvs.size()) {
     return InvalidUsage(
@@ -52,17 +63,17 @@ void Executor::AddMessage(const Task& task, MessageBatch& batch, uint32_t tag) {
   }
 }
 
-Status Executor::RunMessages(std::span<const Task> tasks) {
+Status Executor::RunMessages(std::span<const Task* const> tasks) {
   if (watch_.stopped()) return watch_.StopReason();
   Status status = MatchOwnMessages(tasks);
   std::vector<int> sends, recvs;
   std::vector<OpSignature> sent, received;
-  for (const Task& task : tasks) {
-    if (task.root == rank_) continue;
-    const auto peer = static_cast<size_t>(task.root);
-    (task.is_send ? sends : recvs).push_back(task.root);
-    const uint64_t sequence = task.is_send ? ++sent_to_[peer] : ++received_from_[peer];
-    (task.is_send ? sent : received).push_back(SignatureOf(task, sequence));
+  for (const Task* const task : tasks) {
+    if (task->root == rank_) continue;
+    const auto peer = static_cast<size_t>(task->root);
+    (task->is_send ? sends : recvs).push_back(task->root);
+    const uint64_t sequence = task->is_send ? ++sent_to_[peer] : ++received_from_[peer];
+    (task->is_send ? sent : received).push_back(SignatureOf(*task, sequence));
   }
   if (sends.empty() && recvs.empty()) return status;
   watch_.BeginMessages(sent, received);
@@ -72,10 +83,10 @@ Status Executor::RunMessages(std::span<const Task> tasks) {
   if (status.ok()) {
     MessageBatch batch(wait_);
     size_t next_sent = 0, next_received = 0;
-    for (const Task& task : tasks) {
-      if (task.root == rank_) continue;
-      const OpSignature& signature = task.is_send ? sent[next_sent++] : received[next_received++];
-      AddMessage(task, batch, signature.Tag());
+    for (const Task* const task : tasks) {
+      if (task->root == rank_) continue;
+      const OpSignature& signature = task->is_send ? sent[next_sent++] : received[next_received++];
+      AddMessage(*task, batch, signature.Tag());
     }
     batch.Run();
   }
@@ -108,7 +119,7 @@ Status Executor::RunExchange(const Task& task, Operation& op) {
     send = aside.get();
   }
   const std::vector<Task> messages = MessagesOf(task, rank_, num_ranks_, send);
-  TUTTI_TRY(MatchOwnMessages(messages));
+  TUTTI_TRY(MatchOwnMessages(PointersTo(messages)));
   std::vector<int> sends, recvs;
   for (const Task& message : messages)
     if (message.root != rank_) (message.is_send ? sends : recvs).push_back(message.root);

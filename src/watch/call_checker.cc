@@ -23,8 +23,7 @@ CallChecker::CallChecker(EventLoop& loop, Watch& watch, const Options& options,
       unfinished_(std::move(unfinished)),
       rank_(options.rank),
       num_ranks_(options.num_ranks),
-      next_((options.rank + 1) % options.num_ranks),
-      collectives_too_(options.collectives) {
+      next_((options.rank + 1) % options.num_ranks) {
   watch_.SetDepartureHook([this] { Wake(); });
 }
 
@@ -45,9 +44,7 @@ void CallChecker::Note(const Task& task, uint32_t registered) {
   if (task.collective == Collective::kSendRecv) {
     if (task.root == rank_) return;  // both ends are in one call, which has looked
     watch_.NoteMessage(SignatureOf(task, 0), task.is_send);
-  } else if (!collectives_too_ && !exchanges) {
-    return;
-  } else if (collectives_too_) {
+  } else {
     OpSignature signature = SignatureOf(task, ++collectives_);
     signature.registered = registered;
     watch_.NoteCall(signature);
@@ -73,9 +70,7 @@ void CallChecker::NoteExchange(const Task& task) {
   }
 }
 
-void CallChecker::SayGoodbye(bool finished) {
-  if (collectives_too_) watch_.SayLeaving(finished);
-}
+void CallChecker::SayGoodbye(bool finished) { watch_.SayLeaving(finished); }
 
 void CallChecker::Wake() {
   if (!armed_.load(std::memory_order_seq_cst) && !armed_.exchange(true)) Arm();
@@ -95,7 +90,7 @@ void CallChecker::Look() {
     Arm();
     return;
   }
-  if (collectives_too_) watch_.CompareCalls(next_);
+  watch_.CompareCalls(next_);
   watch_.CompareMessages();
   armed_.store(false);
   // A call that came meanwhile has seen the flag up.

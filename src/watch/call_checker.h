@@ -32,8 +32,7 @@ class CallChecker {
  public:
   struct Options {
     int rank = 0;
-    int num_ranks = 2;        // at least two
-    bool collectives = true;  // or only messages
+    int num_ranks = 2;  // at least two
   };
   // `unfinished` says whether what was launched last is not done yet.
   CallChecker(EventLoop& loop, Watch& watch, const Options& options,
@@ -60,7 +59,6 @@ class CallChecker {
   const int rank_;
   const int num_ranks_;
   const int next_;  // the rank to compare collectives with
-  const bool collectives_too_;
   uint64_t collectives_ = 0;
   std::atomic<uint64_t> calls_ = 0;
   uint64_t seen_ = 0;  // on the loop

@@ -122,20 +122,26 @@ std::string Watch::NameAll(std::span<const int> ranks) const {
 }
 
 void Watch::SetStopHook(std::function<void()> hook) {
-  std::lock_guard lock(mutex_);
-  stop_hook_ = std::move(hook);
-  if (!reason_.ok()) stop_hook_();
+  bool stopped_before = false;
+  {
+    std::lock_guard lock(mutex_);
+    stop_hook_ = hook;
+    stopped_before = !reason_.ok();
+  }
+  if (stopped_before) hook();
 }
 
 void Watch::Stop(const Status& reason, bool tell) {
+  std::function<void()> hook;
   {
     std::lock_guard lock(mutex_);
     if (!reason_.ok()) return;
     reason_ = reason;
+    stop_.store(true, std::memory_order_release);
     for (JointCall* call : joint_calls_) call->EndLocked(reason);
-    if (stop_hook_) stop_hook_();
+    hook = stop_hook_;
   }
-  stop_.store(true, std::memory_order_release);
+  if (hook) hook();  // without the mutex: the hook may ask the watch, or stop another one
   if (!tell) return;
   const FailureHeader header = {static_cast<uint8_t>(Message::kFailure),
                                 static_cast<uint8_t>(reason.code())};

@@ -204,6 +204,72 @@ TEST(TurnTest, ThatNeverComesIsATimeout) {
   EXPECT_NCCL(ncclCommDestroy(comm));
 }
 
+// Waits until `flag` is up; false when that takes longer than a stuck stream may be waited for.
+bool AwaitFlag(const std::atomic<bool>& flag) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!flag && std::chrono::steady_clock::now() < deadline) Pause(1);
+  return flag;
+}
+
+// A group over two streams of which one does not move: the other one waits for it, but no longer
+// than the communicator lives. `stuck`: which one of the two does not move. The group's operations
+// run on the first.
+void AbortAGroup(size_t stuck) {
+  ncclComm_t comm = nullptr;
+  ASSERT_NCCL(ncclCommInitAll(&comm, 1, nullptr));
+  std::atomic<bool> go = false, moved = false;
+  const std::function<void()> block = [&] {
+    while (!go) Pause(1);
+  };
+  const std::function<void()> move = [&] { moved = true; };
+  int first = 1, second = 2;
+  const Streams<2> streams;
+  Enqueue(streams[stuck], block);
+  EXPECT_NCCL(ncclGroupStart());
+  Add(&first, comm, streams[0]);
+  Add(&second, comm, streams[1]);
+  EXPECT_NCCL(ncclGroupEnd());
+  Enqueue(streams[1 - stuck], move);
+  EXPECT_FALSE(moved) << "the stream did not wait for the group";
+  EXPECT_NCCL(ncclCommAbort(comm));
+  EXPECT_TRUE(AwaitFlag(moved)) << "the stream waits for a group that never comes";
+  go = true;
+}
+
+TEST(StreamGroupTest, AnAbortEndsTheWaitForAStreamThatDoesNotMove) {
+  TUTTI_FOR_HOSTS("operations wait on their streams, as CUDA's do");
+  AbortAGroup(/*stuck=*/1);
+}
+
+TEST(StreamGroupTest, AnAbortEndsTheWaitForAGroupThatCannotBegin) {
+  TUTTI_FOR_HOSTS("operations wait on their streams, as CUDA's do");
+  AbortAGroup(/*stuck=*/0);
+}
+
+TEST(StreamGroupTest, AStreamThatDoesNotMoveIsATimeout) {
+  TUTTI_FOR_HOSTS("operations wait on their streams, as CUDA's do");
+  const Environment environment(Environment::Settings{{"TUTTI_TIMEOUT_S", "0.5"}});
+  ncclComm_t comm = nullptr;
+  ASSERT_NCCL(ncclCommInitAll(&comm, 1, nullptr));
+  std::atomic<bool> go = false;
+  const std::function<void()> block = [&] {
+    while (!go) Pause(1);
+  };
+  int first = 1, second = 2;
+  {
+    const Streams<2> streams;
+    Enqueue(streams[1], block);
+    EXPECT_NCCL(ncclGroupStart());
+    Add(&first, comm, streams[0]);
+    Add(&second, comm, streams[1]);
+    EXPECT_NCCL(ncclGroupEnd());
+    EXPECT_EQ(tuttiStreamSynchronize(streams[0]), ncclTimeout);
+    go = true;
+    EXPECT_NE(tuttiStreamSynchronize(streams[1]), ncclSuccess);
+  }
+  EXPECT_NCCL(ncclCommAbort(comm));
+}
+
 // Many threads at the end of a communicator's last operation: the last one out must not find it
 // gone. (Freed memory shows under a sanitizer.)
 TEST(TurnTest, DestroyingRightBehindAnOperationOfAnotherThread) {

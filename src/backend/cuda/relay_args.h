@@ -21,7 +21,7 @@
 
 namespace tutti::cuda {
 
-inline constexpr uint32_t kMostRelayLanes = 8;
+inline constexpr uint32_t kMostRelayChannels = 8;
 // Blocks of a lane, each with a slot of pinned memory: while the host works on one slot, the GPU
 // copies into and out of the other.
 inline constexpr uint32_t kRelayBlocks = 2;
@@ -45,7 +45,7 @@ struct RelayArgs {
   RelayBox* boxes = nullptr;  // kRelayBlocks of each lane
   const uint32_t* abort_word = nullptr;
   uint64_t operation = 0;  // what the host knows the operation by
-  uint8_t box_of_block[kMostRelayLanes * kRelayBlocks] = {};
+  uint8_t box_of_block[kMostRelayChannels * kRelayBlocks] = {};
   // What block 0 copies before it is told anything, which saves small operations a round trip.
   uint32_t num_first = 0;
   CopyPiece first[kMostFirstPieces];

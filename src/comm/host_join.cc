@@ -1,0 +1,221 @@
+#include "comm/host_join.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "operations/net_connector.h"
+#include "transport/shm/remote_copy.h"
+
+namespace tutti {
+namespace {
+
+// One piece of a stage: two of them and the user's buffers stay in a 2 MB L2 cache.
+constexpr size_t kStageBytes = 128 << 10;
+// A ring's slot: within one machine eight of them stay in L2; between machines they must cover the
+// link's latency (NCCL's own buffer is 4 MB in eight steps).
+constexpr size_t kLocalSlotBytes = 64 << 10;
+constexpr size_t kNetSlotBytes = 512 << 10;
+
+// How long a wait spins when every rank has a processor of its own.
+constexpr int64_t kSpinNs = 50'000;
+constexpr int64_t kYieldNs = 500'000;
+
+bool MayShare(const PeerInfo& a, const PeerInfo& b) {
+  return a.host_hash == b.host_hash && !a.shm_disabled && !b.shm_disabled;
+}
+
+// Each rank shares the arena of the lowest rank of its machine, or is alone (with
+// TUTTI_STRICT_TRANSPORT an error). A record that says anything else must not be worked with.
+Status CheckLeaders(std::span<const ShareResult> results, std::span<const PeerInfo> peers,
+                    bool strict) {
+  for (size_t r = 0; r < results.size(); ++r) {
+    size_t lowest = 0;
+    while (lowest != r && !MayShare(peers[lowest], peers[r])) ++lowest;
+    const int rank = static_cast<int>(r);
+    const int leader = results[r].leader;
+    if (leader == static_cast<int>(lowest)) continue;
+    if (leader != rank)
+      return RemoteError("{} says that it shares the memory of rank {}, which it cannot",
+                         RankName(rank, peers[r]), leader);
+    if (strict)
+      return InvalidUsage("TUTTI_STRICT_TRANSPORT is set, and {} cannot share memory with {}",
+                          RankName(rank, peers[r]),
+                          RankName(static_cast<int>(lowest), peers[lowest]));
+  }
+  return Status::Ok();
+}
+
+WaitPolicy WaitPolicyFor(const Settings& settings, bool oversubscribed) {
+  WaitPolicy policy;
+  policy.spin_ns = oversubscribed ? 0 : kSpinNs;
+  policy.yield_ns = kYieldNs;
+  if (settings.spin_us >= 0) policy.spin_ns = settings.spin_us * 1000;
+  return policy;
+}
+
+}  // namespace
+
+FdKey OfferKey(const Bootstrap& bootstrap) {
+  FdKey key;
+  std::copy(bootstrap.key_holder().key.begin(), bootstrap.key_holder().key.end(), key.begin());
+  const uint64_t id = bootstrap.id();
+  for (size_t i = 0; i < sizeof(id); ++i) key[i] ^= static_cast<uint8_t>(id >> (8 * i));
+  return key;
+}
+
+void WarnOfEmptyLists(const Settings& settings, const PlanContext& lists) {
+  if (LeavesNothing(settings.algo, lists.allowed_algorithms))
+    TUTTI_WARN("NCCL_ALGO={} names nothing that is there on hosts, and has no effect",
+               settings.algo);
+  if (LeavesNothing(settings.proto, lists.allowed_protocols))
+    TUTTI_WARN("NCCL_PROTO={} names nothing that is there on hosts, and has no effect",
+               settings.proto);
+}
+
+HostJoin::HostJoin(const JoinContext& context) : context_(context) { parts_.plan = context.lists; }
+
+ArenaLayout HostJoin::LayoutFor(size_t ranks_here) const {
+  ArenaLayout layout;
+  layout.num_ranks = static_cast<uint32_t>(ranks_here);
+  layout.stage_bytes = one_host_expected_ ? kStageBytes : 0;
+  layout.fifo_slot_bytes = one_host_expected_ || Alone() ? kLocalSlotBytes : kNetSlotBytes;
+  if (context_.settings.buffsize > 0)
+    layout.fifo_slot_bytes = std::max<uint64_t>(
+        4096, static_cast<uint64_t>(context_.settings.buffsize) / kFifoSlots / 4096 * 4096);
+  return layout;
+}
+
+// Makes the arena and offers it to the other ranks of this machine.
+Status HostJoin::OfferArena(const ArenaLayout& layout, HugePages huge) {
+  SharedArena& arena = parts_.arena;
+  TUTTI_ASSIGN(arena.memory, SharedMemory::Create(layout.TotalBytes(), huge));
+  arena.arena = Arena::Format(arena.memory.data(), layout);
+  arena.fd_server = &context_.process.fd_server();
+  arena.offer = arena.fd_server->Offer(arena.memory.fd(), OfferKey(context_.bootstrap));
+  return Status::Ok();
+}
+
+// Maps the arena that `leader` offers.
+Status HostJoin::AttachArena(int leader, uint64_t offer, const ArenaLayout& layout,
+                             HugePages huge) {
+  TUTTI_ASSIGN(UniqueFd fd, FetchFd(peer(leader).fd_server, offer, OfferKey(context_.bootstrap),
+                                    context_.deadline, context_.abort_flag));
+  TUTTI_ASSIGN(parts_.arena.memory, SharedMemory::Map(std::move(fd), layout.TotalBytes(), huge));
+  TUTTI_ASSIGN(parts_.arena.arena, Arena::Attach(parts_.arena.memory.data(), layout));
+  return Status::Ok();
+}
+
+Status HostJoin::ShareMemory() {
+  std::vector<int> group;  // those who may share memory with this rank, itself among them
+  for (int r = 0; r < num_ranks(); ++r)
+    if (r == rank() || MayShare(peer(r), peer(rank()))) group.push_back(r);
+  one_host_expected_ = std::all_of(
+      context_.peers.begin(), context_.peers.end(),
+      [&](const PeerInfo& p) { return p.host_hash == peer(0).host_hash && !p.shm_disabled; });
+  const ArenaLayout layout = LayoutFor(group.size());
+  parts_.plan.slot_bytes = layout.fifo_slot_bytes;
+  parts_.plan.stage_bytes = layout.stage_bytes;
+
+  const int leader = group[0];
+  const HugePages huge = context_.settings.huge_pages ? HugePages::kAdvise : HugePages::kNo;
+  std::vector<uint64_t> offers(static_cast<size_t>(num_ranks()));
+  if (leader == rank() && group.size() > 1) {
+    TUTTI_TRY(OfferArena(layout, huge));
+    offers[static_cast<size_t>(rank())] = parts_.arena.offer;
+  }
+  TUTTI_TRY(context_.bootstrap.AllGather(offers.data(), sizeof(uint64_t), context_.deadline));
+
+  std::vector<ShareResult> results(static_cast<size_t>(num_ranks()));
+  ShareResult& mine = results[static_cast<size_t>(rank())];
+  mine.leader = rank();
+  if (leader != rank()) {
+    const Status attached = AttachArena(leader, offers[static_cast<size_t>(leader)], layout, huge);
+    if (attached.ok())
+      mine.leader = leader;
+    else
+      TUTTI_WARN(
+          "{} cannot share memory with {} although both seem to be on one machine: {}. They will "
+          "use sockets",
+          RankName(rank(), peer(rank())), RankName(leader, peer(leader)), attached.message());
+  }
+  if (mine.leader == leader) {
+    const auto place = std::find(group.begin(), group.end(), rank()) - group.begin();
+    PlaceMemory(static_cast<int>(place));
+  }
+  mine.can_pull = mine.leader == leader && CanReadPeers(group);
+  mine.asks_topology = TopologyMatters(context_.settings, AskAboutHost(group));
+  TUTTI_TRY(context_.bootstrap.AllGather(results.data(), sizeof(ShareResult), context_.deadline));
+  TUTTI_TRY(CheckLeaders(results, context_.peers, context_.settings.strict_transport));
+  parts_.machines.here = std::move(group);
+  ConcludeSharing(results);
+  return Status::Ok();
+}
+
+// Draws from what all ranks have said what the plan depends on; the same on all ranks.
+void HostJoin::ConcludeSharing(std::span<const ShareResult> results) {
+  for (const ShareResult& result : results) parts_.machines.leader.push_back(result.leader);
+  const auto all = [&](auto holds) { return std::all_of(results.begin(), results.end(), holds); };
+  PlanContext& plan = parts_.plan;
+  plan.num_ranks = num_ranks();
+  plan.one_host = one_host_expected_ && all([](const ShareResult& r) { return r.leader == 0; });
+  plan.oversubscribed = Oversubscribed(context_.peers);
+  plan.can_pull = plan.one_host && all([](const ShareResult& r) { return r.can_pull != 0; });
+  topology_matters_ =
+      !plan.one_host || !all([](const ShareResult& r) { return r.asks_topology == 0; });
+}
+
+// Proves that the next rank of the machine can be read across processes; if each can read its
+// neighbour, all can.
+bool HostJoin::CanReadPeers(std::span<const int> group) const {
+  const auto self = std::find(group.begin(), group.end(), rank());
+  const int next = self + 1 == group.end() ? group.front() : self[1];
+  const PeerInfo& mine = peer(rank());
+  const PeerInfo& other = peer(next);
+  if (mine.pull_disabled || other.pull_disabled) return false;
+  if (SameProcess(other, mine)) return true;
+  Status why;
+  if (ProbeRemoteRead(other.pid, other.probe_address, other.probe_token, &why)) return true;
+  TUTTI_INFO(kLogInit | kLogShm,
+             "{} cannot read the memory of {}, so data is copied through shared memory: {}",
+             RankName(rank(), mine), RankName(next, other), why.message());
+  return false;
+}
+
+Status HostJoin::OpenNetwork() {
+  if (Alone() || parts_.plan.one_host) return Status::Ok();
+  TUTTI_ASSIGN(network_, OpenNet(context_.process.proxy(), context_.settings, context_.bootstrap));
+  return Status::Ok();
+}
+
+std::unique_ptr<HostOperations> HostJoin::MakeOperations() {
+  const Settings& settings = context_.settings;
+  if (network_)
+    parts_.net = MakeNetConnector(context_.process.proxy(), context_.bootstrap, std::move(network_),
+                                  network_device_, parts_.plan.slot_bytes, context_.peers,
+                                  context_.watch.stop_flag(), context_.watch);
+  parts_.rank = rank();
+  parts_.peers = context_.peers;
+  parts_.memory = &context_.process.memory();
+  parts_.fd_server = &context_.process.fd_server();
+  parts_.watch = &context_.watch;
+  parts_.wait_policy = WaitPolicyFor(settings, parts_.plan.oversubscribed);
+  parts_.may_pull = !settings.p2p_disable;
+  parts_.timeout_s = settings.timeout_s;
+  parts_.connect_timeout_s = settings.init_timeout_s;
+  return std::make_unique<HostOperations>(std::move(parts_));
+}
+
+Result<std::unique_ptr<HostOperations>> JoinHosts(const JoinContext& context, JoinTimes* times) {
+  HostJoin join(context);
+  const int64_t start_ns = NowNs();
+  TUTTI_TRY(join.ShareMemory());
+  const int64_t memory_ns = NowNs();
+  TUTTI_TRY(join.OpenNetwork());
+  const int64_t network_ns = NowNs();
+  TUTTI_TRY(join.ChooseByTopology());
+  if (times != nullptr)
+    *times = {memory_ns - start_ns, network_ns - memory_ns, NowNs() - network_ns};
+  return join.MakeOperations();
+}
+
+}  // namespace tutti

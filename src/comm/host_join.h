@@ -1,0 +1,64 @@
+#pragma once
+
+// The steps of JoinHosts (join.h), and what they hand from one to the next.
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/join.h"
+#include "comm/topology_step.h"
+#include "transport/net/net.h"
+
+namespace tutti {
+
+// What a rank tells all others about its memory.
+struct ShareResult {
+  int32_t leader;         // of the arena this rank has mapped; itself when none
+  uint8_t can_pull;       // it can read the memory of the next rank of its machine
+  uint8_t asks_topology;  // it would have to look at the machine: see TopologyMatters
+  uint8_t reserved[2];
+};
+
+class HostJoin {
+ public:
+  explicit HostJoin(const JoinContext& context);
+
+  // The steps, in order; each is called once.
+  // The lowest rank of each machine makes an arena; the others fetch it from there. Who cannot is
+  // alone, and says why.
+  Status ShareMemory();
+  // Opens the network, where not all ranks share one arena. Connections are made when an operation
+  // first needs them.
+  Status OpenNetwork();
+  // Chooses ring order, this rank's NIC, and what the network costs (topology_step.h);
+  // join_topology.cc.
+  Status ChooseByTopology();
+  std::unique_ptr<HostOperations> MakeOperations();
+
+ private:
+  int rank() const { return context_.rank(); }
+  int num_ranks() const { return context_.num_ranks(); }
+  const PeerInfo& peer(int r) const { return context_.peers[static_cast<size_t>(r)]; }
+  bool Alone() const { return num_ranks() == 1; }
+
+  ArenaLayout LayoutFor(size_t ranks_here) const;
+  Status OfferArena(const ArenaLayout& layout, HugePages huge);
+  Status AttachArena(int leader, uint64_t offer, const ArenaLayout& layout, HugePages huge);
+  bool CanReadPeers(std::span<const int> group) const;
+  void ConcludeSharing(std::span<const ShareResult> results);
+  HostQuestion AskAboutHost(std::span<const int> ranks) const;
+  Result<HostAnswer> AnswerAboutHost(const HostQuestion& question);
+  Status TellDifference(const Disagreement& disagreement, std::span<const int32_t> order);
+  void LogChoice(const HostQuestion& question, const HostAnswer& answer) const;
+  void PlaceMemory(int place);
+
+  const JoinContext& context_;
+  HostOperations::Parts parts_;
+  std::unique_ptr<Net> network_;  // null when all ranks are local
+  bool one_host_expected_ = true;
+  bool topology_matters_ = true;  // for any rank; the same on all
+  int network_device_ = 0;        // by which this rank sends and receives
+};
+
+}  // namespace tutti

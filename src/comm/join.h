@@ -1,0 +1,73 @@
+#pragma once
+
+// How a communicator's operations are made: all ranks take the same steps together, and every rank
+// comes to the same kind of operations.
+//
+//   JoinHosts   ranks on hosts: shared memory → network → ring order → HostOperations
+//   JoinGpus    ranks that are GPUs: windows in one another's memory → GpuMesh; where no place for
+//               windows serves, channels between their hosts → GpuRelay
+//
+// Both block until all ranks are there, and fail on every rank with the same reason where that is
+// possible.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "bootstrap/bootstrap.h"
+#include "comm/process.h"
+#include "config/settings.h"
+#include "gpu/relay.h"
+#include "operations/host_operations.h"
+#include "operations/operations.h"
+#include "operations/peer_info.h"
+#include "plan/choose.h"
+#include "sys/network_interface.h"
+#include "watch/watch.h"
+
+namespace tutti {
+
+// What the steps work with. All of it but `abort_flag` outlives the operations that come of them.
+struct JoinContext {
+  Process& process;
+  const Settings& settings;
+  Bootstrap& bootstrap;
+  Watch& watch;
+  const std::vector<PeerInfo>& peers;
+  const std::vector<NetworkInterface>& interfaces;  // of this host
+  PlanContext lists;                                // what NCCL_ALGO and NCCL_PROTO allow
+  int cuda_device = -1;                             // this rank's GPU; -1: a host device
+  Deadline deadline = Deadline::Never();            // for all steps together
+  const std::atomic<bool>* abort_flag = nullptr;    // ends them early
+
+  int rank() const { return bootstrap.rank(); }
+  int num_ranks() const { return bootstrap.num_ranks(); }
+};
+
+// How long each step took, for TUTTI_PRINT_INIT_TIMES. A step that was not taken took 0.
+struct JoinTimes {
+  int64_t memory_ns = 0;
+  int64_t network_ns = 0;
+  int64_t topology_ns = 0;
+};
+
+Result<std::unique_ptr<HostOperations>> JoinHosts(const JoinContext& context,
+                                                  JoinTimes* times = nullptr);
+
+// Makes one channel of a relay, number `channel`. All ranks call it alike.
+using MakeChannel = std::function<Result<std::unique_ptr<RelayChannel>>(int channel)>;
+Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context,
+                                             const MakeChannel& make_channel);
+
+// Warns of NCCL_ALGO and NCCL_PROTO that leave nothing on hosts. What programs set for other
+// machines is no error.
+void WarnOfEmptyLists(const Settings& settings, const PlanContext& lists);
+
+// The key by which ranks of a communicator fetch what others of it offer.
+FdKey OfferKey(const Bootstrap& bootstrap);
+
+}  // namespace tutti

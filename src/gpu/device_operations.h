@@ -1,0 +1,78 @@
+#pragma once
+
+// What all ways of running operations on a GPU have in common (gpu/mesh.h, gpu/relay.h): the queue,
+// what the caller's arguments are checked for, the comparison of calls with the other ranks, and
+// leaving. A subclass says how the tasks of a group are launched.
+//
+// Launches may come from any thread and are made one at a time. Nothing waits for another rank: a
+// launch only queues kernels; ranks meet inside them.
+
+#include <memory>
+#include <span>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "gpu/queue.h"
+#include "gpu/windows.h"
+#include "operations/operations.h"
+#include "sys/event_loop.h"
+#include "watch/call_checker.h"
+#include "watch/watch.h"
+
+namespace tutti {
+
+class DeviceOperations : public Operations {
+ public:
+  // Begins to compare calls with those of the other ranks. Called once, before the first Run.
+  void StartChecking(EventLoop& loop);
+
+  Status Run(uint64_t ticket, std::span<const IssuedTask> tasks) final;
+  Status WaitForAll() final;
+  void Abort() override { queue_->Abort(); }
+  void NoteAbort() final;
+  void Finish() final;
+  std::string DescribeTransports() const final;
+
+ protected:
+  // `peers` with what it points to, but for its deadline and abort flag, and `watch` must outlive
+  // the operations.
+  DeviceOperations(const GpuPeers& peers, Watch& watch)
+      : Operations(HandOver::kOnStream), peers_(peers), watch_(watch) {}
+
+  // Queues the tasks of one group. Waits for no other rank.
+  virtual Status LaunchTasks(std::span<const IssuedTask> tasks) TUTTI_REQUIRES(launch_mutex_) = 0;
+  // Ends the threads that serve kernels. REQUIRES: the queue is drained, or aborted.
+  virtual void StopThreads() {}
+  // Returns how the GPUs are joined, in words.
+  virtual std::string DescribePath() const = 0;
+  virtual uint64_t PinnedBytes() const = 0;
+
+  // Tells the other ranks, before long, that the task was launched. Tasks that are captured are not
+  // noted: how often a rank captures, and in what order, is its own affair. `registered`: see
+  // OpSignature.
+  void Note(const Task& task, uint32_t registered = 0) TUTTI_REQUIRES(launch_mutex_) {
+    if (calls_ != nullptr && !queue_->captured()) calls_->Note(task, registered);
+  }
+
+  const cuda::Device& device() const { return *peers_.device; }
+  const GpuPeers& peers() const { return peers_; }
+  Watch& watch() const { return watch_; }
+
+  // Guards the order of launches, and what a subclass changes in them.
+  Mutex launch_mutex_;
+  std::unique_ptr<GpuQueue> queue_;  // set once, by the subclass, before the first Run
+
+ private:
+  struct Launched {
+    Status status;
+    bool begun = false;  // something may be queued that meets the kernels of other ranks
+  };
+  Launched Launch(std::span<const IssuedTask> tasks);
+
+  const GpuPeers peers_;
+  Watch& watch_;
+  std::unique_ptr<CallChecker> calls_;  // none where there is no other rank
+  bool done_when_aborted_ = false;
+};
+
+}  // namespace tutti

@@ -1,0 +1,136 @@
+#include "operations/host_operations.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/exceptions.h"
+#include "sys/mapped.h"
+
+namespace tutti {
+namespace {
+
+// A rank's place in the arena is its place among those of its machine.
+std::vector<int> PlacesInArena(int rank, const MachineMap& machines) {
+  std::vector<int> places(machines.leader.size(), -1);
+  const int leader = machines.leader[static_cast<size_t>(rank)];
+  for (size_t i = 0; i < machines.here.size(); ++i) {
+    const auto r = static_cast<size_t>(machines.here[i]);
+    if (machines.leader[r] == leader) places[r] = static_cast<int>(i);
+  }
+  return places;
+}
+
+}  // namespace
+
+HostOperations::HostOperations(Parts parts)
+    : Operations(HandOver::kInTurn),
+      rank_(parts.rank),
+      peers_(parts.peers),
+      machines_(std::move(parts.machines)),
+      watch_(*parts.watch),
+      order_(parts.rank, parts.timeout_s),
+      arena_(std::move(parts.arena)) {
+  const auto num_ranks = static_cast<int>(peers_.size());
+  connections_ = std::make_unique<Connections>(rank_, PlacesInArena(rank_, machines_), arena_.arena,
+                                               std::move(parts.net),
+                                               static_cast<int64_t>(parts.connect_timeout_s * 1e9));
+  if (parts.plan.one_host && num_ranks > 1) {
+    std::vector<StageView> stages;
+    for (int i = 0; i < num_ranks; ++i) stages.push_back(arena_.arena.stage(i));
+    stages_.emplace(std::move(stages), machines_.here, rank_);
+    std::vector<bool> same_process;
+    std::vector<int> pids;
+    for (const PeerInfo& info : peers_) {
+      same_process.push_back(SameProcess(info, peers_[static_cast<size_t>(rank_)]));
+      pids.push_back(info.pid);
+    }
+    if (parts.may_pull)
+      pull_.emplace(*parts.memory, *parts.fd_server, parts.plan.can_pull, std::move(same_process),
+                    std::move(pids));
+  }
+  executor_ = std::make_unique<Executor>(Executor::Parts{
+      .rank = rank_,
+      .num_ranks = num_ranks,
+      .plan = parts.plan,
+      .ring = std::move(parts.ring),
+      .connections = connections_.get(),
+      .stages = stages_ ? &*stages_ : nullptr,
+      .pull = pull_ ? &*pull_ : nullptr,
+      .watch = parts.watch,
+      .wait_policy = parts.wait_policy,
+  });
+}
+
+Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
+  Status status = order_.Begin(ticket);
+  if (!status.ok()) [[unlikely]] {
+    watch_.Stop(status, /*tell=*/true);
+    return status;
+  }
+  try {
+    status = RunInTurn(tasks);
+  } catch (...) {  // in the middle of an operation: the others cannot finish it
+    status = StatusOfException();
+    watch_.Stop(status, /*tell=*/true);
+  }
+  order_.Pass(ticket);
+  return status;
+}
+
+Status HostOperations::RunInTurn(std::span<const IssuedTask> tasks) {
+  size_t num_messages = 0;
+  for (const IssuedTask& issued : tasks) {
+    if (issued.task.collective == Collective::kSendRecv)
+      ++num_messages;
+    else
+      TUTTI_TRY(executor_->RunCollective(issued.task));
+  }
+  if (num_messages == 0) return Status::Ok();
+  std::vector<const Task*> messages;
+  messages.reserve(num_messages);
+  for (const IssuedTask& issued : tasks)
+    if (issued.task.collective == Collective::kSendRecv) messages.push_back(&issued.task);
+  return executor_->RunMessages(messages);
+}
+
+void HostOperations::Finish() {
+  executor_.reset();
+  // Nothing is flushed when the connections of a communicator that has stopped go.
+  if (watch_.stopped()) connections_->Close(watch_.StopReason());
+  connections_.reset();
+  arena_.Withdraw();
+}
+
+Status HostOperations::CheckBuffer(const void* begin, size_t bytes, const char* what) const {
+  if (IsMapped(begin, bytes)) return Status::Ok();
+  return InvalidArgument("the {} of {} bytes at {} is not all mapped memory", what, bytes,
+                         fmt::ptr(begin));
+}
+
+std::string HostOperations::DescribeTransports() const {
+  std::map<int, std::vector<int>> machines;
+  for (size_t r = 0; r < peers_.size(); ++r)
+    machines[machines_.leader[r]].push_back(static_cast<int>(r));
+  std::string text;
+  for (const auto& [leader, ranks] : machines) {
+    if (!text.empty()) text += "; ";
+    std::string list;
+    for (const int r : ranks) list += fmt::format("{}{}", list.empty() ? "" : ",", r);
+    const PeerInfo& peer = peers_[static_cast<size_t>(leader)];
+    text += ranks.size() > 1 ? fmt::format("ranks {} on {} by shared memory", list, peer.host)
+                             : fmt::format("rank {} on {} alone", list, peer.host);
+  }
+  if (machines.size() > 1) text += "; between these by TCP sockets";
+  if (arena_.numa >= 0) text += fmt::format("; memory of this rank on NUMA node {}", arena_.numa);
+  return text;
+}
+
+std::string_view HostOperations::TransportTo(int peer) const {
+  const auto& leader = machines_.leader;
+  return leader[static_cast<size_t>(peer)] == leader[static_cast<size_t>(rank_)] ? "shm" : "socket";
+}
+
+}  // namespace tutti

@@ -1,0 +1,102 @@
+#pragma once
+
+// The operations of ranks on hosts: an executor, and the connections, stages and shared memory that
+// it works on. Tasks run on the thread that calls Run, one at a time, in the order of their
+// tickets.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "operations/connections.h"
+#include "operations/executor.h"
+#include "operations/operations.h"
+#include "operations/peer_info.h"
+#include "operations/pull.h"
+#include "operations/ticket_order.h"
+#include "sys/fd_server.h"
+#include "sys/shared_memory.h"
+#include "transport/shm/arena.h"
+#include "transport/shm/registry.h"
+#include "watch/watch.h"
+
+namespace tutti {
+
+// The arena that ranks of one machine share, as this rank has it. Takes back what it offers.
+struct SharedArena {
+  SharedArena() = default;
+  SharedArena(SharedArena&& other) noexcept
+      : memory(std::move(other.memory)),
+        arena(other.arena),
+        fd_server(std::exchange(other.fd_server, nullptr)),
+        offer(other.offer),
+        numa(other.numa) {}
+  SharedArena& operator=(SharedArena&&) = delete;
+  ~SharedArena() { Withdraw(); }
+  void Withdraw() {
+    if (FdServer* const server = std::exchange(fd_server, nullptr)) server->Withdraw(offer);
+  }
+
+  SharedMemory memory;  // none where the rank is alone on its machine
+  Arena arena;
+  FdServer* fd_server = nullptr;  // where this rank offers it to the others; null: it does not
+  uint64_t offer = 0;
+  int numa = -1;  // the NUMA node that this rank's part is to lie on; -1: anywhere
+};
+
+class HostOperations final : public Operations {
+ public:
+  struct Parts {
+    int rank = 0;
+    std::span<const PeerInfo> peers;  // outlive the operations, as does what is pointed to
+    MachineMap machines;
+    SharedArena arena;
+    PlanContext plan;
+    std::vector<int> ring;              // ranks in ring order
+    std::unique_ptr<NetConnector> net;  // null when all ranks share the arena
+    HostMemory* memory = nullptr;       // of the process, with the server of its descriptors
+    FdServer* fd_server = nullptr;
+    Watch* watch = nullptr;
+    WaitPolicy wait_policy;
+    bool may_pull = true;  // peers may read user buffers where they lie
+    double timeout_s = 0;  // of a turn that does not come
+    double connect_timeout_s = 0;
+  };
+  explicit HostOperations(Parts parts);
+
+  uint64_t TakeTicket() override { return order_.Take(); }
+  Status Run(uint64_t ticket, std::span<const IssuedTask> tasks) override;
+  Status WaitForAll() override { return order_.AwaitAll(); }
+  void Finish() override;
+
+  Status CheckBuffer(const void* begin, size_t bytes, const char* what) const override;
+  double PredictUs(const Task& task) const override { return executor_->PredictUs(task); }
+  std::string Describe(const Task& task) const override { return executor_->Describe(task); }
+  std::string DescribeTransports() const override;
+  std::string_view TransportTo(int peer) const override;
+  const MachineMap& machines() const override { return machines_; }
+  uint64_t MemoryBytes() const override { return arena_.memory.size(); }
+
+  // For whoever runs tasks by a thread of its own, in an order of its own, and never calls Run. One
+  // thread at a time, until Finish.
+  Executor& executor() { return *executor_; }
+
+ private:
+  Status RunInTurn(std::span<const IssuedTask> tasks);
+
+  const int rank_;
+  const std::span<const PeerInfo> peers_;
+  const MachineMap machines_;
+  Watch& watch_;
+  TicketOrder order_;
+  SharedArena arena_;
+  std::unique_ptr<Connections> connections_;
+  std::optional<StageGroup> stages_;  // where all ranks share the arena
+  std::optional<PullReach> pull_;     // where peers may read user buffers
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace tutti

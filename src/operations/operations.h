@@ -1,0 +1,116 @@
+#pragma once
+
+// What a communicator does with tasks. There are three kinds of operations, chosen and made by
+// comm/join.h: those of ranks on hosts (operations/host_operations.h), of GPUs that reach one
+// another's memory (gpu/mesh.h), and of GPUs that do not (gpu/relay.h). A communicator owns one
+// object of one kind and never asks which.
+//
+// The kinds differ in one property that callers see, HandOver: who runs a task, and when.
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "plan/task.h"
+
+namespace tutti {
+
+// A task and the stream that it was issued on: a HostStream (null for the null stream) or a
+// cudaStream_t, as the communicator's HandOver says.
+struct IssuedTask {
+  Task task;
+  void* stream = nullptr;
+};
+
+enum class HandOver : uint8_t {
+  // A thread of the host runs the task, when the tasks issued before it have run. Run returns when
+  // it is done. Host streams say on which thread that happens.
+  kInTurn,
+  // The task is queued on its device stream by the thread that issues it. Run returns at once.
+  kOnStream,
+};
+
+// Which ranks share a machine, as was found out when they were joined.
+struct MachineMap {
+  std::vector<int> leader;  // by rank: the lowest rank of those that share memory with it
+  std::vector<int> here;    // the ranks of this rank's machine, itself among them, ascending
+};
+
+class Operations {
+ public:
+  virtual ~Operations() = default;
+  Operations(const Operations&) = delete;
+  Operations& operator=(const Operations&) = delete;
+
+  HandOver hand_over() const { return hand_over_; }
+
+  // Takes the next place in the order of operations. Every ticket must be given to Run, also after
+  // a failure. Means nothing with kOnStream. Any thread.
+  virtual uint64_t TakeTicket() { return 0; }
+  // Runs the tasks of one group, or queues them: collectives in order, then all sends and receives
+  // together. A failure that leaves this rank out of step with the others stops the communicator;
+  // after any other it is as if nothing had been called.
+  // Timeout when the ticket's turn does not come because nobody runs the ticket whose turn it is,
+  // for TUTTI_TIMEOUT_S; that stops the communicator. Any thread.
+  virtual Status Run(uint64_t ticket, std::span<const IssuedTask> tasks) = 0;
+  // Waits until everything issued so far is done, on the device too. Timeout as above, but stops
+  // nothing. Any thread.
+  virtual Status WaitForAll() = 0;
+
+  // Ends the waits of everything that does not see the watch's stop flag, now and later. Called
+  // once the communicator has stopped, on any thread.
+  virtual void Abort() {}
+  // Called before the communicator's user aborts it, so that the other ranks hear what was done by
+  // then.
+  virtual void NoteAbort() {}
+  // Ends everything that is under way, tells the other ranks that this one leaves, and ends the
+  // threads. Called once, before the watch ends to listen.
+  // REQUIRES: every call has returned, and every ticket was run.
+  virtual void Finish() = 0;
+
+  // How a registration came out. `token`, for Forget, is null where nothing is gained, and
+  // `refused` says why, where there is something to say; the same on every rank.
+  struct Registration {
+    const void* token = nullptr;
+    Status refused = Status::Ok();
+  };
+  // All ranks call it alike, with buffers of one length. Operations work in the buffers of all from
+  // now on, where that gains something. Fails when the ranks cannot talk.
+  virtual Result<Registration> Register(std::span<std::byte> /*buffer*/, Deadline /*deadline*/,
+                                        const std::atomic<bool>* /*abort_flag*/) {
+    return Registration();
+  }
+  // Takes a registration back, when the device has done all that was queued on it.
+  virtual Status Forget(const void* /*token*/) { return Status::Ok(); }
+
+  // Returns InvalidArgument where the bytes are not memory that this rank's operations can work on,
+  // as far as can be told without running one. For NCCL_CHECK_POINTERS.
+  virtual Status CheckBuffer(const void* /*begin*/, size_t /*bytes*/, const char* /*what*/) const {
+    return Status::Ok();
+  }
+
+  // Returns how long a task takes by itself, in microseconds, as far as is known.
+  virtual double PredictUs(const Task& task) const = 0;
+  // Returns what Run would do with a task, in words.
+  virtual std::string Describe(const Task& task) const = 0;
+  // Returns how the ranks are joined, in words, for the log.
+  virtual std::string DescribeTransports() const = 0;
+  // Returns how data gets to another rank: "shm", "socket" or "gpu".
+  virtual std::string_view TransportTo(int peer) const = 0;
+  virtual const MachineMap& machines() const = 0;
+  // Returns how many bytes of memory (of a GPU, or shared) only this communicator needs.
+  virtual uint64_t MemoryBytes() const = 0;
+
+ protected:
+  explicit Operations(HandOver hand_over) : hand_over_(hand_over) {}
+
+ private:
+  const HandOver hand_over_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,73 @@
+#include "operations/ticket_order.h"
+
+#include "base/clock.h"
+
+namespace tutti {
+namespace {
+
+// How late a waiter for its turn notices that nobody runs.
+constexpr int64_t kLookAgainNs = 100'000'000;
+
+}  // namespace
+
+// Returns once the turn is `ticket` or beyond. The operation that has the turn watches its own
+// progress: only time in which nobody runs counts here.
+Status TicketOrder::Await(uint64_t ticket) {
+  const WaitPolicy policy;
+  Backoff backoff(policy);
+  uint64_t seen = turn_.load(std::memory_order_acquire);
+  int64_t idle_since_ns = 0;
+  while (true) {
+    const uint64_t turn = turn_.load(std::memory_order_acquire);
+    if (turn >= ticket) return Status::Ok();
+    if (backoff.Pause()) continue;
+    const int64_t now_ns = NowNs();
+    if (turn != seen || idle_since_ns == 0 || running_.load(std::memory_order_relaxed)) {
+      seen = turn;
+      idle_since_ns = now_ns;
+    } else if (now_ns - idle_since_ns > static_cast<int64_t>(timeout_s_ * 1e9)) {
+      return Timeout(
+          "rank {} issued an operation {:.1f} s ago on a stream that does not get to it, and what "
+          "was issued after it cannot run before it",
+          rank_, static_cast<double>(now_ns - idle_since_ns) / 1e9);
+    }
+    SleepUntilChanged(turn_, turn, turn_sleepers_, kLookAgainNs);
+  }
+}
+
+Status TicketOrder::AwaitOrGiveUp(uint64_t ticket) {
+  Status status = Await(ticket);
+  if (!status.ok()) GiveUp(ticket);
+  return status;
+}
+
+void TicketOrder::Pass(uint64_t ticket) {
+  running_.store(false, std::memory_order_relaxed);
+  turn_.store(ticket + 1, std::memory_order_release);
+  WakeSleepers(turn_, turn_sleepers_);
+  // GiveUp counts before it looks at the turn, and this looks at the count after it has changed the
+  // turn (WakeSleepers has the fence), so one of the two sees the other.
+  if (num_given_up_.load(std::memory_order_relaxed) == 0) return;
+  const MutexLock lock(mutex_);
+  SkipGivenUp();
+}
+
+void TicketOrder::GiveUp(uint64_t ticket) {
+  const MutexLock lock(mutex_);
+  given_up_.insert(ticket);
+  num_given_up_.fetch_add(1, std::memory_order_seq_cst);
+  SkipGivenUp();
+}
+
+// Nobody else moves the turn on from a ticket that was given up.
+void TicketOrder::SkipGivenUp() {
+  uint64_t turn = turn_.load(std::memory_order_seq_cst);
+  while (given_up_.erase(turn) == 1) {
+    num_given_up_.fetch_sub(1, std::memory_order_relaxed);
+    turn_.store(++turn, std::memory_order_release);
+    WakeSleepers(turn_, turn_sleepers_);
+    turn = turn_.load(std::memory_order_seq_cst);
+  }
+}
+
+}  // namespace tutti
