@@ -22,7 +22,7 @@ inline void PrepareInput(const void* from, void* to, size_t count, ncclDataType_
   const auto kind = static_cast<DataType>(type);
   if (op == ncclAvg && IsFloat(kind)) {
     KernelOf(type, op)(to, &from, 1, count,
-                       {.scalar = ScalarBits(kind, 1.0 / num_ranks), .scale_mask = 1});
+                       {.scalar = ScalarBits(kind, 1.0 / num_ranks), .scale_end = 1});
   } else if (from != to && count > 0) {
     CopyBytes(to, from, count * WireSize(type));
   }
