@@ -49,7 +49,8 @@ class Together {
     if (Status reason = call_.reason(); !reason.ok()) return reason;
     if (failure.code() == Code::kTimeout)
       failure = watch.Explain(failure, parent_.bootstrap().LinkedRanks());
-    if (in_step_) return failure;
+    // Whoever aborts the new communicator gives up that one only: the parent stays as it is.
+    if (in_step_ || flag_.load()) return failure;
     // The others wait for this rank, and nothing that all do together would fit any more.
     const std::string here =
         RankName(parent_.rank(), parent_.peers()[static_cast<size_t>(parent_.rank())]);
