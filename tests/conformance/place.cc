@@ -248,6 +248,9 @@ void CopyToDevice(void* to, const void* from, size_t bytes) {
   CurrentDevice();
   Must(TheDriver().MemcpyToDevice(reinterpret_cast<cuda::DeviceAddress>(to), from, bytes),
        "copying to a GPU");
+  // From pageable memory the driver returns once it has read the bytes, and streams that do not
+  // block on the default one would not wait for their arrival.
+  Must(TheDriver().StreamSynchronize(nullptr), "waiting for a copy to a GPU");
 }
 
 void CopyToHost(void* to, const void* from, size_t bytes) {
