@@ -41,9 +41,9 @@ ncclResult_t tuttiCommInitRankOn(ncclComm_t* comm, int nranks, ncclUniqueId comm
 // Wishes for a communicator that ncclConfig_t has no field for
 // -------------------------------------------------------------------------------------------------
 
-// Start from TUTTI_CONFIG_INITIALIZER and set the fields you care about; anything else in `magic` is
-// refused with ncclInvalidArgument. Fields are only ever added at the end, and a shorter struct from
-// an older header is told by `size` and taken.
+// Start from TUTTI_CONFIG_INITIALIZER and set the fields you care about; anything else in `magic`
+// is refused with ncclInvalidArgument. Fields are only ever added at the end, and a shorter struct
+// from an older header is told by `size` and taken.
 typedef struct tuttiConfig_v100 {
   // Filled by the initializer.
   size_t size;

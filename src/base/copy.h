@@ -20,8 +20,8 @@ inline constexpr size_t kPastCacheBytes = size_t{16} << 20;
 // Copies `bytes` bytes. The ranges must not overlap, except that dst may equal src.
 void CopyBytes(void* dst, const void* src, size_t bytes);
 
-// The same for a destination that nobody reads soon, such as one chunk of a large user buffer:
-// written past the caches whatever the size.
+// Copies as above, and writes past the caches whatever the size: for a destination that is not read
+// soon, such as one chunk of a large user buffer.
 void CopyBytesPastCache(void* dst, const void* src, size_t bytes);
 
 }  // namespace tutti

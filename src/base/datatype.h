@@ -26,8 +26,8 @@ enum class DataType : uint8_t {
 };
 inline constexpr int kNumDataTypes = 12;
 
-// What combines two elements. Average and PreMulSum are sums with a scaling before or after: see
-// ReduceArgs.
+// The operators that combine two elements. Average and PreMulSum are sums with a scaling before or
+// after: see ReduceArgs.
 enum class ReduceKind : uint8_t { kSum = 0, kProd = 1, kMax = 2, kMin = 3 };
 inline constexpr int kNumReduceKinds = 4;
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// The border at which exceptions end. The library reports by Status and throws nothing of its own,
-// but the standard library throws when memory runs out, and an exception must neither reach a
-// caller written in C nor end a thread with the whole program.
+// Functions that end exceptions and turn them into statuses. The library reports by Status and
+// throws nothing of its own, but the standard library throws when memory runs out, and an exception
+// must neither reach a caller written in C nor end a thread with the whole program.
 
 #include <pthread.h>
 
@@ -26,12 +26,12 @@ class NoCancellation {
   int before_ = PTHREAD_CANCEL_ENABLE;
 };
 
-// What the exception that is being handled says: SystemError when memory was lacking, InternalError
-// for all others. REQUIRES: inside of a catch clause.
+// Returns the exception that is being handled as a Status: SystemError when memory was lacking,
+// InternalError for all others. REQUIRES: called inside a catch clause.
 Status StatusOfException() noexcept;
 
-// Runs `call`, which returns a Status; one that throws has failed. The thread is not cancelled
-// meanwhile.
+// Runs `call`, which returns a Status, and returns what it returns, or a failure when it throws.
+// The thread is not cancelled meanwhile.
 template <class F>
 Status WithoutExceptions(F&& call) {
   const NoCancellation whole;

@@ -39,10 +39,11 @@ enum LogSubsystem : uint32_t {
 };
 
 namespace log {
-// True when a line of this level and subsystem is to be written. Reads the settings on first use.
+// Returns whether a line of this level and subsystem is to be written. Reads the settings on first
+// use.
 bool Enabled(LogLevel level, uint32_t subsystems);
 void Write(LogLevel level, std::string_view text);
-// The rank that this thread's lines are marked with; -1 for none.
+// Returns the rank that this thread's lines are marked with; -1: none.
 void SetThreadRank(int rank);
 
 // Marks this thread's lines with `rank` while it lives. Does not nest.

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the log is told by NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE: the reading of those
-// texts, apart from the writing of lines so that it can be tested as pure functions of values.
+// Reads NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE. Apart from the writing of lines, so that
+// it can be tested as pure functions of values.
 
 #include <cstdint>
 #include <string>
@@ -12,14 +12,14 @@
 
 namespace tutti {
 
-// The subsystems that speak when NCCL_DEBUG_SUBSYS is not set.
+// The subsystems whose lines are written when NCCL_DEBUG_SUBSYS is not set.
 inline constexpr uint32_t kDefaultLogSubsystems = kLogInit | kLogBootstrap | kLogEnv;
 
 struct LogSettings {
   // A user who set nothing must still see warnings, so the level without NCCL_DEBUG is WARN.
   LogLevel level = LogLevel::kWarn;
   uint32_t subsystems = kDefaultLogSubsystems;
-  // Where lines go, %h and %p already replaced; empty for stderr.
+  // The file that lines go to, with %h and %p replaced; empty: stderr.
   std::string file;
   // Sentences about texts that could not be understood, to be logged once the log works.
   std::vector<std::string> complaints;
@@ -29,10 +29,10 @@ struct LogSettings {
 LogSettings ParseLogSettings(const char* debug, const char* subsystems, const char* file,
                              std::string_view host, int pid);
 
-// The same with the names of this host and process.
+// Reads the three texts with the names of this host and process.
 LogSettings ParseLogSettings(const char* debug, const char* subsystems, const char* file);
 
-// One line of the log, newline included. `rank` -1 leaves the rank out.
+// Returns one line of the log, newline included. With rank -1 the line names no rank.
 std::string FormatLogLine(LogLevel level, std::string_view host, int pid, int tid, int rank,
                           std::string_view text);
 

@@ -91,8 +91,8 @@ class TUTTI_SCOPED_CAPABILITY MutexLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// Gives a mutex that the caller holds back, from its construction to its end: for what takes long in
-// the middle of a function that is called with the mutex held.
+// Gives a mutex that the caller holds back, from its construction to its end: for what takes long
+// in the middle of a function that is called with the mutex held.
 class TUTTI_SCOPED_CAPABILITY MutexUnlock {
  public:
   explicit MutexUnlock(Mutex& mutex) TUTTI_RELEASE(mutex) : mutex_(mutex.mutex_) {

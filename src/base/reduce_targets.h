@@ -3,7 +3,7 @@
 // The instruction sets that the reduction kernels are compiled for. reduce_kernels.h is the one
 // source; each reduce_<target>.cc compiles it into a namespace of its own, and this table lists
 // what the running machine can use. Tests walk the table to show that every target gives the same
-// bits; everybody else calls FindReduce.
+// bits; all other code calls FindReduce.
 
 #include <span>
 
@@ -17,7 +17,7 @@ struct ReduceTarget {
   ReduceFn (*find)(DataType type, ReduceKind kind);
 };
 
-// The targets that this machine can run, best first. Never empty; lives forever.
+// Returns the targets that this machine can run, best first. Never empty; valid for ever.
 std::span<const ReduceTarget> ReduceTargets();
 
 namespace reduce_baseline {

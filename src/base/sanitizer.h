@@ -1,8 +1,9 @@
 #pragma once
 
-// What the thread sanitizer cannot see by itself. It knows memory by its addresses, and ranks of
-// one process map the memory they share each at addresses of their own: it sees neither the data
-// there nor that a flag in it hands over a user's buffer, which has one address for all.
+// Tells the thread sanitizer what it cannot see by itself. It knows memory by its addresses, and
+// each rank of a process maps the memory they share at an address of its own: the sanitizer sees
+// neither the data there nor that a flag in it hands over a user's buffer, which has one address
+// for all.
 //
 // Called around such a flag: before it is raised and after it was seen. No code in other builds.
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Status and Result<T>: how everything in Tutti that can fail says so.
+// Status and Result<T>: what every function of Tutti that can fail returns.
 //
 // A Status is one pointer: null means success, so the good path costs a compare. A failure owns its
 // code and a sentence for a person (rank, peer, what was being done, errno, what to try). The codes
@@ -54,7 +54,8 @@ class [[nodiscard]] Status {
     return failure_ ? std::string_view(failure_->message) : std::string_view();
   }
 
-  // The same failure with `prefix` and a colon in front of its sentence; success stays success.
+  // Returns the same failure with `prefix` and a colon in front of its sentence; success stays
+  // success.
   Status Annotate(std::string_view prefix) &&;
 
  private:
@@ -72,7 +73,8 @@ Status MakeStatus(fmt::format_string<Args...> format, Args&&... args) {
 }
 }  // namespace internal
 
-// One constructor per code, each taking a fmt format string and its arguments.
+// Make a failure. There is one function for each code; it takes a fmt format string and its
+// arguments.
 #define TUTTI_STATUS_MAKER(Name)                                                     \
   template <typename... Args>                                                        \
   Status Name(fmt::format_string<Args...> format, Args&&... args) {                  \
@@ -86,10 +88,10 @@ TUTTI_STATUS_MAKER(RemoteError)
 TUTTI_STATUS_MAKER(Timeout)
 #undef TUTTI_STATUS_MAKER
 
-// A SystemError whose sentence ends with the name and text of errno value `error`.
+// Returns a SystemError whose sentence ends with the name and text of the errno value `error`.
 Status ErrnoError(int error, std::string_view what);
 
-// A value or the Status that says why there is none. REQUIRES: value() only after ok().
+// Holds a value, or the Status that says why there is none. REQUIRES: value() only after ok().
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -1,6 +1,6 @@
 #pragma once
 
-// The owner of a file descriptor: closes it when it goes.
+// Owns a file descriptor and closes it at the end of its life.
 
 #include <unistd.h>
 

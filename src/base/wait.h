@@ -1,11 +1,11 @@
 #pragma once
 
-// Waiting on a word of memory, politely: spin a little, then yield, then sleep on a futex.
+// Waits on a word of memory: spins a little, then yields, then sleeps on a futex.
 //
 // The words may lie in memory shared between processes. A waiter that goes to sleep raises a flag
-// next to the word; whoever changes the word looks at the flag afterwards and wakes the sleeper
-// only when there is one, so that a change nobody sleeps on costs a fence and a load of a line that
-// stays in the cache.
+// next to the word. The thread that changes the word looks at the flag afterwards and wakes the
+// sleeper only when there is one, so that a change without a sleeper costs a fence and a load of a
+// line that stays in the cache.
 
 #include <atomic>
 #include <cstdint>
@@ -26,11 +26,11 @@ void FutexSleep(const std::atomic<uint64_t>& word, uint64_t seen, int64_t timeou
 // Wakes every sleeper of `word`, in any process that maps it.
 void FutexWakeAll(const std::atomic<uint64_t>& word);
 
-// How many threads sleep (or are about to) on a word beside it. Lives in the same memory as the
-// word.
+// Counts the threads that sleep, or are about to, on the word beside it. It lies in the same memory
+// as the word.
 using SleepFlag = std::atomic<uint32_t>;
 
-// After changing `word`: wakes those who sleep on it. Any thread.
+// Wakes the threads that sleep on `word`. Called after each change of it, by any thread.
 inline void WakeSleepers(const std::atomic<uint64_t>& word, SleepFlag& sleepers) {
 #if defined(__SANITIZE_THREAD__)  // knows no fences; this orders as well, but takes the line
   const bool asleep = sleepers.fetch_add(0, std::memory_order_seq_cst) != 0;

@@ -116,8 +116,8 @@ TEST(AskTopologyTest, ANodeThatIsHiddenHereStillHoldsItsRanks) {
   EXPECT_EQ(Crossings(answer.order, question), 2);
 }
 
-// As many ranks as a host of today has processors, by turns on two nodes; and the most for which the
-// machine is looked at.
+// As many ranks as a host of today has processors, by turns on two nodes; and the most for which
+// the machine is looked at.
 TEST(AskTopologyTest, ManyRanksComeIntoOrder) {
   for (const int count : {256, 1024}) {
     HostQuestion question = Question(0, {}, {});

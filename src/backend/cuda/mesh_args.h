@@ -16,9 +16,9 @@
 //
 // Blocks are independent of one another: block b of a rank talks to the blocks b of the others.
 //
-// A ring uses the Simple slots of a block too, as kRingSlots longer ones that only the previous rank
-// writes. Which of the two views a block's slots are in is remembered from one operation to the
-// next, and so is that this rank has given up (its communicator was aborted while it waited):
+// A ring uses the Simple slots of a block too, as kRingSlots longer ones that only the previous
+// rank writes. Which of the two views a block's slots are in is remembered from one operation to
+// the next, and so is that this rank has given up (its communicator was aborted while it waited):
 // nothing that comes later writes to others, who would take it for data. Where an operation needs
 // the other view, all ranks first meet in a round without data: then nobody reads any more what was
 // written in the old one.

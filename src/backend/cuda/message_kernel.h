@@ -1,9 +1,9 @@
 #pragma once
 
 // Sends and receives of one group. Short messages go in lines that carry their own flag (LL and
-// LL128); others in pieces with a flag each (Simple). A MessageBlock is one channel of one flow (all
-// messages of one kind with one peer); it takes its share of each of the flow's messages, in the
-// order in which they were issued.
+// LL128); others in pieces with a flag each (Simple). A MessageBlock is one channel of one flow
+// (all messages of one kind with one peer); it takes its share of each of the flow's messages, in
+// the order in which they were issued.
 
 #include "backend/cuda/ll128_line.h"
 #include "backend/cuda/message_args.h"

@@ -1,7 +1,8 @@
 #pragma once
 
-// Net: how two ranks on different hosts are joined. The shape is that of NCCL's network plugins, so
-// that verbs and external plugins can stand behind the same interface as TCP sockets do.
+// Net: the interface by which ranks of different hosts are joined. The shape is that of NCCL's
+// network plugins, so that verbs and external plugins can stand behind the same interface as TCP
+// sockets do.
 //
 //   receiving rank                                    sending rank
 //   Listen(device) → NetListener
@@ -15,7 +16,7 @@
 // and an abort flag); once it stands no call ever waits.
 //
 // Threads: Net, its listeners and their set-up calls may be used from any thread. A comm is used by
-// one thread at a time (the proxy's ports see to that), except Shutdown, which may come from any.
+// one thread at a time (proxy connections see to that), except Shutdown, which may come from any.
 
 #include <array>
 #include <cstddef>
@@ -38,11 +39,11 @@ inline constexpr uint64_t kNetWindow = 8;
 // No chunk is longer: a bound for what is read from the wire, far above any slot.
 inline constexpr size_t kMaxNetChunkBytes = size_t{1} << 30;
 
-// What a rank needs to know to connect to a listener: opaque, of fixed size, sent over the
+// Names a listener so that a rank can connect to it: opaque, of fixed size, sent over the
 // bootstrap.
 using NetHandle = std::array<std::byte, 128>;
 
-// One way into the network: an interface, later a port of an adapter.
+// One way into the network: an interface, later a NIC.
 struct NetDevice {
   std::string name;        // "eth0"
   std::string address;     // as a person writes it
@@ -66,19 +67,21 @@ class NetComm {
  public:
   virtual ~NetComm() = default;
 
-  // Moves what can be moved now. True when something moved. After a failure every call fails alike.
+  // Moves what can be moved now. Returns true when something moved. After a failure every call
+  // fails alike.
   virtual Result<bool> Progress() = 0;
-  // True once the request is done and its buffer free to use; the request then belongs to the comm
-  // again. Requests are done in the order of their beginning and must be tested in that order.
+  // Returns true once the request is done and its buffer free to use; the request then belongs to
+  // the comm again. Requests are done in the order of their beginning and must be tested in that
+  // order.
   virtual Result<bool> Test(NetRequest& request) = 0;
   // Appends what must happen before Progress can achieve more. Nothing is appended when no outside
   // event could help.
   virtual void AppendWaits(std::vector<NetWait>& waits) const = 0;
-  // Every descriptor that AppendWaits may ever name.
+  // Appends every descriptor that AppendWaits may ever name.
   virtual void AppendFds(std::vector<int>& fds) const = 0;
   // Breaks the connection: both ends' later calls fail. Any thread, any time, never waits.
   virtual void Shutdown() = 0;
-  // Whom this is connected with, as a person writes it: "10.0.0.2:41000 over eth0".
+  // Returns the other end, as a person writes it: "10.0.0.2:41000 over eth0".
   virtual std::string_view peer() const = 0;
 };
 
@@ -88,7 +91,8 @@ class NetSendComm : public NetComm {
   // the receiver has granted no slot yet, or kNetWindow requests are in flight. REQUIRES: bytes <=
   // kMaxNetChunkBytes.
   virtual Result<NetRequest*> Isend(const std::byte* data, size_t bytes, uint32_t op_tag) = 0;
-  // True when the peer's host has all that was sent: nothing is lost if this process ends now.
+  // Returns whether the peer's host has all that was sent: then nothing is lost if this process
+  // ends.
   virtual bool Drained() const = 0;
 };
 
@@ -105,8 +109,8 @@ class NetListener {
  public:
   virtual ~NetListener() = default;
   virtual const NetHandle& handle() const = 0;
-  // The next connection; those that come before they are asked for wait in a bounded queue. One
-  // thread at a time.
+  // Returns the next connection; those that come before they are asked for wait in a bounded queue.
+  // One thread at a time.
   virtual Result<std::unique_ptr<NetRecvComm>> Accept(const WaitLimits& limits) = 0;
 };
 
@@ -114,9 +118,10 @@ class Net {
  public:
   virtual ~Net() = default;
 
-  virtual std::string_view name() const = 0;  // what NCCL_NET selects: "Socket"
+  // Returns the name by which NCCL_NET selects this network: "Socket".
+  virtual std::string_view name() const = 0;
   virtual const std::vector<NetDevice>& devices() const = 0;
-  // Ok when this network can be used here; otherwise says why not.
+  // Returns ok when this network can be used here, and else why not.
   virtual Status IsViable() const = 0;
 
   virtual Result<std::unique_ptr<NetListener>> Listen(int device) = 0;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Memory from ncclMemAlloc: allocated here so that other ranks of the machine can map it and
-// collectives need not copy through a ring.
+// Memory from ncclMemAlloc. It is allocated here so that other ranks of the machine can map it and
+// collectives need not copy through a FIFO.
 //
 //   owner: HostMemory::Allocate ─ Find(pointer) ─ Export
 //                                                   └──RemoteHandle──▶ peer: PeerMemory::Map ─ pointer
@@ -40,9 +40,9 @@
 
 namespace tutti {
 
-// All a peer needs to map one allocation. Plain bytes, to be sent in a message between processes of
-// one machine over an authenticated channel: whoever holds it can read and write that allocation
-// (and no other).
+// Names one allocation so that a peer can map it. Plain bytes, to be sent in a message between
+// processes of one machine over an authenticated connection: a process that holds the handle can
+// read and write that allocation (and no other).
 struct RemoteHandle {
   uint64_t allocation_id = 0;  // Location::id; 0: no handle
   uint64_t offer_id = 0;       // at the descriptor server
@@ -54,7 +54,8 @@ static_assert(std::is_trivially_copyable_v<RemoteHandle> && sizeof(RemoteHandle)
 
 class HostMemory {
  public:
-  // Where a pointer lies: `offset` bytes into allocation `id`, which has `size` bytes at `base`.
+  // Says where a pointer lies: `offset` bytes into allocation `id`, which has `size` bytes at
+  // `base`.
   struct Location {
     uint64_t id;  // from 1; never used twice in a process
     std::byte* base;
@@ -67,21 +68,22 @@ class HostMemory {
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
 
-  // Zeroed memory, page aligned; 2 MB aligned with huge pages advised from 2 MB on. Any thread.
-  Result<void*> Allocate(size_t bytes);
-  // `pointer` as Allocate returned it, or null, which is ignored. Otherwise InvalidArgument. Any
+  // Returns zeroed memory, page aligned; 2 MB aligned with huge pages advised from 2 MB on. Any
   // thread.
+  Result<void*> Allocate(size_t bytes);
+  // Frees `pointer`, which Allocate returned or which is null and then ignored; any other is an
+  // InvalidArgument. Any thread.
   Status Free(void* pointer);
 
-  // The allocation that [pointer, pointer + bytes) lies in wholly, if any. Any thread, concurrently
-  // with everything; takes no lock. Costs a load and a compare while there are no allocations, a
-  // binary search else.
+  // Returns the allocation that [pointer, pointer + bytes) lies in wholly, if any. Any thread may
+  // call it beside all other calls; it takes no lock. Costs a load and a compare while there are no
+  // allocations, a binary search else.
   std::optional<Location> Find(const void* pointer, size_t bytes) const {
     if (index_.load(std::memory_order_acquire) == nullptr) return std::nullopt;
     return FindInIndex(reinterpret_cast<uintptr_t>(pointer), bytes);
   }
 
-  // What a peer needs to map allocation `id`. The first call for an allocation offers it at
+  // Returns what a peer needs to map allocation `id`. The first call for an allocation offers it at
   // `server`, the process's, which must outlive this object. InvalidArgument when there is no such
   // allocation (any more). Any thread.
   Result<RemoteHandle> Export(uint64_t id, FdServer& server);
@@ -127,15 +129,15 @@ class PeerMemory {
   };
   explicit PeerMemory(const Options& options) : options_(options) {}
 
-  // Where allocation `allocation_id` of rank `peer` is mapped; empty if it is not. Fast.
+  // Returns where allocation `allocation_id` of rank `peer` is mapped; empty if it is not. Fast.
   std::span<std::byte> Find(int peer, uint64_t allocation_id);
-  // The same, mapping it first if need be (which blocks; see FetchFd for errors). The memory stays
-  // valid until Trim or the destructor. REQUIRES: all handles from one `peer` come from one
-  // process.
+  // Returns the same, and maps it first if need be (which blocks; see FetchFd for errors). The
+  // memory stays valid until Trim or the destructor. REQUIRES: all handles from one `peer` come
+  // from one process.
   Result<std::span<std::byte>> Map(int peer, const RemoteHandle& handle);
 
-  // Unmaps what was used longest ago until at most max_mappings are left. REQUIRES: nobody uses
-  // pointers from here; so between operations.
+  // Unmaps what was used longest ago until at most max_mappings are left. REQUIRES: no pointer from
+  // here is in use; so call it between operations.
   void Trim();
 
   size_t num_mappings() const { return mappings_.size(); }

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the two directions of a socket connection have in common: an authenticated control socket,
-// the data sockets, and how a failure is put in words.
+// The part that both directions of a socket connection share: an authenticated control socket, the
+// data sockets, and the wording of failures.
 
 #include <memory>
 #include <string>
@@ -40,11 +40,12 @@ class SocketChannel {
 
   void AppendDataWaits(std::vector<NetWait>& waits) const;
   void AppendFds(std::vector<int>& fds) const;
-  // True when the peer's host has acknowledged every byte written.
+  // Returns whether the peer's host has acknowledged every byte written.
   bool Drained() const;
   void Shutdown();
 
-  // The failure of errno value `error` (0: end of stream) on any of the sockets, remembered.
+  // Keep and return the first failure; `error` is an errno value of any of the sockets, 0: end of
+  // stream.
   Status Fail(int error);
   Status Fail(Status status);
   const Status& failure() const { return failure_; }

@@ -1,6 +1,6 @@
 #pragma once
 
-// How many data sockets and helper threads a connection gets.
+// Chooses how many data sockets and helper threads a connection gets.
 
 #include <cstdint>
 #include <string>
@@ -17,7 +17,7 @@ struct DataSocketConfig {
   bool operator==(const DataSocketConfig&) const = default;
 };
 
-// What is known of an interface that bears on the choice. Values as in /sys/class/net/<name>/.
+// The facts about an interface that bear on the choice. Values as in /sys/class/net/<name>/.
 struct LinkFacts {
   int64_t speed_mbps = 0;   // 0: unknown
   uint32_t pci_vendor = 0;  // 0: unknown
@@ -25,7 +25,8 @@ struct LinkFacts {
 // Reads the facts of an interface; what cannot be read stays unknown.
 LinkFacts ReadLinkFacts(const std::string& interface_name);
 
-// NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD where they are set, otherwise by the link.
+// Takes NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD where they are set, and else decides by the
+// link.
 DataSocketConfig ChooseDataSockets(const Settings& settings, const LinkFacts& link);
 
 }  // namespace tutti

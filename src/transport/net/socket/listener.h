@@ -20,7 +20,7 @@
 
 namespace tutti {
 
-// What the hello of a data connection says; format in socket_net.h.
+// The content of a data connection's hello; socket_net.h has the format.
 struct DataHello {
   uint64_t token = 0;
   uint64_t connection = 0;
@@ -34,12 +34,13 @@ struct DataHello {
 // Sockets that came for one listener.
 class ConnectionQueue {
  public:
-  // A member of the job that opens more than this without their being taken is broken.
+  // The most connections that may wait to be accepted. A member of the job that opens more is
+  // broken.
   static constexpr size_t kMaxWaiting = 1024;
 
-  // Adds an authenticated socket. Not ok when it does not fit: it is closed then.
+  // Adds an authenticated socket. Fails, and closes it, when it does not fit.
   Status Add(UniqueFd fd, const DataHello& hello, std::string peer);
-  // The oldest complete set, waiting for it.
+  // Waits for the oldest complete set and returns it.
   Result<SocketSet> Take(const WaitLimits& limits);
 
  private:
