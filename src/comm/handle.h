@@ -92,9 +92,9 @@ struct ncclComm {
   std::vector<std::unique_ptr<ncclWindow_vidmem>> windows;
   uint64_t grow_id = 0;  // an id made by ncclCommGetUniqueId and not used yet; 0: none
 
-  // Keeps the handle, for work that goes on when the call that began it has returned: from before it
-  // is handed over until its last touch. REQUIRES, to make one: the caller is inside of the handle's
-  // gate.
+  // Keeps the handle, for work that goes on when the call that began it has returned: from before
+  // it is handed over until its last touch. REQUIRES, to make one: the caller is inside of the
+  // handle's gate.
   class WorkHold {
    public:
     WorkHold() = default;  // holds nothing

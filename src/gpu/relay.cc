@@ -104,9 +104,7 @@ RelayPlan::Place GpuRelay::place() const {
   return {peers().bootstrap->rank(), peers().bootstrap->num_ranks(), kSlotBytes, channels_.size()};
 }
 
-double GpuRelay::PredictUs(const Task& task) const {
-  return kRelayUs + hosts().PredictUs(task);
-}
+double GpuRelay::PredictUs(const Task& task) const { return kRelayUs + hosts().PredictUs(task); }
 
 std::string GpuRelay::DescribePath() const {
   return fmt::format("through pinned memory and its host over {} channels: {}", channels_.size(),

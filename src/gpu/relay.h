@@ -7,9 +7,9 @@
 //   GPU      │ copy chunk 0 in │ chunk 1 in │ chunk 2 in   chunk 0 out │ …   (a kernel of few blocks)
 //   thread   │                 │ executor: chunk 0 │ executor: chunk 1 │ …   (one for each channel)
 //
-// Channels are communicators of the host, all of the same ranks, each with its thread: one thread does
-// not fill a fast network. They take the chunks of an operation in turn and know nothing of one
-// another.
+// Channels are communicators of the host, all of the same ranks, each with its thread: one thread
+// does not fill a fast network. They take the chunks of an operation in turn and know nothing of
+// one another.
 //
 // Launch queues the kernel and returns. The kernel says which operation has its turn
 // (relay_args.h), so a thread works in the order in which the GPU gets to operations, also when

@@ -38,12 +38,12 @@ class RelayPlan {
   RelayPlan(const Task& task, const Place& place);
   // Of the messages of one group, those to the rank itself left out.
   //
-  // On a channel, all ranks walk through all messages in one order: by their number within their pair,
-  // then by the distance from sender to receiver, then by their pieces. A slot takes as many of a
-  // rank's pieces as it holds, one after another in that order; the rank's two pieces of one place,
-  // one sent and one received, stay together. So the first piece of all that is not through yet is
-  // in hand at both of its ends, and nothing waits in a circle, however differently ranks fill
-  // their slots. Which channel takes a piece follows from the same three numbers.
+  // On a channel, all ranks walk through all messages in one order: by their number within their
+  // pair, then by the distance from sender to receiver, then by their pieces. A slot takes as many
+  // of a rank's pieces as it holds, one after another in that order; the rank's two pieces of one
+  // place, one sent and one received, stay together. So the first piece of all that is not through
+  // yet is in hand at both of its ends, and nothing waits in a circle, however differently ranks
+  // fill their slots. Which channel takes a piece follows from the same three numbers.
   RelayPlan(std::span<const IssuedTask> tasks, const Place& place);
 
   size_t num_chunks(size_t channel) const;
