@@ -48,18 +48,36 @@ Group& ThreadGroup() {
 Status Group::End() {
   if (depth_ == 0) return InvalidUsage("ncclGroupEnd without ncclGroupStart on this thread");
   if (--depth_ > 0) return Status::Ok();
-  if (Status error = std::exchange(error_, Status::Ok()); !error.ok()) {
+  std::vector<HandleUse> uses;
+  std::vector<Batch> batches;
+  if (Status error = TakeBatches(uses, batches); !error.ok()) {
     entries_.clear();
     DropInits(error);
     return error;
   }
   Status inits = LaunchInits();
-  if (!inits.ok() && inits.code() != Code::kInProgress) {
-    entries_.clear();
-    return inits;
-  }
-  Status launched = LaunchOperations();
+  if (!inits.ok() && inits.code() != Code::kInProgress) return inits;
+  Status launched = LaunchOperations(std::move(batches));
   return launched.ok() ? inits : launched;
+}
+
+// Takes what the group holds, in batches, or says why it is refused. Nothing of a group is issued
+// before all of it has been checked.
+Status Group::TakeBatches(std::vector<HandleUse>& uses, std::vector<Batch>& batches) {
+  TUTTI_TRY(std::exchange(error_, Status::Ok()));
+  TUTTI_TRY(CheckMixture());
+  TUTTI_ASSIGN(batches, MakeBatches(uses));
+  return CheckBatches(batches);
+}
+
+// The operations of a group could not be refused any more when its communicators have been made.
+Status Group::CheckMixture() const {
+  const bool makes =
+      std::any_of(inits_.begin(), inits_.end(), [](const InitJob& init) { return init.makes; });
+  if (!makes || entries_.empty()) return Status::Ok();
+  return InvalidUsage(
+      "a group holds operations, or the making of communicators, not both: end the group that "
+      "makes them first");
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -194,7 +212,10 @@ Status Group::Add(ncclComm& comm, IssuedTask issued) {
   const bool now = !active() && (IsHandedOver(comm) || (issued.stream == nullptr && comm.blocking));
   if (now) return RunNow(comm, std::span(&issued, 1));
   entries_.push_back({&comm, std::move(issued)});
-  return active() ? Status::Ok() : LaunchOperations();
+  if (active()) return Status::Ok();
+  std::vector<HandleUse> uses;
+  TUTTI_ASSIGN(std::vector<Batch> batches, MakeBatches(uses));
+  return LaunchOperations(std::move(batches));
 }
 
 Status Group::RunNow(ncclComm& comm, std::span<const IssuedTask> tasks) {
@@ -236,6 +257,15 @@ Result<std::vector<Group::Batch>> Group::MakeBatches(std::vector<HandleUse>& use
   return batches;
 }
 
+Status Group::CheckBatches(std::span<const Batch> batches) {
+  // What is handed over is checked by the call that does it, so that alone it need not be checked
+  // here.
+  if (batches.size() == 1 && IsHandedOver(*batches[0].comm)) return Status::Ok();
+  for (const Batch& batch : batches)
+    TUTTI_TRY(batch.comm->comm->operations().CheckTasks(batch.tasks));
+  return Status::Ok();
+}
+
 std::vector<Group::Launch> Group::MakeLaunches(std::vector<Batch> batches) {
   std::vector<Launch> launches;
   for (Batch& batch : batches) {
@@ -262,10 +292,8 @@ std::vector<Group::Launch> Group::MakeLaunches(std::vector<Batch> batches) {
 
 // What fails on one communicator is no reason to leave the ranks of others waiting. The first
 // failure of all.
-Status Group::LaunchOperations() {
-  if (entries_.empty()) return Status::Ok();
-  std::vector<HandleUse> uses;
-  TUTTI_ASSIGN(std::vector<Batch> batches, MakeBatches(uses));
+Status Group::LaunchOperations(std::vector<Batch> batches) {
+  if (batches.empty()) return Status::Ok();
   const auto in_turn = std::stable_partition(
       batches.begin(), batches.end(), [](const Batch& batch) { return IsHandedOver(*batch.comm); });
   Status first;

@@ -113,8 +113,11 @@ class Group {
   static std::vector<InitChain> MakeChains(InitChain inits);
   void DropInits(const Status& reason);
   Status LaunchInits();
-  Status LaunchOperations();
+  Status TakeBatches(std::vector<HandleUse>& uses, std::vector<Batch>& batches);
+  Status CheckMixture() const;
   Result<std::vector<Batch>> MakeBatches(std::vector<HandleUse>& uses);
+  static Status CheckBatches(std::span<const Batch> batches);
+  static Status LaunchOperations(std::vector<Batch> batches);
   static Status LaunchBatches(std::vector<Batch> batches);
   static std::vector<Launch> MakeLaunches(std::vector<Batch> batches);
 

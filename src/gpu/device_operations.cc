@@ -15,6 +15,11 @@ void DeviceOperations::StartChecking(EventLoop& loop) {
       [this] { return queue_->State() == QueueState::kUnderWay; });
 }
 
+Status DeviceOperations::CheckTasks(std::span<const IssuedTask> tasks) const {
+  const cuda::ContextScope scope(device().driver(), device().context());
+  return queue_->CheckTasks(tasks);
+}
+
 Status DeviceOperations::Run(uint64_t, std::span<const IssuedTask> tasks) {
   if (watch_.stopped()) return watch_.StopReason();
   Launched launched = Launch(tasks);

@@ -26,6 +26,7 @@ class DeviceOperations : public Operations {
   // Begins to compare calls with those of the other ranks. Called once, before the first Run.
   void StartChecking(EventLoop& loop);
 
+  Status CheckTasks(std::span<const IssuedTask> tasks) const final;
   Status Run(uint64_t ticket, std::span<const IssuedTask> tasks) final;
   Status WaitForAll() final;
   void Abort() override { queue_->Abort(); }

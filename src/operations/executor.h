@@ -44,6 +44,8 @@ class Executor {
   // Runs one collective to its end. Fails for reasons outside the call's arguments only: the
   // arguments were checked.
   Status RunCollective(const Task& task);
+  // InvalidUsage where sends and receives that this rank has with itself do not meet.
+  Status CheckMessages(std::span<const Task* const> tasks) const;
   // Runs sends and receives together.
   Status RunMessages(std::span<const Task* const> tasks);
 
@@ -126,7 +128,7 @@ class Executor {
   Status RunPairwiseBarrier(Operation& op);
   Status RunExchange(const Task& task, Operation& op);
 
-  Status MatchOwnMessages(std::span<const Task* const> tasks);
+  Status CopyOwnMessages(std::span<const Task* const> tasks);
   void AddMessage(const Task& task, MessageBatch& batch, uint32_t tag);
   ReduceSpec ReduceSpecFor(const Task& task) const;
 

@@ -18,15 +18,20 @@ std::vector<const Task*> PointersTo(const std::vector<Task>& tasks) {
   return pointers;
 }
 
+// The messages of a rank to itself, in order: the n-th send meets the n-th receive.
+struct OwnMessages {
+  OwnMessages(std::span<const Task* const> tasks, int rank) {
+    for (const Task* const task : tasks)
+      if (task->root == rank) (task->is_send ? sends : recvs).push_back(task);
+  }
+  std::vector<const Task*> sends, recvs;
+};
+
 }  // namespace
 
-// Matches the messages of this rank to itself, in order. Nothing is copied before all match.
-Status Executor::MatchOwnMessages(std::span<const Task* const> tasks) {
-  std::vector<const Task*> sends, recvs;
-  for (const Task* const task : tasks) {
-    if (task->root != rank_) continue;
-    (task->is_send ? sends : recvs).push_back(task);
-  }
+Status Executor::CheckMessages(std::span<const Task* const> tasks) const {
+  const OwnMessages own(tasks, rank_);
+  const auto& [sends, recvs] = own;
   if (sends.size() != recvs.size()) {
     return InvalidUsage(
         "rank {} has {} sends to itself and {} receives from itself in one group; each needs its "
@@ -43,6 +48,14 @@ Status Executor::MatchOwnMessages(std::span<const Task* const> tasks) {
           send.count, tutti::Name(send.type), recv.count, tutti::Name(recv.type));
     }
   }
+  return Status::Ok();
+}
+
+// Copies the messages of this rank to itself. Nothing is copied before all match.
+Status Executor::CopyOwnMessages(std::span<const Task* const> tasks) {
+  TUTTI_TRY(CheckMessages(tasks));
+  const OwnMessages own(tasks, rank_);
+  const auto& [sends, recvs] = own;
   for (size_t i = 0; i < sends.size(); ++i) {
     const Task& send = *sends[i];
     if (send.send != recvs[i]->recv && send.count > 0)
@@ -65,7 +78,7 @@ void Executor::AddMessage(const Task& task, MessageBatch& batch, uint32_t tag) {
 
 Status Executor::RunMessages(std::span<const Task* const> tasks) {
   if (watch_.stopped()) return watch_.StopReason();
-  Status status = MatchOwnMessages(tasks);
+  Status status = CopyOwnMessages(tasks);
   std::vector<int> sends, recvs;
   std::vector<OpSignature> sent, received;
   for (const Task* const task : tasks) {
@@ -119,7 +132,7 @@ Status Executor::RunExchange(const Task& task, Operation& op) {
     send = aside.get();
   }
   const std::vector<Task> messages = MessagesOf(task, rank_, num_ranks_, send);
-  TUTTI_TRY(MatchOwnMessages(PointersTo(messages)));
+  TUTTI_TRY(CopyOwnMessages(PointersTo(messages)));
   std::vector<int> sends, recvs;
   for (const Task& message : messages)
     if (message.root != rank_) (message.is_send ? sends : recvs).push_back(message.root);

@@ -64,6 +64,14 @@ HostOperations::HostOperations(Parts parts)
   });
 }
 
+Status HostOperations::CheckTasks(std::span<const IssuedTask> tasks) const {
+  std::vector<const Task*> own;
+  for (const IssuedTask& issued : tasks)
+    if (issued.task.collective == Collective::kSendRecv && issued.task.root == rank_)
+      own.push_back(&issued.task);
+  return executor_->CheckMessages(own);
+}
+
 Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
   Status status = order_.Begin(ticket);
   if (!status.ok()) [[unlikely]] {

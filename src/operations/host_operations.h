@@ -67,6 +67,7 @@ class HostOperations final : public Operations {
   };
   explicit HostOperations(Parts parts);
 
+  Status CheckTasks(std::span<const IssuedTask> tasks) const override;
   uint64_t TakeTicket() override { return order_.Take(); }
   Status Run(uint64_t ticket, std::span<const IssuedTask> tasks) override;
   Status WaitForAll() override { return order_.AwaitAll(); }

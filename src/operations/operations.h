@@ -49,6 +49,10 @@ class Operations {
 
   HandOver hand_over() const { return hand_over_; }
 
+  // Looks for what the caller can have got wrong in the tasks of one group on this rank alone. Run
+  // does so too; a group has the tasks of all its communicators checked before any of them is run.
+  // Any thread.
+  virtual Status CheckTasks(std::span<const IssuedTask> tasks) const = 0;
   // Takes the next place in the order of operations. Every ticket must be given to Run, also after
   // a failure. Means nothing with kOnStream. Any thread.
   virtual uint64_t TakeTicket() { return 0; }

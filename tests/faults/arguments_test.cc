@@ -293,6 +293,45 @@ TEST_F(ArgumentsTest, WhatIsNotImplementedIsInvalidUsage) {
   EXPECT_REFUSED(ncclInvalidUsage, ncclDevCommDestroy(comm_, nullptr));
 }
 
+// What is found wrong only when all of a group is known stops the operations of other communicators
+// too, in whatever order they were called.
+TEST(GroupArgumentsTest, WithAWrongMessageIssuesNothingAnywhere) {
+  for (const bool wrong_first : {true, false}) {
+    ThreadWorld world(2);
+    ASSERT_TRUE(world.ok());
+    ncclComm_t alone = nullptr;
+    ASSERT_NCCL(ncclCommInitAll(&alone, 1, nullptr));
+    float data = 1, sum = 0, lost = 0;
+    const auto wrong = [&] { EXPECT_NCCL(ncclRecv(&lost, 1, ncclFloat32, 0, alone, nullptr)); };
+    EXPECT_NCCL(ncclGroupStart());
+    if (wrong_first) wrong();
+    EXPECT_NCCL(ncclAllReduce(&data, &sum, 1, ncclFloat32, ncclSum, world.comm(0), nullptr));
+    if (!wrong_first) wrong();
+    EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
+    // Had the refused AllReduce been issued, this one would be the second of rank 0.
+    RunRankThreads(2, [&](int rank) {
+      int number = 1;
+      EXPECT_NCCL(
+          ncclAllReduce(&number, &number, 1, ncclInt32, ncclSum, world.comm(rank), nullptr));
+      EXPECT_EQ(number, 2);
+    });
+    EXPECT_NCCL(ncclCommDestroy(alone));
+  }
+}
+
+TEST(GroupArgumentsTest, HoldsOperationsOrMakesCommunicatorsAndNotBoth) {
+  ncclComm_t comm = nullptr, child = nullptr;
+  ASSERT_NCCL(ncclCommInitAll(&comm, 1, nullptr));
+  float data = 1, sum = 0;
+  EXPECT_NCCL(ncclGroupStart());
+  EXPECT_NCCL(ncclAllReduce(&data, &sum, 1, ncclFloat32, ncclSum, comm, nullptr));
+  EXPECT_NCCL(ncclCommSplit(comm, 0, 0, &child, nullptr));
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
+  EXPECT_EQ(sum, 0);
+  if (child != nullptr) EXPECT_NCCL(ncclCommAbort(child));
+  EXPECT_NCCL(ncclCommDestroy(comm));
+}
+
 TEST(LastErrorTest, BelongsToTheThread) {
   EXPECT_EQ(ncclCommCount(nullptr, nullptr), ncclInvalidArgument);
   EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("ncclCommCount"));
