@@ -297,13 +297,8 @@ Result<std::shared_ptr<Endpoint>> OpenEndpoint(EventLoop& loop, const Settings& 
   const Endpoint::Options wanted = {options.rank, options.num_ranks, options.ids[0].key};
   if (options.num_ranks == 1) return Endpoint::Create(loop, wanted, UniqueFd(), {});
   const UniqueId& root = options.ids[OwnRoot(options)];
-  const std::string& names =
-      settings.oob_net_ifname.empty() ? settings.socket_ifname : settings.oob_net_ifname;
   // Whatever reaches the root is on a network that the other ranks use as well.
-  TUTTI_ASSIGN(
-      SocketAddress address,
-      ChooseListenAddress(
-          {.names = names, .family = FamilyNumber(settings.socket_family), .peer = root.root}));
+  TUTTI_ASSIGN(SocketAddress address, ChooseListenAddress(BootstrapWish(settings, root.root)));
   TUTTI_ASSIGN(UniqueFd listen_fd, Listen(address, settings.port_range));
   TUTTI_INFO(kLogBootstrap, "rank {} of {} listens at {}; its root is at {}", options.rank,
              options.num_ranks, address.ToString(), root.root.ToString());
@@ -315,9 +310,7 @@ Status LocaliseIds(const Settings& settings, std::vector<UniqueId>& ids) {
   for (UniqueId& id : ids) {
     if (!id.root.IsLinkLocal() || AddressIsFixed(id)) continue;
     TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
-    const std::string& names =
-        settings.oob_net_ifname.empty() ? settings.socket_ifname : settings.oob_net_ifname;
-    id.root = WithLocalScope(id.root, interfaces, names);
+    id.root = WithLocalScope(id.root, interfaces, BootstrapWish(settings, {}).names);
   }
   return Status::Ok();
 }

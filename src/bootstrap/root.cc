@@ -395,7 +395,10 @@ void RootServer::Finish() {
 
 Result<UniqueId> FixedId(const Settings& settings) {
   UniqueId id;
-  TUTTI_ASSIGN(id.root, ParseSocketAddress(settings.comm_id, FamilyNumber(settings.socket_family)));
+  Result<SocketAddress> root =
+      ParseSocketAddress(settings.comm_id, FamilyNumber(settings.socket_family));
+  if (!root.ok()) return std::move(root).status().Annotate("NCCL_COMM_ID cannot be used");
+  id.root = std::move(root).value();
   if (id.root.port == 0) {
     return InvalidUsage(
         "NCCL_COMM_ID is \"{}\": the port must not be 0, because all ranks have to "
@@ -422,12 +425,8 @@ Result<UniqueId> FixedId(const Settings& settings) {
 
 Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings, Guests* unasked) {
   if (!settings.comm_id.empty()) return FixedId(settings);
-  const std::string& names =
-      settings.oob_net_ifname.empty() ? settings.socket_ifname : settings.oob_net_ifname;
   UniqueId id;
-  TUTTI_ASSIGN(id.root,
-               ChooseListenAddress(
-                   {.names = names, .family = FamilyNumber(settings.socket_family), .peer = {}}));
+  TUTTI_ASSIGN(id.root, ChooseListenAddress(BootstrapWish(settings, {})));
   TUTTI_ASSIGN(UniqueFd listen_fd, Listen(id.root, settings.port_range));
   id.key = RandomKey();
   id.id = RandomU64();

@@ -1,6 +1,7 @@
 #include "operations/net_connector.h"
 
 #include <fmt/format.h>
+#include <strings.h>
 
 #include <cstring>
 #include <map>
@@ -93,12 +94,16 @@ class SocketConnector final : public NetConnector {
 
 }  // namespace
 
+Status CheckNetName(const std::string& name) {
+  if (name.empty() || strcasecmp(name.c_str(), "Socket") == 0) return Status::Ok();
+  return InvalidUsage(
+      "NCCL_NET, or the config's netName, asks for the network \"{}\"; this build has Socket only",
+      name);
+}
+
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
                                      const Bootstrap& bootstrap) {
-  if (!settings.net.empty() && settings.net != "Socket" && settings.net != "socket") {
-    return InvalidUsage("NCCL_NET asks for the network \"{}\"; this build has Socket only",
-                        settings.net);
-  }
+  TUTTI_TRY(CheckNetName(settings.net));
   TUTTI_ASSIGN(std::unique_ptr<Net> net,
                SocketNet::Create(proxy.loop(), bootstrap.key_holder().key, settings, {}));
   TUTTI_TRY(net->IsViable());

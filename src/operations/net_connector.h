@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "backend/host/wait_context.h"
@@ -17,6 +18,10 @@
 #include "transport/net/net.h"
 
 namespace tutti {
+
+// InvalidUsage unless there is a network of that name; an empty one leaves the choice to the library.
+// Upper and lower case are the same.
+Status CheckNetName(const std::string& name);
 
 // Returns the network that the settings ask for, able to carry something. `proxy` must outlive it.
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,

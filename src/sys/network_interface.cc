@@ -9,6 +9,8 @@
 #include <memory>
 #include <tuple>
 
+#include "config/settings.h"
+
 namespace tutti {
 namespace {
 
@@ -91,6 +93,16 @@ bool InterfaceFilter::Admits(std::string_view name) const {
   return (Preference(name) < names_.size()) != exclude_;
 }
 
+InterfaceWish BootstrapWish(const Settings& settings, const SocketAddress& peer) {
+  const int family = FamilyNumber(settings.socket_family);
+  if (settings.oob_net_ifname.empty())
+    return {.names = settings.socket_ifname, .family = family, .peer = peer};
+  return {.names = settings.oob_net_ifname,
+          .family = family,
+          .peer = peer,
+          .variable = "NCCL_OOB_NET_IFNAME"};
+}
+
 Result<NetworkInterface> ChooseInterface(const std::vector<NetworkInterface>& interfaces,
                                          const InterfaceWish& wish) {
   const InterfaceFilter filter(wish.names);
@@ -106,7 +118,7 @@ Result<NetworkInterface> ChooseInterface(const std::vector<NetworkInterface>& in
     if (best == nullptr || cost(interface) < cost(*best)) best = &interface;
   }
   if (best != nullptr) return *best;
-  return InvalidUsage("no network interface fits NCCL_SOCKET_IFNAME \"{}\"{}; this host has {}",
+  return InvalidUsage("no network interface fits {} \"{}\"{}; this host has {}", wish.variable,
                       wish.names,
                       wish.family != 0 ? fmt::format(" with an IPv{} address", wish.family) : "",
                       NamesOf(interfaces));

@@ -14,6 +14,8 @@
 
 namespace tutti {
 
+struct Settings;
+
 struct NetworkInterface {
   std::string name;
   SocketAddress address;  // port 0
@@ -45,10 +47,16 @@ class InterfaceFilter {
 
 // What the user and the situation say about the choice.
 struct InterfaceWish {
-  std::string names;   // NCCL_SOCKET_IFNAME
+  std::string names;   // the value of `variable`
   int family = 0;      // 4, 6, or 0: any, IPv4 first
   SocketAddress peer;  // when valid: whom the address is for
+  // The setting that an error blames.
+  const char* variable = "NCCL_SOCKET_IFNAME";
 };
+
+// Where the bootstrap listens, with `peer` as above: NCCL_OOB_NET_IFNAME says it, else
+// NCCL_SOCKET_IFNAME.
+InterfaceWish BootstrapWish(const Settings& settings, const SocketAddress& peer);
 
 // The interface to listen on, best first by these rules:
 //   1. only interfaces that `wish.names` admits (in the order of its list) and of the family asked
