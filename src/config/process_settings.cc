@@ -2,16 +2,18 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <mutex>
 #include <utility>
 
 #include "base/log.h"
 #include "base/log_settings.h"
+#include "base/mutex.h"
 #include "config/config_file.h"
 #include "config/settings.h"
+#include "config/settings_news.h"
 
 namespace tutti {
 namespace {
@@ -32,16 +34,26 @@ std::vector<ConfigFile> ReadConfigFiles(const Environment& environment) {
   return files;
 }
 
-std::vector<std::string> NamesInUse(const std::vector<ConfigFile>& files) {
-  std::vector<std::string> names;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text(*entry);
-    names.emplace_back(text.substr(0, text.find('=')));
-  }
-  for (const ConfigFile& file : files) {
-    for (const auto& [name, value] : file.values) names.push_back(name);
-  }
-  return names;
+// As NAME=VALUE.
+std::vector<std::string> VariablesInUse(const std::vector<ConfigFile>& files) {
+  std::vector<std::string> variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
+    variables.emplace_back(*entry);
+  for (const ConfigFile& file : files)
+    for (const auto& [name, value] : file.values) variables.push_back(name + "=" + value);
+  return variables;
+}
+
+// What TakeSettingsNews returns. One per process, as the environment is.
+struct News {
+  Mutex mutex;
+  bool found TUTTI_GUARDED_BY(mutex) = false;
+  std::vector<std::string> sentences TUTTI_GUARDED_BY(mutex);
+};
+
+News& ProcessNews() {
+  static auto* const news = new News;
+  return *news;
 }
 
 // The log has read the environment by itself, because it must work before there are settings; only
@@ -64,15 +76,22 @@ Result<Settings> ReadProcessSettings() {
   std::vector<ConfigFile> files = ReadConfigFiles(environment);
   const Environment overlaid = Overlay(environment, files);
 
-  static std::once_flag warned;
-  std::call_once(warned, [&] {
+  News& news = ProcessNews();
+  MutexLock lock(news.mutex);
+  if (!std::exchange(news.found, true)) {
     TellLog(environment, overlaid);
-    for (const ConfigFile& file : files) {
-      for (const std::string& complaint : file.complaints) TUTTI_WARN("{}", complaint);
-    }
-    for (const std::string& sentence : ReviewNames(NamesInUse(files))) TUTTI_WARN("{}", sentence);
-  });
+    news.sentences = ReviewNames(VariablesInUse(files));
+    for (ConfigFile& file : files)
+      std::move(file.complaints.begin(), file.complaints.end(), std::back_inserter(news.sentences));
+  }
+  lock.Unlock();
   return ReadSettings(overlaid);
+}
+
+std::vector<std::string> TakeSettingsNews() {
+  News& news = ProcessNews();
+  const MutexLock lock(news.mutex);
+  return std::exchange(news.sentences, {});
 }
 
 }  // namespace tutti

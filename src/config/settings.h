@@ -60,7 +60,7 @@ Environment ProcessEnvironment();
 Result<Settings> ReadSettings(const Environment& environment);
 
 // What the library calls: process environment and configuration files, with the log told where it
-// goes. The first call in a process also warns about names that have no effect (see ReviewNames).
+// goes. What the first call finds to be without effect is kept for settings_news.h.
 Result<Settings> ReadProcessSettings();
 
 // A setting as data, for documentation and for the parameter calls of the API.
@@ -80,9 +80,9 @@ struct SettingInfo {
 // All settings in the order of the table.
 std::span<const SettingInfo> AllSettings();
 
-// One sentence for each of `names` that begins with NCCL_ or TUTTI_ and has no effect here: those
-// known to mean nothing on hosts, and unknown ones, with the nearest name that exists where one is
-// near.
+// Returns one sentence for each of `names`, each as NAME=VALUE, that begins with NCCL_ or TUTTI_
+// and has no effect here: those known to mean nothing, unless the value asks for what is so anyway,
+// and unknown ones, with the nearest name that exists where one is near.
 std::vector<std::string> ReviewNames(std::span<const std::string> names);
 
 // The text of docs/settings.md.

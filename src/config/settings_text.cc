@@ -13,12 +13,13 @@ namespace {
 
 struct IgnoredName {
   std::string_view variable;
+  std::string_view off;  // the value that asks for what is done anyway; empty: there is none
   std::string_view reason;
 };
 
 std::span<const IgnoredName> IgnoredNames() {
   static const std::vector<IgnoredName> names = {
-#define IGNORED(variable, reason) {#variable, reason},
+#define IGNORED(variable, off, reason) {#variable, off, reason},
 #define PROGRAM(variable, meaning)
 #define SILENT(variable)
 #include "config/ignored.def"
@@ -31,7 +32,7 @@ std::span<const IgnoredName> IgnoredNames() {
 
 const std::set<std::string_view>& SilentNames() {
   static const std::set<std::string_view> names = {
-#define IGNORED(variable, reason)
+#define IGNORED(variable, off, reason)
 #define PROGRAM(variable, meaning) #variable,
 #define SILENT(variable) #variable,
 #include "config/ignored.def"
@@ -80,14 +81,14 @@ bool IsSetting(std::string_view name) {
                      [&](const SettingInfo& setting) { return setting.variable == name; });
 }
 
-// An empty sentence when there is nothing to say about the name.
-std::string ReviewName(std::string_view name) {
+// An empty sentence when there is nothing to say about the name with this value.
+std::string ReviewName(std::string_view name, std::string_view value) {
   if (!name.starts_with("NCCL_") && !name.starts_with("TUTTI_")) return "";
   if (IsSetting(name) || SilentNames().contains(name)) return "";
   for (const IgnoredName& ignored : IgnoredNames()) {
-    if (ignored.variable == name) {
-      return fmt::format("{} is set but ignored: {}", name, ignored.reason);
-    }
+    if (ignored.variable != name) continue;
+    if (value.empty() || (!ignored.off.empty() && value == ignored.off)) return "";
+    return fmt::format("{} is set but ignored: {}", name, ignored.reason);
   }
   const std::string_view nearest = NearestSetting(name);
   if (nearest.empty()) return fmt::format("{} is set, but there is no such setting", name);
@@ -118,8 +119,10 @@ std::string SettingRow(const SettingInfo& setting) {
 
 std::vector<std::string> ReviewNames(std::span<const std::string> names) {
   std::vector<std::string> sentences;
-  for (const std::string& name : names) {
-    std::string sentence = ReviewName(name);
+  for (const std::string_view text : names) {
+    const size_t end = std::min(text.find('='), text.size());
+    std::string sentence =
+        ReviewName(text.substr(0, end), text.substr(std::min(end + 1, text.size())));
     if (!sentence.empty()) sentences.push_back(std::move(sentence));
   }
   return sentences;
@@ -145,7 +148,7 @@ std::string SettingsMarkdown() {
       "\n## Read by programs\n\n"
       "| Variable | Why |\n"
       "|---|---|\n";
-#define IGNORED(variable, reason)
+#define IGNORED(variable, off, reason)
 #define PROGRAM(variable, meaning) page += fmt::format("| `{}` | {} |\n", #variable, Cell(meaning));
 #define SILENT(variable)
 #include "config/ignored.def"
@@ -155,13 +158,16 @@ std::string SettingsMarkdown() {
 
   page +=
       "\n## Without effect\n\n"
-      "These names of NCCL mean nothing here; setting one warns once.\n\n"
+      "These names of NCCL mean nothing here. Rank 0 says so once where one is set, unless to the "
+      "value in\n"
+      "brackets, which asks for what is done anyway.\n\n"
       "| Why | Variables |\n"
       "|---|---|\n";
   std::map<std::string_view, std::string> by_reason;
   for (const IgnoredName& ignored : IgnoredNames()) {
     std::string& list = by_reason[ignored.reason];
     fmt::format_to(std::back_inserter(list), "{}`{}`", list.empty() ? "" : ", ", ignored.variable);
+    if (!ignored.off.empty()) fmt::format_to(std::back_inserter(list), " (`{}`)", ignored.off);
   }
   for (const auto& [reason, list] : by_reason) {
     page += fmt::format("| {} | {} |\n", Cell(reason), list);
