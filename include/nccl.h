@@ -8,8 +8,10 @@
 //   A communicator joins `nranks` ranks; each rank owns one ncclComm_t. A rank is a device: a GPU,
 //   or, on a machine without GPUs (or with TUTTI_BACKEND=host), a host device, which is a set of
 //   threads working on host memory. Buffers named `buff` are memory of the rank's device: host
-//   pointers for a host rank. They are typed by an ncclDataType_t and must be aligned for it.
-//   Counts are numbers of ELEMENTS; sizes and offsets are BYTES.
+//   pointers for a host rank. They are typed by an ncclDataType_t; they need not be aligned for it,
+//   but operations on aligned ones are faster. Counts are numbers of ELEMENTS; sizes and offsets are
+//   BYTES. What cannot lie in an address space (a count of 2^48 bytes, a buffer that would end beyond
+//   the last address) is ncclInvalidArgument.
 //
 // Streams
 //   Operations are queued on the stream that they name and run in its order. A host rank takes the
@@ -21,10 +23,12 @@
 // Threads
 //   Functions may be called from any thread. One communicator is used by one thread at a time; only
 //   ncclCommAbort, ncclCommRevoke, ncclCommGetAsyncError, ncclGetLastError and the queries (Count,
-//   UserRank, CuDevice) may run beside another call on it. Group nesting belongs to the calling
-//   thread. All ranks of a communicator issue its collectives in the same order. A thread that
-//   drives several ranks wraps the calls of one collective in ncclGroupStart and ncclGroupEnd;
-//   without that the first call would wait for the rest.
+//   UserRank, CuDevice) may run beside another call on it, Destroy and Abort among them: they answer,
+//   or are refused with ncclInvalidArgument when it has been freed. Group nesting belongs to the
+//   calling thread. All ranks of a communicator issue its collectives in the same order. A thread
+//   that drives several ranks wraps the calls of one collective in ncclGroupStart and ncclGroupEnd;
+//   without that the first call would wait for the rest. A thread that is cancelled (pthread_cancel)
+//   while it is in a call ends the call first.
 //
 // Processes
 //   After fork() a child makes communicators of its own; those of its parent are refused there with

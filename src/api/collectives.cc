@@ -2,7 +2,6 @@
 // comm.
 
 #include <cstring>
-#include <limits>
 #include <numeric>
 
 #include "api/context.h"
@@ -39,7 +38,7 @@ Result<ReduceOp> ResolveOp(ncclComm* comm, ncclRedOp_t op, DataType type) {
     default:
       break;
   }
-  std::lock_guard lock(comm->mutex);
+  const MutexLock lock(comm->mutex);
   const auto user_op = comm->user_ops.find(static_cast<int>(op));
   if (user_op == comm->user_ops.end()) {
     return InvalidArgument(
@@ -60,8 +59,7 @@ Result<ReduceOp> ResolveOp(ncclComm* comm, ncclRedOp_t op, DataType type) {
 
 // `copies`: how many times `count` elements the larger buffer holds.
 Status CheckCount(size_t count, DataType type, int copies) {
-  constexpr size_t kMost = std::numeric_limits<ptrdiff_t>::max();
-  if (count > kMost / SizeOf(type) / static_cast<size_t>(copies))
+  if (count >= kAddressSpace / SizeOf(type) / static_cast<size_t>(copies))
     return InvalidArgument("a count of {} elements of {} is more than an address space holds",
                            count, Name(type));
   return Status::Ok();
@@ -70,6 +68,13 @@ Status CheckCount(size_t count, DataType type, int copies) {
 Status CheckBuffer(const void* buffer, const char* what) {
   if (buffer == nullptr) return InvalidArgument("{} is null", what);
   return Status::Ok();
+}
+
+// Checks a buffer of at least `count` elements. Any address will do: NCCL refuses none either, and
+// the kernels of hosts and GPUs take elements that are not aligned.
+Status CheckTyped(const void* buffer, size_t count, DataType type, const char* what) {
+  TUTTI_TRY(CheckBuffer(buffer, what));
+  return CheckExtent(buffer, count * SizeOf(type), what);
 }
 
 // Which ranks use a buffer of a call.
@@ -120,9 +125,10 @@ Status Submit(const Call& call, Task task, const ncclRedOp_t* op = nullptr) {
   TUTTI_TRY(CheckCount(task.count, task.type, call.per_rank ? num_ranks : 1));
   if (task.has_root()) TUTTI_TRY(CheckRoot(task.root, num_ranks, "root"));
   if (task.collective == Collective::kSendRecv) TUTTI_TRY(CheckRoot(task.root, num_ranks, "peer"));
-  if (task.count > 0 && call.NeedsSend(task)) TUTTI_TRY(CheckBuffer(task.send, "the send buffer"));
+  if (task.count > 0 && call.NeedsSend(task))
+    TUTTI_TRY(CheckTyped(task.send, task.count, task.type, "the send buffer"));
   if (task.count > 0 && call.NeedsRecv(task))
-    TUTTI_TRY(CheckBuffer(task.recv, "the receive buffer"));
+    TUTTI_TRY(CheckTyped(task.recv, task.count, task.type, "the receive buffer"));
   if (use->settings.check_pointers) TUTTI_TRY(CheckMapped(call, task));
   TUTTI_ASSIGN(void* const stream, StreamFor(use->comm->operations(), call.stream));
   return ThreadGroup().Add(*call.comm, {std::move(task), stream});
@@ -206,8 +212,9 @@ Status AllReduceMany(const void* const* sends, void* const* recvs, const size_t*
     if (counts[i] == 0) continue;
     TUTTI_TRY(CheckCount(counts[i], static_cast<DataType>(type), 1));
     TUTTI_TRY(CheckCount(counts[i] + buffers->count(), static_cast<DataType>(type), 1));
-    TUTTI_TRY(CheckBuffer(sends[i], "a send buffer"));
-    TUTTI_TRY(CheckBuffer(recvs[i], "a receive buffer"));
+    const auto checked = static_cast<DataType>(type);
+    TUTTI_TRY(CheckTyped(sends[i], counts[i], checked, "a send buffer"));
+    TUTTI_TRY(CheckTyped(recvs[i], counts[i], checked, "a receive buffer"));
     const auto* const send = static_cast<const std::byte*>(sends[i]);
     auto* const recv = static_cast<std::byte*>(recvs[i]);
     if (comm->settings.check_pointers) {
@@ -266,7 +273,7 @@ Status CreatePreMulSum(ncclRedOp_t* op, const void* scalar, ncclDataType_t type,
     user_op.live = scalar;
   else
     std::memcpy(&user_op.scalar, scalar, SizeOf(user_op.type));
-  std::lock_guard lock(comm->mutex);
+  const MutexLock lock(comm->mutex);
   const int number = kBuiltInOps + comm->next_user_op++;
   comm->user_ops[number] = user_op;
   *op = static_cast<ncclRedOp_t>(number);
@@ -279,7 +286,7 @@ Status DestroyOp(ncclRedOp_t op, ncclComm_t comm) {
   const int number = static_cast<int>(op);
   if (number >= 0 && number < kBuiltInOps)
     return InvalidArgument("operator {} is built in and cannot be destroyed", number);
-  std::lock_guard lock(comm->mutex);
+  const MutexLock lock(comm->mutex);
   if (comm->user_ops.erase(number) == 0)
     return InvalidArgument("{} is no operator of this communicator", number);
   return Status::Ok();

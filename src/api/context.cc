@@ -3,10 +3,11 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "comm/group.h"
 
 namespace tutti::api {
@@ -15,16 +16,22 @@ namespace {
 // The API's own state. One per process by the nature of a C API; never destroyed, because other
 // threads may still call into the library while the process exits.
 struct State {
-  std::mutex mutex;
-  std::unique_ptr<Process> process;
-  pid_t pid = 0;
+  Mutex mutex;
+  std::unique_ptr<Process> process TUTTI_GUARDED_BY(mutex);
+  pid_t pid TUTTI_GUARDED_BY(mutex) = 0;
 };
+
+State& GlobalState();
+
+// A fork happens between these two, which no analysis sees.
+void HoldState() TUTTI_NO_THREAD_SAFETY_ANALYSIS { GlobalState().mutex.Lock(); }
+void LetGoOfState() TUTTI_NO_THREAD_SAFETY_ANALYSIS { GlobalState().mutex.Unlock(); }
 
 State& GlobalState() {
   static State* const state = [] {
     auto* const made = new State;
-    pthread_atfork([] { GlobalState().mutex.lock(); }, [] { GlobalState().mutex.unlock(); },
-                   [] { GlobalState().mutex.unlock(); });
+    pthread_atfork(HoldState, LetGoOfState, LetGoOfState);
+    ReserveFailures();
     return made;
   }();
   return *state;
@@ -39,7 +46,7 @@ std::string& LastErrorText() {
 
 Result<Process*> ThisProcess() {
   State& state = GlobalState();
-  std::lock_guard lock(state.mutex);
+  const MutexLock lock(state.mutex);
   if (!state.process || state.pid != getpid()) {
     // After a fork the parent's object has no threads here; it is left alone, not destroyed.
     static_cast<void>(state.process.release());
@@ -102,6 +109,15 @@ Status CheckType(ncclDataType_t type) {
   if (type >= 0 && type < kNumDataTypes) return Status::Ok();
   return InvalidArgument("{} is no data type: 0 to {} are", static_cast<int>(type),
                          kNumDataTypes - 1);
+}
+
+Status CheckExtent(const void* buffer, size_t bytes, const char* what) {
+  const auto begin = reinterpret_cast<uintptr_t>(buffer);
+  const uintptr_t end_of_space = begin < kAddressSpace ? kAddressSpace : UINTPTR_MAX;
+  if (bytes < kAddressSpace && bytes <= end_of_space - begin) [[likely]]
+    return Status::Ok();
+  return InvalidArgument("{} of {} bytes at {} is more than an address space holds", what, bytes,
+                         buffer);
 }
 
 }  // namespace tutti::api

@@ -40,6 +40,16 @@ Status CheckReady(const HandleUse& use);
 Status CheckUsable(const HandleUse& use);
 
 Status CheckType(ncclDataType_t type);
+// InvalidArgument where memory of `bytes` bytes at `buffer` would not end within an address space,
+// so that no such memory can be. `what` names it in the sentence.
+Status CheckExtent(const void* buffer, size_t bytes, const char* what);
+// The addresses that a process has, unless it asks the system for higher ones: no machine has as
+// much memory. Those of a device may lie higher.
+#if defined(__x86_64__)
+inline constexpr size_t kAddressSpace = size_t{1} << 47;
+#else
+inline constexpr size_t kAddressSpace = size_t{1} << 48;
+#endif
 
 // The stream behind a cudaStream_t: null for the null stream. InvalidArgument for anything that is
 // not a live host stream.

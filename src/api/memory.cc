@@ -3,9 +3,9 @@
 #include "backend/cuda/memory.h"
 
 #include <map>
-#include <mutex>
 
 #include "api/context.h"
+#include "base/mutex.h"
 #include "nccl.h"
 
 namespace tutti::api {
@@ -20,20 +20,20 @@ class DeviceBlocks {
     UniqueFd name;  // that it has one is what counts: others may ask for it again
     TUTTI_ASSIGN(cuda::MappedMemory block, cuda::MappedMemory::Create(*gpu, size, &name));
     block.LetPeersUse(*gpu);
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     void* const begin = block.data();
     blocks_.emplace(begin, std::move(block));
     return begin;
   }
   // False: it is no memory of a GPU.
   bool Free(void* pointer) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return blocks_.erase(pointer) != 0;
   }
 
  private:
-  std::mutex mutex_;
-  std::map<void*, cuda::MappedMemory> blocks_;
+  Mutex mutex_;
+  std::map<void*, cuda::MappedMemory> blocks_ TUTTI_GUARDED_BY(mutex_);
 };
 
 DeviceBlocks& Blocks() {
@@ -71,7 +71,8 @@ Status Register(ncclComm_t comm, void* buffer, size_t size, void** handle) {
   if (handle == nullptr) return InvalidArgument("handle is null");
   *handle = nullptr;
   if (buffer == nullptr || size == 0) return InvalidArgument("the buffer is empty");
-  std::lock_guard lock(comm->mutex);
+  TUTTI_TRY(CheckExtent(buffer, size, "the buffer"));
+  const MutexLock lock(comm->mutex);
   comm->registrations.push_back(std::make_unique<char>());
   *handle = comm->registrations.back().get();
   return Status::Ok();
@@ -81,7 +82,7 @@ Status Deregister(ncclComm_t comm, void* handle) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckHandle(use));
   if (handle == nullptr) return Status::Ok();
-  std::lock_guard lock(comm->mutex);
+  const MutexLock lock(comm->mutex);
   if (std::erase_if(comm->registrations, [&](const auto& r) { return r.get() == handle; }) == 0)
     return InvalidArgument("the handle was not given out by ncclCommRegister of this communicator");
   return Status::Ok();

@@ -3,11 +3,11 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <mutex>
 #include <unordered_set>
 
 #include "api/context.h"
 #include "backend/host/stream.h"
+#include "base/mutex.h"
 #include "comm/group.h"
 #include "tutti/tutti.h"
 
@@ -31,37 +31,38 @@ class LiveSet {
   // Whether one was ever made.
   bool Any() const { return any_.load(std::memory_order_relaxed); }
   void Add(const void* handle) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     live_.insert(handle);
     any_.store(true, std::memory_order_relaxed);
   }
   bool Remove(const void* handle) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return live_.erase(handle) == 1;
   }
   bool Has(const void* handle) const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return live_.count(handle) == 1;
   }
   bool IsTheParents(const void* handle) const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return of_parent_.count(handle) == 1;
   }
 
   // Around a fork, so that the child finds the set whole.
-  void BeforeFork() { mutex_.lock(); }
-  void AfterForkInParent() { mutex_.unlock(); }
-  void AfterForkInChild() {
+  void BeforeFork() TUTTI_ACQUIRE(mutex_) { mutex_.Lock(); }
+  void AfterForkInParent() TUTTI_RELEASE(mutex_) { mutex_.Unlock(); }
+  void AfterForkInChild() TUTTI_RELEASE(mutex_) {
     of_parent_.merge(live_);
     live_.clear();
-    mutex_.unlock();
+    mutex_.Unlock();
   }
 
  private:
   std::atomic<bool> any_ = false;
-  mutable std::mutex mutex_;
-  std::unordered_set<const void*> live_;
-  std::unordered_set<const void*> of_parent_;  // of a process that was forked to this one
+  mutable Mutex mutex_;
+  std::unordered_set<const void*> live_ TUTTI_GUARDED_BY(mutex_);
+  // Those of a process that was forked to this one.
+  std::unordered_set<const void*> of_parent_ TUTTI_GUARDED_BY(mutex_);
 };
 
 // One set of each per process.
@@ -70,22 +71,26 @@ struct Live {
   LiveSet<tuttiEvent> events;
 };
 
+Live& AllLive();
+
+// A fork happens between these two, which no analysis sees.
+void HoldAll() TUTTI_NO_THREAD_SAFETY_ANALYSIS {
+  AllLive().streams.BeforeFork();
+  AllLive().events.BeforeFork();
+}
+void LetGoInParent() TUTTI_NO_THREAD_SAFETY_ANALYSIS {
+  AllLive().events.AfterForkInParent();
+  AllLive().streams.AfterForkInParent();
+}
+void LetGoInChild() TUTTI_NO_THREAD_SAFETY_ANALYSIS {
+  AllLive().events.AfterForkInChild();
+  AllLive().streams.AfterForkInChild();
+}
+
 Live& AllLive() {
   static Live* const live = [] {
     auto* const made = new Live;
-    pthread_atfork(
-        [] {
-          AllLive().streams.BeforeFork();
-          AllLive().events.BeforeFork();
-        },
-        [] {
-          AllLive().events.AfterForkInParent();
-          AllLive().streams.AfterForkInParent();
-        },
-        [] {
-          AllLive().events.AfterForkInChild();
-          AllLive().streams.AfterForkInChild();
-        });
+    pthread_atfork(HoldAll, LetGoInParent, LetGoInChild);
     return made;
   }();
   return *live;

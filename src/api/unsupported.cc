@@ -9,31 +9,39 @@ using tutti::api::Return;
 
 namespace {
 
-ncclResult_t NotYet(const char* function, const char* what) {
-  return Return(function, tutti::InvalidUsage("{} is not implemented on host communicators", what));
+ncclResult_t NotYet(const char* function, ncclComm_t comm, const char* what) {
+  return Return(function, [&]() -> tutti::Status {
+    const tutti::HandleUse use(comm);
+    TUTTI_TRY(tutti::api::CheckReady(use));
+    return tutti::InvalidUsage(
+        "{} is not implemented yet for {}", what,
+        use->comm->cuda_device() >= 0 ? "ranks that are GPUs" : "host ranks");
+  });
 }
 
 }  // namespace
 
-ncclResult_t ncclCommSuspend(ncclComm_t, int) {
-  return NotYet(__func__, "suspending a communicator");
+ncclResult_t ncclCommSuspend(ncclComm_t comm, int) {
+  return NotYet(__func__, comm, "suspending a communicator");
 }
-ncclResult_t ncclCommResume(ncclComm_t) { return NotYet(__func__, "resuming a communicator"); }
+ncclResult_t ncclCommResume(ncclComm_t comm) {
+  return NotYet(__func__, comm, "resuming a communicator");
+}
 ncclResult_t ncclPutSignal(const void*, size_t, ncclDataType_t, int, ncclWindow_t, size_t, int, int,
-                           unsigned int, ncclComm_t, cudaStream_t) {
-  return NotYet(__func__, "one-sided put");
+                           unsigned int, ncclComm_t comm, cudaStream_t) {
+  return NotYet(__func__, comm, "one-sided put");
 }
-ncclResult_t ncclSignal(int, int, int, unsigned int, ncclComm_t, cudaStream_t) {
-  return NotYet(__func__, "one-sided signal");
+ncclResult_t ncclSignal(int, int, int, unsigned int, ncclComm_t comm, cudaStream_t) {
+  return NotYet(__func__, comm, "one-sided signal");
 }
-ncclResult_t ncclWaitSignal(int, ncclWaitSignalDesc_t*, ncclComm_t, cudaStream_t) {
-  return NotYet(__func__, "waiting for one-sided signals");
+ncclResult_t ncclWaitSignal(int, ncclWaitSignalDesc_t*, ncclComm_t comm, cudaStream_t) {
+  return NotYet(__func__, comm, "waiting for one-sided signals");
 }
-ncclResult_t ncclDevCommCreate(ncclComm_t, const ncclDevCommRequirements_t*, ncclDevComm_t*) {
-  return NotYet(__func__, "a device communicator");
+ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t*, ncclDevComm_t*) {
+  return NotYet(__func__, comm, "a device communicator");
 }
-ncclResult_t ncclDevCommDestroy(ncclComm_t, const ncclDevComm_t*) {
-  return NotYet(__func__, "a device communicator");
+ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t*) {
+  return NotYet(__func__, comm, "a device communicator");
 }
 
 TUTTI_PNCCL(CommSuspend);

@@ -1,7 +1,6 @@
 // Windows: buffers that all ranks register together.
 
 #include <algorithm>
-#include <mutex>
 
 #include "api/context.h"
 #include "comm/group.h"
@@ -19,6 +18,7 @@ Status RegisterWindow(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* 
   if (out == nullptr) return InvalidArgument("win is null");
   *out = nullptr;
   if (buffer == nullptr || size == 0) return InvalidArgument("the buffer is empty");
+  TUTTI_TRY(CheckExtent(buffer, size, "the buffer"));
   if (reinterpret_cast<uintptr_t>(buffer) % NCCL_WIN_REQUIRED_ALIGNMENT != 0)
     return InvalidArgument("the buffer at {} does not begin at a multiple of {} bytes", buffer,
                            NCCL_WIN_REQUIRED_ALIGNMENT);
@@ -32,16 +32,17 @@ Status RegisterWindow(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* 
     TUTTI_ASSIGN(const Operations::Registration registration,
                  comm->comm->RegisterBuffer(memory, flags));
     window->registration = registration.token;
-    const std::lock_guard lock(comm->mutex);
+    const MutexLock lock(comm->mutex);
     comm->windows.push_back(std::move(window));
     *out = comm->windows.back().get();
     return Status::Ok();
   });
 }
 
-// The window's place among those of the communicator.
+// Returns the window's place among those of the communicator.
 using Windows = std::vector<std::unique_ptr<ncclWindow_vidmem>>;
-Result<Windows::iterator> FindWindow(ncclComm_t comm, ncclWindow_t window) {
+Result<Windows::iterator> FindWindow(ncclComm_t comm, ncclWindow_t window)
+    TUTTI_REQUIRES(comm->mutex) {
   const auto found = std::find_if(comm->windows.begin(), comm->windows.end(),
                                   [&](const auto& w) { return w.get() == window; });
   if (found == comm->windows.end())
@@ -55,7 +56,7 @@ Status DeregisterWindow(ncclComm_t comm, ncclWindow_t window) {
   if (window == nullptr) return Status::Ok();
   std::unique_ptr<ncclWindow_vidmem> gone;
   {
-    const std::lock_guard lock(comm->mutex);
+    const MutexLock lock(comm->mutex);
     TUTTI_ASSIGN(const auto found, FindWindow(comm, window));
     gone = std::move(*found);
     comm->windows.erase(found);
@@ -67,7 +68,7 @@ Status UserPointer(ncclComm_t comm, ncclWindow_t window, void** out) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckReady(use));
   if (out == nullptr) return InvalidArgument("outUserPtr is null");
-  const std::lock_guard lock(comm->mutex);
+  const MutexLock lock(comm->mutex);
   TUTTI_TRY(FindWindow(comm, window).status());
   *out = window->memory.data();
   return Status::Ok();

@@ -5,7 +5,8 @@
 using tutti::HostStream;
 using tutti::Status;
 
-ncclComm::~ncclComm() {
+// Nobody else is inside any more, and a destructor is analysed as if it held no lock.
+ncclComm::~ncclComm() TUTTI_NO_THREAD_SAFETY_ANALYSIS {
   // The threads first, after their work: they use the communicator.
   worker_.reset();
   joint_worker_.reset();
@@ -16,29 +17,29 @@ ncclComm::~ncclComm() {
 
 ncclComm::WorkHold ncclComm::BeginChild(ncclComm& child) {
   WorkHold hold(*this, Shown::kInProgress);
-  std::lock_guard lock(mutex);
+  const tutti::MutexLock lock(mutex);
   children_.push_back(&child);
   return hold;
 }
 
 void ncclComm::ForgetChild(ncclComm& child) {
-  std::lock_guard lock(mutex);
+  const tutti::MutexLock lock(mutex);
   std::erase(children_, &child);
 }
 
 void ncclComm::RaiseAbort() {
   abort_flag.store(true, std::memory_order_release);
-  std::lock_guard lock(mutex);
+  const tutti::MutexLock lock(mutex);
   for (ncclComm* child : children_) child->abort_flag.store(true, std::memory_order_release);
 }
 
 void ncclComm::Fail(const Status& status) {
-  std::lock_guard lock(mutex);
+  const tutti::MutexLock lock(mutex);
   if (error.ok()) error = status;
 }
 
 void ncclComm::NoteFailure(const Status& status, bool in_background) {
-  std::lock_guard lock(mutex);
+  const tutti::MutexLock lock(mutex);
   if (!comm || comm->watch().stopped()) {
     if (error.ok()) error = status;
   } else if (in_background && operation_error_.ok()) {
@@ -49,24 +50,24 @@ void ncclComm::NoteFailure(const Status& status, bool in_background) {
 
 void ncclComm::ForgetOperationError() {
   if (!has_operation_error_.load(std::memory_order_relaxed)) return;
-  std::lock_guard lock(mutex);
+  const tutti::MutexLock lock(mutex);
   operation_error_ = Status::Ok();
   has_operation_error_.store(false, std::memory_order_relaxed);
 }
 
 Status ncclComm::Error() {
-  std::lock_guard lock(mutex);
+  const tutti::MutexLock lock(mutex);
   return error.ok() ? operation_error_ : error;
 }
 
 HostStream& ncclComm::worker() {
-  std::lock_guard lock(mutex);
+  const tutti::MutexLock lock(mutex);
   if (!worker_) worker_ = std::make_unique<HostStream>();
   return *worker_;
 }
 
 HostStream& ncclComm::joint_worker() {
-  std::lock_guard lock(mutex);
+  const tutti::MutexLock lock(mutex);
   if (!joint_worker_) joint_worker_ = std::make_unique<HostStream>();
   return *joint_worker_;
 }
@@ -74,7 +75,7 @@ HostStream& ncclComm::joint_worker() {
 void ncclComm::RunAside(HostStream::Task task) {
   Helper* helper = nullptr;
   {
-    std::lock_guard lock(mutex);
+    const tutti::MutexLock lock(mutex);
     const auto idle = std::find_if(helpers_.begin(), helpers_.end(),
                                    [](const auto& h) { return !h->busy.exchange(true); });
     if (idle != helpers_.end())
@@ -90,6 +91,6 @@ void ncclComm::RunAside(HostStream::Task task) {
 }
 
 void ncclComm::AddNameless(tutti::OwnedHandle child) {
-  std::lock_guard lock(mutex);
+  const tutti::MutexLock lock(mutex);
   nameless_.push_back(std::move(child));
 }

@@ -12,13 +12,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "backend/host/stream.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "comm/communicator.h"
 #include "comm/handle_table.h"
@@ -84,13 +84,15 @@ struct ncclComm {
   // That change how operations run and are under way; operations of GPUs must wait for their end.
   std::atomic<int> joint_jobs = 0;
 
-  std::mutex mutex;
-  tutti::Status error;  // the first asynchronous failure
-  std::map<int, TuttiUserOp> user_ops;
-  int next_user_op = 0;
-  std::vector<std::unique_ptr<char>> registrations;  // what ncclCommRegister gave out
-  std::vector<std::unique_ptr<ncclWindow_vidmem>> windows;
-  uint64_t grow_id = 0;  // an id made by ncclCommGetUniqueId and not used yet; 0: none
+  tutti::Mutex mutex;
+  tutti::Status error TUTTI_GUARDED_BY(mutex);  // the first asynchronous failure
+  std::map<int, TuttiUserOp> user_ops TUTTI_GUARDED_BY(mutex);
+  int next_user_op TUTTI_GUARDED_BY(mutex) = 0;
+  // What ncclCommRegister gave out.
+  std::vector<std::unique_ptr<char>> registrations TUTTI_GUARDED_BY(mutex);
+  std::vector<std::unique_ptr<ncclWindow_vidmem>> windows TUTTI_GUARDED_BY(mutex);
+  // An id made by ncclCommGetUniqueId and not used yet; 0: there is none.
+  uint64_t grow_id TUTTI_GUARDED_BY(mutex) = 0;
 
   // Keeps the handle, for work that goes on when the call that began it has returned: from before
   // it is handed over until its last touch. REQUIRES, to make one: the caller is inside of the
@@ -165,10 +167,10 @@ struct ncclComm {
   tutti::HandleGate& gate_;
   std::atomic<int> in_progress_ = 0;
   std::atomic<bool> has_operation_error_ = false;
-  tutti::Status operation_error_;
-  std::vector<ncclComm*> children_;  // that are being made
-  std::unique_ptr<tutti::HostStream> worker_;
-  std::unique_ptr<tutti::HostStream> joint_worker_;
-  std::vector<std::unique_ptr<Helper>> helpers_;
-  std::vector<tutti::OwnedHandle> nameless_;
+  tutti::Status operation_error_ TUTTI_GUARDED_BY(mutex);
+  std::vector<ncclComm*> children_ TUTTI_GUARDED_BY(mutex);  // that are being made
+  std::unique_ptr<tutti::HostStream> worker_ TUTTI_GUARDED_BY(mutex);
+  std::unique_ptr<tutti::HostStream> joint_worker_ TUTTI_GUARDED_BY(mutex);
+  std::vector<std::unique_ptr<Helper>> helpers_ TUTTI_GUARDED_BY(mutex);
+  std::vector<tutti::OwnedHandle> nameless_ TUTTI_GUARDED_BY(mutex);
 };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <bit>
@@ -132,6 +133,74 @@ TEST_F(ArgumentsTest, RootsAndPeers) {
   }
 }
 
+// What arithmetic shows to be impossible is refused, and not tried.
+TEST_F(ArgumentsTest, CountsBeyondAnAddressSpace) {
+  for (const size_t bytes : {size_t{1} << 50, size_t{1} << 48, (size_t{1} << 48) - 4}) {
+    const size_t count = bytes / sizeof(float);
+    EXPECT_REFUSED(ncclInvalidArgument, AllReduce(count, ncclFloat32, ncclSum));
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclBroadcast(in_.data(), out_.data(), count, ncclFloat32, 0, comm_, nullptr));
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclSend(in_.data(), count, ncclFloat32, 0, comm_, nullptr));
+  }
+  // It would end beyond the last address.
+  auto* const last = reinterpret_cast<float*>(~uintptr_t{0} - 63);
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclAllReduce(last, last, 32, ncclFloat32, ncclSum, comm_, nullptr));
+  void* handle = nullptr;
+  ncclWindow_t window = nullptr;
+  const size_t endless = std::numeric_limits<size_t>::max();
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommRegister(comm_, in_.data(), endless, &handle));
+  void* memory = nullptr;
+  ASSERT_NCCL(ncclMemAlloc(&memory, 4096));
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclCommWindowRegister(comm_, memory, endless, &window, NCCL_WIN_DEFAULT));
+  EXPECT_NCCL(ncclMemFree(memory));
+}
+
+// Buffers need not be aligned, as the header says.
+TEST_F(ArgumentsTest, BuffersAtOddAddresses) {
+  std::array<char, 4 * 37 + 1> in{}, out{};
+  for (size_t i = 0; i < 37; ++i) {
+    const auto value = static_cast<float>(i);
+    std::memcpy(in.data() + 1 + 4 * i, &value, sizeof(value));
+  }
+  EXPECT_NCCL(
+      ncclAllReduce(in.data() + 1, out.data() + 1, 37, ncclFloat32, ncclSum, comm_, nullptr));
+  EXPECT_EQ(in, out);
+}
+
+TEST_F(ArgumentsTest, ConfigsOfNoRelease) {
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  for (const size_t size :
+       {size_t{0}, size_t{8}, size_t{1} << 20, std::numeric_limits<size_t>::max()}) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.size = size;
+    ncclComm_t comm = nullptr;
+    EXPECT_REFUSED(ncclInvalidArgument, ncclCommInitRankConfig(&comm, 1, id, 0, &config));
+  }
+}
+
+// A setting that cannot be followed is named, and also where the job could do without it.
+TEST(BadSettingsTest, AreNamed) {
+  const auto refused = [](const char* variable, const char* value) {
+    const Environment bad(Environment::Settings{{variable, value}});
+    ncclUniqueId id;
+    ncclComm_t comm = nullptr;
+    ncclResult_t result = ncclGetUniqueId(&id);
+    if (result == ncclSuccess) result = ncclCommInitRank(&comm, 1, id, 0);
+    EXPECT_EQ(result, ncclInvalidUsage) << variable;
+    EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr(variable));
+    EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr(value));
+    EXPECT_NCCL(ncclCommAbort(comm));  // null is allowed
+  };
+  refused("NCCL_OOB_NET_IFNAME", "nonsense7");
+  refused("NCCL_SOCKET_IFNAME", "nonsense7");
+  refused("NCCL_COMM_ID", "nonsense");
+  refused("NCCL_NET", "nonsense");
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they end the program
 TEST_F(ArgumentsTest, MoreMemoryThanThereIs) {
   const void* send = in_.data();
@@ -146,14 +215,20 @@ TEST_F(ArgumentsTest, MoreMemoryThanThereIs) {
 TEST(MemoryTest, AnExchangeInPlaceSaysWhatItLacks) {
   ThreadWorld world(2, {{"NCCL_SHM_DISABLE", "1"}});
   ASSERT_TRUE(world.ok());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit tight = {.rlim_cur = rlim_t{1} << 40, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  static std::array<float, 4> data;  // far from the end of the address space, unlike a stack
   RunRankThreads(2, [&](int rank) {
-    float data[2] = {};
-    const size_t count = size_t{1} << 57;
-    EXPECT_EQ(ncclAlltoAll(data, data, count, ncclFloat32, world.comm(rank), nullptr),
+    float* const mine = &data[static_cast<size_t>(2 * rank)];
+    const size_t count = size_t{1} << 38;
+    EXPECT_EQ(ncclAlltoAll(mine, mine, count, ncclFloat32, world.comm(rank), nullptr),
               ncclSystemError);
     EXPECT_THAT(ncclGetLastError(world.comm(rank)),
                 HasSubstr(fmt::format("{} bytes", 2 * 4 * count)));
   });
+  EXPECT_EQ(setrlimit(RLIMIT_AS, &before), 0);
 }
 #endif
 
@@ -284,6 +359,7 @@ TEST_F(ArgumentsTest, Windows) {
 // What hosts do not have yet says so, and is never success.
 TEST_F(ArgumentsTest, WhatIsNotImplementedIsInvalidUsage) {
   EXPECT_REFUSED(ncclInvalidUsage, ncclCommSuspend(comm_, NCCL_SUSPEND_MEM));
+  EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("host ranks"));
   EXPECT_REFUSED(ncclInvalidUsage, ncclCommResume(comm_));
   EXPECT_REFUSED(ncclInvalidUsage,
                  ncclPutSignal(in_.data(), 1, ncclFloat32, 0, nullptr, 0, 0, 0, 0, comm_, nullptr));
@@ -328,7 +404,7 @@ TEST(GroupArgumentsTest, HoldsOperationsOrMakesCommunicatorsAndNotBoth) {
   EXPECT_NCCL(ncclCommSplit(comm, 0, 0, &child, nullptr));
   EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
   EXPECT_EQ(sum, 0);
-  if (child != nullptr) EXPECT_NCCL(ncclCommAbort(child));
+  EXPECT_NCCL(ncclCommAbort(child));  // null is allowed
   EXPECT_NCCL(ncclCommDestroy(comm));
 }
 

@@ -1,0 +1,154 @@
+// What a communicator answers: its state, its shape, its plans.
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/context.h"
+#include "nccl.h"
+#include "tutti/tutti.h"
+
+namespace tutti::api {
+namespace {
+
+Status AsyncError(ncclComm_t comm, ncclResult_t* out) {
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckHandle(use));
+  if (out == nullptr) return InvalidArgument("asyncError is null");
+  *out = ncclSuccess;
+  // Read first: work notes its failure before it is no longer pending.
+  const bool in_progress = comm->in_progress();
+  if (const Status error = comm->Error(); !error.ok()) {
+    *out = static_cast<ncclResult_t>(error.code());
+  } else if (in_progress) {
+    *out = ncclInProgress;
+  } else if (comm->comm && comm->comm->watch().stopped() && !comm->revoked) {
+    *out = static_cast<ncclResult_t>(comm->comm->watch().StopReason().code());
+  }
+  return Status::Ok();
+}
+
+template <class F>
+Status Query(ncclComm_t comm, int* out, F value) {
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckReady(use));
+  if (out == nullptr) return InvalidArgument("the place for the answer is null");
+  *out = value(*comm->comm);
+  return Status::Ok();
+}
+
+Status CopyText(const std::string& text, char* buffer, size_t capacity, size_t* needed) {
+  if (needed != nullptr) *needed = text.size() + 1;
+  if (buffer == nullptr || capacity == 0) return Status::Ok();
+  const size_t length = std::min(text.size(), capacity - 1);
+  std::memcpy(buffer, text.data(), length);
+  buffer[length] = '\0';
+  return Status::Ok();
+}
+
+Status DescribeComm(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed) {
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckReady(use));
+  return CopyText(comm->comm->DescribeAsJson(), buffer, capacity, needed);
+}
+
+Status GetLostRanks(ncclComm_t comm, int* ranks, int capacity, int* count) {
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckReady(use));
+  if (count == nullptr) return InvalidArgument("count is null");
+  if (capacity < 0 || (ranks == nullptr && capacity > 0))
+    return InvalidArgument("there is no place for {} ranks at {}", capacity,
+                           static_cast<const void*>(ranks));
+  const std::vector<int> lost = comm->comm->watch().LostRanks();
+  *count = static_cast<int>(lost.size());
+  std::copy_n(lost.begin(), std::min(*count, capacity), ranks);
+  return Status::Ok();
+}
+
+// What tuttiPlanDescribe knows: a plan of the other operations needs more than a count.
+constexpr Collective kPlannedCollectives[] = {Collective::kAllReduce,     Collective::kReduce,
+                                              Collective::kBroadcast,     Collective::kAllGather,
+                                              Collective::kReduceScatter, Collective::kAlltoAll,
+                                              Collective::kGather,        Collective::kScatter};
+// A plan is found by walking the algorithm chunk by chunk, some 10^9 chunks here.
+constexpr size_t kMostPlannedBytes = size_t{1} << 44;
+
+ReduceKind KindOf(ncclRedOp_t op) {
+  return op == ncclProd  ? ReduceKind::kProd
+         : op == ncclMax ? ReduceKind::kMax
+         : op == ncclMin ? ReduceKind::kMin
+                         : ReduceKind::kSum;
+}
+
+Status DescribePlan(ncclComm_t comm, const char* collective, size_t count, ncclDataType_t type,
+                    ncclRedOp_t op, char* buffer, size_t capacity, size_t* needed) {
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckReady(use));
+  if (collective == nullptr) return InvalidArgument("the collective's name is null");
+  TUTTI_TRY(CheckType(type));
+  if (count > kMostPlannedBytes / SizeOf(static_cast<DataType>(type)))
+    return InvalidArgument(
+        "a plan for {} elements of {} would be too long to lay out: {} bytes is "
+        "the most",
+        count, Name(static_cast<DataType>(type)), kMostPlannedBytes);
+  for (const Collective one : kPlannedCollectives) {
+    if (Name(one) != std::string_view(collective)) continue;
+    Task task = {.collective = one, .count = count};
+    task.type = static_cast<DataType>(type);
+    task.op.kind = KindOf(op);
+    return CopyText(comm->comm->operations().Describe(task), buffer, capacity, needed);
+  }
+  return InvalidArgument("\"{}\" is no collective; they are written as in AllReduce", collective);
+}
+
+}  // namespace
+}  // namespace tutti::api
+
+using namespace tutti;  // NOLINT(google-build-using-namespace): the C API below is outside of it
+using api::Return;
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError) {
+  return Return(__func__, [&] { return api::AsyncError(comm, asyncError); });
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
+  return Return(__func__, [&] {
+    return api::Query(comm, count, [](Communicator& c) { return c.num_ranks(); });
+  });
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+  return Return(__func__,
+                [&] { return api::Query(comm, rank, [](Communicator& c) { return c.rank(); }); });
+}
+
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
+  return Return(__func__, [&] {
+    return api::Query(comm, device, [comm](Communicator& c) {
+      return comm->device >= 0 ? comm->device : c.LocalRank();
+    });
+  });
+}
+
+ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed) {
+  return Return(__func__, [&] { return api::DescribeComm(comm, buffer, capacity, needed); });
+}
+
+ncclResult_t tuttiCommGetLostRanks(ncclComm_t comm, int* ranks, int capacity, int* count) {
+  return Return(__func__, [&] { return api::GetLostRanks(comm, ranks, capacity, count); });
+}
+
+ncclResult_t tuttiPlanDescribe(ncclComm_t comm, const char* collective, size_t count,
+                               ncclDataType_t datatype, ncclRedOp_t op, char* buffer,
+                               size_t capacity, size_t* needed) {
+  return Return(__func__, [&] {
+    return api::DescribePlan(comm, collective, count, datatype, op, buffer, capacity, needed);
+  });
+}
+
+TUTTI_PNCCL(CommGetAsyncError);
+TUTTI_PNCCL(CommCount);
+TUTTI_PNCCL(CommUserRank);
+TUTTI_PNCCL(CommCuDevice);
