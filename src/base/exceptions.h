@@ -27,8 +27,12 @@ class NoCancellation {
 };
 
 // Returns the exception that is being handled as a Status: SystemError when memory was lacking,
-// InternalError for all others. REQUIRES: called inside a catch clause.
+// InternalError for all others. Where there is no memory even for that, it returns one of the
+// failures that ReserveFailures has made. REQUIRES: called inside a catch clause.
 Status StatusOfException() noexcept;
+// Makes failures for StatusOfException, some for each thread that may meet the lack of memory at the
+// same moment. Called while there is memory; StatusOfException makes those that it has used again.
+void ReserveFailures();
 
 // Runs `call`, which returns a Status, and returns what it returns, or a failure when it throws.
 // The thread is not cancelled meanwhile.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/exceptions.h"
 #include "base/log.h"
 #include "sys/thread.h"
 
@@ -52,13 +53,24 @@ bool HostStream::Idle() const {
   return completed_ == enqueued_;
 }
 
-void HostStream::NoteError(const Status& status) {
+void HostStream::NoteError(const Status& status) noexcept {
   const MutexLock lock(mutex_);
-  if (error_.ok()) error_ = status;
+  if (!error_.ok() || code_without_sentence_ != Code::kOk) return;
+  try {
+    error_ = status;
+  } catch (...) {
+    code_without_sentence_ = status.code();
+  }
 }
 
 Status HostStream::TakeError() {
   const MutexLock lock(mutex_);
+  if (code_without_sentence_ != Code::kOk) {
+    Status told(code_without_sentence_,
+                "work on the stream failed, and there was not enough memory to keep the reason");
+    code_without_sentence_ = Code::kOk;
+    return told;
+  }
   return std::exchange(error_, Status::Ok());
 }
 
@@ -81,7 +93,11 @@ void HostStream::RunOne() {
   queue_.pop_front();
   {
     const MutexUnlock unlock(mutex_);
-    task();
+    try {
+      task();
+    } catch (...) {  // would end the process
+      NoteError(StatusOfException());
+    }
     task = nullptr;  // what it captured goes before the stream counts it as done
   }
   ++completed_;

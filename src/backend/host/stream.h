@@ -26,13 +26,14 @@ class HostStream {
   ~HostStream();  // runs what is queued, then stops
 
   // Blocks while kMaxQueued tasks wait, so that a producer cannot fill the memory. Where the system
-  // grants no thread, runs `task` before it returns.
+  // grants no thread, runs `task` before it returns. What a task throws is a failure of the stream.
   void Enqueue(Task task);
   // Waits until all tasks enqueued so far have run. Returns at once on the stream's own thread.
   void Synchronize();
   bool Idle() const;
-  // Keeps the first failure of a task since the last TakeError, which returns it.
-  void NoteError(const Status& status);
+  // Keeps the first failure of a task since the last TakeError, which returns it. Where there is no
+  // memory for its sentence, its code is kept.
+  void NoteError(const Status& status) noexcept;
   Status TakeError();
   bool OnOwnThread() const;
 
@@ -50,6 +51,7 @@ class HostStream {
   uint64_t completed_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
   Status error_ TUTTI_GUARDED_BY(mutex_);
+  Code code_without_sentence_ TUTTI_GUARDED_BY(mutex_) = Code::kOk;  // in place of error_
   std::thread thread_ TUTTI_GUARDED_BY(mutex_);
 };
 

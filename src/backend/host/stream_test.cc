@@ -4,12 +4,31 @@
 #include <signal.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <future>
+#include <new>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "base/exceptions.h"
 #include "testing/threadless.h"
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they have their own
+namespace {
+// While it is true the calling thread gets no memory.
+thread_local bool memory_is_lacking = false;
+}  // namespace
+
+void* operator new(size_t bytes) {
+  void* const memory = memory_is_lacking ? nullptr : std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#endif
 
 namespace tutti {
 namespace {
@@ -34,6 +53,42 @@ TEST(HostStreamTest, RunsTasksInOrderOnAThreadThatTakesNoSignals) {
   EXPECT_NE(where, std::this_thread::get_id());
   EXPECT_EQ(sigismember(&mask, SIGTERM), 1);
 }
+
+// Neither a task that throws nor a failure for which there is no memory ends the process.
+TEST(HostStreamTest, KeepsWhatATaskThrowsAsAFailure) {
+  HostStream stream;
+  stream.Enqueue([] { throw std::bad_alloc(); });
+  bool ran = false;
+  stream.Enqueue([&] { ran = true; });
+  stream.Synchronize();
+  EXPECT_TRUE(ran);
+  EXPECT_EQ(stream.TakeError().code(), Code::kSystemError);
+  EXPECT_TRUE(stream.TakeError().ok());
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they have their own
+TEST(HostStreamTest, KeepsTheCodeOfAFailureWithoutMemoryForItsSentence) {
+  HostStream stream;
+  const Status failure = RemoteError("{}", std::string(1000, 'x'));
+  memory_is_lacking = true;
+  stream.NoteError(failure);
+  memory_is_lacking = false;
+  EXPECT_EQ(stream.TakeError().code(), Code::kRemoteError);
+  EXPECT_TRUE(stream.TakeError().ok());
+}
+
+TEST(ExceptionsTest, AreTurnedIntoAStatusWithoutMemory) {
+  ReserveFailures();
+  memory_is_lacking = true;
+  Code code = Code::kOk;
+  for (int i = 0; i < 3; ++i) {
+    const Status status = WithoutExceptions([]() -> Status { throw std::bad_alloc(); });
+    code = status.code();
+  }
+  memory_is_lacking = false;
+  EXPECT_EQ(code, Code::kSystemError);
+}
+#endif
 
 // The later record is reached first: the earlier one must neither undo it nor let its waiters go.
 TEST(HostEventTest, KeepsThePointsOfSeveralStreamsApart) {
