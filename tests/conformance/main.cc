@@ -7,8 +7,19 @@
 
 #include "conformance/place.h"
 
+namespace {
+
+// Begins each test without a device, whatever the test before it has left to the thread: streams and
+// communicators of a test that names no device are then on the same one.
+class NoDeviceAtFirst : public ::testing::EmptyTestEventListener {
+  void OnTestStart(const ::testing::TestInfo&) override { tutti::testing::UseNoDevice(); }
+};
+
+}  // namespace
+
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
+  ::testing::UnitTest::GetInstance()->listeners().Append(new NoDeviceAtFirst);
   if (!tutti::testing::OnGpus()) {
     // A machine with GPUs would make ranks of them.
     setenv("TUTTI_BACKEND", "host", /*overwrite=*/0);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <limits>
 #include <map>
@@ -87,6 +88,9 @@ class Pool {
   std::map<size_t, size_t> free_;  // sizes by offset
 };
 
+// Whether this process has used CUDA. A program that forks ranks has not before it forks.
+std::atomic<bool> uses_cuda = false;
+
 // A device that has been used: its context, and memory on it once it is asked for.
 struct Device {
   std::once_flag made;
@@ -103,6 +107,7 @@ Device& DeviceOf(int number) {
   static auto* const devices = new std::array<Device, kMostDevices>;
   Device& device = (*devices)[static_cast<size_t>(number)];
   std::call_once(device.made, [&] {
+    uses_cuda = true;
     Must(TheDriver().PrimaryContextRetain(&device.context, number), "opening a GPU");
     if (WhereTestsRun() != Place::kDevice) return;
     const cuda::ContextScope scope(TheDriver(), device.context);
@@ -179,6 +184,10 @@ std::vector<int> UpToMostRanks(std::vector<int> numbers) {
 void UseDevice(int device) {
   if (!OnGpus()) return;
   Must(TheDriver().ContextSetCurrent(ContextOf(device)), "choosing a GPU");
+}
+
+void UseNoDevice() {
+  if (uses_cuda) Must(TheDriver().ContextSetCurrent(nullptr), "leaving a GPU");
 }
 
 void RunRanks(int num_ranks, const std::function<void(int rank)>& body, double deadline_s) {

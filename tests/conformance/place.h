@@ -41,6 +41,8 @@ double GpuTimeScale();
 // Makes device `device` the calling thread's, as programs do before they join as a rank. Nothing on
 // hosts.
 void UseDevice(int device);
+// Undoes UseDevice: the calling thread has no device, as when it began.
+void UseNoDevice();
 // RunRankThreads, each thread on the device of its number.
 void RunRanks(int num_ranks, const std::function<void(int rank)>& body, double deadline_s = 60);
 

@@ -169,7 +169,7 @@ int cuLaunchKernelEx(const tutti::cuda::LaunchConfig* config, void* function, vo
   void* const stream = config->stream;
   ++TheState().launches;
   if (Broken()) return kIllegalAddress;
-  if (!IsStream(stream)) return kInvalidHandle;
+  if (!IsStreamOfCurrentDevice(stream)) return kInvalidHandle;
   if (FailsNow(launches_to_failure)) return kOutOfMemory;
   const auto& kernel = *static_cast<FakeFunction*>(function);
   std::vector<std::byte> args(kernel.args_bytes);

@@ -63,6 +63,12 @@ bool IsStream(void* stream) {
     if (device.streams.count(static_cast<FakeStream*>(stream)) != 0) return true;
   return false;
 }
+
+bool IsStreamOfCurrentDevice(void* stream) {
+  if (reinterpret_cast<uintptr_t>(stream) <= 2) return true;
+  std::lock_guard lock(TheState().mutex);
+  return Current()->streams.count(static_cast<FakeStream*>(stream)) != 0;
+}
 FakeDevice* DeviceOf(int number) {
   State& s = TheState();
   return number < 0 || static_cast<size_t>(number) >= s.devices.size()

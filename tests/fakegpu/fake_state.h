@@ -245,6 +245,8 @@ bool Broken();
 inline FakeDevice* Current() { return contexts.empty() ? nullptr : contexts.back(); }
 FakeStream& StreamOf(void* stream);
 bool IsStream(void* stream);
+// A kernel runs on a stream of the current device only.
+bool IsStreamOfCurrentDevice(void* stream);
 FakeDevice* DeviceOf(int number);
 inline void* Pointer(DeviceAddress address) { return reinterpret_cast<void*>(address); }
 
