@@ -30,8 +30,9 @@ class NoCancellation {
 // InternalError for all others. Where there is no memory even for that, it returns one of the
 // failures that ReserveFailures has made. REQUIRES: called inside a catch clause.
 Status StatusOfException() noexcept;
-// Makes failures for StatusOfException, some for each thread that may meet the lack of memory at the
-// same moment. Called while there is memory; StatusOfException makes those that it has used again.
+// Makes failures for StatusOfException, some for each thread that may meet the lack of memory at
+// the same moment. Called while there is memory; StatusOfException makes those that it has used
+// again.
 void ReserveFailures();
 
 // Runs `call`, which returns a Status, and returns what it returns, or a failure when it throws.

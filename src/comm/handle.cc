@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/exceptions.h"
+
 using tutti::HostStream;
 using tutti::Status;
 
@@ -33,17 +35,31 @@ void ncclComm::RaiseAbort() {
   for (ncclComm* child : children_) child->abort_flag.store(true, std::memory_order_release);
 }
 
+namespace {
+
+// Keeps the first failure. Where there is no memory for a copy, that lack is what is kept.
+void Keep(Status& place, const Status& failure) noexcept {
+  if (!place.ok()) return;
+  try {
+    place = failure;
+  } catch (...) {
+    place = tutti::StatusOfException();
+  }
+}
+
+}  // namespace
+
 void ncclComm::Fail(const Status& status) {
   const tutti::MutexLock lock(mutex);
-  if (error.ok()) error = status;
+  Keep(error, status);
 }
 
 void ncclComm::NoteFailure(const Status& status, bool in_background) {
   const tutti::MutexLock lock(mutex);
   if (!comm || comm->watch().stopped()) {
-    if (error.ok()) error = status;
-  } else if (in_background && operation_error_.ok()) {
-    operation_error_ = status;
+    Keep(error, status);
+  } else if (in_background) {
+    Keep(operation_error_, status);
     has_operation_error_.store(true, std::memory_order_relaxed);
   }
 }

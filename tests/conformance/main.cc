@@ -9,8 +9,8 @@
 
 namespace {
 
-// Begins each test without a device, whatever the test before it has left to the thread: streams and
-// communicators of a test that names no device are then on the same one.
+// Begins each test without a device, whatever the test before it has left to the thread: streams
+// and communicators of a test that names no device are then on the same one.
 class NoDeviceAtFirst : public ::testing::EmptyTestEventListener {
   void OnTestStart(const ::testing::TestInfo&) override { tutti::testing::UseNoDevice(); }
 };

@@ -63,7 +63,6 @@ bool IsStream(void* stream) {
     if (device.streams.count(static_cast<FakeStream*>(stream)) != 0) return true;
   return false;
 }
-
 bool IsStreamOfCurrentDevice(void* stream) {
   if (reinterpret_cast<uintptr_t>(stream) <= 2) return true;
   std::lock_guard lock(TheState().mutex);
