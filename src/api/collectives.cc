@@ -13,7 +13,8 @@
 namespace tutti::api {
 namespace {
 
-// ncclRedOp_t: the five built-in ones, then those of ncclRedOpCreatePreMulSum.
+// The numbers of ncclRedOp_t are the five built-in operators, then those that
+// ncclRedOpCreatePreMulSum makes.
 constexpr int kBuiltInOps = 5;
 constexpr uint8_t kPreMulSumNumber = 5;
 
@@ -57,7 +58,8 @@ Result<ReduceOp> ResolveOp(ncclComm* comm, ncclRedOp_t op, DataType type) {
   return result;
 }
 
-// `copies`: how many times `count` elements the larger buffer holds.
+// Refuses a count for which there is no memory. The larger buffer of the call holds `count`
+// elements `copies` times.
 Status CheckCount(size_t count, DataType type, int copies) {
   if (count >= kAddressSpace / SizeOf(type) / static_cast<size_t>(copies))
     return InvalidArgument("a count of {} elements of {} is more than an address space holds",
@@ -77,7 +79,7 @@ Status CheckTyped(const void* buffer, size_t count, DataType type, const char* w
   return CheckExtent(buffer, count * SizeOf(type), what);
 }
 
-// Which ranks use a buffer of a call.
+// Says which ranks use a buffer of a call.
 enum class UsedBy { kAll, kRoot, kNobody };
 
 struct Call {
@@ -102,8 +104,8 @@ Status CheckRoot(int root, int num_ranks, const char* what) {
   return Status::Ok();
 }
 
-// For NCCL_CHECK_POINTERS. Of the larger of two buffers the count's share is looked at, which is
-// its beginning.
+// Refuses buffers that are not memory of this process, for NCCL_CHECK_POINTERS. Of a buffer that
+// holds `count` elements for each rank only the first `count` are looked at.
 Status CheckMapped(const Call& call, const Task& task) {
   const size_t bytes = task.count * SizeOf(task.type);
   const Operations& operations = call.comm->comm->operations();
@@ -134,7 +136,8 @@ Status Submit(const Call& call, Task task, const ncclRedOp_t* op = nullptr) {
   return ThreadGroup().Add(*call.comm, {std::move(task), stream});
 }
 
-// counts[n] as given, and displacements as given or packed.
+// Copies the counts of all ranks, and their displacements; where none are given the parts lie one
+// behind the other.
 Status ReadParts(int num_ranks, const size_t* counts, const size_t* offsets, const char* what,
                  std::vector<size_t>& counts_out, std::vector<size_t>& offsets_out) {
   if (counts == nullptr) return InvalidArgument("{} is null", what);

@@ -12,9 +12,10 @@
 namespace tutti::api {
 namespace {
 
-// More are not searched for; NCCL's own bound.
+// The most channels that are searched for; NCCL has the same bound.
 constexpr int64_t kMostChannels = 64;
-constexpr int64_t kMostBlocks = 128;  // of NCCL_MAX_CTAS
+// The most that NCCL_MAX_CTAS allows.
+constexpr int64_t kMostBlocks = 128;
 
 // Longer than the config of any release to come; what says that it is longer is no config.
 constexpr size_t kLongestConfig = 4096;
@@ -25,8 +26,8 @@ struct FieldRange {
   int least, most;
 };
 
-// What nccl.h says of each; host ranks check the wishes that they then ignore, so that a program
-// finds its mistake here and not on the machine with GPUs.
+// The values that nccl.h allows for each field. Host ranks check also the fields that they then
+// ignore, so that a program finds its mistake here and not on the machine with GPUs.
 constexpr int kAny = std::numeric_limits<int>::max();
 constexpr FieldRange kFieldRanges[] = {
     {"blocking", &ncclConfig_t::blocking, 0, 1},
@@ -84,7 +85,7 @@ Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
   // The environment has the last word.
   if (full.blocking != NCCL_CONFIG_UNDEF_INT && handle.settings.comm_blocking < 0)
     handle.blocking = full.blocking == 1;
-  // As above: the environment's NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS go before these.
+  // The environment's NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS and NCCL_MAX_CTAS do, too.
   Settings& settings = handle.settings;
   if (full.minCTAs != NCCL_CONFIG_UNDEF_INT && settings.min_nchannels == 0)
     settings.min_nchannels = std::min<int64_t>(full.minCTAs, kMostChannels);

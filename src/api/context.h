@@ -17,31 +17,32 @@
 
 namespace tutti::api {
 
-// This process's Process, made on first use and again after a fork.
+// Returns this process's Process, which is made on first use and again after a fork.
 Result<Process*> ThisProcess();
 
 // Keeps the sentence for ncclGetLastError, writes it to the log, and gives the code. Inside a
 // group, a failure also fails the group.
 ncclResult_t Return(const char* function, const Status& status) noexcept;
-// The same for what `call` returns. Every function of the API is such a call: no exception leaves
-// it.
+// Runs `call` and does the same with the Status that it returns. Every function of the API is such
+// a call: no exception leaves it, and the thread is not cancelled in it.
 template <class F>
 requires std::is_invocable_r_v<Status, F> ncclResult_t Return(const char* function, F&& call) {
   return Return(function, WithoutExceptions(std::forward<F>(call)));
 }
-// The last sentence of this thread; "" when nothing has failed.
+// Returns the last sentence of this thread; "" when nothing has failed.
 const char* LastError();
 
-// InvalidArgument for null, foreign and destroyed handles.
+// Returns InvalidArgument for null, foreign and destroyed handles, InvalidUsage for those of the
+// process that this one was forked from.
 Status CheckHandle(const HandleUse& use);
-// The same, and the communicator must be initialised.
+// CheckHandle, and the communicator must be initialised.
 Status CheckReady(const HandleUse& use);
-// The same, and it must be in working order.
+// CheckReady, and the communicator must be neither revoked nor finalized.
 Status CheckUsable(const HandleUse& use);
 
 Status CheckType(ncclDataType_t type);
-// InvalidArgument where memory of `bytes` bytes at `buffer` would not end within an address space,
-// so that no such memory can be. `what` names it in the sentence.
+// Returns InvalidArgument where memory of `bytes` bytes at `buffer` would not end within an address
+// space, so that no such memory can be. `what` names it in the sentence.
 Status CheckExtent(const void* buffer, size_t bytes, const char* what);
 // The addresses that a process has, unless it asks the system for higher ones: no machine has as
 // much memory. Those of a device may lie higher.
@@ -51,8 +52,8 @@ inline constexpr size_t kAddressSpace = size_t{1} << 47;
 inline constexpr size_t kAddressSpace = size_t{1} << 48;
 #endif
 
-// The stream behind a cudaStream_t: null for the null stream. InvalidArgument for anything that is
-// not a live host stream.
+// Returns the stream behind a cudaStream_t: null for the null stream. InvalidArgument for anything
+// that is not a live host stream.
 Result<HostStream*> ResolveStream(cudaStream_t stream);
 // Returns the stream of a task as `operations` take it. InvalidArgument for a stream of the other
 // kind.

@@ -13,7 +13,7 @@
 namespace tutti::api {
 namespace {
 
-// Waits for the operations issued so far; the handle stays.
+// Waits for the operations issued so far. The handle stays.
 Status Finalize(ncclComm_t comm) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckHandle(use));

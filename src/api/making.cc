@@ -61,7 +61,7 @@ void TellSettingsNews(int rank) {
   for (const std::string& sentence : TakeSettingsNews()) TUTTI_WARN("{}", sentence);
 }
 
-// What makes the communicator of `comm`, on whatever thread.
+// Returns the job that makes the communicator of `comm`. Any thread may run it.
 std::function<Status()> InitJob(ncclComm* comm, Process* process,
                                 const Communicator::InitOptions& options) {
   return [comm, process, options]() -> Status {

@@ -23,11 +23,12 @@ Status ReadConfig(const ncclConfig_t* config, ncclComm& handle);
 // rest, or all of it where `config` is null, has the defaults.
 Result<tuttiConfig_t> ReadTuttiConfig(const tuttiConfig_t* config);
 
-// Makes a handle with settings of its own: read now, or taken over from `parent`, which may be null.
+// Makes a handle with settings of its own: read now, or taken over from `parent`, which may be
+// null.
 Result<OwnedHandle> MakeHandle(const ncclConfig_t* config, const ncclComm* parent);
 
-// Stores `comm` in the caller's variable. Another thread may look for it there, with an atomic load,
-// to abort an initialisation that waits.
+// Stores `comm` in the caller's variable. Another thread may look for it there, with an atomic
+// load, to abort an initialisation that waits.
 void Publish(ncclComm_t* out, ncclComm* comm);
 
 // Frees a handle that the caller is inside of, if no other thread does so already.
@@ -38,8 +39,8 @@ void End(HandleUse use);
 Status StartInit(OwnedHandle handle, ncclComm* parent, ncclComm_t* out,
                  std::function<Status()> job);
 
-// Joins a communicator as a new rank. `device` says which CUDA device the rank is, -1: a host; where
-// it is not given the calling thread's current one is.
+// Joins a communicator as a new rank. `device` says which CUDA device the rank is, -1: a host;
+// where it is not given the calling thread's current one is.
 Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> ids, int rank,
                 const ncclConfig_t* config, std::optional<int> device = std::nullopt,
                 bool deterministic = false);

@@ -11,7 +11,8 @@
 namespace tutti::api {
 namespace {
 
-// What ncclMemAlloc gave out on GPUs: memory that other ranks can map (ncclCommWindowRegister).
+// Owns what ncclMemAlloc gave out on GPUs: memory that other ranks can map
+// (ncclCommWindowRegister). Any thread may call.
 class DeviceBlocks {
  public:
   Result<void*> Allocate(int device, size_t size) {
@@ -25,7 +26,7 @@ class DeviceBlocks {
     blocks_.emplace(begin, std::move(block));
     return begin;
   }
-  // False: it is no memory of a GPU.
+  // Returns false where `pointer` is no memory that Allocate gave out.
   bool Free(void* pointer) {
     const MutexLock lock(mutex_);
     return blocks_.erase(pointer) != 0;

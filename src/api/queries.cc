@@ -67,7 +67,7 @@ Status GetLostRanks(ncclComm_t comm, int* ranks, int capacity, int* count) {
   return Status::Ok();
 }
 
-// What tuttiPlanDescribe knows: a plan of the other operations needs more than a count.
+// The collectives that tuttiPlanDescribe knows. A plan of the others needs more than a count.
 constexpr Collective kPlannedCollectives[] = {Collective::kAllReduce,     Collective::kReduce,
                                               Collective::kBroadcast,     Collective::kAllGather,
                                               Collective::kReduceScatter, Collective::kAlltoAll,

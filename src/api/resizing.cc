@@ -33,7 +33,7 @@ Status Resize(ncclComm_t parent, ncclComm_t* out, const ncclConfig_t* config,
   });
 }
 
-// For what makes a communicator from it, which a revoked one allows.
+// The check for calls that make a communicator from `parent`: a revoked one allows them.
 Status CheckMakes(const HandleUse& parent) {
   TUTTI_TRY(CheckReady(parent));
   if (parent->finalized) return InvalidUsage("the communicator has been finalized");

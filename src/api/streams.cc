@@ -28,7 +28,7 @@ bool IsNullStream(cudaStream_t stream) { return reinterpret_cast<uintptr_t>(stre
 template <class T>
 class LiveSet {
  public:
-  // Whether one was ever made.
+  // Returns whether one was ever made.
   bool Any() const { return any_.load(std::memory_order_relaxed); }
   void Add(const void* handle) {
     const MutexLock lock(mutex_);
@@ -65,7 +65,7 @@ class LiveSet {
   std::unordered_set<const void*> of_parent_ TUTTI_GUARDED_BY(mutex_);
 };
 
-// One set of each per process.
+// The sets of this process.
 struct Live {
   LiveSet<HostStream> streams;
   LiveSet<tuttiEvent> events;

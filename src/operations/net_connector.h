@@ -19,8 +19,8 @@
 
 namespace tutti {
 
-// InvalidUsage unless there is a network of that name; an empty one leaves the choice to the library.
-// Upper and lower case are the same.
+// InvalidUsage unless there is a network of that name; an empty one leaves the choice to the
+// library. Upper and lower case are the same.
 Status CheckNetName(const std::string& name);
 
 // Returns the network that the settings ask for, able to carry something. `proxy` must outlive it.
