@@ -112,10 +112,7 @@ Status CheckType(ncclDataType_t type) {
 }
 
 Status CheckExtent(const void* buffer, size_t bytes, const char* what) {
-  const auto begin = reinterpret_cast<uintptr_t>(buffer);
-  const uintptr_t end_of_space = begin < kAddressSpace ? kAddressSpace : UINTPTR_MAX;
-  if (bytes < kAddressSpace && bytes <= end_of_space - begin) [[likely]]
-    return Status::Ok();
+  if (FitsAddressSpace(buffer, bytes)) return Status::Ok();
   return InvalidArgument("{} of {} bytes at {} is more than an address space holds", what, bytes,
                          buffer);
 }

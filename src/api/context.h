@@ -3,6 +3,7 @@
 // What the API functions share: the process behind them, the check of handles, and how a Status
 // becomes an ncclResult_t with its sentence in the log and in ncclGetLastError.
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <type_traits>
@@ -51,6 +52,12 @@ inline constexpr size_t kAddressSpace = size_t{1} << 47;
 #else
 inline constexpr size_t kAddressSpace = size_t{1} << 48;
 #endif
+// Returns whether memory of `bytes` bytes can begin at `buffer`.
+inline bool FitsAddressSpace(const void* buffer, size_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(buffer);
+  const uintptr_t end_of_space = begin < kAddressSpace ? kAddressSpace : UINTPTR_MAX;
+  return bytes < kAddressSpace && bytes <= end_of_space - begin;
+}
 
 // Returns the stream behind a cudaStream_t: null for the null stream. InvalidArgument for anything
 // that is not a live host stream.
