@@ -179,6 +179,7 @@ class FakeStream {
 };
 
 struct FakeEvent {
+  int device = 0;  // the current one when it was made; it is recorded on that one's streams only
   std::mutex mutex;
   std::condition_variable changed;
   uint64_t recorded = 0, reached = 0;

@@ -129,13 +129,16 @@ int cuStreamEndCapture(void* stream, void** graph) {
   return kSuccess;
 }
 int cuEventCreate(void** event, unsigned) {
-  *event = new FakeEvent;
+  auto* const made = new FakeEvent;
+  made->device = Current()->number;
+  *event = made;
   return kSuccess;
 }
 int cuEventDestroy_v2(void*) { return kSuccess; }  // streams may still hold it; tests are short
 int cuEventRecord(void* handle, void* stream) {
   if (FailsNow(records_to_failure)) return kOutOfMemory;
   auto* event = static_cast<FakeEvent*>(handle);
+  if (StreamOf(stream).device() != event->device) return kInvalidHandle;
   {
     std::lock_guard lock(event->mutex);
     event->capture = StreamOf(stream).capture();
