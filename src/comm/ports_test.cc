@@ -42,8 +42,11 @@ class PortsTest : public ::testing::Test {
   std::vector<bool> Judge(const std::vector<NetworkInterface>& interfaces,
                           const std::vector<PeerInfo>& peers, const Settings& settings = {}) const {
     std::vector<NetDevice> devices;
-    for (const NetworkInterface& one : interfaces)
-      devices.push_back({one.name, one.address.HostText(), 0});
+    for (const NetworkInterface& one : interfaces) {
+      devices.emplace_back();
+      devices.back().name = one.name;
+      devices.back().address = one.address.HostText();
+    }
     std::vector<bool> usable;
     for (const PortFact& port : JudgePorts(devices, interfaces, settings, peers, sysfs_))
       usable.push_back(port.usable);

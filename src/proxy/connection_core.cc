@@ -107,11 +107,7 @@ void ConnectionCore::Serve() {
   kernel_polls_before_ = kernel_polls_;
   if (given) looking_later_ = false;
   if (!looking_later_) Arm();
-  if (moves == kMovesInARow) {
-    loop_.Post([this, alive = std::weak_ptr(alive_)] {
-      if (!alive.expired()) Request();
-    });
-  }
+  if (moves == kMovesInARow) LookAgainSoon();
 }
 
 void ConnectionCore::CollectFired() {
@@ -128,10 +124,11 @@ void ConnectionCore::CollectFired() {
 // done.
 void ConnectionCore::Arm() {
   waits_.clear();
+  NetIdle idle = NetIdle::kWait;
   if (Settled() || failed_.load(std::memory_order_acquire)) {
     handed_over_ = false;
   } else {
-    comm_.AppendWaits(waits_);
+    idle = comm_.PrepareToWait(waits_);
   }
   for (const auto& watch : watches_) {
     uint32_t events = 0;
@@ -140,6 +137,8 @@ void ConnectionCore::Arm() {
     }
     if (events != watch->armed) ArmWatch(*watch, events);
   }
+  if (idle == NetIdle::kProgress) LookAgainSoon();
+  if (idle == NetIdle::kPoll) LookAgainLater();
 }
 
 void ConnectionCore::ArmWatch(Watch& watch, uint32_t events) {
@@ -155,6 +154,12 @@ void ConnectionCore::ArmWatch(Watch& watch, uint32_t events) {
   }
   watch.armed = events;
   if (!status.ok()) Fail(std::move(status));
+}
+
+void ConnectionCore::LookAgainSoon() {
+  loop_.Post([this, alive = std::weak_ptr(alive_)] {
+    if (!alive.expired()) Request();
+  });
 }
 
 void ConnectionCore::LookAgainLater() {

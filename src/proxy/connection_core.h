@@ -89,6 +89,7 @@ class ConnectionCore : public NetConnection {
   bool Settled() const { return done() >= ops_.end(); }
   void Arm() TUTTI_REQUIRES(driver_);
   void ArmWatch(Watch& watch, uint32_t events) TUTTI_REQUIRES(driver_);
+  void LookAgainSoon() TUTTI_REQUIRES(driver_);
   void LookAgainLater() TUTTI_REQUIRES(driver_);
   void Fail(const Status& status);
   void WakeAll();
@@ -109,7 +110,7 @@ class ConnectionCore : public NetConnection {
 
   DriverFlag driver_;
   bool handed_over_ TUTTI_GUARDED_BY(driver_) = false;
-  // A timer stands in for the descriptors, because a kernel polls.
+  // A timer stands in for the descriptors, because a kernel polls or the network has none.
   bool looking_later_ TUTTI_GUARDED_BY(driver_) = false;
   uint64_t kernel_polls_ TUTTI_GUARDED_BY(driver_) = 0;
   // The value of kernel_polls_ when the progress thread last looked.

@@ -17,7 +17,8 @@ Result<bool> RecvConnection::Move() {
   const FifoView view = fifo();
   // Free slots wait for chunks ahead of the kernel, and thereby are granted to the sender.
   for (uint64_t free_until = fifo_.released() + kFifoSlots; posted() < free_until; CountPosted()) {
-    TUTTI_ASSIGN(NetRequest* const request, comm_->Irecv(view.data(posted()), view.slot_bytes));
+    const NetReceive slot = {view.data(posted()), view.slot_bytes};
+    TUTTI_ASSIGN(NetRequest* const request, comm_->Irecv({&slot, 1}));
     if (!request) break;
     requests_[posted() % kNetWindow] = request;
   }
@@ -26,21 +27,21 @@ Result<bool> RecvConnection::Move() {
     NetRequest& request = *requests_[done() % kNetWindow];
     TUTTI_ASSIGN(const bool came, comm_->Test(request));
     if (!came) break;
-    Publish(request);
+    Publish(request.received[0]);
     CountDone();
     moved = true;
   }
   return moved;
 }
 
-void RecvConnection::Publish(const NetRequest& request) {
+void RecvConnection::Publish(const NetReceived& chunk) {
   // Where the slot's data lies depends on its length, which is known only now. The slot is free: it
   // was posted.
-  std::byte* const place = fifo_.TryAcquire(request.bytes);
-  if (request.bytes > 0 && request.bytes <= kInlineBytes) {
-    std::memcpy(place, fifo_.view().data(done()), request.bytes);
+  std::byte* const place = fifo_.TryAcquire(chunk.bytes);
+  if (chunk.bytes > 0 && chunk.bytes <= kInlineBytes) {
+    std::memcpy(place, fifo_.view().data(done()), chunk.bytes);
   }
-  fifo_.Publish(request.bytes, request.op_tag);
+  fifo_.Publish(chunk.bytes, chunk.op_tag);
 }
 
 }  // namespace tutti

@@ -19,7 +19,7 @@ class RecvConnection final : public ConnectionCore {
 
  private:
   Result<bool> Move() override;
-  void Publish(const NetRequest& request);
+  void Publish(const NetReceived& chunk);
 
   const std::unique_ptr<NetRecvComm> comm_;
   FifoSender fifo_;

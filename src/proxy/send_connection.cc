@@ -26,7 +26,8 @@ Result<bool> SendConnection::Move() {
   while (posted() - done() < kNetWindow) {
     const FifoChunk chunk = fifo_.TryPeek(posted() - done());
     if (!chunk.data) break;
-    TUTTI_ASSIGN(NetRequest* const request, comm_->Isend(chunk.data, chunk.bytes, chunk.op_tag));
+    TUTTI_ASSIGN(NetRequest* const request,
+                 comm_->Isend({chunk.data, chunk.bytes, 0, chunk.op_tag}));
     if (!request) break;  // no slot granted
     requests_[posted() % kNetWindow] = request;
     CountPosted();

@@ -1,19 +1,23 @@
 #pragma once
 
 // Net: the interface by which ranks of different hosts are joined. The shape is that of NCCL's
-// network plugins, so that verbs and external plugins can stand behind the same interface as TCP
-// sockets do.
+// network plugins, so that sockets, verbs and external plugins stand behind the same interface.
 //
 //   receiving rank                                    sending rank
 //   Listen(device) → NetListener
 //     handle() ──────────── bootstrap ──────────────▶ Connect(device, handle) → NetSendComm
 //     Accept() → NetRecvComm
 //
-//   Irecv(slot) ─── grants the slot ─────────────────▶ Isend(chunk): null until a slot is granted
-//   Progress(), Test() ◀──────── chunk ─────────────── Progress(), Test()
+//   Irecv(buffers) ─── grants them ──────────────────▶ Isend(buffer): null until it is granted
+//   Progress(), Test() ◀──────── message ───────────── Progress(), Test()
 //
-// A connection carries chunks in one direction, in order. Setting one up may wait (with a deadline
+// A connection carries messages in one direction. Receives form groups of up to
+// NetDevice::max_group buffers, filled in the order in which the groups were posted; within a group
+// a message goes to the buffer that has its tag. Setting a connection up may wait (with a deadline
 // and an abort flag); once it stands no call ever waits.
+//
+// Operations that the other end takes no part in are in rma.h; memory is in memory.h. What every
+// network promises is tested by net_contract_test.h.
 //
 // Threads: Net, its listeners and their set-up calls may be used from any thread. A comm is used by
 // one thread at a time (proxy connections see to that), except Shutdown, which may come from any.
@@ -22,39 +26,83 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
 #include "sys/tcp.h"
+#include "transport/net/memory.h"
 
 namespace tutti {
 
-// The slots that a receiver grants by opening a connection, and the most requests in flight on one:
-// as many as a FIFO has slots (connection/fifo.h), since a chunk in flight occupies one at either
-// end.
+class NetRma;
+
+// The requests that any network has room for on one connection: as many as a FIFO has slots
+// (connection/fifo.h), since a chunk in flight occupies one at either end. A network may have room
+// for more (NetDevice::max_requests).
 inline constexpr uint64_t kNetWindow = 8;
 
-// No chunk is longer: a bound for what is read from the wire, far above any slot.
-inline constexpr size_t kMaxNetChunkBytes = size_t{1} << 30;
+// The most receives of a group in any network.
+inline constexpr int kMaxNetGroup = 8;
+
+// No message is longer: a bound for what is read from the wire, far above any slot.
+inline constexpr size_t kMaxNetMessageBytes = size_t{1} << 30;
 
 // Names a listener so that a rank can connect to it: opaque, of fixed size, sent over the
 // bootstrap.
 using NetHandle = std::array<std::byte, 128>;
 
-// One way into the network: an interface, later a NIC.
+// One way into the network, and what it can do: an interface, or a port of a NIC.
 struct NetDevice {
-  std::string name;        // "eth0"
+  std::string name;        // "eth0", "mlx5_0:1"
   std::string address;     // as a person writes it
   int64_t speed_mbps = 0;  // 0: unknown
+  int64_t latency_ns = 0;  // of the device and its driver, one way; 0: unknown
+  uint64_t guid = 0;       // the same for all ports of one NIC; 0: it has none
+  int port = 0;            // of the NIC, from 1 on; 0: it has no ports
+  std::string pci_path;    // in sysfs, for the topology; empty: not a PCI device
+
+  int max_group = 1;                   // the most receives in a group, up to kMaxNetGroup
+  uint64_t max_requests = kNetWindow;  // that can be in flight on one connection
+  bool needs_registration = false;  // sends and receives must say where their memory is registered
+  bool takes_gpu_memory = false;    // by address
+  bool takes_dmabuf = false;
+  // Received bytes may reach GPU memory after Test has reported them; Iflush says when they have.
+  bool needs_flush = false;
+  // Whether the op_tag of a message reaches the receiver. Where it does not, it is received as 0.
+  bool carries_op_tag = true;
 };
 
-// A chunk on its way. Belongs to the comm; valid from Isend or Irecv until Test has returned true,
-// and its numbers until the next Isend or Irecv.
+// A message to be sent. The memory must stay unchanged until the request is done.
+struct NetSend {
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+  uint32_t tag = 0;             // chooses the buffer among those of the receiver's group
+  uint32_t op_tag = 0;          // handed to the receiver unchanged
+  NetMemory* memory = nullptr;  // the registration that the data lies in, where the device needs it
+};
+
+// A buffer for one message.
+struct NetReceive {
+  std::byte* data = nullptr;
+  size_t capacity = 0;
+  uint32_t tag = 0;
+  NetMemory* memory = nullptr;
+};
+
+// What came into a buffer.
+struct NetReceived {
+  size_t bytes = 0;
+  uint32_t op_tag = 0;
+};
+
+// An operation under way. Belongs to the comm; valid from the call that began it until Test has
+// returned true, and what it received until the next call that begins one.
 struct NetRequest {
-  size_t bytes = 0;     // receiving: what came
-  uint32_t op_tag = 0;  // passed through unchanged
+  // Receiving: one for each buffer of the group, in the order in which they were given.
+  std::array<NetReceived, kMaxNetGroup> received = {};
 };
 
 // A descriptor to be watched in epoll, and for what.
@@ -63,21 +111,31 @@ struct NetWait {
   uint32_t events = 0;
 };
 
+// What the thread that drives a comm does when it has nothing else to do.
+enum class NetIdle : uint8_t {
+  kWait,      // sleep until a descriptor is ready; none was named: no outside event could help
+  kProgress,  // call Progress again at once, because something has happened meanwhile
+  kPoll,      // call Progress again after a pause, because the network has no descriptors
+};
+
 class NetComm {
  public:
   virtual ~NetComm() = default;
 
+  // Makes memory known to the network. Networks that take memory as it is return a NetMemory that
+  // only remembers the region. SystemError, with what to try, when the system refuses (a limit on
+  // locked memory, say); InvalidUsage for a kind of memory that the device does not take.
+  virtual Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) = 0;
+
   // Moves what can be moved now. Returns true when something moved. After a failure every call
   // fails alike.
   virtual Result<bool> Progress() = 0;
-  // Returns true once the request is done and its buffer free to use; the request then belongs to
-  // the comm again. Requests are done in the order of their beginning and must be tested in that
-  // order.
+  // Returns true once the request is done and its buffers free to use; the request then belongs to
+  // the comm again. Requests may be tested in any order.
   virtual Result<bool> Test(NetRequest& request) = 0;
-  // Appends what must happen before Progress can achieve more. Nothing is appended when no outside
-  // event could help.
-  virtual void AppendWaits(std::vector<NetWait>& waits) const = 0;
-  // Appends every descriptor that AppendWaits may ever name.
+  // Says what to do until Progress can achieve more, and appends the descriptors to wait for.
+  virtual NetIdle PrepareToWait(std::vector<NetWait>& waits) = 0;
+  // Appends every descriptor that PrepareToWait may ever name.
   virtual void AppendFds(std::vector<int>& fds) const = 0;
   // Breaks the connection: both ends' later calls fail. Any thread, any time, never waits.
   virtual void Shutdown() = 0;
@@ -87,10 +145,9 @@ class NetComm {
 
 class NetSendComm : public NetComm {
  public:
-  // Begins to send `bytes` bytes, which must stay unchanged until the request is done. Null when
-  // the receiver has granted no slot yet, or kNetWindow requests are in flight. REQUIRES: bytes <=
-  // kMaxNetChunkBytes.
-  virtual Result<NetRequest*> Isend(const std::byte* data, size_t bytes, uint32_t op_tag) = 0;
+  // Begins to send a message. Null when the receiver has not granted a buffer with this tag yet, or
+  // the comm has no room for a further request. REQUIRES: bytes <= kMaxNetMessageBytes.
+  virtual Result<NetRequest*> Isend(const NetSend& message) = 0;
   // Returns whether the peer's host has all that was sent: then nothing is lost if this process
   // ends.
   virtual bool Drained() const = 0;
@@ -98,9 +155,14 @@ class NetSendComm : public NetComm {
 
 class NetRecvComm : public NetComm {
  public:
-  // Begins to receive the next chunk, of at most `capacity` bytes, and grants the sender a slot for
-  // it. Null when kNetWindow requests are in flight. A longer chunk breaks the connection.
-  virtual Result<NetRequest*> Irecv(std::byte* data, size_t capacity) = 0;
+  // Begins to receive the next group of messages, one for each buffer, and grants the sender these
+  // buffers. Null when the comm has no room for a further request. A message that is longer than
+  // its buffer breaks the connection. REQUIRES: 1 <= group.size() <= max_group, and the tags of a
+  // group differ.
+  virtual Result<NetRequest*> Irecv(std::span<const NetReceive> group) = 0;
+  // Begins to make what lies in these buffers of GPU memory visible to the GPU, where the device
+  // needs that (NetDevice::needs_flush). Null when the comm has no room for a further request.
+  virtual Result<NetRequest*> Iflush(std::span<const NetReceive> buffers) = 0;
 };
 
 // Waits for the connections of ranks that hold its handle. Destroying it turns away those that come
@@ -128,6 +190,8 @@ class Net {
   // Does not need the peer to be in Accept: it is enough that its listener lives.
   virtual Result<std::unique_ptr<NetSendComm>> Connect(int device, const NetHandle& handle,
                                                        const WaitLimits& limits) = 0;
+  // Returns the one-sided operations of this network, or null where it has none.
+  virtual NetRma* rma() { return nullptr; }
 };
 
 }  // namespace tutti

@@ -64,6 +64,13 @@ SocketChannel::~SocketChannel() {
   }
 }
 
+Result<std::unique_ptr<NetMemory>> SocketChannel::Register(const NetRegion& region) const {
+  if (region.kind != NetMemoryKind::kHost || region.dmabuf_fd >= 0) {
+    return InvalidUsage("sockets send and receive memory of the host only");
+  }
+  return std::unique_ptr<NetMemory>(std::make_unique<PlainNetMemory>(region));
+}
+
 void SocketChannel::Push(std::byte* data, size_t bytes, uint64_t chunk, int used,
                          std::atomic<uint32_t>& left) {
   const Striping striping(bytes, chunk, used, num_data_sockets());

@@ -32,6 +32,9 @@ class SocketChannel {
   int num_data_sockets() const { return static_cast<int>(data_sockets_.size()); }
   std::string_view peer() const { return peer_; }
 
+  // TCP takes any memory of the host as it is.
+  Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) const;
+
   // Hands the cut of a chunk to the data sockets; `left` falls to 0 when all of it has moved.
   void Push(std::byte* data, size_t bytes, uint64_t chunk, int used, std::atomic<uint32_t>& left);
   // Moves bytes through the data sockets that no helper drives. Returns true when something moved

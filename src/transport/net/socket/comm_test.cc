@@ -102,7 +102,7 @@ void Transfer(Joined& joined, const std::vector<size_t>& sizes) {
   while (received < sizes.size() && !deadline.Passed()) {
     if (posted < sizes.size() && posted - received < kNetWindow) {
       std::vector<std::byte> buffer(1 << 20);
-      NetRequest* request = *joined.receiver->Irecv(buffer.data(), buffer.size());
+      NetRequest* request = *fuzz::ReceiveOne(*joined.receiver, buffer.data(), buffer.size());
       if (request) {
         receiving.push_back({request, std::move(buffer)});
         ++posted;
@@ -112,7 +112,7 @@ void Transfer(Joined& joined, const std::vector<size_t>& sizes) {
       std::vector<std::byte> data(sizes[sent]);
       Fill(data, sent);
       Result<NetRequest*> request =
-          joined.sender->Isend(data.data(), data.size(), static_cast<uint32_t>(sent) * 77);
+          joined.sender->Isend({data.data(), data.size(), 0, static_cast<uint32_t>(sent) * 77});
       ASSERT_TRUE(request.ok()) << request.status().message();
       if (*request) {
         sending.push_back({*request, std::move(data)});
@@ -125,8 +125,8 @@ void Transfer(Joined& joined, const std::vector<size_t>& sizes) {
     while (!sending.empty() && *joined.sender->Test(*sending.front().request)) sending.pop_front();
     while (!receiving.empty() && *joined.receiver->Test(*receiving.front().request)) {
       const NetRequest& request = *receiving.front().request;
-      ASSERT_EQ(request.bytes, sizes[received]);
-      ASSERT_EQ(request.op_tag, static_cast<uint32_t>(received) * 77);
+      ASSERT_EQ(request.received[0].bytes, sizes[received]);
+      ASSERT_EQ(request.received[0].op_tag, static_cast<uint32_t>(received) * 77);
       std::vector<std::byte> expected(sizes[received]);
       Fill(expected, received);
       if (!expected.empty()) {
@@ -162,30 +162,31 @@ TEST(SocketCommTest, SendsNoMoreThanIsGranted) {
   std::vector<std::byte> data(16);
   std::vector<NetRequest*> requests;
   for (uint64_t i = 0; i < kNetWindow; ++i) {
-    NetRequest* request = *joined.sender->Isend(data.data(), data.size(), 0);
+    NetRequest* request = *joined.sender->Isend({data.data(), data.size()});
     ASSERT_NE(request, nullptr);
     ASSERT_TRUE(joined.sender->Progress().ok());
     ASSERT_TRUE(*joined.sender->Test(*request));
   }
-  EXPECT_EQ(*joined.sender->Isend(data.data(), data.size(), 0), nullptr);
+  EXPECT_EQ(*joined.sender->Isend({data.data(), data.size()}), nullptr);
   // Slots that are used once grant nothing; their second posting does.
   std::vector<std::byte> buffer(16);
   for (uint64_t i = 0; i < kNetWindow; ++i) {
-    ASSERT_NE(*joined.receiver->Irecv(buffer.data(), buffer.size()), nullptr);
+    ASSERT_NE(*fuzz::ReceiveOne(*joined.receiver, buffer.data(), buffer.size()), nullptr);
   }
   ASSERT_TRUE(joined.receiver->Progress().ok());
-  EXPECT_EQ(*joined.sender->Isend(data.data(), data.size(), 0), nullptr);
+  EXPECT_EQ(*joined.sender->Isend({data.data(), data.size()}), nullptr);
 }
 
 TEST(SocketCommTest, TellsThatThePeerClosed) {
   Joined joined = Join(0, 0);
   std::vector<std::byte> buffer(16);
-  ASSERT_NE(*joined.receiver->Irecv(buffer.data(), buffer.size()), nullptr);
+  ASSERT_NE(*fuzz::ReceiveOne(*joined.receiver, buffer.data(), buffer.size()), nullptr);
   joined.sender.reset();
   const Result<bool> moved = joined.receiver->Progress();
   ASSERT_FALSE(moved.ok());
   EXPECT_EQ(moved.status().code(), Code::kRemoteError);
-  EXPECT_FALSE(joined.receiver->Irecv(buffer.data(), buffer.size()).ok());  // and stays broken
+  EXPECT_FALSE(
+      fuzz::ReceiveOne(*joined.receiver, buffer.data(), buffer.size()).ok());  // and stays broken
 }
 
 TEST(SocketCommTest, TellsThatADataSocketBroke) {
@@ -199,7 +200,7 @@ TEST(SocketCommTest, TellsThatADataSocketBroke) {
     for (size_t i : {0u, 1u}) std::tie(sockets.data[i], far_ends[i]) = fuzz::JoinedSockets();
     const auto receiver = MakeReceiver(std::move(sockets), helpers);
     std::vector<std::byte> buffer(65536);
-    ASSERT_NE(*receiver->Irecv(buffer.data(), buffer.size()), nullptr);
+    ASSERT_NE(*fuzz::ReceiveOne(*receiver, buffer.data(), buffer.size()), nullptr);
     std::array<std::byte, kFrameBytes> frame;
     EncodeFrame({FrameType::kStriped, 2, 0, 65536, 0}, frame);
     ASSERT_EQ(::send(control.get(), frame.data(), frame.size(), 0), ssize_t{kFrameBytes});
@@ -216,7 +217,8 @@ TEST(SocketCommTest, TellsThatADataSocketBroke) {
 TEST(SocketCommTest, HostileFramesBreakTheConnectionWithASentence) {
   const auto failure = [](const Frame& frame) {
     Attacked attacked;
-    EXPECT_TRUE(attacked.receiver->Irecv(attacked.buffer.data(), attacked.buffer.size()).ok());
+    EXPECT_TRUE(
+        fuzz::ReceiveOne(*attacked.receiver, attacked.buffer.data(), attacked.buffer.size()).ok());
     attacked.Write(frame);
     return attacked.Failure();
   };
@@ -234,7 +236,8 @@ TEST(SocketCommTest, ReadsNothingBeforeABufferIsPosted) {
   Attacked attacked;
   attacked.Write(std::vector<std::byte>(100, std::byte{0xff}));
   EXPECT_EQ(attacked.Failure(), "");
-  ASSERT_TRUE(attacked.receiver->Irecv(attacked.buffer.data(), attacked.buffer.size()).ok());
+  ASSERT_TRUE(
+      fuzz::ReceiveOne(*attacked.receiver, attacked.buffer.data(), attacked.buffer.size()).ok());
   EXPECT_NE(attacked.Failure(), "");
 }
 
@@ -279,14 +282,14 @@ TEST(SocketCommTest, HostileGrantsBreakTheConnectionWithASentence) {
     const auto sender = MakeSender(std::move(sockets), helpers);
     std::byte data = {};
     for (uint64_t i = 0; i < kNetWindow; ++i) {
-      NetRequest* request = *sender->Isend(&data, 1, 0);
+      NetRequest* request = *sender->Isend({&data, 1});
       EXPECT_TRUE(sender->Progress().ok());
       EXPECT_TRUE(*sender->Test(*request));
     }
     std::array<std::byte, kFrameBytes> bytes;
     EncodeFrame(frame, bytes);
     EXPECT_EQ(::send(theirs.get(), bytes.data(), bytes.size(), 0), ssize_t{kFrameBytes});
-    const Result<NetRequest*> next = sender->Isend(&data, 1, 0);
+    const Result<NetRequest*> next = sender->Isend({&data, 1});
     return next.ok() ? (*next ? "granted" : "none") : std::string(next.status().message());
   };
   EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 0, 9}), "granted");

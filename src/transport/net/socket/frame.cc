@@ -45,7 +45,7 @@ Result<Frame> DecodeFrame(std::span<const std::byte, kFrameBytes> in) {
   const Frame frame = {static_cast<FrameType>(type), Get<uint8_t>(&in[3]), Get<uint32_t>(&in[4]),
                        Get<uint32_t>(&in[8]), Get<uint64_t>(&in[16])};
   if (Get<uint32_t>(&in[12]) != 0) return RemoteError("a frame's reserved bytes are not zero");
-  if (frame.bytes > kMaxNetChunkBytes) {
+  if (frame.bytes > kMaxNetMessageBytes) {
     return RemoteError("a frame announces {} bytes, more than a chunk may have", frame.bytes);
   }
   const bool striped = frame.type == FrameType::kStriped;

@@ -22,7 +22,7 @@ FrameBytes Encoded(const Frame& frame) {
 
 std::vector<Frame> Examples() {
   return {{FrameType::kData, 0, 0xdeadbeef, 0, 0},
-          {FrameType::kData, 0, 1, kMaxNetChunkBytes, ~uint64_t{0}},
+          {FrameType::kData, 0, 1, kMaxNetMessageBytes, ~uint64_t{0}},
           {FrameType::kStriped, 64, 0x80000001, 65536, uint64_t{1} << 40},
           {FrameType::kGrant, 0, 0, 0, 12}};
 }

@@ -27,9 +27,15 @@ inline std::pair<UniqueFd, UniqueFd> JoinedSockets() {
   return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
+// Begins to receive one message.
+inline Result<NetRequest*> ReceiveOne(NetRecvComm& receiver, std::byte* data, size_t capacity) {
+  const NetReceive buffer = {data, capacity};
+  return receiver.Irecv({&buffer, 1});
+}
+
 // The bytes arrive at a receiver in pieces of `piece`, over its control socket and (every fifth
 // piece) its data sockets. It delivers chunks or breaks the connection, never writes outside a
-// buffer, and // stays broken.
+// buffer, and stays broken.
 inline void FeedReceiver(std::span<const std::byte> bytes, size_t piece, int data_sockets) {
   constexpr size_t kCapacity = 80 * 1024;
   constexpr size_t kGuardBytes = 64;
@@ -53,14 +59,14 @@ inline void FeedReceiver(std::span<const std::byte> bytes, size_t piece, int dat
   const auto drive = [&] {
     while (posted - done < kNetWindow) {
       std::byte* const buffer = &memory[posted % kNetWindow * (kCapacity + kGuardBytes)];
-      const Result<NetRequest*> request = receiver.Irecv(buffer, kCapacity);
+      const Result<NetRequest*> request = ReceiveOne(receiver, buffer, kCapacity);
       Require(request.ok() && request.value());
       requests.push_back(request.value());
       ++posted;
     }
     broken = !receiver.Progress().ok();
     while (!broken && done < posted && receiver.Test(*requests[done]).value()) {
-      Require(requests[done]->bytes <= kCapacity);
+      Require(requests[done]->received[0].bytes <= kCapacity);
       ++done;
     }
   };
@@ -74,7 +80,7 @@ inline void FeedReceiver(std::span<const std::byte> bytes, size_t piece, int dat
         ::send(writer.get(), part.data(), part.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     drive();
   }
-  if (broken) Require(!receiver.Progress().ok() && !receiver.Irecv(memory.data(), 1).ok());
+  if (broken) Require(!receiver.Progress().ok() && !ReceiveOne(receiver, memory.data(), 1).ok());
   for (size_t slot = 0; slot < kNetWindow; ++slot) {
     const auto guard =
         memory.begin() + static_cast<ptrdiff_t>(slot * (kCapacity + kGuardBytes) + kCapacity);
@@ -99,7 +105,7 @@ inline void FeedSender(std::span<const std::byte> bytes, size_t piece) {
     [[maybe_unused]] const ssize_t sent =
         ::send(writer.get(), part.data(), part.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     for (bool more = true; more;) {
-      const Result<NetRequest*> request = sender.Isend(&data, 1, 0);
+      const Result<NetRequest*> request = sender.Isend({&data, 1});
       more = request.ok() && request.value() && sender.Progress().ok() &&
              sender.Test(*request.value()).value();
       begun += more ? 1 : 0;

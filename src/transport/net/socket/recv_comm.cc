@@ -23,13 +23,20 @@ constexpr uint64_t kGrantWhenBusy = kNetWindow - 1;
 SocketRecvComm::SocketRecvComm(std::unique_ptr<SocketChannel> channel)
     : channel_(std::move(channel)) {}
 
-Result<NetRequest*> SocketRecvComm::Irecv(std::byte* data, size_t capacity) {
+Result<NetRequest*> SocketRecvComm::Irecv(std::span<const NetReceive> group) {
   if (!channel_->failure().ok()) return channel_->failure();
-  if (posted_ - tested_ == kNetWindow) return nullptr;
-  Request& request = At(posted_++);
-  request.data = data;
-  request.capacity = capacity;
+  if (group.size() != 1) return InternalError("sockets receive one message at a time");
+  Request& request = At(posted_);
+  if (request.in_flight) return nullptr;
+  request.in_flight = true;
+  request.chunk = posted_++;
+  request.data = group[0].data;
+  request.capacity = group[0].capacity;
   return &request;
+}
+
+Result<NetRequest*> SocketRecvComm::Iflush(std::span<const NetReceive>) {
+  return InternalError("sockets do not receive into GPU memory");
 }
 
 Result<bool> SocketRecvComm::Progress() {
@@ -42,13 +49,11 @@ Result<bool> SocketRecvComm::Progress() {
 }
 
 Result<bool> SocketRecvComm::Test(NetRequest& request) {
-  if (&request != &At(tested_) || tested_ == posted_) {
-    return InternalError("requests were tested out of order");
-  }
-  const bool done =
-      tested_ < received_ && At(tested_).pieces_left.load(std::memory_order_acquire) == 0;
-  tested_ += done ? 1 : 0;
-  return done;
+  auto& own = static_cast<Request&>(request);
+  if (!own.in_flight) return InternalError("a request was tested that is not under way");
+  if (own.chunk >= received_ || own.pieces_left.load(std::memory_order_acquire) != 0) return false;
+  own.in_flight = false;
+  return true;
 }
 
 // Reads until a chunk is there or the socket is empty: whoever waits for a chunk gets it without
@@ -77,7 +82,8 @@ Status SocketRecvComm::TakeStaged() {
     Request& request = At(received_);
     const size_t part = std::min(payload_left_, staged_to_ - staged_from_);
     if (part > 0) {
-      std::memcpy(request.data + (request.bytes - payload_left_), &staging_[staged_from_], part);
+      std::memcpy(request.data + (request.received[0].bytes - payload_left_),
+                  &staging_[staged_from_], part);
     }
     staged_from_ += part;
     payload_left_ -= part;
@@ -106,8 +112,7 @@ Status SocketRecvComm::TakeFrame() {
     return channel_->Fail(RemoteError("the sender announced a chunk of {} bytes for a slot of {}",
                                       frame.bytes, request.capacity));
   }
-  request.bytes = frame.bytes;
-  request.op_tag = frame.op_tag;
+  request.received[0] = {frame.bytes, frame.op_tag};
   if (frame.type == FrameType::kData) {
     in_payload_ = true;
     payload_left_ = frame.bytes;
@@ -129,7 +134,7 @@ Result<bool> SocketRecvComm::ReadMore() {
   int count = 0;
   if (in_payload_) {  // everything staged has been used
     Request& request = At(received_);
-    pieces[0] = {request.data + (request.bytes - payload_left_), payload_left_};
+    pieces[0] = {request.data + (request.received[0].bytes - payload_left_), payload_left_};
     count = 1;
   }
   const size_t kept = staged_to_ - staged_from_;
@@ -182,11 +187,12 @@ Result<bool> SocketRecvComm::SendGrants(bool busy) {
   return true;
 }
 
-void SocketRecvComm::AppendWaits(std::vector<NetWait>& waits) const {
+NetIdle SocketRecvComm::PrepareToWait(std::vector<NetWait>& waits) {
   const uint32_t control =
       (received_ < posted_ ? uint32_t{EPOLLIN} : 0u) | (grant_left_ > 0 ? uint32_t{EPOLLOUT} : 0u);
   if (control != 0) waits.push_back({channel_->control(), control});
   channel_->AppendDataWaits(waits);
+  return NetIdle::kWait;
 }
 
 }  // namespace tutti

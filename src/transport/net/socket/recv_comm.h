@@ -15,16 +15,22 @@ class SocketRecvComm final : public NetRecvComm {
  public:
   explicit SocketRecvComm(std::unique_ptr<SocketChannel> channel);
 
-  Result<NetRequest*> Irecv(std::byte* data, size_t capacity) override;
+  Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
+    return channel_->Register(region);
+  }
+  Result<NetRequest*> Irecv(std::span<const NetReceive> group) override;
+  Result<NetRequest*> Iflush(std::span<const NetReceive> buffers) override;
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
-  void AppendWaits(std::vector<NetWait>& waits) const override;
+  NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
   void AppendFds(std::vector<int>& fds) const override { channel_->AppendFds(fds); }
   void Shutdown() override { channel_->Shutdown(); }
   std::string_view peer() const override { return channel_->peer(); }
 
  private:
   struct Request : NetRequest {
+    bool in_flight = false;  // posted, and not yet tested as done
+    uint64_t chunk = 0;
     std::byte* data = nullptr;
     size_t capacity = 0;
     std::atomic<uint32_t> pieces_left = 0;
@@ -43,8 +49,7 @@ class SocketRecvComm final : public NetRecvComm {
 
   std::unique_ptr<SocketChannel> channel_;
   std::array<Request, kNetWindow> requests_;
-  // Chunks counted over the connection's life: tested_ <= received_ <= posted_.
-  uint64_t tested_ = 0;
+  // Chunks counted over the connection's life: received_ <= posted_.
   uint64_t received_ = 0;  // wholly in their buffers, or handed to the data sockets
   uint64_t posted_ = 0;
   uint64_t granted_ = kNetWindow;

@@ -24,29 +24,31 @@ constexpr uint64_t kFewGrants = 2;
 SocketSendComm::SocketSendComm(std::unique_ptr<SocketChannel> channel)
     : channel_(std::move(channel)) {}
 
-Result<NetRequest*> SocketSendComm::Isend(const std::byte* data, size_t bytes, uint32_t op_tag) {
+Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   if (!channel_->failure().ok()) return channel_->failure();
-  if (bytes > kMaxNetChunkBytes) return InternalError("a chunk of {} bytes is too long", bytes);
-  if (begun_ - tested_ == kNetWindow) return nullptr;
+  const size_t bytes = message.bytes;
+  if (bytes > kMaxNetMessageBytes) return InternalError("a chunk of {} bytes is too long", bytes);
+  Request& request = At(begun_);
+  if (request.in_flight) return nullptr;
   if (begun_ == granted_) {
     TUTTI_ASSIGN([[maybe_unused]] const bool read, ReadGrants());
     if (begun_ == granted_) return nullptr;
   }
-  Request& request = At(begun_);
   const int used = Striping::SocketsFor(bytes, channel_->num_data_sockets());
-  request.bytes = bytes;
-  request.op_tag = op_tag;
-  request.data = data;
+  request.in_flight = true;
+  request.chunk = begun_;
+  request.data = message.data;
   request.control_bytes = used == 0 ? kFrameBytes + bytes : kFrameBytes;
   request.written = 0;
   EncodeFrame({used == 0 ? FrameType::kData : FrameType::kStriped, static_cast<uint8_t>(used),
-               op_tag, static_cast<uint32_t>(bytes), begun_},
+               message.op_tag, static_cast<uint32_t>(bytes), begun_},
               request.frame);
   // Data sockets carry bytes both ways, hence the cast; a sending data socket only reads.
   if (used > 0) {
-    channel_->Push(const_cast<std::byte*>(data), bytes, begun_, used, request.pieces_left);
+    channel_->Push(const_cast<std::byte*>(message.data), bytes, begun_, used, request.pieces_left);
   }
   ++begun_;
+  ++in_flight_;
   return &request;
 }
 
@@ -66,13 +68,12 @@ Result<bool> SocketSendComm::Progress() {
 }
 
 Result<bool> SocketSendComm::Test(NetRequest& request) {
-  if (&request != &At(tested_) || tested_ == begun_) {
-    return InternalError("requests were tested out of order");
-  }
-  const bool done =
-      tested_ < written_ && At(tested_).pieces_left.load(std::memory_order_acquire) == 0;
-  tested_ += done ? 1 : 0;
-  return done;
+  auto& own = static_cast<Request&>(request);
+  if (!own.in_flight) return InternalError("a request was tested that is not under way");
+  if (own.chunk >= written_ || own.pieces_left.load(std::memory_order_acquire) != 0) return false;
+  own.in_flight = false;
+  --in_flight_;
+  return true;
 }
 
 // Frames and chunks of several requests leave in one system call.
@@ -150,11 +151,12 @@ Status SocketSendComm::TakeGrant(const Frame& frame) {
   return Status::Ok();
 }
 
-void SocketSendComm::AppendWaits(std::vector<NetWait>& waits) const {
+NetIdle SocketSendComm::PrepareToWait(std::vector<NetWait>& waits) {
   const uint32_t control =
       (written_ < begun_ ? uint32_t{EPOLLOUT} : 0u) | (begun_ == granted_ ? uint32_t{EPOLLIN} : 0u);
   if (control != 0) waits.push_back({channel_->control(), control});
   channel_->AppendDataWaits(waits);
+  return NetIdle::kWait;
 }
 
 }  // namespace tutti

@@ -15,17 +15,22 @@ class SocketSendComm final : public NetSendComm {
  public:
   explicit SocketSendComm(std::unique_ptr<SocketChannel> channel);
 
-  Result<NetRequest*> Isend(const std::byte* data, size_t bytes, uint32_t op_tag) override;
+  Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
+    return channel_->Register(region);
+  }
+  Result<NetRequest*> Isend(const NetSend& message) override;
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
-  void AppendWaits(std::vector<NetWait>& waits) const override;
+  NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
   void AppendFds(std::vector<int>& fds) const override { channel_->AppendFds(fds); }
   void Shutdown() override { channel_->Shutdown(); }
-  bool Drained() const override { return tested_ == begun_ && channel_->Drained(); }
+  bool Drained() const override { return in_flight_ == 0 && channel_->Drained(); }
   std::string_view peer() const override { return channel_->peer(); }
 
  private:
   struct Request : NetRequest {
+    bool in_flight = false;  // begun, and not yet tested as done
+    uint64_t chunk = 0;
     std::array<std::byte, kFrameBytes> frame;
     const std::byte* data = nullptr;
     size_t control_bytes = 0;  // the frame, and the chunk unless data sockets carry it
@@ -40,8 +45,8 @@ class SocketSendComm final : public NetSendComm {
 
   std::unique_ptr<SocketChannel> channel_;
   std::array<Request, kNetWindow> requests_;
-  // Chunks counted over the connection's life: tested_ <= written_ <= begun_ <= granted_.
-  uint64_t tested_ = 0;
+  size_t in_flight_ = 0;
+  // Chunks counted over the connection's life: written_ <= begun_ <= granted_.
   uint64_t written_ = 0;  // wholly on the control socket
   uint64_t begun_ = 0;
   uint64_t granted_ = kNetWindow;

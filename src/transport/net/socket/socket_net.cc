@@ -144,7 +144,11 @@ void SocketNetImpl::AddDevice(const Settings& settings, const NetworkInterface& 
   });
   if (known) return;
   const LinkFacts link = ReadLinkFacts(interface.name);
-  devices_.push_back({interface.name, interface.address.HostText(), link.speed_mbps});
+  NetDevice described;
+  described.name = interface.name;
+  described.address = interface.address.HostText();
+  described.speed_mbps = link.speed_mbps;
+  devices_.push_back(std::move(described));
   Device device;
   device.address = interface.address;
   device.data = ChooseDataSockets(settings, link);

@@ -12,6 +12,7 @@
 #include "bootstrap/auth.h"
 #include "bootstrap/wire.h"
 #include "testing/threads.h"
+#include "transport/net/socket/fuzz_targets.h"
 #include "transport/net/socket/listener.h"
 
 namespace tutti {
@@ -36,8 +37,8 @@ class SocketNetTest : public ::testing::Test {
   static void ProveConnected(NetSendComm& sender, NetRecvComm& receiver) {
     const std::byte sent{42};
     std::byte received{0};
-    NetRequest* const receiving = receiver.Irecv(&received, 1).value();
-    NetRequest* const sending = sender.Isend(&sent, 1, 7).value();
+    NetRequest* const receiving = fuzz::ReceiveOne(receiver, &received, 1).value();
+    NetRequest* const sending = sender.Isend({&sent, 1, 0, 7}).value();
     ASSERT_TRUE(receiving && sending);
     for (const Deadline deadline = Deadline::AfterSeconds(20); !deadline.Passed();) {
       ASSERT_TRUE(sender.Progress().ok());
@@ -45,7 +46,7 @@ class SocketNetTest : public ::testing::Test {
       if (receiver.Test(*receiving).value()) break;
     }
     EXPECT_EQ(received, sent);
-    EXPECT_EQ(receiving->op_tag, 7u);
+    EXPECT_EQ(receiving->received[0].op_tag, 7u);
   }
 
   std::unique_ptr<EventLoop> loop_ = EventLoop::Create("net-test").value();
@@ -185,7 +186,7 @@ TEST_F(SocketNetTest, AClosedListenerTurnsConnectionsAway) {
   const std::byte byte{1};
   Status status;
   for (const Deadline deadline = Deadline::AfterSeconds(20); status.ok() && !deadline.Passed();) {
-    status = sender.value()->Isend(&byte, 1, 0).status();
+    status = sender.value()->Isend({&byte, 1}).status();
     if (status.ok()) status = sender.value()->Progress().status();
   }
   EXPECT_EQ(status.code(), Code::kRemoteError);
