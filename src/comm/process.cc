@@ -51,7 +51,7 @@ Result<std::shared_ptr<const Process::KnownHost>> Process::FindHost(
     const Settings& settings, const std::vector<std::string>& interfaces) {
   const std::string question =
       fmt::format("{}\n{}\n{}", settings.hostid, settings.topo_file, fmt::join(interfaces, "\n"));
-  const std::lock_guard lock(host_mutex_);
+  const MutexLock lock(host_mutex_);
   if (const auto known = hosts_.find(question); known != hosts_.end()) return known->second;
   if (processors_.empty()) processors_ = topology::FindProcessors();
   topology::DetectOptions options;
@@ -90,7 +90,7 @@ Result<int> Process::CurrentDevice(const Settings& settings) {
 
 Result<const cuda::Device*> Process::OpenDevice(int ordinal) {
   TUTTI_ASSIGN(const cuda::Driver* const driver, cuda::Driver::Find());
-  const std::lock_guard lock(devices_mutex_);
+  const MutexLock lock(devices_mutex_);
   std::unique_ptr<cuda::Device>& device = devices_[ordinal];
   if (!device) {
     TUTTI_ASSIGN(device, cuda::Device::Open(*driver, ordinal));

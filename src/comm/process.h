@@ -10,11 +10,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "backend/cuda/device.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/root.h"
 #include "config/settings.h"
@@ -31,52 +31,57 @@ class Process {
  public:
   static Result<std::unique_ptr<Process>> Create(const Settings& settings);
 
-  EventLoop& loop() { return *loop_; }  // bootstrap sockets
+  // Serves the sockets of the bootstrap.
+  EventLoop& loop() { return *loop_; }
   Proxy& proxy() { return *proxy_; }
   FdServer& fd_server() { return *fd_server_; }
 
   HostMemory& memory() { return *memory_; }
 
-  // What peers need to reach this process's memory.
+  // Fills in what peers need to reach this process's memory.
   void DescribeMemory(PeerInfo& info) const;
 
-  // This host as it is known, NCCL_TOPO_FILE laid over it, without ranks.
+  // What is known of this host: what was found, with NCCL_TOPO_FILE laid over it. Has no ranks.
   struct KnownHost {
     topology::Machine machine;
-    uint64_t hash = 0;  // of all that is known; not 0
+    uint64_t hash = 0;  // A hash of the machine; never 0.
   };
-  // `interfaces` are those of the network, all that lead anywhere when empty. The processors are
-  // looked at once in the life of the process, and what is found is kept.
+  // Returns what is known of this host. `interfaces` are those of the network; when empty, all that
+  // lead anywhere. The processors are looked at once in the life of the process. The answers to the
+  // last few questions are kept.
   Result<std::shared_ptr<const KnownHost>> FindHost(const Settings& settings,
                                                     const std::vector<std::string>& interfaces);
-  // True once: whoever gets it writes NCCL_TOPO_DUMP_FILE.
+  // Returns true to its first caller, which then writes NCCL_TOPO_DUMP_FILE.
   bool TakeDumpTurn() { return !machine_dumped_.exchange(true); }
 
-  // The CUDA device that a rank made by the calling thread now would have: the current one; -1 when
-  // ranks are host devices, because the settings say so or there is no GPU.
+  // Returns the CUDA device that a rank made by the calling thread now would have: the current one,
+  // or -1 when ranks are host devices, because the settings say so or there is no GPU.
   static Result<int> CurrentDevice(const Settings& settings);
-  // That device, opened on first use.
+  // Returns that device, and opens it on first use. The process owns it.
   Result<const cuda::Device*> OpenDevice(int ordinal);
 
-  // Begins to serve a new unique id.
+  // Begins to serve a new unique id, and returns it.
   Result<UniqueId> StartRoot(const Settings& settings);
 
  private:
   Process();
 
-  Guests unasked_roots_;  // of the thread of loop_, which must end first
+  // Used by the thread of loop_ only, which therefore has to end first.
+  Guests unasked_roots_;
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<Proxy> proxy_;
   std::unique_ptr<FdServer> fd_server_;
   std::unique_ptr<HostMemory> memory_;
 
-  std::mutex host_mutex_;  // guards the two below
-  std::vector<topology::CpuFact> processors_;
-  std::map<std::string, std::shared_ptr<const KnownHost>> hosts_;  // by what was asked for
   std::atomic<bool> machine_dumped_ = false;
 
-  std::mutex devices_mutex_;  // guards what follows
-  std::map<int, std::unique_ptr<cuda::Device>> devices_;
+  Mutex host_mutex_;
+  std::vector<topology::CpuFact> processors_ TUTTI_GUARDED_BY(host_mutex_);
+  // By the settings and interfaces that the answer depends on.
+  std::map<std::string, std::shared_ptr<const KnownHost>> hosts_ TUTTI_GUARDED_BY(host_mutex_);
+
+  Mutex devices_mutex_;
+  std::map<int, std::unique_ptr<cuda::Device>> devices_ TUTTI_GUARDED_BY(devices_mutex_);
 };
 
 }  // namespace tutti
