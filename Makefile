@@ -12,12 +12,13 @@ CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 PLAIN_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .NOTPARALLEL:
-.PHONY: all build help test unit checks demo install bench format tidy docs asan ubsan tsan sanitizers fuzz clean
+.PHONY: all build help test test-rdma unit checks demo install bench format tidy docs asan ubsan tsan sanitizers fuzz clean
 all: build
 
 help:
 	@echo 'make                    installs what is missing, builds everything into $(BUILD)'
 	@echo 'make test               every test and every check of the build'
+	@echo 'make test-rdma          tests over verbs in software (Soft-RoCE), in a virtual machine'
 	@echo 'make unit               the quick tests only'
 	@echo 'make checks             the checks of the build only: headers, module order, format, symbols'
 	@echo 'make demo               trains handwritten digits with 4 ranks, then shows what collectives cost here'
@@ -44,6 +45,10 @@ build: $(call setup,build) $(BUILD)/build.ninja
 
 test: $(call setup,test) build
 	@cd $(BUILD) && $(CTEST)
+
+# RDMA_TESTS names those of tests/rdma/tests that are to run; all of them when it is empty.
+test-rdma: $(call setup,rdma) build
+	@tests/rdma/run $(BUILD) $(RDMA_TESTS)
 
 unit: build
 	@cd $(BUILD) && $(CTEST) -L unit
