@@ -9,6 +9,9 @@ file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      ${PROJECT_SOURCE_DIR}/tests/*.h ${PROJECT_SOURCE_DIR}/bench/*.h ${PROJECT_SOURCE_DIR}/examples/*.h)
 list(FILTER headers EXCLUDE REGEX "/samples/")  # bad on purpose
 list(FILTER headers EXCLUDE REGEX "^src/backend/cuda/device/")  # for nvcc
+if(NOT TUTTI_VERBS_HEADERS)
+  list(FILTER headers EXCLUDE REGEX "/verbs/")
+endif()
 set(header_sources "")
 foreach(header IN LISTS headers)
   set(language cc)

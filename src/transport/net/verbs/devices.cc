@@ -1,0 +1,174 @@
+#include "transport/net/verbs/devices.h"
+
+#include <endian.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "transport/net/verbs/hca_filter.h"
+
+namespace tutti {
+namespace {
+
+// The most GIDs that are read of a device; a RoCE port has two for each address of its interface.
+constexpr size_t kMostGids = 1024;
+
+GidType TypeOf(uint32_t verbs_type) {
+  switch (verbs_type) {
+    case IBV_GID_TYPE_ROCE_V1:
+      return GidType::kRoceV1;
+    case IBV_GID_TYPE_ROCE_V2:
+      return GidType::kRoceV2;
+    default:
+      return GidType::kInfiniBand;
+  }
+}
+
+// Returns the valid GIDs of a port in the order of their index.
+Result<std::vector<Gid>> ReadGids(const VerbsDevice& device, uint8_t port) {
+  std::vector<ibv_gid_entry> entries(kMostGids);
+  const ssize_t count = device.library().query_gid_table(&device.context(), entries.data(),
+                                                         entries.size(), 0, sizeof(entries[0]));
+  if (count < 0) return ErrnoError(static_cast<int>(-count), "its GIDs cannot be read");
+  entries.resize(std::min(static_cast<size_t>(count), entries.size()));
+  std::vector<Gid> gids;
+  for (const ibv_gid_entry& entry : entries) {
+    if (entry.port_num != port) continue;
+    Gid gid;
+    std::memcpy(gid.bytes.data(), entry.gid.raw, gid.bytes.size());
+    gid.index = entry.gid_index;
+    gid.type = TypeOf(entry.gid_type);
+    gids.push_back(gid);
+  }
+  std::sort(gids.begin(), gids.end(), [](const Gid& a, const Gid& b) { return a.index < b.index; });
+  return gids;
+}
+
+std::string_view StateName(ibv_port_state state) {
+  switch (state) {
+    case IBV_PORT_DOWN:
+      return "down";
+    case IBV_PORT_INIT:
+      return "not configured by a subnet manager yet";
+    case IBV_PORT_ARMED:
+      return "armed, but not active";
+    default:
+      return "not active";
+  }
+}
+
+Result<VerbsPort> ExaminePort(const std::shared_ptr<VerbsDevice>& device, uint8_t number,
+                              const GidWish& wish) {
+  ibv_port_attr attributes = {};
+  const int error = device->library().query_port(&device->context(), number, &attributes);
+  if (error != 0) return ErrnoError(error, "its state cannot be read");
+  if (attributes.state != IBV_PORT_ACTIVE) {
+    return SystemError("it is {}", StateName(attributes.state));
+  }
+  VerbsPort port;
+  port.device = device;
+  port.number = number;
+  port.ethernet = attributes.link_layer == IBV_LINK_LAYER_ETHERNET;
+  port.lid = attributes.lid;
+  port.mtu = attributes.active_mtu;
+  port.speed_mbps = LinkSpeedMbps(attributes.active_width, attributes.active_speed);
+  TUTTI_ASSIGN(const std::vector<Gid> gids, ReadGids(*device, number));
+  TUTTI_ASSIGN(port.gid, ChooseGid(gids, port.ethernet, wish));
+  return port;
+}
+
+// Returns why no port of the device can be used, or ok.
+Status CheckKind(const ibv_device& device) {
+  if (device.transport_type == IBV_TRANSPORT_IB) return Status::Ok();
+  if (device.transport_type == IBV_TRANSPORT_IWARP) {
+    return SystemError("it speaks iWARP, and only InfiniBand and RoCE are served");
+  }
+  return SystemError("it has a transport of its own, and only InfiniBand and RoCE are served");
+}
+
+void ExamineDevice(const VerbsLibrary& library, ibv_device& device, const HcaFilter& filter,
+                   const GidWish& wish, VerbsPorts& ports) {
+  const std::string name = device.name;
+  const auto leave_out = [&](const std::string& which, const Status& why) {
+    ports.left_out.push_back(fmt::format("{}: {}", which, why.message()));
+  };
+  if (const Status kind = CheckKind(device); !kind.ok()) return leave_out(name, kind);
+  const Result<std::shared_ptr<VerbsDevice>> opened = VerbsDevice::Open(library, device);
+  if (!opened.ok()) return leave_out(name, opened.status());
+  const int count = opened.value()->attributes().phys_port_cnt;
+  for (int number = 1; number <= count; ++number) {
+    const std::string which = count > 1 ? fmt::format("{}:{}", name, number) : name;
+    if (!filter.Admits(name, static_cast<uint8_t>(number))) {
+      leave_out(which, InvalidUsage("NCCL_IB_HCA does not admit it"));
+      continue;
+    }
+    Result<VerbsPort> port = ExaminePort(*opened, static_cast<uint8_t>(number), wish);
+    if (port.ok()) {
+      ports.usable.push_back(std::move(port).value());
+    } else {
+      leave_out(which, port.status());
+    }
+  }
+}
+
+}  // namespace
+
+Result<std::shared_ptr<VerbsDevice>> VerbsDevice::Open(const VerbsLibrary& library,
+                                                       ibv_device& device) {
+  errno = 0;
+  ibv_context* const context = library.open_device(&device);
+  if (!context) return ErrnoError(errno, "it cannot be opened");
+  std::shared_ptr<VerbsDevice> opened(new VerbsDevice(library, *context));
+  const int error = library.query_device(context, &opened->attributes_);
+  if (error != 0) return ErrnoError(error, "its attributes cannot be read");
+  return opened;
+}
+
+VerbsDevice::VerbsDevice(const VerbsLibrary& library, ibv_context& context)
+    : library_(library), context_(&context), name_(context.device->name) {
+  const std::string link = std::string(context.device->ibdev_path) + "/device";
+  if (char* const path = realpath(link.c_str(), nullptr)) {
+    pci_path_ = path;
+    free(path);
+  }
+}
+
+VerbsDevice::~VerbsDevice() { library_.close_device(context_); }
+
+uint64_t VerbsDevice::guid() const { return be64toh(attributes_.node_guid); }
+
+std::string VerbsPort::Name() const {
+  return number == 1 ? std::string(device->name()) : fmt::format("{}:{}", device->name(), number);
+}
+
+Result<VerbsPorts> FindVerbsPorts(const VerbsLibrary& library, const Settings& settings) {
+  TUTTI_ASSIGN(const HcaFilter filter, HcaFilter::Parse(settings.ib_hca));
+  TUTTI_ASSIGN(const GidWish wish, GidWish::From(settings));
+  int count = 0;
+  errno = 0;
+  ibv_device** const list = library.get_device_list(&count);
+  if (!list) return ErrnoError(errno, "the list of InfiniBand devices cannot be read");
+  VerbsPorts ports;
+  for (int i = 0; i < count; ++i) ExamineDevice(library, *list[i], filter, wish, ports);
+  library.free_device_list(list);
+  return ports;
+}
+
+int64_t LinkSpeedMbps(uint8_t width_code, uint8_t speed_code) {
+  // The codes are bits, in this order; InfiniBand's names are SDR, DDR, QDR, FDR10, FDR, EDR, HDR
+  // and NDR.
+  constexpr std::array<int64_t, 8> kLaneMbps = {2'500,  5'000,  10'000, 10'000,
+                                                14'000, 25'000, 50'000, 100'000};
+  constexpr std::array<int64_t, 5> kLanes = {1, 4, 8, 12, 2};
+  const auto value = [](uint8_t code, const auto& table) -> int64_t {
+    for (size_t bit = 0; bit < table.size(); ++bit) {
+      if (code == 1u << bit) return table[bit];
+    }
+    return 0;
+  };
+  return value(width_code, kLanes) * value(speed_code, kLaneMbps);
+}
+
+}  // namespace tutti

@@ -1,0 +1,77 @@
+#pragma once
+
+// The InfiniBand and RoCE devices of this host, and which of their ports carry data.
+//
+// Threads: FindVerbsPorts from any; what it returns does not change afterwards.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "config/settings.h"
+#include "transport/net/verbs/gid.h"
+#include "transport/net/verbs/library.h"
+
+namespace tutti {
+
+// An open device, closed when the last of its users is gone.
+class VerbsDevice {
+ public:
+  // `library` must outlive the device.
+  static Result<std::shared_ptr<VerbsDevice>> Open(const VerbsLibrary& library, ibv_device& device);
+  ~VerbsDevice();
+  VerbsDevice(const VerbsDevice&) = delete;
+  VerbsDevice& operator=(const VerbsDevice&) = delete;
+
+  const VerbsLibrary& library() const { return library_; }
+  ibv_context& context() const { return *context_; }
+  const ibv_device_attr& attributes() const { return attributes_; }
+  std::string_view name() const { return name_; }
+  uint64_t guid() const;
+  // Returns the device's folder in sysfs, whose path tells where on the PCI bus it is; empty when
+  // it is on none.
+  const std::string& pci_path() const { return pci_path_; }
+
+ private:
+  VerbsDevice(const VerbsLibrary& library, ibv_context& context);
+
+  const VerbsLibrary& library_;
+  ibv_context* const context_;
+  ibv_device_attr attributes_ = {};
+  std::string name_;
+  std::string pci_path_;
+};
+
+// A port that can carry data.
+struct VerbsPort {
+  std::shared_ptr<VerbsDevice> device;
+  uint8_t number = 1;
+  bool ethernet = false;  // RoCE; else an InfiniBand fabric
+  uint16_t lid = 0;       // InfiniBand only
+  ibv_mtu mtu = IBV_MTU_1024;
+  int64_t speed_mbps = 0;  // 0: unknown
+  Gid gid;
+
+  // "mlx5_0", or "mlx5_0:2" for a port that is not the first.
+  std::string Name() const;
+};
+
+struct VerbsPorts {
+  std::vector<VerbsPort> usable;
+  // A sentence for each port or device that is there and not used: "siw0 speaks iWARP, …".
+  std::vector<std::string> left_out;
+};
+
+// Opens the devices that NCCL_IB_HCA admits and chooses the ports that are active, each with the
+// GID that the other settings ask for. Fails when a setting cannot be understood or the list of
+// devices cannot be read; a device that fails is left out. `library` must outlive what is
+// returned.
+Result<VerbsPorts> FindVerbsPorts(const VerbsLibrary& library, const Settings& settings);
+
+// Returns the speed of a link in Mb/s from the codes in ibv_port_attr; 0 when a code is not known.
+int64_t LinkSpeedMbps(uint8_t width_code, uint8_t speed_code);
+
+}  // namespace tutti

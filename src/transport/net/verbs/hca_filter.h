@@ -1,0 +1,35 @@
+#pragma once
+
+// NCCL_IB_HCA: which InfiniBand devices and ports carry data. The text is a list of device names
+// with commas. A name matches every device whose name begins with it, or with "=" in front of the
+// list only the device of that name; ":2" behind a name means port 2 only. "^" in front of the
+// list excludes what it names.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tutti {
+
+class HcaFilter {
+ public:
+  // InvalidUsage when an entry has no name, or a port that is no number from 1 to 255.
+  static Result<HcaFilter> Parse(std::string_view text);
+
+  // Returns whether the filter admits port `port` of `device`. An empty filter admits all.
+  bool Admits(std::string_view device, uint8_t port) const;
+
+ private:
+  struct Entry {
+    std::string name;
+    uint8_t port = 0;  // 0: all ports
+  };
+  bool exclude_ = false;
+  bool exact_ = false;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace tutti
