@@ -20,7 +20,7 @@
 //     0  FifoControl
 //   128  SlotHeader[kFifoSlots]
 //   640  padding up to kFifoDataOffset
-//  4096  data, kFifoSlots × slot_bytes
+//  4096  data, kFifoSlots × (slot_bytes + gap_bytes)
 // Fresh memory is all zeroes, which is an empty ring. Nothing read from the ring by FifoReceiver is
 // trusted beyond `bytes`, which is clamped to slot_bytes.
 
@@ -59,16 +59,17 @@ static_assert(sizeof(FifoControl) == 128);
 struct FifoView {
   std::byte* base = nullptr;
   size_t slot_bytes = 0;
+  size_t gap_bytes = 0;  // behind each slot: room for what the transport adds to a chunk
 
-  static constexpr size_t BytesFor(size_t slot_bytes) {
-    return kFifoDataOffset + kFifoSlots * slot_bytes;
+  static constexpr size_t BytesFor(size_t slot_bytes, size_t gap_bytes = 0) {
+    return kFifoDataOffset + kFifoSlots * (slot_bytes + gap_bytes);
   }
   FifoControl& control() const { return *reinterpret_cast<FifoControl*>(base); }
   SlotHeader& header(uint64_t chunk) const {
     return reinterpret_cast<SlotHeader*>(base + sizeof(FifoControl))[chunk % kFifoSlots];
   }
   std::byte* data(uint64_t chunk) const {
-    return base + kFifoDataOffset + (chunk % kFifoSlots) * slot_bytes;
+    return base + kFifoDataOffset + (chunk % kFifoSlots) * (slot_bytes + gap_bytes);
   }
 };
 

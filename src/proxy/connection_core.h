@@ -29,6 +29,16 @@
 
 namespace tutti {
 
+// The bytes behind a slot of a FIFO whose network does not carry op_tags: the sender puts the
+// op_tag of a chunk right behind its last byte, and sends it as a part of the message.
+inline constexpr size_t kOpTagGapBytes = 64;
+
+// A FIFO that only one process uses, and its registration with the network.
+struct NetFifo {
+  FifoMemory memory;
+  std::unique_ptr<NetMemory> registration;
+};
+
 // Says which thread drives a connection. It is a flag and no mutex, because no thread waits for it.
 class TUTTI_CAPABILITY("driver") DriverFlag {
  public:

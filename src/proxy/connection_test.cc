@@ -201,16 +201,16 @@ TEST(ProxyConnectionTest, AClosedConnectionGoesAtOnce) {
   }
 }
 
-TEST(ProxyConnectionTest, RefusesSlotsOfImpossibleSizes) {
-  const auto proxy = Proxy::Create({}).value();
+TEST(FifoMemoryTest, RefusesSlotsOfImpossibleSizes) {
   for (const size_t slot_bytes : {size_t{0}, size_t{100}, size_t{1} << 40}) {
-    EXPECT_FALSE(proxy->CreateSendConnection(nullptr, slot_bytes, "rank 1").ok());
+    EXPECT_FALSE(FifoMemory::Create(slot_bytes, 0, true).ok());
   }
+  EXPECT_FALSE(FifoMemory::Create(4096, 4, true).ok());
 }
 
 TEST(FifoMemoryTest, IsZeroedAlignedAndAsLargeAsTheRing) {
   for (const size_t slot_bytes : {size_t{64}, size_t{4096}, size_t{512} * 1024}) {
-    const FifoMemory memory = FifoMemory::Create(slot_bytes, true).value();
+    const FifoMemory memory = FifoMemory::Create(slot_bytes, 0, true).value();
     const FifoView view = memory.view();
     const auto address = reinterpret_cast<size_t>(view.base);
     EXPECT_EQ(address % (slot_bytes >= 512 * 1024 ? size_t{2} << 20 : size_t{4096}), 0u);

@@ -19,11 +19,12 @@ size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * u
 
 }  // namespace
 
-Result<FifoMemory> FifoMemory::Create(size_t slot_bytes, bool huge_pages) {
-  if (slot_bytes == 0 || slot_bytes > kMaxSlotBytes || slot_bytes % 64 != 0) {
+Result<FifoMemory> FifoMemory::Create(size_t slot_bytes, size_t gap_bytes, bool huge_pages) {
+  if (slot_bytes == 0 || slot_bytes > kMaxSlotBytes || slot_bytes % 64 != 0 ||
+      gap_bytes % 64 != 0) {
     return InternalError("a FIFO cannot have slots of {} bytes", slot_bytes);
   }
-  const size_t wanted = FifoView::BytesFor(slot_bytes);
+  const size_t wanted = FifoView::BytesFor(slot_bytes, gap_bytes);
   const bool huge = huge_pages && wanted >= kHugePageBytes;
   const size_t bytes = RoundUp(wanted, huge ? kHugePageBytes : kPageBytes);
   void* memory = huge ? MapAtHugePage(-1, bytes)
@@ -33,13 +34,14 @@ Result<FifoMemory> FifoMemory::Create(size_t slot_bytes, bool huge_pages) {
     return ErrnoError(errno, fmt::format("mapping {} bytes for a connection failed", bytes));
   }
   if (huge) AdviseHugePages(memory, bytes);
-  return FifoMemory(static_cast<std::byte*>(memory), bytes, slot_bytes);
+  return FifoMemory(static_cast<std::byte*>(memory), bytes, slot_bytes, gap_bytes);
 }
 
 FifoMemory::FifoMemory(FifoMemory&& other) noexcept
     : base_(std::exchange(other.base_, nullptr)),
       mapped_bytes_(other.mapped_bytes_),
-      slot_bytes_(other.slot_bytes_) {}
+      slot_bytes_(other.slot_bytes_),
+      gap_bytes_(other.gap_bytes_) {}
 
 FifoMemory::~FifoMemory() {
   if (base_) munmap(base_, mapped_bytes_);

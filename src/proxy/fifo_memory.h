@@ -5,6 +5,7 @@
 // connections cost little.
 
 #include <cstddef>
+#include <span>
 
 #include "base/status.h"
 #include "connection/fifo.h"
@@ -13,20 +14,23 @@ namespace tutti {
 
 class FifoMemory {
  public:
-  static Result<FifoMemory> Create(size_t slot_bytes, bool huge_pages);
+  static Result<FifoMemory> Create(size_t slot_bytes, size_t gap_bytes, bool huge_pages);
   FifoMemory(FifoMemory&& other) noexcept;
   FifoMemory& operator=(FifoMemory&&) = delete;
   ~FifoMemory();
 
-  FifoView view() const { return {base_, slot_bytes_}; }
+  FifoView view() const { return {base_, slot_bytes_, gap_bytes_}; }
+  // All of it, for a network that must know the memory beforehand.
+  std::span<std::byte> bytes() const { return {base_, mapped_bytes_}; }
 
  private:
-  FifoMemory(std::byte* base, size_t mapped_bytes, size_t slot_bytes)
-      : base_(base), mapped_bytes_(mapped_bytes), slot_bytes_(slot_bytes) {}
+  FifoMemory(std::byte* base, size_t mapped_bytes, size_t slot_bytes, size_t gap_bytes)
+      : base_(base), mapped_bytes_(mapped_bytes), slot_bytes_(slot_bytes), gap_bytes_(gap_bytes) {}
 
   std::byte* base_;
   size_t mapped_bytes_;
   size_t slot_bytes_;
+  size_t gap_bytes_;
 };
 
 }  // namespace tutti

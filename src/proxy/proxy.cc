@@ -4,6 +4,18 @@
 #include "proxy/send_connection.h"
 
 namespace tutti {
+namespace {
+
+Result<NetFifo> MakeFifo(NetComm& comm, size_t slot_bytes, bool huge_pages) {
+  const size_t gap_bytes = comm.CarriesOpTag() ? 0 : kOpTagGapBytes;
+  TUTTI_ASSIGN(FifoMemory memory, FifoMemory::Create(slot_bytes, gap_bytes, huge_pages));
+  const std::span<std::byte> bytes = memory.bytes();
+  TUTTI_ASSIGN(std::unique_ptr<NetMemory> registration,
+               comm.Register({bytes.data(), bytes.size()}));
+  return NetFifo{std::move(memory), std::move(registration)};
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Proxy>> Proxy::Create(const Options& options) {
   TUTTI_ASSIGN(std::unique_ptr<EventLoop> loop, EventLoop::Create("tutti-proxy"));
@@ -12,16 +24,16 @@ Result<std::unique_ptr<Proxy>> Proxy::Create(const Options& options) {
 
 Result<std::unique_ptr<NetConnection>> Proxy::CreateSendConnection(
     std::unique_ptr<NetSendComm> comm, size_t slot_bytes, const std::string& peer) {
-  TUTTI_ASSIGN(FifoMemory memory, FifoMemory::Create(slot_bytes, options_.huge_pages));
+  TUTTI_ASSIGN(NetFifo fifo, MakeFifo(*comm, slot_bytes, options_.huge_pages));
   return std::unique_ptr<NetConnection>(
-      std::make_unique<SendConnection>(*loop_, std::move(memory), std::move(comm), peer));
+      std::make_unique<SendConnection>(*loop_, std::move(fifo), std::move(comm), peer));
 }
 
 Result<std::unique_ptr<NetConnection>> Proxy::CreateRecvConnection(
     std::unique_ptr<NetRecvComm> comm, size_t slot_bytes, const std::string& peer) {
-  TUTTI_ASSIGN(FifoMemory memory, FifoMemory::Create(slot_bytes, options_.huge_pages));
+  TUTTI_ASSIGN(NetFifo fifo, MakeFifo(*comm, slot_bytes, options_.huge_pages));
   return std::unique_ptr<NetConnection>(
-      std::make_unique<RecvConnection>(*loop_, std::move(memory), std::move(comm), peer));
+      std::make_unique<RecvConnection>(*loop_, std::move(fifo), std::move(comm), peer));
 }
 
 }  // namespace tutti

@@ -7,17 +7,20 @@ namespace tutti {
 static_assert(kNetWindow == kFifoSlots,
               "a connection opens with as many slots granted as its FIFO has");
 
-RecvConnection::RecvConnection(EventLoop& loop, FifoMemory memory,
-                               std::unique_ptr<NetRecvComm> comm, const std::string& peer)
-    : ConnectionCore(loop, std::move(memory), *comm, "receiving", "from " + peer),
+RecvConnection::RecvConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<NetRecvComm> comm,
+                               const std::string& peer)
+    : ConnectionCore(loop, std::move(fifo.memory), *comm, "receiving", "from " + peer),
       comm_(std::move(comm)),
-      fifo_(fifo()) {}
+      registration_(std::move(fifo.registration)),
+      carries_op_tag_(comm_->CarriesOpTag()),
+      fifo_(RecvConnection::fifo()) {}
 
 Result<bool> RecvConnection::Move() {
   const FifoView view = fifo();
   // Free slots wait for chunks ahead of the kernel, and thereby are granted to the sender.
   for (uint64_t free_until = fifo_.released() + kFifoSlots; posted() < free_until; CountPosted()) {
-    const NetReceive slot = {view.data(posted()), view.slot_bytes};
+    const NetReceive slot = {view.data(posted()), view.slot_bytes + view.gap_bytes, 0,
+                             registration_.get()};
     TUTTI_ASSIGN(NetRequest* const request, comm_->Irecv({&slot, 1}));
     if (!request) break;
     requests_[posted() % kNetWindow] = request;
@@ -27,11 +30,25 @@ Result<bool> RecvConnection::Move() {
     NetRequest& request = *requests_[done() % kNetWindow];
     TUTTI_ASSIGN(const bool came, comm_->Test(request));
     if (!came) break;
-    Publish(request.received[0]);
+    TUTTI_ASSIGN(const NetReceived chunk, Chunk(request.received[0]));
+    Publish(chunk);
     CountDone();
     moved = true;
   }
   return moved;
+}
+
+// Returns what chunk number done() is, which came as `message`.
+Result<NetReceived> RecvConnection::Chunk(const NetReceived& message) const {
+  if (carries_op_tag_) return message;
+  NetReceived chunk = message;
+  const size_t slot_bytes = fifo_.view().slot_bytes;
+  if (message.bytes < sizeof(chunk.op_tag) || message.bytes - sizeof(chunk.op_tag) > slot_bytes) {
+    return RemoteError("the sender sent {} bytes for a slot of {}", message.bytes, slot_bytes);
+  }
+  chunk.bytes -= sizeof(chunk.op_tag);
+  std::memcpy(&chunk.op_tag, fifo_.view().data(done()) + chunk.bytes, sizeof(chunk.op_tag));
+  return chunk;
 }
 
 void RecvConnection::Publish(const NetReceived& chunk) {

@@ -11,7 +11,7 @@ namespace tutti {
 
 class RecvConnection final : public ConnectionCore {
  public:
-  RecvConnection(EventLoop& loop, FifoMemory memory, std::unique_ptr<NetRecvComm> comm,
+  RecvConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<NetRecvComm> comm,
                  const std::string& peer);
   ~RecvConnection() override { Stop(); }
 
@@ -19,9 +19,12 @@ class RecvConnection final : public ConnectionCore {
 
  private:
   Result<bool> Move() override;
+  Result<NetReceived> Chunk(const NetReceived& message) const;
   void Publish(const NetReceived& chunk);
 
   const std::unique_ptr<NetRecvComm> comm_;
+  const std::unique_ptr<NetMemory> registration_;  // of the FIFO
+  const bool carries_op_tag_;
   FifoSender fifo_;
   std::array<NetRequest*, kNetWindow> requests_ = {};  // of chunks [done, posted)
 };

@@ -2,6 +2,8 @@
 
 #include <time.h>
 
+#include <cstring>
+
 namespace tutti {
 namespace {
 
@@ -11,11 +13,13 @@ constexpr int64_t kFlushPauseNs = 200'000;
 
 }  // namespace
 
-SendConnection::SendConnection(EventLoop& loop, FifoMemory memory,
-                               std::unique_ptr<NetSendComm> comm, const std::string& peer)
-    : ConnectionCore(loop, std::move(memory), *comm, "sending", "to " + peer),
+SendConnection::SendConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<NetSendComm> comm,
+                               const std::string& peer)
+    : ConnectionCore(loop, std::move(fifo.memory), *comm, "sending", "to " + peer),
       comm_(std::move(comm)),
-      fifo_(fifo()) {}
+      registration_(std::move(fifo.registration)),
+      carries_op_tag_(comm_->CarriesOpTag()),
+      fifo_(SendConnection::fifo()) {}
 
 SendConnection::~SendConnection() {
   [[maybe_unused]] const Status status = Flush(Deadline::After(kFlushNs));
@@ -26,8 +30,7 @@ Result<bool> SendConnection::Move() {
   while (posted() - done() < kNetWindow) {
     const FifoChunk chunk = fifo_.TryPeek(posted() - done());
     if (!chunk.data) break;
-    TUTTI_ASSIGN(NetRequest* const request,
-                 comm_->Isend({chunk.data, chunk.bytes, 0, chunk.op_tag}));
+    TUTTI_ASSIGN(NetRequest* const request, comm_->Isend(Message(chunk)));
     if (!request) break;  // no slot granted
     requests_[posted() % kNetWindow] = request;
     CountPosted();
@@ -41,6 +44,18 @@ Result<bool> SendConnection::Move() {
     moved = true;
   }
   return moved;
+}
+
+// Returns what is sent for chunk number posted().
+NetSend SendConnection::Message(const FifoChunk& chunk) const {
+  NetSend message = {chunk.data, chunk.bytes, 0, chunk.op_tag, registration_.get()};
+  if (carries_op_tag_) return message;
+  std::byte* const slot = fifo().data(posted());
+  if (chunk.data != slot && chunk.bytes > 0) std::memcpy(slot, chunk.data, chunk.bytes);
+  std::memcpy(slot + chunk.bytes, &chunk.op_tag, sizeof(chunk.op_tag));
+  message.data = slot;
+  message.bytes += sizeof(chunk.op_tag);
+  return message;
 }
 
 Status SendConnection::Flush(Deadline deadline) {

@@ -11,7 +11,7 @@ namespace tutti {
 
 class SendConnection final : public ConnectionCore {
  public:
-  SendConnection(EventLoop& loop, FifoMemory memory, std::unique_ptr<NetSendComm> comm,
+  SendConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<NetSendComm> comm,
                  const std::string& peer);
   ~SendConnection() override;
 
@@ -19,8 +19,11 @@ class SendConnection final : public ConnectionCore {
 
  private:
   Result<bool> Move() override;
+  NetSend Message(const FifoChunk& chunk) const;
 
   const std::unique_ptr<NetSendComm> comm_;
+  const std::unique_ptr<NetMemory> registration_;  // of the FIFO
+  const bool carries_op_tag_;
   FifoReceiver fifo_;
   std::array<NetRequest*, kNetWindow> requests_ = {};  // of chunks [done, posted)
 };

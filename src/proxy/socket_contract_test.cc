@@ -1,5 +1,5 @@
 // The contract over TCP sockets and the proxy, for one socket per connection, several, helper
-// threads, and IPv6.
+// threads, IPv6, and a network that has to be polled.
 
 #include "proxy/test_pair.h"
 #include "transport/transport_contract_test.h"
@@ -23,13 +23,14 @@ class SocketPair final : public TransportPair {
   std::unique_ptr<TestPair> pair_;
 };
 
-TransportFactory Factory(const std::string& name, int threads, int sockets, bool ipv6 = false) {
+TransportFactory Factory(const std::string& name, int threads, int sockets, bool ipv6 = false,
+                         bool polled = false) {
   return {name,
           [=](size_t slot_bytes) -> std::unique_ptr<TransportPair> {
             Settings settings;
             settings.socket_nthreads = threads;
             settings.nsocks_perthread = sockets;
-            auto pair = TestPair::Create(slot_bytes, settings, ipv6);
+            auto pair = TestPair::Create(slot_bytes, settings, ipv6, polled);
             if (!pair.ok()) {
               ADD_FAILURE() << pair.status().message();
               abort();  // nothing can be tested without a pair
@@ -49,6 +50,8 @@ INSTANTIATE_TEST_SUITE_P(Threads, SocketContract, ContractCasesFor(Factory("Thre
                          ContractCaseName);
 INSTANTIATE_TEST_SUITE_P(Ipv6, SocketContract, ContractCasesFor(Factory("Ipv6", 1, 1, true)),
                          ContractCaseName);
+INSTANTIATE_TEST_SUITE_P(Polled, SocketContract,
+                         ContractCasesFor(Factory("Polled", 1, 1, false, true)), ContractCaseName);
 
 }  // namespace
 }  // namespace tutti

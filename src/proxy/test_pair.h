@@ -6,6 +6,7 @@
 #include <string>
 
 #include "bootstrap/auth.h"
+#include "proxy/polled_comm.h"
 #include "proxy/proxy.h"
 #include "transport/net/socket/socket_net.h"
 
@@ -34,7 +35,7 @@ struct TestPair {
   std::unique_ptr<NetConnection> recv_connection;
 
   static Result<std::unique_ptr<TestPair>> Create(size_t slot_bytes, const Settings& settings,
-                                                  bool ipv6 = false) {
+                                                  bool ipv6 = false, bool polled = false) {
     auto pair = std::make_unique<TestPair>();
     const Key key = RandomKey();
     const WaitLimits limits = {Deadline::AfterSeconds(20), nullptr};
@@ -44,6 +45,10 @@ struct TestPair {
     TUTTI_ASSIGN(std::unique_ptr<NetSendComm> send_comm,
                  pair->sending.net->Connect(0, listener->handle(), limits));
     TUTTI_ASSIGN(std::unique_ptr<NetRecvComm> recv_comm, listener->Accept(limits));
+    if (polled) {
+      send_comm = std::make_unique<PolledSendComm>(std::move(send_comm));
+      recv_comm = std::make_unique<PolledRecvComm>(std::move(recv_comm));
+    }
     TUTTI_ASSIGN(pair->send_connection, pair->sending.proxy->CreateSendConnection(
                                             std::move(send_comm), slot_bytes, "rank 1 on host b"));
     TUTTI_ASSIGN(pair->recv_connection, pair->receiving.proxy->CreateRecvConnection(

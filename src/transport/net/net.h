@@ -71,8 +71,6 @@ struct NetDevice {
   bool takes_dmabuf = false;
   // Received bytes may reach GPU memory after Test has reported them; Iflush says when they have.
   bool needs_flush = false;
-  // Whether the op_tag of a message reaches the receiver. Where it does not, it is received as 0.
-  bool carries_op_tag = true;
 };
 
 // A message to be sent. The memory must stay unchanged until the request is done.
@@ -126,6 +124,10 @@ class NetComm {
   // only remembers the region. SystemError, with what to try, when the system refuses (a limit on
   // locked memory, say); InvalidUsage for a kind of memory that the device does not take.
   virtual Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) = 0;
+
+  // Returns whether the op_tag of a message reaches the receiver. Where it does not, it is received
+  // as 0, and the caller puts it into the message.
+  virtual bool CarriesOpTag() const { return true; }
 
   // Moves what can be moved now. Returns true when something moved. After a failure every call
   // fails alike.
