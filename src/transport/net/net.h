@@ -13,8 +13,10 @@
 //
 // A connection carries messages in one direction. Receives form groups of up to
 // NetDevice::max_group buffers, filled in the order in which the groups were posted; within a group
-// a message goes to the buffer that has its tag. Setting a connection up may wait (with a deadline
-// and an abort flag); once it stands no call ever waits.
+// a message goes to the buffer that has its tag. A connection either has no use for tags (all are
+// 0, and all groups are of one buffer, so that a sender may be granted buffers ahead), or has tags
+// other than 0 only. Setting a connection up may wait (with a deadline and an abort flag); once it
+// stands no call ever waits.
 //
 // Operations that the other end takes no part in are in rma.h; memory is in memory.h. What every
 // network promises is tested by net_contract_test.h.
@@ -136,10 +138,12 @@ class NetComm {
   // the comm again. Requests may be tested in any order.
   virtual Result<bool> Test(NetRequest& request) = 0;
   // Says what to do until Progress can achieve more, and appends the descriptors to wait for.
+  // REQUIRES: Progress was called since the last request was begun.
   virtual NetIdle PrepareToWait(std::vector<NetWait>& waits) = 0;
   // Appends every descriptor that PrepareToWait may ever name.
   virtual void AppendFds(std::vector<int>& fds) const = 0;
-  // Breaks the connection: both ends' later calls fail. Any thread, any time, never waits.
+  // Breaks the connection: later calls fail here, and at the other end as soon as it has something
+  // under way. Any thread, any time, never waits.
   virtual void Shutdown() = 0;
   // Returns the other end, as a person writes it: "10.0.0.2:41000 over eth0".
   virtual std::string_view peer() const = 0;

@@ -138,6 +138,10 @@ bool SocketChannel::Drained() const {
 
 void SocketChannel::Shutdown() {
   shut_down_.store(true, std::memory_order_release);
+  ShutdownSockets();
+}
+
+void SocketChannel::ShutdownSockets() {
   ::shutdown(control_.get(), SHUT_RDWR);
   for (const auto& socket : data_sockets_) ::shutdown(socket->fd(), SHUT_RDWR);
 }
@@ -156,7 +160,10 @@ Status SocketChannel::Fail(int error) {
 }
 
 Status SocketChannel::Fail(Status status) {
-  if (failure_.ok()) failure_ = std::move(status);
+  if (failure_.ok()) {
+    failure_ = std::move(status);
+    ShutdownSockets();
+  }
   return failure_;
 }
 

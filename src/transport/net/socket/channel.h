@@ -47,15 +47,21 @@ class SocketChannel {
   bool Drained() const;
   void Shutdown();
 
-  // Keep and return the first failure; `error` is an errno value of any of the sockets, 0: end of
-  // stream.
+  // Keep and return the first failure, and let the other end hear that this one has failed. `error`
+  // is an errno value of any of the sockets, 0: end of stream.
   Status Fail(int error);
   Status Fail(Status status);
-  const Status& failure() const { return failure_; }
+  // Returns the first failure, of which Shutdown is one.
+  Status Check() {
+    if (failure_.ok() && shut_down_.load(std::memory_order_acquire)) return Fail(0);
+    return failure_;
+  }
 
  private:
   SocketChannel(SocketSet sockets, SocketDirection direction,
                 std::shared_ptr<SocketHelpers> helpers, UniqueFd event);
+
+  void ShutdownSockets();
 
   UniqueFd control_;
   std::string peer_;

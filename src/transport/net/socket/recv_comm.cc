@@ -24,7 +24,7 @@ SocketRecvComm::SocketRecvComm(std::unique_ptr<SocketChannel> channel)
     : channel_(std::move(channel)) {}
 
 Result<NetRequest*> SocketRecvComm::Irecv(std::span<const NetReceive> group) {
-  if (!channel_->failure().ok()) return channel_->failure();
+  TUTTI_TRY(channel_->Check());
   if (group.size() != 1) return InternalError("sockets receive one message at a time");
   Request& request = At(posted_);
   if (request.in_flight) return nullptr;
@@ -40,7 +40,7 @@ Result<NetRequest*> SocketRecvComm::Iflush(std::span<const NetReceive>) {
 }
 
 Result<bool> SocketRecvComm::Progress() {
-  if (!channel_->failure().ok()) return channel_->failure();
+  TUTTI_TRY(channel_->Check());
   TUTTI_ASSIGN(bool moved, Receive());
   TUTTI_ASSIGN(const bool data_moved, channel_->Progress());
   moved |= data_moved;

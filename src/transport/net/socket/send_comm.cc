@@ -25,7 +25,7 @@ SocketSendComm::SocketSendComm(std::unique_ptr<SocketChannel> channel)
     : channel_(std::move(channel)) {}
 
 Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
-  if (!channel_->failure().ok()) return channel_->failure();
+  TUTTI_TRY(channel_->Check());
   const size_t bytes = message.bytes;
   if (bytes > kMaxNetMessageBytes) return InternalError("a chunk of {} bytes is too long", bytes);
   Request& request = At(begun_);
@@ -53,7 +53,7 @@ Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
 }
 
 Result<bool> SocketSendComm::Progress() {
-  if (!channel_->failure().ok()) return channel_->failure();
+  TUTTI_TRY(channel_->Check());
   bool moved = false;
   if (written_ < begun_) {
     TUTTI_ASSIGN(moved, WriteControl());
