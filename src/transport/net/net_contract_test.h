@@ -74,7 +74,7 @@ inline void Transfer(NetLink& link, const std::vector<size_t>& sizes) {
     while (!receiving.empty() && link.Received(receiving.front().request)) {
       Flying& first = receiving.front();
       ExpectMessage(first.request->received[0], first.buffer, sizes[received], received,
-                    link.to.carries_op_tag && link.from.carries_op_tag);
+                    link.receiver->CarriesOpTag());
       receiving.pop_front();
       ++received;
     }
@@ -147,7 +147,7 @@ inline void TestsRequestsInAnyOrder(const NetFactory& factory) {
       Flying& last = receiving.back();
       ASSERT_TRUE(link.Drive([&] { return link.Received(last.request); }));
       ExpectMessage(last.request->received[0], last.buffer, 500 + last.number % 100, last.number,
-                    link.to.carries_op_tag && link.from.carries_op_tag);
+                    link.receiver->CarriesOpTag());
     }
     for (; !sending.empty(); sending.pop_back()) {
       ASSERT_TRUE(link.Drive([&] { return link.Sent(sending.back().request); }));
@@ -245,7 +245,7 @@ inline void FillsGroupsByTag(const NetFactory& factory) {
       ASSERT_TRUE(link.Drive([&] { return link.Received(receiving); }));
       for (size_t i = 0; i < to.size(); ++i) {
         ExpectMessage(receiving->received[i], to[i], bytes_for(tags[i]), tags[i],
-                      link.to.carries_op_tag && link.from.carries_op_tag);
+                      link.receiver->CarriesOpTag());
       }
       for (const Flying& each : sending) {
         ASSERT_TRUE(link.Drive([&] { return link.Sent(each.request); }));
@@ -254,7 +254,8 @@ inline void FillsGroupsByTag(const NetFactory& factory) {
   }
 }
 
-// A group takes no message of a later one: a send whose tag the group in turn no longer wants waits.
+// A group takes no message of a later one: a send whose tag the group in turn no longer wants has
+// to wait.
 inline void FillsGroupsInTurn(const NetFactory& factory) {
   const auto pair = factory.make();
   NetLink link(*pair);
