@@ -58,7 +58,7 @@ void DeviceOperations::Finish() {
   const Status drained = queue_->Drain();
   if (!drained.ok())
     TUTTI_WARN("a communicator is destroyed although its GPU fails: {}", drained.message());
-  if (calls_) calls_->SayGoodbye(done_when_aborted_ || (drained.ok() && !watch_.stopped()));
+  if (calls_) calls_->SendLeaveNotice(done_when_aborted_ || (drained.ok() && !watch_.stopped()));
   calls_.reset();
   StopThreads();
 }

@@ -20,9 +20,9 @@ namespace {
 const std::byte* In(const Task& task) { return static_cast<const std::byte*>(task.send); }
 std::byte* Out(const Task& task) { return static_cast<std::byte*>(task.recv); }
 
-// What RunPacked moves at a time: half of a common L2, so that what was copied in is still in the
-// cache when it is reduced and copied out, and far more than the 32 KB or so that a collective
-// moves in its start-up time.
+// How many bytes RunPacked moves at a time: half of a common L2, so that what was copied in is
+// still in the cache when it is reduced and copied out, and far more than the 32 KB or so that a
+// collective moves in its start-up time.
 constexpr size_t kPackedBytes = size_t{1} << 20;
 
 struct ExchangeLinks {
@@ -42,9 +42,7 @@ Executor::Executor(Parts parts)
       stages_(parts.stages),
       pull_(parts.pull),
       watch_(*parts.watch),
-      wait_(parts.watch->stop_flag(), parts.wait_policy, *parts.watch),
-      sent_to_(static_cast<size_t>(parts.num_ranks)),
-      received_from_(static_cast<size_t>(parts.num_ranks)) {
+      wait_(parts.watch->stop_flag(), parts.wait_policy, *parts.watch) {
   ring_index_ = static_cast<int>(std::find(ring_.begin(), ring_.end(), rank_) - ring_.begin());
 }
 
@@ -93,42 +91,39 @@ Status Executor::RunCollective(const Task& task) {
     scattered = ChoiceForScattered(task);
     if (!scattered) return RunPacked(task);
   }
-  Operation op;
-  op.signature = SignatureOf(task, ++collectives_);
   if (num_ranks_ == 1) return RunAlone(task);
-  // What came before counts as well: a mismatch that an operation cannot see (two roots that both
-  // send, none that waits) shows in the next one.
+  Operation op;
+  op.signature = SignatureOf(task);
+  RunWatched(task, scattered, op);
+  if (!op.status.ok()) {
+    op.status = watch_.FirstReason(std::move(op.status), connections_.BrokenPeer());
+    watch_.Stop(op.status, true);
+  }
+  return op.status;
+}
+
+void Executor::RunWatched(const Task& task, const std::optional<Choice>& scattered, Operation& op) {
+  const Watch::Operation begun(watch_, op.signature, task.parts);
+  // The tag depends on all collectives before this one, so that a mismatch that an operation cannot
+  // see (two roots that both send, and none that waits) shows in the next one.
   const uint32_t tag = MixTag(op.signature.Tag(), last_tag_);
   last_tag_ = tag;
   const size_t count = PlanCount(task);
+  // Nothing moves. A rank that has another count learns this one from the watch.
   if (count == 0 && task.collective != Collective::kBarrier &&
-      task.collective != Collective::kAlltoAllV) {
-    watch_.Begin(op.signature);  // a rank that has another count learns it from there
-    watch_.End();
-    return Status::Ok();
-  }
-
+      task.collective != Collective::kAlltoAllV)
+    return;
   op.choice = scattered ? *scattered : ChoiceFor(task, count, ReadingOf(task));
   op.work = {In(task), Out(task),          task.elem_bytes(), op.choice.slice_elems,
              tag,      ReduceSpecFor(task)};
   op.shape = {task.count, op.choice.chunk_elems, task.root};
   TUTTI_TRACE(kLogColl, "{}: {} {}", op.signature.Describe(), Name(op.choice.algorithm),
               Name(op.choice.protocol));
-  if (task.collective == Collective::kAlltoAllV)
-    watch_.Begin(op.signature, task.parts);
-  else
-    watch_.Begin(op.signature);
   wait_.Reset();
   connections_.set_inline_small(IsLeft(plan_, task.collective, Protocol::kLL));
   Dispatch(task, op);
   wait_.HandOverConnections();
-  watch_.End();
   if (op.status.ok() && wait_.failed()) op.status = wait_.status();
-  if (!op.status.ok()) {
-    op.status = watch_.FirstReason(std::move(op.status), connections_.BrokenPeer());
-    watch_.Stop(op.status, true);
-  }
-  return op.status;
 }
 
 void Executor::SetChoice(const Choice& choice, Operation& op) {
@@ -162,13 +157,13 @@ void Executor::Dispatch(const Task& task, Operation& op) {
     case Algorithm::kRing:
       op.status = RunRing(task, op);
       return;
-    case Algorithm::kPull:       // has been tried
-    case Algorithm::kSymmetric:  // GPUs only
+    case Algorithm::kPull:       // It has been tried above.
+    case Algorithm::kSymmetric:  // It is for GPUs only.
       break;
   }
 }
 
-// One rank: the result is the input, scaled as asked.
+// The collective of a single rank: the result is the input, scaled as asked.
 Status Executor::RunAlone(const Task& task) {
   const ReduceSpec reduce = ReduceSpecFor(task);
   size_t count = task.count;
@@ -220,7 +215,8 @@ Status Executor::RunMesh(const Task& task, Operation& op) {
   return Status::Ok();
 }
 
-// What stages takes each buffer from where it lies, which saves more than another algorithm would.
+// An algorithm with stages takes each buffer from where it lies, which saves more than another
+// algorithm would gain.
 std::optional<Choice> Executor::ChoiceForScattered(const Task& task) const {
   if (stages_ == nullptr || num_ranks_ == 1) return std::nullopt;
   constexpr uint32_t kStaged =
@@ -345,7 +341,7 @@ Status Executor::RunRecursiveDoubling(const Task& task, Operation& op) {
   return Status::Ok();
 }
 
-// Where ranks share no stages: nobody has the sum of one byte of each before all have begun.
+// The barrier of ranks that share no stages. A one-byte AllReduce is a barrier.
 Status Executor::RunPairwiseBarrier(Operation& op) {
   std::byte token{};
   Task task = {.collective = Collective::kAllReduce, .send = &token, .recv = &token, .count = 1};

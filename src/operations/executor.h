@@ -104,6 +104,8 @@ class Executor {
   // An AllReduce of many buffers where they cannot be staged one by one: through packed_.
   Status RunPacked(const Task& task);
   static void SetChoice(const Choice& choice, Operation& op);
+  // Runs the operation from its begin to its end, as the watch sees it.
+  void RunWatched(const Task& task, const std::optional<Choice>& scattered, Operation& op);
   void Dispatch(const Task& task, Operation& op);
   Status RunStaged(const Task& task, Operation& op);
   // None where the buffers must be packed.
@@ -129,6 +131,8 @@ class Executor {
   Status RunExchange(const Task& task, Operation& op);
 
   Status CopyOwnMessages(std::span<const Task* const> tasks);
+  // Runs the messages between this rank and others. `calls` are those of `tasks`, in their order.
+  Status ExchangeWithOthers(std::span<const Task* const> tasks, std::span<MessageCall> calls);
   void AddMessage(const Task& task, MessageBatch& batch, uint32_t tag);
   ReduceSpec ReduceSpecFor(const Task& task) const;
 
@@ -153,9 +157,7 @@ class Executor {
   };
   static constexpr size_t kRememberedChoices = 64;
   std::array<RememberedChoice, kRememberedChoices> choices_ = {};
-  uint64_t collectives_ = 0;
-  uint32_t last_tag_ = 0;                          // of the last collective
-  std::vector<uint64_t> sent_to_, received_from_;  // messages per peer
+  uint32_t last_tag_ = 0;  // the tag of the last collective
   std::vector<std::byte> packed_;
   MeshLinks mesh_links_;
 };

@@ -79,38 +79,35 @@ void Executor::AddMessage(const Task& task, MessageBatch& batch, uint32_t tag) {
 Status Executor::RunMessages(std::span<const Task* const> tasks) {
   if (watch_.stopped()) return watch_.StopReason();
   Status status = CopyOwnMessages(tasks);
-  std::vector<int> sends, recvs;
-  std::vector<OpSignature> sent, received;
+  std::vector<const Task*> others;
+  std::vector<MessageCall> calls;
   for (const Task* const task : tasks) {
     if (task->root == rank_) continue;
-    const auto peer = static_cast<size_t>(task->root);
-    (task->is_send ? sends : recvs).push_back(task->root);
-    const uint64_t sequence = task->is_send ? ++sent_to_[peer] : ++received_from_[peer];
-    (task->is_send ? sent : received).push_back(SignatureOf(*task, sequence));
+    others.push_back(task);
+    calls.push_back({SignatureOf(*task), task->is_send});
   }
-  if (sends.empty() && recvs.empty()) return status;
-  watch_.BeginMessages(sent, received);
-  wait_.Reset();
-  if (status.ok()) status = connections_.Open(sends, recvs);
-  connections_.set_inline_small(IsLeft(plan_, Collective::kSendRecv, Protocol::kLL));
-  if (status.ok()) {
-    MessageBatch batch(wait_);
-    size_t next_sent = 0, next_received = 0;
-    for (const Task* const task : tasks) {
-      if (task->root == rank_) continue;
-      const OpSignature& signature = task->is_send ? sent[next_sent++] : received[next_received++];
-      AddMessage(*task, batch, signature.Tag());
-    }
-    batch.Run();
-  }
-  wait_.HandOverConnections();
-  watch_.End();
-  if (status.ok() && wait_.failed()) status = wait_.status();
+  if (others.empty()) return status;
+  if (status.ok()) status = ExchangeWithOthers(others, calls);
   if (!status.ok()) {
     status = watch_.FirstReason(std::move(status), connections_.BrokenPeer());
     watch_.Stop(status, true);
   }
   return status;
+}
+
+Status Executor::ExchangeWithOthers(std::span<const Task* const> tasks,
+                                    std::span<MessageCall> calls) {
+  const Watch::Operation begun(watch_, calls);
+  wait_.Reset();
+  std::vector<int> sends, recvs;
+  for (const Task* const task : tasks) (task->is_send ? sends : recvs).push_back(task->root);
+  TUTTI_TRY(connections_.Open(sends, recvs));
+  connections_.set_inline_small(IsLeft(plan_, Collective::kSendRecv, Protocol::kLL));
+  MessageBatch batch(wait_);
+  for (size_t i = 0; i < tasks.size(); ++i) AddMessage(*tasks[i], batch, calls[i].signature.Tag());
+  batch.Run();
+  wait_.HandOverConnections();
+  return wait_.failed() ? wait_.status() : Status::Ok();
 }
 
 Status Executor::RunExchange(const Task& task, Operation& op) {

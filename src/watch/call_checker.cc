@@ -8,10 +8,10 @@
 namespace tutti {
 namespace {
 
-// Between steps of a job there are pauses of this length at most now and then, and somebody who
-// looks for the reason of a stuck job has not yet begun to.
+// Longer than most pauses between the steps of a job, and so short that a person who wonders why a
+// job is stuck finds the reason there.
 constexpr int64_t kLookEveryNs = 200'000'000;
-// What a rank that was cut short had finished nevertheless ends here within this.
+// What a rank that was cut short had launched and can still finish ends here within this.
 constexpr auto kCutGrace = std::chrono::seconds(1);
 
 }  // namespace
@@ -22,92 +22,74 @@ CallChecker::CallChecker(EventLoop& loop, Watch& watch, const Options& options,
       watch_(watch),
       unfinished_(std::move(unfinished)),
       rank_(options.rank),
-      num_ranks_(options.num_ranks),
       next_((options.rank + 1) % options.num_ranks) {
-  watch_.SetDepartureHook([this] { Wake(); });
+  watch_.SetLeaveHook([this] { Wake(); });
 }
 
 CallChecker::~CallChecker() {
-  watch_.SetDepartureHook(nullptr);
+  watch_.SetLeaveHook(nullptr);
+  std::thread asking;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     if (timer_ != 0) loop_.CancelTimer(timer_);
+    stops_.NotifyAll();
   }
-  stops_.notify_all();
-  loop_.RunSync([] {});  // a look that was under way is over
-  if (asking_.joinable()) asking_.join();
+  loop_.RunSync([] {});  // A look that was under way is over.
+  {
+    const MutexLock lock(mutex_);
+    asking = std::move(asking_);
+  }
+  if (asking.joinable()) asking.join();
 }
 
 void CallChecker::Note(const Task& task, uint32_t registered) {
-  const bool exchanges = task.collective == Collective::kAlltoAllV;
   if (task.collective == Collective::kSendRecv) {
-    if (task.root == rank_) return;  // both ends are in one call, which has looked
-    watch_.NoteMessage(SignatureOf(task, 0), task.is_send);
+    if (task.root == rank_) return;  // Both ends are in one call, which has compared them.
+    MessageCall message = {SignatureOf(task), task.is_send};
+    const Watch::Operation begun(watch_, std::span(&message, 1));
   } else {
-    OpSignature signature = SignatureOf(task, ++collectives_);
+    OpSignature signature = SignatureOf(task);
     signature.registered = registered;
-    watch_.NoteCall(signature);
+    const Watch::Operation begun(watch_, signature, task.parts);
   }
-  if (exchanges) NoteExchange(task);
   calls_.fetch_add(1, std::memory_order_seq_cst);
   Wake();
 }
-
-// Which two ranks alone can compare.
-void CallChecker::NoteExchange(const Task& task) {
-  OpSignature message;
-  message.collective = Collective::kSendRecv;
-  message.type = task.type;
-  for (int peer = 0; peer < num_ranks_; ++peer) {
-    if (peer == rank_) continue;
-    const auto at = static_cast<size_t>(peer);
-    message.root = peer;
-    message.count = task.parts->send_counts[at];
-    watch_.NoteMessage(message, /*is_send=*/true);
-    message.count = task.parts->recv_counts[at];
-    watch_.NoteMessage(message, /*is_send=*/false);
-  }
-}
-
-void CallChecker::SayGoodbye(bool finished) { watch_.SayLeaving(finished); }
 
 void CallChecker::Wake() {
   if (!armed_.load(std::memory_order_seq_cst) && !armed_.exchange(true)) Arm();
 }
 
 void CallChecker::Arm() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!stopping_) timer_ = loop_.AddTimer(kLookEveryNs, [this] { Look(); });
 }
 
 void CallChecker::Look() {
   if (watch_.stopped()) return;
-  LookForDepartures();
+  CheckLeaveNotices();
   const uint64_t calls = calls_.load();
   if (calls != seen_) {
     seen_ = calls;
     Arm();
     return;
   }
-  watch_.CompareCalls(next_);
-  watch_.CompareMessages();
+  watch_.CompareRecent(next_);
   armed_.store(false);
-  // A call that came meanwhile has seen the flag up.
+  // A call that came meanwhile has found the flag up, and has not armed the timer.
   if (calls_.load() != seen_ && !armed_.exchange(true)) Arm();
 }
 
-void CallChecker::LookForDepartures() {
-  bool cut_short = false;
-  if (Status gone = watch_.CheckDepartures(&cut_short); !gone.ok()) {
+void CallChecker::CheckLeaveNotices() {
+  if (Status gone = watch_.CheckLeaveNotices(); !gone.ok()) {
     watch_.Stop(gone, /*tell=*/true);
     return;
   }
-  if (!cut_short) return;
-  const std::lock_guard lock(mutex_);
+  if (!watch_.CutShort()) return;
+  const MutexLock lock(mutex_);
   if (stopping_ || asking_now_) return;
-  if (asking_.joinable()) asking_.join();  // it has ended
-  asking_now_ = true;
+  if (asking_.joinable()) asking_.join();  // It has ended, so that this does not wait.
   Result<std::thread> asking = StartThread("tutti-look", [this] { AskTheGpu(); });
   asking_now_ = asking.ok();
   if (asking.ok()) asking_ = std::move(asking).value();
@@ -115,13 +97,17 @@ void CallChecker::LookForDepartures() {
 
 void CallChecker::AskTheGpu() {
   const uint64_t calls = calls_.load();
-  std::unique_lock lock(mutex_);
-  if (stops_.wait_for(lock, kCutGrace, [this] { return stopping_; })) return;
-  lock.unlock();
-  if (!watch_.stopped() && unfinished_()) watch_.Stop(watch_.CutShort(), /*tell=*/true);
-  // What has been called since may wait for who is gone, too.
+  const auto until = std::chrono::steady_clock::now() + kCutGrace;
+  MutexLock lock(mutex_);
+  while (!stopping_ && stops_.WaitUntil(lock, until)) {
+  }
+  if (stopping_) return;
+  lock.Unlock();
+  if (!watch_.stopped() && unfinished_())
+    if (const std::optional<Status> reason = watch_.CutShort()) watch_.Stop(*reason, /*tell=*/true);
+  // What was called meanwhile may also wait for the rank that is gone.
   if (calls_.load() != calls) Wake();
-  lock.lock();
+  lock.Lock();
   asking_now_ = false;
 }
 

@@ -15,25 +15,25 @@ static_assert(sizeof(Wire) == 16);
 
 }  // namespace
 
-void AppendDeparture(const Departure& departure, Bytes& bytes) {
+void AppendLeaveNotice(const LeaveNotice& notice, Bytes& bytes) {
   const Wire wire = {
-      departure.rank, departure.finished ? uint8_t{1} : uint8_t{0}, {}, departure.collectives};
-  const size_t at = bytes.size(), rest = departure.messages.size() * sizeof(uint64_t);
+      notice.rank, notice.finished ? uint8_t{1} : uint8_t{0}, {}, notice.collectives};
+  const size_t at = bytes.size(), rest = notice.messages.size() * sizeof(uint64_t);
   bytes.resize(at + sizeof(wire) + rest);
   std::memcpy(bytes.data() + at, &wire, sizeof(wire));
-  if (rest > 0) std::memcpy(bytes.data() + at + sizeof(wire), departure.messages.data(), rest);
+  if (rest > 0) std::memcpy(bytes.data() + at + sizeof(wire), notice.messages.data(), rest);
 }
 
-std::optional<Departure> ReadDeparture(std::span<const std::byte> bytes, int num_ranks) {
+std::optional<LeaveNotice> ReadLeaveNotice(std::span<const std::byte> bytes, int num_ranks) {
   const size_t messages = 2 * static_cast<size_t>(num_ranks);
   Wire wire;
   if (bytes.size() != sizeof(wire) + messages * sizeof(uint64_t)) return {};
   std::memcpy(&wire, bytes.data(), sizeof(wire));
   if (wire.rank < 0 || wire.rank >= num_ranks) return {};
-  Departure departure = {wire.rank, wire.finished != 0, wire.collectives, {}};
-  departure.messages.resize(messages);
-  std::memcpy(departure.messages.data(), bytes.data() + sizeof(wire), messages * sizeof(uint64_t));
-  return departure;
+  LeaveNotice notice = {wire.rank, wire.finished != 0, wire.collectives, {}};
+  notice.messages.resize(messages);
+  std::memcpy(notice.messages.data(), bytes.data() + sizeof(wire), messages * sizeof(uint64_t));
+  return notice;
 }
 
 }  // namespace tutti

@@ -1,7 +1,7 @@
 #pragma once
 
-// How far a rank had got when it left a communicator of GPUs: whoever has gone further waits in
-// vain. Kernels that wait for one another show nothing of it.
+// Leave notices: a rank that ends its communicator tells the others how far it has got. A rank that
+// has gone further waits in vain, which kernels that wait for one another do not show.
 
 #include <cstdint>
 #include <optional>
@@ -12,19 +12,19 @@
 
 namespace tutti {
 
-struct Departure {
-  int rank = 0;
-  // All that it has called is done; else it was cut short.
+struct LeaveNotice {
+  int rank = 0;  // the one that leaves
+  // Everything that the rank had begun is done. Otherwise it was cut short by an abort.
   bool finished = false;
-  uint64_t collectives = 0;  // it has called so many
-  // For each rank: so many messages it has received from that one, and sent to it.
+  uint64_t collectives = 0;  // the number of the last one that the rank has begun
+  // For each rank, how many messages the leaving one has received from it and sent to it.
   std::vector<uint64_t> messages = {};
 };
 
-// Wire form: rank (4 bytes), finished (1), 3 zeroes, collectives (8), messages (8 each, 2 for each
-// rank).
-void AppendDeparture(const Departure& departure, Bytes& bytes);
-// Nothing for what is none, of a communicator of so many ranks.
-std::optional<Departure> ReadDeparture(std::span<const std::byte> bytes, int num_ranks);
+// Appends the wire form: rank (4 bytes), finished (1), 3 zeroes, collectives (8), messages (8 each,
+// 2 for each rank), little-endian.
+void AppendLeaveNotice(const LeaveNotice& notice, Bytes& bytes);
+// Returns nothing where the bytes are no leave notice of a communicator of `num_ranks`.
+std::optional<LeaveNotice> ReadLeaveNotice(std::span<const std::byte> bytes, int num_ranks);
 
 }  // namespace tutti

@@ -5,32 +5,32 @@
 namespace tutti {
 namespace {
 
-TEST(Departures, AreReadAsTheyWereWritten) {
-  const Departure departure = {
+TEST(LeaveNoticeTest, AreReadAsTheyWereWritten) {
+  const LeaveNotice notice = {
       .rank = 1, .finished = true, .collectives = 7, .messages = {1, 2, 3, 4}};
   Bytes bytes(1);
-  AppendDeparture(departure, bytes);
-  const auto read = ReadDeparture(std::span(bytes).subspan(1), 2);
+  AppendLeaveNotice(notice, bytes);
+  const auto read = ReadLeaveNotice(std::span(bytes).subspan(1), 2);
   ASSERT_TRUE(read);
   EXPECT_EQ(read->rank, 1);
   EXPECT_TRUE(read->finished);
   EXPECT_EQ(read->collectives, 7u);
-  EXPECT_EQ(read->messages, departure.messages);
+  EXPECT_EQ(read->messages, notice.messages);
 }
 
-TEST(Departures, NothingElseIsRead) {
-  Departure departure = {.rank = 2, .messages = {1, 2, 3, 4}};
+TEST(LeaveNoticeTest, NothingElseIsRead) {
+  LeaveNotice notice = {.rank = 2, .messages = {1, 2, 3, 4}};
   Bytes bytes;
-  AppendDeparture(departure, bytes);
-  EXPECT_FALSE(ReadDeparture(bytes, 2));  // there is no rank 2
-  departure.rank = 0;
+  AppendLeaveNotice(notice, bytes);
+  EXPECT_FALSE(ReadLeaveNotice(bytes, 2));  // there is no rank 2
+  notice.rank = 0;
   bytes.clear();
-  AppendDeparture(departure, bytes);
-  EXPECT_TRUE(ReadDeparture(bytes, 2));
+  AppendLeaveNotice(notice, bytes);
+  EXPECT_TRUE(ReadLeaveNotice(bytes, 2));
   for (size_t n = 0; n < bytes.size(); ++n)
-    EXPECT_FALSE(ReadDeparture(std::span(bytes).first(n), 2));
-  EXPECT_FALSE(ReadDeparture(bytes, 1));
-  EXPECT_FALSE(ReadDeparture(bytes, 3));
+    EXPECT_FALSE(ReadLeaveNotice(std::span(bytes).first(n), 2));
+  EXPECT_FALSE(ReadLeaveNotice(bytes, 1));
+  EXPECT_FALSE(ReadLeaveNotice(bytes, 3));
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #pragma once
 
-// The last collectives that a rank has begun, for whoever asks what it did. Written by the thread
-// that runs them, on its way to the first byte, and so without a lock: a reader that comes while a
-// place changes finds nothing there, as if it had come a moment later.
+// The last collectives that a rank has begun, for other threads that ask about them. The thread
+// that runs collectives writes here on its way to the first byte, and therefore without a lock. A
+// reader that comes while a place changes finds nothing there, as if it had come a moment later.
 
 #include <array>
 #include <atomic>
@@ -16,25 +16,26 @@ namespace tutti {
 
 class RecentCollectives {
  public:
-  // A late rank may be so many operations behind and still be shown both sides.
+  // A rank that is so many operations behind can still be shown both sides.
   static constexpr uint64_t kKept = 64;
 
-  // One thread at a time. REQUIRES: signature.sequence is one more than the last, from 1.
+  // Stores a signature. One thread at a time. REQUIRES: signature.sequence is last() + 1.
   void Add(const OpSignature& signature) {
     Place& place = places_[signature.sequence % kKept];
     Words words;
     std::memcpy(words.data(), &signature, sizeof(signature));
     place.sequence.store(0, std::memory_order_relaxed);
-    // Whoever reads one of these words sees that zero, too, or what came after it.
+    // A thread that reads one of these words sees that zero too, or what came after it.
     for (size_t i = 0; i < words.size(); ++i)
       place.words[i].store(words[i], std::memory_order_release);
     place.sequence.store(signature.sequence, std::memory_order_release);
     last_.store(signature.sequence, std::memory_order_release);
   }
 
-  // The number of the last one; 0 before the first.
+  // Returns the number of the last collective; 0 before the first.
   uint64_t last() const { return last_.load(std::memory_order_acquire); }
 
+  // Returns nothing for a collective that has not begun, lies too far back, or is being replaced.
   std::optional<OpSignature> Find(uint64_t sequence) const {
     const Place& place = places_[sequence % kKept];
     if (sequence == 0 || place.sequence.load(std::memory_order_acquire) != sequence) return {};

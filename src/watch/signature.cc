@@ -26,9 +26,8 @@ uint32_t MixTag(uint32_t tag, uint64_t with) {
   return static_cast<uint32_t>((h * 0x94D049BB133111EBu) >> 32);
 }
 
-OpSignature SignatureOf(const Task& task, uint64_t sequence) {
+OpSignature SignatureOf(const Task& task) {
   OpSignature signature;
-  signature.sequence = sequence;
   signature.collective = task.collective;
   signature.type = task.type;
   signature.count = task.whole_count > 0 ? task.whole_count : task.count;
@@ -40,7 +39,7 @@ OpSignature SignatureOf(const Task& task, uint64_t sequence) {
       signature.parts = MixTag(signature.parts, count + 1);
     }
   }
-  // How a rank's buffers are cut is its own business, but others would read them otherwise.
+  // Each rank may cut its buffers as it likes, but ranks with one buffer would read them otherwise.
   if (task.scattered) signature.parts = 1;
   if (task.has_root() || task.collective == Collective::kSendRecv) signature.root = task.root;
   signature.has_op = task.is_reduction();

@@ -1,26 +1,38 @@
 #pragma once
 
-// The watch over a communicator: who is still there, what everybody is doing, and why it stopped.
+// The watch over a communicator: who is still there, what every rank is doing, and why the
+// communicator stopped.
 //
-// It listens to the bootstrap's events. Lost ranks, a failure here or a failure told by another
-// rank raise the stop flag, which ends every wait of the communicator; the first reason sticks, so
+// It listens to the bootstrap's events. Lost ranks, a failure here and a failure that another rank
+// tells raise the stop flag, which ends every wait of the communicator. The first reason sticks, so
 // that all survivors report the same sentence. What failed here is flooded over the bootstrap's
-// links; of lost ranks the bootstrap tells everybody.
+// links; lost ranks are told to everybody by the bootstrap.
 //
-// A rank that waits long asks the rank it waits for what that one is doing. The answer either shows
-// that the two are in different operations (then both sides are shown, on every rank), or goes into
-// the warning about the stall.
+// The protocol of operations is the same for ranks on hosts and for GPUs:
 //
-// Threads: the executing thread calls Begin/End and the WaitWatcher functions; bootstrap events
-// arrive on its loop thread; Stop and the queries may be called from any thread.
+//   1. Whoever runs an operation, or launches it on a device, holds a Watch::Operation meanwhile.
+//      The watch numbers the operation and keeps its signature (operation_log.h).
+//   2. When something seems wrong, a rank sends inquiries (inquiry.h) that show operations of its
+//      own. The asked rank compares each with what it has begun itself, or begins later, and stops
+//      the communicator where the two differ; all ranks then hear of both sides. It also answers
+//      what it is doing, for the sentence about a stall.
+//   3. What seems wrong depends on what shows. A thread of the host notices that it waits long
+//      (OnLongWait), or that data carries a foreign tag (OnForeignChunk), and asks the ranks
+//      concerned. A kernel shows neither: there, the ranks compare what they have begun whenever
+//      nothing has been launched for a moment (CompareRecent; call_checker.h says when).
+//   4. A rank on a host that ends its communicator says goodbye through the bootstrap, and whoever
+//      waits for it notices. A GPU tells the others beforehand how far it has got
+//      (leave_notice.h), for its kernels cannot notice anything.
+//
+// Threads: the thread that runs or launches operations, one at a time, holds the Operation and
+// calls the functions of WaitWatcher. Bootstrap events arrive on the loop's thread. Everything else
+// may be called from any thread.
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -28,68 +40,78 @@
 #include <vector>
 
 #include "backend/host/wait_context.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
 #include "plan/task.h"
+#include "watch/inquiry.h"
 #include "watch/leave_notice.h"
-#include "watch/recent_collectives.h"
+#include "watch/operation_log.h"
 #include "watch/signature.h"
 
 namespace tutti {
 
 class Watch final : public WaitWatcher {
  public:
-  // `describe_rank` gives "rank 3 (host a, pid 7)" for messages. `bootstrap` must outlive the
-  // watch.
+  // `rank_names` has a text for each rank, such as "rank 3 (host a, pid 7)". `bootstrap` must
+  // outlive the watch.
   Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> rank_names);
   // Begins to listen. Separate from the constructor because events may arrive at once.
   void Start();
-  // Ends it; after return no event is being handled. REQUIRES: not on the loop's thread, and before
-  // destruction.
+  // Ends to listen: after return no event is being handled. REQUIRES: the caller is not on the
+  // loop's thread. Called before destruction.
   void StopListening(EventLoop& loop);
+
+  // ---- Stopping (watch.cc)
 
   const std::atomic<bool>& stop_flag() const { return stop_; }
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
-  // Raises the stop flag with `reason` (not ok) unless it is up already; `tell` floods it to the
-  // other ranks.
+  // Raises the stop flag with `reason` (not ok) unless it is up already; with `tell`, floods the
+  // reason to the other ranks.
   void Stop(const Status& reason, bool tell);
-  // `hook` is called once when that happens, on any thread, also if it has happened already. For
-  // what cannot look at the stop flag. REQUIRES: before Start.
+  // Has `hook` called once when the flag rises, on any thread; at once if it is up already. For
+  // what cannot look at the flag. REQUIRES: called before Start.
   void SetStopHook(std::function<void()> hook);
+  Status StopReason() override;
 
-  // The operation that the executing thread is in. For send and receive, each message of the group.
-  // `exchange`: the counts of an AlltoAllV, of which each pair of ranks knows its own alone.
-  void Begin(const OpSignature& signature,
-             const std::shared_ptr<const VariableParts>& exchange = nullptr);
-  void BeginMessages(std::span<const OpSignature> sends, std::span<const OpSignature> receives);
-  void End() { busy_.store(false, std::memory_order_relaxed); }
+  // ---- Operations and their comparison (watch_compare.cc)
 
-  // A collective that has been launched and runs elsewhere, its number in its signature. One thread
-  // at a time, and none of Begin.
-  void NoteCall(const OpSignature& signature);
-  // A message likewise; it is numbered here. Its peer is the signature's root.
-  void NoteMessage(OpSignature signature, bool is_send);
-  // Shows `peer` the last collectives here, the oldest first. Where it has called something else,
-  // the communicators of both stop.
-  void CompareCalls(int peer);
-  // Shows the messages noted since the last time, as far as they are remembered, to their other
-  // ends. Where one sends other than so many bytes as the other expects, the communicators of both
-  // stop. Of the two ends the one that asks last is answered.
-  void CompareMessages();
+  // An operation of this rank, from its begin until its thread leaves it: a collective is done
+  // then, or on its way on a device. Numbers what it is given.
+  class Operation {
+   public:
+    // `parts` are those of the task; they are used where the collective is an AlltoAllV.
+    Operation(Watch& watch, OpSignature& collective,
+              const std::shared_ptr<const VariableParts>& parts)
+        : watch_(watch) {
+      watch_.log_.BeginCollective(collective, parts);
+      watch_.OnBegin();
+    }
+    // The sends and receives of one group, which must outlive this.
+    Operation(Watch& watch, std::span<MessageCall> messages) : watch_(watch) {
+      watch_.log_.BeginMessages(messages);
+      watch_.OnBegin();
+    }
+    ~Operation() { watch_.log_.End(); }
+    Operation(const Operation&) = delete;
+    Operation& operator=(const Operation&) = delete;
 
-  // Tells the others how far this rank has got, in operations that were noted as above, and that it
-  // comes no more; `finished`: see Departure.
-  void SayLeaving(bool finished);
-  // `hook` is called on the loop's thread when another rank has said so. Null: nobody is told.
-  void SetDepartureHook(std::function<void()> hook);
-  // RemoteError where this rank has gone further than one that left. `*cut_short`: of one that
-  // left, not all it called was done. Any thread.
-  Status CheckDepartures(bool* cut_short);
-  // What to say where an operation here does not end, because of such a rank.
-  Status CutShort();
+   private:
+    Watch& watch_;
+  };
+  // Shows the last collectives of this rank to `next`; to every rank those AlltoAllVs that were
+  // begun since the last call, because each pair of ranks has counts of its own; and to their other
+  // ends the messages that were begun since. Where an end differs, both communicators stop. Of the
+  // two ends of a message the one that asks last is answered. One thread at a time.
+  void CompareRecent(int next);
+
+  Status OnLongWait(std::span<const int> peers, int64_t waited_ns) override;
+  Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) override;
+
+  // ---- What ranks are doing (watch_doing.cc)
 
   // While it lives, ranks that ask what this one is doing are told `what`, such as "in
-  // ncclCommSplit". Of several the last one counts. Any thread.
+  // ncclCommSplit". Where several live, the one made last counts. Any thread.
   class Step {
    public:
     Step(Watch& watch, std::string what);
@@ -98,8 +120,16 @@ class Watch final : public WaitWatcher {
     Step& operator=(const Step&) = delete;
 
    private:
+    friend class Watch;
     Watch& watch_;
+    const std::string what_;
   };
+  // Asks `peers`, which a step with the failure `timeout` has waited for, what they do instead, and
+  // returns the failure with their answers. Takes a second at most. Any thread.
+  Status Explain(const Status& timeout, std::span<const int> peers);
+
+  // ---- Lost ranks (watch_losses.cc)
+
   // A call that all ranks make together, such as ncclCommSplit. While it lives, a failure of the
   // communicator raises `flag`, which ends the call: when the communicator stops, or loses a rank
   // after it has stopped for another reason (a revoked communicator can be split). Where it has
@@ -110,36 +140,39 @@ class Watch final : public WaitWatcher {
     ~JointCall();
     JointCall(const JointCall&) = delete;
     JointCall& operator=(const JointCall&) = delete;
-    // Why the flag was raised; success while it was not, or was by somebody else.
+    // Returns why the watch raised the flag; success while it did not.
     Status reason() const;
 
    private:
-    friend class Watch;
-    void EndLocked(const Status& reason);
     Watch& watch_;
-    std::atomic<bool>& flag_;
-    Status reason_;
   };
-
-  // The ranks that the communicator has lost, in order; this rank itself where the others go on
-  // without it. All ranks that are left have the same ones, as soon as they have heard. Any thread.
+  // Returns the ranks that the communicator has lost, in order; this rank itself where the others
+  // go on without it. All ranks that are left get the same answer, as soon as they have heard. Any
+  // thread.
   std::vector<int> LostRanks() const;
-
-  // `timeout`, of a step that waited for `peers`, and what those are doing instead. Takes a second
-  // at most. Any thread.
-  Status Explain(const Status& timeout, std::span<const int> peers);
-
-  Status OnLongWait(std::span<const int> peers, int64_t waited_ns) override;
-  Status StopReason() override;
-  // What an operation here that failed with `seen` reports: why the communicator stopped, if it
-  // has. A connection that broke is often but a consequence, whose reason is still on its way: it
-  // is waited for, a moment. `peer` is the other end of that connection, where it is known. If no
-  // reason comes although that rank has not left, both live: then the higher of the two ranks is
-  // excluded, which is what the peer comes to as well, and all are told.
+  // Returns what an operation here that failed with `seen` reports: why the communicator stopped,
+  // if it has. A connection that broke is often but a consequence, whose reason is still on its
+  // way; it is waited for, a moment. `peer` is the other end of that connection, where it is known.
+  // If no reason comes although that rank has not left, both live: then the higher of the two ranks
+  // is excluded, which is what the peer comes to as well, and all are told.
   Status FirstReason(Status seen, std::optional<int> peer = std::nullopt);
-  Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) override;
+
+  // ---- Leave notices (watch_leaving.cc)
+
+  // Tells the others how far this rank has got and that it comes no more. `finished`: see
+  // LeaveNotice.
+  void SendLeaveNotice(bool finished);
+  // Has `hook` called on the loop's thread when a leave notice of another rank has come. Null ends
+  // that.
+  void SetLeaveHook(std::function<void()> hook);
+  // Returns RemoteError where this rank has gone further than one that has left. Any thread.
+  Status CheckLeaveNotices() const;
+  // Returns what to say where an operation here does not end because another rank was cut short;
+  // nothing where none was. Any thread.
+  std::optional<Status> CutShort() const;
 
  private:
+  // The first byte of a control message. The rest is as the functions that send it say.
   enum class Message : uint8_t {
     kFailure = 1,
     kInquiry = 2,
@@ -147,100 +180,103 @@ class Watch final : public WaitWatcher {
     kLeaving = 4,
     kExcluded = 5
   };
-  // What the asking rank sends to the asked one in an AlltoAllV, and expects of it, in elements.
-  struct PairCounts {
-    uint64_t sends = 0;
-    uint64_t receives = 0;
-  };
-  // What an inquiry shows: a collective (or nothing), a message that did not fit what was received,
-  // or one that was launched.
-  enum class Shown : uint8_t { kCollective, kMisfit, kLaunchedReceive, kLaunchedSend };
-  struct Inquiry {
+  // An inquiry of rank `from`.
+  struct Asked {
     int from;
-    OpSignature signature;
-    Shown shown;
-    PairCounts pair;
+    Inquiry inquiry;
   };
-  struct Launched {
-    OpSignature signature;
-    bool is_send = false;
-  };
+  // What a rank answered last.
   struct Answer {
     std::string doing;
     bool waits;  // for another rank
     int64_t at_ns;
   };
-  static constexpr size_t kRemembered = 64;  // messages sent, and questions that came early
-  // The counts of AlltoAllV are four numbers for each rank.
-  static constexpr size_t kRememberedExchanges = 8;
+  using Shown = Inquiry::Shown;
+  static constexpr size_t kMaxTextBytes = 2000;
+  static constexpr size_t kMaxRanksShown = 8;  // in a text that lists ranks
+  // Inquiries about operations that this rank has not begun. More are dropped.
+  static constexpr size_t kMaxEarly = 64;
 
+  // watch.cc
+  static Bytes StartMessage(Message kind) { return Bytes(1, static_cast<std::byte>(kind)); }
+  static void AppendText(std::string_view text, Bytes& bytes);
+  static std::string TextOf(std::span<const std::byte> bytes);
   void OnControl(int from, std::span<const std::byte> payload);
-  void OnFailure(int from, std::span<const std::byte> payload);
-  void OnInquiry(int from, std::span<const std::byte> payload);
-  void OnDoing(int from, std::span<const std::byte> payload);
-  void OnLeaving(int from, std::span<const std::byte> payload);
-  void OnLost(std::span<const LostRank> lost);
-  Status LossStatus(std::span<const LostRank> lost) const;
-  void Exclude(const LostRank& excluded);
-  void OnExcluded(std::span<const std::byte> payload);
-  void Ask(std::span<const int> peers);
-  void AskWhatTheyDo(std::span<const int> peers);
-  std::string AnswersLocked(std::span<const int> peers, int64_t since_ns) const;
-  void AskAboutThePast(int peer);
-  void AskWith(int peer, const OpSignature& mine, Shown shown);
-  void CompareLaunched(const Inquiry& inquiry);
-  void Compare(const Inquiry& inquiry);
-  void CompareEarly();
-  void ComparePair(const Inquiry& inquiry);
-  PairCounts PairWithLocked(int peer, uint64_t sequence) const;
-  Status Stalled(std::span<const int> peers, int64_t waited_ns);
-  std::string WhatHereLocked() const;
-  bool WaitsLocked() const;
+  void OnFailure(std::span<const std::byte> body);
+  void OnPeerLeft(int rank);
+  bool HasLeft(int rank) const;
   std::string NameOf(int rank) const;
   std::string NameAll(std::span<const int> ranks) const;
-  Status WaitForReason(int64_t timeout_ns, const Status& otherwise);
+
+  // watch_compare.cc
+  void OnBegin() {
+    asked_ns_ = warned_ns_ = 0;
+    if (has_early_.load(std::memory_order_relaxed)) CompareEarly();
+  }
+  void OnInquiry(int from, std::span<const std::byte> body);
+  void Ask(int peer, Shown shown, const OpSignature& mine);
+  void AskAboutPresent(std::span<const int> peers);
+  void AskAboutPast(int peer);
+  void Compare(const Asked& asked);
+  void CompareEarly();
+  void CompareCollective(const Asked& asked);
+  void ComparePair(const Asked& asked);
+  void CompareMessage(const Asked& asked);
+
+  // watch_doing.cc
+  void AskWhatTheyDo(std::span<const int> peers);
+  void AnswerWhatThisDoes(int to);
+  void OnDoing(int from, std::span<const std::byte> body);
+  bool AllAnswered(std::span<const int> peers, int64_t since_ns) const TUTTI_REQUIRES(mutex_);
+  std::string Answers(std::span<const int> peers, int64_t since_ns) const TUTTI_REQUIRES(mutex_);
+  std::string WhatThisDoes() const TUTTI_REQUIRES(mutex_);
+  Status Stalled(std::span<const int> peers, int64_t waited_ns) const;
+
+  // watch_losses.cc
+  void OnLost(std::span<const LostRank> lost);
+  void OnExcluded(std::span<const std::byte> body);
+  Status LossStatus(std::span<const LostRank> lost) const;
+  void Exclude(const LostRank& excluded);
+  void EndJointCalls(const Status& reason) TUTTI_REQUIRES(mutex_);
+
+  // watch_leaving.cc
+  void OnLeaveNotice(std::span<const std::byte> payload);
+
+  // Ends a JointCall from outside.
+  struct JointEnd {
+    std::atomic<bool>* flag;
+    Status reason;  // not ok: the watch has raised the flag
+  };
 
   Bootstrap& bootstrap_;
   const int64_t timeout_ns_;
   const std::vector<std::string> rank_names_;
 
+  OperationLog log_;
   std::atomic<bool> stop_ = false;
-  mutable std::mutex mutex_;
-  Status reason_;
-  std::function<void()> stop_hook_;
-  std::array<OpSignature, kRemembered> sends_;  // the last ones, any peer
-  uint64_t num_sends_ = 0;
-  struct Exchange {
-    uint64_t sequence = 0;
-    std::shared_ptr<const VariableParts> parts;
-  };
-  std::array<Exchange, kRememberedExchanges> exchanges_;  // the last ones
-  uint64_t num_exchanges_ = 0;
-  std::array<Launched, kRemembered> launched_;  // messages, the last ones
-  uint64_t num_launched_ = 0;
-  uint64_t num_shown_ = 0;                  // of these
-  std::vector<uint64_t> launched_numbers_;  // by peer: received from it, sent to it
-  std::map<int, Departure> departures_;
-  std::function<void()> departure_hook_;
-  std::vector<OpSignature> receives_;  // of the current group; of the executing thread only
-  std::string step_;                   // of a Step; empty: none
-  std::vector<JointCall*> joint_calls_;
-  std::set<int> lost_;
-  Status lost_reason_;  // of the first loss
-  // The last operation begun: the last of these collectives, or a group of so many messages.
-  RecentCollectives collectives_;
-  std::atomic<uint64_t> num_messages_ = 0;
-  std::atomic<bool> busy_ = false;  // it is under way
-  std::vector<Inquiry> early_;      // asked about operations this rank has not reached
-  std::atomic<bool> has_early_ = false;
-  // What the executing thread waits for, and when it last said so.
-  std::vector<int> waits_for_;
-  int64_t waits_at_ns_ = 0;
-  std::map<int, Answer> answers_;  // the last of each rank
-  std::vector<bool> left_;
-  std::map<int, int64_t> left_at_ns_;
-  int64_t asked_ns_ = 0;   // of the executing thread only
-  int64_t warned_ns_ = 0;  // likewise
+  std::atomic<bool> has_early_ = false;  // early_ is not empty
+  // When the current wait last asked, and last warned. Used by the thread that runs operations
+  // only.
+  int64_t asked_ns_ = 0;
+  int64_t warned_ns_ = 0;
+  // The last AlltoAllV that CompareRecent has shown to all. Used by its thread only.
+  uint64_t last_shown_to_all_ = 0;
+
+  mutable Mutex mutex_;
+  Status reason_ TUTTI_GUARDED_BY(mutex_);  // why the communicator stopped
+  std::function<void()> stop_hook_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<Asked> early_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<const Step*> steps_ TUTTI_GUARDED_BY(mutex_);  // in the order in which they were made
+  std::map<int, Answer> answers_ TUTTI_GUARDED_BY(mutex_);
+  // The ranks that the thread that runs operations waits for, and when it last said so.
+  std::vector<int> waits_for_ TUTTI_GUARDED_BY(mutex_);
+  int64_t waits_at_ns_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::map<int, int64_t> left_at_ns_ TUTTI_GUARDED_BY(mutex_);  // by the rank that said goodbye
+  std::map<int, LeaveNotice> leave_notices_ TUTTI_GUARDED_BY(mutex_);
+  std::function<void()> leave_hook_ TUTTI_GUARDED_BY(mutex_);
+  std::map<const JointCall*, JointEnd> joint_calls_ TUTTI_GUARDED_BY(mutex_);
+  std::set<int> lost_ TUTTI_GUARDED_BY(mutex_);
+  Status lost_reason_ TUTTI_GUARDED_BY(mutex_);  // the reason of the first loss
 };
 
 }  // namespace tutti

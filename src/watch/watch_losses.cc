@@ -1,5 +1,5 @@
-// What the watch knows of lost ranks: how it says so, which calls that ends, and who has to go
-// where a connection for data breaks.
+// Lost ranks: how the watch says so, which calls end because of it, and which rank is excluded when
+// a connection for data breaks although both ends live.
 
 #include <fmt/format.h>
 
@@ -14,11 +14,10 @@
 namespace tutti {
 namespace {
 
-// For the reason why a peer has closed a connection. The bootstrap brings it in milliseconds, or,
-// where the ranks must find out whether one that was cut off is alive, within the bounds of
-// loss_agreement.h.
+// The reason why a peer has closed a connection arrives within this. The bootstrap brings it in
+// milliseconds, or, where the ranks must find out whether one that was cut off is alive, within the
+// bounds of loss_agreement.h.
 constexpr int64_t kExplainBrokenNs = 1'000'000'000;
-constexpr size_t kMaxWhyBytes = 2000;
 
 }  // namespace
 
@@ -33,14 +32,14 @@ Status Watch::LossStatus(std::span<const LostRank> lost) const {
                      lost.size() == 1 ? "that rank" : "these ranks");
 }
 
-// Every rank hears of it from its bootstrap.
+// Every rank hears of a loss from its own bootstrap, so that nobody need tell the others.
 void Watch::OnLost(std::span<const LostRank> lost) {
   const Status reason = LossStatus(lost);
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const LostRank& one : lost) lost_.insert(one.rank);
     if (lost_reason_.ok()) lost_reason_ = reason;
-    for (JointCall* call : joint_calls_) call->EndLocked(reason);
+    EndJointCalls(reason);
   }
   Stop(reason, /*tell=*/false);
 }
@@ -48,14 +47,12 @@ void Watch::OnLost(std::span<const LostRank> lost) {
 Status Watch::FirstReason(Status seen, std::optional<int> peer) {
   if (stopped()) return StopReason();
   if (seen.code() != Code::kRemoteError) return seen;
-  const auto left = [&] {
-    std::lock_guard lock(mutex_);
-    return peer && left_[static_cast<size_t>(*peer)];
-  };
+  const auto left = [&] { return peer && HasLeft(*peer); };
   const Deadline deadline = Deadline::After(kExplainBrokenNs);
   while (!stopped() && !deadline.Passed() && !left())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  if (!peer || stopped() || left()) return stopped() ? StopReason() : seen;
+  if (stopped()) return StopReason();
+  if (!peer || left()) return seen;
   const int here = bootstrap_.rank();
   Exclude(
       {std::max(here, *peer),
@@ -65,57 +62,57 @@ Status Watch::FirstReason(Status seen, std::optional<int> peer) {
   return StopReason();
 }
 
-// Passes on what is new, so that all ranks hear of it, the excluded one too.
+// Passes on what is new, so that all ranks hear of it, the excluded one too. Body: the rank, 4
+// bytes, and the reason.
 void Watch::Exclude(const LostRank& excluded) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (lost_.contains(excluded.rank)) return;
   }
   const int32_t rank = excluded.rank;
-  Bytes message(1 + sizeof(rank) + excluded.why.size());
-  message[0] = static_cast<std::byte>(Message::kExcluded);
+  Bytes message(1 + sizeof(rank), static_cast<std::byte>(Message::kExcluded));
   std::memcpy(message.data() + 1, &rank, sizeof(rank));
-  std::memcpy(message.data() + 1 + sizeof(rank), excluded.why.data(), excluded.why.size());
+  AppendText(excluded.why, message);
   for (const int linked : bootstrap_.LinkedRanks()) bootstrap_.SendControl(linked, message);
   OnLost(std::span(&excluded, 1));
 }
 
-void Watch::OnExcluded(std::span<const std::byte> payload) {
+void Watch::OnExcluded(std::span<const std::byte> body) {
   int32_t rank = 0;
-  if (payload.size() < 1 + sizeof(rank)) return;
-  std::memcpy(&rank, payload.data() + 1, sizeof(rank));
+  if (body.size() < sizeof(rank)) return;
+  std::memcpy(&rank, body.data(), sizeof(rank));
   if (rank < 0 || rank >= bootstrap_.num_ranks()) return;
-  const auto text = payload.subspan(1 + sizeof(rank));
-  Exclude({rank, std::string(reinterpret_cast<const char*>(text.data()),
-                             std::min(text.size(), kMaxWhyBytes))});
+  Exclude({rank, TextOf(body.subspan(sizeof(rank)))});
 }
 
 std::vector<int> Watch::LostRanks() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::vector<int>(lost_.begin(), lost_.end());
 }
 
-Watch::JointCall::JointCall(Watch& watch, std::atomic<bool>& flag) : watch_(watch), flag_(flag) {
-  std::lock_guard lock(watch_.mutex_);
-  watch_.joint_calls_.push_back(this);
-  if (!watch_.lost_reason_.ok()) EndLocked(watch_.lost_reason_);
+Watch::JointCall::JointCall(Watch& watch, std::atomic<bool>& flag) : watch_(watch) {
+  const MutexLock lock(watch_.mutex_);
+  watch_.joint_calls_[this] = {&flag, Status::Ok()};
+  if (!watch_.lost_reason_.ok()) watch_.EndJointCalls(watch_.lost_reason_);
 }
 
 Watch::JointCall::~JointCall() {
-  std::lock_guard lock(watch_.mutex_);
-  std::erase(watch_.joint_calls_, this);
+  const MutexLock lock(watch_.mutex_);
+  watch_.joint_calls_.erase(this);
 }
 
 Status Watch::JointCall::reason() const {
-  std::lock_guard lock(watch_.mutex_);
-  return reason_;
+  const MutexLock lock(watch_.mutex_);
+  return watch_.joint_calls_.at(this).reason;
 }
 
-// REQUIRES: the watch's mutex is held.
-void Watch::JointCall::EndLocked(const Status& reason) {
-  if (!reason_.ok()) return;
-  reason_ = reason;
-  flag_.store(true, std::memory_order_release);
+// Those that have ended before keep their reason.
+void Watch::EndJointCalls(const Status& reason) {
+  for (auto& [call, end] : joint_calls_) {
+    if (!end.reason.ok()) continue;
+    end.reason = reason;
+    end.flag->store(true, std::memory_order_release);
+  }
 }
 
 }  // namespace tutti

@@ -1,0 +1,86 @@
+#include "watch/operation_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tutti {
+
+void OperationLog::KeepParts(uint64_t sequence, const std::shared_ptr<const VariableParts>& parts) {
+  const MutexLock lock(mutex_);
+  exchanges_[num_exchanges_++ % kExchanges] = {sequence, parts};
+}
+
+void OperationLog::BeginMessages(std::span<MessageCall> messages) {
+  const MutexLock lock(mutex_);
+  group_ = messages;
+  under_way_.store(messages.empty() ? kNothing : messages.size(), std::memory_order_relaxed);
+  for (MessageCall& message : messages) {
+    OpSignature& signature = message.signature;
+    signature.sequence = ++exchanged_[PlaceOf(signature.root, message.is_send)];
+    messages_[num_messages_++ % kMessages] = message;
+  }
+}
+
+std::optional<OpSignature> OperationLog::FindReceive(int peer, uint32_t tag) const {
+  const uint64_t under_way = under_way_.load(std::memory_order_relaxed);
+  if (under_way == kNothing || under_way == kCollective) return {};
+  for (const MessageCall& message : group_)
+    if (!message.is_send && message.signature.root == peer && message.signature.Tag() == tag)
+      return message.signature;
+  return {};
+}
+
+std::optional<OpSignature> OperationLog::CollectiveUnderWay() const {
+  if (under_way_.load(std::memory_order_relaxed) != kCollective) return {};
+  return collectives_.Find(collectives_.last());
+}
+
+std::optional<PairCounts> OperationLog::FindPair(uint64_t sequence, int peer) const {
+  const auto at = static_cast<size_t>(peer);
+  const MutexLock lock(mutex_);
+  for (const Exchange& one : exchanges_)
+    if (one.parts && one.sequence == sequence)
+      return PairCounts{one.parts->send_counts[at], one.parts->recv_counts[at]};
+  return {};
+}
+
+std::optional<OpSignature> OperationLog::FindMessage(int peer, bool is_send,
+                                                     uint64_t sequence) const {
+  const MutexLock lock(mutex_);
+  for (size_t i = 0; i < std::min<uint64_t>(num_messages_, kMessages); ++i) {
+    const MessageCall& one = messages_[i];
+    if (one.is_send == is_send && one.signature.root == peer && one.signature.sequence == sequence)
+      return one.signature;
+  }
+  return {};
+}
+
+std::vector<MessageCall> OperationLog::TakeNewMessages() {
+  std::vector<MessageCall> taken;
+  const MutexLock lock(mutex_);
+  for (uint64_t i = num_messages_ - std::min<uint64_t>(num_messages_ - num_taken_, kMessages);
+       i < num_messages_; ++i)
+    taken.push_back(messages_[i % kMessages]);
+  num_taken_ = num_messages_;
+  return taken;
+}
+
+std::vector<uint64_t> OperationLog::NumbersOfMessages() const {
+  const MutexLock lock(mutex_);
+  return exchanged_;
+}
+
+std::string OperationLog::Describe() const {
+  const uint64_t last = collectives_.last();
+  const uint64_t under_way = under_way_.load(std::memory_order_relaxed);
+  if (under_way != kNothing && under_way != kCollective)
+    return fmt::format("in a group of {} sends and receives after collective number {}", under_way,
+                       last);
+  if (under_way == kNothing && last == 0) return "idle, no collective called yet";
+  const std::optional<OpSignature> collective = collectives_.Find(last);
+  return fmt::format("{} collective number {}, {}", under_way == kNothing ? "idle after" : "in",
+                     last, collective ? collective->Describe() : "which is over");
+}
+
+}  // namespace tutti

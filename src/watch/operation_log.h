@@ -1,0 +1,113 @@
+#pragma once
+
+// What a rank has begun in a communicator, for other ranks that ask about it: the last collectives,
+// the counts of the last AlltoAllVs, the last messages, and how many messages it has exchanged with
+// each rank.
+//
+// Threads: BeginCollective, BeginMessages, End and FindReceive belong to the thread that runs or
+// launches operations, one at a time; the other functions may be called from any thread. A
+// collective is noted without a lock, because every small AllReduce comes by here.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "plan/task.h"
+#include "watch/recent_collectives.h"
+#include "watch/signature.h"
+
+namespace tutti {
+
+// One send or receive. The signature's root is the other end, and its sequence counts the messages
+// between the two ranks in this direction, from 1.
+struct MessageCall {
+  OpSignature signature;
+  bool is_send = false;
+};
+
+// How many elements a rank sends to another one in an AlltoAllV, and how many it expects of it.
+struct PairCounts {
+  uint64_t sends = 0;
+  uint64_t receives = 0;
+  friend bool operator==(const PairCounts&, const PairCounts&) = default;
+};
+
+class OperationLog {
+ public:
+  // A rank may be asked about operations that lie this far back.
+  static constexpr size_t kMessages = 128;
+  static constexpr size_t kExchanges = 8;  // Their counts are four numbers for each rank.
+
+  explicit OperationLog(int num_ranks) : exchanged_(2 * static_cast<size_t>(num_ranks)) {}
+
+  // Numbers the collective and keeps its signature. `parts` are kept where it is an AlltoAllV, of
+  // which every pair of ranks has counts of its own.
+  void BeginCollective(OpSignature& signature, const std::shared_ptr<const VariableParts>& parts) {
+    signature.sequence = collectives_.last() + 1;
+    if (signature.collective == Collective::kAlltoAllV) KeepParts(signature.sequence, parts);
+    under_way_.store(kCollective, std::memory_order_relaxed);
+    collectives_.Add(signature);
+  }
+  // Numbers the messages, which belong to one group, and keeps them.
+  // REQUIRES: `messages` outlive the group, which End ends.
+  void BeginMessages(std::span<MessageCall> messages);
+  void End() { under_way_.store(kNothing, std::memory_order_relaxed); }
+  // Returns the receive from `peer` with this tag among the messages that are under way.
+  std::optional<OpSignature> FindReceive(int peer, uint32_t tag) const;
+
+  // Returns whether an operation has begun and not ended.
+  bool busy() const { return under_way_.load(std::memory_order_relaxed) != kNothing; }
+  // Returns the number of the last collective; 0 before the first.
+  uint64_t last_collective() const { return collectives_.last(); }
+  // The next four return nothing for what has not begun, or lies too far back.
+  std::optional<OpSignature> FindCollective(uint64_t sequence) const {
+    return collectives_.Find(sequence);
+  }
+  std::optional<OpSignature> CollectiveUnderWay() const;
+  // Returns the counts between this rank and `peer` in AlltoAllV number `sequence`.
+  std::optional<PairCounts> FindPair(uint64_t sequence, int peer) const;
+  std::optional<OpSignature> FindMessage(int peer, bool is_send, uint64_t sequence) const;
+  // Returns the messages that were begun since the last call, as far as they are kept.
+  std::vector<MessageCall> TakeNewMessages();
+  // Returns, for each rank, how many messages this one has received from it and sent to it.
+  std::vector<uint64_t> NumbersOfMessages() const;
+  // Returns what this rank is doing, such as "in collective number 3, AllReduce(...)".
+  std::string Describe() const;
+
+ private:
+  // Values of under_way_. Any other one is the number of messages of a group.
+  static constexpr uint64_t kNothing = 0;
+  static constexpr uint64_t kCollective = ~uint64_t{0};
+
+  // What is kept of an AlltoAllV.
+  struct Exchange {
+    uint64_t sequence = 0;
+    std::shared_ptr<const VariableParts> parts = nullptr;
+  };
+
+  static size_t PlaceOf(int peer, bool is_send) {
+    return 2 * static_cast<size_t>(peer) + (is_send ? 1 : 0);
+  }
+  void KeepParts(uint64_t sequence, const std::shared_ptr<const VariableParts>& parts);
+
+  RecentCollectives collectives_;
+  std::atomic<uint64_t> under_way_ = kNothing;
+  // The messages under way. Used by the thread that runs operations only.
+  std::span<const MessageCall> group_;
+
+  mutable Mutex mutex_;
+  std::array<Exchange, kExchanges> exchanges_ TUTTI_GUARDED_BY(mutex_);
+  uint64_t num_exchanges_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::array<MessageCall, kMessages> messages_ TUTTI_GUARDED_BY(mutex_);
+  uint64_t num_messages_ TUTTI_GUARDED_BY(mutex_) = 0;
+  uint64_t num_taken_ TUTTI_GUARDED_BY(mutex_) = 0;           // by TakeNewMessages
+  std::vector<uint64_t> exchanged_ TUTTI_GUARDED_BY(mutex_);  // as NumbersOfMessages returns them
+};
+
+}  // namespace tutti

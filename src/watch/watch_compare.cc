@@ -1,0 +1,250 @@
+// How ranks compare what they have begun, and find out that they are in different operations: the
+// inquiries of a rank, and its answers to those of others.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "watch/watch.h"
+
+namespace tutti {
+namespace {
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+// Long enough that ordinary skew between ranks asks nothing, short enough that a mismatch is shown
+// at once.
+constexpr int64_t kAskAfterNs = kSecondNs / 5;
+constexpr int64_t kAskEveryNs = 5 * kSecondNs;
+constexpr int64_t kWarnEveryNs = 10 * kSecondNs;
+// A rank that has said goodbye may have finished the operation already. What it left in the FIFOs
+// arrives within this.
+constexpr int64_t kLeftGraceNs = kSecondNs;
+// The other side's sentence arrives within this after a foreign chunk has been seen.
+constexpr int64_t kExplainNs = 2 * kSecondNs;
+// If the peer is itself waiting, it reports a timeout first, because it is closer to the rank that
+// holds up the others.
+constexpr int64_t kNearerGraceNs = kSecondNs;
+// How many finished collectives a rank compares with a peer whose data does not fit.
+constexpr uint64_t kPastCompared = 8;
+
+// Returns the bytes of a message, or the largest number where there cannot be so many.
+uint64_t BytesOf(const OpSignature& message) {
+  constexpr uint64_t kMost = ~uint64_t{0};
+  const auto elem = static_cast<uint64_t>(SizeOf(message.type));
+  return message.count > kMost / elem ? kMost : message.count * elem;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Asking
+
+Status Watch::OnLongWait(std::span<const int> peers, int64_t waited_ns) {
+  if (stopped()) return StopReason();
+  const int64_t now_ns = NowNs();
+  // With a short timeout the answers must still be fresh when it comes.
+  const int64_t ask_every_ns =
+      timeout_ns_ > 0 ? std::clamp(timeout_ns_ / 4, kAskAfterNs, kAskEveryNs) : kAskEveryNs;
+  if (waited_ns >= kAskAfterNs && now_ns - asked_ns_ >= ask_every_ns) {
+    asked_ns_ = now_ns;
+    AskAboutPresent(peers);
+  }
+  CompareEarly();
+  bool peer_waits = false;
+  {
+    const MutexLock lock(mutex_);
+    waits_for_.assign(peers.begin(), peers.end());
+    waits_at_ns_ = now_ns;
+    for (const int peer : peers) {
+      const auto answer = answers_.find(peer);
+      peer_waits |= answer != answers_.end() && answer->second.waits &&
+                    now_ns - answer->second.at_ns < 2 * ask_every_ns;
+      const auto left = left_at_ns_.find(peer);
+      if (left != left_at_ns_.end() && waited_ns > kLeftGraceNs &&
+          now_ns - left->second > kLeftGraceNs) {
+        return RemoteError("{} has destroyed its communicator while {} waits for it {}",
+                           NameOf(peer), NameOf(bootstrap_.rank()), WhatThisDoes());
+      }
+    }
+  }
+  const bool timed_out =
+      timeout_ns_ > 0 && waited_ns >= timeout_ns_ + (peer_waits ? kNearerGraceNs : 0);
+  if (!timed_out && (waited_ns < kWarnEveryNs || now_ns - warned_ns_ < kWarnEveryNs))
+    return Status::Ok();
+  warned_ns_ = now_ns;
+  Status stalled = Stalled(peers, waited_ns);
+  if (!timed_out) {
+    TUTTI_WARN("{}", stalled.message());
+    return Status::Ok();
+  }
+  Stop(stalled, /*tell=*/true);
+  return stalled;
+}
+
+Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) {
+  if (const auto receive = log_.FindReceive(peer, expected_tag)) {
+    Ask(peer, Shown::kForeignReceive, *receive);
+  } else {
+    AskAboutPast(peer);
+    AskAboutPresent(std::span(&peer, 1));
+  }
+  const Deadline deadline = Deadline::After(kExplainNs);
+  while (!stopped() && !deadline.Passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const Status otherwise = InvalidUsage(
+      "{} sent data of another operation than the one that {} is in (tag {:08x}, expected {:08x}): "
+      "all ranks must call the same operations in the same order with the same arguments (in an "
+      "AlltoAllV, what one rank sends another must be what that one expects)",
+      NameOf(peer), NameOf(bootstrap_.rank()), found_tag, expected_tag);
+  Status reason = stopped() ? StopReason() : otherwise;
+  Stop(reason, /*tell=*/true);
+  return reason;
+}
+
+void Watch::CompareRecent(int next) {
+  CompareEarly();
+  const uint64_t last = log_.last_collective();
+  const uint64_t kept = std::min(last, RecentCollectives::kKept - 1);
+  for (uint64_t sequence = last - kept + 1; sequence <= last; ++sequence) {
+    const std::optional<OpSignature> one = log_.FindCollective(sequence);
+    if (!one) continue;
+    Ask(next, Shown::kCollective, *one);
+    if (one->collective != Collective::kAlltoAllV || sequence <= last_shown_to_all_) continue;
+    for (int rank = 0; rank < bootstrap_.num_ranks(); ++rank)
+      if (rank != next && rank != bootstrap_.rank()) Ask(rank, Shown::kCollective, *one);
+  }
+  last_shown_to_all_ = last;
+  for (const MessageCall& one : log_.TakeNewMessages())
+    Ask(one.signature.root, one.is_send ? Shown::kSend : Shown::kReceive, one.signature);
+}
+
+// In a group of messages there is no collective to compare.
+void Watch::AskAboutPresent(std::span<const int> peers) {
+  const std::optional<OpSignature> mine = log_.CollectiveUnderWay();
+  if (!mine) return AskWhatTheyDo(peers);
+  for (const int peer : peers) Ask(peer, Shown::kCollective, *mine);
+}
+
+// A tag depends on all collectives before, so the one in which the ranks differ may be over here.
+// The oldest is asked about first: it is where the ranks parted, and the others follow from it.
+void Watch::AskAboutPast(int peer) {
+  const uint64_t last = log_.last_collective();
+  for (uint64_t back = std::min(kPastCompared, last); back > 0; --back)
+    if (const auto one = log_.FindCollective(last - back)) Ask(peer, Shown::kCollective, *one);
+}
+
+void Watch::Ask(int peer, Shown shown, const OpSignature& mine) {
+  Inquiry inquiry = {.shown = shown, .signature = mine};
+  if (shown == Shown::kCollective && mine.collective == Collective::kAlltoAllV)
+    inquiry.pair = log_.FindPair(mine.sequence, peer);
+  Bytes message = StartMessage(Message::kInquiry);
+  AppendInquiry(inquiry, message);
+  bootstrap_.SendControl(peer, message);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Answering
+
+void Watch::OnInquiry(int from, std::span<const std::byte> body) {
+  std::optional<Inquiry> inquiry = ReadInquiry(body);
+  if (!inquiry) return;
+  Compare({from, std::move(*inquiry)});
+  AnswerWhatThisDoes(from);
+}
+
+// An inquiry that comes while this looks may be missed. Whoever waits long, or compares, looks
+// again.
+void Watch::CompareEarly() {
+  if (!has_early_.load(std::memory_order_relaxed)) return;
+  std::vector<Asked> early;
+  {
+    const MutexLock lock(mutex_);
+    early.swap(early_);
+    has_early_.store(false, std::memory_order_relaxed);
+  }
+  for (const Asked& asked : early) Compare(asked);
+}
+
+void Watch::Compare(const Asked& asked) {
+  switch (asked.inquiry.shown) {
+    case Shown::kNothing:
+      return;
+    case Shown::kCollective:
+      return CompareCollective(asked);
+    case Shown::kSend:
+    case Shown::kReceive:
+    case Shown::kForeignReceive:
+      return CompareMessage(asked);
+  }
+}
+
+void Watch::CompareCollective(const Asked& asked) {
+  const OpSignature& theirs = asked.inquiry.signature;
+  {
+    const MutexLock lock(mutex_);
+    if (theirs.sequence > log_.last_collective()) {  // This rank has not got there yet.
+      if (early_.size() < kMaxEarly) {
+        early_.push_back(asked);
+        has_early_.store(true, std::memory_order_relaxed);
+      }
+      return;
+    }
+  }
+  const std::optional<OpSignature> mine = log_.FindCollective(theirs.sequence);
+  if (!mine) return;
+  if (*mine == theirs) return ComparePair(asked);
+  Stop(InvalidUsage("mismatched collectives: as number {} of this communicator {} called {} and {} "
+                    "called {}. All ranks must call the same operations in the same order with "
+                    "the same count, type, operator and root, and in the same places of the same "
+                    "registered buffers",
+                    theirs.sequence, NameOf(bootstrap_.rank()), mine->Describe(),
+                    NameOf(asked.from), theirs.Describe()),
+       /*tell=*/true);
+}
+
+// Both ranks are in the same AlltoAllV. Only they can tell whether they agree on what passes
+// between them.
+void Watch::ComparePair(const Asked& asked) {
+  const uint64_t sequence = asked.inquiry.signature.sequence;
+  const std::optional<PairCounts>& theirs = asked.inquiry.pair;
+  if (!theirs) return;
+  const std::optional<PairCounts> mine = log_.FindPair(sequence, asked.from);
+  if (!mine) return;
+  const auto refuse = [&](int sender, uint64_t sent, int receiver, uint64_t expected) {
+    Stop(InvalidUsage("mismatched collectives: in AlltoAllV, number {} of this communicator, {} "
+                      "sends {} elements of {} to {}, which expects {}",
+                      sequence, NameOf(sender), sent, tutti::Name(asked.inquiry.signature.type),
+                      NameOf(receiver), expected),
+         /*tell=*/true);
+  };
+  const int here = bootstrap_.rank();
+  if (mine->sends != theirs->receives)
+    refuse(here, mine->sends, asked.from, theirs->receives);
+  else if (mine->receives != theirs->sends)
+    refuse(asked.from, theirs->sends, here, mine->receives);
+}
+
+void Watch::CompareMessage(const Asked& asked) {
+  const OpSignature& theirs = asked.inquiry.signature;
+  const bool sent_here = asked.inquiry.shown != Shown::kSend;
+  const std::optional<OpSignature> mine = log_.FindMessage(asked.from, sent_here, theirs.sequence);
+  if (!mine) return;
+  const bool fits = asked.inquiry.shown == Shown::kForeignReceive
+                        ? mine->count == theirs.count && mine->type == theirs.type
+                        : BytesOf(*mine) == BytesOf(theirs);
+  if (fits) return;
+  const OpSignature& sent = sent_here ? *mine : theirs;
+  const OpSignature& received = sent_here ? theirs : *mine;
+  const std::string here = NameOf(bootstrap_.rank()), there = NameOf(asked.from);
+  Stop(InvalidUsage("mismatched message: as number {} between the two, {} sends {} elements of {} "
+                    "to {}, which receives {} of {}",
+                    theirs.sequence, sent_here ? here : there, sent.count, tutti::Name(sent.type),
+                    sent_here ? there : here, received.count, tutti::Name(received.type)),
+       /*tell=*/true);
+}
+
+}  // namespace tutti

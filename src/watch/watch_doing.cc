@@ -1,0 +1,110 @@
+// What ranks are doing: how this rank says it, how it asks others, and the sentence about a rank
+// that is not getting on.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/clock.h"
+#include "watch/watch.h"
+
+namespace tutti {
+namespace {
+
+// Answers that a failing call waits for arrive within this.
+constexpr int64_t kAnswersNs = 1'000'000'000;
+// A wait says that it goes on at least this often. What was said longer ago is over.
+constexpr int64_t kStillWaitsNs = 500'000'000;
+
+}  // namespace
+
+Watch::Step::Step(Watch& watch, std::string what) : watch_(watch), what_(std::move(what)) {
+  const MutexLock lock(watch_.mutex_);
+  watch_.steps_.push_back(this);
+}
+
+Watch::Step::~Step() {
+  const MutexLock lock(watch_.mutex_);
+  std::erase(watch_.steps_, this);
+}
+
+std::string Watch::WhatThisDoes() const {
+  return steps_.empty() ? log_.Describe() : steps_.back()->what_;
+}
+
+void Watch::AskWhatTheyDo(std::span<const int> peers) {
+  for (const int peer : peers) Ask(peer, Shown::kNothing, OpSignature());
+}
+
+// Body: one byte, 1 if this rank waits for another one, and the text.
+void Watch::AnswerWhatThisDoes(int to) {
+  Bytes message = StartMessage(Message::kDoing);
+  {
+    const MutexLock lock(mutex_);
+    std::string doing = WhatThisDoes();
+    const bool waits = log_.busy() && NowNs() - waits_at_ns_ < kStillWaitsNs;
+    if (waits) doing += fmt::format(", and waits for {}", NameAll(waits_for_));
+    message.push_back(static_cast<std::byte>(waits));
+    AppendText(doing, message);
+  }
+  bootstrap_.SendControl(to, message);
+}
+
+void Watch::OnDoing(int from, std::span<const std::byte> body) {
+  if (body.empty()) return;
+  const MutexLock lock(mutex_);
+  answers_[from] = {TextOf(body.subspan(1)), body[0] != std::byte{0}, NowNs()};
+}
+
+bool Watch::AllAnswered(std::span<const int> peers, int64_t since_ns) const {
+  for (const int peer : peers) {
+    const auto answer = answers_.find(peer);
+    if (answer == answers_.end() || answer->second.at_ns < since_ns) return false;
+  }
+  return true;
+}
+
+// Returns what the peers have said since then, such as "; rank 2 (…) does not answer; rank 1 (…) is
+// idle …". The silent ones come first, because they are the likeliest reason.
+std::string Watch::Answers(std::span<const int> peers, int64_t since_ns) const {
+  std::string text;
+  size_t shown = 0;
+  for (const bool silent : {true, false}) {
+    for (const int rank : peers) {
+      if (shown == kMaxRanksShown) break;
+      const auto answer = answers_.find(rank);
+      const bool answered = answer != answers_.end() && answer->second.at_ns >= since_ns;
+      if (answered == silent) continue;
+      ++shown;
+      text += silent ? fmt::format("; {} does not answer", NameOf(rank))
+                     : fmt::format("; {} is {}", NameOf(rank), answer->second.doing);
+    }
+  }
+  return text;
+}
+
+Status Watch::Stalled(std::span<const int> peers, int64_t waited_ns) const {
+  const MutexLock lock(mutex_);
+  return Timeout(
+      "{} has waited {:.1f} s for {}, {}{}. TUTTI_TIMEOUT_S sets how long an operation may make no "
+      "progress",
+      NameOf(bootstrap_.rank()), static_cast<double>(waited_ns) / 1e9, NameAll(peers),
+      WhatThisDoes(), Answers(peers, NowNs() - waited_ns));
+}
+
+Status Watch::Explain(const Status& timeout, std::span<const int> peers) {
+  const int64_t asked_ns = NowNs();
+  AskWhatTheyDo(peers);
+  const Deadline deadline = Deadline::After(kAnswersNs);
+  MutexLock lock(mutex_);
+  while (!AllAnswered(peers, asked_ns) && !deadline.Passed()) {
+    lock.Unlock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    lock.Lock();
+  }
+  return Status(timeout.code(), fmt::format("{}{}", timeout.message(), Answers(peers, asked_ns)));
+}
+
+}  // namespace tutti

@@ -1,0 +1,322 @@
+#include "watch/watch.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace tutti {
+namespace {
+
+// Ranks in one process, whose bootstraps know nothing but control messages: the sender's thread
+// hands them to the receiver at once.
+class Network {
+ public:
+  explicit Network(int num_ranks, int64_t timeout_ns = 0) : num_ranks_(num_ranks) {
+    std::vector<std::string> names;
+    for (int r = 0; r < num_ranks; ++r) names.push_back("rank " + std::to_string(r));
+    for (int r = 0; r < num_ranks; ++r) {
+      bootstraps_.push_back(std::make_unique<Node>(*this, r));
+      watches_.push_back(std::make_unique<Watch>(*bootstraps_.back(), timeout_ns, names));
+      watches_.back()->Start();
+    }
+  }
+
+  Watch& watch(int rank) { return *watches_[static_cast<size_t>(rank)]; }
+  Bootstrap::Events& events(int rank) { return bootstraps_[static_cast<size_t>(rank)]->events; }
+  size_t num_sent() const { return num_sent_; }
+
+ private:
+  class Node final : public Bootstrap {
+   public:
+    Node(Network& network, int rank) : network_(network), rank_(rank) {}
+    int rank() const override { return rank_; }
+    int num_ranks() const override { return network_.num_ranks_; }
+    uint64_t id() const override { return 1; }
+    const UniqueId& key_holder() const override { return key_; }
+    Status AllGather(void*, size_t, Deadline, const std::atomic<bool>*) override {
+      return Status::Ok();
+    }
+    Result<std::vector<Bytes>> AllGatherV(std::span<const std::byte>, Deadline) override {
+      return std::vector<Bytes>();
+    }
+    Status Barrier(Deadline) override { return Status::Ok(); }
+    Status Send(int, uint32_t, std::span<const std::byte>) override { return Status::Ok(); }
+    Result<Bytes> Recv(int, uint32_t, Deadline) override { return Bytes(); }
+    void SendControl(int peer, std::span<const std::byte> payload) override {
+      ++network_.num_sent_;
+      network_.events(peer).control(rank_, payload);
+    }
+    std::vector<int> LinkedRanks() const override {
+      std::vector<int> ranks;
+      for (int r = 0; r < num_ranks(); ++r)
+        if (r != rank_) ranks.push_back(r);
+      return ranks;
+    }
+    void SetEvents(Events to) override { events = std::move(to); }
+    Status Complete() override { return Status::Ok(); }
+    void GiveUp(const Status&) override {}
+    void Cancel(Status) override {}
+    Status CancelReason() override { return Status::Ok(); }
+    std::vector<LostRank> LostRanks() override { return {}; }
+    std::unique_ptr<Bootstrap> CreateChild(uint64_t, std::vector<int>,
+                                           std::atomic<bool>*) override {
+      return nullptr;
+    }
+    PhaseTimes phase_times() const override { return {}; }
+
+    Events events;
+
+   private:
+    Network& network_;
+    const int rank_;
+    const UniqueId key_ = {};
+  };
+
+  const int num_ranks_;
+  size_t num_sent_ = 0;
+  std::vector<std::unique_ptr<Node>> bootstraps_;
+  std::vector<std::unique_ptr<Watch>> watches_;
+};
+
+OpSignature AllReduceOf(uint64_t count) {
+  OpSignature signature;
+  signature.count = count;
+  signature.type = DataType::kFloat32;
+  return signature;
+}
+
+// Launches the collective, as a GPU does: it goes on when its thread has left it.
+void Launch(Watch& watch, OpSignature signature,
+            const std::shared_ptr<const VariableParts>& parts = nullptr) {
+  const Watch::Operation begun(watch, signature, parts);
+}
+
+MessageCall MessageOf(int peer, bool is_send, uint64_t count, DataType type = DataType::kFloat32) {
+  MessageCall message;
+  message.signature.collective = Collective::kSendRecv;
+  message.signature.root = peer;
+  message.signature.count = count;
+  message.signature.type = type;
+  message.is_send = is_send;
+  return message;
+}
+
+void LaunchMessage(Watch& watch, MessageCall message) {
+  const Watch::Operation begun(watch, std::span(&message, 1));
+}
+
+void ExpectWords(const Status& status, const std::vector<std::string>& all) {
+  for (const std::string& words : all)
+    EXPECT_NE(std::string(status.message()).find(words), std::string::npos)
+        << words << " is not in: " << status.message();
+}
+
+TEST(WatchTest, OperationsAreNumberedWhenTheyBegin) {
+  Network network(2);
+  OpSignature first = AllReduceOf(1), second = AllReduceOf(2);
+  const Watch::Operation a(network.watch(0), first, nullptr);
+  const Watch::Operation b(network.watch(0), second, nullptr);
+  EXPECT_EQ(first.sequence, 1u);
+  EXPECT_EQ(second.sequence, 2u);
+}
+
+TEST(WatchTest, LaunchedCollectivesThatDifferStopBothWithBothSides) {
+  Network network(2);
+  for (const int rank : {0, 1}) Launch(network.watch(rank), AllReduceOf(10));
+  Launch(network.watch(0), AllReduceOf(20));
+  Launch(network.watch(1), AllReduceOf(30));
+  network.watch(0).CompareRecent(1);
+  for (const int rank : {0, 1}) {
+    ASSERT_TRUE(network.watch(rank).stopped());
+    ExpectWords(network.watch(rank).StopReason(),
+                {"number 2", "count 20", "count 30", "rank 0", "rank 1"});
+  }
+}
+
+TEST(WatchTest, WhatIsAskedTooEarlyIsComparedWhenItBegins) {
+  Network network(2);
+  Launch(network.watch(0), AllReduceOf(20));
+  network.watch(0).CompareRecent(1);
+  EXPECT_FALSE(network.watch(1).stopped());
+  Launch(network.watch(1), AllReduceOf(30));
+  EXPECT_TRUE(network.watch(1).stopped());
+}
+
+TEST(WatchTest, EveryPairOfAnAlltoAllVIsCompared) {
+  // Ranks 0 and 2 differ, of which neither shows its collectives to the other.
+  const auto parts = [](std::vector<size_t> sends, std::vector<size_t> receives) {
+    return std::make_shared<const VariableParts>(
+        VariableParts{std::move(sends), {}, std::move(receives), {}});
+  };
+  OpSignature signature = AllReduceOf(0);
+  signature.collective = Collective::kAlltoAllV;
+  Network network(4);
+  Launch(network.watch(0), signature, parts({1, 1, 30, 1}, {1, 1, 1, 1}));
+  Launch(network.watch(2), signature, parts({1, 1, 1, 1}, {31, 1, 1, 1}));
+  network.watch(0).CompareRecent(1);
+  ExpectWords(network.watch(0).StopReason(),
+              {"AlltoAllV", "rank 0 sends 30 elements", "rank 2, which expects 31"});
+}
+
+TEST(WatchTest, CountsThatAreForgottenAreNotCompared) {
+  const auto ones = std::make_shared<const VariableParts>(VariableParts{{1, 1}, {}, {1, 1}, {}});
+  OpSignature signature = AllReduceOf(0);
+  signature.collective = Collective::kAlltoAllV;
+  Network network(2);
+  Launch(network.watch(1), signature, ones);
+  for (size_t i = 0; i <= OperationLog::kExchanges; ++i) Launch(network.watch(0), signature, ones);
+  network.watch(0).CompareRecent(1);
+  EXPECT_FALSE(network.watch(1).stopped()) << network.watch(1).StopReason().message();
+}
+
+TEST(WatchTest, LaunchedMessagesNeedOnlyHaveAsManyBytes) {
+  for (const uint64_t received : {40, 39}) {
+    Network network(2);
+    LaunchMessage(network.watch(0), MessageOf(1, /*is_send=*/true, 10));
+    LaunchMessage(network.watch(1), MessageOf(0, /*is_send=*/false, received, DataType::kInt8));
+    network.watch(0).CompareRecent(1);
+    EXPECT_EQ(network.watch(1).stopped(), received != 40);
+  }
+}
+
+TEST(WatchTest, AForeignTagShowsBothEndsOfTheMessage) {
+  Network network(2);
+  MessageCall sent = MessageOf(1, /*is_send=*/true, 10);
+  MessageCall received = MessageOf(0, /*is_send=*/false, 40, DataType::kInt8);
+  const Watch::Operation sending(network.watch(0), std::span(&sent, 1));
+  const Watch::Operation receiving(network.watch(1), std::span(&received, 1));
+  const Status reason = network.watch(1).OnForeignChunk(0, received.signature.Tag(), 7);
+  ExpectWords(reason, {"mismatched message", "rank 0 sends 10 elements of float32",
+                       "rank 1, which receives 40 of int8"});
+  EXPECT_EQ(network.watch(0).StopReason().message(), reason.message());
+}
+
+TEST(WatchTest, AForeignTagShowsTheCollectiveInWhichTheRanksParted) {
+  Network network(2);
+  Launch(network.watch(0), AllReduceOf(10));
+  Launch(network.watch(1), AllReduceOf(11));
+  OpSignature same = AllReduceOf(12), as_well = AllReduceOf(12);
+  const Watch::Operation here(network.watch(0), same, nullptr);
+  const Watch::Operation there(network.watch(1), as_well, nullptr);
+  ExpectWords(network.watch(1).OnForeignChunk(0, 1, 2), {"number 1", "count 10", "count 11"});
+}
+
+// Returns what the other rank of the network is doing, as rank 0 hears it.
+std::string WhatRank1Does(Network& network) {
+  const int peer = 1;
+  return std::string(network.watch(0).Explain(Timeout(""), std::span(&peer, 1)).message());
+}
+
+TEST(WatchTest, AStepThatEndsRestoresTheOneBefore) {
+  Network network(2);
+  EXPECT_EQ(WhatRank1Does(network), "; rank 1 is idle, no collective called yet");
+  {
+    const Watch::Step outer(network.watch(1), "in the outer step");
+    {
+      const Watch::Step inner(network.watch(1), "in the inner step");
+      EXPECT_EQ(WhatRank1Does(network), "; rank 1 is in the inner step");
+    }
+    EXPECT_EQ(WhatRank1Does(network), "; rank 1 is in the outer step");
+  }
+  EXPECT_EQ(WhatRank1Does(network), "; rank 1 is idle, no collective called yet");
+}
+
+TEST(WatchTest, StepsOfTwoThreadsMayEndInAnyOrder) {
+  Network network(2);
+  auto first = std::make_unique<Watch::Step>(network.watch(1), "in the first step");
+  auto second = std::make_unique<Watch::Step>(network.watch(1), "in the second step");
+  first.reset();
+  EXPECT_EQ(WhatRank1Does(network), "; rank 1 is in the second step");
+  second.reset();
+  EXPECT_EQ(WhatRank1Does(network), "; rank 1 is idle, no collective called yet");
+}
+
+TEST(WatchTest, ARankSaysWhatItIsIn) {
+  Network network(2);
+  {
+    OpSignature signature = AllReduceOf(5);
+    const Watch::Operation begun(network.watch(1), signature, nullptr);
+    EXPECT_EQ(WhatRank1Does(network),
+              "; rank 1 is in collective number 1, AllReduce(count 5, float32)");
+  }
+  EXPECT_EQ(WhatRank1Does(network),
+            "; rank 1 is idle after collective number 1, AllReduce(count 5, float32)");
+  MessageCall message = MessageOf(0, /*is_send=*/true, 1);
+  const Watch::Operation begun(network.watch(1), std::span(&message, 1));
+  EXPECT_EQ(WhatRank1Does(network),
+            "; rank 1 is in a group of 1 sends and receives after collective number 1");
+}
+
+TEST(WatchTest, ATimeoutSaysWhatTheOthersDo) {
+  Network network(2, /*timeout_ns=*/1'000'000'000);
+  const Watch::Step step(network.watch(1), "in a long step");
+  OpSignature signature = AllReduceOf(5);
+  const Watch::Operation begun(network.watch(0), signature, nullptr);
+  const int peer = 1;
+  EXPECT_TRUE(network.watch(0).OnLongWait(std::span(&peer, 1), 900'000'000).ok());
+  const Status stalled = network.watch(0).OnLongWait(std::span(&peer, 1), 1'100'000'000);
+  EXPECT_EQ(stalled.code(), Code::kTimeout);
+  ExpectWords(stalled, {"rank 0 has waited 1.1 s for rank 1", "rank 1 is in a long step"});
+  EXPECT_EQ(network.watch(1).StopReason().message(), stalled.message());
+}
+
+TEST(WatchTest, ARankThatHasGoneFurtherThanOneThatLeftIsStopped) {
+  Network network(3);
+  for (const int rank : {0, 1, 2}) Launch(network.watch(rank), AllReduceOf(10));
+  LaunchMessage(network.watch(1), MessageOf(0, /*is_send=*/true, 1));
+  int told = 0;
+  network.watch(0).SetLeaveHook([&] { ++told; });
+  network.watch(2).SendLeaveNotice(/*finished=*/true);
+  EXPECT_EQ(told, 1);
+  EXPECT_TRUE(network.watch(0).CheckLeaveNotices().ok());
+  EXPECT_FALSE(network.watch(0).CutShort());
+
+  network.watch(1).SendLeaveNotice(/*finished=*/false);
+  EXPECT_EQ(told, 2);
+  EXPECT_TRUE(network.watch(0).CheckLeaveNotices().ok());
+  ASSERT_TRUE(network.watch(0).CutShort());
+  ExpectWords(*network.watch(0).CutShort(), {"rank 1 has ended", "in the middle"});
+
+  for (int i = 0; i < 2; ++i) LaunchMessage(network.watch(0), MessageOf(1, /*is_send=*/false, 1));
+  ExpectWords(network.watch(0).CheckLeaveNotices(),
+              {"rank 1 has ended its communicator and sent 1 of 2 messages that rank 0 expects"});
+  Launch(network.watch(0), AllReduceOf(20));
+  ExpectWords(network.watch(0).CheckLeaveNotices(), {"after collective number 1", "count 20"});
+}
+
+TEST(WatchTest, ALossEndsJointCallsAlsoAfterAStop) {
+  Network network(2);
+  Watch& watch = network.watch(0);
+  watch.Stop(InternalError("revoked"), /*tell=*/false);
+  std::atomic<bool> before = false, after = false;
+  const Watch::JointCall call(watch, before);
+  EXPECT_FALSE(before);
+  const LostRank lost = {1, "killed"};
+  network.events(0).ranks_lost(std::span(&lost, 1));
+  EXPECT_TRUE(before);
+  ExpectWords(call.reason(), {"rank 1 was lost: killed"});
+  EXPECT_EQ(watch.LostRanks(), std::vector<int>{1});
+  ExpectWords(watch.StopReason(), {"revoked"});
+  const Watch::JointCall late(watch, after);
+  EXPECT_TRUE(after);
+  EXPECT_EQ(late.reason().message(), call.reason().message());
+}
+
+TEST(WatchTest, BytesThatAreNoMessageAreIgnored) {
+  Network network(2);
+  for (int kind = 0; kind < 256; ++kind) {
+    for (const size_t size : {1, 2, 4, 20, 57, 100}) {
+      // A failure of an unknown code is a failure nevertheless.
+      if (kind == 1 && size > 1) continue;
+      Bytes bytes(size, std::byte{0xff});
+      bytes[0] = static_cast<std::byte>(kind);
+      network.events(0).control(1, bytes);
+    }
+  }
+  EXPECT_FALSE(network.watch(0).stopped()) << network.watch(0).StopReason().message();
+}
+
+}  // namespace
+}  // namespace tutti
