@@ -74,7 +74,7 @@ Result<std::unique_ptr<NetMemory>> SocketChannel::Register(const NetRegion& regi
 void SocketChannel::Push(std::byte* data, size_t bytes, uint64_t chunk, int used,
                          std::atomic<uint32_t>& left) {
   const Striping striping(bytes, chunk, used, num_data_sockets());
-  left.store(static_cast<uint32_t>(used), std::memory_order_relaxed);
+  left.fetch_add(static_cast<uint32_t>(used), std::memory_order_relaxed);
   for (int i = 0; i < used; ++i) {
     const StripePiece piece = striping.At(i);
     data_sockets_[static_cast<size_t>(piece.socket)]->Push(data + piece.offset, piece.bytes, left);

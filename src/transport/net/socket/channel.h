@@ -35,7 +35,8 @@ class SocketChannel {
   // TCP takes any memory of the host as it is.
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) const;
 
-  // Hands the cut of a chunk to the data sockets; `left` falls to 0 when all of it has moved.
+  // Hands the cut of a message to the data sockets; `left` grows by the pieces, and each counts it
+  // down when it has moved.
   void Push(std::byte* data, size_t bytes, uint64_t chunk, int used, std::atomic<uint32_t>& left);
   // Moves bytes through the data sockets that no helper drives. Returns true when something moved
   // since the last call, and fails when a data socket failed.

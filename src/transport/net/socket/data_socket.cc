@@ -39,7 +39,7 @@ void SocketDoorbell::Silence() {
 
 void DataSocket::Push(std::byte* data, size_t bytes, std::atomic<uint32_t>& left) {
   const uint64_t number = pushed_.load(std::memory_order_relaxed);
-  items_[number % kNetWindow] = {data, bytes, &left};
+  items_[number % kPieces] = {data, bytes, &left};
   pushed_.store(number + 1, std::memory_order_release);
 }
 
@@ -47,7 +47,7 @@ bool DataSocket::Step() {
   size_t moved = 0;
   while (moved < kStepBytes && HasWork()) {
     const uint64_t number = done_.load(std::memory_order_relaxed);
-    Item& item = items_[number % kNetWindow];
+    Item& item = items_[number % kPieces];
     if (item.bytes > 0) {
       const size_t want = std::min(item.bytes, kStepBytes);
       const ssize_t got = direction_ == SocketDirection::kSend

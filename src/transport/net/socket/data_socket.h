@@ -52,8 +52,8 @@ class DataSocket {
   DataSocket(UniqueFd fd, SocketDirection direction, SocketDoorbell& doorbell)
       : fd_(std::move(fd)), direction_(direction), doorbell_(doorbell) {}
 
-  // Appends a piece; counts `left` down when it is done. At most kNetWindow pieces at a time, since
-  // a chunk has at most one here.
+  // Appends a piece; counts `left` down when it is done. At most kPieces at a time, since a message
+  // has at most one here.
   void Push(std::byte* data, size_t bytes, std::atomic<uint32_t>& left);
   bool HasWork() const {
     return done_.load(std::memory_order_relaxed) < pushed_.load(std::memory_order_acquire) &&
@@ -76,7 +76,9 @@ class DataSocket {
   UniqueFd fd_;
   const SocketDirection direction_;
   SocketDoorbell& doorbell_;
-  std::array<Item, kNetWindow> items_;
+  static constexpr uint64_t kPieces = kNetWindow * kMaxNetGroup;
+
+  std::array<Item, kPieces> items_;
   std::atomic<uint64_t> pushed_ = 0;
   std::atomic<uint64_t> done_ = 0;
   std::atomic<bool> failed_ = false;

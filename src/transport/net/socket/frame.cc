@@ -1,8 +1,7 @@
 #include "transport/net/socket/frame.h"
 
+#include <algorithm>
 #include <type_traits>
-
-#include "transport/net/net.h"
 
 namespace tutti {
 namespace {
@@ -28,10 +27,10 @@ T Get(const std::byte* in) {
 void EncodeFrame(const Frame& frame, std::span<std::byte, kFrameBytes> out) {
   Put(kMagic, &out[0]);
   Put(static_cast<uint8_t>(frame.type), &out[2]);
-  Put(frame.data_sockets, &out[3]);
+  Put(frame.number, &out[3]);
   Put(frame.op_tag, &out[4]);
   Put(frame.bytes, &out[8]);
-  Put(uint32_t{0}, &out[12]);
+  Put(frame.tag, &out[12]);
   Put(frame.count, &out[16]);
 }
 
@@ -41,21 +40,42 @@ Result<Frame> DecodeFrame(std::span<const std::byte, kFrameBytes> in) {
   if (magic != kMagic) {
     return RemoteError("a frame begins with {:#06x} instead of {:#06x}", magic, kMagic);
   }
-  if (type < 1 || type > 3) return RemoteError("a frame has the unknown type {}", type);
-  const Frame frame = {static_cast<FrameType>(type), Get<uint8_t>(&in[3]), Get<uint32_t>(&in[4]),
-                       Get<uint32_t>(&in[8]), Get<uint64_t>(&in[16])};
-  if (Get<uint32_t>(&in[12]) != 0) return RemoteError("a frame's reserved bytes are not zero");
+  if (type < 1 || type > 4) return RemoteError("a frame has the unknown type {}", type);
+  const Frame frame = {static_cast<FrameType>(type), Get<uint8_t>(&in[3]),
+                       Get<uint32_t>(&in[4]),        Get<uint32_t>(&in[8]),
+                       Get<uint64_t>(&in[16]),       Get<uint32_t>(&in[12])};
   if (frame.bytes > kMaxNetMessageBytes) {
     return RemoteError("a frame announces {} bytes, more than a chunk may have", frame.bytes);
   }
-  const bool striped = frame.type == FrameType::kStriped;
-  if (striped != (frame.data_sockets != 0) || frame.data_sockets > kMaxDataSockets) {
-    return RemoteError("a frame names {} data sockets, which its type forbids", frame.data_sockets);
+  const bool grants = frame.type == FrameType::kGrant || frame.type == FrameType::kGroup;
+  if (grants && (frame.op_tag != 0 || frame.bytes != 0 || frame.tag != 0)) {
+    return RemoteError("a frame that grants buffers announces data as well");
   }
-  if (frame.type == FrameType::kGrant && (frame.op_tag != 0 || frame.bytes != 0)) {
-    return RemoteError("a frame that grants slots announces data as well");
+  const uint8_t most = frame.type == FrameType::kStriped ? kMaxDataSockets
+                       : frame.type == FrameType::kGroup ? kMaxNetGroup
+                                                         : 0;
+  if (frame.number > most || (most > 0) != (frame.number > 0)) {
+    return RemoteError("a frame of type {} has the number {}", type, frame.number);
   }
   return frame;
+}
+
+void EncodeGroupTags(const GroupTags& tags, std::span<std::byte, kGroupTagsBytes> out) {
+  for (size_t i = 0; i < tags.size(); ++i) Put(tags[i], &out[4 * i]);
+}
+
+Result<GroupTags> DecodeGroupTags(std::span<const std::byte, kGroupTagsBytes> in, uint8_t number) {
+  GroupTags tags;
+  for (size_t i = 0; i < tags.size(); ++i) {
+    tags[i] = Get<uint32_t>(&in[4 * i]);
+    const auto before = tags.begin() + static_cast<ptrdiff_t>(i);
+    if ((tags[i] != 0) != (i < number) ||
+        (tags[i] != 0 && std::find(tags.begin(), before, tags[i]) != before)) {
+      return RemoteError("a group of {} buffers has {:#x} for the tag of buffer {}", number,
+                         tags[i], i);
+    }
+  }
+  return tags;
 }
 
 }  // namespace tutti

@@ -1,44 +1,56 @@
 #pragma once
 
-// The frames of a socket connection: 24 bytes that announce a chunk, or grant slots.
+// The frames of a socket connection: 24 bytes that announce a message, or grant buffers.
 //
 // Format (all integers little-endian):
 //     0  magic    u16   0x7554
 //     2  type     u8    FrameType
-//     3  sockets  u8    kStriped: how many data sockets carry the chunk; otherwise 0
-//     4  op_tag   u32   kData, kStriped: handed to the receiver's slot unchanged; otherwise 0
-//     8  bytes    u32   kData, kStriped: length of the chunk; otherwise 0
-//    12  zero     u32
-//    16  count    u64   kData, kStriped: number of the chunk, from 0 over the connection's life
-//                       kGrant: how many chunks the sender may have sent in all
-// A kData frame is followed by its chunk.
+//     3  number   u8    kStriped: how many data sockets carry the message
+//                       kGroup: how many buffers the group has; otherwise 0
+//     4  op_tag   u32   kData, kStriped: handed to the receiver unchanged; otherwise 0
+//     8  bytes    u32   kData, kStriped: length of the message; otherwise 0
+//    12  tag      u32   kData, kStriped: of the buffer that it is for; otherwise 0
+//    16  count    u64   kData, kStriped: number of the message, from 0 over the connection's life
+//                       kGrant: how many messages the sender may have sent in all
+//                       kGroup: number of the group, from 0 over the connection's life
+// A kData frame is followed by its message, a kGroup frame by the tags of its buffers, kMaxNetGroup
+// u32 of which the first `number` are not 0 and differ, and the others are 0.
+//
+// Without tags the receiver grants buffers by count (kGrant), the first kNetWindow by opening the
+// connection. With tags it grants each group by a kGroup frame, and the sender may send nothing
+// before.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "base/status.h"
+#include "transport/net/net.h"
 
 namespace tutti {
 
 inline constexpr size_t kFrameBytes = 24;
+inline constexpr size_t kGroupTagsBytes = 4 * kMaxNetGroup;  // what follows a kGroup frame
 
 // How many data sockets a connection may have: NCCL's bound for NCCL_SOCKET_NTHREADS ×
 // NCCL_NSOCKS_PERTHREAD.
 inline constexpr int kMaxDataSockets = 64;
 
 enum class FrameType : uint8_t {
-  kData = 1,     // sender → receiver: a chunk follows
-  kStriped = 2,  // sender → receiver: a chunk comes over the data sockets (stripe.h)
+  kData = 1,     // sender → receiver: a message follows
+  kStriped = 2,  // sender → receiver: a message comes over the data sockets (stripe.h)
   kGrant = 3,    // receiver → sender
+  kGroup = 4,    // receiver → sender: tags follow
 };
 
 struct Frame {
   FrameType type = FrameType::kData;
-  uint8_t data_sockets = 0;
+  uint8_t number = 0;
   uint32_t op_tag = 0;
   uint32_t bytes = 0;
   uint64_t count = 0;
+  uint32_t tag = 0;
 
   bool operator==(const Frame&) const = default;
 };
@@ -46,5 +58,12 @@ struct Frame {
 void EncodeFrame(const Frame& frame, std::span<std::byte, kFrameBytes> out);
 // RemoteError, with a sentence, for bytes that EncodeFrame cannot have written.
 Result<Frame> DecodeFrame(std::span<const std::byte, kFrameBytes> in);
+
+// The tags of a group's buffers.
+using GroupTags = std::array<uint32_t, kMaxNetGroup>;
+
+void EncodeGroupTags(const GroupTags& tags, std::span<std::byte, kGroupTagsBytes> out);
+// RemoteError, with a sentence, unless they are the tags of a group of `number` buffers.
+Result<GroupTags> DecodeGroupTags(std::span<const std::byte, kGroupTagsBytes> in, uint8_t number);
 
 }  // namespace tutti

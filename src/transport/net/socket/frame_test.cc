@@ -24,7 +24,9 @@ std::vector<Frame> Examples() {
   return {{FrameType::kData, 0, 0xdeadbeef, 0, 0},
           {FrameType::kData, 0, 1, kMaxNetMessageBytes, ~uint64_t{0}},
           {FrameType::kStriped, 64, 0x80000001, 65536, uint64_t{1} << 40},
-          {FrameType::kGrant, 0, 0, 0, 12}};
+          {FrameType::kData, 0, 1, 30, 5, 0x80000009},
+          {FrameType::kGrant, 0, 0, 0, 12},
+          {FrameType::kGroup, kMaxNetGroup, 0, 0, 3}};
 }
 
 TEST(FrameTest, ComesBackAsItWent) {
@@ -55,14 +57,17 @@ TEST(FrameTest, RefusesWhatCannotHaveBeenWritten) {
   EXPECT_TRUE(refused(data, 0, 'G'));  // magic
   EXPECT_TRUE(refused(data, 1, 'E'));
   EXPECT_TRUE(refused(data, 2, 0));  // type
-  EXPECT_TRUE(refused(data, 2, 4));
+  EXPECT_TRUE(refused(data, 2, 5));
   EXPECT_TRUE(refused(data, 3, 1));      // data sockets on an unstriped frame
   EXPECT_TRUE(refused(data, 11, 0x41));  // 1 GiB and more
-  EXPECT_TRUE(refused(data, 12, 1));     // reserved
-  EXPECT_TRUE(refused(grant, 8, 1));     // a grant with data
+  EXPECT_TRUE(refused(grant, 12, 1));    // a tag
+  EXPECT_TRUE(refused(grant, 3, 1));
+  EXPECT_TRUE(refused(grant, 8, 1));  // a grant with data
   EXPECT_TRUE(refused(grant, 4, 1));
   EXPECT_TRUE(refused({FrameType::kStriped, 2, 0, 65536, 0}, 3, 0));
   EXPECT_TRUE(refused({FrameType::kStriped, 2, 0, 65536, 0}, 3, kMaxDataSockets + 1));
+  EXPECT_TRUE(refused({FrameType::kGroup, 2, 0, 0, 0}, 3, 0));
+  EXPECT_TRUE(refused({FrameType::kGroup, 2, 0, 0, 0}, 3, kMaxNetGroup + 1));
 }
 
 TEST(FrameTest, MutatedFramesAreRefusedOrAreOtherFrames) {
@@ -80,6 +85,21 @@ TEST(FrameTest, MutatedFramesAreRefusedOrAreOtherFrames) {
       EXPECT_FALSE(decoded.status().message().empty());
     }
   }
+}
+
+TEST(FrameTest, GroupTagsComeBackOrAreRefused) {
+  std::array<std::byte, kGroupTagsBytes> bytes;
+  const auto decoded = [&](const GroupTags& tags, uint8_t number) {
+    EncodeGroupTags(tags, bytes);
+    const Result<GroupTags> result = DecodeGroupTags(bytes, number);
+    return result.ok() && *result == tags;
+  };
+  EXPECT_TRUE(decoded({1, 2, 3}, 3));
+  EXPECT_TRUE(decoded({1, 2, 3, 4, 5, 6, 7, ~0u}, 8));
+  EXPECT_FALSE(decoded({1, 2, 3}, 2));
+  EXPECT_FALSE(decoded({1, 2, 3}, 4));
+  EXPECT_FALSE(decoded({1, 2, 1}, 3));
+  EXPECT_FALSE(decoded({0, 2}, 2));
 }
 
 TEST(StripingTest, CoversEveryByteOnceAndEverySocketAtMostOnce) {

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <memory>
 #include <span>
@@ -27,6 +28,16 @@ inline std::pair<UniqueFd, UniqueFd> JoinedSockets() {
   return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
+// Begins to receive a group with the tags 1 to `size`, each message into `capacity` bytes.
+inline Result<NetRequest*> ReceiveGroup(NetRecvComm& receiver, std::byte* data, size_t capacity,
+                                        size_t size) {
+  std::array<NetReceive, kMaxNetGroup> group;
+  for (size_t i = 0; i < size; ++i) {
+    group[i] = {data + i * capacity, capacity, static_cast<uint32_t>(i + 1)};
+  }
+  return receiver.Irecv(std::span(group).first(size));
+}
+
 // Begins to receive one message.
 inline Result<NetRequest*> ReceiveOne(NetRecvComm& receiver, std::byte* data, size_t capacity) {
   const NetReceive buffer = {data, capacity};
@@ -36,7 +47,9 @@ inline Result<NetRequest*> ReceiveOne(NetRecvComm& receiver, std::byte* data, si
 // The bytes arrive at a receiver in pieces of `piece`, over its control socket and (every fifth
 // piece) its data sockets. It delivers chunks or breaks the connection, never writes outside a
 // buffer, and stays broken.
-inline void FeedReceiver(std::span<const std::byte> bytes, size_t piece, int data_sockets) {
+// Without a `group` it posts single buffers without tags.
+inline void FeedReceiver(std::span<const std::byte> bytes, size_t piece, int data_sockets,
+                         size_t group = 0) {
   constexpr size_t kCapacity = 80 * 1024;
   constexpr size_t kGuardBytes = 64;
   constexpr std::byte kGuard{0xa5};
@@ -59,7 +72,9 @@ inline void FeedReceiver(std::span<const std::byte> bytes, size_t piece, int dat
   const auto drive = [&] {
     while (posted - done < kNetWindow) {
       std::byte* const buffer = &memory[posted % kNetWindow * (kCapacity + kGuardBytes)];
-      const Result<NetRequest*> request = ReceiveOne(receiver, buffer, kCapacity);
+      const Result<NetRequest*> request =
+          group == 0 ? ReceiveOne(receiver, buffer, kCapacity)
+                     : ReceiveGroup(receiver, buffer, kCapacity / group, group);
       Require(request.ok() && request.value());
       requests.push_back(request.value());
       ++posted;
@@ -112,6 +127,32 @@ inline void FeedSender(std::span<const std::byte> bytes, size_t piece) {
     }
     // Each grant is a frame of its own and worth a window at most.
     Require(begun <= kNetWindow * (1 + at / kFrameBytes));
+  }
+}
+
+// The same with tags: it sends no more than is granted, and not to a tag that was not.
+inline void FeedTaggedSender(std::span<const std::byte> bytes, size_t piece) {
+  const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
+  SocketSet sockets;
+  UniqueFd writer;
+  std::tie(sockets.control, writer) = JoinedSockets();
+  SocketSendComm sender(
+      SocketChannel::Create(std::move(sockets), SocketDirection::kSend, helpers).value());
+  const std::byte data{1};
+  uint64_t begun = 0;
+  for (size_t at = 0; at < bytes.size();) {
+    const auto part = bytes.subspan(at, std::min(piece, bytes.size() - at));
+    at += part.size();
+    [[maybe_unused]] const ssize_t sent =
+        ::send(writer.get(), part.data(), part.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    for (uint32_t tag = 1; tag <= 9; ++tag) {
+      const Result<NetRequest*> request = sender.Isend({&data, 1, tag});
+      if (!request.ok() || !sender.Progress().ok()) return;
+      if (!*request || !sender.Test(**request).value()) continue;
+      ++begun;
+      tag = 0;
+    }
+    Require(begun <= kMaxNetGroup * (at / (kFrameBytes + kGroupTagsBytes)));
   }
 }
 

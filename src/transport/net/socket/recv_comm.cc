@@ -23,15 +23,36 @@ constexpr uint64_t kGrantWhenBusy = kNetWindow - 1;
 SocketRecvComm::SocketRecvComm(std::unique_ptr<SocketChannel> channel)
     : channel_(std::move(channel)) {}
 
+Status SocketRecvComm::CheckGroup(std::span<const NetReceive> group) {
+  if (group.empty() || group.size() > kMaxNetGroup) {
+    return InternalError("a group of {} receives", group.size());
+  }
+  const bool tagged = group.size() > 1 || group[0].tag != 0;
+  if (posted_ == 0) {
+    tagged_ = tagged;
+    if (tagged_) granted_ = 0;
+  }
+  if (tagged != tagged_) return InternalError("receives with and without tags on one connection");
+  for (size_t i = 0; tagged && i < group.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (group[i].tag == group[j].tag) return InternalError("one tag twice in a group");
+    }
+    if (group[i].tag == 0) return InternalError("a group without a tag");
+  }
+  return Status::Ok();
+}
+
 Result<NetRequest*> SocketRecvComm::Irecv(std::span<const NetReceive> group) {
   TUTTI_TRY(channel_->Check());
-  if (group.size() != 1) return InternalError("sockets receive one message at a time");
   Request& request = At(posted_);
   if (request.in_flight) return nullptr;
+  TUTTI_TRY(CheckGroup(group));
   request.in_flight = true;
-  request.chunk = posted_++;
-  request.data = group[0].data;
-  request.capacity = group[0].capacity;
+  request.group = posted_++;
+  request.size = group.size();
+  request.taken = 0;
+  request.in_use = 0;
+  std::copy(group.begin(), group.end(), request.buffers.begin());
   return &request;
 }
 
@@ -51,13 +72,13 @@ Result<bool> SocketRecvComm::Progress() {
 Result<bool> SocketRecvComm::Test(NetRequest& request) {
   auto& own = static_cast<Request&>(request);
   if (!own.in_flight) return InternalError("a request was tested that is not under way");
-  if (own.chunk >= received_ || own.pieces_left.load(std::memory_order_acquire) != 0) return false;
+  if (own.group >= received_ || own.pieces_left.load(std::memory_order_acquire) != 0) return false;
   own.in_flight = false;
   return true;
 }
 
-// Reads until a chunk is there or the socket is empty: whoever waits for a chunk gets it without
-// one more system call.
+// Reads until a group is there or the socket is empty: whoever waits for it gets it without one
+// more system call.
 Result<bool> SocketRecvComm::Receive() {
   const uint64_t before = received_;
   bool moved = false;
@@ -71,7 +92,7 @@ Result<bool> SocketRecvComm::Receive() {
   }
 }
 
-// Turns what lies in staging_ into chunks, as long as there are buffers for them.
+// Turns what lies in staging_ into messages, as long as there are buffers for them.
 Status SocketRecvComm::TakeStaged() {
   while (received_ < posted_) {
     if (!in_payload_) {
@@ -79,17 +100,13 @@ Status SocketRecvComm::TakeStaged() {
       TUTTI_TRY(TakeFrame());
       continue;
     }
-    Request& request = At(received_);
     const size_t part = std::min(payload_left_, staged_to_ - staged_from_);
-    if (part > 0) {
-      std::memcpy(request.data + (request.received[0].bytes - payload_left_),
-                  &staging_[staged_from_], part);
-    }
+    if (part > 0) std::memcpy(PayloadPlace(), &staging_[staged_from_], part);
     staged_from_ += part;
     payload_left_ -= part;
     if (payload_left_ > 0) return Status::Ok();
     in_payload_ = false;
-    ++received_;
+    CountMessage();
   }
   return Status::Ok();
 }
@@ -100,32 +117,64 @@ Status SocketRecvComm::TakeFrame() {
   if (!decoded.ok()) return channel_->Fail(std::move(decoded).status());
   const Frame& frame = decoded.value();
   staged_from_ += kFrameBytes;
-  if (frame.type == FrameType::kGrant) {
-    return channel_->Fail(RemoteError("the sender granted slots against the direction"));
+  if (frame.type != FrameType::kData && frame.type != FrameType::kStriped) {
+    return channel_->Fail(RemoteError("the sender granted buffers against the direction"));
   }
-  if (frame.count != received_) {
+  if (frame.count != messages_) {
     return channel_->Fail(
-        RemoteError("the sender announced chunk {} instead of {}", frame.count, received_));
+        RemoteError("the sender announced message {} instead of {}", frame.count, messages_));
   }
+  TUTTI_ASSIGN(buffer_, ChooseBuffer(frame));
   Request& request = At(received_);
-  if (frame.bytes > request.capacity) {
-    return channel_->Fail(RemoteError("the sender announced a chunk of {} bytes for a slot of {}",
-                                      frame.bytes, request.capacity));
-  }
-  request.received[0] = {frame.bytes, frame.op_tag};
+  request.received[buffer_] = {frame.bytes, frame.op_tag};
   if (frame.type == FrameType::kData) {
     in_payload_ = true;
     payload_left_ = frame.bytes;
     return Status::Ok();
   }
-  if (frame.data_sockets != Striping::SocketsFor(frame.bytes, channel_->num_data_sockets())) {
-    return channel_->Fail(RemoteError("the sender put a chunk of {} bytes on {} of {} data sockets",
-                                      frame.bytes, frame.data_sockets,
-                                      channel_->num_data_sockets()));
+  if (frame.number != Striping::SocketsFor(frame.bytes, channel_->num_data_sockets())) {
+    return channel_->Fail(
+        RemoteError("the sender put a message of {} bytes on {} of {} data sockets", frame.bytes,
+                    frame.number, channel_->num_data_sockets()));
   }
-  channel_->Push(request.data, frame.bytes, received_, frame.data_sockets, request.pieces_left);
-  ++received_;
+  channel_->Push(request.buffers[buffer_].data, frame.bytes, messages_, frame.number,
+                 request.pieces_left);
+  CountMessage();
   return Status::Ok();
+}
+
+// Returns which buffer of the group in turn a message goes to.
+Result<size_t> SocketRecvComm::ChooseBuffer(const Frame& frame) {
+  Request& request = At(received_);
+  for (size_t i = 0; i < request.size; ++i) {
+    const NetReceive& buffer = request.buffers[i];
+    const uint32_t bit = 1u << i;
+    if (buffer.tag != frame.tag || (request.in_use & bit) != 0) continue;
+    if (frame.bytes > buffer.capacity) {
+      return channel_->Fail(
+          RemoteError("the sender announced a message of {} bytes for a buffer of {}", frame.bytes,
+                      buffer.capacity));
+    }
+    request.in_use |= bit;
+    ++request.taken;
+    return i;
+  }
+  return channel_->Fail(
+      RemoteError("the sender announced a message with tag {:#x}, which the group in turn does not "
+                  "want",
+                  frame.tag));
+}
+
+void SocketRecvComm::CountMessage() {
+  ++messages_;
+  const Request& request = At(received_);
+  if (request.taken == request.size) ++received_;
+}
+
+// Where the next bytes of the current message go.
+std::byte* SocketRecvComm::PayloadPlace() {
+  const Request& request = At(received_);
+  return request.buffers[buffer_].data + (request.received[buffer_].bytes - payload_left_);
 }
 
 // One system call fills the current buffer and, behind it, the staging area.
@@ -133,8 +182,7 @@ Result<bool> SocketRecvComm::ReadMore() {
   std::array<iovec, 2> pieces;
   int count = 0;
   if (in_payload_) {  // everything staged has been used
-    Request& request = At(received_);
-    pieces[0] = {request.data + (request.received[0].bytes - payload_left_), payload_left_};
+    pieces[0] = {PayloadPlace(), payload_left_};
     count = 1;
   }
   const size_t kept = staged_to_ - staged_from_;
@@ -162,34 +210,55 @@ Result<bool> SocketRecvComm::ReadMore() {
 
 bool SocketRecvComm::GrantsDue(bool busy) const {
   if (posted_ <= granted_) return false;
+  // Groups with tags cannot be sent to before they are granted.
+  if (tagged_) return true;
   // Once all that was granted has come, the sender waits for any further grant, however small.
   return posted_ - granted_ >= (busy ? kGrantWhenBusy : kGrantWhenIdle) || received_ == granted_;
 }
 
-Result<bool> SocketRecvComm::SendGrants(bool busy) {
-  if (grant_left_ == 0) {
-    if (!GrantsDue(busy)) return false;
-    EncodeFrame({FrameType::kGrant, 0, 0, 0, posted_}, grant_);
-    grant_left_ = kFrameBytes;
-    granted_ = posted_;
+void SocketRecvComm::EncodeGrants(bool busy) {
+  grants_from_ = 0;
+  grants_to_ = 0;
+  if (!GrantsDue(busy)) return;
+  const auto encode = [&](const Frame& frame) {
+    EncodeFrame(frame, std::span<std::byte, kFrameBytes>(&grants_[grants_to_], kFrameBytes));
+    grants_to_ += kFrameBytes;
+  };
+  if (!tagged_) encode({FrameType::kGrant, 0, 0, 0, posted_});
+  for (; tagged_ && granted_ < posted_; ++granted_) {
+    const Request& request = At(granted_);
+    GroupTags tags = {};
+    for (size_t i = 0; i < request.size; ++i) tags[i] = request.buffers[i].tag;
+    encode({FrameType::kGroup, static_cast<uint8_t>(request.size), 0, 0, granted_});
+    EncodeGroupTags(tags,
+                    std::span<std::byte, kGroupTagsBytes>(&grants_[grants_to_], kGroupTagsBytes));
+    grants_to_ += kGroupTagsBytes;
   }
-  const ssize_t sent = ::send(channel_->control(), &grant_[kFrameBytes - grant_left_], grant_left_,
-                              MSG_NOSIGNAL | MSG_DONTWAIT);
+  granted_ = posted_;
+}
+
+Result<bool> SocketRecvComm::SendGrants(bool busy) {
+  if (grants_from_ == grants_to_) {
+    EncodeGrants(busy);
+    if (grants_to_ == 0) return false;
+  }
+  const ssize_t sent = ::send(channel_->control(), &grants_[grants_from_],
+                              grants_to_ - grants_from_, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
-  // A sender that has sent its last chunk may be gone: what it sent still counts, so the failure
+  // A sender that has sent its last message may be gone: what it sent still counts, so the failure
   // shows only when something more is read.
   if (sent < 0 && (errno == EPIPE || errno == ECONNRESET)) {
-    grant_left_ = 0;
+    grants_from_ = grants_to_;
     return false;
   }
   if (sent < 0) return channel_->Fail(errno);
-  grant_left_ -= static_cast<size_t>(sent);
+  grants_from_ += static_cast<size_t>(sent);
   return true;
 }
 
 NetIdle SocketRecvComm::PrepareToWait(std::vector<NetWait>& waits) {
-  const uint32_t control =
-      (received_ < posted_ ? uint32_t{EPOLLIN} : 0u) | (grant_left_ > 0 ? uint32_t{EPOLLOUT} : 0u);
+  const uint32_t control = (received_ < posted_ ? uint32_t{EPOLLIN} : 0u) |
+                           (grants_from_ < grants_to_ ? uint32_t{EPOLLOUT} : 0u);
   if (control != 0) waits.push_back({channel_->control(), control});
   channel_->AppendDataWaits(waits);
   return NetIdle::kWait;

@@ -30,36 +30,49 @@ class SocketRecvComm final : public NetRecvComm {
  private:
   struct Request : NetRequest {
     bool in_flight = false;  // posted, and not yet tested as done
-    uint64_t chunk = 0;
-    std::byte* data = nullptr;
-    size_t capacity = 0;
+    uint64_t group = 0;
+    size_t size = 0;      // how many buffers
+    size_t taken = 0;     // how many of them have a message, wholly or in part
+    uint32_t in_use = 0;  // bit i: buffer i has
+    std::array<NetReceive, kMaxNetGroup> buffers = {};
     std::atomic<uint32_t> pieces_left = 0;
   };
   // Small frames and chunks are read through here, many in one system call; the rest of a long
   // chunk goes straight to its buffer.
   static constexpr size_t kStagingBytes = 8192;
 
-  Request& At(uint64_t chunk) { return requests_[chunk % kNetWindow]; }
+  Request& At(uint64_t group) { return requests_[group % kNetWindow]; }
+  Status CheckGroup(std::span<const NetReceive> group);
   Result<bool> Receive();
   Status TakeStaged();
   Status TakeFrame();
+  Result<size_t> ChooseBuffer(const Frame& frame);
+  void CountMessage();
+  std::byte* PayloadPlace();
   Result<bool> ReadMore();
   Result<bool> SendGrants(bool busy);
+  void EncodeGrants(bool busy);
   bool GrantsDue(bool busy) const;
 
   std::unique_ptr<SocketChannel> channel_;
   std::array<Request, kNetWindow> requests_;
-  // Chunks counted over the connection's life: received_ <= posted_.
+  // Decided by the first group: groups of one buffer without a tag are granted by count.
+  bool tagged_ = false;
+  // Groups counted over the connection's life: received_ <= posted_.
   uint64_t received_ = 0;  // wholly in their buffers, or handed to the data sockets
   uint64_t posted_ = 0;
   uint64_t granted_ = kNetWindow;
+  uint64_t messages_ = 0;  // as received_, but of messages; the same where all groups have one
 
-  size_t payload_left_ = 0;  // of chunk received_, once its frame has come
+  size_t payload_left_ = 0;  // of message messages_, once its frame has come
+  size_t buffer_ = 0;        // the buffer of group received_ that it goes to
   bool in_payload_ = false;
   size_t staged_from_ = 0;  // staging_[staged_from_, staged_to_) has been read but not used
   size_t staged_to_ = 0;
-  std::array<std::byte, kFrameBytes> grant_;
-  size_t grant_left_ = 0;  // of grant_, still to be written
+  // grants_[grants_from_, grants_to_) is still to be written.
+  std::array<std::byte, kNetWindow*(kFrameBytes + kGroupTagsBytes)> grants_;
+  size_t grants_from_ = 0;
+  size_t grants_to_ = 0;
   std::array<std::byte, kStagingBytes> staging_;
 };
 

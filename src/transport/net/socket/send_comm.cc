@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -27,13 +28,11 @@ SocketSendComm::SocketSendComm(std::unique_ptr<SocketChannel> channel)
 Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   TUTTI_TRY(channel_->Check());
   const size_t bytes = message.bytes;
-  if (bytes > kMaxNetMessageBytes) return InternalError("a chunk of {} bytes is too long", bytes);
+  if (bytes > kMaxNetMessageBytes) return InternalError("a message of {} bytes is too long", bytes);
   Request& request = At(begun_);
   if (request.in_flight) return nullptr;
-  if (begun_ == granted_) {
-    TUTTI_ASSIGN([[maybe_unused]] const bool read, ReadGrants());
-    if (begun_ == granted_) return nullptr;
-  }
+  TUTTI_ASSIGN(const bool granted, Granted(message.tag));
+  if (!granted) return nullptr;
   const int used = Striping::SocketsFor(bytes, channel_->num_data_sockets());
   request.in_flight = true;
   request.chunk = begun_;
@@ -41,7 +40,7 @@ Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   request.control_bytes = used == 0 ? kFrameBytes + bytes : kFrameBytes;
   request.written = 0;
   EncodeFrame({used == 0 ? FrameType::kData : FrameType::kStriped, static_cast<uint8_t>(used),
-               message.op_tag, static_cast<uint32_t>(bytes), begun_},
+               message.op_tag, static_cast<uint32_t>(bytes), begun_, message.tag},
               request.frame);
   // Data sockets carry bytes both ways, hence the cast; a sending data socket only reads.
   if (used > 0) {
@@ -52,6 +51,33 @@ Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   return &request;
 }
 
+Result<bool> SocketSendComm::Granted(uint32_t tag) {
+  if (tag == 0) {
+    if (tagged_) return InternalError("a message without a tag for a receiver that uses tags");
+    if (begun_ < granted_) return true;
+    TUTTI_ASSIGN([[maybe_unused]] const bool read, ReadGrants());
+    return begun_ < granted_;
+  }
+  if (!tagged_ && begun_ > 0) {
+    return InternalError("messages with and without tags on one connection");
+  }
+  tagged_ = true;
+  if (TakeTag(tag)) return true;
+  TUTTI_ASSIGN(const bool read, ReadGrants());
+  return read && TakeTag(tag);
+}
+
+// Uses up the buffer with this tag in the group in turn, where it has one.
+bool SocketSendComm::TakeTag(uint32_t tag) {
+  if (groups_filled_ == groups_granted_) return false;
+  Group& group = groups_[groups_filled_ % kNetWindow];
+  const auto found = std::find(group.tags.begin(), group.tags.end(), tag);
+  if (found == group.tags.end()) return false;
+  *found = 0;
+  if (--group.left == 0) ++groups_filled_;
+  return true;
+}
+
 Result<bool> SocketSendComm::Progress() {
   TUTTI_TRY(channel_->Check());
   bool moved = false;
@@ -60,7 +86,7 @@ Result<bool> SocketSendComm::Progress() {
   }
   TUTTI_ASSIGN(const bool data_moved, channel_->Progress());
   moved |= data_moved;
-  if (granted_ - begun_ <= kFewGrants) {
+  if (WantsGrants(kFewGrants)) {
     TUTTI_ASSIGN(const bool granted, ReadGrants());
     moved |= granted;
   }
@@ -125,35 +151,66 @@ Result<bool> SocketSendComm::ReadGrants() {
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
   if (got <= 0) return channel_->Fail(got == 0 ? 0 : errno);
   staged_ += static_cast<size_t>(got);
-  size_t used = 0;
-  for (; staged_ - used >= kFrameBytes; used += kFrameBytes) {
-    Result<Frame> frame =
-        DecodeFrame(std::span<const std::byte, kFrameBytes>(&staging_[used], kFrameBytes));
-    if (!frame.ok()) return channel_->Fail(std::move(frame).status());
-    TUTTI_TRY(TakeGrant(frame.value()));
-  }
+  TUTTI_ASSIGN(const size_t used, TakeStagedGrants());
   staged_ -= used;
   std::memmove(staging_.data(), &staging_[used], staged_);
   return used > 0;
+}
+
+// Takes the grants that lie in staging_ as a whole, and returns how many bytes they are.
+Result<size_t> SocketSendComm::TakeStagedGrants() {
+  size_t used = 0;
+  while (staged_ - used >= kFrameBytes) {
+    Result<Frame> frame =
+        DecodeFrame(std::span<const std::byte, kFrameBytes>(&staging_[used], kFrameBytes));
+    if (!frame.ok()) return channel_->Fail(std::move(frame).status());
+    if (frame->type != FrameType::kGroup) {
+      TUTTI_TRY(TakeGrant(*frame));
+      used += kFrameBytes;
+      continue;
+    }
+    if (staged_ - used < kFrameBytes + kGroupTagsBytes) break;
+    TUTTI_TRY(TakeGroup(*frame, std::span<const std::byte, kGroupTagsBytes>(
+                                    &staging_[used + kFrameBytes], kGroupTagsBytes)));
+    used += kFrameBytes + kGroupTagsBytes;
+  }
+  return used;
 }
 
 Status SocketSendComm::TakeGrant(const Frame& frame) {
   if (frame.type != FrameType::kGrant) {
     return channel_->Fail(RemoteError("the receiver sent data against the direction"));
   }
-  if (frame.count < granted_ || frame.count > begun_ + kNetWindow) {
+  if (tagged_ || frame.count < granted_ || frame.count > begun_ + kNetWindow) {
     return channel_->Fail(
-        RemoteError("the receiver granted chunks up to {}, but {} were sent and "
-                    "{} granted",
-                    frame.count, begun_, granted_));
+        RemoteError("the receiver granted messages up to {}, but {} were sent and {} granted{}",
+                    frame.count, begun_, granted_, tagged_ ? ", with tags" : ""));
   }
   granted_ = frame.count;
   return Status::Ok();
 }
 
+Status SocketSendComm::TakeGroup(const Frame& frame,
+                                 std::span<const std::byte, kGroupTagsBytes> tags) {
+  Result<GroupTags> decoded = DecodeGroupTags(tags, frame.number);
+  if (!decoded.ok()) return channel_->Fail(std::move(decoded).status());
+  if (!tagged_ && begun_ > 0) {
+    return channel_->Fail(RemoteError("the receiver wants tags, but messages without came before"));
+  }
+  tagged_ = true;
+  if (frame.count != groups_granted_ || groups_granted_ - groups_filled_ == kNetWindow) {
+    return channel_->Fail(
+        RemoteError("the receiver granted group {}, but {} groups were filled "
+                    "and {} granted",
+                    frame.count, groups_filled_, groups_granted_));
+  }
+  groups_[groups_granted_++ % kNetWindow] = {frame.number, *decoded};
+  return Status::Ok();
+}
+
 NetIdle SocketSendComm::PrepareToWait(std::vector<NetWait>& waits) {
   const uint32_t control =
-      (written_ < begun_ ? uint32_t{EPOLLOUT} : 0u) | (begun_ == granted_ ? uint32_t{EPOLLIN} : 0u);
+      (written_ < begun_ ? uint32_t{EPOLLOUT} : 0u) | (WantsGrants(0) ? uint32_t{EPOLLIN} : 0u);
   if (control != 0) waits.push_back({channel_->control(), control});
   channel_->AppendDataWaits(waits);
   return NetIdle::kWait;

@@ -39,18 +39,40 @@ class SocketSendComm final : public NetSendComm {
   };
 
   Request& At(uint64_t chunk) { return requests_[chunk % kNetWindow]; }
+  // A granted group with tags: those of its buffers that no message is for yet.
+  struct Group {
+    size_t left = 0;
+    GroupTags tags = {};
+  };
+
   Result<bool> WriteControl();
+  // Returns whether a message with this tag may be sent now.
+  Result<bool> Granted(uint32_t tag);
+  bool TakeTag(uint32_t tag);
   Result<bool> ReadGrants();
+  Result<size_t> TakeStagedGrants();
   Status TakeGrant(const Frame& frame);
+  Status TakeGroup(const Frame& frame, std::span<const std::byte, kGroupTagsBytes> tags);
+  // Whether more grants are wanted, with so few left.
+  bool WantsGrants(uint64_t few) const {
+    return tagged_ ? groups_granted_ - groups_filled_ <= few : granted_ - begun_ <= few;
+  }
 
   std::unique_ptr<SocketChannel> channel_;
   std::array<Request, kNetWindow> requests_;
   size_t in_flight_ = 0;
-  // Chunks counted over the connection's life: written_ <= begun_ <= granted_.
+  // Messages counted over the connection's life: written_ <= begun_, and without tags also
+  // begun_ <= granted_.
   uint64_t written_ = 0;  // wholly on the control socket
   uint64_t begun_ = 0;
   uint64_t granted_ = kNetWindow;
-  std::array<std::byte, 8 * kFrameBytes> staging_;  // grants, the last one perhaps in part
+  // With tags: the groups that are granted and not filled, in order.
+  bool tagged_ = false;
+  std::array<Group, kNetWindow> groups_;
+  uint64_t groups_granted_ = 0;
+  uint64_t groups_filled_ = 0;
+  // Grants, the last one perhaps in part.
+  std::array<std::byte, kNetWindow*(kFrameBytes + kGroupTagsBytes)> staging_;
   size_t staged_ = 0;
 };
 

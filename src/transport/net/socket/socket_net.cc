@@ -148,6 +148,7 @@ void SocketNetImpl::AddDevice(const Settings& settings, const NetworkInterface& 
   described.name = interface.name;
   described.address = interface.address.HostText();
   described.speed_mbps = link.speed_mbps;
+  described.max_group = kMaxNetGroup;
   devices_.push_back(std::move(described));
   Device device;
   device.address = interface.address;

@@ -27,7 +27,7 @@
 
 namespace tutti {
 
-inline constexpr uint32_t kSocketNetVersion = 1;
+inline constexpr uint32_t kSocketNetVersion = 2;
 
 class SocketNet {
  public:
