@@ -9,8 +9,9 @@ namespace {
 
 tutti::Status Print() {
   TUTTI_ASSIGN(const tutti::Settings settings, tutti::ReadProcessSettings());
-  TUTTI_ASSIGN(const tutti::VerbsLibrary library, tutti::LoadVerbsLibrary("libibverbs.so.1"));
-  TUTTI_ASSIGN(const tutti::VerbsPorts ports, tutti::FindVerbsPorts(library, settings));
+  TUTTI_ASSIGN(const tutti::VerbsLibrary library, tutti::LoadVerbsLibrary(settings.ib_library));
+  TUTTI_ASSIGN(const tutti::VerbsPorts ports,
+               tutti::FindVerbsPorts(std::make_shared<tutti::VerbsLibrary>(library), settings));
   for (const tutti::VerbsPort& port : ports.usable) {
     fmt::print("used: {} {} GID {} {} speed {} Mb/s MTU {} GUID {:016x}\n", port.Name(),
                port.ethernet ? "RoCE" : "InfiniBand", port.gid.index, port.gid.ToString(),

@@ -88,8 +88,8 @@ Status CheckKind(const ibv_device& device) {
   return SystemError("it has a transport of its own, and only InfiniBand and RoCE are served");
 }
 
-void ExamineDevice(const VerbsLibrary& library, ibv_device& device, const HcaFilter& filter,
-                   const GidWish& wish, VerbsPorts& ports) {
+void ExamineDevice(const std::shared_ptr<const VerbsLibrary>& library, ibv_device& device,
+                   const HcaFilter& filter, const GidWish& wish, VerbsPorts& ports) {
   const std::string name = device.name;
   const auto leave_out = [&](const std::string& which, const Status& why) {
     ports.left_out.push_back(fmt::format("{}: {}", which, why.message()));
@@ -115,19 +115,19 @@ void ExamineDevice(const VerbsLibrary& library, ibv_device& device, const HcaFil
 
 }  // namespace
 
-Result<std::shared_ptr<VerbsDevice>> VerbsDevice::Open(const VerbsLibrary& library,
+Result<std::shared_ptr<VerbsDevice>> VerbsDevice::Open(std::shared_ptr<const VerbsLibrary> library,
                                                        ibv_device& device) {
   errno = 0;
-  ibv_context* const context = library.open_device(&device);
+  ibv_context* const context = library->open_device(&device);
   if (!context) return ErrnoError(errno, "it cannot be opened");
-  std::shared_ptr<VerbsDevice> opened(new VerbsDevice(library, *context));
-  const int error = library.query_device(context, &opened->attributes_);
+  std::shared_ptr<VerbsDevice> opened(new VerbsDevice(std::move(library), *context));
+  const int error = opened->library().query_device(context, &opened->attributes_);
   if (error != 0) return ErrnoError(error, "its attributes cannot be read");
   return opened;
 }
 
-VerbsDevice::VerbsDevice(const VerbsLibrary& library, ibv_context& context)
-    : library_(library), context_(&context), name_(context.device->name) {
+VerbsDevice::VerbsDevice(std::shared_ptr<const VerbsLibrary> library, ibv_context& context)
+    : library_(std::move(library)), context_(&context), name_(context.device->name) {
   const std::string link = std::string(context.device->ibdev_path) + "/device";
   if (char* const path = realpath(link.c_str(), nullptr)) {
     pci_path_ = path;
@@ -135,7 +135,7 @@ VerbsDevice::VerbsDevice(const VerbsLibrary& library, ibv_context& context)
   }
 }
 
-VerbsDevice::~VerbsDevice() { library_.close_device(context_); }
+VerbsDevice::~VerbsDevice() { library_->close_device(context_); }
 
 uint64_t VerbsDevice::guid() const { return be64toh(attributes_.node_guid); }
 
@@ -143,16 +143,17 @@ std::string VerbsPort::Name() const {
   return number == 1 ? std::string(device->name()) : fmt::format("{}:{}", device->name(), number);
 }
 
-Result<VerbsPorts> FindVerbsPorts(const VerbsLibrary& library, const Settings& settings) {
+Result<VerbsPorts> FindVerbsPorts(const std::shared_ptr<const VerbsLibrary>& library,
+                                  const Settings& settings) {
   TUTTI_ASSIGN(const HcaFilter filter, HcaFilter::Parse(settings.ib_hca));
   TUTTI_ASSIGN(const GidWish wish, GidWish::From(settings));
   int count = 0;
   errno = 0;
-  ibv_device** const list = library.get_device_list(&count);
+  ibv_device** const list = library->get_device_list(&count);
   if (!list) return ErrnoError(errno, "the list of InfiniBand devices cannot be read");
   VerbsPorts ports;
   for (int i = 0; i < count; ++i) ExamineDevice(library, *list[i], filter, wish, ports);
-  library.free_device_list(list);
+  library->free_device_list(list);
   return ports;
 }
 

@@ -20,13 +20,13 @@ namespace tutti {
 // An open device, closed when the last of its users is gone.
 class VerbsDevice {
  public:
-  // `library` must outlive the device.
-  static Result<std::shared_ptr<VerbsDevice>> Open(const VerbsLibrary& library, ibv_device& device);
+  static Result<std::shared_ptr<VerbsDevice>> Open(std::shared_ptr<const VerbsLibrary> library,
+                                                   ibv_device& device);
   ~VerbsDevice();
   VerbsDevice(const VerbsDevice&) = delete;
   VerbsDevice& operator=(const VerbsDevice&) = delete;
 
-  const VerbsLibrary& library() const { return library_; }
+  const VerbsLibrary& library() const { return *library_; }
   ibv_context& context() const { return *context_; }
   const ibv_device_attr& attributes() const { return attributes_; }
   std::string_view name() const { return name_; }
@@ -36,9 +36,9 @@ class VerbsDevice {
   const std::string& pci_path() const { return pci_path_; }
 
  private:
-  VerbsDevice(const VerbsLibrary& library, ibv_context& context);
+  VerbsDevice(std::shared_ptr<const VerbsLibrary> library, ibv_context& context);
 
-  const VerbsLibrary& library_;
+  const std::shared_ptr<const VerbsLibrary> library_;
   ibv_context* const context_;
   ibv_device_attr attributes_ = {};
   std::string name_;
@@ -69,7 +69,8 @@ struct VerbsPorts {
 // GID that the other settings ask for. Fails when a setting cannot be understood or the list of
 // devices cannot be read; a device that fails is left out. `library` must outlive what is
 // returned.
-Result<VerbsPorts> FindVerbsPorts(const VerbsLibrary& library, const Settings& settings);
+Result<VerbsPorts> FindVerbsPorts(const std::shared_ptr<const VerbsLibrary>& library,
+                                  const Settings& settings);
 
 // Returns the speed of a link in Mb/s from the codes in ibv_port_attr; 0 when a code is not known.
 int64_t LinkSpeedMbps(uint8_t width_code, uint8_t speed_code);

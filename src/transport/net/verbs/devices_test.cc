@@ -129,7 +129,8 @@ class VerbsDevicesTest : public ::testing::Test {
   }
 
   FakeHost host_;
-  const VerbsLibrary library_ = FakeLibrary();
+  const std::shared_ptr<const VerbsLibrary> library_ =
+      std::make_shared<VerbsLibrary>(FakeLibrary());
 };
 
 TEST_F(VerbsDevicesTest, AHostWithoutDevicesHasNone) {

@@ -1,0 +1,187 @@
+#include "transport/net/verbs/channel.h"
+
+#include <sys/epoll.h>
+
+#include "base/log.h"
+#include "bootstrap/auth.h"
+#include "transport/net/verbs/fault.h"
+
+namespace tutti {
+namespace {
+
+// How many calls that move nothing pass until the control socket is looked at: a system call. It
+// bounds how late a polling end notices that the other one is gone or sleeps.
+constexpr uint32_t kIdleCallsPerLook = 32;
+
+}  // namespace
+
+Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Create(Parts parts) {
+  const size_t table_bytes = parts.table_bytes;
+  const size_t outbox_bytes = parts.outbox_bytes;
+  const size_t count = parts.queue_pairs;
+  const QueuePairDepths depths = parts.depths;
+  std::unique_ptr<VerbsChannel> channel(new VerbsChannel(std::move(parts)));
+  MemoryCache& memory = channel->nic_->memory();
+  TUTTI_ASSIGN(channel->table_, RegisteredPages::Create(memory, table_bytes));
+  TUTTI_ASSIGN(channel->outbox_, RegisteredPages::Create(memory, outbox_bytes));
+  const auto completions = static_cast<int>(count * (depths.sends + depths.receives));
+  TUTTI_ASSIGN(channel->queue_, CompletionQueue::Create(channel->nic_, completions));
+  for (size_t i = 0; i < count; ++i) {
+    TUTTI_ASSIGN(auto pair,
+                 QueuePair::Create(channel->nic_, channel->port_, *channel->queue_, depths));
+    channel->pairs_.push_back(std::move(pair));
+  }
+  return channel;
+}
+
+VerbsChannel::VerbsChannel(Parts&& parts)
+    : nic_(std::move(parts.nic)),
+      port_(std::move(parts.port)),
+      peer_(std::move(parts.peer)),
+      first_packet_(static_cast<uint32_t>(RandomU64() & 0xffffff)) {}
+
+VerbsEnd VerbsChannel::Here(bool split) const {
+  VerbsEnd end;
+  end.ethernet = port_.ethernet;
+  end.mtu = static_cast<uint8_t>(port_.mtu);
+  end.lid = port_.lid;
+  end.gid = port_.gid.bytes;
+  end.first_packet = first_packet_;
+  end.split = split;
+  end.table_address = reinterpret_cast<uintptr_t>(table_->data());
+  end.table_key = table_->registration().remote_key();
+  for (const auto& pair : pairs_) end.queue_pairs.push_back(pair->number());
+  end.name = fmt::format("{} ({})", port_.Name(), port_.gid.ToString());
+  return end;
+}
+
+Status VerbsChannel::Join(const VerbsEnd& remote, uint8_t traffic_class) {
+  if (remote.ethernet != port_.ethernet) {
+    return RemoteError("{} is {} and {} is {}: choose ports of one kind with NCCL_IB_HCA",
+                       port_.Name(), port_.ethernet ? "RoCE" : "InfiniBand", remote.name,
+                       remote.ethernet ? "RoCE" : "InfiniBand");
+  }
+  if (remote.queue_pairs.size() != pairs_.size()) {
+    return RemoteError("it has {} queue pairs for {} of this end", remote.queue_pairs.size(),
+                       pairs_.size());
+  }
+  for (size_t i = 0; i < pairs_.size(); ++i) {
+    TUTTI_TRY(pairs_[i]->Join(remote, remote.queue_pairs[i], first_packet_, traffic_class));
+  }
+  remote_ = remote;
+  TUTTI_INFO(kLogNet, "net IB: {} joined with {} by {} queue pairs", port_.Name(), remote.name,
+             pairs_.size());
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<NetMemory>> VerbsChannel::Register(const NetRegion& region) {
+  if (region.kind == NetMemoryKind::kGpu) {
+    return InvalidUsage("the network over verbs takes no GPU memory yet");
+  }
+  TUTTI_ASSIGN(HeldRegistration held, nic_->memory().Get(region, MemoryUse::kMessages));
+  return std::unique_ptr<NetMemory>(std::make_unique<VerbsMemory>(region, std::move(held)));
+}
+
+Result<const Registration*> VerbsChannel::Check(NetMemory* memory, const std::byte* data,
+                                                size_t bytes) const {
+  if (!memory) return InternalError("a buffer over verbs came without its registration");
+  const auto& held = static_cast<const VerbsMemory&>(*memory);
+  if (!held.Holds(data, bytes)) {
+    return InternalError("a buffer of {} bytes does not lie in its registration of {} bytes", bytes,
+                         held.region().bytes);
+  }
+  return &held.registration();
+}
+
+Result<std::span<const ibv_wc>> VerbsChannel::Poll() {
+  if (stashed_ > 0) {
+    const auto count = static_cast<size_t>(stashed_);
+    stashed_ = 0;
+    return std::span<const ibv_wc>(completions_.data(), count);
+  }
+  Result<int> count = queue_->Poll(completions_.data(), kBatch);
+  if (!count.ok()) return Fail(std::move(count).status());
+  if (*count > 0) idle_calls_ = 0;
+  return std::span<const ibv_wc>(completions_.data(), static_cast<size_t>(*count));
+}
+
+Result<bool> VerbsChannel::Listen(bool idle, ControlMessage& message) {
+  if (open_ && (!idle || ++idle_calls_ % kIdleCallsPerLook != 0)) return false;
+  [[maybe_unused]] const Result<bool> flushed = control_.Flush();  // Receive finds out failures
+  Result<bool> came = control_.Receive(message);
+  if (!came.ok()) {
+    // What came before the other end left still counts; the socket says the same next time.
+    Stash();
+    if (stashed_ > 0) return false;
+    return Fail(std::move(came).status());
+  }
+  if (*came && message.type == ControlType::kRefusal) {
+    WireReader reader(message.payload);
+    return Fail(RemoteError("the other end refused: {}", reader.Sentence()));
+  }
+  return came;
+}
+
+void VerbsChannel::Stash() {
+  if (stashed_ > 0) return;
+  const Result<int> count = queue_->Poll(completions_.data(), kBatch);
+  stashed_ = count.ok() ? *count : 0;
+}
+
+NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits) {
+  queue_->Disarm();
+  if (const Status armed = queue_->Arm(); !armed.ok()) {
+    [[maybe_unused]] const Status failed = Fail(armed);
+    return NetIdle::kProgress;
+  }
+  Stash();  // what completed before the queue was armed brings no event
+  // What the sleeper is woken for may be a control message, which is then looked for at once.
+  idle_calls_ = kIdleCallsPerLook - 1;
+  if (stashed_ > 0) return NetIdle::kProgress;
+  waits.push_back({queue_->fd(), EPOLLIN});
+  const Result<bool> flushed = control_.Flush();
+  const bool all = flushed.ok() && *flushed;
+  waits.push_back({control_.fd(), uint32_t{EPOLLIN} | (all ? 0u : uint32_t{EPOLLOUT})});
+  return NetIdle::kWait;
+}
+
+void VerbsChannel::AppendFds(std::vector<int>& fds) const {
+  fds.push_back(queue_->fd());
+  fds.push_back(control_.fd());
+}
+
+void VerbsChannel::Shutdown() {
+  shut_down_.store(true, std::memory_order_release);
+  control_.Shutdown();
+}
+
+Status VerbsChannel::Fail(Status status) {
+  if (failure_.ok()) {
+    failure_ = shut_down_.load(std::memory_order_acquire)
+                   ? InternalError("this rank closed the connection")
+                   : std::move(status);
+    // The other end may wait for what will never come.
+    control_.Shutdown();
+  }
+  return failure_;
+}
+
+Status VerbsChannel::Refuse(Status status) {
+  control_.Refuse(status);
+  return Fail(std::move(status));
+}
+
+Status VerbsChannel::FailCompletion(const ibv_wc& completion, std::string_view doing) {
+  return Fail(DescribeCompletion(nic_->library(), completion, doing,
+                                 fmt::format("{} ({})", port_.Name(), port_.gid.ToString()),
+                                 remote_.name, options()));
+}
+
+Status VerbsChannel::failure() {
+  if (!failure_.ok()) return failure_;
+  if (shut_down_.load(std::memory_order_acquire)) return Fail(Status::Ok());
+  if (Status fault = nic_->fault(); !fault.ok()) return Fail(std::move(fault));
+  return Status::Ok();
+}
+
+}  // namespace tutti

@@ -1,0 +1,101 @@
+#pragma once
+
+// Registrations of a device, kept as long as somebody uses them: a region that lies within one of
+// them is found again instead of being registered anew, which would pin its pages once more.
+//
+// Threads: any.
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "transport/net/memory.h"
+#include "transport/net/verbs/devices.h"
+
+namespace tutti {
+
+// What registered memory may be used for.
+enum class MemoryUse : uint8_t {
+  kMessages,  // sends and receives; their bytes may be written in any order
+  kOneSided,  // one-sided operations and tables that are polled: written in order
+};
+
+// One registration of whole pages.
+class Registration {
+ public:
+  Registration(std::shared_ptr<VerbsDevice> device, ibv_mr& mr, uintptr_t begin, uintptr_t end,
+               MemoryUse use)
+      : device_(std::move(device)), mr_(mr), begin_(begin), end_(end), use_(use) {}
+  ~Registration() { device_->library().dereg_mr(&mr_); }
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+
+  bool Serves(uintptr_t begin, uintptr_t end, MemoryUse use) const {
+    return !retired_.load(std::memory_order_acquire) && use == use_ && begin >= begin_ &&
+           end <= end_;
+  }
+  // Says that the range it was made for is no longer registered: users of parts of it may still
+  // hold it, but the rest may be unmapped and other memory may come to lie there.
+  void Retire() { retired_.store(true, std::memory_order_release); }
+  uint32_t local_key() const { return mr_.lkey; }
+  uint32_t remote_key() const { return mr_.rkey; }
+
+ private:
+  const std::shared_ptr<VerbsDevice> device_;
+  ibv_mr& mr_;
+  const uintptr_t begin_;
+  const uintptr_t end_;
+  const MemoryUse use_;
+  std::atomic<bool> retired_ = false;
+};
+
+// A use of a registration.
+struct HeldRegistration {
+  std::shared_ptr<Registration> registration;
+  bool made = false;  // for this user, who retires it when it is done
+};
+
+class MemoryCache {
+ public:
+  MemoryCache(std::shared_ptr<VerbsDevice> device, ibv_pd& domain, bool relaxed_ordering)
+      : device_(std::move(device)), domain_(domain), relaxed_ordering_(relaxed_ordering) {}
+
+  // Returns a registration that holds `region`, a new one where there is none yet. SystemError when
+  // the system refuses.
+  Result<HeldRegistration> Get(const NetRegion& region, MemoryUse use);
+  // Returns how many registrations are in use.
+  size_t size();
+
+ private:
+  ibv_mr* Register(const NetRegion& region, uintptr_t begin, size_t bytes, MemoryUse use) const;
+
+  const std::shared_ptr<VerbsDevice> device_;
+  ibv_pd& domain_;
+  const bool relaxed_ordering_;
+  Mutex mutex_;
+  // Few: a process has one for each FIFO, arena or window. Those that have expired are dropped when
+  // one is added.
+  std::vector<std::weak_ptr<Registration>> entries_ TUTTI_GUARDED_BY(mutex_);
+};
+
+// Registered pages of a network's own, zeroed at first; nothing else lies in them.
+class RegisteredPages {
+ public:
+  static Result<std::unique_ptr<RegisteredPages>> Create(MemoryCache& cache, size_t bytes);
+
+  std::byte* data() const { return memory_.get(); }
+  const Registration& registration() const { return *registration_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  std::shared_ptr<Registration> registration_;  // ends before the memory does
+};
+
+}  // namespace tutti

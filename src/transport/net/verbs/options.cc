@@ -1,0 +1,25 @@
+#include "transport/net/verbs/options.h"
+
+namespace tutti {
+
+VerbsOptions VerbsOptions::From(const Settings& settings) {
+  VerbsOptions options;
+  options.timeout = static_cast<uint8_t>(settings.ib_timeout);
+  options.retry_count = static_cast<uint8_t>(settings.ib_retry_count);
+  options.service_level = static_cast<uint8_t>(settings.ib_sl);
+  options.traffic_class = static_cast<uint8_t>(settings.ib_tc);
+  options.grant_traffic_class =
+      settings.ib_fifo_tc < 0 ? options.traffic_class : static_cast<uint8_t>(settings.ib_fifo_tc);
+  options.pkey_index = static_cast<uint16_t>(settings.ib_pkey);
+  options.queue_pairs = static_cast<int>(settings.ib_qps);
+  options.split = settings.ib_split_data;
+  options.inline_data = settings.ib_use_inline;
+  options.adaptive_on_ethernet = settings.ib_adaptive_routing == "1";
+  options.adaptive_on_infiniband = settings.ib_adaptive_routing != "0";
+  options.separate_above = static_cast<uint64_t>(settings.ib_ar_threshold);
+  options.relaxed_ordering = settings.ib_relaxed_ordering != 0;
+  options.fail_on_events = settings.ib_return_async_events;
+  return options;
+}
+
+}  // namespace tutti

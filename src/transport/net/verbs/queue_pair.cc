@@ -1,0 +1,195 @@
+#include "transport/net/verbs/queue_pair.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "transport/net/verbs/fault.h"
+#include "transport/net/verbs/table.h"
+
+namespace tutti {
+namespace {
+
+// A group of grants is to fit into a request.
+constexpr uint32_t kWantedInline = sizeof(GrantSlot);
+
+// How long a sender waits that found no receive posted, by the code of the standard: 0.64 ms. It
+// does not happen between ends that keep to the grants.
+constexpr uint8_t kNoReceiveTimer = 12;
+constexpr uint8_t kNoReceiveRetries = 6;
+
+// Routers between a port and one of another subnet, on RoCE and fabrics alike.
+constexpr uint8_t kHopLimit = 255;
+
+// Reads that may be under way at once; every device has room for some.
+constexpr int kReads = 8;
+
+}  // namespace
+
+Result<std::unique_ptr<CompletionQueue>> CompletionQueue::Create(std::shared_ptr<VerbsNic> nic,
+                                                                 int depth) {
+  const VerbsLibrary& library = nic->library();
+  ibv_context& context = nic->device().context();
+  errno = 0;
+  ibv_comp_channel* const channel = library.create_comp_channel(&context);
+  if (!channel) {
+    return DescribeRefusal(errno, "making a completion channel failed", nic->device().name());
+  }
+  std::unique_ptr<CompletionQueue> made(new CompletionQueue(std::move(nic), *channel));
+  const int flags = fcntl(channel->fd, F_GETFL);
+  if (flags < 0 || fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    return ErrnoError(errno, "preparing a completion channel failed");
+  }
+  const int room = std::min(depth, made->nic_->device().attributes().max_cqe);
+  made->queue_ = library.create_cq(&context, room, nullptr, channel, 0);
+  if (!made->queue_) {
+    return DescribeRefusal(errno, "making a completion queue failed", made->nic_->device().name());
+  }
+  return made;
+}
+
+CompletionQueue::~CompletionQueue() {
+  Disarm();
+  if (queue_) nic_->library().destroy_cq(queue_);
+  nic_->library().destroy_comp_channel(channel_);
+}
+
+Result<int> CompletionQueue::Poll(ibv_wc* completions, int room) {
+  const int count = ibv_poll_cq(queue_, room, completions);
+  if (count < 0) return SystemError("{}: its completions cannot be read", nic_->device().name());
+  return count;
+}
+
+Status CompletionQueue::Arm() {
+  if (armed_) return Status::Ok();
+  const int error = ibv_req_notify_cq(queue_, 0);
+  if (error != 0) {
+    return DescribeRefusal(error, "waiting for completions failed", nic_->device().name());
+  }
+  armed_ = true;
+  return Status::Ok();
+}
+
+void CompletionQueue::Disarm() {
+  if (!armed_) return;
+  ibv_cq* queue = nullptr;
+  void* context = nullptr;
+  unsigned taken = 0;
+  while (nic_->library().get_cq_event(channel_, &queue, &context) == 0) ++taken;
+  if (taken > 0) nic_->library().ack_cq_events(queue_, taken);
+  // Without an event the queue stays armed: asking twice would bring no second event.
+  armed_ = taken == 0;
+}
+
+Result<std::unique_ptr<QueuePair>> QueuePair::Create(std::shared_ptr<VerbsNic> nic,
+                                                     const VerbsPort& port, CompletionQueue& queue,
+                                                     const QueuePairDepths& depths) {
+  ibv_qp_init_attr wish = {};
+  wish.qp_type = IBV_QPT_RC;
+  wish.send_cq = wish.recv_cq = &queue.queue();
+  wish.cap.max_send_wr = depths.sends;
+  wish.cap.max_recv_wr = depths.receives;
+  wish.cap.max_send_sge = wish.cap.max_recv_sge = 1;
+  wish.cap.max_inline_data = kWantedInline;
+  const VerbsLibrary& library = nic->library();
+  errno = 0;
+  ibv_qp* made = library.create_qp(&nic->domain(), &wish);
+  if (!made) {
+    // A device may have room for less in a request; the memory is registered in any case.
+    wish.cap.max_inline_data = 0;
+    made = library.create_qp(&nic->domain(), &wish);
+  }
+  if (!made) {
+    return DescribeRefusal(errno,
+                           fmt::format("making a queue pair for {} sends and {} receives failed",
+                                       depths.sends, depths.receives),
+                           nic->device().name());
+  }
+  std::unique_ptr<QueuePair> pair(new QueuePair(std::move(nic), port, *made));
+  pair->max_inline_ = wish.cap.max_inline_data;
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_INIT;
+  attributes.pkey_index = pair->nic_->options().pkey_index;
+  attributes.port_num = port.number;
+  attributes.qp_access_flags =
+      IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+  TUTTI_TRY(pair->Modify(attributes,
+                         IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+                         "initialising"));
+  return pair;
+}
+
+QueuePair::~QueuePair() { nic_->library().destroy_qp(pair_); }
+
+Status QueuePair::Modify(ibv_qp_attr& attributes, int mask, const char* step) {
+  const int error = nic_->library().modify_qp(pair_, &attributes, mask);
+  if (error == 0) return Status::Ok();
+  return DescribeRefusal(error, fmt::format("{} queue pair {} failed", step, number()),
+                         port_.Name());
+}
+
+ibv_ah_attr QueuePair::AddressOf(const VerbsEnd& remote, uint8_t traffic_class) const {
+  ibv_ah_attr address = {};
+  address.port_num = port_.number;
+  address.sl = nic_->options().service_level;
+  address.dlid = remote.lid;
+  // Ports of one fabric's subnet reach one another by LID; the first 8 bytes of a GID are the
+  // subnet's prefix.
+  const bool same_subnet =
+      std::equal(remote.gid.begin(), remote.gid.begin() + 8, port_.gid.bytes.begin());
+  if (port_.ethernet || !same_subnet) {
+    address.is_global = 1;
+    std::memcpy(address.grh.dgid.raw, remote.gid.data(), remote.gid.size());
+    address.grh.sgid_index = static_cast<uint8_t>(port_.gid.index);
+    address.grh.hop_limit = kHopLimit;
+    address.grh.traffic_class = traffic_class;
+  }
+  return address;
+}
+
+Status QueuePair::Join(const VerbsEnd& remote, uint32_t number, uint32_t first_packet,
+                       uint8_t traffic_class) {
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_RTR;
+  attributes.path_mtu = static_cast<ibv_mtu>(std::min<int>(port_.mtu, remote.mtu));
+  attributes.dest_qp_num = number;
+  attributes.rq_psn = remote.first_packet;
+  attributes.max_dest_rd_atomic = kReads;
+  attributes.min_rnr_timer = kNoReceiveTimer;
+  attributes.ah_attr = AddressOf(remote, traffic_class);
+  TUTTI_TRY(Modify(attributes,
+                   IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+                   "joining"));
+  attributes = {};
+  attributes.qp_state = IBV_QPS_RTS;
+  attributes.timeout = nic_->options().timeout;
+  attributes.retry_cnt = nic_->options().retry_count;
+  attributes.rnr_retry = kNoReceiveRetries;
+  attributes.sq_psn = first_packet;
+  attributes.max_rd_atomic = kReads;
+  return Modify(attributes,
+                IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
+                "opening");
+}
+
+Status QueuePair::Send(ibv_send_wr& request) {
+  ibv_send_wr* refused = nullptr;
+  const int error = ibv_post_send(pair_, &request, &refused);
+  if (error == 0) return Status::Ok();
+  return DescribeRefusal(error, "posting a send failed", port_.Name());
+}
+
+Status QueuePair::Receive(uint64_t id) {
+  ibv_recv_wr request = {};
+  request.wr_id = id;
+  ibv_recv_wr* refused = nullptr;
+  const int error = ibv_post_recv(pair_, &request, &refused);
+  if (error == 0) return Status::Ok();
+  return DescribeRefusal(error, "posting a receive failed", port_.Name());
+}
+
+}  // namespace tutti

@@ -1,0 +1,84 @@
+#pragma once
+
+// A reliable queue pair and the completion queue it reports to. Closed when destroyed.
+//
+// Threads: one at a time.
+
+#include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+#include "transport/net/verbs/nic.h"
+#include "transport/net/verbs/setup.h"
+
+namespace tutti {
+
+// A completion queue with a descriptor that becomes readable when something completes.
+class CompletionQueue {
+ public:
+  static Result<std::unique_ptr<CompletionQueue>> Create(std::shared_ptr<VerbsNic> nic, int depth);
+  ~CompletionQueue();
+  CompletionQueue(const CompletionQueue&) = delete;
+  CompletionQueue& operator=(const CompletionQueue&) = delete;
+
+  ibv_cq& queue() const { return *queue_; }
+  int fd() const { return channel_->fd; }
+  // Takes up to `room` completions; returns how many there were.
+  Result<int> Poll(ibv_wc* completions, int room);
+  // Makes fd() readable at the next completion. One that is there already does not count: call Poll
+  // afterwards.
+  Status Arm();
+  // Takes back what Arm asked for and what has come of it.
+  void Disarm();
+
+ private:
+  CompletionQueue(std::shared_ptr<VerbsNic> nic, ibv_comp_channel& channel)
+      : nic_(std::move(nic)), channel_(&channel) {}
+
+  const std::shared_ptr<VerbsNic> nic_;
+  ibv_comp_channel* const channel_;
+  ibv_cq* queue_ = nullptr;
+  bool armed_ = false;
+};
+
+struct QueuePairDepths {
+  uint32_t sends = 1;
+  uint32_t receives = 1;
+};
+
+class QueuePair {
+ public:
+  // Makes a queue pair of `port`, ready to be given receives. The other end may write to and read
+  // from registered memory.
+  static Result<std::unique_ptr<QueuePair>> Create(std::shared_ptr<VerbsNic> nic,
+                                                   const VerbsPort& port, CompletionQueue& queue,
+                                                   const QueuePairDepths& depths);
+  ~QueuePair();
+  QueuePair(const QueuePair&) = delete;
+  QueuePair& operator=(const QueuePair&) = delete;
+
+  uint32_t number() const { return pair_->qp_num; }
+  // The most bytes that a request can hold itself.
+  uint32_t max_inline() const { return max_inline_; }
+
+  // Joins it with queue pair `number` of the end `remote`. Packets that are sent from here are
+  // numbered from `first_packet` on and have this traffic class.
+  Status Join(const VerbsEnd& remote, uint32_t number, uint32_t first_packet,
+              uint8_t traffic_class);
+
+  Status Send(ibv_send_wr& request);
+  Status Receive(uint64_t id);
+
+ private:
+  QueuePair(std::shared_ptr<VerbsNic> nic, const VerbsPort& port, ibv_qp& pair)
+      : nic_(std::move(nic)), port_(port), pair_(&pair) {}
+  Status Modify(ibv_qp_attr& attributes, int mask, const char* step);
+  ibv_ah_attr AddressOf(const VerbsEnd& remote, uint8_t traffic_class) const;
+
+  const std::shared_ptr<VerbsNic> nic_;
+  const VerbsPort port_;
+  ibv_qp* const pair_;
+  uint32_t max_inline_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,270 @@
+#include "transport/net/verbs/recv_comm.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace tutti {
+namespace {
+
+// Writes of grants ask for a completion so often: twice in the life of a slot. The queue pair has
+// room for as many again, so that a late completion does not stop the grants.
+constexpr uint64_t kGrantsPerCompletion = kTableSlots / 2;
+constexpr uint32_t kGrantDepth = 2 * kTableSlots;
+
+// Distinguishes completions of grants from those of receives, whose ids are numbers of groups.
+constexpr uint64_t kGrantBit = uint64_t{1} << 63;
+
+// Waits for one control message of the other end.
+Result<ControlMessage> AwaitControl(ControlSocket& control, const WaitLimits& limits) {
+  for (;;) {
+    ControlMessage message;
+    TUTTI_ASSIGN(const bool came, control.Receive(message));
+    if (came) return message;
+    if (limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire)) {
+      return InternalError("waiting for a peer's queue pairs: aborted by the caller");
+    }
+    if (limits.deadline.Passed()) {
+      return Timeout("waiting for a peer's queue pairs: none came before the deadline");
+    }
+    pollfd entry = {control.fd(), POLLIN, 0};
+    ::poll(&entry, 1, limits.deadline.RemainingMs(kAbortCheckMs) + 1);
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(std::shared_ptr<VerbsNic> nic,
+                                                           const VerbsPort& port, UniqueFd control,
+                                                           std::string peer,
+                                                           const WaitLimits& limits) {
+  ControlSocket socket(std::move(control));
+  TUTTI_ASSIGN(const ControlMessage message, AwaitControl(socket, limits));
+  const auto make = [&]() -> Result<std::unique_ptr<VerbsRecvComm>> {
+    if (message.type != ControlType::kOffer) {
+      return RemoteError("{} began with control message {} instead of an offer", peer,
+                         static_cast<int>(message.type));
+    }
+    TUTTI_ASSIGN(const VerbsEnd sender, VerbsEnd::Decode(message.payload));
+    VerbsChannel::Parts parts;
+    parts.nic = std::move(nic);
+    parts.port = port;
+    parts.peer = std::move(peer);
+    parts.table_bytes = kTableSlots * sizeof(RecordSlot);
+    parts.outbox_bytes = kTableSlots * sizeof(GrantSlot);
+    parts.queue_pairs = sender.queue_pairs.size();
+    parts.depths = {kGrantDepth, kTableSlots};
+    TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts)));
+    std::unique_ptr<VerbsRecvComm> comm(new VerbsRecvComm(std::move(channel)));
+    TUTTI_TRY(comm->channel_->Join(sender, comm->channel_->options().grant_traffic_class));
+    return comm;
+  };
+  Result<std::unique_ptr<VerbsRecvComm>> comm = make();
+  if (!comm.ok()) {
+    socket.Refuse(comm.status());
+    return std::move(comm).status();
+  }
+  VerbsChannel& channel = *(*comm)->channel_;
+  const VerbsEnd here = channel.Here(channel.remote().split);
+  channel.SetControl(std::move(socket));
+  TUTTI_TRY(channel.control().Send(ControlType::kAnswer, here.Encode()));
+  return std::unique_ptr<NetRecvComm>(std::move(*comm));
+}
+
+VerbsRecvComm::VerbsRecvComm(std::unique_ptr<VerbsChannel> channel)
+    : channel_(std::move(channel)), requests_(kTableSlots) {}
+
+GrantSlot& VerbsRecvComm::Grants(uint64_t group) const {
+  return reinterpret_cast<GrantSlot*>(channel_->outbox().data())[group % kTableSlots];
+}
+
+Result<NetRequest*> VerbsRecvComm::Irecv(std::span<const NetReceive> group) {
+  TUTTI_TRY(channel_->failure());
+  const uint64_t number = posted_ + 1;
+  Request& request = At(number);
+  if (request.group != 0) return nullptr;
+  GrantSlot& grants = Grants(number);
+  for (size_t i = 0; i < group.size(); ++i) {
+    const NetReceive& buffer = group[i];
+    uint32_t key = 0;  // an empty buffer has none
+    if (buffer.capacity > 0) {
+      TUTTI_ASSIGN(const Registration* const registration,
+                   channel_->Check(buffer.memory, buffer.data, buffer.capacity));
+      key = registration->remote_key();
+    }
+    const auto low = static_cast<uint32_t>(number);
+    grants[i] = {low,
+                 buffer.tag,
+                 reinterpret_cast<uintptr_t>(buffer.data),
+                 static_cast<uint32_t>(std::min(buffer.capacity, kMaxNetMessageBytes)),
+                 key,
+                 static_cast<uint32_t>(group.size()),
+                 low};
+    request.capacities[i] = buffer.capacity;
+  }
+  request.group = number;
+  request.count = static_cast<uint32_t>(group.size());
+  request.bytes = 0;
+  const size_t pairs = channel_->num_queue_pairs();
+  const bool split = channel_->remote().split;
+  request.pending = split ? pairs : 1;
+  for (size_t i = 0; i < request.pending; ++i) {
+    const Status posted = channel_->pair(split ? i : number % pairs).Receive(number);
+    if (!posted.ok()) return channel_->Fail(posted);
+  }
+  posted_ = number;
+  TUTTI_TRY(GrantWhatIsPosted());
+  return &request;
+}
+
+Status VerbsRecvComm::GrantWhatIsPosted() {
+  if (!channel_->open()) return Status::Ok();
+  while (granted_ < posted_ && granted_ - reclaimed_ < kGrantDepth) {
+    const Status written = WriteGrants(granted_ + 1);
+    if (!written.ok()) return channel_->Fail(written);
+    ++granted_;
+  }
+  return TellIfAsleep();
+}
+
+// Writes the grants of a group into the sender's table, from within the request where they fit.
+Status VerbsRecvComm::WriteGrants(uint64_t group) {
+  const auto slot = static_cast<size_t>(group % kTableSlots);
+  ibv_sge element = {};
+  element.addr = reinterpret_cast<uintptr_t>(&Grants(group));
+  element.length = static_cast<uint32_t>(At(group).count * sizeof(GrantEntry));
+  element.lkey = channel_->outbox().registration().local_key();
+  ibv_send_wr work = {};
+  work.wr_id = kGrantBit | group;
+  work.sg_list = &element;
+  work.num_sge = 1;
+  work.opcode = IBV_WR_RDMA_WRITE;
+  work.wr.rdma.remote_addr = channel_->remote().table_address + slot * sizeof(GrantSlot);
+  work.wr.rdma.rkey = channel_->remote().table_key;
+  QueuePair& pair = channel_->pair(0);
+  if (element.length <= pair.max_inline()) work.send_flags |= IBV_SEND_INLINE;
+  if (group % kGrantsPerCompletion == 0) work.send_flags |= IBV_SEND_SIGNALED;
+  return pair.Send(work);
+}
+
+Status VerbsRecvComm::TellIfAsleep() {
+  if (wake_from_ == 0 || granted_ < wake_from_) return Status::Ok();
+  WireWriter writer;
+  writer.U64(granted_);
+  wake_from_ = 0;
+  const Status told = channel_->control().Send(ControlType::kWoken, std::move(writer).Take());
+  // A sender that is gone shows when more is to be received.
+  return told.ok() || told.code() == Code::kRemoteError ? Status::Ok() : channel_->Fail(told);
+}
+
+Result<NetRequest*> VerbsRecvComm::Iflush(std::span<const NetReceive>) {
+  TUTTI_TRY(channel_->failure());
+  if (flush_.group != 0) return nullptr;
+  flush_.group = 1;
+  flush_.pending = 0;
+  return &flush_;
+}
+
+Result<bool> VerbsRecvComm::TakeCompletions() {
+  TUTTI_ASSIGN(const std::span<const ibv_wc> completions, channel_->Poll());
+  bool moved = false;
+  for (const ibv_wc& completion : completions) {
+    Status taken = TakeCompletion(completion);
+    // What came before the failure still counts; the next call fails.
+    if (!taken.ok() && moved) return true;
+    TUTTI_TRY(std::move(taken));
+    moved = true;
+  }
+  return moved;
+}
+
+Status VerbsRecvComm::TakeCompletion(const ibv_wc& completion) {
+  if ((completion.wr_id & kGrantBit) == 0) return TakeReceive(completion);
+  if (completion.status != IBV_WC_SUCCESS) {
+    return channel_->FailCompletion(completion, "granting buffers");
+  }
+  reclaimed_ = std::max(reclaimed_, completion.wr_id & ~kGrantBit);
+  return Status::Ok();
+}
+
+Status VerbsRecvComm::TakeReceive(const ibv_wc& completion) {
+  if (completion.status != IBV_WC_SUCCESS) {
+    return channel_->FailCompletion(completion, "receiving");
+  }
+  Request& request = At(completion.wr_id);
+  if (request.group != completion.wr_id || request.pending == 0) {
+    return channel_->Refuse(RemoteError("the sender ended group {} twice", completion.wr_id));
+  }
+  request.bytes += completion.byte_len;
+  request.op_tag = ntohl(completion.imm_data);
+  if (--request.pending > 0) return Status::Ok();
+  return Finish(request);
+}
+
+// Finds out what has come: from the table where the sender has written records of this group, and
+// else from the completions.
+Status VerbsRecvComm::Finish(Request& request) {
+  const auto* const slots = reinterpret_cast<const RecordSlot*>(channel_->table().data());
+  const RecordSlot& records = slots[request.group % kTableSlots];
+  if (request.count == 1 && !IsWhole(records[0], request.group)) {
+    request.received[0] = {request.bytes, request.op_tag};
+  } else {
+    for (size_t i = 0; i < request.count; ++i) {
+      if (!IsWhole(records[i], request.group)) {
+        return channel_->Refuse(
+            RemoteError("the sender ended group {} without its records", request.group));
+      }
+      request.received[i] = {records[i].bytes, records[i].op_tag};
+    }
+  }
+  for (size_t i = 0; i < request.count; ++i) {
+    if (request.received[i].bytes > request.capacities[i]) {
+      return channel_->Refuse(RemoteError("the sender wrote {} bytes for a buffer of {}",
+                                          request.received[i].bytes, request.capacities[i]));
+    }
+  }
+  return Status::Ok();
+}
+
+Status VerbsRecvComm::TakeControl(const ControlMessage& message) {
+  if (message.type == ControlType::kReady && !channel_->open()) {
+    channel_->SetOpen();
+    return GrantWhatIsPosted();
+  }
+  WireReader reader(message.payload);
+  const uint64_t group = reader.U64();
+  if (message.type == ControlType::kWake && channel_->open() && !reader.failed() && group > 0) {
+    wake_from_ = group;
+    return TellIfAsleep();
+  }
+  return channel_->Refuse(RemoteError("the sender sent control message {} at the wrong time",
+                                      static_cast<int>(message.type)));
+}
+
+Result<bool> VerbsRecvComm::Progress() {
+  TUTTI_TRY(channel_->failure());
+  TUTTI_ASSIGN(const bool moved, TakeCompletions());
+  if (granted_ < posted_) TUTTI_TRY(GrantWhatIsPosted());
+  ControlMessage message;
+  TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, message));
+  if (!came) return moved;
+  TUTTI_TRY(TakeControl(message));
+  return true;
+}
+
+Result<bool> VerbsRecvComm::Test(NetRequest& request) {
+  auto& mine = static_cast<Request&>(request);
+  if (mine.group == 0) return InternalError("a request was tested that is not under way");
+  if (mine.pending > 0) return false;
+  mine.group = 0;
+  return true;
+}
+
+NetIdle VerbsRecvComm::PrepareToWait(std::vector<NetWait>& waits) {
+  if (!channel_->failure().ok()) return NetIdle::kProgress;
+  return channel_->PrepareToWait(waits);
+}
+
+}  // namespace tutti

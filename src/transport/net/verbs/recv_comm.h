@@ -1,0 +1,69 @@
+#pragma once
+
+// The receiving end of a connection over verbs; verbs_net.h has the protocol.
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "transport/net/net.h"
+#include "transport/net/verbs/channel.h"
+#include "transport/net/verbs/table.h"
+
+namespace tutti {
+
+class VerbsRecvComm final : public NetRecvComm {
+ public:
+  // Takes the offer that comes over `control`, an authenticated socket, waiting within `limits`,
+  // and answers it.
+  static Result<std::unique_ptr<NetRecvComm>> Create(std::shared_ptr<VerbsNic> nic,
+                                                     const VerbsPort& port, UniqueFd control,
+                                                     std::string peer, const WaitLimits& limits);
+
+  Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
+    return channel_->Register(region);
+  }
+  Result<NetRequest*> Irecv(std::span<const NetReceive> group) override;
+  Result<NetRequest*> Iflush(std::span<const NetReceive> buffers) override;
+  Result<bool> Progress() override;
+  Result<bool> Test(NetRequest& request) override;
+  NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
+  void AppendFds(std::vector<int>& fds) const override { channel_->AppendFds(fds); }
+  void Shutdown() override { channel_->Shutdown(); }
+  std::string_view peer() const override { return channel_->peer(); }
+
+ private:
+  struct Request : NetRequest {
+    uint64_t group = 0;  // 0: free
+    uint32_t count = 0;  // buffers
+    std::array<size_t, kMaxNetGroup> capacities = {};
+    size_t pending = 0;  // completions that have not come
+    size_t bytes = 0;    // that they have told of
+    uint32_t op_tag = 0;
+  };
+
+  explicit VerbsRecvComm(std::unique_ptr<VerbsChannel> channel);
+  Status WriteGrants(uint64_t group);
+  Status GrantWhatIsPosted();
+  Result<bool> TakeCompletions();
+  Status TakeCompletion(const ibv_wc& completion);
+  Status TakeReceive(const ibv_wc& completion);
+  Status Finish(Request& request);
+  Status TakeControl(const ControlMessage& message);
+  Status TellIfAsleep();
+  // What is written into the sender's table; a slot is used again kTableSlots groups later.
+  GrantSlot& Grants(uint64_t group) const;
+  Request& At(uint64_t group) { return requests_[group % kTableSlots]; }
+
+  const std::unique_ptr<VerbsChannel> channel_;
+  std::vector<Request> requests_;
+  // Groups over the connection's life: granted_ <= posted_, and granted_ - reclaimed_ writes of
+  // grants may not have left yet.
+  uint64_t posted_ = 0;
+  uint64_t granted_ = 0;
+  uint64_t reclaimed_ = 0;
+  uint64_t wake_from_ = 0;  // the group for which the sender sleeps; 0: it does not
+  Request flush_;           // Iflush is done at once where host memory alone is received into
+};
+
+}  // namespace tutti

@@ -1,0 +1,288 @@
+#include "transport/net/verbs/send_comm.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace tutti {
+namespace {
+
+// A message takes at most three requests of a queue pair: data, records, and the write with the
+// immediate value.
+constexpr uint32_t kWorkPerMessage = 3;
+constexpr uint32_t kMostRequests = 256;
+
+// Pieces of a split message begin at multiples of this, as cache lines and packets like it.
+constexpr size_t kPieceAlignment = 128;
+
+}  // namespace
+
+Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(std::shared_ptr<VerbsNic> nic,
+                                                           const VerbsPort& port, UniqueFd control,
+                                                           std::string peer) {
+  const auto most = static_cast<uint32_t>(std::max(nic->device().attributes().max_qp_wr, 1));
+  const uint32_t requests = std::clamp(most / kWorkPerMessage, 1u, kMostRequests);
+  VerbsChannel::Parts parts;
+  parts.port = port;
+  parts.peer = std::move(peer);
+  parts.table_bytes = kTableSlots * sizeof(GrantSlot);
+  parts.outbox_bytes = kTableSlots * sizeof(RecordSlot);
+  parts.queue_pairs = static_cast<size_t>(nic->options().queue_pairs);
+  parts.depths = {requests * kWorkPerMessage, 1};
+  parts.nic = std::move(nic);
+  TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts)));
+  channel->SetControl(ControlSocket(std::move(control)));
+  std::unique_ptr<VerbsSendComm> comm(new VerbsSendComm(std::move(channel), requests));
+  const VerbsEnd here = comm->channel_->Here(comm->channel_->options().split);
+  TUTTI_TRY(comm->channel_->control().Send(ControlType::kOffer, here.Encode()));
+  return std::unique_ptr<NetSendComm>(std::move(comm));
+}
+
+VerbsSendComm::VerbsSendComm(std::unique_ptr<VerbsChannel> channel, uint64_t requests)
+    : channel_(std::move(channel)), requests_(requests) {
+  for (uint32_t i = 0; i < requests; ++i) free_.push_back(i);
+}
+
+const GrantSlot& VerbsSendComm::Granted(uint64_t group) const {
+  return reinterpret_cast<const GrantSlot*>(channel_->table().data())[group % kTableSlots];
+}
+
+RecordSlot& VerbsSendComm::Records(uint64_t group) const {
+  return reinterpret_cast<RecordSlot*>(channel_->outbox().data())[group % kTableSlots];
+}
+
+// Looks whether the grants of the current group have come, and keeps them: the receiver may write
+// anything there later.
+bool VerbsSendComm::LoadGroup() {
+  if (group_size_ > 0) return true;
+  const GrantSlot& slot = Granted(group_);
+  if (!IsWhole(slot[0], group_)) return false;
+  const uint32_t count = std::clamp(slot[0].count, 1u, uint32_t{kMaxNetGroup});
+  for (uint32_t i = 1; i < count; ++i) {
+    if (!IsWhole(slot[i], group_)) return false;
+  }
+  grants_ = slot;
+  group_size_ = count;
+  matched_ = 0;
+  return true;
+}
+
+int VerbsSendComm::FindTag(uint32_t tag) const {
+  for (uint32_t i = 0; i < group_size_; ++i) {
+    if ((matched_ >> i & 1) == 0 && grants_[i].tag == tag) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+VerbsSendComm::Request* VerbsSendComm::TakeRequest() {
+  if (free_.empty()) return nullptr;
+  Request& request = requests_[free_.back()];
+  free_.pop_back();
+  request.taken = true;
+  return &request;
+}
+
+// Whether sizes and op tags go into the receiver's table, because the immediate value cannot hold
+// them, or because the packets of a write may be reordered.
+bool VerbsSendComm::NeedsRecords(size_t bytes) const {
+  const VerbsOptions& options = channel_->options();
+  const bool adaptive =
+      channel_->port().ethernet ? options.adaptive_on_ethernet : options.adaptive_on_infiniband;
+  return group_size_ > 1 || (adaptive && bytes > options.separate_above);
+}
+
+Result<NetRequest*> VerbsSendComm::Isend(const NetSend& message) {
+  TUTTI_TRY(channel_->failure());
+  if (message.bytes > kMaxNetMessageBytes) {
+    return InternalError("a message of {} bytes is too long", message.bytes);
+  }
+  if (!channel_->open() || free_.empty() || !LoadGroup()) return nullptr;
+  const int index = FindTag(message.tag);
+  if (index < 0) return nullptr;
+  const GrantEntry& grant = grants_[static_cast<size_t>(index)];
+  if (message.bytes > grant.capacity) {
+    return channel_->Refuse(RemoteError("a message of {} bytes was sent for a buffer of {}",
+                                        message.bytes, grant.capacity));
+  }
+  Request& request = *TakeRequest();
+  request.bytes = message.bytes;
+  request.pending = 0;
+  ++in_flight_;
+  const Status posted = PostMessage(message, grant, request);
+  if (!posted.ok()) return channel_->Fail(posted);
+  RecordEntry& record = Records(group_)[static_cast<size_t>(index)];
+  const auto number = static_cast<uint32_t>(group_);
+  record = {number, static_cast<uint32_t>(message.bytes), message.op_tag, number};
+  matched_ |= 1u << index;
+  if (static_cast<uint32_t>(std::popcount(matched_)) < group_size_) return &request;
+  if (NeedsRecords(message.bytes)) {
+    const Status ended = PostEnd(request);
+    if (!ended.ok()) return channel_->Fail(ended);
+  }
+  ++group_;
+  group_size_ = 0;
+  return &request;
+}
+
+// Posts the writes of a message's data: on the queue pair whose turn it is, or a piece on each. The
+// only message of a group carries the immediate value, too, unless records follow.
+Status VerbsSendComm::PostMessage(const NetSend& message, const GrantEntry& grant,
+                                  Request& request) {
+  const Registration* registration = nullptr;
+  if (message.bytes > 0) {
+    TUTTI_ASSIGN(registration, channel_->Check(message.memory, message.data, message.bytes));
+  }
+  const size_t pairs = channel_->num_queue_pairs();
+  const bool split = channel_->options().split;
+  const bool alone = !NeedsRecords(message.bytes);
+  const size_t parts = split ? pairs : 1;
+  const size_t part = (message.bytes + parts - 1) / parts;
+  const size_t piece = (part + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
+  for (size_t i = 0, from = 0; i < parts; ++i) {
+    const size_t bytes = std::min(piece, message.bytes - from);
+    if (bytes > 0 || alone || i == 0) {
+      ibv_send_wr work = {};
+      work.wr_id = static_cast<uint64_t>(&request - requests_.data());
+      work.opcode = alone ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
+      work.send_flags = IBV_SEND_SIGNALED;
+      work.imm_data = htonl(message.op_tag);
+      work.wr.rdma.remote_addr = grant.address + from;
+      work.wr.rdma.rkey = grant.key;
+      ++request.pending;
+      TUTTI_TRY(PostPiece(split ? i : group_ % pairs, work, message.data + from, bytes,
+                          registration ? registration->local_key() : 0));
+    }
+    from += bytes;
+  }
+  return Status::Ok();
+}
+
+// Posts what ends a group: its records, and on each of its queue pairs a write without data that
+// carries the immediate value. `request` is done only when these are.
+Status VerbsSendComm::PostEnd(Request& request) {
+  const size_t pairs = channel_->num_queue_pairs();
+  const bool split = channel_->options().split;
+  const size_t first = split ? 0 : group_ % pairs;
+  const auto slot = static_cast<size_t>(group_ % kTableSlots);
+  ibv_send_wr records = {};
+  records.wr_id = static_cast<uint64_t>(&request - requests_.data());
+  records.opcode = IBV_WR_RDMA_WRITE;
+  records.wr.rdma.remote_addr = channel_->remote().table_address + slot * sizeof(RecordSlot);
+  records.wr.rdma.rkey = channel_->remote().table_key;
+  TUTTI_TRY(PostPiece(first, records, reinterpret_cast<const std::byte*>(&Records(group_)),
+                      group_size_ * sizeof(RecordEntry),
+                      channel_->outbox().registration().local_key()));
+  for (size_t i = 0; i < (split ? pairs : 1); ++i) {
+    ibv_send_wr end = {};
+    end.wr_id = records.wr_id;
+    end.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    end.send_flags = IBV_SEND_SIGNALED;
+    end.wr.rdma = records.wr.rdma;
+    ++request.pending;
+    TUTTI_TRY(PostPiece(first + i, end, nullptr, 0, 0));
+  }
+  return Status::Ok();
+}
+
+Status VerbsSendComm::PostPiece(size_t pair, ibv_send_wr& work, const std::byte* data, size_t bytes,
+                                uint32_t key) {
+  ibv_sge element = {};
+  if (bytes > 0) {
+    element.addr = reinterpret_cast<uintptr_t>(data);
+    element.length = static_cast<uint32_t>(bytes);
+    element.lkey = key;
+    work.sg_list = &element;
+    work.num_sge = 1;
+    if (channel_->options().inline_data && bytes <= channel_->pair(pair).max_inline()) {
+      work.send_flags |= IBV_SEND_INLINE;
+    }
+  }
+  return channel_->pair(pair).Send(work);
+}
+
+Result<bool> VerbsSendComm::TakeCompletions() {
+  TUTTI_ASSIGN(const std::span<const ibv_wc> completions, channel_->Poll());
+  bool moved = false;
+  for (const ibv_wc& completion : completions) {
+    if (completion.wr_id >= requests_.size()) continue;
+    Request& request = requests_[completion.wr_id];
+    if (completion.status != IBV_WC_SUCCESS) {
+      Status failed =
+          channel_->FailCompletion(completion, fmt::format("writing {} bytes", request.bytes));
+      // What was done before the failure still counts; the next call fails.
+      if (moved) return true;
+      return failed;
+    }
+    if (--request.pending == 0) --in_flight_;
+    moved = true;
+  }
+  return moved;
+}
+
+Status VerbsSendComm::TakeControl(const ControlMessage& message) {
+  WireReader reader(message.payload);
+  switch (message.type) {
+    case ControlType::kAnswer: {
+      if (channel_->open()) break;
+      Result<VerbsEnd> end = VerbsEnd::Decode(message.payload);
+      if (!end.ok()) return channel_->Refuse(std::move(end).status());
+      const Status joined = channel_->Join(*end, channel_->options().traffic_class);
+      if (!joined.ok()) return channel_->Refuse(joined);
+      channel_->SetOpen();
+      const Status told = channel_->control().Send(ControlType::kReady, {});
+      return told.ok() ? told : channel_->Fail(told);
+    }
+    case ControlType::kWoken:
+      woken_ = std::max(woken_, reader.U64());
+      return Status::Ok();
+    default:
+      break;
+  }
+  return channel_->Refuse(RemoteError("the receiver sent control message {} at the wrong time",
+                                      static_cast<int>(message.type)));
+}
+
+Result<bool> VerbsSendComm::Progress() {
+  TUTTI_TRY(channel_->failure());
+  TUTTI_ASSIGN(const bool moved, TakeCompletions());
+  ControlMessage message;
+  TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, message));
+  if (!came) return moved;
+  TUTTI_TRY(TakeControl(message));
+  return true;
+}
+
+Result<bool> VerbsSendComm::Test(NetRequest& request) {
+  auto& mine = static_cast<Request&>(request);
+  if (!mine.taken) return InternalError("a request was tested that is not under way");
+  if (mine.pending > 0) return false;
+  mine.taken = false;
+  free_.push_back(static_cast<uint32_t>(&mine - requests_.data()));
+  return true;
+}
+
+// Grants come without a notice. Before this end sleeps for lack of one, it asks the receiver to say
+// when it has granted, and looks once more.
+NetIdle VerbsSendComm::PrepareToWait(std::vector<NetWait>& waits) {
+  if (!channel_->failure().ok()) return NetIdle::kProgress;
+  if (channel_->open() && !free_.empty() && !LoadGroup()) {
+    // The word travelled faster than the grant, which comes any moment.
+    if (woken_ >= group_) return NetIdle::kPoll;
+    if (wake_asked_ < group_) {
+      wake_asked_ = group_;
+      WireWriter writer;
+      writer.U64(group_);
+      const Status asked = channel_->control().Send(ControlType::kWake, std::move(writer).Take());
+      if (!asked.ok()) {
+        [[maybe_unused]] const Status failed = channel_->Fail(asked);
+        return NetIdle::kProgress;
+      }
+      if (LoadGroup()) return NetIdle::kProgress;
+    }
+  }
+  return channel_->PrepareToWait(waits);
+}
+
+}  // namespace tutti

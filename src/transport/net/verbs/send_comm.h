@@ -1,0 +1,72 @@
+#pragma once
+
+// The sending end of a connection over verbs; verbs_net.h has the protocol.
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "transport/net/net.h"
+#include "transport/net/verbs/channel.h"
+#include "transport/net/verbs/table.h"
+
+namespace tutti {
+
+class VerbsSendComm final : public NetSendComm {
+ public:
+  // Makes queue pairs of `port` and offers them over `control`, an authenticated socket. Returns
+  // before the other end has answered.
+  static Result<std::unique_ptr<NetSendComm>> Create(std::shared_ptr<VerbsNic> nic,
+                                                     const VerbsPort& port, UniqueFd control,
+                                                     std::string peer);
+
+  Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
+    return channel_->Register(region);
+  }
+  Result<NetRequest*> Isend(const NetSend& message) override;
+  Result<bool> Progress() override;
+  Result<bool> Test(NetRequest& request) override;
+  NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
+  void AppendFds(std::vector<int>& fds) const override { channel_->AppendFds(fds); }
+  void Shutdown() override { channel_->Shutdown(); }
+  bool Drained() const override { return in_flight_ == 0; }
+  std::string_view peer() const override { return channel_->peer(); }
+
+ private:
+  struct Request : NetRequest {
+    bool taken = false;
+    size_t bytes = 0;
+    int pending = 0;  // completions that have not come
+  };
+
+  VerbsSendComm(std::unique_ptr<VerbsChannel> channel, uint64_t requests);
+
+  const GrantSlot& Granted(uint64_t group) const;
+  // What is written into the receiver's table; a slot is used again kTableSlots groups later.
+  RecordSlot& Records(uint64_t group) const;
+  bool LoadGroup();
+  int FindTag(uint32_t tag) const;
+  Request* TakeRequest();
+  bool NeedsRecords(size_t bytes) const;
+  Status PostMessage(const NetSend& message, const GrantEntry& grant, Request& request);
+  Status PostEnd(Request& request);
+  Status PostPiece(size_t pair, ibv_send_wr& work, const std::byte* data, size_t bytes,
+                   uint32_t key);
+  Result<bool> TakeCompletions();
+  Status TakeControl(const ControlMessage& message);
+
+  const std::unique_ptr<VerbsChannel> channel_;
+  std::vector<Request> requests_;
+  std::vector<uint32_t> free_;  // indices of requests_ that are not taken
+  size_t in_flight_ = 0;        // requests whose completions have not all come
+
+  // The group that is being filled: group_ is known once its grants have come.
+  uint64_t group_ = 1;
+  uint32_t group_size_ = 0;  // 0: its grants have not come
+  uint32_t matched_ = 0;     // a bit for each buffer that has its message
+  GrantSlot grants_ = {};
+  uint64_t wake_asked_ = 0;  // the group for which the receiver was asked to wake this end
+  uint64_t woken_ = 0;       // the last group of which it said that it is granted
+};
+
+}  // namespace tutti

@@ -1,0 +1,146 @@
+#include "transport/net/verbs/setup.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace tutti {
+namespace {
+
+constexpr uint16_t kMagic = 0x7656;
+constexpr size_t kHeaderBytes = 8;
+constexpr size_t kMaxName = 96;
+constexpr uint32_t kPacketNumbers = 1u << 24;
+constexpr uint32_t kQueuePairNumbers = 1u << 24;
+// A message or two are on their way at once, each below 2 KiB.
+constexpr size_t kMaxQueued = 16 * 1024;
+
+bool Again(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+}  // namespace
+
+Bytes VerbsEnd::Encode() const {
+  WireWriter writer;
+  writer.U32(kVerbsNetVersion);
+  writer.U8(ethernet ? 1 : 0);
+  writer.U8(mtu);
+  writer.U16(lid);
+  writer.Raw(std::as_bytes(std::span(gid)));
+  writer.U32(first_packet);
+  writer.U8(split ? 1 : 0);
+  writer.U64(table_address);
+  writer.U32(table_key);
+  writer.U16(static_cast<uint16_t>(queue_pairs.size()));
+  for (const uint32_t number : queue_pairs) writer.U32(number);
+  writer.Text(name, kMaxName);
+  return std::move(writer).Take();
+}
+
+Result<VerbsEnd> VerbsEnd::Decode(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  const uint32_t version = reader.U32();
+  if (!reader.failed() && version != kVerbsNetVersion) {
+    return RemoteError("it speaks version {} of the network over verbs, this rank version {}",
+                       version, kVerbsNetVersion);
+  }
+  VerbsEnd end;
+  end.ethernet = reader.U8() != 0;
+  end.mtu = reader.U8();
+  end.lid = reader.U16();
+  const auto gid = reader.Raw(end.gid.size());
+  if (!gid.empty()) std::memcpy(end.gid.data(), gid.data(), gid.size());
+  end.first_packet = reader.U32();
+  end.split = reader.U8() != 0;
+  end.table_address = reader.U64();
+  end.table_key = reader.U32();
+  const size_t count = reader.U16();
+  for (size_t i = 0; i < count && !reader.failed(); ++i) end.queue_pairs.push_back(reader.U32());
+  end.name = reader.Text();
+  if (reader.failed() || !reader.AtEnd()) {
+    return RemoteError("what it says of its queue pairs has a wrong length");
+  }
+  if (count == 0 || count > kMaxQueuePairs || end.mtu < 1 || end.mtu > 5 ||
+      end.first_packet >= kPacketNumbers || end.table_address % 8 != 0) {
+    return RemoteError("what it says of its queue pairs cannot be ({} of them, MTU code {})", count,
+                       end.mtu);
+  }
+  for (const uint32_t number : end.queue_pairs) {
+    if (number >= kQueuePairNumbers) {
+      return RemoteError("it names queue pair {}, which cannot be", number);
+    }
+  }
+  return end;
+}
+
+Status ControlSocket::Send(ControlType type, std::span<const std::byte> payload) {
+  if (payload.size() > kMaxControlPayload || out_.size() - sent_ > kMaxQueued) {
+    return SystemError("the other end does not read its control socket");
+  }
+  out_.erase(out_.begin(), out_.begin() + static_cast<ptrdiff_t>(sent_));
+  sent_ = 0;
+  WireWriter writer;
+  writer.U16(kMagic);
+  writer.U8(static_cast<uint8_t>(type));
+  writer.U8(0);
+  writer.U32(static_cast<uint32_t>(payload.size()));
+  writer.Raw(payload);
+  const Bytes message = std::move(writer).Take();
+  out_.insert(out_.end(), message.begin(), message.end());
+  return Flush().status();
+}
+
+void ControlSocket::Refuse(const Status& why) {
+  const std::string_view text = why.message().substr(0, kMaxControlPayload - 2);
+  WireWriter writer;
+  writer.U16(static_cast<uint16_t>(text.size()));
+  writer.Raw(std::as_bytes(std::span(text)));
+  [[maybe_unused]] const Status told = Send(ControlType::kRefusal, std::move(writer).Take());
+}
+
+Result<bool> ControlSocket::Flush() {
+  while (sent_ < out_.size()) {
+    const ssize_t sent =
+        ::send(fd(), &out_[sent_], out_.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && Again(errno)) return false;
+    if (sent < 0) return RemoteError("the connection to it is broken");
+    sent_ += static_cast<size_t>(sent);
+  }
+  return true;
+}
+
+Result<bool> ControlSocket::TakeStaged(ControlMessage& message) {
+  if (in_.size() < kHeaderBytes) return false;
+  WireReader reader(in_);
+  const uint16_t magic = reader.U16();
+  const uint8_t type = reader.U8();
+  const uint8_t zero = reader.U8();
+  const uint32_t length = reader.U32();
+  const bool known = type >= static_cast<uint8_t>(ControlType::kOffer) &&
+                     type <= static_cast<uint8_t>(ControlType::kRefusal);
+  if (magic != kMagic || zero != 0 || !known || length > kMaxControlPayload) {
+    return RemoteError("it sent a control message that makes no sense");
+  }
+  if (reader.remaining() < length) return false;
+  const auto payload = reader.Raw(length);
+  message.type = static_cast<ControlType>(type);
+  message.payload.assign(payload.begin(), payload.end());
+  in_.erase(in_.begin(), in_.begin() + static_cast<ptrdiff_t>(kHeaderBytes + length));
+  return true;
+}
+
+Result<bool> ControlSocket::Receive(ControlMessage& message) {
+  for (;;) {
+    TUTTI_ASSIGN(const bool taken, TakeStaged(message));
+    if (taken) return true;
+    std::array<std::byte, kHeaderBytes + kMaxControlPayload> block;
+    const ssize_t got = ::recv(fd(), block.data(), block.size(), MSG_DONTWAIT);
+    if (got < 0 && Again(errno)) return false;
+    if (got <= 0) return RemoteError("the peer closed the connection");
+    in_.insert(in_.end(), block.begin(), block.begin() + got);
+  }
+}
+
+void ControlSocket::Shutdown() { ::shutdown(fd(), SHUT_RDWR); }
+
+}  // namespace tutti

@@ -1,0 +1,62 @@
+#pragma once
+
+// The two tables of a connection, which one end writes into the other's memory. Both ends are
+// little-endian: queue pairs are only joined between such hosts (setup.h).
+//
+// Groups of receives are numbered from 1 on, over the connection's life; group g uses slot g mod
+// kTableSlots of either table. A slot is used again only after the receiver has tested the group
+// that had it before.
+//
+// The processor reads entries while the NIC may still write them. An entry is whole when both its
+// numbers are those of the group: cards write 32 aligned bytes in order or at once.
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+
+#include "transport/net/net.h"
+
+namespace tutti {
+
+static_assert(std::endian::native == std::endian::little);
+
+// The most groups in flight on a connection.
+inline constexpr uint64_t kTableSlots = 256;
+
+// In the sender's memory: a buffer that may be written to.
+struct GrantEntry {
+  uint32_t number = 0;  // the low 32 bits of the group's number
+  uint32_t tag = 0;
+  uint64_t address = 0;
+  uint32_t capacity = 0;
+  uint32_t key = 0;    // of the receiver's registration
+  uint32_t count = 0;  // buffers in the group, 1 to kMaxNetGroup
+  uint32_t number_again = 0;
+};
+static_assert(sizeof(GrantEntry) == 32);
+using GrantSlot = std::array<GrantEntry, kMaxNetGroup>;
+
+// In the receiver's memory: what was written into a buffer of a group.
+struct RecordEntry {
+  uint32_t number = 0;
+  uint32_t bytes = 0;
+  uint32_t op_tag = 0;
+  uint32_t number_again = 0;
+};
+static_assert(sizeof(RecordEntry) == 16);
+using RecordSlot = std::array<RecordEntry, kMaxNetGroup>;
+
+// Returns whether `entry`, in memory that the other end writes, is whole and of group `group`; its
+// other fields may be read then.
+template <class Entry>
+bool IsWhole(const Entry& entry, uint64_t group) {
+  const auto load = [](const uint32_t& word) {
+    // The word is only read here; the cast is what atomic_ref asks for.
+    return std::atomic_ref<uint32_t>(const_cast<uint32_t&>(word)).load(std::memory_order_acquire);
+  };
+  const auto number = static_cast<uint32_t>(group);
+  return load(entry.number) == number && load(entry.number_again) == number;
+}
+
+}  // namespace tutti

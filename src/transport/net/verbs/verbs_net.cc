@@ -1,0 +1,260 @@
+#include "transport/net/verbs/verbs_net.h"
+
+#include <net/if.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/log.h"
+#include "base/mutex.h"
+#include "bootstrap/auth.h"
+#include "bootstrap/wire.h"
+#include "sys/network_interface.h"
+#include "transport/net/socket/listener.h"
+#include "transport/net/verbs/devices.h"
+#include "transport/net/verbs/nic.h"
+#include "transport/net/verbs/recv_comm.h"
+#include "transport/net/verbs/send_comm.h"
+#include "transport/net/verbs/table.h"
+
+namespace tutti {
+namespace {
+
+constexpr uint64_t kHandleMagic = 0x3142524556545554;  // "TUTVERB1"
+
+struct Handle {
+  SocketAddress address;
+  uint64_t token = 0;
+};
+
+NetHandle EncodeHandle(const Handle& handle) {
+  WireWriter writer;
+  writer.U64(kHandleMagic);
+  writer.Address(handle.address);
+  writer.U64(handle.token);
+  const Bytes bytes = std::move(writer).Take();
+  NetHandle out = {};
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+Result<Handle> DecodeHandle(const NetHandle& in) {
+  WireReader reader(in);
+  if (reader.U64() != kHandleMagic) {
+    return RemoteError(
+        "the peer's handle is not one of the network over verbs: do all ranks use the same "
+        "NCCL_NET, and have all of them InfiniBand or RoCE devices?");
+  }
+  Handle handle;
+  handle.address = reader.Address();
+  handle.token = reader.U64();
+  if (reader.failed()) return RemoteError("the peer's handle is damaged");
+  return handle;
+}
+
+// A port, and the device that it belongs to in use.
+struct UsedPort {
+  VerbsPort port;
+  std::shared_ptr<VerbsNic> nic;
+};
+
+class VerbsListener final : public NetListener {
+ public:
+  VerbsListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
+                UsedPort used)
+      : queues_(std::move(queues)), used_(std::move(used)) {
+    token_ = queues_->Open(queue_);
+    handle_ = EncodeHandle({address, token_});
+  }
+  ~VerbsListener() override { queues_->Close(token_); }
+
+  const NetHandle& handle() const override { return handle_; }
+
+  Result<std::unique_ptr<NetRecvComm>> Accept(const WaitLimits& limits) override {
+    TUTTI_ASSIGN(SocketSet sockets, queue_->Take(limits));
+    return VerbsRecvComm::Create(used_.nic, used_.port, std::move(sockets.control),
+                                 fmt::format("{} over {}", sockets.peer, used_.port.Name()),
+                                 limits);
+  }
+
+ private:
+  const std::shared_ptr<ConnectionQueues> queues_;
+  const UsedPort used_;
+  const std::shared_ptr<ConnectionQueue> queue_ = std::make_shared<ConnectionQueue>();
+  uint64_t token_ = 0;
+  NetHandle handle_ = {};
+};
+
+class VerbsNetImpl final : public Net {
+ public:
+  VerbsNetImpl(EventLoop& loop, const Key& key, const PortRange& ports)
+      : loop_(loop), key_(key), ports_(ports) {}
+
+  // Finds the ports; what stands against the use of this network is kept for IsViable.
+  Status Open(const Settings& settings, const SocketAddress& address);
+
+  std::string_view name() const override { return "IB"; }
+  const std::vector<NetDevice>& devices() const override { return devices_; }
+  Status IsViable() const override { return viable_; }
+  Result<std::unique_ptr<NetListener>> Listen(int device) override;
+  Result<std::unique_ptr<NetSendComm>> Connect(int device, const NetHandle& handle,
+                                               const WaitLimits& limits) override;
+
+ private:
+  Status FindPorts(const Settings& settings);
+  Status FindAddress(const Settings& settings, const SocketAddress& address);
+  Result<const UsedPort*> At(int device) const;
+  Status StartListening() TUTTI_REQUIRES(mutex_);
+
+  EventLoop& loop_;
+  const Key key_;
+  const PortRange ports_;
+  Status viable_;
+  std::vector<NetDevice> devices_;
+  std::vector<UsedPort> used_;  // by device
+  std::string interface_;       // of the control sockets
+  const std::shared_ptr<ConnectionQueues> queues_ = std::make_shared<ConnectionQueues>();
+  Mutex mutex_;
+  SocketAddress address_ TUTTI_GUARDED_BY(mutex_);  // port 0 until something listens there
+  std::unique_ptr<AuthAcceptor> acceptor_ TUTTI_GUARDED_BY(mutex_);
+};
+
+NetDevice Describe(const VerbsPort& port) {
+  NetDevice device;
+  device.name = port.Name();
+  device.address = port.gid.ToString();
+  device.speed_mbps = port.speed_mbps;
+  device.guid = port.device->guid();
+  device.port = port.number;
+  device.pci_path = port.device->pci_path();
+  device.max_group = kMaxNetGroup;
+  device.max_requests = kTableSlots;
+  device.needs_registration = true;
+  return device;
+}
+
+Status VerbsNetImpl::FindPorts(const Settings& settings) {
+  if (settings.ib_disable) return InvalidUsage("NCCL_IB_DISABLE is set");
+  TUTTI_ASSIGN(const VerbsLibrary calls, LoadVerbsLibrary(settings.ib_library));
+  const auto library = std::make_shared<const VerbsLibrary>(calls);
+  // Children of this process must not share pages that a device writes; newer kernels see to it.
+  [[maybe_unused]] const int forks = library->fork_init();
+  TUTTI_ASSIGN(VerbsPorts ports, FindVerbsPorts(library, settings));
+  std::map<const VerbsDevice*, std::shared_ptr<VerbsNic>> nics;
+  for (VerbsPort& port : ports.usable) {
+    std::shared_ptr<VerbsNic>& nic = nics[port.device.get()];
+    if (!nic) {
+      Result<std::shared_ptr<VerbsNic>> made =
+          VerbsNic::Create(loop_, port.device, VerbsOptions::From(settings));
+      if (!made.ok()) {
+        ports.left_out.emplace_back(made.status().message());
+        continue;
+      }
+      nic = std::move(made).value();
+    }
+    devices_.push_back(Describe(port));
+    used_.push_back({std::move(port), nic});
+  }
+  std::string reasons;
+  for (const std::string& sentence : ports.left_out) {
+    TUTTI_INFO(kLogNet | kLogInit, "net IB: not used: {}", sentence);
+    reasons += (reasons.empty() ? "; " : ", ") + sentence;
+  }
+  if (devices_.empty()) {
+    return SystemError("this host has no active InfiniBand or RoCE port that can be used{}",
+                       reasons);
+  }
+  return Status::Ok();
+}
+
+Status VerbsNetImpl::FindAddress(const Settings& settings, const SocketAddress& address) {
+  const MutexLock lock(mutex_);
+  TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
+  if (!address.valid()) {
+    const InterfaceWish wish = {settings.socket_ifname, FamilyNumber(settings.socket_family), {}};
+    TUTTI_ASSIGN(const NetworkInterface best, ChooseInterface(interfaces, wish));
+    address_ = best.address;
+    interface_ = best.name;
+    return Status::Ok();
+  }
+  address_ = address;
+  for (const NetworkInterface& each : interfaces) {
+    if (each.address.family == address.family && each.address.bytes == address.bytes) {
+      interface_ = each.name;
+    }
+  }
+  return Status::Ok();
+}
+
+Status VerbsNetImpl::Open(const Settings& settings, const SocketAddress& address) {
+  viable_ = FindPorts(settings);
+  if (viable_.code() == Code::kInvalidUsage && !settings.ib_disable) return viable_;
+  if (viable_.ok()) viable_ = FindAddress(settings, address);
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const VerbsPort& port = used_[i].port;
+    TUTTI_INFO(kLogNet | kLogInit, "net IB: device {} is {}, {}, GID {} ({}), {} Mb/s", i,
+               devices_[i].name, port.ethernet ? "RoCE" : "InfiniBand", port.gid.index,
+               devices_[i].address, devices_[i].speed_mbps);
+  }
+  return Status::Ok();
+}
+
+Result<const UsedPort*> VerbsNetImpl::At(int device) const {
+  TUTTI_TRY(viable_);
+  if (device < 0 || static_cast<size_t>(device) >= used_.size()) {
+    return InternalError("the network over verbs has {} devices, not a device {}", used_.size(),
+                         device);
+  }
+  return &used_[static_cast<size_t>(device)];
+}
+
+Status VerbsNetImpl::StartListening() {
+  if (acceptor_) return Status::Ok();
+  TUTTI_ASSIGN(UniqueFd fd, tutti::Listen(address_, ports_));
+  auto callback = [queues = queues_, name = interface_](UniqueFd accepted, const Hello& hello,
+                                                        const SocketAddress& from) {
+    if (hello.purpose == Purpose::kData) {
+      queues->Offer(std::move(accepted), hello.payload, from, name);
+    }
+  };
+  TUTTI_ASSIGN(acceptor_, AuthAcceptor::Create(loop_, std::move(fd), key_, "the network over verbs",
+                                               std::move(callback)));
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<NetListener>> VerbsNetImpl::Listen(int device) {
+  TUTTI_ASSIGN(const UsedPort* const used, At(device));
+  const MutexLock lock(mutex_);
+  TUTTI_TRY(StartListening());
+  return std::unique_ptr<NetListener>(std::make_unique<VerbsListener>(queues_, address_, *used));
+}
+
+Result<std::unique_ptr<NetSendComm>> VerbsNetImpl::Connect(int device, const NetHandle& handle,
+                                                           const WaitLimits& limits) {
+  TUTTI_ASSIGN(const UsedPort* const used, At(device));
+  TUTTI_ASSIGN(Handle target, DecodeHandle(handle));
+  // A link-local address is reached through this host's interface, whatever its number on the other
+  // host.
+  if (target.address.IsLinkLocal()) target.address.scope_id = if_nametoindex(interface_.c_str());
+  DataHello hello;
+  hello.token = target.token;
+  hello.connection = RandomU64();
+  TUTTI_ASSIGN(UniqueFd fd,
+               ConnectPatiently(target.address, key_, {Purpose::kData, hello.Encode()}, limits));
+  return VerbsSendComm::Create(
+      used->nic, used->port, std::move(fd),
+      fmt::format("{} over {}", target.address.ToString(), used->port.Name()));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Net>> VerbsNet::Create(EventLoop& loop, const Key& key,
+                                              const Settings& settings, const Options& options) {
+  auto net = std::make_unique<VerbsNetImpl>(
+      loop, key, PortRange{settings.port_range.low, settings.port_range.high});
+  TUTTI_TRY(net->Open(settings, options.address));
+  return std::unique_ptr<Net>(std::move(net));
+}
+
+}  // namespace tutti

@@ -1,0 +1,54 @@
+#pragma once
+
+// The network over InfiniBand verbs, for InfiniBand fabrics and RoCE.
+//
+// A connection is a control socket and one or more queue pairs. The control socket is a TCP
+// connection that has proven the job's key (bootstrap/auth.h). Over it the two ends tell each other
+// where their queue pairs and tables are (setup.h), and later that one of them is gone, or sleeps
+// and wants to be woken. Data never goes over it.
+//
+// The receiver grants. For each group of receives it writes entries into a table in the sender's
+// memory; the sender writes the messages to where the entries say, and the last write carries an
+// immediate value, which completes one receive request at the other end:
+//
+//   receiver                                              sender
+//   Irecv: post a receive, write entries of group g ────▶ table of grants [g mod 256][8]
+//                                                         Isend: find the entry with the tag
+//   buffers ◀─────────────── writes of the data ───────── post the writes
+//   completion of group g ◀─ the last one, with immediate
+//
+// A group of one needs nothing more: the immediate value is the op tag, and the completion tells
+// how many bytes came. For larger groups, and where the network may reorder writes (adaptive
+// routing), the sender writes sizes and op tags into a table in the receiver's memory before a last
+// write without data. table.h has both tables.
+//
+//   device, port       devices.h       its address      gid.h          NCCL_IB_HCA  hca_filter.h
+//   protection domain  nic.h           registrations    memory_cache.h
+//   queue pair         queue_pair.h    set-up           setup.h        both ends    channel.h
+//   sending end        send_comm.h     receiving end    recv_comm.h    failures     fault.h
+//
+// Threads: as Net. Authenticated connections and events of devices are taken on the loop's thread.
+
+#include <memory>
+
+#include "bootstrap/unique_id.h"
+#include "config/settings.h"
+#include "sys/event_loop.h"
+#include "transport/net/net.h"
+
+namespace tutti {
+
+class VerbsNet {
+ public:
+  struct Options {
+    // Where control sockets listen (port 0). When it is not valid, NCCL_SOCKET_IFNAME and the rules
+    // of sys/network_interface.h choose the interface.
+    SocketAddress address;
+  };
+  // Makes the network; where it cannot be used here, IsViable says why. Fails when a setting cannot
+  // be understood. `loop` outlives the network and all that it makes.
+  static Result<std::unique_ptr<Net>> Create(EventLoop& loop, const Key& key,
+                                             const Settings& settings, const Options& options);
+};
+
+}  // namespace tutti
