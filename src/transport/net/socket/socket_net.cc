@@ -17,12 +17,14 @@
 #include "transport/net/socket/helpers.h"
 #include "transport/net/socket/listener.h"
 #include "transport/net/socket/recv_comm.h"
+#include "transport/net/socket/rma_comm.h"
 #include "transport/net/socket/send_comm.h"
 
 namespace tutti {
 namespace {
 
-constexpr uint64_t kHandleMagic = 0x314b434f53545554;  // "TUTSOCK1"
+constexpr uint64_t kHandleMagic = 0x314b434f53545554;     // "TUTSOCK1"
+constexpr uint64_t kRmaHandleMagic = 0x31414d5253545554;  // "TUTSRMA1"
 
 // An idle connection whose host has vanished breaks after about a minute.
 constexpr int kKeepaliveIdleS = 30;
@@ -34,9 +36,9 @@ struct Handle {
   uint64_t token = 0;
 };
 
-NetHandle EncodeHandle(const Handle& handle) {
+NetHandle EncodeHandle(const Handle& handle, uint64_t magic) {
   WireWriter writer;
-  writer.U64(kHandleMagic);
+  writer.U64(magic);
   writer.Address(handle.address);
   writer.U64(handle.token);
   const Bytes bytes = std::move(writer).Take();
@@ -45,9 +47,14 @@ NetHandle EncodeHandle(const Handle& handle) {
   return out;
 }
 
-Result<Handle> DecodeHandle(const NetHandle& in) {
+Result<Handle> DecodeHandle(const NetHandle& in, uint64_t magic) {
   WireReader reader(in);
-  if (reader.U64() != kHandleMagic) {
+  const uint64_t found = reader.U64();
+  if (found != magic && (found == kHandleMagic || found == kRmaHandleMagic)) {
+    return RemoteError("the peer's handle is one for {}",
+                       found == kHandleMagic ? "messages" : "one-sided operations");
+  }
+  if (found != magic) {
     return RemoteError(
         "the peer's handle is not one of the socket network: do all ranks use the "
         "same NCCL_NET?");
@@ -79,33 +86,78 @@ struct Device {
   std::unique_ptr<AuthAcceptor> acceptor;
 };
 
+// A queue of this rank at its device's address, under a token of its own.
+class ListeningQueue {
+ public:
+  ListeningQueue(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
+                 uint64_t magic)
+      : queues_(std::move(queues)) {
+    token_ = queues_->Open(queue_);
+    handle_ = EncodeHandle({address, token_}, magic);
+  }
+  ~ListeningQueue() { queues_->Close(token_); }
+  ListeningQueue(const ListeningQueue&) = delete;
+  ListeningQueue& operator=(const ListeningQueue&) = delete;
+
+  const NetHandle& handle() const { return handle_; }
+  Result<SocketSet> Take(const WaitLimits& limits) {
+    TUTTI_ASSIGN(SocketSet sockets, queue_->Take(limits));
+    TUTTI_TRY(PrepareDataSocket(sockets.control.get()));
+    for (const UniqueFd& socket : sockets.data) TUTTI_TRY(PrepareDataSocket(socket.get()));
+    return sockets;
+  }
+
+ private:
+  std::shared_ptr<ConnectionQueues> queues_;
+  std::shared_ptr<ConnectionQueue> queue_ = std::make_shared<ConnectionQueue>();
+  uint64_t token_ = 0;
+  NetHandle handle_ = {};
+};
+
 class SocketListener final : public NetListener {
  public:
   SocketListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
                  std::shared_ptr<SocketHelpers> helpers)
-      : queues_(std::move(queues)), helpers_(std::move(helpers)) {
-    token_ = queues_->Open(queue_);
-    handle_ = EncodeHandle({address, token_});
-  }
-  ~SocketListener() override { queues_->Close(token_); }
+      : queue_(std::move(queues), address, kHandleMagic), helpers_(std::move(helpers)) {}
 
-  const NetHandle& handle() const override { return handle_; }
+  const NetHandle& handle() const override { return queue_.handle(); }
 
   Result<std::unique_ptr<NetRecvComm>> Accept(const WaitLimits& limits) override {
-    TUTTI_ASSIGN(SocketSet sockets, queue_->Take(limits));
-    TUTTI_TRY(PrepareDataSocket(sockets.control.get()));
-    for (const UniqueFd& socket : sockets.data) TUTTI_TRY(PrepareDataSocket(socket.get()));
+    TUTTI_ASSIGN(SocketSet sockets, queue_.Take(limits));
     TUTTI_ASSIGN(auto channel,
                  SocketChannel::Create(std::move(sockets), SocketDirection::kReceive, helpers_));
     return std::unique_ptr<NetRecvComm>(std::make_unique<SocketRecvComm>(std::move(channel)));
   }
 
  private:
-  std::shared_ptr<ConnectionQueues> queues_;
-  std::shared_ptr<ConnectionQueue> queue_ = std::make_shared<ConnectionQueue>();
+  ListeningQueue queue_;
   std::shared_ptr<SocketHelpers> helpers_;
-  uint64_t token_ = 0;
-  NetHandle handle_ = {};
+};
+
+Result<std::unique_ptr<NetRmaComm>> MakeRmaComm(SocketSet sockets,
+                                                std::shared_ptr<SocketHelpers> helpers) {
+  TUTTI_ASSIGN(auto channel, SocketChannel::Create(std::move(sockets), SocketDirection::kSend,
+                                                   std::move(helpers)));
+  // From a random number on, so that a key of another connection is noticed.
+  return std::unique_ptr<NetRmaComm>(
+      std::make_unique<SocketRmaComm>(std::move(channel), RandomU64()));
+}
+
+class SocketRmaListener final : public NetRmaListener {
+ public:
+  SocketRmaListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
+                    std::shared_ptr<SocketHelpers> helpers)
+      : queue_(std::move(queues), address, kRmaHandleMagic), helpers_(std::move(helpers)) {}
+
+  const NetHandle& handle() const override { return queue_.handle(); }
+  Result<std::unique_ptr<NetRmaComm>> Accept(const WaitLimits& limits) override {
+    TUTTI_ASSIGN(SocketSet sockets, queue_.Take(limits));
+    return MakeRmaComm(std::move(sockets), helpers_);
+  }
+
+ private:
+  ListeningQueue queue_;
+  std::shared_ptr<SocketHelpers> helpers_;
 };
 
 class SocketNetImpl final : public Net {
@@ -121,8 +173,33 @@ class SocketNetImpl final : public Net {
   Result<std::unique_ptr<NetListener>> Listen(int device) override;
   Result<std::unique_ptr<NetSendComm>> Connect(int device, const NetHandle& handle,
                                                const WaitLimits& limits) override;
+  NetRma* rma() override { return &rma_; }
 
  private:
+  // The one-sided operations, over connections of the same kind.
+  class Rma final : public NetRma {
+   public:
+    explicit Rma(SocketNetImpl& net) : net_(net) {}
+    Result<std::unique_ptr<NetRmaListener>> Listen(int device) override {
+      TUTTI_ASSIGN(const SocketAddress address, net_.Open(device));
+      return std::unique_ptr<NetRmaListener>(
+          std::make_unique<SocketRmaListener>(net_.queues_, address, net_.helpers_));
+    }
+    Result<std::unique_ptr<NetRmaComm>> Connect(int device, const NetHandle& handle,
+                                                const WaitLimits& limits) override {
+      TUTTI_ASSIGN(const Handle target, DecodeHandle(handle, kRmaHandleMagic));
+      TUTTI_ASSIGN(SocketSet sockets, net_.ConnectSet(device, target, 0, limits));
+      return MakeRmaComm(std::move(sockets), net_.helpers_);
+    }
+
+   private:
+    SocketNetImpl& net_;
+  };
+
+  // Begins to listen at a device, unless it has begun, and returns its address.
+  Result<SocketAddress> Open(int device);
+  Result<SocketSet> ConnectSet(int device, Handle target, int data_sockets,
+                               const WaitLimits& limits);
   void AddDevice(const Settings& settings, const NetworkInterface& interface);
   Result<Device*> At(int device);
 
@@ -136,6 +213,7 @@ class SocketNetImpl final : public Net {
   Mutex mutex_;
   // By device. Open fills it before any other call; later only acceptors are added, under mutex_.
   std::vector<Device> state_;
+  Rma rma_{*this};
 };
 
 void SocketNetImpl::AddDevice(const Settings& settings, const NetworkInterface& interface) {
@@ -199,7 +277,7 @@ Result<Device*> SocketNetImpl::At(int device) {
   return &state_[static_cast<size_t>(device)];
 }
 
-Result<std::unique_ptr<NetListener>> SocketNetImpl::Listen(int device) {
+Result<SocketAddress> SocketNetImpl::Open(int device) {
   TUTTI_ASSIGN(Device* const at, At(device));
   const MutexLock lock(mutex_);
   if (!at->acceptor) {
@@ -214,14 +292,17 @@ Result<std::unique_ptr<NetListener>> SocketNetImpl::Listen(int device) {
     TUTTI_ASSIGN(at->acceptor, AuthAcceptor::Create(loop_, std::move(fd), key_,
                                                     "the socket network", std::move(callback)));
   }
-  return std::unique_ptr<NetListener>(
-      std::make_unique<SocketListener>(queues_, at->address, helpers_));
+  return at->address;
 }
 
-Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const NetHandle& handle,
-                                                            const WaitLimits& limits) {
-  TUTTI_ASSIGN(const Device* const at, At(device));
-  TUTTI_ASSIGN(Handle target, DecodeHandle(handle));
+Result<std::unique_ptr<NetListener>> SocketNetImpl::Listen(int device) {
+  TUTTI_ASSIGN(const SocketAddress address, Open(device));
+  return std::unique_ptr<NetListener>(std::make_unique<SocketListener>(queues_, address, helpers_));
+}
+
+Result<SocketSet> SocketNetImpl::ConnectSet(int device, Handle target, int data_sockets,
+                                            const WaitLimits& limits) {
+  TUTTI_TRY(At(device).status());
   const std::string& name = devices_[static_cast<size_t>(device)].name;
   // A link-local address is reached through this host's interface, whatever its number on the other
   // host.
@@ -229,7 +310,7 @@ Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const Ne
   DataHello hello;
   hello.token = target.token;
   hello.connection = RandomU64();
-  hello.data_sockets = static_cast<uint16_t>(at->data.sockets);
+  hello.data_sockets = static_cast<uint16_t>(data_sockets);
   SocketSet sockets;
   sockets.peer = fmt::format("{} over {}", target.address.ToString(), name);
   for (hello.socket = 0; hello.socket <= hello.data_sockets; ++hello.socket) {
@@ -242,6 +323,14 @@ Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const Ne
       sockets.data.push_back(std::move(fd));
     }
   }
+  return sockets;
+}
+
+Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const NetHandle& handle,
+                                                            const WaitLimits& limits) {
+  TUTTI_ASSIGN(const Device* const at, At(device));
+  TUTTI_ASSIGN(const Handle target, DecodeHandle(handle, kHandleMagic));
+  TUTTI_ASSIGN(SocketSet sockets, ConnectSet(device, target, at->data.sockets, limits));
   TUTTI_ASSIGN(auto channel,
                SocketChannel::Create(std::move(sockets), SocketDirection::kSend, helpers_));
   return std::unique_ptr<NetSendComm>(std::make_unique<SocketSendComm>(std::move(channel)));

@@ -1,0 +1,90 @@
+#include "transport/net/socket/rma_frame.h"
+
+#include "transport/net/net.h"
+#include "transport/net/socket/little_endian.h"
+
+namespace tutti {
+namespace {
+
+constexpr uint16_t kMagic = 0x7553;
+
+// Whether the fields that the frame's type does not use are 0.
+bool UnusedAreZero(const RmaFrame& frame) {
+  const bool reaches = frame.type == RmaFrameType::kPut || frame.type == RmaFrameType::kGet;
+  if (!reaches && (frame.key != 0 || frame.offset != 0)) return false;
+  if (!reaches && frame.type != RmaFrameType::kGot && frame.bytes != 0) return false;
+  const bool signals = frame.type == RmaFrameType::kPut && frame.detail == 1;
+  return signals || (frame.signal_key == 0 && frame.signal_offset == 0 && frame.signal_value == 0);
+}
+
+bool DetailIsKnown(const RmaFrame& frame) {
+  switch (frame.type) {
+    case RmaFrameType::kPut:
+      return frame.detail <= 1;
+    case RmaFrameType::kRefused:
+      return frame.detail >= 1 && frame.detail <= static_cast<uint8_t>(RmaRefusal::kTooMany);
+    default:
+      return frame.detail == 0;
+  }
+}
+
+}  // namespace
+
+std::string_view Describe(RmaRefusal refusal) {
+  switch (refusal) {
+    case RmaRefusal::kUnknownKey:
+      return "it names a key that was not given out, or no longer holds";
+    case RmaRefusal::kOutOfRange:
+      return "it reaches outside the range of its key";
+    case RmaRefusal::kMisaligned:
+      return "its signal's word is not aligned to 8 bytes";
+    case RmaRefusal::kTooMany:
+      return "too many operations wait for their answers";
+  }
+  return "for an unknown reason";
+}
+
+void EncodeRmaFrame(const RmaFrame& frame, std::span<std::byte, kRmaFrameBytes> out) {
+  PutLittleEndian(kMagic, &out[0]);
+  PutLittleEndian(static_cast<uint8_t>(frame.type), &out[2]);
+  PutLittleEndian(frame.detail, &out[3]);
+  PutLittleEndian(frame.bytes, &out[4]);
+  PutLittleEndian(frame.number, &out[8]);
+  PutLittleEndian(frame.key, &out[16]);
+  PutLittleEndian(frame.offset, &out[24]);
+  PutLittleEndian(frame.signal_key, &out[32]);
+  PutLittleEndian(frame.signal_offset, &out[40]);
+  PutLittleEndian(frame.signal_value, &out[48]);
+  PutLittleEndian(uint64_t{0}, &out[56]);
+}
+
+Result<RmaFrame> DecodeRmaFrame(std::span<const std::byte, kRmaFrameBytes> in) {
+  const auto magic = GetLittleEndian<uint16_t>(&in[0]);
+  const auto type = GetLittleEndian<uint8_t>(&in[2]);
+  if (magic != kMagic) {
+    return RemoteError("a frame begins with {:#06x} instead of {:#06x}", magic, kMagic);
+  }
+  if (type < 1 || type > 6) return RemoteError("a frame has the unknown type {}", type);
+  RmaFrame frame;
+  frame.type = static_cast<RmaFrameType>(type);
+  frame.detail = GetLittleEndian<uint8_t>(&in[3]);
+  frame.bytes = GetLittleEndian<uint32_t>(&in[4]);
+  frame.number = GetLittleEndian<uint64_t>(&in[8]);
+  frame.key = GetLittleEndian<uint64_t>(&in[16]);
+  frame.offset = GetLittleEndian<uint64_t>(&in[24]);
+  frame.signal_key = GetLittleEndian<uint64_t>(&in[32]);
+  frame.signal_offset = GetLittleEndian<uint64_t>(&in[40]);
+  frame.signal_value = GetLittleEndian<uint64_t>(&in[48]);
+  if (frame.bytes > kMaxNetMessageBytes) {
+    return RemoteError("a frame announces {} bytes, more than an operation may have", frame.bytes);
+  }
+  if (!DetailIsKnown(frame)) {
+    return RemoteError("a frame of type {} has the detail {}", type, frame.detail);
+  }
+  if (!UnusedAreZero(frame) || GetLittleEndian<uint64_t>(&in[56]) != 0) {
+    return RemoteError("a frame of type {} has fields that its type does not use", type);
+  }
+  return frame;
+}
+
+}  // namespace tutti

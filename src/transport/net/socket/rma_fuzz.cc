@@ -1,0 +1,11 @@
+// libFuzzer entry for what a connection for one-sided operations reads (make fuzz). The first byte
+// chooses how.
+
+#include "transport/net/socket/rma_fuzz_target.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const auto bytes = std::as_bytes(std::span(data, size)).subspan(1);
+  tutti::fuzz::FeedRma(bytes, size_t{1} << (data[0] & 7) << (data[0] & 4));
+  return 0;
+}

@@ -1,0 +1,39 @@
+#pragma once
+
+// For tests: two networks over sockets of this host's loopback, as two processes have them.
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "bootstrap/auth.h"
+#include "transport/net/net_test_link.h"
+#include "transport/net/socket/socket_net.h"
+
+namespace tutti {
+
+class SocketNetPair final : public NetPair {
+ public:
+  SocketNetPair(const Settings& settings, const char* address) {
+    SocketNet::Options options;
+    options.address = ParseSocketAddress(address).value();
+    const Key key = RandomKey();
+    for (auto& net : nets_) net = SocketNet::Create(*loop_, key, settings, options).value();
+  }
+  Net& sending() override { return *nets_[0]; }
+  Net& receiving() override { return *nets_[1]; }
+
+ private:
+  std::unique_ptr<EventLoop> loop_ = EventLoop::Create("net-contract").value();
+  std::array<std::unique_ptr<Net>, 2> nets_;
+};
+
+inline NetFactory SocketFactory(const std::string& name, int threads, int sockets,
+                                const char* address = "127.0.0.1:0") {
+  Settings settings;
+  settings.socket_nthreads = threads;
+  settings.nsocks_perthread = sockets;
+  return {name, [=] { return std::make_unique<SocketNetPair>(settings, address); }};
+}
+
+}  // namespace tutti
