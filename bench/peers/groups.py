@@ -16,6 +16,13 @@ REPOSITORY = HERE.parent.parent
 CORES = len(os.sched_getaffinity(0))
 POOL_BYTES = 256 << 20  # of each of a rank's two pools: room for the largest message
 START_DEADLINE_S = 60
+# Starts all ranks in one session, as mpirun does: Linux shares cores between sessions first (autogroups), so that a rank
+# in a session of its own could not give its core to another rank.
+START_RANKS = """
+rank=0 ranks=
+while [ $rank -lt $WORLD_SIZE ]; do RANK=$rank "$@" & ranks="$ranks $!"; rank=$((rank + 1)); done
+for one in $ranks; do wait $one || exit 1; done
+"""
 C_FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"]
 
 
@@ -104,7 +111,7 @@ def _compile(command):
 
 
 def _commands(peer, site):
-    """The command lines to start, one for a launcher or one per rank, each with its environment additions."""
+    """The command lines to start, each with its environment additions."""
     if peer.family == "mpi":
         program = str(site.work / f"{peer.name}_bench")
         return [(_open_mpi if peer.name == "ompi" else _mpich)(site, program)]
@@ -115,7 +122,7 @@ def _commands(peer, site):
         extra = {"BENCH_MEMORY": "nccl" if peer.name == "tutti-mem" else "plain"}
         if site.net == "tcp":
             extra |= {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}
-    return [(program, extra | {"RANK": str(rank), "WORLD_SIZE": str(site.ranks)}) for rank in range(site.ranks)]
+    return [(["sh", "-c", START_RANKS, "sh", *program], extra | {"WORLD_SIZE": str(site.ranks)})]
 
 
 def _open_mpi(site, program):

@@ -8,12 +8,22 @@
 // sleep, or leaves with chunks still on their way, it hands the connection over to the proxy's
 // progress thread.
 
+#include <poll.h>
+
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "connection/fifo.h"
 
 namespace tutti {
+
+// What a kernel's thread that waits for connections does next.
+enum class SleepAdvice : uint8_t {
+  kSleep,     // It may sleep until one of the descriptors is ready.
+  kGoOn,      // It looks again at once, because something has happened meanwhile.
+  kHandOver,  // It hands the connection over, because the network has no descriptors.
+};
 
 class ProxyConnection {
  public:
@@ -30,6 +40,12 @@ class ProxyConnection {
   // Moves what can be moved without waiting. Returns true when something moved. Any thread may call
   // it; it returns false at once when another thread is polling this connection.
   virtual bool Poll() = 0;
+
+  // Takes the connection back from the progress thread and appends what to wait for until it can go
+  // on; nothing when no operation is under way. Called by the kernel's thread before it sleeps on
+  // descriptors itself, which saves the way over another thread. The thread must call Poll or
+  // HandOver afterwards.
+  virtual SleepAdvice PrepareToSleep(std::vector<pollfd>& descriptors) = 0;
 
   // Hands the connection to the progress thread until every operation begun so far is done. Cheap
   // when there is nothing to do, and when that thread has the connection already.

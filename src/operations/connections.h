@@ -53,9 +53,13 @@ class Connections {
 
   // REQUIRES: opened.
   SendLink SendTo(int peer) {
-    return {peer, &sends_[static_cast<size_t>(peer)]->fifo, inline_small_};
+    Outgoing& out = *sends_[static_cast<size_t>(peer)];
+    return {peer, &out.fifo, inline_small_, out.proxy != nullptr};
   }
-  RecvLink RecvFrom(int peer) { return {peer, &recvs_[static_cast<size_t>(peer)]->fifo}; }
+  RecvLink RecvFrom(int peer) {
+    Incoming& in = *recvs_[static_cast<size_t>(peer)];
+    return {peer, &in.fifo, in.proxy != nullptr};
+  }
   // The proxy connection behind a connection; null within the machine.
   ProxyConnection* SendProxy(int peer) { return sends_[static_cast<size_t>(peer)]->proxy.get(); }
   ProxyConnection* RecvProxy(int peer) { return recvs_[static_cast<size_t>(peer)]->proxy.get(); }

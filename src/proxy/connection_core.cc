@@ -49,7 +49,10 @@ void ConnectionCore::Begin(uint64_t chunks, uint32_t op_tag) {
   Close(InternalError("more than {} operations were begun {} {}", OpPool::kOps, doing_, peer_));
 }
 
-bool ConnectionCore::Poll() {
+// A look at a connection on which nothing is under way would be a system call for nothing.
+bool ConnectionCore::Poll() { return !Settled() && Look(); }
+
+bool ConnectionCore::Look() {
   if (failed_.load(std::memory_order_relaxed) || !driver_.TryTake()) return false;
   ++kernel_polls_;
   const bool moved = Drive();
@@ -57,6 +60,35 @@ bool ConnectionCore::Poll() {
   driver_.Give();
   ServeRequests();
   return moved;
+}
+
+SleepAdvice ConnectionCore::PrepareToSleep(std::vector<pollfd>& descriptors) {
+  if (failed_.load(std::memory_order_acquire)) return SleepAdvice::kGoOn;
+  if (Settled()) return SleepAdvice::kSleep;
+  if (!driver_.TryTake()) return SleepAdvice::kGoOn;
+  ++kernel_polls_;
+  SleepAdvice advice = SleepAdvice::kGoOn;
+  if (!Drive() && !failed_.load(std::memory_order_acquire)) {
+    TakeBack();
+    waits_.clear();
+    const NetIdle idle = comm_.PrepareToWait(waits_);
+    for (const NetWait& wait : waits_)
+      descriptors.push_back({wait.fd, static_cast<short>(wait.events), 0});
+    if (idle == NetIdle::kWait) advice = SleepAdvice::kSleep;
+    if (idle == NetIdle::kPoll) advice = SleepAdvice::kHandOver;
+  }
+  driver_.Give();
+  ServeRequests();
+  return advice;
+}
+
+// Callbacks that come later find the connection with the kernel and leave it alone.
+void ConnectionCore::TakeBack() {
+  if (!handed_over_) return;
+  handed_over_ = false;
+  looking_later_ = false;
+  for (const auto& watch : watches_)
+    if (watch->armed != 0) ArmWatch(*watch, 0);
 }
 
 void ConnectionCore::HandOver() {

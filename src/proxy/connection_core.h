@@ -56,6 +56,7 @@ class ConnectionCore : public NetConnection {
   FifoView fifo() const override { return memory_.view(); }
   void Begin(uint64_t chunks, uint32_t op_tag) override;
   bool Poll() override;
+  SleepAdvice PrepareToSleep(std::vector<pollfd>& descriptors) override;
   void HandOver() override;
   Status status() const override;
   void Close(Status reason) override;
@@ -69,6 +70,8 @@ class ConnectionCore : public NetConnection {
 
   // Moves what can be moved now. Called by the driving thread.
   virtual Result<bool> Move() = 0;
+  // Drives the connection once, unless another thread does, also when nothing is under way.
+  bool Look();
   // Waits until no other thread is in the connection. The most derived destructor calls this first.
   void Stop();
 
@@ -98,6 +101,7 @@ class ConnectionCore : public NetConnection {
   void CollectFired() TUTTI_REQUIRES(driver_);
   bool Settled() const { return done() >= ops_.end(); }
   void Arm() TUTTI_REQUIRES(driver_);
+  void TakeBack() TUTTI_REQUIRES(driver_);
   void ArmWatch(Watch& watch, uint32_t events) TUTTI_REQUIRES(driver_);
   void LookAgainSoon() TUTTI_REQUIRES(driver_);
   void LookAgainLater() TUTTI_REQUIRES(driver_);

@@ -105,6 +105,49 @@ TEST(ProxyConnectionTest, TheProgressThreadFinishesWhatIsHandedOver) {
             "receiving from rank 0 on host a: nothing under way");
 }
 
+TEST(ProxyConnectionTest, AKernelSleepsOnTheDescriptorsOfWhatItTakesBack) {
+  const auto pair = MakePair();
+  FifoSender out(pair->send_connection->fifo());
+  FifoReceiver in(pair->recv_connection->fifo());
+  std::vector<pollfd> descriptors;
+  EXPECT_EQ(pair->recv_connection->PrepareToSleep(descriptors), SleepAdvice::kSleep);
+  EXPECT_TRUE(descriptors.empty());  // nothing is under way
+
+  pair->recv_connection->Begin(2, 0x2a);
+  pair->recv_connection->HandOver();
+  ASSERT_EQ(pair->recv_connection->PrepareToSleep(descriptors), SleepAdvice::kSleep);
+  ASSERT_EQ(descriptors.size(), 1U);
+  pair->send_connection->Begin(2, 0x2a);
+  Publish(out);
+  pair->send_connection->Poll();
+  EXPECT_EQ(poll(descriptors.data(), 1, 20'000), 1);
+  // The progress thread has given the connection back: what came lies there until this thread looks.
+  for (const pid_t thread : ProgressThreads()) EXPECT_TRUE(testing::StaysAsleep(thread, 50));
+  EXPECT_EQ(in.TryPeek().data, nullptr);
+  descriptors.clear();
+  EXPECT_EQ(pair->recv_connection->PrepareToSleep(descriptors), SleepAdvice::kGoOn);
+  EXPECT_NE(in.TryPeek().data, nullptr);
+  in.Release();
+
+  // What is handed over again goes to the progress thread again.
+  pair->recv_connection->HandOver();
+  Publish(out);
+  pair->send_connection->Poll();
+  for (const Deadline deadline = Deadline::AfterSeconds(20); !in.TryPeek().data;) {
+    ASSERT_FALSE(deadline.Passed());
+    in.SleepForChunk(10'000'000);
+  }
+}
+
+TEST(ProxyConnectionTest, AKernelDoesNotSleepOnABrokenConnection) {
+  const auto pair = MakePair();
+  pair->recv_connection->Begin(1, 0x2a);
+  pair->recv_connection->Close(InternalError("closed by the test"));
+  std::vector<pollfd> descriptors;
+  EXPECT_EQ(pair->recv_connection->PrepareToSleep(descriptors), SleepAdvice::kGoOn);
+  EXPECT_FALSE(pair->recv_connection->status().ok());
+}
+
 TEST(ProxyConnectionTest, ABeginningThatIsForgottenIsDescribed) {
   const auto pair = MakePair();
   pair->recv_connection->Begin(8, 0x2a);

@@ -61,7 +61,7 @@ NetSend SendConnection::Message(const FifoChunk& chunk) const {
 Status SendConnection::Flush(Deadline deadline) {
   for (;;) {
     if (Failed()) return status();
-    const bool moved = Poll();
+    const bool moved = Look();
     const FifoView view = fifo();
     const uint64_t next = done();
     const bool empty = view.header(next).seq.load(std::memory_order_acquire) != next + 1;

@@ -9,7 +9,7 @@ std::byte* AcquireSlot(WaitContext& wait, const SendLink& link, size_t bytes) {
   wait.Wait(
       link.peer,
       [&] { return (room = link.fifo->TryAcquire(bytes, link.inline_small)) != nullptr; },
-      [&](int64_t timeout_ns) { link.fifo->SleepForRoom(timeout_ns); });
+      [&](int64_t timeout_ns) { link.fifo->SleepForRoom(timeout_ns); }, link.remote);
   return wait.failed() ? nullptr : room;
 }
 
@@ -18,7 +18,7 @@ const std::byte* AwaitSlice(WaitContext& wait, const RecvLink& link, size_t byte
   FifoChunk chunk;
   wait.Wait(
       link.peer, [&] { return (chunk = link.fifo->TryPeek()).data != nullptr; },
-      [&](int64_t timeout_ns) { link.fifo->SleepForChunk(timeout_ns); });
+      [&](int64_t timeout_ns) { link.fifo->SleepForChunk(timeout_ns); }, link.remote);
   if (wait.failed()) return nullptr;
   if (chunk.op_tag != op_tag || chunk.bytes != bytes) [[unlikely]] {
     wait.FailForeignChunk(link.peer, op_tag, chunk.op_tag);

@@ -26,10 +26,12 @@ struct SendLink {
   int peer = -1;
   FifoSender* fifo = nullptr;
   bool inline_small = true;  // Small chunks go into the header's line (FifoSender::TryAcquire).
+  bool remote = false;       // A proxy connection empties the FIFO.
 };
 struct RecvLink {
   int peer = -1;
   FifoReceiver* fifo = nullptr;
+  bool remote = false;  // A proxy connection fills the FIFO.
 };
 
 // What all primitives of one operation share.

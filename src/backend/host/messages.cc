@@ -33,7 +33,10 @@ void MessageBatch::Add(Message message) {
                            [&](const Lane& l) { return l.link == message.link(); });
   ++unfinished_;
   if (lane == lanes_.end()) {
-    if (message.proxy != nullptr) wait_.AddConnection(message.proxy);
+    if (message.proxy != nullptr)
+      wait_.AddConnection(message.proxy);
+    else
+      all_remote_ = false;
     lane = lanes_.insert(lanes_.end(), Lane{message.link(), {}});
   }
   lane->messages.push_back(message);
@@ -79,7 +82,8 @@ bool MessageBatch::Run() {
             blocked.send.fifo->SleepForRoom(ns);
           else
             blocked.recv.fifo->SleepForChunk(ns);
-        });
+        },
+        all_remote_);
     if (!go_on) return false;
     if (moved && unfinished_ == before) wait_.PollConnections();
   }

@@ -90,6 +90,7 @@ class MessageBatch {
   std::vector<Lane> lanes_;
   std::vector<int> peers_;
   size_t unfinished_ = 0;
+  bool all_remote_ = true;  // Proxy connections move all messages.
 };
 
 }  // namespace tutti

@@ -4,10 +4,14 @@
 // used by the one thread that executes its operations at the time.
 //
 // A wait spins, yields, then sleeps (base/wait.h). While it spins it polls the proxy connections of
-// the operation, so that the waiting thread itself moves the bytes; before it sleeps it hands them
-// to the proxy. It ends early when the communicator is stopped (abort, revoke, a lost peer), and
+// the operation, so that the waiting thread itself moves the bytes. When it waits for what only a
+// proxy connection can bring, it sleeps on the connections' descriptors; when it waits for memory
+// that another rank of the machine writes, it hands the connections to the proxy before it sleeps.
+// It ends early when the communicator is stopped (abort, revoke, a lost peer), and
 // from time to time asks the watcher whether to go on. The first failure sticks until Reset; every
 // later wait returns false at once.
+
+#include <poll.h>
 
 #include <algorithm>
 #include <atomic>
@@ -35,6 +39,21 @@ class WaitWatcher {
   virtual Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) = 0;
 };
 
+// How a wait for proxy connections goes on before it sleeps. A look at a connection is a system
+// call, so that no pause need be between two.
+class ConnectionBackoff {
+ public:
+  explicit ConnectionBackoff(const WaitPolicy& policy) : spin_ns_(policy.spin_ns) {}
+
+  // Returns false when the time to look again is over and the caller should sleep.
+  bool Pause();
+
+ private:
+  const int64_t spin_ns_;
+  int yields_ = 0;
+  int64_t start_ns_ = 0;
+};
+
 class WaitContext {
  public:
   WaitContext(const std::atomic<bool>& stop, WaitPolicy policy, WaitWatcher& watcher)
@@ -42,18 +61,19 @@ class WaitContext {
 
   // Returns true once ready() does; false when waiting has ended for another reason, see status().
   // sleep(timeout_ns) sleeps until what ready() looks at may have changed. `peer`: the rank waited
-  // for.
+  // for. `remote`: only proxy connections named to this object can make it ready.
   template <class Ready, class Sleep>
-  bool Wait(int peer, Ready ready, Sleep sleep) {
+  bool Wait(int peer, Ready ready, Sleep sleep, bool remote = false) {
     if (ready()) [[likely]]
       return !failed_;
-    return WaitForAny([&peer] { return std::span<const int>(&peer, 1); }, ready, sleep);
+    return WaitForAny([&peer] { return std::span<const int>(&peer, 1); }, ready, sleep, remote);
   }
   // The same where several peers may end the wait: peers() gives the ranks, as a range.
   template <class Peers, class Ready, class Sleep>
-  bool WaitForAny(Peers peers, Ready ready, Sleep sleep) {
-    Backoff backoff(policy_);
+  bool WaitForAny(Peers peers, Ready ready, Sleep sleep, bool remote = false) {
     wait_since_ns_ = 0;
+    if (remote) return WaitForConnections(peers, ready, sleep);
+    Backoff backoff(policy_);
     while (!failed_) {
       for (int i = 0; i < 16; ++i) {
         if (ready()) return true;
@@ -108,6 +128,36 @@ class WaitContext {
   }
 
  private:
+  // Waits for what only proxy connections can bring. While this thread looks, nobody else needs to:
+  // it sleeps on their descriptors itself.
+  template <class Peers, class Ready, class Sleep>
+  bool WaitForConnections(Peers& peers, Ready& ready, Sleep& sleep) {
+    ConnectionBackoff backoff(policy_);
+    while (!failed_) {
+      if (ready()) return true;
+      if (!PollConnections() && !backoff.Pause()) {
+        const int64_t before_ns = NowNs();
+        if (SleepOnConnections() == SleepAdvice::kHandOver)
+          SleepOnce(peers, sleep);
+        else
+          AfterShortSleep(peers, before_ns);
+      }
+      CheckStop();
+    }
+    return false;
+  }
+  SleepAdvice SleepOnConnections();
+  // Sleeps of one wait may be many and short: the watcher is asked when they have lasted as long as
+  // one that nothing ends.
+  template <class Peers>
+  void AfterShortSleep(Peers& peers, int64_t before_ns) {
+    if (wait_since_ns_ == 0) wait_since_ns_ = asked_ns_ = before_ns;
+    if (failed_ || NowNs() - asked_ns_ < kSleepNs) return;
+    AfterSleep(peers(), before_ns);
+    asked_ns_ = NowNs();
+  }
+  void CheckConnections();
+
   // Bounds how late an abort, a lost peer or a broken connection is noticed by a sleeper.
   static constexpr int64_t kSleepNs = 20'000'000;
 
@@ -127,6 +177,8 @@ class WaitContext {
   bool failed_ = false;
   Status status_;
   int64_t wait_since_ns_ = 0;
+  int64_t asked_ns_ = 0;  // When the watcher was last asked in this wait.
+  std::vector<pollfd> descriptors_;
 };
 
 }  // namespace tutti
