@@ -1,5 +1,5 @@
-// What nccl.h declares and this library does not do yet: each refuses with a sentence that names
-// it.
+// The functions that nccl.h declares and that this library does not do yet. Each refuses with a
+// sentence that names what it would do.
 
 #include "api/context.h"
 #include "nccl.h"
@@ -13,9 +13,8 @@ ncclResult_t NotYet(const char* function, ncclComm_t comm, const char* what) {
   return Return(function, [&]() -> tutti::Status {
     const tutti::HandleUse use(comm);
     TUTTI_TRY(tutti::api::CheckReady(use));
-    return tutti::InvalidUsage(
-        "{} is not implemented yet for {}", what,
-        use->comm->cuda_device() >= 0 ? "ranks that are GPUs" : "host ranks");
+    return tutti::InvalidUsage("{} is not implemented yet for {}", what,
+                               use->comm->operations().RankKind());
   });
 }
 

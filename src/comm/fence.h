@@ -1,13 +1,13 @@
 #pragma once
 
-// What lets batches of a group start on several host streams at the same point, and go on from
-// there together:
+// A fence lets batches of a group start on several host streams at the same point, and lets the
+// streams go on from there together:
 //
 //   first stream   … earlier work | AwaitReached | batches | later work …
 //   other streams  … earlier work | NoteReached  | AwaitDone | later work …
 //
-// Every wait ends when the communicators it concerns have stopped, and the wait for streams also
-// when they do not get here for TUTTI_TIMEOUT_S. Any thread may call.
+// Every wait ends when the communicators that it concerns have stopped. The wait for streams also
+// ends when they have not got to the fence for TUTTI_TIMEOUT_S. Any thread may call.
 
 #include <cstddef>
 #include <vector>
@@ -21,18 +21,19 @@ namespace tutti {
 
 class Fence {
  public:
-  // `comms`: of the batches, by their number. Each is at work until NoteDone (ncclComm::WorkHold).
+  // `streams` is how many streams have to get to the fence, and `comms` has the communicator of
+  // each batch. Every communicator is kept at work (ncclComm::WorkHold) until NoteDone.
   Fence(size_t streams, std::vector<ncclComm*> comms);
 
-  // A stream has got to the batches.
+  // Notes that a stream has got to the batches.
   void NoteReached();
-  // Waits until all streams have, and begins batch `number`. Ends early with the reason when the
-  // batch's communicator has stopped, or with Timeout.
+  // Waits until all streams have got there, and begins batch `number`. Ends early when the batch's
+  // communicator has stopped, with the reason, and with Timeout.
   Status AwaitReached(size_t number);
-  // Batch `number` is over: its communicator is not touched any more.
+  // Notes that batch `number` is over and does not touch its communicator any more.
   void NoteDone(size_t number);
-  // Waits until all batches are over, but for those that have not begun and whose communicator has
-  // stopped: these touch no buffer any more.
+  // Waits until all batches are over. Does not wait for batches that have not begun and whose
+  // communicator has stopped, because these touch no buffer any more.
   void AwaitDone();
 
  private:

@@ -17,12 +17,12 @@ using Shown = ncclComm::Shown;
 
 Status InProgress() { return Status(Code::kInProgress, "the operation goes on in the background"); }
 
-// Why a group is refused in which a handle was freed after it had been named.
+// Returns why a group is refused in which a handle was freed after it had been named.
 Status Destroyed() {
   return InvalidUsage("a communicator was destroyed in the group that holds calls on it");
 }
 
-// Whether tasks of the communicator are handed over to device streams, by the thread that issues
+// Returns whether tasks of the communicator are queued on device streams by the thread that issues
 // them.
 bool IsHandedOver(const ncclComm& comm) {
   return comm.comm->operations().hand_over() == HandOver::kOnStream;
@@ -61,8 +61,8 @@ Status Group::End() {
   return launched.ok() ? inits : launched;
 }
 
-// Takes what the group holds, in batches, or says why it is refused. Nothing of a group is issued
-// before all of it has been checked.
+// Takes what the group holds, in batches, or returns why the group is refused. Nothing of a group
+// is issued before all of it has been checked.
 Status Group::TakeBatches(std::vector<HandleUse>& uses, std::vector<Batch>& batches) {
   TUTTI_TRY(std::exchange(error_, Status::Ok()));
   TUTTI_TRY(CheckMixture());
@@ -70,7 +70,8 @@ Status Group::TakeBatches(std::vector<HandleUse>& uses, std::vector<Batch>& batc
   return CheckBatches(batches);
 }
 
-// The operations of a group could not be refused any more when its communicators have been made.
+// Refuses a group that holds both operations and the making of communicators: once communicators
+// are made, the operations could not be refused any more.
 Status Group::CheckMixture() const {
   const bool makes =
       std::any_of(inits_.begin(), inits_.end(), [](const InitJob& init) { return init.makes; });
@@ -89,30 +90,39 @@ void Group::DropInits(const Status& reason) {
   inits_.clear();
 }
 
-void Group::BeginInit(InitJob& job) {
-  job.hold = ncclComm::WorkHold(*job.comm, Shown::kInProgress);
-  if (!job.makes) job.comm->joint_jobs.fetch_add(1, std::memory_order_relaxed);
-  if (job.parent != nullptr) job.parent_hold = job.parent->BeginChild(*job.comm);
+Group::InitHold::InitHold(ncclComm& comm, ncclComm* parent, bool makes)
+    : comm_(comm), parent_(parent), is_joint_(!makes), hold_(comm, Shown::kInProgress) {
+  if (parent_ != nullptr) parent_hold_ = parent_->BeginChild(comm_);
+  if (is_joint_) comm_.joint_jobs.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Runs `job` and keeps its outcome in the handle.
+Group::InitHold::~InitHold() {
+  if (is_joint_) comm_.joint_jobs.fetch_sub(1, std::memory_order_release);
+  if (parent_ != nullptr) parent_->ForgetChild(comm_);
+  hold_ = {};
+  // Last, because a thread that sees the parent at rest may use what the job has written.
+  parent_hold_ = {};
+}
+
+void Group::BeginInit(InitJob& job) {
+  job.hold = std::make_unique<InitHold>(*job.comm, job.parent, job.makes);
+}
+
+// Runs the job and keeps its outcome in the handle.
 Status Group::RunInit(InitJob& job) {
   Status status = WithoutExceptions(job.run);
-  if (!job.makes) job.comm->joint_jobs.fetch_sub(1, std::memory_order_release);
   if (!status.ok()) {
     if (job.makes)
       job.comm->Fail(status);
     else
       job.comm->NoteFailure(status, /*in_background=*/!job.comm->blocking);
   }
-  if (job.parent != nullptr) job.parent->ForgetChild(*job.comm);
-  job.hold = {};
-  // Last: whoever sees the parent at rest may use what the job has written.
-  job.parent_hold = {};
+  job.hold.reset();
   return status;
 }
 
-// The first failure of all; the others run nevertheless, as on the other ranks.
+// Runs the jobs in order and returns the first failure. Those after it run nevertheless, as they do
+// on the other ranks.
 Status Group::RunChain(InitChain& chain) {
   Status first;
   for (InitJob& job : chain)
@@ -126,7 +136,7 @@ void Group::QueueInits(InitChain chain) {
   over.joint_worker().Enqueue([jobs] { [[maybe_unused]] const Status kept = RunChain(*jobs); });
 }
 
-// Whose bootstrap the ranks talk over in it.
+// Returns the communicator whose bootstrap the ranks talk over in the job.
 ncclComm& Group::Over(const InitJob& job) {
   return job.parent != nullptr ? *job.parent : *job.comm;
 }
@@ -153,7 +163,8 @@ Status Group::AddJob(InitJob job) {
   return InProgress();
 }
 
-// Those over one bootstrap run one after another, in the order in which they were called.
+// Puts the jobs that use one bootstrap into one chain, whose jobs run one after another in the
+// order in which they were called.
 std::vector<Group::InitChain> Group::MakeChains(InitChain inits) {
   std::vector<InitChain> chains;
   for (InitJob& init : inits) {
@@ -232,8 +243,8 @@ Status Group::RunNow(ncclComm& comm, std::span<const IssuedTask> tasks) {
   return status;
 }
 
-// Makes one for each communicator, in the order in which the group first names them. `uses` keeps
-// their handles.
+// Makes a batch for each communicator, in the order in which the group first names them. `uses`
+// keeps their handles from being freed.
 Result<std::vector<Group::Batch>> Group::MakeBatches(std::vector<HandleUse>& uses) {
   std::vector<Batch> batches;
   for (Entry& entry : std::exchange(entries_, {})) {
@@ -258,8 +269,7 @@ Result<std::vector<Group::Batch>> Group::MakeBatches(std::vector<HandleUse>& use
 }
 
 Status Group::CheckBatches(std::span<const Batch> batches) {
-  // What is handed over is checked by the call that does it, so that alone it need not be checked
-  // here.
+  // The call that hands tasks over checks them too, which is enough for a batch that is alone.
   if (batches.size() == 1 && IsHandedOver(*batches[0].comm)) return Status::Ok();
   for (const Batch& batch : batches)
     TUTTI_TRY(batch.comm->comm->operations().CheckTasks(batch.tasks));
@@ -273,7 +283,7 @@ std::vector<Group::Launch> Group::MakeLaunches(std::vector<Batch> batches) {
     joint.streams = batch.streams;
     joint.on_caller = batch.on_caller;
     joint.batches.push_back(std::move(batch));
-    // The batch may be what joins launches that were apart so far.
+    // The batch may share streams with several launches, which become one.
     std::vector<Launch> apart;
     for (Launch& launch : launches) {
       if (!Overlap(launch.streams, joint.streams)) {
@@ -290,8 +300,8 @@ std::vector<Group::Launch> Group::MakeLaunches(std::vector<Batch> batches) {
   return launches;
 }
 
-// What fails on one communicator is no reason to leave the ranks of others waiting. The first
-// failure of all.
+// Launches all batches and returns the first failure: a failure on one communicator must not leave
+// the ranks of others waiting.
 Status Group::LaunchOperations(std::vector<Batch> batches) {
   if (batches.empty()) return Status::Ok();
   const auto in_turn = std::stable_partition(
@@ -305,7 +315,7 @@ Status Group::LaunchOperations(std::vector<Batch> batches) {
   return first.ok() ? launched : first;
 }
 
-// Takes the batches' places in the order of their communicators.
+// Takes for each batch its place in the order of its communicator's operations.
 void Group::Begin(std::span<Batch> batches) {
   for (Batch& batch : batches) {
     batch.comm->ForgetOperationError();
@@ -353,11 +363,13 @@ void Group::Queue(Launch launch) {
   for (HostStream* other : others) other->Enqueue([fence] { fence->AwaitDone(); });
 }
 
-// The streams of a launch that the calling thread is about to run.
+// Makes the streams of a launch that the calling thread is about to run wait for it.
 void Group::HoldStreams(Launch& launch) {
   const std::shared_ptr<Fence> fence = MakeFence(launch, launch.streams.size());
   for (HostStream* stream : launch.streams) {
-    if (stream->OnOwnThread()) {  // a host function that calls the library: the stream is here
+    // A host function that calls the library runs on its stream's thread, so that the stream is
+    // here.
+    if (stream->OnOwnThread()) {
       fence->NoteReached();
       continue;
     }
@@ -369,8 +381,8 @@ void Group::HoldStreams(Launch& launch) {
   }
 }
 
-// Ends a batch, whatever came of it. Whoever waits for a stream of the batch may ask afterwards
-// whether it is still under way, so that is over first.
+// Ends a batch, whatever came of it. It stops to show as in progress first, because a thread that
+// has waited for a stream of the batch may ask about that.
 struct Group::BatchEnd {
   explicit BatchEnd(Batch& ended) : batch(ended) {}
   ~BatchEnd() {
@@ -386,7 +398,7 @@ Status Group::RunBatch(Batch& batch) {
   const BatchEnd end(batch);
   const log::ThreadRankMark mark(comm.comm->rank());
   if (batch.fence) {
-    // The ticket is to be run all the same; a communicator that has stopped does not wait in it.
+    // The ticket has to be run all the same. A communicator that has stopped does not wait in it.
     if (Status reached = batch.fence->AwaitReached(batch.number); !reached.ok())
       comm.comm->Stop(reached, /*tell=*/true);
   }
@@ -398,7 +410,7 @@ Status Group::RunBatch(Batch& batch) {
   return status;
 }
 
-// Runs the first on the calling thread and the others beside it. The first failure of all.
+// Runs the first batch on the calling thread and the others beside it. Returns the first failure.
 Status Group::RunTogether(std::span<Batch> batches) {
   std::vector<std::future<Status>> others;
   for (Batch& batch : batches.subspan(1)) {

@@ -41,26 +41,26 @@ class Group {
   Status End();
 
   bool active() const { return depth_ > 0; }
-  // A failed call inside a group makes the whole group fail, with its reason.
+  // Notes that a call inside the group failed, which makes the whole group fail with its reason.
   void NoteError(const Status& status) {
     if (error_.ok()) error_ = status;
   }
 
   // REQUIRES, of the three functions that add: the caller is inside of the handles' gates.
   //
-  // Notes the task, inside a group. Outside of one, runs it or hands it over; with the null stream
+  // Notes the task inside a group. Outside of one, runs it or hands it over; with the null stream
   // of a rank on a host it is done on return.
   Status Add(ncclComm& comm, IssuedTask issued);
-  // `job` blocks until its communicator is there and stores it in the handle. `parent` (may be
-  // null) is what it is made from; it is at work from the launch on.
+  // Notes or runs `job`, which blocks until its communicator is there and stores it in the handle.
+  // `parent` (may be null) is what it is made from; it is at work from the launch on.
   Status AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> job);
-
-  // `job` blocks until all ranks of a communicator that is there have done the same.
+  // Notes or runs `job`, which blocks until all ranks of a communicator that is there have done the
+  // same.
   Status AddJoint(ncclComm& comm, std::function<Status()> job);
 
-  // The predicted time of what the group holds, in microseconds. Ends one level; drops what the
-  // group holds when it was the outermost, and is then InvalidUsage where these are
-  // initialisations, which fail.
+  // Returns the predicted time of what the group holds, in microseconds. Ends one level; when it
+  // was the outermost, drops what the group holds. Initialisations cannot be predicted: where the
+  // group holds any, they fail, and so does the call, with InvalidUsage.
   Result<double> Simulate();
 
  private:
@@ -68,32 +68,50 @@ class Group {
     ncclComm* comm;
     IssuedTask issued;
   };
-  // The operations of one communicator.
+  // The operations of one communicator in the group.
   struct Batch {
     ncclComm* comm = nullptr;
     std::vector<IssuedTask> tasks = {};
-    std::vector<HostStream*> streams = {};  // the communicator's worker may be among them
-    bool on_caller = false;
-    bool on_worker = false;
+    // The streams that the operations were issued on; for a non-blocking communicator its worker,
+    // where they were issued on the null stream.
+    std::vector<HostStream*> streams = {};
+    bool on_caller = false;  // Some of them were issued on the null stream of a blocking one.
+    bool on_worker = false;  // Some of them were issued on that of a non-blocking one.
     ncclComm::WorkHold hold = {};
     uint64_t ticket = 0;
-    std::shared_ptr<Fence> fence = nullptr;  // null: no stream to wait for
-    size_t number = 0;                       // at the fence
+    std::shared_ptr<Fence> fence = nullptr;  // null: there is no stream to wait for
+    size_t number = 0;                       // the batch's number at the fence
   };
   struct BatchEnd;
-  // Batches that share streams.
+  // Batches that share streams, and therefore start together.
   struct Launch {
     std::vector<Batch> batches;
     std::vector<HostStream*> streams;
     bool on_caller = false;
   };
+  // Keeps the communicators of an initialisation at work, and lets an abort of the parent reach the
+  // child.
+  class InitHold {
+   public:
+    InitHold(ncclComm& comm, ncclComm* parent, bool makes);
+    InitHold(const InitHold&) = delete;
+    InitHold& operator=(const InitHold&) = delete;
+    ~InitHold();
+
+   private:
+    ncclComm& comm_;
+    ncclComm* const parent_;
+    const bool is_joint_;
+    ncclComm::WorkHold hold_;
+    ncclComm::WorkHold parent_hold_;
+  };
+  // An initialisation, or another call that all ranks of a communicator make together.
   struct InitJob {
     ncclComm* comm;
-    ncclComm* parent;
+    ncclComm* parent;  // what the communicator is made from; may be null
     std::function<Status()> run;
-    bool makes = true;             // the communicator, which is nothing where it fails
-    ncclComm::WorkHold hold = {};  // from BeginInit to the end of RunInit
-    ncclComm::WorkHold parent_hold = {};
+    bool makes = true;  // The job makes the communicator, which is nothing where the job fails.
+    std::unique_ptr<InitHold> hold = nullptr;  // from BeginInit to the end of RunInit
   };
   Status AddJob(InitJob job);
 

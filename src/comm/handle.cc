@@ -7,9 +7,9 @@
 using tutti::HostStream;
 using tutti::Status;
 
-// Nobody else is inside any more, and a destructor is analysed as if it held no lock.
+// The analysis sees no lock here. None is needed, because nobody else is inside any more.
 ncclComm::~ncclComm() TUTTI_NO_THREAD_SAFETY_ANALYSIS {
-  // The threads first, after their work: they use the communicator.
+  // The threads end first, after their work, because they use the communicator.
   worker_.reset();
   joint_worker_.reset();
   helpers_.clear();
@@ -37,7 +37,8 @@ void ncclComm::RaiseAbort() {
 
 namespace {
 
-// Keeps the first failure. Where there is no memory for a copy, that lack is what is kept.
+// Stores a failure unless one is there already. Where there is no memory for a copy, stores the
+// lack of memory as the failure.
 void Keep(Status& place, const Status& failure) noexcept {
   if (!place.ok()) return;
   try {
@@ -99,7 +100,7 @@ void ncclComm::RunAside(HostStream::Task task) {
     else
       helper = helpers_.emplace_back(std::make_unique<Helper>()).get();
   }
-  // Without the mutex: where the system grants no thread, the task runs here.
+  // Without the mutex, because the task runs here where the system grants no thread.
   helper->stream.Enqueue([helper, task = std::move(task)] {
     task();
     helper->busy = false;

@@ -65,12 +65,13 @@ class CommunicatorSlot {
 }  // namespace tutti
 
 struct ncclComm {
-  // Of the handle's slot, which lives longer. Only HandleTable makes and frees handles.
+  // `gate` is that of the handle's slot, which lives longer. Only HandleTable makes and frees
+  // handles.
   explicit ncclComm(tutti::HandleGate& gate) : gate_(gate) {}
   ncclComm(const ncclComm&) = delete;
   ~ncclComm();
 
-  // Whether somebody's work on the handle shows as ncclInProgress.
+  // Whether work on the handle shows as ncclInProgress.
   enum class Shown : bool { kNo, kInProgress };
 
   bool blocking = true;
@@ -81,22 +82,23 @@ struct ncclComm {
   tutti::CommunicatorSlot comm;          // empty until initialised, and if that failed
   std::atomic<bool> revoked = false;
   std::atomic<bool> finalized = false;
-  // That change how operations run and are under way; operations of GPUs must wait for their end.
+  // How many calls that change how operations run are under way (ncclCommWindowRegister).
+  // Operations that are queued on device streams are refused until they have ended.
   std::atomic<int> joint_jobs = 0;
 
   tutti::Mutex mutex;
   tutti::Status error TUTTI_GUARDED_BY(mutex);  // the first asynchronous failure
   std::map<int, TuttiUserOp> user_ops TUTTI_GUARDED_BY(mutex);
   int next_user_op TUTTI_GUARDED_BY(mutex) = 0;
-  // What ncclCommRegister gave out.
+  // The tokens that ncclCommRegister gave out.
   std::vector<std::unique_ptr<char>> registrations TUTTI_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<ncclWindow_vidmem>> windows TUTTI_GUARDED_BY(mutex);
-  // An id made by ncclCommGetUniqueId and not used yet; 0: there is none.
+  // The id that ncclCommGetUniqueId made and that is not used yet; 0: there is none.
   uint64_t grow_id TUTTI_GUARDED_BY(mutex) = 0;
 
-  // Keeps the handle, for work that goes on when the call that began it has returned: from before
-  // it is handed over until its last touch. REQUIRES, to make one: the caller is inside of the
-  // handle's gate.
+  // Keeps the handle from being freed, for work that goes on when the call that began it has
+  // returned. It lives from before the work is handed over until the work last touches the handle.
+  // REQUIRES, to make one: the caller is inside of the handle's gate.
   class WorkHold {
    public:
     WorkHold() = default;  // holds nothing
@@ -114,7 +116,7 @@ struct ncclComm {
     }
     ~WorkHold() { End(); }
 
-    // The work does not show as ncclInProgress any more.
+    // Ends that the work shows as ncclInProgress.
     void Hide() {
       if (comm_ != nullptr && shown_) comm_->in_progress_.fetch_sub(1, std::memory_order_release);
       shown_ = false;
@@ -131,27 +133,30 @@ struct ncclComm {
   };
   bool in_progress() const { return in_progress_.load(std::memory_order_acquire) > 0; }
 
-  // From here to ForgetChild `child` is being made from this communicator, and RaiseAbort reaches
-  // it. ForgetChild comes before the child's own hold ends. Returns the hold on this communicator.
+  // Notes that `child` is being made from this communicator until ForgetChild, so that RaiseAbort
+  // reaches it. ForgetChild must come before the child's own hold ends. Returns the hold on this
+  // communicator.
   [[nodiscard]] WorkHold BeginChild(ncclComm& child);
   void ForgetChild(ncclComm& child);
 
-  // Ends initialisations under way: the handle's own and those of children made from it.
+  // Ends the initialisations that are under way: the handle's own and those of children made from
+  // it.
   void RaiseAbort();
 
-  // The communicator is broken, or never came to be: the first reason stays.
+  // Notes that the communicator is broken, or never came to be. The first reason stays.
   void Fail(const tutti::Status& status);
-  // An operation failed. If that stopped the communicator it is broken; otherwise it is as good as
-  // before, and a failure that neither the caller nor a stream was told (`in_background`) shows
-  // until the next operation is issued.
+  // Notes that an operation failed. If that stopped the communicator, it is broken. Otherwise it is
+  // as good as before, and a failure that neither the caller nor a stream was told
+  // (`in_background`) shows until the next operation is issued.
   void NoteFailure(const tutti::Status& status, bool in_background);
   void ForgetOperationError();
-  // What ncclCommGetAsyncError shows of the above.
+  // Returns the failure that ncclCommGetAsyncError shows.
   tutti::Status Error();
 
+  // Returns the worker, which is made on first use.
   tutti::HostStream& worker();
-  // Another one, for what all ranks do together over the communicator's bootstrap and wait for in
-  // it.
+  // Returns another worker, for calls that all ranks make together over the communicator's
+  // bootstrap and in which they wait for one another.
   tutti::HostStream& joint_worker();
   // Runs `task` on a thread that does nothing else meanwhile.
   void RunAside(tutti::HostStream::Task task);

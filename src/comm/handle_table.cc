@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-// Who waits for this frees a communicator: a delay of this size costs nothing there.
+// The longest pause between two looks. It delays only the freeing of a communicator.
 constexpr auto kLongestPause = std::chrono::microseconds(500);
 
 }  // namespace
@@ -21,7 +21,7 @@ constexpr auto kLongestPause = std::chrono::microseconds(500);
 struct HandleTable::Slot {
   HandleGate gate;
   Slot* next_resting = nullptr;
-  alignas(ncclComm) std::byte storage[sizeof(ncclComm)];  // of the handle, unless kFree
+  alignas(ncclComm) std::byte storage[sizeof(ncclComm)];  // holds the handle, unless kFree
 
   ncclComm* handle() { return reinterpret_cast<ncclComm*>(storage); }
   static Slot& Of(const ncclComm* comm) {
@@ -84,7 +84,8 @@ HandleGate& HandleTable::GateOf(const ncclComm* comm) { return Slot::Of(comm).ga
 
 void HandleTable::Remove(ncclComm* comm) {
   Slot& slot = Slot::Of(comm);
-  // Polled: a call that woke a sleeper would touch the handle after it had counted itself out.
+  // This polls, because a call that woke a sleeper would touch the handle after it had counted
+  // itself out.
   std::chrono::microseconds pause(1);
   while (slot.gate.anyone_inside()) {
     std::this_thread::sleep_for(pause);
@@ -125,7 +126,7 @@ void HandleTable::AfterForkInChild() {
     const size_t used = i + 1 == num_chunks_ ? used_in_last_ : chunk.num_slots;
     for (size_t k = 0; k < used; ++k) {
       HandleGate& gate = chunk.slots[k].gate;
-      // Those inside are threads that stayed behind in the parent.
+      // The threads that are counted as inside stayed behind in the parent.
       const auto phase = HandleGate::PhaseOf(gate.word_.load(std::memory_order_relaxed));
       if (phase != HandleGate::Phase::kFree) gate.ChangePhase(phase, HandleGate::Phase::kInherited);
     }
@@ -146,8 +147,8 @@ HandleTable& Handles() {
   static HandleTable* const table = [] {
     auto* const made = new HandleTable;
     // The threads that serve a communicator stay behind in the parent, and its sockets and shared
-    // memory are the parent's: whatever a child did with it would wait for ever or break the
-    // parent's.
+    // memory are the parent's. Whatever a child did with the communicator would wait for ever, or
+    // break the parent's.
     pthread_atfork(HoldTable, LetGoInParent, LetGoInChild);
     return made;
   }();

@@ -9,10 +9,10 @@
 namespace tutti {
 namespace {
 
-// One piece of a stage: two of them and the user's buffers stay in a 2 MB L2 cache.
+// The size of one piece of a stage: two of them and the user's buffers stay in a 2 MB L2 cache.
 constexpr size_t kStageBytes = 128 << 10;
-// A ring's slot: within one machine eight of them stay in L2; between machines they must cover the
-// link's latency (NCCL's own buffer is 4 MB in eight steps).
+// The size of a FIFO's slot. Within one machine eight of them stay in L2. Between machines they
+// must cover the link's latency (NCCL's own buffer is 4 MB in eight steps).
 constexpr size_t kLocalSlotBytes = 64 << 10;
 constexpr size_t kNetSlotBytes = 512 << 10;
 
@@ -24,8 +24,8 @@ bool MayShare(const PeerInfo& a, const PeerInfo& b) {
   return a.host_hash == b.host_hash && !a.shm_disabled && !b.shm_disabled;
 }
 
-// Each rank shares the arena of the lowest rank of its machine, or is alone (with
-// TUTTI_STRICT_TRANSPORT an error). A record that says anything else must not be worked with.
+// Checks that each rank shares the arena of the lowest rank of its machine, or is alone, which is
+// an error with TUTTI_STRICT_TRANSPORT. A record that says anything else must not be used.
 Status CheckLeaders(std::span<const ShareResult> results, std::span<const PeerInfo> peers,
                     bool strict) {
   for (size_t r = 0; r < results.size(); ++r) {
@@ -106,7 +106,7 @@ Status HostJoin::AttachArena(int leader, uint64_t offer, const ArenaLayout& layo
 }
 
 Status HostJoin::ShareMemory() {
-  std::vector<int> group;  // those who may share memory with this rank, itself among them
+  std::vector<int> group;  // the ranks that may share memory with this one, itself among them
   for (int r = 0; r < num_ranks(); ++r)
     if (r == rank() || MayShare(peer(r), peer(rank()))) group.push_back(r);
   one_host_expected_ = std::all_of(
@@ -151,7 +151,7 @@ Status HostJoin::ShareMemory() {
   return Status::Ok();
 }
 
-// Draws from what all ranks have said what the plan depends on; the same on all ranks.
+// Concludes from what all ranks have said what the plan depends on. All ranks conclude the same.
 void HostJoin::ConcludeSharing(std::span<const ShareResult> results) {
   for (const ShareResult& result : results) parts_.machines.leader.push_back(result.leader);
   const auto all = [&](auto holds) { return std::all_of(results.begin(), results.end(), holds); };
@@ -164,7 +164,7 @@ void HostJoin::ConcludeSharing(std::span<const ShareResult> results) {
       !plan.one_host || !all([](const ShareResult& r) { return r.asks_topology == 0; });
 }
 
-// Proves that the next rank of the machine can be read across processes; if each can read its
+// Proves that this rank can read the memory of the next rank of its machine. If each can read its
 // neighbour, all can.
 bool HostJoin::CanReadPeers(std::span<const int> group) const {
   const auto self = std::find(group.begin(), group.end(), rank());
@@ -173,8 +173,8 @@ bool HostJoin::CanReadPeers(std::span<const int> group) const {
   const PeerInfo& other = peer(next);
   if (mine.pull_disabled || other.pull_disabled) return false;
   if (SameProcess(other, mine)) return true;
-  Status why;
-  if (ProbeRemoteRead(other.pid, other.probe_address, other.probe_token, &why)) return true;
+  const Status why = ProbeRemoteRead(other.pid, other.probe_address, other.probe_token);
+  if (why.ok()) return true;
   TUTTI_INFO(kLogInit | kLogShm,
              "{} cannot read the memory of {}, so data is copied through shared memory: {}",
              RankName(rank(), mine), RankName(next, other), why.message());

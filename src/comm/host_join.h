@@ -14,9 +14,9 @@ namespace tutti {
 
 // What a rank tells all others about its memory.
 struct ShareResult {
-  int32_t leader;         // of the arena this rank has mapped; itself when none
-  uint8_t can_pull;       // it can read the memory of the next rank of its machine
-  uint8_t asks_topology;  // it would have to look at the machine: see TopologyMatters
+  int32_t leader;         // The rank whose arena this rank has mapped; itself when none.
+  uint8_t can_pull;       // The rank can read the memory of the next rank of its machine.
+  uint8_t asks_topology;  // The rank would have to look at the machine (TopologyMatters).
   uint8_t reserved[2];
 };
 
@@ -24,15 +24,16 @@ class HostJoin {
  public:
   explicit HostJoin(const JoinContext& context);
 
-  // The steps, in order; each is called once.
-  // The lowest rank of each machine makes an arena; the others fetch it from there. Who cannot is
-  // alone, and says why.
+  // The steps follow in their order. Each is called once.
+
+  // Shares memory: the lowest rank of each machine makes an arena, and the others fetch it from
+  // there. A rank that cannot is alone, and logs why.
   Status ShareMemory();
-  // Opens the network, where not all ranks share one arena. Connections are made when an operation
+  // Opens the network where not all ranks share one arena. Connections are made when an operation
   // first needs them.
   Status OpenNetwork();
-  // Chooses ring order, this rank's NIC, and what the network costs (topology_step.h);
-  // join_topology.cc.
+  // Chooses the ring's order and this rank's NIC, and finds out what the network costs
+  // (topology_step.h). It is in join_topology.cc.
   Status ChooseByTopology();
   std::unique_ptr<HostOperations> MakeOperations();
 
@@ -57,8 +58,8 @@ class HostJoin {
   HostOperations::Parts parts_;
   std::unique_ptr<Net> network_;  // null when all ranks are local
   bool one_host_expected_ = true;
-  bool topology_matters_ = true;  // for any rank; the same on all
-  int network_device_ = 0;        // by which this rank sends and receives
+  bool topology_matters_ = true;  // It matters for any rank; the same on all ranks.
+  int network_device_ = 0;        // The NIC by which this rank sends and receives.
 };
 
 }  // namespace tutti

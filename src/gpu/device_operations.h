@@ -9,6 +9,8 @@
 
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "base/mutex.h"
 #include "base/status.h"
@@ -32,6 +34,7 @@ class DeviceOperations : public Operations {
   void Abort() override { queue_->Abort(); }
   void NoteAbort() final;
   void Finish() final;
+  std::string_view RankKind() const final { return "ranks that are GPUs"; }
   std::string DescribeTransports() const final;
 
  protected:

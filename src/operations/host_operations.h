@@ -76,6 +76,7 @@ class HostOperations final : public Operations {
   Status CheckBuffer(const void* begin, size_t bytes, const char* what) const override;
   double PredictUs(const Task& task) const override { return executor_->PredictUs(task); }
   std::string Describe(const Task& task) const override { return executor_->Describe(task); }
+  std::string_view RankKind() const override { return "host ranks"; }
   std::string DescribeTransports() const override;
   std::string_view TransportTo(int peer) const override;
   const MachineMap& machines() const override { return machines_; }

@@ -102,6 +102,8 @@ class Operations {
   virtual double PredictUs(const Task& task) const = 0;
   // Returns what Run would do with a task, in words.
   virtual std::string Describe(const Task& task) const = 0;
+  // Returns what the ranks are, in words, for errors: "host ranks" or "ranks that are GPUs".
+  virtual std::string_view RankKind() const = 0;
   // Returns how the ranks are joined, in words, for the log.
   virtual std::string DescribeTransports() const = 0;
   // Returns how data gets to another rank: "shm", "socket" or "gpu".

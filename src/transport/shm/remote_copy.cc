@@ -81,18 +81,14 @@ RemoteToken RandomRemoteToken() {
   return token;
 }
 
-bool ProbeRemoteRead(pid_t pid, uintptr_t remote, const RemoteToken& expected, Status* why) {
+Status ProbeRemoteRead(pid_t pid, uintptr_t remote, const RemoteToken& expected) {
   RemoteToken found{};
-  Status status = Copy(Direction::kRead, pid, found.data(), remote, found.size());
-  if (status.ok() && found != expected)
-    status = RemoteError(
-        "process {} is not the one that was meant: its memory at {:#x} does not hold the token "
-        "(are the ranks in "
-        "different process namespaces?)",
-        pid, remote);
-  const bool proved = status.ok();
-  if (why != nullptr) *why = std::move(status);
-  return proved;
+  TUTTI_TRY(Copy(Direction::kRead, pid, found.data(), remote, found.size()));
+  if (found == expected) return Status::Ok();
+  return RemoteError(
+      "process {} is not the one that was meant: its memory at {:#x} does not hold the token (are "
+      "the ranks in different process namespaces?)",
+      pid, remote);
 }
 
 void PermitRemoteCopies() { prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); }

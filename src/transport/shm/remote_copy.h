@@ -30,16 +30,14 @@ namespace tutti {
 Status ReadRemote(pid_t pid, void* dst, uintptr_t remote, size_t bytes);
 Status WriteRemote(pid_t pid, uintptr_t remote, const void* src, size_t bytes);
 
-// What a rank writes somewhere in its memory, at random, so that others can prove that they read
-// that very memory.
+// A random value that a rank writes somewhere in its memory, so that others can prove that they
+// read that very memory.
 using RemoteToken = std::array<uint8_t, 16>;
 RemoteToken RandomRemoteToken();
 
-// True when `remote` in process `pid` holds `expected`. Never crashes and never reports an error:
-// where it is false,
-// `*why` (if not null) says why in a sentence.
-bool ProbeRemoteRead(pid_t pid, uintptr_t remote, const RemoteToken& expected,
-                     Status* why = nullptr);
+// Succeeds when `remote` in process `pid` holds `expected`, and otherwise returns why that cannot
+// be seen. Never crashes.
+Status ProbeRemoteRead(pid_t pid, uintptr_t remote, const RemoteToken& expected);
 
 // Lets processes of the same user copy from and to this one where Yama's restricted mode
 // (ptrace_scope 1, the default of some distributions) would forbid it between siblings. No effect

@@ -188,18 +188,15 @@ TEST(RemoteProbe, SucceedsOnTheRightMemoryOnly) {
   const Pages pages(1);
   const RemoteToken token = RandomRemoteToken();
   const Peer peer([&] { std::memcpy(pages.data(), token.data(), token.size()); });
-  EXPECT_TRUE(ProbeRemoteRead(peer.pid(), pages.address(), token));
-  EXPECT_TRUE(ProbeRemoteRead(getpid(), reinterpret_cast<uintptr_t>(&token), token));
+  EXPECT_TRUE(ProbeRemoteRead(peer.pid(), pages.address(), token).ok());
+  EXPECT_TRUE(ProbeRemoteRead(getpid(), reinterpret_cast<uintptr_t>(&token), token).ok());
 
-  Status why;
-  EXPECT_FALSE(ProbeRemoteRead(peer.pid(), pages.address(), RandomRemoteToken(), &why));
-  EXPECT_THAT(std::string(why.message()), HasSubstr("token"));
-  EXPECT_FALSE(
-      ProbeRemoteRead(getpid(), pages.address(), token, &why));  // the parent's page is empty
-  EXPECT_FALSE(ProbeRemoteRead(getpid(), 0x10, token, &why));    // no crash
-  EXPECT_THAT(std::string(why.message()), HasSubstr("EFAULT"));
-  EXPECT_TRUE(ProbeRemoteRead(peer.pid(), pages.address(), token, &why));
-  EXPECT_TRUE(why.ok());
+  const Status other = ProbeRemoteRead(peer.pid(), pages.address(), RandomRemoteToken());
+  EXPECT_THAT(std::string(other.message()), HasSubstr("token"));
+  // The parent's page is empty.
+  EXPECT_FALSE(ProbeRemoteRead(getpid(), pages.address(), token).ok());
+  const Status unmapped = ProbeRemoteRead(getpid(), 0x10, token);
+  EXPECT_THAT(std::string(unmapped.message()), HasSubstr("EFAULT"));
 }
 
 // A rank tells its process number, which means another process, or none, where the reader lives.
@@ -214,10 +211,10 @@ TEST(RemoteProbe, ProcessNamespacesAreNoticed) {
     if (reader == 0) {
       // The right address, the right token in the namesake's place, but not that process.
       std::memset(pages.data(), 0, token.size());
-      Status why;
-      if (ProbeRemoteRead(told, pages.address(), token, &why)) _exit(1);
-      // This process is number 1 here; whoever said "1" elsewhere is someone else.
-      if (ProbeRemoteRead(1, pages.address(), token, &why)) _exit(2);
+      if (ProbeRemoteRead(told, pages.address(), token).ok()) _exit(1);
+      // This process is number 1 here. A process that called itself 1 elsewhere is another one.
+      const Status why = ProbeRemoteRead(1, pages.address(), token);
+      if (why.ok()) _exit(2);
       _exit(why.message().find("namespaces") != std::string_view::npos ? 0 : 3);
     }
     int status = 0;
