@@ -4,7 +4,8 @@
 // the algorithm's template (kernels) its primitives (backend/host) over the communicator's
 // connections, and runs it on the calling thread.
 //
-// One thread at a time; the communicator sees to that.
+// One thread at a time uses it: HostOperations gives the turns, or a relay channel's thread runs
+// it.
 
 #include <array>
 #include <cstdint>
@@ -32,26 +33,26 @@ class Executor {
     int rank = 0;
     int num_ranks = 1;
     PlanContext plan;
-    std::vector<int> ring;  // ranks in ring order
+    std::vector<int> ring;  // The ranks in ring order.
     Connections* connections = nullptr;
-    StageGroup* stages = nullptr;  // null unless all ranks are local
-    PullReach* pull = nullptr;     // null: user buffers are never read by peers
+    StageGroup* stages = nullptr;  // Null unless all ranks are local.
+    PullReach* pull = nullptr;     // Null: peers never read user buffers.
     Watch* watch = nullptr;
     WaitPolicy wait_policy;
   };
   explicit Executor(Parts parts);
 
-  // Runs one collective to its end. Fails for reasons outside the call's arguments only: the
-  // arguments were checked.
+  // Runs one collective to its end. The arguments were checked before, so that it fails for other
+  // reasons only.
   Status RunCollective(const Task& task);
-  // InvalidUsage where sends and receives that this rank has with itself do not meet.
+  // Returns InvalidUsage where sends and receives that this rank has with itself do not meet.
   Status CheckMessages(std::span<const Task* const> tasks) const;
   // Runs sends and receives together.
   Status RunMessages(std::span<const Task* const> tasks);
 
-  // What RunCollective would do, for people.
+  // Returns what RunCollective would do, in words.
   std::string Describe(const Task& task) const;
-  // What the cost model predicts, in microseconds.
+  // Returns the time that the cost model predicts, in microseconds.
   double PredictUs(const Task& task) const;
 
  private:
@@ -70,8 +71,8 @@ class Executor {
     bool is_send;
     kernels::Traffic traffic;
   };
-  // All of it, known before the first byte moves; in the order in which operations begin on their
-  // connections.
+  // Returns the traffic of a collective, which is known before the first byte moves, in the order
+  // in which operations begin on their connections.
   std::vector<ConnectionTraffic> TrafficOf(const Task& task, const Choice& choice) const;
   std::vector<ConnectionTraffic> RingTraffic(const Task& task, const Choice& choice) const;
   std::vector<ConnectionTraffic> TreeTraffic(const TreeView& tree, size_t begin, size_t count,
@@ -93,29 +94,29 @@ class Executor {
                        const WorkShape& shape);
 
   const Choice& ChoiceFor(const Task& task, size_t count, Reading reading);
-  // In which order this communicator has to combine the elements of the task.
+  // Returns the order in which this communicator has to combine the elements of the task.
   ReductionOrder OrderFor(const Task& task) const;
-  // What is known of the buffers of an operation before the ranks describe them to one another:
-  // the same on all ranks.
+  // Returns what is known of the buffers of an operation before the ranks describe them to one
+  // another, which is the same on all ranks.
   Reading ReadingOf(const Task& task) const;
-  // The way that is open whatever memory the other ranks' buffers are.
+  // Returns how peers' buffers can be read whatever memory they are.
   Reading CertainReading(const Task& task) const;
   Status RunAlone(const Task& task);
-  // An AllReduce of many buffers where they cannot be staged one by one: through packed_.
+  // Runs an AllReduce of many buffers through packed_, where they cannot be staged one by one.
   Status RunPacked(const Task& task);
   static void SetChoice(const Choice& choice, Operation& op);
   // Runs the operation from its begin to its end, as the watch sees it.
   void RunWatched(const Task& task, const std::optional<Choice>& scattered, Operation& op);
   void Dispatch(const Task& task, Operation& op);
   Status RunStaged(const Task& task, Operation& op);
-  // None where the buffers must be packed.
+  // Returns nothing where the buffers must be packed.
   std::optional<Choice> ChoiceForScattered(const Task& task) const;
   Status RunScattered(const Task& task, Operation& op);
-  // Pulls if the buffers of all ranks allow it and it is still the cheapest algorithm then; false:
-  // it is not, and nothing has happened.
+  // Pulls if the buffers of all ranks allow it and it is still the cheapest algorithm then. Returns
+  // false when it is not, and nothing has happened.
   Result<bool> TryPull(const Task& task, Operation& op);
   void RunPull(const Task& task, Operation& op, HostPullPrimitives& p);
-  // One-shot and two-shot reductions where ranks share no stages.
+  // Runs one-shot and two-shot reductions where ranks share no stages.
   Status RunMesh(const Task& task, Operation& op);
   Status RunRing(const Task& task, Operation& op);
   Status RunTree(const Task& task, Operation& op);
@@ -146,7 +147,7 @@ class Executor {
   PullReach* const pull_;
   Watch& watch_;
   WaitContext wait_;
-  // The last choices, by a hash of what they depend on: programs repeat themselves.
+  // The last choices, by a hash of what they depend on, because programs repeat their calls.
   struct RememberedChoice {
     Collective collective;
     size_t count = 0;  // 0: empty

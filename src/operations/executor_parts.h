@@ -1,6 +1,6 @@
 #pragma once
 
-// What the executor's files share about how a task cuts its data.
+// What the executor's files share: how a task cuts its data, and which algorithm runs over it.
 
 #include <algorithm>
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-// The parts of a variable-size collective, for the algorithms.
+// The parts of a variable-size collective, in the form that the algorithms take.
 struct VariableSizes {
   const std::vector<size_t>& counts;
   const std::vector<size_t>& offsets;
@@ -32,14 +32,14 @@ void WithParts(const Task& task, F f) {
     f(kernels::EqualParts{task.count});
 }
 
-// The element count by which plans are made.
+// Returns the element count by which plans are made.
 inline size_t PlanCount(const Task& task) {
   return task.parts && task.collective != Collective::kAlltoAllV
              ? *std::max_element(task.parts->recv_counts.begin(), task.parts->recv_counts.end())
              : task.count;
 }
 
-// Runs the task's ring algorithm over any primitives: those that move data, or those that count it.
+// Runs the task's ring algorithm over primitives that move data, or that count it.
 template <class P>
 void Executor::WalkRing(P& p, const Task& task, const WorkShape& shape) const {
   const RingView ring = {ring_index_, num_ranks_, ring_.data()};
@@ -60,8 +60,8 @@ void Executor::WalkRing(P& p, const Task& task, const WorkShape& shape) const {
   }
 }
 
-// Likewise the algorithm for ranks that share stages, one of two for AllReduce. False: the
-// collective has none.
+// Runs the task's algorithm for ranks that share stages; AllReduce has two, of which `algorithm`
+// names one. Returns false where the collective has none.
 template <class P>
 bool Executor::WalkStaged(P& p, const Task& task, Algorithm algorithm, const WorkShape& shape) {
   switch (task.collective) {
@@ -96,7 +96,7 @@ bool Executor::WalkStaged(P& p, const Task& task, Algorithm algorithm, const Wor
   }
 }
 
-// The one-shot or two-shot reduction over FIFOs between all pairs of ranks.
+// Runs the one-shot or two-shot reduction over FIFOs between all pairs of ranks.
 template <class P>
 void Executor::WalkMesh(P& p, const Task& task, Algorithm algorithm, const WorkShape& shape) {
   MeshShape mesh = {.count = shape.count,
@@ -115,7 +115,7 @@ void Executor::WalkMesh(P& p, const Task& task, Algorithm algorithm, const WorkS
   if (algorithm == Algorithm::kOneShot)
     return kernels::MeshOneShotReduction(
         p, mesh, all ? kernels::MeshReduction::kAll : kernels::MeshReduction::kRoot);
-  // Parts begin at cache lines, where chunks are made of such.
+  // Parts begin at cache lines where chunks consist of whole cache lines.
   const size_t line_elems = 64 / task.elem_bytes();
   const size_t unit = shape.chunk_elems % line_elems == 0 ? line_elems : 1;
   kernels::MeshTwoShotReduction(p, mesh, all ? -1 : shape.root, unit);

@@ -25,7 +25,8 @@
 
 namespace tutti {
 
-// The arena that ranks of one machine share, as this rank has it. Takes back what it offers.
+// The arena that ranks of one machine share, as this rank has it. The destructor withdraws the
+// offer.
 struct SharedArena {
   SharedArena() = default;
   SharedArena(SharedArena&& other) noexcept
@@ -40,9 +41,9 @@ struct SharedArena {
     if (FdServer* const server = std::exchange(fd_server, nullptr)) server->Withdraw(offer);
   }
 
-  SharedMemory memory;  // none where the rank is alone on its machine
+  SharedMemory memory;  // Empty where the rank is alone on its machine.
   Arena arena;
-  FdServer* fd_server = nullptr;  // where this rank offers it to the others; null: it does not
+  FdServer* fd_server = nullptr;  // Offers the arena to the other ranks; null: there is no offer.
   uint64_t offer = 0;
   int numa = -1;  // the NUMA node that this rank's part is to lie on; -1: anywhere
 };
@@ -51,18 +52,18 @@ class HostOperations final : public Operations {
  public:
   struct Parts {
     int rank = 0;
-    std::span<const PeerInfo> peers;  // outlive the operations, as does what is pointed to
+    std::span<const PeerInfo> peers;  // These and what is pointed to outlive the operations.
     MachineMap machines;
     SharedArena arena;
     PlanContext plan;
-    std::vector<int> ring;              // ranks in ring order
-    std::unique_ptr<NetConnector> net;  // null when all ranks share the arena
-    HostMemory* memory = nullptr;       // of the process, with the server of its descriptors
+    std::vector<int> ring;              // The ranks in ring order.
+    std::unique_ptr<NetConnector> net;  // Null when all ranks share the arena.
+    HostMemory* memory = nullptr;       // The process's memory, and the server of its descriptors.
     FdServer* fd_server = nullptr;
     Watch* watch = nullptr;
     WaitPolicy wait_policy;
-    bool may_pull = true;  // peers may read user buffers where they lie
-    double timeout_s = 0;  // of a turn that does not come
+    bool may_pull = true;  // Peers may read user buffers where they lie.
+    double timeout_s = 0;  // How long a ticket waits for its turn while nobody runs.
     double connect_timeout_s = 0;
   };
   explicit HostOperations(Parts parts);
@@ -82,8 +83,8 @@ class HostOperations final : public Operations {
   const MachineMap& machines() const override { return machines_; }
   uint64_t MemoryBytes() const override { return arena_.memory.size(); }
 
-  // For whoever runs tasks by a thread of its own, in an order of its own, and never calls Run. One
-  // thread at a time, until Finish.
+  // Returns the executor, for a caller that runs tasks on a thread of its own, in its own order,
+  // and never calls Run. One thread at a time, until Finish.
   Executor& executor() { return *executor_; }
 
  private:
@@ -96,8 +97,8 @@ class HostOperations final : public Operations {
   TicketOrder order_;
   SharedArena arena_;
   std::unique_ptr<Connections> connections_;
-  std::optional<StageGroup> stages_;  // where all ranks share the arena
-  std::optional<PullReach> pull_;     // where peers may read user buffers
+  std::optional<StageGroup> stages_;  // Present where all ranks share the arena.
+  std::optional<PullReach> pull_;     // Present where peers may read user buffers.
   std::unique_ptr<Executor> executor_;
 };
 

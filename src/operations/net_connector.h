@@ -1,7 +1,7 @@
 #pragma once
 
-// The NetConnector of a communicator: invitations travel over the bootstrap, the connections are
-// TCP sockets driven by the process's proxy.
+// The NetConnector of a communicator: invitations travel over the bootstrap, and the connections
+// are those of a network (transport/net/net.h), which the process's proxy drives.
 
 #include <atomic>
 #include <memory>
@@ -19,18 +19,18 @@
 
 namespace tutti {
 
-// InvalidUsage unless there is a network of that name; an empty one leaves the choice to the
-// library. Upper and lower case are the same.
+// Returns InvalidUsage unless there is a network of that name. An empty name leaves the choice to
+// the library. Upper and lower case are the same.
 Status CheckNetName(const std::string& name);
 
 // Returns the network that the settings ask for, able to carry something. `proxy` must outlive it.
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
                                      const Bootstrap& bootstrap);
 
-// `bootstrap` and `proxy` must outlive the connector. It listens and connects with the device
-// `device` of `net`. Every connection has slots of `slot_bytes`.
-// Waits for a peer are `watcher`'s business, as those of kernels are: it says when one ends, and is
-// told how long they last. Every wait ends soon after `stop` becomes true.
+// Makes a connector, which listens and connects with the device `device` of `net`. `bootstrap` and
+// `proxy` must outlive it. Every connection has slots of `slot_bytes`. `watcher` is told how long a
+// wait for a peer lasts and says when to end it, as for the waits of kernels. Every wait ends soon
+// after `stop` becomes true.
 std::unique_ptr<NetConnector> MakeNetConnector(Proxy& proxy, Bootstrap& bootstrap,
                                                std::unique_ptr<Net> net, int device,
                                                size_t slot_bytes,

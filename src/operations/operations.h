@@ -37,8 +37,8 @@ enum class HandOver : uint8_t {
 
 // Which ranks share a machine, as was found out when they were joined.
 struct MachineMap {
-  std::vector<int> leader;  // by rank: the lowest rank of those that share memory with it
-  std::vector<int> here;    // the ranks of this rank's machine, itself among them, ascending
+  std::vector<int> leader;  // For each rank, the lowest rank of those that share memory with it.
+  std::vector<int> here;    // The ranks of this rank's machine, itself among them, ascending.
 };
 
 class Operations {
@@ -49,18 +49,18 @@ class Operations {
 
   HandOver hand_over() const { return hand_over_; }
 
-  // Looks for what the caller can have got wrong in the tasks of one group on this rank alone. Run
+  // Checks the tasks of one group for what the caller can have got wrong on this rank alone. Run
   // does so too; a group has the tasks of all its communicators checked before any of them is run.
   // Any thread.
   virtual Status CheckTasks(std::span<const IssuedTask> tasks) const = 0;
-  // Takes the next place in the order of operations. Every ticket must be given to Run, also after
-  // a failure. Means nothing with kOnStream. Any thread.
+  // Takes the next place in the order of operations and returns its ticket. The caller must give
+  // every ticket to Run, also after a failure. The ticket means nothing with kOnStream. Any thread.
   virtual uint64_t TakeTicket() { return 0; }
   // Runs the tasks of one group, or queues them: collectives in order, then all sends and receives
   // together. A failure that leaves this rank out of step with the others stops the communicator;
-  // after any other it is as if nothing had been called.
-  // Timeout when the ticket's turn does not come because nobody runs the ticket whose turn it is,
-  // for TUTTI_TIMEOUT_S; that stops the communicator. Any thread.
+  // after any other one it is as if nothing had been called. Returns Timeout when nobody runs the
+  // ticket whose turn it is for TUTTI_TIMEOUT_S, so that this one's turn does not come; that stops
+  // the communicator. Any thread.
   virtual Status Run(uint64_t ticket, std::span<const IssuedTask> tasks) = 0;
   // Waits until everything issued so far is done, on the device too. Timeout as above, but stops
   // nothing. Any thread.

@@ -15,14 +15,15 @@ namespace tutti {
 
 class TicketOrder {
  public:
-  // `rank` is for messages. A turn that does not come for `timeout_s` seconds in which nobody runs
-  // is a Timeout.
+  // `rank` is named in errors. A ticket whose turn does not come while nobody runs for `timeout_s`
+  // seconds fails with Timeout.
   TicketOrder(int rank, double timeout_s) : rank_(rank), timeout_s_(timeout_s) {}
 
+  // Returns the next ticket.
   uint64_t Take() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Waits for the ticket's turn and begins it. After a failure the ticket is given up: nobody waits
-  // for it any more, and Pass must not be called.
+  // Waits for the ticket's turn and begins it. After a failure the ticket is given up: no other
+  // ticket waits for it any more, and the caller must not call Pass.
   Status Begin(uint64_t ticket) {
     if (turn_.load(std::memory_order_acquire) != ticket) [[unlikely]]
       TUTTI_TRY(AwaitOrGiveUp(ticket));
@@ -46,9 +47,9 @@ class TicketOrder {
   std::atomic<uint64_t> next_ = 0;
   std::atomic<uint64_t> turn_ = 0;
   SleepFlag turn_sleepers_ = 0;
-  std::atomic<bool> running_ = false;  // somebody runs the ticket whose turn it is
+  std::atomic<bool> running_ = false;  // The ticket whose turn it is runs.
   Mutex mutex_;
-  // Tickets whose turn came too late. Whoever passes the turn on skips them.
+  // The tickets whose turn came too late. Pass skips them.
   std::set<uint64_t> given_up_ TUTTI_GUARDED_BY(mutex_);
   std::atomic<uint64_t> num_given_up_ = 0;
 };

@@ -121,7 +121,8 @@ TEST(ProxyConnectionTest, AKernelSleepsOnTheDescriptorsOfWhatItTakesBack) {
   Publish(out);
   pair->send_connection->Poll();
   EXPECT_EQ(poll(descriptors.data(), 1, 20'000), 1);
-  // The progress thread has given the connection back: what came lies there until this thread looks.
+  // The progress thread has given the connection back: what came lies there until this thread
+  // looks.
   for (const pid_t thread : ProgressThreads()) EXPECT_TRUE(testing::StaysAsleep(thread, 50));
   EXPECT_EQ(in.TryPeek().data, nullptr);
   descriptors.clear();
