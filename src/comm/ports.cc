@@ -70,7 +70,8 @@ std::vector<PortFact> JudgePorts(const std::vector<NetDevice>& devices,
   };
   std::vector<PortFact> ports;
   for (const NetDevice& device : devices) {
-    bool usable = ports.empty() || named;
+    // Ports of NICs have their own filter (NCCL_IB_HCA) and reach all those of their fabric.
+    bool usable = ports.empty() || named || device.port > 0;
     for (const NetworkInterface& interface : interfaces) {
       if (interface.name != device.name || interface.address.HostText() != device.address) continue;
       usable |= IsReal(device.name, sysfs) && everywhere(NetworkHash(interface));

@@ -26,8 +26,8 @@ std::array<uint64_t, kMostPeerNetworks> NetworksOf(const std::vector<NetworkInte
                                                    const std::string& sysfs = "/sys");
 
 // `devices` of the network as ports. The first is usable as it always was: it is the best by the
-// network's own rules. Another one is when the user names interfaces, or when it is real and every
-// rank has an interface on its subnet.
+// network's own rules. Another one is when it is a port of a NIC (NetDevice::port), when the user
+// names interfaces, or when it is real and every rank has an interface on its subnet.
 std::vector<PortFact> JudgePorts(const std::vector<NetDevice>& devices,
                                  const std::vector<NetworkInterface>& interfaces,
                                  const Settings& settings, std::span<const PeerInfo> peers,

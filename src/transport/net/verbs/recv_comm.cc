@@ -1,10 +1,8 @@
 #include "transport/net/verbs/recv_comm.h"
 
 #include <arpa/inet.h>
-#include <poll.h>
 
 #include <algorithm>
-#include <atomic>
 
 namespace tutti {
 namespace {
@@ -17,37 +15,19 @@ constexpr uint32_t kGrantDepth = 2 * kTableSlots;
 // Distinguishes completions of grants from those of receives, whose ids are numbers of groups.
 constexpr uint64_t kGrantBit = uint64_t{1} << 63;
 
-// Waits for one control message of the other end.
-Result<ControlMessage> AwaitControl(ControlSocket& control, const WaitLimits& limits) {
-  for (;;) {
-    ControlMessage message;
-    TUTTI_ASSIGN(const bool came, control.Receive(message));
-    if (came) return message;
-    if (limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire)) {
-      return InternalError("waiting for a peer's queue pairs: aborted by the caller");
-    }
-    if (limits.deadline.Passed()) {
-      return Timeout("waiting for a peer's queue pairs: none came before the deadline");
-    }
-    pollfd entry = {control.fd(), POLLIN, 0};
-    ::poll(&entry, 1, limits.deadline.RemainingMs(kAbortCheckMs) + 1);
-  }
-}
-
 }  // namespace
 
 Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(std::shared_ptr<VerbsNic> nic,
-                                                           const VerbsPort& port, UniqueFd control,
-                                                           std::string peer,
-                                                           const WaitLimits& limits) {
-  ControlSocket socket(std::move(control));
-  TUTTI_ASSIGN(const ControlMessage message, AwaitControl(socket, limits));
+                                                           const VerbsPort& port,
+                                                           ControlSocket control,
+                                                           const ControlMessage& offer,
+                                                           std::string peer) {
   const auto make = [&]() -> Result<std::unique_ptr<VerbsRecvComm>> {
-    if (message.type != ControlType::kOffer) {
+    if (offer.type != ControlType::kOffer) {
       return RemoteError("{} began with control message {} instead of an offer", peer,
-                         static_cast<int>(message.type));
+                         static_cast<int>(offer.type));
     }
-    TUTTI_ASSIGN(const VerbsEnd sender, VerbsEnd::Decode(message.payload));
+    TUTTI_ASSIGN(const VerbsEnd sender, VerbsEnd::Decode(offer.payload));
     VerbsChannel::Parts parts;
     parts.nic = std::move(nic);
     parts.port = port;
@@ -63,12 +43,12 @@ Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(std::shared_ptr<Verbs
   };
   Result<std::unique_ptr<VerbsRecvComm>> comm = make();
   if (!comm.ok()) {
-    socket.Refuse(comm.status());
+    control.Refuse(comm.status());
     return std::move(comm).status();
   }
   VerbsChannel& channel = *(*comm)->channel_;
   const VerbsEnd here = channel.Here(channel.remote().split);
-  channel.SetControl(std::move(socket));
+  channel.SetControl(std::move(control));
   TUTTI_TRY(channel.control().Send(ControlType::kAnswer, here.Encode()));
   return std::unique_ptr<NetRecvComm>(std::move(*comm));
 }

@@ -14,11 +14,10 @@ namespace tutti {
 
 class VerbsRecvComm final : public NetRecvComm {
  public:
-  // Takes the offer that comes over `control`, an authenticated socket, waiting within `limits`,
-  // and answers it.
+  // Answers `offer`, which has come over `control`, an authenticated socket; or says there why not.
   static Result<std::unique_ptr<NetRecvComm>> Create(std::shared_ptr<VerbsNic> nic,
-                                                     const VerbsPort& port, UniqueFd control,
-                                                     std::string peer, const WaitLimits& limits);
+                                                     const VerbsPort& port, ControlSocket control,
+                                                     const ControlMessage& offer, std::string peer);
 
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
     return channel_->Register(region);

@@ -34,6 +34,7 @@ Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(std::shared_ptr<Verbs
   parts.nic = std::move(nic);
   TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts)));
   channel->SetControl(ControlSocket(std::move(control)));
+  TUTTI_TRY(channel->control().WatchPeer());
   std::unique_ptr<VerbsSendComm> comm(new VerbsSendComm(std::move(channel), requests));
   const VerbsEnd here = comm->channel_->Here(comm->channel_->options().split);
   TUTTI_TRY(comm->channel_->control().Send(ControlType::kOffer, here.Encode()));
@@ -98,7 +99,9 @@ Result<NetRequest*> VerbsSendComm::Isend(const NetSend& message) {
   if (message.bytes > kMaxNetMessageBytes) {
     return InternalError("a message of {} bytes is too long", message.bytes);
   }
-  if (!channel_->open() || free_.empty() || !LoadGroup()) return nullptr;
+  if (!channel_->open() || free_.empty()) return nullptr;
+  starved_ = !LoadGroup();
+  if (starved_) return nullptr;
   const int index = FindTag(message.tag);
   if (index < 0) return nullptr;
   const GrantEntry& grant = grants_[static_cast<size_t>(index)];
@@ -267,7 +270,8 @@ Result<bool> VerbsSendComm::Test(NetRequest& request) {
 // when it has granted, and looks once more.
 NetIdle VerbsSendComm::PrepareToWait(std::vector<NetWait>& waits) {
   if (!channel_->failure().ok()) return NetIdle::kProgress;
-  if (channel_->open() && !free_.empty() && !LoadGroup()) {
+  if (channel_->open() && starved_) {
+    if (LoadGroup()) return NetIdle::kProgress;
     // The word travelled faster than the grant, which comes any moment.
     if (woken_ >= group_) return NetIdle::kPoll;
     if (wake_asked_ < group_) {

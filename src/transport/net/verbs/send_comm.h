@@ -65,6 +65,7 @@ class VerbsSendComm final : public NetSendComm {
   uint32_t group_size_ = 0;  // 0: its grants have not come
   uint32_t matched_ = 0;     // a bit for each buffer that has its message
   GrantSlot grants_ = {};
+  bool starved_ = false;     // the last message that was to be sent found no grants
   uint64_t wake_asked_ = 0;  // the group for which the receiver was asked to wake this end
   uint64_t woken_ = 0;       // the last group of which it said that it is granted
 };

@@ -1,5 +1,8 @@
 #include "transport/net/verbs/setup.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -15,6 +18,10 @@ constexpr uint32_t kPacketNumbers = 1u << 24;
 constexpr uint32_t kQueuePairNumbers = 1u << 24;
 // A message or two are on their way at once, each below 2 KiB.
 constexpr size_t kMaxQueued = 16 * 1024;
+
+constexpr int kKeepaliveIdleS = 30;
+constexpr int kKeepaliveBetweenS = 6;
+constexpr int kKeepaliveProbes = 5;
 
 bool Again(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
@@ -71,6 +78,17 @@ Result<VerbsEnd> VerbsEnd::Decode(std::span<const std::byte> payload) {
     }
   }
   return end;
+}
+
+Status ControlSocket::WatchPeer() {
+  const int one = 1;
+  if (setsockopt(fd(), SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one)) != 0 ||
+      setsockopt(fd(), IPPROTO_TCP, TCP_KEEPIDLE, &kKeepaliveIdleS, sizeof(int)) != 0 ||
+      setsockopt(fd(), IPPROTO_TCP, TCP_KEEPINTVL, &kKeepaliveBetweenS, sizeof(int)) != 0 ||
+      setsockopt(fd(), IPPROTO_TCP, TCP_KEEPCNT, &kKeepaliveProbes, sizeof(int)) != 0) {
+    return ErrnoError(errno, "preparing a control socket failed");
+  }
+  return Status::Ok();
 }
 
 Status ControlSocket::Send(ControlType type, std::span<const std::byte> payload) {
@@ -138,6 +156,22 @@ Result<bool> ControlSocket::Receive(ControlMessage& message) {
     if (got < 0 && Again(errno)) return false;
     if (got <= 0) return RemoteError("the peer closed the connection");
     in_.insert(in_.end(), block.begin(), block.begin() + got);
+  }
+}
+
+Result<ControlMessage> ControlSocket::Await(const WaitLimits& limits) {
+  for (;;) {
+    ControlMessage message;
+    TUTTI_ASSIGN(const bool came, Receive(message));
+    if (came) return message;
+    if (limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire)) {
+      return InternalError("waiting for a peer's queue pairs: aborted by the caller");
+    }
+    if (limits.deadline.Passed()) {
+      return Timeout("waiting for a peer's queue pairs: none came before the deadline");
+    }
+    pollfd entry = {fd(), POLLIN, 0};
+    ::poll(&entry, 1, limits.deadline.RemainingMs(kAbortCheckMs) + 1);
   }
 }
 

@@ -29,6 +29,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "bootstrap/wire.h"
+#include "sys/tcp.h"
 
 namespace tutti {
 
@@ -75,6 +76,9 @@ class ControlSocket {
   explicit ControlSocket(UniqueFd fd) : fd_(std::move(fd)) {}
 
   int fd() const { return fd_.get(); }
+  // Has the kernel ask an idle peer whether it is still there: one whose host has vanished breaks
+  // the connection after about a minute.
+  Status WatchPeer();
   // Queues a message and writes what the socket takes. SystemError when too much is queued: the
   // other end does not read.
   Status Send(ControlType type, std::span<const std::byte> payload);
@@ -85,6 +89,8 @@ class ControlSocket {
   // Stores the next message; false when none has come yet. RemoteError when the other end has
   // closed the connection or sends nonsense.
   Result<bool> Receive(ControlMessage& message);
+  // Waits for the next message. Timeout when none came within `limits`: the wait may be repeated.
+  Result<ControlMessage> Await(const WaitLimits& limits);
   // Breaks the connection. Any thread.
   void Shutdown();
 

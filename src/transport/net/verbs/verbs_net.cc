@@ -23,6 +23,9 @@ namespace {
 
 constexpr uint64_t kHandleMagic = 0x3142524556545554;  // "TUTVERB1"
 
+// What two connections of a rank have registered, one in each direction.
+constexpr size_t kTrialBytes = size_t{8} << 20;
+
 struct Handle {
   SocketAddress address;
   uint64_t token = 0;
@@ -72,18 +75,35 @@ class VerbsListener final : public NetListener {
   const NetHandle& handle() const override { return handle_; }
 
   Result<std::unique_ptr<NetRecvComm>> Accept(const WaitLimits& limits) override {
-    TUTTI_ASSIGN(SocketSet sockets, queue_->Take(limits));
-    return VerbsRecvComm::Create(used_.nic, used_.port, std::move(sockets.control),
-                                 fmt::format("{} over {}", sockets.peer, used_.port.Name()),
-                                 limits);
+    if (!pending_) {
+      TUTTI_ASSIGN(SocketSet sockets, queue_->Take(limits));
+      pending_ = std::make_unique<Pending>();
+      pending_->control = ControlSocket(std::move(sockets.control));
+      pending_->peer = fmt::format("{} over {}", sockets.peer, used_.port.Name());
+    }
+    const Result<ControlMessage> offer = pending_->control.Await(limits);
+    // Who asks again goes on with the same connection.
+    if (offer.status().code() == Code::kTimeout) return offer.status();
+    const std::unique_ptr<Pending> taken = std::move(pending_);
+    TUTTI_TRY(offer.status());
+    TUTTI_TRY(taken->control.WatchPeer());
+    return VerbsRecvComm::Create(used_.nic, used_.port, std::move(taken->control), *offer,
+                                 std::move(taken->peer));
   }
 
  private:
+  // A connection whose offer has not come yet.
+  struct Pending {
+    ControlSocket control;
+    std::string peer;
+  };
+
   const std::shared_ptr<ConnectionQueues> queues_;
   const UsedPort used_;
   const std::shared_ptr<ConnectionQueue> queue_ = std::make_shared<ConnectionQueue>();
   uint64_t token_ = 0;
   NetHandle handle_ = {};
+  std::unique_ptr<Pending> pending_;
 };
 
 class VerbsNetImpl final : public Net {
@@ -147,8 +167,11 @@ Status VerbsNetImpl::FindPorts(const Settings& settings) {
     if (!nic) {
       Result<std::shared_ptr<VerbsNic>> made =
           VerbsNic::Create(loop_, port.device, VerbsOptions::From(settings));
-      if (!made.ok()) {
-        ports.left_out.emplace_back(made.status().message());
+      Status usable = made.status();
+      // A limit on locked memory shows here rather than in the first operation.
+      if (made.ok()) usable = RegisteredPages::Create((*made)->memory(), kTrialBytes).status();
+      if (!usable.ok()) {
+        ports.left_out.emplace_back(usable.message());
         continue;
       }
       nic = std::move(made).value();

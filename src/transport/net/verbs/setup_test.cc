@@ -1,0 +1,216 @@
+// What the ends of a connection tell each other, whole, in parts, and damaged.
+
+#include "transport/net/verbs/setup.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <random>
+
+#include "transport/net/verbs/fault.h"
+#include "transport/net/verbs/table.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::HasSubstr;
+
+VerbsEnd SomeEnd() {
+  VerbsEnd end;
+  end.ethernet = true;
+  end.mtu = 5;
+  end.lid = 17;
+  end.gid[15] = 9;
+  end.first_packet = 0xabcdef;
+  end.split = true;
+  end.table_address = 0x7f0012345000;
+  end.table_key = 0xdeadbeef;
+  end.queue_pairs = {17, 0xffffff, 3};
+  end.name = "mlx5_0 (10.0.0.1)";
+  return end;
+}
+
+struct Sockets {
+  Sockets() {
+    int fds[2] = {-1, -1};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+    here = ControlSocket(UniqueFd(fds[0]));
+    there = ControlSocket(UniqueFd(fds[1]));
+  }
+  ControlSocket here;
+  ControlSocket there;
+};
+
+TEST(VerbsEndTest, ReadsBackWhatItWrote) {
+  const VerbsEnd end = SomeEnd();
+  const auto read = VerbsEnd::Decode(end.Encode());
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->ethernet, end.ethernet);
+  EXPECT_EQ(read->mtu, end.mtu);
+  EXPECT_EQ(read->lid, end.lid);
+  EXPECT_EQ(read->gid, end.gid);
+  EXPECT_EQ(read->first_packet, end.first_packet);
+  EXPECT_EQ(read->split, end.split);
+  EXPECT_EQ(read->table_address, end.table_address);
+  EXPECT_EQ(read->table_key, end.table_key);
+  EXPECT_EQ(read->queue_pairs, end.queue_pairs);
+  EXPECT_EQ(read->name, end.name);
+}
+
+TEST(VerbsEndTest, TheMostQueuePairsFitIntoAMessage) {
+  VerbsEnd end = SomeEnd();
+  end.queue_pairs.assign(kMaxQueuePairs, 1);
+  EXPECT_LE(end.Encode().size(), kMaxControlPayload);
+  EXPECT_TRUE(VerbsEnd::Decode(end.Encode()).ok());
+}
+
+TEST(VerbsEndTest, RefusesWhatCannotBe) {
+  const auto refused = [](const std::function<void(VerbsEnd&)>& change) {
+    VerbsEnd end = SomeEnd();
+    change(end);
+    const auto read = VerbsEnd::Decode(end.Encode());
+    return read.status().code() == Code::kRemoteError;
+  };
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.mtu = 0; }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.mtu = 6; }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.queue_pairs.clear(); }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.queue_pairs.assign(kMaxQueuePairs + 1, 1); }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.queue_pairs[1] = 1 << 24; }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.first_packet = 1 << 24; }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.table_address += 1; }));
+}
+
+TEST(VerbsEndTest, AnotherVersionIsNamed) {
+  Bytes bytes = SomeEnd().Encode();
+  bytes[0] = std::byte{99};
+  EXPECT_THAT(std::string(VerbsEnd::Decode(bytes).status().message()), HasSubstr("version 99"));
+}
+
+TEST(VerbsEndTest, NoDamageIsReadPastTheEnd) {
+  const Bytes whole = SomeEnd().Encode();
+  for (size_t length = 0; length < whole.size(); ++length) {
+    EXPECT_FALSE(VerbsEnd::Decode(std::span(whole).first(length)).ok()) << length;
+  }
+  std::mt19937 random(11);
+  for (int i = 0; i < 2000; ++i) {
+    Bytes damaged = whole;
+    damaged[random() % damaged.size()] = static_cast<std::byte>(random());
+    const auto read = VerbsEnd::Decode(damaged);
+    if (read.ok()) {
+      EXPECT_LE(read->queue_pairs.size(), kMaxQueuePairs);
+    }
+  }
+}
+
+TEST(ControlSocketTest, CarriesMessagesInOrder) {
+  Sockets sockets;
+  const Bytes payload(100, std::byte{7});
+  ASSERT_TRUE(sockets.here.Send(ControlType::kOffer, payload).ok());
+  ASSERT_TRUE(sockets.here.Send(ControlType::kReady, {}).ok());
+  ControlMessage message;
+  ASSERT_TRUE(*sockets.there.Receive(message));
+  EXPECT_EQ(message.type, ControlType::kOffer);
+  EXPECT_EQ(message.payload, payload);
+  ASSERT_TRUE(*sockets.there.Receive(message));
+  EXPECT_EQ(message.type, ControlType::kReady);
+  EXPECT_TRUE(message.payload.empty());
+  EXPECT_FALSE(*sockets.there.Receive(message));
+}
+
+TEST(ControlSocketTest, PutsPartsTogether) {
+  Sockets sockets;
+  const Bytes payload(40, std::byte{9});
+  ASSERT_TRUE(sockets.here.Send(ControlType::kAnswer, payload).ok());
+  std::byte bytes[48];
+  ASSERT_EQ(::recv(sockets.there.fd(), bytes, sizeof(bytes), 0), 48);
+  for (const std::byte byte : bytes) {
+    ControlMessage message;
+    EXPECT_FALSE(*sockets.there.Receive(message));
+    ASSERT_EQ(::send(sockets.here.fd(), &byte, 1, 0), 1);
+  }
+  ControlMessage message;
+  ASSERT_TRUE(*sockets.there.Receive(message));
+  EXPECT_EQ(message.payload, payload);
+}
+
+TEST(ControlSocketTest, RefusesNonsenseAndTheEnd) {
+  for (const char* nonsense : {"12345678", "\x56\x76\x07\0\0\0\0\0", "\x56\x76\x01\0\0\0\0\x01"}) {
+    Sockets sockets;
+    ASSERT_EQ(::send(sockets.here.fd(), nonsense, 8, 0), 8);
+    ControlMessage message;
+    EXPECT_EQ(sockets.there.Receive(message).status().code(), Code::kRemoteError);
+  }
+  Sockets sockets;
+  sockets.here.Shutdown();
+  ControlMessage message;
+  EXPECT_EQ(sockets.there.Receive(message).status().code(), Code::kRemoteError);
+}
+
+TEST(ControlSocketTest, ToOneThatDoesNotReadIsAFailureAndNoGrowth) {
+  Sockets sockets;
+  const Bytes payload(kMaxControlPayload, std::byte{1});
+  Status status;
+  for (int i = 0; i < 10'000 && status.ok(); ++i) {
+    status = sockets.here.Send(ControlType::kOffer, payload);
+  }
+  EXPECT_EQ(status.code(), Code::kSystemError);
+}
+
+TEST(TableTest, AnEntryIsWholeWhenBothItsNumbersAreTheGroups) {
+  GrantEntry entry;
+  EXPECT_FALSE(IsWhole(entry, 1));
+  entry.number = 1;
+  EXPECT_FALSE(IsWhole(entry, 1));
+  entry.number_again = 1;
+  EXPECT_TRUE(IsWhole(entry, 1));
+  EXPECT_FALSE(IsWhole(entry, 257));
+  EXPECT_TRUE(IsWhole(entry, (uint64_t{1} << 32) + 1));
+}
+
+VerbsLibrary Words() {
+  VerbsLibrary library;
+  library.wc_status_str = [](ibv_wc_status) { return "transport retry counter exceeded"; };
+  library.event_type_str = [](ibv_event_type) { return "port error"; };
+  return library;
+}
+
+TEST(FaultTest, NamesPortPeerStatusAndWhatToTry) {
+  ibv_wc completion = {};
+  completion.status = IBV_WC_RETRY_EXC_ERR;
+  completion.vendor_err = 0x81;
+  const Status status = DescribeCompletion(Words(), completion, "writing 4096 bytes",
+                                           "mlx5_0 (10.0.0.1)", "mlx5_3 (10.0.0.2)", {});
+  EXPECT_EQ(status.code(), Code::kRemoteError);
+  const std::string text(status.message());
+  for (const char* part : {"writing 4096 bytes", "mlx5_0 (10.0.0.1)", "mlx5_3 (10.0.0.2)",
+                           "transport retry counter exceeded", "0x81", "NCCL_IB_TIMEOUT=20"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST(FaultTest, BlamesTheHostThatIsTheCause) {
+  ibv_wc completion = {};
+  completion.status = IBV_WC_LOC_PROT_ERR;
+  EXPECT_EQ(DescribeCompletion(Words(), completion, "writing", "a", "b", {}).code(),
+            Code::kSystemError);
+  completion.status = IBV_WC_REM_ACCESS_ERR;
+  EXPECT_EQ(DescribeCompletion(Words(), completion, "writing", "a", "b", {}).code(),
+            Code::kRemoteError);
+}
+
+TEST(FaultTest, TellsFatalEventsFromOthers) {
+  EXPECT_TRUE(IsFatal(IBV_EVENT_DEVICE_FATAL));
+  EXPECT_TRUE(IsFatal(IBV_EVENT_QP_FATAL));
+  EXPECT_FALSE(IsFatal(IBV_EVENT_PORT_ERR));
+  EXPECT_FALSE(IsFatal(IBV_EVENT_PORT_ACTIVE));
+  EXPECT_THAT(DescribeEvent(Words(), IBV_EVENT_PORT_ERR, "mlx5_0", 2), HasSubstr("mlx5_0 port 2"));
+}
+
+TEST(FaultTest, SaysThatMemoryMayBeLocked) {
+  EXPECT_THAT(std::string(DescribeRefusal(ENOMEM, "registering", "mlx5_0").message()),
+              HasSubstr("ulimit -l"));
+}
+
+}  // namespace
+}  // namespace tutti

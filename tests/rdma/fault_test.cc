@@ -1,0 +1,133 @@
+// Faults of the way between two ports, in the virtual machine: rxe2 and rxe3 are joined by a cable
+// (veth v0 and v1) that these tests make worse. guest has the set-up.
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "bootstrap/auth.h"
+#include "transport/net/net_contract_test.h"
+#include "transport/net/verbs/verbs_net.h"
+
+namespace tutti {
+namespace {
+
+using net_contract::NetBuffer;
+using net_contract::NetLink;
+using net_contract::Transfer;
+
+void Shell(const std::string& command) { EXPECT_EQ(std::system(command.c_str()), 0) << command; }
+
+// Two networks, one at either end of the cable.
+class CablePair final : public NetPair {
+ public:
+  explicit CablePair(Settings settings) {
+    VerbsNet::Options options;
+    options.address = ParseSocketAddress("127.0.0.1:0").value();
+    const Key key = RandomKey();
+    for (size_t i = 0; i < 2; ++i) {
+      settings.ib_hca = i == 0 ? "=rxe2" : "=rxe3";
+      nets_[i] = VerbsNet::Create(*loop_, key, settings, options).value();
+      EXPECT_TRUE(nets_[i]->IsViable().ok()) << nets_[i]->IsViable().message();
+    }
+  }
+  Net& sending() override { return *nets_[0]; }
+  Net& receiving() override { return *nets_[1]; }
+
+ private:
+  std::unique_ptr<EventLoop> loop_ = EventLoop::Create("cable").value();
+  std::array<std::unique_ptr<Net>, 2> nets_;
+};
+
+// The cable is whole before and after each test.
+class CableTest : public ::testing::Test {
+ protected:
+  ~CableTest() override { Lose(0); }
+  // Loses so many of a hundred packets in either direction.
+  static void Lose(int percent) {
+    for (const char* side : {"v0", "v1"}) {
+      Shell(fmt::format("tc qdisc replace dev {} root netem loss {}%", side, percent));
+    }
+  }
+  // Tries again every second or so, for eight times; shorter ones are too short for this machine.
+  static Settings Patient() {
+    Settings settings;
+    settings.ib_timeout = 18;
+    return settings;
+  }
+};
+
+// Sends one message through a whole cable, and one that was granted before `break_cable`.
+void SendOverABrokenCable(NetLink& link, const std::function<void()>& break_cable) {
+  NetBuffer to = link.ReceiveBuffer(1000);
+  NetBuffer from = link.SendBuffer(1000);
+  NetRequest* receiving = nullptr;
+  for (int i = 0; i < 2; ++i) ASSERT_NE(receiving = link.Receive(to), nullptr);
+  NetRequest* const sending = link.SendSoon(from);
+  ASSERT_NE(sending, nullptr);
+  ASSERT_TRUE(link.Drive([&] { return link.Sent(sending); }));
+  // The second grant follows the first at once; a moment is time enough.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  break_cable();
+  ASSERT_NE(link.Send(from), nullptr);
+  // The memory must outlive the requests, which end with the connection's failure.
+  EXPECT_FALSE(NetLink::AwaitFailure(*link.sender).ok());
+}
+
+TEST_F(CableTest, CarriesMessages) {
+  CablePair pair(Patient());
+  NetLink link(pair);
+  Transfer(link, net_contract::MixedSizes(5, 60));
+}
+
+TEST_F(CableTest, LossesAreMadeGood) {
+  Lose(2);
+  for (const int pairs : {1, 4}) {
+    Settings settings = Patient();
+    settings.ib_qps = pairs;
+    settings.ib_split_data = pairs > 1;
+    CablePair pair(settings);
+    NetLink link(pair);
+    Transfer(link, net_contract::MixedSizes(6, 60));
+  }
+}
+
+TEST_F(CableTest, ACutOfTwoSecondsIsSurvived) {
+  CablePair pair(Patient());
+  NetLink link(pair);
+  Transfer(link, {1000, 200'000});
+  Lose(100);
+  std::thread mender([] {
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    Lose(0);
+  });
+  Transfer(link, net_contract::MixedSizes(7, 20));
+  mender.join();
+}
+
+TEST_F(CableTest, ACutForGoodIsToldAtBothEnds) {
+  Settings settings = Patient();
+  settings.ib_retry_count = 1;
+  CablePair pair(settings);
+  NetLink link(pair);
+  SendOverABrokenCable(link, [] { Lose(100); });
+  const Status status = NetLink::AwaitFailure(*link.sender);
+  EXPECT_EQ(status.code(), Code::kRemoteError);
+  for (const char* part : {"rxe2", "rxe3", "NCCL_IB_TIMEOUT=18", "did not answer"}) {
+    EXPECT_NE(status.message().find(part), std::string_view::npos) << status.message();
+  }
+  EXPECT_EQ(NetLink::AwaitFailure(*link.receiver).code(), Code::kRemoteError);
+}
+
+TEST_F(CableTest, APortThatIsDownIsNamed) {
+  CablePair pair(Patient());
+  NetLink link(pair);
+  SendOverABrokenCable(link, [] { Shell("ip link set v0 down"); });
+  const Status status = NetLink::AwaitFailure(*link.sender);
+  Shell("$TESTS/cable up");
+  EXPECT_NE(status.message().find("rxe2"), std::string_view::npos) << status.message();
+  EXPECT_FALSE(NetLink::AwaitFailure(*link.receiver).ok());
+}
+
+}  // namespace
+}  // namespace tutti
