@@ -81,6 +81,8 @@ class ConnectionCore : public NetConnection {
   // Chunks counted over the connection's life, done <= posted. Written by the driver, read by any.
   uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
   uint64_t done() const { return done_.load(std::memory_order_relaxed); }
+  // The chunks of all operations that were begun.
+  uint64_t begun() const { return ops_.end(); }
   void CountPosted() { posted_.store(posted() + 1, std::memory_order_relaxed); }
   void CountDone() { done_.store(done() + 1, std::memory_order_release); }
 

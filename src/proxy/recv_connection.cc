@@ -1,5 +1,6 @@
 #include "proxy/recv_connection.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace tutti {
@@ -13,12 +14,15 @@ RecvConnection::RecvConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<Ne
       comm_(std::move(comm)),
       registration_(std::move(fifo.registration)),
       carries_op_tag_(comm_->CarriesOpTag()),
+      receives_ahead_(comm_->ReceivesAhead()),
       fifo_(RecvConnection::fifo()) {}
 
 Result<bool> RecvConnection::Move() {
   const FifoView view = fifo();
   // Free slots wait for chunks ahead of the kernel, and thereby are granted to the sender.
-  for (uint64_t free_until = fifo_.released() + kFifoSlots; posted() < free_until; CountPosted()) {
+  uint64_t end = fifo_.released() + kFifoSlots;
+  if (!receives_ahead_) end = std::min(end, begun());
+  for (; posted() < end; CountPosted()) {
     const NetReceive slot = {view.data(posted()), view.slot_bytes + view.gap_bytes, 0,
                              registration_.get()};
     TUTTI_ASSIGN(NetRequest* const request, comm_->Irecv({&slot, 1}));

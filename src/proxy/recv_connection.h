@@ -25,6 +25,7 @@ class RecvConnection final : public ConnectionCore {
   const std::unique_ptr<NetRecvComm> comm_;
   const std::unique_ptr<NetMemory> registration_;  // of the FIFO
   const bool carries_op_tag_;
+  const bool receives_ahead_;
   FifoSender fifo_;
   std::array<NetRequest*, kNetWindow> requests_ = {};  // of chunks [done, posted)
 };

@@ -161,6 +161,8 @@ class NetSendComm : public NetComm {
 
 class NetRecvComm : public NetComm {
  public:
+  // Returns whether buffers may be granted before it is known that messages will come for them.
+  virtual bool ReceivesAhead() const { return true; }
   // Begins to receive the next group of messages, one for each buffer, and grants the sender these
   // buffers. Null when the comm has no room for a further request. A message that is longer than
   // its buffer breaks the connection. REQUIRES: 1 <= group.size() <= max_group, and the tags of a

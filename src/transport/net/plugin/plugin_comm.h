@@ -1,0 +1,133 @@
+#pragma once
+
+// The two ends of a connection of a plugin's network.
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "transport/net/net.h"
+#include "transport/net/plugin/plugin_context.h"
+
+namespace tutti {
+
+// The requests that a plugin has room for on one connection: NCCL's NCCL_NET_MAX_REQUESTS, which
+// was 8 before version 8 of the interface.
+inline constexpr uint64_t kPluginRequests = 32;
+inline constexpr uint64_t kOldPluginRequests = 8;
+constexpr uint64_t PluginRequests(int version) {
+  return version >= 8 ? kPluginRequests : kOldPluginRequests;
+}
+
+// What both directions share: the plugin's comm, the requests in flight, and the first failure.
+class PluginChannel {
+ public:
+  struct Request : NetRequest {
+    void* request = nullptr;  // the plugin's; null: done, or not in flight
+    bool in_flight = false;   // begun, and not yet tested as done by the caller
+    int count = 0;            // buffers of a receive; 0: a send or a flush
+    std::array<size_t, kMaxNetGroup> capacity = {};
+  };
+
+  enum class Direction : uint8_t { kSend, kReceive };
+
+  PluginChannel(std::shared_ptr<PluginContext> context, Direction direction, void* comm,
+                std::string peer)
+      : context_(std::move(context)), direction_(direction), comm_(comm), peer_(std::move(peer)) {}
+  ~PluginChannel() { Close(); }
+
+  PluginContext& context() const { return *context_; }
+  std::string_view peer() const { return peer_; }
+
+  Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region);
+  // Ends a registration, unless Close has ended it.
+  void Deregister(void* handle);
+  // Returns a request that is free, or null.
+  Request* FreeRequest();
+  // Calls a function of the plugin as call(functions, comm), unless the connection is closed.
+  template <class F>
+  Status Call(std::string_view what, F&& call) {
+    bool closed = false;
+    Status status = context_->Do(what, [&](PluginFunctions& plugin, void*) {
+      closed = comm_ == nullptr;
+      return closed ? ncclSuccess : call(plugin, comm_);
+    });
+    return closed ? Closed() : status;
+  }
+  // Returns the first failure, or that the connection is closed.
+  Status Check() const;
+  static Status Closed() { return InternalError("this rank closed the connection"); }
+  // Keeps the first failure and closes the connection, so that the other end hears of it.
+  Status Fail(Status status);
+
+  Result<bool> Progress();
+  Result<bool> Test(NetRequest& request);
+  // Closes the connection. Any thread: what others do later fails.
+  void Close();
+  bool Idle() const { return in_flight_ == 0; }
+  // Counts a request that the plugin has taken.
+  NetRequest* Begun(Request& request);
+
+ private:
+  Status Take(Request& request, const std::array<int, kMaxNetGroup>& bytes);
+
+  const std::shared_ptr<PluginContext> context_;
+  const Direction direction_;
+  // Both are touched within context_->Do only, since Close may come from any thread.
+  void* comm_;  // null: closed
+  std::set<void*> registered_;
+  const std::string peer_;
+  std::array<Request, kPluginRequests> requests_;
+  size_t in_flight_ = 0;
+  std::atomic<bool> closed_ = false;  // comm_ is null, for those who are not within Do
+  Status failure_;                    // of the driving thread only
+};
+
+class PluginSendComm final : public NetSendComm {
+ public:
+  PluginSendComm(std::shared_ptr<PluginContext> context, void* comm, std::string peer)
+      : channel_(std::move(context), PluginChannel::Direction::kSend, comm, std::move(peer)) {}
+
+  Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
+    return channel_.Register(region);
+  }
+  bool CarriesOpTag() const override { return false; }
+  Result<NetRequest*> Isend(const NetSend& message) override;
+  Result<bool> Progress() override { return channel_.Progress(); }
+  Result<bool> Test(NetRequest& request) override { return channel_.Test(request); }
+  NetIdle PrepareToWait(std::vector<NetWait>&) override { return NetIdle::kPoll; }
+  void AppendFds(std::vector<int>&) const override {}
+  void Shutdown() override { channel_.Close(); }
+  bool Drained() const override { return channel_.Idle(); }
+  std::string_view peer() const override { return channel_.peer(); }
+
+ private:
+  PluginChannel channel_;
+};
+
+class PluginRecvComm final : public NetRecvComm {
+ public:
+  PluginRecvComm(std::shared_ptr<PluginContext> context, void* comm, std::string peer)
+      : channel_(std::move(context), PluginChannel::Direction::kReceive, comm, std::move(peer)) {}
+
+  Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
+    return channel_.Register(region);
+  }
+  bool CarriesOpTag() const override { return false; }
+  bool ReceivesAhead() const override { return false; }
+  Result<NetRequest*> Irecv(std::span<const NetReceive> group) override;
+  Result<NetRequest*> Iflush(std::span<const NetReceive> buffers) override;
+  Result<bool> Progress() override { return channel_.Progress(); }
+  Result<bool> Test(NetRequest& request) override { return channel_.Test(request); }
+  NetIdle PrepareToWait(std::vector<NetWait>&) override { return NetIdle::kPoll; }
+  void AppendFds(std::vector<int>&) const override {}
+  void Shutdown() override { channel_.Close(); }
+  std::string_view peer() const override { return channel_.peer(); }
+
+ private:
+  PluginChannel channel_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,50 @@
+#include "transport/net/plugin/plugin_context.h"
+
+namespace tutti {
+namespace {
+
+const char* TextOf(ncclResult_t result) {
+  switch (result) {
+    case ncclUnhandledCudaError:
+      return "a call of CUDA failed";
+    case ncclSystemError:
+      return "a call of the system failed";
+    case ncclInternalError:
+      return "it reports an internal error";
+    case ncclInvalidArgument:
+      return "it refuses an argument";
+    case ncclInvalidUsage:
+      return "it cannot be used so";
+    case ncclRemoteError:
+      return "the peer has gone, or the network failed";
+    default:
+      return "it gave a result that is none of NCCL's";
+  }
+}
+
+}  // namespace
+
+Result<std::shared_ptr<PluginContext>> PluginContext::Create(std::shared_ptr<PluginLibrary> library,
+                                                             uint64_t comm_id) {
+  std::shared_ptr<PluginContext> made(new PluginContext(std::move(library)));
+  const MutexLock lock(made->mutex_);
+  const ncclResult_t result = made->library_->functions().Init(comm_id, &made->context_);
+  if (result != ncclSuccess) return made->Failure("init", result);
+  made->initialized_ = true;
+  return made;
+}
+
+PluginContext::~PluginContext() {
+  // Nobody else has the context any more. What finalize returns could only be ignored.
+  const MutexLock lock(mutex_);
+  if (initialized_) library_->functions().Finalize(context_);
+}
+
+Status PluginContext::Failure(std::string_view what, ncclResult_t result) const {
+  const bool known = result > ncclSuccess && result <= ncclRemoteError;
+  return Status(known ? static_cast<Code>(result) : Code::kInternalError,
+                fmt::format("network plugin {}: {} failed: {} (result {})", name(), what,
+                            TextOf(result), static_cast<int>(result)));
+}
+
+}  // namespace tutti

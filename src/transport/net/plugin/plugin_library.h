@@ -1,0 +1,105 @@
+#pragma once
+
+// A network plugin of NCCL's, as its maker ships it: a shared library that exports tables of
+// functions under the names ncclNet_v<N>. PluginLibrary opens one and takes the newest version that
+// it has; PluginFunctions calls any version by the newest one's rules, so that nothing else has to
+// know of versions.
+//
+// What plugins are promised, as NCCL keeps it: init is the first call; devices and get_properties
+// come before listen and connect; connect and accept are called again until they give a comm; a
+// comm's memory is deregistered, and its requests are tested to the end, before it is closed;
+// finalize is the last call of a context. A plugin's functions return at once and are called by any
+// thread, but never by two at the same time for one context.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/net/plugin/abi.h"
+
+namespace tutti {
+
+// What a plugin says of a device: the properties of the newest version. Those that an older plugin
+// does not have keep the values here.
+struct PluginProperties {
+  std::string name;
+  std::string pci_path;
+  uint64_t guid = 0;
+  int memory_kinds = netplugin::kPtrHost;
+  bool force_flush = false;
+  int speed_mbps = 0;
+  int port = 0;
+  float latency_us = 0;
+  int max_recvs = 1;
+  size_t max_bytes = 0;  // of one message; 0: no limit
+};
+
+// The functions of a plugin by the newest version's rules. Their results are the plugin's own.
+class PluginFunctions {
+ public:
+  virtual ~PluginFunctions() = default;
+
+  virtual int version() const = 0;
+  virtual const char* name() const = 0;
+
+  virtual ncclResult_t Init(uint64_t comm_id, void** context) = 0;
+  virtual ncclResult_t Finalize(void* context) = 0;
+  virtual ncclResult_t Devices(int* count) = 0;
+  virtual ncclResult_t GetProperties(int device, PluginProperties* properties) = 0;
+  virtual ncclResult_t Listen(void* context, int device, void* handle, void** listen_comm) = 0;
+  virtual ncclResult_t Connect(void* context, int device, void* handle, void** send_comm) = 0;
+  virtual ncclResult_t Accept(void* listen_comm, void** recv_comm) = 0;
+  // InvalidArgument when the plugin's version cannot express `bytes`.
+  virtual ncclResult_t Register(void* comm, void* data, size_t bytes, int type, void** memory) = 0;
+  virtual ncclResult_t RegisterDmabuf(void* comm, void* data, size_t bytes, int type,
+                                      uint64_t offset, int fd, void** memory) = 0;
+  virtual ncclResult_t Deregister(void* comm, void* memory) = 0;
+  virtual ncclResult_t Isend(void* send_comm, void* data, size_t bytes, int tag, void* memory,
+                             void** request) = 0;
+  virtual ncclResult_t Irecv(void* recv_comm, int count, void** data, size_t* bytes, int* tags,
+                             void** memory, void** request) = 0;
+  virtual ncclResult_t Iflush(void* recv_comm, int count, void** data, int* bytes, void** memory,
+                              void** request) = 0;
+  virtual ncclResult_t Test(void* request, int* done, int* bytes) = 0;
+  virtual ncclResult_t CloseSend(void* send_comm) = 0;
+  virtual ncclResult_t CloseRecv(void* recv_comm) = 0;
+  virtual ncclResult_t CloseListen(void* listen_comm) = 0;
+};
+
+class PluginLibrary {
+ public:
+  // Opens the library that one name of NCCL_NET_PLUGIN stands for: a path or a file's name when it
+  // has a '/' or ends in ".so", and otherwise libnccl-net-NAME.so. An empty name is libnccl-net.so.
+  // InvalidUsage, with a sentence, when there is no such library, or it has no table of a known
+  // version, or a function is missing in its table.
+  static Result<std::shared_ptr<PluginLibrary>> Open(const std::string& name);
+  // The library stays loaded: plugins start threads that outlive their communicators.
+  PluginLibrary(const PluginLibrary&) = delete;
+  PluginLibrary& operator=(const PluginLibrary&) = delete;
+
+  PluginFunctions& functions() const { return *functions_; }
+  // The file that was opened.
+  const std::string& file() const { return file_; }
+
+ private:
+  PluginLibrary(std::string file, std::unique_ptr<PluginFunctions> functions)
+      : file_(std::move(file)), functions_(std::move(functions)) {}
+
+  const std::string file_;
+  const std::unique_ptr<PluginFunctions> functions_;
+};
+
+// Returns the names in the value of NCCL_NET_PLUGIN: those between its commas, none for "none", and
+// one empty name, that of the default library, when the variable is not set.
+std::vector<std::string> PluginNames(std::string_view setting);
+
+// Returns the functions of `table`, which is one of version `version`. Null where the version is
+// not known, or a function that every plugin of that version has is missing; `missing` then names
+// it.
+std::unique_ptr<PluginFunctions> MakePluginFunctions(int version, const void* table,
+                                                     std::string* missing);
+
+}  // namespace tutti

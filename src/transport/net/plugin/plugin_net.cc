@@ -1,0 +1,144 @@
+#include "transport/net/plugin/plugin_net.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "base/log.h"
+#include "transport/net/plugin/plugin_comm.h"
+
+namespace tutti {
+namespace {
+
+// The pause between two calls of connect or accept.
+constexpr int64_t kPauseNs = 200'000;
+
+// Calls `attempt`, which gives a comm or null for "not yet", until it gives one or fails, or
+// `limits` end the wait.
+Result<void*> AwaitComm(const WaitLimits& limits, std::string_view what,
+                        const std::function<Status(void**)>& attempt) {
+  for (;;) {
+    void* comm = nullptr;
+    TUTTI_TRY(attempt(&comm));
+    if (comm != nullptr) return comm;
+    if (limits.abort_flag != nullptr && limits.abort_flag->load(std::memory_order_acquire)) {
+      return InternalError("{} was aborted", what);
+    }
+    if (limits.deadline.Passed()) return Timeout("{} did not end in time", what);
+    const timespec pause = {0, kPauseNs};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+NetDevice DeviceOf(const PluginProperties& properties, int version) {
+  NetDevice device;
+  device.name = properties.name;
+  device.address = properties.name;
+  device.speed_mbps = std::max(properties.speed_mbps, 0);
+  device.latency_ns = static_cast<int64_t>(std::max(properties.latency_us, 0.0f) * 1000);
+  device.guid = properties.guid;
+  device.port = properties.port;
+  device.pci_path = properties.pci_path;
+  device.max_group = std::clamp(properties.max_recvs, 1, kMaxNetGroup);
+  device.max_requests = PluginRequests(version);
+  device.needs_registration = true;
+  device.takes_gpu_memory = (properties.memory_kinds & netplugin::kPtrGpu) != 0;
+  device.takes_dmabuf = (properties.memory_kinds & netplugin::kPtrDmabuf) != 0;
+  device.needs_flush = device.takes_gpu_memory || properties.force_flush;
+  return device;
+}
+
+class PluginListener final : public NetListener {
+ public:
+  PluginListener(std::shared_ptr<PluginContext> context, void* comm, const NetHandle& handle)
+      : context_(std::move(context)), comm_(comm), handle_(handle) {}
+  ~PluginListener() override {
+    [[maybe_unused]] const Status status =
+        context_->Do("closeListen",
+                     [this](PluginFunctions& plugin, void*) { return plugin.CloseListen(comm_); });
+  }
+
+  const NetHandle& handle() const override { return handle_; }
+
+  Result<std::unique_ptr<NetRecvComm>> Accept(const WaitLimits& limits) override {
+    TUTTI_ASSIGN(void* const comm, AwaitComm(limits, "accepting a connection", [this](void** comm) {
+                   return context_->Do("accept", [&](PluginFunctions& plugin, void*) {
+                     return plugin.Accept(comm_, comm);
+                   });
+                 }));
+    return std::unique_ptr<NetRecvComm>(
+        std::make_unique<PluginRecvComm>(context_, comm, fmt::format("over {}", context_->name())));
+  }
+
+ private:
+  const std::shared_ptr<PluginContext> context_;
+  void* const comm_;
+  const NetHandle handle_;
+};
+
+class PluginNetImpl final : public Net {
+ public:
+  PluginNetImpl(std::shared_ptr<PluginContext> context, std::vector<NetDevice> devices)
+      : context_(std::move(context)), devices_(std::move(devices)) {}
+
+  std::string_view name() const override { return context_->name(); }
+  const std::vector<NetDevice>& devices() const override { return devices_; }
+  Status IsViable() const override { return Status::Ok(); }
+
+  Result<std::unique_ptr<NetListener>> Listen(int device) override {
+    NetHandle handle = {};
+    void* comm = nullptr;
+    TUTTI_TRY(context_->Do("listen", [&](PluginFunctions& plugin, void* context) {
+      return plugin.Listen(context, device, handle.data(), &comm);
+    }));
+    if (comm == nullptr) {
+      return InternalError("network plugin {}: listen gave no listener", context_->name());
+    }
+    return std::unique_ptr<NetListener>(std::make_unique<PluginListener>(context_, comm, handle));
+  }
+
+  Result<std::unique_ptr<NetSendComm>> Connect(int device, const NetHandle& handle,
+                                               const WaitLimits& limits) override {
+    // Plugins keep in the handle how far they have got, from one call of connect to the next.
+    NetHandle own = handle;
+    TUTTI_ASSIGN(void* const comm, AwaitComm(limits, "connecting", [&](void** comm) {
+                   return context_->Do("connect", [&](PluginFunctions& plugin, void* context) {
+                     return plugin.Connect(context, device, own.data(), comm);
+                   });
+                 }));
+    return std::unique_ptr<NetSendComm>(
+        std::make_unique<PluginSendComm>(context_, comm, fmt::format("over {}", context_->name())));
+  }
+
+ private:
+  const std::shared_ptr<PluginContext> context_;
+  const std::vector<NetDevice> devices_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Net>> PluginNet::Create(std::shared_ptr<PluginLibrary> library,
+                                               uint64_t comm_id) {
+  TUTTI_ASSIGN(std::shared_ptr<PluginContext> context,
+               PluginContext::Create(std::move(library), comm_id));
+  int count = 0;
+  TUTTI_TRY(context->Do("devices",
+                        [&](PluginFunctions& plugin, void*) { return plugin.Devices(&count); }));
+  if (count <= 0) return InvalidUsage("network plugin {} has no devices", context->name());
+  std::vector<NetDevice> devices;
+  for (int i = 0; i < count; ++i) {
+    PluginProperties properties;
+    TUTTI_TRY(context->Do("getProperties", [&](PluginFunctions& plugin, void*) {
+      return plugin.GetProperties(i, &properties);
+    }));
+    devices.push_back(DeviceOf(properties, context->version()));
+    TUTTI_INFO(kLogNet | kLogInit, "net {}: device {} is {}, {} Mb/s, port {}, {}", context->name(),
+               i, devices.back().name, devices.back().speed_mbps, devices.back().port,
+               devices.back().pci_path.empty() ? "not on PCI" : devices.back().pci_path);
+  }
+  return std::unique_ptr<Net>(
+      std::make_unique<PluginNetImpl>(std::move(context), std::move(devices)));
+}
+
+}  // namespace tutti
