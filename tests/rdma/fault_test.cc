@@ -1,7 +1,10 @@
-// Faults of the way between two ports, in the virtual machine: rxe2 and rxe3 are joined by a cable
-// (veth v0 and v1) that these tests make worse. guest has the set-up.
+// Faults, in the virtual machine: a killed process, and a cable between rxe2 and rxe3 (veth v0 and
+// v1, made by the script `cable`) that loses packets or is cut.
 
 #include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -38,6 +41,88 @@ class CablePair final : public NetPair {
   std::unique_ptr<EventLoop> loop_ = EventLoop::Create("cable").value();
   std::array<std::unique_ptr<Net>, 2> nets_;
 };
+
+// One rank of a pair of processes: sends or receives until that fails.
+class Rank {
+ public:
+  explicit Rank(const Key& key) {
+    Settings settings;
+    settings.ib_hca = "=rxe0";
+    VerbsNet::Options options;
+    options.address = ParseSocketAddress("127.0.0.1:0").value();
+    net_ = VerbsNet::Create(*loop_, key, settings, options).value();
+  }
+
+  // Writes its handle into `pipe`, for the sender.
+  Status Receive(int pipe) {
+    TUTTI_ASSIGN(const auto listener, net_->Listen(0));
+    const NetHandle& handle = listener->handle();
+    EXPECT_EQ(write(pipe, handle.data(), handle.size()), static_cast<ssize_t>(handle.size()));
+    TUTTI_ASSIGN(const auto comm, listener->Accept(net_contract::Bound()));
+    return Repeat(*comm, [&](NetBuffer& buffer) {
+      const NetReceive receive = {buffer.data(), buffer.size(), 0, buffer.memory()};
+      return comm->Irecv({&receive, 1});
+    });
+  }
+  Status Send(int pipe) {
+    NetHandle handle;
+    EXPECT_EQ(read(pipe, handle.data(), handle.size()), static_cast<ssize_t>(handle.size()));
+    TUTTI_ASSIGN(const auto comm, net_->Connect(0, handle, net_contract::Bound()));
+    return Repeat(*comm, [&](NetBuffer& buffer) {
+      return comm->Isend({buffer.data(), buffer.size(), 0, 0, buffer.memory()});
+    });
+  }
+
+ private:
+  template <class Begin>
+  Status Repeat(NetComm& comm, Begin begin) {
+    NetBuffer buffer(net_->devices()[0], comm, 50'000);
+    NetRequest* request = nullptr;
+    for (const Deadline deadline = net_contract::Bound().deadline; !deadline.Passed();) {
+      if (!request) {
+        TUTTI_ASSIGN(request, begin(buffer));
+      }
+      TUTTI_TRY(comm.Progress().status());
+      if (!request || !*comm.Test(*request)) {
+        net_contract::SleepOn(comm, deadline);
+      } else {
+        request = nullptr;
+      }
+    }
+    return Timeout("it went on although the other end was killed");
+  }
+
+  std::unique_ptr<EventLoop> loop_ = EventLoop::Create("killed").value();
+  std::unique_ptr<Net> net_;
+};
+
+// A process is killed in the middle of transfers; the one at the other end hears of it at once.
+TEST(KilledPeerTest, IsNoticedAtEitherEnd) {
+  for (const bool kills_sender : {true, false}) {
+    const Key key = RandomKey();
+    int pipe[2] = {-1, -1};
+    ASSERT_EQ(::pipe(pipe), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      Rank rank(key);
+      const Status ended = kills_sender ? rank.Send(pipe[0]) : rank.Receive(pipe[1]);
+      _exit(ended.ok() ? 0 : 1);
+    }
+    std::thread killer([child] {
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+      kill(child, SIGKILL);
+    });
+    Rank rank(key);
+    const Status status = kills_sender ? rank.Receive(pipe[1]) : rank.Send(pipe[0]);
+    EXPECT_EQ(status.code(), Code::kRemoteError) << status.message();
+    killer.join();
+    int how = 0;
+    EXPECT_EQ(waitpid(child, &how, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(how)) << "the other end ended by itself";
+    close(pipe[0]);
+    close(pipe[1]);
+  }
+}
 
 // The cable is whole before and after each test.
 class CableTest : public ::testing::Test {
