@@ -6,9 +6,12 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "transport/net/socket/stripe.h"
 
 namespace tutti {
@@ -33,6 +36,13 @@ bool IsRemote(int error) {
   }
 }
 
+std::string ErrorText(int error) {
+  if (error == 0) return "the peer closed the connection";
+  const char* text = strerrordesc_np(error);
+  const char* name = strerrorname_np(error);
+  return fmt::format("{} ({})", text ? text : "unknown error", name ? name : std::to_string(error));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<SocketChannel>> SocketChannel::Create(
@@ -49,6 +59,7 @@ Result<std::unique_ptr<SocketChannel>> SocketChannel::Create(
 SocketChannel::SocketChannel(SocketSet sockets, SocketDirection direction,
                              std::shared_ptr<SocketHelpers> helpers, UniqueFd event)
     : control_(std::move(sockets.control)),
+      resumer_(sockets.data.empty() ? std::move(sockets.resumer) : nullptr),
       peer_(std::move(sockets.peer)),
       helpers_(std::move(helpers)),
       doorbell_(std::move(event)) {
@@ -59,6 +70,10 @@ SocketChannel::SocketChannel(SocketSet sockets, SocketDirection direction,
 }
 
 SocketChannel::~SocketChannel() {
+  // A socket that is closed with something unread resets the connection instead of ending it.
+  std::array<std::byte, 1024> unread;
+  while (::recv(control_.get(), unread.data(), unread.size(), MSG_DONTWAIT) > 0) {
+  }
   for (int i = 0; helpers_->any() && i < num_data_sockets(); ++i) {
     helpers_->Detach(*data_sockets_[static_cast<size_t>(i)], i);
   }
@@ -115,7 +130,7 @@ void SocketChannel::AppendDataWaits(std::vector<NetWait>& waits) const {
 }
 
 void SocketChannel::AppendFds(std::vector<int>& fds) const {
-  fds.push_back(control_.get());
+  fds.push_back(first_control_.valid() ? first_control_.get() : control_.get());
   if (helpers_->any()) {
     if (!data_sockets_.empty()) fds.push_back(doorbell_.event_fd());
     return;
@@ -124,6 +139,7 @@ void SocketChannel::AppendFds(std::vector<int>& fds) const {
 }
 
 bool SocketChannel::Drained() const {
+  if (down_) return false;
   // TCP counts what is not yet acknowledged; other sockets do not know the call, and deliver at
   // once.
   const auto drained = [](int fd) {
@@ -141,7 +157,50 @@ void SocketChannel::Shutdown() {
   ShutdownSockets();
 }
 
+Status SocketChannel::Break(int error) {
+  if (!resumer_ || !IsRemote(error) || shut_down_.load(std::memory_order_acquire)) {
+    return Fail(error);
+  }
+  if (down_) return Status::Ok();
+  down_ = true;
+  broke_ns_ = NowNs();
+  broken_by_ = error;
+  resumer_->Begin();
+  return Status::Ok();
+}
+
+Result<bool> SocketChannel::Resume() {
+  Result<UniqueFd> fd = resumer_->Step();
+  if (!fd.ok()) {
+    return Fail(RemoteError("{}; {}", ErrorText(broken_by_), fd.status().message()));
+  }
+  if (!fd->valid()) {
+    if (NowNs() - broke_ns_ < kResumeWithinNs) return false;
+    return Fail(RemoteError("{}, and the connection could not be made again within {} s",
+                            ErrorText(broken_by_), kResumeWithinNs / 1'000'000'000));
+  }
+  {
+    const MutexLock lock(sockets_mutex_);
+    std::swap(control_, *fd);
+    if (!first_control_.valid()) first_control_ = std::move(*fd);
+  }
+  resumer_->Use(control_.get());
+  down_ = false;
+  // A shutdown that came meanwhile saw the old socket only.
+  TUTTI_TRY(Check());
+  return true;
+}
+
+void SocketChannel::TellResumed(uint64_t repeated) const {
+  TUTTI_WARN(
+      "net Socket: the connection with {} broke ({}) and was made again after {} ms; {} "
+      "messages are sent a second time",
+      peer_, ErrorText(broken_by_), (NowNs() - broke_ns_) / 1'000'000, repeated);
+}
+
 void SocketChannel::ShutdownSockets() {
+  if (resumer_) resumer_->Refuse();
+  const MutexLock lock(sockets_mutex_);
   ::shutdown(control_.get(), SHUT_RDWR);
   for (const auto& socket : data_sockets_) ::shutdown(socket->fd(), SHUT_RDWR);
 }
@@ -150,11 +209,7 @@ Status SocketChannel::Fail(int error) {
   if (shut_down_.load(std::memory_order_acquire)) {
     return Fail(InternalError("this rank closed the connection"));
   }
-  if (error == 0) return Fail(RemoteError("the peer closed the connection"));
-  const char* text = strerrordesc_np(error);
-  const char* name = strerrorname_np(error);
-  std::string sentence =
-      fmt::format("{} ({})", text ? text : "unknown error", name ? name : std::to_string(error));
+  std::string sentence = ErrorText(error);
   if (IsRemote(error)) return Fail(RemoteError("{}", sentence));
   return Fail(SystemError("{}", sentence));
 }

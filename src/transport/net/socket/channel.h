@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "transport/net/net.h"
 #include "transport/net/socket/data_socket.h"
 #include "transport/net/socket/helpers.h"
+#include "transport/net/socket/resume.h"
 
 namespace tutti {
 
@@ -20,6 +22,10 @@ struct SocketSet {
   UniqueFd control;
   std::vector<UniqueFd> data;  // empty: everything goes over the control socket
   std::string peer;            // "10.0.0.2:41000 over eth0"
+  // Where the connection can be made again; null: a broken socket breaks it.
+  std::unique_ptr<SocketResumer> resumer;
+  // Receiving: the connection's number, where its sender can resume it; 0: it cannot.
+  uint64_t resumable = 0;
 };
 
 class SocketChannel {
@@ -29,6 +35,23 @@ class SocketChannel {
   ~SocketChannel();
 
   int control() const { return control_.get(); }
+
+  // Whether broken sockets may be replaced. Connections with data sockets cannot do that.
+  bool resumable() const { return resumer_ != nullptr; }
+  // Whether the connection has no socket and waits for a new one.
+  bool down() const { return down_; }
+  // Whether the control socket is not the one that AppendFds told of.
+  bool replaced() const { return first_control_.valid(); }
+  // Whether the other end has found the connection broken.
+  bool Offered() const { return resumer_ && resumer_->Offered(); }
+  // Takes notice of an error of the control socket: ok when the connection is down now and will be
+  // resumed, a failure where it cannot be.
+  Status Break(int error);
+  // REQUIRES: down. Returns true when there is a new control socket, and fails when there will be
+  // none.
+  Result<bool> Resume();
+  // Says that the messages go on, `repeated` of them a second time.
+  void TellResumed(uint64_t repeated) const;
   int num_data_sockets() const { return static_cast<int>(data_sockets_.size()); }
   std::string_view peer() const { return peer_; }
 
@@ -64,7 +87,13 @@ class SocketChannel {
 
   void ShutdownSockets();
 
+  Mutex sockets_mutex_;  // Shutdown comes from any thread
   UniqueFd control_;
+  UniqueFd first_control_;  // the first control socket, once it was replaced: others still watch it
+  std::unique_ptr<SocketResumer> resumer_;
+  bool down_ = false;
+  int64_t broke_ns_ = 0;
+  int broken_by_ = 0;  // an errno value
   std::string peer_;
   const std::shared_ptr<SocketHelpers> helpers_;
   mutable SocketDoorbell doorbell_;

@@ -311,6 +311,43 @@ TEST(SocketCommTest, DamagedStreamsAreDeliveredOrRefused) {
   }
 }
 
+// Looks for no new socket, but lets both ends behave as if one could come.
+class NoNewSocket final : public SocketResumer {
+ public:
+  void Begin() override {}
+  Result<UniqueFd> Step() override { return UniqueFd(); }
+};
+
+// A sender that keeps what it has sent lets go of no more than it has sent.
+TEST(SocketCommTest, HostileAcknowledgementsBreakTheConnectionWithASentence) {
+  const auto failure = [](const Frame& frame) -> std::string {
+    const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
+    auto [ours, theirs] = fuzz::JoinedSockets();
+    SocketSet sockets;
+    sockets.control = std::move(ours);
+    sockets.resumer = std::make_unique<NoNewSocket>();
+    const auto sender = MakeSender(std::move(sockets), helpers);
+    const std::vector<std::byte> data(kKeepBytes + 1);
+    NetRequest* const request = *sender->Isend({data.data(), data.size()});
+    EXPECT_TRUE(sender->Progress().ok());
+    EXPECT_FALSE(*sender->Test(*request));  // sent, but held
+    std::array<std::byte, kFrameBytes> bytes;
+    EncodeFrame(frame, bytes);
+    EXPECT_EQ(::send(theirs.get(), bytes.data(), bytes.size(), 0), ssize_t{kFrameBytes});
+    const Result<bool> moved = sender->Progress();
+    if (!moved.ok()) return std::string(moved.status().message());
+    return *sender->Test(*request) ? "done" : "held";
+  };
+  EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 8, 8}), "held");
+  EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 7, 8}), "done");
+  EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 6, 8}),
+            "the receiver has 2 messages, but 1 were sent and it had 0 before");
+  EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 9, 8}),
+            "the receiver has 18446744073709551615 messages, but 1 were sent and it had 0 before");
+  EXPECT_EQ(failure({FrameType::kResume, 0, 0, 0, 0}),
+            "the receiver wants to go on after 0 messages, but 1 were sent and it had 0 before");
+}
+
 // The same with groups.
 TEST(SocketCommTest, DamagedGroupsAreDeliveredOrRefused) {
   for (unsigned seed = 0; seed < 1500; ++seed) {

@@ -27,15 +27,16 @@ Result<Frame> DecodeFrame(std::span<const std::byte, kFrameBytes> in) {
   if (magic != kMagic) {
     return RemoteError("a frame begins with {:#06x} instead of {:#06x}", magic, kMagic);
   }
-  if (type < 1 || type > 4) return RemoteError("a frame has the unknown type {}", type);
+  if (type < 1 || type > 5) return RemoteError("a frame has the unknown type {}", type);
   const Frame frame = {static_cast<FrameType>(type),       GetLittleEndian<uint8_t>(&in[3]),
                        GetLittleEndian<uint32_t>(&in[4]),  GetLittleEndian<uint32_t>(&in[8]),
                        GetLittleEndian<uint64_t>(&in[16]), GetLittleEndian<uint32_t>(&in[12])};
   if (frame.bytes > kMaxNetMessageBytes) {
     return RemoteError("a frame announces {} bytes, more than a chunk may have", frame.bytes);
   }
-  const bool grants = frame.type == FrameType::kGrant || frame.type == FrameType::kGroup;
-  if (grants && (frame.op_tag != 0 || frame.bytes != 0 || frame.tag != 0)) {
+  const bool grants = frame.type != FrameType::kData && frame.type != FrameType::kStriped;
+  const uint64_t most_missing = frame.type == FrameType::kGrant ? 2 * kNetWindow : 0;
+  if (grants && (frame.op_tag != 0 || frame.bytes > most_missing || frame.tag != 0)) {
     return RemoteError("a frame that grants buffers announces data as well");
   }
   const uint8_t most = frame.type == FrameType::kStriped ? kMaxDataSockets

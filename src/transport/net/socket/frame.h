@@ -8,11 +8,14 @@
 //     3  number   u8    kStriped: how many data sockets carry the message
 //                       kGroup: how many buffers the group has; otherwise 0
 //     4  op_tag   u32   kData, kStriped: handed to the receiver unchanged; otherwise 0
-//     8  bytes    u32   kData, kStriped: length of the message; otherwise 0
+//     8  bytes    u32   kData, kStriped: length of the message
+//                       kGrant: how many of the granted messages have not come yet, on a connection
+//                       that can be resumed; otherwise 0
 //    12  tag      u32   kData, kStriped: of the buffer that it is for; otherwise 0
 //    16  count    u64   kData, kStriped: number of the message, from 0 over the connection's life
 //                       kGrant: how many messages the sender may have sent in all
 //                       kGroup: number of the group, from 0 over the connection's life
+//                       kResume: how many messages have come; the first frame on a new socket
 // A kData frame is followed by its message, a kGroup frame by the tags of its buffers, kMaxNetGroup
 // u32 of which the first `number` are not 0 and differ, and the others are 0.
 //
@@ -42,6 +45,7 @@ enum class FrameType : uint8_t {
   kStriped = 2,  // sender → receiver: a message comes over the data sockets (stripe.h)
   kGrant = 3,    // receiver → sender
   kGroup = 4,    // receiver → sender: tags follow
+  kResume = 5,   // receiver → sender: send on from here (resume.h)
 };
 
 struct Frame {

@@ -26,6 +26,8 @@ std::vector<Frame> Examples() {
           {FrameType::kStriped, 64, 0x80000001, 65536, uint64_t{1} << 40},
           {FrameType::kData, 0, 1, 30, 5, 0x80000009},
           {FrameType::kGrant, 0, 0, 0, 12},
+          {FrameType::kGrant, 0, 0, 16, 20},
+          {FrameType::kResume, 0, 0, 0, 7},
           {FrameType::kGroup, kMaxNetGroup, 0, 0, 3}};
 }
 
@@ -57,12 +59,13 @@ TEST(FrameTest, RefusesWhatCannotHaveBeenWritten) {
   EXPECT_TRUE(refused(data, 0, 'G'));  // magic
   EXPECT_TRUE(refused(data, 1, 'E'));
   EXPECT_TRUE(refused(data, 2, 0));  // type
-  EXPECT_TRUE(refused(data, 2, 5));
+  EXPECT_TRUE(refused(data, 2, 6));
   EXPECT_TRUE(refused(data, 3, 1));      // data sockets on an unstriped frame
   EXPECT_TRUE(refused(data, 11, 0x41));  // 1 GiB and more
   EXPECT_TRUE(refused(grant, 12, 1));    // a tag
   EXPECT_TRUE(refused(grant, 3, 1));
-  EXPECT_TRUE(refused(grant, 8, 1));  // a grant with data
+  EXPECT_TRUE(refused(grant, 8, 2 * kNetWindow + 1));  // more missing than can be granted
+  EXPECT_TRUE(refused({FrameType::kResume, 0, 0, 0, 5}, 8, 1));
   EXPECT_TRUE(refused(grant, 4, 1));
   EXPECT_TRUE(refused({FrameType::kStriped, 2, 0, 65536, 0}, 3, 0));
   EXPECT_TRUE(refused({FrameType::kStriped, 2, 0, 65536, 0}, 3, kMaxDataSockets + 1));

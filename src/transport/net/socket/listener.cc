@@ -1,5 +1,7 @@
 #include "transport/net/socket/listener.h"
 
+#include <sys/socket.h>
+
 #include <chrono>
 
 #include "base/log.h"
@@ -17,6 +19,7 @@ std::vector<std::byte> DataHello::Encode() const {
   writer.U64(connection);
   writer.U16(socket);
   writer.U16(data_sockets);
+  writer.U16(life);
   return std::move(writer).Take();
 }
 
@@ -28,6 +31,7 @@ Result<DataHello> DataHello::Decode(std::span<const std::byte> payload) {
   hello.connection = reader.U64();
   hello.socket = reader.U16();
   hello.data_sockets = reader.U16();
+  hello.life = reader.U16();
   if (reader.failed() || !reader.AtEnd()) return RemoteError("its hello has a wrong length");
   if (version != kSocketNetVersion) {
     return RemoteError("it speaks version {} of the socket network, this rank version {}", version,
@@ -35,6 +39,10 @@ Result<DataHello> DataHello::Decode(std::span<const std::byte> payload) {
   }
   if (hello.data_sockets > kMaxDataSockets || hello.socket > hello.data_sockets) {
     return RemoteError("it is socket {} of {}, which cannot be", hello.socket, hello.data_sockets);
+  }
+  if (hello.life > DataHello::kResumes ||
+      (hello.life != DataHello::kOnce && hello.data_sockets > 0)) {
+    return RemoteError("it has {} data sockets and is of kind {}", hello.data_sockets, hello.life);
   }
   return hello;
 }
@@ -60,6 +68,7 @@ Status ConnectionQueue::Add(UniqueFd fd, const DataHello& hello, std::string pee
   if (place.valid()) return RemoteError("socket {} came twice", hello.socket);
   place = std::move(fd);
   if (hello.socket == 0) partial.sockets.peer = std::move(peer);
+  if (hello.life == DataHello::kResumable) partial.sockets.resumable = hello.connection;
   if (--partial.missing > 0) return Status::Ok();
   complete_.push_back(std::move(partial.sockets));
   partial_.erase(found);
@@ -84,6 +93,63 @@ Result<SocketSet> ConnectionQueue::Take(const WaitLimits& limits) {
   return sockets;
 }
 
+Result<UniqueFd> ResumePoint::Step() {
+  const MutexLock lock(mutex_);
+  offered_.store(false, std::memory_order_release);
+  return std::move(fd_);
+}
+
+void ResumePoint::Use(int fd) {
+  const MutexLock lock(mutex_);
+  in_use_ = fd;
+}
+
+void ResumePoint::Refuse() {
+  const MutexLock lock(mutex_);
+  refusing_ = true;
+  fd_.Reset();
+}
+
+void ResumePoint::Offer(UniqueFd fd) {
+  const MutexLock lock(mutex_);
+  if (refusing_) return;
+  fd_ = std::move(fd);
+  offered_.store(true, std::memory_order_release);
+  // Wakes whoever sleeps on the old socket. The comm does not close it before it has called Use.
+  ::shutdown(in_use_, SHUT_RDWR);
+}
+
+namespace {
+
+// Keeps a ResumePoint known to the queues for as long as the comm lives.
+class AwaitedPoint final : public SocketResumer {
+ public:
+  explicit AwaitedPoint(std::shared_ptr<ResumePoint> point) : point_(std::move(point)) {}
+  ~AwaitedPoint() override {
+    point_->Refuse();
+    point_->Use(-1);
+  }
+  void Begin() override { point_->Begin(); }
+  Result<UniqueFd> Step() override { return point_->Step(); }
+  bool Offered() const override { return point_->Offered(); }
+  void Use(int fd) override { point_->Use(fd); }
+  void Refuse() override { point_->Refuse(); }
+
+ private:
+  std::shared_ptr<ResumePoint> point_;
+};
+
+}  // namespace
+
+std::unique_ptr<SocketResumer> ConnectionQueues::Await(uint64_t connection, int control) {
+  auto point = std::make_shared<ResumePoint>();
+  point->Use(control);
+  const MutexLock lock(mutex_);
+  std::erase_if(resumable_, [](const auto& entry) { return entry.second.expired(); });
+  resumable_[connection] = point;
+  return std::make_unique<AwaitedPoint>(std::move(point));
+}
+
 uint64_t ConnectionQueues::Open(std::shared_ptr<ConnectionQueue> queue) {
   const MutexLock lock(mutex_);
   for (;;) {
@@ -101,7 +167,19 @@ void ConnectionQueues::Offer(UniqueFd fd, std::span<const std::byte> payload,
                              const SocketAddress& from, const std::string& device) {
   const Result<DataHello> hello = DataHello::Decode(payload);
   Status status = hello.status();
-  if (hello.ok()) {
+  if (hello.ok() && hello->life == DataHello::kResumes) {
+    std::shared_ptr<ResumePoint> point;
+    {
+      const MutexLock lock(mutex_);
+      const auto found = resumable_.find(hello->connection);
+      if (found != resumable_.end()) point = found->second.lock();
+    }
+    if (point) {
+      point->Offer(std::move(fd));
+    } else {
+      status = RemoteError("the connection that it resumes is closed");
+    }
+  } else if (hello.ok()) {
     std::shared_ptr<ConnectionQueue> queue;
     {
       const MutexLock lock(mutex_);

@@ -5,6 +5,7 @@
 //
 // Threads: Offer on the loop's thread; the rest from any.
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -26,6 +27,12 @@ struct DataHello {
   uint64_t connection = 0;
   uint16_t socket = 0;
   uint16_t data_sockets = 0;
+  enum Life : uint16_t {
+    kOnce = 0,       // the connection ends with its sockets
+    kResumable = 1,  // the sender may replace them
+    kResumes = 2,    // this one replaces the control socket of the connection
+  };
+  uint16_t life = kOnce;
 
   std::vector<std::byte> Encode() const;
   static Result<DataHello> Decode(std::span<const std::byte> payload);
@@ -54,9 +61,36 @@ class ConnectionQueue {
   std::deque<SocketSet> complete_ TUTTI_GUARDED_BY(mutex_);
 };
 
-// The queues of all listeners, by token.
+class ConnectionQueues;
+
+// The receiving end's half of resuming a connection: where its sender's next socket is left.
+//
+// Threads: Offer on the loop's thread; the rest as SocketResumer.
+class ResumePoint final : public SocketResumer {
+ public:
+  void Begin() override {}
+  Result<UniqueFd> Step() override;
+  bool Offered() const override { return offered_.load(std::memory_order_acquire); }
+  void Use(int fd) override;
+  void Refuse() override;
+  // Takes a socket for the comm, or closes it when the connection has failed.
+  void Offer(UniqueFd fd);
+
+ private:
+  std::atomic<bool> offered_ = false;
+  Mutex mutex_;
+  UniqueFd fd_ TUTTI_GUARDED_BY(mutex_);
+  int in_use_ TUTTI_GUARDED_BY(mutex_) = -1;
+  bool refusing_ TUTTI_GUARDED_BY(mutex_) = false;
+};
+
+// The queues of all listeners, by token, and the connections that can be resumed, by number.
 class ConnectionQueues {
  public:
+  // Takes sockets for connection number `connection` to the result from now on, as long as it
+  // lives.
+  std::unique_ptr<SocketResumer> Await(uint64_t connection, int control);
+
   // Adds a queue under a fresh token.
   uint64_t Open(std::shared_ptr<ConnectionQueue> queue);
   void Close(uint64_t token);
@@ -67,6 +101,7 @@ class ConnectionQueues {
  private:
   Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<ConnectionQueue>> queues_ TUTTI_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::weak_ptr<ResumePoint>> resumable_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti

@@ -62,6 +62,12 @@ Result<NetRequest*> SocketRecvComm::Iflush(std::span<const NetReceive>) {
 
 Result<bool> SocketRecvComm::Progress() {
   TUTTI_TRY(channel_->Check());
+  if (!tagged_ && channel_->Offered() && !channel_->down()) TUTTI_TRY(channel_->Break(ECONNRESET));
+  if (channel_->down()) {
+    TUTTI_ASSIGN(const bool up, channel_->Resume());
+    if (!up) return false;
+    BeginAgain();
+  }
   TUTTI_ASSIGN(bool moved, Receive());
   TUTTI_ASSIGN(const bool data_moved, channel_->Progress());
   moved |= data_moved;
@@ -168,6 +174,7 @@ Result<size_t> SocketRecvComm::ChooseBuffer(const Frame& frame) {
 void SocketRecvComm::CountMessage() {
   ++messages_;
   const Request& request = At(received_);
+  acknowledge_ |= channel_->resumable() && request.received[buffer_].bytes > kKeepBytes;
   if (request.taken == request.size) ++received_;
 }
 
@@ -197,7 +204,13 @@ Result<bool> SocketRecvComm::ReadMore() {
     got = ::readv(channel_->control(), pieces.data(), count);
   } while (got < 0 && errno == EINTR);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-  if (got <= 0) return channel_->Fail(got == 0 ? 0 : errno);
+  // The end of the stream is the peer's own doing, unless a reset was seen before, or this end shut
+  // the old socket down because the peer offers a new one.
+  if (got <= 0) {
+    const int error = got < 0 ? errno : channel_->Offered() || was_reset_ ? ECONNRESET : 0;
+    TUTTI_TRY(tagged_ || error == 0 ? channel_->Fail(error) : channel_->Break(error));
+    return false;
+  }
   auto bytes = static_cast<size_t>(got);
   if (in_payload_) {
     const size_t part = std::min(bytes, payload_left_);
@@ -208,7 +221,36 @@ Result<bool> SocketRecvComm::ReadMore() {
   return true;
 }
 
+// On a new socket, the sender sends on from the first message that is not wholly there.
+void SocketRecvComm::BeginAgain() {
+  staged_from_ = 0;
+  staged_to_ = 0;
+  was_reset_ = false;
+  if (in_payload_) {
+    Request& request = At(received_);
+    request.in_use &= ~(1u << buffer_);
+    --request.taken;
+    in_payload_ = false;
+  }
+  grants_from_ = 0;
+  EncodeFrame({FrameType::kResume, 0, 0, 0, messages_}, std::span(grants_).first<kFrameBytes>());
+  grants_to_ = kFrameBytes;
+  EncodeCount();
+  channel_->TellResumed(0);
+}
+
+// Grants by count what is posted, and says what has come.
+void SocketRecvComm::EncodeCount() {
+  granted_ = std::max(granted_, posted_);
+  acknowledge_ = false;
+  const uint64_t missing = channel_->resumable() ? granted_ - messages_ : 0;
+  EncodeFrame({FrameType::kGrant, 0, 0, static_cast<uint32_t>(missing), granted_},
+              std::span<std::byte, kFrameBytes>(&grants_[grants_to_], kFrameBytes));
+  grants_to_ += kFrameBytes;
+}
+
 bool SocketRecvComm::GrantsDue(bool busy) const {
+  if (acknowledge_ && !tagged_) return true;
   if (posted_ <= granted_) return false;
   // Groups with tags cannot be sent to before they are granted.
   if (tagged_) return true;
@@ -224,7 +266,7 @@ void SocketRecvComm::EncodeGrants(bool busy) {
     EncodeFrame(frame, std::span<std::byte, kFrameBytes>(&grants_[grants_to_], kFrameBytes));
     grants_to_ += kFrameBytes;
   };
-  if (!tagged_) encode({FrameType::kGrant, 0, 0, 0, posted_});
+  if (!tagged_) EncodeCount();
   for (; tagged_ && granted_ < posted_; ++granted_) {
     const Request& request = At(granted_);
     GroupTags tags = {};
@@ -234,7 +276,6 @@ void SocketRecvComm::EncodeGrants(bool busy) {
                     std::span<std::byte, kGroupTagsBytes>(&grants_[grants_to_], kGroupTagsBytes));
     grants_to_ += kGroupTagsBytes;
   }
-  granted_ = posted_;
 }
 
 Result<bool> SocketRecvComm::SendGrants(bool busy) {
@@ -248,15 +289,20 @@ Result<bool> SocketRecvComm::SendGrants(bool busy) {
   // A sender that has sent its last message may be gone: what it sent still counts, so the failure
   // shows only when something more is read.
   if (sent < 0 && (errno == EPIPE || errno == ECONNRESET)) {
+    was_reset_ |= errno == ECONNRESET;
     grants_from_ = grants_to_;
     return false;
   }
-  if (sent < 0) return channel_->Fail(errno);
+  if (sent < 0) {
+    TUTTI_TRY(tagged_ ? channel_->Fail(errno) : channel_->Break(errno));
+    return false;
+  }
   grants_from_ += static_cast<size_t>(sent);
   return true;
 }
 
 NetIdle SocketRecvComm::PrepareToWait(std::vector<NetWait>& waits) {
+  if (channel_->down() || channel_->replaced()) return NetIdle::kPoll;
   const uint32_t control = (received_ < posted_ ? uint32_t{EPOLLIN} : 0u) |
                            (grants_from_ < grants_to_ ? uint32_t{EPOLLOUT} : 0u);
   if (control != 0) waits.push_back({channel_->control(), control});

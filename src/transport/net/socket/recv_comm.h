@@ -53,6 +53,8 @@ class SocketRecvComm final : public NetRecvComm {
   Result<bool> SendGrants(bool busy);
   void EncodeGrants(bool busy);
   bool GrantsDue(bool busy) const;
+  void EncodeCount();
+  void BeginAgain();
 
   std::unique_ptr<SocketChannel> channel_;
   std::array<Request, kNetWindow> requests_;
@@ -67,7 +69,9 @@ class SocketRecvComm final : public NetRecvComm {
   size_t payload_left_ = 0;  // of message messages_, once its frame has come
   size_t buffer_ = 0;        // the buffer of group received_ that it goes to
   bool in_payload_ = false;
-  size_t staged_from_ = 0;  // staging_[staged_from_, staged_to_) has been read but not used
+  bool was_reset_ = false;    // while grants were sent
+  bool acknowledge_ = false;  // a message has come that the sender holds until it knows
+  size_t staged_from_ = 0;    // staging_[staged_from_, staged_to_) has been read but not used
   size_t staged_to_ = 0;
   // grants_[grants_from_, grants_to_) is still to be written.
   std::array<std::byte, kNetWindow*(kFrameBytes + kGroupTagsBytes)> grants_;

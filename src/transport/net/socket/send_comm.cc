@@ -36,7 +36,7 @@ Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   const int used = Striping::SocketsFor(bytes, channel_->num_data_sockets());
   request.in_flight = true;
   request.chunk = begun_;
-  request.data = message.data;
+  Keep(request, message);
   request.control_bytes = used == 0 ? kFrameBytes + bytes : kFrameBytes;
   request.written = 0;
   EncodeFrame({used == 0 ? FrameType::kData : FrameType::kStriped, static_cast<uint8_t>(used),
@@ -49,6 +49,19 @@ Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   ++begun_;
   ++in_flight_;
   return &request;
+}
+
+void SocketSendComm::Keep(Request& request, const NetSend& message) {
+  request.data = message.data;
+  request.held = false;
+  if (!channel_->resumable() || tagged_) return;
+  if (message.bytes > kKeepBytes) {
+    request.held = true;
+    held_until_ = begun_ + 1;
+    return;
+  }
+  request.kept.assign(message.data, message.data + message.bytes);
+  request.data = request.kept.data();
 }
 
 Result<bool> SocketSendComm::Granted(uint32_t tag) {
@@ -80,13 +93,20 @@ bool SocketSendComm::TakeTag(uint32_t tag) {
 
 Result<bool> SocketSendComm::Progress() {
   TUTTI_TRY(channel_->Check());
+  if (channel_->down()) {
+    TUTTI_ASSIGN(const bool up, channel_->Resume());
+    if (!up) return false;
+    awaiting_resume_ = true;
+    staged_ = 0;
+  }
+  if (awaiting_resume_) return ReadGrants();
   bool moved = false;
   if (written_ < begun_) {
     TUTTI_ASSIGN(moved, WriteControl());
   }
   TUTTI_ASSIGN(const bool data_moved, channel_->Progress());
   moved |= data_moved;
-  if (WantsGrants(kFewGrants)) {
+  if (WantsGrants(kFewGrants) || AwaitsAcknowledgement()) {
     TUTTI_ASSIGN(const bool granted, ReadGrants());
     moved |= granted;
   }
@@ -97,6 +117,7 @@ Result<bool> SocketSendComm::Test(NetRequest& request) {
   auto& own = static_cast<Request&>(request);
   if (!own.in_flight) return InternalError("a request was tested that is not under way");
   if (own.chunk >= written_ || own.pieces_left.load(std::memory_order_acquire) != 0) return false;
+  if (own.held && own.chunk >= acknowledged_) return false;
   own.in_flight = false;
   --in_flight_;
   return true;
@@ -130,7 +151,10 @@ Result<bool> SocketSendComm::WriteControl() {
     const ssize_t sent = ::sendmsg(channel_->control(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return moved;
-    if (sent < 0) return channel_->Fail(errno);
+    if (sent < 0) {
+      TUTTI_TRY(BreakOrFail(errno));
+      return moved;
+    }
     moved = true;
     for (auto left = static_cast<size_t>(sent); left > 0 || written_ < begun_;) {
       Request& request = At(written_);
@@ -145,11 +169,21 @@ Result<bool> SocketSendComm::WriteControl() {
   return moved;
 }
 
+// Connections with tags are not resumed.
+Status SocketSendComm::BreakOrFail(int error) {
+  return tagged_ ? channel_->Fail(error) : channel_->Break(error);
+}
+
 Result<bool> SocketSendComm::ReadGrants() {
+  if (channel_->down()) return false;
   const ssize_t got =
       ::recv(channel_->control(), &staging_[staged_], staging_.size() - staged_, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
-  if (got <= 0) return channel_->Fail(got == 0 ? 0 : errno);
+  if (got == 0) return channel_->Fail(0);
+  if (got < 0) {
+    TUTTI_TRY(BreakOrFail(errno));
+    return false;
+  }
   staged_ += static_cast<size_t>(got);
   TUTTI_ASSIGN(const size_t used, TakeStagedGrants());
   staged_ -= used;
@@ -178,6 +212,10 @@ Result<size_t> SocketSendComm::TakeStagedGrants() {
 }
 
 Status SocketSendComm::TakeGrant(const Frame& frame) {
+  if (frame.type == FrameType::kResume) return TakeResume(frame);
+  if (awaiting_resume_) {
+    return channel_->Fail(RemoteError("the receiver does not say where to go on"));
+  }
   if (frame.type != FrameType::kGrant) {
     return channel_->Fail(RemoteError("the receiver sent data against the direction"));
   }
@@ -187,6 +225,30 @@ Status SocketSendComm::TakeGrant(const Frame& frame) {
                     frame.count, begun_, granted_, tagged_ ? ", with tags" : ""));
   }
   granted_ = frame.count;
+  if (!channel_->resumable()) return Status::Ok();
+  const uint64_t has = frame.count - frame.bytes;
+  if (frame.bytes > frame.count || has < acknowledged_ || has > written_) {
+    return channel_->Fail(
+        RemoteError("the receiver has {} messages, but {} were sent and it had {} before", has,
+                    written_, acknowledged_));
+  }
+  acknowledged_ = has;
+  return Status::Ok();
+}
+
+// Sends on from the first message that the receiver does not have.
+Status SocketSendComm::TakeResume(const Frame& frame) {
+  if (!awaiting_resume_ || frame.count < acknowledged_ || frame.count > written_) {
+    return channel_->Fail(
+        RemoteError("the receiver wants to go on after {} messages, but {} were sent and it had {} "
+                    "before",
+                    frame.count, written_, acknowledged_));
+  }
+  awaiting_resume_ = false;
+  acknowledged_ = frame.count;
+  channel_->TellResumed(written_ - frame.count);
+  for (uint64_t chunk = frame.count; chunk < begun_; ++chunk) At(chunk).written = 0;
+  written_ = frame.count;
   return Status::Ok();
 }
 
@@ -209,8 +271,10 @@ Status SocketSendComm::TakeGroup(const Frame& frame,
 }
 
 NetIdle SocketSendComm::PrepareToWait(std::vector<NetWait>& waits) {
-  const uint32_t control =
-      (written_ < begun_ ? uint32_t{EPOLLOUT} : 0u) | (WantsGrants(0) ? uint32_t{EPOLLIN} : 0u);
+  // Whoever watches descriptors does not know the new one.
+  if (channel_->down() || channel_->replaced()) return NetIdle::kPoll;
+  const uint32_t control = (written_ < begun_ ? uint32_t{EPOLLOUT} : 0u) |
+                           (WantsGrants(0) || AwaitsAcknowledgement() ? uint32_t{EPOLLIN} : 0u);
   if (control != 0) waits.push_back({channel_->control(), control});
   channel_->AppendDataWaits(waits);
   return NetIdle::kWait;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <memory>
+#include <vector>
 
 #include "transport/net/net.h"
 #include "transport/net/socket/channel.h"
@@ -24,7 +25,9 @@ class SocketSendComm final : public NetSendComm {
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
   void AppendFds(std::vector<int>& fds) const override { channel_->AppendFds(fds); }
   void Shutdown() override { channel_->Shutdown(); }
-  bool Drained() const override { return in_flight_ == 0 && channel_->Drained(); }
+  bool Drained() const override {
+    return in_flight_ == 0 && written_ == begun_ && !awaiting_resume_ && channel_->Drained();
+  }
   std::string_view peer() const override { return channel_->peer(); }
 
  private:
@@ -35,6 +38,8 @@ class SocketSendComm final : public NetSendComm {
     const std::byte* data = nullptr;
     size_t control_bytes = 0;  // the frame, and the chunk unless data sockets carry it
     size_t written = 0;        // of control_bytes
+    bool held = false;         // the caller's memory is needed until the receiver has the message
+    std::vector<std::byte> kept;  // the message, where it was copied
     std::atomic<uint32_t> pieces_left = 0;
   };
 
@@ -45,13 +50,19 @@ class SocketSendComm final : public NetSendComm {
     GroupTags tags = {};
   };
 
+  // Keeps what a resumed connection may have to repeat.
+  void Keep(Request& request, const NetSend& message);
   Result<bool> WriteControl();
   // Returns whether a message with this tag may be sent now.
   Result<bool> Granted(uint32_t tag);
   bool TakeTag(uint32_t tag);
+  Status BreakOrFail(int error);
+  // Whether a request only waits for the receiver to say that it has the message.
+  bool AwaitsAcknowledgement() const { return in_flight_ > 0 && acknowledged_ < held_until_; }
   Result<bool> ReadGrants();
   Result<size_t> TakeStagedGrants();
   Status TakeGrant(const Frame& frame);
+  Status TakeResume(const Frame& frame);
   Status TakeGroup(const Frame& frame, std::span<const std::byte, kGroupTagsBytes> tags);
   // Whether more grants are wanted, with so few left.
   bool WantsGrants(uint64_t few) const {
@@ -66,6 +77,11 @@ class SocketSendComm final : public NetSendComm {
   uint64_t written_ = 0;  // wholly on the control socket
   uint64_t begun_ = 0;
   uint64_t granted_ = kNetWindow;
+  // On a connection that can be resumed: how many the receiver is known to have.
+  uint64_t acknowledged_ = 0;
+  uint64_t held_until_ = 0;  // the last message that is held is one before
+  bool awaiting_resume_ =
+      false;  // a new socket is there, and the receiver has not said where to go on
   // With tags: the groups that are granted and not filled, in order.
   bool tagged_ = false;
   std::array<Group, kNetWindow> groups_;

@@ -104,6 +104,9 @@ class ListeningQueue {
     TUTTI_ASSIGN(SocketSet sockets, queue_->Take(limits));
     TUTTI_TRY(PrepareDataSocket(sockets.control.get()));
     for (const UniqueFd& socket : sockets.data) TUTTI_TRY(PrepareDataSocket(socket.get()));
+    if (sockets.resumable != 0) {
+      sockets.resumer = queues_->Await(sockets.resumable, sockets.control.get());
+    }
     return sockets;
   }
 
@@ -188,7 +191,7 @@ class SocketNetImpl final : public Net {
     Result<std::unique_ptr<NetRmaComm>> Connect(int device, const NetHandle& handle,
                                                 const WaitLimits& limits) override {
       TUTTI_ASSIGN(const Handle target, DecodeHandle(handle, kRmaHandleMagic));
-      TUTTI_ASSIGN(SocketSet sockets, net_.ConnectSet(device, target, 0, limits));
+      TUTTI_ASSIGN(SocketSet sockets, net_.ConnectSet(device, target, 0, DataHello::kOnce, limits));
       return MakeRmaComm(std::move(sockets), net_.helpers_);
     }
 
@@ -198,7 +201,7 @@ class SocketNetImpl final : public Net {
 
   // Begins to listen at a device, unless it has begun, and returns its address.
   Result<SocketAddress> Open(int device);
-  Result<SocketSet> ConnectSet(int device, Handle target, int data_sockets,
+  Result<SocketSet> ConnectSet(int device, Handle target, int data_sockets, DataHello::Life life,
                                const WaitLimits& limits);
   void AddDevice(const Settings& settings, const NetworkInterface& interface);
   Result<Device*> At(int device);
@@ -301,7 +304,7 @@ Result<std::unique_ptr<NetListener>> SocketNetImpl::Listen(int device) {
 }
 
 Result<SocketSet> SocketNetImpl::ConnectSet(int device, Handle target, int data_sockets,
-                                            const WaitLimits& limits) {
+                                            DataHello::Life life, const WaitLimits& limits) {
   TUTTI_TRY(At(device).status());
   const std::string& name = devices_[static_cast<size_t>(device)].name;
   // A link-local address is reached through this host's interface, whatever its number on the other
@@ -311,6 +314,7 @@ Result<SocketSet> SocketNetImpl::ConnectSet(int device, Handle target, int data_
   hello.token = target.token;
   hello.connection = RandomU64();
   hello.data_sockets = static_cast<uint16_t>(data_sockets);
+  hello.life = life;
   SocketSet sockets;
   sockets.peer = fmt::format("{} over {}", target.address.ToString(), name);
   for (hello.socket = 0; hello.socket <= hello.data_sockets; ++hello.socket) {
@@ -323,6 +327,12 @@ Result<SocketSet> SocketNetImpl::ConnectSet(int device, Handle target, int data_
       sockets.data.push_back(std::move(fd));
     }
   }
+  if (life == DataHello::kResumable) {
+    hello.socket = 0;
+    hello.life = DataHello::kResumes;
+    sockets.resumer =
+        std::make_unique<Redialer>(target.address, key_, Hello{Purpose::kData, hello.Encode()});
+  }
   return sockets;
 }
 
@@ -330,7 +340,8 @@ Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const Ne
                                                             const WaitLimits& limits) {
   TUTTI_ASSIGN(const Device* const at, At(device));
   TUTTI_ASSIGN(const Handle target, DecodeHandle(handle, kHandleMagic));
-  TUTTI_ASSIGN(SocketSet sockets, ConnectSet(device, target, at->data.sockets, limits));
+  const DataHello::Life life = at->data.sockets == 0 ? DataHello::kResumable : DataHello::kOnce;
+  TUTTI_ASSIGN(SocketSet sockets, ConnectSet(device, target, at->data.sockets, life, limits));
   TUTTI_ASSIGN(auto channel,
                SocketChannel::Create(std::move(sockets), SocketDirection::kSend, helpers_));
   return std::unique_ptr<NetSendComm>(std::make_unique<SocketSendComm>(std::move(channel)));

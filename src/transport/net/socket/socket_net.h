@@ -13,6 +13,7 @@
 //    12  connection  u64   random, the same for all sockets of one connection
 //    20  socket      u16   0: control; n: data socket n-1
 //    22  sockets     u16   the number of data sockets
+//    24  life        u16   DataHello::Life: whether the connection can be resumed, or is
 //
 // Threads: as Net. Callbacks run on the loop's thread.
 
@@ -27,7 +28,7 @@
 
 namespace tutti {
 
-inline constexpr uint32_t kSocketNetVersion = 2;
+inline constexpr uint32_t kSocketNetVersion = 3;
 
 class SocketNet {
  public:
