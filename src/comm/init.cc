@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "comm/communicator.h"
 #include "comm/join.h"
-#include "comm/ports.h"
+#include "comm/nics.h"
 
 namespace tutti {
 namespace {

@@ -31,7 +31,7 @@
 
 namespace tutti {
 
-// What the steps work with. All of it but `abort_flag` outlives the operations that come of them.
+// What the steps work with. All of it but `abort_flag` outlives the operations that the steps make.
 struct JoinContext {
   Process& process;
   const Settings& settings;
@@ -58,16 +58,16 @@ struct JoinTimes {
 Result<std::unique_ptr<HostOperations>> JoinHosts(const JoinContext& context,
                                                   JoinTimes* times = nullptr);
 
-// Makes one channel of a relay, number `channel`. All ranks call it alike.
+// Makes channel number `channel` of a relay. All ranks call it alike.
 using MakeChannel = std::function<Result<std::unique_ptr<RelayChannel>>(int channel)>;
 Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context,
                                              const MakeChannel& make_channel);
 
-// Warns of NCCL_ALGO and NCCL_PROTO that leave nothing on hosts. What programs set for other
-// machines is no error.
+// Warns where NCCL_ALGO or NCCL_PROTO leaves nothing on hosts. It is no error, because programs set
+// them for other machines too.
 void WarnOfEmptyLists(const Settings& settings, const PlanContext& lists);
 
-// The key by which ranks of a communicator fetch what others of it offer.
+// Returns the key by which ranks of a communicator fetch what others of it offer.
 FdKey OfferKey(const Bootstrap& bootstrap);
 
 }  // namespace tutti

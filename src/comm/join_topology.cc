@@ -1,5 +1,5 @@
 // The step of JoinHosts that asks what the hosts are made of (topology_step.h): ring
-// order, ports, what the network costs.
+// order, NICs, what the network costs.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "comm/host_join.h"
-#include "comm/ports.h"
+#include "comm/nics.h"
 #include "comm/topology_step.h"
 #include "operations/memory_place.h"
 #include "sys/numa.h"
@@ -41,7 +41,7 @@ HostQuestion HostJoin::AskAboutHost(std::span<const int> ranks) const {
 Result<HostAnswer> HostJoin::AnswerAboutHost(const HostQuestion& question) {
   if (!TopologyMatters(context_.settings, question)) return PlainAnswer(question);
   std::vector<std::string> names;
-  for (const PortFact& port : question.ports) names.push_back(port.name);
+  for (const OfferedNic& nic : question.nics) names.push_back(nic.name);
   TUTTI_ASSIGN(const auto host, context_.process.FindHost(context_.settings, names));
   Settings settings = context_.settings;
   if (settings.topo_dump_file_rank == rank() && !context_.process.TakeDumpTurn())
@@ -61,8 +61,8 @@ Status HostJoin::ChooseByTopology() {
       mine.push_back(r);
   HostQuestion question = AskAboutHost(mine);
   if (network_)
-    question.ports =
-        JudgePorts(network_->devices(), context_.interfaces, context_.settings, context_.peers);
+    question.nics =
+        JudgeNics(network_->devices(), context_.interfaces, context_.settings, context_.peers);
   Result<HostAnswer> answer = AnswerAboutHost(question);
   if (num_ranks() == 1) {
     if (!answer.ok()) return std::move(answer).status();
@@ -92,13 +92,13 @@ Status HostJoin::ChooseByTopology() {
   }
   const NetworkShare share = ShareOf(job, context_.peers);
   parts_.plan.host_gbps = job.intra_mbs / 1000.0;
-  // The search counts a port of unknown speed too, but by a guess: better no bound than that.
+  // The search counts a NIC of unknown speed too, but by a guess: better no bound than that.
   parts_.plan.network_gbps = share.bandwidth_gbps;
   if (share.bandwidth_gbps > 0 && job.inter_mbs > 0)
     parts_.plan.network_gbps = std::min(share.bandwidth_gbps, job.inter_mbs / 1000.0);
-  parts_.plan.ranks_per_port = share.ranks_per_port;
+  parts_.plan.ranks_per_nic = share.ranks_per_nic;
   parts_.ring = std::move(job.ring);
-  network_device_ = answer->port;
+  network_device_ = answer->nic;
   LogChoice(question, *answer);
   return Status::Ok();
 }
@@ -116,15 +116,15 @@ Status HostJoin::TellDifference(const Disagreement& disagreement, std::span<cons
 }
 
 void HostJoin::LogChoice(const HostQuestion& question, const HostAnswer& answer) const {
-  std::string port;
+  std::string nic;
   if (network_) {
     const auto device = static_cast<size_t>(network_device_);
-    port = fmt::format("; network device {} ({}{})", network_device_, question.ports[device].name,
-                       answer.port_mbps > 0 ? fmt::format(", {} Mbit/s", answer.port_mbps) : "");
+    nic = fmt::format("; network device {} ({}{})", network_device_, question.nics[device].name,
+                      answer.nic_mbps > 0 ? fmt::format(", {} Mbit/s", answer.nic_mbps) : "");
   }
   TUTTI_INFO(kLogGraph, "rank {} of {}: ring {} {}{}; NUMA node {} of {}", rank(), num_ranks(),
              RingText(parts_.ring),
-             answer.machine == 0 ? "(the machine makes no difference)" : "by the machine", port,
+             answer.machine == 0 ? "(the machine makes no difference)" : "by the machine", nic,
              context_.peers[static_cast<size_t>(rank())].numa, NumaNodeCount());
 }
 

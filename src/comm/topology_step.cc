@@ -72,13 +72,13 @@ void VisitNets(Machine& machine, const Visit& visit) {
   });
 }
 
-// Keeps the ports that the network has and may use, under its numbers for them.
-void NumberPorts(const HostQuestion& question, Machine& machine) {
+// Keeps the NICs that the network has and may use, under its numbers for them.
+void NumberNics(const HostQuestion& question, Machine& machine) {
   VisitNets(machine, [&](topology::NetFact& net) {
-    const auto port = std::find_if(question.ports.begin(), question.ports.end(),
-                                   [&](const PortFact& one) { return one.name == net.name; });
-    net.usable = port != question.ports.end() && port->usable;
-    net.dev = net.usable ? static_cast<int>(port - question.ports.begin()) : topology::kNotKnown;
+    const auto nic = std::find_if(question.nics.begin(), question.nics.end(),
+                                  [&](const OfferedNic& one) { return one.name == net.name; });
+    net.usable = nic != question.nics.end() && nic->usable;
+    net.dev = net.usable ? static_cast<int>(nic - question.nics.begin()) : topology::kNotKnown;
   });
 }
 
@@ -97,19 +97,19 @@ uint32_t Mbs(double gbps) {
   return static_cast<uint32_t>(std::clamp(std::round(gbps * 1000), 0.0, 4e9));
 }
 
-void TakePort(const Graph& graph, const Paths& paths, const HostQuestion& question,
-              Machine& machine, HostAnswer& answer) {
+void TakeNic(const Graph& graph, const Paths& paths, const HostQuestion& question, Machine& machine,
+             HostAnswer& answer) {
   for (const NodeIndex device : graph.Devices()) {
     if (graph.node(device).rank != question.rank) continue;
     const NodeIndex net = topology::LocalNet(graph, paths, device, 0);
     if (net == topology::kNoIndex) return;
-    answer.port = graph.node(net).device;
-    answer.port_mbps = question.ports[static_cast<size_t>(answer.port)].speed_mbps;
+    answer.nic = graph.node(net).device;
+    answer.nic_mbps = question.nics[static_cast<size_t>(answer.nic)].speed_mbps;
   }
   VisitNets(machine, [&](const topology::NetFact& net) {
     // A file is right about what it says.
-    if (net.usable && net.dev == answer.port && net.speed_mbps > 0)
-      answer.port_mbps = static_cast<uint32_t>(net.speed_mbps);
+    if (net.usable && net.dev == answer.nic && net.speed_mbps > 0)
+      answer.nic_mbps = static_cast<uint32_t>(net.speed_mbps);
   });
 }
 
@@ -160,8 +160,8 @@ Result<Told> ReadAnswer(std::span<const std::byte> message, size_t host_ranks) {
   } else {
     told.answer.machine = reader.U64();
     told.order_hash = reader.U64();
-    told.answer.port = static_cast<int32_t>(reader.U32());
-    told.answer.port_mbps = reader.U32();
+    told.answer.nic = static_cast<int32_t>(reader.U32());
+    told.answer.nic_mbps = reader.U32();
   }
   if (told.kind == kWholeAnswer) {
     told.answer.rail_in = static_cast<int32_t>(reader.U32());
@@ -219,8 +219,8 @@ Result<std::vector<int>> JoinRing(const std::vector<topology::HostOffer>& offers
 bool TopologyMatters(const Settings& settings, const HostQuestion& question) {
   const bool one_node = std::all_of(question.numas.begin(), question.numas.end(),
                                     [&](int numa) { return numa == question.numas[0]; });
-  const auto usable = std::count_if(question.ports.begin(), question.ports.end(),
-                                    [](const PortFact& port) { return port.usable; });
+  const auto usable = std::count_if(question.nics.begin(), question.nics.end(),
+                                    [](const OfferedNic& nic) { return nic.usable; });
   return !one_node || usable > 1 || !settings.topo_file.empty() ||
          !settings.topo_dump_file.empty() || !settings.graph_file.empty() ||
          !settings.graph_dump_file.empty();
@@ -229,11 +229,11 @@ bool TopologyMatters(const Settings& settings, const HostQuestion& question) {
 HostAnswer PlainAnswer(const HostQuestion& question) {
   HostAnswer answer;
   answer.order.assign(question.ranks.begin(), question.ranks.end());
-  const auto port = std::find_if(question.ports.begin(), question.ports.end(),
-                                 [](const PortFact& one) { return one.usable; });
-  if (port != question.ports.end()) {
-    answer.port = static_cast<int32_t>(port - question.ports.begin());
-    answer.port_mbps = port->speed_mbps;
+  const auto nic = std::find_if(question.nics.begin(), question.nics.end(),
+                                [](const OfferedNic& one) { return one.usable; });
+  if (nic != question.nics.end()) {
+    answer.nic = static_cast<int32_t>(nic - question.nics.begin());
+    answer.nic_mbps = nic->speed_mbps;
   }
   return answer;
 }
@@ -243,13 +243,13 @@ Result<HostAnswer> AskTopology(const Settings& settings, Machine machine, uint64
   HostAnswer answer = PlainAnswer(question);
   answer.machine = machine_hash;
   PlaceRanks(question, machine);
-  NumberPorts(question, machine);
+  NumberNics(question, machine);
   TUTTI_TRY(topology::DumpMachine(settings, machine, question.rank));
   DropGpus(machine);
   const Status found = [&]() -> Status {
     TUTTI_ASSIGN(const topology::BuiltGraph built, topology::BuildGraph(machine));
     const Paths paths = topology::ComputePaths(built.graph, topology::RulesOf(settings));
-    if (question.other_hosts) TakePort(built.graph, paths, question, machine, answer);
+    if (question.other_hosts) TakeNic(built.graph, paths, question, machine, answer);
     return TakeRing(settings, built.graph, paths, question, answer);
   }();
   if (!found.ok() && !settings.graph_file.empty()) return found;
@@ -262,8 +262,8 @@ Bytes WriteAnswer(const HostAnswer& answer, bool whole) {
   writer.U8(whole ? kWholeAnswer : kAnswer);
   writer.U64(answer.machine);
   writer.U64(OrderHash(answer.order));
-  writer.U32(static_cast<uint32_t>(answer.port));
-  writer.U32(answer.port_mbps);
+  writer.U32(static_cast<uint32_t>(answer.nic));
+  writer.U32(answer.nic_mbps);
   if (whole) {
     writer.U32(static_cast<uint32_t>(answer.rail_in));
     writer.U32(static_cast<uint32_t>(answer.rail_out));
@@ -315,8 +315,8 @@ Result<JobAnswer> JoinAnswers(std::span<const Bytes> messages, std::span<const i
   TUTTI_ASSIGN(job.ring, JoinRing(offers));
   for (size_t r = 0; r < told.size(); ++r) {
     const Told& first = told[static_cast<size_t>(first_ranks[r])];
-    job.port.push_back(told[r].answer.port);
-    job.port_mbps.push_back(told[r].answer.port_mbps);
+    job.nic.push_back(told[r].answer.nic);
+    job.nic_mbps.push_back(told[r].answer.nic_mbps);
     if (told[r].answer.machine != first.answer.machine) {
       job.see_another.push_back(static_cast<int>(r));
     } else if (told[r].order_hash != first.order_hash && !job.disagreement) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The step of initialisation in which ranks choose by what their hosts are made of: the order in
-// which the ring passes through them, and the port of the network that each uses.
+// The step of initialisation in which ranks look at what their hosts are made of, and choose the
+// order in which the ring passes through them and the NIC that each of them uses.
 //
 //   this rank:   machine + ranks of the host → graph → paths → channels   AskTopology
 //   exchange:    the answer's hash; of each host's first rank the answer  WriteAnswer
@@ -10,8 +10,8 @@
 // Hosts have one channel: a rank's data is moved by one thread, the one that runs the operation, so
 // that a second ring would only take turns with the first.
 //
-// Pure functions but for the files that settings name; from any thread. What comes from peers is
-// checked before it is used.
+// These are pure functions, except that they read the files that settings name. Any thread may call
+// them. What comes from peers is checked before it is used.
 
 #include <cstdint>
 #include <optional>
@@ -27,81 +27,86 @@
 
 namespace tutti {
 
-// A port that this rank's network offers, by its device number.
-struct PortFact {
+// A NIC that this rank's network offers. Its index in a list is its device number.
+struct OfferedNic {
   std::string name;
-  bool usable = true;       // the other hosts' ranks reach it, as far as can be told
-  uint32_t speed_mbps = 0;  // Mbit/s as the kernel says; 0: not known
+  bool usable = true;       // The ranks of other hosts reach it, as far as can be told.
+  uint32_t speed_mbps = 0;  // In Mbit/s, as the kernel says; 0: not known.
 };
 
-// What a rank wants to know about its host: its place among those it shares memory with.
+// What a rank asks about its host. The ranks are those that it shares memory with.
 struct HostQuestion {
   int rank = 0;
-  std::vector<int> ranks;       // of this host, ascending
-  std::vector<int> numas;       // where each runs; -1: not known
-  bool other_hosts = false;     // the job has other hosts too
-  std::vector<PortFact> ports;  // when it has; at least one is usable
+  std::vector<int> ranks;        // The ranks of this host, ascending.
+  std::vector<int> numas;        // The NUMA node on which each of them runs; -1: not known.
+  bool other_hosts = false;      // The job has other hosts too.
+  std::vector<OfferedNic> nics;  // when it has; at least one is usable
 };
 
 struct HostAnswer {
-  uint64_t machine = 0;        // a hash of the machine that it is about; 0: it was not looked at
-  std::vector<int32_t> order;  // the host's ranks as the ring passes through them
-  int32_t rail_in = -1;        // the port by which the ring comes to the host, and leaves it
+  uint64_t machine = 0;        // A hash of the machine; 0: it was not looked at.
+  std::vector<int32_t> order;  // The host's ranks as the ring passes through them.
+  int32_t rail_in = -1;        // The NICs by which the ring comes to the host and leaves it.
   int32_t rail_out = -1;
   uint32_t intra_mbs = 0;  // MB/s of the ring inside the host, and between hosts; 0: not known
   uint32_t inter_mbs = 0;
-  int32_t port = 0;         // the device that this rank listens and connects with
-  uint32_t port_mbps = 0;   // Mbit/s of it; 0: not known
+  int32_t nic = 0;          // the device that this rank listens and connects with
+  uint32_t nic_mbps = 0;    // Mbit/s of it; 0: not known
   std::string plain_since;  // why the order is that of the ranks' numbers, when the search failed
 };
 
-// Whether the machine can make a difference: ranks on several NUMA nodes, several ports, or a
-// setting that names a file of a machine or of channels. The same on all ranks of a host.
+// Returns whether the machine can make a difference: there are ranks on several NUMA nodes, several
+// NICs, or a setting that names a file of a machine or of channels. The same on all ranks of a
+// host.
 bool TopologyMatters(const Settings& settings, const HostQuestion& question);
 
-// The answer where it makes none: the order of the ranks' numbers, the first usable port.
+// Returns the answer where the machine makes no difference: the order of the ranks' numbers, and
+// the first usable NIC.
 HostAnswer PlainAnswer(const HostQuestion& question);
 
-// `machine` as the host is known, without ranks; `machine_hash` of it. When the search fails the
-// answer is plain and says why. Errors: files that NCCL_GRAPH_FILE and its like name.
+// Answers by a search. `machine` is what is known of the host, without ranks, and `machine_hash`
+// its hash. When the search fails, the answer is plain and says why. Fails for files that
+// NCCL_GRAPH_FILE and similar settings name.
 Result<HostAnswer> AskTopology(const Settings& settings, topology::Machine machine,
                                uint64_t machine_hash, const HostQuestion& question);
 
-// What a rank tells all others. `whole`: it is the first of its host, whose answer counts.
+// Returns the message of a rank to all others. With `whole` it is the first rank of its host, whose
+// answer counts.
 Bytes WriteAnswer(const HostAnswer& answer, bool whole);
-// Instead: it could not answer. All ranks fail then, with its sentence.
+// Returns the message of a rank that could not answer. All ranks fail then, with its sentence.
 Bytes WriteFailure(const Status& failure);
 
-// Two ranks of a host that made different answers of one machine.
+// Two ranks of a host that came to different answers for one machine.
 struct Disagreement {
   int rank = 0;
-  int first_rank = 0;  // of the host
+  int first_rank = 0;  // The first rank of the host.
 };
 
 struct JobAnswer {
-  std::vector<int> ring;            // all ranks; those of one host follow one another
-  std::vector<int32_t> port;        // by rank
-  std::vector<uint32_t> port_mbps;  // by rank; 0: not known
-  // MB/s of the rings inside the hosts, and between them; of the host that has least. 0: not known.
+  std::vector<int> ring;           // all ranks; those of one host follow one another
+  std::vector<int32_t> nic;        // by rank
+  std::vector<uint32_t> nic_mbps;  // by rank; 0: not known
+  // MB/s of the rings inside the hosts, and between them, of the host that has least; 0: not known.
   uint32_t intra_mbs = 0;
   uint32_t inter_mbs = 0;
-  // A rank that sees another machine than its host's first one does (containers and bindings hide
-  // things) takes that one's answer. Those ranks, for the log.
+  // The ranks that see another machine than the first rank of their host does, because containers
+  // and bindings hide things. They take the first rank's answer. This is for the log.
   std::vector<int> see_another;
-  // Else they see the same and must say the same. The first rank that does not.
+  // The first rank that sees the same machine and gives another answer all the same.
   std::optional<Disagreement> disagreement;
 };
 
-// All ranks' messages, and the first rank of each one's host. The same on all ranks. RemoteError
-// when a message is not sound, InvalidUsage with the first sentence of a rank that failed.
+// Joins the messages of all ranks; `first_ranks` has the first rank of each one's host. The result
+// is the same on all ranks. RemoteError when a message is not sound; InvalidUsage, with the
+// sentence of the first rank that failed, when one could not answer.
 Result<JobAnswer> JoinAnswers(std::span<const Bytes> messages, std::span<const int> first_ranks,
                               std::span<const PeerInfo> peers);
 
-// The sentence for two ranks whose orders differ: where they do so first.
+// Returns the error for two ranks whose orders differ. It names the first place where they do.
 Status NameDifference(const Disagreement& disagreement, std::span<const int32_t> order,
                       std::span<const int32_t> first_order, std::span<const PeerInfo> peers);
 
-// An order on its own, for NameDifference; checked no further than its form.
+// Write and read an order on its own, for NameDifference. Only its form is checked.
 Bytes WriteOrder(std::span<const int32_t> order);
 Result<std::vector<int32_t>> ReadOrder(std::span<const std::byte> message, size_t most);
 

@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Two processors, a card with a port below each, the second one faster.
+// Two processors, a card with a NIC below each, the second one faster.
 topology::Machine TwoNodes() {
   constexpr const char* kXml = R"(<system version="1">
   <cpu numaid="0" affinity="0000000f" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="17">
@@ -67,30 +67,30 @@ TEST(AskTopologyTest, TheRingGoesToEachNodeOnce) {
   EXPECT_EQ(Crossings(answer.order, question), 2) << ::testing::PrintToString(answer.order);
 }
 
-TEST(AskTopologyTest, EachRankTakesThePortOfItsNode) {
+TEST(AskTopologyTest, EachRankTakesTheNicOfItsNode) {
   HostQuestion question = Question(3, {3, 5}, {1, 0});
   question.other_hosts = true;
-  question.ports = {{"eth0", true, 10000}, {"eth1", true, 10000}};
-  EXPECT_EQ(Ask(question).port, 1);
+  question.nics = {{"eth0", true, 10000}, {"eth1", true, 10000}};
+  EXPECT_EQ(Ask(question).nic, 1);
   question.rank = 5;
   const HostAnswer answer = Ask(question);
-  EXPECT_EQ(answer.port, 0);
-  EXPECT_EQ(answer.port_mbps, 25000u);  // of the file
+  EXPECT_EQ(answer.nic, 0);
+  EXPECT_EQ(answer.nic_mbps, 25000u);  // of the file
 }
 
-TEST(AskTopologyTest, PortsThatAreNotUsableAreNotUsed) {
+TEST(AskTopologyTest, NicsThatAreNotUsableAreNotUsed) {
   HostQuestion question = Question(3, {3, 5}, {1, 0});
   question.other_hosts = true;
-  question.ports = {{"eth0", true, 10000}, {"eth1", false, 10000}};
-  EXPECT_EQ(Ask(question).port, 0);
+  question.nics = {{"eth0", true, 10000}, {"eth1", false, 10000}};
+  EXPECT_EQ(Ask(question).nic, 0);
   // The network's numbers count, not those of the file.
-  question.ports = {{"docker0", false, 10000}, {"eth1", true, 10000}, {"eth0", true, 10000}};
-  EXPECT_EQ(Ask(question).port, 1);
+  question.nics = {{"docker0", false, 10000}, {"eth1", true, 10000}, {"eth0", true, 10000}};
+  EXPECT_EQ(Ask(question).nic, 1);
   question.rank = 5;
-  EXPECT_EQ(Ask(question).port, 2);
+  EXPECT_EQ(Ask(question).nic, 2);
 }
 
-TEST(AskTopologyTest, RanksOfOneNodeShareItsEqualPorts) {
+TEST(AskTopologyTest, RanksOfOneNodeShareItsEqualNics) {
   topology::Machine machine = TwoNodes();
   topology::PciFact card = machine.cpus[1].pci[0];
   card.bus_id += 0x1000;
@@ -99,14 +99,14 @@ TEST(AskTopologyTest, RanksOfOneNodeShareItsEqualPorts) {
   machine.cpus[1].pci.push_back(card);
   HostQuestion question = Question(0, {0, 1}, {1, 1});
   question.other_hosts = true;
-  question.ports = {{"eth0", true, 10000}, {"eth1", true, 10000}, {"eth2", true, 10000}};
-  std::vector<int32_t> ports;
+  question.nics = {{"eth0", true, 10000}, {"eth1", true, 10000}, {"eth2", true, 10000}};
+  std::vector<int32_t> nics;
   for (question.rank = 0; question.rank < 2; ++question.rank) {
     const auto answer = AskTopology({}, machine, 7, question);
     ASSERT_TRUE(answer.ok());
-    ports.push_back(answer->port);
+    nics.push_back(answer->nic);
   }
-  EXPECT_THAT(ports, ::testing::UnorderedElementsAre(1, 2));
+  EXPECT_THAT(nics, ::testing::UnorderedElementsAre(1, 2));
 }
 
 TEST(AskTopologyTest, ANodeThatIsHiddenHereStillHoldsItsRanks) {
@@ -126,7 +126,7 @@ TEST(AskTopologyTest, ManyRanksComeIntoOrder) {
       question.numas.push_back(r % 2);
     }
     question.other_hosts = true;
-    question.ports = {{"eth0", true, 10000}, {"eth1", true, 10000}};
+    question.nics = {{"eth0", true, 10000}, {"eth1", true, 10000}};
     const HostAnswer answer = Ask(question);
     EXPECT_EQ(answer.plain_since, "") << count;
     EXPECT_EQ(Crossings(answer.order, question), 2) << count;
@@ -136,12 +136,12 @@ TEST(AskTopologyTest, ManyRanksComeIntoOrder) {
 TEST(AskTopologyTest, WithoutARingTheOrderIsThatOfNumbersAndSaysWhy) {
   HostQuestion question = Question(0, {0, 1, 2}, {0, 1, 0});
   question.other_hosts = true;
-  question.ports = {{"not_in_the_file", true, 10000}};
+  question.nics = {{"not_in_the_file", true, 10000}};
   const HostAnswer answer = Ask(question);
   EXPECT_NE(answer.plain_since, "");
   EXPECT_THAT(answer.order, ElementsAre(0, 1, 2));
-  EXPECT_EQ(answer.port, 0);
-  EXPECT_EQ(answer.port_mbps, 10000u);
+  EXPECT_EQ(answer.nic, 0);
+  EXPECT_EQ(answer.nic_mbps, 10000u);
 }
 
 TEST(AskTopologyTest, AFileOfChannelsThatCannotBeReadIsAnError) {
@@ -156,9 +156,9 @@ TEST(TopologyMattersTest, WhereAnythingCanBeChosen) {
   const Settings none;
   HostQuestion question = Question(0, {0, 1, 2}, {0, 0, 0});
   EXPECT_FALSE(TopologyMatters(none, question));
-  question.ports = {{"eth0", true, 10000}, {"docker0", false, 10000}};
+  question.nics = {{"eth0", true, 10000}, {"docker0", false, 10000}};
   EXPECT_FALSE(TopologyMatters(none, question));
-  question.ports[1].usable = true;
+  question.nics[1].usable = true;
   EXPECT_TRUE(TopologyMatters(none, question));
   EXPECT_TRUE(TopologyMatters(none, Question(0, {0, 1, 2}, {0, 1, 0})));
   Settings file;

@@ -1,8 +1,8 @@
 #pragma once
 
-// What all ways of running operations on a GPU have in common (gpu/mesh.h, gpu/relay.h): the queue,
-// what the caller's arguments are checked for, the comparison of calls with the other ranks, and
-// leaving. A subclass says how the tasks of a group are launched.
+// What the operations of GPUs have in common, whether of gpu/mesh.h or gpu/relay.h: the queue, the
+// check of the caller's arguments, the comparison of calls with the other ranks, and leaving. A
+// subclass launches the tasks of a group.
 //
 // Launches may come from any thread and are made one at a time. Nothing waits for another rank: a
 // launch only queues kernels; ranks meet inside them.
@@ -38,8 +38,8 @@ class DeviceOperations : public Operations {
   std::string DescribeTransports() const final;
 
  protected:
-  // `peers` with what it points to, but for its deadline and abort flag, and `watch` must outlive
-  // the operations.
+  // `peers` and `watch` must outlive the operations, and so must what `peers` points to, except for
+  // its abort flag.
   DeviceOperations(const GpuPeers& peers, Watch& watch)
       : Operations(HandOver::kOnStream), peers_(peers), watch_(watch) {}
 
@@ -51,8 +51,8 @@ class DeviceOperations : public Operations {
   virtual std::string DescribePath() const = 0;
   virtual uint64_t PinnedBytes() const = 0;
 
-  // Tells the other ranks, before long, that the task was launched. Tasks that are captured are not
-  // noted: how often a rank captures, and in what order, is its own affair. `registered`: see
+  // Notes for the comparison with the other ranks that the task was launched. Captured tasks are
+  // not noted, because ranks may capture as often as they like, in any order. `registered`: see
   // OpSignature.
   void Note(const Task& task, uint32_t registered = 0) TUTTI_REQUIRES(launch_mutex_) {
     if (calls_ != nullptr && !queue_->captured()) calls_->Note(task, registered);
@@ -69,13 +69,13 @@ class DeviceOperations : public Operations {
  private:
   struct Launched {
     Status status;
-    bool begun = false;  // something may be queued that meets the kernels of other ranks
+    bool begun = false;  // Something may be queued that meets the kernels of other ranks.
   };
   Launched Launch(std::span<const IssuedTask> tasks);
 
   const GpuPeers peers_;
   Watch& watch_;
-  std::unique_ptr<CallChecker> calls_;  // none where there is no other rank
+  std::unique_ptr<CallChecker> calls_;  // Null where there is no other rank.
   bool done_when_aborted_ = false;
 };
 

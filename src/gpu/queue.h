@@ -1,22 +1,23 @@
 #pragma once
 
-// What all ways of running operations on a GPU have in common: the word by which kernels are told
-// to give up, the order of operations on different streams, and the look at what a caller gives.
+// The queue of a communicator's operations on a GPU, whatever runs them: the word by which kernels
+// are told to give up, the order of operations on different streams, and the checks of what a
+// caller passes.
 //
 // Operations of a communicator run one after another, in the order of their launches, also when
-// they are on different streams: a launch on another stream than the last waits for that one by an
-// event. Events are recorded right behind the launches. So nothing waits for what the program
-// queued there later, and no stream is touched that the program may have destroyed since.
+// they are on different streams: a launch on another stream than the last one waits for that one by
+// an event. Events are recorded right behind the launches. So no operation waits for work that the
+// program queued later, and no stream is touched that the program may have destroyed since.
 //
-// Graphs keep that order too, wherever they are launched (NCCL_GRAPH_MIXING_SUPPORT): the event is
-// also an event of theirs. The first operation in a graph waits for it, the last one records it.
+// Graphs keep that order too, wherever they are launched (NCCL_GRAPH_MIXING_SUPPORT), because they
+// use the same event: the first operation in a graph waits for it, and the last one records it.
 //
 //   launches   op a | record          ┌→ wait | op d | record
 //                        │            │
 //   a graph              └→ wait | op b | op c ─ record
 //
-// Launches come from one thread at a time: CheckTasks, then, between OrderBehindLast and Leave,
-// what is queued. Abort and Drain come from any.
+// Launches come from one thread at a time, which calls CheckTasks, then OrderBehindLast, queues its
+// work, and calls Leave. Abort and Drain may be called from any thread.
 
 #include <atomic>
 #include <cstdint>
@@ -38,10 +39,10 @@ namespace tutti {
 enum class QueueState {
   kDone,
   kUnderWay,
-  kUnknown,  // CUDA has failed, or an operation was launched whose end leaves no mark
+  kUnknown,  // CUDA has failed, or an operation was launched whose end cannot be seen.
 };
 
-// What an AlltoAllV or an AllGatherV is made of, on a stream.
+// Returns the messages that an AlltoAllV or an AllGatherV is made of, on a stream.
 std::vector<IssuedTask> DeviceMessagesOf(const Task& task, int rank, int num_ranks,
                                          cuda::Stream stream);
 
@@ -52,44 +53,47 @@ class GpuQueue {
   ~GpuQueue();
 
   const cuda::Device& device() const { return device_; }
-  // Pinned; raised by Abort, and looked at by every kernel that waits.
+  // Returns the word in pinned memory that Abort raises and every waiting kernel looks at.
   const uint32_t* abort_word() const { return reinterpret_cast<uint32_t*>(abort_word_.data()); }
   void Abort();
-  // Until the last operation is done, and no graph with operations is under way.
+  // Waits until the last operation is done and no graph with operations is under way.
   Status Drain();
-  // Of the last operation. May wait for whoever else waits for the GPU.
+  // Returns the state of the last operation. May wait for other threads that wait for the GPU.
   QueueState State() const;
 
-  // REQUIRES, of what follows: the device's context is current.
-  // What is launched on `stream` from here on runs behind all that was launched before.
+  // REQUIRES, for all functions below: the device's context is current.
+
+  // Orders everything that is launched on `stream` from here on behind all that was launched
+  // before.
   Status OrderBehindLast(cuda::Stream stream);
-  // Called after the last launch of a group: what comes next may wait for it. What comes later on
-  // any of its streams runs behind all of it, as if each task stood on each stream. Until here the
-  // streams of this call's launches are taken to be alive.
+  // What came of the launches of a group.
   struct Left {
     Status status;
-    bool begun = false;  // something of the group may be under way on the GPU, outside of graphs
+    bool begun = false;  // Some of the group may be under way on the GPU, outside of graphs.
   };
+  // Ends the launches of a group, so that later operations can wait for them. Later work on any of
+  // the group's streams runs behind the whole group, as if each task stood on each stream. The
+  // streams have to be alive until here.
   Left Leave(std::span<const IssuedTask> tasks);
-  // The streams of the messages among the tasks, one behind the other. One of them carries all
-  // messages: it is ordered behind this, and this once more behind it, for what comes next on each.
+  // Orders the streams of the messages among the tasks one behind the other. One of them carries
+  // all messages. It is called before the messages, so that they wait for all streams, and again
+  // after them, so that later work on each stream waits for the messages.
   Status OrderMessages(std::span<const IssuedTask> tasks);
-  // Whether the stream of the last OrderBehindLast is being captured.
+  // Returns whether the stream of the last OrderBehindLast is being captured.
   bool captured() const { return entered_ && entered_->captured; }
-  // Holds `what` until the graph that is being captured, and all that is made of it, is gone and
-  // has done its last run. It may be let go on a thread of the driver's, where CUDA may not be
-  // called. REQUIRES: captured().
+  // Keeps `what` until the graph that is being captured, and all that is made of it, is gone and
+  // has done its last run. It may be freed on a thread of the driver, where CUDA may not be called.
+  // REQUIRES: captured().
   Status KeepInGraph(std::shared_ptr<const void> what) const {
     return KeepIn(entered_->graph, std::move(what));
   }
   Status Copy(void* to, const void* from, size_t bytes, cuda::Stream stream) const;
-  // What a caller can have got wrong in the tasks of a group on this rank alone, looked for before
-  // any of it is queued: memory that this GPU does not reach, streams that are none, messages to
-  // itself that do not meet. (The first task's stream is left to OrderBehindLast, which looks
-  // anyway.)
+  // Checks the tasks of a group for what a caller can have got wrong on this rank alone, before any
+  // of them is queued: memory that this GPU does not reach, pointers that are no streams, messages
+  // of the rank to itself that do not meet. (OrderBehindLast checks the first task's stream.)
   Status CheckTasks(std::span<const IssuedTask> tasks) const;
-  // The messages of the rank to itself among the tasks of a group: the n-th send meets the n-th
-  // receive. REQUIRES: they do, see CheckTasks.
+  // Copies the messages of the rank to itself among the tasks of a group: the n-th send meets the
+  // n-th receive. REQUIRES: CheckTasks has found that they do.
   Status CopyOwnMessages(std::span<const IssuedTask> tasks, cuda::Stream stream) const;
 
  private:
@@ -98,12 +102,12 @@ class GpuQueue {
         rank_(rank),
         mixes_graphs_(settings.graph_mixing),
         pointers_(device, rank, num_ranks, settings.check_pointers) {}
-  // A stream, told from others that have had its address.
+  // A stream, distinguished from earlier ones that had its address.
   struct Place {
     cuda::Stream stream = nullptr;
-    std::optional<uint64_t> id = std::nullopt;  // of the stream; none: the driver cannot say
+    std::optional<uint64_t> id = std::nullopt;  // None where the driver cannot say.
     bool captured = false;
-    uint64_t capture = 0;  // which one
+    uint64_t capture = 0;  // The number of the capture.
     cuda::Graph graph = nullptr;
   };
   // Where the last launch of a kind was, and the event behind it.
@@ -113,7 +117,8 @@ class GpuQueue {
   };
   Result<Place> Look(cuda::Stream stream) const;
   Status HoldUp(std::span<const IssuedTask> tasks);
-  Status Record();  // behind what has been launched since OrderBehindLast
+  // Records the event behind what has been launched since OrderBehindLast.
+  Status Record();
   Status BeginInGraph(const Place& place);
   Status MarkInGraph(const Place& place);
   bool HasGraphs() const { return graphs_.use_count() > 1; }
@@ -125,21 +130,21 @@ class GpuQueue {
   const bool mixes_graphs_;
   const GpuPointers pointers_;
   cuda::PinnedBlock abort_word_;
-  // What is captured has an order of its own: it runs when its graph is launched.
+  // Captured operations have an order of their own, because they run when their graph is launched.
   Last launched_;
   Last captured_;
-  // Of the last graph: the node that records the event of what is launched.
+  // The node of the last graph that records the event of what is launched.
   struct Mark {
     uint64_t capture = 0;
     cuda::GraphNode node = nullptr;
-    std::vector<cuda::GraphNode> behind = {};  // these nodes
+    std::vector<cuda::GraphNode> behind = {};  // The nodes that it comes after.
   };
   Mark mark_;
-  std::optional<Place> entered_;  // between OrderBehindLast and Leave
-  bool begun_ = false;            // since the last Leave
-  // Something was launched behind which no event could be recorded.
+  std::optional<Place> entered_;  // The stream in use between OrderBehindLast and Leave.
+  bool begun_ = false;            // Something was launched since the last Leave.
+  // True when no event could be recorded behind something that was launched.
   std::atomic<bool> lost_track_ = false;
-  // Every graph with operations has a share in it.
+  // Every graph with operations holds a reference, so that the count tells whether there are any.
   std::shared_ptr<const int> graphs_ = std::make_shared<int>(0);
 };
 

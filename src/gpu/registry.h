@@ -2,10 +2,10 @@
 
 // The buffers that all ranks of a communicator of GPUs have registered together
 // (ncclCommWindowRegister): each rank maps those of all others, so that operations read and write
-// them where they are. That a rank's buffers lie at the same offsets as the others' is the caller's
-// promise (NCCL_WIN_COLL_SYMMETRIC).
+// them where they are. The caller promises that a rank's buffers lie at the same offsets as those
+// of the others (NCCL_WIN_COLL_SYMMETRIC).
 //
-// Share is called by all ranks alike; the rest by one thread at a time.
+// All ranks call Share alike. The other functions are called by one thread at a time.
 
 #include <cstdint>
 #include <memory>
@@ -20,33 +20,34 @@ namespace tutti {
 
 class GpuRegistry {
  public:
-  // Registered memory, by rank: as this rank's GPU sees it.
+  // Registered memory of all ranks, as this rank's GPU sees it.
   struct Buffer {
-    uint64_t number = 0;  // among those of the communicator, alike on all ranks
+    uint64_t number = 0;  // The same on all ranks; counts the buffers of the communicator.
     std::span<std::byte> own;
     std::vector<std::byte*> of;
     std::vector<cuda::MappedMemory> mapped;
 
-    // Where `rank` has what lies at `pointer` here.
+    // Returns the place in the buffer of `rank` that corresponds to `pointer` in this rank's own.
     std::byte* At(int rank, const void* pointer) const {
       return of[static_cast<size_t>(rank)] + (static_cast<const std::byte*>(pointer) - own.data());
     }
-    // A hash of which buffer it is and where in it something is: what ranks must have alike.
+    // Returns `mark` mixed with a hash of the buffer's number and the place of `pointer` in it,
+    // which must be the same on all ranks.
     uint32_t Mark(uint32_t mark, const void* pointer) const;
   };
 
-  // A buffer that all ranks have mapped, or null, and why not; the same on every rank.
+  // A buffer that all ranks have mapped; or null, and the reason, which is the same on every rank.
   struct Shared {
     std::unique_ptr<Buffer> buffer;
     Status refusal;
   };
-  // Fails when the ranks cannot talk.
+  // Lets all ranks map one another's `buffer`. Fails when the ranks cannot talk.
   static Result<Shared> Share(const GpuPeers& peers, std::span<std::byte> buffer);
   void Add(std::unique_ptr<Buffer> buffer);
-  // REQUIRES: it was added.
+  // Removes a buffer and returns it. REQUIRES: it was added.
   std::unique_ptr<Buffer> Take(const void* buffer);
 
-  // The buffer that holds these bytes; null when none does.
+  // Returns the buffer that holds these bytes; null when none does.
   const Buffer* Find(const void* begin, size_t bytes) const;
   bool empty() const { return buffers_.empty(); }
 

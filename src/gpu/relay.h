@@ -1,15 +1,16 @@
 #pragma once
 
-// GPUs that do not reach one another's memory: on several hosts, or where neither peer access nor
-// shared memory may be used. The data passes through pinned memory of each rank's host, and the
-// host's own communicator of the same ranks (the executor: shared memory, sockets) does the work.
+// The operations of GPUs that do not reach one another's memory: on several hosts, or where neither
+// peer access nor shared memory may be used. The data passes through pinned memory of each rank's
+// host, and communicators of the hosts, of the same ranks, do the work (with the executor, over
+// shared memory and sockets).
 //
 //   GPU      │ copy chunk 0 in │ chunk 1 in │ chunk 2 in   chunk 0 out │ …   (a kernel of few blocks)
 //   thread   │                 │ executor: chunk 0 │ executor: chunk 1 │ …   (one for each channel)
 //
-// Channels are communicators of the host, all of the same ranks, each with its thread: one thread
-// does not fill a fast network. They take the chunks of an operation in turn and know nothing of
-// one another.
+// Relay channels are these communicators, each with a thread of its own, because one thread does
+// not fill a fast network. They take the chunks of an operation in turn and know nothing of one
+// another.
 //
 // Launch queues the kernel and returns. The kernel says which operation has its turn
 // (relay_args.h), so a thread works in the order in which the GPU gets to operations, also when
@@ -18,8 +19,8 @@
 // operation has been launched that has not ended; a graph wakes it by a host function before each
 // kernel.
 //
-// Since the executor runs the operations, all that it finds out on hosts (other calls, counts or
-// types on other ranks, lost ranks) it finds out here.
+// Since the executor runs the operations, it finds out here what it finds out on hosts: other
+// calls, counts or types on other ranks, and lost ranks.
 
 #include <atomic>
 #include <cstdint>
@@ -38,11 +39,11 @@
 
 namespace tutti {
 
-// A communicator of the hosts, of the same ranks as the relay's, over which it moves data.
+// A communicator of the hosts over which a relay moves data. It has the same ranks as the relay's.
 class RelayChannel {
  public:
   virtual ~RelayChannel() = default;
-  // Used by the channel's thread alone.
+  // Only the channel's thread uses the executor.
   virtual Executor& executor() = 0;
   // Ends all waits of the executor. Any thread.
   virtual void Stop() = 0;
@@ -51,7 +52,7 @@ class RelayChannel {
 
 class GpuRelay final : public DeviceOperations {
  public:
-  // `channels`: at least one, and at most cuda::kMostRelayChannels.
+  // Makes the operations from at least one and at most cuda::kMostRelayChannels channels.
   static Result<std::unique_ptr<GpuRelay>> Create(
       const GpuPeers& peers, Watch& watch, const Settings& settings,
       std::vector<std::unique_ptr<RelayChannel>> channels);
@@ -67,18 +68,19 @@ class GpuRelay final : public DeviceOperations {
  private:
   struct Operation {
     RelayPlan plan;
-    size_t first_channel = 0;  // the first with chunks
-    bool in_first = false;  // the kernel's arguments hold the pieces of that channel's first chunk
-    bool kept = false;      // of a graph, which drops it
-    // That have chunks of it to do; the last one drops it. Guarded by the table's mutex.
+    size_t first_channel = 0;  // The first channel that has chunks.
+    bool in_first = false;  // The kernel's arguments hold the pieces of that channel's first chunk.
+    bool kept = false;      // The operation belongs to a graph, which drops it.
+    // How many channels have chunks of it to do. The last one drops the operation. Guarded by the
+    // table's mutex.
     size_t channels_left = 0;
   };
-  // Operations by number. Graphs may outlive the communicator: so this is theirs too.
+  // The operations by number. Graphs may outlive the communicator, and therefore share this.
   struct OperationTable {
     Mutex mutex;
     std::map<uint64_t, std::shared_ptr<Operation>> operations TUTTI_GUARDED_BY(mutex);
   };
-  // How a channel's thread is woken, by a graph perhaps after this object is gone.
+  // Wakes a channel's thread. A graph may ring it after the GpuRelay is gone.
   struct Doorbell {
     std::atomic<uint64_t> launched = 0;
     SleepFlag sleepers = 0;
@@ -89,7 +91,7 @@ class GpuRelay final : public DeviceOperations {
     std::shared_ptr<OperationTable> table;
     uint64_t number = 0;
     std::vector<std::shared_ptr<Doorbell>> doorbells;
-    // A capture may hold the function that rings without the kernel that was to follow it.
+    // False where a capture holds the function that rings without the kernel that was to follow it.
     std::atomic<bool> has_kernel = false;
     ~InGraph();
   };
@@ -98,8 +100,8 @@ class GpuRelay final : public DeviceOperations {
     size_t number = 0;
     std::unique_ptr<RelayChannel> hosts = nullptr;
     std::shared_ptr<Doorbell> doorbell = std::make_shared<Doorbell>();
-    uint64_t served = 0;  // operations
-    // Of a box's `done`, when all commands are carried out.
+    uint64_t served = 0;  // The number of operations that the channel has finished.
+    // The value of each box's `done` when all commands are carried out.
     uint64_t expected[cuda::kRelayBlocks] = {};
     std::thread thread = {};
   };
@@ -121,7 +123,7 @@ class GpuRelay final : public DeviceOperations {
   std::byte* slot(size_t channel, size_t block) const;
   RelayPlan::Place place() const;
 
-  // On a channel's thread.
+  // These run on a channel's thread.
   void Run(Channel& channel);
   bool AwaitOperation(Channel& channel);
   bool AwaitBlock(const Channel& channel, size_t block);
@@ -130,7 +132,8 @@ class GpuRelay final : public DeviceOperations {
   bool Command(Channel& channel, size_t block, std::span<const cuda::CopyPiece> pieces, bool last);
 
   cuda::PinnedBlock pinned_;
-  cuda::RelayBox* boxes_ = nullptr;  // in it, kRelayBlocks of each channel; then the slots
+  // In pinned_: kRelayBlocks boxes of each channel. The slots follow them.
+  cuda::RelayBox* boxes_ = nullptr;
   std::vector<Channel> channels_;
   std::atomic<bool> stopping_ = false;
 

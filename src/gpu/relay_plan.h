@@ -1,8 +1,8 @@
 #pragma once
 
-// How an operation on GPU memory is cut into chunks that pass through a slot of pinned host memory:
-// what the GPU copies in, what the host's communicator does in the slot, what the GPU copies out.
-// Pure functions of the call, so that all ranks cut alike.
+// How an operation on GPU memory is cut into chunks that pass through a slot of pinned host memory.
+// A chunk says what the GPU copies in, what the host's communicator does in the slot, and what the
+// GPU copies out. These are pure functions of the call, so that all ranks cut alike.
 
 #include <cstddef>
 #include <span>
@@ -17,26 +17,27 @@ namespace tutti {
 
 // A slot must hold two pieces of messages, and an element of each part of a collective.
 inline constexpr size_t kRelayMessageBytes = 512 << 10;
-// Shorter chunks are not made only to have more of them: each costs a host operation's start-up.
+// Operations are not cut into shorter chunks than this, because each costs the start-up of a host
+// operation.
 inline constexpr size_t kFewestRelayBytes = 256 << 10;
 
 struct RelayChunk {
   std::vector<cuda::CopyPiece> in, out;
-  std::vector<Task> tasks;  // on the slot: one collective, or messages
+  std::vector<Task> tasks;  // One collective, or messages, that work in the slot.
 };
 
 class RelayPlan {
  public:
-  // Whose plan, and over how many channels: what passes over one is in an order of its own.
+  // The rank that the plan is for, and the number of channels, each of which has its own order.
   struct Place {
     int rank = 0;
     int num_ranks = 1;
     size_t slot_bytes = 0;
     size_t channels = 1;
   };
-  // Of a collective other than AlltoAllV, with something to do. Channels take chunks in turn.
+  // Plans a collective other than AlltoAllV that has something to do. Channels take chunks in turn.
   RelayPlan(const Task& task, const Place& place);
-  // Of the messages of one group, those to the rank itself left out.
+  // Plans the messages of one group, without those of the rank to itself.
   //
   // On a channel, all ranks walk through all messages in one order: by their number within their
   // pair, then by the distance from sender to receiver, then by their pieces. A slot takes as many
@@ -53,7 +54,7 @@ class RelayPlan {
   // A piece of a message, by its place in the order of all.
   struct Transfer {
     size_t message, distance, piece;
-    size_t task;  // of sends_and_receives_
+    size_t task;  // An index of sends_and_receives_.
     size_t begin, count;
     bool SamePlace(const Transfer& other) const {
       return message == other.message && distance == other.distance && piece == other.piece;
@@ -67,11 +68,13 @@ class RelayPlan {
   RelayChunk Messages(const std::vector<Transfer>& transfers, std::byte* slot) const;
 
   Place place_;
-  size_t num_chunks_ = 1;   // of a collective, over all channels
-  Task task_;               // a collective
-  size_t chunk_elems_ = 1;  // of a part
+  // These are used for a collective.
+  size_t num_chunks_ = 1;  // over all channels
+  Task task_;
+  size_t chunk_elems_ = 1;  // of each part
+  // These are used for messages.
   std::vector<Task> sends_and_receives_;
-  std::vector<Batches> batches_;  // by channel; empty for a collective
+  std::vector<Batches> batches_;  // by channel
 };
 
 }  // namespace tutti

@@ -3,11 +3,13 @@
 // The windows of a communicator of GPUs in one host: memory of each rank in which all others write,
 // as this rank's GPU sees it.
 //
-//   peer memory   of the GPUs themselves (NVLink, or PCIe where the GPUs may reach one another)
-//   the same by CUDA's older way of sharing it (backend/cuda/ipc_memory.h), where that one fails
-//   host memory   shared between the processes and pinned, for GPUs that do not
+//   peer memory          memory of the GPUs (over NVLink, or PCIe where they reach one another)
+//   peer memory by IPC   the same, shared in CUDA's older way (backend/cuda/ipc_memory.h), where
+//                        the newer one fails
+//   host memory          shared between the processes and pinned, for GPUs that do not reach one
+//                        another
 //
-// Kernels cannot tell them apart. Why they may work in host memory, across PCIe:
+// Kernels cannot tell these apart. They may work in host memory across PCIe for three reasons:
 //   - They never use atomic operations there, which PCIe may not carry: each word has one writer,
 //     and a flag is a plain 8-byte store at system scope.
 //   - A writer's fence (acq_rel at system scope) waits until its earlier stores have reached the
@@ -38,9 +40,10 @@ enum class WindowPlace : uint8_t { kPeerMemory, kPeerMemoryByIpc, kHostMemory };
 std::string_view Name(WindowPlace place);  // "GPU memory", "GPU memory by CUDA IPC", "host memory"
 constexpr bool IsOnGpu(WindowPlace place) { return place != WindowPlace::kHostMemory; }
 
-// What the ranks have agreed on: to go on, or that one of them cannot. The same on every rank.
+// What the ranks have agreed on: to go on, or that one of them cannot. It is the same on every
+// rank.
 struct Agreement {
-  Status refusal;  // what the first rank says that cannot; ok: none
+  Status refusal;  // The reason of the first rank that cannot go on; ok: all can.
   bool go_on() const { return refusal.ok(); }
 };
 
@@ -54,10 +57,12 @@ struct GpuPeers {
   Deadline deadline = Deadline::Never();
   const std::atomic<bool>* abort_flag = nullptr;
 
-  // All ranks call it. They go on if `mine` is ok on all of them. Fails when the ranks cannot talk.
+  // Agrees to go on if `mine` is ok on all ranks, which all call this. Fails when the ranks cannot
+  // talk.
   Result<Agreement> Agree(const Status& mine) const;
-  // All ranks call it alike, with their own of the `offers` filled in. All get all offers, and map
-  // them if `mine`, the making of their own, went well; then they agree on how both came out.
+  // Exchanges offers. All ranks call it alike, each with its own of the `offers` filled in. Every
+  // rank gets all offers, and maps them if `mine`, the making of its own, went well. Then the ranks
+  // agree on how both came out.
   template <class Offer, class Map>
   Result<Agreement> Trade(Status mine, std::vector<Offer>& offers, Map map) const {
     TUTTI_TRY(bootstrap->AllGather(offers.data(), sizeof(Offer), deadline, abort_flag));
@@ -68,14 +73,16 @@ struct GpuPeers {
 
 class GpuWindows {
  public:
-  // All ranks call it alike, with the same size. Where not all of them could map all windows, the
-  // windows are empty, and another place may be tried. Fails when the ranks cannot talk.
+  // Makes and maps the windows. All ranks call it alike, with the same size. Where not all of them
+  // could map all windows, the windows are empty, and another place may be tried. Fails when the
+  // ranks cannot talk.
   struct Shared;
   static Result<Shared> Share(const GpuPeers& peers, WindowPlace place, size_t bytes);
 
   std::byte* of(int rank) const { return windows_[static_cast<size_t>(rank)]; }
   WindowPlace place() const { return place_; }
-  // Whether all of it is GPU memory that all ranks reach by NVLink; the same on all ranks.
+  // Returns whether all windows are GPU memory that all ranks reach by NVLink; the same on all
+  // ranks.
   bool by_nvlink() const { return by_nvlink_; }
   uint64_t DeviceBytes() const { return device_memory_.size() + ipc_memory_.size(); }
   uint64_t PinnedBytes() const { return host_memory_.size(); }
@@ -83,15 +90,15 @@ class GpuWindows {
  private:
   // What a rank tells the others about its window.
   struct Offer {
-    uint64_t made = 0;        // whether there is one
-    uint64_t descriptor = 0;  // its number at the descriptor server, if it has one
+    uint64_t made = 0;        // 1: the rank has made its window.
+    uint64_t descriptor = 0;  // The window's number at the descriptor server, if it has one.
     uint64_t bytes = 0;
-    uint64_t by_nvlink = 0;  // whether this rank reaches all others so
-    uint64_t address = 0;    // and its name, by CUDA IPC
+    uint64_t by_nvlink = 0;  // 1: the rank reaches all others by NVLink.
+    uint64_t address = 0;    // The window's address and name for CUDA IPC.
     cuda::IpcHandle handle;
   };
   size_t bytes() const { return device_memory_.size() + ipc_memory_.size() + host_memory_.size(); }
-  // `*fd`: to be kept until all have what is offered.
+  // Makes this rank's window. `*fd` has to be kept until all ranks have what is offered.
   Status MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer, UniqueFd* fd);
   Status MapAll(const GpuPeers& peers, std::span<const Offer> offers);
   void GiveBack(const GpuPeers& peers, bool ranks_talk);
@@ -104,7 +111,7 @@ class GpuWindows {
   std::vector<cuda::MappedMemory> device_mapped_;
   cuda::IpcMemory ipc_memory_;
   std::vector<cuda::IpcMemory> ipc_mapped_;
-  // Declared before what pins them.
+  // These are declared before pinned_, which has to go first.
   SharedMemory host_memory_;
   std::vector<SharedMemory> host_mapped_;
   std::vector<cuda::PinnedRange> pinned_;
@@ -112,7 +119,7 @@ class GpuWindows {
 
 struct GpuWindows::Shared {
   GpuWindows windows;
-  Status refusal;  // why there are none; the same on every rank
+  Status refusal;  // The reason why there are none; the same on every rank.
 };
 
 }  // namespace tutti

@@ -1,10 +1,10 @@
 #pragma once
 
-// The connections of one communicator: for each peer a ring of slots to send through and one to
-// receive from. To a rank of the same machine they lie in the arena and cost nothing to make; to
-// others they are proxy connections, made when the first operation needs them.
+// The connections of one communicator: for each peer a FIFO to send through and one to receive
+// from. The FIFOs to a rank of the same machine lie in the arena and cost nothing to make. Those to
+// other machines belong to proxy connections, which are made when the first operation needs them.
 //
-// One thread at a time (the executing one).
+// Used by the thread that runs operations, one at a time.
 
 #include <memory>
 #include <optional>
@@ -19,39 +19,39 @@
 
 namespace tutti {
 
-// Makes network connections. Implemented over transport/net and the proxy; absent when all ranks
-// are local.
+// Makes network connections. net_connector.h implements it over transport/net and the proxy.
 class NetConnector {
  public:
   virtual ~NetConnector() = default;
   // Tells `peer` where to connect. Does not wait.
   virtual Status Invite(int peer) = 0;
-  // Waits until `peer` has invited this rank, as long as it may take; then connects, by
+  // Waits until `peer` has invited this rank, as long as that may take, and then connects, by
   // `connect_deadline`.
   virtual Result<std::unique_ptr<ProxyConnection>> ConnectTo(int peer,
                                                              Deadline connect_deadline) = 0;
-  // Waits until `peer`, invited before, has connected.
+  // Waits until `peer`, which was invited before, has connected.
   virtual Result<std::unique_ptr<ProxyConnection>> AcceptFrom(int peer) = 0;
 };
 
 class Connections {
  public:
-  // `local_index[rank]` is a rank's number in the arena, -1 for ranks elsewhere. `net` may be null.
+  // `local_index[rank]` is a rank's number in the arena, or -1 for ranks on other machines. `net`
+  // may be null where there are none of these.
   Connections(int rank, std::vector<int> local_index, Arena arena,
               std::unique_ptr<NetConnector> net, int64_t connect_timeout_ns);
 
-  // Makes what is missing for an operation that sends to `sends` and receives from `recvs` (entries
-  // below 0 are skipped). All invitations go out before anything is waited for, so no two ranks
-  // wait for each other as long as both ends of a connection are opening it.
+  // Makes the connections that an operation needs which sends to `sends` and receives from `recvs`
+  // (entries below 0 are skipped). All invitations go out before the first wait, so that no two
+  // ranks wait for each other as long as both ends of a connection are opening it.
   Status Open(std::span<const int> sends, std::span<const int> recvs);
 
-  // The other end of a network connection that broke; nothing when none has.
+  // Returns the other end of a network connection that broke; nothing when none has.
   std::optional<int> BrokenPeer() const;
 
-  // Breaks all network connections, so that nothing is flushed when they go.
+  // Breaks all network connections, so that nothing is flushed when they are destroyed.
   void Close(const Status& reason);
 
-  // REQUIRES: opened.
+  // REQUIRES, for the next four: the connection was opened.
   SendLink SendTo(int peer) {
     Outgoing& out = *sends_[static_cast<size_t>(peer)];
     return {peer, &out.fifo, inline_small_, out.proxy != nullptr};
@@ -60,11 +60,12 @@ class Connections {
     Incoming& in = *recvs_[static_cast<size_t>(peer)];
     return {peer, &in.fifo, in.proxy != nullptr};
   }
-  // The proxy connection behind a connection; null within the machine.
+  // Return the proxy connection that the FIFO belongs to; null within the machine.
   ProxyConnection* SendProxy(int peer) { return sends_[static_cast<size_t>(peer)]->proxy.get(); }
   ProxyConnection* RecvProxy(int peer) { return recvs_[static_cast<size_t>(peer)]->proxy.get(); }
 
-  // Whether SendTo's links put small chunks into the line of their flag, from now on.
+  // Sets whether the links that SendTo returns from now on put small chunks into the cache line of
+  // their flag.
   void set_inline_small(bool inline_small) { inline_small_ = inline_small; }
 
   bool IsLocal(int peer) const { return local_index_[static_cast<size_t>(peer)] >= 0; }

@@ -55,19 +55,19 @@ Reading Executor::CertainReading(const Task& task) const {
 Result<bool> Executor::TryPull(const Task& task, Operation& op) {
   std::vector<PullExtent> extents;
   for (int r = 0; r < num_ranks_; ++r) extents.push_back(ExtentOf(task, r, num_ranks_));
-  TUTTI_ASSIGN(const RankCard mine,
-               pull_->MakeCard(task.send, task.recv, extents[static_cast<size_t>(rank_)]));
+  TUTTI_ASSIGN(const BufferDescriptors mine,
+               pull_->Describe(task.send, task.recv, extents[static_cast<size_t>(rank_)]));
   HostStagePrimitives rounds(*stages_, wait_, op.work);
-  std::vector<RankCard> cards(static_cast<size_t>(num_ranks_));
-  if (!ExchangeCards(rounds, *stages_, wait_, mine, cards)) return false;
+  std::vector<BufferDescriptors> descriptors(static_cast<size_t>(num_ranks_));
+  if (!ExchangeDescriptors(rounds, *stages_, wait_, mine, descriptors)) return false;
   if (task.collective == Collective::kAlltoAll) {
-    for (const RankCard& card : cards)
-      if (card.in_place != 0) return false;
+    for (const BufferDescriptors& descriptor : descriptors)
+      if (descriptor.in_place != 0) return false;
   }
   const bool mapped_only =
       ChoiceFor(task, task.count, Reading::kCopied).algorithm != Algorithm::kPull;
-  if (!pull_->Allows(cards, extents, mapped_only)) return false;
-  TUTTI_ASSIGN(const HostPullPrimitives::Reach reach, pull_->Resolve(cards, extents));
+  if (!pull_->Allows(descriptors, extents, mapped_only)) return false;
+  TUTTI_ASSIGN(const HostPullPrimitives::Reach reach, pull_->Resolve(descriptors, extents));
   HostPullPrimitives p(rounds, wait_, op.work, reach, *pull_, pull_->Scratch(num_ranks_));
   RunPull(task, op, p);
   return true;

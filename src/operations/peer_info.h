@@ -38,7 +38,7 @@ struct PeerInfo {
   int32_t numa = -1;  // the NUMA node that it runs on when the communicator is made; -1: not known
   int32_t multiprocessors = 0;  // of its GPU
   uint8_t more_reserved[4] = {};
-  std::array<uint64_t, kMostPeerNetworks> networks = {};  // see ports.h
+  std::array<uint64_t, kMostPeerNetworks> networks = {};  // see comm/nics.h
   char host[64] = {};
   char fd_server[48] = {};
   char settings[256] = {};  // the shared settings as text, for the message when they differ

@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-static_assert(sizeof(RemoteHandle) == sizeof(BufferCard::handle));
+static_assert(sizeof(RemoteHandle) == sizeof(BufferDescriptor::handle));
 
 Status PullReach::Read(int pid, void* dst, uint64_t address, size_t bytes) {
   return ReadRemote(pid, dst, address, bytes);
@@ -18,44 +18,45 @@ std::vector<std::byte>& PullReach::Scratch(int num_ranks) {
   return scratch_;
 }
 
-Result<BufferCard> PullReach::CardOf(const void* buffer, size_t bytes) {
-  BufferCard card;
-  card.address = reinterpret_cast<uint64_t>(buffer);
+Result<BufferDescriptor> PullReach::DescribeBuffer(const void* buffer, size_t bytes) {
+  BufferDescriptor descriptor;
+  descriptor.address = reinterpret_cast<uint64_t>(buffer);
   const auto location = memory_.Find(buffer, bytes);
-  if (!location) return card;
-  card.allocation = location->id;
-  card.offset = location->offset;
+  if (!location) return descriptor;
+  descriptor.allocation = location->id;
+  descriptor.offset = location->offset;
   TUTTI_ASSIGN(const RemoteHandle handle, memory_.Export(location->id, fd_server_));
-  std::memcpy(card.handle.data(), &handle, sizeof(handle));
-  return card;
+  std::memcpy(descriptor.handle.data(), &handle, sizeof(handle));
+  return descriptor;
 }
 
-Result<RankCard> PullReach::MakeCard(const void* input, const void* output,
-                                     const PullExtent& extent) {
-  RankCard card;
-  card.in_place = input == output;
-  card.can_copy = can_copy_;
+Result<BufferDescriptors> PullReach::Describe(const void* input, const void* output,
+                                              const PullExtent& extent) {
+  BufferDescriptors descriptor;
+  descriptor.in_place = input == output;
+  descriptor.can_copy = can_copy_;
   if (extent.input > 0) {
-    TUTTI_ASSIGN(card.input, CardOf(input, extent.input));
+    TUTTI_ASSIGN(descriptor.input, DescribeBuffer(input, extent.input));
   }
   if (extent.output > 0) {
-    TUTTI_ASSIGN(card.output, CardOf(output, extent.output));
+    TUTTI_ASSIGN(descriptor.output, DescribeBuffer(output, extent.output));
   }
-  return card;
+  return descriptor;
 }
 
-bool PullReach::Allows(std::span<const RankCard> cards, std::span<const PullExtent> extents,
-                       bool mapped_only) const {
+bool PullReach::Allows(std::span<const BufferDescriptors> descriptors,
+                       std::span<const PullExtent> extents, bool mapped_only) const {
   if (one_process_) return true;
-  for (size_t r = 0; r < cards.size(); ++r) {
-    const bool mapped = (extents[r].input == 0 || cards[r].input.allocation != 0) &&
-                        (extents[r].output == 0 || cards[r].output.allocation != 0);
-    if (!mapped && (mapped_only || cards[r].can_copy == 0)) return false;
+  for (size_t r = 0; r < descriptors.size(); ++r) {
+    const bool mapped = (extents[r].input == 0 || descriptors[r].input.allocation != 0) &&
+                        (extents[r].output == 0 || descriptors[r].output.allocation != 0);
+    if (!mapped && (mapped_only || descriptors[r].can_copy == 0)) return false;
   }
   return true;
 }
 
-Result<ReachableBuffer> PullReach::ResolveBuffer(int peer, const BufferCard& buffer, size_t bytes) {
+Result<ReachableBuffer> PullReach::ResolveBuffer(int peer, const BufferDescriptor& buffer,
+                                                 size_t bytes) {
   const auto rank = static_cast<size_t>(peer);
   ReachableBuffer reach = {nullptr, buffer.address, pids_[rank]};
   if (bytes == 0) return reach;
@@ -78,16 +79,16 @@ Result<ReachableBuffer> PullReach::ResolveBuffer(int peer, const BufferCard& buf
   return reach;
 }
 
-Result<HostPullPrimitives::Reach> PullReach::Resolve(std::span<const RankCard> cards,
+Result<HostPullPrimitives::Reach> PullReach::Resolve(std::span<const BufferDescriptors> descriptors,
                                                      std::span<const PullExtent> extents) {
   peers_.Trim();  // nothing of an earlier operation is in use any more
   HostPullPrimitives::Reach reach;
-  for (size_t r = 0; r < cards.size(); ++r) {
+  for (size_t r = 0; r < descriptors.size(); ++r) {
     const int peer = static_cast<int>(r);
     TUTTI_ASSIGN(reach.inputs.emplace_back(),
-                 ResolveBuffer(peer, cards[r].input, extents[r].input));
+                 ResolveBuffer(peer, descriptors[r].input, extents[r].input));
     TUTTI_ASSIGN(reach.outputs.emplace_back(),
-                 ResolveBuffer(peer, cards[r].output, extents[r].output));
+                 ResolveBuffer(peer, descriptors[r].output, extents[r].output));
   }
   return reach;
 }

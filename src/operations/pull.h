@@ -1,7 +1,7 @@
 #pragma once
 
 // How a communicator's ranks reach one another's buffers: which buffers can be pulled, and where
-// they are.
+// they are. The ranks tell one another by buffer descriptors (backend/host/pull_primitives.h).
 
 #include <algorithm>
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-// How many bytes of a rank's buffers its peers read in a collective; 0: they leave that one alone.
+// How many bytes of a rank's buffers its peers read in a collective; 0: they read nothing of it.
 struct PullExtent {
   size_t input = 0;
   size_t output = 0;
@@ -24,11 +24,11 @@ struct PullExtent {
 
 class PullReach final : public RemoteReader {
  public:
-  // `can_copy`: every rank of the communicator can read every other's memory through the kernel, in
-  // the processes `pids`. `same_process`: whether that rank is of this process, so that its
-  // addresses mean the same here. Process numbers cannot tell: in containers, every rank may be
-  // number 1. Both by rank.
-  // `memory` and `fd_server` are those of this process and must outlive this object.
+  // `can_copy` says that every rank of the communicator can read the memory of every other one
+  // through the kernel, in the processes `pids`. `same_process` says which ranks are of this
+  // process, so that their addresses mean the same here. Process numbers cannot tell, because in
+  // containers every rank may be number 1. Both are by rank. `memory` and `fd_server` are those of
+  // this process and must outlive this object.
   PullReach(HostMemory& memory, FdServer& fd_server, bool can_copy, std::vector<bool> same_process,
             std::vector<int> pids)
       : memory_(memory),
@@ -40,26 +40,27 @@ class PullReach final : public RemoteReader {
                      same_process_.end()),
         peers_({}) {}
 
-  // Whether all ranks are of one process, so that every buffer is mapped by all.
+  // Returns whether all ranks are of one process, so that every buffer is mapped by all.
   bool one_process() const { return one_process_; }
 
-  // This rank's card for an operation on these buffers.
-  Result<RankCard> MakeCard(const void* input, const void* output, const PullExtent& extent);
-  // Whether the cards allow pulling: the same answer on every rank. `extents` by rank.
-  // `mapped_only`: only without copies by the kernel.
-  bool Allows(std::span<const RankCard> cards, std::span<const PullExtent> extents,
+  // Returns this rank's descriptors for an operation on these buffers.
+  Result<BufferDescriptors> Describe(const void* input, const void* output,
+                                     const PullExtent& extent);
+  // Returns whether the descriptors allow pulling, which is the same on every rank. `extents` are
+  // by rank. With `mapped_only`, allows it only without copies by the kernel.
+  bool Allows(std::span<const BufferDescriptors> descriptors, std::span<const PullExtent> extents,
               bool mapped_only) const;
-  // Where the buffers are that peers read, mapping what is not mapped yet. RemoteError when a card
-  // speaks of memory that its allocation does not have.
-  Result<HostPullPrimitives::Reach> Resolve(std::span<const RankCard> cards,
+  // Returns where the buffers are that this rank reads, and maps what is not mapped yet.
+  // RemoteError when a descriptor speaks of memory that its allocation does not have.
+  Result<HostPullPrimitives::Reach> Resolve(std::span<const BufferDescriptors> descriptors,
                                             std::span<const PullExtent> extents);
 
   Status Read(int pid, void* dst, uint64_t address, size_t bytes) override;
   std::vector<std::byte>& Scratch(int num_ranks);
 
  private:
-  Result<BufferCard> CardOf(const void* buffer, size_t bytes);
-  Result<ReachableBuffer> ResolveBuffer(int peer, const BufferCard& buffer, size_t bytes);
+  Result<BufferDescriptor> DescribeBuffer(const void* buffer, size_t bytes);
+  Result<ReachableBuffer> ResolveBuffer(int peer, const BufferDescriptor& buffer, size_t bytes);
 
   HostMemory& memory_;
   FdServer& fd_server_;

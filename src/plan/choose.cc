@@ -25,7 +25,7 @@ double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
   const bool all_at_once = algorithm == Algorithm::kRecursiveDoubling ||
                            algorithm == Algorithm::kExchange || algorithm == Algorithm::kOneShot ||
                            algorithm == Algorithm::kTwoShot;
-  return all_at_once ? c.network_gbps / std::max(1, c.ranks_per_port) : c.network_gbps;
+  return all_at_once ? c.network_gbps / std::max(1, c.ranks_per_nic) : c.network_gbps;
 }
 
 // Whether the algorithm sends between all pairs of ranks, through a FIFO for each.

@@ -31,9 +31,9 @@ struct PlanContext {
   // that has least. 0: not known, and then only what a rank itself moves is a bound (cost_table.h).
   double host_gbps = 0;
   double network_gbps = 0;
-  // Ranks of a host that send through one port of the network: where all send at once each has its
-  // part of it only. A ring or a tree enters and leaves a host once.
-  int ranks_per_port = 1;
+  // How many ranks of a host send through one NIC: where all send at once, each has only its part
+  // of it. A ring or a tree enters and leaves a host once.
+  int ranks_per_nic = 1;
   // By Collective: bit per Algorithm, per Protocol; 0: all.
   std::array<uint32_t, kNumCollectives> allowed_algorithms = {};
   std::array<uint32_t, kNumCollectives> allowed_protocols = {};

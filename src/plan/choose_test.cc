@@ -62,11 +62,11 @@ TEST(ChooseTest, TakesFewHopsBetweenHostsForSmallVectors) {
 
 // A ring leaves a host once, whatever the number of its ranks; partners of recursive doubling all
 // send at once.
-TEST(ChooseTest, RanksShareAPortWhereAllSendAtOnce) {
+TEST(ChooseTest, RanksShareANicWhereAllSendAtOnce) {
   PlanContext alone = TwoHosts(16);
   alone.network_gbps = 2;
   PlanContext shared = alone;
-  shared.ranks_per_port = 8;
+  shared.ranks_per_nic = 8;
   const auto us = [](const PlanContext& context, Algorithm algorithm) {
     return PredictUs(context, Collective::kAllReduce, algorithm, 1e8);
   };

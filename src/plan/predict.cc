@@ -15,7 +15,7 @@ PlanContext HostContext(const MachineJob& job) {
   context.one_host = job.hosts == 1;
   context.host_gbps = job.hosts == 1 ? job.ring.TotalGbps() : 0;
   context.network_gbps = job.hosts == 1 ? 0 : job.ring.TotalGbps();
-  context.ranks_per_port = job.ranks_per_host;
+  context.ranks_per_nic = job.ranks_per_host;
   return context;
 }
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace tutti {
@@ -25,7 +26,6 @@ class Network {
 
   Watch& watch(int rank) { return *watches_[static_cast<size_t>(rank)]; }
   Bootstrap::Events& events(int rank) { return bootstraps_[static_cast<size_t>(rank)]->events; }
-  size_t num_sent() const { return num_sent_; }
 
  private:
   class Node final : public Bootstrap {
@@ -45,7 +45,6 @@ class Network {
     Status Send(int, uint32_t, std::span<const std::byte>) override { return Status::Ok(); }
     Result<Bytes> Recv(int, uint32_t, Deadline) override { return Bytes(); }
     void SendControl(int peer, std::span<const std::byte> payload) override {
-      ++network_.num_sent_;
       network_.events(peer).control(rank_, payload);
     }
     std::vector<int> LinkedRanks() const override {
@@ -75,7 +74,6 @@ class Network {
   };
 
   const int num_ranks_;
-  size_t num_sent_ = 0;
   std::vector<std::unique_ptr<Node>> bootstraps_;
   std::vector<std::unique_ptr<Watch>> watches_;
 };
@@ -302,6 +300,30 @@ TEST(WatchTest, ALossEndsJointCallsAlsoAfterAStop) {
   const Watch::JointCall late(watch, after);
   EXPECT_TRUE(after);
   EXPECT_EQ(late.reason().message(), call.reason().message());
+}
+
+// Rank 1 asks on a thread of its own, which handles rank 0's events, as the loop's thread would.
+TEST(WatchTest, OperationsGoOnWhileOthersAskAboutThem) {
+  Network network(2);
+  for (uint64_t i = 1; i < RecentCollectives::kKept; ++i) {
+    Launch(network.watch(1), AllReduceOf(i));
+    LaunchMessage(network.watch(1), MessageOf(0, /*is_send=*/true, i));
+  }
+  std::atomic<bool> done = false;
+  std::thread asking([&] {
+    do {
+      network.watch(1).CompareRecent(0);
+    } while (!done);
+  });
+  for (uint64_t i = 1; i < 2000; ++i) {
+    Launch(network.watch(0), AllReduceOf(i));
+    LaunchMessage(network.watch(0), MessageOf(1, /*is_send=*/false, i));
+    const Watch::Step step(network.watch(0), "in a step");
+  }
+  done = true;
+  asking.join();
+  for (const int rank : {0, 1})
+    EXPECT_FALSE(network.watch(rank).stopped()) << network.watch(rank).StopReason().message();
 }
 
 TEST(WatchTest, BytesThatAreNoMessageAreIgnored) {

@@ -55,8 +55,8 @@ void HostPullPrimitives::Barrier() {
   rounds_.EndRound(round);
 }
 
-bool ExchangeCards(HostStagePrimitives& rounds, StageGroup& group, WaitContext& wait,
-                   const RankCard& mine, std::span<RankCard> all) {
+bool ExchangeDescriptors(HostStagePrimitives& rounds, StageGroup& group, WaitContext& wait,
+                         const BufferDescriptors& mine, std::span<BufferDescriptors> all) {
   const uint64_t round = rounds.NextRound();
   if (!group.AwaitFree(wait, round)) return false;
   std::memcpy(group.mine().data(round), &mine, sizeof(mine));
@@ -64,7 +64,8 @@ bool ExchangeCards(HostStagePrimitives& rounds, StageGroup& group, WaitContext& 
   for (int peer = 0; peer < group.size(); ++peer) {
     if (peer != group.my_index()) rounds.Wait(round, peer);
     if (wait.failed()) return false;
-    std::memcpy(&all[static_cast<size_t>(peer)], group.stage(peer).data(round), sizeof(RankCard));
+    std::memcpy(&all[static_cast<size_t>(peer)], group.stage(peer).data(round),
+                sizeof(BufferDescriptors));
   }
   rounds.EndRound(round);
   return !wait.failed();

@@ -2,9 +2,9 @@
 
 // The PullPrimitives of kernels/pull.h on host memory.
 //
-// Before an operation each rank publishes a card: where its buffers lie and how they may be
-// reached. All ranks see all cards, so all come to the same decision whether the buffers are pulled
-// or staged.
+// Before an operation each rank publishes descriptors of its buffers: where they lie and how they
+// may be reached. All ranks see all descriptors, and therefore decide alike whether the buffers are
+// pulled or staged.
 
 #include <array>
 #include <cstddef>
@@ -17,18 +17,19 @@
 
 namespace tutti {
 
-// One buffer of a rank. Trivially copyable; travels through a stage slot.
-struct BufferCard {
+// Describes one buffer of a rank. It is trivially copyable and travels through a stage slot.
+struct BufferDescriptor {
   uint64_t address = 0;
-  uint64_t allocation = 0;  // of the registry of shareable memory; 0: ordinary memory
+  uint64_t allocation = 0;  // Its number in the registry of shareable memory; 0: ordinary memory.
   uint64_t offset = 0;      // in the allocation
   std::array<std::byte, 104> handle = {};  // what a peer needs to map the allocation
 };
-struct RankCard {
-  uint8_t in_place = 0;
-  uint8_t can_copy = 0;  // this rank can read all others' memory through the kernel
+// Describes the buffers of a rank in one operation.
+struct BufferDescriptors {
+  uint8_t in_place = 0;  // 1: input and output are one buffer.
+  uint8_t can_copy = 0;  // 1: this rank can read the memory of all others through the kernel.
   uint8_t reserved[6] = {};
-  BufferCard input, output;
+  BufferDescriptor input, output;
 };
 
 // Reads memory of another process. Implemented by transport/shm.
@@ -47,13 +48,12 @@ struct ReachableBuffer {
 
 class HostPullPrimitives {
  public:
-  // By rank: where the inputs and outputs that the algorithm reads are. `scratch` holds
-  // kScratchBytes for each rank.
+  // Says for each rank where the inputs and outputs are that the algorithm reads.
   struct Reach {
     std::vector<ReachableBuffer> inputs, outputs;
   };
-  static constexpr size_t kScratchBytes =
-      64 << 10;  // with a source of each of a few ranks it stays in L2
+  // The scratch memory for each rank. With a source of each of a few ranks it stays in L2.
+  static constexpr size_t kScratchBytes = 64 << 10;
 
   HostPullPrimitives(HostStagePrimitives& rounds, WaitContext& wait, const HostWork& work,
                      const Reach& reach, RemoteReader& reader, std::vector<std::byte>& scratch)
@@ -77,8 +77,8 @@ class HostPullPrimitives {
 
  private:
   void Copy(const ReachableBuffer& buffer, size_t from, size_t out, size_t n);
-  // A pointer to elements [from, from + n) of the buffer, fetched into scratch block `block` if
-  // need be.
+  // Returns a pointer to elements [from, from + n) of the buffer, which are fetched into scratch
+  // block `block` where they cannot be read in place.
   const std::byte* Fetch(const ReachableBuffer& buffer, size_t from, size_t n, size_t block);
 
   HostStagePrimitives& rounds_;
@@ -89,8 +89,9 @@ class HostPullPrimitives {
   std::vector<std::byte>& scratch_;
 };
 
-// Publishes `mine` and collects everybody's card, by rank index. False when waiting failed.
-bool ExchangeCards(HostStagePrimitives& rounds, StageGroup& group, WaitContext& wait,
-                   const RankCard& mine, std::span<RankCard> all);
+// Publishes `mine` and collects the descriptors of all ranks, by rank index. Returns false when
+// waiting failed.
+bool ExchangeDescriptors(HostStagePrimitives& rounds, StageGroup& group, WaitContext& wait,
+                         const BufferDescriptors& mine, std::span<BufferDescriptors> all);
 
 }  // namespace tutti

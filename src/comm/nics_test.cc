@@ -1,4 +1,4 @@
-#include "comm/ports.h"
+#include "comm/nics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,17 +12,17 @@ namespace {
 using ::testing::ElementsAre;
 
 // A /sys with real interfaces eth0 to eth9, and none else.
-class PortsTest : public ::testing::Test {
+class NicsTest : public ::testing::Test {
  protected:
-  PortsTest() {
-    char folder[] = "/tmp/tutti-ports-XXXXXX";
+  NicsTest() {
+    char folder[] = "/tmp/tutti-nics-XXXXXX";
     sysfs_ = mkdtemp(folder);
     for (int i = 0; i < 10; ++i) {
       const std::string name = "eth" + std::to_string(i);
       std::filesystem::create_directories(sysfs_ + "/class/net/" + name + "/device");
     }
   }
-  ~PortsTest() override { std::filesystem::remove_all(sysfs_); }
+  ~NicsTest() override { std::filesystem::remove_all(sysfs_); }
 
   static NetworkInterface Interface(const std::string& name, const std::string& address,
                                     const std::string& mask = "255.255.255.0") {
@@ -38,7 +38,7 @@ class PortsTest : public ::testing::Test {
     peer.networks = NetworksOf(interfaces, settings, sysfs_);
     return peer;
   }
-  // Which ports of `interfaces`, all of them devices of the network, are usable.
+  // Which NICs of `interfaces`, all of them devices of the network, are usable.
   std::vector<bool> Judge(const std::vector<NetworkInterface>& interfaces,
                           const std::vector<PeerInfo>& peers, const Settings& settings = {}) const {
     std::vector<NetDevice> devices;
@@ -48,15 +48,15 @@ class PortsTest : public ::testing::Test {
       devices.back().address = one.address.HostText();
     }
     std::vector<bool> usable;
-    for (const PortFact& port : JudgePorts(devices, interfaces, settings, peers, sysfs_))
-      usable.push_back(port.usable);
+    for (const OfferedNic& nic : JudgeNics(devices, interfaces, settings, peers, sysfs_))
+      usable.push_back(nic.usable);
     return usable;
   }
 
   std::string sysfs_;
 };
 
-TEST_F(PortsTest, OnlyThoseThatEveryRankCanReach) {
+TEST_F(NicsTest, OnlyThoseThatEveryRankCanReach) {
   const std::vector<NetworkInterface> a = {Interface("eth0", "10.0.0.1"),
                                            Interface("eth1", "10.0.1.1"),
                                            Interface("eth2", "192.168.7.1")};
@@ -66,7 +66,7 @@ TEST_F(PortsTest, OnlyThoseThatEveryRankCanReach) {
   EXPECT_THAT(Judge(b, {Peer(a), Peer(b)}), ElementsAre(true, true));
 }
 
-TEST_F(PortsTest, ASubnetHasAMask) {
+TEST_F(NicsTest, ASubnetHasAMask) {
   const std::vector<NetworkInterface> a = {Interface("eth0", "10.0.0.1"),
                                            Interface("eth1", "10.0.1.1", "255.255.0.0")};
   const std::vector<NetworkInterface> b = {Interface("eth0", "10.0.0.2"),
@@ -74,19 +74,19 @@ TEST_F(PortsTest, ASubnetHasAMask) {
   EXPECT_THAT(Judge(a, {Peer(a), Peer(b)}), ElementsAre(true, false));
 }
 
-TEST_F(PortsTest, BridgesOfContainersLeadNowhere) {
+TEST_F(NicsTest, BridgesOfContainersLeadNowhere) {
   const std::vector<NetworkInterface> a = {Interface("eth0", "10.0.0.1"),
                                            Interface("docker0", "172.17.0.1", "255.255.0.0")};
   EXPECT_THAT(Judge(a, {Peer(a), Peer(a)}), ElementsAre(true, false));
 }
 
-TEST_F(PortsTest, LoopbackIsNoNetwork) {
+TEST_F(NicsTest, LoopbackIsNoNetwork) {
   std::filesystem::create_directories(sysfs_ + "/class/net/lo/device");
   const PeerInfo peer = Peer({Interface("lo", "127.0.0.1", "255.0.0.0")});
   EXPECT_EQ(peer.networks[0], 0u);
 }
 
-TEST_F(PortsTest, TheUserKnowsBetter) {
+TEST_F(NicsTest, TheUserKnowsBetter) {
   const std::vector<NetworkInterface> a = {Interface("eth0", "10.0.0.1"),
                                            Interface("eth1", "10.9.0.1")};
   const std::vector<PeerInfo> peers = {Peer(a), Peer({Interface("eth0", "10.0.0.2")})};
@@ -99,7 +99,7 @@ TEST_F(PortsTest, TheUserKnowsBetter) {
   EXPECT_THAT(Judge(a, peers, not_that), ElementsAre(true, false));
 }
 
-TEST_F(PortsTest, ARecordHoldsTheFirstNetworks) {
+TEST_F(NicsTest, ARecordHoldsTheFirstNetworks) {
   std::vector<NetworkInterface> many;
   for (int i = 0; i < 10; ++i)
     many.push_back(Interface("eth" + std::to_string(i), "10.0." + std::to_string(i) + ".1"));
@@ -110,18 +110,18 @@ TEST_F(PortsTest, ARecordHoldsTheFirstNetworks) {
   EXPECT_FALSE(usable[kMostPeerNetworks]);
 }
 
-TEST(ShareOfTest, TheSlowestPortCountsAndTheFullestOne) {
+TEST(ShareOfTest, TheSlowestNicCountsAndTheFullestOne) {
   JobAnswer job;
-  job.port = {0, 0, 1, 0};
-  job.port_mbps = {25000, 25000, 10000, 40000};
+  job.nic = {0, 0, 1, 0};
+  job.nic_mbps = {25000, 25000, 10000, 40000};
   std::vector<PeerInfo> peers(4);
   for (size_t r = 0; r < 4; ++r) peers[r].host_hash = r < 3 ? 1 : 2;
   const NetworkShare share = ShareOf(job, peers);
   EXPECT_DOUBLE_EQ(share.bandwidth_gbps, 1.25);
-  EXPECT_EQ(share.ranks_per_port, 2);
-  job.port_mbps = {0, 0, 0, 0};
+  EXPECT_EQ(share.ranks_per_nic, 2);
+  job.nic_mbps = {0, 0, 0, 0};
   EXPECT_EQ(ShareOf(job, peers).bandwidth_gbps, 0);
-  EXPECT_EQ(ShareOf(job, peers).ranks_per_port, 1);
+  EXPECT_EQ(ShareOf(job, peers).ranks_per_nic, 1);
 }
 
 }  // namespace

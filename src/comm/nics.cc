@@ -1,4 +1,4 @@
-#include "comm/ports.h"
+#include "comm/nics.h"
 
 #include <unistd.h>
 
@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-// 0 for what cannot lead to another host.
+// Returns a hash of the interface's subnet; 0 where it cannot lead to another host.
 uint64_t NetworkHash(const NetworkInterface& interface) {
   const SocketAddress& address = interface.address;
   if (address.IsLoopback() || address.IsLinkLocal()) return 0;
@@ -26,7 +26,7 @@ uint64_t NetworkHash(const NetworkInterface& interface) {
   return hash.hash() == 0 ? 1 : hash.hash();
 }
 
-// A hundred terabits: what is above is no speed.
+// A hundred terabits per second. A larger number is no speed.
 constexpr int64_t kMostMbps = 100'000'000;
 
 // Bridges of containers have the same subnet on many hosts and lead to none of them.
@@ -57,10 +57,10 @@ std::array<uint64_t, kMostPeerNetworks> NetworksOf(const std::vector<NetworkInte
   return networks;
 }
 
-std::vector<PortFact> JudgePorts(const std::vector<NetDevice>& devices,
-                                 const std::vector<NetworkInterface>& interfaces,
-                                 const Settings& settings, std::span<const PeerInfo> peers,
-                                 const std::string& sysfs) {
+std::vector<OfferedNic> JudgeNics(const std::vector<NetDevice>& devices,
+                                  const std::vector<NetworkInterface>& interfaces,
+                                  const Settings& settings, std::span<const PeerInfo> peers,
+                                  const std::string& sysfs) {
   const bool named = !settings.socket_ifname.empty() && settings.socket_ifname[0] != '^';
   const auto everywhere = [&](uint64_t network) {
     return network != 0 && std::all_of(peers.begin(), peers.end(), [&](const PeerInfo& peer) {
@@ -68,29 +68,28 @@ std::vector<PortFact> JudgePorts(const std::vector<NetDevice>& devices,
                     peer.networks.end();
            });
   };
-  std::vector<PortFact> ports;
+  std::vector<OfferedNic> nics;
   for (const NetDevice& device : devices) {
     // Ports of NICs have their own filter (NCCL_IB_HCA) and reach all those of their fabric.
-    bool usable = ports.empty() || named || device.port > 0;
+    bool usable = nics.empty() || named || device.port > 0;
     for (const NetworkInterface& interface : interfaces) {
       if (interface.name != device.name || interface.address.HostText() != device.address) continue;
       usable |= IsReal(device.name, sysfs) && everywhere(NetworkHash(interface));
     }
-    ports.push_back({device.name, usable,
-                     static_cast<uint32_t>(std::clamp<int64_t>(device.speed_mbps, 0, kMostMbps))});
+    nics.push_back({device.name, usable,
+                    static_cast<uint32_t>(std::clamp<int64_t>(device.speed_mbps, 0, kMostMbps))});
   }
-  return ports;
+  return nics;
 }
 
 NetworkShare ShareOf(const JobAnswer& job, std::span<const PeerInfo> peers) {
   NetworkShare share;
   std::map<std::pair<uint64_t, int32_t>, int> users;
   for (size_t r = 0; r < peers.size(); ++r) {
-    if (job.port_mbps[r] == 0) continue;
-    const double gbps = job.port_mbps[r] / 8000.0;
+    if (job.nic_mbps[r] == 0) continue;
+    const double gbps = job.nic_mbps[r] / 8000.0;
     if (share.bandwidth_gbps == 0 || gbps < share.bandwidth_gbps) share.bandwidth_gbps = gbps;
-    share.ranks_per_port =
-        std::max(share.ranks_per_port, ++users[{peers[r].host_hash, job.port[r]}]);
+    share.ranks_per_nic = std::max(share.ranks_per_nic, ++users[{peers[r].host_hash, job.nic[r]}]);
   }
   return share;
 }
