@@ -143,4 +143,39 @@ class MeshCounting {
 };
 static_assert(MeshReductionPrimitives<MeshCounting>);
 
+// The same for blocks of a work area: what passes each connection, in the order of the exchanges.
+class BlockCounting {
+ public:
+  struct Message {
+    int peer;
+    bool is_send;
+    Traffic traffic;
+  };
+  explicit BlockCounting(size_t slice_elems) : slice_elems_(slice_elems) {}
+
+  template <class Send, class Recv>
+  void Exchange(int to, const Send& send, int from, const Recv& recv) {
+    Add(to, true, send);
+    Add(from, false, recv);
+  }
+  template <class Send, class Recv>
+  void ExchangeReduce(int to, const Send& send, int from, const Recv& recv, bool) {
+    Exchange(to, send, from, recv);
+  }
+
+  const std::vector<Message>& messages() const { return messages_; }
+
+ private:
+  template <class Run>
+  void Add(int peer, bool is_send, const Run& run) {
+    size_t elems = 0;
+    for (int i = 0; i < run.count(); ++i) elems += run[i].size;
+    if (elems > 0) messages_.push_back({peer, is_send, {1, DivUp(elems, slice_elems_), elems}});
+  }
+
+  size_t slice_elems_;
+  std::vector<Message> messages_;
+};
+static_assert(BlockPrimitives<BlockCounting>);
+
 }  // namespace tutti::kernels

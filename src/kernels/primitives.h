@@ -8,6 +8,8 @@
 // of ranks that read one another's buffers in kernels/pull.h:
 //   FifoPrimitives      ranks joined by FIFOs (connection/fifo.h): ring, tree
 //   ExchangePrimitives  the same links, used pairwise: recursive doubling
+//   BlockPrimitives     the same links, used pairwise for blocks of a work area: recursive halving,
+//                       doubling of what ranks gather
 //   DirectPrimitives    ranks that reach one staging area each: one-shot, two-shot
 //
 // Offsets and counts are in elements. A failed or aborted primitive turns all later ones into
@@ -45,6 +47,26 @@ concept ExchangePrimitives = requires(P p, int peer, bool mine_first, size_t n) 
   p.ExchangeReduceOutput(peer, mine_first, n);
   p.RecvOutput(peer, n);  // peer → output
   p.FinishOutput(n);      // the division of an average
+};
+
+// A stretch of a work area, in elements.
+struct Block {
+  size_t at = 0;
+  size_t size = 0;
+};
+
+// The blocks of a message, in the order in which they travel. A class that has these members.
+struct BlockRun {
+  constexpr int count() const { return 0; }
+  constexpr Block operator[](int) const { return {}; }
+};
+
+// A rank sends blocks of its work area to one rank and at the same time receives blocks from
+// another, or from the same. The blocks of a run travel as one message, wherever they lie.
+template <class P>
+concept BlockPrimitives = requires(P p, int to, int from, BlockRun run, bool final) {
+  p.Exchange(to, run, from, run);               // blocks → to; from → blocks
+  p.ExchangeReduce(to, run, from, run, final);  // blocks → to; blocks op from → blocks
 };
 
 // Each rank owns a stage: slots that all ranks of the machine can read (connection/stage.h). A

@@ -25,12 +25,6 @@ std::byte* Out(const Task& task) { return static_cast<std::byte*>(task.recv); }
 // collective moves in its start-up time.
 constexpr size_t kPackedBytes = size_t{1} << 20;
 
-struct ExchangeLinks {
-  Connections& connections;
-  SendLink SendTo(int peer) { return connections.SendTo(peer); }
-  RecvLink RecvFrom(int peer) { return connections.RecvFrom(peer); }
-};
-
 }  // namespace
 
 Executor::Executor(Parts parts)
@@ -147,7 +141,14 @@ void Executor::Dispatch(const Task& task, Operation& op) {
     case Algorithm::kTree:
       op.status = RunTree(task, op);
       return;
+    case Algorithm::kRecursiveHalving:
+      op.status = RunBlocks(task, op);
+      return;
     case Algorithm::kRecursiveDoubling:
+      if (MovesBlocks(task, op.choice.algorithm)) {
+        op.status = RunBlocks(task, op);
+        return;
+      }
       op.status = task.collective == Collective::kBarrier ? RunPairwiseBarrier(op)
                                                           : RunRecursiveDoubling(task, op);
       return;

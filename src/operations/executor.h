@@ -78,6 +78,7 @@ class Executor {
   std::vector<ConnectionTraffic> TreeTraffic(const TreeView& tree, size_t begin, size_t count,
                                              size_t slice_elems) const;
   std::vector<ConnectionTraffic> DoublingTraffic(size_t count, size_t slice_elems) const;
+  std::vector<ConnectionTraffic> BlockTraffic(const Task& task, const Choice& choice) const;
   std::vector<ConnectionTraffic> ExchangeTraffic(const Task& task) const;
   std::vector<ConnectionTraffic> MeshTraffic(const Task& task, const Choice& choice) const;
   // Opens the connections of an operation and tells their proxy connections what will pass.
@@ -89,6 +90,10 @@ class Executor {
   static bool WalkStaged(P& primitives, const Task& task, Algorithm algorithm,
                          const WorkShape& shape);
 
+  // Whether the algorithm swaps blocks of a work area.
+  static bool MovesBlocks(const Task& task, Algorithm algorithm);
+  template <class P>
+  void WalkBlocks(P& primitives, const Task& task) const;
   template <class P>
   static void WalkMesh(P& primitives, const Task& task, Algorithm algorithm,
                        const WorkShape& shape);
@@ -128,6 +133,7 @@ class Executor {
   static Half HalfOf(const Task& task, bool second);
   void RunOneTree(const TreeView& tree, Half half, Operation& op);
   Status RunRecursiveDoubling(const Task& task, Operation& op);
+  Status RunBlocks(const Task& task, Operation& op);
   Status RunPairwiseBarrier(Operation& op);
   Status RunExchange(const Task& task, Operation& op);
 
@@ -160,6 +166,7 @@ class Executor {
   std::array<RememberedChoice, kRememberedChoices> choices_ = {};
   uint32_t last_tag_ = 0;  // the tag of the last collective
   std::vector<std::byte> packed_;
+  std::vector<std::byte> blocks_;  // the work area of a ReduceScatter in blocks
   MeshLinks mesh_links_;
 };
 

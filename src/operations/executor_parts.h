@@ -8,6 +8,7 @@
 
 #include "kernels/direct.h"
 #include "kernels/mesh.h"
+#include "kernels/recursive_halving.h"
 #include "kernels/ring.h"
 #include "operations/executor.h"
 #include "plan/task.h"
@@ -21,6 +22,13 @@ struct VariableSizes {
   size_t Offset(int rank) const { return offsets[static_cast<size_t>(rank)]; }
   size_t Size(int rank) const { return counts[static_cast<size_t>(rank)]; }
   size_t Longest() const { return *std::max_element(counts.begin(), counts.end()); }
+};
+
+// Finds the connections of a peer, for primitives that work pairwise.
+struct ExchangeLinks {
+  Connections& connections;
+  SendLink SendTo(int peer) const { return connections.SendTo(peer); }
+  RecvLink RecvFrom(int peer) const { return connections.RecvFrom(peer); }
 };
 
 // Calls f with the parts that the task's collective works on.
@@ -58,6 +66,18 @@ void Executor::WalkRing(P& p, const Task& task, const WorkShape& shape) const {
       return WithParts(
           task, [&](const auto& parts) { kernels::RingReduceScatter(p, ring, parts, shape); });
   }
+}
+
+// Runs the exchange of blocks by which the task's collective is done.
+template <class P>
+void Executor::WalkBlocks(P& p, const Task& task) const {
+  const RingView ring = {ring_index_, num_ranks_, ring_.data()};
+  WithParts(task, [&](const auto& parts) {
+    if (task.is_reduction())
+      kernels::HalvingReduceScatter(p, ring, parts);
+    else
+      kernels::DoublingAllGather(p, ring, parts);
+  });
 }
 
 // Runs the task's algorithm for ranks that share stages; AllReduce has two, of which `algorithm`

@@ -30,7 +30,10 @@ std::vector<Executor::ConnectionTraffic> Executor::TrafficOf(const Task& task,
       }
       return all;
     }
+    case Algorithm::kRecursiveHalving:
+      return BlockTraffic(task, choice);
     case Algorithm::kRecursiveDoubling:
+      if (MovesBlocks(task, choice.algorithm)) return BlockTraffic(task, choice);
       return DoublingTraffic(task.count, choice.slice_elems);
     case Algorithm::kExchange:
       return ExchangeTraffic(task);
@@ -84,6 +87,17 @@ std::vector<Executor::ConnectionTraffic> Executor::DoublingTraffic(size_t count,
   Partners partners{{}, {1, DivUp(count, slice_elems), count}};
   kernels::RecursiveDoublingAllReduce(partners, rank_, num_ranks_, count);
   return std::move(partners.all);
+}
+
+std::vector<Executor::ConnectionTraffic> Executor::BlockTraffic(const Task& task,
+                                                                const Choice& choice) const {
+  kernels::BlockCounting count(choice.slice_elems);
+  WalkBlocks(count, task);
+  std::vector<ConnectionTraffic> all;
+  all.reserve(count.messages().size());
+  for (const auto& [peer, is_send, traffic] : count.messages())
+    all.push_back({peer, is_send, traffic});
+  return all;
 }
 
 std::vector<Executor::ConnectionTraffic> Executor::ExchangeTraffic(const Task& task) const {

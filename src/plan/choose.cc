@@ -23,6 +23,7 @@ constexpr size_t kMinSliceBytes = 16384;
 double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
   if (c.one_host) return c.host_gbps;
   const bool all_at_once = algorithm == Algorithm::kRecursiveDoubling ||
+                           algorithm == Algorithm::kRecursiveHalving ||
                            algorithm == Algorithm::kExchange || algorithm == Algorithm::kOneShot ||
                            algorithm == Algorithm::kTwoShot;
   return all_at_once ? c.network_gbps / std::max(1, c.ranks_per_nic) : c.network_gbps;
@@ -94,12 +95,22 @@ bool Applies(const PlanContext& c, const AlgorithmRow& row, Collective collectiv
   return gains && bytes >= kAskFromBytes;
 }
 
+// How many ranks' parts travel in the longest message between two hosts.
+size_t PartsInMessage(const PlanContext& c, const AlgorithmRow& row, Collective collective) {
+  const bool gathers =
+      row.algorithm == Algorithm::kRecursiveDoubling &&
+      (collective == Collective::kAllGather || collective == Collective::kAllGatherV);
+  const bool many = gathers || row.algorithm == Algorithm::kRecursiveHalving;
+  return many ? (static_cast<size_t>(c.num_ranks) + 1) / 2 : 1;
+}
+
 // LL where all of an operation fits a line, or where nothing else is left. Stages and messages have
 // LL only for what fits a line: they do not cut longer data into lines.
 Protocol ProtocolFor(const PlanContext& c, const AlgorithmRow& row, Collective collective,
                      double bytes) {
-  const double in_slot =
-      row.where == Where::kStage ? bytes * static_cast<double>(PartsInSlot(c, collective)) : bytes;
+  const size_t parts =
+      row.where == Where::kStage ? PartsInSlot(c, collective) : PartsInMessage(c, row, collective);
+  const double in_slot = bytes * static_cast<double>(parts);
   const bool fits = in_slot <= kInlineBytes;
   const bool cuts = row.where == Where::kFifo && row.algorithm != Algorithm::kExchange;
   const bool has_ll = row.Has(Protocol::kLL) && (fits || cuts);

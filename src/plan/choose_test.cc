@@ -60,6 +60,20 @@ TEST(ChooseTest, TakesFewHopsBetweenHostsForSmallVectors) {
             PredictUs(TwoHosts(16), Collective::kAllReduce, Algorithm::kRing, 4));
 }
 
+// Between hosts small blocks go to ranks ever farther away, large ones round the ring; between two
+// ranks these are the same messages.
+TEST(ChooseTest, SwapsSmallBlocksBetweenManyRanksOfSeveralHosts) {
+  for (const int ranks : {4, 8, 64}) {
+    const PlanContext context = TwoHosts(ranks);
+    EXPECT_EQ(AlgorithmOf(context, Collective::kAllGather, 16), Algorithm::kRecursiveDoubling);
+    EXPECT_EQ(AlgorithmOf(context, Collective::kReduceScatter, 16), Algorithm::kRecursiveHalving);
+    EXPECT_EQ(AlgorithmOf(context, Collective::kAllGather, 1 << 22), Algorithm::kRing);
+    EXPECT_EQ(AlgorithmOf(context, Collective::kReduceScatter, 1 << 22), Algorithm::kRing);
+    EXPECT_EQ(AlgorithmOf(OneHost(ranks), Collective::kAllGather, 16), Algorithm::kOneShot);
+  }
+  EXPECT_EQ(AlgorithmOf(TwoHosts(2), Collective::kReduceScatter, 1 << 12), Algorithm::kRing);
+}
+
 // A ring leaves a host once, whatever the number of its ranks; partners of recursive doubling all
 // send at once.
 TEST(ChooseTest, RanksShareANicWhereAllSendAtOnce) {
@@ -232,11 +246,14 @@ TEST(AlgorithmListTest, LeavesAloneWhatItDoesNotName) {
     ASSERT_TRUE(ApplyProtocolList("Simple", context).ok());
     for (size_t count = 1; count < 1 << 24; count *= 8) {
       EXPECT_EQ(AlgorithmOf(context, Collective::kAllReduce, count), Algorithm::kTree);
-      for (const Collective collective :
-           {Collective::kBroadcast, Collective::kReduce, Collective::kAllGather,
-            Collective::kReduceScatter, Collective::kAlltoAll, Collective::kBarrier})
+      for (const Collective collective : {Collective::kBroadcast, Collective::kReduce,
+                                          Collective::kAlltoAll, Collective::kBarrier})
         EXPECT_EQ(AlgorithmOf(context, collective, count),
                   AlgorithmOf(TwoHosts(4), collective, count));
+      // The longer spelling names rings for these.
+      for (const Collective collective : {Collective::kAllGather, Collective::kReduceScatter})
+        EXPECT_EQ(AlgorithmOf(context, collective, count),
+                  text[0] == 'R' ? Algorithm::kRing : AlgorithmOf(TwoHosts(4), collective, count));
     }
   }
 }

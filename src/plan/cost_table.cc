@@ -35,6 +35,8 @@ constexpr CostRow kTable[] = {
     {kTcp, kTree, kSimple, 0, 7, 3.8, 1, kCostBench},
     {kTcp, kRecursiveDoubling, kLL, 0, 5, 0.01, 1, kCostBench},
     {kTcp, kRecursiveDoubling, kSimple, 0, 4.9, 2.2, 1, kCostBench},
+    {kTcp, kRecursiveHalving, kLL, 0, 5, 0.01, 1, kSocketsBench},
+    {kTcp, kRecursiveHalving, kSimple, 0, 5.4, 1.1, 1, kSocketsBench},
     {kTcp, kOneShot, kLL, 0, 5, 0.01, 1, kCostBench},
     {kTcp, kOneShot, kSimple, 0, 5, 4.8, 1, kCostBench},
     {kTcp, kTwoShot, kLL, 0, 5, 0.01, 1, kCostBench},
@@ -110,6 +112,12 @@ Extent Pull(Collective collective, double n, double bytes) {
   }
 }
 
+// Exchanges of all that a rank holds, with ranks twice as far away each time.
+Extent Blocks(int num_ranks, double bytes) {
+  const double exchanges = LogSteps(num_ranks);
+  return {exchanges, exchanges, bytes};
+}
+
 }  // namespace
 
 std::string_view Name(Wire wire) {
@@ -119,7 +127,8 @@ std::string_view Name(Wire wire) {
 
 std::string_view Name(CostSource source) {
   constexpr std::string_view kNames[] = {"[bench/results/cost.md](../bench/results/cost.md)",
-                                         "[bench/results/shm.md](../bench/results/shm.md)"};
+                                         "[bench/results/shm.md](../bench/results/shm.md)",
+                                         "[bench/results/sockets.md](../bench/results/sockets.md)"};
   return kNames[static_cast<size_t>(source)];
 }
 
@@ -145,10 +154,14 @@ Extent ExtentOf(Collective collective, Algorithm algorithm, int num_ranks, doubl
       return {hops, hops, (num_ranks == 2 ? 2 : 3) * bytes};
     }
     case kRecursiveDoubling: {
+      if (collective == Collective::kAllGather || collective == Collective::kAllGatherV)
+        return Blocks(num_ranks, 1.3 * bytes * (n - 1));
       const bool power_of_two = std::has_single_bit(static_cast<unsigned>(num_ranks));
       const double exchanges = LogSteps(num_ranks) + (power_of_two ? 0 : 1);
       return {exchanges, exchanges, exchanges * bytes};
     }
+    case kRecursiveHalving:
+      return Blocks(num_ranks, 1.3 * bytes * (n - 1));
     case kOneShot:
     case kTwoShot:
       return Staged(collective, algorithm, n, bytes);

@@ -34,8 +34,9 @@ std::string_view Name(Wire wire);
 
 // Where a row's numbers come from.
 enum class CostSource : uint8_t {
-  kCostBench,  // bench/results/cost.md
-  kShmBench,   // bench/results/shm.md
+  kCostBench,     // bench/results/cost.md
+  kShmBench,      // bench/results/shm.md
+  kSocketsBench,  // bench/results/sockets.md
 };
 std::string_view Name(CostSource source);
 

@@ -33,11 +33,12 @@ constexpr ReductionOrder OrderOf(DataType type, ReduceKind kind) {
 
 // Whether the algorithm combines the elements in that order among so many ranks. Between two ranks
 // there is one addition, which has the same result both ways round; but recursive doubling divides
-// an average after it has stored the sum.
+// an average after it has stored the sum, and recursive halving stores an input that it has scaled.
 constexpr bool KeepsOrder(const AlgorithmRow& row, ReductionOrder order, int num_ranks) {
   if (order == ReductionOrder::kAny || row.order == AddingOrder::kRankOrder) return true;
-  if (row.algorithm == Algorithm::kRecursiveDoubling && order != ReductionOrder::kByRank)
-    return false;
+  const bool stores = row.algorithm == Algorithm::kRecursiveDoubling ||
+                      row.algorithm == Algorithm::kRecursiveHalving;
+  if (stores && order != ReductionOrder::kByRank) return false;
   return num_ranks <= 2;
 }
 

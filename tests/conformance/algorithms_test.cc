@@ -102,8 +102,9 @@ TEST_P(SocketsTest, CarryEverything) {
 
 INSTANTIATE_TEST_SUITE_P(Forced, SocketsTest,
                          ::testing::Combine(::testing::Values("", "ring", "tree",
-                                                              "recursivedoubling"),
-                                            ::testing::Values(2, 3, 4)),
+                                                              "recursivedoubling",
+                                                              "recursivehalving"),
+                                            ::testing::Values(2, 3, 4, 6)),
                          [](const auto& instance) {
                            const std::string name = std::get<0>(instance.param);
                            return fmt::format("{}_{}", name.empty() ? "any" : name,

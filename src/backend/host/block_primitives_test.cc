@@ -1,0 +1,163 @@
+#include "backend/host/block_primitives.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "kernels/counting.h"
+#include "kernels/recursive_halving.h"
+
+namespace tutti {
+namespace {
+
+constexpr size_t kSlotBytes = 64;
+constexpr uint32_t kTag = 0x2a;
+
+// Nothing goes wrong here.
+struct PatientWatcher final : WaitWatcher {
+  Status OnLongWait(std::span<const int>, int64_t) override { return Status::Ok(); }
+  Status StopReason() override { return InternalError("nobody stops"); }
+  Status OnForeignChunk(int, uint32_t, uint32_t) override {
+    return InternalError("a foreign chunk");
+  }
+};
+
+struct Freed {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+
+// A FIFO in shared memory from every rank to every other one.
+class Fifos {
+ public:
+  explicit Fifos(int num_ranks) : n_(static_cast<size_t>(num_ranks)), links_(n_ * n_) {
+    const size_t bytes = FifoView::BytesFor(kSlotBytes);
+    for (Link& link : links_) {
+      link.memory.reset(static_cast<std::byte*>(std::aligned_alloc(64, bytes)));
+      std::memset(link.memory.get(), 0, bytes);
+      link.sender = FifoSender({link.memory.get(), kSlotBytes});
+      link.receiver = FifoReceiver({link.memory.get(), kSlotBytes});
+    }
+  }
+  SendLink SendTo(int from, int to) { return {.peer = to, .fifo = &At(from, to).sender}; }
+  RecvLink RecvFrom(int at, int from) { return {.peer = from, .fifo = &At(from, at).receiver}; }
+
+ private:
+  struct Link {
+    std::unique_ptr<std::byte, Freed> memory;
+    FifoSender sender;
+    FifoReceiver receiver;
+  };
+  Link& At(int from, int to) {
+    return links_[static_cast<size_t>(from) * n_ + static_cast<size_t>(to)];
+  }
+  size_t n_;
+  std::vector<Link> links_;
+};
+
+struct LinksOf {
+  Fifos& fifos;
+  int rank;
+  SendLink SendTo(int peer) { return fifos.SendTo(rank, peer); }
+  RecvLink RecvFrom(int peer) { return fifos.RecvFrom(rank, peer); }
+};
+
+struct TestParts {
+  std::vector<size_t> counts;
+  size_t Offset(int rank) const {
+    return std::accumulate(counts.begin(), counts.begin() + rank, size_t{0});
+  }
+  size_t Size(int rank) const { return counts[static_cast<size_t>(rank)]; }
+};
+
+int Input(int rank, size_t i) { return static_cast<int>(i % 97) * (rank + 1); }
+
+// Gathers, or scatters sums, on as many threads as there are ranks; `first` is the rank at place 0.
+void Check(const TestParts& parts, int first, bool reduce) {
+  const int n = static_cast<int>(parts.counts.size());
+  const size_t total = parts.Offset(n);
+  std::vector<int> ranks(static_cast<size_t>(n));
+  for (int i = 0; i < n; ++i) ranks[static_cast<size_t>(i)] = (first + i) % n;
+  Fifos fifos(n);
+  std::vector<std::vector<int>> areas(static_cast<size_t>(n), std::vector<int>(total, -1));
+  std::vector<std::thread> threads;
+  for (int place = 0; place < n; ++place) {
+    threads.emplace_back([&, place] {
+      const int rank = ranks[static_cast<size_t>(place)];
+      std::vector<int>& area = areas[static_cast<size_t>(rank)];
+      const size_t begin = reduce ? 0 : parts.Offset(rank);
+      const size_t end = reduce ? total : begin + parts.Size(rank);
+      for (size_t i = begin; i < end; ++i) area[i] = Input(rank, i);
+      const std::atomic<bool> stop = false;
+      PatientWatcher watcher;
+      WaitContext wait(stop, {.spin_ns = 0, .yield_ns = 100'000}, watcher);
+      HostWork work{.elem_bytes = sizeof(int), .slice_elems = kSlotBytes / sizeof(int)};
+      work.op_tag = kTag;
+      work.reduce.fn = FindReduce(DataType::kInt32, ReduceKind::kSum);
+      HostBlockPrimitives p(wait, work, reinterpret_cast<std::byte*>(area.data()),
+                            LinksOf{fifos, rank});
+      const RingView ring = {place, n, ranks.data()};
+      if (reduce)
+        kernels::HalvingReduceScatter(p, ring, parts);
+      else
+        kernels::DoublingAllGather(p, ring, parts);
+      EXPECT_FALSE(wait.failed()) << wait.status().message();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < n; ++rank) {
+    for (int owner = reduce ? rank : 0; owner < (reduce ? rank + 1 : n); ++owner) {
+      const size_t begin = parts.Offset(owner);
+      for (size_t i = begin; i < begin + parts.Size(owner); ++i) {
+        const int all = static_cast<int>(i % 97) * n * (n + 1) / 2;
+        ASSERT_EQ(areas[static_cast<size_t>(rank)][i], reduce ? all : Input(owner, i))
+            << "rank " << rank << " of " << n << ", element " << i;
+      }
+    }
+  }
+}
+
+TEST(BlockPrimitivesTest, GatherAndScatterSumsOfAnyNumberOfRanks) {
+  for (const bool reduce : {false, true}) {
+    for (int n = 2; n <= 9; ++n) {
+      Check({std::vector<size_t>(static_cast<size_t>(n), 3)}, 0, reduce);
+      // More than the FIFOs between two ranks hold, so that nobody may send all before it receives.
+      Check({std::vector<size_t>(static_cast<size_t>(n), 1001)}, n - 1, reduce);
+    }
+    Check({{0, 5, 0, 700, 1}}, 2, reduce);
+    Check({{0, 0, 9}}, 1, reduce);
+  }
+}
+
+// What a rank sends in all: as much as round a ring, in ⌈log2 n⌉ messages.
+TEST(BlockPrimitivesTest, FewMessagesCarryWhatARingCarries) {
+  for (int n = 2; n <= 17; ++n) {
+    std::vector<int> ranks(static_cast<size_t>(n));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const kernels::EqualParts parts{10};
+    for (const bool reduce : {false, true}) {
+      kernels::BlockCounting count(1000);
+      const RingView ring = {n / 2, n, ranks.data()};
+      if (reduce)
+        kernels::HalvingReduceScatter(count, ring, parts);
+      else
+        kernels::DoublingAllGather(count, ring, parts);
+      size_t sends = 0, sent = 0, received = 0;
+      for (const auto& [peer, is_send, traffic] : count.messages()) {
+        sends += is_send ? 1 : 0;
+        (is_send ? sent : received) += traffic.elems;
+      }
+      EXPECT_EQ(sends, static_cast<size_t>(std::bit_width(static_cast<unsigned>(n - 1))));
+      EXPECT_EQ(sent, 10u * static_cast<size_t>(n - 1));
+      EXPECT_EQ(received, sent);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti

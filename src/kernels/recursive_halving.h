@@ -1,0 +1,72 @@
+#pragma once
+
+// ReduceScatter and AllGather in log2(n) exchanges that move no byte more than a ring does. A rank
+// owns one block of a work area; ranks stand in a ring, and `me` is a rank's place in it.
+//
+//   halving, distance 4, 2, 1            doubling, distance 1, 2, 4
+//   blocks me+d … ──▶ rank me+d          blocks me … ──▶ rank me-d
+//   blocks me …   ◀── rank me-d (added)  blocks me+d … ◀── rank me+d
+//
+// Before the exchange at distance d of a halving a rank holds partial sums of the blocks me to
+// me+2d-1, as far as there are so many: it gives the far half away and adds to the near one. In the
+// end it holds the sum of its own block. Doubling is the same backwards. Any number of ranks will
+// do: the exchange at the largest distance is shorter where it is no power of two.
+//
+// The blocks of an exchange travel as one message. So this is for small blocks, where the number of
+// messages is what counts; a ring, which works on one piece of a block while the next one travels,
+// is faster with large ones.
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/primitives.h"
+#include "kernels/ring.h"
+#include "plan/work.h"
+
+namespace tutti::kernels {
+
+// The blocks of `count` ranks, beginning with the one at place `first` of the ring.
+template <class Parts>
+class PlacesOf {
+ public:
+  constexpr PlacesOf(const RingView& ring, const Parts& parts, int first, int count)
+      : ring_(ring), parts_(parts), first_(first), count_(count) {}
+  constexpr int count() const { return count_; }
+  constexpr Block operator[](int i) const {
+    const int rank = ring_.At(first_ + i);
+    return {parts_.Offset(rank), parts_.Size(rank)};
+  }
+
+ private:
+  const RingView& ring_;
+  const Parts& parts_;
+  int first_;
+  int count_;
+};
+
+// Adds up every rank's block; the work area holds the rank's inputs, and in the end the result in
+// its own block.
+template <BlockPrimitives P, class Parts>
+constexpr void HalvingReduceScatter(P& p, const RingView& ring, const Parts& parts) {
+  const int n = ring.num_ranks;
+  const int me = ring.index;
+  for (int d = static_cast<int>(std::bit_floor(static_cast<unsigned>(n - 1))); d >= 1; d /= 2) {
+    const int blocks = std::min(d, n - d);
+    p.ExchangeReduce(ring.At(me + d), PlacesOf(ring, parts, me + d, blocks), ring.At(me - d),
+                     PlacesOf(ring, parts, me, blocks), d == 1);
+  }
+}
+
+// Gathers every rank's block; the work area holds the rank's own.
+template <BlockPrimitives P, class Parts>
+constexpr void DoublingAllGather(P& p, const RingView& ring, const Parts& parts) {
+  const int n = ring.num_ranks;
+  const int me = ring.index;
+  for (int d = 1; d < n; d *= 2) {
+    const int blocks = std::min(d, n - d);
+    p.Exchange(ring.At(me - d), PlacesOf(ring, parts, me, blocks), ring.At(me + d),
+               PlacesOf(ring, parts, me + d, blocks));
+  }
+}
+
+}  // namespace tutti::kernels

@@ -1,0 +1,62 @@
+// The part of the executor for algorithms in which ranks swap blocks of a work area.
+
+#include "backend/host/block_primitives.h"
+#include "base/copy.h"
+#include "operations/executor.h"
+#include "operations/executor_parts.h"
+
+namespace tutti {
+namespace {
+
+// Elements from the beginning of the long buffer to the end of the last part.
+template <class Parts>
+size_t EndOf(const Parts& parts, int num_ranks) {
+  size_t end = 0;
+  for (int r = 0; r < num_ranks; ++r) end = std::max(end, parts.Offset(r) + parts.Size(r));
+  return end;
+}
+
+}  // namespace
+
+bool Executor::MovesBlocks(const Task& task, Algorithm algorithm) {
+  const bool gathers =
+      task.collective == Collective::kAllGather || task.collective == Collective::kAllGatherV;
+  return algorithm == Algorithm::kRecursiveHalving ||
+         (algorithm == Algorithm::kRecursiveDoubling && gathers);
+}
+
+// What is gathered lies in the output buffer. A ReduceScatter works on a copy of its input, which
+// it must not change.
+Status Executor::RunBlocks(const Task& task, Operation& op) {
+  TUTTI_TRY(OpenAndBegin(task, op));
+  const size_t elem = op.work.elem_bytes;
+  const std::byte* const input = op.work.input;
+  std::byte* const output = op.work.output;
+  const auto load = [&](std::byte* area, size_t count) {
+    const void* source = input;
+    if (op.work.reduce.scale)
+      op.work.reduce.Apply(area, &source, 1, count, true, false);
+    else if (area != input)
+      CopyBytes(area, input, count * elem);
+  };
+  const auto walk = [&](std::byte* area) {
+    HostBlockPrimitives p(wait_, op.work, area, ExchangeLinks{connections_});
+    WalkBlocks(p, task);
+  };
+  WithParts(task, [&](const auto& parts) {
+    const size_t own = parts.Offset(rank_) * elem;
+    const size_t own_bytes = parts.Size(rank_) * elem;
+    if (!task.is_reduction()) {
+      if (output + own != input) CopyBytes(output + own, input, own_bytes);
+      return walk(output);
+    }
+    const size_t count = EndOf(parts, num_ranks_);
+    blocks_.resize(count * elem);
+    load(blocks_.data(), count);
+    walk(blocks_.data());
+    CopyBytes(output, blocks_.data() + own, own_bytes);
+  });
+  return Status::Ok();
+}
+
+}  // namespace tutti
