@@ -49,11 +49,17 @@ class Together {
     if (Status reason = call_.reason(); !reason.ok()) return reason;
     if (failure.code() == Code::kTimeout)
       failure = watch.Explain(failure, parent_.bootstrap().LinkedRanks());
-    // Whoever aborts the new communicator gives up that one only: the parent stays as it is.
-    if (in_step_ || flag_.load()) return failure;
-    // The others wait for this rank, and nothing that all do together would fit any more.
+    if (in_step_) return failure;
+    // The others wait for this rank.
     const std::string here =
         RankName(parent_.rank(), parent_.peers()[static_cast<size_t>(parent_.rank())]);
+    // Whoever aborts the new communicator gives up that one only: the parent stays as it is.
+    if (flag_.load()) {
+      call_.GiveUp(RemoteError(
+          "{} gave up, {}: the communicator that was being made was aborted there", here, doing_));
+      return failure;
+    }
+    // Nothing that all do together would fit any more.
     parent_.Stop(
         Status(failure.code(), fmt::format("{} gave up, {}: {}", here, doing_, failure.message())),
         /*tell=*/true);

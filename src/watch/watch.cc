@@ -91,6 +91,8 @@ void Watch::OnControl(int from, std::span<const std::byte> payload) {
       return OnLeaveNotice(payload);
     case Message::kExcluded:
       return OnExcluded(body);
+    case Message::kCallGivenUp:
+      return OnCallGivenUp(body);
   }
 }
 

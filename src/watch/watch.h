@@ -128,12 +128,14 @@ class Watch final : public WaitWatcher {
   // returns the failure with their answers. Takes a second at most. Any thread.
   Status Explain(const Status& timeout, std::span<const int> peers);
 
-  // ---- Lost ranks (watch_losses.cc)
+  // ---- Calls that all ranks make together (watch_joint_calls.cc)
 
   // A call that all ranks make together, such as ncclCommSplit. While it lives, a failure of the
   // communicator raises `flag`, which ends the call: when the communicator stops, or loses a rank
   // after it has stopped for another reason (a revoked communicator can be split). Where it has
-  // lost a rank before, the flag is raised at once. `flag` must outlive this. Any thread.
+  // lost a rank before, the flag is raised at once, and so it is when another rank gives the call
+  // up. `flag` must outlive this. Any thread. All ranks make these calls in the same order, and
+  // they are numbered in it.
   class JointCall {
    public:
     JointCall(Watch& watch, std::atomic<bool>& flag);
@@ -142,10 +144,16 @@ class Watch final : public WaitWatcher {
     JointCall& operator=(const JointCall&) = delete;
     // Returns why the watch raised the flag; success while it did not.
     Status reason() const;
+    // Tells the other ranks that this one takes no further part in the call, and why: theirs ends
+    // with `reason`, or will when they come to it. The communicator stays as it is.
+    void GiveUp(const Status& reason) const;
 
    private:
     Watch& watch_;
   };
+
+  // ---- Lost ranks (watch_losses.cc)
+
   // Returns the ranks that the communicator has lost, in order; this rank itself where the others
   // go on without it. All ranks that are left get the same answer, as soon as they have heard. Any
   // thread.
@@ -178,7 +186,8 @@ class Watch final : public WaitWatcher {
     kInquiry = 2,
     kDoing = 3,
     kLeaving = 4,
-    kExcluded = 5
+    kExcluded = 5,
+    kCallGivenUp = 6
   };
   // An inquiry of rank `from`.
   struct Asked {
@@ -196,6 +205,9 @@ class Watch final : public WaitWatcher {
   static constexpr size_t kMaxRanksShown = 8;  // in a text that lists ranks
   // Inquiries about operations that this rank has not begun. More are dropped.
   static constexpr size_t kMaxEarly = 64;
+  // A rank that is told of a joint call that it has not begun keeps the reason until it begins it.
+  // No rank can be so many calls ahead of another, because none finishes a call without the others.
+  static constexpr size_t kMaxCallsGivenUp = 64;
 
   // watch.cc
   static Bytes StartMessage(Message kind) { return Bytes(1, static_cast<std::byte>(kind)); }
@@ -237,16 +249,21 @@ class Watch final : public WaitWatcher {
   void OnExcluded(std::span<const std::byte> body);
   Status LossStatus(std::span<const LostRank> lost) const;
   void Exclude(const LostRank& excluded);
+
+  // watch_joint_calls.cc
+  // Ends a JointCall from outside.
+  struct JointEnd {
+    uint64_t number = 0;
+    std::atomic<bool>* flag = nullptr;
+    Status reason;  // not ok: the watch has raised the flag
+  };
+  static void EndJointCall(JointEnd& end, const Status& reason);
   void EndJointCalls(const Status& reason) TUTTI_REQUIRES(mutex_);
+  void GiveUpCall(uint64_t number, const Status& reason) TUTTI_EXCLUDES(mutex_);
+  void OnCallGivenUp(std::span<const std::byte> body);
 
   // watch_leaving.cc
   void OnLeaveNotice(std::span<const std::byte> payload);
-
-  // Ends a JointCall from outside.
-  struct JointEnd {
-    std::atomic<bool>* flag;
-    Status reason;  // not ok: the watch has raised the flag
-  };
 
   Bootstrap& bootstrap_;
   const int64_t timeout_ns_;
@@ -275,6 +292,8 @@ class Watch final : public WaitWatcher {
   std::map<int, LeaveNotice> leave_notices_ TUTTI_GUARDED_BY(mutex_);
   std::function<void()> leave_hook_ TUTTI_GUARDED_BY(mutex_);
   std::map<const JointCall*, JointEnd> joint_calls_ TUTTI_GUARDED_BY(mutex_);
+  uint64_t num_joint_calls_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, Status> calls_given_up_ TUTTI_GUARDED_BY(mutex_);  // the last ones, by number
   std::set<int> lost_ TUTTI_GUARDED_BY(mutex_);
   Status lost_reason_ TUTTI_GUARDED_BY(mutex_);  // the reason of the first loss
 };

@@ -90,29 +90,4 @@ std::vector<int> Watch::LostRanks() const {
   return std::vector<int>(lost_.begin(), lost_.end());
 }
 
-Watch::JointCall::JointCall(Watch& watch, std::atomic<bool>& flag) : watch_(watch) {
-  const MutexLock lock(watch_.mutex_);
-  watch_.joint_calls_[this] = {&flag, Status::Ok()};
-  if (!watch_.lost_reason_.ok()) watch_.EndJointCalls(watch_.lost_reason_);
-}
-
-Watch::JointCall::~JointCall() {
-  const MutexLock lock(watch_.mutex_);
-  watch_.joint_calls_.erase(this);
-}
-
-Status Watch::JointCall::reason() const {
-  const MutexLock lock(watch_.mutex_);
-  return watch_.joint_calls_.at(this).reason;
-}
-
-// Those that have ended before keep their reason.
-void Watch::EndJointCalls(const Status& reason) {
-  for (auto& [call, end] : joint_calls_) {
-    if (!end.reason.ok()) continue;
-    end.reason = reason;
-    end.flag->store(true, std::memory_order_release);
-  }
-}
-
 }  // namespace tutti

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -324,6 +326,28 @@ TEST(WatchTest, OperationsGoOnWhileOthersAskAboutThem) {
   asking.join();
   for (const int rank : {0, 1})
     EXPECT_FALSE(network.watch(rank).stopped()) << network.watch(rank).StopReason().message();
+}
+
+TEST(WatchTest, AJointCallThatOneRankGivesUpEndsOnAllRanks) {
+  Network network(3);
+  std::array<std::atomic<bool>, 3> flags = {};
+  {
+    const Watch::JointCall giver(network.watch(0), flags[0]);
+    const Watch::JointCall waiting(network.watch(1), flags[1]);
+    giver.GiveUp(RemoteError("rank 0 gave up"));
+    EXPECT_TRUE(flags[1]);
+    ExpectWords(waiting.reason(), {"rank 0 gave up"});
+    // This one comes to the call later.
+    const Watch::JointCall late(network.watch(2), flags[2]);
+    EXPECT_TRUE(flags[2]);
+    ExpectWords(late.reason(), {"rank 0 gave up"});
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_FALSE(network.watch(rank).stopped());
+    std::atomic<bool> flag = false;
+    const Watch::JointCall next(network.watch(rank), flag);
+    EXPECT_FALSE(flag);
+  }
 }
 
 TEST(WatchTest, BytesThatAreNoMessageAreIgnored) {

@@ -58,7 +58,7 @@ std::array<ncclComm_t, kRanks> NonBlockingRanks() {
 
 // Waits until the library's threads that make `comm` sleep, and checks that it is not made.
 void ExpectStuckInitialisation(ncclComm_t comm) {
-  for (const pid_t thread : ThreadsCalled("tutti-init")) EXPECT_TRUE(AwaitAsleep(thread));
+  for (const pid_t thread : ThreadsCalled("tutti-stream")) EXPECT_TRUE(AwaitAsleep(thread));
   ncclResult_t state = ncclSuccess;
   EXPECT_NCCL(ncclCommGetAsyncError(comm, &state));
   EXPECT_EQ(state, ncclInProgress);
@@ -124,6 +124,44 @@ TEST(UnfinishedSplitTest, EndsWithTheAbortOfTheChildOrOfTheParent) {
     }
     EXPECT_LT(Clock::now() - start, kBound);
     EXPECT_NCCL(ncclCommAbort(comms[1]));
+  }
+}
+
+// The others hear of it at once, also one that begins the split afterwards, and all go on with the
+// parent.
+TEST(UnfinishedSplitTest, AbortedOnOneRankEndsOnAllRanks) {
+  constexpr size_t kRanks = 3;
+  TUTTI_NEEDS_RANKS(kRanks);
+  const std::array<ncclComm_t, kRanks> comms = NonBlockingRanks<kRanks>();
+  std::array<ncclComm_t, kRanks> children{};
+  const auto split = [&](size_t r) {
+    EXPECT_EQ(ncclCommSplit(comms[r], 0, 0, &children[r], nullptr), ncclInProgress);
+    ASSERT_NE(children[r], nullptr);
+  };
+  split(0);
+  split(1);
+  for (size_t r = 0; r < 2; ++r) ExpectStuckInitialisation(children[r]);
+  const auto start = Clock::now();
+  EXPECT_NCCL(ncclCommAbort(children[0]));
+  for (const size_t r : {1, 2}) {
+    if (r == 2) split(r);
+    EXPECT_EQ(Settle(children[r]), ncclRemoteError);
+    EXPECT_THAT(ncclGetLastError(children[r]),
+                ::testing::AllOf(::testing::HasSubstr("rank 0 "),
+                                 ::testing::HasSubstr("gave up, in ncclCommSplit: the communicator "
+                                                      "that was being made was aborted there")));
+    EXPECT_NCCL(ncclCommAbort(children[r]));
+  }
+  EXPECT_LT(Clock::now() - start, kBound);
+  for (size_t r = 0; r < kRanks; ++r) {
+    EXPECT_EQ(Settle(comms[r]), ncclSuccess) << "the parent is as good as before";
+    split(r);
+  }
+  for (ncclComm_t child : children) EXPECT_EQ(Settle(child), ncclSuccess);
+  RunRanks(kRanks, [&](int rank) { ExpectSums(children[static_cast<size_t>(rank)]); });
+  for (size_t r = 0; r < kRanks; ++r) {
+    EXPECT_NCCL(ncclCommDestroy(children[r]));
+    EXPECT_NCCL(ncclCommDestroy(comms[r]));
   }
 }
 
