@@ -294,7 +294,10 @@ Status MeetRoots(Endpoint& endpoint, const Bootstrap::Options& options) {
 
 Result<std::shared_ptr<Endpoint>> OpenEndpoint(EventLoop& loop, const Settings& settings,
                                                const Bootstrap::Options& options) {
-  const Endpoint::Options wanted = {options.rank, options.num_ranks, options.ids[0].key};
+  const Endpoint::Options wanted = {.rank = options.rank,
+                                    .num_ranks = options.num_ranks,
+                                    .key = options.ids[0].key,
+                                    .dead_after_s = static_cast<int>(settings.host_timeout_s)};
   if (options.num_ranks == 1) return Endpoint::Create(loop, wanted, UniqueFd(), {});
   const UniqueId& root = options.ids[OwnRoot(options)];
   // Whatever reaches the root is on a network that the other ranks use as well.

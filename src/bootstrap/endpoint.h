@@ -66,13 +66,13 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   // An attempt to open a link. A host under load answers within seconds.
   static constexpr int64_t kOpenTimeoutNs = 30'000'000'000;
   static constexpr int kMaxAttempts = 3;
-  // A host that says nothing for so long is taken for dead.
-  static constexpr int kDeadAfterS = 30;
 
   struct Options {
     int rank = 0;
     int num_ranks = 1;
     Key key = {};
+    // A host that acknowledges nothing for so long is taken for dead.
+    int dead_after_s = 10;
   };
 
   // `listen_fd` listens at `address`; invalid when num_ranks is 1.
@@ -176,6 +176,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   void OnLinkReady(const LinkPtr& link, uint32_t events);
   void OnAttemptTimer(const LinkPtr& link);
   void OnLingerOver();
+  void LookForSilence() TUTTI_REQUIRES(mutex_);
+  void OnSilenceTimer();
   Result<int> CheckHello(const Hello& hello) const;
   LinkPtr TxLink(int peer) TUTTI_REQUIRES(mutex_);
   void StartAttempt(const LinkPtr& link) TUTTI_REQUIRES(mutex_);
@@ -217,6 +219,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   bool news_posted_ TUTTI_GUARDED_BY(mutex_) = false;
   EventLoop::TimerId agreement_timer_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::optional<std::string> excluded_ TUTTI_GUARDED_BY(mutex_);  // why the others go on without it
+  EventLoop::TimerId silence_timer_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool closing_ TUTTI_GUARDED_BY(mutex_) = false;
   EventLoop::TimerId linger_timer_ TUTTI_GUARDED_BY(mutex_) = 0;
   CondVar links_gone_;

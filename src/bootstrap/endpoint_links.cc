@@ -18,6 +18,8 @@ constexpr int64_t kLingerNs = 5'000'000'000;
 constexpr int64_t kRetryDelayNs = 50'000'000;
 // Links that one peer may hold open here: two, and room for one whose end has not been noticed yet.
 constexpr int kMaxLinksPerPeer = 4;
+// How many times within the time after which a silent host is taken for dead.
+constexpr int64_t kLooksAtSilence = 4;
 // Reads per readiness, so that one busy peer does not keep the others waiting.
 constexpr int kReadsAtOnce = 8;
 
@@ -159,15 +161,42 @@ void Endpoint::Opened(const LinkPtr& link) {
   loop_.CancelTimer(link->timer);
   link->handshake.reset();
   link->stage = Link::Stage::kOpen;
-  if (const Status status = BreakWhenSilent(link->fd.get(), kDeadAfterS); !status.ok()) {
+  if (const Status status = ProbeWhenIdle(link->fd.get(), options_.dead_after_s); !status.ok()) {
     TUTTI_INFO(kLogBootstrap, "rank {}: {}", options_.rank, status.message());
   }
+  LookForSilence();
   if (closing_) {
     BeginClosing(link);
     return;
   }
   SendFacts(link, agreement_.Everything());
   for (const auto& [id, membership] : memberships_) membership->changed.NotifyAll();
+}
+
+// Looks at all links again in a while, for hosts that do not answer.
+void Endpoint::LookForSilence() {
+  if (silence_timer_ != 0 || closing_) return;
+  silence_timer_ = loop_.AddTimer(int64_t{options_.dead_after_s} * 1'000'000'000 / kLooksAtSilence,
+                                  [weak = weak_from_this()] {
+                                    if (const auto self = weak.lock()) self->OnSilenceTimer();
+                                  });
+}
+
+void Endpoint::OnSilenceTimer() {
+  const MutexLock lock(mutex_);
+  silence_timer_ = 0;
+  if (closing_) return;
+  const int64_t now_ns = NowNs();
+  const std::set<LinkPtr> links = links_;
+  for (const LinkPtr& link : links) {
+    if (link->stage != Link::Stage::kOpen) continue;
+    const Result<SignsOfLife> signs = ReadSignsOfLife(link->fd.get(), now_ns);
+    if (signs.ok() &&
+        link->silence.Observe(*signs, now_ns, int64_t{options_.dead_after_s} * 1'000'000'000))
+      Broken(link, fmt::format("its host has acknowledged nothing for {} s (TUTTI_HOST_TIMEOUT_S)",
+                               options_.dead_after_s));
+  }
+  if (!links_.empty()) LookForSilence();
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -325,6 +354,7 @@ void Endpoint::CloseAll() {
   if (closing_) return;
   closing_ = true;
   loop_.CancelTimer(agreement_timer_);
+  loop_.CancelTimer(silence_timer_);
   acceptor_.reset();
   // This object lives on in the timer until the links are gone.
   linger_timer_ = loop_.AddTimer(kLingerNs, [self = shared_from_this()] { self->OnLingerOver(); });

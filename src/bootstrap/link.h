@@ -18,6 +18,7 @@
 #include "bootstrap/auth.h"
 #include "bootstrap/frame.h"
 #include "sys/event_loop.h"
+#include "sys/silence.h"
 
 namespace tutti {
 
@@ -39,6 +40,7 @@ struct Link {
   size_t out_sent = 0;
   size_t out_bytes = 0;
   bool peer_said_end = false;
+  SilenceMeter silence;
 };
 
 }  // namespace tutti

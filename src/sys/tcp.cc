@@ -376,23 +376,6 @@ Status RecvAll(int fd, std::span<std::byte> data, const WaitLimits& limits) {
   return Status::Ok();
 }
 
-Status BreakWhenSilent(int fd, int dead_after_s) {
-  const int one = 1;
-  // A third of the time idle, then probes until the whole time is over.
-  const int idle_s = dead_after_s / 3 > 0 ? dead_after_s / 3 : 1;
-  const int probes = 4;
-  const int between_s = (dead_after_s - idle_s) / probes > 0 ? (dead_after_s - idle_s) / probes : 1;
-  const unsigned timeout_ms = static_cast<unsigned>(dead_after_s) * 1000u;
-  if (setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one)) != 0 ||
-      setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s)) != 0 ||
-      setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &between_s, sizeof(between_s)) != 0 ||
-      setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes)) != 0 ||
-      setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms)) != 0) {
-    return ErrnoError(errno, "setting the keepalive of a connection failed");
-  }
-  return Status::Ok();
-}
-
 Result<SocketAddress> LocalAddress(int fd) {
   sockaddr_storage storage;
   socklen_t length = sizeof(storage);

@@ -102,10 +102,6 @@ inline constexpr int64_t kEndOfStream = -1;
 Result<size_t> TrySend(int fd, std::span<const std::byte> data);
 Result<int64_t> TryRecv(int fd, std::span<std::byte> data);
 
-// Makes the kernel break the connection when the other host does not answer for about
-// `dead_after_s` seconds, idle or not (keepalive probes and TCP_USER_TIMEOUT).
-Status BreakWhenSilent(int fd, int dead_after_s);
-
 Result<SocketAddress> LocalAddress(int fd);
 // The address this host would use to talk to `peer`: asks the routing table, sends nothing. Port 0.
 Result<SocketAddress> SourceAddressFor(const SocketAddress& peer);
