@@ -4,14 +4,18 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 
+#include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/root.h"
 #include "sys/event_loop.h"
@@ -31,6 +35,87 @@ inline std::unique_ptr<EventLoop> NewLoop() {
   EXPECT_TRUE(loop.ok()) << loop.status().message();
   return std::move(loop).value();
 }
+
+// An event loop whose long timers run when the test says so, and that tells how far others have
+// come with it. So a test of a time-out need not wait for one.
+class HeldTimersLoop final : public EventLoop {
+ public:
+  static constexpr int64_t kHeldNs = 10'000'000'000;  // timers of at least this delay are held
+
+  ~HeldTimersLoop() override = default;
+
+  // Runs the timers that are held now.
+  void FireTimers() {
+    RunSync([this] {
+      for (const auto& [id, task] : Exchange()) task();
+    });
+  }
+  // Waits until `count` sockets were watched for their other end's going away: a root does so with
+  // each rank that has asked it something.
+  [[nodiscard]] bool AwaitAsked(int count) { return Await(asked_, count); }
+  // Waits until `count` sockets are no longer watched.
+  [[nodiscard]] bool AwaitForgotten(int count) { return Await(forgotten_, count); }
+
+  void Post(Task task) override { loop_->Post(std::move(task)); }
+  void RunSync(Task task) override { loop_->RunSync(std::move(task)); }
+  Status AddFd(int fd, uint32_t epoll_events, FdCallback callback) override {
+    TUTTI_TRY(loop_->AddFd(fd, epoll_events, std::move(callback)));
+    if ((epoll_events & EPOLLRDHUP) != 0) Count(asked_);
+    return Status::Ok();
+  }
+  Status ModifyFd(int fd, uint32_t epoll_events) override {
+    return loop_->ModifyFd(fd, epoll_events);
+  }
+  void RemoveFd(int fd) override {
+    loop_->RemoveFd(fd);
+    Count(forgotten_);
+  }
+  TimerId AddTimer(int64_t delay_ns, Task task) override {
+    if (delay_ns < kHeldNs) return loop_->AddTimer(delay_ns, std::move(task));
+    const MutexLock lock(mutex_);
+    held_[++last_held_] = std::move(task);
+    return last_held_;
+  }
+  void CancelTimer(TimerId timer) override {
+    if (timer <= kFirstHeld) return loop_->CancelTimer(timer);
+    Task task;  // ends after the lock is given up: it may hold what has timers of its own
+    const MutexLock lock(mutex_);
+    const auto found = held_.find(timer);
+    if (found == held_.end()) return;
+    task = std::move(found->second);
+    held_.erase(found);
+  }
+  bool OnLoopThread() const override { return loop_->OnLoopThread(); }
+  Guests& guests() override { return loop_->guests(); }
+
+ private:
+  static constexpr TimerId kFirstHeld = TimerId{1} << 62;
+
+  std::map<TimerId, Task> Exchange() {
+    const MutexLock lock(mutex_);
+    return std::exchange(held_, {});
+  }
+  void Count(int& counter) {
+    const MutexLock lock(mutex_);
+    ++counter;
+    changed_.NotifyAll();
+  }
+  bool Await(const int& counter, int count) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    MutexLock lock(mutex_);
+    while (counter < count)
+      if (!changed_.WaitUntil(lock, until)) return counter >= count;
+    return true;
+  }
+
+  const std::unique_ptr<EventLoop> loop_ = NewLoop();
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<TimerId, Task> held_ TUTTI_GUARDED_BY(mutex_);
+  TimerId last_held_ TUTTI_GUARDED_BY(mutex_) = kFirstHeld;
+  int asked_ = 0;      // guarded by mutex_
+  int forgotten_ = 0;  // guarded by mutex_
+};
 
 // Sets this process's soft limit of descriptors for the life of a test.
 class DescriptorLimit {
@@ -103,8 +188,9 @@ inline void ForEach(int count, const std::function<void(int)>& body) {
 
 // A job: one loop, one or more roots, and what its ranks are told.
 struct Job {
-  explicit Job(int num_ranks_in, int num_roots = 1, Settings settings_in = LocalSettings())
-      : num_ranks(num_ranks_in), settings(std::move(settings_in)), loop(NewLoop()) {
+  explicit Job(int num_ranks_in, int num_roots = 1, Settings settings_in = LocalSettings(),
+               std::unique_ptr<EventLoop> loop_in = NewLoop())
+      : num_ranks(num_ranks_in), settings(std::move(settings_in)), loop(std::move(loop_in)) {
     for (int i = 0; i < num_roots; ++i) {
       auto id = Root::Create(*loop, settings);
       EXPECT_TRUE(id.ok()) << id.status().message();

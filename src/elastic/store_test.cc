@@ -4,16 +4,20 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
 #include <thread>
 
+#include "testing/threads.h"
 #include "tutti/elastic_c.h"
 
 namespace tutti::elastic {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class Store : public testing::Test {
+class Store : public ::testing::Test {
  protected:
   void SetUp() override {
     address_ = *ParseSocketAddress("127.0.0.1:0");
@@ -44,6 +48,17 @@ class Store : public testing::Test {
   std::string seen_;
   std::unique_ptr<StoreServer> server_;
 };
+
+// Runs `wait` in a thread of its own, and returns when that thread sleeps in it.
+std::thread AsleepIn(std::function<void()> wait) {
+  const auto who = std::make_shared<std::promise<pid_t>>();
+  std::thread thread([who, wait = std::move(wait)] {
+    who->set_value(tutti::testing::ThisThread());
+    wait();
+  });
+  EXPECT_TRUE(tutti::testing::AwaitAsleep(who->get_future().get()));
+  return thread;
+}
 
 TEST_F(Store, KeepsWhatIsSet) {
   const auto client = NewClient();
@@ -78,8 +93,7 @@ TEST_F(Store, GetWaitsForANewerVersion) {
   const uint64_t first = *writer->Set("k", "1");
   EXPECT_EQ(reader->Get("k", first, 0.05)->version, 0u);  // not yet
   Result<Entry> got = Entry{};
-  std::thread waiting([&] { got = reader->Get("k", first, 20); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::thread waiting = AsleepIn([&] { got = reader->Get("k", first, 20); });
   ASSERT_TRUE(writer->Set("other", "").ok());
   ASSERT_TRUE(writer->Set("k", "2").ok());
   waiting.join();
@@ -92,15 +106,13 @@ TEST_F(Store, ManyWaitForOneKey) {
   std::vector<std::string> got(kReaders);
   std::vector<std::thread> readers;
   for (int i = 0; i < kReaders; ++i) {
-    readers.emplace_back([&, i] {
-      const auto client = NewClient();
-      got[static_cast<size_t>(i)] = client->Get("k", 0, 20)->value;
-    });
+    const std::shared_ptr<StoreClient> client = NewClient();
+    readers.push_back(AsleepIn(
+        [&got, client, i] { got[static_cast<size_t>(i)] = client->Get("k", 0, 20)->value; }));
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
   server_->Set("k", "now");
   for (auto& reader : readers) reader.join();
-  EXPECT_THAT(got, testing::Each("now"));
+  EXPECT_THAT(got, ::testing::Each("now"));
 }
 
 TEST_F(Store, AnotherKeyStaysOutside) {
@@ -111,13 +123,13 @@ TEST_F(Store, AnotherKeyStaysOutside) {
   EXPECT_THAT(std::string(client.status().message()), HasSubstr("127.0.0.1"));
 }
 
-TEST_F(Store, StrangersAndNonsenseHaveNoEffect) {
+TEST_F(Store, OutsidersAndNonsenseHaveNoEffect) {
   const auto client = NewClient();
   // Before the proof, and after it.
-  Result<UniqueFd> stranger = Connect(address_, {Deadline::AfterSeconds(5), nullptr});
-  ASSERT_TRUE(stranger.ok());
+  Result<UniqueFd> outsider = Connect(address_, {Deadline::AfterSeconds(5), nullptr});
+  ASSERT_TRUE(outsider.ok());
   const std::string noise(1000, '\xff');
-  ASSERT_TRUE(SendAll(stranger->get(), std::as_bytes(std::span(noise)), {}).ok());
+  ASSERT_TRUE(SendAll(outsider->get(), std::as_bytes(std::span(noise)), {}).ok());
   for (const char* text : {"\xff\xff\xff\xff", "\1\0\0\0\7", "\3\0\0\0abc"}) {
     Result<UniqueFd> insider = ConnectAuthenticated(address_, key_, {Purpose::kElastic, {}},
                                                     {Deadline::AfterSeconds(5), nullptr});
@@ -137,8 +149,7 @@ TEST_F(Store, StrangersAndNonsenseHaveNoEffect) {
 TEST_F(Store, InterruptEndsAWait) {
   const auto client = NewClient();
   Result<Entry> got = Entry{};
-  std::thread waiting([&] { got = client->Get("k", 0, 60); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::thread waiting = AsleepIn([&] { got = client->Get("k", 0, 60); });
   client->Interrupt();
   waiting.join();
   EXPECT_FALSE(got.ok());
@@ -148,8 +159,7 @@ TEST_F(Store, InterruptEndsAWait) {
 TEST_F(Store, TheEndOfTheServerEndsAWait) {
   const auto client = NewClient();
   Result<Entry> got = Entry{};
-  std::thread waiting([&] { got = client->Get("k", 0, 60); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::thread waiting = AsleepIn([&] { got = client->Get("k", 0, 60); });
   server_.reset();
   waiting.join();
   EXPECT_FALSE(got.ok());
