@@ -46,7 +46,7 @@ namespace tutti {
 
 using Bytes = std::vector<std::byte>;
 
-class Endpoint;  // the sockets of one rank, shared by the communicators derived from one another
+class Endpoint;
 
 class Bootstrap {
  public:
@@ -55,24 +55,24 @@ class Bootstrap {
     int num_ranks = 1;
     std::vector<UniqueId> ids;              // one per root
     Deadline deadline = Deadline::Never();  // for the whole of Create
-    // Every wait ends soon after it becomes true. Null, or outlives the Bootstrap. It is raised
-    // here, too, when the making of the communicator is cancelled, so that whatever else obeys it
-    // ends as well.
+    // Every wait ends soon after it becomes true. May be null; else it must outlive the Bootstrap.
+    // The Bootstrap raises it itself when the making of the communicator is cancelled, so that
+    // other waits that look at it end as well.
     std::atomic<bool>* abort_flag = nullptr;
-    // What the other ranks are told when abort_flag ends Create. May be empty.
+    // Returns what the other ranks are told when abort_flag ends Create. May be empty.
     std::function<Status()> abort_reason = {};
   };
 
-  // What happens on its own. Called on the loop's thread, in order, never concurrently for one
-  // Bootstrap.
+  // Callbacks for what happens without a call of this rank. They are called on the loop's thread,
+  // in order, never concurrently for one Bootstrap.
   struct Events {
     // These ranks are lost: their processes ended, or their hosts are out of reach, or the others
     // go on without them because a connection broke (this rank may be one of them). What was
     // decided at once is told at once.
     std::function<void(std::span<const LostRank>)> ranks_lost;
-    // `rank` said goodbye (it destroyed its communicator).
+    // `rank` has destroyed its communicator.
     std::function<void(int rank)> peer_left;
-    // A control message (see SendControl).
+    // `rank` has sent a control message (see SendControl).
     std::function<void(int rank, std::span<const std::byte> payload)> control;
     // This rank cannot go on for a reason of its own, such as a lack of file descriptors.
     std::function<void(const Status&)> failed;
@@ -85,66 +85,70 @@ class Bootstrap {
   // For a rank that will not come to Create: tells the root of these ids why, so that the other
   // ranks need not wait for it. Best effort; takes a second at most.
   static void Decline(const Options& options, const Status& why);
-  virtual ~Bootstrap() = default;  // says goodbye on the links of this communicator
+  // Tells the ranks with a link that this one has left the communicator.
+  virtual ~Bootstrap() = default;
 
   virtual int rank() const = 0;
   virtual int num_ranks() const = 0;
-  virtual uint64_t id()
-      const = 0;  // the same on all ranks of this communicator, unlike any other's
-  virtual const UniqueId& key_holder()
-      const = 0;  // whose key authenticates further connections of this job
+  // Returns a number that all ranks of this communicator have, and no other communicator.
+  virtual uint64_t id() const = 0;
+  // Returns the id whose key authenticates further connections of this job.
+  virtual const UniqueId& key_holder() const = 0;
 
-  // `data` holds num_ranks × `bytes_per_rank`; the caller filled its own part; all parts are filled
-  // on return. `abort_flag` ends this one exchange besides the Bootstrap's own: an exchange of a
-  // parent that serves to make a child ends when the child is given up.
+  // Exchanges `bytes_per_rank` bytes of each rank. `data` has a part for each rank; the caller has
+  // filled its own, and all are filled on return. `abort_flag` ends this one exchange besides the
+  // Bootstrap's own: an exchange of a parent that serves to make a child ends when the child is
+  // given up.
   virtual Status AllGather(void* data, size_t bytes_per_rank, Deadline deadline,
                            const std::atomic<bool>* abort_flag = nullptr) = 0;
-  // Each rank contributes any number of bytes (at most kMaxMessageBytes).
+  // Exchanges any number of bytes of each rank, at most kMaxFrameBytes in all.
   virtual Result<std::vector<Bytes>> AllGatherV(std::span<const std::byte> mine,
                                                 Deadline deadline) = 0;
   virtual Status Barrier(Deadline deadline) = 0;
 
-  // Point to point, matched by (sender, tag), in order. Send never waits for the receiver.
+  // Send and Recv pass messages between two ranks. They are matched by sender and tag, in order.
+  // Send never waits for the receiver.
   virtual Status Send(int peer, uint32_t tag, std::span<const std::byte> payload) = 0;
   virtual Result<Bytes> Recv(int peer, uint32_t tag, Deadline deadline) = 0;
 
   // Delivers `payload` to the control event of `peer` (connecting if need be), without waiting. Any
   // thread. Best effort: nothing is reported when the peer is gone.
   virtual void SendControl(int peer, std::span<const std::byte> payload) = 0;
-  // Ranks this rank has a standing link with (distance 2^k both ways): flooding over them reaches
-  // every rank.
+  // Returns the ranks with which this rank has a link from the beginning: those at distance 2^k in
+  // both directions. What each rank passes on to them reaches every rank.
   virtual std::vector<int> LinkedRanks() const = 0;
 
-  // Sets who hears of events from now on; events that came earlier are delivered at once, from the
-  // loop's thread.
+  // Sets the callbacks for events from now on. Events that came earlier are delivered at once, on
+  // the loop's thread.
   virtual void SetEvents(Events events) = 0;
 
-  // The communicator is made: from now on a lost rank is an event, and a wait for one rank ends for
-  // the loss of that one only. Fails with the reason where the making has been cancelled.
+  // Says that the communicator is made: from now on a lost rank is an event, and a wait for one
+  // rank ends for the loss of that one only. Fails with the reason where the making has been
+  // cancelled.
   virtual Status Complete() = 0;
 
   // Tells the other ranks that this one cannot go on making the communicator, and why. Their making
-  // ends with `reason`; for those that have completed it this rank is lost. Called before
-  // destruction, where a goodbye would say too little.
+  // ends with `reason`; for those that have completed it this rank is lost. To be called before
+  // destruction, which alone would not give the reason.
   virtual void GiveUp(const Status& reason) = 0;
 
   // Ends the calling thread's wait (if any) and all later ones with `reason`. Any thread.
   virtual void Cancel(Status reason) = 0;
-  // Why the waits of this communicator end; success while they do not. Any thread.
+  // Returns why the waits of this communicator end; success while they do not. Any thread.
   virtual Status CancelReason() = 0;
 
-  // The ranks that are lost as far as this rank knows, in order. Any thread.
+  // Returns the ranks that are lost as far as this rank knows, in order. Any thread.
   virtual std::vector<LostRank> LostRanks() = 0;
 
-  // The communicator of `parent_ranks` (this rank among them; index = new rank), known to all of
-  // them already. `child_id` must be the same on all members and new. Links are made on demand, the
-  // ring's at once (no waiting). The child obeys `abort_flag` (as in Options) and not the parent's:
-  // it lives on when its parent is aborted. Where a member is lost already, the child is cancelled
-  // from the beginning.
+  // Makes the communicator of `parent_ranks`, in the order of their new ranks. This rank must be
+  // among them, and all of them must make it alike. `child_id` must be the same on all members and
+  // new. Links are made on demand, the ring's at once (no waiting). The child obeys `abort_flag`
+  // (as in Options) and not the parent's: it lives on when its parent is aborted. Where a member is
+  // lost already, the child is cancelled from the beginning.
   virtual std::unique_ptr<Bootstrap> CreateChild(uint64_t child_id, std::vector<int> parent_ranks,
                                                  std::atomic<bool>* abort_flag) = 0;
 
-  // Wall time of Create by phase, for TUTTI_PRINT_INIT_TIMES.
+  // The wall time of each phase of Create, for TUTTI_PRINT_INIT_TIMES.
   struct PhaseTimes {
     int64_t register_ns = 0;
     int64_t link_ns = 0;

@@ -11,8 +11,8 @@ namespace {
 
 // What each held message costs besides its bytes, so that a flood of empty ones is bounded too.
 constexpr size_t kHeldOverhead = 128;
-// How long the last communicator waits for the other ends to take its last words.
-constexpr auto kLastWords = std::chrono::seconds(1);
+// How long the last communicator waits for the other ends to take what it has sent.
+constexpr auto kLeaveTimeout = std::chrono::seconds(1);
 
 size_t HeldSize(const Bytes& payload) { return payload.size() + kHeldOverhead; }
 
@@ -129,13 +129,13 @@ void Endpoint::Leave(const std::shared_ptr<Membership>& membership) {
   // On the loop's thread, so that no event is being told when this returns.
   loop_.RunSync([this, membership] { LeaveOnLoop(membership); });
   if (loop_.OnLoopThread()) return;
-  const auto until = std::chrono::steady_clock::now() + kLastWords;
+  const auto until = std::chrono::steady_clock::now() + kLeaveTimeout;
   MutexLock lock(mutex_);
   while (closing_ && !links_.empty())
     if (!links_gone_.WaitUntil(lock, until)) return;
 }
 
-// To all members with a link, or one that is being opened.
+// Sends to all members with a link, or one that is being opened.
 void Endpoint::SendToMembers(Membership& membership, const Bytes& frame) {
   for (const int member : membership.members) {
     const auto peer = peers_.find(member);
@@ -172,7 +172,7 @@ Status Endpoint::CheckPeer(Membership& membership, int rank) {
   return RemoteError("{}", LossText(membership, {rank, membership.lost_why[rank]}));
 }
 
-// Why a wait of this membership must end, apart from its peer.
+// Returns why a wait of this membership must end, apart from its peer.
 Status Endpoint::Interrupted(const Membership& membership, Deadline deadline,
                              const std::atomic<bool>* abort_flag) {
   if (!membership.cancelled.ok()) return membership.cancelled;

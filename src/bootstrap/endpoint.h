@@ -45,7 +45,7 @@
 
 namespace tutti {
 
-// Who a rank is, for links and for sentences.
+// What a rank is reached by, and what messages call it.
 struct PeerIdentity {
   Contact contact;
   uint32_t pid = 0;  // 0: not known yet
@@ -54,16 +54,16 @@ struct PeerIdentity {
 
 class Endpoint : public std::enable_shared_from_this<Endpoint> {
  public:
-  // Messages that nobody has asked for yet, of all communicators together. A rank that is this far
-  // ahead of another has lost its way; the limit keeps it from taking the other's memory with it.
+  // The most bytes of messages that have not been asked for, of all communicators together. A rank
+  // that is this far ahead of another has a defect, which must not use up the memory of the other.
   static constexpr size_t kMaxHeldBytes = 256u << 20;
-  // Frames that the other end has not taken yet, for one link.
+  // The most bytes of frames that the other end of a link has not taken yet.
   static constexpr size_t kMaxQueuedBytes = 256u << 20;
-  // Communicators of which frames came before this rank joined them.
+  // The most communicators of which frames may come before this rank joins them.
   static constexpr size_t kMaxEarlyCommunicators = 1024;
-  // Communicators that this rank has left and whose late frames it drops.
+  // The most communicators that this rank has left and of which it drops frames that come late.
   static constexpr size_t kMaxRememberedLeft = 4096;
-  // An attempt to open a link. A host under load answers within seconds.
+  // How long an attempt to open a link may take. A host under load answers within seconds.
   static constexpr int64_t kOpenTimeoutNs = 30'000'000'000;
   static constexpr int kMaxAttempts = 3;
 
@@ -84,7 +84,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   EventLoop& loop() { return loop_; }
   Contact contact() const { return contact_; }
   void SetPeer(int rank, PeerIdentity info);
-  // "pid 7 on node5 at 10.0.0.5:4000", as far as it is known.
+  // Returns "pid 7 on node5 at 10.0.0.5:4000", or as much of it as is known.
   std::string Describe(int rank);
 
   std::shared_ptr<Membership> Join(uint64_t frame_id, int rank, std::vector<int> members,
@@ -92,7 +92,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   // After return no event of `membership` is told. Closes the endpoint when it was the last; then
   // waits briefly for the other ends to take what was sent.
   void Leave(const std::shared_ptr<Membership>& membership);
-  // What Bootstrap's functions of these names do.
+  // These do what Bootstrap's functions of the same names say.
   Status Complete(Membership& membership);
   void GiveUp(Membership& membership, const Status& reason);
   Status CancelReason(Membership& membership);
@@ -114,12 +114,12 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
  private:
   using LinkPtr = std::shared_ptr<Link>;
   struct Peer {
-    LinkPtr tx;  // where frames to it go
+    LinkPtr tx;  // the link on which frames to it are sent
     int link_count = 0;
-    bool gone = false;       // it closed in peace
+    bool gone = false;       // it has closed its links with kEnd
     bool suspected = false;  // a link to it broke; the agreement will decide
     bool lost = false;       // the agreement has decided
-    std::string why;         // lost
+    std::string why;         // the reason where it is lost
     PeerIdentity info;
   };
   struct EarlyFrame {
@@ -223,7 +223,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   bool closing_ TUTTI_GUARDED_BY(mutex_) = false;
   EventLoop::TimerId linger_timer_ TUTTI_GUARDED_BY(mutex_) = 0;
   CondVar links_gone_;
-  std::vector<std::byte> scratch_;  // of the loop's thread
+  std::vector<std::byte> scratch_;  // used by the loop's thread only
 };
 
 }  // namespace tutti

@@ -56,7 +56,7 @@ void Endpoint::SendFacts(const LinkPtr& link, const Bytes& facts) {
       Enqueue(link, EncodeFrame({.type = LinkFrameType::kLosses}, facts));
 }
 
-// To be called whenever the agreement has learned something.
+// Must be called whenever the agreement has learned something.
 void Endpoint::FollowAgreement() {
   if (closing_) return;
   if (const std::vector<LostRank> lost = agreement_.TakeDecided(); !lost.empty()) {
@@ -120,7 +120,7 @@ void Endpoint::TakeDecision(const std::vector<LostRank>& lost) {
   for (const LostRank& one : lost) CloseLinksTo(one.rank);
 }
 
-// A rank that lives hears the decision, which was sent before, and an end in peace.
+// A rank that lives gets the decision, which was sent before, and kEnd.
 void Endpoint::CloseLinksTo(int peer) {
   const std::set<LinkPtr> links = links_;
   for (const LinkPtr& link : links) {

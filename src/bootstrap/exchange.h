@@ -1,6 +1,6 @@
 #pragma once
 
-// The all-gather of the bootstrap, apart from how messages travel.
+// The all-gather of the bootstrap, without the way in which messages travel.
 //
 // Dissemination in ceil(log2 n) rounds. Before the round of distance d a rank holds the parts of
 // itself and the d - 1 ranks below it; it sends what the rank d above lacks and receives as much
@@ -25,8 +25,8 @@ namespace tutti {
 Status ReadParts(std::span<const std::byte> message, size_t count, std::vector<Bytes>& parts);
 Bytes WriteParts(std::span<const Bytes> parts);
 
-// `send(rank, bytes)` returns Status at once, `recv(rank)` returns Result<Bytes>. The result is by
-// rank.
+// Runs the all-gather and returns the parts by rank. `send(rank, bytes)` must return a Status at
+// once, `recv(rank)` a Result<Bytes>.
 template <typename Send, typename Recv>
 Result<std::vector<Bytes>> Disseminate(int rank, int num_ranks, Bytes mine, Send&& send,
                                        Recv&& recv) {

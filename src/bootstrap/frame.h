@@ -25,7 +25,7 @@ enum class LinkFrameType : uint8_t {
   kGoodbye = 4,     // the sender destroyed this communicator
   // A rank cannot go on making this communicator: rank u32, code u32, sentence. Passed on.
   kGivingUp = 5,
-  kEnd = 6,     // the sender closes this connection in peace
+  kEnd = 6,     // the sender closes this connection, and has sent everything
   kLosses = 7,  // facts of the agreement on lost ranks (loss_agreement.h), of no communicator
 };
 
@@ -41,7 +41,7 @@ struct FrameHeader {
   uint32_t size = 0;
 };
 
-// Header and payload in one buffer. REQUIRES: payload.size() <= kMaxFrameBytes.
+// Returns header and payload in one buffer. REQUIRES: payload.size() <= kMaxFrameBytes.
 Bytes EncodeFrame(const FrameHeader& header, std::span<const std::byte> payload);
 Result<FrameHeader> ParseFrameHeader(std::span<const std::byte, kFrameHeaderBytes> bytes);
 

@@ -36,7 +36,7 @@ struct Link {
   EventLoop::TimerId timer = 0;  // ends the attempt to connect, or starts the next
 
   FrameReader reader;
-  std::deque<Bytes> out;  // whole frames; `out_sent` bytes of the first have left
+  std::deque<Bytes> out;  // whole frames to send, of the first of which `out_sent` bytes were sent
   size_t out_sent = 0;
   size_t out_bytes = 0;
   bool peer_said_end = false;

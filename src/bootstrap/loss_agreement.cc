@@ -72,7 +72,8 @@ LossAgreement::LossAgreement(int rank, int num_ranks) : rank_(rank), num_ranks_(
 // ---------------------------------------------------------------------------------------------------------------------
 // Facts
 
-// Accusations of and by ranks that are lost have served; a rank that left in peace is no loss.
+// Accusations of and by ranks that are lost do not count any more; a rank that has closed its
+// connections with kEnd is not lost.
 bool LossAgreement::Counts(const Pair& pair) const {
   return !lost_.contains(pair.first) && !lost_.contains(pair.second) &&
          !left_.contains(pair.second);
@@ -164,7 +165,7 @@ bool LossAgreement::IsOpen(int rank) const {
 // ---------------------------------------------------------------------------------------------------------------------
 // Deciding
 
-// Whether `rank` is accused and does not speak for itself. Nobody listens at the address of a
+// Returns whether `rank` is accused and has not answered. Nobody listens at the address of a
 // process that has ended, whatever it answered before.
 bool LossAgreement::IsSilent(int rank) const {
   const bool answered = answers_.contains(rank);

@@ -67,26 +67,29 @@ class LossAgreement {
 
   LossAgreement(int rank, int num_ranks);
 
-  // This rank's connection to `peer` broke.
+  // Notes that this rank's connection to `peer` broke.
   void Accuse(int peer, bool certain, std::string_view why, int64_t now_ns);
-  // `peer` has closed its connections in peace: it takes no part any more, and is not lost.
+  // Notes that `peer` has closed its connections with kEnd: it takes no part any more, and is not
+  // lost.
   void NoteLeft(int peer);
-  // Facts that another rank sent. Fails, and takes none of them, where they break the format.
+  // Takes facts that another rank sent. Fails, and takes none of them, where they break the format.
   Status Take(std::span<const std::byte> message, int64_t now_ns);
-  // Decides when it is time to.
+  // Decides, when the time for it has come.
   void Advance(int64_t now_ns);
 
-  // When Advance is to be called; nothing while nothing is open.
+  // Returns when Advance is to be called; nothing while no rank is accused.
   std::optional<int64_t> wake_at_ns() const { return wake_at_ns_; }
-  // The facts that are new since the last call, for all linked ranks; empty when there are none.
+  // Returns the facts that are new since the last call, for all linked ranks; empty when there are
+  // none.
   Bytes TakeNews();
-  // All facts that still matter, for a rank that is newly linked; empty when there are none.
+  // Returns all facts that still matter, for a rank that is newly linked; empty when there are
+  // none.
   Bytes Everything() const;
-  // The ranks that were decided to be lost since the last call. May contain this rank.
+  // Returns the ranks that were decided to be lost since the last call. May contain this rank.
   std::vector<LostRank> TakeDecided();
 
   bool IsLost(int rank) const { return lost_.contains(rank); }
-  // Whether `rank` is accused, or accuses, and nothing has been decided about it.
+  // Returns whether `rank` is accused, or accuses, and nothing has been decided about it.
   bool IsOpen(int rank) const;
 
  private:

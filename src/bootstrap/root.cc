@@ -56,7 +56,7 @@ std::string RangesText(const std::vector<uint32_t>& ranks) {
   return text;
 }
 
-// How many ranks of the job that `request` speaks of register with its root.
+// Returns how many ranks of the job of `request` register with its root.
 uint32_t RegistrationsDue(const RootRequest& request) {
   uint32_t count = 0;
   for (uint32_t rank = 0; rank < request.num_ranks; ++rank) {
@@ -187,7 +187,7 @@ void RootServer::OnConnection(UniqueFd fd, const Hello& hello, const SocketAddre
     look_ups_due_ = LookUpsDue(said);
     SetTimer(int64_t{said.timeout_ms} * 1'000'000, &RootServer::OnDeadline);
   } else if (Status agreed = CheckAgainstJob(said); !agreed.ok()) {
-    // Nobody knows who is right: whoever belongs to the larger job is waited for and told.
+    // No side is known to be right: all ranks of the larger job are waited for and told.
     registrations_due_ = std::max(registrations_due_, RegistrationsDue(said));
     look_ups_due_ = std::max(look_ups_due_, LookUpsDue(said));
     if (failure_.ok()) {
@@ -416,7 +416,7 @@ Result<UniqueId> FixedId(const Settings& settings) {
     id.flags = UniqueId::kKeyFromSetting;
     id.key = KeyFromText(settings.comm_key);
   }
-  // The same on every rank, whatever name each of them calls the address by.
+  // It is the same on every rank, whatever name each of them has for the address.
   std::memcpy(&id.id, id.key.data(), sizeof(id.id));
   return id;
 }

@@ -29,12 +29,12 @@ namespace tutti {
 
 class Root {
  public:
-  // The id for ncclGetUniqueId. Starts a root on `loop`, except with NCCL_COMM_ID, where the id
-  // says only the address and rank 0 starts the root itself (Bootstrap::Create does). Warns when
-  // such a job has no key.
-  // Until a rank asks it the root has a place among `unasked` (null: no limit), which is used on
-  // the loop's thread and outlives the loop: when there is no place, the root that has waited
-  // longest goes away, so that a program that makes ids in vain keeps descriptors for itself.
+  // Returns the id for ncclGetUniqueId. Starts a root on `loop`, except with NCCL_COMM_ID, where
+  // the id says only the address and rank 0 starts the root itself (Bootstrap::Create does). Warns
+  // when such a job has no key. Until a rank asks it, the root counts in `unasked` (null: no
+  // limit), which is used on the loop's thread and must outlive the loop. Where that limit is
+  // reached the root that has waited longest goes away, so that a program that makes ids in vain
+  // keeps descriptors for itself.
   static Result<UniqueId> Create(EventLoop& loop, const Settings& settings,
                                  Guests* unasked = nullptr);
 

@@ -36,7 +36,8 @@ std::string Advice(const UniqueId& id, ConnectFailure failure) {
 
 Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
   const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
-  // What says more than "no time left": having been turned away, also where nobody listens since.
+  // The failure that says most. That a handshake was cut off says more than that nobody listens any
+  // more, and that more than that no time is left.
   ConnectFailure telling = ConnectFailure::kOther;
   for (int attempt = 1;; ++attempt) {
     request.timeout_ms = RemainingMs(limits.deadline);

@@ -21,8 +21,8 @@ Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLi
                            const std::function<Status()>& abort_reason = {});
 inline constexpr int64_t kVerdictGraceNs = 1'000'000'000;
 
-// For a job of one rank, which needs no addresses: lets its root go, which waits for it. Fails only
-// when the root knows of other ranks; a root that is gone or out of reach is none of its concern.
+// Ends the root of a job of one rank, which needs no addresses, but for which the root waits. Fails
+// only when the root knows of other ranks, not where it is gone or out of reach.
 // Takes kReleaseNs at most.
 Status ReleaseRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits);
 inline constexpr int64_t kReleaseNs = 1'000'000'000;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What ranks and roots say to one another. A rank's request travels in the hello of its connection
+// The messages between ranks and roots. A rank's request travels in the hello of its connection
 // (bootstrap/auth.h); the root's answer comes back on the same connection when all ranks in charge
 // of it have registered, or as soon as it is known that the job cannot start. Integers are
 // little-endian.
@@ -9,7 +9,7 @@
 //            root_index u32  timeout_ms u32  pid u32  host text(64)
 //     register:  contact address[24], token u64
 //     look up:   count u8, then `count` ranks u32
-//     decline:   why text(128): the sender cannot take part, so nobody need wait for it
+//     decline:   why text(128): the sender cannot take part, so no rank need wait for it
 //   answer   type u32 (1 contacts, 2 failure)  size u32
 //     contacts:  count u32, then `count` times rank u32, address[24], token u64
 //     failure:   code u32, sentence u16 + text
@@ -32,17 +32,19 @@ namespace tutti {
 // More ranks than any machine has, few enough that sizes computed from it fit in memory.
 inline constexpr uint32_t kMaxRanks = 1u << 20;
 
-// Where a rank's bootstrap listens. The token is random for each listening socket: whoever connects
-// presents it, so that a connection meant for an earlier job at the same port is noticed.
+// The address at which a rank's bootstrap listens. The token is random for each listening socket:
+// whoever connects presents it, so that a connection meant for an earlier job at the same port is
+// noticed.
 struct Contact {
   SocketAddress address;
   uint64_t token = 0;
 };
 
-// The distances of a rank's links are the powers of two below `num_ranks`.
+// Returns the ranks that a rank opens links to. The distances of a rank's links are the powers of
+// two below `num_ranks`.
 std::vector<int> LinkTargets(int rank, int num_ranks);
 
-// Which of `num_roots` roots is in charge of `rank`: the ranks are split evenly, in order.
+// Returns which of `num_roots` roots is in charge of `rank`: the ranks are split evenly, in order.
 inline uint32_t RootInCharge(uint32_t rank, uint32_t num_ranks, uint32_t num_roots) {
   return static_cast<uint32_t>(uint64_t{rank} * num_roots / num_ranks);
 }
@@ -75,9 +77,9 @@ struct RootAnswer {
 inline constexpr size_t kRootAnswerHeaderBytes = 8;
 inline constexpr uint32_t kMaxRootAnswerBytes = 64 * 1024;
 
-// Header and body in one.
+// Returns the header and the body in one buffer.
 Bytes EncodeRootAnswer(const RootAnswer& answer);
-// The body's size by the header; fails when it is more than kMaxRootAnswerBytes.
+// Returns the body's size by the header; fails when it is more than kMaxRootAnswerBytes.
 Result<uint32_t> ParseRootAnswerHeader(std::span<const std::byte> header, uint32_t* type);
 Result<RootAnswer> ParseRootAnswer(uint32_t type, std::span<const std::byte> body);
 

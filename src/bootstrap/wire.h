@@ -28,13 +28,13 @@ class WireWriter {
   void Raw(std::span<const std::byte> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
-  // A length byte and at most `limit` (< 256) bytes of text; the rest is cut off.
+  // Writes a length byte and at most `limit` (< 256) bytes of text; the rest is cut off.
   void Text(std::string_view text, size_t limit) {
     text = text.substr(0, limit);
     U8(static_cast<uint8_t>(text.size()));
     Raw(std::as_bytes(std::span(text)));
   }
-  // 24 bytes: family u16, port u16, scope u32, address[16].
+  // Writes 24 bytes: family u16, port u16, scope u32, address[16].
   void Address(const SocketAddress& address) {
     U16(address.family);
     U16(address.port);
@@ -70,9 +70,9 @@ class WireReader {
     rest_ = rest_.subspan(length);
     return taken;
   }
-  // Bytes outside printable ASCII become '?': the text ends up in a log.
+  // Reads a text. Bytes outside printable ASCII become '?', because the text ends up in a log.
   std::string Text() { return Printable(Raw(U8())); }
-  // The same with a length of two bytes.
+  // Reads a text whose length has two bytes, in the same way.
   std::string Sentence() { return Printable(Raw(U16())); }
   SocketAddress Address() {
     SocketAddress address;

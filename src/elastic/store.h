@@ -34,12 +34,12 @@
 namespace tutti::elastic {
 
 inline constexpr size_t kMaxKeyBytes = 200;
-// The list of a job's members is the largest value: 60 bytes for each of 16,000 workers.
+// The largest value is the list of a job's members: 60 bytes for each of 16,000 workers.
 inline constexpr size_t kMaxValueBytes = 1u << 20;
 // A job has a key for each worker that it ever started.
 inline constexpr size_t kMaxKeys = 1u << 16;
 
-// The key of the job whose TUTTI_COMM_KEY is `secret`, for its store alone.
+// Returns the key for the store of the job whose TUTTI_COMM_KEY is `secret`. Nothing else uses it.
 Key StoreKey(std::string_view secret);
 
 struct Entry {
@@ -77,7 +77,8 @@ class StoreClient {
                                                       const Key& key, Deadline deadline);
 
   Result<uint64_t> Set(std::string_view key, std::string_view value);
-  // Waits until the key's version is above `newer_than`: version 0 when `wait_s` are over.
+  // Waits until the key's version is above `newer_than` and returns the entry. Its version is 0
+  // when `wait_s` are over.
   Result<Entry> Get(std::string_view key, uint64_t newer_than, double wait_s);
   // Makes the call under way and all later ones fail. Any thread.
   void Interrupt();

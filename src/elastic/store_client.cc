@@ -56,7 +56,8 @@ Result<Entry> StoreClient::Get(std::string_view key, uint64_t newer_than, double
   return Ask(static_cast<uint8_t>(Op::kGet), key, newer_than, wait_ms, "");
 }
 
-// Ends the connection under whoever waits on it; the descriptor stays until the client goes.
+// Ends the connection, and with it a wait of another thread. The descriptor stays open until the
+// client is destroyed.
 void StoreClient::Interrupt() { shutdown(fd_.get(), SHUT_RDWR); }
 
 Result<Entry> StoreClient::Ask(uint8_t op, std::string_view key, uint64_t newer_than,

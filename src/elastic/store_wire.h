@@ -28,16 +28,16 @@ struct Answer {
   std::string value;
 };
 
-// Everything before the value, and the largest value.
+// The size of everything before the value, and of the largest value.
 inline constexpr size_t kMaxMessageBytes = 14 + kMaxKeyBytes + kMaxValueBytes;
 
-// The message without its size.
+// Read the message without its size.
 Bytes EncodeRequest(const Request& request);
 Bytes EncodeAnswer(const Answer& answer);
 Result<Request> ParseRequest(std::span<const std::byte> message);
 Result<Answer> ParseAnswer(std::span<const std::byte> message);
 
-// The size, then the message.
+// Return the size, then the message.
 Bytes WithSize(const Bytes& message);
 
 }  // namespace tutti::elastic

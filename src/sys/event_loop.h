@@ -24,7 +24,8 @@ class EventLoop {
 
   // Starts the thread, named `name` (at most 15 characters); fails when the system grants none.
   static Result<std::unique_ptr<EventLoop>> Create(const std::string& name);
-  virtual ~EventLoop() = default;  // stops the thread; tasks not yet run are dropped
+  // Stops the thread. Drops the tasks that have not run.
+  virtual ~EventLoop() = default;
 
   virtual void Post(Task task) = 0;
   // Runs `task` on the loop and returns when it has run. On the loop's own thread it runs at once.

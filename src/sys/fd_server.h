@@ -22,8 +22,8 @@
 // connection; a connection that is not done within kHandshakeNs is closed. Connections that have
 // not proved the key count among the unauthenticated ones of the event loop (guests.h), which
 // together hold a share of the descriptors that the process may have: where that is used up,
-// newcomers wait until the oldest has had its time, and then that one makes room (a client whose
-// connection is closed unanswered tries again until its deadline).
+// newcomers wait until the oldest has had its time, which is closed then (a client whose connection
+// is closed unanswered tries again until its deadline).
 //
 // Threads: Offer and Withdraw from any thread. The destructor must not run concurrently with them.
 
@@ -56,10 +56,10 @@ class FdServer {
   // At most kMaxFdServerName bytes of printable ASCII; what FetchFd takes.
   virtual const std::string& name() const = 0;
 
-  // From now on clients that prove `key` get a duplicate of `fd`, as often as they ask. Returns the
-  // offer's id, random and never 0. `fd` stays the caller's and must stay open until Withdraw.
+  // Gives clients that prove `key` a duplicate of `fd` from now on, as often as they ask. Returns
+  // the offer's id, random and never 0. `fd` stays the caller's and must stay open until Withdraw.
   virtual uint64_t Offer(int fd, const FdKey& key) = 0;
-  // After return nobody is given the descriptor any more. An unknown id is ignored.
+  // Ends an offer: after return no client gets the descriptor. An unknown id is ignored.
   virtual void Withdraw(uint64_t id) = 0;
 };
 
@@ -72,7 +72,7 @@ inline constexpr size_t kMaxFdServerName = 47;
 Result<UniqueFd> FetchFd(std::string_view server_name, uint64_t id, const FdKey& key,
                          Deadline deadline, const std::atomic<bool>* abort);
 
-// A key from the system's random source.
+// Returns a key from the system's random source.
 FdKey RandomFdKey();
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the two sides of sys/fd_server.h say to each other: messages of one fixed size on a
+// The messages between the two sides of sys/fd_server.h: messages of one fixed size on a
 // SOCK_SEQPACKET socket, which keeps messages whole, so there is nothing to parse but a length, a
 // magic number and a type. Both sides run on one machine; numbers travel in its byte order. For
 // fd_server.cc and fd_client.cc only.

@@ -1,7 +1,7 @@
 #pragma once
 
-// Who this host and this process are. Values never change during a process's life, except the
-// affinity.
+// The identity of this host and this process. Values never change during a process's life, except
+// the affinity.
 
 #include <cstdint>
 #include <string>
@@ -11,20 +11,20 @@
 
 namespace tutti {
 
-// The host's name without its domain.
+// Returns the host's name without its domain.
 std::string HostName();
 
 // Returns the kernel's identifier of this boot, which no other machine has; "" where /proc is
 // missing.
 std::string BootId();
 
-// The same for all processes that can reach one another by loopback and (likely) share memory,
-// unlike any other host's: made of the kernel's boot id and this process's network namespace.
-// `override_text` (NCCL_HOSTID), when not empty, takes the place of both. A claim to be checked:
-// shared memory is proven by a handshake, not by this number.
+// Returns a number that is the same for all processes that can reach one another by loopback and
+// (likely) share memory, unlike any other host's: made of the kernel's boot id and this process's
+// network namespace. `override_text` (NCCL_HOSTID), when not empty, takes the place of both. A
+// claim to be checked: shared memory is proven by a handshake, not by this number.
 uint64_t HostHash(std::string_view override_text);
 
-// Cores this process may run on (its affinity mask); at least 1.
+// Returns how many cores this process may run on (its affinity mask); at least 1.
 int UsableCpuCount();
 
 // Raises the soft limit of open descriptors to the hard one and returns it. A job of hundreds of

@@ -22,8 +22,8 @@ struct NetworkInterface {
   SocketAddress netmask;  // of the same family
 };
 
-// Interfaces that are up and have an address; one entry for each address. IPv6 link-local addresses
-// carry their scope.
+// Returns the interfaces that are up and have an address; one entry for each address. IPv6
+// link-local addresses carry their scope.
 Result<std::vector<NetworkInterface>> ListNetworkInterfaces();
 
 // NCCL_SOCKET_IFNAME: names or prefixes of names, with commas. "eth,ib" takes interfaces whose name
@@ -54,11 +54,11 @@ struct InterfaceWish {
   const char* variable = "NCCL_SOCKET_IFNAME";
 };
 
-// Where the bootstrap listens, with `peer` as above: NCCL_OOB_NET_IFNAME says it, else
+// Returns the wish for where the bootstrap listens, with `peer` as above: NCCL_OOB_NET_IFNAME, else
 // NCCL_SOCKET_IFNAME.
 InterfaceWish BootstrapWish(const Settings& settings, const SocketAddress& peer);
 
-// The interface to listen on, best first by these rules:
+// Returns the interface to listen on, by these rules:
 //   1. only interfaces that `wish.names` admits (in the order of its list) and of the family asked
 //   for;
 //   2. with a peer: the one whose subnet holds the peer's address;
@@ -69,18 +69,19 @@ InterfaceWish BootstrapWish(const Settings& settings, const SocketAddress& peer)
 Result<NetworkInterface> ChooseInterface(const std::vector<NetworkInterface>& interfaces,
                                          const InterfaceWish& wish);
 
-// The address to listen on: the user's interface when `wish.names` is set, else the source address
-// of the route to `wish.peer`, else ChooseInterface's. Port 0.
+// Returns the address to listen on: the user's interface when `wish.names` is set, else the source
+// address of the route to `wish.peer`, else ChooseInterface's. Port 0.
 Result<SocketAddress> ChooseListenAddress(const InterfaceWish& wish);
 
-// `address`, which another host named, as it is reached from here. An IPv6 link-local address comes
-// with the number that its interface has over there; it gets that of the interface here which it
-// belongs to, or else of the one that `names` (NCCL_SOCKET_IFNAME) and ChooseInterface's rules pick
-// among those with a link-local address. Other addresses stay as they are.
+// Returns `address`, which another host named, as it is reached from here. An IPv6 link-local
+// address comes with the number that its interface has over there; it gets that of the interface
+// here which it belongs to, or else of the one that `names` (NCCL_SOCKET_IFNAME) and
+// ChooseInterface's rules pick among those with a link-local address. Other addresses stay as they
+// are.
 SocketAddress WithLocalScope(SocketAddress address, const std::vector<NetworkInterface>& interfaces,
                              const std::string& names);
 
-// 4, 6 or 0 for the text of NCCL_SOCKET_FAMILY.
+// Returns 4, 6 or 0 for the text of NCCL_SOCKET_FAMILY.
 int FamilyNumber(std::string_view af_name);
 
 }  // namespace tutti

@@ -34,13 +34,13 @@ enum class HugePages { kNo, kAdvise };
 
 class SharedMemory {
  public:
-  // `bytes` of zeroes, rounded up to whole pages. Regions of at least kHugePageBytes start at a
-  // multiple of it. Fails with InvalidArgument for 0 bytes, else with a SystemError that names the
-  // limit that stood in the way.
+  // Makes memory of `bytes` zeroes, rounded up to whole pages. Regions of at least kHugePageBytes
+  // start at a multiple of it. Fails with InvalidArgument for 0 bytes, else with a SystemError that
+  // names the limit that stood in the way.
   static Result<SharedMemory> Create(size_t bytes, HugePages huge_pages);
 
-  // The region that another SharedMemory of `expected_bytes` (as given to its Create) made. `fd`
-  // may come from anyone: its type, size and seals are checked before it is mapped.
+  // Maps the region that another SharedMemory of `expected_bytes` (as given to its Create) made.
+  // `fd` may come from anyone: its type, size and seals are checked before it is mapped.
   static Result<SharedMemory> Map(UniqueFd fd, size_t expected_bytes,
                                   HugePages huge_pages = HugePages::kNo);
 

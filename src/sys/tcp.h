@@ -55,7 +55,7 @@ struct SocketAddress {
 // text.
 Result<SocketAddress> ParseSocketAddress(std::string_view text, int family = 0);
 
-// What ends a wait besides the thing waited for.
+// Ends a wait before what it waits for has come.
 struct WaitLimits {
   Deadline deadline = Deadline::Never();
   const std::atomic<bool>* abort_flag = nullptr;  // looked at every kAbortCheckMs
@@ -70,19 +70,19 @@ inline constexpr int kAbortCheckMs = 50;
 // `error` (when given) tells the errno of a failure.
 Result<UniqueFd> Listen(SocketAddress& address, PortRange range = {}, int* error = nullptr);
 
-// Takes a waiting connection. An invalid descriptor (and ok) when there is none; fails with the
-// errno in `error` (when given) when the process is short of something. Raises no limit: who waits
-// there may be anybody.
+// Accepts a waiting connection. Returns an invalid descriptor when there is none; fails with the
+// errno in `error` (when given) when the process is short of something. Raises no limit, because
+// the connection may not be a rank's.
 Result<UniqueFd> Accept(int listen_fd, SocketAddress* peer, int* error = nullptr);
 
 // Starts to connect; raises the process's limit of descriptors when it is reached. The socket
 // becomes writable when the attempt ended; then ask ConnectOutcome. `*error` (may be null) is the
 // errno of a failure.
 Result<UniqueFd> StartConnect(const SocketAddress& address, int* error = nullptr);
-// Whether an attempt to connect failed for something that this process or host lacks (descriptors,
-// memory, free ports): it says nothing about the other end.
+// Returns whether an attempt to connect failed for something that this process or host lacks
+// (descriptors, memory, free ports): it says nothing about the other end.
 bool IsLackOfResources(int error);
-// The outcome as an errno value; 0: connected.
+// Returns the outcome of an attempt to connect as an errno value; 0: connected.
 int ConnectOutcome(int fd);
 // Connects, waiting. `error` (when given) tells the errno of the failure, ETIMEDOUT for the
 // deadline.
@@ -96,14 +96,15 @@ Status SendAll(int fd, std::span<const std::byte> data, const WaitLimits& limits
 // RemoteError when the other end closes first.
 Status RecvAll(int fd, std::span<std::byte> data, const WaitLimits& limits);
 
-// One send or receive without waiting: the bytes moved, 0 for "not now"; a failure tells why.
-// Receiving: end of stream is kEndOfStream.
+// Send or receive once without waiting. Return the bytes moved, 0 where nothing could be moved now.
+// TryRecv returns kEndOfStream at the end of the stream.
 inline constexpr int64_t kEndOfStream = -1;
 Result<size_t> TrySend(int fd, std::span<const std::byte> data);
 Result<int64_t> TryRecv(int fd, std::span<std::byte> data);
 
 Result<SocketAddress> LocalAddress(int fd);
-// The address this host would use to talk to `peer`: asks the routing table, sends nothing. Port 0.
+// Returns the address this host would use to talk to `peer`: asks the routing table, sends nothing.
+// Port 0.
 Result<SocketAddress> SourceAddressFor(const SocketAddress& peer);
 
 }  // namespace tutti
