@@ -34,9 +34,8 @@ std::vector<std::string> Outcomes(const Job& job, const std::vector<Bootstrap::O
 
 // A job whose time-out comes when the test says so.
 struct HeldJob : Job {
-  explicit HeldJob(int num_ranks, int num_roots = 1)
-      : Job(num_ranks, num_roots, testing::LocalSettings(),
-            std::make_unique<testing::HeldTimersLoop>()) {}
+  explicit HeldJob(int ranks, int roots = 1)
+      : Job(ranks, roots, testing::LocalSettings(), std::make_unique<testing::HeldTimersLoop>()) {}
   testing::HeldTimersLoop& held() { return static_cast<testing::HeldTimersLoop&>(*loop); }
 
   // The outcomes of `ranks`, whose time is over when the roots have had `requests` requests.

@@ -131,7 +131,7 @@ TEST(UnfinishedSplitTest, EndsWithTheAbortOfTheChildOrOfTheParent) {
 // parent.
 TEST(UnfinishedSplitTest, AbortedOnOneRankEndsOnAllRanks) {
   constexpr size_t kRanks = 3;
-  TUTTI_NEEDS_RANKS(kRanks);
+  TUTTI_NEEDS_RANKS(3);
   const std::array<ncclComm_t, kRanks> comms = NonBlockingRanks<kRanks>();
   std::array<ncclComm_t, kRanks> children{};
   const auto split = [&](size_t r) {
