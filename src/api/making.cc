@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "comm/group.h"
 #include "config/settings_news.h"
-#include "operations/net_connector.h"
+#include "operations/networks.h"
 #include "tutti/tutti.h"
 
 namespace tutti::api {
@@ -26,7 +26,7 @@ Result<OwnedHandle> MakeHandle(const ncclConfig_t* config, const ncclComm* paren
     if (handle->settings.comm_blocking >= 0) handle->blocking = handle->settings.comm_blocking == 1;
   }
   TUTTI_TRY(ReadConfig(config, *handle));
-  TUTTI_TRY(CheckNetName(handle->settings.net));
+  TUTTI_TRY(CheckNetName(handle->settings));
   return handle;
 }
 

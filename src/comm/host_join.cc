@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "operations/net_connector.h"
+#include "operations/networks.h"
 #include "transport/shm/remote_copy.h"
 
 namespace tutti {

@@ -166,7 +166,7 @@ TEST(ReviewNamesTest, NamesWithoutMeaningSayWhy) {
 
 TEST(ReviewNamesTest, ValuesThatAskForWhatIsSoAnywayAreNoNews) {
   const std::vector<std::string> off = {"NCCL_NVLS_ENABLE=0", "NCCL_IB_DATA_DIRECT=0",
-                                        "NCCL_NET_PLUGIN=none", "NCCL_IB_MERGE_VFS="};
+                                        "NCCL_GIN_PLUGIN=none", "NCCL_IB_MERGE_VFS="};
   EXPECT_THAT(ReviewNames(off), IsEmpty());
   const std::vector<std::string> on = {"NCCL_NVLS_ENABLE=1", "NCCL_IB_DATA_DIRECT=1"};
   EXPECT_EQ(ReviewNames(on).size(), 2u);

@@ -1,16 +1,10 @@
 #include "operations/net_connector.h"
 
 #include <fmt/format.h>
-#include <strings.h>
 
-#include <algorithm>
 #include <cstring>
 #include <map>
 #include <type_traits>
-
-#include "base/log.h"
-#include "transport/net/socket/socket_net.h"
-#include "transport/net/verbs/verbs_net.h"
 
 namespace tutti {
 namespace {
@@ -18,14 +12,6 @@ namespace {
 // The bootstrap tag of invitations. Messages of one pair are in order, and each pair opens one
 // connection per direction, so one tag is enough.
 constexpr uint32_t kInvitationTag = 0x4e455401;
-
-// The names by which NCCL_NET selects networks.
-constexpr const char* kSocket = "Socket";
-constexpr const char* kVerbs = "IB";
-
-bool Names(const std::string& name, const char* network) {
-  return strcasecmp(name.c_str(), network) == 0;
-}
 
 // How often a wait for a peer asks the watcher whether to go on.
 constexpr int64_t kAskWatcherNs = 20'000'000;
@@ -104,50 +90,6 @@ class CommConnector final : public NetConnector {
 };
 
 }  // namespace
-
-Status CheckNetName(const std::string& name) {
-  if (name.empty() || Names(name, kSocket) || Names(name, kVerbs)) return Status::Ok();
-  return InvalidUsage(
-      "NCCL_NET, or the config's netName, asks for the network \"{}\"; there are {} and {}", name,
-      kSocket, kVerbs);
-}
-
-Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Bootstrap& bootstrap,
-                                     std::span<const PeerInfo> peers, Deadline deadline) {
-  TUTTI_TRY(CheckNetName(settings.net));
-  const Key& key = bootstrap.key_holder().key;
-  std::unique_ptr<Net> verbs;
-  if (!Names(settings.net, kSocket)) {
-    TUTTI_ASSIGN(verbs, VerbsNet::Create(proxy.loop(), key, settings, {}));
-    const Status viable = verbs->IsViable();
-    if (!viable.ok() && !settings.net.empty()) {
-      return Status(viable.code(),
-                    fmt::format("NCCL_NET={} cannot be had: {}", settings.net, viable.message()));
-    }
-    if (!viable.ok()) {
-      TUTTI_INFO(kLogInit | kLogNet, "net IB is not used: {}", viable.message());
-      verbs.reset();
-    }
-  }
-  // Every rank says whether it has verbs: one that has none decides for all.
-  std::vector<uint8_t> has_verbs(peers.size());
-  has_verbs[static_cast<size_t>(bootstrap.rank())] = verbs ? 1 : 0;
-  TUTTI_TRY(bootstrap.AllGather(has_verbs.data(), sizeof(uint8_t), deadline));
-  const auto none = std::find(has_verbs.begin(), has_verbs.end(), uint8_t{0});
-  if (none == has_verbs.end()) return verbs;
-  const auto rank = static_cast<size_t>(none - has_verbs.begin());
-  if (verbs) {
-    const std::string why = fmt::format("{} does not use InfiniBand verbs",
-                                        RankName(static_cast<int>(rank), peers[rank]));
-    if (!settings.net.empty()) {
-      return InvalidUsage("NCCL_NET={} cannot be had: {}; its log says why", settings.net, why);
-    }
-    TUTTI_INFO(kLogInit | kLogNet, "net IB is not used: {}", why);
-  }
-  TUTTI_ASSIGN(std::unique_ptr<Net> sockets, SocketNet::Create(proxy.loop(), key, settings, {}));
-  TUTTI_TRY(sockets->IsViable());
-  return sockets;
-}
 
 std::unique_ptr<NetConnector> MakeNetConnector(
     Proxy& proxy, Bootstrap& bootstrap, std::unique_ptr<Net> net, int device, size_t slot_bytes,

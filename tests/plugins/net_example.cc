@@ -9,10 +9,10 @@
 // so no message waits at the receiver. All integers are in the order of the processor.
 //
 // It also checks what plugins are promised: it counts the calls that came at the same time as
-// another of the same comm, that used memory which was not registered, or that came in the wrong order
-// (exampleViolations), and objects that were never closed (exampleOpenObjects). EXAMPLE_FAIL makes
-// it misbehave: "init", "devices", "test-late" (the tenth test fails), "sizes" (test reports more
-// than there was room for).
+// another of the same comm, that used memory which was not registered, or that came in the wrong
+// order (exampleViolations), and objects that were never closed (exampleOpenObjects). EXAMPLE_FAIL
+// makes it misbehave: "init", "devices", "test-late" (the tenth test fails), "sizes" (test reports
+// more than there was room for).
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "transport/net/plugin/plugin_library.h"
 
 namespace tutti {
@@ -51,6 +52,7 @@ class FunctionsOf final : public PluginFunctions {
       return table_.init(context, comm_id, &config_, LogOfPlugin, IgnoreEvent);
     } else {
       // Older plugins have one state for the process.
+      const MutexLock lock(mutex_);
       if (initialized_) return ncclSuccess;
       ncclResult_t result;
       if constexpr (kVersion == 10) {
@@ -159,7 +161,8 @@ class FunctionsOf final : public PluginFunctions {
 
   const Table& table_;
   netplugin::CommConfig config_;
-  bool initialized_ = false;
+  Mutex mutex_;
+  bool initialized_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
 template <int kVersion>

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <strings.h>
 
+#include <map>
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace tutti {
 namespace {
@@ -28,6 +30,20 @@ std::string LastError() {
 }  // namespace
 
 Result<std::shared_ptr<PluginLibrary>> PluginLibrary::Open(const std::string& name) {
+  struct Opened {
+    Mutex mutex;
+    std::map<std::string, std::shared_ptr<PluginLibrary>> by_name TUTTI_GUARDED_BY(mutex);
+  };
+  static Opened& opened = *new Opened;  // never destroyed: threads may outlive main
+  const MutexLock lock(opened.mutex);
+  const auto known = opened.by_name.find(name);
+  if (known != opened.by_name.end()) return known->second;
+  TUTTI_ASSIGN(std::shared_ptr<PluginLibrary> library, Load(name));
+  opened.by_name[name] = library;
+  return library;
+}
+
+Result<std::shared_ptr<PluginLibrary>> PluginLibrary::Load(const std::string& name) {
   const std::string file = FileOf(name);
   // NOLINTNEXTLINE: never closed, see the header.
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);

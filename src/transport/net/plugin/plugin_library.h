@@ -73,8 +73,9 @@ class PluginLibrary {
  public:
   // Opens the library that one name of NCCL_NET_PLUGIN stands for: a path or a file's name when it
   // has a '/' or ends in ".so", and otherwise libnccl-net-NAME.so. An empty name is libnccl-net.so.
-  // InvalidUsage, with a sentence, when there is no such library, or it has no table of a known
-  // version, or a function is missing in its table.
+  // Every call for one name returns the same object, since older plugins are initialised once in a
+  // process. InvalidUsage, with a sentence, when there is no such library, or it has no table of a
+  // known version, or a function is missing in its table.
   static Result<std::shared_ptr<PluginLibrary>> Open(const std::string& name);
   // The library stays loaded: plugins start threads that outlive their communicators.
   PluginLibrary(const PluginLibrary&) = delete;
@@ -85,6 +86,7 @@ class PluginLibrary {
   const std::string& file() const { return file_; }
 
  private:
+  static Result<std::shared_ptr<PluginLibrary>> Load(const std::string& name);
   PluginLibrary(std::string file, std::unique_ptr<PluginFunctions> functions)
       : file_(std::move(file)), functions_(std::move(functions)) {}
 

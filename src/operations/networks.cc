@@ -1,0 +1,171 @@
+#include "operations/networks.h"
+
+#include <fmt/format.h>
+#include <strings.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "bootstrap/auth.h"
+#include "transport/net/plugin/plugin_net.h"
+#include "transport/net/socket/socket_net.h"
+#include "transport/net/verbs/verbs_net.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kSocket = "Socket";
+constexpr const char* kVerbs = "IB";
+
+// The most networks that a rank offers to the others.
+constexpr size_t kMostOffers = 6;
+
+// What a rank tells the others: hashes of the names of the networks that it can use, in its order
+// (0: no more), and a random number, of which rank 0's becomes the communicator's for plugins.
+struct Offer {
+  std::array<uint64_t, kMostOffers> names = {};
+  uint64_t number = 0;
+};
+
+// A network that this rank can use: an open one, or a plugin, which is initialised again once the
+// communicator's number is known.
+struct Candidate {
+  std::string name;
+  std::unique_ptr<Net> net;
+  std::shared_ptr<PluginLibrary> plugin;
+};
+
+bool SameName(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
+}
+
+// Returns a number for a name, whatever its case; never 0.
+uint64_t HashOfName(std::string_view name) {
+  Fnv1a hash;
+  for (const char c : name) {
+    hash.Add(static_cast<uint8_t>(tolower(static_cast<unsigned char>(c))));
+  }
+  return hash.hash() | 1;
+}
+
+// Opens the plugins that the settings name. A default library that is not there is no news; one
+// that the user names is.
+std::vector<std::shared_ptr<PluginLibrary>> OpenPlugins(const Settings& settings) {
+  std::vector<std::shared_ptr<PluginLibrary>> plugins;
+  for (const std::string& name : PluginNames(settings.net_plugin)) {
+    Result<std::shared_ptr<PluginLibrary>> library = PluginLibrary::Open(name);
+    if (library.ok()) {
+      plugins.push_back(std::move(library).value());
+    } else if (name.empty()) {
+      TUTTI_INFO(kLogInit | kLogNet, "{}", library.status().message());
+    } else {
+      TUTTI_WARN("{}", library.status().message());
+    }
+  }
+  return plugins;
+}
+
+// The candidates of this rank and, for each network that is none, why.
+class Candidates {
+ public:
+  Candidates(Proxy& proxy, const Settings& settings, const Key& key)
+      : proxy_(proxy), settings_(settings), key_(key) {}
+
+  void Find() {
+    for (const auto& plugin : OpenPlugins(settings_)) {
+      if (Admits(plugin->functions().name())) {
+        Consider(plugin->functions().name(), PluginNet::Create(plugin, 0), plugin);
+      }
+    }
+    if (Admits(kVerbs)) Consider(kVerbs, VerbsNet::Create(proxy_.loop(), key_, settings_, {}));
+    if (Admits(kSocket)) Consider(kSocket, SocketNet::Create(proxy_.loop(), key_, settings_, {}));
+  }
+
+  std::vector<Candidate>& usable() { return usable_; }
+  const std::string& refusals() const { return refusals_; }
+
+ private:
+  bool Admits(std::string_view name) const {
+    return usable_.size() < kMostOffers && (settings_.net.empty() || SameName(settings_.net, name));
+  }
+  void Consider(std::string_view name, Result<std::unique_ptr<Net>> opened,
+                std::shared_ptr<PluginLibrary> plugin = nullptr) {
+    const Status status = opened.ok() ? opened.value()->IsViable() : opened.status();
+    if (status.ok()) {
+      usable_.push_back({std::string(name), plugin ? nullptr : std::move(opened).value(), plugin});
+      return;
+    }
+    TUTTI_INFO(kLogInit | kLogNet, "net {} is not used: {}", name, status.message());
+    refusals_ += fmt::format("{}{}: {}", refusals_.empty() ? "" : "; ", name, status.message());
+  }
+
+  Proxy& proxy_;
+  const Settings& settings_;
+  const Key& key_;
+  std::vector<Candidate> usable_;
+  std::string refusals_;
+};
+
+bool Offers(const Offer& offer, uint64_t name) {
+  return std::find(offer.names.begin(), offer.names.end(), name) != offer.names.end();
+}
+
+// Returns the first rank that does not offer the network, or -1.
+int FirstWithout(std::span<const Offer> offers, uint64_t name) {
+  const auto none = std::find_if(offers.begin(), offers.end(),
+                                 [&](const Offer& offer) { return !Offers(offer, name); });
+  return none == offers.end() ? -1 : static_cast<int>(none - offers.begin());
+}
+
+}  // namespace
+
+Status CheckNetName(const Settings& settings) {
+  const std::string& name = settings.net;
+  if (name.empty() || SameName(name, kSocket) || SameName(name, kVerbs)) return Status::Ok();
+  for (const auto& plugin : OpenPlugins(settings)) {
+    if (SameName(name, plugin->functions().name())) return Status::Ok();
+  }
+  return InvalidUsage(
+      "NCCL_NET, or the config's netName, asks for the network \"{}\"; there are {} and {}, and "
+      "those of the plugins that NCCL_NET_PLUGIN names",
+      name, kSocket, kVerbs);
+}
+
+Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Bootstrap& bootstrap,
+                                     std::span<const PeerInfo> peers, Deadline deadline) {
+  TUTTI_TRY(CheckNetName(settings));
+  Candidates candidates(proxy, settings, bootstrap.key_holder().key);
+  candidates.Find();
+  std::vector<Offer> offers(peers.size());
+  Offer& mine = offers[static_cast<size_t>(bootstrap.rank())];
+  mine.number = RandomU64();
+  for (size_t i = 0; i < candidates.usable().size(); ++i) {
+    mine.names[i] = HashOfName(candidates.usable()[i].name);
+  }
+  TUTTI_TRY(bootstrap.AllGather(offers.data(), sizeof(Offer), deadline));
+  // By rank 0's order, so that ranks which order them differently choose alike.
+  for (const uint64_t name : offers[0].names) {
+    if (name == 0 || FirstWithout(offers, name) >= 0) continue;
+    auto chosen = std::find_if(candidates.usable().begin(), candidates.usable().end(),
+                               [&](const Candidate& c) { return HashOfName(c.name) == name; });
+    TUTTI_INFO(kLogInit | kLogNet, "net {} carries data between hosts", chosen->name);
+    if (chosen->plugin) return PluginNet::Create(chosen->plugin, offers[0].number);
+    return std::move(chosen->net);
+  }
+  if (candidates.usable().empty()) {
+    if (!settings.net.empty()) {
+      return InvalidUsage("NCCL_NET={} cannot be had: {}", settings.net, candidates.refusals());
+    }
+    return InvalidUsage("no network can carry data between hosts: {}", candidates.refusals());
+  }
+  const Candidate& first = candidates.usable().front();
+  const int without = FirstWithout(offers, HashOfName(first.name));
+  return InvalidUsage("the ranks have no network in common: {} does not use {}; its log says why",
+                      RankName(without, peers[static_cast<size_t>(without)]), first.name);
+}
+
+}  // namespace tutti

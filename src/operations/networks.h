@@ -1,0 +1,28 @@
+#pragma once
+
+// Which network carries the data between a communicator's hosts: plugins made for NCCL, in the
+// order of NCCL_NET_PLUGIN; InfiniBand verbs ("IB"); TCP sockets ("Socket"). The first that every
+// rank can use is taken; NCCL_NET, or the config's netName, admits one name only.
+
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+#include "bootstrap/bootstrap.h"
+#include "config/settings.h"
+#include "operations/peer_info.h"
+#include "proxy/proxy.h"
+#include "transport/net/net.h"
+
+namespace tutti {
+
+// InvalidUsage when the settings ask for a network by a name that neither the library nor a plugin
+// of NCCL_NET_PLUGIN has. Upper and lower case are the same.
+Status CheckNetName(const Settings& settings);
+
+// Returns the network that the ranks `peers` use together, able to carry something here. All ranks
+// call it together, and all get the same network or a failure. `proxy` must outlive it.
+Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Bootstrap& bootstrap,
+                                     std::span<const PeerInfo> peers, Deadline deadline);
+
+}  // namespace tutti
