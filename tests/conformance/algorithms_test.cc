@@ -100,16 +100,15 @@ TEST_P(SocketsTest, CarryEverything) {
   world.Run(Long(num_ranks, 50021));
 }
 
-INSTANTIATE_TEST_SUITE_P(Forced, SocketsTest,
-                         ::testing::Combine(::testing::Values("", "ring", "tree",
-                                                              "recursivedoubling",
-                                                              "recursivehalving"),
-                                            ::testing::Values(2, 3, 4, 6)),
-                         [](const auto& instance) {
-                           const std::string name = std::get<0>(instance.param);
-                           return fmt::format("{}_{}", name.empty() ? "any" : name,
-                                              std::get<1>(instance.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Forced, SocketsTest,
+    ::testing::Combine(::testing::Values("", "ring", "tree", "recursivedoubling",
+                                         "recursivehalving", "oneshot", "twoshot"),
+                       ::testing::Values(2, 3, 4, 8)),
+    [](const auto& instance) {
+      const std::string name = std::get<0>(instance.param);
+      return fmt::format("{}_{}", name.empty() ? "any" : name, std::get<1>(instance.param));
+    });
 
 // Connections of several sockets and helper threads, and small staging buffers that every message
 // has to be cut for.

@@ -11,8 +11,8 @@ void HostMeshPrimitives::SendInput(int peer, size_t in, size_t n) {
   std::byte* const slot = AcquireSlot(wait_, link, bytes);
   if (slot == nullptr) return;
   const void* const source = Input(in);
-  if (work_.reduce.scale)
-    work_.reduce.Apply(slot, &source, 1, n, true, false);
+  if (reduce_.scale)
+    reduce_.Apply(slot, &source, 1, n, true, false);
   else
     CopyBytes(slot, source, bytes);
   link.fifo->Publish(bytes, work_.op_tag);
@@ -47,7 +47,7 @@ void HostMeshPrimitives::ReleaseAll() {
 
 void HostMeshPrimitives::Reduce(uint64_t, size_t in, size_t out, size_t n) {
   if (n == 0 || wait_.failed() || !AwaitAll(in, n)) return;
-  work_.reduce.Combine(Output(out), links_.sources.data(), num_ranks(), rank_, n);
+  reduce_.Combine(Output(out), links_.sources.data(), num_ranks(), rank_, n);
   ReleaseAll();
 }
 
@@ -59,13 +59,13 @@ void HostMeshPrimitives::ReducePush(uint64_t, size_t in, size_t out, size_t n, u
     const SendLink& link = links_.sends[static_cast<size_t>(target)];
     std::byte* const slot = AcquireSlot(wait_, link, bytes);
     if (slot == nullptr) return;
-    work_.reduce.Combine(slot, links_.sources.data(), num_ranks(), rank_, n);
+    reduce_.Combine(slot, links_.sources.data(), num_ranks(), rank_, n);
     link.fifo->Publish(bytes, work_.op_tag);
     ReleaseAll();
     return;
   }
   std::byte* const result = Output(out);
-  work_.reduce.Combine(result, links_.sources.data(), num_ranks(), rank_, n);
+  reduce_.Combine(result, links_.sources.data(), num_ranks(), rank_, n);
   ReleaseAll();
   for (int i = 1; i < num_ranks(); ++i) {
     const SendLink& link = links_.sends[static_cast<size_t>((rank_ + i) % num_ranks())];

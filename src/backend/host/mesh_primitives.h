@@ -32,7 +32,9 @@ struct MeshLinks {
 class HostMeshPrimitives {
  public:
   HostMeshPrimitives(WaitContext& wait, const HostWork& work, int rank, MeshLinks& links)
-      : wait_(wait), work_(work), rank_(rank), links_(links) {}
+      : wait_(wait), work_(work), reduce_(work.reduce), rank_(rank), links_(links) {
+    reduce_.round_scaled = true;
+  }
 
   int rank() const { return rank_; }
   int num_ranks() const { return static_cast<int>(links_.sends.size()); }
@@ -71,6 +73,9 @@ class HostMeshPrimitives {
 
   WaitContext& wait_;
   const HostWork& work_;
+  // Where several ranks reduce the same elements, each must add the same bits. So a rank's scaled
+  // input is rounded for itself as it is for those to whom it is sent.
+  ReduceSpec reduce_;
   const int rank_;
   MeshLinks& links_;
 };
