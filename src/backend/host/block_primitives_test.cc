@@ -96,7 +96,9 @@ void Check(const TestParts& parts, int first, bool reduce) {
       const std::atomic<bool> stop = false;
       PatientWatcher watcher;
       WaitContext wait(stop, {.spin_ns = 0, .yield_ns = 100'000}, watcher);
-      HostWork work{.elem_bytes = sizeof(int), .slice_elems = kSlotBytes / sizeof(int)};
+      HostWork work;
+      work.elem_bytes = sizeof(int);
+      work.slice_elems = kSlotBytes / sizeof(int);
       work.op_tag = kTag;
       work.reduce.fn = FindReduce(DataType::kInt32, ReduceKind::kSum);
       HostBlockPrimitives p(wait, work, reinterpret_cast<std::byte*>(area.data()),
