@@ -137,7 +137,6 @@ Status CheckNetName(const Settings& settings) {
 
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Bootstrap& bootstrap,
                                      std::span<const PeerInfo> peers, Deadline deadline) {
-  TUTTI_TRY(CheckNetName(settings));
   Candidates candidates(proxy, settings, bootstrap.key_holder().key);
   candidates.Find();
   std::vector<Offer> offers(peers.size());

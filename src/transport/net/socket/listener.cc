@@ -1,8 +1,10 @@
 #include "transport/net/socket/listener.h"
 
+#include <net/if.h>
 #include <sys/socket.h>
 
 #include <chrono>
+#include <cstring>
 
 #include "base/log.h"
 #include "bootstrap/auth.h"
@@ -194,6 +196,45 @@ void ConnectionQueues::Offer(UniqueFd fd, std::span<const std::byte> payload,
     TUTTI_INFO(kLogNet, "a data connection from {} was closed: {}", from.ToString(),
                status.message());
   }
+}
+
+NetHandle EncodeHandle(const ListenerHandle& handle, uint64_t magic) {
+  WireWriter writer;
+  writer.U64(magic);
+  writer.Address(handle.address);
+  writer.U64(handle.token);
+  const Bytes bytes = std::move(writer).Take();
+  NetHandle out = {};
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+uint64_t MagicOf(const NetHandle& handle) { return WireReader(handle).U64(); }
+
+Result<ListenerHandle> DecodeHandle(const NetHandle& in, const std::string& interface) {
+  WireReader reader(in);
+  reader.U64();
+  ListenerHandle handle;
+  handle.address = reader.Address();
+  handle.token = reader.U64();
+  if (reader.failed()) return RemoteError("the peer's handle is damaged");
+  if (handle.address.IsLinkLocal()) handle.address.scope_id = if_nametoindex(interface.c_str());
+  return handle;
+}
+
+Result<std::unique_ptr<AuthAcceptor>> ListenForQueues(EventLoop& loop, const Key& key,
+                                                      SocketAddress& address, PortRange ports,
+                                                      std::shared_ptr<ConnectionQueues> queues,
+                                                      const std::string& interface,
+                                                      const char* purpose) {
+  TUTTI_ASSIGN(UniqueFd fd, Listen(address, ports));
+  auto callback = [queues = std::move(queues), interface](UniqueFd accepted, const Hello& hello,
+                                                          const SocketAddress& from) {
+    if (hello.purpose == Purpose::kData) {
+      queues->Offer(std::move(accepted), hello.payload, from, interface);
+    }
+  };
+  return AuthAcceptor::Create(loop, std::move(fd), key, purpose, std::move(callback));
 }
 
 }  // namespace tutti

@@ -16,7 +16,10 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "bootstrap/auth.h"
+#include "sys/event_loop.h"
 #include "sys/tcp.h"
+#include "transport/net/net.h"
 #include "transport/net/socket/channel.h"
 
 namespace tutti {
@@ -103,5 +106,25 @@ class ConnectionQueues {
   std::map<uint64_t, std::shared_ptr<ConnectionQueue>> queues_ TUTTI_GUARDED_BY(mutex_);
   std::map<uint64_t, std::weak_ptr<ResumePoint>> resumable_ TUTTI_GUARDED_BY(mutex_);
 };
+
+// The content of a listener's handle, behind a number that names the kind of listener.
+struct ListenerHandle {
+  SocketAddress address;
+  uint64_t token = 0;
+};
+NetHandle EncodeHandle(const ListenerHandle& handle, uint64_t magic);
+uint64_t MagicOf(const NetHandle& handle);
+// Returns what lies behind the magic number, which the caller has looked at. RemoteError when it
+// is damaged. A link-local address is reached through this host's `interface`, whatever its number
+// on the other host.
+Result<ListenerHandle> DecodeHandle(const NetHandle& in, const std::string& interface);
+
+// Listens at `address`, which tells the port on return, and sorts the sockets that have proven the
+// key into `queues`. `interface` goes into the names of peers, `purpose` into the log.
+Result<std::unique_ptr<AuthAcceptor>> ListenForQueues(EventLoop& loop, const Key& key,
+                                                      SocketAddress& address, PortRange ports,
+                                                      std::shared_ptr<ConnectionQueues> queues,
+                                                      const std::string& interface,
+                                                      const char* purpose);
 
 }  // namespace tutti

@@ -1,17 +1,14 @@
 #include "transport/net/socket/socket_net.h"
 
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/log.h"
 #include "base/mutex.h"
 #include "bootstrap/auth.h"
-#include "bootstrap/wire.h"
 #include "sys/network_interface.h"
 #include "transport/net/socket/data_socket_config.h"
 #include "transport/net/socket/helpers.h"
@@ -31,25 +28,9 @@ constexpr int kKeepaliveIdleS = 30;
 constexpr int kKeepaliveBetweenS = 6;
 constexpr int kKeepaliveProbes = 5;
 
-struct Handle {
-  SocketAddress address;
-  uint64_t token = 0;
-};
-
-NetHandle EncodeHandle(const Handle& handle, uint64_t magic) {
-  WireWriter writer;
-  writer.U64(magic);
-  writer.Address(handle.address);
-  writer.U64(handle.token);
-  const Bytes bytes = std::move(writer).Take();
-  NetHandle out = {};
-  std::memcpy(out.data(), bytes.data(), bytes.size());
-  return out;
-}
-
-Result<Handle> DecodeHandle(const NetHandle& in, uint64_t magic) {
-  WireReader reader(in);
-  const uint64_t found = reader.U64();
+Result<ListenerHandle> DecodeSocketHandle(const NetHandle& in, uint64_t magic,
+                                          const std::string& interface) {
+  const uint64_t found = MagicOf(in);
   if (found != magic && (found == kHandleMagic || found == kRmaHandleMagic)) {
     return RemoteError("the peer's handle is one for {}",
                        found == kHandleMagic ? "messages" : "one-sided operations");
@@ -59,11 +40,7 @@ Result<Handle> DecodeHandle(const NetHandle& in, uint64_t magic) {
         "the peer's handle is not one of the socket network: do all ranks use the "
         "same NCCL_NET?");
   }
-  Handle handle;
-  handle.address = reader.Address();
-  handle.token = reader.U64();
-  if (reader.failed()) return RemoteError("the peer's handle is damaged");
-  return handle;
+  return DecodeHandle(in, interface);
 }
 
 // Not TCP_USER_TIMEOUT: it would also break a connection whose receiver is alive but late, as a
@@ -190,8 +167,8 @@ class SocketNetImpl final : public Net {
     }
     Result<std::unique_ptr<NetRmaComm>> Connect(int device, const NetHandle& handle,
                                                 const WaitLimits& limits) override {
-      TUTTI_ASSIGN(const Handle target, DecodeHandle(handle, kRmaHandleMagic));
-      TUTTI_ASSIGN(SocketSet sockets, net_.ConnectSet(device, target, 0, DataHello::kOnce, limits));
+      TUTTI_ASSIGN(SocketSet sockets,
+                   net_.ConnectSet(device, handle, kRmaHandleMagic, 0, DataHello::kOnce, limits));
       return MakeRmaComm(std::move(sockets), net_.helpers_);
     }
 
@@ -201,8 +178,8 @@ class SocketNetImpl final : public Net {
 
   // Begins to listen at a device, unless it has begun, and returns its address.
   Result<SocketAddress> Open(int device);
-  Result<SocketSet> ConnectSet(int device, Handle target, int data_sockets, DataHello::Life life,
-                               const WaitLimits& limits);
+  Result<SocketSet> ConnectSet(int device, const NetHandle& handle, uint64_t magic,
+                               int data_sockets, DataHello::Life life, const WaitLimits& limits);
   void AddDevice(const Settings& settings, const NetworkInterface& interface);
   Result<Device*> At(int device);
 
@@ -284,16 +261,9 @@ Result<SocketAddress> SocketNetImpl::Open(int device) {
   TUTTI_ASSIGN(Device* const at, At(device));
   const MutexLock lock(mutex_);
   if (!at->acceptor) {
-    TUTTI_ASSIGN(UniqueFd fd, tutti::Listen(at->address, ports_));
     const std::string& name = devices_[static_cast<size_t>(device)].name;
-    auto callback = [queues = queues_, name](UniqueFd accepted, const Hello& hello,
-                                             const SocketAddress& from) {
-      if (hello.purpose == Purpose::kData) {
-        queues->Offer(std::move(accepted), hello.payload, from, name);
-      }
-    };
-    TUTTI_ASSIGN(at->acceptor, AuthAcceptor::Create(loop_, std::move(fd), key_,
-                                                    "the socket network", std::move(callback)));
+    TUTTI_ASSIGN(at->acceptor, ListenForQueues(loop_, key_, at->address, ports_, queues_, name,
+                                               "the socket network"));
   }
   return at->address;
 }
@@ -303,13 +273,12 @@ Result<std::unique_ptr<NetListener>> SocketNetImpl::Listen(int device) {
   return std::unique_ptr<NetListener>(std::make_unique<SocketListener>(queues_, address, helpers_));
 }
 
-Result<SocketSet> SocketNetImpl::ConnectSet(int device, Handle target, int data_sockets,
-                                            DataHello::Life life, const WaitLimits& limits) {
+Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle, uint64_t magic,
+                                            int data_sockets, DataHello::Life life,
+                                            const WaitLimits& limits) {
   TUTTI_TRY(At(device).status());
   const std::string& name = devices_[static_cast<size_t>(device)].name;
-  // A link-local address is reached through this host's interface, whatever its number on the other
-  // host.
-  if (target.address.IsLinkLocal()) target.address.scope_id = if_nametoindex(name.c_str());
+  TUTTI_ASSIGN(const ListenerHandle target, DecodeSocketHandle(handle, magic, name));
   DataHello hello;
   hello.token = target.token;
   hello.connection = RandomU64();
@@ -339,9 +308,9 @@ Result<SocketSet> SocketNetImpl::ConnectSet(int device, Handle target, int data_
 Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const NetHandle& handle,
                                                             const WaitLimits& limits) {
   TUTTI_ASSIGN(const Device* const at, At(device));
-  TUTTI_ASSIGN(const Handle target, DecodeHandle(handle, kHandleMagic));
   const DataHello::Life life = at->data.sockets == 0 ? DataHello::kResumable : DataHello::kOnce;
-  TUTTI_ASSIGN(SocketSet sockets, ConnectSet(device, target, at->data.sockets, life, limits));
+  TUTTI_ASSIGN(SocketSet sockets,
+               ConnectSet(device, handle, kHandleMagic, at->data.sockets, life, limits));
   TUTTI_ASSIGN(auto channel,
                SocketChannel::Create(std::move(sockets), SocketDirection::kSend, helpers_));
   return std::unique_ptr<NetSendComm>(std::make_unique<SocketSendComm>(std::move(channel)));

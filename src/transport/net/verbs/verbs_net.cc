@@ -1,15 +1,11 @@
 #include "transport/net/verbs/verbs_net.h"
 
-#include <net/if.h>
-
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include "base/log.h"
 #include "base/mutex.h"
 #include "bootstrap/auth.h"
-#include "bootstrap/wire.h"
 #include "sys/network_interface.h"
 #include "transport/net/socket/listener.h"
 #include "transport/net/verbs/devices.h"
@@ -26,34 +22,13 @@ constexpr uint64_t kHandleMagic = 0x3142524556545554;  // "TUTVERB1"
 // What two connections of a rank have registered, one in each direction.
 constexpr size_t kTrialBytes = size_t{8} << 20;
 
-struct Handle {
-  SocketAddress address;
-  uint64_t token = 0;
-};
-
-NetHandle EncodeHandle(const Handle& handle) {
-  WireWriter writer;
-  writer.U64(kHandleMagic);
-  writer.Address(handle.address);
-  writer.U64(handle.token);
-  const Bytes bytes = std::move(writer).Take();
-  NetHandle out = {};
-  std::memcpy(out.data(), bytes.data(), bytes.size());
-  return out;
-}
-
-Result<Handle> DecodeHandle(const NetHandle& in) {
-  WireReader reader(in);
-  if (reader.U64() != kHandleMagic) {
+Result<ListenerHandle> DecodeVerbsHandle(const NetHandle& in, const std::string& interface) {
+  if (MagicOf(in) != kHandleMagic) {
     return RemoteError(
         "the peer's handle is not one of the network over verbs: do all ranks use the same "
         "NCCL_NET, and have all of them InfiniBand or RoCE devices?");
   }
-  Handle handle;
-  handle.address = reader.Address();
-  handle.token = reader.U64();
-  if (reader.failed()) return RemoteError("the peer's handle is damaged");
-  return handle;
+  return DecodeHandle(in, interface);
 }
 
 // A port, and the device that it belongs to in use.
@@ -68,7 +43,7 @@ class VerbsListener final : public NetListener {
                 UsedPort used)
       : queues_(std::move(queues)), used_(std::move(used)) {
     token_ = queues_->Open(queue_);
-    handle_ = EncodeHandle({address, token_});
+    handle_ = EncodeHandle({address, token_}, kHandleMagic);
   }
   ~VerbsListener() override { queues_->Close(token_); }
 
@@ -234,15 +209,8 @@ Result<const UsedPort*> VerbsNetImpl::At(int device) const {
 
 Status VerbsNetImpl::StartListening() {
   if (acceptor_) return Status::Ok();
-  TUTTI_ASSIGN(UniqueFd fd, tutti::Listen(address_, ports_));
-  auto callback = [queues = queues_, name = interface_](UniqueFd accepted, const Hello& hello,
-                                                        const SocketAddress& from) {
-    if (hello.purpose == Purpose::kData) {
-      queues->Offer(std::move(accepted), hello.payload, from, name);
-    }
-  };
-  TUTTI_ASSIGN(acceptor_, AuthAcceptor::Create(loop_, std::move(fd), key_, "the network over verbs",
-                                               std::move(callback)));
+  TUTTI_ASSIGN(acceptor_, ListenForQueues(loop_, key_, address_, ports_, queues_, interface_,
+                                          "the network over verbs"));
   return Status::Ok();
 }
 
@@ -256,10 +224,7 @@ Result<std::unique_ptr<NetListener>> VerbsNetImpl::Listen(int device) {
 Result<std::unique_ptr<NetSendComm>> VerbsNetImpl::Connect(int device, const NetHandle& handle,
                                                            const WaitLimits& limits) {
   TUTTI_ASSIGN(const UsedPort* const used, At(device));
-  TUTTI_ASSIGN(Handle target, DecodeHandle(handle));
-  // A link-local address is reached through this host's interface, whatever its number on the other
-  // host.
-  if (target.address.IsLinkLocal()) target.address.scope_id = if_nametoindex(interface_.c_str());
+  TUTTI_ASSIGN(const ListenerHandle target, DecodeVerbsHandle(handle, interface_));
   DataHello hello;
   hello.token = target.token;
   hello.connection = RandomU64();
