@@ -19,23 +19,6 @@
 
 namespace tutti::kernels {
 
-// Runs begin(piece) one piece ahead of finish(piece, what begin returned).
-template <class Begin, class Finish>
-constexpr void OneAhead(size_t count, size_t piece_elems, Begin begin, Finish finish) {
-  Piece piece(count, piece_elems);
-  if (!piece.More()) return;
-  auto current = begin(piece);
-  while (piece.More()) {
-    Piece next = piece;
-    next.Next();
-    auto following = current;
-    if (next.More()) following = begin(next);
-    finish(piece, current);
-    piece = next;
-    current = following;
-  }
-}
-
 // Calls f(peer) for all other ranks, each rank starting at its own neighbour so that they do not
 // queue at one.
 template <DirectPrimitives P, class F>
@@ -51,7 +34,7 @@ constexpr void OneShotAllReduce(P& p, const WorkShape& shape) {
     p.Publish(round, piece.size());
     return round;
   };
-  OneAhead(shape.count, shape.chunk_elems, begin, [&](const Piece& piece, uint64_t round) {
+  OneAhead(Piece(shape.count, shape.chunk_elems), begin, [&](const Piece& piece, uint64_t round) {
     ForEachPeer(p, [&](int peer) { p.Wait(round, peer); });
     p.ReduceSlots(round, 0, piece.offset(), piece.size());
     p.EndRound(round);
@@ -79,7 +62,7 @@ constexpr void TwoShotAllReduce(P& p, const WorkShape& shape) {
     p.Publish(round, piece.size());
     return round;
   };
-  OneAhead(shape.count, shape.chunk_elems, begin, [&](const Piece& piece, uint64_t round) {
+  OneAhead(Piece(shape.count, shape.chunk_elems), begin, [&](const Piece& piece, uint64_t round) {
     const Part mine = part(piece, p.rank());
     const size_t at = piece.offset() + mine.at;
     ForEachPeer(p, [&](int peer) { p.Wait(round, peer); });
@@ -109,7 +92,7 @@ constexpr void DirectReduce(P& p, const WorkShape& shape) {
     }
     return round;
   };
-  OneAhead(shape.count, shape.chunk_elems, begin, [&](const Piece& piece, uint64_t round) {
+  OneAhead(Piece(shape.count, shape.chunk_elems), begin, [&](const Piece& piece, uint64_t round) {
     if (is_root) {
       ForEachPeer(p, [&](int peer) { p.Wait(round, peer); });
       p.ReducePart(round, 0, piece.offset(), piece.offset(), piece.size());
@@ -148,14 +131,16 @@ constexpr void DirectAllGather(P& p, const Parts& parts, const WorkShape& shape)
     p.Publish(round, n);
     return round;
   };
-  OneAhead(parts.Longest(), shape.chunk_elems, begin, [&](const Piece& piece, uint64_t round) {
-    p.CopyLocal(piece.offset(), parts.Offset(p.rank()) + piece.offset(), size_of(piece, p.rank()));
-    ForEachPeer(p, [&](int peer) {
-      p.Wait(round, peer);
-      p.CopyFromSlot(round, peer, 0, parts.Offset(peer) + piece.offset(), size_of(piece, peer));
-    });
-    p.EndRound(round);
-  });
+  OneAhead(
+      Piece(parts.Longest(), shape.chunk_elems), begin, [&](const Piece& piece, uint64_t round) {
+        p.CopyLocal(piece.offset(), parts.Offset(p.rank()) + piece.offset(),
+                    size_of(piece, p.rank()));
+        ForEachPeer(p, [&](int peer) {
+          p.Wait(round, peer);
+          p.CopyFromSlot(round, peer, 0, parts.Offset(peer) + piece.offset(), size_of(piece, peer));
+        });
+        p.EndRound(round);
+      });
 }
 
 // output = reduction over ranks of their inputs' part of this rank. A slot holds one piece for
@@ -174,12 +159,13 @@ constexpr void DirectReduceScatter(P& p, const Parts& parts, const WorkShape& sh
     p.Publish(round, slot_at(p.num_ranks()));
     return round;
   };
-  OneAhead(parts.Longest(), shape.chunk_elems, begin, [&](const Piece& piece, uint64_t round) {
-    ForEachPeer(p, [&](int peer) { p.Wait(round, peer); });
-    p.ReducePart(round, slot_at(p.rank()), parts.Offset(p.rank()) + piece.offset(), piece.offset(),
-                 size_of(piece, p.rank()));
-    p.EndRound(round);
-  });
+  OneAhead(Piece(parts.Longest(), shape.chunk_elems), begin,
+           [&](const Piece& piece, uint64_t round) {
+             ForEachPeer(p, [&](int peer) { p.Wait(round, peer); });
+             p.ReducePart(round, slot_at(p.rank()), parts.Offset(p.rank()) + piece.offset(),
+                          piece.offset(), size_of(piece, p.rank()));
+             p.EndRound(round);
+           });
 }
 
 // output[r] = input of rank r [this rank]; `shape.count` elements for each pair.
@@ -195,7 +181,7 @@ constexpr void DirectAlltoAll(P& p, const WorkShape& shape) {
     p.Publish(round, slot_at(p.num_ranks()));
     return round;
   };
-  OneAhead(shape.count, shape.chunk_elems, begin, [&](const Piece& piece, uint64_t round) {
+  OneAhead(Piece(shape.count, shape.chunk_elems), begin, [&](const Piece& piece, uint64_t round) {
     const size_t own = parts.Offset(p.rank()) + piece.offset();
     p.CopyLocal(own, own, piece.size());
     ForEachPeer(p, [&](int peer) {

@@ -101,55 +101,11 @@ struct MeshShape {
   size_t chunk_elems = 1;  // what fits a slot
   size_t first_elems = 1;  // of the first piece, at most chunk_elems
   int root = 0;
-};
 
-// Pieces of [0, count): one of `first` elements, then of `piece`. Blocks that begin with pieces of
-// different lengths stay out of step: while one writes across the wire, another reads what came.
-// In step they all did either at the same time, and the wire waited.
-class MeshPiece {
- public:
-  constexpr MeshPiece(size_t count, size_t piece, size_t first)
-      : count_(count), piece_(piece), end_(first) {}
-  constexpr bool More() const { return offset_ < count_; }
-  constexpr void Next() {
-    offset_ = end_;
-    end_ += piece_;
-  }
-  constexpr size_t offset() const { return offset_; }
-  constexpr size_t size() const { return (end_ < count_ ? end_ : count_) - offset_; }
-  constexpr uint64_t Number() const {
-    if (count_ <= end_) return count_ == 0 ? 0 : 1;
-    return 1 + DivUp(count_ - end_, piece_);
-  }
-
- private:
-  size_t count_;
-  size_t piece_;
-  size_t offset_ = 0;
-  size_t end_;
+  constexpr Piece Pieces() const { return {count, chunk_elems, first_elems}; }
 };
 
 namespace kernels {
-
-// Calls begin(piece) one piece ahead of finish(piece, what begin returned). Unlike OneAhead of
-// kernels/direct.h it has either call in the code once, since they are long when they are compiled
-// for a GPU.
-template <class Begin, class Finish>
-constexpr void MeshOneAhead(const MeshShape& shape, Begin begin, Finish finish) {
-  MeshPiece ahead(shape.count, shape.chunk_elems, shape.first_elems), piece = ahead;
-  uint64_t next = 0;
-  while (piece.More()) {
-    const uint64_t round = next;
-    const bool first = ahead.offset() == piece.offset();
-    if (ahead.More()) {
-      next = begin(ahead);
-      ahead.Next();
-    }
-    if (first) continue;
-    finish(piece, round);
-    piece.Next();
-  }
-}
 
 // One-round operations that move data: how they push and fetch.
 enum class MeshMove : uint8_t { kAllGather, kAlltoAll, kScatter, kGather, kBroadcast };
@@ -159,14 +115,14 @@ constexpr void MeshExchange(P& p, const MeshShape& shape, MeshMove move) {
   const int me = p.rank(), root = shape.root;
   const bool is_root = me == root;
   // The parts of a piece in a buffer that has a stretch for each rank, and in one that has not.
-  const auto many = [&](const MeshPiece& piece) {
+  const auto many = [&](const Piece& piece) {
     return MeshParts{
         .at = shape.begin + piece.offset(), .stride = shape.stride, .size = piece.size()};
   };
-  const auto one = [&](const MeshPiece& piece) {
+  const auto one = [&](const Piece& piece) {
     return MeshParts{.at = shape.begin + piece.offset(), .size = piece.size()};
   };
-  const auto begin = [&](const MeshPiece& piece) {
+  const auto begin = [&](const Piece& piece) {
     MeshParts send =
         move == MeshMove::kAlltoAll || move == MeshMove::kScatter ? many(piece) : one(piece);
     if (move == MeshMove::kGather) send.only = root;
@@ -176,7 +132,7 @@ constexpr void MeshExchange(P& p, const MeshShape& shape, MeshMove move) {
     p.Publish(round);
     return round;
   };
-  MeshOneAhead(shape, begin, [&](const MeshPiece& piece, uint64_t round) {
+  OneAhead(shape.Pieces(), begin, [&](const Piece& piece, uint64_t round) {
     MeshParts receive =
         move == MeshMove::kScatter || move == MeshMove::kBroadcast ? one(piece) : many(piece);
     if (move == MeshMove::kGather && !is_root) receive.size = 0;
@@ -198,7 +154,7 @@ enum class MeshReduction : uint8_t { kAll, kScatter, kRoot };
 
 template <MeshReductionPrimitives P>
 constexpr void MeshOneShotReduction(P& p, const MeshShape& shape, MeshReduction which) {
-  const auto begin = [&](const MeshPiece& piece) {
+  const auto begin = [&](const Piece& piece) {
     MeshParts send = {.at = shape.begin + piece.offset(), .size = piece.size()};
     if (which == MeshReduction::kScatter) send.stride = shape.stride;
     if (which == MeshReduction::kRoot) send.only = shape.root;
@@ -207,7 +163,7 @@ constexpr void MeshOneShotReduction(P& p, const MeshShape& shape, MeshReduction 
     p.Publish(round);
     return round;
   };
-  MeshOneAhead(shape, begin, [&](const MeshPiece& piece, uint64_t round) {
+  OneAhead(shape.Pieces(), begin, [&](const Piece& piece, uint64_t round) {
     const size_t out = shape.begin + piece.offset();
     const size_t part =
         which == MeshReduction::kScatter ? static_cast<size_t>(p.rank()) * shape.stride : 0;
@@ -221,17 +177,17 @@ constexpr void MeshOneShotReduction(P& p, const MeshShape& shape, MeshReduction 
 // equal parts.
 template <MeshReductionPrimitives P, class Parts>
 constexpr void MeshReduceScatter(P& p, const Parts& parts, const MeshShape& shape) {
-  const auto part_of = [&](const MeshPiece& piece, int rank) {
+  const auto part_of = [&](const Piece& piece, int rank) {
     return MeshPart{parts.Offset(rank) + piece.offset(),
                     ClampChunk(piece.offset(), piece.size(), parts.Size(rank))};
   };
-  const auto begin = [&](const MeshPiece& piece) {
+  const auto begin = [&](const Piece& piece) {
     const uint64_t round = p.TakeRounds(1);
     p.Push(round, [&](int rank) { return part_of(piece, rank); });
     p.Publish(round);
     return round;
   };
-  MeshOneAhead(shape, begin, [&](const MeshPiece& piece, uint64_t round) {
+  OneAhead(shape.Pieces(), begin, [&](const Piece& piece, uint64_t round) {
     const MeshPart own = part_of(piece, p.rank());
     p.Wait(round);
     p.Reduce(round, own.at, piece.offset(), own.size);
@@ -240,8 +196,8 @@ constexpr void MeshReduceScatter(P& p, const Parts& parts, const MeshShape& shap
 
 // A piece cut into a part for each owner; `unit` elements keep parts aligned. With a root ≥ 0 the
 // owners are the other ranks.
-constexpr MeshParts CutPiece(const MeshShape& shape, const MeshPiece& piece, int num_ranks,
-                             int root, size_t unit) {
+constexpr MeshParts CutPiece(const MeshShape& shape, const Piece& piece, int num_ranks, int root,
+                             size_t unit) {
   const auto owners = static_cast<size_t>(root < 0 ? num_ranks : num_ranks - 1);
   const size_t share = DivUp(DivUp(piece.size(), owners), unit) * unit;
   return {.at = shape.begin + piece.offset(),
@@ -252,19 +208,19 @@ constexpr MeshParts CutPiece(const MeshShape& shape, const MeshPiece& piece, int
 }
 
 // Runs the steps of a two-shot operation: push(piece, round), middle(piece, from, to), fetch(piece,
-// round). Each call stands in the code once, as in MeshOneAhead.
+// round). Each call stands in the code once, as in OneAhead.
 template <MeshReductionPrimitives P, class Push, class Middle, class Fetch>
 constexpr void MeshTwoRounds(P& p, const MeshShape& shape, int owners, Push push, Middle middle,
                              Fetch fetch) {
   const auto n = static_cast<size_t>(owners);
-  MeshPiece ahead(shape.count, shape.chunk_elems * n, shape.first_elems * n);
+  Piece ahead(shape.count, shape.chunk_elems * n, shape.first_elems * n);
   const uint64_t pieces = ahead.Number();
   if (pieces == 0) return;
   const uint64_t base = p.TakeRounds(2 * pieces);
   const auto last_of = [&](uint64_t step) {  // the last round that step publishes
     return base + (step < pieces ? 2 * step : 2 * pieces - 1);
   };
-  MeshPiece piece = ahead, behind = ahead;
+  Piece piece = ahead, behind = ahead;
   for (uint64_t step = 0; step <= pieces + 1; ++step) {
     if (step > 0) p.Wait(last_of(step - 1));
     if (step < pieces) {
@@ -288,16 +244,16 @@ constexpr void MeshTwoRounds(P& p, const MeshShape& shape, int owners, Push push
 template <MeshReductionPrimitives P>
 constexpr void MeshTwoShotReduction(P& p, const MeshShape& shape, int root, size_t unit) {
   const int n = p.num_ranks();
-  const auto cut = [&](const MeshPiece& piece) { return CutPiece(shape, piece, n, root, unit); };
+  const auto cut = [&](const Piece& piece) { return CutPiece(shape, piece, n, root, unit); };
   MeshTwoRounds(
       p, shape, root < 0 ? n : n - 1,
-      [&](const MeshPiece& piece, uint64_t round) { p.Push(round, cut(piece)); },
-      [&](const MeshPiece& piece, uint64_t from, uint64_t to) {
+      [&](const Piece& piece, uint64_t round) { p.Push(round, cut(piece)); },
+      [&](const Piece& piece, uint64_t from, uint64_t to) {
         // The root of a Reduce has no part, and nothing of it to send.
         const MeshPart mine = cut(piece)(p.rank());
         p.ReducePush(from, mine.at, mine.at, mine.size, to, root);
       },
-      [&](const MeshPiece& piece, uint64_t round) {
+      [&](const Piece& piece, uint64_t round) {
         MeshParts parts = cut(piece);
         if (root >= 0 && p.rank() != root) parts.size = 0;
         p.Fetch(round, parts);
@@ -308,21 +264,21 @@ template <MeshPrimitives P>
 constexpr void MeshTwoShotBroadcast(P& p, const MeshShape& shape, size_t unit) {
   const int n = p.num_ranks(), root = shape.root;
   const bool is_root = p.rank() == root;
-  const auto cut = [&](const MeshPiece& piece) { return CutPiece(shape, piece, n, root, unit); };
+  const auto cut = [&](const Piece& piece) { return CutPiece(shape, piece, n, root, unit); };
   MeshTwoRounds(
       p, shape, n - 1,
-      [&](const MeshPiece& piece, uint64_t round) {
+      [&](const Piece& piece, uint64_t round) {
         MeshParts parts = cut(piece);
         if (!is_root) parts.size = 0;
         p.Push(round, parts);
       },
-      [&](const MeshPiece& piece, uint64_t from, uint64_t to) {
+      [&](const Piece& piece, uint64_t from, uint64_t to) {
         const MeshParts parts = cut(piece);
         const MeshPart mine = parts(p.rank());
         if (is_root) p.CopyLocal(parts.at, parts.at, piece.size());
         p.Forward(from, root, mine.at, mine.size, to);
       },
-      [&](const MeshPiece& piece, uint64_t round) {
+      [&](const Piece& piece, uint64_t round) {
         MeshParts parts = cut(piece);
         if (is_root) parts.size = 0;
         p.Fetch(round, parts);

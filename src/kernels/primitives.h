@@ -90,20 +90,38 @@ concept DirectPrimitives = requires(P p, int peer, size_t in, size_t out, size_t
   p.EndRound(round);                        // this rank reads nothing more of the round
 };
 
-// Pieces of [0, count) of at most `piece` elements: for (Piece p(count, piece); p.More(); p.Next())
-// …
+constexpr size_t DivUp(size_t a, size_t b) { return (a + b - 1) / b; }
+
+// Pieces of [0, count): one of at most `first` elements, then of at most `piece` each.
+//
+//   for (Piece p(count, piece); p.More(); p.Next()) …
+//
+// On GPUs blocks that begin with pieces of different lengths stay out of step: while one writes
+// across the wire, another reads what came. In step they all did either at the same time, and the
+// wire waited.
 class Piece {
  public:
-  constexpr Piece(size_t count, size_t piece) : count_(count), piece_(piece) {}
+  constexpr Piece(size_t count, size_t piece) : Piece(count, piece, piece) {}
+  constexpr Piece(size_t count, size_t piece, size_t first)
+      : count_(count), piece_(piece), end_(first) {}
   constexpr bool More() const { return offset_ < count_; }
-  constexpr void Next() { offset_ += piece_; }
+  constexpr void Next() {
+    offset_ = end_;
+    end_ += piece_;
+  }
   constexpr size_t offset() const { return offset_; }
-  constexpr size_t size() const { return count_ - offset_ < piece_ ? count_ - offset_ : piece_; }
+  constexpr size_t size() const { return (end_ < count_ ? end_ : count_) - offset_; }
+  // Returns how many pieces [0, count) has. REQUIRES: Next has not been called.
+  constexpr uint64_t Number() const {
+    if (count_ <= end_) return count_ == 0 ? 0 : 1;
+    return 1 + DivUp(count_ - end_, piece_);
+  }
 
  private:
   size_t count_;
   size_t piece_;
   size_t offset_ = 0;
+  size_t end_;
 };
 
 // Returns how many elements of a chunk of `chunk` elements at `offset` lie inside [0, count).
@@ -112,6 +130,24 @@ constexpr size_t ClampChunk(size_t offset, size_t chunk, size_t count) {
   return count - offset < chunk ? count - offset : chunk;
 }
 
-constexpr size_t DivUp(size_t a, size_t b) { return (a + b - 1) / b; }
+// Calls begin(piece) one piece ahead of finish(piece, what begin returned), so that a rank that is a
+// little late costs nothing. `piece` is the first. Each call stands in the code once, since both are
+// long when they are compiled for a GPU.
+template <class Begin, class Finish>
+constexpr void OneAhead(Piece piece, Begin begin, Finish finish) {
+  Piece ahead = piece;
+  uint64_t next = 0;
+  while (piece.More()) {
+    const uint64_t round = next;
+    const bool first = ahead.offset() == piece.offset();
+    if (ahead.More()) {
+      next = begin(ahead);
+      ahead.Next();
+    }
+    if (first) continue;
+    finish(piece, round);
+    piece.Next();
+  }
+}
 
 }  // namespace tutti

@@ -27,8 +27,6 @@ from faults import (CUDA_ERROR, FAKE, FLOAT, INVALID_ARGUMENT, INVALID_USAGE, RE
 
 # The tests by name, in the order in which they stand here; each function has its environment and needs_the_stand_in.
 TESTS = {}
-# Sizes at which an operation on registered buffers uses them in place.
-REGISTERED = {"TUTTI_GPU_TUNE": "symmetric_us=0,bulk_us=10000,step_us=10000", "NCCL_PROTO": "Simple"}
 
 
 def test(needs_the_stand_in=False, **environment):
@@ -187,7 +185,7 @@ def window_of(rank, memory, size=1 << 20):
     return window
 
 
-# Where a buffer is registered, it is used.
+# Settings with which an operation on registered buffers of any size uses them in place.
 REGISTERED = {"TUTTI_GPU_TUNE": "symmetric_us=0,simple_us=10000,step_us=10000", "NCCL_PROTO": "Simple"}
 
 

@@ -1,25 +1,17 @@
 #pragma once
 
-// Operations between buffers that all ranks have registered and mapped (ncclCommWindowRegister):
-// nothing is staged. All ranks meet when they begin, after which the inputs of all may be read and
-// their outputs written, and when they end, after which nobody touches them any more.
-//
-//   AllReduce       read own part of all inputs ─ reduce ─ write it to all outputs
-//   ReduceScatter   the same, to the own output only
-//   AllGather       write own input to all outputs
-//
-// The fence of who publishes orders all that its block has read and written before the flag, and
-// the acquire of who waits comes before its block's barrier (target.h), so plain loads and stores
-// do.
+// The primitives of kernels/symmetric.h. The fence of who publishes orders all that its block has
+// read and written before the flag, and the acquire of who waits comes before its block's barrier
+// (target.h), so plain loads and stores do.
 
 #include "backend/cuda/mesh_primitives.h"
 
 namespace tutti::cuda {
 
 template <class T>
-class SymmetricBlock : public MeshBlock<T> {
+class SymmetricPrimitives : public MeshBlock<T> {
  public:
-  TUTTI_HD SymmetricBlock(const SymmetricArgs& args, uint32_t block)
+  TUTTI_HD SymmetricPrimitives(const SymmetricArgs& args, uint32_t block)
       : MeshBlock<T>(args, block), all_(args) {}
 
   TUTTI_HD void Meet() {
@@ -28,7 +20,6 @@ class SymmetricBlock : public MeshBlock<T> {
     this->Wait(round);
   }
 
-  // inputs[all][in, in + n) → outputs[all][in …), or the own output from `out` on.
   TUTTI_HD void Reduce(size_t in, size_t out, size_t n, bool to_all) {
     if (this->failed_) return;
     const size_t bytes = n * kSize;
@@ -57,15 +48,14 @@ class SymmetricBlock : public MeshBlock<T> {
         if (i >= lines) continue;
         const Line line = this->template FinalLine<16>(sum[u]);
         if (to_all)
-          StoreToAll(in * kSize + At(i), line, bytes - At(i));
+          StoreToAll(out * kSize + At(i), line, bytes - At(i));
         else
           StoreAny<16>(this->Output(out) + At(i), line, bytes - At(i));
       }
     }
   }
 
-  // The own input → outputs[all] from `out` on.
-  TUTTI_HD void Gather(size_t in, size_t out, size_t n) {
+  TUTTI_HD void CopyToAll(size_t in, size_t out, size_t n) {
     if (this->failed_) return;
     const size_t bytes = n * kSize;
     ForLinesOf(
@@ -103,40 +93,5 @@ class SymmetricBlock : public MeshBlock<T> {
 
   const SymmetricArgs& all_;
 };
-
-// The part of [begin, begin + count) that belongs to this rank, in whole lines.
-template <class T>
-TUTTI_HD MeshPart OwnPart(const SymmetricArgs& args, const MeshShape& shape) {
-  constexpr size_t kUnit = 16 / sizeof(T);
-  const size_t share =
-      DivUp(DivUp(shape.count, static_cast<size_t>(args.num_ranks)), kUnit) * kUnit;
-  const size_t from = share * static_cast<size_t>(args.rank);
-  return {shape.begin + from, ClampChunk(from, share, shape.count)};
-}
-
-template <class T>
-TUTTI_HD void RunSymmetricReduction(const SymmetricArgs& args, uint32_t block,
-                                    const MeshShape& shape) {
-  SymmetricBlock<T> p(args, block);
-  p.Meet();
-  if (args.algorithm == MeshAlgorithm::kAllReduceSymmetric) {
-    const MeshPart own = OwnPart<T>(args, shape);
-    p.Reduce(own.at, 0, own.size, true);
-  } else {
-    const size_t in = static_cast<size_t>(args.rank) * args.stride + shape.begin;
-    p.Reduce(in, shape.begin, shape.count, false);
-  }
-  p.Meet();
-  p.Finish();
-}
-
-TUTTI_HD void RunSymmetricMove(const SymmetricArgs& args, uint32_t block, const MeshShape& shape) {
-  SymmetricBlock<uint8_t> p(args, block);
-  const size_t own = static_cast<size_t>(args.rank) * args.stride + shape.begin;
-  p.Meet();
-  p.Gather(shape.begin, own, shape.count);
-  p.Meet();
-  p.Finish();
-}
 
 }  // namespace tutti::cuda
