@@ -2,6 +2,7 @@
 // threads, IPv6, and a network that has to be polled.
 
 #include "proxy/test_pair.h"
+#include "transport/net/socket/frame.h"
 #include "transport/transport_contract_test.h"
 
 namespace tutti {
@@ -14,6 +15,7 @@ class SocketPair final : public TransportPair {
     consumer = FifoReceiver(pair_->recv_connection->fifo());
     producer_connection = pair_->send_connection.get();
     consumer_connection = pair_->recv_connection.get();
+    chunks_in_network = kCreditBytes / 4096;
   }
   // The sockets close; the other end sees what it would see of a dead process.
   void KillProducer() override { pair_->send_connection->Close(InternalError("killed")); }

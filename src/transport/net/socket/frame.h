@@ -20,8 +20,8 @@
 // u32 of which the first `number` are not 0 and differ, and the others are 0.
 //
 // Without tags the receiver grants buffers by count (kGrant), the first kNetWindow by opening the
-// connection. With tags it grants each group by a kGroup frame, and the sender may send nothing
-// before.
+// connection. Short messages may travel ahead of their grants, on credit (kCreditMessages). With
+// tags the receiver grants each group by a kGroup frame, and the sender may send nothing before.
 
 #include <array>
 #include <cstddef>
@@ -32,6 +32,15 @@
 #include "transport/net/net.h"
 
 namespace tutti {
+
+// What a sender may send beyond what is granted to it: so many messages, and no further one once
+// they have so many bytes together. They wait in the sockets until there is a buffer. Without this
+// every fourth short message would need a grant, which costs as much as the message, and a sender
+// would wait for its receiver after eight of them. The bounds limit what a connection that can be
+// resumed keeps (resume.h). Both ends count by the same rule, so that the receiver knows when the
+// credit is used up.
+inline constexpr uint64_t kCreditMessages = 24;
+inline constexpr size_t kCreditBytes = 32 * 1024;
 
 inline constexpr size_t kFrameBytes = 24;
 inline constexpr size_t kGroupTagsBytes = 4 * kMaxNetGroup;  // what follows a kGroup frame

@@ -125,8 +125,8 @@ inline void FeedSender(std::span<const std::byte> bytes, size_t piece) {
              sender.Test(*request.value()).value();
       begun += more ? 1 : 0;
     }
-    // Each grant is a frame of its own and worth a window at most.
-    Require(begun <= kNetWindow * (1 + at / kFrameBytes));
+    // Each grant is a frame of its own, and worth a window beyond what was sent at most.
+    Require(begun <= (kNetWindow + kCreditMessages) * (1 + at / kFrameBytes));
   }
 }
 

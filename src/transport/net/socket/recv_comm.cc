@@ -13,10 +13,15 @@
 namespace tutti {
 namespace {
 
-// Grants travel several at once, and off the path of a message that has just come: half the window
-// when there is nothing else to do, but before the sender runs dry.
+// Grants travel several at once, and off the path of a message that has just come, but before the
+// sender runs dry: of long messages when half the window is free and there is nothing else to do,
+// of short ones when half of the credit is used.
 constexpr uint64_t kGrantWhenIdle = kNetWindow / 2;
 constexpr uint64_t kGrantWhenBusy = kNetWindow - 1;
+constexpr uint64_t kCreditUsedWhenIdle = kCreditMessages / 2;
+constexpr uint64_t kCreditUsedWhenBusy = kCreditMessages * 3 / 4;
+// Messages are long when those since the last grant have more bytes.
+constexpr size_t kShortBytes = kCreditBytes / 2;
 
 }  // namespace
 
@@ -173,6 +178,7 @@ Result<size_t> SocketRecvComm::ChooseBuffer(const Frame& frame) {
 
 void SocketRecvComm::CountMessage() {
   ++messages_;
+  bytes_since_grant_ += At(received_).received[buffer_].bytes;
   const Request& request = At(received_);
   acknowledge_ |= channel_->resumable() && request.received[buffer_].bytes > kKeepBytes;
   if (request.taken == request.size) ++received_;
@@ -242,6 +248,7 @@ void SocketRecvComm::BeginAgain() {
 // Grants by count what is posted, and says what has come.
 void SocketRecvComm::EncodeCount() {
   granted_ = std::max(granted_, posted_);
+  bytes_since_grant_ = 0;
   acknowledge_ = false;
   const uint64_t missing = channel_->resumable() ? granted_ - messages_ : 0;
   EncodeFrame({FrameType::kGrant, 0, 0, static_cast<uint32_t>(missing), granted_},
@@ -254,8 +261,11 @@ bool SocketRecvComm::GrantsDue(bool busy) const {
   if (posted_ <= granted_) return false;
   // Groups with tags cannot be sent to before they are granted.
   if (tagged_) return true;
-  // Once all that was granted has come, the sender waits for any further grant, however small.
-  return posted_ - granted_ >= (busy ? kGrantWhenBusy : kGrantWhenIdle) || received_ == granted_;
+  if (bytes_since_grant_ < kShortBytes) {
+    return messages_ >= granted_ + (busy ? kCreditUsedWhenBusy : kCreditUsedWhenIdle);
+  }
+  // Once all that was granted has come, the sender may wait for any further grant, however small.
+  return posted_ - granted_ >= (busy ? kGrantWhenBusy : kGrantWhenIdle) || received_ >= granted_;
 }
 
 void SocketRecvComm::EncodeGrants(bool busy) {

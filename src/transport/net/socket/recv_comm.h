@@ -64,6 +64,7 @@ class SocketRecvComm final : public NetRecvComm {
   uint64_t received_ = 0;  // wholly in their buffers, or handed to the data sockets
   uint64_t posted_ = 0;
   uint64_t granted_ = kNetWindow;
+  size_t bytes_since_grant_ = 0;  // of the messages that have come since
   uint64_t messages_ = 0;  // as received_, but of messages; the same where all groups have one
 
   size_t payload_left_ = 0;  // of message messages_, once its frame has come

@@ -17,8 +17,11 @@ namespace {
 // still travel.
 constexpr size_t kWriteBytes = 256 * 1024;
 
-// With fewer grants left the next ones are fetched while there is time, so that Isend need not.
-constexpr uint64_t kFewGrants = 2;
+// How many messages one system call carries at most.
+constexpr size_t kWriteMessages = kNetWindow;
+
+// With so few groups left the next ones are fetched while there is time, so that Isend need not.
+constexpr uint64_t kFewGroups = 2;
 
 }  // namespace
 
@@ -30,12 +33,14 @@ Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   const size_t bytes = message.bytes;
   if (bytes > kMaxNetMessageBytes) return InternalError("a message of {} bytes is too long", bytes);
   Request& request = At(begun_);
-  if (request.in_flight) return nullptr;
+  if (in_flight_ == kNetWindow || request.in_flight) return nullptr;
   TUTTI_ASSIGN(const bool granted, Granted(message.tag));
   if (!granted) return nullptr;
   const int used = Striping::SocketsFor(bytes, channel_->num_data_sockets());
   request.in_flight = true;
   request.chunk = begun_;
+  request.bytes = bytes;
+  if (begun_ >= granted_) bytes_on_credit_ += bytes;
   Keep(request, message);
   request.control_bytes = used == 0 ? kFrameBytes + bytes : kFrameBytes;
   request.written = 0;
@@ -67,9 +72,9 @@ void SocketSendComm::Keep(Request& request, const NetSend& message) {
 Result<bool> SocketSendComm::Granted(uint32_t tag) {
   if (tag == 0) {
     if (tagged_) return InternalError("a message without a tag for a receiver that uses tags");
-    if (begun_ < granted_) return true;
+    if (HasRoom()) return true;
     TUTTI_ASSIGN([[maybe_unused]] const bool read, ReadGrants());
-    return begun_ < granted_;
+    return HasRoom();
   }
   if (!tagged_ && begun_ > 0) {
     return InternalError("messages with and without tags on one connection");
@@ -91,6 +96,12 @@ bool SocketSendComm::TakeTag(uint32_t tag) {
   return true;
 }
 
+bool SocketSendComm::WantsGrants() const {
+  if (tagged_) return groups_granted_ - groups_filled_ <= kFewGroups;
+  if (begun_ < granted_) return false;
+  return begun_ - granted_ >= kCreditMessages / 2 || bytes_on_credit_ >= kCreditBytes / 2;
+}
+
 Result<bool> SocketSendComm::Progress() {
   TUTTI_TRY(channel_->Check());
   if (channel_->down()) {
@@ -106,7 +117,7 @@ Result<bool> SocketSendComm::Progress() {
   }
   TUTTI_ASSIGN(const bool data_moved, channel_->Progress());
   moved |= data_moved;
-  if (WantsGrants(kFewGrants) || AwaitsAcknowledgement()) {
+  if (WantsGrants() || AwaitsAcknowledgement()) {
     TUTTI_ASSIGN(const bool granted, ReadGrants());
     moved |= granted;
   }
@@ -127,10 +138,11 @@ Result<bool> SocketSendComm::Test(NetRequest& request) {
 Result<bool> SocketSendComm::WriteControl() {
   bool moved = false;
   while (written_ < begun_) {
-    std::array<iovec, 2 * kNetWindow> pieces;
+    std::array<iovec, 2 * kWriteMessages> pieces;
     size_t count = 0;
     size_t total = 0;
-    for (uint64_t chunk = written_; chunk < begun_ && total < kWriteBytes; ++chunk) {
+    const uint64_t end = std::min(begun_, written_ + kWriteMessages);
+    for (uint64_t chunk = written_; chunk < end && total < kWriteBytes; ++chunk) {
       Request& request = At(chunk);
       size_t from = request.written;
       if (from < kFrameBytes) {
@@ -225,6 +237,8 @@ Status SocketSendComm::TakeGrant(const Frame& frame) {
                     frame.count, begun_, granted_, tagged_ ? ", with tags" : ""));
   }
   granted_ = frame.count;
+  bytes_on_credit_ = 0;
+  for (uint64_t chunk = granted_; chunk < begun_; ++chunk) bytes_on_credit_ += At(chunk).bytes;
   if (!channel_->resumable()) return Status::Ok();
   const uint64_t has = frame.count - frame.bytes;
   if (frame.bytes > frame.count || has < acknowledged_ || has > written_) {
@@ -274,7 +288,7 @@ NetIdle SocketSendComm::PrepareToWait(std::vector<NetWait>& waits) {
   // Whoever watches descriptors does not know the new one.
   if (channel_->down() || channel_->replaced()) return NetIdle::kPoll;
   const uint32_t control = (written_ < begun_ ? uint32_t{EPOLLOUT} : 0u) |
-                           (WantsGrants(0) || AwaitsAcknowledgement() ? uint32_t{EPOLLIN} : 0u);
+                           (NeedsGrants() || AwaitsAcknowledgement() ? uint32_t{EPOLLIN} : 0u);
   if (control != 0) waits.push_back({channel_->control(), control});
   channel_->AppendDataWaits(waits);
   return NetIdle::kWait;

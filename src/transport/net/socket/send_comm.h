@@ -34,6 +34,7 @@ class SocketSendComm final : public NetSendComm {
   struct Request : NetRequest {
     bool in_flight = false;  // begun, and not yet tested as done
     uint64_t chunk = 0;
+    size_t bytes = 0;
     std::array<std::byte, kFrameBytes> frame;
     const std::byte* data = nullptr;
     size_t control_bytes = 0;  // the frame, and the chunk unless data sockets carry it
@@ -43,7 +44,10 @@ class SocketSendComm final : public NetSendComm {
     std::atomic<uint32_t> pieces_left = 0;
   };
 
-  Request& At(uint64_t chunk) { return requests_[chunk % kNetWindow]; }
+  // Messages that the receiver may not have yet, and those under way.
+  static constexpr uint64_t kKeptMessages = kNetWindow + kCreditMessages;
+
+  Request& At(uint64_t chunk) { return requests_[chunk % kKeptMessages]; }
   // A granted group with tags: those of its buffers that no message is for yet.
   struct Group {
     size_t left = 0;
@@ -64,19 +68,25 @@ class SocketSendComm final : public NetSendComm {
   Status TakeGrant(const Frame& frame);
   Status TakeResume(const Frame& frame);
   Status TakeGroup(const Frame& frame, std::span<const std::byte, kGroupTagsBytes> tags);
-  // Whether more grants are wanted, with so few left.
-  bool WantsGrants(uint64_t few) const {
-    return tagged_ ? groups_granted_ - groups_filled_ <= few : granted_ - begun_ <= few;
+  // Whether a message without a tag may be sent: it has been granted, or there is credit for it.
+  bool HasRoom() const {
+    return begun_ < granted_ ||
+           (begun_ - granted_ < kCreditMessages && bytes_on_credit_ < kCreditBytes);
   }
+  // Whether nothing more may be sent before grants come.
+  bool NeedsGrants() const { return tagged_ ? groups_granted_ == groups_filled_ : !HasRoom(); }
+  // Whether it is time to look for grants, so that a later message need not wait for them.
+  bool WantsGrants() const;
 
   std::unique_ptr<SocketChannel> channel_;
-  std::array<Request, kNetWindow> requests_;
+  std::array<Request, kKeptMessages> requests_;
   size_t in_flight_ = 0;
   // Messages counted over the connection's life: written_ <= begun_, and without tags also
-  // begun_ <= granted_.
+  // begun_ <= granted_ + kCreditMessages.
   uint64_t written_ = 0;  // wholly on the control socket
   uint64_t begun_ = 0;
   uint64_t granted_ = kNetWindow;
+  size_t bytes_on_credit_ = 0;  // of the messages [granted_, begun_)
   // On a connection that can be resumed: how many the receiver is known to have.
   uint64_t acknowledged_ = 0;
   uint64_t held_until_ = 0;  // the last message that is held is one before
