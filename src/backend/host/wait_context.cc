@@ -7,23 +7,25 @@ namespace tutti {
 
 namespace {
 
-// How often a thread that shares its core gives it away before it sleeps. A yield is cheaper than a
-// sleep and a wake-up; but it brings nothing where other programs want the core as well, and where
-// the scheduler puts ranks into groups of their own. Of 0, 1, 2, 4, 10 and 1,000, this was the
-// fastest with 4 ranks on 2 cores (bench/results/sockets.md).
-constexpr int kMostYields = 1;
+// A thread that shares its core gives it away at least so often, and then for so long, before it
+// sleeps. A yield gives the core to the rank that is waited for. A sleep lets the core become idle,
+// and the wake-up then takes longer than the message, so that the other ranks wait longer and sleep
+// as well. So a rank sleeps only where it waits for something other than a message on its way. A
+// count alone would be over in a moment where nobody else wants the core, a time alone after one
+// time slice of another program (bench/results/sockets.md).
+constexpr int kFewestYields = 100;
+constexpr int64_t kFewestYieldNs = 1'000'000;
 
 }  // namespace
 
 bool ConnectionBackoff::Pause() {
   if (spin_ns_ <= 0) {
-    if (++yields_ > kMostYields) return false;
     sched_yield();
-    return true;
+    if (++yields_ < kFewestYields) return true;
   }
   const int64_t now_ns = NowNs();
   if (start_ns_ == 0) start_ns_ = now_ns;
-  return now_ns - start_ns_ < spin_ns_;
+  return now_ns - start_ns_ < (spin_ns_ > 0 ? spin_ns_ : kFewestYieldNs);
 }
 
 SleepAdvice WaitContext::SleepOnConnections() {
