@@ -1,5 +1,6 @@
 #include "base/status.h"
 
+#include <cerrno>
 #include <cstring>
 
 namespace tutti {
@@ -12,7 +13,11 @@ Status Status::Annotate(std::string_view prefix) && {
 Status ErrnoError(int error, std::string_view what) {
   const char* name = strerrorname_np(error);
   const char* text = strerrordesc_np(error);
-  return SystemError("{}: {} ({})", what, text ? text : "unknown error", name ? name : "?");
+  std::string_view advice;
+  if (error == EMFILE) advice = ": raise this process's limit of file descriptors (ulimit -n)";
+  if (error == ENFILE) advice = ": raise this host's limit of open files (fs.file-max)";
+  return SystemError("{}: {} ({}){}", what, text ? text : "unknown error", name ? name : "?",
+                     advice);
 }
 
 }  // namespace tutti

@@ -213,12 +213,14 @@ void MakeRoomBeyond(int fd) {
 // Lives on the loop's thread, except for its creation and the counter.
 class AuthAcceptor::State : public std::enable_shared_from_this<State> {
  public:
-  State(EventLoop& loop, UniqueFd listen_fd, const Key& key, std::string name, Callback callback)
+  State(EventLoop& loop, UniqueFd listen_fd, const Key& key, std::string name, Callback callback,
+        OnShortage on_shortage)
       : loop_(loop),
         listen_fd_(std::move(listen_fd)),
         key_(key),
         name_(std::move(name)),
-        callback_(std::move(callback)) {}
+        callback_(std::move(callback)),
+        on_shortage_(std::move(on_shortage)) {}
 
   Status Start() {
     return loop_.AddFd(listen_fd_.get(), EPOLLIN, [weak = weak_from_this()](uint32_t) {
@@ -243,13 +245,13 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
     Handshake handshake;
     SocketAddress from;
     EventLoop::TimerId timer;
-    Guests::Number guest;
+    AcceptLimit::Number place;
     bool writing;
   };
 
   void AcceptSome();
   void PauseAccepting(int64_t pause_ns);
-  void WarnOfShortage() const;
+  void TellShortage();
   void Admit(UniqueFd fd, const SocketAddress& from);
   void StepOne(uint64_t number);
   void Reject(uint64_t number, std::string_view why);
@@ -260,20 +262,22 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
   const Key key_;
   const std::string name_;
   const Callback callback_;
+  const OnShortage on_shortage_;         // may be empty
   std::map<uint64_t, Pending> pending_;  // by arrival
   uint64_t next_number_ = 1;
   EventLoop::TimerId pause_timer_ = 0;
   bool closed_ = false;
   std::atomic<uint64_t> rejected_{0};
   int64_t last_log_ns_ = 0;
+  int failed_accepts_ = 0;  // one after another
 };
 
 void AuthAcceptor::State::AcceptSome() {
   // A bounded number at a time, so that a flood leaves the loop time for connections that are
   // further on.
   for (int i = 0; i < 64 && !closed_; ++i) {
-    if (!loop_.guests().Admits(kGraceNs)) {
-      constexpr int64_t kLookAgainNs = 5'000'000;
+    constexpr int64_t kLookAgainNs = 5'000'000;
+    if (!loop_.accept_limit().Admits(kGraceNs)) {
       PauseAccepting(kLookAgainNs);
       return;
     }
@@ -281,18 +285,34 @@ void AuthAcceptor::State::AcceptSome() {
     int error = 0;
     Result<UniqueFd> accepted = Accept(listen_fd_.get(), &from, &error);
     if (!accepted.ok()) {
-      if ((error == EMFILE || error == ENFILE) && loop_.guests().DismissFirst()) continue;
-      WarnOfShortage();
+      AcceptLimit& limit = loop_.accept_limit();
+      if (error == EMFILE || error == ENFILE) {
+        if (limit.ReleaseReserve()) continue;
+        if (limit.FirstHad(kGraceNs) && limit.CloseFirst()) continue;
+        if (limit.size() > 0) {
+          PauseAccepting(kLookAgainNs);
+          return;
+        }
+      }
+      TellShortage();
       constexpr int64_t kShortageNs = 100'000'000;
       PauseAccepting(kShortageNs);
       return;
     }
+    failed_accepts_ = 0;
     if (!accepted->valid()) return;
     Admit(std::move(accepted).value(), from);
   }
 }
 
-void AuthAcceptor::State::WarnOfShortage() const {
+// Warns once. A program may need its descriptors for a moment only; what lasts is told to the
+// owner.
+void AuthAcceptor::State::TellShortage() {
+  constexpr int kLasting = 5;
+  ++failed_accepts_;
+  if (failed_accepts_ == kLasting && on_shortage_)
+    on_shortage_(NoDescriptorsError(fmt::format("{} cannot accept connections", name_)));
+  if (failed_accepts_ > 1) return;
   TUTTI_WARN(
       "{} cannot accept connections for the moment: the process has too many open files "
       "(raise `ulimit -n`) or the host is short of memory",
@@ -317,11 +337,11 @@ void AuthAcceptor::State::Admit(UniqueFd fd, const SocketAddress& from) {
   const EventLoop::TimerId timer = loop_.AddTimer(kHandshakeTimeoutNs, [weak, number] {
     if (const auto self = weak.lock()) self->Reject(number, "it said too little in time");
   });
-  const Guests::Number guest = loop_.guests().Enter([weak, number] {
+  const AcceptLimit::Number place = loop_.accept_limit().Enter([weak, number] {
     if (const auto self = weak.lock()) self->Reject(number, "too many others wait");
   });
   pending_.emplace(number,
-                   Pending{std::move(fd), Handshake::Accepting(key_), from, timer, guest, false});
+                   Pending{std::move(fd), Handshake::Accepting(key_), from, timer, place, false});
   const Status added = loop_.AddFd(raw_fd, EPOLLIN, [weak, number](uint32_t) {
     if (const auto self = weak.lock()) self->StepOne(number);
   });
@@ -353,27 +373,32 @@ void AuthAcceptor::State::StepOne(uint64_t number) {
   const SocketAddress from = pending.from;
   UniqueFd fd = Drop(number);
   MakeRoomBeyond(fd.get());
+  const bool is_last = !loop_.accept_limit().RestoreReserve();
+  const auto self = shared_from_this();  // the callback may destroy the acceptor
   callback_(std::move(fd), hello, from);
+  if (is_last && on_shortage_ && !closed_)
+    on_shortage_(NoDescriptorsError(fmt::format("{} cannot accept connections", name_)));
 }
 
 void AuthAcceptor::State::Reject(uint64_t number, std::string_view why) {
   const auto found = pending_.find(number);
   if (found == pending_.end()) return;
   const uint64_t count = rejected_.fetch_add(1, std::memory_order_relaxed) + 1;
-  // Strangers must not fill the log: one line a second at most.
+  // Whoever lacks the key must not fill the log: one line a second at most.
   const int64_t now_ns = NowNs();
   if (now_ns - last_log_ns_ >= 1'000'000'000) {
     last_log_ns_ = now_ns;
     TUTTI_INFO(kLogBootstrap, "{}: a connection from {} was turned away: {} ({} so far)", name_,
                found->second.from.ToString(), why, count);
   }
-  Drop(number);
+  Drop(number).Reset();
+  loop_.accept_limit().RestoreReserve();
 }
 
 UniqueFd AuthAcceptor::State::Drop(uint64_t number) {
   const auto found = pending_.find(number);
   loop_.CancelTimer(found->second.timer);
-  loop_.guests().Leave(found->second.guest);
+  loop_.accept_limit().Leave(found->second.place);
   loop_.RemoveFd(found->second.fd.get());
   UniqueFd fd = std::move(found->second.fd);
   pending_.erase(found);
@@ -385,9 +410,10 @@ AuthAcceptor::AuthAcceptor(EventLoop& loop, std::shared_ptr<State> state)
 
 Result<std::unique_ptr<AuthAcceptor>> AuthAcceptor::Create(EventLoop& loop, UniqueFd listen_fd,
                                                            const Key& key, std::string name,
-                                                           Callback on_authenticated) {
+                                                           Callback on_authenticated,
+                                                           OnShortage on_shortage) {
   auto state = std::make_shared<State>(loop, std::move(listen_fd), key, std::move(name),
-                                       std::move(on_authenticated));
+                                       std::move(on_authenticated), std::move(on_shortage));
   TUTTI_TRY(state->Start());
   return std::unique_ptr<AuthAcceptor>(new AuthAcceptor(loop, std::move(state)));
 }

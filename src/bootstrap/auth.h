@@ -12,8 +12,8 @@
 // Whoever connects without the key learns a random nonce and nothing else, because the connector
 // proves first. The hello says what the connection is for; it is read only after the proof. Sizes
 // are fixed, nonces fresh on both sides (no replay), the two macs differ (no reflection), compared
-// in constant time. What follows on the connection is plain: the key keeps strangers out, it does
-// not hide the job's data from those who can read the wire.
+// in constant time. What follows on the connection is plain: the key keeps out whoever lacks it, it
+// does not hide the job's data from those who can read the wire.
 //
 // Threads: a Handshake belongs to one thread; an AuthAcceptor lives on its EventLoop.
 
@@ -105,10 +105,10 @@ class Handshake {
 };
 
 // Authenticates whoever connects to a listening socket. Any number of silent, slow or foreign
-// connections has no effect but a count: each has kHandshakeTimeoutNs, and they are guests of the
-// loop (sys/guests.h), which bounds their number over all its listening sockets. When there is no
-// room the first gives way, but not before it had kGraceNs: until then newcomers wait in the
-// kernel's queue, so that ranks which arrive all at once do not push one another out.
+// connections has no effect but a count: each has kHandshakeTimeoutNs, and the accept limit of the
+// loop (sys/accept_limit.h) bounds their number over all its listening sockets. When it is reached
+// the first is closed, but not before it had kGraceNs: until then newcomers wait in the kernel's
+// queue, so that ranks which arrive all at once do not push one another out.
 class AuthAcceptor {
  public:
   // A proof takes milliseconds; ranks that outnumber the cores by hundreds may need seconds.
@@ -120,11 +120,16 @@ class AuthAcceptor {
   // Called on the loop's thread for each connection whose other end holds the key. May destroy the
   // acceptor.
   using Callback = std::function<void(UniqueFd fd, const Hello& hello, const SocketAddress& from)>;
+  // Called on the loop's thread when no more ranks can be accepted: after the Callback, when the
+  // connection that it got has taken the last descriptor that the process may have, and when
+  // accepting fails for half a second. The status says so.
+  using OnShortage = std::function<void(const Status& why)>;
 
   // `name` tells the log what listens here ("the root").
   static Result<std::unique_ptr<AuthAcceptor>> Create(EventLoop& loop, UniqueFd listen_fd,
                                                       const Key& key, std::string name,
-                                                      Callback on_authenticated);
+                                                      Callback on_authenticated,
+                                                      OnShortage on_shortage = {});
   // Closes the listening socket and the unfinished connections; no callback runs after return. Any
   // thread.
   ~AuthAcceptor();

@@ -168,7 +168,7 @@ TEST(AuthAcceptorTest, AFloodOfSilentConnectionsDoesNotLockOut) {
   ASSERT_TRUE(acceptor.ok());
   const WaitLimits limits = {Deadline::AfterSeconds(30), nullptr};
   std::vector<UniqueFd> silent;
-  const size_t room = loop->guests().limit();
+  const size_t room = loop->accept_limit().limit();
   for (size_t i = 0; i < room + 50; ++i) {
     auto fd = Connect(address, limits);
     ASSERT_TRUE(fd.ok()) << i << ": " << fd.status().message();
@@ -181,19 +181,19 @@ TEST(AuthAcceptorTest, AFloodOfSilentConnectionsDoesNotLockOut) {
   EXPECT_GE((*acceptor)->rejected(), 50u);
 }
 
-// Strangers at two doors of a process that may have few descriptors: they get their share of it and
-// no more, its limit stays, and a rank is let in all the same.
-TEST(AuthAcceptorTest, StrangersNeitherUseUpTheDescriptorsNorRaiseTheirLimit) {
+// Processes without the key connect to two listeners of a process that may have few descriptors.
+// They get their share of it and no more, its limit stays, and a rank is let in all the same.
+TEST(AuthAcceptorTest, OutsidersNeitherUseUpTheDescriptorsNorRaiseTheirLimit) {
   const testing::DescriptorLimit low(128);
   const auto loop = testing::NewLoop();
-  ASSERT_EQ(loop->guests().limit(), 32u);
+  ASSERT_EQ(loop->accept_limit().limit(), 32u);
   const Key key = RandomKey();
   std::atomic<int> yielded{0};
-  std::array<SocketAddress, 2> doors;
+  std::array<SocketAddress, 2> listeners;
   std::array<std::unique_ptr<AuthAcceptor>, 2> acceptors;
-  for (size_t i = 0; i < doors.size(); ++i) {
-    doors[i] = *ParseSocketAddress("127.0.0.1:0");
-    auto listen_fd = Listen(doors[i]);
+  for (size_t i = 0; i < listeners.size(); ++i) {
+    listeners[i] = *ParseSocketAddress("127.0.0.1:0");
+    auto listen_fd = Listen(listeners[i]);
     ASSERT_TRUE(listen_fd.ok());
     auto acceptor =
         AuthAcceptor::Create(*loop, std::move(listen_fd).value(), key, "the test",
@@ -201,16 +201,16 @@ TEST(AuthAcceptorTest, StrangersNeitherUseUpTheDescriptorsNorRaiseTheirLimit) {
     ASSERT_TRUE(acceptor.ok());
     acceptors[i] = std::move(acceptor).value();
   }
-  // The strangers are a process of their own, with a limit of their own.
+  // The outsiders are a process of their own, with a limit of their own.
   std::array<int, 2> pipe_fds;
   ASSERT_EQ(pipe(pipe_fds.data()), 0);
-  const pid_t strangers = fork();
-  ASSERT_GE(strangers, 0);
-  if (strangers == 0) {
+  const pid_t outsiders = fork();
+  ASSERT_GE(outsiders, 0);
+  if (outsiders == 0) {
     if (!RaiseDescriptorLimit().ok()) _exit(1);
     for (int i = 0; i < 200; ++i) {
       sockaddr_storage storage;
-      const uint32_t length = doors[static_cast<size_t>(i) % 2].ToSockaddr(storage);
+      const uint32_t length = listeners[static_cast<size_t>(i) % 2].ToSockaddr(storage);
       const int fd = socket(AF_INET, SOCK_STREAM, 0);
       if (connect(fd, reinterpret_cast<const sockaddr*>(&storage), length) != 0) _exit(2);
     }
@@ -220,18 +220,18 @@ TEST(AuthAcceptorTest, StrangersNeitherUseUpTheDescriptorsNorRaiseTheirLimit) {
   char byte = 0;
   ASSERT_EQ(read(pipe_fds[0], &byte, 1), 1);
   const WaitLimits limits = {Deadline::AfterSeconds(30), nullptr};
-  EXPECT_TRUE(ConnectAuthenticated(doors[1], key, {Purpose::kData, {}}, limits).ok());
+  EXPECT_TRUE(ConnectAuthenticated(listeners[1], key, {Purpose::kData, {}}, limits).ok());
   while (yielded.load() == 0 && !limits.deadline.Passed()) loop->RunSync([] {});
   EXPECT_EQ(yielded.load(), 1);
-  size_t guests = 0;
-  loop->RunSync([&] { guests = loop->guests().size(); });
-  EXPECT_LE(guests, 32u);
-  EXPECT_GE(guests, 30u);
+  size_t waiting = 0;
+  loop->RunSync([&] { waiting = loop->accept_limit().size(); });
+  EXPECT_LE(waiting, 32u);
+  EXPECT_GE(waiting, 30u);
   rlimit now = {};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &now), 0);
   EXPECT_EQ(now.rlim_cur, 128u);
-  kill(strangers, SIGKILL);
-  waitpid(strangers, nullptr, 0);
+  kill(outsiders, SIGKILL);
+  waitpid(outsiders, nullptr, 0);
   for (const int fd : pipe_fds) close(fd);
 }
 
@@ -268,14 +268,14 @@ TEST(ConnectPatientlyTest, TriesAgainAfterAHandshakeThatWasCutOff) {
   acceptor.join();
   EXPECT_EQ(cut_off.load(), kConnectAttempts - 1);
   // Another key is no matter of patience.
-  std::thread stranger([&] {
+  std::thread outsider([&] {
     for (int i = 0; i < kConnectAttempts; ++i) {
       ASSERT_TRUE(WaitReady(listen_fd->get(), POLLIN, limits, "the test").ok());
       ASSERT_TRUE(Accept(listen_fd->get(), nullptr).ok());
     }
   });
   EXPECT_FALSE(ConnectPatiently(address, key, {Purpose::kData, {}}, limits).ok());
-  stranger.join();
+  outsider.join();
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ class BootstrapImpl final : public Bootstrap {
   }
   std::vector<int> LinkedRanks() const override;
   void SetEvents(Events events) override { endpoint_->SetEvents(membership_, std::move(events)); }
-  void GiveUp(const Status& reason) override { endpoint_->GiveUp(*membership_, reason); }
+  void GiveUp(const Status& reason) override { endpoint_->GiveUp(membership_, reason); }
   Status Complete() override { return endpoint_->Complete(*membership_); }
   void Cancel(Status reason) override { endpoint_->Cancel(*membership_, std::move(reason)); }
   Status CancelReason() override { return endpoint_->CancelReason(*membership_); }
@@ -116,12 +116,19 @@ Status BootstrapImpl::AllGather(void* data, size_t bytes_per_rank, Deadline dead
 
 Status BootstrapImpl::Barrier(Deadline deadline) { return AllGatherV({}, deadline).status(); }
 
-std::vector<int> BootstrapImpl::LinkedRanks() const {
-  const int n = num_ranks();
-  std::vector<int> ranks = LinkTargets(rank(), n);
-  for (int64_t distance = 1; distance < n; distance *= 2) {
-    ranks.push_back(static_cast<int>((rank() - distance + n) % n));
+// The ranks whose LinkTargets this one is.
+std::vector<int> LinkSources(int rank, int num_ranks) {
+  std::vector<int> sources;
+  for (int64_t distance = 1; distance < num_ranks; distance *= 2) {
+    sources.push_back(static_cast<int>((rank - distance + num_ranks) % num_ranks));
   }
+  return sources;
+}
+
+std::vector<int> BootstrapImpl::LinkedRanks() const {
+  std::vector<int> ranks = LinkTargets(rank(), num_ranks());
+  const std::vector<int> sources = LinkSources(rank(), num_ranks());
+  ranks.insert(ranks.end(), sources.begin(), sources.end());
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
@@ -176,6 +183,7 @@ Status BootstrapImpl::Initialise(Deadline deadline) {
   if (num_ranks() == 1) return Status::Ok();
   const int64_t start_ns = NowNs();
   const std::vector<int> targets = LinkTargets(rank(), num_ranks());
+  endpoint_->ExpectLinks(*membership_, LinkSources(rank(), num_ranks()));
   endpoint_->OpenLinks(*membership_, targets);
   TUTTI_TRY(endpoint_->AwaitLinks(*membership_, targets, deadline));
   const int64_t linked_ns = NowNs();
@@ -214,7 +222,7 @@ Status CheckOptions(const Bootstrap::Options& options) {
   return Status::Ok();
 }
 
-// Above a threshold of ranks per root, each waits its turn, so that they do not all knock at once.
+// Above a threshold of ranks per root, each waits its turn, so that they do not all come at once.
 Status WaitForTurn(const Settings& settings, const Bootstrap::Options& options) {
   const int64_t ranks_per_root = options.num_ranks / static_cast<int64_t>(options.ids.size());
   if (ranks_per_root <= settings.uid_stagger_threshold) return Status::Ok();
@@ -324,6 +332,13 @@ Status StartFixedRoot(EventLoop& loop, const Bootstrap::Options& options) {
   return Root::StartAt(loop, id, {options.deadline, options.abort_flag});
 }
 
+// Declines where this process may have used up its descriptors: with the one in reserve.
+void DeclineShort(EventLoop& loop, const Bootstrap::Options& options, const Status& why) {
+  loop.RunSync([&] { loop.accept_limit().ReleaseReserve(); });
+  Bootstrap::Decline(options, why);
+  loop.RunSync([&] { loop.accept_limit().RestoreReserve(); });
+}
+
 }  // namespace
 
 void Bootstrap::Decline(const Options& options, const Status& why) {
@@ -344,7 +359,7 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
   TUTTI_TRY(StartFixedRoot(loop, options));
   const Result<std::shared_ptr<Endpoint>> opened = OpenEndpoint(loop, settings, options);
   if (!opened.ok()) {
-    Decline(options, opened.status());
+    DeclineShort(loop, options, opened.status());
     return opened.status();
   }
   const std::shared_ptr<Endpoint>& endpoint = *opened;
@@ -354,7 +369,10 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
   const auto initialise = [&]() -> Status {
     if (options.num_ranks > 1) {
       TUTTI_TRY(WaitForTurn(settings, options));
-      TUTTI_TRY(MeetRoots(*endpoint, options));
+      Status met = MeetRoots(*endpoint, options);
+      // The root may not know of this rank yet.
+      if (met.code() == Code::kSystemError) DeclineShort(loop, options, met);
+      TUTTI_TRY(std::move(met));
     } else if (!AddressIsFixed(options.ids[0])) {  // with a fixed one no root was started
       TUTTI_TRY(
           ReleaseRoot(options.ids[0], RequestOf(options), {options.deadline, options.abort_flag}));

@@ -31,15 +31,18 @@ Result<std::shared_ptr<Endpoint>> Endpoint::Create(EventLoop& loop, const Option
   const std::string name =
       fmt::format("rank {} of {} at {}", options.rank, options.num_ranks, address.ToString());
   const MutexLock lock(endpoint->mutex_);
-  TUTTI_ASSIGN(
-      endpoint->acceptor_,
-      AuthAcceptor::Create(loop, std::move(listen_fd), options.key, name,
-                           [weak = endpoint->weak_from_this()](UniqueFd fd, const Hello& hello,
-                                                               const SocketAddress& from) {
-                             if (const auto self = weak.lock()) {
-                               self->OnAccepted(std::move(fd), hello, from);
-                             }
-                           }));
+  TUTTI_ASSIGN(endpoint->acceptor_,
+               AuthAcceptor::Create(
+                   loop, std::move(listen_fd), options.key, name,
+                   [weak = endpoint->weak_from_this()](UniqueFd fd, const Hello& hello,
+                                                       const SocketAddress& from) {
+                     if (const auto self = weak.lock()) {
+                       self->OnAccepted(std::move(fd), hello, from);
+                     }
+                   },
+                   [weak = endpoint->weak_from_this()](const Status& why) {
+                     if (const auto self = weak.lock()) self->OnShortage(why);
+                   }));
   return endpoint;
 }
 
@@ -119,10 +122,22 @@ void Endpoint::LeaveOnLoop(const MembershipPtr& membership) {
     left_.erase(left_order_.front());
     left_order_.pop_front();
   }
-  SendToMembers(
-      *membership,
-      EncodeFrame({.type = LinkFrameType::kGoodbye, .communicator = membership->frame_id}, {}));
-  if (memberships_.empty()) CloseAll();
+  // For links that were opened since. Those that have it ignore it.
+  if (membership->gave_up) SendGivingUp(*membership, membership->giving_up);
+  const Bytes goodbye =
+      EncodeFrame({.type = LinkFrameType::kGoodbye, .communicator = membership->frame_id}, {});
+  SendToMembers(*membership, goodbye);
+  if (!memberships_.empty()) return;
+  if (membership->gave_up && membership->initialising) {
+    farewell_ = membership->giving_up;
+    farewell_.insert(farewell_.end(), goodbye.begin(), goodbye.end());
+    for (const int rank : membership->link_sources) {
+      const int member = membership->members[static_cast<size_t>(rank)];
+      const Peer& peer = peers_[member];
+      if (peer.link_count == 0 && !peer.gone && !peer.lost) awaited_.insert(member);
+    }
+  }
+  CloseAll();
 }
 
 void Endpoint::Leave(const std::shared_ptr<Membership>& membership) {
@@ -131,7 +146,7 @@ void Endpoint::Leave(const std::shared_ptr<Membership>& membership) {
   if (loop_.OnLoopThread()) return;
   const auto until = std::chrono::steady_clock::now() + kLeaveTimeout;
   MutexLock lock(mutex_);
-  while (closing_ && !links_.empty())
+  while (closing_ && !(links_.empty() && awaited_.empty()))
     if (!links_gone_.WaitUntil(lock, until)) return;
 }
 
@@ -189,6 +204,11 @@ void Endpoint::WaitForChange(MutexLock& lock, Membership& membership, Deadline d
                              const std::atomic<bool>* abort_flag) {
   const int slice_ms = membership.abort_flag || abort_flag ? kAbortCheckMs : 10'000;
   membership.changed.WaitFor(lock, std::chrono::milliseconds(deadline.RemainingMs(slice_ms)));
+}
+
+void Endpoint::ExpectLinks(Membership& membership, std::vector<int> ranks) {
+  const MutexLock lock(mutex_);
+  membership.link_sources = std::move(ranks);
 }
 
 void Endpoint::OpenLinks(Membership& membership, const std::vector<int>& ranks) {
@@ -316,8 +336,11 @@ Status Endpoint::TakeFrame(Link& link, const FrameHeader& header, Bytes payload)
   }
   if (closing_) return Status::Ok();
   if (header.type == LinkFrameType::kLosses) return TakeFacts(payload);
-  // Frames before these may have been lost.
-  if (peers_[link.peer].suspected || peers_[link.peer].lost) return Status::Ok();
+  // Frames before these may have been lost. That a rank gives up stands for itself.
+  if (peers_[link.peer].lost ||
+      (peers_[link.peer].suspected && header.type != LinkFrameType::kGivingUp)) {
+    return Status::Ok();
+  }
   const auto membership = FindMembership(header.communicator);
   if (membership) return TakeFrameFor(membership, link.peer, header, std::move(payload));
   if (left_.contains(header.communicator)) return Status::Ok();

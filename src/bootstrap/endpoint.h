@@ -94,11 +94,14 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   void Leave(const std::shared_ptr<Membership>& membership);
   // These do what Bootstrap's functions of the same names say.
   Status Complete(Membership& membership);
-  void GiveUp(Membership& membership, const Status& reason);
+  void GiveUp(const std::shared_ptr<Membership>& membership, const Status& reason);
   Status CancelReason(Membership& membership);
   std::vector<LostRank> LostRanks(Membership& membership);
 
   // In the calls below ranks are those of the membership.
+  // Notes which ranks will open a link to this one. Should it give up before they have, those that
+  // come within a few seconds are told why.
+  void ExpectLinks(Membership& membership, std::vector<int> ranks);
   void OpenLinks(Membership& membership, const std::vector<int>& ranks);
   Status AwaitLinks(Membership& membership, const std::vector<int>& ranks, Deadline deadline);
   Status Send(Membership& membership, int rank, LinkFrameType type, uint32_t tag,
@@ -166,10 +169,14 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   std::string LossText(const Membership& membership, const LostRank& lost) const
       TUTTI_REQUIRES(mutex_);
   void CancelLocked(Membership& membership, Status reason) TUTTI_REQUIRES(mutex_);
-  void GiveUpLocked(Membership& membership, const Status& reason) TUTTI_REQUIRES(mutex_);
+  Bytes GiveUpLocked(Membership& membership, const Status& reason) TUTTI_REQUIRES(mutex_);
+  bool HasLinkInto(const Membership& membership) TUTTI_REQUIRES(mutex_);
+  void SendGivingUp(const Membership& membership, const Bytes& frame) TUTTI_REQUIRES(mutex_);
   void TakeGivingUp(const MembershipPtr& membership, std::span<const std::byte> payload)
       TUTTI_REQUIRES(mutex_);
   void FailHere(int peer, const Status& failure) TUTTI_REQUIRES(mutex_);
+  void OnShortage(const Status& why);
+  void OpenLinkToTell(const MembershipPtr& membership, const Bytes& frame);
 
   // endpoint_links.cc:
   void OnAccepted(UniqueFd fd, const Hello& hello, const SocketAddress& from);
@@ -221,6 +228,9 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   std::optional<std::string> excluded_ TUTTI_GUARDED_BY(mutex_);  // why the others go on without it
   EventLoop::TimerId silence_timer_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool closing_ TUTTI_GUARDED_BY(mutex_) = false;
+  // While closing: the ranks that have yet to connect, and what they are told when they do.
+  std::set<int> awaited_ TUTTI_GUARDED_BY(mutex_);
+  Bytes farewell_ TUTTI_GUARDED_BY(mutex_);
   EventLoop::TimerId linger_timer_ TUTTI_GUARDED_BY(mutex_) = 0;
   CondVar links_gone_;
   std::vector<std::byte> scratch_;  // used by the loop's thread only

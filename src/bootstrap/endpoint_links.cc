@@ -59,7 +59,8 @@ Result<int> Endpoint::CheckHello(const Hello& hello) const {
 void Endpoint::OnAccepted(UniqueFd fd, const Hello& hello, const SocketAddress& from) {
   const Result<int> peer = CheckHello(hello);
   const MutexLock lock(mutex_);
-  if (!peer.ok() || closing_ || peers_[*peer].lost || peers_[*peer].gone ||
+  // A rank that has gone may have sent its last frames over another link than the one that ended.
+  if (!peer.ok() || (closing_ && !awaited_.contains(*peer)) || peers_[*peer].lost ||
       peers_[*peer].link_count >= kMaxLinksPerPeer) {
     TUTTI_INFO(kLogBootstrap, "rank {}: a connection from {} is turned away: {}", options_.rank,
                from.ToString(),
@@ -166,6 +167,10 @@ void Endpoint::Opened(const LinkPtr& link) {
   }
   LookForSilence();
   if (closing_) {
+    if (awaited_.erase(link->peer) > 0) {
+      [[maybe_unused]] const Status sent = Enqueue(link, farewell_);
+      if (awaited_.empty()) acceptor_.reset();
+    }
     BeginClosing(link);
     return;
   }
@@ -330,7 +335,7 @@ void Endpoint::Drop(const LinkPtr& link) {
     });
     peer.tx = other == links_.end() ? nullptr : *other;
   }
-  if (!closing_ || !links_.empty()) return;
+  if (!closing_ || !links_.empty() || !awaited_.empty()) return;
   loop_.CancelTimer(linger_timer_);
   links_gone_.NotifyAll();
 }
@@ -338,6 +343,7 @@ void Endpoint::Drop(const LinkPtr& link) {
 void Endpoint::Broken(const LinkPtr& link, const std::string& why, bool refused) {
   if (link->stage == Link::Stage::kClosed) return;
   const Peer& peer = peers_[link->peer];
+  if (refused) awaited_.erase(link->peer);
   const bool peaceful = link->peer_said_end || peer.gone || peer.lost || closing_;
   Drop(link);
   if (!peaceful) Suspect(link->peer, refused, why);
@@ -355,7 +361,7 @@ void Endpoint::CloseAll() {
   closing_ = true;
   loop_.CancelTimer(agreement_timer_);
   loop_.CancelTimer(silence_timer_);
-  acceptor_.reset();
+  if (awaited_.empty()) acceptor_.reset();
   // This object lives on in the timer until the links are gone.
   linger_timer_ = loop_.AddTimer(kLingerNs, [self = shared_from_this()] { self->OnLingerOver(); });
   const std::set<LinkPtr> links = links_;
@@ -366,11 +372,13 @@ void Endpoint::CloseAll() {
       Drop(link);
     }
   }
-  if (links_.empty()) loop_.CancelTimer(linger_timer_);
+  if (links_.empty() && awaited_.empty()) loop_.CancelTimer(linger_timer_);
 }
 
 void Endpoint::OnLingerOver() {
   const MutexLock lock(mutex_);
+  awaited_.clear();
+  acceptor_.reset();
   const std::set<LinkPtr> links = links_;
   for (const LinkPtr& link : links) Drop(link);
 }

@@ -190,22 +190,66 @@ std::vector<LostRank> Endpoint::LostRanks(Membership& membership) {
   return lost;
 }
 
-void Endpoint::GiveUp(Membership& membership, const Status& reason) {
-  const MutexLock lock(mutex_);
-  GiveUpLocked(membership, reason);
+void Endpoint::GiveUp(const MembershipPtr& membership, const Status& reason) {
+  Bytes frame;
+  {
+    const MutexLock lock(mutex_);
+    frame = GiveUpLocked(*membership, reason);
+    if (frame.empty() || HasLinkInto(*membership)) return;
+  }
+  loop_.RunSync([&] { OpenLinkToTell(membership, frame); });
 }
 
-void Endpoint::GiveUpLocked(Membership& membership, const Status& reason) {
-  if (std::exchange(membership.gave_up, true)) return;
+bool Endpoint::HasLinkInto(const Membership& membership) {
+  return std::any_of(membership.members.begin(), membership.members.end(), [&](int member) {
+    mutex_.AssertHeld();
+    const auto peer = peers_.find(member);
+    return peer != peers_.end() && peer->second.tx;
+  });
+}
+
+// A rank without a single link, as one that has used up its descriptors, opens one to the first
+// rank whose address it knows, with the descriptor in reserve. That rank tells the others.
+void Endpoint::OpenLinkToTell(const MembershipPtr& membership, const Bytes& frame) {
+  loop_.accept_limit().ReleaseReserve();
+  const MutexLock lock(mutex_);
+  if (closing_) return;
+  for (const int member : membership->members) {
+    const auto peer = peers_.find(member);
+    if (member == options_.rank || peer == peers_.end()) continue;
+    const Peer& entry = peer->second;
+    if (!entry.info.contact.address.valid() || entry.suspected || entry.lost || entry.gone)
+      continue;
+    [[maybe_unused]] const Status sent = SendFrame(member, frame);
+    break;
+  }
+  loop_.accept_limit().RestoreReserve();
+}
+
+// Returns the frame that says so, or nothing where it was sent before.
+Bytes Endpoint::GiveUpLocked(Membership& membership, const Status& reason) {
+  if (std::exchange(membership.gave_up, true)) return {};
   WireWriter writer;
   const std::string_view text = reason.message().substr(0, kMaxReasonBytes);
   writer.U32(static_cast<uint32_t>(membership.rank));
   writer.U32(static_cast<uint32_t>(reason.code()));
   writer.U16(static_cast<uint16_t>(text.size()));
   writer.Raw(std::as_bytes(std::span(text)));
-  SendToMembers(membership,
-                EncodeFrame({.type = LinkFrameType::kGivingUp, .communicator = membership.frame_id},
-                            std::move(writer).Take()));
+  Bytes frame = EncodeFrame({.type = LinkFrameType::kGivingUp, .communicator = membership.frame_id},
+                            std::move(writer).Take());
+  SendGivingUp(membership, frame);
+  membership.giving_up = frame;
+  return frame;
+}
+
+// Sends over all links to members, also those that are being opened: of two links to one member the
+// other end may refuse one. Whoever gets the frame twice ignores the second.
+void Endpoint::SendGivingUp(const Membership& membership, const Bytes& frame) {
+  const std::set<LinkPtr> links = links_;
+  for (const LinkPtr& link : links) {
+    if (!membership.rank_of.contains(link->peer) || peers_[link->peer].suspected) continue;
+    [[maybe_unused]] const Status sent = Enqueue(link, frame);
+  }
 }
 
 // A rank that is making the communicator itself gives up for the same reason; one that has made it
@@ -222,7 +266,7 @@ void Endpoint::TakeGivingUp(const std::shared_ptr<Membership>& membership,
   if (membership->initialising) {
     if (!membership->cancelled.ok()) return;
     CancelLocked(*membership, reason);
-    GiveUpLocked(*membership, reason);
+    [[maybe_unused]] const Bytes sent = GiveUpLocked(*membership, reason);
     return;
   }
   const int giver = static_cast<int>(rank);
@@ -230,9 +274,17 @@ void Endpoint::TakeGivingUp(const std::shared_ptr<Membership>& membership,
   const LostRank lost = {giver,
                          fmt::format("it gave up making the communicator: {}", reason.message())};
   MarkLostIn(membership, std::span(&lost, 1));
-  SendToMembers(*membership, EncodeFrame({.type = LinkFrameType::kGivingUp,
-                                          .communicator = membership->frame_id},
-                                         payload));
+  SendGivingUp(*membership,
+               EncodeFrame({.type = LinkFrameType::kGivingUp, .communicator = membership->frame_id},
+                           payload));
+}
+
+// The process cannot accept another rank. What is being made would wait for that rank in vain; what
+// has been made may not need it.
+void Endpoint::OnShortage(const Status& why) {
+  const MutexLock lock(mutex_);
+  for (const auto& [id, membership] : memberships_)
+    if (membership->initialising) CancelLocked(*membership, why);
 }
 
 // This rank, and not `peer`, is the cause: the communicators of both cannot go on.

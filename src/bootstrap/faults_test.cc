@@ -1,4 +1,4 @@
-// Jobs that cannot start, strangers at every door, and damaged ids: what each rank is told, and
+// Jobs that cannot start, connections without the key, and damaged ids: what each rank is told, and
 // that it goes on.
 
 #include <gmock/gmock.h>
@@ -153,7 +153,7 @@ TEST(BootstrapFaults, JobsOfOneRankLeaveNoRootBehind) {
 // A program that makes ids in vain keeps its descriptors, and the ids that it made last.
 TEST(BootstrapFaults, IdsThatNobodyUsesAreBounded) {
   constexpr size_t kPlaces = 4;
-  Guests unasked(kPlaces);  // outlives the loop
+  AcceptLimit unasked(kPlaces);  // outlives the loop
   const auto loop = testing::NewLoop();
   const Settings settings = testing::LocalSettings();
   const int before = OpenDescriptors();
@@ -253,11 +253,11 @@ TEST(BootstrapFaults, AnIdServesOneJob) {
 
 TEST(BootstrapFaults, AnotherJobsKeyHasNoEffectOnThisOne) {
   Job job(2);
-  auto stranger = job.OptionsFor(1);
-  stranger.ids[0].key = RandomKey();
-  stranger.deadline = Deadline::AfterSeconds(30);
+  auto outsider = job.OptionsFor(1);
+  outsider.ids[0].key = RandomKey();
+  outsider.deadline = Deadline::AfterSeconds(30);
   const auto outcomes =
-      Outcomes(job, {stranger, job.OptionsFor(0), stranger, job.OptionsFor(1), stranger});
+      Outcomes(job, {outsider, job.OptionsFor(0), outsider, job.OptionsFor(1), outsider});
   EXPECT_EQ(outcomes[1], "");
   EXPECT_EQ(outcomes[3], "");
   for (const size_t i : {0u, 2u, 4u}) {
@@ -267,14 +267,14 @@ TEST(BootstrapFaults, AnotherJobsKeyHasNoEffectOnThisOne) {
 
 // Connections that say nothing, garbage, or a little at a time, to every listening port of this
 // process while `body` runs.
-class Strangers {
+class Outsiders {
  public:
-  explicit Strangers(std::vector<SocketAddress> doors) : doors_(std::move(doors)) {
+  explicit Outsiders(std::vector<SocketAddress> listeners) : listeners_(std::move(listeners)) {
     for (int kind = 0; kind < 3; ++kind) {
       threads_.emplace_back([this, kind] { Disturb(kind); });
     }
   }
-  ~Strangers() {
+  ~Outsiders() {
     stop_ = true;
     for (std::thread& thread : threads_) thread.join();
   }
@@ -287,8 +287,8 @@ class Strangers {
   void Disturb(int kind) {
     std::vector<UniqueFd> held;
     for (uint32_t round = 0; !stop_; ++round) {
-      const SocketAddress& door = doors_[round % doors_.size()];
-      auto fd = Connect(door, {Deadline::AfterSeconds(1), nullptr});
+      const SocketAddress& listener = listeners_[round % listeners_.size()];
+      auto fd = Connect(listener, {Deadline::AfterSeconds(1), nullptr});
       if (!fd.ok()) continue;
       ++made_;
       Bytes garbage(round * 37 % 700);
@@ -302,28 +302,28 @@ class Strangers {
       std::this_thread::sleep_for(std::chrono::microseconds(300));
     }
   }
-  const std::vector<SocketAddress> doors_;
+  const std::vector<SocketAddress> listeners_;
   std::atomic<bool> stop_{false};
   std::atomic<int> made_{0};
   std::vector<std::thread> threads_;
 };
 
-TEST(BootstrapFaults, StrangersAtEveryDoorHaveNoEffect) {
+TEST(BootstrapFaults, OutsidersAtEveryListenerHaveNoEffect) {
   constexpr int kRanks = 8;
   Settings settings = testing::LocalSettings();
   const uint16_t low = testing::FreePort();
   const auto high = static_cast<uint16_t>(low + 60);  // some of these may be in use
   settings.port_range = {.low = low, .high = high};
   const Job job(kRanks, 1, settings);
-  std::vector<SocketAddress> doors;
+  std::vector<SocketAddress> listeners;
   for (uint16_t port = low; port <= high; ++port) {
-    doors.push_back(job.ids[0].root);
-    doors.back().port = port;
+    listeners.push_back(job.ids[0].root);
+    listeners.back().port = port;
   }
-  doors.insert(doors.begin(), job.ids[0].root);
-  const Strangers strangers(doors);
+  listeners.insert(listeners.begin(), job.ids[0].root);
+  const Outsiders outsiders(listeners);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  constexpr int kFew = 50;  // strangers, which may be slow to come
+  constexpr int kFew = 50;  // outsiders, which may be slow to come
   job.Run([&](Bootstrap& bootstrap) {
     struct Word {
       int value = 0;
@@ -333,14 +333,14 @@ TEST(BootstrapFaults, StrangersAtEveryDoorHaveNoEffect) {
     for (int round = 0; round < 30 || (few && round < 3000); ++round) {
       std::array<Word, kRanks> data = {};
       data[static_cast<size_t>(bootstrap.rank())] = {bootstrap.rank() + round,
-                                                     strangers.made() <= kFew};
+                                                     outsiders.made() <= kFew};
       ASSERT_TRUE(bootstrap.AllGather(data.data(), sizeof(Word), Deadline::AfterSeconds(60)).ok());
       for (int i = 0; i < kRanks; ++i) EXPECT_EQ(data[static_cast<size_t>(i)].value, i + round);
       few = data[0].few;  // the ranks must agree
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   });
-  EXPECT_GT(strangers.made(), kFew);
+  EXPECT_GT(outsiders.made(), kFew);
 }
 
 TEST(BootstrapFaults, JobsWithAFixedAddressFollowOneAnother) {

@@ -57,7 +57,9 @@ struct Membership {
   // The communicator is being made: a lost member, or one that gives up, cancels it. Afterwards
   // such a member is an event.
   bool initialising = true;
-  bool gave_up = false;  // the other members were told so
+  std::vector<int> link_sources;  // the ranks that open a link to this one meanwhile
+  bool gave_up = false;           // the other members were told so
+  Bytes giving_up;                // the frame that told them
   CondVar changed;
 
   std::deque<MembershipEvent> events;

@@ -87,7 +87,7 @@ uint32_t LookUpsDue(const RootRequest& request) {
 class RootServer : public std::enable_shared_from_this<RootServer> {
  public:
   // `unasked` may be null; see Root::Create.
-  explicit RootServer(EventLoop& loop, Guests* unasked = nullptr)
+  explicit RootServer(EventLoop& loop, AcceptLimit* unasked = nullptr)
       : loop_(loop), unasked_(unasked) {}
 
   Status Start(UniqueFd listen_fd, const Key& key, const std::string& name);
@@ -119,8 +119,8 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   void SetTimer(int64_t delay_ns, void (RootServer::*what)());
 
   EventLoop& loop_;
-  Guests* unasked_;  // null once a rank has asked
-  Guests::Number place_ = 0;
+  AcceptLimit* unasked_;  // null once a rank has asked
+  AcceptLimit::Number place_ = 0;
   std::unique_ptr<AuthAcceptor> acceptor_;
   EventLoop::TimerId timer_ = 0;
   std::map<ClientNumber, Client> clients_;
@@ -136,7 +136,7 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   std::set<uint32_t> told_;  // ranks that have heard of the failure
 };
 
-// All of it on the loop's thread: ranks may knock before this returns.
+// All of it on the loop's thread: ranks may connect before this returns.
 Status RootServer::Start(UniqueFd listen_fd, const Key& key, const std::string& name) {
   Status started;
   loop_.RunSync([&] {
@@ -144,7 +144,11 @@ Status RootServer::Start(UniqueFd listen_fd, const Key& key, const std::string& 
                                                 const SocketAddress& from) {
       if (const auto self = weak.lock()) self->OnConnection(std::move(fd), hello, from);
     };
-    auto acceptor = AuthAcceptor::Create(loop_, std::move(listen_fd), key, name, take);
+    const auto fall_short = [weak = weak_from_this()](const Status& why) {
+      const auto self = weak.lock();
+      if (self && self->failure_.ok() && !self->complete_) self->Fail(why);
+    };
+    auto acceptor = AuthAcceptor::Create(loop_, std::move(listen_fd), key, name, take, fall_short);
     started = acceptor.status();
     if (!started.ok()) return;
     acceptor_ = std::move(acceptor).value();
@@ -276,15 +280,15 @@ void RootServer::OnDeadline() {
   const std::string of_root =
       first_.num_roots > 1 ? fmt::format(" of root {}", first_.root_index) : "";
   const uint64_t rejected = acceptor_->rejected();
-  const std::string strangers = rejected == 0
-                                    ? ""
-                                    : fmt::format(" {} connection{} did not hold the job's key.",
-                                                  rejected, rejected == 1 ? "" : "s");
+  const std::string rejections = rejected == 0
+                                     ? ""
+                                     : fmt::format(" {} connection{} did not hold the job's key.",
+                                                   rejected, rejected == 1 ? "" : "s");
   Fail(
       Timeout("{} of {} ranks{} arrived within {:g} s; missing: {}.{} "
               "TUTTI_INIT_TIMEOUT_S sets how long is waited",
               registered_.size(), registrations_due_, of_root, RoundedSeconds(first_.timeout_ms),
-              RangesText(missing), strangers));
+              RangesText(missing), rejections));
 }
 
 // A client has nothing to say after its hello: readable means that it closed, or breaks the
@@ -381,7 +385,7 @@ void RootServer::FinishIfDone() {
 }
 
 void RootServer::LeavePlace() {
-  if (Guests* const unasked = std::exchange(unasked_, nullptr)) unasked->Leave(place_);
+  if (AcceptLimit* const unasked = std::exchange(unasked_, nullptr)) unasked->Leave(place_);
 }
 
 void RootServer::Finish() {
@@ -423,7 +427,7 @@ Result<UniqueId> FixedId(const Settings& settings) {
 
 }  // namespace
 
-Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings, Guests* unasked) {
+Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings, AcceptLimit* unasked) {
   if (!settings.comm_id.empty()) return FixedId(settings);
   UniqueId id;
   TUTTI_ASSIGN(id.root, ChooseListenAddress(BootstrapWish(settings, {})));

@@ -36,7 +36,7 @@ class Root {
   // reached the root that has waited longest goes away, so that a program that makes ids in vain
   // keeps descriptors for itself.
   static Result<UniqueId> Create(EventLoop& loop, const Settings& settings,
-                                 Guests* unasked = nullptr);
+                                 AcceptLimit* unasked = nullptr);
 
   // Starts the root of `id` (made with NCCL_COMM_ID) at its address. Waits, within `limits`, while
   // an earlier job's root still has the port.

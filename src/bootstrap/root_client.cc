@@ -50,9 +50,11 @@ Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const W
     const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
     if (!worth_it || aborted || limits.deadline.Passed() ||
         (!fixed && attempt == kConnectAttempts)) {
-      const std::string message(fd.status().message());
-      return Status(fd.status().code(), fmt::format("rank {} cannot reach the root: {} ({})",
-                                                    request.rank, message, Advice(id, telling)));
+      Status why = std::move(fd).status().Annotate(
+          fmt::format("rank {} cannot reach the root", request.rank));
+      // What this host lacks says nothing of the way to the root.
+      if (why.code() == Code::kSystemError) return why;
+      return Status(why.code(), fmt::format("{} ({})", why.message(), Advice(id, telling)));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(kBetweenAttemptsMs));
   }
@@ -87,8 +89,8 @@ Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLi
                            const std::function<Status()>& abort_reason) {
   TUTTI_ASSIGN(const UniqueFd fd, ConnectToRoot(id, request, limits));
   WaitLimits patient = limits;
-  if (limits.deadline.at_ns() < Deadline::Never().at_ns() - kVerdictGraceNs) {
-    patient.deadline = Deadline::After(limits.deadline.at_ns() - NowNs() + kVerdictGraceNs);
+  if (limits.deadline.at_ns() < Deadline::Never().at_ns() - kAnswerGraceNs) {
+    patient.deadline = Deadline::After(limits.deadline.at_ns() - NowNs() + kAnswerGraceNs);
   }
   Result<RootAnswer> answer = ReadAnswer(fd.get(), patient);
   if (answer.ok()) return answer;

@@ -6,7 +6,7 @@ namespace tutti {
 namespace {
 
 constexpr size_t kMaxHostBytes = 64;
-constexpr size_t kMaxWhyBytes = 128;  // a request has to fit in a hello
+constexpr size_t kMaxWhyBytes = 160;  // a request has to fit in a hello
 constexpr size_t kMaxSentenceBytes = 8192;
 // 24 distances below 2^20 ranks and then some; an answer of so many contacts stays far below its
 // limit.

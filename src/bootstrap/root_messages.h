@@ -9,7 +9,7 @@
 //            root_index u32  timeout_ms u32  pid u32  host text(64)
 //     register:  contact address[24], token u64
 //     look up:   count u8, then `count` ranks u32
-//     decline:   why text(128): the sender cannot take part, so no rank need wait for it
+//     decline:   why text(160): the sender cannot take part, so no rank need wait for it
 //   answer   type u32 (1 contacts, 2 failure)  size u32
 //     contacts:  count u32, then `count` times rank u32, address[24], token u64
 //     failure:   code u32, sentence u16 + text

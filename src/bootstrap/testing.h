@@ -86,7 +86,7 @@ class HeldTimersLoop final : public EventLoop {
     held_.erase(found);
   }
   bool OnLoopThread() const override { return loop_->OnLoopThread(); }
-  Guests& guests() override { return loop_->guests(); }
+  AcceptLimit& accept_limit() override { return loop_->accept_limit(); }
 
  private:
   static constexpr TimerId kFirstHeld = TimerId{1} << 62;

@@ -97,10 +97,10 @@ Status HostJoin::OfferArena(const ArenaLayout& layout, HugePages huge) {
 }
 
 // Maps the arena that `leader` offers.
-Status HostJoin::AttachArena(int leader, uint64_t offer, const ArenaLayout& layout,
-                             HugePages huge) {
+Status HostJoin::AttachArena(int leader, uint64_t offer, const ArenaLayout& layout, HugePages huge,
+                             bool* no_descriptors) {
   TUTTI_ASSIGN(UniqueFd fd, FetchFd(peer(leader).fd_server, offer, OfferKey(context_.bootstrap),
-                                    context_.deadline, context_.abort_flag));
+                                    context_.deadline, context_.abort_flag, no_descriptors));
   TUTTI_ASSIGN(parts_.arena.memory, SharedMemory::Map(std::move(fd), layout.TotalBytes(), huge));
   TUTTI_ASSIGN(parts_.arena.arena, Arena::Attach(parts_.arena.memory.data(), layout));
   return Status::Ok();
@@ -130,7 +130,11 @@ Status HostJoin::ShareMemory() {
   ShareResult& mine = results[static_cast<size_t>(rank())];
   mine.leader = rank();
   if (leader != rank()) {
-    const Status attached = AttachArena(leader, offers[static_cast<size_t>(leader)], layout, huge);
+    bool no_descriptors = false;
+    const Status attached =
+        AttachArena(leader, offers[static_cast<size_t>(leader)], layout, huge, &no_descriptors);
+    // Sockets would need more of them.
+    if (no_descriptors) return attached;
     if (attached.ok())
       mine.leader = leader;
     else

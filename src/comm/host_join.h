@@ -45,7 +45,8 @@ class HostJoin {
 
   ArenaLayout LayoutFor(size_t ranks_here) const;
   Status OfferArena(const ArenaLayout& layout, HugePages huge);
-  Status AttachArena(int leader, uint64_t offer, const ArenaLayout& layout, HugePages huge);
+  Status AttachArena(int leader, uint64_t offer, const ArenaLayout& layout, HugePages huge,
+                     bool* no_descriptors);
   bool CanReadPeers(std::span<const int> group) const;
   void ConcludeSharing(std::span<const ShareResult> results);
   HostQuestion AskAboutHost(std::span<const int> ranks) const;

@@ -77,7 +77,11 @@ Result<std::unique_ptr<Communicator>> Communicator::Built(
     built = std::move(reason);
   else if (Status raised = aborted && abort_reason ? abort_reason() : Status(); !raised.ok())
     built = std::move(raised);
-  comm->bootstrap_->GiveUp(built);
+  Status told = built;
+  // What this process or host lacks says nothing of which rank it is.
+  if (told.code() == Code::kSystemError && comm->bootstrap_->CancelReason().ok())
+    told = std::move(told).Annotate(fmt::format("rank {} cannot take part", comm->rank()));
+  comm->bootstrap_->GiveUp(told);
   return built;
 }
 

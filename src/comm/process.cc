@@ -30,7 +30,7 @@ uint64_t HashOf(topology::Machine machine) {
 }  // namespace
 
 Process::Process()
-    : unasked_roots_(Guests::ShareOf(static_cast<uint64_t>(sysconf(_SC_OPEN_MAX)))) {}
+    : unasked_roots_(AcceptLimit::ShareOf(static_cast<uint64_t>(sysconf(_SC_OPEN_MAX)))) {}
 
 Result<std::unique_ptr<Process>> Process::Create(const Settings& settings) {
   if (settings.backend == "cuda") TUTTI_TRY(cuda::Driver::Find().status());

@@ -67,7 +67,7 @@ class Process {
   Process();
 
   // Used by the thread of loop_ only, which therefore has to end first.
-  Guests unasked_roots_;
+  AcceptLimit unasked_roots_;
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<Proxy> proxy_;
   std::unique_ptr<FdServer> fd_server_;

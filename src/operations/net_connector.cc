@@ -30,7 +30,16 @@ class CommConnector final : public NetConnector {
         stop_(stop),
         watcher_(watcher) {}
 
-  Status Invite(int peer) override {
+  Status Invite(int peer) override { return Named(peer, TryInvite(peer)); }
+  Result<std::unique_ptr<ProxyConnection>> ConnectTo(int peer, Deadline connect_deadline) override {
+    return Named(peer, TryConnectTo(peer, connect_deadline));
+  }
+  Result<std::unique_ptr<ProxyConnection>> AcceptFrom(int peer) override {
+    return Named(peer, TryAcceptFrom(peer));
+  }
+
+ private:
+  Status TryInvite(int peer) {
     TUTTI_ASSIGN(std::unique_ptr<NetListener> listener, net_->Listen(device_));
     const NetHandle& handle = listener->handle();
     TUTTI_TRY(bootstrap_.Send(peer, kInvitationTag, handle));
@@ -38,7 +47,7 @@ class CommConnector final : public NetConnector {
     return Status::Ok();
   }
 
-  Result<std::unique_ptr<ProxyConnection>> ConnectTo(int peer, Deadline connect_deadline) override {
+  Result<std::unique_ptr<ProxyConnection>> TryConnectTo(int peer, Deadline connect_deadline) {
     TUTTI_ASSIGN(const Bytes message, Await(peer, [&](Deadline soon) {
                    return bootstrap_.Recv(peer, kInvitationTag, soon);
                  }));
@@ -53,7 +62,7 @@ class CommConnector final : public NetConnector {
     return std::unique_ptr<ProxyConnection>(std::move(proxy));
   }
 
-  Result<std::unique_ptr<ProxyConnection>> AcceptFrom(int peer) override {
+  Result<std::unique_ptr<ProxyConnection>> TryAcceptFrom(int peer) {
     NetListener& listener = *listeners_.at(peer);
     TUTTI_ASSIGN(std::unique_ptr<NetRecvComm> comm, Await(peer, [&](Deadline soon) {
                    return listener.Accept({soon, &stop_});
@@ -64,7 +73,17 @@ class CommConnector final : public NetConnector {
     return std::unique_ptr<ProxyConnection>(std::move(proxy));
   }
 
- private:
+  // All ranks hear of a failure; what this process or host lacks says nothing of which rank it is.
+  Status Named(int peer, Status status) const {
+    if (status.code() != Code::kSystemError) return status;
+    return std::move(status).Annotate(
+        fmt::format("rank {} cannot be joined to {}", bootstrap_.rank(), Name(peer)));
+  }
+  template <class T>
+  Result<T> Named(int peer, Result<T> result) const {
+    if (result.ok()) return result;
+    return Named(peer, std::move(result).status());
+  }
   // What get(deadline) brings, tried for a moment at a time until it ends in something else than a
   // timeout, or the watcher ends the wait.
   template <class Get>

@@ -33,8 +33,8 @@ struct Watch {
 
 class EventLoopImpl final : public EventLoop {
  public:
-  EventLoopImpl(UniqueFd epoll_fd, UniqueFd wake_fd, size_t guest_limit)
-      : epoll_fd_(std::move(epoll_fd)), wake_fd_(std::move(wake_fd)), guests_(guest_limit) {}
+  EventLoopImpl(UniqueFd epoll_fd, UniqueFd wake_fd, size_t accept_limit)
+      : epoll_fd_(std::move(epoll_fd)), wake_fd_(std::move(wake_fd)), accept_limit_(accept_limit) {}
   ~EventLoopImpl() override { Stop(); }
 
   Status Start(const std::string& name);
@@ -49,7 +49,7 @@ class EventLoopImpl final : public EventLoop {
   bool OnLoopThread() const override {
     return loop_thread_id_.load(std::memory_order_relaxed) == std::this_thread::get_id();
   }
-  Guests& guests() override { return guests_; }
+  AcceptLimit& accept_limit() override { return accept_limit_; }
 
  private:
   static constexpr uint64_t kWakeId = 0;
@@ -65,7 +65,7 @@ class EventLoopImpl final : public EventLoop {
   const UniqueFd epoll_fd_;
   const UniqueFd wake_fd_;
   const NotForChildren not_for_children_{epoll_fd_.get()};
-  Guests guests_;
+  AcceptLimit accept_limit_;
   std::thread thread_;
   std::atomic<std::thread::id> loop_thread_id_;
 
@@ -324,7 +324,8 @@ Result<std::unique_ptr<EventLoop>> EventLoop::Create(const std::string& name) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoError(errno, "getrlimit failed");
   auto loop = std::make_unique<EventLoopImpl>(std::move(epoll_fd), std::move(wake_fd),
-                                              Guests::ShareOf(limit.rlim_cur));
+                                              AcceptLimit::ShareOf(limit.rlim_cur));
+  loop->accept_limit().RestoreReserve();  // before the thread begins
   TUTTI_TRY(loop->Start(name));
   return std::unique_ptr<EventLoop>(std::move(loop));
 }

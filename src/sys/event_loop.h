@@ -12,7 +12,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "sys/guests.h"
+#include "sys/accept_limit.h"
 
 namespace tutti {
 
@@ -45,7 +45,7 @@ class EventLoop {
   virtual bool OnLoopThread() const = 0;
 
   // On the loop's thread only.
-  virtual Guests& guests() = 0;
+  virtual AcceptLimit& accept_limit() = 0;
 };
 
 }  // namespace tutti

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "sys/fd_server.h"
 #include "sys/fd_wire.h"
+#include "sys/host.h"
 
 namespace tutti {
 namespace {
@@ -28,6 +29,7 @@ struct Request {
   const FdKey& key;
   Deadline deadline;
   const std::atomic<bool>* abort;
+  bool* no_descriptors;
 };
 
 Status CheckPatience(const Request& request) {
@@ -39,6 +41,12 @@ Status CheckPatience(const Request& request) {
         "stopped?",
         request.server_name);
   return Status::Ok();
+}
+
+// Notes that this process has used up its descriptors, for the caller of FetchFd.
+Status NoDescriptors(const Request& request, std::string_view what) {
+  if (request.no_descriptors != nullptr) *request.no_descriptors = true;
+  return NoDescriptorsError(what);
 }
 
 // The next message; kClosed or kGarbage when there will be none.
@@ -54,7 +62,10 @@ Result<fd_wire::Received> Await(int fd, const Request& request, UniqueFd* passed
 
 // A connected socket; one without a descriptor when the server's queue is full.
 Result<UniqueFd> Connect(const Request& request) {
-  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  constexpr int kType = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
+  UniqueFd fd(socket(AF_UNIX, kType, 0));
+  if (!fd.valid() && errno == EMFILE && GainDescriptors()) fd.Reset(socket(AF_UNIX, kType, 0));
+  if (!fd.valid() && errno == EMFILE) return NoDescriptors(request, "a Unix socket cannot be made");
   if (!fd.valid()) return ErrnoError(errno, "cannot make a Unix socket");
   sockaddr_un address;
   const socklen_t length = fd_wire::AbstractAddress(request.server_name, address);
@@ -110,10 +121,10 @@ Result<UniqueFd> TryOnce(const Request& request) {
   if (grant.message.type == fd_wire::kWithdrawn) return WithdrawnError(request);
   if (grant.outcome != fd_wire::Outcome::kMessage || grant.message.type != fd_wire::kGrant)
     return RemoteError("@{} answered with something that is not a grant", request.server_name);
+  if (!passed.valid() && GainDescriptors()) return UniqueFd();  // another attempt gets it
   if (!passed.valid())
-    return SystemError(
-        "@{} sent shared memory {:#x}, but this process has no descriptor left for it (ulimit -n)",
-        request.server_name, request.id);
+    return NoDescriptors(request, fmt::format("shared memory {:#x} of @{} cannot be received",
+                                              request.id, request.server_name));
   return passed;
 }
 
@@ -125,11 +136,11 @@ void SleepMs(int ms) {
 }  // namespace
 
 Result<UniqueFd> FetchFd(std::string_view server_name, uint64_t id, const FdKey& key,
-                         Deadline deadline, const std::atomic<bool>* abort) {
+                         Deadline deadline, const std::atomic<bool>* abort, bool* no_descriptors) {
   if (sodium_init() < 0) return SystemError("libsodium found no source of random numbers");
   if (server_name.empty() || server_name.size() > kMaxFdServerName)
     return InvalidArgument("a descriptor server's name of {} bytes cannot be", server_name.size());
-  const Request request{server_name, id, key, deadline, abort};
+  const Request request{server_name, id, key, deadline, abort, no_descriptors};
   for (int pause_ms = kFirstRetryMs;; pause_ms = std::min(2 * pause_ms, kLastRetryMs)) {
     TUTTI_TRY(CheckPatience(request));
     TUTTI_ASSIGN(UniqueFd fd, TryOnce(request));

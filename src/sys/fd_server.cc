@@ -80,7 +80,7 @@ class FdServerImpl final : public FdServer {
   struct Client {
     UniqueFd fd;
     EventLoop::TimerId timer = 0;
-    Guests::Number place = 0;  // among the loop's unauthenticated connections
+    AcceptLimit::Number place = 0;  // among the loop's unauthenticated connections
     bool challenged = false;
     fd_wire::Session session;
   };
@@ -113,7 +113,7 @@ class FdServerImpl final : public FdServer {
 
 void FdServerImpl::Accept() {
   for (int i = 0; i < kAcceptsPerCall; ++i) {
-    if (!loop_.guests().Admits(kGraceNs)) {
+    if (!loop_.accept_limit().Admits(kGraceNs)) {
       PauseAccepting(kLookAgainNs);
       return;
     }
@@ -122,7 +122,9 @@ void FdServerImpl::Accept() {
       const int error = errno;
       if (error == EINTR || error == ECONNABORTED) continue;
       if (error == EAGAIN) return;
-      if ((error == EMFILE || error == ENFILE) && loop_.guests().DismissFirst()) continue;
+      AcceptLimit& limit = loop_.accept_limit();
+      if ((error == EMFILE || error == ENFILE) && (limit.ReleaseReserve() || limit.CloseFirst()))
+        continue;
       WarnOfShortage(error);
       PauseAccepting(kAcceptPauseNs);
       return;
@@ -138,7 +140,7 @@ void FdServerImpl::AddClient(UniqueFd fd) {
   Client& client = clients_[serial];
   client.fd = std::move(fd);
   client.timer = loop_.AddTimer(handshake_ns_, [this, serial] { Close(serial); });
-  client.place = loop_.guests().Enter([this, serial] { Close(serial); });
+  client.place = loop_.accept_limit().Enter([this, serial] { Close(serial); });
   if (!loop_.AddFd(raw_fd, EPOLLIN, [this, serial](uint32_t) { Serve(serial); }).ok())
     Close(serial);
 }
@@ -223,9 +225,10 @@ void FdServerImpl::Close(uint64_t serial) {
   const auto found = clients_.find(serial);
   if (found == clients_.end()) return;
   loop_.CancelTimer(found->second.timer);
-  loop_.guests().Leave(found->second.place);
+  loop_.accept_limit().Leave(found->second.place);
   loop_.RemoveFd(found->second.fd.get());
   clients_.erase(found);
+  loop_.accept_limit().RestoreReserve();
 }
 
 }  // namespace

@@ -20,7 +20,7 @@
 //
 // Garbage, silence and floods: a message that is not exactly of the expected form closes its
 // connection; a connection that is not done within kHandshakeNs is closed. Connections that have
-// not proved the key count among the unauthenticated ones of the event loop (guests.h), which
+// not proved the key count among the unauthenticated ones of the event loop (accept_limit.h), which
 // together hold a share of the descriptors that the process may have: where that is used up,
 // newcomers wait until the oldest has had its time, which is closed then (a client whose connection
 // is closed unanswered tries again until its deadline).
@@ -68,9 +68,11 @@ inline constexpr size_t kMaxFdServerName = 47;
 // Fetches what the server named `server_name` offers under `id`. Blocks; looks at `abort` (which
 // may be null) about 20 times a second. Not for use on the thread of the server's own event loop.
 // Errors: Timeout; RemoteError when nobody listens under that name, the id was withdrawn, or the
-// server does not hold the key; SystemError; InternalError when aborted.
+// server does not hold the key; SystemError; InternalError when aborted. Sets `*no_descriptors`
+// (which may be null) where it fails because this process has used up its descriptors.
 Result<UniqueFd> FetchFd(std::string_view server_name, uint64_t id, const FdKey& key,
-                         Deadline deadline, const std::atomic<bool>* abort);
+                         Deadline deadline, const std::atomic<bool>* abort,
+                         bool* no_descriptors = nullptr);
 
 // Returns a key from the system's random source.
 FdKey RandomFdKey();

@@ -394,7 +394,7 @@ TEST_F(FdServerTest, FloodOfSilentClientsHoldsAQuarterOfTheDescriptors) {
   auto small_loop = EventLoop::Create("fd-small");
   ASSERT_TRUE(small_loop.ok());
   constexpr size_t kShare = 128;
-  EXPECT_EQ((*small_loop)->guests().limit(), kShare);
+  EXPECT_EQ((*small_loop)->accept_limit().limit(), kShare);
   auto small = FdServer::Create(**small_loop);
   ASSERT_TRUE(small.ok());
   const uint64_t small_id = (*small)->Offer(memory.fd(), key);

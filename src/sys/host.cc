@@ -69,4 +69,19 @@ Result<uint64_t> RaiseDescriptorLimit() {
   return uint64_t{limit.rlim_cur};
 }
 
+bool GainDescriptors() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return false;
+  return RaiseDescriptorLimit().ok();
+}
+
+Status NoDescriptorsError(std::string_view what) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = 0;
+  return SystemError(
+      "{}: all {} file descriptors of this process are in use (EMFILE): raise their limit "
+      "(ulimit -n)",
+      what, limit.rlim_cur);
+}
+
 }  // namespace tutti

@@ -78,25 +78,11 @@ Result<SocketAddress> LookUpHost(const std::string& name, int family, std::strin
   return address;
 }
 
-// For a socket of our own, after EMFILE: raises the soft limit of descriptors when the hard one
-// leaves room. A library has no business changing limits of a program that does not need it, so
-// this is done only where a socket would fail otherwise.
-bool GainDescriptors() {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return false;
-  return RaiseDescriptorLimit().ok();
-}
-
 // An address that refuses, or is out of reach, is the other end's failure.
 Status ConnectError(int error, std::string_view what) {
   Status status = ErrnoError(error, what);
   if (IsLackOfResources(error)) return status;
   return Status(Code::kRemoteError, std::string(status.message()));
-}
-
-uint64_t DescriptorLimit() {
-  rlimit limit = {};
-  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 0;
 }
 
 Result<UniqueFd> NewSocket(const SocketAddress& address, int* error = nullptr) {
@@ -105,11 +91,7 @@ Result<UniqueFd> NewSocket(const SocketAddress& address, int* error = nullptr) {
   UniqueFd fd(::socket(domain, type, 0));
   if (!fd.valid() && errno == EMFILE && GainDescriptors()) fd.Reset(::socket(domain, type, 0));
   if (error) *error = fd.valid() ? 0 : errno;
-  if (!fd.valid() && errno == EMFILE)
-    return SystemError(
-        "a TCP socket cannot be opened: all {} file descriptors that this process may have are in "
-        "use (EMFILE; ulimit -n)",
-        DescriptorLimit());
+  if (!fd.valid() && errno == EMFILE) return NoDescriptorsError("a TCP socket cannot be opened");
   if (!fd.valid()) return ErrnoError(errno, "a TCP socket cannot be opened");
   const int one = 1;
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));

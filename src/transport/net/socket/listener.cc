@@ -78,9 +78,16 @@ Status ConnectionQueue::Add(UniqueFd fd, const DataHello& hello, std::string pee
   return Status::Ok();
 }
 
+void ConnectionQueue::Fail(const Status& why) {
+  const MutexLock lock(mutex_);
+  if (failure_.ok()) failure_ = why;
+  arrived_.NotifyAll();
+}
+
 Result<SocketSet> ConnectionQueue::Take(const WaitLimits& limits) {
   MutexLock lock(mutex_);
   while (complete_.empty()) {
+    if (!failure_.ok()) return failure_;
     if (limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire)) {
       return InternalError("waiting for a peer's data connection: aborted by the caller");
     }
@@ -165,6 +172,11 @@ void ConnectionQueues::Close(uint64_t token) {
   queues_.erase(token);
 }
 
+void ConnectionQueues::Fail(const Status& why) {
+  const MutexLock lock(mutex_);
+  for (const auto& [token, queue] : queues_) queue->Fail(why);
+}
+
 void ConnectionQueues::Offer(UniqueFd fd, std::span<const std::byte> payload,
                              const SocketAddress& from, const std::string& device) {
   const Result<DataHello> hello = DataHello::Decode(payload);
@@ -228,13 +240,14 @@ Result<std::unique_ptr<AuthAcceptor>> ListenForQueues(EventLoop& loop, const Key
                                                       const std::string& interface,
                                                       const char* purpose) {
   TUTTI_ASSIGN(UniqueFd fd, Listen(address, ports));
-  auto callback = [queues = std::move(queues), interface](UniqueFd accepted, const Hello& hello,
-                                                          const SocketAddress& from) {
+  auto callback = [queues, interface](UniqueFd accepted, const Hello& hello,
+                                      const SocketAddress& from) {
     if (hello.purpose == Purpose::kData) {
       queues->Offer(std::move(accepted), hello.payload, from, interface);
     }
   };
-  return AuthAcceptor::Create(loop, std::move(fd), key, purpose, std::move(callback));
+  return AuthAcceptor::Create(loop, std::move(fd), key, purpose, std::move(callback),
+                              [queues](const Status& why) { queues->Fail(why); });
 }
 
 }  // namespace tutti

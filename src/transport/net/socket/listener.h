@@ -50,6 +50,8 @@ class ConnectionQueue {
 
   // Adds an authenticated socket. Fails, and closes it, when it does not fit.
   Status Add(UniqueFd fd, const DataHello& hello, std::string peer);
+  // Makes waits for further sets fail with `why`.
+  void Fail(const Status& why);
   // Waits for the oldest complete set and returns it.
   Result<SocketSet> Take(const WaitLimits& limits);
 
@@ -62,6 +64,7 @@ class ConnectionQueue {
   CondVar arrived_;
   std::map<uint64_t, Partial> partial_ TUTTI_GUARDED_BY(mutex_);  // by connection
   std::deque<SocketSet> complete_ TUTTI_GUARDED_BY(mutex_);
+  Status failure_ TUTTI_GUARDED_BY(mutex_);
 };
 
 class ConnectionQueues;
@@ -100,6 +103,8 @@ class ConnectionQueues {
   // Sorts an authenticated socket in, or closes it when nobody waits for it.
   void Offer(UniqueFd fd, std::span<const std::byte> payload, const SocketAddress& from,
              const std::string& device);
+  // Makes all waits for connections fail: no more can be accepted.
+  void Fail(const Status& why);
 
  private:
   Mutex mutex_;

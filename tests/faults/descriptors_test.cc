@@ -1,0 +1,94 @@
+// A rank that runs out of file descriptors, at whatever step of initialisation: all ranks are told
+// so, and nobody is called lost who lives.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <string>
+
+#include "conformance/processes.h"
+#include "faults/deaths.h"
+#include "tutti/tutti.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Leaves this process `more` descriptors besides those that it has open, whatever it asks for.
+void LeaveDescriptors(int more) {
+  const auto is_open = [](int fd) { return fcntl(fd, F_GETFD) != -1; };
+  int limit = 0;
+  for (int left = more; left > 0 || is_open(limit); ++limit) left -= is_open(limit) ? 0 : 1;
+  const auto numbers = static_cast<rlim_t>(limit);
+  const rlimit lowered = {numbers, numbers};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &lowered), 0);
+}
+
+// Returns the failure of initialisation and of a first operation, or nothing.
+std::string JoinAndReduce(int rank, int num_ranks, const ncclUniqueId& id) {
+  ncclComm_t comm = nullptr;
+  ncclResult_t result = ncclCommInitRank(&comm, num_ranks, id, rank);
+  if (result != ncclSuccess) return ncclGetLastError(nullptr);
+  float value = 1;
+  result = ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, nullptr);
+  std::string told = result == ncclSuccess ? "" : ncclGetLastError(comm);
+  EXPECT_NCCL(ncclCommAbort(comm));
+  return told;
+}
+
+// Returns whether the job came to life.
+bool RunWith(int more, int num_ranks) {
+  constexpr int kShort = 1;  // the rank that has too few
+  enum Mark { kReady = kFirstFreeMark, kWorked };
+  RankProcesses processes(num_ranks, [&](int rank, Board& board) {
+    const ncclUniqueId id = SharedId(rank, board);
+    if (rank == kShort) {
+      // Nothing can be told before the process has its event loops, which making an id begins.
+      ncclUniqueId unused;
+      ASSERT_NCCL(ncclGetUniqueId(&unused));
+      LeaveDescriptors(more);
+    }
+    const std::string told = JoinAndReduce(rank, num_ranks, id);
+    if (told.empty()) board.Add(kWorked, 1);
+    // Nobody ends before all have heard.
+    board.Meet(0, num_ranks);
+    EXPECT_TRUE(board.Get(kWorked) == 0 || board.Get(kWorked) == num_ranks) << told;
+    if (told.empty()) return;
+    EXPECT_THAT(told, AllOf(HasSubstr("file descriptors"), HasSubstr("ulimit -n")));
+    if (rank != kShort) {
+      EXPECT_THAT(told, HasSubstr(fmt::format("rank {}", kShort)));
+    }
+  });
+  processes.Wait(60);
+  return processes.board().Get(kWorked) == num_ranks;
+}
+
+class DescriptorsTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(DescriptorsTest, TheLackOfThemIsNamedOnAllRanks) {
+  const Environment environment(Environment::Settings{{"NCCL_SHM_DISABLE", GetParam() ? "1" : "0"},
+                                                      {"TUTTI_INIT_TIMEOUT_S", kInitTimeoutS}});
+  int failed = 0;
+  for (int more = 0;; ++more) {
+    SCOPED_TRACE(fmt::format("{} descriptors", more));
+    const int64_t start_us = NowUs();
+    const bool worked = RunWith(more, 3);
+    EXPECT_LT(NowUs() - start_us, kNotStrandedUs);
+    if (HasFailure() || worked) break;
+    ++failed;
+    ASSERT_LT(more, 100);
+  }
+  EXPECT_GT(failed, 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, DescriptorsTest, ::testing::Bool(), [](const auto& param) {
+  return param.param ? "Sockets" : "SharedMemory";
+});
+
+}  // namespace
+}  // namespace tutti::testing
