@@ -37,6 +37,7 @@ tutti_check(headers_alone ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --targe
 # In a new build it compiles hundreds of files, on two slow cores for ten minutes.
 set_tests_properties(checks.headers_alone PROPERTIES TIMEOUT 1800)
 tutti_check(module_order ${checks}/module_order)
+tutti_check(paths_named ${checks}/paths_named)
 tutti_check(settings_used ${checks}/settings_used)
 tutti_check(thread_safety ${checks}/thread_safety ${PROJECT_BINARY_DIR})
 # Clang reads dozens of files, 2 s each.

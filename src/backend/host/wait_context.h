@@ -26,7 +26,7 @@
 
 namespace tutti {
 
-// What the communicator knows that a wait does not. Implemented by comm.
+// What the communicator knows that a wait does not. Implemented by the module watch.
 class WaitWatcher {
  public:
   virtual ~WaitWatcher() = default;
