@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -59,23 +60,37 @@ Result<std::unique_ptr<SocketChannel>> SocketChannel::Create(
 SocketChannel::SocketChannel(SocketSet sockets, SocketDirection direction,
                              std::shared_ptr<SocketHelpers> helpers, UniqueFd event)
     : control_(std::move(sockets.control)),
-      resumer_(sockets.data.empty() ? std::move(sockets.resumer) : nullptr),
+      direction_(direction),
+      resumer_(std::move(sockets.resumer)),
+      resume_within_ns_(sockets.resume_within_ns),
       peer_(std::move(sockets.peer)),
       helpers_(std::move(helpers)),
-      doorbell_(std::move(event)) {
-  for (UniqueFd& fd : sockets.data) {
-    data_sockets_.push_back(std::make_unique<DataSocket>(std::move(fd), direction, doorbell_));
-    if (helpers_->any()) helpers_->Attach(*data_sockets_.back(), num_data_sockets() - 1);
-  }
+      doorbell_(std::move(event)),
+      num_data_sockets_(static_cast<int>(sockets.data.size())) {
+  const MutexLock lock(sockets_mutex_);
+  AddDataSockets(std::move(sockets.data));
 }
 
 SocketChannel::~SocketChannel() {
   // A socket that is closed with something unread resets the connection instead of ending it.
   std::array<std::byte, 1024> unread;
-  while (::recv(control_.get(), unread.data(), unread.size(), MSG_DONTWAIT) > 0) {
+  while (::recv(control_.fd(), unread.data(), unread.size(), MSG_DONTWAIT) > 0) {
   }
-  for (int i = 0; helpers_->any() && i < num_data_sockets(); ++i) {
-    helpers_->Detach(*data_sockets_[static_cast<size_t>(i)], i);
+  DetachDataSockets();
+}
+
+void SocketChannel::AddDataSockets(std::vector<SocketStream> streams) {
+  for (SocketStream& stream : streams) {
+    data_sockets_.push_back(std::make_unique<DataSocket>(std::move(stream), direction_, doorbell_));
+    const int index = static_cast<int>(data_sockets_.size()) - 1;
+    if (helpers_->any()) helpers_->Attach(*data_sockets_.back(), index);
+  }
+}
+
+// No helper touches the data sockets, nor the memory that they work on, any more.
+void SocketChannel::DetachDataSockets() {
+  for (size_t i = 0; helpers_->any() && i < data_sockets_.size(); ++i) {
+    helpers_->Detach(*data_sockets_[i], static_cast<int>(i));
   }
 }
 
@@ -88,7 +103,7 @@ Result<std::unique_ptr<NetMemory>> SocketChannel::Register(const NetRegion& regi
 
 void SocketChannel::Push(std::byte* data, size_t bytes, uint64_t chunk, int used,
                          std::atomic<uint32_t>& left) {
-  const Striping striping(bytes, chunk, used, num_data_sockets());
+  const Striping striping(bytes, chunk, used, num_data_sockets_);
   left.fetch_add(static_cast<uint32_t>(used), std::memory_order_relaxed);
   for (int i = 0; i < used; ++i) {
     const StripePiece piece = striping.At(i);
@@ -108,7 +123,9 @@ Result<bool> SocketChannel::Progress() {
   const uint64_t completed = doorbell_.completed();
   moved |= completed != pieces_seen_;
   pieces_seen_ = completed;
-  if (const int error = doorbell_.error(); error != SocketDoorbell::kNoError) return Fail(error);
+  if (const int error = doorbell_.error(); error != SocketDoorbell::kNoError) {
+    TUTTI_TRY(error == 0 ? Fail(0) : Break(error));
+  }
   return moved;
 }
 
@@ -129,13 +146,22 @@ void SocketChannel::AppendDataWaits(std::vector<NetWait>& waits) const {
   }
 }
 
-void SocketChannel::AppendFds(std::vector<int>& fds) const {
-  fds.push_back(first_control_.valid() ? first_control_.get() : control_.get());
-  if (helpers_->any()) {
-    if (!data_sockets_.empty()) fds.push_back(doorbell_.event_fd());
-    return;
-  }
+std::vector<int> SocketChannel::Fds() const {
+  std::vector<int> fds = {control_.fd()};
   for (const auto& socket : data_sockets_) fds.push_back(socket->fd());
+  return fds;
+}
+
+void SocketChannel::AppendFds(std::vector<int>& fds) const {
+  if (replaced_) {
+    for (const UniqueFd& fd : first_sockets_) fds.push_back(fd.get());
+  } else if (helpers_->any()) {
+    fds.push_back(control_.fd());
+  } else {
+    const std::vector<int> all = Fds();
+    fds.insert(fds.end(), all.begin(), all.end());
+  }
+  if (helpers_->any() && num_data_sockets_ > 0) fds.push_back(doorbell_.event_fd());
 }
 
 bool SocketChannel::Drained() const {
@@ -146,10 +172,8 @@ bool SocketChannel::Drained() const {
     int waiting = 0;
     return ioctl(fd, SIOCOUTQ, &waiting) != 0 || waiting == 0;
   };
-  for (const auto& socket : data_sockets_) {
-    if (!drained(socket->fd())) return false;
-  }
-  return drained(control_.get());
+  const std::vector<int> fds = Fds();
+  return std::all_of(fds.begin(), fds.end(), drained);
 }
 
 void SocketChannel::Shutdown() {
@@ -165,28 +189,52 @@ Status SocketChannel::Break(int error) {
   down_ = true;
   broke_ns_ = NowNs();
   broken_by_ = error;
+  DropSockets();
   resumer_->Begin();
   return Status::Ok();
 }
 
-Result<bool> SocketChannel::Resume() {
-  Result<UniqueFd> fd = resumer_->Step();
-  if (!fd.ok()) {
-    return Fail(RemoteError("{}; {}", ErrorText(broken_by_), fd.status().message()));
+// One broken socket takes the others with it, so that both ends begin anew with all of them.
+void SocketChannel::DropSockets() {
+  DetachDataSockets();
+  resumer_->Use({});  // before descriptors are closed
+  const MutexLock lock(sockets_mutex_);
+  control_.Reset();
+  for (const auto& socket : data_sockets_) socket->Reset();
+  if (!replaced_) {
+    first_sockets_.push_back(control_.Take());
+    for (const auto& socket : data_sockets_) first_sockets_.push_back(socket->Take());
+    replaced_ = true;
   }
-  if (!fd->valid()) {
-    if (NowNs() - broke_ns_ < kResumeWithinNs) return false;
-    return Fail(RemoteError("{}, and the connection could not be made again within {} s",
-                            ErrorText(broken_by_), kResumeWithinNs / 1'000'000'000));
+  control_ = {};
+  data_sockets_.clear();
+  doorbell_.Forgive();
+  pieces_seen_ = doorbell_.completed();
+}
+
+Result<bool> SocketChannel::Resume() {
+  Result<std::optional<Sockets>> sockets = resumer_->Step();
+  if (!sockets.ok()) {
+    return Fail(RemoteError("{}; {}", ErrorText(broken_by_), sockets.status().message()));
+  }
+  if (!sockets->has_value()) {
+    if (NowNs() - broke_ns_ < resume_within_ns_) return false;
+    return Fail(RemoteError(
+        "{}, and the connection could not be made again within {} s (TUTTI_RESUME_TIMEOUT_S)",
+        ErrorText(broken_by_), resume_within_ns_ / 1'000'000'000));
+  }
+  if ((*sockets)->data.size() != static_cast<size_t>(num_data_sockets_)) {
+    return Fail(RemoteError("the connection was made again with {} data sockets instead of {}",
+                            (*sockets)->data.size(), num_data_sockets_));
   }
   {
     const MutexLock lock(sockets_mutex_);
-    std::swap(control_, *fd);
-    if (!first_control_.valid()) first_control_ = std::move(*fd);
+    control_ = std::move((*sockets)->control);
+    AddDataSockets(std::move((*sockets)->data));
   }
-  resumer_->Use(control_.get());
+  resumer_->Use(Fds());
   down_ = false;
-  // A shutdown that came meanwhile saw the old socket only.
+  // A shutdown that came meanwhile saw no sockets.
   TUTTI_TRY(Check());
   return true;
 }
@@ -201,8 +249,7 @@ void SocketChannel::TellResumed(uint64_t repeated) const {
 void SocketChannel::ShutdownSockets() {
   if (resumer_) resumer_->Refuse();
   const MutexLock lock(sockets_mutex_);
-  ::shutdown(control_.get(), SHUT_RDWR);
-  for (const auto& socket : data_sockets_) ::shutdown(socket->fd(), SHUT_RDWR);
+  for (const int fd : Fds()) ::shutdown(fd, SHUT_RDWR);
 }
 
 Status SocketChannel::Fail(int error) {

@@ -1,7 +1,10 @@
 #pragma once
 
 // The part that both directions of a socket connection share: an authenticated control socket, the
-// data sockets, and the wording of failures.
+// data sockets, what happens when they break, and the wording of failures.
+//
+//   up ──Break, Offered──▶ down ──Resume──▶ up, with other sockets
+//   up, down ──Fail, Shutdown──▶ failed, for ever
 
 #include <memory>
 #include <string>
@@ -14,16 +17,17 @@
 #include "transport/net/socket/data_socket.h"
 #include "transport/net/socket/helpers.h"
 #include "transport/net/socket/resume.h"
+#include "transport/net/socket/stream.h"
 
 namespace tutti {
 
-// Connected sockets, non-blocking, both ends proven to belong to the job.
-struct SocketSet {
-  UniqueFd control;
-  std::vector<UniqueFd> data;  // empty: everything goes over the control socket
-  std::string peer;            // "10.0.0.2:41000 over eth0"
+// All sockets of a connection, non-blocking, both ends proven to belong to the job.
+struct SocketSet : Sockets {
+  std::string peer;  // "10.0.0.2:41000 over eth0"
   // Where the connection can be made again; null: a broken socket breaks it.
   std::unique_ptr<SocketResumer> resumer;
+  // How long a broken connection is tried to be made again.
+  int64_t resume_within_ns = kResumeWithinNs;
   // Receiving: the connection's number, where its sender can resume it; 0: it cannot.
   uint64_t resumable = 0;
 };
@@ -34,35 +38,36 @@ class SocketChannel {
                                                        std::shared_ptr<SocketHelpers> helpers);
   ~SocketChannel();
 
-  int control() const { return control_.get(); }
+  SocketStream& control() { return control_; }
+  int control_fd() const { return control_.fd(); }
 
-  // Whether broken sockets may be replaced. Connections with data sockets cannot do that.
+  // Whether broken sockets may be replaced.
   bool resumable() const { return resumer_ != nullptr; }
-  // Whether the connection has no socket and waits for a new one.
+  // Whether the connection has no sockets and waits for new ones.
   bool down() const { return down_; }
-  // Whether the control socket is not the one that AppendFds told of.
-  bool replaced() const { return first_control_.valid(); }
-  // Whether the other end has found the connection broken.
+  // Whether the sockets are not those that AppendFds told of.
+  bool replaced() const { return replaced_; }
+  // Returns whether the other end has found the connection broken and offers new sockets.
   bool Offered() const { return resumer_ && resumer_->Offered(); }
-  // Takes notice of an error of the control socket: ok when the connection is down now and will be
-  // resumed, a failure where it cannot be.
+  // Takes notice of an error of any of the sockets (an errno value): ok when the connection is down
+  // now and will be resumed, a failure where it cannot be. No thread touches messages any more when
+  // this returns.
   Status Break(int error);
-  // REQUIRES: down. Returns true when there is a new control socket, and fails when there will be
-  // none.
+  // REQUIRES: down. Returns true when there are new sockets, and fails when there will be none.
   Result<bool> Resume();
   // Says that the messages go on, `repeated` of them a second time.
   void TellResumed(uint64_t repeated) const;
-  int num_data_sockets() const { return static_cast<int>(data_sockets_.size()); }
+  int num_data_sockets() const { return num_data_sockets_; }
   std::string_view peer() const { return peer_; }
 
   // TCP takes any memory of the host as it is.
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) const;
 
   // Hands the cut of a message to the data sockets; `left` grows by the pieces, and each counts it
-  // down when it has moved.
+  // down when it has moved. REQUIRES: not down.
   void Push(std::byte* data, size_t bytes, uint64_t chunk, int used, std::atomic<uint32_t>& left);
   // Moves bytes through the data sockets that no helper drives. Returns true when something moved
-  // since the last call, and fails when a data socket failed.
+  // since the last call. A data socket that failed breaks the connection.
   Result<bool> Progress();
 
   void AppendDataWaits(std::vector<NetWait>& waits) const;
@@ -85,19 +90,28 @@ class SocketChannel {
   SocketChannel(SocketSet sockets, SocketDirection direction,
                 std::shared_ptr<SocketHelpers> helpers, UniqueFd event);
 
+  void AddDataSockets(std::vector<SocketStream> streams) TUTTI_REQUIRES(sockets_mutex_);
+  void DetachDataSockets();
+  void DropSockets();
   void ShutdownSockets();
+  std::vector<int> Fds() const;
 
   Mutex sockets_mutex_;  // Shutdown comes from any thread
-  UniqueFd control_;
-  UniqueFd first_control_;  // the first control socket, once it was replaced: others still watch it
-  std::unique_ptr<SocketResumer> resumer_;
+  SocketStream control_;
+  const SocketDirection direction_;
+  const std::unique_ptr<SocketResumer> resumer_;
+  const int64_t resume_within_ns_;
   bool down_ = false;
+  bool replaced_ = false;
   int64_t broke_ns_ = 0;
   int broken_by_ = 0;  // an errno value
   std::string peer_;
   const std::shared_ptr<SocketHelpers> helpers_;
   mutable SocketDoorbell doorbell_;
-  std::vector<std::unique_ptr<DataSocket>> data_sockets_;
+  const int num_data_sockets_;
+  std::vector<std::unique_ptr<DataSocket>> data_sockets_;  // none while down
+  // What AppendFds told of, once the sockets were replaced: others still watch these descriptors.
+  std::vector<UniqueFd> first_sockets_;
   uint64_t pieces_seen_ = 0;
   std::atomic<bool> shut_down_ = false;
   Status failure_;

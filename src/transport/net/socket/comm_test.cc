@@ -334,7 +334,7 @@ TEST(SocketCommTest, DamagedStreamsAreDeliveredOrRefused) {
 class NoNewSocket final : public SocketResumer {
  public:
   void Begin() override {}
-  Result<UniqueFd> Step() override { return UniqueFd(); }
+  Result<std::optional<Sockets>> Step() override { return std::optional<Sockets>(); }
 };
 
 // A sender that keeps what it has sent lets go of no more than it has sent.

@@ -1,6 +1,5 @@
 #include "transport/net/socket/data_socket.h"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,10 +49,9 @@ bool DataSocket::Step() {
     Item& item = items_[number % kPieces];
     if (item.bytes > 0) {
       const size_t want = std::min(item.bytes, kStepBytes);
-      const ssize_t got = direction_ == SocketDirection::kSend
-                              ? ::send(fd_.get(), item.data, want, MSG_NOSIGNAL | MSG_DONTWAIT)
-                              : ::recv(fd_.get(), item.data, want, MSG_DONTWAIT);
-      if (got < 0 && errno == EINTR) continue;
+      const iovec piece = {item.data, want};
+      const ssize_t got = direction_ == SocketDirection::kSend ? stream_.Write({&piece, 1})
+                                                               : stream_.Read({&piece, 1});
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
       if (got <= 0) {
         failed_.store(true, std::memory_order_relaxed);

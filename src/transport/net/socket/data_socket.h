@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "transport/net/net.h"
+#include "transport/net/socket/stream.h"
 
 namespace tutti {
 
@@ -28,6 +29,8 @@ class SocketDoorbell {
 
   void PieceDone();
   void Fail(int error);  // an errno value, or 0: end of stream
+  // Forgets the error: new data sockets take the place of those that failed.
+  void Forgive() { error_.store(kNoError, std::memory_order_release); }
   int error() const { return error_.load(std::memory_order_acquire); }
   uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
 
@@ -49,8 +52,8 @@ class SocketDoorbell {
 
 class DataSocket {
  public:
-  DataSocket(UniqueFd fd, SocketDirection direction, SocketDoorbell& doorbell)
-      : fd_(std::move(fd)), direction_(direction), doorbell_(doorbell) {}
+  DataSocket(SocketStream stream, SocketDirection direction, SocketDoorbell& doorbell)
+      : stream_(std::move(stream)), direction_(direction), doorbell_(doorbell) {}
 
   // Appends a piece; counts `left` down when it is done. At most kPieces at a time, since a message
   // has at most one here.
@@ -61,7 +64,10 @@ class DataSocket {
   }
   // Moves what can be moved now; true when something moved.
   bool Step();
-  int fd() const { return fd_.get(); }
+  int fd() const { return stream_.fd(); }
+  // REQUIRES for both: no other thread is in Step, nor will be.
+  void Reset() { stream_.Reset(); }
+  UniqueFd Take() { return stream_.Take(); }
   SocketDirection direction() const { return direction_; }
 
  private:
@@ -73,7 +79,7 @@ class DataSocket {
   // A step gives way to the other data sockets after this much.
   static constexpr size_t kStepBytes = 512 * 1024;
 
-  UniqueFd fd_;
+  SocketStream stream_;
   const SocketDirection direction_;
   SocketDoorbell& doorbell_;
   static constexpr uint64_t kPieces = kNetWindow * kMaxNetGroup;

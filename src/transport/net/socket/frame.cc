@@ -27,7 +27,7 @@ Result<Frame> DecodeFrame(std::span<const std::byte, kFrameBytes> in) {
   if (magic != kMagic) {
     return RemoteError("a frame begins with {:#06x} instead of {:#06x}", magic, kMagic);
   }
-  if (type < 1 || type > 5) return RemoteError("a frame has the unknown type {}", type);
+  if (type < 1 || type > 6) return RemoteError("a frame has the unknown type {}", type);
   const Frame frame = {static_cast<FrameType>(type),       GetLittleEndian<uint8_t>(&in[3]),
                        GetLittleEndian<uint32_t>(&in[4]),  GetLittleEndian<uint32_t>(&in[8]),
                        GetLittleEndian<uint64_t>(&in[16]), GetLittleEndian<uint32_t>(&in[12])};

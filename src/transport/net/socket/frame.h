@@ -15,13 +15,17 @@
 //    16  count    u64   kData, kStriped: number of the message, from 0 over the connection's life
 //                       kGrant: how many messages the sender may have sent in all
 //                       kGroup: number of the group, from 0 over the connection's life
-//                       kResume: how many messages have come; the first frame on a new socket
+//                       kResume, kHas: how many messages the receiver has, in whole groups
 // A kData frame is followed by its message, a kGroup frame by the tags of its buffers, kMaxNetGroup
 // u32 of which the first `number` are not 0 and differ, and the others are 0.
 //
 // Without tags the receiver grants buffers by count (kGrant), the first kNetWindow by opening the
 // connection. Short messages may travel ahead of their grants, on credit (kCreditMessages). With
 // tags the receiver grants each group by a kGroup frame, and the sender may send nothing before.
+//
+// On a connection that can be resumed the receiver says what it has: in kGrant frames, and with
+// tags in kHas frames. kResume is the first frame on new sockets; the receiver then grants again
+// what was not filled.
 
 #include <array>
 #include <cstddef>
@@ -55,6 +59,7 @@ enum class FrameType : uint8_t {
   kGrant = 3,    // receiver → sender
   kGroup = 4,    // receiver → sender: tags follow
   kResume = 5,   // receiver → sender: send on from here (resume.h)
+  kHas = 6,      // receiver → sender
 };
 
 struct Frame {

@@ -1,7 +1,6 @@
 #include "transport/net/socket/listener.h"
 
 #include <net/if.h>
-#include <sys/socket.h>
 
 #include <chrono>
 #include <cstring>
@@ -9,47 +8,10 @@
 #include "base/log.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/wire.h"
-#include "transport/net/socket/frame.h"
-#include "transport/net/socket/socket_net.h"
 
 namespace tutti {
 
-std::vector<std::byte> DataHello::Encode() const {
-  WireWriter writer;
-  writer.U32(kSocketNetVersion);
-  writer.U64(token);
-  writer.U64(connection);
-  writer.U16(socket);
-  writer.U16(data_sockets);
-  writer.U16(life);
-  return std::move(writer).Take();
-}
-
-Result<DataHello> DataHello::Decode(std::span<const std::byte> payload) {
-  WireReader reader(payload);
-  const uint32_t version = reader.U32();
-  DataHello hello;
-  hello.token = reader.U64();
-  hello.connection = reader.U64();
-  hello.socket = reader.U16();
-  hello.data_sockets = reader.U16();
-  hello.life = reader.U16();
-  if (reader.failed() || !reader.AtEnd()) return RemoteError("its hello has a wrong length");
-  if (version != kSocketNetVersion) {
-    return RemoteError("it speaks version {} of the socket network, this rank version {}", version,
-                       kSocketNetVersion);
-  }
-  if (hello.data_sockets > kMaxDataSockets || hello.socket > hello.data_sockets) {
-    return RemoteError("it is socket {} of {}, which cannot be", hello.socket, hello.data_sockets);
-  }
-  if (hello.life > DataHello::kResumes ||
-      (hello.life != DataHello::kOnce && hello.data_sockets > 0)) {
-    return RemoteError("it has {} data sockets and is of kind {}", hello.data_sockets, hello.life);
-  }
-  return hello;
-}
-
-Status ConnectionQueue::Add(UniqueFd fd, const DataHello& hello, std::string peer) {
+Status ConnectionQueue::Add(SocketStream socket, const DataHello& hello, std::string peer) {
   const MutexLock lock(mutex_);
   auto found = partial_.find(hello.connection);
   if (found == partial_.end()) {
@@ -65,10 +27,10 @@ Status ConnectionQueue::Add(UniqueFd fd, const DataHello& hello, std::string pee
   if (partial.sockets.data.size() != hello.data_sockets) {
     return RemoteError("its sockets disagree about their number");
   }
-  UniqueFd& place =
+  SocketStream& place =
       hello.socket == 0 ? partial.sockets.control : partial.sockets.data[hello.socket - size_t{1}];
   if (place.valid()) return RemoteError("socket {} came twice", hello.socket);
-  place = std::move(fd);
+  place = std::move(socket);
   if (hello.socket == 0) partial.sockets.peer = std::move(peer);
   if (hello.life == DataHello::kResumable) partial.sockets.resumable = hello.connection;
   if (--partial.missing > 0) return Status::Ok();
@@ -102,32 +64,6 @@ Result<SocketSet> ConnectionQueue::Take(const WaitLimits& limits) {
   return sockets;
 }
 
-Result<UniqueFd> ResumePoint::Step() {
-  const MutexLock lock(mutex_);
-  offered_.store(false, std::memory_order_release);
-  return std::move(fd_);
-}
-
-void ResumePoint::Use(int fd) {
-  const MutexLock lock(mutex_);
-  in_use_ = fd;
-}
-
-void ResumePoint::Refuse() {
-  const MutexLock lock(mutex_);
-  refusing_ = true;
-  fd_.Reset();
-}
-
-void ResumePoint::Offer(UniqueFd fd) {
-  const MutexLock lock(mutex_);
-  if (refusing_) return;
-  fd_ = std::move(fd);
-  offered_.store(true, std::memory_order_release);
-  // Wakes whoever sleeps on the old socket. The comm does not close it before it has called Use.
-  ::shutdown(in_use_, SHUT_RDWR);
-}
-
 namespace {
 
 // Keeps a ResumePoint known to the queues for as long as the comm lives.
@@ -136,12 +72,12 @@ class AwaitedPoint final : public SocketResumer {
   explicit AwaitedPoint(std::shared_ptr<ResumePoint> point) : point_(std::move(point)) {}
   ~AwaitedPoint() override {
     point_->Refuse();
-    point_->Use(-1);
+    point_->Use({});
   }
   void Begin() override { point_->Begin(); }
-  Result<UniqueFd> Step() override { return point_->Step(); }
+  Result<std::optional<Sockets>> Step() override { return point_->Step(); }
   bool Offered() const override { return point_->Offered(); }
-  void Use(int fd) override { point_->Use(fd); }
+  void Use(std::vector<int> fds) override { point_->Use(std::move(fds)); }
   void Refuse() override { point_->Refuse(); }
 
  private:
@@ -150,12 +86,14 @@ class AwaitedPoint final : public SocketResumer {
 
 }  // namespace
 
-std::unique_ptr<SocketResumer> ConnectionQueues::Await(uint64_t connection, int control) {
-  auto point = std::make_shared<ResumePoint>();
-  point->Use(control);
+std::unique_ptr<SocketResumer> ConnectionQueues::Await(const SocketSet& sockets) {
+  auto point = std::make_shared<ResumePoint>(sockets.data.size());
+  std::vector<int> fds = {sockets.control.fd()};
+  for (const SocketStream& stream : sockets.data) fds.push_back(stream.fd());
+  point->Use(std::move(fds));
   const MutexLock lock(mutex_);
   std::erase_if(resumable_, [](const auto& entry) { return entry.second.expired(); });
-  resumable_[connection] = point;
+  resumable_[sockets.resumable] = point;
   return std::make_unique<AwaitedPoint>(std::move(point));
 }
 
@@ -177,37 +115,32 @@ void ConnectionQueues::Fail(const Status& why) {
   for (const auto& [token, queue] : queues_) queue->Fail(why);
 }
 
-void ConnectionQueues::Offer(UniqueFd fd, std::span<const std::byte> payload,
+void ConnectionQueues::Offer(SocketStream socket, std::span<const std::byte> payload,
                              const SocketAddress& from, const std::string& device) {
   const Result<DataHello> hello = DataHello::Decode(payload);
-  Status status = hello.status();
-  if (hello.ok() && hello->life == DataHello::kResumes) {
-    std::shared_ptr<ResumePoint> point;
-    {
-      const MutexLock lock(mutex_);
-      const auto found = resumable_.find(hello->connection);
-      if (found != resumable_.end()) point = found->second.lock();
-    }
-    if (point) {
-      point->Offer(std::move(fd));
-    } else {
-      status = RemoteError("the connection that it resumes is closed");
-    }
-  } else if (hello.ok()) {
-    std::shared_ptr<ConnectionQueue> queue;
-    {
-      const MutexLock lock(mutex_);
-      const auto found = queues_.find(hello.value().token);
-      if (found != queues_.end()) queue = found->second;
-    }
-    status = queue ? queue->Add(std::move(fd), hello.value(),
-                                fmt::format("{} over {}", from.ToString(), device))
-                   : RemoteError("the listener it is for is closed");
+  const Status status = hello.ok() ? Sort(std::move(socket), *hello,
+                                          fmt::format("{} over {}", from.ToString(), device))
+                                   : hello.status();
+  if (status.ok()) return;
+  TUTTI_INFO(kLogNet, "a data connection from {} was closed: {}", from.ToString(),
+             status.message());
+}
+
+Status ConnectionQueues::Sort(SocketStream socket, const DataHello& hello, std::string peer) {
+  std::shared_ptr<ConnectionQueue> queue;
+  std::shared_ptr<ResumePoint> point;
+  {
+    const MutexLock lock(mutex_);
+    if (const auto found = queues_.find(hello.token); found != queues_.end()) queue = found->second;
+    const auto found = resumable_.find(hello.connection);
+    if (found != resumable_.end()) point = found->second.lock();
   }
-  if (!status.ok()) {
-    TUTTI_INFO(kLogNet, "a data connection from {} was closed: {}", from.ToString(),
-               status.message());
+  if (hello.life == DataHello::kResumes) {
+    if (!point) return RemoteError("the connection that it resumes is closed");
+    return point->Offer(std::move(socket), hello);
   }
+  if (!queue) return RemoteError("the listener it is for is closed");
+  return queue->Add(std::move(socket), hello, std::move(peer));
 }
 
 NetHandle EncodeHandle(const ListenerHandle& handle, uint64_t magic) {

@@ -21,25 +21,9 @@
 #include "sys/tcp.h"
 #include "transport/net/net.h"
 #include "transport/net/socket/channel.h"
+#include "transport/net/socket/data_hello.h"
 
 namespace tutti {
-
-// The content of a data connection's hello; socket_net.h has the format.
-struct DataHello {
-  uint64_t token = 0;
-  uint64_t connection = 0;
-  uint16_t socket = 0;
-  uint16_t data_sockets = 0;
-  enum Life : uint16_t {
-    kOnce = 0,       // the connection ends with its sockets
-    kResumable = 1,  // the sender may replace them
-    kResumes = 2,    // this one replaces the control socket of the connection
-  };
-  uint16_t life = kOnce;
-
-  std::vector<std::byte> Encode() const;
-  static Result<DataHello> Decode(std::span<const std::byte> payload);
-};
 
 // Sockets that came for one listener.
 class ConnectionQueue {
@@ -49,7 +33,7 @@ class ConnectionQueue {
   static constexpr size_t kMaxWaiting = 1024;
 
   // Adds an authenticated socket. Fails, and closes it, when it does not fit.
-  Status Add(UniqueFd fd, const DataHello& hello, std::string peer);
+  Status Add(SocketStream socket, const DataHello& hello, std::string peer);
   // Makes waits for further sets fail with `why`.
   void Fail(const Status& why);
   // Waits for the oldest complete set and returns it.
@@ -67,46 +51,24 @@ class ConnectionQueue {
   Status failure_ TUTTI_GUARDED_BY(mutex_);
 };
 
-class ConnectionQueues;
-
-// The receiving end's half of resuming a connection: where its sender's next socket is left.
-//
-// Threads: Offer on the loop's thread; the rest as SocketResumer.
-class ResumePoint final : public SocketResumer {
- public:
-  void Begin() override {}
-  Result<UniqueFd> Step() override;
-  bool Offered() const override { return offered_.load(std::memory_order_acquire); }
-  void Use(int fd) override;
-  void Refuse() override;
-  // Takes a socket for the comm, or closes it when the connection has failed.
-  void Offer(UniqueFd fd);
-
- private:
-  std::atomic<bool> offered_ = false;
-  Mutex mutex_;
-  UniqueFd fd_ TUTTI_GUARDED_BY(mutex_);
-  int in_use_ TUTTI_GUARDED_BY(mutex_) = -1;
-  bool refusing_ TUTTI_GUARDED_BY(mutex_) = false;
-};
-
 // The queues of all listeners, by token, and the connections that can be resumed, by number.
 class ConnectionQueues {
  public:
-  // Takes sockets for connection number `connection` to the result from now on, as long as it
-  // lives.
-  std::unique_ptr<SocketResumer> Await(uint64_t connection, int control);
+  // Takes sockets that resume this connection to the result from now on, as long as it lives.
+  std::unique_ptr<SocketResumer> Await(const SocketSet& sockets);
 
   // Adds a queue under a fresh token.
   uint64_t Open(std::shared_ptr<ConnectionQueue> queue);
   void Close(uint64_t token);
   // Sorts an authenticated socket in, or closes it when nobody waits for it.
-  void Offer(UniqueFd fd, std::span<const std::byte> payload, const SocketAddress& from,
+  void Offer(SocketStream socket, std::span<const std::byte> payload, const SocketAddress& from,
              const std::string& device);
   // Makes all waits for connections fail: no more can be accepted.
   void Fail(const Status& why);
 
  private:
+  Status Sort(SocketStream socket, const DataHello& hello, std::string peer);
+
   Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<ConnectionQueue>> queues_ TUTTI_GUARDED_BY(mutex_);
   std::map<uint64_t, std::weak_ptr<ResumePoint>> resumable_ TUTTI_GUARDED_BY(mutex_);

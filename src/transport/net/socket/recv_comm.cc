@@ -1,7 +1,6 @@
 #include "transport/net/socket/recv_comm.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -67,15 +66,18 @@ Result<NetRequest*> SocketRecvComm::Iflush(std::span<const NetReceive>) {
 
 Result<bool> SocketRecvComm::Progress() {
   TUTTI_TRY(channel_->Check());
-  if (!tagged_ && channel_->Offered() && !channel_->down()) TUTTI_TRY(channel_->Break(ECONNRESET));
+  if (channel_->Offered() && !channel_->down()) TUTTI_TRY(channel_->Break(ECONNRESET));
   if (channel_->down()) {
     TUTTI_ASSIGN(const bool up, channel_->Resume());
     if (!up) return false;
     BeginAgain();
   }
   TUTTI_ASSIGN(bool moved, Receive());
+  if (channel_->down()) return moved;
   TUTTI_ASSIGN(const bool data_moved, channel_->Progress());
   moved |= data_moved;
+  if (channel_->down()) return moved;
+  CountArrived();
   TUTTI_ASSIGN(const bool granted, SendGrants(moved));
   return moved || granted;
 }
@@ -83,7 +85,8 @@ Result<bool> SocketRecvComm::Progress() {
 Result<bool> SocketRecvComm::Test(NetRequest& request) {
   auto& own = static_cast<Request&>(request);
   if (!own.in_flight) return InternalError("a request was tested that is not under way");
-  if (own.group >= received_ || own.pieces_left.load(std::memory_order_acquire) != 0) return false;
+  CountArrived();
+  if (own.group >= arrived_) return false;
   own.in_flight = false;
   return true;
 }
@@ -180,8 +183,20 @@ void SocketRecvComm::CountMessage() {
   ++messages_;
   bytes_since_grant_ += At(received_).received[buffer_].bytes;
   const Request& request = At(received_);
-  acknowledge_ |= channel_->resumable() && request.received[buffer_].bytes > kKeepBytes;
   if (request.taken == request.size) ++received_;
+}
+
+// Counts the groups in order, also where a later one is complete before an earlier one: the sender
+// can go on from one place only.
+void SocketRecvComm::CountArrived() {
+  for (; arrived_ < received_; ++arrived_) {
+    const Request& request = At(arrived_);
+    if (request.pieces_left.load(std::memory_order_acquire) != 0) return;
+    arrived_messages_ += request.size;
+    for (size_t i = 0; channel_->resumable() && i < request.size; ++i) {
+      acknowledge_ |= request.received[i].bytes > kKeepBytes;
+    }
+  }
 }
 
 // Where the next bytes of the current message go.
@@ -193,7 +208,7 @@ std::byte* SocketRecvComm::PayloadPlace() {
 // One system call fills the current buffer and, behind it, the staging area.
 Result<bool> SocketRecvComm::ReadMore() {
   std::array<iovec, 2> pieces;
-  int count = 0;
+  size_t count = 0;
   if (in_payload_) {  // everything staged has been used
     pieces[0] = {PayloadPlace(), payload_left_};
     count = 1;
@@ -204,17 +219,14 @@ Result<bool> SocketRecvComm::ReadMore() {
     staged_from_ = 0;
     staged_to_ = kept;
   }
-  pieces[static_cast<size_t>(count++)] = {&staging_[kept], staging_.size() - kept};
-  ssize_t got;
-  do {
-    got = ::readv(channel_->control(), pieces.data(), count);
-  } while (got < 0 && errno == EINTR);
+  pieces[count++] = {&staging_[kept], staging_.size() - kept};
+  const ssize_t got = channel_->control().Read(std::span(pieces).first(count));
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
   // The end of the stream is the peer's own doing, unless a reset was seen before, or this end shut
   // the old socket down because the peer offers a new one.
   if (got <= 0) {
     const int error = got < 0 ? errno : channel_->Offered() || was_reset_ ? ECONNRESET : 0;
-    TUTTI_TRY(tagged_ || error == 0 ? channel_->Fail(error) : channel_->Break(error));
+    TUTTI_TRY(error == 0 ? channel_->Fail(error) : channel_->Break(error));
     return false;
   }
   auto bytes = static_cast<size_t>(got);
@@ -227,22 +239,36 @@ Result<bool> SocketRecvComm::ReadMore() {
   return true;
 }
 
-// On a new socket, the sender sends on from the first message that is not wholly there.
+// On new sockets the sender sends on from the first message of the first group that is not wholly
+// there.
 void SocketRecvComm::BeginAgain() {
+  CountArrived();
   staged_from_ = 0;
   staged_to_ = 0;
   was_reset_ = false;
-  if (in_payload_) {
-    Request& request = At(received_);
-    request.in_use &= ~(1u << buffer_);
-    --request.taken;
-    in_payload_ = false;
+  in_payload_ = false;
+  for (uint64_t group = arrived_; group < posted_; ++group) {
+    Request& request = At(group);
+    request.taken = 0;
+    request.in_use = 0;
+    request.pieces_left.store(0, std::memory_order_relaxed);
   }
+  received_ = arrived_;
+  messages_ = arrived_messages_;
   grants_from_ = 0;
-  EncodeFrame({FrameType::kResume, 0, 0, 0, messages_}, std::span(grants_).first<kFrameBytes>());
-  grants_to_ = kFrameBytes;
-  EncodeCount();
+  grants_to_ = 0;
+  Encode({FrameType::kResume, 0, 0, 0, arrived_messages_});
+  // Before the first group nobody knows whether there are tags, and nothing is granted that opening
+  // the connection has not.
+  if (tagged_) granted_ = arrived_;
+  if (tagged_) EncodeGroups();
+  if (!tagged_ && posted_ > 0) EncodeCount();
   channel_->TellResumed(0);
+}
+
+void SocketRecvComm::Encode(const Frame& frame) {
+  EncodeFrame(frame, std::span<std::byte, kFrameBytes>(&grants_[grants_to_], kFrameBytes));
+  grants_to_ += kFrameBytes;
 }
 
 // Grants by count what is posted, and says what has come.
@@ -250,14 +276,27 @@ void SocketRecvComm::EncodeCount() {
   granted_ = std::max(granted_, posted_);
   bytes_since_grant_ = 0;
   acknowledge_ = false;
-  const uint64_t missing = channel_->resumable() ? granted_ - messages_ : 0;
-  EncodeFrame({FrameType::kGrant, 0, 0, static_cast<uint32_t>(missing), granted_},
-              std::span<std::byte, kFrameBytes>(&grants_[grants_to_], kFrameBytes));
-  grants_to_ += kFrameBytes;
+  const uint64_t missing = channel_->resumable() ? granted_ - arrived_messages_ : 0;
+  Encode({FrameType::kGrant, 0, 0, static_cast<uint32_t>(missing), granted_});
+}
+
+// Grants the groups that are posted, with their tags.
+void SocketRecvComm::EncodeGroups() {
+  if (acknowledge_) Encode({FrameType::kHas, 0, 0, 0, arrived_messages_});
+  acknowledge_ = false;
+  for (; granted_ < posted_; ++granted_) {
+    const Request& request = At(granted_);
+    GroupTags tags = {};
+    for (size_t i = 0; i < request.size; ++i) tags[i] = request.buffers[i].tag;
+    Encode({FrameType::kGroup, static_cast<uint8_t>(request.size), 0, 0, granted_});
+    EncodeGroupTags(tags,
+                    std::span<std::byte, kGroupTagsBytes>(&grants_[grants_to_], kGroupTagsBytes));
+    grants_to_ += kGroupTagsBytes;
+  }
 }
 
 bool SocketRecvComm::GrantsDue(bool busy) const {
-  if (acknowledge_ && !tagged_) return true;
+  if (acknowledge_) return true;
   if (posted_ <= granted_) return false;
   // Groups with tags cannot be sent to before they are granted.
   if (tagged_) return true;
@@ -272,19 +311,10 @@ void SocketRecvComm::EncodeGrants(bool busy) {
   grants_from_ = 0;
   grants_to_ = 0;
   if (!GrantsDue(busy)) return;
-  const auto encode = [&](const Frame& frame) {
-    EncodeFrame(frame, std::span<std::byte, kFrameBytes>(&grants_[grants_to_], kFrameBytes));
-    grants_to_ += kFrameBytes;
-  };
-  if (!tagged_) EncodeCount();
-  for (; tagged_ && granted_ < posted_; ++granted_) {
-    const Request& request = At(granted_);
-    GroupTags tags = {};
-    for (size_t i = 0; i < request.size; ++i) tags[i] = request.buffers[i].tag;
-    encode({FrameType::kGroup, static_cast<uint8_t>(request.size), 0, 0, granted_});
-    EncodeGroupTags(tags,
-                    std::span<std::byte, kGroupTagsBytes>(&grants_[grants_to_], kGroupTagsBytes));
-    grants_to_ += kGroupTagsBytes;
+  if (tagged_) {
+    EncodeGroups();
+  } else {
+    EncodeCount();
   }
 }
 
@@ -293,9 +323,9 @@ Result<bool> SocketRecvComm::SendGrants(bool busy) {
     EncodeGrants(busy);
     if (grants_to_ == 0) return false;
   }
-  const ssize_t sent = ::send(channel_->control(), &grants_[grants_from_],
-                              grants_to_ - grants_from_, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+  const iovec grants = {&grants_[grants_from_], grants_to_ - grants_from_};
+  const ssize_t sent = channel_->control().Write({&grants, 1});
+  if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
   // A sender that has sent its last message may be gone: what it sent still counts, so the failure
   // shows only when something more is read.
   if (sent < 0 && (errno == EPIPE || errno == ECONNRESET)) {
@@ -304,7 +334,7 @@ Result<bool> SocketRecvComm::SendGrants(bool busy) {
     return false;
   }
   if (sent < 0) {
-    TUTTI_TRY(tagged_ ? channel_->Fail(errno) : channel_->Break(errno));
+    TUTTI_TRY(channel_->Break(errno));
     return false;
   }
   grants_from_ += static_cast<size_t>(sent);
@@ -315,7 +345,7 @@ NetIdle SocketRecvComm::PrepareToWait(std::vector<NetWait>& waits) {
   if (channel_->down() || channel_->replaced()) return NetIdle::kPoll;
   const uint32_t control = (received_ < posted_ ? uint32_t{EPOLLIN} : 0u) |
                            (grants_from_ < grants_to_ ? uint32_t{EPOLLOUT} : 0u);
-  if (control != 0) waits.push_back({channel_->control(), control});
+  if (control != 0) waits.push_back({channel_->control_fd(), control});
   channel_->AppendDataWaits(waits);
   return NetIdle::kWait;
 }

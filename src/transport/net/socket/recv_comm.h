@@ -48,12 +48,15 @@ class SocketRecvComm final : public NetRecvComm {
   Status TakeFrame();
   Result<size_t> ChooseBuffer(const Frame& frame);
   void CountMessage();
+  void CountArrived();
   std::byte* PayloadPlace();
   Result<bool> ReadMore();
   Result<bool> SendGrants(bool busy);
   void EncodeGrants(bool busy);
   bool GrantsDue(bool busy) const;
   void EncodeCount();
+  void EncodeGroups();
+  void Encode(const Frame& frame);
   void BeginAgain();
 
   std::unique_ptr<SocketChannel> channel_;
@@ -66,16 +69,20 @@ class SocketRecvComm final : public NetRecvComm {
   uint64_t granted_ = kNetWindow;
   size_t bytes_since_grant_ = 0;  // of the messages that have come since
   uint64_t messages_ = 0;  // as received_, but of messages; the same where all groups have one
+  // The first arrived_ groups are wholly in their buffers; they have arrived_messages_ messages. A
+  // resumed connection goes on from here.
+  uint64_t arrived_ = 0;
+  uint64_t arrived_messages_ = 0;
 
   size_t payload_left_ = 0;  // of message messages_, once its frame has come
   size_t buffer_ = 0;        // the buffer of group received_ that it goes to
   bool in_payload_ = false;
   bool was_reset_ = false;    // while grants were sent
-  bool acknowledge_ = false;  // a message has come that the sender holds until it knows
+  bool acknowledge_ = false;  // messages have arrived that the sender holds until it knows
   size_t staged_from_ = 0;    // staging_[staged_from_, staged_to_) has been read but not used
   size_t staged_to_ = 0;
   // grants_[grants_from_, grants_to_) is still to be written.
-  std::array<std::byte, kNetWindow*(kFrameBytes + kGroupTagsBytes)> grants_;
+  std::array<std::byte, 2 * kFrameBytes + kNetWindow*(kFrameBytes + kGroupTagsBytes)> grants_;
   size_t grants_from_ = 0;
   size_t grants_to_ = 0;
   std::array<std::byte, kStagingBytes> staging_;

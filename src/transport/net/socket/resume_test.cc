@@ -1,176 +1,118 @@
-// Connections that are reset under way go on, with every message once and in order.
+// Connections that break under way go on, with every message once and in order.
 
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <sys/socket.h>
 
 #include <atomic>
+#include <deque>
 #include <thread>
 
-#include "base/mutex.h"
-#include "bootstrap/wire.h"
 #include "transport/net/net_contract_test.h"
+#include "transport/net/socket/cable.h"
 #include "transport/net/socket/fuzz_targets.h"
-#include "transport/net/socket/socket_net_pair.h"
 
 namespace tutti {
 namespace {
-
-// Passes bytes between whoever connects and `target`, and resets all connections on demand.
-class Relay {
- public:
-  explicit Relay(const SocketAddress& target) : target_(target) {
-    listen_fd_ = Listen(address_).value();
-    thread_ = std::thread([this] { Run(); });
-  }
-  ~Relay() {
-    stopping_.store(true);
-    thread_.join();
-  }
-  const SocketAddress& address() const { return address_; }
-  int accepted() const { return accepted_.load(); }
-  // Resets every connection, at both ends.
-  void Cut() {
-    const int before = cuts_.load();
-    cut_.store(true);
-    while (cuts_.load() == before) std::this_thread::yield();
-  }
-  // While held, connections are accepted but nothing passes.
-  void Hold(bool hold) { hold_.store(hold); }
-
- private:
-  struct Pipe {
-    UniqueFd near;
-    UniqueFd far;
-  };
-  static void Reset(UniqueFd& fd) {
-    const linger at_once = {1, 0};
-    setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-    fd.Reset();
-  }
-  // Returns false when the connection has ended.
-  static bool Pass(int from, int to) {
-    std::array<std::byte, 65536> bytes;
-    const ssize_t got = ::recv(from, bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (got < 0) return errno == EAGAIN;
-    if (got == 0) return false;
-    const WaitLimits limits = {Deadline::AfterSeconds(20), nullptr};
-    return SendAll(to, std::span(bytes).first(static_cast<size_t>(got)), limits).ok();
-  }
-  void Run() {
-    std::vector<Pipe> pipes;
-    while (!stopping_.load()) {
-      std::vector<pollfd> polls = {{listen_fd_.get(), POLLIN, 0}};
-      for (const Pipe& pipe : pipes) {
-        polls.push_back({pipe.near.get(), POLLIN, 0});
-        polls.push_back({pipe.far.get(), POLLIN, 0});
-      }
-      ::poll(polls.data(), polls.size(), 1);
-      if (cut_.exchange(false)) {
-        for (Pipe& pipe : pipes) {
-          Reset(pipe.near);
-          Reset(pipe.far);
-        }
-        pipes.clear();
-        cuts_.fetch_add(1);
-        continue;
-      }
-      if (hold_.load()) continue;
-      std::erase_if(pipes, [](const Pipe& pipe) {
-        return !Pass(pipe.near.get(), pipe.far.get()) || !Pass(pipe.far.get(), pipe.near.get());
-      });
-      UniqueFd near = Accept(listen_fd_.get(), nullptr).value();
-      if (!near.valid()) continue;
-      accepted_.fetch_add(1);
-      Result<UniqueFd> far = Connect(target_, {Deadline::AfterSeconds(20), nullptr});
-      if (far.ok()) pipes.push_back({std::move(near), std::move(far).value()});
-    }
-  }
-
-  const SocketAddress target_;
-  SocketAddress address_ = ParseSocketAddress("127.0.0.1:0").value();
-  UniqueFd listen_fd_;
-  std::atomic<bool> stopping_ = false;
-  std::atomic<bool> cut_ = false;
-  std::atomic<bool> hold_ = false;
-  std::atomic<int> cuts_ = 0;
-  std::atomic<int> accepted_ = 0;
-  std::thread thread_;
-};
-
-// Two ends of a connection that goes through a relay.
-struct Relayed {
-  std::unique_ptr<NetPair> pair = SocketFactory("Socket", 1, 1).make();
-  std::unique_ptr<NetListener> listener = pair->receiving().Listen(0).value();
-  std::unique_ptr<Relay> relay;
-  std::unique_ptr<NetSendComm> sender;
-  std::unique_ptr<NetRecvComm> receiver;
-
-  Relayed() {
-    NetHandle handle = listener->handle();
-    WireReader reader(handle);
-    reader.U64();
-    relay = std::make_unique<Relay>(reader.Address());
-    WireWriter writer;
-    writer.Address(relay->address());
-    const Bytes bytes = std::move(writer).Take();
-    std::memcpy(&handle[8], bytes.data(), bytes.size());
-    sender = pair->sending().Connect(0, handle, net_contract::Bound()).value();
-    receiver = listener->Accept(net_contract::Bound()).value();
-  }
-};
 
 struct Message {
   NetRequest* request = nullptr;
   std::vector<std::byte> bytes;
 };
 
-// Sends messages of these sizes in a thread of its own and checks what comes; `between` is called
-// by the receiving thread before each message.
+// A stream of messages of these sizes; with tags, in groups of `group` that are sent backwards.
+struct Plan {
+  std::vector<size_t> sizes;
+  size_t group = 0;
+
+  size_t GroupSize() const { return std::max<size_t>(group, 1); }
+  uint32_t Tag(size_t i) const { return group == 0 ? 0 : static_cast<uint32_t>(1 + i % group); }
+  // The message that is the i-th to be sent.
+  size_t Sent(size_t i) const {
+    return group == 0 ? i : i / group * group + (group - 1 - i % group);
+  }
+};
+
+void Fill(std::vector<std::byte>& bytes, size_t number) {
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(number * 7 + i + i / 255);
+  }
+}
+
+void SendAll(NetSendComm& sender, const Plan& plan) {
+  std::deque<Message> under_way;
+  size_t sent = 0;
+  const Deadline deadline = Deadline::AfterSeconds(net_contract::kBoundS);
+  while ((sent < plan.sizes.size() || !under_way.empty() || !sender.Drained()) &&
+         !deadline.Passed()) {
+    if (sent < plan.sizes.size()) {
+      const size_t number = plan.Sent(sent);
+      Message next = {nullptr, std::vector<std::byte>(plan.sizes[number])};
+      Fill(next.bytes, number);
+      const auto begun = sender.Isend(
+          {next.bytes.data(), next.bytes.size(), plan.Tag(number), static_cast<uint32_t>(number)});
+      ASSERT_TRUE(begun.ok()) << begun.status().message();
+      if (*begun) {
+        next.request = *begun;
+        under_way.push_back(std::move(next));
+        ++sent;
+      }
+    }
+    const Result<bool> moved = sender.Progress();
+    ASSERT_TRUE(moved.ok()) << moved.status().message();
+    while (!under_way.empty() && *sender.Test(*under_way.front().request)) {
+      // What is done is the caller's again, and may change at once.
+      std::fill(under_way.front().bytes.begin(), under_way.front().bytes.end(), std::byte{0xee});
+      under_way.pop_front();
+    }
+    if (!*moved) std::this_thread::yield();
+  }
+  EXPECT_EQ(sent, plan.sizes.size());
+  EXPECT_TRUE(under_way.empty());
+}
+
+// A group of messages that is being received.
+struct Group {
+  NetRequest* request = nullptr;
+  std::vector<std::vector<std::byte>> buffers;
+};
+
+Group Post(NetRecvComm& receiver, const Plan& plan, size_t first) {
+  Group group;
+  std::array<NetReceive, kMaxNetGroup> receives;
+  for (size_t i = 0; i < plan.GroupSize(); ++i) {
+    group.buffers.emplace_back(plan.sizes[first + i]);
+    receives[i] = {group.buffers[i].data(), plan.sizes[first + i], plan.Tag(first + i)};
+  }
+  group.request = receiver.Irecv(std::span(receives).first(plan.GroupSize())).value();
+  return group;
+}
+
+void ExpectGroup(const Group& group, const Plan& plan, size_t first) {
+  for (size_t i = 0; i < plan.GroupSize(); ++i) {
+    ASSERT_EQ(group.request->received[i].op_tag, first + i);
+    ASSERT_EQ(group.request->received[i].bytes, plan.sizes[first + i]);
+    std::vector<std::byte> expected(plan.sizes[first + i]);
+    Fill(expected, first + i);
+    ASSERT_TRUE(group.buffers[i] == expected) << "message " << first + i;
+  }
+}
+
+// Sends in a thread of its own and checks what comes; `between` is called by the receiving thread
+// before each message, or group.
 template <class Between>
-void Stream(Relayed& link, const std::vector<size_t>& sizes, Between between) {
+void Stream(CabledLink& link, const Plan& plan, Between between) {
   std::atomic<bool> all_sent = false;
   std::jthread sending([&] {
-    std::deque<Message> under_way;
-    size_t sent = 0;
-    const Deadline deadline = Deadline::AfterSeconds(net_contract::kBoundS);
-    while ((sent < sizes.size() || !under_way.empty() || !link.sender->Drained()) &&
-           !deadline.Passed()) {
-      if (sent < sizes.size()) {
-        Message next = {nullptr, std::vector<std::byte>(sizes[sent])};
-        for (size_t i = 0; i < sizes[sent]; ++i) next.bytes[i] = static_cast<std::byte>(sent + i);
-        const auto begun = link.sender->Isend(
-            {next.bytes.data(), next.bytes.size(), 0, static_cast<uint32_t>(sent)});
-        ASSERT_TRUE(begun.ok()) << begun.status().message();
-        if (*begun) {
-          next.request = *begun;
-          under_way.push_back(std::move(next));
-          ++sent;
-        }
-      }
-      const Result<bool> moved = link.sender->Progress();
-      ASSERT_TRUE(moved.ok()) << moved.status().message();
-      while (!under_way.empty() && *link.sender->Test(*under_way.front().request)) {
-        // What is done is the caller's again, and may change at once.
-        std::fill(under_way.front().bytes.begin(), under_way.front().bytes.end(), std::byte{0xee});
-        under_way.pop_front();
-      }
-      if (!*moved) std::this_thread::yield();
-    }
-    EXPECT_EQ(sent, sizes.size());
-    EXPECT_TRUE(under_way.empty());
+    SendAll(*link.sender, plan);
     all_sent.store(true);
   });
   const Deadline deadline = Deadline::AfterSeconds(net_contract::kBoundS);
-  std::deque<Message> posted;
+  const size_t step = plan.GroupSize();
+  std::deque<Group> posted;
   size_t next = 0;
-  for (size_t i = 0; i < sizes.size() && !::testing::Test::HasFailure(); ++i) {
+  for (size_t i = 0; i + step <= plan.sizes.size() && !::testing::Test::HasFailure(); i += step) {
     between(i);
-    while (next < sizes.size() && posted.size() < kNetWindow) {
-      Message message = {nullptr, std::vector<std::byte>(sizes[next++])};
-      message.request =
-          fuzz::ReceiveOne(*link.receiver, message.bytes.data(), message.bytes.size()).value();
-      posted.push_back(std::move(message));
+    for (; next + step <= plan.sizes.size() && posted.size() < kNetWindow; next += step) {
+      posted.push_back(Post(*link.receiver, plan, next));
     }
     bool came = false;
     while (!came && !deadline.Passed()) {
@@ -181,11 +123,7 @@ void Stream(Relayed& link, const std::vector<size_t>& sizes, Between between) {
       if (!*moved) std::this_thread::yield();
     }
     ASSERT_TRUE(came) << "message " << i;
-    EXPECT_EQ(posted.front().request->received[0].op_tag, i);
-    EXPECT_EQ(posted.front().request->received[0].bytes, sizes[i]);
-    for (size_t at = 0; at < sizes[i]; ++at) {
-      ASSERT_EQ(posted.front().bytes[at], static_cast<std::byte>(i + at)) << i << " at " << at;
-    }
+    ExpectGroup(posted.front(), plan, i);
     posted.pop_front();
   }
   // The last acknowledgement may have been lost with a connection.
@@ -195,54 +133,114 @@ void Stream(Relayed& link, const std::vector<size_t>& sizes, Between between) {
   }
 }
 
+const NetFactory kOneSocket = SocketFactory("OneSocket", 1, 1);
+const NetFactory kStriped = SocketFactory("Striped", 1, 3);
+const NetFactory kHelped = SocketFactory("Helped", 2, 2);
+
 TEST(SocketResumeTest, ResetsLoseNothingAndRepeatNothing) {
-  Relayed link;
-  int cuts = 0;
-  Stream(link, net_contract::MixedSizes(21, 300), [&](size_t i) {
-    if (i % 20 != 10) return;
-    link.relay->Cut();
-    ++cuts;
-  });
-  EXPECT_GE(link.relay->accepted(), 1 + cuts);
+  for (const NetFactory& factory : {kOneSocket, kStriped, kHelped}) {
+    for (const size_t group : {0, 1, 5}) {
+      SCOPED_TRACE(fmt::format("{}, groups of {}", factory.name, group));
+      CabledLink link(factory);
+      const int sockets = link.cable->accepted();
+      int cuts = 0;
+      Stream(link, {net_contract::MixedSizes(21, 200), group}, [&](size_t i) {
+        if (i % 20 != 10) return;
+        link.cable->Cut();
+        ++cuts;
+      });
+      EXPECT_GE(link.cable->accepted(), sockets * (1 + cuts / 2));
+    }
+  }
+}
+
+// The reset of any one socket makes the connection anew.
+TEST(SocketResumeTest, OneOfTheSocketsIsReset) {
+  for (const NetFactory& factory : {kStriped, kHelped}) {
+    SCOPED_TRACE(factory.name);
+    CabledLink link(factory);
+    int cuts = 0;
+    Stream(link, {net_contract::MixedSizes(22, 150)}, [&](size_t i) {
+      if (i % 10 == 5) link.cable->Cut(cuts++ % 4);
+    });
+  }
 }
 
 TEST(SocketResumeTest, GoesOnAfterALinkThatWasDownForAWhile) {
-  Relayed link;
-  std::thread cable;
-  Stream(link, net_contract::MixedSizes(4, 60), [&](size_t i) {
-    if (i != 30) return;
-    link.relay->Hold(true);
-    link.relay->Cut();
-    cable = std::thread([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-      link.relay->Hold(false);
+  for (const NetFactory& factory : {kOneSocket, kHelped}) {
+    CabledLink link(factory);
+    std::thread cable;
+    Stream(link, {net_contract::MixedSizes(4, 60)}, [&](size_t i) {
+      if (i != 30) return;
+      link.cable->Cut();
+      link.cable->Hold(true);
+      cable = std::thread([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+        link.cable->Hold(false);
+      });
     });
-  });
-  cable.join();
+    cable.join();
+  }
+}
+
+// Drives one end until it fails.
+template <class Step>
+Status FailureOf(Step step) {
+  Status status;
+  const Deadline deadline = Deadline::AfterSeconds(net_contract::kBoundS);
+  while (status.ok() && !deadline.Passed()) status = step();
+  return status;
 }
 
 TEST(SocketResumeTest, FailsAtOnceWhenTheOtherEndIsGone) {
-  for (const bool sender_goes : {false, true}) {
-    Relayed link;
-    Stream(link, {100, 100'000}, [](size_t) {});
-    std::byte byte{};
-    const int64_t before_ns = NowNs();
-    Status status;
-    const Deadline deadline = Deadline::AfterSeconds(net_contract::kBoundS);
-    if (sender_goes) {
-      ASSERT_TRUE(fuzz::ReceiveOne(*link.receiver, &byte, 1).ok());
-      link.sender.reset();
-      while (status.ok() && !deadline.Passed()) status = link.receiver->Progress().status();
-    } else {
-      link.receiver.reset();
-      link.relay->Cut();
-      while (status.ok() && !deadline.Passed()) {
-        status = link.sender->Isend({&byte, 1}).status();
-        if (status.ok()) status = link.sender->Progress().status();
+  for (const NetFactory& factory : {kOneSocket, kHelped}) {
+    for (const bool sender_goes : {false, true}) {
+      CabledLink link(factory);
+      Stream(link, {{100, 100'000}}, [](size_t) {});
+      std::vector<std::byte> bytes(200'000);
+      const int64_t before_ns = NowNs();
+      Status status;
+      if (sender_goes) {
+        ASSERT_TRUE(fuzz::ReceiveOne(*link.receiver, bytes.data(), 1).ok());
+        link.sender.reset();
+        status = FailureOf([&] { return link.receiver->Progress().status(); });
+      } else {
+        link.receiver.reset();
+        link.cable->Cut();
+        status = FailureOf([&] {
+          TUTTI_TRY(link.sender->Isend({bytes.data(), bytes.size()}).status());
+          return link.sender->Progress().status();
+        });
       }
+      EXPECT_EQ(status.code(), Code::kRemoteError) << status.message();
+      EXPECT_LT(NowNs() - before_ns, kResumeWithinNs / 2);
     }
-    EXPECT_EQ(status.code(), Code::kRemoteError) << status.message();
-    EXPECT_LT(NowNs() - before_ns, kResumeWithinNs / 2);
+  }
+}
+
+NetFactory WithTimeout(int64_t seconds) {
+  Settings settings;
+  settings.socket_nthreads = 1;
+  settings.nsocks_perthread = 1;
+  settings.resume_timeout_s = seconds;
+  return {"Timeout", [=] { return std::make_unique<SocketNetPair>(settings, "127.0.0.1:0"); }};
+}
+
+TEST(SocketResumeTest, TheSettingSaysHowLongItTries) {
+  for (const int64_t seconds : {0, 1}) {
+    CabledLink link(WithTimeout(seconds));
+    Stream(link, {{100, 100}}, [](size_t) {});
+    std::byte byte{};
+    ASSERT_TRUE(fuzz::ReceiveOne(*link.receiver, &byte, 1).ok());
+    link.cable->Cut();
+    link.cable->Hold(true);
+    const Status status = FailureOf([&] { return link.receiver->Progress().status(); });
+    const std::string expected =
+        seconds == 0 ? "Connection reset by peer (ECONNRESET)"
+                     : "Connection reset by peer (ECONNRESET), and the connection could not be "
+                       "made again within 1 s (TUTTI_RESUME_TIMEOUT_S)";
+    EXPECT_EQ(status.message(), expected);
+    link.cable->Hold(false);
   }
 }
 

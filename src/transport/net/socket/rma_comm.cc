@@ -1,7 +1,6 @@
 #include "transport/net/socket/rma_comm.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -190,11 +189,7 @@ Result<bool> SocketRmaComm::Write() {
         total += out.total - from;
       }
     }
-    msghdr message = {};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = count;
-    const ssize_t sent = ::sendmsg(channel_->control(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EINTR) continue;
+    const ssize_t sent = channel_->control().Write(std::span(pieces).first(count));
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (sent < 0) return channel_->Fail(errno);
     CountWritten(static_cast<size_t>(sent));
@@ -239,17 +234,14 @@ Result<size_t> SocketRmaComm::ReadOnce() {
     staged_to_ = kept;
   }
   std::array<iovec, 2> pieces;
-  int count = 0;
+  size_t count = 0;
   if (payload_.active) {
     pieces[0] = {payload_.to, std::min(payload_.left, kTurnBytes)};
     count = 1;
   }
   const bool whole = !payload_.active || payload_.left <= kTurnBytes;
-  if (whole) pieces[static_cast<size_t>(count++)] = {&staging_[kept], staging_.size() - kept};
-  ssize_t got;
-  do {
-    got = ::readv(channel_->control(), pieces.data(), count);
-  } while (got < 0 && errno == EINTR);
+  if (whole) pieces[count++] = {&staging_[kept], staging_.size() - kept};
+  const ssize_t got = channel_->control().Read(std::span(pieces).first(count));
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return size_t{0};
   if (got <= 0) return channel_->Fail(got == 0 ? 0 : errno);
   const auto bytes = static_cast<size_t>(got);
@@ -413,8 +405,8 @@ Status SocketRmaComm::Refuse(RmaRefusal refusal, uint64_t number) {
     frame.number = number;
     std::array<std::byte, kRmaFrameBytes> bytes;
     EncodeRmaFrame(frame, bytes);
-    [[maybe_unused]] const ssize_t sent =
-        ::send(channel_->control(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const iovec piece = {bytes.data(), bytes.size()};
+    [[maybe_unused]] const ssize_t sent = channel_->control().Write({&piece, 1});
   }
   return channel_->Fail(
       RemoteError("the peer's operation {} was refused: {}", number, Describe(refusal)));
@@ -422,7 +414,8 @@ Status SocketRmaComm::Refuse(RmaRefusal refusal, uint64_t number) {
 
 NetIdle SocketRmaComm::PrepareToWait(std::vector<NetWait>& waits) {
   // The other end may ask for something at any time.
-  waits.push_back({channel_->control(), EPOLLIN | (outgoing_.empty() ? 0u : uint32_t{EPOLLOUT})});
+  waits.push_back(
+      {channel_->control_fd(), EPOLLIN | (outgoing_.empty() ? 0u : uint32_t{EPOLLOUT})});
   return NetIdle::kWait;
 }
 

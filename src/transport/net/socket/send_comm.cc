@@ -1,7 +1,6 @@
 #include "transport/net/socket/send_comm.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -32,6 +31,9 @@ Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   TUTTI_TRY(channel_->Check());
   const size_t bytes = message.bytes;
   if (bytes > kMaxNetMessageBytes) return InternalError("a message of {} bytes is too long", bytes);
+  if (requests_.empty()) {
+    requests_ = std::vector<Request>(message.tag == 0 ? kKeptMessages : kKeptWithTags);
+  }
   Request& request = At(begun_);
   if (in_flight_ == kNetWindow || request.in_flight) return nullptr;
   TUTTI_ASSIGN(const bool granted, Granted(message.tag));
@@ -40,6 +42,7 @@ Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   request.in_flight = true;
   request.chunk = begun_;
   request.bytes = bytes;
+  request.used = used;
   if (begun_ >= granted_) bytes_on_credit_ += bytes;
   Keep(request, message);
   request.control_bytes = used == 0 ? kFrameBytes + bytes : kFrameBytes;
@@ -47,19 +50,24 @@ Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   EncodeFrame({used == 0 ? FrameType::kData : FrameType::kStriped, static_cast<uint8_t>(used),
                message.op_tag, static_cast<uint32_t>(bytes), begun_, message.tag},
               request.frame);
-  // Data sockets carry bytes both ways, hence the cast; a sending data socket only reads.
-  if (used > 0) {
-    channel_->Push(const_cast<std::byte*>(message.data), bytes, begun_, used, request.pieces_left);
-  }
+  // A broken connection begins again with what was begun meanwhile, too.
+  if (!channel_->down() && !awaiting_resume_) PushPieces(request);
   ++begun_;
   ++in_flight_;
   return &request;
 }
 
+void SocketSendComm::PushPieces(Request& request) {
+  if (request.used == 0) return;
+  // Data sockets carry bytes both ways, hence the cast; a sending data socket only reads.
+  channel_->Push(const_cast<std::byte*>(request.data), request.bytes, request.chunk, request.used,
+                 request.pieces_left);
+}
+
 void SocketSendComm::Keep(Request& request, const NetSend& message) {
   request.data = message.data;
   request.held = false;
-  if (!channel_->resumable() || tagged_) return;
+  if (!channel_->resumable()) return;
   if (message.bytes > kKeepBytes) {
     request.held = true;
     held_until_ = begun_ + 1;
@@ -115,6 +123,7 @@ Result<bool> SocketSendComm::Progress() {
   if (written_ < begun_) {
     TUTTI_ASSIGN(moved, WriteControl());
   }
+  if (channel_->down()) return moved;
   TUTTI_ASSIGN(const bool data_moved, channel_->Progress());
   moved |= data_moved;
   if (WantsGrants() || AwaitsAcknowledgement()) {
@@ -157,18 +166,14 @@ Result<bool> SocketSendComm::WriteControl() {
         if (from + bytes < request.control_bytes) break;
       }
     }
-    msghdr message = {};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = count;
-    const ssize_t sent = ::sendmsg(channel_->control(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EINTR) continue;
+    const ssize_t sent = channel_->control().Write(std::span(pieces).first(count));
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return moved;
     if (sent < 0) {
-      TUTTI_TRY(BreakOrFail(errno));
+      TUTTI_TRY(channel_->Break(errno));
       return moved;
     }
     moved = true;
-    for (auto left = static_cast<size_t>(sent); left > 0 || written_ < begun_;) {
+    for (auto left = static_cast<size_t>(sent); written_ < begun_;) {
       Request& request = At(written_);
       const size_t part = std::min(left, request.control_bytes - request.written);
       request.written += part;
@@ -181,19 +186,14 @@ Result<bool> SocketSendComm::WriteControl() {
   return moved;
 }
 
-// Connections with tags are not resumed.
-Status SocketSendComm::BreakOrFail(int error) {
-  return tagged_ ? channel_->Fail(error) : channel_->Break(error);
-}
-
 Result<bool> SocketSendComm::ReadGrants() {
   if (channel_->down()) return false;
-  const ssize_t got =
-      ::recv(channel_->control(), &staging_[staged_], staging_.size() - staged_, MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+  const iovec place = {&staging_[staged_], staging_.size() - staged_};
+  const ssize_t got = channel_->control().Read({&place, 1});
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
   if (got == 0) return channel_->Fail(0);
   if (got < 0) {
-    TUTTI_TRY(BreakOrFail(errno));
+    TUTTI_TRY(channel_->Break(errno));
     return false;
   }
   staged_ += static_cast<size_t>(got);
@@ -228,6 +228,9 @@ Status SocketSendComm::TakeGrant(const Frame& frame) {
   if (awaiting_resume_) {
     return channel_->Fail(RemoteError("the receiver does not say where to go on"));
   }
+  if (frame.type == FrameType::kHas && channel_->resumable()) {
+    return TakeAcknowledgement(frame.count);
+  }
   if (frame.type != FrameType::kGrant) {
     return channel_->Fail(RemoteError("the receiver sent data against the direction"));
   }
@@ -239,9 +242,11 @@ Status SocketSendComm::TakeGrant(const Frame& frame) {
   granted_ = frame.count;
   bytes_on_credit_ = 0;
   for (uint64_t chunk = granted_; chunk < begun_; ++chunk) bytes_on_credit_ += At(chunk).bytes;
-  if (!channel_->resumable()) return Status::Ok();
-  const uint64_t has = frame.count - frame.bytes;
-  if (frame.bytes > frame.count || has < acknowledged_ || has > written_) {
+  return channel_->resumable() ? TakeAcknowledgement(frame.count - frame.bytes) : Status::Ok();
+}
+
+Status SocketSendComm::TakeAcknowledgement(uint64_t has) {
+  if (has < acknowledged_ || has > written_) {
     return channel_->Fail(
         RemoteError("the receiver has {} messages, but {} were sent and it had {} before", has,
                     written_, acknowledged_));
@@ -260,9 +265,14 @@ Status SocketSendComm::TakeResume(const Frame& frame) {
   }
   awaiting_resume_ = false;
   acknowledged_ = frame.count;
+  groups_repeated_ = groups_granted_;
   channel_->TellResumed(written_ - frame.count);
-  for (uint64_t chunk = frame.count; chunk < begun_; ++chunk) At(chunk).written = 0;
   written_ = frame.count;
+  for (uint64_t chunk = frame.count; chunk < begun_; ++chunk) {
+    At(chunk).written = 0;
+    At(chunk).pieces_left.store(0, std::memory_order_relaxed);
+    PushPieces(At(chunk));
+  }
   return Status::Ok();
 }
 
@@ -274,6 +284,7 @@ Status SocketSendComm::TakeGroup(const Frame& frame,
     return channel_->Fail(RemoteError("the receiver wants tags, but messages without came before"));
   }
   tagged_ = true;
+  if (frame.count < groups_repeated_) return Status::Ok();
   if (frame.count != groups_granted_ || groups_granted_ - groups_filled_ == kNetWindow) {
     return channel_->Fail(
         RemoteError("the receiver granted group {}, but {} groups were filled "
@@ -289,7 +300,7 @@ NetIdle SocketSendComm::PrepareToWait(std::vector<NetWait>& waits) {
   if (channel_->down() || channel_->replaced()) return NetIdle::kPoll;
   const uint32_t control = (written_ < begun_ ? uint32_t{EPOLLOUT} : 0u) |
                            (NeedsGrants() || AwaitsAcknowledgement() ? uint32_t{EPOLLIN} : 0u);
-  if (control != 0) waits.push_back({channel_->control(), control});
+  if (control != 0) waits.push_back({channel_->control_fd(), control});
   channel_->AppendDataWaits(waits);
   return NetIdle::kWait;
 }

@@ -37,6 +37,7 @@ class SocketSendComm final : public NetSendComm {
     size_t bytes = 0;
     std::array<std::byte, kFrameBytes> frame;
     const std::byte* data = nullptr;
+    int used = 0;              // how many data sockets carry it
     size_t control_bytes = 0;  // the frame, and the chunk unless data sockets carry it
     size_t written = 0;        // of control_bytes
     bool held = false;         // the caller's memory is needed until the receiver has the message
@@ -44,28 +45,32 @@ class SocketSendComm final : public NetSendComm {
     std::atomic<uint32_t> pieces_left = 0;
   };
 
-  // Messages that the receiver may not have yet, and those under way.
-  static constexpr uint64_t kKeptMessages = kNetWindow + kCreditMessages;
+  // Messages that the receiver may not have yet, and those under way. With tags the receiver may
+  // lack all messages of a window of groups.
+  static constexpr size_t kKeptMessages = kNetWindow + kCreditMessages;
+  static constexpr size_t kKeptWithTags = kNetWindow * kMaxNetGroup;
 
-  Request& At(uint64_t chunk) { return requests_[chunk % kKeptMessages]; }
+  Request& At(uint64_t chunk) { return requests_[chunk % requests_.size()]; }
   // A granted group with tags: those of its buffers that no message is for yet.
   struct Group {
     size_t left = 0;
     GroupTags tags = {};
   };
 
+  // Hands a message to the data sockets, where it is for them.
+  void PushPieces(Request& request);
   // Keeps what a resumed connection may have to repeat.
   void Keep(Request& request, const NetSend& message);
   Result<bool> WriteControl();
   // Returns whether a message with this tag may be sent now.
   Result<bool> Granted(uint32_t tag);
   bool TakeTag(uint32_t tag);
-  Status BreakOrFail(int error);
   // Whether a request only waits for the receiver to say that it has the message.
   bool AwaitsAcknowledgement() const { return in_flight_ > 0 && acknowledged_ < held_until_; }
   Result<bool> ReadGrants();
   Result<size_t> TakeStagedGrants();
   Status TakeGrant(const Frame& frame);
+  Status TakeAcknowledgement(uint64_t has);
   Status TakeResume(const Frame& frame);
   Status TakeGroup(const Frame& frame, std::span<const std::byte, kGroupTagsBytes> tags);
   // Whether a message without a tag may be sent: it has been granted, or there is credit for it.
@@ -79,7 +84,9 @@ class SocketSendComm final : public NetSendComm {
   bool WantsGrants() const;
 
   std::unique_ptr<SocketChannel> channel_;
-  std::array<Request, kKeptMessages> requests_;
+  // The last messages, some of them perhaps under way: those that the receiver may lack. Made by
+  // the first, which says whether there are tags.
+  std::vector<Request> requests_;
   size_t in_flight_ = 0;
   // Messages counted over the connection's life: written_ <= begun_, and without tags also
   // begun_ <= granted_ + kCreditMessages.
@@ -90,13 +97,14 @@ class SocketSendComm final : public NetSendComm {
   // On a connection that can be resumed: how many the receiver is known to have.
   uint64_t acknowledged_ = 0;
   uint64_t held_until_ = 0;  // the last message that is held is one before
-  bool awaiting_resume_ =
-      false;  // a new socket is there, and the receiver has not said where to go on
+  // New sockets are there, and the receiver has not said where to go on.
+  bool awaiting_resume_ = false;
   // With tags: the groups that are granted and not filled, in order.
   bool tagged_ = false;
   std::array<Group, kNetWindow> groups_;
   uint64_t groups_granted_ = 0;
   uint64_t groups_filled_ = 0;
+  uint64_t groups_repeated_ = 0;  // a resumed connection may grant those before once more
   // Grants, the last one perhaps in part.
   std::array<std::byte, kNetWindow*(kFrameBytes + kGroupTagsBytes)> staging_;
   size_t staged_ = 0;

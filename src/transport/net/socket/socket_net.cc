@@ -1,9 +1,5 @@
 #include "transport/net/socket/socket_net.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 
 #include "base/log.h"
@@ -12,6 +8,7 @@
 #include "sys/network_interface.h"
 #include "transport/net/socket/data_socket_config.h"
 #include "transport/net/socket/helpers.h"
+#include "transport/net/socket/keepalive.h"
 #include "transport/net/socket/listener.h"
 #include "transport/net/socket/recv_comm.h"
 #include "transport/net/socket/rma_comm.h"
@@ -22,11 +19,6 @@ namespace {
 
 constexpr uint64_t kHandleMagic = 0x314b434f53545554;     // "TUTSOCK1"
 constexpr uint64_t kRmaHandleMagic = 0x31414d5253545554;  // "TUTSRMA1"
-
-// An idle connection whose host has vanished breaks after about a minute.
-constexpr int kKeepaliveIdleS = 30;
-constexpr int kKeepaliveBetweenS = 6;
-constexpr int kKeepaliveProbes = 5;
 
 Result<ListenerHandle> DecodeSocketHandle(const NetHandle& in, uint64_t magic,
                                           const std::string& interface) {
@@ -43,20 +35,6 @@ Result<ListenerHandle> DecodeSocketHandle(const NetHandle& in, uint64_t magic,
   return DecodeHandle(in, interface);
 }
 
-// Not TCP_USER_TIMEOUT: it would also break a connection whose receiver is alive but late, as a
-// rank is that computes for minutes before it joins a collective.
-Status PrepareDataSocket(int fd) {
-  const int one = 1;
-  if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) != 0 ||
-      setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one)) != 0 ||
-      setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepaliveIdleS, sizeof(int)) != 0 ||
-      setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepaliveBetweenS, sizeof(int)) != 0 ||
-      setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &kKeepaliveProbes, sizeof(int)) != 0) {
-    return ErrnoError(errno, "preparing a data socket failed");
-  }
-  return Status::Ok();
-}
-
 struct Device {
   SocketAddress address;  // port 0 until something listens there
   DataSocketConfig data;
@@ -67,8 +45,8 @@ struct Device {
 class ListeningQueue {
  public:
   ListeningQueue(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
-                 uint64_t magic)
-      : queues_(std::move(queues)) {
+                 uint64_t magic, int64_t resume_within_ns)
+      : queues_(std::move(queues)), resume_within_ns_(resume_within_ns) {
     token_ = queues_->Open(queue_);
     handle_ = EncodeHandle({address, token_}, magic);
   }
@@ -79,16 +57,16 @@ class ListeningQueue {
   const NetHandle& handle() const { return handle_; }
   Result<SocketSet> Take(const WaitLimits& limits) {
     TUTTI_ASSIGN(SocketSet sockets, queue_->Take(limits));
-    TUTTI_TRY(PrepareDataSocket(sockets.control.get()));
-    for (const UniqueFd& socket : sockets.data) TUTTI_TRY(PrepareDataSocket(socket.get()));
-    if (sockets.resumable != 0) {
-      sockets.resumer = queues_->Await(sockets.resumable, sockets.control.get());
-    }
+    TUTTI_TRY(KeepAlive(sockets.control.fd()));
+    for (const SocketStream& socket : sockets.data) TUTTI_TRY(KeepAlive(socket.fd()));
+    sockets.resume_within_ns = resume_within_ns_;
+    if (sockets.resumable != 0) sockets.resumer = queues_->Await(sockets);
     return sockets;
   }
 
  private:
   std::shared_ptr<ConnectionQueues> queues_;
+  const int64_t resume_within_ns_;
   std::shared_ptr<ConnectionQueue> queue_ = std::make_shared<ConnectionQueue>();
   uint64_t token_ = 0;
   NetHandle handle_ = {};
@@ -97,8 +75,9 @@ class ListeningQueue {
 class SocketListener final : public NetListener {
  public:
   SocketListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
-                 std::shared_ptr<SocketHelpers> helpers)
-      : queue_(std::move(queues), address, kHandleMagic), helpers_(std::move(helpers)) {}
+                 std::shared_ptr<SocketHelpers> helpers, int64_t resume_within_ns)
+      : queue_(std::move(queues), address, kHandleMagic, resume_within_ns),
+        helpers_(std::move(helpers)) {}
 
   const NetHandle& handle() const override { return queue_.handle(); }
 
@@ -126,8 +105,9 @@ Result<std::unique_ptr<NetRmaComm>> MakeRmaComm(SocketSet sockets,
 class SocketRmaListener final : public NetRmaListener {
  public:
   SocketRmaListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
-                    std::shared_ptr<SocketHelpers> helpers)
-      : queue_(std::move(queues), address, kRmaHandleMagic), helpers_(std::move(helpers)) {}
+                    std::shared_ptr<SocketHelpers> helpers, int64_t resume_within_ns)
+      : queue_(std::move(queues), address, kRmaHandleMagic, resume_within_ns),
+        helpers_(std::move(helpers)) {}
 
   const NetHandle& handle() const override { return queue_.handle(); }
   Result<std::unique_ptr<NetRmaComm>> Accept(const WaitLimits& limits) override {
@@ -142,8 +122,11 @@ class SocketRmaListener final : public NetRmaListener {
 
 class SocketNetImpl final : public Net {
  public:
-  SocketNetImpl(EventLoop& loop, const Key& key, const PortRange& ports)
-      : loop_(loop), key_(key), ports_(ports) {}
+  SocketNetImpl(EventLoop& loop, const Key& key, const Settings& settings)
+      : loop_(loop),
+        key_(key),
+        ports_(settings.port_range),
+        resume_within_ns_(settings.resume_timeout_s * 1'000'000'000) {}
 
   Status Open(const Settings& settings, const SocketAddress& address);
 
@@ -162,8 +145,8 @@ class SocketNetImpl final : public Net {
     explicit Rma(SocketNetImpl& net) : net_(net) {}
     Result<std::unique_ptr<NetRmaListener>> Listen(int device) override {
       TUTTI_ASSIGN(const SocketAddress address, net_.Open(device));
-      return std::unique_ptr<NetRmaListener>(
-          std::make_unique<SocketRmaListener>(net_.queues_, address, net_.helpers_));
+      return std::unique_ptr<NetRmaListener>(std::make_unique<SocketRmaListener>(
+          net_.queues_, address, net_.helpers_, net_.resume_within_ns_));
     }
     Result<std::unique_ptr<NetRmaComm>> Connect(int device, const NetHandle& handle,
                                                 const WaitLimits& limits) override {
@@ -186,6 +169,7 @@ class SocketNetImpl final : public Net {
   EventLoop& loop_;
   const Key key_;
   const PortRange ports_;
+  const int64_t resume_within_ns_;
   Status viable_;
   std::vector<NetDevice> devices_;
   std::shared_ptr<SocketHelpers> helpers_;
@@ -270,7 +254,8 @@ Result<SocketAddress> SocketNetImpl::Open(int device) {
 
 Result<std::unique_ptr<NetListener>> SocketNetImpl::Listen(int device) {
   TUTTI_ASSIGN(const SocketAddress address, Open(device));
-  return std::unique_ptr<NetListener>(std::make_unique<SocketListener>(queues_, address, helpers_));
+  return std::unique_ptr<NetListener>(
+      std::make_unique<SocketListener>(queues_, address, helpers_, resume_within_ns_));
 }
 
 Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle, uint64_t magic,
@@ -289,18 +274,16 @@ Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle,
   for (hello.socket = 0; hello.socket <= hello.data_sockets; ++hello.socket) {
     TUTTI_ASSIGN(UniqueFd fd,
                  ConnectPatiently(target.address, key_, {Purpose::kData, hello.Encode()}, limits));
-    TUTTI_TRY(PrepareDataSocket(fd.get()));
+    TUTTI_TRY(KeepAlive(fd.get()));
     if (hello.socket == 0) {
       sockets.control = std::move(fd);
     } else {
       sockets.data.push_back(std::move(fd));
     }
   }
+  sockets.resume_within_ns = resume_within_ns_;
   if (life == DataHello::kResumable) {
-    hello.socket = 0;
-    hello.life = DataHello::kResumes;
-    sockets.resumer =
-        std::make_unique<Redialer>(target.address, key_, Hello{Purpose::kData, hello.Encode()});
+    sockets.resumer = std::make_unique<Redialer>(target.address, key_, hello);
   }
   return sockets;
 }
@@ -308,7 +291,7 @@ Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle,
 Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const NetHandle& handle,
                                                             const WaitLimits& limits) {
   TUTTI_ASSIGN(const Device* const at, At(device));
-  const DataHello::Life life = at->data.sockets == 0 ? DataHello::kResumable : DataHello::kOnce;
+  const DataHello::Life life = resume_within_ns_ > 0 ? DataHello::kResumable : DataHello::kOnce;
   TUTTI_ASSIGN(SocketSet sockets,
                ConnectSet(device, handle, kHandleMagic, at->data.sockets, life, limits));
   TUTTI_ASSIGN(auto channel,
@@ -320,8 +303,7 @@ Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const Ne
 
 Result<std::unique_ptr<Net>> SocketNet::Create(EventLoop& loop, const Key& key,
                                                const Settings& settings, const Options& options) {
-  auto net = std::make_unique<SocketNetImpl>(
-      loop, key, PortRange{settings.port_range.low, settings.port_range.high});
+  auto net = std::make_unique<SocketNetImpl>(loop, key, settings);
   TUTTI_TRY(net->Open(settings, options.address));
   return std::unique_ptr<Net>(std::move(net));
 }

@@ -4,16 +4,9 @@
 // the job's key (bootstrap/auth.h) before a byte of it is parsed.
 //
 // A rank listens at one address per device, for all its listeners; the hello of a connection
-// carries the token of the listener that it is for. A connection has a control socket and as many
-// data sockets as the connecting side's settings say; the hello also says which of them this is.
-//
-// Hello of purpose kData (integers little-endian):
-//     0  version     u32   kSocketNetVersion
-//     4  token       u64   the listener's, from its handle
-//    12  connection  u64   random, the same for all sockets of one connection
-//    20  socket      u16   0: control; n: data socket n-1
-//    22  sockets     u16   the number of data sockets
-//    24  life        u16   DataHello::Life: whether the connection can be resumed, or is
+// carries the token of the listener that it is for (data_hello.h). A connection has a control
+// socket and as many data sockets as the connecting side's settings say; the hello also says which
+// of them this is.
 //
 // Threads: as Net. Callbacks run on the loop's thread.
 
@@ -27,8 +20,6 @@
 #include "transport/net/net.h"
 
 namespace tutti {
-
-inline constexpr uint32_t kSocketNetVersion = 3;
 
 class SocketNet {
  public:

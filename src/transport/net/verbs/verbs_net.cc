@@ -53,7 +53,7 @@ class VerbsListener final : public NetListener {
     if (!pending_) {
       TUTTI_ASSIGN(SocketSet sockets, queue_->Take(limits));
       pending_ = std::make_unique<Pending>();
-      pending_->control = ControlSocket(std::move(sockets.control));
+      pending_->control = ControlSocket(sockets.control.Take());
       pending_->peer = fmt::format("{} over {}", sockets.peer, used_.port.Name());
     }
     const Result<ControlMessage> offer = pending_->control.Await(limits);

@@ -1,0 +1,209 @@
+#pragma once
+
+// For tests: a cable in user space. It passes bytes between whoever connects to it and a target,
+// and can be cut, held and made to damage what passes.
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "bootstrap/wire.h"
+#include "sys/tcp.h"
+#include "transport/net/net_test_link.h"
+#include "transport/net/socket/socket_net_pair.h"
+
+namespace tutti {
+
+class Cable {
+ public:
+  explicit Cable(const SocketAddress& target) : target_(target) {
+    listen_fd_ = Listen(address_).value();
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Cable() {
+    stopping_.store(true);
+    thread_.join();
+  }
+  const SocketAddress& address() const { return address_; }
+  // How many connections have come.
+  int accepted() const { return accepted_.load(); }
+
+  // Resets connections at both ends: all, or only the one that has stood longest but `index`.
+  void Cut(int index = kAll) {
+    const int before = cuts_.load();
+    cut_.store(index);
+    while (cuts_.load() == before) std::this_thread::yield();
+  }
+  // While held, the kernel accepts connections but nothing passes, nor do resets.
+  void Hold(bool hold) { hold_.store(hold); }
+  // Swallows what those connections carry that stand now, without a word, as a firewall that has
+  // forgotten them.
+  void ForgetAll() {
+    const int before = cuts_.load();
+    cut_.store(kForget);
+    while (cuts_.load() == before) std::this_thread::yield();
+  }
+  // Flips a bit of about one in so many pieces of up to 64 KiB that pass; 0: of none. The first
+  // kSpared bytes of a connection, in which it proves itself, are left alone.
+  void Damage(unsigned one_in) { damage_.store(one_in); }
+  int damaged() const { return damaged_.load(); }
+
+ private:
+  static constexpr int kAll = -1;
+  static constexpr int kForget = -2;
+  static constexpr int kNothing = -3;
+  static constexpr size_t kSpared = 400;
+
+  struct Way {
+    std::vector<std::byte> waiting;
+    size_t passed = 0;
+  };
+  struct Connection {
+    UniqueFd near;
+    UniqueFd far;
+    Way to_far;
+    Way to_near;
+    bool forgotten = false;
+  };
+
+  static void Reset(UniqueFd& fd) {
+    const linger at_once = {1, 0};
+    setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    fd.Reset();
+  }
+
+  // Returns false when the connection has ended; reset_ says how.
+  bool Pass(const UniqueFd& from, const UniqueFd& to, Way& way) {
+    if (way.waiting.empty()) {
+      std::array<std::byte, 65536> bytes;
+      const ssize_t got = ::recv(from.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+      reset_ = got < 0 && errno != EAGAIN;
+      if (got <= 0) return got < 0 && !reset_;
+      way.waiting.assign(bytes.begin(), bytes.begin() + got);
+      const unsigned one_in = damage_.load();
+      if (one_in != 0 && way.passed >= kSpared && random_() % one_in == 0) {
+        way.waiting[random_() % way.waiting.size()] ^= static_cast<std::byte>(1u << random_() % 8);
+        damaged_.fetch_add(1);
+      }
+      way.passed += way.waiting.size();
+    }
+    const ssize_t sent =
+        ::send(to.get(), way.waiting.data(), way.waiting.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    reset_ = sent < 0 && errno != EAGAIN;
+    if (sent < 0) return !reset_;
+    way.waiting.erase(way.waiting.begin(), way.waiting.begin() + sent);
+    return true;
+  }
+
+  void Serve(int cut) {
+    int index = 0;
+    for (auto at = connections_.begin(); at != connections_.end(); ++index) {
+      if (cut == kForget) at->forgotten = true;
+      const bool cuts = cut == kAll || cut == index;
+      if (cuts) {
+        Reset(at->near);
+        Reset(at->far);
+      }
+      at = cuts ? connections_.erase(at) : std::next(at);
+    }
+    cuts_.fetch_add(1);
+  }
+
+  void Wait() {
+    std::vector<pollfd> polls = {{listen_fd_.get(), POLLIN, 0}};
+    const auto wait_for = [&](const UniqueFd& from, const UniqueFd& to, const Way& way) {
+      polls.push_back(way.waiting.empty() ? pollfd{from.get(), POLLIN, 0}
+                                          : pollfd{to.get(), POLLOUT, 0});
+    };
+    for (const Connection& each : connections_) {
+      if (each.forgotten || hold_.load()) continue;
+      wait_for(each.near, each.far, each.to_far);
+      wait_for(each.far, each.near, each.to_near);
+    }
+    if (hold_.load()) polls.clear();
+    ::poll(polls.data(), polls.size(), 1);
+  }
+
+  void Run() {
+    while (!stopping_.load()) {
+      Wait();
+      if (const int cut = cut_.exchange(kNothing); cut != kNothing) Serve(cut);
+      if (hold_.load()) continue;
+      std::erase_if(connections_, [&](Connection& each) {
+        if (each.forgotten) return false;
+        const bool passed =
+            Pass(each.near, each.far, each.to_far) && Pass(each.far, each.near, each.to_near);
+        // A reset at one end is a reset at the other.
+        if (!passed && reset_) {
+          Reset(each.near);
+          Reset(each.far);
+        }
+        return !passed;
+      });
+      UniqueFd near = Accept(listen_fd_.get(), nullptr).value();
+      if (!near.valid()) continue;
+      accepted_.fetch_add(1);
+      Result<UniqueFd> far = Connect(target_, {Deadline::AfterSeconds(20), nullptr});
+      if (far.ok()) connections_.push_back({std::move(near), std::move(far).value(), {}, {}});
+    }
+  }
+
+  const SocketAddress target_;
+  SocketAddress address_ = ParseSocketAddress("127.0.0.1:0").value();
+  UniqueFd listen_fd_;
+  std::atomic<bool> stopping_ = false;
+  std::atomic<int> cut_ = kNothing;
+  std::atomic<bool> hold_ = false;
+  std::atomic<unsigned> damage_ = 0;
+  std::atomic<int> damaged_ = 0;
+  std::atomic<int> cuts_ = 0;
+  std::atomic<int> accepted_ = 0;
+  std::mt19937 random_{17};
+  std::list<Connection> connections_;
+  bool reset_ = false;
+  std::thread thread_;
+};
+
+// Makes the listener of a handle be reached through `cable`. The format is that of listener.h.
+inline NetHandle Through(const Cable& cable, NetHandle handle) {
+  WireWriter writer;
+  writer.Address(cable.address());
+  const Bytes bytes = std::move(writer).Take();
+  std::memcpy(&handle[8], bytes.data(), bytes.size());
+  return handle;
+}
+inline SocketAddress AddressIn(const NetHandle& handle) {
+  WireReader reader(handle);
+  reader.U64();
+  return reader.Address();
+}
+
+// The two ends of a connection that goes through a cable.
+struct CabledLink {
+  std::unique_ptr<NetPair> pair;
+  std::unique_ptr<NetListener> listener;
+  std::unique_ptr<Cable> cable;
+  std::unique_ptr<NetSendComm> sender;
+  std::unique_ptr<NetRecvComm> receiver;
+
+  explicit CabledLink(const NetFactory& factory)
+      : pair(factory.make()), listener(pair->receiving().Listen(0).value()) {
+    cable = std::make_unique<Cable>(AddressIn(listener->handle()));
+    sender = pair->sending()
+                 .Connect(0, Through(*cable, listener->handle()), net_contract::Bound())
+                 .value();
+    receiver = listener->Accept(net_contract::Bound()).value();
+  }
+};
+
+}  // namespace tutti

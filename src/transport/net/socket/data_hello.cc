@@ -1,0 +1,45 @@
+#include "transport/net/socket/data_hello.h"
+
+#include "bootstrap/wire.h"
+#include "transport/net/socket/frame.h"
+
+namespace tutti {
+
+std::vector<std::byte> DataHello::Encode() const {
+  WireWriter writer;
+  writer.U32(kSocketNetVersion);
+  writer.U64(token);
+  writer.U64(connection);
+  writer.U16(socket);
+  writer.U16(data_sockets);
+  writer.U16(life);
+  writer.U32(attempt);
+  return std::move(writer).Take();
+}
+
+Result<DataHello> DataHello::Decode(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  const uint32_t version = reader.U32();
+  DataHello hello;
+  hello.token = reader.U64();
+  hello.connection = reader.U64();
+  hello.socket = reader.U16();
+  hello.data_sockets = reader.U16();
+  hello.life = reader.U16();
+  hello.attempt = reader.U32();
+  if (reader.failed() || !reader.AtEnd()) return RemoteError("its hello has a wrong length");
+  if (version != kSocketNetVersion) {
+    return RemoteError("it speaks version {} of the socket network, this rank version {}", version,
+                       kSocketNetVersion);
+  }
+  if (hello.data_sockets > kMaxDataSockets || hello.socket > hello.data_sockets) {
+    return RemoteError("it is socket {} of {}, which cannot be", hello.socket, hello.data_sockets);
+  }
+  if (hello.life > DataHello::kResumes ||
+      (hello.life == DataHello::kResumes) != (hello.attempt > 0)) {
+    return RemoteError("it is of kind {} and attempt {}", hello.life, hello.attempt);
+  }
+  return hello;
+}
+
+}  // namespace tutti

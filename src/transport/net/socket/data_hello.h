@@ -1,0 +1,44 @@
+#pragma once
+
+// What a socket of a data connection says when it has proven the job's key.
+//
+// Format (integers little-endian):
+//     0  version     u32   kSocketNetVersion
+//     4  token       u64   the listener's, from its handle
+//    12  connection  u64   random, the same for all sockets of one connection
+//    20  socket      u16   0: control; n: data socket n-1
+//    22  sockets     u16   the number of data sockets
+//    24  life        u16   Life: whether the connection can be resumed, or is
+//    26  attempt     u32   kResumes: counts the attempts over the connection's life, from 1; else 0
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tutti {
+
+inline constexpr uint32_t kSocketNetVersion = 4;
+
+struct DataHello {
+  enum Life : uint16_t {
+    kOnce = 0,       // the connection ends with its sockets
+    kResumable = 1,  // the sender may replace them
+    kResumes = 2,    // this socket is one of those that replace them
+  };
+
+  uint64_t token = 0;
+  uint64_t connection = 0;
+  uint16_t socket = 0;
+  uint16_t data_sockets = 0;
+  uint16_t life = kOnce;
+  uint32_t attempt = 0;
+
+  std::vector<std::byte> Encode() const;
+  // RemoteError, with a sentence, for bytes that Encode cannot have written.
+  static Result<DataHello> Decode(std::span<const std::byte> payload);
+};
+
+}  // namespace tutti
