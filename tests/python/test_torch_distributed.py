@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from tutti import _library
-from tutti.torch import distributed  # registers the backend
+from tutti.torch import _ordered, distributed  # the latter registers the backend
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -163,15 +163,15 @@ class Collectives(unittest.TestCase):
     def test_a_group_that_is_done_is_not_aborted(self):
         # Who waits goes on before the function on the stream that tells him has returned.
         def slow(*arguments):
-            finish = finisher(*arguments)
+            call = caller(*arguments)
 
-            def finish_slowly(number):
-                finish(number)
+            def call_slowly(number):
+                call(number)
                 time.sleep(0.1)
-            return finish_slowly
-        finisher = distributed._finisher
+            return call_slowly
+        caller = _ordered._caller
         store = dist.PrefixStore("done", dist.distributed_c10d._get_default_store())
-        with mock.patch.object(distributed, "_finisher", slow), \
+        with mock.patch.object(_ordered, "_caller", slow), \
                 mock.patch.object(_library.load(), "ncclCommAbort") as abort:
             group = distributed.ProcessGroupTutti(store, RANK, SIZE)
             group.allreduce([torch.ones(2)]).wait()
@@ -181,8 +181,9 @@ class Collectives(unittest.TestCase):
     def test_refusals(self):
         with self.assertRaisesRegex(ValueError, "contiguous"):
             dist.all_reduce(torch.ones(3, 4).t())
-        with self.assertRaisesRegex(ValueError, "does not reduce"):
-            dist.all_reduce(torch.ones(2, dtype=torch.int32), op=dist.ReduceOp.BXOR)
+        with self.assertRaisesRegex(ValueError, "conjugated"):
+            dist.distributed_c10d._get_default_group().broadcast(
+                [torch.ones(3, dtype=torch.complex64).conj()])
 
 
 class Training(unittest.TestCase):

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A barrier that says which ranks did not come."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any, List
+
+_LONGEST_PAUSE_S = 0.05
+_PASSED = "passed"  # An empty value is not for every store.
+
+
+def _await(store: Any, key: str, until: float) -> bool:
+    """Returns whether the counter was raised before the time. A get that waits would keep other
+    threads of this process from the store."""
+    pause_s = 0.0005
+    while store.add(key, 0) == 0:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+    return True
+
+
+def monitored_barrier(store: Any, rank: int, size: int, timeout: timedelta, wait_all_ranks: bool
+                      ) -> None:
+    """Blocks until all ranks have called it with this store, which serves one barrier. RuntimeError
+    when the timeout, which begins with the call, is over: on rank 0 it names the first rank that
+    did not come, with wait_all_ranks all of them; on the others it says what rank 0 said, or that
+    rank 0 did not come."""
+    seconds = timeout.total_seconds()
+    until = time.monotonic() + seconds
+    if rank != 0:
+        store.add(f"came/{rank}", 1)
+        if not _await(store, "outcome", until):
+            raise RuntimeError(f"rank 0 did not let rank {rank} pass monitored_barrier in "
+                               f"{seconds:g} s: it, or a rank that it waits for, did not come")
+        error = store.get("error").decode()
+    else:
+        error = _come(store, size, until, seconds, wait_all_ranks)
+        store.set("error", error or _PASSED)
+        store.add("outcome", 1)
+    if error and error != _PASSED:
+        raise RuntimeError(error)
+
+
+def _come(store: Any, size: int, until: float, seconds: float, wait_all_ranks: bool) -> str:
+    """Waits for all other ranks, and returns what is wrong."""
+    missing: List[str] = []
+    for other in range(1, size):
+        if not _await(store, f"came/{other}", until):
+            missing.append(str(other))
+            if not wait_all_ranks:
+                break
+    if not missing:
+        return ""
+    # The last words are those of Gloo's error, which programs look for.
+    return (f"{'ranks' if wait_all_ranks else 'rank'} {', '.join(missing)} of {size} did not come "
+            f"in {seconds:g} s: failed to pass monitoredBarrier")

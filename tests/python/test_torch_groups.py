@@ -1,0 +1,208 @@
+"""What torch.distributed asks of the tutti backend besides collectives: names of groups, messages
+from any rank, the monitored barrier, and what PyTorch builds on them (functional collectives,
+DTensor, FSDP2)."""
+
+import os
+import time
+import unittest
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import tutti.torch.distributed  # registers the backend
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+MODERN = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
+
+
+def setUpModule():
+    torch.set_num_threads(1)
+    dist.init_process_group("tutti")
+
+
+def tearDownModule():
+    dist.destroy_process_group()
+
+
+class Groups(unittest.TestCase):
+    def test_groups_end_one_by_one(self):
+        for _ in range(2):
+            groups = [dist.new_group(list(range(SIZE))) for _ in range(2)]
+            for group in groups:
+                tensor = torch.ones(1)
+                dist.all_reduce(tensor, group=group)
+                self.assertEqual(tensor.item(), SIZE)
+            dist.destroy_process_group(groups[0])
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor, group=groups[1])
+            self.assertEqual(tensor.item(), SIZE)
+            dist.destroy_process_group(groups[1])
+
+    @unittest.skipUnless(MODERN, "PyTorch before 2.8")
+    def test_names(self):
+        groups = [dist.new_group(list(range(SIZE)), group_desc=f"group {i}") for i in range(2)]
+        self.assertEqual([group.group_desc for group in groups], ["group 0", "group 1"])
+        self.assertEqual(len({group.group_name for group in groups}), 2)
+        for group in groups:
+            self.assertIs(dist.distributed_c10d._resolve_process_group(group.group_name), group)
+            dist.destroy_process_group(group)
+
+    def test_coalesced(self):
+        tensors = [torch.full((3,), float(RANK + i)) for i in range(3)]
+        dist.all_reduce_coalesced(tensors)
+        total = SIZE * (SIZE - 1) / 2
+        self.assertEqual([tensor[0].item() for tensor in tensors],
+                         [total + SIZE * i for i in range(3)])
+
+
+@unittest.skipIf(SIZE == 1, "a message needs two ranks")
+class Messages(unittest.TestCase):
+    def test_from_any_source(self):
+        if RANK == 0:
+            seen = {}
+            for _ in range(2 * (SIZE - 1)):
+                tensor = torch.zeros(1000)
+                source = dist.recv(tensor, tag=7)
+                self.assertEqual(tensor.tolist(), [source * 10.0 + seen.get(source, 0)] * 1000)
+                seen[source] = seen.get(source, 0) + 1
+            self.assertEqual(seen, {rank: 2 for rank in range(1, SIZE)})
+        else:
+            for i in range(2):
+                dist.send(torch.full((1000,), RANK * 10.0 + i), 0, tag=7)
+
+    def test_from_any_source_then_from_a_named_one(self):
+        group = dist.new_group(list(range(SIZE)))
+        if RANK == 0:
+            works = []
+            for _ in range(SIZE - 1):
+                tensor = torch.zeros(3)
+                works.append((tensor, dist.irecv(tensor, group=group)))
+            for tensor, work in works:
+                work.wait()
+                self.assertTrue(work.is_completed() and work.is_success())
+                self.assertEqual(tensor[0].item(), work._source_rank())
+            self.assertEqual({work._source_rank() for _, work in works}, set(range(1, SIZE)))
+            dist.barrier()
+            for rank in range(1, SIZE):  # These were not taken by those before.
+                tensor = torch.zeros(5)
+                dist.recv(tensor, rank, group=group)
+                self.assertEqual(tensor[0].item(), -rank)
+        else:
+            dist.send(torch.full((3,), float(RANK)), 0, group=group)
+            dist.barrier()
+            dist.send(torch.full((5,), -float(RANK)), 0, group=group)
+        dist.barrier()
+        dist.destroy_process_group(group)
+
+    @unittest.skipUnless(MODERN, "older PyTorch does not tell a group that it is destroyed")
+    def test_a_group_ends_while_nobody_sends(self):
+        group = dist.new_group(list(range(SIZE)))
+        if RANK == 0:
+            for peer in range(1, SIZE):  # One waits on a connection, others for theirs.
+                if peer == 1:
+                    dist.recv(torch.zeros(1), peer, group=group)
+            work = dist.irecv(torch.zeros(1), group=group)
+            dist.destroy_process_group(group)
+            with self.assertRaises(RuntimeError):
+                work.wait()
+        elif RANK == 1:
+            dist.send(torch.zeros(1), 0, group=group)
+        dist.barrier()
+        if RANK != 0:
+            dist.destroy_process_group(group)
+
+    @unittest.skipUnless(MODERN, "older PyTorch does not raise what went wrong in the background")
+    def test_another_size(self):
+        if RANK == 0:
+            with self.assertRaisesRegex(ValueError, "sent 12 bytes for a tensor of 16"):
+                dist.recv(torch.zeros(4), 1, tag=3)
+            tensor = torch.zeros(4)
+            dist.recv(tensor, 1, tag=3)  # The connection still serves.
+            self.assertEqual(tensor.tolist(), [1.0] * 4)
+        elif RANK == 1:
+            dist.send(torch.zeros(3), 0, tag=3)
+            dist.send(torch.ones(4), 0, tag=3)
+
+
+class MonitoredBarrier(unittest.TestCase):
+    def test_all_come(self):
+        for _ in range(3):
+            dist.monitored_barrier(timeout=timedelta(seconds=60))
+        group = dist.new_group(list(range(SIZE)))
+        dist.monitored_barrier(group, wait_all_ranks=True)
+
+    @unittest.skipIf(SIZE == 1, "somebody must stay away")
+    def test_names_those_who_stay_away(self):
+        group = dist.new_group(list(range(SIZE)))
+        absent = list(range(1, SIZE))
+        for wait_all, words in ((True, ", ".join(map(str, absent))), (False, "1")):
+            dist.barrier()
+            begin = time.monotonic()
+            if RANK == 0:
+                with self.assertRaisesRegex(RuntimeError, f"ranks? {words} of {SIZE} .*"
+                                            "failed to pass monitoredBarrier"):
+                    dist.monitored_barrier(group, timedelta(seconds=0.2), wait_all)
+                self.assertLess(time.monotonic() - begin, 60)
+            dist.barrier()
+            if RANK != 0:  # They come late, and hear what rank 0 said.
+                with self.assertRaisesRegex(RuntimeError, "failed to pass monitoredBarrier"):
+                    dist.monitored_barrier(group, timedelta(seconds=60), wait_all)
+
+
+@unittest.skipUnless(MODERN, "PyTorch before 2.8")
+class BuiltOnTop(unittest.TestCase):
+    def setUp(self):
+        from torch.distributed.device_mesh import init_device_mesh
+        self.mesh = init_device_mesh("cpu", (SIZE,))
+
+    def test_functional_collectives(self):
+        import torch.distributed._functional_collectives as functional
+        group = dist.group.WORLD
+        total = SIZE * (SIZE + 1) / 2
+        mine = torch.full((SIZE, 2), RANK + 1.0)
+        self.assertEqual(functional.all_reduce(mine, "sum", group)[0, 0].item(), total)
+        gathered = functional.all_gather_tensor(mine[:1], 0, group)
+        self.assertEqual(gathered[:, 0].tolist(), [rank + 1.0 for rank in range(SIZE)])
+        scattered = functional.reduce_scatter_tensor(mine, "sum", 0, group)
+        self.assertEqual(scattered.tolist(), [[total, total]])
+        swapped = functional.all_to_all_single(mine, None, None, group)
+        self.assertEqual(swapped[:, 0].tolist(), [rank + 1.0 for rank in range(SIZE)])
+        self.assertEqual(functional.broadcast(mine, 0, group)[0, 0].item(), 1.0)
+
+    def test_dtensor(self):
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+        whole = torch.arange(24.0).reshape(6, 4)
+        first = distribute_tensor(whole, self.mesh, [Shard(0)])
+        second = distribute_tensor(whole.t().contiguous(), self.mesh, [Replicate()])
+        product = first @ second
+        torch.testing.assert_close(product.full_tensor(), whole @ whole.t())
+        torch.testing.assert_close(first.redistribute(self.mesh, [Shard(1)]).full_tensor(), whole)
+        self.assertEqual(first.sum().full_tensor().item(), whole.sum().item())
+
+    def test_fsdp2_trains_as_one_process(self):
+        from torch.distributed.fsdp import fully_shard
+
+        def model():
+            torch.manual_seed(3)
+            return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(),
+                                       torch.nn.Linear(16, 6)).double()
+        generator = torch.Generator().manual_seed(4)
+        inputs = torch.randn(4, SIZE, 5, 6, generator=generator, dtype=torch.float64)
+        alone, sharded = model(), model()
+        for layer in sharded:
+            if isinstance(layer, torch.nn.Linear):
+                fully_shard(layer, mesh=self.mesh)
+        fully_shard(sharded, mesh=self.mesh)
+        for net, take in ((alone, slice(None)), (sharded, slice(RANK, RANK + 1))):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for batch in inputs:
+                optimizer.zero_grad()
+                net(batch[take]).square().mean().backward()
+                optimizer.step()
+        for whole, shard in zip(alone.parameters(), sharded.parameters()):
+            torch.testing.assert_close(shard.full_tensor(), whole)
+
+
+if __name__ == "__main__":
+    unittest.main()
