@@ -5,9 +5,11 @@ plugins for MPI, Gloo and oneCCL that lie beside that, where libtutti looks for 
 program: TUTTI_PROGRAM, or what was built or installed with that library. Without any the package is
 made without, and looks for them when it is used."""
 
+import atexit
 import os
 import shutil
 import subprocess
+import tempfile
 
 from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
@@ -94,4 +96,9 @@ try:
 except ImportError:
     pass
 
-setup(cmdclass=commands, distclass=PlatformDistribution)
+# setuptools keeps what it built in "build" beside this file, and puts it into the next wheel, too, be
+# it of another library. Every build starts from nothing.
+scratch = tempfile.mkdtemp(prefix="tutti-wheel-")
+atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+setup(cmdclass=commands, distclass=PlatformDistribution,
+      options={"build": {"build_base": scratch}})

@@ -2,7 +2,14 @@
 """Tutti under Horovod's name, so that `import horovod.torch as hvd` stays as it is. Not to be
 installed beside Horovod."""
 
-from tutti.runner import run
+try:
+    from tutti.runner import run
+except ModuleNotFoundError as _error:
+    if _error.name != "tutti":
+        raise
+    raise ModuleNotFoundError("this horovod is only a name for the package tutti-collectives, which "
+                              "is not installed: pip install ./python of Tutti's sources",
+                              name="tutti") from None
 
 # The version of Horovod whose behaviour this is; scripts choose by it what they may use.
 __version__ = "0.28.1"
