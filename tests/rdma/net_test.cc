@@ -3,8 +3,6 @@
 
 #include "bootstrap/auth.h"
 #include "transport/net/net_contract_test.h"
-#include "transport/net/socket/listener.h"
-#include "transport/net/verbs/setup.h"
 #include "transport/net/verbs/verbs_net.h"
 
 namespace tutti {
@@ -14,6 +12,7 @@ class VerbsNetPair final : public NetPair {
  public:
   explicit VerbsNetPair(const Settings& settings) {
     VerbsNet::Options options;
+    const Key key = RandomKey();
     options.address = ParseSocketAddress("127.0.0.1:0").value();
     for (auto& net : nets_) {
       net = VerbsNet::Create(*loop_, key, settings, options).value();
@@ -22,8 +21,6 @@ class VerbsNetPair final : public NetPair {
   }
   Net& sending() override { return *nets_[0]; }
   Net& receiving() override { return *nets_[1]; }
-
-  const Key key = RandomKey();
 
  private:
   std::unique_ptr<EventLoop> loop_ = EventLoop::Create("net-contract").value();
@@ -35,29 +32,6 @@ NetFactory Factory(const std::string& name, const std::function<void(Settings&)>
   settings.ib_hca = "=rxe0";
   change(settings);
   return {name, [=] { return std::make_unique<VerbsNetPair>(settings); }};
-}
-
-// A connection whose offer is late is kept for who accepts again; one that offers nonsense is told.
-TEST(VerbsListenerTest, AnAcceptThatRanOutOfTimeGoesOnWithItsConnection) {
-  VerbsNetPair pair({});
-  const auto listener = pair.receiving().Listen(0).value();
-  WireReader reader(listener->handle());
-  reader.U64();
-  const SocketAddress address = reader.Address();
-  DataHello hello;
-  hello.token = reader.U64();
-  const WaitLimits bound = net_contract::Bound();
-  ControlSocket late(
-      ConnectAuthenticated(address, pair.key, {Purpose::kData, hello.Encode()}, bound).value());
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(listener->Accept({Deadline::AfterSeconds(0.1), nullptr}).status().code(),
-              Code::kTimeout);
-  }
-  ASSERT_TRUE(late.Send(ControlType::kOffer, Bytes(20)).ok());
-  EXPECT_EQ(listener->Accept(bound).status().code(), Code::kRemoteError);
-  const auto answer = late.Await(bound);
-  ASSERT_TRUE(answer.ok()) << answer.status().message();
-  EXPECT_EQ(answer->type, ControlType::kRefusal);
 }
 
 class VerbsNetContract : public NetContract {};

@@ -13,6 +13,10 @@ namespace {
 // bounds how late a polling end notices that the other one is gone or sleeps.
 constexpr uint32_t kIdleCallsPerLook = 32;
 
+// How long answers are waited for once the control socket has ended. They are on their way then:
+// microseconds, or as long as a busy host takes.
+constexpr double kLeaveSeconds = 1;
+
 }  // namespace
 
 Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Create(Parts parts) {
@@ -105,15 +109,21 @@ Result<std::span<const ibv_wc>> VerbsChannel::Poll() {
   return std::span<const ibv_wc>(completions_.data(), static_cast<size_t>(*count));
 }
 
-Result<bool> VerbsChannel::Listen(bool idle, ControlMessage& message) {
+Result<bool> VerbsChannel::Listen(bool idle, bool due, ControlMessage& message) {
+  if (!left_.ok()) {
+    if (!idle || (due && !fails_at_.Passed())) return false;
+    return Fail(left_);
+  }
   if (open_ && (!idle || ++idle_calls_ % kIdleCallsPerLook != 0)) return false;
   [[maybe_unused]] const Result<bool> flushed = control_.Flush();  // Receive finds out failures
   Result<bool> came = control_.Receive(message);
   if (!came.ok()) {
-    // What came before the other end left still counts; the socket says the same next time.
+    // What came before the other end left still counts.
     Stash();
-    if (stashed_ > 0) return false;
-    return Fail(std::move(came).status());
+    if (stashed_ == 0 && !due) return Fail(std::move(came).status());
+    left_ = std::move(came).status();
+    fails_at_ = Deadline::AfterSeconds(kLeaveSeconds);
+    return false;
   }
   if (*came && message.type == ControlType::kRefusal) {
     WireReader reader(message.payload);
@@ -129,6 +139,7 @@ void VerbsChannel::Stash() {
 }
 
 NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits) {
+  if (!left_.ok()) return NetIdle::kPoll;
   queue_->Disarm();
   if (const Status armed = queue_->Arm(); !armed.ok()) {
     [[maybe_unused]] const Status failed = Fail(armed);
@@ -137,7 +148,7 @@ NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits) {
   Stash();  // what completed before the queue was armed brings no event
   // What the sleeper is woken for may be a control message, which is then looked for at once.
   idle_calls_ = kIdleCallsPerLook - 1;
-  if (stashed_ > 0) return NetIdle::kProgress;
+  if (stashed_ > 0 || control_.HasStaged()) return NetIdle::kProgress;
   waits.push_back({queue_->fd(), EPOLLIN});
   const Result<bool> flushed = control_.Flush();
   const bool all = flushed.ok() && *flushed;

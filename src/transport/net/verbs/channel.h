@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "transport/net/net.h"
 #include "transport/net/verbs/nic.h"
@@ -89,8 +90,10 @@ class VerbsChannel {
   // Takes completions that are there; at most kBatch. The span is valid until the next call.
   Result<std::span<const ibv_wc>> Poll();
   // Receives control messages now and then when `idle`, and always while the channel is not open.
-  // Returns whether there was one, in `message`. A refusal fails the channel.
-  Result<bool> Listen(bool idle, ControlMessage& message);
+  // Returns whether there was one, in `message`. A refusal fails the channel. So does the end of
+  // the control socket; a moment later where answers are `due` to what this end has sent, because
+  // the other end may leave as soon as it has what it wants.
+  Result<bool> Listen(bool idle, bool due, ControlMessage& message);
   // Prepares to sleep until something completes or a control message comes. kProgress when
   // something has completed meanwhile.
   NetIdle PrepareToWait(std::vector<NetWait>& waits);
@@ -119,6 +122,8 @@ class VerbsChannel {
   std::unique_ptr<CompletionQueue> queue_;
   std::vector<std::unique_ptr<QueuePair>> pairs_;
   VerbsEnd remote_;
+  Status left_;  // why the control socket ended, until that fails the channel
+  Deadline fails_at_ = Deadline::Never();
   bool open_ = false;
   std::array<ibv_wc, kBatch> completions_ = {};
   int stashed_ = 0;  // completions that were taken and that Poll has not returned yet

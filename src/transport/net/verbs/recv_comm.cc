@@ -228,7 +228,7 @@ Result<bool> VerbsRecvComm::Progress() {
   TUTTI_ASSIGN(const bool moved, TakeCompletions());
   if (granted_ < posted_) TUTTI_TRY(GrantWhatIsPosted());
   ControlMessage message;
-  TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, message));
+  TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, false, message));
   if (!came) return moved;
   TUTTI_TRY(TakeControl(message));
   return true;

@@ -251,7 +251,7 @@ Result<bool> VerbsSendComm::Progress() {
   TUTTI_TRY(channel_->failure());
   TUTTI_ASSIGN(const bool moved, TakeCompletions());
   ControlMessage message;
-  TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, message));
+  TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, in_flight_ > 0, message));
   if (!came) return moved;
   TUTTI_TRY(TakeControl(message));
   return true;

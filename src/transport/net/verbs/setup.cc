@@ -25,6 +25,27 @@ constexpr int kKeepaliveProbes = 5;
 
 bool Again(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
+struct Header {
+  bool sensible = false;
+  ControlType type = ControlType::kReady;
+  size_t length = 0;  // of the payload
+};
+
+// REQUIRES: there are kHeaderBytes bytes.
+Header DecodeHeader(std::span<const std::byte> bytes) {
+  WireReader reader(bytes);
+  const uint16_t magic = reader.U16();
+  const uint8_t type = reader.U8();
+  const uint8_t zero = reader.U8();
+  Header header;
+  header.length = reader.U32();
+  header.type = static_cast<ControlType>(type);
+  const bool known = type >= static_cast<uint8_t>(ControlType::kOffer) &&
+                     type <= static_cast<uint8_t>(ControlType::kRefusal);
+  header.sensible = magic == kMagic && zero == 0 && known && header.length <= kMaxControlPayload;
+  return header;
+}
+
 }  // namespace
 
 Bytes VerbsEnd::Encode() const {
@@ -129,22 +150,21 @@ Result<bool> ControlSocket::Flush() {
 
 Result<bool> ControlSocket::TakeStaged(ControlMessage& message) {
   if (in_.size() < kHeaderBytes) return false;
-  WireReader reader(in_);
-  const uint16_t magic = reader.U16();
-  const uint8_t type = reader.U8();
-  const uint8_t zero = reader.U8();
-  const uint32_t length = reader.U32();
-  const bool known = type >= static_cast<uint8_t>(ControlType::kOffer) &&
-                     type <= static_cast<uint8_t>(ControlType::kRefusal);
-  if (magic != kMagic || zero != 0 || !known || length > kMaxControlPayload) {
-    return RemoteError("it sent a control message that makes no sense");
-  }
-  if (reader.remaining() < length) return false;
-  const auto payload = reader.Raw(length);
-  message.type = static_cast<ControlType>(type);
-  message.payload.assign(payload.begin(), payload.end());
-  in_.erase(in_.begin(), in_.begin() + static_cast<ptrdiff_t>(kHeaderBytes + length));
+  const Header header = DecodeHeader(in_);
+  if (!header.sensible) return RemoteError("it sent a control message that makes no sense");
+  const auto begin = in_.begin() + kHeaderBytes;
+  if (in_.size() - kHeaderBytes < header.length) return false;
+  const auto end = begin + static_cast<ptrdiff_t>(header.length);
+  message.type = header.type;
+  message.payload.assign(begin, end);
+  in_.erase(in_.begin(), end);
   return true;
+}
+
+bool ControlSocket::HasStaged() const {
+  if (in_.size() < kHeaderBytes) return false;
+  const Header header = DecodeHeader(in_);
+  return !header.sensible || in_.size() - kHeaderBytes >= header.length;
 }
 
 Result<bool> ControlSocket::Receive(ControlMessage& message) {

@@ -89,6 +89,9 @@ class ControlSocket {
   // Stores the next message; false when none has come yet. RemoteError when the other end has
   // closed the connection or sends nonsense.
   Result<bool> Receive(ControlMessage& message);
+  // Returns whether Receive has something to say without the socket: a message that came together
+  // with an earlier one. Nobody who sleeps on the socket would be woken for it.
+  bool HasStaged() const;
   // Waits for the next message. Timeout when none came within `limits`: the wait may be repeated.
   Result<ControlMessage> Await(const WaitLimits& limits);
   // Breaks the connection. Any thread.

@@ -118,6 +118,20 @@ TEST(ControlSocketTest, CarriesMessagesInOrder) {
   EXPECT_FALSE(*sockets.there.Receive(message));
 }
 
+// Who sleeps on the socket is not woken for a message that was read together with another.
+TEST(ControlSocketTest, SaysThatAFurtherMessageHasCome) {
+  Sockets sockets;
+  ASSERT_TRUE(sockets.here.Send(ControlType::kReady, {}).ok());
+  ASSERT_TRUE(sockets.here.Send(ControlType::kWake, Bytes(8)).ok());
+  EXPECT_FALSE(sockets.there.HasStaged());
+  ControlMessage message;
+  ASSERT_TRUE(*sockets.there.Receive(message));
+  EXPECT_TRUE(sockets.there.HasStaged());
+  ASSERT_TRUE(*sockets.there.Receive(message));
+  EXPECT_EQ(message.type, ControlType::kWake);
+  EXPECT_FALSE(sockets.there.HasStaged());
+}
+
 TEST(ControlSocketTest, PutsPartsTogether) {
   Sockets sockets;
   const Bytes payload(40, std::byte{9});

@@ -1,0 +1,88 @@
+#pragma once
+
+// A stand-in for libibverbs, for tests on machines without InfiniBand: a shared library with the
+// functions that src/transport/net/verbs/library.h looks up. Name its file in TUTTI_IBVERBS, or
+// link a test with it in order to call the functions below, which say what devices there are, what
+// fails, and what was called.
+//
+// Every process that opens a device runs a thread, the card, which moves the bytes. Cards of all
+// processes of this user in one network namespace reach one another, over Unix sockets; so ranks
+// may be threads or processes. Bytes pass in order and none is lost. What a real card tries again
+// until its timer runs out fails here at once: a queue pair that is not there, a packet number that
+// is not expected, a port that is down, a process that has ended.
+//
+// The stand-in is stricter than most cards: a request that is posted to a full queue fails, a slot
+// of the send queue is free again only when a completion at or behind it was polled, a completion
+// queue that overflows ends the process, and objects that are still in use cannot be destroyed.
+//
+// Threads: any.
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fakeverbs {
+
+struct PortSpec {
+  std::string address = "10.77.0.1";  // from which its only GID is made
+  bool active = true;
+};
+
+struct DeviceSpec {
+  std::string name = "fake0";
+  std::vector<PortSpec> ports = {{}};
+  bool infiniband = false;     // a fabric; else RoCE
+  std::string sysfs;           // the folder that its PCI path is read from; may be empty
+  uint32_t max_inline = 1024;  // bytes of a request
+  bool dmabuf = true;          // registers DMA-BUFs
+};
+
+// Says which devices there are from now on. The default is one, or what FAKE_VERBS says:
+// "fake0=10.77.0.1,fake1=10.77.0.2/10.77.0.3" has one port for each address. REQUIRES: no device is
+// open.
+void SetDevices(std::vector<DeviceSpec> devices);
+
+// Takes back what the functions below have said, and forgets the calls.
+void Reset();
+
+// Has calls of a function ("reg_mr") fail with an errno value: `times` of them, after `skip`.
+void RefuseCalls(const std::string& call, int error, int times = 1, int skip = 0);
+
+struct SendFault {
+  int opcode = -1;  // an ibv_wr_opcode; -1: any
+  ibv_wc_status status = IBV_WC_RETRY_EXC_ERR;
+  int skip = 0;             // requests of this kind that are left alone first
+  bool delivered = false;   // the bytes arrive, and the acknowledgement is lost
+  uint32_t queue_pair = 0;  // 0: any
+};
+// Has one posted request fail with a completion, as the other end's or the card's fault.
+void FailSend(const SendFault& fault);
+
+// Holds back every request that is posted from now on, until false is said.
+void HoldSends(bool hold);
+// The same for the card's answers: the bytes arrive, and the other end is not told yet.
+void HoldAnswers(bool hold);
+
+// Takes a port down or brings it up, with the event that tells of it.
+void SetPortActive(const std::string& device, int port, bool active);
+void RaiseDeviceEvent(const std::string& device, ibv_event_type event);
+void RaiseQueuePairEvent(uint32_t number, ibv_event_type event);
+
+// What was called, in this order: registrations, queue pairs, posted requests.
+struct Call {
+  std::string name;      // "reg_mr", "reg_mr_iova2", "reg_dmabuf_mr", "dereg_mr", "create_qp",
+                         // "modify_qp", "post_send"
+  uint64_t address = 0;  // the virtual address; post_send: of the other end
+  size_t bytes = 0;
+  unsigned flags = 0;       // access; post_send: the request's
+  int opcode = 0;           // post_send: an ibv_wr_opcode; modify_qp: the new state
+  uint32_t queue_pair = 0;  // post_send, modify_qp: its number
+};
+std::vector<Call> Calls();
+
+// Returns how many objects are alive: contexts, domains, registrations, queues, queue pairs.
+int ObjectsAlive();
+
+}  // namespace fakeverbs

@@ -1,0 +1,210 @@
+#pragma once
+
+// What the files of the stand-in for libibverbs share: the objects behind the structures of
+// <infiniband/verbs.h>, and what cards tell one another.
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fake_verbs.h"
+
+#undef ibv_query_port
+#undef ibv_reg_mr
+
+namespace fakeverbs {
+
+// Number of a process, in the upper bits of its queue pairs' numbers.
+inline constexpr int kSlotShift = 12;
+inline constexpr uint32_t kSlots = 1u << 12;
+inline constexpr uint32_t kPacketMask = 0xffffff;
+
+// Limits of every device.
+inline constexpr uint32_t kMaxWork = 8192;
+inline constexpr int kMaxCompletions = 1 << 17;
+inline constexpr int kMaxElements = 4;
+
+struct Device {
+  ibv_device device = {};  // first: a pointer to it is one to this
+  DeviceSpec spec;
+  int open = 0;
+};
+
+struct Context {
+  ibv_context context = {};  // first
+  Device* device = nullptr;
+  std::deque<ibv_async_event> events;  // those that nobody has taken
+};
+
+struct Domain {
+  ibv_pd pd = {};  // first
+  int users = 0;
+};
+
+struct Region {
+  ibv_mr mr = {};  // first
+  Domain* domain = nullptr;
+  uint64_t begin = 0;         // as queue pairs name it
+  std::byte* base = nullptr;  // where it is in this process
+  unsigned access = 0;
+  void* mapping = nullptr;  // of a DMA-BUF
+  size_t mapping_bytes = 0;
+};
+
+struct Cq;
+
+struct Channel {
+  ibv_comp_channel channel = {};  // first
+  std::deque<Cq*> events;
+  int users = 0;
+};
+
+struct Completion {
+  ibv_wc wc = {};
+  uint64_t posted = 0;  // of a send: which of its queue pair's; 0: it is none
+};
+
+struct Cq {
+  ibv_cq cq = {};  // first
+  size_t room = 0;
+  std::deque<Completion> completions;
+  bool armed = false;
+  uint64_t events = 0;  // that were raised
+  uint64_t taken = 0;
+  uint64_t acked = 0;
+  int users = 0;
+};
+
+enum class FrameKind : uint8_t { kRequest, kReply };
+
+// Why a request was refused by the other card.
+enum class Answer : uint8_t { kDone, kSilent, kNotReady, kAccess, kInvalid, kOperation };
+
+// In front of what cards tell one another; `bytes` bytes follow.
+struct Frame {
+  uint32_t magic = 0;
+  FrameKind kind = FrameKind::kRequest;
+  uint8_t opcode = 0;  // an ibv_wr_opcode
+  bool last = false;   // of a message, or of the answer to it
+  Answer answer = Answer::kDone;
+  uint32_t target = 0;  // queue pairs
+  uint32_t source = 0;
+  uint32_t packet = 0;  // the message's number
+  uint32_t bytes = 0;
+  uint64_t offset = 0;  // of these bytes in the message
+  uint64_t total = 0;
+  uint64_t address = 0;
+  uint64_t operand = 0;
+  uint64_t swap = 0;
+  uint32_t key = 0;
+  uint32_t immediate = 0;
+  uint16_t lid = 0;
+  bool global = false;
+  std::array<uint8_t, 16> gid = {};
+};
+
+// A posted send.
+struct Work {
+  Frame frame;
+  uint64_t id = 0;
+  uint64_t posted = 0;
+  unsigned flags = 0;
+  std::vector<ibv_sge> elements;
+  std::vector<std::byte> inlined;
+  bool examined = false;  // for injected faults
+  bool lose_answer = false;
+  ibv_wc_status failure = IBV_WC_SUCCESS;
+};
+
+struct Posted {
+  uint64_t id = 0;
+  std::vector<ibv_sge> elements;
+};
+
+struct Qp {
+  ibv_qp qp = {};  // first
+  Context* context = nullptr;
+  Domain* domain = nullptr;
+  ibv_qp_cap caps = {};
+  bool all_signaled = false;
+  unsigned access = 0;
+  uint8_t port = 1;
+  uint32_t remote = 0;
+  ibv_ah_attr route = {};
+  uint32_t next_packet = 0;      // of the next message posted
+  uint32_t expected_packet = 0;  // of the next message to come
+  uint64_t posted = 0;
+  uint64_t reclaimed = 0;  // of them: those whose slots are free again
+  std::deque<std::shared_ptr<Work>> sends;
+  std::deque<Posted> receives;
+  uint64_t events = 0;  // asynchronous ones that were taken and not acknowledged
+};
+
+struct CallRefusal {
+  std::string call;
+  int error = 0;
+  int times = 0;
+  int skip = 0;
+};
+
+struct State {
+  State();
+
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Device>> devices;
+  std::map<Context*, std::unique_ptr<Context>> contexts;
+  std::map<Domain*, std::unique_ptr<Domain>> domains;
+  std::map<uint32_t, std::unique_ptr<Region>> regions;  // by key
+  std::map<Channel*, std::unique_ptr<Channel>> channels;
+  std::map<Cq*, std::unique_ptr<Cq>> queues;
+  std::map<uint32_t, std::unique_ptr<Qp>> pairs;  // by number
+  uint32_t next_key = 0;
+  uint32_t next_pair = 0;
+  std::vector<CallRefusal> refusals;
+  std::list<SendFault> send_faults;
+  std::vector<Call> calls;
+  bool hold_sends = false;
+  bool hold_answers = false;
+};
+
+// The state of this process. A child of a fork has one of its own.
+State& TheState();
+using Lock = std::lock_guard<std::mutex>;
+
+// All of these REQUIRE that the state's lock is held.
+
+// Returns the errno value with which a call is to fail, or 0.
+int Refusal(const char* call);
+void Note(const Call& call);
+// Ends the process: the library under test has done what no card allows.
+[[noreturn]] void Violation(const std::string& what);
+// Returns where a registration has these bytes; null when it does not, or forbids the access.
+std::byte* Locate(uint32_t key, const Domain* domain, uint64_t address, uint64_t bytes,
+                  unsigned access);
+void Complete(Cq& queue, const Completion& completion);
+void Raise(Context& context, const ibv_async_event& event);
+const PortSpec& PortOf(const Qp& pair);
+void Fail(Qp& pair);
+// Completes the sends at the head of the queue that have failed, and all behind them.
+void Settle(Qp& pair);
+// Completes the first send.
+void Finish(Qp& pair, ibv_wc_status status);
+
+// The card's thread.
+void StartCard();
+uint32_t SlotOfCard();
+// Hands a posted send to the card.
+void Transmit(Qp& pair, std::shared_ptr<Work> work);
+// Has the card look at what it holds back.
+void WakeCard();
+
+}  // namespace fakeverbs

@@ -1,0 +1,45 @@
+#pragma once
+
+// For tests: two networks over verbs, as two processes have them, over the stand-in for libibverbs.
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "bootstrap/auth.h"
+#include "fake_verbs.h"
+#include "transport/net/net_test_link.h"
+#include "transport/net/verbs/verbs_net.h"
+
+namespace tutti {
+
+class VerbsNetPair final : public NetPair {
+ public:
+  explicit VerbsNetPair(Settings settings) {
+    VerbsNet::Options options;
+    options.address = ParseSocketAddress("127.0.0.1:0").value();
+    settings.ib_library = TUTTI_FAKE_VERBS_LIBRARY;
+    for (auto& net : nets_) {
+      net = VerbsNet::Create(*loop_, key, settings, options).value();
+      EXPECT_TRUE(net->IsViable().ok()) << net->IsViable().message();
+    }
+  }
+  Net& sending() override { return *nets_[0]; }
+  Net& receiving() override { return *nets_[1]; }
+
+  const Key key = RandomKey();
+
+ private:
+  std::unique_ptr<EventLoop> loop_ = EventLoop::Create("net-contract").value();
+  std::array<std::unique_ptr<Net>, 2> nets_;
+};
+
+inline NetFactory VerbsFactory(const std::string& name,
+                               const std::function<void(Settings&)>& change) {
+  Settings settings;
+  change(settings);
+  return {name, [=] { return std::make_unique<VerbsNetPair>(settings); }, size_t{64} << 20};
+}
+
+}  // namespace tutti
