@@ -88,8 +88,10 @@ class ProcessSet {
     // Ends every wait in the exchange, the operations and change_sets. Called from any thread, with
     // locks held: must not block or call back.
     std::function<void()> break_off;
-    std::function<void(const Tuning& tuning)> tuned;  // may be null
-    GpuPerformer::Hooks gpu;                          // empty where there is no GPU
+    // Called when hierarchical operations are switched on or off, while nothing is being moved.
+    // May be null.
+    std::function<void(const Tuning& tuning)> tuned;
+    GpuPerformer::Hooks gpu;  // empty where there is no GPU
     // Told once, with locks held: must not call back or block. May be null.
     std::function<void(const Status& reason)> ended;
     // Told, with locks held, that something has waited for longer than the job may: must not call

@@ -153,9 +153,11 @@ void ProcessSet::NoteRound(RoundResult& result) {
 
 void ProcessSet::Adopt(MutexLock& lock, const Tuning& tuning) {
   // What waits to be moved was agreed on before, and all ranks move it as it was.
-  if (tuning.hierarchical != tuning_.hierarchical) DrainMover(lock);
+  if (tuning.hierarchical != tuning_.hierarchical) {
+    DrainMover(lock);
+    if (hooks_.tuned) hooks_.tuned(tuning);
+  }
   tuning_ = tuning;
-  if (hooks_.tuned) hooks_.tuned(tuning_);
 }
 
 void ProcessSet::Dispatch(MutexLock& lock, RoundResult result) {
