@@ -126,6 +126,7 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   TUTTI_TRY(ApplyMeshTuning(settings.gpu_tune, context_));
   args_.rank = peers.bootstrap->rank();
   args_.num_ranks = n;
+  // In the order of the ranks, as kernels::RankOrderReduce takes it to be.
   args_.ring_index = args_.rank;
   std::iota(args_.ring, args_.ring + std::min(n, cuda::kMaxMeshRanks), 0);
   args_.abort_word = queue_->abort_word();

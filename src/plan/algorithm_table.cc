@@ -52,6 +52,8 @@ constexpr std::string_view Phrase(AddingOrder order) {
       return "–";
     case AddingOrder::kRankOrder:
       return "rank order, rounded once";
+    case AddingOrder::kRankOrderStored:
+      return "rank order, partial sums stored";
     case AddingOrder::kOtherOrder:
       return "another";
   }

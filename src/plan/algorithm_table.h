@@ -38,7 +38,9 @@ enum class AddingOrder : uint8_t {
   kAddsNothing,  // It only moves data.
   kRankOrder,    // Element i of every rank in the order of the ranks, in the type of accumulation
                  // (base/reduce.h, backend/cuda/elements.h), rounded once.
-  kOtherOrder,   // An order that depends on the element's place, or with rounded partial sums.
+  kRankOrderStored,  // The same order, but partial sums are stored as elements: the same bits for
+                     // elements as wide as what they are added in.
+  kOtherOrder,       // An order that depends on the element's place, or with rounded partial sums.
 };
 
 // What must be so for an algorithm to work, as bits.

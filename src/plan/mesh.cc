@@ -67,8 +67,7 @@ size_t Owners(const MeshContext& context, MeshAlgorithm algorithm) {
 // Bytes of data that the busiest rank writes.
 double Written(const MeshContext& context, MeshAlgorithm algorithm, double bytes) {
   const double others = context.num_ranks - 1;
-  if (algorithm == MeshAlgorithm::kBroadcastChain || algorithm == MeshAlgorithm::kReduceChain)
-    return bytes;
+  if (IsChain(algorithm)) return bytes;
   if (algorithm == MeshAlgorithm::kAllReduceTwoShot || algorithm == MeshAlgorithm::kAllReduceRing ||
       algorithm == MeshAlgorithm::kAllReduceSymmetric)
     return 2 * bytes * others / (others + 1);
@@ -77,6 +76,8 @@ double Written(const MeshContext& context, MeshAlgorithm algorithm, double bytes
 
 // How many steps it takes until the last rank has what the first began with.
 int RingSteps(const MeshContext& context, MeshAlgorithm algorithm) {
+  // The sum of a chain in rank order has a way to go from the last rank to the root.
+  if (algorithm == MeshAlgorithm::kReduceRankChain) return context.num_ranks;
   return (context.num_ranks - 1) * (algorithm == MeshAlgorithm::kAllReduceRing ? 2 : 1);
 }
 

@@ -36,6 +36,7 @@ constexpr ReductionOrder OrderOf(DataType type, ReduceKind kind) {
 // an average after it has stored the sum, and recursive halving stores an input that it has scaled.
 constexpr bool KeepsOrder(const AlgorithmRow& row, ReductionOrder order, int num_ranks) {
   if (order == ReductionOrder::kAny || row.order == AddingOrder::kRankOrder) return true;
+  if (row.order == AddingOrder::kRankOrderStored && order == ReductionOrder::kByRank) return true;
   const bool stores = row.algorithm == Algorithm::kRecursiveDoubling ||
                       row.algorithm == Algorithm::kRecursiveHalving;
   if (stores && order != ReductionOrder::kByRank) return false;

@@ -74,5 +74,22 @@ TEST(ReductionOrderTest, IsKeptAtEverySizeOnGpus) {
   }
 }
 
+// A chain that stores partial sums is for elements that hold them in full.
+TEST(ReductionOrderTest, LongReducesOfWideElementsGoDownAChain) {
+  MeshContext context;
+  context.num_ranks = 4;
+  context.slot_bytes = 64 << 10;
+  context.ring_slot_bytes = 4 * context.slot_bytes;
+  context.max_blocks = 64;
+  const auto chosen = [&](size_t elem_bytes, ReductionOrder order) {
+    return ChooseMesh(context, Collective::kReduce, (size_t{64} << 20) / elem_bytes, elem_bytes,
+                      Buffers::kOwn, order)
+        .algorithm;
+  };
+  EXPECT_EQ(chosen(4, ReductionOrder::kByRank), MeshAlgorithm::kReduceRankChain);
+  EXPECT_EQ(chosen(2, ReductionOrder::kByRankRoundedOnce), MeshAlgorithm::kReduceTwoShot);
+  EXPECT_EQ(chosen(4, ReductionOrder::kAny), MeshAlgorithm::kReduceChain);
+}
+
 }  // namespace
 }  // namespace tutti

@@ -99,6 +99,8 @@ TUTTI_HD void RunRingReduction(const MeshArgs& args, uint32_t block) {
     kernels::RingAllReduce(p, ring, shape);
   else if (args.algorithm == MeshAlgorithm::kReduceScatterRing)
     kernels::RingReduceScatter(p, ring, RingParts{mesh.count, args.stride}, shape);
+  else if (args.algorithm == MeshAlgorithm::kReduceRankChain)
+    kernels::RankOrderReduce(p, args.rank, args.num_ranks, shape, kRingSlots);
   else
     kernels::ChainReduce(p, ring, shape);
   p.Finish();

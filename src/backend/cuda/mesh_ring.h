@@ -47,6 +47,10 @@ class RingPrimitives : public MeshBlock<T> {
     Step(kReceives | kSends | kWrites, 0, out, n);
   }
   TUTTI_HD void RecvReduceSend(size_t in, size_t n) { Step(kReceives | kReads | kSends, in, 0, n); }
+  TUTTI_HD void RecvSend(size_t n) { Step(kReceives | kSends, 0, 0, n); }
+  TUTTI_HD void RecvReduceSendFinal(size_t in, size_t n) {
+    Step(kReceives | kReads | kSends | kIsFinal, in, 0, n);
+  }
   TUTTI_HD void RecvReduceCopyFinal(size_t in, size_t out, size_t n) {
     Step(kReceives | kReads | kWrites | kIsFinal, in, out, n);
   }

@@ -254,6 +254,47 @@ TYPED_TEST(MeshReductionTest, Sum) {
   }
 }
 
+// Every root, in and out of place, with more pieces than the ring has slots; the sum of floats tells
+// one order from another.
+TEST(RankChainTest, AddsInTheOrderOfTheRanks) {
+  for (const auto& [n, count] :
+       {std::pair<size_t, size_t>{2, 1}, {3, 20000}, {4, 777}, {5, 33000}}) {
+    MeshRun run(static_cast<int>(n), kSlotBytes);
+    std::vector<std::vector<float>> in(n);
+    for (size_t r = 0; r < n; ++r) {
+      in[r].resize(count);
+      for (size_t i = 0; i < count; ++i)
+        in[r][i] = std::ldexp(1 + static_cast<float>((i * 7 + r * 5) % 11),
+                              static_cast<int>((i * 3 + r * 17) % 30));
+    }
+    std::vector<float> expected = in[0];
+    for (size_t r = 1; r < n; ++r)
+      for (size_t i = 0; i < count; ++i) expected[i] += in[r][i];
+    std::vector<std::vector<float>> sums(n), in_place(n);
+    std::vector<std::vector<MeshArgs>> operations(n);
+    for (size_t r = 0; r < n; ++r) {
+      sums[r].resize(count);
+      in_place[r] = in[r];
+      for (size_t root = 0; root < n; ++root) {
+        MeshArgs args = run.Args(static_cast<int>(r));
+        args.algorithm = MeshAlgorithm::kReduceRankChain;
+        args.protocol = Protocol::kSimple;
+        args.count = args.stride = count;
+        args.block_elems = (count + 1) / 2;
+        args.chunk_elems = kSlotBytes / sizeof(float);
+        args.root = static_cast<int>(root);
+        SetBuffers(args, in[r], sums[r]);
+        operations[r].push_back(args);
+        SetBuffers(args, in_place[r], in_place[r]);
+        if (root == n / 2) operations[r].push_back(args);
+      }
+    }
+    run.Run(operations, RunReduction<float>);
+    for (size_t r = 0; r < n; ++r) EXPECT_EQ(sums[r], expected) << "root " << r << " of " << n;
+    EXPECT_EQ(in_place[n / 2], expected) << n << " ranks, in place";
+  }
+}
+
 // Several operations after one another, in which ranks read and write one another's buffers; under
 // the thread sanitizer this shows that they meet when they should.
 TEST(SymmetricTest, ReadsAndWritesAllBuffers) {
