@@ -16,9 +16,10 @@ namespace tutti {
 
 class VerbsNetPair final : public NetPair {
  public:
-  explicit VerbsNetPair(Settings settings) {
+  explicit VerbsNetPair(Settings settings, const std::string& sysfs = "/nowhere") {
     VerbsNet::Options options;
     options.address = ParseSocketAddress("127.0.0.1:0").value();
+    options.sysfs = sysfs;
     settings.ib_library = TUTTI_FAKE_VERBS_LIBRARY;
     for (auto& net : nets_) {
       net = VerbsNet::Create(*loop_, key, settings, options).value();

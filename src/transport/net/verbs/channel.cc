@@ -28,7 +28,8 @@ Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Create(Parts parts) {
   MemoryCache& memory = channel->nic_->memory();
   TUTTI_ASSIGN(channel->table_, RegisteredPages::Create(memory, table_bytes));
   TUTTI_ASSIGN(channel->outbox_, RegisteredPages::Create(memory, outbox_bytes));
-  const auto completions = static_cast<int>(count * (depths.sends + depths.receives));
+  const auto completions = static_cast<int>(count * (depths.sends + depths.receives)) +
+                           static_cast<int>(channel->loopback_depth_);
   TUTTI_ASSIGN(channel->queue_, CompletionQueue::Create(channel->nic_, completions));
   for (size_t i = 0; i < count; ++i) {
     TUTTI_ASSIGN(auto pair,
@@ -42,7 +43,17 @@ VerbsChannel::VerbsChannel(Parts&& parts)
     : nic_(std::move(parts.nic)),
       port_(std::move(parts.port)),
       peer_(std::move(parts.peer)),
-      first_packet_(static_cast<uint32_t>(RandomU64() & 0xffffff)) {}
+      first_packet_(static_cast<uint32_t>(RandomU64() & 0xffffff)),
+      loopback_depth_(parts.loopback_depth) {}
+
+Status VerbsChannel::MakeLoopback() {
+  if (loopback_) return Status::Ok();
+  TUTTI_ASSIGN(auto pair, QueuePair::Create(nic_, port_, *queue_, {loopback_depth_, 1}));
+  const VerbsEnd here = Here(false);
+  TUTTI_TRY(pair->Join(here, pair->number(), first_packet_, options().traffic_class));
+  loopback_ = std::move(pair);
+  return Status::Ok();
+}
 
 VerbsEnd VerbsChannel::Here(bool split) const {
   VerbsEnd end;
@@ -79,8 +90,15 @@ Status VerbsChannel::Join(const VerbsEnd& remote, uint8_t traffic_class) {
 }
 
 Result<std::unique_ptr<NetMemory>> VerbsChannel::Register(const NetRegion& region) {
-  if (region.kind == NetMemoryKind::kGpu) {
-    return InvalidUsage("the network over verbs takes no GPU memory yet");
+  if (region.dmabuf_fd >= 0 && !nic_->gpu_memory().dmabuf) {
+    return InvalidUsage("{} does not take DMA-BUFs, or NCCL_DMABUF_ENABLE=0 keeps it from them",
+                        port_.Name());
+  }
+  if (region.kind == NetMemoryKind::kGpu && region.dmabuf_fd < 0 &&
+      !nic_->gpu_memory().peer_memory) {
+    return InvalidUsage(
+        "{} takes no GPU memory by address, for which the kernel's module nvidia_peermem is needed",
+        port_.Name());
   }
   TUTTI_ASSIGN(HeldRegistration held, nic_->memory().Get(region, MemoryUse::kMessages));
   return std::unique_ptr<NetMemory>(std::make_unique<VerbsMemory>(region, std::move(held)));
@@ -192,6 +210,11 @@ Status VerbsChannel::failure() {
   if (!failure_.ok()) return failure_;
   if (shut_down_.load(std::memory_order_acquire)) return Fail(Status::Ok());
   if (Status fault = nic_->fault(); !fault.ok()) return Fail(std::move(fault));
+  if (!nic_->AnyPairFailed()) [[likely]]
+    return Status::Ok();
+  for (const auto& pair : pairs_) {
+    if (Status fault = nic_->PairFault(pair->number()); !fault.ok()) return Fail(std::move(fault));
+  }
   return Status::Ok();
 }
 

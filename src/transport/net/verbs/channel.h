@@ -59,6 +59,7 @@ class VerbsChannel {
     size_t outbox_bytes = 0;
     size_t queue_pairs = 1;
     QueuePairDepths depths;
+    uint32_t loopback_depth = 0;  // reads that are under way at once; 0: it has no loop-back
   };
   static Result<std::unique_ptr<VerbsChannel>> Create(Parts parts);
 
@@ -71,6 +72,10 @@ class VerbsChannel {
 
   size_t num_queue_pairs() const { return pairs_.size(); }
   QueuePair& pair(size_t index) const { return *pairs_[index]; }
+  // Returns a queue pair that is joined with itself, so that what it reads comes from this host;
+  // null before MakeLoopback.
+  QueuePair* loopback() const { return loopback_.get(); }
+  Status MakeLoopback();
   // This end's table, which the other end writes, and what this end writes into the other's.
   RegisteredPages& table() const { return *table_; }
   RegisteredPages& outbox() const { return *outbox_; }
@@ -121,6 +126,8 @@ class VerbsChannel {
   std::unique_ptr<RegisteredPages> outbox_;
   std::unique_ptr<CompletionQueue> queue_;
   std::vector<std::unique_ptr<QueuePair>> pairs_;
+  const uint32_t loopback_depth_;
+  std::unique_ptr<QueuePair> loopback_;
   VerbsEnd remote_;
   Status left_;  // why the control socket ended, until that fails the channel
   Deadline fails_at_ = Deadline::Never();

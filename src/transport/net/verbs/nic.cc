@@ -27,17 +27,31 @@ int PortOf(const ibv_async_event& event) {
   }
 }
 
+// Returns the queue pair that an event is about, or null.
+const ibv_qp* PairOf(const ibv_async_event& event) {
+  switch (event.event_type) {
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+      return event.element.qp;
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 
 Result<std::shared_ptr<VerbsNic>> VerbsNic::Create(EventLoop& loop,
                                                    std::shared_ptr<VerbsDevice> device,
-                                                   const VerbsOptions& options) {
+                                                   const VerbsOptions& options,
+                                                   const std::string& sysfs) {
   errno = 0;
   ibv_pd* const domain = device->library().alloc_pd(&device->context());
   if (!domain) {
     return DescribeRefusal(errno, "allocating a protection domain failed", device->name());
   }
   std::shared_ptr<VerbsNic> nic(new VerbsNic(loop, std::move(device), *domain, options));
+  nic->gpu_memory_ = FindGpuMemoryAccess(nic->library(), *domain, options.dmabuf, sysfs);
   const int events = nic->device_->context().async_fd;
   const int flags = fcntl(events, F_GETFL);
   if (flags < 0 || fcntl(events, F_SETFL, flags | O_NONBLOCK) != 0) {
@@ -68,26 +82,46 @@ Status VerbsNic::fault() const {
   return fault_;
 }
 
+Status VerbsNic::PairFault(uint32_t number) const {
+  const MutexLock lock(mutex_);
+  const auto found = pair_faults_.find(number);
+  return found == pair_faults_.end() ? Status::Ok() : found->second;
+}
+
+void VerbsNic::ForgetPair(uint32_t number) {
+  const MutexLock lock(mutex_);
+  pair_faults_.erase(number);
+}
+
 void VerbsNic::TakeEvents() {
   ibv_async_event event = {};
   while (library().get_async_event(&device_->context(), &event) == 0) {
     const ibv_event_type type = event.event_type;
-    std::string sentence = DescribeEvent(library(), type, device_->name(), PortOf(event));
-    // The event must be acknowledged before what it is about can be destroyed.
+    const std::string sentence = DescribeEvent(library(), type, device_->name(), PortOf(event));
+    if (IsFatal(type) && options_.fail_on_events) Keep(event, sentence);
+    // The event must be acknowledged before what it is about can be destroyed. From then on a queue
+    // pair that it is about may be gone, and its number be another's.
     library().ack_async_event(&event);
     TUTTI_INFO(kLogNet, "net IB: {}", sentence);
-    if (!IsFatal(type)) continue;
-    TUTTI_WARN("net IB: {}", sentence);
-    if (!options_.fail_on_events) continue;
-    {
-      const MutexLock lock(mutex_);
-      if (fault_.ok()) {
-        fault_ =
-            SystemError("{}; the device reported it, and the kernel's log may tell why", sentence);
-      }
-    }
-    failed_.store(true, std::memory_order_release);
+    if (IsFatal(type)) TUTTI_WARN("net IB: {}", sentence);
   }
+}
+
+// Has the connections fail that the event is about: that of a queue pair, or all of the device.
+void VerbsNic::Keep(const ibv_async_event& event, const std::string& sentence) {
+  Status fault =
+      SystemError("{}; the device reported it, and the kernel's log may tell why", sentence);
+  const MutexLock lock(mutex_);
+  if (const ibv_qp* const pair = PairOf(event)) {
+    if (event.event_type == IBV_EVENT_QP_ACCESS_ERR) {
+      fault = RemoteError("{}: the other end reached for memory that it was not given", sentence);
+    }
+    pair_faults_.emplace(pair->qp_num, std::move(fault));
+    pair_failed_.store(true, std::memory_order_release);
+    return;
+  }
+  if (fault_.ok()) fault_ = std::move(fault);
+  failed_.store(true, std::memory_order_release);
 }
 
 }  // namespace tutti

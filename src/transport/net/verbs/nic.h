@@ -5,6 +5,7 @@
 // Threads: any. Events are taken on the loop's thread.
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -12,6 +13,7 @@
 #include "base/status.h"
 #include "sys/event_loop.h"
 #include "transport/net/verbs/devices.h"
+#include "transport/net/verbs/gpu_memory.h"
 #include "transport/net/verbs/memory_cache.h"
 #include "transport/net/verbs/options.h"
 
@@ -19,10 +21,11 @@ namespace tutti {
 
 class VerbsNic {
  public:
-  // `loop` must outlive the NIC.
+  // `loop` must outlive the NIC. `sysfs` is where the kernel tells of its modules: "/sys".
   static Result<std::shared_ptr<VerbsNic>> Create(EventLoop& loop,
                                                   std::shared_ptr<VerbsDevice> device,
-                                                  const VerbsOptions& options);
+                                                  const VerbsOptions& options,
+                                                  const std::string& sysfs);
   ~VerbsNic();
   VerbsNic(const VerbsNic&) = delete;
   VerbsNic& operator=(const VerbsNic&) = delete;
@@ -33,23 +36,35 @@ class VerbsNic {
   MemoryCache& memory() { return memory_; }
   const VerbsOptions& options() const { return options_; }
 
+  const GpuMemoryAccess& gpu_memory() const { return gpu_memory_; }
+
   // Returns ok until the device has reported an event after which it cannot be used. Costs a load.
   Status fault() const;
+  // Returns whether the device has reported that some queue pair has failed. Costs a load.
+  bool AnyPairFailed() const { return pair_failed_.load(std::memory_order_acquire); }
+  // Returns ok until the device has reported that this queue pair has failed.
+  Status PairFault(uint32_t number) const;
+  // The caller must have destroyed the queue pair of this number, which another may get.
+  void ForgetPair(uint32_t number);
 
  private:
   VerbsNic(EventLoop& loop, std::shared_ptr<VerbsDevice> device, ibv_pd& domain,
            const VerbsOptions& options);
   void TakeEvents();
+  void Keep(const ibv_async_event& event, const std::string& sentence);
 
   EventLoop& loop_;
   const std::shared_ptr<VerbsDevice> device_;
   ibv_pd& domain_;
   const VerbsOptions options_;
   MemoryCache memory_;
+  GpuMemoryAccess gpu_memory_;
   bool watched_ = false;
   std::atomic<bool> failed_ = false;
   mutable Mutex mutex_;
   Status fault_ TUTTI_GUARDED_BY(mutex_);
+  std::atomic<bool> pair_failed_ = false;
+  std::map<uint32_t, Status> pair_faults_ TUTTI_GUARDED_BY(mutex_);  // by number
 };
 
 }  // namespace tutti

@@ -19,6 +19,8 @@ VerbsOptions VerbsOptions::From(const Settings& settings) {
   options.separate_above = static_cast<uint64_t>(settings.ib_ar_threshold);
   options.relaxed_ordering = settings.ib_relaxed_ordering != 0;
   options.fail_on_events = settings.ib_return_async_events;
+  options.dmabuf = settings.dmabuf;
+  options.gpu_flush = !settings.gdr_flush_disable;
   return options;
 }
 

@@ -25,6 +25,8 @@ struct VerbsOptions {
   uint64_t separate_above = 8192;
   bool relaxed_ordering = true;
   bool fail_on_events = true;
+  bool dmabuf = true;     // GPU memory may be registered by DMA-BUF
+  bool gpu_flush = true;  // GPU memory is read back after data has come into it
 
   static VerbsOptions From(const Settings& settings);
 };

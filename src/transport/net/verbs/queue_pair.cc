@@ -121,7 +121,11 @@ Result<std::unique_ptr<QueuePair>> QueuePair::Create(std::shared_ptr<VerbsNic> n
   return pair;
 }
 
-QueuePair::~QueuePair() { nic_->library().destroy_qp(pair_); }
+QueuePair::~QueuePair() {
+  const uint32_t number = pair_->qp_num;
+  nic_->library().destroy_qp(pair_);
+  nic_->ForgetPair(number);
+}
 
 Status QueuePair::Modify(ibv_qp_attr& attributes, int mask, const char* step) {
   const int error = nic_->library().modify_qp(pair_, &attributes, mask);

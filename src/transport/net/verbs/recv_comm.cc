@@ -12,8 +12,15 @@ namespace {
 constexpr uint64_t kGrantsPerCompletion = kTableSlots / 2;
 constexpr uint32_t kGrantDepth = 2 * kTableSlots;
 
-// Distinguishes completions of grants from those of receives, whose ids are numbers of groups.
+// Distinguish completions of grants and flushes from those of receives, whose ids are numbers of
+// groups.
 constexpr uint64_t kGrantBit = uint64_t{1} << 63;
+constexpr uint64_t kFlushBit = uint64_t{1} << 62;
+
+// Flushes under way at once. Their reads are written to a word each behind the grants in the
+// outbox; nobody looks at it.
+constexpr uint32_t kFlushes = kNetWindow;
+constexpr size_t kGrantBytes = kTableSlots * sizeof(GrantSlot);
 
 }  // namespace
 
@@ -33,9 +40,10 @@ Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(std::shared_ptr<Verbs
     parts.port = port;
     parts.peer = std::move(peer);
     parts.table_bytes = kTableSlots * sizeof(RecordSlot);
-    parts.outbox_bytes = kTableSlots * sizeof(GrantSlot);
+    parts.outbox_bytes = kGrantBytes + kFlushes * sizeof(uint64_t);
     parts.queue_pairs = sender.queue_pairs.size();
     parts.depths = {kGrantDepth, kTableSlots};
+    parts.loopback_depth = kFlushes;
     TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts)));
     std::unique_ptr<VerbsRecvComm> comm(new VerbsRecvComm(std::move(channel)));
     TUTTI_TRY(comm->channel_->Join(sender, comm->channel_->options().grant_traffic_class));
@@ -54,7 +62,7 @@ Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(std::shared_ptr<Verbs
 }
 
 VerbsRecvComm::VerbsRecvComm(std::unique_ptr<VerbsChannel> channel)
-    : channel_(std::move(channel)), requests_(kTableSlots) {}
+    : channel_(std::move(channel)), requests_(kTableSlots), flushes_(kFlushes) {}
 
 GrantSlot& VerbsRecvComm::Grants(uint64_t group) const {
   return reinterpret_cast<GrantSlot*>(channel_->outbox().data())[group % kTableSlots];
@@ -139,12 +147,51 @@ Status VerbsRecvComm::TellIfAsleep() {
   return told.ok() || told.code() == Code::kRemoteError ? Status::Ok() : channel_->Fail(told);
 }
 
-Result<NetRequest*> VerbsRecvComm::Iflush(std::span<const NetReceive>) {
+Result<std::unique_ptr<NetMemory>> VerbsRecvComm::Register(const NetRegion& region) {
+  TUTTI_ASSIGN(auto memory, channel_->Register(region));
+  if (region.kind == NetMemoryKind::kGpu && channel_->options().gpu_flush) {
+    TUTTI_TRY(channel_->MakeLoopback());
+  }
+  return memory;
+}
+
+// A read by the NIC of what it has written pushes the writes before it into the GPU's memory: over
+// PCIe a read does not pass them. One read is enough for all that came before.
+Result<NetRequest*> VerbsRecvComm::Iflush(std::span<const NetReceive> buffers) {
   TUTTI_TRY(channel_->failure());
-  if (flush_.group != 0) return nullptr;
-  flush_.group = 1;
-  flush_.pending = 0;
-  return &flush_;
+  const auto free = std::find_if(flushes_.begin(), flushes_.end(),
+                                 [](const Request& request) { return request.group == 0; });
+  if (free == flushes_.end()) return nullptr;
+  free->group = 1;
+  free->pending = 0;
+  const auto last = std::find_if(buffers.rbegin(), buffers.rend(), [](const NetReceive& buffer) {
+    return buffer.capacity > 0 && buffer.memory &&
+           buffer.memory->region().kind == NetMemoryKind::kGpu;
+  });
+  if (last == buffers.rend() || !channel_->options().gpu_flush) return &*free;
+  const Status posted = PostFlush(*last, static_cast<size_t>(free - flushes_.begin()));
+  if (!posted.ok()) return channel_->Fail(posted);
+  free->pending = 1;
+  return &*free;
+}
+
+Status VerbsRecvComm::PostFlush(const NetReceive& buffer, size_t index) {
+  TUTTI_ASSIGN(const Registration* const registration,
+               channel_->Check(buffer.memory, buffer.data, 1));
+  ibv_sge element = {};
+  element.addr = reinterpret_cast<uintptr_t>(channel_->outbox().data()) + kGrantBytes +
+                 index * sizeof(uint64_t);
+  element.length = 1;
+  element.lkey = channel_->outbox().registration().local_key();
+  ibv_send_wr work = {};
+  work.wr_id = kFlushBit | index;
+  work.sg_list = &element;
+  work.num_sge = 1;
+  work.opcode = IBV_WR_RDMA_READ;
+  work.send_flags = IBV_SEND_SIGNALED;
+  work.wr.rdma.remote_addr = reinterpret_cast<uintptr_t>(buffer.data);
+  work.wr.rdma.rkey = registration->remote_key();
+  return channel_->loopback()->Send(work);
 }
 
 Result<bool> VerbsRecvComm::TakeCompletions() {
@@ -161,11 +208,20 @@ Result<bool> VerbsRecvComm::TakeCompletions() {
 }
 
 Status VerbsRecvComm::TakeCompletion(const ibv_wc& completion) {
+  if ((completion.wr_id & kFlushBit) != 0) return TakeFlush(completion);
   if ((completion.wr_id & kGrantBit) == 0) return TakeReceive(completion);
   if (completion.status != IBV_WC_SUCCESS) {
     return channel_->FailCompletion(completion, "granting buffers");
   }
   reclaimed_ = std::max(reclaimed_, completion.wr_id & ~kGrantBit);
+  return Status::Ok();
+}
+
+Status VerbsRecvComm::TakeFlush(const ibv_wc& completion) {
+  if (completion.status != IBV_WC_SUCCESS) {
+    return channel_->FailCompletion(completion, "reading back GPU memory that data came into");
+  }
+  flushes_[completion.wr_id & ~kFlushBit].pending = 0;
   return Status::Ok();
 }
 

@@ -19,9 +19,7 @@ class VerbsRecvComm final : public NetRecvComm {
                                                      const VerbsPort& port, ControlSocket control,
                                                      const ControlMessage& offer, std::string peer);
 
-  Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
-    return channel_->Register(region);
-  }
+  Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override;
   Result<NetRequest*> Irecv(std::span<const NetReceive> group) override;
   Result<NetRequest*> Iflush(std::span<const NetReceive> buffers) override;
   Result<bool> Progress() override;
@@ -47,6 +45,8 @@ class VerbsRecvComm final : public NetRecvComm {
   Result<bool> TakeCompletions();
   Status TakeCompletion(const ibv_wc& completion);
   Status TakeReceive(const ibv_wc& completion);
+  Status TakeFlush(const ibv_wc& completion);
+  Status PostFlush(const NetReceive& buffer, size_t index);
   Status Finish(Request& request);
   Status TakeControl(const ControlMessage& message);
   Status TellIfAsleep();
@@ -62,7 +62,7 @@ class VerbsRecvComm final : public NetRecvComm {
   uint64_t granted_ = 0;
   uint64_t reclaimed_ = 0;
   uint64_t wake_from_ = 0;  // the group for which the sender sleeps; 0: it does not
-  Request flush_;           // Iflush is done at once where host memory alone is received into
+  std::vector<Request> flushes_;
 };
 
 }  // namespace tutti

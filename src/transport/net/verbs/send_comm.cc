@@ -55,18 +55,41 @@ RecordSlot& VerbsSendComm::Records(uint64_t group) const {
 }
 
 // Looks whether the grants of the current group have come, and keeps them: the receiver may write
-// anything there later.
+// anything there later. Fails the connection where they make no sense.
 bool VerbsSendComm::LoadGroup() {
   if (group_size_ > 0) return true;
   const GrantSlot& slot = Granted(group_);
   if (!IsWhole(slot[0], group_)) return false;
-  const uint32_t count = std::clamp(slot[0].count, 1u, uint32_t{kMaxNetGroup});
+  const uint32_t count = slot[0].count;
+  if (count < 1 || count > kMaxNetGroup) {
+    [[maybe_unused]] const Status refused = channel_->Refuse(RemoteError(
+        "the receiver granted a group of {} buffers; there are at most {}", count, kMaxNetGroup));
+    return false;
+  }
   for (uint32_t i = 1; i < count; ++i) {
     if (!IsWhole(slot[i], group_)) return false;
   }
   grants_ = slot;
+  if (!IsGroup(grants_)) {
+    [[maybe_unused]] const Status refused = channel_->Refuse(RemoteError(
+        "what the receiver granted as group {} is none: a buffer is missing or named twice",
+        group_));
+    return false;
+  }
   group_size_ = count;
   matched_ = 0;
+  return true;
+}
+
+// Returns whether the buffers agree on how many they are, and have different tags.
+bool VerbsSendComm::IsGroup(const GrantSlot& slot) const {
+  const uint32_t count = slot[0].count;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (slot[i].count != count) return false;
+    for (uint32_t j = 0; j < i; ++j) {
+      if (slot[i].tag == slot[j].tag) return false;
+    }
+  }
   return true;
 }
 
@@ -101,7 +124,10 @@ Result<NetRequest*> VerbsSendComm::Isend(const NetSend& message) {
   }
   if (!channel_->open() || free_.empty()) return nullptr;
   starved_ = !LoadGroup();
-  if (starved_) return nullptr;
+  if (starved_) {
+    TUTTI_TRY(channel_->failure());
+    return nullptr;
+  }
   const int index = FindTag(message.tag);
   if (index < 0) return nullptr;
   const GrantEntry& grant = grants_[static_cast<size_t>(index)];

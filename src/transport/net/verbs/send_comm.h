@@ -45,6 +45,7 @@ class VerbsSendComm final : public NetSendComm {
   // What is written into the receiver's table; a slot is used again kTableSlots groups later.
   RecordSlot& Records(uint64_t group) const;
   bool LoadGroup();
+  bool IsGroup(const GrantSlot& slot) const;
   int FindTag(uint32_t tag) const;
   Request* TakeRequest();
   bool NeedsRecords(size_t bytes) const;

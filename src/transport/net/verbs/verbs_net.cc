@@ -87,7 +87,7 @@ class VerbsNetImpl final : public Net {
       : loop_(loop), key_(key), ports_(ports) {}
 
   // Finds the ports; what stands against the use of this network is kept for IsViable.
-  Status Open(const Settings& settings, const SocketAddress& address);
+  Status Open(const Settings& settings, const VerbsNet::Options& options);
 
   std::string_view name() const override { return "IB"; }
   const std::vector<NetDevice>& devices() const override { return devices_; }
@@ -97,7 +97,7 @@ class VerbsNetImpl final : public Net {
                                                const WaitLimits& limits) override;
 
  private:
-  Status FindPorts(const Settings& settings);
+  Status FindPorts(const Settings& settings, const std::string& sysfs);
   Status FindAddress(const Settings& settings, const SocketAddress& address);
   Result<const UsedPort*> At(int device) const;
   Status StartListening() TUTTI_REQUIRES(mutex_);
@@ -115,7 +115,7 @@ class VerbsNetImpl final : public Net {
   std::unique_ptr<AuthAcceptor> acceptor_ TUTTI_GUARDED_BY(mutex_);
 };
 
-NetDevice Describe(const VerbsPort& port) {
+NetDevice Describe(const VerbsPort& port, const VerbsNic& nic) {
   NetDevice device;
   device.name = port.Name();
   device.address = port.gid.ToString();
@@ -126,10 +126,13 @@ NetDevice Describe(const VerbsPort& port) {
   device.max_group = kMaxNetGroup;
   device.max_requests = kTableSlots;
   device.needs_registration = true;
+  device.takes_gpu_memory = nic.gpu_memory().peer_memory;
+  device.takes_dmabuf = nic.gpu_memory().dmabuf;
+  device.needs_flush = nic.gpu_memory().any() && nic.options().gpu_flush;
   return device;
 }
 
-Status VerbsNetImpl::FindPorts(const Settings& settings) {
+Status VerbsNetImpl::FindPorts(const Settings& settings, const std::string& sysfs) {
   if (settings.ib_disable) return InvalidUsage("NCCL_IB_DISABLE is set");
   TUTTI_ASSIGN(const VerbsLibrary calls, LoadVerbsLibrary(settings.ib_library));
   const auto library = std::make_shared<const VerbsLibrary>(calls);
@@ -141,7 +144,7 @@ Status VerbsNetImpl::FindPorts(const Settings& settings) {
     std::shared_ptr<VerbsNic>& nic = nics[port.device.get()];
     if (!nic) {
       Result<std::shared_ptr<VerbsNic>> made =
-          VerbsNic::Create(loop_, port.device, VerbsOptions::From(settings));
+          VerbsNic::Create(loop_, port.device, VerbsOptions::From(settings), sysfs);
       Status usable = made.status();
       // A limit on locked memory shows here rather than in the first operation.
       if (made.ok()) usable = RegisteredPages::Create((*made)->memory(), kTrialBytes).status();
@@ -151,7 +154,7 @@ Status VerbsNetImpl::FindPorts(const Settings& settings) {
       }
       nic = std::move(made).value();
     }
-    devices_.push_back(Describe(port));
+    devices_.push_back(Describe(port, *nic));
     used_.push_back({std::move(port), nic});
   }
   std::string reasons;
@@ -185,10 +188,10 @@ Status VerbsNetImpl::FindAddress(const Settings& settings, const SocketAddress& 
   return Status::Ok();
 }
 
-Status VerbsNetImpl::Open(const Settings& settings, const SocketAddress& address) {
-  viable_ = FindPorts(settings);
+Status VerbsNetImpl::Open(const Settings& settings, const VerbsNet::Options& options) {
+  viable_ = FindPorts(settings, options.sysfs);
   if (viable_.code() == Code::kInvalidUsage && !settings.ib_disable) return viable_;
-  if (viable_.ok()) viable_ = FindAddress(settings, address);
+  if (viable_.ok()) viable_ = FindAddress(settings, options.address);
   for (size_t i = 0; i < devices_.size(); ++i) {
     const VerbsPort& port = used_[i].port;
     TUTTI_INFO(kLogNet | kLogInit, "net IB: device {} is {}, {}, GID {} ({}), {} Mb/s", i,
@@ -241,7 +244,7 @@ Result<std::unique_ptr<Net>> VerbsNet::Create(EventLoop& loop, const Key& key,
                                               const Settings& settings, const Options& options) {
   auto net = std::make_unique<VerbsNetImpl>(
       loop, key, PortRange{settings.port_range.low, settings.port_range.high});
-  TUTTI_TRY(net->Open(settings, options.address));
+  TUTTI_TRY(net->Open(settings, options));
   return std::unique_ptr<Net>(std::move(net));
 }
 

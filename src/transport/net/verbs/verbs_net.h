@@ -30,6 +30,7 @@
 // Threads: as Net. Authenticated connections and events of devices are taken on the loop's thread.
 
 #include <memory>
+#include <string>
 
 #include "bootstrap/unique_id.h"
 #include "config/settings.h"
@@ -44,6 +45,8 @@ class VerbsNet {
     // Where control sockets listen (port 0). When it is not valid, NCCL_SOCKET_IFNAME and the rules
     // of sys/network_interface.h choose the interface.
     SocketAddress address;
+    // Where the kernel tells of its modules.
+    std::string sysfs = "/sys";
   };
   // Makes the network; where it cannot be used here, IsViable says why. Fails when a setting cannot
   // be understood. `loop` outlives the network and all that it makes.

@@ -1,0 +1,218 @@
+// GPUDirect, as far as it goes without a GPU and a card: which way to GPUs' memory is taken, how it
+// is registered, and the read that follows what has come. A memory file stands for a DMA-BUF; the
+// GPU's address is one that nobody may touch, so that only who goes by the file reaches the bytes.
+
+#include <gmock/gmock.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+#include "transport/net/net_contract_test.h"
+#include "verbs_net_pair.h"
+
+namespace tutti {
+namespace {
+
+using net_contract::NetBuffer;
+using net_contract::NetLink;
+using ::testing::HasSubstr;
+
+class GpuMemory {
+ public:
+  explicit GpuMemory(size_t bytes) : bytes_(bytes), file_(memfd_create("gpu", MFD_CLOEXEC)) {
+    EXPECT_EQ(ftruncate(file_.get(), static_cast<off_t>(bytes)), 0);
+    seen_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+    address_ = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  }
+  ~GpuMemory() {
+    munmap(seen_, bytes_);
+    munmap(address_, bytes_);
+  }
+  std::byte* address() const { return static_cast<std::byte*>(address_); }
+  const std::byte* bytes() const { return static_cast<const std::byte*>(seen_); }
+  NetRegion Dmabuf() const { return {address(), bytes_, NetMemoryKind::kGpu, file_.get(), 0}; }
+  NetRegion ByAddress() const { return {address(), bytes_, NetMemoryKind::kGpu}; }
+
+ private:
+  const size_t bytes_;
+  const UniqueFd file_;
+  void* seen_ = nullptr;
+  void* address_ = nullptr;
+};
+
+// A folder that says, as the kernel does, that the module is loaded.
+class PeerMemoryModule {
+ public:
+  PeerMemoryModule() {
+    std::string name = (std::filesystem::temp_directory_path() / "sysfs-XXXXXX").string();
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    path_ = name;
+    std::filesystem::create_directories(path_ / "module/nvidia_peermem");
+    std::ofstream(path_ / "module/nvidia_peermem/version") << "1.0";
+  }
+  ~PeerMemoryModule() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+class VerbsGpuMemoryTest : public ::testing::Test {
+ protected:
+  ~VerbsGpuMemoryTest() override {
+    fakeverbs::Reset();
+    EXPECT_EQ(fakeverbs::ObjectsAlive(), 0);
+    fakeverbs::SetDevices({{}});
+  }
+  static int Count(const std::string& name, const std::byte* address, int opcode = 0) {
+    int count = 0;
+    for (const fakeverbs::Call& call : fakeverbs::Calls()) {
+      count += call.name == name && call.opcode == opcode &&
+               call.address == reinterpret_cast<uintptr_t>(address);
+    }
+    return count;
+  }
+  // Receives one message into `memory`, at an odd place, and flushes it.
+  static void ReceiveInto(NetLink& link, const GpuMemory& gpu, NetMemory* memory) {
+    std::byte* const place = gpu.address() + 4099;
+    const NetReceive receive = {place, 50'000, 0, memory};
+    NetRequest* const receiving = *link.receiver->Irecv({&receive, 1});
+    ASSERT_NE(receiving, nullptr);
+    NetBuffer from = link.SendBuffer(50'000);
+    from.Fill(3);
+    NetRequest* const sending = link.SendSoon(from);
+    ASSERT_NE(sending, nullptr);
+    ASSERT_TRUE(link.Drive([&] { return link.Received(receiving); }));
+    ASSERT_TRUE(link.Drive([&] { return link.Sent(sending); }));
+    EXPECT_EQ(std::memcmp(gpu.bytes() + 4099, from.data(), 50'000), 0);
+    NetRequest* const flush = *link.receiver->Iflush({&receive, 1});
+    ASSERT_NE(flush, nullptr);
+    ASSERT_TRUE(link.Drive([&] { return link.Received(flush); }));
+  }
+};
+
+TEST_F(VerbsGpuMemoryTest, ADmabufIsRegisteredAndReadBack) {
+  VerbsNetPair pair({});
+  NetLink link(pair);
+  EXPECT_TRUE(link.to.takes_dmabuf);
+  EXPECT_FALSE(link.to.takes_gpu_memory);
+  EXPECT_TRUE(link.to.needs_flush);
+  const GpuMemory gpu(1 << 20);
+  const auto memory = link.receiver->Register(gpu.Dmabuf()).value();
+  EXPECT_EQ(Count("reg_dmabuf_mr", gpu.address()), 1);
+  ReceiveInto(link, gpu, memory.get());
+  EXPECT_EQ(Count("post_send", gpu.address() + 4099, IBV_WR_RDMA_READ), 1);
+  // By address it takes none.
+  const auto refused = link.receiver->Register(gpu.ByAddress());
+  EXPECT_EQ(refused.status().code(), Code::kInvalidUsage);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("nvidia_peermem"));
+}
+
+TEST_F(VerbsGpuMemoryTest, ASenderReadsFromADmabuf) {
+  VerbsNetPair pair({});
+  NetLink link(pair);
+  const GpuMemory gpu(1 << 20);
+  const auto memory = link.sender->Register(gpu.Dmabuf()).value();
+  NetBuffer to = link.ReceiveBuffer(1000);
+  NetRequest* const receiving = link.Receive(to);
+  NetRequest* sending = nullptr;
+  ASSERT_TRUE(link.Drive([&] {
+    return (sending = link.Send({gpu.address() + 77, 1000, 0, 0, memory.get()})) != nullptr;
+  }));
+  ASSERT_TRUE(link.Drive([&] { return link.Received(receiving); }));
+  ASSERT_TRUE(link.Drive([&] { return link.Sent(sending); }));
+  EXPECT_EQ(std::memcmp(to.data(), gpu.bytes() + 77, 1000), 0);
+}
+
+TEST_F(VerbsGpuMemoryTest, FlushesManyAtOnceUntilThereIsNoRoom) {
+  VerbsNetPair pair({});
+  NetLink link(pair);
+  const GpuMemory gpu(1 << 20);
+  const auto memory = link.receiver->Register(gpu.Dmabuf()).value();
+  const NetReceive buffer = {gpu.address(), 100, 0, memory.get()};
+  std::vector<NetRequest*> flushes;
+  while (flushes.size() < 1000) {
+    NetRequest* const flush = *link.receiver->Iflush({&buffer, 1});
+    if (!flush) break;
+    flushes.push_back(flush);
+  }
+  EXPECT_EQ(flushes.size(), kNetWindow);
+  for (NetRequest* const flush : flushes) {
+    ASSERT_TRUE(link.Drive([&] { return link.Received(flush); }));
+  }
+  EXPECT_NE(*link.receiver->Iflush({&buffer, 1}), nullptr);
+}
+
+TEST_F(VerbsGpuMemoryTest, HostMemoryIsNotReadBack) {
+  VerbsNetPair pair({});
+  NetLink link(pair);
+  NetBuffer to = link.ReceiveBuffer(100);
+  const NetReceive buffer = {to.data(), 100, 0, to.memory()};
+  NetRequest* const flush = *link.receiver->Iflush({&buffer, 1});
+  EXPECT_TRUE(link.Received(flush));
+  EXPECT_EQ(Count("post_send", to.data(), IBV_WR_RDMA_READ), 0);
+}
+
+TEST_F(VerbsGpuMemoryTest, TheReadCanBeLeftOut) {
+  Settings settings;
+  settings.gdr_flush_disable = true;
+  VerbsNetPair pair(settings);
+  NetLink link(pair);
+  EXPECT_FALSE(link.to.needs_flush);
+  const GpuMemory gpu(1 << 20);
+  const auto memory = link.receiver->Register(gpu.Dmabuf()).value();
+  ReceiveInto(link, gpu, memory.get());
+  EXPECT_EQ(Count("post_send", gpu.address() + 4099, IBV_WR_RDMA_READ), 0);
+}
+
+TEST_F(VerbsGpuMemoryTest, PeerMemoryIsRegisteredByAddress) {
+  const PeerMemoryModule module;
+  VerbsNetPair pair({}, module.path());
+  NetLink link(pair);
+  EXPECT_TRUE(link.to.takes_gpu_memory);
+  const GpuMemory gpu(1 << 20);
+  ASSERT_TRUE(link.receiver->Register(gpu.ByAddress()).ok());
+  EXPECT_EQ(Count("reg_mr_iova2", gpu.address()), 1);
+  EXPECT_EQ(Count("reg_dmabuf_mr", gpu.address()), 0);
+}
+
+TEST_F(VerbsGpuMemoryTest, WithoutEitherWayThereIsNone) {
+  Settings off;
+  off.dmabuf = false;
+  fakeverbs::DeviceSpec old;
+  old.dmabuf = false;
+  for (const bool by_setting : {true, false}) {
+    if (!by_setting) fakeverbs::SetDevices({old});
+    VerbsNetPair pair(by_setting ? off : Settings{});
+    NetLink link(pair);
+    EXPECT_FALSE(link.to.takes_dmabuf);
+    EXPECT_FALSE(link.to.needs_flush);
+    const GpuMemory gpu(4096);
+    const auto refused = link.receiver->Register(gpu.Dmabuf());
+    EXPECT_EQ(refused.status().code(), Code::kInvalidUsage);
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("NCCL_DMABUF_ENABLE"));
+  }
+}
+
+TEST_F(VerbsGpuMemoryTest, RefusalsAreSentences) {
+  VerbsNetPair pair({});
+  NetLink link(pair);
+  const GpuMemory gpu(1 << 20);
+  fakeverbs::RefuseCalls("reg_dmabuf_mr", ENOMEM);
+  EXPECT_THAT(std::string(link.receiver->Register(gpu.Dmabuf()).status().message()),
+              HasSubstr("ulimit -l"));
+  fakeverbs::RefuseCalls("create_qp", EMFILE, /*times=*/2);
+  EXPECT_THAT(std::string(link.receiver->Register(gpu.Dmabuf()).status().message()),
+              HasSubstr("queue pair"));
+  const auto memory = link.receiver->Register(gpu.Dmabuf()).value();
+  fakeverbs::FailSend({.opcode = IBV_WR_RDMA_READ, .status = IBV_WC_REM_OP_ERR});
+  const NetReceive buffer = {gpu.address(), 100, 0, memory.get()};
+  ASSERT_NE(*link.receiver->Iflush({&buffer, 1}), nullptr);
+  EXPECT_THAT(std::string(NetLink::AwaitFailure(*link.receiver).message()),
+              HasSubstr("reading back GPU memory"));
+}
+
+}  // namespace
+}  // namespace tutti
