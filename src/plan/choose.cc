@@ -18,6 +18,11 @@ constexpr size_t kSlicesPerStep = 4;
 // Below this a slice is not worth cutting: a slot's hand-over costs as much as copying this many
 // bytes.
 constexpr size_t kMinSliceBytes = 16384;
+// Between hosts, slices up to this size stay in a core's L2 while they are copied to the network;
+// the more so as eight are on their way. Steps of more than 4 MB have longer ones, up to a slot:
+// they last long enough to fill links whose latency is large (bench/results/sockets.md).
+constexpr size_t kNetSliceBytes = 64 << 10;
+constexpr size_t kNetSlicesPerStep = 64;
 
 // What there is for one rank of the channels' bandwidth; 0: no bound is known.
 double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
@@ -62,6 +67,10 @@ void CutForSlots(const PlanContext& c, Collective collective, size_t count, size
   const size_t slice = std::max((step_elems + kSlicesPerStep - 1) / kSlicesPerStep,
                                 ElementsIn(kMinSliceBytes, elem_bytes));
   choice.slice_elems = std::min(slice, slot_elems);
+  if (!c.one_host) {
+    const size_t most = std::max(kNetSliceBytes, step_elems * elem_bytes / kNetSlicesPerStep);
+    choice.slice_elems = std::min(choice.slice_elems, ElementsIn(most, elem_bytes));
+  }
   choice.chunk_elems = choice.slice_elems * kSlicesPerStep;
 }
 

@@ -3,6 +3,12 @@
 #include "base/copy.h"
 
 namespace tutti {
+namespace {
+
+// After so many bytes the connections are looked at: they take as long to copy as a system call.
+constexpr size_t kPollAfterBytes = 32 * 1024;
+
+}  // namespace
 
 std::byte* AcquireSlot(WaitContext& wait, const SendLink& link, size_t bytes) {
   std::byte* room = nullptr;
@@ -82,6 +88,13 @@ bool HostFifoPrimitives::RunSlice(Step step, size_t in, size_t out, size_t n) {
       sends_[static_cast<size_t>(i)].fifo->Publish(bytes, work_.op_tag);
   if (step.recv)
     for (int i = 0; i < num_recvs_; ++i) recvs_[static_cast<size_t>(i)].fifo->Release();
+  // Nobody else looks at the FIFOs while this thread goes on: without this, slices would leave when
+  // it waits next, and a sender that only sends waits when its FIFO is full.
+  bytes_since_poll_ += bytes;
+  if (remote_ && bytes_since_poll_ >= kPollAfterBytes) {
+    bytes_since_poll_ = 0;
+    wait_.PollConnections();
+  }
   return true;
 }
 

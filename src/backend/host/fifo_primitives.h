@@ -48,8 +48,14 @@ class HostFifoPrimitives {
  public:
   HostFifoPrimitives(WaitContext& wait, const HostWork& work) : wait_(wait), work_(work) {}
 
-  void AddSend(SendLink link) { sends_[static_cast<size_t>(num_sends_++)] = link; }
-  void AddRecv(RecvLink link) { recvs_[static_cast<size_t>(num_recvs_++)] = link; }
+  void AddSend(SendLink link) {
+    sends_[static_cast<size_t>(num_sends_++)] = link;
+    remote_ |= link.remote;
+  }
+  void AddRecv(RecvLink link) {
+    recvs_[static_cast<size_t>(num_recvs_++)] = link;
+    remote_ |= link.remote;
+  }
 
   void Send(size_t in, size_t n) { Run({.input = true, .send = true}, in, 0, n); }
   void CopySend(size_t in, size_t out, size_t n) {
@@ -86,6 +92,8 @@ class HostFifoPrimitives {
   std::array<RecvLink, kMaxFan> recvs_;
   int num_sends_ = 0;
   int num_recvs_ = 0;
+  bool remote_ = false;  // Proxy connections move some of the chunks.
+  size_t bytes_since_poll_ = 0;
 };
 
 // Waits until the link has room for / holds a slice of `bytes`. Null when the wait failed.
