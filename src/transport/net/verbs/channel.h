@@ -29,8 +29,8 @@
 
 namespace tutti {
 
-// Memory that is registered for sends and receives.
-class VerbsMemory final : public NetMemory {
+// Registered memory: for sends and receives, unless a derived class says otherwise.
+class VerbsMemory : public NetMemory {
  public:
   VerbsMemory(const NetRegion& region, HeldRegistration held)
       : NetMemory(region), held_(std::move(held)) {}
@@ -88,7 +88,11 @@ class VerbsChannel {
   bool open() const { return open_; }
   void SetOpen() { open_ = true; }
 
+  // Registers memory for sends and receives.
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region);
+  // Returns a registration for either use. InvalidUsage for a kind of memory that the NIC does not
+  // take.
+  Result<HeldRegistration> Hold(const NetRegion& region, MemoryUse use);
   // Returns the registration that holds the buffer; InternalError when it does not.
   Result<const Registration*> Check(NetMemory* memory, const std::byte* data, size_t bytes) const;
 

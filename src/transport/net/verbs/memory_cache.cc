@@ -22,14 +22,14 @@ Result<HeldRegistration> MemoryCache::Get(const NetRegion& region, MemoryUse use
   const uintptr_t page = PageBytes();
   const auto address = reinterpret_cast<uintptr_t>(region.address);
   // A DMA-BUF is registered as it is: its pages are the exporter's.
-  const bool exact = region.dmabuf_fd >= 0;
+  const bool exact = region.dmabuf_fd >= 0 || use == MemoryUse::kOneSided;
   const uintptr_t begin = exact ? address : address / page * page;
   const uintptr_t end =
       exact ? address + region.bytes : (address + region.bytes + page - 1) / page * page;
   const MutexLock lock(mutex_);
   for (const auto& entry : entries_) {
     std::shared_ptr<Registration> held = entry.lock();
-    if (held && held->Serves(address, address + region.bytes, use)) {
+    if (use == MemoryUse::kMessages && held && held->Serves(address, address + region.bytes, use)) {
       return HeldRegistration{std::move(held), false};
     }
   }

@@ -24,7 +24,7 @@ enum class MemoryUse : uint8_t {
   kOneSided,  // one-sided operations and tables that are polled: written in order
 };
 
-// One registration of whole pages.
+// One registration: of whole pages for messages, else of just the bytes that were asked for.
 class Registration {
  public:
   Registration(std::shared_ptr<VerbsDevice> device, ibv_mr& mr, uintptr_t begin, uintptr_t end,
@@ -64,8 +64,9 @@ class MemoryCache {
   MemoryCache(std::shared_ptr<VerbsDevice> device, ibv_pd& domain, bool relaxed_ordering)
       : device_(std::move(device)), domain_(domain), relaxed_ordering_(relaxed_ordering) {}
 
-  // Returns a registration that holds `region`, a new one where there is none yet. SystemError when
-  // the system refuses.
+  // Returns a registration that holds `region`. Messages share one that is there; one-sided
+  // operations get one of their own, of exactly these bytes, because its key is given out and must
+  // reach nothing else and nothing later. SystemError when the system refuses.
   Result<HeldRegistration> Get(const NetRegion& region, MemoryUse use);
   // Returns how many registrations are in use.
   size_t size();

@@ -11,19 +11,22 @@
 #include "transport/net/verbs/devices.h"
 #include "transport/net/verbs/nic.h"
 #include "transport/net/verbs/recv_comm.h"
+#include "transport/net/verbs/rma_comm.h"
 #include "transport/net/verbs/send_comm.h"
 #include "transport/net/verbs/table.h"
 
 namespace tutti {
 namespace {
 
-constexpr uint64_t kHandleMagic = 0x3142524556545554;  // "TUTVERB1"
+constexpr uint64_t kHandleMagic = 0x3142524556545554;     // "TUTVERB1"
+constexpr uint64_t kRmaHandleMagic = 0x31414d5256545554;  // "TUTVRMA1"
 
 // What two connections of a rank have registered, one in each direction.
 constexpr size_t kTrialBytes = size_t{8} << 20;
 
-Result<ListenerHandle> DecodeVerbsHandle(const NetHandle& in, const std::string& interface) {
-  if (MagicOf(in) != kHandleMagic) {
+Result<ListenerHandle> DecodeVerbsHandle(const NetHandle& in, uint64_t magic,
+                                         const std::string& interface) {
+  if (MagicOf(in) != magic) {
     return RemoteError(
         "the peer's handle is not one of the network over verbs: do all ranks use the same "
         "NCCL_NET, and have all of them InfiniBand or RoCE devices?");
@@ -37,48 +40,88 @@ struct UsedPort {
   std::shared_ptr<VerbsNic> nic;
 };
 
+// A listener's connections, each with the offer that the other end begins with.
+class OfferQueue {
+ public:
+  struct Taken {
+    ControlSocket control;
+    std::string peer;
+    ControlMessage offer;
+  };
+
+  OfferQueue(std::shared_ptr<ConnectionQueues> queues, std::string port)
+      : queues_(std::move(queues)), port_(std::move(port)), token_(queues_->Open(queue_)) {}
+  ~OfferQueue() { queues_->Close(token_); }
+  OfferQueue(const OfferQueue&) = delete;
+  OfferQueue& operator=(const OfferQueue&) = delete;
+
+  uint64_t token() const { return token_; }
+  // Waits for the next connection and its offer. Who asks again after a time-out goes on with the
+  // same connection.
+  Result<Taken> Take(const WaitLimits& limits) {
+    if (!pending_) {
+      TUTTI_ASSIGN(SocketSet sockets, queue_->Take(limits));
+      pending_ = std::make_unique<Taken>();
+      pending_->control = ControlSocket(sockets.control.Take());
+      pending_->peer = fmt::format("{} over {}", sockets.peer, port_);
+    }
+    Result<ControlMessage> offer = pending_->control.Await(limits);
+    if (offer.status().code() == Code::kTimeout) return offer.status();
+    const std::unique_ptr<Taken> taken = std::move(pending_);
+    TUTTI_TRY(offer.status());
+    TUTTI_TRY(taken->control.WatchPeer());
+    taken->offer = std::move(offer).value();
+    return std::move(*taken);
+  }
+
+ private:
+  const std::shared_ptr<ConnectionQueues> queues_;
+  const std::string port_;
+  const std::shared_ptr<ConnectionQueue> queue_ = std::make_shared<ConnectionQueue>();
+  const uint64_t token_;
+  std::unique_ptr<Taken> pending_;  // a connection whose offer has not come yet
+};
+
 class VerbsListener final : public NetListener {
  public:
   VerbsListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
                 UsedPort used)
-      : queues_(std::move(queues)), used_(std::move(used)) {
-    token_ = queues_->Open(queue_);
-    handle_ = EncodeHandle({address, token_}, kHandleMagic);
-  }
-  ~VerbsListener() override { queues_->Close(token_); }
+      : used_(std::move(used)),
+        offers_(std::move(queues), used_.port.Name()),
+        handle_(EncodeHandle({address, offers_.token()}, kHandleMagic)) {}
 
   const NetHandle& handle() const override { return handle_; }
-
   Result<std::unique_ptr<NetRecvComm>> Accept(const WaitLimits& limits) override {
-    if (!pending_) {
-      TUTTI_ASSIGN(SocketSet sockets, queue_->Take(limits));
-      pending_ = std::make_unique<Pending>();
-      pending_->control = ControlSocket(sockets.control.Take());
-      pending_->peer = fmt::format("{} over {}", sockets.peer, used_.port.Name());
-    }
-    const Result<ControlMessage> offer = pending_->control.Await(limits);
-    // Who asks again goes on with the same connection.
-    if (offer.status().code() == Code::kTimeout) return offer.status();
-    const std::unique_ptr<Pending> taken = std::move(pending_);
-    TUTTI_TRY(offer.status());
-    TUTTI_TRY(taken->control.WatchPeer());
-    return VerbsRecvComm::Create(used_.nic, used_.port, std::move(taken->control), *offer,
-                                 std::move(taken->peer));
+    TUTTI_ASSIGN(OfferQueue::Taken taken, offers_.Take(limits));
+    return VerbsRecvComm::Create(used_.nic, used_.port, std::move(taken.control), taken.offer,
+                                 std::move(taken.peer));
   }
 
  private:
-  // A connection whose offer has not come yet.
-  struct Pending {
-    ControlSocket control;
-    std::string peer;
-  };
-
-  const std::shared_ptr<ConnectionQueues> queues_;
   const UsedPort used_;
-  const std::shared_ptr<ConnectionQueue> queue_ = std::make_shared<ConnectionQueue>();
-  uint64_t token_ = 0;
-  NetHandle handle_ = {};
-  std::unique_ptr<Pending> pending_;
+  OfferQueue offers_;
+  const NetHandle handle_;
+};
+
+class VerbsRmaListener final : public NetRmaListener {
+ public:
+  VerbsRmaListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
+                   UsedPort used)
+      : used_(std::move(used)),
+        offers_(std::move(queues), used_.port.Name()),
+        handle_(EncodeHandle({address, offers_.token()}, kRmaHandleMagic)) {}
+
+  const NetHandle& handle() const override { return handle_; }
+  Result<std::unique_ptr<NetRmaComm>> Accept(const WaitLimits& limits) override {
+    TUTTI_ASSIGN(OfferQueue::Taken taken, offers_.Take(limits));
+    return VerbsRmaComm::Accept(used_.nic, used_.port, std::move(taken.control), taken.offer,
+                                std::move(taken.peer));
+  }
+
+ private:
+  const UsedPort used_;
+  OfferQueue offers_;
+  const NetHandle handle_;
 };
 
 class VerbsNetImpl final : public Net {
@@ -95,12 +138,26 @@ class VerbsNetImpl final : public Net {
   Result<std::unique_ptr<NetListener>> Listen(int device) override;
   Result<std::unique_ptr<NetSendComm>> Connect(int device, const NetHandle& handle,
                                                const WaitLimits& limits) override;
+  NetRma* rma() override { return &rma_; }
 
  private:
+  class Rma final : public NetRma {
+   public:
+    explicit Rma(VerbsNetImpl& net) : net_(net) {}
+    Result<std::unique_ptr<NetRmaListener>> Listen(int device) override;
+    Result<std::unique_ptr<NetRmaComm>> Connect(int device, const NetHandle& handle,
+                                                const WaitLimits& limits) override;
+
+   private:
+    VerbsNetImpl& net_;
+  };
+
   Status FindPorts(const Settings& settings, const std::string& sysfs);
   Status FindAddress(const Settings& settings, const SocketAddress& address);
   Result<const UsedPort*> At(int device) const;
-  Status StartListening() TUTTI_REQUIRES(mutex_);
+  // Returns where listeners' control sockets come in, and listens there.
+  Result<SocketAddress> StartListening();
+  Result<UniqueFd> OpenControl(const ListenerHandle& target, const WaitLimits& limits) const;
 
   EventLoop& loop_;
   const Key key_;
@@ -113,6 +170,7 @@ class VerbsNetImpl final : public Net {
   Mutex mutex_;
   SocketAddress address_ TUTTI_GUARDED_BY(mutex_);  // port 0 until something listens there
   std::unique_ptr<AuthAcceptor> acceptor_ TUTTI_GUARDED_BY(mutex_);
+  Rma rma_{*this};
 };
 
 NetDevice Describe(const VerbsPort& port, const VerbsNic& nic) {
@@ -210,32 +268,55 @@ Result<const UsedPort*> VerbsNetImpl::At(int device) const {
   return &used_[static_cast<size_t>(device)];
 }
 
-Status VerbsNetImpl::StartListening() {
-  if (acceptor_) return Status::Ok();
-  TUTTI_ASSIGN(acceptor_, ListenForQueues(loop_, key_, address_, ports_, queues_, interface_,
-                                          "the network over verbs"));
-  return Status::Ok();
+Result<SocketAddress> VerbsNetImpl::StartListening() {
+  const MutexLock lock(mutex_);
+  if (!acceptor_) {
+    TUTTI_ASSIGN(acceptor_, ListenForQueues(loop_, key_, address_, ports_, queues_, interface_,
+                                            "the network over verbs"));
+  }
+  return address_;
+}
+
+Result<UniqueFd> VerbsNetImpl::OpenControl(const ListenerHandle& target,
+                                           const WaitLimits& limits) const {
+  DataHello hello;
+  hello.token = target.token;
+  hello.connection = RandomU64();
+  return ConnectPatiently(target.address, key_, {Purpose::kData, hello.Encode()}, limits);
+}
+
+std::string PeerName(const ListenerHandle& target, const UsedPort& used) {
+  return fmt::format("{} over {}", target.address.ToString(), used.port.Name());
 }
 
 Result<std::unique_ptr<NetListener>> VerbsNetImpl::Listen(int device) {
   TUTTI_ASSIGN(const UsedPort* const used, At(device));
-  const MutexLock lock(mutex_);
-  TUTTI_TRY(StartListening());
-  return std::unique_ptr<NetListener>(std::make_unique<VerbsListener>(queues_, address_, *used));
+  TUTTI_ASSIGN(const SocketAddress address, StartListening());
+  return std::unique_ptr<NetListener>(std::make_unique<VerbsListener>(queues_, address, *used));
 }
 
 Result<std::unique_ptr<NetSendComm>> VerbsNetImpl::Connect(int device, const NetHandle& handle,
                                                            const WaitLimits& limits) {
   TUTTI_ASSIGN(const UsedPort* const used, At(device));
-  TUTTI_ASSIGN(const ListenerHandle target, DecodeVerbsHandle(handle, interface_));
-  DataHello hello;
-  hello.token = target.token;
-  hello.connection = RandomU64();
-  TUTTI_ASSIGN(UniqueFd fd,
-               ConnectPatiently(target.address, key_, {Purpose::kData, hello.Encode()}, limits));
-  return VerbsSendComm::Create(
-      used->nic, used->port, std::move(fd),
-      fmt::format("{} over {}", target.address.ToString(), used->port.Name()));
+  TUTTI_ASSIGN(const ListenerHandle target, DecodeVerbsHandle(handle, kHandleMagic, interface_));
+  TUTTI_ASSIGN(UniqueFd fd, OpenControl(target, limits));
+  return VerbsSendComm::Create(used->nic, used->port, std::move(fd), PeerName(target, *used));
+}
+
+Result<std::unique_ptr<NetRmaListener>> VerbsNetImpl::Rma::Listen(int device) {
+  TUTTI_ASSIGN(const UsedPort* const used, net_.At(device));
+  TUTTI_ASSIGN(const SocketAddress address, net_.StartListening());
+  return std::unique_ptr<NetRmaListener>(
+      std::make_unique<VerbsRmaListener>(net_.queues_, address, *used));
+}
+
+Result<std::unique_ptr<NetRmaComm>> VerbsNetImpl::Rma::Connect(int device, const NetHandle& handle,
+                                                               const WaitLimits& limits) {
+  TUTTI_ASSIGN(const UsedPort* const used, net_.At(device));
+  TUTTI_ASSIGN(const ListenerHandle target,
+               DecodeVerbsHandle(handle, kRmaHandleMagic, net_.interface_));
+  TUTTI_ASSIGN(UniqueFd fd, net_.OpenControl(target, limits));
+  return VerbsRmaComm::Connect(used->nic, used->port, std::move(fd), PeerName(target, *used));
 }
 
 }  // namespace

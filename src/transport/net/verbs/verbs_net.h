@@ -26,6 +26,7 @@
 //   protection domain  nic.h           registrations    memory_cache.h
 //   queue pair         queue_pair.h    set-up           setup.h        both ends    channel.h
 //   sending end        send_comm.h     receiving end    recv_comm.h    failures     fault.h
+//   one-sided          rma_comm.h      GPUs' memory     gpu_memory.h
 //
 // Threads: as Net. Authenticated connections and events of devices are taken on the loop's thread.
 

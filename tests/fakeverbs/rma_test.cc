@@ -1,0 +1,31 @@
+// The contract of one-sided operations over verbs, over the stand-in.
+
+#include "transport/net/rma_contract_test.h"
+#include "verbs_net_pair.h"
+
+namespace tutti {
+namespace {
+
+class VerbsRmaContract : public RmaContract {
+ protected:
+  ~VerbsRmaContract() override { EXPECT_EQ(fakeverbs::ObjectsAlive(), 0); }
+};
+TEST_P(VerbsRmaContract, Holds) { Run(); }
+INSTANTIATE_TEST_SUITE_P(Verbs, VerbsRmaContract,
+                         RmaContractCasesFor(VerbsFactory("Verbs", [](Settings&) {})),
+                         RmaContractCaseName);
+
+// Whoever holds another network's handle, or that of messages, is not connected.
+TEST(VerbsRmaTest, AHandleOfMessagesIsNoneOfOneSidedOperations) {
+  VerbsNetPair pair({});
+  const auto messages = pair.receiving().Listen(0).value();
+  const auto one_sided = pair.receiving().rma()->Listen(0).value();
+  const WaitLimits bound = net_contract::Bound();
+  EXPECT_EQ(pair.sending().rma()->Connect(0, messages->handle(), bound).status().code(),
+            Code::kRemoteError);
+  EXPECT_EQ(pair.sending().Connect(0, one_sided->handle(), bound).status().code(),
+            Code::kRemoteError);
+}
+
+}  // namespace
+}  // namespace tutti
