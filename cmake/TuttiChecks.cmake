@@ -47,5 +47,9 @@ tutti_check(scripts ${checks}/scripts)
 if(NOT TUTTI_SANITIZE)
   tutti_check(exported_symbols ${checks}/exported_symbols
               $<TARGET_FILE:tutti_shared> $<TARGET_FILE:tutti_nccl>)
+  if(TUTTI_STATIC_LIBRARIES)
+    tutti_check(needed_libraries ${checks}/needed_libraries
+                $<TARGET_FILE:tutti_shared> $<TARGET_FILE:tutti_nccl> $<TARGET_FILE:tutti>)
+  endif()
 endif()
 tutti_check(self_test ${checks}/self_test ${CMAKE_CXX_COMPILER} ${CMAKE_C_COMPILER})

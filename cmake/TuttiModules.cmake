@@ -5,9 +5,7 @@
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(PkgConfig REQUIRED)
-pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
-pkg_check_modules(pugixml REQUIRED IMPORTED_TARGET pugixml)
-pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
+include(TuttiLibraries)
 # The headers of rdma-core. Without them the network over verbs is left out, and says so when it is asked for; the
 # library itself is looked up at run time.
 find_path(TUTTI_VERBS_HEADERS infiniband/verbs.h)

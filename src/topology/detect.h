@@ -1,7 +1,7 @@
 #pragma once
 
-// What this host is made of, as far as the kernel and the drivers tell: processors from hwloc, the
-// PCI tree and network cards from sysfs, GPUs from their drivers' libraries, looked up at run time.
+// What this host is made of, as far as the kernel and the drivers tell: processors, the PCI tree
+// and network cards from sysfs, GPUs from their drivers' libraries, looked up at run time.
 // What virtual machines and containers hide is filled in by rule, and every such guess is a
 // sentence in Machine::guesses. Reading takes milliseconds (with GPUs, as long as their driver
 // takes to wake up) and happens on the calling thread; nothing is kept.
@@ -65,8 +65,11 @@ struct DetectOptions {
 
 Machine Detect(const DetectOptions& options);
 
-// The NUMA nodes that have cores this process may use, with nothing below them.
-std::vector<CpuFact> FindProcessors();
+// Returns the NUMA nodes that have cores, in the order of their numbers, with nothing below them.
+// What this process may use of them (its affinity, its control group) does not matter, so that all
+// ranks of a host see the same. Empty where the kernel shows none.
+std::vector<CpuFact> FindProcessors(const std::string& sysfs = "/sys",
+                                    const std::string& proc = "/proc");
 
 // The NUMA node of the core that the calling thread runs on; kNotKnown when there is no telling.
 int CurrentNuma();

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <hwloc.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -330,19 +329,50 @@ TEST(Sysfs, NumbersInNamesAreNumbers) {
 }
 
 TEST(Processors, AreNumaNodesWithCores) {
-  hwloc_topology_t topology;
-  ASSERT_EQ(hwloc_topology_init(&topology), 0);
-  ASSERT_EQ(hwloc_topology_set_synthetic(topology, "pack:2 [numa] core:20 pu:1"), 0);
-  ASSERT_EQ(hwloc_topology_load(topology), 0);
-  const std::vector<CpuFact> cpus = ProcessorsOf(topology);
-  hwloc_topology_destroy(topology);
-  ASSERT_EQ(cpus.size(), 2u);
+  FakeSysfs sysfs;
+  sysfs.Write("devices/system/node/node0/cpulist", "0-19");
+  sysfs.Write("devices/system/node/node2/cpulist", "");  // memory only
+  sysfs.Write("devices/system/node/node10/cpulist", "32,40-41");
+  sysfs.Write("devices/system/node/node1/cpulist", "20-39");
+  sysfs.Write("devices/system/node/online", "0-2,10");
+  sysfs.Write("devices/system/cpu/online", "0-41");
+  sysfs.Write("proc/cpuinfo",
+              "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 207\n"
+              "model name\t: a name\npower management:\n\nprocessor\t: 1\nmodel\t\t: 1");
+  const std::vector<CpuFact> cpus = FindProcessors(sysfs.root(), sysfs.root() + "/proc");
+  ASSERT_EQ(cpus.size(), 3u);
   EXPECT_EQ(cpus[0].numa, 0);
   EXPECT_EQ(cpus[0].affinity, "000fffff");
   EXPECT_EQ(cpus[1].numa, 1);
   EXPECT_EQ(cpus[1].affinity, "000000ff,fff00000");
+  EXPECT_EQ(cpus[2].numa, 10);
+  EXPECT_EQ(cpus[2].affinity, "00000301,00000000");
+  for (const CpuFact& cpu : cpus) {
+    EXPECT_EQ(cpu.vendor, "GenuineIntel");
+    EXPECT_EQ(cpu.family, 6);
+    EXPECT_EQ(cpu.model, 207);
+    EXPECT_FALSE(cpu.arch.empty());
+  }
   EXPECT_EQ(ArchitectureName("aarch64"), "arm64");
   EXPECT_EQ(ArchitectureName("x86_64"), "x86_64");
+}
+
+TEST(Processors, AreOneWhereNumaIsHidden) {
+  FakeSysfs sysfs;
+  EXPECT_THAT(FindProcessors(sysfs.root(), sysfs.root()), IsEmpty());
+  sysfs.Write("devices/system/cpu/online", "0-2");
+  const std::vector<CpuFact> cpus = FindProcessors(sysfs.root(), sysfs.root());
+  ASSERT_EQ(cpus.size(), 1u);
+  EXPECT_EQ(cpus[0].numa, 0);
+  EXPECT_EQ(cpus[0].affinity, "00000007");
+  EXPECT_EQ(cpus[0].model, kNotKnown);
+}
+
+TEST(Processors, ListsOfCoresAreChecked) {
+  EXPECT_EQ(ParseCoreList("0,2-3"), (std::vector<bool>{true, false, true, true}));
+  for (const char* bad : {"", "x", "-1", "3-1", "1-", "0;1", "0-99999999", "99999999999999"}) {
+    EXPECT_THAT(ParseCoreList(bad), IsEmpty()) << bad;
+  }
 }
 
 TEST(Detect, RanksAreAddedOnlyWhereThereAreNone) {

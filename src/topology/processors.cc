@@ -1,46 +1,83 @@
-// Processors, by hwloc.
+// Processors, by what the kernel shows of them.
 
 #include "topology/processors.h"
 
 #include <fmt/format.h>
-#include <hwloc.h>
 #include <sys/utsname.h>
 
 #include <charconv>
 #include <cstdint>
-#include <string>
-#include <string_view>
+#include <optional>
 
 #include "topology/detect.h"
+#include "topology/sysfs.h"
 
 namespace tutti::topology {
 namespace {
 
-int InfoNumber(hwloc_obj_t object, const char* name) {
-  const char* const text = hwloc_obj_get_info_by_name(object, name);
+// More cores than any host has; a list that names others is not believed.
+constexpr int kMostCores = 1 << 16;
+
+int NumberOf(std::string_view text) {
   int number = kNotKnown;
-  if (text != nullptr) {
-    const std::string_view view(text);
-    std::from_chars(view.data(), view.data() + view.size(), number);
-  }
+  std::from_chars(text.data(), text.data() + text.size(), number);
   return number;
 }
 
-// Groups of 32 cores in hexadecimal, the highest first, as the kernel writes masks.
-std::string MaskText(hwloc_const_bitmap_t mask) {
-  const int last = hwloc_bitmap_last(mask);
+// Writes groups of 32 cores in hexadecimal, the highest first, as the kernel writes masks.
+std::string MaskText(const std::vector<bool>& cores) {
   std::string text;
-  for (int group = last < 0 ? 0 : last / 32; group >= 0; --group) {
+  for (size_t group = (cores.size() - 1) / 32 + 1; group-- > 0;) {
     uint32_t bits = 0;
-    for (int i = 0; i < 32; ++i) {
-      if (hwloc_bitmap_isset(mask, static_cast<unsigned>(group * 32 + i))) bits |= 1u << i;
+    for (size_t i = 0; i < 32; ++i) {
+      if (group * 32 + i < cores.size() && cores[group * 32 + i]) bits |= 1u << i;
     }
     text += fmt::format("{}{:08x}", text.empty() ? "" : ",", bits);
   }
   return text;
 }
 
+// Stores vendor, family and model of the host's first processor in all nodes: hosts have processors
+// of one kind. Where the kernel names none (not x86) nothing is stored.
+void NameModel(const Sysfs& proc, std::vector<CpuFact>& cpus) {
+  for (const std::string& line : proc.Lines("cpuinfo")) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos) break;  // A blank line ends the first processor.
+    const std::string_view name = std::string_view(line).substr(0, line.find_first_of("\t:"));
+    const size_t begin = line.find_first_not_of(" \t", colon + 1);
+    if (begin == std::string::npos) continue;
+    const std::string_view value = std::string_view(line).substr(begin);
+    for (CpuFact& cpu : cpus) {
+      if (name == "vendor_id") cpu.vendor = value;
+      if (name == "cpu family") cpu.family = NumberOf(value);
+      if (name == "model") cpu.model = NumberOf(value);
+    }
+  }
+}
+
 }  // namespace
+
+std::vector<bool> ParseCoreList(std::string_view list) {
+  std::vector<bool> cores;
+  const char* at = list.data();
+  const char* const end = at + list.size();
+  while (at != end) {
+    int first = 0;
+    auto [next, error] = std::from_chars(at, end, first);
+    int last = first;
+    if (error == std::errc() && next != end && *next == '-') {
+      const auto [after, wrong] = std::from_chars(next + 1, end, last);
+      next = after;
+      error = wrong;
+    }
+    if (error != std::errc() || first < 0 || last < first || last >= kMostCores) return {};
+    if (static_cast<size_t>(last) >= cores.size()) cores.resize(static_cast<size_t>(last) + 1);
+    for (int core = first; core <= last; ++core) cores[static_cast<size_t>(core)] = true;
+    if (next != end && *next != ',') return {};
+    at = next == end ? end : next + 1;
+  }
+  return cores;
+}
 
 std::string ArchitectureName(std::string_view machine) {
   if (machine == "aarch64" || machine == "arm64") return "arm64";
@@ -48,38 +85,25 @@ std::string ArchitectureName(std::string_view machine) {
   return std::string(machine);
 }
 
-std::vector<CpuFact> ProcessorsOf(hwloc_topology_t topology) {
+std::vector<CpuFact> FindProcessors(const std::string& sysfs, const std::string& proc) {
+  const Sysfs system(sysfs);
   std::vector<CpuFact> cpus;
-  const int count = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
-  for (int i = 0; i < count; ++i) {
-    const hwloc_obj_t node =
-        hwloc_get_obj_by_type(topology, HWLOC_OBJ_NUMANODE, static_cast<unsigned>(i));
-    // Memory without cores: a GPU's on Grace, or CXL.
-    if (node->cpuset == nullptr || hwloc_bitmap_iszero(node->cpuset)) continue;
+  const auto add = [&](int numa, const std::string& file) {
+    const std::vector<bool> cores = ParseCoreList(system.Line(file).value_or(""));
+    if (cores.empty()) return;  // Memory without cores: a GPU's on Grace, or CXL.
     CpuFact cpu;
-    cpu.numa = static_cast<int>(node->os_index);
-    cpu.affinity = MaskText(node->cpuset);
-    hwloc_obj_t package = nullptr;
-    while ((package = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_PACKAGE, package)) !=
-           nullptr) {
-      if (!hwloc_bitmap_intersects(package->cpuset, node->cpuset)) continue;
-      const char* const vendor = hwloc_obj_get_info_by_name(package, "CPUVendor");
-      if (vendor != nullptr) cpu.vendor = vendor;
-      cpu.family = InfoNumber(package, "CPUFamilyNumber");
-      cpu.model = InfoNumber(package, "CPUModelNumber");
-      break;
-    }
+    cpu.numa = numa;
+    cpu.affinity = MaskText(cores);
     cpus.push_back(std::move(cpu));
+  };
+  for (const std::string& name : system.List("devices/system/node")) {
+    if (!name.starts_with("node")) continue;
+    const int numa = NumberOf(std::string_view(name).substr(4));
+    if (numa >= 0) add(numa, fmt::format("devices/system/node/{}/cpulist", name));
   }
-  return cpus;
-}
-
-std::vector<CpuFact> FindProcessors() {
-  hwloc_topology_t topology;
-  if (hwloc_topology_init(&topology) != 0) return {};
-  std::vector<CpuFact> cpus;
-  if (hwloc_topology_load(topology) == 0) cpus = ProcessorsOf(topology);
-  hwloc_topology_destroy(topology);
+  // A kernel without NUMA, or a container that hides it.
+  if (cpus.empty()) add(0, "devices/system/cpu/online");
+  NameModel(Sysfs(proc), cpus);
   utsname names{};
   uname(&names);
   for (CpuFact& cpu : cpus) cpu.arch = ArchitectureName(names.machine);

@@ -1,21 +1,19 @@
 #pragma once
 
-// The joint between hwloc's topology and ours, apart so that tests can give it machines that hwloc
-// makes up. Everybody else uses FindProcessors of detect.h.
+// How the kernel names processors, apart so that tests can ask. Everybody else uses FindProcessors
+// of detect.h.
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "topology/machine.h"
-
-struct hwloc_topology;
-
 namespace tutti::topology {
 
-std::vector<CpuFact> ProcessorsOf(hwloc_topology* topology);
+// Reads a list of cores as the kernel writes it ("0-3,8"). Element i says whether core i is in it;
+// there is none behind the highest core. Empty where the text is no such list.
+std::vector<bool> ParseCoreList(std::string_view list);
 
-// uname's machine in the words of NCCL's XML.
+// Returns uname's machine in the words of NCCL's XML.
 std::string ArchitectureName(std::string_view machine);
 
 }  // namespace tutti::topology

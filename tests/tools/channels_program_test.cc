@@ -113,7 +113,7 @@ TEST(TopoDraw, WritesSvgAndPng) {
   if (png.status == 0) {
     EXPECT_THAT(ReadFile(base + ".png"), StartsWith("\x89PNG"));
   } else {
-    EXPECT_THAT(png.err, HasSubstr("cairo was not there"));
+    EXPECT_THAT(png.err, HasSubstr("cairo"));
   }
   const Outcome wrong =
       Tutti({"topo", "draw", "--file", MachinePath("dgx-h100"), "-o", base + ".bmp"});

@@ -1,6 +1,7 @@
 #pragma once
 
-// Writes pictures as PNG, in builds that found cairo.
+// Writes pictures as PNG, in builds that found cairo's headers, where the library is found at run
+// time.
 
 #include <string>
 
@@ -9,8 +10,8 @@
 
 namespace tutti::tools::topo {
 
-// Writes `picture` to `path`, `scale` pixels for each of its own. InvalidUsage in builds without
-// cairo, SystemError when the file cannot be written.
+// Writes `picture` to `path`, `scale` pixels for each of its own. InvalidUsage where there is
+// no cairo, SystemError when the file cannot be written.
 Status WritePng(const topology::Picture& picture, double scale, const std::string& path);
 
 }  // namespace tutti::tools::topo
