@@ -25,15 +25,15 @@ using topology::Point;
 constexpr double kMostPixels = 30'000;
 
 // Every function of cairo that is used here, without the prefix "cairo_".
-#define TUTTI_CAIRO_FUNCTIONS(USE)                                                               \
-  USE(arc)                                                                                       \
-  USE(close_path)                                                                                \
-  USE(create)                                                                                    \
-  USE(curve_to) USE(destroy) USE(fill) USE(fill_preserve) USE(image_surface_create) USE(line_to) \
-      USE(move_to) USE(new_path) USE(new_sub_path) USE(paint) USE(scale) USE(select_font_face)   \
-          USE(set_dash) USE(set_font_size) USE(set_line_cap) USE(set_line_join)                  \
-              USE(set_line_width) USE(set_source_rgb) USE(show_text) USE(status_to_string)       \
-                  USE(stroke) USE(surface_destroy) USE(surface_write_to_png) USE(text_extents)
+// clang-format off
+#define TUTTI_CAIRO_FUNCTIONS(USE) \
+  USE(arc) USE(close_path) USE(create) USE(curve_to) USE(destroy) USE(fill) USE(fill_preserve) \
+  USE(image_surface_create) USE(line_to) USE(move_to) USE(new_path) USE(new_sub_path) \
+  USE(paint) USE(scale) USE(select_font_face) USE(set_dash) USE(set_font_size) \
+  USE(set_line_cap) USE(set_line_join) USE(set_line_width) USE(set_source_rgb) USE(show_text) \
+  USE(status_to_string) USE(stroke) USE(surface_destroy) USE(surface_write_to_png) \
+  USE(text_extents)
+// clang-format on
 
 // cairo as it was found at run time, so that the program starts where there is none.
 struct CairoLibrary {
