@@ -1,0 +1,63 @@
+// libFuzzer entry for what the other end of a connection over verbs says over its control socket:
+// make fuzz. The first byte says in which pieces the rest comes.
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "transport/net/verbs/setup.h"
+
+namespace tutti {
+namespace {
+
+// What was understood must be what the other end can have written.
+void CheckEnd(const ControlMessage& message) {
+  const Result<VerbsEnd> end = VerbsEnd::Decode(message.payload);
+  if (!end.ok()) return;
+  if (end->queue_pairs.empty() || end->queue_pairs.size() > kMaxQueuePairs) abort();
+  const Result<VerbsEnd> again = VerbsEnd::Decode(end->Encode());
+  if (!again.ok() || again->queue_pairs != end->queue_pairs) abort();
+}
+
+// Takes messages until there is none. Returns false when the socket has failed.
+bool TakeAll(ControlSocket& socket) {
+  ControlMessage message;
+  for (;;) {
+    const Result<bool> came = socket.Receive(message);
+    if (!came.ok()) return false;
+    if (!*came) {
+      if (socket.HasStaged()) abort();  // Receive has just said that there is none
+      return true;
+    }
+    if (message.payload.size() > kMaxControlPayload) abort();
+    CheckEnd(message);
+  }
+}
+
+void Feed(const uint8_t* data, size_t size, size_t piece) {
+  int fds[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) != 0) abort();
+  const UniqueFd there(fds[1]);
+  ControlSocket here{UniqueFd(fds[0])};
+  for (size_t at = 0; at < size; at += piece) {
+    const size_t part = std::min(piece, size - at);
+    if (write(there.get(), data + at, part) != static_cast<ssize_t>(part)) abort();
+    if (!TakeAll(here)) return;
+  }
+}
+
+}  // namespace
+}  // namespace tutti
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  constexpr size_t kMost = 16 * 1024;  // less than a socket holds
+  if (size == 0 || size > kMost) return 0;
+  tutti::Feed(data + 1, size - 1, size_t{1} << (data[0] % 15));
+  tutti::ControlMessage message;
+  message.payload.assign(reinterpret_cast<const std::byte*>(data + 1),
+                         reinterpret_cast<const std::byte*>(data + size));
+  tutti::CheckEnd(message);
+  return 0;
+}
