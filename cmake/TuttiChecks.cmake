@@ -47,6 +47,7 @@ tutti_check(scripts ${checks}/scripts)
 if(NOT TUTTI_SANITIZE)
   tutti_check(exported_symbols ${checks}/exported_symbols
               $<TARGET_FILE:tutti_shared> $<TARGET_FILE:tutti_nccl>)
+  tutti_check(client_symbols ${checks}/client_symbols $<TARGET_FILE:tutti_shared>)
   if(TUTTI_STATIC_LIBRARIES)
     tutti_check(needed_libraries ${checks}/needed_libraries
                 $<TARGET_FILE:tutti_shared> $<TARGET_FILE:tutti_nccl> $<TARGET_FILE:tutti>)

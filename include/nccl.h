@@ -80,6 +80,7 @@
 #endif
 #else
 typedef struct CUstream_st* cudaStream_t;
+typedef struct CUevent_st* cudaEvent_t;
 #endif
 
 #define NCCL_MAJOR 2
@@ -611,6 +612,119 @@ ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count,
                           ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
 
 // -------------------------------------------------------------------------------------------------
+// Collectives with options of their own
+// -------------------------------------------------------------------------------------------------
+
+// An option that only one vendor's library knows. Options of other vendors are ignored.
+typedef struct ncclConfigExt {
+  struct ncclConfigExt* next;  // The next option; null ends the list.
+  struct {
+    int vendorId;  // Below 2^24, not 0.
+    int optionId;
+  } key;
+  union {
+    int i;
+    const char* s;
+    void* raw;
+  } val;
+} ncclConfigExt_t;
+
+// What one call may ask for. Start from NCCL_COLLCONFIG_INITIALIZER. All ranks give the same, and
+// keep it until the call returns.
+typedef struct ncclCollConfig_v23200 {
+  // Filled by the initializer.
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  // For the caller to set.
+  ncclConfigExt_t* ext;      // Options of vendors, at most 1024; null: none.
+  int minCTAs;               // Fewest channels for this call; at least 1. Checked, then ignored.
+  int maxCTAs;               // Most channels; at least minCTAs. Checked, then ignored.
+  int nvlsCTAs;              // GPU: blocks for in-switch reduction. Checked, then ignored.
+  int cgaClusterSize;        // GPU: 0 to 8. Checked, then ignored.
+  const char* algSelection;  // The algorithms that may be taken, as in NCCL_ALGO; null or "": any.
+  int forceAlgSelection;  // 1 (default): a selection that cannot be kept is an error. Tutti keeps
+                          // none for a single call so far. 0: it is a wish.
+  int CTAPolicy;          // NCCL_CTA_POLICY_*. Checked, then ignored.
+  uint64_t userProfilerTag;  // For profilers; without effect here. The highest bit is NCCL's.
+  cudaEvent_t launchCompletionEvent;  // Refused where it is not null.
+} ncclCollConfig_t;
+
+#define NCCL_COLLCONFIG_INITIALIZER                                                          \
+  {                                                                                          \
+    sizeof(ncclCollConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, /* size, magic, version */  \
+        NCCL_CONFIG_UNDEF_PTR,                                   /* ext */                   \
+        NCCL_CONFIG_UNDEF_INT,                                   /* minCTAs */               \
+        NCCL_CONFIG_UNDEF_INT,                                   /* maxCTAs */               \
+        NCCL_CONFIG_UNDEF_INT,                                   /* nvlsCTAs */              \
+        NCCL_CONFIG_UNDEF_INT,                                   /* cgaClusterSize */        \
+        NCCL_CONFIG_UNDEF_PTR,                                   /* algSelection */          \
+        1,                                                       /* forceAlgSelection */     \
+        NCCL_CONFIG_UNDEF_INT,                                   /* CTAPolicy */             \
+        0,                                                       /* userProfilerTag */       \
+        NCCL_CONFIG_UNDEF_PTR                                    /* launchCompletionEvent */ \
+  }
+
+// Each does what the function without Config does. A null config asks for nothing.
+// ncclInvalidArgument for a config that was not initialised or has a value out of range,
+// ncclInvalidUsage for what cannot be done for one call.
+ncclResult_t ncclAllReduceConfig(const void* sendbuff, void* recvbuff, size_t count,
+                                 ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                                 cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t pncclAllReduceConfig(const void* sendbuff, void* recvbuff, size_t count,
+                                  ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                                  cudaStream_t stream, const ncclCollConfig_t* config);
+
+ncclResult_t ncclBroadcastConfig(const void* sendbuff, void* recvbuff, size_t count,
+                                 ncclDataType_t datatype, int root, ncclComm_t comm,
+                                 cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t pncclBroadcastConfig(const void* sendbuff, void* recvbuff, size_t count,
+                                  ncclDataType_t datatype, int root, ncclComm_t comm,
+                                  cudaStream_t stream, const ncclCollConfig_t* config);
+
+ncclResult_t ncclReduceConfig(const void* sendbuff, void* recvbuff, size_t count,
+                              ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm,
+                              cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t pncclReduceConfig(const void* sendbuff, void* recvbuff, size_t count,
+                               ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm,
+                               cudaStream_t stream, const ncclCollConfig_t* config);
+
+ncclResult_t ncclAllGatherConfig(const void* sendbuff, void* recvbuff, size_t sendcount,
+                                 ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream,
+                                 const ncclCollConfig_t* config);
+ncclResult_t pncclAllGatherConfig(const void* sendbuff, void* recvbuff, size_t sendcount,
+                                  ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream,
+                                  const ncclCollConfig_t* config);
+
+ncclResult_t ncclReduceScatterConfig(const void* sendbuff, void* recvbuff, size_t recvcount,
+                                     ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                                     cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t pncclReduceScatterConfig(const void* sendbuff, void* recvbuff, size_t recvcount,
+                                      ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                                      cudaStream_t stream, const ncclCollConfig_t* config);
+
+ncclResult_t ncclAlltoAllConfig(const void* sendbuff, void* recvbuff, size_t count,
+                                ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream,
+                                const ncclCollConfig_t* config);
+ncclResult_t pncclAlltoAllConfig(const void* sendbuff, void* recvbuff, size_t count,
+                                 ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream,
+                                 const ncclCollConfig_t* config);
+
+ncclResult_t ncclGatherConfig(const void* sendbuff, void* recvbuff, size_t count,
+                              ncclDataType_t datatype, int root, ncclComm_t comm,
+                              cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t pncclGatherConfig(const void* sendbuff, void* recvbuff, size_t count,
+                               ncclDataType_t datatype, int root, ncclComm_t comm,
+                               cudaStream_t stream, const ncclCollConfig_t* config);
+
+ncclResult_t ncclScatterConfig(const void* sendbuff, void* recvbuff, size_t count,
+                               ncclDataType_t datatype, int root, ncclComm_t comm,
+                               cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t pncclScatterConfig(const void* sendbuff, void* recvbuff, size_t count,
+                                ncclDataType_t datatype, int root, ncclComm_t comm,
+                                cudaStream_t stream, const ncclCollConfig_t* config);
+
+// -------------------------------------------------------------------------------------------------
 // Point to point
 //
 // A send meets the receive of the same count and type on the peer; between two ranks they match in
@@ -730,6 +844,44 @@ ncclResult_t pncclParamGetAllParameterKeys(const char*** table, int* tableLen);
 // Writes all parameters and their values to the log.
 void ncclParamDumpAll(void);
 void pncclParamDumpAll(void);
+
+// -------------------------------------------------------------------------------------------------
+// Encryption
+// -------------------------------------------------------------------------------------------------
+
+typedef enum {
+  NCCL_ENCRYPTION_MODE_NONE = 0,  // Data of the socket network travel as they are.
+  NCCL_ENCRYPTION_MODE_PSK = 1    // They are encrypted with a key that all ranks know.
+} ncclEncryptionMode_t;
+
+// What ncclSetEncryption asks for. Start from NCCL_ENCRYPTION_CONFIG_INITIALIZER.
+typedef struct ncclEncryptionConfig_v23200 {
+  // Filled by the initializer.
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  // For the caller to set.
+  int mode;         // ncclEncryptionMode_t
+  const char* psk;  // The key, in mode PSK.
+} ncclEncryptionConfig_t;
+
+#define NCCL_ENCRYPTION_CONFIG_INITIALIZER                                                      \
+  {                                                                                             \
+    sizeof(ncclEncryptionConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, /* size, …, version */ \
+        NCCL_ENCRYPTION_MODE_NONE,                                     /* mode */               \
+        NCCL_CONFIG_UNDEF_PTR                                          /* psk */                \
+  }
+
+// Asks that data between hosts be encrypted. Mode NONE is what there is; PSK is refused with
+// ncclInvalidUsage for now, so that nobody takes plain data for encrypted ones.
+ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config);
+ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t* config);
+
+// Does nothing: NCCL_DEBUG and its like are read once. Deprecated in NCCL.
+void ncclResetDebugInit(void);
+void pncclResetDebugInit(void);
+void ncclResetDebugInitInternal(void);
+void pncclResetDebugInitInternal(void);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -369,6 +369,83 @@ TEST_F(ArgumentsTest, WhatIsNotImplementedIsInvalidUsage) {
   EXPECT_REFUSED(ncclInvalidUsage, ncclDevCommDestroy(comm_, nullptr));
 }
 
+TEST_F(ArgumentsTest, DeviceInterfaceSaysWhatThereIs) {
+  ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
+  EXPECT_EQ(ncclCommQueryProperties(comm_, &properties), ncclSuccess);
+  EXPECT_EQ(properties.rank, 0);
+  EXPECT_EQ(properties.nRanks, 1);
+  EXPECT_FALSE(properties.deviceApiSupport);
+  // An older header's struct ends earlier; nothing is written behind it.
+  properties.size = offsetof(ncclCommProperties_t, nRanks);
+  properties.nRanks = 77;
+  EXPECT_EQ(ncclCommQueryProperties(comm_, &properties), ncclSuccess);
+  EXPECT_EQ(properties.nRanks, 77);
+  properties.magic = 0;
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommQueryProperties(comm_, &properties));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommQueryProperties(comm_, nullptr));
+
+  EXPECT_EQ(ncclTeamWorld(comm_).nRanks, 1);
+  EXPECT_EQ(ncclTeamLsa(comm_).stride, 1);
+  EXPECT_EQ(ncclTeamWorld(nullptr).nRanks, 0);
+  EXPECT_EQ(ncclTeamCft(comm_, NCCL_CFT_TEAM_FLAT).nRanks, 0);
+  EXPECT_EQ(ncclTeamRankToWorld(comm_, ncclTeam_t{4, 1, 2}, 3), 4);
+  EXPECT_EQ(ncclLLA2ACalcSlots(3, 12), 6);
+  void* pointer = this;
+  EXPECT_REFUSED(ncclInvalidUsage, ncclGetPeerDevicePointer(nullptr, 0, 0, &pointer));
+  EXPECT_EQ(pointer, nullptr);
+  EXPECT_REFUSED(ncclInvalidUsage, ncclLLA2ACreateRequirement(1, 1, nullptr, nullptr));
+}
+
+TEST_F(ArgumentsTest, EncryptionIsRefusedInsteadOfForgotten) {
+  ncclEncryptionConfig_t config = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
+  EXPECT_EQ(ncclSetEncryption(&config), ncclSuccess);
+  config.mode = NCCL_ENCRYPTION_MODE_PSK;
+  config.psk = "a key";
+  EXPECT_REFUSED(ncclInvalidUsage, ncclSetEncryption(&config));
+  config.magic = 0;
+  EXPECT_REFUSED(ncclInvalidArgument, ncclSetEncryption(&config));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclSetEncryption(nullptr));
+}
+
+TEST_F(ArgumentsTest, ConfigOfOneCall) {
+  const auto all_reduce = [&](const ncclCollConfig_t* config) {
+    return ncclAllReduceConfig(in_.data(), out_.data(), 1, ncclFloat32, ncclSum, comm_, nullptr,
+                               config);
+  };
+  in_[0] = 3;
+  EXPECT_EQ(all_reduce(nullptr), ncclSuccess);
+  EXPECT_EQ(out_[0], 3);
+  ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+  ncclConfigExt_t of_a_vendor = {};
+  of_a_vendor.key.vendorId = 4711;
+  config.ext = &of_a_vendor;
+  config.userProfilerTag = 5;
+  config.algSelection = "ring";
+  EXPECT_REFUSED(ncclInvalidUsage, all_reduce(&config));
+  config.forceAlgSelection = 0;
+  out_[0] = 0;
+  EXPECT_EQ(all_reduce(&config), ncclSuccess);
+  EXPECT_EQ(out_[0], 3);
+
+  of_a_vendor.next = &of_a_vendor;
+  EXPECT_REFUSED(ncclInvalidArgument, all_reduce(&config));
+  const auto wrong = [&](auto change) {
+    ncclCollConfig_t changed = NCCL_COLLCONFIG_INITIALIZER;
+    change(changed);
+    return all_reduce(&changed);
+  };
+  EXPECT_REFUSED(ncclInvalidArgument, wrong([](auto& c) { c.magic = 0; }));
+  EXPECT_REFUSED(ncclInvalidArgument, wrong([](auto& c) { c.size = 16; }));
+  EXPECT_REFUSED(ncclInvalidArgument, wrong([](auto& c) { c.minCTAs = 0; }));
+  EXPECT_REFUSED(ncclInvalidArgument, wrong([](auto& c) { c.minCTAs = 4, c.maxCTAs = 3; }));
+  EXPECT_REFUSED(ncclInvalidArgument, wrong([](auto& c) { c.cgaClusterSize = 9; }));
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 wrong([](auto& c) { c.userProfilerTag = uint64_t{1} << 63; }));
+  EXPECT_REFUSED(ncclInvalidUsage, wrong([](auto& c) {
+                   c.launchCompletionEvent = reinterpret_cast<cudaEvent_t>(&c);
+                 }));
+}
+
 // What is found wrong only when all of a group is known stops the operations of other communicators
 // too, in whatever order they were called.
 TEST(GroupArgumentsTest, WithAWrongMessageIssuesNothingAnywhere) {

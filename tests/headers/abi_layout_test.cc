@@ -96,3 +96,20 @@ static_assert(offsetof(ncclWaitSignalDesc_t, opCnt) == 0);
 static_assert(offsetof(ncclWaitSignalDesc_t, peer) == 4);
 static_assert(offsetof(ncclWaitSignalDesc_t, sigIdx) == 8);
 static_assert(offsetof(ncclWaitSignalDesc_t, ctx) == 12);
+
+// What 2.32 added, as its headers have it.
+#if NCCL_VERSION_CODE >= 23203 || defined(TUTTI_NO_CUDA)
+static_assert(sizeof(ncclCollConfig_t) == 72 && sizeof(ncclConfigExt_t) == 24);
+static_assert(offsetof(ncclCollConfig_t, ext) == 16 && offsetof(ncclCollConfig_t, minCTAs) == 24);
+static_assert(offsetof(ncclCollConfig_t, cgaClusterSize) == 36);
+static_assert(offsetof(ncclCollConfig_t, algSelection) == 40);
+static_assert(offsetof(ncclCollConfig_t, forceAlgSelection) == 48);
+static_assert(offsetof(ncclCollConfig_t, CTAPolicy) == 52);
+static_assert(offsetof(ncclCollConfig_t, userProfilerTag) == 56);
+static_assert(offsetof(ncclCollConfig_t, launchCompletionEvent) == 64);
+static_assert(offsetof(ncclConfigExt_t, key) == 8 && offsetof(ncclConfigExt_t, val) == 16);
+static_assert(sizeof(ncclEncryptionConfig_t) == 32);
+static_assert(offsetof(ncclEncryptionConfig_t, mode) == 16);
+static_assert(offsetof(ncclEncryptionConfig_t, psk) == 24);
+static_assert(NCCL_ENCRYPTION_MODE_NONE == 0 && NCCL_ENCRYPTION_MODE_PSK == 1);
+#endif

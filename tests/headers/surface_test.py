@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 DECLARATION = re.compile(
-    r"(?P<result>ncclResult_t|const char\s*\*|void)\s+(?P<name>(?:p?nccl|tutti)\w+)\s*"
+    r"(?P<result>ncclResult_t|ncclTeam_t|const char\s*\*|void|int)\s+(?P<name>(?:p?nccl|tutti)\w+)\s*"
     r"\((?P<parameters>[^;{}]*)\)\s*;"
 )
 

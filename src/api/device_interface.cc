@@ -1,0 +1,174 @@
+// The host's side of NCCL's device interface, as far as it has an answer without a device
+// communicator, and what nccl.h declares for the whole process and is not there yet.
+
+#include <algorithm>
+#include <cstring>
+
+#include "api/context.h"
+#include "nccl.h"
+#include "nccl_device.h"
+
+using tutti::api::Return;
+
+namespace {
+
+constexpr int kLLSlotDataBytes = 8;
+
+ncclResult_t NotYet(const char* function, const char* what) {
+  return Return(function, tutti::InvalidUsage("{} is not implemented yet", what));
+}
+
+// Returns rank and size of a communicator; a team of no rank for a handle that is none.
+ncclTeam_t World(const char* function, ncclComm_t comm) {
+  ncclTeam_t team = {};
+  // The error is kept for ncclGetLastError; the team says that there was one.
+  (void)Return(function, [&]() -> tutti::Status {
+    const tutti::HandleUse use(comm);
+    TUTTI_TRY(tutti::api::CheckReady(use));
+    team = {comm->comm->num_ranks(), comm->comm->rank(), 1};
+    return tutti::Status::Ok();
+  });
+  return team;
+}
+
+tutti::Status QueryProperties(ncclComm_t comm, ncclCommProperties_t* properties) {
+  const tutti::HandleUse use(comm);
+  TUTTI_TRY(tutti::api::CheckReady(use));
+  constexpr size_t kHeaderBytes = offsetof(ncclCommProperties_t, rank);
+  if (properties == nullptr) return tutti::InvalidArgument("the place for the properties is null");
+  if (properties->magic != NCCL_API_MAGIC || properties->size < kHeaderBytes) {
+    return tutti::InvalidArgument(
+        "the properties do not begin as NCCL_COMM_PROPERTIES_INITIALIZER has it");
+  }
+  ncclCommProperties_t answer;
+  std::memset(&answer, 0, sizeof(answer));
+  answer.rank = comm->comm->rank();
+  answer.nRanks = comm->comm->num_ranks();
+  answer.cudaDev = comm->comm->cuda_device();
+  answer.nvmlDev = -1;
+  answer.nLsaTeams = answer.nRanks;
+  const size_t bytes = std::min(properties->size, sizeof(answer));
+  std::memcpy(reinterpret_cast<char*>(properties) + kHeaderBytes,
+              reinterpret_cast<const char*>(&answer) + kHeaderBytes, bytes - kHeaderBytes);
+  return tutti::Status::Ok();
+}
+
+tutti::Status CheckEncryption(const ncclEncryptionConfig_t* config) {
+  if (config == nullptr) return tutti::InvalidArgument("the config is null");
+  if (config->magic != NCCL_API_MAGIC || config->size < sizeof(ncclEncryptionConfig_t)) {
+    return tutti::InvalidArgument(
+        "the config does not begin as NCCL_ENCRYPTION_CONFIG_INITIALIZER has it");
+  }
+  if (config->mode == NCCL_ENCRYPTION_MODE_NONE) return tutti::Status::Ok();
+  return tutti::InvalidUsage("encryption of sockets is not implemented yet");
+}
+
+}  // namespace
+
+ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* props) {
+  return Return(__func__, [&] { return QueryProperties(comm, props); });
+}
+ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config) {
+  return Return(__func__, [&] { return CheckEncryption(config); });
+}
+void ncclResetDebugInit() {}
+void ncclResetDebugInitInternal() {}
+
+ncclTeam_t ncclTeamWorld(ncclComm_t comm) { return World(__func__, comm); }
+ncclTeam_t ncclTeamRail(ncclComm_t comm) { return World(__func__, comm); }
+ncclTeam_t ncclTeamLsa(ncclComm_t comm) {
+  return World(__func__, comm).nRanks == 0 ? ncclTeam_t{} : ncclTeam_t{1, 0, 1};
+}
+ncclTeam_t ncclTeamCft(ncclComm_t, ncclCftTeamMode_t) { return {}; }
+ncclTeam_t ncclTeamCftMultimem(ncclComm_t) { return {}; }
+int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank) {
+  return World(__func__, comm).rank + (rank - team.rank) * team.stride;
+}
+int ncclTeamRankToLsa(ncclComm_t, ncclTeam_t team, int rank) {
+  return (rank - team.rank) * team.stride;
+}
+
+int ncclLLA2ACalcSlots(int maxElts, int maxEltSize) {
+  return maxElts * ((maxEltSize + kLLSlotDataBytes - 1) / kLLSlotDataBytes);
+}
+
+ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t, size_t, int, void** outPtr) {
+  if (outPtr != nullptr) *outPtr = nullptr;
+  return NotYet(__func__, "the address of a window for kernels");
+}
+ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t, size_t, int, void** outPtr) {
+  if (outPtr != nullptr) *outPtr = nullptr;
+  return NotYet(__func__, "the address of a window for kernels");
+}
+ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t, size_t, void** outPtr) {
+  if (outPtr != nullptr) *outPtr = nullptr;
+  return NotYet(__func__, "the address of a window for kernels");
+}
+ncclResult_t ncclGetMultimemDevicePointer(ncclWindow_t, size_t, ncclMultimemHandle_t,
+                                          void** outPtr) {
+  if (outPtr != nullptr) *outPtr = nullptr;
+  return NotYet(__func__, "the address of a window for kernels");
+}
+ncclResult_t ncclGetMultimemDeviceLeInfo(ncclWindow_t, size_t, ncclCftLeId* leId,
+                                         size_t* leOffset) {
+  if (leId != nullptr) *leId = 0;
+  if (leOffset != nullptr) *leOffset = 0;
+  return NotYet(__func__, "a counted write");
+}
+ncclResult_t ncclGetCftDeviceLeInfo(ncclWindow_t, size_t, int, ncclTeam_t, ncclCftLeId* leId,
+                                    size_t* leOffset) {
+  if (leId != nullptr) *leId = 0;
+  if (leOffset != nullptr) *leOffset = 0;
+  return NotYet(__func__, "a counted write");
+}
+ncclResult_t ncclGetPeerDeviceLeInfo(ncclWindow_t, size_t, int, ncclCftLeId* leId,
+                                     size_t* leOffset) {
+  if (leId != nullptr) *leId = 0;
+  if (leOffset != nullptr) *leOffset = 0;
+  return NotYet(__func__, "a counted write");
+}
+ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t, int, ncclLsaBarrierHandle_t*,
+                                             ncclDevResourceRequirements_t*) {
+  return NotYet(__func__, "a requirement of a device communicator");
+}
+ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t, ncclTeam_t, int, ncclGinBarrierHandle_t*,
+                                             ncclDevResourceRequirements_t*) {
+  return NotYet(__func__, "a requirement of a device communicator");
+}
+ncclResult_t ncclLLA2ACreateRequirement(int, int, ncclLLA2AHandle_t*,
+                                        ncclDevResourceRequirements_t*) {
+  return NotYet(__func__, "a requirement of a device communicator");
+}
+ncclResult_t ncclGinOutboxCreateRequirement(int, int, ncclGinOutboxHandle_t*,
+                                            ncclDevResourceRequirements_t*) {
+  return NotYet(__func__, "a requirement of a device communicator");
+}
+ncclResult_t ncclGinInboxA2ACreateRequirement(ncclTeam_t, int, int, ncclGinInboxA2AHandle_t*,
+                                              ncclDevResourceRequirements_t*) {
+  return NotYet(__func__, "a requirement of a device communicator");
+}
+
+TUTTI_PNCCL(GetLsaDevicePointer);
+TUTTI_PNCCL(GetPeerDevicePointer);
+TUTTI_PNCCL(GetLsaMultimemDevicePointer);
+TUTTI_PNCCL(GetMultimemDevicePointer);
+TUTTI_PNCCL(GetMultimemDeviceLeInfo);
+TUTTI_PNCCL(GetCftDeviceLeInfo);
+TUTTI_PNCCL(GetPeerDeviceLeInfo);
+TUTTI_PNCCL(LsaBarrierCreateRequirement);
+TUTTI_PNCCL(GinBarrierCreateRequirement);
+TUTTI_PNCCL(LLA2ACreateRequirement);
+TUTTI_PNCCL(GinOutboxCreateRequirement);
+TUTTI_PNCCL(GinInboxA2ACreateRequirement);
+TUTTI_PNCCL(LLA2ACalcSlots);
+TUTTI_PNCCL(CommQueryProperties);
+TUTTI_PNCCL(TeamWorld);
+TUTTI_PNCCL(TeamLsa);
+TUTTI_PNCCL(TeamRail);
+TUTTI_PNCCL(TeamCft);
+TUTTI_PNCCL(TeamCftMultimem);
+TUTTI_PNCCL(TeamRankToWorld);
+TUTTI_PNCCL(TeamRankToLsa);
+TUTTI_PNCCL(SetEncryption);
+TUTTI_PNCCL(ResetDebugInit);
+TUTTI_PNCCL(ResetDebugInitInternal);
