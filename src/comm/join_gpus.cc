@@ -6,10 +6,27 @@
 
 #include "base/log.h"
 #include "comm/join.h"
+#include "gpu/channels.h"
 #include "gpu/mesh.h"
+#include "operations/net_connector.h"
+#include "operations/networks.h"
 
 namespace tutti {
 namespace {
+
+// The ranks, with those of each host side by side: a ring enters and leaves each host once.
+std::vector<int> RingOverHosts(std::span<const PeerInfo> peers) {
+  std::vector<int> ring;
+  for (size_t first = 0; first < peers.size(); ++first) {
+    const auto same = [&](size_t r) { return peers[r].host_hash == peers[first].host_hash; };
+    size_t r = 0;
+    while (!same(r)) ++r;
+    if (r != first) continue;
+    for (; r < peers.size(); ++r)
+      if (same(r)) ring.push_back(static_cast<int>(r));
+  }
+  return ring;
+}
 
 // A channel's thread is busy while data moves, and so are those of the network: two processors for
 // each, on the host that has fewest for its ranks. The same on all ranks. Between two H200s by
@@ -40,6 +57,8 @@ class GpuJoin {
 
   // Kernels that work in one another's windows, where a place for these can be had.
   Result<GpuMesh::Outcome> MakeMesh() const;
+  // Rings over channels with a transport for each pair. Null where the settings do not ask for it.
+  Result<std::unique_ptr<DeviceOperations>> MakeChannels() const;
   // Else channels between the hosts, which carry the data of the GPUs.
   Result<std::unique_ptr<GpuRelay>> MakeRelay(const MakeChannel& make_channel) const;
 
@@ -48,6 +67,9 @@ class GpuJoin {
     return std::any_of(context_.peers.begin(), context_.peers.end(),
                        [&](const PeerInfo& p) { return p.*flag != 0; });
   }
+
+  // The connections of channels, with windows where any place for them serves.
+  Result<std::unique_ptr<ChannelConnections>> ConnectChannels(const ChannelShape& shape) const;
 
   const JoinContext& context_;
   GpuPeers peers_;
@@ -86,6 +108,58 @@ Result<GpuMesh::Outcome> GpuJoin::MakeMesh() const {
   return GpuMesh::Outcome{nullptr, why.ok() ? std::move(forbidden) : std::move(why)};
 }
 
+Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
+    const ChannelShape& shape) const {
+  const std::vector<int> ring = RingOverHosts(context_.peers);
+  std::map<uint64_t, int> ranks;
+  bool alone = true;
+  for (const PeerInfo& peer : context_.peers) alone &= ++ranks[peer.host_hash] == 1;
+  for (const WindowPlace place : {WindowPlace::kPeerMemory, WindowPlace::kHostMemory}) {
+    const bool peer = IsOnGpu(place);
+    if (alone || AnyRank(peer ? &PeerInfo::p2p_disabled : &PeerInfo::shm_disabled) ||
+        (peer && AnyRank(&PeerInfo::cumem_disabled)))
+      continue;
+    TUTTI_ASSIGN(ChannelConnections::Outcome made,
+                 ChannelConnections::Create(peers_, shape, ring, place));
+    if (made.connections) return std::move(made.connections);
+    if (context_.rank() == 0)
+      TUTTI_WARN("GPUs cannot work in one another's windows in {}, so another way is taken: {}",
+                 Name(place), made.refusal.message());
+  }
+  TUTTI_ASSIGN(ChannelConnections::Outcome made,
+               ChannelConnections::Create(peers_, shape, ring, std::nullopt));
+  return std::move(made.connections);
+}
+
+Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
+  constexpr size_t kFewRanks = 8;  // so many have two channels for long messages
+  const Settings& settings = context_.settings;
+  if (!settings.gpu_proxy || settings.deterministic) return std::unique_ptr<DeviceOperations>();
+  ChannelShape shape;
+  shape.channels = static_cast<uint32_t>(RelayChannels(settings, context_.peers));
+  shape.message_channels = context_.peers.size() <= kFewRanks ? 2 : 1;
+  if (settings.buffsize > 0)
+    shape.ring_slot_bytes =
+        std::max<size_t>(4096, static_cast<size_t>(settings.buffsize) / kFifoSlots / 4096 * 4096);
+  TUTTI_ASSIGN(std::unique_ptr<ChannelConnections> connections, ConnectChannels(shape));
+  GpuChannels::Options options;
+  options.threads = static_cast<int>(shape.channels);
+  if (connections->NeedsNetwork()) {
+    TUTTI_ASSIGN(std::shared_ptr<Net> net,
+                 OpenNet(context_.process.proxy(), settings, context_.bootstrap, context_.peers,
+                         context_.deadline));
+    options.network = net->name();
+    options.make_connector = [this, net](WaitWatcher& watcher) {
+      return MakeNetConnector(context_.process.proxy(), context_.bootstrap, net, 0, 0,
+                              context_.peers, context_.watch.stop_flag(), watcher);
+    };
+  }
+  TUTTI_ASSIGN(
+      std::unique_ptr<GpuChannels> made,
+      GpuChannels::Create(peers_, context_.watch, settings, std::move(connections), options));
+  return std::unique_ptr<DeviceOperations>(std::move(made));
+}
+
 Result<std::unique_ptr<GpuRelay>> GpuJoin::MakeRelay(const MakeChannel& make_channel) const {
   if (context_.rank() == 0) WarnOfEmptyLists(context_.settings, context_.lists);
   std::vector<std::unique_ptr<RelayChannel>> channels;
@@ -104,6 +178,9 @@ Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context,
   const GpuJoin join(context, *device);
   TUTTI_ASSIGN(GpuMesh::Outcome made, join.MakeMesh());
   std::unique_ptr<DeviceOperations> operations = std::move(made.mesh);
+  if (!operations) {
+    TUTTI_ASSIGN(operations, join.MakeChannels());
+  }
   if (!operations) {
     TUTTI_INFO(kLogInit, "data of GPUs goes through their hosts: {}", made.refusal.message());
     TUTTI_ASSIGN(operations, join.MakeRelay(make_channel));

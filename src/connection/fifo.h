@@ -29,13 +29,9 @@
 #include <cstdint>
 
 #include "base/wait.h"
-#include "connection/inline_bytes.h"
+#include "connection/fifo_layout.h"
 
 namespace tutti {
-
-inline constexpr int kFifoSlots =
-    8;  // as NCCL's steps: enough to cover one round trip of chunks in flight
-inline constexpr size_t kFifoDataOffset = 4096;
 
 struct alignas(64) SlotHeader {
   std::atomic<uint64_t>
@@ -44,16 +40,17 @@ struct alignas(64) SlotHeader {
   uint32_t op_tag;  // what the producer believes this chunk belongs to; see watch/signature.h
   std::byte inline_data[kInlineBytes];
 };
-static_assert(sizeof(SlotHeader) == 64);
-// A bit of SlotHeader::bytes: the chunk lies in the slot's data area although it is small.
-inline constexpr uint32_t kInDataArea = 1u << 31;
+static_assert(sizeof(SlotHeader) == sizeof(FifoSlotWords));
+static_assert(offsetof(SlotHeader, bytes) == offsetof(FifoSlotWords, bytes));
+static_assert(offsetof(SlotHeader, op_tag) == offsetof(FifoSlotWords, op_tag));
+static_assert(offsetof(SlotHeader, inline_data) == offsetof(FifoSlotWords, inline_data));
 
 struct FifoControl {
   alignas(64) std::atomic<uint64_t> head;  // chunks released, written by the consumer
   alignas(64) SleepFlag consumer_sleepers;
   SleepFlag producer_sleepers;
 };
-static_assert(sizeof(FifoControl) == 128);
+static_assert(sizeof(FifoControl) == kFifoHeadersOffset);
 
 // Where a ring lies. A value; the memory belongs to the transport that made it.
 struct FifoView {

@@ -51,6 +51,10 @@ class ProxyConnection {
   // when there is nothing to do, and when that thread has the connection already.
   virtual void HandOver() = 0;
 
+  // Returns how many chunks are done over the connection's life: sent, with their slots free again,
+  // or announced to the kernel. Any thread may call it.
+  virtual uint64_t ChunksDone() const = 0;
+
   // Breaks the connection with `reason`; what was not sent is not sent any more. Any thread may
   // call it.
   virtual void Close(Status reason) = 0;

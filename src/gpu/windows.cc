@@ -14,6 +14,14 @@ struct StatusWire {
   char text[375] = {};
 };
 
+// The number of other ranks on this rank's host.
+int OthersHere(const GpuPeers& peers) {
+  const uint64_t here = peers.peers[static_cast<size_t>(peers.bootstrap->rank())].host_hash;
+  return static_cast<int>(std::count_if(peers.peers.begin(), peers.peers.end(),
+                                        [&](const PeerInfo& p) { return p.host_hash == here; })) -
+         1;
+}
+
 }  // namespace
 
 std::string_view Name(WindowPlace place) {
@@ -102,7 +110,8 @@ Status GpuWindows::MapOf(const GpuPeers& peers, int rank, const Offer& offer) {
 Status GpuWindows::MapAll(const GpuPeers& peers, std::span<const Offer> offers) {
   const auto me = static_cast<size_t>(peers.bootstrap->rank());
   for (size_t r = 0; r < offers.size(); ++r) {
-    if (r == me || offers[r].made == 0) continue;  // that rank says itself why it has none
+    if (r == me || peers.peers[r].host_hash != peers.peers[me].host_hash) continue;
+    if (offers[r].made == 0) continue;  // That rank says itself why it has none.
     const std::string name = RankName(static_cast<int>(r), peers.peers[r]);
     if (offers[r].bytes != bytes())
       return RemoteError("{} offers a window of {} bytes, but {} were agreed on", name,
@@ -120,8 +129,7 @@ Status GpuWindows::MapAll(const GpuPeers& peers, std::span<const Offer> offers) 
 void GpuWindows::GiveBack(const GpuPeers& peers, bool ranks_talk) {
   if (place_ != WindowPlace::kPeerMemoryByIpc) return;
   ipc_mapped_.clear();
-  if (!ranks_talk || !peers.Agree(Status::Ok()).ok())
-    ipc_memory_.ExpectUsers(peers.bootstrap->num_ranks() - 1);
+  if (!ranks_talk || !peers.Agree(Status::Ok()).ok()) ipc_memory_.ExpectUsers(OthersHere(peers));
 }
 
 // Every rank makes its window and offers it; every rank maps all others; and all learn whether all
@@ -143,7 +151,7 @@ Result<GpuWindows::Shared> GpuWindows::Share(const GpuPeers& peers, WindowPlace 
     TUTTI_TRY(agreed.status());
     return Shared{{}, std::move(agreed->refusal)};
   }
-  windows.ipc_memory_.ExpectUsers(static_cast<int>(n) - 1);
+  windows.ipc_memory_.ExpectUsers(OthersHere(peers));
   windows.by_nvlink_ = std::all_of(offers.begin(), offers.end(),
                                    [](const Offer& offer) { return offer.by_nvlink != 0; });
   return Shared{std::move(windows), {}};

@@ -1,6 +1,6 @@
 #pragma once
 
-// The windows of a communicator of GPUs in one host: memory of each rank in which all others write,
+// The windows of a communicator of GPUs: memory of each rank in which all others of its host write,
 // as this rank's GPU sees it.
 //
 //   peer memory          memory of the GPUs (over NVLink, or PCIe where they reach one another)
@@ -73,13 +73,16 @@ struct GpuPeers {
 
 class GpuWindows {
  public:
-  // Makes and maps the windows. All ranks call it alike, with the same size. Where not all of them
-  // could map all windows, the windows are empty, and another place may be tried. Fails when the
-  // ranks cannot talk.
+  // Makes the windows and maps those of this rank's host. All ranks call it alike, with the same
+  // size. Where not all of them could map all these, the windows are empty, and another place may
+  // be tried. Fails when the ranks cannot talk.
   struct Shared;
   static Result<Shared> Share(const GpuPeers& peers, WindowPlace place, size_t bytes);
 
-  std::byte* of(int rank) const { return windows_[static_cast<size_t>(rank)]; }
+  // Returns a rank's window; null where there is none, or where it is on another host.
+  std::byte* of(int rank) const {
+    return windows_.empty() ? nullptr : windows_[static_cast<size_t>(rank)];
+  }
   WindowPlace place() const { return place_; }
   // Returns whether all windows are GPU memory that all ranks reach by NVLink; the same on all
   // ranks.

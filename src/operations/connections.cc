@@ -18,7 +18,7 @@ Status Connections::Open(std::span<const int> sends, std::span<const int> recvs)
     if (peer >= 0 && !recvs_[static_cast<size_t>(peer)] && !IsLocal(peer)) {
       const bool invited = invited_[static_cast<size_t>(peer)];
       invited_[static_cast<size_t>(peer)] = true;
-      if (!invited) TUTTI_TRY(net_->Invite(peer));
+      if (!invited) TUTTI_TRY(net_->Invite({peer}));
     }
   }
   for (const int peer : sends)
@@ -51,7 +51,7 @@ Status Connections::OpenSend(int peer) {
     connection->fifo = FifoSender(arena_.fifo(local_index_[static_cast<size_t>(rank_)],
                                               local_index_[static_cast<size_t>(peer)]));
   } else {
-    TUTTI_ASSIGN(connection->proxy, net_->ConnectTo(peer, Deadline::After(connect_timeout_ns_)));
+    TUTTI_ASSIGN(connection->proxy, net_->ConnectTo({peer}, Deadline::After(connect_timeout_ns_)));
     connection->fifo = FifoSender(connection->proxy->fifo());
   }
   sends_[static_cast<size_t>(peer)] = std::move(connection);
@@ -64,7 +64,7 @@ Status Connections::OpenRecv(int peer) {
     connection->fifo = FifoReceiver(arena_.fifo(local_index_[static_cast<size_t>(peer)],
                                                 local_index_[static_cast<size_t>(rank_)]));
   } else {
-    TUTTI_ASSIGN(connection->proxy, net_->AcceptFrom(peer));
+    TUTTI_ASSIGN(connection->proxy, net_->AcceptFrom({peer}));
     connection->fifo = FifoReceiver(connection->proxy->fifo());
   }
   recvs_[static_cast<size_t>(peer)] = std::move(connection);

@@ -15,22 +15,31 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "connection/proxy_connection.h"
+#include "proxy/proxy.h"
 #include "transport/shm/arena.h"
 
 namespace tutti {
+
+// One end of a network connection. Two ranks that have several in a direction number them alike.
+struct NetEnd {
+  int peer = -1;
+  uint32_t number = 0;
+  // Where the FIFO lies; with 0 for its slots they are as long as the connector was told.
+  FifoPlace place = {};
+};
 
 // Makes network connections. net_connector.h implements it over transport/net and the proxy.
 class NetConnector {
  public:
   virtual ~NetConnector() = default;
-  // Tells `peer` where to connect. Does not wait.
-  virtual Status Invite(int peer) = 0;
-  // Waits until `peer` has invited this rank, as long as that may take, and then connects, by
+  // Tells the peer where to connect. Does not wait.
+  virtual Status Invite(const NetEnd& end) = 0;
+  // Waits until the peer has invited this rank, as long as that may take, and then connects, by
   // `connect_deadline`.
-  virtual Result<std::unique_ptr<ProxyConnection>> ConnectTo(int peer,
+  virtual Result<std::unique_ptr<ProxyConnection>> ConnectTo(const NetEnd& end,
                                                              Deadline connect_deadline) = 0;
-  // Waits until `peer`, which was invited before, has connected.
-  virtual Result<std::unique_ptr<ProxyConnection>> AcceptFrom(int peer) = 0;
+  // Waits until the peer, which was invited before, has connected.
+  virtual Result<std::unique_ptr<ProxyConnection>> AcceptFrom(const NetEnd& end) = 0;
 };
 
 class Connections {

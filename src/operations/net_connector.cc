@@ -9,8 +9,8 @@
 namespace tutti {
 namespace {
 
-// The bootstrap tag of invitations. Messages of one pair are in order, and each pair opens one
-// connection per direction, so one tag is enough.
+// The bootstrap tag of invitations to the first connection of a pair and direction; those to
+// further ones follow it.
 constexpr uint32_t kInvitationTag = 0x4e455401;
 
 // How often a wait for a peer asks the watcher whether to go on.
@@ -18,7 +18,7 @@ constexpr int64_t kAskWatcherNs = 20'000'000;
 
 class CommConnector final : public NetConnector {
  public:
-  CommConnector(Proxy& proxy, Bootstrap& bootstrap, std::unique_ptr<Net> net, int device,
+  CommConnector(Proxy& proxy, Bootstrap& bootstrap, std::shared_ptr<Net> net, int device,
                 size_t slot_bytes, const std::vector<PeerInfo>& peers,
                 const std::atomic<bool>& stop, WaitWatcher& watcher)
       : proxy_(proxy),
@@ -30,46 +30,48 @@ class CommConnector final : public NetConnector {
         stop_(stop),
         watcher_(watcher) {}
 
-  Status Invite(int peer) override { return Named(peer, TryInvite(peer)); }
-  Result<std::unique_ptr<ProxyConnection>> ConnectTo(int peer, Deadline connect_deadline) override {
-    return Named(peer, TryConnectTo(peer, connect_deadline));
+  Status Invite(const NetEnd& end) override { return Named(end.peer, TryInvite(end)); }
+  Result<std::unique_ptr<ProxyConnection>> ConnectTo(const NetEnd& end,
+                                                     Deadline connect_deadline) override {
+    return Named(end.peer, TryConnectTo(end, connect_deadline));
   }
-  Result<std::unique_ptr<ProxyConnection>> AcceptFrom(int peer) override {
-    return Named(peer, TryAcceptFrom(peer));
+  Result<std::unique_ptr<ProxyConnection>> AcceptFrom(const NetEnd& end) override {
+    return Named(end.peer, TryAcceptFrom(end));
   }
 
  private:
-  Status TryInvite(int peer) {
+  Status TryInvite(const NetEnd& end) {
     TUTTI_ASSIGN(std::unique_ptr<NetListener> listener, net_->Listen(device_));
     const NetHandle& handle = listener->handle();
-    TUTTI_TRY(bootstrap_.Send(peer, kInvitationTag, handle));
-    listeners_[peer] = std::move(listener);
+    TUTTI_TRY(bootstrap_.Send(end.peer, kInvitationTag + end.number, handle));
+    listeners_[{end.peer, end.number}] = std::move(listener);
     return Status::Ok();
   }
 
-  Result<std::unique_ptr<ProxyConnection>> TryConnectTo(int peer, Deadline connect_deadline) {
-    TUTTI_ASSIGN(const Bytes message, Await(peer, [&](Deadline soon) {
-                   return bootstrap_.Recv(peer, kInvitationTag, soon);
+  Result<std::unique_ptr<ProxyConnection>> TryConnectTo(const NetEnd& end,
+                                                        Deadline connect_deadline) {
+    TUTTI_ASSIGN(const Bytes message, Await(end.peer, [&](Deadline soon) {
+                   return bootstrap_.Recv(end.peer, kInvitationTag + end.number, soon);
                  }));
     NetHandle handle;
     if (message.size() != handle.size())
-      return RemoteError("{} sent an invitation of {} bytes", Name(peer), message.size());
+      return RemoteError("{} sent an invitation of {} bytes", Name(end.peer), message.size());
     std::memcpy(handle.data(), message.data(), handle.size());
     TUTTI_ASSIGN(std::unique_ptr<NetSendComm> comm,
                  net_->Connect(device_, handle, {connect_deadline, &stop_}));
     TUTTI_ASSIGN(std::unique_ptr<NetConnection> proxy,
-                 proxy_.CreateSendConnection(std::move(comm), slot_bytes_, Name(peer)));
+                 proxy_.CreateSendConnection(std::move(comm), PlaceOf(end), Name(end.peer)));
     return std::unique_ptr<ProxyConnection>(std::move(proxy));
   }
 
-  Result<std::unique_ptr<ProxyConnection>> TryAcceptFrom(int peer) {
-    NetListener& listener = *listeners_.at(peer);
-    TUTTI_ASSIGN(std::unique_ptr<NetRecvComm> comm, Await(peer, [&](Deadline soon) {
-                   return listener.Accept({soon, &stop_});
+  Result<std::unique_ptr<ProxyConnection>> TryAcceptFrom(const NetEnd& end) {
+    const auto listener = listeners_.find({end.peer, end.number});
+    TUTTI_ASSIGN(std::unique_ptr<NetRecvComm> comm, Await(end.peer, [&](Deadline soon) {
+                   return listener->second->Accept({soon, &stop_});
                  }));
-    listeners_.erase(peer);
+    listeners_.erase(listener);
     TUTTI_ASSIGN(std::unique_ptr<NetConnection> proxy,
-                 proxy_.CreateRecvConnection(std::move(comm), slot_bytes_, Name(peer)));
+                 proxy_.CreateRecvConnection(std::move(comm), PlaceOf(end), Name(end.peer)));
     return std::unique_ptr<ProxyConnection>(std::move(proxy));
   }
 
@@ -95,23 +97,27 @@ class CommConnector final : public NetConnector {
       TUTTI_TRY(watcher_.OnLongWait(std::span(&peer, 1), NowNs() - since_ns));
     }
   }
+  FifoPlace PlaceOf(const NetEnd& end) const {
+    return {end.place.slot_bytes > 0 ? end.place.slot_bytes : slot_bytes_, end.place.memory};
+  }
   std::string Name(int peer) const { return RankName(peer, peers_[static_cast<size_t>(peer)]); }
 
   Proxy& proxy_;
   Bootstrap& bootstrap_;
-  std::unique_ptr<Net> net_;
+  const std::shared_ptr<Net> net_;
   const int device_;
   const size_t slot_bytes_;
   const std::vector<PeerInfo>& peers_;
   const std::atomic<bool>& stop_;
   WaitWatcher& watcher_;
-  std::map<int, std::unique_ptr<NetListener>> listeners_;  // invited, not accepted yet
+  // By peer and number: invited, not accepted yet.
+  std::map<std::pair<int, uint32_t>, std::unique_ptr<NetListener>> listeners_;
 };
 
 }  // namespace
 
 std::unique_ptr<NetConnector> MakeNetConnector(
-    Proxy& proxy, Bootstrap& bootstrap, std::unique_ptr<Net> net, int device, size_t slot_bytes,
+    Proxy& proxy, Bootstrap& bootstrap, std::shared_ptr<Net> net, int device, size_t slot_bytes,
     const std::vector<PeerInfo>& peers, const std::atomic<bool>& stop, WaitWatcher& watcher) {
   return std::make_unique<CommConnector>(proxy, bootstrap, std::move(net), device, slot_bytes,
                                          peers, stop, watcher);

@@ -29,10 +29,6 @@
 
 namespace tutti {
 
-// The bytes behind a slot of a FIFO whose network does not carry op_tags: the sender puts the
-// op_tag of a chunk right behind its last byte, and sends it as a part of the message.
-inline constexpr size_t kOpTagGapBytes = 64;
-
 // A FIFO that only one process uses, and its registration with the network.
 struct NetFifo {
   FifoMemory memory;
@@ -58,6 +54,7 @@ class ConnectionCore : public NetConnection {
   bool Poll() override;
   SleepAdvice PrepareToSleep(std::vector<pollfd>& descriptors) override;
   void HandOver() override;
+  uint64_t ChunksDone() const override { return done_.load(std::memory_order_acquire); }
   Status status() const override;
   void Close(Status reason) override;
   std::string Describe() const override;

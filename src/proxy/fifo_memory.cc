@@ -34,17 +34,23 @@ Result<FifoMemory> FifoMemory::Create(size_t slot_bytes, size_t gap_bytes, bool 
     return ErrnoError(errno, fmt::format("mapping {} bytes for a connection failed", bytes));
   }
   if (huge) AdviseHugePages(memory, bytes);
-  return FifoMemory(static_cast<std::byte*>(memory), bytes, slot_bytes, gap_bytes);
+  return FifoMemory(static_cast<std::byte*>(memory), bytes, /*mapped=*/true, slot_bytes, gap_bytes);
+}
+
+FifoMemory FifoMemory::Borrow(const FifoView& view) {
+  return FifoMemory(view.base, FifoView::BytesFor(view.slot_bytes, view.gap_bytes),
+                    /*mapped=*/false, view.slot_bytes, view.gap_bytes);
 }
 
 FifoMemory::FifoMemory(FifoMemory&& other) noexcept
     : base_(std::exchange(other.base_, nullptr)),
-      mapped_bytes_(other.mapped_bytes_),
+      bytes_(other.bytes_),
+      mapped_(other.mapped_),
       slot_bytes_(other.slot_bytes_),
       gap_bytes_(other.gap_bytes_) {}
 
 FifoMemory::~FifoMemory() {
-  if (base_) munmap(base_, mapped_bytes_);
+  if (base_ && mapped_) munmap(base_, bytes_);
 }
 
 }  // namespace tutti

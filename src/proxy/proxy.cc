@@ -6,9 +6,15 @@
 namespace tutti {
 namespace {
 
-Result<NetFifo> MakeFifo(NetComm& comm, size_t slot_bytes, bool huge_pages) {
+Result<FifoMemory> MakeMemory(const NetComm& comm, const FifoPlace& place, bool huge_pages) {
+  if (place.memory != nullptr)
+    return FifoMemory::Borrow({place.memory, place.slot_bytes, kOpTagGapBytes});
   const size_t gap_bytes = comm.CarriesOpTag() ? 0 : kOpTagGapBytes;
-  TUTTI_ASSIGN(FifoMemory memory, FifoMemory::Create(slot_bytes, gap_bytes, huge_pages));
+  return FifoMemory::Create(place.slot_bytes, gap_bytes, huge_pages);
+}
+
+Result<NetFifo> MakeFifo(NetComm& comm, const FifoPlace& place, bool huge_pages) {
+  TUTTI_ASSIGN(FifoMemory memory, MakeMemory(comm, place, huge_pages));
   const std::span<std::byte> bytes = memory.bytes();
   TUTTI_ASSIGN(std::unique_ptr<NetMemory> registration,
                comm.Register({bytes.data(), bytes.size()}));
@@ -23,15 +29,15 @@ Result<std::unique_ptr<Proxy>> Proxy::Create(const Options& options) {
 }
 
 Result<std::unique_ptr<NetConnection>> Proxy::CreateSendConnection(
-    std::unique_ptr<NetSendComm> comm, size_t slot_bytes, const std::string& peer) {
-  TUTTI_ASSIGN(NetFifo fifo, MakeFifo(*comm, slot_bytes, options_.huge_pages));
+    std::unique_ptr<NetSendComm> comm, const FifoPlace& place, const std::string& peer) {
+  TUTTI_ASSIGN(NetFifo fifo, MakeFifo(*comm, place, options_.huge_pages));
   return std::unique_ptr<NetConnection>(
       std::make_unique<SendConnection>(*loop_, std::move(fifo), std::move(comm), peer));
 }
 
 Result<std::unique_ptr<NetConnection>> Proxy::CreateRecvConnection(
-    std::unique_ptr<NetRecvComm> comm, size_t slot_bytes, const std::string& peer) {
-  TUTTI_ASSIGN(NetFifo fifo, MakeFifo(*comm, slot_bytes, options_.huge_pages));
+    std::unique_ptr<NetRecvComm> comm, const FifoPlace& place, const std::string& peer) {
+  TUTTI_ASSIGN(NetFifo fifo, MakeFifo(*comm, place, options_.huge_pages));
   return std::unique_ptr<NetConnection>(
       std::make_unique<RecvConnection>(*loop_, std::move(fifo), std::move(comm), peer));
 }

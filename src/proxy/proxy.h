@@ -14,11 +14,21 @@
 #include <string>
 
 #include "base/status.h"
+#include "connection/fifo.h"
+#include "proxy/fifo_memory.h"
 #include "proxy/net_connection.h"
 #include "sys/event_loop.h"
 #include "transport/net/net.h"
 
 namespace tutti {
+
+// Where the FIFO of a connection lies.
+struct FifoPlace {
+  size_t slot_bytes = 0;
+  // Not null: zeroed memory that outlives the connection, of FifoView::BytesFor(slot_bytes,
+  // kOpTagGapBytes). Else the connection has memory of its own.
+  std::byte* memory = nullptr;
+};
 
 class Proxy {
  public:
@@ -27,14 +37,14 @@ class Proxy {
   };
   static Result<std::unique_ptr<Proxy>> Create(const Options& options);
 
-  // Makes the sending or the receiving end of a connection. `slot_bytes` is a multiple of 64; the
-  // receiver's must be no less than the sender's. `peer` goes into error sentences: "rank 1 on host
-  // b".
+  // Makes the sending or the receiving end of a connection, whose FIFO has slots of
+  // `place.slot_bytes`, a multiple of 64; the receiver's must be no less than the sender's. `peer`
+  // goes into error sentences: "rank 1 on host b".
   Result<std::unique_ptr<NetConnection>> CreateSendConnection(std::unique_ptr<NetSendComm> comm,
-                                                              size_t slot_bytes,
+                                                              const FifoPlace& place,
                                                               const std::string& peer);
   Result<std::unique_ptr<NetConnection>> CreateRecvConnection(std::unique_ptr<NetRecvComm> comm,
-                                                              size_t slot_bytes,
+                                                              const FifoPlace& place,
                                                               const std::string& peer);
 
   // Returns the progress thread's loop. The listeners of a Net use it: set-up is rare and short.

@@ -49,10 +49,12 @@ struct TestPair {
       send_comm = std::make_unique<PolledSendComm>(std::move(send_comm));
       recv_comm = std::make_unique<PolledRecvComm>(std::move(recv_comm));
     }
-    TUTTI_ASSIGN(pair->send_connection, pair->sending.proxy->CreateSendConnection(
-                                            std::move(send_comm), slot_bytes, "rank 1 on host b"));
-    TUTTI_ASSIGN(pair->recv_connection, pair->receiving.proxy->CreateRecvConnection(
-                                            std::move(recv_comm), slot_bytes, "rank 0 on host a"));
+    TUTTI_ASSIGN(pair->send_connection,
+                 pair->sending.proxy->CreateSendConnection(std::move(send_comm), {slot_bytes},
+                                                           "rank 1 on host b"));
+    TUTTI_ASSIGN(pair->recv_connection,
+                 pair->receiving.proxy->CreateRecvConnection(std::move(recv_comm), {slot_bytes},
+                                                             "rank 0 on host a"));
     return pair;
   }
 };

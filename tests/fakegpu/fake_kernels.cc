@@ -1,6 +1,8 @@
 #include "fake_kernels.h"
 
+#include "backend/cuda/channel_ring.h"
 #include "backend/cuda/copy_kernel.h"
+#include "backend/cuda/flow_kernel.h"
 #include "backend/cuda/mesh_kernel.h"
 #include "backend/cuda/message_kernel.h"
 #include "backend/cuda/relay_kernel.h"
@@ -15,6 +17,8 @@ const void* Owns(const MeshArgs& args) { return args.windows[args.rank]; }
 const void* Owns(const MessageArgs& args) { return args.windows[args.rank]; }
 const void* Owns(const CopyArgs&) { return nullptr; }
 const void* Owns(const RelayArgs& args) { return args.boxes; }
+const void* Owns(const ChannelArgs& args) { return args.common.given_up; }
+const void* Owns(const FlowArgs& args) { return args.common.given_up; }
 
 template <class Args, class F>
 FakeFunction Kernel(F f) {
@@ -34,6 +38,8 @@ void AddType(Functions& functions, const std::string& name) {
       [](const SymmetricArgs& a, uint32_t b) { RunSymmetricReduction<T>(a, b); });
   functions["tutti_ring_" + name] =
       Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunRingReduction<T>(a, b); });
+  functions["tutti_" + name + "_channel"] =
+      Kernel<ChannelArgs>([](const ChannelArgs& a, uint32_t b) { RunChannelReduction<T>(a, b); });
 }
 
 }  // namespace
@@ -62,6 +68,10 @@ Functions MakeFunctions() {
       Kernel<SymmetricArgs>([](const SymmetricArgs& a, uint32_t b) { RunSymmetricMove(a, b); });
   functions["tutti_ring_move"] =
       Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunRingMove(a, b); });
+  functions["tutti_move_channel"] =
+      Kernel<ChannelArgs>([](const ChannelArgs& a, uint32_t b) { RunChannelMove(a, b); });
+  functions["tutti_flows"] =
+      Kernel<FlowArgs>([](const FlowArgs& a, uint32_t b) { RunFlows(a, b); });
   functions["tutti_messages"] =
       Kernel<MessageArgs>([](const MessageArgs& a, uint32_t b) { RunMessages(a, b); });
   functions["tutti_copies"] =

@@ -136,6 +136,12 @@ Status Device::LoadKernels() {
     knows_early_ = false;
   TUTTI_ASSIGN(relay_, FindKernel("tutti_relay"));
   TUTTI_ASSIGN(copies_, FindKernel("tutti_copies"));
+  TUTTI_ASSIGN(flows_, FindKernel("tutti_flows"));
+  for (size_t t = 0; t < kTypeNames.size(); ++t) {
+    TUTTI_ASSIGN(channel_.reductions[t],
+                 FindKernel(fmt::format("tutti_{}_channel", kTypeNames[t])));
+  }
+  TUTTI_ASSIGN(channel_.move, FindKernel("tutti_move_channel"));
   return Status::Ok();
 }
 
@@ -202,6 +208,21 @@ Status Device::Copy(std::span<const CopyPiece> pieces, Stream stream) const {
 
 Status Device::Launch(const RelayArgs& args, uint32_t blocks, Stream stream) const {
   return LaunchFunction(relay_, const_cast<RelayArgs*>(&args), {blocks, kRelayThreads}, stream);
+}
+
+Status Device::Launch(const ChannelArgs& args, DataType type, Stream stream) const {
+  const bool reduces = args.collective == Collective::kAllReduce ||
+                       args.collective == Collective::kReduce ||
+                       args.collective == Collective::kReduceScatter;
+  const Function function =
+      reduces ? channel_.reductions[static_cast<size_t>(type)] : channel_.move;
+  return LaunchFunction(function, const_cast<ChannelArgs*>(&args), {args.channels, kChannelThreads},
+                        stream);
+}
+
+Status Device::Launch(const FlowArgs& args, Stream stream) const {
+  return LaunchFunction(flows_, const_cast<FlowArgs*>(&args), {args.num_flows, kChannelThreads},
+                        stream);
 }
 
 Status Device::LaunchFunction(Function function, void* args, const LaunchShape& shape,

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/channel_args.h"
 #include "backend/cuda/copy_args.h"
 #include "backend/cuda/driver.h"
 #include "backend/cuda/mesh_args.h"
@@ -72,6 +73,8 @@ class Device {
   // In any order, at once.
   Status Copy(std::span<const CopyPiece> pieces, Stream stream) const;
   Status Launch(const RelayArgs& args, uint32_t blocks, Stream stream) const;
+  Status Launch(const ChannelArgs& args, DataType type, Stream stream) const;
+  Status Launch(const FlowArgs& args, Stream stream) const;
 
  private:
   Device(const Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
@@ -93,7 +96,7 @@ class Device {
   std::vector<Module> modules_;
   mutable Mutex late_mutex_;
   mutable std::vector<std::function<bool()>> late_frees_ TUTTI_GUARDED_BY(late_mutex_);
-  // The kernels of a mesh, of each protocol, and those of a ring.
+  // The kernels of a mesh, of each protocol, those of a ring, and those of channels.
   struct Family {
     std::array<Function, kNumDataTypes> reductions = {};
     Function move = nullptr;
@@ -103,8 +106,8 @@ class Device {
   };
   Status FindFamily(const char* protocol, Family& family) const;
   std::array<Family, 3> mesh_;  // by Protocol
-  Family ring_, symmetric_;
-  Function messages_ = nullptr, relay_ = nullptr, copies_ = nullptr;
+  Family ring_, symmetric_, channel_;
+  Function messages_ = nullptr, relay_ = nullptr, copies_ = nullptr, flows_ = nullptr;
 };
 
 }  // namespace tutti::cuda

@@ -1,0 +1,106 @@
+#pragma once
+
+// What the host hands to the kernels of a ring over channels (gpu/channels.h): plain values.
+//
+// Ranks are joined by FIFOs (connection/fifo.h), one for each direction of a pair and channel. A
+// kernel sees no difference between the transports:
+//
+//   peer memory          the slots lie in the receiver's window, the head in the sender's: each
+//                        kernel polls its own memory and writes into the other's
+//   shared host memory   the same in windows that lie in pinned memory of the host
+//   network              each end has a FIFO of its own in pinned memory of its host; the proxy is
+//                        the consumer of the sender's and the producer of the receiver's
+//
+// A kernel waits for these words and for nothing else. How many chunks it has passed is counted in
+// memory of its GPU, from one kernel to the next, so that a captured graph can be replayed.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/elements.h"
+#include "connection/fifo_layout.h"
+#include "kernels/primitives.h"
+#include "plan/work.h"
+
+namespace tutti::cuda {
+
+inline constexpr uint32_t kMostChannels = 8;
+inline constexpr uint32_t kChannelThreads = 512;
+
+// One end of a FIFO.
+struct DeviceFifo {
+  uint64_t* head = nullptr;          // chunks released, by the consumer
+  FifoSlotWords* headers = nullptr;  // kFifoSlots, by the producer
+  std::byte* data = nullptr;         // kFifoSlots × slot_stride
+  uint64_t* passed = nullptr;        // chunks that this end has passed; its kernels alone use it
+  uint64_t slot_stride = 0;
+};
+
+// What the kernels of a communicator on one rank share.
+struct ChannelCommon {
+  const uint32_t* abort_word = nullptr;  // in pinned memory of the host
+  // In memory of the GPU. It is raised by a kernel that has given up, because its communicator was
+  // aborted: no later kernel moves anything, because others would take it for data.
+  uint64_t* given_up = nullptr;
+  uint32_t op_tag = 0;  // stands in every chunk of the operation
+};
+
+// A collective round the rings, or down the chains, of several channels: a block for each.
+struct ChannelArgs {
+  ChannelCommon common;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  // These are counts of elements, or of bytes where the collective moves bytes. AllGather and
+  // ReduceScatter have `count` for each rank, `count` apart in the longer buffer.
+  size_t count = 0;
+  size_t channel_elems = 0;  // of each channel but the last
+  size_t chunk_elems = 0;    // of a step of the ring
+  size_t slice_elems = 0;    // of a slot
+  ReduceArgs reduce;
+  Collective collective = Collective::kAllReduce;
+  int rank = 0;
+  int num_ranks = 1;
+  int root = 0;
+  const int* ring = nullptr;  // the ranks in the order of the ring; in memory of the GPU
+  int ring_index = 0;         // this rank's place in it
+  uint32_t channels = 1;
+  DeviceFifo next[kMostChannels];
+  DeviceFifo previous[kMostChannels];
+};
+static_assert(sizeof(ChannelArgs) <= 4096 - 64);
+
+// Sends and receives of a group: a block for each flow.
+enum class FlowKind : uint8_t {
+  kSend,
+  kReceive,
+  kSwap,  // each slice of the buffer is sent before one from the peer takes its place
+};
+
+// A part of a message.
+struct FlowMessage {
+  std::byte* buffer = nullptr;
+  size_t bytes = 0;
+};
+
+// The messages of one kind through one pair of FIFOs, which go one after another.
+struct Flow {
+  DeviceFifo send;
+  DeviceFifo receive;
+  uint16_t first = 0;  // of FlowArgs::messages
+  uint16_t count = 0;
+  FlowKind kind = FlowKind::kSend;
+};
+
+inline constexpr uint32_t kMostFlows = 24;
+inline constexpr uint32_t kMostFlowMessages = 64;
+
+struct FlowArgs {
+  ChannelCommon common;
+  size_t slice_bytes = 0;
+  uint32_t num_flows = 0;
+  Flow flows[kMostFlows];
+  FlowMessage messages[kMostFlowMessages];
+};
+static_assert(sizeof(FlowArgs) <= 4096 - 64);
+
+}  // namespace tutti::cuda

@@ -1,0 +1,115 @@
+#pragma once
+
+// How a block takes part in FIFOs (connection/fifo.h), whatever transport lies behind them.
+//
+//   producer  wait until head + kFifoSlots > passed ─ write the slot ─ fence ─ seq = passed + 1
+//   consumer  wait until seq = passed + 1 ─ read the slot ─ fence ─ head = passed + 1
+//
+// All threads of the block call all functions alike. A chunk of a producer that is a kernel always
+// lies in the slot's data area; the proxy puts small ones into the line of their announcement.
+
+#include "backend/cuda/channel_args.h"
+#include "backend/cuda/mesh_primitives.h"
+
+namespace tutti::cuda {
+
+// What a block's ends of FIFOs have in common: waiting, and giving up.
+class ChannelBlock {
+ public:
+  TUTTI_HD explicit ChannelBlock(const ChannelCommon& common)
+      : common_(common), failed_(LoadFlagAcquire(common.given_up) != 0) {}
+
+  TUTTI_HD bool failed() const { return failed_; }
+  // Keeps the counts for the next kernel. REQUIRES: the block has passed a barrier since it began.
+  TUTTI_HD void KeepFailure() {
+    if (failed_ && Lanes::index() == 0) StoreFlag(common_.given_up, 1);
+  }
+
+  // Waits until word() is what is waited for. Called by one thread, before a barrier.
+  template <class IsThere>
+  TUTTI_HD void Await(IsThere is_there) {
+    TUTTI_UNROLL_BY(1)
+    for (uint32_t polls = 1; !failed_ && !is_there(); ++polls) {
+      Lanes::Relax();
+      // Most of these words lie in the host's memory, as this one does: looking at both each time
+      // would halve the pace.
+      if (polls % kLookEvery == 0 && IsRaised(common_.abort_word)) failed_ = true;
+    }
+  }
+  TUTTI_HD void ShareFailure() { failed_ = Lanes::SyncAny(failed_); }
+  TUTTI_HD uint32_t op_tag() const { return common_.op_tag; }
+
+ private:
+  static constexpr uint32_t kLookEvery = 256;
+
+  const ChannelCommon& common_;
+  bool failed_;
+};
+
+class DeviceProducer {
+ public:
+  TUTTI_HD explicit DeviceProducer(const DeviceFifo& fifo)
+      : fifo_(fifo), passed_(fifo.passed != nullptr ? *fifo.passed : 0) {}
+
+  // Called by one thread, always the same one.
+  TUTTI_HD void AwaitRoom(ChannelBlock& block) {
+    block.Await([&] {
+      if (head_ + kFifoSlots <= passed_) head_ = LoadFlagAcquire(fifo_.head);
+      return head_ + kFifoSlots > passed_;
+    });
+  }
+  TUTTI_HD std::byte* slot() const { return fifo_.data + passed_ % kFifoSlots * fifo_.slot_stride; }
+  // Called by one thread: Describe before its fence, Announce after it.
+  TUTTI_HD void Describe(size_t bytes, uint32_t op_tag) const {
+    FifoSlotWords& header = fifo_.headers[passed_ % kFifoSlots];
+    header.bytes = static_cast<uint32_t>(bytes) | kInDataArea;
+    header.op_tag = op_tag;
+  }
+  TUTTI_HD void Announce() const {
+    StoreFlag(&fifo_.headers[passed_ % kFifoSlots].seq, passed_ + 1);
+  }
+  TUTTI_HD void Pass() { ++passed_; }
+  // Called by one thread.
+  TUTTI_HD void KeepCount() const {
+    if (fifo_.passed != nullptr) *fifo_.passed = passed_;
+  }
+
+ private:
+  const DeviceFifo& fifo_;
+  uint64_t passed_;
+  uint64_t head_ = 0;  // as the thread that waits has seen it
+};
+
+class DeviceConsumer {
+ public:
+  TUTTI_HD explicit DeviceConsumer(const DeviceFifo& fifo)
+      : fifo_(fifo), passed_(fifo.passed != nullptr ? *fifo.passed : 0) {}
+
+  // Called by one thread.
+  TUTTI_HD void AwaitChunk(ChannelBlock& block) {
+    const uint64_t* const seq = &fifo_.headers[passed_ % kFifoSlots].seq;
+    block.Await([&] { return LoadFlagAcquire(seq) == passed_ + 1; });
+  }
+  // Returns where a chunk of `bytes` lies. REQUIRES: AwaitChunk, and a barrier after it.
+  TUTTI_HD const std::byte* slot(size_t bytes) const {
+    const FifoSlotWords& header = fifo_.headers[passed_ % kFifoSlots];
+    if (bytes <= kInlineBytes && (LoadSlot(&header).w[2] & kInDataArea) == 0)
+      return header.inline_data;
+    return fifo_.data + passed_ % kFifoSlots * fifo_.slot_stride;
+  }
+  // Called by one thread, after its fence.
+  TUTTI_HD void Release() const { StoreFlag(fifo_.head, passed_ + 1); }
+  TUTTI_HD void Pass() { ++passed_; }
+  // Called by one thread.
+  TUTTI_HD void KeepCount() const {
+    if (fifo_.passed != nullptr) *fifo_.passed = passed_;
+  }
+
+ private:
+  const DeviceFifo& fifo_;
+  uint64_t passed_;
+};
+static_assert(offsetof(FifoSlotWords, bytes) == 2 * sizeof(uint32_t),
+              "slot() looks for `bytes` in the third word of the first line");
+
+}  // namespace tutti::cuda

@@ -1,0 +1,194 @@
+#pragma once
+
+// The FifoPrimitives of kernels/primitives.h for one block over one channel: a chunk goes slice by
+// slice through FIFOs, one slice per slot. What comes is read where it came to, combined, and
+// written at once into the next rank's slot and, where it is a result, into the output.
+
+#include "backend/cuda/channel_fifo.h"
+#include "backend/cuda/mesh_ring.h"
+#include "kernels/ring_collective.h"
+
+namespace tutti::cuda {
+
+template <class T>
+class ChannelRing {
+ public:
+  // `begin`: the first element of input and output that is this channel's.
+  TUTTI_HD ChannelRing(const ChannelArgs& args, uint32_t channel, size_t begin)
+      : args_(args),
+        block_(args.common),
+        next_(args.next[channel]),
+        previous_(args.previous[channel]),
+        begin_(begin),
+        scalar_(args.reduce.scalar) {
+    if (args.reduce.live_scalar == nullptr) return;
+    scalar_ = 0;
+    __builtin_memcpy(&scalar_, args.reduce.live_scalar, sizeof(T));
+  }
+  // Keeps the counts for the next kernel. The barrier: no thread may still be about to read them.
+  TUTTI_HD void Finish() {
+    Lanes::Sync();
+    block_.KeepFailure();
+    if (Lanes::index() != 0) return;
+    next_.KeepCount();
+    previous_.KeepCount();
+  }
+
+  TUTTI_HD void Send(size_t in, size_t n) { Step(kReads | kSends, in, 0, n); }
+  TUTTI_HD void CopySend(size_t in, size_t out, size_t n) {
+    Step(kReads | kSends | kWrites, in, out, n);
+  }
+  TUTTI_HD void Recv(size_t out, size_t n) { Step(kReceives | kWrites, 0, out, n); }
+  TUTTI_HD void RecvCopySend(size_t out, size_t n) {
+    Step(kReceives | kSends | kWrites, 0, out, n);
+  }
+  TUTTI_HD void RecvReduceSend(size_t in, size_t n) { Step(kReceives | kReads | kSends, in, 0, n); }
+  TUTTI_HD void RecvReduceCopyFinal(size_t in, size_t out, size_t n) {
+    Step(kReceives | kReads | kWrites | kIsFinal, in, out, n);
+  }
+  TUTTI_HD void RecvReduceCopySendFinal(size_t in, size_t out, size_t n) {
+    Step(kReceives | kReads | kSends | kWrites | kIsFinal, in, out, n);
+  }
+
+ private:
+  static constexpr size_t kSize = sizeof(T);
+  // What a step does.
+  enum : uint32_t { kReceives = 1, kReads = 2, kSends = 4, kWrites = 8, kIsFinal = 16 };
+
+  // Out of line: every call of the algorithms would have a copy of it.
+  TUTTI_OUTLINE void Step(uint32_t what, size_t in, size_t out, size_t n) {
+    TUTTI_UNROLL_BY(1)
+    for (size_t at = 0; at < n && !block_.failed(); at += args_.slice_elems)
+      Slice(what, begin_ + in + at, begin_ + out + at, ClampChunk(at, args_.slice_elems, n));
+  }
+  TUTTI_HD void Slice(uint32_t what, size_t in, size_t out, size_t n) {
+    WaitForPeers(what);
+    if (block_.failed()) return;
+    const std::byte* const input = args_.input + in * kSize;
+    std::byte* const output = args_.output + out * kSize;
+    // Aligned lines, nothing to multiply: all but the ends of buffers.
+    const bool plain = n * kSize % 16 == 0 && !args_.reduce.scale &&
+                       ((what & kReads) == 0 || reinterpret_cast<uintptr_t>(input) % 16 == 0) &&
+                       ((what & kWrites) == 0 || reinterpret_cast<uintptr_t>(output) % 16 == 0);
+    if (plain)
+      MoveLines<true>(what, input, output, n * kSize);
+    else
+      MoveLines<false>(what, input, output, n * kSize);
+    Announce(what, n * kSize);
+  }
+
+  TUTTI_HD void WaitForPeers(uint32_t what) {
+    // By two warps, where there are two.
+    const uint32_t other = Lanes::count() > 32 ? 32 : 0;
+    if ((what & kReceives) != 0 && Lanes::index() == 0) previous_.AwaitChunk(block_);
+    if ((what & kSends) != 0 && Lanes::index() == other) next_.AwaitRoom(block_);
+    block_.ShareFailure();
+  }
+  // One fence for both: it orders the writes before the announcement and the reads before the head.
+  TUTTI_HD void Announce(uint32_t what, size_t bytes) {
+    Lanes::Sync();
+    if (Lanes::index() == 0) {
+      if ((what & kSends) != 0) next_.Describe(bytes, block_.op_tag());
+      FenceSystem();
+      if ((what & kSends) != 0) next_.Announce();
+      if ((what & kReceives) != 0) previous_.Release();
+    }
+    if ((what & kSends) != 0) next_.Pass();
+    if ((what & kReceives) != 0) previous_.Pass();
+  }
+
+  template <bool kPlain>
+  TUTTI_HD void MoveLines(uint32_t what, const std::byte* input, std::byte* output, size_t bytes) {
+    const std::byte* const from = (what & kReceives) != 0 ? previous_.slot(bytes) : nullptr;
+    std::byte* const to = (what & kSends) != 0 ? next_.slot() : nullptr;
+    const auto lines = static_cast<uint32_t>(DivUp(bytes, 16));
+    const uint32_t step = Lanes::count();
+    const auto at = [](uint32_t i) { return size_t{16} * i; };
+    TUTTI_UNROLL_BY(1)
+    for (uint32_t first = Lanes::index(); first < lines; first += step * kUnroll) {
+      Line theirs[kUnroll] = {}, mine[kUnroll] = {};
+      if ((what & kReceives) != 0) {
+        TUTTI_UNROLL
+        for (uint32_t u = 0; u < kUnroll; ++u)
+          if (first + u * step < lines) theirs[u] = LoadSlot(from + at(first + u * step));
+      }
+      if ((what & kReads) != 0) {
+        TUTTI_UNROLL
+        for (uint32_t u = 0; u < kUnroll; ++u) {
+          const uint32_t i = first + u * step;
+          if (i < lines) mine[u] = LoadMine<kPlain>(input + at(i), bytes - at(i));
+        }
+      }
+      TUTTI_UNROLL
+      for (uint32_t u = 0; u < kUnroll; ++u) {
+        const uint32_t i = first + u * step;
+        if (i >= lines) continue;
+        const Line line = Joined(what, theirs[u], mine[u]);
+        if ((what & kSends) != 0) StoreLine(to + at(i), line);
+        if ((what & kWrites) == 0) continue;
+        if constexpr (kPlain)
+          StoreLine(output + at(i), line);
+        else
+          StoreAny<16>(output + at(i), line, bytes - at(i));
+      }
+    }
+  }
+  template <bool kPlain>
+  TUTTI_HD Line LoadMine(const std::byte* input, size_t left) const {
+    if constexpr (kPlain) return LoadLine(input);
+    const Line line = LoadAny<16>(input, left);
+    return args_.reduce.scale ? ScaleLine<T, 16>(line, scalar_) : line;
+  }
+  TUTTI_HD Line Joined(uint32_t what, const Line& theirs, const Line& mine) const {
+    if ((what & kReceives) == 0) return mine;
+    if ((what & kReads) == 0) return theirs;
+    auto sum = Pack<T, 16>::From(theirs.w);
+    sum.Combine(args_.reduce.kind, Pack<T, 16>::From(mine.w));
+    Line line = {};
+    if ((what & kIsFinal) == 0)
+      sum.To(line.w, args_.reduce.kind);
+    else if (args_.reduce.divisor > 1)
+      line = DividedBy<T, 16>(sum, args_.reduce.divisor);
+    else
+      sum.template To<true>(line.w, args_.reduce.kind);
+    return line;
+  }
+
+  const ChannelArgs& args_;
+  ChannelBlock block_;
+  DeviceProducer next_;
+  DeviceConsumer previous_;
+  const size_t begin_;
+  uint64_t scalar_;
+};
+
+TUTTI_HD constexpr size_t ChannelBegin(const ChannelArgs& args, uint32_t channel) {
+  return static_cast<size_t>(channel) * args.channel_elems;
+}
+TUTTI_HD constexpr kernels::RingWork RingWorkOf(const ChannelArgs& args, uint32_t channel) {
+  return {.ring = {args.ring_index, args.num_ranks, args.ring},
+          .shape = {ClampChunk(ChannelBegin(args, channel), args.channel_elems, args.count),
+                    args.chunk_elems, args.root},
+          .stride = args.count,
+          .in_place = args.input == args.output};
+}
+
+template <class T>
+TUTTI_HD void RunChannelReduction(const ChannelArgs& args, uint32_t channel) {
+  ChannelRing<T> p(args, channel, ChannelBegin(args, channel));
+  kernels::RingReduction(p, args.collective, RingWorkOf(args, channel));
+  p.Finish();
+}
+
+TUTTI_HD void RunChannelMove(const ChannelArgs& args, uint32_t channel) {
+  ChannelRing<uint8_t> p(args, channel, ChannelBegin(args, channel));
+  const size_t own = static_cast<size_t>(args.rank) * args.count;
+  KeepsOwnPart<ChannelRing<uint8_t>> keeping(p, own, args.input == args.output + own);
+  if (args.collective == Collective::kAllGather)
+    kernels::RingMove(keeping, args.collective, RingWorkOf(args, channel));
+  else
+    kernels::RingMove(p, args.collective, RingWorkOf(args, channel));
+  p.Finish();
+}
+
+}  // namespace tutti::cuda

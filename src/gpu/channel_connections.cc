@@ -1,0 +1,215 @@
+#include "gpu/channel_connections.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti {
+namespace {
+
+constexpr size_t kLineBytes = 128;  // of a GPU's cache
+
+size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// A FIFO in a window: the lines that announce its slots, then the slots.
+size_t HeadersBytes() { return sizeof(FifoSlotWords) * kFifoSlots; }
+size_t FifoBytes(size_t slot_bytes) { return HeadersBytes() + kFifoSlots * slot_bytes; }
+
+}  // namespace
+
+ChannelConnections::ChannelConnections(const GpuPeers& peers, const ChannelShape& shape,
+                                       std::vector<int> ring)
+    : peers_(peers),
+      shape_(shape),
+      ring_(std::move(ring)),
+      rank_(peers.bootstrap->rank()),
+      num_ranks_(peers.bootstrap->num_ranks()) {
+  ring_index_ = static_cast<int>(std::find(ring_.begin(), ring_.end(), rank_) - ring_.begin());
+  const uint64_t host = peers.peers[static_cast<size_t>(rank_)].host_hash;
+  for (int r = 0; r < num_ranks_; ++r)
+    if (peers.peers[static_cast<size_t>(r)].host_hash == host) here_.push_back(r);
+  std::map<uint64_t, int> ranks;
+  for (const PeerInfo& peer : peers.peers)
+    most_here_ = std::max(most_here_, ++ranks[peer.host_hash]);
+}
+
+Result<ChannelConnections::Outcome> ChannelConnections::Create(const GpuPeers& peers,
+                                                               const ChannelShape& shape,
+                                                               std::vector<int> ring,
+                                                               std::optional<WindowPlace> place) {
+  std::unique_ptr<ChannelConnections> made(new ChannelConnections(peers, shape, std::move(ring)));
+  const Status words = made->MakeWords();
+  TUTTI_ASSIGN(const Agreement agreed, peers.Agree(words));
+  TUTTI_TRY(agreed.refusal);
+  if (!place) return Outcome{std::move(made), {}};
+  TUTTI_ASSIGN(GpuWindows::Shared shared, GpuWindows::Share(peers, *place, made->WindowBytes()));
+  if (!shared.refusal.ok()) return Outcome{nullptr, std::move(shared.refusal)};
+  made->windows_ = std::move(shared.windows);
+  return Outcome{std::move(made), {}};
+}
+
+Status ChannelConnections::MakeWords() {
+  const cuda::Device& device = *peers_.device;
+  const size_t bytes = RingAt() + static_cast<size_t>(num_ranks_) * sizeof(int);
+  TUTTI_ASSIGN(words_, cuda::MappedMemory::Create(device, bytes, nullptr));
+  const cuda::ManagingScope scope(device.driver(), device.context());
+  return device.driver().Check(
+      device.driver().MemcpyToDevice(words_.address() + RingAt(), ring_.data(),
+                                     ring_.size() * sizeof(int)),
+      "copying the order of a ring to the GPU");
+}
+
+bool ChannelConnections::NeedsNetwork() const {
+  if (!HasWindows()) return num_ranks_ > 1;
+  return std::any_of(peers_.peers.begin(), peers_.peers.end(), [&](const PeerInfo& peer) {
+    return peer.host_hash != peers_.peers[0].host_hash;
+  });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Layouts
+
+size_t ChannelConnections::HereIndex(int rank) const {
+  return static_cast<size_t>(std::find(here_.begin(), here_.end(), rank) - here_.begin());
+}
+
+// All hosts lay out their windows as the one with most ranks needs it, so that they are equally
+// long.
+size_t ChannelConnections::RingFifosAt() const {
+  return kLineBytes * (shape_.channels + static_cast<size_t>(most_here_) * shape_.message_channels);
+}
+size_t ChannelConnections::MessageFifosAt() const {
+  return RingFifosAt() + shape_.channels * FifoBytes(shape_.ring_slot_bytes);
+}
+size_t ChannelConnections::WindowBytes() const {
+  return MessageFifosAt() + static_cast<size_t>(most_here_) * shape_.message_channels *
+                                FifoBytes(shape_.message_slot_bytes);
+}
+size_t ChannelConnections::HeadAt(const Direction& direction, size_t consumer) const {
+  const size_t line =
+      direction.use == FifoUse::kRing
+          ? direction.channel
+          : shape_.channels + consumer * shape_.message_channels + direction.channel;
+  return line * kLineBytes;
+}
+size_t ChannelConnections::FifoAt(const Direction& direction, size_t producer) const {
+  if (direction.use == FifoUse::kRing)
+    return RingFifosAt() + direction.channel * FifoBytes(shape_.ring_slot_bytes);
+  return MessageFifosAt() + (producer * shape_.message_channels + direction.channel) *
+                                FifoBytes(shape_.message_slot_bytes);
+}
+
+size_t ChannelConnections::Number(const Direction& direction) const {
+  const size_t of_pair = cuda::kMostChannels + shape_.message_channels;
+  const size_t slot =
+      direction.use == FifoUse::kRing ? direction.channel : cuda::kMostChannels + direction.channel;
+  return (static_cast<size_t>(direction.peer) * of_pair + slot) * 2 + (direction.sends ? 1 : 0);
+}
+uint64_t* ChannelConnections::PassedAt(size_t number) const {
+  return reinterpret_cast<uint64_t*>(words_.data() + kPassedAt) + number;
+}
+size_t ChannelConnections::RingAt() const {
+  const size_t ends =
+      static_cast<size_t>(num_ranks_) * (cuda::kMostChannels + shape_.message_channels) * 2;
+  return RoundUp(kPassedAt + ends * sizeof(uint64_t), kLineBytes);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Ends
+
+Result<ChannelConnections::End> ChannelConnections::Get(const Direction& direction) {
+  if (InWindow(direction.peer)) return InWindows(direction);
+  return OverNetwork(direction);
+}
+
+ChannelConnections::End ChannelConnections::InWindows(const Direction& direction) const {
+  const int producer = direction.sends ? rank_ : direction.peer;
+  const int consumer = direction.sends ? direction.peer : rank_;
+  std::byte* const fifo = windows_.of(consumer) + FifoAt(direction, HereIndex(producer));
+  cuda::DeviceFifo end;
+  end.head =
+      reinterpret_cast<uint64_t*>(windows_.of(producer) + HeadAt(direction, HereIndex(consumer)));
+  end.headers = reinterpret_cast<FifoSlotWords*>(fifo);
+  end.data = fifo + HeadersBytes();
+  end.slot_stride = SlotBytes(direction.use);
+  end.passed = PassedAt(Number(direction));
+  return {end, std::nullopt};
+}
+
+Result<ChannelConnections::End> ChannelConnections::OverNetwork(const Direction& direction) {
+  const size_t number = Number(direction);
+  const size_t slot_bytes = SlotBytes(direction.use);
+  const MutexLock lock(mutex_);
+  auto found = pinned_.find(number);
+  if (found == pinned_.end()) {
+    const size_t bytes = FifoView::BytesFor(slot_bytes, kOpTagGapBytes);
+    TUTTI_ASSIGN(cuda::PinnedBlock memory, peers_.device->pinned().Take(bytes));
+    std::memset(memory.data(), 0, kFifoDataOffset);
+    pinned_bytes_ += memory.size();
+    found = pinned_.emplace(number, Pinned{direction, std::move(memory)}).first;
+  }
+  std::byte* const base = found->second.memory.data();
+  cuda::DeviceFifo end;
+  end.head = reinterpret_cast<uint64_t*>(base);
+  end.headers = reinterpret_cast<FifoSlotWords*>(base + kFifoHeadersOffset);
+  end.data = base + kFifoDataOffset;
+  end.slot_stride = slot_bytes + kOpTagGapBytes;
+  end.passed = PassedAt(number);
+  return End{end, number};
+}
+
+ChannelConnections::NetFifo ChannelConnections::Proxied(size_t number) const {
+  const MutexLock lock(mutex_);
+  const Pinned& pinned = pinned_.at(number);
+  const Direction& direction = pinned.direction;
+  NetFifo fifo;
+  fifo.end.peer = direction.peer;
+  fifo.end.number =
+      direction.use == FifoUse::kRing ? direction.channel : cuda::kMostChannels + direction.channel;
+  fifo.end.place = {SlotBytes(direction.use), pinned.memory.data()};
+  fifo.sends = direction.sends;
+  return fifo;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The connections of a KernelProxy
+
+// All invitations go out before the first wait, so that no two ranks wait for each other as long as
+// both ends of a connection are opening it.
+Status ProxiedConnections::Open(const KernelOps& ops) {
+  std::vector<size_t> missing;
+  for (const KernelOp& op : ops.ops)
+    if (Find(op.connection) == nullptr) missing.push_back(op.connection);
+  for (const size_t number : missing) {
+    const auto fifo = fifos_.Proxied(number);
+    if (!fifo.sends) TUTTI_TRY(connector_->Invite(fifo.end));
+  }
+  for (const bool sends : {true, false}) {
+    for (const size_t number : missing) {
+      const auto fifo = fifos_.Proxied(number);
+      if (fifo.sends != sends) continue;
+      Result<std::unique_ptr<ProxyConnection>> made =
+          sends ? connector_->ConnectTo(fifo.end, Deadline::After(connect_timeout_ns_))
+                : connector_->AcceptFrom(fifo.end);
+      TUTTI_TRY(made.status());
+      connections_[number] = std::move(made).value();
+    }
+  }
+  return Status::Ok();
+}
+
+ProxyConnection* ProxiedConnections::Find(size_t connection) {
+  const auto found = connections_.find(connection);
+  return found == connections_.end() ? nullptr : found->second.get();
+}
+
+void ProxiedConnections::OnFailure(Status status) {
+  std::optional<int> peer;
+  for (const auto& [number, connection] : connections_)
+    if (!peer && connection->status().code() == Code::kRemoteError)
+      peer = fifos_.Proxied(number).end.peer;
+  watch_.Stop(watch_.FirstReason(std::move(status), peer), /*tell=*/true);
+}
+
+}  // namespace tutti

@@ -1,0 +1,174 @@
+#pragma once
+
+// The connections of one rank of GpuChannels (gpu/channels.h), with a transport for each pair of
+// ranks: FIFOs in one another's windows (gpu/windows.h) where both are on one host and windows can
+// be had, else a FIFO at either end, in pinned memory of the host, and the network between.
+//
+// A pair has a connection for each direction and number. The numbers below kMostChannels are the
+// channels of the ring, those above are for messages. A window holds the FIFOs that come from ranks
+// of its host, so that the memory of a GPU grows with the ranks of its host and not of the job:
+//
+//   heads        a line each: of those FIFOs in other windows that this rank fills
+//   ring         a FIFO for each channel, from the previous rank of the ring
+//   messages     FIFOs from each rank of the host
+//
+// FIFOs toward other hosts are pinned when an operation first needs them, and their connections are
+// made by the thread of the KernelProxy that drives them; a kernel may wait for them meanwhile.
+//
+// Threads: one that launches, at a time; and the KernelProxies', which call what KernelConnections
+// has.
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "backend/cuda/channel_args.h"
+#include "backend/cuda/memory.h"
+#include "backend/cuda/pinned_pool.h"
+#include "base/mutex.h"
+#include "gpu/windows.h"
+#include "operations/connections.h"
+#include "proxy/kernel_proxy.h"
+#include "watch/watch.h"
+
+namespace tutti {
+
+// What the ranks of a communicator have agreed on.
+struct ChannelShape {
+  uint32_t channels = 1;          // of the ring
+  uint32_t message_channels = 1;  // for messages, of each pair and direction
+  size_t ring_slot_bytes = 512 << 10;
+  size_t message_slot_bytes = 128 << 10;
+};
+
+enum class FifoUse : uint8_t { kRing, kMessages };
+
+class ChannelConnections {
+ public:
+  // One direction of a connection, as this rank has it.
+  struct Direction {
+    int peer = -1;
+    FifoUse use = FifoUse::kRing;
+    uint32_t channel = 0;
+    bool sends = false;
+  };
+  // One end of a connection, for a kernel; and the number by which the KernelProxy knows it, where
+  // a network carries it.
+  struct End {
+    cuda::DeviceFifo fifo;
+    std::optional<size_t> proxied;
+  };
+
+  // Joins the ranks, which all call this. `place` says where windows lie; none: all data passes the
+  // network. Fails alike on all ranks where the windows do not serve; `refusal` tells why.
+  struct Outcome {
+    std::unique_ptr<ChannelConnections> connections;
+    Status refusal;
+  };
+  static Result<Outcome> Create(const GpuPeers& peers, const ChannelShape& shape,
+                                std::vector<int> ring, std::optional<WindowPlace> place);
+
+  // Returns this rank's end, which it makes where there is none yet. REQUIRES: peers differ from
+  // this rank; a ring's are its neighbours.
+  Result<End> Get(const Direction& direction);
+
+  const std::vector<int>& ring() const { return ring_; }
+  int ring_index() const { return ring_index_; }
+  const int* device_ring() const { return reinterpret_cast<const int*>(words_.data() + RingAt()); }
+  uint64_t* given_up() const { return reinterpret_cast<uint64_t*>(words_.data()); }
+  // Memory of the GPU for one line of data.
+  std::byte* scratch() const { return words_.data() + kScratchAt; }
+  const ChannelShape& shape() const { return shape_; }
+
+  // Returns whether data to `peer` passes a window.
+  bool InWindow(int peer) const { return windows_.of(peer) != nullptr; }
+  // Returns whether any pair of the job needs the network; the same on all ranks.
+  bool NeedsNetwork() const;
+  std::optional<WindowPlace> place() const {
+    return HasWindows() ? std::optional(windows_.place()) : std::nullopt;
+  }
+  uint64_t DeviceBytes() const { return windows_.DeviceBytes() + words_.size(); }
+  uint64_t PinnedBytes() const {
+    return windows_.PinnedBytes() + pinned_bytes_.load(std::memory_order_relaxed);
+  }
+
+  // What a KernelProxy needs to know of a connection.
+  struct NetFifo {
+    NetEnd end;
+    bool sends = false;
+  };
+  NetFifo Proxied(size_t number) const;
+
+ private:
+  static constexpr size_t kScratchAt = 128;
+  static constexpr size_t kPassedAt = 256;
+
+  ChannelConnections(const GpuPeers& peers, const ChannelShape& shape, std::vector<int> ring);
+  bool HasWindows() const { return windows_.of(rank_) != nullptr; }
+  Status MakeWords();
+
+  // Where things are in a window. `from` counts the ranks of the host.
+  size_t HereIndex(int rank) const;
+  size_t RingFifosAt() const;
+  size_t MessageFifosAt() const;
+  size_t WindowBytes() const;
+  size_t HeadAt(const Direction& direction, size_t consumer) const;
+  size_t FifoAt(const Direction& direction, size_t producer) const;
+
+  // Where words are in words_.
+  size_t Number(const Direction& direction) const;
+  size_t RingAt() const;
+  uint64_t* PassedAt(size_t number) const;
+
+  End InWindows(const Direction& direction) const;
+  Result<End> OverNetwork(const Direction& direction);
+  size_t SlotBytes(FifoUse use) const {
+    return use == FifoUse::kRing ? shape_.ring_slot_bytes : shape_.message_slot_bytes;
+  }
+
+  const GpuPeers peers_;
+  const ChannelShape shape_;
+  const std::vector<int> ring_;
+  const int rank_;
+  const int num_ranks_;
+  int ring_index_ = 0;
+  std::vector<int> here_;  // the ranks of this host, ascending
+  int most_here_ = 1;      // on the host that has most
+  GpuWindows windows_;
+  cuda::MappedMemory words_;  // given_up, scratch, what each FIFO has passed, the ring
+  struct Pinned {
+    Direction direction;
+    cuda::PinnedBlock memory;
+  };
+  mutable Mutex mutex_;
+  std::map<size_t, Pinned> pinned_ TUTTI_GUARDED_BY(mutex_);
+  std::atomic<uint64_t> pinned_bytes_ = 0;
+};
+
+// The network connections of a ChannelConnections that one KernelProxy drives.
+class ProxiedConnections final : public KernelConnections {
+ public:
+  // `fifos` and `watch` must outlive it. `connector` is this object's own, because each of them is
+  // used by one thread.
+  ProxiedConnections(const ChannelConnections& fifos, Watch& watch,
+                     std::unique_ptr<NetConnector> connector, int64_t connect_timeout_ns)
+      : fifos_(fifos),
+        watch_(watch),
+        connector_(std::move(connector)),
+        connect_timeout_ns_(connect_timeout_ns) {}
+
+  Status Open(const KernelOps& ops) override;
+  ProxyConnection* Find(size_t connection) override;
+  void OnFailure(Status status) override;
+
+ private:
+  const ChannelConnections& fifos_;
+  Watch& watch_;
+  const std::unique_ptr<NetConnector> connector_;
+  const int64_t connect_timeout_ns_;
+  std::map<size_t, std::unique_ptr<ProxyConnection>> connections_;
+};
+
+}  // namespace tutti

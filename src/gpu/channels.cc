@@ -1,0 +1,426 @@
+#include "gpu/channels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "kernels/counting.h"
+#include "kernels/ring_collective.h"
+#include "watch/signature.h"
+
+namespace tutti {
+namespace {
+
+// Kernels that move bytes know no types.
+size_t ElemOf(const Task& task) { return task.is_reduction() ? task.elem_bytes() : 1; }
+size_t CountOf(const Task& task) {
+  return task.is_reduction() ? task.count : task.count * task.elem_bytes();
+}
+
+cuda::ReduceArgs ReduceArgsOf(const Task& task, int num_ranks) {
+  cuda::ReduceArgs args;
+  if (!task.is_reduction()) return args;
+  args.kind = task.op.kind;
+  args.scale = task.op.pre_multiply;
+  args.scalar = task.op.scalar;
+  args.live_scalar = task.op.live_scalar;
+  if (task.op.average) args.divisor = static_cast<uint32_t>(num_ranks);
+  return args;
+}
+
+// What passes the two ends of one channel of a ring.
+struct RingTraffic {
+  kernels::Traffic sent, received;
+};
+RingTraffic CountRing(Collective collective, const ChannelPlan& plan,
+                      const kernels::RingWork& work) {
+  kernels::CountingPrimitives count(plan.slice_elems);
+  if (collective == Collective::kAllGather || collective == Collective::kBroadcast)
+    kernels::RingMove(count, collective, work);
+  else
+    kernels::RingReduction(count, collective, work);
+  return {count.sent(), count.received()};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GpuChannels>> GpuChannels::Create(
+    const GpuPeers& peers, Watch& watch, const Settings& settings,
+    std::unique_ptr<ChannelConnections> connections, const Options& options) {
+  std::unique_ptr<GpuChannels> made(new GpuChannels(peers, watch));
+  made->connections_ = std::move(connections);
+  made->network_ = options.network;
+  made->MapMachines();
+  TUTTI_ASSIGN(made->queue_,
+               GpuQueue::Create(*peers.device, made->rank(), made->num_ranks(), settings));
+  if (!options.make_connector) return made;
+  const auto timeout_ns = static_cast<int64_t>(settings.init_timeout_s * 1e9);
+  const auto harvest_every = static_cast<int>(settings.progress_appendop_freq);
+  for (int i = 0; i < options.threads; ++i) {
+    Proxied& one = made->proxied_.emplace_back();
+    one.connections = std::make_unique<ProxiedConnections>(
+        *made->connections_, watch, options.make_connector(made->stop_watcher_), timeout_ns);
+    TUTTI_ASSIGN(one.proxy, KernelProxy::Create("tutti-kproxy", *one.connections, harvest_every));
+  }
+  return made;
+}
+
+GpuChannels::~GpuChannels() {
+  for (const Proxied& one : proxied_) one.proxy->Abort(InternalError("the communicator has ended"));
+  StopThreads();
+}
+
+void GpuChannels::MapMachines() {
+  std::map<uint64_t, int> leaders;
+  const auto all = peers().peers;
+  for (int r = 0; r < num_ranks(); ++r) {
+    const uint64_t host = all[static_cast<size_t>(r)].host_hash;
+    machines_.leader.push_back(leaders.emplace(host, r).first->second);
+    if (host == all[static_cast<size_t>(rank())].host_hash) machines_.here.push_back(r);
+  }
+  num_hosts_ = static_cast<int>(leaders.size());
+}
+
+void GpuChannels::Abort() {
+  DeviceOperations::Abort();
+  const Status reason =
+      watch().stopped() ? watch().StopReason() : InternalError("the communicator was aborted");
+  for (const Proxied& one : proxied_) one.proxy->Abort(reason);
+}
+
+void GpuChannels::StopThreads() {
+  for (const Proxied& one : proxied_) one.proxy->Finish(Deadline::After(kFlushNs));
+}
+
+ChannelContext GpuChannels::context() const {
+  return {num_ranks(), num_hosts_, connections_->shape().channels,
+          connections_->shape().ring_slot_bytes};
+}
+
+FlowPlace GpuChannels::flow_place() const {
+  return {rank(), num_ranks(), connections_->shape().message_channels};
+}
+
+cuda::ChannelCommon GpuChannels::Common(uint32_t op_tag) const {
+  return {queue_->abort_word(), connections_->given_up(), op_tag};
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Words
+
+double GpuChannels::PredictUs(const Task& task) const {
+  if (task.bytes() == 0) return 0;
+  const bool by_ring =
+      task.collective == Collective::kAllReduce || task.collective == Collective::kReduce ||
+      task.collective == Collective::kBroadcast || task.collective == Collective::kAllGather ||
+      task.collective == Collective::kReduceScatter;
+  if (by_ring) return PredictChannelsUs(context(), task.collective, CountOf(task), ElemOf(task));
+  // As if each message went down a chain of two.
+  ChannelContext pair = context();
+  pair.num_ranks = 2;
+  const size_t messages =
+      task.collective == Collective::kSendRecv ? 1 : static_cast<size_t>(num_ranks() - 1);
+  return PredictChannelsUs(pair, Collective::kBroadcast, task.bytes() * messages, 1);
+}
+
+std::string GpuChannels::DescribePath() const {
+  const std::string_view here = !connections_->place() ? "nothing within a host"
+                                : IsOnGpu(*connections_->place())
+                                    ? "GPU memory within a host"
+                                    : "shared host memory within a host";
+  return fmt::format("rings over {} channels: {}, {}", connections_->shape().channels, here,
+                     proxied_.empty() ? std::string("no network")
+                                      : fmt::format("{} between hosts by {} proxy threads",
+                                                    network_, proxied_.size()));
+}
+
+std::string_view GpuChannels::TransportTo(int peer) const {
+  return peer == rank() || connections_->InWindow(peer) ? "gpu" : "socket";
+}
+
+std::string GpuChannels::Describe(const Task& task) const {
+  switch (task.collective) {
+    case Collective::kAllReduce:
+    case Collective::kReduce:
+    case Collective::kBroadcast:
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+      break;
+    case Collective::kBarrier:
+      return "AllReduce of one byte";
+    case Collective::kReduceScatterV:
+      return "a Reduce for each rank";
+    default:
+      return fmt::format("{}: messages between all pairs", Name(task.collective));
+  }
+  if (task.count == 0) return "nothing to do";
+  const size_t elem = ElemOf(task);
+  const ChannelPlan plan = PlanChannels(context(), task.collective, CountOf(task), elem);
+  RingTraffic all;
+  for (uint32_t channel = 0; channel < plan.channels; ++channel) {
+    const RingTraffic one = CountRing(task.collective, plan, WorkOf(task, plan, channel));
+    all.sent.steps = std::max(all.sent.steps, one.sent.steps);
+    all.sent.elems += one.sent.elems;
+    all.received.steps = std::max(all.received.steps, one.received.steps);
+    all.received.elems += one.received.elems;
+  }
+  const RingView ring = {connections_->ring_index(), num_ranks(), connections_->ring().data()};
+  const auto line = [&](std::string_view way, int peer, const kernels::Traffic& traffic,
+                        std::string_view what) {
+    if (traffic.steps == 0) return std::string();
+    return fmt::format("\n  {} rank {}: {} {} of {} bytes{}", way, peer, traffic.steps, what,
+                       traffic.elems * elem / traffic.steps,
+                       connections_->InWindow(peer) ? "" : ", by the proxy");
+  };
+  return fmt::format("ring {} over {} channels, slices of {} bytes", Name(task.collective),
+                     plan.channels, plan.slice_elems * elem) +
+         line("to", ring.At(ring.index + 1), all.sent, "sends") +
+         line("from", ring.At(ring.index - 1), all.received, "receives");
+}
+
+kernels::RingWork GpuChannels::WorkOf(const Task& task, const ChannelPlan& plan,
+                                      uint32_t channel) const {
+  const size_t count = CountOf(task);
+  return {.ring = {connections_->ring_index(), num_ranks(), connections_->ring().data()},
+          .shape = {ClampChunk(channel * plan.channel_elems, plan.channel_elems, count),
+                    plan.chunk_elems, task.root},
+          .stride = count,
+          .in_place = task.send == task.recv};
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Launches
+
+Status GpuChannels::LaunchTasks(std::span<const IssuedTask> tasks) {
+  std::vector<IssuedTask> messages;
+  for (const IssuedTask& issued : tasks) {
+    if (issued.task.collective == Collective::kSendRecv) {
+      messages.push_back(issued);
+      continue;
+    }
+    const auto stream = static_cast<cuda::Stream>(issued.stream);
+    // Also where nothing is queued: whether it is captured counts for what is noted.
+    TUTTI_TRY(queue_->OrderBehindLast(stream));
+    TUTTI_TRY(LaunchTask(issued.task, stream));
+    Note(issued.task);
+  }
+  if (messages.empty()) return Status::Ok();
+  const auto stream = static_cast<cuda::Stream>(messages[0].stream);
+  TUTTI_TRY(queue_->OrderMessages(messages));
+  TUTTI_TRY(queue_->OrderBehindLast(stream));
+  TUTTI_TRY(queue_->CopyOwnMessages(messages, stream));
+  TUTTI_TRY(LaunchFlows(PlanFlows(messages, flow_place()), stream));
+  TUTTI_TRY(queue_->OrderMessages(messages));
+  for (const IssuedTask& issued : messages) Note(issued.task);
+  return Status::Ok();
+}
+
+Status GpuChannels::LaunchTask(const Task& task, cuda::Stream stream) {
+  switch (task.collective) {
+    case Collective::kAllGatherV:
+    case Collective::kAlltoAllV:
+      return LaunchAsMessages(task, stream);
+    case Collective::kBarrier:
+      return LaunchBarrier(stream);
+    default:
+      break;
+  }
+  if (task.count == 0) return Status::Ok();
+  switch (task.collective) {
+    case Collective::kAlltoAll:
+      // In place, what is received may only overwrite what has been sent.
+      if (task.send == task.recv) return LaunchFlows(PlanSwaps(task, flow_place()), stream);
+      return LaunchAsMessages(task, stream);
+    case Collective::kGather:
+    case Collective::kScatter:
+      return LaunchAsMessages(task, stream);
+    case Collective::kReduceScatterV:
+      return LaunchReduceScatterV(task, stream);
+    default:
+      return task.scattered ? LaunchScattered(task, stream) : LaunchRing(task, stream);
+  }
+}
+
+Status GpuChannels::LaunchAsMessages(const Task& task, cuda::Stream stream) {
+  const std::vector<IssuedTask> messages = DeviceMessagesOf(task, rank(), num_ranks(), stream);
+  TUTTI_TRY(queue_->CopyOwnMessages(messages, stream));
+  return LaunchFlows(PlanFlows(messages, flow_place()), stream);
+}
+
+Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
+  const size_t count = CountOf(task);
+  const ChannelPlan plan = PlanChannels(context(), task.collective, count, ElemOf(task));
+  const RingView ring = {connections_->ring_index(), num_ranks(), connections_->ring().data()};
+  cuda::ChannelArgs args;
+  args.common = Common(SignatureOf(task).Tag());
+  args.input = static_cast<const std::byte*>(task.send);
+  args.output = static_cast<std::byte*>(task.recv);
+  args.count = count;
+  args.channel_elems = plan.channel_elems;
+  args.chunk_elems = plan.chunk_elems;
+  args.slice_elems = plan.slice_elems;
+  args.reduce = ReduceArgsOf(task, num_ranks());
+  args.collective = task.collective;
+  args.rank = rank();
+  args.num_ranks = num_ranks();
+  args.root = task.root;
+  args.ring = connections_->device_ring();
+  args.ring_index = connections_->ring_index();
+  args.channels = plan.channels;
+  std::vector<KernelOps> posts(proxied_.size(), {args.common.op_tag, {}});
+  for (uint32_t channel = 0; channel < plan.channels; ++channel) {
+    const RingTraffic traffic = CountRing(task.collective, plan, WorkOf(task, plan, channel));
+    TUTTI_ASSIGN(const ChannelConnections::End next,
+                 connections_->Get({ring.At(ring.index + 1), FifoUse::kRing, channel, true}));
+    TUTTI_ASSIGN(const ChannelConnections::End previous,
+                 connections_->Get({ring.At(ring.index - 1), FifoUse::kRing, channel, false}));
+    args.next[channel] = next.fifo;
+    args.previous[channel] = previous.fifo;
+    AddPost(next, channel, traffic.sent.chunks, posts);
+    AddPost(previous, channel, traffic.received.chunks, posts);
+  }
+  return Queue(Share(std::move(posts)), stream,
+               [&] { return device().Launch(args, task.type, stream); });
+}
+
+// Nobody has the sum of one byte of each before all have begun.
+Status GpuChannels::LaunchBarrier(cuda::Stream stream) {
+  Task task;
+  task.send = task.recv = connections_->scratch();
+  task.count = 1;
+  return LaunchRing(task, stream);
+}
+
+// A Reduce for each rank's part.
+Status GpuChannels::LaunchReduceScatterV(const Task& task, cuda::Stream stream) {
+  const VariableParts& parts = *task.parts;
+  Task reduce = task;
+  reduce.collective = Collective::kReduce;
+  reduce.parts = nullptr;
+  for (int r = 0; r < num_ranks(); ++r) {
+    const auto part = static_cast<size_t>(r);
+    reduce.root = r;
+    reduce.count = parts.recv_counts[part];
+    reduce.send =
+        static_cast<const std::byte*>(task.send) + parts.recv_offsets[part] * task.elem_bytes();
+    reduce.recv = r == rank() ? task.recv : nullptr;
+    if (reduce.count > 0) TUTTI_TRY(LaunchRing(reduce, stream));
+  }
+  return Status::Ok();
+}
+
+Status GpuChannels::LaunchScattered(const Task& task, cuda::Stream stream) {
+  constexpr size_t kPackBytes = 32 << 20;
+  const ScatteredBuffers& buffers = *task.scattered;
+  const size_t elem = task.elem_bytes();
+  if (pack_.data() == nullptr) {
+    TUTTI_ASSIGN(pack_, cuda::MappedMemory::Create(device(), kPackBytes, nullptr));
+    pack_bytes_ = pack_.size();
+  }
+  Task plain = task;
+  plain.scattered = nullptr;
+  plain.send = plain.recv = pack_.data();
+  for (size_t begin = 0; begin < task.count; begin += plain.count) {
+    plain.count = std::min(kPackBytes / elem, task.count - begin);
+    std::vector<cuda::CopyPiece> in, out;
+    buffers.ForEachStretch(
+        begin, plain.count, [&](size_t i, size_t at, size_t count, size_t before) {
+          std::byte* const packed = static_cast<std::byte*>(plain.recv) + before * elem;
+          in.push_back({packed, buffers.inputs[i] + at * elem, count * elem});
+          out.push_back({buffers.outputs[i] + at * elem, packed, count * elem});
+        });
+    TUTTI_TRY(device().Copy(in, stream));
+    TUTTI_TRY(LaunchRing(plain, stream));
+    TUTTI_TRY(device().Copy(out, stream));
+  }
+  return Status::Ok();
+}
+
+Status GpuChannels::LaunchFlows(std::span<const FlowKernel> kernels, cuda::Stream stream) {
+  for (const FlowKernel& kernel : kernels) TUTTI_TRY(LaunchFlowKernel(kernel, stream));
+  return Status::Ok();
+}
+
+Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stream) {
+  cuda::FlowArgs args;
+  args.slice_bytes = connections_->shape().message_slot_bytes;
+  Task message;
+  message.collective = Collective::kSendRecv;
+  args.common = Common(SignatureOf(message).Tag());
+  std::vector<KernelOps> posts(proxied_.size(), {args.common.op_tag, {}});
+  using FlowKey = std::tuple<int, uint32_t, cuda::FlowKind>;
+  std::map<FlowKey, std::vector<const FlowPart*>> flows;
+  for (const FlowPart& part : kernel) flows[{part.peer, part.channel, part.kind}].push_back(&part);
+  uint16_t messages = 0;
+  for (const auto& [key, parts] : flows) {
+    const auto [peer, channel, kind] = key;
+    cuda::Flow& flow = args.flows[args.num_flows++];
+    flow.kind = kind;
+    flow.first = messages;
+    flow.count = static_cast<uint16_t>(parts.size());
+    uint64_t chunks = 0;
+    for (const FlowPart* const part : parts) {
+      args.messages[messages++] = part->message;
+      chunks += DivUp(part->message.bytes, args.slice_bytes);
+    }
+    for (const bool sends : {true, false}) {
+      if (kind == (sends ? cuda::FlowKind::kReceive : cuda::FlowKind::kSend)) continue;
+      TUTTI_ASSIGN(const ChannelConnections::End end,
+                   connections_->Get({peer, FifoUse::kMessages, channel, sends}));
+      (sends ? flow.send : flow.receive) = end.fifo;
+      AddPost(end, channel, chunks, posts);
+    }
+  }
+  return Queue(Share(std::move(posts)), stream, [&] { return device().Launch(args, stream); });
+}
+
+void GpuChannels::AddPost(const ChannelConnections::End& end, uint32_t channel, uint64_t chunks,
+                          std::vector<KernelOps>& posts) const {
+  if (end.proxied && chunks > 0)
+    posts[channel % posts.size()].ops.push_back({*end.proxied, chunks});
+}
+
+GpuChannels::Posts GpuChannels::Share(std::vector<KernelOps> posts) {
+  Posts shared;
+  for (KernelOps& ops : posts)
+    shared.push_back(ops.ops.empty() ? nullptr : std::make_shared<const KernelOps>(std::move(ops)));
+  return shared;
+}
+
+template <class LaunchKernel>
+Status GpuChannels::Queue(Posts posts, cuda::Stream stream, LaunchKernel launch) {
+  const bool proxied =
+      std::any_of(posts.begin(), posts.end(), [](const auto& ops) { return ops != nullptr; });
+  if (!proxied) return launch();
+  const auto kernel = std::make_shared<Kernel>();
+  for (const Proxied& one : proxied_) kernel->proxies.push_back(one.proxy);
+  kernel->posts = std::move(posts);
+  if (queue_->captured()) TUTTI_TRY(Capture(kernel, stream));
+  TUTTI_TRY(launch());
+  if (queue_->captured())
+    kernel->has_kernel.store(true);
+  else
+    PostAll(*kernel);
+  return Status::Ok();
+}
+
+void GpuChannels::PostAll(const Kernel& kernel) {
+  for (size_t i = 0; i < kernel.proxies.size(); ++i)
+    if (kernel.posts[i]) kernel.proxies[i]->Post(kernel.posts[i]);
+}
+
+// What a graph does before the kernel of an operation, whenever it runs.
+Status GpuChannels::Capture(const std::shared_ptr<Kernel>& kernel, cuda::Stream stream) {
+  TUTTI_TRY(queue_->KeepInGraph(kernel));
+  const auto post = [](void* posted) {
+    const auto& kept = *static_cast<const Kernel*>(posted);
+    if (kept.has_kernel.load()) PostAll(kept);
+  };
+  const auto& driver = device().driver();
+  return driver.Check(driver.LaunchHostFunction(stream, post, kernel.get()),
+                      "adding a host function to a graph");
+}
+
+}  // namespace tutti

@@ -1,0 +1,137 @@
+#pragma once
+
+// The operations of GPUs on several hosts: rings over channels, with a transport for each pair of
+// ranks (channel_connections.h). Collectives go round the ring (kernels/ring.h), or down it as a
+// chain; sends, receives and what is made of them go from pair to pair.
+//
+//   caller     launches the kernel │ posts what will pass each connection of the network
+//   kernel                         │ fills and reads FIFOs, waits for counters only
+//   proxy                          │ moves what is in FIFOs of the network (proxy/kernel_proxy.h)
+//
+// Nobody decides anything once a kernel runs: what will pass is counted beforehand by running the
+// algorithm over primitives that only count (kernels/counting.h). A graph posts it again before
+// each run of its kernel, by a host function. Kernels count what has passed in memory of the GPU,
+// and so can be replayed.
+//
+// Only Create waits for other ranks.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gpu/channel_connections.h"
+#include "gpu/device_operations.h"
+#include "gpu/flow_plan.h"
+#include "kernels/ring_collective.h"
+#include "plan/channel_plan.h"
+#include "proxy/kernel_proxy.h"
+#include "transport/net/net.h"
+
+namespace tutti {
+
+class GpuChannels final : public DeviceOperations {
+ public:
+  // Makes one connector for each KernelProxy, whose waits the watcher ends.
+  using MakeConnector = std::function<std::unique_ptr<NetConnector>(WaitWatcher&)>;
+  struct Options {
+    int threads = 1;               // KernelProxies, where data passes a network
+    std::string network;           // its name, such as "Socket"
+    MakeConnector make_connector;  // Null where no data passes a network.
+  };
+  // All ranks call it alike. `connections` come from ChannelConnections::Create.
+  static Result<std::unique_ptr<GpuChannels>> Create(
+      const GpuPeers& peers, Watch& watch, const Settings& settings,
+      std::unique_ptr<ChannelConnections> connections, const Options& options);
+  ~GpuChannels() override;
+
+  void Abort() override;
+  double PredictUs(const Task& task) const override;
+  std::string Describe(const Task& task) const override;
+  std::string_view TransportTo(int peer) const override;
+  const MachineMap& machines() const override { return machines_; }
+  uint64_t MemoryBytes() const override { return connections_->DeviceBytes() + pack_bytes_; }
+
+ private:
+  // What the KernelProxies are told of a kernel, by thread. Empty: nothing passes the network.
+  using Posts = std::vector<std::shared_ptr<const KernelOps>>;
+  // What is done for each run of a kernel; a graph keeps it.
+  struct Kernel {
+    std::vector<std::shared_ptr<KernelProxy>> proxies;
+    Posts posts;
+    // False where a capture holds the function that posts without the kernel that was to follow it.
+    std::atomic<bool> has_kernel = false;
+  };
+  // Ends the waits for other ranks' connections with the communicator, and for no other reason:
+  // kernels show when others have called something else.
+  class StopWatcher final : public WaitWatcher {
+   public:
+    explicit StopWatcher(Watch& watch) : watch_(watch) {}
+    Status OnLongWait(std::span<const int>, int64_t) override {
+      return watch_.stopped() ? watch_.StopReason() : Status::Ok();
+    }
+    Status StopReason() override { return watch_.StopReason(); }
+    Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) override {
+      return watch_.OnForeignChunk(peer, expected_tag, found_tag);
+    }
+
+   private:
+    Watch& watch_;
+  };
+  struct Proxied {
+    std::unique_ptr<ProxiedConnections> connections;
+    std::shared_ptr<KernelProxy> proxy;
+  };
+
+  GpuChannels(const GpuPeers& peers, Watch& watch)
+      : DeviceOperations(peers, watch), stop_watcher_(watch) {}
+  void MapMachines();
+  Status LaunchTasks(std::span<const IssuedTask> tasks) override TUTTI_REQUIRES(launch_mutex_);
+  void StopThreads() override;
+  std::string DescribePath() const override;
+  uint64_t PinnedBytes() const override { return connections_->PinnedBytes(); }
+
+  // These run with launch_mutex_ held; each queues one call.
+  Status LaunchTask(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchRing(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchReduceScatterV(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchBarrier(cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchScattered(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchAsMessages(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchFlows(std::span<const FlowKernel> kernels, cuda::Stream stream)
+      TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stream)
+      TUTTI_REQUIRES(launch_mutex_);
+  // Launches a kernel by launch() and has the proxies do their part of it, whenever it runs.
+  template <class LaunchKernel>
+  Status Queue(Posts posts, cuda::Stream stream, LaunchKernel launch);
+  Status Capture(const std::shared_ptr<Kernel>& kernel, cuda::Stream stream);
+  static void PostAll(const Kernel& kernel);
+
+  cuda::ChannelCommon Common(uint32_t op_tag) const;
+  ChannelContext context() const;
+  // Returns one channel's part of a collective.
+  kernels::RingWork WorkOf(const Task& task, const ChannelPlan& plan, uint32_t channel) const;
+  FlowPlace flow_place() const;
+  // Adds what passes one end to what its KernelProxy is told.
+  void AddPost(const ChannelConnections::End& end, uint32_t channel, uint64_t chunks,
+               std::vector<KernelOps>& posts) const;
+  static Posts Share(std::vector<KernelOps> posts);
+
+  int rank() const { return peers().bootstrap->rank(); }
+  int num_ranks() const { return peers().bootstrap->num_ranks(); }
+
+  StopWatcher stop_watcher_;
+  MachineMap machines_;
+  int num_hosts_ = 1;
+  std::string network_;
+  std::unique_ptr<ChannelConnections> connections_;
+  std::vector<Proxied> proxied_;
+  // Many buffers are packed here. It is allocated when it is needed; any thread may read its size.
+  cuda::MappedMemory pack_ TUTTI_GUARDED_BY(launch_mutex_);
+  std::atomic<size_t> pack_bytes_ = 0;
+};
+
+}  // namespace tutti

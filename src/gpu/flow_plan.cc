@@ -1,0 +1,108 @@
+#include "gpu/flow_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "kernels/primitives.h"
+
+namespace tutti {
+namespace {
+
+// A message takes another channel for each so many bytes.
+constexpr size_t kBytesPerChannel = 256 << 10;
+// Parts begin at whole lines.
+constexpr size_t kPartUnit = 128;
+
+// A message before it is cut, and its place in the order of all.
+struct Whole {
+  size_t number = 0;
+  int distance = 0;
+  int peer = -1;
+  cuda::FlowKind kind = cuda::FlowKind::kSend;
+  std::byte* buffer = nullptr;
+  size_t bytes = 0;
+
+  bool SamePlace(const Whole& other) const {
+    return number == other.number && distance == other.distance;
+  }
+};
+
+void AddParts(const Whole& whole, uint32_t most_channels, FlowKernel& parts) {
+  const size_t channels = std::clamp<size_t>(whole.bytes / kBytesPerChannel, 1, most_channels);
+  const size_t share = DivUp(DivUp(whole.bytes, channels), kPartUnit) * kPartUnit;
+  uint32_t channel = 0;
+  for (size_t at = 0; at < whole.bytes; at += share, ++channel)
+    parts.push_back(
+        {whole.peer, channel, whole.kind, {whole.buffer + at, ClampChunk(at, share, whole.bytes)}});
+}
+
+// Whether a kernel has room for these parts beside those that it has.
+bool Fits(const FlowKernel& kernel, const FlowKernel& more) {
+  if (kernel.size() + more.size() > cuda::kMostFlowMessages) return false;
+  std::map<std::tuple<int, uint32_t, cuda::FlowKind>, int> flows;
+  for (const FlowKernel* const parts : {&kernel, &more})
+    for (const FlowPart& part : *parts) flows[{part.peer, part.channel, part.kind}] = 1;
+  return flows.size() <= cuda::kMostFlows;
+}
+
+std::vector<FlowKernel> FillKernels(std::vector<Whole> messages, uint32_t most_channels) {
+  std::stable_sort(messages.begin(), messages.end(), [](const Whole& a, const Whole& b) {
+    return std::tie(a.number, a.distance) < std::tie(b.number, b.distance);
+  });
+  std::vector<FlowKernel> kernels;
+  for (size_t i = 0; i < messages.size();) {
+    FlowKernel together;
+    const Whole& first = messages[i];
+    for (; i < messages.size() && messages[i].SamePlace(first); ++i)
+      AddParts(messages[i], most_channels, together);
+    if (kernels.empty() || !Fits(kernels.back(), together)) kernels.emplace_back();
+    kernels.back().insert(kernels.back().end(), together.begin(), together.end());
+  }
+  return kernels;
+}
+
+int Distance(int from, int to, int num_ranks) { return (to - from + num_ranks) % num_ranks; }
+
+}  // namespace
+
+std::vector<FlowKernel> PlanFlows(std::span<const IssuedTask> tasks, const FlowPlace& place) {
+  std::vector<Whole> messages;
+  std::map<std::pair<int, bool>, size_t> seen;
+  for (const IssuedTask& entry : tasks) {
+    const Task& task = entry.task;
+    if (task.collective != Collective::kSendRecv || task.root == place.rank || task.count == 0)
+      continue;
+    Whole whole;
+    whole.number = seen[{task.root, task.is_send}]++;
+    whole.distance = task.is_send ? Distance(place.rank, task.root, place.num_ranks)
+                                  : Distance(task.root, place.rank, place.num_ranks);
+    whole.peer = task.root;
+    whole.kind = task.is_send ? cuda::FlowKind::kSend : cuda::FlowKind::kReceive;
+    whole.buffer = static_cast<std::byte*>(task.is_send ? const_cast<void*>(task.send) : task.recv);
+    whole.bytes = task.count * task.elem_bytes();
+    messages.push_back(whole);
+  }
+  return FillKernels(std::move(messages), place.channels);
+}
+
+std::vector<FlowKernel> PlanSwaps(const Task& task, const FlowPlace& place) {
+  const size_t bytes = task.count * task.elem_bytes();
+  std::vector<Whole> messages;
+  for (int peer = 0; peer < place.num_ranks; ++peer) {
+    if (peer == place.rank) continue;
+    Whole whole;
+    // Both ends see the pair at the same distance.
+    whole.distance = std::min(Distance(place.rank, peer, place.num_ranks),
+                              Distance(peer, place.rank, place.num_ranks));
+    whole.peer = peer;
+    whole.kind = cuda::FlowKind::kSwap;
+    whole.buffer = static_cast<std::byte*>(task.recv) + static_cast<size_t>(peer) * bytes;
+    whole.bytes = bytes;
+    messages.push_back(whole);
+  }
+  return FillKernels(std::move(messages), place.channels);
+}
+
+}  // namespace tutti

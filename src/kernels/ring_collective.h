@@ -1,0 +1,47 @@
+#pragma once
+
+// One channel's part of a collective round a ring: which algorithm of kernels/ring.h it is. Kernels
+// on GPUs move data by it, and hosts count by it what will pass (kernels/counting.h).
+
+#include "kernels/ring.h"
+#include "plan/work.h"
+
+namespace tutti::kernels {
+
+struct RingWork {
+  RingView ring;
+  WorkShape shape;
+  size_t stride = 0;      // elements between the parts of the longer buffer
+  bool in_place = false;  // a Broadcast's root has its output where its input is
+};
+
+// Equal parts in a buffer of longer ones: a channel's share of each.
+struct StridedParts {
+  size_t count;
+  size_t stride;
+  constexpr size_t Offset(int rank) const { return static_cast<size_t>(rank) * stride; }
+  constexpr size_t Size(int) const { return count; }
+  constexpr size_t Longest() const { return count; }
+};
+
+// AllReduce, ReduceScatter or Reduce.
+template <FifoPrimitives P>
+constexpr void RingReduction(P& p, Collective collective, const RingWork& work) {
+  if (collective == Collective::kAllReduce)
+    RingAllReduce(p, work.ring, work.shape);
+  else if (collective == Collective::kReduceScatter)
+    RingReduceScatter(p, work.ring, StridedParts{work.shape.count, work.stride}, work.shape);
+  else
+    ChainReduce(p, work.ring, work.shape);
+}
+
+// AllGather or Broadcast, of bytes.
+template <FifoPrimitives P>
+constexpr void RingMove(P& p, Collective collective, const RingWork& work) {
+  if (collective == Collective::kAllGather)
+    RingAllGather(p, work.ring, StridedParts{work.shape.count, work.stride}, work.shape);
+  else
+    ChainBroadcast(p, work.ring, work.shape, work.in_place);
+}
+
+}  // namespace tutti::kernels

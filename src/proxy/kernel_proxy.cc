@@ -1,0 +1,184 @@
+#include "proxy/kernel_proxy.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "base/exceptions.h"
+#include "base/wait.h"
+#include "sys/thread.h"
+
+namespace tutti {
+namespace {
+
+// How many operations are under way on a connection: fewer than its pool holds, and enough that the
+// next one is known before the last one is done.
+constexpr size_t kMostUnderWay = 8;
+
+// Neither a GPU nor every network can wake a thread: after a while without news the thread looks
+// again in steps. 20 us are little beside what a message between hosts takes.
+constexpr WaitPolicy kPolicy = {.spin_ns = 50'000, .yield_ns = 2'000'000};
+constexpr auto kNap = std::chrono::microseconds(20);
+// How often a wait for the end of the thread looks at the clock.
+constexpr int kLookAgainMs = 1000;
+
+}  // namespace
+
+Result<std::shared_ptr<KernelProxy>> KernelProxy::Create(const std::string& name,
+                                                         KernelConnections& connections,
+                                                         int harvest_every) {
+  std::shared_ptr<KernelProxy> proxy(new KernelProxy(connections, harvest_every));
+  TUTTI_ASSIGN(proxy->thread_, StartThread(name, [self = proxy.get()] { self->Run(); }));
+  return proxy;
+}
+
+KernelProxy::~KernelProxy() {
+  Abort(InternalError("the communicator is destroyed"));
+  if (thread_.joinable()) thread_.join();
+}
+
+void KernelProxy::Post(std::shared_ptr<const KernelOps> ops) {
+  const MutexLock lock(mutex_);
+  if (ending() != Ending::kNo) return;
+  posted_.push_back(std::move(ops));
+  changed_.NotifyAll();
+}
+
+void KernelProxy::Abort(const Status& reason) {
+  const MutexLock lock(mutex_);
+  if (ending() == Ending::kNow) return;
+  abort_reason_ = reason;
+  ending_.store(Ending::kNow, std::memory_order_release);
+  changed_.NotifyAll();
+}
+
+void KernelProxy::Finish(Deadline deadline) {
+  {
+    MutexLock lock(mutex_);
+    if (ending() == Ending::kNo) ending_.store(Ending::kWhenIdle, std::memory_order_release);
+    changed_.NotifyAll();
+    while (!ended_ && !deadline.Passed())
+      changed_.WaitFor(lock, std::chrono::milliseconds(deadline.RemainingMs(kLookAgainMs)));
+  }
+  Abort(Timeout("the other ranks do not take what was sent to them"));
+  if (thread_.joinable()) thread_.join();
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The thread's side
+
+void KernelProxy::Run() {
+  std::optional<Backoff> backoff(kPolicy);
+  int rounds = 0;
+  while (true) {
+    if (active_.empty() || ++rounds >= harvest_every_) {
+      rounds = 0;
+      if (!Harvest()) break;
+    }
+    if (ending() == Ending::kNow) break;
+    Status status = WithoutExceptions([&] { return StartHarvested(); });
+    bool moved = false;
+    if (status.ok()) {
+      Result<bool> all = MoveAll();
+      if (all.ok())
+        moved = *all;
+      else
+        status = std::move(all).status();
+    }
+    if (!status.ok()) {
+      connections_.OnFailure(status);
+      Abort(status);
+      break;
+    }
+    if (moved)
+      backoff.emplace(kPolicy);
+    else if (!backoff->Pause())
+      std::this_thread::sleep_for(kNap);
+  }
+  CloseAll();
+  const MutexLock lock(mutex_);
+  ended_ = true;
+  changed_.NotifyAll();
+}
+
+bool KernelProxy::Harvest() {
+  MutexLock lock(mutex_);
+  while (active_.empty() && harvested_.empty() && posted_.empty() && ending() == Ending::kNo)
+    changed_.Wait(lock);
+  if (ending() == Ending::kNow) return false;
+  std::move(posted_.begin(), posted_.end(), std::back_inserter(harvested_));
+  posted_.clear();
+  return !active_.empty() || !harvested_.empty() || ending() == Ending::kNo;
+}
+
+// Operations whose connections have to be made first wait until all earlier ones are done: nobody
+// moves the data of this rank while its thread waits for others to connect. That holds up nothing,
+// because kernels run one after another.
+Status KernelProxy::StartHarvested() {
+  while (!harvested_.empty()) {
+    const KernelOps& next = *harvested_.front();
+    const bool open = std::all_of(next.ops.begin(), next.ops.end(), [&](const KernelOp& op) {
+      return connections_.Find(op.connection) != nullptr;
+    });
+    if (!open && !active_.empty()) return Status::Ok();
+    if (!open) TUTTI_TRY(connections_.Open(next));
+    Start(next);
+    harvested_.pop_front();
+  }
+  return Status::Ok();
+}
+
+void KernelProxy::Start(const KernelOps& ops) {
+  for (const KernelOp& op : ops.ops) {
+    if (op.chunks == 0) continue;
+    Active& active = all_[op.connection];
+    active.connection = connections_.Find(op.connection);
+    active.waiting.push_back({op.chunks, ops.op_tag});
+    BeginWaiting(active);
+    if (!std::exchange(active.listed, true)) active_.push_back(&active);
+  }
+}
+
+void KernelProxy::BeginWaiting(Active& active) {
+  while (!active.waiting.empty() && active.under_way.size() < kMostUnderWay) {
+    const Active::Run run = active.waiting.front();
+    active.waiting.pop_front();
+    active.connection->Begin(run.chunks, run.op_tag);
+    active.begun += run.chunks;
+    active.under_way.push_back(active.begun);
+  }
+}
+
+Result<bool> KernelProxy::MoveAll() {
+  bool moved = false;
+  for (size_t i = 0; i < active_.size();) {
+    Active& active = *active_[i];
+    moved |= active.connection->Poll();
+    TUTTI_TRY(active.connection->status());
+    const uint64_t done = active.connection->ChunksDone();
+    while (!active.under_way.empty() && active.under_way.front() <= done)
+      active.under_way.pop_front();
+    BeginWaiting(active);
+    if (!active.under_way.empty()) {
+      ++i;
+      continue;
+    }
+    active.listed = false;
+    active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
+  }
+  return moved;
+}
+
+void KernelProxy::CloseAll() {
+  if (ending() != Ending::kNow) return;
+  Status reason;
+  {
+    const MutexLock lock(mutex_);
+    reason = abort_reason_;
+  }
+  for (auto& [number, active] : all_) active.connection->Close(reason);
+}
+
+}  // namespace tutti

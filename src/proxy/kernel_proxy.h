@@ -1,0 +1,131 @@
+#pragma once
+
+// KernelProxy: the thread that moves what the kernels of a GPU send and receive over the network.
+//
+// A kernel is launched once and then waits for words of its FIFOs only; it cannot drive a
+// connection, as the threads of hosts do. So whoever launches a kernel posts what will pass each
+// connection, which is known beforehand (kernels/counting.h), and this thread takes every run of
+// chunks through the connection:
+//
+//   send      posted (the chunk lies in its slot) → transmitted (the network has it) → done (the
+//             slot is the kernel's again)
+//   receive   posted (the slot waits for the chunk) → received → transmitted (the chunk is
+//             announced) → done (the kernel has released the slot)
+//
+// ConnectionCore is that state machine; this class says which connections have work. It works on
+// those, and takes what was posted meanwhile, all at once, when it has nothing else to do and after
+// every `harvest_every` rounds. It sleeps while nothing is posted and nothing under way, so that an
+// idle communicator costs no processor time.
+//
+// Threads: Post and Abort from any thread; the rest runs on the thread of the object.
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "base/wait.h"
+#include "connection/proxy_connection.h"
+
+namespace tutti {
+
+// What a kernel passes through one connection.
+struct KernelOp {
+  size_t connection = 0;  // a number that KernelConnections knows it by
+  uint64_t chunks = 0;
+};
+
+// What a kernel passes through all of its connections.
+struct KernelOps {
+  uint32_t op_tag = 0;
+  std::vector<KernelOp> ops;
+};
+
+// Makes the connections when they are first needed. Called on the thread of the KernelProxy only.
+class KernelConnections {
+ public:
+  virtual ~KernelConnections() = default;
+  // Makes those connections of `ops` that there are not yet. May wait for other ranks; ends soon
+  // after the communicator has stopped.
+  virtual Status Open(const KernelOps& ops) = 0;
+  // Returns a connection, or null where it has not been made.
+  virtual ProxyConnection* Find(size_t connection) = 0;
+  // Called once, when a connection has failed or could not be made. The thread ends then.
+  virtual void OnFailure(Status status) = 0;
+};
+
+class KernelProxy {
+ public:
+  // `connections` must outlive the thread. `name` is that of the thread.
+  static Result<std::shared_ptr<KernelProxy>> Create(const std::string& name,
+                                                     KernelConnections& connections,
+                                                     int harvest_every);
+  ~KernelProxy();
+  KernelProxy(const KernelProxy&) = delete;
+  KernelProxy& operator=(const KernelProxy&) = delete;
+
+  // Announces the next operation. Operations of all kernels pass a connection in the order in which
+  // they are posted. Has no effect after Abort or Finish.
+  void Post(std::shared_ptr<const KernelOps> ops);
+  // Has the thread break all connections with `reason`, and end at once. Does not wait for that.
+  void Abort(const Status& reason);
+  // Ends the thread: when all that was posted is done, at the deadline, or after Abort. Waits for
+  // that. One thread calls it, once, and not the thread itself.
+  void Finish(Deadline deadline);
+
+ private:
+  using Posted = std::deque<std::shared_ptr<const KernelOps>>;
+  enum class Ending : uint8_t { kNo, kWhenIdle, kNow };
+
+  // A connection with work.
+  struct Active {
+    ProxyConnection* connection = nullptr;
+    uint64_t begun = 0;              // chunks of all operations begun over the connection's life
+    std::deque<uint64_t> under_way;  // the values of `begun` behind each operation under way
+    struct Run {
+      uint64_t chunks;
+      uint32_t op_tag;
+    };
+    std::deque<Run> waiting;  // not begun yet, because a connection holds few operations
+    bool listed = false;      // in active_
+  };
+
+  KernelProxy(KernelConnections& connections, int harvest_every)
+      : connections_(connections), harvest_every_(harvest_every) {}
+
+  void Run();
+  // Takes what was posted. Waits for it where nothing is under way. False: the thread ends.
+  bool Harvest();
+  Status StartHarvested();
+  void Start(const KernelOps& ops);
+  // Moves what can be moved; whether anything was.
+  Result<bool> MoveAll();
+  static void BeginWaiting(Active& active);
+  void CloseAll();
+  Ending ending() const { return ending_.load(std::memory_order_acquire); }
+
+  KernelConnections& connections_;
+  const int harvest_every_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  Posted posted_ TUTTI_GUARDED_BY(mutex_);
+  Status abort_reason_ TUTTI_GUARDED_BY(mutex_);
+  bool ended_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::atomic<Ending> ending_ = Ending::kNo;
+
+  // These belong to the thread.
+  Posted harvested_;
+  std::map<size_t, Active> all_;
+  std::vector<Active*> active_;
+
+  std::thread thread_;
+};
+
+}  // namespace tutti

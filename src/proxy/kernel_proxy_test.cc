@@ -1,0 +1,163 @@
+#include "proxy/kernel_proxy.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+// A connection that moves a chunk at each look, as far as it is let.
+class StubConnection final : public ProxyConnection {
+ public:
+  FifoView fifo() const override { return {}; }
+  void Begin(uint64_t chunks, uint32_t op_tag) override {
+    begun_ += chunks;
+    most_begun_ = std::max(most_begun_, ++operations_);
+    tags_.push_back(op_tag);
+    ends_.push_back(begun_);
+  }
+  bool Poll() override {
+    if (done_.load() >= std::min(begun_, let_.load())) return false;
+    ++done_;
+    while (!ends_.empty() && ends_.front() <= done_.load()) {
+      ends_.erase(ends_.begin());
+      --operations_;
+    }
+    return true;
+  }
+  SleepAdvice PrepareToSleep(std::vector<pollfd>&) override { return SleepAdvice::kSleep; }
+  void HandOver() override {}
+  uint64_t ChunksDone() const override { return done_.load(); }
+  void Close(Status reason) override { closed_ = std::move(reason); }
+  Status status() const override { return broken_.load() ? RemoteError("broken") : Status::Ok(); }
+
+  void Let(uint64_t chunks) { let_ = chunks; }
+  void Break() { broken_ = true; }
+  // These are for the thread, and for after its end.
+  size_t operations() const { return operations_; }
+  const std::vector<uint32_t>& tags() const { return tags_; }
+  size_t most_begun() const { return most_begun_; }
+  const Status& closed() const { return closed_; }
+
+ private:
+  std::atomic<uint64_t> let_ = ~uint64_t{0};
+  std::atomic<uint64_t> done_ = 0;
+  std::atomic<bool> broken_ = false;
+  uint64_t begun_ = 0;
+  size_t operations_ = 0, most_begun_ = 0;
+  std::vector<uint64_t> ends_;
+  std::vector<uint32_t> tags_;
+  Status closed_;
+};
+
+class StubConnections final : public KernelConnections {
+ public:
+  explicit StubConnections(size_t count) : all_(count), open_(count) {}
+  Status Open(const KernelOps& ops) override {
+    for (const KernelOp& op : ops.ops) {
+      // Nothing is under way while connections are made.
+      for (const StubConnection& one : all_) opened_while_busy_ |= one.operations() > 0;
+      open_[op.connection] = true;
+    }
+    return refusal_;
+  }
+  ProxyConnection* Find(size_t connection) override {
+    return open_[connection] ? &all_[connection] : nullptr;
+  }
+  void OnFailure(Status status) override { failure_ = std::move(status); }
+
+  StubConnection& at(size_t i) { return all_[i]; }
+  void Refuse() { refusal_ = InternalError("refused"); }
+  // These are for after the thread has ended.
+  const Status& failure() const { return failure_; }
+  bool opened_while_busy() const { return opened_while_busy_; }
+
+ private:
+  std::vector<StubConnection> all_;
+  std::vector<bool> open_;
+  Status refusal_, failure_;
+  bool opened_while_busy_ = false;
+};
+
+std::shared_ptr<const KernelOps> Ops(uint32_t tag, std::vector<KernelOp> ops) {
+  return std::make_shared<const KernelOps>(KernelOps{tag, std::move(ops)});
+}
+
+std::shared_ptr<KernelProxy> Make(StubConnections& connections) {
+  Result<std::shared_ptr<KernelProxy>> made = KernelProxy::Create("test", connections, 2);
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  return std::move(made).value();
+}
+
+TEST(KernelProxyTest, DoesAllThatWasPostedInOrder) {
+  StubConnections connections(2);
+  const auto proxy = Make(connections);
+  constexpr uint32_t kOperations = 200;
+  for (uint32_t i = 0; i < kOperations; ++i) proxy->Post(Ops(i, {{0, 1 + i % 3}, {1, i % 2}}));
+  proxy->Finish(Deadline::AfterSeconds(20));
+  ASSERT_EQ(connections.at(0).tags().size(), kOperations);
+  for (uint32_t i = 0; i < kOperations; ++i) EXPECT_EQ(connections.at(0).tags()[i], i);
+  EXPECT_EQ(connections.at(1).tags().size(), kOperations / 2);
+  EXPECT_EQ(connections.at(1).ChunksDone(), kOperations / 2);
+  EXPECT_TRUE(connections.failure().ok());
+  EXPECT_FALSE(connections.opened_while_busy());
+}
+
+TEST(KernelProxyTest, BeginsNoMoreThanAConnectionHolds) {
+  StubConnections connections(1);
+  connections.at(0).Let(0);
+  const auto proxy = Make(connections);
+  for (uint32_t i = 0; i < 100; ++i) proxy->Post(Ops(i, {{0, 1}}));
+  connections.at(0).Let(100);
+  proxy->Finish(Deadline::AfterSeconds(20));
+  EXPECT_EQ(connections.at(0).ChunksDone(), 100u);
+  EXPECT_LE(connections.at(0).most_begun(), 8u);
+}
+
+TEST(KernelProxyTest, AbortBreaksWhatIsUnderWay) {
+  StubConnections connections(1);
+  connections.at(0).Let(1);
+  const auto proxy = Make(connections);
+  proxy->Post(Ops(1, {{0, 2}}));
+  while (connections.at(0).ChunksDone() == 0) CpuPause();
+  proxy->Abort(RemoteError("rank 1 has gone"));
+  proxy->Finish(Deadline::AfterSeconds(20));
+  EXPECT_EQ(connections.at(0).closed().message(), "rank 1 has gone");
+  EXPECT_TRUE(connections.failure().ok());
+}
+
+TEST(KernelProxyTest, AFailureIsToldOnceAndEndsTheThread) {
+  StubConnections connections(1);
+  connections.at(0).Let(1);
+  const auto proxy = Make(connections);
+  proxy->Post(Ops(1, {{0, 2}}));
+  connections.at(0).Break();
+  proxy->Finish(Deadline::AfterSeconds(20));
+  EXPECT_EQ(connections.failure().message(), "broken");
+  proxy->Post(Ops(2, {{0, 1}}));  // It has no effect.
+}
+
+TEST(KernelProxyTest, AConnectionThatCannotBeMadeIsAFailure) {
+  StubConnections connections(1);
+  connections.Refuse();
+  const auto proxy = Make(connections);
+  proxy->Post(Ops(1, {{0, 2}}));
+  proxy->Finish(Deadline::AfterSeconds(20));
+  EXPECT_EQ(connections.failure().message(), "refused");
+}
+
+TEST(KernelProxyTest, TheEndDoesNotWaitForEver) {
+  StubConnections connections(1);
+  connections.at(0).Let(0);
+  const auto proxy = Make(connections);
+  proxy->Post(Ops(1, {{0, 2}}));
+  proxy->Finish(Deadline::After(20'000'000));
+  EXPECT_EQ(connections.at(0).closed().code(), Code::kTimeout);
+}
+
+}  // namespace
+}  // namespace tutti
