@@ -78,6 +78,9 @@ class GpuJoin {
 Result<GpuMesh::Outcome> GpuJoin::MakeMesh() const {
   Status why = GpuMesh::CheckRanks(context_.peers);
   if (!why.ok()) return GpuMesh::Outcome{nullptr, std::move(why)};
+  // A rank that is alone has no window that anybody else would map.
+  if (context_.num_ranks() == 1)
+    return GpuMesh::Create(peers_, context_.watch, context_.settings, WindowPlace::kPeerMemory);
   Status forbidden;
   for (const WindowPlace place :
        {WindowPlace::kPeerMemory, WindowPlace::kPeerMemoryByIpc, WindowPlace::kHostMemory}) {
@@ -132,12 +135,11 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
 }
 
 Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
-  constexpr size_t kFewRanks = 8;  // so many have two channels for long messages
   const Settings& settings = context_.settings;
   if (!settings.gpu_proxy || settings.deterministic) return std::unique_ptr<DeviceOperations>();
   ChannelShape shape;
   shape.channels = static_cast<uint32_t>(RelayChannels(settings, context_.peers));
-  shape.message_channels = context_.peers.size() <= kFewRanks ? 2 : 1;
+  shape.message_channels = context_.num_ranks() <= ChannelConnections::kFewRanks ? 2 : 1;
   if (settings.buffsize > 0)
     shape.ring_slot_bytes =
         std::max<size_t>(4096, static_cast<size_t>(settings.buffsize) / kFifoSlots / 4096 * 4096);

@@ -1,9 +1,9 @@
 #include "gpu/channel_connections.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
+
+#include "backend/cuda/own_stream.h"
 
 namespace tutti {
 namespace {
@@ -39,13 +39,15 @@ Result<ChannelConnections::Outcome> ChannelConnections::Create(const GpuPeers& p
                                                                std::vector<int> ring,
                                                                std::optional<WindowPlace> place) {
   std::unique_ptr<ChannelConnections> made(new ChannelConnections(peers, shape, std::move(ring)));
-  const Status words = made->MakeWords();
-  TUTTI_ASSIGN(const Agreement agreed, peers.Agree(words));
+  if (place) {
+    TUTTI_ASSIGN(GpuWindows::Shared shared, GpuWindows::Share(peers, *place, made->WindowBytes()));
+    if (!shared.refusal.ok()) return Outcome{nullptr, std::move(shared.refusal)};
+    made->windows_ = std::move(shared.windows);
+  }
+  Status prepared = made->MakeWords();
+  if (prepared.ok()) prepared = made->PinFirst();
+  TUTTI_ASSIGN(const Agreement agreed, peers.Agree(prepared));
   TUTTI_TRY(agreed.refusal);
-  if (!place) return Outcome{std::move(made), {}};
-  TUTTI_ASSIGN(GpuWindows::Shared shared, GpuWindows::Share(peers, *place, made->WindowBytes()));
-  if (!shared.refusal.ok()) return Outcome{nullptr, std::move(shared.refusal)};
-  made->windows_ = std::move(shared.windows);
   return Outcome{std::move(made), {}};
 }
 
@@ -54,10 +56,25 @@ Status ChannelConnections::MakeWords() {
   const size_t bytes = RingAt() + static_cast<size_t>(num_ranks_) * sizeof(int);
   TUTTI_ASSIGN(words_, cuda::MappedMemory::Create(device, bytes, nullptr));
   const cuda::ManagingScope scope(device.driver(), device.context());
-  return device.driver().Check(
-      device.driver().MemcpyToDevice(words_.address() + RingAt(), ring_.data(),
-                                     ring_.size() * sizeof(int)),
-      "copying the order of a ring to the GPU");
+  TUTTI_ASSIGN(const cuda::OwnStream stream, cuda::OwnStream::Create(device));
+  return stream.CopyIn(words_.address() + RingAt(), ring_.data(), ring_.size() * sizeof(int));
+}
+
+Status ChannelConnections::PinFirst() {
+  const int n = num_ranks_;
+  const int next = ring_[static_cast<size_t>((ring_index_ + 1) % n)];
+  const int previous = ring_[static_cast<size_t>((ring_index_ + n - 1) % n)];
+  for (uint32_t channel = 0; channel < shape_.channels; ++channel) {
+    TUTTI_TRY(Get({next, FifoUse::kRing, channel, true}).status());
+    TUTTI_TRY(Get({previous, FifoUse::kRing, channel, false}).status());
+  }
+  for (int peer = 0; peer < n && n <= kFewRanks; ++peer) {
+    if (peer == rank_) continue;
+    for (uint32_t channel = 0; channel < shape_.message_channels; ++channel)
+      for (const bool sends : {true, false})
+        TUTTI_TRY(Get({peer, FifoUse::kMessages, channel, sends}).status());
+  }
+  return Status::Ok();
 }
 
 bool ChannelConnections::NeedsNetwork() const {

@@ -12,8 +12,11 @@
 //   ring         a FIFO for each channel, from the previous rank of the ring
 //   messages     FIFOs from each rank of the host
 //
-// FIFOs toward other hosts are pinned when an operation first needs them, and their connections are
-// made by the thread of the KernelProxy that drives them; a kernel may wait for them meanwhile.
+// The connections of FIFOs toward other hosts are made when an operation first needs them, by the
+// thread of the KernelProxy that drives them; a kernel may wait for them meanwhile. The FIFOs of
+// the ring are pinned before, because CUDA may pin memory only when no kernel runs, and one that
+// runs may wait for another rank. Those for messages are too, among few ranks; among many most are
+// never needed.
 //
 // Threads: one that launches, at a time; and the KernelProxies', which call what KernelConnections
 // has.
@@ -47,6 +50,9 @@ enum class FifoUse : uint8_t { kRing, kMessages };
 
 class ChannelConnections {
  public:
+  // Up to so many ranks, all FIFOs are pinned when the communicator is made.
+  static constexpr int kFewRanks = 8;
+
   // One direction of a connection, as this rank has it.
   struct Direction {
     int peer = -1;
@@ -108,6 +114,7 @@ class ChannelConnections {
   ChannelConnections(const GpuPeers& peers, const ChannelShape& shape, std::vector<int> ring);
   bool HasWindows() const { return windows_.of(rank_) != nullptr; }
   Status MakeWords();
+  Status PinFirst();
 
   // Where things are in a window. `from` counts the ranks of the host.
   size_t HereIndex(int rank) const;

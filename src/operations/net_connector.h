@@ -19,10 +19,10 @@
 
 namespace tutti {
 
-// Makes a connector for one thread, which listens and connects with the device `device` of `net`. `bootstrap` and
-// `proxy` must outlive it. Connections have slots of `slot_bytes` where nothing else is said. `watcher` is told how long a
-// wait for a peer lasts and says when to end it, as for the waits of kernels. Every wait ends soon
-// after `stop` becomes true.
+// Makes a connector for one thread, which listens and connects with the device `device` of `net`.
+// `bootstrap` and `proxy` must outlive it. Connections have slots of `slot_bytes` where nothing
+// else is said. `watcher` is told how long a wait for a peer lasts and says when to end it, as for
+// the waits of kernels. Every wait ends soon after `stop` becomes true.
 std::unique_ptr<NetConnector> MakeNetConnector(Proxy& proxy, Bootstrap& bootstrap,
                                                std::shared_ptr<Net> net, int device,
                                                size_t slot_bytes,

@@ -69,6 +69,13 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ProcessesTest,
                                            Layout{"ThreeUnequalHosts", {"a", "b", "b", "c", "b"}}),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
+INSTANTIATE_TEST_SUITE_P(
+    ManyHosts, ProcessesTest,
+    ::testing::Values(Layout{"FourHostsOfOne", {"a", "b", "c", "d"}},
+                      Layout{"TwoHostsOfFour", {"a", "a", "a", "a", "b", "b", "b", "b"}},
+                      Layout{"ThreeHostsOfThree", {"a", "b", "c", "a", "b", "c", "a", "b", "c"}}),
+    [](const auto& instance) { return std::string(instance.param.name); });
+
 // The algorithms that a job over several hosts can be forced to.
 class ForcedOverHostsTest : public ::testing::TestWithParam<const char*> {};
 
