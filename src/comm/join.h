@@ -5,7 +5,8 @@
 //
 //   JoinHosts   ranks on hosts: shared memory → network → ring order → HostOperations
 //   JoinGpus    ranks that are GPUs: windows in one another's memory → GpuMesh; where no place for
-//               windows serves, channels between their hosts → GpuRelay
+//               windows serves, channels between their hosts → GpuRelay, or with TUTTI_GPU_PROXY
+//               a transport for each pair → GpuChannels
 //
 // Both block until all ranks are there, and fail on every rank with the same reason where that is
 // possible.

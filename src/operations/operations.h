@@ -2,8 +2,8 @@
 
 // What a communicator does with tasks. There are three kinds of operations, chosen and made by
 // comm/join.h: those of ranks on hosts (operations/host_operations.h), of GPUs that reach one
-// another's memory (gpu/mesh.h), and of GPUs that do not (gpu/relay.h). A communicator owns one
-// object of one kind and never asks which.
+// another's memory (gpu/mesh.h), and of GPUs that do not (gpu/relay.h, or gpu/channels.h). A
+// communicator owns one object of one kind and never asks which.
 //
 // The kinds differ in one property that callers see, HandOver: who runs a task, and when.
 
