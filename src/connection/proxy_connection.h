@@ -10,6 +10,7 @@
 
 #include <poll.h>
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -54,6 +55,11 @@ class ProxyConnection {
   // Returns how many chunks are done over the connection's life: sent, with their slots free again,
   // or announced to the kernel. Any thread may call it.
   virtual uint64_t ChunksDone() const = 0;
+
+  // At the sending end, waits until the peer's host has everything that was published; at the
+  // receiving end, returns at once. Gives up with Timeout when nothing has moved for `patience_ns`,
+  // and when `stop` (may be null) is raised. REQUIRES: no other thread publishes meanwhile.
+  virtual Status Flush(int64_t patience_ns, const std::atomic<bool>* stop) = 0;
 
   // Breaks the connection with `reason`; what was not sent is not sent any more. Any thread may
   // call it.

@@ -1,5 +1,7 @@
 #include "operations/connections.h"
 
+#include "proxy/net_connection.h"
+
 namespace tutti {
 
 Connections::Connections(int rank, std::vector<int> local_index, Arena arena,
@@ -36,6 +38,17 @@ std::optional<int> Connections::BrokenPeer() const {
   for (size_t peer = 0; peer < sends_.size(); ++peer)
     if (broken(sends_[peer]) || broken(recvs_[peer])) return static_cast<int>(peer);
   return std::nullopt;
+}
+
+Status Connections::Flush(const std::atomic<bool>& stop) {
+  Status first;
+  for (const auto& send : sends_) {
+    if (!send || !send->proxy) continue;
+    // The others had their time while one peer took nothing.
+    Status flushed = send->proxy->Flush(first.ok() ? kFlushNs : kFlushNs / 10, &stop);
+    if (first.ok()) first = std::move(flushed);
+  }
+  return first;
 }
 
 void Connections::Close(const Status& reason) {

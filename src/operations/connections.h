@@ -57,6 +57,9 @@ class Connections {
   // Returns the other end of a network connection that broke; nothing when none has.
   std::optional<int> BrokenPeer() const;
 
+  // Waits until the peers' hosts have all that was sent to them, for as long as something moves and
+  // `stop` is not raised. The caller must call Close where it gave up.
+  Status Flush(const std::atomic<bool>& stop);
   // Breaks all network connections, so that nothing is flushed when they are destroyed.
   void Close(const Status& reason);
 

@@ -106,8 +106,10 @@ Status HostOperations::RunInTurn(std::span<const IssuedTask> tasks) {
 
 void HostOperations::Finish() {
   executor_.reset();
-  // Nothing is flushed when the connections of a communicator that has stopped go.
-  if (watch_.stopped()) connections_->Close(watch_.StopReason());
+  // Peers may still be taking what their last operations need. Nothing is flushed when the
+  // communicator has stopped, or stops meanwhile.
+  if (const Status flushed = connections_->Flush(watch_.stop_flag()); !flushed.ok())
+    connections_->Close(watch_.stopped() ? watch_.StopReason() : flushed);
   connections_.reset();
   arena_.Withdraw();
 }

@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <future>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "proxy/fifo_memory.h"
@@ -167,7 +171,7 @@ TEST(ProxyConnectionTest, TheErrorNamesPeerAddressOperationChunkAndErrno) {
   pair->recv_connection->Begin(3, 0x2a);
   pair->send_connection->Begin(3, 0x2a);
   Publish(out);
-  ASSERT_TRUE(pair->send_connection->Flush(Deadline::AfterSeconds(20)).ok());
+  ASSERT_TRUE(pair->send_connection->Flush(20'000'000'000, nullptr).ok());
   pair->send_connection->Close(InternalError("gone"));
   for (const Deadline deadline = Deadline::AfterSeconds(20);
        pair->recv_connection->status().ok();) {
@@ -226,6 +230,59 @@ TEST(ProxyConnectionTest, SendsWhatWasPublishedBeforeItGoes) {
   EXPECT_EQ(received, kFifoSlots) << pair->recv_connection->status().message();
 }
 
+// A flush waits for as long as its peer goes on taking, however slowly.
+TEST(ProxyConnectionTest, AFlushIsPatientWithAPeerThatIsSlow) {
+  constexpr int64_t kPatienceNs = 300'000'000;
+  constexpr auto kBetweenChunks = std::chrono::milliseconds(50);
+  constexpr size_t kBytes = 64 * 1024;  // too much to travel ahead of a grant
+  const auto pair = TestPair::Create(kBytes, Settings()).value();
+  FifoSender out(pair->send_connection->fifo());
+  FifoReceiver in(pair->recv_connection->fifo());
+  pair->recv_connection->Begin(2 * kFifoSlots, 0x2a);
+  pair->send_connection->Begin(2 * kFifoSlots, 0x2a);
+  // The receiver's slots are full; what follows goes when it takes something.
+  int published = 0;
+  for (const Deadline deadline = Deadline::AfterSeconds(20); published < 2 * kFifoSlots;) {
+    ASSERT_FALSE(deadline.Passed());
+    pair->recv_connection->Poll();
+    pair->send_connection->Poll();
+    for (; published < 2 * kFifoSlots && out.TryAcquire(kBytes) != nullptr; ++published)
+      Publish(out, kBytes);
+  }
+  int64_t longest_ns = 0;
+  std::thread receiver([&] {
+    int64_t last_ns = NowNs();
+    for (int received = 0; received < 2 * kFifoSlots;) {
+      std::this_thread::sleep_for(kBetweenChunks);
+      pair->recv_connection->Poll();
+      if (in.TryPeek().data == nullptr) continue;
+      in.Release();
+      ++received;
+      pair->recv_connection->Poll();
+      longest_ns = std::max(longest_ns, NowNs() - std::exchange(last_ns, NowNs()));
+    }
+  });
+  const int64_t begun_ns = NowNs();
+  const Status flushed = pair->send_connection->Flush(kPatienceNs, nullptr);
+  const int64_t took_ns = NowNs() - begun_ns;
+  receiver.join();
+  // On a machine that let the receiver sleep for longer than that, giving up was right.
+  if (longest_ns < kPatienceNs / 2) {
+    EXPECT_TRUE(flushed.ok()) << flushed.message();
+    EXPECT_GT(took_ns, kPatienceNs);
+  }
+}
+
+TEST(ProxyConnectionTest, AFlushEndsWhenItIsStopped) {
+  const auto pair = MakePair();
+  FifoSender out(pair->send_connection->fifo());
+  pair->send_connection->Begin(1, 0x2a);
+  Publish(out);
+  const std::atomic<bool> stop = true;
+  EXPECT_EQ(pair->send_connection->Flush(kFlushNs, &stop).code(), Code::kTimeout);
+  pair->send_connection->Close(InternalError("stopped"));
+}
+
 // Its peer takes nothing, so what was sent lies in this host's socket buffer.
 TEST(ProxyConnectionTest, AClosedConnectionGoesAtOnce) {
   Settings settings;
@@ -237,7 +294,7 @@ TEST(ProxyConnectionTest, AClosedConnectionGoesAtOnce) {
     pair->send_connection->Begin(kFifoSlots, 0x2a);
     for (int i = 0; i < kFifoSlots; ++i) Publish(out, 64 * 1024);
     pair->send_connection->HandOver();
-    EXPECT_EQ(pair->send_connection->Flush(Deadline::After(20'000'000)).code(), Code::kTimeout);
+    EXPECT_EQ(pair->send_connection->Flush(20'000'000, nullptr).code(), Code::kTimeout);
     const int64_t before_ns = NowNs();
     if (closed) {
       pair->send_connection->Close(InternalError("aborted"));

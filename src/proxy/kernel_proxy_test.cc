@@ -31,6 +31,7 @@ class StubConnection final : public ProxyConnection {
   }
   SleepAdvice PrepareToSleep(std::vector<pollfd>&) override { return SleepAdvice::kSleep; }
   void HandOver() override {}
+  Status Flush(int64_t, const std::atomic<bool>*) override { return Status::Ok(); }
   uint64_t ChunksDone() const override { return done_.load(); }
   void Close(Status reason) override { closed_ = std::move(reason); }
   Status status() const override { return broken_.load() ? RemoteError("broken") : Status::Ok(); }

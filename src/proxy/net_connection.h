@@ -11,7 +11,6 @@
 
 #include <string>
 
-#include "base/clock.h"
 #include "base/status.h"
 #include "connection/proxy_connection.h"
 
@@ -19,7 +18,7 @@ namespace tutti {
 
 class NetConnection : public ProxyConnection {
  public:
-  // Destroying a sending connection first sends what was published, for at most kFlushNs, unless it
+  // Destroying a sending connection first flushes it, with kFlushNs as its patience, unless it
   // failed or was closed. REQUIRES: no other thread uses the connection any more.
 
   // Breaks the connection and makes `reason` the status of what is under way and of all that
@@ -28,17 +27,14 @@ class NetConnection : public ProxyConnection {
   // during destruction. Never waits.
   void Close(Status reason) override = 0;
 
-  // At the sending end, waits until the peer's host has everything that was published. At the
-  // receiving end, returns at once. REQUIRES: no other thread publishes meanwhile.
-  virtual Status Flush(Deadline deadline) = 0;
-
   // Returns a line for a stall report: "sending to rank 1 on b: operation 0x2a, 3 of 8 chunks done,
   // 5 posted". Any thread may call it.
   virtual std::string Describe() const = 0;
 };
 
-// A program that ends while its peer is still busy elsewhere must not lose its last chunks, nor
-// hang for ever.
-inline constexpr int64_t kFlushNs = 10'000'000'000;
+// How long a program that ends waits for its last chunks to move on. Where a fifth of all packets
+// is lost, TCP may pause for more than ten seconds between two attempts. A peer that has ended, or
+// whose host is silent, ends the wait before: the watch then stops the communicator.
+inline constexpr int64_t kFlushNs = 60'000'000'000;
 
 }  // namespace tutti

@@ -44,6 +44,7 @@ class PolledSendComm final : public PolledComm<NetSendComm> {
     return inner().Isend(without);
   }
   bool Drained() const override { return inner().Drained(); }
+  size_t Undelivered() const override { return inner().Undelivered(); }
 };
 
 class PolledRecvComm final : public PolledComm<NetRecvComm> {

@@ -15,7 +15,7 @@ class RecvConnection final : public ConnectionCore {
                  const std::string& peer);
   ~RecvConnection() override { Stop(); }
 
-  Status Flush(Deadline) override { return status(); }
+  Status Flush(int64_t, const std::atomic<bool>*) override { return status(); }
 
  private:
   Result<bool> Move() override;

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "base/clock.h"
+
 namespace tutti {
 namespace {
 
@@ -22,7 +24,7 @@ SendConnection::SendConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<Ne
       fifo_(SendConnection::fifo()) {}
 
 SendConnection::~SendConnection() {
-  [[maybe_unused]] const Status status = Flush(Deadline::After(kFlushNs));
+  [[maybe_unused]] const Status status = Flush(kFlushNs, nullptr);
   Stop();
 }
 
@@ -58,15 +60,22 @@ NetSend SendConnection::Message(const FifoChunk& chunk) const {
   return message;
 }
 
-Status SendConnection::Flush(Deadline deadline) {
+Status SendConnection::Flush(int64_t patience_ns, const std::atomic<bool>* stop) {
+  Deadline deadline = Deadline::After(patience_ns);
+  size_t undelivered = SIZE_MAX;
   for (;;) {
     if (Failed()) return status();
-    const bool moved = Look();
+    const bool looked = Look();
+    const size_t left = comm_->Undelivered();
+    const bool moved = looked || left < undelivered;
+    undelivered = left;
     const FifoView view = fifo();
     const uint64_t next = done();
     const bool empty = view.header(next).seq.load(std::memory_order_acquire) != next + 1;
-    if (empty && next == posted() && comm_->Drained()) return status();
-    if (deadline.Passed()) return Timeout("{}: the peer does not take it", Describe());
+    if (empty && next == posted() && left == 0) return status();
+    if (moved) deadline = Deadline::After(patience_ns);
+    if (deadline.Passed() || (stop != nullptr && stop->load(std::memory_order_acquire)))
+      return Timeout("{}: the peer does not take it", Describe());
     const timespec pause = {0, kFlushPauseNs};
     if (!moved) nanosleep(&pause, nullptr);
   }

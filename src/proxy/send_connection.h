@@ -15,7 +15,7 @@ class SendConnection final : public ConnectionCore {
                  const std::string& peer);
   ~SendConnection() override;
 
-  Status Flush(Deadline deadline) override;
+  Status Flush(int64_t patience_ns, const std::atomic<bool>* stop) override;
 
  private:
   Result<bool> Move() override;

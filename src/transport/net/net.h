@@ -157,6 +157,9 @@ class NetSendComm : public NetComm {
   // Returns whether the peer's host has all that was sent: then nothing is lost if this process
   // ends.
   virtual bool Drained() const = 0;
+  // Returns how many of the bytes that were sent the peer's host does not have yet, for networks
+  // that can count them; so that a wait for Drained can tell a slow peer from one that is stuck.
+  virtual size_t Undelivered() const { return Drained() ? 0 : 1; }
 };
 
 class NetRecvComm : public NetComm {

@@ -164,16 +164,17 @@ void SocketChannel::AppendFds(std::vector<int>& fds) const {
   if (helpers_->any() && num_data_sockets_ > 0) fds.push_back(doorbell_.event_fd());
 }
 
-bool SocketChannel::Drained() const {
-  if (down_) return false;
+size_t SocketChannel::Undelivered() const {
+  if (down_) return 1;
   // TCP counts what is not yet acknowledged; other sockets do not know the call, and deliver at
   // once.
-  const auto drained = [](int fd) {
+  const auto undelivered = [](int fd) -> size_t {
     int waiting = 0;
-    return ioctl(fd, SIOCOUTQ, &waiting) != 0 || waiting == 0;
+    return ioctl(fd, SIOCOUTQ, &waiting) == 0 ? static_cast<size_t>(waiting) : 0;
   };
-  const std::vector<int> fds = Fds();
-  return std::all_of(fds.begin(), fds.end(), drained);
+  size_t bytes = 0;
+  for (const int fd : Fds()) bytes += undelivered(fd);
+  return bytes;
 }
 
 void SocketChannel::Shutdown() {

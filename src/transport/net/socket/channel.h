@@ -72,8 +72,9 @@ class SocketChannel {
 
   void AppendDataWaits(std::vector<NetWait>& waits) const;
   void AppendFds(std::vector<int>& fds) const;
-  // Returns whether the peer's host has acknowledged every byte written.
-  bool Drained() const;
+  // Returns how many of the bytes written the peer's host has not acknowledged; at least 1 while
+  // the connection is down.
+  size_t Undelivered() const;
   void Shutdown();
 
   // Keep and return the first failure, and let the other end hear that this one has failed. `error`

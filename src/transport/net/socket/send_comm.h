@@ -25,8 +25,10 @@ class SocketSendComm final : public NetSendComm {
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
   void AppendFds(std::vector<int>& fds) const override { channel_->AppendFds(fds); }
   void Shutdown() override { channel_->Shutdown(); }
-  bool Drained() const override {
-    return in_flight_ == 0 && written_ == begun_ && !awaiting_resume_ && channel_->Drained();
+  bool Drained() const override { return Undelivered() == 0; }
+  size_t Undelivered() const override {
+    const bool all_written = in_flight_ == 0 && written_ == begun_ && !awaiting_resume_;
+    return channel_->Undelivered() + (all_written ? 0 : 1);
   }
   std::string_view peer() const override { return channel_->peer(); }
 
