@@ -54,6 +54,7 @@ Result<Process*> ThisProcess() {
     TUTTI_ASSIGN(state.process, Process::Create(settings));
     state.pid = getpid();
   }
+  ReserveFailures();  // those that a lack of memory has used up
   return state.process.get();
 }
 

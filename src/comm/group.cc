@@ -1,13 +1,13 @@
 #include "comm/group.h"
 
 #include <algorithm>
-#include <future>
 #include <iterator>
 #include <thread>
 #include <utility>
 
 #include "base/exceptions.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "sys/thread.h"
 
 namespace tutti {
@@ -410,18 +410,62 @@ Status Group::RunBatch(Batch& batch) {
   return status;
 }
 
-// Runs the first batch on the calling thread and the others beside it. Returns the first failure.
-Status Group::RunTogether(std::span<Batch> batches) {
-  std::vector<std::future<Status>> others;
-  for (Batch& batch : batches.subspan(1)) {
-    auto outcome = std::make_shared<std::promise<Status>>();
-    others.push_back(outcome->get_future());
-    batch.comm->RunAside([&batch, outcome] { outcome->set_value(RunBatch(batch)); });
+namespace {
+
+// What came of the batches that run beside the calling thread. Shared with their threads, for the
+// last one still touches it when the calling thread goes on.
+class AsideOutcomes {
+ public:
+  explicit AsideOutcomes(size_t count) : outcomes_(count), running_(count) {}
+
+  void Set(size_t number, Status outcome) {
+    const MutexLock lock(mutex_);
+    outcomes_[number] = std::move(outcome);
+    if (--running_ == 0) all_set_.NotifyAll();
   }
-  Status first = RunBatch(batches[0]);
-  for (std::future<Status>& other : others)
-    if (Status status = other.get(); first.ok()) first = std::move(status);
-  return first;
+  // Waits for all and returns the first failure.
+  Status Await() {
+    MutexLock lock(mutex_);
+    while (running_ > 0) all_set_.Wait(lock);
+    for (Status& outcome : outcomes_)
+      if (!outcome.ok()) return std::move(outcome);
+    return Status::Ok();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar all_set_;
+  std::vector<Status> outcomes_ TUTTI_GUARDED_BY(mutex_);
+  size_t running_ TUTTI_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+// Runs the first batch on the calling thread and the others beside it. Returns the first failure.
+// Nothing may throw once a batch runs elsewhere, because that thread uses the caller's frame until
+// the batch has ended.
+Status Group::RunTogether(std::span<Batch> batches) {
+  const auto run = [](Batch& batch) { return WithoutExceptions([&] { return RunBatch(batch); }); };
+  if (batches.size() == 1) return run(batches[0]);
+  const std::span<Batch> others = batches.subspan(1);
+  const auto outcomes = std::make_shared<AsideOutcomes>(others.size());
+  for (size_t i = 0; i < others.size(); ++i) {
+    Batch& batch = others[i];
+    const Status started = WithoutExceptions([&] {
+      batch.comm->RunAside([&run, &batch, outcomes, i] { outcomes->Set(i, run(batch)); });
+      return Status::Ok();
+    });
+    if (started.ok()) continue;
+    // There is no memory to run it elsewhere. Its ticket has to be run all the same, and is here: a
+    // communicator that has stopped waits for nothing.
+    outcomes->Set(i, WithoutExceptions([&] {
+                    batch.comm->comm->Stop(started, /*tell=*/true);
+                    return run(batch);
+                  }));
+  }
+  Status first = run(batches[0]);
+  Status other = outcomes->Await();
+  return first.ok() ? other : first;
 }
 
 Result<double> Group::Simulate() {

@@ -101,10 +101,15 @@ void ncclComm::RunAside(HostStream::Task task) {
       helper = helpers_.emplace_back(std::make_unique<Helper>()).get();
   }
   // Without the mutex, because the task runs here where the system grants no thread.
-  helper->stream.Enqueue([helper, task = std::move(task)] {
-    task();
+  try {
+    helper->stream.Enqueue([helper, task = std::move(task)] {
+      task();
+      helper->busy = false;
+    });
+  } catch (...) {
     helper->busy = false;
-  });
+    throw;
+  }
 }
 
 void ncclComm::AddNameless(tutti::OwnedHandle child) {

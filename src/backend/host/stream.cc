@@ -23,7 +23,15 @@ void HostStream::Enqueue(Task task) {
   while (queue_.size() >= kMaxQueued) changed_.Wait(lock);
   queue_.push_back(std::move(task));
   ++enqueued_;
-  if (!thread_.joinable() && !StartRunning()) {
+  bool runs = thread_.joinable();
+  try {
+    if (!runs) runs = StartRunning();
+  } catch (...) {  // whoever hears that the task was not taken may free what it refers to
+    queue_.pop_back();
+    --enqueued_;
+    throw;
+  }
+  if (!runs) {
     RunOne();
     return;
   }
