@@ -24,7 +24,7 @@ constexpr size_t kMinSliceBytes = 16384;
 constexpr size_t kNetSliceBytes = 64 << 10;
 constexpr size_t kNetSlicesPerStep = 64;
 
-// What there is for one rank of the channels' bandwidth; 0: no bound is known.
+// Returns what there is for one rank of the channels' bandwidth, or 0 where no bound is known.
 double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
   if (c.one_host) return c.host_gbps;
   const bool all_at_once = algorithm == Algorithm::kRecursiveDoubling ||
@@ -34,7 +34,7 @@ double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
   return all_at_once ? c.network_gbps / std::max(1, c.ranks_per_nic) : c.network_gbps;
 }
 
-// Whether the algorithm sends between all pairs of ranks, through a FIFO for each.
+// Returns whether the algorithm sends between all pairs of ranks, through a FIFO for each.
 bool IsMesh(const PlanContext& c, Algorithm algorithm) {
   return !c.one_host && (algorithm == Algorithm::kOneShot || algorithm == Algorithm::kTwoShot);
 }
@@ -45,7 +45,7 @@ size_t ElementsIn(size_t bytes, size_t elem_bytes) {
   return std::max<size_t>(1, (lines == 0 ? bytes : lines) / elem_bytes);
 }
 
-// How many ranks' parts of a piece lie in one slot of a stage.
+// Returns how many ranks' parts of a piece lie in one slot of a stage.
 size_t PartsInSlot(const PlanContext& c, Collective collective) {
   const bool has_parts = collective == Collective::kReduceScatter ||
                          collective == Collective::kReduceScatterV ||
@@ -104,7 +104,7 @@ bool Applies(const PlanContext& c, const AlgorithmRow& row, Collective collectiv
   return gains && bytes >= kAskFromBytes;
 }
 
-// How many ranks' parts travel in the longest message between two hosts.
+// Returns how many ranks' parts travel in the longest message between two hosts.
 size_t PartsInMessage(const PlanContext& c, const AlgorithmRow& row, Collective collective) {
   const bool gathers =
       row.algorithm == Algorithm::kRecursiveDoubling &&
@@ -173,9 +173,10 @@ Choice Choose(const PlanContext& c, Collective collective, size_t count, size_t 
   for (const AlgorithmRow& row : HostAlgorithms()) {
     if (!Applies(c, row, collective, bytes, reading) || !KeepsOrder(row, order, c.num_ranks))
       continue;
-    // Between hosts these are taken only where they are asked for.
+    // Between hosts these are taken only where they are asked for, or an order that others do not
+    // keep.
     const bool is_named = (allowed & Bit(row.algorithm)) != 0;
-    if (order == ReductionOrder::kAny && IsMesh(c, row.algorithm) && !is_named) continue;
+    if (AllKeepOrder(order, c.num_ranks) && IsMesh(c, row.algorithm) && !is_named) continue;
     const Protocol protocol = ProtocolFor(c, row, collective, bytes);
     const bool off_algorithm = allowed != 0 && (allowed & Bit(row.algorithm)) == 0;
     const bool off_protocol = !IsLeft(c, collective, protocol);

@@ -31,16 +31,21 @@ constexpr ReductionOrder OrderOf(DataType type, ReduceKind kind) {
   return SizeOf(type) < 4 ? ReductionOrder::kByRankRoundedOnce : ReductionOrder::kByRank;
 }
 
-// Whether the algorithm combines the elements in that order among so many ranks. Between two ranks
-// there is one addition, which has the same result both ways round; but recursive doubling divides
-// an average after it has stored the sum, and recursive halving stores an input that it has scaled.
+// Returns whether every algorithm combines the elements in that order among so many ranks: between
+// two ranks there is one addition, which has the same result both ways round.
+constexpr bool AllKeepOrder(ReductionOrder order, int num_ranks) {
+  return order == ReductionOrder::kAny || (order == ReductionOrder::kByRank && num_ranks <= 2);
+}
+
+// Returns whether the algorithm combines the elements in that order among so many ranks. Recursive
+// doubling divides an average after it has stored the sum, and recursive halving stores an input
+// that it has scaled: each rounds once more, also between two ranks.
 constexpr bool KeepsOrder(const AlgorithmRow& row, ReductionOrder order, int num_ranks) {
-  if (order == ReductionOrder::kAny || row.order == AddingOrder::kRankOrder) return true;
+  if (AllKeepOrder(order, num_ranks) || row.order == AddingOrder::kRankOrder) return true;
   if (row.order == AddingOrder::kRankOrderStored && order == ReductionOrder::kByRank) return true;
   const bool stores = row.algorithm == Algorithm::kRecursiveDoubling ||
                       row.algorithm == Algorithm::kRecursiveHalving;
-  if (stores && order != ReductionOrder::kByRank) return false;
-  return num_ranks <= 2;
+  return !stores && num_ranks <= 2;
 }
 
 }  // namespace tutti

@@ -47,6 +47,21 @@ TEST_P(HostReductionOrderTest, IsKeptAtEverySize) {
   }
 }
 
+// There is one addition only: what is asked for costs nothing.
+TEST_P(HostReductionOrderTest, IsFreeBetweenTwoRanks) {
+  const PlanContext context = {
+      .num_ranks = 2, .one_host = GetParam(), .stage_bytes = 128 << 10, .slot_bytes = 64 << 10};
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
+    for (size_t count = 1; count < size_t{1} << 30; count += count / 2 + 1) {
+      const Choice free = Choose(context, collective, count, 4);
+      const Choice ordered = Choose(context, collective, count, 4, ReductionOrder::kByRank);
+      EXPECT_EQ(ordered.algorithm, free.algorithm) << Name(collective) << " of " << count;
+      EXPECT_EQ(ordered.protocol, free.protocol) << Name(collective) << " of " << count;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Hosts, HostReductionOrderTest, ::testing::Bool(),
                          [](const auto& instance) { return instance.param ? "One" : "Several"; });
 
