@@ -42,10 +42,9 @@ struct Words {
   PerfOptions options;
 };
 
-void AddOptions(CLI::App* app, Words* words) {
+// Adds the options that say what is measured, and how often.
+void AddOptionsOfWork(CLI::App* app, Words* words) {
   PerfOptions& options = words->options;
-  // The last of several values counts, so that a script can add to options that it was given.
-  app->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app->add_option("collective", words->collective,
                   "all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, gather, "
                   "scatter, sendrecv, "
@@ -84,6 +83,11 @@ void AddOptions(CLI::App* app, Words* words) {
       ->check(CLI::Range(0, 1))
       ->expected(0, 1)
       ->default_str("1");
+}
+
+// Adds the options that say where ranks and buffers are, and what is shown.
+void AddOptionsOfPlace(CLI::App* app, Words* words) {
+  PerfOptions& options = words->options;
   app->add_flag("--threads,-t", options.threads,
                 "ranks are threads of one process instead of processes");
   app->add_option("--net", options.net,
@@ -125,6 +129,13 @@ void AddOptions(CLI::App* app, Words* words) {
                   "seconds that one step may take before the run fails")
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
+}
+
+void AddOptions(CLI::App* app, Words* words) {
+  // The last of several values counts, so that a script can add to options that it was given.
+  app->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  AddOptionsOfWork(app, words);
+  AddOptionsOfPlace(app, words);
 }
 
 Result<std::vector<size_t>> Sizes(const Words& words) {

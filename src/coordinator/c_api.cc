@@ -63,7 +63,7 @@ Status CheckNotTheParents(tuttiCoordinator_t c) {
       "coordinators of their own");
 }
 
-// What `call` says, also when it throws.
+// Returns what `call` says, also when it throws.
 template <class F>
 ncclResult_t Answer(const char* function, tuttiCoordinator_t c, F call) noexcept {
   return Return(function, tutti::WithoutExceptions([&]() -> Status {

@@ -49,7 +49,7 @@ void ClockMeter::Send(int to, const Message& message) const {
   hooks_.send(to, std::move(writer).Take());
 }
 
-// Whether this rank lies between rank 0, inclusive, and the asker: its bits are the asker's
+// Returns whether this rank lies between rank 0, inclusive, and the asker: its bits are the asker's
 // without some of the lowest.
 bool ClockMeter::IsAboveAsker(int asker) const {
   if (asker <= 0 || asker >= num_ranks_ || asker == rank_) return false;

@@ -261,8 +261,8 @@ Status Controller::Negotiate(RoundInput& input, bool stall_check, RoundResult& r
   return Status::Ok();
 }
 
-// Whether a claim has this rank among those who asked, and it did not ask so. What runs has then
-// been checked here, whatever others send.
+// Returns whether a claim has this rank among those who asked, and it did not ask so. What runs has
+// then been checked here, whatever others send.
 bool Controller::SpeaksForMe(const RoundMessage& message) const {
   for (const auto& [name, claim] : message.claims) {
     for (const Variant& variant : claim.variants) {

@@ -30,7 +30,7 @@ std::vector<std::string> NamesOf(const std::string& list) {
   return names;
 }
 
-// Whether a list comes to nccl before tutti.
+// Returns whether a list comes to nccl before tutti.
 bool AsksForNccl(const std::string& list) {
   const auto names = NamesOf(list);
   const auto tutti = std::find(names.begin(), names.end(), kTutti);

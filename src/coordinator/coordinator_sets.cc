@@ -84,8 +84,8 @@ Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) 
   return Status::Ok();
 }
 
-// Whether ranks are numbered host by host, several and equally many on each of several. All ranks
-// come to the same, from the places of all.
+// Returns whether ranks are numbered host by host, several and equally many on each of several. All
+// ranks come to the same, from the places of all.
 Result<bool> Coordinator::HasHierarchy(const Communicators& communicators) const {
   const HierarchyShape mine = options_.place;
   std::vector<HierarchyShape> places(static_cast<size_t>(options_.num_ranks));

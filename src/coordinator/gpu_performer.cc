@@ -78,7 +78,7 @@ class GpuTensorMemory final : public TensorMemory {
 
 bool Scales(const Request& request) { return request.prescale != 1 || request.postscale != 1; }
 
-// What a result takes, once its shape is known.
+// Returns what a result takes, once its shape is known.
 size_t BytesOf(const std::vector<int64_t>& shape, ElementType type) {
   size_t bytes = SizeOf(type);
   for (const int64_t dimension : shape) bytes *= static_cast<size_t>(dimension);

@@ -42,7 +42,7 @@ TEST(InlineDataTest, SmallAllreducesFit) {
   EXPECT_FALSE(FitsInline(other));
 }
 
-TEST(InlineDataTest, AllSeatsMustHoldOneSlot) {
+TEST(InlineDataTest, AllPlacesMustHoldOneSlot) {
   const Request request = Allreduce(ElementType::kInt32, {});
   std::vector<uint8_t> blocks(3 * kInlineBlockBytes, 0xff);
   EXPECT_EQ(SlotOfAllBlocks(blocks), -1);

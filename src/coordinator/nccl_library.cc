@@ -44,8 +44,8 @@ int NoteLoaded(dl_phdr_info* info, size_t, void* arg) {
   return 0;
 }
 
-// Where the loader looks, LD_LIBRARY_PATH before all: it takes the first of a name, but that may be
-// Tutti's.
+// Returns where the loader looks, LD_LIBRARY_PATH before all: it takes the first of a name, but
+// that may be Tutti's.
 std::vector<std::string> LoadersFolders() {
   std::vector<std::string> folders;
   void* const program = dlopen(nullptr, RTLD_NOW);

@@ -67,7 +67,7 @@ void Performer::Tell(const std::vector<Response>& batch, std::string_view activi
   if (activity_) activity_(batch, activity);
 }
 
-// Whether the user's buffers cannot be reduced as they are.
+// Returns whether the user's buffers cannot be reduced as they are.
 bool Performer::Stages(const Request& request) const {
   return NeedsStaging(request) && !memory_->leaves_scaling();
 }

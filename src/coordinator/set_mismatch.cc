@@ -34,7 +34,8 @@ RankSet UnionOf(const Places& places, Field field) {
   return ranks;
 }
 
-// Whether all who could complete the tensor in one of these sets have it pending in one of them.
+// Returns whether all who could complete the tensor in one of these sets have it pending in one of
+// them.
 bool AllWait(const Places& places) {
   if (places.size() < 2) return false;
   for (const auto& [set, place] : places) {

@@ -16,7 +16,7 @@ constexpr int64_t kLongestGapTicks = 64;
 
 bool IsPowerOfTwo(int64_t n) { return (n & (n - 1)) == 0; }
 
-// Whether all that ever asked, and live, are blocked.
+// Returns whether all that ever asked, and live, are blocked.
 bool AllBlocked(const std::set<pid_t>& askers, const std::set<pid_t>& blocked) {
   return std::all_of(askers.begin(), askers.end(), [&](pid_t thread) {
     return blocked.count(thread) > 0 || !ThreadLives(thread);
@@ -125,8 +125,8 @@ void SetMismatchWatch::Warn(const SetMismatch& mismatch) {
   TUTTI_WARN("{} They have waited for more than {} s.", mismatch.sentence, window_s_);
 }
 
-// Whether this rank has been stuck, in a set that is not that of all ranks, for a tick, or two, or
-// four, ...
+// Returns whether this rank has been stuck, in a set that is not that of all ranks, for a tick, or
+// two, or four, ...
 bool SetMismatchWatch::Suspects() {
   const auto sets = sets_();
   const bool may_be = std::any_of(sets.begin(), sets.end(), [](const auto& set) {

@@ -25,14 +25,14 @@ Status HostTensorMemory::GiveOutput(Tensor& tensor, size_t bytes) {
 }
 
 Result<std::byte*> HostTensorMemory::Scratch(Buffer buffer, size_t bytes) {
-  Room& room = rooms_[static_cast<size_t>(buffer)];
-  if (!room.bytes || room.capacity < bytes) {
-    room.bytes = AllocateBytes(bytes);
-    room.capacity = room.bytes ? bytes : 0;
-    if (!room.bytes)
+  FusionBuffer& held = buffers_[static_cast<size_t>(buffer)];
+  if (!held.bytes || held.capacity < bytes) {
+    held.bytes = AllocateBytes(bytes);
+    held.capacity = held.bytes ? bytes : 0;
+    if (!held.bytes)
       return SystemError("there is no memory for a fusion buffer of {} bytes", bytes);
   }
-  return room.bytes.get();
+  return held.bytes.get();
 }
 
 size_t HostTensorMemory::piece_bytes() const { return kPieceBytes; }

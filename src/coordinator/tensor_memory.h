@@ -44,11 +44,11 @@ class HostTensorMemory final : public TensorMemory {
   Status Neutral(ncclDataType_t type, ReduceOp op, void* wire, size_t count) override;
 
  private:
-  struct Room {
+  struct FusionBuffer {
     OwnedBytes bytes;
     size_t capacity = 0;
   };
-  Room rooms_[2];
+  FusionBuffer buffers_[2];
 };
 
 }  // namespace tutti::coordinator

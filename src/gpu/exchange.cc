@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// Where the part of `rank` is in a buffer of parts of `bytes`, or the buffer itself.
+// Returns where the part of `rank` is in a buffer of parts of `bytes`, or the buffer itself.
 std::byte* Part(const void* buffer, bool has_parts, int rank, size_t bytes) {
   auto* const begin = static_cast<std::byte*>(const_cast<void*>(buffer));
   return has_parts ? begin + static_cast<size_t>(rank) * bytes : begin;

@@ -20,7 +20,7 @@ struct BufferBytes {
   size_t recv = 0;
 };
 
-// Where the last of the parts ends.
+// Returns where the last of the parts ends.
 size_t End(const std::vector<size_t>& counts, const std::vector<size_t>& offsets) {
   size_t end = 0;
   for (size_t i = 0; i < counts.size(); ++i)
@@ -32,7 +32,7 @@ size_t Sum(const std::vector<size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), size_t{0});
 }
 
-// How much `rank` reads and writes in the buffers of a task; 0 of one that is not used.
+// Returns how much `rank` reads and writes in the buffers of a task; 0 for one that is not used.
 BufferBytes BytesOf(const Task& task, int rank, size_t num_ranks) {
   const size_t bytes = task.count * task.elem_bytes();
   const bool is_root = task.root == rank;

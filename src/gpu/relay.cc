@@ -32,7 +32,7 @@ size_t AllBytes(size_t channels) {
 constexpr int64_t kSpinNs = 50'000;
 constexpr int64_t kYieldNs = 2'000'000;
 constexpr auto kNap = std::chrono::microseconds(20);
-// Without work it sleeps until a bell rings.
+// Without work the thread sleeps until its doorbell is rung.
 constexpr int64_t kSleepNs = 3600'000'000'000;
 
 uint64_t Load(const uint64_t& word) {

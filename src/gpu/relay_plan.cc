@@ -26,7 +26,7 @@ bool IsVariable(const Task& task) {
          task.collective == Collective::kReduceScatterV;
 }
 
-// How many times a chunk's elements of one part stand in a slot.
+// Returns how many times a chunk's elements of one part stand in a slot.
 size_t PartsInSlot(Collective collective, size_t n) {
   switch (collective) {
     case Collective::kAllGather:

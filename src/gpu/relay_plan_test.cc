@@ -103,9 +103,9 @@ TEST(RelayMessagesTest, PiecesCoverAMessage) {
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i * 7 >> 3);
   const std::vector<IssuedTask> out = {Message(true, 1, data.size(), data.data())};
   const std::vector<IssuedTask> in = {Message(false, 0, data.size(), got.data())};
-  constexpr size_t kLanes = 3;
-  const RelayPlan sender(out, {0, 2, kSlot, kLanes}), receiver(in, {1, 2, kSlot, kLanes});
-  for (size_t channel = 0; channel < kLanes; ++channel) {
+  constexpr size_t kChannels = 3;
+  const RelayPlan sender(out, {0, 2, kSlot, kChannels}), receiver(in, {1, 2, kSlot, kChannels});
+  for (size_t channel = 0; channel < kChannels; ++channel) {
     ASSERT_EQ(sender.num_chunks(channel), receiver.num_chunks(channel));
     EXPECT_GT(sender.num_chunks(channel), 0u);
     for (size_t c = 0; c < sender.num_chunks(channel); ++c) {

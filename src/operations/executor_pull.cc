@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// What the peers of `rank` read of its buffers.
+// Returns what the peers of `rank` read of its buffers.
 PullExtent ExtentOf(const Task& task, int rank, int num_ranks) {
   const size_t once = task.count * task.elem_bytes();
   const size_t all = once * static_cast<size_t>(num_ranks);

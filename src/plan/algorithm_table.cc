@@ -79,7 +79,7 @@ std::string MarkdownOf(const AlgorithmRow& row) {
       row.file);
 }
 
-// Whether the rows differ in their collective only.
+// Returns whether the rows differ in their collective only.
 bool AreAlike(const AlgorithmRow& a, const AlgorithmRow& b) {
   return a.algorithm == b.algorithm && a.where == b.where && a.protocols == b.protocols &&
          a.needs == b.needs && a.order == b.order && a.file == b.file;

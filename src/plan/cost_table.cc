@@ -89,9 +89,9 @@ Extent Ring(Collective collective, double n, double bytes) {
   }
 }
 
-// What a rank that adds n inputs moves, for each byte of the result: it reads them and writes one.
-// In units of the row's rate, which was fitted to AllReduces of two ranks: these read 1.5 bytes and
-// write one for each that ExtentOf counts.
+// Returns what a rank that adds n inputs moves, for each byte of the result: it reads them and
+// writes one. In units of the row's rate, which was fitted to AllReduces of two ranks: these read
+// 1.5 bytes and write one for each that ExtentOf counts.
 double AddingAll(double n) { return (n + 1) / 2.5; }
 
 // The ranks describe their buffers to one another, read them where they lie, and meet at the end so

@@ -74,7 +74,7 @@ double Written(const MeshContext& context, MeshAlgorithm algorithm, double bytes
   return IsTwoShot(algorithm) ? 2 * bytes : bytes * others;
 }
 
-// How many steps it takes until the last rank has what the first began with.
+// Returns how many steps it takes until the last rank has what the first began with.
 int RingSteps(const MeshContext& context, MeshAlgorithm algorithm) {
   // The sum of a chain in rank order has a way to go from the last rank to the root.
   if (algorithm == MeshAlgorithm::kReduceRankChain) return context.num_ranks;

@@ -72,7 +72,7 @@ void ShowStacks(pid_t pid) {
   closedir(dir);
 }
 
-// What the current test has failed so far, from part `begin` on.
+// Returns what the current test has failed so far, from part `begin` on.
 std::string FailuresSince(int begin) {
   const ::testing::TestInfo* const info = ::testing::UnitTest::GetInstance()->current_test_info();
   if (info == nullptr) return "";

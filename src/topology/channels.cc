@@ -162,7 +162,8 @@ std::optional<std::string> FirstDifference(const Channels& ours, const Channels&
     return differ("the kind of path to the card", Name(ours.kind_inter), Name(theirs.kind_inter));
   }
   if (ours.cross_nic != theirs.cross_nic) {
-    return differ("the crossing of cards", ours.cross_nic, theirs.cross_nic);
+    return differ("whether rings leave by another NIC than they came in by", ours.cross_nic,
+                  theirs.cross_nic);
   }
   for (size_t c = 0; c < ours.channels.size(); ++c) {
     const Channel& a = ours.channels[c];

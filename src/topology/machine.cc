@@ -28,7 +28,8 @@ bool AppendHex(std::string_view text, size_t most, BusId& value) {
   return true;
 }
 
-// Where a host, or a device, stands among others: by its ranks, or at the end when it has none.
+// Returns where a host, or a device, stands among others: by its ranks, or at the end when it has
+// none.
 int Place(int rank) { return rank < 0 ? std::numeric_limits<int>::max() : rank; }
 
 void SortNics(std::vector<NicFact>& nics) {

@@ -97,8 +97,8 @@ class Searcher {
   std::optional<Found> best_;
 };
 
-// What to try, most total bandwidth first. Of totals within a hundredth only a few are kept: once
-// channels are found, Stretch gives them all that their links have.
+// Returns what to try, most total bandwidth first. Of totals within a hundredth only a few are
+// kept: once channels are found, Stretch gives them all that their links have.
 std::vector<Rung> Searcher::ListRungs(const Option& option) {
   constexpr double kStep = 1.01;
   constexpr size_t kPerStep = 3;
@@ -186,7 +186,7 @@ void Searcher::Improve(const Option& option, uint64_t steps) {
   exhausted_ = true;
 }
 
-// How many rungs, from the highest, would be better than the best so far.
+// Returns how many rungs, from the highest, would be better than the best so far.
 size_t Searcher::Above(const Climb& climb) const {
   size_t count = 0;
   while (count < climb.rungs.size() &&

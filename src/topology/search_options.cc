@@ -6,10 +6,11 @@
 namespace tutti::topology {
 namespace {
 
-// How much total bandwidth a better kind of path may cost: the answer is the one with the highest
-// product of weight and bandwidth. Leaving NVLink must pay off nearly twofold, as PCI and the
-// processors' memory are shared with everything else on the host. Among ways to a card that data
-// can take without passing a processor the difference is small: what it costs is a little latency.
+// Returns how much total bandwidth a better kind of path may cost: the answer is the one with the
+// highest product of weight and bandwidth. Leaving NVLink must pay off nearly twofold, as PCI and
+// the processors' memory are shared with everything else on the host. Among ways to a card that
+// data can take without passing a processor the difference is small: what it costs is a little
+// latency.
 double WeightInside(PathKind kind) {
   if (kind <= PathKind::kNvlink) return 1.0;
   if (kind <= PathKind::kC2c) return 0.9;
@@ -32,7 +33,7 @@ double WeightPattern(Pattern pattern) {
   return pattern == Pattern::kTree ? 0.995 : pattern == Pattern::kSplitTree ? 0.99 : 1.0;
 }
 
-// Whether ways no worse than `kind` lead from the first device to all and back.
+// Returns whether ways no worse than `kind` lead from the first device to all and back.
 bool Joined(const HopTable& table, PathKind kind) {
   const size_t count = table.device_count();
   for (const bool forth : {true, false}) {

@@ -72,13 +72,13 @@ void Walk::Begin(const Trial& trial) {
   candidates_.clear();
   std::fill(starts_.begin(), starts_.end(), 0);
   std::fill(net_starts_.begin(), net_starts_.end(), 0);
-  if (doors_kind_ != trial.kind_intra) FindDoors();
+  if (exits_kind_ != trial.kind_intra) FindExits();
   if (trial.inter_host && ports_kind_ != trial.kind_inter) FindPorts();
 }
 
-void Walk::FindDoors() {
+void Walk::FindExits() {
   const size_t count = table_.device_count();
-  doors_kind_ = trial_.kind_intra;
+  exits_kind_ = trial_.kind_intra;
   for (size_t i = 0; i < count; ++i) {
     exits_[i].clear();
     entries_[i].clear();
@@ -94,11 +94,13 @@ void Walk::FindDoors() {
   }
 }
 
-// How many hops of `channels` channels can pass the doors, summed over the devices.
-uint64_t Walk::DoorsOpen(const std::vector<std::vector<uint32_t>>& doors, uint32_t channels) const {
+// Returns how many hops of `channels` channels have bandwidth left on `ways`, the links by which
+// each device is entered or left, summed over the devices.
+uint64_t Walk::HopsThrough(const std::vector<std::vector<uint32_t>>& ways,
+                           uint32_t channels) const {
   uint64_t sum = 0;
   const bool each_needs_all = !trial_.inter_host && trial_.pattern == Pattern::kRing;
-  for (const std::vector<uint32_t>& links : doors) {
+  for (const std::vector<uint32_t>& links : ways) {
     uint64_t open = 0;
     for (const uint32_t link : links) {
       open +=
@@ -114,7 +116,7 @@ bool Walk::CountsFit(uint32_t channels) const {
   const size_t count = table_.device_count();
   if (count < 2) return true;
   const uint64_t need = static_cast<uint64_t>(channels) * (count - 1);
-  return DoorsOpen(exits_, channels) >= need && DoorsOpen(entries_, channels) >= need;
+  return HopsThrough(exits_, channels) >= need && HopsThrough(entries_, channels) >= need;
 }
 
 void Walk::FindPorts() {
@@ -276,7 +278,7 @@ bool Walk::StartAt(uint32_t net, uint32_t device) {
   return false;
 }
 
-// What the device at place `depth` of a tree sends out of the host; 0 for nothing.
+// Returns what the device at place `depth` of a tree sends out of the host; 0 for nothing.
 Kbps Walk::TreeShare(size_t depth) const {
   const Kbps whole = trial_.bandwidth_inter;
   if (!trial_.inter_host || depth > 1) return 0;
@@ -294,7 +296,7 @@ Kbps Walk::TreeShare(size_t depth) const {
   return 0;
 }
 
-// Whether the channel being laid may leave by `net_out` when it came in by `net_in`.
+// Returns whether the channel being laid may leave by `net_out` when it came in by `net_in`.
 bool Walk::MayCross(uint32_t net_in, uint32_t net_out) const {
   if (trial_.pattern != Pattern::kRing) return net_in == net_out;
   if (trial_.cross_nic == 1) return true;

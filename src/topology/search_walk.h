@@ -59,11 +59,11 @@ class Walk {
 
  private:
   void Begin(const Trial& trial);
-  void FindDoors();
+  void FindExits();
   void FindPorts();
   bool CountsFit(uint32_t channels) const;
   bool PortsFit() const;
-  uint64_t DoorsOpen(const std::vector<std::vector<uint32_t>>& doors, uint32_t channels) const;
+  uint64_t HopsThrough(const std::vector<std::vector<uint32_t>>& ways, uint32_t channels) const;
   bool NextChannel();
   bool Replay(const Draft& draft);
   bool StartInside();
@@ -101,7 +101,7 @@ class Walk {
   // Per device: the first links of its ways to other devices, and the last links of ways to it.
   std::vector<std::vector<uint32_t>> exits_;
   std::vector<std::vector<uint32_t>> entries_;
-  std::optional<PathKind> doors_kind_;  // the kind that exits_ and entries_ were made for
+  std::optional<PathKind> exits_kind_;  // the kind that exits_ and entries_ were made for
   std::vector<Kbps> ports_in_;          // per port: what can come in by ways of ports_kind_,
   std::vector<Kbps> ports_out_;         // and go out
   std::optional<PathKind> ports_kind_;

@@ -44,7 +44,7 @@ Result<std::unique_ptr<Device>> Device::Open(const Driver& driver, int ordinal) 
   if (ordinal < 0 || ordinal >= driver.num_devices())
     return InvalidArgument("{} is no CUDA device: this process sees {}", ordinal,
                            driver.num_devices());
-  const CaptureTruce truce(driver);
+  const RelaxedCapture relaxed(driver);
   std::unique_ptr<Device> device(new Device(driver, ordinal));
   TUTTI_TRY(device->Describe());
   device->pinned_ = std::make_unique<PinnedPool>(driver, device->context_);

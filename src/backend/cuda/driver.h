@@ -208,32 +208,32 @@ class ContextScope {
   bool pushed_ = false;
 };
 
-// Around calls that make, free, map, load, wait or ask, which are no part of what the program
+// Lets the calling thread make, free, map, load, wait or ask, which are no part of what the program
 // queues. While anybody in the process captures a graph in CUDA's default mode ("global", as
 // PyTorch does), CUDA refuses such calls on every thread that has not said that it knows what it
 // does, and the capture is lost. Nothing that a graph could need is made or freed here.
-class CaptureTruce {
+class RelaxedCapture {
  public:
-  explicit CaptureTruce(const Driver& driver) : driver_(driver) {
+  explicit RelaxedCapture(const Driver& driver) : driver_(driver) {
     driver_.ThreadExchangeCaptureMode(&mode_);
   }
-  ~CaptureTruce() { driver_.ThreadExchangeCaptureMode(&mode_); }
-  CaptureTruce(const CaptureTruce&) = delete;
-  CaptureTruce& operator=(const CaptureTruce&) = delete;
+  ~RelaxedCapture() { driver_.ThreadExchangeCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
   const Driver& driver_;
   int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then what the thread had before
 };
 
-// Both at once: for all but launches.
+// Holds both, for all calls but launches.
 class ManagingScope {
  public:
   ManagingScope(const Driver& driver, Context context)
-      : truce_(driver), context_(driver, context) {}
+      : relaxed_(driver), context_(driver, context) {}
 
  private:
-  const CaptureTruce truce_;
+  const RelaxedCapture relaxed_;
   const ContextScope context_;
 };
 

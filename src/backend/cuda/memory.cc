@@ -47,7 +47,7 @@ Status MappedMemory::Map(const Device& device, AllocationHandle handle) {
 
 void MappedMemory::LetPeersUse(const Device& device) const {
   const Driver& driver = device.driver();
-  const CaptureTruce truce(driver);
+  const RelaxedCapture relaxed(driver);
   for (int peer = 0; peer < driver.num_devices(); ++peer) {
     int reaches = 0;
     if (peer == device.ordinal() ||

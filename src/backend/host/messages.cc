@@ -29,45 +29,45 @@ void MessageBatch::AddRecv(const RecvLink& link, ProxyConnection* proxy, std::by
 }
 
 void MessageBatch::Add(Message message) {
-  auto lane = std::find_if(lanes_.begin(), lanes_.end(),
-                           [&](const Lane& l) { return l.link == message.link(); });
+  auto queue = std::find_if(queues_.begin(), queues_.end(),
+                            [&](const Queue& l) { return l.link == message.link(); });
   ++unfinished_;
-  if (lane == lanes_.end()) {
+  if (queue == queues_.end()) {
     if (message.proxy != nullptr)
       wait_.AddConnection(message.proxy);
     else
       all_remote_ = false;
-    lane = lanes_.insert(lanes_.end(), Lane{message.link(), {}});
+    queue = queues_.insert(queues_.end(), Queue{message.link(), {}});
   }
-  lane->messages.push_back(message);
+  queue->messages.push_back(message);
 }
 
-void MessageBatch::BeginAhead(Lane& lane) {
-  const size_t end = std::min(lane.messages.size(), lane.next + kBegunAhead);
-  for (; lane.begun < end; ++lane.begun) {
-    const Message& message = lane.messages[lane.begun];
+void MessageBatch::BeginAhead(Queue& queue) {
+  const size_t end = std::min(queue.messages.size(), queue.next + kBegunAhead);
+  for (; queue.begun < end; ++queue.begun) {
+    const Message& message = queue.messages[queue.begun];
     if (message.proxy != nullptr)
       message.proxy->Begin(ChunksFor(message.bytes, message.slot_bytes()), message.tag);
   }
 }
 
-MessageBatch::Lane& MessageBatch::NextUnfinished(size_t& turn) {
-  do turn = (turn + 1) % lanes_.size();
-  while (!lanes_[turn].unfinished());
-  return lanes_[turn];
+MessageBatch::Queue& MessageBatch::NextUnfinished(size_t& turn) {
+  do turn = (turn + 1) % queues_.size();
+  while (!queues_[turn].unfinished());
+  return queues_[turn];
 }
 
 std::span<const int> MessageBatch::UnfinishedPeers() {
   peers_.clear();
-  for (const Lane& lane : lanes_)
-    if (lane.unfinished()) peers_.push_back(lane.messages[lane.next].peer());
+  for (const Queue& queue : queues_)
+    if (queue.unfinished()) peers_.push_back(queue.messages[queue.next].peer());
   std::sort(peers_.begin(), peers_.end());
   peers_.erase(std::unique(peers_.begin(), peers_.end()), peers_.end());
   return peers_;
 }
 
 bool MessageBatch::Run() {
-  for (Lane& lane : lanes_) BeginAhead(lane);
+  for (Queue& queue : queues_) BeginAhead(queue);
   size_t turn = 0;
   while (unfinished_ > 0) {
     const size_t before = unfinished_;
@@ -75,9 +75,9 @@ bool MessageBatch::Run() {
     const bool go_on = wait_.WaitForAny(
         [&] { return UnfinishedPeers(); }, [&] { return moved = StepAll(); },
         [&](int64_t timeout_ns) {
-          const int64_t ns = lanes_.size() > 1 ? std::min(timeout_ns, kShortSleepNs) : timeout_ns;
-          Lane& lane = NextUnfinished(turn);
-          const Message& blocked = lane.messages[lane.next];
+          const int64_t ns = queues_.size() > 1 ? std::min(timeout_ns, kShortSleepNs) : timeout_ns;
+          Queue& queue = NextUnfinished(turn);
+          const Message& blocked = queue.messages[queue.next];
           if (blocked.is_send())
             blocked.send.fifo->SleepForRoom(ns);
           else
@@ -92,20 +92,20 @@ bool MessageBatch::Run() {
 
 bool MessageBatch::StepAll() {
   bool moved = false;
-  for (Lane& lane : lanes_) moved |= StepLane(lane);
+  for (Queue& queue : queues_) moved |= StepQueue(queue);
   return moved || wait_.failed();
 }
 
-bool MessageBatch::StepLane(Lane& lane) {
+bool MessageBatch::StepQueue(Queue& queue) {
   bool moved = false;
-  while (lane.unfinished()) {
-    Message& message = lane.messages[lane.next];
+  while (queue.unfinished()) {
+    Message& message = queue.messages[queue.next];
     if (!(message.is_send() ? StepSend(message) : StepRecv(message))) break;
     moved = true;
     if (!message.done) break;  // one chunk per turn, so that all links advance
-    ++lane.next;
+    ++queue.next;
     --unfinished_;
-    BeginAhead(lane);
+    BeginAhead(queue);
   }
   return moved;
 }

@@ -69,7 +69,7 @@ class MessageBatch {
     }
   };
   // Messages of one link and direction; only the first unfinished one moves.
-  struct Lane {
+  struct Queue {
     const void* link;
     std::vector<Message> messages;
     size_t next = 0;
@@ -78,16 +78,16 @@ class MessageBatch {
   };
 
   void Add(Message message);
-  void BeginAhead(Lane& lane);
-  Lane& NextUnfinished(size_t& turn);
+  void BeginAhead(Queue& queue);
+  Queue& NextUnfinished(size_t& turn);
   std::span<const int> UnfinishedPeers();
   bool StepAll();
-  bool StepLane(Lane& lane);
+  bool StepQueue(Queue& queue);
   bool StepSend(Message& message);
   bool StepRecv(Message& message);
 
   WaitContext& wait_;
-  std::vector<Lane> lanes_;
+  std::vector<Queue> queues_;
   std::vector<int> peers_;
   size_t unfinished_ = 0;
   bool all_remote_ = true;  // Proxy connections move all messages.

@@ -199,7 +199,7 @@ void SocketRecvComm::CountArrived() {
   }
 }
 
-// Where the next bytes of the current message go.
+// Returns where the next bytes of the current message go.
 std::byte* SocketRecvComm::PayloadPlace() {
   const Request& request = At(received_);
   return request.buffers[buffer_].data + (request.received[buffer_].bytes - payload_left_);

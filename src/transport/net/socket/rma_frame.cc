@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint16_t kMagic = 0x7553;
 
-// Whether the fields that the frame's type does not use are 0.
+// Returns whether the fields that the frame's type does not use are 0.
 bool UnusedAreZero(const RmaFrame& frame) {
   const bool reaches = frame.type == RmaFrameType::kPut || frame.type == RmaFrameType::kGet;
   if (!reaches && (frame.key != 0 || frame.offset != 0)) return false;

@@ -1,4 +1,4 @@
-// Setting connections up: listeners, tokens, keys, and strangers.
+// Setting connections up: listeners, tokens, keys, and peers without the key.
 
 #include "transport/net/socket/socket_net.h"
 
@@ -96,8 +96,8 @@ TEST_F(SocketNetTest, TheConnectingSideChoosesTheDataSockets) {
 TEST_F(SocketNetTest, RefusesAnotherKeyOnBothSides) {
   const auto net = MakeNet(key_);
   const auto listener = net->Listen(0).value();
-  const auto stranger = MakeNet(RandomKey());
-  const auto refused = stranger->Connect(0, listener->handle(), Within(20));
+  const auto outsider = MakeNet(RandomKey());
+  const auto refused = outsider->Connect(0, listener->handle(), Within(20));
   EXPECT_FALSE(refused.ok());
   const auto none = listener->Accept(Within(0.1));
   EXPECT_EQ(none.status().code(), Code::kTimeout);
@@ -112,13 +112,13 @@ TEST_F(SocketNetTest, GarbageAndHalfOpenConnectionsHaveNoEffect) {
   const auto listener = net->Listen(0).value();
   const SocketAddress address = AddressIn(listener->handle());
   std::mt19937 random(3);
-  std::vector<UniqueFd> strangers;
+  std::vector<UniqueFd> silent;
   for (int i = 0; i < 60; ++i) {
     UniqueFd fd = tutti::Connect(address, Within(20)).value();
     std::vector<std::byte> garbage(random() % 2000);
     for (std::byte& byte : garbage) byte = static_cast<std::byte>(random());
     ::send(fd.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (i % 3 != 0) strangers.push_back(std::move(fd));  // the others hang up at once
+    if (i % 3 != 0) silent.push_back(std::move(fd));  // the others hang up at once
   }
   const auto sender = net->Connect(0, listener->handle(), Within(20)).value();
   const auto receiver = listener->Accept(Within(20)).value();

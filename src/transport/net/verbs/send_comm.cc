@@ -108,8 +108,8 @@ VerbsSendComm::Request* VerbsSendComm::TakeRequest() {
   return &request;
 }
 
-// Whether sizes and op tags go into the receiver's table, because the immediate value cannot hold
-// them, or because the packets of a write may be reordered.
+// Returns whether sizes and op tags go into the receiver's table, because the immediate value
+// cannot hold them, or because the packets of a write may be reordered.
 bool VerbsSendComm::NeedsRecords(size_t bytes) const {
   const VerbsOptions& options = channel_->options();
   const bool adaptive =
