@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -97,6 +98,11 @@ std::array<std::byte, Handshake::kMacBytes> Handshake::Mac(std::string_view role
   Absorb(state, hello_block_);
   crypto_generichash_final(&state, reinterpret_cast<unsigned char*>(mac.data()), mac.size());
   return mac;
+}
+
+// The macs of other roles than the two that travel.
+SessionKeys Handshake::session_keys() const {
+  return {std::bit_cast<Key>(Mac("key to acceptor")), std::bit_cast<Key>(Mac("key to connector"))};
 }
 
 size_t Handshake::ExpectedBytes() const {
@@ -369,7 +375,8 @@ void AuthAcceptor::State::StepOne(uint64_t number) {
     if (!changed.ok()) Reject(number, changed.message());
     return;
   }
-  const Hello hello = pending.handshake.hello();
+  Hello hello = pending.handshake.hello();
+  hello.keys = pending.handshake.session_keys();
   const SocketAddress from = pending.from;
   UniqueFd fd = Drop(number);
   MakeRoomBeyond(fd.get());
@@ -427,7 +434,7 @@ uint64_t AuthAcceptor::rejected() const { return state_->rejected(); }
 // ---------------------------------------------------------------------------------------------------------------------
 
 Status AuthenticateAsConnector(int fd, const Key& key, const Hello& hello, const WaitLimits& limits,
-                               std::string_view what, ConnectFailure* failure) {
+                               std::string_view what, ConnectFailure* failure, SessionKeys* keys) {
   ConnectFailure ignored;
   ConnectFailure& kind = failure ? *failure : ignored;
   Handshake handshake = Handshake::Connecting(key, hello);
@@ -442,12 +449,13 @@ Status AuthenticateAsConnector(int fd, const Key& key, const Hello& hello, const
     TUTTI_TRY(WaitReady(fd, handshake.WantsToWrite() ? POLLOUT : POLLIN, limits, what));
   }
   kind = ConnectFailure::kNone;
+  if (keys) *keys = handshake.session_keys();
   return Status::Ok();
 }
 
 Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& key,
                                       const Hello& hello, const WaitLimits& limits,
-                                      ConnectFailure* failure) {
+                                      ConnectFailure* failure, SessionKeys* keys) {
   int error = 0;
   Result<UniqueFd> connected = Connect(address, limits, &error);
   if (!connected.ok()) {
@@ -457,15 +465,15 @@ Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& k
     return connected;
   }
   const std::string what = fmt::format("authenticating with {}", address.ToString());
-  TUTTI_TRY(AuthenticateAsConnector(connected->get(), key, hello, limits, what, failure));
+  TUTTI_TRY(AuthenticateAsConnector(connected->get(), key, hello, limits, what, failure, keys));
   return connected;
 }
 
 Result<UniqueFd> ConnectPatiently(const SocketAddress& address, const Key& key, const Hello& hello,
-                                  const WaitLimits& limits) {
+                                  const WaitLimits& limits, SessionKeys* keys) {
   for (int attempt = 1;; ++attempt) {
     ConnectFailure failure = ConnectFailure::kNone;
-    Result<UniqueFd> fd = ConnectAuthenticated(address, key, hello, limits, &failure);
+    Result<UniqueFd> fd = ConnectAuthenticated(address, key, hello, limits, &failure, keys);
     const bool worth_it = failure == ConnectFailure::kClosed && attempt < kConnectAttempts;
     const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
     if (fd.ok() || !worth_it || aborted || limits.deadline.Passed()) return fd;

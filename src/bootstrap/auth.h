@@ -44,10 +44,18 @@ enum class Purpose : uint8_t {
   kElastic = 5,  // a worker of an elastic job asks the job's launcher (elastic/store.h)
 };
 
+// Keys that only the two ends of one connection have, one for each direction: derived from the
+// job's key and the nonces of both.
+struct SessionKeys {
+  Key to_acceptor = {};
+  Key to_connector = {};
+};
+
 // The connector's first words. `payload` has at most kMaxHelloBytes.
 struct Hello {
   Purpose purpose = Purpose::kRoot;
   Bytes payload;
+  SessionKeys keys = {};  // of the connection that a Handshake accepted; they are not sent
 };
 inline constexpr size_t kHelloBlockBytes = 256;
 inline constexpr size_t kMaxHelloBytes = kHelloBlockBytes - 4;
@@ -74,6 +82,8 @@ class Handshake {
   bool WantsToWrite() const { return sent_ < out_size_; }
   // What the connector said. REQUIRES: Accepting, done.
   const Hello& hello() const { return hello_; }
+  // REQUIRES: done.
+  SessionKeys session_keys() const;
 
  private:
   static constexpr size_t kNonceBytes = 32;
@@ -156,17 +166,19 @@ enum class ConnectFailure {
 // Authenticates as the connector on `fd`, a connected non-blocking socket of any family, waiting
 // within `limits`. A failure's sentence begins with `what`; the caller must close the socket then.
 Status AuthenticateAsConnector(int fd, const Key& key, const Hello& hello, const WaitLimits& limits,
-                               std::string_view what, ConnectFailure* failure = nullptr);
+                               std::string_view what, ConnectFailure* failure = nullptr,
+                               SessionKeys* keys = nullptr);
 
 // Connects and authenticates, waiting within `limits`.
 Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& key,
                                       const Hello& hello, const WaitLimits& limits,
-                                      ConnectFailure* failure = nullptr);
+                                      ConnectFailure* failure = nullptr,
+                                      SessionKeys* keys = nullptr);
 
 // The same, but a handshake that is cut off is tried again, kConnectAttempts times in all and
 // kBetweenAttemptsMs apart: the other end may have had no room for the moment.
 Result<UniqueFd> ConnectPatiently(const SocketAddress& address, const Key& key, const Hello& hello,
-                                  const WaitLimits& limits);
+                                  const WaitLimits& limits, SessionKeys* keys = nullptr);
 inline constexpr int kConnectAttempts = 4;
 inline constexpr int kBetweenAttemptsMs = 50;
 

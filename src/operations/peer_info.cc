@@ -28,6 +28,8 @@ std::string SharedSettings(const Settings& s) {
       fmt::format("NCCL_ALGO={} NCCL_PROTO={} NCCL_BUFFSIZE={}", s.algo, s.proto, s.buffsize);
   const Settings usual;
   if (s.deterministic) text += " TUTTI_DETERMINISTIC=1";
+  if (s.checksum) text += " TUTTI_CHECKSUM=1";
+  if (s.encrypt) text += " TUTTI_ENCRYPT=1";
   if (s.gpu_lanes != usual.gpu_lanes) text += fmt::format(" TUTTI_GPU_LANES={}", s.gpu_lanes);
   if (s.gpu_proxy) text += " TUTTI_GPU_PROXY=1";
   if (s.gpu_window != usual.gpu_window || s.max_ctas != usual.max_ctas || !s.gpu_tune.empty())

@@ -18,6 +18,13 @@
 namespace tutti {
 namespace {
 
+// A connection that is damaged again and again warns once in this time.
+constexpr int64_t kBetweenWarningsNs = 60'000'000'000;
+
+// Damage that leaves no message whole so often in a row is no accident: at one damaged bit in 10^6,
+// many times what any worn cable has, a message of 16 KiB comes through within 8 attempts in 99 %.
+constexpr int kMostDamagesInARow = 32;
+
 // Failures that speak of the other end or the way to it rather than of this process.
 bool IsRemote(int error) {
   switch (error) {
@@ -31,6 +38,7 @@ bool IsRemote(int error) {
     case ENETUNREACH:
     case ENETDOWN:
     case ENETRESET:
+    case EBADMSG:
       return true;
     default:
       return false;
@@ -39,6 +47,7 @@ bool IsRemote(int error) {
 
 std::string ErrorText(int error) {
   if (error == 0) return "the peer closed the connection";
+  if (error == EBADMSG) return "what came was damaged on its way";
   const char* text = strerrordesc_np(error);
   const char* name = strerrorname_np(error);
   return fmt::format("{} ({})", text ? text : "unknown error", name ? name : std::to_string(error));
@@ -172,8 +181,10 @@ size_t SocketChannel::Undelivered() const {
     int waiting = 0;
     return ioctl(fd, SIOCOUTQ, &waiting) == 0 ? static_cast<size_t>(waiting) : 0;
   };
-  size_t bytes = 0;
-  for (const int fd : Fds()) bytes += undelivered(fd);
+  size_t bytes = undelivered(control_.fd());
+  // What data sockets carry is held until the receiver has said that it has it, on connections that
+  // can be resumed. A data socket that was reset meanwhile says for ever that something waits.
+  for (const auto& socket : data_sockets_) bytes += resumable() ? 0 : undelivered(socket->fd());
   return bytes;
 }
 
@@ -187,6 +198,12 @@ Status SocketChannel::Break(int error) {
     return Fail(error);
   }
   if (down_) return Status::Ok();
+  if (error == EBADMSG && ++damages_in_a_row_ > kMostDamagesInARow) {
+    return Fail(RemoteError(
+        "what came was damaged on its way {} times without one whole message in between: this way "
+        "cannot be used (a bad NIC, cable, switch or driver at either end)",
+        damages_in_a_row_));
+  }
   down_ = true;
   broke_ns_ = NowNs();
   broken_by_ = error;
@@ -240,11 +257,18 @@ Result<bool> SocketChannel::Resume() {
   return true;
 }
 
-void SocketChannel::TellResumed(uint64_t repeated) const {
-  TUTTI_WARN(
-      "net Socket: the connection with {} broke ({}) and was made again after {} ms; {} "
-      "messages are sent a second time",
-      peer_, ErrorText(broken_by_), (NowNs() - broke_ns_) / 1'000'000, repeated);
+void SocketChannel::TellResumed(uint64_t repeated) {
+  const int64_t now_ns = NowNs();
+  const std::string line = fmt::format(
+      "net Socket: the connection with {} broke ({}) and was made again after {} ms; {} messages "
+      "are sent a second time",
+      peer_, ErrorText(broken_by_), (now_ns - broke_ns_) / 1'000'000, repeated);
+  if (told_ns_ != 0 && now_ns - told_ns_ < kBetweenWarningsNs) {
+    TUTTI_INFO(kLogNet, "{}", line);
+    return;
+  }
+  told_ns_ = now_ns;
+  TUTTI_WARN("{}", line);
 }
 
 void SocketChannel::ShutdownSockets() {

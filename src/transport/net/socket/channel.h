@@ -56,7 +56,9 @@ class SocketChannel {
   // REQUIRES: down. Returns true when there are new sockets, and fails when there will be none.
   Result<bool> Resume();
   // Says that the messages go on, `repeated` of them a second time.
-  void TellResumed(uint64_t repeated) const;
+  void TellResumed(uint64_t repeated);
+  // Takes notice that a message came, or that the other end has one more.
+  void CountWhole() { damages_in_a_row_ = 0; }
   int num_data_sockets() const { return num_data_sockets_; }
   std::string_view peer() const { return peer_; }
 
@@ -106,6 +108,8 @@ class SocketChannel {
   bool replaced_ = false;
   int64_t broke_ns_ = 0;
   int broken_by_ = 0;  // an errno value
+  int damages_in_a_row_ = 0;
+  int64_t told_ns_ = 0;  // when a warning was last given; 0: never
   std::string peer_;
   const std::shared_ptr<SocketHelpers> helpers_;
   mutable SocketDoorbell doorbell_;

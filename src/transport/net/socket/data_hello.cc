@@ -14,6 +14,7 @@ std::vector<std::byte> DataHello::Encode() const {
   writer.U16(data_sockets);
   writer.U16(life);
   writer.U32(attempt);
+  writer.U16(static_cast<uint16_t>(sealing));
   return std::move(writer).Take();
 }
 
@@ -27,6 +28,7 @@ Result<DataHello> DataHello::Decode(std::span<const std::byte> payload) {
   hello.data_sockets = reader.U16();
   hello.life = reader.U16();
   hello.attempt = reader.U32();
+  hello.sealing = static_cast<Sealing>(reader.U16());
   if (reader.failed() || !reader.AtEnd()) return RemoteError("its hello has a wrong length");
   if (version != kSocketNetVersion) {
     return RemoteError("it speaks version {} of the socket network, this rank version {}", version,

@@ -10,6 +10,7 @@
 //    22  sockets     u16   the number of data sockets
 //    24  life        u16   Life: whether the connection can be resumed, or is
 //    26  attempt     u32   kResumes: counts the attempts over the connection's life, from 1; else 0
+//    30  sealing     u16   Sealing: how the bytes behind the handshake are protected (seal.h)
 
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "transport/net/socket/seal.h"
 
 namespace tutti {
 
@@ -35,6 +37,7 @@ struct DataHello {
   uint16_t data_sockets = 0;
   uint16_t life = kOnce;
   uint32_t attempt = 0;
+  Sealing sealing = Sealing::kNone;
 
   std::vector<std::byte> Encode() const;
   // RemoteError, with a sentence, for bytes that Encode cannot have written.

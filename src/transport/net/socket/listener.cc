@@ -115,18 +115,26 @@ void ConnectionQueues::Fail(const Status& why) {
   for (const auto& [token, queue] : queues_) queue->Fail(why);
 }
 
-void ConnectionQueues::Offer(SocketStream socket, std::span<const std::byte> payload,
-                             const SocketAddress& from, const std::string& device) {
-  const Result<DataHello> hello = DataHello::Decode(payload);
-  const Status status = hello.ok() ? Sort(std::move(socket), *hello,
-                                          fmt::format("{} over {}", from.ToString(), device))
-                                   : hello.status();
+void ConnectionQueues::Offer(UniqueFd fd, const Hello& hello, const SocketAddress& from,
+                             const std::string& device) {
+  const Result<DataHello> data = DataHello::Decode(hello.payload);
+  const Status status = data.ok() ? Sort(std::move(fd), hello.keys, *data,
+                                         fmt::format("{} over {}", from.ToString(), device))
+                                  : data.status();
   if (status.ok()) return;
   TUTTI_INFO(kLogNet, "a data connection from {} was closed: {}", from.ToString(),
              status.message());
 }
 
-Status ConnectionQueues::Sort(SocketStream socket, const DataHello& hello, std::string peer) {
+Status ConnectionQueues::Sort(UniqueFd fd, const SessionKeys& keys, const DataHello& hello,
+                              std::string peer) {
+  if (hello.sealing != sealing_) {
+    return RemoteError(
+        "its TUTTI_CHECKSUM or TUTTI_ENCRYPT differ from this rank's: it is sealed by kind {} "
+        "instead of {}",
+        static_cast<int>(hello.sealing), static_cast<int>(sealing_));
+  }
+  SocketStream socket = SocketStream::Create(std::move(fd), sealing_, keys, false);
   std::shared_ptr<ConnectionQueue> queue;
   std::shared_ptr<ResumePoint> point;
   {
@@ -176,7 +184,7 @@ Result<std::unique_ptr<AuthAcceptor>> ListenForQueues(EventLoop& loop, const Key
   auto callback = [queues, interface](UniqueFd accepted, const Hello& hello,
                                       const SocketAddress& from) {
     if (hello.purpose == Purpose::kData) {
-      queues->Offer(std::move(accepted), hello.payload, from, interface);
+      queues->Offer(std::move(accepted), hello, from, interface);
     }
   };
   return AuthAcceptor::Create(loop, std::move(fd), key, purpose, std::move(callback),

@@ -54,6 +54,9 @@ class ConnectionQueue {
 // The queues of all listeners, by token, and the connections that can be resumed, by number.
 class ConnectionQueues {
  public:
+  // Connections must be sealed so, no more and no less.
+  explicit ConnectionQueues(Sealing sealing) : sealing_(sealing) {}
+
   // Takes sockets that resume this connection to the result from now on, as long as it lives.
   std::unique_ptr<SocketResumer> Await(const SocketSet& sockets);
 
@@ -61,14 +64,14 @@ class ConnectionQueues {
   uint64_t Open(std::shared_ptr<ConnectionQueue> queue);
   void Close(uint64_t token);
   // Sorts an authenticated socket in, or closes it when nobody waits for it.
-  void Offer(SocketStream socket, std::span<const std::byte> payload, const SocketAddress& from,
-             const std::string& device);
+  void Offer(UniqueFd fd, const Hello& hello, const SocketAddress& from, const std::string& device);
   // Makes all waits for connections fail: no more can be accepted.
   void Fail(const Status& why);
 
  private:
-  Status Sort(SocketStream socket, const DataHello& hello, std::string peer);
+  Status Sort(UniqueFd fd, const SessionKeys& keys, const DataHello& hello, std::string peer);
 
+  const Sealing sealing_;
   Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<ConnectionQueue>> queues_ TUTTI_GUARDED_BY(mutex_);
   std::map<uint64_t, std::weak_ptr<ResumePoint>> resumable_ TUTTI_GUARDED_BY(mutex_);

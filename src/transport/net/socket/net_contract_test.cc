@@ -1,5 +1,5 @@
 // The contract of networks over TCP sockets: one socket per connection, several, helper threads,
-// and IPv6.
+// IPv6, checksums and encryption.
 
 #include "transport/net/net_contract_test.h"
 
@@ -19,6 +19,18 @@ INSTANTIATE_TEST_SUITE_P(Threads, SocketNetContract,
                          NetContractCasesFor(SocketFactory("Threads", 2, 2)), NetContractCaseName);
 INSTANTIATE_TEST_SUITE_P(Ipv6, SocketNetContract,
                          NetContractCasesFor(SocketFactory("Ipv6", 1, 1, "[::1]:0")),
+                         NetContractCaseName);
+INSTANTIATE_TEST_SUITE_P(Checked, SocketNetContract,
+                         NetContractCasesFor(SocketFactory("Checked", 2, 2, "127.0.0.1:0",
+                                                           Sealing::kChecksum)),
+                         NetContractCaseName);
+INSTANTIATE_TEST_SUITE_P(Encrypted, SocketNetContract,
+                         NetContractCasesFor(SocketFactory("Encrypted", 1, 1, "127.0.0.1:0",
+                                                           Sealing::kEncryption)),
+                         NetContractCaseName);
+INSTANTIATE_TEST_SUITE_P(EncryptedStripes, SocketNetContract,
+                         NetContractCasesFor(SocketFactory("EncryptedStripes", 1, 3, "127.0.0.1:0",
+                                                           Sealing::kEncryption)),
                          NetContractCaseName);
 
 }  // namespace

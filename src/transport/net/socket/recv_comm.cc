@@ -193,6 +193,7 @@ void SocketRecvComm::CountArrived() {
     const Request& request = At(arrived_);
     if (request.pieces_left.load(std::memory_order_acquire) != 0) return;
     arrived_messages_ += request.size;
+    channel_->CountWhole();
     for (size_t i = 0; channel_->resumable() && i < request.size; ++i) {
       acknowledge_ |= request.received[i].bytes > kKeepBytes;
     }
@@ -343,6 +344,7 @@ Result<bool> SocketRecvComm::SendGrants(bool busy) {
 
 NetIdle SocketRecvComm::PrepareToWait(std::vector<NetWait>& waits) {
   if (channel_->down() || channel_->replaced()) return NetIdle::kPoll;
+  if (received_ < posted_ && channel_->control().HasInput()) return NetIdle::kProgress;
   const uint32_t control = (received_ < posted_ ? uint32_t{EPOLLIN} : 0u) |
                            (grants_from_ < grants_to_ ? uint32_t{EPOLLOUT} : 0u);
   if (control != 0) waits.push_back({channel_->control_fd(), control});

@@ -43,10 +43,12 @@ Result<std::optional<Sockets>> Redialer::Step() {
   while (stage_ != Stage::kPause) {
     TUTTI_ASSIGN(const bool connected, StepSocket());
     if (!connected) break;
+    SocketStream stream =
+        SocketStream::Create(std::move(fd_), hello_.sealing, handshake_->session_keys(), true);
     if (hello_.socket == 0) {
-      sockets_.control = std::move(fd_);
+      sockets_.control = std::move(stream);
     } else {
-      sockets_.data.push_back(std::move(fd_));
+      sockets_.data.push_back(std::move(stream));
     }
     if (hello_.socket == hello_.data_sockets) {
       std::optional<Sockets> all = std::move(sockets_);

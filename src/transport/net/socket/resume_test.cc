@@ -218,6 +218,38 @@ TEST(SocketResumeTest, FailsAtOnceWhenTheOtherEndIsGone) {
   }
 }
 
+// Every damage is found, and what was damaged is sent again.
+TEST(SocketResumeTest, DamageOnTheWayIsSentAgain) {
+  for (const Sealing sealing : {Sealing::kChecksum, Sealing::kEncryption}) {
+    for (const auto& [threads, sockets] : {std::pair(1, 1), {1, 3}, {2, 2}}) {
+      SCOPED_TRACE(fmt::format("{} threads, {} sockets", threads, sockets));
+      CabledLink link(SocketFactory("Sealed", threads, sockets, "127.0.0.1:0", sealing));
+      link.cable->Damage(30);
+      Stream(link, {net_contract::MixedSizes(23, 150)}, [&](size_t i) {
+        // The last acknowledgement is to come through.
+        if (i == 140) link.cable->Damage(0);
+      });
+      EXPECT_GT(link.cable->damaged(), 0);
+    }
+  }
+}
+
+TEST(SocketResumeTest, EndlessDamageEndsWithASentence) {
+  CabledLink link(SocketFactory("Sealed", 1, 1, "127.0.0.1:0", Sealing::kChecksum));
+  link.cable->Damage(1);
+  std::vector<std::byte> bytes(100'000);
+  std::vector<std::byte> place(bytes.size());
+  ASSERT_TRUE(link.sender->Isend({bytes.data(), bytes.size()}).ok());
+  ASSERT_TRUE(fuzz::ReceiveOne(*link.receiver, place.data(), place.size()).ok());
+  Status sending;
+  const Status status = FailureOf([&] {
+    if (sending.ok()) sending = link.sender->Progress().status();
+    return link.receiver->Progress().status();
+  });
+  EXPECT_NE(status.message().find("was damaged on its way 33 times"), std::string::npos)
+      << status.message() << "; " << sending.message();
+}
+
 NetFactory WithTimeout(int64_t seconds) {
   Settings settings;
   settings.socket_nthreads = 1;

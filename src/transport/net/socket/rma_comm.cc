@@ -413,6 +413,7 @@ Status SocketRmaComm::Refuse(RmaRefusal refusal, uint64_t number) {
 }
 
 NetIdle SocketRmaComm::PrepareToWait(std::vector<NetWait>& waits) {
+  if (channel_->control().HasInput()) return NetIdle::kProgress;
   // The other end may ask for something at any time.
   waits.push_back(
       {channel_->control_fd(), EPOLLIN | (outgoing_.empty() ? 0u : uint32_t{EPOLLOUT})});

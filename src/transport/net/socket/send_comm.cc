@@ -19,6 +19,9 @@ constexpr size_t kWriteBytes = 256 * 1024;
 // How many messages one system call carries at most.
 constexpr size_t kWriteMessages = kNetWindow;
 
+// An idle connection is looked at once in so many times: each look is a system call.
+constexpr uint32_t kLookAfter = 16;
+
 // With so few groups left the next ones are fetched while there is time, so that Isend need not.
 constexpr uint64_t kFewGroups = 2;
 
@@ -126,7 +129,9 @@ Result<bool> SocketSendComm::Progress() {
   if (channel_->down()) return moved;
   TUTTI_ASSIGN(const bool data_moved, channel_->Progress());
   moved |= data_moved;
-  if (WantsGrants() || AwaitsAcknowledgement()) {
+  // Where nothing else is read or written, that a connection was reset is seen nowhere else.
+  const bool idle = in_flight_ == 0 && ++idle_looks_ % kLookAfter == 0;
+  if (WantsGrants() || AwaitsAcknowledgement() || idle) {
     TUTTI_ASSIGN(const bool granted, ReadGrants());
     moved |= granted;
   }
@@ -252,6 +257,7 @@ Status SocketSendComm::TakeAcknowledgement(uint64_t has) {
                     written_, acknowledged_));
   }
   acknowledged_ = has;
+  channel_->CountWhole();
   return Status::Ok();
 }
 
@@ -298,6 +304,7 @@ Status SocketSendComm::TakeGroup(const Frame& frame,
 NetIdle SocketSendComm::PrepareToWait(std::vector<NetWait>& waits) {
   // Whoever watches descriptors does not know the new one.
   if (channel_->down() || channel_->replaced()) return NetIdle::kPoll;
+  if (channel_->control().HasInput()) return NetIdle::kProgress;
   const uint32_t control = (written_ < begun_ ? uint32_t{EPOLLOUT} : 0u) |
                            (NeedsGrants() || AwaitsAcknowledgement() ? uint32_t{EPOLLIN} : 0u);
   if (control != 0) waits.push_back({channel_->control_fd(), control});

@@ -126,7 +126,10 @@ class SocketNetImpl final : public Net {
       : loop_(loop),
         key_(key),
         ports_(settings.port_range),
-        resume_within_ns_(settings.resume_timeout_s * 1'000'000'000) {}
+        resume_within_ns_(settings.resume_timeout_s * 1'000'000'000),
+        sealing_(settings.encrypt    ? Sealing::kEncryption
+                 : settings.checksum ? Sealing::kChecksum
+                                     : Sealing::kNone) {}
 
   Status Open(const Settings& settings, const SocketAddress& address);
 
@@ -170,10 +173,11 @@ class SocketNetImpl final : public Net {
   const Key key_;
   const PortRange ports_;
   const int64_t resume_within_ns_;
+  const Sealing sealing_;
   Status viable_;
   std::vector<NetDevice> devices_;
   std::shared_ptr<SocketHelpers> helpers_;
-  std::shared_ptr<ConnectionQueues> queues_ = std::make_shared<ConnectionQueues>();
+  std::shared_ptr<ConnectionQueues> queues_ = std::make_shared<ConnectionQueues>(sealing_);
   Mutex mutex_;
   // By device. Open fills it before any other call; later only acceptors are added, under mutex_.
   std::vector<Device> state_;
@@ -271,14 +275,17 @@ Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle,
   hello.life = life;
   SocketSet sockets;
   sockets.peer = fmt::format("{} over {}", target.address.ToString(), name);
+  hello.sealing = sealing_;
   for (hello.socket = 0; hello.socket <= hello.data_sockets; ++hello.socket) {
-    TUTTI_ASSIGN(UniqueFd fd,
-                 ConnectPatiently(target.address, key_, {Purpose::kData, hello.Encode()}, limits));
+    SessionKeys keys;
+    TUTTI_ASSIGN(UniqueFd fd, ConnectPatiently(target.address, key_,
+                                               {Purpose::kData, hello.Encode()}, limits, &keys));
     TUTTI_TRY(KeepAlive(fd.get()));
+    SocketStream stream = SocketStream::Create(std::move(fd), sealing_, keys, true);
     if (hello.socket == 0) {
-      sockets.control = std::move(fd);
+      sockets.control = std::move(stream);
     } else {
-      sockets.data.push_back(std::move(fd));
+      sockets.data.push_back(std::move(stream));
     }
   }
   sockets.resume_within_ns = resume_within_ns_;

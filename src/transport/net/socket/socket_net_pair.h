@@ -8,6 +8,7 @@
 
 #include "bootstrap/auth.h"
 #include "transport/net/net_test_link.h"
+#include "transport/net/socket/seal.h"
 #include "transport/net/socket/socket_net.h"
 
 namespace tutti {
@@ -29,8 +30,11 @@ class SocketNetPair final : public NetPair {
 };
 
 inline NetFactory SocketFactory(const std::string& name, int threads, int sockets,
-                                const char* address = "127.0.0.1:0") {
+                                const char* address = "127.0.0.1:0",
+                                Sealing sealing = Sealing::kNone) {
   Settings settings;
+  settings.checksum = sealing == Sealing::kChecksum;
+  settings.encrypt = sealing == Sealing::kEncryption;
   settings.socket_nthreads = threads;
   settings.nsocks_perthread = sockets;
   return {name, [=] { return std::make_unique<SocketNetPair>(settings, address); }};

@@ -166,7 +166,8 @@ class VerbsNetImpl final : public Net {
   std::vector<NetDevice> devices_;
   std::vector<UsedPort> used_;  // by device
   std::string interface_;       // of the control sockets
-  const std::shared_ptr<ConnectionQueues> queues_ = std::make_shared<ConnectionQueues>();
+  const std::shared_ptr<ConnectionQueues> queues_ =
+      std::make_shared<ConnectionQueues>(Sealing::kNone);
   Mutex mutex_;
   SocketAddress address_ TUTTI_GUARDED_BY(mutex_);  // port 0 until something listens there
   std::unique_ptr<AuthAcceptor> acceptor_ TUTTI_GUARDED_BY(mutex_);

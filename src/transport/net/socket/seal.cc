@@ -1,0 +1,81 @@
+#include "transport/net/socket/seal.h"
+
+#include <sodium.h>
+
+#include <array>
+#include <span>
+
+#include "base/crc32c.h"
+#include "transport/net/socket/little_endian.h"
+
+namespace tutti {
+namespace {
+
+constexpr size_t kLengthBytes = 4;
+constexpr size_t kTagAt = 8;
+
+using Nonce = std::array<unsigned char, crypto_aead_chacha20poly1305_ietf_NPUBBYTES>;
+static_assert(crypto_aead_chacha20poly1305_ietf_ABYTES == RecordSeal::kMostHeaderBytes - kTagAt);
+static_assert(crypto_aead_chacha20poly1305_ietf_KEYBYTES == sizeof(Key));
+
+unsigned char* Unsigned(std::byte* at) { return reinterpret_cast<unsigned char*>(at); }
+const unsigned char* Unsigned(const std::byte* at) {
+  return reinterpret_cast<const unsigned char*>(at);
+}
+
+Nonce NonceOf(uint64_t number) {
+  Nonce nonce = {};
+  PutLittleEndian(number, reinterpret_cast<std::byte*>(&nonce[4]));
+  return nonce;
+}
+
+}  // namespace
+
+RecordSeal SealTo(Sealing sealing, const SessionKeys& keys, bool to_acceptor) {
+  if (sealing != Sealing::kEncryption) return RecordSeal::Checksum();
+  return RecordSeal::Encryption(to_acceptor ? keys.to_acceptor : keys.to_connector);
+}
+
+uint32_t RecordSeal::Check(uint32_t length) const {
+  std::array<std::byte, 12> covered;
+  PutLittleEndian(length, covered.data());
+  PutLittleEndian(number_, &covered[4]);
+  return Crc32c(0, covered);
+}
+
+void RecordSeal::Close(std::byte* header, std::byte* bytes, size_t length) {
+  const auto short_length = static_cast<uint32_t>(length);
+  const uint32_t check = Check(short_length);
+  PutLittleEndian(short_length, header);
+  PutLittleEndian(check, header + kLengthBytes);
+  if (sealing_ == Sealing::kChecksum) {
+    PutLittleEndian(Crc32c(check, {bytes, length}), header + kTagAt);
+  } else {
+    crypto_aead_chacha20poly1305_ietf_encrypt_detached(
+        Unsigned(bytes), Unsigned(header + kTagAt), nullptr, Unsigned(bytes), length,
+        Unsigned(header), kLengthBytes, nullptr, NonceOf(number_).data(),
+        reinterpret_cast<const unsigned char*>(key_.data()));
+  }
+  ++number_;
+}
+
+std::optional<size_t> RecordSeal::ReadLength(const std::byte* header) const {
+  const auto length = GetLittleEndian<uint32_t>(header);
+  if (GetLittleEndian<uint32_t>(header + kLengthBytes) != Check(length)) return std::nullopt;
+  if (length == 0 || length > kMostRecordBytes) return std::nullopt;
+  return length;
+}
+
+bool RecordSeal::Open(const std::byte* header, std::byte* bytes, size_t length) {
+  const uint64_t number = number_++;
+  if (sealing_ == Sealing::kChecksum) {
+    const auto check = GetLittleEndian<uint32_t>(header + kLengthBytes);
+    return Crc32c(check, {bytes, length}) == GetLittleEndian<uint32_t>(header + kTagAt);
+  }
+  return crypto_aead_chacha20poly1305_ietf_decrypt_detached(
+             Unsigned(bytes), nullptr, Unsigned(bytes), length, Unsigned(header + kTagAt),
+             Unsigned(header), kLengthBytes, NonceOf(number).data(),
+             reinterpret_cast<const unsigned char*>(key_.data())) == 0;
+}
+
+}  // namespace tutti
