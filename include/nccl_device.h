@@ -92,8 +92,8 @@ typedef enum {
 } ncclCftTeamMode_t;
 
 // Return all ranks; the ranks whose memory kernels of this rank reach, which are this rank alone as
-// long as there is no device communicator; and the ranks with this one's place in those teams, which
-// are all. A handle that is none has a team of no rank.
+// long as there is no device communicator; and the ranks with this one's place in those teams,
+// which are all. A handle that is none has a team of no rank.
 ncclTeam_t ncclTeamWorld(ncclComm_t comm);
 ncclTeam_t pncclTeamWorld(ncclComm_t comm);
 ncclTeam_t ncclTeamLsa(ncclComm_t comm);

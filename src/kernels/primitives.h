@@ -130,9 +130,9 @@ constexpr size_t ClampChunk(size_t offset, size_t chunk, size_t count) {
   return count - offset < chunk ? count - offset : chunk;
 }
 
-// Calls begin(piece) one piece ahead of finish(piece, what begin returned), so that a rank that is a
-// little late costs nothing. `piece` is the first. Each call stands in the code once, since both are
-// long when they are compiled for a GPU.
+// Calls begin(piece) one piece ahead of finish(piece, what begin returned), so that a rank that is
+// a little late costs nothing. `piece` is the first. Each call stands in the code once, since both
+// are long when they are compiled for a GPU.
 template <class Begin, class Finish>
 constexpr void OneAhead(Piece piece, Begin begin, Finish finish) {
   Piece ahead = piece;

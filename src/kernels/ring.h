@@ -132,8 +132,8 @@ concept ForwardingPrimitives = FifoPrimitives<P> && requires(P p, size_t in, siz
   p.RecvReduceSendFinal(in, n);  // peer + input → peers
 };
 
-// output at the root = reduction of all inputs, added in the order of the ranks: a chain from rank 0
-// to the last rank, from where the sum goes on round the ring of the ranks' numbers to the root.
+// output at the root = reduction of all inputs, added in the order of the ranks: a chain from rank
+// 0 to the last rank, from where the sum goes on round the ring of the ranks' numbers to the root.
 //
 //   root 1 of 4:   0 ──▶ 1 ──▶ 2 ──▶ 3 ─ sum ─▶ 0 ─ sum ─▶ 1
 //

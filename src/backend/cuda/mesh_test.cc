@@ -254,8 +254,8 @@ TYPED_TEST(MeshReductionTest, Sum) {
   }
 }
 
-// Every root, in and out of place, with more pieces than the ring has slots; the sum of floats tells
-// one order from another.
+// Every root, in and out of place, with more pieces than the ring has slots; the sum of floats
+// tells one order from another.
 TEST(RankChainTest, AddsInTheOrderOfTheRanks) {
   for (const auto& [n, count] :
        {std::pair<size_t, size_t>{2, 1}, {3, 20000}, {4, 777}, {5, 33000}}) {
