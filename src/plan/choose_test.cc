@@ -131,17 +131,25 @@ TEST(ChooseTest, CutsIntoPiecesThatFitTheirPlace) {
   }
 }
 
+// A 4 MB AllReduce between two hosts is one step of 2 MB there and one back.
+TEST(ChooseTest, CutsFourMegabytesBetweenTwoHostsInHalves) {
+  PlanContext context = TwoHosts(2);
+  ASSERT_TRUE(ApplyAlgorithmList("ring", context).ok());
+  const Choice choice = Choose(context, Collective::kAllReduce, 1 << 20, 4);
+  EXPECT_EQ(choice.chunk_elems, size_t{1} << 19);
+}
+
 // Between hosts, slices of 64 KB stay in a core's cache; very long operations have whole slots.
 TEST(ChooseTest, CutsLongSlicesBetweenHostsForVeryLongOperationsOnly) {
   PlanContext context = TwoHosts(2);
   ASSERT_TRUE(ApplyAlgorithmList("ring", context).ok());
   const auto slice_bytes = [&](size_t bytes) {
-    const Choice choice = Choose(context, Collective::kAllReduce, bytes / 4, 4);
+    const Choice choice = Choose(context, Collective::kBroadcast, bytes / 4, 4);
     EXPECT_EQ(choice.chunk_elems, 4 * choice.slice_elems);
     return choice.slice_elems * 4;
   };
   EXPECT_EQ(slice_bytes(size_t{4} << 20), size_t{64} << 10);
-  EXPECT_EQ(slice_bytes(size_t{32} << 20), size_t{256} << 10);
+  EXPECT_EQ(slice_bytes(size_t{16} << 20), size_t{256} << 10);
   EXPECT_EQ(slice_bytes(size_t{256} << 20), context.slot_bytes);
 }
 

@@ -223,7 +223,7 @@ TEST_F(VerbsFaultTest, ARefusedRegistrationNamesTheLimitAndHarmsNothing) {
 
 TEST_F(VerbsFaultTest, WithoutLockedMemoryTheNetworkIsNotUsed) {
   Settings settings;
-  settings.ib_library = TUTTI_FAKE_VERBS_LIBRARY;
+  settings.ib_library = FakeVerbsLibrary();
   VerbsNet::Options options;
   options.address = ParseSocketAddress("127.0.0.1:0").value();
   const auto loop = EventLoop::Create("fault").value();

@@ -5,6 +5,9 @@
 #include "verbs_net_pair.h"
 
 namespace tutti {
+
+std::string FakeVerbsLibrary() { return TUTTI_FAKE_VERBS_LIBRARY; }
+
 namespace {
 
 // Nothing is left behind: the stand-in counts its objects.
