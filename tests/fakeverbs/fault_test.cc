@@ -140,14 +140,8 @@ TEST_F(VerbsFaultTest, OffersThatLeadNowhereEndInASentence) {
     SCOPED_TRACE(lie.sentence);
     VerbsNetPair pair({});
     const auto listener = pair.receiving().Listen(0).value();
-    WireReader reader(listener->handle());
-    reader.U64();
-    const SocketAddress address = reader.Address();
-    DataHello hello;
-    hello.token = reader.U64();
     const WaitLimits bound = net_contract::Bound();
-    ControlSocket rogue(
-        ConnectAuthenticated(address, pair.key, {Purpose::kData, hello.Encode()}, bound).value());
+    ControlSocket rogue = ConnectTo(*listener, pair.key);
     VerbsEnd end;
     end.ethernet = true;
     end.mtu = 5;

@@ -13,14 +13,8 @@ namespace {
 TEST(VerbsListenerTest, AnAcceptThatRanOutOfTimeGoesOnWithItsConnection) {
   VerbsNetPair pair({});
   const auto listener = pair.receiving().Listen(0).value();
-  WireReader reader(listener->handle());
-  reader.U64();
-  const SocketAddress address = reader.Address();
-  DataHello hello;
-  hello.token = reader.U64();
   const WaitLimits bound = net_contract::Bound();
-  ControlSocket late(
-      ConnectAuthenticated(address, pair.key, {Purpose::kData, hello.Encode()}, bound).value());
+  ControlSocket late = ConnectTo(*listener, pair.key);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(listener->Accept({Deadline::AfterSeconds(0.1), nullptr}).status().code(),
               Code::kTimeout);

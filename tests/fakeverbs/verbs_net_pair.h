@@ -10,6 +10,8 @@
 #include "bootstrap/auth.h"
 #include "fake_verbs.h"
 #include "transport/net/net_test_link.h"
+#include "transport/net/socket/listener.h"
+#include "transport/net/verbs/setup.h"
 #include "transport/net/verbs/verbs_net.h"
 
 namespace tutti {
@@ -38,6 +40,18 @@ class VerbsNetPair final : public NetPair {
   std::unique_ptr<EventLoop> loop_ = EventLoop::Create("net-contract").value();
   std::array<std::unique_ptr<Net>, 2> nets_;
 };
+
+// Returns an authenticated control socket to the listener, over which nothing has been said yet.
+inline ControlSocket ConnectTo(const NetListener& listener, const Key& key) {
+  WireReader reader(listener.handle());
+  reader.U64();
+  const SocketAddress address = reader.Address();
+  DataHello hello;
+  hello.token = reader.U64();
+  return ControlSocket(
+      ConnectAuthenticated(address, key, {Purpose::kData, hello.Encode()}, net_contract::Bound())
+          .value());
+}
 
 inline NetFactory VerbsFactory(const std::string& name,
                                const std::function<void(Settings&)>& change) {
