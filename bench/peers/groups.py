@@ -47,6 +47,11 @@ class Peer:
     family: str  # "tutti", "mpi" or "gloo"
     over: tuple = ("shm", "tcp")
 
+    @property
+    def program(self):
+        """The name of its compiled program."""
+        return f"{self.name.removesuffix('-mem')}_bench"
+
 
 PEERS = (
     Peer("tutti", "Tutti, ordinary memory", "tutti"),
@@ -55,14 +60,19 @@ PEERS = (
     Peer("mpich", "MPICH", "mpi"),
     Peer("gloo", "PyTorch's Gloo (always TCP)", "gloo"),
 )
+# Another build of Tutti that takes its turns in the same run (run.py's --earlier): each is compared with the first
+# Tutti in the same kind of memory.
+EARLIER = (
+    Peer("earlier", "an earlier Tutti, ordinary memory", "tutti"),
+    Peer("earlier-mem", "an earlier Tutti, memory from ncclMemAlloc", "tutti", over=("shm",)),
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """Where and how groups run: directory of built programs, Tutti's library, network, number of ranks."""
+    """Where and how groups run: directory of built programs, network, number of ranks."""
 
     work: pathlib.Path
-    library: pathlib.Path
     net: str
     ranks: int
 
@@ -72,14 +82,17 @@ class Site:
         return self.ranks > CORES
 
 
-def build(peers, work, library):
-    """Builds the programs of `peers` into `work`. Returns {name: why} of those that cannot be measured here."""
+def build(peers, work, library, earlier=None):
+    """Builds the programs of `peers` into `work`, Tutti's with `library` and an earlier Tutti's with `earlier`.
+
+    Returns {name: why} of those that cannot be measured here.
+    """
     common = [str(HERE / "bench_common.c"), "-lm"]
     _compile(["cc", *C_FLAGS, "-shared", "-fPIC", *common, "-o", str(work / "libbench_common.so")])
     missing = {}
     for peer in peers:
         try:
-            _build_one(peer, work, library, common)
+            _build_one(peer, work, earlier if peer in EARLIER else library, common)
         except Unavailable as why:
             missing[peer.name] = str(why)
     return missing
@@ -91,7 +104,7 @@ def _build_one(peer, work, library, common):
         if not shutil.which(wrapper):
             package = {"ompi": "libopenmpi-dev", "mpich": "libmpich-dev"}[peer.name]
             raise Unavailable(f"{wrapper} is not installed (Debian: {package})")
-        _compile([wrapper, *C_FLAGS, str(HERE / "mpi_bench.c"), *common, "-o", str(work / f"{peer.name}_bench")])
+        _compile([wrapper, *C_FLAGS, str(HERE / "mpi_bench.c"), *common, "-o", str(work / peer.program)])
     elif peer.family == "gloo":
         probe = "import torch.distributed as d; raise SystemExit(not (d.is_available() and d.is_gloo_available()))"
         if subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode != 0:
@@ -101,7 +114,7 @@ def _build_one(peer, work, library, common):
             where = os.path.relpath(library, REPOSITORY)
             raise Unavailable(f"Tutti's library {where} is not there; build it first")
         _compile(["cc", *C_FLAGS, f"-I{REPOSITORY / 'include'}", str(HERE / "tutti_bench.c"), *common, str(library),
-                  f"-Wl,-rpath,{library.parent}", "-o", str(work / "tutti_bench")])
+                  f"-Wl,-rpath,{library.parent}", "-o", str(work / peer.program)])
 
 
 def _compile(command):
@@ -113,13 +126,13 @@ def _compile(command):
 def _commands(peer, site):
     """The command lines to start, each with its environment additions."""
     if peer.family == "mpi":
-        program = str(site.work / f"{peer.name}_bench")
+        program = str(site.work / peer.program)
         return [(_open_mpi if peer.name == "ompi" else _mpich)(site, program)]
     program = [sys.executable, str(HERE / "gloo_bench.py")]
     extra = {"GLOO_SOCKET_IFNAME": "lo", "BENCH_LIBRARY": str(site.work / "libbench_common.so")}
     if peer.family == "tutti":
-        program = [str(site.work / "tutti_bench")]
-        extra = {"BENCH_MEMORY": "nccl" if peer.name == "tutti-mem" else "plain"}
+        program = [str(site.work / peer.program)]
+        extra = {"BENCH_MEMORY": "nccl" if peer.name.endswith("-mem") else "plain"}
         if site.net == "tcp":
             extra |= {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}
     return [(["sh", "-c", START_RANKS, "sh", *program], extra | {"WORLD_SIZE": str(site.ranks)})]

@@ -2,9 +2,11 @@
 
 import csv
 import datetime
+import math
 import os
 import pathlib
 import platform
+import statistics
 import subprocess
 import sys
 
@@ -39,24 +41,29 @@ def _cells(rows, net, ranks, collective):
 
 def fastest_peer(medians):
     """(name, µs) of the fastest library that is not Tutti, or (None, None)."""
-    others = {name: t for name, t in medians.items() if not name.startswith("tutti")}
+    others = {name: t for name, t in medians.items() if not name.startswith(("tutti", "earlier"))}
     return min(others.items(), key=lambda item: item[1]) if others else (None, None)
+
+
+def _ours(peer):
+    """The Tutti that is compared with `peer`."""
+    return "tutti-mem" if peer == "earlier-mem" else "tutti"
 
 
 def table(rows, net, ranks, collective):
     """Header and lines of text cells. All ratios are times over times: below 1 the first named is faster."""
     cells = _cells(rows, net, ranks, collective)
-    names = [p.name for p in groups.PEERS if any(p.name in medians for _, medians in cells)]
+    names = [p.name for p in groups.PEERS + groups.EARLIER if any(p.name in medians for _, medians in cells)]
     ours = [n for n in names if n.startswith("tutti")]
     others = [n for n in names if not n.startswith("tutti")]
-    header = ["bytes", "fastest peer", *(f"{n} / fastest" for n in ours), *(f"tutti / {n}" for n in others if ours)]
+    header = ["bytes", "fastest peer", *(f"{n} / fastest" for n in ours), *(f"{_ours(n)} / {n}" for n in others if ours)]
     header += [] if ours else [f"{n} / fastest" for n in others]
     lines = []
     for bytes_, medians in cells:
         best, best_us = fastest_peer(medians)
         line = [size_text(bytes_), best or "-", *(ratio_text(medians.get(n), best_us) for n in ours)]
         if ours:
-            line += [ratio_text(medians.get("tutti"), medians.get(n)) for n in others]
+            line += [ratio_text(medians.get(_ours(n)), medians.get(n)) for n in others]
         else:
             line += [ratio_text(medians.get(n), best_us) for n in others]
         lines.append(line)
@@ -146,6 +153,24 @@ def summary(rows):
     return lines
 
 
+def against_earlier(rows):
+    """One line per network, number of ranks and kind of memory: where Tutti is slower than the earlier one by 5 %."""
+    lines = []
+    for net, ranks in dict.fromkeys((r["net"], r["ranks"]) for r in rows):
+        for name in ("earlier", "earlier-mem"):
+            ratios = [(medians[_ours(name)] / medians[name], collective, bytes_)
+                      for collective in dict.fromkeys(r["collective"] for r in rows)
+                      for bytes_, medians in _cells(rows, net, ranks, collective)
+                      if name in medians and _ours(name) in medians]
+            if not ratios:
+                continue
+            slower = [f"{collective} {size_text(bytes_)} {ratio:.2f}" for ratio, collective, bytes_ in ratios if ratio > 1.05]
+            mean = math.exp(statistics.mean(math.log(ratio) for ratio, _, _ in ratios))
+            lines.append(f"- {ranks} ranks, {NETS[net]}, {_ours(name)} / {name}: geometric mean {mean:.2f} of "
+                         f"{len(ratios)} cases; above 1.05: {', '.join(slower) or 'none'}.")
+    return lines
+
+
 def write(rows, known, directory, name):
     """Writes NAME.csv (all times) and NAME.md (ratios); returns the two paths."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -162,7 +187,7 @@ def write(rows, known, directory, name):
     out += ["", "Ratios of times (median over iterations of the slowest rank's time), all libraries taking turns in one "
             "run; below 1 the first named is faster. float32, sum, out of place; `bytes` as nccl-tests counts. Times are "
             f"in [{csv_path.name}]({csv_path.name}); how they were taken is in [bench/README.md](../README.md).", ""]
-    out += summary(rows) + [""]
+    out += summary(rows) + against_earlier(rows) + [""]
     for net, ranks, collective in dict.fromkeys((r["net"], r["ranks"], r["collective"]) for r in rows):
         header, lines = table(rows, net, ranks, collective)
         out += [f"## {collective}, {ranks} ranks, {NETS[net]}", "", "| " + " | ".join(header) + " |",

@@ -48,6 +48,8 @@ def parse_arguments():
     parser.add_argument("--build", type=pathlib.Path, default=groups.REPOSITORY / "build/release",
                         help="directory in which Tutti was built (default: build/release)")
     parser.add_argument("--library", type=pathlib.Path, help="measure this libtutti.so instead of the build's")
+    parser.add_argument("--earlier", type=pathlib.Path,
+                        help="measure this libtutti.so, of an earlier commit, in the same run")
     parser.add_argument("--quick", action="store_true", help="five sizes up to 16 MB and short rounds: two minutes")
     parser.add_argument("--ranks", type=lambda t: [int(n) for n in t.split(",")], default=[2, 4])
     parser.add_argument("--net", type=names(("shm", "tcp")), default=["shm", "tcp"])
@@ -155,7 +157,7 @@ def measure_all(options, peers, work, say):
     rows, troubles = [], []
     for net in options.net:
         for ranks in options.ranks:
-            site = groups.Site(work=work, library=options.library, net=net, ranks=ranks)
+            site = groups.Site(work=work, net=net, ranks=ranks)
             stage = Stage(site, [p for p in peers if net in p.over], troubles, say)
             try:
                 for collective in options.collectives:
@@ -181,13 +183,15 @@ def main():
     options = parse_arguments()
     say = lambda line: print(line, flush=True)  # noqa: E731
     peers = [p for p in groups.PEERS if p.name in options.peers]
+    if options.earlier:
+        peers += [p for p in groups.EARLIER if p.name.replace("earlier", "tutti") in options.peers]
     load = os.getloadavg()[0]
     if load > 0.5:
         say(f"WARNING: the machine is busy (load {load:.2f}); these figures will say little.")
     with tempfile.TemporaryDirectory(prefix="tutti-bench-") as directory:
         work = pathlib.Path(directory)
         try:
-            missing = groups.build(peers, work, options.library)
+            missing = groups.build(peers, work, options.library, options.earlier)
         except groups.Unavailable as why:
             sys.exit(f"bench: the common part does not build: {why}")
         for name, why in missing.items():

@@ -28,7 +28,7 @@ constexpr CostRow kTable[] = {
     {kSharedMemory, kExchange, kLL, 0, 0.74, 10.4, 1, kCostBench},
     {kSharedMemory, kExchange, kSimple, 0, 0.74, 10.4, 1, kCostBench},
     {kSharedMemory, kPull, kSimple, 0, 0.5, 13, 1, kCostBench},
-    {kKernelCopy, kPull, kSimple, 0, 0.5, 3.6, 1, kShmBench},
+    {kKernelCopy, kPull, kSimple, 0, 0.5, 4, 1, kShmBench},
     {kTcp, kRing, kLL, 0, 4.9, 0.018, 1, kCostBench},
     {kTcp, kRing, kSimple, 0, 5.4, 2.6, 1, kCostBench},
     {kTcp, kTree, kLL, 0, 7.4, 0.027, 1, kCostBench},
@@ -57,6 +57,12 @@ constexpr double kFurtherMessage = 0.5;
 
 double RoundOf(double n) { return 1 + kFurtherFlag * (n - 2); }
 
+// Of what ranks exchange through their stages, the part beyond the first is no longer in a cache
+// when it is taken out, and each of its bytes counts for the second more (AlltoAll of 1 to 256 MB,
+// two ranks).
+constexpr double kCachedExchangeBytes = 4 << 20;
+constexpr double kUncachedByte = 1.75;
+
 Extent Staged(Collective collective, Algorithm algorithm, double n, double bytes) {
   const double round = RoundOf(n);
   switch (collective) {
@@ -71,7 +77,12 @@ Extent Staged(Collective collective, Algorithm algorithm, double n, double bytes
       return {round, 1, bytes * n};
     case Collective::kBarrier:
       return {round, 1, 0};
-    default:  // ReduceScatter, AlltoAll: `bytes` to each
+    case Collective::kAlltoAll: {
+      const double sent = bytes * (n - 1);
+      const double uncached = std::max(0.0, sent - kCachedExchangeBytes);
+      return {round, 1, 2 * sent + kUncachedByte * uncached};
+    }
+    default:  // ReduceScatter, AlltoAllV: `bytes` to each
       return {round, 1, 2 * bytes * (n - 1)};
   }
 }
