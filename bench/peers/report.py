@@ -56,7 +56,8 @@ def table(rows, net, ranks, collective):
     names = [p.name for p in groups.PEERS + groups.EARLIER if any(p.name in medians for _, medians in cells)]
     ours = [n for n in names if n.startswith("tutti")]
     others = [n for n in names if not n.startswith("tutti")]
-    header = ["bytes", "fastest peer", *(f"{n} / fastest" for n in ours), *(f"{_ours(n)} / {n}" for n in others if ours)]
+    header = ["bytes", "fastest peer", *(f"{n} / fastest" for n in ours),
+              *(f"{_ours(n)} / {n}" for n in others if ours)]
     header += [] if ours else [f"{n} / fastest" for n in others]
     lines = []
     for bytes_, medians in cells:
@@ -164,7 +165,8 @@ def against_earlier(rows):
                       if name in medians and _ours(name) in medians]
             if not ratios:
                 continue
-            slower = [f"{collective} {size_text(bytes_)} {ratio:.2f}" for ratio, collective, bytes_ in ratios if ratio > 1.05]
+            slower = [f"{collective} {size_text(bytes_)} {ratio:.2f}" for ratio, collective, bytes_ in ratios
+                      if ratio > 1.05]
             mean = math.exp(statistics.mean(math.log(ratio) for ratio, _, _ in ratios))
             lines.append(f"- {ranks} ranks, {NETS[net]}, {_ours(name)} / {name}: geometric mean {mean:.2f} of "
                          f"{len(ratios)} cases; above 1.05: {', '.join(slower) or 'none'}.")

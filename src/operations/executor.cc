@@ -108,8 +108,8 @@ void Executor::RunWatched(const Task& task, const std::optional<Choice>& scatter
       task.collective != Collective::kAlltoAllV)
     return;
   op.choice = scattered ? *scattered : ChoiceFor(task, count, ReadingOf(task));
-  // Member by member: a whole HostWork that is copied is read while its parts are still on their way
-  // to memory, which is a twentieth of the time of a short operation.
+  // Member by member: a whole HostWork that is copied is read while its parts are still on their
+  // way to memory, which is a fiftieth of the time of a short operation.
   op.work.input = In(task);
   op.work.output = Out(task);
   op.work.elem_bytes = task.elem_bytes();
