@@ -6,13 +6,13 @@
 
 #include "api/context.h"
 #include "nccl.h"
-#include "nccl_device.h"
+#include "nccl_device/core.h"
+#include "nccl_device/gin_barrier.h"
+#include "nccl_device/later_releases.h"
 
 using tutti::api::Return;
 
 namespace {
-
-constexpr int kLLSlotDataBytes = 8;
 
 ncclResult_t NotYet(const char* function, const char* what) {
   return Return(function, tutti::InvalidUsage("{} is not implemented yet", what));
@@ -88,10 +88,6 @@ int ncclTeamRankToLsa(ncclComm_t, ncclTeam_t team, int rank) {
   return (rank - team.rank) * team.stride;
 }
 
-int ncclLLA2ACalcSlots(int maxElts, int maxEltSize) {
-  return maxElts * ((maxEltSize + kLLSlotDataBytes - 1) / kLLSlotDataBytes);
-}
-
 ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t, size_t, int, void** outPtr) {
   if (outPtr != nullptr) *outPtr = nullptr;
   return NotYet(__func__, "the address of a window for kernels");
@@ -127,16 +123,8 @@ ncclResult_t ncclGetPeerDeviceLeInfo(ncclWindow_t, size_t, int, ncclCftLeId* leI
   if (leOffset != nullptr) *leOffset = 0;
   return NotYet(__func__, "a counted write");
 }
-ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t, int, ncclLsaBarrierHandle_t*,
-                                             ncclDevResourceRequirements_t*) {
-  return NotYet(__func__, "a requirement of a device communicator");
-}
 ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t, ncclTeam_t, int, ncclGinBarrierHandle_t*,
                                              ncclDevResourceRequirements_t*) {
-  return NotYet(__func__, "a requirement of a device communicator");
-}
-ncclResult_t ncclLLA2ACreateRequirement(int, int, ncclLLA2AHandle_t*,
-                                        ncclDevResourceRequirements_t*) {
   return NotYet(__func__, "a requirement of a device communicator");
 }
 ncclResult_t ncclGinOutboxCreateRequirement(int, int, ncclGinOutboxHandle_t*,
@@ -155,12 +143,9 @@ TUTTI_PNCCL(GetMultimemDevicePointer);
 TUTTI_PNCCL(GetMultimemDeviceLeInfo);
 TUTTI_PNCCL(GetCftDeviceLeInfo);
 TUTTI_PNCCL(GetPeerDeviceLeInfo);
-TUTTI_PNCCL(LsaBarrierCreateRequirement);
 TUTTI_PNCCL(GinBarrierCreateRequirement);
-TUTTI_PNCCL(LLA2ACreateRequirement);
 TUTTI_PNCCL(GinOutboxCreateRequirement);
 TUTTI_PNCCL(GinInboxA2ACreateRequirement);
-TUTTI_PNCCL(LLA2ACalcSlots);
 TUTTI_PNCCL(CommQueryProperties);
 TUTTI_PNCCL(TeamWorld);
 TUTTI_PNCCL(TeamLsa);

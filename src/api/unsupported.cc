@@ -3,7 +3,6 @@
 
 #include "api/context.h"
 #include "nccl.h"
-#include "nccl_device.h"
 
 using tutti::api::Return;
 
@@ -36,17 +35,9 @@ ncclResult_t ncclSignal(int, int, int, unsigned int, ncclComm_t comm, cudaStream
 ncclResult_t ncclWaitSignal(int, ncclWaitSignalDesc_t*, ncclComm_t comm, cudaStream_t) {
   return NotYet(__func__, comm, "waiting for one-sided signals");
 }
-ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t*, ncclDevComm_t*) {
-  return NotYet(__func__, comm, "a device communicator");
-}
-ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t*) {
-  return NotYet(__func__, comm, "a device communicator");
-}
 
 TUTTI_PNCCL(CommSuspend);
 TUTTI_PNCCL(CommResume);
 TUTTI_PNCCL(PutSignal);
 TUTTI_PNCCL(Signal);
 TUTTI_PNCCL(WaitSignal);
-TUTTI_PNCCL(DevCommCreate);
-TUTTI_PNCCL(DevCommDestroy);

@@ -12,6 +12,10 @@ namespace {
 static_assert(Communicator::kSymmetricWindow == NCCL_WIN_COLL_SYMMETRIC);
 constexpr int kKnownFlags = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING;
 
+ncclWindow_t HandleOf(const std::unique_ptr<TuttiWindow>& window) {
+  return reinterpret_cast<ncclWindow_t>(window.get());
+}
+
 Status RegisterWindow(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* out, int flags) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckUsable(use));
@@ -27,24 +31,24 @@ Status RegisterWindow(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* 
                            flags & ~kKnownFlags);
   return ThreadGroup().AddJoint(*comm, [comm, buffer, size, out, flags]() -> Status {
     const std::span memory(static_cast<std::byte*>(buffer), size);
-    auto window = std::make_unique<ncclWindow_vidmem>();
+    auto window = std::make_unique<TuttiWindow>();
     window->memory = memory;
     TUTTI_ASSIGN(const Operations::Registration registration,
                  comm->comm->RegisterBuffer(memory, flags));
     window->registration = registration.token;
     const MutexLock lock(comm->mutex);
     comm->windows.push_back(std::move(window));
-    *out = comm->windows.back().get();
+    *out = HandleOf(comm->windows.back());
     return Status::Ok();
   });
 }
 
 // Returns the window's place among those of the communicator.
-using Windows = std::vector<std::unique_ptr<ncclWindow_vidmem>>;
+using Windows = std::vector<std::unique_ptr<TuttiWindow>>;
 Result<Windows::iterator> FindWindow(ncclComm_t comm, ncclWindow_t window)
     TUTTI_REQUIRES(comm->mutex) {
   const auto found = std::find_if(comm->windows.begin(), comm->windows.end(),
-                                  [&](const auto& w) { return w.get() == window; });
+                                  [&](const auto& w) { return HandleOf(w) == window; });
   if (found == comm->windows.end())
     return InvalidArgument("the window is none of this communicator, or has been deregistered");
   return found;
@@ -54,7 +58,7 @@ Status DeregisterWindow(ncclComm_t comm, ncclWindow_t window) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckReady(use));
   if (window == nullptr) return Status::Ok();
-  std::unique_ptr<ncclWindow_vidmem> gone;
+  std::unique_ptr<TuttiWindow> gone;
   {
     const MutexLock lock(comm->mutex);
     TUTTI_ASSIGN(const auto found, FindWindow(comm, window));
@@ -69,8 +73,8 @@ Status UserPointer(ncclComm_t comm, ncclWindow_t window, void** out) {
   TUTTI_TRY(CheckReady(use));
   if (out == nullptr) return InvalidArgument("outUserPtr is null");
   const MutexLock lock(comm->mutex);
-  TUTTI_TRY(FindWindow(comm, window).status());
-  *out = window->memory.data();
+  TUTTI_ASSIGN(const auto found, FindWindow(comm, window));
+  *out = (*found)->memory.data();
   return Status::Ok();
 }
 

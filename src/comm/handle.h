@@ -31,8 +31,8 @@ struct TuttiUserOp {
   const void* live = nullptr;
 };
 
-// What an ncclWindow_t points to.
-struct ncclWindow_vidmem {
+// What the host keeps of a window; an ncclWindow_t is its address.
+struct TuttiWindow {
   std::span<std::byte> memory;
   const void* registration = nullptr;  // the token of Communicator::RegisterBuffer
 };
@@ -92,7 +92,7 @@ struct ncclComm {
   int next_user_op TUTTI_GUARDED_BY(mutex) = 0;
   // The tokens that ncclCommRegister gave out.
   std::vector<std::unique_ptr<char>> registrations TUTTI_GUARDED_BY(mutex);
-  std::vector<std::unique_ptr<ncclWindow_vidmem>> windows TUTTI_GUARDED_BY(mutex);
+  std::vector<std::unique_ptr<TuttiWindow>> windows TUTTI_GUARDED_BY(mutex);
   // The id that ncclCommGetUniqueId made and that is not used yet; 0: there is none.
   uint64_t grow_id TUTTI_GUARDED_BY(mutex) = 0;
 

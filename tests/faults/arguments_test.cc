@@ -365,8 +365,6 @@ TEST_F(ArgumentsTest, WhatIsNotImplementedIsInvalidUsage) {
                  ncclPutSignal(in_.data(), 1, ncclFloat32, 0, nullptr, 0, 0, 0, 0, comm_, nullptr));
   EXPECT_REFUSED(ncclInvalidUsage, ncclSignal(0, 0, 0, 0, comm_, nullptr));
   EXPECT_REFUSED(ncclInvalidUsage, ncclWaitSignal(0, nullptr, comm_, nullptr));
-  EXPECT_REFUSED(ncclInvalidUsage, ncclDevCommCreate(comm_, nullptr, nullptr));
-  EXPECT_REFUSED(ncclInvalidUsage, ncclDevCommDestroy(comm_, nullptr));
 }
 
 TEST_F(ArgumentsTest, DeviceInterfaceSaysWhatThereIs) {
@@ -393,7 +391,18 @@ TEST_F(ArgumentsTest, DeviceInterfaceSaysWhatThereIs) {
   void* pointer = this;
   EXPECT_REFUSED(ncclInvalidUsage, ncclGetPeerDevicePointer(nullptr, 0, 0, &pointer));
   EXPECT_EQ(pointer, nullptr);
-  EXPECT_REFUSED(ncclInvalidUsage, ncclLLA2ACreateRequirement(1, 1, nullptr, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclLLA2ACreateRequirement(1, 1, nullptr, nullptr));
+}
+
+TEST_F(ArgumentsTest, DeviceCommunicators) {
+  ncclDevComm_t devcomm;
+  ncclDevCommRequirements_t requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+  EXPECT_REFUSED(ncclInvalidArgument, ncclDevCommCreate(nullptr, &requirements, &devcomm));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclDevCommCreate(comm_, nullptr, &devcomm));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclDevCommCreate(comm_, &requirements, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclDevCommDestroy(comm_, nullptr));
+  requirements.version = NCCL_VERSION_CODE + 1;
+  EXPECT_REFUSED(ncclInvalidUsage, ncclDevCommCreate(comm_, &requirements, &devcomm));
 }
 
 TEST_F(ArgumentsTest, EncryptionIsRefusedInsteadOfForgotten) {

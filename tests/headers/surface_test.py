@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 DECLARATION = re.compile(
-    r"(?P<result>ncclResult_t|ncclTeam_t|const char\s*\*|void|int)\s+(?P<name>(?:p?nccl|tutti)\w+)\s*"
+    r"(?P<result>ncclResult_t|ncclTeam_t|const char\s*\*|(?:const )?void\s*\*+|void|int)\s*\b(?P<name>(?:p?nccl|tutti)\w+)\s*"
     r"\((?P<parameters>[^;{}]*)\)\s*;"
 )
 
@@ -25,8 +25,9 @@ def read_list(path):
 
 def declared(compiler, include):
     """Name -> type of every function that our headers declare, as the preprocessor shows them."""
-    source = "#include <nccl.h>\n#include <nccl_device.h>\n#include <tutti/tutti.h>\n#include <tutti/coordinator_c.h>\n" \
-             "#include <tutti/elastic_c.h>\n#include <tutti/launch.h>\n"
+    headers = ("nccl.h", "nccl_device.h", "tutti/tutti.h", "tutti/host_grid.h", "tutti/coordinator_c.h",
+               "tutti/elastic_c.h", "tutti/launch.h")
+    source = "".join(f"#include <{header}>\n" for header in headers)
     command = [compiler, "-E", "-P", "-DTUTTI_NO_CUDA", "-I", include, "-x", "c", "-"]
     text = subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
     return {

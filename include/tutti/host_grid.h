@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// tutti/host_grid.h: runs a function on the host as CUDA runs a kernel: as a grid of blocks of
+// threads, each with its index, whose threads meet in barriers and share memory. Plain C; C++
+// programs include tutti/host_kernel.h, which puts CUDA's own words on it.
+//
+// A thread of the grid is a thread of the operating system, so that a debugger, the address
+// sanitizer and the thread sanitizer see what they always see. All threads run at once, however
+// many processors there are; those that wait give the processor away. The first thread is the
+// caller.
+
+#ifndef TUTTI_HOST_GRID_H_
+#define TUTTI_HOST_GRID_H_
+
+#include "nccl.h"
+
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The threads of a grid may be this many.
+#define TUTTI_HOST_GRID_MAX_THREADS 4096
+// Threads of a block form warps of this many, in order of their number; the last may be smaller.
+#define TUTTI_HOST_WARP_SIZE 32
+// The named barriers of a block.
+#define TUTTI_HOST_NAMED_BARRIERS 16
+
+typedef struct {
+  unsigned int x, y, z;
+} tuttiDim3_t;
+
+// What the threads of a block share. The library's own.
+typedef struct tuttiHostBlock tuttiHostBlock_t;
+
+// A thread of a grid. Its number in the block is index.x + size.x * (index.y + size.y * index.z).
+typedef struct {
+  tuttiDim3_t thread_index;
+  tuttiDim3_t block_index;
+  tuttiDim3_t block_size;
+  tuttiDim3_t grid_size;
+  unsigned int number;  // In its block.
+  tuttiHostBlock_t* block;
+} tuttiHostThread_t;
+
+typedef void (*tuttiHostKernel_t)(const tuttiHostThread_t* self, void* argument);
+
+// How to run a kernel. Set all bytes to zero first. A size of 0 in a direction means 1.
+typedef struct {
+  tuttiDim3_t grid_size;   // In blocks.
+  tuttiDim3_t block_size;  // In threads.
+  size_t shared_bytes;     // Memory that each block gets beside its variables.
+  cudaStream_t stream;     // Null: the call returns when the kernel is done.
+  // Called with the kernel's argument once no thread of the grid uses it any more, also where the
+  // threads were not granted; not called where tuttiLaunchHost returns an error. May be null.
+  void (*done)(void* argument);
+} tuttiHostLaunch_t;
+
+// Runs kernel(self, argument) on every thread of the grid, after what was queued on the stream
+// before. With a stream of tuttiStreamCreate the call returns at once, `argument` must live until
+// the stream has come past the kernel, and a failure is one of the stream. ncclInvalidArgument for
+// more than TUTTI_HOST_GRID_MAX_THREADS threads; ncclSystemError where the system does not grant
+// the threads (then no thread has run the kernel).
+ncclResult_t tuttiLaunchHost(const tuttiHostLaunch_t* launch, tuttiHostKernel_t kernel,
+                             void* argument);
+
+// -------------------------------------------------------------------------------------------------
+// For threads of a grid
+// -------------------------------------------------------------------------------------------------
+
+// Waits until all threads of the block have come here.
+void tuttiHostSyncBlock(const tuttiHostThread_t* self);
+// Waits until `count` threads of the block have come to barrier `id`, below
+// TUTTI_HOST_NAMED_BARRIERS.
+void tuttiHostSyncNamed(const tuttiHostThread_t* self, unsigned int id, unsigned int count);
+// Waits until all lanes of `mask` have called this with the same mask. The caller is one of them.
+// Lanes that the warp does not have are not waited for.
+void tuttiHostSyncWarp(const tuttiHostThread_t* self, uint32_t mask);
+
+// Returns an array with a word for each thread of the block, by which threads show one another
+// where a value lies.
+const void** tuttiHostExchange(const tuttiHostThread_t* self);
+
+// Returns the block's variable `key`: `bytes` bytes, aligned to `alignment`, which live as long as
+// the block. The first thread that asks makes it; its content is unspecified.
+void* tuttiHostSharedVariable(const tuttiHostThread_t* self, const void* key, size_t bytes,
+                              size_t alignment);
+// Returns the block's shared_bytes bytes of memory.
+void* tuttiHostSharedMemory(const tuttiHostThread_t* self);
+
+// Gives the processor away for a moment, longer as `round` rises: for loops that wait for another
+// thread or process.
+void tuttiHostPause(unsigned int round);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+
+#endif  // TUTTI_HOST_GRID_H_

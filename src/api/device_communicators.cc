@@ -1,0 +1,59 @@
+// Device communicators: what kernels are given to talk to other ranks.
+
+#include "api/context.h"
+#include "devcomm/requirements.h"
+#include "nccl_device.h"
+
+namespace tutti::api {
+namespace {
+
+Status CreateDevComm(ncclComm_t comm, const ncclDevCommRequirements_t* given, ncclDevComm_t* out) {
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckUsable(use));
+  if (out == nullptr) return InvalidArgument("the place for the device communicator is null");
+  TUTTI_TRY(ReadRequirements(given).status());
+  return InvalidUsage("{} have no symmetric memory yet", use->comm->operations().RankKind());
+}
+
+Status DestroyDevComm(ncclComm_t comm, const ncclDevComm_t* devcomm) {
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckReady(use));
+  if (devcomm == nullptr) return InvalidArgument("the device communicator is null");
+  return InvalidArgument("the device communicator is none of this communicator");
+}
+
+}  // namespace
+}  // namespace tutti::api
+
+using tutti::api::Return;
+
+ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t* reqs,
+                               ncclDevComm_t* outDevComm) {
+  return Return(__func__, [&] { return tutti::api::CreateDevComm(comm, reqs, outDevComm); });
+}
+ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* devComm) {
+  return Return(__func__, [&] { return tutti::api::DestroyDevComm(comm, devComm); });
+}
+
+ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int nBarriers,
+                                             ncclLsaBarrierHandle_t* outHandle,
+                                             ncclDevResourceRequirements_t* outReq) {
+  return Return(__func__, [&] {
+    return tutti::FillLsaBarrierRequirement(team, nBarriers, outHandle, outReq);
+  });
+}
+ncclResult_t ncclLLA2ACreateRequirement(int nBlocks, int nSlots, ncclLLA2AHandle_t* outHandle,
+                                        ncclDevResourceRequirements_t* outReq) {
+  return Return(__func__,
+                [&] { return tutti::FillLLA2ARequirement(nBlocks, nSlots, outHandle, outReq); });
+}
+int ncclLLA2ACalcSlots(int maxElts, int maxEltSize) {
+  constexpr int kBytesOfSlot = 8;
+  return maxElts * ((maxEltSize + kBytesOfSlot - 1) / kBytesOfSlot);
+}
+
+TUTTI_PNCCL(DevCommCreate);
+TUTTI_PNCCL(DevCommDestroy);
+TUTTI_PNCCL(LsaBarrierCreateRequirement);
+TUTTI_PNCCL(LLA2ACreateRequirement);
+TUTTI_PNCCL(LLA2ACalcSlots);

@@ -1,0 +1,52 @@
+// Kernels on hosts: the C functions of tutti/host_grid.h.
+
+#include "tutti/host_grid.h"
+
+#include "api/context.h"
+#include "backend/host/stream.h"
+#include "grid/block.h"
+#include "grid/grid.h"
+
+namespace tutti::api {
+namespace {
+
+Status Launch(const tuttiHostLaunch_t* given, tuttiHostKernel_t kernel, void* argument) {
+  if (given == nullptr || kernel == nullptr)
+    return InvalidArgument("the {} is null", given == nullptr ? "launch" : "kernel");
+  TUTTI_ASSIGN(const tuttiHostLaunch_t launch, CheckLaunch(*given));
+  TUTTI_ASSIGN(HostStream* const stream, ResolveStream(launch.stream));
+  if (stream == nullptr) {
+    TUTTI_TRY(RunGrid(launch, kernel, argument));
+    if (launch.done != nullptr) launch.done(argument);
+    return Status::Ok();
+  }
+  stream->Enqueue([stream, launch, kernel, argument] {
+    const Status status = WithoutExceptions([&] { return RunGrid(launch, kernel, argument); });
+    if (!status.ok()) stream->NoteError(status);
+    if (launch.done != nullptr) launch.done(argument);
+  });
+  return Status::Ok();
+}
+
+}  // namespace
+}  // namespace tutti::api
+
+ncclResult_t tuttiLaunchHost(const tuttiHostLaunch_t* launch, tuttiHostKernel_t kernel,
+                             void* argument) {
+  return tutti::api::Return(__func__, [&] { return tutti::api::Launch(launch, kernel, argument); });
+}
+
+void tuttiHostSyncBlock(const tuttiHostThread_t* self) { self->block->Sync(); }
+void tuttiHostSyncNamed(const tuttiHostThread_t* self, unsigned int id, unsigned int count) {
+  self->block->SyncNamed(id, count);
+}
+void tuttiHostSyncWarp(const tuttiHostThread_t* self, uint32_t mask) {
+  self->block->SyncWarp(self->number, mask);
+}
+const void** tuttiHostExchange(const tuttiHostThread_t* self) { return self->block->exchange(); }
+void* tuttiHostSharedVariable(const tuttiHostThread_t* self, const void* key, size_t bytes,
+                              size_t alignment) {
+  return self->block->SharedVariable(key, bytes, alignment);
+}
+void* tuttiHostSharedMemory(const tuttiHostThread_t* self) { return self->block->shared_memory(); }
+void tuttiHostPause(unsigned int round) { tutti::PauseInGrid(round); }

@@ -1,0 +1,112 @@
+#include "devcomm/record.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+namespace tutti {
+namespace {
+
+// The form of releases 2.29.
+struct DevComm229 {
+  int rank, num_ranks;
+  uint32_t num_ranks_rcp32;
+  int lsa_rank, lsa_size;
+  uint32_t lsa_size_rcp32;
+  ncclDevCommWindowTable* window_table;
+  ncclWindow_t resource_window;
+  char resource_record[72];  // the part of today's ncclWindow_vidmem that they had
+  ncclMultimemHandle lsa_multimem;
+  ncclLsaBarrierHandle lsa_barrier;
+  ncclGinBarrierHandle rail_gin_barrier;
+  uint8_t gin_connection_count;
+  uint8_t gin_net_device_types[4];
+  void* gin_handles[4];
+  uint32_t gin_signal_base;
+  int gin_signal_count;
+  uint32_t gin_counter_base;
+  int gin_counter_count;
+  uint64_t* gin_signal_shadows;
+  // Since 2.29.4:
+  uint32_t gin_context_count;
+  uint32_t gin_context_base;
+  bool gin_is_railed;
+  uint32_t* abort_flag;
+};
+static_assert(offsetof(DevComm229, resource_window) == 32);
+static_assert(offsetof(DevComm229, lsa_barrier) == 120);
+static_assert(offsetof(DevComm229, gin_context_count) == 200);
+static_assert(sizeof(DevComm229) == 224);
+
+constexpr unsigned kFirstWithTodaysForm = 23000;
+constexpr unsigned kFirstWithAbortFlag = 22904;
+
+void Store229(const ncclDevComm& made, unsigned version, void* out) {
+  DevComm229 old = {};
+  old.rank = made.rank;
+  old.num_ranks = made.nRanks;
+  old.num_ranks_rcp32 = made.nRanks_rcp32;
+  old.lsa_rank = made.lsaRank;
+  old.lsa_size = made.lsaSize;
+  old.lsa_size_rcp32 = made.lsaSize_rcp32;
+  old.window_table = made.windowTable;
+  old.resource_window = made.resourceWindow;
+  std::memcpy(old.resource_record, &made.resourceWindow_inlined,
+              sizeof(made.resourceWindow_inlined));
+  old.lsa_multimem = made.lsaMultimem;
+  old.lsa_barrier = made.lsaBarrier;
+  old.abort_flag = made.abortFlag;
+  const size_t bytes =
+      version < kFirstWithAbortFlag ? offsetof(DevComm229, gin_context_count) : sizeof(DevComm229);
+  std::memcpy(out, &old, bytes);
+}
+
+}  // namespace
+
+ncclDevComm MakeDevComm(const DevCommParts& parts) {
+  ncclDevComm made = {};
+  made.magic = NCCL_API_MAGIC;
+  made.version = NCCL_VERSION_CODE;
+  made.rank = parts.rank;
+  made.nRanks = parts.num_ranks;
+  made.nRanks_rcp32 = device::Reciprocal32(static_cast<uint32_t>(parts.num_ranks));
+  made.lsaRank = parts.rank % parts.lsa_size;
+  made.lsaSize = parts.lsa_size;
+  made.lsaSize_rcp32 = device::Reciprocal32(static_cast<uint32_t>(parts.lsa_size));
+  made.windowTable = parts.window_table;
+  made.resourceWindow = parts.resource_window;
+  made.resourceWindow_inlined.lsaFlatBase = parts.resource_record.lsaFlatBase;
+  made.resourceWindow_inlined.stride4G = parts.resource_record.stride4G;
+  made.resourceWindow_inlined.mcOffset4K = parts.resource_record.mcOffset4K;
+  made.lsaBarrier = parts.plan->lsa_barrier;
+  made.hybridLsaBarrier = parts.plan->hybrid_lsa_barrier;
+  made.abortFlag = parts.abort_flag;
+  return made;
+}
+
+void StoreDevComm(const ncclDevComm& made, const ncclDevCommRequirements_t& asked, void* out) {
+  if (asked.version < kFirstWithTodaysForm) return Store229(made, asked.version, out);
+  ncclDevComm stored = made;
+  stored.version = asked.version;
+  std::memcpy(out, &stored, sizeof(stored));
+}
+
+void StoreHandles(const ResourcePlan& plan) {
+  for (const ResourcePiece& piece : plan.pieces)
+    if (piece.out != nullptr) *piece.out = piece.handle;
+  for (ncclMultimemHandle_t* const handle : plan.no_multimem)
+    if (handle != nullptr) *handle = {nullptr};
+}
+
+ncclWindow_t ResourceWindowOf(const void* devcomm) {
+  // The first word of an older form is a rank.
+  unsigned magic = 0;
+  std::memcpy(&magic, devcomm, sizeof(magic));
+  const size_t at = magic == NCCL_API_MAGIC ? offsetof(ncclDevComm, resourceWindow)
+                                            : offsetof(DevComm229, resource_window);
+  ncclWindow_t window = nullptr;
+  std::memcpy(&window, static_cast<const char*>(devcomm) + at, sizeof(window));
+  return window;
+}
+
+}  // namespace tutti

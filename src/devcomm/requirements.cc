@@ -1,0 +1,225 @@
+#include "devcomm/requirements.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstring>
+#include <span>
+
+#include "base/hash.h"
+
+namespace tutti {
+namespace {
+
+constexpr uint64_t kUnitBytes = 128;  // of handles
+// A buffer is counted in units by 32 bits.
+constexpr uint64_t kMostBytes = kUnitBytes << 32;
+constexpr uint64_t kLargestAlignment = uint64_t{1} << 30;
+// A list that ends in itself has no end.
+constexpr size_t kMostElements = 65'536;
+
+// Releases that made the structure longer.
+constexpr unsigned kFirstWithSize = 22902;
+constexpr unsigned kFirstWhoseBarriersNeedGin = 22904;
+constexpr unsigned kFirstWithTrafficClass = 23000;
+constexpr unsigned kFirstWithSignalKinds = 23007;
+
+constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+// Sets what the manner of 2.28 means today. GIN is asked for by what needs it.
+void ReadMannerOf228(ncclDevCommRequirements_t& read) {
+  const bool needs_gin = read.ginForceEnable || read.ginSignalCount != 0 ||
+                         read.ginCounterCount != 0 || read.railGinBarrierCount != 0;
+  if (needs_gin && read.ginConnectionType == NCCL_GIN_CONNECTION_NONE)
+    read.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
+  read.version = NCCL_VERSION_CODE;
+}
+
+// Sets what the releases 2.29 meant otherwise: barriers of both kinds were the same ones, and until
+// 2.29.4 none of them asked for a network.
+void ReadMannerOf229(unsigned version, ncclDevCommRequirements_t& read) {
+  read.lsaBarrierCount = std::max(read.lsaBarrierCount, read.barrierCount);
+  if (version < kFirstWhoseBarriersNeedGin) read.barrierCount = read.railGinBarrierCount = 0;
+}
+
+Status CheckCounts(const ncclDevCommRequirements_t& asked) {
+  const struct {
+    const char* name;
+    int count;
+  } counts[] = {
+      {"barrierCount", asked.barrierCount},
+      {"lsaBarrierCount", asked.lsaBarrierCount},
+      {"railGinBarrierCount", asked.railGinBarrierCount},
+      {"worldGinBarrierCount", asked.worldGinBarrierCount},
+      {"ginContextCount", asked.ginContextCount},
+      {"ginSignalCount", asked.ginSignalCount},
+      {"ginCounterCount", asked.ginCounterCount},
+  };
+  for (const auto& [name, count] : counts)
+    if (count < 0) return InvalidArgument("{} is {}", name, count);
+  return Status::Ok();
+}
+
+// GIN is not there; what does not need it goes without.
+Status CheckNetwork(const ncclDevCommRequirements_t& asked, const TeamShape& shape) {
+  const bool one_team = shape.lsa_size == shape.num_ranks;
+  if (asked.ginConnectionType != NCCL_GIN_CONNECTION_NONE || asked.ginForceEnable)
+    return InvalidArgument("kernels cannot use the network yet: ask for no GIN connection");
+  if (asked.ginSignalCount != 0 || asked.ginCounterCount != 0 || asked.railGinBarrierCount != 0 ||
+      asked.worldGinBarrierCount != 0 || (asked.barrierCount != 0 && !one_team)) {
+    return InvalidArgument(
+        "signals, counters and barriers over the network need a GIN connection, and the "
+        "requirements have none");
+  }
+  return Status::Ok();
+}
+
+// Lays buffers one behind another.
+class Packer {
+ public:
+  // Returns the handle of a buffer.
+  Result<ncclDevResourceHandle> Add(uint64_t bytes, uint64_t alignment) {
+    if (alignment != 0 && (!std::has_single_bit(alignment) || alignment > kLargestAlignment))
+      return InvalidArgument("an alignment of {} bytes is no power of two up to {}", alignment,
+                             kLargestAlignment);
+    const uint64_t at = RoundUp(end_, std::max(alignment, kUnitBytes));
+    if (bytes > kMostBytes || at > kMostBytes - bytes)
+      return InvalidArgument("the buffers that kernels are to have are longer than {} bytes",
+                             kMostBytes);
+    end_ = at + bytes;
+    extents_.insert(extents_.end(), {at, bytes});
+    return static_cast<ncclDevResourceHandle>(at / kUnitBytes);
+  }
+  uint64_t bytes() const { return std::max(RoundUp(end_, kUnitBytes), kUnitBytes); }
+  // Returns where each buffer begins and how long it is.
+  const std::vector<uint64_t>& extents() const { return extents_; }
+
+ private:
+  uint64_t end_ = 0;
+  std::vector<uint64_t> extents_;
+};
+
+uint64_t BarrierBytes(int num_ranks, int num_barriers) {
+  // ncclLsaBarrierHandle describes the buffer.
+  return sizeof(uint32_t) * (3 + static_cast<uint64_t>(num_ranks)) *
+         static_cast<uint64_t>(num_barriers);
+}
+
+Result<ncclLsaBarrierHandle> AddBarriers(Packer& packer, const TeamShape& shape, int count) {
+  TUTTI_ASSIGN(const ncclDevResourceHandle handle,
+               packer.Add(BarrierBytes(shape.lsa_size, count), kUnitBytes));
+  return ncclLsaBarrierHandle{handle, count};
+}
+
+Status AddCallersPieces(Packer& packer, const ncclDevResourceRequirements_t* list,
+                        ResourcePlan& plan) {
+  for (; list != nullptr; list = list->next) {
+    if (plan.pieces.size() == kMostElements)
+      return InvalidArgument("the list of resource requirements has more than {} elements",
+                             kMostElements);
+    if (list->ginSignalCount != 0 || list->ginCounterCount != 0)
+      return InvalidArgument("signals and counters need a GIN connection, which there is not yet");
+    TUTTI_ASSIGN(const ncclDevResourceHandle handle,
+                 packer.Add(list->bufferSize, list->bufferAlign));
+    plan.pieces.push_back({handle, list->outBufferHandle});
+  }
+  return Status::Ok();
+}
+
+Status CheckTeams(const ncclTeamRequirements_t* list, ResourcePlan& plan) {
+  for (; list != nullptr; list = list->next) {
+    if (plan.no_multimem.size() == kMostElements)
+      return InvalidArgument("the list of team requirements has more than {} elements",
+                             kMostElements);
+    if (list->multimem) return InvalidArgument("there is no multicast memory for a team");
+    plan.no_multimem.push_back(list->outMultimemHandle);
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<ncclDevCommRequirements_t> ReadRequirements(const ncclDevCommRequirements_t* given) {
+  if (given == nullptr) return InvalidArgument("the requirements are null");
+  if (given->magic == 0 && given->size == 0) {
+    ncclDevCommRequirements_t read = *given;
+    ReadMannerOf228(read);
+    return read;
+  }
+  if (given->magic != NCCL_API_MAGIC)
+    return InvalidUsage(
+        "the requirements do not begin as NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER has it");
+  constexpr size_t kShortest = offsetof(ncclDevCommRequirements_t, ginConnectionType);
+  if (given->version < kFirstWithSize || given->size < kShortest)
+    return InvalidUsage("the requirements have {} bytes, as those of no release (version {})",
+                        given->size, given->version);
+  if (given->version > NCCL_VERSION_CODE)
+    return InvalidUsage(
+        "the program was compiled for NCCL {}, and this library knows device communicators up to "
+        "{}",
+        given->version, NCCL_VERSION_CODE);
+  ncclDevCommRequirements_t read = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+  std::memcpy(static_cast<void*>(&read), given, std::min(given->size, sizeof(read)));
+  // What lies in the padding of an older form was never set.
+  if (given->version < kFirstWithTrafficClass) {
+    read.ginTrafficClass = NCCL_CONFIG_UNDEF_INT;
+    ReadMannerOf229(given->version, read);
+  }
+  if (given->version < kFirstWithSignalKinds)
+    read.ginStrongSignalsRequired = read.ginVaSignalsRequired = true;
+  return read;
+}
+
+Result<ResourcePlan> PlanResources(const ncclDevCommRequirements_t& requirements,
+                                   const TeamShape& shape) {
+  TUTTI_TRY(CheckCounts(requirements));
+  TUTTI_TRY(CheckNetwork(requirements, shape));
+  if (requirements.lsaMultimem)
+    return InvalidArgument("there is no multicast memory for the LSA team");
+  ResourcePlan plan;
+  Packer packer;
+  TUTTI_ASSIGN(plan.lsa_barrier, AddBarriers(packer, shape, requirements.lsaBarrierCount));
+  TUTTI_ASSIGN(plan.hybrid_lsa_barrier, AddBarriers(packer, shape, requirements.barrierCount));
+  TUTTI_TRY(AddCallersPieces(packer, requirements.resourceRequirementsList, plan));
+  TUTTI_TRY(CheckTeams(requirements.teamRequirementsList, plan));
+  plan.bytes = packer.bytes();
+  plan.digest = Fnv1a::OfObjects(std::span<const uint64_t>(packer.extents()));
+  return plan;
+}
+
+Status FillLsaBarrierRequirement(ncclTeam_t team, int num_barriers, ncclLsaBarrierHandle_t* handle,
+                                 ncclDevResourceRequirements_t* element) {
+  if (handle == nullptr || element == nullptr)
+    return InvalidArgument("the place for the {} is null",
+                           handle == nullptr ? "handle" : "element");
+  if (num_barriers < 0 || team.nRanks < 1)
+    return InvalidArgument("{} barriers of a team of {} ranks cannot be", num_barriers,
+                           team.nRanks);
+  *handle = {0, num_barriers};
+  *element = {};
+  element->bufferSize = BarrierBytes(team.nRanks, num_barriers);
+  element->bufferAlign = alignof(uint32_t);
+  element->outBufferHandle = &handle->bufHandle;
+  return Status::Ok();
+}
+
+Status FillLLA2ARequirement(int num_blocks, int num_slots, ncclLLA2AHandle_t* handle,
+                            ncclDevResourceRequirements_t* element) {
+  if (handle == nullptr || element == nullptr)
+    return InvalidArgument("the place for the {} is null",
+                           handle == nullptr ? "handle" : "element");
+  if (num_blocks < 0 || num_slots < 0)
+    return InvalidArgument("{} blocks of {} slots cannot be", num_blocks, num_slots);
+  constexpr uint64_t kLineBytes = 16;
+  *handle = {0, static_cast<uint32_t>(num_slots)};
+  *element = {};
+  element->bufferSize =
+      static_cast<uint64_t>(num_blocks) * (1 + 2 * static_cast<uint64_t>(num_slots)) * kLineBytes;
+  element->bufferAlign = kLineBytes;
+  element->outBufferHandle = &handle->bufHandle;
+  return Status::Ok();
+}
+
+}  // namespace tutti

@@ -1,0 +1,138 @@
+#include "grid/grid.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+#include <deque>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/wait.h"
+#include "grid/block.h"
+#include "sys/thread.h"
+
+namespace tutti {
+namespace {
+
+uint64_t Volume(const tuttiDim3_t& size) { return uint64_t{size.x} * size.y * size.z; }
+
+tuttiDim3_t AtLeastOne(const tuttiDim3_t& size) {
+  return {std::max(size.x, 1u), std::max(size.y, 1u), std::max(size.z, 1u)};
+}
+
+tuttiDim3_t IndexOf(unsigned number, const tuttiDim3_t& size) {
+  return {number % size.x, number / size.x % size.y, number / size.x / size.y};
+}
+
+// Holds the threads of a grid back until it is known whether the system granted all of them.
+class StartSignal {
+ public:
+  enum class State { kPending, kStart, kCancel };
+
+  void Decide(State state) {
+    const MutexLock lock(mutex_);
+    state_ = state;
+    decided_.NotifyAll();
+  }
+  // Returns whether to start.
+  bool Await() {
+    MutexLock lock(mutex_);
+    while (state_ == State::kPending) decided_.Wait(lock);
+    return state_ == State::kStart;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar decided_;
+  State state_ TUTTI_GUARDED_BY(mutex_) = State::kPending;
+};
+
+class Grid {
+ public:
+  Grid(const tuttiHostLaunch_t& launch, tuttiHostKernel_t kernel, void* argument)
+      : kernel_(kernel), argument_(argument) {
+    const auto threads = static_cast<unsigned>(Volume(launch.block_size));
+    const auto blocks = static_cast<unsigned>(Volume(launch.grid_size));
+    threads_.reserve(size_t{threads} * blocks);
+    for (unsigned b = 0; b < blocks; ++b) {
+      tuttiHostBlock& block = blocks_.emplace_back(threads, launch.shared_bytes);
+      for (unsigned t = 0; t < threads; ++t)
+        threads_.push_back({.thread_index = IndexOf(t, launch.block_size),
+                            .block_index = IndexOf(b, launch.grid_size),
+                            .block_size = launch.block_size,
+                            .grid_size = launch.grid_size,
+                            .number = t,
+                            .block = &block});
+    }
+  }
+
+  Status Run() {
+    std::vector<std::thread> others;
+    Status status = StartOthers(others);
+    start_.Decide(status.ok() ? StartSignal::State::kStart : StartSignal::State::kCancel);
+    if (status.ok()) RunThread(0);
+    for (std::thread& thread : others) thread.join();
+    return status;
+  }
+
+ private:
+  Status StartOthers(std::vector<std::thread>& others) {
+    others.reserve(threads_.size() - 1);
+    for (size_t i = 1; i < threads_.size(); ++i) {
+      TUTTI_ASSIGN(std::thread thread, StartThread("tutti-grid", [this, i] {
+                     if (start_.Await()) RunThread(i);
+                   }));
+      others.push_back(std::move(thread));
+    }
+    return Status::Ok();
+  }
+  // What a kernel throws ends the program, on the caller's thread as on the others: the rest of the
+  // grid would wait for the thread for ever.
+  void RunThread(size_t i) noexcept { kernel_(&threads_[i], argument_); }
+
+  const tuttiHostKernel_t kernel_;
+  void* const argument_;
+  std::deque<tuttiHostBlock> blocks_;  // never move
+  std::vector<tuttiHostThread_t> threads_;
+  StartSignal start_;
+};
+
+}  // namespace
+
+Result<tuttiHostLaunch_t> CheckLaunch(const tuttiHostLaunch_t& launch) {
+  tuttiHostLaunch_t checked = launch;
+  checked.grid_size = AtLeastOne(launch.grid_size);
+  checked.block_size = AtLeastOne(launch.block_size);
+  for (const tuttiDim3_t& size : {checked.grid_size, checked.block_size}) {
+    // First each direction, so that the product cannot overflow.
+    const unsigned longest = std::max({size.x, size.y, size.z});
+    if (longest > TUTTI_HOST_GRID_MAX_THREADS || Volume(size) > TUTTI_HOST_GRID_MAX_THREADS)
+      return InvalidArgument("a grid on the host has at most {} threads, and this one more",
+                             TUTTI_HOST_GRID_MAX_THREADS);
+  }
+  const uint64_t threads = Volume(checked.grid_size) * Volume(checked.block_size);
+  if (threads > TUTTI_HOST_GRID_MAX_THREADS)
+    return InvalidArgument("a grid on the host has at most {} threads, and this one {}",
+                           TUTTI_HOST_GRID_MAX_THREADS, threads);
+  return checked;
+}
+
+Status RunGrid(const tuttiHostLaunch_t& launch, tuttiHostKernel_t kernel, void* argument) {
+  return Grid(launch, kernel, argument).Run();
+}
+
+void PauseInGrid(unsigned int round) {
+  constexpr unsigned kSpins = 64;      // about 2 us
+  constexpr unsigned kYields = 1'000;  // some hundred us where nobody else wants the processor
+  constexpr timespec kNap{.tv_sec = 0, .tv_nsec = 50'000};
+  if (round < kSpins)
+    CpuPause();
+  else if (round < kYields)
+    sched_yield();
+  else
+    nanosleep(&kNap, nullptr);
+}
+
+}  // namespace tutti

@@ -1,0 +1,27 @@
+#pragma once
+
+// Kernels on hosts: runs a function as CUDA runs a kernel, as a grid of blocks of threads
+// (tutti/host_grid.h). Every thread of the grid is a thread of the system, and all of them are
+// there before the first runs the kernel, because the threads of a block, and blocks of the same
+// number on several ranks, wait for one another.
+//
+// A grid belongs to the call that runs it; nothing outlives it.
+
+#include "base/status.h"
+#include "tutti/host_grid.h"
+
+namespace tutti {
+
+// Returns `launch` with sizes of 0 replaced by 1; InvalidArgument where the threads are too many.
+Result<tuttiHostLaunch_t> CheckLaunch(const tuttiHostLaunch_t& launch);
+
+// Runs the kernel on all threads of the grid, the caller as the first of them, and returns when all
+// have ended. SystemError, and no thread has run it, where the system does not grant the threads.
+// REQUIRES: `launch` comes from CheckLaunch.
+Status RunGrid(const tuttiHostLaunch_t& launch, tuttiHostKernel_t kernel, void* argument);
+
+// Waits a moment, in a loop of `round` rounds so far: first on the processor, then by giving it
+// away, then asleep.
+void PauseInGrid(unsigned int round);
+
+}  // namespace tutti

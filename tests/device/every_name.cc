@@ -1,0 +1,162 @@
+// Uses every name of the device API that kernels have, so that a compiler which takes this file
+// takes what a program may write: g++ and clang++ for host kernels, nvcc for GPUs. Compiling it is
+// the test; no GPU is needed.
+
+#include "tutti/host_kernel.h"
+
+namespace {
+
+__device__ int UseGroups(int* out) {
+  ncclCoopThread thread;
+  ncclCoopTile<4> tile;
+  ncclCoopWarp warp;
+  ncclCoopLanes lanes(0xf);
+  ncclCoopWarpSpan span(0, 1, 2);
+  ncclCoopCta cta;
+  ncclCoopAny any(cta);
+  any = ncclCoopAny(tile);
+  any.sync();
+  int sum = thread.thread_rank() + tile.size() + warp.num_threads() + lanes.thread_rank() +
+            span.thread_rank() + cta.size() + any.thread_rank() + any.size() + any.num_threads();
+  sum += ncclCoopBcast(thread, sum, 0) + ncclCoopBcast(tile, sum, 1) + ncclCoopBcast(warp, sum, 2) +
+         ncclCoopBcast(lanes, sum, 3) + ncclCoopBcast(span, sum, 4) +
+         ncclCoopBcast(cta, sum, 5, false);
+  sum += static_cast<int>(ncclCoopGetLaneMask(tile) + ncclCoopGetLaneMask(lanes) +
+                          ncclCoopGetLaneMask(span) + ncclCoopGetLaneMask(cta));
+  static_assert(ncclCoopIsThread(ncclCoopThread()) && !ncclCoopIsThread(ncclCoopCta()), "");
+  static_assert(ncclCoopWithinWarp(ncclCoopWarp()) && !ncclCoopWithinWarp(ncclCoopCta()), "");
+  lanes = ncclCoopCoalesced();
+  sum += ncclCoopCoalesced(tile).size() + ncclCoopCoalesced(cta).size() +
+         ncclCoopCoalesced(lanes).size();
+  *out = sum;
+  return sum;
+}
+
+__device__ char* UsePointers(const ncclDevComm& comm, ncclWindow_t window) {
+  const ncclTeam team = ncclTeamLsa(comm);
+  const ncclTeam rail = ncclTeamRail(comm);
+  const ncclMultimemHandle multimem = comm.lsaMultimem;
+  const int rank = ncclTeamRankToWorld(comm, team, 0) + ncclTeamRankToLsa(comm, rail, 0) +
+                   ncclTeamRankToTeam(team, ncclTeamWorld(comm), 0);
+  char* last = static_cast<char*>(ncclGetLocalPointer(window, 0));
+  last += static_cast<char*>(ncclGetLsaPointer(window, 8, 0)) -
+          static_cast<char*>(ncclGetPeerPointer(window, 8, rank));
+  last += static_cast<char*>(ncclGetPeerPointer(window, 0, team, 0)) -
+          static_cast<char*>(ncclGetMultimemPointer(window, 0, multimem));
+  last += static_cast<char*>(ncclGetLsaMultimemPointer(window, 0, comm)) -
+          static_cast<char*>(ncclGetResourceBufferLocalPointer(comm, 1));
+  last += static_cast<char*>(ncclGetResourceBufferLsaPointer(comm, 1, 0)) -
+          static_cast<char*>(ncclGetResourceBufferPeerPointer(comm, 1, team, 0));
+  last += static_cast<char*>(ncclGetResourceBufferMultimemPointer(comm, 1, multimem)) -
+          static_cast<char*>(ncclGetResourceBufferLsaMultimemPointer(comm, 1));
+  ncclSymPtr<float> floats(ncclFindWindow(ncclCoopWarp(), comm, last), 64);
+  ncclSymPtr<char> bytes = floats;
+  floats += 3u;
+  floats -= 1ll;
+  const bool same = floats + 2 == floats || floats - 1 != floats || (floats + 4) - floats == 4;
+  bytes += same ? 1 : 2;
+  last += bytes.peerPtr(0) - bytes.localPtr();
+  last += bytes.lsaPtr(0) - bytes.peerPtr(team, 0);
+  last += bytes.multimemPtr(multimem) - bytes.lsaMultimemPtr(comm);
+  return last + (ncclGetResourceBuffer(comm, 1).offset != 0 ? 1 : 0);
+}
+
+__device__ int UseSessions(const ncclDevComm& comm, ncclLLA2AHandle handle) {
+  const auto order = cuda::memory_order_acq_rel;
+  ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), comm, ncclTeamTagLsa(), blockIdx.x,
+                                             true);
+  barrier.arrive(ncclCoopCta(), order);
+  barrier.wait(ncclCoopCta(), order);
+  barrier.sync(ncclCoopCta(), cuda::memory_order_relaxed);
+  ncclBarrierSession<ncclCoopWarp> both(ncclCoopWarp(), ncclTeamTagLsa(), comm, 0);
+  both.sync(ncclCoopWarp(), order);
+  both.lsaBarrier().sync(ncclCoopWarp(), order);
+  int met = both.sync(ncclCoopWarp(), order, ncclGinFenceLevel::Relaxed, 1000) == ncclSuccess;
+  met += barrier.sync(ncclCoopCta(), order, 1000) == ncclTimeout ? 1 : 0;
+  ncclLLA2ASession<ncclCoopCta> exchange(ncclCoopCta(), comm, ncclTeamLsa(comm), handle, blockIdx.x,
+                                         8);
+  exchange.send(0, 1, 2.5);
+  exchange.bcast(2, 7);
+  int some[4];
+  exchange.recvUnrolled<1, 4>(0, 3, 1, some);
+  met += exchange.recv<int>(2);
+  struct Widen {
+    NCCL_DEVICE_INLINE float operator()(int value) const { return static_cast<float>(value); }
+  };
+  struct Larger {
+    NCCL_DEVICE_INLINE float operator()(float a, float b) const { return a < b ? b : a; }
+  };
+  met += static_cast<int>(exchange.recvReduce<4, int>(0, 3, 1, Widen(), Larger()));
+  exchange.endEpoch(ncclCoopCta());
+  return met + some[0];
+}
+
+struct Places {
+  NCCL_DEVICE_INLINE float* operator()(int i) const { return first + i * 16; }
+  float* first;
+};
+struct Larger {
+  NCCL_DEVICE_INLINE float operator()(float a, float b) const { return a < b ? b : a; }
+};
+
+__device__ void UseReduceCopy(const ncclDevComm& comm, ncclWindow_t window, float* own) {
+  const ncclCoopCta cta;
+  const ncclTeam team = ncclTeamLsa(comm);
+  const ncclSymPtr<float> at(window, 0);
+  const Places places{own};
+  const size_t count = 5;
+  ncclLsaReduceLsaCopy<float>(cta, places, 2, places, 1, Larger(), count);
+  ncclLsaReduceSumLsaCopy<float>(cta, places, 2, places, 1, count);
+  ncclLsaReduceSum(cta, places, 2, own, count);
+  ncclLsaReduceSum(cta, at, own, count, team);
+  ncclLsaReduceSum(cta, at, own, count, comm);
+  ncclLsaReduceSum(cta, window, 0, own, count, team);
+  ncclLsaReduceSum(cta, window, 0, own, count, comm);
+  ncclLocalReduceSum(cta, places, 2, own, count);
+  ncclLocalReduceSum(cta, 2, own, 16, own, count);
+  ncclLsaCopy(cta, own, places, 2, count);
+  ncclLsaCopy(cta, own, at, count, team);
+  ncclLsaCopy(cta, own, at, 5, comm);
+  ncclLsaCopy(cta, own, window, 0, count, team);
+  ncclLsaCopy(cta, own, window, 0, count, comm);
+  ncclLocalCopy(cta, own, places, 2, count);
+  ncclLocalCopy(cta, own, 2, own, 16, count);
+  ncclLsaReduceSumCopy(cta, at, at, count, team);
+  ncclLsaReduceSumCopy(cta, at, at, count, comm);
+  ncclLsaReduceSumCopy<float>(cta, window, 0, window, 0, count, team);
+  ncclLsaReduceSumCopy<float>(cta, window, 0, window, 0, count, comm);
+  ncclLsaReduceSumCopy(cta, at, team, at, team, count);
+  ncclLocalReduceSumCopy(cta, 2, own, 16, 2, own, 16, count);
+}
+
+__device__ float UseCuda(float* own) {
+  TUTTI_SHARED(float[32], sums);
+  sums[threadIdx.x % 32] = static_cast<float>(blockIdx.x + blockDim.x * gridDim.x);
+  __syncthreads();
+  float sum = __shfl_sync(~0u, sums[0], 0) + __shfl_xor_sync(~0u, sums[1], 1) +
+              __shfl_down_sync(~0u, sums[2], 1) + __shfl_up_sync(~0u, sums[3], 1);
+  __syncwarp();
+  if (__any_sync(~0u, sum > 1) != 0 && __all_sync(~0u, sum > 2) == 0)
+    sum += static_cast<float>(__ballot_sync(~0u, sum > 3) + static_cast<unsigned>(clock64() % 2));
+  __threadfence_system();
+  __threadfence();
+  __threadfence_block();
+  cuda::atomic_ref<float> cell(*own);
+  cell.store(sum, cuda::memory_order_release);
+  cuda::atomic_thread_fence(cuda::memory_order_seq_cst, cuda::thread_scope_device);
+  return cell.load(cuda::memory_order_acquire);
+}
+
+__global__ void EveryName(ncclDevComm comm, ncclWindow_t window, ncclLLA2AHandle handle, int* out) {
+  auto* const memory = static_cast<float*>(tutti::SharedMemory());
+  *out += UseGroups(out) + UseSessions(comm, handle) + *UsePointers(comm, window);
+  UseReduceCopy(comm, window, memory);
+  *out += static_cast<int>(UseCuda(memory));
+}
+
+}  // namespace
+
+ncclResult_t LaunchEveryName(const ncclDevComm& comm, ncclWindow_t window, int* out);
+ncclResult_t LaunchEveryName(const ncclDevComm& comm, ncclWindow_t window, int* out) {
+  return tutti::Launch(EveryName, {1, 32, 256, nullptr}, comm, window, ncclLLA2AHandle{}, out);
+}
