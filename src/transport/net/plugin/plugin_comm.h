@@ -85,49 +85,46 @@ class PluginChannel {
   Status failure_;                    // of the driving thread only
 };
 
-class PluginSendComm final : public NetSendComm {
+// What both directions leave to the channel. `Base` is NetSendComm or NetRecvComm.
+template <class Base>
+class PluginComm : public Base {
  public:
-  PluginSendComm(std::shared_ptr<PluginContext> context, void* comm, std::string peer)
-      : channel_(std::move(context), PluginChannel::Direction::kSend, comm, std::move(peer)) {}
-
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
     return channel_.Register(region);
   }
   bool CarriesOpTag() const override { return false; }
-  Result<NetRequest*> Isend(const NetSend& message) override;
   Result<bool> Progress() override { return channel_.Progress(); }
   Result<bool> Test(NetRequest& request) override { return channel_.Test(request); }
   NetIdle PrepareToWait(std::vector<NetWait>&) override { return NetIdle::kPoll; }
   void AppendFds(std::vector<int>&) const override {}
   void Shutdown() override { channel_.Close(); }
-  bool Drained() const override { return channel_.Idle(); }
   std::string_view peer() const override { return channel_.peer(); }
 
- private:
+ protected:
+  PluginComm(std::shared_ptr<PluginContext> context, PluginChannel::Direction direction, void* comm,
+             std::string peer)
+      : channel_(std::move(context), direction, comm, std::move(peer)) {}
+
   PluginChannel channel_;
 };
 
-class PluginRecvComm final : public NetRecvComm {
+class PluginSendComm final : public PluginComm<NetSendComm> {
+ public:
+  PluginSendComm(std::shared_ptr<PluginContext> context, void* comm, std::string peer)
+      : PluginComm(std::move(context), PluginChannel::Direction::kSend, comm, std::move(peer)) {}
+
+  Result<NetRequest*> Isend(const NetSend& message) override;
+  bool Drained() const override { return channel_.Idle(); }
+};
+
+class PluginRecvComm final : public PluginComm<NetRecvComm> {
  public:
   PluginRecvComm(std::shared_ptr<PluginContext> context, void* comm, std::string peer)
-      : channel_(std::move(context), PluginChannel::Direction::kReceive, comm, std::move(peer)) {}
+      : PluginComm(std::move(context), PluginChannel::Direction::kReceive, comm, std::move(peer)) {}
 
-  Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
-    return channel_.Register(region);
-  }
-  bool CarriesOpTag() const override { return false; }
   bool ReceivesAhead() const override { return false; }
   Result<NetRequest*> Irecv(std::span<const NetReceive> group) override;
   Result<NetRequest*> Iflush(std::span<const NetReceive> buffers) override;
-  Result<bool> Progress() override { return channel_.Progress(); }
-  Result<bool> Test(NetRequest& request) override { return channel_.Test(request); }
-  NetIdle PrepareToWait(std::vector<NetWait>&) override { return NetIdle::kPoll; }
-  void AppendFds(std::vector<int>&) const override {}
-  void Shutdown() override { channel_.Close(); }
-  std::string_view peer() const override { return channel_.peer(); }
-
- private:
-  PluginChannel channel_;
 };
 
 }  // namespace tutti

@@ -103,22 +103,30 @@ inline void FeedReceiver(std::span<const std::byte> bytes, size_t piece, int dat
   }
 }
 
-// The bytes arrive at a sender as if they were grants. It sends no more than a window ahead,
-// whatever they say.
-inline void FeedSender(std::span<const std::byte> bytes, size_t piece) {
+// The bytes arrive at a sender as if they were grants. After each piece `send(sender, fed)` sends
+// what it can, where `fed` bytes have arrived so far, and returns false when the sender is broken.
+template <class Send>
+void FeedGrants(std::span<const std::byte> bytes, size_t piece, Send send) {
   const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
   SocketSet sockets;
   UniqueFd writer;
   std::tie(sockets.control, writer) = JoinedSockets();
   SocketSendComm sender(
       SocketChannel::Create(std::move(sockets), SocketDirection::kSend, helpers).value());
-  const std::byte data{1};
-  uint64_t begun = 0;
   for (size_t at = 0; at < bytes.size();) {
     const auto part = bytes.subspan(at, std::min(piece, bytes.size() - at));
     at += part.size();
     [[maybe_unused]] const ssize_t sent =
         ::send(writer.get(), part.data(), part.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (!send(sender, at)) return;
+  }
+}
+
+// A sender sends no more than a window ahead, whatever grants say.
+inline void FeedSender(std::span<const std::byte> bytes, size_t piece) {
+  const std::byte data{1};
+  uint64_t begun = 0;
+  FeedGrants(bytes, piece, [&](SocketSendComm& sender, size_t fed) {
     for (bool more = true; more;) {
       const Result<NetRequest*> request = sender.Isend({&data, 1});
       more = request.ok() && request.value() && sender.Progress().ok() &&
@@ -126,34 +134,26 @@ inline void FeedSender(std::span<const std::byte> bytes, size_t piece) {
       begun += more ? 1 : 0;
     }
     // Each grant is a frame of its own, and worth a window beyond what was sent at most.
-    Require(begun <= (kNetWindow + kCreditMessages) * (1 + at / kFrameBytes));
-  }
+    Require(begun <= (kNetWindow + kCreditMessages) * (1 + fed / kFrameBytes));
+    return true;
+  });
 }
 
-// The same with tags: it sends no more than is granted, and not to a tag that was not.
+// With tags it sends no more than is granted, and not to a tag that was not.
 inline void FeedTaggedSender(std::span<const std::byte> bytes, size_t piece) {
-  const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
-  SocketSet sockets;
-  UniqueFd writer;
-  std::tie(sockets.control, writer) = JoinedSockets();
-  SocketSendComm sender(
-      SocketChannel::Create(std::move(sockets), SocketDirection::kSend, helpers).value());
   const std::byte data{1};
   uint64_t begun = 0;
-  for (size_t at = 0; at < bytes.size();) {
-    const auto part = bytes.subspan(at, std::min(piece, bytes.size() - at));
-    at += part.size();
-    [[maybe_unused]] const ssize_t sent =
-        ::send(writer.get(), part.data(), part.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  FeedGrants(bytes, piece, [&](SocketSendComm& sender, size_t fed) {
     for (uint32_t tag = 1; tag <= 9; ++tag) {
       const Result<NetRequest*> request = sender.Isend({&data, 1, tag});
-      if (!request.ok() || !sender.Progress().ok()) return;
+      if (!request.ok() || !sender.Progress().ok()) return false;
       if (!*request || !sender.Test(**request).value()) continue;
       ++begun;
       tag = 0;
     }
-    Require(begun <= kMaxNetGroup * (at / (kFrameBytes + kGroupTagsBytes)));
-  }
+    Require(begun <= kMaxNetGroup * (fed / (kFrameBytes + kGroupTagsBytes)));
+    return true;
+  });
 }
 
 }  // namespace tutti::fuzz

@@ -25,7 +25,7 @@ constexpr size_t kShortBytes = kCreditBytes / 2;
 }  // namespace
 
 SocketRecvComm::SocketRecvComm(std::unique_ptr<SocketChannel> channel)
-    : channel_(std::move(channel)) {}
+    : ChannelComm(std::move(channel)) {}
 
 Status SocketRecvComm::CheckGroup(std::span<const NetReceive> group) {
   if (group.empty() || group.size() > kMaxNetGroup) {

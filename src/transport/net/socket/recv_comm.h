@@ -5,13 +5,14 @@
 #include <array>
 #include <memory>
 
+#include "transport/net/channel_comm.h"
 #include "transport/net/net.h"
 #include "transport/net/socket/channel.h"
 #include "transport/net/socket/frame.h"
 
 namespace tutti {
 
-class SocketRecvComm final : public NetRecvComm {
+class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
  public:
   explicit SocketRecvComm(std::unique_ptr<SocketChannel> channel);
 
@@ -23,9 +24,6 @@ class SocketRecvComm final : public NetRecvComm {
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
-  void AppendFds(std::vector<int>& fds) const override { channel_->AppendFds(fds); }
-  void Shutdown() override { channel_->Shutdown(); }
-  std::string_view peer() const override { return channel_->peer(); }
 
  private:
   struct Request : NetRequest {
@@ -59,7 +57,6 @@ class SocketRecvComm final : public NetRecvComm {
   void Encode(const Frame& frame);
   void BeginAgain();
 
-  std::unique_ptr<SocketChannel> channel_;
   std::array<Request, kNetWindow> requests_;
   // Decided by the first group: groups of one buffer without a tag are granted by count.
   bool tagged_ = false;

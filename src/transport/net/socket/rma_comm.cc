@@ -43,7 +43,7 @@ class SocketRmaComm::Memory final : public NetMemory {
 };
 
 SocketRmaComm::SocketRmaComm(std::unique_ptr<SocketChannel> channel, uint64_t first_key)
-    : channel_(std::move(channel)), next_key_(first_key) {
+    : ChannelComm(std::move(channel)), next_key_(first_key) {
   for (size_t i = 0; i < kRequests; ++i) free_[i] = &requests_[kRequests - 1 - i];
 }
 

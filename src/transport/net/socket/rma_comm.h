@@ -7,13 +7,14 @@
 #include <map>
 #include <memory>
 
+#include "transport/net/channel_comm.h"
 #include "transport/net/rma.h"
 #include "transport/net/socket/channel.h"
 #include "transport/net/socket/rma_frame.h"
 
 namespace tutti {
 
-class SocketRmaComm final : public NetRmaComm {
+class SocketRmaComm final : public ChannelComm<NetRmaComm, SocketChannel> {
  public:
   // `first_key` is the key of the first range that is registered, and not 0. Those that follow
   // count up, so none is given out twice.
@@ -27,9 +28,6 @@ class SocketRmaComm final : public NetRmaComm {
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
-  void AppendFds(std::vector<int>& fds) const override { channel_->AppendFds(fds); }
-  void Shutdown() override { channel_->Shutdown(); }
-  std::string_view peer() const override { return channel_->peer(); }
 
   // Operations of one end under way. The other end allows as many unanswered ones.
   static constexpr size_t kRequests = 64;
@@ -99,7 +97,6 @@ class SocketRmaComm final : public NetRmaComm {
 
   static constexpr size_t kStagingBytes = 8192;
 
-  std::unique_ptr<SocketChannel> channel_;
   uint64_t next_key_;
   std::map<uint64_t, NetRegion> ranges_;  // those given out, by key
   std::array<Request, kRequests> requests_;

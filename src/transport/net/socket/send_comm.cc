@@ -28,7 +28,7 @@ constexpr uint64_t kFewGroups = 2;
 }  // namespace
 
 SocketSendComm::SocketSendComm(std::unique_ptr<SocketChannel> channel)
-    : channel_(std::move(channel)) {}
+    : ChannelComm(std::move(channel)) {}
 
 Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   TUTTI_TRY(channel_->Check());

@@ -6,13 +6,14 @@
 #include <memory>
 #include <vector>
 
+#include "transport/net/channel_comm.h"
 #include "transport/net/net.h"
 #include "transport/net/socket/channel.h"
 #include "transport/net/socket/frame.h"
 
 namespace tutti {
 
-class SocketSendComm final : public NetSendComm {
+class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
  public:
   explicit SocketSendComm(std::unique_ptr<SocketChannel> channel);
 
@@ -23,14 +24,11 @@ class SocketSendComm final : public NetSendComm {
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
-  void AppendFds(std::vector<int>& fds) const override { channel_->AppendFds(fds); }
-  void Shutdown() override { channel_->Shutdown(); }
   bool Drained() const override { return Undelivered() == 0; }
   size_t Undelivered() const override {
     const bool all_written = in_flight_ == 0 && written_ == begun_ && !awaiting_resume_;
     return channel_->Undelivered() + (all_written ? 0 : 1);
   }
-  std::string_view peer() const override { return channel_->peer(); }
 
  private:
   struct Request : NetRequest {
@@ -85,7 +83,6 @@ class SocketSendComm final : public NetSendComm {
   // Whether it is time to look for grants, so that a later message need not wait for them.
   bool WantsGrants() const;
 
-  std::unique_ptr<SocketChannel> channel_;
   // The last messages, some of them perhaps under way: those that the receiver may lack. Made by
   // the first, which says whether there are tags.
   std::vector<Request> requests_;

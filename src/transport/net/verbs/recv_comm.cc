@@ -62,7 +62,7 @@ Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(std::shared_ptr<Verbs
 }
 
 VerbsRecvComm::VerbsRecvComm(std::unique_ptr<VerbsChannel> channel)
-    : channel_(std::move(channel)), requests_(kTableSlots), flushes_(kFlushes) {}
+    : ChannelComm(std::move(channel)), requests_(kTableSlots), flushes_(kFlushes) {}
 
 GrantSlot& VerbsRecvComm::Grants(uint64_t group) const {
   return reinterpret_cast<GrantSlot*>(channel_->outbox().data())[group % kTableSlots];

@@ -6,13 +6,14 @@
 #include <memory>
 #include <vector>
 
+#include "transport/net/channel_comm.h"
 #include "transport/net/net.h"
 #include "transport/net/verbs/channel.h"
 #include "transport/net/verbs/table.h"
 
 namespace tutti {
 
-class VerbsRecvComm final : public NetRecvComm {
+class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
  public:
   // Answers `offer`, which has come over `control`, an authenticated socket; or says there why not.
   static Result<std::unique_ptr<NetRecvComm>> Create(std::shared_ptr<VerbsNic> nic,
@@ -25,9 +26,6 @@ class VerbsRecvComm final : public NetRecvComm {
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
-  void AppendFds(std::vector<int>& fds) const override { channel_->AppendFds(fds); }
-  void Shutdown() override { channel_->Shutdown(); }
-  std::string_view peer() const override { return channel_->peer(); }
 
  private:
   struct Request : NetRequest {
@@ -54,7 +52,6 @@ class VerbsRecvComm final : public NetRecvComm {
   GrantSlot& Grants(uint64_t group) const;
   Request& At(uint64_t group) { return requests_[group % kTableSlots]; }
 
-  const std::unique_ptr<VerbsChannel> channel_;
   std::vector<Request> requests_;
   // Groups over the connection's life: granted_ <= posted_, and granted_ - reclaimed_ writes of
   // grants may not have left yet.

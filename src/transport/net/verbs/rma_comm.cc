@@ -92,7 +92,7 @@ Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Accept(std::shared_ptr<VerbsNi
 }
 
 VerbsRmaComm::VerbsRmaComm(std::unique_ptr<VerbsChannel> channel)
-    : channel_(std::move(channel)), requests_(kRequests) {
+    : ChannelComm(std::move(channel)), requests_(kRequests) {
   for (uint32_t i = 0; i < kRequests; ++i) free_.push_back(i);
 }
 

@@ -12,12 +12,13 @@
 #include <memory>
 #include <vector>
 
+#include "transport/net/channel_comm.h"
 #include "transport/net/rma.h"
 #include "transport/net/verbs/channel.h"
 
 namespace tutti {
 
-class VerbsRmaComm final : public NetRmaComm {
+class VerbsRmaComm final : public ChannelComm<NetRmaComm, VerbsChannel> {
  public:
   // Operations of one end under way.
   static constexpr uint32_t kRequests = 128;
@@ -38,9 +39,6 @@ class VerbsRmaComm final : public NetRmaComm {
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
-  void AppendFds(std::vector<int>& fds) const override { channel_->AppendFds(fds); }
-  void Shutdown() override { channel_->Shutdown(); }
-  std::string_view peer() const override { return channel_->peer(); }
 
  private:
   struct Request : NetRequest {
@@ -70,7 +68,6 @@ class VerbsRmaComm final : public NetRmaComm {
   Result<bool> Hear(bool idle);
   Status TakeControl(const ControlMessage& message);
 
-  const std::unique_ptr<VerbsChannel> channel_;
   std::vector<Request> requests_;
   std::vector<uint32_t> free_;  // indices of requests_ that are not taken
   size_t in_flight_ = 0;        // requests that are pending

@@ -42,7 +42,7 @@ Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(std::shared_ptr<Verbs
 }
 
 VerbsSendComm::VerbsSendComm(std::unique_ptr<VerbsChannel> channel, uint64_t requests)
-    : channel_(std::move(channel)), requests_(requests) {
+    : ChannelComm(std::move(channel)), requests_(requests) {
   for (uint32_t i = 0; i < requests; ++i) free_.push_back(i);
 }
 

@@ -6,13 +6,14 @@
 #include <memory>
 #include <vector>
 
+#include "transport/net/channel_comm.h"
 #include "transport/net/net.h"
 #include "transport/net/verbs/channel.h"
 #include "transport/net/verbs/table.h"
 
 namespace tutti {
 
-class VerbsSendComm final : public NetSendComm {
+class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
  public:
   // Makes queue pairs of `port` and offers them over `control`, an authenticated socket. Returns
   // before the other end has answered.
@@ -27,10 +28,7 @@ class VerbsSendComm final : public NetSendComm {
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
-  void AppendFds(std::vector<int>& fds) const override { channel_->AppendFds(fds); }
-  void Shutdown() override { channel_->Shutdown(); }
   bool Drained() const override { return in_flight_ == 0; }
-  std::string_view peer() const override { return channel_->peer(); }
 
  private:
   struct Request : NetRequest {
@@ -56,7 +54,6 @@ class VerbsSendComm final : public NetSendComm {
   Result<bool> TakeCompletions();
   Status TakeControl(const ControlMessage& message);
 
-  const std::unique_ptr<VerbsChannel> channel_;
   std::vector<Request> requests_;
   std::vector<uint32_t> free_;  // indices of requests_ that are not taken
   size_t in_flight_ = 0;        // requests whose completions have not all come
