@@ -2,6 +2,8 @@
 
 #include <sys/epoll.h>
 
+#include <utility>
+
 #include "base/log.h"
 
 namespace tutti {
@@ -11,6 +13,10 @@ namespace {
 // polls it. Its descriptors are not armed meanwhile: each chunk would wake the progress thread for
 // nothing.
 constexpr int64_t kLookAgainNs = 1'000'000;
+
+// How soon an idle connection is driven again, by what its comm asks for.
+constexpr int64_t kTendSoonNs = 10'000'000;
+constexpr int64_t kTendSeldomNs = 1'000'000'000;
 
 // After so many moves in a row the progress thread gives way to other connections.
 constexpr int kMovesInARow = 16;
@@ -57,6 +63,7 @@ bool ConnectionCore::Look() {
   ++kernel_polls_;
   const bool moved = Drive();
   if (handed_over_ && !looking_later_) Arm();
+  if (Settled()) WatchIdle();
   driver_.Give();
   ServeRequests();
   return moved;
@@ -126,8 +133,12 @@ bool ConnectionCore::Drive() {
 void ConnectionCore::Serve() {
   const bool given = hand_over_requested_.exchange(false, std::memory_order_relaxed);
   if (given) handed_over_ = true;
-  CollectFired();
-  if (!handed_over_ || stopped_) return;
+  const bool fired = CollectFired();
+  if (stopped_) return;
+  if (!handed_over_) {
+    if (fired && Settled()) Tend();
+    return;
+  }
   int moves = 0;
   while (moves < kMovesInARow && Drive()) ++moves;
   if (!given && kernel_polls_ != kernel_polls_before_) {
@@ -142,14 +153,45 @@ void ConnectionCore::Serve() {
   if (moves == kMovesInARow) LookAgainSoon();
 }
 
-void ConnectionCore::CollectFired() {
+bool ConnectionCore::CollectFired() {
+  bool fired = false;
   for (const auto& watch : watches_) {
-    if (watch->fired.exchange(false, std::memory_order_acquire)) watch->armed = 0;
+    if (!watch->fired.exchange(false, std::memory_order_acquire)) continue;
+    watch->armed = 0;
+    fired = true;
+  }
+  if (tend_timer_fired_.exchange(false, std::memory_order_acquire)) {
+    tend_timer_ = 0;
+    fired = true;
   }
   if (timer_fired_.exchange(false, std::memory_order_acquire)) {
     timer_ = 0;
     looking_later_ = false;
   }
+  return fired;
+}
+
+void ConnectionCore::WatchIdle() {
+  if (failed_.load(std::memory_order_relaxed)) return;
+  // Without events only errors are reported, and a descriptor that is armed stays so.
+  if (!std::exchange(is_watched_, true)) {
+    for (const auto& watch : watches_) {
+      if (!watch->added) ArmWatch(*watch, 0);
+    }
+  }
+  const NetCare care = comm_.Care();
+  if (care == NetCare::kNone || tend_timer_ != 0) return;
+  tend_timer_ = loop_.AddTimer(care == NetCare::kSoon ? kTendSoonNs : kTendSeldomNs, [this] {
+    tend_timer_fired_.store(true, std::memory_order_release);
+    Request();
+  });
+}
+
+// A failure is kept for the next operation.
+void ConnectionCore::Tend() {
+  comm_.LookClosely();
+  Drive();
+  WatchIdle();
 }
 
 // Makes the armed events those that could let the operations begun so far go on; none once they are
@@ -159,6 +201,7 @@ void ConnectionCore::Arm() {
   NetIdle idle = NetIdle::kWait;
   if (Settled() || failed_.load(std::memory_order_acquire)) {
     handed_over_ = false;
+    WatchIdle();
   } else {
     idle = comm_.PrepareToWait(waits_);
   }
@@ -265,6 +308,7 @@ void ConnectionCore::Stop() {
     stopped_ = true;
     alive_.reset();
     if (timer_ != 0) loop_.CancelTimer(timer_);
+    if (tend_timer_ != 0) loop_.CancelTimer(tend_timer_);
     for (const auto& watch : watches_) {
       if (watch->added) loop_.RemoveFd(watch->fd);
     }

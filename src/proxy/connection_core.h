@@ -13,7 +13,9 @@
 //   HandOver ── request ── Drive, arm
 //
 // A descriptor is armed for one event at a time (EPOLLONESHOT), and only while the connection is
-// handed over. So an idle connection, or one that a kernel polls, wakes no thread.
+// handed over. So an idle connection, or one that a kernel polls, wakes no thread. But an idle one
+// is armed for errors: that it broke is noticed at once, and it is made again where the network can
+// do that, since the other end may wait for it.
 
 #include <atomic>
 #include <memory>
@@ -92,12 +94,17 @@ class ConnectionCore : public NetConnection {
     std::atomic<bool> fired = false;
   };
 
+  // Watches a connection on which nothing is under way.
+  void WatchIdle() TUTTI_REQUIRES(driver_);
+  // Drives a connection on which nothing is under way.
+  void Tend() TUTTI_REQUIRES(driver_);
   // Leaves a request, and serves it unless another thread has the connection and will.
   void Request();
   void ServeRequests();
   bool Drive() TUTTI_REQUIRES(driver_);
   void Serve() TUTTI_REQUIRES(driver_);
-  void CollectFired() TUTTI_REQUIRES(driver_);
+  // Returns whether a descriptor or the timer of an idle connection has fired.
+  bool CollectFired() TUTTI_REQUIRES(driver_);
   bool Settled() const { return done() >= ops_.end(); }
   void Arm() TUTTI_REQUIRES(driver_);
   void TakeBack() TUTTI_REQUIRES(driver_);
@@ -120,6 +127,7 @@ class ConnectionCore : public NetConnection {
   std::atomic<bool> requested_ = false;
   std::atomic<bool> hand_over_requested_ = false;
   std::atomic<bool> timer_fired_ = false;
+  std::atomic<bool> tend_timer_fired_ = false;
 
   DriverFlag driver_;
   bool handed_over_ TUTTI_GUARDED_BY(driver_) = false;
@@ -132,6 +140,8 @@ class ConnectionCore : public NetConnection {
   // Tells tasks posted to the loop whether the connection still lives.
   std::shared_ptr<char> alive_ TUTTI_GUARDED_BY(driver_) = std::make_shared<char>();
   EventLoop::TimerId timer_ TUTTI_GUARDED_BY(driver_) = 0;
+  EventLoop::TimerId tend_timer_ TUTTI_GUARDED_BY(driver_) = 0;
+  bool is_watched_ TUTTI_GUARDED_BY(driver_) = false;  // WatchIdle has armed the descriptors
   std::vector<std::unique_ptr<Watch>> watches_ TUTTI_GUARDED_BY(driver_);
   std::vector<NetWait> waits_ TUTTI_GUARDED_BY(driver_);
 

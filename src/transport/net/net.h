@@ -118,6 +118,14 @@ enum class NetIdle : uint8_t {
   kPoll,      // call Progress again after a pause, because the network has no descriptors
 };
 
+// How soon a comm on which nothing is under way wants to be driven, besides when one of its
+// descriptors reports an error.
+enum class NetCare : uint8_t {
+  kNone,
+  kSeldom,  // once a second: its descriptors are not those that AppendFds named
+  kSoon,    // it broke and is being made again
+};
+
 class NetComm {
  public:
   virtual ~NetComm() = default;
@@ -142,6 +150,9 @@ class NetComm {
   virtual NetIdle PrepareToWait(std::vector<NetWait>& waits) = 0;
   // Appends every descriptor that PrepareToWait may ever name.
   virtual void AppendFds(std::vector<int>& fds) const = 0;
+  // Makes the next Progress notice that the connection broke, though nothing is under way on it.
+  virtual void LookClosely() {}
+  virtual NetCare Care() const { return NetCare::kNone; }
   // Breaks the connection: later calls fail here, and at the other end as soon as it has something
   // under way. Any thread, any time, never waits.
   virtual void Shutdown() = 0;

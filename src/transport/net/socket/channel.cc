@@ -48,6 +48,7 @@ bool IsRemote(int error) {
 std::string ErrorText(int error) {
   if (error == 0) return "the peer closed the connection";
   if (error == EBADMSG) return "what came was damaged on its way";
+  if (error == ETIMEDOUT) return "the peer's host acknowledges nothing any more (ETIMEDOUT)";
   const char* text = strerrordesc_np(error);
   const char* name = strerrorname_np(error);
   return fmt::format("{} ({})", text ? text : "unknown error", name ? name : std::to_string(error));
@@ -62,8 +63,11 @@ Result<std::unique_ptr<SocketChannel>> SocketChannel::Create(
     event.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!event.valid()) return ErrnoError(errno, "eventfd failed for a connection");
   }
-  return std::unique_ptr<SocketChannel>(
+  std::unique_ptr<SocketChannel> channel(
       new SocketChannel(std::move(sockets), direction, std::move(helpers), std::move(event)));
+  TUTTI_TRY(channel->PrepareSockets());
+  if (channel->silence_) channel->silence_->Add(channel.get());
+  return channel;
 }
 
 SocketChannel::SocketChannel(SocketSet sockets, SocketDirection direction,
@@ -71,7 +75,8 @@ SocketChannel::SocketChannel(SocketSet sockets, SocketDirection direction,
     : control_(std::move(sockets.control)),
       direction_(direction),
       resumer_(std::move(sockets.resumer)),
-      resume_within_ns_(sockets.resume_within_ns),
+      resume_within_ns_(sockets.faults.resume_within_ns),
+      silence_(std::move(sockets.faults.silence)),
       peer_(std::move(sockets.peer)),
       helpers_(std::move(helpers)),
       doorbell_(std::move(event)),
@@ -81,11 +86,38 @@ SocketChannel::SocketChannel(SocketSet sockets, SocketDirection direction,
 }
 
 SocketChannel::~SocketChannel() {
+  if (silence_) silence_->Remove(this);
   // A socket that is closed with something unread resets the connection instead of ending it.
   std::array<std::byte, 1024> unread;
   while (::recv(control_.fd(), unread.data(), unread.size(), MSG_DONTWAIT) > 0) {
   }
   DetachDataSockets();
+}
+
+Status SocketChannel::PrepareSockets() {
+  if (!silence_) return Status::Ok();
+  for (const int fd : Fds()) TUTTI_TRY(silence_->Prepare(fd));
+  return Status::Ok();
+}
+
+bool SocketChannel::LookForSilence(int64_t now_ns, int64_t dead_after_ns) {
+  const MutexLock lock(sockets_mutex_);
+  if (!control_.valid()) return false;
+  const std::vector<int> fds = Fds();
+  meters_.resize(fds.size());
+  bool awaits_answer = false;
+  bool is_silent = false;
+  for (size_t i = 0; i < fds.size(); ++i) {
+    const Result<SignsOfLife> signs = ReadSignsOfLife(fds[i], now_ns);
+    if (!signs.ok()) continue;
+    awaits_answer |= signs->awaits_answer;
+    is_silent |= meters_[i].Observe(*signs, now_ns, dead_after_ns);
+  }
+  if (!is_silent) return awaits_answer;
+  // Whoever drives the connection, or watches it, sees its sockets end and learns why from the flag.
+  is_silent_.store(true, std::memory_order_release);
+  for (const int fd : fds) ::shutdown(fd, SHUT_RDWR);
+  return false;
 }
 
 void SocketChannel::AddDataSockets(std::vector<SocketStream> streams) {
@@ -122,6 +154,7 @@ void SocketChannel::Push(std::byte* data, size_t bytes, uint64_t chunk, int used
 }
 
 Result<bool> SocketChannel::Progress() {
+  NoteActivity();
   if (data_sockets_.empty()) return false;
   bool moved = false;
   if (helpers_->any()) {
@@ -133,7 +166,7 @@ Result<bool> SocketChannel::Progress() {
   moved |= completed != pieces_seen_;
   pieces_seen_ = completed;
   if (const int error = doorbell_.error(); error != SocketDoorbell::kNoError) {
-    TUTTI_TRY(error == 0 ? Fail(0) : Break(error));
+    TUTTI_TRY(Lost(error));
   }
   return moved;
 }
@@ -193,6 +226,13 @@ void SocketChannel::Shutdown() {
   ShutdownSockets();
 }
 
+Status SocketChannel::Lost(int error) {
+  if (is_silent_.load(std::memory_order_acquire)) error = ETIMEDOUT;
+  // This end shut the old socket down because the peer offers a new one.
+  if (error == 0 && Offered()) error = ECONNRESET;
+  return error == 0 ? Fail(0) : Break(error);
+}
+
 Status SocketChannel::Break(int error) {
   if (!resumer_ || !IsRemote(error) || shut_down_.load(std::memory_order_acquire)) {
     return Fail(error);
@@ -226,6 +266,8 @@ void SocketChannel::DropSockets() {
   }
   control_ = {};
   data_sockets_.clear();
+  meters_.clear();
+  is_silent_.store(false, std::memory_order_relaxed);
   doorbell_.Forgive();
   pieces_seen_ = doorbell_.completed();
 }
@@ -252,6 +294,7 @@ Result<bool> SocketChannel::Resume() {
   }
   resumer_->Use(Fds());
   down_ = false;
+  if (const Status prepared = PrepareSockets(); !prepared.ok()) return Fail(prepared);
   // A shutdown that came meanwhile saw no sockets.
   TUTTI_TRY(Check());
   return true;

@@ -3,7 +3,7 @@
 // The part that both directions of a socket connection share: an authenticated control socket, the
 // data sockets, what happens when they break, and the wording of failures.
 //
-//   up ──Break, Offered──▶ down ──Resume──▶ up, with other sockets
+//   up ──Lost, Break──▶ down ──Resume──▶ up, with other sockets
 //   up, down ──Fail, Shutdown──▶ failed, for ever
 
 #include <memory>
@@ -13,30 +13,39 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "sys/silence.h"
 #include "transport/net/net.h"
 #include "transport/net/socket/data_socket.h"
 #include "transport/net/socket/helpers.h"
 #include "transport/net/socket/resume.h"
+#include "transport/net/socket/silence_watch.h"
 #include "transport/net/socket/stream.h"
 
 namespace tutti {
+
+// What is done about connections that break.
+struct FaultPolicy {
+  // How long one is tried to be made again.
+  int64_t resume_within_ns = kResumeWithinNs;
+  // What notices that the other host is silent; null: nobody does.
+  std::shared_ptr<SilenceWatch> silence;
+};
 
 // All sockets of a connection, non-blocking, both ends proven to belong to the job.
 struct SocketSet : Sockets {
   std::string peer;  // "10.0.0.2:41000 over eth0"
   // Where the connection can be made again; null: a broken socket breaks it.
   std::unique_ptr<SocketResumer> resumer;
-  // How long a broken connection is tried to be made again.
-  int64_t resume_within_ns = kResumeWithinNs;
+  FaultPolicy faults;
   // Receiving: the connection's number, where its sender can resume it; 0: it cannot.
   uint64_t resumable = 0;
 };
 
-class SocketChannel {
+class SocketChannel final : public SilenceWatch::Subject {
  public:
   static Result<std::unique_ptr<SocketChannel>> Create(SocketSet sockets, SocketDirection direction,
                                                        std::shared_ptr<SocketHelpers> helpers);
-  ~SocketChannel();
+  ~SocketChannel() override;
 
   SocketStream& control() { return control_; }
   int control_fd() const { return control_.fd(); }
@@ -47,8 +56,14 @@ class SocketChannel {
   bool down() const { return down_; }
   // Whether the sockets are not those that AppendFds told of.
   bool replaced() const { return replaced_; }
+  NetCare Care() const {
+    return down_ ? NetCare::kSoon : replaced_ ? NetCare::kSeldom : NetCare::kNone;
+  }
   // Returns whether the other end has found the connection broken and offers new sockets.
   bool Offered() const { return resumer_ && resumer_->Offered(); }
+  // Takes notice that a socket has ended or failed: `error` is an errno value, 0 the end of its
+  // stream. Finds out what ended it, and calls Break, or Fail where the peer closed it in order.
+  Status Lost(int error);
   // Takes notice of an error of any of the sockets (an errno value): ok when the connection is down
   // now and will be resumed, a failure where it cannot be. No thread touches messages any more when
   // this returns.
@@ -61,6 +76,12 @@ class SocketChannel {
   void CountWhole() { damages_in_a_row_ = 0; }
   int num_data_sockets() const { return num_data_sockets_; }
   std::string_view peer() const { return peer_; }
+
+  // Notes that something may have been sent.
+  void NoteActivity() {
+    if (silence_) silence_->NoteActivity();
+  }
+  bool LookForSilence(int64_t now_ns, int64_t dead_after_ns) override;
 
   // TCP takes any memory of the host as it is.
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) const;
@@ -93,17 +114,23 @@ class SocketChannel {
   SocketChannel(SocketSet sockets, SocketDirection direction,
                 std::shared_ptr<SocketHelpers> helpers, UniqueFd event);
 
+  // Has the kernel probe the sockets while they are idle.
+  Status PrepareSockets();
   void AddDataSockets(std::vector<SocketStream> streams) TUTTI_REQUIRES(sockets_mutex_);
   void DetachDataSockets();
   void DropSockets();
   void ShutdownSockets();
   std::vector<int> Fds() const;
 
-  Mutex sockets_mutex_;  // Shutdown comes from any thread
+  // Shutdown comes from any thread, LookForSilence from that of the loop.
+  Mutex sockets_mutex_;
   SocketStream control_;
   const SocketDirection direction_;
   const std::unique_ptr<SocketResumer> resumer_;
   const int64_t resume_within_ns_;
+  const std::shared_ptr<SilenceWatch> silence_;
+  std::vector<SilenceMeter> meters_ TUTTI_GUARDED_BY(sockets_mutex_);  // of each of Fds()
+  std::atomic<bool> is_silent_ = false;  // LookForSilence has ended the sockets
   bool down_ = false;
   bool replaced_ = false;
   int64_t broke_ns_ = 0;

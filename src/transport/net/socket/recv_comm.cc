@@ -223,11 +223,9 @@ Result<bool> SocketRecvComm::ReadMore() {
   pieces[count++] = {&staging_[kept], staging_.size() - kept};
   const ssize_t got = channel_->control().Read(std::span(pieces).first(count));
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-  // The end of the stream is the peer's own doing, unless a reset was seen before, or this end shut
-  // the old socket down because the peer offers a new one.
+  // The end of the stream is the peer's own doing, unless a reset was seen before.
   if (got <= 0) {
-    const int error = got < 0 ? errno : channel_->Offered() || was_reset_ ? ECONNRESET : 0;
-    TUTTI_TRY(error == 0 ? channel_->Fail(error) : channel_->Break(error));
+    TUTTI_TRY(channel_->Lost(got < 0 ? errno : was_reset_ ? ECONNRESET : 0));
     return false;
   }
   auto bytes = static_cast<size_t>(got);
@@ -335,7 +333,7 @@ Result<bool> SocketRecvComm::SendGrants(bool busy) {
     return false;
   }
   if (sent < 0) {
-    TUTTI_TRY(channel_->Break(errno));
+    TUTTI_TRY(channel_->Lost(errno));
     return false;
   }
   grants_from_ += static_cast<size_t>(sent);

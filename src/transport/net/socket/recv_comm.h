@@ -15,6 +15,8 @@ namespace tutti {
 class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
  public:
   explicit SocketRecvComm(std::unique_ptr<SocketChannel> channel);
+  // Helper threads touch the requests until the channel is gone.
+  ~SocketRecvComm() override { channel_.reset(); }
 
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
     return channel_->Register(region);
@@ -24,6 +26,7 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
+  NetCare Care() const override { return channel_->Care(); }
 
  private:
   struct Request : NetRequest {

@@ -6,7 +6,6 @@
 #include <cerrno>
 
 #include "base/clock.h"
-#include "transport/net/socket/keepalive.h"
 
 namespace tutti {
 
@@ -79,7 +78,7 @@ Result<bool> Redialer::StepSocket() {
   }
   const Result<Progress> step = handshake_->Step(fd_.get());
   const bool proven = step.ok() && *step == Progress::kDone;
-  if (!step.ok() || (proven && !KeepAlive(fd_.get()).ok())) {
+  if (!step.ok()) {
     Pause(kBetweenAttemptsNs);
     return false;
   }
@@ -125,7 +124,6 @@ Status ResumePoint::Offer(SocketStream socket, const DataHello& hello) {
   SocketStream& place =
       hello.socket == 0 ? sockets_.control : sockets_.data[hello.socket - size_t{1}];
   if (missing_ == 0 || place.valid()) return RemoteError("socket {} came twice", hello.socket);
-  TUTTI_TRY(KeepAlive(socket.fd()));
   place = std::move(socket);
   if (--missing_ > 0) return Status::Ok();
   offered_.store(true, std::memory_order_release);

@@ -1,6 +1,7 @@
 // Connections that break under way go on, with every message once and in order.
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
 
 #include <atomic>
 #include <deque>
@@ -248,6 +249,62 @@ TEST(SocketResumeTest, EndlessDamageEndsWithASentence) {
   });
   EXPECT_NE(status.message().find("was damaged on its way 33 times"), std::string::npos)
       << status.message() << "; " << sending.message();
+}
+
+// Makes a connection deaf at both ends: the kernel drops what comes and acknowledges nothing, as
+// where a firewall or a switch swallows packets.
+void Swallow(const CabledLink& link) {
+  std::vector<int> fds;
+  link.sender->AppendFds(fds);
+  link.receiver->AppendFds(fds);
+  sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog program = {1, &drop};
+  for (const int fd : fds) {
+    ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)), 0);
+  }
+}
+
+NetFactory Impatient(int sockets, int64_t resume_timeout_s = 10) {
+  Settings settings;
+  settings.socket_nthreads = 1;
+  settings.nsocks_perthread = sockets;
+  settings.host_timeout_s = 2;
+  settings.resume_timeout_s = resume_timeout_s;
+  return {"Impatient", [=] { return std::make_unique<SocketNetPair>(settings, "127.0.0.1:0"); }};
+}
+
+TEST(SocketResumeTest, ASilentPathIsLeftForANewOne) {
+  for (const int sockets : {1, 3}) {
+    CabledLink link(Impatient(sockets));
+    const int before = link.cable->accepted();
+    Stream(link, {net_contract::MixedSizes(24, 60)}, [&](size_t i) {
+      if (i == 30) Swallow(link);
+    });
+    EXPECT_GT(link.cable->accepted(), before);
+  }
+}
+
+// Its host acknowledges what comes, or at least that it has no room for it.
+TEST(SocketResumeTest, AStoppedReceiverIsNotSilent) {
+  CabledLink link(Impatient(1));
+  const int before = link.cable->accepted();
+  const std::vector<size_t> sizes(60, size_t{1} << 20);
+  Stream(link, {sizes}, [](size_t i) {
+    if (i == 30) std::this_thread::sleep_for(std::chrono::seconds(5));
+  });
+  EXPECT_EQ(link.cable->accepted(), before);
+}
+
+TEST(SocketResumeTest, AReceiverThatOnlyWaitsNoticesThatThePathIsSilent) {
+  CabledLink link(Impatient(1, 1));
+  Stream(link, {{100, 100}}, [](size_t) {});
+  std::byte byte{};
+  ASSERT_TRUE(fuzz::ReceiveOne(*link.receiver, &byte, 1).ok());
+  Swallow(link);
+  const Status status = FailureOf([&] { return link.receiver->Progress().status(); });
+  EXPECT_EQ(status.message(),
+            "the peer's host acknowledges nothing any more (ETIMEDOUT), and the connection could "
+            "not be made again within 1 s (TUTTI_RESUME_TIMEOUT_S)");
 }
 
 NetFactory WithTimeout(int64_t seconds) {

@@ -151,6 +151,7 @@ Result<NetRequest*> SocketRmaComm::Iflush() {
 
 Result<bool> SocketRmaComm::Progress() {
   TUTTI_TRY(channel_->Check());
+  channel_->NoteActivity();
   // Reading first: a refusal is read before a write finds the connection closed.
   TUTTI_ASSIGN(const bool read, Read());
   TUTTI_ASSIGN(const bool wrote, Write());
@@ -191,7 +192,7 @@ Result<bool> SocketRmaComm::Write() {
     }
     const ssize_t sent = channel_->control().Write(std::span(pieces).first(count));
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (sent < 0) return channel_->Fail(errno);
+    if (sent < 0) return channel_->Lost(errno);
     CountWritten(static_cast<size_t>(sent));
     moved += static_cast<size_t>(sent);
     if (static_cast<size_t>(sent) < total) break;  // the socket is full
@@ -243,7 +244,7 @@ Result<size_t> SocketRmaComm::ReadOnce() {
   if (whole) pieces[count++] = {&staging_[kept], staging_.size() - kept};
   const ssize_t got = channel_->control().Read(std::span(pieces).first(count));
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return size_t{0};
-  if (got <= 0) return channel_->Fail(got == 0 ? 0 : errno);
+  if (got <= 0) return channel_->Lost(got == 0 ? 0 : errno);
   const auto bytes = static_cast<size_t>(got);
   size_t in_payload = 0;
   if (payload_.active) {

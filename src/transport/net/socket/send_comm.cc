@@ -19,9 +19,6 @@ constexpr size_t kWriteBytes = 256 * 1024;
 // How many messages one system call carries at most.
 constexpr size_t kWriteMessages = kNetWindow;
 
-// An idle connection is looked at once in so many times: each look is a system call.
-constexpr uint32_t kLookAfter = 16;
-
 // With so few groups left the next ones are fetched while there is time, so that Isend need not.
 constexpr uint64_t kFewGroups = 2;
 
@@ -174,7 +171,7 @@ Result<bool> SocketSendComm::WriteControl() {
     const ssize_t sent = channel_->control().Write(std::span(pieces).first(count));
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return moved;
     if (sent < 0) {
-      TUTTI_TRY(channel_->Break(errno));
+      TUTTI_TRY(channel_->Lost(errno));
       return moved;
     }
     moved = true;
@@ -196,9 +193,8 @@ Result<bool> SocketSendComm::ReadGrants() {
   const iovec place = {&staging_[staged_], staging_.size() - staged_};
   const ssize_t got = channel_->control().Read({&place, 1});
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-  if (got == 0) return channel_->Fail(0);
-  if (got < 0) {
-    TUTTI_TRY(channel_->Break(errno));
+  if (got <= 0) {
+    TUTTI_TRY(channel_->Lost(got == 0 ? 0 : errno));
     return false;
   }
   staged_ += static_cast<size_t>(got);

@@ -16,6 +16,8 @@ namespace tutti {
 class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
  public:
   explicit SocketSendComm(std::unique_ptr<SocketChannel> channel);
+  // Helper threads touch the requests until the channel is gone.
+  ~SocketSendComm() override { channel_.reset(); }
 
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
     return channel_->Register(region);
@@ -24,6 +26,8 @@ class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
+  void LookClosely() override { idle_looks_ = kLookAfter - 1; }
+  NetCare Care() const override { return awaiting_resume_ ? NetCare::kSoon : channel_->Care(); }
   bool Drained() const override { return Undelivered() == 0; }
   size_t Undelivered() const override {
     const bool all_written = in_flight_ == 0 && written_ == begun_ && !awaiting_resume_;
@@ -49,6 +53,9 @@ class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
   // lack all messages of a window of groups.
   static constexpr size_t kKeptMessages = kNetWindow + kCreditMessages;
   static constexpr size_t kKeptWithTags = kNetWindow * kMaxNetGroup;
+
+  // An idle connection is looked at once in so many times: each look is a system call.
+  static constexpr uint32_t kLookAfter = 16;
 
   Request& At(uint64_t chunk) { return requests_[chunk % requests_.size()]; }
   // A granted group with tags: those of its buffers that no message is for yet.

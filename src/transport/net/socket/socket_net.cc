@@ -8,11 +8,11 @@
 #include "sys/network_interface.h"
 #include "transport/net/socket/data_socket_config.h"
 #include "transport/net/socket/helpers.h"
-#include "transport/net/socket/keepalive.h"
 #include "transport/net/socket/listener.h"
 #include "transport/net/socket/recv_comm.h"
 #include "transport/net/socket/rma_comm.h"
 #include "transport/net/socket/send_comm.h"
+#include "transport/net/socket/silence_watch.h"
 
 namespace tutti {
 namespace {
@@ -45,8 +45,8 @@ struct Device {
 class ListeningQueue {
  public:
   ListeningQueue(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
-                 uint64_t magic, int64_t resume_within_ns)
-      : queues_(std::move(queues)), resume_within_ns_(resume_within_ns) {
+                 uint64_t magic, FaultPolicy faults)
+      : queues_(std::move(queues)), faults_(std::move(faults)) {
     token_ = queues_->Open(queue_);
     handle_ = EncodeHandle({address, token_}, magic);
   }
@@ -57,16 +57,14 @@ class ListeningQueue {
   const NetHandle& handle() const { return handle_; }
   Result<SocketSet> Take(const WaitLimits& limits) {
     TUTTI_ASSIGN(SocketSet sockets, queue_->Take(limits));
-    TUTTI_TRY(KeepAlive(sockets.control.fd()));
-    for (const SocketStream& socket : sockets.data) TUTTI_TRY(KeepAlive(socket.fd()));
-    sockets.resume_within_ns = resume_within_ns_;
+    sockets.faults = faults_;
     if (sockets.resumable != 0) sockets.resumer = queues_->Await(sockets);
     return sockets;
   }
 
  private:
   std::shared_ptr<ConnectionQueues> queues_;
-  const int64_t resume_within_ns_;
+  const FaultPolicy faults_;
   std::shared_ptr<ConnectionQueue> queue_ = std::make_shared<ConnectionQueue>();
   uint64_t token_ = 0;
   NetHandle handle_ = {};
@@ -75,8 +73,8 @@ class ListeningQueue {
 class SocketListener final : public NetListener {
  public:
   SocketListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
-                 std::shared_ptr<SocketHelpers> helpers, int64_t resume_within_ns)
-      : queue_(std::move(queues), address, kHandleMagic, resume_within_ns),
+                 std::shared_ptr<SocketHelpers> helpers, FaultPolicy faults)
+      : queue_(std::move(queues), address, kHandleMagic, std::move(faults)),
         helpers_(std::move(helpers)) {}
 
   const NetHandle& handle() const override { return queue_.handle(); }
@@ -105,8 +103,8 @@ Result<std::unique_ptr<NetRmaComm>> MakeRmaComm(SocketSet sockets,
 class SocketRmaListener final : public NetRmaListener {
  public:
   SocketRmaListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
-                    std::shared_ptr<SocketHelpers> helpers, int64_t resume_within_ns)
-      : queue_(std::move(queues), address, kRmaHandleMagic, resume_within_ns),
+                    std::shared_ptr<SocketHelpers> helpers, FaultPolicy faults)
+      : queue_(std::move(queues), address, kRmaHandleMagic, std::move(faults)),
         helpers_(std::move(helpers)) {}
 
   const NetHandle& handle() const override { return queue_.handle(); }
@@ -126,7 +124,8 @@ class SocketNetImpl final : public Net {
       : loop_(loop),
         key_(key),
         ports_(settings.port_range),
-        resume_within_ns_(settings.resume_timeout_s * 1'000'000'000),
+        faults_{settings.resume_timeout_s * 1'000'000'000,
+                std::make_shared<SilenceWatch>(loop, static_cast<int>(settings.host_timeout_s))},
         sealing_(settings.encrypt    ? Sealing::kEncryption
                  : settings.checksum ? Sealing::kChecksum
                                      : Sealing::kNone) {}
@@ -148,8 +147,8 @@ class SocketNetImpl final : public Net {
     explicit Rma(SocketNetImpl& net) : net_(net) {}
     Result<std::unique_ptr<NetRmaListener>> Listen(int device) override {
       TUTTI_ASSIGN(const SocketAddress address, net_.Open(device));
-      return std::unique_ptr<NetRmaListener>(std::make_unique<SocketRmaListener>(
-          net_.queues_, address, net_.helpers_, net_.resume_within_ns_));
+      return std::unique_ptr<NetRmaListener>(
+          std::make_unique<SocketRmaListener>(net_.queues_, address, net_.helpers_, net_.faults_));
     }
     Result<std::unique_ptr<NetRmaComm>> Connect(int device, const NetHandle& handle,
                                                 const WaitLimits& limits) override {
@@ -172,7 +171,7 @@ class SocketNetImpl final : public Net {
   EventLoop& loop_;
   const Key key_;
   const PortRange ports_;
-  const int64_t resume_within_ns_;
+  const FaultPolicy faults_;
   const Sealing sealing_;
   Status viable_;
   std::vector<NetDevice> devices_;
@@ -259,7 +258,7 @@ Result<SocketAddress> SocketNetImpl::Open(int device) {
 Result<std::unique_ptr<NetListener>> SocketNetImpl::Listen(int device) {
   TUTTI_ASSIGN(const SocketAddress address, Open(device));
   return std::unique_ptr<NetListener>(
-      std::make_unique<SocketListener>(queues_, address, helpers_, resume_within_ns_));
+      std::make_unique<SocketListener>(queues_, address, helpers_, faults_));
 }
 
 Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle, uint64_t magic,
@@ -280,7 +279,6 @@ Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle,
     SessionKeys keys;
     TUTTI_ASSIGN(UniqueFd fd, ConnectPatiently(target.address, key_,
                                                {Purpose::kData, hello.Encode()}, limits, &keys));
-    TUTTI_TRY(KeepAlive(fd.get()));
     SocketStream stream = SocketStream::Create(std::move(fd), sealing_, keys, true);
     if (hello.socket == 0) {
       sockets.control = std::move(stream);
@@ -288,7 +286,7 @@ Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle,
       sockets.data.push_back(std::move(stream));
     }
   }
-  sockets.resume_within_ns = resume_within_ns_;
+  sockets.faults = faults_;
   if (life == DataHello::kResumable) {
     sockets.resumer = std::make_unique<Redialer>(target.address, key_, hello);
   }
@@ -298,7 +296,8 @@ Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle,
 Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const NetHandle& handle,
                                                             const WaitLimits& limits) {
   TUTTI_ASSIGN(const Device* const at, At(device));
-  const DataHello::Life life = resume_within_ns_ > 0 ? DataHello::kResumable : DataHello::kOnce;
+  const DataHello::Life life =
+      faults_.resume_within_ns > 0 ? DataHello::kResumable : DataHello::kOnce;
   TUTTI_ASSIGN(SocketSet sockets,
                ConnectSet(device, handle, kHandleMagic, at->data.sockets, life, limits));
   TUTTI_ASSIGN(auto channel,

@@ -1,0 +1,112 @@
+// Connections that break while nothing is under way on one of their ends.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "proxy/test_pair.h"
+#include "transport/net/socket/cable.h"
+
+namespace tutti {
+namespace {
+
+constexpr size_t kSlotBytes = 4096;
+constexpr uint32_t kTag = 0x2a;
+
+// A pair of proxy connections through a cable.
+class CabledPair {
+ public:
+  CabledPair() {
+    Settings settings;
+    settings.socket_nthreads = 1;
+    settings.nsocks_perthread = 1;
+    const Key key = RandomKey();
+    const WaitLimits limits = {Deadline::AfterSeconds(20), nullptr};
+    sending_ = TestSide::Create(key, settings, /*ipv6=*/false).value();
+    receiving_ = TestSide::Create(key, settings, /*ipv6=*/false).value();
+    listener_ = receiving_.net->Listen(0).value();
+    cable = std::make_unique<Cable>(AddressIn(listener_->handle()));
+    auto sender = sending_.net->Connect(0, Through(*cable, listener_->handle()), limits).value();
+    auto receiver = listener_->Accept(limits).value();
+    send = sending_.proxy->CreateSendConnection(std::move(sender), {kSlotBytes}, "rank 1").value();
+    recv =
+        receiving_.proxy->CreateRecvConnection(std::move(receiver), {kSlotBytes}, "rank 0").value();
+    out_ = FifoSender(send->fifo());
+    in_ = FifoReceiver(recv->fifo());
+  }
+
+  void Send() {
+    send->Begin(1, kTag);
+    std::byte* const place = out_.TryAcquire(100);
+    ASSERT_NE(place, nullptr);
+    std::memset(place, 1, 100);
+    out_.Publish(100, kTag);
+    send->HandOver();
+  }
+  void BeginToReceive() {
+    recv->Begin(1, kTag);
+    recv->HandOver();
+  }
+  void AwaitChunk() {
+    const Deadline deadline = Deadline::AfterSeconds(60);
+    while (!in_.TryPeek().data) {
+      ASSERT_FALSE(deadline.Passed());
+      ASSERT_TRUE(recv->status().ok()) << recv->status().message();
+      in_.SleepForChunk(10'000'000);
+    }
+    in_.Release();
+  }
+  // Waits until the connection has been made so many times.
+  void AwaitConnections(int count) {
+    const Deadline deadline = Deadline::AfterSeconds(60);
+    while (cable->accepted() < count) {
+      ASSERT_FALSE(deadline.Passed()) << "the connection was not made again";
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+ private:
+  TestSide sending_;
+  TestSide receiving_;
+  std::unique_ptr<NetListener> listener_;
+
+ public:
+  std::unique_ptr<Cable> cable;
+  std::unique_ptr<NetConnection> send;
+  std::unique_ptr<NetConnection> recv;
+
+ private:
+  FifoSender out_;
+  FifoReceiver in_;
+};
+
+// The sender computes, and does not look at the connection, while the receiver already waits.
+TEST(IdleConnectionTest, IsMadeAgainWhileTheOtherEndWaits) {
+  CabledPair pair;
+  pair.BeginToReceive();
+  pair.Send();
+  pair.AwaitChunk();
+  for (int cuts = 1; cuts <= 3; ++cuts) {
+    pair.BeginToReceive();
+    pair.cable->Cut();
+    pair.AwaitConnections(1 + cuts);
+    pair.Send();
+    pair.AwaitChunk();
+  }
+}
+
+TEST(IdleConnectionTest, IsMadeAgainWhileNobodyWaits) {
+  CabledPair pair;
+  pair.BeginToReceive();
+  pair.Send();
+  pair.AwaitChunk();
+  pair.cable->Cut();
+  pair.AwaitConnections(2);
+  pair.BeginToReceive();
+  pair.Send();
+  pair.AwaitChunk();
+}
+
+}  // namespace
+}  // namespace tutti
