@@ -42,6 +42,26 @@ if(TUTTI_SANITIZE)
   target_compile_options(tutti_options INTERFACE -fno-sanitize=vptr,enum)
 endif()
 
+# With TUTTI_BUILD_ONCE the headers that most files of src/ include are compiled once, in tutti_base, for all modules.
+# Nothing may depend on it: every file includes what it uses.
+function(tutti_precompile_headers target)
+  if(NOT TUTTI_BUILD_ONCE)
+    return()
+  endif()
+  if(NOT target STREQUAL tutti_base)
+    target_precompile_headers(${target} REUSE_FROM tutti_base)
+    return()
+  endif()
+  set(headers <algorithm> <array> <atomic> <chrono> <cstdint> <cstring> <filesystem> <fstream> <functional> <map> <memory>
+      <mutex> <optional> <set> <span> <sstream> <string> <string_view> <thread> <unordered_map> <utility> <variant>
+      <vector> <fmt/format.h>)
+  list(TRANSFORM headers REPLACE "(.+)" "$<$<COMPILE_LANGUAGE:CXX>:\\1>")
+  target_precompile_headers(tutti_base PRIVATE ${headers})
+endfunction()
+# These choose the instructions they are compiled for ahead of their first header.
+file(GLOB tutti_own_targets ${PROJECT_SOURCE_DIR}/src/base/reduce_*.cc)
+set_source_files_properties(${tutti_own_targets} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+
 if(TUTTI_BUILD_TESTS)
   enable_testing()
   find_package(GTest REQUIRED)
@@ -73,6 +93,7 @@ function(tutti_module name)
   if(sources)
     add_library(tutti_${name} STATIC ${sources})
     target_link_libraries(tutti_${name} PUBLIC tutti_options ${ARG_LINK})
+    tutti_precompile_headers(tutti_${name})
   else()
     add_library(tutti_${name} INTERFACE)
     target_link_libraries(tutti_${name} INTERFACE tutti_options ${ARG_LINK})
