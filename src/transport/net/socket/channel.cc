@@ -114,7 +114,8 @@ bool SocketChannel::LookForSilence(int64_t now_ns, int64_t dead_after_ns) {
     is_silent |= meters_[i].Observe(*signs, now_ns, dead_after_ns);
   }
   if (!is_silent) return awaits_answer;
-  // Whoever drives the connection, or watches it, sees its sockets end and learns why from the flag.
+  // Whoever drives the connection, or watches it, sees its sockets end and learns why from the
+  // flag.
   is_silent_.store(true, std::memory_order_release);
   for (const int fd : fds) ::shutdown(fd, SHUT_RDWR);
   return false;

@@ -1,9 +1,9 @@
 #pragma once
 
 // SilenceWatch: finds the connections of a network whose other host acknowledges nothing any more,
-// though nobody has said that it is gone: a cable that is pulled, a switch or firewall that swallows
-// packets. What counts is the other host's kernel (sys/silence.h): a process that is stopped or slow
-// is not silent.
+// though nobody has said that it is gone: a cable that is pulled, a switch or firewall that
+// swallows packets. What counts is the other host's kernel (sys/silence.h): a process that is
+// stopped or slow is not silent.
 //
 // The kernel itself probes connections that are idle. Those with something unanswered are looked at
 // from time to time on an event loop, but only as long as something moves or is unanswered, so that
