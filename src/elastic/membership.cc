@@ -121,6 +121,9 @@ void Membership::WorkerExited(int worker, int status, int64_t now_ns) {
       options_.cooldown_max_s, std::ldexp(options_.cooldown_min_s, std::min(cooling.failures, 30)));
   cooling.until_ns = now_ns + ToNs(cooldown_s);
   ++cooling.failures;
+  for (auto& [id, other] : workers_) {
+    if (options_.end_failed_hosts && other.host == gone.host) other.surplus = true;
+  }
   if (gone.stage != Stage::kMember) return;
   failed_status_ = status;
   actions_.push_back({Action::Kind::kBroken, -1, "", std::to_string(generation_), 0});

@@ -17,7 +17,7 @@
 //
 // A host on which a worker failed gets no new workers while it cools down: cooldown_min_s, doubled
 // with each failure up to cooldown_max_s; with cooldown_max_s 0 it gets none any more. Workers that
-// run there go on.
+// run there go on, unless end_failed_hosts says that they go with the one that failed.
 //
 // One thread.
 
@@ -48,6 +48,7 @@ struct MembershipOptions {
   double timeout_s = 600;  // for min_workers to be there, and for members to leave a generation
   double cooldown_min_s = 10;
   double cooldown_max_s = 300;
+  bool end_failed_hosts = false;
 };
 
 // What the launcher has to do.

@@ -102,6 +102,23 @@ TEST(Membership, BeginsWhenAllThatWereStartedAreReady) {
   EXPECT_EQ(job.finish, "0 ");
 }
 
+TEST(Membership, AFailedHostLosesItsOtherWorkersWhereThatIsAskedFor) {
+  MembershipOptions options = Between(1, 4);
+  options.end_failed_hosts = true;
+  options.cooldown_min_s = options.cooldown_max_s = 0;  // for ever
+  Job job(options, {{"a", 2}, {"b", 2}});
+  for (int i = 0; i < 4; ++i) job.Ready(i);
+  job.Exit(0, 1);
+  for (int i = 1; i < 4; ++i) job.Ready(i);
+  EXPECT_EQ(job.generation, "2 1\n2 b\n3 b\ndismissed 1\n");
+  job.Exit(1, 0);
+  job.Go(1000);
+  EXPECT_EQ(job.started.size(), 4u);
+  job.Exit(2, 0);
+  job.Exit(3, 0);
+  EXPECT_EQ(job.finish, "0 ");
+}
+
 TEST(Membership, GoesOnWithSurvivorsInOrderAndTakesTheNewcomerLater) {
   MembershipOptions options = Between(2, 3);
   options.cooldown_min_s = 1;
