@@ -109,6 +109,9 @@ void AddElasticOptions(CLI::App* app, ElasticFlags* flags) {
                   "MIN MAX seconds without new workers for a host on which one failed, doubled "
                   "each time; 0 0: for ever (default: 10 300)")
       ->group(group);
+  app->add_flag("--end-failed-hosts", options.membership.end_failed_hosts,
+                "a host on which a worker failed loses its other workers, too, as with Horovod")
+      ->group(group);
   app->add_option("--ssh", options.ssh, "how workers of other hosts are started")
       ->capture_default_str()
       ->group(group);
@@ -144,8 +147,8 @@ int RunElasticJob(const RunOptions& run, ElasticFlags* flags) {
   } else if (membership.cooldown_min_s < 0 ||
              membership.cooldown_max_s < membership.cooldown_min_s) {
     wrong = "--blacklist-cooldown-range wants MIN MAX with 0 <= MIN <= MAX";
-  } else if (run.bind || run.port) {
-    wrong = "--bind and --port are not for elastic jobs";
+  } else if (run.bind || run.port || run.horovod_store) {
+    wrong = "--bind, --port and --horovod-store are not for elastic jobs";
   }
   if (!wrong.empty()) return Refuse(wrong);
   options.hosts = std::move(parsed).value();
@@ -174,7 +177,8 @@ int RunOnHosts(const RunOptions& run, ElasticFlags* flags) {
                   std::to_string(slots) + " slots of -H " + flags->hosts);
   }
   if (here) return RunProgram(local);
-  if (run.bind || run.port) return Refuse("--bind and --port are for ranks of this host only");
+  if (run.bind || run.port || run.horovod_store)
+    return Refuse("--bind, --port and --horovod-store are for ranks of this host only");
   flags->min_workers = flags->max_workers = local.num_ranks;
   flags->options.membership.reset_limit = 0;
   return RunElasticJob(run, flags);
@@ -188,6 +192,9 @@ Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command) {
       "run", "Start local ranks of a program: tutti run -n 4 ./program arguments…");
   app->add_option("-n,--ranks", options->num_ranks, "how many ranks")->check(CLI::Range(1, 4096));
   app->add_flag("--tag", options->tag, "begin each line of output with the rank that wrote it");
+  app->add_flag("--horovod-store", options->horovod_store,
+                "serve Horovod's rendezvous on this host, for workers of Horovod's own build; "
+                "whoever is on this host may read and write it");
   app->add_flag("--bind", options->bind, "keep each rank on cores of its own");
   app->add_option("--grace", options->grace_s, "seconds that ranks get to end after one failed")
       ->check(CLI::Range(0.0, 3600.0))

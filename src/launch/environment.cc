@@ -141,10 +141,17 @@ Status ReadSlurm(const Reader& reader, Told* told) {
   return ReadSlurmPlace(reader, told);
 }
 
+bool HasStore(const Reader& reader) {
+  return reader.Has("HOROVOD_GLOO_RENDEZVOUS_ADDR") && reader.Has("HOROVOD_GLOO_RENDEZVOUS_PORT");
+}
+
 Status ReadLauncher(const Reader& reader, Told* told) {
-  if (reader.Has("HOROVOD_RANK") && reader.Has("HOROVOD_SIZE")) return ReadHorovod(reader, told);
   const bool has_rank = reader.Has("RANK") && reader.Has("WORLD_SIZE");
-  if (has_rank && reader.Has("MASTER_ADDR")) return ReadTorch(reader, told);
+  const bool is_torch = has_rank && reader.Has("MASTER_ADDR");
+  // `tutti run` sets both, and a torchrun inside of it only the latter.
+  const bool is_horovod = reader.Has("HOROVOD_RANK") && reader.Has("HOROVOD_SIZE");
+  if (is_horovod && (!is_torch || HasStore(reader))) return ReadHorovod(reader, told);
+  if (is_torch) return ReadTorch(reader, told);
   if (reader.Has("OMPI_COMM_WORLD_RANK")) return ReadOpenMpi(reader, told);
   if (reader.Has("PMI_RANK")) return ReadPmi(reader, told);
   if (reader.Has("PMI_PORT") && reader.Has("PMI_ID")) {
@@ -196,6 +203,12 @@ Status JoinByPmi(const Reader& reader, LaunchInfo* info) {
 Status ChooseRendezvous(const Reader& reader, const Machine& machine, const ReadOptions& options,
                         Told* told) {
   LaunchInfo& info = told->info;
+  if (!reader.Has("TUTTI_ADDR") && info.launcher == Launcher::kHorovod && HasStore(reader)) {
+    TUTTI_ASSIGN(const uint16_t port, reader.Port("HOROVOD_GLOO_RENDEZVOUS_PORT"));
+    info.endpoints = {{reader.TextOr("HOROVOD_GLOO_RENDEZVOUS_ADDR", ""), port, ""}};
+    info.rendezvous = Rendezvous::kHttp;
+    return {};
+  }
   TUTTI_ASSIGN(info.endpoints, ReadGivenEndpoints(reader));
   if (info.endpoints.empty() && info.one_machine) {
     // Ranks of several machines have no such process in common.
@@ -265,6 +278,7 @@ Result<LaunchInfo> PartOf(const LaunchInfo& info, const std::vector<int>& ranks)
   part.size = static_cast<int>(ranks.size());
   part.local_rank = part.local_size = -1;
   part.job = fmt::format("{}|{}", info.job, list);
+  if (info.rendezvous == Rendezvous::kHttp) return part;
   if (info.one_machine) {
     // Of jobs that were given addresses these may be all that differs.
     std::string job = part.job;
@@ -311,6 +325,8 @@ std::string_view Name(Rendezvous rendezvous) {
       return "TCP";
     case Rendezvous::kLocal:
       return "a local socket";
+    case Rendezvous::kHttp:
+      return "Horovod's rendezvous store";
     case Rendezvous::kPmix:
       return "PMIx";
     case Rendezvous::kPmi:

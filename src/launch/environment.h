@@ -6,7 +6,8 @@
 // Understood are, in the order in which they count:
 //
 //   HOROVOD_RANK, HOROVOD_SIZE, …                      whatever starts Horovod's ranks
-//   RANK, WORLD_SIZE with MASTER_ADDR                  torchrun and `tutti run`
+//   RANK, WORLD_SIZE with MASTER_ADDR                  torchrun and `tutti run`, which sets the former
+//                                                      as well; where no store is named, these count
 //   OMPI_COMM_WORLD_RANK, …                            Open MPI's mpirun
 //   PMI_RANK, PMI_SIZE                                 MPICH's and Intel MPI's, srun --mpi=pmi2
 //   SLURM_PROCID in a job step                         srun
@@ -15,11 +16,13 @@
 // so that the innermost launcher wins: a torchrun inside an srun is a torchrun. Where ranks meet is
 // decided by all of them alike, by the first of these that applies:
 //
-//   1. a given address: TUTTI_ADDR, HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT, or MASTER_ADDR and
-//      MASTER_PORT;
-//   2. a socket of the machine, where the launcher says that all ranks are on one;
-//   3. the first node of the Slurm step, at a port that is made of the job's number;
-//   4. PMIx or PMI, for processes that make no other use of it.
+//   1. a given address of rank 0: TUTTI_ADDR;
+//   2. the store that Horovod's launcher serves, at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT, in which
+//      rank 0 leaves its address (http_store.h);
+//   3. MASTER_ADDR and MASTER_PORT;
+//   4. a socket of the machine, where the launcher says that all ranks are on one;
+//   5. the first node of the Slurm step, at a port that is made of the job's number;
+//   6. PMIx or PMI, for processes that make no other use of it.
 //
 // Pure functions of what they are given; any thread may call them.
 
@@ -38,7 +41,7 @@ namespace tutti::launch {
 inline constexpr int kMaxRanks = 1 << 20;
 
 enum class Launcher { kNone, kHorovod, kTorch, kOpenMpi, kPmi, kSlurm };
-enum class Rendezvous { kNone, kTcp, kLocal, kPmix, kPmi };
+enum class Rendezvous { kNone, kTcp, kLocal, kHttp, kPmix, kPmi };
 
 // A place where rank 0 may listen: a host and a TCP port, or, with a `local_name`, an abstract Unix
 // socket of the machine.
@@ -63,7 +66,7 @@ struct LaunchInfo {
   bool one_machine = false;
   Launcher launcher = Launcher::kNone;
   Rendezvous rendezvous = Rendezvous::kNone;
-  // With kTcp and kLocal: where rank 0 may listen, best first.
+  // With kTcp and kLocal: where rank 0 may listen, best first. With kHttp: where the store is.
   std::vector<Endpoint> endpoints;
   int pmi_fd = -1;      // with kPmi
   std::string machine;  // Machine::name

@@ -69,11 +69,6 @@ Result<std::vector<Endpoint>> ReadGivenEndpoints(const Reader& reader) {
     TUTTI_ASSIGN(Endpoint endpoint, ReadEndpoint("TUTTI_ADDR", text));
     return std::vector<Endpoint>{std::move(endpoint)};
   }
-  const char* const gloo = reader.Text("HOROVOD_GLOO_RENDEZVOUS_ADDR");
-  if (gloo && reader.Has("HOROVOD_GLOO_RENDEZVOUS_PORT")) {
-    TUTTI_ASSIGN(const uint16_t port, reader.Port("HOROVOD_GLOO_RENDEZVOUS_PORT"));
-    return std::vector<Endpoint>{{gloo, port, ""}};
-  }
   const char* const master = reader.Text("MASTER_ADDR");
   if (!master || !reader.Has("MASTER_PORT")) return std::vector<Endpoint>{};
   TUTTI_ASSIGN(const uint16_t port, reader.Port("MASTER_PORT"));

@@ -30,7 +30,8 @@ class Reader {
 // Reads "host:port" or "[v6]:port".
 Result<Endpoint> ReadEndpoint(std::string_view name, std::string_view text);
 
-// The addresses that were given for the ranks to meet at; none where there are none.
+// Returns the addresses of rank 0 that were given for the ranks to meet at; none where there are
+// none.
 Result<std::vector<Endpoint>> ReadGivenEndpoints(const Reader& reader);
 
 // How long ranks wait for one another, in seconds.

@@ -80,7 +80,23 @@ TEST(Environment, ReadsHorovod) {
   EXPECT_EQ(info.value().launcher, Launcher::kHorovod);
   EXPECT_EQ(info.value().rank, 1);
   EXPECT_EQ(info.value().size, 4);
+  EXPECT_EQ(info->rendezvous, Rendezvous::kHttp);
   EXPECT_THAT(info.value().endpoints, ElementsAre(At("a", 7)));
+  // A part of such a job meets there as well, whichever rank is its first.
+  EXPECT_EQ(PartOf(*info, {2, 1})->rendezvous, Rendezvous::kHttp);
+}
+
+// `tutti run` sets the variables of both; a torchrun inside of it sets torch's anew.
+TEST(Environment, TorchsNumbersCountWithoutAStoreOfHorovods) {
+  const auto info = Read({{"HOROVOD_RANK", "1"},
+                          {"HOROVOD_SIZE", "4"},
+                          {"RANK", "3"},
+                          {"WORLD_SIZE", "9"},
+                          {"MASTER_ADDR", "b"},
+                          {"MASTER_PORT", "8"}});
+  ASSERT_TRUE(info.ok()) << info.status().message();
+  EXPECT_EQ(info->launcher, Launcher::kTorch);
+  EXPECT_EQ(info->rank, 3);
 }
 
 TEST(Environment, ReadsTorchrun) {

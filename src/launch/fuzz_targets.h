@@ -12,6 +12,7 @@
 #include "launch/environment.h"
 #include "launch/handshake.h"
 #include "launch/hex.h"
+#include "launch/http.h"
 #include "launch/meeting_wire.h"
 #include "launch/pmi1.h"
 #include "launch/slurm.h"
@@ -47,8 +48,9 @@ inline void Variables(std::string_view text) {
   Require((info->local_rank < 0) == (info->local_size < 0) &&
           (info->local_rank < 0 || info->local_rank < info->local_size));
   Require(info->size == 1 || info->rendezvous != Rendezvous::kNone);
-  const bool by_address =
-      info->rendezvous == Rendezvous::kTcp || info->rendezvous == Rendezvous::kLocal;
+  const bool by_address = info->rendezvous == Rendezvous::kTcp ||
+                          info->rendezvous == Rendezvous::kLocal ||
+                          info->rendezvous == Rendezvous::kHttp;
   Require(by_address == !info->endpoints.empty() || info->size == 1);
   for (const Endpoint& endpoint : info->endpoints) {
     Require(endpoint.local_name.empty() ? endpoint.port > 0 && !endpoint.host.empty()
@@ -91,6 +93,21 @@ inline void Texts(std::string_view text) {
   }
 }
 
+inline void Http(std::string_view text) {
+  const auto request = ParseHttpRequest(text);
+  if (request.ok() && *request) {
+    Require((*request)->body.size() <= kMaxHttpBodyBytes && !(*request)->key.empty());
+    const auto again = ParseHttpRequest(EncodeHttpRequest(**request, "host"));
+    Require(again.ok() && *again && (*again)->key == (*request)->key &&
+            (*again)->scope == (*request)->scope && (*again)->body == (*request)->body);
+  }
+  for (const bool ended : {false, true}) {
+    const auto response = ParseHttpResponse(text, ended);
+    if (response.ok() && *response) Require((*response)->body.size() <= kMaxHttpBodyBytes);
+    Require(!ended || !response.ok() || *response);
+  }
+}
+
 inline void All(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   Variables(text);
@@ -98,6 +115,7 @@ inline void All(std::span<const std::byte> bytes) {
   Hellos(text);
   Answers(text);
   Texts(text);
+  Http(text);
 }
 
 }  // namespace tutti::launch::fuzz

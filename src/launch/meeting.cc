@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <utility>
 
 #include "base/log.h"
 #include "launch/handshake.h"
+#include "launch/hex.h"
+#include "launch/http_store.h"
 #include "launch/listen.h"
 #include "launch/messages.h"
 #include "launch/share.h"
@@ -15,6 +18,10 @@ namespace {
 
 // The time for handing out the answer once all have come, however late that was.
 constexpr double kAnswerSeconds = 10;
+// The time for reaching rank 0 where a store says that it is. It listens before it says so.
+constexpr int kReachMs = 3000;
+// Under which ranks leave their invitations in a store of Horovod's.
+constexpr std::string_view kStoreScope = "tutti";
 
 Residence ResidenceOf(const LaunchInfo& info) {
   return {info.machine, info.local_rank, info.local_size};
@@ -73,13 +80,15 @@ Status Answer(Gathering& gathering, std::vector<Gathering::Peer> peers, std::str
   }
 }
 
-// Rank 0's part once it listens.
-Result<Meeting> Gather(const LaunchInfo& info, UniqueFd listener, const Key& key,
-                       std::string_view value, const WaitLimits& limits) {
+// Rank 0's part once it listens. `on_gathered` is called when no rank looks for it any more.
+Result<Meeting> Gather(
+    const LaunchInfo& info, UniqueFd listener, const Key& key, std::string_view value,
+    const WaitLimits& limits, const std::function<void()>& on_gathered = [] {}) {
   std::vector<Claim> expected;
   for (int rank = 1; rank < info.size; ++rank) expected.push_back({0, static_cast<uint32_t>(rank)});
   TUTTI_ASSIGN(const auto gathering, Gathering::Start(std::move(listener), key, expected));
   const Status gathered = gathering->Await(limits);
+  on_gathered();
   std::vector<Gathering::Peer> peers = gathering->TakePeers();
   if (!gathered.ok()) {
     TellFailure(peers, gathered);
@@ -95,14 +104,16 @@ Result<Meeting> Gather(const LaunchInfo& info, UniqueFd listener, const Key& key
   return Meeting{std::move(answer.value), std::move(answer.places)};
 }
 
-// The other ranks' part.
-Result<Meeting> Ask(const LaunchInfo& info, const std::vector<Endpoint>& endpoints, const Key& key,
-                    const WaitLimits& limits) {
+// Connects to rank 0, as every other rank does.
+Result<UniqueFd> Reach(const LaunchInfo& info, const std::vector<Endpoint>& endpoints,
+                       const Key& key, const WaitLimits& limits) {
   const Claim claim = {0, static_cast<uint32_t>(info.rank)};
-  TUTTI_ASSIGN(const UniqueFd fd,
-               ConnectWithClaim(endpoints, key, claim, EncodeResidence(ResidenceOf(info)), limits));
-  // Rank 0 answers when all have come, and says so when they have not. It may have begun to wait
-  // later than this rank.
+  return ConnectWithClaim(endpoints, key, claim, EncodeResidence(ResidenceOf(info)), limits);
+}
+
+// The other ranks' part once they have reached rank 0, which answers when all have come, and says
+// so when they have not. It may have begun to wait later than this rank.
+Result<Meeting> AwaitAnswer(const LaunchInfo& info, const UniqueFd& fd, const WaitLimits& limits) {
   Result<std::string> message = ReceiveMessage(fd.get(), kMaxAnswerBytes, limits);
   if (!message.ok()) return std::move(message).status().Annotate("waiting for rank 0's answer");
   TUTTI_ASSIGN(MeetingAnswer answer, ParseAnswer(*message, info.size));
@@ -114,10 +125,21 @@ Result<Meeting> Ask(const LaunchInfo& info, const std::vector<Endpoint>& endpoin
 Result<Meeting> MeetAtEndpoints(const LaunchInfo& info, std::string_view value,
                                 const WaitLimits& limits) {
   const Key key = JobKey(info);
-  if (info.rank != 0) return Ask(info, info.endpoints, key, limits);
+  if (info.rank != 0) {
+    TUTTI_ASSIGN(const UniqueFd fd, Reach(info, info.endpoints, key, limits));
+    return AwaitAnswer(info, fd, limits);
+  }
   TUTTI_ASSIGN(UniqueFd listener, ListenAt(info.endpoints));
   WarnIfExposed(info, listener.get());
   return Gather(info, std::move(listener), key, value, limits);
+}
+
+std::vector<Endpoint> EndpointsOf(const Invitation& invitation) {
+  std::vector<Endpoint> endpoints;
+  for (const std::string& address : invitation.addresses) {
+    endpoints.push_back({address, invitation.port, ""});
+  }
+  return endpoints;
 }
 
 // The launcher carries rank 0's address and a random key; the meeting itself is the same.
@@ -127,16 +149,56 @@ Result<Meeting> MeetByInvitation(const LaunchInfo& info, std::string_view value,
   if (info.rank != 0) {
     TUTTI_ASSIGN(const std::string text, share(info, "", limits.deadline));
     TUTTI_ASSIGN(const Invitation invitation, ParseInvitation(text));
-    std::vector<Endpoint> endpoints;
-    for (const std::string& address : invitation.addresses) {
-      endpoints.push_back({address, invitation.port, ""});
-    }
-    return Ask(info, endpoints, invitation.key, limits);
+    TUTTI_ASSIGN(const UniqueFd fd, Reach(info, EndpointsOf(invitation), invitation.key, limits));
+    return AwaitAnswer(info, fd, limits);
   }
   Invitation invitation = {RandomKey(), 0, OwnAddresses()};
   TUTTI_ASSIGN(UniqueFd listener, Listen({0}, &invitation.port));
   TUTTI_TRY(share(info, EncodeInvitation(invitation), limits.deadline).status());
   return Gather(info, std::move(listener), invitation.key, value, limits);
+}
+
+std::string TextOf(const Key& key) {
+  return ToHex({reinterpret_cast<const char*>(key.data()), key.size()});
+}
+
+// Whoever reaches the store can read an invitation there, and leave one. So its key counts together
+// with the job's secret, where there is one.
+Key KeyOf(const LaunchInfo& info, const Invitation& invitation) {
+  return KeyFromText(
+      fmt::format("tutti store|{}|{}|{}", TextOf(invitation.key), info.size, info.secret));
+}
+
+// Asks for rank 0's invitation again where nobody answers: it may be left from a meeting before.
+Result<Meeting> MeetAsInvited(const LaunchInfo& info, const HttpStoreClient& store,
+                              std::string_view name, const WaitLimits& limits) {
+  for (;;) {
+    TUTTI_ASSIGN(const std::string text, store.Await(kStoreScope, name, limits));
+    TUTTI_ASSIGN(const Invitation invitation, ParseInvitation(text));
+    WaitLimits soon = limits;
+    soon.deadline = Deadline::After(int64_t{limits.deadline.RemainingMs(kReachMs)} * 1'000'000);
+    const Result<UniqueFd> fd = Reach(info, EndpointsOf(invitation), KeyOf(info, invitation), soon);
+    if (fd.ok()) return AwaitAnswer(info, *fd, limits);
+    if (fd.status().code() != Code::kTimeout || limits.deadline.Passed()) return fd.status();
+  }
+}
+
+// Rank 0 leaves its address in the store of Horovod's launcher; the meeting itself is the same.
+Result<Meeting> MeetByStore(const LaunchInfo& info, std::string_view value,
+                            const WaitLimits& limits) {
+  const HttpStoreClient store(info.endpoints.front());
+  const Key job = KeyFromText(fmt::format("{}|{}", info.job, info.size));
+  const std::string name = TextOf(job);
+  if (info.rank != 0) return MeetAsInvited(info, store, name, limits);
+  Invitation invitation = {RandomKey(), 0, OwnAddresses()};
+  TUTTI_ASSIGN(UniqueFd listener, Listen({0}, &invitation.port));
+  WarnIfExposed(info, listener.get());
+  TUTTI_TRY(store.Put(kStoreScope, name, EncodeInvitation(invitation), limits));
+  return Gather(info, std::move(listener), KeyOf(info, invitation), value, limits, [&] {
+    // It would mislead the next meeting; a store that is gone has none.
+    const WaitLimits brief = {Deadline::AfterSeconds(kAnswerSeconds), limits.abort_flag};
+    static_cast<void>(store.Delete(kStoreScope, name, brief));
+  });
 }
 
 Result<Meeting> MeetSomehow(const LaunchInfo& info, std::string_view value,
@@ -145,6 +207,8 @@ Result<Meeting> MeetSomehow(const LaunchInfo& info, std::string_view value,
     case Rendezvous::kTcp:
     case Rendezvous::kLocal:
       return MeetAtEndpoints(info, value, limits);
+    case Rendezvous::kHttp:
+      return MeetByStore(info, value, limits);
     case Rendezvous::kPmix:
     case Rendezvous::kPmi:
       return MeetByInvitation(info, value, limits);

@@ -13,6 +13,7 @@
 
 #include "launch/handshake.h"
 #include "launch/hex.h"
+#include "launch/http_store.h"
 #include "launch/listen.h"
 #include "launch/messages.h"
 #include "launch/testing.h"
@@ -107,6 +108,35 @@ TEST(Meet, OverTcp) {
 TEST(Meet, OverASocketOfTheMachine) {
   const std::string payload = Payload(128);
   ExpectMet(MeetOnAll(LocalRanks(4, "local"), payload), payload);
+}
+
+// Horovod's launcher serves the store.
+TEST(Meet, OverAStoreOfHorovods) {
+  const auto address = ParseSocketAddress("127.0.0.1:0");
+  ASSERT_TRUE(address.ok());
+  const auto server = HttpStoreServer::Create(*address);
+  ASSERT_TRUE(server.ok()) << server.status().message();
+  auto infos = Ranks(4, Rendezvous::kHttp, {{"127.0.0.1", (*server)->port(), ""}});
+  for (const char* secret : {"", "a secret", "a secret"}) {
+    for (LaunchInfo& info : infos) info.secret = secret;
+    ExpectMet(MeetOnAll(infos, Payload(3000)), Payload(3000));
+    EXPECT_EQ((*server)->size(), 0u);  // the invitation is gone
+  }
+  // A meeting that did not come about leaves nothing behind.
+  ASSERT_FALSE(MeetOnAll({infos[0]}, "", 0.2)[0].ok());
+  EXPECT_EQ((*server)->size(), 0u);
+  ExpectMet(MeetOnAll(infos, "again"), "again");
+}
+
+TEST(Meet, AStoreOfHorovodsLetsNobodyInWithoutTheSecret) {
+  const auto address = ParseSocketAddress("127.0.0.1:0");
+  ASSERT_TRUE(address.ok());
+  const auto server = HttpStoreServer::Create(*address);
+  ASSERT_TRUE(server.ok()) << server.status().message();
+  auto infos = Ranks(2, Rendezvous::kHttp, {{"127.0.0.1", (*server)->port(), ""}});
+  infos[0].secret = "one";
+  infos[1].secret = "another";
+  for (const auto& meeting : MeetOnAll(infos, "", 0.5)) EXPECT_FALSE(meeting.ok());
 }
 
 TEST(Meet, OverPmiInPieces) {

@@ -46,7 +46,34 @@ TEST(RunProgram, RanksAreNotWhatThisProcessIsInAnotherJob) {
              {"TUTTI_ELASTIC_ADDR", "far:2"},
              {"TUTTI_ELASTIC_WORKER", "3"},
              {"HOROVOD_CYCLE_TIME", "5"}});
-  EXPECT_EQ(outcome.out, "<> 0 5 here\n") << outcome.err;
+  EXPECT_EQ(outcome.out, "<010> 0 5 here\n") << outcome.err;
+}
+
+TEST(RunProgram, GivesHorovodsNumbers) {
+  const Outcome outcome =
+      RunRanks({"-n", "3", "--", "sh", "-c",
+                "echo $HOROVOD_RANK/$HOROVOD_SIZE $HOROVOD_LOCAL_RANK/$HOROVOD_LOCAL_SIZE "
+                "$HOROVOD_CROSS_RANK/$HOROVOD_CROSS_SIZE "
+                "${HOROVOD_GLOO_RENDEZVOUS_ADDR:-none}"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* rank : {"0", "1", "2"}) {
+    const std::string r = rank;
+    EXPECT_THAT(outcome.out, HasSubstr(r + "/3 " + r + "/3 0/1 none\n"));
+  }
+}
+
+// A worker of Horovod's keeps what it tells the others in the store, and asks there for its
+// numbers.
+TEST(RunProgram, ServesHorovodsStore) {
+  const std::string ask =
+      "exec 3<>/dev/tcp/$HOROVOD_GLOO_RENDEZVOUS_ADDR/$HOROVOD_GLOO_RENDEZVOUS_PORT; "
+      "printf 'GET /rank_and_size/%s:%s HTTP/1.0\r\n\r\n' $HOROVOD_HOSTNAME $HOROVOD_LOCAL_RANK "
+      ">&3; echo $(cat <&3 | tr -d '\r' | tail -n 1) $HOROVOD_CONTROLLER";
+  const Outcome outcome = RunRanks({"-n", "2", "--horovod-store", "bash", "-c", ask});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("0,2,0,2,0,1 gloo\n"), HasSubstr("1,2,1,2,0,1 gloo\n")));
+  const Outcome elastic = RunRanks({"--min-np", "1", "--horovod-store", "true"});
+  EXPECT_THAT(elastic.err, HasSubstr("--horovod-store are not for elastic jobs"));
 }
 
 TEST(RunProgram, PassesTheProgramsOwnOptions) {

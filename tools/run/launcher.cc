@@ -15,6 +15,7 @@
 #include "base/unique_fd.h"
 #include "bootstrap/auth.h"
 #include "launch/hex.h"
+#include "launch/http_store.h"
 #include "launch/listen.h"
 #include "perf/team.h"
 #include "run/process.h"
@@ -27,17 +28,34 @@ struct RankEnvironment {
   int num_ranks;
   uint16_t port;
   const std::string& key;
+  uint16_t store_port;  // 0: no store is served.
   const std::map<std::string, std::string>& variables;
 };
+
+void TellStore(uint16_t port, Environment* environment) {
+  environment->Set("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1");
+  environment->Set("HOROVOD_GLOO_RENDEZVOUS_PORT", std::to_string(port));
+  environment->Set("HOROVOD_HOSTNAME", "localhost");
+  environment->SetIfMissing("HOROVOD_GLOO_IFACE", "lo");
+  environment->SetIfMissing("HOROVOD_CONTROLLER", "gloo");
+  environment->SetIfMissing("HOROVOD_CPU_OPERATIONS", "gloo");
+}
 
 Environment MakeEnvironment(const RankEnvironment& rank) {
   Environment environment;
   environment.RemovePlaces();
   for (const auto& [name, value] : rank.variables) environment.Set(name, value);
-  environment.Set("RANK", std::to_string(rank.rank));
-  environment.Set("LOCAL_RANK", std::to_string(rank.rank));
-  environment.Set("WORLD_SIZE", std::to_string(rank.num_ranks));
-  environment.Set("LOCAL_WORLD_SIZE", std::to_string(rank.num_ranks));
+  const std::string number = std::to_string(rank.rank), size = std::to_string(rank.num_ranks);
+  for (const char* name : {"RANK", "LOCAL_RANK", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK"}) {
+    environment.Set(name, number);
+  }
+  for (const char* name :
+       {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"}) {
+    environment.Set(name, size);
+  }
+  environment.Set("HOROVOD_CROSS_RANK", "0");
+  environment.Set("HOROVOD_CROSS_SIZE", "1");
+  if (rank.store_port != 0) TellStore(rank.store_port, &environment);
   environment.Set("MASTER_ADDR", "127.0.0.1");
   environment.Set("MASTER_PORT", std::to_string(rank.port));
   environment.SetIfMissing("TUTTI_COMM_KEY", rank.key);  // A person's own key stays.
@@ -70,7 +88,7 @@ class Launcher {
 
   int Run() {
     AdoptOrphans();
-    if (!ChoosePort()) return 1;
+    if (!ChoosePort() || !ServeStore()) return 1;
     const Key random = RandomKey();
     key_ = launch::ToHex({reinterpret_cast<const char*>(random.data()), random.size()});
     pids_.assign(static_cast<size_t>(options_.num_ranks), -1);
@@ -100,6 +118,25 @@ class Launcher {
     return true;
   }
 
+  bool ServeStore() {
+    if (!options_.horovod_store) return true;
+    const auto fail = [](const Status& why) {
+      fmt::print(stderr, "tutti run: {}\n", why.message());
+      return false;
+    };
+    const Result<SocketAddress> address = ParseSocketAddress("127.0.0.1:0");
+    if (!address.ok()) return fail(address.status());
+    auto store = launch::HttpStoreServer::Create(*address);
+    if (!store.ok()) return fail(store.status());
+    store_ = std::move(store).value();
+    // An elastic worker asks there for its numbers.
+    for (int rank = 0; rank < options_.num_ranks; ++rank) {
+      store_->Put("rank_and_size", fmt::format("localhost:{}", rank),
+                  fmt::format("{0},{1},{0},{1},0,1", rank, options_.num_ranks));
+    }
+    return true;
+  }
+
   // Returns where the rank is to write; nothing where it writes to this process's own output.
   UniqueFd TakeOutput(int rank, std::FILE* target) {
     if (!options_.tag) return UniqueFd();
@@ -118,7 +155,8 @@ class Launcher {
     SpawnRequest request;
     request.command = options_.command;
     request.environment =
-        MakeEnvironment({rank, options_.num_ranks, port_, key_, options_.variables});
+        MakeEnvironment({rank, options_.num_ranks, port_, key_,
+                         store_ ? store_->port() : uint16_t{0}, options_.variables});
     request.in = in.get();
     request.out = out.get();
     request.err = err.get();
@@ -197,6 +235,7 @@ class Launcher {
   SignalReader signals_;
   uint16_t port_ = 0;
   UniqueFd held_port_;
+  std::unique_ptr<launch::HttpStoreServer> store_;
   std::string key_;
   std::vector<pid_t> pids_;
   int alive_ = 0;

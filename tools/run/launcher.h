@@ -4,10 +4,14 @@
 //
 // Every rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR (127.0.0.1),
 // MASTER_PORT and a random TUTTI_COMM_KEY, so that programs that find each other by torchrun's
-// environment, NCCL_COMM_ID or tutti/launch.h do so. Signals that would end this process are passed
-// on. When a rank fails, the others and the processes that they have left behind get SIGTERM, and
-// SIGKILL after a grace time; the failing rank's status is the result. Ranks die with this process,
-// even if it is killed.
+// environment, NCCL_COMM_ID or tutti/launch.h do so; and HOROVOD_RANK, HOROVOD_SIZE,
+// HOROVOD_LOCAL_RANK and so on, by which Horovod's programs learn their numbers. With
+// `horovod_store` they also get what Horovod's own launcher tells its workers, so that workers
+// built with Horovod and Gloo meet by the store that is served here (launch/http_store.h).
+//
+// Signals that would end this process are passed on. When a rank fails, the others and the
+// processes that they have left behind get SIGTERM, and SIGKILL after a grace time; the failing
+// rank's status is the result. Ranks die with this process, even if it is killed.
 
 #include <map>
 #include <string>
@@ -19,6 +23,7 @@ struct RunOptions {
   int num_ranks = 0;  // 0 where it was not given.
   bool tag = false;
   bool bind = false;
+  bool horovod_store = false;  // Serve Horovod's rendezvous, and tell the ranks where.
   double grace_s = 5;
   int port = 0;  // 0 stands for any free port.
   // Variables that the ranks get beside this process's own.

@@ -1,0 +1,143 @@
+#include "launch/http.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+namespace tutti::launch {
+namespace {
+
+// What stands before the body of a message.
+struct Head {
+  std::string_view first_line;
+  std::optional<size_t> content_length;
+  size_t size = 0;  // of the whole head, the blank line included
+};
+
+bool EqualIgnoringCase(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(),
+                                            [&](char x, char y) { return lower(x) == lower(y); });
+}
+
+template <typename Number>
+bool ReadNumber(std::string_view text, Number* number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+Status TakeHeader(std::string_view line, Head* head) {
+  const size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return InvalidArgument("a header of HTTP without a colon");
+  const std::string_view name = line.substr(0, colon);
+  std::string_view value = line.substr(colon + 1);
+  while (!value.empty() && value.front() == ' ') value.remove_prefix(1);
+  while (!value.empty() && value.back() == ' ') value.remove_suffix(1);
+  if (EqualIgnoringCase(name, "Transfer-Encoding"))
+    return InvalidArgument("a message of HTTP in parts");
+  if (!EqualIgnoringCase(name, "Content-Length")) return Status::Ok();
+  size_t length = 0;
+  if (!ReadNumber(value, &length) || length > kMaxHttpBodyBytes)
+    return InvalidArgument("a message of HTTP of more than {} bytes", kMaxHttpBodyBytes);
+  head->content_length = length;
+  return Status::Ok();
+}
+
+Result<std::optional<Head>> ParseHead(std::string_view bytes) {
+  const size_t end = bytes.substr(0, kMaxHttpHeadBytes).find("\r\n\r\n");
+  if (end == std::string_view::npos) {
+    if (bytes.size() >= kMaxHttpHeadBytes)
+      return InvalidArgument("a head of HTTP of more than {} bytes", kMaxHttpHeadBytes);
+    return std::optional<Head>();
+  }
+  Head head;
+  head.size = end + 4;
+  std::string_view lines = bytes.substr(0, end);
+  for (bool first = true; !lines.empty(); first = false) {
+    const size_t line_end = std::min(lines.find("\r\n"), lines.size());
+    const std::string_view line = lines.substr(0, line_end);
+    lines.remove_prefix(std::min(line_end + 2, lines.size()));
+    if (first) {
+      head.first_line = line;
+    } else {
+      TUTTI_TRY(TakeHeader(line, &head));
+    }
+  }
+  return std::optional<Head>(head);
+}
+
+// Takes the part of `text` before the first `end`, which goes, too.
+std::string_view Take(std::string_view* text, char end) {
+  const size_t at = std::min(text->find(end), text->size());
+  const std::string_view part = text->substr(0, at);
+  text->remove_prefix(std::min(at + 1, text->size()));
+  return part;
+}
+
+bool IsWord(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](char c) { return c > ' ' && c < 0x7f && c != '/'; });
+}
+
+}  // namespace
+
+std::string EncodeHttpRequest(const HttpRequest& request, std::string_view host) {
+  return fmt::format(
+      "{} /{}/{} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}",
+      request.method, request.scope, request.key, host, request.body.size(), request.body);
+}
+
+std::string EncodeHttpResponse(const HttpResponse& response) {
+  const std::string_view reason = response.status == 200   ? "OK"
+                                  : response.status == 404 ? "Not Found"
+                                                           : "Bad Request";
+  return fmt::format("HTTP/1.1 {} {}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}",
+                     response.status, reason, response.body.size(), response.body);
+}
+
+Result<std::optional<HttpRequest>> ParseHttpRequest(std::string_view bytes) {
+  TUTTI_ASSIGN(const std::optional<Head> head, ParseHead(bytes));
+  if (!head) return std::optional<HttpRequest>();
+  std::string_view line = head->first_line;
+  HttpRequest request;
+  request.method = Take(&line, ' ');
+  std::string_view path = Take(&line, ' ');
+  if (path.empty() || path.front() != '/' || !line.starts_with("HTTP/1."))
+    return InvalidArgument("no request of HTTP/1.1");
+  path.remove_prefix(1);
+  request.scope = Take(&path, '/');
+  request.key = path;
+  if (!IsWord(request.method) || !IsWord(request.scope) || !IsWord(request.key))
+    return InvalidArgument("a path that is not /scope/key");
+  const std::string_view body = bytes.substr(head->size);
+  const size_t length = head->content_length.value_or(0);
+  if (body.size() < length) return std::optional<HttpRequest>();
+  request.body = body.substr(0, length);
+  return std::optional(std::move(request));
+}
+
+Result<std::optional<HttpResponse>> ParseHttpResponse(std::string_view bytes, bool ended) {
+  TUTTI_ASSIGN(const std::optional<Head> head, ParseHead(bytes));
+  if (!head) {
+    if (ended) return InvalidArgument("the connection ended in the midst of a response of HTTP");
+    return std::optional<HttpResponse>();
+  }
+  std::string_view line = head->first_line;
+  HttpResponse response;
+  if (!Take(&line, ' ').starts_with("HTTP/1.") || !ReadNumber(Take(&line, ' '), &response.status))
+    return InvalidArgument("no response of HTTP/1.1");
+  const std::string_view body = bytes.substr(head->size);
+  if (body.size() > kMaxHttpBodyBytes)
+    return InvalidArgument("a response of HTTP of more than {} bytes", kMaxHttpBodyBytes);
+  const bool whole = head->content_length ? body.size() >= *head->content_length : ended;
+  if (!whole) {
+    if (ended) return InvalidArgument("the connection ended in the midst of a response of HTTP");
+    return std::optional<HttpResponse>();
+  }
+  response.body = body.substr(0, head->content_length.value_or(body.size()));
+  return std::optional(std::move(response));
+}
+
+}  // namespace tutti::launch
