@@ -17,10 +17,11 @@ import ctypes
 import functools
 import os
 import threading
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
 
-from tutti import _elastic, _identity, _interrupt, _launch, _library
+from tutti import _elastic, _horovod_launcher, _identity, _interrupt, _launch, _library
 from tutti._arguments import (Adasum, Average, Max, Min, Product, Sum, check_factor, check_op,
                               whole_number)
 from tutti._coordinator import (ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, REDUCESCATTER,
@@ -60,6 +61,7 @@ class Job:
         self._lock = threading.RLock()
         self._coordinator: Optional[Coordinator] = None
         self._rank = 0
+        self._began_before = False  # under Horovod's elastic launcher
         self._places: List[_launch.Place] = []  # by rank
         self._entries: Dict[int, _Entry] = {}
         # The sets by number. A number has several objects where init was given an equal set again.
@@ -89,7 +91,8 @@ class Job:
         same on all of them; the others do not call init, or begin a job of their own. Or a
         communicator of mpi4py, whose ranks make up the job.
         process_sets: None, "dynamic" (sets come later; they always may), or a list of ProcessSet,
-        the same on all ranks. ValueError, in a sentence, when it fails; it may be tried again.
+        the same on all ranks, none of them with the ranks of another or of the whole job.
+        ValueError, in a sentence, when it fails; it may be tried again.
         """
         if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
             raise ValueError(f'process_sets is "{process_sets}", not a list or "dynamic"')
@@ -98,21 +101,47 @@ class Job:
                 self._begin(comm)
             if process_sets is None or isinstance(process_sets, str):
                 return
-            for process_set in process_sets:
-                if not self._is_known(process_set):
-                    self.add_process_set(process_set)
+            self._begin_sets(process_sets)
+
+    def _begin_sets(self, process_sets: Sequence[Any]) -> None:
+        """Adds the sets that are not there yet; none of them where two are the same."""
+        made = [process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+                for process_set in process_sets]
+        seen: List[Any] = [global_process_set.ranks]
+        doubled: List[int] = []
+        for process_set in made:
+            ranks, comm = process_set.ranks, process_set.mpi_comm
+            if ranks is None and comm:  # COMM_NULL, which this rank is not in, is false.
+                ranks = sorted(comm.allgather(self.rank()))
+            if ranks is not None:
+                doubled = doubled or (ranks if ranks in seen else [])
+                seen.append(ranks)
+        # Communicators may differ from rank to rank, and so may what is seen of them.
+        by_mpi = any(process_set.mpi_comm is not None for process_set in made)
+        refused = any(self.tell_all([int(bool(doubled))], "tutti.doubled_sets")) if by_mpi else False
+        if doubled:
+            raise ValueError(f"process_sets has two sets of the ranks {doubled}, or one of all ranks, "
+                             "which there is anyway; no set was added")
+        if refused:
+            warnings.warn("process_sets has two sets of the same ranks on another rank; no set was "
+                          "added", stacklevel=3)
+            return
+        for process_set in made:
+            if not self._is_known(process_set):
+                self.add_process_set(process_set)
 
     def _begin(self, comm: Any) -> None:
-        if comm is not None and _elastic.is_elastic():
+        if comm is not None and _elastic.ranks_may_change():
             raise ValueError("the launcher of an elastic job chooses its ranks; comm must be None")
         if hasattr(comm, "Get_rank"):
             return self._begin_by_mpi(comm)
-        if not _elastic.is_elastic():
+        if not _elastic.ranks_may_change():
             return self._begin_by_launcher(comm)
-        for attempt in range(_ELASTIC_ATTEMPTS):
+        for _ in range(_ELASTIC_ATTEMPTS):
             # A worker that dies while the others begin costs them this generation, not the job.
             try:
-                return self._begin_generation()
+                return self._begin_generation() if _elastic.is_elastic() else \
+                    self._begin_by_horovods_launcher()
             except (ValueError, _elastic.GenerationBroken) as error:
                 failure = error
         raise ValueError(f"{_ELASTIC_ATTEMPTS} generations in a row could not begin; the last: "
@@ -131,19 +160,31 @@ class Job:
                              "it runs another program")
         self._begin_with(launch.rank, meeting.places, meeting.unique_id)
 
+    def _begin_by_horovods_launcher(self) -> None:
+        # The numbers in the environment are those of the first time.
+        if self._began_before:
+            try:
+                _horovod_launcher.renew_numbers()
+            except OSError as error:
+                raise ValueError(f"Horovod's launcher cannot be asked: {error}") from error
+        self._began_before = True
+        self._begin_by_launcher(None)
+
     def _begin_by_mpi(self, comm: Any) -> None:
         rank = comm.Get_rank()
         unique_id = comm.bcast(_new_unique_id() if rank == 0 else None, root=0)
         machines = comm.allgather(_launch.machine())
         self._begin_with(rank, _launch.count_places(machines), unique_id)
+        global_process_set.mpi_comm = comm
 
     def _begin_generation(self) -> None:
         launcher = _elastic.launcher()
         generation = launcher.join()
         rank = launcher.rank()
         unique_id = launcher.share(_new_unique_id() if rank == 0 else None)
-        self._begin_with(rank, _launch.count_places(generation.hosts), unique_id,
-                         launcher.is_broken)
+        places = _launch.count_places(generation.hosts)
+        self._begin_with(rank, places, unique_id, launcher.is_broken)
+        _elastic.tell_environment(rank, len(places), places[rank])
 
     def _begin_with(self, rank: int, places: List[_launch.Place], made: bytes,
                     given_up: Callable[[], bool] = lambda: False) -> None:
@@ -173,7 +214,7 @@ class Job:
                 return
             for number in list(self._process_sets):
                 self._drop(number)
-            global_process_set.ranks = None
+            global_process_set.ranks = global_process_set.mpi_comm = None
             # The buffers are dropped last, because the library may use them until the end.
             entries, self._entries = self._entries, {}
             self._abandoned = frozenset(entries)
@@ -190,7 +231,7 @@ class Job:
         self._left, self._coordinator = self._coordinator, None
         self._entries, self._process_sets = {}, {}
         _identity.end()
-        global_process_set.ranks = None
+        global_process_set.ranks = global_process_set.mpi_comm = None
 
     def is_initialized(self) -> bool:
         """Returns whether init was done and shutdown was not."""
@@ -333,6 +374,11 @@ class Job:
         """Returns the numbers of the sets that there are."""
         self._running()
         return sorted(self._process_sets)
+
+    def process_set_ids_and_ranks(self) -> Dict[int, List[int]]:
+        """Returns the ranks of the sets that there are, by their numbers."""
+        return {number: list(self._process_sets[number][0].ranks or ())
+                for number in self.process_set_ids()}
 
     # Operations
 
@@ -491,6 +537,8 @@ cross_size = _job.cross_size
 is_homogeneous = _job.is_homogeneous
 add_process_set = _job.add_process_set
 remove_process_set = _job.remove_process_set
+# Horovod's own tests ask for the sets by this name.
+_get_process_set_ids_and_ranks = _job.process_set_ids_and_ranks
 start_timeline = _job.start_timeline
 stop_timeline = _job.stop_timeline
 barrier = _job.barrier

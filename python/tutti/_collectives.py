@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tupl
 
 from tutti import _basics
 from tutti._basics import ProcessSet, Request, Result, global_process_set
+from tutti.exceptions import HorovodInternalError
 
 
 class Adapter(Protocol):
@@ -172,7 +173,8 @@ class Collectives:
                       finish: Optional[Callable[[Any], Any]] = None) -> int:
         """Reduces the rows and shares them out; the first dim0 mod n ranks get one row more."""
         if op == _basics.Adasum:
-            raise ValueError("reducescatter knows no Adasum")
+            # Where Horovod refuses it, all ranks have agreed to do it.
+            raise HorovodInternalError("reducescatter knows no Adasum")
         scale = _scale(compression, prescale, postscale)
         requests = []
         for array in _members(arrays):

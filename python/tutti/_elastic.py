@@ -15,9 +15,9 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
-from tutti import _library
+from tutti import _horovod_launcher, _library
 
 # The launcher listens before it starts workers; a network may need a moment.
 _CONNECT_S = 60.0
@@ -177,9 +177,24 @@ class Launcher:
         self._store.close()
 
 
+def tell_environment(rank: int, size: int, place: Any) -> None:
+    """Sets the variables of Horovod's that say which rank this process is, for scripts that look
+    there. The launcher cannot, because the next generation has other numbers."""
+    values = {"RANK": rank, "SIZE": size, "LOCAL_RANK": place.local_rank,
+              "LOCAL_SIZE": place.local_size, "CROSS_RANK": place.cross_rank,
+              "CROSS_SIZE": place.cross_size}
+    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in values.items()})
+
+
 def is_elastic() -> bool:
     """Returns whether an elastic launcher started this process."""
     return bool(os.environ.get("TUTTI_ELASTIC_ADDR"))
+
+
+def ranks_may_change() -> bool:
+    """Returns whether a launcher, this package's or Horovod's, goes on with other ranks after a
+    failure."""
+    return is_elastic() or _horovod_launcher.is_there()
 
 
 @functools.lru_cache(maxsize=None)

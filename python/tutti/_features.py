@@ -10,42 +10,52 @@ from typing import Tuple
 
 from tutti import _identity, _library
 
+# The plugins for MPI, and the variable by which each knows the processes of its mpirun.
+_MPI_MARKS = {"openmpi": "OMPI_COMM_WORLD_SIZE", "mpich": "PMI_SIZE"}
+
 
 def mpi_threads_supported() -> bool:
-    """Returns whether MPI may be used by several threads, which is how the plugins for it start it.
-    ValueError before init."""
+    """Returns whether MPI may be used by several threads, which is how the plugins for it start it
+    unless HOROVOD_MPI_THREADS_DISABLE is set. ValueError before init."""
     _identity.rank()
-    return mpi_built()
+    return mpi_built() and os.environ.get("HOROVOD_MPI_THREADS_DISABLE", "0") in ("", "0")
 
 
-def _asked_for(name: str) -> bool:
-    """Returns whether the first name in HOROVOD_CONTROLLER, the one that counts, is `name`."""
-    return os.environ.get("HOROVOD_CONTROLLER", "").split(",")[0].strip().lower() == name
+def _first_of(variable: str) -> str:
+    """Returns the first name in a list such as HOROVOD_CONTROLLER, the one that counts."""
+    return os.environ.get(variable, "").split(",")[0].strip().lower()
 
 
 def mpi_enabled() -> bool:
-    """Whether HOROVOD_CONTROLLER asks for MPI and a plugin for it is there."""
-    return mpi_built() and _asked_for("mpi")
+    """Returns whether this job is one of MPI, for which a plugin is there: HOROVOD_CONTROLLER asks
+    for MPI; or it is not set, and MPI's own mpirun started the process."""
+    asked = _first_of("HOROVOD_CONTROLLER")
+    if asked:
+        return asked == "mpi" and mpi_built()
+    if "HOROVOD_RANK" in os.environ or "TUTTI_ELASTIC_ADDR" in os.environ:
+        return False
+    return any(mark in os.environ and _library.has_plugin(name) for name, mark in _MPI_MARKS.items())
 
 
 def mpi_built() -> bool:
-    """Whether a plugin for MPI (libtutti_openmpi.so or libtutti_mpich.so) lies beside libtutti."""
-    return _library.has_plugin("openmpi") or _library.has_plugin("mpich")
+    """Returns whether a plugin for MPI (libtutti_openmpi.so or libtutti_mpich.so) lies beside
+    libtutti."""
+    return any(_library.has_plugin(name) for name in _MPI_MARKS)
 
 
 def gloo_enabled() -> bool:
-    """Returns whether ranks negotiate without MPI: by Gloo where HOROVOD_CONTROLLER asks for it,
-    else by Tutti's own controller. As with Horovod, one of this and mpi_enabled is true."""
+    """Returns whether this is no job of MPI: ranks negotiate by Gloo where HOROVOD_CONTROLLER asks
+    for it, else by Tutti's own controller. As with Horovod, one of this and mpi_enabled is true."""
     return not mpi_enabled()
 
 
 def gloo_built() -> bool:
-    """Whether the plugin for Gloo (libtutti_gloo.so) lies beside libtutti."""
+    """Returns whether the plugin for Gloo (libtutti_gloo.so) lies beside libtutti."""
     return _library.has_plugin("gloo")
 
 
 def _gpus_ask_for_nccl() -> bool:
-    """Whether HOROVOD_GPU_OPERATIONS, or one of its like for one kind of operation, says nccl."""
+    """Returns whether HOROVOD_GPU_OPERATIONS, or its like for one kind of operation, says nccl."""
     kinds = ("OPERATIONS", "ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")
     lists = [os.environ.get(f"HOROVOD_GPU_{kind}", "").lower().split(",") for kind in kinds]
     return any(name.strip() == "nccl" for names in lists for name in names)
@@ -97,17 +107,24 @@ def nccl_built() -> int:
 
 
 def ddl_built() -> bool:
-    """Returns False."""
+    """Returns False: IBM ended DDL, and there is no library of it to be had."""
     return False
 
 
-def ccl_built() -> bool:
-    """Whether the plugin for oneCCL (libtutti_ccl.so) lies beside libtutti."""
+def has_ccl() -> bool:
+    """Returns whether the plugin for oneCCL (libtutti_ccl.so) lies beside libtutti."""
     return _library.has_plugin("ccl")
 
 
+def ccl_built() -> bool:
+    """Returns whether oneCCL moves tensors of the host: HOROVOD_CPU_OPERATIONS asks for it, and its
+    plugin is there. Scripts do without process sets and reducescatter where Horovod has oneCCL,
+    because Horovod has no other then."""
+    return _first_of("HOROVOD_CPU_OPERATIONS") == "ccl" and has_ccl()
+
+
 def cuda_built() -> bool:
-    """Whether CUDA's driver is here, so that tensors may lie on a GPU."""
+    """Returns whether CUDA's driver is here, so that tensors may lie on a GPU."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `horovodrun`, carried out by `tutti run`: options about ranks become options, options
-about the coordinator become its variables, and what cannot be done is refused in a sentence.
+"""The command `horovodrun`, carried out by `tutti run`, or with --mpi by mpirun: options about ranks
+become options, options about the coordinator become its variables, and what cannot be done is
+refused in a sentence.
 
     horovodrun -np 4 python3 train.py
     horovodrun -np 4 -H localhost:2,other:2 --timeline-filename trace.json python3 train.py
@@ -15,7 +16,7 @@ import shlex
 import sys
 from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple
 
-from tutti import _features, _program
+from tutti import _features, _mpirun, _program
 
 VERSION = "0.28.1"  # the version of Horovod whose options these are
 
@@ -40,25 +41,28 @@ _VARIABLES: List[Tuple[str, Optional[type], str]] = [
     ("--start-timeout", int, "TUTTI_INIT_TIMEOUT_S"),
     ("--network-interfaces", str, "NCCL_SOCKET_IFNAME"),
     ("--network-interface", str, "NCCL_SOCKET_IFNAME"),
+    ("--mpi-threads-disable", None, "HOROVOD_MPI_THREADS_DISABLE"),
     ("--num-nccl-streams", int, "HOROVOD_NUM_NCCL_STREAMS"),
     ("--thread-affinity", int, "HOROVOD_THREAD_AFFINITY"),
 ]
 # Each of these flags has an opposite --no-..., which sets 0.
 _SWITCHES = ("--hierarchical-allreduce", "--hierarchical-allgather", "--autotune",
-             "--timeline-mark-cycles")
+             "--timeline-mark-cycles", "--mpi-threads-disable")
 _LOG_LEVELS = {"TRACE": "TRACE", "DEBUG": "INFO", "INFO": "INFO", "WARNING": "WARN", "ERROR": "WARN",
                "FATAL": "WARN"}
 _REFUSED = {
-    "--mpi": "it starts ranks by itself: start them by mpirun for the same job under MPI, and "
-             "HOROVOD_CONTROLLER=mpi and HOROVOD_CPU_OPERATIONS=MPI let them talk by MPI",
     "--jsrun": "it starts ranks by itself; start them by jsrun with an MPI library instead",
-    "--mpi-args": "no mpirun is started that would take them",
-    "--binding-args": "no mpirun is started that would take them; `tutti run --bind` binds ranks",
     "--config-file": "no configuration files are read; give the options themselves",
-    "--output-filename": "output goes to this command's, each line with its rank in front",
 }
-_WITHOUT_EFFECT = ("--disable-cache", "--tcp", "--mpi-threads-disable", "--no-mpi-threads-disable",
-                   "--prefix-output-with-timestamp", "--log-with-timestamp",
+# These are for --mpi only.
+_FOR_MPI = {
+    "--mpi-args": "without --mpi no mpirun is started that would take them",
+    "--binding-args": "without --mpi no mpirun is started that would take them; `tutti run --bind` "
+                      "binds ranks",
+    "--output-filename": "without --mpi output goes to this command's, each line with its rank in "
+                         "front",
+}
+_WITHOUT_EFFECT = ("--disable-cache", "--tcp", "--prefix-output-with-timestamp", "--log-with-timestamp",
                    "--log-without-timestamp", "--stall-check")
 
 
@@ -71,8 +75,11 @@ def _parser() -> argparse.ArgumentParser:
                         help="show what there is, and end")
     parser.add_argument("-np", "--num-proc", dest="np", type=int, help="how many ranks")
     parser.add_argument("--verbose", action="store_true", help="show what is run")
-    parser.add_argument("--gloo", action="store_true",
-                        help="start ranks without MPI, as is done anyway")
+    controller = parser.add_mutually_exclusive_group()
+    controller.add_argument("--gloo", action="store_true",
+                            help="start ranks without MPI, as is done anyway")
+    controller.add_argument("--mpi", action="store_true",
+                            help="start ranks by mpirun, and let them talk by MPI")
     hosts = parser.add_argument_group("hosts").add_mutually_exclusive_group()
     hosts.add_argument("-H", "--hosts", help="host:slots,...")
     hosts.add_argument("-hostfile", "--hostfile", help="a file with lines: host slots=N")
@@ -88,6 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     elastic.add_argument("--elastic-timeout", type=int)
     elastic.add_argument("--reset-limit", type=int)
     elastic.add_argument("--blacklist-cooldown-range", type=int, nargs=2)
+    elastic.add_argument("--end-failed-hosts", action="store_true",
+                         help="a host on which a worker failed loses its other workers, too")
     variables = parser.add_argument_group("the coordinator")
     variables.add_argument("--fusion-threshold-mb", type=int, help="HOROVOD_FUSION_THRESHOLD")
     for option, kind, variable in _VARIABLES:
@@ -97,6 +106,8 @@ def _parser() -> argparse.ArgumentParser:
         variables.add_argument(option.replace("--", "--no-", 1), dest=option, action="store_const",
                                const="0", help=argparse.SUPPRESS)
     variables.add_argument("--log-level", choices=sorted(_LOG_LEVELS), type=str.upper)
+    for option in _FOR_MPI:
+        parser.add_argument(option, dest=option, help="for --mpi")
     for option in _REFUSED:
         parser.add_argument(option, dest=option, nargs="?", const="", help=argparse.SUPPRESS)
     for option in _WITHOUT_EFFECT:
@@ -136,9 +147,9 @@ def variables_of(given: argparse.Namespace) -> Dict[str, str]:
     return made
 
 
-def arguments_of(given: argparse.Namespace) -> List[str]:
-    """Returns the arguments for `tutti run`. ValueError, in a sentence, for what cannot be."""
-    for option, reason in _REFUSED.items():
+def _program_of(given: argparse.Namespace) -> List[str]:
+    """Returns the words of the program. ValueError, in a sentence, for what cannot be."""
+    for option, reason in {**_REFUSED, **({} if given.mpi else _FOR_MPI)}.items():
         if getattr(given, option) is not None:
             raise ValueError(f"{option}: {reason}")
     if given.np is None:
@@ -146,8 +157,17 @@ def arguments_of(given: argparse.Namespace) -> List[str]:
     command = given.command[1:] if given.command[:1] == ["--"] else given.command
     if not command:
         raise ValueError("say which program to run, as in: horovodrun -np 4 python3 train.py")
+    return command
+
+
+def _hosts_of(given: argparse.Namespace) -> Optional[str]:
+    return read_hostfile(given.hostfile) if given.hostfile else given.hosts
+
+
+def arguments_of(given: argparse.Namespace) -> List[str]:
+    """Returns the arguments for `tutti run`. ValueError, in a sentence, for what cannot be."""
+    command, hosts = _program_of(given), _hosts_of(given)
     made = ["run", "-n", str(given.np), "--tag"]
-    hosts = read_hostfile(given.hostfile) if given.hostfile else given.hosts
     max_np = given.max_np
     if given.host_discovery_script and max_np is None:
         max_np = 4096  # without --max-np, -n would be the limit
@@ -159,28 +179,47 @@ def arguments_of(given: argparse.Namespace) -> List[str]:
             made += [option, str(value)]
     if given.blacklist_cooldown_range:
         made += ["--blacklist-cooldown-range", *map(str, given.blacklist_cooldown_range)]
+    if given.end_failed_hosts:
+        made += ["--end-failed-hosts"]
     if hosts or given.host_discovery_script:
         made += ["--env", "*"]
     if given.ssh_port is not None or given.ssh_identity_file:
-        ssh = ["ssh", "-o", "BatchMode=yes"]
-        ssh += ["-p", str(given.ssh_port)] if given.ssh_port is not None else []
-        ssh += ["-i", given.ssh_identity_file] if given.ssh_identity_file else []
-        made += ["--ssh", " ".join(ssh)]
+        made += ["--ssh", "ssh -o BatchMode=yes " + " ".join(_ssh_options(given))]
     return [*made, "--", *command]
+
+
+def _ssh_options(given: argparse.Namespace) -> List[str]:
+    made = ["-p", str(given.ssh_port)] if given.ssh_port is not None else []
+    return made + (["-i", given.ssh_identity_file] if given.ssh_identity_file else [])
+
+
+def mpirun_of(given: argparse.Namespace, variables: Dict[str, str]) -> List[str]:
+    """Returns the words of an mpirun. ValueError, in a sentence, for what cannot be."""
+    command = _program_of(given)
+    for option in ("host_discovery_script", "min_np", "max_np"):
+        if getattr(given, option) is not None:
+            raise ValueError("jobs of MPI are not elastic, because MPI ends a job that lost a rank; "
+                             "leave --mpi out")
+    if _ssh_options(given):
+        raise ValueError("--ssh-port and --ssh-identity-file: tell mpirun by --mpi-args how to reach "
+                         "hosts")
+    further = " ".join(filter(None, (getattr(given, "--binding-args"), getattr(given, "--mpi-args"))))
+    return _mpirun.command(given.np, command, variables, _hosts_of(given), further,
+                           getattr(given, "--output-filename"), tag=True)
 
 
 def check_build() -> str:
     """Returns what `horovodrun --check-build` prints."""
     def line(there: object, name: str) -> str:
         return f"    [{'X' if there else ' '}] {name}"
+    on_hosts = [line(_features.mpi_built(), "MPI"), line(_features.gloo_built(), "Gloo")]
     return "\n".join([
         f"Tutti, as Horovod v{VERSION}:", "", "Available Frameworks:",
         line(False, "TensorFlow"), line(importlib.util.find_spec("torch"), "PyTorch"),
-        line(False, "MXNet"), "", "Available Controllers:", line(True, "Tutti"),
-        line(_features.mpi_built(), "MPI"), line(_features.gloo_built(), "Gloo"), "",
+        line(False, "MXNet"), "", "Available Controllers:", line(True, "Tutti"), *on_hosts, "",
         "Available Tensor Operations:", line(True, "Tutti"), line(_features.nccl_built(), "NCCL"),
-        line(False, "DDL"), line(False, "CCL"), line(_features.mpi_built(), "MPI"),
-        line(_features.gloo_built(), "Gloo")])
+        line(_features.ddl_built(), "DDL (IBM ended it; there is no library of it to be had)"),
+        line(_features.has_ccl(), "CCL"), *on_hosts])
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> NoReturn:
@@ -190,12 +229,17 @@ def main(arguments: Optional[Sequence[str]] = None) -> NoReturn:
         if given.check_build:
             print(check_build())
             sys.exit(0)
-        words = arguments_of(given)
         variables = variables_of(given)
+        environment = dict(os.environ, **variables)
+        if given.mpi:
+            environment = _mpirun.environment(environment)
+            words = mpirun_of(given, environment)
+        else:
+            words = ["tutti", *arguments_of(given)]
         if given.verbose:
             shown = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-            print("horovodrun:", *shown, "tutti", shlex.join(words), file=sys.stderr, flush=True)
-        os.execve(_program.require(), ["tutti", *words], dict(os.environ, **variables))
+            print("horovodrun:", *shown, shlex.join(words), file=sys.stderr, flush=True)
+        os.execve(words[0] if given.mpi else _program.require(), words, environment)
     except (OSError, ValueError, ImportError) as error:
         print(f"horovodrun: {error}", file=sys.stderr)
         sys.exit(2)

@@ -20,9 +20,11 @@ def report() -> str:
         "Frameworks": {"PyTorch": (importlib.util.find_spec("torch") is not None, ""),
                        "NumPy": (importlib.util.find_spec("numpy") is not None, "")},
         "Controllers": {"Tutti": (True, ""), "MPI": (_features.mpi_built(), ""),
-                        "Gloo": (_features.gloo_built(), "")},
-        "Operations on tensors of the host": {"Tutti": (True, ""), "MPI": (_features.mpi_built(), ""),
-                                              "Gloo": (_features.gloo_built(), "")},
+                        "Gloo": (_features.gloo_built(), ""), "oneCCL": (_features.has_ccl(), "")},
+        "Operations on tensors of the host": {
+            "Tutti": (True, ""), "MPI": (_features.mpi_built(), ""),
+            "Gloo": (_features.gloo_built(), ""), "oneCCL": (_features.has_ccl(), ""),
+            "DDL": (_features.ddl_built(), "IBM ended it; there is no library of it to be had")},
         "Operations on tensors of GPUs": {
             "Tutti": (_features.cuda_built(), "" if _features.cuda_built() else "there is no driver of CUDA"),
             "NCCL": (nccl, why)},

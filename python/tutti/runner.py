@@ -21,7 +21,7 @@ import warnings
 from multiprocessing import spawn
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from tutti import _elastic, _launch, _program
+from tutti import _elastic, _launch, _mpirun, _program
 from tutti._horovodrun import read_hostfile
 from tutti._objects import pickler
 
@@ -54,52 +54,53 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (),
         min_num_proc: Optional[int] = None, max_num_proc: Optional[int] = None,
         slots: Optional[int] = None, reset_limit: Optional[int] = None,
         cooldown_range: Optional[Tuple[float, float]] = None, hosts: Optional[str] = None,
-        hostfile: Optional[str] = None, start_timeout: Optional[float] = None,
-        ssh_port: Optional[int] = None, ssh_identity_file: Optional[str] = None,
-        disable_cache: Optional[bool] = None, output_filename: Optional[str] = None,
-        verbose: Optional[int] = None, use_gloo: Optional[bool] = None,
-        use_mpi: Optional[bool] = None, mpi_args: Optional[str] = None,
-        network_interface: Optional[str] = None, executable: Optional[str] = None,
+        hostfile: Optional[str] = None, host_discovery_script: Optional[str] = None,
+        start_timeout: Optional[float] = None, ssh_port: Optional[int] = None,
+        ssh_identity_file: Optional[str] = None, disable_cache: Optional[bool] = None,
+        output_filename: Optional[str] = None, verbose: Optional[int] = None,
+        use_gloo: Optional[bool] = None, use_mpi: Optional[bool] = None,
+        mpi_args: Optional[str] = None, network_interface: Optional[str] = None,
+        network_interfaces: Optional[Sequence[str]] = None, executable: Optional[str] = None,
         np: Optional[int] = None, min_np: Optional[int] = None, max_np: Optional[int] = None,
         env: Optional[Dict[str, str]] = None) -> List[Any]:
     """Calls func(*args, **kwargs) on `num_proc` new processes of this machine, ranks of one job,
     and returns their results by rank. The function must call init itself.
 
     min_num_proc makes the job elastic, with as many ranks at least, and max_num_proc or slots (the
-    most on this machine) at most; the results are those of the ranks that were there in the end.
-    reset_limit and cooldown_range are --reset-limit and --blacklist-cooldown-range of `tutti run`,
-    for such a job.
+    most on this machine) at most; so does host_discovery_script, a program that writes the hosts to
+    use now, of which this machine alone can be one. The results are those of the ranks that were
+    there in the end. reset_limit and cooldown_range are --reset-limit and
+    --blacklist-cooldown-range of `tutti run`, for such a job.
     hosts, hostfile: this machine alone, with enough slots. start_timeout: seconds for the ranks to
-    meet. network_interface: as NCCL_SOCKET_IFNAME. env: further variables of the ranks.
-    np, min_np, max_np are older names. ssh_port, ssh_identity_file, disable_cache and use_gloo are
-    Horovod's, and not needed.
+    meet. network_interfaces: the interfaces for data, as NCCL_SOCKET_IFNAME. env: further variables
+    of the ranks. use_mpi: mpirun starts the ranks, which talk by MPI; mpi_args are further options
+    of mpirun, and output_filename its folder for what ranks write.
+    np, min_np, max_np and network_interface are older names. ssh_port, ssh_identity_file,
+    disable_cache and use_gloo are Horovod's, and not needed.
 
     RuntimeError where a rank fails; the others are ended then. ValueError for what cannot be: other
-    hosts, MPI (use_mpi, mpi_args), output_filename.
+    hosts, an elastic job of MPI, and mpi_args or output_filename without use_mpi.
     """
     num_proc = _older(num_proc, 1, np, "np", "num_proc")
     min_num_proc = _older(min_num_proc, None, min_np, "min_np", "min_num_proc")
     max_num_proc = _older(max_num_proc, None, max_np, "max_np", "max_num_proc")
+    if network_interface is not None:
+        network_interfaces = _older(network_interfaces, None, network_interface.split(","),
+                                    "network_interface", "network_interfaces")
     if num_proc < 1:
         raise ValueError(f"num_proc is {num_proc}, and must be 1 or more")
-    if use_mpi or mpi_args:
-        raise ValueError("use_mpi and mpi_args: run starts the ranks by itself; start them by mpirun")
-    if output_filename:
+    if use_gloo and use_mpi:
+        raise ValueError("give either use_gloo or use_mpi, not both")
+    if mpi_args and not use_mpi:
+        raise ValueError("mpi_args are for use_mpi: without it no mpirun is started")
+    if output_filename and not use_mpi:
         raise ValueError("output_filename: what ranks write goes to this program's output")
-    if hosts is not None and hostfile is not None:
-        raise ValueError("give either hosts or hostfile, not both")
-    if hostfile is not None:
-        hosts = read_hostfile(hostfile)
-    if hosts and _slots_here(hosts) < num_proc:
-        raise ValueError(f"num_proc is {num_proc}, more than the slots of {hosts}")
-    options = ["-n", str(num_proc)]
-    # As with Horovod, only the least number makes a job elastic; the others do not.
-    if min_num_proc is not None:
-        most = max_num_proc if slots is None else min(slots, max_num_proc or slots)
-        for option, value in (("--min-np", min_num_proc), ("--max-np", most),
-                              ("--reset-limit", reset_limit)):
-            if value is not None:
-                options += [option, str(value)]
+    hosts = _one_host(hosts, hostfile, host_discovery_script, num_proc)
+    options = _elastic_options(num_proc, min_num_proc, max_num_proc, slots, reset_limit,
+                               host_discovery_script)
+    if options and use_mpi:
+        raise ValueError("use_mpi: jobs of MPI are not elastic, because MPI ends a job that lost a "
+                         "rank")
     if cooldown_range is not None:
         options += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
     variables = dict(os.environ, **(env or {}))
@@ -107,26 +108,73 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (),
         variables["TUTTI_INIT_TIMEOUT_S"] = str(start_timeout)
         # It would count instead of TUTTI_INIT_TIMEOUT_S.
         variables.pop("HOROVOD_GLOO_TIMEOUT_SECONDS", None)
-    if network_interface:
-        variables["NCCL_SOCKET_IFNAME"] = network_interface
-    return _run_in_folder((func, tuple(args), dict(kwargs or {})), options, variables,
+    if network_interfaces:
+        variables["NCCL_SOCKET_IFNAME"] = ",".join(network_interfaces)
+        variables.setdefault("HOROVOD_GLOO_IFACE", network_interfaces[0])
+    if use_mpi:
+        variables = _mpirun.environment(variables)
+
+    def start(words: List[str]) -> List[str]:
+        if use_mpi:
+            return _mpirun.command(num_proc, words, variables, hosts, mpi_args or "",
+                                   output_filename)
+        return [_program.require(), "run", "-n", str(num_proc), *options, *words]
+    return _run_in_folder((func, tuple(args), dict(kwargs or {})), start, variables,
                           executable or sys.executable, bool(verbose))
 
 
-def _run_in_folder(call: Any, options: List[str], variables: Dict[str, str], executable: str,
-                   verbose: bool) -> List[Any]:
+def _one_host(hosts: Optional[str], hostfile: Optional[str], script: Optional[str], ranks: int
+              ) -> Optional[str]:
+    """Returns the hosts that were named in one way or the other, all of which must be this one."""
+    if sum(given is not None for given in (hosts, hostfile, script)) > 1:
+        raise ValueError("give one of hosts, hostfile and host_discovery_script, not both of two")
+    if hostfile is not None:
+        hosts = read_hostfile(hostfile)
+    if hosts and _slots_here(hosts) < ranks:
+        raise ValueError(f"num_proc is {ranks}, more than the slots of {hosts}")
+    return hosts
+
+
+def _elastic_options(ranks: int, least: Optional[int], most: Optional[int], slots: Optional[int],
+                     reset_limit: Optional[int], script: Optional[str]) -> List[str]:
+    """Returns the options that make `tutti run` start an elastic job. As with Horovod, only the
+    least number of ranks and a script do that; there are none without either."""
+    if least is None and script is None:
+        return []
+    if slots is not None and script is None:
+        most = min(slots, most or slots)
+    if script is not None and most is None:
+        most = 4096  # Without a limit, the number of ranks would be it.
+    options: List[str] = []
+    for option, value in (("--min-np", ranks if least is None else least), ("--max-np", most),
+                          ("--slots", slots if script is not None else None),
+                          ("--reset-limit", reset_limit), ("--host-discovery-script", script)):
+        if value is not None:
+            options += [option, str(value)]
+    return options
+
+
+def _run_in_folder(call: Any, start: Callable[[List[str]], List[str]], variables: Dict[str, str],
+                   executable: str, verbose: bool) -> List[Any]:
+    """Runs the words that `start` makes of the words of one rank, and returns the ranks' results.
+    """
     with tempfile.TemporaryDirectory(prefix="tutti-run-") as folder:
         known = spawn.get_preparation_data("tutti")
         with open(os.path.join(folder, "preparation"), "wb") as file:
             pickle.dump({key: known[key] for key in _PREPARATION if key in known}, file)
         with open(os.path.join(folder, "call"), "wb") as file:
             pickler().dump(call, file)
-        words = [_program.require(), "run", *options, executable, "-m", "tutti.runner", folder]
+        words = start([executable, "-m", "tutti.runner", folder])
         if verbose:
             print("tutti.run:", *words, file=sys.stderr, flush=True)
         ended = subprocess.run(words, env=variables, check=False)
         if ended.returncode != 0:
-            raise RuntimeError(f"a rank failed: `tutti run` ended with {ended.returncode}")
+            # Scripts look for Horovod's words, the first of each sentence.
+            by_mpi = os.path.basename(words[0]).startswith("mpirun")
+            raise RuntimeError(
+                f"mpirun failed with exit code {ended.returncode}: a rank failed" if by_mpi else
+                "Horovod detected that one or more processes exited with non-zero status: a rank "
+                f"failed, and `tutti run` ended with {ended.returncode}")
         results = {}
         for name in os.listdir(folder):
             found = re.fullmatch(r"result\.(\d+)", name)

@@ -480,7 +480,10 @@ class ProcessSets(unittest.TestCase):
         with self.assertRaises(ValueError):
             hvd.add_process_set(even)
         again = hvd.ProcessSet(even.ranks)
-        hvd.init(process_sets=[even, again])  # as they are
+        with self.assertRaisesRegex(ValueError, "two sets of the ranks"):
+            hvd.init(process_sets=[even, again])
+        hvd.init(process_sets=[even])  # as it is
+        hvd.init(process_sets=[again])
         self.assertEqual(again.process_set_id, even.process_set_id)
         if again.included():
             hvd.barrier(again)

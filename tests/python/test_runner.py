@@ -2,15 +2,23 @@
 starts the ranks itself."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import numpy as np
 
 import tutti
+from tutti import _features, _mpirun
 import tutti.numpy as hvd
+
+
+# An option of mpirun that sets a variable.
+MADE = "-x MADE=here" if hvd.mpi_built() and shutil.which("mpirun") and \
+    _mpirun._find()[1] == "openmpi" else "-genv MADE here"
 
 
 def total(first, second=0):
@@ -40,8 +48,18 @@ def elastic_sum():
     return train(state)
 
 
+def by_mpi():
+    return (hvd.mpi_enabled(), hvd.gloo_enabled(), os.environ.get("HOROVOD_CPU_OPERATIONS"),
+            os.environ.get("MADE"))
+
+
 def seen(*names):
     return [os.environ.get(name) for name in names]
+
+
+def seen_in_an_elastic_job(*names):
+    hvd.init()
+    return seen(*names)
 
 
 class Run(unittest.TestCase):
@@ -50,7 +68,8 @@ class Run(unittest.TestCase):
                          [(0, 2, 31), (1, 2, 31)])
 
     def test_a_rank_that_fails(self):
-        with self.assertRaisesRegex(RuntimeError, "a rank failed"):
+        with self.assertRaisesRegex(RuntimeError, "Horovod detected that one or more processes "
+                                                  "exited with non-zero status: a rank failed"):
             tutti.run(fails, np=2)
 
     def test_other_hosts(self):
@@ -73,7 +92,11 @@ class Run(unittest.TestCase):
                 tutti.run(seen, num_proc=3, hostfile=file.name)
             with self.assertRaisesRegex(ValueError, "not both"):
                 tutti.run(seen, hosts="localhost", hostfile=file.name)
-        for options in ({"use_mpi": True}, {"mpi_args": "-x A"}, {"output_filename": "out"}):
+        self.assertEqual(tutti.run(seen, ("NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE"),
+                                   network_interfaces=["lo", "eth9"],
+                                   env={"HOROVOD_GLOO_IFACE": "lo"}), [["lo,eth9", "lo"]])
+        for options in ({"mpi_args": "-x A"}, {"output_filename": "out"},
+                        {"use_mpi": True, "min_num_proc": 1}, {"use_gloo": True, "use_mpi": True}):
             with self.assertRaisesRegex(ValueError, next(iter(options))):
                 tutti.run(seen, **options)
         with self.assertRaises(TypeError):
@@ -83,6 +106,23 @@ class Run(unittest.TestCase):
         # The fifth is the least number of ranks, as with Horovod.
         self.assertEqual(tutti.run(elastic_sum, (), None, 2, 2, max_num_proc=2, reset_limit=3,
                                    cooldown_range=(1, 2)), [(0, 2, 5), (1, 2, 5)])
+
+    def test_hosts_that_a_script_names(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".sh", delete=False) as file:
+            file.write("#!/bin/sh\necho localhost:2\n")
+        os.chmod(file.name, 0o755)
+        self.addCleanup(os.remove, file.name)
+        self.assertEqual(tutti.run(elastic_sum, num_proc=2, host_discovery_script=file.name),
+                         [(0, 2, 5), (1, 2, 5)])
+
+    @unittest.skipUnless(hvd.mpi_built() and shutil.which("mpirun"), "needs mpirun and a plugin")
+    def test_ranks_of_mpi(self):
+        self.assertEqual(tutti.run(total, args=(10,), num_proc=2, use_mpi=True),
+                         [(0, 2, 21), (1, 2, 21)])
+        self.assertEqual(tutti.run(by_mpi, num_proc=1, use_mpi=True, mpi_args=MADE),
+                         [(True, False, "mpi", "here")])
+        with self.assertRaisesRegex(RuntimeError, "^mpirun failed with exit code [1-9]"):
+            tutti.run(fails, num_proc=2, use_mpi=True)
 
     def test_a_script_may_run_its_own_function(self):
         script = """
@@ -187,8 +227,9 @@ class Horovodrun(unittest.TestCase):
 
     def test_refusals(self):
         for sentence, arguments in (
-                ("start them by mpirun", ["-np", "2", "--mpi", "true"]),
+                ("not allowed with argument", ["-np", "2", "--mpi", "--gloo", "true"]),
                 ("no mpirun is started", ["-np", "2", "--mpi-args=-x A", "true"]),
+                ("not elastic", ["-np", "2", "--mpi", "--min-np", "1", "true"]),
                 ("say how many ranks", ["true"]),
                 ("say which program", ["-np", "2"]),
                 ("no configuration files", ["-np", "2", "--config-file", "x.yaml", "true"]),
@@ -203,10 +244,44 @@ class Horovodrun(unittest.TestCase):
         self.assertIn("[X] Tutti", ended.stdout)
         self.assertIn("[ ] TensorFlow", ended.stdout)
         self.assertEqual(ended.stdout.count(f"[{'X' if hvd.gloo_built() else ' '}] Gloo"), 2)
+        self.assertIn(f"[{'X' if _features.has_ccl() else ' '}] CCL", ended.stdout)
+        self.assertIn("[ ] DDL (IBM ended it", ended.stdout)
         self.assertEqual(horovodrun("--version").stdout, "0.28.1\n")
+
+    @unittest.skipUnless(hvd.mpi_built() and shutil.which("mpirun"), "needs mpirun and a plugin")
+    def test_ranks_of_mpi(self):
+        ended = horovodrun("-np", "2", "--mpi", f"--mpi-args={MADE}", "--cycle-time-ms", "3",
+                           "sh", "-c", "echo $HOROVOD_CONTROLLER $HOROVOD_CYCLE_TIME $MADE")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual(ended.stdout.count("mpi 3.0 here"), 2, ended.stdout)
 
 
 class HorovodsNames(unittest.TestCase):
+    def test_what_is_built(self):
+        for operations, wanted in (("", False), ("mpi,ccl", False), ("ccl", _features.has_ccl())):
+            with unittest.mock.patch.dict(os.environ, HOROVOD_CPU_OPERATIONS=operations):
+                self.assertEqual(hvd.ccl_built(), wanted)
+
+    def test_numbers_in_the_environment(self):
+        names = [f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE",
+                                                "CROSS_RANK", "CROSS_SIZE")]
+        self.assertEqual(tutti.run(seen, names, num_proc=2),
+                         [[str(rank), "2", str(rank), "2", "0", "1"] for rank in range(2)])
+        self.assertEqual(tutti.run(seen_in_an_elastic_job, names, num_proc=2, min_num_proc=2),
+                         [[str(rank), "2", str(rank), "2", "0", "1"] for rank in range(2)])
+
+    def test_helpers_of_tests(self):
+        from horovod.common.util import _cache
+        from horovod.runner.util.threads import in_thread
+        calls = []
+        once = _cache(lambda: calls.append(1) or len(calls))
+        self.assertEqual([once(), once()], [1, 1])
+        in_thread(calls.append, (2,)).join(60)
+        in_thread(lambda: 1 / 0, silent=True).join(60)
+        self.assertEqual(calls, [1, 2])
+        with self.assertRaisesRegex(ValueError, "must be a tuple"):
+            in_thread(calls.append, 2)
+
     def test_common(self):
         from horovod.common.basics import HorovodBasics
         from horovod.common.elastic import ObjectState, State, run_fn

@@ -139,6 +139,8 @@ class Collectives(unittest.TestCase):
         self.assertTrue(torch.equal(mine[0], sum(parts(size, 2))[rank]))
         a, b = hvd.grouped_reducescatter([torch.ones(size), torch.ones(2 * size)], op=hvd.Sum)
         self.assertEqual((a.tolist(), b.tolist()), ([size], [size] * 2))
+        with self.assertRaisesRegex(hvd.HorovodInternalError, "knows no Adasum"):
+            hvd.reducescatter(torch.ones(size), op=hvd.Adasum)
 
     def test_sparse(self):
         index = torch.tensor([[hvd.rank(), 4]])

@@ -41,6 +41,28 @@ class Sampler(unittest.TestCase):
         self.assertEqual({i for part in parts for i in part}, set(range(hvd.size() + 1)))
 
 
+    def test_batches_are_counted_on_after_a_restore(self):
+        data = list(range(12 * hvd.size()))
+        for counted_on in (False, True):
+            sampler = elastic.ElasticSampler(data, shuffle=False)
+            state = elastic.TorchState(sampler=sampler)
+            done = []
+            for batch in range(4):
+                done += sampler.get_indices(batch, 2)
+                sampler.record_batch(batch, 2)
+            state.commit()
+            state.restore()
+            self.assertEqual(len(sampler.indices), 4)
+            for batch, _ in enumerate(range(2), 4 if counted_on else 0):
+                done += sampler.get_indices(batch, 2)
+                sampler.record_batch(batch, 2)
+            state.commit()
+            everything = [i for part in hvd.allgather_object(done) for i in part]
+            self.assertEqual(sorted(everything), data)
+            self.assertEqual(len(sampler.processed_indices), len(data))
+            with self.assertWarnsRegex(UserWarning, "notes nothing: this pass has 4 samples"):
+                sampler.record_batch(9, 2)
+
     def test_indices_of_any_kind(self):
         for indices in (torch.tensor([0, 1]), (i for i in (0, 1)), [0, 1]):
             sampler = elastic.ElasticSampler(list(range(4)), shuffle=False)

@@ -252,6 +252,17 @@ class Steps(Case):
         for a, b in zip(models[0].parameters(), models[1].parameters()):
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
 
+    def test_step_after_synchronize_warns_in_horovods_words(self):
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+        loss_of(model, hvd.rank(), 0).backward()
+        optimizer.synchronize()
+        with self.assertWarnsRegex(UserWarning, "optimizer.step\\(\\) called without "
+                                                "optimizer.skip_synchronize\\(\\)"):
+            optimizer.step()
+        self.assertEqual(set(optimizer._parameter_names.values()),
+                         {name for name, _ in model.named_parameters()})
+
     def test_clipping_and_schedulers(self):
         model, alone = make_model(), make_model()
         optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())

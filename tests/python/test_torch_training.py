@@ -169,6 +169,18 @@ class Broadcasts(unittest.TestCase):
             hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
 
 
+    def test_an_optimizer_without_state_gets_gradients(self):
+        fixed = torch.nn.Parameter(torch.zeros(2), requires_grad=False)
+        model = make_model()
+        before = [p.detach().clone() for p in model.parameters()]
+        inner = torch.optim.SGD([*model.parameters(), fixed], lr=0.5, weight_decay=0.1)
+        optimizer = hvd.DistributedOptimizer(inner)
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        self.assertIsNone(fixed.grad)
+        for p, old in zip(model.parameters(), before):
+            self.assertTrue(torch.equal(p.grad, torch.zeros_like(p)))
+            self.assertTrue(torch.equal(p, old))  # no step was done
+
     def test_a_scheduler_made_before_the_wrapping(self):
         # It holds the plain optimizer, whose rate has to be the one that steps are made with.
         for make in (lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9),

@@ -20,7 +20,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     HostsUpdatedInterrupt it stays as it is. Either way the job is shut down and initialised again,
     the state's reset callbacks run, and func is called again with the same arguments.
 
-    Under `tutti run --min-np` ranks that died are missing from then on, and newcomers take part.
+    Under `tutti run --min-np` ranks that died are missing from then on, and newcomers take part; so
+    it is under Horovod's own elastic launcher, where newcomers wait for the next failure.
     Under other launchers all ranks must still be there; where one is gone the RuntimeError says so,
     after the time that ranks have to meet, and so it does when the job began anew
     HOROVOD_ELASTIC_RESET_LIMIT times (100 without it). An elastic launcher has --reset-limit.
@@ -45,9 +46,9 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
             except HostsUpdatedInterrupt as interrupt:
                 state.kept()
                 # Newcomers have no state yet, so no rank may skip this.
-                reason, skip_sync = interrupt, interrupt.skip_sync and not _elastic.is_elastic()
+                reason, skip_sync = interrupt, interrupt.skip_sync and not _elastic.ranks_may_change()
             resets += 1
-            if resets > limit and not _elastic.is_elastic():
+            if resets > limit and not _elastic.ranks_may_change():
                 raise RuntimeError(f"the job began anew {limit} times, which is the limit "
                                    f"(HOROVOD_ELASTIC_RESET_LIMIT)") from reason
             _begin_anew(state, reason)

@@ -55,7 +55,7 @@ class Settings:
         if self.process_set.included() is False:
             return False
         job = _basics.job()
-        return not job.is_initialized() or job.size() > 1 or _elastic.is_elastic()
+        return not job.is_initialized() or job.size() > 1 or _elastic.ranks_may_change()
 
     def add(self, parameters: Sequence[torch.Tensor]) -> List[torch.Tensor]:
         """Adds parameters that came later, and returns those that are to be hooked. ValueError

@@ -77,10 +77,16 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
                               process_set: ProcessSet = global_process_set) -> None:
     """Gives all ranks the optimizer state of `root_rank`, hyperparameters included, whatever they
     had. The optimizer keeps its groups and its state as objects, so that a scheduler made on it, or
-    on the optimizer that it wraps, still changes them. ValueError for LBFGS, whose state is no
-    plain data. `model` is Horovod's, not needed."""
+    on the optimizer that it wraps, still changes them. An optimizer that has not stepped yet gets
+    gradients of zeros where it has none, as from Horovod, which steps with them; no step is done
+    here. ValueError for LBFGS, whose state is no plain data. `model` is Horovod's, not needed."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("the state of torch.optim.LBFGS cannot be broadcast")
+    if not optimizer.state:
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            if p.requires_grad and p.grad is None:
+                zeros = torch.zeros_like(p)
+                p.grad = zeros.to_sparse() if isinstance(optimizer, torch.optim.SparseAdam) else zeros
     is_root = _basics.job().rank() == root_rank
     tensors: List[torch.Tensor] = []
     skeleton = _take_out(optimizer.state_dict(), tensors) if is_root else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Type
 
 import torch
 
@@ -59,6 +59,11 @@ class _Mixin:
     def sparse_as_dense(self) -> bool:
         """Returns whether sparse gradients are reduced as dense ones."""
         return self._settings.sparse_as_dense
+
+    @property
+    def _parameter_names(self) -> Dict[torch.Tensor, str]:
+        """Returns the names of the parameters; scripts know it by Horovod's name."""
+        return self._settings.names
 
     @property
     def process_set(self) -> ProcessSet:
@@ -140,7 +145,9 @@ class _Distributed(_Mixin):
             whole = _followed_by(closure, self._reducer.finish)
         elif self._should_synchronize:
             if self._synchronized:
-                warnings.warn("step() after synchronize() reduces the gradients a second time; use "
+                # Scripts look for Horovod's words, the first of the sentence.
+                warnings.warn("optimizer.step() called without optimizer.skip_synchronize() after "
+                              "optimizer.synchronize() reduces the gradients a second time; put "
                               "`with optimizer.skip_synchronize():` around step()")
             self.synchronize()
         self._synchronized = False

@@ -2,6 +2,7 @@
 """Functions by which scripts ask about Horovod's installation, and a few of its helpers."""
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -12,6 +13,9 @@ from horovod.common.exceptions import HorovodVersionMismatchError, get_version_m
 from tutti import _basics
 
 EXTENSIONS = ["torch"]
+
+# Decorates a function without arguments so that it is called once.
+_cache = functools.lru_cache(maxsize=None)
 
 
 def extension_available(ext_base_name, verbose=False):

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import random
-from typing import Any, Dict, Iterator, List, Sized
+import warnings
+from typing import Any, Dict, Iterator, List, Optional, Sized
 
 import torch
 
@@ -16,8 +17,10 @@ class ElasticSampler(torch.utils.data.Sampler):
 
     Call record_batch after each batch, set_epoch at the end of an epoch, and keep it in a
     TorchState, which shares what the ranks have processed at each commit. `indices` are this rank's
-    samples of this pass; `rank` and `num_replicas` are those for which they were dealt out. It
-    belongs to one thread. """
+    samples of this pass; `rank` and `num_replicas` are those for which they were dealt out. When
+    the rest of an epoch was dealt out anew, batches may be counted from 0 again or on from where
+    they were: the first number that comes is that of the pass's first batch. It belongs to one
+    thread. """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
@@ -26,6 +29,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         self._unshared: List[int] = []  # processed here, and not known to the other ranks yet
         self.remaining_indices: List[int] = []
         self.indices: List[int] = []
+        self._first_batch: Optional[int] = 0  # the number of the pass's first batch; None: not known
         self.num_replicas = 1
         self.rank = 0
         self.num_samples = 0
@@ -40,12 +44,20 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.reset()
 
     def get_indices(self, batch_idx: int, batch_size: int) -> List[int]:
-        """Returns this rank's samples in batch number `batch_idx`."""
-        return self.indices[batch_idx * batch_size:(batch_idx + 1) * batch_size]
+        """Returns this rank's samples in batch number `batch_idx`; none beyond the pass."""
+        if self._first_batch is None:
+            self._first_batch = batch_idx
+        place = max(batch_idx - self._first_batch, 0)
+        return self.indices[place * batch_size:(place + 1) * batch_size]
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Notes batch number `batch_idx` as processed."""
-        self.record_indices(self.get_indices(batch_idx, batch_size))
+        """Notes batch number `batch_idx` as processed. Warns where the pass has no such batch."""
+        indices = self.get_indices(batch_idx, batch_size)
+        if not indices:
+            warnings.warn(f"record_batch({batch_idx}, {batch_size}) notes nothing: this pass has "
+                          f"{len(self.indices)} samples, of which the first batch was number "
+                          f"{self._first_batch}", stacklevel=2)
+        self.record_indices(indices)
 
     def record_indices(self, indices: Any) -> None:
         """Notes samples as processed."""
@@ -92,6 +104,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.rank, self.num_replicas = (job.rank(), job.size()) if job.is_initialized() else (0, 1)
         self.remaining_indices = [i for i in range(len(self.dataset))
                                   if i not in self.processed_indices]
+        self._first_batch = None if self.processed_indices else 0
         self._deal()
 
     def _deal(self) -> None:
