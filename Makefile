@@ -12,7 +12,7 @@ CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 PLAIN_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .NOTPARALLEL:
-.PHONY: all build help test test-rdma unit checks demo install bench format tidy docs asan ubsan tsan sanitizers fuzz clean
+.PHONY: all build help test test-rdma unit checks demo install wheel bench format tidy docs asan ubsan tsan sanitizers fuzz clean
 all: build
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo 'make checks             the checks of the build only: headers, module order, format, symbols'
 	@echo 'make demo               trains handwritten digits with 4 ranks, then shows what collectives cost here'
 	@echo 'make install PREFIX=dir installs headers, libraries, pkg-config and CMake files, the tutti program'
+	@echo 'make wheel              a wheel for every Python 3 and every Linux since glibc 2.28, in build/dist'
 	@echo 'make bench              measures Tutti and its peers on this machine'
 	@echo 'make asan|ubsan|tsan    the quick tests under a sanitizer'
 	@echo 'make sanitizers         all tests but the slow ones under asan and tsan'
@@ -69,6 +70,11 @@ demo: $(call setup,build)
 
 install: build
 	@cmake --install $(BUILD) --strip --prefix $(abspath $(PREFIX))
+
+# The library and the program of the wheel are those of the build, linked in another way.
+wheel: $(call setup,build) $(BUILD)/build.ninja
+	@cmake --build $(BUILD) -j $(JOBS) --target tutti_portable tutti_portable_nccl tutti_portable_program tutti_nccl_overlay tutti_audit
+	@tools/build_wheel $(BUILD) build/dist
 
 bench: $(call setup,bench) build
 	@if [ -x bench/run ]; then bench/run $(BUILD); else echo 'make: bench/run is not there' >&2; exit 1; fi

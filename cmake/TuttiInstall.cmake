@@ -1,33 +1,52 @@
-# What `make install` puts under a prefix: headers, both libraries, pkg-config files and a CMake package. The files
-# that name paths name them relative to themselves, so that the whole tree can be moved.
+# What `make install` puts under a prefix: headers, the libraries, pkg-config files and a CMake package; and the same for a
+# wheel, as the component `wheel`, which an ordinary installation leaves out. The files that name paths name them relative
+# to themselves, so that the whole tree can be moved.
 
 include(CMakePackageConfigHelpers)
 
-install(TARGETS tutti_shared tutti_nccl EXPORT tutti LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/include/nccl.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} OPTIONAL)
-install(FILES ${PROJECT_SOURCE_DIR}/include/nccl_device.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} OPTIONAL)
-foreach(folder tutti nccl_device)
-  if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/include/${folder})
-    install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-            FILES_MATCHING PATTERN "*.h")
-  endif()
-endforeach()
+# Installs what is alike in both below the folders for libraries and headers; further arguments go to install().
+function(tutti_install_common libraries headers)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${headers} ${ARGN} FILES_MATCHING PATTERN "*.h")
+  install(FILES ${PROJECT_BINARY_DIR}/tuttiConfig.cmake ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
+          DESTINATION ${libraries}/cmake/tutti ${ARGN})
+  # Other ways to hand out libnccl.so.2: a folder laid out as NVIDIA's package, and an audit library for the loader.
+  set(overlay ${libraries}/tutti/overlay/nvidia)
+  install(PROGRAMS $<TARGET_FILE:tutti_nccl_overlay> DESTINATION ${overlay}/nccl/lib RENAME libnccl.so.2 ${ARGN})
+  install(FILES ${PROJECT_SOURCE_DIR}/python/overlay/nvidia/__init__.py DESTINATION ${overlay} ${ARGN})
+  install(FILES ${PROJECT_SOURCE_DIR}/python/overlay/nvidia/nccl/__init__.py DESTINATION ${overlay}/nccl ${ARGN})
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${overlay}/nccl/include ${ARGN}
+          FILES_MATCHING PATTERN "nccl*.h")
+  install(PROGRAMS $<TARGET_FILE:tutti_audit> DESTINATION ${libraries}/tutti ${ARGN})
+endfunction()
 
+install(TARGETS tutti_shared tutti_nccl EXPORT tutti LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(EXPORT tutti NAMESPACE tutti:: FILE tuttiTargets.cmake DESTINATION ${package_dir})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/tuttiConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/tuttiConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/tuttiConfig.cmake ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
-        DESTINATION ${package_dir})
+tutti_install_common(${CMAKE_INSTALL_LIBDIR} ${CMAKE_INSTALL_INCLUDEDIR})
 
-# Written at install time would be too late for --prefix, hence a path relative to the .pc file itself.
-file(RELATIVE_PATH up_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-string(REGEX REPLACE "/$" "" up_to_prefix "${up_to_prefix}")
 file(STRINGS ${PROJECT_SOURCE_DIR}/include/nccl.h nccl_lines REGEX "^#define NCCL_(MAJOR|MINOR|PATCH) +[0-9]+")
 string(REGEX REPLACE ".*MAJOR +([0-9]+).*MINOR +([0-9]+).*PATCH +([0-9]+).*" "\\1.\\2.\\3" NCCL_API_VERSION
        "${nccl_lines}")
-foreach(name tutti nccl)
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/${name}.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)
-  install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-endforeach()
+# Writes the pkg-config files for a library and header folder into the folder `where`, and installs them.
+function(tutti_install_pkgconfig where libraries headers)
+  # Written at install time would be too late for --prefix, hence a path relative to the .pc file itself.
+  file(RELATIVE_PATH up_to_prefix /${libraries}/pkgconfig /)
+  string(REGEX REPLACE "/$" "" up_to_prefix "${up_to_prefix}")
+  foreach(name tutti nccl)
+    configure_file(${PROJECT_SOURCE_DIR}/cmake/${name}.pc.in ${where}/${name}.pc @ONLY)
+    install(FILES ${where}/${name}.pc DESTINATION ${libraries}/pkgconfig ${ARGN})
+  endforeach()
+endfunction()
+tutti_install_pkgconfig(${PROJECT_BINARY_DIR} ${CMAKE_INSTALL_LIBDIR} ${CMAKE_INSTALL_INCLUDEDIR})
+
+if(TUTTI_WHEEL)
+  set(in_wheel COMPONENT wheel EXCLUDE_FROM_ALL)
+  install(TARGETS tutti_portable tutti_portable_nccl EXPORT tutti_portable LIBRARY DESTINATION lib ${in_wheel})
+  install(TARGETS tutti_portable_program RUNTIME DESTINATION bin ${in_wheel})
+  install(EXPORT tutti_portable NAMESPACE tutti:: FILE tuttiTargets.cmake DESTINATION lib/cmake/tutti ${in_wheel})
+  tutti_install_common(lib include ${in_wheel})
+  tutti_install_pkgconfig(${PROJECT_BINARY_DIR}/wheel lib include ${in_wheel})
+endif()

@@ -77,9 +77,9 @@ std::string FindLibrary(const std::string& name) {
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
   // An installation has lib beside bin, Debian's with the machine's name below it; a build tree has
   // src beside tools.
-  for (const char* place :
-       {"../lib/libtutti.so", "../lib/libtutti.so.0", "../lib/x86_64-linux-gnu/libtutti.so",
-        "../lib/aarch64-linux-gnu/libtutti.so", "../lib64/libtutti.so", "../src/libtutti.so"}) {
+  for (const char* place : {"../lib/libtutti.so.0", "../lib/x86_64-linux-gnu/libtutti.so.0",
+                            "../lib/aarch64-linux-gnu/libtutti.so.0", "../lib64/libtutti.so.0",
+                            "../src/libtutti.so.0"}) {
     const auto candidate = program / place;
     if (std::filesystem::exists(candidate, error))
       return std::filesystem::canonical(candidate, error).string();

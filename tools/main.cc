@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -33,18 +37,40 @@ std::string WrongSubcommand(const CLI::App& program, const std::vector<std::stri
   return {};
 }
 
+// The subcommands of the Python package (python/tutti/_program.py), about which library programs
+// find.
+constexpr std::string_view kOfPython[] = {"enable", "disable", "env",   "overlay",
+                                          "audit",  "prefix",  "which", "wheel"};
+
+// Runs `python3 -m tutti` with the words of this command line, in this process. Returns only when
+// there is no Python, an exit status.
+int RunPython(const std::vector<std::string>& words) {
+  std::vector<const char*> arguments = {"python3", "-m", "tutti"};
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  arguments.push_back(nullptr);
+  execvp(arguments[0], const_cast<char**>(arguments.data()));
+  std::fprintf(stderr,
+               "tutti: '%s' is a command of the Python package, and there is no python3: %s\n",
+               words[0].c_str(), std::strerror(errno));
+  return tutti::tools::kExitFailure;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App program("Collective communication: measure it, start ranks, look at libraries.",
                    "tutti");
   program.require_subcommand(1);
+  program.footer(fmt::format("With the Python package, to have programs find the library: {}",
+                             fmt::join(kOfPython, ", ")));
   std::vector<std::string> command;
   const tutti::tools::Subcommand run = tutti::tools::AddRun(program, command);
   const tutti::tools::Subcommand subcommands[] = {
       tutti::tools::AddPerf(program), run, tutti::tools::AddInfo(program),
       tutti::tools::AddTopo(program), tutti::tools::AddPerfRank(program)};
   std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (!arguments.empty() && std::ranges::find(kOfPython, arguments[0]) != std::end(kOfPython))
+    return RunPython(arguments);
   command = tutti::tools::TakeCommand(*run.app, &arguments);
   try {
     // This form of parse takes the words from the last to the first, and takes them away.

@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import Any
 
 from tutti._basics import ProcessSet, global_process_set
+from tutti._version import __version__
 from tutti.exceptions import HorovodInternalError, HostsUpdatedInterrupt, TuttiError
 
-__version__ = "0.1.0"
 __all__ = ["Communicator", "HorovodInternalError", "HostsUpdatedInterrupt", "ProcessSet",
-           "TuttiError", "global_process_set", "run"]
+           "TuttiError", "__version__", "global_process_set", "run"]
 
 
 def __getattr__(name: str) -> Any:

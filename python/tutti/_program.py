@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and runs the `tutti` program (`tutti run`, `tutti perf`, ...): the copy that came with the
-package, else one on PATH."""
+"""The command `tutti`: the subcommands of this package, and all others by the `tutti` program
+(`tutti run`, `tutti perf`, ...): the copy that came with the package, else one on PATH."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import os
 import shutil
 import sys
 from typing import NoReturn, Optional
+
+# Those of _commands, which is not imported for others: `tutti run` starts sooner without.
+OWN = ("enable", "disable", "env", "overlay", "audit", "prefix", "which", "wheel")
 
 
 def _is_script(path: str) -> bool:
@@ -43,6 +46,9 @@ def require() -> str:
 
 def main() -> NoReturn:
     """The command `tutti`, and `python -m tutti`."""
+    if len(sys.argv) > 1 and sys.argv[1] in OWN:
+        from tutti import _commands
+        sys.exit(_commands.main(sys.argv[1:]))
     try:
         path = require()
         os.execv(path, ["tutti", *sys.argv[1:]])

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A backend of torch.distributed for tensors in host memory.
 
-    import tutti.torch.distributed
     torch.distributed.init_process_group("tutti")
+
+PyTorch 2.5 and later knows the name where the package is installed; elsewhere (an older one, a
+package that is only on PYTHONPATH) `import tutti.torch.distributed` comes first.
 
 Everything built on torch.distributed (DistributedDataParallel and others) then runs on Tutti's
 communicators. Tensors are contiguous. Collectives of a group run in the order in which they are
@@ -277,10 +279,6 @@ def _join(parts: Tensors, whole: torch.Tensor) -> None:
         torch.cat(list(parts), out=whole)
 
 
-def _create(store: Any, rank: int, size: int, timeout: Any) -> ProcessGroupTutti:
-    return ProcessGroupTutti(store, rank, size, timeout)
-
-
 def _offer_monitored_barrier() -> None:
     """Has torch.distributed.monitored_barrier take groups of this backend, too. PyTorch looks at the
     backend's name, and refuses all but "gloo"."""
@@ -303,12 +301,11 @@ def _offer_monitored_barrier() -> None:
 
 def register() -> None:
     """Makes "tutti" known to torch.distributed; done by importing this."""
-    if "TUTTI" in dist.Backend._plugins:
-        return
-    try:
-        dist.Backend.register_backend("tutti", _create, devices=["cpu"])
-    except TypeError:  # Before PyTorch 2.0 backends were for any device.
-        dist.Backend.register_backend("tutti", _create)
+    if "TUTTI" not in dist.Backend._plugins:
+        try:
+            dist.Backend.register_backend("tutti", ProcessGroupTutti, devices=["cpu"])
+        except TypeError:  # Before PyTorch 2.0 backends were for any device.
+            dist.Backend.register_backend("tutti", ProcessGroupTutti)
     if hasattr(dist, "monitored_barrier"):
         _offer_monitored_barrier()
 

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Has `import torch` make the backend `tutti` known, so that init_process_group("tutti") is all.
+
+PyTorch (2.5 and later) calls load() at the end of its own import, by the entry point
+torch.backends. An exception there would break `import torch`, so there is none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _create(store: Any, rank: int, size: int, timeout: Any) -> Any:
+    from tutti.torch.distributed import ProcessGroupTutti
+    return ProcessGroupTutti(store, rank, size, timeout)
+
+
+def load() -> None:
+    """Registers the backend; what it is made of is imported when the first group is made."""
+    try:
+        import torch.distributed as dist
+        if dist.is_available() and "TUTTI" not in dist.Backend._plugins:
+            dist.Backend.register_backend("tutti", _create, devices=["cpu"])
+    except Exception:
+        pass  # init_process_group("tutti") will say that there is no such backend.
