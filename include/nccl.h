@@ -496,20 +496,26 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle);
 ncclResult_t pncclCommDeregister(const ncclComm_t comm, void* handle);
 
 // Makes `size` bytes at `buff` addressable by the other ranks of `comm`. All ranks call it at the
-// same point, with one size and the same flags, an or of NCCL_WIN_*; in a group, *win is there
-// after ncclGroupEnd. `buff` should come from ncclMemAlloc and starts at a multiple of
-// NCCL_WIN_REQUIRED_ALIGNMENT. With NCCL_WIN_COLL_SYMMETRIC, between GPUs that reach one another's
-// memory, AllReduce, AllGather and ReduceScatter then work in registered buffers. The caller
-// promises that an operation finds its buffers in the same windows and at the same offsets on all
-// ranks, and that all deregister between the same operations: ranks that do not may hang or write
-// elsewhere. Elsewhere, and with memory that cannot be mapped by others, work takes the usual way.
-// InvalidArgument on all ranks where sizes or flags differ.
+// same point, with the same flags, an or of NCCL_WIN_*; sizes may differ. In a group, *win is there
+// after ncclGroupEnd. `buff` comes from ncclMemAlloc and starts at a multiple of
+// NCCL_WIN_REQUIRED_ALIGNMENT, on all ranks at the same distance from the start of its memory; with
+// null, on host ranks, the library allocates the memory, which ncclWinGetUserPtr tells and which
+// goes with the window. Several windows may share memory. Where ranks share a machine,
+// ncclGetPeerDevicePointer then tells the addresses of their parts. Where one rank's call is wrong,
+// or ranks differ in flags, all get the error, and the communicator is as good as before.
+//
+// With NCCL_WIN_COLL_SYMMETRIC, between GPUs that reach one another's memory, AllReduce, AllGather
+// and ReduceScatter work in registered buffers from then on. The caller promises that an operation
+// finds its buffers in the same windows and at the same offsets on all ranks, and that all
+// deregister between the same operations: ranks that do not may hang or write elsewhere. Windows of
+// GPUs may lie in other memory than that of ncclMemAlloc, which gains nothing.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
                                     int winFlags);
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
                                      int winFlags);
 
-// Ends a window, on this rank. Nothing may be using it, graphs included. Null is allowed.
+// Ends a window, on this rank; other ranks still reach the memory until they end theirs. Nothing
+// may be using it, graphs included. Null is allowed. What is left goes with the communicator.
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 
@@ -748,9 +754,15 @@ ncclResult_t pncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, in
 // One-sided: write into a peer's window and tell it
 // -------------------------------------------------------------------------------------------------
 
+// For host ranks, from the first window on that the ranks have registered (hostRmaSupport of
+// ncclCommQueryProperties tells where). `peer` may be this rank, and need not be in any call. There
+// is one signal, `sigIdx` 0 of context `ctx` 0, for each pair of ranks; `flags` is 0. In a group,
+// puts and signals come before waits. InvalidArgument beyond the window.
+
 // Writes localbuff [count] into rank `peer`'s part of the window `peerWin`, `peerWinOffset` bytes
-// from its start, then raises signal `sigIdx` of context `ctx` there by one. A peer that sees the
-// signal sees the data. localbuff is memory of this rank's device. `flags` is 0.
+// from its start, then signals there. A peer that has waited for the signal sees the data, and all
+// that this rank put to it before. localbuff is any memory of this rank's device; it may be used
+// again when the call is done.
 ncclResult_t ncclPutSignal(const void* localbuff, size_t count, ncclDataType_t datatype, int peer,
                            ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
                            unsigned int flags, ncclComm_t comm, cudaStream_t stream);
@@ -758,15 +770,14 @@ ncclResult_t pncclPutSignal(const void* localbuff, size_t count, ncclDataType_t 
                             ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
                             unsigned int flags, ncclComm_t comm, cudaStream_t stream);
 
-// The signal alone. Seen after everything this rank put to `peer` in this context before. `flags`
-// is 0.
+// The signal alone. Seen after everything that this rank put to `peer` before.
 ncclResult_t ncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
                         cudaStream_t stream);
 ncclResult_t pncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
                          cudaStream_t stream);
 
-// Makes the stream wait until every one of the `nDesc` descriptors has its signals, and takes those
-// off the counters.
+// Makes the stream wait until every one of the `nDesc` descriptors has its `opCnt` signals, and
+// takes those. RemoteError when a rank that is waited for is lost.
 ncclResult_t ncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm,
                             cudaStream_t stream);
 ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm,

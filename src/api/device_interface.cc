@@ -18,17 +18,25 @@ ncclResult_t NotYet(const char* function, const char* what) {
   return Return(function, tutti::InvalidUsage("{} is not implemented yet", what));
 }
 
-// Returns rank and size of a communicator; a team of no rank for a handle that is none.
-ncclTeam_t World(const char* function, ncclComm_t comm) {
+// Returns the team that `team` makes of the world's size, this rank, and its LSA team; a team of no
+// rank for a handle that is none.
+template <class MakeTeam>
+ncclTeam_t TeamOf(const char* function, ncclComm_t comm, const MakeTeam& make) {
   ncclTeam_t team = {};
   // The error is kept for ncclGetLastError; the team says that there was one.
   (void)Return(function, [&]() -> tutti::Status {
     const tutti::HandleUse use(comm);
     TUTTI_TRY(tutti::api::CheckReady(use));
-    team = {comm->comm->num_ranks(), comm->comm->rank(), 1};
+    team = make(comm->comm->num_ranks(), comm->comm->rank(), comm->comm->symmetric().team());
     return tutti::Status::Ok();
   });
   return team;
+}
+
+ncclTeam_t World(int num_ranks, int rank, const tutti::LsaTeam&) { return {num_ranks, rank, 1}; }
+ncclTeam_t Lsa(int, int, const tutti::LsaTeam& team) { return {team.size, team.place, 1}; }
+ncclTeam_t Rail(int num_ranks, int rank, const tutti::LsaTeam& team) {
+  return {num_ranks / team.size, rank / team.size, team.size};
 }
 
 tutti::Status QueryProperties(ncclComm_t comm, ncclCommProperties_t* properties) {
@@ -46,7 +54,8 @@ tutti::Status QueryProperties(ncclComm_t comm, ncclCommProperties_t* properties)
   answer.nRanks = comm->comm->num_ranks();
   answer.cudaDev = comm->comm->cuda_device();
   answer.nvmlDev = -1;
-  answer.nLsaTeams = answer.nRanks;
+  answer.hostRmaSupport = comm->comm->CanDoOneSided();
+  answer.nLsaTeams = answer.nRanks / comm->comm->symmetric().team().size;
   const size_t bytes = std::min(properties->size, sizeof(answer));
   std::memcpy(reinterpret_cast<char*>(properties) + kHeaderBytes,
               reinterpret_cast<const char*>(&answer) + kHeaderBytes, bytes - kHeaderBytes);
@@ -74,37 +83,18 @@ ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config) {
 void ncclResetDebugInit() {}
 void ncclResetDebugInitInternal() {}
 
-ncclTeam_t ncclTeamWorld(ncclComm_t comm) { return World(__func__, comm); }
-ncclTeam_t ncclTeamRail(ncclComm_t comm) { return World(__func__, comm); }
-ncclTeam_t ncclTeamLsa(ncclComm_t comm) {
-  return World(__func__, comm).nRanks == 0 ? ncclTeam_t{} : ncclTeam_t{1, 0, 1};
-}
+ncclTeam_t ncclTeamWorld(ncclComm_t comm) { return TeamOf(__func__, comm, World); }
+ncclTeam_t ncclTeamLsa(ncclComm_t comm) { return TeamOf(__func__, comm, Lsa); }
+ncclTeam_t ncclTeamRail(ncclComm_t comm) { return TeamOf(__func__, comm, Rail); }
 ncclTeam_t ncclTeamCft(ncclComm_t, ncclCftTeamMode_t) { return {}; }
 ncclTeam_t ncclTeamCftMultimem(ncclComm_t) { return {}; }
 int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank) {
-  return World(__func__, comm).rank + (rank - team.rank) * team.stride;
+  return TeamOf(__func__, comm, World).rank + (rank - team.rank) * team.stride;
 }
-int ncclTeamRankToLsa(ncclComm_t, ncclTeam_t team, int rank) {
-  return (rank - team.rank) * team.stride;
+int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank) {
+  return TeamOf(__func__, comm, Lsa).rank + (rank - team.rank) * team.stride;
 }
 
-ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t, size_t, int, void** outPtr) {
-  if (outPtr != nullptr) *outPtr = nullptr;
-  return NotYet(__func__, "the address of a window for kernels");
-}
-ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t, size_t, int, void** outPtr) {
-  if (outPtr != nullptr) *outPtr = nullptr;
-  return NotYet(__func__, "the address of a window for kernels");
-}
-ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t, size_t, void** outPtr) {
-  if (outPtr != nullptr) *outPtr = nullptr;
-  return NotYet(__func__, "the address of a window for kernels");
-}
-ncclResult_t ncclGetMultimemDevicePointer(ncclWindow_t, size_t, ncclMultimemHandle_t,
-                                          void** outPtr) {
-  if (outPtr != nullptr) *outPtr = nullptr;
-  return NotYet(__func__, "the address of a window for kernels");
-}
 ncclResult_t ncclGetMultimemDeviceLeInfo(ncclWindow_t, size_t, ncclCftLeId* leId,
                                          size_t* leOffset) {
   if (leId != nullptr) *leId = 0;
@@ -136,10 +126,6 @@ ncclResult_t ncclGinInboxA2ACreateRequirement(ncclTeam_t, int, int, ncclGinInbox
   return NotYet(__func__, "a requirement of a device communicator");
 }
 
-TUTTI_PNCCL(GetLsaDevicePointer);
-TUTTI_PNCCL(GetPeerDevicePointer);
-TUTTI_PNCCL(GetLsaMultimemDevicePointer);
-TUTTI_PNCCL(GetMultimemDevicePointer);
 TUTTI_PNCCL(GetMultimemDeviceLeInfo);
 TUTTI_PNCCL(GetCftDeviceLeInfo);
 TUTTI_PNCCL(GetPeerDeviceLeInfo);

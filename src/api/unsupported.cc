@@ -25,19 +25,6 @@ ncclResult_t ncclCommSuspend(ncclComm_t comm, int) {
 ncclResult_t ncclCommResume(ncclComm_t comm) {
   return NotYet(__func__, comm, "resuming a communicator");
 }
-ncclResult_t ncclPutSignal(const void*, size_t, ncclDataType_t, int, ncclWindow_t, size_t, int, int,
-                           unsigned int, ncclComm_t comm, cudaStream_t) {
-  return NotYet(__func__, comm, "one-sided put");
-}
-ncclResult_t ncclSignal(int, int, int, unsigned int, ncclComm_t comm, cudaStream_t) {
-  return NotYet(__func__, comm, "one-sided signal");
-}
-ncclResult_t ncclWaitSignal(int, ncclWaitSignalDesc_t*, ncclComm_t comm, cudaStream_t) {
-  return NotYet(__func__, comm, "waiting for one-sided signals");
-}
 
 TUTTI_PNCCL(CommSuspend);
 TUTTI_PNCCL(CommResume);
-TUTTI_PNCCL(PutSignal);
-TUTTI_PNCCL(Signal);
-TUTTI_PNCCL(WaitSignal);

@@ -1,27 +1,24 @@
-// Windows: buffers that all ranks register together.
-
-#include <algorithm>
+// Windows: memory that all ranks register together, and its addresses.
 
 #include "api/context.h"
 #include "comm/group.h"
 #include "nccl.h"
+#include "nccl_device.h"
 
 namespace tutti::api {
 namespace {
 
-static_assert(Communicator::kSymmetricWindow == NCCL_WIN_COLL_SYMMETRIC);
+// Programs read the records with the public header's struct.
+static_assert(sizeof(WindowRecord) == sizeof(ncclWindow_vidmem));
+static_assert(offsetof(WindowRecord, lsa_flat_base) == offsetof(ncclWindow_vidmem, lsaFlatBase));
+static_assert(offsetof(WindowRecord, num_segments) == offsetof(ncclWindow_vidmem, numSegments));
+static_assert(sizeof(WindowTableBlock) == sizeof(ncclDevCommWindowTable));
+
 constexpr int kKnownFlags = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING;
 
-ncclWindow_t HandleOf(const std::unique_ptr<TuttiWindow>& window) {
-  return reinterpret_cast<ncclWindow_t>(window.get());
-}
-
-Status RegisterWindow(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* out, int flags) {
-  const HandleUse use(comm);
-  TUTTI_TRY(CheckUsable(use));
-  if (out == nullptr) return InvalidArgument("win is null");
-  *out = nullptr;
-  if (buffer == nullptr || size == 0) return InvalidArgument("the buffer is empty");
+// Returns what is wrong with the arguments of a registration.
+Status CheckRequest(const void* buffer, size_t size, int flags) {
+  if (size == 0) return InvalidArgument("the buffer is empty");
   TUTTI_TRY(CheckExtent(buffer, size, "the buffer"));
   if (reinterpret_cast<uintptr_t>(buffer) % NCCL_WIN_REQUIRED_ALIGNMENT != 0)
     return InvalidArgument("the buffer at {} does not begin at a multiple of {} bytes", buffer,
@@ -29,53 +26,99 @@ Status RegisterWindow(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* 
   if ((flags & ~kKnownFlags) != 0)
     return InvalidArgument("winFlags is {:#x}, of which {:#x} is unknown", flags,
                            flags & ~kKnownFlags);
-  return ThreadGroup().AddJoint(*comm, [comm, buffer, size, out, flags]() -> Status {
-    const std::span memory(static_cast<std::byte*>(buffer), size);
-    auto window = std::make_unique<TuttiWindow>();
-    window->memory = memory;
-    TUTTI_ASSIGN(const Operations::Registration registration,
-                 comm->comm->RegisterBuffer(memory, flags));
-    window->registration = registration.token;
-    const MutexLock lock(comm->mutex);
-    comm->windows.push_back(std::move(window));
-    *out = HandleOf(comm->windows.back());
-    return Status::Ok();
-  });
+  return Status::Ok();
 }
 
-// Returns the window's place among those of the communicator.
-using Windows = std::vector<std::unique_ptr<TuttiWindow>>;
-Result<Windows::iterator> FindWindow(ncclComm_t comm, ncclWindow_t window)
-    TUTTI_REQUIRES(comm->mutex) {
-  const auto found = std::find_if(comm->windows.begin(), comm->windows.end(),
-                                  [&](const auto& w) { return HandleOf(w) == window; });
-  if (found == comm->windows.end())
-    return InvalidArgument("the window is none of this communicator, or has been deregistered");
-  return found;
+// A rank whose arguments are wrong meets the others all the same, so that they hear of it.
+Status RegisterWindow(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* out, int flags) {
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckUsable(use));
+  if (out != nullptr) *out = nullptr;
+  SymmetricMemory::Request request = {.buffer = static_cast<std::byte*>(buffer),
+                                      .bytes = size,
+                                      .flags = flags,
+                                      .wrong = CheckRequest(buffer, size, flags)};
+  if (out == nullptr) request.wrong = InvalidArgument("win is null");
+  return ThreadGroup().AddJoint(*comm, [comm, request, out]() -> Status {
+    TUTTI_ASSIGN(const std::shared_ptr<const Window> window, comm->comm->RegisterWindow(request));
+    *out = window->handle;
+    return Status::Ok();
+  });
 }
 
 Status DeregisterWindow(ncclComm_t comm, ncclWindow_t window) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckReady(use));
   if (window == nullptr) return Status::Ok();
-  std::unique_ptr<TuttiWindow> gone;
-  {
-    const MutexLock lock(comm->mutex);
-    TUTTI_ASSIGN(const auto found, FindWindow(comm, window));
-    gone = std::move(*found);
-    comm->windows.erase(found);
-  }
-  return comm->comm->operations().Forget(gone->registration);
+  return comm->comm->DeregisterWindow(window);
 }
 
 Status UserPointer(ncclComm_t comm, ncclWindow_t window, void** out) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckReady(use));
   if (out == nullptr) return InvalidArgument("outUserPtr is null");
-  const MutexLock lock(comm->mutex);
-  TUTTI_ASSIGN(const auto found, FindWindow(comm, window));
-  *out = (*found)->memory.data();
+  *out = nullptr;
+  TUTTI_ASSIGN(const std::shared_ptr<const Window> found, comm->comm->symmetric().Find(window));
+  *out = found->own.data();
   return Status::Ok();
+}
+
+using FoundWindow = std::shared_ptr<const Window>;
+
+// Returns the window for a call that stores an address at `out`, which becomes null first.
+Result<FoundWindow> FindWindow(ncclWindow_t window, void** out) {
+  if (out == nullptr) return InvalidArgument("outPtr is null");
+  *out = nullptr;
+  TUTTI_ASSIGN(Process* const process, ThisProcess());
+  FoundWindow found = process->windows().Find(window);
+  if (found == nullptr)
+    return InvalidArgument("{} is no window of this process, or has been deregistered",
+                           fmt::ptr(window));
+  return found;
+}
+
+// Returns InvalidArgument unless `offset` lies in the part of `rank`.
+Status CheckOffset(const Window& window, size_t offset, int rank) {
+  if (window.Holds(rank, offset, 1)) return Status::Ok();
+  return InvalidArgument("offset {} is beyond the {} bytes that the window has on rank {}", offset,
+                         window.bytes[static_cast<size_t>(rank)], rank);
+}
+
+Status AddressAt(const Window& window, size_t offset, int place, void** out) {
+  TUTTI_TRY(CheckOffset(window, offset, window.team.first + place));
+  if (window.flat_base == nullptr)
+    return InvalidUsage("windows of this communicator have no addresses for kernels");
+  *out = window.At(place, offset);
+  return Status::Ok();
+}
+
+Status LsaPointer(ncclWindow_t handle, size_t offset, int place, void** out) {
+  TUTTI_ASSIGN(const FoundWindow window, FindWindow(handle, out));
+  if (place < 0 || place >= window->team.size)
+    return InvalidArgument("lsaRank is {}, of a team of {}", place, window->team.size);
+  return AddressAt(*window, offset, place, out);
+}
+
+Status PeerPointer(ncclWindow_t handle, size_t offset, int peer, void** out) {
+  TUTTI_ASSIGN(const FoundWindow window, FindWindow(handle, out));
+  const auto num_ranks = static_cast<int>(window->bytes.size());
+  if (peer < 0 || peer >= num_ranks)
+    return InvalidArgument("peer is {}, of {} ranks", peer, num_ranks);
+  if (window->team.Has(peer)) return AddressAt(*window, offset, peer - window->team.first, out);
+  return CheckOffset(*window, offset, peer);
+}
+
+// There is no multicast memory, which is no error.
+Status LsaMultimemPointer(ncclWindow_t handle, size_t offset, void** out) {
+  TUTTI_ASSIGN(const FoundWindow window, FindWindow(handle, out));
+  return CheckOffset(*window, offset, window->team.first + window->team.place);
+}
+
+Status MultimemPointer(ncclWindow_t handle, ncclMultimemHandle_t multimem, void** out) {
+  TUTTI_TRY(FindWindow(handle, out).status());
+  if (multimem.mcBasePtr == nullptr)
+    return InvalidArgument("the handle of multicast memory is null");
+  return InvalidUsage("this communicator has no multicast memory");
 }
 
 }  // namespace
@@ -94,7 +137,25 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
 ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void** outUserPtr) {
   return Return(__func__, [&] { return tutti::api::UserPointer(comm, win, outUserPtr); });
 }
+ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int lsaRank,
+                                     void** outPtr) {
+  return Return(__func__, [&] { return tutti::api::LsaPointer(window, offset, lsaRank, outPtr); });
+}
+ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void** outPtr) {
+  return Return(__func__, [&] { return tutti::api::PeerPointer(window, offset, peer, outPtr); });
+}
+ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, size_t offset, void** outPtr) {
+  return Return(__func__, [&] { return tutti::api::LsaMultimemPointer(window, offset, outPtr); });
+}
+ncclResult_t ncclGetMultimemDevicePointer(ncclWindow_t window, size_t,
+                                          ncclMultimemHandle_t multimem, void** outPtr) {
+  return Return(__func__, [&] { return tutti::api::MultimemPointer(window, multimem, outPtr); });
+}
 
 TUTTI_PNCCL(CommWindowRegister);
 TUTTI_PNCCL(CommWindowDeregister);
 TUTTI_PNCCL(WinGetUserPtr);
+TUTTI_PNCCL(GetLsaDevicePointer);
+TUTTI_PNCCL(GetPeerDevicePointer);
+TUTTI_PNCCL(GetLsaMultimemDevicePointer);
+TUTTI_PNCCL(GetMultimemDevicePointer);

@@ -19,15 +19,19 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
 #include "comm/process.h"
 #include "config/settings.h"
+#include "nccl.h"
 #include "operations/operations.h"
 #include "operations/peer_info.h"
 #include "sys/network_interface.h"
 #include "transport/shm/remote_copy.h"
 #include "watch/watch.h"
+#include "window/one_sided.h"
+#include "window/symmetric_memory.h"
 
 namespace tutti {
 
@@ -82,15 +86,23 @@ class Communicator {
   // after: those that stay count the shrinks without just these ranks.
   uint64_t NextShrinkNumber(const std::vector<int>& excluded) { return ++shrinks_[excluded]; }
 
-  // All ranks call it together, with buffers of one length and the same flags (NCCL_WIN_*): with
-  // kSymmetricWindow, operations work in these buffers from now on, where that gains something.
-  // Fails alike on all ranks, with InvalidArgument, where lengths or flags differ; any other
-  // failure stops the communicator.
-  static constexpr int kSymmetricWindow = 1;
-  Result<Operations::Registration> RegisterBuffer(std::span<std::byte> buffer, int flags);
+  SymmetricMemory& symmetric() { return *symmetric_; }
+  // Registers a window; all ranks call it together. With NCCL_WIN_COLL_SYMMETRIC, operations work
+  // in it from now on, where that gains something. Where a rank refuses, all fail with its reason,
+  // and the communicator lives on; any other failure stops it.
+  Result<std::shared_ptr<const Window>> RegisterWindow(const SymmetricMemory::Request& request);
+  // Ends a window on this rank, when the device has done all that was queued on it. Any thread.
+  Status DeregisterWindow(ncclWindow_t handle);
 
   // Ends all waits, here and (if `tell`) on the other ranks.
   void Stop(const Status& reason, bool tell) { watch_->Stop(reason, tell); }
+
+  // Returns whether one-sided calls reach all ranks once a window has been registered; the same on
+  // all ranks.
+  bool CanDoOneSided() const;
+  // Returns what makes one-sided calls; InvalidUsage where there can be none, or no window has been
+  // registered. Any thread.
+  Result<OneSided*> one_sided();
 
   // Returns the JSON object of tuttiCommDescribe.
   std::string DescribeAsJson() const;
@@ -112,7 +124,11 @@ class Communicator {
   Status ExchangePeers(PlanContext& lists);
   Status DescribeDevice(PeerInfo& self);
   Result<std::unique_ptr<RelayChannel>> MakeChannel(int channel, std::atomic<bool>* abort_flag);
-  Status Register(std::span<std::byte> buffer, int flags, Operations::Registration& registration);
+  void MakeSymmetricMemory();
+  Result<SymmetricMemory::Outcome> Register(const SymmetricMemory::Request& request);
+  Status ShareWithOthers(const Window& window, Deadline deadline,
+                         const std::atomic<bool>* abort_flag);
+  Status MakeOneSided(Deadline deadline, const std::atomic<bool>* abort_flag);
   void LogTransports() const;
 
   Process& process_;
@@ -127,6 +143,12 @@ class Communicator {
   std::vector<NetworkInterface> interfaces_;  // of this host, read once
   RemoteToken probe_token_ = {};  // peers look for it to prove that they can read this memory
   std::unique_ptr<Operations> operations_;
+  std::unique_ptr<SymmetricMemory> symmetric_;
+  Mutex registrations_mutex_;
+  // Made with the first window, and there until the end.
+  std::unique_ptr<OneSided> one_sided_ TUTTI_GUARDED_BY(registrations_mutex_);
+  // The tokens of Operations::Register by the window that they are of.
+  std::map<ncclWindow_t, const void*> registrations_ TUTTI_GUARDED_BY(registrations_mutex_);
   uint64_t children_ = 0;
   std::map<std::vector<int>, uint64_t> shrinks_;  // by the ranks left out, sorted
 };

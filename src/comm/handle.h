@@ -31,12 +31,6 @@ struct TuttiUserOp {
   const void* live = nullptr;
 };
 
-// What the host keeps of a window; an ncclWindow_t is its address.
-struct TuttiWindow {
-  std::span<std::byte> memory;
-  const void* registration = nullptr;  // the token of Communicator::RegisterBuffer
-};
-
 namespace tutti {
 
 // Owns a communicator that one thread puts there while others look whether it is there yet.
@@ -92,7 +86,6 @@ struct ncclComm {
   int next_user_op TUTTI_GUARDED_BY(mutex) = 0;
   // The tokens that ncclCommRegister gave out.
   std::vector<std::unique_ptr<char>> registrations TUTTI_GUARDED_BY(mutex);
-  std::vector<std::unique_ptr<TuttiWindow>> windows TUTTI_GUARDED_BY(mutex);
   // The id that ncclCommGetUniqueId made and that is not used yet; 0: there is none.
   uint64_t grow_id TUTTI_GUARDED_BY(mutex) = 0;
 

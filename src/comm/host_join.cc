@@ -195,10 +195,13 @@ Status HostJoin::OpenNetwork() {
 
 std::unique_ptr<HostOperations> HostJoin::MakeOperations() {
   const Settings& settings = context_.settings;
-  if (network_)
-    parts_.net = MakeNetConnector(context_.process.proxy(), context_.bootstrap, std::move(network_),
+  if (network_) {
+    parts_.network = std::move(network_);
+    parts_.network_device = network_device_;
+    parts_.net = MakeNetConnector(context_.process.proxy(), context_.bootstrap, parts_.network,
                                   network_device_, parts_.plan.slot_bytes, context_.peers,
                                   context_.watch.stop_flag(), context_.watch);
+  }
   parts_.rank = rank();
   parts_.peers = context_.peers;
   parts_.memory = &context_.process.memory();

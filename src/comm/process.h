@@ -1,7 +1,8 @@
 #pragma once
 
 // What one process owns once, whatever the number of its communicators: the threads that serve
-// sockets, the network proxy, the server of shared memory, the memory from ncclMemAlloc.
+// sockets, the network proxy, the server of shared memory, the memory from ncclMemAlloc, the list
+// of windows.
 //
 // The API makes one Process on first use and hands it down; nothing below the API knows a global
 // one. After a fork the child makes its own (threads do not survive a fork). Thread-safe.
@@ -24,6 +25,7 @@
 #include "sys/fd_server.h"
 #include "topology/machine.h"
 #include "transport/shm/registry.h"
+#include "window/window_directory.h"
 
 namespace tutti {
 
@@ -37,6 +39,7 @@ class Process {
   FdServer& fd_server() { return *fd_server_; }
 
   HostMemory& memory() { return *memory_; }
+  WindowDirectory& windows() { return windows_; }
 
   // Fills in what peers need to reach this process's memory.
   void DescribeMemory(PeerInfo& info) const;
@@ -72,6 +75,7 @@ class Process {
   std::unique_ptr<Proxy> proxy_;
   std::unique_ptr<FdServer> fd_server_;
   std::unique_ptr<HostMemory> memory_;
+  WindowDirectory windows_;
 
   std::atomic<bool> machine_dumped_ = false;
 

@@ -3,16 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace tutti {
 namespace {
-
-// A rank's Status as it travels in an agreement.
-struct StatusWire {
-  uint8_t code = 0;
-  char text[375] = {};
-};
 
 // The number of other ranks on this rank's host.
 int OthersHere(const GpuPeers& peers) {
@@ -28,24 +21,6 @@ std::string_view Name(WindowPlace place) {
   return place == WindowPlace::kPeerMemory        ? "GPU memory"
          : place == WindowPlace::kPeerMemoryByIpc ? "GPU memory by CUDA IPC"
                                                   : "host memory";
-}
-
-Result<Agreement> GpuPeers::Agree(const Status& mine) const {
-  const auto n = static_cast<size_t>(bootstrap->num_ranks());
-  std::vector<StatusWire> all(n);
-  StatusWire& own = all[static_cast<size_t>(bootstrap->rank())];
-  own.code = static_cast<uint8_t>(mine.code());
-  mine.message().copy(own.text, sizeof(own.text) - 1);
-  TUTTI_TRY(bootstrap->AllGather(all.data(), sizeof(StatusWire), deadline, abort_flag));
-  for (size_t r = 0; r < n; ++r) {
-    const StatusWire& one = all[r];
-    if (one.code == 0) continue;
-    const bool known = one.code <= static_cast<uint8_t>(Code::kTimeout);
-    const std::string_view text(one.text, strnlen(one.text, sizeof(one.text)));
-    return Agreement{Status(known ? static_cast<Code>(one.code) : Code::kRemoteError,
-                            fmt::format("{}: {}", RankName(static_cast<int>(r), peers[r]), text))};
-  }
-  return Agreement();
 }
 
 Status GpuWindows::MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer, UniqueFd* fd) {

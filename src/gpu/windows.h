@@ -30,6 +30,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
+#include "operations/agreement.h"
 #include "operations/peer_info.h"
 #include "sys/fd_server.h"
 #include "sys/shared_memory.h"
@@ -39,13 +40,6 @@ namespace tutti {
 enum class WindowPlace : uint8_t { kPeerMemory, kPeerMemoryByIpc, kHostMemory };
 std::string_view Name(WindowPlace place);  // "GPU memory", "GPU memory by CUDA IPC", "host memory"
 constexpr bool IsOnGpu(WindowPlace place) { return place != WindowPlace::kHostMemory; }
-
-// What the ranks have agreed on: to go on, or that one of them cannot. It is the same on every
-// rank.
-struct Agreement {
-  Status refusal;  // The reason of the first rank that cannot go on; ok: all can.
-  bool go_on() const { return refusal.ok(); }
-};
 
 // What ranks need to agree on something with all others.
 struct GpuPeers {
@@ -59,7 +53,9 @@ struct GpuPeers {
 
   // Agrees to go on if `mine` is ok on all ranks, which all call this. Fails when the ranks cannot
   // talk.
-  Result<Agreement> Agree(const Status& mine) const;
+  Result<Agreement> Agree(const Status& mine) const {
+    return tutti::Agree(*bootstrap, peers, mine, deadline, abort_flag);
+  }
   // Exchanges offers. All ranks call it alike, each with its own of the `offers` filled in. Every
   // rank gets all offers, and maps them if `mine`, the making of its own, went well. Then the ranks
   // agree on how both came out.

@@ -31,6 +31,7 @@ HostOperations::HostOperations(Parts parts)
       peers_(parts.peers),
       machines_(std::move(parts.machines)),
       watch_(*parts.watch),
+      shared_with_one_sided_{parts.wait_policy, parts.network, parts.network_device},
       order_(parts.rank, parts.timeout_s),
       arena_(std::move(parts.arena)) {
   const auto num_ranks = static_cast<int>(peers_.size());
@@ -90,18 +91,28 @@ Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
 
 Status HostOperations::RunInTurn(std::span<const IssuedTask> tasks) {
   size_t num_messages = 0;
+  bool awaits = false;
   for (const IssuedTask& issued : tasks) {
-    if (issued.task.collective == Collective::kSendRecv)
+    if (const OneSidedCall* const call = issued.task.one_sided.get()) {
+      awaits |= call->waits();
+      if (!call->waits()) TUTTI_TRY(call->Run());
+    } else if (issued.task.collective == Collective::kSendRecv)
       ++num_messages;
     else
       TUTTI_TRY(executor_->RunCollective(issued.task));
   }
-  if (num_messages == 0) return Status::Ok();
-  std::vector<const Task*> messages;
-  messages.reserve(num_messages);
+  if (num_messages > 0) {
+    std::vector<const Task*> messages;
+    messages.reserve(num_messages);
+    for (const IssuedTask& issued : tasks)
+      if (issued.task.collective == Collective::kSendRecv) messages.push_back(&issued.task);
+    TUTTI_TRY(executor_->RunMessages(messages));
+  }
+  if (!awaits) return Status::Ok();
   for (const IssuedTask& issued : tasks)
-    if (issued.task.collective == Collective::kSendRecv) messages.push_back(&issued.task);
-  return executor_->RunMessages(messages);
+    if (const OneSidedCall* const call = issued.task.one_sided.get(); call && call->waits())
+      TUTTI_TRY(call->Run());
+  return Status::Ok();
 }
 
 void HostOperations::Finish() {
@@ -118,6 +129,10 @@ Status HostOperations::CheckBuffer(const void* begin, size_t bytes, const char* 
   if (IsMapped(begin, bytes)) return Status::Ok();
   return InvalidArgument("the {} of {} bytes at {} is not all mapped memory", what, bytes,
                          fmt::ptr(begin));
+}
+
+double HostOperations::PredictUs(const Task& task) const {
+  return task.one_sided ? 0 : executor_->PredictUs(task);
 }
 
 std::string HostOperations::DescribeTransports() const {

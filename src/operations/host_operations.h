@@ -19,6 +19,7 @@
 #include "operations/ticket_order.h"
 #include "sys/fd_server.h"
 #include "sys/shared_memory.h"
+#include "transport/net/net.h"
 #include "transport/shm/arena.h"
 #include "transport/shm/registry.h"
 #include "watch/watch.h"
@@ -58,7 +59,9 @@ class HostOperations final : public Operations {
     PlanContext plan;
     std::vector<int> ring;              // The ranks in ring order.
     std::unique_ptr<NetConnector> net;  // Null when all ranks share the arena.
-    HostMemory* memory = nullptr;       // The process's memory, and the server of its descriptors.
+    std::shared_ptr<Net> network;       // The network of `net`, and this rank's device in it.
+    int network_device = 0;
+    HostMemory* memory = nullptr;  // The process's memory, and the server of its descriptors.
     FdServer* fd_server = nullptr;
     Watch* watch = nullptr;
     WaitPolicy wait_policy;
@@ -75,7 +78,7 @@ class HostOperations final : public Operations {
   void Finish() override;
 
   Status CheckBuffer(const void* begin, size_t bytes, const char* what) const override;
-  double PredictUs(const Task& task) const override { return executor_->PredictUs(task); }
+  double PredictUs(const Task& task) const override;
   std::string Describe(const Task& task) const override { return executor_->Describe(task); }
   std::string_view RankKind() const override { return "host ranks"; }
   std::string DescribeTransports() const override;
@@ -87,6 +90,14 @@ class HostOperations final : public Operations {
   // and never calls Run. One thread at a time, until Finish.
   Executor& executor() { return *executor_; }
 
+  // What one-sided calls (window/one_sided.h) use of what the operations were made with.
+  struct SharedWithOneSided {
+    WaitPolicy wait_policy;
+    std::shared_ptr<Net> network;  // null when all ranks share the arena
+    int network_device = 0;
+  };
+  const SharedWithOneSided& shared_with_one_sided() const { return shared_with_one_sided_; }
+
  private:
   Status RunInTurn(std::span<const IssuedTask> tasks);
 
@@ -94,6 +105,7 @@ class HostOperations final : public Operations {
   const std::span<const PeerInfo> peers_;
   const MachineMap machines_;
   Watch& watch_;
+  const SharedWithOneSided shared_with_one_sided_;
   TicketOrder order_;
   SharedArena arena_;
   std::unique_ptr<Connections> connections_;

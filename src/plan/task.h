@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/datatype.h"
+#include "base/status.h"
 #include "plan/scattered_buffers.h"
 #include "plan/work.h"
 
@@ -30,6 +31,17 @@ struct VariableParts {
   std::vector<size_t> recv_counts, recv_offsets;
 };
 
+// A one-sided call, made by window/one_sided.h, as it takes its turn among a communicator's
+// operations.
+class OneSidedCall {
+ public:
+  virtual ~OneSidedCall() = default;
+  // Returns whether it waits for other ranks. In a group, calls that wait come after all others,
+  // which another rank may be waiting for.
+  virtual bool waits() const = 0;
+  virtual Status Run() const = 0;
+};
+
 struct Task {
   Collective collective = Collective::kAllReduce;  // kSendRecv: one send or receive
   const void* send = nullptr;
@@ -44,6 +56,8 @@ struct Task {
   std::shared_ptr<const VariableParts> parts = {};
   // AllReduce of many buffers, instead of `send` and `recv`; `count` is that of all together.
   std::shared_ptr<const ScatteredBuffers> scattered = {};
+  // Not null: the task is this call, and nothing else of it counts.
+  std::shared_ptr<const OneSidedCall> one_sided = {};
 
   size_t elem_bytes() const { return SizeOf(type); }
   // Of `count`, or of all that AlltoAllV sends, which has none.

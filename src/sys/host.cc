@@ -59,6 +59,12 @@ int UsableCpuCount() {
   return online > 0 ? static_cast<int>(online) : 1;
 }
 
+uint64_t HostMemoryBytes() {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  return pages > 0 ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE))
+                   : 0;
+}
+
 Result<uint64_t> RaiseDescriptorLimit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoError(errno, "getrlimit failed");

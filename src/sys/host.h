@@ -27,6 +27,9 @@ uint64_t HostHash(std::string_view override_text);
 // Returns how many cores this process may run on (its affinity mask); at least 1.
 int UsableCpuCount();
 
+// Returns how many bytes of memory this host has.
+uint64_t HostMemoryBytes();
+
 // Raises the soft limit of open descriptors to the hard one and returns it. A job of hundreds of
 // ranks in one process needs more than the usual 1024.
 Result<uint64_t> RaiseDescriptorLimit();

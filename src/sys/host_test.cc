@@ -34,6 +34,11 @@ TEST(Host, UsableCpusFollowTheAffinity) {
   }).join();
 }
 
+TEST(Host, KnowsItsMemory) {
+  EXPECT_GT(HostMemoryBytes(), uint64_t{64} << 20);
+  EXPECT_LT(HostMemoryBytes(), uint64_t{1} << 50);
+}
+
 TEST(Host, DescriptorLimitRisesToTheHardOne) {
   const auto limit = RaiseDescriptorLimit();
   ASSERT_TRUE(limit.ok()) << limit.status().message();

@@ -67,7 +67,7 @@ Result<SharedMemory> SharedMemory::Create(size_t bytes, HugePages huge_pages) {
   return MapChecked(std::move(fd), bytes, huge_pages);
 }
 
-Result<SharedMemory> SharedMemory::Map(UniqueFd fd, size_t expected_bytes, HugePages huge_pages) {
+Status SharedMemory::CheckRegion(const UniqueFd& fd, size_t expected_bytes) {
   if (expected_bytes == 0 || expected_bytes > kMaxBytes)
     return InvalidArgument("shared memory of {} bytes was to be mapped", expected_bytes);
   const int seals = fcntl(fd.get(), F_GET_SEALS);
@@ -81,6 +81,11 @@ Result<SharedMemory> SharedMemory::Map(UniqueFd fd, size_t expected_bytes, HugeP
   if (file.st_size < 0 || static_cast<size_t>(file.st_size) != needed)
     return RemoteError("shared memory from a peer has {} bytes where {} were announced",
                        file.st_size, needed);
+  return Status::Ok();
+}
+
+Result<SharedMemory> SharedMemory::Map(UniqueFd fd, size_t expected_bytes, HugePages huge_pages) {
+  TUTTI_TRY(CheckRegion(fd, expected_bytes));
   return MapChecked(std::move(fd), expected_bytes, huge_pages);
 }
 

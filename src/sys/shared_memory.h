@@ -44,6 +44,10 @@ class SharedMemory {
   static Result<SharedMemory> Map(UniqueFd fd, size_t expected_bytes,
                                   HugePages huge_pages = HugePages::kNo);
 
+  // Checks that `fd` is a region that a SharedMemory of `expected_bytes` (as given to its Create)
+  // made, and that nobody can change its size. RemoteError where it is another region.
+  static Status CheckRegion(const UniqueFd& fd, size_t expected_bytes);
+
   SharedMemory() = default;  // no memory: data() is null
   SharedMemory(SharedMemory&& other) noexcept { *this = std::move(other); }
   SharedMemory& operator=(SharedMemory&& other) noexcept;

@@ -337,8 +337,11 @@ TEST_F(ArgumentsTest, Windows) {
     return ncclCommWindowRegister(comm_, buffer, size, out, flags);
   };
   EXPECT_REFUSED(ncclInvalidArgument, reg(memory, 4096, nullptr, 0));
-  EXPECT_REFUSED(ncclInvalidArgument, reg(nullptr, 4096, &window, 0));
   EXPECT_REFUSED(ncclInvalidArgument, reg(memory, 0, &window, 0));
+  EXPECT_REFUSED(ncclInvalidArgument, reg(nullptr, 0, &window, 0));
+  EXPECT_REFUSED(ncclInvalidArgument, reg(memory, 8193, &window, 0));
+  alignas(4096) std::array<char, 4096> foreign;
+  EXPECT_REFUSED(ncclInvalidArgument, reg(foreign.data(), foreign.size(), &window, 0));
   EXPECT_REFUSED(ncclInvalidArgument, reg(bytes + 8, 4096, &window, 0));
   EXPECT_REFUSED(ncclInvalidArgument, reg(memory, 4096, &window, 0x100));
   EXPECT_EQ(window, nullptr);
@@ -356,15 +359,87 @@ TEST_F(ArgumentsTest, Windows) {
   EXPECT_EQ(ncclMemFree(memory), ncclSuccess);
 }
 
+TEST_F(ArgumentsTest, AddressesOfWindows) {
+  ncclWindow_t window = nullptr;
+  ASSERT_NCCL(ncclCommWindowRegister(comm_, nullptr, 8192, &window, NCCL_WIN_DEFAULT));
+  void* pointer = this;
+  const auto foreign = reinterpret_cast<ncclWindow_t>(in_.data());
+  EXPECT_REFUSED(ncclInvalidArgument, ncclGetLsaDevicePointer(foreign, 0, 0, &pointer));
+  EXPECT_EQ(pointer, nullptr);
+  EXPECT_REFUSED(ncclInvalidArgument, ncclGetLsaDevicePointer(window, 0, 0, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclGetLsaDevicePointer(window, 8192, 0, &pointer));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclGetLsaDevicePointer(window, SIZE_MAX, 0, &pointer));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclGetLsaDevicePointer(window, 0, 1, &pointer));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclGetLsaDevicePointer(window, 0, -1, &pointer));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclGetPeerDevicePointer(window, 8192, 0, &pointer));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclGetPeerDevicePointer(window, 0, 1, &pointer));
+  EXPECT_EQ(ncclGetLsaDevicePointer(window, 8191, 0, &pointer), ncclSuccess);
+  EXPECT_NE(pointer, nullptr);
+  EXPECT_EQ(ncclGetLsaMultimemDevicePointer(window, 0, &pointer), ncclSuccess);
+  EXPECT_EQ(pointer, nullptr);
+  EXPECT_REFUSED(ncclInvalidArgument, ncclGetLsaMultimemDevicePointer(window, 8192, &pointer));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclGetMultimemDevicePointer(window, 0, {}, &pointer));
+  EXPECT_REFUSED(ncclInvalidUsage, ncclGetMultimemDevicePointer(window, 0, {this}, &pointer));
+
+  ncclComm_t other = nullptr;
+  ASSERT_NCCL(ncclCommInitAll(&other, 1, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclWinGetUserPtr(other, window, &pointer));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommWindowDeregister(other, window));
+  EXPECT_NCCL(ncclCommDestroy(other));
+  EXPECT_NCCL(ncclCommWindowDeregister(comm_, window));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclGetLsaDevicePointer(window, 0, 0, &pointer));
+}
+
+TEST_F(ArgumentsTest, OneSidedCalls) {
+  EXPECT_REFUSED(ncclInvalidUsage, ncclSignal(0, 0, 0, 0, comm_, nullptr));
+  ncclWindow_t window = nullptr;
+  ASSERT_NCCL(ncclCommWindowRegister(comm_, nullptr, 256, &window, NCCL_WIN_DEFAULT));
+  struct Bad {
+    int peer = 0, signal = 0, context = 0;
+    unsigned flags = 0;
+    size_t count = 1, offset = 0;
+  };
+  for (const Bad& bad :
+       {Bad{.peer = 1}, Bad{.peer = -1}, Bad{.signal = 1}, Bad{.context = 1}, Bad{.flags = 1},
+        Bad{.offset = 253}, Bad{.count = 65}, Bad{.offset = SIZE_MAX}, Bad{.count = SIZE_MAX},
+        Bad{.count = SIZE_MAX / 4 + 2}}) {
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclPutSignal(in_.data(), bad.count, ncclFloat32, bad.peer, window, bad.offset,
+                                 bad.signal, bad.context, bad.flags, comm_, nullptr));
+    if (bad.count != 1 || bad.offset != 0) continue;
+    EXPECT_REFUSED(ncclInvalidArgument,
+                   ncclSignal(bad.peer, bad.signal, bad.context, bad.flags, comm_, nullptr));
+    ncclWaitSignalDesc_t desc = {1, bad.peer, bad.signal, bad.context};
+    if (bad.flags == 0)
+      EXPECT_REFUSED(ncclInvalidArgument, ncclWaitSignal(1, &desc, comm_, nullptr));
+  }
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclPutSignal(nullptr, 1, ncclFloat32, 0, window, 0, 0, 0, 0, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclPutSignal(in_.data(), 1, ncclFloat32, 0, nullptr, 0, 0, 0, 0, comm_, nullptr));
+  ncclWaitSignalDesc_t desc = {-1, 0, 0, 0};
+  EXPECT_REFUSED(ncclInvalidArgument, ncclWaitSignal(1, &desc, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclWaitSignal(1, nullptr, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclWaitSignal(-1, &desc, comm_, nullptr));
+
+  ncclComm_t other = nullptr;
+  ASSERT_NCCL(ncclCommInitAll(&other, 1, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 ncclPutSignal(in_.data(), 1, ncclFloat32, 0, window, 0, 0, 0, 0, other, nullptr));
+  EXPECT_NCCL(ncclCommDestroy(other));
+
+  EXPECT_NCCL(ncclPutSignal(in_.data(), 64, ncclFloat32, 0, window, 0, 0, 0, 0, comm_, nullptr));
+  EXPECT_NCCL(ncclPutSignal(nullptr, 0, ncclFloat32, 0, window, 256, 0, 0, 0, comm_, nullptr));
+  desc.opCnt = 2;
+  EXPECT_NCCL(ncclWaitSignal(1, &desc, comm_, nullptr));
+  EXPECT_NCCL(ncclCommWindowDeregister(comm_, window));
+}
+
 // What hosts do not have yet says so, and is never success.
 TEST_F(ArgumentsTest, WhatIsNotImplementedIsInvalidUsage) {
   EXPECT_REFUSED(ncclInvalidUsage, ncclCommSuspend(comm_, NCCL_SUSPEND_MEM));
   EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("host ranks"));
   EXPECT_REFUSED(ncclInvalidUsage, ncclCommResume(comm_));
-  EXPECT_REFUSED(ncclInvalidUsage,
-                 ncclPutSignal(in_.data(), 1, ncclFloat32, 0, nullptr, 0, 0, 0, 0, comm_, nullptr));
-  EXPECT_REFUSED(ncclInvalidUsage, ncclSignal(0, 0, 0, 0, comm_, nullptr));
-  EXPECT_REFUSED(ncclInvalidUsage, ncclWaitSignal(0, nullptr, comm_, nullptr));
 }
 
 TEST_F(ArgumentsTest, DeviceInterfaceSaysWhatThereIs) {
@@ -389,7 +464,7 @@ TEST_F(ArgumentsTest, DeviceInterfaceSaysWhatThereIs) {
   EXPECT_EQ(ncclTeamRankToWorld(comm_, ncclTeam_t{4, 1, 2}, 3), 4);
   EXPECT_EQ(ncclLLA2ACalcSlots(3, 12), 6);
   void* pointer = this;
-  EXPECT_REFUSED(ncclInvalidUsage, ncclGetPeerDevicePointer(nullptr, 0, 0, &pointer));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclGetPeerDevicePointer(nullptr, 0, 0, &pointer));
   EXPECT_EQ(pointer, nullptr);
   EXPECT_REFUSED(ncclInvalidArgument, ncclLLA2ACreateRequirement(1, 1, nullptr, nullptr));
 }

@@ -142,7 +142,7 @@ class Survivor {
       case Call::kWindow: {
         ncclWindow_t window = nullptr;
         const ncclResult_t result =
-            ncclCommWindowRegister(comm_, window_memory_.data(), 4096, &window, NCCL_WIN_DEFAULT);
+            ncclCommWindowRegister(comm_, nullptr, 4096, &window, NCCL_WIN_DEFAULT);
         if (result == ncclSuccess) {
           EXPECT_NCCL(ncclCommWindowDeregister(comm_, window));
         }
@@ -251,7 +251,6 @@ class Survivor {
   ncclComm_t comm_ = nullptr;
   std::vector<int> alive_;  // ranks of the job, by rank of the communicator
   std::string error_;
-  alignas(4096) std::array<std::byte, 4096> window_memory_ = {};
 };
 
 Deaths* SharedDeaths() {

@@ -1,0 +1,70 @@
+#pragma once
+
+// The flat address space of an LSA team, as one rank has it: a slice of addresses for each place of
+// the team, all of one length (the stride), in which that place's memory appears.
+//
+//   base                base + stride          base + 2 * stride
+//   │ memory of place 0 │ memory of place 1    │ …
+//   └ at offset o       └ at the same offset o
+//
+// Memory lies at the same offset in every slice, on every rank; base differs from rank to rank. So
+// the memory of place p at offset o is base + p * stride + o, on hosts and on GPUs alike.
+//
+// FlatSpace is what differs between kinds of ranks: the memory, how it is named to others, and how
+// addresses are set aside. symmetric_memory.h decides what lies where.
+//
+// Reserve is called by one thread, before any Map; everything else by any thread, for different
+// memory at the same time.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "transport/shm/registry.h"
+
+namespace tutti {
+
+// Strides are counted in units of 4 GiB, because records of windows have 32 bits for them.
+inline constexpr uint64_t kStrideUnit = uint64_t{4} << 30;
+
+class FlatSpace {
+ public:
+  virtual ~FlatSpace() = default;
+
+  // Memory of this rank that others can map as a whole.
+  struct Allocation {
+    uint64_t id = 0;  // never used twice in a process
+    std::byte* base = nullptr;
+    uint64_t bytes = 0;
+  };
+
+  // Returns the stride that this rank needs, and the longest that it can have. The ranks take the
+  // largest that any of them needs.
+  virtual uint64_t NeededStride() const = 0;
+  virtual uint64_t LongestStride() const = 0;
+  // Sets `bytes` of addresses aside. Called until it succeeds once.
+  virtual Status Reserve(uint64_t bytes) = 0;
+  // REQUIRES, for base, Map and Unmap: Reserve has succeeded.
+  virtual std::byte* base() const = 0;
+  // Returns what offsets and sizes of mappings are multiples of.
+  virtual uint64_t granularity() const = 0;
+
+  // Returns the allocation that `buffer` lies in. InvalidArgument, with what to do, where it does
+  // not lie in one that others can map.
+  virtual Result<Allocation> Find(std::span<const std::byte> buffer) = 0;
+  virtual Result<Allocation> Allocate(uint64_t bytes) = 0;
+  virtual void Free(const Allocation& allocation) = 0;
+  // Returns what another rank of the team needs to map the allocation.
+  virtual Result<RemoteHandle> Export(const Allocation& allocation) = 0;
+
+  // Maps an allocation of a rank of the team, or of this one, `at` bytes from base.
+  virtual Status Map(uint64_t at, const RemoteHandle& allocation, Deadline deadline,
+                     const std::atomic<bool>* abort_flag) = 0;
+  // Takes a mapping of `bytes` at `at` away.
+  virtual void Unmap(uint64_t at, uint64_t bytes) = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,88 @@
+#include "window/host_flat_space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "sys/host.h"
+#include "sys/huge_pages.h"
+#include "sys/reserved_range.h"
+
+namespace tutti {
+namespace {
+
+// The addresses that the flat spaces of one communicator may take in a process: a 32nd of what a
+// process has on x86-64, so that many communicators have room.
+constexpr uint64_t kMostAddresses = uint64_t{4} << 40;
+
+uint64_t RoundDown(uint64_t value, uint64_t unit) { return value / unit * unit; }
+uint64_t RoundUp(uint64_t value, uint64_t unit) { return RoundDown(value + unit - 1, unit); }
+
+class HostFlatSpace final : public FlatSpace {
+ public:
+  HostFlatSpace(HostMemory& memory, FdServer& fd_server, uint64_t needed, uint64_t longest)
+      : memory_(memory), fd_server_(fd_server), needed_(needed), longest_(longest) {}
+
+  uint64_t NeededStride() const override { return needed_; }
+  uint64_t LongestStride() const override { return longest_; }
+  Status Reserve(uint64_t bytes) override {
+    TUTTI_ASSIGN(range_, ReservedRange::Create(bytes));
+    return Status::Ok();
+  }
+  std::byte* base() const override { return range_.data(); }
+  // Huge pages then lie alike in all mappings.
+  uint64_t granularity() const override { return kHugePageBytes; }
+
+  Result<Allocation> Find(std::span<const std::byte> buffer) override {
+    const auto found = memory_.Find(buffer.data(), buffer.size());
+    if (!found)
+      return InvalidArgument(
+          "the {} bytes at {} do not lie in one piece of memory from "
+          "ncclMemAlloc, which other ranks could map",
+          buffer.size(), fmt::ptr(buffer.data()));
+    return Allocation{found->id, found->base, found->size};
+  }
+  Result<Allocation> Allocate(uint64_t bytes) override {
+    TUTTI_ASSIGN(void* const memory, memory_.Allocate(bytes));
+    return Find({static_cast<const std::byte*>(memory), bytes});
+  }
+  void Free(const Allocation& allocation) override {
+    // It fails only where the user has freed the memory of a window, which nothing is left of then.
+    static_cast<void>(memory_.Free(allocation.base).ok());
+  }
+  Result<RemoteHandle> Export(const Allocation& allocation) override {
+    return memory_.Export(allocation.id, fd_server_);
+  }
+
+  Status Map(uint64_t at, const RemoteHandle& allocation, Deadline deadline,
+             const std::atomic<bool>* abort_flag) override {
+    const char* const name = allocation.server_name.data();
+    TUTTI_ASSIGN(const UniqueFd fd,
+                 FetchFd(std::string_view(name, strnlen(name, kMaxFdServerName)),
+                         allocation.offer_id, allocation.key, deadline, abort_flag));
+    return range_.MapShared(at, fd, allocation.size);
+  }
+  void Unmap(uint64_t at, uint64_t bytes) override { range_.Clear(at, bytes); }
+
+ private:
+  HostMemory& memory_;
+  FdServer& fd_server_;
+  const uint64_t needed_;
+  const uint64_t longest_;
+  ReservedRange range_;
+};
+
+}  // namespace
+
+std::unique_ptr<FlatSpace> MakeHostFlatSpace(HostMemory& memory, FdServer& fd_server, int team_size,
+                                             int ranks_here, uint64_t stride) {
+  const uint64_t slices = static_cast<uint64_t>(team_size) * static_cast<uint64_t>(ranks_here);
+  const uint64_t longest = std::max(kStrideUnit, RoundDown(kMostAddresses / slices, kStrideUnit));
+  const uint64_t needed =
+      std::max(kStrideUnit, RoundUp(stride > 0 ? stride : HostMemoryBytes(), kStrideUnit));
+  return std::make_unique<HostFlatSpace>(memory, fd_server, needed, stride > 0 ? needed : longest);
+}
+
+}  // namespace tutti

@@ -1,0 +1,20 @@
+#pragma once
+
+// The flat space of ranks on hosts: one range of reserved addresses, into which memory from
+// ncclMemAlloc of the ranks is mapped.
+
+#include <memory>
+
+#include "sys/fd_server.h"
+#include "transport/shm/registry.h"
+#include "window/flat_space.h"
+
+namespace tutti {
+
+// Makes the flat space of a rank whose team has `team_size` ranks, of which `ranks_here` are
+// threads of this process. `stride` above 0 is what the user wants it to be. `memory` and
+// `fd_server` are the process's and outlive it.
+std::unique_ptr<FlatSpace> MakeHostFlatSpace(HostMemory& memory, FdServer& fd_server, int team_size,
+                                             int ranks_here, uint64_t stride);
+
+}  // namespace tutti

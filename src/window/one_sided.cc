@@ -1,0 +1,146 @@
+#include "window/one_sided.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+
+#include "base/copy.h"
+
+namespace tutti {
+namespace {
+
+// How long a rank that leaves waits for others to take what it has put. One that is stuck is found
+// out by its communicator's own time-outs.
+constexpr double kFinishS = 60;
+
+}  // namespace
+
+class OneSided::PutCall final : public OneSidedCall {
+ public:
+  PutCall(OneSided& owner, Put put) : owner_(owner), put_(std::move(put)) {}
+  bool waits() const override { return false; }
+  Status Run() const override { return owner_.RunPut(put_); }
+
+ private:
+  OneSided& owner_;
+  const Put put_;
+};
+
+class OneSided::WaitCall final : public OneSidedCall {
+ public:
+  WaitCall(OneSided& owner, std::vector<Awaited> awaited)
+      : owner_(owner), awaited_(std::move(awaited)) {}
+  bool waits() const override { return true; }
+  Status Run() const override { return owner_.RunWait(awaited_); }
+
+ private:
+  OneSided& owner_;
+  const std::vector<Awaited> awaited_;
+};
+
+OneSided::OneSided(Parts parts)
+    : rank_(parts.rank),
+      signals_(std::move(parts.signals)),
+      remote_(std::move(parts.remote)),
+      watch_(*parts.watch),
+      wait_(parts.watch->stop_flag(), parts.wait_policy, *parts.watch),
+      taken_(signals_->bytes.size()) {}
+
+uint64_t OneSided::SignalBytes(int num_ranks) {
+  return static_cast<uint64_t>(num_ranks) * sizeof(Counter);
+}
+
+std::shared_ptr<const OneSidedCall> OneSided::MakePut(Put put) {
+  return std::make_shared<PutCall>(*this, std::move(put));
+}
+
+std::shared_ptr<const OneSidedCall> OneSided::MakeWait(std::vector<Awaited> awaited) {
+  return std::make_shared<WaitCall>(*this, std::move(awaited));
+}
+
+// Returns the counter of signals from rank `from` at `place` of the team.
+OneSided::Counter& OneSided::CounterAt(int place, int from) const {
+  return *reinterpret_cast<Counter*>(
+      signals_->At(place, static_cast<uint64_t>(from) * sizeof(Counter)));
+}
+
+Status OneSided::RunPut(const Put& put) {
+  if (watch_.stopped()) return watch_.StopReason();
+  if (signals_->team.Has(put.peer)) return PutInTeam(put);
+  const RemoteWindows::Signal signal = {signals_->handle,
+                                        static_cast<uint64_t>(rank_) * sizeof(Counter)};
+  Status status = remote_->Put(put.peer, put.window ? put.window->handle : nullptr, put.offset,
+                               put.data, signal);
+  if (status.ok()) return status;
+  status = watch_.FirstReason(std::move(status), put.peer);
+  watch_.Stop(status, /*tell=*/true);
+  return watch_.StopReason();
+}
+
+Status OneSided::PutInTeam(const Put& put) {
+  const int place = put.peer - signals_->team.first;
+  if (!put.data.empty())
+    CopyBytes(put.window->At(place, put.offset), put.data.data(), put.data.size());
+  Counter& counter = CounterAt(place, rank_);
+  counter.count.fetch_add(1, std::memory_order_release);
+  WakeSleepers(counter.count, counter.sleepers);
+  return Status::Ok();
+}
+
+Status OneSided::RunWait(std::span<const Awaited> awaited) {
+  wait_.Reset();
+  for (const Awaited& each : awaited) {
+    const uint64_t until = taken_[static_cast<size_t>(each.peer)] + each.count;
+    if (!Await(each.peer, until)) {
+      Status status = watch_.FirstReason(wait_.status(), each.peer);
+      watch_.Stop(status, /*tell=*/true);
+      return watch_.StopReason();
+    }
+    taken_[static_cast<size_t>(each.peer)] = until;
+  }
+  return Status::Ok();
+}
+
+// Waits until `peer` has signalled `until` times in all. Returns false where the wait has ended for
+// another reason.
+bool OneSided::Await(int peer, uint64_t until) {
+  Counter& counter = CounterAt(signals_->team.place, peer);
+  uint64_t seen = 0;
+  const auto arrived = [&] {
+    seen = counter.count.load(std::memory_order_acquire);
+    return seen >= until;
+  };
+  if (arrived()) return true;
+  // Whoever asks what this rank does is told, once it has waited long enough for anyone to ask.
+  std::optional<Watch::Step> step;
+  const auto tell = [&] {
+    if (!step)
+      step.emplace(watch_, fmt::format("in ncclWaitSignal, for a signal of rank {}", peer));
+  };
+  if (signals_->team.Has(peer)) {
+    return wait_.Wait(peer, arrived, [&](int64_t timeout_ns) {
+      tell();
+      SleepUntilChanged(counter.count, seen, counter.sleepers, timeout_ns);
+    });
+  }
+  RmaConnection& connection = remote_->connection(peer);
+  const RmaConnection::Inside inside(connection);
+  const auto arrived_by_network = [&] {
+    if (arrived()) return true;
+    const Result<bool> moved = connection.Progress();
+    if (!moved.ok()) wait_.Fail(moved.status());
+    return moved.ok() && arrived();
+  };
+  return wait_.Wait(peer, arrived_by_network, [&](int64_t timeout_ns) {
+    tell();
+    const Deadline end = Deadline::After(timeout_ns);
+    while (!end.Passed() && !wait_.failed() && !arrived_by_network()) connection.Sleep(timeout_ns);
+  });
+}
+
+void OneSided::Finish() {
+  if (remote_ != nullptr && !watch_.stopped()) remote_->Finish(Deadline::AfterSeconds(kFinishS));
+}
+
+}  // namespace tutti

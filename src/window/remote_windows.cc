@@ -1,0 +1,200 @@
+#include "window/remote_windows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti {
+namespace {
+
+// The bootstrap's tags of what two ranks tell each other.
+constexpr uint32_t kHandleTag = 0x57494e01;
+constexpr uint32_t kKeyTag = 0x57494e02;
+// How often a wait for a message looks at the stop flag.
+constexpr int64_t kLookAtStopNs = 20'000'000;
+// How often a thread that drives an operation yields before it sleeps.
+constexpr int kLooksBeforeSleep = 200;
+
+}  // namespace
+
+Result<std::unique_ptr<RemoteWindows>> RemoteWindows::Connect(const Parts& parts,
+                                                              Deadline deadline) {
+  std::unique_ptr<RemoteWindows> windows(new RemoteWindows(parts));
+  TUTTI_TRY(windows->ConnectAll(deadline));
+  return windows;
+}
+
+RemoteWindows::~RemoteWindows() {
+  for (auto& [peer, link] : links_)
+    for (auto& [window, shared] : link->windows) link->connection->End(std::move(shared.own));
+}
+
+std::vector<int> RemoteWindows::RanksOutside() const {
+  std::vector<int> ranks;
+  for (int r = 0; r < parts_.bootstrap->num_ranks(); ++r)
+    if (!parts_.team.Has(r)) ranks.push_back(r);
+  return ranks;
+}
+
+// Of two ranks the higher listens. All handles are sent before the first wait, so that no two ranks
+// wait for each other.
+Status RemoteWindows::ConnectAll(Deadline deadline) {
+  NetRma& rma = *parts_.network->rma();
+  const int rank = parts_.bootstrap->rank();
+  const WaitLimits limits = {deadline, &parts_.watch->stop_flag()};
+  const std::vector<int> outside = RanksOutside();
+  std::map<int, std::unique_ptr<NetRmaListener>> listeners;
+  for (const int peer : outside) {
+    if (peer > rank) continue;
+    TUTTI_ASSIGN(listeners[peer], rma.Listen(parts_.device));
+    TUTTI_TRY(Tell(peer, kHandleTag, listeners[peer]->handle()));
+  }
+  const auto add = [&](int peer, Result<std::unique_ptr<NetRmaComm>> comm) -> Status {
+    if (!comm.ok())
+      return std::move(comm).status().Annotate(fmt::format("connecting to {}", Name(peer)));
+    auto link = std::make_unique<Link>();
+    link->connection = std::make_unique<RmaConnection>(*parts_.loop, std::move(comm).value());
+    links_[peer] = std::move(link);
+    return Status::Ok();
+  };
+  for (const int peer : outside) {
+    if (peer < rank) continue;
+    NetHandle handle;
+    TUTTI_TRY(Hear(peer, kHandleTag, handle, deadline));
+    TUTTI_TRY(add(peer, rma.Connect(parts_.device, handle, limits)));
+  }
+  for (auto& [peer, listener] : listeners) TUTTI_TRY(add(peer, listener->Accept(limits)));
+  return Status::Ok();
+}
+
+// Receives a message of just this size from `peer`.
+Status RemoteWindows::Hear(int peer, uint32_t tag, std::span<std::byte> message,
+                           Deadline deadline) {
+  for (;;) {
+    const Result<Bytes> heard = parts_.bootstrap->Recv(peer, tag, Deadline::After(kLookAtStopNs));
+    if (heard.ok()) {
+      if (heard->size() != message.size())
+        return RemoteError("{} sent {} bytes instead of {}", Name(peer), heard->size(),
+                           message.size());
+      std::copy(heard->begin(), heard->end(), message.begin());
+      return Status::Ok();
+    }
+    if (heard.status().code() != Code::kTimeout || deadline.Passed()) return heard.status();
+    if (parts_.watch->stopped()) return parts_.watch->StopReason();
+  }
+}
+
+Status RemoteWindows::Share(const Window& window, Deadline deadline) {
+  const NetRegion region = {window.own.data(), window.own.size()};
+  for (auto& [peer, link] : links_) {
+    TUTTI_ASSIGN(std::unique_ptr<NetMemory> own, link->connection->Register(region));
+    const NetRemoteKey key = own->remote_key();
+    {
+      const MutexLock lock(mutex_);
+      link->windows[window.handle].own = std::move(own);
+    }
+    TUTTI_TRY(Tell(peer, kKeyTag, key));
+  }
+  for (auto& [peer, link] : links_) {
+    NetRemoteKey theirs;
+    TUTTI_TRY(Hear(peer, kKeyTag, theirs, deadline));
+    const MutexLock lock(mutex_);
+    link->windows[window.handle].theirs = theirs;
+  }
+  return Status::Ok();
+}
+
+void RemoteWindows::Forget(ncclWindow_t window) {
+  for (auto& [peer, link] : links_) {
+    Shared shared;
+    {
+      const MutexLock lock(mutex_);
+      const auto found = link->windows.find(window);
+      if (found == link->windows.end()) continue;
+      shared = std::move(found->second);
+      link->windows.erase(found);
+    }
+    link->connection->End(std::move(shared.own));
+  }
+}
+
+Result<NetRemoteKey> RemoteWindows::KeyOf(Link& link, ncclWindow_t window) {
+  const MutexLock lock(mutex_);
+  const auto found = link.windows.find(window);
+  if (found == link.windows.end())
+    return InvalidUsage("the window was deregistered before the put that names it");
+  return found->second.theirs;
+}
+
+Status RemoteWindows::Put(int peer, ncclWindow_t window, uint64_t offset,
+                          std::span<const std::byte> data, const Signal& signal) {
+  Link& link = *links_.at(peer);
+  RmaConnection& connection = *link.connection;
+  NetRemoteKey key = {};
+  std::unique_ptr<NetMemory> local;
+  TUTTI_ASSIGN(const NetRemoteKey signal_key, KeyOf(link, signal.window));
+  const NetSignal notice = {{signal_key, signal.offset}, 1, /*strong=*/true};
+  if (!data.empty()) {
+    TUTTI_ASSIGN(key, KeyOf(link, window));
+    TUTTI_ASSIGN(local, connection.Register({const_cast<std::byte*>(data.data()), data.size()}));
+  }
+  const RmaConnection::Inside inside(connection);
+  link.has_put = true;
+  Status put;
+  for (size_t at = 0; put.ok(); at += kMaxNetMessageBytes) {
+    const size_t bytes = std::min(data.size() - at, kMaxNetMessageBytes);
+    const bool last = at + bytes == data.size();
+    put = Complete(
+        peer, connection,
+        [&] {
+          return connection.Put({local.get(), at}, {key, offset + at}, bytes,
+                                last ? &notice : nullptr);
+        },
+        Deadline::Never());
+    if (last) break;
+  }
+  // What is still under way must not read memory that is the caller's again.
+  if (!put.ok()) connection.Break();
+  if (local) connection.End(std::move(local));
+  if (!put.ok()) return std::move(put).Annotate(fmt::format("a put to {}", Name(peer)));
+  return put;
+}
+
+Status RemoteWindows::Complete(int peer, RmaConnection& connection, const Begin& begin,
+                               Deadline deadline) {
+  NetRequest* request = nullptr;
+  const int64_t since_ns = NowNs();
+  int64_t asked_ns = since_ns;
+  for (int looks = 0;; ++looks) {
+    if (request == nullptr) {
+      TUTTI_ASSIGN(request, begin());
+    }
+    TUTTI_ASSIGN(const bool moved, connection.Progress());
+    if (request != nullptr) {
+      TUTTI_ASSIGN(const bool done, connection.Test(*request));
+      if (done) return Status::Ok();
+    }
+    if (moved) looks = 0;
+    if (looks < kLooksBeforeSleep) continue;
+    connection.Sleep(kLookAtStopNs);
+    if (NowNs() - asked_ns < kLookAtStopNs) continue;
+    asked_ns = NowNs();
+    if (deadline.Passed()) return Timeout("the peer does not take what was put");
+    TUTTI_TRY(parts_.watch->OnLongWait(std::span(&peer, 1), asked_ns - since_ns));
+  }
+}
+
+void RemoteWindows::Finish(Deadline deadline) {
+  for (auto& [peer, link] : links_) {
+    if (!std::exchange(link->has_put, false)) continue;
+    RmaConnection& connection = *link->connection;
+    const RmaConnection::Inside inside(connection);
+    // A peer that is gone needs nothing.
+    static_cast<void>(Complete(
+                          peer, connection, [&] { return connection.Flush(); }, deadline)
+                          .ok());
+  }
+}
+
+}  // namespace tutti

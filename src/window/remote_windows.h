@@ -1,0 +1,97 @@
+#pragma once
+
+// The windows of ranks that this rank cannot load and store: a connection to each of them for
+// one-sided operations (rma_connection.h), and the keys by which parts of windows are reached.
+//
+// Connections and keys are made in joint calls, when windows are registered: every two ranks tell
+// each other over the bootstrap. So no put waits for a rank that does something else.
+//
+// Threads: Connect, Share and Forget as the registration of windows; Put, Await and Finish by the
+// thread that runs operations. The two may run at the same time.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "bootstrap/bootstrap.h"
+#include "operations/peer_info.h"
+#include "transport/net/rma.h"
+#include "watch/watch.h"
+#include "window/rma_connection.h"
+#include "window/window.h"
+
+namespace tutti {
+
+class RemoteWindows {
+ public:
+  struct Parts {
+    Bootstrap* bootstrap = nullptr;  // This and what is pointed to outlive the object.
+    std::span<const PeerInfo> peers;
+    LsaTeam team;
+    EventLoop* loop = nullptr;
+    std::shared_ptr<Net> network;  // has one-sided operations
+    int device = 0;
+    Watch* watch = nullptr;  // ends all waits
+  };
+  // Makes the connections. All ranks call it together.
+  static Result<std::unique_ptr<RemoteWindows>> Connect(const Parts& parts, Deadline deadline);
+  ~RemoteWindows();
+
+  // Lets the ranks outside the team reach this rank's part of a window, and learns how to reach
+  // theirs. All ranks call it together, for the same window.
+  Status Share(const Window& window, Deadline deadline);
+  // Ends that for this rank's part. A put that comes later breaks its connection.
+  void Forget(ncclWindow_t window);
+
+  // A word of a window to which 1 is added when the data is there.
+  struct Signal {
+    ncclWindow_t window = nullptr;
+    uint64_t offset = 0;
+  };
+  // Puts `data` at `offset` of the part of rank `peer`, and signals it then. Returns when `data`
+  // may be used again. The signal comes after everything that was put to `peer` before.
+  Status Put(int peer, ncclWindow_t window, uint64_t offset, std::span<const std::byte> data,
+             const Signal& signal);
+  // Returns the connection to a rank outside the team, for a wait for its puts.
+  RmaConnection& connection(int peer) { return *links_.at(peer)->connection; }
+  // Waits until the other ranks have all that was put, or are gone.
+  void Finish(Deadline deadline);
+
+ private:
+  // This rank's part of a window as one peer reaches it, and that peer's.
+  struct Shared {
+    std::unique_ptr<NetMemory> own;
+    NetRemoteKey theirs = {};
+  };
+  struct Link {
+    std::unique_ptr<RmaConnection> connection;
+    std::map<ncclWindow_t, Shared> windows;
+    bool has_put = false;  // since the last flush
+  };
+  explicit RemoteWindows(const Parts& parts) : parts_(parts) {}
+
+  Status ConnectAll(Deadline deadline);
+  std::vector<int> RanksOutside() const;
+  Status Tell(int peer, uint32_t tag, std::span<const std::byte> message) {
+    return parts_.bootstrap->Send(peer, tag, message);
+  }
+  Status Hear(int peer, uint32_t tag, std::span<std::byte> message, Deadline deadline);
+  Result<NetRemoteKey> KeyOf(Link& link, ncclWindow_t window);
+  // Begins an operation as soon as there is room, and waits until it is done.
+  using Begin = std::function<Result<NetRequest*>()>;
+  Status Complete(int peer, RmaConnection& connection, const Begin& begin, Deadline deadline);
+  std::string Name(int peer) const {
+    return RankName(peer, parts_.peers[static_cast<size_t>(peer)]);
+  }
+
+  const Parts parts_;
+  std::map<int, std::unique_ptr<Link>> links_;  // Never changes after Connect.
+  Mutex mutex_;                                 // guards `windows` of all links
+};
+
+}  // namespace tutti

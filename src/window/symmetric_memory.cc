@@ -1,0 +1,337 @@
+#include "window/symmetric_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tutti {
+namespace {
+
+constexpr uint64_t kPage = NCCL_WIN_REQUIRED_ALIGNMENT;
+// Offsets in a slice are counted in units of 4 KiB by 32 bits (WindowRecord).
+constexpr uint64_t kLongestStride = kPage << 32;
+
+}  // namespace
+
+SymmetricMemory::SymmetricMemory(Parts parts)
+    : bootstrap_(*parts.bootstrap),
+      peers_(parts.peers),
+      team_(parts.team),
+      space_(std::move(parts.space)),
+      records_(std::move(parts.records)),
+      directory_(*parts.directory),
+      table_(*records_) {}
+
+SymmetricMemory::~SymmetricMemory() {
+  const MutexLock lock(mutex_);
+  for (const Entry& entry : windows_) Drop(entry);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Registration
+
+Result<SymmetricMemory::Outcome> SymmetricMemory::Register(const Request& request,
+                                                           Deadline deadline,
+                                                           const std::atomic<bool>* abort_flag) {
+  Part part;
+  std::vector<Offer> offers(peers_.size());
+  Offer& mine = offers[static_cast<size_t>(bootstrap_.rank())];
+  mine.wrong = StatusWire::Of(Prepare(request, part, mine));
+  {
+    const MutexLock lock(mutex_);
+    ShowGivenUp(mine);
+  }
+  const Status met = bootstrap_.AllGather(offers.data(), sizeof(Offer), deadline, abort_flag);
+  Result<Outcome> outcome =
+      met.ok() ? Conclude(request, offers, part, deadline, abort_flag) : Result<Outcome>(met);
+  if (!outcome.ok() || outcome->window == nullptr) DropPart(part);
+  return outcome;
+}
+
+// Finds or makes the memory that this rank brings, and describes it.
+Status SymmetricMemory::Prepare(const Request& request, Part& part, Offer& offer) {
+  TUTTI_TRY(Status(request.wrong));
+  offer.flags = request.flags;
+  offer.alike = request.alike;
+  offer.bytes = request.bytes;
+  if (space_ == nullptr) {
+    if (request.buffer != nullptr) return Status::Ok();
+    return InvalidUsage("the buffer is null, and the library cannot allocate it on these ranks");
+  }
+  offer.needed_stride = space_->NeededStride();
+  offer.longest_stride = space_->LongestStride();
+  if (request.buffer == nullptr) {
+    TUTTI_ASSIGN(part.allocation, space_->Allocate(request.bytes));
+    part.is_ours = true;
+  } else {
+    TUTTI_ASSIGN(part.allocation, space_->Find({request.buffer, request.bytes}));
+    offer.offset = static_cast<uint64_t>(request.buffer - part.allocation.base);
+    if (offer.offset % kPage != 0)
+      return InvalidArgument(
+          "the buffer begins {} bytes into its memory, which is no multiple of {}", offer.offset,
+          kPage);
+    const MutexLock lock(mutex_);
+    for (auto& [number, memory] : memories_)
+      if (memory.own.id == part.allocation.id) part.number = number;
+    if (part.number != 0) ++memories_.at(part.number).num_users;
+    offer.memory = part.number;
+  }
+  TUTTI_ASSIGN(offer.allocation, space_->Export(part.allocation));
+  return Status::Ok();
+}
+
+void SymmetricMemory::ShowGivenUp(Offer& offer) const {
+  const size_t count = std::min(given_up_.size(), kGivenUpShown);
+  std::copy_n(given_up_.begin(), count, offer.given_up.begin());
+}
+
+// Gives the offsets back that no rank has anything mapped at any more.
+void SymmetricMemory::TakeBack(std::span<const Offer> offers) {
+  for (const int64_t number : offers[0].given_up) {
+    const bool by_all = std::all_of(offers.begin(), offers.end(), [&](const Offer& offer) {
+      return std::find(offer.given_up.begin(), offer.given_up.end(), number) !=
+             offer.given_up.end();
+    });
+    if (number == 0 || !by_all || given_up_.erase(number) == 0) continue;
+    const auto extent = extents_.find(static_cast<int>(number));
+    offsets_->GiveBack(extent->second.at, extent->second.bytes);
+    extents_.erase(extent);
+  }
+}
+
+// Returns why what the ranks bring makes no window; the same on all ranks.
+Status SymmetricMemory::CheckOffers(std::span<const Offer> offers) const {
+  for (size_t r = 0; r < offers.size(); ++r)
+    TUTTI_TRY(offers[r].wrong.From(static_cast<int>(r), peers_[r]));
+  for (size_t r = 0; r < offers.size(); ++r) {
+    const std::string name = RankName(static_cast<int>(r), peers_[r]);
+    if (Status wrong = CheckOffer(offers[r]); !wrong.ok()) return std::move(wrong).Annotate(name);
+    if (offers[r].flags != offers[0].flags)
+      return InvalidArgument(
+          "the ranks register different windows: rank 0 with flags {:#x}, and {} with flags {:#x}",
+          offers[0].flags, name, offers[r].flags);
+    if (offers[r].alike != offers[0].alike)
+      return InvalidArgument("{} asks for something else than rank 0", name);
+    if (offers[r].offset != offers[0].offset)
+      return InvalidArgument(
+          "the ranks register windows at different places of their memory: rank 0 {} bytes from "
+          "its start, and {} {} bytes",
+          offers[0].offset, name, offers[r].offset);
+  }
+  return Status::Ok();
+}
+
+// Checks what a rank cannot have said that keeps to the protocol.
+Status SymmetricMemory::CheckOffer(const Offer& offer) const {
+  if (offer.bytes == 0 || offer.offset % kPage != 0)
+    return RemoteError("it offers {} bytes at {}", offer.bytes, offer.offset);
+  if (space_ == nullptr) return Status::Ok();
+  const uint64_t size = offer.allocation.size;
+  if (size > kLongestStride || offer.offset > size || offer.bytes > size - offer.offset)
+    return RemoteError("it offers {} bytes at {} of memory of {}", offer.bytes, offer.offset, size);
+  for (const uint64_t stride : {offer.needed_stride, offer.longest_stride})
+    if (stride == 0 || stride % kStrideUnit != 0)
+      return RemoteError("it asks for a stride of {} bytes", stride);
+  return Status::Ok();
+}
+
+// Fixes the length of a slice, at the first registration.
+void SymmetricMemory::FixStride(std::span<const Offer> offers) {
+  if (stride_ != 0) return;
+  uint64_t needed = 0, longest = kLongestStride;
+  for (const Offer& offer : offers) {
+    needed = std::max(needed, offer.needed_stride);
+    longest = std::min(longest, offer.longest_stride);
+  }
+  stride_ = std::min(needed, longest);
+  offsets_.emplace(stride_);
+}
+
+// Comes to the same conclusions on all ranks. After the last exchange nothing can fail any more.
+Result<SymmetricMemory::Outcome> SymmetricMemory::Conclude(const Request& request,
+                                                           std::span<const Offer> offers,
+                                                           Part& part, Deadline deadline,
+                                                           const std::atomic<bool>* abort_flag) {
+  {
+    const MutexLock lock(mutex_);
+    TakeBack(offers);
+  }
+  if (Status refusal = CheckOffers(offers); !refusal.ok()) return Outcome{nullptr, refusal};
+  if (space_ != nullptr)
+    if (Status refusal = TakeMemory(offers, part); !refusal.ok()) return Outcome{nullptr, refusal};
+  Entry entry;
+  const Status mine = [&]() -> Status {
+    if (part.is_new) TUTTI_TRY(MapMemory(part.number, offers, deadline, abort_flag));
+    TUTTI_ASSIGN(entry, MakeWindow(request, offers, part));
+    return Status::Ok();
+  }();
+  const Result<Agreement> agreed = Agree(bootstrap_, peers_, mine, deadline, abort_flag);
+  const MutexLock lock(mutex_);
+  if (agreed.ok() && agreed->go_on()) {
+    directory_.Add(entry.window);
+    windows_.push_back(entry);
+    return Outcome{entry.window, Status::Ok()};
+  }
+  if (entry.record != nullptr) DropRecord(entry);
+  if (!agreed.ok()) return agreed.status();
+  return Outcome{nullptr, agreed->refusal};
+}
+
+// Decides which memory the window is a piece of: one that is mapped already, if all ranks bring the
+// same, or else a new one, for which it takes offsets. Refuses alike on all ranks.
+Status SymmetricMemory::TakeMemory(std::span<const Offer> offers, Part& part) {
+  const MutexLock lock(mutex_);
+  FixStride(offers);
+  const bool all_have_it = std::all_of(offers.begin(), offers.end(), [&](const Offer& offer) {
+    return offer.memory != 0 && offer.memory == offers[0].memory;
+  });
+  if (all_have_it) return Status::Ok();
+  if (const int found = std::exchange(part.number, 0); found != 0) DropUser(found);
+  uint64_t largest = 0;
+  for (const Offer& offer : offers) largest = std::max(largest, offer.allocation.size);
+  const uint64_t unit = space_->granularity();
+  const uint64_t bytes = (largest + unit - 1) / unit * unit;
+  const std::optional<uint64_t> at = offsets_->Take(bytes, unit);
+  if (!at)
+    return InvalidUsage(
+        "{} bytes of windows do not fit beside {} into the {} that each rank has addresses "
+        "for",
+        bytes, offsets_->taken(), stride_);
+  part.number = ++num_memories_;
+  part.is_new = true;
+  extents_[part.number] = {*at, bytes};
+  memories_[part.number] = {.own = part.allocation,
+                            .is_ours = std::exchange(part.is_ours, false),
+                            .extent = {*at, bytes},
+                            .mapped = std::vector<uint64_t>(static_cast<size_t>(team_.size)),
+                            .num_users = 1};
+  return Status::Ok();
+}
+
+// Maps the allocations of all ranks of the team. Nobody else uses the memory yet.
+Status SymmetricMemory::MapMemory(int number, std::span<const Offer> offers, Deadline deadline,
+                                  const std::atomic<bool>* abort_flag) {
+  if (!reserved_) TUTTI_TRY(space_->Reserve(SliceOf(team_.size)));
+  reserved_ = true;
+  uint64_t at = 0;
+  {
+    const MutexLock lock(mutex_);
+    at = memories_.at(number).extent.at;
+  }
+  for (int place = 0; place < team_.size; ++place) {
+    const auto r = static_cast<size_t>(team_.first + place);
+    Status mapped = space_->Map(SliceOf(place) + at, offers[r].allocation, deadline, abort_flag);
+    if (!mapped.ok())
+      return std::move(mapped).Annotate(
+          fmt::format("mapping the memory of {}", RankName(static_cast<int>(r), peers_[r])));
+    const MutexLock lock(mutex_);
+    memories_.at(number).mapped[static_cast<size_t>(place)] = offers[r].allocation.size;
+  }
+  return Status::Ok();
+}
+
+Result<SymmetricMemory::Entry> SymmetricMemory::MakeWindow(const Request& request,
+                                                           std::span<const Offer> offers,
+                                                           const Part& part) {
+  const MutexLock lock(mutex_);
+  auto window = std::make_shared<Window>();
+  window->flags = request.flags;
+  for (const Offer& offer : offers) window->bytes.push_back(offer.bytes);
+  window->team = team_;
+  window->own = {request.buffer != nullptr ? request.buffer : part.allocation.base, request.bytes};
+  if (space_ != nullptr) {
+    window->memory = part.number;
+    window->offset = offers[0].offset;
+    window->stride = stride_;
+    window->slice_offset = memories_.at(part.number).extent.at + window->offset;
+    window->flat_base = space_->base() + window->slice_offset;
+  }
+  TUTTI_ASSIGN(void* const memory, records_->Allocate(sizeof(WindowRecord)));
+  Entry entry = {window, static_cast<WindowRecord*>(memory)};
+  window->handle = reinterpret_cast<ncclWindow_t>(entry.record);
+  const WindowRecord record = RecordOf(*window);
+  Status written = records_->Write(memory, std::as_bytes(std::span(&record, 1)));
+  if (written.ok())
+    written = table_.Add(
+        {reinterpret_cast<uintptr_t>(window->own.data()), window->own.size(), entry.record});
+  if (written.ok()) return entry;
+  records_->Free(memory);
+  return written;
+}
+
+WindowRecord SymmetricMemory::RecordOf(const Window& window) const {
+  WindowRecord record;
+  record.host = const_cast<Window*>(&window);
+  record.lsa_flat_base = window.flat_base;
+  record.lsa_rank = team_.place;
+  record.world_rank = bootstrap_.rank();
+  record.stride_4g = static_cast<uint32_t>(window.stride / kStrideUnit);
+  record.mc_offset_4k = static_cast<uint32_t>(window.slice_offset / kPage);
+  record.gin_offset_4k = static_cast<uint32_t>(window.offset / kPage);
+  record.num_segments = 1;
+  return record;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The end of windows
+
+// Gives back what a registration that came to nothing has taken.
+void SymmetricMemory::DropPart(Part& part) {
+  const MutexLock lock(mutex_);
+  if (part.is_ours) space_->Free(part.allocation);
+  if (part.number != 0) DropUser(part.number);
+  part = {};
+}
+
+// The memory goes with its last user. Its offsets stay taken until all ranks have given it up.
+void SymmetricMemory::DropUser(int number) {
+  const auto found = memories_.find(number);
+  Memory& memory = found->second;
+  if (--memory.num_users > 0) return;
+  for (int place = 0; place < team_.size; ++place)
+    if (const uint64_t bytes = memory.mapped[static_cast<size_t>(place)]; bytes != 0)
+      space_->Unmap(SliceOf(place) + memory.extent.at, bytes);
+  if (memory.is_ours) space_->Free(memory.own);
+  memories_.erase(found);
+  given_up_.insert(number);
+}
+
+void SymmetricMemory::DropRecord(const Entry& entry) {
+  // A table that cannot be written, because the device is gone, is read by nobody.
+  static_cast<void>(table_.Remove(entry.record).ok());
+  records_->Free(entry.record);
+}
+
+void SymmetricMemory::Drop(const Entry& entry) {
+  directory_.Remove(entry.window->handle);
+  DropRecord(entry);
+  if (entry.window->memory != 0) DropUser(entry.window->memory);
+}
+
+Result<size_t> SymmetricMemory::IndexOf(ncclWindow_t handle) const {
+  for (size_t i = 0; i < windows_.size(); ++i)
+    if (windows_[i].window->handle == handle) return i;
+  return InvalidArgument("the window is none of this communicator, or has been deregistered");
+}
+
+Status SymmetricMemory::Deregister(ncclWindow_t handle) {
+  const MutexLock lock(mutex_);
+  TUTTI_ASSIGN(const size_t index, IndexOf(handle));
+  Drop(windows_[index]);
+  windows_.erase(windows_.begin() + static_cast<ptrdiff_t>(index));
+  return Status::Ok();
+}
+
+Result<std::shared_ptr<const Window>> SymmetricMemory::Find(ncclWindow_t handle) const {
+  const MutexLock lock(mutex_);
+  TUTTI_ASSIGN(const size_t index, IndexOf(handle));
+  return windows_[index].window;
+}
+
+WindowTableBlock* SymmetricMemory::table() const {
+  const MutexLock lock(mutex_);
+  return table_.first();
+}
+
+}  // namespace tutti

@@ -1,0 +1,187 @@
+#pragma once
+
+// Symmetric memory: the windows of a communicator, and the flat address space (flat_space.h) in
+// which the ranks of an LSA team load and store one another's memory.
+//
+//   window     what the user registers: a part of memory on every rank; the parts may differ in
+//              size (window.h)
+//   memory     the allocations that a window's parts lie in, one of each rank. They are mapped as a
+//              whole, once for all windows in them, at one offset of the flat space.
+//
+// Nobody decides alone. All ranks register together: one exchange carries what each brings (or why
+// it cannot), every rank concludes the same from it, maps the memory of its team, and in a second
+// exchange the ranks agree that all could. So a registration succeeds on all ranks or on none, and
+// no rank touches another's memory before it is there.
+//
+// A rank deregisters alone, in any order and at any time. Its own mappings go with the last window
+// in a memory; the offset is used again only when every rank has said, in the exchange of a later
+// registration, that it has taken its mappings away. Offsets are therefore taken and given back in
+// the same order on all ranks (offset_space.h), whatever the order of their calls.
+//
+// One object per communicator, owned by it. Register is called by one thread at a time; everything
+// else may be called by any thread beside it.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "bootstrap/bootstrap.h"
+#include "operations/agreement.h"
+#include "operations/peer_info.h"
+#include "window/flat_space.h"
+#include "window/layout.h"
+#include "window/lsa_team.h"
+#include "window/offset_space.h"
+#include "window/record_memory.h"
+#include "window/window.h"
+#include "window/window_directory.h"
+#include "window/window_table.h"
+
+namespace tutti {
+
+class SymmetricMemory {
+ public:
+  struct Parts {
+    Bootstrap* bootstrap = nullptr;  // This and what is pointed to outlive the object.
+    std::span<const PeerInfo> peers;
+    LsaTeam team;
+    // Null where kernels do not reach the memory of other ranks: windows can be registered then,
+    // and have no addresses.
+    std::unique_ptr<FlatSpace> space;
+    std::unique_ptr<RecordMemory> records;
+    WindowDirectory* directory = nullptr;
+  };
+  explicit SymmetricMemory(Parts parts);
+  // Ends the windows that are left.
+  ~SymmetricMemory();
+  SymmetricMemory(const SymmetricMemory&) = delete;
+  SymmetricMemory& operator=(const SymmetricMemory&) = delete;
+
+  const LsaTeam& team() const { return team_; }
+  // Returns whether windows have addresses for kernels; the same on all ranks.
+  bool has_flat_space() const { return space_ != nullptr; }
+
+  // What this rank brings to a registration.
+  struct Request {
+    std::byte* buffer = nullptr;  // null: the library allocates the memory
+    uint64_t bytes = 0;
+    int flags = 0;
+    uint64_t alike = 0;  // anything else that all ranks must have alike
+    Status wrong;        // not ok: why this rank cannot register anything
+  };
+  // How a registration came out: a window, or the reason of the first rank that refused, the same
+  // on all ranks.
+  struct Outcome {
+    std::shared_ptr<const Window> window;
+    Status refusal;
+  };
+  // All ranks call it together. Fails when the ranks cannot talk; what is left then is of no use.
+  Result<Outcome> Register(const Request& request, Deadline deadline,
+                           const std::atomic<bool>* abort_flag);
+
+  // Ends a window on this rank. Nothing may be using it. InvalidArgument where it is none of this
+  // communicator.
+  Status Deregister(ncclWindow_t handle);
+  // Returns the window; InvalidArgument where it is none of this communicator.
+  Result<std::shared_ptr<const Window>> Find(ncclWindow_t handle) const;
+
+  // Returns what kernels are told of a window of this communicator.
+  WindowRecord RecordOf(const Window& window) const;
+  // Returns the first block of the list of windows, for kernels; null before the first window.
+  WindowTableBlock* table() const;
+
+ private:
+  // The numbers of memories that a rank shows as given up in one exchange, the lowest. If ranks
+  // show different ones, offsets come back later.
+  static constexpr size_t kGivenUpShown = 16;
+
+  // What a rank says of its part in a registration. Plain bytes; all but `given_up` is checked by
+  // CheckOffers.
+  struct Offer {
+    StatusWire wrong;
+    int64_t flags = 0;
+    uint64_t alike = 0;
+    uint64_t bytes = 0;
+    uint64_t offset = 0;  // of the window in the allocation
+    int64_t memory = 0;   // the number of the memory that the allocation is mapped as; 0: none
+    uint64_t needed_stride = 0;
+    uint64_t longest_stride = 0;
+    RemoteHandle allocation;
+    std::array<int64_t, kGivenUpShown> given_up = {};  // ascending; the rest is 0
+  };
+
+  // A run of offsets.
+  struct Extent {
+    uint64_t at = 0;
+    uint64_t bytes = 0;
+  };
+  struct Memory {
+    FlatSpace::Allocation own;
+    bool is_ours = false;          // The library allocated it.
+    Extent extent;                 // the same on all ranks
+    std::vector<uint64_t> mapped;  // The bytes that are mapped of each place of the team.
+    int num_users = 0;             // windows, and a registration under way
+  };
+  struct Entry {
+    std::shared_ptr<const Window> window;
+    WindowRecord* record = nullptr;
+  };
+  // This rank's part of a registration under way.
+  struct Part {
+    FlatSpace::Allocation allocation;
+    bool is_ours = false;  // The library has allocated it, and no memory has it yet.
+    int number = 0;        // the memory that this registration is a user of; 0: none
+    bool is_new = false;   // The memory was made for this registration.
+  };
+
+  Status Prepare(const Request& request, Part& part, Offer& offer);
+  void ShowGivenUp(Offer& offer) const TUTTI_REQUIRES(mutex_);
+  void TakeBack(std::span<const Offer> offers) TUTTI_REQUIRES(mutex_);
+  Status CheckOffers(std::span<const Offer> offers) const;
+  Status CheckOffer(const Offer& offer) const;
+  void FixStride(std::span<const Offer> offers) TUTTI_REQUIRES(mutex_);
+  Result<Outcome> Conclude(const Request& request, std::span<const Offer> offers, Part& part,
+                           Deadline deadline, const std::atomic<bool>* abort_flag);
+  Status TakeMemory(std::span<const Offer> offers, Part& part);
+  Status MapMemory(int number, std::span<const Offer> offers, Deadline deadline,
+                   const std::atomic<bool>* abort_flag);
+  Result<Entry> MakeWindow(const Request& request, std::span<const Offer> offers, const Part& part);
+  void DropPart(Part& part);
+  void DropUser(int number) TUTTI_REQUIRES(mutex_);
+  void DropRecord(const Entry& entry) TUTTI_REQUIRES(mutex_);
+  void Drop(const Entry& entry) TUTTI_REQUIRES(mutex_);
+  Result<size_t> IndexOf(ncclWindow_t handle) const TUTTI_REQUIRES(mutex_);
+  uint64_t SliceOf(int place) const { return static_cast<uint64_t>(place) * stride_; }
+
+  Bootstrap& bootstrap_;
+  const std::span<const PeerInfo> peers_;
+  const LsaTeam team_;
+  const std::unique_ptr<FlatSpace> space_;
+  const std::unique_ptr<RecordMemory> records_;
+  WindowDirectory& directory_;
+
+  // Set by the first registration, and only read by later ones.
+  uint64_t stride_ = 0;
+  bool reserved_ = false;  // The flat space has its addresses.
+
+  mutable Mutex mutex_;
+  std::optional<OffsetSpace> offsets_ TUTTI_GUARDED_BY(mutex_);  // of a slice
+  WindowTable table_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<Entry> windows_ TUTTI_GUARDED_BY(mutex_);
+  std::map<int, Memory> memories_ TUTTI_GUARDED_BY(mutex_);  // by number
+  // What memories have taken of offsets_ and not all ranks have given up; the same on all ranks.
+  std::map<int, Extent> extents_ TUTTI_GUARDED_BY(mutex_);
+  std::set<int64_t> given_up_ TUTTI_GUARDED_BY(mutex_);  // by this rank, of extents_
+  int num_memories_ TUTTI_GUARDED_BY(mutex_) = 0;        // so far; the same on all ranks
+};
+
+}  // namespace tutti

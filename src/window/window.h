@@ -1,0 +1,41 @@
+#pragma once
+
+// A window as the host knows it: memory of each rank that the others may read and write. It never
+// changes after it was made.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nccl.h"
+#include "window/lsa_team.h"
+
+namespace tutti {
+
+struct Window {
+  ncclWindow_t handle = nullptr;  // the address of its WindowRecord
+  int flags = 0;                  // NCCL_WIN_*
+  std::span<std::byte> own;       // This rank's part, at the address that the user knows.
+  std::vector<uint64_t> bytes;    // The size of each rank's part; these may differ.
+  LsaTeam team;
+  // The part of place 0 of the team in this rank's flat space; null where there is no flat space.
+  std::byte* flat_base = nullptr;
+  uint64_t stride = 0;        // from the part of one place to that of the next
+  uint64_t slice_offset = 0;  // of the window in each slice of the flat space
+  int memory = 0;       // The number of the memory that it is a piece of; the same on all ranks.
+  uint64_t offset = 0;  // of the window in that memory
+
+  // Returns where this rank reaches `offset_in_window` of the part of `place`. REQUIRES: there is a
+  // flat space.
+  std::byte* At(int place, uint64_t offset_in_window) const {
+    return flat_base + static_cast<uint64_t>(place) * stride + offset_in_window;
+  }
+  // Returns whether `count` bytes at `at` lie within the part of `rank`.
+  bool Holds(int rank, uint64_t at, uint64_t count) const {
+    const uint64_t size = bytes[static_cast<size_t>(rank)];
+    return at <= size && count <= size - at;
+  }
+};
+
+}  // namespace tutti

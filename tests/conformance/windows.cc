@@ -1,0 +1,114 @@
+#include "conformance/windows.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <vector>
+
+#include "nccl_device.h"
+#include "tutti/tutti.h"
+
+namespace tutti::testing {
+namespace {
+
+// What rank `from` writes into the part of rank `to`.
+uint64_t Stamp(int from, int to, size_t at) {
+  return (static_cast<uint64_t>(from + 1) << 48) | (static_cast<uint64_t>(to + 1) << 32) |
+         static_cast<uint64_t>(at + 1);
+}
+
+uint64_t ReadStamp(const std::byte* part, int from) {
+  uint64_t stamp = 0;
+  std::memcpy(&stamp, part + 8 * from, sizeof(stamp));
+  return stamp;
+}
+
+}  // namespace
+
+TestMemory::TestMemory(size_t bytes) { EXPECT_NCCL(ncclMemAlloc(&memory_, bytes)); }
+TestMemory::~TestMemory() { EXPECT_NCCL(ncclMemFree(memory_)); }
+
+TestWindow::TestWindow(ncclComm_t comm, size_t bytes, void* memory) : comm_(comm) {
+  EXPECT_NCCL(ncclCommWindowRegister(comm, memory, bytes, &window_, NCCL_WIN_DEFAULT));
+}
+
+void TestWindow::End() {
+  if (window_ == nullptr) return;
+  EXPECT_NCCL(ncclCommWindowDeregister(comm_, window_));
+  window_ = nullptr;
+}
+
+std::byte* TestWindow::own() const {
+  void* pointer = nullptr;
+  EXPECT_NCCL(ncclWinGetUserPtr(comm_, window_, &pointer));
+  return static_cast<std::byte*>(pointer);
+}
+
+std::byte* TestWindow::At(int peer, size_t offset) const {
+  void* pointer = nullptr;
+  EXPECT_NCCL(ncclGetPeerDevicePointer(window_, offset, peer, &pointer));
+  return static_cast<std::byte*>(pointer);
+}
+
+void StampAll(const TestWindow& window, int rank, int num_ranks, size_t at) {
+  for (int peer = 0; peer < num_ranks; ++peer) {
+    std::byte* const part = window.At(peer, at);
+    if (part == nullptr) continue;
+    const uint64_t stamp = Stamp(rank, peer, at);
+    std::memcpy(part + 8 * rank, &stamp, sizeof(stamp));
+  }
+}
+
+void ExpectStamps(const TestWindow& window, int rank, int num_ranks, size_t at) {
+  for (int peer = 0; peer < num_ranks; ++peer) {
+    const std::byte* const part = window.At(peer, at);
+    if (part == nullptr) continue;
+    EXPECT_EQ(ReadStamp(window.own() + at, peer), Stamp(peer, rank, at))
+        << "what rank " << peer << " wrote into rank " << rank;
+    EXPECT_EQ(ReadStamp(part, rank), Stamp(rank, peer, at))
+        << "what rank " << rank << " reads of rank " << peer;
+  }
+}
+
+namespace {
+
+// Sizes about pages and pieces, and none.
+constexpr size_t kPutSizes[] = {0, 1, 4, 8, 4095, 4096, 70'001, (1 << 20) + 3};
+constexpr size_t kMostPut = (1 << 20) + 16;
+
+std::byte ByteOf(int from, int round, size_t i) {
+  return static_cast<std::byte>(static_cast<size_t>(from * 31 + round * 7) + i * 13 + i / 251);
+}
+
+}  // namespace
+
+void PutToAllAndCheck(ncclComm_t comm, int rank, int num_ranks, int rounds) {
+  const auto n = static_cast<size_t>(num_ranks);
+  // Each rank puts into a part of its own, so that nobody overwrites what is not read yet.
+  TestWindow window(comm, n * kMostPut);
+  std::vector<std::byte> data(kMostPut);
+  for (int round = 0; round < rounds; ++round) {
+    const size_t bytes = kPutSizes[static_cast<size_t>(round) % std::size(kPutSizes)];
+    const size_t skew = static_cast<size_t>(round) % 9;
+    for (size_t i = 0; i < bytes; ++i) data[i] = ByteOf(rank, round, i);
+    std::vector<ncclWaitSignalDesc_t> descs;
+    for (int peer = 0; peer < num_ranks; ++peer) {
+      EXPECT_NCCL(ncclPutSignal(data.data(), bytes, ncclInt8, peer, window.get(),
+                                static_cast<size_t>(rank) * kMostPut + skew, 0, 0, 0, comm,
+                                nullptr));
+      descs.push_back({1, peer, 0, 0});
+    }
+    EXPECT_NCCL(ncclWaitSignal(num_ranks, descs.data(), comm, nullptr));
+    for (int peer = 0; peer < num_ranks; ++peer) {
+      const std::byte* const got = window.own() + static_cast<size_t>(peer) * kMostPut + skew;
+      size_t wrong = 0;
+      for (size_t i = 0; i < bytes; ++i) wrong += got[i] != ByteOf(peer, round, i);
+      EXPECT_EQ(wrong, 0u) << "of " << bytes << " bytes of rank " << peer << " in round " << round;
+    }
+    EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+  }
+}
+
+}  // namespace tutti::testing
