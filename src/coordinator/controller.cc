@@ -19,12 +19,8 @@ bool Cacheable(OpKind kind) { return kind != OpKind::kAddSet && kind != OpKind::
 
 }  // namespace
 
-Controller::Controller(Exchange& exchange, std::vector<int> members, size_t cache_capacity,
-                       bool deterministic)
-    : exchange_(exchange),
-      members_(std::move(members)),
-      deterministic_(deterministic),
-      cache_(cache_capacity) {}
+Controller::Controller(Exchange& exchange, std::vector<int> members, size_t cache_capacity)
+    : exchange_(exchange), members_(std::move(members)), cache_(cache_capacity) {}
 
 RankSet Controller::Global(const RankSet& ranks) const {
   RankSet global;
@@ -406,7 +402,7 @@ int Controller::Remember(const std::shared_ptr<const Agreement>& agreed,
     ForgetInline(inserted.slot);
     Unannounce(inserted.slot);
   }
-  if (FitsInline(agreed->request, deterministic_)) {
+  if (FitsInline(agreed->request)) {
     fits_inline_[static_cast<size_t>(inserted.slot)] = 1;
     ++num_inline_slots_;
   }

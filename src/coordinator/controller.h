@@ -90,9 +90,7 @@ struct RoundResult {
 class Controller {
  public:
   // `members` are the global ranks of the set, by which sentences and roots name them.
-  // `deterministic`: see FitsInline.
-  Controller(Exchange& exchange, std::vector<int> members, size_t cache_capacity,
-             bool deterministic = false);
+  Controller(Exchange& exchange, std::vector<int> members, size_t cache_capacity);
 
   // Runs one round. An error means that the process set is broken: a rank is lost. Takes the
   // tensors out of `input`, whose vector stays to be used again.
@@ -154,7 +152,6 @@ class Controller {
 
   Exchange& exchange_;
   const std::vector<int> members_;
-  const bool deterministic_;
   ResponseCache cache_;
   bool cache_enabled_ = true;
   // The tensors that are pending here. A tensor in here_ is announced by the state of its slot, one

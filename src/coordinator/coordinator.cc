@@ -28,7 +28,8 @@ int64_t Coordinator::QuarterOf(double seconds) {
 
 Coordinator::Coordinator(const Options& options)
     : options_(options),
-      timeline_(options.rank, options.clock),
+      timeline_(options.rank, options.clock,
+                [this] { loop_->AddTimer(Timeline::kFlushNs, [this] { timeline_.Flush(); }); }),
       clock_meter_(options.rank, options.num_ranks, ClockHooks()),
       mismatch_watch_(
           options.rank, options.settings.stall_check_time_s, [this] { return LiveSets(); },

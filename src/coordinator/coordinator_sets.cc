@@ -175,7 +175,6 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
   options.rank =
       static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
   options.cache_capacity = common_.cache_capacity;
-  options.deterministic = options_.settings.deterministic;
   options.tuning = common_.tuning;
   options.fuse_groups = common_.fuse_groups;
   options.stall_warn_ns =

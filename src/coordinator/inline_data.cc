@@ -15,12 +15,9 @@ int SlotOf(const uint8_t* block) { return block[0] | block[1] << 8; }
 
 }  // namespace
 
-bool FitsInline(const Request& request, bool deterministic) {
+bool FitsInline(const Request& request) {
   if (request.kind != OpKind::kAllreduce || request.op == ReduceOp::kAdasum) return false;
   if (request.group_size > 0 || request.device >= 0) return false;
-  if (deterministic && WireOp(request) == ncclAvg &&
-      IsFloat(static_cast<DataType>(WireType(request))))
-    return false;
   const int64_t elements = request.elements();
   return elements > 0 && elements <= static_cast<int64_t>(kInlineDataBytes) &&
          static_cast<size_t>(elements) * WireSize(WireType(request)) <= kInlineDataBytes;
@@ -36,15 +33,6 @@ void WriteInlineBlock(const Request& request, int slot, const void* input,
   alignas(8) std::array<std::byte, kInlineDataBytes> data = {};
   const auto count = static_cast<size_t>(request.elements());
   StageIn(request, input, data.data(), count);
-  const auto type = static_cast<DataType>(WireType(request));
-  if (WireOp(request) == ncclAvg && IsFloat(type)) {
-    // As the library averages: every input is divided and rounded before the sum.
-    const size_t num_ranks = blocks.size() / kInlineBlockBytes;
-    const auto ranks = static_cast<double>(num_ranks);
-    const void* const source = data.data();
-    FindReduce(type, ReduceKind::kSum)(data.data(), &source, 1, count,
-                                       {.scalar = ScalarBits(type, 1.0 / ranks), .scale_end = 1});
-  }
   std::memcpy(block + 2, data.data(), data.size());
 }
 
@@ -67,7 +55,7 @@ void ReduceInlineBlocks(const Request& request, std::span<const uint8_t> blocks,
   const auto type = static_cast<DataType>(WireType(request));
   const ncclRedOp_t op = WireOp(request);
   ReduceArgs args;
-  if (op == ncclAvg && !IsFloat(type)) args.divisor = static_cast<uint64_t>(ranks);
+  if (op == ncclAvg) args.divisor = static_cast<uint64_t>(ranks);
   const auto count = static_cast<size_t>(request.elements());
   FindReduce(type, KindOf(op))(result, sources.data(), ranks, count, args);
 }

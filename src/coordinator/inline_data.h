@@ -29,9 +29,7 @@ inline constexpr int kMostInlineRanks = 16;
 inline constexpr size_t kInlineBlockBytes = 2 + kInlineDataBytes;
 
 // Returns whether the data of such a request fit a block. The answer is the same on all ranks.
-// `deterministic`: as the library's communicators, an average of floats divides the sum at the end,
-// which inline data do not do.
-bool FitsInline(const Request& request, bool deterministic = false);
+bool FitsInline(const Request& request);
 
 // Writes the block of `rank`, whose tensor is `input`.
 void WriteInlineBlock(const Request& request, int slot, const void* input,

@@ -23,7 +23,6 @@ Request Allreduce(ElementType type, std::vector<int64_t> shape) {
 
 TEST(InlineDataTest, SmallAllreducesFit) {
   EXPECT_TRUE(FitsInline(Allreduce(ElementType::kFloat32, {})));
-  EXPECT_TRUE(FitsInline(Allreduce(ElementType::kFloat32, {}), /*deterministic=*/true));
   EXPECT_TRUE(FitsInline(Allreduce(ElementType::kFloat32, {2, 1})));
   EXPECT_TRUE(FitsInline(Allreduce(ElementType::kUint8, {8})));
   EXPECT_FALSE(FitsInline(Allreduce(ElementType::kFloat32, {3})));

@@ -1,9 +1,10 @@
 // Operations over communicators: flat, and in two levels.
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
+#include "base/narrow_range.h"
+#include "base/reduce.h"
 #include "coordinator/communicator.h"
 #include "coordinator/operations.h"
 #include "coordinator/tensor.h"
@@ -98,9 +99,10 @@ class HierarchicalOperations final : public TwoLevelOperations {
     const auto mine = static_cast<size_t>(shape_.local_rank);
     size_t before = 0;
     for (size_t i = 0; i < mine; ++i) before += counts[i];
-    // An average of averages over equally many ranks each is the average; integers would be
-    // truncated twice, so they are summed and divided at the end.
-    const bool divide = op == ncclAvg && !IsFloatWire(type);
+    // An average is the sum of both levels, divided at the end; rounding or truncating at each
+    // level would be wrong by a bit. Sums of types of narrow range could overflow: those average
+    // the averages of the hosts, which have equally many ranks.
+    const bool divide = op == ncclAvg && !HasNarrowRange(static_cast<DataType>(type));
     const ncclRedOp_t step = divide ? ncclSum : op;
     // The own piece is reduced where it belongs, unless that overlaps what is still being read.
     std::byte* const piece = static_cast<std::byte*>(output) + before * element;
@@ -135,32 +137,11 @@ class HierarchicalOperations final : public TwoLevelOperations {
   }
 
  private:
-  static bool IsFloatWire(ncclDataType_t type) {
-    return type == ncclFloat16 || type == ncclFloat32 || type == ncclFloat64 ||
-           type == ncclBfloat16 || type == ncclFloat8e4m3 || type == ncclFloat8e5m2;
-  }
-  template <typename T>
-  void DivideAs(void* piece, size_t count) const {
-    using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
-    auto* values = static_cast<T*>(piece);
-    const auto ranks = static_cast<Wide>(shape_.local_size) * static_cast<Wide>(shape_.cross_size);
-    for (size_t i = 0; i < count; ++i) values[i] = static_cast<T>(Wide{values[i]} / ranks);
-  }
   void Divide(void* piece, size_t count, ncclDataType_t type) const {
-    switch (type) {
-      case ncclInt8:
-        return DivideAs<int8_t>(piece, count);
-      case ncclUint8:
-        return DivideAs<uint8_t>(piece, count);
-      case ncclInt32:
-        return DivideAs<int32_t>(piece, count);
-      case ncclUint32:
-        return DivideAs<uint32_t>(piece, count);
-      case ncclInt64:
-        return DivideAs<int64_t>(piece, count);
-      default:
-        return DivideAs<uint64_t>(piece, count);
-    }
+    const void* const sum = piece;
+    const auto ranks = static_cast<uint64_t>(shape_.local_size * shape_.cross_size);
+    FindReduce(static_cast<DataType>(type), ReduceKind::kSum)(piece, &sum, 1, count,
+                                                              {.divisor = ranks});
   }
   // Each host's block is cut into one strip a local rank. Strips travel between ranks of the same
   // place, and are shared inside each host.

@@ -172,6 +172,63 @@ TEST(OperationsTest, AllreduceOfEveryTypeAndOperator) {
   });
 }
 
+// Numbers that a multiplication by 1/3 of each, or a factor in float64, would miss by a bit.
+TEST(OperationsTest, AveragesDivideTheSumAndFactorsAreOfTheType) {
+  constexpr int kCount = 289;
+  RunJob(3, [&](TestRank& self) {
+    const auto reduce = [&](auto values, tuttiElementType_t type, tuttiReduceOp_t op,
+                            double postscale) {
+      auto out = values;
+      const std::vector<int64_t> shape = {static_cast<int64_t>(values.size())};
+      auto tensor =
+          TestRank::Describe("t", tuttiOpAllreduce, type, shape, values.data(), out.data());
+      tensor.op = op;
+      tensor.postscale = postscale;
+      const int64_t handle = self.Enqueue(tensor);
+      self.Wait(handle);
+      self.Release(handle);
+      return out;
+    };
+    std::vector<float> single(kCount);
+    std::vector<double> wide(kCount);
+    for (size_t i = 0; i < kCount; ++i) {
+      single[i] = static_cast<float>(i * 7 % 201) - 100;
+      wide[i] = single[i];
+    }
+    EXPECT_EQ(reduce(single, tuttiFloat32, tuttiReduceAverage, 1), single);
+    EXPECT_EQ(reduce(wide, tuttiFloat64, tuttiReduceAverage, 1), wide);
+    const std::vector<float> one = {single[3]};  // travels inline the second time
+    for (int time = 0; time < 3; ++time)
+      EXPECT_EQ(reduce(one, tuttiFloat32, tuttiReduceAverage, 1), one);
+
+    const double factor = 0.1915194503788923;
+    std::vector<float> scaled = single;
+    for (float& value : scaled) value = 3 * value * static_cast<float>(factor);
+    EXPECT_EQ(reduce(single, tuttiFloat32, tuttiReduceSum, factor), scaled);
+  });
+}
+
+// The smallest float16 would vanish if each rank divided it by the number of ranks.
+TEST(OperationsTest, AveragesOfTheSmallestHalvesStay) {
+  RunJob(4, [](TestRank& self) {
+    for (const bool compressed : {false, true}) {
+      const float least = 0x1p-23f;
+      std::byte value[4] = {};
+      const tuttiElementType_t type = compressed ? tuttiFloat32 : tuttiFloat16;
+      Write(type, least, value);
+      const std::vector<int64_t> shape = {1};
+      auto tensor =
+          TestRank::Describe(compressed ? "c" : "h", tuttiOpAllreduce, type, shape, value, value);
+      tensor.op = tuttiReduceAverage;
+      if (compressed) tensor.compression = tuttiCompressionFloat16;
+      const int64_t handle = self.Enqueue(tensor);
+      self.Wait(handle);
+      self.Release(handle);
+      EXPECT_EQ(Read(type, value), least);
+    }
+  });
+}
+
 TEST(OperationsTest, ScaleFactorsCompressionAndFusion) {
   RunJob(2, [](TestRank& self) {
     constexpr int kTensors = 6;

@@ -69,7 +69,6 @@ class ProcessSet {
     int rank = 0;              // this rank's place in `members`
     std::vector<int> members;  // the ranks of the set, as those of the job
     size_t cache_capacity = 1024;
-    bool deterministic = false;  // its communicators are: TUTTI_DETERMINISTIC
     Tuning tuning;
     bool fuse_groups = true;
     int64_t stall_warn_ns = 60'000'000'000;  // 0: never

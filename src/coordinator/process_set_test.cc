@@ -494,7 +494,7 @@ TEST(TimelineTest, CanBeStartedAndStopped) {
     self.Sum("b", values);
   });
   const std::string text = ReadTimeline(path).dump() + ReadTimeline(path + ".1").dump();
-  EXPECT_THAT(text, AllOf(HasSubstr("\"a\""), HasSubstr("ROUND"), HasSubstr("0 and 1"),
+  EXPECT_THAT(text, AllOf(HasSubstr("\"a\""), HasSubstr("CYCLE_START"), HasSubstr("0 and 1"),
                           HasSubstr("\"rank 1\""), Not(HasSubstr("\"b\""))));
 }
 

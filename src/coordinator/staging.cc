@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "base/copy.h"
 #include "base/float_formats.h"
@@ -34,6 +35,8 @@ void Store(Value value, Narrow<Format>& out) {
   out.bits = Format::FromDouble(static_cast<double>(value));
 }
 
+// Floats of up to 32 bits are scaled in float32, by the factor rounded to it; everything else in
+// float64.
 template <typename From, typename To>
 void Convert(const void* input, void* output, size_t count, double factor) {
   const auto* in = static_cast<const From*>(input);
@@ -42,7 +45,10 @@ void Convert(const void* input, void* output, size_t count, double factor) {
     for (size_t i = 0; i < count; ++i) Store(Load(in[i]), out[i]);
     return;
   }
-  for (size_t i = 0; i < count; ++i) Store(static_cast<double>(Load(in[i])) * factor, out[i]);
+  constexpr bool kSingle = std::is_same_v<decltype(Load(in[0])), float>;
+  using Factor = std::conditional_t<kSingle, float, double>;
+  const auto by = static_cast<Factor>(factor);
+  for (size_t i = 0; i < count; ++i) Store(static_cast<Factor>(Load(in[i])) * by, out[i]);
 }
 
 using ConvertFn = void (*)(const void*, void*, size_t, double);

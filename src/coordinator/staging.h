@@ -15,7 +15,8 @@ ncclDataType_t WireType(const Request& request);
 // Whether the user's buffers can be reduced as they are.
 bool NeedsStaging(const Request& request);
 
-// wire[i] = input[i] × prescale, in the wire's type; integers are scaled in double and truncated.
+// wire[i] = input[i] × prescale, in the wire's type. Floats of up to 32 bits are scaled in float32
+// by the factor rounded to it, as Horovod does; others in float64, and integers then truncated.
 // `input` may be `wire` where the types are equally wide.
 void StageIn(const Request& request, const void* input, void* wire, size_t count);
 // output[i] = wire[i] × postscale, in the tensor's type.

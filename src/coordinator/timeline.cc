@@ -18,9 +18,8 @@
 namespace tutti::coordinator {
 namespace {
 
-// No event is older than this when it is written, as long as others follow.
+// So many bytes of events are written at once.
 constexpr size_t kFlushBytes = 3072;
-constexpr int64_t kFlushNs = 100'000'000;
 // Rows of tensors whose names never come again must not pile up.
 constexpr size_t kMaxRows = 65536;
 
@@ -56,9 +55,10 @@ std::string Quoted(std::string_view text) {
 
 WallClock WallClock::OfSystem() { return {SystemNs, ""}; }
 
-Timeline::Timeline(int rank, WallClock clock)
+Timeline::Timeline(int rank, WallClock clock, std::function<void()> flush_later)
     : rank_(rank),
       clock_(std::move(clock)),
+      flush_later_(std::move(flush_later)),
       page_bytes_(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {}
 
 Status Timeline::Open(const std::string& path, bool mark_rounds) {
@@ -138,12 +138,14 @@ void Timeline::Emit(int64_t now_ns, char phase, int row, std::string_view name,
   if (buffer_.size() >= kFlushBytes) FlushLocked();
 }
 
-void Timeline::FlushIfDue() {
-  if (NowNs() - flushed_ns_ >= kFlushNs) FlushLocked();
+void Timeline::FlushSoon() {
+  if (NowNs() - flushed_ns_ >= kFlushNs) return FlushLocked();
+  if (flush_later_ && !std::exchange(flush_is_coming_, true)) flush_later_();
 }
 
 void Timeline::FlushLocked() {
   flushed_ns_ = NowNs();
+  flush_is_coming_ = false;
   std::string_view rest = buffer_;
   while (!rest.empty()) {
     const size_t room = page_bytes_ - static_cast<size_t>(end_) % page_bytes_;
@@ -218,7 +220,7 @@ void Timeline::Asked(int set, const std::string& tensor, OpKind kind) {
   CloseDownTo(now_ns, row, 0);
   Emit(now_ns, 'B', row.number, fmt::format("NEGOTIATE_{}", UpperName(kind)));
   row.open = 1;
-  FlushIfDue();
+  FlushSoon();
 }
 
 void Timeline::Round(int set, uint64_t number, const RoundResult& result) {
@@ -227,7 +229,7 @@ void Timeline::Round(int set, uint64_t number, const RoundResult& result) {
   if (!is_open()) return;
   const int64_t now_ns = Now();
   const std::string round = fmt::format(R"(,"args":{{"round":{}}})", number);
-  if (mark_rounds_) Emit(now_ns, 'i', 0, "ROUND", R"(,"s":"t")" + round);
+  if (mark_rounds_) Emit(now_ns, 'i', 0, "CYCLE_START", R"(,"s":"t")" + round);
   for (const auto& [tensor, ranks] : result.newly_ready) {
     const auto row = rows_[set].find(tensor);
     if (row == rows_[set].end()) continue;
@@ -241,7 +243,7 @@ void Timeline::Round(int set, uint64_t number, const RoundResult& result) {
     Emit(now_ns, 'B', row.number, "QUEUE");
     row.open = 2;
   }
-  FlushIfDue();
+  FlushSoon();
 }
 
 void Timeline::Begin(int set, const std::string& tensor, std::string_view activity) {
@@ -253,7 +255,7 @@ void Timeline::Begin(int set, const std::string& tensor, std::string_view activi
   CloseDownTo(now_ns, row, 1);
   Emit(now_ns, 'B', row.number, activity);
   ++row.open;
-  FlushIfDue();
+  FlushSoon();
 }
 
 void Timeline::End(int set, const std::string& tensor) {
@@ -261,7 +263,7 @@ void Timeline::End(int set, const std::string& tensor) {
   const MutexLock lock(mutex_);
   if (!is_open()) return;
   CloseDownTo(Now(), RowOf(set, tensor), 0);
-  FlushIfDue();
+  FlushSoon();
 }
 
 void Timeline::Flush() {

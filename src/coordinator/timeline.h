@@ -55,8 +55,14 @@ struct WallClock {
 
 class Timeline {
  public:
-  // A timeline that is not open: every call does nothing, at the cost of a load.
-  explicit Timeline(int rank, WallClock clock = WallClock::OfSystem());
+  // How long events wait for others, to be written together.
+  static constexpr int64_t kFlushNs = 20'000'000;
+
+  // A timeline that is not open: every call does nothing, at the cost of a load. `flush_later` is
+  // called when events wait and none waited before; it has to see to it that Flush is called after
+  // kFlushNs. It is called on whichever thread brought the event, and must not call the timeline.
+  explicit Timeline(int rank, WallClock clock = WallClock::OfSystem(),
+                    std::function<void()> flush_later = nullptr);
   ~Timeline() { Close(); }
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
@@ -90,13 +96,14 @@ class Timeline {
   void EmitClock(std::string_view distance) TUTTI_REQUIRES(mutex_);
   void CloseDownTo(int64_t now_ns, Row& row, int open, std::string_view more = "")
       TUTTI_REQUIRES(mutex_);
-  void FlushIfDue() TUTTI_REQUIRES(mutex_);
+  void FlushSoon() TUTTI_REQUIRES(mutex_);
   void FlushLocked() TUTTI_REQUIRES(mutex_);
   [[nodiscard]] bool Write(std::string_view text, int64_t at) const TUTTI_REQUIRES(mutex_);
   [[nodiscard]] bool EnterNextPage(size_t room) TUTTI_REQUIRES(mutex_);
 
   const int rank_;
   WallClock clock_;
+  const std::function<void()> flush_later_;
   const size_t page_bytes_;
   std::atomic<bool> open_{false};
   Mutex mutex_;
@@ -109,6 +116,7 @@ class Timeline {
   int64_t end_ TUTTI_GUARDED_BY(mutex_) = 0;  // where the closing bracket stands
   bool first_ TUTTI_GUARDED_BY(mutex_) = true;
   int64_t flushed_ns_ TUTTI_GUARDED_BY(mutex_) = 0;
+  bool flush_is_coming_ TUTTI_GUARDED_BY(mutex_) = false;  // flush_later_ was called
 };
 
 }  // namespace tutti::coordinator

@@ -91,6 +91,50 @@ Response ResponseTo(const std::string& name, bool cached) {
   return response;
 }
 
+std::string TextOf(const std::string& path) {
+  std::ifstream stream(path);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+// An event is in the file, or it was asked that it will be; once for all that wait together.
+TEST(TimelineTest, NoEventWaitsForTheNext) {
+  const std::string path = NewPath("soon");
+  int asked = 0;
+  Timeline timeline(0, WallClock::OfSystem(), [&] { ++asked; });
+  ASSERT_TRUE(timeline.Open(path, true).ok());
+  for (int i = 0; i < 20; ++i) {
+    const int before = asked;
+    const std::string name = fmt::format("tensor {}", i);
+    timeline.Asked(0, name, OpKind::kAllreduce);
+    const bool written = TextOf(path).find(name) != std::string::npos;
+    EXPECT_TRUE(written || asked == before + 1) << i;
+    timeline.End(0, name);
+    EXPECT_LE(asked, before + 1);
+    timeline.Flush();
+    EXPECT_NE(TextOf(path).find(name), std::string::npos);
+  }
+  EXPECT_GT(asked, 0);
+  timeline.Close();
+}
+
+TEST(TimelineTest, AnIdleRanksEventsReachTheFileByThemselves) {
+  const std::string path = NewPath("idle");
+  RunJob(1, [&](TestRank& self) {
+    ASSERT_EQ(tuttiCoordinatorStartTimeline(self.get(), path.c_str(), 1), ncclSuccess);
+    std::vector<float> value = {1};
+    self.Sum("only", value);
+    const auto deadline = std::chrono::steady_clock::now() + 30s;
+    std::string text;
+    // The end of the operation comes last, after the last activity.
+    while (text.find("\"ph\":\"E\"", text.find("QUEUE")) == std::string::npos) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline) << text;
+      std::this_thread::sleep_for(1ms);
+      text = TextOf(path);
+    }
+    EXPECT_THAT(text, ::testing::HasSubstr("CYCLE_START"));
+  });
+}
+
 // A step from the cache shows the wait for other ranks as one that was negotiated does.
 TEST(TimelineTest, WaitsAreShownWithAndWithoutTheCache) {
   const std::string path = NewPath("cached");

@@ -12,6 +12,7 @@
 #include "kernels/recursive_doubling.h"
 #include "kernels/tree.h"
 #include "operations/executor_parts.h"
+#include "plan/averages.h"
 #include "plan/tree.h"
 
 namespace tutti {
@@ -24,6 +25,18 @@ std::byte* Out(const Task& task) { return static_cast<std::byte*>(task.recv); }
 // still in the cache when it is reduced and copied out, and far more than the 32 KB or so that a
 // collective moves in its start-up time.
 constexpr size_t kPackedBytes = size_t{1} << 20;
+
+// Has an average multiply every input by 1/n instead of dividing the sum, where `algorithm` stores
+// partial sums that could overflow.
+void KeepInRange(const Task& task, const PlanContext& plan, bool one_host, Algorithm algorithm,
+                 ReduceSpec* spec) {
+  if (!task.op.average || !HasNarrowRange(task.type) || plan.deterministic) return;
+  const AlgorithmRow* const row = FindHostRow(algorithm, task.collective, one_host);
+  if (row == nullptr || !ScalesAverages(task.type, row->order)) return;
+  spec->scale = true;
+  spec->scalar = ScalarBits(task.type, 1.0 / static_cast<double>(spec->divisor));
+  spec->divisor = 0;
+}
 
 }  // namespace
 
@@ -50,9 +63,6 @@ ReduceSpec Executor::ReduceSpecFor(const Task& task) const {
     if (task.op.live_scalar != nullptr)
       std::memcpy(&spec.scalar, task.op.live_scalar, task.elem_bytes());
     spec.round_scaled = plan_.deterministic;
-  } else if (task.op.average && IsFloat(task.type) && !plan_.deterministic) {
-    spec.scale = true;
-    spec.scalar = ScalarBits(task.type, 1.0 / num_ranks_);
   } else if (task.op.average) {
     spec.divisor = static_cast<uint64_t>(num_ranks_);
   }
@@ -115,7 +125,10 @@ void Executor::RunWatched(const Task& task, const std::optional<Choice>& scatter
   op.work.elem_bytes = task.elem_bytes();
   op.work.slice_elems = op.choice.slice_elems;
   op.work.op_tag = tag;
-  if (task.is_reduction()) op.work.reduce = ReduceSpecFor(task);
+  if (task.is_reduction()) {
+    op.work.reduce = ReduceSpecFor(task);
+    KeepInRange(task, plan_, stages_ != nullptr, op.choice.algorithm, &op.work.reduce);
+  }
   op.shape = {task.count, op.choice.chunk_elems, task.root};
   TUTTI_TRACE(kLogColl, "{}: {} {}", op.signature.Describe(), Name(op.choice.algorithm),
               Name(op.choice.protocol));
@@ -138,6 +151,7 @@ void Executor::Dispatch(const Task& task, Operation& op) {
     if (!pulled.ok()) op.status = pulled.status();
     if (!pulled.ok() || *pulled || wait_.failed()) return;
     SetChoice(ChoiceFor(task, task.count, Reading::kNone), op);
+    KeepInRange(task, plan_, stages_ != nullptr, op.choice.algorithm, &op.work.reduce);
   }
   switch (op.choice.algorithm) {
     case Algorithm::kOneShot:
