@@ -1,6 +1,7 @@
 #include "comm/host_join.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/log.h"
 #include "operations/net_connector.h"
@@ -147,13 +148,47 @@ Status HostJoin::ShareMemory() {
     const auto place = std::find(group.begin(), group.end(), rank()) - group.begin();
     PlaceMemory(static_cast<int>(place));
   }
+  OpenPlugins();
+  mine.has_tuner = tuner_ != nullptr;
   mine.can_pull = mine.leader == leader && CanReadPeers(group);
   mine.asks_topology = TopologyMatters(context_.settings, AskAboutHost(group));
   TUTTI_TRY(context_.bootstrap.AllGather(results.data(), sizeof(ShareResult), context_.deadline));
   TUTTI_TRY(CheckLeaders(results, context_.peers, context_.settings.strict_transport));
   parts_.machines.here = std::move(group);
+  AgreeOnTuner(results);
   ConcludeSharing(results);
   return Status::Ok();
+}
+
+int HostJoin::HostCount() const {
+  std::set<uint64_t> hosts;
+  for (const PeerInfo& each : context_.peers) hosts.insert(each.host_hash);
+  return static_cast<int>(hosts.size());
+}
+
+void HostJoin::OpenPlugins() {
+  if (context_.is_channel) return;
+  const uint64_t id = context_.bootstrap.id();
+  parts_.profiler =
+      Profiler::Load(context_.settings, {id, context_.name, num_ranks(), HostCount(), rank()});
+  // A rank that is alone has nothing to choose from.
+  if (!Alone()) tuner_ = TunerPlugin::Load(context_.settings, {id, num_ranks(), HostCount()});
+}
+
+void HostJoin::AgreeOnTuner(std::span<const ShareResult> results) {
+  if (!tuner_) return;
+  const auto without = std::find_if(results.begin(), results.end(),
+                                    [](const ShareResult& r) { return r.has_tuner == 0; });
+  if (without == results.end()) {
+    TUTTI_INFO(kLogInit | kLogTuning, "tuner plugin {} advises the choice of algorithms",
+               tuner_->name());
+    parts_.tuner = std::move(tuner_);
+    return;
+  }
+  const int r = static_cast<int>(without - results.begin());
+  TUTTI_WARN("tuner plugin {} is not used, because {} has none", tuner_->name(),
+             RankName(r, peer(r)));
+  tuner_.reset();
 }
 
 // Concludes from what all ranks have said what the plan depends on. All ranks conclude the same.

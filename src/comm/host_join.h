@@ -8,6 +8,7 @@
 
 #include "comm/join.h"
 #include "comm/topology_step.h"
+#include "operations/tuner/tuner_plugin.h"
 #include "transport/net/net.h"
 
 namespace tutti {
@@ -17,7 +18,8 @@ struct ShareResult {
   int32_t leader;         // The rank whose arena this rank has mapped; itself when none.
   uint8_t can_pull;       // The rank can read the memory of the next rank of its machine.
   uint8_t asks_topology;  // The rank would have to look at the machine (TopologyMatters).
-  uint8_t reserved[2];
+  uint8_t has_tuner;      // The rank has a tuner plugin.
+  uint8_t reserved[1];
 };
 
 class HostJoin {
@@ -52,11 +54,17 @@ class HostJoin {
   HostQuestion AskAboutHost(std::span<const int> ranks) const;
   Result<HostAnswer> AnswerAboutHost(const HostQuestion& question);
   Status TellDifference(const Disagreement& disagreement, std::span<const int32_t> order);
+  // Opens plugins that are told of the communicator, or advise it.
+  void OpenPlugins();
+  // Keeps the tuner if every rank has one: ranks that choose differently do not meet.
+  void AgreeOnTuner(std::span<const ShareResult> results);
+  int HostCount() const;
   void LogChoice(const HostQuestion& question, const HostAnswer& answer) const;
   void PlaceMemory(int place);
 
   const JoinContext& context_;
   HostOperations::Parts parts_;
+  std::unique_ptr<TunerPlugin> tuner_;
   std::unique_ptr<Net> network_;  // null when all ranks are local
   bool one_host_expected_ = true;
   bool topology_matters_ = true;  // It matters for any rank; the same on all ranks.

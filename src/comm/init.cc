@@ -105,6 +105,8 @@ Status Communicator::Build(std::atomic<bool>* abort_flag) {
                                .peers = peers_,
                                .interfaces = interfaces_,
                                .lists = lists,
+                               .name = name_,
+                               .is_channel = is_channel_,
                                .cuda_device = cuda_device_,
                                .deadline = init_deadline_,
                                .abort_flag = abort_flag};

@@ -41,6 +41,8 @@ struct JoinContext {
   const std::vector<PeerInfo>& peers;
   const std::vector<NetworkInterface>& interfaces;  // of this host
   PlanContext lists;                                // what NCCL_ALGO and NCCL_PROTO allow
+  std::string name;                                 // of the communicator, for plugins
+  bool is_channel = false;                          // It carries data of a relay.
   int cuda_device = -1;                             // this rank's GPU; -1: a host device
   Deadline deadline = Deadline::Never();            // for all steps together
   const std::atomic<bool>* abort_flag = nullptr;    // ends them early

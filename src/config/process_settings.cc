@@ -4,14 +4,17 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <utility>
 
 #include "base/log.h"
 #include "base/log_settings.h"
 #include "base/mutex.h"
 #include "config/config_file.h"
+#include "config/env_plugin.h"
 #include "config/settings.h"
 #include "config/settings_news.h"
 
@@ -56,13 +59,48 @@ News& ProcessNews() {
   return *news;
 }
 
+// The environment plugin of the process. It is loaded by the first call that reads settings, and
+// its mutex is held while variables are read.
+struct PluginSlot {
+  Mutex mutex;
+  bool is_loaded TUTTI_GUARDED_BY(mutex) = false;
+  std::unique_ptr<EnvPlugin> plugin TUTTI_GUARDED_BY(mutex);
+};
+
+PluginSlot& ProcessPlugin() {
+  static auto* const slot = new PluginSlot;
+  return *slot;
+}
+
+// Plugins are promised that finalize is called before the process ends. Settings that are read
+// later come from the environment.
+void FinalizePlugin() {
+  PluginSlot& slot = ProcessPlugin();
+  const MutexLock lock(slot.mutex);
+  slot.plugin.reset();
+}
+
+// Asks the plugin, and the files about variables that the environment does not have: a plugin that
+// hides a variable of the environment hides it, and none can know what the files say.
+Environment AskPlugin(const EnvPlugin& plugin, Environment environment, Environment files) {
+  return [&plugin, environment = std::move(environment),
+          files = std::move(files)](const char* name) -> const char* {
+    if (const char* text = plugin.Get(name)) return text;
+    return environment(name) != nullptr ? nullptr : files(name);
+  };
+}
+
+bool SameText(const char* a, const char* b) {
+  return a == nullptr || b == nullptr ? a == b : std::strcmp(a, b) == 0;
+}
+
 // The log has read the environment by itself, because it must work before there are settings; only
-// what a file adds is news to it.
+// what a file or a plugin says otherwise is news to it.
 void TellLog(const Environment& environment, const Environment& overlaid) {
   constexpr const char* kLogVariables[] = {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"};
   bool news = false;
   for (const char* name : kLogVariables) {
-    news = news || (environment(name) == nullptr && overlaid(name) != nullptr);
+    news = news || !SameText(environment(name), overlaid(name));
   }
   if (!news) return;
   log::Configure(ParseLogSettings(overlaid(kLogVariables[0]), overlaid(kLogVariables[1]),
@@ -74,13 +112,25 @@ void TellLog(const Environment& environment, const Environment& overlaid) {
 Result<Settings> ReadProcessSettings() {
   const Environment environment = ProcessEnvironment();
   std::vector<ConfigFile> files = ReadConfigFiles(environment);
-  const Environment overlaid = Overlay(environment, files);
+  const Environment by_files = Overlay([](const char*) -> const char* { return nullptr; }, files);
+  Environment overlaid = Overlay(environment, files);
+
+  PluginSlot& slot = ProcessPlugin();
+  const MutexLock plugin_lock(slot.mutex);
+  std::vector<std::string> complaints;
+  if (!std::exchange(slot.is_loaded, true)) {
+    const char* const setting = overlaid("NCCL_ENV_PLUGIN");
+    slot.plugin = EnvPlugin::Load(setting != nullptr ? setting : "", complaints);
+    if (slot.plugin) std::atexit(FinalizePlugin);
+  }
+  if (slot.plugin) overlaid = AskPlugin(*slot.plugin, environment, by_files);
 
   News& news = ProcessNews();
   MutexLock lock(news.mutex);
   if (!std::exchange(news.found, true)) {
     TellLog(environment, overlaid);
     news.sentences = ReviewNames(VariablesInUse(files));
+    std::move(complaints.begin(), complaints.end(), std::back_inserter(news.sentences));
     for (ConfigFile& file : files)
       std::move(file.complaints.begin(), file.complaints.end(), std::back_inserter(news.sentences));
   }

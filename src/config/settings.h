@@ -7,7 +7,8 @@
 // constructors; nothing else in the library calls getenv. A value that cannot be understood is an
 // error whose sentence names the variable, the value and what is allowed. Variables come from the
 // environment, then from the file that NCCL_CONF_FILE names (or
-// ~/.nccl.conf), then from /etc/nccl.conf; the first one that has a variable wins.
+// ~/.nccl.conf), then from /etc/nccl.conf; the first one that has a variable wins. An environment
+// plugin (env_plugin.h) stands in for the environment.
 //
 // Everything here may be called from any thread, as long as none calls setenv meanwhile.
 

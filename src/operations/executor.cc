@@ -7,6 +7,7 @@
 
 #include "backend/host/scattered_primitives.h"
 #include "base/copy.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "kernels/direct.h"
 #include "kernels/recursive_doubling.h"
@@ -20,6 +21,14 @@ namespace {
 
 const std::byte* In(const Task& task) { return static_cast<const std::byte*>(task.send); }
 std::byte* Out(const Task& task) { return static_cast<std::byte*>(task.recv); }
+
+// Returns a number for what ranks must choose alike.
+uint64_t HashOf(const Choice& choice) {
+  const std::array<uint64_t, 3> chosen = {static_cast<uint64_t>(choice.algorithm),
+                                          static_cast<uint64_t>(choice.protocol),
+                                          choice.slice_elems};
+  return Fnv1a::OfObjects(std::span<const uint64_t>(chosen));
+}
 
 // How many bytes RunPacked moves at a time: half of a common L2, so that what was copied in is
 // still in the cache when it is reduced and copied out, and far more than the 32 KB or so that a
@@ -49,6 +58,8 @@ Executor::Executor(Parts parts)
       stages_(parts.stages),
       pull_(parts.pull),
       watch_(*parts.watch),
+      adviser_(parts.adviser),
+      profiler_(parts.profiler),
       wait_(parts.watch->stop_flag(), parts.wait_policy, *parts.watch) {
   ring_index_ = static_cast<int>(std::find(ring_.begin(), ring_.end(), rank_) - ring_.begin());
 }
@@ -81,10 +92,13 @@ const Choice& Executor::ChoiceFor(const Task& task, size_t count, Reading readin
   const size_t key =
       count * elem_bytes + static_cast<size_t>(collective) * 7 + static_cast<size_t>(reading) * 3;
   RememberedChoice& entry = choices_[(key ^ key >> 6 ^ key >> 12) % kRememberedChoices];
-  if (entry.collective != collective || entry.count != count || entry.elem_bytes != elem_bytes ||
-      entry.order != order || entry.reading != reading)
-    entry = {collective, count,   elem_bytes,
-             order,      reading, Choose(plan_, collective, count, elem_bytes, order, reading)};
+  const bool is_new = entry.collective != collective || entry.count != count ||
+                      entry.elem_bytes != elem_bytes || entry.order != order ||
+                      entry.reading != reading;
+  if (is_new || adviser_ != nullptr)
+    entry = {collective, count,
+             elem_bytes, order,
+             reading,    Choose(plan_, collective, count, elem_bytes, order, reading, adviser_)};
   return entry.choice;
 }
 
@@ -110,7 +124,7 @@ void Executor::RunWatched(const Task& task, const std::optional<Choice>& scatter
   const Watch::Operation begun(watch_, op.signature, task.parts);
   // The tag depends on all collectives before this one, so that a mismatch that an operation cannot
   // see (two roots that both send, and none that waits) shows in the next one.
-  const uint32_t tag = MixTag(op.signature.Tag(), last_tag_);
+  uint32_t tag = MixTag(op.signature.Tag(), last_tag_);
   last_tag_ = tag;
   const size_t count = PlanCount(task);
   // Nothing moves. A rank that has another count learns this one from the watch.
@@ -118,6 +132,11 @@ void Executor::RunWatched(const Task& task, const std::optional<Choice>& scatter
       task.collective != Collective::kAlltoAllV)
     return;
   op.choice = scattered ? *scattered : ChoiceFor(task, count, ReadingOf(task));
+  // Tuners of two ranks may differ, and chunks of one algorithm must not pass for those of another.
+  if (adviser_ != nullptr) [[unlikely]]
+    tag = MixTag(tag, HashOf(op.choice));
+  const Profiler::Span told =
+      Profiler::OfCollective(profiler_, task, op.choice.algorithm, op.choice.protocol);
   // Member by member: a whole HostWork that is copied is read while its parts are still on their
   // way to memory, which is a fiftieth of the time of a short operation.
   op.work.input = In(task);

@@ -19,6 +19,7 @@
 #include "backend/host/stage_primitives.h"
 #include "kernels/counting.h"
 #include "operations/connections.h"
+#include "operations/profiler/profiler.h"
 #include "operations/pull.h"
 #include "plan/choose.h"
 #include "plan/pair_messages.h"
@@ -38,6 +39,8 @@ class Executor {
     StageGroup* stages = nullptr;  // Null unless all ranks are local.
     PullReach* pull = nullptr;     // Null: peers never read user buffers.
     Watch* watch = nullptr;
+    CostAdviser* adviser = nullptr;  // Null: the cost model alone chooses.
+    Profiler* profiler = nullptr;    // Null: nobody is told of operations.
     WaitPolicy wait_policy;
   };
   explicit Executor(Parts parts);
@@ -98,6 +101,7 @@ class Executor {
   static void WalkMesh(P& primitives, const Task& task, Algorithm algorithm,
                        const WorkShape& shape);
 
+  // Returns the choice of the cost model, or of the tuner, which is asked each time.
   const Choice& ChoiceFor(const Task& task, size_t count, Reading reading);
   // Returns the order in which this communicator has to combine the elements of the task.
   ReductionOrder OrderFor(const Task& task) const;
@@ -152,6 +156,8 @@ class Executor {
   StageGroup* const stages_;
   PullReach* const pull_;
   Watch& watch_;
+  CostAdviser* const adviser_;
+  Profiler* const profiler_;
   WaitContext wait_;
   // The last choices, by a hash of what they depend on, because programs repeat their calls.
   struct RememberedChoice {

@@ -24,20 +24,21 @@ std::string Times(const char* verb, uint64_t steps) {
 double Executor::PredictUs(const Task& task) const {
   if (num_ranks_ == 1 || task.bytes() == 0) return 0;
   return Choose(plan_, task.collective, task.bytes() / task.elem_bytes(), task.elem_bytes(),
-                OrderFor(task), CertainReading(task))
+                OrderFor(task), CertainReading(task), adviser_)
       .time_us;
 }
 
 std::string Executor::Describe(const Task& task) const {
   const size_t elem = task.elem_bytes();
   if (num_ranks_ == 1) return "one rank: a copy in memory\n";
-  const Choice choice = Choose(plan_, task.collective, task.count, elem, OrderFor(task));
+  const Choice choice =
+      Choose(plan_, task.collective, task.count, elem, OrderFor(task), Reading::kNone, adviser_);
   std::string text = fmt::format("{} of {} elements of {}: {} {}, predicted {:.1f} us\n",
                                  Name(task.collective), task.count, tutti::Name(task.type),
                                  Name(choice.algorithm), Name(choice.protocol), choice.time_us);
   const auto pulls = [&](Reading reading) {
-    return Choose(plan_, task.collective, task.count, elem, OrderFor(task), reading).algorithm ==
-           Algorithm::kPull;
+    return Choose(plan_, task.collective, task.count, elem, OrderFor(task), reading, adviser_)
+               .algorithm == Algorithm::kPull;
   };
   if (pulls(CertainReading(task)))
     text += "  buffers are read where they lie instead: mapped, or copied by the kernel\n";

@@ -33,8 +33,11 @@ HostOperations::HostOperations(Parts parts)
       watch_(*parts.watch),
       shared_with_one_sided_{parts.wait_policy, parts.network, parts.network_device},
       order_(parts.rank, parts.timeout_s),
+      tuner_(std::move(parts.tuner)),
+      profiler_(std::move(parts.profiler)),
       arena_(std::move(parts.arena)) {
   const auto num_ranks = static_cast<int>(peers_.size());
+  if (tuner_) watch_.set_has_tuner();
   connections_ = std::make_unique<Connections>(rank_, PlacesInArena(rank_, machines_), arena_.arena,
                                                std::move(parts.net),
                                                static_cast<int64_t>(parts.connect_timeout_s * 1e9));
@@ -61,6 +64,8 @@ HostOperations::HostOperations(Parts parts)
       .stages = stages_ ? &*stages_ : nullptr,
       .pull = pull_ ? &*pull_ : nullptr,
       .watch = parts.watch,
+      .adviser = tuner_.get(),
+      .profiler = profiler_.get(),
       .wait_policy = parts.wait_policy,
   });
 }
@@ -90,29 +95,42 @@ Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
 }
 
 Status HostOperations::RunInTurn(std::span<const IssuedTask> tasks) {
+  const Profiler::Span group = Profiler::OfGroup(profiler_.get(), tasks.size());
   size_t num_messages = 0;
   bool awaits = false;
   for (const IssuedTask& issued : tasks) {
-    if (const OneSidedCall* const call = issued.task.one_sided.get()) {
-      awaits |= call->waits();
-      if (!call->waits()) TUTTI_TRY(call->Run());
-    } else if (issued.task.collective == Collective::kSendRecv)
+    if (const OneSidedCall* const one_sided = issued.task.one_sided.get()) {
+      awaits |= one_sided->waits();
+      if (!one_sided->waits()) TUTTI_TRY(one_sided->Run());
+      continue;
+    }
+    if (issued.task.collective == Collective::kSendRecv) {
       ++num_messages;
-    else
-      TUTTI_TRY(executor_->RunCollective(issued.task));
+      continue;
+    }
+    const Profiler::Span call = Profiler::OfCall(profiler_.get(), issued);
+    TUTTI_TRY(executor_->RunCollective(issued.task));
   }
-  if (num_messages > 0) {
-    std::vector<const Task*> messages;
-    messages.reserve(num_messages);
-    for (const IssuedTask& issued : tasks)
-      if (issued.task.collective == Collective::kSendRecv) messages.push_back(&issued.task);
-    TUTTI_TRY(executor_->RunMessages(messages));
-  }
+  if (num_messages > 0) TUTTI_TRY(RunMessages(tasks, num_messages));
   if (!awaits) return Status::Ok();
   for (const IssuedTask& issued : tasks)
     if (const OneSidedCall* const call = issued.task.one_sided.get(); call && call->waits())
       TUTTI_TRY(call->Run());
   return Status::Ok();
+}
+
+Status HostOperations::RunMessages(std::span<const IssuedTask> tasks, size_t num_messages) {
+  std::vector<const Task*> messages;
+  messages.reserve(num_messages);
+  std::vector<Profiler::Span> told;
+  for (const IssuedTask& issued : tasks) {
+    if (issued.task.collective != Collective::kSendRecv) continue;
+    messages.push_back(&issued.task);
+    if (!profiler_) continue;
+    told.push_back(Profiler::OfCall(profiler_.get(), issued));
+    told.push_back(Profiler::OfMessage(profiler_.get(), issued.task));
+  }
+  return executor_->RunMessages(messages);
 }
 
 void HostOperations::Finish() {

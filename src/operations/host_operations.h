@@ -64,6 +64,8 @@ class HostOperations final : public Operations {
     HostMemory* memory = nullptr;  // The process's memory, and the server of its descriptors.
     FdServer* fd_server = nullptr;
     Watch* watch = nullptr;
+    std::unique_ptr<CostAdviser> tuner;  // Null: there is none, on any rank.
+    std::unique_ptr<Profiler> profiler;  // Null: there is none.
     WaitPolicy wait_policy;
     bool may_pull = true;  // Peers may read user buffers where they lie.
     double timeout_s = 0;  // How long a ticket waits for its turn while nobody runs.
@@ -100,6 +102,8 @@ class HostOperations final : public Operations {
 
  private:
   Status RunInTurn(std::span<const IssuedTask> tasks);
+  // Runs the sends and receives among `tasks`, of which there are so many.
+  Status RunMessages(std::span<const IssuedTask> tasks, size_t num_messages);
 
   const int rank_;
   const std::span<const PeerInfo> peers_;
@@ -107,6 +111,8 @@ class HostOperations final : public Operations {
   Watch& watch_;
   const SharedWithOneSided shared_with_one_sided_;
   TicketOrder order_;
+  const std::unique_ptr<CostAdviser> tuner_;
+  const std::unique_ptr<Profiler> profiler_;
   SharedArena arena_;
   std::unique_ptr<Connections> connections_;
   std::optional<StageGroup> stages_;  // Present where all ranks share the arena.

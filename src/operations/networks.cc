@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "bootstrap/auth.h"
+#include "config/plugin_file.h"
 #include "transport/net/plugin/plugin_net.h"
 #include "transport/net/socket/socket_net.h"
 #include "transport/net/verbs/verbs_net.h"

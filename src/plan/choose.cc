@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "connection/inline_bytes.h"
 #include "plan/algorithm_table.h"
@@ -148,6 +150,90 @@ double CostOf(const PlanContext& c, const AlgorithmRow& row, Collective collecti
   return CostUs(*cost, extent, ChannelsFor(c, row.algorithm), c.oversubscribed);
 }
 
+// Returns the bytes of the operation's largest buffer.
+size_t LargestBuffer(const PlanContext& c, Collective collective, size_t bytes) {
+  const bool parts = collective == Collective::kAllGather ||
+                     collective == Collective::kReduceScatter ||
+                     collective == Collective::kAlltoAll;
+  return parts ? bytes * static_cast<size_t>(c.num_ranks) : bytes;
+}
+
+// What a choice is made for.
+struct Question {
+  Collective collective;
+  double bytes;
+  ReductionOrder order;
+  Reading reading;
+};
+
+// Returns the ways that there are, with their predicted times.
+std::vector<CostOption> OptionsFor(const PlanContext& c, const Question& q,
+                                   const CostAdviser* adviser) {
+  const uint32_t allowed = c.allowed_algorithms[static_cast<size_t>(q.collective)];
+  std::vector<CostOption> options;
+  for (const AlgorithmRow& row : HostAlgorithms()) {
+    if (!Applies(c, row, q.collective, q.bytes, q.reading) ||
+        !KeepsOrder(row, q.order, c.num_ranks))
+      continue;
+    // Between hosts these are taken only where they are asked for, or an order that others do not
+    // keep.
+    const bool is_named = (allowed & Bit(row.algorithm)) != 0;
+    if (AllKeepOrder(q.order, c.num_ranks) && IsMesh(c, row.algorithm) && !is_named) continue;
+    const auto add = [&](Protocol protocol, bool is_extra) {
+      const bool off_algorithm = allowed != 0 && !is_named;
+      const bool off_protocol = !IsLeft(c, q.collective, protocol);
+      const double us = CostOf(c, row, q.collective, protocol, q.bytes, q.reading);
+      if (us != kNever)
+        options.push_back(
+            {row.algorithm, protocol, 2 * off_algorithm + off_protocol, us, is_extra});
+    };
+    const Protocol protocol = ProtocolFor(c, row, q.collective, q.bytes);
+    add(protocol, false);
+    if (adviser == nullptr || !adviser->Names(row.algorithm)) continue;
+    const Protocol other = protocol == Protocol::kLL ? Protocol::kSimple : Protocol::kLL;
+    if (row.Has(other)) add(other, true);
+  }
+  return options;
+}
+
+// Returns the best option, or null where all are excluded. What is not allowed comes after all that
+// is: a list that leaves nothing for this collective does not apply to it (as with NCCL_ALGO=tree
+// and an AllGather). The algorithm counts before the protocol.
+const CostOption* Best(std::span<const CostOption> options) {
+  const auto before = [](const CostOption& a, const CostOption& b) {
+    return std::pair(a.off, a.us) < std::pair(b.off, b.us);
+  };
+  const CostOption* best = nullptr;
+  for (const CostOption& option : options) {
+    if (option.us == kNever) continue;
+    if (best == nullptr || before(option, *best)) best = &option;
+  }
+  return best;
+}
+
+void TakeAdvice(const PlanContext& c, const Question& q, CostAdviser& adviser,
+                std::vector<CostOption>& options) {
+  const std::vector<CostOption> before = options;
+  adviser.Advise(q.collective, LargestBuffer(c, q.collective, static_cast<size_t>(q.bytes)),
+                 options);
+  for (size_t i = 0; i < options.size(); ++i) {
+    if (options[i].is_extra && options[i].us == before[i].us) options[i].us = kNever;
+  }
+}
+
+// Makes the steps as long as the adviser wants them, within what a slot takes.
+void CutAsAdvised(const PlanContext& c, const Question& q, const CostOption& chosen,
+                  size_t elem_bytes, CostAdviser& adviser, Choice& choice) {
+  const size_t planned = choice.chunk_elems * elem_bytes;
+  const size_t advised = adviser.AdviseChunk(
+      q.collective, LargestBuffer(c, q.collective, static_cast<size_t>(q.bytes)), chosen, planned);
+  if (advised == planned) return;
+  const size_t slot_elems =
+      ElementsIn(chosen.protocol == Protocol::kLL ? kInlineBytes : c.slot_bytes, elem_bytes);
+  choice.slice_elems = std::clamp<size_t>(advised / kSlicesPerStep / elem_bytes, 1, slot_elems);
+  choice.chunk_elems = choice.slice_elems * kSlicesPerStep;
+}
+
 }  // namespace
 
 bool IsLeft(const PlanContext& c, Collective collective, Protocol protocol) {
@@ -163,37 +249,30 @@ double PredictUs(const PlanContext& c, Collective collective, Algorithm algorith
 }
 
 Choice Choose(const PlanContext& c, Collective collective, size_t count, size_t elem_bytes,
-              ReductionOrder order, Reading reading) {
-  const double bytes = static_cast<double>(count) * static_cast<double>(elem_bytes);
-  const uint32_t allowed = c.allowed_algorithms[static_cast<size_t>(collective)];
+              ReductionOrder order, Reading reading, CostAdviser* adviser) {
+  const Question question = {
+      collective, static_cast<double>(count) * static_cast<double>(elem_bytes), order, reading};
+  std::vector<CostOption> options = OptionsFor(c, question, adviser);
+  if (adviser != nullptr && Best(options) != nullptr) {
+    const int off = Best(options)->off;
+    TakeAdvice(c, question, *adviser, options);
+    const CostOption* const advised = Best(options);
+    if (advised == nullptr || advised->off > off)
+      return Choose(c, collective, count, elem_bytes, order, reading);
+  }
   Choice choice;
   choice.time_us = kNever;
-  // What is not allowed comes after all that is: a list that leaves nothing for this collective
-  // does not apply to it (as with NCCL_ALGO=tree and a broadcast). The algorithm counts before the
-  // protocol.
-  std::pair<int, double> best = {4, 0};
-  for (const AlgorithmRow& row : HostAlgorithms()) {
-    if (!Applies(c, row, collective, bytes, reading) || !KeepsOrder(row, order, c.num_ranks))
-      continue;
-    // Between hosts these are taken only where they are asked for, or an order that others do not
-    // keep.
-    const bool is_named = (allowed & Bit(row.algorithm)) != 0;
-    if (AllKeepOrder(order, c.num_ranks) && IsMesh(c, row.algorithm) && !is_named) continue;
-    const Protocol protocol = ProtocolFor(c, row, collective, bytes);
-    const bool off_algorithm = allowed != 0 && (allowed & Bit(row.algorithm)) == 0;
-    const bool off_protocol = !IsLeft(c, collective, protocol);
-    const double us = CostOf(c, row, collective, protocol, bytes, reading);
-    const std::pair here = {2 * off_algorithm + off_protocol, us};
-    if (us == kNever || here >= best) continue;
-    best = here;
-    choice = {row.algorithm, protocol, 1, 1, us};
-  }
-  if (IsMesh(c, choice.algorithm))
+  const CostOption* const best = Best(options);
+  if (best != nullptr) choice = {best->algorithm, best->protocol, 1, 1, best->us};
+  if (IsMesh(c, choice.algorithm)) {
     CutForMesh(c, collective, count, elem_bytes, choice);
-  else if (choice.algorithm == Algorithm::kOneShot || choice.algorithm == Algorithm::kTwoShot)
+  } else if (choice.algorithm == Algorithm::kOneShot || choice.algorithm == Algorithm::kTwoShot) {
     CutForStages(c, collective, elem_bytes, choice);
-  else
+  } else {
     CutForSlots(c, collective, count, elem_bytes, choice);
+    if (adviser != nullptr && best != nullptr && adviser->Names(best->algorithm))
+      CutAsAdvised(c, question, *best, elem_bytes, *adviser, choice);
+  }
   return choice;
 }
 

@@ -3,7 +3,7 @@
 // Which algorithm and protocol an operation uses, and in which pieces: the cheapest by the cost
 // model (cost_table.h), among those that work for the communicator and that NCCL_ALGO and
 // NCCL_PROTO allow. A pure function: every rank computes the same answer from the same inputs,
-// which is what makes the ranks fit together.
+// which is what makes the ranks fit together. A tuner (cost_adviser.h) must be such a function too.
 
 #include <array>
 #include <cstddef>
@@ -13,6 +13,7 @@
 
 #include "base/datatype.h"
 #include "base/status.h"
+#include "plan/cost_adviser.h"
 #include "plan/reduction_order.h"
 #include "plan/work.h"
 
@@ -57,10 +58,12 @@ enum class Reading : uint8_t {
 };
 
 // Returns the cheapest algorithm; kPull is among them as `reading` says. An algorithm that does not
-// keep `order` is not chosen, whatever the lists allow. `count` as in WorkShape.
+// keep `order` is not chosen, whatever the lists allow, or `adviser` (may be null) says. An adviser
+// that leaves nothing of what is allowed is not heeded. `count` as in WorkShape.
 // REQUIRES: num_ranks > 1, count > 0 (Barrier: count is ignored).
 Choice Choose(const PlanContext& context, Collective collective, size_t count, size_t elem_bytes,
-              ReductionOrder order = ReductionOrder::kAny, Reading reading = Reading::kNone);
+              ReductionOrder order = ReductionOrder::kAny, Reading reading = Reading::kNone,
+              CostAdviser* adviser = nullptr);
 
 // Whether NCCL_PROTO leaves the protocol to a collective.
 bool IsLeft(const PlanContext& context, Collective collective, Protocol protocol);

@@ -105,6 +105,10 @@ class Watch final : public WaitWatcher {
   // two ends of a message the one that asks last is answered. One thread at a time.
   void CompareRecent(int next);
 
+  // Says that a tuner advises the choice of algorithms, so that operations may differ in that too.
+  // REQUIRES: no operation has begun.
+  void set_has_tuner() { has_tuner_ = true; }
+
   Status OnLongWait(std::span<const int> peers, int64_t waited_ns) override;
   Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) override;
 
@@ -267,6 +271,7 @@ class Watch final : public WaitWatcher {
 
   Bootstrap& bootstrap_;
   const int64_t timeout_ns_;
+  bool has_tuner_ = false;
   const std::vector<std::string> rank_names_;
 
   OperationLog log_;

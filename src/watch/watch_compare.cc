@@ -98,8 +98,9 @@ Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag
   const Status otherwise = InvalidUsage(
       "{} sent data of another operation than the one that {} is in (tag {:08x}, expected {:08x}): "
       "all ranks must call the same operations in the same order with the same arguments (in an "
-      "AlltoAllV, what one rank sends another must be what that one expects)",
-      NameOf(peer), NameOf(bootstrap_.rank()), found_tag, expected_tag);
+      "AlltoAllV, what one rank sends another must be what that one expects){}",
+      NameOf(peer), NameOf(bootstrap_.rank()), found_tag, expected_tag,
+      has_tuner_ ? "; or their tuner plugins (NCCL_TUNER_PLUGIN) choose differently" : "");
   Status reason = stopped() ? StopReason() : otherwise;
   Stop(reason, /*tell=*/true);
   return reason;

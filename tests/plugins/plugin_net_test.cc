@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 
+#include "config/plugin_file.h"
 #include "transport/net/net_contract_test.h"
 
 namespace tutti {

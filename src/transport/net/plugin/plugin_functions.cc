@@ -1,33 +1,12 @@
-#include <cstdarg>
-#include <cstdio>
 #include <limits>
 #include <type_traits>
 
-#include "base/log.h"
 #include "base/mutex.h"
+#include "config/plugin_file.h"
 #include "transport/net/plugin/plugin_library.h"
 
 namespace tutti {
 namespace {
-
-// Levels of NCCL's log, as plugins use them.
-constexpr int kPluginLogWarn = 2;
-constexpr int kPluginLogInfo = 3;
-
-// Plugins write to the library's log, with the levels that NCCL_DEBUG chooses.
-void LogOfPlugin(int level, unsigned long subsystems, const char* file, int line,
-                 const char* format, ...) {
-  const LogLevel ours = level <= kPluginLogWarn   ? LogLevel::kWarn
-                        : level == kPluginLogInfo ? LogLevel::kInfo
-                                                  : LogLevel::kTrace;
-  if (!log::Enabled(ours, static_cast<uint32_t>(subsystems) | kLogNet) || format == nullptr) return;
-  char text[1024];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof(text), format, arguments);
-  va_end(arguments);
-  log::Write(ours, fmt::format("{}:{} {}", file != nullptr ? file : "?", line, text));
-}
 
 // Plugins may report events of their own; no profiler listens.
 ncclResult_t IgnoreEvent(void**, int, void*, int64_t, void*) { return ncclSuccess; }
@@ -49,16 +28,16 @@ class FunctionsOf final : public PluginFunctions {
   ncclResult_t Init(uint64_t comm_id, void** context) override {
     *context = nullptr;
     if constexpr (kVersion >= 11) {
-      return table_.init(context, comm_id, &config_, LogOfPlugin, IgnoreEvent);
+      return table_.init(context, comm_id, &config_, LogForPlugins(), IgnoreEvent);
     } else {
       // Older plugins have one state for the process.
       const MutexLock lock(mutex_);
       if (initialized_) return ncclSuccess;
       ncclResult_t result;
       if constexpr (kVersion == 10) {
-        result = table_.init(LogOfPlugin, IgnoreEvent);
+        result = table_.init(LogForPlugins(), IgnoreEvent);
       } else {
-        result = table_.init(LogOfPlugin);
+        result = table_.init(LogForPlugins());
       }
       initialized_ = result == ncclSuccess;
       return result;

@@ -1,31 +1,18 @@
 #include "transport/net/plugin/plugin_library.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
-#include <strings.h>
 
 #include <map>
 #include <utility>
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "config/plugin_file.h"
 
 namespace tutti {
 namespace {
 
-bool IsFile(const std::string& name) {
-  return name.find('/') != std::string::npos || name.ends_with(".so");
-}
-
-std::string FileOf(const std::string& name) {
-  if (name.empty()) return "libnccl-net.so";
-  return IsFile(name) ? name : fmt::format("libnccl-net-{}.so", name);
-}
-
-std::string LastError() {
-  const char* const text = dlerror();
-  return text != nullptr ? text : "unknown error";
-}
+constexpr PluginKind kNetPlugin = {"libnccl-net", "network plugin"};
 
 }  // namespace
 
@@ -44,14 +31,10 @@ Result<std::shared_ptr<PluginLibrary>> PluginLibrary::Open(const std::string& na
 }
 
 Result<std::shared_ptr<PluginLibrary>> PluginLibrary::Load(const std::string& name) {
-  const std::string file = FileOf(name);
-  // NOLINTNEXTLINE: never closed, see the header.
-  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    return InvalidUsage("the network plugin {} cannot be loaded: {}", file, LastError());
-  }
+  TUTTI_ASSIGN(const PluginFile opened, PluginFile::Open(kNetPlugin, name));
+  const std::string& file = opened.name();
   for (int version = netplugin::kNewestVersion; version >= netplugin::kOldestVersion; --version) {
-    const void* const table = dlsym(library, fmt::format("ncclNet_v{}", version).c_str());
+    const void* const table = opened.Find(fmt::format("ncclNet_v{}", version));
     if (table == nullptr) continue;
     std::string missing;
     auto functions = MakePluginFunctions(version, table, &missing);
@@ -64,20 +47,6 @@ Result<std::shared_ptr<PluginLibrary>> PluginLibrary::Load(const std::string& na
   }
   return InvalidUsage("the network plugin {} has no table from ncclNet_v{} to ncclNet_v{}", file,
                       netplugin::kOldestVersion, netplugin::kNewestVersion);
-}
-
-std::vector<std::string> PluginNames(std::string_view setting) {
-  if (setting.empty()) return {""};
-  if (strncasecmp(setting.data(), "none", setting.size()) == 0 && setting.size() == 4) return {};
-  std::vector<std::string> names;
-  while (!setting.empty()) {
-    const size_t comma = setting.find(',');
-    const std::string_view one = setting.substr(0, comma);
-    if (!one.empty()) names.emplace_back(one);
-    if (comma == std::string_view::npos) break;
-    setting.remove_prefix(comma + 1);
-  }
-  return names;
 }
 
 }  // namespace tutti

@@ -14,8 +14,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "base/status.h"
 #include "transport/net/plugin/abi.h"
@@ -71,8 +69,7 @@ class PluginFunctions {
 
 class PluginLibrary {
  public:
-  // Opens the library that one name of NCCL_NET_PLUGIN stands for: a path or a file's name when it
-  // has a '/' or ends in ".so", and otherwise libnccl-net-NAME.so. An empty name is libnccl-net.so.
+  // Opens the library that one name of NCCL_NET_PLUGIN stands for (config/plugin_file.h).
   // Every call for one name returns the same object, since older plugins are initialised once in a
   // process. InvalidUsage, with a sentence, when there is no such library, or it has no table of a
   // known version, or a function is missing in its table.
@@ -93,10 +90,6 @@ class PluginLibrary {
   const std::string file_;
   const std::unique_ptr<PluginFunctions> functions_;
 };
-
-// Returns the names in the value of NCCL_NET_PLUGIN: those between its commas, none for "none", and
-// one empty name, that of the default library, when the variable is not set.
-std::vector<std::string> PluginNames(std::string_view setting);
 
 // Returns the functions of `table`, which is one of version `version`. Null where the version is
 // not known, or a function that every plugin of that version has is missing; `missing` then names

@@ -1,0 +1,75 @@
+#pragma once
+
+// Environment plugins made for NCCL (NCCL_ENV_PLUGIN): a library that says what the variables of
+// the settings are, in place of the process's environment. The table that it exports is
+// ncclEnvPlugin_v1 (NCCL 2.28) or ncclEnvPlugin_v2, whose init is given the log as well.
+//
+// A process has one at most (process_settings.cc). It is initialised before the first variable is
+// asked for, and finalized when the process ends.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "config/plugin_file.h"
+#include "nccl.h"
+
+namespace tutti {
+
+namespace envplugin {
+
+// The binary interface, field by field as plugins are compiled against it.
+struct TableV1 {
+  const char* name;
+  ncclResult_t (*init)(uint8_t major, uint8_t minor, uint8_t patch, const char* suffix);
+  ncclResult_t (*finalize)();
+  const char* (*get_env)(const char* name);
+};
+struct TableV2 {
+  const char* name;
+  ncclResult_t (*init)(uint8_t major, uint8_t minor, uint8_t patch, const char* suffix,
+                       PluginLogFunction log);
+  ncclResult_t (*finalize)();
+  const char* (*get_env)(const char* name);
+};
+
+}  // namespace envplugin
+
+class EnvPlugin {
+ public:
+  // Opens and initialises the first plugin of those that `setting` names (PluginNames) that can be
+  // used. Null when there is none. Appends to `complaints` a sentence for each that the setting
+  // names and that cannot be used.
+  static std::unique_ptr<EnvPlugin> Load(std::string_view setting,
+                                         std::vector<std::string>& complaints);
+  // Finalizes the plugin.
+  ~EnvPlugin();
+  EnvPlugin(const EnvPlugin&) = delete;
+  EnvPlugin& operator=(const EnvPlugin&) = delete;
+
+  const std::string& name() const { return name_; }
+  // Returns the text of a variable, or null when the plugin says that it is not set. The text lives
+  // until the same variable is asked for again.
+  const char* Get(const char* variable) const { return get_env_(variable); }
+
+ private:
+  using Finalize = ncclResult_t (*)();
+  using GetEnv = const char* (*)(const char*);
+
+  EnvPlugin(std::string name, Finalize finalize, GetEnv get_env)
+      : name_(std::move(name)), finalize_(finalize), get_env_(get_env) {}
+  static Result<std::unique_ptr<EnvPlugin>> Open(const std::string& name);
+  template <class Table, class... Log>
+  static Result<std::unique_ptr<EnvPlugin>> Initialise(const Table& table, const std::string& file,
+                                                       Log... log);
+
+  const std::string name_;
+  const Finalize finalize_;
+  const GetEnv get_env_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,222 @@
+#include "operations/profiler/profiler.h"
+
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace tutti {
+namespace {
+
+using namespace profilerplugin;  // NOLINT: this file is about nothing else
+
+constexpr PluginKind kProfilerPlugin = {"libnccl-profiler", "profiler plugin"};
+constexpr PluginKind kNetLibrary = {"libnccl-net", "network plugin"};
+
+// What is below each event, whose parents have to be there: bits of a plugin's mask.
+constexpr uint32_t kBelowOperations = kProxyOp | kProxyStep | kKernelCh | kNetPlugin;
+constexpr uint32_t kForColl = kColl | kBelowOperations;
+constexpr uint32_t kForP2p = kP2p | kBelowOperations;
+constexpr uint32_t kForGroup = kGroup | kForColl | kForP2p;
+constexpr uint32_t kForCollApi = kCollApi | kForColl;
+constexpr uint32_t kForP2pApi = kP2pApi | kForP2p;
+constexpr uint32_t kForGroupApi = kGroupApi | kForCollApi | kForP2pApi | kGroup;
+
+const char* TypeText(DataType type) {
+  constexpr const char* kTexts[] = {"ncclInt8",     "ncclUint8",      "ncclInt32",
+                                    "ncclUint32",   "ncclInt64",      "ncclUint64",
+                                    "ncclFloat16",  "ncclFloat32",    "ncclFloat64",
+                                    "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
+  static_assert(std::size(kTexts) == kNumDataTypes);
+  return kTexts[static_cast<size_t>(type)];
+}
+
+// As NCCL writes its own: in capitals, words with underscores.
+const char* AlgorithmText(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kRing:
+      return "RING";
+    case Algorithm::kTree:
+      return "TREE";
+    case Algorithm::kRecursiveDoubling:
+      return "RECURSIVE_DOUBLING";
+    case Algorithm::kRecursiveHalving:
+      return "RECURSIVE_HALVING";
+    case Algorithm::kOneShot:
+      return "ONE_SHOT";
+    case Algorithm::kTwoShot:
+      return "TWO_SHOT";
+    case Algorithm::kPull:
+      return "PULL";
+    case Algorithm::kExchange:
+      return "EXCHANGE";
+    case Algorithm::kSymmetric:
+      return "SYMMETRIC";
+  }
+  return "";
+}
+const char* ProtocolText(Protocol protocol) {
+  return protocol == Protocol::kLL ? "LL" : protocol == Protocol::kLL128 ? "LL128" : "SIMPLE";
+}
+// The names of collectives are literals.
+const char* FunctionText(const Task& task) {
+  if (task.collective != Collective::kSendRecv) return Name(task.collective).data();
+  return task.is_send ? "Send" : "Recv";
+}
+
+}  // namespace
+
+std::unique_ptr<Profiler> Profiler::Load(const Settings& settings, const ProfiledComm& comm) {
+  const std::vector<std::string> names = PluginNames(settings.profiler_plugin);
+  if (names.empty()) return nullptr;
+  std::unique_ptr<Profiler> profiler(new Profiler(comm));
+  const auto add = [&](const PluginKind& kind, const std::string& name) -> Status {
+    TUTTI_ASSIGN(ProfilerPlugin* const plugin, ProfilerPlugin::Open(kind, name));
+    return profiler->Add(*plugin);
+  };
+  for (const std::string& name : names) {
+    const Status added = add(kProfilerPlugin, name);
+    if (added.ok()) continue;
+    if (name.empty()) {
+      TUTTI_INFO(kLogInit | kLogProfile, "{}", added.message());
+    } else {
+      TUTTI_WARN("{}: it is told of nothing", added.message());
+    }
+  }
+  if (profiler->sessions_.empty()) {
+    for (const std::string& name : PluginNames(settings.net_plugin)) {
+      if (add(kNetLibrary, name).ok()) break;
+    }
+  }
+  return profiler->sessions_.empty() ? nullptr : std::move(profiler);
+}
+
+Status Profiler::Add(ProfilerPlugin& plugin) {
+  if (sessions_.size() == kMostProfilers) {
+    return InvalidUsage("the profiler plugin {} is one too many: there may be {}", plugin.name(),
+                        kMostProfilers);
+  }
+  void* context = nullptr;
+  TUTTI_TRY(plugin.Init(comm_, &context));
+  sessions_.push_back({&plugin, context});
+  return Status::Ok();
+}
+
+Profiler::~Profiler() {
+  for (const Session& session : sessions_) session.plugin->Finalize(session.context);
+}
+
+Profiler::Handles Profiler::Start(uint32_t wanted, Event6 event, const Handles& parents,
+                                  const Handles& groups) {
+  event.rank = comm_.rank;
+  Handles handles = {};
+  for (size_t i = 0; i < sessions_.size(); ++i) {
+    const Session& session = sessions_[i];
+    if ((session.plugin->mask() & wanted) == 0) continue;
+    event.parent = parents[i];
+    if (event.type == kColl) event.coll.parent_group = groups[i];
+    if (event.type == kP2p) event.p2p.parent_group = groups[i];
+    // Nobody counts the time of an operation whose event was not begun.
+    if (event.type == kKernelCh && parents[i] == nullptr) continue;
+    handles[i] = session.plugin->Start(session.context, comm_, event);
+  }
+  return handles;
+}
+
+void Profiler::Stop(const Handles& handles) {
+  for (size_t i = 0; i < sessions_.size(); ++i) {
+    if (handles[i] != nullptr) sessions_[i].plugin->Stop(handles[i]);
+  }
+}
+
+void Profiler::Record(const Handles& handles, int state, uint64_t timer) {
+  for (size_t i = 0; i < sessions_.size(); ++i) {
+    if (handles[i] != nullptr) sessions_[i].plugin->Record(handles[i], state, timer);
+  }
+}
+
+Profiler::Told::~Told() {
+  if (has_kernel) profiler.Record(inner, kKernelChStop, static_cast<uint64_t>(NowNs()));
+  profiler.Stop(inner);
+  profiler.Stop(outer);
+}
+
+Profiler::Span Profiler::TellGroup(size_t calls) {
+  auto told = std::make_unique<Told>(*this);
+  Event6 event = {};
+  event.type = kGroupApi;
+  event.group_api = {.graph_captured = false, .group_depth = calls > 1 ? 2 : 1};
+  group_api_ = told->outer = Start(kForGroupApi, event, {}, {});
+  Record(told->outer, kGroupStartApiStop);
+  Record(told->outer, kGroupEndApiStart);
+  event = {};
+  event.type = kGroup;
+  group_ = told->inner = Start(kForGroup, event, {}, {});
+  return told;
+}
+
+Profiler::Span Profiler::TellCall(const IssuedTask& issued) {
+  auto told = std::make_unique<Told>(*this);
+  const Task& task = issued.task;
+  Event6 event = {};
+  if (task.collective == Collective::kSendRecv) {
+    event.type = kP2pApi;
+    event.p2p_api = {FunctionText(task), task.count, TypeText(task.type), issued.stream, false};
+  } else {
+    event.type = kCollApi;
+    event.coll_api = {FunctionText(task), task.count,    TypeText(task.type),
+                      task.root,          issued.stream, false};
+  }
+  call_ = told->outer =
+      Start(event.type == kP2pApi ? kForP2pApi : kForCollApi, event, group_api_, {});
+  return told;
+}
+
+Profiler::Span Profiler::TellCollective(const Task& task, Algorithm algorithm, Protocol protocol) {
+  auto told = std::make_unique<Told>(*this);
+  Event6 event = {};
+  event.type = kColl;
+  event.coll = {.sequence = sequence_[static_cast<size_t>(task.collective)]++,
+                .func = FunctionText(task),
+                .send = task.send,
+                .recv = task.recv,
+                .count = task.count,
+                .root = task.root,
+                .datatype = TypeText(task.type),
+                .channels = 1,
+                .warps = 1,
+                .algorithm = AlgorithmText(algorithm),
+                .protocol = ProtocolText(protocol),
+                .parent_group = nullptr};
+  told->outer = Start(kForColl, event, call_, group_);
+  StartKernel(*told);
+  return told;
+}
+
+Profiler::Span Profiler::TellMessage(const Task& task) {
+  auto told = std::make_unique<Told>(*this);
+  Event6 event = {};
+  event.type = kP2p;
+  event.p2p = {.func = FunctionText(task),
+               .buffer = task.is_send ? const_cast<void*>(task.send) : task.recv,
+               .datatype = TypeText(task.type),
+               .count = task.count,
+               .peer = task.root,
+               .channels = 1,
+               .parent_group = nullptr};
+  told->outer = Start(kForP2p, event, call_, group_);
+  StartKernel(*told);
+  return told;
+}
+
+void Profiler::StartKernel(Told& told) {
+  Event6 event = {};
+  event.type = kKernelCh;
+  event.kernel_ch = {.channel = 0, .timer = static_cast<uint64_t>(NowNs())};
+  told.inner = Start(kKernelCh, event, told.outer, {});
+  told.has_kernel = true;
+}
+
+}  // namespace tutti
