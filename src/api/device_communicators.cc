@@ -1,6 +1,8 @@
 // Device communicators: what kernels are given to talk to other ranks.
 
 #include "api/context.h"
+#include "comm/group.h"
+#include "devcomm/record.h"
 #include "devcomm/requirements.h"
 #include "nccl_device.h"
 
@@ -10,16 +12,21 @@ namespace {
 Status CreateDevComm(ncclComm_t comm, const ncclDevCommRequirements_t* given, ncclDevComm_t* out) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckUsable(use));
-  if (out == nullptr) return InvalidArgument("the place for the device communicator is null");
-  TUTTI_TRY(ReadRequirements(given).status());
-  return InvalidUsage("{} have no symmetric memory yet", use->comm->operations().RankKind());
+  Result<ncclDevCommRequirements_t> asked = ReadRequirements(given);
+  if (out == nullptr) asked = InvalidArgument("the place for the device communicator is null");
+  // Also where this rank's arguments are wrong: then the other ranks learn it.
+  return ThreadGroup().AddJoint(*comm, [comm, asked, out]() -> Status {
+    TUTTI_ASSIGN(const ncclDevComm made, comm->comm->device_communicators().Create(asked));
+    StoreDevComm(made, asked.value(), out);
+    return Status::Ok();
+  });
 }
 
 Status DestroyDevComm(ncclComm_t comm, const ncclDevComm_t* devcomm) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckReady(use));
   if (devcomm == nullptr) return InvalidArgument("the device communicator is null");
-  return InvalidArgument("the device communicator is none of this communicator");
+  return use->comm->device_communicators().Destroy(devcomm);
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ tutti::Status QueryProperties(ncclComm_t comm, ncclCommProperties_t* properties)
   answer.cudaDev = comm->comm->cuda_device();
   answer.nvmlDev = -1;
   answer.hostRmaSupport = comm->comm->CanDoOneSided();
+  answer.deviceApiSupport = comm->comm->symmetric().has_flat_space();
   answer.nLsaTeams = answer.nRanks / comm->comm->symmetric().team().size;
   const size_t bytes = std::min(properties->size, sizeof(answer));
   std::memcpy(reinterpret_cast<char*>(properties) + kHeaderBytes,

@@ -22,6 +22,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
+#include "comm/device_communicators.h"
 #include "comm/process.h"
 #include "config/settings.h"
 #include "nccl.h"
@@ -94,6 +95,8 @@ class Communicator {
   // Ends a window on this rank, when the device has done all that was queued on it. Any thread.
   Status DeregisterWindow(ncclWindow_t handle);
 
+  DeviceCommunicators& device_communicators() { return device_communicators_; }
+
   // Ends all waits, here and (if `tell`) on the other ranks.
   void Stop(const Status& reason, bool tell) { watch_->Stop(reason, tell); }
 
@@ -144,6 +147,7 @@ class Communicator {
   RemoteToken probe_token_ = {};  // peers look for it to prove that they can read this memory
   std::unique_ptr<Operations> operations_;
   std::unique_ptr<SymmetricMemory> symmetric_;
+  DeviceCommunicators device_communicators_{*this};
   Mutex registrations_mutex_;
   // Made with the first window, and there until the end.
   std::unique_ptr<OneSided> one_sided_ TUTTI_GUARDED_BY(registrations_mutex_);

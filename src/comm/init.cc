@@ -86,7 +86,10 @@ Result<std::unique_ptr<Communicator>> Communicator::Built(
 }
 
 Status Communicator::Open() {
-  watch_->SetStopHook([this] { operations_->Abort(); });
+  watch_->SetStopHook([this] {
+    operations_->Abort();
+    device_communicators_.Abort();
+  });
   TUTTI_TRY(bootstrap_->Complete());
   watch_->Start();
   LogTransports();

@@ -109,8 +109,8 @@ NCCL_DEVICE_INLINE void* ncclGetResourceBufferLsaMultimemPointer(const ncclDevCo
   return ncclGetResourceBufferMultimemPointer(comm, h, comm.lsaMultimem);
 }
 
-// Returns the window that `ptr`, an address of this rank, lies in; null where it lies in none.
-// Every thread of the group searches by itself.
+// Returns the window that `ptr` lies in, by the address at which the program registered it on this
+// rank; null where it lies in none. Every thread of the group searches by itself.
 template <typename Coop>
 NCCL_DEVICE_INLINE ncclWindow_t ncclFindWindow(Coop, const ncclDevComm& comm, const void* ptr) {
   const auto address = reinterpret_cast<uintptr_t>(ptr);

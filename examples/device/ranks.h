@@ -1,0 +1,83 @@
+// What the examples share: ranks that are threads of this program, memory of their devices, and the
+// end of the program at the first error.
+
+#ifndef TUTTI_EXAMPLES_DEVICE_RANKS_H_
+#define TUTTI_EXAMPLES_DEVICE_RANKS_H_
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "nccl.h"
+
+#define CHECK(call)                                                              \
+  do {                                                                           \
+    const ncclResult_t check_result = (call);                                    \
+    if (check_result != ncclSuccess) {                                           \
+      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__,                \
+                   ncclGetErrorString(check_result), ncclGetLastError(nullptr)); \
+      std::exit(1);                                                              \
+    }                                                                            \
+  } while (0)
+
+// Runs body(rank, communicator) on `num_ranks` threads, each of which is a rank. On a machine with
+// GPUs rank r is GPU r.
+template <typename Body>
+void RunRanks(int num_ranks, const Body& body) {
+  ncclUniqueId id;
+  CHECK(ncclGetUniqueId(&id));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+#ifdef __CUDACC__
+      cudaSetDevice(rank);
+#endif
+      ncclComm_t comm;
+      CHECK(ncclCommInitRank(&comm, num_ranks, id, rank));
+      body(rank, comm);
+      CHECK(ncclCommDestroy(comm));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Memory of the rank's device that all ranks can reach: a window.
+struct SharedBuffer {
+  SharedBuffer(ncclComm_t in_comm, size_t in_bytes) : comm(in_comm), bytes(in_bytes) {
+    CHECK(ncclMemAlloc(&memory, bytes));
+    CHECK(ncclCommWindowRegister(comm, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC));
+  }
+  SharedBuffer(const SharedBuffer&) = delete;
+  ~SharedBuffer() {
+    CHECK(ncclCommWindowDeregister(comm, window));
+    CHECK(ncclMemFree(memory));
+  }
+  void Write(const void* from) { Copy(memory, from); }
+  // To be called when no kernel is running.
+  void Read(void* to) { Copy(to, memory); }
+
+  ncclComm_t comm;
+  size_t bytes;
+  void* memory = nullptr;
+  ncclWindow_t window = nullptr;
+
+ private:
+  void Copy(void* to, const void* from) {
+#ifdef __CUDACC__
+    cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+#else
+    std::memcpy(to, from, bytes);
+#endif
+  }
+};
+
+// Ends the program unless kernels reach the memory of all ranks.
+inline void CheckAllReachable(const ncclCommProperties_t& properties) {
+  if (properties.deviceApiSupport && properties.nLsaTeams == 1) return;
+  std::fprintf(stderr, "kernels of these ranks do not reach one another's memory\n");
+  std::exit(1);
+}
+
+#endif  // TUTTI_EXAMPLES_DEVICE_RANKS_H_

@@ -1,0 +1,44 @@
+#pragma once
+
+// The device communicators of a communicator: what its kernels have been given to talk to other
+// ranks. Each has a resource window of its own, in symmetric memory, which holds its barriers and
+// buffers. Owned by the communicator; any thread may call, joint calls one at a time.
+
+#include <atomic>
+#include <cstdint>
+#include <set>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "devcomm/requirements.h"
+
+namespace tutti {
+
+class Communicator;
+
+class DeviceCommunicators {
+ public:
+  explicit DeviceCommunicators(Communicator& comm) : comm_(comm) {}
+  DeviceCommunicators(const DeviceCommunicators&) = delete;
+
+  // Makes a device communicator. All ranks call it together; where one rank's requirements are wrong
+  // or the ranks ask for different things, all fail alike and the communicator lives on.
+  Result<ncclDevComm> Create(const Result<ncclDevCommRequirements_t>& requirements);
+  // Gives back what one in the form of any release took. InvalidArgument where it is none of this
+  // communicator.
+  Status Destroy(const void* devcomm);
+
+  // Ends the waits of all kernels.
+  void Abort() { aborted_.store(1, std::memory_order_release); }
+
+ private:
+  // Returns the plan, or what is wrong on this rank.
+  Result<ResourcePlan> Plan(const Result<ncclDevCommRequirements_t>& requirements) const;
+
+  Communicator& comm_;
+  std::atomic<uint32_t> aborted_ = 0;  // the abortFlag of all device communicators
+  Mutex mutex_;
+  std::set<ncclWindow_t> resource_windows_ TUTTI_GUARDED_BY(mutex_);
+};
+
+}  // namespace tutti
