@@ -73,7 +73,7 @@ install: build
 
 # The library and the program of the wheel are those of the build, linked in another way.
 wheel: $(call setup,build) $(BUILD)/build.ninja
-	@cmake --build $(BUILD) -j $(JOBS) --target tutti_portable tutti_portable_nccl tutti_portable_program tutti_nccl_overlay tutti_audit
+	@cmake --build $(BUILD) -j $(JOBS) --target tutti_portable tutti_portable_nccl tutti_portable_program tutti_nccl_link tutti_nccl_overlay tutti_audit
 	@tools/build_wheel $(BUILD) build/dist
 
 bench: $(call setup,bench) build

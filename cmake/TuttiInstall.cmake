@@ -9,6 +9,8 @@ function(tutti_install_common libraries headers)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${headers} ${ARGN} FILES_MATCHING PATTERN "*.h")
   install(FILES ${PROJECT_BINARY_DIR}/tuttiConfig.cmake ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
           DESTINATION ${libraries}/cmake/tutti ${ARGN})
+  # What -lnccl finds; the run-time library of that name is another file.
+  install(PROGRAMS $<TARGET_FILE:tutti_nccl_link> DESTINATION ${libraries} ${ARGN})
   # Other ways to hand out libnccl.so.2: a folder laid out as NVIDIA's package, and an audit library for the loader.
   set(overlay ${libraries}/tutti/overlay/nvidia)
   install(PROGRAMS $<TARGET_FILE:tutti_nccl_overlay> DESTINATION ${overlay}/nccl/lib RENAME libnccl.so.2 ${ARGN})
@@ -19,7 +21,8 @@ function(tutti_install_common libraries headers)
   install(PROGRAMS $<TARGET_FILE:tutti_audit> DESTINATION ${libraries}/tutti ${ARGN})
 endfunction()
 
-install(TARGETS tutti_shared tutti_nccl EXPORT tutti LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS tutti_shared EXPORT tutti LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS tutti_nccl EXPORT tutti LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_SKIP)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(EXPORT tutti NAMESPACE tutti:: FILE tuttiTargets.cmake DESTINATION ${package_dir})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/tuttiConfig.cmake.in
@@ -44,7 +47,8 @@ tutti_install_pkgconfig(${PROJECT_BINARY_DIR} ${CMAKE_INSTALL_LIBDIR} ${CMAKE_IN
 
 if(TUTTI_WHEEL)
   set(in_wheel COMPONENT wheel EXCLUDE_FROM_ALL)
-  install(TARGETS tutti_portable tutti_portable_nccl EXPORT tutti_portable LIBRARY DESTINATION lib ${in_wheel})
+  install(TARGETS tutti_portable EXPORT tutti_portable LIBRARY DESTINATION lib ${in_wheel})
+  install(TARGETS tutti_portable_nccl EXPORT tutti_portable LIBRARY DESTINATION lib ${in_wheel} NAMELINK_SKIP)
   install(TARGETS tutti_portable_program RUNTIME DESTINATION bin ${in_wheel})
   install(EXPORT tutti_portable NAMESPACE tutti:: FILE tuttiTargets.cmake DESTINATION lib/cmake/tutti ${in_wheel})
   tutti_install_common(lib include ${in_wheel})

@@ -35,7 +35,7 @@ tutti_whole_library(tutti_portable empty.c)
 target_link_libraries(tutti_portable PRIVATE tutti_old_systems)
 set_target_properties(tutti_portable PROPERTIES EXPORT_NAME tutti VERSION ${PROJECT_VERSION_MAJOR}
   LIBRARY_OUTPUT_DIRECTORY ${TUTTI_WHEEL_FOLDER}/lib)
-tutti_nccl_filter(tutti_portable_nccl tutti_portable "$ORIGIN")
+tutti_nccl_library(tutti_portable_nccl tutti_portable "$ORIGIN")
 set_target_properties(tutti_portable_nccl PROPERTIES EXPORT_NAME nccl LIBRARY_OUTPUT_DIRECTORY ${TUTTI_WHEEL_FOLDER}/lib)
 foreach(name tutti_portable tutti_portable_nccl)
   target_include_directories(${name} INTERFACE $<INSTALL_INTERFACE:include>)

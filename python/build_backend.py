@@ -33,7 +33,6 @@ sys.path.insert(0, HERE)
 from tutti import _wheel  # noqa: E402
 
 PLUGINS = ("libtutti_openmpi.so", "libtutti_mpich.so", "libtutti_gloo.so", "libtutti_ccl.so")
-LIBRARIES = ("libtutti.so.0", "libnccl.so.2")
 START_UP = ("_tutti_switch.py", "_tutti_nccl.py", "tutti_nccl.pth", "tutti_nccl.conf")
 OVERLAY = "lib/tutti/overlay/nvidia"
 
@@ -99,7 +98,7 @@ def _of_library(library):
     """Returns the same of a library and what lies beside it."""
     folder = os.path.dirname(os.path.abspath(library))
     contents = {"lib/libtutti.so.0": library}
-    for name in (*LIBRARIES[1:], *PLUGINS):
+    for name in ("libnccl.so.2", *PLUGINS):
         if os.path.exists(os.path.join(folder, name)):
             contents[f"lib/{name}"] = os.path.join(folder, name)
     for name, source in _files_below(os.path.join(folder, "tutti")):
@@ -169,10 +168,9 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
             if _is_compiled(name):
                 source = _without_debug_information(source, scratch)
             wheel.add_file(f"tutti/{name}", source)
-        for name in LIBRARIES:
+        if "lib/libtutti.so.0" in contents:
             # Wheels hold no links, by which the linker finds a library; it reads such a file, too.
-            if f"lib/{name}" in contents:
-                wheel.add(f"tutti/lib/{name[:name.rindex('.')]}", f"INPUT({name})\n".encode())
+            wheel.add("tutti/lib/libtutti.so", b"INPUT(libtutti.so.0)\n")
         return wheel.filename
 
 
