@@ -21,8 +21,8 @@ class DeviceCommunicators {
   explicit DeviceCommunicators(Communicator& comm) : comm_(comm) {}
   DeviceCommunicators(const DeviceCommunicators&) = delete;
 
-  // Makes a device communicator. All ranks call it together; where one rank's requirements are wrong
-  // or the ranks ask for different things, all fail alike and the communicator lives on.
+  // Makes a device communicator. All ranks call it together. Where the requirements of one rank are
+  // wrong, or the ranks ask for different things, all fail alike and the communicator lives on.
   Result<ncclDevComm> Create(const Result<ncclDevCommRequirements_t>& requirements);
   // Gives back what one in the form of any release took. InvalidArgument where it is none of this
   // communicator.
