@@ -31,9 +31,9 @@ class OneSided {
  public:
   struct Parts {
     int rank = 0;
-    std::shared_ptr<const Window> signals;  // SignalBytes of each rank
-    std::unique_ptr<RemoteWindows> remote;  // null where the LSA team is all ranks
-    Watch* watch = nullptr;                 // outlives the object
+    std::shared_ptr<const Window> signals;       // SignalBytes of each rank
+    std::unique_ptr<RemoteWindows> remote = {};  // null where the LSA team is all ranks
+    Watch* watch = nullptr;                      // outlives the object
     WaitPolicy wait_policy;
   };
   explicit OneSided(Parts parts);

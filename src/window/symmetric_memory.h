@@ -76,7 +76,7 @@ class SymmetricMemory {
     uint64_t bytes = 0;
     int flags = 0;
     uint64_t alike = 0;  // anything else that all ranks must have alike
-    Status wrong;        // not ok: why this rank cannot register anything
+    Status wrong = {};   // not ok: why this rank cannot register anything
   };
   // How a registration came out: a window, or the reason of the first rank that refused, the same
   // on all ranks.
