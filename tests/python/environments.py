@@ -48,6 +48,9 @@ def pythons():
         if path is None:
             continue
         asked = run([path, "-c", "import sys, venv; print(*sys.version_info[:2])"], check=False)
+        # An old pip cannot work for a Python that came after it.
+        if run([sys.executable, "-m", "pip", "--python", path, "--version"], check=False).returncode != 0:
+            continue
         version = tuple(map(int, asked.stdout.split())) if asked.returncode == 0 else ()
         if version >= (3, 9):
             found.setdefault(version, path)
