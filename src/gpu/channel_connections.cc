@@ -4,15 +4,14 @@
 #include <cstring>
 
 #include "backend/cuda/own_stream.h"
+#include "base/rounding.h"
 
 namespace tutti {
 namespace {
 
 constexpr size_t kLineBytes = 128;  // of a GPU's cache
 
-size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-// A FIFO in a window: the lines that announce its slots, then the slots.
+// Return the sizes in a FIFO of a window: the lines that announce its slots, and then the slots.
 size_t HeadersBytes() { return sizeof(FifoSlotWords) * kFifoSlots; }
 size_t FifoBytes(size_t slot_bytes) { return HeadersBytes() + kFifoSlots * slot_bytes; }
 

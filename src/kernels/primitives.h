@@ -20,6 +20,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/rounding.h"
+
 namespace tutti {
 
 // Chunks flow from the "receive" peers to the "send" peers. `in` and `out` index the user's
@@ -55,7 +57,8 @@ struct Block {
   size_t size = 0;
 };
 
-// The blocks of a message, in the order in which they travel. A class that has these members.
+// The blocks of a message, in the order in which they travel: a class with the members that the
+// primitives of blocks use, for the concept below. Algorithms pass classes of their own.
 struct BlockRun {
   constexpr int count() const { return 0; }
   constexpr Block operator[](int) const { return {}; }
@@ -82,15 +85,13 @@ concept DirectPrimitives = requires(P p, int peer, size_t in, size_t out, size_t
   p.Publish(round, n);        // announces n elements
   p.Wait(round, peer);        // until `peer` has published
   p.ReduceSlots(round, at, out, n);  // all slots[at…], in rank order → output (final)
-  p.ReducePart(round, at, in, out,
-               n);  // other ranks' slots[at…] and own input[in…] → output (final)
+  // other ranks' slots[at…] and own input[in…] → output (final)
+  p.ReducePart(round, at, in, out, n);
   p.StageOutput(round, at, out, n);         // output → own slot
   p.CopyFromSlot(round, peer, at, out, n);  // slot → output
   p.CopyLocal(in, out, n);                  // input → output
   p.EndRound(round);                        // this rank reads nothing more of the round
 };
-
-constexpr size_t DivUp(size_t a, size_t b) { return (a + b - 1) / b; }
 
 // Pieces of [0, count): one of at most `first` elements, then of at most `piece` each.
 //

@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kPage = 4096;
 
 // Four ranks, two on each of two nodes: what lies where when each has its part where it runs.
-TEST(MemoryNear, EveryPageOfStagesAndRingsIsNearItsReader) {
+TEST(MemoryNear, EveryPageOfStagesAndFifosIsNearItsReader) {
   for (const uint64_t stage_bytes : {uint64_t{128} << 10, uint64_t{0}}) {
     ArenaLayout layout;
     layout.num_ranks = 4;

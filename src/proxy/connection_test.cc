@@ -313,7 +313,7 @@ TEST(FifoMemoryTest, RefusesSlotsOfImpossibleSizes) {
   EXPECT_FALSE(FifoMemory::Create(4096, 4, true).ok());
 }
 
-TEST(FifoMemoryTest, IsZeroedAlignedAndAsLargeAsTheRing) {
+TEST(FifoMemoryTest, IsZeroedAlignedAndAsLargeAsTheFifo) {
   for (const size_t slot_bytes : {size_t{64}, size_t{4096}, size_t{512} * 1024}) {
     const FifoMemory memory = FifoMemory::Create(slot_bytes, 0, true).value();
     const FifoView view = memory.view();

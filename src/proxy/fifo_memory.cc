@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/rounding.h"
 #include "sys/huge_pages.h"
 
 namespace tutti {
@@ -14,8 +15,6 @@ constexpr size_t kPageBytes = 4096;
 
 // A larger slot would be a mistake: 8 of them per connection and channel.
 constexpr size_t kMaxSlotBytes = size_t{64} << 20;
-
-size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace
 

@@ -11,6 +11,8 @@
 #include <limits>
 #include <string>
 
+#include "base/rounding.h"
+
 namespace tutti {
 namespace {
 
@@ -20,9 +22,7 @@ constexpr size_t kMaxBytes = std::numeric_limits<size_t>::max() / 4;  // roundin
 
 size_t PageBytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
-size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-// A soft limit as a person reads it.
+// Returns a soft limit as a person reads it.
 std::string LimitText(int resource) {
   rlimit limit;
   if (getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return "unknown";

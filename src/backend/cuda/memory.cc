@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "backend/cuda/own_stream.h"
+#include "base/rounding.h"
 
 namespace tutti::cuda {
 namespace {
@@ -149,7 +150,7 @@ void PinnedRange::Release() {
 Result<PinnedRange> PinnedRange::Pin(const Device& device, std::span<std::byte> memory) {
   const Driver& driver = device.driver();
   const ManagingScope scope(driver, device.context());
-  const size_t bytes = (memory.size() + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const size_t bytes = RoundUp(memory.size(), kPageBytes);
   TUTTI_TRY(driver.Check(driver.MemHostRegister(memory.data(), bytes, kPinnedForAll),
                          fmt::format("pinning {} bytes of host memory (is the limit of locked "
                                      "memory, ulimit -l, below that?)",

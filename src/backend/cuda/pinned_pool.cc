@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/rounding.h"
+
 namespace tutti::cuda {
 namespace {
 
@@ -11,7 +13,7 @@ namespace {
 // again.
 constexpr size_t kPageBytes = 4096;
 
-size_t Pages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+size_t Pages(size_t bytes) { return RoundUp(bytes, kPageBytes); }
 
 }  // namespace
 

@@ -7,7 +7,7 @@
 //   from      to          condition                          action
 //   queued    moving      earlier messages of the same       -
 //                         link and direction are done
-//   moving    moving      room in the ring / a chunk in it   copy a chunk, publish / release it
+//   moving    moving      room in the FIFO / a chunk in it   copy a chunk, publish / release it
 //   moving    done        all bytes have passed
 //
 // Messages of one link and direction go in the order in which they were added, as NCCL matches
@@ -20,6 +20,7 @@
 
 #include "backend/host/fifo_primitives.h"
 #include "backend/host/wait_context.h"
+#include "base/rounding.h"
 #include "base/status.h"
 #include "connection/proxy_connection.h"
 
@@ -41,7 +42,7 @@ class MessageBatch {
 
   // Chunks that a message of `bytes` takes through slots of `slot_bytes`: at least one.
   static uint64_t ChunksFor(size_t bytes, size_t slot_bytes) {
-    return bytes == 0 ? 1 : (bytes + slot_bytes - 1) / slot_bytes;
+    return bytes == 0 ? 1 : DivUp(bytes, slot_bytes);
   }
 
  private:

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/rounding.h"
+
 namespace tutti {
 namespace {
 
@@ -13,12 +15,12 @@ struct Header {
   ArenaLayout layout;
 };
 
-constexpr size_t RoundUp(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
 }  // namespace
 
-size_t ArenaLayout::StageStride() const { return RoundUp(StageView::BytesFor(stage_bytes)); }
-size_t ArenaLayout::FifoStride() const { return RoundUp(FifoView::BytesFor(fifo_slot_bytes)); }
+size_t ArenaLayout::StageStride() const { return RoundUp(StageView::BytesFor(stage_bytes), kPage); }
+size_t ArenaLayout::FifoStride() const {
+  return RoundUp(FifoView::BytesFor(fifo_slot_bytes), kPage);
+}
 size_t ArenaLayout::StageOffset(int rank) const {
   return kPage + static_cast<size_t>(rank) * StageStride();
 }
