@@ -6,12 +6,11 @@
 #include <utility>
 
 #include "kernels/primitives.h"
+#include "plan/cost_table.h"
 
 namespace tutti {
 namespace {
 
-// A message takes another channel for each so many bytes.
-constexpr size_t kBytesPerChannel = 256 << 10;
 // Parts begin at whole lines.
 constexpr size_t kPartUnit = 128;
 
@@ -30,15 +29,16 @@ struct Whole {
 };
 
 void AddParts(const Whole& whole, uint32_t most_channels, FlowKernel& parts) {
-  const size_t channels = std::clamp<size_t>(whole.bytes / kBytesPerChannel, 1, most_channels);
-  const size_t share = DivUp(DivUp(whole.bytes, channels), kPartUnit) * kPartUnit;
+  const size_t channels =
+      std::clamp<size_t>(whole.bytes / kChannelCosts.message_bytes_per_channel, 1, most_channels);
+  const size_t share = RoundUp(DivUp(whole.bytes, channels), kPartUnit);
   uint32_t channel = 0;
   for (size_t at = 0; at < whole.bytes; at += share, ++channel)
     parts.push_back(
         {whole.peer, channel, whole.kind, {whole.buffer + at, ClampChunk(at, share, whole.bytes)}});
 }
 
-// Whether a kernel has room for these parts beside those that it has.
+// Returns whether a kernel has room for these parts beside those that it has.
 bool Fits(const FlowKernel& kernel, const FlowKernel& more) {
   if (kernel.size() + more.size() > cuda::kMostFlowMessages) return false;
   std::map<std::tuple<int, uint32_t, cuda::FlowKind>, int> flows;
@@ -93,7 +93,7 @@ std::vector<FlowKernel> PlanSwaps(const Task& task, const FlowPlace& place) {
   for (int peer = 0; peer < place.num_ranks; ++peer) {
     if (peer == place.rank) continue;
     Whole whole;
-    // Both ends see the pair at the same distance.
+    // The smaller distance of the two is the same at both ends of the pair.
     whole.distance = std::min(Distance(place.rank, peer, place.num_ranks),
                               Distance(peer, place.rank, place.num_ranks));
     whole.peer = peer;

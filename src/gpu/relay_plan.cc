@@ -4,7 +4,8 @@
 #include <map>
 #include <tuple>
 
-#include "kernels/primitives.h"
+#include "base/rounding.h"
+#include "plan/cost_table.h"
 
 namespace tutti {
 namespace {
@@ -13,8 +14,6 @@ using cuda::CopyPiece;
 
 // Parts of a slot begin at lines of the processor's cache.
 constexpr size_t kLineBytes = 64;
-
-size_t LinesOf(size_t bytes) { return DivUp(bytes, kLineBytes) * kLineBytes; }
 
 const std::byte* At(const void* buffer, size_t bytes) {
   return static_cast<const std::byte*>(buffer) + bytes;
@@ -60,9 +59,9 @@ RelayPlan::RelayPlan(const Task& task, const Place& place) : place_(place), task
   const size_t count = IsVariable(task) ? *std::max_element(task.parts->recv_counts.begin(),
                                                             task.parts->recv_counts.end())
                                         : task.count;
-  // All channels have something to do, where that is worth it.
+  // Smaller chunks give all channels something to do, down to the fewest bytes worth a chunk.
   const size_t fewest = DivUp(kFewestRelayBytes, task.elem_bytes() * parts);
-  const size_t share = DivUp(DivUp(count, place.channels), kLineBytes) * kLineBytes;
+  const size_t share = RoundUp(DivUp(count, place.channels), kLineBytes);
   chunk_elems_ = std::min(chunk_elems_, std::max(fewest, share));
   num_chunks_ = std::max<size_t>(1, DivUp(count, chunk_elems_));
 }
@@ -103,8 +102,8 @@ RelayPlan::Batches RelayPlan::FillSlots(const std::vector<Transfer>& transfers) 
   for (size_t i = 0; i < transfers.size();) {
     size_t end = i, bytes = 0;
     while (end < transfers.size() && transfers[end].SamePlace(transfers[i])) {
-      bytes +=
-          LinesOf(transfers[end].count * sends_and_receives_[transfers[end].task].elem_bytes());
+      bytes += RoundUp(transfers[end].count * sends_and_receives_[transfers[end].task].elem_bytes(),
+                       kLineBytes);
       ++end;
     }
     if (batches.empty() || used + bytes > place_.slot_bytes) {
@@ -132,7 +131,7 @@ RelayChunk RelayPlan::Messages(const std::vector<Transfer>& transfers, std::byte
     task.count = transfer.count;
     task.whole_count = sends_and_receives_[transfer.task].count;
     chunk.tasks.push_back(std::move(task));
-    at += LinesOf(bytes);
+    at += RoundUp(bytes, kLineBytes);
   }
   return chunk;
 }
@@ -169,7 +168,7 @@ RelayChunk RelayPlan::Chunk(size_t channel, size_t number, std::byte* slot) cons
   return chunk;
 }
 
-// AllReduce, Reduce, Broadcast: in place in the slot.
+// Adds the copies of an AllReduce, Reduce or Broadcast, which runs in place in the slot.
 void RelayPlan::AddWhole(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const {
   const size_t elem = task_.elem_bytes();
   const bool is_root = task_.root == place_.rank;
@@ -193,7 +192,7 @@ void RelayPlan::AddWhole(RelayChunk& chunk, size_t begin, size_t count, std::byt
     Add(chunk.out, At(task_.recv, at), slot, bytes);
 }
 
-// Those whose buffers have a part for each rank.
+// Adds the copies of a collective whose buffers have a part for each rank.
 void RelayPlan::AddParts(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const {
   const size_t elem = task_.elem_bytes(), bytes = count * elem;
   const auto n = static_cast<size_t>(place_.num_ranks), me = static_cast<size_t>(place_.rank);
@@ -206,7 +205,7 @@ void RelayPlan::AddParts(RelayChunk& chunk, size_t begin, size_t count, std::byt
     for (size_t r = 0; r < n; ++r) Add(chunk.out, At(task_.recv, user(r)), from + r * bytes, bytes);
   };
   Task& task = chunk.tasks[0];
-  std::byte* const second = slot + LinesOf(n * bytes);
+  std::byte* const second = slot + RoundUp(n * bytes, kLineBytes);
   task.send = slot;
   task.recv = second;
   switch (task_.collective) {
@@ -237,8 +236,8 @@ void RelayPlan::AddParts(RelayChunk& chunk, size_t begin, size_t count, std::byt
   }
 }
 
-// AllGatherV and ReduceScatterV: elements [begin, begin + count) of each part, as far as it
-// reaches, packed.
+// Adds the copies of an AllGatherV or ReduceScatterV. The chunk has elements [begin, begin + count)
+// of each part, as far as the part reaches, packed one part behind another.
 void RelayPlan::AddVariable(RelayChunk& chunk, size_t begin, size_t count, std::byte* slot) const {
   const size_t elem = task_.elem_bytes();
   const VariableParts& parts = *task_.parts;
@@ -263,7 +262,7 @@ void RelayPlan::AddVariable(RelayChunk& chunk, size_t begin, size_t count, std::
   }
   Task& task = chunk.tasks[0];
   std::byte* const own = slot + cut->recv_offsets[me] * elem;
-  std::byte* const second = slot + LinesOf(total * elem);
+  std::byte* const second = slot + RoundUp(total * elem, kLineBytes);
   task.count = total;
   task.send = gathers ? own : slot;
   task.recv = gathers ? slot : second;

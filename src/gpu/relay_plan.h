@@ -17,9 +17,6 @@ namespace tutti {
 
 // A slot must hold two pieces of messages, and an element of each part of a collective.
 inline constexpr size_t kRelayMessageBytes = 512 << 10;
-// Operations are not cut into shorter chunks than this, because each costs the start-up of a host
-// operation.
-inline constexpr size_t kFewestRelayBytes = 256 << 10;
 
 struct RelayChunk {
   std::vector<cuda::CopyPiece> in, out;

@@ -14,6 +14,7 @@
 #include "kernels/tree.h"
 #include "operations/executor_parts.h"
 #include "plan/averages.h"
+#include "plan/cost_table.h"
 #include "plan/tree.h"
 
 namespace tutti {
@@ -29,11 +30,6 @@ uint64_t HashOf(const Choice& choice) {
                                           choice.slice_elems};
   return Fnv1a::OfObjects(std::span<const uint64_t>(chosen));
 }
-
-// How many bytes RunPacked moves at a time: half of a common L2, so that what was copied in is
-// still in the cache when it is reduced and copied out, and far more than the 32 KB or so that a
-// collective moves in its start-up time.
-constexpr size_t kPackedBytes = size_t{1} << 20;
 
 // Has an average multiply every input by 1/n instead of dividing the sum, where `algorithm` stores
 // partial sums that could overflow.
@@ -203,7 +199,7 @@ void Executor::Dispatch(const Task& task, Operation& op) {
   }
 }
 
-// The collective of a single rank: the result is the input, scaled as asked.
+// Runs the collective of a single rank, whose result is its input, scaled as asked.
 Status Executor::RunAlone(const Task& task) {
   const ReduceSpec reduce = ReduceSpecFor(task);
   size_t count = task.count;
@@ -381,7 +377,7 @@ Status Executor::RunRecursiveDoubling(const Task& task, Operation& op) {
   return Status::Ok();
 }
 
-// The barrier of ranks that share no stages. A one-byte AllReduce is a barrier.
+// Runs the barrier of ranks that share no stages. A one-byte AllReduce is a barrier.
 Status Executor::RunPairwiseBarrier(Operation& op) {
   std::byte token{};
   Task task = {.collective = Collective::kAllReduce, .send = &token, .recv = &token, .count = 1};

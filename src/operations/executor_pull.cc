@@ -5,6 +5,7 @@
 
 #include "kernels/pull.h"
 #include "operations/executor.h"
+#include "plan/cost_table.h"
 
 namespace tutti {
 namespace {
@@ -74,10 +75,8 @@ Result<bool> Executor::TryPull(const Task& task, Operation& op) {
 }
 
 void Executor::RunPull(const Task& task, Operation& op, HostPullPrimitives& p) {
-  // What a rank reduces at a time: small enough that its peers find the result in a cache.
-  constexpr size_t kPartBytes = 256 << 10;
   const kernels::EqualParts parts{task.count};
-  WorkShape shape = {task.count, kPartBytes / op.work.elem_bytes, task.root};
+  WorkShape shape = {task.count, kPullPartBytes / op.work.elem_bytes, task.root};
   switch (task.collective) {
     case Collective::kAllReduce:
       return kernels::PullAllReduce(p, shape);

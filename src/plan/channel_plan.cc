@@ -2,29 +2,15 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
+#include "plan/cost_table.h"
+
 namespace tutti {
 namespace {
 
 constexpr size_t kAlignment = 16;  // Channels and slices begin at whole lines.
-// A step keeps at most half of a FIFO's slots busy, so that every rank can send before it receives.
-constexpr size_t kSlicesPerStep = 4;
-// A slot's hand-over costs as much as copying so many bytes.
-constexpr size_t kMinSliceBytes = 16 << 10;
-// A channel costs a block and, between hosts, a message; it is worth them from so many bytes of a
-// step on.
-constexpr size_t kBytesPerChannel = 64 << 10;
 
-// Microseconds until the other rank has a slice: through the memory of GPUs, and through two hosts
-// and sockets between them.
-constexpr double kWindowStepUs = 5;
-constexpr double kNetworkStepUs = 40;
-// What a channel carries over sockets, in bytes a microsecond, while it has a processor.
-constexpr double kChannelBytesPerUs = 1500;
-
-size_t DivUp(size_t a, size_t b) { return (a + b - 1) / b; }
-size_t RoundUp(size_t value, size_t unit) { return DivUp(value, unit) * unit; }
-
-// How many ranks' parts a step takes one of.
+// Returns into how many parts, one for each rank, the collective cuts its data.
 size_t Owners(const ChannelContext& context, Collective collective) {
   return collective == Collective::kAllReduce ? static_cast<size_t>(context.num_ranks) : 1;
 }
@@ -35,8 +21,8 @@ ChannelPlan PlanChannels(const ChannelContext& context, Collective collective, s
                          size_t elem_bytes) {
   const size_t unit = std::max<size_t>(1, kAlignment / elem_bytes);
   const size_t owners = Owners(context, collective);
-  const auto channels =
-      std::clamp<size_t>(count * elem_bytes / owners / kBytesPerChannel, 1, context.channels);
+  const auto channels = std::clamp<size_t>(
+      count * elem_bytes / owners / kChannelCosts.ring_bytes_per_channel, 1, context.channels);
   ChannelPlan plan;
   plan.channel_elems = RoundUp(DivUp(count, channels), unit * owners);
   plan.channels = static_cast<uint32_t>(DivUp(count, plan.channel_elems));
@@ -58,9 +44,11 @@ double PredictChannelsUs(const ChannelContext& context, Collective collective, s
   const double passed = all_reduce ? 2 * bytes * (n - 1) / n : has_parts ? bytes * (n - 1) : bytes;
   const double steps = (all_reduce ? 2 : 1) * (n - 1);
   const double hosts = context.num_hosts;
+  const auto& costs = kChannelCosts;
   const double step_us =
-      hosts > 1 ? (kNetworkStepUs * hosts + kWindowStepUs * (n - hosts)) / n : kWindowStepUs;
-  return steps * step_us + passed / (kChannelBytesPerUs * plan.channels);
+      hosts > 1 ? (costs.network_step_us * hosts + costs.window_step_us * (n - hosts)) / n
+                : costs.window_step_us;
+  return steps * step_us + passed / (costs.channel_bytes_per_us * plan.channels);
 }
 
 }  // namespace tutti

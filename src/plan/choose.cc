@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/rounding.h"
 #include "connection/inline_bytes.h"
 #include "plan/algorithm_table.h"
 #include "plan/cost_table.h"
@@ -14,19 +15,6 @@ namespace tutti {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// A step of the ring keeps at most half of a link's slots busy, so that every rank can send before
-// it receives.
-constexpr size_t kSlicesPerStep = 4;
-// Below this a slice is not worth cutting: a slot's hand-over costs as much as copying this many
-// bytes.
-constexpr size_t kMinSliceBytes = 16384;
-// Between hosts, slices up to this size stay in a core's L2 while they are copied to the network;
-// the more so as eight are on their way. Steps of more than 4 MB have longer ones, up to a slot:
-// they last long enough to fill links whose latency is large (bench/results/sockets.md). An
-// AllReduce keeps to fewer, longer ones: between two ranks it lost a tenth by short ones, and each
-// rank's half of 4 MB stays one send.
-constexpr size_t kNetSliceBytes = 64 << 10;
-constexpr size_t kNetSlicesPerStep = 64;
 
 // Returns what there is for one rank of the channels' bandwidth, or 0 where no bound is known.
 double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
@@ -43,7 +31,8 @@ bool IsMesh(const PlanContext& c, Algorithm algorithm) {
   return !c.one_host && (algorithm == Algorithm::kOneShot || algorithm == Algorithm::kTwoShot);
 }
 
-// The elements of the longest piece that still leave a whole number of 64-byte lines, at least 1.
+// Returns how many elements fit `bytes` and make whole lines of 64 bytes, where a line fits; at
+// least 1.
 size_t ElementsIn(size_t bytes, size_t elem_bytes) {
   const size_t lines = bytes / 64 * 64;
   return std::max<size_t>(1, (lines == 0 ? bytes : lines) / elem_bytes);
@@ -67,9 +56,9 @@ void CutForSlots(const PlanContext& c, Collective collective, size_t count, size
   const size_t slot_elems =
       ElementsIn(choice.protocol == Protocol::kLL ? kInlineBytes : c.slot_bytes, elem_bytes);
   const size_t parts = collective == Collective::kAllReduce ? static_cast<size_t>(c.num_ranks) : 1;
-  const size_t step_elems = (count + parts - 1) / parts;
-  const size_t slice = std::max((step_elems + kSlicesPerStep - 1) / kSlicesPerStep,
-                                ElementsIn(kMinSliceBytes, elem_bytes));
+  const size_t step_elems = DivUp(count, parts);
+  const size_t slice =
+      std::max(DivUp(step_elems, kSlicesPerStep), ElementsIn(kMinSliceBytes, elem_bytes));
   choice.slice_elems = std::min(slice, slot_elems);
   if (!c.one_host && collective != Collective::kAllReduce) {
     const size_t most = std::max(kNetSliceBytes, step_elems * elem_bytes / kNetSlicesPerStep);
@@ -78,19 +67,16 @@ void CutForSlots(const PlanContext& c, Collective collective, size_t count, size
   choice.chunk_elems = choice.slice_elems * kSlicesPerStep;
 }
 
-// Parts of a piece are chunks of the FIFOs between all pairs; a few pieces of each, so that sending
-// one overlaps with reducing another.
+// Parts of a piece are chunks of the FIFOs between all pairs.
 void CutForMesh(const PlanContext& c, Collective collective, size_t count, size_t elem_bytes,
                 Choice& choice) {
-  constexpr size_t kPieces = 4;
-  constexpr size_t kMostChunkBytes = 128 << 10;
   const bool all = collective == Collective::kAllReduce;
   const auto n = static_cast<size_t>(c.num_ranks);
   const size_t owners = choice.algorithm == Algorithm::kOneShot ? 1 : all ? n : n - 1;
   const size_t slot = choice.protocol == Protocol::kLL ? kInlineBytes : c.slot_bytes;
-  const size_t part_bytes = (count + owners - 1) / owners * elem_bytes;
+  const size_t part_bytes = DivUp(count, owners) * elem_bytes;
   const size_t wanted =
-      std::clamp((part_bytes + kPieces - 1) / kPieces, kMinSliceBytes, kMostChunkBytes);
+      std::clamp(DivUp(part_bytes, kMeshPieces), kMinSliceBytes, kMostMeshChunkBytes);
   choice.chunk_elems = ElementsIn(std::min(slot, wanted), elem_bytes);
   choice.slice_elems = choice.chunk_elems;
 }
@@ -117,8 +103,8 @@ size_t PartsInMessage(const PlanContext& c, const AlgorithmRow& row, Collective 
   return many ? (static_cast<size_t>(c.num_ranks) + 1) / 2 : 1;
 }
 
-// LL where all of an operation fits a line, or where nothing else is left. Stages and messages have
-// LL only for what fits a line: they do not cut longer data into lines.
+// Returns LL where all of an operation fits a line, or where NCCL_PROTO leaves nothing else. Stages
+// and messages have LL only for what fits a line: they do not cut longer data into lines.
 Protocol ProtocolFor(const PlanContext& c, const AlgorithmRow& row, Collective collective,
                      double bytes) {
   const size_t parts =

@@ -1,6 +1,7 @@
 #pragma once
 
-// The cost model: every number by which an algorithm is chosen.
+// The cost model: every number by which an algorithm is chosen, and by which an operation is cut
+// into pieces.
 //
 // On hosts an operation takes what follows from what its algorithm does and what its wires cost:
 //
@@ -10,7 +11,8 @@
 // table (CostTable), a row for each wire, algorithm and protocol, with where each was measured;
 // channels × bandwidth are what the search found on the machine (topology/search.h).
 //
-// GPUs have numbers of their own (GpuCosts), which plan/mesh.h adds up.
+// GPUs of one host have numbers of their own (GpuCosts), which plan/mesh.h adds up, and so have
+// GPUs that channels join (ChannelCosts, plan/channel_plan.h) or their hosts (kRelayUs).
 //
 // Pure functions: all ranks compute the same. docs/cost_model.md is made from the tables.
 
@@ -53,7 +55,7 @@ struct CostRow {
 
 std::span<const CostRow> CostTable();
 
-// Null when that cannot be.
+// Returns the row, or null where the wire does not carry the algorithm by this protocol.
 const CostRow* FindCost(Wire wire, Algorithm algorithm, Protocol protocol);
 
 // Host ranks that share cores do not spin: each time one waits, its peer must be scheduled first;
@@ -66,6 +68,34 @@ inline constexpr double kSharedCorePart = 0.5;
 // us: a tenth of what an operation of this size takes (bench/results/cost.md).
 inline constexpr double kAskFromBytes = 16 << 10;
 
+// ---- How operations of hosts are cut (plan/choose.cc, operations/executor.cc)
+
+// A step of a ring keeps at most half of a FIFO's slots busy, so that every rank can send before it
+// receives. The rings of GPUs on several hosts (plan/channel_plan.cc) keep to it too.
+inline constexpr size_t kSlicesPerStep = 4;
+// Slices are not cut shorter than this: a slot's hand-over costs as much as copying so many bytes.
+inline constexpr size_t kMinSliceBytes = 16 << 10;
+// Between hosts, slices up to this size stay in a core's L2 while they are copied to the network;
+// the more so as eight are on their way. Steps of more than 4 MB have longer ones, up to a slot:
+// they last long enough to fill links whose latency is large (bench/results/sockets.md). An
+// AllReduce keeps to fewer, longer ones: between two ranks it lost a tenth by short ones, and each
+// rank's half of 4 MB stays one send.
+inline constexpr size_t kNetSliceBytes = 64 << 10;
+inline constexpr size_t kNetSlicesPerStep = 64;
+// One-shot and two-shot between hosts cut each part into so many chunks of at most so many bytes,
+// so that sending one overlaps with reducing another.
+inline constexpr size_t kMeshPieces = 4;
+inline constexpr size_t kMostMeshChunkBytes = 128 << 10;
+// How much of the buffers that it reads where they lie a rank reduces at a time: little enough that
+// its peers find the result in a cache.
+inline constexpr size_t kPullPartBytes = 256 << 10;
+// How many bytes an AllReduce of many buffers packs at a time: half of a common L2, so that what
+// was copied in is still in the cache when it is reduced and copied out, and far more than the 32
+// KB or so that a collective moves in its start-up time.
+inline constexpr size_t kPackedBytes = size_t{1} << 20;
+
+// ---- How long operations of hosts take
+
 // What an algorithm does, from one end to the other.
 struct Extent {
   double steps = 0;  // one after the other
@@ -73,15 +103,17 @@ struct Extent {
   double bytes = 0;  // that a rank moves
 };
 
-// `bytes` is the whole vector for AllReduce, Reduce and Broadcast, one rank's part otherwise.
-// REQUIRES: num_ranks > 1.
+// Returns what `algorithm` does. `bytes` is the whole vector for AllReduce, Reduce and Broadcast,
+// one rank's part otherwise. REQUIRES: num_ranks > 1.
 Extent ExtentOf(Collective collective, Algorithm algorithm, int num_ranks, double bytes);
-// The same for one-shot and two-shot reductions over FIFOs between all pairs of ranks.
+// Returns the same for one-shot and two-shot reductions over FIFOs between all pairs of ranks.
 Extent MeshExtentOf(Collective collective, Algorithm algorithm, int num_ranks, double bytes);
 
-// The time of `row` where the channels have `channels_gbps` in all (0: not known, no bound).
-// `shared_cores`: host ranks share cores.
+// Returns the time of `row`, in microseconds, where the channels have `channels_gbps` in all (0:
+// not known, no bound). `shared_cores`: host ranks share cores.
 double CostUs(const CostRow& row, const Extent& extent, double channels_gbps, bool shared_cores);
+
+// ---- GPUs
 
 // The numbers by which operations of GPUs are planned (plan/gpu_costs.def); plan/mesh.h adds them
 // up.
@@ -100,8 +132,27 @@ GpuCosts CostsOf(GpuReach reach);
 // What an operation takes more than on hosts where GPUs have their hosts move the data: the way to
 // a thread of the host and back (bench/results/gpu_paths.md).
 inline constexpr double kRelayUs = 40;
+// Such operations are not cut into shorter chunks than this, because each costs the start-up of a
+// host operation.
+inline constexpr size_t kFewestRelayBytes = 256 << 10;
 
-// The tables as Markdown.
+// The numbers for GPUs that channels join with a transport for each pair (TUTTI_GPU_PROXY):
+// estimates, made from the times of channels over sockets.
+struct ChannelCosts {
+  // Microseconds until the other rank has a slice: through the memory of GPUs, and through two
+  // hosts and sockets between them.
+  double window_step_us = 5;
+  double network_step_us = 40;
+  // What a channel carries over sockets while it has a processor.
+  double channel_bytes_per_us = 1500;
+  // A channel costs a block and, between hosts, a message. It is worth them from so many bytes of a
+  // ring's step on, and a message takes another channel for each so many bytes.
+  size_t ring_bytes_per_channel = 64 << 10;
+  size_t message_bytes_per_channel = 256 << 10;
+};
+inline constexpr ChannelCosts kChannelCosts = {};
+
+// Return the tables as Markdown.
 std::string CostTableMarkdown();
 std::string GpuCostsMarkdown();
 

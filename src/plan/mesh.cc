@@ -8,6 +8,8 @@
 #include <span>
 #include <utility>
 
+#include "base/rounding.h"
+
 namespace tutti {
 namespace {
 
@@ -16,10 +18,12 @@ constexpr double kLLBytes = 2;
 constexpr double kLL128Bytes = 16.0 / 15;
 constexpr size_t kAlignment = 16;  // blocks and chunks begin at whole lines of plain data
 constexpr uint32_t kSimpleThreads = 256;
-constexpr size_t kUsualSlotBytes = 16 << 10;  // where no window says what its slots hold
-constexpr size_t kChainPieces = 4;            // of each block
+// The bytes of a slot where no window says what its slots hold.
+constexpr size_t kUsualSlotBytes = 16 << 10;
+// Numbers of blocks are rounded down to multiples of this.
 constexpr uint32_t kRoundBlocks = 8;
-constexpr uint32_t kSpareOf = 32;  // one multiprocessor of so many is left free
+// One multiprocessor of so many is left free.
+constexpr uint32_t kSpareOf = 32;
 
 // The rows that serve a collective, found once.
 struct Candidates {
@@ -42,20 +46,18 @@ constexpr std::array<Candidates, kNumCollectives> FindCandidates() {
   return all;
 }
 
-size_t DivUp(size_t a, size_t b) { return (a + b - 1) / b; }
-size_t RoundUp(size_t value, size_t unit) { return DivUp(value, unit) * unit; }
-
-// Sets a number of TUTTI_GPU_TUNE. Rates are at least 1, and sizes that data are cut by are whole
-// lines.
+// Set a number of TUTTI_GPU_TUNE. Rates and numbers of pieces are at least 1, and sizes that data
+// are cut by are whole lines.
 void SetCost(std::string_view unit, double value, double& cost) {
   cost = unit == "B/µs" ? std::max(1.0, value) : value;
 }
 void SetCost(std::string_view unit, double value, size_t& cost) {
   const auto whole = static_cast<size_t>(std::min(value, 1e15));
-  cost = unit == "B" ? RoundUp(std::max<size_t>(1, whole), kAlignment) : whole;
+  const size_t some = std::max<size_t>(1, whole);
+  cost = unit == "B" ? RoundUp(some, kAlignment) : unit == "pieces" ? some : whole;
 }
 
-// Into how many parts an operation of several steps cuts a piece of its data.
+// Returns into how many parts an operation of several steps cuts a piece of its data.
 size_t Owners(const MeshContext& context, MeshAlgorithm algorithm) {
   const auto n = static_cast<size_t>(context.num_ranks);
   if (algorithm == MeshAlgorithm::kAllReduceTwoShot || algorithm == MeshAlgorithm::kAllReduceRing ||
@@ -64,7 +66,7 @@ size_t Owners(const MeshContext& context, MeshAlgorithm algorithm) {
   return IsTwoShot(algorithm) ? n - 1 : 1;
 }
 
-// Bytes of data that the busiest rank writes.
+// Returns how many bytes of data the busiest rank writes.
 double Written(const MeshContext& context, MeshAlgorithm algorithm, double bytes) {
   const double others = context.num_ranks - 1;
   if (IsChain(algorithm)) return bytes;
@@ -81,13 +83,13 @@ int RingSteps(const MeshContext& context, MeshAlgorithm algorithm) {
   return (context.num_ranks - 1) * (algorithm == MeshAlgorithm::kAllReduceRing ? 2 : 1);
 }
 
-// The time for so many bytes at `bytes_per_us`, or as fast as the links carry them.
+// Returns the time for so many bytes at `bytes_per_us`, or as fast as the links carry them.
 double MovingUs(const MeshContext& context, double bytes, double bytes_per_us) {
   const double link = context.link_bytes_per_us;
   return bytes / (link > 0 ? std::min(link, bytes_per_us) : bytes_per_us);
 }
 
-// The time beyond what the shortest operation takes.
+// Returns the time beyond what the shortest operation takes.
 double ExtraUs(const MeshContext& context, MeshAlgorithm algorithm, Protocol protocol,
                double bytes) {
   const GpuCosts& costs = context.costs;
@@ -120,14 +122,14 @@ double ExtraUs(const MeshContext& context, MeshAlgorithm algorithm, Protocol pro
 void ShapeLL(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
   const size_t owners = Owners(context, choice->algorithm);
   const size_t lines = DivUp(DivUp(count * elem, owners), kLLData);
-  choice->threads = lines <= 4096 ? 128 : 256;
+  choice->threads = lines <= context.costs.ll_few_lines ? 128 : 256;
   const size_t unit = kAlignment / elem;
   const auto blocks = std::clamp<size_t>(DivUp(lines, choice->threads), 1, context.max_blocks);
   choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
   choice->chunk_elems = context.ll_slot_bytes / elem;
 }
 
-// What LL128 and Simple have in common: a block for so many bytes written in a round.
+// Cuts an operation by LL128 or Simple: a block for every `bytes_per_block` written in a round.
 void ShapeBlocks(const MeshContext& context, size_t count, size_t elem, size_t bytes_per_block,
                  uint32_t most_blocks, MeshChoice* choice) {
   const size_t owners = Owners(context, choice->algorithm);
@@ -155,7 +157,7 @@ void ShapeSymmetric(const MeshContext& context, size_t count, size_t elem, MeshC
   choice->chunk_elems = choice->block_elems;
 }
 
-// LL and LL128 take one piece for each block.
+// Returns whether the operation can go by the protocol: LL and LL128 take one piece for each block.
 bool Fits(const MeshContext& context, MeshAlgorithm algorithm, Protocol protocol, size_t count,
           size_t elem) {
   if (protocol == Protocol::kSimple) return true;
@@ -171,10 +173,9 @@ bool Fits(const MeshContext& context, MeshAlgorithm algorithm, Protocol protocol
 void ShapeSimple(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
   ShapeBlocks(context, count, elem, context.costs.bytes_per_block, context.max_blocks, choice);
   const size_t owners = Owners(context, choice->algorithm);
-  // Some pieces for each block, so that pushing one overlaps with reading the other.
   const size_t part = DivUp(choice->block_elems * elem, owners);
   const size_t chunk =
-      std::clamp(RoundUp(DivUp(part, 4), kAlignment),
+      std::clamp(RoundUp(DivUp(part, context.costs.simple_pieces), kAlignment),
                  std::min(context.costs.min_chunk_bytes, context.slot_bytes), context.slot_bytes);
   choice->chunk_elems = chunk / elem;
 }
@@ -191,7 +192,7 @@ void ShapeRing(const MeshContext& context, size_t count, size_t elem, MeshChoice
   choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
   const size_t part = DivUp(choice->block_elems * elem, owners);
   const size_t most = std::min(context.ring_slot_bytes, context.costs.max_ring_chunk_bytes);
-  const size_t pieces = IsChain(choice->algorithm) ? kChainPieces : DivUp(part, most);
+  const size_t pieces = IsChain(choice->algorithm) ? context.costs.chain_pieces : DivUp(part, most);
   const size_t chunk = std::clamp(RoundUp(DivUp(part, pieces), kAlignment),
                                   std::min(context.costs.min_chunk_bytes, most), most);
   choice->chunk_elems = chunk / elem;

@@ -154,6 +154,9 @@ TEST(MeshTuningTest, ReadsNumbersAndRefusesOthers) {
   EXPECT_EQ(context.costs.simple_us, 3);
   EXPECT_EQ(context.max_blocks, 16u);
   EXPECT_EQ(context.costs.min_chunk_bytes, 4096u);
+  ASSERT_TRUE(ApplyMeshTuning("chain_pieces=0,early_blocks=0", context).ok());
+  EXPECT_EQ(context.costs.chain_pieces, 1u) << "data are cut into one piece at least";
+  EXPECT_EQ(context.costs.early_blocks, 0u);
   EXPECT_EQ(ApplyMeshTuning("wind=3", context).code(), Code::kInvalidUsage);
   EXPECT_EQ(ApplyMeshTuning("blocks", context).code(), Code::kInvalidUsage);
 }
