@@ -6,29 +6,13 @@
 #include <map>
 #include <tuple>
 
+#include "gpu/device_tasks.h"
 #include "kernels/counting.h"
 #include "kernels/ring_collective.h"
 #include "watch/signature.h"
 
 namespace tutti {
 namespace {
-
-// Kernels that move bytes know no types.
-size_t ElemOf(const Task& task) { return task.is_reduction() ? task.elem_bytes() : 1; }
-size_t CountOf(const Task& task) {
-  return task.is_reduction() ? task.count : task.count * task.elem_bytes();
-}
-
-cuda::ReduceArgs ReduceArgsOf(const Task& task, int num_ranks) {
-  cuda::ReduceArgs args;
-  if (!task.is_reduction()) return args;
-  args.kind = task.op.kind;
-  args.scale = task.op.pre_multiply;
-  args.scalar = task.op.scalar;
-  args.live_scalar = task.op.live_scalar;
-  if (task.op.average) args.divisor = static_cast<uint32_t>(num_ranks);
-  return args;
-}
 
 // What passes the two ends of one channel of a ring.
 struct RingTraffic {
@@ -116,8 +100,9 @@ double GpuChannels::PredictUs(const Task& task) const {
       task.collective == Collective::kAllReduce || task.collective == Collective::kReduce ||
       task.collective == Collective::kBroadcast || task.collective == Collective::kAllGather ||
       task.collective == Collective::kReduceScatter;
-  if (by_ring) return PredictChannelsUs(context(), task.collective, CountOf(task), ElemOf(task));
-  // As if each message went down a chain of two.
+  if (by_ring)
+    return PredictChannelsUs(context(), task.collective, KernelCount(task), KernelElemBytes(task));
+  // The time is that of messages which go down chains of two, one after another.
   ChannelContext pair = context();
   pair.num_ranks = 2;
   const size_t messages =
@@ -156,8 +141,8 @@ std::string GpuChannels::Describe(const Task& task) const {
       return fmt::format("{}: messages between all pairs", Name(task.collective));
   }
   if (task.count == 0) return "nothing to do";
-  const size_t elem = ElemOf(task);
-  const ChannelPlan plan = PlanChannels(context(), task.collective, CountOf(task), elem);
+  const size_t elem = KernelElemBytes(task);
+  const ChannelPlan plan = PlanChannels(context(), task.collective, KernelCount(task), elem);
   RingTraffic all;
   for (uint32_t channel = 0; channel < plan.channels; ++channel) {
     const RingTraffic one = CountRing(task.collective, plan, WorkOf(task, plan, channel));
@@ -182,7 +167,7 @@ std::string GpuChannels::Describe(const Task& task) const {
 
 kernels::RingWork GpuChannels::WorkOf(const Task& task, const ChannelPlan& plan,
                                       uint32_t channel) const {
-  const size_t count = CountOf(task);
+  const size_t count = KernelCount(task);
   return {.ring = {connections_->ring_index(), num_ranks(), connections_->ring().data()},
           .shape = {ClampChunk(channel * plan.channel_elems, plan.channel_elems, count),
                     plan.chunk_elems, task.root},
@@ -201,7 +186,7 @@ Status GpuChannels::LaunchTasks(std::span<const IssuedTask> tasks) {
       continue;
     }
     const auto stream = static_cast<cuda::Stream>(issued.stream);
-    // Also where nothing is queued: whether it is captured counts for what is noted.
+    // Also where nothing is queued, because Note asks whether the stream is captured.
     TUTTI_TRY(queue_->OrderBehindLast(stream));
     TUTTI_TRY(LaunchTask(issued.task, stream));
     Note(issued.task);
@@ -230,7 +215,7 @@ Status GpuChannels::LaunchTask(const Task& task, cuda::Stream stream) {
   if (task.count == 0) return Status::Ok();
   switch (task.collective) {
     case Collective::kAlltoAll:
-      // In place, what is received may only overwrite what has been sent.
+      // In place, data may arrive only where the old data has been sent.
       if (task.send == task.recv) return LaunchFlows(PlanSwaps(task, flow_place()), stream);
       return LaunchAsMessages(task, stream);
     case Collective::kGather:
@@ -250,8 +235,8 @@ Status GpuChannels::LaunchAsMessages(const Task& task, cuda::Stream stream) {
 }
 
 Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
-  const size_t count = CountOf(task);
-  const ChannelPlan plan = PlanChannels(context(), task.collective, count, ElemOf(task));
+  const size_t count = KernelCount(task);
+  const ChannelPlan plan = PlanChannels(context(), task.collective, count, KernelElemBytes(task));
   const RingView ring = {connections_->ring_index(), num_ranks(), connections_->ring().data()};
   cuda::ChannelArgs args;
   args.common = Common(SignatureOf(task).Tag());
@@ -285,7 +270,7 @@ Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
                [&] { return device().Launch(args, task.type, stream); });
 }
 
-// Nobody has the sum of one byte of each before all have begun.
+// A one-byte AllReduce is a barrier.
 Status GpuChannels::LaunchBarrier(cuda::Stream stream) {
   Task task;
   task.send = task.recv = connections_->scratch();
@@ -293,47 +278,18 @@ Status GpuChannels::LaunchBarrier(cuda::Stream stream) {
   return LaunchRing(task, stream);
 }
 
-// A Reduce for each rank's part.
 Status GpuChannels::LaunchReduceScatterV(const Task& task, cuda::Stream stream) {
-  const VariableParts& parts = *task.parts;
-  Task reduce = task;
-  reduce.collective = Collective::kReduce;
-  reduce.parts = nullptr;
-  for (int r = 0; r < num_ranks(); ++r) {
-    const auto part = static_cast<size_t>(r);
-    reduce.root = r;
-    reduce.count = parts.recv_counts[part];
-    reduce.send =
-        static_cast<const std::byte*>(task.send) + parts.recv_offsets[part] * task.elem_bytes();
-    reduce.recv = r == rank() ? task.recv : nullptr;
-    if (reduce.count > 0) TUTTI_TRY(LaunchRing(reduce, stream));
-  }
+  for (const Task& reduce : ReducesOf(task, rank(), num_ranks()))
+    TUTTI_TRY(LaunchRing(reduce, stream));
   return Status::Ok();
 }
 
 Status GpuChannels::LaunchScattered(const Task& task, cuda::Stream stream) {
-  constexpr size_t kPackBytes = 32 << 20;
-  const ScatteredBuffers& buffers = *task.scattered;
-  const size_t elem = task.elem_bytes();
-  if (pack_.data() == nullptr) {
-    TUTTI_ASSIGN(pack_, cuda::MappedMemory::Create(device(), kPackBytes, nullptr));
-    pack_bytes_ = pack_.size();
-  }
-  Task plain = task;
-  plain.scattered = nullptr;
-  plain.send = plain.recv = pack_.data();
-  for (size_t begin = 0; begin < task.count; begin += plain.count) {
-    plain.count = std::min(kPackBytes / elem, task.count - begin);
-    std::vector<cuda::CopyPiece> in, out;
-    buffers.ForEachStretch(
-        begin, plain.count, [&](size_t i, size_t at, size_t count, size_t before) {
-          std::byte* const packed = static_cast<std::byte*>(plain.recv) + before * elem;
-          in.push_back({packed, buffers.inputs[i] + at * elem, count * elem});
-          out.push_back({buffers.outputs[i] + at * elem, packed, count * elem});
-        });
-    TUTTI_TRY(device().Copy(in, stream));
-    TUTTI_TRY(LaunchRing(plain, stream));
-    TUTTI_TRY(device().Copy(out, stream));
+  TUTTI_TRY(PreparePacking(task));
+  for (const PackedStretch& stretch : PackedStretchesOf(task, pack_.data())) {
+    TUTTI_TRY(device().Copy(stretch.in, stream));
+    TUTTI_TRY(LaunchRing(stretch.task, stream));
+    TUTTI_TRY(device().Copy(stretch.out, stream));
   }
   return Status::Ok();
 }
@@ -411,7 +367,8 @@ void GpuChannels::PostAll(const Kernel& kernel) {
     if (kernel.posts[i]) kernel.proxies[i]->Post(kernel.posts[i]);
 }
 
-// What a graph does before the kernel of an operation, whenever it runs.
+// Has the graph that is being captured post what passes the network, before each run of the kernel
+// that comes next.
 Status GpuChannels::Capture(const std::shared_ptr<Kernel>& kernel, cuda::Stream stream) {
   TUTTI_TRY(queue_->KeepInGraph(kernel));
   const auto post = [](void* posted) {

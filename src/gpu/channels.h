@@ -52,7 +52,7 @@ class GpuChannels final : public DeviceOperations {
   std::string Describe(const Task& task) const override;
   std::string_view TransportTo(int peer) const override;
   const MachineMap& machines() const override { return machines_; }
-  uint64_t MemoryBytes() const override { return connections_->DeviceBytes() + pack_bytes_; }
+  uint64_t MemoryBytes() const override { return connections_->DeviceBytes() + PackBytes(); }
 
  private:
   // What the KernelProxies are told of a kernel, by thread. Empty: nothing passes the network.
@@ -129,9 +129,6 @@ class GpuChannels final : public DeviceOperations {
   std::string network_;
   std::unique_ptr<ChannelConnections> connections_;
   std::vector<Proxied> proxied_;
-  // Many buffers are packed here. It is allocated when it is needed; any thread may read its size.
-  cuda::MappedMemory pack_ TUTTI_GUARDED_BY(launch_mutex_);
-  std::atomic<size_t> pack_bytes_ = 0;
 };
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "gpu/device_tasks.h"
 
 namespace tutti {
 
@@ -22,7 +23,7 @@ Status DeviceOperations::CheckTasks(std::span<const IssuedTask> tasks) const {
 
 Status DeviceOperations::Run(uint64_t, std::span<const IssuedTask> tasks) {
   if (watch_.stopped()) return watch_.StopReason();
-  Launched launched = Launch(tasks);
+  GpuQueue::Outcome launched = Launch(tasks);
   if (launched.status.ok() || !launched.begun) return std::move(launched.status);
   // The operations of the other ranks would meet those that this rank calls next.
   const int rank = peers_.bootstrap->rank();
@@ -34,13 +35,20 @@ Status DeviceOperations::Run(uint64_t, std::span<const IssuedTask> tasks) {
   return watch_.StopReason();
 }
 
-DeviceOperations::Launched DeviceOperations::Launch(std::span<const IssuedTask> tasks) {
+GpuQueue::Outcome DeviceOperations::Launch(std::span<const IssuedTask> tasks) {
   const cuda::ContextScope scope(device().driver(), device().context());
   if (Status checked = queue_->CheckTasks(tasks); !checked.ok()) return {std::move(checked)};
   const MutexLock lock(launch_mutex_);
   Status launched = LaunchTasks(tasks);
-  GpuQueue::Left left = queue_->Leave(tasks);
+  GpuQueue::Outcome left = queue_->Leave(tasks);
   return {launched.ok() ? std::move(left.status) : std::move(launched), left.begun};
+}
+
+Status DeviceOperations::PreparePacking(const Task& task) {
+  if (task.scattered->inputs.size() < 2 || pack_.data() != nullptr) return Status::Ok();
+  TUTTI_ASSIGN(pack_, cuda::MappedMemory::Create(device(), kGpuPackBytes, nullptr));
+  pack_bytes_.store(pack_.size(), std::memory_order_relaxed);
+  return Status::Ok();
 }
 
 Status DeviceOperations::WaitForAll() {

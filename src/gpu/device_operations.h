@@ -1,17 +1,19 @@
 #pragma once
 
-// What the operations of GPUs have in common, whether of gpu/mesh.h or gpu/relay.h: the queue, the
-// check of the caller's arguments, the comparison of calls with the other ranks, and leaving. A
-// subclass launches the tasks of a group.
+// What the operations of GPUs have in common, whether of gpu/mesh.h, gpu/channels.h or gpu/relay.h:
+// the queue, the check of the caller's arguments, the comparison of calls with the other ranks, and
+// leaving. A subclass launches the tasks of a group.
 //
 // Launches may come from any thread and are made one at a time. Nothing waits for another rank: a
 // launch only queues kernels; ranks meet inside them.
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "backend/cuda/memory.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "gpu/queue.h"
@@ -58,6 +60,12 @@ class DeviceOperations : public Operations {
     if (calls_ != nullptr && !queue_->captured()) calls_->Note(task, registered);
   }
 
+  // Allocates the memory in which buffers of the task are packed (gpu/device_tasks.h), where it
+  // needs any and there is none yet.
+  Status PreparePacking(const Task& task) TUTTI_REQUIRES(launch_mutex_);
+  // Returns the size of that memory. Any thread.
+  size_t PackBytes() const { return pack_bytes_.load(std::memory_order_relaxed); }
+
   const cuda::Device& device() const { return *peers_.device; }
   const GpuPeers& peers() const { return peers_; }
   Watch& watch() const { return watch_; }
@@ -65,18 +73,16 @@ class DeviceOperations : public Operations {
   // Guards the order of launches, and what a subclass changes in them.
   Mutex launch_mutex_;
   std::unique_ptr<GpuQueue> queue_;  // set once, by the subclass, before the first Run
+  cuda::MappedMemory pack_ TUTTI_GUARDED_BY(launch_mutex_);
 
  private:
-  struct Launched {
-    Status status;
-    bool begun = false;  // Something may be queued that meets the kernels of other ranks.
-  };
-  Launched Launch(std::span<const IssuedTask> tasks);
+  GpuQueue::Outcome Launch(std::span<const IssuedTask> tasks);
 
   const GpuPeers peers_;
   Watch& watch_;
   std::unique_ptr<CallChecker> calls_;  // Null where there is no other rank.
   bool done_when_aborted_ = false;
+  std::atomic<size_t> pack_bytes_ = 0;
 };
 
 }  // namespace tutti

@@ -8,6 +8,8 @@
 
 #include "base/log.h"
 #include "base/reduce.h"
+#include "base/rounding.h"
+#include "gpu/device_tasks.h"
 #include "plan/choose.h"
 
 namespace tutti {
@@ -15,14 +17,14 @@ namespace {
 
 constexpr size_t kMostSlotBytes = 128 << 10;
 constexpr size_t kFewestSlotBytes = 4 << 10;
-// What a barrier reduces.
+// The memory of an AllReduce that serves as a barrier.
 constexpr size_t kScratchBytes = 128;
-// Windows in host memory: PCIe is slower than what they stage for, and all of each is pinned.
+// Limits of a window in host memory, which is smaller: all of it is pinned, and PCIe is slow.
 constexpr size_t kMostHostWindow = 32 << 20;
-constexpr size_t kHostMessageMemory = 14 << 20;  // of it
+constexpr size_t kHostMessageMemory = 14 << 20;  // The part of it that messages have.
 constexpr uint32_t kMostHostBlocks = 32;
 
-// Makes room for Simple slots in a window of host memory; how much.
+// Limits the parts of a window in host memory, and returns how much is left for Simple slots.
 size_t FitHostWindow(cuda::WindowLayout& layout, cuda::MessageLayout& messages) {
   layout.blocks = std::min(layout.blocks, kMostHostBlocks);
   while (layout.blocks > 1 && layout.SimpleAt() > kMostHostWindow / 3) layout.blocks /= 2;
@@ -36,7 +38,7 @@ int FewestMultiprocessors(std::span<const PeerInfo> peers) {
   return fewest;
 }
 
-// The same on all ranks.
+// Returns the number of blocks that all ranks can run, which is the same on all.
 uint32_t MostBlocks(std::span<const PeerInfo> peers, const Settings& settings) {
   const int fewest = FewestMultiprocessors(peers);
   if (settings.max_ctas == 0) return std::min<uint32_t>(BlocksFor(fewest), kMaxBlocks);
@@ -46,7 +48,6 @@ uint32_t MostBlocks(std::span<const PeerInfo> peers, const Settings& settings) {
 
 }  // namespace
 
-// What cannot work, said alike on all ranks, before anything is allocated.
 Status GpuMesh::CheckRanks(std::span<const PeerInfo> peers) {
   if (peers.size() > static_cast<size_t>(cuda::kMaxMeshRanks))
     return InvalidUsage("there are {} ranks, and kernels know at most {}", peers.size(),
@@ -72,7 +73,7 @@ Result<GpuMesh::Outcome> GpuMesh::Create(const GpuPeers& peers, Watch& watch,
     TUTTI_TRY(mesh->PrepareAlone());
     return Outcome{std::move(mesh), {}};
   }
-  const size_t ends_at = (mesh->messages_.EndsAt() + 127) / 128 * 128;
+  const size_t ends_at = RoundUp(mesh->messages_.EndsAt(), 128);
   TUTTI_ASSIGN(GpuWindows::Shared shared, GpuWindows::Share(peers, place, ends_at + kScratchBytes));
   if (!shared.refusal.ok()) return Outcome{nullptr, std::move(shared.refusal)};
   mesh->windows_ = std::move(shared.windows);
@@ -80,7 +81,7 @@ Result<GpuMesh::Outcome> GpuMesh::Create(const GpuPeers& peers, Watch& watch,
   if (mesh->windows_.by_nvlink()) mesh->context_.ll128_slot_bytes = mesh->args_.layout.LL128Data();
   mesh->scratch_ = mesh->windows_.of(mesh->args_.rank) + ends_at;
   const Probed probed = mesh->Probe(peers, settings.gpu_fault);
-  if (mesh->stuck_) static_cast<void>(mesh.release());  // for good
+  if (mesh->stuck_) static_cast<void>(mesh.release());  // Never freed, see stuck_.
   TUTTI_ASSIGN(Agreement agreed, peers.Agree(probed.windows));
   if (!agreed.go_on()) return Outcome{nullptr, std::move(agreed.refusal)};
   TUTTI_TRY(mesh->AgreeOnLL128(peers, probed.ll128));
@@ -126,15 +127,15 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   TUTTI_TRY(ApplyMeshTuning(settings.gpu_tune, context_));
   args_.rank = peers.bootstrap->rank();
   args_.num_ranks = n;
-  // In the order of the ranks, as kernels::RankOrderReduce takes it to be.
+  // The ring is in the order of the ranks, which kernels::RankOrderReduce relies on.
   args_.ring_index = args_.rank;
   std::iota(args_.ring, args_.ring + std::min(n, cuda::kMaxMeshRanks), 0);
   args_.abort_word = queue_->abort_word();
   return Status::Ok();
 }
 
-// A window that holds nothing but the count of rounds, which costs little where a kernel scales
-// what it copies, and is not used elsewhere: it need not lie on the GPU.
+// Makes the window of a rank that is alone. Of it a kernel reads only the count of rounds, once, so
+// that it may lie in host memory.
 Status GpuMesh::PrepareAlone() {
   TUTTI_ASSIGN(alone_, device().pinned().Take(cuda::WindowLayout::kLLAt));
   std::memset(alone_.data(), 0, alone_.size());
@@ -155,7 +156,7 @@ Status GpuMesh::LaunchTasks(std::span<const IssuedTask> tasks) {
 
 Status GpuMesh::LaunchCall(const Task& task, cuda::Stream stream) {
   registered_ = 0;
-  // Also where nothing is queued: whether it is captured counts for what is noted.
+  // Needed also where nothing is queued, because Note asks whether the stream is captured.
   TUTTI_TRY(queue_->OrderBehindLast(stream));
   TUTTI_TRY(LaunchTask(task, stream));
   Note(task, registered_);
@@ -178,26 +179,12 @@ ReductionOrder GpuMesh::OrderFor(const Task& task) const {
                                                        : ReductionOrder::kAny;
 }
 
-cuda::ReduceArgs GpuMesh::ReduceArgsOf(const Task& task) const {
-  cuda::ReduceArgs args;
-  if (!task.is_reduction()) return args;
-  args.kind = task.op.kind;
-  args.scale = task.op.pre_multiply;
-  args.scalar = task.op.scalar;
-  args.live_scalar = task.op.live_scalar;
-  if (task.op.average) args.divisor = static_cast<uint32_t>(args_.num_ranks);
-  return args;
-}
-
 Status GpuMesh::LaunchCollective(const Task& task, cuda::Stream stream) {
   if (args_.num_ranks == 1) return LaunchAlone(task, stream);
-  // Kernels that move bytes know no types.
-  const bool moves = !task.is_reduction();
-  const size_t elem = moves ? 1 : task.elem_bytes();
-  const size_t count = moves ? task.count * task.elem_bytes() : task.count;
+  const size_t count = KernelCount(task);
   const SharedBuffers shared = FindShared(task);
   const MeshChoice choice =
-      ChooseMesh(context_, task.collective, count, elem,
+      ChooseMesh(context_, task.collective, count, KernelElemBytes(task),
                  shared.complete ? Buffers::kShared : Buffers::kOwn, OrderFor(task));
   if (choice.algorithm == MeshAlgorithm::kMessages) return LaunchExchange(task, stream);
   if (IsSymmetric(choice.algorithm)) return LaunchSymmetric(task, choice, count, shared, stream);
@@ -222,15 +209,15 @@ void GpuMesh::SetArgs(const Task& task, const MeshChoice& choice, size_t count,
   args.root = task.root;
   args.algorithm = choice.algorithm;
   args.protocol = choice.protocol;
-  args.reduce = ReduceArgsOf(task);
+  args.reduce = ReduceArgsOf(task, args_.num_ranks);
 }
 
-// One rank: the result is the input, scaled as asked.
+// The result of one rank is its input, scaled where the operation asks for that.
 Status GpuMesh::LaunchAlone(const Task& task, cuda::Stream stream) {
   if (!task.is_reduction() || !task.op.pre_multiply)
     return queue_->Copy(task.recv, task.send, task.count * task.elem_bytes(), stream);
   MeshContext context = context_;
-  context.num_ranks = 2;  // an operation of two, of which one is not there, is cut as well as any
+  context.num_ranks = 2;  // A plan has at least two ranks; only its blocks are used.
   const MeshChoice choice =
       ChooseMesh(context, Collective::kAllReduce, task.count, task.elem_bytes());
   cuda::MeshArgs args = args_;
@@ -239,25 +226,30 @@ Status GpuMesh::LaunchAlone(const Task& task, cuda::Stream stream) {
   args.count = args.stride = task.count;
   args.block_elems = choice.block_elems;
   args.chunk_elems = choice.chunk_elems;
-  args.reduce = ReduceArgsOf(task);
+  args.reduce = ReduceArgsOf(task, args_.num_ranks);
   return device().Launch(args, task.type, ShapeOf(choice), stream);
 }
 
-// A Reduce for each rank's part.
-Status GpuMesh::LaunchReduceScatterV(const Task& task, cuda::Stream stream) {
-  const VariableParts& parts = *task.parts;
-  Task reduce = task;
-  reduce.collective = Collective::kReduce;
-  reduce.parts = nullptr;
-  for (int r = 0; r < args_.num_ranks; ++r) {
-    const auto part = static_cast<size_t>(r);
-    reduce.root = r;
-    reduce.count = parts.recv_counts[part];
-    reduce.send =
-        static_cast<const std::byte*>(task.send) + parts.recv_offsets[part] * task.elem_bytes();
-    reduce.recv = r == args_.rank ? task.recv : nullptr;
-    if (reduce.count > 0) TUTTI_TRY(LaunchCollective(reduce, stream));
+Status GpuMesh::LaunchOwn(const Task& task, cuda::Stream stream) {
+  if (args_.num_ranks == 1) return LaunchAlone(task, stream);
+  const MeshChoice choice = ChooseMesh(context_, task.collective, task.count, task.elem_bytes(),
+                                       Buffers::kOwn, OrderFor(task));
+  return LaunchChosen(task, choice, task.count, stream);
+}
+
+Status GpuMesh::LaunchScattered(const Task& task, cuda::Stream stream) {
+  TUTTI_TRY(PreparePacking(task));
+  for (const PackedStretch& stretch : PackedStretchesOf(task, pack_.data())) {
+    if (!stretch.in.empty()) TUTTI_TRY(device().Copy(stretch.in, stream));
+    TUTTI_TRY(LaunchOwn(stretch.task, stream));
+    if (!stretch.out.empty()) TUTTI_TRY(device().Copy(stretch.out, stream));
   }
+  return Status::Ok();
+}
+
+Status GpuMesh::LaunchReduceScatterV(const Task& task, cuda::Stream stream) {
+  for (const Task& reduce : ReducesOf(task, args_.rank, args_.num_ranks))
+    TUTTI_TRY(LaunchCollective(reduce, stream));
   return Status::Ok();
 }
 
@@ -265,7 +257,7 @@ Status GpuMesh::LaunchAsMessages(const Task& task, cuda::Stream stream) {
   return LaunchMessages(DeviceMessagesOf(task, args_.rank, args_.num_ranks, stream));
 }
 
-// Nobody has the sum of one byte of each before all have begun.
+// Launches an AllReduce of one byte, which ends on no rank before it has begun on all.
 Status GpuMesh::LaunchBarrier(cuda::Stream stream) {
   if (args_.num_ranks == 1) return Status::Ok();
   Task task;
@@ -290,8 +282,8 @@ cuda::MessageArgs GpuMesh::NoMessages() const {
   return args;
 }
 
-// A kernel holds so many messages of each pair and direction that all pairs have room; what is
-// beyond goes into further kernels. Both ends of a pair cut alike.
+// A kernel takes the same number of messages of each pair and direction, and further kernels take
+// those that are left. So both ends of a pair put a message into the same kernel.
 Status GpuMesh::LaunchMessages(std::span<const IssuedTask> tasks) {
   const auto first = std::find_if(tasks.begin(), tasks.end(), [](const IssuedTask& entry) {
     return entry.task.collective == Collective::kSendRecv;
@@ -306,7 +298,7 @@ Status GpuMesh::LaunchMessages(std::span<const IssuedTask> tasks) {
 
   const size_t in_kernel = cuda::kMostMessages / (2 * (n - 1));
   size_t longest = 0;
-  std::vector<std::pair<size_t, cuda::Message>> messages;  // with their number in their pair
+  std::vector<std::pair<size_t, cuda::Message>> messages;  // With its number in its pair.
   std::vector<size_t> seen(2 * n);
   for (const IssuedTask& entry : tasks) {
     const Task& task = entry.task;
@@ -335,9 +327,7 @@ Status GpuMesh::LaunchMessages(std::span<const IssuedTask> tasks) {
 }
 
 double GpuMesh::PredictUs(const Task& task) const {
-  // Kernels that move bytes know no types.
-  const bool moves = !task.is_reduction();
-  const size_t elem = moves ? 1 : task.elem_bytes();
+  const size_t elem = KernelElemBytes(task);
   return PredictMeshUs(context_, task.collective, task.bytes() / elem, elem, Buffers::kOwn,
                        OrderFor(task));
 }
@@ -365,11 +355,8 @@ std::string GpuMesh::Describe(const Task& task) const {
       break;
   }
   if (task.count == 0) return "nothing to do";
-  const bool moves = !task.is_reduction();
-  const size_t elem = moves ? 1 : task.elem_bytes();
-  const MeshChoice choice =
-      ChooseMesh(context_, task.collective, moves ? task.count * task.elem_bytes() : task.count,
-                 elem, Buffers::kOwn, OrderFor(task));
+  const MeshChoice choice = ChooseMesh(context_, task.collective, KernelCount(task),
+                                       KernelElemBytes(task), Buffers::kOwn, OrderFor(task));
   if (choice.algorithm == MeshAlgorithm::kMessages)
     return fmt::format("{}: a message between each pair", Name(task.collective));
   return tutti::Describe(choice);

@@ -43,7 +43,7 @@ class GpuMesh final : public DeviceOperations {
   std::string Describe(const Task& task) const override;
   std::string_view TransportTo(int) const override { return "gpu"; }
   const MachineMap& machines() const override { return machines_; }
-  uint64_t MemoryBytes() const override { return windows_.DeviceBytes() + pack_bytes_; }
+  uint64_t MemoryBytes() const override { return windows_.DeviceBytes() + PackBytes(); }
 
  private:
   GpuMesh(const GpuPeers& peers, Watch& watch);
@@ -64,9 +64,9 @@ class GpuMesh final : public DeviceOperations {
   struct Arrived {
     Status wrong;
   };
-  Result<Arrived> ProbeForm(ProbePlace& place, const MeshChoice& choice, size_t bytes,
-                            bool corrupt);
-  Status ProbeForms(const GpuPeers& peers, std::string_view fault, Probed& probed);
+  Result<Arrived> ProbeProtocol(ProbePlace& place, const MeshChoice& choice, size_t bytes,
+                                bool corrupt);
+  Status ProbeProtocols(const GpuPeers& peers, std::string_view fault, Probed& probed);
   // Gives up LL128 on all ranks if it is wrong on one.
   Status AgreeOnLL128(const GpuPeers& peers, const Status& ll128);
 
@@ -83,8 +83,10 @@ class GpuMesh final : public DeviceOperations {
   void SetArgs(const Task& task, const MeshChoice& choice, size_t count,
                cuda::MeshArgs& args) const;
   Status LaunchAlone(const Task& task, cuda::Stream stream);
-  // Launches an AllReduce of many buffers (scattered.cc).
+  // Launches an AllReduce of many buffers.
   Status LaunchScattered(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
+  // Launches an AllReduce through windows, also where its buffers are registered: ranks cut theirs
+  // differently, and would not all find them so.
   Status LaunchOwn(const Task& task, cuda::Stream stream);
   // Launch the collectives that are made of others.
   Status LaunchReduceScatterV(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
@@ -108,7 +110,6 @@ class GpuMesh final : public DeviceOperations {
   Status LaunchMessages(std::span<const IssuedTask> tasks);
   // Returns the order in which this communicator has to combine the elements of the task.
   ReductionOrder OrderFor(const Task& task) const;
-  cuda::ReduceArgs ReduceArgsOf(const Task& task) const;
 
   MachineMap machines_;
   MeshContext context_;
@@ -118,9 +119,6 @@ class GpuMesh final : public DeviceOperations {
   cuda::MeshArgs args_;      // The arguments that all operations have in common.
   cuda::MessageLayout messages_;
   std::byte* scratch_ = nullptr;  // It has kScratchBytes, at the end of the window.
-  // Many buffers are packed here. It is allocated when it is needed; any thread may read its size.
-  cuda::MappedMemory pack_ TUTTI_GUARDED_BY(launch_mutex_);
-  std::atomic<size_t> pack_bytes_ = 0;
   // OpSignature::registered of the call that is being launched.
   uint32_t registered_ TUTTI_GUARDED_BY(launch_mutex_) = 0;
   GpuRegistry registry_ TUTTI_GUARDED_BY(launch_mutex_);

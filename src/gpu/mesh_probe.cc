@@ -14,8 +14,8 @@
 namespace tutti {
 namespace {
 
-// A protocol of the mesh, and how many bytes each message has by it: those by Simple go by several
-// blocks.
+// A protocol of the mesh, and how many bytes each message of its probe has. Those by Simple take
+// several blocks.
 struct ProbeOf {
   Protocol protocol;
   size_t bytes;
@@ -24,10 +24,8 @@ constexpr ProbeOf kProbes[] = {
     {Protocol::kLL, 1 << 10}, {Protocol::kLL128, 32 << 10}, {Protocol::kSimple, 96 << 10}};
 constexpr size_t kMostProbeBytes = kProbes[2].bytes;
 constexpr size_t kFewestProbeBytes = 256;
-// Kernels of ranks that come a little later; loading code and clocks that rise are in it.
+// How long a probe waits: for the kernels of ranks that come later, and for code to be loaded.
 constexpr double kPatienceS = 10;
-constexpr unsigned kEventWithoutTiming = 2;
-constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY
 
 uint8_t PatternAt(size_t from, size_t to, size_t i) {
   return static_cast<uint8_t>((from * 131 + to * 17 + i) * 0x9E3779B1u >> 13);
@@ -43,15 +41,16 @@ class StreamEnd {
   StreamEnd(const StreamEnd&) = delete;
   StreamEnd& operator=(const StreamEnd&) = delete;
   Status Open() {
-    return driver_.Check(driver_.EventCreate(&event_, kEventWithoutTiming), "making an event");
+    return driver_.Check(driver_.EventCreate(&event_, cuda::kEventWithoutTiming),
+                         "making an event");
   }
-  // Until the stream is done: Timeout when that takes too long, or `abort_flag` (may be null)
-  // rises.
+  // Waits until the stream is done. Returns Timeout when that takes too long, or `abort_flag` (may
+  // be null) rises.
   Status Await(Deadline deadline, const std::atomic<bool>* abort_flag) {
     TUTTI_TRY(driver_.Check(driver_.EventRecord(event_, stream_), "recording an event"));
     while (true) {
       const int result = driver_.EventQuery(event_);
-      if (result != kNotReady) return driver_.Check(result, "waiting for the GPU");
+      if (result != cuda::kNotReady) return driver_.Check(result, "waiting for the GPU");
       if (deadline.Passed()) return Timeout("no answer");
       if (abort_flag != nullptr && abort_flag->load()) return Timeout("given up");
       std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -64,15 +63,16 @@ class StreamEnd {
   cuda::Event event_ = nullptr;
 };
 
-// A trial of a protocol in as many bytes as it can carry here: where there are few blocks, a
-// larger message would go in another. Nothing where it can carry none.
+// A trial of a protocol, in as many bytes as it can carry here: where there are few blocks, a
+// larger message would go by another protocol.
 struct Trial {
   MeshChoice choice;
   size_t bytes = 0;
 };
+// Returns nothing where the protocol can carry no message.
 std::optional<Trial> TrialOf(MeshContext context, const ProbeOf& probe) {
   context.allowed_protocols.fill(Bit(probe.protocol));
-  context.costs.messages_bytes_per_us = 1;  // rather a mesh
+  context.costs.messages_bytes_per_us = 1;  // so that the mesh is chosen
   for (size_t bytes = probe.bytes; bytes >= kFewestProbeBytes; bytes /= 2) {
     const MeshChoice choice = ChooseMesh(context, Collective::kAlltoAll, bytes, 1);
     if (choice.protocol == probe.protocol && choice.algorithm != MeshAlgorithm::kMessages)
@@ -92,23 +92,24 @@ struct GpuMesh::ProbePlace {
 
 GpuMesh::Probed GpuMesh::Probe(const GpuPeers& peers, std::string_view fault) {
   Probed probed;
-  Status sent = ProbeForms(peers, fault, probed);
+  Status sent = ProbeProtocols(peers, fault, probed);
   if (!sent.ok()) probed.windows = std::move(sent);
   return probed;
 }
 
-Status GpuMesh::ProbeForms(const GpuPeers& peers, std::string_view fault, Probed& probed) {
+Status GpuMesh::ProbeProtocols(const GpuPeers& peers, std::string_view fault, Probed& probed) {
   const auto& driver = device().driver();
   const cuda::ManagingScope scope(driver, device().context());
   const auto n = static_cast<size_t>(args_.num_ranks);
   TUTTI_ASSIGN(const cuda::OwnStream stream, cuda::OwnStream::Create(device()));
-  // Not by cuMemAlloc: to free that would wait for all that runs on the GPU.
+  // The memory does not come from cuMemAlloc, because to free that waits for all that runs on the
+  // GPU.
   TUTTI_ASSIGN(cuda::MappedMemory memory,
                cuda::MappedMemory::Create(device(), 2 * n * kMostProbeBytes, nullptr));
   ProbePlace place{peers, stream, StreamEnd(driver, stream.get()), std::move(memory)};
   TUTTI_TRY(place.finish.Open());
   const bool all = fault == "both" || fault == (IsOnGpu(windows_.place()) ? "peer" : "host");
-  // What is wrong is noted and the rest sent nevertheless: the other ranks would wait for it.
+  // What is wrong is noted, and the rest is sent nevertheless, because the other ranks wait for it.
   for (const ProbeOf& probe : kProbes) {
     const bool is_ll128 = probe.protocol == Protocol::kLL128;
     if (is_ll128 && context_.ll128_slot_bytes == 0) continue;
@@ -118,7 +119,7 @@ Status GpuMesh::ProbeForms(const GpuPeers& peers, std::string_view fault, Probed
       continue;
     }
     const bool corrupt = all || (is_ll128 && fault == "ll128");
-    Result<Arrived> arrived = ProbeForm(place, trial->choice, trial->bytes, corrupt);
+    Result<Arrived> arrived = ProbeProtocol(place, trial->choice, trial->bytes, corrupt);
     if (!arrived.ok()) {
       // A kernel that does not end by being told to has its memory until the process ends.
       if (stuck_) new cuda::MappedMemory(std::move(place.memory));
@@ -130,8 +131,8 @@ Status GpuMesh::ProbeForms(const GpuPeers& peers, std::string_view fault, Probed
   return Status::Ok();
 }
 
-Result<GpuMesh::Arrived> GpuMesh::ProbeForm(ProbePlace& place, const MeshChoice& choice,
-                                            size_t bytes, bool corrupt) {
+Result<GpuMesh::Arrived> GpuMesh::ProbeProtocol(ProbePlace& place, const MeshChoice& choice,
+                                                size_t bytes, bool corrupt) {
   Arrived found_wrong;
   const auto n = static_cast<size_t>(args_.num_ranks);
   const auto me = static_cast<size_t>(args_.rank);

@@ -13,18 +13,17 @@
 namespace tutti {
 namespace {
 
-constexpr unsigned kEventWithoutTiming = 2;
 // CU_EVENT_WAIT_EXTERNAL, CU_EVENT_RECORD_EXTERNAL: a node of the graph that is captured waits for,
 // or records, an event of the world outside, whenever the graph runs.
 constexpr unsigned kExternal = 1;
-// CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_READY, CU_STREAM_CAPTURE_STATUS_ACTIVE.
+// CUDA_ERROR_INVALID_HANDLE, CU_STREAM_CAPTURE_STATUS_ACTIVE.
 constexpr int kInvalidHandle = 400;
-constexpr int kNotReady = 600;
 constexpr int kCaptured = 1;
 // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC (which must be given), CU_GRAPH_USER_OBJECT_MOVE.
 constexpr unsigned kNoSync = 1;
 constexpr unsigned kMove = 1;
-// Of a wait for the GPU: what is nearly done is asked for at once, then so often.
+// How a wait for the GPU asks whether it is done: so many times at once, then after a nap each
+// time.
 constexpr int kFreePolls = 100;
 constexpr auto kNap = std::chrono::microseconds(50);
 
@@ -33,7 +32,7 @@ class OwnMessages {
  public:
   OwnMessages(std::span<const IssuedTask> tasks, int rank, bool sends)
       : tasks_(tasks), rank_(rank), sends_(sends) {}
-  // Null at the end.
+  // Returns the next message; null after the last.
   const Task* Next() {
     for (; !tasks_.empty(); tasks_ = tasks_.subspan(1)) {
       const Task& task = tasks_[0].task;
@@ -70,8 +69,8 @@ Result<std::unique_ptr<GpuQueue>> GpuQueue::Create(const cuda::Device& device, i
   TUTTI_ASSIGN(queue->abort_word_, device.pinned().Take(sizeof(uint32_t)));
   *reinterpret_cast<uint32_t*>(queue->abort_word_.data()) = 0;
   for (Last* const last : {&queue->launched_, &queue->captured_})
-    TUTTI_TRY(
-        driver.Check(driver.EventCreate(&last->event, kEventWithoutTiming), "making a CUDA event"));
+    TUTTI_TRY(driver.Check(driver.EventCreate(&last->event, cuda::kEventWithoutTiming),
+                           "making a CUDA event"));
   return queue;
 }
 
@@ -87,17 +86,17 @@ void GpuQueue::Abort() {
       .store(1, std::memory_order_seq_cst);
 }
 
-// Not for the whole context where that can be helped: a kernel of another communicator may wait for
-// a rank that waits for this one.
+// Waits for the whole context only where nothing else tells the end: a kernel of another
+// communicator may wait for a rank that waits for this one.
 Status GpuQueue::Drain() {
   const auto& driver = device_.driver();
   const cuda::ManagingScope scope(driver, device_.context());
-  // Graphs run wherever their user launches them, and may leave no mark.
+  // Graphs run wherever their user launches them, and may record no event.
   if ((!mixes_graphs_ && HasGraphs()) || lost_track_)
     return driver.Check(driver.ContextSynchronize(), "waiting for the GPU");
   for (int polls = 0;; ++polls) {
     const int result = driver.EventQuery(launched_.event);
-    if (result != kNotReady) return driver.Check(result, "waiting for the GPU");
+    if (result != cuda::kNotReady) return driver.Check(result, "waiting for the GPU");
     if (polls > kFreePolls) std::this_thread::sleep_for(kNap);
   }
 }
@@ -106,7 +105,7 @@ QueueState GpuQueue::State() const {
   const auto& driver = device_.driver();
   const cuda::ManagingScope scope(driver, device_.context());
   const int result = driver.EventQuery(launched_.event);
-  return result == kNotReady          ? QueueState::kUnderWay
+  return result == cuda::kNotReady    ? QueueState::kUnderWay
          : result != 0 || lost_track_ ? QueueState::kUnknown
                                       : QueueState::kDone;
 }
@@ -121,10 +120,10 @@ Result<GpuQueue::Place> GpuQueue::Look(cuda::Stream stream) const {
   if (result == kInvalidHandle)
     return InvalidArgument("{} is no CUDA stream of this process, or one that has been destroyed",
                            fmt::ptr(stream));
-  // Anything else that is wrong with it comes out at the launch.
+  // Other errors of the stream show when a kernel is launched on it.
   place.captured = result == 0 && status == kCaptured;
-  // To ask a stream that is captured for its number ends the capture; and it cannot be destroyed
-  // before that ends, so its address will do.
+  // Asking a stream that is being captured for its number would end the capture. Its address is
+  // enough meanwhile, because it cannot be destroyed before the capture ends.
   uint64_t id = 0;
   if (!place.captured && driver.StreamGetId != nullptr && driver.StreamGetId(stream, &id) == 0)
     place.id = id;
@@ -164,9 +163,9 @@ Status GpuQueue::BeginInGraph(const Place& place) {
                       "ordering a graph behind the operations before it");
 }
 
-// And what is launched after the graph waits for its last operation. Which one that is shows only
-// when the capture has ended. So one node records the event, on which no other depends, and with
-// each operation it moves behind that: a graph has one such node, which no operation waits for.
+// Has what is launched after the graph wait for the graph's last operation. Which one that is shows
+// only when the capture has ended. So one node records the event, and with each operation it moves
+// behind that one: a graph has one such node, which no operation waits for.
 Status GpuQueue::MarkInGraph(const Place& place) {
   const auto& driver = device_.driver();
   int status = 0;
@@ -194,7 +193,7 @@ Status GpuQueue::MarkInGraph(const Place& place) {
     mark_.behind = behind;
     return Status::Ok();
   }
-  // A driver that lets nobody edit what is captured: then a node in the operations' way.
+  // The driver does not let a capture be edited, so a node is added that later operations wait for.
   mark_ = {};
   return driver.Check(driver.EventRecordWithFlags(launched_.event, place.stream, kExternal),
                       "recording an event in a graph");
@@ -208,7 +207,7 @@ Status GpuQueue::KeepIn(cuda::Graph graph, std::shared_ptr<const void> what) con
   cuda::UserObject object = nullptr;
   TUTTI_TRY(driver.Check(driver.UserObjectCreate(&object, kept.get(), let_go, 1, kNoSync),
                          "making an object that a graph keeps"));
-  kept.release();  // the object has it
+  kept.release();  // The object owns it now.
   const Status status = driver.Check(driver.GraphRetainUserObject(graph, object, 1, kMove),
                                      "giving a graph what it needs");
   if (!status.ok()) driver.UserObjectRelease(object, 1);
@@ -223,8 +222,9 @@ Status GpuQueue::Record() {
   Status recorded = driver.Check(driver.EventRecord(last.event, place.stream),
                                  "recording an event behind an operation");
   if (recorded.ok() && place.captured && mixes_graphs_) recorded = MarkInGraph(place);
-  last.place
-      .reset();  // the event is of no use to what comes next if it stands where it stood before
+  // An event that could not be recorded still stands behind an earlier operation, so that waiting
+  // for it would order nothing.
+  last.place.reset();
   if (recorded.ok())
     last.place = place;
   else if (!place.captured)
@@ -246,7 +246,7 @@ Status GpuQueue::HoldUp(std::span<const IssuedTask> tasks) {
   const auto& driver = device_.driver();
   for (const cuda::Stream stream : others) {
     TUTTI_ASSIGN(const Place place, Look(stream));
-    // Nothing orders a graph and what runs now but that graph's launch.
+    // A captured stream and one that is not cannot be ordered here, nor streams of two captures.
     if (place.captured != last.captured || place.capture != last.capture) continue;
     TUTTI_TRY(driver.Check(
         driver.StreamWaitEvent(stream, (last.captured ? captured_ : launched_).event, 0),
@@ -255,7 +255,7 @@ Status GpuQueue::HoldUp(std::span<const IssuedTask> tasks) {
   return Status::Ok();
 }
 
-GpuQueue::Left GpuQueue::Leave(std::span<const IssuedTask> tasks) {
+GpuQueue::Outcome GpuQueue::Leave(std::span<const IssuedTask> tasks) {
   Status recorded = HoldUp(tasks);
   if (recorded.ok()) recorded = Record();
   return {std::move(recorded), std::exchange(begun_, false)};

@@ -66,15 +66,15 @@ class GpuQueue {
   // Orders everything that is launched on `stream` from here on behind all that was launched
   // before.
   Status OrderBehindLast(cuda::Stream stream);
-  // What came of the launches of a group.
-  struct Left {
+  // How the launches of a group ended.
+  struct Outcome {
     Status status;
     bool begun = false;  // Some of the group may be under way on the GPU, outside of graphs.
   };
   // Ends the launches of a group, so that later operations can wait for them. Later work on any of
   // the group's streams runs behind the whole group, as if each task stood on each stream. The
   // streams have to be alive until here.
-  Left Leave(std::span<const IssuedTask> tasks);
+  Outcome Leave(std::span<const IssuedTask> tasks);
   // Orders the streams of the messages among the tasks one behind the other. One of them carries
   // all messages. It is called before the messages, so that they wait for all streams, and again
   // after them, so that later work on each stream waits for the messages.

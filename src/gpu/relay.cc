@@ -8,31 +8,31 @@
 #include "base/clock.h"
 #include "base/exceptions.h"
 #include "base/log.h"
-#include "kernels/primitives.h"
+#include "base/rounding.h"
 #include "plan/cost_table.h"
 #include "sys/thread.h"
 
 namespace tutti {
 namespace {
 
-// Of each block: long enough that a chunk's time on a network of 100 Gbit/s (150 us) hides what it
-// costs to begin one, small enough that those of all channels pin little.
+// The slot of one block. It takes 150 us on a network of 100 Gbit/s, long enough to hide what
+// beginning a chunk costs, and is small enough that the slots of all channels pin little memory.
 constexpr size_t kSlotBytes = 2 << 20;
 static_assert(kSlotBytes >= 2 * kRelayMessageBytes);
 
 size_t BoxesBytes(size_t channels) {
-  return DivUp(sizeof(cuda::RelayBox) * cuda::kRelayBlocks * channels, 4096) * 4096;
+  return RoundUp(sizeof(cuda::RelayBox) * cuda::kRelayBlocks * channels, 4096);
 }
 size_t AllBytes(size_t channels) {
   return BoxesBytes(channels) + kSlotBytes * cuda::kRelayBlocks * channels;
 }
 
-// The GPU cannot wake a thread: after a while without news the thread looks again in steps. 20 us
-// are little beside what a message between hosts takes.
+// How long a thread that waits for the GPU spins, and then yields. The GPU cannot wake a thread, so
+// that afterwards the thread naps and looks again; 20 us are short beside a message between hosts.
 constexpr int64_t kSpinNs = 50'000;
 constexpr int64_t kYieldNs = 2'000'000;
 constexpr auto kNap = std::chrono::microseconds(20);
-// Without work the thread sleeps until its doorbell is rung.
+// The sleep of a thread without work, which its doorbell ends. An hour.
 constexpr int64_t kSleepNs = 3600'000'000'000;
 
 uint64_t Load(const uint64_t& word) {
@@ -148,7 +148,7 @@ Status GpuRelay::LaunchTasks(std::span<const IssuedTask> tasks) {
 Status GpuRelay::LaunchTask(const IssuedTask& issued) {
   const Task& task = issued.task;
   const auto stream = static_cast<cuda::Stream>(issued.stream);
-  // Also where nothing is queued: whether it is captured counts for what is noted.
+  // Needed also where nothing is queued, because Note asks whether the stream is captured.
   TUTTI_TRY(queue_->OrderBehindLast(stream));
   if (task.collective == Collective::kAlltoAllV) {
     const RelayPlan::Place here = place();
@@ -206,7 +206,7 @@ Status GpuRelay::Queue(RelayPlan plan, cuda::Stream stream) {
   if (in_graph) {
     in_graph->has_kernel.store(true);
   } else {
-    // A channel counts on an operation only from here on, and cannot have dropped it.
+    // No channel serves the operation before its doorbell rings, so that none has dropped it.
     for (const auto& doorbell : doorbells) doorbell->Ring();
   }
   return Status::Ok();
@@ -217,7 +217,7 @@ GpuRelay::InGraph::~InGraph() {
   table->operations.erase(number);
 }
 
-// What a graph does before the kernel of an operation, whenever it runs.
+// Adds to the graph a host function that rings the doorbells before each run of the kernel.
 Status GpuRelay::Capture(const std::shared_ptr<InGraph>& in_graph, cuda::Stream stream) {
   TUTTI_TRY(queue_->KeepInGraph(in_graph));
   const auto ring = [](void* operation) {
@@ -242,7 +242,7 @@ Status GpuRelay::LaunchKernel(const Operation& operation, cuda::RelayArgs& args,
   return device().Launch(args, blocks, stream);
 }
 
-// A channel has done its part of it.
+// Counts a channel that has done its part of an operation, and forgets the operation with the last.
 void GpuRelay::Drop(uint64_t number) {
   const MutexLock lock(table_->mutex);
   const auto found = table_->operations.find(number);
@@ -257,7 +257,7 @@ void GpuRelay::Run(Channel& channel) {
   const log::ThreadRankMark mark(peers().bootstrap->rank());
   while (AwaitOperation(channel)) {
     const uint64_t number = Load(box(channel, 0).operation);
-    std::shared_ptr<Operation> operation;  // a graph may drop it as soon as its kernel ends
+    std::shared_ptr<Operation> operation;  // Shared: a graph may drop it when its kernel ends.
     {
       const MutexLock lock(table_->mutex);
       if (const auto found = table_->operations.find(number); found != table_->operations.end())
@@ -276,13 +276,13 @@ void GpuRelay::Run(Channel& channel) {
   }
 }
 
-// Until the GPU gets to an operation; false: the thread is to end.
+// Waits until the GPU begins an operation. Returns false when the thread is to end.
 bool GpuRelay::AwaitOperation(Channel& channel) {
   const WaitPolicy policy = {kSpinNs, kYieldNs};
   std::optional<Backoff> backoff(policy);
   while (true) {
-    // Before `stopping_`: who stops says so first and then rings, so that nobody sleeps on that
-    // ring.
+    // Read before `stopping_`, which is set before the last ring: a thread that misses `stopping_`
+    // here then sees that ring as a change and does not sleep.
     const uint64_t launched = channel.doorbell->launched.load(std::memory_order_acquire);
     if (stopping_.load()) return false;
     // Kernels of a communicator that has stopped end by themselves and are not served.
@@ -299,7 +299,7 @@ bool GpuRelay::AwaitOperation(Channel& channel) {
   }
 }
 
-// Until the block has done what it was told; false: the communicator has stopped.
+// Waits until the block has carried out its command. Returns false when the communicator stops.
 bool GpuRelay::AwaitBlock(const Channel& channel, size_t block) {
   const WaitPolicy policy = {kSpinNs, kYieldNs};
   Backoff backoff(policy);
@@ -310,7 +310,8 @@ bool GpuRelay::AwaitBlock(const Channel& channel, size_t block) {
   return true;
 }
 
-// REQUIRES: the block has done what it was told before. False: the communicator has stopped.
+// Tells the block to copy `pieces`. Returns false when the communicator stops. REQUIRES: the block
+// has carried out its previous command.
 bool GpuRelay::Command(Channel& channel, size_t block, std::span<const cuda::CopyPiece> pieces,
                        bool last) {
   cuda::RelayBox& target = box(channel, block);
@@ -342,7 +343,7 @@ Status GpuRelay::CarryChunks(Channel& channel, const Operation& operation) {
   for (size_t b = 0; b < blocks; ++b) {
     under_way[b] = chunk_at(b);
     if (b > 0) {
-      ++channel.expected[b];  // it begins
+      ++channel.expected[b];  // The block reports that it has begun.
       if (!AwaitBlock(channel, b)) return stopped();
     }
     if (b == 0 && channel.number == operation.first_channel && operation.in_first) continue;
@@ -355,7 +356,7 @@ Status GpuRelay::CarryChunks(Channel& channel, const Operation& operation) {
     const bool messages = chunk.tasks[0].collective == Collective::kSendRecv;
     TUTTI_TRY(messages ? RunMessages(channel.hosts->executor(), chunk.tasks)
                        : channel.hosts->executor().RunCollective(chunk.tasks[0]));
-    // What goes out leaves the slot before the next chunk comes in.
+    // One command copies this chunk out of the slot and then the next one into it, in that order.
     std::vector<cuda::CopyPiece> pieces = std::move(chunk.out);
     const size_t next = c + blocks;
     if (next < chunks) {

@@ -30,6 +30,10 @@ using AllocationHandle = unsigned long long;
 
 // For MemHostAlloc and MemHostRegister: usable by all contexts, and mapped.
 inline constexpr unsigned kPinnedForAll = 3;
+// CU_EVENT_DISABLE_TIMING, for EventCreate.
+inline constexpr unsigned kEventWithoutTiming = 2;
+// CUDA_ERROR_NOT_READY, which EventQuery returns for an event that has not happened yet.
+inline constexpr int kNotReady = 600;
 
 struct MemoryLocation {
   int type = 1;  // a device
@@ -162,13 +166,13 @@ static_assert(sizeof(LaunchConfig) == 56);
   X(EventRecordWithFlags, "cuEventRecordWithFlags", Event, Stream, unsigned)                       \
   X(EventQuery, "cuEventQuery", Event)
 
-// Likewise, those that may be null.
+// The same for calls that older drivers lack; these members may be null.
 #define TUTTI_CUDA_OPTIONAL_CALLS(X) X(StreamGetId, "cuStreamGetId", Stream, uint64_t*)
 
 class Driver {
  public:
-  // The driver of this machine, initialised; or why there is none: InvalidUsage where there is one
-  // that is too old.
+  // Returns the driver of this machine, initialised, or why there is none: InvalidUsage where there
+  // is one that is too old.
   static Result<const Driver*> Find();
 
 #define TUTTI_CUDA_MEMBER(name, symbol, ...) int (*name)(__VA_ARGS__) = nullptr;
@@ -176,10 +180,10 @@ class Driver {
   TUTTI_CUDA_OPTIONAL_CALLS(TUTTI_CUDA_MEMBER)
 #undef TUTTI_CUDA_MEMBER
 
-  // Success, or an UnhandledCudaError that says what was being done and what CUDA calls it.
+  // Returns success, or an UnhandledCudaError that says what was being done and what CUDA calls it.
   Status Check(int result, std::string_view doing) const;
   int num_devices() const { return num_devices_; }
-  // The newest CUDA that it serves, as 12080 for 12.8.
+  // Returns the newest CUDA that it serves, as 12080 for 12.8.
   int version() const { return version_; }
 
  private:

@@ -1,0 +1,47 @@
+#pragma once
+
+// What launching a task on a GPU takes, however the GPUs are joined: its elements and its reduction
+// as kernels see them, and tasks that are made of others. Pure functions.
+
+#include <cstddef>
+#include <vector>
+
+#include "backend/cuda/copy_args.h"
+#include "backend/cuda/mesh_args.h"
+#include "plan/task.h"
+
+namespace tutti {
+
+// Return the size of a task's elements and their number, as kernels count them: kernels that only
+// move data know no types and count bytes.
+inline size_t KernelElemBytes(const Task& task) {
+  return task.is_reduction() ? task.elem_bytes() : 1;
+}
+inline size_t KernelCount(const Task& task) {
+  return task.is_reduction() ? task.count : task.count * task.elem_bytes();
+}
+
+// Returns what a kernel does to the elements of a reduction; nothing for other tasks.
+cuda::ReduceArgs ReduceArgsOf(const Task& task, int num_ranks);
+
+// Returns a ReduceScatterV as `rank` launches it: a Reduce for each rank's part that has elements.
+std::vector<Task> ReducesOf(const Task& task, int rank, int num_ranks);
+
+// How many bytes an AllReduce of many buffers packs at a time, in memory that the first one
+// allocates.
+inline constexpr size_t kGpuPackBytes = 32 << 20;
+
+// A stretch of an AllReduce of many buffers (tuttiAllReduceMany): what is copied into the packing
+// memory, the AllReduce, and what is copied out of it. Nothing is copied where the stretch lies in
+// one buffer, which the AllReduce then works on.
+struct PackedStretch {
+  std::vector<cuda::CopyPiece> in;
+  Task task;
+  std::vector<cuda::CopyPiece> out;
+};
+// Returns the stretches of `task`, of at most kGpuPackBytes each. `pack` may be null where the task
+// has one buffer. Small vectors then cost no operation each, and ranks may cut their elements as
+// they like, since what they send one another does not show it.
+std::vector<PackedStretch> PackedStretchesOf(const Task& task, std::byte* pack);
+
+}  // namespace tutti
