@@ -193,6 +193,7 @@ Status Group::LaunchInits() {
   std::vector<InitChain> chains = MakeChains(std::move(inits));
   std::vector<Status> outcomes(chains.size());
   std::vector<std::thread> threads;
+  threads.reserve(chains.size());  // Nothing may throw while threads use this frame.
   for (size_t i = 0; i < chains.size(); ++i) {
     InitChain& chain = chains[i];
     if (std::none_of(chain.begin(), chain.end(),
@@ -316,20 +317,23 @@ Status Group::LaunchOperations(std::vector<Batch> batches) {
 }
 
 // Takes for each batch its place in the order of its communicator's operations.
-void Group::Begin(std::span<Batch> batches) {
-  for (Batch& batch : batches) {
-    batch.comm->ForgetOperationError();
-    batch.hold = ncclComm::WorkHold(*batch.comm, batch.on_worker ? Shown::kInProgress : Shown::kNo);
-    batch.ticket = batch.comm->comm->operations().TakeTicket();
+void Group::Begin(std::span<Launch> launches) {
+  for (Launch& launch : launches) {
+    for (Batch& batch : launch.batches) {
+      batch.comm->ForgetOperationError();
+      batch.turn = Turn(*batch.comm, batch.on_worker ? Shown::kInProgress : Shown::kNo);
+    }
   }
 }
 
 Status Group::LaunchBatches(std::vector<Batch> batches) {
-  Begin(batches);
   const bool in_progress = std::any_of(batches.begin(), batches.end(),
                                        [](const Batch& batch) { return batch.on_worker; });
   std::vector<Batch> now;
-  for (Launch& launch : MakeLaunches(std::move(batches))) {
+  now.reserve(batches.size());
+  std::vector<Launch> launches = MakeLaunches(std::move(batches));
+  Begin(launches);
+  for (Launch& launch : launches) {
     if (!launch.on_caller) {
       Queue(std::move(launch));
       continue;
@@ -345,10 +349,7 @@ std::shared_ptr<Fence> Group::MakeFence(Launch& launch, size_t streams) {
   std::vector<ncclComm*> comms;
   for (const Batch& batch : launch.batches) comms.push_back(batch.comm);
   auto fence = std::make_shared<Fence>(streams, std::move(comms));
-  for (size_t i = 0; i < launch.batches.size(); ++i) {
-    launch.batches[i].fence = fence;
-    launch.batches[i].number = i;
-  }
+  for (size_t i = 0; i < launch.batches.size(); ++i) launch.batches[i].turn.WaitAt(fence, i);
   return fence;
 }
 
@@ -381,28 +382,11 @@ void Group::HoldStreams(Launch& launch) {
   }
 }
 
-// Ends a batch, whatever came of it. It stops to show as in progress first, because a thread that
-// has waited for a stream of the batch may ask about that.
-struct Group::BatchEnd {
-  explicit BatchEnd(Batch& ended) : batch(ended) {}
-  ~BatchEnd() {
-    batch.hold.Hide();
-    if (batch.fence) batch.fence->NoteDone(batch.number);
-    batch.hold = {};
-  }
-  Batch& batch;
-};
-
 Status Group::RunBatch(Batch& batch) {
   ncclComm& comm = *batch.comm;
-  const BatchEnd end(batch);
+  Turn turn = std::move(batch.turn);
   const log::ThreadRankMark mark(comm.comm->rank());
-  if (batch.fence) {
-    // The ticket has to be run all the same. A communicator that has stopped does not wait in it.
-    if (Status reached = batch.fence->AwaitReached(batch.number); !reached.ok())
-      comm.comm->Stop(reached, /*tell=*/true);
-  }
-  Status status = comm.comm->operations().Run(batch.ticket, batch.tasks);
+  Status status = turn.Run(batch.tasks);
   if (!status.ok()) {
     comm.NoteFailure(status, /*in_background=*/batch.on_worker);
     for (HostStream* stream : batch.streams) stream->NoteError(status);

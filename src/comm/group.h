@@ -29,6 +29,7 @@
 #include "base/status.h"
 #include "comm/fence.h"
 #include "comm/handle.h"
+#include "comm/turn.h"
 #include "operations/operations.h"
 
 namespace tutti {
@@ -77,12 +78,8 @@ class Group {
     std::vector<HostStream*> streams = {};
     bool on_caller = false;  // Some of them were issued on the null stream of a blocking one.
     bool on_worker = false;  // Some of them were issued on that of a non-blocking one.
-    ncclComm::WorkHold hold = {};
-    uint64_t ticket = 0;
-    std::shared_ptr<Fence> fence = nullptr;  // null: there is no stream to wait for
-    size_t number = 0;                       // the batch's number at the fence
+    Turn turn = {};          // It is taken when the batch is launched.
   };
-  struct BatchEnd;
   // Batches that share streams, and therefore start together.
   struct Launch {
     std::vector<Batch> batches;
@@ -121,7 +118,7 @@ class Group {
   static std::shared_ptr<Fence> MakeFence(Launch& launch, size_t streams);
   static void Queue(Launch launch);
   static void HoldStreams(Launch& launch);
-  static void Begin(std::span<Batch> batches);
+  static void Begin(std::span<Launch> launches);
   static void BeginInit(InitJob& job);
   using InitChain = std::vector<InitJob>;
   static Status RunInit(InitJob& job);
@@ -145,7 +142,7 @@ class Group {
   std::vector<InitJob> inits_;
 };
 
-// The calling thread's group.
+// Returns the calling thread's group.
 Group& ThreadGroup();
 
 }  // namespace tutti

@@ -78,6 +78,17 @@ Status HostOperations::CheckTasks(std::span<const IssuedTask> tasks) const {
   return executor_->CheckMessages(own);
 }
 
+void HostOperations::DropTicket(uint64_t ticket) noexcept {
+  const Status noted = WithoutExceptions([&] {
+    order_.GiveUp(ticket);
+    return Status::Ok();
+  });
+  // There is no memory to note it: the ticket passes in its turn, which comes soon where every
+  // operation before it ends because the communicator has stopped.
+  if (noted.ok()) return;
+  [[maybe_unused]] const Status passed = WithoutExceptions([&] { return Run(ticket, {}); });
+}
+
 Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
   Status status = order_.Begin(ticket);
   if (!status.ok()) [[unlikely]] {
@@ -88,7 +99,10 @@ Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
     status = RunInTurn(tasks);
   } catch (...) {  // in the middle of an operation: the others cannot finish it
     status = StatusOfException();
-    watch_.Stop(status, /*tell=*/true);
+    [[maybe_unused]] const Status told = WithoutExceptions([&] {
+      watch_.Stop(status, /*tell=*/true);
+      return Status::Ok();
+    });
   }
   order_.Pass(ticket);
   return status;
@@ -166,7 +180,9 @@ std::string HostOperations::DescribeTransports() const {
     text += ranks.size() > 1 ? fmt::format("ranks {} on {} by shared memory", list, peer.host)
                              : fmt::format("rank {} on {} alone", list, peer.host);
   }
-  if (machines.size() > 1) text += "; between these by TCP sockets";
+  if (machines.size() > 1)
+    text +=
+        fmt::format("; between these by the network {}", shared_with_one_sided_.network->name());
   if (arena_.numa >= 0) text += fmt::format("; memory of this rank on NUMA node {}", arena_.numa);
   return text;
 }

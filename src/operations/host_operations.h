@@ -75,6 +75,7 @@ class HostOperations final : public Operations {
 
   Status CheckTasks(std::span<const IssuedTask> tasks) const override;
   uint64_t TakeTicket() override { return order_.Take(); }
+  void DropTicket(uint64_t ticket) noexcept override;
   Status Run(uint64_t ticket, std::span<const IssuedTask> tasks) override;
   Status WaitForAll() override { return order_.AwaitAll(); }
   void Finish() override;

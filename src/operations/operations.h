@@ -54,8 +54,12 @@ class Operations {
   // Any thread.
   virtual Status CheckTasks(std::span<const IssuedTask> tasks) const = 0;
   // Takes the next place in the order of operations and returns its ticket. The caller must give
-  // every ticket to Run, also after a failure. The ticket means nothing with kOnStream. Any thread.
+  // every ticket to Run, also after a failure, or to DropTicket. The ticket means nothing with
+  // kOnStream. Any thread.
   virtual uint64_t TakeTicket() { return 0; }
+  // Gives a ticket back that is not run, so that later ones do not wait for it. REQUIRES: the
+  // communicator has stopped. Any thread.
+  virtual void DropTicket(uint64_t /*ticket*/) noexcept {}
   // Runs the tasks of one group, or queues them: collectives in order, then all sends and receives
   // together. A failure that leaves this rank out of step with the others stops the communicator;
   // after any other one it is as if nothing had been called. Returns Timeout when nobody runs the
@@ -106,7 +110,7 @@ class Operations {
   virtual std::string_view RankKind() const = 0;
   // Returns how the ranks are joined, in words, for the log.
   virtual std::string DescribeTransports() const = 0;
-  // Returns how data gets to another rank: "shm", "socket" or "gpu".
+  // Returns how data gets to another rank: "shm", "gpu", or "socket" for any network.
   virtual std::string_view TransportTo(int peer) const = 0;
   virtual const MachineMap& machines() const = 0;
   // Returns how many bytes of memory (of a GPU, or shared) only this communicator needs.

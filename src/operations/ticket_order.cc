@@ -1,6 +1,7 @@
 #include "operations/ticket_order.h"
 
 #include "base/clock.h"
+#include "base/exceptions.h"
 
 namespace tutti {
 namespace {
@@ -36,7 +37,7 @@ Status TicketOrder::Await(uint64_t ticket) {
 }
 
 Status TicketOrder::AwaitOrGiveUp(uint64_t ticket) {
-  Status status = Await(ticket);
+  Status status = WithoutExceptions([&] { return Await(ticket); });
   if (!status.ok()) GiveUp(ticket);
   return status;
 }

@@ -32,6 +32,8 @@ class TicketOrder {
   }
   // Ends the turn that Begin has begun and passes it on.
   void Pass(uint64_t ticket);
+  // Notes that the ticket will not begin, so that no other one waits for it.
+  void GiveUp(uint64_t ticket);
 
   // Waits until all tickets taken so far have run.
   Status AwaitAll() { return Await(next_.load(std::memory_order_relaxed)); }
@@ -39,7 +41,6 @@ class TicketOrder {
  private:
   Status Await(uint64_t ticket);
   Status AwaitOrGiveUp(uint64_t ticket);
-  void GiveUp(uint64_t ticket);
   void SkipGivenUp() TUTTI_REQUIRES(mutex_);
 
   const int rank_;
@@ -49,7 +50,7 @@ class TicketOrder {
   SleepFlag turn_sleepers_ = 0;
   std::atomic<bool> running_ = false;  // The ticket whose turn it is runs.
   Mutex mutex_;
-  // The tickets whose turn came too late. Pass skips them.
+  // The tickets that will not begin. Pass skips them.
   std::set<uint64_t> given_up_ TUTTI_GUARDED_BY(mutex_);
   std::atomic<uint64_t> num_given_up_ = 0;
 };

@@ -307,12 +307,12 @@ TEST(ScalableTest, RootsInSeveralProcesses) {
   });
 }
 
-// Ranks often share a log file: their lines tell them apart.
-TEST(LogTest, LinesCarryTheRankThatTheyAreAbout) {
-  TUTTI_NEEDS_RANKS(2);
+// Returns what two ranks that make and split a communicator write into their log.
+std::string LogOfTwoRanks(Environment::Settings settings) {
   const std::string path = ::testing::TempDir() + fmt::format("tutti_ranks.{}.log", getpid());
-  const Environment environment(
-      Environment::Settings{{"NCCL_DEBUG", "INFO"}, {"NCCL_DEBUG_FILE", path}});
+  settings.push_back({"NCCL_DEBUG", "INFO"});
+  settings.push_back({"NCCL_DEBUG_FILE", path});
+  const Environment environment(settings);
   RunRankProcesses(2, [&](int rank, Board& board) {
     ncclComm_t comm = Join(rank, 2, board);
     ncclComm_t child = nullptr;
@@ -321,12 +321,27 @@ TEST(LogTest, LinesCarryTheRankThatTheyAreAbout) {
     EXPECT_NCCL(ncclCommDestroy(comm));
   });
   std::ifstream file(path);
-  const std::string log{std::istreambuf_iterator<char>(file), {}};
+  std::string log{std::istreambuf_iterator<char>(file), {}};
   std::remove(path.c_str());
+  return log;
+}
+
+// Ranks often share a log file: their lines tell them apart.
+TEST(LogTest, LinesCarryTheRankThatTheyAreAbout) {
+  TUTTI_NEEDS_RANKS(2);
+  const std::string log = LogOfTwoRanks({});
   for (const int rank : {0, 1})
     EXPECT_THAT(log, ::testing::ContainsRegex(fmt::format(
                          " .{}. tutti INFO communicator [^\n]* rank {} of 2", rank, rank)))
         << log;
+}
+
+TEST(LogTest, NamesTheNetworkBetweenHosts) {
+  TUTTI_FOR_HOSTS("GPUs have other words for it");
+  const char* const named = std::getenv("NCCL_NET");
+  const std::string network = named == nullptr ? "Socket" : named;
+  EXPECT_THAT(LogOfTwoRanks({{"NCCL_SHM_DISABLE", "1"}, {"NCCL_NET", network}}),
+              ::testing::HasSubstr("between these by the network " + network));
 }
 
 // More elements than 31 bits count: the last ones must arrive, and every one on the way.

@@ -1,0 +1,49 @@
+#pragma once
+
+// A batch's place in the order of its communicator's operations: its ticket, and what has to last
+// from the launch of the batch until its end. A batch that is dropped without having run, for lack
+// of memory, gives its ticket back and stops the communicator, because the other ranks wait for
+// what will not run.
+//
+// Belongs to one thread at a time.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+#include "comm/fence.h"
+#include "comm/handle.h"
+#include "operations/operations.h"
+
+namespace tutti {
+
+class Turn {
+ public:
+  Turn() = default;  // no place
+  // Takes the next ticket of `comm`, whose handle is kept from being freed until the end.
+  Turn(ncclComm& comm, ncclComm::Shown shown);
+  Turn(Turn&& other) noexcept;
+  Turn& operator=(Turn&& other) noexcept;
+  // Ends the turn, whatever came of it.
+  ~Turn() { End(); }
+
+  // Has Run wait at the fence, where the batch has this number.
+  void WaitAt(std::shared_ptr<Fence> fence, size_t number);
+  // Waits for the turn and runs the tasks, also where the fence was not reached: a communicator
+  // that has stopped does not wait in them. Called at most once.
+  Status Run(std::span<const IssuedTask> tasks);
+
+ private:
+  void End() noexcept;
+
+  ncclComm* comm_ = nullptr;  // null: there is nothing to end
+  ncclComm::WorkHold hold_;
+  uint64_t ticket_ = 0;
+  bool has_run_ = false;
+  std::shared_ptr<Fence> fence_;  // null: there is no stream to wait for
+  size_t number_ = 0;
+};
+
+}  // namespace tutti
