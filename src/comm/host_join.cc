@@ -18,7 +18,7 @@ constexpr size_t kStageBytes = 128 << 10;
 constexpr size_t kLocalSlotBytes = 64 << 10;
 constexpr size_t kNetSlotBytes = 512 << 10;
 
-// How long a wait spins when every rank has a processor of its own.
+// How long a wait spins when every rank has a processor of its own, and then yields.
 constexpr int64_t kSpinNs = 50'000;
 constexpr int64_t kYieldNs = 500'000;
 
@@ -27,7 +27,7 @@ bool MayShare(const PeerInfo& a, const PeerInfo& b) {
 }
 
 // Checks that each rank shares the arena of the lowest rank of its machine, or is alone, which is
-// an error with TUTTI_STRICT_TRANSPORT. A record that says anything else must not be used.
+// an error with TUTTI_STRICT_TRANSPORT.
 Status CheckLeaders(std::span<const ShareResult> results, std::span<const PeerInfo> peers,
                     bool strict) {
   for (size_t r = 0; r < results.size(); ++r) {
@@ -65,6 +65,12 @@ FdKey OfferKey(const Bootstrap& bootstrap) {
   return key;
 }
 
+size_t FifoSlotBytes(const Settings& settings, size_t usual) {
+  constexpr size_t kPage = 4096;
+  if (settings.buffsize <= 0) return usual;
+  return std::max(kPage, static_cast<size_t>(settings.buffsize) / kFifoSlots / kPage * kPage);
+}
+
 void WarnOfEmptyLists(const Settings& settings, const PlanContext& lists) {
   if (LeavesNothing(settings.algo, lists.allowed_algorithms))
     TUTTI_WARN("NCCL_ALGO={} names nothing that is there on hosts, and has no effect",
@@ -80,10 +86,8 @@ ArenaLayout HostJoin::LayoutFor(size_t ranks_here) const {
   ArenaLayout layout;
   layout.num_ranks = static_cast<uint32_t>(ranks_here);
   layout.stage_bytes = one_host_expected_ ? kStageBytes : 0;
-  layout.fifo_slot_bytes = one_host_expected_ || Alone() ? kLocalSlotBytes : kNetSlotBytes;
-  if (context_.settings.buffsize > 0)
-    layout.fifo_slot_bytes = std::max<uint64_t>(
-        4096, static_cast<uint64_t>(context_.settings.buffsize) / kFifoSlots / 4096 * 4096);
+  layout.fifo_slot_bytes = FifoSlotBytes(
+      context_.settings, one_host_expected_ || Alone() ? kLocalSlotBytes : kNetSlotBytes);
   return layout;
 }
 
@@ -108,7 +112,7 @@ Status HostJoin::AttachArena(int leader, uint64_t offer, const ArenaLayout& layo
 }
 
 Status HostJoin::ShareMemory() {
-  std::vector<int> group;  // the ranks that may share memory with this one, itself among them
+  std::vector<int> group;  // The ranks that may share memory with this one, itself among them.
   for (int r = 0; r < num_ranks(); ++r)
     if (r == rank() || MayShare(peer(r), peer(rank()))) group.push_back(r);
   one_host_expected_ = std::all_of(
@@ -134,7 +138,7 @@ Status HostJoin::ShareMemory() {
     bool no_descriptors = false;
     const Status attached =
         AttachArena(leader, offers[static_cast<size_t>(leader)], layout, huge, &no_descriptors);
-    // Sockets would need more of them.
+    // This rank has no descriptors left, and sockets would need more of them.
     if (no_descriptors) return attached;
     if (attached.ok())
       mine.leader = leader;
@@ -191,7 +195,7 @@ void HostJoin::AgreeOnTuner(std::span<const ShareResult> results) {
   tuner_.reset();
 }
 
-// Concludes from what all ranks have said what the plan depends on. All ranks conclude the same.
+// Derives what the plan depends on from the results of all ranks; the same on every rank.
 void HostJoin::ConcludeSharing(std::span<const ShareResult> results) {
   for (const ShareResult& result : results) parts_.machines.leader.push_back(result.leader);
   const auto all = [&](auto holds) { return std::all_of(results.begin(), results.end(), holds); };

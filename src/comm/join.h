@@ -1,7 +1,7 @@
 #pragma once
 
-// How a communicator's operations are made: all ranks take the same steps together, and every rank
-// comes to the same kind of operations.
+// Makes a communicator's operations: all ranks take the same steps together, and every rank comes
+// to the same kind of operations.
 //
 //   JoinHosts   ranks on hosts: shared memory → network → ring order → HostOperations
 //   JoinGpus    ranks that are GPUs: windows in one another's memory → GpuMesh; where no place for
@@ -69,6 +69,10 @@ Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context,
 // Warns where NCCL_ALGO or NCCL_PROTO leaves nothing on hosts. It is no error, because programs set
 // them for other machines too.
 void WarnOfEmptyLists(const Settings& settings, const PlanContext& lists);
+
+// Returns the size of a FIFO's slot: what NCCL_BUFFSIZE leaves for each of its slots, in whole
+// pages, or `usual` where that is not set.
+size_t FifoSlotBytes(const Settings& settings, size_t usual);
 
 // Returns the key by which ranks of a communicator fetch what others of it offer.
 FdKey OfferKey(const Bootstrap& bootstrap);

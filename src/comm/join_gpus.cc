@@ -14,7 +14,8 @@
 namespace tutti {
 namespace {
 
-// The ranks, with those of each host side by side: a ring enters and leaves each host once.
+// Returns the ranks with those of each host side by side, so that a ring enters and leaves each
+// host once.
 std::vector<int> RingOverHosts(std::span<const PeerInfo> peers) {
   std::vector<int> ring;
   for (size_t first = 0; first < peers.size(); ++first) {
@@ -28,11 +29,12 @@ std::vector<int> RingOverHosts(std::span<const PeerInfo> peers) {
   return ring;
 }
 
-// A channel's thread is busy while data moves, and so are those of the network: two processors for
-// each, on the host that has fewest for its ranks. The same on all ranks. Between two H200s by
+// Returns the number of channels, the same on all ranks: one for every two processors that a rank
+// has on the host that has fewest for its ranks, because while data moves a channel keeps a thread
+// of its own busy and about one of the network's. Between two H200s by
 // sockets, AllReduce of 64 MiB ran at 2.3, 4.8, 6.7 and 10.3 GB/s over 1, 2, 4 and 8 channels
 // (bench/results/gpu_paths.md).
-int RelayChannels(const Settings& settings, std::span<const PeerInfo> peers) {
+int ChannelsFor(const Settings& settings, std::span<const PeerInfo> peers) {
   constexpr int kMost = cuda::kMostRelayChannels;
   if (settings.gpu_lanes > 0) return std::min(static_cast<int>(settings.gpu_lanes), kMost);
   std::map<uint64_t, int> ranks;
@@ -55,11 +57,12 @@ class GpuJoin {
     peers_.abort_flag = context.abort_flag;
   }
 
-  // Kernels that work in one another's windows, where a place for these can be had.
+  // Makes kernels that work in one another's windows; no mesh where no place for windows serves.
   Result<GpuMesh::Outcome> MakeMesh() const;
-  // Rings over channels with a transport for each pair. Null where the settings do not ask for it.
+  // Makes rings over channels with a transport for each pair. Null where the settings do not ask
+  // for it.
   Result<std::unique_ptr<DeviceOperations>> MakeChannels() const;
-  // Else channels between the hosts, which carry the data of the GPUs.
+  // Makes channels between the hosts, which carry the data of the GPUs. They always can.
   Result<std::unique_ptr<GpuRelay>> MakeRelay(const MakeChannel& make_channel) const;
 
  private:
@@ -68,7 +71,7 @@ class GpuJoin {
                        [&](const PeerInfo& p) { return p.*flag != 0; });
   }
 
-  // The connections of channels, with windows where any place for them serves.
+  // Makes the connections of channels, with windows where any place for them serves.
   Result<std::unique_ptr<ChannelConnections>> ConnectChannels(const ChannelShape& shape) const;
 
   const JoinContext& context_;
@@ -88,7 +91,7 @@ Result<GpuMesh::Outcome> GpuJoin::MakeMesh() const {
     const bool by_ipc = place == WindowPlace::kPeerMemoryByIpc;
     const bool no_cumem = AnyRank(&PeerInfo::cumem_disabled);
     if (place == WindowPlace::kPeerMemory && no_cumem) continue;
-    // What the driver refuses in one way it may do in the other.
+    // CUDA IPC is tried where the usual way is switched off or the driver refused it.
     if (by_ipc && !no_cumem && why.code() != Code::kUnhandledCudaError) continue;
     if (AnyRank(peer ? &PeerInfo::p2p_disabled : &PeerInfo::shm_disabled)) {
       forbidden =
@@ -138,11 +141,12 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   const Settings& settings = context_.settings;
   if (!settings.gpu_proxy || settings.deterministic) return std::unique_ptr<DeviceOperations>();
   ChannelShape shape;
-  shape.channels = static_cast<uint32_t>(RelayChannels(settings, context_.peers));
+  if (context_.rank() == 0 && !(settings.algo.empty() && settings.proto.empty()))
+    TUTTI_WARN(
+        "NCCL_ALGO and NCCL_PROTO have no effect with TUTTI_GPU_PROXY, which has one algorithm");
+  shape.channels = static_cast<uint32_t>(ChannelsFor(settings, context_.peers));
   shape.message_channels = context_.num_ranks() <= ChannelConnections::kFewRanks ? 2 : 1;
-  if (settings.buffsize > 0)
-    shape.ring_slot_bytes =
-        std::max<size_t>(4096, static_cast<size_t>(settings.buffsize) / kFifoSlots / 4096 * 4096);
+  shape.ring_slot_bytes = FifoSlotBytes(settings, shape.ring_slot_bytes);
   TUTTI_ASSIGN(std::unique_ptr<ChannelConnections> connections, ConnectChannels(shape));
   GpuChannels::Options options;
   options.threads = static_cast<int>(shape.channels);
@@ -165,7 +169,7 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
 Result<std::unique_ptr<GpuRelay>> GpuJoin::MakeRelay(const MakeChannel& make_channel) const {
   if (context_.rank() == 0) WarnOfEmptyLists(context_.settings, context_.lists);
   std::vector<std::unique_ptr<RelayChannel>> channels;
-  const int count = RelayChannels(context_.settings, context_.peers);
+  const int count = ChannelsFor(context_.settings, context_.peers);
   for (int i = 0; i < count; ++i) {
     TUTTI_ASSIGN(channels.emplace_back(), make_channel(i));
   }

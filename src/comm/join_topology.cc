@@ -16,7 +16,7 @@
 namespace tutti {
 namespace {
 
-// A line of a log is not for more.
+// The most ranks that a line of the log names.
 constexpr size_t kMostLoggedRanks = 64;
 
 std::string RingText(const std::vector<int>& ring) {
@@ -28,7 +28,7 @@ std::string RingText(const std::vector<int>& ring) {
 
 }  // namespace
 
-// `ranks` of this rank's host; the others are elsewhere.
+// Returns what this rank asks about its host. `ranks` are those of the host.
 HostQuestion HostJoin::AskAboutHost(std::span<const int> ranks) const {
   HostQuestion question;
   question.rank = rank();
@@ -50,7 +50,7 @@ Result<HostAnswer> HostJoin::AnswerAboutHost(const HostQuestion& question) {
 }
 
 Status HostJoin::ChooseByTopology() {
-  if (!topology_matters_) {  // then nobody has anything to say
+  if (!topology_matters_) {
     parts_.ring = parts_.machines.here;
     return Status::Ok();
   }
@@ -62,7 +62,7 @@ Status HostJoin::ChooseByTopology() {
   HostQuestion question = AskAboutHost(mine);
   if (network_)
     question.nics =
-        JudgeNics(network_->devices(), context_.interfaces, context_.settings, context_.peers);
+        MarkUsableNics(network_->devices(), context_.interfaces, context_.settings, context_.peers);
   Result<HostAnswer> answer = AnswerAboutHost(question);
   if (num_ranks() == 1) {
     if (!answer.ok()) return std::move(answer).status();
@@ -103,7 +103,8 @@ Status HostJoin::ChooseByTopology() {
   return Status::Ok();
 }
 
-// Every rank says the same sentence: that takes what nobody needs while all is well.
+// Gathers the whole orders, which are sent only when hashes differ, so that every rank can name the
+// same difference.
 Status HostJoin::TellDifference(const Disagreement& disagreement, std::span<const int32_t> order) {
   TUTTI_ASSIGN(const std::vector<Bytes> messages,
                context_.bootstrap.AllGatherV(WriteOrder(order), context_.deadline));
@@ -128,8 +129,8 @@ void HostJoin::LogChoice(const HostQuestion& question, const HostAnswer& answer)
              context_.peers[static_cast<size_t>(rank())].numa, NumaNodeCount());
 }
 
-// What this rank reads and waits on lies near it. Before any page of it is touched: later it would
-// have to be moved.
+// Places what this rank reads and waits on near it. Called before any page of it is touched,
+// because a page that is in use would have to be moved.
 void HostJoin::PlaceMemory(int place) {
   const int numa = context_.peers[static_cast<size_t>(rank())].numa;
   if (NumaNodeCount() < 2 || numa < 0 || !parts_.arena.memory) return;

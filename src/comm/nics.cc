@@ -57,10 +57,10 @@ std::array<uint64_t, kMostPeerNetworks> NetworksOf(const std::vector<NetworkInte
   return networks;
 }
 
-std::vector<OfferedNic> JudgeNics(const std::vector<NetDevice>& devices,
-                                  const std::vector<NetworkInterface>& interfaces,
-                                  const Settings& settings, std::span<const PeerInfo> peers,
-                                  const std::string& sysfs) {
+std::vector<OfferedNic> MarkUsableNics(const std::vector<NetDevice>& devices,
+                                       const std::vector<NetworkInterface>& interfaces,
+                                       const Settings& settings, std::span<const PeerInfo> peers,
+                                       const std::string& sysfs) {
   const bool named = !settings.socket_ifname.empty() && settings.socket_ifname[0] != '^';
   const auto everywhere = [&](uint64_t network) {
     return network != 0 && std::all_of(peers.begin(), peers.end(), [&](const PeerInfo& peer) {

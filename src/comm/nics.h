@@ -25,13 +25,13 @@ std::array<uint64_t, kMostPeerNetworks> NetworksOf(const std::vector<NetworkInte
                                                    const Settings& settings,
                                                    const std::string& sysfs = "/sys");
 
-// Returns which `devices` of the network are usable. The first always is, because it is the best by
-// the network's own rules. Another one is usable when it is a port of a NIC (NetDevice::port), when
-// the user names interfaces, or when it is real and every rank has an interface on its subnet.
-std::vector<OfferedNic> JudgeNics(const std::vector<NetDevice>& devices,
-                                  const std::vector<NetworkInterface>& interfaces,
-                                  const Settings& settings, std::span<const PeerInfo> peers,
-                                  const std::string& sysfs = "/sys");
+// Returns `devices`, and for each whether it is usable. The first always is, because it is the best
+// by the network's own rules. Another one is usable when it is a port of a NIC (NetDevice::port),
+// when the user names interfaces, or when it is real and every rank has an interface on its subnet.
+std::vector<OfferedNic> MarkUsableNics(const std::vector<NetDevice>& devices,
+                                       const std::vector<NetworkInterface>& interfaces,
+                                       const Settings& settings, std::span<const PeerInfo> peers,
+                                       const std::string& sysfs = "/sys");
 
 // What the network between hosts costs: the bandwidth of the slowest NIC that a rank uses, where it
 // is known, and how many ranks of a host share one NIC. It is the same on all ranks.

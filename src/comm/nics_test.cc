@@ -38,9 +38,10 @@ class NicsTest : public ::testing::Test {
     peer.networks = NetworksOf(interfaces, settings, sysfs_);
     return peer;
   }
-  // Which NICs of `interfaces`, all of them devices of the network, are usable.
-  std::vector<bool> Judge(const std::vector<NetworkInterface>& interfaces,
-                          const std::vector<PeerInfo>& peers, const Settings& settings = {}) const {
+  // Returns which NICs of `interfaces`, all of them devices of the network, are usable.
+  std::vector<bool> UsableNics(const std::vector<NetworkInterface>& interfaces,
+                               const std::vector<PeerInfo>& peers,
+                               const Settings& settings = {}) const {
     std::vector<NetDevice> devices;
     for (const NetworkInterface& one : interfaces) {
       devices.emplace_back();
@@ -48,7 +49,7 @@ class NicsTest : public ::testing::Test {
       devices.back().address = one.address.HostText();
     }
     std::vector<bool> usable;
-    for (const OfferedNic& nic : JudgeNics(devices, interfaces, settings, peers, sysfs_))
+    for (const OfferedNic& nic : MarkUsableNics(devices, interfaces, settings, peers, sysfs_))
       usable.push_back(nic.usable);
     return usable;
   }
@@ -62,8 +63,8 @@ TEST_F(NicsTest, OnlyThoseThatEveryRankCanReach) {
                                            Interface("eth2", "192.168.7.1")};
   const std::vector<NetworkInterface> b = {Interface("eth0", "10.0.0.2"),
                                            Interface("eth5", "10.0.1.2")};
-  EXPECT_THAT(Judge(a, {Peer(a), Peer(b)}), ElementsAre(true, true, false));
-  EXPECT_THAT(Judge(b, {Peer(a), Peer(b)}), ElementsAre(true, true));
+  EXPECT_THAT(UsableNics(a, {Peer(a), Peer(b)}), ElementsAre(true, true, false));
+  EXPECT_THAT(UsableNics(b, {Peer(a), Peer(b)}), ElementsAre(true, true));
 }
 
 TEST_F(NicsTest, ASubnetHasAMask) {
@@ -71,13 +72,13 @@ TEST_F(NicsTest, ASubnetHasAMask) {
                                            Interface("eth1", "10.0.1.1", "255.255.0.0")};
   const std::vector<NetworkInterface> b = {Interface("eth0", "10.0.0.2"),
                                            Interface("eth1", "10.0.1.2", "255.255.255.0")};
-  EXPECT_THAT(Judge(a, {Peer(a), Peer(b)}), ElementsAre(true, false));
+  EXPECT_THAT(UsableNics(a, {Peer(a), Peer(b)}), ElementsAre(true, false));
 }
 
 TEST_F(NicsTest, BridgesOfContainersLeadNowhere) {
   const std::vector<NetworkInterface> a = {Interface("eth0", "10.0.0.1"),
                                            Interface("docker0", "172.17.0.1", "255.255.0.0")};
-  EXPECT_THAT(Judge(a, {Peer(a), Peer(a)}), ElementsAre(true, false));
+  EXPECT_THAT(UsableNics(a, {Peer(a), Peer(a)}), ElementsAre(true, false));
 }
 
 TEST_F(NicsTest, LoopbackIsNoNetwork) {
@@ -90,13 +91,13 @@ TEST_F(NicsTest, TheUserKnowsBetter) {
   const std::vector<NetworkInterface> a = {Interface("eth0", "10.0.0.1"),
                                            Interface("eth1", "10.9.0.1")};
   const std::vector<PeerInfo> peers = {Peer(a), Peer({Interface("eth0", "10.0.0.2")})};
-  EXPECT_THAT(Judge(a, peers), ElementsAre(true, false));
+  EXPECT_THAT(UsableNics(a, peers), ElementsAre(true, false));
   Settings named;
   named.socket_ifname = "eth0,eth1";
-  EXPECT_THAT(Judge(a, peers, named), ElementsAre(true, true));
+  EXPECT_THAT(UsableNics(a, peers, named), ElementsAre(true, true));
   Settings not_that;
   not_that.socket_ifname = "^docker";
-  EXPECT_THAT(Judge(a, peers, not_that), ElementsAre(true, false));
+  EXPECT_THAT(UsableNics(a, peers, not_that), ElementsAre(true, false));
 }
 
 TEST_F(NicsTest, ARecordHoldsTheFirstNetworks) {
@@ -105,7 +106,7 @@ TEST_F(NicsTest, ARecordHoldsTheFirstNetworks) {
     many.push_back(Interface("eth" + std::to_string(i), "10.0." + std::to_string(i) + ".1"));
   const PeerInfo peer = Peer(many);
   EXPECT_NE(peer.networks.back(), 0u);
-  const std::vector<bool> usable = Judge(many, {peer, peer});
+  const std::vector<bool> usable = UsableNics(many, {peer, peer});
   EXPECT_TRUE(usable[kMostPeerNetworks - 1]);
   EXPECT_FALSE(usable[kMostPeerNetworks]);
 }

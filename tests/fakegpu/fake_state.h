@@ -33,8 +33,7 @@ constexpr int kGlobal = 0, kThreadLocal = 1, kRelaxed = 2;  // modes of captures
 constexpr unsigned kExternal = 1;                           // of waits for events, and records
 constexpr int kInvalidContext = 201, kPeerAccessEnabled = 704, kNotSupported = 801;
 constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidDevice = 101,
-              kNoPeerAccess = 217, kInvalidHandle = 400, kNotFound = 500,
-              kIllegalAddress = 700;
+              kNoPeerAccess = 217, kInvalidHandle = 400, kNotFound = 500, kIllegalAddress = 700;
 constexpr unsigned kNonBlocking = 1;  // of a stream
 
 // Returns the number in an environment variable.
