@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/exceptions.h"
+#include "base/last_error.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/nccl_library.h"
 #include "sys/fork.h"
@@ -28,8 +28,7 @@ static_assert(tuttiReduceProduct == static_cast<int>(ReduceOp::kProduct));
 static_assert(tuttiFloat8e5m2 == static_cast<int>(ElementType::kFloat8e5m2));
 static_assert(tuttiCompressionBfloat16 == static_cast<int>(Compression::kBfloat16));
 
-// What ncclGetLastError is to nccl.h: it must outlive the call, and belongs to the thread.
-thread_local std::string last_error;
+thread_local tutti::LastError last_error;
 
 }  // namespace
 
@@ -44,16 +43,6 @@ struct tuttiCoordinator {
 
 namespace {
 
-ncclResult_t Return(const char* function, const Status& status) noexcept {
-  if (status.ok()) return ncclSuccess;
-  try {
-    last_error = fmt::format("{}: {}", function, status.message());
-  } catch (...) {
-    // No memory for the sentence: the code has to do.
-  }
-  return static_cast<ncclResult_t>(status.code());
-}
-
 // In the child of a fork there are none of the threads that calls wait for, and locks may be
 // theirs.
 Status CheckNotTheParents(tuttiCoordinator_t c) {
@@ -63,13 +52,13 @@ Status CheckNotTheParents(tuttiCoordinator_t c) {
       "coordinators of their own");
 }
 
-// Returns what `call` says, also when it throws.
+// Returns the outcome of `call`, also when it throws.
 template <class F>
 ncclResult_t Answer(const char* function, tuttiCoordinator_t c, F call) noexcept {
-  return Return(function, tutti::WithoutExceptions([&]() -> Status {
-                  TUTTI_TRY(CheckNotTheParents(c));
-                  return call();
-                }));
+  return static_cast<ncclResult_t>(last_error.Keep(function, [&]() -> Status {
+    TUTTI_TRY(CheckNotTheParents(c));
+    return call();
+  }));
 }
 
 Result<TicketHold> Find(tuttiCoordinator_t c, int64_t number) {
@@ -446,6 +435,6 @@ ncclResult_t tuttiCoordinatorFindNccl(int* version, char* path, size_t capacity)
   });
 }
 
-const char* tuttiCoordinatorLastError(void) { return last_error.c_str(); }
+const char* tuttiCoordinatorLastError(void) { return last_error.sentence(); }
 
 }  // extern "C"

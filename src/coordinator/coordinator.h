@@ -29,7 +29,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -64,7 +63,7 @@ class Coordinator {
     std::function<Result<std::shared_ptr<Gpu>>(int device)> open_gpu = MakeCudaGpu;
     // Finds what HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS name.
     FindPluginFor find_plugin = FindViablePlugin;
-    // By which the timeline tells the time.
+    // The clock by which the timeline tells the time.
     WallClock clock = WallClock::OfSystem();
   };
 
@@ -85,7 +84,7 @@ class Coordinator {
   // Set 0 is that of all ranks. InvalidArgument where there is none, where it is still being made,
   // or where this rank is not in it.
   Result<std::shared_ptr<ProcessSet>> FindSet(int id) const;
-  // The ranks of a set, also where this rank is not among them.
+  // Returns the ranks of a set, also where this rank is not among them.
   Result<std::vector<int>> SetRanks(int id) const;
   // Every rank calls these, with the same arguments; they block.
   Result<int> AddSet(std::vector<int> ranks);
@@ -203,8 +202,9 @@ class Coordinator {
   std::shared_ptr<const NcclLibrary> gpu_library_;  // null: Tutti's own alone
   TakenKinds gpu_library_takes_;
   Timeline timeline_;
-  ClockMeter clock_meter_;       // the loop's
-  int64_t next_measure_ns_ = 0;  // the loop's
+  // These two belong to the loop's thread.
+  ClockMeter clock_meter_;
+  int64_t next_measure_ns_ = 0;
   std::shared_ptr<HierarchySwitches> switches_ = std::make_shared<HierarchySwitches>();
   int64_t tick_ns_ = 1'000'000'000;
   SetMismatchWatch mismatch_watch_;

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/exceptions.h"
+#include "base/last_error.h"
 #include "elastic/store.h"
 #include "tutti/elastic_c.h"
 
@@ -21,23 +21,12 @@ using namespace tutti::elastic;
 
 static_assert(TUTTI_ELASTIC_MAX_VALUE_BYTES == kMaxValueBytes);
 
-// It must outlive the call, and belongs to the thread.
-thread_local std::string last_error;
+thread_local LastError last_error;
 
-ncclResult_t Return(const char* function, const Status& status) noexcept {
-  if (status.ok()) return ncclSuccess;
-  try {
-    last_error = fmt::format("{}: {}", function, status.message());
-  } catch (...) {
-    // No memory for the sentence: the code has to do.
-  }
-  return static_cast<ncclResult_t>(status.code());
-}
-
-// What `call` says, also when it throws.
+// Returns the outcome of `call`, also when it throws.
 template <class F>
 ncclResult_t Answer(const char* function, F call) noexcept {
-  return Return(function, tutti::WithoutExceptions(call));
+  return static_cast<ncclResult_t>(last_error.Keep(function, call));
 }
 
 Status Connect(tuttiElastic_t* elastic, const char* addresses, const char* key, double timeout_s) {
@@ -120,4 +109,4 @@ ncclResult_t tuttiElasticClose(tuttiElastic_t elastic) {
   });
 }
 
-const char* tuttiElasticLastError(void) { return last_error.c_str(); }
+const char* tuttiElasticLastError(void) { return last_error.sentence(); }

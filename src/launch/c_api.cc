@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/exceptions.h"
+#include "base/last_error.h"
 #include "launch/meeting.h"
 #include "tutti/launch.h"
 
@@ -24,23 +24,12 @@ using namespace tutti::launch;
 
 static_assert(TUTTI_LAUNCH_MAX_VALUE_BYTES == kMaxValueBytes);
 
-// It must outlive the call, and belongs to the thread.
-thread_local std::string last_error;
-
-ncclResult_t Return(const char* function, const Status& status) noexcept {
-  if (status.ok()) return ncclSuccess;
-  try {
-    last_error = fmt::format("{}: {}", function, status.message());
-  } catch (...) {
-    // No memory for the sentence: the code has to do.
-  }
-  return static_cast<ncclResult_t>(status.code());
-}
+thread_local LastError last_error;
 
 // Returns the outcome of `call`, also when it throws.
 template <class F>
 ncclResult_t Answer(const char* function, F call) noexcept {
-  return Return(function, tutti::WithoutExceptions(call));
+  return static_cast<ncclResult_t>(last_error.Keep(function, call));
 }
 
 Status NullArgument() { return InvalidArgument("an argument is null"); }
@@ -208,4 +197,4 @@ ncclResult_t tuttiLaunchCountPlaces(const char* const* machines, tuttiLaunchPlac
   return Answer(__func__, [&] { return CountPlaces(machines, places, nranks); });
 }
 
-const char* tuttiLaunchLastError(void) { return last_error.c_str(); }
+const char* tuttiLaunchLastError(void) { return last_error.sentence(); }
