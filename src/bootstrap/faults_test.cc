@@ -322,8 +322,8 @@ TEST(BootstrapFaults, OutsidersAtEveryListenerHaveNoEffect) {
   }
   listeners.insert(listeners.begin(), job.ids[0].root);
   const Outsiders outsiders(listeners);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  constexpr int kFew = 50;  // outsiders, which may be slow to come
+  constexpr int kFew = 50;  // Outsiders, which may be slow to come.
+  while (outsiders.made() == 0) std::this_thread::yield();
   job.Run([&](Bootstrap& bootstrap) {
     struct Word {
       int value = 0;

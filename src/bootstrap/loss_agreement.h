@@ -88,7 +88,6 @@ class LossAgreement {
   // Returns the ranks that were decided to be lost since the last call. May contain this rank.
   std::vector<LostRank> TakeDecided();
 
-  bool IsLost(int rank) const { return lost_.contains(rank); }
   // Returns whether `rank` is accused, or accuses, and nothing has been decided about it.
   bool IsOpen(int rank) const;
 

@@ -35,7 +35,7 @@ class Cable {
     thread_.join();
   }
   const SocketAddress& address() const { return address_; }
-  // How many connections have come.
+  // Returns how many connections have come.
   int accepted() const { return accepted_.load(); }
 
   // Resets connections at both ends: all, or only the one that has stood longest but `index`.
@@ -46,13 +46,6 @@ class Cable {
   }
   // While held, the kernel accepts connections but nothing passes, nor do resets.
   void Hold(bool hold) { hold_.store(hold); }
-  // Swallows what those connections carry that stand now, without a word, as a firewall that has
-  // forgotten them.
-  void ForgetAll() {
-    const int before = cuts_.load();
-    cut_.store(kForget);
-    while (cuts_.load() == before) std::this_thread::yield();
-  }
   // Flips a bit of about one in so many pieces of up to 64 KiB that pass; 0: of none. The first
   // kSpared bytes of a connection, in which it proves itself, are left alone.
   void Damage(unsigned one_in) { damage_.store(one_in); }
@@ -60,8 +53,7 @@ class Cable {
 
  private:
   static constexpr int kAll = -1;
-  static constexpr int kForget = -2;
-  static constexpr int kNothing = -3;
+  static constexpr int kNothing = -2;
   static constexpr size_t kSpared = 400;
 
   struct Way {
@@ -73,7 +65,6 @@ class Cable {
     UniqueFd far;
     Way to_far;
     Way to_near;
-    bool forgotten = false;
   };
 
   static void Reset(UniqueFd& fd) {
@@ -108,7 +99,6 @@ class Cable {
   void Serve(int cut) {
     int index = 0;
     for (auto at = connections_.begin(); at != connections_.end(); ++index) {
-      if (cut == kForget) at->forgotten = true;
       const bool cuts = cut == kAll || cut == index;
       if (cuts) {
         Reset(at->near);
@@ -126,7 +116,7 @@ class Cable {
                                           : pollfd{to.get(), POLLOUT, 0});
     };
     for (const Connection& each : connections_) {
-      if (each.forgotten || hold_.load()) continue;
+      if (hold_.load()) continue;
       wait_for(each.near, each.far, each.to_far);
       wait_for(each.far, each.near, each.to_near);
     }
@@ -140,7 +130,6 @@ class Cable {
       if (const int cut = cut_.exchange(kNothing); cut != kNothing) Serve(cut);
       if (hold_.load()) continue;
       std::erase_if(connections_, [&](Connection& each) {
-        if (each.forgotten) return false;
         const bool passed =
             Pass(each.near, each.far, each.to_far) && Pass(each.far, each.near, each.to_near);
         // A reset at one end is a reset at the other.
