@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/hash.h"
+#include "base/rounding.h"
 
 namespace tutti {
 namespace {
@@ -23,10 +24,6 @@ constexpr unsigned kFirstWithSize = 22902;
 constexpr unsigned kFirstWhoseBarriersNeedGin = 22904;
 constexpr unsigned kFirstWithTrafficClass = 23000;
 constexpr unsigned kFirstWithSignalKinds = 23007;
-
-constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 // Sets what the manner of 2.28 means today. GIN is asked for by what needs it.
 void ReadMannerOf228(ncclDevCommRequirements_t& read) {
