@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/exceptions.h"
 
 namespace tutti {
 
@@ -47,10 +48,14 @@ void Watch::Stop(const Status& reason, bool tell) {
   {
     const MutexLock lock(mutex_);
     if (!reason_.ok()) return;
-    reason_ = reason;
+    try {
+      reason_ = reason;
+    } catch (...) {  // The communicator stops also where there is no memory for its reason.
+      reason_ = StatusOfException();
+    }
     stop_.store(true, std::memory_order_release);
-    EndJointCalls(reason);
     hook = stop_hook_;
+    EndJointCalls(reason);
   }
   if (hook) hook();  // Without the mutex: the hook may ask the watch, or stop another one.
   if (!tell) return;
