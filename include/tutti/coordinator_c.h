@@ -156,21 +156,23 @@ ncclResult_t tuttiCoordinatorPoll(tuttiCoordinator_t coordinator, int64_t handle
 // is the fastest; else ncclInProgress when the time is over.
 ncclResult_t tuttiCoordinatorWait(tuttiCoordinator_t coordinator, int64_t handle, double timeout_s);
 
-// Of an operation that is done (else ncclInvalidUsage). Memory lives until the handle is released.
-// Where the result lies, in the caller's buffer or the coordinator's:
+// The functions up to Release tell the result of an operation that is done (else ncclInvalidUsage).
+
+// Stores where the result lies, in the caller's buffer or in the coordinator's, which lives until
+// the handle is released.
 ncclResult_t tuttiCoordinatorOutput(tuttiCoordinator_t coordinator, int64_t handle, void** data);
-// *ndim dimensions; at most `capacity` of them are stored.
+// Stores the number of dimensions, and at most `capacity` of them.
 ncclResult_t tuttiCoordinatorOutputShape(tuttiCoordinator_t coordinator, int64_t handle,
                                          int64_t* shape, int capacity, int* ndim);
-// Alltoall: rows received from each rank of the set; at most `capacity` are stored.
+// Stores how many rows an alltoall has received from each rank of the set, at most `capacity`.
 ncclResult_t tuttiCoordinatorReceivedSplits(tuttiCoordinator_t coordinator, int64_t handle,
                                             int64_t* splits, int capacity, int* count);
-// Join: the rank that joined last.
+// Stores the rank that joined last, for a join.
 ncclResult_t tuttiCoordinatorLastJoined(tuttiCoordinator_t coordinator, int64_t handle, int* rank);
-// Of an operation on a GPU that is done, which there means queued: makes what is put on `stream`
-// from now on wait, on the GPU, until the result is there. No thread waits. Whoever uses the result
-// on several streams calls it for each, the one that uses a result of the coordinator's memory
-// longest last. With tensors in host memory it does nothing.
+// Makes what is put on `stream` from now on wait, on the GPU, until the result of an operation on a
+// GPU is there. Such an operation is done once it is queued. No thread waits. Whoever uses the
+// result on several streams calls it for each, the one that uses a result of the coordinator's
+// memory longest last. With tensors in host memory it does nothing.
 ncclResult_t tuttiCoordinatorStreamWait(tuttiCoordinator_t coordinator, int64_t handle,
                                         void* stream);
 // Forgets the handle. An operation under way goes on; its buffers must stay until it is done.
@@ -194,12 +196,12 @@ ncclResult_t tuttiCoordinatorStopTimeline(tuttiCoordinator_t coordinator);
 ncclResult_t tuttiCoordinatorCounter(tuttiCoordinator_t coordinator, int process_set,
                                      const char* name, uint64_t* value);
 
-// The library that "nccl" means in HOROVOD_GPU_OPERATIONS, in this process: its version as
+// Stores the library that "nccl" means in HOROVOD_GPU_OPERATIONS, in this process: its version as
 // ncclGetVersion tells it, and its path, of which at most `capacity` bytes are stored, a zero among
 // them. ncclInvalidUsage, with what was looked for, where there is none.
 ncclResult_t tuttiCoordinatorFindNccl(int* version, char* path, size_t capacity);
 
-// The sentence of this thread's last failed call in this header; "" before the first.
+// Returns the sentence of this thread's last failed call in this header; "" before the first.
 const char* tuttiCoordinatorLastError(void);
 
 #ifdef __cplusplus

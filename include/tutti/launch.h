@@ -111,11 +111,11 @@ ncclResult_t tuttiLaunchInterrupt(tuttiLaunch_t launch);
 // Frees the handle, which nobody may be using. Null is allowed.
 ncclResult_t tuttiLaunchClose(tuttiLaunch_t launch);
 
-// For ranks that meet by other means: stores the name of this machine, which no other has
+// Stores, for ranks that meet by other means, the name of this machine, which no other has
 // (HOROVOD_HOSTNAME where it is set), ended by a zero byte.
 ncclResult_t tuttiLaunchMachine(char* name, size_t capacity);
 
-// For ranks that meet by other means: stores the places of ranks on machines of these names,
+// Stores, for ranks that meet by other means, the places of ranks on machines of these names,
 // counted machine by machine.
 ncclResult_t tuttiLaunchCountPlaces(const char* const* machines, tuttiLaunchPlace_t* places,
                                     int nranks);

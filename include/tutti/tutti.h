@@ -159,11 +159,12 @@ ncclResult_t tuttiAlltoAllV(const void* sendbuff, const size_t* sendcounts, cons
                             void* recvbuff, const size_t* recvcounts, const size_t* rdispls,
                             ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 
-// One allreduce of `nbuffs` vectors that count as one, as if they lay end to end: recvbuffs[i]
-// [counts[i]] = reduction over all ranks of sendbuffs[i] [counts[i]]. Ranks bring equally many
-// elements in all; how many buffers they lie in is each rank's own business. The arrays are read
-// before the call returns; a count may be 0. In place: sendbuffs[i] == recvbuffs[i]. Much faster
-// than `nbuffs` calls, and on one machine than packing small vectors into a large one.
+// Queues one allreduce of `nbuffs` vectors that count as one, as if they lay end to end:
+// recvbuffs[i] [counts[i]] = reduction over all ranks of sendbuffs[i] [counts[i]]. Ranks bring
+// equally many elements in all; how many buffers they lie in is each rank's own business. The
+// arrays are read before the call returns; a count may be 0. In place: sendbuffs[i] ==
+// recvbuffs[i]. Much faster than `nbuffs` calls, and on one machine than packing small vectors into
+// a large one.
 ncclResult_t tuttiAllReduceMany(const void* const* sendbuffs, void* const* recvbuffs,
                                 const size_t* counts, size_t nbuffs, ncclDataType_t datatype,
                                 ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
@@ -179,22 +180,22 @@ ncclResult_t tuttiBarrier(ncclComm_t comm, cudaStream_t stream);
 // first call may pass buffer = NULL with capacity 0. A cut text is still ncclSuccess.
 // -------------------------------------------------------------------------------------------------
 
-// A JSON object about `comm` as this rank sees it: rank, ranks, hosts, and the transport that joins
-// it to each peer.
+// Stores a JSON object about `comm` as this rank sees it: rank, ranks, hosts, and the transport
+// that joins it to each peer.
 ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed);
 
-// Which ranks `comm` has lost: their processes ended, their hosts are out of reach, or the others
-// go on without them because a connection broke. Stores the first `capacity` of them in `ranks`, in
-// rising order, and their number in `*count`; `ranks` may be null when `capacity` is 0. The ranks
-// that are left agree: once an operation of `comm` has failed with ncclRemoteError for a loss, all
-// of them get the same ranks, and the list is what to pass to ncclCommShrink with
+// Stores which ranks `comm` has lost: their processes ended, their hosts are out of reach, or the
+// others go on without them because a connection broke. Stores the first `capacity` of them in
+// `ranks`, in rising order, and their number in `*count`; `ranks` may be null when `capacity` is 0.
+// The ranks that are left agree: once an operation of `comm` has failed with ncclRemoteError for a
+// loss, all of them get the same ranks, and the list is what to pass to ncclCommShrink with
 // NCCL_SHRINK_ABORT. It only grows, when more ranks are lost later. A rank that lives and that the
 // others go on without finds itself in its list. Any thread; also after a failure, until `comm` is
 // destroyed.
 ncclResult_t tuttiCommGetLostRanks(ncclComm_t comm, int* ranks, int capacity, int* count);
 
-// How `comm` would run a collective of `count` elements: the algorithm and protocol, per channel
-// the work, per connection the proxy operations. `collective` is "AllReduce", "Reduce",
+// Stores how `comm` would run a collective of `count` elements: the algorithm and protocol, per
+// channel the work, per connection the proxy operations. `collective` is "AllReduce", "Reduce",
 // "Broadcast", "AllGather", "ReduceScatter", "AlltoAll", "Gather" or "Scatter", with `count` as in
 // the function of that name, out of place, root 0; an unknown name, or more than 2^44 bytes, is
 // ncclInvalidArgument. `op` is ignored by those that do not reduce. Local: no other rank need call

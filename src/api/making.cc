@@ -140,8 +140,8 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
   TUTTI_ASSIGN(const UniqueId decoded, UniqueId::Decode(id.internal));
   for (int rank = 0; rank < num_ranks; ++rank) {
     TUTTI_ASSIGN(OwnedHandle handle, MakeHandle(nullptr, nullptr));
-    handle->blocking =
-        true;  // there is no config to say otherwise, and the caller gets all ranks at once
+    // There is no config to say otherwise, and the caller gets all ranks at once.
+    handle->blocking = true;
     handle->device = devices != nullptr ? devices[rank] : rank;
     ncclComm* const comm = handle.get();
     TUTTI_ASSIGN(const int current, Process::CurrentDevice(handle->settings));

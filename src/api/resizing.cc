@@ -33,7 +33,7 @@ Status Resize(ncclComm_t parent, ncclComm_t* out, const ncclConfig_t* config,
   });
 }
 
-// The check for calls that make a communicator from `parent`: a revoked one allows them.
+// Checks the parent of a call that makes a communicator. A revoked parent is allowed.
 Status CheckMakes(const HandleUse& parent) {
   TUTTI_TRY(CheckReady(parent));
   if (parent->finalized) return InvalidUsage("the communicator has been finalized");

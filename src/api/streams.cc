@@ -61,7 +61,7 @@ class LiveSet {
   std::atomic<bool> any_ = false;
   mutable Mutex mutex_;
   std::unordered_set<const void*> live_ TUTTI_GUARDED_BY(mutex_);
-  // Those of a process that was forked to this one.
+  // The streams of the process that was forked to this one.
   std::unordered_set<const void*> of_parent_ TUTTI_GUARDED_BY(mutex_);
 };
 

@@ -18,7 +18,7 @@ namespace tutti {
 // beginning.
 uint32_t Crc32c(uint32_t crc, std::span<const std::byte> data);
 
-// The same by tables alone, for processors without the instruction and for tests.
+// Returns the same, by tables alone, for processors without the instruction and for tests.
 uint32_t Crc32cPortable(uint32_t crc, std::span<const std::byte> data);
 
 }  // namespace tutti

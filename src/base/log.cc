@@ -54,7 +54,7 @@ constexpr std::array<LevelName, 5> kLevelNames = {{
 
 bool IsSet(const char* text) { return text != nullptr && *text != '\0'; }
 
-// "A,B" names the subsystems that speak; "^A,B" all but those.
+// Parses "A,B", the subsystems that speak, or "^A,B", the only ones that do not.
 uint32_t ParseSubsystems(std::string_view text, std::vector<std::string>& complaints) {
   const bool excluded = text.front() == '^';
   if (excluded) text.remove_prefix(1);

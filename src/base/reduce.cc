@@ -27,7 +27,7 @@ bool HasF16c() {
 #endif
 }
 
-// The first entry of kTargets that this machine can run.
+// Returns the first entry of kTargets that this machine can run.
 size_t BestTarget() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {

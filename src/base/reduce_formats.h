@@ -179,8 +179,8 @@ struct Bfloat16Format : NarrowFormat<Bfloat16Format, Bfloat16, 2> {
     const U32 pairs = (U32)raw;
     return {{(F32)(pairs << 16), (F32)(pairs & 0xffff0000u)}};
   }
-  // The rounded pattern in the upper half of each lane, rubbish in the lower. Subnormals need no
-  // special care: the exponents of the two formats are the same.
+  // Returns the rounded pattern in the upper half of each lane, rubbish in the lower. Subnormals
+  // need no special care: the exponents of the two formats are the same.
   TUTTI_INLINE static U32 RoundUpperHalf(F32 value) {
     const U32 bits = (U32)value;
     const U32 rounded = bits + ((bits >> 16) & 1u) + 0x7fffu;
@@ -300,7 +300,7 @@ struct Float8Format : NarrowFormat<Float8Format<Number>, Number, 4> {
     return (F32)((bits | ((bits & kLow) + kLow)) & ~kLow);
   }
 
-  // The nearest patterns in the upper bytes of the lanes, zero in the lower.
+  // Returns the nearest patterns in the upper bytes of the lanes, zero in the lower.
   TUTTI_INLINE static U16 NarrowToUpperBytes(F32 low, F32 high) {
     if constexpr (kRescales) {
       low *= Splat<float>(1 / kFactor);

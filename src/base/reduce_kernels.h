@@ -31,8 +31,8 @@ inline constexpr size_t kLargestElement = 8;
 // Below this many bytes, aligning the stores costs more than it saves.
 inline constexpr size_t kMinBytesToAlign = 1024;
 
-// How many bytes to treat first so that stores then fall on whole cache lines: none where it would
-// not pay, or where the boundary is inside an element.
+// Returns how many bytes to treat first so that stores then fall on whole cache lines: none where
+// it would not pay, or where the boundary is inside an element.
 TUTTI_INLINE size_t BytesToBoundary(const uint8_t* dst, size_t bytes) {
   if (bytes < kMinBytesToAlign) return 0;
   const size_t missing = -reinterpret_cast<uintptr_t>(dst) % kVectorBytes;
@@ -176,7 +176,7 @@ template <typename T, typename Format, ReduceKind kKind>
   }
 }
 
-// Whether to write past the caches. Not in place: there the line has just been read anyway.
+// Returns whether to write past the caches; not in place, where the line has just been read anyway.
 inline bool GoesPastCache(const void* dst, const void* const* sources, int count, size_t bytes,
                           const ReduceArgs& args) {
   if (bytes < kPastCacheBytes && !args.past_cache) return false;

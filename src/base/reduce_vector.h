@@ -94,7 +94,7 @@ TUTTI_INLINE void FinishPastCache() {
 #endif
 }
 
-// The first `bytes` < kVectorBytes bytes, the rest zero.
+// Returns the first `bytes` < kVectorBytes bytes, the rest zero.
 TUTTI_INLINE Raw LoadPart(const uint8_t* from, size_t bytes) {
 #if TUTTI_REDUCE_LEVEL == 512
   return (Raw)_mm512_maskz_loadu_epi8((uint64_t{1} << bytes) - 1, from);

@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-// The half of a 64-bit word that a futex looks at: the low one, which every change changes.
+// Returns the half of a 64-bit word that a futex looks at: the low one, which every change changes.
 const uint32_t* LowHalf(const std::atomic<uint64_t>& word) {
   const auto* halves = reinterpret_cast<const uint32_t*>(&word);
   return halves + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? 1 : 0);

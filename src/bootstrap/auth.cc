@@ -100,7 +100,7 @@ std::array<std::byte, Handshake::kMacBytes> Handshake::Mac(std::string_view role
   return mac;
 }
 
-// The macs of other roles than the two that travel.
+// Derives the keys as macs of roles other than the two that travel.
 SessionKeys Handshake::session_keys() const {
   return {std::bit_cast<Key>(Mac("key to acceptor")), std::bit_cast<Key>(Mac("key to connector"))};
 }

@@ -60,9 +60,9 @@ struct Hello {
 inline constexpr size_t kHelloBlockBytes = 256;
 inline constexpr size_t kMaxHelloBytes = kHelloBlockBytes - 4;
 
-// The key that a text (TUTTI_COMM_KEY) stands for.
+// Returns the key that a text (TUTTI_COMM_KEY) stands for.
 Key KeyFromText(std::string_view text);
-// A fresh random key; random bits for tokens and ids.
+// Return a fresh random key, and random bits for tokens and ids.
 Key RandomKey();
 uint64_t RandomU64();
 
@@ -78,9 +78,9 @@ class Handshake {
   // Goes as far as it can without waiting; kDone at the end. A failure is final: close the
   // connection.
   Result<Progress> Step(int fd);
-  // Whether it waits to write (else to read).
+  // Returns whether it waits to write; else it waits to read.
   bool WantsToWrite() const { return sent_ < out_size_; }
-  // What the connector said. REQUIRES: Accepting, done.
+  // Returns what the connector said. REQUIRES: Accepting, done.
   const Hello& hello() const { return hello_; }
   // REQUIRES: done.
   SessionKeys session_keys() const;
@@ -175,8 +175,8 @@ Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& k
                                       ConnectFailure* failure = nullptr,
                                       SessionKeys* keys = nullptr);
 
-// The same, but a handshake that is cut off is tried again, kConnectAttempts times in all and
-// kBetweenAttemptsMs apart: the other end may have had no room for the moment.
+// Does the same, but a handshake that is cut off is tried again, kConnectAttempts times in all
+// and kBetweenAttemptsMs apart: the other end may have had no room for the moment.
 Result<UniqueFd> ConnectPatiently(const SocketAddress& address, const Key& key, const Hello& hello,
                                   const WaitLimits& limits, SessionKeys* keys = nullptr);
 inline constexpr int kConnectAttempts = 4;

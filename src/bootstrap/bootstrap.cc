@@ -32,8 +32,8 @@ class BootstrapImpl final : public Bootstrap {
         id_(id) {}
   ~BootstrapImpl() override { endpoint_->Leave(membership_); }
 
-  // The rest of Create once the neighbours' contacts are known: links, and the exchange that tells
-  // everybody everything.
+  // Does the rest of Create once the neighbours' contacts are known: links, and the exchange that
+  // tells everybody everything.
   Status Initialise(Deadline deadline);
   PhaseTimes& mutable_times() { return times_; }
 
@@ -116,7 +116,7 @@ Status BootstrapImpl::AllGather(void* data, size_t bytes_per_rank, Deadline dead
 
 Status BootstrapImpl::Barrier(Deadline deadline) { return AllGatherV({}, deadline).status(); }
 
-// The ranks whose LinkTargets this one is.
+// Returns the ranks whose LinkTargets this one is.
 std::vector<int> LinkSources(int rank, int num_ranks) {
   std::vector<int> sources;
   for (int64_t distance = 1; distance < num_ranks; distance *= 2) {
@@ -148,8 +148,8 @@ std::unique_ptr<Bootstrap> BootstrapImpl::CreateChild(uint64_t child_id,
   return std::make_unique<BootstrapImpl>(endpoint_, membership, key_holder_, child_id);
 }
 
-// What every rank tells every other: contact[32], pid u32, host text, a random number (rank 0's
-// names the communicator).
+// Returns what every rank tells every other: contact[32], pid u32, host text, a random number (rank
+// 0's names the communicator).
 Bytes BootstrapImpl::DescribeSelf() const {
   WireWriter writer;
   writer.Address(endpoint_->contact().address);
@@ -242,7 +242,7 @@ bool AddressIsFixed(const UniqueId& id) {
   return (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
 }
 
-// The root in charge of this rank.
+// Returns the root in charge of this rank.
 uint32_t OwnRoot(const Bootstrap::Options& options) {
   return RootInCharge(static_cast<uint32_t>(options.rank), static_cast<uint32_t>(options.num_ranks),
                       static_cast<uint32_t>(options.ids.size()));
@@ -316,7 +316,8 @@ Result<std::shared_ptr<Endpoint>> OpenEndpoint(EventLoop& loop, const Settings& 
   return Endpoint::Create(loop, wanted, std::move(listen_fd), address);
 }
 
-// The ids as this host reaches their roots. A fixed one was made from this host's own setting.
+// Turns the ids into those by which this host reaches their roots. A fixed one was made from this
+// host's own setting.
 Status LocaliseIds(const Settings& settings, std::vector<UniqueId>& ids) {
   for (UniqueId& id : ids) {
     if (!id.root.IsLinkLocal() || AddressIsFixed(id)) continue;

@@ -82,8 +82,8 @@ class Bootstrap {
   // deadline (named), one number is taken twice (both named) or the ranks disagree on num_ranks.
   static Result<std::unique_ptr<Bootstrap>> Create(EventLoop& loop, const Settings& settings,
                                                    const Options& options);
-  // For a rank that will not come to Create: tells the root of these ids why, so that the other
-  // ranks need not wait for it. Best effort; takes a second at most.
+  // Tells the root of these ids why this rank will not come to Create, so that the other ranks need
+  // not wait for it. Best effort; takes a second at most.
   static void Decline(const Options& options, const Status& why);
   // Tells the ranks with a link that this one has left the communicator.
   virtual ~Bootstrap() = default;

@@ -89,10 +89,10 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
 
   std::shared_ptr<Membership> Join(uint64_t frame_id, int rank, std::vector<int> members,
                                    std::atomic<bool>* abort_flag);
-  // After return no event of `membership` is told. Closes the endpoint when it was the last; then
-  // waits briefly for the other ends to take what was sent.
+  // Ends the events of `membership`; none is told after the return. Closes the endpoint when it was
+  // the last; then waits briefly for the other ends to take what was sent.
   void Leave(const std::shared_ptr<Membership>& membership);
-  // These do what Bootstrap's functions of the same names say.
+  // Do what Bootstrap's functions of the same names say.
   Status Complete(Membership& membership);
   void GiveUp(const std::shared_ptr<Membership>& membership, const Status& reason);
   Status CancelReason(Membership& membership);

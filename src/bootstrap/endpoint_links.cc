@@ -39,7 +39,7 @@ std::string ErrnoText(int error) { return std::string(ErrnoError(error, "errno")
 // ---------------------------------------------------------------------------------------------------------------------
 // Opening
 
-// The rank that a hello comes from, when it is meant for this endpoint.
+// Returns the rank that a hello comes from, when it is meant for this endpoint.
 Result<int> Endpoint::CheckHello(const Hello& hello) const {
   WireReader reader(hello.payload);
   const uint32_t from = reader.U32();

@@ -175,7 +175,7 @@ bool LossAgreement::IsSilent(int rank) const {
   });
 }
 
-// How many ranks are to decide before this one.
+// Returns how many ranks are to decide before this one.
 int LossAgreement::Position() const {
   int position = 0;
   for (int rank = 0; rank < rank_ && position < kMostTakeOvers; ++rank)
@@ -183,7 +183,7 @@ int LossAgreement::Position() const {
   return position;
 }
 
-// When this rank is to decide; nothing when nobody is accused.
+// Returns when this rank is to decide; nothing when nobody is accused.
 std::optional<int64_t> LossAgreement::ReadyAt() const {
   std::map<int, std::pair<int64_t, bool>> accused;  // when it was first heard, and whether certain
   for (const auto& [pair, accusation] : accusations_) {

@@ -32,14 +32,14 @@ std::string WhoIs(const RootRequest& request) {
   return fmt::format("pid {} on host {}", request.pid, request.host);
 }
 
-// What a person would have set: the time left is a few milliseconds less.
+// Returns what a person would have set: the time left is a few milliseconds less.
 double RoundedSeconds(uint32_t ms) {
   const uint32_t step_ms = ms < 10'000 ? 100 : 1000;
   const uint32_t rounded_ms = (ms + step_ms / 2) / step_ms * step_ms;
   return rounded_ms / 1000.0;
 }
 
-// "2, 5-7 and 9" with at most 16 entries named.
+// Returns a text such as "2, 5-7 and 9" with at most 16 entries named.
 std::string RangesText(const std::vector<uint32_t>& ranks) {
   constexpr size_t kMaxNamed = 16;
   std::string text;
@@ -136,7 +136,7 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   std::set<uint32_t> told_;  // ranks that have heard of the failure
 };
 
-// All of it on the loop's thread: ranks may connect before this returns.
+// Runs wholly on the loop's thread, because ranks may connect before this returns.
 Status RootServer::Start(UniqueFd listen_fd, const Key& key, const std::string& name) {
   Status started;
   loop_.RunSync([&] {

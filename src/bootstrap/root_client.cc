@@ -70,7 +70,7 @@ Result<RootAnswer> ReadAnswer(int fd, const WaitLimits& limits) {
   return ParseRootAnswer(type, body);
 }
 
-// What the root answers within kReleaseNs, success when it does not.
+// Returns what the root answers within kReleaseNs, success when it does not.
 Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
   WaitLimits brief = limits;
   const Deadline soon = Deadline::After(kReleaseNs);

@@ -134,8 +134,8 @@ class DescriptorLimit {
   rlimit before_ = {};
 };
 
-// A port of 127.0.0.1 that nobody listens at now, outside of the range from which the kernel picks
-// ports for connections as far as that can be had.
+// Returns a port of 127.0.0.1 that nobody listens at now, outside of the range from which the
+// kernel picks ports for connections as far as that can be had.
 inline uint16_t FreePort() {
   SocketAddress address = *ParseSocketAddress("127.0.0.1:0");
   const auto found = Listen(address, {.low = 20000, .high = 32000});
@@ -211,7 +211,7 @@ struct Job {
     return Bootstrap::Create(*loop, settings, OptionsFor(rank));
   }
 
-  // All ranks at once, by rank.
+  // Creates all ranks at once; returns them by rank.
   std::vector<std::unique_ptr<Bootstrap>> CreateAll() const {
     std::vector<std::unique_ptr<Bootstrap>> all(static_cast<size_t>(num_ranks));
     ForEach(num_ranks, [&](int rank) {

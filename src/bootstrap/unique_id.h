@@ -34,7 +34,8 @@ struct UniqueId {
   uint64_t id = 0;
 
   void Encode(char (&out)[128]) const;
-  // InvalidArgument when the bytes are not an id (all zero, another library's id, a corrupt one).
+  // Returns InvalidArgument when the bytes are not an id (all zero, another library's id, a corrupt
+  // one).
   static Result<UniqueId> Decode(const char (&in)[128]);
 };
 

@@ -122,7 +122,7 @@ class Communicator {
                                                      std::atomic<bool>* abort_flag,
                                                      const std::function<Status()>& abort_reason);
   Status Build(std::atomic<bool>* abort_flag);
-  // The last step: the communicator is made, and the watch listens.
+  // Takes the last step: the communicator is made, and the watch listens.
   Status Open();
   Status ExchangePeers(PlanContext& lists);
   Status DescribeDevice(PeerInfo& self);

@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// How late a waiter notices that a communicator has stopped.
+// How often a waiter looks whether a communicator has stopped.
 constexpr auto kLookAgain = std::chrono::milliseconds(20);
 
 }  // namespace

@@ -43,8 +43,8 @@ class HandleGate {
   void Leave() { word_.fetch_sub(1, std::memory_order_release); }
   // Lets everybody in. REQUIRES: the phase is kMaking.
   void Open() { ChangePhase(Phase::kMaking, Phase::kLive); }
-  // From now on nobody enters. Returns whether it was this call that did it: its caller, and nobody
-  // else, then frees the handle.
+  // Lets nobody enter from now on. Returns whether it was this call that did it: its caller, and
+  // nobody else, then frees the handle.
   bool Close();
   bool anyone_inside() const { return CountOf(word_.load(std::memory_order_acquire)) != 0; }
 
@@ -99,16 +99,16 @@ class HandleTable {
   std::array<std::atomic<Chunk*>, kMaxChunks> chunks_ = {};
   Mutex mutex_;
   size_t num_chunks_ TUTTI_GUARDED_BY(mutex_) = 0;
-  size_t used_in_last_ TUTTI_GUARDED_BY(mutex_) =
-      0;  // slots of the last chunk that were ever taken
+  // How many slots of the last chunk were ever taken.
+  size_t used_in_last_ TUTTI_GUARDED_BY(mutex_) = 0;
   // The freed slots, in the order in which they were freed.
   Slot* first_resting_ TUTTI_GUARDED_BY(mutex_) = nullptr;
   Slot* last_resting_ TUTTI_GUARDED_BY(mutex_) = nullptr;
   size_t num_resting_ TUTTI_GUARDED_BY(mutex_) = 0;
 };
 
-// The process's table. One per process by the nature of a C API; never destroyed, because other
-// threads may still call into the library while the process exits.
+// Returns the process's table. One per process by the nature of a C API; never destroyed, because
+// other threads may still call into the library while the process exits.
 HandleTable& Handles();
 
 // Frees a handle when the work on it has ended. Does nothing where another thread frees it already.

@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-// What the ids of a relay's channels differ by from that of their communicator.
+// The ids of a relay's channels differ from their communicator's by multiples of this.
 constexpr uint64_t kChannelIds = 0x9E3779B97F4A7C15;
 
 }  // namespace
@@ -65,20 +65,22 @@ Result<std::unique_ptr<Communicator>> Communicator::InitChild(
   return Built(std::move(comm), abort_flag, abort_reason);
 }
 
-// The others may wait for this rank in a step of theirs: they hear what is wrong, not that it left.
+// Returns the communicator once it is built. Tells the other ranks the reason of a failure, because
+// they may wait for this rank in a step of theirs.
 Result<std::unique_ptr<Communicator>> Communicator::Built(
     std::unique_ptr<Communicator> comm, std::atomic<bool>* abort_flag,
     const std::function<Status()>& abort_reason) {
   Status built = comm->Build(abort_flag);
   if (built.ok()) return comm;
-  // A step that saw the flag rise knows less than who raised it.
+  // The reason of the rank that gave up, or of whoever raised the flag, says more than a step that
+  // was ended by it.
   const bool aborted = abort_flag != nullptr && abort_flag->load(std::memory_order_acquire);
   if (Status reason = comm->bootstrap_->CancelReason(); !reason.ok())
     built = std::move(reason);
   else if (Status raised = aborted && abort_reason ? abort_reason() : Status(); !raised.ok())
     built = std::move(raised);
   Status told = built;
-  // What this process or host lacks says nothing of which rank it is.
+  // A system error names no rank, so the other ranks are told which one it is.
   if (told.code() == Code::kSystemError && comm->bootstrap_->CancelReason().ok())
     told = std::move(told).Annotate(fmt::format("rank {} cannot take part", comm->rank()));
   comm->bootstrap_->GiveUp(told);
@@ -148,7 +150,7 @@ Result<std::unique_ptr<RelayChannel>> Communicator::MakeChannel(int channel,
   comm->bootstrap_ = bootstrap_->CreateChild(
       bootstrap_->id() ^ kChannelIds * static_cast<uint64_t>(channel + 1), all, abort_flag);
   TUTTI_ASSIGN(comm, Built(std::move(comm), abort_flag, {}));
-  // Its rank is on a host, so that is what its operations are.
+  // The channel was made without a GPU, so that its operations are those of hosts.
   Executor& executor = static_cast<HostOperations&>(*comm->operations_).executor();
   return std::unique_ptr<RelayChannel>(std::make_unique<HostChannel>(std::move(comm), executor));
 }
@@ -162,7 +164,7 @@ Status Communicator::DescribeDevice(PeerInfo& self) {
   return Status::Ok();
 }
 
-// One packed all-gather of what every rank says of itself, checked by every rank alike.
+// Gathers what every rank says of itself; every rank checks all of it alike.
 Status Communicator::ExchangePeers(PlanContext& lists) {
   peers_.resize(static_cast<size_t>(num_ranks()));
   PeerInfo& self = peers_[static_cast<size_t>(rank())];

@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kMostKnownHosts = 8;
 
 uint64_t HashOf(topology::Machine machine) {
-  // What was guessed stands in sentences that may name what differs from process to process.
+  // The sentences about guesses may differ from process to process, and the machine must not.
   machine.guesses.clear();
   const uint64_t hash = Fnv1a::Of(topology::FormatMachineXml(machine));
   return hash == 0 ? 1 : hash;

@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// What a child's id begins with, so that no split and shrink of one parent make the same id.
+// Part of a child's id, so that no split and shrink of one parent make the same id.
 constexpr uint64_t kSplitId = 1;
 constexpr uint64_t kShrinkId = 2;
 
@@ -20,8 +20,9 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 
 using Made = Result<std::unique_ptr<Communicator>>;
 
-// What all ranks of `parent` do together over its bootstrap. Who waits for this rank meanwhile is
-// told `doing`; and when the others do not come, the failure says what they do.
+// A call that all ranks of `parent` make together over its bootstrap. Ranks that wait for this one
+// meanwhile learn from `doing` what it does; when the others do not come, the failure says what
+// they do instead.
 class Together {
  public:
   Together(Communicator& parent, std::string doing, std::atomic<bool>& flag)
@@ -37,10 +38,11 @@ class Together {
     in_step_ = met.ok();
     return met;
   }
-  // Why the call was ended from outside; success while it was not.
+  // Returns why the call was ended from outside; success if it was not.
   Status reason() const { return call_.reason(); }
 
-  // What to say of a call that failed with `failure`.
+  // Returns the status of a call that failed with `failure`, and tells ranks that wait for this
+  // one. Call it once; later calls return their argument.
   Status Explain(Status failure) {
     if (std::exchange(explained_, true)) return failure;
     Watch& watch = parent_.watch();
@@ -50,16 +52,16 @@ class Together {
     if (failure.code() == Code::kTimeout)
       failure = watch.Explain(failure, parent_.bootstrap().LinkedRanks());
     if (in_step_) return failure;
-    // The others wait for this rank.
+    // The others wait for this rank in the step that it did not finish.
     const std::string here =
         RankName(parent_.rank(), parent_.peers()[static_cast<size_t>(parent_.rank())]);
-    // Whoever aborts the new communicator gives up that one only: the parent stays as it is.
+    // An abort of the new communicator gives up only that one; the parent goes on.
     if (flag_.load()) {
       call_.GiveUp(RemoteError(
           "{} gave up, {}: the communicator that was being made was aborted there", here, doing_));
       return failure;
     }
-    // Nothing that all do together would fit any more.
+    // The ranks are no longer at the same step of the parent's bootstrap, so it cannot go on.
     parent_.Stop(
         Status(failure.code(), fmt::format("{} gave up, {}: {}", here, doing_, failure.message())),
         /*tell=*/true);
@@ -180,7 +182,8 @@ Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
     std::sort(excluded.begin(), excluded.end());
     excluded.erase(std::unique(excluded.begin(), excluded.end()), excluded.end());
   }
-  // No rank that stays out of it can end it: the child notices when one of its own is lost.
+  // The ranks that are left out have no part in this, so the parent's bootstrap has none either;
+  // the child notices when a rank of its own is lost.
   const Watch::Step step(parent.watch(),
                          fmt::format("in ncclCommShrink without rank{} {}",
                                      excluded.size() > 1 ? "s" : "", fmt::join(excluded, ", ")));

@@ -143,7 +143,7 @@ Status TakeRing(const Settings& settings, const Graph& graph, const Paths& paths
   return Status::Ok();
 }
 
-// What a message says, in its form only.
+// The fields of a message, of which only the form has been checked.
 struct Told {
   uint8_t kind = 0;
   HostAnswer answer;
@@ -195,10 +195,11 @@ topology::HostOffer OfferOf(const HostAnswer& answer) {
   return offer;
 }
 
-// Of two speeds of which 0 says nothing.
+// Returns the lower of two speeds; 0 is an unknown one.
 uint32_t LeastKnown(uint32_t a, uint32_t b) { return a == 0 || b == 0 ? a + b : std::min(a, b); }
 
-// From the hosts' rings to the job's, from host to host in the order of their first ranks.
+// Joins the hosts' rings to the job's, which goes through the hosts in the order of their first
+// ranks.
 Result<std::vector<int>> JoinRing(const std::vector<topology::HostOffer>& offers) {
   TUTTI_ASSIGN(const topology::JobChannels job, topology::JoinHosts(offers));
   std::vector<int> ring;

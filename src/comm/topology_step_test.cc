@@ -47,7 +47,7 @@ HostAnswer Ask(const HostQuestion& question, const Settings& settings = {}) {
   return answer.ok() ? *answer : HostAnswer{};
 }
 
-// How often a ring goes from one node to another.
+// Returns how often a ring goes from one node to another.
 int Crossings(const std::vector<int32_t>& order, const HostQuestion& question) {
   const auto numa = [&](int32_t rank) {
     const auto at = std::find(question.ranks.begin(), question.ranks.end(), rank);

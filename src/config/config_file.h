@@ -23,7 +23,8 @@ struct ConfigFile {
 // must not stop every job.
 ConfigFile ParseConfigFile(std::string_view text, std::string_view name);
 
-// Where the files are: NCCL_CONF_FILE, or ~/.nccl.conf when it is not set, before /etc/nccl.conf.
+// Returns where the files are: NCCL_CONF_FILE, or ~/.nccl.conf when it is not set, before
+// /etc/nccl.conf.
 std::vector<std::string> ConfigFilePaths(const Environment& environment);
 
 // `environment` first, then the files in their order.

@@ -37,7 +37,7 @@ std::vector<ConfigFile> ReadConfigFiles(const Environment& environment) {
   return files;
 }
 
-// As NAME=VALUE.
+// Returns the variables as NAME=VALUE.
 std::vector<std::string> VariablesInUse(const std::vector<ConfigFile>& files) {
   std::vector<std::string> variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)

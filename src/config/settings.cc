@@ -21,7 +21,7 @@ std::string Show(const PortRange& value) {
   return value.any() ? "" : fmt::format("{}-{}", value.low, value.high);
 }
 
-// "A|B|C" as "A, B or C".
+// Returns "A|B|C" as "A, B or C".
 std::string Sentence(std::string_view choices) {
   std::string text(choices);
   const size_t last = text.rfind('|');

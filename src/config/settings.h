@@ -53,15 +53,16 @@ struct Settings {
 // Environment.
 using Environment = std::function<const char*(const char* name)>;
 
-// The process's own environment.
+// Returns the process's own environment.
 Environment ProcessEnvironment();
 
-// The settings that `environment` asks for. An empty text counts as not set. InvalidUsage when a
-// value is not allowed.
+// Returns the settings that `environment` asks for. An empty text counts as not set. InvalidUsage
+// when a value is not allowed.
 Result<Settings> ReadSettings(const Environment& environment);
 
-// What the library calls: process environment and configuration files, with the log told where it
-// goes. What the first call finds to be without effect is kept for settings_news.h.
+// Reads the settings of this process from its environment and the configuration files, and tells
+// the log where to write. What the first call finds to be without effect is kept for
+// settings_news.h.
 Result<Settings> ReadProcessSettings();
 
 // A setting as data, for documentation and for the parameter calls of the API.
@@ -74,11 +75,11 @@ struct SettingInfo {
   std::string_view why;
   // Puts what `text` says into `settings`; InvalidUsage names variable, value and what is allowed.
   Status (*read)(std::string_view text, Settings& settings);
-  // The value in `settings` as a user would write it; "(set)" for a secret that is set.
+  // Returns the value in `settings` as a user would write it; "(set)" for a secret that is set.
   std::string (*format)(const Settings& settings);
 };
 
-// All settings in the order of the table.
+// Returns all settings in the order of the table.
 std::span<const SettingInfo> AllSettings();
 
 // Returns one sentence for each of `names`, each as NAME=VALUE, that begins with NCCL_ or TUTTI_
@@ -86,7 +87,7 @@ std::span<const SettingInfo> AllSettings();
 // and unknown ones, with the nearest name that exists where one is near.
 std::vector<std::string> ReviewNames(std::span<const std::string> names);
 
-// The text of docs/settings.md.
+// Returns the text of docs/settings.md.
 std::string SettingsMarkdown();
 
 }  // namespace tutti

@@ -22,11 +22,11 @@ Status ParseInteger(std::string_view variable, std::string_view text, int64_t lo
 Status ParseNumber(std::string_view variable, std::string_view text, double low, double high,
                    std::string_view unit, double& value);
 
-// One word of "A|B|C" in any case; `value` gets the spelling of the list.
+// Parses one word of "A|B|C" in any case; `value` gets the spelling of the list.
 Status ParseChoice(std::string_view variable, std::string_view text, std::string_view choices,
                    std::string& value);
 
-// "low-high", or one port.
+// Parses "low-high", or one port.
 Status ParsePorts(std::string_view variable, std::string_view text, PortRange& value);
 
 }  // namespace tutti::config

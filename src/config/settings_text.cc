@@ -60,7 +60,8 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// The setting whose name is nearest to `name`, or nothing when none is near enough to be meant.
+// Returns the setting whose name is nearest to `name`, or nothing when none is near enough to be
+// meant.
 std::string_view NearestSetting(std::string_view name) {
   // Three slips at most: beyond that, names that differ in a whole word come out as suggestions.
   constexpr size_t kMostSlips = 3;
@@ -81,7 +82,7 @@ bool IsSetting(std::string_view name) {
                      [&](const SettingInfo& setting) { return setting.variable == name; });
 }
 
-// An empty sentence when there is nothing to say about the name with this value.
+// Returns an empty sentence when there is nothing to say about the name with this value.
 std::string ReviewName(std::string_view name, std::string_view value) {
   if (!name.starts_with("NCCL_") && !name.starts_with("TUTTI_")) return "";
   if (IsSetting(name) || SilentNames().contains(name)) return "";

@@ -1,14 +1,14 @@
 #pragma once
 
-// The ring of slots through which one rank sends chunks to another: the shape that every transport
-// gives a kernel.
+// The FIFO: a circular buffer of slots through which one rank sends chunks to another. Every
+// transport gives a kernel this shape.
 //
 //   producer                                   consumer
 //   TryAcquire → fill → Publish   ──slot──▶   TryPeek → read → Release
 //            ▲                                              │
 //            └────────────────────head──────────────────────┘
 //
-// With shared memory both ends map the same ring. With a network each end has a ring of its own,
+// With shared memory both ends map the same FIFO. With a network each end has a FIFO of its own,
 // and the proxy is the consumer of the sender's and the producer of the receiver's.
 //
 // Each slot announces itself with its own sequence number, so that a small chunk and its
@@ -16,13 +16,13 @@
 // longer ones in the slot's data area. A producer may put small chunks there too (kInDataArea), for
 // NCCL_PROTO=Simple.
 //
-// Memory layout of a ring (offsets in bytes, all lines of 64):
+// Memory layout of a FIFO (offsets in bytes, all lines of 64):
 //     0  FifoControl
 //   128  SlotHeader[kFifoSlots]
 //   640  padding up to kFifoDataOffset
 //  4096  data, kFifoSlots × (slot_bytes + gap_bytes)
-// Fresh memory is all zeroes, which is an empty ring. Nothing read from the ring by FifoReceiver is
-// trusted beyond `bytes`, which is clamped to slot_bytes.
+// Fresh memory is all zeroes, which is an empty FIFO. FifoReceiver trusts nothing that it reads
+// there but `bytes`, which it clamps to slot_bytes.
 
 #include <atomic>
 #include <cstddef>
@@ -34,8 +34,8 @@
 namespace tutti {
 
 struct alignas(64) SlotHeader {
-  std::atomic<uint64_t>
-      seq;          // n+1 once chunk n (counted from 0 over the ring's life) lies in this slot
+  // n + 1 once chunk n lies in this slot; chunks are counted from 0 over the FIFO's life.
+  std::atomic<uint64_t> seq;
   uint32_t bytes;   // of the chunk, with kInDataArea
   uint32_t op_tag;  // what the producer believes this chunk belongs to; see watch/signature.h
   std::byte inline_data[kInlineBytes];
@@ -52,7 +52,7 @@ struct FifoControl {
 };
 static_assert(sizeof(FifoControl) == kFifoHeadersOffset);
 
-// Where a ring lies. A value; the memory belongs to the transport that made it.
+// Where a FIFO lies. A value; the memory belongs to the transport that made it.
 struct FifoView {
   std::byte* base = nullptr;
   size_t slot_bytes = 0;
@@ -100,7 +100,7 @@ class FifoSender {
     SleepUntilChanged(view_.control().head, head_, view_.control().producer_sleepers, timeout_ns);
   }
   uint64_t published() const { return next_; }
-  // Chunks the consumer has released, read afresh.
+  // Returns how many chunks the consumer has released, read afresh.
   uint64_t released() const { return view_.control().head.load(std::memory_order_acquire); }
   const FifoView& view() const { return view_; }
 
@@ -124,7 +124,7 @@ class FifoReceiver {
   FifoReceiver() = default;
   explicit FifoReceiver(FifoView view) : view_(view) {}
 
-  // The next chunk, or the one `ahead` (< kFifoSlots) after it.
+  // Returns the next chunk, or the one `ahead` (< kFifoSlots) after it.
   FifoChunk TryPeek(uint64_t ahead = 0) const {
     const uint64_t chunk = next_ + ahead;
     const SlotHeader& header = view_.header(chunk);

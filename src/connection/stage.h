@@ -1,9 +1,9 @@
 #pragma once
 
 // A stage: the slots through which one rank shows its data to all ranks that can read its memory
-// (the DirectPrimitives of kernels/primitives.h). A ring of slots with one producer and many
-// consumers: round t uses slot t mod kStageSlots, and a rank may refill a slot once every rank's
-// `done` says that it has finished the round before.
+// (the DirectPrimitives of kernels/primitives.h). It is a circular buffer of slots with one
+// producer and many consumers: round t uses slot t mod kStageSlots, and a rank may refill a slot
+// once every rank's `done` says that it has finished the round before.
 //
 // Memory of one stage (fresh memory is zeroes, which is an empty stage):
 //     0  StageControl
@@ -18,13 +18,13 @@
 
 namespace tutti {
 
-inline constexpr int kStageSlots =
-    8;  // rounds in flight: two-shot keeps three, the rest lets a root run ahead
+// The rounds in flight: two-shot keeps three, and the rest lets a root run ahead.
+inline constexpr int kStageSlots = 8;
 inline constexpr size_t kStageDataOffset = 4096;
 
 struct StageControl {
-  alignas(
-      64) std::atomic<uint64_t> done;  // rounds below this are read to the end by the stage's owner
+  // The stage's owner has read the rounds below this one to their end.
+  alignas(64) std::atomic<uint64_t> done;
   alignas(64) SleepFlag done_sleepers;  // producers that wait for `done`
   SleepFlag seq_sleepers;               // consumers that wait for a slot of this stage
 };

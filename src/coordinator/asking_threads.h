@@ -16,18 +16,18 @@
 
 namespace tutti::coordinator {
 
-// Whether the thread of this number lives in this process.
+// Returns whether the thread of this number lives in this process.
 bool ThreadLives(pid_t thread);
 
 class AskingThreads {
  public:
-  // The calling thread asks for something.
+  // Notes that the calling thread asks for something.
   void NoteAsking();
-  // The calling thread begins to wait for the ticket without an end, or ends.
+  // Note that the calling thread begins to wait for the ticket without an end, or ends.
   void BeginWait(const Ticket& ticket);
   void EndWait(const Ticket& ticket);
 
-  // All threads that ever asked, but for some that have ended.
+  // Returns all threads that ever asked, but for some that have ended.
   const std::set<pid_t>& askers() const { return askers_; }
   std::set<pid_t> Blocked() const;
   size_t num_waits() const { return waits_.size(); }

@@ -37,7 +37,7 @@ class GaussianProcess {
   GaussianProcess(std::vector<Point> points, const std::vector<double>& values, double noise);
 
   Prediction Predict(const Point& point) const;
-  // How much more than the largest value so far is to be expected at `point`.
+  // Returns how much more than the largest value so far is to be expected at `point`.
   double ExpectedImprovement(const Point& point) const;
 
  private:
@@ -61,14 +61,15 @@ class Autotune {
   };
   Autotune(const Options& options, const Tuning& initial);
 
-  // A batch whose first tensor is `name` has moved `bytes`. A step ends when a name comes again.
+  // Notes that a batch whose first tensor is `name` has moved `bytes`. A step ends when a name
+  // comes again.
   void Moved(const std::string& name, int64_t bytes, int64_t now_ns);
   // Returns what to use from now on, once, when it differs from `current`.
   std::optional<Tuning> TakeNext(const Tuning& current);
   bool done() const { return phase_ == Phase::kDone; }
   const Tuning& best() const { return best_; }
 
-  // The box that is searched; the defaults lie inside.
+  // Translate to and from the box that is searched; the defaults lie inside.
   static GaussianProcess::Point ToPoint(const Tuning& tuning);
   static Tuning FromPoint(const GaussianProcess::Point& point, const Tuning& rest);
 

@@ -14,7 +14,8 @@ namespace {
 
 using Field = std::function<std::string(const Request&)>;
 
-// "float32 on rank 0, float64 on ranks 1 and 2", or "" where all ranks say the same.
+// Returns a text such as "float32 on rank 0, float64 on ranks 1 and 2", or "" where all ranks say
+// the same.
 std::string Differing(const Claim& claim, const Field& field) {
   std::vector<std::pair<std::string, RankSet>> sides;
   for (const Variant& variant : claim.variants) {
@@ -46,7 +47,7 @@ struct Check {
   Field field;
 };
 
-// In the order in which they are told.
+// Returns the checks in the order in which their failures are told.
 std::vector<Check> ChecksFor(OpKind kind) {
   std::vector<Check> checks = {
       {"the data type", [](const Request& r) { return std::string(Name(r.type)); }},

@@ -16,8 +16,8 @@ namespace tutti::coordinator {
 Status CheckRequest(const std::string& name, const Request& request,
                     const std::vector<int>& members);
 
-// "" or the sentence that names the tensor, both sides, and their ranks. `joined` are the ranks
-// that bring nothing.
+// Returns "" or the sentence that names the tensor, both sides, and their ranks. `joined` are the
+// ranks that bring nothing.
 std::string FindMismatch(const std::string& name, const Claim& claim, const RankSet& joined);
 
 }  // namespace tutti::coordinator

@@ -49,7 +49,7 @@ class ClockMeter {
  public:
   struct Hooks {
     std::function<int64_t()> now_ns;  // this rank's clock
-    // To another rank of the job, without waiting; what does not arrive is lost.
+    // Sends to another rank of the job without waiting; what does not arrive is lost.
     std::function<void(int rank, std::span<const std::byte> message)> send;
     std::function<void(const ClockDistance& distance)> measured;
   };
@@ -62,7 +62,7 @@ class ClockMeter {
   // measurement before are still open, what there was of answers is told first. Rank 0 has nothing
   // to measure.
   void Measure();
-  // False: this is no message of a meter.
+  // Handles a message. Returns false when it is none of a meter.
   bool OnMessage(std::span<const std::byte> message);
 
  private:

@@ -13,7 +13,7 @@
 
 namespace tutti::coordinator {
 
-// The Status of a call on `comm` (null: of this thread's last call).
+// Returns the Status of a call on `comm` (null: of this thread's last call).
 inline Status FromNccl(ncclResult_t result, ncclComm_t comm = nullptr) {
   if (result == ncclSuccess) return Status::Ok();
   return Status(static_cast<Code>(result), ncclGetLastError(comm));

@@ -391,7 +391,7 @@ void Controller::RespondFromTable(const std::string& name, RoundResult& result) 
   result.responses.push_back(std::move(response));
 }
 
-// The slot, or -1.
+// Returns the slot, or -1.
 int Controller::Remember(const std::shared_ptr<const Agreement>& agreed,
                          std::optional<Request> mine) {
   const auto inserted = cache_.Insert(agreed, std::move(mine));

@@ -78,7 +78,7 @@ void Controller::FailGroup(const std::string& group, const std::string& error,
   }
 }
 
-// The ranks' part in a tensor of the table; the groups that they asked for it in.
+// Takes the ranks' part in a tensor out of the table. Returns the groups that they asked for it in.
 std::set<std::string> Controller::TakeFromTable(const std::string& name, const RankSet& ranks) {
   std::set<std::string> groups;
   const auto found = table_.find(name);
@@ -132,7 +132,7 @@ void Controller::RespondToFailures(RoundResult& result) {
   }
 }
 
-// What is pending here under a name that is not in the cache.
+// Fails what is pending here under a name that is not in the cache.
 void Controller::FailName(const std::string& name, const std::string& error, RoundResult& result) {
   Response response;
   response.error = error;

@@ -166,7 +166,7 @@ Status Coordinator::JoinByTutti(const Gpu& gpu, const OperationsGroup& group,
   return Status::Ok();
 }
 
-// The two levels of a hierarchy, split from the communicator of all.
+// Splits the two levels of a hierarchy from the communicator of all.
 Status Coordinator::JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& group,
                                      Communicators& communicators, OperationsList& list) const {
   const HierarchyShape& place = options_.place;
@@ -209,7 +209,7 @@ Status Coordinator::JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& grou
   return Status::Ok();
 }
 
-// The ranks of this rank's host, or those of its place on all hosts. All of `group` use it
+// Returns the ranks of this rank's host, or those of its place on all hosts. All of `group` use it
 // together.
 OperationsGroup Coordinator::PartOf(const OperationsGroup& group, bool across) const {
   const HierarchyShape& place = options_.place;
@@ -234,8 +234,8 @@ OperationsGroup Coordinator::PartOf(const OperationsGroup& group, bool across) c
   return part;
 }
 
-// A communicator of `group` by the other library, made by all of `all` at the same time; null on
-// all of them where one failed.
+// Makes a communicator of `group` by the other library, made by all of `all` at the same time; null
+// on all of them where one failed.
 Result<std::shared_ptr<GpuCommunicator>> Coordinator::OpenLibrary(
     int set, const std::shared_ptr<Gpu>& gpu, const OperationsGroup& all,
     const OperationsGroup& group, Communicators& communicators) const {

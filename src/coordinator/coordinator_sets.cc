@@ -353,8 +353,8 @@ Status Coordinator::JoinSet(int id, ncclComm_t parent, SetMaking& making, SetRec
   return Status::Ok();
 }
 
-// The same on all ranks: ok if all of them have made their part, else what the first says that has
-// not. Nobody may have a set in which another member never comes.
+// Returns the same on all ranks: ok if all of them have made their part, else what the first says
+// that has not. Nobody may have a set in which another member never comes.
 Status Coordinator::AllMade(ncclComm_t parent, const Status& mine) const {
   TUTTI_ASSIGN(const FirstFailure failure,
                CompareOutcomes(GatherOver(parent), static_cast<size_t>(options_.num_ranks), mine));

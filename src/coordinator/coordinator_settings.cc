@@ -57,7 +57,7 @@ Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
   return common;
 }
 
-// Every rank's text, by rank.
+// Returns a function that gathers every rank's text, by rank.
 GatherTexts Coordinator::TextGatherer() const {
   return [this](const std::string& mine) -> Result<std::vector<std::string>> {
     TUTTI_ASSIGN(const std::vector<Bytes> all,

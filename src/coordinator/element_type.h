@@ -84,7 +84,7 @@ constexpr size_t WireSize(ncclDataType_t type) {
   }
 }
 
-// The kernels' operator for nccl.h's. An average is a sum; who calls divides.
+// Returns the kernels' operator for nccl.h's. An average is a sum; who calls divides.
 constexpr ReduceKind KindOf(ncclRedOp_t op) {
   switch (op) {
     case ncclProd:

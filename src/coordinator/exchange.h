@@ -2,7 +2,7 @@
 
 // Exchange: how the controllers of a process set talk. The one interface between negotiation and
 // whatever moves its bytes; there is one over a communicator (nccl_exchange.h) and a simulated one
-// for fleets in one process (simulated.h).
+// for fleets in one process (testing/simulated_network.h).
 //
 // Both operations are collective: every rank calls them in the same order. Calls block until their
 // peers have arrived, for as long as that takes; a lost peer ends them with its Status. One thread

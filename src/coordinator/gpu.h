@@ -39,20 +39,21 @@ class Gpu {
 
   // CUDA's number of the device.
   virtual int device() const = 0;
-  // The same, as tuttiCommInitRankOn wants it.
+  // Returns the same as tuttiCommInitRankOn wants it.
   virtual int rank_device() const { return device(); }
-  // The set's stream, as nccl.h wants it.
+  // Returns the set's stream as nccl.h wants it.
   virtual void* stream() const = 0;
   // Makes the GPU current, for libraries that work on the current one.
   virtual std::unique_ptr<GpuScope> MakeCurrent() = 0;
 
-  // The end of what `stream` holds now.
+  // Returns a mark at the end of what `stream` holds now.
   virtual Result<std::shared_ptr<GpuMark>> Mark(void* stream) = 0;
   // Makes what is queued on `stream` from now on wait for the mark.
   virtual Status Await(void* stream, const GpuMark& mark) = 0;
 
-  // On the set's stream. Both ends may be memory of the GPU or of the host; what lies in ordinary
-  // host memory has been read when the call returns, and is written when the stream is idle.
+  // Copies on the set's stream. Both ends may be memory of the GPU or of the host; what lies in
+  // ordinary host memory has been read when the call returns, and is written when the stream is
+  // idle.
   virtual Status Copy(void* to, const void* from, size_t bytes) = 0;
   // Memory of the GPU, for what is queued on the set's stream from now on. At least one byte.
   virtual Result<void*> Allocate(size_t bytes) = 0;
@@ -62,8 +63,8 @@ class Gpu {
   virtual Status Synchronize() = 0;
 };
 
-// By CUDA's driver, which is looked up when it is first needed. InvalidUsage where there is none,
-// or no such device.
+// Makes one by CUDA's driver, which is looked up when it is first needed. InvalidUsage where there
+// is none, or no such device.
 Result<std::shared_ptr<Gpu>> MakeCudaGpu(int device);
 
 // The result of an operation on a GPU, which its ticket holds.

@@ -49,7 +49,7 @@ Status GpuCommunicator::Sentence(ncclResult_t result) const {
                   last == nullptr || !*last ? "" : ": ", last == nullptr ? "" : last));
 }
 
-// Until the library is done with what it has begun.
+// Waits until the library is done with what it has begun.
 Status GpuCommunicator::Settle(ncclResult_t& result) {
   if (result != ncclInProgress) return Status::Ok();
   const int64_t begin_ns = NowNs();

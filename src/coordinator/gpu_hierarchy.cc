@@ -110,7 +110,7 @@ class GpuHierarchy final : public TwoLevelOperations {
     size_t bytes = 0;
     int root = 0;
   };
-  // Each part from its root to all, where it lies.
+  // Broadcasts each part, where it lies, from its root to all.
   Status Spread(LibraryComm& comm, const std::vector<Part>& parts) const {
     const NcclFunctions& f = comm.functions();
     TUTTI_TRY(comm.Begin());

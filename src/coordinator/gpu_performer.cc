@@ -135,7 +135,7 @@ Status GpuPerformer::Join() {
   return Status::Ok();
 }
 
-// The same on all ranks. (A communicator of one GPU has no scaled sum.)
+// Returns the same on all ranks. (A communicator of one GPU has no scaled sum.)
 bool GpuPerformer::Queues(const Response& response) const {
   const Request& request = response.agreement().request;
   if (!queue_ || !queue_->Takes(request, response.agreement().bytes())) return false;

@@ -25,8 +25,8 @@ namespace tutti::coordinator {
 class GpuPerformer {
  public:
   struct Hooks {
-    // The GPU of that number, with a stream for this set; -1: one for a rank that has used none and
-    // stands in for others. Local.
+    // Returns the GPU of that number, with a stream for this set; -1: one for a rank that has used
+    // none and stands in for others. Local.
     std::function<Result<std::shared_ptr<Gpu>>(int device)> open;
     // Operations on it that all ranks of the set have, in the order in which they are asked; none
     // on all ranks where they have none. All of them call it, at the same point in the order of

@@ -19,7 +19,8 @@ class LibraryComm {
   virtual ~LibraryComm() = default;
   virtual const NcclFunctions& functions() const = 0;
   virtual ncclComm_t get() const = 0;
-  // Before each call, or group of calls; after a Begin that was ok, End gets what they returned.
+  // Called before each call, or group of calls; after a Begin that was ok, End gets what they
+  // returned.
   virtual Status Begin() { return Status::Ok(); }
   virtual Status End(ncclResult_t result);
 };
@@ -55,7 +56,7 @@ std::unique_ptr<Operations> MakeLibraryOperations(std::shared_ptr<LibraryComm> c
 std::unique_ptr<Operations> MakeStreamOperations(ncclComm_t comm, int rank, int num_ranks,
                                                  void* stream);
 
-// A library, by file name, for tensors in host memory.
+// Loads a library, by file name, for tensors in host memory.
 Result<std::shared_ptr<OperationsPlugin>> LoadNcclPlugin(const std::string& file);
 
 }  // namespace tutti::coordinator

@@ -40,11 +40,11 @@ class Mover {
   }
   void Done() { Advance(Event::kDone); }
 
-  // Whether a batch waits and no thread moves one.
+  // Returns whether a batch waits and no thread moves one.
   bool can_begin() const { return state_ == State::kQueued; }
-  // Whether nothing waits and nothing is moved.
+  // Returns whether nothing waits and nothing is moved.
   bool idle() const { return state_ == State::kIdle; }
-  // Whether no batch waits; one may be moved.
+  // Returns whether no batch waits; one may be moved.
   bool empty() const { return queue_.empty(); }
 
  private:

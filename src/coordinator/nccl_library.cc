@@ -29,7 +29,7 @@ void Look(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
 }
 
-// The file in which an address lies; "" where nobody knows.
+// Returns the file in which an address lies; "" where it is unknown.
 std::string FileOf(const void* address) {
   Dl_info info = {};
   return dladdr(address, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";

@@ -54,8 +54,8 @@ NcclFunctions OwnNcclFunctions();
 
 class NcclLibrary {
  public:
-  // By a path, or by a name that the loader looks for. InvalidUsage where it cannot be loaded, or
-  // has not what every such library has.
+  // Opens a library by a path, or by a name that the loader looks for. InvalidUsage where it cannot
+  // be loaded, or has not what every such library has.
   static Result<std::shared_ptr<const NcclLibrary>> Load(const std::string& file);
 
   const NcclFunctions& functions() const { return functions_; }
@@ -64,9 +64,9 @@ class NcclLibrary {
   Status ServesGpus() const;
   // Returns the version as ncclGetVersion tells it, such as 22703; 0 where it does not.
   int version() const { return version_; }
-  // The file that was loaded.
+  // Returns the file that was loaded.
   const std::string& path() const { return path_; }
-  // "NCCL 2.27.3"
+  // Returns a name such as "NCCL 2.27.3".
   std::string Name() const;
 
  private:
@@ -81,9 +81,9 @@ class NcclLibrary {
 // has loaded already, where the loader looks, and the usual folders.
 std::vector<std::string> NcclCandidates();
 
-// The library for tensors on GPUs: the one that is named, or else the first of the candidates that
-// is not Tutti's own. InvalidUsage, with what was looked for, where there is none, and where what
-// is named is Tutti's.
+// Returns the library for tensors on GPUs: the one that is named, or else the first of the
+// candidates that is not Tutti's own. InvalidUsage, with what was looked for, where there is none,
+// and where what is named is Tutti's.
 Result<std::shared_ptr<const NcclLibrary>> FindNcclForGpus(
     const std::string& named, const std::vector<std::string>& candidates);
 

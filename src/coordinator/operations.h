@@ -63,13 +63,13 @@ class Operations {
   // counts[r] elements of the reduction, one rank's after another's, end on rank r.
   virtual Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
                                ncclDataType_t type, ncclRedOp_t op) = 0;
-  // An operator that multiplies each float by `factor` and adds; it may be used until the next
-  // call. Only where tensors cannot be scaled on the way (TensorMemory::leaves_scaling).
+  // Returns an operator that multiplies each float by `factor` and adds; it may be used until the
+  // next call. Only where tensors cannot be scaled on the way (TensorMemory::leaves_scaling).
   virtual Result<ncclRedOp_t> ScaledSum(ncclDataType_t, double) {
     return InternalError("{} does not scale", name());
   }
   virtual Status Barrier() = 0;
-  // Both at once, with whom they may. A negative rank: nothing in that direction.
+  // Sends and receives at once. A negative rank means nothing in that direction.
   virtual Status SendReceive(const void* input, size_t input_bytes, int to, void* output,
                              size_t output_bytes, int from) = 0;
 };

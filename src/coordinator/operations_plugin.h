@@ -42,14 +42,14 @@ class OperationsPlugin {
   virtual Result<std::unique_ptr<Operations>> Open(const OperationsGroup& group) = 0;
 };
 
-// A name of a list, without spaces around it, and in small letters up to what may be a path.
+// Returns a name of a list without spaces around it, and in small letters up to what may be a path.
 std::string PlainName(std::string_view name);
 
-// "mpi", "gloo", "ccl", or "nccl:" and a library. InvalidUsage for another name or where there is
-// no such library.
+// Finds the plugin of a name: "mpi", "gloo", "ccl", or "nccl:" and a library. InvalidUsage for
+// another name or where there is no such library.
 Result<std::shared_ptr<OperationsPlugin>> FindPlugin(const std::string& name);
 
-// The first plugin of its kind that is viable, or the last one's reason.
+// Returns the first plugin of its kind that is viable, or the last one's reason.
 Result<std::shared_ptr<OperationsPlugin>> FindViablePlugin(const std::string& name, int rank,
                                                            int num_ranks);
 

@@ -16,8 +16,8 @@ namespace tutti::coordinator {
 // Who failed first, if anybody did: its place in the group, and its sentence.
 using FirstFailure = std::optional<std::pair<size_t, std::string>>;
 
-// The same on all ranks. `gather` as in OperationsGroup. `derived`: this rank failed because
-// another did, whose sentence is worth more.
+// Returns the first failure of all ranks, the same on all. `gather` as in OperationsGroup.
+// `derived`: this rank failed because another did, whose sentence is worth more.
 Result<FirstFailure> CompareOutcomes(
     const std::function<Status(const void* mine, size_t bytes, void* all)>& gather,
     size_t num_ranks, const Status& mine, bool derived = false);

@@ -13,8 +13,8 @@
 //   kInRound  kEnd, and none waits                 kNone
 //
 // To the caller. A failure may come through another rank before this rank has decided the same
-// check (Decided). It is held until then: a program that learns of it may ask for the name again at
-// once, in any set, and must not meet there what has yet to fail.
+// check (Decided). It is held until then: a program that learns of it may retry the name at once,
+// in a set where the earlier attempt has not failed yet.
 //
 // One thread at a time: the process set guards it.
 
@@ -32,18 +32,18 @@ class PendingFailures {
  public:
   using ByName = std::map<std::string, PendingFailure>;
 
-  // The failure is brought to no round before `round`.
+  // Keeps a failure, which is brought to no round before `round`.
   void Add(const std::string& name, PendingFailure failure, uint64_t round);
   // Moves into `due` what is to be brought to the round that begins.
   void BeginRound(uint64_t round, ByName& due);
   void EndRound() { Advance(Event::kEnd, 0); }
-  // Whether some wait for a round.
+  // Returns whether some wait for a round.
   bool waiting() const { return !waiting_.empty(); }
-  // Whether some wait for a round, or are brought to the one under way: the tensors that wait may
-  // then be gone when the others hear of them.
+  // Returns whether some wait for a round, or are brought to the one under way: the tensors that
+  // wait may then be gone when the others hear of them.
   bool in_doubt() const { return state_ != State::kNone; }
 
-  // All sets of this rank have been told of the checks up to this one.
+  // Notes that all sets of this rank have been told of the checks up to this one.
   void Decide(uint64_t check) { decided_ = check; }
   bool IsDecided(uint64_t check) const { return check <= decided_; }
   // Keeps a failed response until its check is decided.

@@ -72,8 +72,8 @@ bool Performer::Stages(const Request& request) const {
   return NeedsStaging(request) && !memory_->leaves_scaling();
 }
 
-// The operator of nccl.h that the request means, scale factors included where nobody else applies
-// them.
+// Returns the operator of nccl.h that the request means, scale factors included where nobody else
+// applies them.
 Result<ncclRedOp_t> Performer::OpFor(const Request& request, Operations& operations) const {
   const double factor = request.prescale * request.postscale;
   if (!memory_->leaves_scaling() || !NeedsStaging(request)) return WireOp(request);
@@ -122,7 +122,8 @@ Status Performer::Allreduce(std::vector<Response>& batch) {
   return AllreduceFused(batch, operations);
 }
 
-// Every tensor where it lies. This rank's neutral elements, where it has joined, lie together.
+// Reduces every tensor where it lies. This rank's neutral elements, where it has joined, lie
+// together.
 Status Performer::AllreduceScattered(std::vector<Response>& batch, Operations& operations) {
   const Request& request = batch.front().agreement().request;
   const ncclDataType_t wire = WireType(request);
@@ -168,7 +169,7 @@ Status Performer::AllreduceOne(Response& response, Operations& operations) {
   return memory_->Out(request, staged, tensor.output, count);
 }
 
-// What this rank brings, or what stands in for it.
+// Packs what this rank brings, or what stands in for it.
 Status Performer::Pack(const Response& response, std::byte* place) {
   const Request& request = response.agreement().request;
   const size_t elements = ElementsOf(response);

@@ -98,8 +98,8 @@ class ProcessSet {
     std::function<void(const std::string& reason)> overdue;
     // Returns what this rank does in its other sets: "" or a clause. May be null.
     std::function<std::string()> other_sets;
-    // For RoundInput. What the ranks said is told with locks held: must not call back or block.
-    // Both are null but in the set of all ranks.
+    // Serve RoundInput: the first returns what this rank waits for, the second is told, with locks
+    // held, what all ranks said, and must not call back or block. Null but in the set of all ranks.
     std::function<SetWaits()> collect_waits;
     std::function<void(const SetWaits& waits)> waits_collected;
   };
@@ -118,9 +118,9 @@ class ProcessSet {
   int rank() const { return options_.rank; }
   const std::vector<int>& members() const { return options_.members; }
 
-  // All of them enter the queue, or none. InvalidArgument for what is wrong by itself, InvalidUsage
-  // for a name that is still pending, and what ended the set when it has ended.
-  // Their tickets are moved from where they entered.
+  // Puts all of them into the queue, or none. InvalidArgument for what is wrong by itself,
+  // InvalidUsage for a name that is still pending, and what ended the set when it has ended. Their
+  // tickets are moved from where they entered.
   Status Enqueue(std::span<Ask> asks);
   // This rank brings nothing more until all ranks have joined; the ticket is done then.
   Status Join(TicketHold ticket);
@@ -142,7 +142,7 @@ class ProcessSet {
   void Fail(const Status& reason);
   // Returns why the set has ended, or ok.
   Status ended() const;
-  // After the end: waits until a GPU has done what it was given.
+  // Waits, after the end, until a GPU has done what it was given.
   void SettleGpu() { gpu_performer_.Settle(); }
 
   // What is pending here, and which of this rank's threads ask and wait (set_mismatch.h).
@@ -161,16 +161,16 @@ class ProcessSet {
     uint64_t round = 0;            // by this one the other ranks know what is pending here
   };
   Waits waits() const;
-  // Whether a thread waits here for what is pending; cheaper than waits().
+  // Returns whether a thread waits here for what is pending; cheaper than waits().
   bool MayBeStuck() const;
   // Returns 'waits for "a", "b" and 2 more', or "".
   std::string PendingText() const;
-  // The tensor `name` can never be completed where the ranks of the job that are named have it: it
-  // fails there. Called on all ranks of the set, with the same arguments. `round`: the round of
-  // Waits, the latest of those ranks.
+  // Fails the tensor `name` on the ranks of the job that are named, because they can never complete
+  // it. Called on all ranks of the set, with the same arguments. `round` is the round of Waits, the
+  // latest of those ranks.
   void AddPendingFailure(const std::string& name, PendingFailure failure, uint64_t round);
-  // All sets of this rank have been told the outcome of every check up to this one. Failures of
-  // later checks are held until then (pending_failures.h).
+  // Notes that all sets of this rank have been told the outcome of every check up to this one.
+  // Failures of later checks are held until then (pending_failures.h).
   void Decided(uint64_t check);
 
   // Counts of what happened, for tests and benchmarks.
@@ -228,7 +228,7 @@ class ProcessSet {
   void MoverLoop();
   Performer::Activity TellTimeline();
 
-  // What is said of waits (process_set_stalls.cc).
+  // Say what is said of waits (process_set_stalls.cc).
   std::string Activity() const TUTTI_EXCLUDES(mutex_);
   std::string PendingTextLocked() const TUTTI_REQUIRES(mutex_);
   void AskForStallCheckLocked() TUTTI_REQUIRES(mutex_);

@@ -39,7 +39,7 @@ bool ProcessSet::RoundIsDue() const {
   return driver_.IsDue(/*has_news=*/!queue_.empty() || failures_.waiting());
 }
 
-// The set's own thread, which drives when no thread waits for a ticket.
+// Runs on the set's own thread, which drives when no thread waits for a ticket.
 void ProcessSet::Loop() {
   log::SetThreadRank(options_.members[static_cast<size_t>(options_.rank)]);
   MutexLock lock(mutex_);

@@ -28,16 +28,16 @@ class RankSet {
   int size() const;
   // REQUIRES: not empty.
   int lowest() const { return intervals_.front().first; }
-  // The ranks below `num_ranks` that are not in the set.
+  // Returns the ranks below `num_ranks` that are not in the set.
   RankSet Complement(int num_ranks) const;
   std::vector<int> ToVector() const;
-  // "0", "0, 2-5 and 7".
+  // Returns the ranks as text, such as "0" or "0, 2-5 and 7".
   std::string ToString() const;
-  // "rank 0", "ranks 0 and 1".
+  // Returns the same with the word, such as "rank 0" or "ranks 0 and 1".
   std::string Describe() const;
 
   void Write(WireWriter& writer) const;
-  // False when the bytes are no set of ranks below `num_ranks`.
+  // Reads a set. Returns false when the bytes are no set of ranks below `num_ranks`.
   [[nodiscard]] bool Read(WireReader& reader, int num_ranks);
 
   friend bool operator==(const RankSet&, const RankSet&) = default;

@@ -76,7 +76,7 @@ struct Request : RequestFields {
   bool reduces() const { return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter; }
 };
 
-// "(2, 3)", "()"
+// Returns a shape as text, such as "(2, 3)" or "()".
 std::string ShapeText(const std::vector<int64_t>& shape);
 
 // Bounds of what comes from another rank.
@@ -86,7 +86,7 @@ inline constexpr size_t kMaxDimensions = 4096;  // a process set's ranks are sen
 void WriteText(WireWriter& writer, std::string_view text);
 [[nodiscard]] bool ReadText(WireReader& reader, size_t limit, std::string& text);
 void WriteRequest(WireWriter& writer, const Request& request);
-// False when the bytes are no request.
+// Reads a request. Returns false when the bytes are no request.
 [[nodiscard]] bool ReadRequest(WireReader& reader, Request& request);
 
 }  // namespace tutti::coordinator

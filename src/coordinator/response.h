@@ -20,7 +20,7 @@ struct Agreement {
   // Rows that each rank brings to an allgather; empty for other operations.
   std::vector<int64_t> first_dims;
 
-  // What the result of an allgather, or the tensor of another operation, takes.
+  // Returns how many bytes the result of an allgather, or the tensor of another operation, takes.
   int64_t bytes() const;
 };
 

@@ -31,7 +31,7 @@ class ResponseCache {
     const Agreement& agreement() const { return *agreed; }
   };
 
-  // The slot of `name`, or -1.
+  // Returns the slot of `name`, or -1.
   int Find(const std::string& name) const;
   // REQUIRES: the slot is in use.
   const Entry& at(int slot) const { return *slots_[static_cast<size_t>(slot)]; }

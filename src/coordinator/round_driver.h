@@ -45,13 +45,13 @@ class RoundDriver {
   State Advance(Event event, const Status& reason = Status::Ok());
 
   State state() const { return state_; }
-  // Whether the set has failed or ended; `ended` says why, or ok.
+  // Returns whether the set has failed or ended; `ended` says why, or ok.
   bool has_ended() const { return state_ >= State::kEnding; }
   const Status& ended() const { return ended_; }
   bool driving() const { return state_ != State::kIdle && state_ != State::kEnded; }
   bool in_round() const { return state_ == State::kNegotiating; }
   uint64_t next_round() const { return next_round_; }
-  // The first round that can bring what is said from now on.
+  // Returns the first round that can bring what is said from now on.
   uint64_t first_open_round() const { return in_round() ? next_round_ + 1 : next_round_; }
 
   // Reasons for a round beside the queue's and the pending failures'.
@@ -73,14 +73,15 @@ class RoundDriver {
     return std::move(join_ticket_);
   }
 
-  // Whether a round is due, `has_news` apart.
+  // Returns whether a round is due for a reason other than `has_news`.
   bool IsDue(bool has_news) const;
   // Another rank calls all into rounds up to this one. Returns false for a call that can come from
   // no rank.
   bool OnDoorbell(uint64_t round);
   // Returns whether the others must be called into `round`: they have not been so far.
   bool MustRing(uint64_t round);
-  // Whether the others must be called into the round that begins: they stay out after a quiet one.
+  // Returns whether the others must be called into the round that begins: they stay out after a
+  // quiet one.
   bool CallsOthers() const { return attendance_ == Attendance::kCalled; }
   // Fills in what this rank brings to the round that begins, except for tensors and failures.
   void FillInput(RoundInput& input);

@@ -84,7 +84,7 @@ struct RoundMessage {
 
   void Merge(const RoundMessage& other);
   Bytes Encode() const;
-  // RemoteError when the bytes are no message of a set of `num_ranks`.
+  // Returns RemoteError when the bytes are no message of a set of `num_ranks`.
   static Result<RoundMessage> Decode(std::span<const std::byte> bytes, int num_ranks);
 };
 

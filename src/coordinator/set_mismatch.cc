@@ -44,7 +44,7 @@ bool AllWait(const Places& places) {
   return IsIn(UnionOf(places, &SetWaits::Place::members), UnionOf(places, &SetWaits::Place::have));
 }
 
-// "process set 1 of ranks 0 and 1 on rank 0, process set 2 of ..."
+// Returns a text such as "process set 1 of ranks 0 and 1 on rank 0, process set 2 of ...".
 std::string Sides(const Places& places) {
   std::vector<const Places::value_type*> sides;
   for (const auto& place : places) sides.push_back(&place);
@@ -60,8 +60,8 @@ std::string Sides(const Places& places) {
   return text;
 }
 
-// The names among `names` that nobody can ever complete: drops what somebody may yet bring, until
-// nothing more is dropped.
+// Returns the names among `names` that nobody can ever complete: drops what somebody may yet bring,
+// until nothing more is dropped.
 std::set<std::string> Deadlocked(const SetWaits& waits, const RankSet& stuck,
                                  std::set<std::string> names) {
   for (;;) {

@@ -9,10 +9,10 @@
 
 namespace tutti::coordinator {
 
-// What the tensor of `request` is reduced as.
+// Returns what the tensor of `request` is reduced as.
 ncclDataType_t WireType(const Request& request);
 
-// Whether the user's buffers can be reduced as they are.
+// Returns whether the user's buffers can be reduced as they are.
 bool NeedsStaging(const Request& request);
 
 // wire[i] = input[i] × prescale, in the wire's type. Floats of up to 32 bits are scaled in float32
@@ -22,11 +22,11 @@ void StageIn(const Request& request, const void* input, void* wire, size_t count
 // output[i] = wire[i] × postscale, in the tensor's type.
 void StageOut(const Request& request, const void* wire, void* output, size_t count);
 
-// The operator of nccl.h for the wire, by `request`'s operator. A bool's sum is "or"; its average,
-// which truncates, and its product are "and". REQUIRES: not Adasum.
+// Returns the operator of nccl.h for the wire, by `request`'s operator. A bool's sum is "or"; its
+// average, which truncates, and its product are "and". REQUIRES: not Adasum.
 ncclRedOp_t WireOp(const Request& request);
 
-// To and from the f32 vector (f64 for f64) that Adasum works on, with the scale factors.
+// Convert to and from the f32 vector (f64 for f64) that Adasum works on, with the scale factors.
 void WidenForAdasum(const Request& request, const void* input, void* vector, size_t count);
 void NarrowFromAdasum(const Request& request, const void* vector, void* output, size_t count);
 

@@ -42,20 +42,21 @@ class StallTracker {
   void NoteAsked(int64_t now_ns) {
     if (oldest_ns_ == 0) oldest_ns_ = now_ns;
   }
-  // The oldest tensor that is pending was asked for at this time; 0: none is pending.
+  // Sets when the oldest pending tensor was asked for; 0: none is pending.
   void SetOldest(int64_t oldest_ns) { oldest_ns_ = oldest_ns; }
   bool something_waits() const { return oldest_ns_ != 0; }
 
   // Moves on by the table above.
   State Advance(int64_t now_ns, bool in_other_sets);
   State state() const { return state_; }
-  // Whether something has been pending for a stall window since it was asked for, or reported.
+  // Returns whether something has been pending for a stall window since it was asked for, or
+  // reported.
   bool CheckIsDue(int64_t now_ns, const NameTable& names) const;
-  // What is pending since before this time counts as late in a check.
+  // Returns the time since which a tensor must have been pending to count as late in a check.
   int64_t LateBefore(int64_t now_ns) const {
     return options_.warn_ns > 0 ? now_ns - options_.warn_ns : 0;
   }
-  // Whether a tensor of this age is late, or overdue: it is said to other ranks (SetWaits).
+  // Returns whether a tensor of this age is late, or overdue: it is said to other ranks (SetWaits).
   bool IsLate(int64_t age_ns) const;
   bool IsOverdue(int64_t age_ns) const;
 

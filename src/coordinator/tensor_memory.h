@@ -21,15 +21,15 @@ class TensorMemory {
   // One of two buffers of at least so many bytes; what it held is lost.
   enum class Buffer { kFusion, kSecond };
   virtual Result<std::byte*> Scratch(Buffer buffer, size_t bytes) = 0;
-  // In pieces of this size what is fused goes through the buffer.
+  // Returns the size of the pieces in which fused tensors go through the buffer.
   virtual size_t piece_bytes() const = 0;
 
   virtual Status Copy(void* to, const void* from, size_t bytes) = 0;
-  // As StageIn, StageOut and FillNeutral of staging.h.
+  // Do what is said of StageIn, StageOut and FillNeutral of staging.h.
   virtual Status In(const Request& request, const void* input, void* wire, size_t count) = 0;
   virtual Status Out(const Request& request, const void* wire, void* output, size_t count) = 0;
   virtual Status Neutral(ncclDataType_t type, ReduceOp op, void* wire, size_t count) = 0;
-  // Whether In and Out leave the scale factors to the operations (Operations::ScaledSum).
+  // Returns whether In and Out leave the scale factors to the operations (Operations::ScaledSum).
   virtual bool leaves_scaling() const { return false; }
 };
 

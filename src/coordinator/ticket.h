@@ -74,7 +74,7 @@ class TicketHold {
     ticket_ = std::exchange(other.ticket_, nullptr);
     return *this;
   }
-  // A ticket that belongs to no table.
+  // Makes a ticket that belongs to no table.
   static TicketHold Make();
   TicketHold Share() const;
 
@@ -97,11 +97,12 @@ class TicketTable {
   TicketTable(const TicketTable&) = delete;
   TicketTable& operator=(const TicketTable&) = delete;
 
-  // A fresh ticket held by its handle; the hold that is returned is the operation's.
+  // Makes a ticket held by its handle; the hold that is returned is the operation's.
   TicketHold Take(std::shared_ptr<ProcessSet> set, int64_t* handle);
   // Empty where there is no such handle.
   TicketHold Find(int64_t handle) const;
-  // False where there is no such handle. The operation may go on holding its ticket.
+  // Releases a handle. Returns false where there is no such handle. The operation may go on holding
+  // its ticket.
   bool Release(int64_t handle);
   // Releases what is left.
   void ReleaseAll();

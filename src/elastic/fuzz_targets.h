@@ -30,7 +30,7 @@ inline void Answers(std::span<const std::byte> bytes) {
   if (answer.ok()) Require(EncodeAnswer(*answer) == Bytes(bytes.begin(), bytes.end()));
 }
 
-// What a discovery script writes; names go to ssh.
+// Reads what a discovery script writes; names go to ssh.
 inline void Hosts(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto hosts = ParseHosts(text, 1);

@@ -75,11 +75,11 @@ class Membership {
       : options_(options), started_ns_(now_ns) {}
 
   void SetHosts(const std::vector<HostSlots>& hosts) { hosts_ = hosts; }
-  // The worker asks for a generation after `left`, 0 for the first it wants.
+  // Notes that the worker asks for a generation after `left`, 0 for the first it wants.
   void WorkerReady(int worker, uint64_t left, int64_t now_ns);
   // Its process ended; `status` as a shell tells it, 0 for success.
   void WorkerExited(int worker, int status, int64_t now_ns);
-  // What to do now, in order. Called after each of the above, and from time to time.
+  // Returns what to do now, in order. Called after each of the above, and from time to time.
   std::vector<Action> Advance(int64_t now_ns);
 
   uint64_t generation() const { return generation_; }

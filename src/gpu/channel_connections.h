@@ -116,7 +116,7 @@ class ChannelConnections {
   Status MakeWords();
   Status PinFirst();
 
-  // Where things are in a window. `from` counts the ranks of the host.
+  // Return where things are in a window. `from` counts the ranks of the host.
   size_t HereIndex(int rank) const;
   size_t RingFifosAt() const;
   size_t MessageFifosAt() const;
@@ -124,7 +124,7 @@ class ChannelConnections {
   size_t HeadAt(const Direction& direction, size_t consumer) const;
   size_t FifoAt(const Direction& direction, size_t producer) const;
 
-  // Where words are in words_.
+  // Return where words are in words_.
   size_t Number(const Direction& direction) const;
   size_t RingAt() const;
   uint64_t* PassedAt(size_t number) const;

@@ -43,7 +43,7 @@ Status GpuMesh::LaunchExchange(const Task& task, cuda::Stream stream) {
     }
     const bool sends = gathers ? peer == task.root : !scatters || is_root;
     const bool receives = scatters ? peer == task.root : !gathers || is_root;
-    // In place, what is received may only overwrite what has been sent.
+    // In place, data may arrive only where the old data has been sent.
     if (sends && receives && in == out) {
       add(Kind::kSwap, peer, out, nullptr);
       continue;

@@ -19,8 +19,8 @@ class GpuPointers {
  public:
   GpuPointers(const cuda::Device& device, int rank, int num_ranks, bool thorough);
 
-  // InvalidArgument for a task with a buffer, or a device's scalar, that the GPU does not reach.
-  // REQUIRES: the device's context is current.
+  // Returns InvalidArgument for a task with a buffer, or a device's scalar, that the GPU does not
+  // reach. REQUIRES: the device's context is current.
   Status Check(const Task& task) const;
 
  private:

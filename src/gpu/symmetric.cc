@@ -21,7 +21,7 @@ Result<Operations::Registration> GpuMesh::Register(std::span<std::byte> buffer, 
 
 Status GpuMesh::Forget(const void* token) {
   if (token == nullptr) return Status::Ok();
-  std::unique_ptr<GpuRegistry::Buffer> gone;  // unmapped without the lock
+  std::unique_ptr<GpuRegistry::Buffer> gone;  // Unmapped when this returns, without the lock.
   {
     const MutexLock lock(launch_mutex_);
     gone = registry_.Take(token);
@@ -56,7 +56,7 @@ GpuMesh::SharedBuffers GpuMesh::FindShared(const Task& task) const {
     default:
       break;
   }
-  // Who reads another rank's input does not know its factor.
+  // A rank that reads another's input directly does not know that rank's factor.
   if (task.is_reduction() && task.op.pre_multiply) shared.complete = false;
   return shared;
 }

@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// The number of other ranks on this rank's host.
+// Returns the number of other ranks on this rank's host.
 int OthersHere(const GpuPeers& peers) {
   const uint64_t here = peers.peers[static_cast<size_t>(peers.bootstrap->rank())].host_hash;
   return static_cast<int>(std::count_if(peers.peers.begin(), peers.peers.end(),

@@ -194,8 +194,8 @@ constexpr void MeshReduceScatter(P& p, const Parts& parts, const MeshShape& shap
   });
 }
 
-// A piece cut into a part for each owner; `unit` elements keep parts aligned. With a root ≥ 0 the
-// owners are the other ranks.
+// Returns a piece cut into a part for each owner; `unit` elements keep parts aligned. With a root ≥
+// 0 the owners are the other ranks.
 constexpr MeshParts CutPiece(const MeshShape& shape, const Piece& piece, int num_ranks, int root,
                              size_t unit) {
   const auto owners = static_cast<size_t>(root < 0 ? num_ranks : num_ranks - 1);

@@ -62,7 +62,7 @@ Status ReadRanks(const Reader& reader, const RankNames& names, Told* told) {
   return {};
 }
 
-// The rank's place among the tasks of its node, where Slurm says it.
+// Reads the rank's place among the tasks of its node, where Slurm says it.
 Status ReadSlurmPlace(const Reader& reader, Told* told) {
   LaunchInfo& info = told->info;
   told->slurm_step = true;
@@ -183,7 +183,7 @@ Result<std::vector<Endpoint>> SlurmEndpoints(const Reader& reader) {
   return endpoints;
 }
 
-// A socket that jobs of other users and other jobs of this one do not share.
+// Returns a socket that jobs of other users and other jobs of this one do not share.
 Endpoint LocalEndpoint(std::string_view job, uint32_t user) {
   const Key key = KeyFromText(fmt::format("{}|{}", job, user));
   constexpr size_t kNameBytes = 16;

@@ -50,7 +50,7 @@ struct Endpoint {
   uint16_t port = 0;
   std::string local_name;
 
-  // "node7 port 29500" or "the local socket NAME".
+  // Returns a text such as "node7 port 29500" or "the local socket NAME".
   std::string ToString() const;
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };

@@ -23,7 +23,7 @@ inline void Require(bool promise) {
   if (!promise) std::abort();
 }
 
-// An environment of lines "NAME=value".
+// Reads an environment of lines "NAME=value".
 inline void Variables(std::string_view text) {
   std::map<std::string, std::string> variables;
   while (!text.empty()) {

@@ -10,7 +10,7 @@
 namespace tutti::launch {
 
 std::string ToHex(std::string_view bytes);
-// InvalidArgument for what is not an even number of lower-case digits.
+// Returns InvalidArgument for what is not an even number of lower-case digits.
 Result<std::string> FromHex(std::string_view hex);
 
 }  // namespace tutti::launch

@@ -15,7 +15,7 @@
 namespace tutti::launch {
 namespace {
 
-// All interfaces of both families where the host has IPv6, else of IPv4 alone.
+// Returns all interfaces of both families where the host has IPv6, else of IPv4 alone.
 std::vector<SocketAddress> Everywhere(uint16_t port) {
   std::vector<SocketAddress> addresses(2);
   addresses[0].family = 6;

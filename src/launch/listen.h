@@ -22,7 +22,7 @@ Result<UniqueFd> Listen(const std::vector<uint16_t>& ports, uint16_t* port);
 // interface where it is not or is a name, which other machines may know by another address.
 Result<UniqueFd> ListenAt(const std::vector<Endpoint>& endpoints);
 
-// Whether other machines may reach a listening socket.
+// Returns whether other machines may reach a listening socket.
 bool IsReachableFromOutside(int listen_fd);
 
 // Connects to the abstract Unix socket `name`. `error` (when given) tells the errno of a failure.

@@ -24,7 +24,7 @@ std::string AsText(std::span<const std::byte> bytes) {
 
 std::string TakeText(WireWriter writer) { return AsText(std::move(writer).Take()); }
 
-// The same short name for equal machines, and different ones for different machines.
+// Returns the same short name for equal machines, and different ones for different machines.
 std::string Shortened(std::string_view machine) {
   if (machine.size() <= kMaxMachineBytes) return std::string(machine);
   const Key key = KeyFromText(machine);

@@ -34,7 +34,7 @@ std::vector<Place> Counted(const std::vector<Residence>& residences) {
   return places;
 }
 
-// Nothing where the launcher's numbers are not complete.
+// Returns nothing where the launcher's numbers are not complete.
 std::optional<std::vector<Place>> AsTold(const std::vector<Residence>& residences) {
   // How many ranks were told each local rank, by machine name and local size.
   std::map<std::pair<std::string, int>, std::map<int, int>> told;

@@ -31,7 +31,7 @@ class Pmi1Client {
  public:
   // Takes the socket that the launcher left (PMI_FD) and introduces this process.
   static Result<Pmi1Client> Connect(int fd, Deadline deadline);
-  // The same over a socket that is connected already.
+  // Does the same over a socket that is connected already.
   static Result<Pmi1Client> Start(UniqueFd fd, Deadline deadline);
 
   // `value` may hold letters, digits and most punctuation, but no blank and no end of line.

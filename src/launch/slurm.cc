@@ -16,7 +16,7 @@ std::optional<int> TakeCount(std::string_view& text) {
   return value;
 }
 
-// "4" or "4(x2)".
+// Reads "4" or "4(x2)".
 std::optional<NodeGroup> ReadGroup(std::string_view text) {
   const std::optional<int> tasks = TakeCount(text);
   if (!tasks) return std::nullopt;

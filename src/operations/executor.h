@@ -93,7 +93,7 @@ class Executor {
   static bool WalkStaged(P& primitives, const Task& task, Algorithm algorithm,
                          const WorkShape& shape);
 
-  // Whether the algorithm swaps blocks of a work area.
+  // Returns whether the algorithm swaps blocks of a work area.
   static bool MovesBlocks(const Task& task, Algorithm algorithm);
   template <class P>
   void WalkBlocks(P& primitives, const Task& task) const;

@@ -16,8 +16,8 @@
 
 namespace tutti {
 
-// InvalidUsage when the settings ask for a network by a name that neither the library nor a plugin
-// of NCCL_NET_PLUGIN has. Upper and lower case are the same.
+// Returns InvalidUsage when the settings ask for a network by a name that neither the library nor a
+// plugin of NCCL_NET_PLUGIN has. Upper and lower case are the same.
 Status CheckNetName(const Settings& settings);
 
 // Returns the network that the ranks `peers` use together, able to carry something here. All ranks

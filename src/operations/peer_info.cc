@@ -22,7 +22,7 @@ namespace {
 constexpr int32_t kHighestNuma = 1023;
 constexpr int32_t kMostMultiprocessors = 4096;  // far above any GPU's
 
-// The settings from which every rank must compute the same plan.
+// Returns the settings from which every rank must compute the same plan.
 std::string SharedSettings(const Settings& s) {
   std::string text =
       fmt::format("NCCL_ALGO={} NCCL_PROTO={} NCCL_BUFFSIZE={}", s.algo, s.proto, s.buffsize);

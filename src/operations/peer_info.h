@@ -44,32 +44,33 @@ struct PeerInfo {
   char settings[256] = {};  // the shared settings as text, for the message when they differ
 };
 
-inline constexpr uint32_t kPeerProtocol =
-    5;  // changes when ranks of two builds could not work together
+// It changes when ranks of two builds could not work together.
+inline constexpr uint32_t kPeerProtocol = 5;
 
 // This rank's record, without what the transports add.
 PeerInfo DescribeSelf(const Settings& settings);
 
-// Whether some machine has fewer processors for these ranks than ranks. Ranks with one set of
-// processors compete for it; different sets are taken to be disjoint, as launchers bind them.
+// Returns whether some machine has fewer processors for these ranks than ranks. Ranks with one set
+// of processors compete for it; different sets are taken to be disjoint, as launchers bind them.
 bool Oversubscribed(std::span<const PeerInfo> peers);
 
-// Whether two ranks are threads of one process. Told by the name of its descriptor server, which is
-// random: the process number alone may mean another process in another container.
+// Returns whether two ranks are threads of one process: whether they name the same descriptor
+// server, whose name is random. The process number alone may mean another process in another
+// container.
 bool SameProcess(const PeerInfo& a, const PeerInfo& b);
 
-// The name of its descriptor server.
+// Returns the name of the peer's descriptor server.
 std::string_view FdServerOf(const PeerInfo& peer);
 
 // Makes the texts of a record from another rank end where they must, and printable; they go into
 // messages and JSON. A NUMA node that cannot be becomes one that is not known.
 void MakePrintable(PeerInfo& peer);
 
-// "rank 3 (host a, pid 7)".
+// Returns a name such as "rank 3 (host a, pid 7)".
 std::string RankName(int rank, const PeerInfo& peer);
 
-// InvalidUsage when two ranks run different versions, differ in a setting that must be equal, or
-// sit on one GPU. The same sentence on every rank.
+// Returns InvalidUsage when two ranks run different versions, differ in a setting that must be
+// equal, or sit on one GPU. The same sentence on every rank.
 Status CheckPeers(std::span<const PeerInfo> peers);
 
 }  // namespace tutti

@@ -121,9 +121,9 @@ std::optional<size_t> CollectiveIndex(const std::string& name) {
   return std::nullopt;
 }
 
-// As NCCL 2.30 reads them: "LIST;collective:LIST;…", where the first entry may be for all
-// collectives. One that no entry names is left alone, also where NCCL 2.31 would leave it nothing;
-// there one writes "ring,tree;allreduce:tree", which means the same here.
+// Applies lists as NCCL 2.30 reads them: "LIST;collective:LIST;…", where the first entry may be for
+// all collectives. One that no entry names is left alone, also where NCCL 2.31 would leave it
+// nothing; there one writes "ring,tree;allreduce:tree", which means the same here.
 Status ApplyList(const ListSetting& setting, std::string_view text,
                  std::array<uint32_t, kNumCollectives>& allowed) {
   bool first = true;

@@ -113,20 +113,21 @@ inline constexpr MeshRow kMeshRows[] = {
 
 }  // namespace algorithm_table
 
-// The rows for hosts. An algorithm has several where its properties depend on the collective.
+// Returns the rows for hosts. An algorithm has several where its properties depend on the
+// collective.
 constexpr std::span<const AlgorithmRow> HostAlgorithms() { return algorithm_table::kHostRows; }
-// The rows for GPUs, one for each MeshAlgorithm.
+// Returns the rows for GPUs, one for each MeshAlgorithm.
 constexpr std::span<const MeshRow> MeshAlgorithms() { return algorithm_table::kMeshRows; }
 constexpr const MeshRow& RowOf(MeshAlgorithm algorithm) {
   return algorithm_table::kMeshRows[static_cast<size_t>(algorithm)];
 }
 
-// Null where hosts have no such way. The needs are the caller's to check, but for kOneHost and
-// kSeveralHosts.
+// Returns null where hosts have no such way. The needs are the caller's to check, but for kOneHost
+// and kSeveralHosts.
 const AlgorithmRow* FindHostRow(Algorithm algorithm, Collective collective, bool one_host);
 
-// Whether it is one of the algorithms that `algorithm` stands for in NCCL_ALGO. Made of comparisons
-// rather than of a look-up, since device code asks too.
+// Returns whether it is one of the algorithms that `algorithm` stands for in NCCL_ALGO. Made of
+// comparisons rather than of a look-up, since device code asks too.
 constexpr bool Is(MeshAlgorithm a, Algorithm algorithm) {
   return false
 #define GPU(id, description, family, where, collectives, protocols, needs, order, file) \
@@ -134,16 +135,16 @@ constexpr bool Is(MeshAlgorithm a, Algorithm algorithm) {
 #include "plan/algorithms.def"
       ;
 }
-// Whether data go from neighbour to neighbour, round a ring or down a chain.
+// Returns whether data go from neighbour to neighbour, round a ring or down a chain.
 constexpr bool IsRing(MeshAlgorithm a) { return Is(a, Algorithm::kRing); }
-// Whether there are two rounds: to the owners of the parts, and from these to all.
+// Returns whether there are two rounds: to the owners of the parts, and from these to all.
 constexpr bool IsTwoShot(MeshAlgorithm a) { return Is(a, Algorithm::kTwoShot); }
 constexpr bool IsSymmetric(MeshAlgorithm a) { return Is(a, Algorithm::kSymmetric); }
 constexpr bool IsChain(MeshAlgorithm a) { return RowOf(a).where == Where::kWindowChain; }
-// Whether it adds; the others only move bytes.
+// Returns whether it adds; the others only move bytes.
 constexpr bool Reduces(MeshAlgorithm a) { return RowOf(a).order != AddingOrder::kAddsNothing; }
 
-// The table as Markdown, for docs/algorithms.md.
+// Returns the table as Markdown, for docs/algorithms.md.
 std::string AlgorithmTableMarkdown();
 
 }  // namespace tutti

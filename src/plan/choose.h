@@ -27,7 +27,7 @@ struct PlanContext {
   bool oversubscribed = false;  // more ranks than processors on some host
   bool deterministic = false;   // reductions keep the order of the ranks, see reduction_order.h
   size_t stage_bytes = 0;
-  size_t slot_bytes = 0;  // of every ring of slots
+  size_t slot_bytes = 0;  // of every FIFO
   // What the search found: channels × bandwidth inside the hosts, and between them; of the host
   // that has least. 0: not known, and then only what a rank itself moves is a bound (cost_table.h).
   double host_gbps = 0;
@@ -65,11 +65,12 @@ Choice Choose(const PlanContext& context, Collective collective, size_t count, s
               ReductionOrder order = ReductionOrder::kAny, Reading reading = Reading::kNone,
               CostAdviser* adviser = nullptr);
 
-// Whether NCCL_PROTO leaves the protocol to a collective.
+// Returns whether NCCL_PROTO leaves the protocol to a collective.
 bool IsLeft(const PlanContext& context, Collective collective, Protocol protocol);
 
-// What the model predicts for one algorithm, in microseconds; infinite when it does not apply.
-// `bytes` is the whole vector for AllReduce, Reduce and Broadcast, one rank's part otherwise.
+// Returns what the model predicts for one algorithm, in microseconds; infinite when it does not
+// apply. `bytes` is the whole vector for AllReduce, Reduce and Broadcast, one rank's part
+// otherwise.
 double PredictUs(const PlanContext& context, Collective collective, Algorithm algorithm,
                  double bytes);
 
@@ -78,7 +79,7 @@ double PredictUs(const PlanContext& context, Collective collective, Algorithm al
 // LL128) are ignored. InvalidUsage for unknown names.
 Status ApplyAlgorithmList(std::string_view algo, PlanContext& context);
 Status ApplyProtocolList(std::string_view proto, PlanContext& context);
-// Whether such a setting says something, but names nothing that is there.
+// Returns whether such a setting says something, but names nothing that is there.
 bool LeavesNothing(std::string_view text, const std::array<uint32_t, kNumCollectives>& allowed);
 
 }  // namespace tutti

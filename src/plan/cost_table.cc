@@ -179,7 +179,7 @@ Extent ExtentOf(Collective collective, Algorithm algorithm, int num_ranks, doubl
     case kPull:
       return Pull(collective, n, bytes);
     case kExchange:
-      // Into a ring of slots and out of it again.
+      // Bytes go into a FIFO and out of it again.
       return {n - 1, n - 1, 2 * bytes * (n - 1)};
     case kSymmetric:  // GPUs only: plan/mesh.h
       break;

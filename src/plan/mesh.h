@@ -87,16 +87,17 @@ struct MeshChoice {
 inline constexpr uint32_t kCommunicatorsAtOnce = 2;
 inline constexpr uint32_t kBlocksOnMultiprocessor = 2;
 uint32_t BlocksFor(int multiprocessors);
-// The most of kernels whose blocks have a multiprocessor each, whatever the user asks for.
+// Returns the most blocks of kernels whose blocks need a multiprocessor each, whatever the user
+// asks for.
 uint32_t LoneBlocksFor(int multiprocessors);
 
 // Whether all ranks reach those buffers of all that an operation reads at others (AllReduce,
 // ReduceScatter) or writes there (AllReduce, AllGather).
 enum class Buffers : uint8_t { kOwn, kShared };
 
-// The most blocks of an operation that may come early. Those that wait and those that they wait for
-// together take no more room than one operation may; none where that is not so (NCCL_MAX_CTAS,
-// small GPUs).
+// Returns the most blocks of an operation that may come early. Those that wait and those that they
+// wait for together take no more room than one operation may; none where that is not so
+// (NCCL_MAX_CTAS, small GPUs).
 uint32_t MostEarlyBlocks(const MeshContext& context);
 
 // REQUIRES: num_ranks > 1, count > 0; `collective` is one of AllReduce, Reduce, Broadcast,
@@ -120,7 +121,7 @@ Status ApplyMeshTuning(std::string_view text, MeshContext& context);
 Status ApplyMeshAlgorithms(std::string_view algo, MeshContext& context);
 Status ApplyMeshProtocols(std::string_view proto, MeshContext& context);
 
-// "one-shot AllReduce by LL, 4 blocks of 128 threads".
+// Returns a text such as "one-shot AllReduce by LL, 4 blocks of 128 threads".
 std::string Describe(const MeshChoice& choice);
 
 }  // namespace tutti

@@ -26,7 +26,7 @@ inline constexpr size_t kLLMessage = 16 << 10;
 inline constexpr size_t kLL128PairBytes = 256;
 inline constexpr size_t kLL128PairData = 240;
 inline constexpr size_t kLL128RoundBytes = 36 << 10;
-// What a slot for LL128 holds, with its flags and without.
+// Returns what a slot for LL128 holds, with its flags and without.
 constexpr size_t LL128SlotBytes(int num_ranks) {
   return kLL128RoundBytes / static_cast<size_t>(num_ranks) / kLL128PairBytes * kLL128PairBytes;
 }

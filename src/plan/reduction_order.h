@@ -24,7 +24,7 @@ enum class ReductionOrder : uint8_t {
   kByRankRoundedOnce,
 };
 
-// What a reduction of `type` by `kind` needs on a communicator that is deterministic.
+// Returns what a reduction of `type` by `kind` needs on a communicator that is deterministic.
 constexpr ReductionOrder OrderOf(DataType type, ReduceKind kind) {
   const bool chooses = kind == ReduceKind::kMin || kind == ReduceKind::kMax;
   if (!IsFloat(type) || chooses) return ReductionOrder::kAny;

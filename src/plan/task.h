@@ -60,7 +60,7 @@ struct Task {
   std::shared_ptr<const OneSidedCall> one_sided = {};
 
   size_t elem_bytes() const { return SizeOf(type); }
-  // Of `count`, or of all that AlltoAllV sends, which has none.
+  // Returns the size of `count` elements, or of all that AlltoAllV sends, which has no count.
   size_t bytes() const {
     return elem_bytes() *
            (collective != Collective::kAlltoAllV

@@ -9,12 +9,13 @@
 
 namespace tutti {
 
-// The in-order binary tree over places 0 … num_places-1. Place 0 is the root and has one child; an
-// inner place p with lowest set bit b has the children p - b/2 and p + b/2 (or the next smaller
-// step that exists).
+// Returns the place in the in-order binary tree over places 0 … num_places-1. Place 0 is the root
+// and has one child; an inner place p with lowest set bit b has the children p - b/2 and p + b/2
+// (or the next smaller step that exists).
 TreeView BinaryTree(int place, int num_places);
 
-// The second tree: mirrored for an even number of places, shifted by one for an odd number.
+// Returns the place in the second tree: mirrored for an even number of places, shifted by one for
+// an odd number.
 TreeView MirroredTree(int place, int num_places);
 
 }  // namespace tutti

@@ -74,13 +74,14 @@ class ConnectionCore : public NetConnection {
   // Waits until no other thread is in the connection. The most derived destructor calls this first.
   void Stop();
 
-  // Whether the connection is broken, also when status() says ok because nothing is under way.
+  // Returns whether the connection is broken, also when status() says ok because nothing is under
+  // way.
   bool Failed() const { return failed_.load(std::memory_order_acquire); }
 
   // Chunks counted over the connection's life, done <= posted. Written by the driver, read by any.
   uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
   uint64_t done() const { return done_.load(std::memory_order_relaxed); }
-  // The chunks of all operations that were begun.
+  // Returns the chunks of all operations that were begun.
   uint64_t begun() const { return ops_.end(); }
   void CountPosted() { posted_.store(posted() + 1, std::memory_order_relaxed); }
   void CountDone() { done_.store(done() + 1, std::memory_order_release); }

@@ -26,7 +26,7 @@ class FifoMemory {
   ~FifoMemory();
 
   FifoView view() const { return {base_, slot_bytes_, gap_bytes_}; }
-  // All of it, for a network that must know the memory beforehand.
+  // Returns all of it, for a network that must know the memory beforehand.
   std::span<std::byte> bytes() const { return {base_, bytes_}; }
 
  private:

@@ -45,7 +45,8 @@ class AcceptLimit {
   // Counts a new connection, which `close` closes; `close` may call Leave. Closes the first one
   // when the limit is reached.
   Number Enter(std::function<void()> close);
-  // The connection has proved itself, or is gone. No effect when it was closed by this.
+  // Notes that the connection has proved itself, or is gone. Has no effect when it was closed by
+  // this.
   void Leave(Number number) { here_.erase(number); }
   // Closes the connection that came first. Returns false when there is none.
   bool CloseFirst();

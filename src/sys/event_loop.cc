@@ -79,7 +79,7 @@ class EventLoopImpl final : public EventLoop {
   uint64_t running_watch_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::unordered_map<uint64_t, std::shared_ptr<Watch>> watches_ TUTTI_GUARDED_BY(mutex_);
   std::unordered_map<int, uint64_t> watch_of_fd_ TUTTI_GUARDED_BY(mutex_);
-  // By time, then by age.
+  // The timers, by time and then by age.
   std::map<std::pair<int64_t, TimerId>, Task> timers_ TUTTI_GUARDED_BY(mutex_);
   std::unordered_map<TimerId, int64_t> timer_time_ns_ TUTTI_GUARDED_BY(mutex_);
 };

@@ -44,7 +44,7 @@ class EventLoop {
 
   virtual bool OnLoopThread() const = 0;
 
-  // On the loop's thread only.
+  // Returns the limit of this loop's connections. Only for the loop's thread.
   virtual AcceptLimit& accept_limit() = 0;
 };
 

@@ -49,7 +49,7 @@ Status NoDescriptors(const Request& request, std::string_view what) {
   return NoDescriptorsError(what);
 }
 
-// The next message; kClosed or kGarbage when there will be none.
+// Returns the next message; kClosed or kGarbage when there will be none.
 Result<fd_wire::Received> Await(int fd, const Request& request, UniqueFd* passed) {
   for (;;) {
     const fd_wire::Received received = fd_wire::Receive(fd, passed);
@@ -60,7 +60,7 @@ Result<fd_wire::Received> Await(int fd, const Request& request, UniqueFd* passed
   }
 }
 
-// A connected socket; one without a descriptor when the server's queue is full.
+// Returns a connected socket; one without a descriptor when the server's queue is full.
 Result<UniqueFd> Connect(const Request& request) {
   constexpr int kType = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
   UniqueFd fd(socket(AF_UNIX, kType, 0));
@@ -87,8 +87,8 @@ Status WithdrawnError(const Request& request) {
                      request.server_name, request.id);
 }
 
-// One connection from Hello to Grant. A result without a descriptor: the server closed it before
-// answering.
+// Takes one connection from Hello to Grant. A result without a descriptor: the server closed it
+// before answering.
 Result<UniqueFd> TryOnce(const Request& request) {
   TUTTI_ASSIGN(UniqueFd connection, Connect(request));
   if (!connection.valid()) return UniqueFd();

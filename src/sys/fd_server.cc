@@ -90,7 +90,7 @@ class FdServerImpl final : public FdServer {
   void PauseAccepting(int64_t pause_ns);
   void WarnOfShortage(int error);
   void Serve(uint64_t serial);
-  // Each answers one message; false closes the connection.
+  // Answer one message; false closes the connection.
   bool Challenge(Client& client, const fd_wire::Message& hello);
   bool Grant(Client& client, const fd_wire::Message& answer);
   void Close(uint64_t serial);

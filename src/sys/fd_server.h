@@ -53,7 +53,7 @@ class FdServer {
                                                   int64_t handshake_ns = kHandshakeNs);
   virtual ~FdServer() = default;
 
-  // At most kMaxFdServerName bytes of printable ASCII; what FetchFd takes.
+  // Returns the name that FetchFd takes: at most kMaxFdServerName bytes of printable ASCII.
   virtual const std::string& name() const = 0;
 
   // Gives clients that prove `key` a duplicate of `fd` from now on, as often as they ask. Returns

@@ -56,7 +56,7 @@ struct Received {
 
 Message Make(Type type, uint64_t id);
 Nonce RandomNonce();
-// "tutti-<pid>-<random>": the process number is for people who look at `ss -xl`.
+// Returns a name "tutti-<pid>-<random>": the process number is for people who look at `ss -xl`.
 std::string RandomName();
 // Fills `address` and returns its length. REQUIRES: name.size() <= kMaxFdServerName.
 socklen_t AbstractAddress(std::string_view name, sockaddr_un& address);
@@ -64,8 +64,8 @@ socklen_t AbstractAddress(std::string_view name, sockaddr_un& address);
 Proof Prove(Role role, const FdKey& key, std::string_view server_name, const Session& session);
 bool Equal(const Proof& a, const Proof& b);  // in constant time
 
-// Sends without waiting, with the descriptor `fd_to_pass` unless it is -1. False: the other side is
-// gone.
+// Sends without waiting, with the descriptor `fd_to_pass` unless it is -1. Returns false when the
+// other side is gone.
 bool Send(int socket_fd, const Message& message, int fd_to_pass);
 // Receives without waiting. A descriptor that comes along goes to `passed`; where that is null it
 // is dropped.

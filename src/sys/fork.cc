@@ -52,7 +52,8 @@ std::optional<uint64_t> NumberAfter(std::string_view line, std::string_view labe
   return number;
 }
 
-// "tfd:  6 events: 1f data: 2  pos:0 ino:9bbda0 sdev:f"; other lines tell of the set itself.
+// Parses a line such as "tfd:  6 events: 1f data: 2  pos:0 ino:9bbda0 sdev:f"; other lines tell of
+// the set itself.
 std::optional<Target> ParseTarget(std::string_view line) {
   constexpr std::string_view kLabel = "tfd:";
   if (line.substr(0, kLabel.size()) != kLabel) return std::nullopt;
@@ -62,9 +63,9 @@ std::optional<Target> ParseTarget(std::string_view line) {
                 NumberAfter(line, " sdev:", 16)};
 }
 
-// Whether the number stands for the very same file in this process. The set is the parent's still,
-// and the parent has gone on: what it has closed and opened since may have a number that is another
-// file's here, such as a pipe by which the child and its parent talk.
+// Returns whether the number stands for the very same file in this process. The set is the parent's
+// still, and the parent has gone on: what it has closed and opened since may have a number that is
+// another file's here, such as a pipe by which the child and its parent talk.
 bool IsHere(const Target& target) {
   struct stat file;
   if (fstat(target.fd, &file) != 0) return false;
@@ -73,7 +74,7 @@ bool IsHere(const Target& target) {
   return file.st_ino == *target.inode && device == *target.device;
 }
 
-// "/proc/self/fdinfo/N": what formats text may allocate.
+// Writes "/proc/self/fdinfo/N" itself, because functions that format text may allocate memory.
 void WritePath(int fd, std::array<char, 64>& path) {
   constexpr std::string_view kFolder = "/proc/self/fdinfo/";
   kFolder.copy(path.data(), kFolder.size());

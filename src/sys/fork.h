@@ -14,8 +14,8 @@
 
 namespace tutti {
 
-// How many forks lie between this process and that which first had a NotForChildren. What was made
-// at another number is the parent's.
+// Returns how many forks lie between this process and that which first had a NotForChildren. What
+// was made at another number is the parent's.
 uint32_t ForksBehind();
 
 // While it lives, children that are forked lose `epoll_fd` and all descriptors in that set: their

@@ -34,7 +34,7 @@ uint64_t HostMemoryBytes();
 // ranks in one process needs more than the usual 1024.
 Result<uint64_t> RaiseDescriptorLimit();
 
-// For a descriptor of the library's own, after EMFILE: raises the soft limit when the hard one
+// Raises, for a descriptor of the library's own after EMFILE, the soft limit when the hard one
 // leaves some. Returns whether another attempt is worth it. A library has no business changing
 // limits of a program that does not need it, so this is called only where a call would fail
 // otherwise.

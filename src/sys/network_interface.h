@@ -35,8 +35,8 @@ class InterfaceFilter {
 
   bool empty() const { return names_.empty(); }
   bool Admits(std::string_view name) const;
-  // The place in the user's list of the entry that `name` matches, so that the list is an order of
-  // preference.
+  // Returns the place in the user's list of the entry that `name` matches, so that the list is an
+  // order of preference.
   size_t Preference(std::string_view name) const;
 
  private:

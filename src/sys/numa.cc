@@ -21,7 +21,7 @@ namespace {
 constexpr int kMostNodes = 1024;
 constexpr int kBitsPerWord = sizeof(unsigned long) * CHAR_BIT;
 
-// "0-1,4" → 3.
+// Returns the number of entries in a list: 3 for "0-1,4".
 int CountList(std::string_view text) {
   int count = 0;
   while (!text.empty()) {

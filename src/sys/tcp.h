@@ -39,7 +39,7 @@ struct SocketAddress {
   bool IsLoopback() const;
   bool IsLinkLocal() const;  // IPv6 fe80::/10 only: needs a scope to be reached
   bool IsWildcard() const;   // 0.0.0.0 or ::
-  // "10.0.0.1:5" or "[fe80::1%eth0]:5"
+  // Returns a text such as "10.0.0.1:5" or "[fe80::1%eth0]:5".
   std::string ToString() const;
   // Without the port.
   std::string HostText() const;
@@ -93,7 +93,7 @@ Result<UniqueFd> Connect(const SocketAddress& address, const WaitLimits& limits,
 // sentence.
 Status WaitReady(int fd, short events, const WaitLimits& limits, std::string_view what);
 Status SendAll(int fd, std::span<const std::byte> data, const WaitLimits& limits);
-// RemoteError when the other end closes first.
+// Receives all of `data`. Returns RemoteError when the other end closes first.
 Status RecvAll(int fd, std::span<std::byte> data, const WaitLimits& limits);
 
 // Send or receive once without waiting. Return the bytes moved, 0 where nothing could be moved now.

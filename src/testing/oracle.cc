@@ -65,7 +65,7 @@ uint64_t NanBits(ncclDataType_t type) {
   return exponent << facts.mantissa_bits | uint64_t{1} << (facts.mantissa_bits - 1);
 }
 
-// The bits of a non-negative finite number that is an element of the type.
+// Returns the bits of a non-negative finite number that is an element of the type.
 uint64_t Encode(const TypeFacts& facts, long double value) {
   const int lowest = 1 - Bias(facts);
   if (value < std::ldexp(1.0L, lowest))  // zero and subnormal numbers

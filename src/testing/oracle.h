@@ -28,10 +28,10 @@ enum class Op { kSum, kProd, kMax, kMin, kAvg, kPreMulSum };
 inline constexpr int kNumOps = 6;
 std::string_view Name(Op op);
 
-// The value of a floating-point element, exactly. REQUIRES: IsFloat(type).
+// Returns the exact value of a floating-point element. REQUIRES: IsFloat(type).
 long double ToReal(ncclDataType_t type, const void* element);
-// The element nearest to `value`, ties to even. Too large becomes infinity, or in both fp8 types
-// the largest finite number. REQUIRES: IsFloat(type).
+// Stores the element nearest to `value`, ties to even. Too large becomes infinity, or in both fp8
+// types the largest finite number. REQUIRES: IsFloat(type).
 void FromReal(ncclDataType_t type, long double value, void* element);
 // Relative distance from a number to its nearest element, at most; and the smallest number above
 // zero.
@@ -63,16 +63,16 @@ struct Expected {
 
 // `inputs[r]` is the array of rank r, `count` elements each.
 Expected Reduce(const Reduction& reduction, std::span<const void* const> inputs, size_t count);
-// The very bits that a deterministic communicator must give (docs/determinism.md): the inputs taken
-// in the order of the ranks, in float (in double for float64), and rounded once.
+// Returns the very bits that a deterministic communicator must give (docs/determinism.md): the
+// inputs taken in the order of the ranks, in float (in double for float64), and rounded once.
 Expected ReduceInOrder(const Reduction& reduction, std::span<const void* const> inputs,
                        size_t count);
 // Elements that only move.
 Expected Copy(ncclDataType_t type, const void* elements, size_t count);
 
-// "" where `actual` is as expected, else a sentence about the first element that is not and how
-// many there are. Exact elements are compared as numbers: NaN equals NaN, and zeros of either sign
-// are equal.
+// Returns "" where `actual` is as expected, else a sentence about the first element that is not and
+// how many there are. Exact elements are compared as numbers: NaN equals NaN, and zeros of either
+// sign are equal.
 std::string Compare(ncclDataType_t type, const Expected& expected, const void* actual);
 
 }  // namespace tutti::oracle

@@ -44,13 +44,13 @@ class Board {
   void Set(int mark, int64_t value);
   void Add(int mark, int64_t value);
   int64_t Get(int mark) const;
-  // False where the mark has not reached `value` in time.
+  // Waits for a mark. Returns false where it has not reached `value` in time.
   [[nodiscard]] bool Await(int mark, int64_t value, double deadline_s = 30) const;
 
   // Bytes of any kind by number, such as unique ids. Written before a Set or Meet that tells the
   // readers.
   std::array<std::byte, 256>& bytes(int number) { return bytes_[static_cast<size_t>(number)]; }
-  // A result per rank, such as a hash of its output.
+  // Returns the result of a rank, such as a hash of its output.
   uint64_t& result(int rank) { return results_[static_cast<size_t>(rank)]; }
 
  private:

@@ -7,7 +7,7 @@
 namespace tutti::topology {
 namespace {
 
-// The digits of AMD's "gfx942", "942" or "0x3ae"-less older "908".
+// Returns the digits of AMD's "gfx942", "942" or "0x3ae"-less older "908".
 int GcnNumber(std::string_view gcn) {
   if (gcn.starts_with("gfx")) gcn.remove_prefix(3);
   int number = 0;

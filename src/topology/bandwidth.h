@@ -12,14 +12,15 @@
 
 namespace tutti::topology {
 
-// One NVLink or xGMI link of `gpu`, in one direction.
+// Returns the bandwidth of one NVLink or xGMI link of `gpu`, in one direction.
 double NvlinkBandwidth(const GpuFact& gpu);
 
-// A PCI link: speed as the kernel writes it ("16.0 GT/s PCIe") times lanes. A speed that cannot be
-// read counts as 8 GT/s, a width of 0 as 16 lanes, since virtual machines hide both.
+// Returns the bandwidth of a PCI link: speed as the kernel writes it ("16.0 GT/s PCIe") times
+// lanes. A speed that cannot be read counts as 8 GT/s, a width of 0 as 16 lanes, since virtual
+// machines hide both.
 double PciBandwidth(std::string_view link_speed, int link_width);
 
-// Whether PciBandwidth would have to guess the speed.
+// Returns whether PciBandwidth would have to guess the speed.
 bool KnowsPciSpeed(std::string_view link_speed);
 
 CpuModel ModelOf(const CpuFact& cpu);
@@ -27,7 +28,7 @@ CpuModel ModelOf(const CpuFact& cpu);
 // Between two NUMA nodes of a host.
 double CpuBandwidth(CpuModel model);
 
-// A network port: what its speed says, or 10 Gbit/s when it says nothing.
+// Returns the bandwidth of a network port: what its speed says, or 10 Gbit/s when it says nothing.
 double NetBandwidth(int speed_mbps);
 
 }  // namespace tutti::topology

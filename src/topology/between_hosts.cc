@@ -27,9 +27,9 @@ Result<ChannelOffer> OfferOf(const Graph& graph, const Channels& channels) {
   return offer;
 }
 
-// The place above `place` in the tree in which the numbers 1, 2, 3, ... stand in order from left to
-// right without end, odd ones as leaves; those above `count` are passed over, root is the largest
-// power of two.
+// Returns the place above `place` in the tree in which the numbers 1, 2, 3, ... stand in order from
+// left to right without end, odd ones as leaves; those above `count` are passed over, root is the
+// largest power of two.
 //
 //            4
 //        2       6
@@ -44,7 +44,8 @@ uint32_t Above(uint32_t place, uint32_t count) {
   return static_cast<uint32_t>(at);
 }
 
-// The child of `place` on one side: half a step away, and nearer where that is above `count`.
+// Returns the child of `place` on one side: half a step away, and nearer where that is above
+// `count`.
 uint32_t Below(uint32_t place, uint32_t count, bool right) {
   uint32_t step = (place & (~place + 1)) / 2;
   if (!right) return step == 0 ? 0 : place - step;
@@ -56,7 +57,7 @@ bool IsRoot(uint32_t place, uint32_t count) {
   return (place & (place - 1)) == 0 && place > count / 2;
 }
 
-// Which of a host's channels takes part in which of the job's: `wanted` rails are honoured first.
+// Matches a host's channels with those of the job: `wanted` rails are honoured first.
 void MatchRails(const std::vector<int32_t>& rails, const std::vector<int32_t>& wanted,
                 std::vector<uint32_t>* match) {
   const size_t count = wanted.size();
@@ -242,7 +243,8 @@ void Joiner::JoinTrees() {
   }
 }
 
-// The chain inside a host, and the joints from its devices to the first devices of hosts below it.
+// Places the chain inside a host, and the joints from its devices to the first devices of hosts
+// below it.
 void Joiner::PlaceHost(size_t host, uint32_t channel, uint32_t tree_channel, bool second) {
   const ChannelOffer& offer = offers_[host].tree;
   const auto order = Order(offer, host, tree_channel_[host][channel]);

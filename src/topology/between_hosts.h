@@ -35,7 +35,7 @@ struct HostOffer {
   ChannelOffer tree;
 };
 
-// What a host offers. InvalidArgument when a device of the channels is no rank's.
+// Returns what a host offers. InvalidArgument when a device of the channels is no rank's.
 [[nodiscard]] Result<HostOffer> MakeOffer(const Graph& graph, const Channels& ring,
                                           const Channels& tree);
 

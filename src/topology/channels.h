@@ -66,14 +66,14 @@ struct Channels {
   }
 };
 
-// Whether every channel is a ring or a chain over all of `devices`, by paths that are no worse than
-// the kinds say, and whether no link of the machine carries more than it has. The sentence names
-// the first channel or link that is wrong.
+// Checks that every channel is a ring or a chain over all of `devices`, by paths that are no worse
+// than the kinds say, and whether no link of the machine carries more than it has. The sentence
+// names the first channel or link that is wrong.
 [[nodiscard]] Status CheckChannels(const Graph& graph, const Paths& paths,
                                    std::span<const NodeIndex> devices, const Channels& channels);
 
-// Where two answers to one question differ first, in words; nothing when they agree. Ranks of a
-// host compare theirs before use: each computes alone, and they must have come to the same.
+// Returns where two answers to one question differ first, in words; nothing when they agree. Ranks
+// of a host compare theirs before use: each computes alone, and they must have come to the same.
 std::optional<std::string> FirstDifference(const Channels& ours, const Channels& theirs);
 
 }  // namespace tutti::topology

@@ -67,9 +67,10 @@ class Detector {
     return nullptr;
   }
 
-  // The device `chain.back()`, with the switches above it. A switch is two bridges in the kernel's
-  // tree, its upstream port and a downstream one, below a root port that belongs to the processor;
-  // so of the bridges above a device every second one, counted from the device, is a switch.
+  // Returns the device `chain.back()`, with the switches above it. A switch is two bridges in the
+  // kernel's tree, its upstream port and a downstream one, below a root port that belongs to the
+  // processor; so of the bridges above a device every second one, counted from the device, is a
+  // switch.
   PciFact& Place(const std::vector<BusId>& chain) {
     const BusId bus_id = chain.back();
     CpuFact& cpu = CpuOf(sysfs_.Numa(bus_id), FormatBusId(bus_id));
@@ -161,14 +162,14 @@ class Detector {
     return any;
   }
 
-  // "200 Gb/sec (4X HDR)" → 200000.
+  // Returns a speed in Mbit/s: 200000 for "200 Gb/sec (4X HDR)".
   static int RdmaSpeed(std::string_view rate) {
     double gbit = 0;
     std::from_chars(rate.data(), rate.data() + rate.size(), gbit);
     return gbit > 0 && gbit < 1e5 ? static_cast<int>(std::lround(gbit * 1000)) : 0;
   }
 
-  // "b83f:d203:00a6:1b58" → 0xb83fd20300a61b58.
+  // Returns 0xb83fd20300a61b58 for "b83f:d203:00a6:1b58".
   static uint64_t Guid(std::string text) {
     std::erase(text, ':');
     uint64_t guid = 0;
@@ -176,8 +177,8 @@ class Detector {
     return guid;
   }
 
-  // Where the device of an interface is; of a bond or a VLAN, that of the first one below it. Empty
-  // for virtual ones.
+  // Returns where the device of an interface is; of a bond or a VLAN, that of the first one below
+  // it. Empty for virtual ones.
   std::string DeviceOf(const std::string& name) const {
     const std::string folder = "class/net/" + name;
     if (sysfs_.Exists(folder + "/device")) return folder + "/device";

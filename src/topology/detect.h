@@ -25,8 +25,8 @@ struct GpuSighting {
 class GpuSource {
  public:
   virtual ~GpuSource() = default;
-  // All GPUs, in the driver's order; empty where there are none. Appends to `guesses` what had to
-  // be guessed.
+  // Returns all GPUs, in the driver's order; empty where there are none. Appends to `guesses` what
+  // had to be guessed.
   virtual std::vector<GpuSighting> Find(std::vector<std::string>& guesses) = 0;
 };
 
@@ -71,7 +71,8 @@ Machine Detect(const DetectOptions& options);
 std::vector<CpuFact> FindProcessors(const std::string& sysfs = "/sys",
                                     const std::string& proc = "/proc");
 
-// The NUMA node of the core that the calling thread runs on; kNotKnown when there is no telling.
+// Returns the NUMA node of the core that the calling thread runs on; kNotKnown when there is no
+// telling.
 int CurrentNuma();
 
 // This host, with all that can be found, without ranks. For `tutti topo`; communicators fill in

@@ -97,7 +97,7 @@ class Graph {
     return by_kind_[static_cast<size_t>(kind)];
   }
 
-  // The devices that ranks run on: GPUs, else host devices.
+  // Returns the devices that ranks run on: GPUs, else host devices.
   std::span<const NodeIndex> Devices() const;
 
   // For builders (graph_builder.h) and tests. AddLink adds both directions, and to links that are

@@ -28,8 +28,8 @@ struct BuiltGraph {
   std::vector<std::string> remarks;
 };
 
-// InvalidUsage when the machine has more devices than any real one. GPUs without a rank are part of
-// the graph only when no device has one: then they count as ranks in the order of hosts and
+// Returns InvalidUsage when the machine has more devices than any real one. GPUs without a rank are
+// part of the graph only when no device has one: then they count as ranks in the order of hosts and
 // devices.
 Result<BuiltGraph> BuildGraph(Machine machine);
 

@@ -30,14 +30,14 @@ namespace tutti::topology {
 
 inline constexpr size_t kMostFileChannels = 64;
 
-// The rings and trees of the file. Every channel goes over all devices of `graph`, each once, and
-// over ports that it has; whether links can bear it is for CheckChannels to say, since who writes
-// such a file may know better. InvalidUsage as "name:line:column: sentence" otherwise.
+// Returns the rings and trees of the file. Every channel goes over all devices of `graph`, each
+// once, and over ports that it has; whether links can bear it is for CheckChannels to say, since
+// who writes such a file may know better. InvalidUsage as "name:line:column: sentence" otherwise.
 [[nodiscard]] Result<std::vector<Channels>> ParseGraphXml(std::string_view text,
                                                           std::string_view name,
                                                           const Graph& graph);
 
-// The file; reading it back with the same graph gives the same channels.
+// Returns the file; reading it back with the same graph gives the same channels.
 std::string FormatGraphXml(const Graph& graph, std::span<const Channels> channels);
 
 }  // namespace tutti::topology

@@ -46,7 +46,7 @@ class StarFinder {
     size_t net = 0;
   };
 
-  // The link of each device to the one switch that all have.
+  // Finds the link of each device to the one switch that all have.
   Status FindSwitchLinks() {
     NodeIndex nvswitch = kNoIndex;
     for (const NodeIndex device : table_.devices()) {
@@ -83,7 +83,7 @@ class StarFinder {
     return std::max(table_.In(net, device).kind, table_.Out(device, net).kind);
   }
 
-  // A head for each port, the GPU nearest to it; of several one that is no head yet.
+  // Returns a head for each port, the GPU nearest to it; of several one that is no head yet.
   std::vector<Place> HeadsAtPorts(PathKind worst) const {
     std::vector<Place> heads;
     std::vector<int> uses(table_.device_count());
@@ -134,7 +134,7 @@ class StarFinder {
     return stars;
   }
 
-  // What each head may have; the kinds of ways are noted in `stars`.
+  // Returns what each head may have; the kinds of ways are noted in `stars`.
   Kbps CountLoads(std::span<const Place> heads, Stars* stars) {
     loads_.assign(table_.capacities().size(), 0);
     for (const Place& head : heads) {

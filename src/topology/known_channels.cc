@@ -15,7 +15,7 @@
 namespace tutti::topology {
 namespace {
 
-// The file's channels of a ring, or of a tree; nothing when it has none.
+// Returns the file's channels of a ring, or of a tree; nothing when it has none.
 Result<std::optional<Channels>> TakeFromFile(const std::string& path, const Graph& graph,
                                              bool want_ring, bool inter_host) {
   TUTTI_ASSIGN(const std::string text, ReadXmlText(path));

@@ -16,9 +16,9 @@ struct HostChannels {
   Channels tree;
 };
 
-// The ring, or the best of the trees. `inter_host`: the job has other hosts too. The ring and tree
-// of NCCL_GRAPH_FILE stand in place of a search, each for itself; when links cannot bear what the
-// file says, a warning is logged.
+// Returns the ring, or the best of the trees. `inter_host`: the job has other hosts too. The ring
+// and tree of NCCL_GRAPH_FILE stand in place of a search, each for itself; when links cannot bear
+// what the file says, a warning is logged.
 [[nodiscard]] Result<Channels> FindPattern(const Settings& settings, const Graph& graph,
                                            const Paths& paths, Pattern pattern, bool inter_host);
 
@@ -26,7 +26,7 @@ struct HostChannels {
 [[nodiscard]] Status DumpChannels(const Settings& settings, const Graph& graph,
                                   const HostChannels& channels, int rank);
 
-// Both patterns, dumped when it is this rank's to do.
+// Finds both patterns, and dumps them when `rank` is the one to do so.
 [[nodiscard]] Result<HostChannels> FindChannels(const Settings& settings, const Graph& graph,
                                                 const Paths& paths, bool inter_host, int rank);
 

@@ -121,8 +121,8 @@ struct Machine {
   std::vector<std::string> guesses;
 };
 
-// "0000:1b:00.0" → 0x00001b000; nothing when `text` is not such an address. Domains of up to seven
-// digits are allowed, because NCCL writes fffffff:ff:ff.0 for a switch that it cannot see.
+// Parses "0000:1b:00.0" → 0x00001b000; nothing when `text` is not such an address. Domains of up to
+// seven digits are allowed, because NCCL writes fffffff:ff:ff.0 for a switch that it cannot see.
 std::optional<BusId> ParseBusId(std::string_view text);
 std::string FormatBusId(BusId bus_id);
 
@@ -130,8 +130,8 @@ std::string FormatBusId(BusId bus_id);
 // is.
 void NumberMachine(Machine& machine);
 
-// The same devices however they were found: everything in the order of hosts' first ranks, NUMA
-// numbers, bus addresses and device numbers.
+// Puts everything into the order of hosts' first ranks, NUMA numbers, bus addresses and device
+// numbers.
 void SortMachine(Machine& machine);
 
 // Calls `visit(cpu, pci)` for every PCI device of the machine, parents first. Pci may be const.

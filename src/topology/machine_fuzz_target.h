@@ -43,7 +43,7 @@ inline void CheckPaths(const Graph& graph, const Paths& paths) {
   }
 }
 
-// Whether the text was understood.
+// Returns whether the text was understood.
 inline bool ReadMachine(std::string_view text) {
   const MachineReading reading = CheckMachineXml(text);
   Require(reading.errors.size() <= kMostErrors && reading.remarks.size() <= kMostErrors);

@@ -74,7 +74,7 @@ std::vector<Strand> StrandsOf(const Channels* channels) {
   return strands;
 }
 
-// "0–3", "0, 2, 4".
+// Returns a text such as "0–3" or "0, 2, 4".
 std::string NumbersText(const std::vector<size_t>& numbers) {
   if (numbers.size() > 2 && numbers.back() - numbers.front() + 1 == numbers.size()) {
     return fmt::format("{}–{}", numbers.front(), numbers.back());
@@ -121,7 +121,7 @@ class Painter {
 
   void Add(Shape shape) { picture_.shapes.push_back(std::move(shape)); }
 
-  // Which strands run over each link, in either direction; links go by the lower of the two.
+  // Finds which strands run over each link, in either direction; links go by the lower of the two.
   void MapStrands() {
     for (size_t i = 0; i < strands_.size(); ++i) {
       const Channel& channel = *strands_[i].channel;
@@ -275,7 +275,7 @@ class Painter {
     }
   }
 
-  // The lowest y that was used.
+  // Returns the lowest y that was used.
   double PaintNvlink() {
     double lowest = layout_.leaf_bottom;
     for (const Link& link : graph_.links()) {

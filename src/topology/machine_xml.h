@@ -40,16 +40,17 @@ inline constexpr size_t kMostErrors = 50;
 // Reads everything and says all that is wrong: for `tutti topo check`.
 MachineReading CheckMachineXml(std::string_view text);
 
-// The machine in `text`, or InvalidUsage with the first error as "name:line:column: sentence".
+// Returns the machine in `text`, or InvalidUsage with the first error as "name:line:column:
+// sentence".
 Result<Machine> ParseMachineXml(std::string_view text, std::string_view name);
 
-// The text of a file; InvalidUsage when it is larger than kLargestXml, SystemError when it cannot
-// be read.
+// Returns the text of a file; InvalidUsage when it is larger than kLargestXml, SystemError when it
+// cannot be read.
 Result<std::string> ReadXmlText(const std::string& path);
 Result<Machine> ReadMachineFile(const std::string& path);
 
-// The file of `machine`; reading it gives the same machine, without its guesses, which stand in it
-// as comments.
+// Returns the file of `machine`; reading it gives the same machine, without its guesses, which
+// stand in it as comments.
 std::string FormatMachineXml(const Machine& machine);
 
 // Writes it, by way of a file beside it that takes its name when it is complete.

@@ -135,7 +135,7 @@ class Merger {
     cpu.host_devices.push_back(theirs);
   }
 
-  // Whether there is a device of a rank or a port below `pci` that is not known yet.
+  // Returns whether there is a device of a rank or a port below `pci` that is not known yet.
   bool BringsSomething(const PciFact& pci) {
     if ((!pci.gpus.empty() || !pci.nics.empty()) && Find(into_, host_, pci.bus_id) == nullptr) {
       return true;
@@ -251,7 +251,7 @@ void AdoptNames(Machine& file, const Machine& detected) {
   }
 }
 
-// Those of a file are of the run that wrote it.
+// Removes the ranks of a file, which are those of the run that wrote it.
 void ForgetRanks(Machine& file) {
   for (CpuFact& cpu : file.cpus) {
     for (HostDeviceFact& device : cpu.host_devices) device.rank = kNotKnown;

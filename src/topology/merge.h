@@ -10,17 +10,17 @@
 
 namespace tutti::topology {
 
-// A file that a user or a cloud vendor gives (NCCL_TOPO_FILE) and what was detected on this host.
-// The file is right about what it says: above all where devices hang. What it leaves out comes from
-// the detection, devices by their addresses and ports by their names; so do all ranks. Devices of
-// ranks and ports that only the file knows are left out, when anything of their kind was detected:
-// they are of another machine.
+// Merges a file that a user or a cloud vendor gives (NCCL_TOPO_FILE) and what was detected on this
+// host. The file is right about what it says: above all where devices hang. What it leaves out
+// comes from the detection, devices by their addresses and ports by their names; so do all ranks.
+// Devices of ranks and ports that only the file knows are left out, when anything of their kind was
+// detected: they are of another machine.
 Machine MergeDetected(Machine file, const Machine& detected);
 
-// One machine of what several ranks, of one host or of several, know: devices with one address on
-// one host are one device, and what one rank does not know another one may. InvalidUsage that names
-// the first difference when two contradict each other, or when hosts without a host_hash cannot be
-// told apart. REQUIRES: not empty.
+// Returns one machine made of what several ranks, of one host or of several, know: devices with one
+// address on one host are one device, and what one rank does not know another one may. InvalidUsage
+// that names the first difference when two contradict each other, or when hosts without a host_hash
+// cannot be told apart. REQUIRES: not empty.
 Result<Machine> Fuse(std::span<const Machine> machines);
 
 }  // namespace tutti::topology

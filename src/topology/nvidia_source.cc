@@ -85,7 +85,7 @@ class Cuda {
              library_.Get("cuDeviceGetAttribute", attribute_) && init(0) == 0;
   }
 
-  // Nothing when CUDA cannot tell.
+  // Returns nothing when CUDA cannot tell.
   std::optional<bool> GpuDirect(const char* bus_id) const {
     int device = 0;
     if (!ready_ || by_bus_id_(&device, bus_id) != 0) return std::nullopt;
@@ -244,7 +244,7 @@ class NvidiaSource : public GpuSource {
     return links;
   }
 
-  // What a link leads to: the driver says so, or sysfs; something that neither shows is an
+  // Returns what a link leads to: the driver says so, or sysfs; something that neither shows is an
   // NVSwitch, which virtual machines hide.
   uint32_t ClassOf(BusId target, int type) const {
     if (type == kRemoteGpu) return kClassGpu;

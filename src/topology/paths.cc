@@ -213,8 +213,9 @@ class PathFinder {
     return false;
   }
 
-  // Whether `net` reads from or writes to the memory of `gpu`, or of `relay` in its place. Before
-  // Ampere, reads disturb a GPU's other PCI traffic, which there is unless NVLink carries it.
+  // Returns whether `net` reads from or writes to the memory of `gpu`, or of `relay` in its place.
+  // Before Ampere, reads disturb a GPU's other PCI traffic, which there is unless NVLink carries
+  // it.
   bool GpuDirect(NodeIndex gpu, NodeIndex relay, NodeIndex net, bool read) {
     if (!graph_.node(gpu).gpu_direct || !graph_.node(net).gpu_direct) return false;
     if (read && rules_.gpu_direct_read == false) return false;

@@ -75,28 +75,28 @@ class Paths {
   std::vector<Path> paths_;       // a row of as many as there are nodes, per node that has one
 };
 
-// A GPU that sends to a card through another GPU (PXN) still receives directly, so the way from the
-// card to the GPU may be another one than the way back.
+// Computes the paths between all nodes. A GPU that sends to a card through another GPU (PXN) still
+// receives directly, so the way from the card to the GPU may be another one than the way back.
 Paths ComputePaths(const Graph& graph, const PathRules& rules);
 
-// The nodes of `kind` that `from` reaches with the most bandwidth, and among them those of the best
-// kind of path; in the graph's order. Empty when it reaches none.
+// Returns the nodes of `kind` that `from` reaches with the most bandwidth, and among them those of
+// the best kind of path; in the graph's order. Empty when it reaches none.
 std::vector<NodeIndex> Nearest(const Graph& graph, const Paths& paths, NodeIndex from,
                                NodeKind kind);
 
-// The port that `device` sends through on `channel`: devices that share their nearest ports are
-// spread over them. kNoIndex when it reaches none.
+// Returns the port that `device` sends through on `channel`: devices that share their nearest ports
+// are spread over them. kNoIndex when it reaches none.
 NodeIndex LocalNet(const Graph& graph, const Paths& paths, NodeIndex device, int channel);
 
-// The device that `net` serves first: one of its nearest, for which it is the local net on the
-// lowest channel. kNoIndex when it is nobody's.
+// Returns the device that `net` serves first: one of its nearest, for which it is the local net on
+// the lowest channel. kNoIndex when it is nobody's.
 NodeIndex LocalDevice(const Graph& graph, const Paths& paths, NodeIndex net);
 
-// The processor nearest to `device` (fewest links); kNoIndex when it reaches none.
+// Returns the processor nearest to `device` (fewest links); kNoIndex when it reaches none.
 NodeIndex LocalCpu(const Graph& graph, const Paths& paths, NodeIndex device);
 
-// The devices that are joined with one another by paths better than NET, a group each, in the
-// graph's order.
+// Returns the devices that are joined with one another by paths better than NET, a group each, in
+// the graph's order.
 std::vector<std::vector<NodeIndex>> Domains(const Graph& graph, const Paths& paths);
 
 }  // namespace tutti::topology

@@ -60,7 +60,7 @@ struct Picture {
 
 inline constexpr const char* kPictureFont = "DejaVu Sans, Helvetica, Arial, sans-serif";
 
-// A whole SVG file. Texts are escaped; control characters are left out.
+// Returns a whole SVG file. Texts are escaped; control characters are left out.
 std::string ToSvg(const Picture& picture);
 
 }  // namespace tutti::topology

@@ -196,7 +196,7 @@ size_t Searcher::Above(const Climb& climb) const {
   return count;
 }
 
-// True when channels of one of the rung's trials were found.
+// Returns true when channels of one of the rung's trials were found.
 bool Searcher::TryRung(Climb* climb, size_t index) {
   Rung& rung = climb->rungs[index];
   for (size_t i = 0; i < rung.trials.size(); ++i) {
@@ -218,8 +218,8 @@ bool Searcher::TryRung(Climb* climb, size_t index) {
   return false;
 }
 
-// True when channels were found. `*settled` tells whether that is certain, or only the steps ran
-// out.
+// Returns true when channels were found. `*settled` tells whether that is certain, or only the
+// steps ran out.
 bool Searcher::TryOne(const Trial& trial, double weight, Kbps bound, uint64_t steps,
                       bool* settled) {
   // Repeating channels finds the answer at once on machines that are alike all over, and hides it

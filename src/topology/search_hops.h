@@ -59,14 +59,14 @@ class HopTable {
     return std::span(uses_).subspan(hop.first_use, hop.use_count);
   }
 
-  // What each resource has: the links of the graph, then the two directions of each port.
+  // Returns what each resource has: the links of the graph, then the two directions of each port.
   std::span<const Kbps> capacities() const { return capacities_; }
 
   // Nets of one port of one card have one number here.
   uint32_t port(size_t net) const { return ports_[net]; }
   uint32_t port_count() const { return port_count_; }
 
-  // What `hop` can carry when nothing else runs.
+  // Returns what `hop` can carry when nothing else runs.
   Kbps Most(const Hop& hop) const;
 
  private:

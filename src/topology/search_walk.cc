@@ -422,7 +422,7 @@ bool Walk::CloseBy(uint32_t net) {
   return false;
 }
 
-// The channel is laid. Goes on to the next; comes back with the channel as it was.
+// Ends a channel, which is laid. Goes on to the next; comes back with the channel as it was.
 bool Walk::Done() {
   std::vector<Candidate> candidates = std::move(candidates_);
   candidates_.clear();

@@ -49,12 +49,12 @@ class Walk {
  public:
   explicit Walk(const HopTable& table);
 
-  // The channels, or nothing. `*steps` is what may be spent, a step being one hop that is looked
-  // at; what was spent is taken off. It is 0 when the walk ended for want of steps.
+  // Returns the channels, or nothing. `*steps` is what may be spent, a step being one hop that is
+  // looked at; what was spent is taken off. It is 0 when the walk ended for want of steps.
   std::optional<std::vector<Draft>> Find(const Trial& trial, uint64_t* steps);
 
-  // Whether the machine could hold the trial at all, going by what enters and leaves each device
-  // and each port alone. False is final; true is a hope.
+  // Returns whether the machine could hold the trial at all, going by what enters and leaves each
+  // device and each port alone. False is final; true is a hope.
   bool MayFit(const Trial& trial);
 
  private:

@@ -15,23 +15,23 @@ class Sysfs {
  public:
   explicit Sysfs(std::string root) : root_(std::move(root)) {}
 
-  // The first line of a file, without blanks around it; nothing when it cannot be read, as for the
-  // speed of an interface without a cable. Paths are relative to the root.
+  // Returns the first line of a file, without blanks around it; nothing when it cannot be read, as
+  // for the speed of an interface without a cable. Paths are relative to the root.
   std::optional<std::string> Line(std::string_view path) const;
   std::optional<int64_t> Integer(std::string_view path) const;  // decimal, or hexadecimal after 0x
-  // All lines, none when the file cannot be read; of a long file only the first 4096.
+  // Returns all lines, none when the file cannot be read; of a long file only the first 4096.
   std::vector<std::string> Lines(std::string_view path) const;
   bool Exists(std::string_view path) const;
 
   // Names in a folder, "mlx5_2" before "mlx5_10"; empty when there is none.
   std::vector<std::string> List(std::string_view path) const;
 
-  // The addresses along the PCI tree from the root port to the device that `path` (a link into the
-  // device tree) leads to, or to the device above it, when it is below one. Empty when it is on no
-  // PCI bus.
+  // Returns the addresses along the PCI tree from the root port to the device that `path` (a link
+  // into the device tree) leads to, or to the device above it, when it is below one. Empty when it
+  // is on no PCI bus.
   std::vector<BusId> PciChain(std::string_view path) const;
 
-  // What the folder of a PCI device says of it; nothing is hung below it.
+  // Returns what the folder of a PCI device says of it; nothing is hung below it.
   PciFact ReadPci(BusId bus_id) const;
   int Numa(BusId bus_id) const;
 

@@ -9,22 +9,22 @@
 
 namespace tutti::topology {
 
-// The processors with what hangs below them, a line each, indented.
+// Returns the processors with what hangs below them, a line each, indented.
 std::string TreeText(const Graph& graph);
 
-// A row for each device and port, with the kind of its path to each device, port and processor, and
-// the path's GB/s where there is room for it (up to kMostWideColumns columns).
+// Returns a row for each device and port, with the kind of its path to each device, port and
+// processor, and the path's GB/s where there is room for it (up to kMostWideColumns columns).
 std::string MatrixText(const Graph& graph, const Paths& paths);
 inline constexpr size_t kMostWideColumns = 24;
 
-// The kinds of paths that `paths` has, each with what it means.
+// Returns the kinds of paths that `paths` has, each with what it means.
 std::string LegendText(const Graph& graph, const Paths& paths);
 
-// "Intel Skylake", "AMD", …; empty for an unknown one.
+// Returns a name such as "Intel Skylake" or "AMD"; empty for an unknown one.
 std::string_view Name(CpuModel model);
 
-// A GPU's, port's or other node's name that is unique in the graph: with its host where there are
-// several.
+// Returns a GPU's, port's or other node's name that is unique in the graph: with its host where
+// there are several.
 std::string UniqueName(const Graph& graph, NodeIndex node);
 
 }  // namespace tutti::topology

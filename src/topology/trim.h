@@ -16,8 +16,8 @@ struct Trimmed {
   std::vector<std::string> remarks;  // which devices were left out, a sentence for each part
 };
 
-// The part with `rank`; the whole graph when no device has that rank. `paths` are those of `graph`,
-// and are not those of the result, whose nodes have other numbers.
+// Returns the part with `rank`; the whole graph when no device has that rank. `paths` are those of
+// `graph`, and are not those of the result, whose nodes have other numbers.
 Trimmed TrimToRank(const Graph& graph, const Paths& paths, int rank);
 
 }  // namespace tutti::topology

@@ -25,19 +25,19 @@ class XmlReader {
   // error otherwise.
   pugi::xml_node Parse(const char* root);
 
-  // The attribute as a number; an error when it is not one from `low` to `high`. `missing` when it
-  // is not there or empty.
+  // Returns the attribute as a number. Notes an error when it is not one from `low` to `high`.
+  // `missing` when it is not there or empty.
   int64_t Integer(pugi::xml_node element, const char* name, int64_t low, int64_t high,
                   int64_t missing);
-  // In hexadecimal with or without 0x.
+  // Returns a number in hexadecimal with or without 0x.
   uint64_t Hex(pugi::xml_node element, const char* name, uint64_t high, uint64_t missing);
   double Number(pugi::xml_node element, const char* name, double low, double high, double missing);
-  // An error when the attribute is longer than kLongestText.
+  // Returns the attribute. Notes an error when the attribute is longer than kLongestText.
   std::string Text(pugi::xml_node element, const char* name);
-  // An error when the attribute is not there.
+  // Notes an error when the attribute is not there.
   bool Require(pugi::xml_node element, const char* name, std::string_view expected);
 
-  // A remark for each attribute whose name is none of `known`.
+  // Notes a remark for each attribute whose name is none of `known`.
   void KnowAttributes(pugi::xml_node element, std::initializer_list<std::string_view> known);
 
   void Error(pugi::xml_node element, std::string sentence);

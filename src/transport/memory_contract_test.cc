@@ -1,4 +1,4 @@
-// The contract over plain memory: what a ring of slots promises without any transport around it.
+// The contract over plain memory: what a FIFO promises without any transport around it.
 
 #include <cstdlib>
 

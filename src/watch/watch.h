@@ -87,7 +87,7 @@ class Watch final : public WaitWatcher {
       watch_.log_.BeginCollective(collective, parts);
       watch_.OnBegin();
     }
-    // The sends and receives of one group, which must outlive this.
+    // Begins the sends and receives of one group, which must outlive this.
     Operation(Watch& watch, std::span<MessageCall> messages) : watch_(watch) {
       watch_.log_.BeginMessages(messages);
       watch_.OnBegin();

@@ -68,7 +68,7 @@ void Watch::GiveUpCall(uint64_t number, const Status& reason) {
   for (const int linked : bootstrap_.LinkedRanks()) bootstrap_.SendControl(linked, message);
 }
 
-// The number of the call (8 bytes) and the reason.
+// Reads the number of the call (8 bytes) and the reason.
 void Watch::OnCallGivenUp(std::span<const std::byte> body) {
   uint64_t number = 0;
   if (body.size() < sizeof(number)) return;

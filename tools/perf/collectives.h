@@ -110,7 +110,7 @@ class Operation {
   };
   explicit Operation(const Arguments& arguments);
 
-  // InvalidUsage when the library has no way to run this collective.
+  // Returns InvalidUsage when the library has no way to run this collective.
   Status Supported() const;
   ncclResult_t Run(const void* send, void* recv) const;
 

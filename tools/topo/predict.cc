@@ -84,7 +84,7 @@ std::vector<Row> PredictRows(const MachineJob& job, const Shape& shape) {
   return rows;
 }
 
-// Where the numbers come from.
+// Returns a sentence about where the numbers come from.
 const char* Caveat(const MachineJob& job) {
   if (!job.gpus) return "measured for host ranks on two cores, docs/cost_model.md";
   if (job.hosts == 1) return "measured on H200, docs/cost_model.md; in a CUDA graph";

@@ -38,7 +38,7 @@ struct LaunchShape {
 
 class Device {
  public:
-  // InvalidUsage when the library has no device code, or none for this GPU.
+  // Returns InvalidUsage when the library has no device code, or none for this GPU.
   static Result<std::unique_ptr<Device>> Open(const Driver& driver, int ordinal);
   ~Device();
   Device(const Device&) = delete;
@@ -50,7 +50,7 @@ class Device {
   const std::string& name() const { return name_; }
   // Its PCI address as a number that is not 0; equal for one GPU in all processes of a machine.
   uint64_t pci_address() const { return pci_address_; }
-  // A hash of its UUID, which parts of one GPU (MIG) have each for themselves.
+  // Returns a hash of its UUID, which parts of one GPU (MIG) have each for themselves.
   uint64_t identity() const { return identity_; }
 
   int multiprocessors() const { return multiprocessors_; }
@@ -60,8 +60,8 @@ class Device {
   void TryLateFrees() const;
   // Pinned memory for communicators on this GPU.
   PinnedPool& pinned() const { return *pinned_; }
-  // Whether NVLink joins it to the GPU at that address. Not, as far as can be told, where the
-  // process does not see that GPU (CUDA_VISIBLE_DEVICES).
+  // Returns whether NVLink joins it to the GPU at that address; false where the process does not
+  // see that GPU (CUDA_VISIBLE_DEVICES).
   bool ReachesByNvlink(uint64_t pci_address) const;
 
   // REQUIRES: the device's context is current.
@@ -70,7 +70,7 @@ class Device {
                 Stream stream) const;
   // `most_early`: early with so many blocks.
   Status Launch(const MessageArgs& args, uint32_t most_early, Stream stream) const;
-  // In any order, at once.
+  // Copies the pieces at once, in any order.
   Status Copy(std::span<const CopyPiece> pieces, Stream stream) const;
   Status Launch(const RelayArgs& args, uint32_t blocks, Stream stream) const;
   Status Launch(const ChannelArgs& args, DataType type, Stream stream) const;

@@ -27,14 +27,15 @@ class IpcMemory {
   // Users have numbers below kMostUsers.
   static constexpr int kMostUsers = 64;
   static Result<IpcMemory> Create(const Device& device, size_t bytes, IpcHandle* handle);
-  // What another process has created, and what another GPU of this one has; for `device`, by
-  // `user`.
+  // Open maps what another process has created, and Reach what another GPU of this one has; for
+  // `device`, by `user`.
   static Result<IpcMemory> Open(const Device& device, const IpcHandle& handle, size_t bytes,
                                 int user);
   static Result<IpcMemory> Reach(const Device& device, DeviceAddress address, size_t bytes,
                                  int user);
 
-  // Of the owner: that so many users must let go of it before it is freed. At first none.
+  // Makes the owner wait, when it frees the memory, until so many users have unmapped it. At first
+  // none.
   void ExpectUsers(int users) { users_ = users; }
 
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
@@ -45,7 +46,7 @@ class IpcMemory {
   enum class Kind : uint8_t { kNone, kOwned, kOpened, kReached };
   IpcMemory(const Device& device, Kind kind, DeviceAddress address, size_t bytes, int users)
       : device_(&device), kind_(kind), address_(address), size_(bytes), users_(users) {}
-  // Where the marks of users are: behind the memory.
+  // Returns where the marks of users are, behind the memory.
   DeviceAddress MarksAt() const;
   void LeaveMark() const;
   void Release();

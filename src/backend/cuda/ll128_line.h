@@ -40,7 +40,7 @@ struct LL128Line {
     }
   }
 
-  // From and to a buffer of which `left` bytes are there.
+  // Copy from and to a buffer of which `left` bytes are there.
   TUTTI_HD static LL128Share FromBuffer(const std::byte* from, size_t left) {
     LL128Share share = {};
     // All loads of a whole pair are under way at once.
@@ -92,7 +92,8 @@ struct LL128Line {
         StoreFlagged(pair + half * kLineBytes + 16 * Octets::piece(k), wire.line[k][half]);
     }
   }
-  // An octet by one instruction of its warp; where one thread loads all pieces, the flags first.
+  // Loads an octet by one instruction of its warp; where one thread loads all pieces, the flags
+  // first.
   TUTTI_HD static void Load(const std::byte* pair, LL128Wire& wire) {
     TUTTI_UNROLL
     for (uint32_t k = kPieces; k-- > 0;) {
@@ -101,7 +102,7 @@ struct LL128Line {
         wire.line[k][half] = LoadFlagged(pair + half * kLineBytes + 16 * Octets::piece(k));
     }
   }
-  // Whether the flags, if this thread has them, are these.
+  // Returns whether the flags, if this thread has them, are these.
   TUTTI_HD static bool HasFlags(uint64_t flag, const LL128Wire& wire) {
     bool complete = true;
     TUTTI_UNROLL

@@ -24,7 +24,8 @@ class MappedMemory {
   // New memory of `device`, all zeroes, at least `bytes` of it; `fd` is its name for others, or
   // null where nobody else is to map it.
   static Result<MappedMemory> Create(const Device& device, size_t bytes, UniqueFd* fd);
-  // What `fd` names, of `bytes` as its maker says (size() of the maker's object), for `device`.
+  // Maps what `fd` names, of `bytes` as its maker says (size() of the maker's object), for
+  // `device`.
   static Result<MappedMemory> Import(const Device& device, const UniqueFd& fd, size_t bytes);
 
   // Copies and kernels of this process's other GPUs may use it too, where they reach it.
@@ -51,7 +52,8 @@ struct Allocation {
   size_t bytes = 0;   // of it, for Import
   size_t offset = 0;  // of the memory in it
 };
-// InvalidArgument for memory that has no such name (cudaMalloc), or spans several allocations.
+// Returns InvalidArgument for memory that has no such name (cudaMalloc), or spans several
+// allocations.
 Result<Allocation> ExportAllocation(const Device& device, std::span<const std::byte> memory);
 
 // Memory of the host that a GPU may use, for as long as this lives. Move-only.
@@ -66,7 +68,7 @@ class PinnedRange {
   // process may use it.
   static Result<PinnedRange> Pin(const Device& device, std::span<std::byte> memory);
 
-  // As GPUs see it.
+  // Returns its address as GPUs see it.
   std::byte* data() const { return data_; }
 
  private:

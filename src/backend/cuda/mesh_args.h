@@ -55,7 +55,7 @@ struct WindowLayout {
   constexpr size_t Slots() const {
     return size_t{blocks} * static_cast<size_t>(kMeshSlots) * static_cast<size_t>(num_ranks);
   }
-  // The size of an LL128 slot.
+  // Returns the size of an LL128 slot.
   constexpr size_t LL128Bytes() const { return LL128SlotBytes(num_ranks); }
   constexpr size_t LL128Data() const { return LL128SlotData(num_ranks); }
   constexpr size_t LL128At() const { return kLLAt + Slots() * kLLLines * sizeof(FlaggedLine); }

@@ -177,8 +177,8 @@ class LLPrimitives : public MeshBlock<T> {
   TUTTI_HD void Send(uint64_t round, int peer, uint32_t i, const Line& data) {
     StoreFlagged(Slot(args_.windows[peer], round, rank(), i), MakeFlagged(round, data));
   }
-  // To all others; to `special` with the others (`with_others`: it gets line 0 only, to keep the
-  // round whole) or the other way round.
+  // Sends to all others; to `special` with the others (`with_others`: it gets line 0 only, to keep
+  // the round whole) or the other way round.
   TUTTI_HD void SendAll(uint64_t round, uint32_t i, const Line& data, int special,
                         bool with_others) {
     const FlaggedLine line = MakeFlagged(round, data);

@@ -128,7 +128,7 @@ class LL128Primitives : public MeshBlock<T> {
     LL128Line::Store(Slot(args_.windows[peer], round, rank(), pair),
                      LL128Line::ToWire(round + 1, share));
   }
-  // As in LLPrimitives.
+  // Sends as LLPrimitives::SendAll does.
   TUTTI_HD void SendAll(uint64_t round, uint32_t pair, const Share& share, int special,
                         bool with_others) const {
     const Wire wire = LL128Line::ToWire(round + 1, share);

@@ -96,7 +96,7 @@ TUTTI_HD void ForLinesOf(size_t num_lines, Load load, Store store) {
   }
 }
 
-// By all threads of a block.
+// Copies with all threads of a block.
 TUTTI_HD void CopyByBlock(std::byte* to, const std::byte* from, size_t bytes) {
   const auto at = [](uint32_t line) { return static_cast<size_t>(line) * 16; };
   ForLinesOf(
@@ -164,7 +164,7 @@ class MeshBlock {
 
  protected:
   static constexpr size_t kSize = sizeof(T);
-  // To all others: what this block has written to them is there.
+  // Tells all others that what this block has written to them is there.
   TUTTI_HD void Publish(uint64_t round) {
     if (failed_) return;  // alike in all threads, by Wait
     Lanes::Sync();
@@ -175,7 +175,7 @@ class MeshBlock {
       StoreFlag(Flag(args_.windows[k], rank()), round + 1);
     }
   }
-  // Until all others have published the round to this block.
+  // Waits until all others have published the round to this block.
   TUTTI_HD void Wait(uint64_t round) {
     TUTTI_UNROLL_BY(1)
     for (uint32_t k = Lanes::index(); k < static_cast<uint32_t>(num_ranks()); k += Lanes::count()) {
@@ -195,7 +195,7 @@ class MeshBlock {
     return reinterpret_cast<uint64_t*>(window + WindowLayout::kFlagsAt) +
            static_cast<size_t>(block_) * kMaxMeshRanks + writer;
   }
-  // Before the first use of Simple slots: see mesh_args.h.
+  // Prepares Simple slots for their first use (see mesh_args.h).
   TUTTI_HD void EnterView(WindowView view) {
     if (failed_ || view_ == static_cast<uint64_t>(view)) return;
     view_ = static_cast<uint64_t>(view);
@@ -203,7 +203,7 @@ class MeshBlock {
     Publish(round);
     Wait(round);
   }
-  // The i-th other rank, each rank beginning with its neighbour.
+  // Returns the i-th other rank. Each rank begins with its neighbour.
   TUTTI_HD int Peer(int i) const {
     const int peer = args_.rank + i;
     return peer < args_.num_ranks ? peer : peer - args_.num_ranks;
@@ -213,7 +213,7 @@ class MeshBlock {
   TUTTI_HD size_t SlotIndex(uint64_t round, int writer) const {
     return args_.layout.SlotIndex(block_, round, writer);
   }
-  // Whether to give up; polls count up from 1.
+  // Returns whether to give up; polls count up from 1.
   TUTTI_HD bool Poll(uint32_t polls) {
     Lanes::Relax();
     if (polls % kLookEvery == 0 && IsRaised(args_.abort_word)) failed_ = true;

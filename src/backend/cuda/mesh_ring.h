@@ -30,7 +30,7 @@ class RingPrimitives : public MeshBlock<T> {
     sent_ = *this->Word(own_, WindowLayout::kSentAt);
     received_ = *this->Word(own_, WindowLayout::kReceivedAt);
   }
-  // As in MeshBlock, before the kernel ends.
+  // Does before the kernel ends what MeshBlock::Finish does.
   TUTTI_HD void Finish() {
     MeshBlock<T>::Finish();
     if (Lanes::index() != 0) return;

@@ -2,7 +2,7 @@
 
 // What the host hands to the kernel of sends and receives.
 //
-// A message goes through channels: rings of slots in the receiver's window, one set for each
+// A message goes through channels: FIFOs in the receiver's window, one set for each
 // ordered pair of ranks. Unlike the rounds of the mesh, only the two ends take part, so each
 // channel counts its own steps: the sender writes the tail into the receiver's window, the receiver
 // writes the head into the sender's. A step s may be written once s < head + kMessageSlots.
@@ -71,7 +71,7 @@ struct MessageLayout {
     return at + static_cast<size_t>(which) * kCounters +
            (static_cast<size_t>(peer) * kMessageChannels + channel) * sizeof(uint64_t);
   }
-  // In the window of `receiver`.
+  // Returns where a slot lies in the window of `receiver`.
   constexpr size_t SlotAt(int sender, int receiver, uint32_t channel, uint64_t step) const {
     return SlotsAt() + (Pair(sender, receiver) * channels + channel) * kOnePair +
            step % kMessageSlots * kMessageBytes;
@@ -143,7 +143,7 @@ struct MessageArgs {
 };
 static_assert(sizeof(MessageArgs) <= 4096 - 64);
 
-// The protocol by which a message goes.
+// Returns the protocol by which a message goes.
 constexpr Protocol ProtocolOf(const MessageArgs& args, size_t bytes) {
   if (bytes >= args.ll128_from && bytes <= args.ll128_message) return Protocol::kLL128;
   return bytes <= kLLMessage ? Protocol::kLL : Protocol::kSimple;
@@ -161,9 +161,9 @@ constexpr uint32_t ChannelsFor(const MessageArgs& args, size_t bytes) {
   return wanted < 1 ? 1 : wanted > most ? most : static_cast<uint32_t>(wanted);
 }
 
-// What a kernel of messages has to do: a channel of a flow each, those of one channel next to one
-// another. Where it has fewer blocks than that, each takes the next one when it has done one. So
-// all ends of a channel have begun, or do so next, when all lower channels are done; and as no
+// Lists what a kernel of messages has to do: a channel of a flow each, those of one channel next to
+// one another. Where it has fewer blocks than that, each takes the next one when it has done one.
+// So all ends of a channel have begun, or do so next, when all lower channels are done; and as no
 // block has two of one channel, they wait for nothing else.
 constexpr uint32_t TurnsOf(const MessageArgs& args) { return args.num_flows * args.channels; }
 

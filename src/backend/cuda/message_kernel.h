@@ -16,7 +16,7 @@ class MessageBlock {
   TUTTI_HD MessageBlock(const MessageArgs& args, uint32_t turn)
       : args_(args), channel_(turn / args.num_flows), flow_(args.flows[turn % args.num_flows]) {}
 
-  // Whether it could be done to its end.
+  // Returns whether it could be done to its end.
   TUTTI_HD bool Run() {
     const bool sends = flow_.kind == MessageKind::kSend || flow_.kind == MessageKind::kSwap;
     const bool receives = flow_.kind == MessageKind::kReceive || flow_.kind == MessageKind::kSwap;
@@ -125,8 +125,8 @@ class MessageBlock {
     failed_ = Lanes::SyncAny(failed_);
     if (!failed_) AnnounceRead();
   }
-  // The same by octets. What the threads of a warp wait for they wait for together, since each line
-  // takes eight of them.
+  // Does the same by octets. What the threads of a warp wait for they wait for together, since each
+  // line takes eight of them.
   TUTTI_HD void SendLL128(const std::byte* user, size_t bytes) {
     std::byte* const slot = args_.windows[flow_.peer] +
                             args_.layout.LL128SlotAt(args_.rank, flow_.peer, channel_, sent_);

@@ -26,7 +26,8 @@ class PinnedBlock {
   PinnedBlock& operator=(PinnedBlock&& other) noexcept;
   ~PinnedBlock() { Release(); }
 
-  // Null when there is none. All GPUs of the process see it at this address too.
+  // Returns its address; null when there is none. All GPUs of the process see it at this address
+  // too.
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }  // as asked for
 

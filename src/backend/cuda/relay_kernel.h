@@ -39,7 +39,7 @@ class RelayBlock {
   TUTTI_HD static void Copy(const CopyPiece& piece) {
     CopyByBlock(piece.to, piece.from, piece.bytes);
   }
-  // What all threads have done so far is there for the host.
+  // Tells the host that what all threads have done so far is there.
   TUTTI_HD void Say(uint64_t done) {
     Lanes::Sync();
     if (Lanes::index() == 0) {
@@ -47,7 +47,7 @@ class RelayBlock {
       StoreFlag(&box_.done, done);
     }
   }
-  // False: the communicator has been aborted.
+  // Waits for the command of that number. Returns false when the communicator has been aborted.
   TUTTI_HD bool Await(uint64_t number) {
     bool failed = false;
     if (Lanes::index() == 0) {

@@ -51,7 +51,8 @@ struct alignas(16) FlaggedLine {
 TUTTI_HD Line LoadLine(const void* from) { return *static_cast<const Line*>(from); }
 TUTTI_HD void StoreLine(void* to, Line line) { *static_cast<Line*>(to) = line; }
 
-// Of an inbox: past the first-level cache, which the writer across the wire does not see.
+// Loads a line of an inbox past the first-level cache, which the writer across the wire does not
+// see.
 TUTTI_HD Line LoadSlot(const void* from) {
 #ifdef __CUDA_ARCH__
   Line line;
@@ -108,7 +109,7 @@ TUTTI_HD uint64_t LoadFlagAcquire(const uint64_t* flag) {
 #endif
 }
 
-// After FenceSystem by the same thread.
+// Stores a flag, after FenceSystem by the same thread.
 // NOLINTNEXTLINE(readability-non-const-parameter)
 TUTTI_HD void StoreFlag(uint64_t* flag, uint64_t value) {
 #ifdef __CUDA_ARCH__
@@ -129,7 +130,7 @@ TUTTI_HD void FenceSystem() {
 #endif
 }
 
-// The host's word in pinned memory that ends all waits.
+// Returns whether the host has set its word in pinned memory that ends all waits.
 TUTTI_HD bool IsRaised(const uint32_t* abort_word) {
 #ifdef __CUDA_ARCH__
   uint32_t value;
@@ -167,7 +168,7 @@ struct Lanes {
     __syncthreads();
 #endif
   }
-  // A barrier that tells every thread whether any thread says `mine`.
+  // Is a barrier; returns on every thread whether any thread says `mine`.
   TUTTI_HD static bool SyncAny(bool mine) {
 #ifdef __CUDA_ARCH__
     return __syncthreads_or(mine ? 1 : 0) != 0;
@@ -175,7 +176,7 @@ struct Lanes {
     return mine;
 #endif
   }
-  // Whether all threads of the warp say `mine`. All of them call it.
+  // Returns whether all threads of the warp say `mine`. All of them call it.
   TUTTI_HD static bool WarpAll(bool mine) {
 #ifdef __CUDA_ARCH__
     return __all_sync(~0u, mine ? 1 : 0) != 0;
@@ -194,9 +195,9 @@ struct Lanes {
 #endif
 };
 
-// The first thing that a kernel does. It may have come to the GPU while the last one of its stream
-// was there (Device::Launch says when), and waits here until that is done and all that it wrote is
-// seen. Then it lets the next one come, if `lets_next`: so there are never more than two.
+// Begins a kernel. It may have come to the GPU while the last one of its stream was there
+// (Device::Launch says when), and waits here until that is done and all that it wrote is seen. Then
+// it lets the next one come, if `lets_next`: so there are never more than two.
 TUTTI_HD void StartInTurn([[maybe_unused]] bool lets_next) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -213,7 +214,7 @@ struct Octets {
   TUTTI_HD static uint32_t piece(uint32_t) { return Lanes::index() % 8; }
   TUTTI_HD static uint32_t index() { return Lanes::index() / 8; }
   TUTTI_HD static uint32_t count() { return Lanes::count() / 8; }
-  // What the threads of a group do next they do together.
+  // Makes the threads of a group do together what they do next.
   TUTTI_HD static void Converge() {
 #ifdef __CUDA_ARCH__
     __syncwarp(0xffu << (Lanes::index() & 24));

@@ -1,10 +1,10 @@
 #pragma once
 
 // The FifoPrimitives and ExchangePrimitives of kernels/primitives.h on host memory: a chunk goes
-// slice by slice through rings of slots, one slice per slot, so that the next rank works on the
+// slice by slice through FIFOs, one slice for each slot, so that the next rank works on the
 // first slice while the second is on its way.
 //
-// Owned by the executing thread for one operation; holds pointers to rings that belong to the
+// Owned by the executing thread for one operation; holds pointers to FIFOs that belong to the
 // communicator.
 
 #include <array>

@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// A batch waits for several rings at once but can sleep on one only; the others are looked at again
+// A batch waits for several FIFOs at once but can sleep on one only; the others are looked at again
 // after this.
 constexpr int64_t kShortSleepNs = 500'000;
 

@@ -89,11 +89,11 @@ class HostStagePrimitives {
     if (!wait_.failed()) group_.EndRound(round);
   }
 
-  // Whether a whole slot of this operation travels in its header's line. All ranks must agree.
+  // Sets whether a whole slot of this operation travels in its header's line. All ranks must agree.
   void set_inlined(bool inlined) { inlined_ = inlined; }
 
  protected:
-  // The same between a slot and memory anywhere.
+  // Do the same between a slot and memory anywhere.
   void StageFrom(uint64_t round, size_t at, const std::byte* in, size_t n);
   void StageOutputFrom(uint64_t round, size_t at, const std::byte* out, size_t n);
   void ReduceSlotsTo(uint64_t round, size_t at, std::byte* out, size_t n);

@@ -30,12 +30,13 @@ namespace tutti {
 class WaitWatcher {
  public:
   virtual ~WaitWatcher() = default;
-  // The wait for `peers` (ranks, at least one; several where any of them would do) has lasted
-  // `waited_ns`. Not ok ends it. Called about every 20 ms.
+  // Called when the wait for `peers` (ranks, at least one; several where any of them would do) has
+  // lasted `waited_ns`. Not ok ends it. Called about every 20 ms.
   virtual Status OnLongWait(std::span<const int> peers, int64_t waited_ns) = 0;
   // Why the stop flag is up. Never ok.
   virtual Status StopReason() = 0;
-  // A chunk from `peer` belongs to another operation than the one that runs here. Never ok.
+  // Called when a chunk from `peer` belongs to another operation than the one that runs here. Never
+  // ok.
   virtual Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) = 0;
 };
 

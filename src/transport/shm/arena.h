@@ -7,7 +7,7 @@
 // Layout (L local ranks, numbered 0 … L-1; every part page-aligned):
 //   header        magic, layout; checked by whoever maps it
 //   stage[L]      one stage (connection/stage.h) per rank
-//   fifo[L][L]    a ring of slots (connection/fifo.h) from each rank to each
+//   fifo[L][L]    a FIFO (connection/fifo.h) from each rank to each
 
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace tutti {
 struct ArenaLayout {
   uint32_t num_ranks = 1;
   uint64_t stage_bytes = 0;      // data per stage slot
-  uint64_t fifo_slot_bytes = 0;  // data per ring slot
+  uint64_t fifo_slot_bytes = 0;  // data per slot of a FIFO
 
   size_t StageStride() const;
   size_t FifoStride() const;

@@ -39,7 +39,7 @@ struct HostMemory::Index {
     list[at].size.store(size, std::memory_order_release);
     list[at].id.store(id, std::memory_order_release);
   }
-  // The number of entries whose base is at most `address`.
+  // Returns the number of entries whose base is at most `address`.
   size_t UpperBound(uintptr_t address, size_t entries) const {
     size_t low = 0;
     while (low < entries) {
@@ -93,7 +93,7 @@ HostMemory::~HostMemory() {
   for (auto& [id, allocation] : allocations_) Release(allocation);
 }
 
-// The rest of a free: ends the offer and gives the pages back, whoever still has them mapped.
+// Does the rest of a free: ends the offer and gives the pages back, whoever still has them mapped.
 void HostMemory::Release(Allocation& allocation) {
   if (allocation.server == nullptr) return;
   allocation.server->Withdraw(allocation.offer_id);

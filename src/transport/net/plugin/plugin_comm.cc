@@ -22,7 +22,7 @@ class PluginMemory final : public NetMemory {
   void* const handle_;
 };
 
-// The plugin's handle of the registration; null where the caller gave none.
+// Returns the plugin's handle of the registration; null where the caller gave none.
 void* HandleOf(NetMemory* memory) {
   return memory != nullptr ? static_cast<PluginMemory*>(memory)->handle() : nullptr;
 }
@@ -52,7 +52,7 @@ void PluginChannel::Deregister(void* handle) {
   });
 }
 
-// In the order that plugins are promised: memory first, then the comm.
+// Closes in the order that plugins are promised: memory first, then the comm.
 void PluginChannel::Close() {
   [[maybe_unused]] const Status status =
       Call("closing a connection", [&](PluginFunctions& plugin, void* comm) {

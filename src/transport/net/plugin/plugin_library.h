@@ -50,7 +50,7 @@ class PluginFunctions {
   virtual ncclResult_t Listen(void* context, int device, void* handle, void** listen_comm) = 0;
   virtual ncclResult_t Connect(void* context, int device, void* handle, void** send_comm) = 0;
   virtual ncclResult_t Accept(void* listen_comm, void** recv_comm) = 0;
-  // InvalidArgument when the plugin's version cannot express `bytes`.
+  // Returns ncclInvalidArgument when the plugin's version cannot express `bytes`.
   virtual ncclResult_t Register(void* comm, void* data, size_t bytes, int type, void** memory) = 0;
   virtual ncclResult_t RegisterDmabuf(void* comm, void* data, size_t bytes, int type,
                                       uint64_t offset, int fd, void** memory) = 0;
@@ -79,7 +79,7 @@ class PluginLibrary {
   PluginLibrary& operator=(const PluginLibrary&) = delete;
 
   PluginFunctions& functions() const { return *functions_; }
-  // The file that was opened.
+  // Returns the file that was opened.
   const std::string& file() const { return file_; }
 
  private:

@@ -50,11 +50,11 @@ class SocketChannel final : public SilenceWatch::Subject {
   SocketStream& control() { return control_; }
   int control_fd() const { return control_.fd(); }
 
-  // Whether broken sockets may be replaced.
+  // Returns whether broken sockets may be replaced.
   bool resumable() const { return resumer_ != nullptr; }
-  // Whether the connection has no sockets and waits for new ones.
+  // Returns whether the connection has no sockets and waits for new ones.
   bool down() const { return down_; }
-  // Whether the sockets are not those that AppendFds told of.
+  // Returns whether the sockets are not those that AppendFds told of.
   bool replaced() const { return replaced_; }
   NetCare Care() const {
     return down_ ? NetCare::kSoon : replaced_ ? NetCare::kSeldom : NetCare::kNone;

@@ -40,7 +40,7 @@ struct DataHello {
   Sealing sealing = Sealing::kNone;
 
   std::vector<std::byte> Encode() const;
-  // RemoteError, with a sentence, for bytes that Encode cannot have written.
+  // Returns RemoteError, with a sentence, for bytes that Encode cannot have written.
   static Result<DataHello> Decode(std::span<const std::byte> payload);
 };
 

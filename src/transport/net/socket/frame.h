@@ -74,14 +74,14 @@ struct Frame {
 };
 
 void EncodeFrame(const Frame& frame, std::span<std::byte, kFrameBytes> out);
-// RemoteError, with a sentence, for bytes that EncodeFrame cannot have written.
+// Returns RemoteError, with a sentence, for bytes that EncodeFrame cannot have written.
 Result<Frame> DecodeFrame(std::span<const std::byte, kFrameBytes> in);
 
 // The tags of a group's buffers.
 using GroupTags = std::array<uint32_t, kMaxNetGroup>;
 
 void EncodeGroupTags(const GroupTags& tags, std::span<std::byte, kGroupTagsBytes> out);
-// RemoteError, with a sentence, unless they are the tags of a group of `number` buffers.
+// Returns RemoteError, with a sentence, unless they are the tags of a group of `number` buffers.
 Result<GroupTags> DecodeGroupTags(std::span<const std::byte, kGroupTagsBytes> in, uint8_t number);
 
 }  // namespace tutti

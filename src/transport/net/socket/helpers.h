@@ -23,7 +23,7 @@ class SocketHelpers {
   ~SocketHelpers();
 
   bool any() const { return !threads_.empty(); }
-  // From now on thread `index` (modulo their number) drives `socket`.
+  // Makes thread `index` (modulo their number) drive `socket` from now on.
   void Attach(DataSocket& socket, int index);
   // When this returns, no helper touches `socket` any more.
   void Detach(DataSocket& socket, int index);

@@ -62,7 +62,7 @@ struct RmaFrame {
 };
 
 void EncodeRmaFrame(const RmaFrame& frame, std::span<std::byte, kRmaFrameBytes> out);
-// RemoteError, with a sentence, for bytes that EncodeRmaFrame cannot have written.
+// Returns RemoteError, with a sentence, for bytes that EncodeRmaFrame cannot have written.
 Result<RmaFrame> DecodeRmaFrame(std::span<const std::byte, kRmaFrameBytes> in);
 
 }  // namespace tutti

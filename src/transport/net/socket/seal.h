@@ -52,7 +52,8 @@ class RecordSeal {
   uint64_t number_ = 0;
 };
 
-// What seals and opens the two directions of a socket, at the end that connected and at the other.
+// Return what seals and opens the two directions of a socket, at the end that connected and at the
+// other.
 RecordSeal SealTo(Sealing sealing, const SessionKeys& keys, bool to_acceptor);
 
 }  // namespace tutti

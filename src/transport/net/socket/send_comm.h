@@ -72,7 +72,7 @@ class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
   // Returns whether a message with this tag may be sent now.
   Result<bool> Granted(uint32_t tag);
   bool TakeTag(uint32_t tag);
-  // Whether a request only waits for the receiver to say that it has the message.
+  // Returns whether a request only waits for the receiver to say that it has the message.
   bool AwaitsAcknowledgement() const { return in_flight_ > 0 && acknowledged_ < held_until_; }
   Result<bool> ReadGrants();
   Result<size_t> TakeStagedGrants();
@@ -80,14 +80,15 @@ class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
   Status TakeAcknowledgement(uint64_t has);
   Status TakeResume(const Frame& frame);
   Status TakeGroup(const Frame& frame, std::span<const std::byte, kGroupTagsBytes> tags);
-  // Whether a message without a tag may be sent: it has been granted, or there is credit for it.
+  // Returns whether a message without a tag may be sent: it has been granted, or there is credit
+  // for it.
   bool HasRoom() const {
     return begun_ < granted_ ||
            (begun_ - granted_ < kCreditMessages && bytes_on_credit_ < kCreditBytes);
   }
-  // Whether nothing more may be sent before grants come.
+  // Returns whether nothing more may be sent before grants come.
   bool NeedsGrants() const { return tagged_ ? groups_granted_ == groups_filled_ : !HasRoom(); }
-  // Whether it is time to look for grants, so that a later message need not wait for them.
+  // Returns whether it is time to look for grants, so that a later message need not wait for them.
   bool WantsGrants() const;
 
   // The last messages, some of them perhaps under way: those that the receiver may lack. Made by

@@ -28,7 +28,7 @@ class Striping {
     return pieces < 2 ? 0 : static_cast<int>(pieces);
   }
 
-  // The cut of chunk number `chunk` into `used` pieces. REQUIRES: 0 < used <= sockets.
+  // Cuts chunk number `chunk` into `used` pieces. REQUIRES: 0 < used <= sockets.
   Striping(size_t bytes, uint64_t chunk, int used, int sockets)
       : bytes_(bytes), first_socket_(chunk % static_cast<uint64_t>(sockets)), sockets_(sockets) {
     const size_t even = (bytes + static_cast<size_t>(used) - 1) / static_cast<size_t>(used);

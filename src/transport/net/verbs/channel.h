@@ -80,7 +80,7 @@ class VerbsChannel {
   RegisteredPages& table() const { return *table_; }
   RegisteredPages& outbox() const { return *outbox_; }
 
-  // What the other end is told of this one.
+  // Returns what the other end is told of this one.
   VerbsEnd Here(bool split) const;
   // Joins all queue pairs with those of the other end, which must be of the same kind.
   Status Join(const VerbsEnd& remote, uint8_t traffic_class);
@@ -111,7 +111,7 @@ class VerbsChannel {
 
   // Keeps and returns the first failure.
   Status Fail(Status status);
-  // The same, and tells the other end why.
+  // Does the same, and tells the other end why.
   Status Refuse(Status status);
   Status FailCompletion(const ibv_wc& completion, std::string_view doing);
   // Returns ok, or the first failure, also where it is the device's.

@@ -55,7 +55,7 @@ struct VerbsPort {
   int64_t speed_mbps = 0;  // 0: unknown
   Gid gid;
 
-  // "mlx5_0", or "mlx5_0:2" for a port that is not the first.
+  // Returns a name such as "mlx5_0", or "mlx5_0:2" for a port that is not the first.
   std::string Name() const;
 };
 

@@ -26,7 +26,7 @@ struct Gid {
   // An IPv4 address stands in a GID as ::ffff:a.b.c.d.
   bool IsIpv4() const;
   bool IsLinkLocal() const;  // fe80::/10
-  // "10.0.0.1" or "fe80::1"
+  // Returns a text such as "10.0.0.1" or "fe80::1".
   std::string ToString() const;
 };
 
@@ -35,7 +35,7 @@ struct AddressRange {
   std::array<uint8_t, 16> bytes = {};
   int bits = 0;  // IPv4: 96 more than written
 
-  // InvalidUsage when the text is not an address, a slash and a number of bits.
+  // Returns InvalidUsage when the text is not an address, a slash and a number of bits.
   static Result<AddressRange> Parse(const std::string& text);
   bool Holds(const Gid& gid) const;
 };

@@ -16,7 +16,7 @@ namespace tutti {
 
 class HcaFilter {
  public:
-  // InvalidUsage when an entry has no name, or a port that is no number from 1 to 255.
+  // Returns InvalidUsage when an entry has no name, or a port that is no number from 1 to 255.
   static Result<HcaFilter> Parse(std::string_view text);
 
   // Returns whether the filter admits port `port` of `device`. An empty filter admits all.

@@ -58,7 +58,7 @@ class QueuePair {
   QueuePair& operator=(const QueuePair&) = delete;
 
   uint32_t number() const { return pair_->qp_num; }
-  // The most bytes that a request can hold itself.
+  // Returns the most bytes that a request can hold itself.
   uint32_t max_inline() const { return max_inline_; }
 
   // Joins it with queue pair `number` of the end `remote`. Packets that are sent from here are

@@ -48,7 +48,7 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   Status Finish(Request& request);
   Status TakeControl(const ControlMessage& message);
   Status TellIfAsleep();
-  // What is written into the sender's table; a slot is used again kTableSlots groups later.
+  // Returns what is written into the sender's table; a slot is used again kTableSlots groups later.
   GrantSlot& Grants(uint64_t group) const;
   Request& At(uint64_t group) { return requests_[group % kTableSlots]; }
 

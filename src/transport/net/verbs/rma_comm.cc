@@ -101,8 +101,8 @@ Result<std::unique_ptr<NetMemory>> VerbsRmaComm::Register(const NetRegion& regio
   return std::unique_ptr<NetMemory>(std::make_unique<Window>(region, std::move(held)));
 }
 
-// Whether an operation can begin. The connection's last steps are taken here, too, so that the
-// first operation need not wait for a call of Progress.
+// Returns whether an operation can begin. The connection's last steps are taken here, too, so that
+// the first operation need not wait for a call of Progress.
 Result<bool> VerbsRmaComm::HasRoom() {
   TUTTI_TRY(channel_->failure());
   if (!channel_->open()) TUTTI_TRY(Hear(/*idle=*/true).status());

@@ -23,7 +23,7 @@ class VerbsRmaComm final : public ChannelComm<NetRmaComm, VerbsChannel> {
   // Operations of one end under way.
   static constexpr uint32_t kRequests = 128;
 
-  // As VerbsSendComm::Create and VerbsRecvComm::Create.
+  // Make an end, as VerbsSendComm::Create and VerbsRecvComm::Create do.
   static Result<std::unique_ptr<NetRmaComm>> Connect(std::shared_ptr<VerbsNic> nic,
                                                      const VerbsPort& port, UniqueFd control,
                                                      std::string peer);
@@ -61,7 +61,8 @@ class VerbsRmaComm final : public ChannelComm<NetRmaComm, VerbsChannel> {
   Request& Take(const char* doing);
   Result<Near> Local(NetLocal local, size_t bytes);
   Result<Far> Reach(const NetRemote& remote, size_t bytes);
-  // The word of a request that what a signal or a flush reads is written to; nobody looks at it.
+  // Returns the word of a request that what a signal or a flush reads is written to; nobody looks
+  // at it.
   Near Scratch(const Request& request) const;
   Status Post(Request& request, ibv_send_wr& work, const Near& near, size_t bytes, bool last);
   Result<bool> TakeCompletions();

@@ -40,7 +40,8 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   VerbsSendComm(std::unique_ptr<VerbsChannel> channel, uint64_t requests);
 
   const GrantSlot& Granted(uint64_t group) const;
-  // What is written into the receiver's table; a slot is used again kTableSlots groups later.
+  // Returns what is written into the receiver's table; a slot is used again kTableSlots groups
+  // later.
   RecordSlot& Records(uint64_t group) const;
   bool LoadGroup();
   bool IsGroup(const GrantSlot& slot) const;

@@ -51,7 +51,7 @@ struct VerbsEnd {
   std::string name;  // "mlx5_0 (10.0.0.1)"
 
   Bytes Encode() const;
-  // RemoteError when the bytes are none, or say what cannot be.
+  // Returns RemoteError when the bytes are none, or say what cannot be.
   static Result<VerbsEnd> Decode(std::span<const std::byte> payload);
 };
 
