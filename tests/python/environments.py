@@ -39,7 +39,10 @@ def build_wheel(build, folder):
 
 
 def pythons():
-    """Returns an interpreter of each version of Python from 3.9 on that is on this machine."""
+    """Returns an interpreter of each version of Python from 3.9 on that is on this machine, and that
+    this Python's pip can install for: before 23.2, such as Debian's, it fails with 3.12."""
+    pip = run([sys.executable, "-c", "import pip; print(pip.__version__)"]).stdout.split(".")
+    after_last = (3, 12) if tuple(map(int, pip[:2])) < (23, 2) else (4,)
     named = [sys.executable, "/usr/bin/python3", *(f"python3.{minor}" for minor in range(9, 16)),
              *glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3"))]
     found = {}
@@ -48,11 +51,8 @@ def pythons():
         if path is None:
             continue
         asked = run([path, "-c", "import sys, venv; print(*sys.version_info[:2])"], check=False)
-        # An old pip cannot work for a Python that came after it.
-        if run([sys.executable, "-m", "pip", "--python", path, "--version"], check=False).returncode != 0:
-            continue
         version = tuple(map(int, asked.stdout.split())) if asked.returncode == 0 else ()
-        if version >= (3, 9):
+        if (3, 9) <= version < after_last:
             found.setdefault(version, path)
     return [found[version] for version in sorted(found)]
 
