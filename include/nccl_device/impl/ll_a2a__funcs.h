@@ -139,7 +139,9 @@ NCCL_DEVICE_INLINE void ncclLLA2ASession<Coop>::recvUnrolled(int eltStart, int e
     if (here) return;
     if (!rounds.Another()) break;
   }
-  for (int i = 0; i < eltCount; ++i) vals[i] = T();
+  for (int i = 0; i < MaxEltCount; ++i) {
+    if (i < eltCount) vals[i] = T();
+  }
 }
 
 template <typename Coop>
