@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "nccl.h"
+#include "nccl_device.h"
 
 #define CHECK(call)                                                              \
   do {                                                                           \

@@ -214,6 +214,10 @@ void RankProcesses::Signal(int rank, int signal) {
   if (child.ended) return;
   if (signal == SIGKILL) child.killed = true;
   kill(child.pid, signal);
+  // Its threads run on for a moment, each until it next enters the kernel.
+  siginfo_t stopped;
+  if (signal == SIGSTOP)
+    waitid(P_PID, static_cast<id_t>(child.pid), &stopped, WSTOPPED | WEXITED | WNOWAIT);
 }
 
 void RankProcesses::AwaitEnd(int rank, double deadline_s) {

@@ -79,7 +79,8 @@ class RankProcesses {
 
   Board& board() { return *board_; }
   pid_t pid(int rank) const { return children_[static_cast<size_t>(rank)].pid; }
-  // Sends a signal. After SIGKILL the death of the process is no failure.
+  // Sends a signal. After SIGKILL the death of the process is no failure. With SIGSTOP it returns
+  // when the process is stopped.
   void Signal(int rank, int signal);
   // Waits until one process has ended.
   void AwaitEnd(int rank, double deadline_s = 60);

@@ -51,7 +51,7 @@ array = numpy.ones(3)
 assert comm.allreduce(array, "sum").tolist() == [hvd.size()] * 3
 comm.destroy()
 """),
-    ("python.md", 'torch.distributed.init_process_group("tutti")', "import torch", """
+    ("python.md", 'torch.distributed.init_process_group("tutti")', "import torch, tutti.torch.distributed", """
 tensor = torch.ones(2)
 torch.distributed.all_reduce(tensor)
 assert tensor.tolist() == [torch.distributed.get_world_size()] * 2

@@ -334,6 +334,8 @@ Status SocketChannel::Fail(Status status) {
   if (failure_.ok()) {
     failure_ = std::move(status);
     ShutdownSockets();
+    // Whoever is told of the failure may free the memory of what was under way.
+    DetachDataSockets();
   }
   return failure_;
 }
