@@ -82,8 +82,10 @@ TEST(LsaBarrierTest, BothKindsAreDifferentBarriers) {
   LsaThreads team(2);
   const std::vector<ncclDevComm> comms = team.MakeDevComms(Barriers(1));
   std::atomic<int> met = 0;
+  std::atomic<int> given_up = 0;
   team.Run([&](int rank) {
-    // One rank goes to one barrier first, the other to the other: nobody is met.
+    // One rank goes to one barrier first, the other to the other: nobody is met, until both have
+    // given up.
     const ncclDevComm& comm = comms[static_cast<size_t>(rank)];
     ncclLsaBarrierSession<ncclCoopThread> lsa(ncclCoopThread(), comm, ncclTeamTagLsa(), 0);
     ncclBarrierSession<ncclCoopThread> both(ncclCoopThread(), ncclTeamTagLsa(), comm, 0);
@@ -93,6 +95,8 @@ TEST(LsaBarrierTest, BothKindsAreDifferentBarriers) {
         rank == 0 ? lsa.sync(ncclCoopThread(), order, kShort)
                   : both.sync(ncclCoopThread(), order, ncclGinFenceLevel::None, kShort);
     met += result == ncclSuccess ? 1 : 0;
+    ++given_up;
+    while (given_up < 2) std::this_thread::yield();
     if (rank == 0)
       both.sync(ncclCoopThread(), order);
     else
