@@ -68,6 +68,11 @@ EARLIER = (
 )
 
 
+def compared_tutti(name):
+    """The name of the Tutti that the peer `name` is compared with."""
+    return "tutti-mem" if name == "earlier-mem" else "tutti"
+
+
 @dataclasses.dataclass(frozen=True)
 class Site:
     """Where and how groups run: directory of built programs, network, number of ranks."""

@@ -45,11 +45,6 @@ def fastest_peer(medians):
     return min(others.items(), key=lambda item: item[1]) if others else (None, None)
 
 
-def _ours(peer):
-    """The Tutti that is compared with `peer`."""
-    return "tutti-mem" if peer == "earlier-mem" else "tutti"
-
-
 def table(rows, net, ranks, collective):
     """Header and lines of text cells. All ratios are times over times: below 1 the first named is faster."""
     cells = _cells(rows, net, ranks, collective)
@@ -57,14 +52,14 @@ def table(rows, net, ranks, collective):
     ours = [n for n in names if n.startswith("tutti")]
     others = [n for n in names if not n.startswith("tutti")]
     header = ["bytes", "fastest peer", *(f"{n} / fastest" for n in ours),
-              *(f"{_ours(n)} / {n}" for n in others if ours)]
+              *(f"{groups.compared_tutti(n)} / {n}" for n in others if ours)]
     header += [] if ours else [f"{n} / fastest" for n in others]
     lines = []
     for bytes_, medians in cells:
         best, best_us = fastest_peer(medians)
         line = [size_text(bytes_), best or "-", *(ratio_text(medians.get(n), best_us) for n in ours)]
         if ours:
-            line += [ratio_text(medians.get(_ours(n)), medians.get(n)) for n in others]
+            line += [ratio_text(medians.get(groups.compared_tutti(n)), medians.get(n)) for n in others]
         else:
             line += [ratio_text(medians.get(n), best_us) for n in others]
         lines.append(line)
@@ -159,16 +154,16 @@ def against_earlier(rows):
     lines = []
     for net, ranks in dict.fromkeys((r["net"], r["ranks"]) for r in rows):
         for name in ("earlier", "earlier-mem"):
-            ratios = [(medians[_ours(name)] / medians[name], collective, bytes_)
+            ratios = [(medians[groups.compared_tutti(name)] / medians[name], collective, bytes_)
                       for collective in dict.fromkeys(r["collective"] for r in rows)
                       for bytes_, medians in _cells(rows, net, ranks, collective)
-                      if name in medians and _ours(name) in medians]
+                      if name in medians and groups.compared_tutti(name) in medians]
             if not ratios:
                 continue
             slower = [f"{collective} {size_text(bytes_)} {ratio:.2f}" for ratio, collective, bytes_ in ratios
                       if ratio > 1.05]
             mean = math.exp(statistics.mean(math.log(ratio) for ratio, _, _ in ratios))
-            lines.append(f"- {ranks} ranks, {NETS[net]}, {_ours(name)} / {name}: geometric mean {mean:.2f} of "
+            lines.append(f"- {ranks} ranks, {NETS[net]}, {groups.compared_tutti(name)} / {name}: geometric mean {mean:.2f} of "
                          f"{len(ratios)} cases; above 1.05: {', '.join(slower) or 'none'}.")
     return lines
 

@@ -184,7 +184,7 @@ def main():
     say = lambda line: print(line, flush=True)  # noqa: E731
     peers = [p for p in groups.PEERS if p.name in options.peers]
     if options.earlier:
-        peers += [p for p in groups.EARLIER if p.name.replace("earlier", "tutti") in options.peers]
+        peers += [p for p in groups.EARLIER if groups.compared_tutti(p.name) in options.peers]
     load = os.getloadavg()[0]
     if load > 0.5:
         say(f"WARNING: the machine is busy (load {load:.2f}); these figures will say little.")

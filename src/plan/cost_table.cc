@@ -57,9 +57,8 @@ constexpr double kFurtherMessage = 0.5;
 
 double RoundOf(double n) { return 1 + kFurtherFlag * (n - 2); }
 
-// Of what ranks exchange through their stages, the part beyond the first is no longer in a cache
-// when it is taken out, and each of its bytes counts for the second more (AlltoAll of 1 to 256 MB,
-// two ranks).
+// An AlltoAll through stages finds in a cache what was staged, up to kCachedExchangeBytes. A byte
+// beyond them costs as much as kUncachedByte bytes more (1 to 256 MB, two ranks).
 constexpr double kCachedExchangeBytes = 4 << 20;
 constexpr double kUncachedByte = 1.75;
 
