@@ -8,12 +8,6 @@
 namespace tutti::api {
 namespace {
 
-// Programs read the records with the public header's struct.
-static_assert(sizeof(WindowRecord) == sizeof(ncclWindow_vidmem));
-static_assert(offsetof(WindowRecord, lsa_flat_base) == offsetof(ncclWindow_vidmem, lsaFlatBase));
-static_assert(offsetof(WindowRecord, num_segments) == offsetof(ncclWindow_vidmem, numSegments));
-static_assert(sizeof(WindowTableBlock) == sizeof(ncclDevCommWindowTable));
-
 constexpr int kKnownFlags = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING;
 
 // Returns what is wrong with the arguments of a registration.

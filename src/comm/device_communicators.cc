@@ -32,19 +32,14 @@ Result<ncclDevComm> DeviceCommunicators::Create(
     const MutexLock lock(mutex_);
     resource_windows_.insert(window->handle);
   }
-  ncclWindow_vidmem record = {};
-  record.lsaFlatBase = reinterpret_cast<char*>(window->flat_base);
-  record.stride4G = static_cast<uint32_t>(window->stride >> 32);
-  record.mcOffset4K = static_cast<uint32_t>(window->slice_offset / 4096);
-  return MakeDevComm(
-      {.rank = comm_.rank(),
-       .num_ranks = comm_.num_ranks(),
-       .lsa_size = comm_.symmetric().team().size,
-       .plan = &plan.value(),
-       .resource_window = window->handle,
-       .resource_record = record,
-       .window_table = reinterpret_cast<ncclDevCommWindowTable*>(comm_.symmetric().table()),
-       .abort_flag = reinterpret_cast<uint32_t*>(&aborted_)});
+  return MakeDevComm({.rank = comm_.rank(),
+                      .num_ranks = comm_.num_ranks(),
+                      .lsa_size = comm_.symmetric().team().size,
+                      .plan = &plan.value(),
+                      .resource_window = window->handle,
+                      .resource_record = comm_.symmetric().RecordOf(*window),
+                      .window_table = comm_.symmetric().table(),
+                      .abort_flag = reinterpret_cast<uint32_t*>(&aborted_)});
 }
 
 Status DeviceCommunicators::Destroy(const void* devcomm) {

@@ -31,18 +31,6 @@ uint64_t HashOf(const Choice& choice) {
   return Fnv1a::OfObjects(std::span<const uint64_t>(chosen));
 }
 
-// Has an average multiply every input by 1/n instead of dividing the sum, where `algorithm` stores
-// partial sums that could overflow.
-void KeepInRange(const Task& task, const PlanContext& plan, bool one_host, Algorithm algorithm,
-                 ReduceSpec* spec) {
-  if (!task.op.average || !HasNarrowRange(task.type) || plan.deterministic) return;
-  const AlgorithmRow* const row = FindHostRow(algorithm, task.collective, one_host);
-  if (row == nullptr || !ScalesAverages(task.type, row->order)) return;
-  spec->scale = true;
-  spec->scalar = ScalarBits(task.type, 1.0 / static_cast<double>(spec->divisor));
-  spec->divisor = 0;
-}
-
 }  // namespace
 
 Executor::Executor(Parts parts)
@@ -60,9 +48,14 @@ Executor::Executor(Parts parts)
   ring_index_ = static_cast<int>(std::find(ring_.begin(), ring_.end(), rank_) - ring_.begin());
 }
 
-ReduceSpec Executor::ReduceSpecFor(const Task& task) const {
+bool Executor::ScalesInputs(const Task& task, Algorithm algorithm) const {
+  if (plan_.deterministic) return false;
+  const AlgorithmRow* const row = FindHostRow(algorithm, task.collective, stages_ != nullptr);
+  return row != nullptr && ScalesAverages(task.type, row->order);
+}
+
+ReduceSpec Executor::ReduceSpecFor(const Task& task, Algorithm algorithm) const {
   ReduceSpec spec;
-  if (!task.is_reduction()) return spec;
   spec.fn = FindReduce(task.type, task.op.kind);
   if (task.op.pre_multiply) {
     spec.scale = true;
@@ -70,6 +63,9 @@ ReduceSpec Executor::ReduceSpecFor(const Task& task) const {
     if (task.op.live_scalar != nullptr)
       std::memcpy(&spec.scalar, task.op.live_scalar, task.elem_bytes());
     spec.round_scaled = plan_.deterministic;
+  } else if (task.op.average && ScalesInputs(task, algorithm)) {
+    spec.scale = true;
+    spec.scalar = ScalarBits(task.type, 1.0 / num_ranks_);
   } else if (task.op.average) {
     spec.divisor = static_cast<uint64_t>(num_ranks_);
   }
@@ -127,24 +123,20 @@ void Executor::RunWatched(const Task& task, const std::optional<Choice>& scatter
   if (count == 0 && task.collective != Collective::kBarrier &&
       task.collective != Collective::kAlltoAllV)
     return;
-  op.choice = scattered ? *scattered : ChoiceFor(task, count, ReadingOf(task));
-  // Tuners of two ranks may differ, and chunks of one algorithm must not pass for those of another.
-  if (adviser_ != nullptr) [[unlikely]]
-    tag = MixTag(tag, HashOf(op.choice));
-  const Profiler::Span told =
-      Profiler::OfCollective(profiler_, task, op.choice.algorithm, op.choice.protocol);
   // Member by member: a whole HostWork that is copied is read while its parts are still on their
   // way to memory, which is a fiftieth of the time of a short operation.
   op.work.input = In(task);
   op.work.output = Out(task);
   op.work.elem_bytes = task.elem_bytes();
-  op.work.slice_elems = op.choice.slice_elems;
+  op.shape.count = task.count;
+  op.shape.root = task.root;
+  SetChoice(task, scattered ? *scattered : ChoiceFor(task, count, ReadingOf(task)), op);
+  // Tuners of two ranks may differ, and chunks of one algorithm must not pass for those of another.
+  if (adviser_ != nullptr) [[unlikely]]
+    tag = MixTag(tag, HashOf(op.choice));
   op.work.op_tag = tag;
-  if (task.is_reduction()) {
-    op.work.reduce = ReduceSpecFor(task);
-    KeepInRange(task, plan_, stages_ != nullptr, op.choice.algorithm, &op.work.reduce);
-  }
-  op.shape = {task.count, op.choice.chunk_elems, task.root};
+  const Profiler::Span told =
+      Profiler::OfCollective(profiler_, task, op.choice.algorithm, op.choice.protocol);
   TUTTI_TRACE(kLogColl, "{}: {} {}", op.signature.Describe(), Name(op.choice.algorithm),
               Name(op.choice.protocol));
   wait_.Reset();
@@ -154,10 +146,11 @@ void Executor::RunWatched(const Task& task, const std::optional<Choice>& scatter
   if (op.status.ok() && wait_.failed()) op.status = wait_.status();
 }
 
-void Executor::SetChoice(const Choice& choice, Operation& op) {
+void Executor::SetChoice(const Task& task, const Choice& choice, Operation& op) {
   op.choice = choice;
   op.work.slice_elems = choice.slice_elems;
   op.shape.chunk_elems = choice.chunk_elems;
+  if (task.is_reduction()) op.work.reduce = ReduceSpecFor(task, choice.algorithm);
 }
 
 void Executor::Dispatch(const Task& task, Operation& op) {
@@ -165,8 +158,7 @@ void Executor::Dispatch(const Task& task, Operation& op) {
     const Result<bool> pulled = TryPull(task, op);
     if (!pulled.ok()) op.status = pulled.status();
     if (!pulled.ok() || *pulled || wait_.failed()) return;
-    SetChoice(ChoiceFor(task, task.count, Reading::kNone), op);
-    KeepInRange(task, plan_, stages_ != nullptr, op.choice.algorithm, &op.work.reduce);
+    SetChoice(task, ChoiceFor(task, task.count, Reading::kNone), op);
   }
   switch (op.choice.algorithm) {
     case Algorithm::kOneShot:
@@ -201,7 +193,8 @@ void Executor::Dispatch(const Task& task, Operation& op) {
 
 // Runs the collective of a single rank, whose result is its input, scaled as asked.
 Status Executor::RunAlone(const Task& task) {
-  const ReduceSpec reduce = ReduceSpecFor(task);
+  ReduceSpec reduce;
+  if (task.is_reduction()) reduce = ReduceSpecFor(task, Algorithm::kOneShot);
   size_t count = task.count;
   size_t in = 0, out = 0;
   if (task.parts) {
@@ -382,7 +375,7 @@ Status Executor::RunPairwiseBarrier(Operation& op) {
   std::byte token{};
   Task task = {.collective = Collective::kAllReduce, .send = &token, .recv = &token, .count = 1};
   op.work.input = op.work.output = &token;
-  op.work.reduce = ReduceSpecFor(task);
+  op.work.reduce = ReduceSpecFor(task, Algorithm::kRecursiveDoubling);
   return RunRecursiveDoubling(task, op);
 }
 

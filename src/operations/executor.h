@@ -113,7 +113,8 @@ class Executor {
   Status RunAlone(const Task& task);
   // Runs an AllReduce of many buffers through packed_, where they cannot be staged one by one.
   Status RunPacked(const Task& task);
-  static void SetChoice(const Choice& choice, Operation& op);
+  // Sets how an operation runs, and what follows from it.
+  void SetChoice(const Task& task, const Choice& choice, Operation& op);
   // Runs the operation from its begin to its end, as the watch sees it.
   void RunWatched(const Task& task, const std::optional<Choice>& scattered, Operation& op);
   void Dispatch(const Task& task, Operation& op);
@@ -145,7 +146,11 @@ class Executor {
   // Runs the messages between this rank and others. `calls` are those of `tasks`, in their order.
   Status ExchangeWithOthers(std::span<const Task* const> tasks, std::span<MessageCall> calls);
   void AddMessage(const Task& task, MessageBatch& batch, uint32_t tag);
-  ReduceSpec ReduceSpecFor(const Task& task) const;
+  // Returns whether an average multiplies every input by 1/n and does not divide the sum, because
+  // `algorithm` stores partial sums that could overflow.
+  bool ScalesInputs(const Task& task, Algorithm algorithm) const;
+  // REQUIRES: the task is a reduction.
+  ReduceSpec ReduceSpecFor(const Task& task, Algorithm algorithm) const;
 
   const int rank_;
   const int num_ranks_;

@@ -16,6 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct State {
+  bool lives = false;
   bool asleep = false;
   int64_t sleeps = -1;
   bool operator==(const State&) const = default;
@@ -25,10 +26,16 @@ State StateOf(pid_t thread) {
   State state;
   std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
   for (std::string line; std::getline(status, line);) {
+    state.lives = true;
     if (line.starts_with("State:")) state.asleep = line.find("S (") != std::string::npos;
     if (line.starts_with("voluntary_ctxt_switches:")) state.sleeps = std::stoll(line.substr(24));
   }
   return state;
+}
+
+Clock::time_point DeadlineAfter(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                            std::chrono::duration<double>(seconds * TimeScale()));
 }
 
 }  // namespace
@@ -49,9 +56,22 @@ int64_t SleepsOf(pid_t thread) { return StateOf(thread).sleeps; }
 
 bool AwaitAsleep(pid_t thread, double deadline_s) { return StaysAsleep(thread, 1, deadline_s); }
 
+bool AwaitAllAsleep(const std::string& name, double deadline_s) {
+  const auto deadline = DeadlineAfter(deadline_s);
+  for (const pid_t thread : ThreadsCalled(name)) {
+    for (State before = StateOf(thread); before.lives;) {
+      if (Clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      const State now = StateOf(thread);
+      if (now.asleep && now == before) break;
+      before = now;
+    }
+  }
+  return true;
+}
+
 bool StaysAsleep(pid_t thread, int quiet_ms, double deadline_s) {
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                           std::chrono::duration<double>(deadline_s * TimeScale()));
+  const auto deadline = DeadlineAfter(deadline_s);
   for (State before = StateOf(thread); Clock::now() < deadline;) {
     std::this_thread::sleep_for(std::chrono::milliseconds(quiet_ms));
     const State now = StateOf(thread);

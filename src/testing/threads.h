@@ -26,6 +26,10 @@ int64_t SleepsOf(pid_t thread);
 // count as asleep.
 [[nodiscard]] bool AwaitAsleep(pid_t thread, double deadline_s = 30);
 
+// Waits until every thread whose name begins with `name` has been found asleep. Those that end
+// meanwhile do not count. Returns false when one still ran after `deadline_s` seconds.
+[[nodiscard]] bool AwaitAllAsleep(const std::string& name, double deadline_s = 30);
+
 // Returns true once the thread has stayed asleep, without waking once, for `quiet_ms`. A thread
 // that polls, or that a timer wakes more often than that, never does; then this returns false after
 // `deadline_s` seconds.

@@ -46,5 +46,38 @@ TEST(ThreadsTest, FindsThreadsByTheirName) {
   EXPECT_THAT(ThreadsCalled(mine), ::testing::Contains(ThisThread()));
 }
 
+TEST(ThreadsTest, WaitsForAllOfAName) {
+  std::promise<void> wake;
+  std::promise<void> named;
+  std::atomic<bool> stop = false;
+  std::thread sleeper([&] {
+    pthread_setname_np(pthread_self(), "same-name-a");
+    named.set_value();
+    wake.get_future().wait();
+  });
+  named.get_future().wait();
+  EXPECT_TRUE(AwaitAllAsleep("same-name"));
+  EXPECT_TRUE(AwaitAllAsleep("no-such-thread"));
+  std::promise<void> spinning;
+  std::thread spinner([&] {
+    pthread_setname_np(pthread_self(), "same-name-b");
+    spinning.set_value();
+    while (!stop) {
+    }
+  });
+  spinning.get_future().wait();
+  EXPECT_FALSE(AwaitAllAsleep("same-name", 0.05));
+  // It ends while it is waited for, and no longer counts.
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    stop = true;
+  });
+  EXPECT_TRUE(AwaitAllAsleep("same-name"));
+  later.join();
+  spinner.join();
+  wake.set_value();
+  sleeper.join();
+}
+
 }  // namespace
 }  // namespace tutti::testing

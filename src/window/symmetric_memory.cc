@@ -9,7 +9,7 @@ namespace tutti {
 namespace {
 
 constexpr uint64_t kPage = NCCL_WIN_REQUIRED_ALIGNMENT;
-// Offsets in a slice are counted in units of 4 KiB by 32 bits (WindowRecord).
+// Offsets in a slice are counted in units of 4 KiB by 32 bits (ncclWindow_vidmem).
 constexpr uint64_t kLongestStride = kPage << 32;
 
 }  // namespace
@@ -25,7 +25,7 @@ SymmetricMemory::SymmetricMemory(Parts parts)
 
 SymmetricMemory::~SymmetricMemory() {
   const MutexLock lock(mutex_);
-  for (const Entry& entry : windows_) Drop(entry);
+  for (const auto& window : windows_) Drop(*window);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -160,20 +160,20 @@ Result<SymmetricMemory::Outcome> SymmetricMemory::Conclude(const Request& reques
   if (Status refusal = CheckOffers(offers); !refusal.ok()) return Outcome{nullptr, refusal};
   if (space_ != nullptr)
     if (Status refusal = TakeMemory(offers, part); !refusal.ok()) return Outcome{nullptr, refusal};
-  Entry entry;
+  std::shared_ptr<const Window> window;
   const Status mine = [&]() -> Status {
     if (part.is_new) TUTTI_TRY(MapMemory(part.number, offers, deadline, abort_flag));
-    TUTTI_ASSIGN(entry, MakeWindow(request, offers, part));
+    TUTTI_ASSIGN(window, MakeWindow(request, offers, part));
     return Status::Ok();
   }();
   const Result<Agreement> agreed = Agree(bootstrap_, peers_, mine, deadline, abort_flag);
   const MutexLock lock(mutex_);
   if (agreed.ok() && agreed->go_on()) {
-    directory_.Add(entry.window);
-    windows_.push_back(entry);
-    return Outcome{entry.window, Status::Ok()};
+    directory_.Add(window);
+    windows_.push_back(window);
+    return Outcome{window, Status::Ok()};
   }
-  if (entry.record != nullptr) DropRecord(entry);
+  if (window != nullptr) DropRecord(*window);
   if (!agreed.ok()) return agreed.status();
   return Outcome{nullptr, agreed->refusal};
 }
@@ -231,9 +231,9 @@ Status SymmetricMemory::MapMemory(int number, std::span<const Offer> offers, Dea
   return Status::Ok();
 }
 
-Result<SymmetricMemory::Entry> SymmetricMemory::MakeWindow(const Request& request,
-                                                           std::span<const Offer> offers,
-                                                           const Part& part) {
+Result<std::shared_ptr<const Window>> SymmetricMemory::MakeWindow(const Request& request,
+                                                                  std::span<const Offer> offers,
+                                                                  const Part& part) {
   const MutexLock lock(mutex_);
   auto window = std::make_shared<Window>();
   window->flags = request.flags;
@@ -247,29 +247,28 @@ Result<SymmetricMemory::Entry> SymmetricMemory::MakeWindow(const Request& reques
     window->slice_offset = memories_.at(part.number).extent.at + window->offset;
     window->flat_base = space_->base() + window->slice_offset;
   }
-  TUTTI_ASSIGN(void* const memory, records_->Allocate(sizeof(WindowRecord)));
-  Entry entry = {window, static_cast<WindowRecord*>(memory)};
-  window->handle = reinterpret_cast<ncclWindow_t>(entry.record);
-  const WindowRecord record = RecordOf(*window);
+  TUTTI_ASSIGN(void* const memory, records_->Allocate(sizeof(ncclWindow_vidmem)));
+  window->handle = static_cast<ncclWindow_t>(memory);
+  const ncclWindow_vidmem record = RecordOf(*window);
   Status written = records_->Write(memory, std::as_bytes(std::span(&record, 1)));
   if (written.ok())
     written = table_.Add(
-        {reinterpret_cast<uintptr_t>(window->own.data()), window->own.size(), entry.record});
-  if (written.ok()) return entry;
+        {reinterpret_cast<uintptr_t>(window->own.data()), window->own.size(), window->handle});
+  if (written.ok()) return std::shared_ptr<const Window>(window);
   records_->Free(memory);
   return written;
 }
 
-WindowRecord SymmetricMemory::RecordOf(const Window& window) const {
-  WindowRecord record;
-  record.host = const_cast<Window*>(&window);
-  record.lsa_flat_base = window.flat_base;
-  record.lsa_rank = team_.place;
-  record.world_rank = bootstrap_.rank();
-  record.stride_4g = static_cast<uint32_t>(window.stride / kStrideUnit);
-  record.mc_offset_4k = static_cast<uint32_t>(window.slice_offset / kPage);
-  record.gin_offset_4k = static_cast<uint32_t>(window.offset / kPage);
-  record.num_segments = 1;
+ncclWindow_vidmem SymmetricMemory::RecordOf(const Window& window) const {
+  ncclWindow_vidmem record = {};
+  record.winHost = const_cast<Window*>(&window);
+  record.lsaFlatBase = reinterpret_cast<char*>(window.flat_base);
+  record.lsaRank = team_.place;
+  record.worldRank = bootstrap_.rank();
+  record.stride4G = static_cast<uint32_t>(window.stride / kStrideUnit);
+  record.mcOffset4K = static_cast<uint32_t>(window.slice_offset / kPage);
+  record.ginOffset4K = static_cast<uint32_t>(window.offset / kPage);
+  record.numSegments = 1;
   return record;
 }
 
@@ -297,28 +296,28 @@ void SymmetricMemory::DropUser(int number) {
   given_up_.insert(number);
 }
 
-void SymmetricMemory::DropRecord(const Entry& entry) {
+void SymmetricMemory::DropRecord(const Window& window) {
   // A table that cannot be written, because the device is gone, is read by nobody.
-  static_cast<void>(table_.Remove(entry.record).ok());
-  records_->Free(entry.record);
+  static_cast<void>(table_.Remove(window.handle).ok());
+  records_->Free(window.handle);
 }
 
-void SymmetricMemory::Drop(const Entry& entry) {
-  directory_.Remove(entry.window->handle);
-  DropRecord(entry);
-  if (entry.window->memory != 0) DropUser(entry.window->memory);
+void SymmetricMemory::Drop(const Window& window) {
+  directory_.Remove(window.handle);
+  DropRecord(window);
+  if (window.memory != 0) DropUser(window.memory);
 }
 
 Result<size_t> SymmetricMemory::IndexOf(ncclWindow_t handle) const {
   for (size_t i = 0; i < windows_.size(); ++i)
-    if (windows_[i].window->handle == handle) return i;
+    if (windows_[i]->handle == handle) return i;
   return InvalidArgument("the window is none of this communicator, or has been deregistered");
 }
 
 Status SymmetricMemory::Deregister(ncclWindow_t handle) {
   const MutexLock lock(mutex_);
   TUTTI_ASSIGN(const size_t index, IndexOf(handle));
-  Drop(windows_[index]);
+  Drop(*windows_[index]);
   windows_.erase(windows_.begin() + static_cast<ptrdiff_t>(index));
   return Status::Ok();
 }
@@ -326,10 +325,10 @@ Status SymmetricMemory::Deregister(ncclWindow_t handle) {
 Result<std::shared_ptr<const Window>> SymmetricMemory::Find(ncclWindow_t handle) const {
   const MutexLock lock(mutex_);
   TUTTI_ASSIGN(const size_t index, IndexOf(handle));
-  return windows_[index].window;
+  return windows_[index];
 }
 
-WindowTableBlock* SymmetricMemory::table() const {
+ncclDevCommWindowTable* SymmetricMemory::table() const {
   const MutexLock lock(mutex_);
   return table_.first();
 }

@@ -38,7 +38,6 @@
 #include "operations/agreement.h"
 #include "operations/peer_info.h"
 #include "window/flat_space.h"
-#include "window/layout.h"
 #include "window/lsa_team.h"
 #include "window/offset_space.h"
 #include "window/record_memory.h"
@@ -95,9 +94,9 @@ class SymmetricMemory {
   Result<std::shared_ptr<const Window>> Find(ncclWindow_t handle) const;
 
   // Returns what kernels are told of a window of this communicator.
-  WindowRecord RecordOf(const Window& window) const;
+  ncclWindow_vidmem RecordOf(const Window& window) const;
   // Returns the first block of the list of windows, for kernels; null before the first window.
-  WindowTableBlock* table() const;
+  ncclDevCommWindowTable* table() const;
 
  private:
   // The numbers of memories that a rank shows as given up in one exchange, the lowest. If ranks
@@ -131,10 +130,6 @@ class SymmetricMemory {
     std::vector<uint64_t> mapped;  // The bytes that are mapped of each place of the team.
     int num_users = 0;             // windows, and a registration under way
   };
-  struct Entry {
-    std::shared_ptr<const Window> window;
-    WindowRecord* record = nullptr;
-  };
   // This rank's part of a registration under way.
   struct Part {
     FlatSpace::Allocation allocation;
@@ -154,11 +149,12 @@ class SymmetricMemory {
   Status TakeMemory(std::span<const Offer> offers, Part& part);
   Status MapMemory(int number, std::span<const Offer> offers, Deadline deadline,
                    const std::atomic<bool>* abort_flag);
-  Result<Entry> MakeWindow(const Request& request, std::span<const Offer> offers, const Part& part);
+  Result<std::shared_ptr<const Window>> MakeWindow(const Request& request,
+                                                   std::span<const Offer> offers, const Part& part);
   void DropPart(Part& part);
   void DropUser(int number) TUTTI_REQUIRES(mutex_);
-  void DropRecord(const Entry& entry) TUTTI_REQUIRES(mutex_);
-  void Drop(const Entry& entry) TUTTI_REQUIRES(mutex_);
+  void DropRecord(const Window& window) TUTTI_REQUIRES(mutex_);
+  void Drop(const Window& window) TUTTI_REQUIRES(mutex_);
   Result<size_t> IndexOf(ncclWindow_t handle) const TUTTI_REQUIRES(mutex_);
   uint64_t SliceOf(int place) const { return static_cast<uint64_t>(place) * stride_; }
 
@@ -176,7 +172,7 @@ class SymmetricMemory {
   mutable Mutex mutex_;
   std::optional<OffsetSpace> offsets_ TUTTI_GUARDED_BY(mutex_);  // of a slice
   WindowTable table_ TUTTI_GUARDED_BY(mutex_);
-  std::vector<Entry> windows_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<const Window>> windows_ TUTTI_GUARDED_BY(mutex_);
   std::map<int, Memory> memories_ TUTTI_GUARDED_BY(mutex_);  // by number
   // What memories have taken of offsets_ and not all ranks have given up; the same on all ranks.
   std::map<int, Extent> extents_ TUTTI_GUARDED_BY(mutex_);

@@ -14,7 +14,7 @@
 namespace tutti {
 
 struct Window {
-  ncclWindow_t handle = nullptr;  // the address of its WindowRecord
+  ncclWindow_t handle = nullptr;  // the address of its record, which kernels read
   int flags = 0;                  // NCCL_WIN_*
   std::span<std::byte> own;       // This rank's part, at the address that the user knows.
   std::vector<uint64_t> bytes;    // The size of each rank's part; these may differ.

@@ -8,12 +8,12 @@ WindowTable::~WindowTable() {
   for (const Block& block : blocks_) memory_.Free(block.there);
 }
 
-Status WindowTable::Add(const WindowTableBlock::Entry& entry) {
+Status WindowTable::Add(const ncclDevCommWindowTableEntry& entry) {
   for (;;) {
     for (const Block& block : blocks_) {
       auto* const free =
           std::find_if(std::begin(block.here->entries), std::end(block.here->entries),
-                       [](const WindowTableBlock::Entry& e) { return e.size == 0; });
+                       [](const ncclDevCommWindowTableEntry& e) { return e.size == 0; });
       if (free == std::end(block.here->entries)) continue;
       *free = entry;
       return WriteEntry(block, static_cast<size_t>(free - block.here->entries));
@@ -22,9 +22,9 @@ Status WindowTable::Add(const WindowTableBlock::Entry& entry) {
   }
 }
 
-Status WindowTable::Remove(const WindowRecord* window) {
+Status WindowTable::Remove(ncclWindow_t window) {
   for (const Block& block : blocks_) {
-    for (size_t i = 0; i < WindowTableBlock::kEntries; ++i) {
+    for (size_t i = 0; i < NCCL_DEV_COMM_WINDOW_TABLE_ENTRIES; ++i) {
       if (block.here->entries[i].window != window) continue;
       block.here->entries[i] = {};
       return WriteEntry(block, i);
@@ -34,9 +34,9 @@ Status WindowTable::Remove(const WindowRecord* window) {
 }
 
 Status WindowTable::AddBlock() {
-  TUTTI_ASSIGN(void* const memory, memory_.Allocate(sizeof(WindowTableBlock)));
-  auto* const there = static_cast<WindowTableBlock*>(memory);
-  blocks_.push_back({there, std::make_unique<WindowTableBlock>()});
+  TUTTI_ASSIGN(void* const memory, memory_.Allocate(sizeof(ncclDevCommWindowTable)));
+  auto* const there = static_cast<ncclDevCommWindowTable*>(memory);
+  blocks_.push_back({there, std::make_unique<ncclDevCommWindowTable>()});
   if (blocks_.size() == 1) return Status::Ok();
   const Block& last = blocks_[blocks_.size() - 2];
   last.here->next = there;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "window/layout.h"
+#include "nccl_device/impl/comm__types.h"
 #include "window/record_memory.h"
 
 namespace tutti {
@@ -24,16 +24,16 @@ class WindowTable {
   WindowTable(const WindowTable&) = delete;
   WindowTable& operator=(const WindowTable&) = delete;
 
-  Status Add(const WindowTableBlock::Entry& entry);
+  Status Add(const ncclDevCommWindowTableEntry& entry);
   // Removes the entry of a window, if there is one.
-  Status Remove(const WindowRecord* window);
+  Status Remove(ncclWindow_t window);
   // Returns the first block, for kernels; null before the first Add. It never moves.
-  WindowTableBlock* first() const { return blocks_.empty() ? nullptr : blocks_[0].there; }
+  ncclDevCommWindowTable* first() const { return blocks_.empty() ? nullptr : blocks_[0].there; }
 
  private:
   struct Block {
-    WindowTableBlock* there = nullptr;                 // where kernels read it
-    std::unique_ptr<WindowTableBlock> here = nullptr;  // the host's copy
+    ncclDevCommWindowTable* there = nullptr;                 // where kernels read it
+    std::unique_ptr<ncclDevCommWindowTable> here = nullptr;  // the host's copy
   };
   Status AddBlock();
   Status WriteEntry(const Block& block, size_t index);

@@ -8,9 +8,9 @@ namespace tutti {
 namespace {
 
 // Looks for the window that holds `address` as a kernel does.
-const WindowRecord* Find(const WindowTableBlock* block, uintptr_t address) {
+ncclWindow_t Find(const ncclDevCommWindowTable* block, uintptr_t address) {
   for (; block != nullptr; block = block->next)
-    for (const WindowTableBlock::Entry& entry : block->entries)
+    for (const ncclDevCommWindowTableEntry& entry : block->entries)
       if (address - entry.base < entry.size) return entry.window;
   return nullptr;
 }
@@ -19,8 +19,8 @@ TEST(WindowTableTest, KernelsFindWindowsInChainedBlocks) {
   const auto memory = MakeHostRecordMemory();
   WindowTable table(*memory);
   EXPECT_EQ(table.first(), nullptr);
-  std::vector<WindowRecord> records(100);
-  const WindowTableBlock* first = nullptr;
+  std::vector<ncclWindow_vidmem> records(100);
+  const ncclDevCommWindowTable* first = nullptr;
   for (size_t i = 0; i < records.size(); ++i) {
     ASSERT_TRUE(table.Add({0x1000 * (i + 1), 0x800, &records[i]}).ok());
     if (i == 0) first = table.first();
@@ -36,8 +36,8 @@ TEST(WindowTableTest, KernelsFindWindowsInChainedBlocks) {
 TEST(WindowTableTest, PlacesAreUsedAgain) {
   const auto memory = MakeHostRecordMemory();
   WindowTable table(*memory);
-  std::vector<WindowRecord> records(WindowTableBlock::kEntries + 1);
-  for (size_t i = 0; i < WindowTableBlock::kEntries; ++i)
+  std::vector<ncclWindow_vidmem> records(NCCL_DEV_COMM_WINDOW_TABLE_ENTRIES + 1);
+  for (size_t i = 0; i < NCCL_DEV_COMM_WINDOW_TABLE_ENTRIES; ++i)
     ASSERT_TRUE(table.Add({0x1000 * (i + 1), 0x1000, &records[i]}).ok());
   ASSERT_TRUE(table.Remove(&records[5]).ok());
   EXPECT_EQ(Find(table.first(), 0x6000), nullptr);

@@ -58,7 +58,7 @@ std::array<ncclComm_t, kRanks> NonBlockingRanks() {
 
 // Waits until the library's threads that make `comm` sleep, and checks that it is not made.
 void ExpectStuckInitialisation(ncclComm_t comm) {
-  for (const pid_t thread : ThreadsCalled("tutti-stream")) EXPECT_TRUE(AwaitAsleep(thread));
+  EXPECT_TRUE(AwaitAllAsleep("tutti-stream"));
   ncclResult_t state = ncclSuccess;
   EXPECT_NCCL(ncclCommGetAsyncError(comm, &state));
   EXPECT_EQ(state, ncclInProgress);

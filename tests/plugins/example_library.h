@@ -3,7 +3,6 @@
 // For tests: the example plugins, and what they tell of themselves.
 
 #include <dlfcn.h>
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -12,9 +11,7 @@
 namespace tutti {
 
 // Returns the file of an example: kind "tuner", version 5.
-inline std::string ExampleFile(const char* kind, int version) {
-  return fmt::format("{}/libnccl-{}-example_v{}.so", PLUGIN_FOLDER, kind, version);
-}
+std::string ExampleFile(const char* kind, int version);
 
 // Calls a function without arguments that a library exports, which must be loaded.
 template <class Value>
