@@ -127,7 +127,7 @@ Result<bool> SocketSendComm::Progress() {
   TUTTI_ASSIGN(const bool data_moved, channel_->Progress());
   moved |= data_moved;
   // Where nothing else is read or written, that a connection was reset is seen nowhere else.
-  const bool idle = in_flight_ == 0 && ++idle_looks_ % kLookAfter == 0;
+  const bool idle = written_ == begun_ && ++idle_looks_ % kLookAfter == 0;
   if (WantsGrants() || AwaitsAcknowledgement() || idle) {
     TUTTI_ASSIGN(const bool granted, ReadGrants());
     moved |= granted;

@@ -95,7 +95,7 @@ class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
   // the first, which says whether there are tags.
   std::vector<Request> requests_;
   size_t in_flight_ = 0;
-  uint32_t idle_looks_ = 0;  // calls of Progress with nothing in flight
+  uint32_t idle_looks_ = 0;  // calls of Progress with nothing left to write
   // Messages counted over the connection's life: written_ <= begun_, and without tags also
   // begun_ <= granted_ + kCreditMessages.
   uint64_t written_ = 0;  // wholly on the control socket
