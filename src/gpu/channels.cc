@@ -246,7 +246,7 @@ Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
   args.channel_elems = plan.channel_elems;
   args.chunk_elems = plan.chunk_elems;
   args.slice_elems = plan.slice_elems;
-  args.reduce = ReduceArgsOf(task, num_ranks());
+  args.reduce = ReduceArgsOf(task, num_ranks(), AddingOrder::kOtherOrder);
   args.collective = task.collective;
   args.rank = rank();
   args.num_ranks = num_ranks();

@@ -3,16 +3,25 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/reduce.h"
+#include "plan/averages.h"
+
 namespace tutti {
 
-cuda::ReduceArgs ReduceArgsOf(const Task& task, int num_ranks) {
+cuda::ReduceArgs ReduceArgsOf(const Task& task, int num_ranks, AddingOrder order) {
   cuda::ReduceArgs args;
   if (!task.is_reduction()) return args;
   args.kind = task.op.kind;
   args.scale = task.op.pre_multiply;
   args.scalar = task.op.scalar;
   args.live_scalar = task.op.live_scalar;
-  if (task.op.average) args.divisor = static_cast<uint32_t>(num_ranks);
+  if (!task.op.average) return args;
+  if (ScalesAverages(task.type, order)) {
+    args.scale = true;
+    args.scalar = ScalarBits(task.type, 1.0 / num_ranks);
+  } else {
+    args.divisor = static_cast<uint32_t>(num_ranks);
+  }
   return args;
 }
 

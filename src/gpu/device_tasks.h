@@ -8,6 +8,7 @@
 
 #include "backend/cuda/copy_args.h"
 #include "backend/cuda/mesh_args.h"
+#include "plan/algorithm_table.h"
 #include "plan/task.h"
 
 namespace tutti {
@@ -21,8 +22,9 @@ inline size_t KernelCount(const Task& task) {
   return task.is_reduction() ? task.count : task.count * task.elem_bytes();
 }
 
-// Returns what a kernel does to the elements of a reduction; nothing for other tasks.
-cuda::ReduceArgs ReduceArgsOf(const Task& task, int num_ranks);
+// Returns what a kernel that adds in this order does to the elements of a reduction; nothing for
+// other tasks.
+cuda::ReduceArgs ReduceArgsOf(const Task& task, int num_ranks, AddingOrder order);
 
 // Returns a ReduceScatterV as `rank` launches it: a Reduce for each rank's part that has elements.
 std::vector<Task> ReducesOf(const Task& task, int rank, int num_ranks);

@@ -5,6 +5,8 @@
 #include <memory>
 #include <numeric>
 
+#include "base/reduce.h"
+
 namespace tutti {
 namespace {
 
@@ -15,6 +17,21 @@ TEST(DeviceTasksTest, MovedElementsAreBytes) {
   task.collective = Collective::kReduce;
   EXPECT_EQ(KernelElemBytes(task), 4u);
   EXPECT_EQ(KernelCount(task), 3u);
+}
+
+// Where partial sums are stored as float16, the sum of an average could overflow.
+TEST(DeviceTasksTest, AveragesOfHalvesAreScaledWherePartialSumsAreStored) {
+  Task task = {.collective = Collective::kAllReduce, .count = 3, .type = DataType::kFloat16};
+  task.op = {.kind = ReduceKind::kSum, .average = true};
+  const cuda::ReduceArgs ring = ReduceArgsOf(task, 4, AddingOrder::kOtherOrder);
+  EXPECT_TRUE(ring.scale);
+  EXPECT_EQ(ring.scalar, ScalarBits(DataType::kFloat16, 0.25));
+  EXPECT_EQ(ring.divisor, 0u);
+  const cuda::ReduceArgs window = ReduceArgsOf(task, 4, AddingOrder::kRankOrder);
+  EXPECT_FALSE(window.scale);
+  EXPECT_EQ(window.divisor, 4u);
+  task.type = DataType::kBfloat16;
+  EXPECT_EQ(ReduceArgsOf(task, 4, AddingOrder::kOtherOrder).divisor, 4u);
 }
 
 TEST(DeviceTasksTest, AReduceScatterVIsAReduceForEachPart) {

@@ -209,7 +209,7 @@ void GpuMesh::SetArgs(const Task& task, const MeshChoice& choice, size_t count,
   args.root = task.root;
   args.algorithm = choice.algorithm;
   args.protocol = choice.protocol;
-  args.reduce = ReduceArgsOf(task, args_.num_ranks);
+  args.reduce = ReduceArgsOf(task, args_.num_ranks, RowOf(choice.algorithm).order);
 }
 
 // The result of one rank is its input, scaled where the operation asks for that.
@@ -226,7 +226,7 @@ Status GpuMesh::LaunchAlone(const Task& task, cuda::Stream stream) {
   args.count = args.stride = task.count;
   args.block_elems = choice.block_elems;
   args.chunk_elems = choice.chunk_elems;
-  args.reduce = ReduceArgsOf(task, args_.num_ranks);
+  args.reduce = ReduceArgsOf(task, args_.num_ranks, AddingOrder::kRankOrder);
   return device().Launch(args, task.type, ShapeOf(choice), stream);
 }
 
