@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import (AllgatherOptions, AllreduceOptions, BarrierOptions,
                                         BroadcastOptions, ReduceScatterOptions)
 
-from tutti.torch import _reductions
+from tutti.torch import _ending, _reductions
 from tutti.torch._messages import AnySourceWork, MessageQueue, receive_from_any
 from tutti.torch._monitored_barrier import monitored_barrier
 from tutti.torch._ordered import OrderedCommunicator, done, new_communicator
@@ -63,6 +63,9 @@ class ProcessGroupTutti(dist.ProcessGroup):
         self._store, self._rank, self._size = store, rank, size
         self._timeout: timedelta = timeout or timedelta(minutes=30)
         self._group_name = self._group_desc = ""
+        # Made before the communicator, so that at exit it is called after that has ended.
+        self._leave = (None if dist.is_initialized() else  # This is not the job's default group.
+                       _ending.at_end(self, store, rank, size))
         self._ordered = OrderedCommunicator(new_communicator(store, "id", rank, size))
         self._messages: Dict[Tuple[int, int, int], MessageQueue] = {}
         self._barriers = 0
@@ -266,6 +269,8 @@ class ProcessGroupTutti(dist.ProcessGroup):
             messages.close()
         self._messages = {}
         self._ordered.close()
+        if self._leave:
+            self._leave()
 
 
 def _copy_all(copies: Sequence[Tuple[torch.Tensor, torch.Tensor]]) -> None:
