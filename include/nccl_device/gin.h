@@ -1,43 +1,302 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// nccl_device/gin.h: types of device-initiated networking (GIN). Kernels cannot call it yet; a
-// communicator's properties say so (ginType is NCCL_GIN_TYPE_NONE), and requirements that ask for
-// it are refused.
+// nccl_device/gin.h: device-initiated networking (GIN). A kernel puts data into windows of any
+// rank, and signals it, whether or not it can load and store that rank's memory. A context of a
+// device communicator is a line of operations toward each rank; a put returns at once, and a proxy
+// on the host carries it out.
+//
+//   ncclGin gin(comm, 0);                                            context 0
+//   gin.put(ncclTeamWorld(comm), peer, window, to, window, from, bytes, ncclGin_SignalInc{0});
+//   gin.waitSignal(ncclCoopCta(), 0, 1);                             what others put has arrived
+//   gin.flush(ncclCoopCta());                                        what was put may be overwritten
+//
+// Order. A strong signal is visible at its rank only after all earlier puts of the same context to
+// that rank; a weak signal only after the put that it belongs to. Between contexts, between ranks,
+// and between puts without strong signals nothing is promised.
+//
+// Waits end when their condition holds or the communicator is aborted.
 
 #ifndef NCCL_DEVICE_GIN_H_
 #define NCCL_DEVICE_GIN_H_
 
-#include "nccl_device/comm.h"
+#include "nccl_device/impl/gin_proxy.h"
+#include "nccl_device/ptr.h"
+
+// The kinds of GIN that a program is compiled with; define one as 0 to leave it out. This library
+// has the proxy alone.
+#ifndef NCCL_GIN_PROXY_ENABLE
+#define NCCL_GIN_PROXY_ENABLE 1
+#endif
+#ifndef NCCL_GIN_GDAKI_ENABLE
+#define NCCL_GIN_GDAKI_ENABLE 0
+#endif
+#ifndef NCCL_GIN_GPI_ENABLE
+#define NCCL_GIN_GPI_ENABLE 0
+#endif
+#define NCCL_GIN_BACKEND_MASK_ALL                                             \
+  ((NCCL_GIN_PROXY_ENABLE ? 1u : 0u) << unsigned{NCCL_NET_DEVICE_GIN_PROXY} | \
+   (NCCL_GIN_GDAKI_ENABLE ? 1u : 0u) << unsigned{NCCL_NET_DEVICE_GIN_GDAKI} | \
+   (NCCL_GIN_GPI_ENABLE ? 1u : 0u) << unsigned{NCCL_NET_DEVICE_GIN_GPI})
 
 #if TUTTI_DEVICE_API
 
 // Who may use a context at the same time: all threads of the GPU, of one block, or one thread.
-enum ncclGinResourceSharingMode {
+enum ncclGinResourceSharingMode : uint8_t {
   NCCL_GIN_RESOURCE_SHARING_GPU = 0,
   NCCL_GIN_RESOURCE_SHARING_CTA = 1,
   NCCL_GIN_RESOURCE_SHARING_THREAD = 2
 };
 
-// Flags of an operation, to be or-ed.
+// Flags of an operation, to be or-ed. The proxy needs none of them.
 enum ncclGinOptFlags {
   ncclGinOptFlagsDefault = 0,
   ncclGinOptFlagsMaySkipCreditCheck = 1,
   ncclGinOptFlagsAggregateRequests = 2
 };
 
-// What a barrier over the network waits for beside the other ranks: that puts toward this rank have
-// arrived, and that its own gets have.
-enum class ncclGinFenceLevel { None = 0, Put = 1, Get = 2, Relaxed = None };
+// No action, or no descriptor.
+struct ncclGin_None {};
 
-NCCL_HOST_DEVICE_INLINE constexpr ncclGinFenceLevel operator|(ncclGinFenceLevel a,
-                                                              ncclGinFenceLevel b) {
-  return static_cast<ncclGinFenceLevel>(static_cast<int>(a) | static_cast<int>(b));
-}
-NCCL_HOST_DEVICE_INLINE constexpr ncclGinFenceLevel operator&(ncclGinFenceLevel a,
-                                                              ncclGinFenceLevel b) {
-  return static_cast<ncclGinFenceLevel>(static_cast<int>(a) & static_cast<int>(b));
-}
+// Remote actions: what happens at the other rank when the data is there. A signal is a number of
+// the context; Inc adds 1 to it. A VA signal is an aligned 8-byte word of a window. Inc and Add may
+// not both be used on one signal unless it is reset in between. Without Strong or Weak in the name
+// the strength is that of the device communicator's requirements (ginStrongSignalsRequired).
+struct ncclGin_StrongSignalInc {
+  ncclGinSignal_t signal;
+};
+struct ncclGin_WeakSignalInc {
+  ncclGinSignal_t signal;
+};
+struct ncclGin_SignalInc {
+  ncclGinSignal_t signal;
+};
+struct ncclGin_StrongSignalAdd {
+  ncclGinSignal_t signal;
+  uint64_t value;
+};
+struct ncclGin_WeakSignalAdd {
+  ncclGinSignal_t signal;
+  uint64_t value;
+};
+struct ncclGin_SignalAdd {
+  ncclGinSignal_t signal;
+  uint64_t value;
+};
+struct ncclGin_StrongVASignalInc {
+  ncclWindow_t signalWindow;
+  size_t signalOffset;
+};
+struct ncclGin_WeakVASignalInc {
+  ncclWindow_t signalWindow;
+  size_t signalOffset;
+};
+struct ncclGin_VASignalInc {
+  ncclWindow_t signalWindow;
+  size_t signalOffset;
+};
+struct ncclGin_StrongVASignalAdd {
+  ncclWindow_t signalWindow;
+  size_t signalOffset;
+  uint64_t value;
+};
+struct ncclGin_WeakVASignalAdd {
+  ncclWindow_t signalWindow;
+  size_t signalOffset;
+  uint64_t value;
+};
+struct ncclGin_VASignalAdd {
+  ncclWindow_t signalWindow;
+  size_t signalOffset;
+  uint64_t value;
+};
+
+// Local actions: the counter is increased once the source of the put may be overwritten.
+struct ncclGin_WeakCounterInc {
+  ncclGinCounter_t counter;
+};
+struct ncclGin_CounterInc {
+  ncclGinCounter_t counter;
+};
+
+// Shared memory in which an operation may be described; the proxy does not need it.
+struct ncclGinDescriptorSmem {
+  alignas(16) char space[64];
+};
+struct ncclGin_DescriptorSmem {
+  ncclGinDescriptorSmem* descriptor;
+};
+
+// What the memory of a buffer is made of. Means nothing to the proxy.
+struct ncclGin_SegmentDevice {};
+struct ncclGin_SegmentMixed {};
+struct ncclGin_SegmentHostNuma {};
+
+// A context of a device communicator. `contextIndex` is below comm.ginContextCount. Instances for
+// one context may be made anywhere and differ in their mode. The device communicator outlives them;
+// one without a GIN connection has no context that could be used.
+//
+// Of put, putValue, get, signal: all threads of `coop` call, one of them issues, and all of them
+// meet before and after. `peer` is a rank of `team`. What the threads of `coop` have written before
+// the call is in what is put. Offsets are in bytes from the start of the window.
+template <unsigned backendMask>
+struct ncclGin_BackendMask {
+  const ncclDevComm& comm;
+  uint32_t nConnections : 8, connectionId : 8, _ginBackend : 8;
+  uint32_t contextId;
+  ncclGinResourceSharingMode resourceSharingMode;
+
+  NCCL_DEVICE_INLINE ncclGin_BackendMask(
+      const ncclDevComm& comm, int contextIndex,
+      ncclGinResourceSharingMode mode = NCCL_GIN_RESOURCE_SHARING_GPU);
+
+  // Copies `bytes` bytes of srcWnd on this rank to dstWnd on `peer`; 0 bytes are valid. Then the
+  // actions happen.
+  template <typename RemoteAction = ncclGin_None, typename LocalAction = ncclGin_None,
+            typename Coop = ncclCoopThread, typename DescriptorSmem = ncclGin_None,
+            typename SegmentType = ncclGin_SegmentDevice>
+  NCCL_DEVICE_INLINE void put(ncclTeam team, int peer, ncclWindow_t dstWnd, size_t dstOffset,
+                              ncclWindow_t srcWnd, size_t srcOffset, size_t bytes,
+                              RemoteAction remoteAction = {}, LocalAction localAction = {},
+                              Coop coop = {}, DescriptorSmem descriptor = {},
+                              cuda::thread_scope givenRelease = cuda::thread_scope_thread,
+                              cuda::thread_scope requiredRelease = cuda::thread_scope_device,
+                              uint32_t optFlags = ncclGinOptFlagsDefault,
+                              SegmentType segmentType = {}) const;
+  // The same with pointers and a number of elements.
+  template <typename T, typename RemoteAction = ncclGin_None, typename LocalAction = ncclGin_None,
+            typename Coop = ncclCoopThread, typename DescriptorSmem = ncclGin_None,
+            typename SegmentType = ncclGin_SegmentDevice>
+  NCCL_DEVICE_INLINE void put(ncclTeam team, int peer, ncclSymPtr<T> dst, ncclSymPtr<T> src,
+                              size_t nElts, RemoteAction remoteAction = {},
+                              LocalAction localAction = {}, Coop coop = {},
+                              DescriptorSmem descriptor = {},
+                              cuda::thread_scope givenRelease = cuda::thread_scope_thread,
+                              cuda::thread_scope requiredRelease = cuda::thread_scope_device,
+                              uint32_t optFlags = ncclGinOptFlagsDefault,
+                              SegmentType segmentType = {}) const;
+
+  // Puts a value of up to 8 bytes, which is taken at the call.
+  template <typename T, typename RemoteAction = ncclGin_None, typename Coop = ncclCoopThread,
+            typename DescriptorSmem = ncclGin_None>
+  NCCL_DEVICE_INLINE void putValue(ncclTeam team, int peer, ncclWindow_t dstWnd, size_t dstOffset,
+                                   T value, RemoteAction remoteAction = {}, Coop coop = {},
+                                   DescriptorSmem descriptor = {},
+                                   cuda::thread_scope givenRelease = cuda::thread_scope_thread,
+                                   cuda::thread_scope requiredRelease = cuda::thread_scope_device,
+                                   uint32_t optFlags = ncclGinOptFlagsDefault) const;
+  template <typename T, typename RemoteAction = ncclGin_None, typename Coop = ncclCoopThread,
+            typename DescriptorSmem = ncclGin_None>
+  NCCL_DEVICE_INLINE void putValue(ncclTeam team, int peer, ncclSymPtr<T> dst, T value,
+                                   RemoteAction remoteAction = {}, Coop coop = {},
+                                   DescriptorSmem descriptor = {},
+                                   cuda::thread_scope givenRelease = cuda::thread_scope_thread,
+                                   cuda::thread_scope requiredRelease = cuda::thread_scope_device,
+                                   uint32_t optFlags = ncclGinOptFlagsDefault) const;
+
+  // Copies `bytes` bytes of remoteWnd on `peer` to localWnd on this rank. They are there after a
+  // flush, or a wait for a flushAsync, that follows.
+  template <typename Coop = ncclCoopThread, typename DescriptorSmem = ncclGin_None,
+            typename SegmentType = ncclGin_SegmentDevice>
+  NCCL_DEVICE_INLINE void get(ncclTeam team, int peer, ncclWindow_t remoteWnd, size_t remoteOffset,
+                              ncclWindow_t localWnd, size_t localOffset, size_t bytes,
+                              Coop coop = {}, DescriptorSmem descriptor = {},
+                              uint32_t optFlags = ncclGinOptFlagsDefault,
+                              SegmentType segmentType = {}) const;
+
+  // Does the remote action alone.
+  template <typename RemoteAction, typename Coop = ncclCoopThread,
+            typename DescriptorSmem = ncclGin_None>
+  NCCL_DEVICE_INLINE void signal(ncclTeam team, int peer, RemoteAction remoteAction, Coop coop = {},
+                                 DescriptorSmem descriptor = {},
+                                 cuda::thread_scope givenRelease = cuda::thread_scope_thread,
+                                 cuda::thread_scope requiredRelease = cuda::thread_scope_device,
+                                 uint32_t optFlags = ncclGinOptFlagsDefault) const;
+
+  // Waits until the sources of all puts that threads of `coop` have issued on this context may be
+  // overwritten, and their gets are done. Says nothing of the other ranks.
+  template <typename Coop, typename DescriptorSmem = ncclGin_None>
+  NCCL_DEVICE_INLINE void flush(Coop coop, cuda::memory_order order = cuda::memory_order_acquire,
+                                DescriptorSmem descriptor = {}) const;
+  // The same for one peer in two steps: any thread may wait for the request.
+  template <typename Coop = ncclCoopThread, typename DescriptorSmem = ncclGin_None>
+  NCCL_DEVICE_INLINE void flushAsync(ncclTeam team, uint32_t peer, ncclGinRequest_t* outRequest,
+                                     Coop coop = {}, uint32_t optFlags = ncclGinOptFlagsDefault,
+                                     DescriptorSmem descriptor = {}) const;
+  template <typename Coop = ncclCoopThread, typename DescriptorSmem = ncclGin_None>
+  NCCL_DEVICE_INLINE void wait(ncclGinRequest_t& request, Coop coop = {},
+                               DescriptorSmem descriptor = {},
+                               cuda::memory_order order = cuda::memory_order_acquire) const;
+
+  // Counters and signals wrap around. Reads return the lowest `bits` bits; a wait compares these,
+  // and a value has come to `least` when it is at most half of their range ahead of it.
+  NCCL_DEVICE_INLINE uint64_t
+  readCounter(ncclGinCounter_t counter, int bits = 56,
+              cuda::memory_order order = cuda::memory_order_acquire) const;
+  template <typename Coop>
+  NCCL_DEVICE_INLINE void waitCounter(Coop coop, ncclGinCounter_t counter, uint64_t least,
+                                      int bits = 56,
+                                      cuda::memory_order order = cuda::memory_order_acquire) const;
+  NCCL_DEVICE_INLINE uint64_t
+  readSignal(ncclGinSignal_t signal, int bits = 64,
+             cuda::memory_order order = cuda::memory_order_acquire) const;
+  NCCL_DEVICE_INLINE uint64_t
+  readSignal(ncclWindow_t signalWindow, size_t signalOffset, int bits = 64,
+             cuda::memory_order order = cuda::memory_order_acquire) const;
+  template <typename Coop>
+  NCCL_DEVICE_INLINE void waitSignal(Coop coop, ncclGinSignal_t signal, uint64_t least,
+                                     int bits = 64,
+                                     cuda::memory_order order = cuda::memory_order_acquire) const;
+  template <typename Coop>
+  NCCL_DEVICE_INLINE void waitSignal(Coop coop, ncclWindow_t signalWindow, size_t signalOffset,
+                                     uint64_t least, int bits = 64,
+                                     cuda::memory_order order = cuda::memory_order_acquire) const;
+
+  // Each signal has a shadow: a word of the caller's, which only these functions and resetSignal
+  // touch. MeetShadow waits until the signal has come to the shadow; FollowShadow until it has come
+  // `leastDelta` beyond it, and then sets the shadow to the signal and says what it was and by how
+  // much it grew.
+  NCCL_DEVICE_INLINE uint64_t* getSignalShadowPtr(ncclGinSignal_t signal) const;
+  NCCL_DEVICE_INLINE void increaseSignalShadow(ncclGinSignal_t signal, uint64_t delta) const;
+  template <typename Coop>
+  NCCL_DEVICE_INLINE void waitSignalMeetShadow(
+      Coop coop, ncclGinSignal_t signal, int bits = 64,
+      cuda::memory_order order = cuda::memory_order_acquire) const;
+  template <typename Coop, typename Uint>
+  NCCL_DEVICE_INLINE void waitSignalFollowShadow(
+      Coop coop, ncclGinSignal_t signal, Uint leastDelta, Uint* before, Uint* delta, int bits = 64,
+      cuda::memory_order order = cuda::memory_order_acquire) const;
+
+  // Set to zero, a signal together with its shadow. Nobody may be changing it at the same time.
+  NCCL_DEVICE_INLINE void resetCounter(ncclGinCounter_t counter) const;
+  NCCL_DEVICE_INLINE void resetSignal(ncclGinSignal_t signal) const;
+  NCCL_DEVICE_INLINE void resetSignal(ncclWindow_t signalWindow, size_t signalOffset) const;
+
+  void* _ginHandle;
+  uint64_t* _signalShadows;
+
+  // For barriers: one thread waits for a signal. Returns false where the wait ended early.
+  NCCL_DEVICE_INLINE bool _awaitSignal(ncclGinSignal_t signal, uint64_t least, int bits,
+                                       cuda::memory_order order,
+                                       tutti::device::WaitRounds rounds) const;
+
+ private:
+  NCCL_DEVICE_INLINE tutti::device::GinContext& Context() const;
+  NCCL_DEVICE_INLINE tutti::device::GinPoster Poster() const;
+  NCCL_DEVICE_INLINE uint32_t QueueOf(ncclTeam team, int peer) const;
+  template <typename Value>
+  NCCL_DEVICE_INLINE bool AwaitAlone(Value value, uint64_t least, int bits,
+                                     tutti::device::WaitRounds rounds) const;
+  template <typename Value, typename Coop>
+  NCCL_DEVICE_INLINE void Await(Coop coop, Value value, uint64_t least, int bits) const;
+};
+
+template <ncclNetDeviceType backend>
+using ncclGin_BackendOne = ncclGin_BackendMask<(1u << static_cast<unsigned>(backend))>;
+
+using ncclGin = ncclGin_BackendMask<NCCL_GIN_BACKEND_MASK_ALL>;
 
 #endif  // TUTTI_DEVICE_API
+
+#include "nccl_device/impl/gin__funcs.h"
 
 #endif  // NCCL_DEVICE_GIN_H_

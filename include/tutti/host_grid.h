@@ -94,6 +94,12 @@ void* tuttiHostSharedMemory(const tuttiHostThread_t* self);
 // thread or process.
 void tuttiHostPause(unsigned int round);
 
+// Tell the proxy of device-initiated networking that an operation has been posted to a queue of a
+// context, and carry on with what is under way there. `handle` is one of ncclDevComm::ginHandles.
+// The headers call these; kernels need not.
+void tuttiHostGinRing(void* handle, uint32_t context, uint32_t queue);
+void tuttiHostGinDrive(void* handle, uint32_t context);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif

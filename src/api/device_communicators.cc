@@ -49,6 +49,15 @@ ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int nBarriers,
     return tutti::FillLsaBarrierRequirement(team, nBarriers, outHandle, outReq);
   });
 }
+ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t team, int nBarriers,
+                                             ncclGinBarrierHandle_t* outHandle,
+                                             ncclDevResourceRequirements_t* outReq) {
+  return Return(__func__, [&]() -> tutti::Status {
+    const tutti::HandleUse use(comm);
+    TUTTI_TRY(tutti::api::CheckReady(use));
+    return tutti::FillGinBarrierRequirement(team, nBarriers, outHandle, outReq);
+  });
+}
 ncclResult_t ncclLLA2ACreateRequirement(int nBlocks, int nSlots, ncclLLA2AHandle_t* outHandle,
                                         ncclDevResourceRequirements_t* outReq) {
   return Return(__func__,
@@ -62,5 +71,6 @@ int ncclLLA2ACalcSlots(int maxElts, int maxEltSize) {
 TUTTI_PNCCL(DevCommCreate);
 TUTTI_PNCCL(DevCommDestroy);
 TUTTI_PNCCL(LsaBarrierCreateRequirement);
+TUTTI_PNCCL(GinBarrierCreateRequirement);
 TUTTI_PNCCL(LLA2ACreateRequirement);
 TUTTI_PNCCL(LLA2ACalcSlots);

@@ -7,7 +7,6 @@
 #include "api/context.h"
 #include "nccl.h"
 #include "nccl_device/core.h"
-#include "nccl_device/gin_barrier.h"
 #include "nccl_device/later_releases.h"
 
 using tutti::api::Return;
@@ -56,6 +55,8 @@ tutti::Status QueryProperties(ncclComm_t comm, ncclCommProperties_t* properties)
   answer.nvmlDev = -1;
   answer.hostRmaSupport = comm->comm->CanDoOneSided();
   answer.deviceApiSupport = comm->comm->symmetric().has_flat_space();
+  if (comm->comm->device_communicators().CanDoGin())
+    answer.ginType = answer.railedGinType = NCCL_GIN_TYPE_PROXY;
   answer.nLsaTeams = answer.nRanks / comm->comm->symmetric().team().size;
   const size_t bytes = std::min(properties->size, sizeof(answer));
   std::memcpy(reinterpret_cast<char*>(properties) + kHeaderBytes,
@@ -114,10 +115,6 @@ ncclResult_t ncclGetPeerDeviceLeInfo(ncclWindow_t, size_t, int, ncclCftLeId* leI
   if (leOffset != nullptr) *leOffset = 0;
   return NotYet(__func__, "a counted write");
 }
-ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t, ncclTeam_t, int, ncclGinBarrierHandle_t*,
-                                             ncclDevResourceRequirements_t*) {
-  return NotYet(__func__, "a requirement of a device communicator");
-}
 ncclResult_t ncclGinOutboxCreateRequirement(int, int, ncclGinOutboxHandle_t*,
                                             ncclDevResourceRequirements_t*) {
   return NotYet(__func__, "a requirement of a device communicator");
@@ -130,7 +127,6 @@ ncclResult_t ncclGinInboxA2ACreateRequirement(ncclTeam_t, int, int, ncclGinInbox
 TUTTI_PNCCL(GetMultimemDeviceLeInfo);
 TUTTI_PNCCL(GetCftDeviceLeInfo);
 TUTTI_PNCCL(GetPeerDeviceLeInfo);
-TUTTI_PNCCL(GinBarrierCreateRequirement);
 TUTTI_PNCCL(GinOutboxCreateRequirement);
 TUTTI_PNCCL(GinInboxA2ACreateRequirement);
 TUTTI_PNCCL(CommQueryProperties);

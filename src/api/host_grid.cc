@@ -4,6 +4,7 @@
 
 #include "api/context.h"
 #include "backend/host/stream.h"
+#include "gin/proxy.h"
 #include "grid/block.h"
 #include "grid/grid.h"
 
@@ -49,4 +50,10 @@ void* tuttiHostSharedVariable(const tuttiHostThread_t* self, const void* key, si
   return self->block->SharedVariable(key, bytes, alignment);
 }
 void* tuttiHostSharedMemory(const tuttiHostThread_t* self) { return self->block->shared_memory(); }
+void tuttiHostGinRing(void* handle, uint32_t context, uint32_t queue) {
+  tutti::GinProxy::Of(handle).Ring(context, queue);
+}
+void tuttiHostGinDrive(void* handle, uint32_t context) {
+  tutti::GinProxy::Of(handle).Drive(context);
+}
 void tuttiHostPause(unsigned int round) { tutti::PauseInGrid(round); }

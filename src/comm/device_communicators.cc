@@ -13,7 +13,25 @@ Result<ResourcePlan> DeviceCommunicators::Plan(
   if (!comm_.symmetric().has_flat_space())
     return InvalidUsage("kernels of {} do not reach the memory of other ranks",
                         comm_.operations().RankKind());
-  return PlanResources(requirements.value(), {comm_.num_ranks(), comm_.symmetric().team().size});
+  return PlanResources(requirements.value(),
+                       {comm_.num_ranks(), comm_.symmetric().team().size, CanDoGin()});
+}
+
+bool DeviceCommunicators::CanDoGin() const {
+  return comm_.symmetric().has_flat_space() && comm_.CanDoOneSided();
+}
+
+Result<std::unique_ptr<GinProxy>> DeviceCommunicators::MakeProxy(
+    const GinPlan& plan, const std::shared_ptr<const Window>& window) {
+  // Made with the window, if not before.
+  TUTTI_ASSIGN(OneSided* const one_sided, comm_.one_sided());
+  return GinProxy::Create({.rank = comm_.rank(),
+                           .plan = plan,
+                           .resource = window,
+                           .symmetric = &comm_.symmetric(),
+                           .remote = one_sided->remote(),
+                           .loop = &comm_.process().proxy().loop(),
+                           .watch = &comm_.watch()});
 }
 
 Result<ncclDevComm> DeviceCommunicators::Create(
@@ -27,29 +45,46 @@ Result<ncclDevComm> DeviceCommunicators::Create(
     request.wrong = plan.status();
   }
   TUTTI_ASSIGN(const std::shared_ptr<const Window> window, comm_.RegisterWindow(request));
-  StoreHandles(plan.value());
-  {
-    const MutexLock lock(mutex_);
-    resource_windows_.insert(window->handle);
+  std::unique_ptr<GinProxy> proxy;
+  if (plan.value().gin.present()) {
+    TUTTI_ASSIGN(proxy, MakeProxy(plan.value().gin, window));
   }
-  return MakeDevComm({.rank = comm_.rank(),
-                      .num_ranks = comm_.num_ranks(),
-                      .lsa_size = comm_.symmetric().team().size,
-                      .plan = &plan.value(),
-                      .resource_window = window->handle,
-                      .resource_record = comm_.symmetric().RecordOf(*window),
-                      .window_table = comm_.symmetric().table(),
-                      .abort_flag = reinterpret_cast<uint32_t*>(&aborted_)});
+  StoreHandles(plan.value());
+  const ncclDevComm made = MakeDevComm({.rank = comm_.rank(),
+                                        .num_ranks = comm_.num_ranks(),
+                                        .lsa_size = comm_.symmetric().team().size,
+                                        .plan = &plan.value(),
+                                        .resource_window = window->handle,
+                                        .resource_record = comm_.symmetric().RecordOf(*window),
+                                        .window_table = comm_.symmetric().table(),
+                                        .abort_flag = reinterpret_cast<uint32_t*>(&aborted_),
+                                        .gin_handle = proxy ? proxy->handle() : nullptr});
+  const MutexLock lock(mutex_);
+  made_[window->handle] = std::move(proxy);
+  return made;
 }
 
 Status DeviceCommunicators::Destroy(const void* devcomm) {
   const ncclWindow_t window = ResourceWindowOf(devcomm);
+  std::unique_ptr<GinProxy> proxy;
   {
     const MutexLock lock(mutex_);
-    if (resource_windows_.erase(window) == 0)
+    const auto found = made_.find(window);
+    if (found == made_.end())
       return InvalidArgument("the device communicator is none of this communicator");
+    proxy = std::move(found->second);
+    made_.erase(found);
   }
-  return comm_.DeregisterWindow(window);
+  Status finished;
+  if (proxy) finished = proxy->Finish(comm_.InitDeadline());
+  proxy.reset();
+  Status gone = comm_.DeregisterWindow(window);
+  return finished.ok() ? gone : finished;
+}
+
+void DeviceCommunicators::Clear() {
+  const MutexLock lock(mutex_);
+  made_.clear();
 }
 
 }  // namespace tutti

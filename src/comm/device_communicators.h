@@ -2,15 +2,18 @@
 
 // The device communicators of a communicator: what its kernels have been given to talk to other
 // ranks. Each has a resource window of its own, in symmetric memory, which holds its barriers and
-// buffers. Owned by the communicator; any thread may call, joint calls one at a time.
+// buffers, and where it was asked for a proxy for its operations on the network. Owned by the
+// communicator; any thread may call, joint calls one at a time.
 
 #include <atomic>
 #include <cstdint>
-#include <set>
+#include <map>
+#include <memory>
 
 #include "base/mutex.h"
 #include "base/status.h"
 #include "devcomm/requirements.h"
+#include "gin/proxy.h"
 
 namespace tutti {
 
@@ -28,17 +31,26 @@ class DeviceCommunicators {
   // communicator.
   Status Destroy(const void* devcomm);
 
+  // Returns whether device communicators can have a GIN connection; the same on all ranks.
+  bool CanDoGin() const;
+  // Gives up what kernels have put and is not done. Called when no kernel runs any more, before the
+  // communicator's connections go.
+  void Clear();
+
   // Ends the waits of all kernels.
   void Abort() { aborted_.store(1, std::memory_order_release); }
 
  private:
   // Returns the plan, or what is wrong on this rank.
   Result<ResourcePlan> Plan(const Result<ncclDevCommRequirements_t>& requirements) const;
+  Result<std::unique_ptr<GinProxy>> MakeProxy(const GinPlan& plan,
+                                              const std::shared_ptr<const Window>& window);
 
   Communicator& comm_;
   std::atomic<uint32_t> aborted_ = 0;  // the abortFlag of all device communicators
   Mutex mutex_;
-  std::set<ncclWindow_t> resource_windows_ TUTTI_GUARDED_BY(mutex_);
+  // By resource window; null without a GIN connection.
+  std::map<ncclWindow_t, std::unique_ptr<GinProxy>> made_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti

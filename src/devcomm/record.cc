@@ -61,6 +61,27 @@ void Store229(const ncclDevComm& made, unsigned version, void* out) {
   std::memcpy(out, &old, bytes);
 }
 
+// All contexts are of one connection.
+void AddGin(const DevCommParts& parts, ncclDevComm& made) {
+  const GinPlan& plan = parts.plan->gin;
+  made.ginConnectionCount = 1;
+  made.ginNetDeviceTypes[0] = NCCL_NET_DEVICE_GIN_PROXY;
+  made.ginHandles[0] = parts.gin_handle;
+  made.ginContextCount = static_cast<uint32_t>(plan.num_contexts);
+  made.ginSignalCount = static_cast<int>(plan.num_signals);
+  made.ginCounterCount = static_cast<int>(plan.num_counters);
+  made.ginSignalShadows = reinterpret_cast<uint64_t*>(
+      parts.resource_record.lsaFlatBase +
+      (static_cast<uint64_t>(made.lsaRank) * parts.resource_record.stride4G << 32) +
+      plan.shadows_at);
+  made.ginConnectionsRailed = made.ginContextsRailed = plan.connection == NCCL_GIN_CONNECTION_RAIL;
+  made.ginStrongLegacySignals = plan.strong;
+  made.railGinBarrier = plan.rail_barrier;
+  made.worldGinBarrier = plan.world_barrier;
+  made.hybridRailGinBarrier = plan.hybrid_rail_barrier;
+  made.hybridWorldGinBarrier = plan.hybrid_world_barrier;
+}
+
 }  // namespace
 
 ncclDevComm MakeDevComm(const DevCommParts& parts) {
@@ -81,6 +102,7 @@ ncclDevComm MakeDevComm(const DevCommParts& parts) {
   made.lsaBarrier = parts.plan->lsa_barrier;
   made.hybridLsaBarrier = parts.plan->hybrid_lsa_barrier;
   made.abortFlag = parts.abort_flag;
+  if (parts.plan->gin.present()) AddGin(parts, made);
   return made;
 }
 
@@ -94,6 +116,8 @@ void StoreDevComm(const ncclDevComm& made, const ncclDevCommRequirements_t& aske
 void StoreHandles(const ResourcePlan& plan) {
   for (const ResourcePiece& piece : plan.pieces)
     if (piece.out != nullptr) *piece.out = piece.handle;
+  for (const GinNumbers& numbers : plan.gin.numbers)
+    if (numbers.out != nullptr) *numbers.out = numbers.first;
   for (ncclMultimemHandle_t* const handle : plan.no_multimem)
     if (handle != nullptr) *handle = {nullptr};
 }

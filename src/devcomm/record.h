@@ -22,6 +22,7 @@ struct DevCommParts {
   ncclWindow_vidmem resource_record = {};
   ncclDevCommWindowTable* window_table = nullptr;
   uint32_t* abort_flag = nullptr;
+  void* gin_handle = nullptr;  // The contexts of the plan's GIN (gin/proxy.h); null without it.
 };
 
 // Returns the device communicator in today's form.

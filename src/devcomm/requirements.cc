@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "base/rounding.h"
+#include "devcomm/gin_plan.h"
 
 namespace tutti {
 namespace {
@@ -31,6 +32,7 @@ void ReadMannerOf228(ncclDevCommRequirements_t& read) {
                          read.ginCounterCount != 0 || read.railGinBarrierCount != 0;
   if (needs_gin && read.ginConnectionType == NCCL_GIN_CONNECTION_NONE)
     read.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
+  read.ginStrongSignalsRequired = read.ginVaSignalsRequired = true;
   read.version = NCCL_VERSION_CODE;
 }
 
@@ -59,20 +61,6 @@ Status CheckCounts(const ncclDevCommRequirements_t& asked) {
   return Status::Ok();
 }
 
-// GIN is not there; what does not need it goes without.
-Status CheckNetwork(const ncclDevCommRequirements_t& asked, const TeamShape& shape) {
-  const bool one_team = shape.lsa_size == shape.num_ranks;
-  if (asked.ginConnectionType != NCCL_GIN_CONNECTION_NONE || asked.ginForceEnable)
-    return InvalidArgument("kernels cannot use the network yet: ask for no GIN connection");
-  if (asked.ginSignalCount != 0 || asked.ginCounterCount != 0 || asked.railGinBarrierCount != 0 ||
-      asked.worldGinBarrierCount != 0 || (asked.barrierCount != 0 && !one_team)) {
-    return InvalidArgument(
-        "signals, counters and barriers over the network need a GIN connection, and the "
-        "requirements have none");
-  }
-  return Status::Ok();
-}
-
 // Lays buffers one behind another.
 class Packer {
  public:
@@ -89,8 +77,16 @@ class Packer {
     extents_.insert(extents_.end(), {at, bytes});
     return static_cast<ncclDevResourceHandle>(at / kUnitBytes);
   }
+  // Returns where words of 8 bytes begin, so many for each context.
+  Result<uint64_t> AddWords(int num_contexts, uint32_t words) {
+    const uint64_t bytes = static_cast<uint64_t>(num_contexts) * words * sizeof(uint64_t);
+    TUTTI_ASSIGN(const ncclDevResourceHandle handle, Add(bytes, kUnitBytes));
+    return uint64_t{handle} * kUnitBytes;
+  }
+  // Makes the digest depend on a number.
+  void Note(uint64_t number) { extents_.push_back(number); }
   uint64_t bytes() const { return std::max(RoundUp(end_, kUnitBytes), kUnitBytes); }
-  // Returns where each buffer begins and how long it is.
+  // Returns where each buffer begins and how long it is, and what was noted.
   const std::vector<uint64_t>& extents() const { return extents_; }
 
  private:
@@ -116,8 +112,6 @@ Status AddCallersPieces(Packer& packer, const ncclDevResourceRequirements_t* lis
     if (plan.pieces.size() == kMostElements)
       return InvalidArgument("the list of resource requirements has more than {} elements",
                              kMostElements);
-    if (list->ginSignalCount != 0 || list->ginCounterCount != 0)
-      return InvalidArgument("signals and counters need a GIN connection, which there is not yet");
     TUTTI_ASSIGN(const ncclDevResourceHandle handle,
                  packer.Add(list->bufferSize, list->bufferAlign));
     plan.pieces.push_back({handle, list->outBufferHandle});
@@ -172,7 +166,6 @@ Result<ncclDevCommRequirements_t> ReadRequirements(const ncclDevCommRequirements
 Result<ResourcePlan> PlanResources(const ncclDevCommRequirements_t& requirements,
                                    const TeamShape& shape) {
   TUTTI_TRY(CheckCounts(requirements));
-  TUTTI_TRY(CheckNetwork(requirements, shape));
   if (requirements.lsaMultimem)
     return InvalidArgument("there is no multicast memory for the LSA team");
   ResourcePlan plan;
@@ -181,6 +174,13 @@ Result<ResourcePlan> PlanResources(const ncclDevCommRequirements_t& requirements
   TUTTI_ASSIGN(plan.hybrid_lsa_barrier, AddBarriers(packer, shape, requirements.barrierCount));
   TUTTI_TRY(AddCallersPieces(packer, requirements.resourceRequirementsList, plan));
   TUTTI_TRY(CheckTeams(requirements.teamRequirementsList, plan));
+  TUTTI_ASSIGN(plan.gin, PlanGin(requirements, shape));
+  TUTTI_ASSIGN(plan.gin.signals_at, packer.AddWords(plan.gin.num_contexts, plan.gin.num_signals));
+  TUTTI_ASSIGN(plan.gin.counters_at, packer.AddWords(plan.gin.num_contexts, plan.gin.num_counters));
+  TUTTI_ASSIGN(plan.gin.shadows_at, packer.AddWords(plan.gin.num_contexts, plan.gin.num_signals));
+  TUTTI_ASSIGN(plan.gin.values_at,
+               packer.AddWords(plan.gin.num_contexts, plan.gin.num_queues * plan.gin.queue_depth));
+  packer.Note(static_cast<uint64_t>(plan.gin.connection));
   plan.bytes = packer.bytes();
   plan.digest = Fnv1a::OfObjects(std::span<const uint64_t>(packer.extents()));
   return plan;
@@ -199,6 +199,25 @@ Status FillLsaBarrierRequirement(ncclTeam_t team, int num_barriers, ncclLsaBarri
   element->bufferSize = BarrierBytes(team.nRanks, num_barriers);
   element->bufferAlign = alignof(uint32_t);
   element->outBufferHandle = &handle->bufHandle;
+  return Status::Ok();
+}
+
+Status FillGinBarrierRequirement(ncclTeam_t team, int num_barriers, ncclGinBarrierHandle_t* handle,
+                                 ncclDevResourceRequirements_t* element) {
+  if (handle == nullptr || element == nullptr)
+    return InvalidArgument("the place for the {} is null",
+                           handle == nullptr ? "handle" : "element");
+  const uint64_t signals =
+      num_barriers < 0 || team.nRanks < 1
+          ? 0
+          : static_cast<uint64_t>(num_barriers) * static_cast<uint64_t>(team.nRanks);
+  if (num_barriers < 0 || team.nRanks < 1 || signals > kMostGinSignals)
+    return InvalidArgument("{} barriers of a team of {} ranks cannot be", num_barriers,
+                           team.nRanks);
+  *handle = {};
+  *element = {};
+  element->ginSignalCount = static_cast<int>(signals);
+  element->outGinSignalStart = &handle->signal0;
   return Status::Ok();
 }
 

@@ -21,6 +21,7 @@ Result<ncclDevCommRequirements_t> ReadRequirements(const ncclDevCommRequirements
 struct TeamShape {
   int num_ranks = 1;
   int lsa_size = 1;
+  bool has_gin = false;  // Kernels can put to all ranks (src/gin).
 };
 
 // A buffer of the resource window, and who is told where it lies.
@@ -29,8 +30,40 @@ struct ResourcePiece {
   ncclDevResourceHandle* out = nullptr;  // may be null
 };
 
+// Signals and counters of the caller's list, and who is told the first of them.
+struct GinNumbers {
+  uint32_t first = 0;
+  uint32_t* out = nullptr;  // may be null
+};
+
+// What a device communicator has of device-initiated networking (GIN).
+struct GinPlan {
+  ncclGinConnectionType_t connection = NCCL_GIN_CONNECTION_NONE;
+  int num_contexts = 0;
+  uint32_t num_queues = 0;   // of a context: one for each rank that it joins
+  uint32_t queue_depth = 0;  // descriptors of a queue; a power of two
+  // Of each context: the caller's come first, then those of barriers and of the caller's list.
+  uint32_t num_signals = 0;
+  uint32_t num_counters = 0;
+  bool strong = false;  // Signals whose strength is not given are strong.
+  // Where the words of signals, counters, shadows and values begin in the resource window, in bytes; those
+  // of one context follow those of the one before.
+  uint64_t signals_at = 0;
+  uint64_t counters_at = 0;
+  uint64_t shadows_at = 0;
+  uint64_t values_at = 0;  // A word for each descriptor, for what is put by value.
+  ncclGinBarrierHandle rail_barrier = {};
+  ncclGinBarrierHandle world_barrier = {};
+  ncclGinBarrierHandle hybrid_rail_barrier = {};
+  ncclGinBarrierHandle hybrid_world_barrier = {};
+  std::vector<GinNumbers> numbers;  // of the caller's list
+
+  bool present() const { return connection != NCCL_GIN_CONNECTION_NONE; }
+};
+
 struct ResourcePlan {
   uint64_t bytes = 0;  // of the resource window; at least one piece's unit
+  GinPlan gin;
   ncclLsaBarrierHandle lsa_barrier = {};
   ncclLsaBarrierHandle hybrid_lsa_barrier = {};
   std::vector<ResourcePiece> pieces;               // of the caller's list, in its order
@@ -39,13 +72,16 @@ struct ResourcePlan {
 };
 
 // Packs what the requirements ask for. InvalidArgument for counts and sizes that cannot be, for
-// what needs a network that kernels can use, and for multicast memory: neither is there yet.
+// signals, counters and barriers over the network without a GIN connection, for a connection that
+// kernels of these ranks cannot have, and for multicast memory, which is not there yet.
 Result<ResourcePlan> PlanResources(const ncclDevCommRequirements_t& requirements,
                                    const TeamShape& shape);
 
 // The elements of the list by which a program asks for barriers and exchanges of its own.
 // InvalidArgument for counts below 0 or too large.
 Status FillLsaBarrierRequirement(ncclTeam_t team, int num_barriers, ncclLsaBarrierHandle_t* handle,
+                                 ncclDevResourceRequirements_t* element);
+Status FillGinBarrierRequirement(ncclTeam_t team, int num_barriers, ncclGinBarrierHandle_t* handle,
                                  ncclDevResourceRequirements_t* element);
 Status FillLLA2ARequirement(int num_blocks, int num_slots, ncclLLA2AHandle_t* handle,
                             ncclDevResourceRequirements_t* element);

@@ -161,6 +161,43 @@ Status RemoteWindows::Put(int peer, ncclWindow_t window, uint64_t offset,
   return put;
 }
 
+Result<NetLocal> RemoteWindows::LocalOf(Link& link, const Place& place) {
+  const MutexLock lock(mutex_);
+  const auto found = link.windows.find(place.window);
+  if (found == link.windows.end())
+    return InvalidUsage("the window was deregistered before the operation that names it");
+  return NetLocal{found->second.own.get(), place.offset};
+}
+
+Result<NetRequest*> RemoteWindows::BeginPut(int peer, const Place& from, const Place& to,
+                                            size_t bytes, const Added* signal) {
+  Link& link = *links_.at(peer);
+  NetLocal local;
+  NetRemote remote;
+  if (bytes > 0) {
+    TUTTI_ASSIGN(local, LocalOf(link, from));
+    TUTTI_ASSIGN(remote.key, KeyOf(link, to.window));
+    remote.offset = to.offset;
+  }
+  NetSignal added;
+  if (signal != nullptr) {
+    TUTTI_ASSIGN(added.word.key, KeyOf(link, signal->word.window));
+    added.word.offset = signal->word.offset;
+    added.value = signal->value;
+    added.strong = signal->strong;
+  }
+  link.has_put = true;
+  return link.connection->Put(local, remote, bytes, signal != nullptr ? &added : nullptr);
+}
+
+Result<NetRequest*> RemoteWindows::BeginGet(int peer, const Place& to, const Place& from,
+                                            size_t bytes) {
+  Link& link = *links_.at(peer);
+  TUTTI_ASSIGN(const NetLocal local, LocalOf(link, to));
+  TUTTI_ASSIGN(const NetRemoteKey key, KeyOf(link, from.window));
+  return link.connection->Get(local, {key, from.offset}, bytes);
+}
+
 Status RemoteWindows::Complete(int peer, RmaConnection& connection, const Begin& begin,
                                Deadline deadline) {
   NetRequest* request = nullptr;
@@ -187,7 +224,7 @@ Status RemoteWindows::Complete(int peer, RmaConnection& connection, const Begin&
 
 void RemoteWindows::Finish(Deadline deadline) {
   for (auto& [peer, link] : links_) {
-    if (!std::exchange(link->has_put, false)) continue;
+    if (!link->has_put.exchange(false)) continue;
     RmaConnection& connection = *link->connection;
     const RmaConnection::Inside inside(connection);
     // A peer that is gone needs nothing.

@@ -6,9 +6,11 @@
 // Connections and keys are made in joint calls, when windows are registered: every two ranks tell
 // each other over the bootstrap. So no put waits for a rank that does something else.
 //
-// Threads: Connect, Share and Forget as the registration of windows; Put, Await and Finish by the
-// thread that runs operations. The two may run at the same time.
+// Threads: Connect, Share and Forget as the registration of windows; Put and Finish by the thread
+// that runs operations; the functions that begin operations by any thread. All may run at the same
+// time.
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -57,6 +59,26 @@ class RemoteWindows {
   // may be used again. The signal comes after everything that was put to `peer` before.
   Status Put(int peer, ncclWindow_t window, uint64_t offset, std::span<const std::byte> data,
              const Signal& signal);
+
+  // A place in the part of a window that one rank has.
+  struct Place {
+    ncclWindow_t window = nullptr;
+    uint64_t offset = 0;
+  };
+  // A number that is added to an 8-byte word when the data is there (NetSignal).
+  struct Added {
+    Place word;
+    uint64_t value = 0;
+    bool strong = false;
+  };
+  // Begin to put `bytes` bytes of this rank's part at `from` to `to` of the part of `peer`, and to
+  // add `signal` there unless it is null; or to get bytes. Return null when there is no room now.
+  // REQUIRES: the places are in the windows, bytes <= kMaxNetMessageBytes, and the caller is inside
+  // the connection to `peer`, by which it goes on.
+  Result<NetRequest*> BeginPut(int peer, const Place& from, const Place& to, size_t bytes,
+                               const Added* signal);
+  Result<NetRequest*> BeginGet(int peer, const Place& to, const Place& from, size_t bytes);
+
   // Returns the connection to a rank outside the team, for a wait for its puts.
   RmaConnection& connection(int peer) { return *links_.at(peer)->connection; }
   // Waits until the other ranks have all that was put, or are gone.
@@ -71,7 +93,7 @@ class RemoteWindows {
   struct Link {
     std::unique_ptr<RmaConnection> connection;
     std::map<ncclWindow_t, Shared> windows;
-    bool has_put = false;  // since the last flush
+    std::atomic<bool> has_put = false;  // since the last flush
   };
   explicit RemoteWindows(const Parts& parts) : parts_(parts) {}
 
@@ -82,6 +104,7 @@ class RemoteWindows {
   }
   Status Hear(int peer, uint32_t tag, std::span<std::byte> message, Deadline deadline);
   Result<NetRemoteKey> KeyOf(Link& link, ncclWindow_t window);
+  Result<NetLocal> LocalOf(Link& link, const Place& place);
   // Begins an operation as soon as there is room, and waits until it is done.
   using Begin = std::function<Result<NetRequest*>()>;
   Status Complete(int peer, RmaConnection& connection, const Begin& begin, Deadline deadline);

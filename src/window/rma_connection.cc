@@ -63,6 +63,11 @@ Result<NetRequest*> RmaConnection::Put(NetLocal from, NetRemote to, size_t bytes
   return comm_->Iput(from, to, bytes, signal);
 }
 
+Result<NetRequest*> RmaConnection::Get(NetLocal to, NetRemote from, size_t bytes) {
+  const MutexLock lock(mutex_);
+  return comm_->Iget(to, from, bytes);
+}
+
 Result<NetRequest*> RmaConnection::Flush() {
   const MutexLock lock(mutex_);
   return comm_->Iflush();

@@ -54,6 +54,7 @@ class RmaConnection {
   // is no room now.
   Result<NetRequest*> Put(NetLocal from, NetRemote to, size_t bytes, const NetSignal* signal)
       TUTTI_EXCLUDES(mutex_);
+  Result<NetRequest*> Get(NetLocal to, NetRemote from, size_t bytes) TUTTI_EXCLUDES(mutex_);
   Result<NetRequest*> Flush() TUTTI_EXCLUDES(mutex_);
   // Moves what can be moved now. Returns true when something moved.
   Result<bool> Progress() TUTTI_EXCLUDES(mutex_);

@@ -268,6 +268,8 @@ ncclWindow_vidmem SymmetricMemory::RecordOf(const Window& window) const {
   record.stride4G = static_cast<uint32_t>(window.stride / kStrideUnit);
   record.mcOffset4K = static_cast<uint32_t>(window.slice_offset / kPage);
   record.ginOffset4K = static_cast<uint32_t>(window.offset / kPage);
+  // The proxy of GIN finds a window by its record, whatever the connection.
+  for (ncclGinWindow_t& name : record.ginWins) name = window.handle;
   record.numSegments = 1;
   return record;
 }

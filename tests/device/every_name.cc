@@ -91,6 +91,73 @@ __device__ int UseSessions(const ncclDevComm& comm, ncclLLA2AHandle handle) {
   return met + some[0];
 }
 
+__device__ uint64_t UseGin(const ncclDevComm& comm, ncclWindow_t window,
+                           ncclGinBarrierHandle handle) {
+  const ncclCoopCta cta;
+  const ncclGin gin(comm, 1);
+  const ncclGin_BackendOne<NCCL_NET_DEVICE_GIN_PROXY> proxy(comm, 0,
+                                                            NCCL_GIN_RESOURCE_SHARING_THREAD);
+  const ncclTeam world = ncclTeamWorld(comm);
+  const ncclSymPtr<float> at(window, 64);
+  TUTTI_SHARED(ncclGinDescriptorSmem, descriptor);
+  gin.put(world, 0, window, 0, window, 8, 16);
+  gin.put(world, 0, window, 0, window, 8, 16, ncclGin_SignalInc{0}, ncclGin_CounterInc{1}, cta,
+          ncclGin_DescriptorSmem{&descriptor}, cuda::thread_scope_block, cuda::thread_scope_system,
+          ncclGinOptFlagsAggregateRequests, ncclGin_SegmentMixed());
+  gin.put(world, 0, at, at + 4, 4, ncclGin_StrongSignalAdd{0, 2}, ncclGin_WeakCounterInc{1},
+          ncclCoopWarp(), ncclGin_None(), cuda::thread_scope_thread, cuda::thread_scope_device,
+          ncclGinOptFlagsMaySkipCreditCheck, ncclGin_SegmentHostNuma());
+  proxy.putValue(world, 0, window, 0, 2.5, ncclGin_WeakSignalAdd{0, 1}, cta);
+  proxy.putValue(world, 0, at, 2.5f, ncclGin_SignalAdd{0, 1});
+  proxy.get(world, 0, window, 0, window, 64, 8, cta, ncclGin_None(), ncclGinOptFlagsDefault,
+            ncclGin_SegmentDevice());
+  gin.signal(world, 0, ncclGin_StrongSignalInc{0});
+  gin.signal(world, 0, ncclGin_WeakSignalInc{0}, cta);
+  gin.signal(world, 0, ncclGin_StrongVASignalInc{window, 8});
+  gin.signal(world, 0, ncclGin_WeakVASignalInc{window, 8});
+  gin.signal(world, 0, ncclGin_VASignalInc{window, 8});
+  gin.signal(world, 0, ncclGin_StrongVASignalAdd{window, 8, 2});
+  gin.signal(world, 0, ncclGin_WeakVASignalAdd{window, 8, 2});
+  gin.signal(world, 0, ncclGin_VASignalAdd{window, 8, 2});
+  ncclGinRequest_t request;
+  gin.flushAsync(world, 0, &request);
+  gin.wait(request, cta, ncclGin_None(), cuda::memory_order_relaxed);
+  gin.flush(cta);
+  gin.waitCounter(cta, 1, 1, 32);
+  gin.waitSignal(cta, 0, 1);
+  gin.waitSignal(cta, window, 8, 1, 32, cuda::memory_order_relaxed);
+  gin.increaseSignalShadow(0, 1);
+  gin.waitSignalMeetShadow(cta, 0);
+  uint32_t before, delta;
+  gin.waitSignalFollowShadow(cta, 0, 1u, &before, &delta);
+  const uint64_t sum = gin.readCounter(1) + gin.readSignal(0) + gin.readSignal(window, 8) +
+                       *gin.getSignalShadowPtr(0) + gin.nConnections + gin.connectionId +
+                       gin.contextId + gin.resourceSharingMode + before + delta;
+  gin.resetCounter(1);
+  gin.resetSignal(0);
+  gin.resetSignal(window, 8);
+
+  const auto order = cuda::memory_order_acq_rel;
+  const auto fence = ncclGinFenceLevel::Put | ncclGinFenceLevel::Get;
+  ncclGinBarrierSession<ncclCoopCta> own(cta, gin, world, handle, 0);
+  ncclGinBarrierSession<ncclCoopCta> rail(cta, gin, ncclTeamTagRail(), 0);
+  ncclGinBarrierSession<ncclCoopCta> all(cta, ncclGinAllContexts(comm), ncclTeamTagWorld(), 0);
+  own.sync(cta, order);
+  rail.sync(cta, order, ncclGinFenceLevel::None);
+  int met = all.sync(cta, order, fence, 1000) == ncclSuccess ? 1 : 0;
+  ncclGinBarrier(cta, gin, world, handle, 0);
+  ncclGinBarrier(cta, ncclGinAllContexts(comm), ncclTeamTagRail(), 0, order, fence);
+  ncclBarrierSession<ncclCoopCta> both(cta, ncclTeamTagWorld(), gin, 0);
+  ncclBarrierSession<ncclCoopCta> teams(cta, ncclTeamLsa(comm), ncclTeamRail(comm), gin,
+                                        comm.hybridLsaBarrier, handle, 0);
+  both.sync(cta, order);
+  both.ginBarrier().sync(cta, order);
+  met += teams.sync(cta, order, fence, 1000) == ncclSuccess ? 1 : 0;
+  ncclBarrier(cta, ncclTeamTagWorld(), gin, 0);
+  ncclBarrier(cta, ncclTeamTagRail(), gin, 0, order);
+  return sum + static_cast<uint64_t>(met);
+}
+
 struct Places {
   NCCL_DEVICE_INLINE float* operator()(int i) const { return first + i * 16; }
   float* first;
@@ -151,6 +218,7 @@ __global__ void EveryName(ncclDevComm comm, ncclWindow_t window, ncclLLA2AHandle
   auto* const memory = static_cast<float*>(tutti::SharedMemory());
   *out += UseGroups(out) + UseSessions(comm, handle) + *UsePointers(comm, window);
   UseReduceCopy(comm, window, memory);
+  *out += static_cast<int>(UseGin(comm, window, comm.worldGinBarrier));
   *out += static_cast<int>(UseCuda(memory));
 }
 

@@ -1,10 +1,474 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For programs that include this name of NCCL's.
+// How kernels use a context of GIN. Read by nccl_device/gin.h.
 
 #ifndef NCCL_DEVICE_IMPL_GIN__FUNCS_H_
 #define NCCL_DEVICE_IMPL_GIN__FUNCS_H_
 
 #include "nccl_device/gin.h"
+
+#if TUTTI_DEVICE_API
+
+#include <string.h>
+
+namespace tutti {
+namespace device {
+
+// Return what a remote action does to a signal. `legacy_strong` is the strength of those that do
+// not say.
+NCCL_DEVICE_INLINE GinAction NumberedAction(uint32_t signal, bool strong, bool increment,
+                                            uint64_t added) {
+  return {true, false, strong, increment, signal, nullptr, 0, added};
+}
+NCCL_DEVICE_INLINE GinAction VaAction(ncclWindow_t window, size_t offset, bool strong,
+                                      bool increment, uint64_t added) {
+  return {true, true, strong, increment, 0, window, offset, added};
+}
+NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_None, bool) { return {}; }
+NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_StrongSignalInc a, bool) {
+  return NumberedAction(a.signal, true, true, 1);
+}
+NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_WeakSignalInc a, bool) {
+  return NumberedAction(a.signal, false, true, 1);
+}
+NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_SignalInc a, bool legacy_strong) {
+  return NumberedAction(a.signal, legacy_strong, true, 1);
+}
+NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_StrongSignalAdd a, bool) {
+  return NumberedAction(a.signal, true, false, a.value);
+}
+NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_WeakSignalAdd a, bool) {
+  return NumberedAction(a.signal, false, false, a.value);
+}
+NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_SignalAdd a, bool legacy_strong) {
+  return NumberedAction(a.signal, legacy_strong, false, a.value);
+}
+NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_StrongVASignalInc a, bool) {
+  return VaAction(a.signalWindow, a.signalOffset, true, true, 1);
+}
+NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_WeakVASignalInc a, bool) {
+  return VaAction(a.signalWindow, a.signalOffset, false, true, 1);
+}
+NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_VASignalInc a, bool legacy_strong) {
+  return VaAction(a.signalWindow, a.signalOffset, legacy_strong, true, 1);
+}
+NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_StrongVASignalAdd a, bool) {
+  return VaAction(a.signalWindow, a.signalOffset, true, false, a.value);
+}
+NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_WeakVASignalAdd a, bool) {
+  return VaAction(a.signalWindow, a.signalOffset, false, false, a.value);
+}
+NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_VASignalAdd a, bool legacy_strong) {
+  return VaAction(a.signalWindow, a.signalOffset, legacy_strong, false, a.value);
+}
+
+// Describe the local action.
+NCCL_DEVICE_INLINE void AddCounter(ncclGin_None, GinOperation*) {}
+NCCL_DEVICE_INLINE void AddCounter(ncclGin_WeakCounterInc action, GinOperation* operation) {
+  operation->op |= kGinWithCounter;
+  operation->counter = action.counter;
+}
+NCCL_DEVICE_INLINE void AddCounter(ncclGin_CounterInc action, GinOperation* operation) {
+  AddCounter(ncclGin_WeakCounterInc{action.counter}, operation);
+}
+
+NCCL_DEVICE_INLINE uint64_t GinWindowOf(ncclWindow_t window, uint32_t connection) {
+  return reinterpret_cast<uint64_t>(LoadConstant(&window->ginWins[connection]));
+}
+NCCL_DEVICE_INLINE uint64_t GinOffsetOf(ncclWindow_t window, size_t offset) {
+  return uint64_t{LoadConstant(&window->ginOffset4K)} * 4096 + offset;
+}
+
+NCCL_DEVICE_INLINE void AddSignal(const GinAction& action, GinOperation* operation) {
+  operation->op |= action.increment ? kGinSignalInc : kGinSignalAdd;
+  operation->signal = action.signal;
+  operation->added = action.added;
+  operation->strong = action.strong;
+}
+
+// Posts a put, or the last piece of one, with its actions. A VA signal is an operation of its own.
+NCCL_DEVICE_INLINE void PostWithActions(const GinPoster& poster, uint32_t queue,
+                                        uint32_t connection, GinOperation operation,
+                                        const GinAction& action) {
+  if (action.present && !action.va) AddSignal(action, &operation);
+  if (operation.op != kGinPut || operation.bytes != 0) poster.Post(queue, operation);
+  if (!action.present || !action.va) return;
+  GinOperation signal = {};
+  AddSignal(action, &signal);
+  signal.op |= kGinVaSignal;
+  signal.from_window = GinWindowOf(action.window, connection);
+  signal.from_offset = GinOffsetOf(action.window, action.offset);
+  poster.Post(queue, signal);
+}
+
+// Has the group's writes reach the proxy.
+NCCL_DEVICE_INLINE void ReleaseToProxy([[maybe_unused]] cuda::thread_scope given) {
+#if NCCL_CHECK_CUDACC
+  if (given != cuda::thread_scope_system)
+    cuda::atomic_thread_fence(cuda::memory_order_release, cuda::thread_scope_system);
+#endif
+}
+
+// Returns the number of connections, by which contexts are numbered; 1 where there is none.
+NCCL_DEVICE_INLINE uint32_t ConnectionsOf(const ncclDevComm& comm) {
+  return comm.ginConnectionCount == 0 ? 1 : comm.ginConnectionCount;
+}
+
+NCCL_DEVICE_INLINE uint64_t LowestBits(uint64_t value, int bits) {
+  return value & (UINT64_MAX >> (64 - bits));
+}
+NCCL_DEVICE_INLINE bool HasReached(uint64_t have, uint64_t want, int bits) {
+  return LowestBits(have - want, bits) <= LowestBits(UINT64_MAX, bits) >> 1;
+}
+NCCL_DEVICE_INLINE uint64_t LoadWord(uint64_t* word, cuda::memory_order order) {
+  return cuda::atomic_ref<uint64_t>(*word).load(order);
+}
+
+}  // namespace device
+}  // namespace tutti
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE ncclGin_BackendMask<mask>::ncclGin_BackendMask(const ncclDevComm& in_comm,
+                                                                  int contextIndex,
+                                                                  ncclGinResourceSharingMode mode)
+    : comm(in_comm),
+      nConnections(in_comm.ginConnectionCount),
+      connectionId(static_cast<uint32_t>(contextIndex) % tutti::device::ConnectionsOf(in_comm) &
+                   0xff),
+      _ginBackend(in_comm.ginNetDeviceTypes[connectionId]),
+      contextId(static_cast<uint32_t>(contextIndex) / tutti::device::ConnectionsOf(in_comm)),
+      resourceSharingMode(mode),
+      _ginHandle(in_comm.ginHandles[connectionId]),
+      _signalShadows(in_comm.ginSignalShadows + static_cast<size_t>(contextIndex) *
+                                                    static_cast<size_t>(in_comm.ginSignalCount)) {}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE tutti::device::GinContext& ncclGin_BackendMask<mask>::Context() const {
+  return static_cast<tutti::device::GinContext*>(_ginHandle)[contextId];
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE tutti::device::GinPoster ncclGin_BackendMask<mask>::Poster() const {
+  return tutti::device::GinPoster(_ginHandle, contextId, comm.abortFlag);
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE uint32_t ncclGin_BackendMask<mask>::QueueOf(ncclTeam team, int peer) const {
+  const auto world = static_cast<uint32_t>(ncclTeamRankToWorld(comm, team, peer));
+  if (!comm.ginConnectionsRailed) return world;
+  return tutti::device::DivideBy(world, static_cast<uint32_t>(comm.lsaSize), comm.lsaSize_rcp32);
+}
+
+template <unsigned mask>
+template <typename RemoteAction, typename LocalAction, typename Coop, typename DescriptorSmem,
+          typename SegmentType>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::put(
+    ncclTeam team, int peer, ncclWindow_t dstWnd, size_t dstOffset, ncclWindow_t srcWnd,
+    size_t srcOffset, size_t bytes, RemoteAction remoteAction, LocalAction localAction, Coop coop,
+    DescriptorSmem, cuda::thread_scope givenRelease, cuda::thread_scope, uint32_t,
+    SegmentType) const {
+  coop.sync();
+  if (coop.thread_rank() == 0) {
+    const tutti::device::GinPoster poster = Poster();
+    const uint32_t queue = QueueOf(team, peer);
+    tutti::device::ReleaseToProxy(givenRelease);
+    tutti::device::GinOperation piece = {};
+    piece.op = tutti::device::kGinPut;
+    piece.from_window = tutti::device::GinWindowOf(srcWnd, connectionId);
+    piece.from_offset = tutti::device::GinOffsetOf(srcWnd, srcOffset);
+    piece.to_window = tutti::device::GinWindowOf(dstWnd, connectionId);
+    piece.to_offset = tutti::device::GinOffsetOf(dstWnd, dstOffset);
+    piece.bytes = tutti::device::kGinPieceBytes;
+    for (; bytes > tutti::device::kGinPieceBytes; bytes -= tutti::device::kGinPieceBytes) {
+      poster.Post(queue, piece);
+      piece.from_offset += tutti::device::kGinPieceBytes;
+      piece.to_offset += tutti::device::kGinPieceBytes;
+    }
+    piece.bytes = bytes;
+    tutti::device::AddCounter(localAction, &piece);
+    tutti::device::PostWithActions(
+        poster, queue, connectionId, piece,
+        tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals));
+  }
+  coop.sync();
+}
+
+template <unsigned mask>
+template <typename T, typename RemoteAction, typename LocalAction, typename Coop,
+          typename DescriptorSmem, typename SegmentType>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::put(
+    ncclTeam team, int peer, ncclSymPtr<T> dst, ncclSymPtr<T> src, size_t nElts,
+    RemoteAction remoteAction, LocalAction localAction, Coop coop, DescriptorSmem descriptor,
+    cuda::thread_scope givenRelease, cuda::thread_scope requiredRelease, uint32_t optFlags,
+    SegmentType segmentType) const {
+  put(team, peer, dst.window, dst.offset, src.window, src.offset, nElts * sizeof(T), remoteAction,
+      localAction, coop, descriptor, givenRelease, requiredRelease, optFlags, segmentType);
+}
+
+template <unsigned mask>
+template <typename T, typename RemoteAction, typename Coop, typename DescriptorSmem>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::putValue(ncclTeam team, int peer,
+                                                            ncclWindow_t dstWnd, size_t dstOffset,
+                                                            T value, RemoteAction remoteAction,
+                                                            Coop coop, DescriptorSmem,
+                                                            cuda::thread_scope givenRelease,
+                                                            cuda::thread_scope, uint32_t) const {
+  static_assert(sizeof(T) <= sizeof(uint64_t), "putValue takes up to 8 bytes");
+  coop.sync();
+  if (coop.thread_rank() == 0) {
+    tutti::device::ReleaseToProxy(givenRelease);
+    tutti::device::GinOperation operation = {};
+    operation.op = tutti::device::kGinPut | tutti::device::kGinWithValue;
+    operation.bytes = sizeof(T);
+    memcpy(&operation.value, &value, sizeof(T));
+    operation.to_window = tutti::device::GinWindowOf(dstWnd, connectionId);
+    operation.to_offset = tutti::device::GinOffsetOf(dstWnd, dstOffset);
+    tutti::device::PostWithActions(
+        Poster(), QueueOf(team, peer), connectionId, operation,
+        tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals));
+  }
+  coop.sync();
+}
+
+template <unsigned mask>
+template <typename T, typename RemoteAction, typename Coop, typename DescriptorSmem>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::putValue(
+    ncclTeam team, int peer, ncclSymPtr<T> dst, T value, RemoteAction remoteAction, Coop coop,
+    DescriptorSmem descriptor, cuda::thread_scope givenRelease, cuda::thread_scope requiredRelease,
+    uint32_t optFlags) const {
+  putValue(team, peer, dst.window, dst.offset, value, remoteAction, coop, descriptor, givenRelease,
+           requiredRelease, optFlags);
+}
+
+template <unsigned mask>
+template <typename Coop, typename DescriptorSmem, typename SegmentType>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::get(ncclTeam team, int peer,
+                                                       ncclWindow_t remoteWnd, size_t remoteOffset,
+                                                       ncclWindow_t localWnd, size_t localOffset,
+                                                       size_t bytes, Coop coop, DescriptorSmem,
+                                                       uint32_t, SegmentType) const {
+  coop.sync();
+  if (coop.thread_rank() == 0) {
+    const tutti::device::GinPoster poster = Poster();
+    tutti::device::GinOperation piece = {};
+    piece.op = tutti::device::kGinGet;
+    piece.from_window = tutti::device::GinWindowOf(remoteWnd, connectionId);
+    piece.from_offset = tutti::device::GinOffsetOf(remoteWnd, remoteOffset);
+    piece.to_window = tutti::device::GinWindowOf(localWnd, connectionId);
+    piece.to_offset = tutti::device::GinOffsetOf(localWnd, localOffset);
+    while (bytes > 0) {
+      piece.bytes = bytes < tutti::device::kGinPieceBytes ? bytes : tutti::device::kGinPieceBytes;
+      poster.Post(QueueOf(team, peer), piece);
+      piece.from_offset += piece.bytes;
+      piece.to_offset += piece.bytes;
+      bytes -= piece.bytes;
+    }
+  }
+  coop.sync();
+}
+
+template <unsigned mask>
+template <typename RemoteAction, typename Coop, typename DescriptorSmem>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::signal(ncclTeam team, int peer,
+                                                          RemoteAction remoteAction, Coop coop,
+                                                          DescriptorSmem,
+                                                          cuda::thread_scope givenRelease,
+                                                          cuda::thread_scope, uint32_t) const {
+  coop.sync();
+  if (coop.thread_rank() == 0) {
+    tutti::device::ReleaseToProxy(givenRelease);
+    tutti::device::GinOperation nothing = {};
+    nothing.op = tutti::device::kGinPut;
+    tutti::device::PostWithActions(
+        Poster(), QueueOf(team, peer), connectionId, nothing,
+        tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals));
+  }
+  coop.sync();
+}
+
+// -------------------------------------------------------------------------------------------------
+// Completion
+
+template <unsigned mask>
+template <typename Coop, typename DescriptorSmem>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::flush(Coop coop, cuda::memory_order order,
+                                                         DescriptorSmem) const {
+  coop.sync();
+  const tutti::device::GinPoster poster = Poster();
+  const auto queues = static_cast<uint32_t>(tutti::device::LoadConstant(&Context().nranks));
+  for (auto queue = static_cast<uint32_t>(coop.thread_rank()); queue < queues;
+       queue += static_cast<uint32_t>(coop.size()))
+    poster.WaitUntilDone(queue, poster.Posted(queue), order);
+  coop.sync();
+}
+
+template <unsigned mask>
+template <typename Coop, typename DescriptorSmem>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::flushAsync(ncclTeam team, uint32_t peer,
+                                                              ncclGinRequest_t* outRequest,
+                                                              Coop coop, uint32_t,
+                                                              DescriptorSmem) const {
+  coop.sync();
+  if (coop.thread_rank() == 0) {
+    const uint32_t queue = QueueOf(team, static_cast<int>(peer));
+    outRequest->opaque[0] = queue;
+    outRequest->opaque[1] = Poster().Posted(queue);
+  }
+  coop.sync();
+}
+
+template <unsigned mask>
+template <typename Coop, typename DescriptorSmem>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::wait(ncclGinRequest_t& request, Coop coop,
+                                                        DescriptorSmem,
+                                                        cuda::memory_order order) const {
+  coop.sync();
+  if (coop.thread_rank() == 0)
+    Poster().WaitUntilDone(static_cast<uint32_t>(request.opaque[0]),
+                           static_cast<uint32_t>(request.opaque[1]), order);
+  coop.sync();
+}
+
+// Waits until `value`, a function, returns `least` or more. Returns false where the wait ended
+// early.
+template <unsigned mask>
+template <typename Value>
+NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::AwaitAlone(
+    Value value, uint64_t least, int bits, tutti::device::WaitRounds rounds) const {
+  const tutti::device::GinPoster poster = Poster();
+  while (!tutti::device::HasReached(value(), least, bits)) {
+    poster.Drive();
+    if (!rounds.Another()) return false;
+  }
+  return true;
+}
+
+template <unsigned mask>
+template <typename Value, typename Coop>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::Await(Coop coop, Value value, uint64_t least,
+                                                         int bits) const {
+  coop.sync();
+  if (coop.thread_rank() == 0)
+    AwaitAlone(value, least, bits, tutti::device::WaitRounds(comm.abortFlag));
+  coop.sync();
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::_awaitSignal(
+    ncclGinSignal_t signal, uint64_t least, int bits, cuda::memory_order order,
+    tutti::device::WaitRounds rounds) const {
+  return AwaitAlone([&] { return readSignal(signal, bits, order); }, least, bits, rounds);
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE uint64_t ncclGin_BackendMask<mask>::readCounter(ncclGinCounter_t counter,
+                                                                   int bits,
+                                                                   cuda::memory_order order) const {
+  uint64_t* const counters = tutti::device::LoadConstant(&Context().counters);
+  return tutti::device::LowestBits(tutti::device::LoadWord(counters + counter, order), bits);
+}
+
+template <unsigned mask>
+template <typename Coop>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::waitCounter(Coop coop, ncclGinCounter_t counter,
+                                                               uint64_t least, int bits,
+                                                               cuda::memory_order order) const {
+  Await(
+      coop, [&] { return readCounter(counter, bits, order); }, least, bits);
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE uint64_t ncclGin_BackendMask<mask>::readSignal(ncclGinSignal_t signal, int bits,
+                                                                  cuda::memory_order order) const {
+  uint64_t* const word = tutti::device::LoadConstant(&Context().signals) + signal;
+  const uint64_t reset_at = tutti::device::LoadConstant(&Context().signalOffsets)[signal];
+  return tutti::device::LowestBits(tutti::device::LoadWord(word, order) - reset_at, bits);
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE uint64_t ncclGin_BackendMask<mask>::readSignal(ncclWindow_t signalWindow,
+                                                                  size_t signalOffset, int bits,
+                                                                  cuda::memory_order order) const {
+  auto* const word = static_cast<uint64_t*>(ncclGetLocalPointer(signalWindow, signalOffset));
+  return tutti::device::LowestBits(tutti::device::LoadWord(word, order), bits);
+}
+
+template <unsigned mask>
+template <typename Coop>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::waitSignal(Coop coop, ncclGinSignal_t signal,
+                                                              uint64_t least, int bits,
+                                                              cuda::memory_order order) const {
+  Await(
+      coop, [&] { return readSignal(signal, bits, order); }, least, bits);
+}
+
+template <unsigned mask>
+template <typename Coop>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::waitSignal(Coop coop, ncclWindow_t signalWindow,
+                                                              size_t signalOffset, uint64_t least,
+                                                              int bits,
+                                                              cuda::memory_order order) const {
+  Await(
+      coop, [&] { return readSignal(signalWindow, signalOffset, bits, order); }, least, bits);
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE uint64_t* ncclGin_BackendMask<mask>::getSignalShadowPtr(
+    ncclGinSignal_t signal) const {
+  return _signalShadows + signal;
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::increaseSignalShadow(ncclGinSignal_t signal,
+                                                                        uint64_t delta) const {
+  _signalShadows[signal] += delta;
+}
+
+template <unsigned mask>
+template <typename Coop>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::waitSignalMeetShadow(
+    Coop coop, ncclGinSignal_t signal, int bits, cuda::memory_order order) const {
+  waitSignal(coop, signal, _signalShadows[signal], bits, order);
+}
+
+template <unsigned mask>
+template <typename Coop, typename Uint>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::waitSignalFollowShadow(
+    Coop coop, ncclGinSignal_t signal, Uint leastDelta, Uint* before, Uint* delta, int bits,
+    cuda::memory_order order) const {
+  const uint64_t old = _signalShadows[signal];
+  waitSignal(coop, signal, old + leastDelta, bits, order);
+  uint64_t seen = 0;
+  if (coop.thread_rank() == 0) {
+    seen = readSignal(signal, bits, order);
+    _signalShadows[signal] = seen;
+  }
+  seen = ncclCoopBcast(coop, seen, 0);
+  *before = static_cast<Uint>(old);
+  *delta = static_cast<Uint>(tutti::device::LowestBits(seen - old, bits));
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::resetCounter(ncclGinCounter_t counter) const {
+  uint64_t* const counters = tutti::device::LoadConstant(&Context().counters);
+  cuda::atomic_ref<uint64_t>(counters[counter]).store(0, cuda::memory_order_relaxed);
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::resetSignal(ncclGinSignal_t signal) const {
+  uint64_t* const word = tutti::device::LoadConstant(&Context().signals) + signal;
+  tutti::device::LoadConstant(&Context().signalOffsets)[signal] =
+      tutti::device::LoadWord(word, cuda::memory_order_relaxed);
+  _signalShadows[signal] = 0;
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::resetSignal(ncclWindow_t signalWindow,
+                                                               size_t signalOffset) const {
+  auto* const word = static_cast<uint64_t*>(ncclGetLocalPointer(signalWindow, signalOffset));
+  cuda::atomic_ref<uint64_t>(*word).store(0, cuda::memory_order_relaxed);
+}
+
+#endif  // TUTTI_DEVICE_API
 
 #endif  // NCCL_DEVICE_IMPL_GIN__FUNCS_H_

@@ -1,0 +1,63 @@
+// Ranks that are processes of this program, for the examples that run on several hosts too.
+
+#ifndef TUTTI_EXAMPLES_DEVICE_PROCESSES_H_
+#define TUTTI_EXAMPLES_DEVICE_PROCESSES_H_
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "ranks.h"
+
+// Runs body(rank, communicator) in a process for each rank, which act as if they were on `hosts`
+// hosts. Returns what main returns. The caller must not have used the library before.
+template <typename Body>
+int RunRankProcesses(int num_ranks, int hosts, const Body& body) {
+  struct Shared {
+    std::atomic<bool> ready;
+    ncclUniqueId id;
+  };
+  void* const memory =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    std::perror("mmap");
+    return 1;
+  }
+  auto* const shared = static_cast<Shared*>(memory);
+  std::vector<pid_t> processes;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const pid_t process = fork();
+    if (process < 0) {
+      std::perror("fork");
+      return 1;
+    }
+    if (process > 0) {
+      processes.push_back(process);
+      continue;
+    }
+    if (hosts > 1) setenv("NCCL_HOSTID", rank * hosts / num_ranks == 0 ? "a" : "b", 1);
+    if (rank == 0) {
+      CHECK(ncclGetUniqueId(&shared->id));
+      shared->ready = true;
+    }
+    while (!shared->ready) usleep(1000);
+    ncclComm_t comm;
+    CHECK(ncclCommInitRank(&comm, num_ranks, shared->id, rank));
+    body(rank, comm);
+    CHECK(ncclCommDestroy(comm));
+    std::exit(0);
+  }
+  bool failed = false;
+  for (int status = 0; wait(&status) > 0;) {
+    if (status == 0 || failed) continue;
+    failed = true;
+    // The others may wait for the rank that is gone.
+    for (const pid_t process : processes) kill(process, SIGKILL);
+  }
+  return failed ? 1 : 0;
+}
+
+#endif  // TUTTI_EXAMPLES_DEVICE_PROCESSES_H_

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How kernels hand operations to the proxy of GIN, and wait for it (gin_descriptor.h). Read by
+// nccl_device/gin.h.
+//
+// On a host the proxy has no thread that polls: whoever posts a descriptor rings, and the library
+// carries it out on the calling thread as far as it can. Whoever waits drives what is under way.
+
+#ifndef NCCL_DEVICE_IMPL_GIN_PROXY_H_
+#define NCCL_DEVICE_IMPL_GIN_PROXY_H_
+
+#include "nccl_device/impl/core__funcs.h"
+#include "nccl_device/impl/gin_descriptor.h"
+
+#if TUTTI_DEVICE_API
+
+#include "nccl_device/impl/target.h"
+
+namespace tutti {
+namespace device {
+
+// Stores a descriptor into a slot. What the thread knows of before is visible to whoever reads it.
+NCCL_DEVICE_INLINE void StoreDescriptor(GinDescriptor* slot, const GinDescriptor& descriptor) {
+  for (int i = 0; i < GinDescriptor::kWords; i += 2) {
+#ifdef __CUDA_ARCH__
+    asm volatile("st.relaxed.sys.v2.u64 [%0], {%1,%2};" ::"l"(slot->words + i),
+                 "l"(descriptor.words[i]), "l"(descriptor.words[i + 1])
+                 : "memory");
+#elif !NCCL_CHECK_CUDACC
+    for (int word = i; word < i + 2; ++word)
+      cuda::atomic_ref<uint64_t>(slot->words[word])
+          .store(descriptor.words[word], cuda::memory_order_release);
+#else
+    slot->words[i] = descriptor.words[i];
+#endif
+  }
+}
+
+// What happens to a signal, whatever type of action the program gave.
+struct GinAction {
+  bool present;
+  bool va;
+  bool strong;
+  bool increment;
+  uint32_t signal;
+  ncclWindow_t window;
+  size_t offset;
+  uint64_t added;
+};
+
+// Posts to the queues of one context.
+class GinPoster {
+ public:
+  NCCL_DEVICE_INLINE GinPoster(void* handle, uint32_t context, uint32_t* abort_flag)
+      : handle_(handle),
+        context_(context),
+        queues_(static_cast<GinContext*>(handle) + context),
+        abort_flag_(abort_flag) {}
+
+  // Posts an operation. Returns early, without having posted it, when the communicator is aborted.
+  NCCL_DEVICE_INLINE void Post(uint32_t queue, const GinOperation& operation) const {
+    const uint32_t size = LoadConstant(&queues_->queueSize);
+    const uint32_t index = cuda::atomic_ref<uint32_t>(LoadConstant(&queues_->pis)[queue])
+                               .fetch_add(1, cuda::memory_order_relaxed);
+    WaitRounds rounds(abort_flag_);
+    while (index - LoadFlag(ConsumerIndex(queue), cuda::memory_order_acquire) >= size) {
+      Drive();
+      if (!rounds.Another()) return;
+    }
+    StoreDescriptor(LoadConstant(&queues_->queues) + size_t{queue} * size + (index & (size - 1)),
+                    PackGin(operation));
+#if !NCCL_CHECK_CUDACC
+    tuttiHostGinRing(handle_, context_, queue);
+#endif
+  }
+
+  // Returns the number of operations posted so far; WaitUntilDone waits for as many.
+  NCCL_DEVICE_INLINE uint32_t Posted(uint32_t queue) const {
+    return LoadFlag(LoadConstant(&queues_->pis) + queue, cuda::memory_order_relaxed);
+  }
+  NCCL_DEVICE_INLINE void WaitUntilDone(uint32_t queue, uint32_t posted,
+                                        cuda::memory_order order) const {
+    WaitRounds rounds(abort_flag_);
+    while (!HasReached(LoadFlag(ConsumerIndex(queue), order), posted)) {
+      Drive();
+      if (!rounds.Another()) return;
+    }
+  }
+
+  // Carries on with what is under way.
+  NCCL_DEVICE_INLINE void Drive() const {
+#if !NCCL_CHECK_CUDACC
+    tuttiHostGinDrive(handle_, context_);
+#endif
+  }
+
+ private:
+  NCCL_DEVICE_INLINE uint32_t* ConsumerIndex(uint32_t queue) const {
+    return LoadConstant(&queues_->cis) + queue;
+  }
+
+  void* handle_;
+  uint32_t context_;
+  GinContext* queues_;
+  uint32_t* abort_flag_;
+};
+
+}  // namespace device
+}  // namespace tutti
+
+#endif  // TUTTI_DEVICE_API
+
+#endif  // NCCL_DEVICE_IMPL_GIN_PROXY_H_

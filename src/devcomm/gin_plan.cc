@@ -1,0 +1,132 @@
+#include "devcomm/gin_plan.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace tutti {
+namespace {
+
+constexpr int kUsualContexts = 4;
+// Each context has a queue for each rank. Programs get fewer contexts than they ask for.
+constexpr int kMostContexts = 64;
+// A queue of 128 descriptors is 16 KiB. A thread that posts into a full queue drives it.
+constexpr uint32_t kUsualDepth = 128;
+constexpr uint32_t kLeastDepth = 2;
+constexpr uint32_t kMostDepth = 32'768;
+
+constexpr unsigned kFirstWithTodaysGin = 23000;
+
+// Gives out numbers, one run after the other.
+class Numbers {
+ public:
+  Numbers(const char* name, uint64_t most) : name_(name), most_(most) {}
+  // Returns the first of `count` numbers.
+  Result<uint32_t> Take(int64_t count) {
+    if (count < 0) return InvalidArgument("{} {} cannot be", count, name_);
+    if (static_cast<uint64_t>(count) > most_ - next_)
+      return InvalidArgument("more than {} {} are asked for", most_, name_);
+    const uint64_t first = next_;
+    next_ += static_cast<uint64_t>(count);
+    return static_cast<uint32_t>(first);
+  }
+  uint32_t count() const { return static_cast<uint32_t>(next_); }
+
+ private:
+  const char* const name_;
+  const uint64_t most_;
+  uint64_t next_ = 0;
+};
+
+// Returns which ranks the requirements join; ginForceEnable is the older way to ask for all.
+ncclGinConnectionType_t ConnectionOf(const ncclDevCommRequirements_t& asked) {
+  if (asked.ginConnectionType == NCCL_GIN_CONNECTION_NONE && asked.ginForceEnable)
+    return NCCL_GIN_CONNECTION_FULL;
+  return asked.ginConnectionType;
+}
+
+Status CheckConnection(const ncclDevCommRequirements_t& asked, const TeamShape& shape,
+                       ncclGinConnectionType_t connection) {
+  const bool one_team = shape.lsa_size == shape.num_ranks;
+  bool needs_gin = asked.ginSignalCount != 0 || asked.ginCounterCount != 0 ||
+                   asked.railGinBarrierCount != 0 || asked.worldGinBarrierCount != 0 ||
+                   (asked.barrierCount != 0 && !one_team);
+  for (auto* element = asked.resourceRequirementsList; element != nullptr; element = element->next)
+    needs_gin |= element->ginSignalCount != 0 || element->ginCounterCount != 0;
+  if (connection == NCCL_GIN_CONNECTION_NONE) {
+    if (!needs_gin) return Status::Ok();
+    return InvalidArgument(
+        "signals, counters and barriers over the network need a GIN connection, and the "
+        "requirements have none");
+  }
+  if (connection != NCCL_GIN_CONNECTION_FULL && connection != NCCL_GIN_CONNECTION_RAIL)
+    return InvalidArgument("there is no GIN connection of type {}", static_cast<int>(connection));
+  if (!shape.has_gin)
+    return InvalidArgument(
+        "kernels of these ranks cannot put to all others: ask for no GIN connection");
+  if (asked.version < kFirstWithTodaysGin)
+    return InvalidArgument(
+        "the program was compiled for NCCL {}, whose kernels know GIN in another form",
+        asked.version);
+  if (connection == NCCL_GIN_CONNECTION_RAIL && asked.worldGinBarrierCount != 0)
+    return InvalidArgument(
+        "worldGinBarrierCount needs a GIN connection to all ranks, not to rails");
+  if (asked.ginQueueDepth < 0 || asked.ginQueueDepth > static_cast<int>(kMostDepth))
+    return InvalidArgument("a ginQueueDepth of {} is not between 0 and {}", asked.ginQueueDepth,
+                           kMostDepth);
+  return Status::Ok();
+}
+
+// Gives barriers their signals: one for each rank of the team that meets. Programs of NCCL 2.28
+// use those of a rail for all ranks, so there are enough for that.
+Status AddBarriers(const ncclDevCommRequirements_t& asked, const TeamShape& shape, Numbers& signals,
+                   GinPlan& plan) {
+  const int64_t ranks = shape.num_ranks;
+  TUTTI_ASSIGN(plan.rail_barrier.signal0, signals.Take(asked.railGinBarrierCount * ranks));
+  TUTTI_ASSIGN(plan.world_barrier.signal0, signals.Take(asked.worldGinBarrierCount * ranks));
+  TUTTI_ASSIGN(plan.hybrid_rail_barrier.signal0,
+               signals.Take(asked.barrierCount * (ranks / shape.lsa_size)));
+  const bool full = plan.connection == NCCL_GIN_CONNECTION_FULL;
+  TUTTI_ASSIGN(plan.hybrid_world_barrier.signal0,
+               signals.Take(full ? asked.barrierCount * ranks : 0));
+  return Status::Ok();
+}
+
+Status AddList(const ncclDevResourceRequirements_t* list, Numbers& signals, Numbers& counters,
+               GinPlan& plan) {
+  for (; list != nullptr; list = list->next) {
+    TUTTI_ASSIGN(const uint32_t signal, signals.Take(list->ginSignalCount));
+    TUTTI_ASSIGN(const uint32_t counter, counters.Take(list->ginCounterCount));
+    plan.numbers.push_back({signal, list->outGinSignalStart});
+    plan.numbers.push_back({counter, list->outGinCounterStart});
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<GinPlan> PlanGin(const ncclDevCommRequirements_t& asked, const TeamShape& shape) {
+  GinPlan plan;
+  plan.connection = ConnectionOf(asked);
+  TUTTI_TRY(CheckConnection(asked, shape, plan.connection));
+  if (!plan.present()) return plan;
+  plan.num_contexts =
+      std::min(asked.ginContextCount > 0 ? asked.ginContextCount : kUsualContexts, kMostContexts);
+  plan.queue_depth =
+      asked.ginQueueDepth > 0
+          ? std::max(kLeastDepth, std::bit_ceil(static_cast<uint32_t>(asked.ginQueueDepth)))
+          : kUsualDepth;
+  const int ranks = plan.connection == NCCL_GIN_CONNECTION_FULL ? shape.num_ranks
+                                                                : shape.num_ranks / shape.lsa_size;
+  plan.num_queues = static_cast<uint32_t>(ranks);
+  plan.strong = asked.ginStrongSignalsRequired;
+  Numbers signals("signals", kMostGinSignals), counters("counters", kMostGinCounters);
+  TUTTI_TRY(signals.Take(asked.ginSignalCount).status());
+  TUTTI_TRY(counters.Take(asked.ginCounterCount).status());
+  TUTTI_TRY(AddBarriers(asked, shape, signals, plan));
+  TUTTI_TRY(AddList(asked.resourceRequirementsList, signals, counters, plan));
+  plan.num_signals = signals.count();
+  plan.num_counters = counters.count();
+  return plan;
+}
+
+}  // namespace tutti

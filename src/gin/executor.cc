@@ -1,0 +1,159 @@
+#include "gin/executor.h"
+
+#include <atomic>
+#include <cstring>
+
+#include "base/copy.h"
+
+namespace tutti {
+namespace {
+
+using device::GinOperation;
+
+constexpr uint32_t kSignalOps = device::kGinSignalInc | device::kGinSignalAdd;
+
+bool Has(const GinOperation& operation, uint32_t op) { return (operation.op & op) != 0; }
+
+}  // namespace
+
+GinExecutor::GinExecutor(Parts parts) : parts_(std::move(parts)), team_(parts_.resource->team) {}
+
+int GinExecutor::PeerOf(uint32_t queue) const {
+  if (parts_.plan.connection == NCCL_GIN_CONNECTION_FULL) return static_cast<int>(queue);
+  return static_cast<int>(queue) * team_.size + team_.place;
+}
+
+RmaConnection* GinExecutor::ConnectionOf(uint32_t queue) const {
+  const int peer = PeerOf(queue);
+  return team_.Has(peer) ? nullptr : &parts_.remote->connection(peer);
+}
+
+uint64_t* GinExecutor::CounterOf(uint32_t context, uint32_t counter) const {
+  const uint64_t word = uint64_t{context} * parts_.plan.num_counters + counter;
+  return reinterpret_cast<uint64_t*>(
+      parts_.resource->At(team_.place, parts_.plan.counters_at + word * sizeof(uint64_t)));
+}
+
+uint64_t* GinExecutor::SignalsOf(uint32_t context) const {
+  const uint64_t word = uint64_t{context} * parts_.plan.num_signals;
+  return reinterpret_cast<uint64_t*>(
+      parts_.resource->At(team_.place, parts_.plan.signals_at + word * sizeof(uint64_t)));
+}
+
+// Finds the window that an operation names, and checks that the range lies in `owner`'s part.
+// Offsets of operations count from the start of the memory that the window is a piece of.
+Result<GinExecutor::Range> GinExecutor::RangeOf(uint64_t window, uint64_t offset, uint64_t bytes,
+                                                int owner, const char* what) const {
+  auto found = parts_.symmetric->Find(reinterpret_cast<ncclWindow_t>(window));
+  if (!found.ok()) return std::move(found).status().Annotate(what);
+  const uint64_t start = (*found)->offset;
+  if (offset < start || !(*found)->Holds(owner, offset - start, bytes))
+    return InvalidArgument("{}: {} bytes at {} do not lie in the window, which has {} on rank {}",
+                           what, bytes, static_cast<int64_t>(offset - start),
+                           (*found)->bytes[static_cast<size_t>(owner)], owner);
+  return Range{std::move(found).value(), offset - start};
+}
+
+Result<GinExecutor::Range> GinExecutor::SignalWord(const Position& at,
+                                                   const GinOperation& operation) const {
+  if (Has(operation, device::kGinVaSignal)) {
+    TUTTI_ASSIGN(Range word, RangeOf(operation.from_window, operation.from_offset, sizeof(uint64_t),
+                                     PeerOf(at.queue), "a VA signal"));
+    if (word.offset % sizeof(uint64_t) != 0)
+      return InvalidArgument("a VA signal at {}, which is no multiple of 8", word.offset);
+    return word;
+  }
+  if (operation.signal >= parts_.plan.num_signals)
+    return InvalidArgument("there is no signal {}: the device communicator has {}",
+                           operation.signal, parts_.plan.num_signals);
+  const uint64_t word = uint64_t{at.context} * parts_.plan.num_signals + operation.signal;
+  return Range{parts_.resource, parts_.plan.signals_at + word * sizeof(uint64_t)};
+}
+
+Status GinExecutor::Check(const GinOperation& operation) const {
+  if (operation.bytes > kMaxNetMessageBytes)
+    return InvalidArgument("an operation of {} bytes, which is longer than {}", operation.bytes,
+                           kMaxNetMessageBytes);
+  if (Has(operation, device::kGinWithCounter) && operation.counter >= parts_.plan.num_counters)
+    return InvalidArgument("there is no counter {}: the device communicator has {}",
+                           operation.counter, parts_.plan.num_counters);
+  if (Has(operation, device::kGinWithValue) && operation.bytes > sizeof(uint64_t))
+    return InvalidArgument("a value of {} bytes", operation.bytes);
+  return Status::Ok();
+}
+
+Result<GinExecutor::Begun> GinExecutor::Begin(const Position& at, const GinOperation& operation) {
+  TUTTI_TRY(Check(operation));
+  // What was done before a flush is visible here when it is done.
+  if (Has(operation, device::kGinFlush)) return Begun{};
+  if (Has(operation, device::kGinGet)) return Get(at, operation);
+  if (!Has(operation, device::kGinPut | device::kGinVaSignal))
+    return InvalidArgument("an operation of unknown kind {:#x}", operation.op);
+  return Put(at, operation);
+}
+
+// Returns where this rank reaches a range on `rank`, which is in its team.
+std::byte* GinExecutor::Local(const Range& range, int rank) const {
+  return range.window->At(rank - team_.first, range.offset);
+}
+
+Result<GinExecutor::Begun> GinExecutor::Put(const Position& at, const GinOperation& operation) {
+  const int peer = PeerOf(at.queue);
+  const uint64_t bytes = Has(operation, device::kGinVaSignal) ? 0 : operation.bytes;
+  Range to, from, word;
+  if (bytes > 0) {
+    TUTTI_ASSIGN(
+        to, RangeOf(operation.to_window, operation.to_offset, bytes, peer, "the target of a put"));
+    if (Has(operation, device::kGinWithValue)) {
+      const uint64_t staging =
+          (uint64_t{at.context} * parts_.plan.num_queues + at.queue) * parts_.plan.queue_depth +
+          at.slot;
+      from = {parts_.resource, parts_.plan.values_at + staging * sizeof(uint64_t)};
+    } else {
+      TUTTI_ASSIGN(from, RangeOf(operation.from_window, operation.from_offset, bytes, parts_.rank,
+                                 "the source of a put"));
+    }
+  }
+  const bool signals = Has(operation, kSignalOps);
+  if (signals) {
+    TUTTI_ASSIGN(word, SignalWord(at, operation));
+  }
+  if (bytes > 0 && Has(operation, device::kGinWithValue))
+    std::memcpy(Local(from, parts_.rank), &operation.value, sizeof(operation.value));
+  if (team_.Has(peer)) {
+    if (bytes > 0) CopyBytes(Local(to, peer), Local(from, parts_.rank), bytes);
+    // Whoever loads the new value with acquire order sees the bytes of this put and earlier ones.
+    if (signals)
+      std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(Local(word, peer)))
+          .fetch_add(operation.added, std::memory_order_release);
+    return Begun{};
+  }
+  if (bytes == 0 && !signals) return Begun{};
+  RemoteWindows::Added added;
+  if (signals) added = {{word.window->handle, word.offset}, operation.added, operation.strong};
+  const auto place = [](const Range& range) {
+    return range.window ? Place{range.window->handle, range.offset} : Place{};
+  };
+  TUTTI_ASSIGN(
+      NetRequest* const request,
+      parts_.remote->BeginPut(peer, place(from), place(to), bytes, signals ? &added : nullptr));
+  return Begun{request != nullptr ? Step::kUnderWay : Step::kNoRoom, request};
+}
+
+Result<GinExecutor::Begun> GinExecutor::Get(const Position& at, const GinOperation& operation) {
+  const int peer = PeerOf(at.queue);
+  TUTTI_ASSIGN(const Range from, RangeOf(operation.from_window, operation.from_offset,
+                                         operation.bytes, peer, "the source of a get"));
+  TUTTI_ASSIGN(const Range to, RangeOf(operation.to_window, operation.to_offset, operation.bytes,
+                                       parts_.rank, "the target of a get"));
+  if (team_.Has(peer)) {
+    CopyBytes(Local(to, parts_.rank), Local(from, peer), operation.bytes);
+    return Begun{};
+  }
+  TUTTI_ASSIGN(NetRequest* const request,
+               parts_.remote->BeginGet(peer, {to.window->handle, to.offset},
+                                       {from.window->handle, from.offset}, operation.bytes));
+  return Begun{request != nullptr ? Step::kUnderWay : Step::kNoRoom, request};
+}
+
+}  // namespace tutti

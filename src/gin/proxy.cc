@@ -1,0 +1,123 @@
+#include "gin/proxy.h"
+
+#include <time.h>
+
+#include <algorithm>
+
+namespace tutti {
+namespace {
+
+// How long what is under way is left to the network before the progress thread looks at it. A
+// kernel that waits for it looks itself.
+constexpr int64_t kServeAgainNs = 500'000;
+// How long a wait for the rest sleeps between two looks.
+constexpr timespec kFinishNap{.tv_sec = 0, .tv_nsec = 100'000};
+
+}  // namespace
+
+// What a handle points into: kernels see the contexts, and the library finds the proxy ahead of
+// them.
+struct GinProxy::Block {
+  explicit Block(size_t num_contexts) : places(num_contexts + 1) {}
+
+  union Place {
+    GinProxy* proxy = nullptr;
+    device::GinContext context;
+  };
+  std::vector<Place> places;
+};
+
+GinProxy::GinProxy(Parts parts)
+    : parts_(std::move(parts)),
+      executor_({.rank = parts_.rank,
+                 .plan = parts_.plan,
+                 .resource = parts_.resource,
+                 .symmetric = parts_.symmetric,
+                 .remote = parts_.remote}) {}
+
+Result<std::unique_ptr<GinProxy>> GinProxy::Create(Parts parts) {
+  std::unique_ptr<GinProxy> proxy(new GinProxy(std::move(parts)));
+  TUTTI_TRY(proxy->MakeContexts());
+  return proxy;
+}
+
+Status GinProxy::MakeContexts() {
+  const auto contexts = static_cast<size_t>(parts_.plan.num_contexts);
+  const size_t of_one = size_t{parts_.plan.num_queues} * parts_.plan.queue_depth;
+  TUTTI_ASSIGN(descriptors_,
+               GinMemory::Allocate(contexts * of_one * sizeof(device::GinDescriptor)));
+  block_ = std::make_unique<Block>(contexts);
+  block_->places[0].proxy = this;
+  for (size_t i = 0; i < contexts; ++i) {
+    contexts_.push_back(std::make_unique<GinQueues>(executor_, static_cast<uint32_t>(i),
+                                                    descriptors_->data() + i * of_one));
+    block_->places[i + 1].context = contexts_[i]->record();
+  }
+  return Status::Ok();
+}
+
+GinProxy::~GinProxy() {
+  parts_.loop->RunSync([this] {
+    const MutexLock lock(timer_mutex_);
+    ended_ = true;
+    if (timer_ != 0) parts_.loop->CancelTimer(timer_);
+  });
+  for (const auto& context : contexts_) context->Drop();
+}
+
+void* GinProxy::handle() const { return &block_->places[1].context; }
+
+GinProxy& GinProxy::Of(void* handle) { return *(static_cast<Block::Place*>(handle) - 1)->proxy; }
+
+void GinProxy::Ring(uint32_t context, uint32_t queue) {
+  if (context < contexts_.size()) Conclude(contexts_[context]->Ring(queue));
+}
+
+void GinProxy::Drive(uint32_t context) {
+  if (context < contexts_.size()) Conclude(contexts_[context]->Drive());
+}
+
+void GinProxy::Conclude(const GinQueues::Driven& driven) {
+  if (!driven.failure.ok()) {
+    Status failure = Status(driven.failure).Annotate("a kernel's operation on the network");
+    // What a kernel asks wrongly is nobody else's fault. A connection that broke may have a reason
+    // that is still on its way, and the progress thread must not wait for it.
+    const bool of_network =
+        failure.code() == Code::kRemoteError || failure.code() == Code::kSystemError;
+    if (of_network && !parts_.loop->OnLoopThread())
+      failure = parts_.watch->FirstReason(std::move(failure), driven.peer);
+    parts_.watch->Stop(failure, /*tell=*/true);
+    return;
+  }
+  if (driven.under_way) ServeLater();
+}
+
+void GinProxy::ServeLater() {
+  const MutexLock lock(timer_mutex_);
+  if (timer_ == 0 && !ended_) timer_ = parts_.loop->AddTimer(kServeAgainNs, [this] { Serve(); });
+}
+
+void GinProxy::Serve() {
+  {
+    const MutexLock lock(timer_mutex_);
+    timer_ = 0;
+  }
+  if (parts_.watch->stopped()) return;
+  for (uint32_t i = 0; i < contexts_.size(); ++i) Drive(i);
+}
+
+bool GinProxy::Busy() const {
+  return std::any_of(contexts_.begin(), contexts_.end(),
+                     [](const auto& context) { return context->busy(); });
+}
+
+Status GinProxy::Finish(Deadline deadline) {
+  while (Busy() && !parts_.watch->stopped()) {
+    if (deadline.Passed()) return Timeout("other ranks do not take what kernels have put");
+    for (uint32_t i = 0; i < contexts_.size(); ++i) Drive(i);
+    nanosleep(&kFinishNap, nullptr);
+  }
+  return Status::Ok();
+}
+
+}  // namespace tutti

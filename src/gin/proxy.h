@@ -1,0 +1,91 @@
+#pragma once
+
+// Device-initiated networking (GIN) by proxy: what kernels post as descriptors
+// (nccl_device/impl/gin_descriptor.h) is carried out here.
+//
+//   kernel of this rank              this module                              rank that is put to
+//   descriptor into a queue,  ────▶  queues.h takes descriptors in order
+//   ring                             executor.h ── copy and atomic add ─────▶ rank of the LSA team
+//                                               ── one-sided operation ─────▶ any other rank
+//   consumer index, counter   ◀────  done, in order
+//
+// Signals, counters and shadows lie in the resource window of the device communicator, so other
+// ranks reach the signals like any window. Everything that a descriptor names is checked before it
+// is carried out: windows by their records, places by the sizes that all ranks have told, signals
+// and counters by the plan. What fails stops the communicator with a sentence, and its abort flag
+// ends the kernels' waits.
+//
+// There is no thread that polls. The thread that posts carries out what it posted, unless another
+// thread is at that context already, which then does it; threads that wait drive what is under way;
+// and as long as something is, the progress thread of the process looks after it from time to time.
+//
+// A device communicator with a GIN connection has one GinProxy, which its communicator owns.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "devcomm/requirements.h"
+#include "gin/executor.h"
+#include "gin/queues.h"
+#include "sys/event_loop.h"
+#include "watch/watch.h"
+#include "window/remote_windows.h"
+#include "window/symmetric_memory.h"
+
+namespace tutti {
+
+class GinProxy {
+ public:
+  struct Parts {
+    int rank = 0;
+    GinPlan plan;
+    std::shared_ptr<const Window> resource;      // signals and counters, where the plan says
+    const SymmetricMemory* symmetric = nullptr;  // This and what is pointed to outlive the proxy.
+    RemoteWindows* remote = nullptr;             // null where the LSA team is all ranks
+    EventLoop* loop = nullptr;                   // of the progress thread
+    Watch* watch = nullptr;
+  };
+  static Result<std::unique_ptr<GinProxy>> Create(Parts parts);
+  // REQUIRES: no kernel uses the handle any more. What is not done is given up: call Finish first.
+  ~GinProxy();
+  GinProxy(const GinProxy&) = delete;
+  GinProxy& operator=(const GinProxy&) = delete;
+
+  // Returns what kernels find the contexts by (ncclDevComm::ginHandles).
+  void* handle() const;
+  // Returns the proxy of a handle.
+  static GinProxy& Of(void* handle);
+
+  // Carry out what was posted to a queue, and carry on with what is under way in a context. Any
+  // thread; they do not wait for other ranks. A context or queue that is not there is ignored.
+  void Ring(uint32_t context, uint32_t queue);
+  void Drive(uint32_t context);
+
+  // Waits until all that was posted is done, or the communicator has stopped.
+  Status Finish(Deadline deadline);
+
+ private:
+  struct Block;
+
+  explicit GinProxy(Parts parts);
+  Status MakeContexts();
+  void Conclude(const GinQueues::Driven& driven);
+  void ServeLater() TUTTI_EXCLUDES(timer_mutex_);
+  void Serve() TUTTI_EXCLUDES(timer_mutex_);
+  bool Busy() const;
+
+  const Parts parts_;
+  GinExecutor executor_;
+  std::unique_ptr<GinMemory> descriptors_;
+  std::vector<std::unique_ptr<GinQueues>> contexts_;
+  std::unique_ptr<Block> block_;
+  Mutex timer_mutex_;
+  EventLoop::TimerId timer_ TUTTI_GUARDED_BY(timer_mutex_) = 0;
+  bool ended_ TUTTI_GUARDED_BY(timer_mutex_) = false;
+};
+
+}  // namespace tutti

@@ -1,0 +1,189 @@
+#include "gin/queues.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+
+namespace tutti {
+namespace {
+
+using device::GinDescriptor;
+
+// After so many rounds a thread leaves a connection that goes on and on to its next caller.
+constexpr int kRoundsInARow = 64;
+
+}  // namespace
+
+Result<std::unique_ptr<GinMemory>> GinMemory::Allocate(size_t bytes) {
+  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED)
+    return ErrnoError(errno, fmt::format("{} bytes for operations of kernels", bytes));
+  return std::unique_ptr<GinMemory>(new GinMemory(data, bytes));
+}
+
+GinMemory::~GinMemory() { munmap(data_, bytes_); }
+
+GinQueues::GinQueues(GinExecutor& executor, uint32_t context, GinDescriptor* descriptors)
+    : executor_(executor),
+      context_(context),
+      num_queues_(executor.plan().num_queues),
+      depth_(executor.plan().queue_depth),
+      descriptors_(descriptors),
+      producer_(num_queues_),
+      consumer_(num_queues_),
+      signal_offsets_(executor.plan().num_signals),
+      last_issued_get_(num_queues_),
+      last_visible_get_(num_queues_),
+      rung_queues_(std::make_unique<std::atomic<bool>[]>(num_queues_)),
+      queues_(num_queues_) {}
+
+device::GinContext GinQueues::record() {
+  device::GinContext record = {};
+  record.nranks = static_cast<int>(num_queues_);
+  record.queueSize = depth_;
+  record.queues = descriptors_;
+  record.pis = producer_.data();
+  record.cis = consumer_.data();
+  record.counters = executor_.CounterOf(context_, 0);
+  record.signals = executor_.SignalsOf(context_);
+  record.signalOffsets = signal_offsets_.data();
+  record.lastIssuedGet = last_issued_get_.data();
+  record.lastVisibleGet = last_visible_get_.data();
+  return record;
+}
+
+GinQueues::Driven GinQueues::Ring(uint32_t queue) {
+  if (queue >= num_queues_) return {};
+  rung_queues_[queue].store(true);
+  rung_.store(true);
+  return Drive();
+}
+
+// The flags that are stored and loaded here are sequentially consistent: a thread that finds
+// another one driving has raised rung_ before, and that one looks at it after it has gone.
+GinQueues::Driven GinQueues::Drive() {
+  Driven driven;
+  while (rung_.load() || busy()) {
+    if (driving_.exchange(true)) return driven;
+    {
+      const MutexLock lock(mutex_);
+      rung_.store(false);
+      driven = DriveAll();
+    }
+    driving_.store(false);
+    if (!driven.failure.ok() || !rung_.load()) break;
+  }
+  return driven;
+}
+
+GinQueues::Driven GinQueues::DriveAll() {
+  Driven driven;
+  if (broken_) return driven;
+  for (uint32_t number = 0; number < num_queues_; ++number) {
+    Queue& queue = queues_[number];
+    if (!rung_queues_[number].exchange(false) && !queue.busy()) continue;
+    driven.failure = DriveQueue(number);
+    if (!driven.failure.ok()) {
+      driven.peer = executor_.PeerOf(number);
+      broken_ = true;
+      busy_.store(false, std::memory_order_release);
+      return driven;
+    }
+    driven.under_way |= queue.busy();
+  }
+  busy_.store(driven.under_way, std::memory_order_release);
+  return driven;
+}
+
+Status GinQueues::DriveQueue(uint32_t number) {
+  if (RmaConnection* const connection = executor_.ConnectionOf(number))
+    return DriveConnection(number, *connection);
+  for (;;) {
+    TUTTI_ASSIGN(const bool took, Take(number));
+    if (!took) return Status::Ok();
+  }
+}
+
+Status GinQueues::DriveConnection(uint32_t number, RmaConnection& connection) {
+  const RmaConnection::Inside inside(connection);
+  for (int round = 0; round < kRoundsInARow; ++round) {
+    bool moved = false;
+    for (bool took = true; took; moved |= took) {
+      TUTTI_ASSIGN(took, Take(number));
+    }
+    TUTTI_ASSIGN(const bool progressed, connection.Progress());
+    TUTTI_TRY(Complete(number, connection, &moved));
+    if (!moved && !(progressed && queues_[number].busy())) break;
+  }
+  return Status::Ok();
+}
+
+// Takes the next descriptor if all of it has arrived and there is room for what it asks. Returns
+// whether it did.
+Result<bool> GinQueues::Take(uint32_t number) {
+  Queue& queue = queues_[number];
+  const uint32_t slot = queue.taken & (depth_ - 1);
+  GinDescriptor& descriptor = descriptors_[size_t{number} * depth_ + slot];
+  uint64_t words[GinDescriptor::kUsedWords];
+  for (int i = 0; i < GinDescriptor::kUsedWords; ++i) {
+    words[i] = std::atomic_ref<uint64_t>(descriptor.words[i]).load(std::memory_order_acquire);
+    if ((words[i] & 1) == 0) return false;
+  }
+  if (device::GinVersionOf(words) != device::kGinVersion)
+    return InvalidUsage("a kernel posted an operation of version {} instead of {}",
+                        device::GinVersionOf(words), device::kGinVersion);
+  const device::GinOperation operation = device::UnpackGin(words);
+  TUTTI_ASSIGN(const GinExecutor::Begun begun,
+               executor_.Begin({context_, number, slot}, operation));
+  queue.blocked = begun.step == GinExecutor::Step::kNoRoom;
+  if (queue.blocked) return false;
+  // The kernel that gets the slot next sees it cleared, since the consumer index is released later.
+  for (int i = 0; i < GinDescriptor::kUsedWords; ++i)
+    std::atomic_ref<uint64_t>(descriptor.words[i]).store(0, std::memory_order_relaxed);
+  ++queue.taken;
+  std::optional<uint32_t> counter;
+  if ((operation.op & device::kGinWithCounter) != 0) counter = operation.counter;
+  if (begun.request == nullptr && queue.flights.empty())
+    CountDone(number, counter);
+  else
+    queue.flights.push_back({begun.request, counter});
+  return true;
+}
+
+// Counts what is done at the front of the queue.
+Status GinQueues::Complete(uint32_t number, RmaConnection& connection, bool* moved) {
+  Queue& queue = queues_[number];
+  while (!queue.flights.empty()) {
+    const Flight& oldest = queue.flights.front();
+    if (oldest.request != nullptr) {
+      TUTTI_ASSIGN(const bool done, connection.Test(*oldest.request));
+      if (!done) break;
+    }
+    CountDone(number, oldest.counter);
+    queue.flights.pop_front();
+    *moved = true;
+  }
+  return Status::Ok();
+}
+
+void GinQueues::CountDone(uint32_t number, const std::optional<uint32_t>& counter) {
+  if (counter)
+    std::atomic_ref<uint64_t>(*executor_.CounterOf(context_, *counter))
+        .fetch_add(1, std::memory_order_release);
+  std::atomic_ref<uint32_t>(consumer_[number])
+      .store(++queues_[number].done, std::memory_order_release);
+}
+
+void GinQueues::Drop() {
+  const MutexLock lock(mutex_);
+  broken_ = true;
+  for (uint32_t number = 0; number < num_queues_; ++number) {
+    if (queues_[number].flights.empty()) continue;
+    executor_.ConnectionOf(number)->Break();
+    queues_[number].flights.clear();
+  }
+  busy_.store(false, std::memory_order_release);
+}
+
+}  // namespace tutti

@@ -1,0 +1,107 @@
+#pragma once
+
+// The queues of one context of GIN, seen from the consumer's side: takes descriptors in order,
+// begins them, and counts them as done in order.
+//
+//   posted by kernels ─▶ [ taken, under way ][ posted, not taken ][ free slots ]
+//                         ▲ consumer index     ▲ taken
+//
+// Any thread may Ring and Drive. One thread at a time is at the queues; what another one rings for
+// meanwhile, it does before it goes.
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "gin/executor.h"
+
+namespace tutti {
+
+// Zeroed memory for descriptors, whose pages are taken when they are first written.
+class GinMemory {
+ public:
+  static Result<std::unique_ptr<GinMemory>> Allocate(size_t bytes);
+  ~GinMemory();
+  GinMemory(const GinMemory&) = delete;
+  GinMemory& operator=(const GinMemory&) = delete;
+
+  device::GinDescriptor* data() const { return static_cast<device::GinDescriptor*>(data_); }
+
+ private:
+  GinMemory(void* data, size_t bytes) : data_(data), bytes_(bytes) {}
+
+  void* const data_;
+  const size_t bytes_;
+};
+
+class GinQueues {
+ public:
+  // `descriptors` is room for all queues. Both outlive the queues.
+  GinQueues(GinExecutor& executor, uint32_t context, device::GinDescriptor* descriptors);
+
+  // Returns what kernels see of the context.
+  device::GinContext record();
+
+  // How a call came out.
+  struct Driven {
+    bool under_way = false;   // Something is left that needs to be driven again.
+    Status failure;           // What this call has found; the context does nothing any more.
+    std::optional<int> peer;  // whose connection failed
+  };
+  // Notes that something was posted to a queue, and drives the context.
+  Driven Ring(uint32_t queue) TUTTI_EXCLUDES(mutex_);
+  // Takes and completes what can be without waiting.
+  Driven Drive() TUTTI_EXCLUDES(mutex_);
+  // Returns whether something is taken and not done, or waits for room.
+  bool busy() const { return busy_.load(std::memory_order_acquire); }
+  // Gives up what is not done, and breaks the connections that it is under way on.
+  void Drop() TUTTI_EXCLUDES(mutex_);
+
+ private:
+  // An operation that was taken and is not done.
+  struct Flight {
+    NetRequest* request = nullptr;    // null: done, behind one that is not
+    std::optional<uint32_t> counter;  // to be increased
+  };
+  struct Queue {
+    uint32_t taken = 0;
+    uint32_t done = 0;
+    bool blocked = false;  // The next operation found no room.
+    std::deque<Flight> flights;
+
+    bool busy() const { return blocked || !flights.empty(); }
+  };
+
+  Driven DriveAll() TUTTI_REQUIRES(mutex_);
+  Status DriveQueue(uint32_t number) TUTTI_REQUIRES(mutex_);
+  Status DriveConnection(uint32_t number, RmaConnection& connection) TUTTI_REQUIRES(mutex_);
+  Result<bool> Take(uint32_t number) TUTTI_REQUIRES(mutex_);
+  Status Complete(uint32_t number, RmaConnection& connection, bool* moved) TUTTI_REQUIRES(mutex_);
+  void CountDone(uint32_t number, const std::optional<uint32_t>& counter) TUTTI_REQUIRES(mutex_);
+
+  GinExecutor& executor_;
+  const uint32_t context_;
+  const uint32_t num_queues_;
+  const uint32_t depth_;
+  device::GinDescriptor* const descriptors_;
+  // Shared with kernels.
+  std::vector<uint32_t> producer_;
+  std::vector<uint32_t> consumer_;
+  std::vector<uint64_t> signal_offsets_;
+  std::vector<uint32_t> last_issued_get_, last_visible_get_;
+
+  const std::unique_ptr<std::atomic<bool>[]> rung_queues_;  // since the driving thread looked
+  std::atomic<bool> rung_ = false;                          // any of them
+  std::atomic<bool> driving_ = false;                       // A thread is at the queues.
+  std::atomic<bool> busy_ = false;
+  Mutex mutex_;  // held by the thread that has set driving_
+  std::vector<Queue> queues_ TUTTI_GUARDED_BY(mutex_);
+  bool broken_ TUTTI_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace tutti
