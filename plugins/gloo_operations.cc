@@ -1,5 +1,6 @@
 // Operations over Gloo: TCP between all ranks, which find one another through the job's own
 // rendezvous. HOROVOD_GLOO_IFACE names the interface; else the one of the host's name is used.
+// HOROVOD_GLOO_TIMEOUT_SECONDS bounds how long connecting takes once all ranks have come.
 
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
@@ -194,6 +195,15 @@ Status CheckHostName() {
   return Status::Ok();
 }
 
+// Returns how long ranks that have all come may take to connect; Gloo's operations have a limit of
+// their own.
+std::chrono::milliseconds ConnectTimeout() {
+  constexpr long kDefaultSeconds = 120;
+  const char* const given = getenv("HOROVOD_GLOO_TIMEOUT_SECONDS");
+  const long seconds = given == nullptr ? 0 : strtol(given, nullptr, 10);
+  return std::chrono::seconds(seconds > 0 ? seconds : kDefaultSeconds);
+}
+
 class GlooModule final : public OperationsPlugin {
  public:
   std::string_view name() const override { return "gloo"; }
@@ -211,7 +221,7 @@ class GlooModule final : public OperationsPlugin {
   Result<std::unique_ptr<Operations>> Open(const OperationsGroup& group) override {
     TUTTI_TRY(Viable(group.rank, group.size()));
     auto context = std::make_shared<gloo::rendezvous::Context>(group.rank, group.size());
-    context->setTimeout(kTimeout);
+    context->setTimeout(ConnectTimeout());
     if (group.size() > 1) {
       TUTTI_TRY(Guarded("rendezvous", [&] {
         GatheringStore store(group);

@@ -4,16 +4,28 @@
 // MPI is started when nobody has, with MPI_THREAD_MULTIPLE, and ended with the process. Ranks of
 // the job are those of MPI_COMM_WORLD. What waits in MPI cannot be called back: when a rank dies,
 // MPI ends the job.
+//
+// With HOROVOD_MPI_THREADS_DISABLE an MPI of less support for threads is enough: one thread at a
+// time calls it. None waits inside a call, because the other threads' operations, which the other
+// ranks may be waiting for, could not begin meanwhile. Operations are started without blocking, and
+// tested until they are done.
 
 #include <mpi.h>
 #include <stdlib.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <climits>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "coordinator/operations_plugin.h"
 #include "plugins/averaging.h"
 #include "plugins/stepped_operations.h"
@@ -51,21 +63,74 @@ constexpr auto MakeCombiners(std::index_sequence<kIndex...>) {
 constexpr auto kCombiners =
     MakeCombiners(std::make_index_sequence<kNumDataTypes * kNumReduceKinds>());
 
+// How the threads of this process call MPI: each as it likes, or one at a time.
+struct MpiCalls {
+  const bool one_at_a_time;
+  Mutex mutex;  // held during a call where calls are one at a time
+
+  // Makes a call that does not wait for other ranks, or not for long.
+  template <class F>
+  Status Once(const char* what, F f) {
+    if (!one_at_a_time) return FromMpi(f(), what);
+    const MutexLock lock(mutex);
+    return FromMpi(f(), what);
+  }
+  // Runs an operation: by `blocking`, or, where calls are one at a time, by `start`, which stores a
+  // request that is then tested until it is done.
+  template <class Blocking, class Start>
+  Status Wait(const char* what, Blocking blocking, Start start) {
+    if (!one_at_a_time) return FromMpi(blocking(), what);
+    MPI_Request request = MPI_REQUEST_NULL;
+    TUTTI_TRY(Once(what, [&] { return start(&request); }));
+    return Settle(what, {&request, 1});
+  }
+  // Tests the requests until all are done.
+  Status Settle(const char* what, std::span<MPI_Request> requests) {
+    constexpr int kPolls = 1000;  // Short operations are done by then; longer ones leave the core.
+    constexpr std::chrono::microseconds kPause(50);
+    for (int polls = 0;; ++polls) {
+      int done = 0;
+      TUTTI_TRY(Once(what, [&] {
+        return MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done,
+                           MPI_STATUSES_IGNORE);
+      }));
+      if (done != 0) return Status::Ok();
+      if (polls < kPolls) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(kPause);
+      }
+    }
+  }
+};
+
+// The sizes and offsets of blocks that lie one behind another, as MPI counts them.
+struct Blocks {
+  std::vector<int> counts, starts;
+
+  // Returns nothing where an int cannot hold them.
+  static std::optional<Blocks> Of(const std::vector<size_t>& bytes) {
+    Blocks blocks;
+    size_t start = 0;
+    for (const size_t n : bytes) {
+      if (start + n > INT_MAX) return std::nullopt;
+      blocks.counts.push_back(static_cast<int>(n));
+      blocks.starts.push_back(static_cast<int>(start));
+      start += n;
+    }
+    return blocks;
+  }
+};
+
 class MpiOperations final : public SteppedOperations {
  public:
-  MpiOperations(MPI_Comm comm, const OperationsGroup& group)
-      : SteppedOperations(group), comm_(comm) {}
+  MpiOperations(MPI_Comm comm, const OperationsGroup& group, std::shared_ptr<MpiCalls> calls)
+      : SteppedOperations(group), comm_(comm), calls_(std::move(calls)) {}
   ~MpiOperations() override {
-    int finalized = 0;
-    MPI_Finalized(&finalized);
-    if (finalized != 0) return;
-    for (MPI_Op& op : ops_) {
-      if (op != MPI_OP_NULL) MPI_Op_free(&op);
-    }
-    for (MPI_Datatype& type : types_) {
-      if (type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
-    }
-    MPI_Comm_free(&comm_);
+    static_cast<void>(calls_->Once("MPI", [this] {
+      Free();
+      return MPI_SUCCESS;
+    }));
   }
 
   Status Prepare() {
@@ -88,8 +153,13 @@ class MpiOperations final : public SteppedOperations {
                    ncclRedOp_t op) override {
     PrepareInput(input, output, count, type, op, num_ranks_);
     TUTTI_TRY(InPieces(output, count * WireSize(type), WireSize(type), [&](void* data, int n) {
-      return FromMpi(MPI_Allreduce(MPI_IN_PLACE, data, n, TypeOf(type), OpOf(type, op), comm_),
-                     "MPI_Allreduce");
+      return calls_->Wait(
+          "MPI_Allreduce",
+          [&] { return MPI_Allreduce(MPI_IN_PLACE, data, n, TypeOf(type), OpOf(type, op), comm_); },
+          [&](MPI_Request* request) {
+            return MPI_Iallreduce(MPI_IN_PLACE, data, n, TypeOf(type), OpOf(type, op), comm_,
+                                  request);
+          });
     }));
     FinishOutput(output, count, type, op, num_ranks_);
     return Status::Ok();
@@ -98,8 +168,50 @@ class MpiOperations final : public SteppedOperations {
   Status Broadcast(const void* input, void* output, size_t bytes, int root) override {
     if (rank_ == root && input != output && bytes > 0) CopyBytes(output, input, bytes);
     return InPieces(output, bytes, 1, [&](void* data, int n) {
-      return FromMpi(MPI_Bcast(data, n, MPI_BYTE, root, comm_), "MPI_Bcast");
+      return calls_->Wait(
+          "MPI_Bcast", [&] { return MPI_Bcast(data, n, MPI_BYTE, root, comm_); },
+          [&](MPI_Request* request) {
+            return MPI_Ibcast(data, n, MPI_BYTE, root, comm_, request);
+          });
     });
+  }
+
+  Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) override {
+    const std::optional<Blocks> blocks = Blocks::Of(bytes);
+    if (!blocks) return SteppedOperations::Allgather(input, output, bytes);
+    const auto mine = static_cast<size_t>(rank_);
+    const bool in_place = input == static_cast<std::byte*>(output) + blocks->starts[mine];
+    const void* const from = in_place ? MPI_IN_PLACE : input;
+    const int n = blocks->counts[mine];
+    return calls_->Wait(
+        "MPI_Allgatherv",
+        [&] {
+          return MPI_Allgatherv(from, n, MPI_BYTE, output, blocks->counts.data(),
+                                blocks->starts.data(), MPI_BYTE, comm_);
+        },
+        [&](MPI_Request* request) {
+          return MPI_Iallgatherv(from, n, MPI_BYTE, output, blocks->counts.data(),
+                                 blocks->starts.data(), MPI_BYTE, comm_, request);
+        });
+  }
+
+  Status Alltoall(const void* input, const std::vector<size_t>& input_bytes, void* output,
+                  const std::vector<size_t>& output_bytes) override {
+    // Each rank knows its own sizes only, and all have to call the same function of MPI.
+    const std::optional<Blocks> in = Blocks::Of(input_bytes), out = Blocks::Of(output_bytes);
+    int fits = in && out ? 1 : 0;
+    TUTTI_TRY(Allreduce(&fits, &fits, 1, ncclInt32, ncclMin));
+    if (fits == 0) return SteppedOperations::Alltoall(input, input_bytes, output, output_bytes);
+    return calls_->Wait(
+        "MPI_Alltoallv",
+        [&] {
+          return MPI_Alltoallv(input, in->counts.data(), in->starts.data(), MPI_BYTE, output,
+                               out->counts.data(), out->starts.data(), MPI_BYTE, comm_);
+        },
+        [&](MPI_Request* request) {
+          return MPI_Ialltoallv(input, in->counts.data(), in->starts.data(), MPI_BYTE, output,
+                                out->counts.data(), out->starts.data(), MPI_BYTE, comm_, request);
+        });
   }
 
   Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
@@ -112,8 +224,12 @@ class MpiOperations final : public SteppedOperations {
       PrepareInput(from, piece.data(), count, type, op, num_ranks_);
       TUTTI_TRY(InPieces(piece.data(), count * element, element, [&](void* data, int n) {
         const void* const mine = rank_ == root ? MPI_IN_PLACE : data;
-        return FromMpi(MPI_Reduce(mine, data, n, TypeOf(type), OpOf(type, op), root, comm_),
-                       "MPI_Reduce");
+        return calls_->Wait(
+            "MPI_Reduce",
+            [&] { return MPI_Reduce(mine, data, n, TypeOf(type), OpOf(type, op), root, comm_); },
+            [&](MPI_Request* request) {
+              return MPI_Ireduce(mine, data, n, TypeOf(type), OpOf(type, op), root, comm_, request);
+            });
       }));
       from += count * element;
       if (root != rank_ || count == 0) continue;
@@ -127,7 +243,11 @@ class MpiOperations final : public SteppedOperations {
     return Status::Ok();
   }
 
-  Status Barrier() override { return FromMpi(MPI_Barrier(comm_), "MPI_Barrier"); }
+  Status Barrier() override {
+    return calls_->Wait(
+        "MPI_Barrier", [&] { return MPI_Barrier(comm_); },
+        [&](MPI_Request* request) { return MPI_Ibarrier(comm_, request); });
+  }
 
   Status SendReceive(const void* input, size_t input_bytes, int to, void* output,
                      size_t output_bytes, int from) override {
@@ -139,11 +259,7 @@ class MpiOperations final : public SteppedOperations {
     while (input_bytes > 0 || output_bytes > 0) {
       const size_t sent = std::min(input_bytes, kMost);
       const size_t received = std::min(output_bytes, kMost);
-      TUTTI_TRY(
-          FromMpi(MPI_Sendrecv(in, static_cast<int>(sent), MPI_BYTE, sent > 0 ? to : MPI_PROC_NULL,
-                               kTag, out, static_cast<int>(received), MPI_BYTE,
-                               received > 0 ? from : MPI_PROC_NULL, kTag, comm_, MPI_STATUS_IGNORE),
-                  "MPI_Sendrecv"));
+      TUTTI_TRY(Exchange(in, static_cast<int>(sent), to, out, static_cast<int>(received), from));
       in += sent;
       out += received;
       input_bytes -= sent;
@@ -156,6 +272,35 @@ class MpiOperations final : public SteppedOperations {
   MPI_Datatype TypeOf(ncclDataType_t type) const { return types_[static_cast<size_t>(type)]; }
   MPI_Op OpOf(ncclDataType_t type, ncclRedOp_t op) const {
     return ops_[static_cast<size_t>(type) * kNumReduceKinds + static_cast<size_t>(KindOf(op))];
+  }
+  Status Exchange(const std::byte* in, int sent, int to, std::byte* out, int received, int from) {
+    const int target = sent > 0 ? to : MPI_PROC_NULL;
+    const int source = received > 0 ? from : MPI_PROC_NULL;
+    if (!calls_->one_at_a_time) {
+      return FromMpi(MPI_Sendrecv(in, sent, MPI_BYTE, target, kTag, out, received, MPI_BYTE, source,
+                                  kTag, comm_, MPI_STATUS_IGNORE),
+                     "MPI_Sendrecv");
+    }
+    std::array<MPI_Request, 2> requests = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+    TUTTI_TRY(calls_->Once("MPI_Irecv", [&] {
+      return MPI_Irecv(out, received, MPI_BYTE, source, kTag, comm_, &requests[0]);
+    }));
+    TUTTI_TRY(calls_->Once("MPI_Isend", [&] {
+      return MPI_Isend(in, sent, MPI_BYTE, target, kTag, comm_, &requests[1]);
+    }));
+    return calls_->Settle("MPI_Testall", requests);
+  }
+  void Free() {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (finalized != 0) return;
+    for (MPI_Op& op : ops_) {
+      if (op != MPI_OP_NULL) MPI_Op_free(&op);
+    }
+    for (MPI_Datatype& type : types_) {
+      if (type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
+    }
+    MPI_Comm_free(&comm_);
   }
   template <class F>
   static Status InPieces(void* data, size_t bytes, size_t element, F f) {
@@ -170,6 +315,7 @@ class MpiOperations final : public SteppedOperations {
   }
 
   MPI_Comm comm_;
+  const std::shared_ptr<MpiCalls> calls_;
   std::array<MPI_Op, kNumDataTypes * kNumReduceKinds> ops_;
   std::array<MPI_Datatype, kNumDataTypes> types_;
   std::vector<std::byte> result_;
@@ -193,14 +339,17 @@ class MpiModule final : public OperationsPlugin {
     }
     int provided = 0;
     if (initialized == 0) {
-      TUTTI_TRY(FromMpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided),
-                        "MPI_Init_thread"));
+      const int wanted = calls_->one_at_a_time ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE;
+      TUTTI_TRY(FromMpi(MPI_Init_thread(nullptr, nullptr, wanted, &provided), "MPI_Init_thread"));
       atexit(EndMpi);
     } else {
       MPI_Query_thread(&provided);
     }
-    if (provided < MPI_THREAD_MULTIPLE) {
-      return InvalidUsage("{} was started without MPI_THREAD_MULTIPLE", name());
+    if (provided < MPI_THREAD_MULTIPLE && !calls_->one_at_a_time) {
+      return InvalidUsage(
+          "{} was started without MPI_THREAD_MULTIPLE, which only HOROVOD_MPI_THREADS_DISABLE=1 "
+          "does without",
+          name());
     }
     int size = 0, self = 0;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -212,20 +361,35 @@ class MpiModule final : public OperationsPlugin {
     return Status::Ok();
   }
 
+  // Called by all members at about the same time (in a round of the set of all ranks), so that a
+  // call of MPI may wait for them here, even where calls are one at a time.
   Result<std::unique_ptr<Operations>> Open(const OperationsGroup& group) override {
-    MPI_Group world, members;
-    MPI_Comm comm = MPI_COMM_NULL;
-    MPI_Comm_group(MPI_COMM_WORLD, &world);
-    MPI_Group_incl(world, group.size(), group.members.data(), &members);
-    const int code = MPI_Comm_create_group(MPI_COMM_WORLD, members, kTag, &comm);
-    MPI_Group_free(&members);
-    MPI_Group_free(&world);
-    TUTTI_TRY(FromMpi(code, "MPI_Comm_create_group"));
-    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    auto operations = std::make_unique<MpiOperations>(comm, group);
-    TUTTI_TRY(operations->Prepare());
+    std::unique_ptr<MpiOperations> operations;
+    Status prepared;
+    TUTTI_TRY(calls_->Once("MPI_Comm_create_group", [&] {
+      MPI_Group world, members;
+      MPI_Comm comm = MPI_COMM_NULL;
+      MPI_Comm_group(MPI_COMM_WORLD, &world);
+      MPI_Group_incl(world, group.size(), group.members.data(), &members);
+      const int code = MPI_Comm_create_group(MPI_COMM_WORLD, members, kTag, &comm);
+      MPI_Group_free(&members);
+      MPI_Group_free(&world);
+      if (code != MPI_SUCCESS) return code;
+      MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+      operations = std::make_unique<MpiOperations>(comm, group, calls_);
+      prepared = operations->Prepare();
+      return MPI_SUCCESS;
+    }));
+    TUTTI_TRY(std::move(prepared));
     return std::unique_ptr<Operations>(std::move(operations));
   }
+
+ private:
+  static bool ThreadsAreDisabled() {
+    const char* const value = getenv("HOROVOD_MPI_THREADS_DISABLE");
+    return value != nullptr && *value != '\0' && strcmp(value, "0") != 0;
+  }
+  const std::shared_ptr<MpiCalls> calls_{new MpiCalls{ThreadsAreDisabled(), {}}};
 };
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 // What the operations of MPI, Gloo and oneCCL have in common: an allgather, an alltoall and a
 // reducescatter of 64-bit sizes that differ from rank to rank, in steps of what these libraries do
-// well. (MPI's own count in ints, and the others have some of the kind only.)
+// well. (MPI counts in ints and does itself what they can count; the others have some of these.)
 
 #include <cstddef>
 #include <numeric>
