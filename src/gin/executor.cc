@@ -28,16 +28,18 @@ RmaConnection* GinExecutor::ConnectionOf(uint32_t queue) const {
   return team_.Has(peer) ? nullptr : &parts_.remote->connection(peer);
 }
 
+// Kernels read the words at the address by which the network adds to them, not at that in the flat
+// space: the thread sanitizer takes two addresses of one word for two words.
+uint64_t* GinExecutor::WordAt(uint64_t at, uint64_t number) const {
+  return reinterpret_cast<uint64_t*>(parts_.resource->own.data() + at) + number;
+}
+
 uint64_t* GinExecutor::CounterOf(uint32_t context, uint32_t counter) const {
-  const uint64_t word = uint64_t{context} * parts_.plan.num_counters + counter;
-  return reinterpret_cast<uint64_t*>(
-      parts_.resource->At(team_.place, parts_.plan.counters_at + word * sizeof(uint64_t)));
+  return WordAt(parts_.plan.counters_at, uint64_t{context} * parts_.plan.num_counters + counter);
 }
 
 uint64_t* GinExecutor::SignalsOf(uint32_t context) const {
-  const uint64_t word = uint64_t{context} * parts_.plan.num_signals;
-  return reinterpret_cast<uint64_t*>(
-      parts_.resource->At(team_.place, parts_.plan.signals_at + word * sizeof(uint64_t)));
+  return WordAt(parts_.plan.signals_at, uint64_t{context} * parts_.plan.num_signals);
 }
 
 // Finds the window that an operation names, and checks that the range lies in `owner`'s part.

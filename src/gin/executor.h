@@ -68,6 +68,8 @@ class GinExecutor {
   Result<Begun> Put(const Position& at, const device::GinOperation& operation);
   Result<Begun> Get(const Position& at, const device::GinOperation& operation);
   std::byte* Local(const Range& range, int rank) const;
+  // Returns word `number` of those that begin `at` bytes into this rank's resource window.
+  uint64_t* WordAt(uint64_t at, uint64_t number) const;
 
   const Parts parts_;
   const LsaTeam team_;

@@ -72,7 +72,7 @@ TEST_P(GinTest, GetsAndSignalsOfWindows) {
 }
 
 TEST_P(GinTest, BarriersFencePuts) {
-  Run(3, [](int rank, ncclComm_t comm) { GinBarriers(comm, rank, 3, 25); });
+  Run(2, [](int rank, ncclComm_t comm) { GinBarriers(comm, rank, 2, 20); });
 }
 
 TEST_P(GinTest, RailsJoinSomeRanks) {
