@@ -12,7 +12,7 @@ CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 PLAIN_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .NOTPARALLEL:
-.PHONY: all build help test test-rdma unit checks demo install wheel bench format tidy docs asan ubsan tsan sanitizers fuzz clean
+.PHONY: all build help test test-rdma unit checks demo install wheel deb bench format tidy docs asan ubsan tsan sanitizers fuzz clean
 all: build
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo 'make demo               trains handwritten digits with 4 ranks, then shows what collectives cost here'
 	@echo 'make install PREFIX=dir installs headers, libraries, pkg-config and CMake files, the tutti program'
 	@echo 'make wheel              a wheel for every Python 3 and every Linux since glibc 2.28, in build/dist'
+	@echo 'make deb                Debian packages of this tree, for this release of Debian, in build/dist'
 	@echo 'make bench              measures Tutti and its peers on this machine'
 	@echo 'make asan|ubsan|tsan    the quick tests under a sanitizer'
 	@echo 'make sanitizers         all tests but the slow ones under asan and tsan'
@@ -75,6 +76,11 @@ install: build
 wheel: $(call setup,build) $(BUILD)/build.ninja
 	@cmake --build $(BUILD) -j $(JOBS) --target tutti_portable tutti_portable_nccl tutti_portable_program tutti_nccl_link tutti_nccl_overlay tutti_audit
 	@tools/build_wheel $(BUILD) build/dist
+
+deb: $(call setup,build) $(call setup,deb)
+	@mkdir -p build/dist && rm -f build/dist/*.deb
+	@DEB_BUILD_OPTIONS="noautodbgsym parallel=$(JOBS) $(DEB_BUILD_OPTIONS)" DEB_DESTINATION=build/dist debian/rules binary
+	@echo 'make: the packages are in build/dist'
 
 bench: $(call setup,bench) build
 	@if [ -x bench/run ]; then bench/run $(BUILD); else echo 'make: bench/run is not there' >&2; exit 1; fi
