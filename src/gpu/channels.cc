@@ -9,6 +9,7 @@
 #include "gpu/device_tasks.h"
 #include "kernels/counting.h"
 #include "kernels/ring_collective.h"
+#include "plan/reduction_order.h"
 #include "watch/signature.h"
 
 namespace tutti {
@@ -18,10 +19,12 @@ namespace {
 struct RingTraffic {
   kernels::Traffic sent, received;
 };
-RingTraffic CountRing(Collective collective, const ChannelPlan& plan,
-                      const kernels::RingWork& work) {
+RingTraffic CountRing(Collective collective, const ChannelPlan& plan, const kernels::RingWork& work,
+                      bool in_rank_order) {
   kernels::CountingPrimitives count(plan.slice_elems);
-  if (collective == Collective::kAllGather || collective == Collective::kBroadcast)
+  if (in_rank_order)
+    kernels::RankOrderReduction(count, collective, work, kFifoSlots);
+  else if (collective == Collective::kAllGather || collective == Collective::kBroadcast)
     kernels::RingMove(count, collective, work);
   else
     kernels::RingReduction(count, collective, work);
@@ -36,6 +39,7 @@ Result<std::unique_ptr<GpuChannels>> GpuChannels::Create(
   std::unique_ptr<GpuChannels> made(new GpuChannels(peers, watch));
   made->connections_ = std::move(connections);
   made->network_ = options.network;
+  made->deterministic_ = settings.deterministic;
   made->MapMachines();
   TUTTI_ASSIGN(made->queue_,
                GpuQueue::Create(*peers.device, made->rank(), made->num_ranks(), settings));
@@ -96,18 +100,7 @@ cuda::ChannelCommon GpuChannels::Common(uint32_t op_tag) const {
 
 double GpuChannels::PredictUs(const Task& task) const {
   if (task.bytes() == 0) return 0;
-  const bool by_ring =
-      task.collective == Collective::kAllReduce || task.collective == Collective::kReduce ||
-      task.collective == Collective::kBroadcast || task.collective == Collective::kAllGather ||
-      task.collective == Collective::kReduceScatter;
-  if (by_ring)
-    return PredictChannelsUs(context(), task.collective, KernelCount(task), KernelElemBytes(task));
-  // The time is that of messages which go down chains of two, one after another.
-  ChannelContext pair = context();
-  pair.num_ranks = 2;
-  const size_t messages =
-      task.collective == Collective::kSendRecv ? 1 : static_cast<size_t>(num_ranks() - 1);
-  return PredictChannelsUs(pair, Collective::kBroadcast, task.bytes() * messages, 1);
+  return PredictChannelsUs(context(), task.collective, KernelCount(task), KernelElemBytes(task));
 }
 
 std::string GpuChannels::DescribePath() const {
@@ -142,10 +135,12 @@ std::string GpuChannels::Describe(const Task& task) const {
   }
   if (task.count == 0) return "nothing to do";
   const size_t elem = KernelElemBytes(task);
-  const ChannelPlan plan = PlanChannels(context(), task.collective, KernelCount(task), elem);
+  const bool in_rank_order = InRankOrder(task);
+  const ChannelPlan plan = PlanOf(task);
   RingTraffic all;
   for (uint32_t channel = 0; channel < plan.channels; ++channel) {
-    const RingTraffic one = CountRing(task.collective, plan, WorkOf(task, plan, channel));
+    const RingTraffic one =
+        CountRing(task.collective, plan, WorkOf(task, plan, channel), in_rank_order);
     all.sent.steps = std::max(all.sent.steps, one.sent.steps);
     all.sent.elems += one.sent.elems;
     all.received.steps = std::max(all.received.steps, one.received.steps);
@@ -159,10 +154,22 @@ std::string GpuChannels::Describe(const Task& task) const {
                        traffic.elems * elem / traffic.steps,
                        connections_->InWindow(peer) ? "" : ", by the proxy");
   };
-  return fmt::format("ring {} over {} channels, slices of {} bytes", Name(task.collective),
-                     plan.channels, plan.slice_elems * elem) +
+  return fmt::format("{} {} over {} channels, slices of {} bytes",
+                     in_rank_order ? "rank-order" : "ring", Name(task.collective), plan.channels,
+                     plan.slice_elems * elem) +
          line("to", ring.At(ring.index + 1), all.sent, "sends") +
          line("from", ring.At(ring.index - 1), all.received, "receives");
+}
+
+// Between two ranks there is one addition, which has the same result both ways round.
+bool GpuChannels::InRankOrder(const Task& task) const {
+  return deterministic_ && num_ranks() > 2 && task.is_reduction() &&
+         OrderOf(task.type, task.op.kind) != ReductionOrder::kAny;
+}
+
+ChannelPlan GpuChannels::PlanOf(const Task& task) const {
+  if (InRankOrder(task)) return PlanRankOrder(context(), task.collective, task.count, task.type);
+  return PlanChannels(context(), task.collective, KernelCount(task), KernelElemBytes(task));
 }
 
 kernels::RingWork GpuChannels::WorkOf(const Task& task, const ChannelPlan& plan,
@@ -177,6 +184,32 @@ kernels::RingWork GpuChannels::WorkOf(const Task& task, const ChannelPlan& plan,
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Launches
+
+Status GpuChannels::PrepareTasks(std::span<const IssuedTask> tasks) const {
+  if (num_ranks() <= ChannelConnections::kFewRanks) return Status::Ok();
+  for (const IssuedTask& issued : tasks) {
+    const bool as_messages = issued.task.collective == Collective::kAlltoAll ||
+                             issued.task.collective == Collective::kAlltoAllV ||
+                             issued.task.collective == Collective::kAllGatherV ||
+                             issued.task.collective == Collective::kGather ||
+                             issued.task.collective == Collective::kScatter;
+    if (issued.task.collective == Collective::kSendRecv) {
+      TUTTI_TRY(PinFifos(issued.task));
+    } else if (as_messages) {
+      for (const IssuedTask& message : DeviceMessagesOf(issued.task, rank(), num_ranks(), nullptr))
+        TUTTI_TRY(PinFifos(message.task));
+    }
+  }
+  return Status::Ok();
+}
+
+Status GpuChannels::PinFifos(const Task& message) const {
+  if (message.root == rank()) return Status::Ok();
+  for (uint32_t channel = 0; channel < connections_->shape().message_channels; ++channel)
+    TUTTI_TRY(
+        connections_->Get({message.root, FifoUse::kMessages, channel, message.is_send}).status());
+  return Status::Ok();
+}
 
 Status GpuChannels::LaunchTasks(std::span<const IssuedTask> tasks) {
   std::vector<IssuedTask> messages;
@@ -235,19 +268,21 @@ Status GpuChannels::LaunchAsMessages(const Task& task, cuda::Stream stream) {
 }
 
 Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
-  const size_t count = KernelCount(task);
-  const ChannelPlan plan = PlanChannels(context(), task.collective, count, KernelElemBytes(task));
+  const ChannelPlan plan = PlanOf(task);
   const RingView ring = {connections_->ring_index(), num_ranks(), connections_->ring().data()};
   cuda::ChannelArgs args;
   args.common = Common(SignatureOf(task).Tag());
   args.input = static_cast<const std::byte*>(task.send);
   args.output = static_cast<std::byte*>(task.recv);
-  args.count = count;
+  args.count = KernelCount(task);
   args.channel_elems = plan.channel_elems;
   args.chunk_elems = plan.chunk_elems;
   args.slice_elems = plan.slice_elems;
-  args.reduce = ReduceArgsOf(task, num_ranks(), AddingOrder::kOtherOrder);
+  // Operations that are deterministic always divide an average (plan/averages.h).
+  args.reduce = ReduceArgsOf(task, num_ranks(),
+                             deterministic_ ? AddingOrder::kRankOrder : AddingOrder::kOtherOrder);
   args.collective = task.collective;
+  args.in_rank_order = InRankOrder(task);
   args.rank = rank();
   args.num_ranks = num_ranks();
   args.root = task.root;
@@ -256,7 +291,8 @@ Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
   args.channels = plan.channels;
   std::vector<KernelOps> posts(proxied_.size(), {args.common.op_tag, {}});
   for (uint32_t channel = 0; channel < plan.channels; ++channel) {
-    const RingTraffic traffic = CountRing(task.collective, plan, WorkOf(task, plan, channel));
+    const RingTraffic traffic =
+        CountRing(task.collective, plan, WorkOf(task, plan, channel), args.in_rank_order);
     TUTTI_ASSIGN(const ChannelConnections::End next,
                  connections_->Get({ring.At(ring.index + 1), FifoUse::kRing, channel, true}));
     TUTTI_ASSIGN(const ChannelConnections::End previous,

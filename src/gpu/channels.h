@@ -89,9 +89,13 @@ class GpuChannels final : public DeviceOperations {
       : DeviceOperations(peers, watch), stop_watcher_(watch) {}
   void MapMachines();
   Status LaunchTasks(std::span<const IssuedTask> tasks) override TUTTI_REQUIRES(launch_mutex_);
+  Status PrepareTasks(std::span<const IssuedTask> tasks) const override;
   void StopThreads() override;
   std::string DescribePath() const override;
   uint64_t PinnedBytes() const override { return connections_->PinnedBytes(); }
+
+  // Makes the FIFOs that a message may pass.
+  Status PinFifos(const Task& message) const;
 
   // These run with launch_mutex_ held; each queues one call.
   Status LaunchTask(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
@@ -112,6 +116,10 @@ class GpuChannels final : public DeviceOperations {
 
   cuda::ChannelCommon Common(uint32_t op_tag) const;
   ChannelContext context() const;
+  // Returns whether the task's elements are added in the order of the ranks, which is the ring's
+  // then.
+  bool InRankOrder(const Task& task) const;
+  ChannelPlan PlanOf(const Task& task) const;
   // Returns one channel's part of a collective.
   kernels::RingWork WorkOf(const Task& task, const ChannelPlan& plan, uint32_t channel) const;
   FlowPlace flow_place() const;
@@ -126,6 +134,7 @@ class GpuChannels final : public DeviceOperations {
   StopWatcher stop_watcher_;
   MachineMap machines_;
   int num_hosts_ = 1;
+  bool deterministic_ = false;
   std::string network_;
   std::unique_ptr<ChannelConnections> connections_;
   std::vector<Proxied> proxied_;

@@ -1,7 +1,14 @@
-// What GpuChannels tells a proxy before a kernel starts.
+// What GpuChannels tells a proxy before a kernel starts, and that reductions in the order of the
+// ranks end with that order in FIFOs as short as they may be.
 
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "connection/fifo_layout.h"
 #include "kernels/counting.h"
 #include "kernels/ring_collective.h"
 #include "plan/channel_plan.h"
@@ -31,6 +38,93 @@ TEST(ChannelTrafficTest, AllReduceOf4MegabytesOnTwoHostsIsTwoSendsAndTwoReceives
   EXPECT_EQ(counted.received().steps, 2u);
   EXPECT_EQ(counted.received().elems * 4, 2u * (2 << 20));
   EXPECT_EQ(counted.received().chunks, 8u);
+}
+
+// Primitives that keep a list of what they are asked for, for RunTogether.
+class Recorder {
+ public:
+  struct Step {
+    bool takes, reads, gives, writes;
+    size_t out;
+  };
+  void Send(size_t, size_t) { steps.push_back({false, true, true, false, 0}); }
+  void CopySend(size_t, size_t out, size_t) { steps.push_back({false, true, true, true, out}); }
+  void Recv(size_t out, size_t) { steps.push_back({true, false, false, true, out}); }
+  void RecvCopySend(size_t out, size_t) { steps.push_back({true, false, true, true, out}); }
+  void RecvSend(size_t) { steps.push_back({true, false, true, false, 0}); }
+  void RecvReduceSend(size_t, size_t) { steps.push_back({true, true, true, false, 0}); }
+  void RecvReduceSendFinal(size_t, size_t) { steps.push_back({true, true, true, false, 0}); }
+  void RecvReduceCopyFinal(size_t, size_t out, size_t) {
+    steps.push_back({true, true, false, true, out});
+  }
+  void RecvReduceCopySendFinal(size_t, size_t out, size_t) {
+    steps.push_back({true, true, true, true, out});
+  }
+  std::vector<Step> steps;
+};
+
+// Runs what all ranks recorded, over FIFOs of `slots` chunks; a chunk is the list of the ranks that
+// were added. Returns each rank's output, or nothing where the ranks wait for one another for ever.
+using Outputs = std::vector<std::map<size_t, std::string>>;
+Outputs RunTogether(const std::vector<Recorder>& ranks, size_t slots) {
+  const size_t n = ranks.size();
+  std::vector<std::deque<std::string>> fifos(n);  // to each rank
+  std::vector<size_t> done(n);
+  Outputs outputs(n);
+  size_t left = 0;
+  for (const Recorder& rank : ranks) left += rank.steps.size();
+  for (bool moved = true; moved && left > 0;) {
+    moved = false;
+    for (size_t r = 0; r < n; ++r) {
+      if (done[r] == ranks[r].steps.size()) continue;
+      const Recorder::Step& step = ranks[r].steps[done[r]];
+      std::deque<std::string>& next = fifos[(r + 1) % n];
+      if ((step.takes && fifos[r].empty()) || (step.gives && next.size() == slots)) continue;
+      std::string chunk;
+      if (step.takes) {
+        chunk = fifos[r].front();
+        fifos[r].pop_front();
+      }
+      if (step.reads) chunk += static_cast<char>('0' + r);
+      if (step.gives) next.push_back(chunk);
+      if (step.writes) outputs[r][step.out] = chunk;
+      ++done[r];
+      --left;
+      moved = true;
+    }
+  }
+  return left == 0 ? outputs : Outputs();
+}
+
+void ExpectRankOrder(Collective collective, int n, size_t count, int root, size_t slots) {
+  std::vector<Recorder> ranks(static_cast<size_t>(n));
+  std::string all;
+  for (int r = 0; r < n; ++r) {
+    kernels::RankOrderReduction(
+        ranks[static_cast<size_t>(r)], collective,
+        {.ring = {r, n, nullptr}, .shape = {count, 1, root}, .stride = count}, slots);
+    all += static_cast<char>('0' + r);
+  }
+  const Outputs outputs = RunTogether(ranks, slots);
+  ASSERT_EQ(outputs.size(), ranks.size()) << "the ranks wait for one another";
+  for (int r = 0; r < n; ++r) {
+    const bool has = collective != Collective::kReduce || r == root;
+    const auto& output = outputs[static_cast<size_t>(r)];
+    ASSERT_EQ(output.size(), has ? count : 0) << "rank " << r;
+    for (const auto& [at, added] : output) EXPECT_EQ(added, all) << "rank " << r << ", " << at;
+  }
+}
+
+TEST(RankOrderTest, AddsInTheOrderOfTheRanksAndEnds) {
+  for (const int n : {2, 3, 4, 7})
+    for (const size_t count : {1u, 2u, 9u, 40u})
+      for (const size_t slots : {size_t{1}, size_t{2}, size_t{kFifoSlots}}) {
+        SCOPED_TRACE(::testing::Message() << n << " ranks, " << count << " pieces, " << slots);
+        ExpectRankOrder(Collective::kAllReduce, n, count, 0, slots);
+        ExpectRankOrder(Collective::kReduceScatter, n, count, 0, slots);
+        for (int root = 0; root < n; ++root)
+          ExpectRankOrder(Collective::kReduce, n, count, root, slots);
+      }
 }
 
 }  // namespace

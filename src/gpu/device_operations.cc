@@ -18,7 +18,8 @@ void DeviceOperations::StartChecking(EventLoop& loop) {
 
 Status DeviceOperations::CheckTasks(std::span<const IssuedTask> tasks) const {
   const cuda::ContextScope scope(device().driver(), device().context());
-  return queue_->CheckTasks(tasks);
+  TUTTI_TRY(queue_->CheckTasks(tasks));
+  return PrepareTasks(tasks);
 }
 
 Status DeviceOperations::Run(uint64_t, std::span<const IssuedTask> tasks) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// What the operations of GPUs have in common, whether of gpu/mesh.h, gpu/channels.h or gpu/relay.h:
-// the queue, the check of the caller's arguments, the comparison of calls with the other ranks, and
-// leaving. A subclass launches the tasks of a group.
+// What the operations of GPUs have in common, whether of gpu/mesh.h or gpu/channels.h: the queue,
+// the check of the caller's arguments, the comparison of calls with the other ranks, and leaving. A
+// subclass launches the tasks of a group.
 //
 // Launches may come from any thread and are made one at a time. Nothing waits for another rank: a
 // launch only queues kernels; ranks meet inside them.
@@ -47,6 +47,10 @@ class DeviceOperations : public Operations {
 
   // Queues the tasks of one group. Waits for no other rank.
   virtual Status LaunchTasks(std::span<const IssuedTask> tasks) TUTTI_REQUIRES(launch_mutex_) = 0;
+  // Takes memory that launching the tasks needs and that cannot be had while kernels run. Called
+  // before the first launch of a group that has tasks of several communicators: a thread that
+  // drives several ranks could not launch the kernel of one while that of another waits for it.
+  virtual Status PrepareTasks(std::span<const IssuedTask>) const { return Status::Ok(); }
   // Ends the threads that serve kernels. REQUIRES: the queue is drained, or aborted.
   virtual void StopThreads() {}
   // Returns how the GPUs are joined, in words.

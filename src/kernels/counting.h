@@ -31,6 +31,8 @@ class CountingPrimitives {
   constexpr void Recv(size_t, size_t n) { Count(received_, n); }
   constexpr void RecvCopySend(size_t, size_t n) { Both(n); }
   constexpr void RecvReduceSend(size_t, size_t n) { Both(n); }
+  constexpr void RecvSend(size_t n) { Both(n); }
+  constexpr void RecvReduceSendFinal(size_t, size_t n) { Both(n); }
   constexpr void RecvReduceCopyFinal(size_t, size_t, size_t n) { Count(received_, n); }
   constexpr void RecvReduceCopySendFinal(size_t, size_t, size_t n) { Both(n); }
 

@@ -3,6 +3,7 @@
 // One channel's part of a collective round a ring: which algorithm of kernels/ring.h it is. Kernels
 // on GPUs move data by it, and hosts count by it what will pass (kernels/counting.h).
 
+#include "kernels/rank_order.h"
 #include "kernels/ring.h"
 #include "plan/work.h"
 
@@ -33,6 +34,19 @@ constexpr void RingReduction(P& p, Collective collective, const RingWork& work) 
     RingReduceScatter(p, work.ring, StridedParts{work.shape.count, work.stride}, work.shape);
   else
     ChainReduce(p, work.ring, work.shape);
+}
+
+// The same with the elements added in the order of the ranks. REQUIRES: the ring is in that order;
+// `lag` as in kernels/rank_order.h.
+template <ForwardingPrimitives P>
+constexpr void RankOrderReduction(P& p, Collective collective, const RingWork& work, size_t lag) {
+  const int rank = work.ring.index, n = work.ring.num_ranks;
+  if (collective == Collective::kAllReduce)
+    RankOrderAllReduce(p, rank, n, work.shape, lag);
+  else if (collective == Collective::kReduceScatter)
+    RankOrderReduceScatter(p, rank, n, work.shape, work.stride, lag);
+  else
+    RankOrderReduce(p, rank, n, work.shape, lag);
 }
 
 // AllGather or Broadcast, of bytes.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/datatype.h"
 #include "plan/work.h"
 
 namespace tutti {
@@ -16,6 +17,7 @@ struct ChannelContext {
   int num_hosts = 1;
   uint32_t channels = 1;  // at most
   size_t slot_bytes = 0;
+  double network_bytes_per_us = 0;  // between hosts; 0: not known
 };
 
 struct ChannelPlan {
@@ -31,7 +33,14 @@ struct ChannelPlan {
 ChannelPlan PlanChannels(const ChannelContext& context, Collective collective, size_t count,
                          size_t elem_bytes);
 
-// Returns how long that takes, in microseconds.
+// The same for reductions that add the elements in the order of the ranks (kernels/rank_order.h). A
+// chunk is a slice, and a slot has room for its partial sums, which are not rounded to the type.
+// REQUIRES: `collective` is AllReduce, Reduce or ReduceScatter.
+ChannelPlan PlanRankOrder(const ChannelContext& context, Collective collective, size_t count,
+                          DataType type);
+
+// Returns how long any collective but a barrier takes, in microseconds. Those that are not named
+// above are messages between pairs.
 double PredictChannelsUs(const ChannelContext& context, Collective collective, size_t count,
                          size_t elem_bytes);
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace tutti {
 namespace {
 
@@ -27,6 +29,22 @@ TEST(ChannelPlanTest, AStepLeavesRoomInTheFifo) {
   const ChannelPlan plan =
       PlanChannels({4, 2, 1, kSlotBytes}, Collective::kAllReduce, 100 << 20, 4);
   EXPECT_LE(plan.chunk_elems, 4 * plan.slice_elems);
+}
+
+TEST(ChannelPlanTest, ASlotHasRoomForTheSumsOfNarrowElements) {
+  for (const DataType type : {DataType::kFloat8e4m3, DataType::kFloat16, DataType::kFloat64}) {
+    const size_t sum_bytes = std::max<size_t>(4, SizeOf(type));
+    for (const size_t count : {1, 1000, 3000001})
+      for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter}) {
+        const ChannelPlan plan = PlanRankOrder({5, 2, 3, kSlotBytes}, collective, count, type);
+        EXPECT_GE(plan.channels * plan.channel_elems, count);
+        EXPECT_LT((plan.channels - 1) * plan.channel_elems, count);
+        EXPECT_EQ(plan.channel_elems * SizeOf(type) % 16, 0u);
+        EXPECT_EQ(plan.slice_elems * SizeOf(type) % 16, 0u);
+        EXPECT_EQ(plan.chunk_elems, plan.slice_elems);
+        EXPECT_LE(plan.slice_elems * sum_bytes, kSlotBytes);
+      }
+  }
 }
 
 }  // namespace

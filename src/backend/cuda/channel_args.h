@@ -58,6 +58,9 @@ struct ChannelArgs {
   size_t slice_elems = 0;    // of a slot
   ReduceArgs reduce;
   Collective collective = Collective::kAllReduce;
+  // Adds the elements in the order of the ranks (kernels/rank_order.h), which is that of the ring;
+  // a chunk is a slice then.
+  bool in_rank_order = false;
   int rank = 0;
   int num_ranks = 1;
   int root = 0;

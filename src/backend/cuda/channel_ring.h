@@ -3,6 +3,9 @@
 // The FifoPrimitives of kernels/primitives.h for one block over one channel: a chunk goes slice by
 // slice through FIFOs, one slice per slot. What comes is read where it came to, combined, and
 // written at once into the next rank's slot and, where it is a result, into the output.
+//
+// Where the elements are added in the order of the ranks, partial sums of narrow elements travel in
+// the type in which they are added, so that they are rounded once (plan/reduction_order.h).
 
 #include "backend/cuda/channel_fifo.h"
 #include "backend/cuda/mesh_ring.h"
@@ -43,6 +46,10 @@ class ChannelRing {
     Step(kReceives | kSends | kWrites, 0, out, n);
   }
   TUTTI_HD void RecvReduceSend(size_t in, size_t n) { Step(kReceives | kReads | kSends, in, 0, n); }
+  TUTTI_HD void RecvSend(size_t n) { Step(kReceives | kSends, 0, 0, n); }
+  TUTTI_HD void RecvReduceSendFinal(size_t in, size_t n) {
+    Step(kReceives | kReads | kSends | kIsFinal, in, 0, n);
+  }
   TUTTI_HD void RecvReduceCopyFinal(size_t in, size_t out, size_t n) {
     Step(kReceives | kReads | kWrites | kIsFinal, in, out, n);
   }
@@ -51,7 +58,10 @@ class ChannelRing {
   }
 
  private:
+  using Sum = Pack<T, 16>;
   static constexpr size_t kSize = sizeof(T);
+  // How many lines the partial sums of a line's elements take, where they are not rounded.
+  static constexpr uint32_t kSumLines = sizeof(typename Sum::Wide) / kSize;
   // What a step does.
   enum : uint32_t { kReceives = 1, kReads = 2, kSends = 4, kWrites = 8, kIsFinal = 16 };
 
@@ -66,6 +76,13 @@ class ChannelRing {
     if (block_.failed()) return;
     const std::byte* const input = args_.input + in * kSize;
     std::byte* const output = args_.output + out * kSize;
+    if constexpr (kSumLines > 1) {
+      if (args_.in_rank_order && (what & kReads) != 0) {
+        MoveSums(what, input, output, n * kSize);
+        Announce(what, (what & kIsFinal) != 0 ? n * kSize : SumBytes(n * kSize));
+        return;
+      }
+    }
     // Aligned lines, nothing to multiply: all but the ends of buffers.
     const bool plain = n * kSize % 16 == 0 && !args_.reduce.scale &&
                        ((what & kReads) == 0 || reinterpret_cast<uintptr_t>(input) % 16 == 0) &&
@@ -95,6 +112,51 @@ class ChannelRing {
     }
     if ((what & kSends) != 0) next_.Pass();
     if ((what & kReceives) != 0) previous_.Pass();
+  }
+
+  TUTTI_HD static constexpr size_t SumBytes(size_t bytes) {
+    return DivUp(bytes, 16) * 16 * kSumLines;
+  }
+  // Adds this rank's elements to the partial sums that come, which are not rounded. The lines of
+  // the sums of one line of elements lie a slice's lines apart, so that neighbours in a warp touch
+  // neighbours.
+  TUTTI_OUTLINE void MoveSums(uint32_t what, const std::byte* input, std::byte* output,
+                              size_t bytes) {
+    const std::byte* const from =
+        (what & kReceives) != 0 ? previous_.slot(SumBytes(bytes)) : nullptr;
+    std::byte* const to = (what & kSends) != 0 ? next_.slot() : nullptr;
+    const auto lines = static_cast<uint32_t>(DivUp(bytes, 16));
+    TUTTI_UNROLL_BY(1)
+    for (uint32_t i = Lanes::index(); i < lines; i += Lanes::count()) {
+      const size_t at = size_t{16} * i;
+      Sum sum = Sum::From(LoadMine<false>(input + at, bytes - at).w);
+      if (from != nullptr) {
+        Sum before = LoadSum(from + at, lines);
+        before.Combine(args_.reduce.kind, sum);
+        sum = before;
+      }
+      if ((what & kIsFinal) == 0) {
+        StoreSum(to + at, lines, sum);
+        continue;
+      }
+      const Line line = Finished(sum);
+      if (to != nullptr) StoreLine(to + at, line);
+      if ((what & kWrites) != 0) StoreAny<16>(output + at, line, bytes - at);
+    }
+  }
+  TUTTI_HD static Sum LoadSum(const std::byte* from, uint32_t lines) {
+    Line in[kSumLines] = {};
+    TUTTI_UNROLL
+    for (uint32_t l = 0; l < kSumLines; ++l) in[l] = LoadSlot(from + size_t{16} * lines * l);
+    Sum sum;
+    __builtin_memcpy(sum.v, in, sizeof(in));
+    return sum;
+  }
+  TUTTI_HD static void StoreSum(std::byte* to, uint32_t lines, const Sum& sum) {
+    Line out[kSumLines] = {};
+    __builtin_memcpy(out, sum.v, sizeof(out));
+    TUTTI_UNROLL
+    for (uint32_t l = 0; l < kSumLines; ++l) StoreLine(to + size_t{16} * lines * l, out[l]);
   }
 
   template <bool kPlain>
@@ -142,15 +204,17 @@ class ChannelRing {
   TUTTI_HD Line Joined(uint32_t what, const Line& theirs, const Line& mine) const {
     if ((what & kReceives) == 0) return mine;
     if ((what & kReads) == 0) return theirs;
-    auto sum = Pack<T, 16>::From(theirs.w);
-    sum.Combine(args_.reduce.kind, Pack<T, 16>::From(mine.w));
+    auto sum = Sum::From(theirs.w);
+    sum.Combine(args_.reduce.kind, Sum::From(mine.w));
+    if ((what & kIsFinal) != 0) return Finished(sum);
     Line line = {};
-    if ((what & kIsFinal) == 0)
-      sum.To(line.w, args_.reduce.kind);
-    else if (args_.reduce.divisor > 1)
-      line = DividedBy<T, 16>(sum, args_.reduce.divisor);
-    else
-      sum.template To<true>(line.w, args_.reduce.kind);
+    sum.To(line.w, args_.reduce.kind);
+    return line;
+  }
+  TUTTI_HD Line Finished(const Sum& sum) const {
+    if (args_.reduce.divisor > 1) return DividedBy<T, 16>(sum, args_.reduce.divisor);
+    Line line = {};
+    sum.template To<true>(line.w, args_.reduce.kind);
     return line;
   }
 
@@ -176,7 +240,10 @@ TUTTI_HD constexpr kernels::RingWork RingWorkOf(const ChannelArgs& args, uint32_
 template <class T>
 TUTTI_HD void RunChannelReduction(const ChannelArgs& args, uint32_t channel) {
   ChannelRing<T> p(args, channel, ChannelBegin(args, channel));
-  kernels::RingReduction(p, args.collective, RingWorkOf(args, channel));
+  if (args.in_rank_order)
+    kernels::RankOrderReduction(p, args.collective, RingWorkOf(args, channel), kFifoSlots);
+  else
+    kernels::RingReduction(p, args.collective, RingWorkOf(args, channel));
   p.Finish();
 }
 

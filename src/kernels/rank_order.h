@@ -1,0 +1,101 @@
+#pragma once
+
+// Reductions over FIFOs whose elements are added in the order of the ranks
+// (plan/reduction_order.h): a chain from rank 0 to the last rank, which has the sums, and from
+// there on round the ring of the ranks' numbers to those that want them.
+//
+//   0 ─ x0 ─▶ 1 ─ x0+x1 ─▶ 2 ─ x0+x1+x2 ─▶ 3 ─ sum ─▶ 0 ─ sum ─▶ 1 ─ sum ─▶ 2
+//
+// Parts and sums pass one FIFO, in an order that both of its ends know: a rank takes the sum of a
+// piece `lag` pieces after it has passed on its part of it, so that the chain is never empty.
+//
+// REQUIRES, of all of these: the last rank can send `lag` sums that rank 0 has not taken yet. It
+// excludes deadlock: whatever rank 0 has sent reaches the last rank without its help.
+
+#include <cstddef>
+
+#include "kernels/ring.h"
+#include "plan/work.h"
+
+namespace tutti::kernels {
+
+// The pieces of several equal parts, part by part.
+class PartPieces {
+ public:
+  // REQUIRES: count > 0.
+  constexpr PartPieces(int parts, size_t count, size_t piece_elems)
+      : parts_(parts), count_(count), piece_elems_(piece_elems), piece_(count, piece_elems) {}
+  constexpr bool More() const { return part_ < parts_; }
+  constexpr void Next() {
+    piece_.Next();
+    if (piece_.More()) return;
+    ++part_;
+    piece_ = Piece(count_, piece_elems_);
+  }
+  constexpr int part() const { return part_; }
+  constexpr size_t offset() const { return piece_.offset(); }  // in the part
+  constexpr size_t size() const { return piece_.size(); }
+
+ private:
+  int parts_;
+  size_t count_, piece_elems_;
+  Piece piece_;
+  int part_ = 0;
+};
+
+// output = reduction of all inputs.
+template <FifoPrimitives P>
+constexpr void RankOrderAllReduce(P& p, int rank, int num_ranks, const WorkShape& shape,
+                                  size_t lag) {
+  const bool is_last = rank == num_ranks - 1, is_end = rank == num_ranks - 2;
+  Piece part(shape.count, shape.chunk_elems), sum = part;
+  for (size_t ahead = 0; part.More() || (!is_last && sum.More()); ++ahead) {
+    if (part.More()) {
+      if (rank == 0)
+        p.Send(part.offset(), part.size());
+      else if (!is_last)
+        p.RecvReduceSend(part.offset(), part.size());
+      else
+        p.RecvReduceCopySendFinal(part.offset(), part.offset(), part.size());
+      part.Next();
+    }
+    if (is_last || (ahead < lag && part.More())) continue;
+    if (is_end)
+      p.Recv(sum.offset(), sum.size());
+    else
+      p.RecvCopySend(sum.offset(), sum.size());
+    sum.Next();
+  }
+}
+
+// output = reduction over ranks of their inputs' part of this rank. Parts are `stride` elements
+// apart.
+template <ForwardingPrimitives P>
+constexpr void RankOrderReduceScatter(P& p, int rank, int num_ranks, const WorkShape& shape,
+                                      size_t stride, size_t lag) {
+  const int last = num_ranks - 1;
+  PartPieces part(num_ranks, shape.count, shape.chunk_elems), sum = part;
+  for (size_t ahead = 0; part.More() || sum.More(); ++ahead) {
+    if (part.More()) {
+      const size_t in = static_cast<size_t>(part.part()) * stride + part.offset();
+      if (rank == 0)
+        p.Send(in, part.size());
+      else if (rank != last)
+        p.RecvReduceSend(in, part.size());
+      else if (part.part() == last)
+        p.RecvReduceCopyFinal(in, part.offset(), part.size());
+      else
+        p.RecvReduceSendFinal(in, part.size());
+      part.Next();
+    }
+    if (ahead < lag && part.More()) continue;
+    // The last rank keeps its own sums, and passes none.
+    if (rank == sum.part() && rank != last)
+      p.Recv(sum.offset(), sum.size());
+    else if (rank < sum.part() && sum.part() != last)
+      p.RecvSend(sum.size());
+    sum.Next();
+  }
+}
+
+}  // namespace tutti::kernels
