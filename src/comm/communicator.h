@@ -37,7 +37,6 @@
 namespace tutti {
 
 class HostOperations;
-class RelayChannel;
 struct PlanContext;
 
 class Communicator {
@@ -113,8 +112,6 @@ class Communicator {
   int LocalRank() const;
 
  private:
-  class HostChannel;
-
   Communicator(Process& process, const Settings& settings, std::string name, int cuda_device);
 
   // The steps of initialisation (init.cc).
@@ -126,7 +123,6 @@ class Communicator {
   Status Open();
   Status ExchangePeers(PlanContext& lists);
   Status DescribeDevice(PeerInfo& self);
-  Result<std::unique_ptr<RelayChannel>> MakeChannel(int channel, std::atomic<bool>* abort_flag);
   void MakeSymmetricMemory();
   Result<SymmetricMemory::Outcome> Register(const SymmetricMemory::Request& request);
   Status ShareWithOthers(const Window& window, Deadline deadline,
@@ -138,7 +134,6 @@ class Communicator {
   const Settings settings_;
   const std::string name_;
   const int cuda_device_;
-  bool is_channel_ = false;       // it carries data of a relay
   const Deadline init_deadline_;  // for all steps of initialisation together
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Watch> watch_;

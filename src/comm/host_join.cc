@@ -155,7 +155,7 @@ Status HostJoin::ShareMemory() {
   OpenPlugins();
   mine.has_tuner = tuner_ != nullptr;
   mine.can_pull = mine.leader == leader && CanReadPeers(group);
-  mine.asks_topology = TopologyMatters(context_.settings, AskAboutHost(group));
+  mine.asks_topology = TopologyMatters(context_.settings, AskAboutHost(context_, group));
   TUTTI_TRY(context_.bootstrap.AllGather(results.data(), sizeof(ShareResult), context_.deadline));
   TUTTI_TRY(CheckLeaders(results, context_.peers, context_.settings.strict_transport));
   parts_.machines.here = std::move(group);
@@ -171,7 +171,6 @@ int HostJoin::HostCount() const {
 }
 
 void HostJoin::OpenPlugins() {
-  if (context_.is_channel) return;
   const uint64_t id = context_.bootstrap.id();
   parts_.profiler =
       Profiler::Load(context_.settings, {id, context_.name, num_ranks(), HostCount(), rank()});

@@ -51,8 +51,6 @@ class HostJoin {
                      bool* no_descriptors);
   bool CanReadPeers(std::span<const int> group) const;
   void ConcludeSharing(std::span<const ShareResult> results);
-  HostQuestion AskAboutHost(std::span<const int> ranks) const;
-  Result<HostAnswer> AnswerAboutHost(const HostQuestion& question);
   Status TellDifference(const Disagreement& disagreement, std::span<const int32_t> order);
   // Opens plugins that are told of the communicator, or advise it.
   void OpenPlugins();
@@ -70,5 +68,9 @@ class HostJoin {
   bool topology_matters_ = true;  // It matters for any rank; the same on all ranks.
   int network_device_ = 0;        // The NIC by which this rank sends and receives.
 };
+
+// Returns what this rank asks about its host. `ranks` are those of the host.
+HostQuestion AskAboutHost(const JoinContext& context, std::span<const int> ranks);
+Result<HostAnswer> AnswerAboutHost(const JoinContext& context, const HostQuestion& question);
 
 }  // namespace tutti

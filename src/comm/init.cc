@@ -2,37 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
-
 #include "base/log.h"
 #include "comm/communicator.h"
 #include "comm/join.h"
 #include "comm/nics.h"
 
 namespace tutti {
-namespace {
-
-// The ids of a relay's channels differ from their communicator's by multiples of this.
-constexpr uint64_t kChannelIds = 0x9E3779B97F4A7C15;
-
-}  // namespace
-
-// A communicator of the hosts that carries data of a relay.
-class Communicator::HostChannel final : public RelayChannel {
- public:
-  HostChannel(std::unique_ptr<Communicator> comm, Executor& executor)
-      : comm_(std::move(comm)), executor_(executor) {}
-
-  Executor& executor() override { return executor_; }
-  void Stop() override {
-    comm_->Stop(InternalError("the communicator of the channel has stopped"), /*tell=*/false);
-  }
-  const Operations& operations() const override { return comm_->operations(); }
-
- private:
-  const std::unique_ptr<Communicator> comm_;
-  Executor& executor_;
-};
 
 Communicator::Communicator(Process& process, const Settings& settings, std::string name,
                            int cuda_device)
@@ -111,17 +86,14 @@ Status Communicator::Build(std::atomic<bool>* abort_flag) {
                                .interfaces = interfaces_,
                                .lists = lists,
                                .name = name_,
-                               .is_channel = is_channel_,
                                .cuda_device = cuda_device_,
                                .deadline = init_deadline_,
                                .abort_flag = abort_flag};
   JoinTimes times;
   if (cuda_device_ >= 0) {
-    TUTTI_ASSIGN(operations_, JoinGpus(context, [this, abort_flag](int channel) {
-                   return MakeChannel(channel, abort_flag);
-                 }));
+    TUTTI_ASSIGN(operations_, JoinGpus(context));
   } else {
-    if (rank() == 0 && !is_channel_) WarnOfEmptyLists(settings_, lists);
+    if (rank() == 0) WarnOfEmptyLists(settings_, lists);
     TUTTI_ASSIGN(operations_, JoinHosts(context, &times));
   }
   MakeSymmetricMemory();
@@ -138,21 +110,6 @@ Status Communicator::Build(std::atomic<bool>* abort_flag) {
                            ms(times.network_ns), ms(times.topology_ns), ms(NowNs() - peers_ns)));
   }
   return Status::Ok();
-}
-
-Result<std::unique_ptr<RelayChannel>> Communicator::MakeChannel(int channel,
-                                                                std::atomic<bool>* abort_flag) {
-  std::unique_ptr<Communicator> comm(
-      new Communicator(process_, settings_, fmt::format("{} channel {}", name_, channel), -1));
-  std::vector<int> all(static_cast<size_t>(num_ranks()));
-  std::iota(all.begin(), all.end(), 0);
-  comm->is_channel_ = true;
-  comm->bootstrap_ = bootstrap_->CreateChild(
-      bootstrap_->id() ^ kChannelIds * static_cast<uint64_t>(channel + 1), all, abort_flag);
-  TUTTI_ASSIGN(comm, Built(std::move(comm), abort_flag, {}));
-  // The channel was made without a GPU, so that its operations are those of hosts.
-  Executor& executor = static_cast<HostOperations&>(*comm->operations_).executor();
-  return std::unique_ptr<RelayChannel>(std::make_unique<HostChannel>(std::move(comm), executor));
 }
 
 Status Communicator::DescribeDevice(PeerInfo& self) {

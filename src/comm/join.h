@@ -4,9 +4,8 @@
 // to the same kind of operations.
 //
 //   JoinHosts   ranks on hosts: shared memory → network → ring order → HostOperations
-//   JoinGpus    ranks that are GPUs: windows in one another's memory → GpuMesh; where no place for
-//               windows serves, channels between their hosts → GpuRelay, or with TUTTI_GPU_PROXY
-//               a transport for each pair → GpuChannels
+//   JoinGpus    ranks that are GPUs: windows in one another's memory → GpuMesh; where not all of
+//               them reach one another so, a transport for each pair → GpuChannels
 //
 // Both block until all ranks are there, and fail on every rank with the same reason where that is
 // possible.
@@ -22,7 +21,6 @@
 #include "bootstrap/bootstrap.h"
 #include "comm/process.h"
 #include "config/settings.h"
-#include "gpu/relay.h"
 #include "operations/host_operations.h"
 #include "operations/operations.h"
 #include "operations/peer_info.h"
@@ -42,7 +40,6 @@ struct JoinContext {
   const std::vector<NetworkInterface>& interfaces;  // of this host
   PlanContext lists;                                // what NCCL_ALGO and NCCL_PROTO allow
   std::string name;                                 // of the communicator, for plugins
-  bool is_channel = false;                          // It carries data of a relay.
   int cuda_device = -1;                             // this rank's GPU; -1: a host device
   Deadline deadline = Deadline::Never();            // for all steps together
   const std::atomic<bool>* abort_flag = nullptr;    // ends them early
@@ -61,10 +58,7 @@ struct JoinTimes {
 Result<std::unique_ptr<HostOperations>> JoinHosts(const JoinContext& context,
                                                   JoinTimes* times = nullptr);
 
-// Makes channel number `channel` of a relay. All ranks call it alike.
-using MakeChannel = std::function<Result<std::unique_ptr<RelayChannel>>(int channel)>;
-Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context,
-                                             const MakeChannel& make_channel);
+Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context);
 
 // Warns where NCCL_ALGO or NCCL_PROTO leaves nothing on hosts. It is no error, because programs set
 // them for other machines too.

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "base/log.h"
+#include "comm/host_join.h"
 #include "comm/join.h"
+#include "comm/nics.h"
 #include "gpu/channels.h"
 #include "gpu/mesh.h"
 #include "operations/net_connector.h"
@@ -14,10 +17,15 @@
 namespace tutti {
 namespace {
 
-// Returns the ranks with those of each host side by side, so that a ring enters and leaves each
-// host once.
-std::vector<int> RingOverHosts(std::span<const PeerInfo> peers) {
+// Returns the order of the ring: the ranks with those of each host side by side, so that it enters
+// and leaves each host once. Where reductions keep the order of the ranks, the ring has it too.
+std::vector<int> RingOf(std::span<const PeerInfo> peers, bool deterministic) {
   std::vector<int> ring;
+  if (deterministic) {
+    ring.resize(peers.size());
+    std::iota(ring.begin(), ring.end(), 0);
+    return ring;
+  }
   for (size_t first = 0; first < peers.size(); ++first) {
     const auto same = [&](size_t r) { return peers[r].host_hash == peers[first].host_hash; };
     size_t r = 0;
@@ -35,7 +43,7 @@ std::vector<int> RingOverHosts(std::span<const PeerInfo> peers) {
 // sockets, AllReduce of 64 MiB ran at 2.3, 4.8, 6.7 and 10.3 GB/s over 1, 2, 4 and 8 channels
 // (bench/results/gpu_paths.md).
 int ChannelsFor(const Settings& settings, std::span<const PeerInfo> peers) {
-  constexpr int kMost = cuda::kMostRelayChannels;
+  constexpr int kMost = cuda::kMostChannels;
   if (settings.gpu_lanes > 0) return std::min(static_cast<int>(settings.gpu_lanes), kMost);
   std::map<uint64_t, int> ranks;
   for (const PeerInfo& peer : peers) ++ranks[peer.host_hash];
@@ -43,6 +51,22 @@ int ChannelsFor(const Settings& settings, std::span<const PeerInfo> peers) {
   for (const PeerInfo& peer : peers)
     channels = std::min(channels, peer.cpus / (2 * ranks[peer.host_hash]));
   return std::max(channels, 1);
+}
+
+// Returns over how many channels a message between two ranks goes, the same on all ranks: as many
+// as the flows of one kernel leave to every peer, because each is driven by one thread.
+uint32_t MessageChannelsFor(uint32_t channels, int num_ranks) {
+  const auto each = cuda::kMostFlows / (2 * static_cast<uint32_t>(num_ranks - 1));
+  const uint32_t fewest = num_ranks <= ChannelConnections::kFewRanks ? 2 : 1;
+  return std::max(std::min(channels, each), fewest);
+}
+
+// Returns the length of a slot for messages: shorter among many ranks, so that one that exchanges
+// messages with all of them pins at most 256 MiB.
+size_t MessageSlotBytes(int num_ranks) {
+  constexpr size_t kFewest = 16 << 10, kMost = 128 << 10, kMostPinned = 256 << 20, kPage = 4096;
+  const size_t each = kMostPinned / (2 * kFifoSlots * static_cast<size_t>(num_ranks));
+  return std::clamp(each / kPage * kPage, kFewest, kMost);
 }
 
 class GpuJoin {
@@ -59,11 +83,8 @@ class GpuJoin {
 
   // Makes kernels that work in one another's windows; no mesh where no place for windows serves.
   Result<GpuMesh::Outcome> MakeMesh() const;
-  // Makes rings over channels with a transport for each pair. Null where the settings do not ask
-  // for it.
+  // Makes rings over channels with a transport for each pair, which always can be had.
   Result<std::unique_ptr<DeviceOperations>> MakeChannels() const;
-  // Makes channels between the hosts, which carry the data of the GPUs. They always can.
-  Result<std::unique_ptr<GpuRelay>> MakeRelay(const MakeChannel& make_channel) const;
 
  private:
   bool AnyRank(uint8_t PeerInfo::*flag) const {
@@ -71,12 +92,25 @@ class GpuJoin {
                        [&](const PeerInfo& p) { return p.*flag != 0; });
   }
 
+  // Returns whether windows are tried there. `before` says why there are none in the place before.
+  bool Serves(WindowPlace place, const Status& before) const;
   // Makes the connections of channels, with windows where any place for them serves.
   Result<std::unique_ptr<ChannelConnections>> ConnectChannels(const ChannelShape& shape) const;
+  // Returns the device of `net` by which this rank sends and receives.
+  Result<int> ChooseNic(Net& net) const;
 
   const JoinContext& context_;
   GpuPeers peers_;
 };
+
+// CUDA IPC is tried where the usual way to share GPU memory is switched off or the driver refused
+// it.
+bool GpuJoin::Serves(WindowPlace place, const Status& before) const {
+  const bool no_cumem = AnyRank(&PeerInfo::cumem_disabled);
+  if (place == WindowPlace::kPeerMemory) return !no_cumem;
+  return place != WindowPlace::kPeerMemoryByIpc || no_cumem ||
+         before.code() == Code::kUnhandledCudaError;
+}
 
 Result<GpuMesh::Outcome> GpuJoin::MakeMesh() const {
   Status why = GpuMesh::CheckRanks(context_.peers);
@@ -89,10 +123,7 @@ Result<GpuMesh::Outcome> GpuJoin::MakeMesh() const {
        {WindowPlace::kPeerMemory, WindowPlace::kPeerMemoryByIpc, WindowPlace::kHostMemory}) {
     const bool peer = IsOnGpu(place);
     const bool by_ipc = place == WindowPlace::kPeerMemoryByIpc;
-    const bool no_cumem = AnyRank(&PeerInfo::cumem_disabled);
-    if (place == WindowPlace::kPeerMemory && no_cumem) continue;
-    // CUDA IPC is tried where the usual way is switched off or the driver refused it.
-    if (by_ipc && !no_cumem && why.code() != Code::kUnhandledCudaError) continue;
+    if (!Serves(place, why)) continue;
     if (AnyRank(peer ? &PeerInfo::p2p_disabled : &PeerInfo::shm_disabled)) {
       forbidden =
           InvalidUsage("{} is set on a rank",
@@ -116,14 +147,15 @@ Result<GpuMesh::Outcome> GpuJoin::MakeMesh() const {
 
 Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
     const ChannelShape& shape) const {
-  const std::vector<int> ring = RingOverHosts(context_.peers);
+  const std::vector<int> ring = RingOf(context_.peers, context_.settings.deterministic);
   std::map<uint64_t, int> ranks;
   bool alone = true;
   for (const PeerInfo& peer : context_.peers) alone &= ++ranks[peer.host_hash] == 1;
-  for (const WindowPlace place : {WindowPlace::kPeerMemory, WindowPlace::kHostMemory}) {
-    const bool peer = IsOnGpu(place);
-    if (alone || AnyRank(peer ? &PeerInfo::p2p_disabled : &PeerInfo::shm_disabled) ||
-        (peer && AnyRank(&PeerInfo::cumem_disabled)))
+  Status before;
+  for (const WindowPlace place :
+       {WindowPlace::kPeerMemory, WindowPlace::kPeerMemoryByIpc, WindowPlace::kHostMemory}) {
+    if (alone || !Serves(place, before) ||
+        AnyRank(IsOnGpu(place) ? &PeerInfo::p2p_disabled : &PeerInfo::shm_disabled))
       continue;
     TUTTI_ASSIGN(ChannelConnections::Outcome made,
                  ChannelConnections::Create(peers_, shape, ring, place));
@@ -131,21 +163,37 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
     if (context_.rank() == 0)
       TUTTI_WARN("GPUs cannot work in one another's windows in {}, so another way is taken: {}",
                  Name(place), made.refusal.message());
+    before = std::move(made.refusal);
   }
   TUTTI_ASSIGN(ChannelConnections::Outcome made,
                ChannelConnections::Create(peers_, shape, ring, std::nullopt));
   return std::move(made.connections);
 }
 
+Result<int> GpuJoin::ChooseNic(Net& net) const {
+  std::vector<int> here;
+  const PeerInfo& self = context_.peers[static_cast<size_t>(context_.rank())];
+  for (int r = 0; r < context_.num_ranks(); ++r)
+    if (context_.peers[static_cast<size_t>(r)].host_hash == self.host_hash) here.push_back(r);
+  HostQuestion question = AskAboutHost(context_, here);
+  question.nics =
+      MarkUsableNics(net.devices(), context_.interfaces, context_.settings, context_.peers);
+  TUTTI_ASSIGN(const HostAnswer answer, AnswerAboutHost(context_, question));
+  TUTTI_INFO(kLogGraph, "rank {} of {}: network device {} ({})", context_.rank(),
+             context_.num_ranks(), answer.nic, question.nics[static_cast<size_t>(answer.nic)].name);
+  return answer.nic;
+}
+
 Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   const Settings& settings = context_.settings;
-  if (!settings.gpu_proxy || settings.deterministic) return std::unique_ptr<DeviceOperations>();
-  ChannelShape shape;
   if (context_.rank() == 0 && !(settings.algo.empty() && settings.proto.empty()))
     TUTTI_WARN(
-        "NCCL_ALGO and NCCL_PROTO have no effect with TUTTI_GPU_PROXY, which has one algorithm");
+        "NCCL_ALGO and NCCL_PROTO have no effect on GPUs that do not all reach one another's "
+        "memory, for which there is one algorithm");
+  ChannelShape shape;
   shape.channels = static_cast<uint32_t>(ChannelsFor(settings, context_.peers));
-  shape.message_channels = context_.num_ranks() <= ChannelConnections::kFewRanks ? 2 : 1;
+  shape.message_channels = MessageChannelsFor(shape.channels, context_.num_ranks());
+  shape.message_slot_bytes = MessageSlotBytes(context_.num_ranks());
   shape.ring_slot_bytes = FifoSlotBytes(settings, shape.ring_slot_bytes);
   TUTTI_ASSIGN(std::unique_ptr<ChannelConnections> connections, ConnectChannels(shape));
   GpuChannels::Options options;
@@ -154,9 +202,10 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
     TUTTI_ASSIGN(std::shared_ptr<Net> net,
                  OpenNet(context_.process.proxy(), settings, context_.bootstrap, context_.peers,
                          context_.deadline));
+    TUTTI_ASSIGN(const int nic, ChooseNic(*net));
     options.network = net->name();
-    options.make_connector = [this, net](WaitWatcher& watcher) {
-      return MakeNetConnector(context_.process.proxy(), context_.bootstrap, net, 0, 0,
+    options.make_connector = [this, net, nic](WaitWatcher& watcher) {
+      return MakeNetConnector(context_.process.proxy(), context_.bootstrap, net, nic, 0,
                               context_.peers, context_.watch.stop_flag(), watcher);
     };
   }
@@ -166,30 +215,17 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   return std::unique_ptr<DeviceOperations>(std::move(made));
 }
 
-Result<std::unique_ptr<GpuRelay>> GpuJoin::MakeRelay(const MakeChannel& make_channel) const {
-  if (context_.rank() == 0) WarnOfEmptyLists(context_.settings, context_.lists);
-  std::vector<std::unique_ptr<RelayChannel>> channels;
-  const int count = ChannelsFor(context_.settings, context_.peers);
-  for (int i = 0; i < count; ++i) {
-    TUTTI_ASSIGN(channels.emplace_back(), make_channel(i));
-  }
-  return GpuRelay::Create(peers_, context_.watch, context_.settings, std::move(channels));
-}
-
 }  // namespace
 
-Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context,
-                                             const MakeChannel& make_channel) {
+Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context) {
   TUTTI_ASSIGN(const cuda::Device* const device, context.process.OpenDevice(context.cuda_device));
   const GpuJoin join(context, *device);
   TUTTI_ASSIGN(GpuMesh::Outcome made, join.MakeMesh());
   std::unique_ptr<DeviceOperations> operations = std::move(made.mesh);
   if (!operations) {
+    TUTTI_INFO(kLogInit, "GPUs are joined by a transport for each pair: {}",
+               made.refusal.message());
     TUTTI_ASSIGN(operations, join.MakeChannels());
-  }
-  if (!operations) {
-    TUTTI_INFO(kLogInit, "data of GPUs goes through their hosts: {}", made.refusal.message());
-    TUTTI_ASSIGN(operations, join.MakeRelay(make_channel));
   }
   operations->StartChecking(context.process.loop());
   return std::unique_ptr<Operations>(std::move(operations));

@@ -28,23 +28,22 @@ std::string RingText(const std::vector<int>& ring) {
 
 }  // namespace
 
-// Returns what this rank asks about its host. `ranks` are those of the host.
-HostQuestion HostJoin::AskAboutHost(std::span<const int> ranks) const {
+HostQuestion AskAboutHost(const JoinContext& context, std::span<const int> ranks) {
   HostQuestion question;
-  question.rank = rank();
+  question.rank = context.rank();
   question.ranks.assign(ranks.begin(), ranks.end());
-  for (const int r : ranks) question.numas.push_back(context_.peers[static_cast<size_t>(r)].numa);
-  question.other_hosts = static_cast<int>(ranks.size()) < num_ranks();
+  for (const int r : ranks) question.numas.push_back(context.peers[static_cast<size_t>(r)].numa);
+  question.other_hosts = static_cast<int>(ranks.size()) < context.num_ranks();
   return question;
 }
 
-Result<HostAnswer> HostJoin::AnswerAboutHost(const HostQuestion& question) {
-  if (!TopologyMatters(context_.settings, question)) return PlainAnswer(question);
+Result<HostAnswer> AnswerAboutHost(const JoinContext& context, const HostQuestion& question) {
+  if (!TopologyMatters(context.settings, question)) return PlainAnswer(question);
   std::vector<std::string> names;
   for (const OfferedNic& nic : question.nics) names.push_back(nic.name);
-  TUTTI_ASSIGN(const auto host, context_.process.FindHost(context_.settings, names));
-  Settings settings = context_.settings;
-  if (settings.topo_dump_file_rank == rank() && !context_.process.TakeDumpTurn())
+  TUTTI_ASSIGN(const auto host, context.process.FindHost(context.settings, names));
+  Settings settings = context.settings;
+  if (settings.topo_dump_file_rank == context.rank() && !context.process.TakeDumpTurn())
     settings.topo_dump_file.clear();
   return AskTopology(settings, host->machine, host->hash, question);
 }
@@ -59,11 +58,11 @@ Status HostJoin::ChooseByTopology() {
     if (parts_.machines.leader[static_cast<size_t>(r)] ==
         parts_.machines.leader[static_cast<size_t>(rank())])
       mine.push_back(r);
-  HostQuestion question = AskAboutHost(mine);
+  HostQuestion question = AskAboutHost(context_, mine);
   if (network_)
     question.nics =
         MarkUsableNics(network_->devices(), context_.interfaces, context_.settings, context_.peers);
-  Result<HostAnswer> answer = AnswerAboutHost(question);
+  Result<HostAnswer> answer = AnswerAboutHost(context_, question);
   if (num_ranks() == 1) {
     if (!answer.ok()) return std::move(answer).status();
     parts_.ring = {0};

@@ -4,8 +4,7 @@
 // the algorithm's template (kernels) its primitives (backend/host) over the communicator's
 // connections, and runs it on the calling thread.
 //
-// One thread at a time uses it: HostOperations gives the turns, or a relay channel's thread runs
-// it.
+// One thread at a time uses it: HostOperations gives the turns.
 
 #include <array>
 #include <cstdint>

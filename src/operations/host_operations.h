@@ -89,10 +89,6 @@ class HostOperations final : public Operations {
   const MachineMap& machines() const override { return machines_; }
   uint64_t MemoryBytes() const override { return arena_.memory.size(); }
 
-  // Returns the executor, for a caller that runs tasks on a thread of its own, in its own order,
-  // and never calls Run. One thread at a time, until Finish.
-  Executor& executor() { return *executor_; }
-
   // What one-sided calls (window/one_sided.h) use of what the operations were made with.
   struct SharedWithOneSided {
     WaitPolicy wait_policy;

@@ -2,7 +2,7 @@
 
 // What a communicator does with tasks. There are three kinds of operations, chosen and made by
 // comm/join.h: those of ranks on hosts (operations/host_operations.h), of GPUs that reach one
-// another's memory (gpu/mesh.h), and of GPUs that do not (gpu/relay.h, or gpu/channels.h). A
+// another's memory (gpu/mesh.h), and of GPUs that do not (gpu/channels.h). A
 // communicator owns one object of one kind and never asks which.
 //
 // The kinds differ in one property that callers see, HandOver: who runs a task, and when.
@@ -49,9 +49,9 @@ class Operations {
 
   HandOver hand_over() const { return hand_over_; }
 
-  // Checks the tasks of one group for what the caller can have got wrong on this rank alone. Run
-  // does so too; a group has the tasks of all its communicators checked before any of them is run.
-  // Any thread.
+  // Checks the tasks of one group for what the caller can have got wrong on this rank alone, and
+  // takes memory that could not be had while they run. Run does so too; a group has the tasks of
+  // all its communicators checked before any of them is run. Any thread.
   virtual Status CheckTasks(std::span<const IssuedTask> tasks) const = 0;
   // Takes the next place in the order of operations and returns its ticket. The caller must give
   // every ticket to Run, also after a failure, or to DropTicket. The ticket means nothing with

@@ -12,7 +12,7 @@
 // channels × bandwidth are what the search found on the machine (topology/search.h).
 //
 // GPUs of one host have numbers of their own (GpuCosts), which plan/mesh.h adds up, and so have
-// GPUs that channels join (ChannelCosts, plan/channel_plan.h) or their hosts (kRelayUs).
+// GPUs that channels join (ChannelCosts, plan/channel_plan.h).
 //
 // Pure functions: all ranks compute the same. docs/cost_model.md is made from the tables.
 
@@ -129,14 +129,7 @@ enum class GpuReach : uint8_t {
 };
 GpuCosts CostsOf(GpuReach reach);
 
-// What an operation takes more than on hosts where GPUs have their hosts move the data: the way to
-// a thread of the host and back (bench/results/gpu_paths.md).
-inline constexpr double kRelayUs = 40;
-// Such operations are not cut into shorter chunks than this, because each costs the start-up of a
-// host operation.
-inline constexpr size_t kFewestRelayBytes = 256 << 10;
-
-// The numbers for GPUs that channels join with a transport for each pair (TUTTI_GPU_PROXY):
+// The numbers for GPUs that channels join with a transport for each pair:
 // estimates, made from the times of channels over sockets.
 struct ChannelCosts {
   // Microseconds until the other rank has a slice: through the memory of GPUs, and through two

@@ -1,5 +1,6 @@
 #include "plan/predict.h"
 
+#include "plan/channel_plan.h"
 #include "plan/choose.h"
 #include "plan/mesh.h"
 
@@ -35,6 +36,22 @@ Prediction PredictGpus(const MachineJob& job, Collective collective, size_t coun
           PredictMeshUs(context, collective, count, elem_bytes)};
 }
 
+// The number of channels and the length of a slot follow from processors and settings, which files
+// do not have: these are the most, and the usual one.
+constexpr uint32_t kChannels = 8;
+constexpr size_t kSlotBytes = 512 << 10;
+
+Prediction PredictGpusOfHosts(const MachineJob& job, Collective collective, size_t count,
+                              size_t elem_bytes) {
+  const ChannelContext context = {.num_ranks = job.num_ranks(),
+                                  .num_hosts = job.hosts,
+                                  .channels = kChannels,
+                                  .slot_bytes = kSlotBytes,
+                                  .network_bytes_per_us = job.ring.TotalGbps() * 1e3};
+  return {Algorithm::kRing, Protocol::kSimple,
+          PredictChannelsUs(context, collective, count, elem_bytes)};
+}
+
 }  // namespace
 
 std::optional<Prediction> Predict(const MachineJob& job, Collective collective, size_t count,
@@ -42,9 +59,7 @@ std::optional<Prediction> Predict(const MachineJob& job, Collective collective, 
   if (job.num_ranks() < 2 || job.ring.channels.empty()) return std::nullopt;
   if (!job.gpus) return PredictHosts(job, collective, count, elem_bytes);
   if (job.hosts == 1) return PredictGpus(job, collective, count, elem_bytes);
-  Prediction prediction = PredictHosts(job, collective, count, elem_bytes);
-  prediction.us += kRelayUs;
-  return prediction;
+  return PredictGpusOfHosts(job, collective, count, elem_bytes);
 }
 
 }  // namespace tutti

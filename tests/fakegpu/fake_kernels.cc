@@ -5,7 +5,6 @@
 #include "backend/cuda/flow_kernel.h"
 #include "backend/cuda/mesh_kernel.h"
 #include "backend/cuda/message_kernel.h"
-#include "backend/cuda/relay_kernel.h"
 
 namespace fake {
 namespace {
@@ -16,7 +15,6 @@ using Functions = std::map<std::string, FakeFunction, std::less<>>;
 const void* Owns(const MeshArgs& args) { return args.windows[args.rank]; }
 const void* Owns(const MessageArgs& args) { return args.windows[args.rank]; }
 const void* Owns(const CopyArgs&) { return nullptr; }
-const void* Owns(const RelayArgs& args) { return args.boxes; }
 const void* Owns(const ChannelArgs& args) { return args.common.given_up; }
 const void* Owns(const FlowArgs& args) { return args.common.given_up; }
 
@@ -76,8 +74,6 @@ Functions MakeFunctions() {
       Kernel<MessageArgs>([](const MessageArgs& a, uint32_t b) { RunMessages(a, b); });
   functions["tutti_copies"] =
       Kernel<CopyArgs>([](const CopyArgs& a, uint32_t b) { RunCopies(a, b); });
-  functions["tutti_relay"] =
-      Kernel<RelayArgs>([](const RelayArgs& a, uint32_t b) { RunRelay(a, b); });
   return functions;
 }
 

@@ -421,13 +421,13 @@ class Graph:
         assert self.cuda.cuStreamDestroy_v2(self.stream) == 0
 
 
-def relay_wakes():
+def proxy_wakes():
     """How often the threads that serve GPUs by the network have been woken so far."""
     wakes = 0
     for task in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{task}/status", encoding="utf-8") as status:
             lines = dict(line.split(":", 1) for line in status.read().splitlines())
-        if lines["Name"].strip() == "tutti-relay":
+        if lines["Name"].strip() == "tutti-kproxy":
             wakes += int(lines["voluntary_ctxt_switches"])
     return wakes
 
@@ -470,9 +470,9 @@ def graphs_keep_what_they_need():
             # What wakes them again and again does so in each of these; what a busy machine does late, in few.
             wakes = []
             while len(wakes) < 10 and (not wakes or wakes[-1] > 4):
-                before = relay_wakes()
+                before = proxy_wakes()
                 time.sleep(0.5)
-                wakes.append(relay_wakes() - before)
+                wakes.append(proxy_wakes() - before)
             assert wakes[-1] <= 4, wakes
             barrier.wait(80)
             failed.destroy()

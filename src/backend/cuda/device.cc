@@ -134,7 +134,6 @@ Status Device::LoadKernels() {
   int code = 0;
   if (driver_.FunctionGetAttribute(&code, kPtxVersion, messages_) != 0 || code < kEarlyCompute)
     knows_early_ = false;
-  TUTTI_ASSIGN(relay_, FindKernel("tutti_relay"));
   TUTTI_ASSIGN(copies_, FindKernel("tutti_copies"));
   TUTTI_ASSIGN(flows_, FindKernel("tutti_flows"));
   for (size_t t = 0; t < kTypeNames.size(); ++t) {
@@ -204,10 +203,6 @@ Status Device::Copy(std::span<const CopyPiece> pieces, Stream stream) const {
     TUTTI_TRY(LaunchFunction(copies_, &args, {args.blocks, kCopyThreads}, stream));
   }
   return Status::Ok();
-}
-
-Status Device::Launch(const RelayArgs& args, uint32_t blocks, Stream stream) const {
-  return LaunchFunction(relay_, const_cast<RelayArgs*>(&args), {blocks, kRelayThreads}, stream);
 }
 
 Status Device::Launch(const ChannelArgs& args, DataType type, Stream stream) const {

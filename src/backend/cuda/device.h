@@ -20,7 +20,6 @@
 #include "backend/cuda/mesh_args.h"
 #include "backend/cuda/message_args.h"
 #include "backend/cuda/pinned_pool.h"
-#include "backend/cuda/relay_args.h"
 #include "base/datatype.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -72,7 +71,6 @@ class Device {
   Status Launch(const MessageArgs& args, uint32_t most_early, Stream stream) const;
   // Copies the pieces at once, in any order.
   Status Copy(std::span<const CopyPiece> pieces, Stream stream) const;
-  Status Launch(const RelayArgs& args, uint32_t blocks, Stream stream) const;
   Status Launch(const ChannelArgs& args, DataType type, Stream stream) const;
   Status Launch(const FlowArgs& args, Stream stream) const;
 
@@ -107,7 +105,7 @@ class Device {
   Status FindFamily(const char* protocol, Family& family) const;
   std::array<Family, 3> mesh_;  // by Protocol
   Family ring_, symmetric_, channel_;
-  Function messages_ = nullptr, relay_ = nullptr, copies_ = nullptr, flows_ = nullptr;
+  Function messages_ = nullptr, copies_ = nullptr, flows_ = nullptr;
 };
 
 }  // namespace tutti::cuda
