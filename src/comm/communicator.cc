@@ -13,8 +13,8 @@ namespace tutti {
 
 Communicator::~Communicator() {
   if (operations_) operations_->Finish();
-  if (const MutexLock lock(registrations_mutex_); one_sided_) one_sided_->Finish();
   device_communicators_.Clear();
+  if (const MutexLock lock(registrations_mutex_); one_sided_) one_sided_->Finish();
   if (watch_) watch_->StopListening(process_.loop());
   one_sided_.reset();
   operations_.reset();  // the watch's stop hook reaches into these until here

@@ -84,6 +84,10 @@ Status DeviceCommunicators::Destroy(const void* devcomm) {
 
 void DeviceCommunicators::Clear() {
   const MutexLock lock(mutex_);
+  for (auto& [window, proxy] : made_) {
+    // What other ranks do not take in time is given up.
+    if (proxy) static_cast<void>(proxy->Finish(comm_.InitDeadline()).ok());
+  }
   made_.clear();
 }
 

@@ -33,8 +33,8 @@ class DeviceCommunicators {
 
   // Returns whether device communicators can have a GIN connection; the same on all ranks.
   bool CanDoGin() const;
-  // Gives up what kernels have put and is not done. Called when no kernel runs any more, before the
-  // communicator's connections go.
+  // Waits for what kernels have put, and ends all device communicators. Called when no kernel runs
+  // any more, before the communicator's connections go.
   void Clear();
 
   // Ends the waits of all kernels.
