@@ -1,7 +1,7 @@
-// An AllToAll that is a kernel: every rank puts a block into the memory of every other one, wherever
-// that is, and waits for the signals of those who put to it. Ranks of one machine and of several
-// are treated alike: this is device-initiated networking (GIN). The same source is compiled for a
-// host and for GPUs:
+// An AllToAll that is a kernel: every rank puts a block into the memory of every other one,
+// wherever that is, and waits for the signals of those who put to it. Ranks of one machine and of
+// several are treated alike: this is device-initiated networking (GIN). The same source is compiled
+// for a host and for GPUs:
 //
 //   c++ -std=c++17 -g 03_alltoall_gin.cc $(pkg-config --cflags --libs tutti) -pthread
 //

@@ -46,8 +46,8 @@ struct GinPlan {
   uint32_t num_signals = 0;
   uint32_t num_counters = 0;
   bool strong = false;  // Signals whose strength is not given are strong.
-  // Where the words of signals, counters, shadows and values begin in the resource window, in bytes; those
-  // of one context follow those of the one before.
+  // Where the words of signals, counters, shadows and values begin in the resource window, in
+  // bytes; those of one context follow those of the one before.
   uint64_t signals_at = 0;
   uint64_t counters_at = 0;
   uint64_t shadows_at = 0;
