@@ -1,76 +1,198 @@
 #include "coordinator/adasum.h"
 
+#include <algorithm>
 #include <bit>
-#include <cstring>
+#include <numeric>
+#include <vector>
 
 namespace tutti::coordinator {
 namespace {
 
-template <typename T>
-void CombinePair(T* a, const T* b, size_t count) {
+// The dot products of a vector of the lower rank's side, `a`, and one of the higher's, `b`.
+struct Dots {
   double dot = 0, square_a = 0, square_b = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const double x = static_cast<double>(a[i]);
-    const double y = static_cast<double>(b[i]);
-    dot += x * y;
-    square_a += x * x;
-    square_b += y * y;
+
+  void Add(const Dots& other) {
+    dot += other.dot;
+    square_a += other.square_a;
+    square_b += other.square_b;
   }
-  const double factor_a = square_a == 0 ? 1 : 1 - dot / (2 * square_a);
-  const double factor_b = square_b == 0 ? 1 : 1 - dot / (2 * square_b);
+  double factor_a() const { return square_a == 0 ? 1 : 1 - dot / (2 * square_a); }
+  double factor_b() const { return square_b == 0 ? 1 : 1 - dot / (2 * square_b); }
+};
+
+template <typename T>
+Dots DotsOf(const T* a, const T* b, size_t count) {
+  // Several sums, so that no addition waits for the one before it.
+  constexpr size_t kSums = 8;
+  Dots sums[kSums];
   for (size_t i = 0; i < count; ++i) {
-    a[i] =
+    Dots& sum = sums[i % kSums];
+    const auto x = static_cast<double>(a[i]);
+    const auto y = static_cast<double>(b[i]);
+    sum.Add({x * y, x * x, y * y});
+  }
+  for (size_t i = 1; i < kSums; ++i) sums[0].Add(sums[i]);
+  return sums[0];
+}
+
+// Stores the combination in `out`, which may be `a` or `b`.
+template <typename T>
+void Mix(const Dots& dots, const T* a, const T* b, T* out, size_t count) {
+  const double factor_a = dots.factor_a();
+  const double factor_b = dots.factor_b();
+  for (size_t i = 0; i < count; ++i) {
+    out[i] =
         static_cast<T>(factor_a * static_cast<double>(a[i]) + factor_b * static_cast<double>(b[i]));
   }
 }
 
-// The vector of the lower rank of a pair comes first on both sides.
-template <typename T>
-void CombineInOrder(T* vector, T* other, size_t count, bool mine_first) {
-  if (mine_first) {
-    CombinePair(vector, other, count);
-    return;
-  }
-  CombinePair(other, vector, count);
-  std::memcpy(vector, other, count * sizeof(T));
-}
+// A stretch of the tensors, which lie one behind another.
+struct Range {
+  size_t begin = 0;
+  size_t end = 0;
+
+  size_t size() const { return end - begin; }
+  Range Lower() const { return {begin, begin + size() / 2}; }
+  Range Upper() const { return {begin + size() / 2, end}; }
+};
 
 template <typename T>
-Status Combine(Operations& operations, int rank, int num_ranks, T* vector, T* scratch,
-               size_t count) {
-  const size_t bytes = count * sizeof(T);
-  if (bytes == 0) return Status::Ok();
-  const int core = static_cast<int>(std::bit_floor(static_cast<unsigned>(num_ranks)));
-  const int extra = num_ranks - core;
-  if (rank >= core) {
-    TUTTI_TRY(operations.SendReceive(vector, bytes, rank - core, nullptr, 0, -1));
-    return operations.SendReceive(nullptr, 0, -1, vector, bytes, rank - core);
+class Combination {
+ public:
+  Combination(Operations& operations, int rank, int num_ranks, std::span<const size_t> counts,
+              T* vector, T* scratch)
+      : operations_(operations),
+        rank_(rank),
+        core_(static_cast<int>(std::bit_floor(static_cast<unsigned>(num_ranks)))),
+        extra_(num_ranks - core_),
+        counts_(counts),
+        all_{0, std::accumulate(counts.begin(), counts.end(), size_t{0})},
+        vector_(vector),
+        scratch_(scratch),
+        dots_(counts.size()) {}
+
+  Status Run(size_t halves_bytes) {
+    if (all_.size() == 0) return Status::Ok();
+    if (rank_ >= core_) {
+      TUTTI_TRY(Exchange(rank_ - core_, all_, {}, scratch_));
+      return Exchange(rank_ - core_, {}, all_, vector_);
+    }
+    if (rank_ < extra_) {
+      TUTTI_TRY(Exchange(rank_ + core_, {}, all_, scratch_));
+      ComputeDots(all_, /*mine_first=*/true);
+      MixRange(all_, /*mine_first=*/true);
+    }
+    const bool halves = all_.size() * sizeof(T) >= halves_bytes;
+    TUTTI_TRY(halves ? ByHalving() : Whole());
+    if (rank_ < extra_) return Exchange(rank_ + core_, all_, {}, scratch_);
+    return Status::Ok();
   }
-  if (rank < extra) {
-    TUTTI_TRY(operations.SendReceive(nullptr, 0, -1, scratch, bytes, rank + core));
-    CombinePair(vector, scratch, count);
+
+ private:
+  // Sends a range of the vector to the peer and receives another of the peer's into `to`, where it
+  // has the same place.
+  Status Exchange(int peer, Range mine, Range theirs, T* to) {
+    return operations_.SendReceive(vector_ + mine.begin, mine.size() * sizeof(T),
+                                   mine.size() > 0 ? peer : -1, to + theirs.begin,
+                                   theirs.size() * sizeof(T), theirs.size() > 0 ? peer : -1);
   }
-  for (int distance = 1; distance < core; distance *= 2) {
-    const int peer = rank ^ distance;
-    TUTTI_TRY(operations.SendReceive(vector, bytes, peer, scratch, bytes, peer));
-    CombineInOrder(vector, scratch, count, rank < peer);
+
+  // Calls f(i, begin, count) for the part of each tensor i that lies in the range.
+  template <class F>
+  void ForEachTensor(Range range, F f) const {
+    size_t begin = 0;
+    for (size_t i = 0; i < counts_.size(); ++i) {
+      const size_t from = std::max(begin, range.begin);
+      begin += counts_[i];
+      const size_t to = std::min(begin, range.end);
+      if (from < to) f(i, from, to - from);
+    }
   }
-  if (rank < extra) return operations.SendReceive(vector, bytes, rank + core, nullptr, 0, -1);
-  return Status::Ok();
-}
+  void ComputeDots(Range range, bool mine_first) {
+    const T* const a = mine_first ? vector_ : scratch_;
+    const T* const b = mine_first ? scratch_ : vector_;
+    std::fill(dots_.begin(), dots_.end(), Dots());
+    ForEachTensor(range, [&](size_t i, size_t begin, size_t count) {
+      dots_[i] = DotsOf(a + begin, b + begin, count);
+    });
+  }
+  void MixRange(Range range, bool mine_first) {
+    const T* const a = mine_first ? vector_ : scratch_;
+    const T* const b = mine_first ? scratch_ : vector_;
+    ForEachTensor(range, [&](size_t i, size_t begin, size_t count) {
+      Mix(dots_[i], a + begin, b + begin, vector_ + begin, count);
+    });
+  }
+
+  Status Whole() {
+    for (int distance = 1; distance < core_; distance *= 2) {
+      const int peer = rank_ ^ distance;
+      TUTTI_TRY(Exchange(peer, all_, all_, scratch_));
+      ComputeDots(all_, rank_ < peer);
+      MixRange(all_, rank_ < peer);
+    }
+    return Status::Ok();
+  }
+
+  Status ByHalving() {
+    std::vector<Range> held = {all_};
+    for (int distance = 1; distance < core_; distance *= 2) {
+      const int peer = rank_ ^ distance;
+      const bool first = rank_ < peer;
+      const Range kept = first ? held.back().Lower() : held.back().Upper();
+      const Range given = first ? held.back().Upper() : held.back().Lower();
+      TUTTI_TRY(Exchange(peer, given, kept, scratch_));
+      ComputeDots(kept, first);
+      TUTTI_TRY(AddDots(distance));
+      MixRange(kept, first);
+      held.push_back(kept);
+    }
+    for (int distance = core_ / 2; distance > 0; distance /= 2) {
+      const int peer = rank_ ^ distance;
+      const Range mine = held.back();
+      held.pop_back();
+      const Range theirs = rank_ < peer ? held.back().Upper() : held.back().Lower();
+      TUTTI_TRY(Exchange(peer, mine, theirs, vector_));
+    }
+    return Status::Ok();
+  }
+
+  // Adds up the dot products of the ranks that hold parts of the two vectors: those that differ
+  // from this one in the bits up to `distance`. All come to the same bits: both partners of a step
+  // add the same two numbers.
+  Status AddDots(int distance) {
+    std::vector<Dots> other(dots_.size());
+    const size_t bytes = dots_.size() * sizeof(Dots);
+    for (int step = 1; step <= distance; step *= 2) {
+      const int peer = rank_ ^ step;
+      TUTTI_TRY(operations_.SendReceive(dots_.data(), bytes, peer, other.data(), bytes, peer));
+      for (size_t i = 0; i < dots_.size(); ++i) dots_[i].Add(other[i]);
+    }
+    return Status::Ok();
+  }
+
+  Operations& operations_;
+  const int rank_;
+  const int core_;   // the largest power of two of ranks
+  const int extra_;  // the ranks beyond it
+  const std::span<const size_t> counts_;
+  const Range all_;
+  T* const vector_;
+  T* const scratch_;
+  std::vector<Dots> dots_;  // of each tensor
+};
 
 }  // namespace
 
-void AdasumPair(float* a, const float* b, size_t count) { CombinePair(a, b, count); }
-void AdasumPair(double* a, const double* b, size_t count) { CombinePair(a, b, count); }
-
-Status Adasum(Operations& operations, int rank, int num_ranks, float* vector, float* scratch,
-              size_t count) {
-  return Combine(operations, rank, num_ranks, vector, scratch, count);
+Status Adasum(Operations& operations, int rank, int num_ranks, std::span<const size_t> counts,
+              float* vector, float* scratch, size_t halves_bytes) {
+  return Combination<float>(operations, rank, num_ranks, counts, vector, scratch).Run(halves_bytes);
 }
-Status Adasum(Operations& operations, int rank, int num_ranks, double* vector, double* scratch,
-              size_t count) {
-  return Combine(operations, rank, num_ranks, vector, scratch, count);
+Status Adasum(Operations& operations, int rank, int num_ranks, std::span<const size_t> counts,
+              double* vector, double* scratch, size_t halves_bytes) {
+  return Combination<double>(operations, rank, num_ranks, counts, vector, scratch)
+      .Run(halves_bytes);
 }
 
 }  // namespace tutti::coordinator

@@ -7,8 +7,7 @@ namespace tutti::coordinator {
 namespace {
 
 bool Fusible(const Request& request) {
-  if (request.kind == OpKind::kAllgather) return true;
-  return request.kind == OpKind::kAllreduce && request.op != ReduceOp::kAdasum;
+  return request.kind == OpKind::kAllgather || request.kind == OpKind::kAllreduce;
 }
 
 bool Alike(const Request& a, const Request& b) {

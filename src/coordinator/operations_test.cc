@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/float_formats.h"
-#include "coordinator/adasum.h"
+#include "coordinator/adasum_test.h"
 #include "coordinator/job_test.h"
 #include "coordinator/performer.h"
 #include "coordinator/staging.h"
@@ -390,31 +390,6 @@ TEST(OperationsTest, ABarrierHoldsUntilTheLastRankComes) {
   });
 }
 
-// The definition, over the whole vectors, in the order of the tree.
-std::vector<double> AdasumOf(std::vector<std::vector<double>> v) {
-  const auto pair = [](const std::vector<double>& a, const std::vector<double>& b) {
-    double dot = 0, aa = 0, bb = 0;
-    for (size_t i = 0; i < a.size(); ++i) {
-      dot += a[i] * b[i];
-      aa += a[i] * a[i];
-      bb += b[i] * b[i];
-    }
-    std::vector<double> out;
-    for (size_t i = 0; i < a.size(); ++i) {
-      out.push_back((aa == 0 ? 1 : 1 - dot / (2 * aa)) * a[i] +
-                    (bb == 0 ? 1 : 1 - dot / (2 * bb)) * b[i]);
-    }
-    return out;
-  };
-  size_t core = 1;
-  while (core * 2 <= v.size()) core *= 2;
-  for (size_t i = core; i < v.size(); ++i) v[i - core] = pair(v[i - core], v[i]);
-  for (size_t distance = 1; distance < core; distance *= 2) {
-    for (size_t i = 0; i + distance < core; i += 2 * distance) v[i] = pair(v[i], v[i + distance]);
-  }
-  return v[0];
-}
-
 TEST(OperationsTest, AdasumOfAnyNumberOfRanksAndEveryFloat) {
   for (const int ranks : {1, 2, 3, 4, 5}) {
     RunJob(ranks, [&](TestRank& self) {
@@ -451,6 +426,43 @@ TEST(OperationsTest, AdasumOfAnyNumberOfRanksAndEveryFloat) {
       }
     });
   }
+}
+
+// Tensors of a step are combined together, and each as if it were alone.
+TEST(OperationsTest, AdasumOfManyTensors) {
+  constexpr size_t kTensors = 4;
+  RunJob(3, [](TestRank& self) {
+    std::vector<std::vector<double>> tensors;
+    std::vector<int64_t> handles;
+    const auto value = [](int rank, size_t tensor, size_t i) {
+      return std::cos(double(i) + rank + 2 * double(tensor));
+    };
+    const auto length = [](size_t tensor) { return 10 * tensor + 1; };
+    for (size_t t = 0; t < kTensors; ++t) {
+      auto& tensor = tensors.emplace_back();
+      for (size_t i = 0; i < length(t); ++i) tensor.push_back(value(self.rank(), t, i));
+    }
+    for (size_t t = 0; t < kTensors; ++t) {
+      const std::vector<int64_t> shape = {static_cast<int64_t>(length(t))};
+      const std::string name = "t" + std::to_string(t);
+      auto ask = TestRank::Describe(name.c_str(), tuttiOpAllreduce, tuttiFloat64, shape,
+                                    tensors[t].data(), tensors[t].data());
+      ask.op = tuttiReduceAdasum;
+      handles.push_back(self.Enqueue(ask));
+    }
+    for (size_t t = 0; t < kTensors; ++t) {
+      self.Wait(handles[t]);
+      self.Release(handles[t]);
+      std::vector<std::vector<double>> vectors(3);
+      for (int r = 0; r < 3; ++r) {
+        for (size_t i = 0; i < length(t); ++i) {
+          vectors[static_cast<size_t>(r)].push_back(value(r, t, i));
+        }
+      }
+      const std::vector<double> want = AdasumOf(std::move(vectors));
+      for (size_t i = 0; i < length(t); ++i) ASSERT_NEAR(tensors[t][i], want[i], 1e-12) << t;
+    }
+  });
 }
 
 TEST(OperationsTest, HierarchicalAllreduceAndAllgather) {

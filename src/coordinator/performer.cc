@@ -111,10 +111,7 @@ Status Performer::Allreduce(std::vector<Response>& batch) {
   }
   const Request& request = batch.front().agreement().request;
   Operations& operations = Choose(request, bytes);
-  if (request.op == ReduceOp::kAdasum) {
-    for (Response& response : batch) TUTTI_TRY(AllreduceAdasum(response, operations));
-    return Status::Ok();
-  }
+  if (request.op == ReduceOp::kAdasum) return AllreduceAdasum(batch, operations);
   if (batch.size() == 1 && batch.front().pending) return AllreduceOne(batch.front(), operations);
   if (batch.size() > 1 && operations.ReducesScattered() && !Stages(request)) {
     return AllreduceScattered(batch, operations);
@@ -221,27 +218,42 @@ Status Performer::AllreduceFused(std::vector<Response>& batch, Operations& opera
   return Status::Ok();
 }
 
-Status Performer::AllreduceAdasum(Response& response, Operations& operations) {
-  const Request& request = response.agreement().request;
-  const Tensor* const tensor = TensorOf(response);
-  const size_t count = ElementsOf(response);
+// Tensors lie one behind another, as f32 or f64, and are combined each by itself.
+Status Performer::AllreduceAdasum(std::vector<Response>& batch, Operations& operations) {
+  const Request& request = batch.front().agreement().request;
   const bool wide = request.type == ElementType::kFloat64;
-  const size_t bytes = count * (wide ? sizeof(double) : sizeof(float));
+  const size_t element = wide ? sizeof(double) : sizeof(float);
+  std::vector<size_t> counts;
+  for (const Response& response : batch) counts.push_back(ElementsOf(response));
+  const size_t bytes = std::accumulate(counts.begin(), counts.end(), size_t{0}) * element;
   TUTTI_ASSIGN(std::byte* const vector, memory_->Scratch(kFusion, bytes));
   TUTTI_ASSIGN(std::byte* const other, memory_->Scratch(kSecond, bytes));
-  if (tensor != nullptr) {
-    WidenForAdasum(request, tensor->input, vector, count);
-  } else {
-    std::memset(vector, 0, bytes);
+  Tell(batch, "MEMCPY_IN_FUSION_BUFFER");
+  std::byte* place = vector;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (const Tensor* const tensor = TensorOf(batch[i])) {
+      WidenForAdasum(request, tensor->input, place, counts[i]);
+    } else {
+      std::memset(place, 0, counts[i] * element);
+    }
+    place += counts[i] * element;
   }
+  Tell(batch, operations.name());
   if (wide) {
-    TUTTI_TRY(Adasum(operations, rank_, num_ranks_, reinterpret_cast<double*>(vector),
-                     reinterpret_cast<double*>(other), count));
+    TUTTI_TRY(Adasum(operations, rank_, num_ranks_, counts, reinterpret_cast<double*>(vector),
+                     reinterpret_cast<double*>(other)));
   } else {
-    TUTTI_TRY(Adasum(operations, rank_, num_ranks_, reinterpret_cast<float*>(vector),
-                     reinterpret_cast<float*>(other), count));
+    TUTTI_TRY(Adasum(operations, rank_, num_ranks_, counts, reinterpret_cast<float*>(vector),
+                     reinterpret_cast<float*>(other)));
   }
-  if (tensor != nullptr) NarrowFromAdasum(request, vector, tensor->output, count);
+  Tell(batch, "MEMCPY_OUT_FUSION_BUFFER");
+  place = vector;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (const Tensor* const tensor = TensorOf(batch[i])) {
+      NarrowFromAdasum(request, place, tensor->output, counts[i]);
+    }
+    place += counts[i] * element;
+  }
   return Status::Ok();
 }
 

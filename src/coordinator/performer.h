@@ -50,7 +50,7 @@ class Performer {
   Status Pack(const Response& response, std::byte* place);
   Status AllreduceFused(std::vector<Response>& batch, Operations& operations);
   Status AllreduceScattered(std::vector<Response>& batch, Operations& operations);
-  Status AllreduceAdasum(Response& response, Operations& operations);
+  Status AllreduceAdasum(std::vector<Response>& batch, Operations& operations);
   Status Allgather(std::vector<Response>& batch);
   Status AllgatherFused(std::vector<Response>& batch, Operations& operations);
   Status Broadcast(Response& response);

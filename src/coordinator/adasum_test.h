@@ -1,0 +1,36 @@
+#pragma once
+
+// The oracle of Adasum.
+
+#include <cstddef>
+#include <vector>
+
+namespace tutti::coordinator {
+
+// Returns what the definition gives for the vectors of all ranks, over the whole vectors, in the
+// order of the tree.
+inline std::vector<double> AdasumOf(std::vector<std::vector<double>> v) {
+  const auto pair = [](const std::vector<double>& a, const std::vector<double>& b) {
+    double dot = 0, aa = 0, bb = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      dot += a[i] * b[i];
+      aa += a[i] * a[i];
+      bb += b[i] * b[i];
+    }
+    std::vector<double> out;
+    for (size_t i = 0; i < a.size(); ++i) {
+      out.push_back((aa == 0 ? 1 : 1 - dot / (2 * aa)) * a[i] +
+                    (bb == 0 ? 1 : 1 - dot / (2 * bb)) * b[i]);
+    }
+    return out;
+  };
+  size_t core = 1;
+  while (core * 2 <= v.size()) core *= 2;
+  for (size_t i = core; i < v.size(); ++i) v[i - core] = pair(v[i - core], v[i]);
+  for (size_t distance = 1; distance < core; distance *= 2) {
+    for (size_t i = 0; i + distance < core; i += 2 * distance) v[i] = pair(v[i], v[i + distance]);
+  }
+  return v[0];
+}
+
+}  // namespace tutti::coordinator
