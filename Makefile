@@ -78,7 +78,7 @@ wheel: $(call setup,build) $(BUILD)/build.ninja
 	@tools/build_wheel $(BUILD) build/dist
 
 deb: $(call setup,build) $(call setup,deb)
-	@mkdir -p build/dist && rm -f build/dist/*.deb
+	@mkdir -p build/dist && rm -f build/dist/*.deb debian/debhelper-build-stamp
 	@DEB_BUILD_OPTIONS="noautodbgsym parallel=$(JOBS) $(DEB_BUILD_OPTIONS)" DEB_DESTINATION=build/dist debian/rules binary
 	@echo 'make: the packages are in build/dist'
 
