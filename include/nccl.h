@@ -499,16 +499,19 @@ ncclResult_t pncclCommDeregister(const ncclComm_t comm, void* handle);
 // same point, with the same flags, an or of NCCL_WIN_*; sizes may differ. In a group, *win is there
 // after ncclGroupEnd. `buff` comes from ncclMemAlloc and starts at a multiple of
 // NCCL_WIN_REQUIRED_ALIGNMENT, on all ranks at the same distance from the start of its memory; with
-// null, on host ranks, the library allocates the memory, which ncclWinGetUserPtr tells and which
-// goes with the window. Several windows may share memory. Where ranks share a machine,
-// ncclGetPeerDevicePointer then tells the addresses of their parts. Where one rank's call is wrong,
-// or ranks differ in flags, all get the error, and the communicator is as good as before.
+// null the library allocates the memory, which ncclWinGetUserPtr tells and which goes with the
+// window. Several windows may share memory. Where ranks share a machine, ncclGetPeerDevicePointer
+// then tells the addresses of their parts. Where one rank's call is wrong, or ranks differ in
+// flags, all get the error, and the communicator is as good as before.
+//
+// Succeeds with a null *win on all ranks where there can be no window: the memory of some rank is
+// none that others can map (malloc, cudaMalloc), or GPUs do not reach one another's memory. Nothing
+// is lost but what a window would gain. Null for `buff` is an error then.
 //
 // With NCCL_WIN_COLL_SYMMETRIC, between GPUs that reach one another's memory, AllReduce, AllGather
 // and ReduceScatter work in registered buffers from then on. The caller promises that an operation
 // finds its buffers in the same windows and at the same offsets on all ranks, and that all
-// deregister between the same operations: ranks that do not may hang or write elsewhere. Windows of
-// GPUs may lie in other memory than that of ncclMemAlloc, which gains nothing.
+// deregister between the same operations: ranks that do not may hang or write elsewhere.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
                                     int winFlags);
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,

@@ -6,7 +6,9 @@
 #include <set>
 
 #include "base/log.h"
+#include "comm/join.h"
 #include "operations/host_operations.h"
+#include "window/device_flat_space.h"
 #include "window/host_flat_space.h"
 
 namespace tutti {
@@ -28,25 +30,35 @@ int Communicator::LocalRank() const {
   return static_cast<int>(std::find(here.begin(), here.end(), rank()) - here.begin());
 }
 
-void Communicator::MakeSymmetricMemory() {
-  const PeerInfo& self = peers_[static_cast<size_t>(rank())];
-  const bool on_host = cuda_device_ < 0;
-  const int team_size = on_host ? LsaTeamSize(operations_->machines().leader, /*wished=*/0) : 1;
-  std::unique_ptr<FlatSpace> space;
-  if (on_host) {
+Status Communicator::MakeSymmetricMemory() {
+  const bool reaches = operations_->MapsPeerMemory();
+  const int team_size =
+      reaches ? LsaTeamSize(operations_->machines().leader, settings_.lsa_team_size) : 1;
+  SymmetricMemory::Parts parts = {.bootstrap = bootstrap_.get(),
+                                  .peers = peers_,
+                                  .team = LsaTeamOf(rank(), team_size),
+                                  .directory = &process_.windows()};
+  const auto stride = static_cast<uint64_t>(settings_.win_stride);
+  if (!reaches || !settings_.win_enable) {
+    parts.why_no_space = InvalidUsage(
+        "{}", reaches ? "NCCL_WIN_ENABLE is 0" : "the GPUs do not reach one another's memory");
+    parts.records = MakeHostRecordMemory();
+  } else if (cuda_device_ >= 0) {
+    TUTTI_ASSIGN(const cuda::Device* const device, process_.OpenDevice(cuda_device_));
+    TUTTI_ASSIGN(parts.space,
+                 MakeDeviceFlatSpace(*device, process_.fd_server(), OfferKey(*bootstrap_), stride));
+    parts.records = MakeDeviceRecordMemory(*device);
+  } else {
+    const PeerInfo& self = peers_[static_cast<size_t>(rank())];
     const auto ranks_here = std::count_if(peers_.begin(), peers_.end(), [&](const PeerInfo& peer) {
       return SameProcess(peer, self);
     });
-    space = MakeHostFlatSpace(process_.memory(), process_.fd_server(), team_size,
-                              static_cast<int>(ranks_here), /*stride=*/0);
+    parts.space = MakeHostFlatSpace(process_.memory(), process_.fd_server(), team_size,
+                                    static_cast<int>(ranks_here), stride);
+    parts.records = MakeHostRecordMemory();
   }
-  symmetric_ =
-      std::make_unique<SymmetricMemory>(SymmetricMemory::Parts{.bootstrap = bootstrap_.get(),
-                                                               .peers = peers_,
-                                                               .team = LsaTeamOf(rank(), team_size),
-                                                               .space = std::move(space),
-                                                               .records = MakeHostRecordMemory(),
-                                                               .directory = &process_.windows()});
+  symmetric_ = std::make_unique<SymmetricMemory>(std::move(parts));
+  return Status::Ok();
 }
 
 Result<std::shared_ptr<const Window>> Communicator::RegisterWindow(
@@ -54,8 +66,11 @@ Result<std::shared_ptr<const Window>> Communicator::RegisterWindow(
   const Watch::Step step(*watch_, "in ncclCommWindowRegister");
   Result<SymmetricMemory::Outcome> outcome = Register(request);
   if (outcome.ok()) {
-    if (outcome->refusal.ok()) return std::move(outcome->window);
-    return std::move(outcome->refusal);
+    if (!outcome->refusal.ok()) return std::move(outcome->refusal);
+    if (outcome->window == nullptr)
+      TUTTI_INFO(kLogInit, "there is no window of {} bytes: {}", request.bytes,
+                 outcome->why_none.message());
+    return std::move(outcome->window);
   }
   Status status = watch_->FirstReason(std::move(outcome).status());
   if (watch_->stopped()) return watch_->StopReason();
@@ -73,21 +88,26 @@ Result<SymmetricMemory::Outcome> Communicator::Register(const SymmetricMemory::R
                symmetric_->Register(request, deadline, abort_flag));
   if (outcome.window == nullptr) return outcome;
   TUTTI_TRY(ShareWithOthers(*outcome.window, deadline, abort_flag));
-  if ((request.flags & NCCL_WIN_COLL_SYMMETRIC) == 0) return outcome;
-  TUTTI_ASSIGN(const Operations::Registration registration,
-               operations_->Register(outcome.window->own, deadline, abort_flag));
-  if (!registration.refused.ok())
-    TUTTI_INFO(kLogInit, "operations gain nothing by a window of {} bytes: {}", request.bytes,
-               registration.refused.message());
-  if (registration.token != nullptr) {
-    const MutexLock lock(registrations_mutex_);
-    registrations_[outcome.window->handle] = registration.token;
-  }
+  if ((request.flags & NCCL_WIN_COLL_SYMMETRIC) != 0) UseInOperations(*outcome.window);
   return outcome;
 }
 
+// Has operations work in a window, where its parts are of one length and all within reach.
+void Communicator::UseInOperations(const Window& window) {
+  const bool alike = std::all_of(window.bytes.begin(), window.bytes.end(),
+                                 [&](uint64_t bytes) { return bytes == window.bytes[0]; });
+  if (window.team.size != num_ranks() || !alike) return;
+  Operations::ReachedWindow reached = {window.own, {}};
+  for (int r = 0; r < num_ranks(); ++r)
+    reached.parts.push_back(r == rank() ? window.own.data() : window.At(r, 0));
+  const void* const token = operations_->Register(std::move(reached));
+  if (token == nullptr) return;
+  const MutexLock lock(registrations_mutex_);
+  registrations_[window.handle] = token;
+}
+
 bool Communicator::CanDoOneSided() const {
-  if (!symmetric_->has_flat_space()) return false;
+  if (cuda_device_ >= 0 || !symmetric_->has_flat_space()) return false;
   if (symmetric_->team().size == num_ranks()) return true;
   const auto& shared = static_cast<const HostOperations&>(*operations_).shared_with_one_sided();
   return shared.network != nullptr && shared.network->rma() != nullptr;
@@ -152,12 +172,17 @@ Status Communicator::DeregisterWindow(ncclWindow_t handle) {
   const void* token = nullptr;
   {
     const MutexLock lock(registrations_mutex_);
-    if (const auto found = registrations_.extract(handle)) token = found.mapped();
+    if (const auto found = registrations_.find(handle); found != registrations_.end())
+      token = found->second;
+  }
+  // Where the device cannot tell that it is done, what may still be in use stays mapped.
+  TUTTI_TRY(operations_->Forget(token));
+  {
+    const MutexLock lock(registrations_mutex_);
+    registrations_.erase(handle);
     if (one_sided_ && one_sided_->remote() != nullptr) one_sided_->remote()->Forget(handle);
   }
-  Status forgotten = operations_->Forget(token);
-  Status gone = symmetric_->Deregister(handle);
-  return forgotten.ok() ? gone : forgotten;
+  return symmetric_->Deregister(handle);
 }
 
 std::string Communicator::DescribeAsJson() const {

@@ -69,6 +69,8 @@ class Communicator {
   int num_ranks() const { return bootstrap_->num_ranks(); }
   const std::string& name() const { return name_; }
   int cuda_device() const { return cuda_device_; }  // -1: this rank is a host device
+  // REQUIRES: this rank is a GPU.
+  Result<const cuda::Device*> device() const { return process_.OpenDevice(cuda_device_); }
   const Settings& settings() const { return settings_; }
   Process& process() { return process_; }
   Bootstrap& bootstrap() { return *bootstrap_; }
@@ -88,8 +90,9 @@ class Communicator {
 
   SymmetricMemory& symmetric() { return *symmetric_; }
   // Registers a window; all ranks call it together. With NCCL_WIN_COLL_SYMMETRIC, operations work
-  // in it from now on, where that gains something. Where a rank refuses, all fail with its reason,
-  // and the communicator lives on; any other failure stops it.
+  // in it from now on, where that gains something. Returns null on all ranks where the memory of
+  // one cannot be mapped by others. Where a rank refuses, all fail with its reason, and the
+  // communicator lives on; any other failure stops it.
   Result<std::shared_ptr<const Window>> RegisterWindow(const SymmetricMemory::Request& request);
   // Ends a window on this rank, when the device has done all that was queued on it. Any thread.
   Status DeregisterWindow(ncclWindow_t handle);
@@ -123,7 +126,8 @@ class Communicator {
   Status Open();
   Status ExchangePeers(PlanContext& lists);
   Status DescribeDevice(PeerInfo& self);
-  void MakeSymmetricMemory();
+  Status MakeSymmetricMemory();
+  void UseInOperations(const Window& window);
   Result<SymmetricMemory::Outcome> Register(const SymmetricMemory::Request& request);
   Status ShareWithOthers(const Window& window, Deadline deadline,
                          const std::atomic<bool>* abort_flag);

@@ -44,6 +44,8 @@ Result<ncclDevComm> DeviceCommunicators::Create(
   } else {
     request.wrong = plan.status();
   }
+  const Result<uint32_t*> flag = AbortFlag();
+  if (!flag.ok() && request.wrong.ok()) request.wrong = flag.status();
   TUTTI_ASSIGN(const std::shared_ptr<const Window> window, comm_.RegisterWindow(request));
   std::unique_ptr<GinProxy> proxy;
   if (plan.value().gin.present()) {
@@ -57,11 +59,30 @@ Result<ncclDevComm> DeviceCommunicators::Create(
                                         .resource_window = window->handle,
                                         .resource_record = comm_.symmetric().RecordOf(*window),
                                         .window_table = comm_.symmetric().table(),
-                                        .abort_flag = reinterpret_cast<uint32_t*>(&aborted_),
+                                        .abort_flag = *flag,
                                         .gin_handle = proxy ? proxy->handle() : nullptr});
   const MutexLock lock(mutex_);
   made_[window->handle] = std::move(proxy);
   return made;
+}
+
+Result<uint32_t*> DeviceCommunicators::AbortFlag() {
+  if (comm_.cuda_device() < 0) return reinterpret_cast<uint32_t*>(&aborted_);
+  const MutexLock lock(mutex_);
+  if (pinned_.data() == nullptr) {
+    TUTTI_ASSIGN(const cuda::Device* const device, comm_.device());
+    TUTTI_ASSIGN(pinned_, device->pinned().Take(sizeof(std::atomic<uint32_t>)));
+    auto* const flag = new (pinned_.data()) std::atomic<uint32_t>(0);
+    aborted_on_gpu_.store(flag);
+    // An Abort that saw no flag has said so before.
+    if (aborted_.load() != 0) flag->store(1);
+  }
+  return reinterpret_cast<uint32_t*>(pinned_.data());
+}
+
+void DeviceCommunicators::Abort() {
+  aborted_.store(1);
+  if (auto* const flag = aborted_on_gpu_.load()) flag->store(1);
 }
 
 Status DeviceCommunicators::Destroy(const void* devcomm) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 
+#include "backend/cuda/pinned_pool.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "devcomm/requirements.h"
@@ -37,8 +38,8 @@ class DeviceCommunicators {
   // any more, before the communicator's connections go.
   void Clear();
 
-  // Ends the waits of all kernels.
-  void Abort() { aborted_.store(1, std::memory_order_release); }
+  // Ends the waits of all kernels. Any thread.
+  void Abort();
 
  private:
   // Returns the plan, or what is wrong on this rank.
@@ -46,9 +47,15 @@ class DeviceCommunicators {
   Result<std::unique_ptr<GinProxy>> MakeProxy(const GinPlan& plan,
                                               const std::shared_ptr<const Window>& window);
 
+  // Returns the abortFlag of all device communicators, as the rank's device sees it.
+  Result<uint32_t*> AbortFlag();
+
   Communicator& comm_;
-  std::atomic<uint32_t> aborted_ = 0;  // the abortFlag of all device communicators
+  std::atomic<uint32_t> aborted_ = 0;
+  // On GPUs the flag lies in pinned memory, once there are device communicators.
+  std::atomic<std::atomic<uint32_t>*> aborted_on_gpu_ = nullptr;
   Mutex mutex_;
+  cuda::PinnedBlock pinned_ TUTTI_GUARDED_BY(mutex_);
   // By resource window; null without a GIN connection.
   std::map<ncclWindow_t, std::unique_ptr<GinProxy>> made_ TUTTI_GUARDED_BY(mutex_);
 };

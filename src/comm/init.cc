@@ -96,7 +96,7 @@ Status Communicator::Build(std::atomic<bool>* abort_flag) {
     if (rank() == 0) WarnOfEmptyLists(settings_, lists);
     TUTTI_ASSIGN(operations_, JoinHosts(context, &times));
   }
-  MakeSymmetricMemory();
+  TUTTI_TRY(MakeSymmetricMemory());
   TUTTI_TRY(Open());
   if (settings_.print_init_times) {
     const auto ms = [](int64_t ns) { return static_cast<double>(ns) / 1e6; };

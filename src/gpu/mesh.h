@@ -3,7 +3,7 @@
 // The operations of GPUs of one host that all reach one another's windows (windows.h). An operation
 // is a kernel, queued on the caller's CUDA stream.
 //
-// Only Create and Register wait for other ranks. A launch queues kernels; ranks meet inside them.
+// Only Create waits for other ranks. A launch queues kernels; ranks meet inside them.
 
 #include <atomic>
 #include <cstdint>
@@ -36,8 +36,8 @@ class GpuMesh final : public DeviceOperations {
   static Result<Outcome> Create(const GpuPeers& peers, Watch& watch, const Settings& settings,
                                 WindowPlace place);
 
-  Result<Registration> Register(std::span<std::byte> buffer, Deadline deadline,
-                                const std::atomic<bool>* abort_flag) override;
+  bool MapsPeerMemory() const override { return args_.num_ranks == 1 || IsOnGpu(windows_.place()); }
+  const void* Register(ReachedWindow window) override;
   Status Forget(const void* token) override;
   double PredictUs(const Task& task) const override;
   std::string Describe(const Task& task) const override;
@@ -122,8 +122,6 @@ class GpuMesh final : public DeviceOperations {
   // OpSignature::registered of the call that is being launched.
   uint32_t registered_ TUTTI_GUARDED_BY(launch_mutex_) = 0;
   GpuRegistry registry_ TUTTI_GUARDED_BY(launch_mutex_);
-  // The buffers that were forgotten while they were in use.
-  std::vector<std::unique_ptr<GpuRegistry::Buffer>> still_mapped_ TUTTI_GUARDED_BY(launch_mutex_);
 };
 
 }  // namespace tutti

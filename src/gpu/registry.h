@@ -1,31 +1,25 @@
 #pragma once
 
-// The buffers that all ranks of a communicator of GPUs have registered together
-// (ncclCommWindowRegister): each rank maps those of all others, so that operations read and write
-// them where they are. The caller promises that a rank's buffers lie at the same offsets as those
-// of the others (NCCL_WIN_COLL_SYMMETRIC).
+// The windows in which operations of a communicator of GPUs work: they read and write the parts of
+// all ranks where they are. The caller promises that a rank's buffers lie at the same offsets as
+// those of the others (NCCL_WIN_COLL_SYMMETRIC).
 //
-// All ranks call Share alike. The other functions are called by one thread at a time.
+// One thread at a time.
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "backend/cuda/memory.h"
-#include "base/status.h"
-#include "gpu/windows.h"
-
 namespace tutti {
 
 class GpuRegistry {
  public:
-  // Registered memory of all ranks, as this rank's GPU sees it.
+  // The parts of a window, as this rank's GPU sees them.
   struct Buffer {
-    uint64_t number = 0;  // The same on all ranks; counts the buffers of the communicator.
+    uint64_t number = 0;  // The same on all ranks; counts the windows of the communicator.
     std::span<std::byte> own;
-    std::vector<std::byte*> of;
-    std::vector<cuda::MappedMemory> mapped;
+    std::vector<std::byte*> of;  // by rank
 
     // Returns the place in the buffer of `rank` that corresponds to `pointer` in this rank's own.
     std::byte* At(int rank, const void* pointer) const {
@@ -36,16 +30,10 @@ class GpuRegistry {
     uint32_t Mark(uint32_t mark, const void* pointer) const;
   };
 
-  // A buffer that all ranks have mapped; or null, and the reason, which is the same on every rank.
-  struct Shared {
-    std::unique_ptr<Buffer> buffer;
-    Status refusal;
-  };
-  // Lets all ranks map one another's `buffer`. Fails when the ranks cannot talk.
-  static Result<Shared> Share(const GpuPeers& peers, std::span<std::byte> buffer);
-  void Add(std::unique_ptr<Buffer> buffer);
-  // Removes a buffer and returns it. REQUIRES: it was added.
-  std::unique_ptr<Buffer> Take(const void* buffer);
+  // Adds a window, of which `own` is this rank's part and `parts` are those of all ranks. All ranks
+  // add the same windows in the same order. Returns what is to be given to Remove.
+  const void* Add(std::span<std::byte> own, std::vector<std::byte*> parts);
+  void Remove(const void* buffer);
 
   // Returns the buffer that holds these bytes; null when none does.
   const Buffer* Find(const void* begin, size_t bytes) const;

@@ -4,34 +4,19 @@
 
 namespace tutti {
 
-Result<Operations::Registration> GpuMesh::Register(std::span<std::byte> buffer, Deadline deadline,
-                                                   const std::atomic<bool>* abort_flag) {
-  if (args_.num_ranks == 1) return Registration();
-  if (!IsOnGpu(windows_.place()))
-    return Registration{nullptr, InvalidUsage("the GPUs do not reach one another's memory")};
-  GpuPeers asked = peers();
-  asked.deadline = deadline;
-  asked.abort_flag = abort_flag;
-  TUTTI_ASSIGN(GpuRegistry::Shared shared, GpuRegistry::Share(asked, buffer));
-  const void* const token = shared.buffer.get();
+const void* GpuMesh::Register(ReachedWindow window) {
+  if (args_.num_ranks == 1) return nullptr;
   const MutexLock lock(launch_mutex_);
-  if (shared.buffer) registry_.Add(std::move(shared.buffer));
-  return Registration{token, std::move(shared.refusal)};
+  return registry_.Add(window.own, std::move(window.parts));
 }
 
 Status GpuMesh::Forget(const void* token) {
   if (token == nullptr) return Status::Ok();
-  std::unique_ptr<GpuRegistry::Buffer> gone;  // Unmapped when this returns, without the lock.
-  {
-    const MutexLock lock(launch_mutex_);
-    gone = registry_.Take(token);
-  }
   // Kernels that have been launched may still read the others' buffers where they are mapped here.
-  Status drained = queue_->Drain();
-  if (drained.ok()) return drained;
+  TUTTI_TRY(queue_->Drain());
   const MutexLock lock(launch_mutex_);
-  still_mapped_.push_back(std::move(gone));
-  return drained;
+  registry_.Remove(token);
+  return Status::Ok();
 }
 
 GpuMesh::SharedBuffers GpuMesh::FindShared(const Task& task) const {

@@ -20,6 +20,7 @@ struct StatusWire {
   char text[375] = {};
 
   static StatusWire Of(const Status& status);
+  bool ok() const { return code == 0; }
   // Returns the failure, which names the rank that it came from; success stays success.
   Status From(int rank, const PeerInfo& peer) const;
 };

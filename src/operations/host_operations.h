@@ -88,6 +88,7 @@ class HostOperations final : public Operations {
   std::string_view TransportTo(int peer) const override;
   const MachineMap& machines() const override { return machines_; }
   uint64_t MemoryBytes() const override { return arena_.memory.size(); }
+  bool MapsPeerMemory() const override { return true; }
 
   // What one-sided calls (window/one_sided.h) use of what the operations were made with.
   struct SharedWithOneSided {

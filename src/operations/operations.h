@@ -81,19 +81,19 @@ class Operations {
   // REQUIRES: every call has returned, and every ticket was run.
   virtual void Finish() = 0;
 
-  // How a registration came out. `token`, for Forget, is null where nothing is gained, and
-  // `refused` says why, where there is something to say; the same on every rank.
-  struct Registration {
-    const void* token = nullptr;
-    Status refused = Status::Ok();
+  // Returns whether this rank's device can map the memory of the ranks of its machine; the same on
+  // all ranks.
+  virtual bool MapsPeerMemory() const { return false; }
+  // A window (window/window.h) that all ranks reach, with parts of one length.
+  struct ReachedWindow {
+    std::span<std::byte> own;
+    std::vector<std::byte*> parts;  // by rank, as this rank's device sees them
   };
-  // All ranks call it alike, with buffers of one length. Operations work in the buffers of all from
-  // now on, where that gains something. Fails when the ranks cannot talk.
-  virtual Result<Registration> Register(std::span<std::byte> /*buffer*/, Deadline /*deadline*/,
-                                        const std::atomic<bool>* /*abort_flag*/) {
-    return Registration();
-  }
-  // Takes a registration back, when the device has done all that was queued on it.
+  // Has operations work in a window from now on, where that gains something. All ranks call it
+  // alike. Returns what is to be given to Forget; null where nothing is gained.
+  virtual const void* Register(ReachedWindow /*window*/) { return nullptr; }
+  // Takes a registration back, when the device has done all that was queued on it. Where that
+  // fails, the registration stays.
   virtual Status Forget(const void* /*token*/) { return Status::Ok(); }
 
   // Returns InvalidArgument where the bytes are not memory that this rank's operations can work on,

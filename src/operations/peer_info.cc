@@ -35,6 +35,9 @@ std::string SharedSettings(const Settings& s) {
   if (s.gpu_window != usual.gpu_window || s.max_ctas != usual.max_ctas || !s.gpu_tune.empty())
     text += fmt::format(" TUTTI_GPU_WINDOW={} NCCL_MAX_CTAS={} TUTTI_GPU_TUNE={}", s.gpu_window,
                         s.max_ctas, s.gpu_tune);
+  if (!s.win_enable) text += " NCCL_WIN_ENABLE=0";
+  if (s.win_stride != 0) text += fmt::format(" NCCL_WIN_STRIDE={}", s.win_stride);
+  if (s.lsa_team_size != 0) text += fmt::format(" NCCL_LSA_TEAM_SIZE={}", s.lsa_team_size);
   return text;
 }
 

@@ -52,13 +52,15 @@ class FlatSpace {
   // Returns what offsets and sizes of mappings are multiples of.
   virtual uint64_t granularity() const = 0;
 
-  // Returns the allocation that `buffer` lies in. InvalidArgument, with what to do, where it does
-  // not lie in one that others can map.
+  // Returns the allocation that `buffer` lies in. InvalidArgument where it is not one piece of this
+  // rank's memory; any other error, with what to do, where nobody else can map it.
   virtual Result<Allocation> Find(std::span<const std::byte> buffer) = 0;
   virtual Result<Allocation> Allocate(uint64_t bytes) = 0;
   virtual void Free(const Allocation& allocation) = 0;
   // Returns what another rank of the team needs to map the allocation.
   virtual Result<RemoteHandle> Export(const Allocation& allocation) = 0;
+  // Ends an export, when all ranks of the team have mapped the allocation or given it up.
+  virtual void EndExport(const RemoteHandle& handle) = 0;
 
   // Maps an allocation of a rank of the team, or of this one, `at` bytes from base.
   virtual Status Map(uint64_t at, const RemoteHandle& allocation, Deadline deadline,

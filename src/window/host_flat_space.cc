@@ -37,11 +37,13 @@ class HostFlatSpace final : public FlatSpace {
 
   Result<Allocation> Find(std::span<const std::byte> buffer) override {
     const auto found = memory_.Find(buffer.data(), buffer.size());
+    if (!found && memory_.Find(buffer.data(), 1))
+      return InvalidArgument("{} bytes at {} reach beyond their memory from ncclMemAlloc",
+                             buffer.size(), fmt::ptr(buffer.data()));
     if (!found)
-      return InvalidArgument(
-          "the {} bytes at {} do not lie in one piece of memory from "
-          "ncclMemAlloc, which other ranks could map",
-          buffer.size(), fmt::ptr(buffer.data()));
+      return InvalidUsage(
+          "the buffer at {} is not from ncclMemAlloc, and cannot be mapped elsewhere",
+          fmt::ptr(buffer.data()));
     return Allocation{found->id, found->base, found->size};
   }
   Result<Allocation> Allocate(uint64_t bytes) override {
@@ -55,6 +57,7 @@ class HostFlatSpace final : public FlatSpace {
   Result<RemoteHandle> Export(const Allocation& allocation) override {
     return memory_.Export(allocation.id, fd_server_);
   }
+  void EndExport(const RemoteHandle& /*handle*/) override {}  // It ends with the allocation.
 
   Status Map(uint64_t at, const RemoteHandle& allocation, Deadline deadline,
              const std::atomic<bool>* abort_flag) override {

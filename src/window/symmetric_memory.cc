@@ -19,6 +19,7 @@ SymmetricMemory::SymmetricMemory(Parts parts)
       peers_(parts.peers),
       team_(parts.team),
       space_(std::move(parts.space)),
+      why_no_space_(std::move(parts.why_no_space)),
       records_(std::move(parts.records)),
       directory_(*parts.directory),
       table_(*records_) {}
@@ -45,6 +46,7 @@ Result<SymmetricMemory::Outcome> SymmetricMemory::Register(const Request& reques
   const Status met = bootstrap_.AllGather(offers.data(), sizeof(Offer), deadline, abort_flag);
   Result<Outcome> outcome =
       met.ok() ? Conclude(request, offers, part, deadline, abort_flag) : Result<Outcome>(met);
+  if (part.exported) space_->EndExport(*part.exported);
   if (!outcome.ok() || outcome->window == nullptr) DropPart(part);
   return outcome;
 }
@@ -55,17 +57,19 @@ Status SymmetricMemory::Prepare(const Request& request, Part& part, Offer& offer
   offer.flags = request.flags;
   offer.alike = request.alike;
   offer.bytes = request.bytes;
-  if (space_ == nullptr) {
-    if (request.buffer != nullptr) return Status::Ok();
-    return InvalidUsage("the buffer is null, and the library cannot allocate it on these ranks");
+  offer.allocates = request.buffer == nullptr ? 1 : 0;
+  Result<FlatSpace::Allocation> allocation = AllocationOf(request);
+  if (!allocation.ok()) {
+    const bool is_mistake = allocation.status().code() == Code::kInvalidArgument;
+    if (request.buffer == nullptr || is_mistake) return allocation.status();
+    offer.unmappable = StatusWire::Of(allocation.status());
+    return Status::Ok();
   }
+  part.allocation = *allocation;
+  part.is_ours = request.buffer == nullptr;
   offer.needed_stride = space_->NeededStride();
   offer.longest_stride = space_->LongestStride();
-  if (request.buffer == nullptr) {
-    TUTTI_ASSIGN(part.allocation, space_->Allocate(request.bytes));
-    part.is_ours = true;
-  } else {
-    TUTTI_ASSIGN(part.allocation, space_->Find({request.buffer, request.bytes}));
+  if (!part.is_ours) {
     offer.offset = static_cast<uint64_t>(request.buffer - part.allocation.base);
     if (offer.offset % kPage != 0)
       return InvalidArgument(
@@ -77,8 +81,15 @@ Status SymmetricMemory::Prepare(const Request& request, Part& part, Offer& offer
     if (part.number != 0) ++memories_.at(part.number).num_users;
     offer.memory = part.number;
   }
-  TUTTI_ASSIGN(offer.allocation, space_->Export(part.allocation));
+  TUTTI_ASSIGN(part.exported, space_->Export(part.allocation));
+  offer.allocation = *part.exported;
   return Status::Ok();
+}
+
+Result<FlatSpace::Allocation> SymmetricMemory::AllocationOf(const Request& request) const {
+  if (space_ == nullptr) return why_no_space_;
+  if (request.buffer == nullptr) return space_->Allocate(request.bytes);
+  return space_->Find({request.buffer, request.bytes});
 }
 
 void SymmetricMemory::ShowGivenUp(Offer& offer) const {
@@ -104,6 +115,7 @@ void SymmetricMemory::TakeBack(std::span<const Offer> offers) {
 Status SymmetricMemory::CheckOffers(std::span<const Offer> offers) const {
   for (size_t r = 0; r < offers.size(); ++r)
     TUTTI_TRY(offers[r].wrong.From(static_cast<int>(r), peers_[r]));
+  const Status unmappable = FirstUnmappable(offers);
   for (size_t r = 0; r < offers.size(); ++r) {
     const std::string name = RankName(static_cast<int>(r), peers_[r]);
     if (Status wrong = CheckOffer(offers[r]); !wrong.ok()) return std::move(wrong).Annotate(name);
@@ -113,7 +125,9 @@ Status SymmetricMemory::CheckOffers(std::span<const Offer> offers) const {
           offers[0].flags, name, offers[r].flags);
     if (offers[r].alike != offers[0].alike)
       return InvalidArgument("{} asks for something else than rank 0", name);
-    if (offers[r].offset != offers[0].offset)
+    // It would not get what it asked for, and could not tell.
+    if (!unmappable.ok() && offers[r].allocates != 0) return unmappable;
+    if (unmappable.ok() && offers[r].offset != offers[0].offset)
       return InvalidArgument(
           "the ranks register windows at different places of their memory: rank 0 {} bytes from "
           "its start, and {} {} bytes",
@@ -123,16 +137,23 @@ Status SymmetricMemory::CheckOffers(std::span<const Offer> offers) const {
 }
 
 // Checks what a rank cannot have said that keeps to the protocol.
-Status SymmetricMemory::CheckOffer(const Offer& offer) const {
+Status SymmetricMemory::CheckOffer(const Offer& offer) {
   if (offer.bytes == 0 || offer.offset % kPage != 0)
     return RemoteError("it offers {} bytes at {}", offer.bytes, offer.offset);
-  if (space_ == nullptr) return Status::Ok();
+  if (!offer.unmappable.ok()) return Status::Ok();
   const uint64_t size = offer.allocation.size;
   if (size > kLongestStride || offer.offset > size || offer.bytes > size - offer.offset)
     return RemoteError("it offers {} bytes at {} of memory of {}", offer.bytes, offer.offset, size);
   for (const uint64_t stride : {offer.needed_stride, offer.longest_stride})
     if (stride == 0 || stride % kStrideUnit != 0)
       return RemoteError("it asks for a stride of {} bytes", stride);
+  return Status::Ok();
+}
+
+// Returns why the memory of a rank cannot be mapped by others, of the first such rank.
+Status SymmetricMemory::FirstUnmappable(std::span<const Offer> offers) const {
+  for (size_t r = 0; r < offers.size(); ++r)
+    TUTTI_TRY(offers[r].unmappable.From(static_cast<int>(r), peers_[r]));
   return Status::Ok();
 }
 
@@ -157,9 +178,9 @@ Result<SymmetricMemory::Outcome> SymmetricMemory::Conclude(const Request& reques
     const MutexLock lock(mutex_);
     TakeBack(offers);
   }
-  if (Status refusal = CheckOffers(offers); !refusal.ok()) return Outcome{nullptr, refusal};
-  if (space_ != nullptr)
-    if (Status refusal = TakeMemory(offers, part); !refusal.ok()) return Outcome{nullptr, refusal};
+  if (Status refusal = CheckOffers(offers); !refusal.ok()) return Outcome{.refusal = refusal};
+  if (Status none = FirstUnmappable(offers); !none.ok()) return Outcome{.why_none = none};
+  if (Status refusal = TakeMemory(offers, part); !refusal.ok()) return Outcome{.refusal = refusal};
   std::shared_ptr<const Window> window;
   const Status mine = [&]() -> Status {
     if (part.is_new) TUTTI_TRY(MapMemory(part.number, offers, deadline, abort_flag));
@@ -171,11 +192,11 @@ Result<SymmetricMemory::Outcome> SymmetricMemory::Conclude(const Request& reques
   if (agreed.ok() && agreed->go_on()) {
     directory_.Add(window);
     windows_.push_back(window);
-    return Outcome{window, Status::Ok()};
+    return Outcome{.window = window};
   }
   if (window != nullptr) DropRecord(*window);
   if (!agreed.ok()) return agreed.status();
-  return Outcome{nullptr, agreed->refusal};
+  return Outcome{.refusal = agreed->refusal};
 }
 
 // Decides which memory the window is a piece of: one that is mapped already, if all ranks bring the
@@ -195,8 +216,8 @@ Status SymmetricMemory::TakeMemory(std::span<const Offer> offers, Part& part) {
   const std::optional<uint64_t> at = offsets_->Take(bytes, unit);
   if (!at)
     return InvalidUsage(
-        "{} bytes of windows do not fit beside {} into the {} that each rank has addresses "
-        "for",
+        "{} bytes of windows do not fit beside {} into the {} that each rank has addresses for "
+        "(NCCL_WIN_STRIDE)",
         bytes, offsets_->taken(), stride_);
   part.number = ++num_memories_;
   part.is_new = true;
@@ -240,13 +261,11 @@ Result<std::shared_ptr<const Window>> SymmetricMemory::MakeWindow(const Request&
   for (const Offer& offer : offers) window->bytes.push_back(offer.bytes);
   window->team = team_;
   window->own = {request.buffer != nullptr ? request.buffer : part.allocation.base, request.bytes};
-  if (space_ != nullptr) {
-    window->memory = part.number;
-    window->offset = offers[0].offset;
-    window->stride = stride_;
-    window->slice_offset = memories_.at(part.number).extent.at + window->offset;
-    window->flat_base = space_->base() + window->slice_offset;
-  }
+  window->memory = part.number;
+  window->offset = offers[0].offset;
+  window->stride = stride_;
+  window->slice_offset = memories_.at(part.number).extent.at + window->offset;
+  window->flat_base = space_->base() + window->slice_offset;
   TUTTI_ASSIGN(void* const memory, records_->Allocate(sizeof(ncclWindow_vidmem)));
   window->handle = static_cast<ncclWindow_t>(memory);
   const ncclWindow_vidmem record = RecordOf(*window);
@@ -307,7 +326,7 @@ void SymmetricMemory::DropRecord(const Window& window) {
 void SymmetricMemory::Drop(const Window& window) {
   directory_.Remove(window.handle);
   DropRecord(window);
-  if (window.memory != 0) DropUser(window.memory);
+  DropUser(window.memory);
 }
 
 Result<size_t> SymmetricMemory::IndexOf(ncclWindow_t handle) const {

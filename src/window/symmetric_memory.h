@@ -53,9 +53,9 @@ class SymmetricMemory {
     Bootstrap* bootstrap = nullptr;  // This and what is pointed to outlive the object.
     std::span<const PeerInfo> peers;
     LsaTeam team;
-    // Null where kernels do not reach the memory of other ranks: windows can be registered then,
-    // and have no addresses.
     std::unique_ptr<FlatSpace> space;
+    // Where `space` is null: why there can be no windows; the same on all ranks.
+    Status why_no_space = {};
     std::unique_ptr<RecordMemory> records;
     WindowDirectory* directory = nullptr;
   };
@@ -66,7 +66,7 @@ class SymmetricMemory {
   SymmetricMemory& operator=(const SymmetricMemory&) = delete;
 
   const LsaTeam& team() const { return team_; }
-  // Returns whether windows have addresses for kernels; the same on all ranks.
+  // Returns whether there can be windows; the same on all ranks.
   bool has_flat_space() const { return space_ != nullptr; }
 
   // What this rank brings to a registration.
@@ -77,11 +77,13 @@ class SymmetricMemory {
     uint64_t alike = 0;  // anything else that all ranks must have alike
     Status wrong = {};   // not ok: why this rank cannot register anything
   };
-  // How a registration came out: a window, or the reason of the first rank that refused, the same
-  // on all ranks.
+  // How a registration came out, the same on all ranks: a window; or else the reason of the first
+  // rank that refused; or else, where nobody did wrong, why there is no window (the memory of some
+  // rank cannot be mapped by others).
   struct Outcome {
     std::shared_ptr<const Window> window;
-    Status refusal;
+    Status refusal = {};
+    Status why_none = {};
   };
   // All ranks call it together. Fails when the ranks cannot talk; what is left then is of no use.
   Result<Outcome> Register(const Request& request, Deadline deadline,
@@ -107,6 +109,8 @@ class SymmetricMemory {
   // CheckOffers.
   struct Offer {
     StatusWire wrong;
+    StatusWire unmappable;  // not ok: why no other rank can map the memory
+    int64_t allocates = 0;  // 1: the library allocates the memory
     int64_t flags = 0;
     uint64_t alike = 0;
     uint64_t bytes = 0;
@@ -136,13 +140,16 @@ class SymmetricMemory {
     bool is_ours = false;  // The library has allocated it, and no memory has it yet.
     int number = 0;        // the memory that this registration is a user of; 0: none
     bool is_new = false;   // The memory was made for this registration.
+    std::optional<RemoteHandle> exported;
   };
 
   Status Prepare(const Request& request, Part& part, Offer& offer);
+  Result<FlatSpace::Allocation> AllocationOf(const Request& request) const;
   void ShowGivenUp(Offer& offer) const TUTTI_REQUIRES(mutex_);
   void TakeBack(std::span<const Offer> offers) TUTTI_REQUIRES(mutex_);
   Status CheckOffers(std::span<const Offer> offers) const;
-  Status CheckOffer(const Offer& offer) const;
+  static Status CheckOffer(const Offer& offer);
+  Status FirstUnmappable(std::span<const Offer> offers) const;
   void FixStride(std::span<const Offer> offers) TUTTI_REQUIRES(mutex_);
   Result<Outcome> Conclude(const Request& request, std::span<const Offer> offers, Part& part,
                            Deadline deadline, const std::atomic<bool>* abort_flag);
@@ -162,6 +169,7 @@ class SymmetricMemory {
   const std::span<const PeerInfo> peers_;
   const LsaTeam team_;
   const std::unique_ptr<FlatSpace> space_;
+  const Status why_no_space_;
   const std::unique_ptr<RecordMemory> records_;
   WindowDirectory& directory_;
 

@@ -19,15 +19,13 @@ struct Window {
   std::span<std::byte> own;       // This rank's part, at the address that the user knows.
   std::vector<uint64_t> bytes;    // The size of each rank's part; these may differ.
   LsaTeam team;
-  // The part of place 0 of the team in this rank's flat space; null where there is no flat space.
-  std::byte* flat_base = nullptr;
-  uint64_t stride = 0;        // from the part of one place to that of the next
-  uint64_t slice_offset = 0;  // of the window in each slice of the flat space
+  std::byte* flat_base = nullptr;  // the part of place 0 of the team in this rank's flat space
+  uint64_t stride = 0;             // from the part of one place to that of the next
+  uint64_t slice_offset = 0;       // of the window in each slice of the flat space
   int memory = 0;       // The number of the memory that it is a piece of; the same on all ranks.
   uint64_t offset = 0;  // of the window in that memory
 
-  // Returns where this rank reaches `offset_in_window` of the part of `place`. REQUIRES: there is a
-  // flat space.
+  // Returns where this rank reaches `offset_in_window` of the part of `place`.
   std::byte* At(int place, uint64_t offset_in_window) const {
     return flat_base + static_cast<uint64_t>(place) * stride + offset_in_window;
   }

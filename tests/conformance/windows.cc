@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstring>
 #include <iterator>
 #include <vector>
 
@@ -20,9 +19,7 @@ uint64_t Stamp(int from, int to, size_t at) {
 }
 
 uint64_t ReadStamp(const std::byte* part, int from) {
-  uint64_t stamp = 0;
-  std::memcpy(&stamp, part + 8 * from, sizeof(stamp));
-  return stamp;
+  return Get(reinterpret_cast<const uint64_t*>(part) + from, 1)[0];
 }
 
 }  // namespace
@@ -56,8 +53,7 @@ void StampAll(const TestWindow& window, int rank, int num_ranks, size_t at) {
   for (int peer = 0; peer < num_ranks; ++peer) {
     std::byte* const part = window.At(peer, at);
     if (part == nullptr) continue;
-    const uint64_t stamp = Stamp(rank, peer, at);
-    std::memcpy(part + 8 * rank, &stamp, sizeof(stamp));
+    Put(reinterpret_cast<uint64_t*>(part) + rank, std::vector{Stamp(rank, peer, at)});
   }
 }
 

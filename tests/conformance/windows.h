@@ -1,6 +1,6 @@
 #pragma once
 
-// Windows of host ranks as tests use them: memory, a registration, and stamps by which every rank
+// Windows as tests use them: memory, a registration, and stamps by which every rank
 // shows that it can write where it should.
 
 #include <cstddef>

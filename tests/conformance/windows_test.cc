@@ -10,8 +10,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -25,33 +26,38 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr const char* kForHosts = "kernels of GPUs have no flat space yet";
 constexpr size_t kPage = NCCL_WIN_REQUIRED_ALIGNMENT;
 
-class WindowsOfHostsTest : public ::testing::TestWithParam<int> {};
+// Returns when all ranks have come.
+void Meet(ncclComm_t comm) {
+  EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+  EXPECT_NCCL(Finish(comm));
+}
 
-TEST_P(WindowsOfHostsTest, AreLoadedAndStoredByAllRanks) {
-  TUTTI_FOR_HOSTS(kForHosts);
+class WindowRanksTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(WindowRanksTest, AreLoadedAndStoredByAllRanks) {
   const int n = GetParam();
+  TUTTI_NEEDS_RANKS(n);
   ThreadWorld world(n);
   ASSERT_TRUE(world.ok());
   RunRanks(n, [&](int rank) {
     TestWindow window(world.comm(rank), 64 << 10);
     ASSERT_NE(window.get(), nullptr);
     StampAll(window, rank, n, 0);
-    EXPECT_NCCL(tuttiBarrier(world.comm(rank), nullptr));
+    Meet(world.comm(rank));
     ExpectStamps(window, rank, n, 0);
-    EXPECT_NCCL(tuttiBarrier(world.comm(rank), nullptr));
+    Meet(world.comm(rank));
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, WindowsOfHostsTest, ::testing::Values(1, 2, 3, 4, 8),
+INSTANTIATE_TEST_SUITE_P(Ranks, WindowRanksTest, ::testing::Values(1, 2, 3, 4, 8),
                          [](const auto& instance) { return fmt::format("{}", instance.param); });
 
 // The pointer of a peer is base + place * stride + offset.
-TEST(HostWindowTest, PartsLieAtOneStride) {
-  TUTTI_FOR_HOSTS(kForHosts);
+TEST(WindowTest, PartsLieAtOneStride) {
   constexpr int kRanks = 4;
+  TUTTI_NEEDS_RANKS(kRanks);
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
   RunRanks(kRanks, [&](int rank) {
@@ -73,15 +79,15 @@ TEST(HostWindowTest, PartsLieAtOneStride) {
     ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
     EXPECT_NCCL(ncclCommQueryProperties(world.comm(rank), &properties));
     EXPECT_EQ(properties.nLsaTeams, 1);
-    EXPECT_NCCL(tuttiBarrier(world.comm(rank), nullptr));
+    Meet(world.comm(rank));
   });
 }
 
 // Several windows in one allocation, which is mapped once, and of which each rank registers another
 // size.
-TEST(HostWindowTest, SeveralOfUnequalSizesShareMemory) {
-  TUTTI_FOR_HOSTS(kForHosts);
+TEST(WindowTest, SeveralOfUnequalSizesShareMemory) {
   constexpr int kRanks = 3;
+  TUTTI_NEEDS_RANKS(kRanks);
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
   RunRanks(kRanks, [&](int rank) {
@@ -101,18 +107,18 @@ TEST(HostWindowTest, SeveralOfUnequalSizesShareMemory) {
     }
     StampAll(low, rank, kRanks, 0);
     StampAll(high, rank, kRanks, kPage - 64);
-    EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+    Meet(comm);
     ExpectStamps(low, rank, kRanks, 0);
     low.End();  // The memory stays for the other window.
     ExpectStamps(high, rank, kRanks, kPage - 64);
-    EXPECT_EQ(std::memcmp(memory.data() + 9 * kPage - 64, high.own() + kPage - 64, 64), 0);
-    EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+    EXPECT_EQ(Get(memory.data() + 9 * kPage - 64, 64), Get(high.own() + kPage - 64, 64));
+    Meet(comm);
   });
 }
 
-TEST(HostWindowTest, OfANullPointerIsAllocated) {
-  TUTTI_FOR_HOSTS(kForHosts);
+TEST(WindowTest, OfANullPointerIsAllocated) {
   constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
   RunRanks(kRanks, [&](int rank) {
@@ -124,13 +130,14 @@ TEST(HostWindowTest, OfANullPointerIsAllocated) {
       ASSERT_NCCL(ncclWinGetUserPtr(comm, window, &own));
       ASSERT_NCCL(ncclGetPeerDevicePointer(window, 4, 1 - rank, &theirs));
       auto* const value = static_cast<int*>(own);
-      EXPECT_EQ(*value, 0);
-      *static_cast<int*>(theirs) = rank + 1;
-      EXPECT_NCCL(tuttiBarrier(comm, nullptr));
-      EXPECT_EQ(value[1], 2 - rank);
+      EXPECT_EQ(Get(value, 1), std::vector{0});
+      Put(static_cast<int*>(theirs), std::vector{rank + 1});
+      Meet(comm);
+      EXPECT_EQ(Get(value, 2), std::vector({0, 2 - rank}));
       // It is memory for operations as any other.
       EXPECT_NCCL(ncclAllReduce(value + 1, value, 1, ncclInt32, ncclSum, comm, nullptr));
-      EXPECT_EQ(*value, 3);
+      EXPECT_NCCL(Finish(comm));
+      EXPECT_EQ(Get(value, 1), std::vector{3});
       EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
     }
   });
@@ -138,9 +145,9 @@ TEST(HostWindowTest, OfANullPointerIsAllocated) {
 
 // Ranks register alike and deregister in orders of their own: what is registered never lies where
 // something else is. Each rank checks all that it has after each step.
-TEST(HostWindowTest, KeepTheirPlacesUnderRandomTraffic) {
-  TUTTI_FOR_HOSTS(kForHosts);
+TEST(WindowTest, KeepTheirPlacesUnderRandomTraffic) {
   constexpr int kRanks = 3, kSteps = 60;
+  TUTTI_NEEDS_RANKS(kRanks);
   constexpr size_t kMostWindows = 6;
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
@@ -160,9 +167,9 @@ TEST(HostWindowTest, KeepTheirPlacesUnderRandomTraffic) {
       memory.push_back(std::make_unique<TestMemory>(bytes));
       kept.push_back({std::make_unique<TestWindow>(comm, bytes, memory.back()->data()), at});
       StampAll(*kept.back().window, rank, kRanks, at);
-      EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+      Meet(comm);
       for (const Kept& each : kept) ExpectStamps(*each.window, rank, kRanks, each.at);
-      EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+      Meet(comm);
       if (kept.size() < kMostWindows) continue;
       std::shuffle(kept.begin(), kept.end(), own);
       kept.resize(1 + own() % kMostWindows);
@@ -179,15 +186,14 @@ struct Mistake {
 class WindowMistakeTest : public ::testing::TestWithParam<Mistake> {};
 
 TEST_P(WindowMistakeTest, AllRanksHearAndGoOn) {
-  TUTTI_FOR_HOSTS(kForHosts);
   constexpr int kRanks = 3, kWrong = 1;
+  TUTTI_NEEDS_RANKS(kRanks);
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
   const std::string mistake = GetParam().name;
   RunRanks(kRanks, [&](int rank) {
     ncclComm_t comm = world.comm(rank);
     TestMemory memory(8 * kPage);
-    alignas(kPage) static std::array<std::byte, kPage> foreign;
     std::byte* buffer = memory.data();
     size_t bytes = kPage;
     int flags = NCCL_WIN_DEFAULT;
@@ -198,8 +204,7 @@ TEST_P(WindowMistakeTest, AllRanksHearAndGoOn) {
       if (mistake == "UnknownFlags") flags = 0x400;
       if (mistake == "OtherOffset") buffer += kPage;
       if (mistake == "NotAligned") buffer += 64;
-      if (mistake == "NotFromMemAlloc") buffer = foreign.data();
-      if (mistake == "BeyondItsMemory") bytes = 9 * kPage;
+      if (mistake == "BeyondItsMemory") bytes = size_t{64} << 20;
       if (mistake == "Empty") bytes = 0;
       if (mistake == "NoPlaceForIt") out = nullptr;
     }
@@ -212,9 +217,9 @@ TEST_P(WindowMistakeTest, AllRanksHearAndGoOn) {
     EXPECT_EQ(state, ncclSuccess);
     TestWindow good(comm, kPage, memory.data());
     StampAll(good, rank, kRanks, 0);
-    EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+    Meet(comm);
     ExpectStamps(good, rank, kRanks, 0);
-    EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+    Meet(comm);
   });
 }
 
@@ -224,16 +229,119 @@ INSTANTIATE_TEST_SUITE_P(
                       Mistake{"UnknownFlags", ncclInvalidArgument, "0x400 is unknown"},
                       Mistake{"OtherOffset", ncclInvalidArgument, "4096 bytes"},
                       Mistake{"NotAligned", ncclInvalidArgument, "multiple of 4096"},
-                      Mistake{"NotFromMemAlloc", ncclInvalidArgument, "ncclMemAlloc"},
-                      Mistake{"BeyondItsMemory", ncclInvalidArgument, "ncclMemAlloc"},
+                      Mistake{"BeyondItsMemory", ncclInvalidArgument, "reach beyond"},
                       Mistake{"Empty", ncclInvalidArgument, "empty"},
                       Mistake{"NoPlaceForIt", ncclInvalidArgument, "win is null"}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
+// A page of memory that others cannot map, of the calling thread's device.
+class PlainPage {
+ public:
+  PlainPage() {
+    if (OnGpus()) on_gpu_.emplace(2 * kPage);
+    std::byte* const begin = OnGpus() ? on_gpu_->data() : on_host_.data();
+    data_ = begin + (kPage - reinterpret_cast<uintptr_t>(begin) % kPage) % kPage;
+  }
+  std::byte* data() const { return data_; }
+
+ private:
+  std::optional<DeviceMemory> on_gpu_;
+  std::vector<std::byte> on_host_ = std::vector<std::byte>(2 * kPage);
+  std::byte* data_ = nullptr;
+};
+
+// Where others cannot map the memory of one rank, nobody does wrong and there is no window.
+TEST(WindowTest, IsNullInMemoryThatOthersCannotMap) {
+  constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t comm = world.comm(rank);
+    TestMemory memory(4 * kPage);
+    const PlainPage plain;
+    void* const buffer = rank == 0 ? plain.data() : memory.data() + kPage;
+    auto* window = reinterpret_cast<ncclWindow_t>(buffer);
+    EXPECT_NCCL(ncclCommWindowRegister(comm, buffer, kPage, &window, NCCL_WIN_COLL_SYMMETRIC));
+    EXPECT_EQ(window, nullptr);
+    EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
+    // Whoever asks for memory would not have it.
+    void* const asked = rank == 0 ? buffer : nullptr;
+    EXPECT_EQ(ncclCommWindowRegister(comm, asked, kPage, &window, NCCL_WIN_DEFAULT),
+              ncclInvalidUsage);
+    EXPECT_THAT(ncclGetLastError(comm), HasSubstr("rank 0 ("));
+    EXPECT_THAT(ncclGetLastError(comm), HasSubstr("ncclMemAlloc"));
+    TestWindow good(comm, kPage, memory.data());
+    StampAll(good, rank, kRanks, 0);
+    Meet(comm);
+    ExpectStamps(good, rank, kRanks, 0);
+    Meet(comm);
+  });
+}
+
+TEST(WindowTest, IsNullWhereWindowsAreDisabled) {
+  constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
+  ThreadWorld world(kRanks, {{"NCCL_WIN_ENABLE", "0"}});
+  ASSERT_TRUE(world.ok());
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t comm = world.comm(rank);
+    TestMemory memory(kPage);
+    ncclWindow_t window = nullptr;
+    EXPECT_NCCL(ncclCommWindowRegister(comm, memory.data(), kPage, &window, NCCL_WIN_DEFAULT));
+    EXPECT_EQ(window, nullptr);
+    EXPECT_EQ(ncclCommWindowRegister(comm, nullptr, kPage, &window, NCCL_WIN_DEFAULT),
+              ncclInvalidUsage);
+    EXPECT_THAT(ncclGetLastError(comm), HasSubstr("NCCL_WIN_ENABLE"));
+  });
+}
+
+// Windows that do not fit into the addresses that a rank has are refused, and fit again when others
+// have gone on all ranks.
+TEST(WindowTest, AddressesThatAreGivenUpAreUsedAgain) {
+  TUTTI_FOR_HOSTS("it takes 3 GiB of memory, which hosts need not have");
+  constexpr int kRanks = 2;
+  constexpr size_t kMost = size_t{3} << 30;  // It is sparse.
+  ThreadWorld world(kRanks, {{"NCCL_WIN_STRIDE", "4G"}});
+  ASSERT_TRUE(world.ok());
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t comm = world.comm(rank);
+    TestWindow large(comm, kMost);
+    EXPECT_NE(large.At(1 - rank, kMost - 1), nullptr);
+    ncclWindow_t refused = nullptr;
+    const auto try_another = [&] {
+      return ncclCommWindowRegister(comm, nullptr, kMost, &refused, NCCL_WIN_DEFAULT);
+    };
+    EXPECT_EQ(try_another(), ncclInvalidUsage);
+    EXPECT_THAT(ncclGetLastError(comm), HasSubstr("NCCL_WIN_STRIDE"));
+    if (rank == 0) large.End();
+    EXPECT_EQ(try_another(), ncclInvalidUsage);
+    if (rank == 1) large.End();
+    EXPECT_NCCL(try_another());
+    EXPECT_NCCL(ncclCommWindowDeregister(comm, refused));
+  });
+}
+
+// Teams of one rank each have windows, of which a rank reaches its own part.
+TEST(WindowTest, TeamsCanBeMadeSmaller) {
+  constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
+  ThreadWorld world(kRanks, {{"NCCL_LSA_TEAM_SIZE", "1"}});
+  ASSERT_TRUE(world.ok());
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t comm = world.comm(rank);
+    EXPECT_EQ(ncclTeamLsa(comm).nRanks, 1);
+    TestWindow window(comm, kPage);
+    EXPECT_NE(window.At(rank, 0), nullptr);
+    EXPECT_EQ(window.At(1 - rank, 0), nullptr);
+    Meet(comm);
+  });
+}
+
 // Whoever goes first, the memory stays where others have it mapped.
-TEST(HostWindowTest, MemoryStaysWhileOthersReadIt) {
-  TUTTI_FOR_HOSTS(kForHosts);
+TEST(WindowTest, MemoryStaysWhileOthersReadIt) {
   constexpr int kRanks = 3;
+  TUTTI_NEEDS_RANKS(kRanks);
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
   std::atomic<int> ended = 0, read = 0;
@@ -243,8 +351,8 @@ TEST(HostWindowTest, MemoryStaysWhileOthersReadIt) {
     TestMemory memory(kPage);
     ncclWindow_t window = nullptr;
     ASSERT_NCCL(ncclCommWindowRegister(comm, memory.data(), kPage, &window, NCCL_WIN_DEFAULT));
-    memory.data()[5] = static_cast<std::byte>(rank + 1);
-    EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+    Put(memory.data() + 5, std::vector{static_cast<std::byte>(rank + 1)});
+    Meet(comm);
     if (rank == 0) {
       EXPECT_NCCL(ncclCommDestroy(comm));  // with its window
       ended = 1;
@@ -254,7 +362,7 @@ TEST(HostWindowTest, MemoryStaysWhileOthersReadIt) {
     while (ended == 0) std::this_thread::yield();
     void* theirs = nullptr;
     EXPECT_NCCL(ncclGetLsaDevicePointer(window, 5, 0, &theirs));
-    EXPECT_EQ(*static_cast<std::byte*>(theirs), std::byte{1});
+    EXPECT_EQ(Get(static_cast<std::byte*>(theirs), 1), std::vector{std::byte{1}});
     ++read;
     EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
     EXPECT_EQ(ncclCommWindowDeregister(comm, window), ncclInvalidArgument);
@@ -262,9 +370,9 @@ TEST(HostWindowTest, MemoryStaysWhileOthersReadIt) {
   });
 }
 
-TEST(HostWindowTest, CanBeRegisteredInGroupsAndByNonBlockingCommunicators) {
-  TUTTI_FOR_HOSTS(kForHosts);
+TEST(WindowTest, CanBeRegisteredInGroupsAndByNonBlockingCommunicators) {
   constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
   ncclUniqueId id;
   ASSERT_NCCL(ncclGetUniqueId(&id));
   RunRanks(kRanks, [&](int rank) {

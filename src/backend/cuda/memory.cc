@@ -105,6 +105,60 @@ Result<MappedMemory> MappedMemory::Import(const Device& device, const UniqueFd& 
   return memory;
 }
 
+Result<AddressRange> AddressRange::Reserve(const Device& device, size_t bytes) {
+  const Driver& driver = device.driver();
+  const ManagingScope scope(driver, device.context());
+  AddressRange range;
+  TUTTI_TRY(driver.Check(driver.MemReserve(&range.address_, bytes, 0, 0, 0),
+                         fmt::format("reserving {} bytes of device addresses", bytes)));
+  range.device_ = &device;
+  range.size_ = bytes;
+  return range;
+}
+
+AddressRange& AddressRange::operator=(AddressRange&& other) noexcept {
+  Release();
+  device_ = std::exchange(other.device_, nullptr);
+  address_ = std::exchange(other.address_, 0);
+  size_ = std::exchange(other.size_, 0);
+  return *this;
+}
+
+void AddressRange::Release() {
+  if (device_ == nullptr) return;
+  const ManagingScope scope(device_->driver(), device_->context());
+  device_->driver().MemUnreserve(address_, size_);
+  device_ = nullptr;
+}
+
+Status AddressRange::Map(size_t offset, const UniqueFd& fd, size_t bytes) {
+  if (offset > size_ || bytes > size_ - offset)
+    return InvalidArgument("{} bytes do not fit at {} of {} reserved bytes", bytes, offset, size_);
+  const Driver& driver = device_->driver();
+  const ManagingScope scope(driver, device_->context());
+  AllocationHandle handle = 0;
+  TUTTI_TRY(driver.Check(
+      driver.MemImport(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd.get())),
+                       kFileDescriptor),
+      "opening another rank's device memory"));
+  Status mapped = driver.Check(driver.MemMap(address_ + offset, bytes, 0, handle, 0),
+                               fmt::format("mapping {} bytes of device memory", bytes));
+  driver.MemRelease(handle);  // the mapping holds it
+  TUTTI_TRY(std::move(mapped));
+  AccessDescription access;
+  access.location.id = device_->ordinal();
+  Status allowed =
+      driver.Check(driver.MemSetAccess(address_ + offset, bytes, &access, 1),
+                   fmt::format("letting CUDA device {} use mapped memory", device_->ordinal()));
+  if (!allowed.ok()) driver.MemUnmap(address_ + offset, bytes);
+  return allowed;
+}
+
+void AddressRange::Unmap(size_t offset, size_t bytes) {
+  const ManagingScope scope(device_->driver(), device_->context());
+  device_->driver().MemUnmap(address_ + offset, bytes);
+}
+
 Result<Allocation> ExportAllocation(const Device& device, std::span<const std::byte> memory) {
   const Driver& driver = device.driver();
   const ManagingScope scope(driver, device.context());
@@ -120,7 +174,7 @@ Result<Allocation> ExportAllocation(const Device& device, std::span<const std::b
                            static_cast<const void*>(memory.data()), allocation.bytes);
   AllocationHandle handle = 0;
   if (driver.MemRetain(&handle, reinterpret_cast<void*>(static_cast<uintptr_t>(begin))) != 0)
-    return InvalidArgument(
+    return InvalidUsage(
         "the buffer at {} is not from ncclMemAlloc, or cuMemCreate, and cannot be mapped elsewhere",
         static_cast<const void*>(memory.data()));
   int number = -1;

@@ -45,6 +45,33 @@ class MappedMemory {
   bool mapped_ = false;
 };
 
+// Device addresses that are set aside, into which memory is mapped piece by piece. Move-only; what
+// is mapped goes with it.
+class AddressRange {
+ public:
+  static Result<AddressRange> Reserve(const Device& device, size_t bytes);
+
+  AddressRange() = default;  // no addresses: data() is null
+  AddressRange(AddressRange&& other) noexcept { *this = static_cast<AddressRange&&>(other); }
+  AddressRange& operator=(AddressRange&& other) noexcept;
+  ~AddressRange() { Release(); }
+
+  std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
+
+  // Maps what `fd` names, of `bytes` as its maker says, `offset` bytes from the start, for the
+  // device. Both are multiples of the driver's granularity.
+  Status Map(size_t offset, const UniqueFd& fd, size_t bytes);
+  // Takes what Map has mapped there away.
+  void Unmap(size_t offset, size_t bytes);
+
+ private:
+  void Release();
+
+  const Device* device_ = nullptr;
+  DeviceAddress address_ = 0;
+  size_t size_ = 0;
+};
+
 // The allocation behind memory that somebody else has mapped (ncclMemAlloc, other users of
 // cuMemCreate).
 struct Allocation {
@@ -52,8 +79,8 @@ struct Allocation {
   size_t bytes = 0;   // of it, for Import
   size_t offset = 0;  // of the memory in it
 };
-// Returns InvalidArgument for memory that has no such name (cudaMalloc), or spans several
-// allocations.
+// Returns InvalidUsage for memory that has no such name (cudaMalloc), InvalidArgument for what is
+// none of the device or spans several allocations.
 Result<Allocation> ExportAllocation(const Device& device, std::span<const std::byte> memory);
 
 // Memory of the host that a GPU may use, for as long as this lives. Move-only.

@@ -1,0 +1,158 @@
+#include "window/device_flat_space.h"
+
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include "backend/cuda/memory.h"
+#include "backend/cuda/own_stream.h"
+#include "base/mutex.h"
+#include "sys/huge_pages.h"
+#include "window/offset_space.h"
+
+namespace tutti {
+namespace {
+
+// Records of windows lie in blocks of the least memory that the driver gives. One holds some 20,000
+// windows; a communicator that has more is refused.
+constexpr uint64_t kRecordBytes = kHugePageBytes;
+constexpr uint64_t kRecordAlignment = 16;
+
+cuda::DeviceAddress AddressOf(const void* memory) {
+  return static_cast<cuda::DeviceAddress>(reinterpret_cast<uintptr_t>(memory));
+}
+
+class DeviceFlatSpace final : public FlatSpace {
+ public:
+  DeviceFlatSpace(const cuda::Device& device, FdServer& fd_server, const FdKey& key,
+                  uint64_t stride)
+      : device_(device), fd_server_(fd_server), key_(key), stride_(stride) {}
+
+  uint64_t NeededStride() const override { return stride_; }
+  uint64_t LongestStride() const override { return stride_; }
+  Status Reserve(uint64_t bytes) override {
+    TUTTI_ASSIGN(range_, cuda::AddressRange::Reserve(device_, bytes));
+    return Status::Ok();
+  }
+  std::byte* base() const override { return range_.data(); }
+  uint64_t granularity() const override { return kHugePageBytes; }
+
+  // An allocation is known by where it begins: as long as a window holds it, nothing else can begin
+  // there.
+  Result<Allocation> Find(std::span<const std::byte> buffer) override {
+    TUTTI_ASSIGN(const cuda::Allocation found, cuda::ExportAllocation(device_, buffer));
+    std::byte* const base = const_cast<std::byte*>(buffer.data()) - found.offset;
+    return Allocation{AddressOf(base), base, found.bytes};
+  }
+  Result<Allocation> Allocate(uint64_t bytes) override {
+    UniqueFd name;  // That it has one is what counts: Export asks for it again.
+    TUTTI_ASSIGN(cuda::MappedMemory memory, cuda::MappedMemory::Create(device_, bytes, &name));
+    memory.LetPeersUse(device_);
+    const Allocation allocation = {AddressOf(memory.data()), memory.data(), memory.size()};
+    const MutexLock lock(mutex_);
+    own_.emplace(allocation.base, std::move(memory));
+    return allocation;
+  }
+  void Free(const Allocation& allocation) override {
+    const MutexLock lock(mutex_);
+    own_.erase(allocation.base);
+  }
+
+  Result<RemoteHandle> Export(const Allocation& allocation) override {
+    TUTTI_ASSIGN(cuda::Allocation named,
+                 cuda::ExportAllocation(device_, {allocation.base, allocation.bytes}));
+    RemoteHandle handle;
+    handle.allocation_id = allocation.id;
+    handle.size = allocation.bytes;
+    const std::string& name = fd_server_.name();
+    name.copy(handle.server_name.data(), kMaxFdServerName);
+    const MutexLock lock(mutex_);
+    handle.offer_id = fd_server_.Offer(named.fd.get(), key_);
+    offered_[handle.offer_id] = std::move(named.fd);
+    return handle;
+  }
+  void EndExport(const RemoteHandle& handle) override {
+    fd_server_.Withdraw(handle.offer_id);
+    const MutexLock lock(mutex_);
+    offered_.erase(handle.offer_id);
+  }
+
+  Status Map(uint64_t at, const RemoteHandle& allocation, Deadline deadline,
+             const std::atomic<bool>* abort_flag) override {
+    const char* const name = allocation.server_name.data();
+    TUTTI_ASSIGN(const UniqueFd fd, FetchFd(std::string_view(name, strnlen(name, kMaxFdServerName)),
+                                            allocation.offer_id, key_, deadline, abort_flag));
+    return range_.Map(at, fd, allocation.size);
+  }
+  void Unmap(uint64_t at, uint64_t bytes) override { range_.Unmap(at, bytes); }
+
+ private:
+  const cuda::Device& device_;
+  FdServer& fd_server_;
+  const FdKey key_;
+  const uint64_t stride_;
+  cuda::AddressRange range_;
+  Mutex mutex_;
+  std::map<const std::byte*, cuda::MappedMemory> own_ TUTTI_GUARDED_BY(mutex_);
+  std::map<uint64_t, UniqueFd> offered_ TUTTI_GUARDED_BY(mutex_);
+};
+
+class DeviceRecordMemory final : public RecordMemory {
+ public:
+  explicit DeviceRecordMemory(const cuda::Device& device) : device_(device) {}
+
+  Result<void*> Allocate(size_t bytes) override {
+    if (block_.data() == nullptr) {
+      TUTTI_ASSIGN(block_, cuda::MappedMemory::Create(device_, kRecordBytes, nullptr));
+    }
+    const std::optional<uint64_t> at = places_.Take(bytes, kRecordAlignment);
+    if (!at)
+      return SystemError("there are too many windows for the {} bytes of their records",
+                         kRecordBytes);
+    void* const memory = block_.data() + *at;
+    sizes_[memory] = bytes;
+    const std::vector<std::byte> zeroes(bytes);
+    TUTTI_TRY(Write(memory, zeroes));
+    return memory;
+  }
+  Status Write(void* to, std::span<const std::byte> bytes) override {
+    const cuda::ManagingScope scope(device_.driver(), device_.context());
+    TUTTI_ASSIGN(const cuda::OwnStream stream, cuda::OwnStream::Create(device_));
+    return stream.CopyIn(AddressOf(to), bytes.data(), bytes.size());
+  }
+  void Free(void* memory) override {
+    const auto size = sizes_.extract(memory);
+    places_.GiveBack(static_cast<uint64_t>(static_cast<std::byte*>(memory) - block_.data()),
+                     size.mapped());
+  }
+
+ private:
+  const cuda::Device& device_;
+  cuda::MappedMemory block_;
+  OffsetSpace places_{kRecordBytes};
+  std::map<void*, uint64_t> sizes_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<FlatSpace>> MakeDeviceFlatSpace(const cuda::Device& device,
+                                                       FdServer& fd_server, const FdKey& key,
+                                                       uint64_t stride) {
+  const cuda::ManagingScope scope(device.driver(), device.context());
+  size_t left = 0, total = 0;
+  if (stride == 0) {
+    TUTTI_TRY(device.driver().Check(device.driver().MemGetInfo(&left, &total),
+                                    "asking how much memory the GPU has"));
+    stride = total;
+  }
+  stride = (stride + kStrideUnit - 1) / kStrideUnit * kStrideUnit;
+  return std::unique_ptr<FlatSpace>(
+      std::make_unique<DeviceFlatSpace>(device, fd_server, key, stride));
+}
+
+std::unique_ptr<RecordMemory> MakeDeviceRecordMemory(const cuda::Device& device) {
+  return std::make_unique<DeviceRecordMemory>(device);
+}
+
+}  // namespace tutti
