@@ -69,6 +69,14 @@ bool ConnectionCore::Look() {
   return moved;
 }
 
+std::optional<size_t> ConnectionCore::Undelivered() {
+  if (!driver_.TryTake()) return std::nullopt;
+  const size_t left = CountUndelivered();
+  driver_.Give();
+  ServeRequests();
+  return left;
+}
+
 SleepAdvice ConnectionCore::PrepareToSleep(std::vector<pollfd>& descriptors) {
   if (failed_.load(std::memory_order_acquire)) return SleepAdvice::kGoOn;
   if (Settled()) return SleepAdvice::kSleep;

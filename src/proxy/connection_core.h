@@ -19,6 +19,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,8 +70,12 @@ class ConnectionCore : public NetConnection {
 
   // Moves what can be moved now. Called by the driving thread.
   virtual Result<bool> Move() = 0;
+  // Returns how much of what was sent the peer may not have yet. Called by the driving thread.
+  virtual size_t CountUndelivered() const { return 0; }
   // Drives the connection once, unless another thread does, also when nothing is under way.
   bool Look();
+  // Returns CountUndelivered(); nothing while another thread drives the connection.
+  std::optional<size_t> Undelivered();
   // Waits until no other thread is in the connection. The most derived destructor calls this first.
   void Stop();
 

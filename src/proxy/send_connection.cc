@@ -66,7 +66,7 @@ Status SendConnection::Flush(int64_t patience_ns, const std::atomic<bool>* stop)
   for (;;) {
     if (Failed()) return status();
     const bool looked = Look();
-    const size_t left = comm_->Undelivered();
+    const size_t left = Undelivered().value_or(undelivered);
     const bool moved = looked || left < undelivered;
     undelivered = left;
     const FifoView view = fifo();

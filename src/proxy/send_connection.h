@@ -19,6 +19,7 @@ class SendConnection final : public ConnectionCore {
 
  private:
   Result<bool> Move() override;
+  size_t CountUndelivered() const override { return comm_->Undelivered(); }
   NetSend Message(const FifoChunk& chunk) const;
 
   const std::unique_ptr<NetSendComm> comm_;

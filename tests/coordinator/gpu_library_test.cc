@@ -44,6 +44,14 @@ int CallsOf(const char* function) {
   return reinterpret_cast<int (*)(const char*)>(dlsym(library, "otherNcclCalls"))(function);
 }
 
+// Waits until this rank has called the function.
+bool AwaitCall(const char* function) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (CallsOf(function) == 0 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return CallsOf(function) > 0;
+}
+
 // A rank with a GPU of its own number and a stream on it.
 class GpuRank : public TestRank {
  public:
@@ -317,13 +325,13 @@ TEST_P(GpuLibraryTest, DeathWhileACallIsInProgress) {
     const std::vector<int64_t> shape = {5000};
     const int64_t handle = self.Ask(TestRank::Describe("stuck", tuttiOpAllreduce, tuttiFloat32,
                                                        shape, values.data(), values.data()));
+    EXPECT_TRUE(AwaitCall("ncclAllReduce"));
     board.Add(1, 1);
     if (self.rank() == last) pause();
     EXPECT_NE(self.TryWait(handle), "");
     EXPECT_THAT(self.Reduce("after", values), HasSubstr("rank " + std::to_string(last)));
   });
   ASSERT_TRUE(job.processes().board().Await(1, GetParam()));
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
   job.processes().Signal(last, SIGKILL);
 }
 

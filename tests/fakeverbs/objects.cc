@@ -205,6 +205,7 @@ int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   if (!TakeOne(context->async_fd)) return -1;
   State& s = TheState();
   const Lock lock(s.mutex);
+  if (Of(context).events.empty()) return -1;  // its queue pair is gone
   *event = Of(context).events.front();
   Of(context).events.pop_front();
   if (Qp* const pair = PairOf(*event)) ++pair->events;

@@ -19,10 +19,11 @@ EXAMPLES = os.path.join(HERE, "..", "..", "python", "examples")
 LIMIT_S = 120
 
 # Before a program: its pauses are as long as the file says that Job.set_pace writes. What a test waits
-# for so comes before the program's end, however long it takes.
+# for so comes before the program's end, however long it takes. It prints how often it has paused.
 PACED = """
-import os, time
-def paced(unused, sleep=time.sleep):
+import itertools, os, time
+def paced(unused, sleep=time.sleep, pauses=itertools.count(1)):
+    print(f"pause {next(pauses)} of process {os.getpid()}", flush=True)
     with open(os.environ["TEST_PACE"], encoding="ascii") as file:
         sleep(float(file.read()))
 time.sleep = paced
@@ -91,6 +92,8 @@ def train(state):
         optimizer.step()
         state.step += 1
         state.commit()
+        if state.step == 5:
+            print("five steps", flush=True)
         time.sleep(0.02)
 
 train(state)
@@ -156,6 +159,10 @@ class Job:
     def text(self):
         return "".join(self.lines)
 
+    def count(self, pattern):
+        with self._changed:
+            return len(re.findall(pattern, self.text()))
+
     def wait_for(self, pattern, count=1):
         """The matches, once there are as many."""
         deadline = time.monotonic() + LIMIT_S
@@ -198,7 +205,8 @@ class Digits(unittest.TestCase):
         first = job.wait_for(r"process (\d+) is rank (\d) of 3 in epoch 0", 3)
         # Not rank 0 alone is special, nor is it not: the one that dies has samples of its own.
         victim = next(int(match[1]) for match in first if match[2] == "1")
-        time.sleep(1.5)  # into the next epoch
+        pauses = f"pause [0-9]+ of process {victim}\n"
+        job.wait_for(pauses, job.count(pauses) + 10)  # well into the next epoch
         job.set_pace(1)
         os.kill(victim, signal.SIGKILL)
         job.wait_for(r"is rank \d of 2 in epoch \d", 2)
@@ -224,7 +232,7 @@ class Readers(unittest.TestCase):
         job = Job(["--min-np", "2", "--max-np", "3", "--blacklist-cooldown-range", "0", "0",
                    sys.executable, "-c", READS])
         first = job.wait_for(r"rank=(\d) size=3 step=0 pid=(\d+)", 3)
-        time.sleep(0.5)
+        job.wait_for("five steps", 3)
         os.kill(next(int(match[2]) for match in first if match[1] == "1"), signal.SIGKILL)
         job.wait_for(r"here rank=\d size=2 step=\d", 2)
         status, text = job.finish()

@@ -89,6 +89,20 @@ except KeyboardInterrupt:
 """
 
 
+def await_asleep(pid):
+    """Waits until the main thread of a process sleeps: until it is found asleep twice without having run in between."""
+    deadline = time.monotonic() + 60
+    before = None
+    while time.monotonic() < deadline:
+        with open(f"/proc/{pid}/task/{pid}/status", encoding="ascii") as file:
+            state = [line for line in file if line.startswith(("State", "voluntary", "nonvoluntary"))]
+        if "S (" in state[0] and state == before:
+            return
+        before = state
+        time.sleep(0.005)
+    raise AssertionError(f"process {pid} does not sleep")
+
+
 def start(script, rank, size, port):
     environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
                        MASTER_PORT=str(port), TUTTI_COMM_KEY="test")
@@ -114,7 +128,7 @@ class Faults(unittest.TestCase):
         ranks = [start(script, rank, 2, port) for rank in range(2)]
         for rank in ranks:
             self.assertEqual(rank.stdout.readline(), "ready\n")
-        time.sleep(0.8)  # so that it waits by then, as a rule; it ends alike where it does not yet
+        await_asleep(ranks[0].pid)
         ranks[0].send_signal(signal.SIGINT)
         ranks[0].wait(60)
         outputs = [rank.communicate(timeout=60)[0] for rank in ranks]

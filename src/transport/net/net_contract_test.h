@@ -304,7 +304,7 @@ inline void RefusesWhatIsTooLong(const NetFactory& factory) {
     from.Fill(1);
     // Either end may be the one that sees it first.
     Status status;
-    const Deadline deadline = Deadline::AfterSeconds(kBoundS);
+    const Deadline deadline = Deadline::AfterSeconds(BoundS());
     for (bool begun = false; status.ok() && !deadline.Passed();) {
       if (!begun) {
         const Result<NetRequest*> request =
@@ -434,7 +434,7 @@ inline void WakesASleepingReceiver(const NetFactory& factory) {
     std::atomic<bool> came = false;
     std::thread sleeper([&] {
       thread.store(testing::ThisThread());
-      const Deadline deadline = Deadline::AfterSeconds(kBoundS);
+      const Deadline deadline = Deadline::AfterSeconds(BoundS());
       do {
         ASSERT_TRUE(link.receiver->Progress().ok());
       } while (!link.Received(receiving) && SleepOn(*link.receiver, deadline));
@@ -446,7 +446,7 @@ inline void WakesASleepingReceiver(const NetFactory& factory) {
     }
     EXPECT_FALSE(came.load());
     NetRequest* sending = nullptr;
-    const Deadline deadline = Deadline::AfterSeconds(kBoundS);
+    const Deadline deadline = Deadline::AfterSeconds(BoundS());
     while (!sending && !deadline.Passed()) {
       sending = link.Send(from);
       ASSERT_TRUE(link.sender->Progress().ok());
@@ -469,7 +469,7 @@ inline void SleepingEndsWakeEachOther(const NetFactory& factory) {
   std::thread sending([&] {
     NetBuffer from = link.SendBuffer(400'000);
     from.Fill(0);
-    const Deadline deadline = Deadline::AfterSeconds(kBoundS);
+    const Deadline deadline = Deadline::AfterSeconds(BoundS());
     for (uint64_t i = 0; i < kMessages; ++i) {
       NetRequest* request = nullptr;
       while (!(request = link.Send({from.data(), bytes_of(i), 0, 0, from.memory()}))) {
@@ -484,7 +484,7 @@ inline void SleepingEndsWakeEachOther(const NetFactory& factory) {
     }
   });
   NetBuffer to = link.ReceiveBuffer(400'000);
-  const Deadline deadline = Deadline::AfterSeconds(kBoundS);
+  const Deadline deadline = Deadline::AfterSeconds(BoundS());
   for (uint64_t i = 0; i < kMessages && !::testing::Test::HasFailure(); ++i) {
     NetRequest* const request = link.Receive(to);
     ASSERT_NE(request, nullptr);

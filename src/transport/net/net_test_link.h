@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "testing/ranks.h"
 #include "transport/net/net.h"
 
 namespace tutti {
@@ -45,9 +46,9 @@ struct NetFactory {
 namespace net_contract {
 
 // Generous: a machine under sanitizers, or one inside another, is slow.
-inline constexpr double kBoundS = 60;
+inline double BoundS() { return 60 * testing::TimeScale(); }
 
-inline WaitLimits Bound() { return {Deadline::AfterSeconds(kBoundS), nullptr}; }
+inline WaitLimits Bound() { return {Deadline::AfterSeconds(BoundS()), nullptr}; }
 
 // Memory that is registered with a comm where its device wants that.
 class NetBuffer {
@@ -137,7 +138,7 @@ struct NetLink {
   // up.
   template <class Ready>
   bool Drive(Ready ready) {
-    const Deadline deadline = Deadline::AfterSeconds(kBoundS);
+    const Deadline deadline = Deadline::AfterSeconds(BoundS());
     while (!ready()) {
       for (NetComm* comm :
            {static_cast<NetComm*>(sender.get()), static_cast<NetComm*>(receiver.get())}) {
@@ -153,7 +154,7 @@ struct NetLink {
   }
   // Drives one end until it fails, and returns the failure; ok when it does not fail in time.
   static Status AwaitFailure(NetComm& comm) {
-    const Deadline deadline = Deadline::AfterSeconds(kBoundS);
+    const Deadline deadline = Deadline::AfterSeconds(BoundS());
     while (!deadline.Passed()) {
       Result<bool> moved = comm.Progress();
       if (!moved.ok()) return std::move(moved).status();
@@ -164,7 +165,7 @@ struct NetLink {
   // Sends, and drives the sender, until it fails. What was granted before may still go out; at last
   // the sender hears that nobody takes it.
   Status AwaitSendFailure(NetBuffer& buffer) {
-    const Deadline deadline = Deadline::AfterSeconds(kBoundS);
+    const Deadline deadline = Deadline::AfterSeconds(BoundS());
     while (!deadline.Passed()) {
       Status status = sender->Isend({buffer.data(), buffer.size(), 0, 0, buffer.memory()}).status();
       if (status.ok()) status = sender->Progress().status();

@@ -19,7 +19,7 @@ namespace tutti {
 namespace rma_contract {
 
 using net_contract::Bound;
-using net_contract::kBoundS;
+using net_contract::BoundS;
 using net_contract::SleepOn;
 
 // Memory that the other end of a comm reaches.
@@ -74,7 +74,7 @@ struct RmaLink {
 
   template <class Ready>
   bool Drive(Ready ready) {
-    const Deadline deadline = Deadline::AfterSeconds(kBoundS);
+    const Deadline deadline = Deadline::AfterSeconds(BoundS());
     while (!ready()) {
       for (NetRmaComm* comm : {origin.get(), target.get()}) {
         const Result<bool> moved = comm->Progress();
@@ -275,7 +275,7 @@ inline void BothEndsMoveAtOnce(const NetFactory& factory) {
 inline void ExpectBothFail(RmaLink& link, const std::string& what) {
   Status near;
   Status far;
-  const Deadline deadline = Deadline::AfterSeconds(kBoundS);
+  const Deadline deadline = Deadline::AfterSeconds(BoundS());
   while ((near.ok() || far.ok()) && !deadline.Passed()) {
     if (near.ok()) near = link.origin->Progress().status();
     if (near.ok()) near = link.origin->Iflush().status();
@@ -377,7 +377,7 @@ inline void WakesASleepingTarget(const NetFactory& factory) {
   std::atomic<pid_t> thread = 0;
   std::thread sleeper([&] {
     thread.store(testing::ThisThread());
-    const Deadline deadline = Deadline::AfterSeconds(kBoundS);
+    const Deadline deadline = Deadline::AfterSeconds(BoundS());
     while (link.target->Progress().ok() && SleepOn(*link.target, deadline)) {
     }
   });
@@ -385,7 +385,7 @@ inline void WakesASleepingTarget(const NetFactory& factory) {
   for (int round = 0; round < 5; ++round) {
     EXPECT_TRUE(testing::AwaitAsleep(thread.load()));
     NetRequest* const get = *link.origin->Iget(ours.Local(), theirs.Remote(), 5000);
-    const Deadline deadline = Deadline::AfterSeconds(kBoundS);
+    const Deadline deadline = Deadline::AfterSeconds(BoundS());
     bool done = false;
     while (get && !done && !deadline.Passed()) {
       const Result<bool> moved = link.origin->Progress();

@@ -41,7 +41,7 @@ void Fill(std::vector<std::byte>& bytes, size_t number) {
 void SendAll(NetSendComm& sender, const Plan& plan) {
   std::deque<Message> under_way;
   size_t sent = 0;
-  const Deadline deadline = Deadline::AfterSeconds(net_contract::kBoundS);
+  const Deadline deadline = Deadline::AfterSeconds(net_contract::BoundS());
   while ((sent < plan.sizes.size() || !under_way.empty() || !sender.Drained()) &&
          !deadline.Passed()) {
     if (sent < plan.sizes.size()) {
@@ -106,7 +106,7 @@ void Stream(CabledLink& link, const Plan& plan, Between between) {
     SendAll(*link.sender, plan);
     all_sent.store(true);
   });
-  const Deadline deadline = Deadline::AfterSeconds(net_contract::kBoundS);
+  const Deadline deadline = Deadline::AfterSeconds(net_contract::BoundS());
   const size_t step = plan.GroupSize();
   std::deque<Group> posted;
   size_t next = 0;
@@ -188,7 +188,7 @@ TEST(SocketResumeTest, GoesOnAfterALinkThatWasDownForAWhile) {
 template <class Step>
 Status FailureOf(Step step) {
   Status status;
-  const Deadline deadline = Deadline::AfterSeconds(net_contract::kBoundS);
+  const Deadline deadline = Deadline::AfterSeconds(net_contract::BoundS());
   while (status.ok() && !deadline.Passed()) status = step();
   return status;
 }
