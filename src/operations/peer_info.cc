@@ -31,7 +31,6 @@ std::string SharedSettings(const Settings& s) {
   if (s.checksum) text += " TUTTI_CHECKSUM=1";
   if (s.encrypt) text += " TUTTI_ENCRYPT=1";
   if (s.gpu_lanes != usual.gpu_lanes) text += fmt::format(" TUTTI_GPU_LANES={}", s.gpu_lanes);
-  if (s.gpu_proxy) text += " TUTTI_GPU_PROXY=1";
   if (s.gpu_window != usual.gpu_window || s.max_ctas != usual.max_ctas || !s.gpu_tune.empty())
     text += fmt::format(" TUTTI_GPU_WINDOW={} NCCL_MAX_CTAS={} TUTTI_GPU_TUNE={}", s.gpu_window,
                         s.max_ctas, s.gpu_tune);
