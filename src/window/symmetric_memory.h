@@ -53,10 +53,10 @@ class SymmetricMemory {
     Bootstrap* bootstrap = nullptr;  // This and what is pointed to outlive the object.
     std::span<const PeerInfo> peers;
     LsaTeam team;
-    std::unique_ptr<FlatSpace> space;
+    std::unique_ptr<FlatSpace> space = nullptr;
     // Where `space` is null: why there can be no windows; the same on all ranks.
     Status why_no_space = {};
-    std::unique_ptr<RecordMemory> records;
+    std::unique_ptr<RecordMemory> records = nullptr;
     WindowDirectory* directory = nullptr;
   };
   explicit SymmetricMemory(Parts parts);
@@ -81,7 +81,7 @@ class SymmetricMemory {
   // rank that refused; or else, where nobody did wrong, why there is no window (the memory of some
   // rank cannot be mapped by others).
   struct Outcome {
-    std::shared_ptr<const Window> window;
+    std::shared_ptr<const Window> window = nullptr;
     Status refusal = {};
     Status why_none = {};
   };
