@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -234,20 +233,17 @@ INSTANTIATE_TEST_SUITE_P(
                       Mistake{"NoPlaceForIt", ncclInvalidArgument, "win is null"}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
-// A page of memory that others cannot map, of the calling thread's device.
+// A page of memory that ncclMemAlloc has not given out, and that others therefore cannot map.
 class PlainPage {
  public:
-  PlainPage() {
-    if (OnGpus()) on_gpu_.emplace(2 * kPage);
-    std::byte* const begin = OnGpus() ? on_gpu_->data() : on_host_.data();
-    data_ = begin + (kPage - reinterpret_cast<uintptr_t>(begin) % kPage) % kPage;
+  std::byte* data() {
+    std::byte* const begin = OnGpus() ? pinned_.data() : plain_.data();
+    return begin + (kPage - reinterpret_cast<uintptr_t>(begin) % kPage) % kPage;
   }
-  std::byte* data() const { return data_; }
 
  private:
-  std::optional<DeviceMemory> on_gpu_;
-  std::vector<std::byte> on_host_ = std::vector<std::byte>(2 * kPage);
-  std::byte* data_ = nullptr;
+  Array<std::byte> pinned_ = Array<std::byte>(2 * kPage);
+  std::vector<std::byte> plain_ = std::vector<std::byte>(2 * kPage);
 };
 
 // Where others cannot map the memory of one rank, nobody does wrong and there is no window.
@@ -259,7 +255,7 @@ TEST(WindowTest, IsNullInMemoryThatOthersCannotMap) {
   RunRanks(kRanks, [&](int rank) {
     ncclComm_t comm = world.comm(rank);
     TestMemory memory(4 * kPage);
-    const PlainPage plain;
+    PlainPage plain;
     void* const buffer = rank == 0 ? plain.data() : memory.data() + kPage;
     auto* window = reinterpret_cast<ncclWindow_t>(buffer);
     EXPECT_NCCL(ncclCommWindowRegister(comm, buffer, kPage, &window, NCCL_WIN_COLL_SYMMETRIC));
