@@ -47,11 +47,15 @@ void AwaitListeners(const RankProcesses& processes, int num_ranks, size_t wanted
   }
 }
 
-// Returns how many listeners this process has, once there are none or it is clear that they stay.
+// The listener that a process keeps: its server of descriptors.
+constexpr size_t kOwnListeners = 1;
+
+// Returns how many listeners this process has, once there are no more than its own or it is clear
+// that they stay.
 size_t ListenersInTheEnd() {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(15);
   size_t listeners = ListenersOf(getpid()).size();
-  while (listeners > 0 && std::chrono::steady_clock::now() < deadline) {
+  while (listeners > kOwnListeners && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     listeners = ListenersOf(getpid()).size();
   }
@@ -124,10 +128,10 @@ TEST(ListenersTest, EndWithTheirCommunicator) {
     ncclComm_t alone = nullptr;
     ASSERT_NCCL(ncclCommInitAll(&alone, 1, nullptr));
     ASSERT_NCCL(ncclCommDestroy(alone));
-    EXPECT_EQ(ListenersInTheEnd(), 0);
+    EXPECT_LE(ListenersInTheEnd(), kOwnListeners);
     ncclComm_t comm = Join(rank, 2, board);
     EXPECT_NCCL(ncclCommDestroy(comm));
-    EXPECT_EQ(ListenersInTheEnd(), 0);
+    EXPECT_LE(ListenersInTheEnd(), kOwnListeners);
   });
 }
 
@@ -140,7 +144,7 @@ TEST(ListenersTest, OfCommunicatorsOfOneRankEndToo) {
       ASSERT_NCCL(ncclCommDestroy(alone));
     };
     for (int i = 0; i < 30; ++i) make_and_destroy();
-    EXPECT_EQ(ListenersInTheEnd(), 0);
+    EXPECT_LE(ListenersInTheEnd(), kOwnListeners);
   });
 }
 
