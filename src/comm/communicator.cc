@@ -44,7 +44,7 @@ Status Communicator::MakeSymmetricMemory() {
         "{}", reaches ? "NCCL_WIN_ENABLE is 0" : "the GPUs do not reach one another's memory");
     parts.records = MakeHostRecordMemory();
   } else if (cuda_device_ >= 0) {
-    TUTTI_ASSIGN(const cuda::Device* const device, process_.OpenDevice(cuda_device_));
+    TUTTI_ASSIGN(const cuda::Device* const device, this->device());
     TUTTI_ASSIGN(parts.space,
                  MakeDeviceFlatSpace(*device, process_.fd_server(), OfferKey(*bootstrap_), stride));
     parts.records = MakeDeviceRecordMemory(*device);

@@ -14,11 +14,7 @@ Result<ResourcePlan> DeviceCommunicators::Plan(
     return InvalidUsage("kernels of {} do not reach the memory of other ranks",
                         comm_.operations().RankKind());
   return PlanResources(requirements.value(),
-                       {comm_.num_ranks(), comm_.symmetric().team().size, CanDoGin()});
-}
-
-bool DeviceCommunicators::CanDoGin() const {
-  return comm_.symmetric().has_flat_space() && comm_.CanDoOneSided();
+                       {comm_.num_ranks(), comm_.symmetric().team().size, comm_.CanDoOneSided()});
 }
 
 Result<std::unique_ptr<GinProxy>> DeviceCommunicators::MakeProxy(

@@ -32,8 +32,6 @@ class DeviceCommunicators {
   // communicator.
   Status Destroy(const void* devcomm);
 
-  // Returns whether device communicators can have a GIN connection; the same on all ranks.
-  bool CanDoGin() const;
   // Waits for what kernels have put, and ends all device communicators. Called when no kernel runs
   // any more, before the communicator's connections go.
   void Clear();

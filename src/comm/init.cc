@@ -114,7 +114,7 @@ Status Communicator::Build(std::atomic<bool>* abort_flag) {
 
 Status Communicator::DescribeDevice(PeerInfo& self) {
   if (cuda_device_ < 0) return Status::Ok();
-  TUTTI_ASSIGN(const cuda::Device* const device, process_.OpenDevice(cuda_device_));
+  TUTTI_ASSIGN(const cuda::Device* const device, this->device());
   self.device = device->pci_address();
   self.device_identity = device->identity();
   self.multiprocessors = device->multiprocessors();

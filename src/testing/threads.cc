@@ -38,6 +38,20 @@ Clock::time_point DeadlineAfter(double seconds) {
                             std::chrono::duration<double>(seconds * TimeScale()));
 }
 
+enum class Found { kAsleep, kAwake, kEnded };
+
+// Looks at a thread until it has stayed asleep for `quiet_ms`, it has ended, or time is up.
+Found Observe(pid_t thread, int quiet_ms, Clock::time_point deadline) {
+  for (State before = StateOf(thread); before.lives;) {
+    if (Clock::now() >= deadline) return Found::kAwake;
+    std::this_thread::sleep_for(std::chrono::milliseconds(quiet_ms));
+    const State now = StateOf(thread);
+    if (now.asleep && now == before) return Found::kAsleep;
+    before = now;
+  }
+  return Found::kEnded;
+}
+
 }  // namespace
 
 pid_t ThisThread() { return static_cast<pid_t>(syscall(SYS_gettid)); }
@@ -58,27 +72,13 @@ bool AwaitAsleep(pid_t thread, double deadline_s) { return StaysAsleep(thread, 1
 
 bool AwaitAllAsleep(const std::string& name, double deadline_s) {
   const auto deadline = DeadlineAfter(deadline_s);
-  for (const pid_t thread : ThreadsCalled(name)) {
-    for (State before = StateOf(thread); before.lives;) {
-      if (Clock::now() >= deadline) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      const State now = StateOf(thread);
-      if (now.asleep && now == before) break;
-      before = now;
-    }
-  }
+  for (const pid_t thread : ThreadsCalled(name))
+    if (Observe(thread, 1, deadline) == Found::kAwake) return false;
   return true;
 }
 
 bool StaysAsleep(pid_t thread, int quiet_ms, double deadline_s) {
-  const auto deadline = DeadlineAfter(deadline_s);
-  for (State before = StateOf(thread); Clock::now() < deadline;) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(quiet_ms));
-    const State now = StateOf(thread);
-    if (now.asleep && now == before) return true;
-    before = now;
-  }
-  return false;
+  return Observe(thread, quiet_ms, DeadlineAfter(deadline_s)) == Found::kAsleep;
 }
 
 }  // namespace tutti::testing

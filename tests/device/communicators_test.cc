@@ -3,30 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <functional>
 #include <thread>
-#include <vector>
 
+#include "rank_threads.h"
 #include "tutti/host_kernel.h"
 
 namespace {
 
-void RunRanks(int num_ranks, const std::function<void(int, ncclComm_t)>& body,
-              ncclResult_t (*end)(ncclComm_t) = ncclCommDestroy) {
-  ncclUniqueId id;
-  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      ncclComm_t comm = nullptr;
-      ASSERT_EQ(ncclCommInitRank(&comm, num_ranks, id, rank), ncclSuccess)
-          << ncclGetLastError(nullptr);
-      body(rank, comm);
-      EXPECT_EQ(end(comm), ncclSuccess);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
+using tutti::testing::RunRanks;
 
 // Memory of this rank that all ranks reach.
 struct SharedInts {

@@ -75,7 +75,7 @@ TEST_P(GinFaultTest, MistakesWriteNothingAndEndAllKernels) {
   for (const auto& [name, make] : kMistakes) {
     SCOPED_TRACE(name);
     std::atomic<int> ready = 0;
-    Run(
+    RunRanks(
         2,
         [&ready, mistake = make](int rank, ncclComm_t comm) {
           GinWindow<uint64_t> window(comm, kWords);
@@ -120,7 +120,7 @@ TEST_P(GinFaultTest, DescriptorsOfGarbageEndTheKernel) {
   long_value.op = device::kGinPut | device::kGinWithValue;
   long_value.bytes = 9;
   for (const device::GinOperation& operation : {window_of_nobody, unknown, long_value}) {
-    Run(
+    RunRanks(
         2,
         [&](int rank, ncclComm_t comm) {
           const GinDevComm devcomm(comm, AskGin(1));
@@ -198,7 +198,7 @@ TEST_P(GinFaultTest, ARevokeEndsEveryWait) {
     SCOPED_TRACE(name);
     std::atomic<bool> waits = false, ended = false;
     std::atomic<ncclComm_t> waiting_comm = nullptr;
-    Run(
+    RunRanks(
         2,
         [&, wait = function](int rank, ncclComm_t comm) {
           GinWindow<uint64_t> window(comm, 16);
@@ -239,7 +239,7 @@ void MeetTwice(ncclDevComm comm) {
 
 TEST_P(GinFaultTest, ABarrierTimesOutWhileARankIsAbsent) {
   std::atomic<int> result = -1;
-  Run(2, [&](int rank, ncclComm_t comm) {
+  RunRanks(2, [&](int rank, ncclComm_t comm) {
     ncclDevCommRequirements_t asked = AskGin(0);
     asked.worldGinBarrierCount = 1;
     const GinDevComm devcomm(comm, asked);
@@ -254,7 +254,7 @@ TEST_P(GinFaultTest, ABarrierTimesOutWhileARankIsAbsent) {
 }
 
 TEST_P(GinFaultTest, RanksThatAskDifferentlyAllFailAndGoOn) {
-  Run(2, [](int rank, ncclComm_t comm) {
+  RunRanks(2, [](int rank, ncclComm_t comm) {
     const auto fails = [&](const ncclDevCommRequirements_t& asked) {
       ncclDevComm devcomm;
       EXPECT_EQ(ncclDevCommCreate(comm, &asked, &devcomm), ncclInvalidArgument);

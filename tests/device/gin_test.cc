@@ -49,7 +49,7 @@ TEST(GinDescriptorTest, HasThePublishedLayout) {
 }
 
 TEST_P(GinTest, PropertiesTellOfIt) {
-  Run(2, [](int, ncclComm_t comm) {
+  RunRanks(2, [](int, ncclComm_t comm) {
     ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
     EXPECT_EQ(ncclCommQueryProperties(comm, &properties), ncclSuccess);
     EXPECT_EQ(properties.ginType, NCCL_GIN_TYPE_PROXY);
@@ -60,27 +60,27 @@ TEST_P(GinTest, PropertiesTellOfIt) {
 
 TEST_P(GinTest, EveryRankPutsToAll) {
   for (const size_t bytes : {1, 4, 8, 4095, 4096, 1 << 20})
-    Run(3, [&](int rank, ncclComm_t comm) { GinAllToAll(comm, rank, 3, bytes, 5); });
+    RunRanks(3, [&](int rank, ncclComm_t comm) { GinAllToAll(comm, rank, 3, bytes, 5); });
 }
 
 TEST_P(GinTest, ValuesCountersShadowsAndResets) {
-  Run(3, [](int rank, ncclComm_t comm) { GinValues(comm, rank, 3); });
+  RunRanks(3, [](int rank, ncclComm_t comm) { GinValues(comm, rank, 3); });
 }
 
 TEST_P(GinTest, GetsAndSignalsOfWindows) {
-  Run(3, [](int rank, ncclComm_t comm) { GinGets(comm, rank, 3); });
+  RunRanks(3, [](int rank, ncclComm_t comm) { GinGets(comm, rank, 3); });
 }
 
 TEST_P(GinTest, BarriersFencePuts) {
-  Run(2, [](int rank, ncclComm_t comm) { GinBarriers(comm, rank, 2, 20); });
+  RunRanks(2, [](int rank, ncclComm_t comm) { GinBarriers(comm, rank, 2, 20); });
 }
 
 TEST_P(GinTest, RailsJoinSomeRanks) {
-  Run(3, [](int rank, ncclComm_t comm) { GinRails(comm, rank, 3); });
+  RunRanks(3, [](int rank, ncclComm_t comm) { GinRails(comm, rank, 3); });
 }
 
 TEST_P(GinTest, ShortQueuesServeAllSharingModes) {
-  Run(2, [](int rank, ncclComm_t comm) { GinModes(comm, rank, 2); });
+  RunRanks(2, [](int rank, ncclComm_t comm) { GinModes(comm, rank, 2); });
 }
 
 // Puts from several threads of a block, which carry no signal, and behind them one strong signal:
@@ -110,7 +110,7 @@ void SignalBehindPuts(ncclDevComm comm, ncclWindow_t window, int rounds, int put
 TEST_P(GinTest, AStrongSignalComesBehindAllPuts) {
   constexpr int kPuts = 40;
   std::atomic<int> wrong = 0;
-  Run(2, [&](int, ncclComm_t comm) {
+  RunRanks(2, [&](int, ncclComm_t comm) {
     GinWindow<uint64_t> window(comm, kPuts * 8);
     const GinDevComm devcomm(comm, AskGin(1));
     EXPECT_EQ(
@@ -148,7 +148,7 @@ void PassMessages(ncclDevComm comm, ncclWindow_t window, size_t words, int round
 TEST_P(GinTest, MessagesArePassed) {
   constexpr size_t kWords = 100;
   std::atomic<int> wrong = 0;
-  Run(2, [&](int, ncclComm_t comm) {
+  RunRanks(2, [&](int, ncclComm_t comm) {
     GinWindow<uint64_t> window(comm, 2 * kWords);
     const GinDevComm devcomm(comm, AskGin(2));
     EXPECT_EQ(tutti::Launch(PassMessages, {}, devcomm.get(), window.get(), kWords, 1000, &wrong),

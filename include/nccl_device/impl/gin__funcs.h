@@ -250,6 +250,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::get(ncclTeam team, int peer,
   coop.sync();
   if (coop.thread_rank() == 0) {
     const tutti::device::GinPoster poster = Poster();
+    const uint32_t queue = QueueOf(team, peer);
     tutti::device::GinOperation piece = {};
     piece.op = tutti::device::kGinGet;
     piece.from_window = tutti::device::GinWindowOf(remoteWnd, connectionId);
@@ -258,7 +259,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::get(ncclTeam team, int peer,
     piece.to_offset = tutti::device::GinOffsetOf(localWnd, localOffset);
     while (bytes > 0) {
       piece.bytes = bytes < tutti::device::kGinPieceBytes ? bytes : tutti::device::kGinPieceBytes;
-      poster.Post(QueueOf(team, peer), piece);
+      poster.Post(queue, piece);
       piece.from_offset += piece.bytes;
       piece.to_offset += piece.bytes;
       bytes -= piece.bytes;

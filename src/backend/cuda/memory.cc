@@ -12,6 +12,30 @@ constexpr int kFileDescriptor = 1;
 constexpr int kRecommendedGranularity = 1;
 constexpr size_t kPageBytes = 4096;
 
+// Returns the handle of what `fd` names. The caller releases it.
+Result<AllocationHandle> OpenHandle(const Driver& driver, const UniqueFd& fd) {
+  AllocationHandle handle = 0;
+  TUTTI_TRY(driver.Check(
+      driver.MemImport(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd.get())),
+                       kFileDescriptor),
+      "opening another rank's device memory"));
+  return handle;
+}
+
+// Maps memory at reserved addresses, for the use of `device`; maps nothing where it fails.
+Status MapAt(const Device& device, DeviceAddress address, size_t bytes, AllocationHandle handle) {
+  const Driver& driver = device.driver();
+  TUTTI_TRY(driver.Check(driver.MemMap(address, bytes, 0, handle, 0),
+                         fmt::format("mapping {} bytes of device memory", bytes)));
+  AccessDescription access;
+  access.location.id = device.ordinal();
+  Status allowed =
+      driver.Check(driver.MemSetAccess(address, bytes, &access, 1),
+                   fmt::format("letting CUDA device {} use mapped memory", device.ordinal()));
+  if (!allowed.ok()) driver.MemUnmap(address, bytes);
+  return allowed;
+}
+
 }  // namespace
 
 MappedMemory& MappedMemory::operator=(MappedMemory&& other) noexcept {
@@ -37,13 +61,9 @@ Status MappedMemory::Map(const Device& device, AllocationHandle handle) {
   device_ = &device;
   TUTTI_TRY(driver.Check(driver.MemReserve(&address_, size_, 0, 0, 0),
                          fmt::format("reserving {} bytes of device addresses", size_)));
-  TUTTI_TRY(driver.Check(driver.MemMap(address_, size_, 0, handle, 0),
-                         fmt::format("mapping {} bytes of device memory", size_)));
+  TUTTI_TRY(MapAt(device, address_, size_, handle));
   mapped_ = true;
-  AccessDescription access;
-  access.location.id = device.ordinal();
-  return driver.Check(driver.MemSetAccess(address_, size_, &access, 1),
-                      fmt::format("letting CUDA device {} use mapped memory", device.ordinal()));
+  return Status::Ok();
 }
 
 void MappedMemory::LetPeersUse(const Device& device) const {
@@ -92,11 +112,7 @@ Result<MappedMemory> MappedMemory::Create(const Device& device, size_t bytes, Un
 Result<MappedMemory> MappedMemory::Import(const Device& device, const UniqueFd& fd, size_t bytes) {
   const Driver& driver = device.driver();
   const ManagingScope scope(driver, device.context());
-  AllocationHandle handle = 0;
-  TUTTI_TRY(driver.Check(
-      driver.MemImport(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd.get())),
-                       kFileDescriptor),
-      "opening another rank's device memory"));
+  TUTTI_ASSIGN(const AllocationHandle handle, OpenHandle(driver, fd));
   MappedMemory memory;
   memory.size_ = bytes;
   Status status = memory.Map(device, handle);
@@ -136,22 +152,10 @@ Status AddressRange::Map(size_t offset, const UniqueFd& fd, size_t bytes) {
     return InvalidArgument("{} bytes do not fit at {} of {} reserved bytes", bytes, offset, size_);
   const Driver& driver = device_->driver();
   const ManagingScope scope(driver, device_->context());
-  AllocationHandle handle = 0;
-  TUTTI_TRY(driver.Check(
-      driver.MemImport(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd.get())),
-                       kFileDescriptor),
-      "opening another rank's device memory"));
-  Status mapped = driver.Check(driver.MemMap(address_ + offset, bytes, 0, handle, 0),
-                               fmt::format("mapping {} bytes of device memory", bytes));
+  TUTTI_ASSIGN(const AllocationHandle handle, OpenHandle(driver, fd));
+  Status mapped = MapAt(*device_, address_ + offset, bytes, handle);
   driver.MemRelease(handle);  // the mapping holds it
-  TUTTI_TRY(std::move(mapped));
-  AccessDescription access;
-  access.location.id = device_->ordinal();
-  Status allowed =
-      driver.Check(driver.MemSetAccess(address_ + offset, bytes, &access, 1),
-                   fmt::format("letting CUDA device {} use mapped memory", device_->ordinal()));
-  if (!allowed.ok()) driver.MemUnmap(address_ + offset, bytes);
-  return allowed;
+  return mapped;
 }
 
 void AddressRange::Unmap(size_t offset, size_t bytes) {
