@@ -886,8 +886,10 @@ typedef struct ncclEncryptionConfig_v23200 {
         NCCL_CONFIG_UNDEF_PTR                                          /* psk */                \
   }
 
-// Asks that data between hosts be encrypted. Mode NONE is what there is; PSK is refused with
-// ncclInvalidUsage for now, so that nobody takes plain data for encrypted ones.
+// Says how communicators that this process makes from now on, and those made from them, protect
+// data that crosses sockets. PSK encrypts and authenticates it, as TUTTI_ENCRYPT=1 does, with keys
+// derived from `psk` too: a text of at least 32 bytes, the same on all ranks. NONE, or a null
+// config: as the environment says. InvalidArgument for other modes and shorter keys.
 ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config);
 ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t* config);
 

@@ -19,6 +19,7 @@ struct State {
   Mutex mutex;
   std::unique_ptr<Process> process TUTTI_GUARDED_BY(mutex);
   pid_t pid TUTTI_GUARDED_BY(mutex) = 0;
+  std::string encryption_key TUTTI_GUARDED_BY(mutex);
 };
 
 State& GlobalState();
@@ -56,6 +57,23 @@ Result<Process*> ThisProcess() {
   }
   ReserveFailures();  // those that a lack of memory has used up
   return state.process.get();
+}
+
+void SetEncryptionKey(std::string key) {
+  State& state = GlobalState();
+  const MutexLock lock(state.mutex);
+  state.encryption_key = std::move(key);
+}
+
+Result<Settings> ReadSettings() {
+  TUTTI_ASSIGN(Settings settings, ReadProcessSettings());
+  State& state = GlobalState();
+  const MutexLock lock(state.mutex);
+  if (!state.encryption_key.empty()) {
+    settings.encrypt = true;
+    settings.comm_key = state.encryption_key;
+  }
+  return settings;
 }
 
 ncclResult_t Return(const char* function, const Status& status) noexcept {

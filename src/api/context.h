@@ -14,12 +14,20 @@
 #include "comm/handle.h"
 #include "comm/handle_table.h"
 #include "comm/process.h"
+#include "config/settings.h"
 #include "nccl.h"
 
 namespace tutti::api {
 
 // Returns this process's Process, which is made on first use and again after a fork.
 Result<Process*> ThisProcess();
+
+// Makes communicators that are made from now on encrypt what crosses sockets, with keys derived
+// from `key` as well; empty: as the environment says.
+void SetEncryptionKey(std::string key);
+// Returns the settings with which a new communicator begins: those of the process's environment,
+// and what SetEncryptionKey was told.
+Result<Settings> ReadSettings();
 
 // Keeps the sentence for ncclGetLastError, writes it to the log, and gives the code. Inside a
 // group, a failure also fails the group.

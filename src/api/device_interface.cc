@@ -63,14 +63,32 @@ tutti::Status QueryProperties(ncclComm_t comm, ncclCommProperties_t* properties)
   return tutti::Status::Ok();
 }
 
-tutti::Status CheckEncryption(const ncclEncryptionConfig_t* config) {
-  if (config == nullptr) return tutti::InvalidArgument("the config is null");
+// A shorter key is too easily guessed. NCCL asks for as many bytes.
+constexpr size_t kLeastKeyBytes = 32;
+
+tutti::Status SetEncryption(const ncclEncryptionConfig_t* config) {
+  constexpr ncclEncryptionConfig_t kNothing = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
+  if (config == nullptr) config = &kNothing;
   if (config->magic != NCCL_API_MAGIC || config->size < sizeof(ncclEncryptionConfig_t)) {
     return tutti::InvalidArgument(
         "the config does not begin as NCCL_ENCRYPTION_CONFIG_INITIALIZER has it");
   }
-  if (config->mode == NCCL_ENCRYPTION_MODE_NONE) return tutti::Status::Ok();
-  return tutti::InvalidUsage("encryption of sockets is not implemented yet");
+  if (config->mode == NCCL_ENCRYPTION_MODE_NONE) {
+    tutti::api::SetEncryptionKey("");
+    return tutti::Status::Ok();
+  }
+  if (config->mode != NCCL_ENCRYPTION_MODE_PSK) {
+    return tutti::InvalidArgument(
+        "the config's mode is {}: there are NCCL_ENCRYPTION_MODE_NONE and NCCL_ENCRYPTION_MODE_PSK",
+        config->mode);
+  }
+  const char* const key = config->psk;
+  if (key == nullptr || std::strlen(key) < kLeastKeyBytes) {
+    return tutti::InvalidArgument("the config's psk must be a text of at least {} bytes",
+                                  kLeastKeyBytes);
+  }
+  tutti::api::SetEncryptionKey(key);
+  return tutti::Status::Ok();
 }
 
 }  // namespace
@@ -79,7 +97,7 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* prop
   return Return(__func__, [&] { return QueryProperties(comm, props); });
 }
 ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config) {
-  return Return(__func__, [&] { return CheckEncryption(config); });
+  return Return(__func__, [&] { return SetEncryption(config); });
 }
 void ncclResetDebugInit() {}
 void ncclResetDebugInitInternal() {}

@@ -22,7 +22,7 @@ Result<OwnedHandle> MakeHandle(const ncclConfig_t* config, const ncclComm* paren
     handle->blocking = parent->blocking;
     handle->device = parent->device;
   } else {
-    TUTTI_ASSIGN(handle->settings, ReadProcessSettings());
+    TUTTI_ASSIGN(handle->settings, ReadSettings());
     if (handle->settings.comm_blocking >= 0) handle->blocking = handle->settings.comm_blocking == 1;
   }
   TUTTI_TRY(ReadConfig(config, *handle));
@@ -112,7 +112,7 @@ namespace {
 
 Status GetUniqueId(ncclUniqueId* out) {
   if (out == nullptr) return InvalidArgument("uniqueId is null");
-  TUTTI_ASSIGN(const Settings settings, ReadProcessSettings());
+  TUTTI_ASSIGN(const Settings settings, ReadSettings());
   TUTTI_ASSIGN(Process* const process, ThisProcess());
   TUTTI_ASSIGN(const UniqueId id, process->StartRoot(settings));
   id.Encode(out->internal);

@@ -106,10 +106,20 @@ class Candidates {
 
   Proxy& proxy_;
   const Settings& settings_;
-  const Key& key_;
+  const Key key_;
   std::vector<Candidate> usable_;
   std::string refusals_;
 };
+
+// Returns the key that the network's connections prove to hold, and from which their encryption has
+// its keys: the job's, and where they are encrypted also the secret that ranks share, because the
+// job's may be known to whoever saw its id.
+Key NetworkKey(const Key& job, const Settings& settings) {
+  if (!settings.encrypt || settings.comm_key.empty()) return job;
+  std::string text = "network key ";
+  text.append(reinterpret_cast<const char*>(job.data()), job.size());
+  return KeyFromText(text + settings.comm_key);
+}
 
 bool Offers(const Offer& offer, uint64_t name) {
   return std::find(offer.names.begin(), offer.names.end(), name) != offer.names.end();
@@ -138,7 +148,7 @@ Status CheckNetName(const Settings& settings) {
 
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Bootstrap& bootstrap,
                                      std::span<const PeerInfo> peers, Deadline deadline) {
-  Candidates candidates(proxy, settings, bootstrap.key_holder().key);
+  Candidates candidates(proxy, settings, NetworkKey(bootstrap.key_holder().key, settings));
   candidates.Find();
   std::vector<Offer> offers(peers.size());
   Offer& mine = offers[static_cast<size_t>(bootstrap.rank())];
@@ -153,6 +163,12 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Boo
     auto chosen = std::find_if(candidates.usable().begin(), candidates.usable().end(),
                                [&](const Candidate& c) { return HashOfName(c.name) == name; });
     TUTTI_INFO(kLogInit | kLogNet, "net {} carries data between hosts", chosen->name);
+    if (settings.encrypt && bootstrap.rank() == 0 && !SameName(chosen->name, kSocket)) {
+      TUTTI_WARN(
+          "encryption is asked for, but the network {} between hosts has none: NCCL_NET=Socket "
+          "does",
+          chosen->name);
+    }
     if (chosen->plugin) return PluginNet::Create(chosen->plugin, offers[0].number);
     return std::move(chosen->net);
   }

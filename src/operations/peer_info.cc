@@ -11,6 +11,7 @@
 #include <span>
 
 #include "base/hash.h"
+#include "bootstrap/auth.h"
 #include "nccl.h"
 #include "sys/host.h"
 #include "topology/detect.h"
@@ -30,6 +31,11 @@ std::string SharedSettings(const Settings& s) {
   if (s.deterministic) text += " TUTTI_DETERMINISTIC=1";
   if (s.checksum) text += " TUTTI_CHECKSUM=1";
   if (s.encrypt) text += " TUTTI_ENCRYPT=1";
+  if (s.encrypt && !s.comm_key.empty()) {
+    // Tells keys apart without showing them.
+    const Key check = KeyFromText("which key " + s.comm_key);
+    text += fmt::format(" (key {:02x}{:02x}{:02x}{:02x})", check[0], check[1], check[2], check[3]);
+  }
   if (s.gpu_lanes != usual.gpu_lanes) text += fmt::format(" TUTTI_GPU_LANES={}", s.gpu_lanes);
   if (s.gpu_window != usual.gpu_window || s.max_ctas != usual.max_ctas || !s.gpu_tune.empty())
     text += fmt::format(" TUTTI_GPU_WINDOW={} NCCL_MAX_CTAS={} TUTTI_GPU_TUNE={}", s.gpu_window,

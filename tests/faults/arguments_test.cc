@@ -482,15 +482,20 @@ TEST_F(ArgumentsTest, DeviceCommunicators) {
   EXPECT_REFUSED(ncclInvalidUsage, ncclDevCommCreate(comm_, &requirements, &devcomm));
 }
 
-TEST_F(ArgumentsTest, EncryptionIsRefusedInsteadOfForgotten) {
+TEST_F(ArgumentsTest, Encryption) {
   ncclEncryptionConfig_t config = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
   EXPECT_EQ(ncclSetEncryption(&config), ncclSuccess);
   config.mode = NCCL_ENCRYPTION_MODE_PSK;
-  config.psk = "a key";
-  EXPECT_REFUSED(ncclInvalidUsage, ncclSetEncryption(&config));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclSetEncryption(&config));
+  config.psk = "31 bytes, which are not enough.";
+  EXPECT_REFUSED(ncclInvalidArgument, ncclSetEncryption(&config));
+  config.psk = "32 bytes, which are just enough.";
+  EXPECT_EQ(ncclSetEncryption(&config), ncclSuccess);
+  config.mode = 2;
+  EXPECT_REFUSED(ncclInvalidArgument, ncclSetEncryption(&config));
   config.magic = 0;
   EXPECT_REFUSED(ncclInvalidArgument, ncclSetEncryption(&config));
-  EXPECT_REFUSED(ncclInvalidArgument, ncclSetEncryption(nullptr));
+  EXPECT_EQ(ncclSetEncryption(nullptr), ncclSuccess);
 }
 
 TEST_F(ArgumentsTest, ConfigOfOneCall) {
