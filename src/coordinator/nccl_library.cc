@@ -21,6 +21,14 @@ constexpr const char* kFolders[] = {"/usr/lib/x86_64-linux-gnu",
                                     "/usr/local/cuda/lib64",
                                     "/opt/cuda/lib64"};
 
+// A library looks its own functions up first: it may call others of nccl.h, and Tutti's have the
+// same names. The address sanitizer refuses to load libraries that way.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kOwnFunctionsFirst = 0;
+#else
+constexpr int kOwnFunctionsFirst = RTLD_DEEPBIND;
+#endif
+
 // What no other library has.
 constexpr char kTuttiFunction[] = "tuttiCommInitRankOn";
 
@@ -75,8 +83,7 @@ NcclFunctions OwnNcclFunctions() {
 }
 
 Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::Load(const std::string& file) {
-  // Its own functions first: it may call others of nccl.h, and Tutti's have the same names.
-  void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | kOwnFunctionsFirst);
   if (handle == nullptr) return InvalidUsage("{} cannot be loaded: {}", file, dlerror());
   const std::shared_ptr<NcclLibrary> library(new NcclLibrary);
   NcclFunctions& f = library->functions_;

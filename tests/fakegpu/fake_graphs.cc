@@ -9,7 +9,7 @@ extern "C" {
 int cuGraphAddEventRecordNode(void** node, void* graph, void* const* behind, size_t num_behind,
                               void* event) {
   auto& nodes = static_cast<FakeGraph*>(graph)->nodes;
-  FakeNode added = {.records = static_cast<FakeEvent*>(event), .beside = true};
+  FakeNode added = {.records = EventOf(event), .beside = true};
   for (size_t i = 0; i < num_behind; ++i)
     added.behind.insert(reinterpret_cast<size_t>(behind[i]) - 1);
   nodes.push_back(std::move(added));

@@ -12,14 +12,14 @@ uint64_t NextNumber() {
 }
 std::atomic<int> FakeObject::alive = 0;
 
-Work WaitFor(FakeEvent* event) {
+Work WaitFor(EventRef event) {
   std::lock_guard lock(event->mutex);
   return [event, until = event->recorded] {
     std::unique_lock wait(event->mutex);
     event->changed.wait(wait, [&] { return event->reached >= until; });
   };
 }
-Work Record(FakeEvent* event) {
+Work Record(EventRef event) {
   std::lock_guard lock(event->mutex);
   return [event, number = ++event->recorded] {
     std::lock_guard reach(event->mutex);

@@ -60,12 +60,14 @@ class FakeObject {
 };
 using ObjectHandle = std::shared_ptr<FakeObject>;
 
+// An event; streams and graphs that are to reach it keep it when its handle is destroyed.
 struct FakeEvent;
+using EventRef = std::shared_ptr<FakeEvent>;
 
 struct FakeNode {
   Work work = nullptr;
-  FakeEvent* waits_for = nullptr;
-  FakeEvent* records = nullptr;
+  EventRef waits_for = nullptr;
+  EventRef records = nullptr;
   // Not captured, but added beside what is: it comes when all of these nodes are done, and no other
   // node waits for it.
   bool beside = false;
@@ -186,8 +188,10 @@ struct FakeEvent {
 };
 // Return what a stream does when it gets there: it waits for the event's last record so far, or
 // makes a new one.
-Work WaitFor(FakeEvent* event);
-Work Record(FakeEvent* event);
+Work WaitFor(EventRef event);
+Work Record(EventRef event);
+// Returns the event of a handle, which is a reference on the heap.
+inline const EventRef& EventOf(void* handle) { return *static_cast<EventRef*>(handle); }
 
 struct Allocation {
   int fd = -1;

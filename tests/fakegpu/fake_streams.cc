@@ -44,7 +44,7 @@ int cuStreamSynchronize(void* stream) {
   return kSuccess;
 }
 int cuStreamWaitEvent(void* stream, void* handle, unsigned flags) {
-  auto* event = static_cast<FakeEvent*>(handle);
+  const EventRef event = EventOf(handle);
   if (const auto capture = StreamOf(stream).capture(); capture && flags == kExternal) {
     capture->nodes.push_back({.waits_for = event});
     return kSuccess;
@@ -129,15 +129,18 @@ int cuStreamEndCapture(void* stream, void** graph) {
   return kSuccess;
 }
 int cuEventCreate(void** event, unsigned) {
-  auto* const made = new FakeEvent;
+  auto made = std::make_shared<FakeEvent>();
   made->device = Current()->number;
-  *event = made;
+  *event = new EventRef(std::move(made));
   return kSuccess;
 }
-int cuEventDestroy_v2(void*) { return kSuccess; }  // streams may still hold it; tests are short
+int cuEventDestroy_v2(void* event) {
+  delete static_cast<EventRef*>(event);
+  return kSuccess;
+}
 int cuEventRecord(void* handle, void* stream) {
   if (FailsNow(records_to_failure)) return kOutOfMemory;
-  auto* event = static_cast<FakeEvent*>(handle);
+  const EventRef event = EventOf(handle);
   if (StreamOf(stream).device() != event->device) return kInvalidHandle;
   {
     std::lock_guard lock(event->mutex);
@@ -153,13 +156,13 @@ int cuEventRecord(void* handle, void* stream) {
 int cuEventRecordWithFlags(void* event, void* stream, unsigned flags) {
   const auto capture = StreamOf(stream).capture();
   if (!capture || flags != kExternal) return cuEventRecord(event, stream);
-  capture->nodes.push_back({.records = static_cast<FakeEvent*>(event)});
+  capture->nodes.push_back({.records = EventOf(event)});
   return kSuccess;
 }
 int cuEventQuery(void* handle) {
   if (Broken()) return kIllegalAddress;
   if (const int refused = Refused()) return refused;
-  auto* event = static_cast<FakeEvent*>(handle);
+  const EventRef event = EventOf(handle);
   std::lock_guard lock(event->mutex);
   return event->reached >= event->recorded ? kSuccess : kNotReady;
 }

@@ -9,6 +9,10 @@
 
 #include "topo/png.h"
 
+// Tells the address sanitizer what fontconfig never frees.
+extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions();
+const char* __lsan_default_suppressions() { return "leak:libfontconfig.so"; }
+
 namespace tutti::tools::topo {
 namespace {
 

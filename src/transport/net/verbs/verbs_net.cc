@@ -196,7 +196,12 @@ Status VerbsNetImpl::FindPorts(const Settings& settings, const std::string& sysf
   TUTTI_ASSIGN(const VerbsLibrary calls, LoadVerbsLibrary(settings.ib_library));
   const auto library = std::make_shared<const VerbsLibrary>(calls);
   // Children of this process must not share pages that a device writes; newer kernels see to it.
-  [[maybe_unused]] const int forks = library->fork_init();
+  // libibverbs does not expect two threads in this call.
+  {
+    static Mutex one_at_a_time;
+    const MutexLock lock(one_at_a_time);
+    [[maybe_unused]] const int forks = library->fork_init();
+  }
   TUTTI_ASSIGN(VerbsPorts ports, FindVerbsPorts(library, settings));
   std::map<const VerbsDevice*, std::shared_ptr<VerbsNic>> nics;
   for (VerbsPort& port : ports.usable) {
