@@ -147,7 +147,11 @@ Result<GpuMesh::Outcome> GpuJoin::MakeMesh() const {
 
 Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
     const ChannelShape& shape) const {
-  const std::vector<int> ring = RingOf(context_.peers, context_.settings.deterministic);
+  std::vector<uint64_t> hosts;
+  for (const PeerInfo& peer : context_.peers) hosts.push_back(peer.host_hash);
+  const ChannelRings rings(
+      hosts, context_.rank(),
+      std::vector(shape.channels, RingOf(context_.peers, context_.settings.deterministic)));
   std::map<uint64_t, int> ranks;
   bool alone = true;
   for (const PeerInfo& peer : context_.peers) alone &= ++ranks[peer.host_hash] == 1;
@@ -158,7 +162,7 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
         AnyRank(IsOnGpu(place) ? &PeerInfo::p2p_disabled : &PeerInfo::shm_disabled))
       continue;
     TUTTI_ASSIGN(ChannelConnections::Outcome made,
-                 ChannelConnections::Create(peers_, shape, ring, place));
+                 ChannelConnections::Create(peers_, shape, rings, place));
     if (made.connections) return std::move(made.connections);
     if (context_.rank() == 0)
       TUTTI_WARN("GPUs cannot work in one another's windows in {}, so another way is taken: {}",
@@ -166,7 +170,7 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
     before = std::move(made.refusal);
   }
   TUTTI_ASSIGN(ChannelConnections::Outcome made,
-               ChannelConnections::Create(peers_, shape, ring, std::nullopt));
+               ChannelConnections::Create(peers_, shape, rings, std::nullopt));
   return std::move(made.connections);
 }
 
@@ -186,10 +190,10 @@ Result<int> GpuJoin::ChooseNic(Net& net) const {
 
 Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   const Settings& settings = context_.settings;
-  if (context_.rank() == 0 && !(settings.algo.empty() && settings.proto.empty()))
+  if (context_.rank() == 0 && !settings.proto.empty())
     TUTTI_WARN(
-        "NCCL_ALGO and NCCL_PROTO have no effect on GPUs that do not all reach one another's "
-        "memory, for which there is one algorithm");
+        "NCCL_PROTO has no effect on GPUs that do not all reach one another's memory, for which "
+        "there is one protocol");
   ChannelShape shape;
   shape.channels = static_cast<uint32_t>(ChannelsFor(settings, context_.peers));
   shape.message_channels = MessageChannelsFor(shape.channels, context_.num_ranks());

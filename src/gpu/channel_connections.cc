@@ -18,13 +18,12 @@ size_t FifoBytes(size_t slot_bytes) { return HeadersBytes() + kFifoSlots * slot_
 }  // namespace
 
 ChannelConnections::ChannelConnections(const GpuPeers& peers, const ChannelShape& shape,
-                                       std::vector<int> ring)
+                                       ChannelRings rings)
     : peers_(peers),
       shape_(shape),
-      ring_(std::move(ring)),
+      rings_(std::move(rings)),
       rank_(peers.bootstrap->rank()),
       num_ranks_(peers.bootstrap->num_ranks()) {
-  ring_index_ = static_cast<int>(std::find(ring_.begin(), ring_.end(), rank_) - ring_.begin());
   const uint64_t host = peers.peers[static_cast<size_t>(rank_)].host_hash;
   for (int r = 0; r < num_ranks_; ++r)
     if (peers.peers[static_cast<size_t>(r)].host_hash == host) here_.push_back(r);
@@ -35,9 +34,9 @@ ChannelConnections::ChannelConnections(const GpuPeers& peers, const ChannelShape
 
 Result<ChannelConnections::Outcome> ChannelConnections::Create(const GpuPeers& peers,
                                                                const ChannelShape& shape,
-                                                               std::vector<int> ring,
+                                                               ChannelRings rings,
                                                                std::optional<WindowPlace> place) {
-  std::unique_ptr<ChannelConnections> made(new ChannelConnections(peers, shape, std::move(ring)));
+  std::unique_ptr<ChannelConnections> made(new ChannelConnections(peers, shape, std::move(rings)));
   if (place) {
     TUTTI_ASSIGN(GpuWindows::Shared shared, GpuWindows::Share(peers, *place, made->WindowBytes()));
     if (!shared.refusal.ok()) return Outcome{nullptr, std::move(shared.refusal)};
@@ -52,20 +51,23 @@ Result<ChannelConnections::Outcome> ChannelConnections::Create(const GpuPeers& p
 
 Status ChannelConnections::MakeWords() {
   const cuda::Device& device = *peers_.device;
-  const size_t bytes = RingAt() + static_cast<size_t>(num_ranks_) * sizeof(int);
+  const std::span<const int> tables = rings_.tables();
+  const size_t bytes = TablesAt() + tables.size_bytes();
   TUTTI_ASSIGN(words_, cuda::MappedMemory::Create(device, bytes, nullptr));
   const cuda::ManagingScope scope(device.driver(), device.context());
   TUTTI_ASSIGN(const cuda::OwnStream stream, cuda::OwnStream::Create(device));
-  return stream.CopyIn(words_.address() + RingAt(), ring_.data(), ring_.size() * sizeof(int));
+  return stream.CopyIn(words_.address() + TablesAt(), tables.data(), tables.size_bytes());
 }
 
 Status ChannelConnections::PinFirst() {
   const int n = num_ranks_;
-  const int next = ring_[static_cast<size_t>((ring_index_ + 1) % n)];
-  const int previous = ring_[static_cast<size_t>((ring_index_ + n - 1) % n)];
   for (uint32_t channel = 0; channel < shape_.channels; ++channel) {
-    TUTTI_TRY(Get({next, FifoUse::kRing, channel, true}).status());
-    TUTTI_TRY(Get({previous, FifoUse::kRing, channel, false}).status());
+    for (const bool sends : {true, false}) {
+      const int way = sends ? 1 : -1;
+      TUTTI_TRY(Get({rings_.RingNeighbour(channel, way), FifoUse::kRing, channel, sends}).status());
+      if (HasTwoLevels())
+        TUTTI_TRY(Get({rings_.RailNeighbour(way), FifoUse::kRing, channel, sends}).status());
+    }
   }
   for (int peer = 0; peer < n && n <= kFewRanks; ++peer) {
     if (peer == rank_) continue;
@@ -125,7 +127,7 @@ size_t ChannelConnections::Number(const Direction& direction) const {
 uint64_t* ChannelConnections::PassedAt(size_t number) const {
   return reinterpret_cast<uint64_t*>(words_.data() + kPassedAt) + number;
 }
-size_t ChannelConnections::RingAt() const {
+size_t ChannelConnections::TablesAt() const {
   const size_t ends =
       static_cast<size_t>(num_ranks_) * (cuda::kMostChannels + shape_.message_channels) * 2;
   return RoundUp(kPassedAt + ends * sizeof(uint64_t), kLineBytes);

@@ -9,7 +9,8 @@
 // of its host, so that the memory of a GPU grows with the ranks of its host and not of the job:
 //
 //   heads        a line each: of those FIFOs in other windows that this rank fills
-//   ring         a FIFO for each channel, from the previous rank of the ring
+//   ring         a FIFO for each channel, from the previous rank of the ring; for the first rank
+//                of the host in that order, from the last one, by two levels
 //   messages     FIFOs from each rank of the host
 //
 // The connections of FIFOs toward other hosts are made when an operation first needs them, by the
@@ -31,6 +32,7 @@
 #include "backend/cuda/memory.h"
 #include "backend/cuda/pinned_pool.h"
 #include "base/mutex.h"
+#include "gpu/channel_rings.h"
 #include "gpu/windows.h"
 #include "operations/connections.h"
 #include "proxy/kernel_proxy.h"
@@ -74,15 +76,19 @@ class ChannelConnections {
     Status refusal;
   };
   static Result<Outcome> Create(const GpuPeers& peers, const ChannelShape& shape,
-                                std::vector<int> ring, std::optional<WindowPlace> place);
+                                ChannelRings rings, std::optional<WindowPlace> place);
 
   // Returns this rank's end, which it makes where there is none yet. REQUIRES: peers differ from
-  // this rank; a ring's are its neighbours.
+  // this rank; a ring's are its neighbours, in that of all ranks, its host or its rail.
   Result<End> Get(const Direction& direction);
 
-  const std::vector<int>& ring() const { return ring_; }
-  int ring_index() const { return ring_index_; }
-  const int* device_ring() const { return reinterpret_cast<const int*>(words_.data() + RingAt()); }
+  const ChannelRings& rings() const { return rings_; }
+  // Returns the tables of rings() in memory of the GPU.
+  const int* device_tables() const {
+    return reinterpret_cast<const int*>(words_.data() + TablesAt());
+  }
+  // Returns whether collectives may run by two levels: ranks of each host reach one another.
+  bool HasTwoLevels() const { return HasWindows() && rings_.HasTwoLevels(); }
   uint64_t* given_up() const { return reinterpret_cast<uint64_t*>(words_.data()); }
   // Memory of the GPU for one line of data.
   std::byte* scratch() const { return words_.data() + kScratchAt; }
@@ -111,7 +117,7 @@ class ChannelConnections {
   static constexpr size_t kScratchAt = 128;
   static constexpr size_t kPassedAt = 256;
 
-  ChannelConnections(const GpuPeers& peers, const ChannelShape& shape, std::vector<int> ring);
+  ChannelConnections(const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings);
   bool HasWindows() const { return windows_.of(rank_) != nullptr; }
   Status MakeWords();
   Status PinFirst();
@@ -126,7 +132,7 @@ class ChannelConnections {
 
   // Return where words are in words_.
   size_t Number(const Direction& direction) const;
-  size_t RingAt() const;
+  size_t TablesAt() const;
   uint64_t* PassedAt(size_t number) const;
 
   End InWindows(const Direction& direction) const;
@@ -137,14 +143,13 @@ class ChannelConnections {
 
   const GpuPeers peers_;
   const ChannelShape shape_;
-  const std::vector<int> ring_;
+  const ChannelRings rings_;
   const int rank_;
   const int num_ranks_;
-  int ring_index_ = 0;
   std::vector<int> here_;  // the ranks of this host, ascending
   int most_here_ = 1;      // on the host that has most
   GpuWindows windows_;
-  cuda::MappedMemory words_;  // given_up, scratch, what each FIFO has passed, the ring
+  cuda::MappedMemory words_;  // given_up, scratch, what each FIFO has passed, tables of rings_
   struct Pinned {
     Direction direction;
     cuda::PinnedBlock memory;

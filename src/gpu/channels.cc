@@ -7,29 +7,14 @@
 #include <tuple>
 
 #include "gpu/device_tasks.h"
-#include "kernels/counting.h"
-#include "kernels/ring_collective.h"
 #include "plan/reduction_order.h"
 #include "watch/signature.h"
 
 namespace tutti {
 namespace {
 
-// What passes the two ends of one channel of a ring.
-struct RingTraffic {
-  kernels::Traffic sent, received;
-};
-RingTraffic CountRing(Collective collective, const ChannelPlan& plan, const kernels::RingWork& work,
-                      bool in_rank_order) {
-  kernels::CountingPrimitives count(plan.slice_elems);
-  if (in_rank_order)
-    kernels::RankOrderReduction(count, collective, work, kFifoSlots);
-  else if (collective == Collective::kAllGather || collective == Collective::kBroadcast)
-    kernels::RingMove(count, collective, work);
-  else
-    kernels::RingReduction(count, collective, work);
-  return {count.sent(), count.received()};
-}
+// Kernels that only move data know no types and count bytes.
+DataType KernelType(const Task& task) { return task.is_reduction() ? task.type : DataType::kUint8; }
 
 }  // namespace
 
@@ -41,6 +26,7 @@ Result<std::unique_ptr<GpuChannels>> GpuChannels::Create(
   made->network_ = options.network;
   made->deterministic_ = settings.deterministic;
   made->MapMachines();
+  TUTTI_TRY(ApplyChannelAlgorithms(settings.algo, made->context_));
   TUTTI_ASSIGN(made->queue_,
                GpuQueue::Create(*peers.device, made->rank(), made->num_ranks(), settings));
   if (!options.make_connector) return made;
@@ -68,7 +54,12 @@ void GpuChannels::MapMachines() {
     machines_.leader.push_back(leaders.emplace(host, r).first->second);
     if (host == all[static_cast<size_t>(rank())].host_hash) machines_.here.push_back(r);
   }
-  num_hosts_ = static_cast<int>(leaders.size());
+  const ChannelShape& shape = connections_->shape();
+  context_.num_ranks = num_ranks();
+  context_.num_hosts = connections_->rings().num_hosts();
+  context_.channels = shape.channels;
+  context_.slot_bytes = shape.ring_slot_bytes;
+  context_.local_ranks = connections_->HasTwoLevels() ? connections_->rings().local_ranks() : 0;
 }
 
 void GpuChannels::Abort() {
@@ -80,11 +71,6 @@ void GpuChannels::Abort() {
 
 void GpuChannels::StopThreads() {
   for (const Proxied& one : proxied_) one.proxy->Finish(Deadline::After(kFlushNs));
-}
-
-ChannelContext GpuChannels::context() const {
-  return {num_ranks(), num_hosts_, connections_->shape().channels,
-          connections_->shape().ring_slot_bytes};
 }
 
 FlowPlace GpuChannels::flow_place() const {
@@ -100,7 +86,8 @@ cuda::ChannelCommon GpuChannels::Common(uint32_t op_tag) const {
 
 double GpuChannels::PredictUs(const Task& task) const {
   if (task.bytes() == 0) return 0;
-  return PredictChannelsUs(context(), task.collective, KernelCount(task), KernelElemBytes(task));
+  return PredictChannelsUs(context_, task.collective, KernelCount(task), KernelType(task),
+                           OrderFor(task));
 }
 
 std::string GpuChannels::DescribePath() const {
@@ -134,52 +121,63 @@ std::string GpuChannels::Describe(const Task& task) const {
       return fmt::format("{}: messages between all pairs", Name(task.collective));
   }
   if (task.count == 0) return "nothing to do";
-  const size_t elem = KernelElemBytes(task);
-  const bool in_rank_order = InRankOrder(task);
   const ChannelPlan plan = PlanOf(task);
-  RingTraffic all;
-  for (uint32_t channel = 0; channel < plan.channels; ++channel) {
-    const RingTraffic one =
-        CountRing(task.collective, plan, WorkOf(task, plan, channel), in_rank_order);
-    all.sent.steps = std::max(all.sent.steps, one.sent.steps);
-    all.sent.elems += one.sent.elems;
-    all.received.steps = std::max(all.received.steps, one.received.steps);
-    all.received.elems += one.received.elems;
-  }
-  const RingView ring = {connections_->ring_index(), num_ranks(), connections_->ring().data()};
-  const auto line = [&](std::string_view way, int peer, const kernels::Traffic& traffic,
-                        std::string_view what) {
-    if (traffic.steps == 0) return std::string();
-    return fmt::format("\n  {} rank {}: {} {} of {} bytes{}", way, peer, traffic.steps, what,
-                       traffic.elems * elem / traffic.steps,
-                       connections_->InWindow(peer) ? "" : ", by the proxy");
-  };
   return fmt::format("{} {} over {} channels, slices of {} bytes",
-                     in_rank_order ? "rank-order" : "ring", Name(task.collective), plan.channels,
-                     plan.slice_elems * elem) +
-         line("to", ring.At(ring.index + 1), all.sent, "sends") +
-         line("from", ring.At(ring.index - 1), all.received, "receives");
+                     plan.algorithm == Algorithm::kTwoLevel ? "two-level"
+                     : plan.in_rank_order                   ? "rank-order"
+                                                            : "ring",
+                     Name(task.collective), plan.channels,
+                     plan.slice_elems * KernelElemBytes(task)) +
+         DescribeTraffic(task, plan);
 }
 
-// Between two ranks there is one addition, which has the same result both ways round.
-bool GpuChannels::InRankOrder(const Task& task) const {
-  return deterministic_ && num_ranks() > 2 && task.is_reduction() &&
-         OrderOf(task.type, task.op.kind) != ReductionOrder::kAny;
+std::string GpuChannels::DescribeTraffic(const Task& task, const ChannelPlan& plan) const {
+  // What passes between this rank and one other, over all channels.
+  struct Passed {
+    uint64_t steps = 0;  // the most of any channel
+    uint64_t elems = 0;
+  };
+  std::map<std::pair<bool, int>, Passed> all;
+  const auto add = [&](bool sends, int peer, const kernels::Traffic& traffic) {
+    if (traffic.steps == 0) return;
+    Passed& passed = all[{!sends, peer}];
+    passed.steps = std::max(passed.steps, traffic.steps);
+    passed.elems += traffic.elems;
+  };
+  for (uint32_t channel = 0; channel < plan.channels; ++channel) {
+    const ChannelTraffic traffic = TrafficOf(task, plan, channel);
+    const ChannelNeighbours to = NeighboursOf(connections_->rings(), plan, channel, 1);
+    const ChannelNeighbours from = NeighboursOf(connections_->rings(), plan, channel, -1);
+    add(true, to.ring, traffic.to_next);
+    add(true, to.rail, traffic.to_rail);
+    add(false, from.ring, traffic.from_previous);
+    add(false, from.rail, traffic.from_rail);
+  }
+  std::string text;
+  for (const auto& [key, passed] : all) {
+    const auto [receives, peer] = key;
+    text += fmt::format("\n  {} rank {}: {} {} of {} bytes{}", receives ? "from" : "to", peer,
+                        passed.steps, receives ? "receives" : "sends",
+                        passed.elems * KernelElemBytes(task) / passed.steps,
+                        connections_->InWindow(peer) ? "" : ", by the proxy");
+  }
+  return text;
+}
+
+ReductionOrder GpuChannels::OrderFor(const Task& task) const {
+  return deterministic_ && task.is_reduction() ? OrderOf(task.type, task.op.kind)
+                                               : ReductionOrder::kAny;
 }
 
 ChannelPlan GpuChannels::PlanOf(const Task& task) const {
-  if (InRankOrder(task)) return PlanRankOrder(context(), task.collective, task.count, task.type);
-  return PlanChannels(context(), task.collective, KernelCount(task), KernelElemBytes(task));
+  return PlanChannels(context_, task.collective, KernelCount(task), KernelType(task),
+                      OrderFor(task));
 }
 
-kernels::RingWork GpuChannels::WorkOf(const Task& task, const ChannelPlan& plan,
+ChannelTraffic GpuChannels::TrafficOf(const Task& task, const ChannelPlan& plan,
                                       uint32_t channel) const {
-  const size_t count = KernelCount(task);
-  return {.ring = {connections_->ring_index(), num_ranks(), connections_->ring().data()},
-          .shape = {ClampChunk(channel * plan.channel_elems, plan.channel_elems, count),
-                    plan.chunk_elems, task.root},
-          .stride = count,
-          .in_place = task.send == task.recv};
+  return CountChannel(connections_->rings(), plan, task.collective, KernelCount(task), task.root,
+                      channel);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -269,7 +267,6 @@ Status GpuChannels::LaunchAsMessages(const Task& task, cuda::Stream stream) {
 
 Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
   const ChannelPlan plan = PlanOf(task);
-  const RingView ring = {connections_->ring_index(), num_ranks(), connections_->ring().data()};
   cuda::ChannelArgs args;
   args.common = Common(SignatureOf(task).Tag());
   args.input = static_cast<const std::byte*>(task.send);
@@ -282,28 +279,43 @@ Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
   args.reduce = ReduceArgsOf(task, num_ranks(),
                              deterministic_ ? AddingOrder::kRankOrder : AddingOrder::kOtherOrder);
   args.collective = task.collective;
-  args.in_rank_order = InRankOrder(task);
+  args.in_rank_order = plan.in_rank_order;
+  args.two_level = plan.algorithm == Algorithm::kTwoLevel;
   args.rank = rank();
   args.num_ranks = num_ranks();
   args.root = task.root;
-  args.ring = connections_->device_ring();
-  args.ring_index = connections_->ring_index();
   args.channels = plan.channels;
   std::vector<KernelOps> posts(proxied_.size(), {args.common.op_tag, {}});
-  for (uint32_t channel = 0; channel < plan.channels; ++channel) {
-    const RingTraffic traffic =
-        CountRing(task.collective, plan, WorkOf(task, plan, channel), args.in_rank_order);
-    TUTTI_ASSIGN(const ChannelConnections::End next,
-                 connections_->Get({ring.At(ring.index + 1), FifoUse::kRing, channel, true}));
-    TUTTI_ASSIGN(const ChannelConnections::End previous,
-                 connections_->Get({ring.At(ring.index - 1), FifoUse::kRing, channel, false}));
-    args.next[channel] = next.fifo;
-    args.previous[channel] = previous.fifo;
-    AddPost(next, channel, traffic.sent.chunks, posts);
-    AddPost(previous, channel, traffic.received.chunks, posts);
-  }
+  for (uint32_t channel = 0; channel < plan.channels; ++channel)
+    TUTTI_TRY(Connect(task, plan, channel, args, posts));
   return Queue(Share(std::move(posts)), stream,
                [&] { return device().Launch(args, task.type, stream); });
+}
+
+Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t channel,
+                            cuda::ChannelArgs& args, std::vector<KernelOps>& posts) {
+  const ChannelRings& rings = connections_->rings();
+  const int* const tables = connections_->device_tables();
+  const ChannelTraffic traffic = TrafficOf(task, plan, channel);
+  const ChannelNeighbours to = NeighboursOf(rings, plan, channel, 1);
+  const ChannelNeighbours from = NeighboursOf(rings, plan, channel, -1);
+  const auto connect = [&](int peer, bool sends, const kernels::Traffic& passes,
+                           cuda::DeviceFifo& fifo) -> Status {
+    TUTTI_ASSIGN(const ChannelConnections::End end,
+                 connections_->Get({peer, FifoUse::kRing, channel, sends}));
+    fifo = end.fifo;
+    AddPost(end, channel, passes.chunks, posts);
+    return Status::Ok();
+  };
+  TUTTI_TRY(connect(to.ring, true, traffic.to_next, args.next[channel]));
+  TUTTI_TRY(connect(from.ring, false, traffic.from_previous, args.previous[channel]));
+  args.rings[channel] = rings.RingOf(channel, tables);
+  if (!args.two_level) return Status::Ok();
+  TUTTI_TRY(connect(to.rail, true, traffic.to_rail, args.rail_next[channel]));
+  TUTTI_TRY(connect(from.rail, false, traffic.from_rail, args.rail_previous[channel]));
+  args.levels = rings.LevelsOf(channel, tables);
+  args.host_rings[channel] = args.levels.ring;
+  return Status::Ok();
 }
 
 // A one-byte AllReduce is a barrier.

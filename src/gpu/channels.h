@@ -1,15 +1,16 @@
 #pragma once
 
 // The operations of GPUs on several hosts: rings over channels, with a transport for each pair of
-// ranks (channel_connections.h). Collectives go round the ring (kernels/ring.h), or down it as a
-// chain; sends, receives and what is made of them go from pair to pair.
+// ranks (channel_connections.h). Collectives go round a ring (kernels/ring.h), down it as a chain,
+// or by two levels where hosts have equally many ranks (kernels/two_level.h); sends, receives and
+// what is made of them go from pair to pair.
 //
 //   caller     launches the kernel │ posts what will pass each connection of the network
 //   kernel                         │ fills and reads FIFOs, waits for counters only
 //   proxy                          │ moves what is in FIFOs of the network (proxy/kernel_proxy.h)
 //
 // Nobody decides anything once a kernel runs: what will pass is counted beforehand by running the
-// algorithm over primitives that only count (kernels/counting.h). A graph posts it again before
+// algorithm over primitives that only count (channel_traffic.h). A graph posts it again before
 // each run of its kernel, by a host function. Kernels count what has passed in memory of the GPU,
 // and so can be replayed.
 //
@@ -23,9 +24,9 @@
 #include <vector>
 
 #include "gpu/channel_connections.h"
+#include "gpu/channel_traffic.h"
 #include "gpu/device_operations.h"
 #include "gpu/flow_plan.h"
-#include "kernels/ring_collective.h"
 #include "plan/channel_plan.h"
 #include "proxy/kernel_proxy.h"
 #include "transport/net/net.h"
@@ -115,13 +116,15 @@ class GpuChannels final : public DeviceOperations {
   static void PostAll(const Kernel& kernel);
 
   cuda::ChannelCommon Common(uint32_t op_tag) const;
-  ChannelContext context() const;
-  // Returns whether the task's elements are added in the order of the ranks, which is the ring's
-  // then.
-  bool InRankOrder(const Task& task) const;
+  ReductionOrder OrderFor(const Task& task) const;
   ChannelPlan PlanOf(const Task& task) const;
-  // Returns one channel's part of a collective.
-  kernels::RingWork WorkOf(const Task& task, const ChannelPlan& plan, uint32_t channel) const;
+  ChannelTraffic TrafficOf(const Task& task, const ChannelPlan& plan, uint32_t channel) const;
+  // Returns whom the traffic of a channel goes to, one line each.
+  std::string DescribeTraffic(const Task& task, const ChannelPlan& plan) const;
+  // Puts the connections of a channel into the arguments of its kernel, and what passes those of
+  // the network into `posts`.
+  Status Connect(const Task& task, const ChannelPlan& plan, uint32_t channel,
+                 cuda::ChannelArgs& args, std::vector<KernelOps>& posts);
   FlowPlace flow_place() const;
   // Adds what passes one end to what its KernelProxy is told.
   void AddPost(const ChannelConnections::End& end, uint32_t channel, uint64_t chunks,
@@ -133,8 +136,8 @@ class GpuChannels final : public DeviceOperations {
 
   StopWatcher stop_watcher_;
   MachineMap machines_;
-  int num_hosts_ = 1;
   bool deterministic_ = false;
+  ChannelContext context_;
   std::string network_;
   std::unique_ptr<ChannelConnections> connections_;
   std::vector<Proxied> proxied_;

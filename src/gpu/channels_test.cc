@@ -28,8 +28,10 @@ kernels::CountingPrimitives Count(const ChannelPlan& plan, int num_ranks, size_t
 
 TEST(ChannelTrafficTest, AllReduceOf4MegabytesOnTwoHostsIsTwoSendsAndTwoReceivesOf2) {
   const size_t count = 1 << 20;
-  const ChannelContext context = {2, 2, 1, kSlotBytes};
-  const ChannelPlan plan = PlanChannels(context, Collective::kAllReduce, count, 4);
+  ChannelContext context;
+  context.num_ranks = context.num_hosts = 2;
+  context.slot_bytes = kSlotBytes;
+  const ChannelPlan plan = PlanChannels(context, Collective::kAllReduce, count, DataType::kFloat32);
   EXPECT_EQ(plan.channels, 1u);
   const auto counted = Count(plan, 2, count);
   EXPECT_EQ(counted.sent().steps, 2u);

@@ -11,6 +11,7 @@
 
 #include "kernels/mesh.h"
 #include "kernels/primitives.h"
+#include "kernels/two_level.h"
 
 namespace tutti::kernels {
 
@@ -56,6 +57,37 @@ class CountingPrimitives {
   Traffic received_;
 };
 static_assert(FifoPrimitives<CountingPrimitives>);
+
+// Counts what passes the links of a rank inside its host and along its rail.
+class TwoLevelCounting {
+ public:
+  constexpr explicit TwoLevelCounting(size_t slice_elems) : slice_elems_(slice_elems) {}
+
+  constexpr void Move(uint32_t what, size_t, size_t, size_t n) {
+    if (n == 0) return;
+    Count((what & kFromHost) != 0, host_received_, n);
+    Count((what & kFromRail) != 0, rail_received_, n);
+    Count((what & kToHost) != 0, host_sent_, n);
+    Count((what & kToRail) != 0, rail_sent_, n);
+  }
+
+  constexpr const Traffic& host_sent() const { return host_sent_; }
+  constexpr const Traffic& host_received() const { return host_received_; }
+  constexpr const Traffic& rail_sent() const { return rail_sent_; }
+  constexpr const Traffic& rail_received() const { return rail_received_; }
+
+ private:
+  constexpr void Count(bool passes, Traffic& traffic, size_t n) const {
+    if (!passes) return;
+    ++traffic.steps;
+    traffic.chunks += DivUp(n, slice_elems_);
+    traffic.elems += n;
+  }
+
+  size_t slice_elems_;
+  Traffic host_sent_, host_received_, rail_sent_, rail_received_;
+};
+static_assert(TwoLevelPrimitives<TwoLevelCounting>);
 
 // Counts what one of several ranks that read one another's stages puts into its own and reads.
 class StageCounting {

@@ -187,6 +187,7 @@ void Executor::Dispatch(const Task& task, Operation& op) {
       return;
     case Algorithm::kPull:       // It has been tried above.
     case Algorithm::kSymmetric:  // It is for GPUs only.
+    case Algorithm::kTwoLevel:   // It is for GPUs only.
       break;
   }
 }

@@ -18,6 +18,7 @@ std::vector<Executor::ConnectionTraffic> Executor::TrafficOf(const Task& task,
       return {};
     case Algorithm::kPull:
     case Algorithm::kSymmetric:  // GPUs only
+    case Algorithm::kTwoLevel:   // GPUs only
       return {};
     case Algorithm::kRing:
       return RingTraffic(task, choice);

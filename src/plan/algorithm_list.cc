@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/algorithm_table.h"
+#include "plan/channel_plan.h"
 #include "plan/choose.h"
 #include "plan/mesh.h"
 
@@ -99,6 +100,11 @@ ListSetting MeshList(bool algorithms) {
   return {"NCCL_PROTO", "protocol", "GPUs", ProtocolBit, NamesOf<Protocol>, ProtocolsIn(rows)};
 }
 
+ListSetting ChannelList() {
+  return {"NCCL_ALGO",  "algorithm",        "GPUs of several hosts",
+          AlgorithmBit, NamesOf<Algorithm>, AlgorithmsIn(ChannelAlgorithms())};
+}
+
 Result<uint32_t> ReadNames(const ListSetting& setting, std::string_view names) {
   const bool exclude = names.starts_with('^');
   if (exclude) names.remove_prefix(1);
@@ -169,6 +175,10 @@ Status ApplyMeshAlgorithms(std::string_view algo, MeshContext& context) {
 
 Status ApplyMeshProtocols(std::string_view proto, MeshContext& context) {
   return ApplyList(MeshList(false), proto, context.allowed_protocols);
+}
+
+Status ApplyChannelAlgorithms(std::string_view algo, ChannelContext& context) {
+  return ApplyList(ChannelList(), algo, context.allowed_algorithms);
 }
 
 }  // namespace tutti

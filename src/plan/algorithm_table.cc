@@ -26,6 +26,10 @@ constexpr std::string_view Phrase(Where where) {
       return "GPUs: registered buffers";
     case Where::kMessageChannels:
       return "GPUs: channels of messages";
+    case Where::kChannelRing:
+      return "GPUs: FIFOs, round a ring";
+    case Where::kChannelRails:
+      return "GPUs: FIFOs, inside hosts and along rails";
   }
   return "";
 }
@@ -42,6 +46,8 @@ constexpr std::string_view Phrase(Need need) {
       return "registered buffers";
     case Need::kThreeRanks:
       return "three ranks";
+    case Need::kEqualHosts:
+      return "several hosts of equally many ranks";
   }
   return "";
 }
@@ -106,6 +112,7 @@ std::string AlgorithmTableMarkdown() {
     else
       alike->collectives |= row.collectives;
   }
+  all.insert(all.end(), ChannelAlgorithms().begin(), ChannelAlgorithms().end());
   std::string text =
       "| `NCCL_ALGO` | works on | collectives | protocols | needs | adds in | source |\n"
       "|---|---|---|---|---|---|---|\n";

@@ -30,6 +30,8 @@ enum class Where : uint8_t {
   kWindowChain,  // GPUs: the same, the ring being cut open at the root
   kRegistered,   // GPUs: buffers that all ranks have registered
   kMessageChannels,  // GPUs: channels of slots between each two ranks
+  kChannelRing,      // GPUs: a FIFO to the next rank of a ring, in a window or before the network
+  kChannelRails,     // GPUs: the same, round a ring in each host and round one of each rail
 };
 constexpr bool IsGpu(Where where) { return where >= Where::kWindows; }
 
@@ -50,6 +52,8 @@ enum class Need : uint8_t {
   kReadableBuffers,    // The ranks can read one another's buffers; known when the operation runs.
   kRegisteredBuffers,  // All ranks have registered their buffers.
   kThreeRanks,         // At least three: between two a second shot moves nothing less.
+  kEqualHosts,  // Several hosts, with equally many ranks that reach one another's windows; at least
+                // two each.
 };
 constexpr uint32_t Bit(Need need) { return 1u << static_cast<uint32_t>(need); }
 constexpr uint32_t Bit(Collective collective) { return 1u << static_cast<uint32_t>(collective); }
@@ -111,6 +115,12 @@ inline constexpr MeshRow kMeshRows[] = {
 #include "plan/algorithms.def"
 };
 
+inline constexpr AlgorithmRow kChannelRows[] = {
+#define CHANNEL(algorithm, where, collectives, protocols, needs, order, file) \
+  {Algorithm::algorithm, where, collectives, protocols, needs, order, file},
+#include "plan/algorithms.def"
+};
+
 }  // namespace algorithm_table
 
 // Returns the rows for hosts. An algorithm has several where its properties depend on the
@@ -118,6 +128,10 @@ inline constexpr MeshRow kMeshRows[] = {
 constexpr std::span<const AlgorithmRow> HostAlgorithms() { return algorithm_table::kHostRows; }
 // Returns the rows for GPUs, one for each MeshAlgorithm.
 constexpr std::span<const MeshRow> MeshAlgorithms() { return algorithm_table::kMeshRows; }
+// Returns the rows for GPUs that channels join.
+constexpr std::span<const AlgorithmRow> ChannelAlgorithms() {
+  return algorithm_table::kChannelRows;
+}
 constexpr const MeshRow& RowOf(MeshAlgorithm algorithm) {
   return algorithm_table::kMeshRows[static_cast<size_t>(algorithm)];
 }

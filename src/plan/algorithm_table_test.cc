@@ -72,6 +72,7 @@ TEST(AlgorithmTableTest, OnlyReductionsAdd) {
   };
   for (const AlgorithmRow& row : HostAlgorithms()) expect_order(row);
   for (const MeshRow& row : MeshAlgorithms()) expect_order(row);
+  for (const AlgorithmRow& row : ChannelAlgorithms()) expect_order(row);
 }
 
 std::string ReadAll(const std::string& path) {

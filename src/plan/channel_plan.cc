@@ -4,6 +4,7 @@
 
 #include "base/rounding.h"
 #include "connection/fifo_layout.h"
+#include "plan/algorithm_table.h"
 #include "plan/cost_table.h"
 
 namespace tutti {
@@ -11,29 +12,59 @@ namespace {
 
 constexpr size_t kAlignment = 16;  // Channels and slices begin at whole lines.
 
+// How many slices a chunk of two levels has. A FIFO then holds four chunks, of which the schedule
+// needs three (kernels/two_level.h).
+constexpr size_t kTwoLevelSlices = 2;
+static_assert(kFifoSlots >= 3 * kTwoLevelSlices);
+
 // Returns into how many parts, one for each rank, the collective cuts its data.
 size_t Owners(const ChannelContext& context, Collective collective) {
   return collective == Collective::kAllReduce ? static_cast<size_t>(context.num_ranks) : 1;
 }
 
-}  // namespace
-
-ChannelPlan PlanChannels(const ChannelContext& context, Collective collective, size_t count,
-                         size_t elem_bytes) {
+// Shares `count` elements out over the channels.
+ChannelPlan ShareOut(const ChannelContext& context, size_t count, size_t elem_bytes,
+                     size_t owners) {
   const size_t unit = std::max<size_t>(1, kAlignment / elem_bytes);
-  const size_t owners = Owners(context, collective);
   const auto channels = std::clamp<size_t>(
       count * elem_bytes / owners / kChannelCosts.ring_bytes_per_channel, 1, context.channels);
   ChannelPlan plan;
   plan.channel_elems = RoundUp(DivUp(count, channels), unit * owners);
   plan.channels = static_cast<uint32_t>(DivUp(count, plan.channel_elems));
-  const size_t step = DivUp(plan.channel_elems, owners);
-  const size_t wanted = std::max(DivUp(step, kSlicesPerStep), kMinSliceBytes / elem_bytes);
-  plan.slice_elems = std::min(RoundUp(wanted, unit), context.slot_bytes / elem_bytes);
-  plan.chunk_elems = plan.slice_elems * kSlicesPerStep;
   return plan;
 }
 
+// Cuts a rank's part of a channel into slices of which `per_part` fill it, and a chunk into
+// `per_chunk` of them.
+void Cut(const ChannelContext& context, size_t elem_bytes, size_t owners, size_t per_part,
+         size_t per_chunk, size_t min_slice_bytes, ChannelPlan& plan) {
+  const size_t unit = std::max<size_t>(1, kAlignment / elem_bytes);
+  const size_t part = DivUp(plan.channel_elems, owners);
+  const size_t wanted = std::max(DivUp(part, per_part), min_slice_bytes / elem_bytes);
+  plan.slice_elems = std::min(RoundUp(wanted, unit), context.slot_bytes / elem_bytes);
+  plan.chunk_elems = plan.slice_elems * per_chunk;
+}
+
+ChannelPlan PlanRing(const ChannelContext& context, Collective collective, size_t count,
+                     size_t elem_bytes) {
+  const size_t owners = Owners(context, collective);
+  ChannelPlan plan = ShareOut(context, count, elem_bytes, owners);
+  Cut(context, elem_bytes, owners, kSlicesPerStep, kSlicesPerStep, kMinSliceBytes, plan);
+  return plan;
+}
+
+// In several pieces, so that one moves inside hosts while another one passes the network.
+ChannelPlan PlanTwoLevel(const ChannelContext& context, Collective collective, size_t count,
+                         size_t elem_bytes) {
+  const size_t owners = Owners(context, collective);
+  ChannelPlan plan = ShareOut(context, count, elem_bytes, owners);
+  plan.algorithm = Algorithm::kTwoLevel;
+  Cut(context, elem_bytes, owners, kChannelCosts.two_level_pieces * kTwoLevelSlices,
+      kTwoLevelSlices, kChannelCosts.two_level_slice_bytes, plan);
+  return plan;
+}
+
+// A chunk is a slice, and a slot has room for its partial sums, which are not rounded to the type.
 ChannelPlan PlanRankOrder(const ChannelContext& context, Collective collective, size_t count,
                           DataType type) {
   const size_t elem_bytes = SizeOf(type);
@@ -44,6 +75,7 @@ ChannelPlan PlanRankOrder(const ChannelContext& context, Collective collective, 
   const auto channels = std::clamp<size_t>(
       count * parts * elem_bytes / kChannelCosts.ring_bytes_per_channel, 1, context.channels);
   ChannelPlan plan;
+  plan.in_rank_order = true;
   plan.channel_elems = RoundUp(DivUp(count, channels), unit);
   plan.channels = static_cast<uint32_t>(DivUp(count, plan.channel_elems));
   // As many slices as keep the slots of two FIFOs filled.
@@ -54,34 +86,115 @@ ChannelPlan PlanRankOrder(const ChannelContext& context, Collective collective, 
   return plan;
 }
 
-double PredictChannelsUs(const ChannelContext& context, Collective collective, size_t count,
-                         size_t elem_bytes) {
+// ---------------------------------------------------------------------------------------------------------------------
+// Times
+
+bool IsChain(Collective collective) {
+  return collective == Collective::kReduce || collective == Collective::kBroadcast;
+}
+
+double RingUs(const ChannelContext& context, Collective collective, double bytes,
+              uint32_t channels) {
   const bool all_reduce = collective == Collective::kAllReduce;
-  const bool is_chain = collective == Collective::kReduce || collective == Collective::kBroadcast;
-  const bool has_parts =
-      collective == Collective::kAllGather || collective == Collective::kReduceScatter;
-  if (!all_reduce && !is_chain && !has_parts) {
-    // Messages go down chains of two, one after another.
-    ChannelContext pair = context;
-    pair.num_ranks = 2;
-    const int messages = collective == Collective::kSendRecv ? 1 : context.num_ranks - 1;
-    return PredictChannelsUs(pair, Collective::kBroadcast,
-                             count * elem_bytes * static_cast<size_t>(messages), 1);
-  }
-  const ChannelPlan plan = PlanChannels(context, collective, count, elem_bytes);
   const double n = context.num_ranks;
-  const double bytes = static_cast<double>(count * elem_bytes);
-  const double passed = all_reduce ? 2 * bytes * (n - 1) / n : has_parts ? bytes * (n - 1) : bytes;
+  const double passed = all_reduce            ? 2 * bytes * (n - 1) / n
+                        : IsChain(collective) ? bytes
+                                              : bytes * (n - 1);
   const double steps = (all_reduce ? 2 : 1) * (n - 1);
   const double hosts = std::min<double>(context.num_hosts, n);
   const auto& costs = kChannelCosts;
   const double step_us =
       hosts > 1 ? (costs.network_step_us * hosts + costs.window_step_us * (n - hosts)) / n
                 : costs.window_step_us;
-  double bytes_per_us = costs.channel_bytes_per_us * plan.channels;
+  double bytes_per_us = costs.channel_bytes_per_us * channels;
   if (context.network_bytes_per_us > 0)
     bytes_per_us = std::min(bytes_per_us, context.network_bytes_per_us);
   return steps * step_us + passed / bytes_per_us;
+}
+
+// The first piece waits for every step; of the others, the slower of the two wires is what counts.
+double TwoLevelUs(const ChannelContext& context, Collective collective, double bytes,
+                  uint32_t channels) {
+  const bool all_reduce = collective == Collective::kAllReduce;
+  const double hosts = context.num_hosts, local = context.local_ranks;
+  const double ways = all_reduce ? 2 : 1;
+  // What a rank has of the data: all ranks' parts together pass from host to host.
+  const double part = all_reduce ? bytes / (hosts * local) : bytes;
+  const auto& costs = kChannelCosts;
+  const double steps_us =
+      ways * ((hosts - 1) * costs.network_step_us + hosts * (local - 1) * costs.window_step_us);
+  const double rail = ways * (hosts - 1) * part;
+  double network_us = rail / (costs.channel_bytes_per_us * channels);
+  if (context.network_bytes_per_us > 0)
+    network_us = std::max(network_us, rail * local / context.network_bytes_per_us);
+  const double window_us =
+      ways * hosts * (local - 1) * part / (costs.channel_window_bytes_per_us * channels);
+  return steps_us + std::max(network_us, window_us);
+}
+
+// Returns whether `algorithm` may run the collective: it serves, keeps the order, and NCCL_ALGO
+// leaves it.
+bool Serves(const ChannelContext& context, Algorithm algorithm, Collective collective,
+            ReductionOrder order) {
+  const uint32_t allowed = context.allowed_algorithms[static_cast<size_t>(collective)];
+  if (allowed != 0 && (allowed & Bit(algorithm)) == 0) return false;
+  const auto rows = ChannelAlgorithms();
+  return std::any_of(rows.begin(), rows.end(), [&](const AlgorithmRow& row) {
+    return row.algorithm == algorithm && row.Serves(collective) &&
+           (!row.Needs(Need::kEqualHosts) || (context.local_ranks > 1 && context.num_hosts > 1)) &&
+           KeepsOrder(row, order, context.num_ranks);
+  });
+}
+
+// A plan, and how long it takes.
+struct TimedPlan {
+  ChannelPlan plan;
+  double us = 0;
+};
+
+TimedPlan Choose(const ChannelContext& context, Collective collective, size_t count, DataType type,
+                 ReductionOrder order) {
+  const size_t elem_bytes = SizeOf(type);
+  const auto bytes = static_cast<double>(count * elem_bytes);
+  // Between two ranks there is one addition, which has the same result both ways round.
+  const bool in_rank_order = order != ReductionOrder::kAny && context.num_ranks > 2;
+  TimedPlan ring;
+  ring.plan = in_rank_order ? PlanRankOrder(context, collective, count, type)
+                            : PlanRing(context, collective, count, elem_bytes);
+  ring.us = RingUs(context, collective, bytes, ring.plan.channels);
+  if (!Serves(context, Algorithm::kTwoLevel, collective, order)) return ring;
+  TimedPlan two_level;
+  two_level.plan = PlanTwoLevel(context, collective, count, elem_bytes);
+  two_level.us = TwoLevelUs(context, collective, bytes, two_level.plan.channels);
+  const bool has_ring = Serves(context, Algorithm::kRing, collective, order);
+  return has_ring && ring.us < two_level.us ? ring : two_level;
+}
+
+}  // namespace
+
+ChannelPlan PlanChannels(const ChannelContext& context, Collective collective, size_t count,
+                         DataType type, ReductionOrder order) {
+  return Choose(context, collective, count, type, order).plan;
+}
+
+double PredictChannelsUs(const ChannelContext& context, Collective collective, size_t count,
+                         DataType type, ReductionOrder order) {
+  switch (collective) {
+    case Collective::kAllReduce:
+    case Collective::kReduce:
+    case Collective::kBroadcast:
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+      return Choose(context, collective, count, type, order).us;
+    default:
+      break;
+  }
+  // Messages go down chains of two, one after another.
+  ChannelContext pair = context;
+  pair.num_ranks = 2;
+  const int messages = collective == Collective::kSendRecv ? 1 : context.num_ranks - 1;
+  return PredictChannelsUs(pair, Collective::kBroadcast,
+                           count * SizeOf(type) * static_cast<size_t>(messages), DataType::kUint8);
 }
 
 }  // namespace tutti

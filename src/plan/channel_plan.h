@@ -1,12 +1,17 @@
 #pragma once
 
-// How a collective runs round the rings, or down the chains, of GPUs on several hosts: over how
-// many channels, in which chunks. Pure functions, so that all ranks come to the same.
+// How a collective runs on GPUs that channels join (several hosts, more than 16 ranks): round the
+// rings or down the chains of all ranks, or by two levels (kernels/two_level.h); over how many
+// channels, in which chunks. Pure functions, so that all ranks come to the same.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "base/datatype.h"
+#include "base/status.h"
+#include "plan/reduction_order.h"
 #include "plan/work.h"
 
 namespace tutti {
@@ -17,31 +22,36 @@ struct ChannelContext {
   int num_hosts = 1;
   uint32_t channels = 1;  // at most
   size_t slot_bytes = 0;
-  double network_bytes_per_us = 0;  // between hosts; 0: not known
+  double network_bytes_per_us = 0;  // from a host by all of its NICs; 0: not known
+  // The ranks of each host, where all have equally many that reach one another's windows; else 0.
+  int local_ranks = 0;
+  // By Collective: a bit for each Algorithm that NCCL_ALGO leaves; 0: all. Where nothing of it
+  // serves, it has no effect.
+  std::array<uint32_t, kNumCollectives> allowed_algorithms = {};
 };
 
 struct ChannelPlan {
+  Algorithm algorithm = Algorithm::kRing;
+  bool in_rank_order = false;  // Elements are added in the order of the ranks, which the ring has.
   uint32_t channels = 1;
   size_t channel_elems = 0;  // of each channel but the last
   size_t chunk_elems = 0;    // of a step of the ring
   size_t slice_elems = 0;    // of a slot
 };
 
-// `count` is as in NCCL's calls, `elem_bytes` 1 for collectives that move bytes. REQUIRES:
-// num_ranks > 1, count > 0; `collective` is AllReduce, Reduce, Broadcast, AllGather or
-// ReduceScatter.
+// Returns how a collective runs: by the algorithm that takes least time, of those that keep
+// `order`. `count` is as in NCCL's calls, `type` a type of one byte for collectives that move
+// bytes. REQUIRES: num_ranks > 1, count > 0; `collective` is AllReduce, Reduce, Broadcast,
+// AllGather or ReduceScatter.
 ChannelPlan PlanChannels(const ChannelContext& context, Collective collective, size_t count,
-                         size_t elem_bytes);
-
-// The same for reductions that add the elements in the order of the ranks (kernels/rank_order.h). A
-// chunk is a slice, and a slot has room for its partial sums, which are not rounded to the type.
-// REQUIRES: `collective` is AllReduce, Reduce or ReduceScatter.
-ChannelPlan PlanRankOrder(const ChannelContext& context, Collective collective, size_t count,
-                          DataType type);
+                         DataType type, ReductionOrder order = ReductionOrder::kAny);
 
 // Returns how long any collective but a barrier takes, in microseconds. Those that are not named
 // above are messages between pairs.
 double PredictChannelsUs(const ChannelContext& context, Collective collective, size_t count,
-                         size_t elem_bytes);
+                         DataType type, ReductionOrder order = ReductionOrder::kAny);
+
+// Restricts the choice by NCCL_ALGO, as ApplyAlgorithmList does for hosts: ring, twolevel.
+Status ApplyChannelAlgorithms(std::string_view algo, ChannelContext& context);
 
 }  // namespace tutti

@@ -9,26 +9,91 @@ namespace {
 
 constexpr size_t kSlotBytes = 512 << 10;
 
+constexpr Collective kMost[] = {Collective::kAllReduce, Collective::kReduce, Collective::kAllGather,
+                                Collective::kReduceScatter};
+
+ChannelContext ContextOf(int num_ranks, int num_hosts, uint32_t channels) {
+  ChannelContext context;
+  context.num_ranks = num_ranks;
+  context.num_hosts = num_hosts;
+  context.channels = channels;
+  context.slot_bytes = kSlotBytes;
+  return context;
+}
+
+// Four ranks on two hosts.
+ChannelContext TwoByTwo(uint32_t channels) {
+  ChannelContext context = ContextOf(4, 2, channels);
+  context.local_ranks = 2;
+  return context;
+}
+
 TEST(ChannelPlanTest, ChannelsShareOutAllElements) {
-  for (const size_t elem : {1, 2, 4, 8})
+  for (const DataType type : {DataType::kUint8, DataType::kFloat16, DataType::kFloat64})
     for (const size_t count : {1, 7, 1000, 100000, 3000001})
       for (const uint32_t channels : {1, 3, 8})
-        for (const Collective collective : {Collective::kAllReduce, Collective::kReduce}) {
-          const ChannelContext context = {3, 2, channels, kSlotBytes};
-          const ChannelPlan plan = PlanChannels(context, collective, count, elem);
-          EXPECT_LE(plan.channels, channels);
-          EXPECT_GE(plan.channels * plan.channel_elems, count);
-          EXPECT_LT((plan.channels - 1) * plan.channel_elems, count);
-          EXPECT_EQ(plan.channel_elems * elem % 16, 0u);
-          EXPECT_GE(plan.slice_elems, 1u);
-          EXPECT_LE(plan.slice_elems * elem, kSlotBytes);
-        }
+        for (const Collective collective : kMost)
+          for (const ChannelContext& context : {ContextOf(3, 2, channels), TwoByTwo(channels)}) {
+            const ChannelPlan plan = PlanChannels(context, collective, count, type);
+            EXPECT_LE(plan.channels, channels);
+            EXPECT_GE(plan.channels * plan.channel_elems, count);
+            EXPECT_LT((plan.channels - 1) * plan.channel_elems, count);
+            EXPECT_EQ(plan.channel_elems * SizeOf(type) % 16, 0u);
+            EXPECT_GE(plan.slice_elems, 1u);
+            EXPECT_LE(plan.slice_elems * SizeOf(type), kSlotBytes);
+          }
 }
 
 TEST(ChannelPlanTest, AStepLeavesRoomInTheFifo) {
   const ChannelPlan plan =
-      PlanChannels({4, 2, 1, kSlotBytes}, Collective::kAllReduce, 100 << 20, 4);
+      PlanChannels(ContextOf(4, 2, 1), Collective::kAllReduce, 100 << 20, DataType::kFloat32);
+  EXPECT_EQ(plan.algorithm, Algorithm::kRing);
   EXPECT_LE(plan.chunk_elems, 4 * plan.slice_elems);
+  const ChannelPlan two_level =
+      PlanChannels(TwoByTwo(1), Collective::kAllReduce, 100 << 20, DataType::kFloat32);
+  EXPECT_EQ(two_level.algorithm, Algorithm::kTwoLevel);
+  EXPECT_LE(two_level.chunk_elems, 2 * two_level.slice_elems);
+}
+
+TEST(ChannelPlanTest, TwoLevelsServeHostsOfEquallyManyRanksThatNeedNoOrder) {
+  const auto algorithm = [](const ChannelContext& context, Collective collective,
+                            ReductionOrder order = ReductionOrder::kAny) {
+    return PlanChannels(context, collective, 1 << 20, DataType::kFloat32, order).algorithm;
+  };
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter}) {
+    EXPECT_EQ(algorithm(TwoByTwo(8), collective), Algorithm::kTwoLevel);
+    EXPECT_EQ(algorithm(ContextOf(4, 2, 8), collective), Algorithm::kRing);
+  }
+  EXPECT_EQ(algorithm(TwoByTwo(8), Collective::kBroadcast), Algorithm::kRing);
+  EXPECT_EQ(algorithm(TwoByTwo(8), Collective::kReduce), Algorithm::kRing);
+  const ChannelPlan ordered = PlanChannels(TwoByTwo(8), Collective::kAllReduce, 1 << 20,
+                                           DataType::kFloat32, ReductionOrder::kByRank);
+  EXPECT_EQ(ordered.algorithm, Algorithm::kRing);
+  EXPECT_TRUE(ordered.in_rank_order);
+}
+
+TEST(ChannelPlanTest, ListsOfAlgorithmsAreKept) {
+  ChannelContext context = TwoByTwo(8);
+  ASSERT_TRUE(ApplyChannelAlgorithms("allreduce:ring;allgather:^ring", context).ok());
+  const auto algorithm = [&](Collective collective) {
+    return PlanChannels(context, collective, 1 << 20, DataType::kUint8).algorithm;
+  };
+  EXPECT_EQ(algorithm(Collective::kAllReduce), Algorithm::kRing);
+  EXPECT_EQ(algorithm(Collective::kAllGather), Algorithm::kTwoLevel);
+  // What does not serve has no effect.
+  ASSERT_TRUE(ApplyChannelAlgorithms("tree;broadcast:twolevel", context).ok());
+  EXPECT_EQ(algorithm(Collective::kAllReduce), Algorithm::kTwoLevel);
+  EXPECT_EQ(algorithm(Collective::kBroadcast), Algorithm::kRing);
+  EXPECT_FALSE(ApplyChannelAlgorithms("nonsense", context).ok());
+}
+
+// A host sends less in all by two levels, so that it takes less time whatever the size.
+TEST(ChannelPlanTest, TwoLevelsTakeLessTime) {
+  for (const size_t count : {1u, 1u << 10, 1u << 20, 1u << 28})
+    EXPECT_LT(
+        PredictChannelsUs(TwoByTwo(8), Collective::kAllReduce, count, DataType::kFloat32),
+        PredictChannelsUs(ContextOf(4, 2, 8), Collective::kAllReduce, count, DataType::kFloat32));
 }
 
 TEST(ChannelPlanTest, ASlotHasRoomForTheSumsOfNarrowElements) {
@@ -36,7 +101,9 @@ TEST(ChannelPlanTest, ASlotHasRoomForTheSumsOfNarrowElements) {
     const size_t sum_bytes = std::max<size_t>(4, SizeOf(type));
     for (const size_t count : {1, 1000, 3000001})
       for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter}) {
-        const ChannelPlan plan = PlanRankOrder({5, 2, 3, kSlotBytes}, collective, count, type);
+        const ChannelPlan plan = PlanChannels(ContextOf(5, 2, 3), collective, count, type,
+                                              ReductionOrder::kByRankRoundedOnce);
+        EXPECT_TRUE(plan.in_rank_order);
         EXPECT_GE(plan.channels * plan.channel_elems, count);
         EXPECT_LT((plan.channels - 1) * plan.channel_elems, count);
         EXPECT_EQ(plan.channel_elems * SizeOf(type) % 16, 0u);

@@ -138,10 +138,18 @@ struct ChannelCosts {
   double network_step_us = 40;
   // What a channel carries over sockets while it has a processor.
   double channel_bytes_per_us = 1500;
+  // What the block of a channel carries between the windows of one host. An estimate from what all
+  // blocks of a mesh's ring carry (plan/gpu_costs.def); it was not measured.
+  double channel_window_bytes_per_us = 20e3;
   // A channel costs a block and, between hosts, a message. It is worth them from so many bytes of a
   // ring's step on, and a message takes another channel for each so many bytes.
   size_t ring_bytes_per_channel = 64 << 10;
   size_t message_bytes_per_channel = 256 << 10;
+  // By two levels, a channel's data are cut into so many pieces, of which one passes the network
+  // while another one moves inside the host; with more, and with shorter slices, each costs the
+  // network's latency for fewer bytes.
+  size_t two_level_pieces = 4;
+  size_t two_level_slice_bytes = 32 << 10;
 };
 inline constexpr ChannelCosts kChannelCosts = {};
 

@@ -47,9 +47,18 @@ Prediction PredictGpusOfHosts(const MachineJob& job, Collective collective, size
                                   .num_hosts = job.hosts,
                                   .channels = kChannels,
                                   .slot_bytes = kSlotBytes,
-                                  .network_bytes_per_us = job.ring.TotalGbps() * 1e3};
-  return {Algorithm::kRing, Protocol::kSimple,
-          PredictChannelsUs(context, collective, count, elem_bytes)};
+                                  .network_bytes_per_us = job.ring.TotalGbps() * 1e3,
+                                  .local_ranks = job.ranks_per_host,
+                                  .allowed_algorithms = {}};
+  const size_t bytes = count * elem_bytes;
+  const bool has_plan = collective == Collective::kAllReduce ||
+                        collective == Collective::kAllGather ||
+                        collective == Collective::kReduceScatter;
+  const Algorithm algorithm =
+      has_plan ? PlanChannels(context, collective, bytes, DataType::kUint8).algorithm
+               : Algorithm::kRing;
+  return {algorithm, Protocol::kSimple,
+          PredictChannelsUs(context, collective, bytes, DataType::kUint8)};
 }
 
 }  // namespace

@@ -73,6 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
     ManyHosts, ProcessesTest,
     ::testing::Values(Layout{"FourHostsOfOne", {"a", "b", "c", "d"}},
                       Layout{"TwoHostsOfFour", {"a", "a", "a", "a", "b", "b", "b", "b"}},
+                      Layout{"HostsOfThreeAndFive", {"a", "a", "b", "b", "b", "a", "b", "b"}},
                       Layout{"ThreeHostsOfThree", {"a", "b", "c", "a", "b", "c", "a", "b", "c"}}),
     [](const auto& instance) { return std::string(instance.param.name); });
 

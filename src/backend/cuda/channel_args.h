@@ -20,6 +20,7 @@
 #include "backend/cuda/elements.h"
 #include "connection/fifo_layout.h"
 #include "kernels/primitives.h"
+#include "kernels/two_level.h"
 #include "plan/work.h"
 
 namespace tutti::cuda {
@@ -45,7 +46,8 @@ struct ChannelCommon {
   uint32_t op_tag = 0;  // stands in every chunk of the operation
 };
 
-// A collective round the rings, or down the chains, of several channels: a block for each.
+// A collective round the rings, down the chains or by the two levels of several channels: a block
+// for each.
 struct ChannelArgs {
   ChannelCommon common;
   const std::byte* input = nullptr;
@@ -58,17 +60,25 @@ struct ChannelArgs {
   size_t slice_elems = 0;    // of a slot
   ReduceArgs reduce;
   Collective collective = Collective::kAllReduce;
-  // Adds the elements in the order of the ranks (kernels/rank_order.h), which is that of the ring;
+  // Adds the elements in the order of the ranks (kernels/rank_order.h), which is that of the rings;
   // a chunk is a slice then.
   bool in_rank_order = false;
+  bool two_level = false;  // kernels/two_level.h
   int rank = 0;
   int num_ranks = 1;
   int root = 0;
-  const int* ring = nullptr;  // the ranks in the order of the ring; in memory of the GPU
-  int ring_index = 0;         // this rank's place in it
   uint32_t channels = 1;
+  // By channel; the orders that these views show lie in memory of the GPU. `host_rings` stand in
+  // place of the ring in `levels`.
+  RingView rings[kMostChannels];
+  RingView host_rings[kMostChannels];
+  kernels::TwoLevelView levels;
+  // To the next and from the previous rank of the ring; by two levels, of the host's ring, and of
+  // the rail.
   DeviceFifo next[kMostChannels];
   DeviceFifo previous[kMostChannels];
+  DeviceFifo rail_next[kMostChannels];
+  DeviceFifo rail_previous[kMostChannels];
 };
 static_assert(sizeof(ChannelArgs) <= 4096 - 64);
 

@@ -7,7 +7,9 @@
 // Where the elements are added in the order of the ranks, partial sums of narrow elements travel in
 // the type in which they are added, so that they are rounded once (plan/reduction_order.h).
 
+#include "backend/cuda/channel_elements.h"
 #include "backend/cuda/channel_fifo.h"
+#include "backend/cuda/channel_two_level.h"
 #include "backend/cuda/mesh_ring.h"
 #include "kernels/ring_collective.h"
 
@@ -19,15 +21,11 @@ class ChannelRing {
   // `begin`: the first element of input and output that is this channel's.
   TUTTI_HD ChannelRing(const ChannelArgs& args, uint32_t channel, size_t begin)
       : args_(args),
+        elements_(args.reduce),
         block_(args.common),
         next_(args.next[channel]),
         previous_(args.previous[channel]),
-        begin_(begin),
-        scalar_(args.reduce.scalar) {
-    if (args.reduce.live_scalar == nullptr) return;
-    scalar_ = 0;
-    __builtin_memcpy(&scalar_, args.reduce.live_scalar, sizeof(T));
-  }
+        begin_(begin) {}
   // Keeps the counts for the next kernel. The barrier: no thread may still be about to read them.
   TUTTI_HD void Finish() {
     Lanes::Sync();
@@ -83,11 +81,8 @@ class ChannelRing {
         return;
       }
     }
-    // Aligned lines, nothing to multiply: all but the ends of buffers.
-    const bool plain = n * kSize % 16 == 0 && !args_.reduce.scale &&
-                       ((what & kReads) == 0 || reinterpret_cast<uintptr_t>(input) % 16 == 0) &&
-                       ((what & kWrites) == 0 || reinterpret_cast<uintptr_t>(output) % 16 == 0);
-    if (plain)
+    if (elements_.ArePlain((what & kReads) != 0 ? input : nullptr,
+                           (what & kWrites) != 0 ? output : nullptr, n))
       MoveLines<true>(what, input, output, n * kSize);
     else
       MoveLines<false>(what, input, output, n * kSize);
@@ -129,7 +124,7 @@ class ChannelRing {
     TUTTI_UNROLL_BY(1)
     for (uint32_t i = Lanes::index(); i < lines; i += Lanes::count()) {
       const size_t at = size_t{16} * i;
-      Sum sum = Sum::From(LoadMine<false>(input + at, bytes - at).w);
+      Sum sum = Sum::From(elements_.template Load<false>(input + at, bytes - at).w);
       if (from != nullptr) {
         Sum before = LoadSum(from + at, lines);
         before.Combine(args_.reduce.kind, sum);
@@ -139,7 +134,7 @@ class ChannelRing {
         StoreSum(to + at, lines, sum);
         continue;
       }
-      const Line line = Finished(sum);
+      const Line line = elements_.Stored(sum, true);
       if (to != nullptr) StoreLine(to + at, line);
       if ((what & kWrites) != 0) StoreAny<16>(output + at, line, bytes - at);
     }
@@ -178,7 +173,7 @@ class ChannelRing {
         TUTTI_UNROLL
         for (uint32_t u = 0; u < kUnroll; ++u) {
           const uint32_t i = first + u * step;
-          if (i < lines) mine[u] = LoadMine<kPlain>(input + at(i), bytes - at(i));
+          if (i < lines) mine[u] = elements_.template Load<kPlain>(input + at(i), bytes - at(i));
         }
       }
       TUTTI_UNROLL
@@ -195,50 +190,50 @@ class ChannelRing {
       }
     }
   }
-  template <bool kPlain>
-  TUTTI_HD Line LoadMine(const std::byte* input, size_t left) const {
-    if constexpr (kPlain) return LoadLine(input);
-    const Line line = LoadAny<16>(input, left);
-    return args_.reduce.scale ? ScaleLine<T, 16>(line, scalar_) : line;
-  }
   TUTTI_HD Line Joined(uint32_t what, const Line& theirs, const Line& mine) const {
     if ((what & kReceives) == 0) return mine;
     if ((what & kReads) == 0) return theirs;
     auto sum = Sum::From(theirs.w);
     sum.Combine(args_.reduce.kind, Sum::From(mine.w));
-    if ((what & kIsFinal) != 0) return Finished(sum);
-    Line line = {};
-    sum.To(line.w, args_.reduce.kind);
-    return line;
-  }
-  TUTTI_HD Line Finished(const Sum& sum) const {
-    if (args_.reduce.divisor > 1) return DividedBy<T, 16>(sum, args_.reduce.divisor);
-    Line line = {};
-    sum.template To<true>(line.w, args_.reduce.kind);
-    return line;
+    return elements_.Stored(sum, (what & kIsFinal) != 0);
   }
 
   const ChannelArgs& args_;
+  const ChannelElements<T> elements_;
   ChannelBlock block_;
   DeviceProducer next_;
   DeviceConsumer previous_;
   const size_t begin_;
-  uint64_t scalar_;
 };
 
 TUTTI_HD constexpr size_t ChannelBegin(const ChannelArgs& args, uint32_t channel) {
   return static_cast<size_t>(channel) * args.channel_elems;
 }
 TUTTI_HD constexpr kernels::RingWork RingWorkOf(const ChannelArgs& args, uint32_t channel) {
-  return {.ring = {args.ring_index, args.num_ranks, args.ring},
+  return {.ring = args.rings[channel],
           .shape = {ClampChunk(ChannelBegin(args, channel), args.channel_elems, args.count),
                     args.chunk_elems, args.root},
           .stride = args.count,
           .in_place = args.input == args.output};
 }
+TUTTI_HD constexpr kernels::TwoLevelWork TwoLevelWorkOf(const ChannelArgs& args, uint32_t channel) {
+  kernels::TwoLevelWork work = {
+      .view = args.levels,
+      .shape = RingWorkOf(args, channel).shape,
+      .stride = args.count,
+      .in_place = args.input == args.output + static_cast<size_t>(args.rank) * args.count};
+  work.view.ring = args.host_rings[channel];
+  return work;
+}
 
 template <class T>
 TUTTI_HD void RunChannelReduction(const ChannelArgs& args, uint32_t channel) {
+  if (args.two_level) {
+    TwoLevelChannel<T> p(args, channel, ChannelBegin(args, channel));
+    kernels::TwoLevelReduction(p, args.collective, TwoLevelWorkOf(args, channel));
+    p.Finish();
+    return;
+  }
   ChannelRing<T> p(args, channel, ChannelBegin(args, channel));
   if (args.in_rank_order)
     kernels::RankOrderReduction(p, args.collective, RingWorkOf(args, channel), kFifoSlots);
@@ -248,6 +243,12 @@ TUTTI_HD void RunChannelReduction(const ChannelArgs& args, uint32_t channel) {
 }
 
 TUTTI_HD void RunChannelMove(const ChannelArgs& args, uint32_t channel) {
+  if (args.two_level) {
+    TwoLevelChannel<uint8_t> p(args, channel, ChannelBegin(args, channel));
+    kernels::TwoLevelAllGather(p, TwoLevelWorkOf(args, channel));
+    p.Finish();
+    return;
+  }
   ChannelRing<uint8_t> p(args, channel, ChannelBegin(args, channel));
   const size_t own = static_cast<size_t>(args.rank) * args.count;
   KeepsOwnPart<ChannelRing<uint8_t>> keeping(p, own, args.input == args.output + own);

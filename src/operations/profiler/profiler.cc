@@ -54,6 +54,8 @@ const char* AlgorithmText(Algorithm algorithm) {
       return "EXCHANGE";
     case Algorithm::kSymmetric:
       return "SYMMETRIC";
+    case Algorithm::kTwoLevel:
+      return "TWO_LEVEL";
   }
   return "";
 }

@@ -1,0 +1,53 @@
+#pragma once
+
+// What a reduction over channels does to the elements of this rank, and to sums: primitives over
+// channels have it in common (channel_ring.h, channel_two_level.h).
+
+#include "backend/cuda/mesh_primitives.h"
+
+namespace tutti::cuda {
+
+template <class T>
+class ChannelElements {
+ public:
+  using Sum = Pack<T, 16>;
+
+  // `reduce` must outlive it.
+  TUTTI_HD explicit ChannelElements(const ReduceArgs& reduce)
+      : reduce_(reduce), scalar_(reduce.scalar) {
+    if (reduce.live_scalar == nullptr) return;
+    scalar_ = 0;
+    __builtin_memcpy(&scalar_, reduce.live_scalar, sizeof(T));
+  }
+
+  // Returns whether `n` elements are whole aligned lines with nothing to multiply, as all but those
+  // at the ends of buffers are. A null pointer is not looked at.
+  TUTTI_HD bool ArePlain(const std::byte* input, const std::byte* output, size_t n) const {
+    return n * sizeof(T) % 16 == 0 && !reduce_.scale &&
+           reinterpret_cast<uintptr_t>(input) % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(output) % 16 == 0;
+  }
+  // Returns a line of the input, of which `left` bytes are there, multiplied where that is asked.
+  template <bool kPlain>
+  TUTTI_HD Line Load(const std::byte* input, size_t left) const {
+    if constexpr (kPlain) return LoadLine(input);
+    const Line line = LoadAny<16>(input, left);
+    return reduce_.scale ? ScaleLine<T, 16>(line, scalar_) : line;
+  }
+  // Returns the elements of a sum; of one that is final, divided where that is asked.
+  TUTTI_HD Line Stored(const Sum& sum, bool is_final) const {
+    if (is_final && reduce_.divisor > 1) return DividedBy<T, 16>(sum, reduce_.divisor);
+    Line line = {};
+    if (is_final)
+      sum.template To<true>(line.w, reduce_.kind);
+    else
+      sum.To(line.w, reduce_.kind);
+    return line;
+  }
+
+ private:
+  const ReduceArgs& reduce_;
+  uint64_t scalar_;
+};
+
+}  // namespace tutti::cuda

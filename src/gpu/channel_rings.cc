@@ -1,0 +1,85 @@
+#include "gpu/channel_rings.h"
+
+#include <algorithm>
+
+namespace tutti {
+namespace {
+
+// Returns the ranks of each host, the hosts in the order of their first ranks.
+std::vector<std::vector<int>> RanksByHost(std::span<const uint64_t> hosts) {
+  std::vector<std::vector<int>> ranks;
+  std::vector<uint64_t> seen;
+  for (size_t r = 0; r < hosts.size(); ++r) {
+    const auto place = std::find(seen.begin(), seen.end(), hosts[r]) - seen.begin();
+    if (place == static_cast<ptrdiff_t>(seen.size())) {
+      seen.push_back(hosts[r]);
+      ranks.emplace_back();
+    }
+    ranks[static_cast<size_t>(place)].push_back(static_cast<int>(r));
+  }
+  return ranks;
+}
+
+int PlaceIn(std::span<const int> order, int value) {
+  return static_cast<int>(std::find(order.begin(), order.end(), value) - order.begin());
+}
+
+}  // namespace
+
+ChannelRings::ChannelRings(std::span<const uint64_t> hosts, int rank,
+                           const std::vector<std::vector<int>>& rings)
+    : rank_(rank), num_ranks_(static_cast<int>(hosts.size())) {
+  for (const std::vector<int>& ring : rings) {
+    ring_index_.push_back(PlaceIn(ring, rank));
+    tables_.insert(tables_.end(), ring.begin(), ring.end());
+  }
+  const std::vector<std::vector<int>> ranks = RanksByHost(hosts);
+  num_hosts_ = static_cast<int>(ranks.size());
+  const size_t local = ranks[0].size();
+  if (std::any_of(ranks.begin(), ranks.end(), [&](const auto& of) { return of.size() != local; }))
+    return;
+  local_ranks_ = static_cast<int>(local);
+  for (size_t host = 0; host < ranks.size(); ++host) {
+    tables_.insert(tables_.end(), ranks[host].begin(), ranks[host].end());
+    const int place = PlaceIn(ranks[host], rank);
+    if (place == local_ranks_) continue;
+    host_ = static_cast<int>(host);
+    local_ = place;
+  }
+  const std::vector<int>& here = ranks[static_cast<size_t>(host_)];
+  for (const std::vector<int>& ring : rings) {
+    std::vector<int> order;
+    for (const int r : ring)
+      if (const int place = PlaceIn(here, r); place < local_ranks_) order.push_back(place);
+    host_ring_index_.push_back(PlaceIn(order, local_));
+    tables_.insert(tables_.end(), order.begin(), order.end());
+  }
+}
+
+RingView ChannelRings::RingOf(uint32_t channel, const int* tables) const {
+  return {ring_index_[channel], num_ranks_, tables + RingAt(channel)};
+}
+
+kernels::TwoLevelView ChannelRings::LevelsOf(uint32_t channel, const int* tables) const {
+  return {.host = host_,
+          .num_hosts = num_hosts_,
+          .local = local_,
+          .ring = {host_ring_index_[channel], local_ranks_, tables + HostRingAt(channel)},
+          .ranks = tables + GridAt()};
+}
+
+int ChannelRings::RingNeighbour(uint32_t channel, int way) const {
+  const RingView ring = RingOf(channel, tables_.data());
+  return ring.At(ring.index + way);
+}
+
+int ChannelRings::HostNeighbour(uint32_t channel, int way) const {
+  const kernels::TwoLevelView levels = LevelsOf(channel, tables_.data());
+  return levels.Rank(host_, levels.ring.At(levels.ring.index + way));
+}
+
+int ChannelRings::RailNeighbour(int way) const {
+  return LevelsOf(0, tables_.data()).Rank((host_ + num_hosts_ + way) % num_hosts_, local_);
+}
+
+}  // namespace tutti

@@ -1,0 +1,66 @@
+#pragma once
+
+// The orders in which the channels of GpuChannels (gpu/channels.h) pass the ranks: a ring of all
+// ranks for each channel, and for two levels (kernels/two_level.h) the ranks as hosts × local
+// ranks, with a ring inside each host that has the order of the channel's ring. Values: made once,
+// the same on all ranks but for what says "this rank".
+//
+// Kernels read the orders too. tables() holds all of them; views point into it, or into a copy of
+// it in memory of the GPU.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/two_level.h"
+#include "plan/work.h"
+
+namespace tutti {
+
+class ChannelRings {
+ public:
+  // `hosts` has a number for the host of each rank. REQUIRES: each ring has every rank once.
+  ChannelRings(std::span<const uint64_t> hosts, int rank,
+               const std::vector<std::vector<int>>& rings);
+
+  int rank() const { return rank_; }
+  int num_ranks() const { return num_ranks_; }
+  uint32_t channels() const { return static_cast<uint32_t>(ring_index_.size()); }
+  int num_hosts() const { return num_hosts_; }
+  // Returns how many ranks each host has; 0 where the numbers differ.
+  int local_ranks() const { return local_ranks_; }
+  // Returns whether there are two levels: several hosts, of equally many ranks, at least two.
+  bool HasTwoLevels() const { return num_hosts_ > 1 && local_ranks_ > 1; }
+
+  std::span<const int> tables() const { return tables_; }
+  // Return the views of a channel. `tables` is tables() or a copy of it. LevelsOf and the
+  // neighbours by it REQUIRE HasTwoLevels().
+  RingView RingOf(uint32_t channel, const int* tables) const;
+  kernels::TwoLevelView LevelsOf(uint32_t channel, const int* tables) const;
+
+  // Return this rank's neighbours: `way` is 1 for the next, -1 for the previous.
+  int RingNeighbour(uint32_t channel, int way) const;
+  int HostNeighbour(uint32_t channel, int way) const;
+  int RailNeighbour(int way) const;
+
+ private:
+  // Return where orders begin in tables_.
+  size_t RingAt(uint32_t channel) const { return channel * static_cast<size_t>(num_ranks_); }
+  size_t GridAt() const { return RingAt(channels()); }
+  size_t HostRingAt(uint32_t channel) const {
+    return GridAt() + static_cast<size_t>(num_ranks_) + channel * static_cast<size_t>(local_ranks_);
+  }
+
+  int rank_;
+  int num_ranks_;
+  int num_hosts_ = 1;
+  int local_ranks_ = 0;
+  int host_ = 0;                                   // this rank's
+  int local_ = 0;                                  // its number among the ranks of its host
+  std::vector<int> ring_index_, host_ring_index_;  // this rank's places, by channel
+  // The rings, the ranks at host × local_ranks_ + local rank, and the rings of this host.
+  std::vector<int> tables_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,54 @@
+#include "gpu/channel_traffic.h"
+
+#include "connection/fifo_layout.h"
+#include "kernels/primitives.h"
+#include "kernels/ring_collective.h"
+
+namespace tutti {
+namespace {
+
+ChannelTraffic CountTwoLevels(const ChannelPlan& plan, Collective collective,
+                              const kernels::TwoLevelWork& work) {
+  kernels::TwoLevelCounting count(plan.slice_elems);
+  if (collective == Collective::kAllGather)
+    kernels::TwoLevelAllGather(count, work);
+  else
+    kernels::TwoLevelReduction(count, collective, work);
+  return {count.host_sent(), count.host_received(), count.rail_sent(), count.rail_received()};
+}
+
+ChannelTraffic CountRing(const ChannelPlan& plan, Collective collective,
+                         const kernels::RingWork& work) {
+  kernels::CountingPrimitives count(plan.slice_elems);
+  if (plan.in_rank_order)
+    kernels::RankOrderReduction(count, collective, work, kFifoSlots);
+  else if (collective == Collective::kAllGather || collective == Collective::kBroadcast)
+    kernels::RingMove(count, collective, work);
+  else
+    kernels::RingReduction(count, collective, work);
+  return {count.sent(), count.received(), {}, {}};
+}
+
+}  // namespace
+
+ChannelNeighbours NeighboursOf(const ChannelRings& rings, const ChannelPlan& plan, uint32_t channel,
+                               int way) {
+  if (plan.algorithm == Algorithm::kTwoLevel)
+    return {rings.HostNeighbour(channel, way), rings.RailNeighbour(way)};
+  return {rings.RingNeighbour(channel, way), -1};
+}
+
+ChannelTraffic CountChannel(const ChannelRings& rings, const ChannelPlan& plan,
+                            Collective collective, size_t count, int root, uint32_t channel) {
+  const WorkShape shape = {ClampChunk(channel * plan.channel_elems, plan.channel_elems, count),
+                           plan.chunk_elems, root};
+  const int* const tables = rings.tables().data();
+  if (plan.algorithm == Algorithm::kTwoLevel)
+    return CountTwoLevels(
+        plan, collective,
+        {.view = rings.LevelsOf(channel, tables), .shape = shape, .stride = count});
+  return CountRing(plan, collective,
+                   {.ring = rings.RingOf(channel, tables), .shape = shape, .stride = count});
+}
+
+}  // namespace tutti

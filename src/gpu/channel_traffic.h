@@ -1,0 +1,37 @@
+#pragma once
+
+// What a collective over channels passes through each connection of a rank, counted before its
+// kernel starts by running the algorithm over primitives that only count (kernels/counting.h). Pure
+// functions.
+
+#include <cstddef>
+
+#include "gpu/channel_rings.h"
+#include "kernels/counting.h"
+#include "plan/channel_plan.h"
+#include "plan/work.h"
+
+namespace tutti {
+
+// What passes between this rank and its neighbours on one channel: those of the ring of all ranks,
+// or by two levels those of the host's ring and of the rail.
+struct ChannelTraffic {
+  kernels::Traffic to_next, from_previous;
+  kernels::Traffic to_rail, from_rail;
+};
+
+// Whom a channel joins this rank with: in the ring of all ranks, or by two levels in the ring of
+// its host, and on its rail, where a plan has one.
+struct ChannelNeighbours {
+  int ring = -1;
+  int rail = -1;
+};
+// `way` is 1 for the next ranks, -1 for the previous ones.
+ChannelNeighbours NeighboursOf(const ChannelRings& rings, const ChannelPlan& plan, uint32_t channel,
+                               int way);
+
+// Returns what one channel passes. REQUIRES: two levels have a plan only where the rings have them.
+ChannelTraffic CountChannel(const ChannelRings& rings, const ChannelPlan& plan,
+                            Collective collective, size_t count, int root, uint32_t channel);
+
+}  // namespace tutti
