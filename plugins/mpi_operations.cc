@@ -219,27 +219,26 @@ class MpiOperations final : public SteppedOperations {
     const size_t element = WireSize(type);
     const auto* from = static_cast<const std::byte*>(input);
     std::vector<std::byte> piece(*std::max_element(counts.begin(), counts.end()) * element);
+    // MPI_IN_PLACE would spare this, but MPICH 4 reads that value as an address with four ranks.
+    std::vector<std::byte> sum(counts[static_cast<size_t>(rank_)] * element);
     for (int root = 0; root < num_ranks_; ++root) {
       const size_t count = counts[static_cast<size_t>(root)];
       PrepareInput(from, piece.data(), count, type, op, num_ranks_);
       TUTTI_TRY(InPieces(piece.data(), count * element, element, [&](void* data, int n) {
-        const void* const mine = rank_ == root ? MPI_IN_PLACE : data;
+        const auto done = static_cast<std::byte*>(data) - piece.data();
+        void* const to = rank_ == root ? sum.data() + done : nullptr;
         return calls_->Wait(
             "MPI_Reduce",
-            [&] { return MPI_Reduce(mine, data, n, TypeOf(type), OpOf(type, op), root, comm_); },
+            [&] { return MPI_Reduce(data, to, n, TypeOf(type), OpOf(type, op), root, comm_); },
             [&](MPI_Request* request) {
-              return MPI_Ireduce(mine, data, n, TypeOf(type), OpOf(type, op), root, comm_, request);
+              return MPI_Ireduce(data, to, n, TypeOf(type), OpOf(type, op), root, comm_, request);
             });
       }));
       from += count * element;
-      if (root != rank_ || count == 0) continue;
-      FinishOutput(piece.data(), count, type, op, num_ranks_);
-      // Not before all have read the input, which the output may be part of: this rank has read
-      // its pieces up to here only.
-      result_.assign(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(count * element));
+      if (root == rank_ && count > 0) FinishOutput(sum.data(), count, type, op, num_ranks_);
     }
-    if (!result_.empty()) CopyBytes(output, result_.data(), result_.size());
-    result_.clear();
+    // Not before this rank has read all of its input, which the output may be part of.
+    if (!sum.empty()) CopyBytes(output, sum.data(), sum.size());
     return Status::Ok();
   }
 
@@ -318,7 +317,6 @@ class MpiOperations final : public SteppedOperations {
   const std::shared_ptr<MpiCalls> calls_;
   std::array<MPI_Op, kNumDataTypes * kNumReduceKinds> ops_;
   std::array<MPI_Datatype, kNumDataTypes> types_;
-  std::vector<std::byte> result_;
 };
 
 void EndMpi() {
