@@ -92,7 +92,8 @@ Autotune::Autotune(const Options& options, const Tuning& initial)
     : options_(options), trying_(initial), best_(initial), warmup_left_(options.warmup_samples) {
   if (!options_.log_path.empty()) {
     log_.open(options_.log_path);
-    log_ << "fusion_threshold_bytes,window_us,hierarchical,cache,bytes_per_us\n";
+    log_ << "fusion_threshold_bytes,window_us,hierarchical_allreduce,hierarchical_allgather,cache,"
+            "bytes_per_us\n";
   }
 }
 
@@ -161,26 +162,21 @@ void Autotune::EndSample(double score) {
 }
 
 void Autotune::Advance() {
-  if (phase_ == Phase::kNumbers) {
-    if (static_cast<int>(scores_.size()) < options_.max_samples) {
-      trying_ = NextNumbers();
-      return;
-    }
-    phase_ = options_.try_hierarchical ? Phase::kHierarchical : Phase::kCache;
-    trying_ = best_;
-    if (phase_ == Phase::kHierarchical) {
-      trying_.hierarchical = !best_.hierarchical;
-    } else {
-      trying_.cache = !best_.cache;
-    }
-  } else if (phase_ == Phase::kHierarchical) {
-    phase_ = Phase::kCache;
-    trying_ = best_;
-    trying_.cache = !best_.cache;
-  } else {
-    phase_ = Phase::kDone;
-    trying_ = best_;
+  if (phase_ == Phase::kNumbers && static_cast<int>(scores_.size()) < options_.max_samples) {
+    trying_ = NextNumbers();
+    return;
   }
+  phase_ = NextPhase();
+  trying_ = best_;
+  if (phase_ == Phase::kAllreduce) trying_.hierarchical_allreduce = !best_.hierarchical_allreduce;
+  if (phase_ == Phase::kAllgather) trying_.hierarchical_allgather = !best_.hierarchical_allgather;
+  if (phase_ == Phase::kCache) trying_.cache = !best_.cache;
+}
+
+Autotune::Phase Autotune::NextPhase() const {
+  if (phase_ < Phase::kAllreduce && options_.try_hierarchical_allreduce) return Phase::kAllreduce;
+  if (phase_ < Phase::kAllgather && options_.try_hierarchical_allgather) return Phase::kAllgather;
+  return phase_ < Phase::kCache ? Phase::kCache : Phase::kDone;
 }
 
 Tuning Autotune::NextNumbers() const {
@@ -205,9 +201,9 @@ Tuning Autotune::NextNumbers() const {
 
 void Autotune::Log(double score) {
   if (!log_.is_open()) return;
-  log_ << fmt::format("{},{:.1f},{:d},{:d},{:.3f}\n", trying_.fusion_threshold,
-                      static_cast<double>(trying_.window_ns) / 1e3, trying_.hierarchical,
-                      trying_.cache, score)
+  log_ << fmt::format("{},{:.1f},{:d},{:d},{:d},{:.3f}\n", trying_.fusion_threshold,
+                      static_cast<double>(trying_.window_ns) / 1e3, trying_.hierarchical_allreduce,
+                      trying_.hierarchical_allgather, trying_.cache, score)
        << std::flush;
 }
 

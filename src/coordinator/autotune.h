@@ -56,7 +56,8 @@ class Autotune {
     int steps_per_sample = 10;
     int max_samples = 20;
     double noise = 0.8;
-    bool try_hierarchical = false;
+    bool try_hierarchical_allreduce = false;
+    bool try_hierarchical_allgather = false;
     std::string log_path;  // empty: none
   };
   Autotune(const Options& options, const Tuning& initial);
@@ -74,9 +75,11 @@ class Autotune {
   static Tuning FromPoint(const GaussianProcess::Point& point, const Tuning& rest);
 
  private:
-  enum class Phase { kNumbers, kHierarchical, kCache, kDone };
+  // What is searched for: the two numbers, then each switch.
+  enum class Phase { kNumbers, kAllreduce, kAllgather, kCache, kDone };
   void EndSample(double score);
   void Advance();
+  Phase NextPhase() const;
   Tuning NextNumbers() const;
   void Log(double score);
 

@@ -66,6 +66,40 @@ TEST(AutotuneTest, FindsABetterSettingOnAModelledLink) {
   }
 }
 
+// The best numbers are the first; then each switch is tried once, and kept where it is better.
+TEST(AutotuneTest, TriesEverySwitchThatItMay) {
+  for (const bool allreduce : {false, true}) {
+    for (const bool allgather : {false, true}) {
+      const Tuning initial;
+      Autotune::Options options;
+      options.warmup_samples = 0;
+      options.steps_per_sample = 1;
+      options.max_samples = 1;
+      options.try_hierarchical_allreduce = allreduce;
+      options.try_hierarchical_allgather = allgather;
+      Autotune autotune(options, initial);
+      Tuning current = initial;
+      int64_t now_ns = 1;
+      int changes = 0;
+      for (int step = 0; step < 1000 && !autotune.done(); ++step) {
+        // Hierarchical allgathers help, and nothing else does.
+        now_ns += current.hierarchical_allgather ? 1000 : 2000;
+        autotune.Moved("t", 4096, now_ns);
+        if (const auto next = autotune.TakeNext(current)) {
+          current = *next;
+          ++changes;
+        }
+      }
+      ASSERT_TRUE(autotune.done());
+      EXPECT_EQ(current.hierarchical_allgather, allgather);
+      EXPECT_FALSE(current.hierarchical_allreduce);
+      EXPECT_TRUE(current.cache);
+      // Each switch is tried, and then what comes next goes back or keeps it.
+      EXPECT_GE(changes, 2 + (allreduce ? 1 : 0) + (allgather ? 1 : 0));
+    }
+  }
+}
+
 TEST(AutotuneTest, EndsWhereNoNameComesAgain) {
   const Tuning initial;
   Autotune::Options options;

@@ -41,10 +41,11 @@ Coordinator::Coordinator(const Options& options)
   common_.tuning.fusion_threshold = settings.fusion_threshold;
   common_.tuning.window_ns = static_cast<int64_t>(settings.cycle_time_ms * 1e6);
   // Sums of hosts' sums are not in the order of the ranks.
-  common_.tuning.hierarchical = settings.hierarchical_allreduce && !settings.deterministic;
+  common_.tuning.hierarchical_allreduce =
+      settings.hierarchical_allreduce && !settings.deterministic;
+  common_.tuning.hierarchical_allgather = settings.hierarchical_allgather;
   common_.cache_capacity = static_cast<uint64_t>(settings.cache_capacity);
   common_.fuse_groups = !settings.disable_group_fusion;
-  common_.hierarchical_allgather = settings.hierarchical_allgather;
   common_.autotune = settings.autotune;
   common_.controller = settings.controller;
   common_.cpu_operations = settings.cpu_operations;

@@ -133,7 +133,6 @@ class Coordinator {
     Tuning tuning;
     uint64_t cache_capacity = 1024;
     bool fuse_groups = true;
-    bool hierarchical_allgather = false;
     bool autotune = false;
     std::string controller;
     std::string cpu_operations;
@@ -161,6 +160,9 @@ class Coordinator {
   Status ChooseGpuOperations();
   Result<std::unique_ptr<Operations>> OpenPlugin(
       const std::shared_ptr<OperationsPlugin>& plugin, const std::vector<int>& ranks,
+      ncclComm_t comm, const std::shared_ptr<Communicators>& communicators,
+      SetMaking& making) const;
+  Result<std::unique_ptr<Operations>> MakeHierarchy(
       const std::shared_ptr<Communicators>& communicators, SetMaking& making) const;
   std::unique_ptr<Autotune> MakeAutotune(const Communicators& communicators) const;
   Result<std::shared_ptr<Gpu>> OpenGpu(int device) const;

@@ -34,16 +34,38 @@ OperationsGroup Coordinator::GroupOf(const std::vector<int>& ranks, ncclComm_t d
   return group;
 }
 
-// The call may block for as long as the plugin's library likes, and be left to itself.
+// `comm` is the one of `communicators` that has these ranks. The call may block for as long as the
+// plugin's library likes, and be left to itself.
 Result<std::unique_ptr<Operations>> Coordinator::OpenPlugin(
-    const std::shared_ptr<OperationsPlugin>& plugin, const std::vector<int>& ranks,
+    const std::shared_ptr<OperationsPlugin>& plugin, const std::vector<int>& ranks, ncclComm_t comm,
     const std::shared_ptr<Communicators>& communicators, SetMaking& making) const {
-  auto operations =
-      making.Run([plugin, communicators, group = GroupOf(ranks, communicators->data.get())] {
-        return plugin->Open(group);
-      });
+  auto operations = making.Run(
+      [plugin, communicators, group = GroupOf(ranks, comm)] { return plugin->Open(group); });
   if (operations.ok()) return operations;
   return std::move(operations).status().Annotate(plugin->name());
+}
+
+// Both levels are moved by whatever moves the data of flat operations.
+Result<std::unique_ptr<Operations>> Coordinator::MakeHierarchy(
+    const std::shared_ptr<Communicators>& communicators, SetMaking& making) const {
+  const HierarchyShape& place = options_.place;
+  const ncclComm_t local = communicators->local.get();
+  const ncclComm_t cross = communicators->cross.get();
+  if (!data_plugin_) {
+    return MakeHierarchicalOperations(MakeNcclOperations(local, place.local_rank),
+                                      MakeNcclOperations(cross, place.cross_rank), place,
+                                      switches_);
+  }
+  std::vector<int> inside, across;
+  for (int i = 0; i < place.local_size; ++i) {
+    inside.push_back(place.cross_rank * place.local_size + i);
+  }
+  for (int host = 0; host < place.cross_size; ++host) {
+    across.push_back(host * place.local_size + place.local_rank);
+  }
+  TUTTI_ASSIGN(auto inner, OpenPlugin(data_plugin_, inside, local, communicators, making));
+  TUTTI_ASSIGN(auto outer, OpenPlugin(data_plugin_, across, cross, communicators, making));
+  return MakeHierarchicalOperations(std::move(inner), std::move(outer), place, switches_);
 }
 
 // Makes what the failure of a rank, or of the set of all ranks, can break off from now on.
@@ -116,8 +138,8 @@ Result<bool> Coordinator::HasHierarchy(const Communicators& communicators) const
 
 Status Coordinator::SplitHosts(const Common& common, Communicators& communicators) {
   const HierarchyShape& place = options_.place;
-  const bool wanted =
-      common.tuning.hierarchical || common.hierarchical_allgather || common.autotune;
+  const bool wanted = common.tuning.hierarchical_allreduce ||
+                      common.tuning.hierarchical_allgather || common.autotune;
   if (!wanted) return Status::Ok();
   TUTTI_ASSIGN(const bool has_hierarchy, HasHierarchy(communicators));
   if (!has_hierarchy) return Status::Ok();
@@ -130,8 +152,8 @@ Status Coordinator::SplitHosts(const Common& common, Communicators& communicator
   TUTTI_TRY(
       FromNccl(ncclCommSplit(data, place.local_rank, place.cross_rank, &cross, nullptr), data));
   communicators.cross = Communicator(cross);
-  switches_->allreduce = common.tuning.hierarchical;
-  switches_->allgather = common.hierarchical_allgather;
+  switches_->allreduce = common.tuning.hierarchical_allreduce;
+  switches_->allgather = common.tuning.hierarchical_allgather;
   return Status::Ok();
 }
 
@@ -143,7 +165,9 @@ std::unique_ptr<Autotune> Coordinator::MakeAutotune(const Communicators& communi
   options.steps_per_sample = static_cast<int>(settings.autotune_steps_per_sample);
   options.max_samples = static_cast<int>(settings.autotune_bayes_opt_max_samples);
   options.noise = settings.autotune_gaussian_process_noise;
-  options.try_hierarchical = communicators.local.get() != nullptr && !settings.deterministic;
+  options.try_hierarchical_allgather = communicators.local.get() != nullptr;
+  options.try_hierarchical_allreduce =
+      options.try_hierarchical_allgather && !settings.deterministic;
   options.log_path = settings.autotune_log;
   return std::make_unique<Autotune>(options, common_.tuning);
 }
@@ -186,17 +210,19 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
   const int n = static_cast<int>(ranks.size());
   std::vector<std::unique_ptr<Operations>> operations;
   if (communicators->local.get() != nullptr) {
-    operations.push_back(MakeHierarchicalOperations(
-        communicators->local.get(), communicators->cross.get(), options_.place, switches_));
+    TUTTI_ASSIGN(auto made, MakeHierarchy(communicators, making));
+    operations.push_back(std::move(made));
   }
   if (data_plugin_) {
-    TUTTI_ASSIGN(auto made, OpenPlugin(data_plugin_, ranks, communicators, making));
+    TUTTI_ASSIGN(auto made,
+                 OpenPlugin(data_plugin_, ranks, communicators->data.get(), communicators, making));
     operations.push_back(std::move(made));
   }
   operations.push_back(MakeNcclOperations(communicators->data.get(), options.rank));
   std::unique_ptr<Exchange> exchange;
   if (controller_plugin_) {
-    TUTTI_ASSIGN(auto made, OpenPlugin(controller_plugin_, ranks, communicators, making));
+    TUTTI_ASSIGN(auto made, OpenPlugin(controller_plugin_, ranks, communicators->data.get(),
+                                       communicators, making));
     exchange = MakeOperationsExchange(std::move(made), options.rank, n);
   } else {
     exchange = MakeNcclExchange(communicators->control.get(), options.rank, n);
@@ -253,7 +279,10 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
   hooks.waits_collected = [this](const SetWaits& waits) {
     loop_->Post([this, waits] { mismatch_watch_.Decide(waits); });
   };
-  hooks.tuned = [this](const Tuning& tuning) { switches_->allreduce = tuning.hierarchical; };
+  hooks.tuned = [this](const Tuning& tuning) {
+    switches_->allreduce = tuning.hierarchical_allreduce;
+    switches_->allgather = tuning.hierarchical_allgather;
+  };
   // The end of all is the end of each.
   hooks.ended = [this](const Status& reason) {
     loop_->Post([this, text = std::string(reason.message())] {

@@ -20,9 +20,9 @@ Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
     writer.U64(static_cast<uint64_t>(common_.tuning.fusion_threshold));
     writer.U64(static_cast<uint64_t>(common_.tuning.window_ns));
     writer.U64(common_.cache_capacity);
-    writer.U8(common_.tuning.hierarchical ? 1 : 0);
+    writer.U8(common_.tuning.hierarchical_allreduce ? 1 : 0);
+    writer.U8(common_.tuning.hierarchical_allgather ? 1 : 0);
     writer.U8(common_.fuse_groups ? 1 : 0);
-    writer.U8(common_.hierarchical_allgather ? 1 : 0);
     writer.U8(common_.autotune ? 1 : 0);
     WriteText(writer, common_.controller);
     WriteText(writer, common_.cpu_operations);
@@ -42,9 +42,9 @@ Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
   common.tuning.fusion_threshold = static_cast<int64_t>(reader.U64());
   common.tuning.window_ns = static_cast<int64_t>(reader.U64());
   common.cache_capacity = reader.U64();
-  common.tuning.hierarchical = reader.U8() != 0;
+  common.tuning.hierarchical_allreduce = reader.U8() != 0;
+  common.tuning.hierarchical_allgather = reader.U8() != 0;
   common.fuse_groups = reader.U8() != 0;
-  common.hierarchical_allgather = reader.U8() != 0;
   common.autotune = reader.U8() != 0;
   bool lists = ReadText(reader, kMaxNameBytes, common.controller) &&
                ReadText(reader, kMaxNameBytes, common.cpu_operations);

@@ -11,9 +11,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <numeric>
 #include <string_view>
 #include <vector>
 
+#include "base/copy.h"
 #include "base/status.h"
 #include "coordinator/request.h"
 
@@ -56,6 +58,19 @@ class Operations {
   }
   // bytes[r] bytes of each rank r, one after another.
   virtual Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) = 0;
+  // Gathers as Allgather does, but puts the bytes of rank r at output + starts[r]. `input` may be
+  // this rank's place there.
+  virtual Status AllgatherAt(const void* input, void* output, const std::vector<size_t>& bytes,
+                             const std::vector<size_t>& starts) {
+    std::vector<std::byte> all(std::accumulate(bytes.begin(), bytes.end(), size_t{0}));
+    TUTTI_TRY(Allgather(input, all.data(), bytes));
+    const std::byte* from = all.data();
+    for (size_t r = 0; r < bytes.size(); ++r) {
+      if (bytes[r] > 0) CopyBytes(static_cast<std::byte*>(output) + starts[r], from, bytes[r]);
+      from += bytes[r];
+    }
+    return Status::Ok();
+  }
   virtual Status Broadcast(const void* input, void* output, size_t bytes, int root) = 0;
   // Blocks one after another. output_bytes[i] here equals input_bytes[this rank] on rank i.
   virtual Status Alltoall(const void* input, const std::vector<size_t>& input_bytes, void* output,
@@ -100,8 +115,11 @@ class TwoLevelOperations : public Operations {
 std::unique_ptr<Operations> MakeNcclOperations(ncclComm_t comm, int rank);
 
 // Allreduce and allgather in two levels: inside a host, and across hosts between ranks of the same
-// place on theirs. `local` and `cross` stay the caller's. All hosts have equally many ranks, and
-// the set's ranks are numbered host by host.
+// place on theirs, by whichever operations serve the two groups. All hosts have equally many ranks,
+// and the set's ranks are numbered host by host.
+//
+//   host 0: rank 0, rank 1      allreduce: reduce-scatter inside each host, allreduce of each
+//   host 1: rank 2, rank 3      piece across hosts, all-gather inside
 struct HierarchyShape {
   int local_rank = 0;
   int local_size = 1;
@@ -114,7 +132,7 @@ struct HierarchySwitches {
 };
 // `switches` may change between operations, on all ranks alike.
 std::unique_ptr<Operations> MakeHierarchicalOperations(
-    ncclComm_t local, ncclComm_t cross, const HierarchyShape& shape,
-    std::shared_ptr<const HierarchySwitches> switches);
+    std::unique_ptr<Operations> local, std::unique_ptr<Operations> cross,
+    const HierarchyShape& shape, std::shared_ptr<const HierarchySwitches> switches);
 
 }  // namespace tutti::coordinator

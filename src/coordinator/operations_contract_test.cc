@@ -24,5 +24,23 @@ TEST(OperationsContractTest, TuttisOwn) {
   }
 }
 
+// Four ranks as two hosts.
+TEST(OperationsContractTest, TuttisOwnInTwoLevels) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  testing::RunRankThreads(4, [&](int rank) {
+    const HierarchyShape shape = {rank % 2, 2, rank / 2, 2};
+    ncclComm_t all = nullptr, local = nullptr, cross = nullptr;
+    ASSERT_EQ(ncclCommInitRank(&all, 4, id, rank), ncclSuccess);
+    ASSERT_EQ(ncclCommSplit(all, shape.cross_rank, rank, &local, nullptr), ncclSuccess);
+    ASSERT_EQ(ncclCommSplit(all, shape.local_rank, rank, &cross, nullptr), ncclSuccess);
+    const Communicator owners[] = {Communicator(all), Communicator(local), Communicator(cross)};
+    const auto operations = MakeHierarchicalOperations(
+        MakeNcclOperations(local, shape.local_rank), MakeNcclOperations(cross, shape.cross_rank),
+        shape, std::make_shared<HierarchySwitches>());
+    EXPECT_EQ(OperationsContract(*operations, rank, 4).CheckTwoLevels(), "");
+  });
+}
+
 }  // namespace
 }  // namespace tutti::coordinator

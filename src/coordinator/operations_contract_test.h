@@ -25,18 +25,13 @@ class OperationsContract {
 
   // "", or what went wrong first, on this rank.
   std::string Check() {
+    CheckTwoLevels();
     for (int type = 0; type < 12; ++type) {
-      for (const ncclRedOp_t op : {ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg}) {
-        for (const size_t count : {0u, 1u, 7u, 1000u}) {
-          CheckAllreduce(static_cast<ncclDataType_t>(type), op, count, count % 2 == 0);
-        }
+      for (const ncclRedOp_t op : kOperators) {
         CheckReducescatter(static_cast<ncclDataType_t>(type), op, type % 2 == 0);
       }
     }
-    CheckAllreduce(ncclFloat32, ncclSum, 700'001, true);
-    CheckAllreduce(ncclFloat32, ncclSum, 700'001, false);
-    for (const size_t size : {0u, 1u, 1000u, 300'000u}) {
-      CheckAllgather(size);
+    for (const size_t size : kSizes) {
       CheckAlltoall(size);
       CheckSendReceive(size);
       for (int root = 0; root < n_; ++root) CheckBroadcast(size, root);
@@ -46,7 +41,25 @@ class OperationsContract {
     return failure_;
   }
 
+  // Checks the operations that hierarchical operations take. Returns as Check does.
+  std::string CheckTwoLevels() {
+    for (int type = 0; type < 12; ++type) {
+      for (const ncclRedOp_t op : kOperators) {
+        for (const size_t count : {0u, 1u, 7u, 1000u}) {
+          CheckAllreduce(static_cast<ncclDataType_t>(type), op, count, count % 2 == 0);
+        }
+      }
+    }
+    CheckAllreduce(ncclFloat32, ncclSum, 700'001, true);
+    CheckAllreduce(ncclFloat32, ncclSum, 700'001, false);
+    for (const size_t size : kSizes) CheckAllgather(size);
+    return failure_;
+  }
+
  private:
+  static constexpr ncclRedOp_t kOperators[] = {ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg};
+  static constexpr size_t kSizes[] = {0, 1, 1000, 300'000};
+
   // Small numbers, exact in every type; their sums and products too. For averages multiples of n
   // that are powers of 2 only where n is one, hence the tolerance in Close.
   double ValueOf(int rank, size_t i, ncclRedOp_t op) const {

@@ -71,7 +71,7 @@ Result<PluginChoice> ChoosePlugin(const std::string& list, int rank, int num_ran
 // The function that a plugin's library exports under kPluginSymbol. `version` is that of these
 // headers.
 inline constexpr char kPluginSymbol[] = "tuttiOperationsPlugin";
-inline constexpr int kPluginVersion = 1;
+inline constexpr int kPluginVersion = 2;
 using PluginEntry = OperationsPlugin* (*)(int version);  // null: another version
 
 }  // namespace tutti::coordinator

@@ -5,8 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "coordinator/communicator.h"
 #include "coordinator/exchange_contract_test.h"
@@ -16,6 +19,21 @@
 
 namespace tutti::coordinator {
 
+// Returns the operations that a plugin makes for a group of ranks of the job, which gathers over a
+// communicator of them.
+inline Result<std::unique_ptr<Operations>> OpenGroup(OperationsPlugin& plugin,
+                                                     std::vector<int> members, int rank,
+                                                     ncclComm_t comm) {
+  OperationsGroup group;
+  group.members = std::move(members);
+  group.rank = rank;
+  group.gather = [comm](const void* mine, size_t bytes, void* all) -> Status {
+    EXPECT_EQ(ncclAllGather(mine, all, bytes, ncclUint8, comm, nullptr), ncclSuccess);
+    return Status::Ok();
+  };
+  return plugin.Open(group);
+}
+
 // All ranks call it.
 inline void ExpectPluginKeepsContracts(const std::string& name, const ncclUniqueId& id, int rank,
                                        int num_ranks) {
@@ -24,18 +42,33 @@ inline void ExpectPluginKeepsContracts(const std::string& name, const ncclUnique
   ncclComm_t comm = nullptr;
   ASSERT_EQ(ncclCommInitRank(&comm, num_ranks, id, rank), ncclSuccess);
   const Communicator owner(comm);
-  OperationsGroup group;
-  group.rank = rank;
-  for (int r = 0; r < num_ranks; ++r) group.members.push_back(r);
-  group.gather = [&](const void* mine, size_t bytes, void* all) -> Status {
-    EXPECT_EQ(ncclAllGather(mine, all, bytes, ncclUint8, comm, nullptr), ncclSuccess);
-    return Status::Ok();
-  };
-  auto operations = (*plugin)->Open(group);
+  std::vector<int> everybody(static_cast<size_t>(num_ranks));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  auto operations = OpenGroup(**plugin, everybody, rank, comm);
   ASSERT_TRUE(operations.ok()) << operations.status().message();
   EXPECT_EQ(OperationsContract(**operations, rank, num_ranks).Check(), "");
   const auto exchange = MakeOperationsExchange(std::move(*operations), rank, num_ranks);
   EXPECT_EQ(ExchangeContract(*exchange).Check(), "");
+}
+
+// Four ranks as two hosts. All of them call it.
+inline void ExpectPluginKeepsContractInTwoLevels(const std::string& name, const ncclUniqueId& id,
+                                                 int rank) {
+  const auto plugin = FindPlugin(name);
+  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
+  const HierarchyShape shape = {rank % 2, 2, rank / 2, 2};
+  ncclComm_t all = nullptr, local = nullptr, cross = nullptr;
+  ASSERT_EQ(ncclCommInitRank(&all, 4, id, rank), ncclSuccess);
+  ASSERT_EQ(ncclCommSplit(all, shape.cross_rank, rank, &local, nullptr), ncclSuccess);
+  ASSERT_EQ(ncclCommSplit(all, shape.local_rank, rank, &cross, nullptr), ncclSuccess);
+  const Communicator owners[] = {Communicator(all), Communicator(local), Communicator(cross)};
+  auto inside = OpenGroup(**plugin, {rank / 2 * 2, rank / 2 * 2 + 1}, shape.local_rank, local);
+  ASSERT_TRUE(inside.ok()) << inside.status().message();
+  auto across = OpenGroup(**plugin, {rank % 2, rank % 2 + 2}, shape.cross_rank, cross);
+  ASSERT_TRUE(across.ok()) << across.status().message();
+  const auto operations = MakeHierarchicalOperations(std::move(*inside), std::move(*across), shape,
+                                                     std::make_shared<HierarchySwitches>());
+  EXPECT_EQ(OperationsContract(*operations, rank, 4).CheckTwoLevels(), "");
 }
 
 }  // namespace tutti::coordinator

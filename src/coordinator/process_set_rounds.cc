@@ -153,7 +153,8 @@ void ProcessSet::NoteRound(RoundResult& result) {
 
 void ProcessSet::Adopt(MutexLock& lock, const Tuning& tuning) {
   // What waits to be moved was agreed on before, and all ranks move it as it was.
-  if (tuning.hierarchical != tuning_.hierarchical) {
+  if (tuning.hierarchical_allreduce != tuning_.hierarchical_allreduce ||
+      tuning.hierarchical_allgather != tuning_.hierarchical_allgather) {
     DrainMover(lock);
     if (hooks_.tuned) hooks_.tuned(tuning);
   }

@@ -100,7 +100,8 @@ void WriteTuning(WireWriter& writer, const std::optional<Tuning>& tuning) {
   if (!tuning) return;
   writer.U64(static_cast<uint64_t>(tuning->fusion_threshold));
   writer.U64(static_cast<uint64_t>(tuning->window_ns));
-  writer.U8(tuning->hierarchical ? 1 : 0);
+  writer.U8(tuning->hierarchical_allreduce ? 1 : 0);
+  writer.U8(tuning->hierarchical_allgather ? 1 : 0);
   writer.U8(tuning->cache ? 1 : 0);
 }
 
@@ -111,7 +112,8 @@ bool ReadTuning(WireReader& reader, std::optional<Tuning>& tuning) {
   tuning.emplace();
   tuning->fusion_threshold = static_cast<int64_t>(reader.U64());
   tuning->window_ns = static_cast<int64_t>(reader.U64());
-  tuning->hierarchical = reader.U8() != 0;
+  tuning->hierarchical_allreduce = reader.U8() != 0;
+  tuning->hierarchical_allgather = reader.U8() != 0;
   tuning->cache = reader.U8() != 0;
   return tuning->fusion_threshold >= 0 && tuning->window_ns >= 0 &&
          tuning->window_ns <= kLongestWindowNs;

@@ -31,7 +31,8 @@ namespace tutti::coordinator {
 struct Tuning {
   int64_t fusion_threshold = int64_t{128} << 20;
   int64_t window_ns = 1'000'000;
-  bool hierarchical = false;
+  bool hierarchical_allreduce = false;
+  bool hierarchical_allgather = false;
   bool cache = true;
   friend bool operator==(const Tuning&, const Tuning&) = default;
 };

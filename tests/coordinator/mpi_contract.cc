@@ -1,5 +1,6 @@
 // One rank under mpirun: the contracts of operations and exchanges over MPI, then a whole job whose
-// data and negotiation go over it. Prints nothing and ends with 0 where all is well.
+// data and negotiation go over it; four ranks are two hosts then, and operations hierarchical.
+// Prints nothing and ends with 0 where all is well.
 
 #include <fmt/format.h>
 #include <stdlib.h>
@@ -29,6 +30,12 @@ std::string RunJob(int rank, int ranks, const ncclUniqueId& id) {
   options.id = &id;
   options.rank = rank;
   options.nranks = ranks;
+  if (ranks == 4) {  // as two hosts
+    options.local_rank = rank % 2;
+    options.local_size = options.cross_size = 2;
+    options.cross_rank = rank / 2;
+    setenv("HOROVOD_HIERARCHICAL_ALLREDUCE", "1", 1);
+  }
   CoordinatorClient client(options);
   for (int step = 0; step < 3; ++step) {
     std::vector<float> values(5000, static_cast<float>(rank + 1));
@@ -53,13 +60,28 @@ std::string Run(const std::string& name) {
   if (choice->plugin->name() != name) {
     return fmt::format("found {} instead of {}", choice->plugin->name(), name);
   }
-  OperationsGroup group;
-  group.rank = rank;
-  for (int r = 0; r < ranks; ++r) group.members.push_back(r);
-  auto operations = choice->plugin->Open(group);
+  const auto open = [&](std::vector<int> members, int place) {
+    OperationsGroup group;
+    group.rank = place;
+    group.members = std::move(members);
+    return choice->plugin->Open(group);
+  };
+  std::vector<int> everybody;
+  for (int r = 0; r < ranks; ++r) everybody.push_back(r);
+  auto operations = open(everybody, rank);
   if (!operations.ok()) return std::string(operations.status().message());
   std::string failure = OperationsContract(**operations, rank, ranks).Check();
   if (!failure.empty()) return failure;
+  if (ranks == 4) {
+    const HierarchyShape shape = {rank % 2, 2, rank / 2, 2};
+    auto inside = open({rank / 2 * 2, rank / 2 * 2 + 1}, shape.local_rank);
+    auto across = open({rank % 2, rank % 2 + 2}, shape.cross_rank);
+    if (!inside.ok() || !across.ok()) return "a group of two cannot be opened";
+    const auto hierarchy = MakeHierarchicalOperations(std::move(*inside), std::move(*across), shape,
+                                                      std::make_shared<HierarchySwitches>());
+    failure = OperationsContract(*hierarchy, rank, ranks).CheckTwoLevels();
+    if (!failure.empty()) return "in two levels: " + failure;
+  }
   ncclUniqueId id = {};
   if (rank == 0 && ncclGetUniqueId(&id) != ncclSuccess) return "there is no unique id";
   const Status told = (*operations)->Broadcast(&id, &id, sizeof(id), 0);

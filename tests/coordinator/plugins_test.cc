@@ -19,6 +19,7 @@ namespace tutti::coordinator {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class PluginsTest : public ::testing::TestWithParam<std::string> {
@@ -35,6 +36,30 @@ TEST_P(PluginsTest, KeepsTheContract) {
     testing::RunRankThreads(n,
                             [&](int rank) { ExpectPluginKeepsContracts(GetParam(), id, rank, n); });
   }
+}
+
+TEST_P(PluginsTest, KeepsTheContractInTwoLevels) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  testing::RunRankThreads(
+      4, [&](int rank) { ExpectPluginKeepsContractInTwoLevels(GetParam(), id, rank); });
+}
+
+TEST_P(PluginsTest, CarriesAJobInTwoLevels) {
+  const testing::Environment environment(
+      testing::Environment::Settings{{"HOROVOD_CPU_OPERATIONS", GetParam()},
+                                     {"HOROVOD_HIERARCHICAL_ALLREDUCE", "1"},
+                                     {"HOROVOD_HIERARCHICAL_ALLGATHER", "1"}});
+  RunJob(4, [](TestRank& self) {
+    std::vector<float> values(5000, static_cast<float>(self.rank()));
+    self.Sum("t", values);
+    EXPECT_THAT(values, Each(6.0f));
+    const std::vector<int64_t> shape = {2};
+    const std::vector<float> mine(2, static_cast<float>(self.rank()));
+    const auto all = self.Take<float>(self.Enqueue(
+        TestRank::Describe("g", tuttiOpAllgather, tuttiFloat32, shape, mine.data(), nullptr)));
+    EXPECT_THAT(all, ElementsAre(0, 0, 1, 1, 2, 2, 3, 3));
+  });
 }
 
 TEST_P(PluginsTest, CarriesAJob) {
