@@ -16,6 +16,8 @@ namespace {
 using Address = unsigned long long;
 constexpr unsigned kNonBlocking = 1;    // of a stream: not ordered with the default stream
 constexpr unsigned kDisableTiming = 2;  // of an event: only order matters
+constexpr int kNotReady = 600;          // CUDA_ERROR_NOT_READY
+constexpr int kRelaxedCapture = 2;      // CU_STREAM_CAPTURE_MODE_RELAXED
 
 // Name of the call, name of the symbol, parameters. All return 0 for success.
 #define TUTTI_COORDINATOR_CUDA_CALLS(X)                                \
@@ -34,6 +36,8 @@ constexpr unsigned kDisableTiming = 2;  // of an event: only order matters
   X(EventCreate, "cuEventCreate", void**, unsigned)                    \
   X(EventDestroy, "cuEventDestroy_v2", void*)                          \
   X(EventRecord, "cuEventRecord", void*, void*)                        \
+  X(EventQuery, "cuEventQuery", void*)                                 \
+  X(ExchangeCaptureMode, "cuThreadExchangeStreamCaptureMode", int*)    \
   X(MemcpyAsync, "cuMemcpyAsync", Address, Address, size_t, void*)     \
   X(MemAlloc, "cuMemAllocAsync", Address*, size_t, void*)              \
   X(MemFree, "cuMemFreeAsync", Address, void*)
@@ -92,13 +96,16 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // Makes the device the calling thread's for a while.
+  // Makes the device the calling thread's for a while. What the thread calls then, such as the
+  // query of an event, does not end captures of streams by other threads.
   class Scope {
    public:
     explicit Scope(const Device& device) : device_(device) {
       pushed_ = device.driver_.ContextPush(device.context_) == 0;
+      device.driver_.ExchangeCaptureMode(&capture_mode_);
     }
     ~Scope() {
+      device_.driver_.ExchangeCaptureMode(&capture_mode_);
       void* popped = nullptr;
       if (pushed_) device_.driver_.ContextPop(&popped);
     }
@@ -108,6 +115,7 @@ class Device {
    private:
     const Device& device_;
     bool pushed_ = false;
+    int capture_mode_ = kRelaxedCapture;  // what the thread had, while the scope lasts
   };
 
   const Driver& driver() const { return driver_; }
@@ -183,6 +191,13 @@ class CudaGpu final : public Gpu {
     auto mark = std::make_shared<CudaMark>(device_, event);
     TUTTI_TRY(driver_.Check(driver_.EventRecord(event, stream), "marking a stream"));
     return std::shared_ptr<GpuMark>(std::move(mark));
+  }
+  Result<bool> Passed(const GpuMark& mark) override {
+    const Device::Scope scope(*device_);
+    const int result = driver_.EventQuery(static_cast<const CudaMark&>(mark).event());
+    if (result == kNotReady) return false;
+    TUTTI_TRY(driver_.Check(result, "asking how far the GPU has got"));
+    return true;
   }
   Status Await(void* stream, const GpuMark& mark) override {
     const Device::Scope scope(*device_);

@@ -48,6 +48,8 @@ class Gpu {
 
   // Returns a mark at the end of what `stream` holds now.
   virtual Result<std::shared_ptr<GpuMark>> Mark(void* stream) = 0;
+  // Returns whether all that stood before the mark is done. Never waits.
+  virtual Result<bool> Passed(const GpuMark& mark) = 0;
   // Makes what is queued on `stream` from now on wait for the mark.
   virtual Status Await(void* stream, const GpuMark& mark) = 0;
 

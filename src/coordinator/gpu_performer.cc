@@ -42,12 +42,16 @@ class GpuTensorMemory final : public TensorMemory {
   }
   Result<std::byte*> Scratch(Buffer buffer, size_t bytes) override {
     Scratchpad& pad = scratch_[static_cast<size_t>(buffer)];
-    if (pad.memory == nullptr || pad.capacity < bytes) {
+    if (WouldGrow(buffer, bytes)) {
       if (pad.memory != nullptr) gpu_->Free(std::exchange(pad.memory, nullptr), gpu_->stream());
       TUTTI_ASSIGN(pad.memory, gpu_->Allocate(bytes));
       pad.capacity = bytes;
     }
     return static_cast<std::byte*>(pad.memory);
+  }
+  bool WouldGrow(Buffer buffer, size_t bytes) const override {
+    const Scratchpad& pad = scratch_[static_cast<size_t>(buffer)];
+    return pad.memory == nullptr || pad.capacity < bytes;
   }
   size_t piece_bytes() const override { return kPieceBytes; }
   Status Copy(void* to, const void* from, size_t bytes) override {
@@ -88,12 +92,13 @@ size_t BytesOf(const std::vector<int64_t>& shape, ElementType type) {
 }  // namespace
 
 GpuPerformer::GpuPerformer(Performer& host, int rank, std::vector<int> members,
-                           Performer::Activity activity, Hooks hooks)
+                           Performer::Activity activity, Hooks hooks, GpuTrace::Hooks trace)
     : host_(host),
       rank_(rank),
       members_(std::move(members)),
       activity_(std::move(activity)),
-      hooks_(std::move(hooks)) {}
+      hooks_(std::move(hooks)),
+      trace_(std::move(trace)) {}
 
 GpuPerformer::~GpuPerformer() { Settle(); }
 
@@ -146,6 +151,7 @@ bool GpuPerformer::Queues(const Response& response) const {
 }
 
 Status GpuPerformer::Perform(std::vector<Response>& batch) {
+  if (!joined_ && activity_) activity_(batch, "INIT_NCCL");
   TUTTI_TRY(Join());
   return Queues(batch.front()) ? Queue(batch) : GoThroughHost(batch);
 }
@@ -160,6 +166,7 @@ Status GpuPerformer::Queue(std::vector<Response>& batch) {
   }
   TUTTI_TRY(queue_->Perform(batch));
   TUTTI_ASSIGN(const std::shared_ptr<GpuMark> done, gpu->Mark(gpu->stream()));
+  if (trace_.wanted()) Trace(batch, gpu, done);
   for (Response& response : batch) {
     if (Tensor* const tensor = TensorOf(response)) {
       OutcomeOf(*tensor->ticket, gpu).done = done;
@@ -167,6 +174,23 @@ Status GpuPerformer::Queue(std::vector<Response>& batch) {
     }
   }
   return Status::Ok();
+}
+
+void GpuPerformer::Trace(const std::vector<Response>& batch, const std::shared_ptr<Gpu>& gpu,
+                         const std::shared_ptr<GpuMark>& done) {
+  const Request& request = batch.front().agreement().request;
+  GpuTrace::Batch queued;
+  queued.gpu = gpu;
+  queued.operation = UpperName(request.kind);
+  queued.mover = queue_->MoverOf(request, batch.front().agreement().bytes());
+  queued.done = done;
+  for (const Response& response : batch) {
+    const Tensor* const tensor = TensorOf(response);
+    if (tensor == nullptr) continue;
+    queued.tensors.push_back(tensor->name);
+    queued.ready.push_back(tensor->ready);
+  }
+  if (!queued.tensors.empty()) trace_.Add(std::move(queued));
 }
 
 // Copies of the inputs stand in for them; nothing else knows.

@@ -18,6 +18,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "coordinator/gpu.h"
+#include "coordinator/gpu_trace.h"
 #include "coordinator/performer.h"
 
 namespace tutti::coordinator {
@@ -36,7 +37,7 @@ class GpuPerformer {
   };
   // `host` outlives it and is used in Perform.
   GpuPerformer(Performer& host, int rank, std::vector<int> members, Performer::Activity activity,
-               Hooks hooks);
+               Hooks hooks, GpuTrace::Hooks trace = {});
   // Waits for what is queued, which a broken communicator ends: its buffers may go after this, and
   // so may the communicator.
   ~GpuPerformer();
@@ -56,6 +57,9 @@ class GpuPerformer {
   bool Queues(const Response& response) const;
   Status Queue(std::vector<Response>& batch);
   Status GoThroughHost(std::vector<Response>& batch);
+  // Has the timeline show when the GPU does what was queued up to `done`.
+  void Trace(const std::vector<Response>& batch, const std::shared_ptr<Gpu>& gpu,
+             const std::shared_ptr<GpuMark>& done);
 
   Performer& host_;
   const int rank_;
@@ -66,6 +70,7 @@ class GpuPerformer {
   std::shared_ptr<Gpu> gpu_ TUTTI_GUARDED_BY(mutex_);  // set once
   bool joined_ = false;
   std::unique_ptr<Performer> queue_;  // null: everything goes through the host
+  GpuTrace trace_;
 };
 
 }  // namespace tutti::coordinator

@@ -3,14 +3,20 @@
 
 #include "coordinator/gpu_performer.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <future>
+#include <iterator>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "config/settings.h"
 #include "coordinator/coordinator.h"
@@ -20,6 +26,7 @@
 namespace tutti::coordinator {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -62,6 +69,9 @@ class FakeGpu final : public Gpu {
     const std::lock_guard lock(mutex_);
     events_.push_back(event);
     return std::shared_ptr<GpuMark>(std::make_shared<FakeMark>(event));
+  }
+  Result<bool> Passed(const GpuMark& mark) override {
+    return tuttiEventQuery(static_cast<const FakeMark&>(mark).event) == ncclSuccess;
   }
   Status Await(void* stream, const GpuMark& mark) override {
     EXPECT_EQ(tuttiStreamWaitEvent(static_cast<tuttiStream_t>(stream),
@@ -270,6 +280,33 @@ TEST(GpuPerformerTest, NoThreadWaitsForTheGpu) {
     EXPECT_EQ(tuttiStreamSynchronize(self.stream()), ncclSuccess);
     EXPECT_THAT(second, Each(6.0f));
     EXPECT_EQ(self.gpu().waits, waits);
+  });
+}
+
+size_t Occurrences(const std::string& text, const std::string& word) {
+  size_t count = 0;
+  for (size_t at = 0; (at = text.find(word, at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
+TEST(GpuPerformerTest, TheTimelineShowsWhenTheGpuWorks) {
+  const std::string path = fmt::format("{}gpu_timeline_{}.json", ::testing::TempDir(), getpid());
+  const testing::Environment environment(
+      testing::Environment::Settings{{"HOROVOD_TIMELINE", path}});
+  RunGpuJob(1, kHostDevice, [&](GpuRank& self) {
+    std::vector<float> values(100, 1);
+    self.Finish(*self.Enqueue(Sum("only", values)));
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    std::string text;
+    // Everything that has begun has ended, in the GPU's row too.
+    while (text.find("only (GPU)") == std::string::npos ||
+           Occurrences(text, "\"ph\":\"B\"") != Occurrences(text, "\"ph\":\"E\"")) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline) << text;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::ifstream stream(path);
+      text.assign(std::istreambuf_iterator<char>(stream), {});
+    }
+    EXPECT_THAT(text, AllOf(HasSubstr("INIT_NCCL"), HasSubstr("WAIT_FOR_DATA")));
   });
 }
 

@@ -67,6 +67,10 @@ void Performer::Tell(const std::vector<Response>& batch, std::string_view activi
   if (activity_) activity_(batch, activity);
 }
 
+void Performer::TellIfGrowing(const std::vector<Response>& batch, size_t bytes) const {
+  if (memory_->WouldGrow(kFusion, bytes)) Tell(batch, "INIT_FUSION_BUFFER");
+}
+
 // Returns whether the user's buffers cannot be reduced as they are.
 bool Performer::Stages(const Request& request) const {
   return NeedsStaging(request) && !memory_->leaves_scaling();
@@ -195,6 +199,7 @@ Status Performer::AllreduceFused(std::vector<Response>& batch, Operations& opera
       begin = end;
       continue;
     }
+    if (begin == 0) TellIfGrowing(batch, count * element);
     TUTTI_ASSIGN(std::byte* const buffer, memory_->Scratch(kFusion, count * element));
     if (begin == 0) Tell(batch, "MEMCPY_IN_FUSION_BUFFER");
     std::byte* place = buffer;
@@ -292,6 +297,7 @@ Status Performer::AllgatherFused(std::vector<Response>& batch, Operations& opera
   const size_t total = std::accumulate(block_bytes.begin(), block_bytes.end(), size_t{0});
   const auto mine = static_cast<size_t>(rank_);
   TUTTI_ASSIGN(std::byte* const in, memory_->Scratch(kSecond, block_bytes[mine]));
+  TellIfGrowing(batch, total);
   TUTTI_ASSIGN(std::byte* const out, memory_->Scratch(kFusion, total));
   Tell(batch, "MEMCPY_IN_FUSION_BUFFER");
   std::byte* place = in;

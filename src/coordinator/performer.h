@@ -32,6 +32,10 @@ class Performer {
 
   // Returns whether any of its operations takes this. The answer is the same on all ranks.
   bool Takes(const Request& request, int64_t bytes) const;
+  // Returns the name of the operations that move this.
+  std::string_view MoverOf(const Request& request, int64_t bytes) const {
+    return Choose(request, bytes).name();
+  }
   // Fills in the tickets of the tensors, apart from `done` and `status`.
   Status Perform(std::vector<Response>& batch);
 
@@ -42,6 +46,7 @@ class Performer {
  private:
   Operations& Choose(const Request& request, int64_t bytes) const;
   void Tell(const std::vector<Response>& batch, std::string_view activity) const;
+  void TellIfGrowing(const std::vector<Response>& batch, size_t bytes) const;
   bool Stages(const Request& request) const;
   Result<ncclRedOp_t> OpFor(const Request& request, Operations& operations) const;
 

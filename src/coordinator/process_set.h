@@ -227,6 +227,7 @@ class ProcessSet {
   Status MoveData(Batch& batch);
   void MoverLoop();
   Performer::Activity TellTimeline();
+  GpuTrace::Hooks TraceHooks();
 
   // Say what is said of waits (process_set_stalls.cc).
   std::string Activity() const TUTTI_EXCLUDES(mutex_);

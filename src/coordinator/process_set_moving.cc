@@ -27,6 +27,14 @@ Performer::Activity ProcessSet::TellTimeline() {
   };
 }
 
+GpuTrace::Hooks ProcessSet::TraceHooks() {
+  return {[this] { return timeline_->is_open(); },
+          [this](const std::string& row, std::string_view activity) {
+            timeline_->Begin(options_.id, row, activity);
+          },
+          [this](const std::string& row) { timeline_->End(options_.id, row); }};
+}
+
 // Moves the batch now where it is small and nothing is ahead of it.
 void ProcessSet::Run(Batch batch, int64_t bytes) {
   ++counters_.batches;
@@ -83,9 +91,10 @@ void ProcessSet::DrainMover(MutexLock& lock) {
 // Owns the performers while it runs.
 Status ProcessSet::MoveData(Batch& batch) {
   return WithoutExceptions([&] {
-    // What is queued on a GPU takes a time that nobody here knows.
-    if (batch.front().agreement().request.device >= 0) return gpu_performer_.Perform(batch);
-    TUTTI_TRY(performer_.Perform(batch));
+    // What a GPU has queued is done later, but the steps of a program that waits for it come as
+    // fast as the GPU does them, and steps are what the tuner measures.
+    const bool on_gpu = batch.front().agreement().request.device >= 0;
+    TUTTI_TRY(on_gpu ? gpu_performer_.Perform(batch) : performer_.Perform(batch));
     if (!autotune_) return Status::Ok();
     int64_t bytes = 0;
     for (const Response& response : batch) bytes += response.agreement().bytes();

@@ -26,7 +26,7 @@ Status HostTensorMemory::GiveOutput(Tensor& tensor, size_t bytes) {
 
 Result<std::byte*> HostTensorMemory::Scratch(Buffer buffer, size_t bytes) {
   FusionBuffer& held = buffers_[static_cast<size_t>(buffer)];
-  if (!held.bytes || held.capacity < bytes) {
+  if (WouldGrow(buffer, bytes)) {
     held.bytes = AllocateBytes(bytes);
     held.capacity = held.bytes ? bytes : 0;
     if (!held.bytes)

@@ -21,6 +21,8 @@ class TensorMemory {
   // One of two buffers of at least so many bytes; what it held is lost.
   enum class Buffer { kFusion, kSecond };
   virtual Result<std::byte*> Scratch(Buffer buffer, size_t bytes) = 0;
+  // Returns whether Scratch would have to make the buffer, or a larger one.
+  virtual bool WouldGrow(Buffer buffer, size_t bytes) const = 0;
   // Returns the size of the pieces in which fused tensors go through the buffer.
   virtual size_t piece_bytes() const = 0;
 
@@ -37,6 +39,10 @@ class HostTensorMemory final : public TensorMemory {
  public:
   Status GiveOutput(Tensor& tensor, size_t bytes) override;
   Result<std::byte*> Scratch(Buffer buffer, size_t bytes) override;
+  bool WouldGrow(Buffer buffer, size_t bytes) const override {
+    const FusionBuffer& held = buffers_[static_cast<size_t>(buffer)];
+    return !held.bytes || held.capacity < bytes;
+  }
   size_t piece_bytes() const override;
   Status Copy(void* to, const void* from, size_t bytes) override;
   Status In(const Request& request, const void* input, void* wire, size_t count) override;
