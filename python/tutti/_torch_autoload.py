@@ -11,8 +11,8 @@ from typing import Any
 
 
 def _create(store: Any, rank: int, size: int, timeout: Any) -> Any:
-    from tutti.torch.distributed import ProcessGroupTutti
-    return ProcessGroupTutti(store, rank, size, timeout)
+    from tutti.torch import distributed
+    return distributed.create(store, rank, size, timeout)
 
 
 def load() -> None:

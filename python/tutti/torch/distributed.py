@@ -6,6 +6,9 @@
 PyTorch 2.5 and later knows the name where the package is installed; elsewhere (an older one, a
 package that is only on PYTHONPATH) `import tutti.torch.distributed` comes first.
 
+The backend is in C++ where it can be compiled (_native.py says how and when), else that of this file,
+which does the same more slowly.
+
 Everything built on torch.distributed (DistributedDataParallel and others) then runs on Tutti's
 communicators. Tensors are contiguous. Collectives of a group run in the order in which they are
 asked for, on a thread of the library, while Python goes on. Sends and receives between two ranks in
@@ -26,7 +29,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import (AllgatherOptions, AllreduceOptions, BarrierOptions,
                                         BroadcastOptions, ReduceScatterOptions)
 
-from tutti.torch import _ending, _reductions
+from tutti.torch import _ending, _native, _reductions
 from tutti.torch._messages import AnySourceWork, MessageQueue, receive_from_any
 from tutti.torch._monitored_barrier import monitored_barrier
 from tutti.torch._ordered import OrderedCommunicator, done, new_communicator
@@ -293,24 +296,33 @@ def _offer_monitored_barrier() -> None:
     def barrier(group: Any = dist.GroupMember.WORLD, timeout: Any = None,
                 wait_all_ranks: bool = False) -> None:
         chosen = dist.GroupMember.WORLD if group is None else group
-        if not isinstance(chosen, ProcessGroupTutti):
+        if not isinstance(chosen, dist.ProcessGroup) or dist.get_backend(chosen) != "tutti":
             original(group, timeout, wait_all_ranks)
-        elif timeout is not None and not isinstance(timeout, timedelta):
-            chosen.monitored_barrier(timedelta(seconds=timeout), wait_all_ranks)
+        elif timeout is None:
+            chosen.monitored_barrier(wait_all_ranks=wait_all_ranks)
         else:
-            chosen.monitored_barrier(timeout, wait_all_ranks)
+            timed = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+            chosen.monitored_barrier(timed, wait_all_ranks)
 
     for module in (dist, dist.distributed_c10d):
         setattr(module, "monitored_barrier", barrier)
+
+
+def create(store: Any, rank: int, size: int, timeout: Any = None) -> Any:
+    """Makes the backend of a group, on all of its ranks together: in C++ where they all have that."""
+    timeout = timeout or timedelta(minutes=30)
+    if _native.agreed(store, size):
+        return _native.create(store, rank, size, timeout)
+    return ProcessGroupTutti(store, rank, size, timeout)
 
 
 def register() -> None:
     """Makes "tutti" known to torch.distributed; done by importing this."""
     if "TUTTI" not in dist.Backend._plugins:
         try:
-            dist.Backend.register_backend("tutti", ProcessGroupTutti, devices=["cpu"])
+            dist.Backend.register_backend("tutti", create, devices=["cpu"])
         except TypeError:  # Before PyTorch 2.0 backends were for any device.
-            dist.Backend.register_backend("tutti", ProcessGroupTutti)
+            dist.Backend.register_backend("tutti", create)
     if hasattr(dist, "monitored_barrier"):
         _offer_monitored_barrier()
 

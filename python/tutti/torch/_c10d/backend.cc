@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend.h"
+
+#include <torch/library.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "checks.h"
+#include "rendezvous.h"
+
+namespace tutti_c10d {
+
+using c10d::OpType;
+
+TuttiBackend::TuttiBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                           GroupOptions options)
+    : Backend(rank, size),
+      store_(std::move(store)),
+      options_(std::move(options)),
+      process_(getpid()),
+      library_(Library::Open(options_.library)),
+      ordered_(library_, NewCommunicator(*library_, *store_, "id", rank, size)),
+      reductions_(ordered_, size) {}
+
+TuttiBackend::~TuttiBackend() {
+  if (InChild()) return;
+  for (const auto& queue : TakeQueues()) queue->Abandon();
+}
+
+bool TuttiBackend::InChild() const { return getpid() != process_; }
+
+c10::intrusive_ptr<c10d::Backend::Options> TuttiBackend::getBackendOptions() {
+  return c10::make_intrusive<Options>("tutti", options_.timeout);
+}
+
+c10d::ErrorType TuttiBackend::getError() {
+  return ordered_.healthy() ? c10d::ErrorType::SUCCESS : c10d::ErrorType::COMM_ERROR;
+}
+
+c10::intrusive_ptr<TuttiWork> TuttiBackend::NewWork(const Asked& asked) {
+  auto work = c10::make_intrusive<TuttiWork>(asked.type, asked.title, asked.inputs, asked.outputs,
+                                             ++sequence_);
+  if (coalesced_) coalesced_->push_back(work);
+  return work;
+}
+
+WorkPtr TuttiBackend::Run(Operation operation, const Asked& asked) {
+  const c10::intrusive_ptr<TuttiWork> work = NewWork(asked);
+  const bool waits = asked.waits && !coalesced_;
+  if (!waits) {
+    operation.Keep(asked.inputs);
+    operation.Keep(asked.outputs);
+  }
+  ordered_.Run(std::move(operation), work, waits);
+  return work;
+}
+
+void TuttiBackend::startCoalescing() {
+  TORCH_CHECK(!coalesced_, "startCoalescing was called twice");
+  coalesced_.emplace();
+}
+
+WorkPtr TuttiBackend::endCoalescing() {
+  TORCH_CHECK(coalesced_, "endCoalescing without startCoalescing");
+  auto parts = std::move(*coalesced_);
+  coalesced_.reset();
+  return c10::make_intrusive<JoinedWork>(std::move(parts));
+}
+
+// Reductions
+
+WorkPtr TuttiBackend::AllReduceAll(const Tensors& tensors, const c10d::ReduceOp& op,
+                                   const Asked& asked) {
+  Operation operation;
+  for (const at::Tensor& tensor : tensors)
+    reductions_.AllReduce(operation, Checked(tensor), tensor, op);
+  return Run(std::move(operation), asked);
+}
+
+WorkPtr TuttiBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  return AllReduceAll(tensors, opts.reduceOp,
+                      {OpType::ALLREDUCE, "tutti:all_reduce", tensors, tensors, Waits(opts)});
+}
+
+WorkPtr TuttiBackend::allreduce_coalesced(Tensors& tensors,
+                                          const c10d::AllreduceCoalescedOptions& opts) {
+  return AllReduceAll(
+      tensors, opts.reduceOp,
+      {OpType::ALLREDUCE_COALESCED, "tutti:all_reduce_coalesced", tensors, tensors, Waits(opts)});
+}
+
+WorkPtr TuttiBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  const at::Tensor& tensor = Only(tensors);
+  Operation operation;
+  // Off the root the tensor must stay as it is.
+  const at::Tensor target = opts.rootRank == rank_ ? tensor : at::empty_like(tensor);
+  operation.Keep({target});
+  reductions_.Reduce(operation, tensor, target, opts.reduceOp, static_cast<int>(opts.rootRank));
+  return Run(std::move(operation), {OpType::REDUCE, "tutti:reduce", tensors, tensors, Waits(opts)});
+}
+
+WorkPtr TuttiBackend::ReduceScatterAll(const Tensors& outputs, const Tensors& inputs,
+                                       const c10d::ReduceScatterOptions& opts, OpType type) {
+  CheckAsMany(outputs, inputs);
+  Operation operation;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const at::Tensor &output = Checked(outputs[i]), &input = Checked(inputs[i]);
+    TORCH_CHECK_VALUE(output.numel() * size_ == input.numel(), "reduce_scatter of ", input.numel(),
+                      " elements among ", size_, " ranks does not give ", output.numel());
+    CheckSameType(output, input, "reduce_scatter");
+    reductions_.ReduceScatter(operation, input, output, opts.reduceOp);
+  }
+  return Run(std::move(operation),
+             {type, "tutti:reduce_scatter_tensor", inputs, outputs, Waits(opts)});
+}
+
+WorkPtr TuttiBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                           const c10d::ReduceScatterOptions& opts) {
+  return ReduceScatterAll({output}, {input}, opts, OpType::_REDUCE_SCATTER_BASE);
+}
+
+WorkPtr TuttiBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                      const c10d::ReduceScatterOptions& opts) {
+  return ReduceScatterAll(outputs, inputs, opts, OpType::REDUCE_SCATTER_TENSOR_COALESCED);
+}
+
+WorkPtr TuttiBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                     const c10d::ReduceScatterOptions& opts) {
+  const at::Tensor& output = Only(outputs);
+  const Tensors& blocks = ForEachRank(inputs, size_);
+  std::vector<size_t> counts;
+  int64_t total = 0;
+  for (const at::Tensor& block : blocks) {
+    CheckSameType(output, Checked(block), "reduce_scatter");
+    counts.push_back(block.numel());
+    total += block.numel();
+  }
+  TORCH_CHECK_VALUE(counts[rank_] == static_cast<size_t>(output.numel()),
+                    "reduce_scatter of a block of ", counts[rank_], " elements does not give ",
+                    output.numel());
+  if (std::equal(counts.begin() + 1, counts.end(), counts.begin())) counts.clear();
+  Operation operation;
+  const at::Tensor flat = at::empty({total}, output.options());
+  operation.Keep({flat});
+  operation.Then([flat, blocks] { Join(blocks, flat); });
+  reductions_.ReduceScatter(operation, flat, output, opts.reduceOp, counts);
+  return Run(std::move(operation),
+             {OpType::REDUCE_SCATTER, "tutti:reduce_scatter", blocks, outputs, Waits(opts)});
+}
+
+// Meeting
+
+WorkPtr TuttiBackend::barrier(const c10d::BarrierOptions& opts) {
+  Operation operation;
+  operation.Add([call = library_->tuttiBarrier](ncclComm_t comm, cudaStream_t stream) {
+    return call(comm, stream);
+  });
+  return Run(std::move(operation), {OpType::BARRIER, "tutti:barrier", {}, {}, Waits(opts)});
+}
+
+void TuttiBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  const bool given = opts.timeout > std::chrono::milliseconds::zero();
+  c10d::PrefixStore store(c10::str("barrier/", ++barriers_), store_);
+  MonitoredBarrier(store, rank_, size_, given ? opts.timeout : options_.timeout, wait_all_ranks);
+}
+
+// Groups
+
+c10::intrusive_ptr<c10d::Backend> TuttiBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                      const std::vector<int>& ranks,
+                                                      const c10::intrusive_ptr<Options>& opts) {
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+  if (mine == ranks.end()) return nullptr;
+  return merge(store, opts, static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()));
+}
+
+c10::intrusive_ptr<c10d::Backend> TuttiBackend::merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                                      const c10::intrusive_ptr<Options>& opts,
+                                                      const int& rank, const int& size) {
+  GroupOptions options = options_;
+  options.left = nullptr;
+  options.timeout = opts->timeout;
+  auto own = c10::make_intrusive<c10d::PrefixStore>(opts->group_name + "/", store);
+  return c10::make_intrusive<TuttiBackend>(std::move(own), rank, size, std::move(options));
+}
+
+void TuttiBackend::shutdown() {
+  if (InChild()) return;
+  for (const auto& queue : TakeQueues()) queue->Close();
+  ordered_.End();
+  if (auto* left = std::exchange(options_.left, nullptr)) left(nullptr);
+}
+
+void TuttiBackend::abort() {
+  if (InChild()) return;
+  for (const auto& queue : TakeQueues()) queue->Abandon();
+  ordered_.Abort();
+}
+
+// Makes a group's backend and stores it in `group`, which brings the ranks and the store, as that of
+// tensors in host memory: so it comes to Python without Python's headers.
+void AddBackend(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& library,
+                double timeout_s, int64_t left) {
+  GroupOptions options;
+  options.library = library;
+  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3));
+  options.left = reinterpret_cast<void (*)(void*)>(left);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
+                    c10::make_intrusive<TuttiBackend>(group->getStore(), group->getRank(),
+                                                      group->getSize(), std::move(options)));
+}
+
+}  // namespace tutti_c10d
+
+TORCH_LIBRARY(tutti_c10d, library) { library.def("add_backend", &tutti_c10d::AddBackend); }

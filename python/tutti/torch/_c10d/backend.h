@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The backend `tutti` of torch.distributed in C++, for tensors in host memory. It is what
+// init_process_group("tutti") makes where it can be compiled; python/tutti/torch/distributed.py is the
+// same in Python, for where it cannot.
+//
+// Of the library it uses nccl.h and tutti/tutti.h alone, of PyTorch its C++ headers and not those of
+// Python. All files of this folder are compiled as one (python/tutti/torch/_native.py).
+//
+//   backend.h       what PyTorch calls: checks tensors, plans operations
+//   reductions.h    operators and types that the library lacks
+//   ordered.h       the communicator on which operations run one after another
+//   messages.h      send and recv, each pair of ranks and each tag for itself
+//   rendezvous.h    how ranks meet through the store
+//   work.h          what PyTorch gets to wait for
+//   library.h       libtutti's functions
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "messages.h"
+#include "ordered.h"
+#include "reductions.h"
+
+namespace tutti_c10d {
+
+using Tensors = std::vector<at::Tensor>;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+// How a group is made.
+struct GroupOptions {
+  std::string library;  // Under which name libtutti was loaded.
+  std::chrono::milliseconds timeout{};
+  // Called once, with null, when shutdown has ended the group. Null where there is nothing to do.
+  void (*left)(void*) = nullptr;
+};
+
+// One group of ranks. Collectives run in the order in which they are asked for; sends and receives
+// between two ranks in one direction and with one tag keep their order, too, and wait for nothing else.
+// ValueError for what is wrong in itself; what the library reports is a DistBackendError, thrown by the
+// call where its caller waits, else by the Work. Collectives are asked for by one thread at a time, as
+// everywhere in torch.distributed.
+class TuttiBackend : public c10d::Backend {
+ public:
+  // Blocks until all ranks of the group have come.
+  TuttiBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, GroupOptions options);
+  // Gives up what is under way; a program that wants it done calls shutdown.
+  ~TuttiBackend() override;
+
+  const std::string getBackendName() const override { return "tutti"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override;
+  bool supportsCoalescing() const override { return true; }
+  bool supportsSplitting() const override { return true; }
+  void setTimeout(std::chrono::milliseconds timeout) override { options_.timeout = timeout; }
+  void setSequenceNumberForGroup() override {}  // It begins with 0 on all ranks.
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  c10d::ErrorType getError() override;
+
+  // All operations between the two are begun as ever, but in the background; the Work that
+  // endCoalescing returns ends with the last of them.
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+  // Reductions
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& opts) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
+  // The tensors of the list may be of several sizes, on all ranks alike.
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& opts) override;
+
+  // Moving data
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
+  // Ranks may bring tensors of several sizes.
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& opts) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& opts) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& opts) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& opts) override;
+
+  // Meeting
+  WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+
+  // Between two ranks
+  WorkPtr send(Tensors& tensors, int target, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+  // A new group of these ranks of this one, null on others. Its ranks meet through the store.
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& opts) override;
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<Options>& opts, const int& rank,
+                                          const int& size) override;
+
+  // Ends the group's connections once its messages are done; collectives that nobody waited for are
+  // given up. In a child of fork it does nothing.
+  void shutdown() override;
+  // Gives up what is under way, from any thread, and ends the connections.
+  void abort() override;
+
+ private:
+  // What a function of PyTorch asks for: how it is named, and what the Work is to return.
+  struct Asked {
+    c10d::OpType type;
+    const char* title;  // For the profiler.
+    const Tensors& inputs;
+    const Tensors& outputs;
+    bool waits;  // The caller waits for the operation at once.
+  };
+  using Message = std::pair<at::Tensor, int>;  // A tensor and the other rank.
+
+  WorkPtr Run(Operation operation, const Asked& asked);
+  c10::intrusive_ptr<TuttiWork> NewWork(const Asked& asked);
+  WorkPtr AllReduceAll(const Tensors& tensors, const c10d::ReduceOp& op, const Asked& asked);
+  WorkPtr ReduceScatterAll(const Tensors& outputs, const Tensors& inputs,
+                           const c10d::ReduceScatterOptions& opts, c10d::OpType type);
+  WorkPtr AllGatherAll(const Tensors& outputs, const Tensors& inputs,
+                       const c10d::AllgatherOptions& opts, c10d::OpType type);
+  void AddAllGather(Operation& operation, const at::Tensor& input, void* output) const;
+  // Adds messages between many ranks at once; what a rank sends to itself is copied.
+  void AddExchange(Operation& operation, const std::vector<Message>& sends,
+                   const std::vector<Message>& receives) const;
+  WorkPtr PutMessage(const Tensors& tensors, int source, int target, int tag);
+  std::shared_ptr<MessageQueue> QueueOf(int source, int target, int tag);
+  std::vector<std::shared_ptr<MessageQueue>> TakeQueues();
+  bool InChild() const;
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  GroupOptions options_;
+  const int process_;  // A child of fork is no rank.
+  const std::shared_ptr<const Library> library_;
+  OrderedCommunicator ordered_;
+  Reductions reductions_;
+  uint64_t sequence_ = 0;
+  int barriers_ = 0;
+  // The works that were begun since startCoalescing.
+  std::optional<std::vector<c10::intrusive_ptr<TuttiWork>>> coalesced_;
+
+  std::mutex messages_mutex_;  // Guards what follows.
+  bool closed_ = false;
+  std::map<std::tuple<int, int, int>, std::shared_ptr<MessageQueue>> messages_;
+};
+
+}  // namespace tutti_c10d

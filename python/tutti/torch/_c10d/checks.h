@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What the functions of the backend ask of the tensors that they are given. ValueError says what is
+// wrong.
+
+#include <ATen/ATen.h>
+
+#include <cstring>
+#include <vector>
+
+namespace tutti_c10d {
+
+// Returns the tensor, whose values lie in host memory one after another.
+inline const at::Tensor& Checked(const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.layout() == at::kStrided,
+                    "the tutti backend takes dense tensors in host memory, not ", tensor.layout(),
+                    " on ", tensor.device());
+  TORCH_CHECK_VALUE(tensor.is_contiguous(),
+                    "the tensor must be contiguous; use tensor.contiguous()");
+  // The memory of such a view does not have its values.
+  TORCH_CHECK_VALUE(!tensor.is_conj() && !tensor.is_neg(),
+                    "the tensor is a conjugated or negated view; use tensor.resolve_conj() or "
+                    "tensor.resolve_neg()");
+  return tensor;
+}
+
+// Returns the one tensor of the list, checked.
+inline const at::Tensor& Only(const std::vector<at::Tensor>& tensors) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "one tensor is wanted, not ", tensors.size());
+  return Checked(tensors[0]);
+}
+
+// Returns the one list, which has a tensor for each rank.
+inline const std::vector<at::Tensor>& ForEachRank(const std::vector<std::vector<at::Tensor>>& lists,
+                                                  int size) {
+  TORCH_CHECK_VALUE(lists.size() == 1, "one list of tensors is wanted, not ", lists.size());
+  TORCH_CHECK_VALUE(lists[0].size() == static_cast<size_t>(size), "the list has ", lists[0].size(),
+                    " tensors, but there are ", size, " ranks");
+  return lists[0];
+}
+
+inline void CheckAsMany(const std::vector<at::Tensor>& outputs,
+                        const std::vector<at::Tensor>& inputs) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "there are ", outputs.size(), " outputs for ",
+                    inputs.size(), " inputs");
+}
+
+inline void CheckSameType(const at::Tensor& output, const at::Tensor& input, const char* what) {
+  TORCH_CHECK_VALUE(output.scalar_type() == input.scalar_type(), what, " of ", input.scalar_type(),
+                    " does not give ", output.scalar_type());
+}
+
+// Returns whether the caller of torch.distributed waits for the operation at once. Older versions do
+// not say so.
+template <typename Options>
+bool Waits(const Options& options) {
+  if constexpr (requires { options.asyncOp; }) {
+    return !options.asyncOp;
+  } else {
+    return false;
+  }
+}
+
+// Copies the parts into `whole`, one after another. All are checked.
+inline void Join(const std::vector<at::Tensor>& parts, const at::Tensor& whole) {
+  auto* to = static_cast<char*>(whole.data_ptr());
+  for (const at::Tensor& part : parts) {
+    if (part.nbytes() > 0) std::memcpy(to, part.data_ptr(), part.nbytes());
+    to += part.nbytes();
+  }
+}
+
+// Copies the other way.
+inline void Share(const at::Tensor& whole, const std::vector<at::Tensor>& parts) {
+  const auto* from = static_cast<const char*>(whole.data_ptr());
+  for (const at::Tensor& part : parts) {
+    if (part.nbytes() > 0) std::memcpy(part.data_ptr(), from, part.nbytes());
+    from += part.nbytes();
+  }
+}
+
+}  // namespace tutti_c10d

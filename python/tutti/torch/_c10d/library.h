@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The functions of libtutti that the backend uses. They are looked up in the copy of the library that
+// the Python package has loaded, so that a process has one copy; nothing here is linked with it.
+
+#include <exception>
+#include <memory>
+#include <string>
+
+#define TUTTI_NO_CUDA
+#include "nccl.h"
+#include "tutti/tutti.h"
+
+// The table of all functions: X(name).
+#define TUTTI_C10D_FUNCTIONS(X) \
+  X(ncclGetUniqueId)            \
+  X(tuttiCommInitRankOn)        \
+  X(ncclCommDestroy)            \
+  X(ncclCommAbort)              \
+  X(ncclCommGetAsyncError)      \
+  X(ncclGetLastError)           \
+  X(ncclGroupStart)             \
+  X(ncclGroupEnd)               \
+  X(ncclAllReduce)              \
+  X(ncclReduce)                 \
+  X(ncclBroadcast)              \
+  X(ncclAllGather)              \
+  X(ncclReduceScatter)          \
+  X(ncclAlltoAll)               \
+  X(ncclSend)                   \
+  X(ncclRecv)                   \
+  X(ncclRedOpCreatePreMulSum)   \
+  X(ncclRedOpDestroy)           \
+  X(tuttiReduceScatterV)        \
+  X(tuttiBarrier)               \
+  X(tuttiStreamCreate)          \
+  X(tuttiStreamDestroy)         \
+  X(tuttiStreamQuery)           \
+  X(tuttiStreamLaunchHostFunc)
+
+namespace tutti_c10d {
+
+// The functions of one copy of the library, under their own names. Any thread may use it.
+class Library {
+ public:
+  // Looks up all functions in the library that was loaded under this name. The copy stays loaded as
+  // long as the process. RuntimeError where the library or a function is not there.
+  static std::shared_ptr<const Library> Open(const std::string& name);
+
+  // Throws a DistBackendError with the library's sentence where a call failed. `comm` is the
+  // communicator of the call, or null.
+  void Check(ncclResult_t result, ncclComm_t comm) const;
+
+  // Returns such an error for `comm`.
+  std::exception_ptr Error(ncclComm_t comm) const;
+
+#define TUTTI_C10D_MEMBER(name) decltype(&::name) name = nullptr;
+  TUTTI_C10D_FUNCTIONS(TUTTI_C10D_MEMBER)
+#undef TUTTI_C10D_MEMBER
+};
+
+}  // namespace tutti_c10d

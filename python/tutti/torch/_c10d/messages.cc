@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messages.h"
+
+#include <ATen/ATen.h>
+#include <pthread.h>
+
+namespace tutti_c10d {
+
+bool MessageRequest::Wanted() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !source_.has_value();
+}
+
+bool MessageRequest::Take(int source) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (source_) return false;
+  source_ = source;
+  work_->SetSource(source);
+  return true;
+}
+
+void MessageRequest::Fail(int source, const std::exception_ptr& error) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (any_ && source_ != source && (source_ || --without_ > 0)) return;
+  }
+  work_->End(error);
+}
+
+std::shared_ptr<MessageQueue> MessageQueue::Start(std::shared_ptr<const Library> library,
+                                                  Connect connect, int peer, bool receives) {
+  std::shared_ptr<MessageQueue> queue(
+      new MessageQueue(std::move(library), std::move(connect), peer, receives));
+  queue->thread_ = std::thread([queue] {
+    pthread_setname_np(pthread_self(), "tutti-messages");
+    queue->Serve();
+  });
+  return queue;
+}
+
+void MessageQueue::Put(std::shared_ptr<MessageRequest> request) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (closing_) C10_THROW_ERROR(DistBackendError, "the group was destroyed or aborted");
+  requests_.push_back(std::move(request));
+  changed_.notify_one();
+}
+
+void MessageQueue::Close() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    closing_ = true;
+    if (waits_for_any_) AbortConnection();
+    changed_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void MessageQueue::Abandon() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    closing_ = abandoned_ = true;
+    AbortConnection();
+    changed_.notify_one();
+  }
+  if (thread_.joinable()) thread_.detach();
+}
+
+// Requires the mutex.
+void MessageQueue::AbortConnection() {
+  if (comm_ != nullptr) library_->ncclCommAbort(comm_);
+  comm_ = nullptr;
+}
+
+std::shared_ptr<MessageRequest> MessageQueue::AwaitRequest() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return closing_ || !requests_.empty(); });
+  if (requests_.empty()) return nullptr;
+  std::shared_ptr<MessageRequest> next = std::move(requests_.front());
+  requests_.pop_front();
+  return next;
+}
+
+void MessageQueue::Serve() {
+  while (const std::shared_ptr<MessageRequest> request = AwaitRequest()) {
+    try {
+      if (request->Wanted()) Do(*request);
+    } catch (...) {  // Whatever it is, it is for the thread that waits.
+      request->Fail(peer_, std::current_exception());
+    }
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (comm_ != nullptr) library_->ncclCommDestroy(comm_);
+  comm_ = nullptr;
+}
+
+void MessageQueue::Do(MessageRequest& request) {
+  Open(request);
+  if (receives_) {
+    if (!Receive(request)) return;
+  } else {
+    Send(request.tensor());
+  }
+  request.Succeed();
+}
+
+void MessageQueue::Open(const MessageRequest& request) {
+  const auto given_up = [this, &request] {
+    return abandoned_ || (closing_ && request.any_source());
+  };
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    TORCH_CHECK(!given_up(), "the group was destroyed before the message passed");
+    if (comm_ != nullptr) return;
+  }
+  const ncclComm_t comm = connect_([&] {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return given_up();
+  });
+  const std::lock_guard<std::mutex> lock(mutex_);
+  comm_ = comm;
+  if (abandoned_) AbortConnection();
+}
+
+void MessageQueue::Send(const at::Tensor& tensor) {
+  uint64_t bytes = tensor.nbytes();
+  Move(&bytes, sizeof bytes);
+  Move(tensor.data_ptr(), bytes);
+}
+
+bool MessageQueue::Receive(MessageRequest& request) {
+  if (!announced_) announced_ = AwaitMessage(request);
+  if (!request.Take(peer_)) return false;
+  const uint64_t bytes = *announced_;
+  announced_.reset();
+  const uint64_t wanted = request.tensor().nbytes();
+  if (bytes == wanted) {
+    Move(request.tensor().data_ptr(), bytes);
+    return true;
+  }
+  const at::Tensor unwanted =
+      at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte));
+  Move(unwanted.data_ptr(), bytes);
+  TORCH_CHECK_VALUE(false, "rank ", peer_, " of the group sent ", bytes, " bytes for a tensor of ",
+                    wanted);
+}
+
+// Returns how large the next message is.
+uint64_t MessageQueue::AwaitMessage(const MessageRequest& request) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    TORCH_CHECK(!(closing_ && request.any_source()),
+                "the group was destroyed before a message came");
+    waits_for_any_ = request.any_source();
+  }
+  uint64_t bytes = 0;
+  const auto done = [this] {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waits_for_any_ = false;
+  };
+  try {
+    Move(&bytes, sizeof bytes);
+  } catch (...) {
+    done();
+    throw;
+  }
+  done();
+  return bytes;
+}
+
+void MessageQueue::Move(void* data, size_t bytes) {
+  ncclComm_t comm = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    comm = comm_;
+  }
+  if (comm == nullptr) C10_THROW_ERROR(DistBackendError, "the group was destroyed or aborted");
+  if (bytes == 0) return;
+  const int other = receives_ ? 0 : 1;
+  library_->Check(receives_ ? library_->ncclRecv(data, bytes, ncclUint8, other, comm, nullptr)
+                            : library_->ncclSend(data, bytes, ncclUint8, other, comm, nullptr),
+                  comm);
+}
+
+}  // namespace tutti_c10d

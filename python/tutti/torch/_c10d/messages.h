@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Messages between two ranks of a group, also from a rank that is not named.
+//
+// Messages from one rank to another with one tag have a communicator of their own, so that they keep
+// their order and wait for nothing else. On it a message is its number of bytes (8 bytes, in the
+// machine's order) and then its bytes, so that a receiver learns that there is a message, and how
+// large it is, before it decides which tensor gets it.
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "library.h"
+#include "work.h"
+
+namespace tutti_c10d {
+
+// A tensor that is to be sent, or filled. One that any rank may fill is in several queues, and the
+// first of them that has a message takes it. Any thread may use it.
+class MessageRequest {
+ public:
+  // `sources` is in how many queues the request is put if any rank may fill the tensor, else 0.
+  MessageRequest(at::Tensor tensor, c10::intrusive_ptr<TuttiWork> work, int sources)
+      : tensor_(std::move(tensor)), work_(std::move(work)), without_(sources), any_(sources > 0) {}
+
+  const at::Tensor& tensor() const { return tensor_; }
+  bool any_source() const { return any_; }
+
+  // Returns whether nobody has taken it. For a request that names its rank: always.
+  bool Wanted() const;
+  // Returns whether the message of this rank is the one that the tensor gets.
+  bool Take(int source);
+  void Succeed() { work_->End(); }
+  // Says that the rank `source` sends nothing, or failed to. A request that any rank may fill fails when
+  // the one that took it does, or when none is left.
+  void Fail(int source, const std::exception_ptr& error);
+
+ private:
+  const at::Tensor tensor_;
+  const c10::intrusive_ptr<TuttiWork> work_;
+  mutable std::mutex mutex_;  // Guards what follows.
+  std::optional<int> source_;
+  int without_;
+  const bool any_;
+};
+
+// Messages from one rank to another with one tag. Both make it when they first need it; it connects on
+// a thread of its own, since the other may come late. The thread shares the queue's ownership, so that
+// a queue which is given up does not wait for it.
+class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
+ public:
+  // Makes the communicator of the two, of which rank 0 sends. Blocks until the other came, or until
+  // the function that it is given says that nobody waits any more, and then throws.
+  using Connect = std::function<ncclComm_t(const std::function<bool()>& closing)>;
+
+  // Makes a queue and starts its thread.
+  static std::shared_ptr<MessageQueue> Start(std::shared_ptr<const Library> library,
+                                             Connect connect, int peer, bool receives);
+
+  void Put(std::shared_ptr<MessageRequest> request);
+
+  // Ends the connection once what was asked of the named rank is done, and waits for that.
+  void Close();
+
+  // Ends the connection at once; what is under way fails. Does not wait for the thread.
+  void Abandon();
+
+ private:
+  MessageQueue(std::shared_ptr<const Library> library, Connect connect, int peer, bool receives)
+      : library_(std::move(library)),
+        connect_(std::move(connect)),
+        peer_(peer),
+        receives_(receives) {}
+
+  void Serve();
+  std::shared_ptr<MessageRequest> AwaitRequest();
+  void Do(MessageRequest& request);
+  void Open(const MessageRequest& request);
+  void Send(const at::Tensor& tensor);
+  bool Receive(MessageRequest& request);
+  uint64_t AwaitMessage(const MessageRequest& request);
+  void Move(void* data, size_t bytes);
+  void AbortConnection();
+
+  const std::shared_ptr<const Library> library_;
+  const Connect connect_;
+  const int peer_;
+  const bool receives_;
+  std::thread thread_;
+  // Of the message that comes next, if its header has come. Belongs to the thread.
+  std::optional<uint64_t> announced_;
+
+  std::mutex mutex_;  // Guards what follows.
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<MessageRequest>> requests_;
+  ncclComm_t comm_ = nullptr;
+  bool closing_ = false;        // No request comes any more.
+  bool abandoned_ = false;      // Nobody waits for those that there are.
+  bool waits_for_any_ = false;  // It waits for a message only for requests of any rank.
+};
+
+}  // namespace tutti_c10d

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ordered.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <chrono>
+#include <thread>
+
+namespace tutti_c10d {
+namespace {
+
+// The time that a function on a stream may take to return when it has nothing left to do; a busy
+// machine needs longer than 20 ms.
+constexpr std::chrono::seconds kReturnTime{2};
+
+// What a stream calls: runs the function once and frees it.
+void RunOnce(void* argument) {
+  const std::unique_ptr<std::function<void()>> function(
+      static_cast<std::function<void()>*>(argument));
+  (*function)();
+}
+
+void RunStep(const std::function<void()>& function) {
+  const at::NoGradGuard no_gradients;
+  function();
+}
+
+}  // namespace
+
+void Operation::Add(Call call) {
+  if (steps_.empty() || steps_.back().function) steps_.emplace_back();
+  steps_.back().calls.push_back(std::move(call));
+}
+
+void Operation::Then(std::function<void()> function) {
+  steps_.push_back({{}, std::move(function)});
+}
+
+void Operation::Keep(const std::vector<at::Tensor>& tensors) {
+  tensors_.insert(tensors_.end(), tensors.begin(), tensors.end());
+}
+
+// An operation on the stream, and how it went so far. Steps and the end refer to it from the stream's
+// thread, one after another.
+struct OrderedCommunicator::Queued {
+  Operation operation;
+  c10::intrusive_ptr<TuttiWork> work;
+  std::exception_ptr error;
+};
+
+OrderedCommunicator::OrderedCommunicator(std::shared_ptr<const Library> library, ncclComm_t comm)
+    : library_(std::move(library)), comm_(comm) {
+  const ncclResult_t made = library_->tuttiStreamCreate(&stream_);
+  if (made != ncclSuccess) library_->ncclCommDestroy(comm_);
+  library_->Check(made, nullptr);
+}
+
+void OrderedCommunicator::CheckOpen() const {
+  if (ended_) C10_THROW_ERROR(DistBackendError, "the group was destroyed or aborted");
+}
+
+void OrderedCommunicator::Run(Operation operation, const c10::intrusive_ptr<TuttiWork>& work,
+                              bool waits) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  CheckOpen();
+  if (!waits || queued_ != 0) {
+    Queue(std::move(operation), work);
+    return;
+  }
+  try {
+    RunHere(operation);
+  } catch (...) {
+    work->End(std::current_exception());
+    throw;
+  }
+  work->End();
+}
+
+void OrderedCommunicator::RunHere(const Operation& operation) const {
+  for (const Operation::Step& step : operation.steps_) {
+    if (step.function) {
+      RunStep(step.function);
+    } else {
+      Ask(step.calls, nullptr);
+    }
+  }
+}
+
+void OrderedCommunicator::Queue(Operation operation, const c10::intrusive_ptr<TuttiWork>& work) {
+  auto queued = std::make_shared<Queued>(Queued{std::move(operation), work, nullptr});
+  ++queued_;
+  try {
+    for (const Operation::Step& step : queued->operation.steps_) {
+      if (!step.function) {
+        Ask(step.calls, stream_);
+        continue;
+      }
+      Launch([queued, &step] {
+        try {
+          if (!queued->error) RunStep(step.function);
+        } catch (...) {
+          queued->error = std::current_exception();
+        }
+      });
+    }
+  } catch (...) {
+    // What was queued before still uses the operation.
+    const std::exception_ptr error = std::current_exception();
+    Launch([this, queued, error] {
+      queued->error = error;
+      Finish(*queued);
+    });
+    std::rethrow_exception(error);
+  }
+  Launch([this, queued] { Finish(*queued); });
+}
+
+void OrderedCommunicator::Launch(std::function<void()> function) {
+  auto owned = std::make_unique<std::function<void()>>(std::move(function));
+  library_->Check(library_->tuttiStreamLaunchHostFunc(stream_, &RunOnce, owned.get()), comm_);
+  owned.release();  // RunOnce frees it.
+}
+
+void OrderedCommunicator::Ask(const std::vector<Operation::Call>& calls,
+                              cudaStream_t stream) const {
+  if (calls.size() == 1) {
+    library_->Check(calls[0](comm_, stream), comm_);
+    return;
+  }
+  ncclResult_t result = library_->ncclGroupStart();
+  for (const Operation::Call& call : calls)
+    if (result == ncclSuccess) result = call(comm_, stream);
+  const ncclResult_t ended = library_->ncclGroupEnd();
+  library_->Check(result == ncclSuccess ? ended : result, comm_);
+}
+
+void OrderedCommunicator::Finish(Queued& queued) {
+  ncclResult_t state = ncclSuccess;
+  library_->ncclCommGetAsyncError(comm_, &state);
+  std::exception_ptr error = queued.error;
+  if (!error && state != ncclSuccess && state != ncclInProgress) error = library_->Error(comm_);
+  const c10::intrusive_ptr<TuttiWork> work = std::move(queued.work);
+  queued.operation = Operation();
+  // From here on the thread that waits may run its next operation itself.
+  --queued_;
+  work->End(error);
+}
+
+ncclRedOp_t OrderedCommunicator::MakePreMulSum(void* factor, ncclDataType_t type,
+                                               std::shared_ptr<void>& keep) {
+  CheckOpen();
+  ncclRedOp_t op = ncclSum;
+  library_->Check(
+      library_->ncclRedOpCreatePreMulSum(&op, factor, type, ncclScalarHostImmediate, comm_), comm_);
+  keep = std::shared_ptr<void>(nullptr, [library = library_, op, comm = comm_](void*) {
+    library->ncclRedOpDestroy(op, comm);
+  });
+  return op;
+}
+
+bool OrderedCommunicator::healthy() const {
+  ncclResult_t state = ncclSuccess;
+  return !ended_ && library_->ncclCommGetAsyncError(comm_, &state) == ncclSuccess &&
+         (state == ncclSuccess || state == ncclInProgress);
+}
+
+// Returns whether the stream is empty. A thread that waited for the last operation may come here
+// before the function that woke it has returned.
+bool OrderedCommunicator::AwaitIdle() const {
+  const auto until = std::chrono::steady_clock::now() + kReturnTime;
+  while (library_->tuttiStreamQuery(stream_) != ncclSuccess) {
+    if (queued_ != 0 || std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+void OrderedCommunicator::End() {
+  if (!ended_.exchange(true)) Close(AwaitIdle());
+}
+
+void OrderedCommunicator::Abort() {
+  if (!ended_.exchange(true)) Close(false);
+}
+
+void OrderedCommunicator::Close(bool in_good_order) {
+  if (in_good_order) {
+    library_->tuttiStreamDestroy(stream_);
+    library_->ncclCommDestroy(comm_);
+  } else {
+    library_->ncclCommAbort(comm_);
+    library_->tuttiStreamDestroy(stream_);
+  }
+}
+
+}  // namespace tutti_c10d

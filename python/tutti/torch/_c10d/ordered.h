@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// A communicator whose operations run one after another, on the calling thread where that waits for
+// the result and nothing is under way, else on a thread of the library.
+
+#include <ATen/ATen.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "library.h"
+#include "work.h"
+
+namespace tutti_c10d {
+
+// One operation of torch.distributed: a list of steps that run one after another. A step is calls of
+// the library, which run as one group, or a function. Belongs to the thread that makes it, then to
+// the communicator that runs it.
+class Operation {
+ public:
+  using Call = std::function<ncclResult_t(ncclComm_t comm, cudaStream_t stream)>;
+
+  // Adds a call to the last step where that has calls, so that calls which no function stands between
+  // become one group.
+  void Add(Call call);
+
+  // Adds a function. It runs without recording gradients; what it throws is the operation's error.
+  void Then(std::function<void()> function);
+
+  // Keeps the tensors' memory, or an object, until the operation is done.
+  void Keep(const std::vector<at::Tensor>& tensors);
+  void Keep(std::shared_ptr<void> object) { objects_.push_back(std::move(object)); }
+
+  bool empty() const { return steps_.empty(); }
+
+ private:
+  friend class OrderedCommunicator;
+  struct Step {
+    std::vector<Call> calls;
+    std::function<void()> function;  // Where it is set there are no calls.
+  };
+  std::vector<Step> steps_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<std::shared_ptr<void>> objects_;
+};
+
+// Owns a communicator and its stream. Any thread may use it.
+class OrderedCommunicator {
+ public:
+  // Takes `comm` over.
+  OrderedCommunicator(std::shared_ptr<const Library> library, ncclComm_t comm);
+  // Ends what is left, as End does.
+  ~OrderedCommunicator() { End(); }
+  OrderedCommunicator(const OrderedCommunicator&) = delete;
+  OrderedCommunicator& operator=(const OrderedCommunicator&) = delete;
+
+  // Runs the operation and ends `work` with it. `waits` says that the caller waits for it at once: then
+  // the operation may be done, or its error thrown, when this returns.
+  void Run(Operation operation, const c10::intrusive_ptr<TuttiWork>& work, bool waits);
+
+  // Makes an operator that multiplies by `factor`, which is a number of this type, and sums. It is
+  // valid as long as the object that `keep` is set to.
+  ncclRedOp_t MakePreMulSum(void* factor, ncclDataType_t type, std::shared_ptr<void>& keep);
+
+  // Ends the communicator in good order where nothing is under way; else gives up what is waited for.
+  // Operations fail from now on. Does nothing the second time.
+  void End();
+
+  // Gives up what is under way, from any thread, and ends the communicator.
+  void Abort();
+
+  // Returns whether the communicator works.
+  bool healthy() const;
+
+  const Library& library() const { return *library_; }
+
+ private:
+  struct Queued;
+
+  void CheckOpen() const;
+  void RunHere(const Operation& operation) const;
+  void Queue(Operation operation, const c10::intrusive_ptr<TuttiWork>& work);
+  void Ask(const std::vector<Operation::Call>& calls, cudaStream_t stream) const;
+  void Launch(std::function<void()> function);
+  void Finish(Queued& queued);
+  bool AwaitIdle() const;
+  void Close(bool in_good_order);
+
+  const std::shared_ptr<const Library> library_;
+  const ncclComm_t comm_;
+  tuttiStream_t stream_ = nullptr;
+  // Operations on the stream whose data is not complete yet.
+  std::atomic<int> queued_{0};
+  std::atomic<bool> ended_{false};
+  std::mutex mutex_;  // Held while an operation is begun, so that operations have one order.
+};
+
+}  // namespace tutti_c10d

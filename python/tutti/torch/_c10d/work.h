@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What torch.distributed gets for an operation: something to wait for, to ask, and to take a future
+// of. No thread waits on behalf of it; who ends the operation calls End.
+
+#include <atomic>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+namespace tutti_c10d {
+
+// The Work of one operation. Any thread may use it.
+class TuttiWork : public c10d::Work {
+ public:
+  // `title` names the operation in PyTorch's profiler. The result of the work and of its future is
+  // `outputs`.
+  TuttiWork(c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
+            std::vector<at::Tensor> outputs, uint64_t sequence);
+
+  // Says that the operation is done, or has failed. The first call counts. Runs what was attached
+  // to the future.
+  void End(std::exception_ptr error = nullptr);
+
+  // Stores which rank of the group sent what this work received, before it ends.
+  void SetSource(int rank) { source_.store(rank); }
+
+  std::vector<at::Tensor> result() override { return outputs_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override { return sequence_; }
+  int sourceRank() const override;
+
+ private:
+  void EndFuture(c10::ivalue::Future& future, const std::exception_ptr& error) const;
+
+  const std::vector<at::Tensor> outputs_;
+  const uint64_t sequence_;
+  std::atomic<int> source_{-1};
+  // Guards the future, which is made when somebody asks for it, and that it ends when the work does.
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// The Work of several others, which ends with the last of them.
+class JoinedWork : public c10d::Work {
+ public:
+  explicit JoinedWork(std::vector<c10::intrusive_ptr<TuttiWork>> parts);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  std::vector<at::Tensor> result() override;
+  // Waits for all parts, each for as long as the timeout, and throws the first error.
+  bool wait(std::chrono::milliseconds timeout) override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  const std::vector<c10::intrusive_ptr<TuttiWork>> parts_;
+};
+
+}  // namespace tutti_c10d

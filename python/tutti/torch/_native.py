@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend of torch.distributed in C++, whose sources are in _c10d: compiled when it is first
+needed, kept for the next time, loaded, and agreed on by the ranks of a group.
+
+TUTTI_TORCH_BACKEND chooses: "cpp" demands it, "python" does without it. Where it is not set, the
+backend in C++ is taken if all ranks of the group have it. If not, they take that in Python, and one
+of the ranks that lack the other warns.
+
+What was compiled is kept in TUTTI_CACHE_DIR, else in tutti/ of XDG_CACHE_HOME or ~/.cache, under a
+name that says of which PyTorch, C++ ABI, compiler's options and sources it is. The compiler is CXX, else
+the first of c++, g++ and clang++; it needs neither Python's headers nor ninja.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import fcntl
+import functools
+import hashlib
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from datetime import timedelta
+from typing import Any, Iterator, List, Optional
+
+import torch
+import torch.distributed as dist
+
+from tutti import _library
+from tutti.torch import _ending
+
+# From here on PyTorch's Backend has what the sources override. Tried: 2.13.
+_OLDEST = (2, 9)
+_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_SOURCES = os.path.join(_HERE, "_c10d")
+_OPTIONS = ["-std=c++20", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"]
+_COMPILE_S = 600.0
+_LONGEST_PAUSE_S = 0.02
+
+
+class Unavailable(Exception):
+    """There is no backend in C++; the text says why."""
+
+
+def _include() -> str:
+    """Returns the folder of nccl.h and tutti/tutti.h: that of the wheel, the checkout or the
+    system."""
+    package = os.path.dirname(_HERE)
+    places = [os.path.join(package, "include"),
+              os.path.join(package, os.pardir, os.pardir, "include"), "/usr/include"]
+    for place in places:
+        if os.path.exists(os.path.join(place, "tutti", "tutti.h")):
+            return os.path.normpath(place)
+    raise Unavailable("there is no tutti/tutti.h")
+
+
+def _compiler() -> List[str]:
+    named = shlex.split(os.environ.get("CXX", ""))
+    for command in ([named] if named else [["c++"], ["g++"], ["clang++"]]):
+        if shutil.which(command[0]):
+            return command
+    raise Unavailable(f"there is no C++ compiler{' ' + named[0] if named else ''}")
+
+
+def _texts(include: str) -> Iterator[str]:
+    for folder, names in ((_SOURCES, sorted(os.listdir(_SOURCES))),
+                          (include, ["nccl.h", os.path.join("tutti", "tutti.h")])):
+        for name in names:
+            if name.endswith((".h", ".cc")):
+                yield os.path.join(folder, name)
+
+
+def _abi() -> int:
+    return int(getattr(torch, "compiled_with_cxx11_abi", lambda: True)())
+
+
+def _file_name(include: str) -> str:
+    """Returns what the compiled backend is called."""
+    digest = hashlib.sha256(" ".join(_OPTIONS).encode())
+    for path in _texts(include):
+        with open(path, "rb") as file:
+            digest.update(file.read() + b"\0")
+    return f"tutti_c10d-{torch.__version__}-abi{_abi()}-{digest.hexdigest()[:16]}.so"
+
+
+def _cache() -> str:
+    """Returns the folder for what was compiled, which it makes. Nobody else may write there."""
+    folder = os.environ.get("TUTTI_CACHE_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tutti")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    status = os.stat(folder)
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Unavailable(f"others may write to {folder}")
+    return folder
+
+
+def _compile(include: str, target: str) -> None:
+    home = os.path.dirname(os.path.abspath(torch.__file__))
+    # One translation unit: PyTorch's headers take longer to read than all of this to compile.
+    unit = "".join(f'#include "{name}"\n' for name in sorted(os.listdir(_SOURCES))
+                   if name.endswith(".cc"))
+    headers = [os.path.join(home, "include"),
+               os.path.join(home, "include", "torch", "csrc", "api", "include")]
+    if not os.path.isdir(headers[1]):
+        raise Unavailable("this PyTorch has no C++ headers")
+    descriptor, made = tempfile.mkstemp(suffix=".so", dir=os.path.dirname(target))
+    os.close(descriptor)
+    command = [*_compiler(), *_OPTIONS, f"-D_GLIBCXX_USE_CXX11_ABI={_abi()}",
+               *(part for folder in headers for part in ("-isystem", folder)),
+               "-I", _SOURCES, "-I", include, "-x", "c++", "-", "-o", made,
+               "-L", os.path.join(home, "lib"), "-ltorch_cpu", "-lc10"]
+    try:
+        done = subprocess.run(command, input=unit, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=_COMPILE_S, check=False)
+        if done.returncode != 0:
+            first = next((line for line in done.stdout.splitlines() if "error" in line),
+                         done.stdout[:200])
+            raise Unavailable(f"{command[0]} could not compile it: {first.strip()}")
+        os.chmod(made, 0o755)
+        os.replace(made, target)
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{command[0]} took longer than {_COMPILE_S:g} s") from None
+    finally:
+        if os.path.exists(made):
+            os.remove(made)
+
+
+def _compiled() -> str:
+    """Returns the path of the compiled backend. Of several processes that want it at once, one
+    compiles, and the others wait for it."""
+    include = _include()
+    folder = _cache()
+    target = os.path.join(folder, _file_name(include))
+    if not os.path.exists(target):
+        with open(target + ".lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not os.path.exists(target):
+                _compile(include, target)
+    return target
+
+
+@functools.lru_cache(maxsize=None)
+def _load() -> Optional[str]:
+    """Compiles and loads the backend. Returns why there is none, or None."""
+    try:
+        torch.ops.load_library(_compiled())
+    except Unavailable as reason:
+        return str(reason)
+    except (OSError, RuntimeError) as error:
+        return str(error)
+    return None
+
+
+def _wanted() -> str:
+    wanted = os.environ.get("TUTTI_TORCH_BACKEND", "")
+    if wanted not in ("", "cpp", "python"):
+        raise ValueError(f'TUTTI_TORCH_BACKEND is "{wanted}"; it can be "cpp" or "python"')
+    return wanted
+
+
+def agreed(store: Any, size: int) -> bool:
+    """Returns whether the ranks of a group take the backend in C++. Blocks until all of them have
+    asked."""
+    wanted = _wanted()
+    if _VERSION < _OLDEST:  # On all ranks: PyTorch's own parts do not mix versions either.
+        if wanted == "cpp":
+            raise RuntimeError(f"the tutti backend in C++ needs PyTorch {_OLDEST[0]}.{_OLDEST[1]}")
+        return False
+    reason = None if wanted == "python" else _load()
+    if reason is not None:
+        if wanted == "cpp":
+            raise RuntimeError(f"the tutti backend in C++ is not to be had: {reason}")
+        if store.add("form/warned", 1) == 1:
+            warnings.warn(f"the tutti backend is the slower one in Python, because {reason}; "
+                          f"TUTTI_TORCH_BACKEND=python chooses it without this warning")
+    if wanted == "python" or reason is not None:
+        store.add("form/python", 1)
+    store.add("form/ranks", 1)
+    pause_s = 0.0005
+    while store.add("form/ranks", 0) < size:
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+    return store.add("form/python", 0) == 0
+
+
+# What the library calls when the job's default group has ended, with the objects that the calls belong
+# to. A process has few such groups.
+_leaving: List[Any] = []
+
+
+class _Job:
+    """Stands for the job's default group, which the rank leaves by destroying it or at exit."""
+
+
+def _when_it_ended(store: Any, rank: int, size: int) -> int:
+    """Returns the address of a function that the default group calls when it has ended."""
+    job = _Job()
+    leave = _ending.at_end(job, store, rank, size)
+    function = _library.HOST_FUNCTION(lambda _: leave())
+    _leaving.append((job, function))
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """Makes the backend of a group, on all of its ranks together, which must have agreed on it."""
+    # A group carries the backend to Python: that needs none of Python's headers.
+    carrier = dist.ProcessGroup(store, rank, size)
+    left = 0 if dist.is_initialized() else _when_it_ended(store, rank, size)
+    torch.ops.tutti_c10d.add_backend(carrier.boxed(), _library.load()._name,
+                                     timeout.total_seconds(), left)
+    _have_groups_end_at_exit()
+    return carrier._get_backend(torch.device("cpu"))
+
+
+@functools.lru_cache(maxsize=None)
+def _have_groups_end_at_exit() -> None:
+    """Ends, when Python ends, the groups that nobody destroyed, while it can still be called."""
+    atexit.register(_end_groups, os.getpid())
+
+
+def _end_groups(process: int) -> None:
+    if os.getpid() != process:  # A child of fork is no rank.
+        return
+    names = dist.distributed_c10d._world.pg_names
+    for group in sorted(names, key=lambda one: str(names[one]), reverse=True):
+        try:
+            backend = group._get_backend(torch.device("cpu"))
+        except RuntimeError:
+            continue  # It has none for the host.
+        if backend.name() != "tutti":
+            continue
+        if hasattr(sys, "last_type"):  # An exception that nobody caught: others are not waited for.
+            backend.abort()
+        else:
+            backend.shutdown()

@@ -1,0 +1,90 @@
+"""Which form of the torch.distributed backend a job gets: the one in C++, compiled once, or the one in
+Python, which says why; starts the ranks itself. And what only the one in C++ has."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import unittest.mock
+
+from tutti.torch import _native
+
+SCRIPT = """
+import sys, torch, torch.distributed as dist
+import tutti.torch.distributed as tutti
+
+dist.init_process_group("tutti")
+group = dist.distributed_c10d._get_default_group()
+in_python = isinstance(group, tutti.ProcessGroupTutti)
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+assert tensor.tolist() == [dist.get_world_size()] * 3
+if not in_python:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(0.5))
+    assert tensor.tolist() == [size * size / 2] * 3, tensor
+    # Blocks of other sizes: rank r gets r + 1 elements.
+    mine = torch.empty(rank + 1)
+    dist.reduce_scatter(mine, [torch.full((r + 1,), float(r)) for r in range(size)])
+    assert mine.tolist() == [float(rank * size)] * (rank + 1), mine
+    peers = [dist.P2POp(dist.isend, torch.full((2,), float(rank)), 1 - rank),
+             dist.P2POp(dist.irecv, mine := torch.empty(2), 1 - rank)]
+    for work in dist.batch_isend_irecv(peers):
+        work.wait()
+    assert mine.tolist() == [1.0 - rank] * 2, mine
+    works = dist.all_reduce(tensor, async_op=True)
+    assert works.get_future().wait()[0] is not None
+print("form:", "python" if in_python else "cpp")
+dist.destroy_process_group()
+"""
+
+
+@unittest.skipIf(_native._VERSION < _native._OLDEST, "the backend in C++ needs a newer PyTorch")
+class Forms(unittest.TestCase):
+    def forms(self, **environment):
+        """Returns what two ranks print."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "train.py")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(SCRIPT)
+            ended = subprocess.run([sys.executable, "-m", "tutti", "run", "-n", "2",
+                                    sys.executable, path], stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, timeout=400, check=False,
+                                   env={**os.environ, **environment})
+        self.assertEqual(ended.returncode, 0, ended.stdout)
+        return ended.stdout
+
+    def test_in_cpp(self):
+        self.assertEqual(self.forms(TUTTI_TORCH_BACKEND="cpp").count("form: cpp"), 2)
+
+    def test_in_python_when_asked_for(self):
+        said = self.forms(TUTTI_TORCH_BACKEND="python")
+        self.assertEqual((said.count("form: python"), said.count("slower one")), (2, 0), said)
+
+    def test_without_a_compiler(self):
+        with tempfile.TemporaryDirectory() as empty:
+            said = self.forms(TUTTI_CACHE_DIR=empty, CXX="no-such-compiler")
+        self.assertEqual(said.count("form: python"), 2, said)
+        self.assertEqual(said.count("there is no C++ compiler no-such-compiler"), 1, said)
+
+    def test_without_a_place_to_keep_it(self):
+        said = self.forms(TUTTI_CACHE_DIR=os.path.join(__file__, "below a file"))
+        self.assertEqual((said.count("form: python"), said.count("because [Errno")), (2, 1), said)
+
+    def test_a_folder_that_others_write_to(self):
+        with tempfile.TemporaryDirectory() as shared:
+            os.chmod(shared, 0o777)
+            said = self.forms(TUTTI_CACHE_DIR=shared)
+        self.assertEqual(said.count(f"others may write to {shared}"), 1, said)
+
+
+class Choice(unittest.TestCase):
+    def test_unknown_form(self):
+        with unittest.mock.patch.dict(os.environ, TUTTI_TORCH_BACKEND="rust"), \
+                self.assertRaisesRegex(ValueError, "rust"):
+            _native._wanted()
+
+
+if __name__ == "__main__":
+    unittest.main()
