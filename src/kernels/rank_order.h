@@ -19,6 +19,13 @@
 
 namespace tutti::kernels {
 
+// What reductions need that pass sums on without keeping them.
+template <class P>
+concept ForwardingPrimitives = FifoPrimitives<P> && requires(P p, size_t in, size_t n) {
+  p.RecvSend(n);                 // peer → peers
+  p.RecvReduceSendFinal(in, n);  // peer + input → peers
+};
+
 // The pieces of several equal parts, part by part.
 class PartPieces {
  public:
@@ -64,6 +71,38 @@ constexpr void RankOrderAllReduce(P& p, int rank, int num_ranks, const WorkShape
       p.Recv(sum.offset(), sum.size());
     else
       p.RecvCopySend(sum.offset(), sum.size());
+    sum.Next();
+  }
+}
+
+// output at the root = reduction of all inputs; the sums go on to the root alone.
+//
+//   root 1 of 4:   0 ──▶ 1 ──▶ 2 ──▶ 3 ─ sum ─▶ 0 ─ sum ─▶ 1
+//
+// Only the ranks up to the root take sums: ranks behind the root wait for nobody behind them, and
+// those before it for what was sent already.
+template <ForwardingPrimitives P>
+constexpr void RankOrderReduce(P& p, int rank, int num_ranks, const WorkShape& shape, size_t lag) {
+  const bool is_last = rank == num_ranks - 1, is_root = rank == shape.root;
+  const bool takes_sum = !is_last && rank <= shape.root && shape.root != num_ranks - 1;
+  Piece part(shape.count, shape.chunk_elems), sum = part;
+  for (size_t ahead = 0; part.More() || (takes_sum && sum.More()); ++ahead) {
+    if (part.More()) {
+      if (rank == 0)
+        p.Send(part.offset(), part.size());
+      else if (!is_last)
+        p.RecvReduceSend(part.offset(), part.size());
+      else if (is_root)
+        p.RecvReduceCopyFinal(part.offset(), part.offset(), part.size());
+      else
+        p.RecvReduceSendFinal(part.offset(), part.size());
+      part.Next();
+    }
+    if (!takes_sum || (ahead < lag && part.More())) continue;
+    if (is_root)
+      p.Recv(sum.offset(), sum.size());
+    else
+      p.RecvSend(sum.size());
     sum.Next();
   }
 }

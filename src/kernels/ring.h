@@ -125,46 +125,4 @@ constexpr void ChainReduce(P& p, const RingView& ring, const WorkShape& shape) {
   }
 }
 
-// What RankOrderReduce needs besides.
-template <class P>
-concept ForwardingPrimitives = FifoPrimitives<P> && requires(P p, size_t in, size_t n) {
-  p.RecvSend(n);                 // peer → peers
-  p.RecvReduceSendFinal(in, n);  // peer + input → peers
-};
-
-// output at the root = reduction of all inputs, added in the order of the ranks: a chain from rank
-// 0 to the last rank, from where the sum goes on round the ring of the ranks' numbers to the root.
-//
-//   root 1 of 4:   0 ──▶ 1 ──▶ 2 ──▶ 3 ─ sum ─▶ 0 ─ sum ─▶ 1
-//
-// The ranks up to the root take the sum of a piece `lag` pieces after they have sent their part of
-// it, so that the chain is never empty. REQUIRES: the last rank can send `lag` sums that rank 0 has
-// not taken yet. It is what deadlock is excluded by: ranks behind the root then wait for nobody
-// behind them, and those before it for what was sent already.
-template <ForwardingPrimitives P>
-constexpr void RankOrderReduce(P& p, int rank, int num_ranks, const WorkShape& shape, size_t lag) {
-  const bool is_last = rank == num_ranks - 1, is_root = rank == shape.root;
-  const bool takes_sum = !is_last && rank <= shape.root && shape.root != num_ranks - 1;
-  Piece part(shape.count, shape.chunk_elems), sum = part;
-  for (size_t ahead = 0; part.More() || (takes_sum && sum.More()); ++ahead) {
-    if (part.More()) {
-      if (rank == 0)
-        p.Send(part.offset(), part.size());
-      else if (!is_last)
-        p.RecvReduceSend(part.offset(), part.size());
-      else if (is_root)
-        p.RecvReduceCopyFinal(part.offset(), part.offset(), part.size());
-      else
-        p.RecvReduceSendFinal(part.offset(), part.size());
-      part.Next();
-    }
-    if (!takes_sum || (ahead < lag && part.More())) continue;
-    if (is_root)
-      p.Recv(sum.offset(), sum.size());
-    else
-      p.RecvSend(sum.size());
-    sum.Next();
-  }
-}
-
 }  // namespace tutti::kernels

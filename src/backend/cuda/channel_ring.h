@@ -7,16 +7,15 @@
 // Where the elements are added in the order of the ranks, partial sums of narrow elements travel in
 // the type in which they are added, so that they are rounded once (plan/reduction_order.h).
 
-#include "backend/cuda/channel_elements.h"
 #include "backend/cuda/channel_fifo.h"
 #include "backend/cuda/channel_two_level.h"
-#include "backend/cuda/mesh_ring.h"
+#include "backend/cuda/ring_steps.h"
 #include "kernels/ring_collective.h"
 
 namespace tutti::cuda {
 
 template <class T>
-class ChannelRing {
+class ChannelRing : public RingSteps<ChannelRing<T>> {
  public:
   // `begin`: the first element of input and output that is this channel's.
   TUTTI_HD ChannelRing(const ChannelArgs& args, uint32_t channel, size_t begin)
@@ -35,33 +34,14 @@ class ChannelRing {
     previous_.KeepCount();
   }
 
-  TUTTI_HD void Send(size_t in, size_t n) { Step(kReads | kSends, in, 0, n); }
-  TUTTI_HD void CopySend(size_t in, size_t out, size_t n) {
-    Step(kReads | kSends | kWrites, in, out, n);
-  }
-  TUTTI_HD void Recv(size_t out, size_t n) { Step(kReceives | kWrites, 0, out, n); }
-  TUTTI_HD void RecvCopySend(size_t out, size_t n) {
-    Step(kReceives | kSends | kWrites, 0, out, n);
-  }
-  TUTTI_HD void RecvReduceSend(size_t in, size_t n) { Step(kReceives | kReads | kSends, in, 0, n); }
-  TUTTI_HD void RecvSend(size_t n) { Step(kReceives | kSends, 0, 0, n); }
-  TUTTI_HD void RecvReduceSendFinal(size_t in, size_t n) {
-    Step(kReceives | kReads | kSends | kIsFinal, in, 0, n);
-  }
-  TUTTI_HD void RecvReduceCopyFinal(size_t in, size_t out, size_t n) {
-    Step(kReceives | kReads | kWrites | kIsFinal, in, out, n);
-  }
-  TUTTI_HD void RecvReduceCopySendFinal(size_t in, size_t out, size_t n) {
-    Step(kReceives | kReads | kSends | kWrites | kIsFinal, in, out, n);
-  }
-
  private:
+  friend class RingSteps<ChannelRing>;
+  template <class P>
+  friend class KeepsOwnPart;
   using Sum = Pack<T, 16>;
   static constexpr size_t kSize = sizeof(T);
   // How many lines the partial sums of a line's elements take, where they are not rounded.
   static constexpr uint32_t kSumLines = sizeof(typename Sum::Wide) / kSize;
-  // What a step does.
-  enum : uint32_t { kReceives = 1, kReads = 2, kSends = 4, kWrites = 8, kIsFinal = 16 };
 
   // Out of line: every call of the algorithms would have a copy of it.
   TUTTI_OUTLINE void Step(uint32_t what, size_t in, size_t out, size_t n) {
@@ -81,11 +61,12 @@ class ChannelRing {
         return;
       }
     }
-    if (elements_.ArePlain((what & kReads) != 0 ? input : nullptr,
-                           (what & kWrites) != 0 ? output : nullptr, n))
-      MoveLines<true>(what, input, output, n * kSize);
-    else
-      MoveLines<false>(what, input, output, n * kSize);
+    MoveStep(elements_, what,
+             {.from = (what & kReceives) != 0 ? previous_.slot(n * kSize) : nullptr,
+              .to = (what & kSends) != 0 ? next_.slot() : nullptr,
+              .input = input,
+              .output = output,
+              .bytes = n * kSize});
     Announce(what, n * kSize);
   }
 
@@ -154,52 +135,8 @@ class ChannelRing {
     for (uint32_t l = 0; l < kSumLines; ++l) StoreLine(to + size_t{16} * lines * l, out[l]);
   }
 
-  template <bool kPlain>
-  TUTTI_HD void MoveLines(uint32_t what, const std::byte* input, std::byte* output, size_t bytes) {
-    const std::byte* const from = (what & kReceives) != 0 ? previous_.slot(bytes) : nullptr;
-    std::byte* const to = (what & kSends) != 0 ? next_.slot() : nullptr;
-    const auto lines = static_cast<uint32_t>(DivUp(bytes, 16));
-    const uint32_t step = Lanes::count();
-    const auto at = [](uint32_t i) { return size_t{16} * i; };
-    TUTTI_UNROLL_BY(1)
-    for (uint32_t first = Lanes::index(); first < lines; first += step * kUnroll) {
-      Line theirs[kUnroll] = {}, mine[kUnroll] = {};
-      if ((what & kReceives) != 0) {
-        TUTTI_UNROLL
-        for (uint32_t u = 0; u < kUnroll; ++u)
-          if (first + u * step < lines) theirs[u] = LoadSlot(from + at(first + u * step));
-      }
-      if ((what & kReads) != 0) {
-        TUTTI_UNROLL
-        for (uint32_t u = 0; u < kUnroll; ++u) {
-          const uint32_t i = first + u * step;
-          if (i < lines) mine[u] = elements_.template Load<kPlain>(input + at(i), bytes - at(i));
-        }
-      }
-      TUTTI_UNROLL
-      for (uint32_t u = 0; u < kUnroll; ++u) {
-        const uint32_t i = first + u * step;
-        if (i >= lines) continue;
-        const Line line = Joined(what, theirs[u], mine[u]);
-        if ((what & kSends) != 0) StoreLine(to + at(i), line);
-        if ((what & kWrites) == 0) continue;
-        if constexpr (kPlain)
-          StoreLine(output + at(i), line);
-        else
-          StoreAny<16>(output + at(i), line, bytes - at(i));
-      }
-    }
-  }
-  TUTTI_HD Line Joined(uint32_t what, const Line& theirs, const Line& mine) const {
-    if ((what & kReceives) == 0) return mine;
-    if ((what & kReads) == 0) return theirs;
-    auto sum = Sum::From(theirs.w);
-    sum.Combine(args_.reduce.kind, Sum::From(mine.w));
-    return elements_.Stored(sum, (what & kIsFinal) != 0);
-  }
-
   const ChannelArgs& args_;
-  const ChannelElements<T> elements_;
+  const RingElements<T> elements_;
   ChannelBlock block_;
   DeviceProducer next_;
   DeviceConsumer previous_;

@@ -5,8 +5,8 @@
 // read where it came to, added to this rank's elements, and written at once into the slots of the
 // next ranks and, where it is a result, into the output.
 
-#include "backend/cuda/channel_elements.h"
 #include "backend/cuda/channel_fifo.h"
+#include "backend/cuda/ring_elements.h"
 #include "kernels/two_level.h"
 
 namespace tutti::cuda {
@@ -43,7 +43,7 @@ class TwoLevelChannel {
   }
 
  private:
-  using Sum = typename ChannelElements<T>::Sum;
+  using Sum = typename RingElements<T>::Sum;
   static constexpr size_t kSize = sizeof(T);
 
   TUTTI_HD static bool Has(uint32_t what, uint32_t bit) { return (what & bit) != 0; }
@@ -141,7 +141,7 @@ class TwoLevelChannel {
   }
 
   const ChannelArgs& args_;
-  const ChannelElements<T> elements_;
+  const RingElements<T> elements_;
   ChannelBlock block_;
   DeviceProducer host_next_, rail_next_;
   DeviceConsumer host_previous_, rail_previous_;

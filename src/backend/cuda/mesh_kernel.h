@@ -11,6 +11,7 @@
 #include "backend/cuda/mesh_simple.h"
 #include "backend/cuda/mesh_symmetric.h"
 #include "kernels/mesh.h"
+#include "kernels/rank_order.h"
 #include "kernels/ring.h"
 #include "kernels/symmetric.h"
 

@@ -123,20 +123,34 @@ TUTTI_HD Line DataOf(const FlaggedLine& line) {
   return {{static_cast<uint32_t>(line.word[0]), static_cast<uint32_t>(line.word[1]), 0, 0}};
 }
 
+// Returns the element that inputs are multiplied by, in its first bytes.
+template <class T>
+TUTTI_HD uint64_t ScalarOf(const ReduceArgs& reduce) {
+  if (reduce.live_scalar == nullptr) return reduce.scalar;
+  uint64_t scalar = 0;
+  __builtin_memcpy(&scalar, reduce.live_scalar, sizeof(T));
+  return scalar;
+}
+
+// Returns the result that a finished sum is rounded to, divided where it is an average.
+template <class T, int kBytes>
+TUTTI_HD Line FinalLine(const ReduceArgs& reduce, const Pack<T, kBytes>& sum) {
+  if (reduce.divisor > 1) return DividedBy<T, kBytes>(sum, reduce.divisor);
+  Line line = {};
+  sum.template To<true>(line.w, reduce.kind);
+  return line;
+}
+
 // What the protocols share: who is who, where slots are, the count of rounds, and giving up.
 template <class T>
 class MeshBlock {
  public:
   TUTTI_HD MeshBlock(const MeshArgs& args, uint32_t block)
-      : args_(args), block_(block), scalar_(args.reduce.scalar) {
+      : args_(args), block_(block), scalar_(ScalarOf<T>(args.reduce)) {
     std::byte* const window = args.windows[args.rank];
     round_ = *Word(window, 0);
     view_ = *Word(window, WindowLayout::kViewsAt);
     failed_ = view_ == static_cast<uint64_t>(WindowView::kGivenUp);
-    if (args.reduce.live_scalar != nullptr) {
-      scalar_ = 0;
-      __builtin_memcpy(&scalar_, args.reduce.live_scalar, sizeof(T));
-    }
   }
 
   TUTTI_HD int rank() const { return args_.rank; }
@@ -226,17 +240,12 @@ class MeshBlock {
   }
   template <int kBytes>
   TUTTI_HD Line FinalLine(const Pack<T, kBytes>& sum) const {
-    Line line = {};
-    if (args_.reduce.divisor > 1)
-      line = DividedBy<T, kBytes>(sum, args_.reduce.divisor);
-    else
-      sum.template To<true>(line.w, args_.reduce.kind);
-    return line;
+    return cuda::FinalLine(args_.reduce, sum);
   }
 
   const MeshArgs& args_;
   const uint32_t block_;
-  uint64_t scalar_;
+  const uint64_t scalar_;
   uint64_t round_;
   uint64_t view_;
   bool failed_ = false;

@@ -1,24 +1,20 @@
 #pragma once
 
-// What a reduction over channels does to the elements of this rank, and to sums: primitives over
-// channels have it in common (channel_ring.h, channel_two_level.h).
+// What a reduction does to the elements of this rank, and to sums: the primitives of rings have it
+// in common (ring_steps.h, channel_two_level.h).
 
 #include "backend/cuda/mesh_primitives.h"
 
 namespace tutti::cuda {
 
 template <class T>
-class ChannelElements {
+class RingElements {
  public:
   using Sum = Pack<T, 16>;
 
   // `reduce` must outlive it.
-  TUTTI_HD explicit ChannelElements(const ReduceArgs& reduce)
-      : reduce_(reduce), scalar_(reduce.scalar) {
-    if (reduce.live_scalar == nullptr) return;
-    scalar_ = 0;
-    __builtin_memcpy(&scalar_, reduce.live_scalar, sizeof(T));
-  }
+  TUTTI_HD explicit RingElements(const ReduceArgs& reduce)
+      : reduce_(reduce), scalar_(ScalarOf<T>(reduce)) {}
 
   // Returns whether `n` elements are whole aligned lines with nothing to multiply, as all but those
   // at the ends of buffers are. A null pointer is not looked at.
@@ -36,18 +32,21 @@ class ChannelElements {
   }
   // Returns the elements of a sum; of one that is final, divided where that is asked.
   TUTTI_HD Line Stored(const Sum& sum, bool is_final) const {
-    if (is_final && reduce_.divisor > 1) return DividedBy<T, 16>(sum, reduce_.divisor);
+    if (is_final) return FinalLine(reduce_, sum);
     Line line = {};
-    if (is_final)
-      sum.template To<true>(line.w, reduce_.kind);
-    else
-      sum.To(line.w, reduce_.kind);
+    sum.To(line.w, reduce_.kind);
     return line;
+  }
+  // Returns the elements of two lines, added up; `is_final` as above.
+  TUTTI_HD Line Added(const Line& theirs, const Line& mine, bool is_final) const {
+    auto sum = Sum::From(theirs.w);
+    sum.Combine(reduce_.kind, Sum::From(mine.w));
+    return Stored(sum, is_final);
   }
 
  private:
   const ReduceArgs& reduce_;
-  uint64_t scalar_;
+  const uint64_t scalar_;
 };
 
 }  // namespace tutti::cuda
