@@ -107,6 +107,9 @@ Status HostJoin::AttachArena(int leader, uint64_t offer, const ArenaLayout& layo
   TUTTI_ASSIGN(UniqueFd fd, FetchFd(peer(leader).fd_server, offer, OfferKey(context_.bootstrap),
                                     context_.deadline, context_.abort_flag, no_descriptors));
   TUTTI_ASSIGN(parts_.arena.memory, SharedMemory::Map(std::move(fd), layout.TotalBytes(), huge));
+  // The leader alone hands it on. One descriptor less for each rank matters where hundreds of ranks
+  // are in one process.
+  parts_.arena.memory.CloseFd();
   TUTTI_ASSIGN(parts_.arena.arena, Arena::Attach(parts_.arena.memory.data(), layout));
   return Status::Ok();
 }
