@@ -11,7 +11,6 @@
 // possible.
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
