@@ -94,11 +94,16 @@ void* tuttiHostSharedMemory(const tuttiHostThread_t* self);
 // thread or process.
 void tuttiHostPause(unsigned int round);
 
-// Tell the proxy of device-initiated networking that an operation has been posted to a queue of a
-// context, and carry on with what is under way there. `handle` is one of ncclDevComm::ginHandles.
-// The headers call these; kernels need not.
+// The proxy of device-initiated networking; `handle` is one of ncclDevComm::ginHandles. The headers
+// call these; kernels need not.
+//
+// Carries out an operation at once where the queue's rank is reached by load and store, and returns
+// 1. Returns 0 where it has to be posted. `words` are the 8 words of a descriptor.
+int tuttiHostGinDo(void* handle, uint32_t context, uint32_t queue, const uint64_t* words);
+// Tells the proxy that an operation has been posted to a queue of a context.
 void tuttiHostGinRing(void* handle, uint32_t context, uint32_t queue);
-void tuttiHostGinDrive(void* handle, uint32_t context);
+// Passes a moment of a wait of `round` rounds so far, and carries on with what is under way.
+void tuttiHostGinWait(void* handle, uint32_t context, unsigned int round);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -53,7 +53,10 @@ void* tuttiHostSharedMemory(const tuttiHostThread_t* self) { return self->block-
 void tuttiHostGinRing(void* handle, uint32_t context, uint32_t queue) {
   tutti::GinProxy::Of(handle).Ring(context, queue);
 }
-void tuttiHostGinDrive(void* handle, uint32_t context) {
-  tutti::GinProxy::Of(handle).Drive(context);
+int tuttiHostGinDo(void* handle, uint32_t context, uint32_t queue, const uint64_t* words) {
+  return tutti::GinProxy::Of(handle).Do(context, queue, words) ? 1 : 0;
+}
+void tuttiHostGinWait(void* handle, uint32_t context, unsigned int round) {
+  tutti::GinProxy::Of(handle).Wait(context, round);
 }
 void tuttiHostPause(unsigned int round) { tutti::PauseInGrid(round); }

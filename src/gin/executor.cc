@@ -46,14 +46,14 @@ uint64_t* GinExecutor::SignalsOf(uint32_t context) const {
 // Offsets of operations count from the start of the memory that the window is a piece of.
 Result<GinExecutor::Range> GinExecutor::RangeOf(uint64_t window, uint64_t offset, uint64_t bytes,
                                                 int owner, const char* what) const {
-  auto found = parts_.symmetric->Find(reinterpret_cast<ncclWindow_t>(window));
+  auto found = parts_.symmetric->Lookup(reinterpret_cast<ncclWindow_t>(window));
   if (!found.ok()) return std::move(found).status().Annotate(what);
   const uint64_t start = (*found)->offset;
   if (offset < start || !(*found)->Holds(owner, offset - start, bytes))
     return InvalidArgument("{}: {} bytes at {} do not lie in the window, which has {} on rank {}",
                            what, bytes, static_cast<int64_t>(offset - start),
                            (*found)->bytes[static_cast<size_t>(owner)], owner);
-  return Range{std::move(found).value(), offset - start};
+  return Range{*found, offset - start};
 }
 
 Result<GinExecutor::Range> GinExecutor::SignalWord(const Position& at,
@@ -69,7 +69,7 @@ Result<GinExecutor::Range> GinExecutor::SignalWord(const Position& at,
     return InvalidArgument("there is no signal {}: the device communicator has {}",
                            operation.signal, parts_.plan.num_signals);
   const uint64_t word = uint64_t{at.context} * parts_.plan.num_signals + operation.signal;
-  return Range{parts_.resource, parts_.plan.signals_at + word * sizeof(uint64_t)};
+  return Range{parts_.resource.get(), parts_.plan.signals_at + word * sizeof(uint64_t)};
 }
 
 Status GinExecutor::Check(const GinOperation& operation) const {
@@ -102,43 +102,57 @@ std::byte* GinExecutor::Local(const Range& range, int rank) const {
 Result<GinExecutor::Begun> GinExecutor::Put(const Position& at, const GinOperation& operation) {
   const int peer = PeerOf(at.queue);
   const uint64_t bytes = Has(operation, device::kGinVaSignal) ? 0 : operation.bytes;
+  const bool by_value = Has(operation, device::kGinWithValue);
+  const bool signals = Has(operation, kSignalOps);
   Range to, from, word;
   if (bytes > 0) {
     TUTTI_ASSIGN(
         to, RangeOf(operation.to_window, operation.to_offset, bytes, peer, "the target of a put"));
-    if (Has(operation, device::kGinWithValue)) {
-      const uint64_t staging =
-          (uint64_t{at.context} * parts_.plan.num_queues + at.queue) * parts_.plan.queue_depth +
-          at.slot;
-      from = {parts_.resource, parts_.plan.values_at + staging * sizeof(uint64_t)};
-    } else {
+    if (!by_value) {
       TUTTI_ASSIGN(from, RangeOf(operation.from_window, operation.from_offset, bytes, parts_.rank,
                                  "the source of a put"));
     }
   }
-  const bool signals = Has(operation, kSignalOps);
   if (signals) {
     TUTTI_ASSIGN(word, SignalWord(at, operation));
   }
-  if (bytes > 0 && Has(operation, device::kGinWithValue))
-    std::memcpy(Local(from, parts_.rank), &operation.value, sizeof(operation.value));
-  if (team_.Has(peer)) {
-    if (bytes > 0) CopyBytes(Local(to, peer), Local(from, parts_.rank), bytes);
-    // Whoever loads the new value with acquire order sees the bytes of this put and earlier ones.
-    if (signals)
-      std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(Local(word, peer)))
-          .fetch_add(operation.added, std::memory_order_release);
-    return Begun{};
+  if (!team_.Has(peer)) return PutOverNetwork(at, operation, to, from, word);
+  if (bytes > 0) {
+    const void* const source =
+        by_value ? static_cast<const void*>(&operation.value) : Local(from, parts_.rank);
+    CopyBytes(Local(to, peer), source, bytes);
   }
-  if (bytes == 0 && !signals) return Begun{};
+  // Whoever loads the new value with acquire order sees the bytes of this put and earlier ones.
+  if (signals)
+    std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(Local(word, peer)))
+        .fetch_add(operation.added, std::memory_order_release);
+  return Begun{};
+}
+
+GinExecutor::Range GinExecutor::StageValue(const Position& at,
+                                           const GinOperation& operation) const {
+  const uint64_t queue = uint64_t{at.context} * parts_.plan.num_queues + at.queue;
+  const uint64_t word = queue * parts_.plan.queue_depth + at.slot;
+  const Range staged = {parts_.resource.get(), parts_.plan.values_at + word * sizeof(uint64_t)};
+  std::memcpy(Local(staged, parts_.rank), &operation.value, sizeof(operation.value));
+  return staged;
+}
+
+Result<GinExecutor::Begun> GinExecutor::PutOverNetwork(const Position& at,
+                                                       const GinOperation& operation,
+                                                       const Range& to, Range from,
+                                                       const Range& word) {
+  const bool has_data = to.window != nullptr, signals = word.window != nullptr;
+  if (!has_data && !signals) return Begun{};
+  if (has_data && Has(operation, device::kGinWithValue)) from = StageValue(at, operation);
   RemoteWindows::Added added;
   if (signals) added = {{word.window->handle, word.offset}, operation.added, operation.strong};
   const auto place = [](const Range& range) {
-    return range.window ? Place{range.window->handle, range.offset} : Place{};
+    return range.window != nullptr ? Place{range.window->handle, range.offset} : Place{};
   };
-  TUTTI_ASSIGN(
-      NetRequest* const request,
-      parts_.remote->BeginPut(peer, place(from), place(to), bytes, signals ? &added : nullptr));
+  TUTTI_ASSIGN(NetRequest* const request,
+               parts_.remote->BeginPut(PeerOf(at.queue), place(from), place(to),
+                                       has_data ? operation.bytes : 0, signals ? &added : nullptr));
   return Begun{request != nullptr ? Step::kUnderWay : Step::kNoRoom, request};
 }
 

@@ -57,7 +57,7 @@ class GinExecutor {
   using Place = RemoteWindows::Place;
   // A part of a window that an operation reaches.
   struct Range {
-    std::shared_ptr<const Window> window;
+    const Window* window = nullptr;
     uint64_t offset = 0;
   };
 
@@ -66,6 +66,10 @@ class GinExecutor {
   Result<Range> SignalWord(const Position& at, const device::GinOperation& operation) const;
   Status Check(const device::GinOperation& operation) const;
   Result<Begun> Put(const Position& at, const device::GinOperation& operation);
+  Result<Begun> PutOverNetwork(const Position& at, const device::GinOperation& operation,
+                               const Range& to, Range from, const Range& word);
+  // Keeps the value of an operation where the network can read it until it is done.
+  Range StageValue(const Position& at, const device::GinOperation& operation) const;
   Result<Begun> Get(const Position& at, const device::GinOperation& operation);
   std::byte* Local(const Range& range, int rank) const;
   // Returns word `number` of those that begin `at` bytes into this rank's resource window.

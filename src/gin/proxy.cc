@@ -1,8 +1,11 @@
 #include "gin/proxy.h"
 
+#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
+
+#include "grid/grid.h"
 
 namespace tutti {
 namespace {
@@ -12,6 +15,18 @@ namespace {
 constexpr int64_t kServeAgainNs = 500'000;
 // How long a wait for the rest sleeps between two looks.
 constexpr timespec kFinishNap{.tv_sec = 0, .tv_nsec = 100'000};
+
+// A wait looks at the network so often, which is a system call each time, before it gives the
+// processor away between two looks, and before it sleeps. A sleeper is woken sooner than one that
+// yields where others want the processor.
+constexpr uint32_t kLooks = 100;
+constexpr uint32_t kLooksWithYields = 110;
+// The most connections that one look takes in. Of more, some are looked at each time.
+constexpr size_t kAttendedAtOnce = 16;
+// A sleep ends when the network has something; but what a rank of the LSA team stores ends none, so
+// the first sleeps are short.
+constexpr int64_t kShortestSleepNs = 20'000;
+constexpr int64_t kLongestSleepNs = 1'000'000;
 
 }  // namespace
 
@@ -33,7 +48,11 @@ GinProxy::GinProxy(Parts parts)
                  .plan = parts_.plan,
                  .resource = parts_.resource,
                  .symmetric = parts_.symmetric,
-                 .remote = parts_.remote}) {}
+                 .remote = parts_.remote}) {
+  for (uint32_t queue = 0; queue < parts_.plan.num_queues; ++queue)
+    if (RmaConnection* const connection = executor_.ConnectionOf(queue))
+      connections_.push_back(connection);
+}
 
 Result<std::unique_ptr<GinProxy>> GinProxy::Create(Parts parts) {
   std::unique_ptr<GinProxy> proxy(new GinProxy(std::move(parts)));
@@ -65,6 +84,13 @@ GinProxy::~GinProxy() {
   for (const auto& context : contexts_) context->Drop();
 }
 
+bool GinProxy::Do(uint32_t context, uint32_t queue, const uint64_t* words) {
+  GinQueues::Driven driven;
+  if (context >= contexts_.size() || !contexts_[context]->Do(queue, words, &driven)) return false;
+  if (!driven.failure.ok()) Conclude(driven);
+  return true;
+}
+
 void* GinProxy::handle() const { return &block_->places[1].context; }
 
 GinProxy& GinProxy::Of(void* handle) { return *(static_cast<Block::Place*>(handle) - 1)->proxy; }
@@ -75,6 +101,30 @@ void GinProxy::Ring(uint32_t context, uint32_t queue) {
 
 void GinProxy::Drive(uint32_t context) {
   if (context < contexts_.size()) Conclude(contexts_[context]->Drive());
+}
+
+void GinProxy::Wait(uint32_t context, uint32_t round) {
+  Drive(context);
+  if (connections_.empty()) return PauseInGrid(round);
+  if (AttendToSome() || round < kLooks) return;
+  if (round < kLooksWithYields) {
+    sched_yield();
+  } else if (connections_.size() <= kAttendedAtOnce) {
+    const int64_t longer = (round - kLooksWithYields) * kShortestSleepNs / 8;
+    RmaConnection::SleepOn(connections_, std::min(kShortestSleepNs + longer, kLongestSleepNs));
+  } else {
+    // The progress thread takes over what nobody attends to.
+    PauseInGrid(round + kLooksWithYields);
+  }
+}
+
+// Takes what has come from other ranks. Returns whether anything has.
+bool GinProxy::AttendToSome() {
+  const size_t count = std::min(connections_.size(), kAttendedAtOnce);
+  size_t next = count == connections_.size() ? 0 : next_attended_.fetch_add(kAttendedAtOnce);
+  bool moved = false;
+  for (size_t i = 0; i < count; ++i) moved |= connections_[next++ % connections_.size()]->Attend();
+  return moved;
 }
 
 void GinProxy::Conclude(const GinQueues::Driven& driven) {

@@ -16,11 +16,15 @@
 // ends the kernels' waits.
 //
 // There is no thread that polls. The thread that posts carries out what it posted, unless another
-// thread is at that context already, which then does it; threads that wait drive what is under way;
-// and as long as something is, the progress thread of the process looks after it from time to time.
+// thread is at that context already, which then does it. What goes to a rank of the LSA team is a
+// copy and an atomic add, and takes no way through the queues, unless a program of NVIDIA's headers
+// has posted it. Threads that wait drive what is under way, and take from the network what has
+// come, so that no other thread need be woken for it. As long as something is under way and no
+// kernel waits, the progress thread of the process looks after it from time to time.
 //
 // A device communicator with a GIN connection has one GinProxy, which its communicator owns.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -60,10 +64,16 @@ class GinProxy {
   // Returns the proxy of a handle.
   static GinProxy& Of(void* handle);
 
-  // Carry out what was posted to a queue, and carry on with what is under way in a context. Any
-  // thread; they do not wait for other ranks. A context or queue that is not there is ignored.
+  // For kernels of hosts; any thread. A context or queue that is not there is ignored.
+  //
+  // Carries out an operation toward a rank of the LSA team at once, and returns true; returns false
+  // where it has to be posted. `words` are those of a descriptor.
+  bool Do(uint32_t context, uint32_t queue, const uint64_t* words);
+  // Carries out what was posted to a queue, as far as that needs no other rank.
   void Ring(uint32_t context, uint32_t queue);
-  void Drive(uint32_t context);
+  // Passes a moment of a wait of `round` rounds so far: carries on with what is under way in a
+  // context and takes what other ranks put here; later in the wait, sleeps until more comes.
+  void Wait(uint32_t context, uint32_t round);
 
   // Waits until all that was posted is done, or the communicator has stopped.
   Status Finish(Deadline deadline);
@@ -73,6 +83,8 @@ class GinProxy {
 
   explicit GinProxy(Parts parts);
   Status MakeContexts();
+  void Drive(uint32_t context);
+  bool AttendToSome();
   void Conclude(const GinQueues::Driven& driven);
   void ServeLater() TUTTI_EXCLUDES(timer_mutex_);
   void Serve() TUTTI_EXCLUDES(timer_mutex_);
@@ -83,6 +95,9 @@ class GinProxy {
   std::unique_ptr<GinMemory> descriptors_;
   std::vector<std::unique_ptr<GinQueues>> contexts_;
   std::unique_ptr<Block> block_;
+  std::vector<RmaConnection*> connections_;  // to all ranks outside the LSA team
+  std::atomic<uint32_t> next_attended_ =
+      0;  // where there are more than a thread attends to at once
   Mutex timer_mutex_;
   EventLoop::TimerId timer_ TUTTI_GUARDED_BY(timer_mutex_) = 0;
   bool ended_ TUTTI_GUARDED_BY(timer_mutex_) = false;

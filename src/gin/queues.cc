@@ -9,6 +9,12 @@ namespace {
 
 using device::GinDescriptor;
 
+// Returns the counter that an operation increases when it is done.
+std::optional<uint32_t> CounterOf(const device::GinOperation& operation) {
+  if ((operation.op & device::kGinWithCounter) == 0) return std::nullopt;
+  return operation.counter;
+}
+
 // After so many rounds a thread leaves a connection that goes on and on to its next caller.
 constexpr int kRoundsInARow = 64;
 
@@ -51,6 +57,18 @@ device::GinContext GinQueues::record() {
   record.lastIssuedGet = last_issued_get_.data();
   record.lastVisibleGet = last_visible_get_.data();
   return record;
+}
+
+bool GinQueues::Do(uint32_t queue, const uint64_t* words, Driven* driven) {
+  if (queue >= num_queues_ || executor_.ConnectionOf(queue) != nullptr) return false;
+  // What this thread knows to be posted comes first.
+  if (std::atomic_ref<uint32_t>(producer_[queue]).load(std::memory_order_relaxed) !=
+      std::atomic_ref<uint32_t>(consumer_[queue]).load(std::memory_order_acquire))
+    return false;
+  const device::GinOperation operation = device::UnpackGin(words);
+  driven->failure = executor_.Begin({context_, queue, 0}, operation).status();
+  if (driven->failure.ok()) IncreaseCounter(CounterOf(operation));
+  return true;
 }
 
 GinQueues::Driven GinQueues::Ring(uint32_t queue) {
@@ -106,7 +124,7 @@ Status GinQueues::DriveQueue(uint32_t number) {
 }
 
 Status GinQueues::DriveConnection(uint32_t number, RmaConnection& connection) {
-  const RmaConnection::Inside inside(connection);
+  RmaConnection::Inside inside(connection);
   for (int round = 0; round < kRoundsInARow; ++round) {
     bool moved = false;
     for (bool took = true; took; moved |= took) {
@@ -116,6 +134,8 @@ Status GinQueues::DriveConnection(uint32_t number, RmaConnection& connection) {
     TUTTI_TRY(Complete(number, connection, &moved));
     if (!moved && !(progressed && queues_[number].busy())) break;
   }
+  // A kernel's next operation comes soon. What is left is for the progress thread as well.
+  if (!queues_[number].busy()) inside.Linger();
   return Status::Ok();
 }
 
@@ -142,8 +162,7 @@ Result<bool> GinQueues::Take(uint32_t number) {
   for (int i = 0; i < GinDescriptor::kUsedWords; ++i)
     std::atomic_ref<uint64_t>(descriptor.words[i]).store(0, std::memory_order_relaxed);
   ++queue.taken;
-  std::optional<uint32_t> counter;
-  if ((operation.op & device::kGinWithCounter) != 0) counter = operation.counter;
+  const std::optional<uint32_t> counter = CounterOf(operation);
   if (begun.request == nullptr && queue.flights.empty())
     CountDone(number, counter);
   else
@@ -167,10 +186,14 @@ Status GinQueues::Complete(uint32_t number, RmaConnection& connection, bool* mov
   return Status::Ok();
 }
 
-void GinQueues::CountDone(uint32_t number, const std::optional<uint32_t>& counter) {
+void GinQueues::IncreaseCounter(const std::optional<uint32_t>& counter) {
   if (counter)
     std::atomic_ref<uint64_t>(*executor_.CounterOf(context_, *counter))
         .fetch_add(1, std::memory_order_release);
+}
+
+void GinQueues::CountDone(uint32_t number, const std::optional<uint32_t>& counter) {
+  IncreaseCounter(counter);
   std::atomic_ref<uint32_t>(consumer_[number])
       .store(++queues_[number].done, std::memory_order_release);
 }

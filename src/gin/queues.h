@@ -7,7 +7,8 @@
 //                         ▲ consumer index     ▲ taken
 //
 // Any thread may Ring and Drive. One thread at a time is at the queues; what another one rings for
-// meanwhile, it does before it goes.
+// meanwhile, it does before it goes. What goes to ranks whose memory is mapped here need not be
+// posted: any thread may Do it at once.
 
 #include <atomic>
 #include <cstdint>
@@ -53,6 +54,9 @@ class GinQueues {
     Status failure;           // What this call has found; the context does nothing any more.
     std::optional<int> peer;  // whose connection failed
   };
+  // Carries out an operation at once. Returns false, and has done nothing, where it has to be
+  // posted: its peer is reached by the network, or something is posted there and not done.
+  bool Do(uint32_t queue, const uint64_t* words, Driven* driven);
   // Notes that something was posted to a queue, and drives the context.
   Driven Ring(uint32_t queue) TUTTI_EXCLUDES(mutex_);
   // Takes and completes what can be without waiting.
@@ -83,6 +87,7 @@ class GinQueues {
   Result<bool> Take(uint32_t number) TUTTI_REQUIRES(mutex_);
   Status Complete(uint32_t number, RmaConnection& connection, bool* moved) TUTTI_REQUIRES(mutex_);
   void CountDone(uint32_t number, const std::optional<uint32_t>& counter) TUTTI_REQUIRES(mutex_);
+  void IncreaseCounter(const std::optional<uint32_t>& counter);
 
   GinExecutor& executor_;
   const uint32_t context_;

@@ -3,12 +3,16 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <map>
+#include <span>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -60,7 +64,8 @@ class EventLoopImpl final : public EventLoop {
   void RunTasks();
   void RunTimers();
   void RunWatch(uint64_t id, uint32_t events);
-  int TimeoutMs();
+  int64_t TimeoutNs();
+  int WaitForEvents(std::span<epoll_event> events, int64_t timeout_ns);
 
   const UniqueFd epoll_fd_;
   const UniqueFd wake_fd_;
@@ -68,6 +73,7 @@ class EventLoopImpl final : public EventLoop {
   AcceptLimit accept_limit_;
   std::thread thread_;
   std::atomic<std::thread::id> loop_thread_id_;
+  bool waits_by_nanoseconds_ = true;  // The system has epoll_pwait2 (Linux 5.11), as far as known.
 
   Mutex mutex_;
   CondVar callback_ended_;
@@ -227,15 +233,35 @@ void EventLoopImpl::CancelTimer(TimerId timer) {
   timer_time_ns_.erase(found);
 }
 
-int EventLoopImpl::TimeoutMs() {
+// Returns how long the loop may sleep; below 0: without end.
+int64_t EventLoopImpl::TimeoutNs() {
   const MutexLock lock(mutex_);
   if (!tasks_.empty()) return 0;
   if (timers_.empty()) return -1;
   const int64_t left_ns = timers_.begin()->first.first - NowNs();
-  if (left_ns <= 0) return 0;
-  constexpr int64_t kLongestMs = 3'600'000;  // an int of milliseconds ends at 24 days
-  const int64_t left_ms = (left_ns + 999'999) / 1'000'000;
-  return static_cast<int>(left_ms < kLongestMs ? left_ms : kLongestMs);
+  constexpr int64_t kLongestNs = 3'600'000'000'000;  // an int of milliseconds ends at 24 days
+  return std::clamp(left_ns, int64_t{0}, kLongestNs);
+}
+
+// Waits as epoll_wait does. The C library of older systems lacks epoll_pwait2, so it is called by
+// its number.
+int EventLoopImpl::WaitForEvents(std::span<epoll_event> events, int64_t timeout_ns) {
+  constexpr int64_t kNsPerMs = 1'000'000;
+  [[maybe_unused]] constexpr int64_t kNsPerS = 1'000'000'000;
+#ifdef SYS_epoll_pwait2
+  if (waits_by_nanoseconds_ && timeout_ns > 0) {
+    struct {
+      int64_t seconds, nanoseconds;
+    } const timeout = {timeout_ns / kNsPerS, timeout_ns % kNsPerS};
+    const long count = syscall(SYS_epoll_pwait2, epoll_fd_.get(), events.data(), events.size(),
+                               &timeout, nullptr, size_t{0});
+    if (count >= 0 || errno == EINTR) return static_cast<int>(count);
+    waits_by_nanoseconds_ = false;
+  }
+#endif
+  const int64_t timeout_ms = timeout_ns < 0 ? -1 : (timeout_ns + kNsPerMs - 1) / kNsPerMs;
+  return epoll_wait(epoll_fd_.get(), events.data(), static_cast<int>(events.size()),
+                    static_cast<int>(timeout_ms));
 }
 
 void EventLoopImpl::RunTasks() {
@@ -287,7 +313,7 @@ void EventLoopImpl::Run() {
   loop_thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   std::array<epoll_event, 64> events;
   for (;;) {
-    const int count = epoll_wait(epoll_fd_.get(), events.data(), events.size(), TimeoutMs());
+    const int count = WaitForEvents(events, TimeoutNs());
     for (int i = 0; i < count; ++i) {
       if (events[static_cast<size_t>(i)].data.u64 != kWakeId) continue;
       const MutexLock lock(mutex_);

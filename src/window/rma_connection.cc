@@ -1,9 +1,9 @@
 #include "window/rma_connection.h"
 
-#include <poll.h>
 #include <time.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace tutti {
 namespace {
@@ -13,6 +13,10 @@ constexpr int64_t kLookAgainNs = 1'000'000;
 // The longest sleep of a thread that waits for a put of the peer: a card may write into memory
 // without any descriptor becoming ready.
 constexpr int64_t kLongestSleepNs = 1'000'000;
+// The progress thread stays away at least so long, and at most twice as long, after a thread has
+// attended to a connection: longer than a kernel takes between two operations, shorter than a peer
+// notices that waits for a get.
+constexpr int64_t kAttendedNs = 200'000;
 // After so many moves in a row the progress thread gives way to other connections.
 constexpr int kMovesInARow = 16;
 
@@ -54,7 +58,26 @@ void RmaConnection::Enter() {
 
 void RmaConnection::Leave() {
   const MutexLock lock(mutex_);
-  if (--num_inside_ == 0 && !broken_) Arm();
+  if (--num_inside_ == 0 && !broken_ && !attended_) Arm();
+}
+
+void RmaConnection::Linger() {
+  const MutexLock lock(mutex_);
+  NoteAttention();
+}
+
+void RmaConnection::NoteAttention() {
+  attended_ = true;
+  ServeLater(kAttendedNs);
+}
+
+bool RmaConnection::Attend() {
+  const MutexLock lock(mutex_);
+  if (broken_) return false;
+  NoteAttention();
+  const Result<bool> moved = comm_->Progress();
+  if (!moved.ok()) broken_ = true;
+  return moved.ok() && *moved;
 }
 
 Result<NetRequest*> RmaConnection::Put(NetLocal from, NetRemote to, size_t bytes,
@@ -91,25 +114,50 @@ void RmaConnection::Break() {
   comm_->Shutdown();
 }
 
-void RmaConnection::Sleep(int64_t timeout_ns) {
+bool RmaConnection::AppendWaits(std::vector<pollfd>& descriptors) {
+  const MutexLock lock(mutex_);
+  if (broken_) return true;
+  waits_.clear();
+  if (comm_->PrepareToWait(waits_) == NetIdle::kProgress) return false;
+  for (const NetWait& wait : waits_)
+    descriptors.push_back({wait.fd, static_cast<short>(wait.events), 0});
+  return true;
+}
+
+void RmaConnection::SleepOn(std::span<RmaConnection* const> connections, int64_t timeout_ns) {
   std::vector<pollfd> descriptors;
-  NetIdle idle = NetIdle::kWait;
-  {
-    const MutexLock lock(mutex_);
-    waits_.clear();
-    idle = comm_->PrepareToWait(waits_);
-    for (const NetWait& wait : waits_)
-      descriptors.push_back({wait.fd, static_cast<short>(wait.events), 0});
+  bool idle = true;
+  for (RmaConnection* const connection : connections) {
+    connection->Enter();
+    idle = idle && connection->AppendWaits(descriptors);
   }
-  if (idle == NetIdle::kProgress) return;
-  const timespec timeout = {0, std::min(timeout_ns, kLongestSleepNs)};
-  ppoll(descriptors.data(), descriptors.size(), &timeout, nullptr);
+  if (idle) {
+    const timespec timeout = {0, std::min(timeout_ns, kLongestSleepNs)};
+    ppoll(descriptors.data(), descriptors.size(), &timeout, nullptr);
+  }
+  for (RmaConnection* const connection : connections) connection->Leave();
+}
+
+void RmaConnection::Sleep(int64_t timeout_ns) {
+  RmaConnection* const self = this;
+  SleepOn(std::span(&self, 1), timeout_ns);
+}
+
+void RmaConnection::OnTimer() {
+  const MutexLock lock(mutex_);
+  timer_ = 0;
+  if (std::exchange(attended_, false) && !broken_) return ServeLater(kAttendedNs);
+  Serve();
+}
+
+void RmaConnection::OnReady() {
+  const MutexLock lock(mutex_);
+  // Where a thread attends to the connection the timer is set.
+  if (!attended_) Serve();
 }
 
 // Moves what the peer wants, on the progress thread.
 void RmaConnection::Serve() {
-  const MutexLock lock(mutex_);
-  timer_ = 0;
   if (num_inside_ > 0 || broken_) return;
   for (int moves = 0; moves < kMovesInARow; ++moves) {
     const Result<bool> moved = comm_->Progress();
@@ -137,7 +185,7 @@ void RmaConnection::Arm() {
     if (descriptor.added) {
       armed = loop_.ModifyFd(descriptor.fd, events | EPOLLONESHOT);
     } else if (events != 0) {
-      armed = loop_.AddFd(descriptor.fd, events | EPOLLONESHOT, [this](uint32_t) { Serve(); });
+      armed = loop_.AddFd(descriptor.fd, events | EPOLLONESHOT, [this](uint32_t) { OnReady(); });
       descriptor.added = armed.ok();
     }
     if (!armed.ok()) return ServeLater(kLookAgainNs);
@@ -145,7 +193,7 @@ void RmaConnection::Arm() {
 }
 
 void RmaConnection::ServeLater(int64_t delay_ns) {
-  if (timer_ == 0) timer_ = loop_.AddTimer(delay_ns, [this] { Serve(); });
+  if (timer_ == 0) timer_ = loop_.AddTimer(delay_ns, [this] { OnTimer(); });
 }
 
 }  // namespace tutti

@@ -8,8 +8,11 @@
 //   Inside ─ Put, Progress …             descriptor ready ─ Progress, arm the descriptors again
 //
 // While a thread is inside, the progress thread leaves the connection alone, so that each
-// message wakes one thread. Descriptors are armed for one event at a time (EPOLLONESHOT).
+// message wakes one thread. So it does for a moment after a thread has attended to the connection:
+// kernels put and wait in turns, and handing the connection over between would cost more than the
+// operation. Descriptors are armed for one event at a time (EPOLLONESHOT).
 
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <memory>
@@ -44,9 +47,20 @@ class RmaConnection {
     Inside(const Inside&) = delete;
     Inside& operator=(const Inside&) = delete;
 
+    // Has the connection attended to for a moment after the thread has left.
+    void Linger() { connection_.Linger(); }
+
    private:
     RmaConnection& connection_;
   };
+
+  // Moves what can be moved now, for a thread that is not inside and will come again soon. Returns
+  // true when something moved. Whoever needs a broken connection next learns why it is broken.
+  bool Attend() TUTTI_EXCLUDES(mutex_);
+
+  // Sleeps until one of the connections may have something to move, at most `timeout_ns`. The
+  // progress thread leaves them alone meanwhile. REQUIRES: the caller has attended to them.
+  static void SleepOn(std::span<RmaConnection* const> connections, int64_t timeout_ns);
 
   // The functions that follow REQUIRE: the caller is inside.
 
@@ -73,7 +87,13 @@ class RmaConnection {
 
   void Enter() TUTTI_EXCLUDES(mutex_);
   void Leave() TUTTI_EXCLUDES(mutex_);
-  void Serve() TUTTI_EXCLUDES(mutex_);
+  void Linger() TUTTI_EXCLUDES(mutex_);
+  void NoteAttention() TUTTI_REQUIRES(mutex_);
+  // Adds what the connection waits for. Returns false where it has something to move now.
+  bool AppendWaits(std::vector<pollfd>& descriptors) TUTTI_EXCLUDES(mutex_);
+  void OnTimer() TUTTI_EXCLUDES(mutex_);
+  void OnReady() TUTTI_EXCLUDES(mutex_);
+  void Serve() TUTTI_REQUIRES(mutex_);
   void Arm() TUTTI_REQUIRES(mutex_);
   void ServeLater(int64_t delay_ns) TUTTI_REQUIRES(mutex_);
 
@@ -84,6 +104,8 @@ class RmaConnection {
   std::vector<NetWait> waits_ TUTTI_GUARDED_BY(mutex_);
   int num_inside_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool broken_ TUTTI_GUARDED_BY(mutex_) = false;
+  // A thread has attended to the connection since the timer, which is set then, was last due.
+  bool attended_ TUTTI_GUARDED_BY(mutex_) = false;
   EventLoop::TimerId timer_ TUTTI_GUARDED_BY(mutex_) = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace tutti {
@@ -192,6 +193,10 @@ Result<SymmetricMemory::Outcome> SymmetricMemory::Conclude(const Request& reques
   if (agreed.ok() && agreed->go_on()) {
     directory_.Add(window);
     windows_.push_back(window);
+    if (QuickWindow& place = QuickPlace(window->handle); place.handle.load() == nullptr) {
+      place.window.store(window.get());
+      place.handle.store(window->handle);
+    }
     return Outcome{.window = window};
   }
   if (window != nullptr) DropRecord(*window);
@@ -338,6 +343,8 @@ Result<size_t> SymmetricMemory::IndexOf(ncclWindow_t handle) const {
 Status SymmetricMemory::Deregister(ncclWindow_t handle) {
   const MutexLock lock(mutex_);
   TUTTI_ASSIGN(const size_t index, IndexOf(handle));
+  if (QuickWindow& place = QuickPlace(handle); place.handle.load() == handle)
+    place.handle.store(nullptr);
   Drop(*windows_[index]);
   windows_.erase(windows_.begin() + static_cast<ptrdiff_t>(index));
   return Status::Ok();
@@ -347,6 +354,18 @@ Result<std::shared_ptr<const Window>> SymmetricMemory::Find(ncclWindow_t handle)
   const MutexLock lock(mutex_);
   TUTTI_ASSIGN(const size_t index, IndexOf(handle));
   return windows_[index];
+}
+
+SymmetricMemory::QuickWindow& SymmetricMemory::QuickPlace(ncclWindow_t handle) const {
+  return quick_[reinterpret_cast<uintptr_t>(handle) / alignof(std::max_align_t) % kQuickWindows];
+}
+
+Result<const Window*> SymmetricMemory::Lookup(ncclWindow_t handle) const {
+  const QuickWindow& place = QuickPlace(handle);
+  if (handle != nullptr && place.handle.load(std::memory_order_acquire) == handle)
+    return place.window.load(std::memory_order_relaxed);
+  TUTTI_ASSIGN(const std::shared_ptr<const Window> found, Find(handle));
+  return found.get();
 }
 
 ncclDevCommWindowTable* SymmetricMemory::table() const {

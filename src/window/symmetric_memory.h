@@ -94,6 +94,9 @@ class SymmetricMemory {
   Status Deregister(ncclWindow_t handle);
   // Returns the window; InvalidArgument where it is none of this communicator.
   Result<std::shared_ptr<const Window>> Find(ncclWindow_t handle) const;
+  // The same without a lock where that is possible, for operations of kernels. REQUIRES: the window
+  // is not deregistered while the caller uses it.
+  Result<const Window*> Lookup(ncclWindow_t handle) const;
 
   // Returns what kernels are told of a window of this communicator.
   ncclWindow_vidmem RecordOf(const Window& window) const;
@@ -104,6 +107,13 @@ class SymmetricMemory {
   // The numbers of memories that a rank shows as given up in one exchange, the lowest. If ranks
   // show different ones, offsets come back later.
   static constexpr size_t kGivenUpShown = 16;
+  // The windows that Lookup finds without a lock. A handle has one place; one that finds it taken
+  // goes without.
+  static constexpr size_t kQuickWindows = 256;
+  struct QuickWindow {
+    std::atomic<ncclWindow_t> handle = nullptr;
+    std::atomic<const Window*> window = nullptr;
+  };
 
   // What a rank says of its part in a registration. Plain bytes; all but `given_up` is checked by
   // CheckOffers.
@@ -163,6 +173,7 @@ class SymmetricMemory {
   void DropRecord(const Window& window) TUTTI_REQUIRES(mutex_);
   void Drop(const Window& window) TUTTI_REQUIRES(mutex_);
   Result<size_t> IndexOf(ncclWindow_t handle) const TUTTI_REQUIRES(mutex_);
+  QuickWindow& QuickPlace(ncclWindow_t handle) const;
   uint64_t SliceOf(int place) const { return static_cast<uint64_t>(place) * stride_; }
 
   Bootstrap& bootstrap_;
@@ -184,8 +195,9 @@ class SymmetricMemory {
   std::map<int, Memory> memories_ TUTTI_GUARDED_BY(mutex_);  // by number
   // What memories have taken of offsets_ and not all ranks have given up; the same on all ranks.
   std::map<int, Extent> extents_ TUTTI_GUARDED_BY(mutex_);
-  std::set<int64_t> given_up_ TUTTI_GUARDED_BY(mutex_);  // by this rank, of extents_
-  int num_memories_ TUTTI_GUARDED_BY(mutex_) = 0;        // so far; the same on all ranks
+  std::set<int64_t> given_up_ TUTTI_GUARDED_BY(mutex_);   // by this rank, of extents_
+  int num_memories_ TUTTI_GUARDED_BY(mutex_) = 0;         // so far; the same on all ranks
+  mutable std::array<QuickWindow, kQuickWindows> quick_;  // changed with mutex_ held
 };
 
 }  // namespace tutti

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
 
 #include "gin_cases.h"
 #include "gin_world.h"
+#include "testing/threads.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
@@ -153,6 +155,28 @@ TEST_P(GinTest, MessagesArePassed) {
     const GinDevComm devcomm(comm, AskGin(2));
     EXPECT_EQ(tutti::Launch(PassMessages, {}, devcomm.get(), window.get(), kWords, 1000, &wrong),
               ncclSuccess);
+  });
+  EXPECT_EQ(wrong, 0);
+}
+
+// A device communicator whose kernels have ended leaves nothing that runs.
+TEST_P(GinTest, CostsNothingWhileNoKernelRuns) {
+  std::atomic<int> launched = 0;
+  std::atomic<bool> looked = false;
+  std::atomic<int> wrong = 0;
+  RunRanks(2, [&](int rank, ncclComm_t comm) {
+    GinWindow<uint64_t> window(comm, 2 * 8);
+    const GinDevComm devcomm(comm, AskGin(2));
+    EXPECT_EQ(tutti::Launch(PassMessages, {}, devcomm.get(), window.get(), size_t{8}, 10, &wrong),
+              ncclSuccess);
+    ++launched;
+    if (rank == 0) {
+      while (launched < 2) std::this_thread::yield();
+      for (const pid_t thread : ThreadsCalled("tutti-proxy"))
+        EXPECT_TRUE(StaysAsleep(thread, /*quiet_ms=*/100));
+      looked = true;
+    }
+    while (!looked) std::this_thread::yield();
   });
   EXPECT_EQ(wrong, 0);
 }

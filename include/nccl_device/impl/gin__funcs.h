@@ -338,8 +338,7 @@ NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::AwaitAlone(
     Value value, uint64_t least, int bits, tutti::device::WaitRounds rounds) const {
   const tutti::device::GinPoster poster = Poster();
   while (!tutti::device::HasReached(value(), least, bits)) {
-    poster.Drive();
-    if (!rounds.Another()) return false;
+    if (!poster.Pass(rounds)) return false;
   }
   return true;
 }

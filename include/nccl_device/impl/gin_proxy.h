@@ -3,8 +3,9 @@
 // How kernels hand operations to the proxy of GIN, and wait for it (gin_descriptor.h). Read by
 // nccl_device/gin.h.
 //
-// On a host the proxy has no thread that polls: whoever posts a descriptor rings, and the library
-// carries it out on the calling thread as far as it can. Whoever waits drives what is under way.
+// On a host the proxy has no thread that polls: the library carries operations out on the calling
+// thread, and those toward ranks whose memory is mapped without a descriptor. Whoever posts a
+// descriptor rings, and whoever waits drives what is under way and what comes.
 
 #ifndef NCCL_DEVICE_IMPL_GIN_PROXY_H_
 #define NCCL_DEVICE_IMPL_GIN_PROXY_H_
@@ -59,16 +60,19 @@ class GinPoster {
 
   // Posts an operation. Returns early, without having posted it, when the communicator is aborted.
   NCCL_DEVICE_INLINE void Post(uint32_t queue, const GinOperation& operation) const {
+    const GinDescriptor descriptor = PackGin(operation);
+#if !NCCL_CHECK_CUDACC
+    if (tuttiHostGinDo(handle_, context_, queue, descriptor.words) != 0) return;
+#endif
     const uint32_t size = LoadConstant(&queues_->queueSize);
     const uint32_t index = cuda::atomic_ref<uint32_t>(LoadConstant(&queues_->pis)[queue])
                                .fetch_add(1, cuda::memory_order_relaxed);
     WaitRounds rounds(abort_flag_);
     while (index - LoadFlag(ConsumerIndex(queue), cuda::memory_order_acquire) >= size) {
-      Drive();
-      if (!rounds.Another()) return;
+      if (!Pass(rounds)) return;
     }
     StoreDescriptor(LoadConstant(&queues_->queues) + size_t{queue} * size + (index & (size - 1)),
-                    PackGin(operation));
+                    descriptor);
 #if !NCCL_CHECK_CUDACC
     tuttiHostGinRing(handle_, context_, queue);
 #endif
@@ -82,15 +86,18 @@ class GinPoster {
                                         cuda::memory_order order) const {
     WaitRounds rounds(abort_flag_);
     while (!HasReached(LoadFlag(ConsumerIndex(queue), order), posted)) {
-      Drive();
-      if (!rounds.Another()) return;
+      if (!Pass(rounds)) return;
     }
   }
 
-  // Carries on with what is under way.
-  NCCL_DEVICE_INLINE void Drive() const {
-#if !NCCL_CHECK_CUDACC
-    tuttiHostGinDrive(handle_, context_);
+  // Passes a moment of a wait, and carries on with what is under way. Returns false when the wait
+  // ends.
+  NCCL_DEVICE_INLINE bool Pass(WaitRounds& rounds) const {
+#if NCCL_CHECK_CUDACC
+    return rounds.Another();
+#else
+    tuttiHostGinWait(handle_, context_, rounds.rounds());
+    return rounds.AnotherAtOnce();
 #endif
   }
 

@@ -144,15 +144,20 @@ class WaitRounds {
   // Passes a moment. Returns false when the communicator has been aborted, or the time is over:
   // then the wait ends.
   NCCL_DEVICE_INLINE bool Another() {
-    ++rounds_;
 #if !NCCL_CHECK_CUDACC
     tuttiHostPause(rounds_);
 #endif
+    return AnotherAtOnce();
+  }
+  // The same for a loop that passes the moment itself.
+  NCCL_DEVICE_INLINE bool AnotherAtOnce() {
+    ++rounds_;
     if (rounds_ % kRoundsPerLookAtAbort == 0 && abort_flag_ != nullptr &&
         LoadFlag(abort_flag_, cuda::memory_order_relaxed) != 0)
       return false;
     return timeout_cycles_ == kNoTimeout || Cycles() - start_ < timeout_cycles_;
   }
+  NCCL_DEVICE_INLINE uint32_t rounds() const { return rounds_; }
 
  private:
   static constexpr uint64_t kNoTimeout = UINT64_MAX;
