@@ -45,24 +45,49 @@ print("a rank has ended well")
 """
 
 
+# The thread that has received a message is slow to come back from PyTorch, and the process ends.
+SLOW_RETURN = """
+import time
+import torch, torch.distributed as dist
+import tutti.torch.distributed
+from tutti.torch import _messages
+
+def succeed(self, succeed=_messages._Request.succeed):
+    self.future.then(lambda done: time.sleep(0.2))  # on this thread, when others know the result
+    succeed(self)
+
+_messages._Request.succeed = succeed
+dist.init_process_group("tutti")
+number = torch.tensor([1])
+if dist.get_rank() == 0:
+    dist.send(number, 1)
+else:
+    dist.recv(number, 0)
+print("a rank has ended well")
+"""
+
+
 class Ending(unittest.TestCase):
-    def run_ranks(self, how):
+    def run_ranks(self, ranks, script, *arguments):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "train.py")
             with open(path, "w", encoding="utf-8") as file:
-                file.write(SCRIPT)
-            program = [sys.executable, path, os.path.join(folder, "paused"), how]
-            ended = subprocess.run([sys.executable, "-m", "tutti", "run", "-n", "3", *program],
+                file.write(script)
+            program = [sys.executable, path, os.path.join(folder, "paused"), *arguments]
+            ended = subprocess.run([sys.executable, "-m", "tutti", "run", "-n", str(ranks), *program],
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    timeout=400, check=False)
         self.assertEqual(ended.returncode, 0, ended.stdout)
-        self.assertEqual(ended.stdout.count("a rank has ended well"), 3, ended.stdout)
+        self.assertEqual(ended.stdout.count("a rank has ended well"), ranks, ended.stdout)
 
     def test_at_exit(self):
-        self.run_ranks("exit")
+        self.run_ranks(3, SCRIPT, "exit")
 
     def test_when_the_group_is_destroyed(self):
-        self.run_ranks("destroy")
+        self.run_ranks(3, SCRIPT, "destroy")
+
+    def test_while_a_thread_comes_back_from_a_message(self):
+        self.run_ranks(2, SLOW_RETURN)
 
 
 if __name__ == "__main__":

@@ -9,15 +9,18 @@ large it is, before it decides which tensor gets it.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import queue
 import threading
+import time
+import weakref
 from typing import Any, Callable, List, Optional
 
 import torch
 
 from tutti import _library
-from tutti.torch._ordered import FutureWork, work_of
+from tutti.torch._ordered import RETURN_S, FutureWork, work_of
 from tutti.torch._reductions import UINT8
 
 Connect = Callable[[Callable[[], bool]], ctypes.c_void_p]
@@ -109,6 +112,7 @@ class MessageQueue:
         self._library, self._connect = _library.load(), connect
         self._peer, self._receives = peer, receives
         self._requests: queue.SimpleQueue = queue.SimpleQueue()
+        self._request: Optional[_Request] = None  # under way
         self._comm: Optional[ctypes.c_void_p] = None
         self._announced: Optional[int] = None  # bytes of the message that comes next
         # Guards what follows.
@@ -118,6 +122,7 @@ class MessageQueue:
         # A daemon thread, so that a message that is never received does not keep the process alive.
         self._thread = threading.Thread(target=self._serve, name="tutti-messages", daemon=True)
         self._thread.start()
+        _queues.add(self)
 
     def move(self, tensor: torch.Tensor) -> Any:
         """Returns a Work that is done when the tensor was sent, or filled."""
@@ -138,9 +143,21 @@ class MessageQueue:
                 self._comm = None
         self._thread.join()
 
+    def let_return(self, until: float) -> None:
+        """Blocks, until this time at the latest, as long as the thread is about to return from what
+        it has done."""
+        self._requests.put(None)
+        while self._thread.is_alive() and not self._waits() and time.monotonic() < until:
+            self._thread.join(0.001)
+
+    def _waits(self) -> bool:
+        request = self._request
+        return self._waits_for_any or (request is not None and not request.future.done())
+
     def _serve(self) -> None:
         while True:
-            request: Optional[_Request] = self._requests.get()
+            self._request = None
+            self._request = request = self._requests.get()
             if request is None:
                 break
             try:
@@ -206,3 +223,15 @@ class MessageQueue:
         comm, other = self._comm, 0 if self._receives else 1
         if count and function(address, count, UINT8, other, comm, None) != _library.SUCCESS:
             raise RuntimeError(_library.nccl_error(self._comm))
+
+
+_queues: "weakref.WeakSet[MessageQueue]" = weakref.WeakSet()
+
+
+@atexit.register
+def _let_threads_return() -> None:
+    """PyTorch ends the process by std::terminate where a thread comes back from its functions to
+    Python when the interpreter has ended."""
+    until = time.monotonic() + RETURN_S
+    for messages in list(_queues):
+        messages.let_return(until)

@@ -17,9 +17,9 @@ from torch._C._distributed_c10d import Work, _create_work_from_future
 from tutti import _library
 from tutti.torch._reductions import Call, Step
 
-# The time that a function on a stream may take to return when it has nothing left to do; a busy
-# machine needs longer than 20 ms.
-_RETURN_S = 2.0
+# The time that a function on another thread may take to return when it has nothing left to do; a
+# busy machine needs longer than 20 ms.
+RETURN_S = 2.0
 # Older PyTorch lets go of a Work of Python that its own code, DistributedDataParallel's for one, is
 # still to wait for, and then waits for ever. There a Work does not raise what its future has.
 _KEEPS_WORKS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
@@ -200,7 +200,7 @@ def _end(library: Any, comm: ctypes.c_void_p, stream: ctypes.c_void_p, callback:
     idle = library.tuttiStreamQuery(stream) == _library.SUCCESS
     # A thread that waited for the last operation may come here before the function that woke it
     # has returned.
-    until = time.monotonic() + _RETURN_S
+    until = time.monotonic() + RETURN_S
     while not idle and not pending and time.monotonic() < until:
         time.sleep(0.001)
         idle = library.tuttiStreamQuery(stream) == _library.SUCCESS
