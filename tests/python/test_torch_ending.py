@@ -74,7 +74,8 @@ class Ending(unittest.TestCase):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(script)
             program = [sys.executable, path, os.path.join(folder, "paused"), *arguments]
-            ended = subprocess.run([sys.executable, "-m", "tutti", "run", "-n", str(ranks), *program],
+            run = [sys.executable, "-m", "tutti", "run", "-n", str(ranks)]
+            ended = subprocess.run([*run, *program],
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    timeout=400, check=False)
         self.assertEqual(ended.returncode, 0, ended.stdout)
