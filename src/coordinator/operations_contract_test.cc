@@ -6,6 +6,7 @@
 
 #include "coordinator/communicator.h"
 #include "coordinator/operations.h"
+#include "coordinator/two_hosts_test.h"
 #include "testing/ranks.h"
 
 namespace tutti::coordinator {
@@ -29,15 +30,12 @@ TEST(OperationsContractTest, TuttisOwnInTwoLevels) {
   ncclUniqueId id;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
   testing::RunRankThreads(4, [&](int rank) {
-    const HierarchyShape shape = {rank % 2, 2, rank / 2, 2};
-    ncclComm_t all = nullptr, local = nullptr, cross = nullptr;
-    ASSERT_EQ(ncclCommInitRank(&all, 4, id, rank), ncclSuccess);
-    ASSERT_EQ(ncclCommSplit(all, shape.cross_rank, rank, &local, nullptr), ncclSuccess);
-    ASSERT_EQ(ncclCommSplit(all, shape.local_rank, rank, &cross, nullptr), ncclSuccess);
-    const Communicator owners[] = {Communicator(all), Communicator(local), Communicator(cross)};
-    const auto operations = MakeHierarchicalOperations(
-        MakeNcclOperations(local, shape.local_rank), MakeNcclOperations(cross, shape.cross_rank),
-        shape, std::make_shared<HierarchySwitches>());
+    TwoHosts hosts;
+    ASSERT_NO_FATAL_FAILURE(JoinTwoHosts(id, rank, hosts));
+    const auto operations =
+        MakeHierarchicalOperations(MakeNcclOperations(hosts.local.get(), hosts.shape.local_rank),
+                                   MakeNcclOperations(hosts.cross.get(), hosts.shape.cross_rank),
+                                   hosts.shape, std::make_shared<HierarchySwitches>());
     EXPECT_EQ(OperationsContract(*operations, rank, 4).CheckTwoLevels(), "");
   });
 }

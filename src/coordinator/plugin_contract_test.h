@@ -16,6 +16,7 @@
 #include "coordinator/operations_contract_test.h"
 #include "coordinator/operations_exchange.h"
 #include "coordinator/operations_plugin.h"
+#include "coordinator/two_hosts_test.h"
 
 namespace tutti::coordinator {
 
@@ -56,18 +57,16 @@ inline void ExpectPluginKeepsContractInTwoLevels(const std::string& name, const 
                                                  int rank) {
   const auto plugin = FindPlugin(name);
   ASSERT_TRUE(plugin.ok()) << plugin.status().message();
-  const HierarchyShape shape = {rank % 2, 2, rank / 2, 2};
-  ncclComm_t all = nullptr, local = nullptr, cross = nullptr;
-  ASSERT_EQ(ncclCommInitRank(&all, 4, id, rank), ncclSuccess);
-  ASSERT_EQ(ncclCommSplit(all, shape.cross_rank, rank, &local, nullptr), ncclSuccess);
-  ASSERT_EQ(ncclCommSplit(all, shape.local_rank, rank, &cross, nullptr), ncclSuccess);
-  const Communicator owners[] = {Communicator(all), Communicator(local), Communicator(cross)};
-  auto inside = OpenGroup(**plugin, {rank / 2 * 2, rank / 2 * 2 + 1}, shape.local_rank, local);
+  TwoHosts hosts;
+  ASSERT_NO_FATAL_FAILURE(JoinTwoHosts(id, rank, hosts));
+  auto inside = OpenGroup(**plugin, {rank / 2 * 2, rank / 2 * 2 + 1}, hosts.shape.local_rank,
+                          hosts.local.get());
   ASSERT_TRUE(inside.ok()) << inside.status().message();
-  auto across = OpenGroup(**plugin, {rank % 2, rank % 2 + 2}, shape.cross_rank, cross);
+  auto across =
+      OpenGroup(**plugin, {rank % 2, rank % 2 + 2}, hosts.shape.cross_rank, hosts.cross.get());
   ASSERT_TRUE(across.ok()) << across.status().message();
-  const auto operations = MakeHierarchicalOperations(std::move(*inside), std::move(*across), shape,
-                                                     std::make_shared<HierarchySwitches>());
+  const auto operations = MakeHierarchicalOperations(
+      std::move(*inside), std::move(*across), hosts.shape, std::make_shared<HierarchySwitches>());
   EXPECT_EQ(OperationsContract(*operations, rank, 4).CheckTwoLevels(), "");
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "connection/fifo_layout.h"
+#include "gpu/rank_steps_test.h"
 #include "kernels/counting.h"
 #include "kernels/ring_collective.h"
 #include "plan/channel_plan.h"
@@ -71,31 +72,22 @@ using Outputs = std::vector<std::map<size_t, std::string>>;
 Outputs RunTogether(const std::vector<Recorder>& ranks, size_t slots) {
   const size_t n = ranks.size();
   std::vector<std::deque<std::string>> fifos(n);  // to each rank
-  std::vector<size_t> done(n);
   Outputs outputs(n);
-  size_t left = 0;
-  for (const Recorder& rank : ranks) left += rank.steps.size();
-  for (bool moved = true; moved && left > 0;) {
-    moved = false;
-    for (size_t r = 0; r < n; ++r) {
-      if (done[r] == ranks[r].steps.size()) continue;
-      const Recorder::Step& step = ranks[r].steps[done[r]];
-      std::deque<std::string>& next = fifos[(r + 1) % n];
-      if ((step.takes && fifos[r].empty()) || (step.gives && next.size() == slots)) continue;
-      std::string chunk;
-      if (step.takes) {
-        chunk = fifos[r].front();
-        fifos[r].pop_front();
-      }
-      if (step.reads) chunk += static_cast<char>('0' + r);
-      if (step.gives) next.push_back(chunk);
-      if (step.writes) outputs[r][step.out] = chunk;
-      ++done[r];
-      --left;
-      moved = true;
+  const bool ended = RunRankSteps(NumSteps(ranks), [&](size_t r, size_t number) {
+    const Recorder::Step& step = ranks[r].steps[number];
+    std::deque<std::string>& next = fifos[(r + 1) % n];
+    if ((step.takes && fifos[r].empty()) || (step.gives && next.size() == slots)) return false;
+    std::string chunk;
+    if (step.takes) {
+      chunk = fifos[r].front();
+      fifos[r].pop_front();
     }
-  }
-  return left == 0 ? outputs : Outputs();
+    if (step.reads) chunk += static_cast<char>('0' + r);
+    if (step.gives) next.push_back(chunk);
+    if (step.writes) outputs[r][step.out] = chunk;
+    return true;
+  });
+  return ended ? outputs : Outputs();
 }
 
 void ExpectRankOrder(Collective collective, int n, size_t count, int root, size_t slots) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gpu/channel_traffic.h"
+#include "gpu/rank_steps_test.h"
 
 namespace tutti {
 namespace {
@@ -56,41 +57,31 @@ Outcome RunTogether(const Cluster& cluster, const std::vector<Recorder>& ranks, 
   using namespace kernels;  // NOLINT: the bits of a move
   const auto n = static_cast<size_t>(cluster.num_ranks());
   std::vector<std::deque<Chunk>> host(n), rail(n);  // that each rank takes from
-  std::vector<size_t> done(n);
   Outcome outcome{false, std::vector<std::map<size_t, Chunk>>(n)};
-  size_t left = 0;
-  for (const Recorder& rank : ranks) left += rank.steps.size();
-  for (bool moved = true; moved && left > 0;) {
-    moved = false;
-    for (size_t r = 0; r < n; ++r) {
-      if (done[r] == ranks[r].steps.size()) continue;
-      const Recorder::Step& step = ranks[r].steps[done[r]];
-      const auto has = [&](uint32_t bit) { return (step.what & bit) != 0; };
-      const ChannelRings rings = cluster.RingsOf(static_cast<int>(r), backwards);
-      auto& to_host = host[static_cast<size_t>(rings.HostNeighbour(0, 1))];
-      auto& to_rail = rail[static_cast<size_t>(rings.RailNeighbour(1))];
-      if ((has(kFromHost) && host[r].empty()) || (has(kFromRail) && rail[r].empty()) ||
-          (has(kToHost) && to_host.size() == room) || (has(kToRail) && to_rail.size() == room))
-        continue;
-      Chunk chunk;
-      const auto take = [&](std::deque<Chunk>& fifo) {
-        chunk += fifo.front();
-        fifo.pop_front();
-      };
-      if (has(kFromHost)) take(host[r]);
-      if (has(kFromRail)) take(rail[r]);
-      if (has(kReads)) chunk += static_cast<char>('a' + r);
-      std::sort(chunk.begin(), chunk.end());
-      if (has(kToHost)) to_host.push_back(chunk);
-      if (has(kToRail)) to_rail.push_back(chunk);
-      if (has(kWrites))
-        for (size_t i = 0; i < step.size; ++i) outcome.outputs[r][step.out + i] = chunk;
-      ++done[r];
-      --left;
-      moved = true;
-    }
-  }
-  outcome.ended = left == 0;
+  outcome.ended = RunRankSteps(NumSteps(ranks), [&](size_t r, size_t number) {
+    const Recorder::Step& step = ranks[r].steps[number];
+    const auto has = [&](uint32_t bit) { return (step.what & bit) != 0; };
+    const ChannelRings rings = cluster.RingsOf(static_cast<int>(r), backwards);
+    auto& to_host = host[static_cast<size_t>(rings.HostNeighbour(0, 1))];
+    auto& to_rail = rail[static_cast<size_t>(rings.RailNeighbour(1))];
+    if ((has(kFromHost) && host[r].empty()) || (has(kFromRail) && rail[r].empty()) ||
+        (has(kToHost) && to_host.size() == room) || (has(kToRail) && to_rail.size() == room))
+      return false;
+    Chunk chunk;
+    const auto take = [&](std::deque<Chunk>& fifo) {
+      chunk += fifo.front();
+      fifo.pop_front();
+    };
+    if (has(kFromHost)) take(host[r]);
+    if (has(kFromRail)) take(rail[r]);
+    if (has(kReads)) chunk += static_cast<char>('a' + r);
+    std::sort(chunk.begin(), chunk.end());
+    if (has(kToHost)) to_host.push_back(chunk);
+    if (has(kToRail)) to_rail.push_back(chunk);
+    if (has(kWrites))
+      for (size_t i = 0; i < step.size; ++i) outcome.outputs[r][step.out + i] = chunk;
+    return true;
+  });
   return outcome;
 }
 
