@@ -1,7 +1,7 @@
 // What the coordinator costs, beside the bare collectives it stands on, in one run:
 //
 //   coordinator_bench latency [ranks]      one cached 4-byte allreduce, asked for and waited for
-//   coordinator_bench fusion [ranks] [apart|together|grouped]
+//   coordinator_bench fusion [ranks] [apart|together|grouped|data]
 //                                          1,000 tensors of 4 KB a step beside one allreduce of 4 MB
 //   coordinator_bench negotiation [ranks]  messages and modelled time of a round, up to 1,024 ranks
 //   coordinator_bench life [ranks]         creating and shutting down, 400 times in a row
@@ -31,6 +31,7 @@
 #include "coordinator/controller.h"
 #include "coordinator/testing/simulated_network.h"
 #include "tutti/coordinator_c.h"
+#include "tutti/tutti.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -191,8 +192,30 @@ void Latency(int ranks) {
   });
 }
 
+// The data of a step without the coordinator: one operation on all the tensors where they lie.
+class DataAlone {
+ public:
+  explicit DataAlone(const std::vector<tuttiTensor_t>& tensors) {
+    for (const tuttiTensor_t& tensor : tensors) {
+      inputs_.push_back(tensor.input);
+      outputs_.push_back(tensor.output);
+      counts_.push_back(static_cast<size_t>(tensor.shape[0]));
+    }
+  }
+  void Reduce(ncclComm_t comm) const {
+    Check(tuttiAllReduceMany(inputs_.data(), outputs_.data(), counts_.data(), counts_.size(),
+                             ncclFloat32, ncclMax, comm, nullptr));
+  }
+
+ private:
+  std::vector<const void*> inputs_;
+  std::vector<void*> outputs_;
+  std::vector<size_t> counts_;
+};
+
 // `mode`: "apart" (every tensor has memory of its own, in no order), "together" (they lie one after
-// another), "grouped" (apart, and asked for in one call).
+// another), "grouped" (apart, and asked for in one call), "data" (apart, and reduced by one call of
+// the library instead of the coordinator: what is the most that fusion can reach).
 void Fusion(int ranks, const std::string& mode) {
   RunProcesses(ranks, [&mode](Rank& self) {
     constexpr size_t kTensors = 1000;
@@ -217,6 +240,7 @@ void Fusion(int ranks, const std::string& mode) {
       tensors.push_back(Describe(names[i].c_str(), shape, all.data() + places[i] * spacing));
       tensors.back().op = tuttiReduceMax;
     }
+    const DataAlone data(tensors);
     std::vector<int64_t> handles(kTensors);
     std::vector<double> parts_ns[3];  // asking; the first wait; the other waits and releasing
     std::vector<double> bare_ns, coordinated_ns;
@@ -228,6 +252,11 @@ void Fusion(int ranks, const std::string& mode) {
       if (round > 4) bare_ns.push_back(static_cast<double>(NowNs() - begin_ns));
       self.Meet();
       begin_ns = NowNs();
+      if (mode == "data") {
+        data.Reduce(comm);
+        if (round > 4) coordinated_ns.push_back(static_cast<double>(NowNs() - begin_ns));
+        continue;
+      }
       const int64_t asking_ns = NowNs();
       const int at_once = mode == "grouped" ? static_cast<int>(kTensors) : 1;
       for (size_t i = 0; i < kTensors; i += static_cast<size_t>(at_once)) {
@@ -259,10 +288,12 @@ void Fusion(int ranks, const std::string& mode) {
           self.ranks(), mode, beside.bare_us, beside.coordinated_us, 1 / beside.ratio,
           1 / beside.fast_ratio, static_cast<double>(batches) / kSteps,
           static_cast<double>(handed_over) / kSteps, static_cast<double>(rounds) / kSteps);
-      fmt::print(
-          "  of that asking {:.0f} us, the first wait {:.0f} us, the others and releasing {:.0f} "
-          "us\n",
-          Median(parts_ns[0]) / 1e3, Median(parts_ns[1]) / 1e3, Median(parts_ns[2]) / 1e3);
+      if (mode != "data") {
+        fmt::print(
+            "  of that asking {:.0f} us, the first wait {:.0f} us, the others and releasing {:.0f} "
+            "us\n",
+            Median(parts_ns[0]) / 1e3, Median(parts_ns[1]) / 1e3, Median(parts_ns[2]) / 1e3);
+      }
     }
     self.Meet();
     Check(tuttiCoordinatorDestroy(coordinator));

@@ -124,7 +124,10 @@ function(tutti_module name)
     target_compile_definitions(${name}_test PRIVATE TUTTI_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     target_link_libraries(${name}_test PRIVATE tutti_${name} ${helpers} GTest::gmock GTest::gtest_main)
     # A program that is loaded for the first time may need more than the 5 s in which it would have to name its tests.
-    gtest_discover_tests(${name}_test TEST_PREFIX "${name}." PROPERTIES LABELS unit TIMEOUT 120
+    # Tests whose name begins with Slow take more than a second and get the label `slow`.
+    gtest_discover_tests(${name}_test TEST_PREFIX "${name}." TEST_FILTER "-Slow*:*/Slow*" PROPERTIES LABELS unit TIMEOUT 120
                          DISCOVERY_TIMEOUT 120 DISCOVERY_MODE PRE_TEST)
+    gtest_discover_tests(${name}_test TEST_PREFIX "${name}." TEST_FILTER "Slow*:*/Slow*" PROPERTIES LABELS slow TIMEOUT 300
+                         DISCOVERY_TIMEOUT 120 DISCOVERY_MODE PRE_TEST TEST_LIST ${name}_test_slow_tests)
   endif()
 endfunction()

@@ -30,6 +30,9 @@
 #include "plugins/averaging.h"
 #include "plugins/stepped_operations.h"
 
+// Open MPI and MPICH have it, older ones not.
+extern "C" int MPIX_Query_cuda_support(void) __attribute__((weak));
+
 namespace tutti::coordinator {
 namespace {
 
@@ -62,6 +65,43 @@ constexpr auto MakeCombiners(std::index_sequence<kIndex...>) {
 }
 constexpr auto kCombiners =
     MakeCombiners(std::make_index_sequence<kNumDataTypes * kNumReduceKinds>());
+
+// MPI's own types and operators, by which an MPI that knows of GPUs reduces their memory. It has no
+// 16-bit and 8-bit floats.
+MPI_Datatype NativeType(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+      return MPI_INT8_T;
+    case ncclUint8:
+      return MPI_UINT8_T;
+    case ncclInt32:
+      return MPI_INT32_T;
+    case ncclUint32:
+      return MPI_UINT32_T;
+    case ncclInt64:
+      return MPI_INT64_T;
+    case ncclUint64:
+      return MPI_UINT64_T;
+    case ncclFloat32:
+      return MPI_FLOAT;
+    case ncclFloat64:
+      return MPI_DOUBLE;
+    default:
+      return MPI_DATATYPE_NULL;
+  }
+}
+MPI_Op NativeOp(ncclRedOp_t op) {
+  switch (KindOf(op)) {
+    case ReduceKind::kProd:
+      return MPI_PROD;
+    case ReduceKind::kMax:
+      return MPI_MAX;
+    case ReduceKind::kMin:
+      return MPI_MIN;
+    default:
+      return MPI_SUM;
+  }
+}
 
 // How the threads of this process call MPI: each as it likes, or one at a time.
 struct MpiCalls {
@@ -125,7 +165,10 @@ struct Blocks {
 class MpiOperations final : public SteppedOperations {
  public:
   MpiOperations(MPI_Comm comm, const OperationsGroup& group, std::shared_ptr<MpiCalls> calls)
-      : SteppedOperations(group), comm_(comm), calls_(std::move(calls)) {}
+      : SteppedOperations(group),
+        comm_(comm),
+        gpu_memory_(group.gpu_memory),
+        calls_(std::move(calls)) {}
   ~MpiOperations() override {
     static_cast<void>(calls_->Once("MPI", [this] {
       Free();
@@ -148,6 +191,12 @@ class MpiOperations final : public SteppedOperations {
   }
 
   std::string_view name() const override { return "mpi"; }
+  // Of the memory of GPUs what one call of MPI does: what goes in steps is copied on the way.
+  bool Takes(const Request& request, int64_t bytes) const override {
+    if (!gpu_memory_) return true;
+    if (request.reduces() && NativeType(Info(request.type).wire) == MPI_DATATYPE_NULL) return false;
+    return bytes <= INT_MAX;
+  }
 
   Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
                    ncclRedOp_t op) override {
@@ -178,6 +227,9 @@ class MpiOperations final : public SteppedOperations {
 
   Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) override {
     const std::optional<Blocks> blocks = Blocks::Of(bytes);
+    if (!blocks && gpu_memory_) {
+      return InvalidUsage("MPI gathers at most {} bytes from the memory of GPUs", INT_MAX);
+    }
     if (!blocks) return SteppedOperations::Allgather(input, output, bytes);
     const auto mine = static_cast<size_t>(rank_);
     const bool in_place = input == static_cast<std::byte*>(output) + blocks->starts[mine];
@@ -216,6 +268,7 @@ class MpiOperations final : public SteppedOperations {
 
   Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
                        ncclDataType_t type, ncclRedOp_t op) override {
+    if (gpu_memory_) return ReducescatterOnGpus(input, output, counts, type, op);
     const size_t element = WireSize(type);
     const auto* from = static_cast<const std::byte*>(input);
     std::vector<std::byte> piece(*std::max_element(counts.begin(), counts.end()) * element);
@@ -268,9 +321,27 @@ class MpiOperations final : public SteppedOperations {
   }
 
  private:
-  MPI_Datatype TypeOf(ncclDataType_t type) const { return types_[static_cast<size_t>(type)]; }
+  MPI_Datatype TypeOf(ncclDataType_t type) const {
+    return gpu_memory_ ? NativeType(type) : types_[static_cast<size_t>(type)];
+  }
   MPI_Op OpOf(ncclDataType_t type, ncclRedOp_t op) const {
+    if (gpu_memory_) return NativeOp(op);
     return ops_[static_cast<size_t>(type) * kNumReduceKinds + static_cast<size_t>(KindOf(op))];
+  }
+  Status ReducescatterOnGpus(const void* input, void* output, const std::vector<size_t>& counts,
+                             ncclDataType_t type, ncclRedOp_t op) {
+    std::vector<int> shares;  // Takes has seen that they are ints
+    for (const size_t count : counts) shares.push_back(static_cast<int>(count));
+    return calls_->Wait(
+        "MPI_Reduce_scatter",
+        [&] {
+          return MPI_Reduce_scatter(input, output, shares.data(), TypeOf(type), OpOf(type, op),
+                                    comm_);
+        },
+        [&](MPI_Request* request) {
+          return MPI_Ireduce_scatter(input, output, shares.data(), TypeOf(type), OpOf(type, op),
+                                     comm_, request);
+        });
   }
   Status Exchange(const std::byte* in, int sent, int to, std::byte* out, int received, int from) {
     const int target = sent > 0 ? to : MPI_PROC_NULL;
@@ -314,10 +385,23 @@ class MpiOperations final : public SteppedOperations {
   }
 
   MPI_Comm comm_;
+  const bool gpu_memory_;
   const std::shared_ptr<MpiCalls> calls_;
   std::array<MPI_Op, kNumDataTypes * kNumReduceKinds> ops_;
   std::array<MPI_Datatype, kNumDataTypes> types_;
 };
+
+bool ThreadsAreDisabled() {
+  const char* const value = getenv("HOROVOD_MPI_THREADS_DISABLE");
+  return value != nullptr && *value != '\0' && strcmp(value, "0") != 0;
+}
+
+// Returns the one rule by which the threads of this process call MPI, whichever plugin object they
+// call it for: negotiation has one, and the data another.
+std::shared_ptr<MpiCalls> CallsOfProcess() {
+  static const std::shared_ptr<MpiCalls> calls(new MpiCalls{ThreadsAreDisabled(), {}});
+  return calls;
+}
 
 void EndMpi() {
   int finalized = 0;
@@ -359,6 +443,10 @@ class MpiModule final : public OperationsPlugin {
     return Status::Ok();
   }
 
+  bool TakesGpuMemory() override {
+    return MPIX_Query_cuda_support != nullptr && MPIX_Query_cuda_support() != 0;
+  }
+
   // Called by all members at about the same time (in a round of the set of all ranks), so that a
   // call of MPI may wait for them here, even where calls are one at a time.
   Result<std::unique_ptr<Operations>> Open(const OperationsGroup& group) override {
@@ -383,11 +471,7 @@ class MpiModule final : public OperationsPlugin {
   }
 
  private:
-  static bool ThreadsAreDisabled() {
-    const char* const value = getenv("HOROVOD_MPI_THREADS_DISABLE");
-    return value != nullptr && *value != '\0' && strcmp(value, "0") != 0;
-  }
-  const std::shared_ptr<MpiCalls> calls_{new MpiCalls{ThreadsAreDisabled(), {}}};
+  const std::shared_ptr<MpiCalls> calls_ = CallsOfProcess();
 };
 
 }  // namespace

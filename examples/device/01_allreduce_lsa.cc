@@ -6,6 +6,7 @@
 
 #include <tutti/host_kernel.h>
 
+#include "processes.h"
 #include "ranks.h"
 
 __global__ void AllReduce(ncclDevComm comm, ncclWindow_t in, ncclWindow_t out, size_t count) {
@@ -63,8 +64,4 @@ static void RunRank(int rank, ncclComm_t comm, int num_ranks) {
   if (rank == 0) std::printf("AllReduce of %zu floats on %d ranks: right\n", kCount, num_ranks);
 }
 
-int main(int argc, char** argv) {
-  const int num_ranks = argc > 1 ? std::atoi(argv[1]) : 3;
-  RunRanks(num_ranks, [&](int rank, ncclComm_t comm) { RunRank(rank, comm, num_ranks); });
-  return 0;
-}
+int main(int argc, char** argv) { return RunRanksAsAsked(argc, argv, 3, RunRank); }

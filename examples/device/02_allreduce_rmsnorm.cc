@@ -10,6 +10,7 @@
 
 #include <cmath>
 
+#include "processes.h"
 #include "ranks.h"
 
 // Buffers of [tokens][width] floats; `weight` is [width].
@@ -137,8 +138,4 @@ static void RunRank(int rank, ncclComm_t comm, int num_ranks) {
   if (rank == 0) std::printf("norm of %d tokens on %d ranks: right\n", kTokens, num_ranks);
 }
 
-int main(int argc, char** argv) {
-  const int num_ranks = argc > 1 ? std::atoi(argv[1]) : 3;
-  RunRanks(num_ranks, [&](int rank, ncclComm_t comm) { RunRank(rank, comm, num_ranks); });
-  return 0;
-}
+int main(int argc, char** argv) { return RunRanksAsAsked(argc, argv, 3, RunRank); }

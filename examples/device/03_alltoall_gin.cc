@@ -12,8 +12,8 @@
 
 #include <tutti/host_kernel.h>
 
+#include "alltoall.h"
 #include "processes.h"
-#include "ranks.h"
 
 // The blocks of a rank's input lie in the order of the ranks that they go to, and those of its
 // output, behind the input, in the order of the ranks that they come from.
@@ -38,56 +38,12 @@ __global__ void AllToAll(ncclDevComm comm, ncclWindow_t window, size_t count) {
   gin.flush(block);                                  // The input may be overwritten.
 }
 
-static float Value(int from, int to, size_t i) {
-  return static_cast<float>(1000 * from + 10 * to) + static_cast<float>(i % 7);
-}
-
 static void RunRank(int rank, ncclComm_t comm, int num_ranks) {
-  constexpr size_t kCount = 5'000;
-  ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
-  CHECK(ncclCommQueryProperties(comm, &properties));
-  if (properties.ginType == NCCL_GIN_TYPE_NONE) {
-    std::fprintf(stderr, "kernels of these ranks cannot put to all others\n");
-    std::exit(1);
-  }
-
-  const auto ranks = static_cast<size_t>(num_ranks);
-  SharedBuffer buffer(comm, 2 * ranks * kCount * sizeof(float));
-  std::vector<float> values(2 * ranks * kCount);
-  for (size_t to = 0; to < ranks; ++to)
-    for (size_t i = 0; i < kCount; ++i)
-      values[to * kCount + i] = Value(rank, static_cast<int>(to), i);
-  buffer.Write(values.data());
-
   ncclDevCommRequirements_t requirements;
   std::memset(&requirements, 0, sizeof(requirements));
   requirements.railGinBarrierCount = 1;
   requirements.ginSignalCount = 1;
-  ncclDevComm_t devcomm;
-  CHECK(ncclDevCommCreate(comm, &requirements, &devcomm));
-  for (int round = 0; round < 3; ++round)
-    CHECK(tutti::Launch(AllToAll, {1, 4}, devcomm, buffer.window, kCount));
-  buffer.Read(values.data());
-  CHECK(ncclDevCommDestroy(comm, &devcomm));
-
-  for (size_t from = 0; from < ranks; ++from) {
-    for (size_t i = 0; i < kCount; ++i) {
-      if (values[(ranks + from) * kCount + i] == Value(static_cast<int>(from), rank, i)) continue;
-      std::fprintf(stderr, "rank %d: element %zu from rank %zu is wrong\n", rank, i, from);
-      std::exit(1);
-    }
-  }
-  if (rank == 0)
-    std::printf("AllToAll of %zu floats a block on %d ranks in %d LSA teams: right\n", kCount,
-                num_ranks, properties.nLsaTeams);
+  RunAllToAll(rank, comm, num_ranks, AllToAll, requirements);
 }
 
-int main(int argc, char** argv) {
-  const int num_ranks = argc > 1 ? std::atoi(argv[1]) : 3;
-  const char* const how = argc > 2 ? argv[2] : "threads";
-  const auto body = [&](int rank, ncclComm_t comm) { RunRank(rank, comm, num_ranks); };
-  if (std::strcmp(how, "threads") != 0)
-    return RunRankProcesses(num_ranks, std::strcmp(how, "hosts") == 0 ? 2 : 1, body);
-  RunRanks(num_ranks, body);
-  return 0;
-}
+int main(int argc, char** argv) { return RunRanksAsAsked(argc, argv, 3, RunRank); }

@@ -60,4 +60,20 @@ int RunRankProcesses(int num_ranks, int hosts, const Body& body) {
   return failed ? 1 : 0;
 }
 
+// Runs body(rank, communicator, number of ranks) for as many ranks as the program's first argument
+// says, or else `usual_ranks`. They are threads; or processes of this machine where the second
+// argument is "processes"; or, where it is "hosts", processes of two machines, as far as the
+// library can tell: the first half of the ranks reaches the second over TCP only. Returns what main
+// returns.
+template <typename Body>
+int RunRanksAsAsked(int argc, char** argv, int usual_ranks, const Body& body) {
+  const int num_ranks = argc > 1 ? std::atoi(argv[1]) : usual_ranks;
+  const char* const how = argc > 2 ? argv[2] : "threads";
+  const auto run = [&](int rank, ncclComm_t comm) { body(rank, comm, num_ranks); };
+  if (std::strcmp(how, "threads") != 0)
+    return RunRankProcesses(num_ranks, std::strcmp(how, "hosts") == 0 ? 2 : 1, run);
+  RunRanks(num_ranks, run);
+  return 0;
+}
+
 #endif  // TUTTI_EXAMPLES_DEVICE_PROCESSES_H_

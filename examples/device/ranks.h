@@ -80,4 +80,15 @@ inline void CheckAllReachable(const ncclCommProperties_t& properties) {
   std::exit(1);
 }
 
+// Returns what a communicator can do. Ends the program unless its kernels can put to all ranks.
+inline ncclCommProperties_t PropertiesWithGin(ncclComm_t comm) {
+  ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
+  CHECK(ncclCommQueryProperties(comm, &properties));
+  if (properties.ginType == NCCL_GIN_TYPE_NONE) {
+    std::fprintf(stderr, "kernels of these ranks cannot put to all others\n");
+    std::exit(1);
+  }
+  return properties;
+}
+
 #endif  // TUTTI_EXAMPLES_DEVICE_RANKS_H_

@@ -14,7 +14,8 @@
 // that rank; a weak signal only after the put that it belongs to. Between contexts, between ranks,
 // and between puts without strong signals nothing is promised.
 //
-// Waits end when their condition holds or the communicator is aborted.
+// Waits end when their condition holds or the communicator is aborted. On hosts, whoever names a
+// window, a place, a signal or a counter that is not there stops the communicator.
 
 #ifndef NCCL_DEVICE_GIN_H_
 #define NCCL_DEVICE_GIN_H_
@@ -283,6 +284,10 @@ struct ncclGin_BackendMask {
   NCCL_DEVICE_INLINE tutti::device::GinContext& Context() const;
   NCCL_DEVICE_INLINE tutti::device::GinPoster Poster() const;
   NCCL_DEVICE_INLINE uint32_t QueueOf(ncclTeam team, int peer) const;
+  // Return whether there is a signal, or a counter, of this number. On a GPU nobody asks; on a host
+  // the communicator stops where there is none.
+  NCCL_DEVICE_INLINE bool HasSignal(ncclGinSignal_t signal) const;
+  NCCL_DEVICE_INLINE bool HasCounter(ncclGinCounter_t counter) const;
   template <typename Value>
   NCCL_DEVICE_INLINE bool AwaitAlone(Value value, uint64_t least, int bits,
                                      tutti::device::WaitRounds rounds) const;

@@ -98,12 +98,15 @@ void tuttiHostPause(unsigned int round);
 // call these; kernels need not.
 //
 // Carries out an operation at once where the queue's rank is reached by load and store, and returns
-// 1. Returns 0 where it has to be posted. `words` are the 8 words of a descriptor.
+// 1. Returns 0 where it has to be posted. `words` are the 8 words of a descriptor. An operation
+// that names what is not there stops the communicator, and the call returns 1.
 int tuttiHostGinDo(void* handle, uint32_t context, uint32_t queue, const uint64_t* words);
 // Tells the proxy that an operation has been posted to a queue of a context.
 void tuttiHostGinRing(void* handle, uint32_t context, uint32_t queue);
 // Passes a moment of a wait of `round` rounds so far, and carries on with what is under way.
 void tuttiHostGinWait(void* handle, uint32_t context, unsigned int round);
+// Stops the communicator, whose kernel has named a signal, or else a counter, that is not there.
+void tuttiHostGinMissing(void* handle, int is_signal, uint32_t number);
 
 #ifdef __cplusplus
 }  // extern "C"

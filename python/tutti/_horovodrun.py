@@ -215,8 +215,9 @@ def check_build() -> str:
     on_hosts = [line(_features.mpi_built(), "MPI"), line(_features.gloo_built(), "Gloo")]
     return "\n".join([
         f"Tutti, as Horovod v{VERSION}:", "", "Available Frameworks:",
-        line(False, "TensorFlow"), line(importlib.util.find_spec("torch"), "PyTorch"),
-        line(False, "MXNet"), "", "Available Controllers:", line(True, "Tutti"), *on_hosts, "",
+        line(importlib.util.find_spec("tensorflow"), "TensorFlow"),
+        line(importlib.util.find_spec("torch"), "PyTorch"), line(False, "MXNet"), "",
+        "Available Controllers:", line(True, "Tutti"), *on_hosts, "",
         "Available Tensor Operations:", line(True, "Tutti"), line(_features.nccl_built(), "NCCL"),
         line(_features.ddl_built(), "DDL (IBM ended it; there is no library of it to be had)"),
         line(_features.has_ccl(), "CCL"), *on_hosts])

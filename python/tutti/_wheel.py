@@ -37,9 +37,9 @@ def platform_tag(paths: Iterable[str]) -> Tuple[str, List[str]]:
     for path, elf in found.items():
         name = os.path.basename(path)
         newest = max(newest, elf.newest("GLIBC")[:2])
-        strangers = [one for one in elf.needed if one not in SYSTEM_LIBRARIES and one not in inside]
-        if strangers:
-            wrong.append(f"{name} needs {', '.join(strangers)}")
+        unknown = [one for one in elf.needed if one not in SYSTEM_LIBRARIES and one not in inside]
+        if unknown:
+            wrong.append(f"{name} needs {', '.join(unknown)}")
         for kind, bound in NEWEST_CXX.items():
             if elf.newest(kind) > bound:
                 wrong.append(f"{name} needs {kind}_{'.'.join(map(str, elf.newest(kind)))}")

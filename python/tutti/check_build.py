@@ -18,6 +18,7 @@ def report() -> str:
         nccl, why = False, str(error)
     parts: Dict[str, Dict[str, Tuple[bool, str]]] = {
         "Frameworks": {"PyTorch": (importlib.util.find_spec("torch") is not None, ""),
+                       "TensorFlow": (importlib.util.find_spec("tensorflow") is not None, ""),
                        "NumPy": (importlib.util.find_spec("numpy") is not None, "")},
         "Controllers": {"Tutti": (True, ""), "MPI": (_features.mpi_built(), ""),
                         "Gloo": (_features.gloo_built(), ""), "oneCCL": (_features.has_ccl(), "")},

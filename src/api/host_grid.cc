@@ -59,4 +59,7 @@ int tuttiHostGinDo(void* handle, uint32_t context, uint32_t queue, const uint64_
 void tuttiHostGinWait(void* handle, uint32_t context, unsigned int round) {
   tutti::GinProxy::Of(handle).Wait(context, round);
 }
+void tuttiHostGinMissing(void* handle, int is_signal, uint32_t number) {
+  tutti::GinProxy::Of(handle).NoteMissing(is_signal != 0, number);
+}
 void tuttiHostPause(unsigned int round) { tutti::PauseInGrid(round); }

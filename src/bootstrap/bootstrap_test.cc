@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <set>
@@ -197,13 +198,20 @@ TEST(Bootstrap, CarriesLargeMessagesBothWaysAtOnce) {
 
 TEST(Bootstrap, LastMessageOutlivesItsSender) {
   const Job job(2);
-  job.Run([](Bootstrap& bootstrap) {
-    if (bootstrap.rank() == 0) {
-      ASSERT_TRUE(bootstrap.Send(1, 1, Bytes(8 << 20)).ok());
-      return;  // destroyed with most of it still in the queue
+  std::atomic<bool> sender_is_gone{false};
+  testing::ForEach(2, [&](int rank) {
+    auto bootstrap = job.Create(rank);
+    ASSERT_TRUE(bootstrap.ok()) << bootstrap.status().message();
+    ASSERT_TRUE((*bootstrap)->Complete().ok());
+    if (rank == 0) {
+      ASSERT_TRUE((*bootstrap)->Send(1, 1, Bytes(8 << 20)).ok());
+      bootstrap->reset();  // with most of it still in the queue
+      sender_is_gone = true;
+      return;
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    auto message = bootstrap.Recv(0, 1, Soon());
+    for (const Deadline bound = Soon(); !sender_is_gone && !bound.Passed();)
+      std::this_thread::yield();
+    auto message = (*bootstrap)->Recv(0, 1, Soon());
     ASSERT_TRUE(message.ok()) << message.status().message();
     EXPECT_EQ(message->size(), size_t{8 << 20});
   });

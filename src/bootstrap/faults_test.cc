@@ -7,7 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <functional>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -15,6 +15,7 @@
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/testing.h"
 #include "sys/tcp.h"
+#include "testing/threads.h"
 
 namespace tutti {
 namespace {
@@ -99,13 +100,12 @@ TEST(BootstrapFaults, ShowsBothSidesOfADisagreementOnTheNumberOfRanks) {
 
 // The root must not be gone after as many answers as its first visitor believes there are ranks.
 TEST(BootstrapFaults, TellsAllOfALargeJobThatItsFirstRankBelievesInASmallOne) {
-  Job job(4);
-  job.timeout_s = 20;
+  HeldJob job(4);
   auto odd = job.OptionsFor(0);
   odd.num_ranks = 2;
   std::string told_odd;
   std::thread first([&] { told_odd = Outcomes(job, {odd})[0]; });
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_TRUE(job.held().AwaitAsked(1));
   for (const int rank : {1, 2, 3}) {  // one after the other: the second answer must not be the last
     const std::string told = Outcomes(job, {job.OptionsFor(rank)})[0];
     EXPECT_NE(told.find("says 2"), std::string::npos) << "rank " << rank << ": " << told;
@@ -176,50 +176,39 @@ TEST(BootstrapFaults, IdsThatNobodyUsesAreBounded) {
   EXPECT_THAT(outcome(ids.back()), ::testing::HasSubstr("missing: 1"));
 }
 
-// For what a rank does once it has registered, which is not seen from outside: on a busy machine
-// the time until then may have been too short, and is tried again, longer.
-bool WithAHeadStart(const std::function<bool(std::chrono::milliseconds)>& seen) {
-  for (const int ms : {100, 1000, 8000}) {
-    if (seen(std::chrono::milliseconds(ms))) return true;
-  }
-  return false;
-}
-
 TEST(BootstrapFaults, AJobOfOneRankHearsOfOthersWithItsId) {
-  std::string outcome, told;
-  const bool seen = WithAHeadStart([&](std::chrono::milliseconds head_start) {
-    Job job(2);
-    job.timeout_s = 20;
-    std::thread other([&] { told = Outcomes(job, {job.OptionsFor(1)})[0]; });
-    std::this_thread::sleep_for(head_start);
-    auto alone = job.OptionsFor(0);
-    alone.num_ranks = 1;
-    outcome = Outcomes(job, {alone})[0];
-    other.join();
-    return outcome.find("disagree on how many ranks") != std::string::npos &&
-           told.find("disagree on how many ranks") != std::string::npos;
-  });
-  EXPECT_TRUE(seen) << outcome << "; " << told;
+  HeldJob job(2);
+  std::string told;
+  std::thread other([&] { told = Outcomes(job, {job.OptionsFor(1)})[0]; });
+  EXPECT_TRUE(job.held().AwaitAsked(1));
+  auto alone = job.OptionsFor(0);
+  alone.num_ranks = 1;
+  const std::string outcome = Outcomes(job, {alone})[0];
+  other.join();
+  EXPECT_THAT(outcome, ::testing::HasSubstr("disagree on how many ranks"));
+  EXPECT_THAT(told, ::testing::HasSubstr("disagree on how many ranks"));
 }
 
 TEST(BootstrapFaults, TellsTheOthersWhenARankGoesAwayEarly) {
+  HeldJob job(3);
   std::string told;
-  const bool seen = WithAHeadStart([&](std::chrono::milliseconds head_start) {
-    Job job(3);
-    job.timeout_s = 10;
-    std::atomic<bool> abort{false};
-    auto attempts = std::vector{job.OptionsFor(0), job.OptionsFor(1)};
-    attempts[1].abort_flag = &abort;
-    std::thread aborter([&] {
-      std::this_thread::sleep_for(head_start);
-      abort = true;
-    });
-    told = Outcomes(job, attempts)[0];
-    aborter.join();
-    return told.find("rank 1 (pid") != std::string::npos &&
-           told.find("aborted the initialisation") != std::string::npos;
+  std::thread staying([&] { told = Outcomes(job, {job.OptionsFor(0)})[0]; });
+  std::atomic<bool> abort{false};
+  std::promise<pid_t> leaver;
+  std::thread leaving([&] {
+    auto options = job.OptionsFor(1);
+    options.abort_flag = &abort;
+    leaver.set_value(testing::ThisThread());
+    EXPECT_FALSE(Bootstrap::Create(*job.loop, job.settings, options).ok());
   });
-  EXPECT_TRUE(seen) << told;
+  // Both have registered, and the one that leaves waits for the root's answer.
+  EXPECT_TRUE(job.held().AwaitAsked(2));
+  EXPECT_TRUE(testing::AwaitAsleep(leaver.get_future().get()));
+  abort = true;
+  leaving.join();
+  staying.join();
+  EXPECT_THAT(told, ::testing::HasSubstr("rank 1 (pid"));
+  EXPECT_THAT(told, ::testing::HasSubstr("aborted the initialisation"));
 }
 
 TEST(BootstrapFaults, RefusesImpossibleOptions) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "comm/join.h"
@@ -51,7 +52,6 @@ class HostJoin {
                      bool* no_descriptors);
   bool CanReadPeers(std::span<const int> group) const;
   void ConcludeSharing(std::span<const ShareResult> results);
-  Status TellDifference(const Disagreement& disagreement, std::span<const int32_t> order);
   // Opens plugins that are told of the communicator, or advise it.
   void OpenPlugins();
   // Keeps the tuner if every rank has one: ranks that choose differently do not meet.
@@ -69,8 +69,24 @@ class HostJoin {
   int network_device_ = 0;        // The NIC by which this rank sends and receives.
 };
 
+// Returns a ring for the log, which names 64 ranks at most.
+std::string RingText(const std::vector<int>& ring);
+
 // Returns what this rank asks about its host. `ranks` are those of the host.
 HostQuestion AskAboutHost(const JoinContext& context, std::span<const int> ranks);
 Result<HostAnswer> AnswerAboutHost(const JoinContext& context, const HostQuestion& question);
+
+// What this rank answered, and what follows from the answers of all.
+struct AgreedTopology {
+  HostAnswer own;
+  JobAnswer job;
+};
+// Answers the question and joins the answers of all ranks. All call it together. `first_ranks` has
+// the first rank of each one's host. Fails on all ranks where two of a host came to different
+// answers, or one could not answer.
+Result<AgreedTopology> AgreeOnTopology(const JoinContext& context, const HostQuestion& question,
+                                       std::span<const int> first_ranks);
+// Returns by which other NICs the connections of this rank go.
+NetSpread SpreadOf(const HostQuestion& question, const JobAnswer& job);
 
 }  // namespace tutti

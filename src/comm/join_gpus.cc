@@ -17,24 +17,10 @@
 namespace tutti {
 namespace {
 
-// Returns the order of the ring: the ranks with those of each host side by side, so that it enters
-// and leaves each host once. Where reductions keep the order of the ranks, the ring has it too.
-std::vector<int> RingOf(std::span<const PeerInfo> peers, bool deterministic) {
-  std::vector<int> ring;
-  if (deterministic) {
-    ring.resize(peers.size());
-    std::iota(ring.begin(), ring.end(), 0);
-    return ring;
-  }
-  for (size_t first = 0; first < peers.size(); ++first) {
-    const auto same = [&](size_t r) { return peers[r].host_hash == peers[first].host_hash; };
-    size_t r = 0;
-    while (!same(r)) ++r;
-    if (r != first) continue;
-    for (; r < peers.size(); ++r)
-      if (same(r)) ring.push_back(static_cast<int>(r));
-  }
-  return ring;
+// Returns the bus address of a rank's GPU as the topology module has it.
+uint64_t BusIdOf(const PeerInfo& peer) {
+  const uint64_t domain = peer.device >> 24 & 0xffff, bus = peer.device >> 16 & 0xff;
+  return domain << 20 | bus << 12 | (peer.device >> 8 & 0xff) << 4;
 }
 
 // Returns the number of channels, the same on all ranks: one for every two processors that a rank
@@ -43,8 +29,8 @@ std::vector<int> RingOf(std::span<const PeerInfo> peers, bool deterministic) {
 // sockets, AllReduce of 64 MiB ran at 2.3, 4.8, 6.7 and 10.3 GB/s over 1, 2, 4 and 8 channels
 // (bench/results/gpu_paths.md).
 int ChannelsFor(const Settings& settings, std::span<const PeerInfo> peers) {
-  constexpr int kMost = cuda::kMostChannels;
-  if (settings.gpu_lanes > 0) return std::min(static_cast<int>(settings.gpu_lanes), kMost);
+  constexpr int kMost = kMostGpuChannels;
+  if (settings.gpu_channels > 0) return std::min(static_cast<int>(settings.gpu_channels), kMost);
   std::map<uint64_t, int> ranks;
   for (const PeerInfo& peer : peers) ++ranks[peer.host_hash];
   int channels = kMost;
@@ -94,10 +80,13 @@ class GpuJoin {
 
   // Returns whether windows are tried there. `before` says why there are none in the place before.
   bool Serves(WindowPlace place, const Status& before) const;
+  // Opens the network, and asks about this host with its NICs.
+  Result<std::shared_ptr<Net>> OpenNetwork(HostQuestion& question) const;
+  // Returns the order of the ranks on each channel.
+  std::vector<std::vector<int>> RingsOf(const JobAnswer& job, uint32_t channels) const;
   // Makes the connections of channels, with windows where any place for them serves.
-  Result<std::unique_ptr<ChannelConnections>> ConnectChannels(const ChannelShape& shape) const;
-  // Returns the device of `net` by which this rank sends and receives.
-  Result<int> ChooseNic(Net& net) const;
+  Result<std::unique_ptr<ChannelConnections>> ConnectChannels(
+      const ChannelShape& shape, const std::vector<std::vector<int>>& orders) const;
 
   const JoinContext& context_;
   GpuPeers peers_;
@@ -146,12 +135,10 @@ Result<GpuMesh::Outcome> GpuJoin::MakeMesh() const {
 }
 
 Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
-    const ChannelShape& shape) const {
+    const ChannelShape& shape, const std::vector<std::vector<int>>& orders) const {
   std::vector<uint64_t> hosts;
   for (const PeerInfo& peer : context_.peers) hosts.push_back(peer.host_hash);
-  const ChannelRings rings(
-      hosts, context_.rank(),
-      std::vector(shape.channels, RingOf(context_.peers, context_.settings.deterministic)));
+  const ChannelRings rings(hosts, context_.rank(), orders);
   std::map<uint64_t, int> ranks;
   bool alone = true;
   for (const PeerInfo& peer : context_.peers) alone &= ++ranks[peer.host_hash] == 1;
@@ -174,18 +161,24 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
   return std::move(made.connections);
 }
 
-Result<int> GpuJoin::ChooseNic(Net& net) const {
-  std::vector<int> here;
-  const PeerInfo& self = context_.peers[static_cast<size_t>(context_.rank())];
-  for (int r = 0; r < context_.num_ranks(); ++r)
-    if (context_.peers[static_cast<size_t>(r)].host_hash == self.host_hash) here.push_back(r);
-  HostQuestion question = AskAboutHost(context_, here);
+Result<std::shared_ptr<Net>> GpuJoin::OpenNetwork(HostQuestion& question) const {
+  TUTTI_ASSIGN(std::shared_ptr<Net> net,
+               OpenNet(context_.process.proxy(), context_.settings, context_.bootstrap,
+                       context_.peers, context_.deadline));
   question.nics =
-      MarkUsableNics(net.devices(), context_.interfaces, context_.settings, context_.peers);
-  TUTTI_ASSIGN(const HostAnswer answer, AnswerAboutHost(context_, question));
-  TUTTI_INFO(kLogGraph, "rank {} of {}: network device {} ({})", context_.rank(),
-             context_.num_ranks(), answer.nic, question.nics[static_cast<size_t>(answer.nic)].name);
-  return answer.nic;
+      MarkUsableNics(net->devices(), context_.interfaces, context_.settings, context_.peers);
+  return net;
+}
+
+// Where reductions keep the order of the ranks, each ring has it. Else channels take the rings that
+// the search found in turn.
+std::vector<std::vector<int>> GpuJoin::RingsOf(const JobAnswer& job, uint32_t channels) const {
+  std::vector<std::vector<int>> rings;
+  for (uint32_t c = 0; c < channels; ++c) {
+    rings.push_back(job.rings[c % job.rings.size()]);
+    if (context_.settings.deterministic) std::iota(rings[c].begin(), rings[c].end(), 0);
+  }
+  return rings;
 }
 
 Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
@@ -199,14 +192,43 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   shape.message_channels = MessageChannelsFor(shape.channels, context_.num_ranks());
   shape.message_slot_bytes = MessageSlotBytes(context_.num_ranks());
   shape.ring_slot_bytes = FifoSlotBytes(settings, shape.ring_slot_bytes);
-  TUTTI_ASSIGN(std::unique_ptr<ChannelConnections> connections, ConnectChannels(shape));
+  std::vector<int> first_ranks, here;
+  for (const PeerInfo& peer : context_.peers) {
+    const auto same = [&](const PeerInfo& p) { return p.host_hash == peer.host_hash; };
+    const auto first = std::find_if(context_.peers.begin(), context_.peers.end(), same);
+    if (same(context_.peers[static_cast<size_t>(context_.rank())]))
+      here.push_back(static_cast<int>(first_ranks.size()));
+    first_ranks.push_back(static_cast<int>(first - context_.peers.begin()));
+  }
+  HostQuestion question = AskAboutHost(context_, here);
+  for (const int r : here) question.gpus.push_back(BusIdOf(context_.peers[static_cast<size_t>(r)]));
+  question.channels = shape.channels;
+  std::shared_ptr<Net> net;
+  if (question.other_hosts) {
+    TUTTI_ASSIGN(net, OpenNetwork(question));
+  }
+  TUTTI_ASSIGN(const AgreedTopology agreed, AgreeOnTopology(context_, question, first_ranks));
+  TUTTI_INFO(kLogGraph, "{} rings for {} channels; the first is {}", agreed.job.rings.size(),
+             shape.channels, RingText(agreed.job.rings[0]));
+  TUTTI_ASSIGN(std::unique_ptr<ChannelConnections> connections,
+               ConnectChannels(shape, RingsOf(agreed.job, shape.channels)));
   GpuChannels::Options options;
   options.threads = static_cast<int>(shape.channels);
   if (connections->NeedsNetwork()) {
-    TUTTI_ASSIGN(std::shared_ptr<Net> net,
-                 OpenNet(context_.process.proxy(), settings, context_.bootstrap, context_.peers,
-                         context_.deadline));
-    TUTTI_ASSIGN(const int nic, ChooseNic(*net));
+    int nic = agreed.own.nic;
+    NetSpread spread;
+    if (net) {
+      spread = SpreadOf(question, agreed.job);
+    } else {
+      TUTTI_ASSIGN(net, OpenNetwork(question));
+      TUTTI_ASSIGN(const HostAnswer answer, AnswerAboutHost(context_, question));
+      nic = answer.nic;
+      // The other ranks choose theirs without telling.
+      spread = SpreadOver(question.nics, nic, {}, 0);
+    }
+    net->Spread(nic, std::move(spread));
+    TUTTI_INFO(kLogGraph, "rank {} of {}: network device {} ({})", context_.rank(),
+               context_.num_ranks(), nic, question.nics[static_cast<size_t>(nic)].name);
     options.network = net->name();
     options.make_connector = [this, net, nic](WaitWatcher& watcher) {
       return MakeNetConnector(context_.process.proxy(), context_.bootstrap, net, nic, 0,

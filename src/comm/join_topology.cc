@@ -16,17 +16,29 @@
 namespace tutti {
 namespace {
 
-// The most ranks that a line of the log names.
-constexpr size_t kMostLoggedRanks = 64;
+// Gathers the whole orders, which are sent only when hashes differ, so that every rank can name the
+// same difference.
+Status TellDifference(const JoinContext& context, const Disagreement& disagreement,
+                      const HostAnswer& own) {
+  TUTTI_ASSIGN(const std::vector<Bytes> messages,
+               context.bootstrap.AllGatherV(WriteOrder(OrdersOf(own)), context.deadline));
+  const auto order_of = [&](int r) {
+    return ReadOrder(messages[static_cast<size_t>(r)], static_cast<size_t>(context.num_ranks()));
+  };
+  TUTTI_ASSIGN(const std::vector<int32_t> theirs, order_of(disagreement.rank));
+  TUTTI_ASSIGN(const std::vector<int32_t> first, order_of(disagreement.first_rank));
+  return NameDifference(disagreement, theirs, first, context.peers);
+}
+
+}  // namespace
 
 std::string RingText(const std::vector<int>& ring) {
-  const size_t shown = std::min(ring.size(), kMostLoggedRanks);
+  constexpr size_t kMostShown = 64;
+  const size_t shown = std::min(ring.size(), kMostShown);
   return fmt::format("{}{}",
                      fmt::join(ring.begin(), ring.begin() + static_cast<ptrdiff_t>(shown), " "),
                      shown < ring.size() ? " ..." : "");
 }
-
-}  // namespace
 
 HostQuestion AskAboutHost(const JoinContext& context, std::span<const int> ranks) {
   HostQuestion question;
@@ -41,11 +53,47 @@ Result<HostAnswer> AnswerAboutHost(const JoinContext& context, const HostQuestio
   if (!TopologyMatters(context.settings, question)) return PlainAnswer(question);
   std::vector<std::string> names;
   for (const OfferedNic& nic : question.nics) names.push_back(nic.name);
-  TUTTI_ASSIGN(const auto host, context.process.FindHost(context.settings, names));
+  TUTTI_ASSIGN(const auto host,
+               context.process.FindHost(context.settings, names, !question.gpus.empty()));
   Settings settings = context.settings;
   if (settings.topo_dump_file_rank == context.rank() && !context.process.TakeDumpTurn())
     settings.topo_dump_file.clear();
   return AskTopology(settings, host->machine, host->hash, question);
+}
+
+NetSpread SpreadOf(const HostQuestion& question, const JobAnswer& job) {
+  std::vector<int> of_host;
+  for (const int r : question.ranks) of_host.push_back(job.nic[static_cast<size_t>(r)]);
+  const auto self = std::find(question.ranks.begin(), question.ranks.end(), question.rank);
+  const auto place = static_cast<size_t>(self - question.ranks.begin());
+  return SpreadOver(question.nics, of_host[place], of_host, place);
+}
+
+Result<AgreedTopology> AgreeOnTopology(const JoinContext& context, const HostQuestion& question,
+                                       std::span<const int> first_ranks) {
+  Result<HostAnswer> answer = AnswerAboutHost(context, question);
+  const bool first = question.ranks.front() == context.rank();
+  TUTTI_ASSIGN(const std::vector<Bytes> messages,
+               context.bootstrap.AllGatherV(
+                   answer.ok() ? WriteAnswer(*answer, first) : WriteFailure(answer.status()),
+                   context.deadline));
+  TUTTI_ASSIGN(JobAnswer job, JoinAnswers(messages, first_ranks, context.peers));
+  if (job.disagreement) return TellDifference(context, *job.disagreement, *answer);
+  const auto& others = job.see_another;
+  if (first && std::any_of(others.begin(), others.end(), [&](int r) {
+        return first_ranks[static_cast<size_t>(r)] == context.rank();
+      })) {
+    TUTTI_INFO(kLogInit | kLogGraph,
+               "not all ranks of this host see the same machine (ranks {}); that of rank {} counts",
+               RingText(others), context.rank());
+  }
+  if (!answer->plain_since.empty()) {
+    TUTTI_INFO(kLogInit | kLogGraph,
+               "the ranks of this host are in the order of their numbers, since no ring was found: "
+               "{}",
+               answer->plain_since);
+  }
+  return AgreedTopology{std::move(*answer), std::move(job)};
 }
 
 Status HostJoin::ChooseByTopology() {
@@ -62,33 +110,13 @@ Status HostJoin::ChooseByTopology() {
   if (network_)
     question.nics =
         MarkUsableNics(network_->devices(), context_.interfaces, context_.settings, context_.peers);
-  Result<HostAnswer> answer = AnswerAboutHost(context_, question);
   if (num_ranks() == 1) {
-    if (!answer.ok()) return std::move(answer).status();
+    TUTTI_TRY(AnswerAboutHost(context_, question).status());
     parts_.ring = {0};
     return Status::Ok();
   }
-  const bool first = question.ranks.front() == rank();
-  TUTTI_ASSIGN(const std::vector<Bytes> messages,
-               context_.bootstrap.AllGatherV(
-                   answer.ok() ? WriteAnswer(*answer, first) : WriteFailure(answer.status()),
-                   context_.deadline));
-  TUTTI_ASSIGN(JobAnswer job, JoinAnswers(messages, parts_.machines.leader, context_.peers));
-  if (job.disagreement) return TellDifference(*job.disagreement, answer->order);
-  const auto& others = job.see_another;
-  if (first && !others.empty() && std::any_of(others.begin(), others.end(), [&](int r) {
-        return parts_.machines.leader[static_cast<size_t>(r)] == rank();
-      })) {
-    TUTTI_INFO(kLogInit | kLogGraph,
-               "not all ranks of this host see the same machine (ranks {}); that of rank {} counts",
-               RingText(others), rank());
-  }
-  if (!answer->plain_since.empty()) {
-    TUTTI_INFO(kLogInit | kLogGraph,
-               "the ranks of this host are in the order of their numbers, since no ring was found: "
-               "{}",
-               answer->plain_since);
-  }
+  TUTTI_ASSIGN(AgreedTopology agreed, AgreeOnTopology(context_, question, parts_.machines.leader));
+  JobAnswer& job = agreed.job;
   const NetworkShare share = ShareOf(job, context_.peers);
   parts_.plan.host_gbps = job.intra_mbs / 1000.0;
   // The search counts a NIC of unknown speed too, but by a guess: better no bound than that.
@@ -96,23 +124,11 @@ Status HostJoin::ChooseByTopology() {
   if (share.bandwidth_gbps > 0 && job.inter_mbs > 0)
     parts_.plan.network_gbps = std::min(share.bandwidth_gbps, job.inter_mbs / 1000.0);
   parts_.plan.ranks_per_nic = share.ranks_per_nic;
-  parts_.ring = std::move(job.ring);
-  network_device_ = answer->nic;
-  LogChoice(question, *answer);
+  parts_.ring = std::move(job.rings[0]);
+  network_device_ = agreed.own.nic;
+  if (network_) network_->Spread(network_device_, SpreadOf(question, job));
+  LogChoice(question, agreed.own);
   return Status::Ok();
-}
-
-// Gathers the whole orders, which are sent only when hashes differ, so that every rank can name the
-// same difference.
-Status HostJoin::TellDifference(const Disagreement& disagreement, std::span<const int32_t> order) {
-  TUTTI_ASSIGN(const std::vector<Bytes> messages,
-               context_.bootstrap.AllGatherV(WriteOrder(order), context_.deadline));
-  const auto order_of = [&](int r) {
-    return ReadOrder(messages[static_cast<size_t>(r)], static_cast<size_t>(num_ranks()));
-  };
-  TUTTI_ASSIGN(const std::vector<int32_t> theirs, order_of(disagreement.rank));
-  TUTTI_ASSIGN(const std::vector<int32_t> first, order_of(disagreement.first_rank));
-  return NameDifference(disagreement, theirs, first, context_.peers);
 }
 
 void HostJoin::LogChoice(const HostQuestion& question, const HostAnswer& answer) const {

@@ -82,6 +82,23 @@ std::vector<OfferedNic> MarkUsableNics(const std::vector<NetDevice>& devices,
   return nics;
 }
 
+NetSpread SpreadOver(std::span<const OfferedNic> nics, int own, std::span<const int> of_host,
+                     size_t place) {
+  NetSpread spread;
+  const uint32_t own_mbps = nics[static_cast<size_t>(own)].speed_mbps;
+  size_t unowned = 0;
+  for (size_t i = 0; i < nics.size(); ++i) {
+    const auto nic = static_cast<int>(i);
+    const uint32_t mbps = nics[i].speed_mbps;
+    if (nic == own || !nics[i].usable || (mbps != 0 && mbps < own_mbps / 2)) continue;
+    const bool is_owned =
+        of_host.empty() || std::find(of_host.begin(), of_host.end(), nic) != of_host.end();
+    const bool is_dealt = !is_owned && unowned++ % of_host.size() == place;
+    (is_dealt ? spread.together : spread.spare).push_back(nic);
+  }
+  return spread;
+}
+
 NetworkShare ShareOf(const JobAnswer& job, std::span<const PeerInfo> peers) {
   NetworkShare share;
   std::map<std::pair<uint64_t, int32_t>, int> users;

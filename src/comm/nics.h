@@ -33,6 +33,15 @@ std::vector<OfferedNic> MarkUsableNics(const std::vector<NetDevice>& devices,
                                        const Settings& settings, std::span<const PeerInfo> peers,
                                        const std::string& sysfs = "/sys");
 
+// Returns by which other NICs the connections of a rank go (Net::Spread) whose own one is `own`.
+// NICs that no rank of the host has as its own are dealt out to the ranks, and carry a rank's
+// connections together with its own; all others are spares. `of_host` has the own NICs of the
+// host's ranks, of which this one is number `place`; where they are not known it is empty, and all
+// NICs are spares. A NIC of less than half the speed of the own one is left out, because what a
+// connection carries is cut evenly.
+NetSpread SpreadOver(std::span<const OfferedNic> nics, int own, std::span<const int> of_host,
+                     size_t place);
+
 // What the network between hosts costs: the bandwidth of the slowest NIC that a rank uses, where it
 // is known, and how many ranks of a host share one NIC. It is the same on all ranks.
 struct NetworkShare {

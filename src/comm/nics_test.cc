@@ -125,5 +125,28 @@ TEST(ShareOfTest, TheSlowestNicCountsAndTheFullestOne) {
   EXPECT_EQ(ShareOf(job, peers).ranks_per_nic, 1);
 }
 
+TEST_F(NicsTest, ConnectionsAreSpreadOverNicsThatNobodyHas) {
+  const auto spread = [](std::vector<OfferedNic> nics, int own, std::vector<int> of_host,
+                         size_t place) { return SpreadOver(nics, own, of_host, place); };
+  const std::vector<OfferedNic> four = {{"a"}, {"b"}, {"c"}, {"d"}};
+  const NetSpread alone = spread(four, 1, {1}, 0);
+  EXPECT_THAT(alone.together, ElementsAre(0, 2, 3));
+  EXPECT_THAT(alone.spare, ElementsAre());
+  const NetSpread first = spread(four, 0, {0, 1}, 0);
+  EXPECT_THAT(first.together, ElementsAre(2));
+  EXPECT_THAT(first.spare, ElementsAre(1, 3));
+  const NetSpread second = spread(four, 1, {0, 1}, 1);
+  EXPECT_THAT(second.together, ElementsAre(3));
+  EXPECT_THAT(second.spare, ElementsAre(0, 2));
+  EXPECT_THAT(spread(four, 0, {}, 0).spare, ElementsAre(1, 2, 3));
+}
+
+TEST_F(NicsTest, SlowAndUnusableNicsCarryNoPartOfAConnection) {
+  const std::vector<OfferedNic> nics = {
+      {"a", true, 10'000}, {"b", true, 1'000}, {"c", false, 10'000}, {"d", true, 5'000}, {"e"}};
+  const std::vector<int> of_host = {0};
+  EXPECT_THAT(SpreadOver(nics, 0, of_host, 0).together, ElementsAre(3, 4));
+}
+
 }  // namespace
 }  // namespace tutti

@@ -48,9 +48,9 @@ void Process::DescribeMemory(PeerInfo& info) const {
 }
 
 Result<std::shared_ptr<const Process::KnownHost>> Process::FindHost(
-    const Settings& settings, const std::vector<std::string>& interfaces) {
-  const std::string question =
-      fmt::format("{}\n{}\n{}", settings.hostid, settings.topo_file, fmt::join(interfaces, "\n"));
+    const Settings& settings, const std::vector<std::string>& interfaces, bool with_gpus) {
+  const std::string question = fmt::format("{}\n{}\n{}\n{}", with_gpus, settings.hostid,
+                                           settings.topo_file, fmt::join(interfaces, "\n"));
   const MutexLock lock(host_mutex_);
   if (const auto known = hosts_.find(question); known != hosts_.end()) return known->second;
   if (processors_.empty()) processors_ = topology::FindProcessors();
@@ -59,6 +59,9 @@ Result<std::shared_ptr<const Process::KnownHost>> Process::FindHost(
   options.host_hash = HostHash(settings.hostid);
   options.network = topology::NetworkChoice::kSockets;
   options.interfaces = interfaces;
+  std::unique_ptr<topology::GpuSource> gpus;
+  if (with_gpus) gpus = topology::MakeNvidiaSource();
+  options.gpus = gpus.get();
   auto host = std::make_shared<KnownHost>();
   TUTTI_ASSIGN(host->machine, topology::KnownMachine(settings, topology::Detect(options)));
   host->hash = HashOf(host->machine);

@@ -50,10 +50,12 @@ class Process {
     uint64_t hash = 0;  // A hash of the machine; never 0.
   };
   // Returns what is known of this host. `interfaces` are those of the network; when empty, all that
-  // lead anywhere. The processors are looked at once in the life of the process. The answers to the
-  // last few questions are kept.
+  // lead anywhere. GPUs are looked for only `with_gpus`, because that takes the driver some time.
+  // The processors are looked at once in the life of the process. The answers to the last few
+  // questions are kept.
   Result<std::shared_ptr<const KnownHost>> FindHost(const Settings& settings,
-                                                    const std::vector<std::string>& interfaces);
+                                                    const std::vector<std::string>& interfaces,
+                                                    bool with_gpus);
   // Returns true to its first caller, which then writes NCCL_TOPO_DUMP_FILE.
   bool TakeDumpTurn() { return !machine_dumped_.exchange(true); }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "base/hash.h"
 #include "topology/between_hosts.h"
@@ -32,10 +33,37 @@ constexpr uint8_t kAnswer = 1;
 constexpr uint8_t kWholeAnswer = 2;
 constexpr uint8_t kFailure = 3;
 constexpr size_t kLongestFailure = 255;
+// The most channels that an answer may have.
+constexpr size_t kMostChannels = 64;
 
 uint64_t OrderHash(std::span<const int32_t> order) { return Fnv1a::OfObjects(order); }
 
-// Ranks of this job move their data by processors, whatever else the machine has.
+// Returns whether ranks have GPUs and the machine shows them all.
+bool ShowsGpus(const HostQuestion& question, const Machine& machine) {
+  std::set<topology::BusId> shown;
+  topology::VisitPci(machine, [&](const CpuFact&, const topology::PciFact& pci) {
+    if (!pci.gpus.empty()) shown.insert(pci.bus_id);
+  });
+  return !question.gpus.empty() && std::all_of(question.gpus.begin(), question.gpus.end(),
+                                               [&](uint64_t gpu) { return shown.contains(gpu); });
+}
+
+// Makes the ranks' GPUs the machine's only devices.
+void PlaceGpus(const HostQuestion& question, Machine& machine) {
+  for (CpuFact& cpu : machine.cpus) cpu.host_devices.clear();
+  topology::VisitPci(machine, [&](CpuFact&, topology::PciFact& pci) {
+    if (pci.gpus.empty()) return;
+    topology::GpuFact gpu = std::move(pci.gpus.front());
+    pci.gpus.clear();
+    for (size_t i = 0; i < question.gpus.size(); ++i) {
+      if (question.gpus[i] != pci.bus_id) continue;
+      gpu.rank = question.ranks[i];
+      pci.gpus.push_back(gpu);
+    }
+  });
+}
+
+// Leaves the processors, by which ranks of a host move their data, whatever else the machine has.
 void DropGpus(Machine& machine) {
   topology::VisitPci(machine, [](CpuFact&, topology::PciFact& pci) { pci.gpus.clear(); });
 }
@@ -82,13 +110,13 @@ void NumberNics(const HostQuestion& question, Machine& machine) {
   });
 }
 
-Result<Channels> FindRing(const Settings& settings, const Graph& graph, const Paths& paths,
-                          bool other_hosts) {
+Result<Channels> FindRings(const Settings& settings, const Graph& graph, const Paths& paths,
+                           const HostQuestion& question) {
   if (!settings.graph_file.empty())
-    return topology::FindPattern(settings, graph, paths, Pattern::kRing, other_hosts);
+    return topology::FindPattern(settings, graph, paths, Pattern::kRing, question.other_hosts);
   topology::Demand demand;
-  demand.inter_host = other_hosts;
-  demand.max_channels = 1;
+  demand.inter_host = question.other_hosts;
+  demand.max_channels = question.channels;
   demand.cross_nic = static_cast<topology::CrossNic>(settings.cross_nic);
   return topology::Search(graph, paths, demand);
 }
@@ -113,33 +141,34 @@ void TakeNic(const Graph& graph, const Paths& paths, const HostQuestion& questio
   });
 }
 
-// `order` is in the answer already, when this fails.
-Status TakeRing(const Settings& settings, const Graph& graph, const Paths& paths,
-                const HostQuestion& question, HostAnswer& answer) {
-  Result<Channels> ring = FindRing(settings, graph, paths, question.other_hosts);
-  if (!ring.ok()) return std::move(ring).status();
-  ring->channels.resize(std::min<size_t>(ring->channels.size(), 1));
-  if (ring->channels.empty()) return InvalidUsage("there is no ring over the host's ranks");
+// The plain rings stay in the answer when this fails.
+Status TakeRings(const Settings& settings, const Graph& graph, const Paths& paths,
+                 const HostQuestion& question, HostAnswer& answer) {
+  Result<Channels> found = FindRings(settings, graph, paths, question);
+  if (!found.ok()) return std::move(found).status();
+  found->channels.resize(std::min<size_t>(found->channels.size(), question.channels));
+  if (found->channels.empty()) return InvalidUsage("there is no ring over the host's ranks");
   // Executors lay their trees over the ring: the chain of the host is the ring without its end.
-  Channels tree = *ring;
-  tree.pattern = Pattern::kTree;
-  TUTTI_TRY(topology::DumpChannels(settings, graph, {*ring, tree}, question.rank));
-  const Channel& channel = ring->channels[0];
-  std::vector<int32_t> order;
-  for (const NodeIndex device : channel.devices) order.push_back(graph.node(device).rank);
-  std::vector<int32_t> sorted = order;
-  std::sort(sorted.begin(), sorted.end());
-  if (!std::equal(sorted.begin(), sorted.end(), question.ranks.begin(), question.ranks.end()))
-    return InvalidUsage("the ring does not pass through each of the host's {} ranks once",
-                        question.ranks.size());
+  Channels trees = *found;
+  trees.pattern = Pattern::kTree;
+  TUTTI_TRY(topology::DumpChannels(settings, graph, {*found, trees}, question.rank));
   const auto rail = [&](NodeIndex net) {
     return net == topology::kNoIndex ? -1 : graph.node(net).device;
   };
-  answer.order = std::move(order);
-  answer.rail_in = rail(channel.net_in);
-  answer.rail_out = rail(channel.net_out);
-  answer.intra_mbs = Mbs(ring->bandwidth_intra_gbps);
-  answer.inter_mbs = Mbs(ring->bandwidth_inter_gbps);
+  std::vector<HostRing> rings;
+  for (const Channel& channel : found->channels) {
+    HostRing ring = {{}, rail(channel.net_in), rail(channel.net_out)};
+    for (const NodeIndex device : channel.devices) ring.order.push_back(graph.node(device).rank);
+    std::vector<int32_t> sorted = ring.order;
+    std::sort(sorted.begin(), sorted.end());
+    if (!std::equal(sorted.begin(), sorted.end(), question.ranks.begin(), question.ranks.end()))
+      return InvalidUsage("a ring does not pass through each of the host's {} ranks once",
+                          question.ranks.size());
+    rings.push_back(std::move(ring));
+  }
+  answer.rings = std::move(rings);
+  answer.intra_mbs = Mbs(found->bandwidth_intra_gbps);
+  answer.inter_mbs = Mbs(found->bandwidth_inter_gbps);
   return Status::Ok();
 }
 
@@ -164,15 +193,21 @@ Result<Told> ReadAnswer(std::span<const std::byte> message, size_t host_ranks) {
     told.answer.nic_mbps = reader.U32();
   }
   if (told.kind == kWholeAnswer) {
-    told.answer.rail_in = static_cast<int32_t>(reader.U32());
-    told.answer.rail_out = static_cast<int32_t>(reader.U32());
     told.answer.intra_mbs = reader.U32();
     told.answer.inter_mbs = reader.U32();
-    if (reader.remaining() != 4 * host_ranks)
-      return RemoteError("its ring is {} bytes long, for {} ranks", reader.remaining(), host_ranks);
-    for (size_t i = 0; i < host_ranks; ++i)
-      told.answer.order.push_back(static_cast<int32_t>(reader.U32()));
-    if (OrderHash(told.answer.order) != told.order_hash)
+    const size_t channels = reader.U32();
+    if (channels < 1 || channels > kMostChannels) return RemoteError("it has {} rings", channels);
+    if (reader.remaining() != channels * 4 * (2 + host_ranks))
+      return RemoteError("its {} rings are {} bytes long, for {} ranks", channels,
+                         reader.remaining(), host_ranks);
+    for (size_t c = 0; c < channels; ++c) {
+      HostRing& ring = told.answer.rings.emplace_back();
+      ring.rail_in = static_cast<int32_t>(reader.U32());
+      ring.rail_out = static_cast<int32_t>(reader.U32());
+      for (size_t i = 0; i < host_ranks; ++i)
+        ring.order.push_back(static_cast<int32_t>(reader.U32()));
+    }
+    if (OrderHash(OrdersOf(told.answer)) != told.order_hash)
       return RemoteError("its ring is not the one that it vouches for");
   }
   if (told.kind < kAnswer || told.kind > kFailure || reader.failed() || !reader.AtEnd())
@@ -182,14 +217,16 @@ Result<Told> ReadAnswer(std::span<const std::byte> message, size_t host_ranks) {
 
 topology::HostOffer OfferOf(const HostAnswer& answer) {
   topology::HostOffer offer;
-  offer.rank_count = static_cast<uint32_t>(answer.order.size());
-  offer.ring = {.pattern = Pattern::kRing,
-                .channels = 1,
-                .bandwidth_intra_gbps = answer.intra_mbs / 1000.0,
-                .bandwidth_inter_gbps = answer.inter_mbs / 1000.0,
-                .ranks = answer.order,
-                .rail_in = {answer.rail_in},
-                .rail_out = {answer.rail_out}};
+  offer.rank_count = static_cast<uint32_t>(answer.rings[0].order.size());
+  offer.ring.pattern = Pattern::kRing;
+  offer.ring.channels = static_cast<uint32_t>(answer.rings.size());
+  offer.ring.bandwidth_intra_gbps = answer.intra_mbs / 1000.0;
+  offer.ring.bandwidth_inter_gbps = answer.inter_mbs / 1000.0;
+  offer.ring.ranks = OrdersOf(answer);
+  for (const HostRing& ring : answer.rings) {
+    offer.ring.rail_in.push_back(ring.rail_in);
+    offer.ring.rail_out.push_back(ring.rail_out);
+  }
   offer.tree = offer.ring;
   offer.tree.pattern = Pattern::kTree;
   return offer;
@@ -198,21 +235,23 @@ topology::HostOffer OfferOf(const HostAnswer& answer) {
 // Returns the lower of two speeds; 0 is an unknown one.
 uint32_t LeastKnown(uint32_t a, uint32_t b) { return a == 0 || b == 0 ? a + b : std::min(a, b); }
 
-// Joins the hosts' rings to the job's, which goes through the hosts in the order of their first
+// Joins the hosts' rings to the job's, which go through the hosts in the order of their first
 // ranks.
-Result<std::vector<int>> JoinRing(const std::vector<topology::HostOffer>& offers) {
+Result<std::vector<std::vector<int>>> JoinRings(const std::vector<topology::HostOffer>& offers) {
   TUTTI_ASSIGN(const topology::JobChannels job, topology::JoinHosts(offers));
-  std::vector<int> ring;
-  std::vector<bool> seen(job.rank_count);
-  int32_t at = offers[0].ring.ranks[0];
-  while (ring.size() < job.rank_count && !seen[static_cast<size_t>(at)]) {
-    seen[static_cast<size_t>(at)] = true;
-    ring.push_back(at);
-    at = job.RingNext(0, static_cast<uint32_t>(at));
+  std::vector<std::vector<int>> rings(job.ring_channels);
+  for (uint32_t c = 0; c < job.ring_channels; ++c) {
+    std::vector<bool> seen(job.rank_count);
+    int32_t at = offers[0].ring.ranks[size_t{c} * offers[0].rank_count];
+    while (rings[c].size() < job.rank_count && !seen[static_cast<size_t>(at)]) {
+      seen[static_cast<size_t>(at)] = true;
+      rings[c].push_back(at);
+      at = job.RingNext(c, static_cast<uint32_t>(at));
+    }
+    if (rings[c].size() != job.rank_count)
+      return InternalError("a ring closes after {} of {} ranks", rings[c].size(), job.rank_count);
   }
-  if (ring.size() != job.rank_count)
-    return InternalError("the ring closes after {} of {} ranks", ring.size(), job.rank_count);
-  return ring;
+  return rings;
 }
 
 }  // namespace
@@ -222,14 +261,14 @@ bool TopologyMatters(const Settings& settings, const HostQuestion& question) {
                                     [&](int numa) { return numa == question.numas[0]; });
   const auto usable = std::count_if(question.nics.begin(), question.nics.end(),
                                     [](const OfferedNic& nic) { return nic.usable; });
-  return !one_node || usable > 1 || !settings.topo_file.empty() ||
+  return !one_node || question.gpus.size() > 2 || usable > 1 || !settings.topo_file.empty() ||
          !settings.topo_dump_file.empty() || !settings.graph_file.empty() ||
          !settings.graph_dump_file.empty();
 }
 
 HostAnswer PlainAnswer(const HostQuestion& question) {
   HostAnswer answer;
-  answer.order.assign(question.ranks.begin(), question.ranks.end());
+  answer.rings = {HostRing{{question.ranks.begin(), question.ranks.end()}}};
   const auto nic = std::find_if(question.nics.begin(), question.nics.end(),
                                 [](const OfferedNic& one) { return one.usable; });
   if (nic != question.nics.end()) {
@@ -243,15 +282,19 @@ Result<HostAnswer> AskTopology(const Settings& settings, Machine machine, uint64
                                const HostQuestion& question) {
   HostAnswer answer = PlainAnswer(question);
   answer.machine = machine_hash;
-  PlaceRanks(question, machine);
+  const bool by_gpus = ShowsGpus(question, machine);
+  if (by_gpus)
+    PlaceGpus(question, machine);
+  else
+    PlaceRanks(question, machine);
   NumberNics(question, machine);
   TUTTI_TRY(topology::DumpMachine(settings, machine, question.rank));
-  DropGpus(machine);
+  if (!by_gpus) DropGpus(machine);
   const Status found = [&]() -> Status {
     TUTTI_ASSIGN(const topology::BuiltGraph built, topology::BuildGraph(machine));
     const Paths paths = topology::ComputePaths(built.graph, topology::RulesOf(settings));
     if (question.other_hosts) TakeNic(built.graph, paths, question, machine, answer);
-    return TakeRing(settings, built.graph, paths, question, answer);
+    return TakeRings(settings, built.graph, paths, question, answer);
   }();
   if (!found.ok() && !settings.graph_file.empty()) return found;
   if (!found.ok()) answer.plain_since = found.message();
@@ -262,15 +305,18 @@ Bytes WriteAnswer(const HostAnswer& answer, bool whole) {
   WireWriter writer;
   writer.U8(whole ? kWholeAnswer : kAnswer);
   writer.U64(answer.machine);
-  writer.U64(OrderHash(answer.order));
+  writer.U64(OrderHash(OrdersOf(answer)));
   writer.U32(static_cast<uint32_t>(answer.nic));
   writer.U32(answer.nic_mbps);
   if (whole) {
-    writer.U32(static_cast<uint32_t>(answer.rail_in));
-    writer.U32(static_cast<uint32_t>(answer.rail_out));
     writer.U32(answer.intra_mbs);
     writer.U32(answer.inter_mbs);
-    for (const int32_t rank : answer.order) writer.U32(static_cast<uint32_t>(rank));
+    writer.U32(static_cast<uint32_t>(answer.rings.size()));
+    for (const HostRing& ring : answer.rings) {
+      writer.U32(static_cast<uint32_t>(ring.rail_in));
+      writer.U32(static_cast<uint32_t>(ring.rail_out));
+      for (const int32_t rank : ring.order) writer.U32(static_cast<uint32_t>(rank));
+    }
   }
   return std::move(writer).Take();
 }
@@ -304,16 +350,18 @@ Result<JobAnswer> JoinAnswers(std::span<const Bytes> messages, std::span<const i
   JobAnswer job;
   for (const auto& [first, ranks] : hosts) {
     const HostAnswer& answer = told[static_cast<size_t>(first)].answer;
-    std::vector<int32_t> sorted = answer.order;
-    std::sort(sorted.begin(), sorted.end());
-    if (sorted != ranks)
-      return RemoteError("the ring that {} offers is not one over the {} ranks of its host",
-                         name(static_cast<size_t>(first)), ranks.size());
+    for (const HostRing& ring : answer.rings) {
+      std::vector<int32_t> sorted = ring.order;
+      std::sort(sorted.begin(), sorted.end());
+      if (sorted != ranks)
+        return RemoteError("the ring that {} offers is not one over the {} ranks of its host",
+                           name(static_cast<size_t>(first)), ranks.size());
+    }
     offers.push_back(OfferOf(answer));
     job.intra_mbs = LeastKnown(job.intra_mbs, answer.intra_mbs);
     job.inter_mbs = LeastKnown(job.inter_mbs, answer.inter_mbs);
   }
-  TUTTI_ASSIGN(job.ring, JoinRing(offers));
+  TUTTI_ASSIGN(job.rings, JoinRings(offers));
   for (size_t r = 0; r < told.size(); ++r) {
     const Told& first = told[static_cast<size_t>(first_ranks[r])];
     job.nic.push_back(told[r].answer.nic);
@@ -344,15 +392,22 @@ Status NameDifference(const Disagreement& disagreement, std::span<const int32_t>
       who, differ.first - order.begin(), *differ.second, *differ.first);
 }
 
+std::vector<int32_t> OrdersOf(const HostAnswer& answer) {
+  std::vector<int32_t> orders;
+  for (const HostRing& ring : answer.rings)
+    orders.insert(orders.end(), ring.order.begin(), ring.order.end());
+  return orders;
+}
+
 Bytes WriteOrder(std::span<const int32_t> order) {
   WireWriter writer;
   for (const int32_t rank : order) writer.U32(static_cast<uint32_t>(rank));
   return std::move(writer).Take();
 }
 
-Result<std::vector<int32_t>> ReadOrder(std::span<const std::byte> message, size_t most) {
-  if (message.size() % 4 != 0 || message.size() / 4 > most)
-    return RemoteError("{} bytes are no ring of a job of {} ranks", message.size(), most);
+Result<std::vector<int32_t>> ReadOrder(std::span<const std::byte> message, size_t ranks) {
+  if (message.size() % 4 != 0 || message.size() / 4 > ranks * kMostChannels)
+    return RemoteError("{} bytes are no rings of a job of {} ranks", message.size(), ranks);
   WireReader reader(message);
   std::vector<int32_t> order;
   while (!reader.AtEnd()) order.push_back(static_cast<int32_t>(reader.U32()));

@@ -1,14 +1,15 @@
 #pragma once
 
 // The step of initialisation in which ranks look at what their hosts are made of, and choose the
-// order in which the ring passes through them and the NIC that each of them uses.
+// orders in which rings pass through them and the NIC that each of them uses.
 //
 //   this rank:   machine + ranks of the host → graph → paths → channels   AskTopology
 //   exchange:    the answer's hash; of each host's first rank the answer  WriteAnswer
 //   every rank:  all hosts' answers → the job's order                     JoinAnswers
 //
-// Hosts have one channel: a rank's data is moved by one thread, the one that runs the operation, so
-// that a second ring would only take turns with the first.
+// Ranks on hosts have one channel: a rank's data is moved by one thread, the one that runs the
+// operation, so that a second ring would only take turns with the first. GPUs have several, each
+// with an order of its own, so that together they use what the links of a machine have.
 //
 // These are pure functions, except that they read the files that settings name. Any thread may call
 // them. What comes from peers is checked before it is used.
@@ -39,25 +40,32 @@ struct HostQuestion {
   int rank = 0;
   std::vector<int> ranks;        // The ranks of this host, ascending.
   std::vector<int> numas;        // The NUMA node on which each of them runs; -1: not known.
+  std::vector<uint64_t> gpus;    // The bus address of each one's GPU; empty: they have none.
+  uint32_t channels = 1;         // The most channels that are of use.
   bool other_hosts = false;      // The job has other hosts too.
   std::vector<OfferedNic> nics;  // when it has; at least one is usable
 };
 
-struct HostAnswer {
-  uint64_t machine = 0;        // A hash of the machine; 0: it was not looked at.
+// A channel's way through a host.
+struct HostRing {
   std::vector<int32_t> order;  // The host's ranks as the ring passes through them.
   int32_t rail_in = -1;        // The NICs by which the ring comes to the host and leaves it.
   int32_t rail_out = -1;
-  uint32_t intra_mbs = 0;  // MB/s of the ring inside the host, and between hosts; 0: not known
+};
+
+struct HostAnswer {
+  uint64_t machine = 0;         // A hash of the machine; 0: it was not looked at.
+  std::vector<HostRing> rings;  // One for each channel, at least one.
+  uint32_t intra_mbs = 0;       // MB/s of a ring inside the host, and between hosts; 0: not known
   uint32_t inter_mbs = 0;
   int32_t nic = 0;          // the device that this rank listens and connects with
   uint32_t nic_mbps = 0;    // Mbit/s of it; 0: not known
   std::string plain_since;  // why the order is that of the ranks' numbers, when the search failed
 };
 
-// Returns whether the machine can make a difference: there are ranks on several NUMA nodes, several
-// NICs, or a setting that names a file of a machine or of channels. The same on all ranks of a
-// host.
+// Returns whether the machine can make a difference: there are ranks on several NUMA nodes, more
+// than two GPUs, several NICs, or a setting that names a file of a machine or of channels. The same
+// on all ranks of a host.
 bool TopologyMatters(const Settings& settings, const HostQuestion& question);
 
 // Returns the answer where the machine makes no difference: the order of the ranks' numbers, and
@@ -65,8 +73,9 @@ bool TopologyMatters(const Settings& settings, const HostQuestion& question);
 HostAnswer PlainAnswer(const HostQuestion& question);
 
 // Answers by a search. `machine` is what is known of the host, without ranks, and `machine_hash`
-// its hash. When the search fails, the answer is plain and says why. Fails for files that
-// NCCL_GRAPH_FILE and similar settings name.
+// its hash. GPUs that the machine does not show count as ranks on its processors. When the search
+// fails, the answer is plain and says why. Fails for files that NCCL_GRAPH_FILE and similar
+// settings name.
 Result<HostAnswer> AskTopology(const Settings& settings, topology::Machine machine,
                                uint64_t machine_hash, const HostQuestion& question);
 
@@ -83,10 +92,11 @@ struct Disagreement {
 };
 
 struct JobAnswer {
-  std::vector<int> ring;           // all ranks; those of one host follow one another
+  // One for each channel, at least one: all ranks; those of one host follow one another.
+  std::vector<std::vector<int>> rings;
   std::vector<int32_t> nic;        // by rank
   std::vector<uint32_t> nic_mbps;  // by rank; 0: not known
-  // MB/s of the rings inside the hosts, and between them, of the host that has least; 0: not known.
+  // MB/s of a ring inside the hosts, and between them, of the host that has least; 0: not known.
   uint32_t intra_mbs = 0;
   uint32_t inter_mbs = 0;
   // The ranks that see another machine than the first rank of their host does, because containers
@@ -106,8 +116,11 @@ Result<JobAnswer> JoinAnswers(std::span<const Bytes> messages, std::span<const i
 Status NameDifference(const Disagreement& disagreement, std::span<const int32_t> order,
                       std::span<const int32_t> first_order, std::span<const PeerInfo> peers);
 
-// Write and read an order on its own, for NameDifference. Only its form is checked.
+// Returns the orders of all channels, one after the other.
+std::vector<int32_t> OrdersOf(const HostAnswer& answer);
+// Write and read such orders on their own, for NameDifference. Only their form is checked: they are
+// of at most `ranks` ranks.
 Bytes WriteOrder(std::span<const int32_t> order);
-Result<std::vector<int32_t>> ReadOrder(std::span<const std::byte> message, size_t most);
+Result<std::vector<int32_t>> ReadOrder(std::span<const std::byte> message, size_t ranks);
 
 }  // namespace tutti

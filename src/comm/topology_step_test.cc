@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Two processors, a card with a NIC below each, the second one faster.
+// Two processors with a NIC below each, the second NIC faster.
 topology::Machine TwoNodes() {
   constexpr const char* kXml = R"(<system version="1">
   <cpu numaid="0" affinity="0000000f" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="17">
@@ -63,8 +63,9 @@ TEST(AskTopologyTest, TheRingGoesToEachNodeOnce) {
   const HostQuestion question = Question(0, {0, 1, 2, 3, 4, 5}, {0, 1, 0, 1, 0, 1});
   const HostAnswer answer = Ask(question);
   EXPECT_EQ(answer.plain_since, "");
-  EXPECT_THAT(answer.order, ::testing::UnorderedElementsAre(0, 1, 2, 3, 4, 5));
-  EXPECT_EQ(Crossings(answer.order, question), 2) << ::testing::PrintToString(answer.order);
+  EXPECT_THAT(answer.rings[0].order, ::testing::UnorderedElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_EQ(Crossings(answer.rings[0].order, question), 2)
+      << ::testing::PrintToString(answer.rings[0].order);
 }
 
 TEST(AskTopologyTest, EachRankTakesTheNicOfItsNode) {
@@ -113,7 +114,92 @@ TEST(AskTopologyTest, ANodeThatIsHiddenHereStillHoldsItsRanks) {
   const HostQuestion question = Question(0, {0, 1, 2, 3}, {0, 5, 0, 5});
   const HostAnswer answer = Ask(question);
   EXPECT_EQ(answer.plain_since, "");
-  EXPECT_EQ(Crossings(answer.order, question), 2);
+  EXPECT_EQ(Crossings(answer.rings[0].order, question), 2);
+}
+
+// Four GPUs on one processor, each at a PCIe port of its own with a NIC beside it. NVLinks join
+// them to a ring that is not in the order of their addresses: 0, 2, 1, 3.
+topology::Machine FourGpus() {
+  std::string xml = R"(<system version="1">
+  <cpu numaid="0" affinity="000000ff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
+)";
+  const auto bus = [](int gpu) { return fmt::format("0000:{:02x}:00.0", 0x11 * (gpu + 1)); };
+  const int next[] = {2, 3, 1, 0}, previous[] = {3, 2, 0, 1};
+  for (int g = 0; g < 4; ++g) {
+    xml += fmt::format(
+        R"(<pci busid="0000:{:02x}:00.0" class="0x060400" link_speed="16.0 GT/s PCIe" link_width="16">
+  <pci busid="{}" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
+    <gpu dev="{}" sm="80" rank="{}" gdr="1">
+      <nvlink target="{}" count="2" tclass="0x030200"/><nvlink target="{}" count="2" tclass="0x030200"/>
+    </gpu>
+  </pci>
+  <pci busid="0000:{:02x}:00.0" class="0x020000" link_speed="16.0 GT/s PCIe" link_width="16">
+    <nic><net name="eth{}" dev="{}" speed="100000" port="0" guid="{:#x}" gdr="1"/></nic>
+  </pci>
+</pci>
+)",
+        0x11 * (g + 1) - 1, bus(g), g, g, bus(next[g]), bus(previous[g]), 0x11 * (g + 1) + 1, g, g,
+        g + 1);
+  }
+  auto machine = topology::ParseMachineXml(xml + "</cpu></system>", "four GPUs");
+  EXPECT_TRUE(machine.ok()) << machine.status().message();
+  return machine.ok() ? *machine : topology::Machine{};
+}
+
+HostQuestion QuestionOfGpus(int rank, std::vector<int> ranks) {
+  HostQuestion question = Question(rank, std::move(ranks), {0, 0, 0, 0});
+  for (uint64_t gpu = 0; gpu < 4; ++gpu) question.gpus.push_back(0x11 * (gpu + 1) << 12);
+  question.channels = 8;
+  return question;
+}
+
+// Expects rings that only go from a GPU to one that an NVLink joins to it. Ranks go by GPUs.
+void ExpectNvlinksOnly(const HostAnswer& answer, const std::vector<int>& ranks) {
+  const auto gpu_of = [&](int32_t rank) {
+    return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+  };
+  ASSERT_FALSE(answer.rings.empty());
+  for (const HostRing& ring : answer.rings) {
+    ASSERT_EQ(ring.order.size(), ranks.size());
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const auto from = gpu_of(ring.order[i]), to = gpu_of(ring.order[(i + 1) % ranks.size()]);
+      EXPECT_NE(from / 2, to / 2) << ::testing::PrintToString(ring.order);
+    }
+  }
+}
+
+TEST(AskTopologyTest, RingsOfGpusFollowTheLinks) {
+  const std::vector<int> ranks = {1, 4, 6, 7};
+  const auto answer = AskTopology({}, FourGpus(), 7, QuestionOfGpus(4, ranks));
+  ASSERT_TRUE(answer.ok()) << answer.status().message();
+  EXPECT_EQ(answer->plain_since, "");
+  ExpectNvlinksOnly(*answer, ranks);
+  EXPECT_GT(answer->rings.size(), 1u);  // both directions of the links
+}
+
+TEST(AskTopologyTest, GpusOfSeveralHostsUseEveryNic) {
+  std::vector<bool> used(4);
+  for (int rank = 0; rank < 4; ++rank) {
+    HostQuestion question = QuestionOfGpus(rank, {0, 1, 2, 3});
+    question.other_hosts = true;
+    for (int nic = 0; nic < 4; ++nic)
+      question.nics.push_back({fmt::format("eth{}", nic), true, 100000});
+    const auto answer = AskTopology({}, FourGpus(), 7, question);
+    ASSERT_TRUE(answer.ok()) << answer.status().message();
+    EXPECT_EQ(answer->nic, rank);
+    for (const HostRing& ring : answer->rings) used[static_cast<size_t>(ring.rail_out)] = true;
+  }
+  EXPECT_THAT(used, ElementsAre(true, true, true, true));
+}
+
+TEST(AskTopologyTest, GpusThatAreNotShownCountAsRanksOfTheHost) {
+  HostQuestion question = QuestionOfGpus(0, {0, 1, 2, 3});
+  question.gpus[2] = 0x99000;
+  question.channels = 1;
+  const auto answer = AskTopology({}, FourGpus(), 7, question);
+  ASSERT_TRUE(answer.ok()) << answer.status().message();
+  ASSERT_EQ(answer->rings.size(), 1u);
+  EXPECT_THAT(answer->rings[0].order, ::testing::UnorderedElementsAre(0, 1, 2, 3));
 }
 
 // As many ranks as a host of today has processors, by turns on two nodes; and the most for which
@@ -129,7 +215,7 @@ TEST(AskTopologyTest, ManyRanksComeIntoOrder) {
     question.nics = {{"eth0", true, 10000}, {"eth1", true, 10000}};
     const HostAnswer answer = Ask(question);
     EXPECT_EQ(answer.plain_since, "") << count;
-    EXPECT_EQ(Crossings(answer.order, question), 2) << count;
+    EXPECT_EQ(Crossings(answer.rings[0].order, question), 2) << count;
   }
 }
 
@@ -139,7 +225,7 @@ TEST(AskTopologyTest, WithoutARingTheOrderIsThatOfNumbersAndSaysWhy) {
   question.nics = {{"not_in_the_file", true, 10000}};
   const HostAnswer answer = Ask(question);
   EXPECT_NE(answer.plain_since, "");
-  EXPECT_THAT(answer.order, ElementsAre(0, 1, 2));
+  EXPECT_THAT(answer.rings[0].order, ElementsAre(0, 1, 2));
   EXPECT_EQ(answer.nic, 0);
   EXPECT_EQ(answer.nic_mbps, 10000u);
 }
@@ -173,7 +259,8 @@ class JoinAnswersTest : public ::testing::Test {
     for (int r = 0; r < 6; ++r) {
       HostAnswer answer;
       answer.machine = 7;
-      answer.order = r % 2 == 0 ? std::vector<int32_t>{4, 0, 2} : std::vector<int32_t>{1, 5, 3};
+      answer.rings = {
+          HostRing{r % 2 == 0 ? std::vector<int32_t>{4, 0, 2} : std::vector<int32_t>{1, 5, 3}}};
       answers_.push_back(answer);
       peers_[static_cast<size_t>(r)].host_hash = static_cast<uint64_t>(1 + r % 2);
     }
@@ -198,9 +285,23 @@ class JoinAnswersTest : public ::testing::Test {
 TEST_F(JoinAnswersTest, TheRingEntersAndLeavesEachHostOnce) {
   const auto job = Join();
   ASSERT_TRUE(job.ok()) << job.status().message();
-  EXPECT_THAT(job->ring, ElementsAre(4, 0, 2, 1, 5, 3));
+  EXPECT_THAT(job->rings[0], ElementsAre(4, 0, 2, 1, 5, 3));
   EXPECT_FALSE(job->disagreement);
   EXPECT_THAT(job->see_another, ElementsAre());
+}
+
+// Hosts have as many rings as the one with fewest, and each goes on through the next host on the
+// rail by which it left the one before.
+TEST_F(JoinAnswersTest, RingsOfSeveralChannelsKeepToTheirRails) {
+  answers_[0].rings = {{{4, 0, 2}, 0, 0}, {{2, 4, 0}, 1, 1}, {{0, 4, 2}, 2, 2}};
+  answers_[1].rings = {{{1, 5, 3}, 1, 1}, {{3, 5, 1}, 0, 0}};
+  for (size_t r = 2; r < 6; ++r) answers_[r].rings = answers_[r % 2].rings;
+  Write();
+  const auto job = Join();
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  EXPECT_THAT(job->rings,
+              ElementsAre(ElementsAre(4, 0, 2, 3, 5, 1), ElementsAre(2, 4, 0, 1, 5, 3)));
+  EXPECT_FALSE(job->disagreement);
 }
 
 // What the cost model counts with: the host that has least, as far as one is known.
@@ -218,28 +319,29 @@ TEST_F(JoinAnswersTest, TheSlowestHostCounts) {
 }
 
 TEST_F(JoinAnswersTest, OneMachineAndTwoAnswersIsADisagreement) {
-  answers_[3].order = {1, 3, 5};
+  answers_[3].rings[0].order = {1, 3, 5};
   Write();
   const auto job = Join();
   ASSERT_TRUE(job.ok()) << job.status().message();
   ASSERT_TRUE(job->disagreement);
   EXPECT_EQ(job->disagreement->rank, 3);
   EXPECT_EQ(job->disagreement->first_rank, 1);
-  const auto theirs = ReadOrder(WriteOrder(answers_[3].order), 6);
+  const auto theirs = ReadOrder(WriteOrder(answers_[3].rings[0].order), 6);
   ASSERT_TRUE(theirs.ok());
-  EXPECT_THAT(NameDifference(*job->disagreement, *theirs, answers_[1].order, peers_).message(),
-              HasSubstr("place 1 is rank 5 for the one and rank 3 for the other"));
+  EXPECT_THAT(
+      NameDifference(*job->disagreement, *theirs, answers_[1].rings[0].order, peers_).message(),
+      HasSubstr("place 1 is rank 5 for the one and rank 3 for the other"));
 }
 
 TEST_F(JoinAnswersTest, WhoSeesAnotherMachineTakesTheFirstRanksAnswer) {
-  answers_[3].order = {1, 3, 5};
+  answers_[3].rings[0].order = {1, 3, 5};
   answers_[3].machine = 8;
   Write();
   const auto job = Join();
   ASSERT_TRUE(job.ok());
   EXPECT_FALSE(job->disagreement);
   EXPECT_THAT(job->see_another, ElementsAre(3));
-  EXPECT_THAT(job->ring, ElementsAre(4, 0, 2, 1, 5, 3));
+  EXPECT_THAT(job->rings[0], ElementsAre(4, 0, 2, 1, 5, 3));
 }
 
 TEST_F(JoinAnswersTest, AFailureIsEverybodys) {
@@ -255,13 +357,13 @@ TEST_F(JoinAnswersTest, HostileAnswersAreRefused) {
       {{4, 0, 1}, "not one over the 3 ranks"},
       {{4, 0, -1}, "not one over the 3 ranks"},
       {{4, 0, 1 << 30}, "not one over the 3 ranks"},
-      {{4, 0}, "8 bytes long, for 3 ranks"},
-      {{4, 0, 2, 1}, "16 bytes long, for 3 ranks"},
-      {{}, "0 bytes long"}};
+      {{4, 0}, "16 bytes long, for 3 ranks"},
+      {{4, 0, 2, 1}, "24 bytes long, for 3 ranks"},
+      {{}, "8 bytes long"}};
   for (const auto& [order, sentence] : kOrders) {
     messages_ = sound;
     HostAnswer answer = answers_[0];
-    answer.order = order;
+    answer.rings[0].order = order;
     messages_[0] = WriteAnswer(answer, true);
     EXPECT_THAT(Refusal(), HasSubstr(sentence));
   }
@@ -282,7 +384,7 @@ TEST_F(JoinAnswersTest, DamagedAnswersDoNoHarm) {
   const auto expect_sound = [&] {
     const auto job = Join();
     if (!job.ok()) return;
-    std::vector<int> sorted = job->ring;
+    std::vector<int> sorted = job->rings[0];
     std::sort(sorted.begin(), sorted.end());
     EXPECT_THAT(sorted, ElementsAre(0, 1, 2, 3, 4, 5));
   };
@@ -305,7 +407,7 @@ TEST_F(JoinAnswersTest, DamagedAnswersDoNoHarm) {
 
 TEST(ReadOrderTest, IsBounded) {
   EXPECT_FALSE(ReadOrder(Bytes(7), 6).ok());
-  EXPECT_FALSE(ReadOrder(Bytes(28), 6).ok());
+  EXPECT_FALSE(ReadOrder(Bytes(4 * (6 * 64 + 1)), 6).ok());
   EXPECT_TRUE(ReadOrder(Bytes(24), 6).ok());
 }
 

@@ -60,9 +60,13 @@ struct Range {
 template <typename T>
 class Combination {
  public:
+  // `beside` are ranks that hold other parts of the same tensors and combine them at the same time,
+  // `num_beside` with this one; null where this rank holds all of them.
   Combination(Operations& operations, int rank, int num_ranks, std::span<const size_t> counts,
-              T* vector, T* scratch)
+              T* vector, T* scratch, Operations* beside = nullptr, int num_beside = 1)
       : operations_(operations),
+        beside_(beside),
+        num_beside_(static_cast<size_t>(num_beside)),
         rank_(rank),
         core_(static_cast<int>(std::bit_floor(static_cast<unsigned>(num_ranks)))),
         extra_(num_ranks - core_),
@@ -73,7 +77,7 @@ class Combination {
         dots_(counts.size()) {}
 
   Status Run(size_t halves_bytes) {
-    if (all_.size() == 0) return Status::Ok();
+    if (all_.size() == 0 && beside_ == nullptr) return Status::Ok();
     if (rank_ >= core_) {
       TUTTI_TRY(Exchange(rank_ - core_, all_, {}, scratch_));
       return Exchange(rank_ - core_, {}, all_, vector_);
@@ -81,6 +85,7 @@ class Combination {
     if (rank_ < extra_) {
       TUTTI_TRY(Exchange(rank_ + core_, {}, all_, scratch_));
       ComputeDots(all_, /*mine_first=*/true);
+      TUTTI_TRY(AddDotsBeside());
       MixRange(all_, /*mine_first=*/true);
     }
     const bool halves = all_.size() * sizeof(T) >= halves_bytes;
@@ -93,6 +98,7 @@ class Combination {
   // Sends a range of the vector to the peer and receives another of the peer's into `to`, where it
   // has the same place.
   Status Exchange(int peer, Range mine, Range theirs, T* to) {
+    if (mine.size() == 0 && theirs.size() == 0) return Status::Ok();
     return operations_.SendReceive(vector_ + mine.begin, mine.size() * sizeof(T),
                                    mine.size() > 0 ? peer : -1, to + theirs.begin,
                                    theirs.size() * sizeof(T), theirs.size() > 0 ? peer : -1);
@@ -130,6 +136,7 @@ class Combination {
       const int peer = rank_ ^ distance;
       TUTTI_TRY(Exchange(peer, all_, all_, scratch_));
       ComputeDots(all_, rank_ < peer);
+      TUTTI_TRY(AddDotsBeside());
       MixRange(all_, rank_ < peer);
     }
     return Status::Ok();
@@ -145,6 +152,7 @@ class Combination {
       TUTTI_TRY(Exchange(peer, given, kept, scratch_));
       ComputeDots(kept, first);
       TUTTI_TRY(AddDots(distance));
+      TUTTI_TRY(AddDotsBeside());
       MixRange(kept, first);
       held.push_back(kept);
     }
@@ -172,7 +180,21 @@ class Combination {
     return Status::Ok();
   }
 
+  // Adds up the dot products of the other parts of the tensors, in the order of their ranks, so
+  // that all ranks of both sides come to the same bits.
+  Status AddDotsBeside() {
+    if (beside_ == nullptr) return Status::Ok();
+    std::vector<Dots> all(num_beside_ * dots_.size());
+    TUTTI_TRY(beside_->Allgather(dots_.data(), all.data(),
+                                 std::vector<size_t>(num_beside_, dots_.size() * sizeof(Dots))));
+    std::fill(dots_.begin(), dots_.end(), Dots());
+    for (size_t i = 0; i < all.size(); ++i) dots_[i % dots_.size()].Add(all[i]);
+    return Status::Ok();
+  }
+
   Operations& operations_;
+  Operations* const beside_;
+  const size_t num_beside_;
   const int rank_;
   const int core_;   // the largest power of two of ranks
   const int extra_;  // the ranks beyond it
@@ -183,7 +205,49 @@ class Combination {
   std::vector<Dots> dots_;  // of each tensor
 };
 
+// Returns how many elements of each tensor lie in a range of all of them.
+std::vector<size_t> CountsWithin(std::span<const size_t> counts, Range range) {
+  std::vector<size_t> within;
+  size_t begin = 0;
+  for (const size_t count : counts) {
+    const size_t from = std::max(begin, range.begin);
+    begin += count;
+    const size_t to = std::min(begin, range.end);
+    within.push_back(from < to ? to - from : 0);
+  }
+  return within;
+}
+
+template <typename T>
+Status CombineHosts(const TwoLevels& levels, std::span<const size_t> counts, T* vector, T* scratch,
+                    size_t halves_bytes) {
+  const HierarchyShape& shape = levels.shape;
+  const std::vector<size_t> pieces =
+      shape.PieceCounts(std::accumulate(counts.begin(), counts.end(), size_t{0}));
+  const auto mine = pieces.begin() + shape.local_rank;
+  const size_t before = std::accumulate(pieces.begin(), mine, size_t{0});
+  T* const piece = vector + before;
+  const ncclDataType_t type = sizeof(T) == sizeof(double) ? ncclFloat64 : ncclFloat32;
+  TUTTI_TRY(levels.local->Reducescatter(vector, piece, pieces, type, ncclAvg));
+  const std::vector<size_t> held = CountsWithin(counts, {before, before + *mine});
+  TUTTI_TRY(Combination<T>(*levels.cross, shape.cross_rank, shape.cross_size, held, piece,
+                           scratch + before, levels.local, shape.local_size)
+                .Run(halves_bytes));
+  std::vector<size_t> bytes;
+  for (const size_t count : pieces) bytes.push_back(count * sizeof(T));
+  return levels.local->Allgather(piece, vector, bytes);
+}
+
 }  // namespace
+
+Status AdasumInTwoLevels(const TwoLevels& levels, std::span<const size_t> counts, float* vector,
+                         float* scratch, size_t halves_bytes) {
+  return CombineHosts(levels, counts, vector, scratch, halves_bytes);
+}
+Status AdasumInTwoLevels(const TwoLevels& levels, std::span<const size_t> counts, double* vector,
+                         double* scratch, size_t halves_bytes) {
+  return CombineHosts(levels, counts, vector, scratch, halves_bytes);
+}
 
 Status Adasum(Operations& operations, int rank, int num_ranks, std::span<const size_t> counts,
               float* vector, float* scratch, size_t halves_bytes) {

@@ -26,6 +26,13 @@
 // is computed by one rank and copied to the others, or by all from the same numbers in the same
 // order, so that all ranks have the same bits.
 
+// In two levels a rank combines the averages of hosts instead of the vectors of ranks, as Horovod
+// does for tensors on GPUs. Every rank of a host has a piece of its host's average:
+//
+//   host 0: rank 0, rank 1      reduce-scatter of the average inside each host; Adasum of each
+//   host 1: rank 2, rank 3      piece across hosts, whose dot products the ranks of a host add up,
+//                               so that they are of the whole tensors; all-gather inside
+
 #include <cstddef>
 #include <span>
 
@@ -46,5 +53,12 @@ Status Adasum(Operations& operations, int rank, int num_ranks, std::span<const s
               float* vector, float* scratch, size_t halves_bytes = kAdasumHalvesBytes);
 Status Adasum(Operations& operations, int rank, int num_ranks, std::span<const size_t> counts,
               double* vector, double* scratch, size_t halves_bytes = kAdasumHalvesBytes);
+
+// Does the same with the averages of hosts, which have equally many ranks. Pieces from
+// `halves_bytes` on are combined by halving.
+Status AdasumInTwoLevels(const TwoLevels& levels, std::span<const size_t> counts, float* vector,
+                         float* scratch, size_t halves_bytes = kAdasumHalvesBytes);
+Status AdasumInTwoLevels(const TwoLevels& levels, std::span<const size_t> counts, double* vector,
+                         double* scratch, size_t halves_bytes = kAdasumHalvesBytes);
 
 }  // namespace tutti::coordinator

@@ -33,4 +33,18 @@ inline std::vector<double> AdasumOf(std::vector<std::vector<double>> v) {
   return v[0];
 }
 
+// Returns what Adasum in two levels gives: that of the averages of hosts, which have `local_size`
+// ranks each.
+inline std::vector<double> AdasumOfHosts(const std::vector<std::vector<double>>& v,
+                                         size_t local_size) {
+  std::vector<std::vector<double>> averages;
+  for (size_t rank = 0; rank < v.size(); ++rank) {
+    if (rank % local_size == 0) averages.emplace_back(v[rank].size(), 0.0);
+    for (size_t i = 0; i < v[rank].size(); ++i) {
+      averages.back()[i] += v[rank][i] / static_cast<double>(local_size);
+    }
+  }
+  return AdasumOf(std::move(averages));
+}
+
 }  // namespace tutti::coordinator

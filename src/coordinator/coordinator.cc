@@ -90,7 +90,7 @@ Status Coordinator::Connect() {
   TUTTI_TRY(bootstrap_->Complete());
   // Twice within ProcessSet::Options::longest_round_ns.
   if (settings.timeout_s > 0) tick_ns_ = std::min(tick_ns_, QuarterOf(settings.timeout_s) / 2);
-  loop_->AddTimer(tick_ns_, [this] { OnTick(); });
+  loop_->RunSync([this] { tick_ = loop_->AddTimer(tick_ns_, [this] { OnTick(); }); });
   return Status::Ok();
 }
 
@@ -215,7 +215,7 @@ void Coordinator::OnTick() {
   for (const auto& set : sets) due = set->Tick(sets.size() > 1) || due;
   mismatch_watch_.Tick(due);
   TendTimeline();
-  loop_->AddTimer(tick_ns_, [this] { OnTick(); });
+  tick_ = loop_->AddTimer(tick_ns_, [this] { OnTick(); });
 }
 
 void Coordinator::Shutdown(const std::string& reason) {
@@ -243,13 +243,13 @@ Status Coordinator::ended() const {
 Coordinator::~Coordinator() {
   if (bootstrap_) Shutdown("its coordinator was destroyed");
   if (bootstrap_) bootstrap_->SetEvents({});
-  // Nothing may come from the loop any more when the sets go.
+  // Nothing may come from the loop any more when the sets go, nor use the loop while it ends.
   std::map<int, SetRecord> sets;
   {
     const MutexLock lock(mutex_);
     sets.swap(sets_);
   }
-  if (loop_) loop_->RunSync([] {});
+  if (loop_) loop_->RunSync([this] { loop_->CancelTimer(tick_); });
   sets.clear();
   bootstrap_.reset();
   loop_.reset();

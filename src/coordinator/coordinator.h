@@ -158,6 +158,9 @@ class Coordinator {
                                                       const std::string& list);
   GatherTexts TextGatherer() const;
   Status ChooseGpuOperations();
+  Result<std::string> WhyNotEverywhere(const std::string& mine) const;
+  Result<std::string> FindGpuLibrary();
+  Result<std::string> FindGpuPlugin();
   Result<std::unique_ptr<Operations>> OpenPlugin(
       const std::shared_ptr<OperationsPlugin>& plugin, const std::vector<int>& ranks,
       ncclComm_t comm, const std::shared_ptr<Communicators>& communicators,
@@ -174,6 +177,8 @@ class Coordinator {
                      OperationsList& list) const;
   Status JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& group,
                           Communicators& communicators, OperationsList& list) const;
+  Status JoinByPlugin(const std::shared_ptr<Gpu>& gpu, OperationsGroup group,
+                      OperationsList& list) const;
   Status JoinByLibrary(int set, const std::shared_ptr<Gpu>& gpu, const OperationsGroup& group,
                        Communicators& communicators, OperationsList& list) const;
   Result<std::shared_ptr<GpuCommunicator>> OpenLibrary(int set, const std::shared_ptr<Gpu>& gpu,
@@ -203,10 +208,13 @@ class Coordinator {
   std::shared_ptr<OperationsPlugin> data_plugin_;
   std::shared_ptr<const NcclLibrary> gpu_library_;  // null: Tutti's own alone
   TakenKinds gpu_library_takes_;
+  std::shared_ptr<OperationsPlugin> gpu_plugin_;  // null: none takes the memory of GPUs
+  TakenKinds gpu_plugin_takes_;
   Timeline timeline_;
-  // These two belong to the loop's thread.
+  // These three belong to the loop's thread.
   ClockMeter clock_meter_;
   int64_t next_measure_ns_ = 0;
+  EventLoop::TimerId tick_ = 0;
   std::shared_ptr<HierarchySwitches> switches_ = std::make_shared<HierarchySwitches>();
   int64_t tick_ns_ = 1'000'000'000;
   SetMismatchWatch mismatch_watch_;

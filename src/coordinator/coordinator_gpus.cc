@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <set>
 #include <sstream>
 #include <utility>
 
 #include "base/log.h"
+#include "coordinator/blocking_gpu_operations.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/gpu_hierarchy.h"
 #include "coordinator/library_operations.h"
@@ -21,6 +23,7 @@ constexpr const char* kGpuVariables[] = {"HOROVOD_GPU_ALLREDUCE", "HOROVOD_GPU_A
                                          "HOROVOD_GPU_BROADCAST", "HOROVOD_GPU_ALLTOALL",
                                          "HOROVOD_GPU_REDUCESCATTER"};
 constexpr std::string_view kNccl = "nccl";
+constexpr std::string_view kMpi = "mpi";
 constexpr std::string_view kTutti = "tutti";
 
 std::vector<std::string> NamesOf(const std::string& list) {
@@ -30,52 +33,85 @@ std::vector<std::string> NamesOf(const std::string& list) {
   return names;
 }
 
-// Returns whether a list comes to nccl before tutti.
-bool AsksForNccl(const std::string& list) {
+// Returns whether a list comes to `name` before tutti.
+bool AsksFor(const std::string& list, std::string_view name) {
   const auto names = NamesOf(list);
   const auto tutti = std::find(names.begin(), names.end(), kTutti);
-  return std::find(names.begin(), tutti, kNccl) != tutti;
+  return std::find(names.begin(), tutti, name) != tutti;
 }
 
 }  // namespace
 
-// Looks for the library only where a list comes to it, on all ranks then.
-Status Coordinator::ChooseGpuOperations() {
-  const auto& lists = common_.gpu_operations;
-  std::string missing;  // why there is no library
-  if (std::any_of(lists.begin(), lists.end(), AsksForNccl)) {
-    auto found = FindNcclForGpus(options_.settings.nccl_library, NcclCandidates());
-    const std::string mine =
-        found.ok() ? (*found)->Name()
-                   : fmt::format("- rank {}: {}", options_.rank, found.status().message());
-    TUTTI_ASSIGN(const std::vector<std::string> all, TextGatherer()(mine));
-    for (size_t rank = 0; rank < all.size() && missing.empty(); ++rank) {
-      if (all[rank].starts_with("- ")) {
-        missing = all[rank].substr(2);
-      } else if (all[rank] != all[0]) {
-        missing = fmt::format("rank 0 has {} and rank {} has {}", all[0], rank, all[rank]);
-      }
-    }
-    if (missing.empty()) {
-      gpu_library_ = std::move(*found);
-      TUTTI_INFO(kLogInit, "tensors on GPUs go through {} ({})", gpu_library_->Name(),
-                 gpu_library_->path());
+// Returns "" where all ranks say the same, of what they found; else why it cannot be had. A rank
+// that found nothing says "- " and why.
+Result<std::string> Coordinator::WhyNotEverywhere(const std::string& mine) const {
+  TUTTI_ASSIGN(const std::vector<std::string> all, TextGatherer()(mine));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].starts_with("- ")) return fmt::format("rank {}: {}", rank, all[rank].substr(2));
+    if (all[rank] != all[0]) {
+      return fmt::format("rank 0 has {} and rank {} has {}", all[0], rank, all[rank]);
     }
   }
-  bool* const takes[] = {&gpu_library_takes_.allreduce, &gpu_library_takes_.allgather,
-                         &gpu_library_takes_.broadcast, &gpu_library_takes_.alltoall,
-                         &gpu_library_takes_.reducescatter};
+  return std::string();
+}
+
+// Returns why there is no library, or "" where all ranks have it.
+Result<std::string> Coordinator::FindGpuLibrary() {
+  auto found = FindNcclForGpus(options_.settings.nccl_library, NcclCandidates());
+  TUTTI_ASSIGN(std::string missing,
+               WhyNotEverywhere(found.ok() ? (*found)->Name()
+                                           : fmt::format("- {}", found.status().message())));
+  if (!missing.empty()) return missing;
+  gpu_library_ = std::move(*found);
+  TUTTI_INFO(kLogInit, "tensors on GPUs go through {} ({})", gpu_library_->Name(),
+             gpu_library_->path());
+  return missing;
+}
+
+// Returns why there is no MPI that takes the memory of GPUs, or "" where all ranks have one.
+Result<std::string> Coordinator::FindGpuPlugin() {
+  const std::string name(kMpi);
+  auto found = options_.find_plugin(name, options_.rank, options_.num_ranks);
+  std::string mine = found.ok() ? fmt::format("{}", (*found)->name())
+                                : fmt::format("- {}", found.status().message());
+  if (found.ok() && !(*found)->TakesGpuMemory()) {
+    mine = fmt::format("- {} says that it does not take the memory of GPUs (CUDA-aware MPI does)",
+                       (*found)->name());
+  }
+  TUTTI_ASSIGN(std::string missing, WhyNotEverywhere(mine));
+  if (missing.empty()) gpu_plugin_ = std::move(*found);
+  return missing;
+}
+
+// Looks for a library only where a list comes to it, on all ranks then.
+Status Coordinator::ChooseGpuOperations() {
+  const auto& lists = common_.gpu_operations;
+  std::map<std::string_view, std::string> missing;  // why there is none, by name
+  const auto asked = [&](std::string_view name) {
+    return std::any_of(lists.begin(), lists.end(),
+                       [&](const std::string& list) { return AsksFor(list, name); });
+  };
+  if (asked(kNccl)) {
+    TUTTI_ASSIGN(missing[kNccl], FindGpuLibrary());
+  }
+  if (asked(kMpi)) {
+    TUTTI_ASSIGN(missing[kMpi], FindGpuPlugin());
+  }
   std::set<std::string> warned;
   for (size_t kind = 0; kind < kNumGpuKinds; ++kind) {
-    *takes[kind] = false;
+    bool& by_library = gpu_library_takes_.Of(static_cast<OpKind>(kind));
+    bool& by_plugin = gpu_plugin_takes_.Of(static_cast<OpKind>(kind));
+    by_library = by_plugin = false;
     for (const std::string& name : NamesOf(lists[kind])) {
-      *takes[kind] = name == kNccl && gpu_library_;
-      if (*takes[kind] || name == kTutti) break;
-      const std::string why = name == kNccl ? missing
-                                            : fmt::format(
-                                                  "there is no \"{}\" for tensors on GPUs: tutti "
-                                                  "and nccl there are",
-                                                  name);
+      by_library = name == kNccl && gpu_library_;
+      by_plugin = name == kMpi && gpu_plugin_;
+      if (by_library || by_plugin || name == kTutti) break;
+      const auto found = missing.find(name);
+      const std::string why =
+          found != missing.end()
+              ? found->second
+              : fmt::format("there is no \"{}\" for tensors on GPUs: tutti, nccl and mpi there are",
+                            name);
       if (options_.rank != 0 || !warned.insert(name + lists[kind]).second) continue;
       const bool own = lists[kind] != options_.settings.gpu_operations;
       TUTTI_WARN(
@@ -126,10 +162,35 @@ Result<Coordinator::OperationsList> Coordinator::JoinGpus(int set, const std::sh
   if (gpu_library_ && gpu_library_takes_.Any()) {
     TUTTI_TRY(JoinByLibrary(set, gpu, group, communicators, list));
   }
-  if (list.empty() || !gpu_library_takes_.All()) {
+  if (gpu_plugin_ && gpu_plugin_takes_.Any()) TUTTI_TRY(JoinByPlugin(gpu, group, list));
+  if (list.empty() || !gpu_library_takes_.Or(gpu_plugin_takes_).All()) {
     TUTTI_TRY(JoinByTutti(*gpu, group, communicators, list));
   }
   return list;
+}
+
+// Adds nothing on all ranks where one of them failed.
+Status Coordinator::JoinByPlugin(const std::shared_ptr<Gpu>& gpu, OperationsGroup group,
+                                 OperationsList& list) const {
+  group.gpu_memory = true;
+  auto made = gpu_plugin_->Open(group);
+  TUTTI_ASSIGN(const FirstFailure failure,
+               CompareOutcomes(group.gather, group.members.size(), made.status()));
+  if (failure) {
+    if (group.rank == 0) {
+      TUTTI_WARN("{} cannot join the GPUs of the ranks, so that Tutti does; rank {} says: {}",
+                 gpu_plugin_->name(), group.members[failure->first], failure->second);
+    }
+    return Status::Ok();
+  }
+  BlockingGpuOptions options;
+  options.operations = std::move(*made);
+  options.gpu = gpu;
+  options.rank = group.rank;
+  options.num_ranks = group.size();
+  options.takes = gpu_plugin_takes_;
+  list.push_back(MakeBlockingGpuOperations(std::move(options)));
+  return Status::Ok();
 }
 
 // Adds nothing on all ranks where one of them failed; so do the others.

@@ -154,6 +154,7 @@ Status Coordinator::SplitHosts(const Common& common, Communicators& communicator
   communicators.cross = Communicator(cross);
   switches_->allreduce = common.tuning.hierarchical_allreduce;
   switches_->allgather = common.tuning.hierarchical_allgather;
+  switches_->adasum = common.tuning.hierarchical_allreduce;
   return Status::Ok();
 }
 

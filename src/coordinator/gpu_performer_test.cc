@@ -20,6 +20,7 @@
 
 #include "config/settings.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/operations_plugin.h"
 #include "testing/ranks.h"
 #include "tutti/tutti.h"
 
@@ -143,12 +144,15 @@ constexpr int kNoDevice = 4096;  // of which no communicator can be made
 // One rank with a GPU and a stream of the user's.
 class GpuRank {
  public:
-  GpuRank(int rank, int num_ranks, const UniqueId& id, int rank_device) : rank_(rank) {
+  GpuRank(int rank, int num_ranks, const UniqueId& id, int rank_device,
+          const FindPluginFor& find_plugin = FindViablePlugin)
+      : rank_(rank) {
     Coordinator::Options options;
     options.rank = rank;
     options.num_ranks = num_ranks;
     options.id = id;
     options.settings = *ReadProcessSettings();
+    options.find_plugin = find_plugin;
     options.open_gpu = [this, rank_device](int device) -> Result<std::shared_ptr<Gpu>> {
       if (device > 7) return InvalidUsage("there is no GPU {}", device);
       gpu_ = std::make_shared<FakeGpu>(device, rank_device);
@@ -242,13 +246,14 @@ class GpuRank {
   std::vector<TicketHold> tickets_;
 };
 
-void RunGpuJob(int num_ranks, int rank_device, const std::function<void(GpuRank&)>& body) {
+void RunGpuJob(int num_ranks, int rank_device, const std::function<void(GpuRank&)>& body,
+               const FindPluginFor& find_plugin = FindViablePlugin) {
   ncclUniqueId id;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
   const Result<UniqueId> decoded = UniqueId::Decode(id.internal);
   ASSERT_TRUE(decoded.ok());
   testing::RunRankThreads(num_ranks, [&](int rank) {
-    GpuRank self(rank, num_ranks, *decoded, rank_device);
+    GpuRank self(rank, num_ranks, *decoded, rank_device, find_plugin);
     body(self);
   });
 }
@@ -406,6 +411,74 @@ TEST(GpuPerformerTest, GpusThatCannotBeJoinedGoThroughTheHost) {
   RunGpuJob(3, kNoDevice, CheckOperations);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("go through the host's memory; rank 0 says"));
+}
+
+// A plugin on the host's memory, which is that of the stand-in's GPUs as well.
+class MemoryPlugin final : public OperationsPlugin {
+ public:
+  explicit MemoryPlugin(bool takes_gpu_memory) : takes_gpu_memory_(takes_gpu_memory) {}
+  std::string_view name() const override { return "memory"; }
+  Status Viable(int, int) override { return Status::Ok(); }
+  bool TakesGpuMemory() override { return takes_gpu_memory_; }
+  Result<std::unique_ptr<Operations>> Open(const OperationsGroup& group) override {
+    EXPECT_TRUE(group.gpu_memory);
+    ncclUniqueId mine = {};
+    if (group.rank == 0) TUTTI_TRY(FromNccl(ncclGetUniqueId(&mine)));
+    std::vector<ncclUniqueId> all(group.members.size());
+    TUTTI_TRY(group.gather(&mine, sizeof(mine), all.data()));
+    ncclComm_t comm = nullptr;
+    TUTTI_TRY(FromNccl(tuttiCommInitRankOn(&comm, group.size(), all[0], group.rank, -1)));
+    communicators_.emplace_back(comm);
+    return MakeNcclOperations(comm, group.rank);
+  }
+
+ private:
+  const bool takes_gpu_memory_;
+  std::vector<Communicator> communicators_;
+};
+
+// Runs a job whose "mpi" is a MemoryPlugin, on GPUs that can be joined by nothing else.
+void RunMpiJob(bool takes_gpu_memory, const std::function<void(GpuRank&)>& body) {
+  const testing::Environment environment(
+      testing::Environment::Settings{{"HOROVOD_GPU_OPERATIONS", "MPI"}});
+  RunGpuJob(3, kNoDevice, body, [&](const std::string& name, int, int) {
+    EXPECT_EQ(name, "mpi");
+    return Result<std::shared_ptr<OperationsPlugin>>(
+        std::make_shared<MemoryPlugin>(takes_gpu_memory));
+  });
+}
+
+TEST(GpuPerformerTest, EveryOperationByAPlugin) {
+  ::testing::internal::CaptureStderr();
+  RunMpiJob(/*takes_gpu_memory=*/true, CheckOperations);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(GpuPerformerTest, APluginGetsTheMemoryItself) {
+  RunMpiJob(/*takes_gpu_memory=*/true, [](GpuRank& self) {
+    std::vector<float> first(100, 1), values(100, 0);
+    self.Finish(*self.Enqueue(Sum("first", first)));
+    EXPECT_EQ(self.gpu().copies, 0);
+    self.gpu().Own(values.data(), values.size() * sizeof(float));
+    // It knows no streams, so what comes late must be waited for.
+    Queue(self.stream(), [&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      values.assign(values.size(), static_cast<float>(self.rank() + 1));
+    });
+    GpuRank::Operation average = Sum("average", values);
+    average.fields.op = ReduceOp::kAverage;
+    self.Finish(*self.Enqueue(average));
+    EXPECT_THAT(values, Each(2.0f));
+  });
+}
+
+TEST(GpuPerformerTest, APluginThatDoesNotTakeTheMemoryIsNotUsed) {
+  ::testing::internal::CaptureStderr();
+  RunMpiJob(/*takes_gpu_memory=*/false, CheckOperations);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("HOROVOD_GPU_OPERATIONS asks for mpi, which cannot be had: rank 0: "
+                              "memory says that it does not take the memory of GPUs"),
+                    HasSubstr("go through the host's memory")));
 }
 
 TEST(GpuPerformerTest, OneThatHasJoinedStandsInWithNeutralElements) {

@@ -20,20 +20,20 @@ class HierarchicalOperations final : public TwoLevelOperations {
       : local_(std::move(local)),
         cross_(std::move(cross)),
         shape_(shape),
+        levels_{local_.get(), cross_.get(), shape},
         switches_(std::move(switches)) {}
 
   bool Takes(const Request& request, int64_t) const override {
     if (request.kind == OpKind::kAllgather) return switches_->allgather;
-    return request.kind == OpKind::kAllreduce && request.op != ReduceOp::kAdasum &&
-           switches_->allreduce;
+    if (request.kind != OpKind::kAllreduce) return false;
+    return request.op == ReduceOp::kAdasum ? switches_->adasum : switches_->allreduce;
   }
+  const TwoLevels* levels() const override { return &levels_; }
 
   Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
                    ncclRedOp_t op) override {
     const size_t element = WireSize(type);
-    const auto size = static_cast<size_t>(shape_.local_size);
-    std::vector<size_t> counts(size, count / size);
-    for (size_t i = 0; i < count % size; ++i) ++counts[i];
+    const std::vector<size_t> counts = shape_.PieceCounts(count);
     const auto mine = static_cast<size_t>(shape_.local_rank);
     const size_t before =
         std::accumulate(counts.begin(), counts.begin() + shape_.local_rank, size_t{0});
@@ -106,6 +106,7 @@ class HierarchicalOperations final : public TwoLevelOperations {
   const std::unique_ptr<Operations> local_;
   const std::unique_ptr<Operations> cross_;
   const HierarchyShape shape_;
+  const TwoLevels levels_;
   const std::shared_ptr<const HierarchySwitches> switches_;
 };
 

@@ -115,9 +115,15 @@ class TestRank {
   }
   // A sum of one float32 vector, in place.
   void Sum(const char* name, std::vector<float>& values, int set = 0) {
-    const std::vector<int64_t> shape = {static_cast<int64_t>(values.size())};
-    const int64_t handle = Enqueue(
-        Describe(name, tuttiOpAllreduce, tuttiFloat32, shape, values.data(), values.data()), set);
+    Allreduce(name, tuttiFloat32, values.data(), values.size(), tuttiReduceSum, set);
+  }
+  // An allreduce of one vector of `count` elements, in place.
+  void Allreduce(const char* name, tuttiElementType_t type, void* data, size_t count,
+                 tuttiReduceOp_t op, int set = 0) {
+    const std::vector<int64_t> shape = {static_cast<int64_t>(count)};
+    tuttiTensor_t tensor = Describe(name, tuttiOpAllreduce, type, shape, data, data);
+    tensor.op = op;
+    const int64_t handle = Enqueue(tensor, set);
     Wait(handle);
     Release(handle);
   }

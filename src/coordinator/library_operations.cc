@@ -237,20 +237,20 @@ Status LibraryComm::End(ncclResult_t result) {
   return Status(static_cast<Code>(result), functions().ncclGetLastError(get()));
 }
 
-bool TakenKinds::Takes(OpKind kind) const {
+bool TakenKinds::*TakenKinds::FlagOf(OpKind kind) {
   switch (kind) {
     case OpKind::kAllreduce:
-      return allreduce;
+      return &TakenKinds::allreduce;
     case OpKind::kAllgather:
-      return allgather;
+      return &TakenKinds::allgather;
     case OpKind::kBroadcast:
-      return broadcast;
+      return &TakenKinds::broadcast;
     case OpKind::kAlltoall:
-      return alltoall;
+      return &TakenKinds::alltoall;
     case OpKind::kReducescatter:
-      return reducescatter;
+      return &TakenKinds::reducescatter;
     default:
-      return false;
+      return nullptr;
   }
 }
 

@@ -34,7 +34,22 @@ struct TakenKinds {
   bool reducescatter = true;
   bool Any() const { return allreduce || allgather || broadcast || alltoall || reducescatter; }
   bool All() const { return allreduce && allgather && broadcast && alltoall && reducescatter; }
-  bool Takes(OpKind kind) const;
+  bool Takes(OpKind kind) const {
+    const auto flag = FlagOf(kind);
+    return flag != nullptr && this->*flag;
+  }
+  // Returns the flag of a kind. REQUIRES: it is one of the five.
+  bool& Of(OpKind kind) { return this->*FlagOf(kind); }
+  // Returns those that this or the other takes.
+  TakenKinds Or(const TakenKinds& other) const {
+    return {allreduce || other.allreduce, allgather || other.allgather,
+            broadcast || other.broadcast, alltoall || other.alltoall,
+            reducescatter || other.reducescatter};
+  }
+
+ private:
+  // Returns null for a kind that is none of the five.
+  static bool TakenKinds::*FlagOf(OpKind kind);
 };
 
 // This library's own communicator, which stays the caller's.

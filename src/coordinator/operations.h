@@ -39,6 +39,32 @@ struct Scattered {
   }
 };
 
+// Where a rank stands on its host, and its host among hosts.
+struct HierarchyShape {
+  int local_rank = 0;
+  int local_size = 1;
+  int cross_rank = 0;
+  int cross_size = 1;
+
+  // Returns how many of `count` elements each rank of a host reduces between hosts.
+  std::vector<size_t> PieceCounts(size_t count) const {
+    const auto size = static_cast<size_t>(local_size);
+    std::vector<size_t> counts(size, count / size);
+    for (size_t i = 0; i < count % size; ++i) ++counts[i];
+    return counts;
+  }
+};
+
+class Operations;
+
+// The operations of which those in two levels consist: among the ranks of a host, and among the
+// ranks of one place on all hosts.
+struct TwoLevels {
+  Operations* local = nullptr;
+  Operations* cross = nullptr;
+  HierarchyShape shape;
+};
+
 class Operations {
  public:
   virtual ~Operations() = default;
@@ -87,6 +113,8 @@ class Operations {
   // Sends and receives at once. A negative rank means nothing in that direction.
   virtual Status SendReceive(const void* input, size_t input_bytes, int to, void* output,
                              size_t output_bytes, int from) = 0;
+  // Returns the two levels of which it consists, which it owns; null where there is one level.
+  virtual const TwoLevels* levels() const { return nullptr; }
 };
 
 // Operations in two levels, inside hosts and across them: allreduce and allgather.
@@ -120,15 +148,12 @@ std::unique_ptr<Operations> MakeNcclOperations(ncclComm_t comm, int rank);
 //
 //   host 0: rank 0, rank 1      allreduce: reduce-scatter inside each host, allreduce of each
 //   host 1: rank 2, rank 3      piece across hosts, all-gather inside
-struct HierarchyShape {
-  int local_rank = 0;
-  int local_size = 1;
-  int cross_rank = 0;
-  int cross_size = 1;
-};
+//
+// Adasum goes by AdasumInTwoLevels (adasum.h), which the performer calls.
 struct HierarchySwitches {
   bool allreduce = false;
   bool allgather = false;
+  bool adasum = false;  // never tuned: the result is another
 };
 // `switches` may change between operations, on all ranks alike.
 std::unique_ptr<Operations> MakeHierarchicalOperations(

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "base/float_formats.h"
+#include "coordinator/adasum.h"
+#include "coordinator/adasum_test.h"
 #include "coordinator/operations.h"
 
 namespace tutti::coordinator {
@@ -41,6 +43,25 @@ class OperationsContract {
     return failure_;
   }
 
+  // Checks what a plugin's operations on the memory of GPUs take (OperationsGroup::gpu_memory), on
+  // memory of the host. Returns as Check does.
+  std::string CheckForGpus() {
+    for (const ncclDataType_t type : {ncclInt8, ncclUint8, ncclInt32, ncclUint32, ncclInt64,
+                                      ncclUint64, ncclFloat32, ncclFloat64}) {
+      for (const ncclRedOp_t op : {ncclSum, ncclProd, ncclMax, ncclMin}) {
+        CheckAllreduce(type, op, 1000, /*in_place=*/true);
+        CheckReducescatter(type, op, /*in_place=*/false);
+      }
+    }
+    for (const size_t size : kSizes) {
+      CheckAllgather(size);
+      CheckAlltoall(size);
+      CheckSendReceive(size);
+      for (int root = 0; root < n_; ++root) CheckBroadcast(size, root);
+    }
+    return failure_;
+  }
+
   // Checks the operations that hierarchical operations take. Returns as Check does.
   std::string CheckTwoLevels() {
     for (int type = 0; type < 12; ++type) {
@@ -53,6 +74,7 @@ class OperationsContract {
     CheckAllreduce(ncclFloat32, ncclSum, 700'001, true);
     CheckAllreduce(ncclFloat32, ncclSum, 700'001, false);
     for (const size_t size : kSizes) CheckAllgather(size);
+    if (operations_.levels() != nullptr) CheckAdasum(*operations_.levels());
     return failure_;
   }
 
@@ -200,6 +222,34 @@ class OperationsContract {
     buffers.Add(in.data() + 4 * cut, in.data() + 4 * cut, 100 - cut);
     Expect(operations_.AllreduceScattered(buffers, ncclFloat32, ncclSum), "a scattered allreduce");
     CheckReduced(in.data(), 0, 100, ncclFloat32, ncclSum, "scattered allreduce");
+  }
+
+  // Fewer elements than a host has ranks, and pieces that end inside a tensor.
+  void CheckAdasum(const TwoLevels& levels) {
+    const auto local_size = static_cast<size_t>(levels.shape.local_size);
+    for (const std::vector<size_t>& counts : {std::vector<size_t>{1}, {0, 700, 301}}) {
+      std::vector<double> mine, want;
+      size_t begin = 0;
+      for (const size_t count : counts) {
+        std::vector<std::vector<double>> all(static_cast<size_t>(n_));
+        for (size_t i = begin; i < begin + count; ++i) {
+          for (int r = 0; r < n_; ++r) {
+            all[static_cast<size_t>(r)].push_back(std::sin(static_cast<double>(i) + r));
+          }
+          mine.push_back(all[static_cast<size_t>(rank_)].back());
+        }
+        const std::vector<double> one = AdasumOfHosts(all, local_size);
+        want.insert(want.end(), one.begin(), one.end());
+        begin += count;
+      }
+      std::vector<double> scratch(mine.size());
+      Expect(AdasumInTwoLevels(levels, counts, mine.data(), scratch.data()), "an Adasum");
+      for (size_t i = 0; i < mine.size(); ++i) {
+        if (std::abs(mine[i] - want[i]) < 1e-12) continue;
+        return Fail(
+            fmt::format("an Adasum of hosts: [{}] is {} instead of {}", i, mine[i], want[i]));
+      }
+    }
   }
 
   static std::byte Byte(int from, int to, size_t i) {

@@ -26,6 +26,9 @@ struct OperationsGroup {
   // Gathers `bytes` of each rank of the group, by rank, into `all`: how a plugin's ranks find one
   // another.
   std::function<Status(const void* mine, size_t bytes, void* all)> gather;
+  // The operations get memory of the ranks' GPUs, which the plugin takes (TakesGpuMemory), and work
+  // where no average is asked for.
+  bool gpu_memory = false;
 
   int size() const { return static_cast<int>(members.size()); }
 };
@@ -37,6 +40,9 @@ class OperationsPlugin {
   // Returns ok if it can serve this process in a job of so many ranks, else why not. Asks no other
   // rank.
   virtual Status Viable(int rank, int num_ranks) = 0;
+  // Returns whether its operations take memory of GPUs as they take the host's. REQUIRES: it is
+  // viable.
+  virtual bool TakesGpuMemory() { return false; }
   // All ranks of the group call it, one group at a time. What is made for one group shares no state
   // with that for another. It outlives the plugin.
   virtual Result<std::unique_ptr<Operations>> Open(const OperationsGroup& group) = 0;
@@ -71,7 +77,7 @@ Result<PluginChoice> ChoosePlugin(const std::string& list, int rank, int num_ran
 // The function that a plugin's library exports under kPluginSymbol. `version` is that of these
 // headers.
 inline constexpr char kPluginSymbol[] = "tuttiOperationsPlugin";
-inline constexpr int kPluginVersion = 2;
+inline constexpr int kPluginVersion = 3;
 using PluginEntry = OperationsPlugin* (*)(int version);  // null: another version
 
 }  // namespace tutti::coordinator

@@ -407,13 +407,7 @@ TEST(OperationsTest, AdasumOfAnyNumberOfRanksAndEveryFloat) {
         std::vector<std::byte> buffer(kCount * size);
         const auto mine = static_cast<size_t>(self.rank());
         for (size_t i = 0; i < kCount; ++i) Write(type, vectors[mine][i], buffer.data() + i * size);
-        const std::vector<int64_t> shape = {kCount};
-        auto tensor =
-            TestRank::Describe("t", tuttiOpAllreduce, type, shape, buffer.data(), buffer.data());
-        tensor.op = tuttiReduceAdasum;
-        const int64_t handle = self.Enqueue(tensor);
-        self.Wait(handle);
-        self.Release(handle);
+        self.Allreduce("t", type, buffer.data(), kCount, tuttiReduceAdasum);
         const std::vector<double> want = AdasumOf(vectors);
         for (size_t i = 0; i < kCount; ++i) {
           const double tolerance = type == tuttiFloat64   ? 1e-12
@@ -499,6 +493,25 @@ TEST(OperationsTest, HierarchicalAllreduceAndAllgather) {
       }
       EXPECT_EQ(got, want);
     }
+  });
+}
+
+// Hosts of two ranks average; their averages are combined.
+TEST(OperationsTest, HierarchicalAdasum) {
+  const testing::Environment environment(
+      testing::Environment::Settings{{"HOROVOD_HIERARCHICAL_ALLREDUCE", "1"}});
+  RunJob(4, [](TestRank& self) {
+    constexpr size_t kCount = 101;
+    std::vector<std::vector<double>> vectors(4);
+    for (size_t r = 0; r < 4; ++r) {
+      for (size_t i = 0; i < kCount; ++i) {
+        vectors[r].push_back(std::cos(static_cast<double>(i * (r + 1))));
+      }
+    }
+    std::vector<double> mine = vectors[static_cast<size_t>(self.rank())];
+    self.Allreduce("t", tuttiFloat64, mine.data(), kCount, tuttiReduceAdasum);
+    const std::vector<double> want = AdasumOfHosts(vectors, 2);
+    for (size_t i = 0; i < kCount; ++i) ASSERT_NEAR(mine[i], want[i], 1e-12) << i;
   });
 }
 

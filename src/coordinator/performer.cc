@@ -244,13 +244,14 @@ Status Performer::AllreduceAdasum(std::vector<Response>& batch, Operations& oper
     place += counts[i] * element;
   }
   Tell(batch, operations.name());
-  if (wide) {
-    TUTTI_TRY(Adasum(operations, rank_, num_ranks_, counts, reinterpret_cast<double*>(vector),
-                     reinterpret_cast<double*>(other)));
-  } else {
-    TUTTI_TRY(Adasum(operations, rank_, num_ranks_, counts, reinterpret_cast<float*>(vector),
-                     reinterpret_cast<float*>(other)));
-  }
+  const auto combine = [&](auto* all, auto* scratch) {
+    if (const TwoLevels* const levels = operations.levels()) {
+      return AdasumInTwoLevels(*levels, counts, all, scratch);
+    }
+    return Adasum(operations, rank_, num_ranks_, counts, all, scratch);
+  };
+  TUTTI_TRY(wide ? combine(reinterpret_cast<double*>(vector), reinterpret_cast<double*>(other))
+                 : combine(reinterpret_cast<float*>(vector), reinterpret_cast<float*>(other)));
   Tell(batch, "MEMCPY_OUT_FUSION_BUFFER");
   place = vector;
   for (size_t i = 0; i < batch.size(); ++i) {

@@ -45,9 +45,15 @@ void ProcessSet::Run(Batch batch, int64_t bytes) {
   mover_.Add(std::move(batch));
 }
 
+// Moves the next batch. An exception must neither leave the mover with a batch that no thread moves
+// nor end the thread: it ends the set. What is left of the batch fails as it is dropped (tensor.h).
 void ProcessSet::MoveOne() {
-  Batch batch = mover_.Begin();
-  Perform(batch);
+  try {
+    Batch batch = mover_.Begin();
+    Perform(batch);
+  } catch (...) {
+    FailLocked(StatusOfException());
+  }
   mover_.Done();
   progress_.NotifyAll();
 }

@@ -112,6 +112,26 @@ TEST(StallTrackerTest, TheLimitLeavesTimeForALastCallWhereThereAreOtherSets) {
   EXPECT_FALSE(stalls.IsOverdue(9 * kSecond));
 }
 
+TEST(StallTrackerTest, TheLowestRankThatWaitsReportsOnceAWindow) {
+  constexpr int64_t kWindowNs = 60'000'000'000;
+  const std::vector<int> members = {0, 1, 2};
+  RoundResult result;
+  result.stalls.push_back({"late", RankSet::Of(0), RankSet::Of(1)});
+  result.stalls[0].have.Add(2);
+  for (const int rank : {0, 1, 2}) {
+    StallTracker stalls({.warn_ns = kWindowNs}, rank, members);
+    NameTable names;
+    names.Enter("late");
+    ::testing::internal::CaptureStderr();
+    stalls.Report(result, names);
+    const std::string first = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(first.find("\"late\" has waited") != first.npos, rank == 0) << first;
+    ::testing::internal::CaptureStderr();
+    stalls.Report(result, names);  // another rank's window makes a check in this one's
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  }
+}
+
 TEST(StallTrackerTest, TheSentenceOfTheLimitNamesTheOldestAndWhoIsMissing) {
   const std::vector<int> members = {3, 4};
   StallTracker stalls({.warn_ns = 1'000'000'000, .shutdown_ns = 1'500'000'000}, 0, members);

@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// The form of releases 2.29.
+// The form of releases 2.28.7 to 2.29.
 struct DevComm229 {
   int rank, num_ranks;
   uint32_t num_ranks_rcp32;

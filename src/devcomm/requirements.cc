@@ -21,10 +21,70 @@ constexpr uint64_t kLargestAlignment = uint64_t{1} << 30;
 constexpr size_t kMostElements = 65'536;
 
 // Releases that made the structure longer.
+constexpr unsigned kFirstWithGin = 22807;
 constexpr unsigned kFirstWithSize = 22902;
 constexpr unsigned kFirstWhoseBarriersNeedGin = 22904;
 constexpr unsigned kFirstWithTrafficClass = 23000;
 constexpr unsigned kFirstWithSignalKinds = 23007;
+
+// The form of releases 2.28.7 to 2.28.9, which began neither with a size nor with a magic.
+struct Form228 {
+  ncclDevResourceRequirements_t* resource_list;
+  ncclTeamRequirements_t* team_list;
+  bool lsa_multimem;
+  int barrier_count, lsa_barrier_count, rail_gin_barrier_count;
+  int lsa_ll_a2a_block_count, lsa_ll_a2a_slot_count;
+  bool gin_force_enable;
+  int gin_context_count, gin_signal_count, gin_counter_count;
+};
+static_assert(offsetof(Form228, lsa_barrier_count) == 24);
+static_assert(offsetof(Form228, gin_signal_count) == 48);
+static_assert(sizeof(Form228) == 56);
+
+// Returns whether a word can be the address of an element of a list: aligned, in the lower half of
+// the address space, and in no place where counts are.
+bool MayBeAddress(uint64_t word) {
+  const uint64_t upper = word >> 32, lower = word & 0xffffffff;
+  return word % alignof(void*) == 0 && upper < 0x8000 &&
+         (upper >= 0x1000 || (upper == 0 && lower >= 0x10000));
+}
+
+// Tells the form of 2.28 from today's without a magic. Both begin with two words that are 0 where
+// there is no list (then they are no size and no magic). In today's form two addresses follow, in
+// that of 2.28 the flag and three counts. Where these are 0 as well, signals lie where today's form
+// has a count without which its neighbour means nothing.
+bool IsForm228(const ncclDevCommRequirements_t* given) {
+  uint64_t words[sizeof(Form228) / sizeof(uint64_t)];
+  std::memcpy(words, given, sizeof(words));
+  for (const uint64_t list : {words[0], words[1]})
+    if (list != 0 && !MayBeAddress(list)) return false;
+  if (words[0] != 0 || words[1] != 0) return true;
+  if (words[2] != 0 || words[3] != 0)
+    return (words[2] != 0 && !MayBeAddress(words[2])) || (words[3] != 0 && !MayBeAddress(words[3]));
+  const uint64_t signals = words[6] & 0xffffffff, counters = words[6] >> 32;
+  return words[4] == 0 && signals != 0 && counters == 0;
+}
+
+ncclDevCommRequirements_t ReadForm228(const ncclDevCommRequirements_t* given) {
+  Form228 form;
+  std::memcpy(&form, given, sizeof(form));
+  ncclDevCommRequirements_t read = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+  read.version = kFirstWithGin;
+  read.resourceRequirementsList = form.resource_list;
+  read.teamRequirementsList = form.team_list;
+  read.lsaMultimem = form.lsa_multimem;
+  // Barriers of both kinds were the same ones, and asked for no network.
+  read.lsaBarrierCount = std::max(form.lsa_barrier_count, form.barrier_count);
+  read.lsaLLA2ABlockCount = form.lsa_ll_a2a_block_count;
+  read.lsaLLA2ASlotCount = form.lsa_ll_a2a_slot_count;
+  read.ginForceEnable =
+      form.gin_force_enable || form.gin_signal_count != 0 || form.gin_counter_count != 0;
+  read.ginContextCount = form.gin_context_count;
+  read.ginSignalCount = form.gin_signal_count;
+  read.ginCounterCount = form.gin_counter_count;
+  read.ginTrafficClass = NCCL_CONFIG_UNDEF_INT;
+  return read;
+}
 
 // Sets what the manner of 2.28 means today. GIN is asked for by what needs it.
 void ReadMannerOf228(ncclDevCommRequirements_t& read) {
@@ -134,6 +194,7 @@ Status CheckTeams(const ncclTeamRequirements_t* list, ResourcePlan& plan) {
 
 Result<ncclDevCommRequirements_t> ReadRequirements(const ncclDevCommRequirements_t* given) {
   if (given == nullptr) return InvalidArgument("the requirements are null");
+  if (given->magic != NCCL_API_MAGIC && IsForm228(given)) return ReadForm228(given);
   if (given->magic == 0 && given->size == 0) {
     ncclDevCommRequirements_t read = *given;
     ReadMannerOf228(read);

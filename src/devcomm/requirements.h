@@ -12,9 +12,10 @@
 
 namespace tutti {
 
-// Returns requirements of any release as those of 2.30.7. The releases up to 2.28 had neither size
-// nor magic; what a program of theirs, compiled with today's header, has set to zero there is taken
-// for theirs. InvalidUsage for a magic or a version that is not known.
+// Returns requirements of any release from 2.28.7 on as those of 2.30.7. The releases 2.28 had
+// neither size nor magic: their form is told by what lies where others have these, and a program of
+// theirs that was compiled with today's header has set both to zero. InvalidUsage for a magic or a
+// version that is not known.
 Result<ncclDevCommRequirements_t> ReadRequirements(const ncclDevCommRequirements_t* given);
 
 // The shape of a communicator, as far as requirements depend on it.

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "devcomm/record.h"
 
@@ -50,6 +53,69 @@ TEST(ReadRequirementsTest, TakesZeroedRequirements) {
   EXPECT_EQ(ReadRequirements(&zeroed).value().ginConnectionType, NCCL_GIN_CONNECTION_NONE);
   zeroed.ginSignalCount = 1;
   EXPECT_EQ(ReadRequirements(&zeroed).value().ginConnectionType, NCCL_GIN_CONNECTION_FULL);
+}
+
+// What a program that was compiled with the header of 2.28.7 to 2.28.9 passes.
+struct Form228 {
+  void* lists[2] = {};
+  bool lsa_multimem = false;
+  int barriers = 0, lsa_barriers = 0, rail_gin_barriers = 0, ll_a2a_blocks = 0, ll_a2a_slots = 0;
+  bool gin_force_enable = false;
+  int gin_contexts = 0, gin_signals = 0, gin_counters = 0;
+  std::array<char, 40> not_theirs = {};
+};
+static_assert(sizeof(Form228) == sizeof(ncclDevCommRequirements_t));
+
+Result<ncclDevCommRequirements_t> Read228(Form228 form) {
+  form.not_theirs.fill(0x55);
+  ncclDevCommRequirements_t passed;
+  std::memcpy(static_cast<void*>(&passed), &form, sizeof(form));
+  return ReadRequirements(&passed);
+}
+
+TEST(ReadRequirementsTest, TakesTheBinaryFormOf228) {
+  ncclDevResourceRequirements_t element = {};
+  const std::vector<std::pair<Form228, int>> forms = {
+      {{.lsa_barriers = 16}, 16},
+      {{.barriers = 16}, 16},
+      {{.barriers = 4, .lsa_barriers = 8, .rail_gin_barriers = 4}, 8},
+      {{.lsa_multimem = true, .barriers = 2}, 2},
+      {{.rail_gin_barriers = 1}, 0},
+      {{.lists = {&element, nullptr}}, 0},
+      {{.lists = {&element, nullptr}, .barriers = 3, .ll_a2a_blocks = 5}, 3}};
+  for (const auto& [form, barriers] : forms) {
+    const Result<ncclDevCommRequirements_t> read = Read228(form);
+    ASSERT_TRUE(read.ok()) << read.status().message();
+    EXPECT_EQ(read->version, 22807u);
+    EXPECT_EQ(read->lsaBarrierCount, barriers);
+    EXPECT_EQ(read->barrierCount, 0);
+    EXPECT_EQ(read->railGinBarrierCount, 0);
+    EXPECT_EQ(read->lsaMultimem, form.lsa_multimem);
+    EXPECT_EQ(read->resourceRequirementsList, form.lists[0]);
+    EXPECT_FALSE(read->ginForceEnable);
+  }
+  // Their kernels know GIN in another form, so it is refused when it is planned.
+  const Result<ncclDevCommRequirements_t> gin = Read228({.gin_signals = 4});
+  ASSERT_TRUE(gin.ok());
+  EXPECT_EQ(gin->version, 22807u);
+  EXPECT_EQ(PlanResources(gin.value(), {2, 2, true}).status().code(), Code::kInvalidArgument);
+}
+
+// Programs in the manner of 2.28 that are compiled with today's header.
+TEST(ReadRequirementsTest, DoesNotTakeZeroedRequirementsForTheBinaryFormOf228) {
+  ncclDevResourceRequirements_t element = {};
+  ncclTeamRequirements_t team = {};
+  ncclDevCommRequirements_t zeroed;
+  for (int i = 0; i < 32; ++i) {
+    std::memset(&zeroed, 0, sizeof(zeroed));
+    if ((i & 1) != 0) zeroed.resourceRequirementsList = &element;
+    if ((i & 2) != 0) zeroed.teamRequirementsList = &team;
+    if ((i & 4) != 0) zeroed.lsaBarrierCount = 32;
+    if ((i & 8) != 0) zeroed.ginSignalCount = zeroed.railGinBarrierCount = 1;
+    if ((i & 16) != 0) zeroed.lsaLLA2ABlockCount = zeroed.lsaLLA2ASlotCount = 8;
+    ASSERT_TRUE(ReadRequirements(&zeroed).ok());
+    EXPECT_EQ(ReadRequirements(&zeroed)->version, unsigned{NCCL_VERSION_CODE}) << i;
+  }
 }
 
 TEST(ReadRequirementsTest, BarriersOf229AreOfOneKind) {
@@ -167,11 +233,11 @@ TEST(DevCommTest, IsStoredInTheFormOfTheRelease) {
                                         .abort_flag = &abort_flag});
   EXPECT_EQ(made.lsaRank, 1);
   char stored[256];
-  for (const unsigned version : {22902u, 22907u, 23004u, 23007u}) {
+  for (const unsigned version : {22807u, 22902u, 22907u, 23004u, 23007u}) {
     asked.version = version;
     std::memset(stored, 0x77, sizeof(stored));
     StoreDevComm(made, asked, stored);
-    const size_t length = version == 22902 ? 200 : version == 22907 ? 224 : 240;
+    const size_t length = version <= 22902 ? 200 : version == 22907 ? 224 : 240;
     EXPECT_NE(stored[length - 1], 0x77);
     EXPECT_EQ(stored[length], 0x77) << "wrote behind the form of " << version;
     EXPECT_EQ(ResourceWindowOf(stored), &record);

@@ -50,9 +50,10 @@ Result<GinExecutor::Range> GinExecutor::RangeOf(uint64_t window, uint64_t offset
   if (!found.ok()) return std::move(found).status().Annotate(what);
   const uint64_t start = (*found)->offset;
   if (offset < start || !(*found)->Holds(owner, offset - start, bytes))
-    return InvalidArgument("{}: {} bytes at {} do not lie in the window, which has {} on rank {}",
-                           what, bytes, static_cast<int64_t>(offset - start),
-                           (*found)->bytes[static_cast<size_t>(owner)], owner);
+    return InvalidArgument(
+        "{}: {} bytes at {} do not lie in the window {:#x}, which has {} on rank {}", what, bytes,
+        static_cast<int64_t>(offset - start), window, (*found)->bytes[static_cast<size_t>(owner)],
+        owner);
   return Range{*found, offset - start};
 }
 
@@ -72,7 +73,7 @@ Result<GinExecutor::Range> GinExecutor::SignalWord(const Position& at,
   return Range{parts_.resource.get(), parts_.plan.signals_at + word * sizeof(uint64_t)};
 }
 
-Status GinExecutor::Check(const GinOperation& operation) const {
+Status GinExecutor::CheckNumbers(const GinOperation& operation) const {
   if (operation.bytes > kMaxNetMessageBytes)
     return InvalidArgument("an operation of {} bytes, which is longer than {}", operation.bytes,
                            kMaxNetMessageBytes);
@@ -81,17 +82,52 @@ Status GinExecutor::Check(const GinOperation& operation) const {
                            operation.counter, parts_.plan.num_counters);
   if (Has(operation, device::kGinWithValue) && operation.bytes > sizeof(uint64_t))
     return InvalidArgument("a value of {} bytes", operation.bytes);
+  if (!Has(operation, device::kGinPut | device::kGinGet | device::kGinVaSignal | device::kGinFlush))
+    return InvalidArgument("an operation of unknown kind {:#x}", operation.op);
   return Status::Ok();
 }
 
+// Finds all that an operation reaches, and checks it.
+Result<GinExecutor::Reached> GinExecutor::Find(const Position& at,
+                                               const GinOperation& operation) const {
+  TUTTI_TRY(CheckNumbers(operation));
+  Reached reached;
+  if (Has(operation, device::kGinFlush)) return reached;
+  const int peer = PeerOf(at.queue);
+  const uint64_t bytes = operation.bytes;
+  if (Has(operation, device::kGinGet)) {
+    TUTTI_ASSIGN(reached.from, RangeOf(operation.from_window, operation.from_offset, bytes, peer,
+                                       "the source of a get"));
+    TUTTI_ASSIGN(reached.to, RangeOf(operation.to_window, operation.to_offset, bytes, parts_.rank,
+                                     "the target of a get"));
+    return reached;
+  }
+  if (bytes > 0 && !Has(operation, device::kGinVaSignal)) {
+    TUTTI_ASSIGN(reached.to, RangeOf(operation.to_window, operation.to_offset, bytes, peer,
+                                     "the target of a put"));
+    if (!Has(operation, device::kGinWithValue)) {
+      TUTTI_ASSIGN(reached.from, RangeOf(operation.from_window, operation.from_offset, bytes,
+                                         parts_.rank, "the source of a put"));
+    }
+  }
+  if (Has(operation, kSignalOps)) {
+    TUTTI_ASSIGN(reached.word, SignalWord(at, operation));
+  }
+  return reached;
+}
+
+Status GinExecutor::Check(const Position& at, const GinOperation& operation) const {
+  return Find(at, operation).status();
+}
+
 Result<GinExecutor::Begun> GinExecutor::Begin(const Position& at, const GinOperation& operation) {
-  TUTTI_TRY(Check(operation));
+  TUTTI_ASSIGN(const Reached reached, Find(at, operation));
   // What was done before a flush is visible here when it is done.
   if (Has(operation, device::kGinFlush)) return Begun{};
-  if (Has(operation, device::kGinGet)) return Get(at, operation);
-  if (!Has(operation, device::kGinPut | device::kGinVaSignal))
-    return InvalidArgument("an operation of unknown kind {:#x}", operation.op);
-  return Put(at, operation);
+  const int peer = PeerOf(at.queue);
+  if (Has(operation, device::kGinGet)) return Get(peer, operation, reached);
+  if (!team_.Has(peer)) return PutOverNetwork(at, operation, reached);
+  return Put(peer, operation, reached);
 }
 
 // Returns where this rank reaches a range on `rank`, which is in its team.
@@ -99,32 +135,17 @@ std::byte* GinExecutor::Local(const Range& range, int rank) const {
   return range.window->At(rank - team_.first, range.offset);
 }
 
-Result<GinExecutor::Begun> GinExecutor::Put(const Position& at, const GinOperation& operation) {
-  const int peer = PeerOf(at.queue);
-  const uint64_t bytes = Has(operation, device::kGinVaSignal) ? 0 : operation.bytes;
-  const bool by_value = Has(operation, device::kGinWithValue);
-  const bool signals = Has(operation, kSignalOps);
-  Range to, from, word;
-  if (bytes > 0) {
-    TUTTI_ASSIGN(
-        to, RangeOf(operation.to_window, operation.to_offset, bytes, peer, "the target of a put"));
-    if (!by_value) {
-      TUTTI_ASSIGN(from, RangeOf(operation.from_window, operation.from_offset, bytes, parts_.rank,
-                                 "the source of a put"));
-    }
-  }
-  if (signals) {
-    TUTTI_ASSIGN(word, SignalWord(at, operation));
-  }
-  if (!team_.Has(peer)) return PutOverNetwork(at, operation, to, from, word);
-  if (bytes > 0) {
-    const void* const source =
-        by_value ? static_cast<const void*>(&operation.value) : Local(from, parts_.rank);
-    CopyBytes(Local(to, peer), source, bytes);
+GinExecutor::Begun GinExecutor::Put(int peer, const GinOperation& operation,
+                                    const Reached& reached) {
+  if (reached.to.window != nullptr) {
+    const void* const source = reached.from.window != nullptr
+                                   ? Local(reached.from, parts_.rank)
+                                   : static_cast<const void*>(&operation.value);
+    CopyBytes(Local(reached.to, peer), source, operation.bytes);
   }
   // Whoever loads the new value with acquire order sees the bytes of this put and earlier ones.
-  if (signals)
-    std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(Local(word, peer)))
+  if (reached.word.window != nullptr)
+    std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(Local(reached.word, peer)))
         .fetch_add(operation.added, std::memory_order_release);
   return Begun{};
 }
@@ -140,28 +161,29 @@ GinExecutor::Range GinExecutor::StageValue(const Position& at,
 
 Result<GinExecutor::Begun> GinExecutor::PutOverNetwork(const Position& at,
                                                        const GinOperation& operation,
-                                                       const Range& to, Range from,
-                                                       const Range& word) {
-  const bool has_data = to.window != nullptr, signals = word.window != nullptr;
+                                                       const Reached& reached) {
+  const bool has_data = reached.to.window != nullptr, signals = reached.word.window != nullptr;
   if (!has_data && !signals) return Begun{};
-  if (has_data && Has(operation, device::kGinWithValue)) from = StageValue(at, operation);
+  const bool by_value = has_data && reached.from.window == nullptr;
+  const Range from = by_value ? StageValue(at, operation) : reached.from;
   RemoteWindows::Added added;
-  if (signals) added = {{word.window->handle, word.offset}, operation.added, operation.strong};
+  if (signals) {
+    // A VA signal belongs to a put that was an operation of its own, and must not overtake it.
+    const bool strong = operation.strong || Has(operation, device::kGinVaSignal);
+    added = {{reached.word.window->handle, reached.word.offset}, operation.added, strong};
+  }
   const auto place = [](const Range& range) {
     return range.window != nullptr ? Place{range.window->handle, range.offset} : Place{};
   };
   TUTTI_ASSIGN(NetRequest* const request,
-               parts_.remote->BeginPut(PeerOf(at.queue), place(from), place(to),
+               parts_.remote->BeginPut(PeerOf(at.queue), place(from), place(reached.to),
                                        has_data ? operation.bytes : 0, signals ? &added : nullptr));
   return Begun{request != nullptr ? Step::kUnderWay : Step::kNoRoom, request};
 }
 
-Result<GinExecutor::Begun> GinExecutor::Get(const Position& at, const GinOperation& operation) {
-  const int peer = PeerOf(at.queue);
-  TUTTI_ASSIGN(const Range from, RangeOf(operation.from_window, operation.from_offset,
-                                         operation.bytes, peer, "the source of a get"));
-  TUTTI_ASSIGN(const Range to, RangeOf(operation.to_window, operation.to_offset, operation.bytes,
-                                       parts_.rank, "the target of a get"));
+Result<GinExecutor::Begun> GinExecutor::Get(int peer, const GinOperation& operation,
+                                            const Reached& reached) {
+  const auto& [to, from, word] = reached;
   if (team_.Has(peer)) {
     CopyBytes(Local(to, parts_.rank), Local(from, peer), operation.bytes);
     return Begun{};

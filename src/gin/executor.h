@@ -48,6 +48,8 @@ class GinExecutor {
   // Begins an operation. Fails where it names what is not there; then it has changed nothing.
   // REQUIRES: the caller is inside the queue's connection, if it has one.
   Result<Begun> Begin(const Position& at, const device::GinOperation& operation);
+  // Returns how Begin would fail; ok where it would not, as far as that can be known.
+  Status Check(const Position& at, const device::GinOperation& operation) const;
 
   // Returns the word of a counter, and the first word of a context's signals and counters.
   uint64_t* CounterOf(uint32_t context, uint32_t counter) const;
@@ -60,17 +62,23 @@ class GinExecutor {
     const Window* window = nullptr;
     uint64_t offset = 0;
   };
+  // All that an operation reaches; windows are null where it has no such part. `from` lies on this
+  // rank for a put and on the peer for a get, `to` the other way round, `word` on the peer.
+  struct Reached {
+    Range to, from, word;
+  };
 
   Result<Range> RangeOf(uint64_t window, uint64_t offset, uint64_t bytes, int owner,
                         const char* what) const;
   Result<Range> SignalWord(const Position& at, const device::GinOperation& operation) const;
-  Status Check(const device::GinOperation& operation) const;
-  Result<Begun> Put(const Position& at, const device::GinOperation& operation);
+  Status CheckNumbers(const device::GinOperation& operation) const;
+  Result<Reached> Find(const Position& at, const device::GinOperation& operation) const;
+  Begun Put(int peer, const device::GinOperation& operation, const Reached& reached);
   Result<Begun> PutOverNetwork(const Position& at, const device::GinOperation& operation,
-                               const Range& to, Range from, const Range& word);
+                               const Reached& reached);
   // Keeps the value of an operation where the network can read it until it is done.
   Range StageValue(const Position& at, const device::GinOperation& operation) const;
-  Result<Begun> Get(const Position& at, const device::GinOperation& operation);
+  Result<Begun> Get(int peer, const device::GinOperation& operation, const Reached& reached);
   std::byte* Local(const Range& range, int rank) const;
   // Returns word `number` of those that begin `at` bytes into this rank's resource window.
   uint64_t* WordAt(uint64_t at, uint64_t number) const;

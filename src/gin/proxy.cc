@@ -13,6 +13,8 @@ namespace {
 // How long what is under way is left to the network before the progress thread looks at it. A
 // kernel that waits for it looks itself.
 constexpr int64_t kServeAgainNs = 500'000;
+// The reason why a connection broke comes within this, if it has any.
+constexpr int64_t kReasonComesNs = 2'000'000'000;
 // How long a wait for the rest sleeps between two looks.
 constexpr timespec kFinishNap{.tv_sec = 0, .tv_nsec = 100'000};
 
@@ -21,6 +23,8 @@ constexpr timespec kFinishNap{.tv_sec = 0, .tv_nsec = 100'000};
 // yields where others want the processor.
 constexpr uint32_t kLooks = 100;
 constexpr uint32_t kLooksWithYields = 110;
+// How often a wait asks whether anybody is left to end it.
+constexpr uint32_t kRoundsUntilLook = 512;
 // The most connections that one look takes in. Of more, some are looked at each time.
 constexpr size_t kAttendedAtOnce = 16;
 // A sleep ends when the network has something; but what a rank of the LSA team stores ends none, so
@@ -50,8 +54,10 @@ GinProxy::GinProxy(Parts parts)
                  .symmetric = parts_.symmetric,
                  .remote = parts_.remote}) {
   for (uint32_t queue = 0; queue < parts_.plan.num_queues; ++queue)
-    if (RmaConnection* const connection = executor_.ConnectionOf(queue))
+    if (RmaConnection* const connection = executor_.ConnectionOf(queue)) {
+      remotes_.emplace_back().rank = executor_.PeerOf(queue);
       connections_.push_back(connection);
+    }
 }
 
 Result<std::unique_ptr<GinProxy>> GinProxy::Create(Parts parts) {
@@ -86,9 +92,30 @@ GinProxy::~GinProxy() {
 
 bool GinProxy::Do(uint32_t context, uint32_t queue, const uint64_t* words) {
   GinQueues::Driven driven;
-  if (context >= contexts_.size() || !contexts_[context]->Do(queue, words, &driven)) return false;
-  if (!driven.failure.ok()) Conclude(driven);
+  if (context >= contexts_.size()) {
+    driven.failure = InvalidArgument("there is no context {}: the device communicator has {}",
+                                     context, contexts_.size());
+  } else if (!contexts_[context]->Do(queue, words, &driven)) {
+    return false;
+  }
+  Refuse(std::move(driven));
   return true;
+}
+
+void GinProxy::NoteMissing(bool is_signal, uint32_t number) {
+  GinQueues::Driven driven;
+  driven.failure = InvalidArgument("there is no {} {}: the device communicator has {}",
+                                   is_signal ? "signal" : "counter", number,
+                                   is_signal ? parts_.plan.num_signals : parts_.plan.num_counters);
+  Refuse(std::move(driven));
+}
+
+// Says which thread has asked for what cannot be done.
+void GinProxy::Refuse(GinQueues::Driven driven) {
+  if (driven.failure.ok()) return;
+  const std::string thread = NameOfGridThread();
+  if (!thread.empty()) driven.failure = std::move(driven.failure).Annotate(thread);
+  Conclude(driven);
 }
 
 void* GinProxy::handle() const { return &block_->places[1].context; }
@@ -105,6 +132,7 @@ void GinProxy::Drive(uint32_t context) {
 
 void GinProxy::Wait(uint32_t context, uint32_t round) {
   Drive(context);
+  if (round % kRoundsUntilLook == kRoundsUntilLook - 1) StopIfAlone();
   if (connections_.empty()) return PauseInGrid(round);
   if (AttendToSome() || round < kLooks) return;
   if (round < kLooksWithYields) {
@@ -123,8 +151,33 @@ bool GinProxy::AttendToSome() {
   const size_t count = std::min(connections_.size(), kAttendedAtOnce);
   size_t next = count == connections_.size() ? 0 : next_attended_.fetch_add(kAttendedAtOnce);
   bool moved = false;
-  for (size_t i = 0; i < count; ++i) moved |= connections_[next++ % connections_.size()]->Attend();
+  for (size_t i = 0; i < count; ++i, ++next) {
+    const size_t place = next % connections_.size();
+    if (remotes_[place].left.load(std::memory_order_relaxed)) continue;
+    Result<bool> attended = connections_[place]->Attend();
+    if (attended.ok())
+      moved |= *attended;
+    else
+      OnBroken(remotes_[place], std::move(attended).status());
+  }
   return moved;
+}
+
+// A kernel waits, and the connection to a rank is broken. One that has ended its communicator in
+// order had done all that it wanted to do; otherwise what the kernel waits for may be lost.
+void GinProxy::OnBroken(Remote& remote, Status failure) {
+  if (parts_.watch->stopped()) return;
+  failure = parts_.watch->FirstReason(std::move(failure), remote.rank);
+  if (!parts_.watch->stopped() && parts_.watch->HasLeft(remote.rank)) {
+    remote.left.store(true, std::memory_order_relaxed);
+    return;
+  }
+  parts_.watch->Stop(std::move(failure).Annotate("a kernel's wait"), /*tell=*/true);
+}
+
+void GinProxy::StopIfAlone() {
+  Status alone = parts_.watch->CheckNotAlone();
+  if (!alone.ok()) parts_.watch->Stop(std::move(alone).Annotate("a kernel's wait"), /*tell=*/true);
 }
 
 void GinProxy::Conclude(const GinQueues::Driven& driven) {
@@ -134,8 +187,8 @@ void GinProxy::Conclude(const GinQueues::Driven& driven) {
     // that is still on its way, and the progress thread must not wait for it.
     const bool of_network =
         failure.code() == Code::kRemoteError || failure.code() == Code::kSystemError;
-    if (of_network && !parts_.loop->OnLoopThread())
-      failure = parts_.watch->FirstReason(std::move(failure), driven.peer);
+    if (of_network && parts_.loop->OnLoopThread()) return StopLater(std::move(failure));
+    if (of_network) failure = parts_.watch->FirstReason(std::move(failure), driven.peer);
     parts_.watch->Stop(failure, /*tell=*/true);
     return;
   }
@@ -145,6 +198,21 @@ void GinProxy::Conclude(const GinQueues::Driven& driven) {
 void GinProxy::ServeLater() {
   const MutexLock lock(timer_mutex_);
   if (timer_ == 0 && !ended_) timer_ = parts_.loop->AddTimer(kServeAgainNs, [this] { Serve(); });
+}
+
+// Leaves the decision to kernels that wait, and to the reason that is on its way; where neither
+// comes, the communicator stops for what was seen here.
+void GinProxy::StopLater(Status failure) {
+  const MutexLock lock(timer_mutex_);
+  if (ended_) return;
+  if (timer_ != 0) parts_.loop->CancelTimer(timer_);
+  timer_ = parts_.loop->AddTimer(kReasonComesNs, [this, reason = std::move(failure)] {
+    {
+      const MutexLock timer_lock(timer_mutex_);
+      timer_ = 0;
+    }
+    parts_.watch->Stop(reason, /*tell=*/true);
+  });
 }
 
 void GinProxy::Serve() {

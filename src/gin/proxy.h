@@ -22,10 +22,14 @@
 // come, so that no other thread need be woken for it. As long as something is under way and no
 // kernel waits, the progress thread of the process looks after it from time to time.
 //
+// A wait does not know which rank it waits for. It ends when the communicator stops: when a rank is
+// lost, when the connection to one that lives breaks, or when all others have ended theirs.
+//
 // A device communicator with a GIN connection has one GinProxy, which its communicator owns.
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -64,11 +68,15 @@ class GinProxy {
   // Returns the proxy of a handle.
   static GinProxy& Of(void* handle);
 
-  // For kernels of hosts; any thread. A context or queue that is not there is ignored.
+  // For kernels of hosts; any thread. A context or queue that Do refuses means nothing to the other
+  // functions.
   //
   // Carries out an operation toward a rank of the LSA team at once, and returns true; returns false
-  // where it has to be posted. `words` are those of a descriptor.
+  // where it has to be posted. One that names what is not there stops the communicator, and is
+  // taken for carried out. `words` are those of a descriptor.
   bool Do(uint32_t context, uint32_t queue, const uint64_t* words);
+  // Stops the communicator: a kernel has named a signal or counter that is not there.
+  void NoteMissing(bool is_signal, uint32_t number);
   // Carries out what was posted to a queue, as far as that needs no other rank.
   void Ring(uint32_t context, uint32_t queue);
   // Passes a moment of a wait of `round` rounds so far: carries on with what is under way in a
@@ -80,13 +88,18 @@ class GinProxy {
 
  private:
   struct Block;
+  struct Remote;
 
   explicit GinProxy(Parts parts);
   Status MakeContexts();
   void Drive(uint32_t context);
   bool AttendToSome();
+  void OnBroken(Remote& remote, Status failure);
+  void StopIfAlone();
+  void Refuse(GinQueues::Driven driven);
   void Conclude(const GinQueues::Driven& driven);
   void ServeLater() TUTTI_EXCLUDES(timer_mutex_);
+  void StopLater(Status failure) TUTTI_EXCLUDES(timer_mutex_);
   void Serve() TUTTI_EXCLUDES(timer_mutex_);
   bool Busy() const;
 
@@ -95,7 +108,13 @@ class GinProxy {
   std::unique_ptr<GinMemory> descriptors_;
   std::vector<std::unique_ptr<GinQueues>> contexts_;
   std::unique_ptr<Block> block_;
-  std::vector<RmaConnection*> connections_;  // to all ranks outside the LSA team
+  // A rank outside the LSA team.
+  struct Remote {
+    int rank = 0;
+    std::atomic<bool> left = false;  // It has ended its communicator: nothing more comes from it.
+  };
+  std::deque<Remote> remotes_;               // all that queues lead to
+  std::vector<RmaConnection*> connections_;  // to them, in the same order
   std::atomic<uint32_t> next_attended_ =
       0;  // where there are more than a thread attends to at once
   Mutex timer_mutex_;

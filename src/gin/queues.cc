@@ -60,13 +60,22 @@ device::GinContext GinQueues::record() {
 }
 
 bool GinQueues::Do(uint32_t queue, const uint64_t* words, Driven* driven) {
-  if (queue >= num_queues_ || executor_.ConnectionOf(queue) != nullptr) return false;
-  // What this thread knows to be posted comes first.
-  if (std::atomic_ref<uint32_t>(producer_[queue]).load(std::memory_order_relaxed) !=
-      std::atomic_ref<uint32_t>(consumer_[queue]).load(std::memory_order_acquire))
-    return false;
+  if (queue >= num_queues_) {
+    driven->failure =
+        InvalidArgument("there is no queue {}: the context has {}", queue, num_queues_);
+    return true;
+  }
   const device::GinOperation operation = device::UnpackGin(words);
-  driven->failure = executor_.Begin({context_, queue, 0}, operation).status();
+  const GinExecutor::Position at = {context_, queue, 0};
+  // What this thread knows to be posted comes first.
+  if (executor_.ConnectionOf(queue) != nullptr ||
+      std::atomic_ref<uint32_t>(producer_[queue]).load(std::memory_order_relaxed) !=
+          std::atomic_ref<uint32_t>(consumer_[queue]).load(std::memory_order_acquire)) {
+    // Checked here as well as when it is taken, so that the thread that asks for it can be named.
+    driven->failure = executor_.Check(at, operation);
+    return !driven->failure.ok();
+  }
+  driven->failure = executor_.Begin(at, operation).status();
   if (driven->failure.ok()) IncreaseCounter(CounterOf(operation));
   return true;
 }

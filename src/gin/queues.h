@@ -54,8 +54,9 @@ class GinQueues {
     Status failure;           // What this call has found; the context does nothing any more.
     std::optional<int> peer;  // whose connection failed
   };
-  // Carries out an operation at once. Returns false, and has done nothing, where it has to be
-  // posted: its peer is reached by the network, or something is posted there and not done.
+  // Carries out an operation at once, or fails where it names what is not there. Returns false, and
+  // has done nothing, where it has to be posted: its peer is reached by the network, or something
+  // is posted there and not done.
   bool Do(uint32_t queue, const uint64_t* words, Driven* driven);
   // Notes that something was posted to a queue, and drives the context.
   Driven Ring(uint32_t queue) TUTTI_EXCLUDES(mutex_);

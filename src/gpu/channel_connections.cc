@@ -119,9 +119,9 @@ size_t ChannelConnections::FifoAt(const Direction& direction, size_t producer) c
 }
 
 size_t ChannelConnections::Number(const Direction& direction) const {
-  const size_t of_pair = cuda::kMostChannels + shape_.message_channels;
+  const size_t of_pair = kMostGpuChannels + shape_.message_channels;
   const size_t slot =
-      direction.use == FifoUse::kRing ? direction.channel : cuda::kMostChannels + direction.channel;
+      direction.use == FifoUse::kRing ? direction.channel : kMostGpuChannels + direction.channel;
   return (static_cast<size_t>(direction.peer) * of_pair + slot) * 2 + (direction.sends ? 1 : 0);
 }
 uint64_t* ChannelConnections::PassedAt(size_t number) const {
@@ -129,7 +129,7 @@ uint64_t* ChannelConnections::PassedAt(size_t number) const {
 }
 size_t ChannelConnections::TablesAt() const {
   const size_t ends =
-      static_cast<size_t>(num_ranks_) * (cuda::kMostChannels + shape_.message_channels) * 2;
+      static_cast<size_t>(num_ranks_) * (kMostGpuChannels + shape_.message_channels) * 2;
   return RoundUp(kPassedAt + ends * sizeof(uint64_t), kLineBytes);
 }
 
@@ -184,7 +184,7 @@ ChannelConnections::NetFifo ChannelConnections::Proxied(size_t number) const {
   NetFifo fifo;
   fifo.end.peer = direction.peer;
   fifo.end.number =
-      direction.use == FifoUse::kRing ? direction.channel : cuda::kMostChannels + direction.channel;
+      direction.use == FifoUse::kRing ? direction.channel : kMostGpuChannels + direction.channel;
   fifo.end.place = {SlotBytes(direction.use), pinned.memory.data()};
   fifo.sends = direction.sends;
   return fifo;

@@ -4,7 +4,7 @@
 // ranks: FIFOs in one another's windows (gpu/windows.h) where both are on one host and windows can
 // be had, else a FIFO at either end, in pinned memory of the host, and the network between.
 //
-// A pair has a connection for each direction and number. The numbers below kMostChannels are the
+// A pair has a connection for each direction and number. The numbers below kMostGpuChannels are the
 // channels of the ring, those above are for messages. A window holds the FIFOs that come from ranks
 // of its host, so that the memory of a GPU grows with the ranks of its host and not of the job:
 //

@@ -94,7 +94,7 @@ Status GpuMesh::AgreeOnLL128(const GpuPeers& peers, const Status& ll128) {
   if (usable.go_on()) return Status::Ok();
   context_.ll128_slot_bytes = 0;
   if (args_.rank == 0)
-    TUTTI_WARN("GPUs send no lines of 128 bytes to one another, which are wrong: {}",
+    TUTTI_WARN("LL128 is not used between these GPUs, because data sent by it arrived wrong: {}",
                usable.refusal.message());
   return Status::Ok();
 }

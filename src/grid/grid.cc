@@ -1,11 +1,13 @@
 #include "grid/grid.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <time.h>
 
 #include <algorithm>
 #include <deque>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -15,6 +17,9 @@
 
 namespace tutti {
 namespace {
+
+// The thread of a grid that the calling thread is now.
+thread_local const tuttiHostThread_t* current_thread = nullptr;
 
 uint64_t Volume(const tuttiDim3_t& size) { return uint64_t{size.x} * size.y * size.z; }
 
@@ -90,7 +95,11 @@ class Grid {
   }
   // What a kernel throws ends the program, on the caller's thread as on the others: the rest of the
   // grid would wait for the thread for ever.
-  void RunThread(size_t i) noexcept { kernel_(&threads_[i], argument_); }
+  void RunThread(size_t i) noexcept {
+    const tuttiHostThread_t* const before = std::exchange(current_thread, &threads_[i]);
+    kernel_(&threads_[i], argument_);
+    current_thread = before;
+  }
 
   const tuttiHostKernel_t kernel_;
   void* const argument_;
@@ -100,6 +109,18 @@ class Grid {
 };
 
 }  // namespace
+
+std::string NameOfGridThread() {
+  if (current_thread == nullptr) return "";
+  const auto name = [](const tuttiDim3_t& index, const tuttiDim3_t& size) {
+    const bool flat = size.y == 1 && size.z == 1;
+    return flat ? fmt::format("{}", index.x)
+                : fmt::format("({}, {}, {})", index.x, index.y, index.z);
+  };
+  const tuttiHostThread_t& self = *current_thread;
+  return fmt::format("block {}, thread {}", name(self.block_index, self.grid_size),
+                     name(self.thread_index, self.block_size));
+}
 
 Result<tuttiHostLaunch_t> CheckLaunch(const tuttiHostLaunch_t& launch) {
   tuttiHostLaunch_t checked = launch;

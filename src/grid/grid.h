@@ -7,6 +7,8 @@
 //
 // A grid belongs to the call that runs it; nothing outlives it.
 
+#include <string>
+
 #include "base/status.h"
 #include "tutti/host_grid.h"
 
@@ -19,6 +21,10 @@ Result<tuttiHostLaunch_t> CheckLaunch(const tuttiHostLaunch_t& launch);
 // have ended. SystemError, and no thread has run it, where the system does not grant the threads.
 // REQUIRES: `launch` comes from CheckLaunch.
 Status RunGrid(const tuttiHostLaunch_t& launch, tuttiHostKernel_t kernel, void* argument);
+
+// Returns where in its grid the calling thread is, such as "block 1, thread 7", for messages; an
+// empty text where it runs no kernel.
+std::string NameOfGridThread();
 
 // Waits a moment, in a loop of `round` rounds so far: first on the processor, then by giving it
 // away, then asleep.

@@ -31,7 +31,9 @@ HostOperations::HostOperations(Parts parts)
       peers_(parts.peers),
       machines_(std::move(parts.machines)),
       watch_(*parts.watch),
-      shared_with_one_sided_{parts.wait_policy, parts.network, parts.network_device},
+      shared_with_one_sided_{parts.wait_policy, std::move(parts.one_sided_network),
+                             parts.one_sided_device},
+      network_name_(parts.network != nullptr ? parts.network->name() : ""),
       order_(parts.rank, parts.timeout_s),
       tuner_(std::move(parts.tuner)),
       profiler_(std::move(parts.profiler)),
@@ -180,9 +182,7 @@ std::string HostOperations::DescribeTransports() const {
     text += ranks.size() > 1 ? fmt::format("ranks {} on {} by shared memory", list, peer.host)
                              : fmt::format("rank {} on {} alone", list, peer.host);
   }
-  if (machines.size() > 1)
-    text +=
-        fmt::format("; between these by the network {}", shared_with_one_sided_.network->name());
+  if (machines.size() > 1) text += fmt::format("; between these by the network {}", network_name_);
   if (arena_.numa >= 0) text += fmt::format("; memory of this rank on NUMA node {}", arena_.numa);
   return text;
 }

@@ -61,6 +61,9 @@ class HostOperations final : public Operations {
     std::unique_ptr<NetConnector> net;  // Null when all ranks share the arena.
     std::shared_ptr<Net> network;       // The network of `net`, and this rank's device in it.
     int network_device = 0;
+    // The network for one-sided operations, and this rank's device in it. Null: there is none.
+    std::shared_ptr<Net> one_sided_network;
+    int one_sided_device = 0;
     HostMemory* memory = nullptr;  // The process's memory, and the server of its descriptors.
     FdServer* fd_server = nullptr;
     Watch* watch = nullptr;
@@ -93,7 +96,8 @@ class HostOperations final : public Operations {
   // What one-sided calls (window/one_sided.h) use of what the operations were made with.
   struct SharedWithOneSided {
     WaitPolicy wait_policy;
-    std::shared_ptr<Net> network;  // null when all ranks share the arena
+    // Null when all ranks share the arena, or there are no one-sided operations.
+    std::shared_ptr<Net> network;
     int network_device = 0;
   };
   const SharedWithOneSided& shared_with_one_sided() const { return shared_with_one_sided_; }
@@ -108,6 +112,7 @@ class HostOperations final : public Operations {
   const MachineMap machines_;
   Watch& watch_;
   const SharedWithOneSided shared_with_one_sided_;
+  const std::string network_name_;  // empty when all ranks share the arena
   TicketOrder order_;
   const std::unique_ptr<CostAdviser> tuner_;
   const std::unique_ptr<Profiler> profiler_;

@@ -184,4 +184,15 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Boo
                       RankName(without, peers[static_cast<size_t>(without)]), first.name);
 }
 
+std::shared_ptr<Net> OneSidedNet(Proxy& proxy, const Settings& settings, const Bootstrap& bootstrap,
+                                 std::shared_ptr<Net> net) {
+  if (net->rma() != nullptr) return net;
+  Result<std::unique_ptr<Net>> sockets = SocketNet::Create(
+      proxy.loop(), NetworkKey(bootstrap.key_holder().key, settings), settings, {});
+  const Status status = sockets.ok() ? (*sockets)->IsViable() : sockets.status();
+  TUTTI_INFO(kLogInit | kLogNet, "net {} has no one-sided operations; {}", net->name(),
+             status.ok() ? "sockets carry them" : status.message());
+  return status.ok() ? std::shared_ptr<Net>(std::move(sockets).value()) : nullptr;
+}
+
 }  // namespace tutti

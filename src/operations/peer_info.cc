@@ -36,7 +36,8 @@ std::string SharedSettings(const Settings& s) {
     const Key check = KeyFromText("which key " + s.comm_key);
     text += fmt::format(" (key {:02x}{:02x}{:02x}{:02x})", check[0], check[1], check[2], check[3]);
   }
-  if (s.gpu_lanes != usual.gpu_lanes) text += fmt::format(" TUTTI_GPU_LANES={}", s.gpu_lanes);
+  if (s.gpu_channels != usual.gpu_channels)
+    text += fmt::format(" TUTTI_GPU_CHANNELS={}", s.gpu_channels);
   if (s.gpu_window != usual.gpu_window || s.max_ctas != usual.max_ctas || !s.gpu_tune.empty())
     text += fmt::format(" TUTTI_GPU_WINDOW={} NCCL_MAX_CTAS={} TUTTI_GPU_TUNE={}", s.gpu_window,
                         s.max_ctas, s.gpu_tune);

@@ -14,6 +14,10 @@
 // GPUs of one host have numbers of their own (GpuCosts), which plan/mesh.h adds up, and so have
 // GPUs that channels join (ChannelCosts, plan/channel_plan.h).
 //
+// Other numbers say how much memory there is and how it is laid out, which bounds a choice but does
+// not make it: the slots, channels and threads that kernels are compiled for (plan/mesh_limits.h,
+// backend/cuda/message_args.h) and the limits of windows (gpu/mesh.cc, comm/join_gpus.cc).
+//
 // Pure functions: all ranks compute the same. docs/cost_model.md is made from the tables.
 
 #include <cstddef>

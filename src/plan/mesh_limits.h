@@ -1,6 +1,7 @@
 #pragma once
 
-// Numbers that the planner of GPUs (plan/mesh.h) and the kernels share. Device code includes this.
+// Numbers that the planners of GPUs (plan/mesh.h, plan/channel_plan.h) and the kernels share.
+// Device code includes this.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,5 +36,7 @@ constexpr size_t LL128SlotData(int num_ranks) {
 }
 // The most threads of a block that works by LL128 or between registered buffers.
 inline constexpr uint32_t kLL128Threads = 384;
+// The most channels that join GPUs by FIFOs.
+inline constexpr uint32_t kMostGpuChannels = 8;
 
 }  // namespace tutti

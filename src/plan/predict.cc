@@ -3,6 +3,7 @@
 #include "plan/channel_plan.h"
 #include "plan/choose.h"
 #include "plan/mesh.h"
+#include "plan/mesh_limits.h"
 
 namespace tutti {
 namespace {
@@ -38,14 +39,13 @@ Prediction PredictGpus(const MachineJob& job, Collective collective, size_t coun
 
 // The number of channels and the length of a slot follow from processors and settings, which files
 // do not have: these are the most, and the usual one.
-constexpr uint32_t kChannels = 8;
 constexpr size_t kSlotBytes = 512 << 10;
 
 Prediction PredictGpusOfHosts(const MachineJob& job, Collective collective, size_t count,
                               size_t elem_bytes) {
   const ChannelContext context = {.num_ranks = job.num_ranks(),
                                   .num_hosts = job.hosts,
-                                  .channels = kChannels,
+                                  .channels = kMostGpuChannels,
                                   .slot_bytes = kSlotBytes,
                                   .network_bytes_per_us = job.ring.TotalGbps() * 1e3,
                                   .local_ranks = job.ranks_per_host,

@@ -61,7 +61,7 @@ NetSend SendConnection::Message(const FifoChunk& chunk) const {
 }
 
 Status SendConnection::Flush(int64_t patience_ns, const std::atomic<bool>* stop) {
-  Deadline deadline = Deadline::After(patience_ns);
+  FlushPatience patience(patience_ns, NowNs());
   size_t undelivered = SIZE_MAX;
   for (;;) {
     if (Failed()) return status();
@@ -73,8 +73,8 @@ Status SendConnection::Flush(int64_t patience_ns, const std::atomic<bool>* stop)
     const uint64_t next = done();
     const bool empty = view.header(next).seq.load(std::memory_order_acquire) != next + 1;
     if (empty && next == posted() && left == 0) return status();
-    if (moved) deadline = Deadline::After(patience_ns);
-    if (deadline.Passed() || (stop != nullptr && stop->load(std::memory_order_acquire)))
+    patience.Note(moved, NowNs());
+    if (patience.IsOver(NowNs()) || (stop != nullptr && stop->load(std::memory_order_acquire)))
       return Timeout("{}: the peer does not take it", Describe());
     const timespec pause = {0, kFlushPauseNs};
     if (!moved) nanosleep(&pause, nullptr);

@@ -3,11 +3,28 @@
 // The sending end of a proxy connection: the consumer of the kernel's FIFO.
 
 #include <array>
+#include <cstdint>
 #include <memory>
 
 #include "proxy/connection_core.h"
 
 namespace tutti {
+
+// Decides when a flush gives up: when nothing has been delivered for `patience_ns`.
+class FlushPatience {
+ public:
+  FlushPatience(int64_t patience_ns, int64_t now_ns)
+      : patience_ns_(patience_ns), until_ns_(now_ns + patience_ns) {}
+  // Begins to wait anew when something was delivered.
+  void Note(bool delivered, int64_t now_ns) {
+    if (delivered) until_ns_ = now_ns + patience_ns_;
+  }
+  bool IsOver(int64_t now_ns) const { return now_ns >= until_ns_; }
+
+ private:
+  const int64_t patience_ns_;
+  int64_t until_ns_;
+};
 
 class SendConnection final : public ConnectionCore {
  public:

@@ -1,7 +1,7 @@
 #pragma once
 
 // From the channels of each host to the channels of the job: rings joined host to host through the
-// right cards, and two trees over the hosts for each chain.
+// right NICs, and two trees over the hosts for each chain.
 //
 // Every rank calls JoinHosts with the offers of all hosts, in one order, and comes to the same
 // answer: it is a pure function of them, made with whole numbers only. May be called from any

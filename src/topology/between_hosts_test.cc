@@ -100,7 +100,7 @@ TEST(JoinHosts, KeepsDataOnItsRail) {
   const auto job = JoinHosts(offers);
   ASSERT_TRUE(job.ok());
   const ChannelOffer& ring = offers[0].ring;
-  ASSERT_NE(ring.rail_in, ring.rail_out) << "these rings were to cross cards";
+  ASSERT_NE(ring.rail_in, ring.rail_out) << "these rings were to cross NICs";
   // Which rail a host's channel enters and leaves by shows in its first and last ranks.
   const auto rail = [&](int32_t rank, bool in) {
     for (uint32_t c = 0; c < ring.channels; ++c) {

@@ -159,7 +159,7 @@ std::optional<std::string> FirstDifference(const Channels& ours, const Channels&
     return differ("the kind of path inside a host", Name(ours.kind_intra), Name(theirs.kind_intra));
   }
   if (ours.kind_inter != theirs.kind_inter) {
-    return differ("the kind of path to the card", Name(ours.kind_inter), Name(theirs.kind_inter));
+    return differ("the kind of path to the NIC", Name(ours.kind_inter), Name(theirs.kind_inter));
   }
   if (ours.cross_nic != theirs.cross_nic) {
     return differ("whether rings leave by another NIC than they came in by", ours.cross_nic,

@@ -53,8 +53,9 @@ struct Channels {
   PathKind kind_intra = PathKind::kLocal;  // the worst that a channel uses
   PathKind kind_inter = PathKind::kLocal;
   bool same_channels = true;  // all have one order and one port
-  int cross_nic = 0;  // 0: out by the card they came in by; 2: paired with one that goes the
-                      // other way, so that data stays on its rail; 1: anyhow
+  // How rings leave a host: 0 by the NIC they came in by; 1 by any; 2 by another one, paired with a
+  // ring that goes the other way, so that data stays on its rail.
+  int cross_nic = 0;
   std::vector<Channel> channels;
   double bound_gbps = 0;   // no set of channels of these kinds has more than this in all
   uint64_t steps = 0;      // what the search took

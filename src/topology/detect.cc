@@ -152,7 +152,7 @@ class Detector {
         net.gdr = peer_memory ? 1 : 0;
         if (!peer_memory && !any && options_.gpus != nullptr) {
           Guess(
-              "No module lets RDMA cards reach GPUs' memory (nvidia_peermem); it is taken that "
+              "No module lets RDMA NICs reach GPUs' memory (nvidia_peermem); it is taken that "
               "they cannot.");
         }
         AddNet(std::move(net), folder + "/device");

@@ -1,7 +1,7 @@
 #pragma once
 
 // What this host is made of, as far as the kernel and the drivers tell: processors, the PCI tree
-// and network cards from sysfs, GPUs from their drivers' libraries, looked up at run time.
+// and NICs from sysfs, GPUs from their drivers' libraries, looked up at run time.
 // What virtual machines and containers hide is filled in by rule, and every such guess is a
 // sentence in Machine::guesses. Reading takes milliseconds (with GPUs, as long as their driver
 // takes to wake up) and happens on the calling thread; nothing is kept.

@@ -100,7 +100,7 @@ GpuSighting Gpu(int dev, const std::string& address) {
   return gpu;
 }
 
-// A root port, a switch of two bridges' depth with two legs, a GPU on one and an RDMA card on the
+// A root port, a switch of two bridges' depth with two legs, a GPU on one and an RDMA NIC on the
 // other.
 void AddGpuAndCard(FakeSysfs& sysfs) {
   sysfs.AddPci({}, "0000:00:01.0", kBridge);
@@ -177,7 +177,7 @@ TEST(Detect, InterfacesThatLeadSomewhere) {
   EXPECT_EQ(graph.node(nets[1]).name, "eth10");
   EXPECT_EQ(graph.node(nets[1]).net_bandwidth_gbps, 3.125);
   EXPECT_EQ(graph.node(nets[1]).numa, 1);
-  EXPECT_EQ(graph.OfKind(NodeKind::kNic).size(), 1u) << "two functions are one card";
+  EXPECT_EQ(graph.OfKind(NodeKind::kNic).size(), 1u) << "two functions are one NIC";
 
   options.interfaces = {"docker0", "eth10"};
   const Graph chosen = TestGraph(Detect(options)).graph;

@@ -1,7 +1,7 @@
 #pragma once
 
 // What the machine is made of, as the searches see it: nodes (GPUs, host devices, PCI switches,
-// NVSwitches, processors, network cards) joined by links that have a bandwidth. A value: it is
+// NVSwitches, processors, NICs) joined by links that have a bandwidth. A value: it is
 // built from a Machine (machine.h), never changed afterwards, and may be shared by any number of
 // threads.
 
@@ -16,12 +16,12 @@ namespace tutti::topology {
 
 enum class NodeKind : uint8_t {
   kGpu,         // a GPU that is a rank's device, or may be one
-  kHostDevice,  // a host rank's device: it has no card, it sits on its processor
+  kHostDevice,  // a host rank's place: it has no GPU, it sits on its processor
   kPci,         // a PCI switch or bridge
   kNvSwitch,    // all NVSwitches that join the same GPUs are one node
   kCpu,         // one NUMA node
-  kNic,         // a network card
-  kNet,         // a port of a network card, or an interface: where data leaves the host
+  kNic,         // a network interface card
+  kNet,         // a port of a NIC, or an interface: where data leaves the host
 };
 inline constexpr size_t kNodeKinds = 7;
 
@@ -78,7 +78,7 @@ struct Node {
   bool gpu_direct = false;     // GPU: others may reach its memory; net: it can reach GPUs' memory
   double net_bandwidth_gbps = 0;  // net: of the port, GB/s
   double net_latency_us = 0;
-  uint64_t net_guid = 0;  // ports of one card share it
+  uint64_t net_guid = 0;  // ports of one NIC share it
   int net_port = 0;
   CpuModel cpu_model = CpuModel::kUnknown;  // CPU
   int order = 0;  // place among its kind in the file, where that differs from the graph's order

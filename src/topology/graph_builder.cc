@@ -277,7 +277,7 @@ class GraphBuilder {
     gpus_.push_back({&fact, bus_id, std::move(node), kNoIndex, cpu_, hangs_.size() - 1});
   }
 
-  // Functions of one card share its PCI link, and are one node.
+  // Functions of one NIC share its PCI link, and are one node.
   void AddCard(const PciFact& pci, NodeIndex parent, double gbps) {
     const auto [card, added] = cards_.emplace(std::make_pair(host_, pci.bus_id >> 4), kNoIndex);
     if (added) {

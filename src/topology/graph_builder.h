@@ -14,7 +14,7 @@
 namespace tutti::topology {
 
 // Bounds on what is taken for a machine; the largest known one, a domain of 576 GPUs with as many
-// cards, keeps well below them. The paths of a graph take memory with its nodes times those that
+// NICs, keeps well below them. The paths of a graph take memory with its nodes times those that
 // have paths of their own: kMostPaths of them are about half a gigabyte.
 inline constexpr size_t kMostDevices = 1024;     // GPUs and host devices
 inline constexpr size_t kMostNets = 1024;        // ports

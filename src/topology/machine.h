@@ -1,7 +1,7 @@
 #pragma once
 
 // A machine as a file or a detection tells it, before anything is concluded from it: processors,
-// the tree of PCI devices below them, GPUs with their links, network cards with their ports. A
+// the tree of PCI devices below them, GPUs with their links, NICs with their ports. A
 // value, with the fields and the nesting of NCCL's topology XML (machine_xml.h reads and writes
 // it); graph_builder.h turns it into nodes and links with bandwidths. Several hosts may be in one
 // Machine when their GPUs share one NVLink domain: each processor says which host it belongs to.
@@ -51,7 +51,7 @@ struct GpuFact {
   int dev = kNotKnown;   // ordinal of the GPU within its host
   int sm = kNotKnown;    // compute capability, 90 for 9.0; AMD: the number of compute units, unused
   int rank = kNotKnown;  // the communicator's rank there
-  int gdr = kNotKnown;   // 1: network cards may read and write its memory
+  int gdr = kNotKnown;   // 1: NICs may read and write its memory
   std::string gcn;       // AMD: the generation, "gfx942" or "942"; empty for NVIDIA
   std::string arch;      // AMD's `arch`, kept for the writer
   int order = 0;         // see NumberMachine
@@ -59,14 +59,14 @@ struct GpuFact {
   std::vector<C2cFact> c2c;
 };
 
-// One port of a network card, or an interface.
+// One port of a NIC, or an interface.
 struct NetFact {
   std::string name;
   int dev = kNotKnown;  // the network's number for it
   int speed_mbps = 0;   // megabits per second; 0 or less: not known
   int port = 0;
   double latency_us = 0;
-  uint64_t guid = 0;  // ports of one card share it; 0: not known
+  uint64_t guid = 0;  // ports of one NIC share it; 0: not known
   int max_connections = 0;
   int gdr = kNotKnown;  // 1: it can reach GPUs' memory
   int collectives = kNotKnown;
@@ -93,7 +93,7 @@ struct PciFact {
   std::vector<BusId> peers;  // `pcilink`: switches that belong to the same box
 };
 
-// A rank that runs on a processor and has no card. No part of NCCL's format, which skips it.
+// A rank that runs on a processor and has no GPU. No part of NCCL's format, which skips it.
 struct HostDeviceFact {
   int dev = kNotKnown;
   int rank = kNotKnown;
@@ -110,7 +110,7 @@ struct CpuFact {
   int model = kNotKnown;
   int order = 0;  // see NumberMachine
   std::vector<PciFact> pci;
-  std::vector<NicFact> nics;  // cards whose place in the PCI tree is not known
+  std::vector<NicFact> nics;  // NICs whose place in the PCI tree is not known
   std::vector<HostDeviceFact> host_devices;
 };
 

@@ -87,7 +87,7 @@ class Placer {
     for (const NodeIndex net : Children(card)) {
       if (seen_[net] == 0) PlaceLeaf(net, kPortWidth);
     }
-    if (cursor_ == begin) cursor_ += kPortWidth + kGap;  // a card without ports
+    if (cursor_ == begin) cursor_ += kPortWidth + kGap;  // a NIC without ports
     layout_.boxes[card] = {{begin, leaf_top_}, cursor_ - begin - kGap, kLeafHeight, 6, "", ""};
   }
 

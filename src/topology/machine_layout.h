@@ -11,7 +11,7 @@
 namespace tutti::topology {
 
 struct Layout {
-  std::map<NodeIndex, Box> boxes;  // without fill; a card with ports has the span of their boxes
+  std::map<NodeIndex, Box> boxes;  // without fill; a NIC with ports has the span of their boxes
   std::vector<std::pair<NodeIndex, NodeIndex>> tree;  // parent and child in the PCI tree, as drawn
   double left = 0;
   double width = 0;     // of the machine

@@ -184,7 +184,7 @@ class Painter {
                     all.inter_host ? all.bandwidth_inter_gbps : all.bandwidth_intra_gbps,
                     all.TotalGbps(), Name(all.kind_intra));
     if (all.inter_host) text += fmt::format(", {} to the network", Name(all.kind_inter));
-    if (all.cross_nic == 2) text += ", out by another card than in (in pairs)";
+    if (all.cross_nic == 2) text += ", out by another NIC than in (in pairs)";
     Add(Label{{kMargin, 66}, text, 15, kFaint, Anchor::kStart});
   }
 
@@ -192,7 +192,7 @@ class Painter {
     for (const auto& [parent, child] : layout_.tree) {
       const Point from = BottomOf(box(parent));
       const Point to = TopOf(box(child));
-      // A card with several ports takes the wires of all of them.
+      // A NIC with several ports takes the wires of all of them.
       std::vector<size_t> users = UsersOf(parent, child);
       const double knee = to.y - 24;
       AddLink(users, [&](double offset) {
@@ -341,7 +341,7 @@ class Painter {
 
   void PaintNode(NodeIndex index, Box box) {
     const Node& node = graph_.node(index);
-    // A card is drawn by its ports.
+    // A NIC is drawn by its ports.
     if (node.kind == NodeKind::kNic) {
       for (const LinkIndex link : node.links) {
         if (graph_.node(graph_.link(link).to).kind == NodeKind::kNet) return;
@@ -374,7 +374,7 @@ class Painter {
         name = "NVSwitch";
         break;
       case NodeKind::kNic:
-        name = "card";
+        name = "NIC";
         break;
       case NodeKind::kPci:
         name = "PCIe switch";

@@ -211,7 +211,7 @@ class MachineReader {
       if (xml_.full()) break;
       if (name == "net") {
         nic.nets.push_back(ReadNet(child));
-      } else if (name != "gin" && name != "rma") {  // NCCL's ways of using the same card
+      } else if (name != "gin" && name != "rma") {  // NCCL's ways of using the same NIC
         Unknown(child, "a <net>");
       }
     }

@@ -27,7 +27,7 @@ std::string Text(const Graph& graph) {
     return fmt::format("{}{}-{:x}", Name(node.kind), node.host, node.id);
   };
   for (const Link& link : graph.links()) {
-    // A card without an address has no stable number.
+    // A NIC without an address has no stable number.
     lines.push_back(fmt::format("{} {} {} {:.3f}\n", name(link.from), Name(link.kind),
                                 name(link.to), link.bandwidth_gbps));
   }

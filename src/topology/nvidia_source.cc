@@ -1,4 +1,4 @@
-// NVIDIA's GPUs: NVML for what is where and how it is joined, CUDA for whether network cards may
+// NVIDIA's GPUs: NVML for what is where and how it is joined, CUDA for whether NICs may
 // reach a GPU's memory. Both libraries are looked up at run time; their few types and numbers that
 // are needed are written down here from their public documentation.
 
@@ -216,7 +216,7 @@ class NvidiaSource : public GpuSource {
       gpu.fact.gdr = direct.value_or(false) ? 1 : 0;
       if (!direct) {
         guesses.push_back(fmt::format(
-            "Whether network cards may reach the memory of the GPU at {} is not known; it is taken "
+            "Whether NICs may reach the memory of the GPU at {} is not known; it is taken "
             "that they may not.",
             FormatBusId(*bus_id)));
       }

@@ -1,4 +1,4 @@
-// Machines that nobody has sent a file of: few and many GPUs, none beside a card, mixed
+// Machines that nobody has sent a file of: few and many GPUs, none beside a NIC, mixed
 // generations, several ranks on a GPU. Whatever they are, channels are sound, found in a bounded
 // number of steps, and not far from what the links have.
 
@@ -18,7 +18,7 @@ namespace {
 struct Parts {
   std::vector<int> gpus_per_cpu;
   int gpus_per_switch = 2;  // 0: GPUs hang at the processor
-  std::set<int> cards;      // switches (or processors) with a card
+  std::set<int> cards;      // switches (or processors) with a NIC
   int sm = 80;
   int other_sm = 0;  // of every second GPU; 0: the same
   int nvlinks = 0;   // to NVSwitches, from each GPU
@@ -86,7 +86,7 @@ std::string MachineText(const Parts& parts) {
   return text + "</system>\n";
 }
 
-// Checks both patterns, within a host and between hosts where there is a card: channels are sound,
+// Checks both patterns, within a host and between hosts where there is a NIC: channels are sound,
 // found within the steps, and the same twice.
 void Expect(const std::string& text, double least_ring_gbps, const PathRules& rules = {}) {
   const Result<Machine> machine = ParseMachineXml(text, "odd");

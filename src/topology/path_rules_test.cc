@@ -70,7 +70,7 @@ TEST(PathRules, RelaysToNetworkCards) {
   EXPECT_EQ(kinds({{"NCCL_NET_GDR_READ", "0"}}), "PHB PIX SYS");
   EXPECT_EQ(Kinds("gb200-tray", {}, NodeKind::kNet), "P2C PXN");
   EXPECT_EQ(Kinds("gb200-tray", {{"NCCL_PXN_C2C", "0"}}, NodeKind::kNet), "P2C SYS");
-  // Level PXB forbids cards to reach the GPU; the way by the processor, chip to chip, stays.
+  // Level PXB forbids NICs to reach the GPU; the way by the processor, chip to chip, stays.
   EXPECT_EQ(Kinds("gb200-tray", {{"NCCL_NET_GDR_C2C", "0"}}, NodeKind::kNet), "P2C SYS");
 }
 

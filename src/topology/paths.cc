@@ -70,7 +70,7 @@ class PathFinder {
     PathKind kind = PathKind::kLocal;
     switch (link.kind) {
       case LinkKind::kLocal:
-      case LinkKind::kNetwork:  // the step from a card to its own port costs nothing
+      case LinkKind::kNetwork:  // the step from a NIC to its own port costs nothing
         break;
       case LinkKind::kNvlink:
         kind = from == NodeKind::kGpu && before == PathKind::kNvlink && hops_before == 1
@@ -191,8 +191,8 @@ class PathFinder {
     }
   }
 
-  // A GPU that is joined to its processor chip to chip reaches that processor's cards as well as
-  // through a switch. Only its nearest cards count: for others a GPU beside them is the better way.
+  // A GPU that is joined to its processor chip to chip reaches that processor's NICs as well as
+  // through a switch. Only its nearest NICs count: for others a GPU beside them is the better way.
   void MarkChipToChip() {
     for (const NodeIndex gpu : graph_.OfKind(NodeKind::kGpu)) {
       const NodeIndex cpu = LocalCpu(graph_, paths_, gpu);
@@ -244,7 +244,7 @@ class PathFinder {
     }
   }
 
-  // PXN: over NVLink to the GPU that is near the card. Only to send: one side of each connection is
+  // PXN: over NVLink to the GPU that is near the NIC. Only to send: one side of each connection is
   // enough, and receivers want their data at home.
   bool RelayHelps(NodeIndex gpu, NodeIndex relay, NodeIndex net) {
     const Path& near = At(relay, net);

@@ -22,8 +22,8 @@ enum class PathKind : uint8_t {
   kC2c,           // C2C: GPU and processor on one board
   kPix,           // PIX: one PCI switch
   kPxb,           // PXB: several PCI switches
-  kP2c,           // P2C: C2C to the processor, PCI from there to the card
-  kPxn,           // PXN: NVLink to a GPU that is near the card, PCI from there
+  kP2c,           // P2C: C2C to the processor, PCI from there to the NIC
+  kPxn,           // PXN: NVLink to a GPU that is near the NIC, PCI from there
   kPhb,           // PHB: through a processor's PCI host bridge
   kSys,           // SYS: between processors
   kNet,           // NET: through a network
@@ -43,15 +43,15 @@ struct PathRules {
   // The worst kind GPUs may use to reach one another directly. Not set: PXB, but SYS for one or two
   // GPUs with AMD processors, which forward such traffic well.
   std::optional<PathKind> peer_to_peer;
-  PathKind gpu_direct = PathKind::kP2c;  // the worst kind between a GPU and a card that reads it
-  // Whether cards may read a GPU's memory, to send it. Not set: from Ampere on; before, where
+  PathKind gpu_direct = PathKind::kP2c;  // the worst kind between a GPU and a NIC that reads it
+  // Whether NICs may read a GPU's memory, to send it. Not set: from Ampere on; before, where
   // NVLink keeps the GPU's other traffic off PCI.
   std::optional<bool> gpu_direct_read;
   bool use_pxn = true;
-  bool pxn_over_c2c = true;          // also through a GPU that reaches the card chip to chip
+  bool pxn_over_c2c = true;          // also through a GPU that reaches the NIC chip to chip
   bool nvlink_bridge = true;         // NVLink through a third GPU
   bool peer_access_refused = false;  // by the driver: no GPU reaches another one's memory over PCI
-  // NCCL gives up on two GPUs of a host, and leaves them to the network, where both reach a card
+  // NCCL gives up on two GPUs of a host, and leaves them to the network, where both reach a NIC
   // faster than one another. It cuts machines in two whose processors could have joined them; here
   // it is done on demand only.
   bool prefer_network = false;
@@ -75,8 +75,8 @@ class Paths {
   std::vector<Path> paths_;       // a row of as many as there are nodes, per node that has one
 };
 
-// Computes the paths between all nodes. A GPU that sends to a card through another GPU (PXN) still
-// receives directly, so the way from the card to the GPU may be another one than the way back.
+// Computes the paths between all nodes. A GPU that sends to a NIC through another GPU (PXN) still
+// receives directly, so the way from the NIC to the GPU may be another one than the way back.
 Paths ComputePaths(const Graph& graph, const PathRules& rules);
 
 // Returns the nodes of `kind` that `from` reaches with the most bandwidth, and among them those of

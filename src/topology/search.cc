@@ -316,7 +316,7 @@ void Searcher::Split(Found* found) const {
     const Kbps each = inter ? trial.bandwidth_inter : trial.bandwidth_intra;
     const bool wanted = found->drafts.size() < demand_.min_channels ||
                         (each > kSplitAbove && (!inter || twice <= kMostSplitInter));
-    // Pairs that cross cards must stay side by side.
+    // Pairs that cross NICs must stay side by side.
     if (!wanted || twice > demand_.max_channels) return;
     if (trial.cross_nic == 2 && found->drafts.size() % 2 == 1) return;
     const std::vector<Draft> copies = found->drafts;

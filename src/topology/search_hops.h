@@ -21,7 +21,7 @@ inline constexpr double kKbpsPerGbps = 1e6;
 Kbps ToKbps(double gbps);
 inline double ToGbps(Kbps kbps) { return static_cast<double>(kbps) / kKbpsPerGbps; }
 
-// Part of a hop: a link (or a port of a card), and how much of it a hop of bandwidth 1 takes, in
+// Part of a hop: a link (or a port of a NIC), and how much of it a hop of bandwidth 1 takes, in
 // fortieths: 40 is once; 48 is the fifth more that Intel's host bridges cost between PCI devices; 5
 // is the eighth that the answers to PCI reads take of the other direction on GPUs before sm_80.
 struct Use {
@@ -62,7 +62,7 @@ class HopTable {
   // Returns what each resource has: the links of the graph, then the two directions of each port.
   std::span<const Kbps> capacities() const { return capacities_; }
 
-  // Nets of one port of one card have one number here.
+  // Nets of one port of one NIC have one number here.
   uint32_t port(size_t net) const { return ports_[net]; }
   uint32_t port_count() const { return port_count_; }
 

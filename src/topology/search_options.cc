@@ -8,7 +8,7 @@ namespace {
 
 // Returns how much total bandwidth a better kind of path may cost: the answer is the one with the
 // highest product of weight and bandwidth. Leaving NVLink must pay off nearly twofold, as PCI and
-// the processors' memory are shared with everything else on the host. Among ways to a card that
+// the processors' memory are shared with everything else on the host. Among ways to a NIC that
 // data can take without passing a processor the difference is small: what it costs is a little
 // latency.
 double WeightInside(PathKind kind) {

@@ -51,7 +51,7 @@ Graph FourGpus() {
   return graph;
 }
 
-// `count` GPUs at one NVSwitch, each with its own card beside it under a PCI switch.
+// `count` GPUs at one NVSwitch, each with its own NIC beside it under a PCI switch.
 Graph Switched(int count, double nvlink_gbps, double net_gbps) {
   Graph graph;
   for (int i = 0; i < count; ++i) AddGpu(&graph, i, 90);
@@ -177,7 +177,7 @@ TEST(CheckChannels, SeesWhatIsWrong) {
   EXPECT_FALSE(CheckChannels(graph, paths, graph.Devices(), bad).ok());
 }
 
-// GPUs under PCI switches under processors, some joined by NVLink as well, cards here and there.
+// GPUs under PCI switches under processors, some joined by NVLink as well, NICs here and there.
 Graph RandomMachine(std::mt19937* random) {
   const auto pick = [&](int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(*random);

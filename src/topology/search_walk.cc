@@ -394,7 +394,7 @@ bool Walk::TryHop(uint32_t device) {
 bool Walk::Close() {
   if (trial_.pattern != Pattern::kRing) return Done();
   if (trial_.inter_host) {
-    // By the card it came in by, when it may.
+    // By the NIC it came in by, when it may.
     if (CloseBy(draft_.net_in)) return true;
     const uint32_t net_in = draft_.net_in;
     for (const uint32_t net : NetsByUse()) {

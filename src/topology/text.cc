@@ -197,7 +197,7 @@ std::string LegendText(const Graph& graph, const Paths& paths) {
       "one PCI switch",
       "several PCI switches",
       "chip to chip to the processor, then PCI",
-      "NVLink to a GPU that is near the card, then PCI",
+      "NVLink to a GPU that is near the NIC, then PCI",
       "a processor's host bridge",
       "the link between processors",
       "only a network",

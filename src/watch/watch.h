@@ -162,6 +162,10 @@ class Watch final : public WaitWatcher {
   // go on without it. All ranks that are left get the same answer, as soon as they have heard. Any
   // thread.
   std::vector<int> LostRanks() const;
+  // Returns whether a rank has ended its communicator in order. Any thread.
+  bool HasLeft(int rank) const;
+  // Returns RemoteError where all other ranks have done so more than a moment ago. Any thread.
+  Status CheckNotAlone() const;
   // Returns what an operation here that failed with `seen` reports: why the communicator stopped,
   // if it has. A connection that broke is often but a consequence, whose reason is still on its
   // way; it is waited for, a moment. `peer` is the other end of that connection, where it is known.
@@ -220,7 +224,6 @@ class Watch final : public WaitWatcher {
   void OnControl(int from, std::span<const std::byte> payload);
   void OnFailure(std::span<const std::byte> body);
   void OnPeerLeft(int rank);
-  bool HasLeft(int rank) const;
   std::string NameOf(int rank) const;
   std::string NameAll(std::span<const int> ranks) const;
 

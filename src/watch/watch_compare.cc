@@ -85,6 +85,16 @@ Status Watch::OnLongWait(std::span<const int> peers, int64_t waited_ns) {
   return stalled;
 }
 
+Status Watch::CheckNotAlone() const {
+  const auto others = static_cast<size_t>(bootstrap_.num_ranks()) - 1;
+  const MutexLock lock(mutex_);
+  if (others == 0 || left_at_ns_.size() < others) return Status::Ok();
+  const int64_t now_ns = NowNs();
+  for (const auto& [rank, at_ns] : left_at_ns_)
+    if (now_ns - at_ns <= kLeftGraceNs) return Status::Ok();
+  return RemoteError("all other ranks have destroyed their communicators");
+}
+
 Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) {
   if (const auto receive = log_.FindReceive(peer, expected_tag)) {
     Ask(peer, Shown::kForeignReceive, *receive);

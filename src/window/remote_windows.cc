@@ -26,8 +26,8 @@ Result<std::unique_ptr<RemoteWindows>> RemoteWindows::Connect(const Parts& parts
 }
 
 RemoteWindows::~RemoteWindows() {
-  for (auto& [peer, link] : links_)
-    for (auto& [window, shared] : link->windows) link->connection->End(std::move(shared.own));
+  for (auto& [peer, windows] : shared_)
+    for (auto& [window, shared] : windows) links_.at(peer)->connection->End(std::move(shared.own));
 }
 
 std::vector<int> RemoteWindows::RanksOutside() const {
@@ -92,7 +92,7 @@ Status RemoteWindows::Share(const Window& window, Deadline deadline) {
     const NetRemoteKey key = own->remote_key();
     {
       const MutexLock lock(mutex_);
-      link->windows[window.handle].own = std::move(own);
+      shared_[peer][window.handle].own = std::move(own);
     }
     TUTTI_TRY(Tell(peer, kKeyTag, key));
   }
@@ -100,7 +100,7 @@ Status RemoteWindows::Share(const Window& window, Deadline deadline) {
     NetRemoteKey theirs;
     TUTTI_TRY(Hear(peer, kKeyTag, theirs, deadline));
     const MutexLock lock(mutex_);
-    link->windows[window.handle].theirs = theirs;
+    shared_[peer][window.handle].theirs = theirs;
   }
   return Status::Ok();
 }
@@ -110,19 +110,19 @@ void RemoteWindows::Forget(ncclWindow_t window) {
     Shared shared;
     {
       const MutexLock lock(mutex_);
-      const auto found = link->windows.find(window);
-      if (found == link->windows.end()) continue;
+      const auto found = shared_[peer].find(window);
+      if (found == shared_[peer].end()) continue;
       shared = std::move(found->second);
-      link->windows.erase(found);
+      shared_[peer].erase(found);
     }
     link->connection->End(std::move(shared.own));
   }
 }
 
-Result<NetRemoteKey> RemoteWindows::KeyOf(Link& link, ncclWindow_t window) {
+Result<NetRemoteKey> RemoteWindows::KeyOf(int peer, ncclWindow_t window) {
   const MutexLock lock(mutex_);
-  const auto found = link.windows.find(window);
-  if (found == link.windows.end())
+  const auto found = shared_[peer].find(window);
+  if (found == shared_[peer].end())
     return InvalidUsage("the window was deregistered before the put that names it");
   return found->second.theirs;
 }
@@ -133,10 +133,10 @@ Status RemoteWindows::Put(int peer, ncclWindow_t window, uint64_t offset,
   RmaConnection& connection = *link.connection;
   NetRemoteKey key = {};
   std::unique_ptr<NetMemory> local;
-  TUTTI_ASSIGN(const NetRemoteKey signal_key, KeyOf(link, signal.window));
+  TUTTI_ASSIGN(const NetRemoteKey signal_key, KeyOf(peer, signal.window));
   const NetSignal notice = {{signal_key, signal.offset}, 1, /*strong=*/true};
   if (!data.empty()) {
-    TUTTI_ASSIGN(key, KeyOf(link, window));
+    TUTTI_ASSIGN(key, KeyOf(peer, window));
     TUTTI_ASSIGN(local, connection.Register({const_cast<std::byte*>(data.data()), data.size()}));
   }
   const RmaConnection::Inside inside(connection);
@@ -161,10 +161,10 @@ Status RemoteWindows::Put(int peer, ncclWindow_t window, uint64_t offset,
   return put;
 }
 
-Result<NetLocal> RemoteWindows::LocalOf(Link& link, const Place& place) {
+Result<NetLocal> RemoteWindows::LocalOf(int peer, const Place& place) {
   const MutexLock lock(mutex_);
-  const auto found = link.windows.find(place.window);
-  if (found == link.windows.end())
+  const auto found = shared_[peer].find(place.window);
+  if (found == shared_[peer].end())
     return InvalidUsage("the window was deregistered before the operation that names it");
   return NetLocal{found->second.own.get(), place.offset};
 }
@@ -175,13 +175,13 @@ Result<NetRequest*> RemoteWindows::BeginPut(int peer, const Place& from, const P
   NetLocal local;
   NetRemote remote;
   if (bytes > 0) {
-    TUTTI_ASSIGN(local, LocalOf(link, from));
-    TUTTI_ASSIGN(remote.key, KeyOf(link, to.window));
+    TUTTI_ASSIGN(local, LocalOf(peer, from));
+    TUTTI_ASSIGN(remote.key, KeyOf(peer, to.window));
     remote.offset = to.offset;
   }
   NetSignal added;
   if (signal != nullptr) {
-    TUTTI_ASSIGN(added.word.key, KeyOf(link, signal->word.window));
+    TUTTI_ASSIGN(added.word.key, KeyOf(peer, signal->word.window));
     added.word.offset = signal->word.offset;
     added.value = signal->value;
     added.strong = signal->strong;
@@ -193,8 +193,8 @@ Result<NetRequest*> RemoteWindows::BeginPut(int peer, const Place& from, const P
 Result<NetRequest*> RemoteWindows::BeginGet(int peer, const Place& to, const Place& from,
                                             size_t bytes) {
   Link& link = *links_.at(peer);
-  TUTTI_ASSIGN(const NetLocal local, LocalOf(link, to));
-  TUTTI_ASSIGN(const NetRemoteKey key, KeyOf(link, from.window));
+  TUTTI_ASSIGN(const NetLocal local, LocalOf(peer, to));
+  TUTTI_ASSIGN(const NetRemoteKey key, KeyOf(peer, from.window));
   return link.connection->Get(local, {key, from.offset}, bytes);
 }
 

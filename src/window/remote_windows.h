@@ -92,7 +92,6 @@ class RemoteWindows {
   };
   struct Link {
     std::unique_ptr<RmaConnection> connection;
-    std::map<ncclWindow_t, Shared> windows;
     std::atomic<bool> has_put = false;  // since the last flush
   };
   explicit RemoteWindows(const Parts& parts) : parts_(parts) {}
@@ -103,8 +102,8 @@ class RemoteWindows {
     return parts_.bootstrap->Send(peer, tag, message);
   }
   Status Hear(int peer, uint32_t tag, std::span<std::byte> message, Deadline deadline);
-  Result<NetRemoteKey> KeyOf(Link& link, ncclWindow_t window);
-  Result<NetLocal> LocalOf(Link& link, const Place& place);
+  Result<NetRemoteKey> KeyOf(int peer, ncclWindow_t window) TUTTI_EXCLUDES(mutex_);
+  Result<NetLocal> LocalOf(int peer, const Place& place) TUTTI_EXCLUDES(mutex_);
   // Begins an operation as soon as there is room, and waits until it is done.
   using Begin = std::function<Result<NetRequest*>()>;
   Status Complete(int peer, RmaConnection& connection, const Begin& begin, Deadline deadline);
@@ -113,8 +112,9 @@ class RemoteWindows {
   }
 
   const Parts parts_;
-  std::map<int, std::unique_ptr<Link>> links_;  // Never changes after Connect.
-  Mutex mutex_;                                 // guards `windows` of all links
+  std::map<int, std::unique_ptr<Link>> links_;  // By peer; never changes after Connect.
+  Mutex mutex_;
+  std::map<int, std::map<ncclWindow_t, Shared>> shared_ TUTTI_GUARDED_BY(mutex_);  // By peer.
 };
 
 }  // namespace tutti

@@ -10,7 +10,7 @@ namespace {
 
 // How often the progress thread looks at a network without descriptors.
 constexpr int64_t kLookAgainNs = 1'000'000;
-// The longest sleep of a thread that waits for a put of the peer: a card may write into memory
+// The longest sleep of a thread that waits for a put of the peer: a NIC may write into memory
 // without any descriptor becoming ready.
 constexpr int64_t kLongestSleepNs = 1'000'000;
 // The progress thread stays away at least so long, and at most twice as long, after a thread has
@@ -71,13 +71,12 @@ void RmaConnection::NoteAttention() {
   ServeLater(kAttendedNs);
 }
 
-bool RmaConnection::Attend() {
+Result<bool> RmaConnection::Attend() {
   const MutexLock lock(mutex_);
-  if (broken_) return false;
-  NoteAttention();
-  const Result<bool> moved = comm_->Progress();
+  if (!broken_) NoteAttention();
+  Result<bool> moved = comm_->Progress();
   if (!moved.ok()) broken_ = true;
-  return moved.ok() && *moved;
+  return moved;
 }
 
 Result<NetRequest*> RmaConnection::Put(NetLocal from, NetRemote to, size_t bytes,

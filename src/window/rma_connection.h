@@ -55,8 +55,8 @@ class RmaConnection {
   };
 
   // Moves what can be moved now, for a thread that is not inside and will come again soon. Returns
-  // true when something moved. Whoever needs a broken connection next learns why it is broken.
-  bool Attend() TUTTI_EXCLUDES(mutex_);
+  // true when something moved. Every call fails alike once the connection is broken.
+  Result<bool> Attend() TUTTI_EXCLUDES(mutex_);
 
   // Sleeps until one of the connections may have something to move, at most `timeout_ns`. The
   // progress thread leaves them alone meanwhile. REQUIRES: the caller has attended to them.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "conformance/suites.h"
+#include "testing/threads.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
@@ -131,12 +133,20 @@ TEST(BarrierTest, HoldsUntilTheLastRankHasCome) {
       ASSERT_TRUE(world.ok());
       for (int late = 0; late < ranks; ++late) {
         std::atomic<bool> last_has_come = false;
+        std::array<std::atomic<pid_t>, 4> waiting = {};  // the threads of the ranks at the barrier
         RunRanks(ranks, [&](int rank) {
-          if (rank == late) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(30));
-            last_has_come = true;
+          for (int other = 0; rank == late && other < ranks; ++other) {
+            std::atomic<pid_t>& thread = waiting[static_cast<size_t>(other)];
+            while (other != late && thread == 0) std::this_thread::yield();
+            // On GPUs the barrier is queued and it is the stream that waits.
+            if (other != late && !OnGpus()) {
+              EXPECT_TRUE(AwaitAsleep(thread));
+            }
           }
+          if (rank == late) last_has_come = true;
+          if (!OnGpus()) waiting[static_cast<size_t>(rank)] = ThisThread();
           EXPECT_NCCL(tuttiBarrier(world.comm(rank), nullptr));
+          if (OnGpus()) waiting[static_cast<size_t>(rank)] = ThisThread();
           EXPECT_NCCL(Finish(world.comm(rank)));
           EXPECT_TRUE(last_has_come) << "rank " << rank << " did not wait for rank " << late;
           EXPECT_NCCL(tuttiBarrier(world.comm(rank), nullptr));

@@ -304,7 +304,7 @@ TEST(HarmlessFailureTest, LeavesTheCommunicatorInOrder) {
   EXPECT_NCCL(ncclCommDestroy(comm));
 }
 
-TEST(HarmlessFailureTest, OnALaneShowsUntilTheNextOperation) {
+TEST(HarmlessFailureTest, OnAWorkerShowsUntilTheNextOperation) {
   TUTTI_FOR_HOSTS("there the call itself tells, since a launch waits for nobody");
   ncclUniqueId id;
   ASSERT_NCCL(ncclGetUniqueId(&id));

@@ -379,8 +379,11 @@ TEST(EndTest, OneThreadDestroysItsRanksOneAfterAnother) {
   }
 }
 
-// Runs `end` on rank 0 while it waits in an AllReduce that rank 1 never joins.
-void EndWhileWaiting(const std::function<void(ncclComm_t)>& end, bool sockets) {
+// Runs `end` on rank 0 while it waits in an AllReduce that rank 1 never joins, and `afterwards`
+// when that wait has ended.
+void EndWhileWaiting(
+    const std::function<void(ncclComm_t)>& end, bool sockets,
+    const std::function<void(ncclComm_t)>& afterwards = [](ncclComm_t) {}) {
   ThreadWorld world(2, {{"NCCL_SHM_DISABLE", sockets ? "1" : "0"}});
   ASSERT_TRUE(world.ok());
   ncclUniqueId id;
@@ -412,6 +415,7 @@ void EndWhileWaiting(const std::function<void(ncclComm_t)>& end, bool sockets) {
   waiting.join();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   EXPECT_LT(took.count(), 20 * GpuTimeScale());
+  afterwards(comms[0]);
   EXPECT_NCCL(ncclCommAbort(comms[1]));
   // Other communicators of the process are untouched.
   RunRanks(2, [&](int rank) { ExpectSums(world.comm(rank)); });
@@ -433,10 +437,8 @@ TEST(EndTest, RevokeEndsAWaitAndKeepsTheCommunicatorForShrinking) {
           EXPECT_EQ(
               ncclAllReduce(value.data(), value.data(), 1, ncclFloat32, ncclSum, comm, nullptr),
               ncclInvalidUsage);
-          std::this_thread::sleep_for(std::chrono::milliseconds(100));
-          EXPECT_NCCL(ncclCommDestroy(comm));
         },
-        sockets);
+        sockets, [](ncclComm_t comm) { EXPECT_NCCL(ncclCommDestroy(comm)); });
   }
 }
 
@@ -479,8 +481,8 @@ TEST(LeakTest, CommunicatorsLeaveNothingBehind) {
     });
   };
   for (int i = 0; i < 10; ++i) round(i % 2 == 0);  // pools fill up
-  // What a destroyed communicator closes on the library's own threads may take a moment.
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  // The library's own threads close what a destroyed communicator held, and then sleep.
+  EXPECT_TRUE(AwaitAllAsleep("tutti-"));
   const size_t fds = EntriesIn("/proc/self/fd");
   const size_t threads = EntriesIn("/proc/self/task");
   size_t pages = ResidentPages();

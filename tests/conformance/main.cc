@@ -17,6 +17,11 @@ class NoDeviceAtFirst : public ::testing::EmptyTestEventListener {
 
 }  // namespace
 
+// Tells the thread sanitizer that a new thread may take the stack of one that has ended, and with
+// it the variables of libraries opened later: the C library orders the two without its knowledge.
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions();
+const char* __tsan_default_suppressions() { return "race:_dl_deallocate_tls"; }
+
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   ::testing::UnitTest::GetInstance()->listeners().Append(new NoDeviceAtFirst);

@@ -1,5 +1,6 @@
 // One rank under mpirun: the contracts of operations and exchanges over MPI, then a whole job whose
-// data and negotiation go over it; four ranks are two hosts then, and operations hierarchical.
+// data and negotiation go over it; four ranks are two hosts then, and operations hierarchical. What
+// MPI does with the memory of GPUs is checked on memory of the host.
 // Prints nothing and ends with 0 where all is well.
 
 #include <fmt/format.h>
@@ -15,6 +16,12 @@
 #include "coordinator/operations_exchange.h"
 #include "coordinator/operations_plugin.h"
 #include "tutti/coordinator.h"
+
+// In place of MPI's own, which the plugin asks whether MPI takes the memory of GPUs.
+static int takes_gpu_memory = 0;
+extern "C" __attribute__((visibility("default"))) int MPIX_Query_cuda_support() {
+  return takes_gpu_memory;
+}
 
 namespace tutti::coordinator {
 namespace {
@@ -60,8 +67,9 @@ std::string Run(const std::string& name) {
   if (choice->plugin->name() != name) {
     return fmt::format("found {} instead of {}", choice->plugin->name(), name);
   }
-  const auto open = [&](std::vector<int> members, int place) {
+  const auto open = [&](std::vector<int> members, int place, bool gpu_memory = false) {
     OperationsGroup group;
+    group.gpu_memory = gpu_memory;
     group.rank = place;
     group.members = std::move(members);
     return choice->plugin->Open(group);
@@ -72,6 +80,13 @@ std::string Run(const std::string& name) {
   if (!operations.ok()) return std::string(operations.status().message());
   std::string failure = OperationsContract(**operations, rank, ranks).Check();
   if (!failure.empty()) return failure;
+  if (choice->plugin->TakesGpuMemory()) return "MPI's own answer about GPUs does not count";
+  takes_gpu_memory = 1;
+  if (!choice->plugin->TakesGpuMemory()) return "MPI is not asked whether it takes GPUs' memory";
+  auto on_gpus = open(everybody, rank, /*gpu_memory=*/true);
+  if (!on_gpus.ok()) return std::string(on_gpus.status().message());
+  failure = OperationsContract(**on_gpus, rank, ranks).CheckForGpus();
+  if (!failure.empty()) return "for GPUs: " + failure;
   if (ranks == 4) {
     const HierarchyShape shape = {rank % 2, 2, rank / 2, 2};
     auto inside = open({rank / 2 * 2, rank / 2 * 2 + 1}, shape.local_rank);

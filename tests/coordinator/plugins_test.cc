@@ -30,7 +30,7 @@ class PluginsTest : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(PluginsTest, KeepsTheContract) {
-  for (const int n : {1, 2, 3}) {
+  for (const int n : {1, 2, 3, 4}) {
     ncclUniqueId id;
     ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
     testing::RunRankThreads(n,

@@ -281,7 +281,7 @@ inline void ShowEpochs(const ncclDevComm& comm, const ncclGin& gin, ncclWindow_t
 }
 
 inline void MeetByGin(ncclDevComm comm, ncclWindow_t window, int epochs, std::atomic<int>* wrong) {
-  const ncclGin gin(comm, static_cast<int>(blockIdx.x));
+  const ncclGin gin(comm, static_cast<int>(blockIdx.x % comm.ginContextCount));
   ncclCoopCta block;
   ncclGinBarrierSession<ncclCoopCta> one(block, gin, ncclTeamTagWorld(), blockIdx.x);
   ShowEpochs(
@@ -290,7 +290,7 @@ inline void MeetByGin(ncclDevComm comm, ncclWindow_t window, int epochs, std::at
 }
 inline void MeetOnAllContexts(ncclDevComm comm, ncclWindow_t window, int epochs,
                               std::atomic<int>* wrong) {
-  const ncclGin gin(comm, static_cast<int>(blockIdx.x));
+  const ncclGin gin(comm, static_cast<int>(blockIdx.x % comm.ginContextCount));
   ncclCoopCta block;
   ncclGinBarrierSession<ncclCoopCta> all(block, ncclGinAllContexts(comm), ncclTeamTagWorld(),
                                          blockIdx.x);
@@ -304,7 +304,7 @@ inline void MeetOnAllContexts(ncclDevComm comm, ncclWindow_t window, int epochs,
       wrong);
 }
 inline void MeetByBoth(ncclDevComm comm, ncclWindow_t window, int epochs, std::atomic<int>* wrong) {
-  const ncclGin gin(comm, static_cast<int>(blockIdx.x));
+  const ncclGin gin(comm, static_cast<int>(blockIdx.x % comm.ginContextCount));
   ncclCoopCta block;
   ncclBarrierSession<ncclCoopCta> both(block, ncclTeamTagWorld(), gin, blockIdx.x);
   ShowEpochs(
@@ -312,16 +312,15 @@ inline void MeetByBoth(ncclDevComm comm, ncclWindow_t window, int epochs, std::a
       [&](ncclGinFenceLevel fence) { both.sync(block, cuda::memory_order_acq_rel, fence); }, wrong);
 }
 
-inline void GinBarriers(ncclComm_t comm, int, int n, int epochs) {
-  constexpr unsigned kBlocks = 2;
-  GinWindow<uint64_t> window(comm, kBlocks * static_cast<size_t>(n));
-  ncclDevCommRequirements_t asked = AskGin(0, 0, kBlocks);
-  asked.worldGinBarrierCount = asked.barrierCount = kBlocks;
+inline void GinBarriers(ncclComm_t comm, int, int n, int epochs, unsigned blocks = 2) {
+  GinWindow<uint64_t> window(comm, size_t{blocks} * static_cast<size_t>(n));
+  ncclDevCommRequirements_t asked = AskGin(0, 0, 2);
+  asked.worldGinBarrierCount = asked.barrierCount = static_cast<int>(blocks);
   const GinDevComm devcomm(comm, asked);
   if (!devcomm.made()) return;
   std::atomic<int> wrong = 0;
   for (const auto kernel : {MeetByGin, MeetOnAllContexts, MeetByBoth, MeetByGin}) {
-    EXPECT_EQ(tutti::Launch(kernel, {kBlocks, 2}, devcomm.get(), window.get(), epochs, &wrong),
+    EXPECT_EQ(tutti::Launch(kernel, {blocks, 2}, devcomm.get(), window.get(), epochs, &wrong),
               ncclSuccess);
     EXPECT_EQ(wrong, 0);
   }

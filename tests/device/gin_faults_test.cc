@@ -1,5 +1,6 @@
 // Device-initiated networking when something is wrong: what kernels ask for, or the other ranks.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,10 +15,12 @@
 namespace tutti::testing {
 namespace {
 
+using ::testing::HasSubstr;
+
 class GinFaultTest : public GinTest {};
 
-INSTANTIATE_TEST_SUITE_P(Over, GinFaultTest, ::testing::Values(Way::kMemory, Way::kSockets),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Over, GinFaultTest, ::testing::Values(Way::kMemory, Way::kNetwork),
+                         NameOfInstance);
 
 constexpr size_t kWords = 1024;
 constexpr uint64_t kUntouched = 0x7777;
@@ -61,6 +64,52 @@ const struct {
      [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
        gin.signal(world, 1, ncclGin_StrongVASignalInc{window, 12});
      }},
+    {"a signal beyond the window",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.signal(world, 1, ncclGin_StrongVASignalInc{window, kWords * 8});
+     }},
+    {"a get to beyond the window",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.get(world, 1, window, 0, window, 8, kWords * 8);
+     }},
+    {"a put that is longer than any window",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.put(world, 1, window, 0, window, 0, size_t{3} << 30, ncclGin_WeakSignalInc{0});
+     }},
+    {"a target whose offset needs all 64 bits",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.put(world, 1, window, size_t{1} << 63, window, 0, 16, ncclGin_WeakSignalInc{0});
+     }},
+    {"a target before the window",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.put(world, 1, window, ~size_t{0} - 15, window, 0, 16, ncclGin_WeakSignalInc{0});
+     }},
+    {"a signal whose number has more bits than descriptors have for it",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.put(world, 1, window, 0, window, 0, 16, ncclGin_StrongSignalInc{1 << 24});
+     }},
+    {"a counter whose number has more bits than descriptors have for it",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.put(world, 1, window, 0, window, 0, 16, ncclGin_None(), ncclGin_WeakCounterInc{1 << 23});
+     }},
+    {"a rank that does not exist",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.putValue(world, 2, window, 0, uint64_t{1});
+     }},
+    {"a context that does not exist",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       ncclGin(gin.comm, 1).putValue(world, 1, window, 0, uint64_t{1});
+     }},
+    {"a wait for a signal that does not exist",
+     [](const ncclGin& gin, ncclTeam, ncclWindow_t) { gin.waitSignal(ncclCoopThread(), 1, 1); }},
+    {"a wait for a counter that does not exist",
+     [](const ncclGin& gin, ncclTeam, ncclWindow_t) { gin.waitCounter(ncclCoopThread(), 1, 1); }},
+    {"a reset of a signal that does not exist",
+     [](const ncclGin& gin, ncclTeam, ncclWindow_t) { gin.resetSignal(1u << 30); }},
+    {"a reset of a counter that does not exist",
+     [](const ncclGin& gin, ncclTeam, ncclWindow_t) { gin.resetCounter(1u << 30); }},
+    {"a shadow of a signal that does not exist",
+     [](const ncclGin& gin, ncclTeam, ncclWindow_t) { gin.increaseSignalShadow(1u << 30, 1); }},
 };
 
 void AskWrongly(ncclDevComm comm, ncclWindow_t window, Mistake mistake) {
@@ -95,12 +144,44 @@ TEST_P(GinFaultTest, MistakesWriteNothingAndEndAllKernels) {
           EXPECT_NE(error, ncclSuccess);
           if (rank == 0) {
             EXPECT_EQ(error, ncclInvalidArgument);
+            EXPECT_THAT(ncclGetLastError(comm), HasSubstr("block 0, thread 0: "));
           }
           for (size_t i = 0; i < kWords; ++i)
             ASSERT_EQ(window.data()[i], kUntouched + (rank == 0 ? 1 : 0)) << "at " << i;
         },
         ncclCommAbort);
   }
+}
+
+// The window lies in the same memory of the same ranks, but the device communicator is another's.
+TEST_P(GinFaultTest, TheWindowOfAnotherCommunicatorIsNone) {
+  RunRanks(
+      2,
+      [](int rank, ncclComm_t comm) {
+        ncclComm_t other = nullptr;
+        ASSERT_EQ(ncclCommSplit(comm, 0, rank, &other, nullptr), ncclSuccess);
+        {
+          GinWindow<uint64_t> window(other, kWords);
+          const GinDevComm devcomm(comm, AskGin(1, 1));
+          const Mistake use = [](const ncclGin& gin, ncclTeam world, ncclWindow_t theirs) {
+            gin.put(world, 1, theirs, 0, theirs, 0, 16, ncclGin_WeakSignalInc{0});
+          };
+          if (rank == 0) {
+            window.data()[0] = 1;
+            EXPECT_EQ(tutti::Launch(AskWrongly, {}, devcomm.get(), window.get(), use), ncclSuccess);
+            EXPECT_THAT(ncclGetLastError(comm),
+                        HasSubstr("block 0, thread 0: the target of a put"));
+          } else {
+            EXPECT_EQ(tutti::Launch(WaitForSignal, {}, devcomm.get()), ncclSuccess);
+            EXPECT_EQ(window.data()[0], 0u);
+          }
+          ncclResult_t error = ncclSuccess;
+          EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+          EXPECT_EQ(error, ncclInvalidArgument);
+        }
+        EXPECT_EQ(ncclCommDestroy(other), ncclSuccess);
+      },
+      ncclCommAbort);
 }
 
 // A descriptor that names a window by an address of its own making.
@@ -268,6 +349,17 @@ TEST_P(GinFaultTest, RanksThatAskDifferentlyAllFailAndGoOn) {
     asked = AskGin(1);
     if (rank == 1) asked.ginConnectionType = NCCL_GIN_CONNECTION_RAIL;
     fails(asked);
+    const auto fails_as_none = [&](const ncclDevCommRequirements_t& wrong) {
+      ncclDevComm devcomm;
+      EXPECT_EQ(ncclDevCommCreate(comm, &wrong, &devcomm), ncclInvalidUsage);
+      EXPECT_THAT(ncclGetLastError(comm), HasSubstr("rank 1 ("));
+    };
+    asked = AskGin(1);
+    if (rank == 1) asked.magic = 7;
+    fails_as_none(asked);
+    asked = AskGin(1);
+    if (rank == 1) asked.version = NCCL_VERSION_CODE + 1;
+    fails_as_none(asked);
     const GinDevComm devcomm(comm, AskGin(1));
     EXPECT_TRUE(devcomm.made());
   });

@@ -1,5 +1,5 @@
 // Device-initiated networking of ranks that are threads: over memory that they share, and over
-// sockets.
+// the network.
 
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "gin_cases.h"
+#include "gin_litmus.h"
 #include "gin_world.h"
 #include "testing/threads.h"
 #include "tutti/tutti.h"
@@ -14,7 +15,8 @@
 namespace tutti::testing {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Over, GinTest, ::testing::Values(Way::kMemory, Way::kSockets), NameOf);
+INSTANTIATE_TEST_SUITE_P(Over, GinTest, ::testing::Values(Way::kMemory, Way::kNetwork),
+                         NameOfInstance);
 
 // The words that programs which were compiled with NVIDIA's headers write.
 TEST(GinDescriptorTest, HasThePublishedLayout) {
@@ -77,6 +79,10 @@ TEST_P(GinTest, BarriersFencePuts) {
   RunRanks(2, [](int rank, ncclComm_t comm) { GinBarriers(comm, rank, 2, 20); });
 }
 
+TEST_P(GinTest, ThirtyTwoBlocksMeet) {
+  RunRanks(2, [](int rank, ncclComm_t comm) { GinBarriers(comm, rank, 2, 2, 32); });
+}
+
 TEST_P(GinTest, RailsJoinSomeRanks) {
   RunRanks(3, [](int rank, ncclComm_t comm) { GinRails(comm, rank, 3); });
 }
@@ -85,76 +91,76 @@ TEST_P(GinTest, ShortQueuesServeAllSharingModes) {
   RunRanks(2, [](int rank, ncclComm_t comm) { GinModes(comm, rank, 2); });
 }
 
-// Puts from several threads of a block, which carry no signal, and behind them one strong signal:
-// whoever has seen it sees them all. The answer lets the next round begin.
-void SignalBehindPuts(ncclDevComm comm, ncclWindow_t window, int rounds, int puts,
-                      std::atomic<int>* wrong) {
-  ncclCoopCta block;
+// A descriptor whose words come one by one, as a GPU's may, is carried out when all are there.
+void PostWordByWord(ncclDevComm comm, ncclWindow_t window, std::atomic<int>* wrong) {
   const ncclGin gin(comm, 0);
-  const ncclTeam world = ncclTeamWorld(comm);
-  auto* const here = static_cast<uint64_t*>(ncclGetLocalPointer(window, 0));
-  for (int round = 1; round <= rounds; ++round) {
-    const auto value = static_cast<uint64_t>(round);
-    if (comm.rank == 0) {
-      for (int i = static_cast<int>(threadIdx.x); i < puts; i += static_cast<int>(blockDim.x))
-        gin.putValue(world, 1, window, static_cast<size_t>(i) * 64, value);
-      gin.signal(world, 1, ncclGin_StrongSignalInc{0}, block);
-      gin.waitSignal(block, 0, value);
-    } else {
-      gin.waitSignal(block, 0, value);
-      for (int i = static_cast<int>(threadIdx.x); i < puts; i += static_cast<int>(blockDim.x))
-        if (here[i * 8] != value) ++*wrong;
-      gin.signal(world, 0, ncclGin_WeakSignalInc{0}, block);
+  auto* const context = static_cast<device::GinContext*>(comm.ginHandles[0]);
+  for (uint32_t round = 1; round <= 10; ++round) {
+    if (comm.rank == 1) {
+      gin.waitSignal(ncclCoopThread(), 0, round);
+      if (*static_cast<uint64_t*>(ncclGetLocalPointer(window, 8)) != round) ++*wrong;
+      gin.signal(ncclTeamWorld(comm), 0, ncclGin_StrongSignalInc{0});
+      continue;
     }
+    device::GinOperation operation = {};
+    operation.op = device::kGinPut | device::kGinWithValue | device::kGinSignalInc;
+    operation.bytes = 8;
+    operation.value = round;
+    operation.to_window = device::GinWindowOf(window, 0);
+    operation.to_offset = device::GinOffsetOf(window, 8);
+    operation.added = 1;
+    const device::GinDescriptor descriptor = device::PackGin(operation);
+    const uint32_t index = cuda::atomic_ref<uint32_t>(context->pis[1]).fetch_add(1);
+    device::GinDescriptor& slot =
+        context->queues[context->queueSize + (index & (context->queueSize - 1))];
+    for (int word = 0; word < device::GinDescriptor::kUsedWords; ++word) {
+      if (cuda::atomic_ref<uint32_t>(context->cis[1]).load() != index) ++*wrong;
+      cuda::atomic_ref<uint64_t>(slot.words[word]).store(descriptor.words[word]);
+      tuttiHostGinRing(comm.ginHandles[0], 0, 1);
+    }
+    gin.flush(ncclCoopThread());
+    gin.waitSignal(ncclCoopThread(), 0, round);
   }
 }
 
-TEST_P(GinTest, AStrongSignalComesBehindAllPuts) {
-  constexpr int kPuts = 40;
+TEST_P(GinTest, TakesDescriptorsThatComeWordByWord) {
   std::atomic<int> wrong = 0;
   RunRanks(2, [&](int, ncclComm_t comm) {
-    GinWindow<uint64_t> window(comm, kPuts * 8);
-    const GinDevComm devcomm(comm, AskGin(1));
-    EXPECT_EQ(
-        tutti::Launch(SignalBehindPuts, {1, 2}, devcomm.get(), window.get(), 200, kPuts, &wrong),
-        ncclSuccess);
+    GinWindow<uint64_t> window(comm, 16);
+    ncclDevCommRequirements_t asked = AskGin(1);
+    asked.ginQueueDepth = 4;
+    const GinDevComm devcomm(comm, asked);
+    EXPECT_EQ(tutti::Launch(PostWordByWord, {}, devcomm.get(), window.get(), &wrong), ncclSuccess);
   });
   EXPECT_EQ(wrong, 0);
 }
 
-// Message passing: plain stores before a put, its weak signal, plain loads behind the wait. The
-// source is overwritten as soon as the flush allows it.
-void PassMessages(ncclDevComm comm, ncclWindow_t window, size_t words, int rounds,
-                  std::atomic<int>* wrong) {
+// Signals roll over, and whoever waits for what lies behind that waits for just that. No step is
+// longer than half of the range, lest the goal of a wait seem to lie behind.
+void RollOver(ncclDevComm comm, std::atomic<int>* wrong) {
   const ncclCoopThread self;
-  const ncclGin gin(comm, 0, NCCL_GIN_RESOURCE_SHARING_THREAD);
-  auto* const own = static_cast<uint64_t*>(ncclGetLocalPointer(window, 0));
-  const uint64_t* const got = own + words;
+  const ncclGin gin(comm, 0);
   const int other = 1 - comm.rank;
-  for (int round = 1; round <= rounds; ++round) {
-    const auto value = static_cast<uint64_t>(round);
-    for (size_t i = 0; i < words; ++i) own[i] = value * 1000 + i;
-    gin.put(ncclTeamWorld(comm), other, window, words * 8, window, 0, words * 8,
-            ncclGin_WeakSignalInc{0});
-    gin.flush(self);
-    for (size_t i = 0; i < words; ++i) own[i] = 0;
-    gin.waitSignal(self, 0, value);
-    for (size_t i = 0; i < words; ++i)
-      if (got[i] != value * 1000 + i) ++*wrong;
-    // The other rank may overwrite what has been read.
-    gin.signal(ncclTeamWorld(comm), other, ncclGin_WeakSignalInc{1});
-    gin.waitSignal(self, 1, value);
+  const uint64_t half = UINT64_MAX / 2;
+  uint64_t sum = 0;
+  for (const uint64_t step : {half, half, uint64_t{3}}) {
+    sum += step;
+    gin.signal(ncclTeamWorld(comm), other, ncclGin_StrongSignalAdd{0, step});
+    gin.waitSignal(self, 0, sum);
+    if (gin.readSignal(0) != sum || gin.readSignal(0, 32) != static_cast<uint32_t>(sum)) ++*wrong;
+    ncclGinBarrier(self, gin, ncclTeamTagWorld(), 0);
   }
+  if (sum != 1) ++*wrong;
+  gin.waitSignal(self, 0, UINT32_MAX, 32);  // It has come to that, and beyond.
 }
 
-TEST_P(GinTest, MessagesArePassed) {
-  constexpr size_t kWords = 100;
+TEST_P(GinTest, SignalsRollOver) {
   std::atomic<int> wrong = 0;
   RunRanks(2, [&](int, ncclComm_t comm) {
-    GinWindow<uint64_t> window(comm, 2 * kWords);
-    const GinDevComm devcomm(comm, AskGin(2));
-    EXPECT_EQ(tutti::Launch(PassMessages, {}, devcomm.get(), window.get(), kWords, 1000, &wrong),
-              ncclSuccess);
+    ncclDevCommRequirements_t asked = AskGin(1);
+    asked.worldGinBarrierCount = 1;
+    const GinDevComm devcomm(comm, asked);
+    EXPECT_EQ(tutti::Launch(RollOver, {}, devcomm.get(), &wrong), ncclSuccess);
   });
   EXPECT_EQ(wrong, 0);
 }
@@ -163,11 +169,11 @@ TEST_P(GinTest, MessagesArePassed) {
 TEST_P(GinTest, CostsNothingWhileNoKernelRuns) {
   std::atomic<int> launched = 0;
   std::atomic<bool> looked = false;
-  std::atomic<int> wrong = 0;
+  LitmusNotes notes;
   RunRanks(2, [&](int rank, ncclComm_t comm) {
-    GinWindow<uint64_t> window(comm, 2 * 8);
+    GinWindow<uint64_t> window(comm, 2 * kLitmusWords);
     const GinDevComm devcomm(comm, AskGin(2));
-    EXPECT_EQ(tutti::Launch(PassMessages, {}, devcomm.get(), window.get(), size_t{8}, 10, &wrong),
+    EXPECT_EQ(tutti::Launch(PassMessages, {}, devcomm.get(), window.get(), 10, &notes),
               ncclSuccess);
     ++launched;
     if (rank == 0) {
@@ -178,7 +184,7 @@ TEST_P(GinTest, CostsNothingWhileNoKernelRuns) {
     }
     while (!looked) std::this_thread::yield();
   });
-  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(notes.wrong, 0);
 }
 
 }  // namespace

@@ -11,20 +11,32 @@
 
 namespace tutti::testing {
 
-// How the ranks of a test reach one another.
-enum class Way { kMemory, kSockets };
+// How the ranks of a test reach one another: by the memory that they share, or by the network, as
+// if each were on a host of its own. The network is the one that NCCL_NET names: sockets, where it
+// names none.
+enum class Way { kMemory, kNetwork };
 
-class GinTest : public ::testing::TestWithParam<Way> {
- protected:
-  GinTest() {
+inline const char* NameOf(Way way) { return way == Way::kMemory ? "Memory" : "Network"; }
+
+// Has ranks that are made during its life reach one another in this way.
+class WayInEnvironment {
+ public:
+  explicit WayInEnvironment(Way way) {
     // No rank shares memory with another one then, not even in one process.
-    setenv("NCCL_SHM_DISABLE", GetParam() == Way::kSockets ? "1" : "0", /*overwrite=*/1);
+    setenv("NCCL_SHM_DISABLE", way == Way::kNetwork ? "1" : "0", /*overwrite=*/1);
   }
-  ~GinTest() override { unsetenv("NCCL_SHM_DISABLE"); }
+  ~WayInEnvironment() { unsetenv("NCCL_SHM_DISABLE"); }
+  WayInEnvironment(const WayInEnvironment&) = delete;
+  WayInEnvironment& operator=(const WayInEnvironment&) = delete;
 };
 
-inline std::string NameOf(const ::testing::TestParamInfo<Way>& instance) {
-  return instance.param == Way::kMemory ? "Memory" : "Sockets";
+class GinTest : public ::testing::TestWithParam<Way> {
+ private:
+  const WayInEnvironment way_{GetParam()};
+};
+
+inline std::string NameOfInstance(const ::testing::TestParamInfo<Way>& instance) {
+  return NameOf(instance.param);
 }
 
 }  // namespace tutti::testing

@@ -186,6 +186,10 @@ int cuLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
 
 // These are no functions of a driver; tests call them.
 int tuttiFakeOverlaps() { return TheState().overlaps; }
+int tuttiFakeRunningKernels() {
+  std::lock_guard lock(TheState().mutex);
+  return static_cast<int>(TheState().working.size());
+}
 void tuttiFakeFailNextLaunch() { launches_to_failure = 1; }
 void tuttiFakeFailLaunch(int number) { launches_to_failure = number; }
 

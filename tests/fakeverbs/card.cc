@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <random>
@@ -29,6 +30,7 @@ namespace {
 // Messages are cut into parts of so many bytes.
 constexpr size_t kPart = size_t{128} << 10;
 constexpr size_t kReceiveBytes = 4 * kPart;
+constexpr std::chrono::milliseconds kDeliverEvery(1);
 
 // What is to be sent over a connection: a request of a queue pair, or an answer.
 struct Parcel {
@@ -321,9 +323,12 @@ Link* LinkOf(int fd) {
 
 void Run() {
   State& s = TheState();
+  bool waits = false;  // Something that has come is perhaps to be delivered later.
+  auto due = std::chrono::steady_clock::now();
   for (;;) {
     std::array<epoll_event, 16> events;
-    const int count = epoll_wait(card->epoll, events.data(), events.size(), -1);
+    const int count = epoll_wait(card->epoll, events.data(), events.size(),
+                                 waits ? static_cast<int>(kDeliverEvery.count()) : -1);
     const Lock lock(s.mutex);
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<size_t>(i)];
@@ -339,6 +344,9 @@ void Run() {
         if ((room && !Write(*link)) || !Read(*link)) Drop(*link);
       }
     }
+    const auto now = std::chrono::steady_clock::now();
+    waits = now >= due ? DeliverSome() : s.delivery.order != Order::kAtOnce;
+    if (now >= due) due = now + kDeliverEvery;
   }
 }
 

@@ -7,7 +7,8 @@
 //
 // Every process that opens a device runs a thread, the card, which moves the bytes. Cards of all
 // processes of this user in one network namespace reach one another, over Unix sockets; so ranks
-// may be threads or processes. Bytes pass in order and none is lost. What a real card tries again
+// may be threads or processes. Bytes pass in order, unless SetDelivery says otherwise, and none is
+// lost. What a real card tries again
 // until its timer runs out fails here at once: a queue pair that is not there, a packet number that
 // is not expected, a port that is down, a process that has ended.
 //
@@ -64,6 +65,27 @@ void FailSend(const SendFault& fault);
 void HoldSends(bool hold);
 // The same for the card's answers: the bytes arrive, and the other end is not told yet.
 void HoldAnswers(bool hold);
+
+// When the bytes of a write reach the memory of this process. The other end's completion says only
+// that they have come as far as this card. A card may keep them, and let writes of one queue pair
+// pass one another where they do not overlap, until an atomic operation, a read, a send, or a write
+// with an immediate value comes on the same queue pair: that finds all writes before it in place.
+enum class Order : uint8_t {
+  kAtOnce,    // as they come
+  kShuffled,  // by chance, within milliseconds
+  kReversed,  // the last first, one each millisecond
+  kForced,    // only when something else on their queue pair demands it
+};
+struct Delivery {
+  Order order = Order::kAtOnce;
+  uint32_t seed = 1;  // of the chance
+  // False: atomic operations do not find the writes before them in place, which no card may do. For
+  // tests that ask whether a broken network is noticed.
+  bool atomics_wait = true;
+};
+// Delivers what waits, and goes on as it says. FAKE_VERBS_SHUFFLE=<seed> in the environment
+// shuffles from the start.
+void SetDelivery(const Delivery& delivery);
 
 // Takes a port down or brings it up, with the event that tells of it.
 void SetPortActive(const std::string& device, int port, bool active);

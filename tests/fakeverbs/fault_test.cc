@@ -45,6 +45,13 @@ TEST_F(VerbsFaultTest, AnAnswerMayComeAfterTheReceiverHasLeft) {
   EXPECT_EQ(NetLink::AwaitFailure(*link.sender).code(), Code::kRemoteError);
 }
 
+// Lost queue pairs end their connection at once.
+Settings WithoutRecovery() {
+  Settings settings;
+  settings.resume_timeout_s = 0;
+  return settings;
+}
+
 // Where the stand-in was told to write last by a request of so many bytes.
 uint64_t AddressOfWrite(size_t bytes) {
   uint64_t address = 0;
@@ -138,7 +145,7 @@ TEST_F(VerbsFaultTest, OffersThatLeadNowhereEndInASentence) {
   };
   for (const Lie& lie : lies) {
     SCOPED_TRACE(lie.sentence);
-    VerbsNetPair pair({});
+    VerbsNetPair pair(WithoutRecovery());
     const auto listener = pair.receiving().Listen(0).value();
     const WaitLimits bound = net_contract::Bound();
     ControlSocket rogue = ConnectTo(*listener, pair.key);
@@ -183,7 +190,7 @@ TEST_F(VerbsFaultTest, HandlesOfGarbageAreRefused) {
 }
 
 TEST_F(VerbsFaultTest, AQueuePairsEventFailsItsConnectionAlone) {
-  VerbsNetPair pair({});
+  VerbsNetPair pair(WithoutRecovery());
   NetLink first(pair);
   NetLink second(pair);
   Transfer(first, {100});
@@ -248,7 +255,7 @@ TEST_F(VerbsFaultTest, BothEndsAreToldWhatTheReceiverLacks) {
 
 TEST_F(VerbsFaultTest, AFailedWriteIsToldAtBothEnds) {
   for (const bool delivered : {false, true}) {
-    VerbsNetPair pair({});
+    VerbsNetPair pair(WithoutRecovery());
     NetLink link(pair);
     NetBuffer to = link.ReceiveBuffer(1000);
     NetBuffer from = link.SendBuffer(1000);

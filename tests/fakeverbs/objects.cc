@@ -318,6 +318,7 @@ int ibv_dereg_mr(ibv_mr* mr) {
   const Lock lock(s.mutex);
   auto& region = *reinterpret_cast<Region*>(mr);
   Note({"dereg_mr", region.begin, mr->length});
+  DeliverAllOfEveryPair();
   --region.domain->users;
   if (region.mapping) munmap(region.mapping, region.mapping_bytes);
   s.regions.erase(mr->lkey);

@@ -84,6 +84,7 @@ void ForgetCompletions(Cq& queue, uint32_t number) {
 
 // Ends all messages without a word.
 void Clear(Qp& pair) {
+  DeliverAll(pair);
   pair.sends.clear();
   pair.receives.clear();
   pair.posted = pair.reclaimed = 0;
@@ -160,7 +161,7 @@ Answer TakeWrite(Qp& pair, const Frame& frame, const std::byte* bytes) {
   std::byte* const memory =
       Locate(frame.key, pair.domain, frame.address, frame.total, IBV_ACCESS_REMOTE_WRITE);
   if (!memory) return Answer::kAccess;
-  Place(memory + frame.offset, bytes, frame.bytes);
+  Deliver(pair, memory + frame.offset, bytes, frame.bytes);
   return Answer::kDone;
 }
 
@@ -321,6 +322,8 @@ bool Take(const Frame& frame, const std::byte* bytes, Frame& answer) {
     answer.answer = Answer::kNotReady;
     return true;
   }
+  const bool waits = frame.opcode != IBV_WR_RDMA_WRITE;
+  if (waits && (s.delivery.atomics_wait || !IsAtomic(frame.opcode))) DeliverAll(pair);
   if (IsWrite(frame.opcode)) {
     answer.answer = TakeWrite(pair, frame, bytes);
   } else if (IsSend(frame.opcode)) {
@@ -342,6 +345,7 @@ bool Take(const Frame& frame, const std::byte* bytes, Frame& answer) {
   if (answer.answer != Answer::kDone) return true;
   if (!frame.last) return false;
   pair.expected_packet = (pair.expected_packet + 1) & kPacketMask;
+  if (waits && IsWrite(frame.opcode)) DeliverAll(pair);
   if (HasImmediate(frame.opcode) || IsSend(frame.opcode)) Receive(pair, IBV_WC_SUCCESS, &frame);
   return true;
 }
@@ -396,6 +400,7 @@ void Settle(Qp& pair) {
 
 void Fail(Qp& pair) {
   pair.qp.state = IBV_QPS_ERR;
+  DeliverAll(pair);
   while (!pair.sends.empty()) Finish(pair, IBV_WC_WR_FLUSH_ERR);
   while (!pair.receives.empty()) Receive(pair, IBV_WC_WR_FLUSH_ERR, nullptr);
 }

@@ -25,4 +25,14 @@ void TakeAnswer(const Frame& frame, const std::byte* bytes);
 // polled.
 void Place(std::byte* to, const std::byte* from, size_t bytes);
 
+// Writes reach memory by these functions (delivery.cc). Takes bytes of a write that has come.
+void Deliver(Qp& pair, std::byte* to, const std::byte* bytes, size_t count);
+// Has all that has come in place.
+void DeliverAll(Qp& pair);
+void DeliverAllOfEveryPair();
+// Delivers what is due. Returns whether something is left that will be due later.
+bool DeliverSome();
+// Returns what the environment says.
+Delivery DefaultDelivery();
+
 }  // namespace fakeverbs

@@ -1,7 +1,5 @@
 // The state of the stand-in, what tests say about it, and what the other files share.
 
-#include "state.h"
-
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -12,6 +10,8 @@
 #include <cstring>
 #include <random>
 #include <sstream>
+
+#include "queue_pairs.h"
 
 namespace fakeverbs {
 namespace {
@@ -86,10 +86,12 @@ void RaiseOnDevice(State& s, const std::string& name, const ibv_async_event& eve
 }  // namespace
 
 State::State() {
-  std::random_device random;
-  next_key = random();
-  next_pair = random();
+  std::random_device any;
+  next_key = any();
+  next_pair = any();
   Install(*this, DefaultDevices());
+  delivery = DefaultDelivery();
+  random.seed(delivery.seed);
 }
 
 State& TheState() {
@@ -176,6 +178,8 @@ void Reset() {
     s.send_faults.clear();
     s.calls.clear();
     s.hold_sends = s.hold_answers = false;
+    DeliverAllOfEveryPair();
+    s.delivery = DefaultDelivery();
   }
   WakeCard();
 }

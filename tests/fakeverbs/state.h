@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -125,6 +126,12 @@ struct Work {
   ibv_wc_status failure = IBV_WC_SUCCESS;
 };
 
+// Bytes of a write that have come and not reached memory.
+struct Arrived {
+  std::byte* to = nullptr;
+  std::vector<std::byte> bytes;
+};
+
 struct Posted {
   uint64_t id = 0;
   std::vector<ibv_sge> elements;
@@ -146,7 +153,8 @@ struct Qp {
   uint64_t reclaimed = 0;  // of them: those whose slots are free again
   std::deque<std::shared_ptr<Work>> sends;
   std::deque<Posted> receives;
-  uint64_t events = 0;  // asynchronous ones that were taken and not acknowledged
+  std::deque<Arrived> arrived;  // in the order in which they came
+  uint64_t events = 0;          // asynchronous ones that were taken and not acknowledged
 };
 
 struct CallRefusal {
@@ -174,6 +182,8 @@ struct State {
   std::vector<Call> calls;
   bool hold_sends = false;
   bool hold_answers = false;
+  Delivery delivery;
+  std::mt19937 random;  // of the delivery
 };
 
 // The state of this process. A child of a fork has one of its own.

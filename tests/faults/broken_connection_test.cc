@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <functional>
 #include <set>
 
 #include "conformance/processes.h"
+#include "device/gin_cases.h"
 #include "faults/deaths.h"
 #include "tutti/tutti.h"
 
@@ -29,30 +31,56 @@ std::set<int> Connections() {
   return found;
 }
 
-// Nobody dies, but two ranks cannot talk to one another any more: a link of the bootstrap breaks,
-// or a connection for data. All three exclude the same one, which is told, and the others go on.
-void CutAndGoOn(bool for_data) {
+// What breaks, and what the ranks do meanwhile.
+enum class Cut {
+  kBootstrap,  // a link of the bootstrap, in AllReduce
+  kData,       // a connection for data, in AllReduce
+  kOneSided,   // a connection of device-initiated networking, while kernels do nothing but wait
+};
+
+void WaitForNobody(ncclDevComm comm) { ncclGin(comm, 0).waitSignal(ncclCoopThread(), 0, 1); }
+
+// Uses connections until that fails, and returns how. `ready` is called when they are there.
+ncclResult_t ReduceUntilItFails(ncclComm_t comm, const std::function<void()>& ready) {
+  float value = 1;
+  EXPECT_NCCL(ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, nullptr));
+  ready();
+  ncclResult_t result = ncclSuccess;
+  while (result == ncclSuccess)
+    result = ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, nullptr);
+  return result;
+}
+ncclResult_t WaitInKernel(ncclComm_t comm, const std::function<void()>& ready) {
+  const GinDevComm devcomm(comm, AskGin(1));
+  ready();
+  EXPECT_NCCL(tutti::Launch(WaitForNobody, {}, devcomm.get()));
+  ncclResult_t result = ncclSuccess;
+  EXPECT_NCCL(ncclCommGetAsyncError(comm, &result));
+  return result;
+}
+
+// Nobody dies, but two ranks cannot talk to one another any more. All three exclude the same one,
+// which is told, and the others go on.
+void CutAndGoOn(Cut what) {
   const Environment environment(Environment::Settings{{"NCCL_SHM_DISABLE", "1"}});
   constexpr int kRanks = 3;
-  RunRankProcesses(kRanks, [for_data](int rank, Board& board) {
+  RunRankProcesses(kRanks, [what](int rank, Board& board) {
     ncclComm_t comm = Join(rank, kRanks, board);
     ASSERT_NE(comm, nullptr);
     const std::set<int> links = Connections();
-    float value = 1;
-    EXPECT_NCCL(ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, nullptr));
-    board.Meet(0, kRanks);
-    if (rank == 1) {
+    const auto cut_one = [&] {
+      board.Meet(0, kRanks);
+      if (rank != 1) return;
       std::set<int> cut = links;
-      if (for_data) {
+      if (what != Cut::kBootstrap) {
         cut = Connections();
         for (const int link : links) cut.erase(link);
       }
       ASSERT_FALSE(cut.empty());
       EXPECT_EQ(shutdown(*cut.begin(), SHUT_RDWR), 0);
-    }
-    ncclResult_t result = ncclSuccess;
-    while (result == ncclSuccess)
-      result = ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, nullptr);
+    };
+    const ncclResult_t result =
+        what == Cut::kOneSided ? WaitInKernel(comm, cut_one) : ReduceUntilItFails(comm, cut_one);
     EXPECT_EQ(result, ncclRemoteError) << ncclGetLastError(comm);
     EXPECT_THAT(ncclGetLastError(comm), HasSubstr("one of them has to go"));
     int lost[kRanks] = {};
@@ -67,7 +95,7 @@ void CutAndGoOn(bool for_data) {
     if (lost[0] != rank) {
       ncclComm_t fewer = nullptr;
       EXPECT_NCCL(ncclCommShrink(comm, lost, 1, &fewer, nullptr, NCCL_SHRINK_ABORT));
-      value = 1;
+      float value = 1;
       EXPECT_NCCL(ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, fewer, nullptr));
       EXPECT_EQ(value, 2.0f);
       EXPECT_NCCL(ncclCommDestroy(fewer));
@@ -79,8 +107,11 @@ void CutAndGoOn(bool for_data) {
   });
 }
 
-TEST(BrokenConnectionTest, OfTheBootstrapExcludesOneRankForAll) { CutAndGoOn(false); }
-TEST(BrokenConnectionTest, ForDataExcludesOneRankForAll) { CutAndGoOn(true); }
+TEST(BrokenConnectionTest, OfTheBootstrapExcludesOneRankForAll) { CutAndGoOn(Cut::kBootstrap); }
+TEST(BrokenConnectionTest, ForDataExcludesOneRankForAll) { CutAndGoOn(Cut::kData); }
+TEST(BrokenConnectionTest, UnderKernelsThatWaitExcludesOneRankForAll) {
+  CutAndGoOn(Cut::kOneSided);
+}
 
 }  // namespace
 }  // namespace tutti::testing

@@ -98,15 +98,10 @@ Held HeldAfterAWhile(const Held& most) {
   return held;
 }
 
-// When nothing has changed for a while.
+// What is held once the library's threads have nothing left to close.
 Held HeldInTheEnd() {
-  const int64_t until_ms = NowMs() + static_cast<int64_t>(kOwnTimeMs * TimeScale());
-  for (Held held = HeldNow();;) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    const Held now = HeldNow();
-    if (now == held || NowMs() > until_ms) return now;
-    held = now;
-  }
+  EXPECT_TRUE(AwaitAllAsleep("tutti-"));
+  return HeldNow();
 }
 
 // All that the test does later, but nobody dies: afterwards the process holds whatever it keeps for

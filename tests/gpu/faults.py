@@ -14,6 +14,7 @@ import time
 folder = sys.argv[1]
 FLOAT, SUM = 7, 0
 SUCCESS, CUDA_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 0, 1, 4, 5, 6
+NOT_READY = 600  # the driver's code
 # The stand-in for a driver has no memory protection.
 FAKE = "FAKE_DRIVER" in os.environ
 
@@ -55,6 +56,22 @@ class Rank:
         while self.async_error() == SUCCESS and time.monotonic() < deadline:
             time.sleep(0.01)
         return self.async_error()
+
+    def begin(self, operation):
+        """Calls operation(), which others do not join yet, and returns once the GPU has come to it: what the stream had to
+        do before it has ended, and the operation has not."""
+        before, behind = ctypes.c_void_p(), ctypes.c_void_p()
+        for event in (before, behind):
+            assert self.cuda.cuEventCreate(ctypes.byref(event), 2) == 0
+        assert self.cuda.cuEventRecord(before, None) == 0
+        assert operation() == SUCCESS, self.error()
+        assert self.cuda.cuEventRecord(behind, None) == 0
+        while (reached := self.cuda.cuEventQuery(before)) == NOT_READY:
+            time.sleep(0.001)
+        assert reached == 0
+        assert self.cuda.cuEventQuery(behind) == NOT_READY, "the operation did not wait for the others"
+        for event in (before, behind):
+            assert self.cuda.cuEventDestroy_v2(event) == 0
 
     PART = 64 << 10  # bytes of its buffer
 
@@ -116,8 +133,7 @@ def abort_ends(operation, prepare=None):
         assert rank.all_reduce() == SUCCESS and rank.synchronize() == 0
         number = rank.number()
         if number == 0:
-            assert operation(rank) == SUCCESS, rank.error()
-            time.sleep(0.3)
+            rank.begin(lambda: operation(rank))
             begin = time.monotonic()
             assert rank.nccl.ncclCommAbort(rank.comm) == SUCCESS
             assert rank.synchronize() == 0
@@ -372,6 +388,7 @@ def made_and_ended_beside_another(child=False):
 
 def stream_at_the_address_of_another():
     """A stream is destroyed while it has work; another one gets its address, and is not taken for it."""
+    called = threading.Event()
 
     def body(rank):
         assert rank.result == SUCCESS, rank.error()
@@ -380,12 +397,13 @@ def stream_at_the_address_of_another():
         rank.fill(0, 1.0)
         rank.fill(1, 10.0)
         if rank.number() == 1:
-            time.sleep(0.3)  # both operations of rank 0 could be under way by then
+            assert called.wait(80)  # so that both operations of rank 0 could be under way
         assert rank.all_reduce(stream=first) == SUCCESS
         assert rank.cuda.cuStreamDestroy_v2(first) == 0
         assert rank.cuda.cuStreamCreate(ctypes.byref(second), 1) == 0
         assert not FAKE or first.value == second.value
         assert rank.all_reduce(buffer=rank.memory.value + rank.PART, stream=second) == SUCCESS
+        called.set()
         assert rank.cuda.cuStreamSynchronize(second) == 0
         assert (rank.first_of(0), rank.first_of(1)) == (2.0, 20.0), (rank.first_of(0), rank.first_of(1))
         # Such a stream handed in is an error. True drivers need not find it out, and may crash.
@@ -500,9 +518,8 @@ def survive(rank, called, killed=lambda: None):
     """One rank's part where rank 1 dies: its kernel ends, the error names who is lost, and the GPU stays of use."""
     assert rank.result == SUCCESS, rank.error()
     assert rank.all_reduce() == SUCCESS and rank.synchronize() == 0
-    assert rank.all_reduce(count=100000) == SUCCESS  # rank 1 hangs, then dies
+    rank.begin(lambda: rank.all_reduce(count=100000))  # rank 1 hangs, then dies
     called()
-    time.sleep(0.5)
     killed()
     begin = time.monotonic()
     assert rank.synchronize() == 0

@@ -96,8 +96,9 @@ class TwoHosts {
     if (!pipe || std::fscanf(pipe.get(), "%lld", &bytes) != 1) return -1;
     return bytes;
   }
-  void SetCable(bool up) const {
-    EXPECT_TRUE(Shell(fmt::format("ip -n {} link set tutti0 {}", Name("b"), up ? "up" : "down")));
+  void SetCable(bool up, const std::string& interface = "tutti0") const {
+    EXPECT_TRUE(
+        Shell(fmt::format("ip -n {} link set {} {}", Name("b"), interface, up ? "up" : "down")));
   }
   // Moves the calling process, which has one thread yet, into a namespace.
   void Enter(const std::string& name) const {
@@ -216,7 +217,7 @@ TEST_F(NetnsTest, MeetAtAFixedAddress) {
   });
 }
 
-enum Mark { kRounds = kFirstFreeMark, kCutAtMs, kKnown };
+enum Mark { kRounds = kFirstFreeMark, kCutAtMs, kKnown, kEnough };
 
 int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -259,6 +260,59 @@ TEST_F(NetnsTest, DeathOnTheOtherHostIsNamed) {
 
 // Nothing comes back over a cable that was pulled, no goodbye and no reset: only time tells.
 using SlowNetnsTest = NetnsTest;
+
+// AllReduces of a mebibyte until there have been enough, all of them right.
+void ReduceUntilEnough(TwoHosts& hosts, int rank, Board& board) {
+  hosts.Enter(hosts.Name(rank == 0 ? "a" : "b"));
+  ncclComm_t comm = Join(rank, 2, board);
+  ASSERT_NE(comm, nullptr);
+  std::vector<float> data(size_t{1} << 18);
+  // All ranks see in the same round that it is the last one.
+  for (float last = 0; last == 0;) {
+    std::fill(data.begin(), data.end(), static_cast<float>(rank + 1));
+    data[0] = static_cast<float>(board.Get(kEnough));
+    ASSERT_NCCL(
+        ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat32, ncclSum, comm, nullptr));
+    last = data[0];
+    ASSERT_TRUE(std::all_of(data.begin() + 1, data.end(), [](float each) { return each == 3; }));
+    board.Add(kRounds, 1);
+  }
+  EXPECT_NCCL(ncclCommDestroy(comm));
+}
+
+// Each connection goes by both cables. One is pulled, and put back.
+TEST_F(SlowNetnsTest, OneOfTwoCablesIsPulledAndPutBack) {
+  ASSERT_TRUE(hosts_->AddCable());
+  const Environment environment({{"NCCL_SOCKET_IFNAME", "=tutti0,tutti1"},
+                                 {"TUTTI_HOST_TIMEOUT_S", "2"},
+                                 {"NCCL_ALGO", "ring"}});
+  RankProcesses processes(2,
+                          [&](int rank, Board& board) { ReduceUntilEnough(*hosts_, rank, board); });
+  Board& board = processes.board();
+  const auto await_rounds = [&](int64_t more) {
+    return board.Await(kRounds, board.Get(kRounds) + more);
+  };
+  const auto await_bytes = [&](const std::string& interface, int64_t more) {
+    const int64_t enough = hosts_->ReceivedBy(interface) + more;
+    for (const int64_t since_ms = NowMs(); hosts_->ReceivedBy(interface) < enough;) {
+      if (NowMs() - since_ms > 60'000) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return true;
+  };
+  EXPECT_TRUE(await_rounds(20));
+  for (const char* interface : {"tutti0", "tutti1"}) {
+    EXPECT_TRUE(await_bytes(interface, 2'000'000)) << interface;
+  }
+  hosts_->SetCable(false, "tutti1");
+  EXPECT_TRUE(await_bytes("tutti0", 20'000'000));
+  EXPECT_TRUE(await_rounds(20));
+  hosts_->SetCable(true, "tutti1");
+  EXPECT_TRUE(await_bytes("tutti1", 5'000'000));
+  EXPECT_TRUE(await_rounds(20));
+  board.Set(kEnough, 1);
+  processes.Wait(60);
+}
 
 TEST_F(SlowNetnsTest, APulledCableIsAnErrorInBoundedTime) {
   const int64_t bound_ms = 60'000;  // twice what is waited for an answer

@@ -12,8 +12,9 @@ def module(name: str) -> None:
     try:
         importlib.import_module(name)
     except ImportError as error:
-        print(f"skipped: {error}; Debian has it in python3-{name}, and cmake -DTUTTI_PYTHON= names "
-              "another Python")
+        variable = "TUTTI_TENSORFLOW_PYTHON" if name == "tensorflow" else "TUTTI_PYTHON"
+        print(f"skipped: {error}; Debian has many packages as python3-NAME, and cmake -D{variable}= "
+              "names another Python")
         sys.exit(SKIPPED)
 
 

@@ -11,7 +11,7 @@ import needs
 
 
 def main() -> int:
-    needs.module("torch" if "torch" in sys.argv[1] else "numpy")
+    needs.module(next((name for name in ("torch", "tensorflow") if name in sys.argv[1]), "numpy"))
     suite = unittest.defaultTestLoader.loadTestsFromName(sys.argv[1])
     if suite.countTestCases() == 0:
         print(f"there are no tests in {sys.argv[1]}")

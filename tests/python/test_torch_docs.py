@@ -88,6 +88,8 @@ class Snippets(unittest.TestCase):
         for name in sorted({block[0] for block in BLOCKS}):
             wanted = [line for file, line, _, _ in BLOCKS if file == name]
             for block in blocks(name):
+                if "import tensorflow" in block:
+                    continue  # test_tensorflow.py runs it
                 self.assertEqual(sum(line in block for line in wanted), 1, block)
 
 

@@ -204,5 +204,67 @@ class BuiltOnTop(unittest.TestCase):
             torch.testing.assert_close(shard.full_tensor(), whole)
 
 
+def in_cpp():
+    return not isinstance(dist.distributed_c10d._get_default_group(),
+                          tutti.torch.distributed.ProcessGroupTutti)
+
+
+class OnlyInCpp(unittest.TestCase):
+    def setUp(self):
+        if not in_cpp():
+            self.skipTest("the backend in Python does not have it")
+
+    def sparse(self, dense_dims=0):
+        """Returns this rank's sparse tensor: rank r brings r values, of which some share their place."""
+        count = RANK
+        indices = torch.tensor([[0] * count, [i // 2 for i in range(count)]],
+                               dtype=torch.int64).reshape(2, count)
+        values = torch.full((count, *[2] * dense_dims), RANK + 1.0)
+        return torch.sparse_coo_tensor(indices, values, (2, 3, *[2] * dense_dims),
+                                       check_invariants=True)
+
+    def test_sparse_sums(self):
+        for dense_dims in (0, 1):
+            tensor = self.sparse(dense_dims)
+            total = tensor.to_dense()
+            dist.all_reduce(total)
+            for asynchronous in (False, True):
+                mine = tensor.clone()
+                work = dist.all_reduce(mine, async_op=asynchronous)
+                if asynchronous:
+                    work.wait()
+                self.assertTrue(mine.is_sparse and mine.is_coalesced())
+                torch.testing.assert_close(mine.to_dense(), total)
+
+    def test_sparse_refusals(self):
+        with self.assertRaisesRegex(ValueError, "SUM only"):
+            dist.all_reduce(self.sparse(), op=dist.ReduceOp.MAX)
+        if SIZE > 1:
+            with self.assertRaisesRegex(ValueError, "another type or other sizes"):
+                dist.all_reduce(torch.zeros(2 + RANK, 2).to_sparse())
+        dist.barrier()
+
+    def test_sparse_gradients(self):
+        """DistributedDataParallel reduces the gradient of a sparse embedding so."""
+        torch.manual_seed(5)
+        layer = torch.nn.Embedding(10, 3, sparse=True)
+        model = torch.nn.parallel.DistributedDataParallel(layer)
+        model(torch.tensor([RANK, 7])).sum().backward()
+        expected = torch.zeros(10, 3)
+        for rank in range(SIZE):
+            expected[rank] += 1 / SIZE
+            expected[7] += 1 / SIZE
+        torch.testing.assert_close(layer.weight.grad.to_dense(), expected)
+
+    def test_profiler_shows_operations(self):
+        tensor = torch.ones(4)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            dist.all_reduce(tensor)
+            work = dist.broadcast(tensor, 0, async_op=True)
+            work.wait()
+        names = {event.name for event in profile.events()}
+        self.assertLessEqual({"tutti:all_reduce", "tutti:broadcast"}, names)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -4,6 +4,7 @@ python3 wheel_test.py BUILD [TESTS...]   where BUILD is a build directory and BU
 has a library of NCCL's name that is not Tutti's.
 """
 
+import filecmp
 import glob
 import json
 import os
@@ -63,6 +64,13 @@ def in_package(*parts):
 class Wheel(unittest.TestCase):
     def test_is_what_its_name_promises(self):
         self.assertRegex(os.path.basename(wheel), r"^tutti_collectives-[0-9.]+-py3-none-manylinux_2_")
+
+    def test_has_the_sources_of_the_backend_in_cpp(self):
+        sources = os.path.join(environments.ROOT, "python", "tutti", "torch", "_c10d")
+        names = sorted(os.listdir(sources))
+        self.assertIn("backend.cc", names)
+        self.assertEqual(filecmp.cmpfiles(sources, in_package("torch", "_c10d"), names, shallow=False),
+                         (names, [], []))
 
     def test_is_the_same_when_built_again(self):
         again = tempfile.mkdtemp(dir=folder)

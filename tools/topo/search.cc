@@ -137,8 +137,8 @@ void PrintChannels(const Graph& graph, const Channels& found) {
   if (found.inter_host) {
     fmt::print(", {} to the network", Name(found.kind_inter));
     if (!is_ring) fmt::print("; {:.4g} GB/s inside the host", found.bandwidth_intra_gbps);
-    if (found.cross_nic == 2) fmt::print("; out by another card than in, in pairs");
-    if (found.cross_nic == 1) fmt::print("; out by another card than in");
+    if (found.cross_nic == 2) fmt::print("; out by another NIC than in, in pairs");
+    if (found.cross_nic == 1) fmt::print("; out by another NIC than in");
   }
   fmt::print("\n");
   for (size_t i = 0; i < found.channels.size();) {

@@ -160,6 +160,29 @@ NCCL_DEVICE_INLINE uint32_t ncclGin_BackendMask<mask>::QueueOf(ncclTeam team, in
 }
 
 template <unsigned mask>
+NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::HasSignal(
+    [[maybe_unused]] ncclGinSignal_t signal) const {
+#if !NCCL_CHECK_CUDACC
+  if (signal >= static_cast<uint32_t>(comm.ginSignalCount)) {
+    tuttiHostGinMissing(_ginHandle, 1, signal);
+    return false;
+  }
+#endif
+  return true;
+}
+template <unsigned mask>
+NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::HasCounter(
+    [[maybe_unused]] ncclGinCounter_t counter) const {
+#if !NCCL_CHECK_CUDACC
+  if (counter >= static_cast<uint32_t>(comm.ginCounterCount)) {
+    tuttiHostGinMissing(_ginHandle, 0, counter);
+    return false;
+  }
+#endif
+  return true;
+}
+
+template <unsigned mask>
 template <typename RemoteAction, typename LocalAction, typename Coop, typename DescriptorSmem,
           typename SegmentType>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::put(
@@ -364,6 +387,7 @@ template <unsigned mask>
 NCCL_DEVICE_INLINE uint64_t ncclGin_BackendMask<mask>::readCounter(ncclGinCounter_t counter,
                                                                    int bits,
                                                                    cuda::memory_order order) const {
+  if (!HasCounter(counter)) return 0;
   uint64_t* const counters = tutti::device::LoadConstant(&Context().counters);
   return tutti::device::LowestBits(tutti::device::LoadWord(counters + counter, order), bits);
 }
@@ -380,6 +404,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::waitCounter(Coop coop, ncclGi
 template <unsigned mask>
 NCCL_DEVICE_INLINE uint64_t ncclGin_BackendMask<mask>::readSignal(ncclGinSignal_t signal, int bits,
                                                                   cuda::memory_order order) const {
+  if (!HasSignal(signal)) return 0;
   uint64_t* const word = tutti::device::LoadConstant(&Context().signals) + signal;
   const uint64_t reset_at = tutti::device::LoadConstant(&Context().signalOffsets)[signal];
   return tutti::device::LowestBits(tutti::device::LoadWord(word, order) - reset_at, bits);
@@ -421,14 +446,14 @@ NCCL_DEVICE_INLINE uint64_t* ncclGin_BackendMask<mask>::getSignalShadowPtr(
 template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::increaseSignalShadow(ncclGinSignal_t signal,
                                                                         uint64_t delta) const {
-  _signalShadows[signal] += delta;
+  if (HasSignal(signal)) _signalShadows[signal] += delta;
 }
 
 template <unsigned mask>
 template <typename Coop>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::waitSignalMeetShadow(
     Coop coop, ncclGinSignal_t signal, int bits, cuda::memory_order order) const {
-  waitSignal(coop, signal, _signalShadows[signal], bits, order);
+  if (HasSignal(signal)) waitSignal(coop, signal, _signalShadows[signal], bits, order);
 }
 
 template <unsigned mask>
@@ -436,6 +461,10 @@ template <typename Coop, typename Uint>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::waitSignalFollowShadow(
     Coop coop, ncclGinSignal_t signal, Uint leastDelta, Uint* before, Uint* delta, int bits,
     cuda::memory_order order) const {
+  if (!HasSignal(signal)) {
+    *before = *delta = 0;
+    return;
+  }
   const uint64_t old = _signalShadows[signal];
   waitSignal(coop, signal, old + leastDelta, bits, order);
   uint64_t seen = 0;
@@ -450,12 +479,14 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::waitSignalFollowShadow(
 
 template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::resetCounter(ncclGinCounter_t counter) const {
+  if (!HasCounter(counter)) return;
   uint64_t* const counters = tutti::device::LoadConstant(&Context().counters);
   cuda::atomic_ref<uint64_t>(counters[counter]).store(0, cuda::memory_order_relaxed);
 }
 
 template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::resetSignal(ncclGinSignal_t signal) const {
+  if (!HasSignal(signal)) return;
   uint64_t* const word = tutti::device::LoadConstant(&Context().signals) + signal;
   tutti::device::LoadConstant(&Context().signalOffsets)[signal] =
       tutti::device::LoadWord(word, cuda::memory_order_relaxed);

@@ -88,6 +88,12 @@ struct GinOperation {
   bool strong;
 };
 
+// Returns a number that fits into so many bits: itself, or else the largest, which names nothing.
+NCCL_HOST_DEVICE_INLINE uint64_t Fitted(uint64_t number, int bits) {
+  const uint64_t largest = UINT64_MAX >> (64 - bits);
+  return number < largest ? number : largest;
+}
+
 NCCL_HOST_DEVICE_INLINE GinDescriptor PackGin(const GinOperation& o) {
   GinDescriptor packed = {};
   uint64_t* const w = packed.words;
@@ -96,12 +102,12 @@ NCCL_HOST_DEVICE_INLINE GinDescriptor PackGin(const GinOperation& o) {
     w[1] = (o.value & 0xffffffffffff) << 8;
     w[2] = o.value >> 48 << 8;
   } else {
-    w[1] = o.from_offset << 1;
+    w[1] = Fitted(o.from_offset, 63) << 1;
     w[2] = o.from_window << 1;
   }
-  w[3] = o.to_offset << 1;
+  w[3] = Fitted(o.to_offset, 63) << 1;
   w[4] = o.to_window << 1;
-  w[5] = uint64_t{o.counter & 0x7fffff} << 1 | uint64_t{o.signal & 0xffffff} << 24 | o.added << 48;
+  w[5] = Fitted(o.counter, 23) << 1 | Fitted(o.signal, 24) << 24 | o.added << 48;
   w[6] = (o.strong ? 2u : 0u) | (o.added >> 16 & 0xffff) << 8 | o.added >> 32 << 24;
   w[7] = uint64_t{o.op} << 8;
   for (int i = 0; i < GinDescriptor::kWords; ++i) w[i] |= 1;

@@ -21,11 +21,11 @@
 #include "connection/fifo_layout.h"
 #include "kernels/primitives.h"
 #include "kernels/two_level.h"
+#include "plan/mesh_limits.h"
 #include "plan/work.h"
 
 namespace tutti::cuda {
 
-inline constexpr uint32_t kMostChannels = 8;
 inline constexpr uint32_t kChannelThreads = 512;
 
 // One end of a FIFO.
@@ -70,15 +70,15 @@ struct ChannelArgs {
   uint32_t channels = 1;
   // By channel; the orders that these views show lie in memory of the GPU. `host_rings` stand in
   // place of the ring in `levels`.
-  RingView rings[kMostChannels];
-  RingView host_rings[kMostChannels];
+  RingView rings[kMostGpuChannels];
+  RingView host_rings[kMostGpuChannels];
   kernels::TwoLevelView levels;
   // To the next and from the previous rank of the ring; by two levels, of the host's ring, and of
   // the rail.
-  DeviceFifo next[kMostChannels];
-  DeviceFifo previous[kMostChannels];
-  DeviceFifo rail_next[kMostChannels];
-  DeviceFifo rail_previous[kMostChannels];
+  DeviceFifo next[kMostGpuChannels];
+  DeviceFifo previous[kMostGpuChannels];
+  DeviceFifo rail_next[kMostGpuChannels];
+  DeviceFifo rail_previous[kMostGpuChannels];
 };
 static_assert(sizeof(ChannelArgs) <= 4096 - 64);
 

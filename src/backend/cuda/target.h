@@ -10,7 +10,7 @@
 //          the fence is cumulative: who loads the flag with acquire, and passes a block barrier,
 //          sees the data. The same fence orders this block's earlier READS of its own inbox before
 //          the flag; that is what allows the peer to write there again (kernels/mesh.h).
-//   lines  no fence: data and flag are one 8-byte word, which is stored and loaded as one. A line
+//   LL     no fence: data and flag are one 8-byte word, which is stored and loaded as one. A line
 //          has two such words.
 //   LL128  no fence either: 128 aligned bytes that eight threads store by one instruction of their
 //          warp cross NVLink as one packet and arrive as one, and are loaded as one in the same way;

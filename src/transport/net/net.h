@@ -126,6 +126,12 @@ enum class NetCare : uint8_t {
   kSoon,    // it broke and is being made again
 };
 
+// By which devices the connections of a rank may go besides its own.
+struct NetSpread {
+  std::vector<int> together;  // at all times
+  std::vector<int> spare;     // while none of the others can be used
+};
+
 class NetComm {
  public:
   virtual ~NetComm() = default;
@@ -212,6 +218,9 @@ class Net {
   // Does not need the peer to be in Accept: it is enough that its listener lives.
   virtual Result<std::unique_ptr<NetSendComm>> Connect(int device, const NetHandle& handle,
                                                        const WaitLimits& limits) = 0;
+  // Says by which other devices connections of `device` may go, in a network that can spread one
+  // over several. REQUIRES: nothing listens at `device` yet, and all devices are among devices().
+  virtual void Spread(int /*device*/, const NetSpread& /*others*/) {}
   // Returns the one-sided operations of this network, or null where it has none.
   virtual NetRma* rma() { return nullptr; }
 };

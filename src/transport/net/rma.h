@@ -10,7 +10,7 @@
 //   Iput(data, {key, offset}) ─── bytes ────────────▶ memory[offset]
 //                  signal ────────────────────────── ▶ signal word += value
 //
-// A comm joins two ranks; both ends may begin operations. Whether the network's card or the
+// A comm joins two ranks; both ends may begin operations. Whether the network's NIC or the
 // target's process writes the bytes, the rules are the same:
 //
 // - Operations of one comm may complete in any order, except that a signal is added to its word

@@ -81,6 +81,7 @@ WorkPtr TuttiBackend::AllReduceAll(const Tensors& tensors, const c10d::ReduceOp&
 }
 
 WorkPtr TuttiBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  if (!tensors.empty() && tensors[0].is_sparse()) return allreduce_sparse(tensors, opts);
   return AllReduceAll(tensors, opts.reduceOp,
                       {OpType::ALLREDUCE, "tutti:all_reduce", tensors, tensors, Waits(opts)});
 }
@@ -200,8 +201,8 @@ void TuttiBackend::abort() {
   ordered_.Abort();
 }
 
-// Makes a group's backend and stores it in `group`, which brings the ranks and the store, as that of
-// tensors in host memory: so it comes to Python without Python's headers.
+// Makes a group's backend and stores it in `group`, which brings the ranks and the store, as that
+// of tensors in host memory: so it comes to Python without Python's headers.
 void AddBackend(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& library,
                 double timeout_s, int64_t left) {
   GroupOptions options;

@@ -2,23 +2,25 @@
 #pragma once
 
 // The backend `tutti` of torch.distributed in C++, for tensors in host memory. It is what
-// init_process_group("tutti") makes where it can be compiled; python/tutti/torch/distributed.py is the
-// same in Python, for where it cannot.
+// init_process_group("tutti") makes where it can be compiled; python/tutti/torch/distributed.py is
+// the same in Python, for where it cannot.
 //
-// Of the library it uses nccl.h and tutti/tutti.h alone, of PyTorch its C++ headers and not those of
-// Python. All files of this folder are compiled as one (python/tutti/torch/_native.py).
+// Of the library it uses nccl.h and tutti/tutti.h alone, of PyTorch its C++ headers and not those
+// of Python. All files of this folder are compiled as one (python/tutti/torch/_native.py).
 //
 //   backend.h       what PyTorch calls: checks tensors, plans operations
+//   movement.cc     those of them that only move data
+//   sparse.cc       the sum of sparse tensors
 //   reductions.h    operators and types that the library lacks
 //   ordered.h       the communicator on which operations run one after another
 //   messages.h      send and recv, each pair of ranks and each tag for itself
 //   rendezvous.h    how ranks meet through the store
 //   work.h          what PyTorch gets to wait for
 //   library.h       libtutti's functions
+//   mutex.h         a mutex and what it guards
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -28,6 +30,7 @@
 #include <vector>
 
 #include "messages.h"
+#include "mutex.h"
 #include "ordered.h"
 #include "reductions.h"
 
@@ -45,10 +48,10 @@ struct GroupOptions {
 };
 
 // One group of ranks. Collectives run in the order in which they are asked for; sends and receives
-// between two ranks in one direction and with one tag keep their order, too, and wait for nothing else.
-// ValueError for what is wrong in itself; what the library reports is a DistBackendError, thrown by the
-// call where its caller waits, else by the Work. Collectives are asked for by one thread at a time, as
-// everywhere in torch.distributed.
+// between two ranks in one direction and with one tag keep their order, too, and wait for nothing
+// else. ValueError for what is wrong in itself; what the library reports is a DistBackendError,
+// thrown by the call where its caller waits, else by the Work. Collectives are asked for by one
+// thread at a time, as everywhere in torch.distributed.
 class TuttiBackend : public c10d::Backend {
  public:
   // Blocks until all ranks of the group have come.
@@ -72,6 +75,8 @@ class TuttiBackend : public c10d::Backend {
 
   // Reductions
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  // Waits until all ranks have called it; the rest may go on in the background. SUM only.
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const c10d::AllreduceCoalescedOptions& opts) override;
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
@@ -140,6 +145,8 @@ class TuttiBackend : public c10d::Backend {
   WorkPtr Run(Operation operation, const Asked& asked);
   c10::intrusive_ptr<TuttiWork> NewWork(const Asked& asked);
   WorkPtr AllReduceAll(const Tensors& tensors, const c10d::ReduceOp& op, const Asked& asked);
+  // Returns the numbers that all ranks bring, by rank. Waits for them.
+  std::vector<int64_t> GatherNumbers(int64_t number);
   WorkPtr ReduceScatterAll(const Tensors& outputs, const Tensors& inputs,
                            const c10d::ReduceScatterOptions& opts, c10d::OpType type);
   WorkPtr AllGatherAll(const Tensors& outputs, const Tensors& inputs,
@@ -164,9 +171,11 @@ class TuttiBackend : public c10d::Backend {
   // The works that were begun since startCoalescing.
   std::optional<std::vector<c10::intrusive_ptr<TuttiWork>>> coalesced_;
 
-  std::mutex messages_mutex_;  // Guards what follows.
-  bool closed_ = false;
-  std::map<std::tuple<int, int, int>, std::shared_ptr<MessageQueue>> messages_;
+  Mutex messages_mutex_;
+  bool closed_ TUTTI_GUARDED_BY(messages_mutex_) = false;
+  // By the rank that sends, the one that receives, and the tag.
+  std::map<std::tuple<int, int, int>, std::shared_ptr<MessageQueue>> messages_
+      TUTTI_GUARDED_BY(messages_mutex_);
 };
 
 }  // namespace tutti_c10d

@@ -51,8 +51,8 @@ inline void CheckSameType(const at::Tensor& output, const at::Tensor& input, con
                     " does not give ", output.scalar_type());
 }
 
-// Returns whether the caller of torch.distributed waits for the operation at once. Older versions do
-// not say so.
+// Returns whether the caller of torch.distributed waits for the operation at once. Older versions
+// do not say so.
 template <typename Options>
 bool Waits(const Options& options) {
   if constexpr (requires { options.asyncOp; }) {

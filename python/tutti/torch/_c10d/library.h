@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The functions of libtutti that the backend uses. They are looked up in the copy of the library that
-// the Python package has loaded, so that a process has one copy; nothing here is linked with it.
+// The functions of libtutti that the backend uses. They are looked up in the copy of the library
+// that the Python package has loaded, so that a process has one copy; nothing here is linked with
+// it.
 
 #include <exception>
 #include <memory>

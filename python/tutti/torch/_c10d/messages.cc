@@ -7,12 +7,12 @@
 namespace tutti_c10d {
 
 bool MessageRequest::Wanted() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return !source_.has_value();
 }
 
 bool MessageRequest::Take(int source) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (source_) return false;
   source_ = source;
   work_->SetSource(source);
@@ -21,7 +21,7 @@ bool MessageRequest::Take(int source) {
 
 void MessageRequest::Fail(int source, const std::exception_ptr& error) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (any_ && source_ != source && (source_ || --without_ > 0)) return;
   }
   work_->End(error);
@@ -39,41 +39,40 @@ std::shared_ptr<MessageQueue> MessageQueue::Start(std::shared_ptr<const Library>
 }
 
 void MessageQueue::Put(std::shared_ptr<MessageRequest> request) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (closing_) C10_THROW_ERROR(DistBackendError, "the group was destroyed or aborted");
   requests_.push_back(std::move(request));
-  changed_.notify_one();
+  changed_.NotifyOne();
 }
 
 void MessageQueue::Close() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     closing_ = true;
     if (waits_for_any_) AbortConnection();
-    changed_.notify_one();
+    changed_.NotifyOne();
   }
   if (thread_.joinable()) thread_.join();
 }
 
 void MessageQueue::Abandon() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     closing_ = abandoned_ = true;
     AbortConnection();
-    changed_.notify_one();
+    changed_.NotifyOne();
   }
   if (thread_.joinable()) thread_.detach();
 }
 
-// Requires the mutex.
 void MessageQueue::AbortConnection() {
   if (comm_ != nullptr) library_->ncclCommAbort(comm_);
   comm_ = nullptr;
 }
 
 std::shared_ptr<MessageRequest> MessageQueue::AwaitRequest() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return closing_ || !requests_.empty(); });
+  MutexLock lock(mutex_);
+  while (!closing_ && requests_.empty()) changed_.Wait(lock);
   if (requests_.empty()) return nullptr;
   std::shared_ptr<MessageRequest> next = std::move(requests_.front());
   requests_.pop_front();
@@ -88,7 +87,7 @@ void MessageQueue::Serve() {
       request->Fail(peer_, std::current_exception());
     }
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (comm_ != nullptr) library_->ncclCommDestroy(comm_);
   comm_ = nullptr;
 }
@@ -104,21 +103,22 @@ void MessageQueue::Do(MessageRequest& request) {
 }
 
 void MessageQueue::Open(const MessageRequest& request) {
-  const auto given_up = [this, &request] {
-    return abandoned_ || (closing_ && request.any_source());
-  };
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    TORCH_CHECK(!given_up(), "the group was destroyed before the message passed");
+    const MutexLock lock(mutex_);
+    TORCH_CHECK(!IsGivenUp(request), "the group was destroyed before the message passed");
     if (comm_ != nullptr) return;
   }
-  const ncclComm_t comm = connect_([&] {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return given_up();
+  const ncclComm_t comm = connect_([this, &request] {
+    const MutexLock lock(mutex_);
+    return IsGivenUp(request);
   });
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   comm_ = comm;
   if (abandoned_) AbortConnection();
+}
+
+bool MessageQueue::IsGivenUp(const MessageRequest& request) const {
+  return abandoned_ || (closing_ && request.any_source());
 }
 
 void MessageQueue::Send(const at::Tensor& tensor) {
@@ -147,14 +147,14 @@ bool MessageQueue::Receive(MessageRequest& request) {
 // Returns how large the next message is.
 uint64_t MessageQueue::AwaitMessage(const MessageRequest& request) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     TORCH_CHECK(!(closing_ && request.any_source()),
                 "the group was destroyed before a message came");
     waits_for_any_ = request.any_source();
   }
   uint64_t bytes = 0;
   const auto done = [this] {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     waits_for_any_ = false;
   };
   try {
@@ -170,7 +170,7 @@ uint64_t MessageQueue::AwaitMessage(const MessageRequest& request) {
 void MessageQueue::Move(void* data, size_t bytes) {
   ncclComm_t comm = nullptr;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     comm = comm_;
   }
   if (comm == nullptr) C10_THROW_ERROR(DistBackendError, "the group was destroyed or aborted");

@@ -3,21 +3,20 @@
 
 // Messages between two ranks of a group, also from a rank that is not named.
 //
-// Messages from one rank to another with one tag have a communicator of their own, so that they keep
-// their order and wait for nothing else. On it a message is its number of bytes (8 bytes, in the
-// machine's order) and then its bytes, so that a receiver learns that there is a message, and how
-// large it is, before it decides which tensor gets it.
+// Messages from one rank to another with one tag have a communicator of their own, so that they
+// keep their order and wait for nothing else. On it a message is its number of bytes (8 bytes, in
+// the machine's order) and then its bytes, so that a receiver learns that there is a message, and
+// how large it is, before it decides which tensor gets it.
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "library.h"
+#include "mutex.h"
 #include "work.h"
 
 namespace tutti_c10d {
@@ -38,22 +37,22 @@ class MessageRequest {
   // Returns whether the message of this rank is the one that the tensor gets.
   bool Take(int source);
   void Succeed() { work_->End(); }
-  // Says that the rank `source` sends nothing, or failed to. A request that any rank may fill fails when
-  // the one that took it does, or when none is left.
+  // Says that the rank `source` sends nothing, or failed to. A request that any rank may fill fails
+  // when the one that took it does, or when none is left.
   void Fail(int source, const std::exception_ptr& error);
 
  private:
   const at::Tensor tensor_;
   const c10::intrusive_ptr<TuttiWork> work_;
-  mutable std::mutex mutex_;  // Guards what follows.
-  std::optional<int> source_;
-  int without_;
+  mutable Mutex mutex_;
+  std::optional<int> source_ TUTTI_GUARDED_BY(mutex_);
+  int without_ TUTTI_GUARDED_BY(mutex_);  // How many queues may still bring a message.
   const bool any_;
 };
 
-// Messages from one rank to another with one tag. Both make it when they first need it; it connects on
-// a thread of its own, since the other may come late. The thread shares the queue's ownership, so that
-// a queue which is given up does not wait for it.
+// Messages from one rank to another with one tag. Both make it when they first need it; it connects
+// on a thread of its own, since the other may come late. The thread shares the queue's ownership,
+// so that a queue which is given up does not wait for it.
 class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
  public:
   // Makes the communicator of the two, of which rank 0 sends. Blocks until the other came, or until
@@ -87,7 +86,9 @@ class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
   bool Receive(MessageRequest& request);
   uint64_t AwaitMessage(const MessageRequest& request);
   void Move(void* data, size_t bytes);
-  void AbortConnection();
+  // Returns whether nobody waits for the request any more.
+  bool IsGivenUp(const MessageRequest& request) const TUTTI_REQUIRES(mutex_);
+  void AbortConnection() TUTTI_REQUIRES(mutex_);
 
   const std::shared_ptr<const Library> library_;
   const Connect connect_;
@@ -97,13 +98,14 @@ class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
   // Of the message that comes next, if its header has come. Belongs to the thread.
   std::optional<uint64_t> announced_;
 
-  std::mutex mutex_;  // Guards what follows.
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<MessageRequest>> requests_;
-  ncclComm_t comm_ = nullptr;
-  bool closing_ = false;        // No request comes any more.
-  bool abandoned_ = false;      // Nobody waits for those that there are.
-  bool waits_for_any_ = false;  // It waits for a message only for requests of any rank.
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::shared_ptr<MessageRequest>> requests_ TUTTI_GUARDED_BY(mutex_);
+  ncclComm_t comm_ TUTTI_GUARDED_BY(mutex_) = nullptr;
+  bool closing_ TUTTI_GUARDED_BY(mutex_) = false;    // No request comes any more.
+  bool abandoned_ TUTTI_GUARDED_BY(mutex_) = false;  // Nobody waits for those that there are.
+  // The thread waits for a message only for requests of any rank.
+  bool waits_for_any_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tutti_c10d

@@ -13,8 +13,8 @@ namespace {
 
 using c10d::OpType;
 
-// Lists of all ranks below this size in total are gathered into one buffer and copied, which takes one
-// collective instead of a message to every rank.
+// Lists of all ranks below this size in total are gathered into one buffer and copied, which takes
+// one collective instead of a message to every rank.
 constexpr int64_t kGatherAndCopyBytes = 1 << 20;
 
 Tensors Flattened(const std::vector<Tensors>& lists) {
@@ -103,8 +103,8 @@ WorkPtr TuttiBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
   const Tensors& targets = ForEachRank(outputs, size_);
   for (const at::Tensor& target : targets) Checked(target);
   Operation operation;
-  // Every rank sees the sizes of all, so that all choose alike; where the targets lie matters to the
-  // rank itself only.
+  // Every rank sees the sizes of all, so that all choose alike; where the targets lie matters to
+  // the rank itself only.
   if (AllOfSize(targets, input.nbytes()) &&
       static_cast<int64_t>(input.nbytes()) * size_ <= kGatherAndCopyBytes) {
     if (AreNeighbours(targets)) {
@@ -240,7 +240,7 @@ void TuttiBackend::AddExchange(Operation& operation, const std::vector<Message>&
 // Between two ranks
 
 std::shared_ptr<MessageQueue> TuttiBackend::QueueOf(int source, int target, int tag) {
-  const std::lock_guard<std::mutex> lock(messages_mutex_);
+  const MutexLock lock(messages_mutex_);
   if (closed_) C10_THROW_ERROR(DistBackendError, "the group was destroyed or aborted");
   std::shared_ptr<MessageQueue>& queue = messages_[{source, target, tag}];
   if (!queue) {
@@ -257,7 +257,7 @@ std::shared_ptr<MessageQueue> TuttiBackend::QueueOf(int source, int target, int 
 }
 
 std::vector<std::shared_ptr<MessageQueue>> TuttiBackend::TakeQueues() {
-  const std::lock_guard<std::mutex> lock(messages_mutex_);
+  const MutexLock lock(messages_mutex_);
   closed_ = true;
   std::vector<std::shared_ptr<MessageQueue>> taken;
   for (auto& [key, queue] : messages_) taken.push_back(std::move(queue));

@@ -40,8 +40,8 @@ void Operation::Keep(const std::vector<at::Tensor>& tensors) {
   tensors_.insert(tensors_.end(), tensors.begin(), tensors.end());
 }
 
-// An operation on the stream, and how it went so far. Steps and the end refer to it from the stream's
-// thread, one after another.
+// An operation on the stream, and how it went so far. Steps and the end refer to it from the
+// stream's thread, one after another.
 struct OrderedCommunicator::Queued {
   Operation operation;
   c10::intrusive_ptr<TuttiWork> work;
@@ -61,7 +61,7 @@ void OrderedCommunicator::CheckOpen() const {
 
 void OrderedCommunicator::Run(Operation operation, const c10::intrusive_ptr<TuttiWork>& work,
                               bool waits) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   CheckOpen();
   if (!waits || queued_ != 0) {
     Queue(std::move(operation), work);

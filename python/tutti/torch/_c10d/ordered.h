@@ -9,23 +9,23 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "library.h"
+#include "mutex.h"
 #include "work.h"
 
 namespace tutti_c10d {
 
-// One operation of torch.distributed: a list of steps that run one after another. A step is calls of
-// the library, which run as one group, or a function. Belongs to the thread that makes it, then to
-// the communicator that runs it.
+// One operation of torch.distributed: a list of steps that run one after another. A step is calls
+// of the library, which run as one group, or a function. Belongs to the thread that makes it, then
+// to the communicator that runs it.
 class Operation {
  public:
   using Call = std::function<ncclResult_t(ncclComm_t comm, cudaStream_t stream)>;
 
-  // Adds a call to the last step where that has calls, so that calls which no function stands between
-  // become one group.
+  // Adds a call to the last step where that has calls, so that calls which no function stands
+  // between become one group.
   void Add(Call call);
 
   // Adds a function. It runs without recording gradients; what it throws is the operation's error.
@@ -58,16 +58,16 @@ class OrderedCommunicator {
   OrderedCommunicator(const OrderedCommunicator&) = delete;
   OrderedCommunicator& operator=(const OrderedCommunicator&) = delete;
 
-  // Runs the operation and ends `work` with it. `waits` says that the caller waits for it at once: then
-  // the operation may be done, or its error thrown, when this returns.
+  // Runs the operation and ends `work` with it. `waits` says that the caller waits for it at once:
+  // then the operation may be done, or its error thrown, when this returns.
   void Run(Operation operation, const c10::intrusive_ptr<TuttiWork>& work, bool waits);
 
   // Makes an operator that multiplies by `factor`, which is a number of this type, and sums. It is
   // valid as long as the object that `keep` is set to.
   ncclRedOp_t MakePreMulSum(void* factor, ncclDataType_t type, std::shared_ptr<void>& keep);
 
-  // Ends the communicator in good order where nothing is under way; else gives up what is waited for.
-  // Operations fail from now on. Does nothing the second time.
+  // Ends the communicator in good order where nothing is under way; else gives up what is waited
+  // for. Operations fail from now on. Does nothing the second time.
   void End();
 
   // Gives up what is under way, from any thread, and ends the communicator.
@@ -96,7 +96,7 @@ class OrderedCommunicator {
   // Operations on the stream whose data is not complete yet.
   std::atomic<int> queued_{0};
   std::atomic<bool> ended_{false};
-  std::mutex mutex_;  // Held while an operation is begun, so that operations have one order.
+  Mutex mutex_;  // Held while an operation is begun, so that operations have one order.
 };
 
 }  // namespace tutti_c10d

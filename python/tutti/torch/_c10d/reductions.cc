@@ -124,8 +124,9 @@ struct Reductions::Plan {
   bool wide = false;     // Values are converted to 32 bits before, and back after.
   bool combine = false;  // Values are combined here, not by the library.
 
-  // Stores what the library reads and writes in the two tensors, which are those of the caller unless
-  // values are converted, and adds the step that converts before. Convert adds the one after.
+  // Stores what the library reads and writes in the two tensors, which are those of the caller
+  // unless values are converted, and adds the step that converts before. Convert adds the one
+  // after.
   void Prepare(Operation& operation, const at::Tensor& source, const at::Tensor& target,
                at::Tensor& from, at::Tensor& to) const {
     from = source;
@@ -193,23 +194,22 @@ ncclRedOp_t Reductions::PreMulSum(Operation& operation, at::ScalarType type,
 
 void Reductions::AllReduce(Operation& operation, const at::Tensor& source, const at::Tensor& target,
                            const ReduceOp& op) {
-  const Plan plan = Choose(operation, source.scalar_type(), op);
-  if (plan.combine) {
-    CombinedAllReduce(operation, source, target, op.op_);
-    return;
-  }
-  at::Tensor from, to;
-  plan.Prepare(operation, source, target, from, to);
-  operation.Add([send = from.data_ptr(), recv = to.data_ptr(), plan,
-                 count = source.numel() * plan.parts,
-                 call = ordered_.library().ncclAllReduce](ncclComm_t comm, cudaStream_t stream) {
-    return call(send, recv, count, plan.type, plan.op, comm, stream);
-  });
-  plan.Convert(operation, to, target);
+  ReduceWith(ordered_.library().ncclAllReduce, operation, source, target, op);
 }
 
 void Reductions::Reduce(Operation& operation, const at::Tensor& source, const at::Tensor& target,
                         const ReduceOp& op, int root) {
+  const auto reduce = [root, call = ordered_.library().ncclReduce](
+                          const void* send, void* recv, size_t count, ncclDataType_t type,
+                          ncclRedOp_t operator_, ncclComm_t comm, cudaStream_t stream) {
+    return call(send, recv, count, type, operator_, root, comm, stream);
+  };
+  ReduceWith(reduce, operation, source, target, op);
+}
+
+template <typename Call>
+void Reductions::ReduceWith(const Call& call, Operation& operation, const at::Tensor& source,
+                            const at::Tensor& target, const ReduceOp& op) {
   const Plan plan = Choose(operation, source.scalar_type(), op);
   if (plan.combine) {
     CombinedAllReduce(operation, source, target, op.op_);
@@ -217,10 +217,9 @@ void Reductions::Reduce(Operation& operation, const at::Tensor& source, const at
   }
   at::Tensor from, to;
   plan.Prepare(operation, source, target, from, to);
-  operation.Add([send = from.data_ptr(), recv = to.data_ptr(), plan, root,
-                 count = source.numel() * plan.parts,
-                 call = ordered_.library().ncclReduce](ncclComm_t comm, cudaStream_t stream) {
-    return call(send, recv, count, plan.type, plan.op, root, comm, stream);
+  operation.Add([send = from.data_ptr(), recv = to.data_ptr(), plan, call,
+                 count = source.numel() * plan.parts](ncclComm_t comm, cudaStream_t stream) {
+    return call(send, recv, count, plan.type, plan.op, comm, stream);
   });
   plan.Convert(operation, to, target);
 }
@@ -269,8 +268,8 @@ void Reductions::CombinedAllReduce(Operation& operation, const at::Tensor& sourc
     });
     return;
   }
-  // Every rank combines its part of the bytes. Parts are of one size; what exceeds the tensor is not
-  // looked at.
+  // Every rank combines its part of the bytes. Parts are of one size; what exceeds the tensor is
+  // not looked at.
   const size_t part = (bytes + size_ - 1) / size_;
   const at::Tensor sent = NewBytes(part * size_), rows = NewBytes(part * size_);
   const at::Tensor mine = NewBytes(part);

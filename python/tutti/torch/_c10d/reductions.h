@@ -3,9 +3,10 @@
 
 // How torch.distributed's reductions are done with those that the library has.
 //
-// The library reduces most types with sum, product, maximum, minimum, average and PreMulSum. What it
-// lacks is made of that: 16-bit integers are reduced as 32-bit ones, sums of complex numbers as sums
-// of their parts. Bitwise operators are applied here, to the bytes that were gathered from all ranks.
+// The library reduces most types with sum, product, maximum, minimum, average and PreMulSum. What
+// it lacks is made of that: 16-bit integers are reduced as 32-bit ones, sums of complex numbers as
+// sums of their parts. Bitwise operators are applied here, to the bytes that were gathered from all
+// ranks.
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
@@ -24,24 +25,29 @@ class Reductions {
   void AllReduce(Operation& operation, const at::Tensor& source, const at::Tensor& target,
                  const c10d::ReduceOp& op);
 
-  // Reduces `source` into `target` on the root. Elsewhere `target` is a tensor of the same shape that
-  // may be written to.
+  // Reduces `source` into `target` on the root. Elsewhere `target` is a tensor of the same shape
+  // that may be written to.
   void Reduce(Operation& operation, const at::Tensor& source, const at::Tensor& target,
               const c10d::ReduceOp& op, int root);
 
   // Reduces `source`, which holds a block for each rank, and leaves each rank its own in `target`.
-  // `counts` are the blocks' elements, on all ranks alike; an empty one says that all have as many as
-  // `target`.
+  // `counts` are the blocks' elements, on all ranks alike; an empty one says that all have as many
+  // as `target`.
   void ReduceScatter(Operation& operation, const at::Tensor& source, const at::Tensor& target,
                      const c10d::ReduceOp& op, const std::vector<size_t>& counts = {});
 
  private:
   struct Plan;
 
-  // Returns how values of this type are reduced, and has the operation keep an operator made for it.
+  // Returns how values of this type are reduced, and has the operation keep an operator made for
+  // it.
   Plan Choose(Operation& operation, at::ScalarType type, const c10d::ReduceOp& op);
   ncclRedOp_t PreMulSum(Operation& operation, at::ScalarType type, ncclDataType_t library_type,
                         const c10d::ReduceOp& op);
+  // Adds what AllReduce and Reduce have in common; `call` takes the arguments of ncclAllReduce.
+  template <typename Call>
+  void ReduceWith(const Call& call, Operation& operation, const at::Tensor& source,
+                  const at::Tensor& target, const c10d::ReduceOp& op);
   void CombinedAllReduce(Operation& operation, const at::Tensor& source, const at::Tensor& target,
                          c10d::ReduceOp::RedOpType op);
   void CombinedReduceScatter(Operation& operation, const at::Tensor& source,

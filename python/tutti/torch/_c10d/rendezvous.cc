@@ -21,8 +21,8 @@ constexpr microseconds kLongestPause{50'000};
 // An empty value is not for every store.
 constexpr const char* kPassed = "passed";
 
-// Looks again and again, at growing intervals, until the counter was raised (true) or `give_up` says
-// so (false).
+// Looks again and again, at growing intervals, until the counter was raised (true) or `give_up`
+// says so (false).
 template <typename GiveUp>
 bool AwaitRaised(c10d::Store& store, const std::string& key, const GiveUp& give_up) {
   microseconds pause = kFirstPause;

@@ -26,7 +26,7 @@ TuttiWork::TuttiWork(c10d::OpType type, const char* title, const std::vector<at:
 void TuttiWork::End(std::exception_ptr error) {
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
-    const std::lock_guard<std::mutex> lock(future_mutex_);
+    const MutexLock lock(future_mutex_);
     if (isCompleted()) return;
     finish(error);
     future = future_;
@@ -35,7 +35,7 @@ void TuttiWork::End(std::exception_ptr error) {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> TuttiWork::getFuture() {
-  const std::lock_guard<std::mutex> lock(future_mutex_);
+  const MutexLock lock(future_mutex_);
   if (!future_) {
     future_ = NewFuture();
     if (isCompleted()) EndFuture(*future_, exception());  // Nothing is attached to it yet.

@@ -5,9 +5,10 @@
 // of. No thread waits on behalf of it; who ends the operation calls End.
 
 #include <atomic>
-#include <mutex>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
+
+#include "mutex.h"
 
 namespace tutti_c10d {
 
@@ -37,9 +38,10 @@ class TuttiWork : public c10d::Work {
   const std::vector<at::Tensor> outputs_;
   const uint64_t sequence_;
   std::atomic<int> source_{-1};
-  // Guards the future, which is made when somebody asks for it, and that it ends when the work does.
-  std::mutex future_mutex_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  // Guards the future, which is made when somebody asks for it, and that it ends when the work
+  // does.
+  Mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_ TUTTI_GUARDED_BY(future_mutex_);
 };
 
 // The Work of several others, which ends with the last of them.

@@ -35,8 +35,9 @@ class Cable {
     thread_.join();
   }
   const SocketAddress& address() const { return address_; }
-  // Returns how many connections have come.
+  // Returns how many connections have come, and how many bytes have passed.
   int accepted() const { return accepted_.load(); }
+  size_t passed() const { return passed_.load(); }
 
   // Resets connections at both ends: all, or only the one that has stood longest but `index`.
   void Cut(int index = kAll) {
@@ -46,6 +47,12 @@ class Cable {
   }
   // While held, the kernel accepts connections but nothing passes, nor do resets.
   void Hold(bool hold) { hold_.store(hold); }
+  // Waits until somebody has connected whom the cable has not served yet: while held, a caller that
+  // gets no answer. Returns false when none came in `deadline`.
+  [[nodiscard]] bool AwaitUnserved(Deadline deadline) const {
+    pollfd readable = {listen_fd_.get(), POLLIN, 0};
+    return ::poll(&readable, 1, deadline.RemainingMs(60'000)) == 1;
+  }
   // Flips a bit of about one in so many pieces of up to 64 KiB that pass; 0: of none. The first
   // kSpared bytes of a connection, in which it proves itself, are left alone.
   void Damage(unsigned one_in) { damage_.store(one_in); }
@@ -93,6 +100,7 @@ class Cable {
     reset_ = sent < 0 && errno != EAGAIN;
     if (sent < 0) return !reset_;
     way.waiting.erase(way.waiting.begin(), way.waiting.begin() + sent);
+    passed_.fetch_add(static_cast<size_t>(sent));
     return true;
   }
 
@@ -157,24 +165,26 @@ class Cable {
   std::atomic<int> damaged_ = 0;
   std::atomic<int> cuts_ = 0;
   std::atomic<int> accepted_ = 0;
+  std::atomic<size_t> passed_ = 0;
   std::mt19937 random_{17};
   std::list<Connection> connections_;
   bool reset_ = false;
   std::thread thread_;
 };
 
-// Makes the listener of a handle be reached through `cable`. The format is that of listener.h.
-inline NetHandle Through(const Cable& cable, NetHandle handle) {
+// Where the address number `path` lies in a handle; the format is that of listener.cc.
+inline size_t PlaceInHandle(size_t path) { return path == 0 ? 8 : 42 + 24 * (path - 1); }
+
+// Makes the listener of a handle be reached through `cable`, by this one of its addresses.
+inline NetHandle Through(const Cable& cable, NetHandle handle, size_t path = 0) {
   WireWriter writer;
   writer.Address(cable.address());
   const Bytes bytes = std::move(writer).Take();
-  std::memcpy(&handle[8], bytes.data(), bytes.size());
+  std::memcpy(&handle[PlaceInHandle(path)], bytes.data(), bytes.size());
   return handle;
 }
-inline SocketAddress AddressIn(const NetHandle& handle) {
-  WireReader reader(handle);
-  reader.U64();
-  return reader.Address();
+inline SocketAddress AddressIn(const NetHandle& handle, size_t path = 0) {
+  return WireReader(std::span(handle).subspan(PlaceInHandle(path))).Address();
 }
 
 // The two ends of a connection that goes through a cable.

@@ -106,17 +106,16 @@ bool SocketChannel::LookForSilence(int64_t now_ns, int64_t dead_after_ns) {
   const std::vector<int> fds = Fds();
   meters_.resize(fds.size());
   bool awaits_answer = false;
-  bool is_silent = false;
+  int silent_socket = -1;
   for (size_t i = 0; i < fds.size(); ++i) {
     const Result<SignsOfLife> signs = ReadSignsOfLife(fds[i], now_ns);
     if (!signs.ok()) continue;
     awaits_answer |= signs->awaits_answer;
-    is_silent |= meters_[i].Observe(*signs, now_ns, dead_after_ns);
+    if (meters_[i].Observe(*signs, now_ns, dead_after_ns)) silent_socket = static_cast<int>(i);
   }
-  if (!is_silent) return awaits_answer;
-  // Whoever drives the connection, or watches it, sees its sockets end and learns why from the
-  // flag.
-  is_silent_.store(true, std::memory_order_release);
+  if (silent_socket < 0) return awaits_answer;
+  // Whoever drives the connection, or watches it, sees its sockets end and learns why from this.
+  silent_socket_.store(silent_socket, std::memory_order_release);
   for (const int fd : fds) ::shutdown(fd, SHUT_RDWR);
   return false;
 }
@@ -208,7 +207,7 @@ void SocketChannel::AppendFds(std::vector<int>& fds) const {
 }
 
 size_t SocketChannel::Undelivered() const {
-  if (down_) return 1;
+  if (down_ || (resumer_ && resumer_->MayHaveMoved())) return 1;
   // TCP counts what is not yet acknowledged; other sockets do not know the call, and deliver at
   // once.
   const auto undelivered = [](int fd) -> size_t {
@@ -228,9 +227,10 @@ void SocketChannel::Shutdown() {
 }
 
 Status SocketChannel::Lost(int error) {
-  if (is_silent_.load(std::memory_order_acquire)) error = ETIMEDOUT;
-  // This end shut the old socket down because the peer offers a new one.
-  if (error == 0 && Offered()) error = ECONNRESET;
+  if (silent_socket_.load(std::memory_order_acquire) >= 0) error = ETIMEDOUT;
+  // This end shut the old socket down because the peer offers a new one, or the peer did because
+  // this end does.
+  if (error == 0 && resumer_ && (resumer_->Offered() || resumer_->IsTrying())) error = ECONNRESET;
   return error == 0 ? Fail(0) : Break(error);
 }
 
@@ -248,8 +248,9 @@ Status SocketChannel::Break(int error) {
   down_ = true;
   broke_ns_ = NowNs();
   broken_by_ = error;
+  const int silent_socket = silent_socket_.load(std::memory_order_acquire);
   DropSockets();
-  resumer_->Begin();
+  resumer_->Begin(silent_socket);
   return Status::Ok();
 }
 
@@ -268,7 +269,7 @@ void SocketChannel::DropSockets() {
   control_ = {};
   data_sockets_.clear();
   meters_.clear();
-  is_silent_.store(false, std::memory_order_relaxed);
+  silent_socket_.store(-1, std::memory_order_relaxed);
   doorbell_.Forgive();
   pieces_seen_ = doorbell_.completed();
 }
@@ -284,30 +285,57 @@ Result<bool> SocketChannel::Resume() {
         "{}, and the connection could not be made again within {} s (TUTTI_RESUME_TIMEOUT_S)",
         ErrorText(broken_by_), resume_within_ns_ / 1'000'000'000));
   }
-  if ((*sockets)->data.size() != static_cast<size_t>(num_data_sockets_)) {
-    return Fail(RemoteError("the connection was made again with {} data sockets instead of {}",
-                            (*sockets)->data.size(), num_data_sockets_));
+  TUTTI_TRY(TakeSockets(std::move(**sockets)));
+  return true;
+}
+
+Result<bool> SocketChannel::Move() {
+  const int64_t now_ns = NowNs();
+  if (!resumer_->TriesPath(now_ns)) return false;
+  Result<std::optional<Sockets>> sockets = resumer_->Step();
+  if (!sockets.ok()) {
+    TUTTI_TRY(Break(ECONNRESET));
+    return false;
   }
+  if (!sockets->has_value()) return false;
+  broke_ns_ = now_ns;
+  DropSockets();
+  (*sockets)->moved = true;
+  TUTTI_TRY(TakeSockets(std::move(**sockets)));
+  return true;
+}
+
+Status SocketChannel::TakeSockets(Sockets sockets) {
+  if (sockets.data.size() != static_cast<size_t>(num_data_sockets_)) {
+    return Fail(RemoteError("the connection was made again with {} data sockets instead of {}",
+                            sockets.data.size(), num_data_sockets_));
+  }
+  moved_ = sockets.moved;
   {
     const MutexLock lock(sockets_mutex_);
-    control_ = std::move((*sockets)->control);
-    AddDataSockets(std::move((*sockets)->data));
+    control_ = std::move(sockets.control);
+    AddDataSockets(std::move(sockets.data));
   }
   resumer_->Use(Fds());
   down_ = false;
   if (const Status prepared = PrepareSockets(); !prepared.ok()) return Fail(prepared);
   // A shutdown that came meanwhile saw no sockets.
-  TUTTI_TRY(Check());
-  return true;
+  return Check();
 }
 
-void SocketChannel::TellResumed(uint64_t repeated) {
+void SocketChannel::TellResumed(uint64_t repeated, std::string_view what) {
   const int64_t now_ns = NowNs();
-  const std::string line = fmt::format(
-      "net Socket: the connection with {} broke ({}) and was made again after {} ms; {} messages "
-      "are sent a second time",
-      peer_, ErrorText(broken_by_), (now_ns - broke_ns_) / 1'000'000, repeated);
-  if (told_ns_ != 0 && now_ns - told_ns_ < kBetweenWarningsNs) {
+  const std::string paths = resumer_->TakeNotice();
+  std::string line = fmt::format("net Socket: the connection with {} ", peer_);
+  if (!moved_) {
+    line += fmt::format("broke ({}) and was made again after {} ms; {} {} are sent a second time",
+                        ErrorText(broken_by_), (now_ns - broke_ns_) / 1'000'000, repeated, what);
+    if (!paths.empty()) line += ". It " + paths;
+  } else {
+    line += paths.empty() ? "moved to other sockets" : paths;
+  }
+  const bool seldom = told_ns_ == 0 || now_ns - told_ns_ >= kBetweenWarningsNs;
+  if (paths.empty() && (moved_ || !seldom)) {
     TUTTI_INFO(kLogNet, "{}", line);
     return;
   }

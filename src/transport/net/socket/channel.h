@@ -4,6 +4,7 @@
 // data sockets, what happens when they break, and the wording of failures.
 //
 //   up ──Lost, Break──▶ down ──Resume──▶ up, with other sockets
+//   up ──Move──▶ up, with other sockets
 //   up, down ──Fail, Shutdown──▶ failed, for ever
 
 #include <memory>
@@ -57,8 +58,13 @@ class SocketChannel final : public SilenceWatch::Subject {
   // Returns whether the sockets are not those that AppendFds told of.
   bool replaced() const { return replaced_; }
   NetCare Care() const {
-    return down_ ? NetCare::kSoon : replaced_ ? NetCare::kSeldom : NetCare::kNone;
+    if (down_ || TriesPaths()) return NetCare::kSoon;
+    return replaced_ || LacksPaths() ? NetCare::kSeldom : NetCare::kNone;
   }
+  // Returns whether a path of the connection is lost and is to be tried again (paths.h).
+  bool LacksPaths() const { return resumer_ && resumer_->LacksPaths(); }
+  // Returns whether it is being tried, which needs calls of Move.
+  bool TriesPaths() const { return resumer_ && resumer_->IsTrying(); }
   // Returns whether the other end has found the connection broken and offers new sockets.
   bool Offered() const { return resumer_ && resumer_->Offered(); }
   // Takes notice that a socket has ended or failed: `error` is an errno value, 0 the end of its
@@ -70,8 +76,11 @@ class SocketChannel final : public SilenceWatch::Subject {
   Status Break(int error);
   // REQUIRES: down. Returns true when there are new sockets, and fails when there will be none.
   Result<bool> Resume();
-  // Says that the messages go on, `repeated` of them a second time.
-  void TellResumed(uint64_t repeated);
+  // Tries lost paths again. Returns true when the connection has moved to other sockets: the
+  // messages then begin again as after Resume. REQUIRES: not down.
+  Result<bool> Move();
+  // Says that the messages, or what `what` says, go on, `repeated` of them a second time.
+  void TellResumed(uint64_t repeated, std::string_view what = "messages");
   // Takes notice that a message came, or that the other end has one more.
   void CountWhole() { damages_in_a_row_ = 0; }
   int num_data_sockets() const { return num_data_sockets_; }
@@ -96,7 +105,7 @@ class SocketChannel final : public SilenceWatch::Subject {
   void AppendDataWaits(std::vector<NetWait>& waits) const;
   void AppendFds(std::vector<int>& fds) const;
   // Returns how many of the bytes written the peer's host has not acknowledged; at least 1 while
-  // the connection is down.
+  // the connection is down, or while the peer may have left the sockets unread for others.
   size_t Undelivered() const;
   void Shutdown();
 
@@ -119,6 +128,8 @@ class SocketChannel final : public SilenceWatch::Subject {
   void AddDataSockets(std::vector<SocketStream> streams) TUTTI_REQUIRES(sockets_mutex_);
   void DetachDataSockets();
   void DropSockets();
+  // Goes on with these sockets.
+  Status TakeSockets(Sockets sockets);
   void ShutdownSockets();
   std::vector<int> Fds() const;
 
@@ -130,9 +141,10 @@ class SocketChannel final : public SilenceWatch::Subject {
   const int64_t resume_within_ns_;
   const std::shared_ptr<SilenceWatch> silence_;
   std::vector<SilenceMeter> meters_ TUTTI_GUARDED_BY(sockets_mutex_);  // of each of Fds()
-  std::atomic<bool> is_silent_ = false;  // LookForSilence has ended the sockets
+  std::atomic<int> silent_socket_ = -1;  // why LookForSilence has ended the sockets; -1: it has not
   bool down_ = false;
   bool replaced_ = false;
+  bool moved_ = false;  // the sockets were replaced while they worked
   int64_t broke_ns_ = 0;
   int broken_by_ = 0;  // an errno value
   int damages_in_a_row_ = 0;

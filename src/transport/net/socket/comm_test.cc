@@ -333,7 +333,7 @@ TEST(SocketCommTest, DamagedStreamsAreDeliveredOrRefused) {
 // Looks for no new socket, but lets both ends behave as if one could come.
 class NoNewSocket final : public SocketResumer {
  public:
-  void Begin() override {}
+  void Begin(int) override {}
   Result<std::optional<Sockets>> Step() override { return std::optional<Sockets>(); }
 };
 

@@ -37,8 +37,7 @@ Result<DataHello> DataHello::Decode(std::span<const std::byte> payload) {
   if (hello.data_sockets > kMaxDataSockets || hello.socket > hello.data_sockets) {
     return RemoteError("it is socket {} of {}, which cannot be", hello.socket, hello.data_sockets);
   }
-  if (hello.life > DataHello::kResumes ||
-      (hello.life == DataHello::kResumes) != (hello.attempt > 0)) {
+  if (hello.life > DataHello::kMoves || hello.Replaces() != (hello.attempt > 0)) {
     return RemoteError("it is of kind {} and attempt {}", hello.life, hello.attempt);
   }
   return hello;

@@ -9,7 +9,8 @@
 //    20  socket      u16   0: control; n: data socket n-1
 //    22  sockets     u16   the number of data sockets
 //    24  life        u16   Life: whether the connection can be resumed, or is
-//    26  attempt     u32   kResumes: counts the attempts over the connection's life, from 1; else 0
+//    26  attempt     u32   kResumes, kMoves: counts the attempts over the connection's life, from 1;
+//                          else 0
 //    30  sealing     u16   Sealing: how the bytes behind the handshake are protected (seal.h)
 
 #include <cstddef>
@@ -22,17 +23,21 @@
 
 namespace tutti {
 
-inline constexpr uint32_t kSocketNetVersion = 4;
+inline constexpr uint32_t kSocketNetVersion = 5;
 
 struct DataHello {
   enum Life : uint16_t {
     kOnce = 0,       // the connection ends with its sockets
     kResumable = 1,  // the sender may replace them
-    kResumes = 2,    // this socket is one of those that replace them
+    kResumes = 2,    // this socket is one of those that replace them after they broke
+    kMoves = 3,      // the same, while they still work
   };
 
   uint64_t token = 0;
   uint64_t connection = 0;
+  // Returns whether the socket is for a connection that exists.
+  bool Replaces() const { return life == kResumes || life == kMoves; }
+
   uint16_t socket = 0;
   uint16_t data_sockets = 0;
   uint16_t life = kOnce;

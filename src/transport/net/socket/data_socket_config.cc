@@ -50,10 +50,16 @@ DataSocketConfig ChooseDataSockets(const Settings& settings, const LinkFacts& li
   if (settings.nsocks_perthread > 0) counts.sockets_per_thread = settings.nsocks_perthread;
   const int64_t sockets =
       std::min<int64_t>(counts.threads * counts.sockets_per_thread, int64_t{kMaxDataSockets});
-  if (sockets <= 1) return {};
+  const bool asked_for = settings.socket_nthreads > 0 || settings.nsocks_perthread > 0;
+  if (sockets <= 1) return {0, 0, asked_for};
   // A single helper would only add a hand-off.
   const int64_t threads = counts.threads > 1 ? std::min(counts.threads, sockets) : 0;
-  return {static_cast<int>(sockets), static_cast<int>(threads)};
+  return {static_cast<int>(sockets), static_cast<int>(threads), asked_for};
+}
+
+size_t DataSocketsFor(const DataSocketConfig& config, size_t nics) {
+  const auto sockets = static_cast<size_t>(config.sockets);
+  return config.asked_for || nics < 2 ? sockets : std::max(sockets, nics);
 }
 
 }  // namespace tutti

@@ -74,7 +74,7 @@ class AwaitedPoint final : public SocketResumer {
     point_->Refuse();
     point_->Use({});
   }
-  void Begin() override { point_->Begin(); }
+  void Begin(int silent_socket) override { point_->Begin(silent_socket); }
   Result<std::optional<Sockets>> Step() override { return point_->Step(); }
   bool Offered() const override { return point_->Offered(); }
   void Use(std::vector<int> fds) override { point_->Use(std::move(fds)); }
@@ -143,7 +143,7 @@ Status ConnectionQueues::Sort(UniqueFd fd, const SessionKeys& keys, const DataHe
     const auto found = resumable_.find(hello.connection);
     if (found != resumable_.end()) point = found->second.lock();
   }
-  if (hello.life == DataHello::kResumes) {
+  if (hello.Replaces()) {
     if (!point) return RemoteError("the connection that it resumes is closed");
     return point->Offer(std::move(socket), hello);
   }
@@ -154,8 +154,11 @@ Status ConnectionQueues::Sort(UniqueFd fd, const SessionKeys& keys, const DataHe
 NetHandle EncodeHandle(const ListenerHandle& handle, uint64_t magic) {
   WireWriter writer;
   writer.U64(magic);
-  writer.Address(handle.address);
+  writer.Address(handle.paths.all.front());
   writer.U64(handle.token);
+  writer.U8(static_cast<uint8_t>(handle.paths.together));
+  writer.U8(static_cast<uint8_t>(handle.paths.all.size() - 1));
+  for (size_t i = 1; i < handle.paths.all.size(); ++i) writer.Address(handle.paths.all[i]);
   const Bytes bytes = std::move(writer).Take();
   NetHandle out = {};
   std::memcpy(out.data(), bytes.data(), bytes.size());
@@ -168,10 +171,19 @@ Result<ListenerHandle> DecodeHandle(const NetHandle& in, const std::string& inte
   WireReader reader(in);
   reader.U64();
   ListenerHandle handle;
-  handle.address = reader.Address();
+  handle.paths.all = {reader.Address()};
   handle.token = reader.U64();
-  if (reader.failed()) return RemoteError("the peer's handle is damaged");
-  if (handle.address.IsLinkLocal()) handle.address.scope_id = if_nametoindex(interface.c_str());
+  handle.paths.together = reader.U8();
+  const size_t others = reader.U8();
+  bool sound =
+      others < kMostPaths && handle.paths.together >= 1 && handle.paths.together <= others + 1;
+  for (size_t i = 0; sound && i < others; ++i) {
+    handle.paths.all.push_back(reader.Address());
+    sound = handle.paths.all.back().valid();
+  }
+  if (reader.failed() || !sound) return RemoteError("the peer's handle is damaged");
+  SocketAddress& first = handle.paths.all.front();
+  if (first.IsLinkLocal()) first.scope_id = if_nametoindex(interface.c_str());
   return handle;
 }
 

@@ -22,6 +22,7 @@
 #include "transport/net/net.h"
 #include "transport/net/socket/channel.h"
 #include "transport/net/socket/data_hello.h"
+#include "transport/net/socket/paths.h"
 
 namespace tutti {
 
@@ -77,10 +78,12 @@ class ConnectionQueues {
   std::map<uint64_t, std::weak_ptr<ResumePoint>> resumable_ TUTTI_GUARDED_BY(mutex_);
 };
 
-// The content of a listener's handle, behind a number that names the kind of listener.
+// The content of a listener's handle, behind a number that names the kind of listener. Of several
+// addresses only the first may be link-local, because the others' interfaces are not known here.
 struct ListenerHandle {
-  SocketAddress address;
+  PathAddresses paths;  // 1 to kMostPaths
   uint64_t token = 0;
+  const SocketAddress& address() const { return paths.all.front(); }
 };
 NetHandle EncodeHandle(const ListenerHandle& handle, uint64_t magic);
 uint64_t MagicOf(const NetHandle& handle);

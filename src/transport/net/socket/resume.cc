@@ -1,89 +1,8 @@
 #include "transport/net/socket/resume.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 
-#include <cerrno>
-
-#include "base/clock.h"
-
 namespace tutti {
-
-Redialer::Redialer(const SocketAddress& address, const Key& key, DataHello hello)
-    : address_(address), key_(key), hello_(hello) {
-  hello_.life = DataHello::kResumes;
-}
-
-void Redialer::Begin() { Pause(0); }
-
-// Every attempt begins anew with all sockets.
-void Redialer::Pause(int64_t for_ns) {
-  sockets_ = {};
-  fd_.Reset();
-  next_ns_ = NowNs() + for_ns;
-  stage_ = Stage::kPause;
-  ++hello_.attempt;
-  hello_.socket = 0;
-}
-
-bool Redialer::StartSocket() {
-  Result<UniqueFd> started = StartConnect(address_);
-  if (!started.ok()) return false;
-  fd_ = std::move(started).value();
-  stage_ = Stage::kConnecting;
-  return true;
-}
-
-Result<std::optional<Sockets>> Redialer::Step() {
-  if (stage_ == Stage::kPause) {
-    if (NowNs() < next_ns_) return std::optional<Sockets>();
-    if (!StartSocket()) Pause(kBetweenAttemptsNs);
-  }
-  while (stage_ != Stage::kPause) {
-    TUTTI_ASSIGN(const bool connected, StepSocket());
-    if (!connected) break;
-    SocketStream stream =
-        SocketStream::Create(std::move(fd_), hello_.sealing, handshake_->session_keys(), true);
-    if (hello_.socket == 0) {
-      sockets_.control = std::move(stream);
-    } else {
-      sockets_.data.push_back(std::move(stream));
-    }
-    if (hello_.socket == hello_.data_sockets) {
-      std::optional<Sockets> all = std::move(sockets_);
-      Pause(0);
-      return all;
-    }
-    ++hello_.socket;
-    if (!StartSocket()) Pause(kBetweenAttemptsNs);
-  }
-  return std::optional<Sockets>();
-}
-
-// Returns true when the socket in turn is connected and has proven the key; a failed attempt leaves
-// a pause behind.
-Result<bool> Redialer::StepSocket() {
-  if (stage_ == Stage::kConnecting) {
-    pollfd writable = {fd_.get(), POLLOUT, 0};
-    if (::poll(&writable, 1, 0) <= 0) return false;
-    const int error = ConnectOutcome(fd_.get());
-    // The host answers, and nobody listens there: the peer's process has ended.
-    if (error == ECONNREFUSED) return RemoteError("the peer's process has ended");
-    if (error != 0) {
-      Pause(kBetweenAttemptsNs);
-      return false;
-    }
-    handshake_ = Handshake::Connecting(key_, {Purpose::kData, hello_.Encode()});
-    stage_ = Stage::kProving;
-  }
-  const Result<Progress> step = handshake_->Step(fd_.get());
-  const bool proven = step.ok() && *step == Progress::kDone;
-  if (!step.ok()) {
-    Pause(kBetweenAttemptsNs);
-    return false;
-  }
-  return proven;
-}
 
 Result<std::optional<Sockets>> ResumePoint::Step() {
   if (!Offered()) return std::optional<Sockets>();
@@ -118,6 +37,7 @@ Status ResumePoint::Offer(SocketStream socket, const DataHello& hello) {
     attempt_ = hello.attempt;
     sockets_ = {};
     sockets_.data.resize(data_sockets_);
+    sockets_.moved = hello.life == DataHello::kMoves;
     missing_ = data_sockets_ + 1;
     offered_.store(false, std::memory_order_release);
   }

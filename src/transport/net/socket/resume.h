@@ -1,20 +1,22 @@
 #pragma once
 
 // How a connection whose sockets broke gets new ones: the end that connected dials again
-// (Redialer), the other end waits for that (ResumePoint). Both ends then prove the job's key anew,
-// and the receiver says which messages it has; the sender repeats the others.
+// (redialer.h), the other end waits for that (ResumePoint). Both ends then prove the job's key
+// anew, and the receiver says which messages it has; the sender repeats the others.
+//
+// A connection that works moves to other sockets in the same way, when the sender has found that a
+// path which was lost can be used again.
 //
 // Threads: that of the comm, but for what a ResumePoint says of itself.
 
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/status.h"
-#include "bootstrap/auth.h"
-#include "sys/tcp.h"
 #include "transport/net/socket/data_hello.h"
 #include "transport/net/socket/stream.h"
 
@@ -35,48 +37,38 @@ inline constexpr size_t kKeepBytes = 16 * 1024;
 struct Sockets {
   SocketStream control;
   std::vector<SocketStream> data;  // empty: everything goes over the control socket
+  bool moved = false;              // they replace sockets that worked
 };
 
 class SocketResumer {
  public:
   virtual ~SocketResumer() = default;
-  // Begins to look for new sockets.
-  virtual void Begin() = 0;
+  // Begins to look for new sockets. `silent_socket` is the number of the one on which the other
+  // host acknowledged nothing any more (0: control, n: data socket n - 1); -1: that is not the
+  // reason.
+  virtual void Begin(int silent_socket) = 0;
   // Returns connected sockets whose other end has proven the key, nothing when there are none yet,
   // or why there will be none. Never waits.
   virtual Result<std::optional<Sockets>> Step() = 0;
   // Returns whether the other end has found the connection broken and offers new sockets.
   virtual bool Offered() const { return false; }
+  // Tries a lost path again, when it is time for that. Returns whether it does: then Step may
+  // return sockets to replace those that work, or fail when those have perhaps been left by the
+  // receiver.
+  virtual bool TriesPath(int64_t /*now_ns*/) { return false; }
+  // Returns whether new sockets are being made, so that the other end may leave the old ones.
+  virtual bool IsTrying() const { return false; }
+  // Returns whether the other end may have done so.
+  virtual bool MayHaveMoved() const { return false; }
+  // Returns whether there are paths that are to be tried again.
+  virtual bool LacksPaths() const { return false; }
+  // Returns which paths have been lost or have come back since the last call, as the end of a
+  // sentence about the connection; empty: none.
+  virtual std::string TakeNotice() { return {}; }
   // Says which descriptors the comm uses now; the earlier ones are open until this returns.
   virtual void Use(std::vector<int>) {}
   // Turns further sockets away, because the connection has failed. Any thread.
   virtual void Refuse() {}
-};
-
-class Redialer final : public SocketResumer {
- public:
-  // `hello` is that of the connection.
-  Redialer(const SocketAddress& address, const Key& key, DataHello hello);
-
-  void Begin() override;
-  Result<std::optional<Sockets>> Step() override;
-
- private:
-  enum class Stage { kPause, kConnecting, kProving };
-  static constexpr int64_t kBetweenAttemptsNs = 50'000'000;
-
-  void Pause(int64_t for_ns);
-  bool StartSocket();
-  Result<bool> StepSocket();
-
-  const SocketAddress address_;
-  const Key key_;
-  DataHello hello_;
-  Stage stage_ = Stage::kPause;
-  int64_t next_ns_ = 0;
-  Sockets sockets_;  // those of this attempt that are there
-  UniqueFd fd_;      // the next one
-  std::optional<Handshake> handshake_;
 };
 
 // Where the sockets that resume a connection are left for its comm.
@@ -86,7 +78,7 @@ class ResumePoint final : public SocketResumer {
  public:
   explicit ResumePoint(size_t data_sockets) : data_sockets_(data_sockets) {}
 
-  void Begin() override {}
+  void Begin(int) override {}
   Result<std::optional<Sockets>> Step() override;
   bool Offered() const override { return offered_.load(std::memory_order_acquire); }
   void Use(std::vector<int> fds) override;

@@ -4,18 +4,12 @@
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <cstring>
 
 #include "transport/net/socket/little_endian.h"
 
 namespace tutti {
 namespace {
-
-// One call of Progress moves about this much in each direction at most, so that a busy connection
-// leaves time for others.
-constexpr size_t kTurnBytes = 1 << 20;
 
 // Frames and bytes of so many operations leave in one system call.
 constexpr size_t kWritePieces = 32;
@@ -79,7 +73,7 @@ Status SocketRmaComm::CheckLocal(const NetLocal& local, size_t bytes) {
 }
 
 SocketRmaComm::Request* SocketRmaComm::Begin(const RmaFrame& frame) {
-  if (num_free_ == 0) return nullptr;
+  if (num_free_ == 0 || operations_.size() == kKeptOperations) return nullptr;
   Request& request = *free_[--num_free_];
   request.state = State::kUnderWay;
   request.frame = frame;
@@ -88,10 +82,49 @@ SocketRmaComm::Request* SocketRmaComm::Begin(const RmaFrame& frame) {
   return &request;
 }
 
-SocketRmaComm::Outgoing& SocketRmaComm::Queued(const RmaFrame& frame, const std::byte* data,
+void SocketRmaComm::Send(Request& request, const std::byte* data) {
+  const RmaFrame& frame = request.frame;
+  Request* const put = frame.type == RmaFrameType::kPut ? &request : nullptr;
+  if (!channel_->resumable()) return QueueOperation(frame, data, put);
+  Operation& operation = operations_.Push();
+  operation.frame = frame;
+  operation.data = data;
+  operation.put = put;
+  operation.kept.clear();
+  if (put && !IsLong(frame)) {
+    operation.kept.assign(data, data + frame.bytes);
+    operation.data = operation.kept.data();
+  }
+  // A broken connection begins again with what was begun meanwhile, too.
+  if (channel_->down() || awaiting_resume_) return;
+  QueueOperation(frame, operation.data, IsLong(frame) ? nullptr : put);
+}
+
+void SocketRmaComm::QueueOperation(const RmaFrame& frame, const std::byte* data, Request* put) {
+  const bool is_put = frame.type == RmaFrameType::kPut;
+  Outgoing& out = Queued(Kind::kOperation, frame, data, is_put ? frame.bytes : 0);
+  out.number = frame.number;
+  out.put = put;
+}
+
+void SocketRmaComm::QueueNote(RmaFrameType type) {
+  RmaFrame frame;
+  frame.type = type;
+  Queued(Kind::kNote, frame, nullptr, 0);
+}
+
+SocketRmaComm::Outgoing& SocketRmaComm::Queued(Kind kind, RmaFrame frame, const std::byte* data,
                                                size_t bytes) {
+  if (channel_->resumable()) {
+    frame.has = CarriedOut();
+    told_ = frame.has;
+    told_late_ = false;
+  }
+  answers_ += kind == Kind::kAnswer ? 1 : 0;
+  notes_ += kind == Kind::kNote ? 1 : 0;
   Outgoing& out = outgoing_.Push();
   out = {};
+  out.kind = kind;
   EncodeRmaFrame(frame, out.frame);
   out.data = data;
   out.total = kRmaFrameBytes + bytes;
@@ -118,7 +151,7 @@ Result<NetRequest*> SocketRmaComm::Iput(NetLocal from, NetRemote to, size_t byte
   Request* const request = Begin(frame);
   if (!request) return nullptr;
   const std::byte* const data = bytes > 0 ? from.memory->region().address + from.offset : nullptr;
-  Queued(request->frame, data, bytes).put = request;
+  Send(*request, data);
   return request;
 }
 
@@ -133,7 +166,7 @@ Result<NetRequest*> SocketRmaComm::Iget(NetLocal to, NetRemote from, size_t byte
   Request* const request = Begin(frame);
   if (!request) return nullptr;
   request->to = bytes > 0 ? to.memory->region().address + to.offset : nullptr;
-  Queued(request->frame, nullptr, 0);
+  Send(*request, nullptr);
   awaiting_.Push() = request;
   return request;
 }
@@ -144,7 +177,7 @@ Result<NetRequest*> SocketRmaComm::Iflush() {
   frame.type = RmaFrameType::kFlush;
   Request* const request = Begin(frame);
   if (!request) return nullptr;
-  Queued(request->frame, nullptr, 0);
+  Send(*request, nullptr);
   awaiting_.Push() = request;
   return request;
 }
@@ -152,10 +185,92 @@ Result<NetRequest*> SocketRmaComm::Iflush() {
 Result<bool> SocketRmaComm::Progress() {
   TUTTI_TRY(channel_->Check());
   channel_->NoteActivity();
+  if (channel_->resumable()) {
+    TUTTI_ASSIGN(const bool up, Resume());
+    if (!up) return false;
+  }
   // Reading first: a refusal is read before a write finds the connection closed.
   TUTTI_ASSIGN(const bool read, Read());
+  if (channel_->down()) return read;
+  TellCarriedOut();
   TUTTI_ASSIGN(const bool wrote, Write());
   return read || wrote;
+}
+
+// Returns whether there are sockets.
+Result<bool> SocketRmaComm::Resume() {
+  if (channel_->Offered() && !channel_->down()) TUTTI_TRY(channel_->Break(ECONNRESET));
+  if (!channel_->down() && (awaiting_resume_ || !channel_->LacksPaths())) return true;
+  TUTTI_ASSIGN(const bool replaced, channel_->down() ? channel_->Resume() : channel_->Move());
+  if (replaced) BeginAgain();
+  return !channel_->down();
+}
+
+// On new sockets this end says first what it has carried out. What was half read or written comes
+// again.
+void SocketRmaComm::BeginAgain() {
+  asked_ = CarriedOut();
+  payload_ = {};
+  staged_from_ = 0;
+  staged_to_ = 0;
+  outgoing_.Clear();
+  answers_ = 0;
+  notes_ = 0;
+  again_from_ = 0;
+  awaiting_resume_ = true;
+  QueueNote(RmaFrameType::kResume);
+}
+
+Status SocketRmaComm::TakeResume(const RmaFrame& frame) {
+  if (!awaiting_resume_) return channel_->Fail(RemoteError("the peer resumes what did not break"));
+  TUTTI_TRY(TakeCount(frame));
+  awaiting_resume_ = false;
+  const uint64_t repeated = written_ - frame.has;
+  written_ = frame.has;
+  for (size_t i = 0; i < operations_.size(); ++i) {
+    const Operation& operation = operations_.At(i);
+    // Of what was carried out only answers may be missing.
+    const bool is_put = operation.frame.type == RmaFrameType::kPut;
+    if (is_put && operation.frame.number < frame.has) continue;
+    QueueOperation(operation.frame, operation.data,
+                   IsLong(operation.frame) ? nullptr : operation.put);
+  }
+  channel_->TellResumed(repeated, "operations");
+  return Status::Ok();
+}
+
+Status SocketRmaComm::TakeCount(const RmaFrame& frame) {
+  if (!channel_->resumable() && frame.has == 0) return Status::Ok();
+  if (frame.has < acknowledged_ || frame.has > written_ || !channel_->resumable()) {
+    return channel_->Fail(
+        RemoteError("the peer has carried out {} operations, but {} were sent and it had {} before",
+                    frame.has, written_, acknowledged_));
+  }
+  if (frame.has != acknowledged_) channel_->CountWhole();
+  DropCarriedOut(frame.has);
+  return Status::Ok();
+}
+
+// Forgets what need not be repeated any more.
+void SocketRmaComm::DropCarriedOut(uint64_t has) {
+  for (; acknowledged_ < has; ++acknowledged_) {
+    Operation& operation = operations_.At(acknowledged_ - first_kept_);
+    if (IsLong(operation.frame) && operation.put) operation.put->state = State::kDone;
+    operation.put = nullptr;
+  }
+  while (first_kept_ < acknowledged_) {
+    const bool answered = awaiting_.empty() || awaiting_.At(0)->frame.number > first_kept_;
+    if (!answered) return;
+    operations_.Pop();
+    ++first_kept_;
+  }
+}
+
+void SocketRmaComm::TellCarriedOut() {
+  if (!channel_->resumable() || awaiting_resume_) return;
+  if (notes_ == 0 && (told_late_ || CarriedOut() - told_ >= kRequests / 2)) {
+    QueueNote(RmaFrameType::kHas);
+  }
 }
 
 Result<bool> SocketRmaComm::Test(NetRequest& request) {
@@ -192,7 +307,10 @@ Result<bool> SocketRmaComm::Write() {
     }
     const ssize_t sent = channel_->control().Write(std::span(pieces).first(count));
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (sent < 0) return channel_->Lost(errno);
+    if (sent < 0) {
+      TUTTI_TRY(channel_->Lost(errno));
+      break;
+    }
     CountWritten(static_cast<size_t>(sent));
     moved += static_cast<size_t>(sent);
     if (static_cast<size_t>(sent) < total) break;  // the socket is full
@@ -208,212 +326,19 @@ void SocketRmaComm::CountWritten(size_t bytes) {
     bytes -= part;
     if (out.written < out.total) return;
     if (out.put) out.put->state = State::kDone;
-    if (out.answer) --answers_;
+    if (out.kind == Kind::kOperation) {
+      written_ = std::max(written_, out.number + 1);
+      if (out.put && channel_->resumable()) operations_.At(out.number - first_kept_).put = nullptr;
+    }
+    answers_ -= out.kind == Kind::kAnswer ? 1 : 0;
+    notes_ -= out.kind == Kind::kNote ? 1 : 0;
     out.key = 0;
     outgoing_.Pop();
   }
 }
 
-Result<bool> SocketRmaComm::Read() {
-  size_t moved = 0;
-  while (moved < kTurnBytes) {
-    TUTTI_TRY(TakeStaged());
-    TUTTI_ASSIGN(const size_t bytes, ReadOnce());
-    if (bytes == 0) break;
-    moved += bytes;
-  }
-  TUTTI_TRY(TakeStaged());
-  return moved > 0;
-}
-
-// One system call fills the place of the current payload and, behind it, the staging area.
-Result<size_t> SocketRmaComm::ReadOnce() {
-  const size_t kept = staged_to_ - staged_from_;
-  if (staged_from_ > 0) {
-    std::memmove(staging_.data(), &staging_[staged_from_], kept);
-    staged_from_ = 0;
-    staged_to_ = kept;
-  }
-  std::array<iovec, 2> pieces;
-  size_t count = 0;
-  if (payload_.active) {
-    pieces[0] = {payload_.to, std::min(payload_.left, kTurnBytes)};
-    count = 1;
-  }
-  const bool whole = !payload_.active || payload_.left <= kTurnBytes;
-  if (whole) pieces[count++] = {&staging_[kept], staging_.size() - kept};
-  const ssize_t got = channel_->control().Read(std::span(pieces).first(count));
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return size_t{0};
-  if (got <= 0) return channel_->Lost(got == 0 ? 0 : errno);
-  const auto bytes = static_cast<size_t>(got);
-  size_t in_payload = 0;
-  if (payload_.active) {
-    in_payload = std::min(bytes, pieces[0].iov_len);
-    payload_.to += in_payload;
-    payload_.left -= in_payload;
-  }
-  staged_to_ += bytes - in_payload;
-  return bytes;
-}
-
-Status SocketRmaComm::TakeStaged() {
-  for (;;) {
-    if (payload_.active) {
-      const size_t part = std::min(payload_.left, staged_to_ - staged_from_);
-      if (part > 0) std::memcpy(payload_.to, &staging_[staged_from_], part);
-      staged_from_ += part;
-      payload_.to += part;
-      payload_.left -= part;
-      if (payload_.left > 0) return Status::Ok();
-      FinishPayload();
-    }
-    if (staged_to_ - staged_from_ < kRmaFrameBytes) return Status::Ok();
-    Result<RmaFrame> frame = DecodeRmaFrame(
-        std::span<const std::byte, kRmaFrameBytes>(&staging_[staged_from_], kRmaFrameBytes));
-    if (!frame.ok()) return channel_->Fail(std::move(frame).status());
-    staged_from_ += kRmaFrameBytes;
-    TUTTI_TRY(TakeFrame(*frame));
-  }
-}
-
-Status SocketRmaComm::TakeFrame(const RmaFrame& frame) {
-  switch (frame.type) {
-    case RmaFrameType::kRefused:
-      return channel_->Fail(RemoteError("the peer refused operation {} of this connection: {}",
-                                        frame.number,
-                                        Describe(static_cast<RmaRefusal>(frame.detail))));
-    case RmaFrameType::kGot:
-    case RmaFrameType::kFlushed:
-      return TakeAnswer(frame);
-    default:
-      break;
-  }
-  if (frame.number != asked_) {
-    return channel_->Fail(
-        RemoteError("the peer asked for operation {} instead of {}", frame.number, asked_));
-  }
-  ++asked_;
-  if (frame.type == RmaFrameType::kPut) return TakePut(frame);
-  if (answers_ == kRequests) return Refuse(RmaRefusal::kTooMany, frame.number);
-  if (frame.type == RmaFrameType::kGet) return TakeGet(frame);
-  RmaFrame answer;
-  answer.type = RmaFrameType::kFlushed;
-  answer.number = frame.number;
-  Queued(answer, nullptr, 0).answer = true;
-  ++answers_;
-  return Status::Ok();
-}
-
-std::byte* SocketRmaComm::Reach(uint64_t key, uint64_t offset, size_t bytes,
-                                RmaRefusal& refusal) const {
-  refusal = RmaRefusal::kUnknownKey;
-  const auto found = ranges_.find(key);
-  if (found == ranges_.end()) return nullptr;
-  refusal = RmaRefusal::kOutOfRange;
-  const NetRegion& range = found->second;
-  if (bytes > range.bytes || offset > range.bytes - bytes) return nullptr;
-  return range.address + offset;
-}
-
-// Both the bytes and the signal are checked before anything changes.
-Status SocketRmaComm::TakePut(const RmaFrame& frame) {
-  RmaRefusal refusal = RmaRefusal::kUnknownKey;
-  Payload next;
-  next.active = true;
-  next.left = frame.bytes;
-  if (frame.bytes > 0) {
-    next.key = frame.key;
-    next.to = Reach(frame.key, frame.offset, frame.bytes, refusal);
-    if (!next.to) return Refuse(refusal, frame.number);
-  }
-  if (frame.detail == 1) {
-    std::byte* const word = Reach(frame.signal_key, frame.signal_offset, sizeof(uint64_t), refusal);
-    if (!word) return Refuse(refusal, frame.number);
-    if (reinterpret_cast<uintptr_t>(word) % sizeof(uint64_t) != 0) {
-      return Refuse(RmaRefusal::kMisaligned, frame.number);
-    }
-    next.word = reinterpret_cast<uint64_t*>(word);
-    next.word_key = frame.signal_key;
-    next.value = frame.signal_value;
-  }
-  payload_ = next;
-  return Status::Ok();
-}
-
-Status SocketRmaComm::TakeGet(const RmaFrame& frame) {
-  RmaRefusal refusal = RmaRefusal::kUnknownKey;
-  const std::byte* const from = Reach(frame.key, frame.offset, frame.bytes, refusal);
-  if (!from) return Refuse(refusal, frame.number);
-  RmaFrame answer;
-  answer.type = RmaFrameType::kGot;
-  answer.bytes = frame.bytes;
-  answer.number = frame.number;
-  Outgoing& out = Queued(answer, from, frame.bytes);
-  out.answer = true;
-  out.key = frame.key;
-  ++answers_;
-  return Status::Ok();
-}
-
-Status SocketRmaComm::TakeAnswer(const RmaFrame& frame) {
-  Request* const request = awaiting_.empty() ? nullptr : awaiting_.At(0);
-  const bool got = frame.type == RmaFrameType::kGot;
-  if (!request || request->frame.number != frame.number || request->frame.bytes != frame.bytes ||
-      got != (request->frame.type == RmaFrameType::kGet)) {
-    return channel_->Fail(
-        RemoteError("the peer answered operation {} with {} bytes, which was not asked for",
-                    frame.number, frame.bytes));
-  }
-  // An answer to what has not left yet was guessed.
-  for (size_t i = 0; i < outgoing_.size(); ++i) {
-    if (!outgoing_.At(i).answer &&
-        GetLittleEndian<uint64_t>(&outgoing_.At(i).frame[8]) == frame.number) {
-      return channel_->Fail(
-          RemoteError("the peer answered operation {} before it was asked", frame.number));
-    }
-  }
-  if (!got) {
-    request->state = State::kDone;
-    awaiting_.Pop();
-    return Status::Ok();
-  }
-  payload_ = {};
-  payload_.active = true;
-  payload_.get = request;
-  payload_.to = request->to;
-  payload_.left = frame.bytes;
-  return Status::Ok();
-}
-
-void SocketRmaComm::FinishPayload() {
-  payload_.active = false;
-  if (payload_.word) {
-    // Whoever loads the new value with acquire order sees the put's bytes.
-    std::atomic_ref<uint64_t>(*payload_.word).fetch_add(payload_.value, std::memory_order_release);
-  }
-  if (!payload_.get) return;
-  payload_.get->received[0].bytes = payload_.get->frame.bytes;
-  payload_.get->state = State::kDone;
-  awaiting_.Pop();
-}
-
-Status SocketRmaComm::Refuse(RmaRefusal refusal, uint64_t number) {
-  // Tells the other end why, where that does not cut another frame in two.
-  if (outgoing_.empty() || outgoing_.At(0).written == 0) {
-    RmaFrame frame;
-    frame.type = RmaFrameType::kRefused;
-    frame.detail = static_cast<uint8_t>(refusal);
-    frame.number = number;
-    std::array<std::byte, kRmaFrameBytes> bytes;
-    EncodeRmaFrame(frame, bytes);
-    const iovec piece = {bytes.data(), bytes.size()};
-    [[maybe_unused]] const ssize_t sent = channel_->control().Write({&piece, 1});
-  }
-  return channel_->Fail(
-      RemoteError("the peer's operation {} was refused: {}", number, Describe(refusal)));
-}
-
 NetIdle SocketRmaComm::PrepareToWait(std::vector<NetWait>& waits) {
+  if (channel_->down() || channel_->replaced() || channel_->TriesPaths()) return NetIdle::kPoll;
   if (channel_->control().HasInput()) return NetIdle::kProgress;
   // The other end may ask for something at any time.
   waits.push_back(

@@ -13,6 +13,8 @@ bool UnusedAreZero(const RmaFrame& frame) {
   const bool reaches = frame.type == RmaFrameType::kPut || frame.type == RmaFrameType::kGet;
   if (!reaches && (frame.key != 0 || frame.offset != 0)) return false;
   if (!reaches && frame.type != RmaFrameType::kGot && frame.bytes != 0) return false;
+  const bool counts_only = frame.type == RmaFrameType::kHas || frame.type == RmaFrameType::kResume;
+  if (counts_only && frame.number != 0) return false;
   const bool signals = frame.type == RmaFrameType::kPut && frame.detail == 1;
   return signals || (frame.signal_key == 0 && frame.signal_offset == 0 && frame.signal_value == 0);
 }
@@ -55,7 +57,7 @@ void EncodeRmaFrame(const RmaFrame& frame, std::span<std::byte, kRmaFrameBytes> 
   PutLittleEndian(frame.signal_key, &out[32]);
   PutLittleEndian(frame.signal_offset, &out[40]);
   PutLittleEndian(frame.signal_value, &out[48]);
-  PutLittleEndian(uint64_t{0}, &out[56]);
+  PutLittleEndian(frame.has, &out[56]);
 }
 
 Result<RmaFrame> DecodeRmaFrame(std::span<const std::byte, kRmaFrameBytes> in) {
@@ -64,7 +66,7 @@ Result<RmaFrame> DecodeRmaFrame(std::span<const std::byte, kRmaFrameBytes> in) {
   if (magic != kMagic) {
     return RemoteError("a frame begins with {:#06x} instead of {:#06x}", magic, kMagic);
   }
-  if (type < 1 || type > 6) return RemoteError("a frame has the unknown type {}", type);
+  if (type < 1 || type > 8) return RemoteError("a frame has the unknown type {}", type);
   RmaFrame frame;
   frame.type = static_cast<RmaFrameType>(type);
   frame.detail = GetLittleEndian<uint8_t>(&in[3]);
@@ -75,13 +77,14 @@ Result<RmaFrame> DecodeRmaFrame(std::span<const std::byte, kRmaFrameBytes> in) {
   frame.signal_key = GetLittleEndian<uint64_t>(&in[32]);
   frame.signal_offset = GetLittleEndian<uint64_t>(&in[40]);
   frame.signal_value = GetLittleEndian<uint64_t>(&in[48]);
+  frame.has = GetLittleEndian<uint64_t>(&in[56]);
   if (frame.bytes > kMaxNetMessageBytes) {
     return RemoteError("a frame announces {} bytes, more than an operation may have", frame.bytes);
   }
   if (!DetailIsKnown(frame)) {
     return RemoteError("a frame of type {} has the detail {}", type, frame.detail);
   }
-  if (!UnusedAreZero(frame) || GetLittleEndian<uint64_t>(&in[56]) != 0) {
+  if (!UnusedAreZero(frame)) {
     return RemoteError("a frame of type {} has fields that its type does not use", type);
   }
   return frame;

@@ -15,8 +15,11 @@
 //    32  signal_key     u64   kPut with a signal: the range that holds the word
 //    40  signal_offset  u64
 //    48  signal_value   u64
-//    56  zero           u64
-// A kPut and a kGot frame are followed by their bytes.
+//    56  has            u64   on a connection that can be resumed: how many operations of the
+//                             receiver of this frame its sender has carried out; otherwise 0
+// A kPut and a kGot frame are followed by their bytes. kHas and kResume say nothing but `has`.
+// kResume is the first frame in each direction on new sockets: the other end goes on from there
+// (rma_comm.h).
 
 #include <cstddef>
 #include <cstdint>
@@ -36,6 +39,8 @@ enum class RmaFrameType : uint8_t {
   kGot = 4,      // answers kGet
   kFlushed = 5,  // answers kFlush: all that came before it has been done
   kRefused = 6,  // the last frame of a connection, which its sender breaks
+  kHas = 7,
+  kResume = 8,
 };
 
 enum class RmaRefusal : uint8_t {
@@ -57,6 +62,7 @@ struct RmaFrame {
   uint64_t signal_key = 0;
   uint64_t signal_offset = 0;
   uint64_t signal_value = 0;
+  uint64_t has = 0;
 
   bool operator==(const RmaFrame&) const = default;
 };

@@ -112,11 +112,13 @@ bool SocketSendComm::WantsGrants() const {
 
 Result<bool> SocketSendComm::Progress() {
   TUTTI_TRY(channel_->Check());
-  if (channel_->down()) {
-    TUTTI_ASSIGN(const bool up, channel_->Resume());
-    if (!up) return false;
-    awaiting_resume_ = true;
-    staged_ = 0;
+  if (channel_->down() || (channel_->LacksPaths() && !awaiting_resume_)) {
+    TUTTI_ASSIGN(const bool replaced, channel_->down() ? channel_->Resume() : channel_->Move());
+    if (replaced) {
+      awaiting_resume_ = true;
+      staged_ = 0;
+    }
+    if (channel_->down()) return false;
   }
   if (awaiting_resume_) return ReadGrants();
   bool moved = false;
@@ -299,7 +301,7 @@ Status SocketSendComm::TakeGroup(const Frame& frame,
 
 NetIdle SocketSendComm::PrepareToWait(std::vector<NetWait>& waits) {
   // Whoever watches descriptors does not know the new one.
-  if (channel_->down() || channel_->replaced()) return NetIdle::kPoll;
+  if (channel_->down() || channel_->replaced() || channel_->TriesPaths()) return NetIdle::kPoll;
   if (channel_->control().HasInput()) return NetIdle::kProgress;
   const uint32_t control = (written_ < begun_ ? uint32_t{EPOLLOUT} : 0u) |
                            (NeedsGrants() || AwaitsAcknowledgement() ? uint32_t{EPOLLIN} : 0u);

@@ -1,6 +1,7 @@
 #include "transport/net/socket/socket_net.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/log.h"
 #include "base/mutex.h"
@@ -9,7 +10,9 @@
 #include "transport/net/socket/data_socket_config.h"
 #include "transport/net/socket/helpers.h"
 #include "transport/net/socket/listener.h"
+#include "transport/net/socket/paths.h"
 #include "transport/net/socket/recv_comm.h"
+#include "transport/net/socket/redialer.h"
 #include "transport/net/socket/rma_comm.h"
 #include "transport/net/socket/send_comm.h"
 #include "transport/net/socket/silence_watch.h"
@@ -39,16 +42,17 @@ struct Device {
   SocketAddress address;  // port 0 until something listens there
   DataSocketConfig data;
   std::unique_ptr<AuthAcceptor> acceptor;
+  NetSpread others;  // by which its connections may go too
 };
 
-// A queue of this rank at its device's address, under a token of its own.
+// A queue of this rank at its devices' addresses, under a token of its own.
 class ListeningQueue {
  public:
-  ListeningQueue(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
-                 uint64_t magic, FaultPolicy faults)
+  ListeningQueue(std::shared_ptr<ConnectionQueues> queues, PathAddresses paths, uint64_t magic,
+                 FaultPolicy faults)
       : queues_(std::move(queues)), faults_(std::move(faults)) {
     token_ = queues_->Open(queue_);
-    handle_ = EncodeHandle({address, token_}, magic);
+    handle_ = EncodeHandle({std::move(paths), token_}, magic);
   }
   ~ListeningQueue() { queues_->Close(token_); }
   ListeningQueue(const ListeningQueue&) = delete;
@@ -72,9 +76,9 @@ class ListeningQueue {
 
 class SocketListener final : public NetListener {
  public:
-  SocketListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
+  SocketListener(std::shared_ptr<ConnectionQueues> queues, PathAddresses paths,
                  std::shared_ptr<SocketHelpers> helpers, FaultPolicy faults)
-      : queue_(std::move(queues), address, kHandleMagic, std::move(faults)),
+      : queue_(std::move(queues), std::move(paths), kHandleMagic, std::move(faults)),
         helpers_(std::move(helpers)) {}
 
   const NetHandle& handle() const override { return queue_.handle(); }
@@ -102,9 +106,9 @@ Result<std::unique_ptr<NetRmaComm>> MakeRmaComm(SocketSet sockets,
 
 class SocketRmaListener final : public NetRmaListener {
  public:
-  SocketRmaListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
+  SocketRmaListener(std::shared_ptr<ConnectionQueues> queues, PathAddresses paths,
                     std::shared_ptr<SocketHelpers> helpers, FaultPolicy faults)
-      : queue_(std::move(queues), address, kRmaHandleMagic, std::move(faults)),
+      : queue_(std::move(queues), std::move(paths), kRmaHandleMagic, std::move(faults)),
         helpers_(std::move(helpers)) {}
 
   const NetHandle& handle() const override { return queue_.handle(); }
@@ -120,7 +124,8 @@ class SocketRmaListener final : public NetRmaListener {
 
 class SocketNetImpl final : public Net {
  public:
-  SocketNetImpl(EventLoop& loop, const Key& key, const Settings& settings)
+  SocketNetImpl(EventLoop& loop, const Key& key, const Settings& settings,
+                const SocketPaths::Times& path_times)
       : loop_(loop),
         key_(key),
         ports_(settings.port_range),
@@ -128,13 +133,15 @@ class SocketNetImpl final : public Net {
                 std::make_shared<SilenceWatch>(loop, static_cast<int>(settings.host_timeout_s))},
         sealing_(settings.encrypt    ? Sealing::kEncryption
                  : settings.checksum ? Sealing::kChecksum
-                                     : Sealing::kNone) {}
+                                     : Sealing::kNone),
+        path_times_(path_times) {}
 
-  Status Open(const Settings& settings, const SocketAddress& address);
+  Status Open(const Settings& settings, const SocketNet::Options& options);
 
   std::string_view name() const override { return "Socket"; }
   const std::vector<NetDevice>& devices() const override { return devices_; }
   Status IsViable() const override { return devices_.empty() ? viable_ : Status::Ok(); }
+  void Spread(int device, const NetSpread& others) override;
   Result<std::unique_ptr<NetListener>> Listen(int device) override;
   Result<std::unique_ptr<NetSendComm>> Connect(int device, const NetHandle& handle,
                                                const WaitLimits& limits) override;
@@ -146,14 +153,13 @@ class SocketNetImpl final : public Net {
    public:
     explicit Rma(SocketNetImpl& net) : net_(net) {}
     Result<std::unique_ptr<NetRmaListener>> Listen(int device) override {
-      TUTTI_ASSIGN(const SocketAddress address, net_.Open(device));
-      return std::unique_ptr<NetRmaListener>(
-          std::make_unique<SocketRmaListener>(net_.queues_, address, net_.helpers_, net_.faults_));
+      TUTTI_ASSIGN(PathAddresses paths, net_.OpenPaths(device));
+      return std::unique_ptr<NetRmaListener>(std::make_unique<SocketRmaListener>(
+          net_.queues_, std::move(paths), net_.helpers_, net_.faults_));
     }
     Result<std::unique_ptr<NetRmaComm>> Connect(int device, const NetHandle& handle,
                                                 const WaitLimits& limits) override {
-      TUTTI_ASSIGN(SocketSet sockets,
-                   net_.ConnectSet(device, handle, kRmaHandleMagic, 0, DataHello::kOnce, limits));
+      TUTTI_ASSIGN(SocketSet sockets, net_.ConnectSet(device, handle, kRmaHandleMagic, limits));
       return MakeRmaComm(std::move(sockets), net_.helpers_);
     }
 
@@ -163,9 +169,16 @@ class SocketNetImpl final : public Net {
 
   // Begins to listen at a device, unless it has begun, and returns its address.
   Result<SocketAddress> Open(int device);
+  // Does the same at all devices by which the device's connections may go.
+  Result<PathAddresses> OpenPaths(int device);
   Result<SocketSet> ConnectSet(int device, const NetHandle& handle, uint64_t magic,
-                               int data_sockets, DataHello::Life life, const WaitLimits& limits);
+                               const WaitLimits& limits);
+  Result<Sockets> DialAll(SocketPaths& paths, DataHello hello, const WaitLimits& limits,
+                          int64_t patience_ns, size_t* path);
+  Result<Sockets> DialGoodPaths(SocketPaths& paths, DataHello& hello, const WaitLimits& limits);
   void AddDevice(const Settings& settings, const NetworkInterface& interface);
+  void AddAddress(const Settings& settings, const std::vector<NetworkInterface>& interfaces,
+                  const SocketAddress& address);
   Result<Device*> At(int device);
 
   EventLoop& loop_;
@@ -173,6 +186,7 @@ class SocketNetImpl final : public Net {
   const PortRange ports_;
   const FaultPolicy faults_;
   const Sealing sealing_;
+  const SocketPaths::Times path_times_;
   Status viable_;
   std::vector<NetDevice> devices_;
   std::shared_ptr<SocketHelpers> helpers_;
@@ -201,17 +215,25 @@ void SocketNetImpl::AddDevice(const Settings& settings, const NetworkInterface& 
   state_.push_back(std::move(device));
 }
 
-Status SocketNetImpl::Open(const Settings& settings, const SocketAddress& address) {
-  TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
-  if (address.valid()) {
-    NetworkInterface interface = {"?", address, {}};
-    for (const NetworkInterface& each : interfaces) {
-      if (each.address.family == address.family && each.address.bytes == address.bytes) {
-        interface.name = each.name;
-      }
+// A device for one address, which is that of an interface or not (127.0.0.2).
+void SocketNetImpl::AddAddress(const Settings& settings,
+                               const std::vector<NetworkInterface>& interfaces,
+                               const SocketAddress& address) {
+  NetworkInterface interface = {address.HostText(), address, {}};
+  for (const NetworkInterface& each : interfaces) {
+    if (each.address.family == address.family && each.address.bytes == address.bytes) {
+      interface.name = each.name;
     }
-    interface.address.port = 0;
-    AddDevice(settings, interface);
+  }
+  interface.address.port = 0;
+  AddDevice(settings, interface);
+}
+
+Status SocketNetImpl::Open(const Settings& settings, const SocketNet::Options& options) {
+  TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
+  if (options.address.valid()) {
+    AddAddress(settings, interfaces, options.address);
+    for (const SocketAddress& other : options.others) AddAddress(settings, interfaces, other);
   } else {
     const InterfaceWish wish = {settings.socket_ifname, FamilyNumber(settings.socket_family), {}};
     const Result<NetworkInterface> best = ChooseInterface(interfaces, wish);
@@ -255,30 +277,55 @@ Result<SocketAddress> SocketNetImpl::Open(int device) {
   return at->address;
 }
 
-Result<std::unique_ptr<NetListener>> SocketNetImpl::Listen(int device) {
-  TUTTI_ASSIGN(const SocketAddress address, Open(device));
-  return std::unique_ptr<NetListener>(
-      std::make_unique<SocketListener>(queues_, address, helpers_, faults_));
+void SocketNetImpl::Spread(int device, const NetSpread& others) {
+  const MutexLock lock(mutex_);
+  state_[static_cast<size_t>(device)].others = others;
 }
 
-Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle, uint64_t magic,
-                                            int data_sockets, DataHello::Life life,
-                                            const WaitLimits& limits) {
-  TUTTI_TRY(At(device).status());
-  const std::string& name = devices_[static_cast<size_t>(device)].name;
-  TUTTI_ASSIGN(const ListenerHandle target, DecodeSocketHandle(handle, magic, name));
-  DataHello hello;
-  hello.token = target.token;
-  hello.connection = RandomU64();
-  hello.data_sockets = static_cast<uint16_t>(data_sockets);
-  hello.life = life;
-  SocketSet sockets;
-  sockets.peer = fmt::format("{} over {}", target.address.ToString(), name);
-  hello.sealing = sealing_;
+Result<PathAddresses> SocketNetImpl::OpenPaths(int device) {
+  TUTTI_ASSIGN(const SocketAddress own, Open(device));
+  PathAddresses paths = {{own}, 1};
+  NetSpread others;
+  {
+    const MutexLock lock(mutex_);
+    others = state_[static_cast<size_t>(device)].others;
+  }
+  // A path that cannot be listened at is none; the own one is enough.
+  const auto add = [&](const std::vector<int>& devices) {
+    for (const int other : devices) {
+      const Result<SocketAddress> address = Open(other);
+      const bool usable = address.ok() && !address->IsLinkLocal();
+      if (usable && paths.all.size() < kMostPaths) paths.all.push_back(*address);
+    }
+  };
+  add(others.together);
+  paths.together = paths.all.size();
+  add(others.spare);
+  return paths;
+}
+
+Result<std::unique_ptr<NetListener>> SocketNetImpl::Listen(int device) {
+  TUTTI_ASSIGN(PathAddresses paths, OpenPaths(device));
+  return std::unique_ptr<NetListener>(
+      std::make_unique<SocketListener>(queues_, std::move(paths), helpers_, faults_));
+}
+
+// Makes all sockets of a new connection, each by its path and within `patience_ns`. After a failure
+// `*path` is the one that failed.
+Result<Sockets> SocketNetImpl::DialAll(SocketPaths& paths, DataHello hello,
+                                       const WaitLimits& limits, int64_t patience_ns,
+                                       size_t* path) {
+  Sockets sockets;
+  const std::vector<size_t> path_of = paths.Spread();
   for (hello.socket = 0; hello.socket <= hello.data_sockets; ++hello.socket) {
+    *path = path_of[hello.socket];
+    WaitLimits soon = limits;
+    if (limits.deadline.at_ns() - NowNs() > patience_ns) {
+      soon.deadline = Deadline::After(patience_ns);
+    }
     SessionKeys keys;
-    TUTTI_ASSIGN(UniqueFd fd, ConnectPatiently(target.address, key_,
-                                               {Purpose::kData, hello.Encode()}, limits, &keys));
+    TUTTI_ASSIGN(UniqueFd fd, ConnectPatiently(paths.address(*path), key_,
+                                               {Purpose::kData, hello.Encode()}, soon, &keys));
     SocketStream stream = SocketStream::Create(std::move(fd), sealing_, keys, true);
     if (hello.socket == 0) {
       sockets.control = std::move(stream);
@@ -286,20 +333,56 @@ Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle,
       sockets.data.push_back(std::move(stream));
     }
   }
+  return sockets;
+}
+
+// Leaves out paths by which the peer is not reached, as long as there are others.
+Result<Sockets> SocketNetImpl::DialGoodPaths(SocketPaths& paths, DataHello& hello,
+                                             const WaitLimits& limits) {
+  for (size_t tries = 1;; ++tries) {
+    // The receiver may keep some sockets of the attempt before.
+    hello.connection = RandomU64();
+    const bool is_last = tries >= paths.size();
+    size_t path = 0;
+    Result<Sockets> sockets = DialAll(
+        paths, hello, limits, is_last ? Deadline::Never().at_ns() : path_times_.patience_ns, &path);
+    const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
+    if (sockets.ok() || is_last || aborted || limits.deadline.Passed()) return sockets;
+    paths.GiveUp(path, NowNs());
+  }
+}
+
+Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle, uint64_t magic,
+                                            const WaitLimits& limits) {
+  TUTTI_ASSIGN(const Device* const at, At(device));
+  const std::string& name = devices_[static_cast<size_t>(device)].name;
+  TUTTI_ASSIGN(const ListenerHandle target, DecodeSocketHandle(handle, magic, name));
+  // One-sided operations go over the control socket alone.
+  const size_t data_sockets =
+      magic == kRmaHandleMagic ? 0 : DataSocketsFor(at->data, target.paths.together);
+  DataHello hello;
+  hello.token = target.token;
+  hello.data_sockets = static_cast<uint16_t>(data_sockets);
+  hello.life = faults_.resume_within_ns > 0 ? DataHello::kResumable : DataHello::kOnce;
+  hello.sealing = sealing_;
+  SocketPaths paths(target.paths, data_sockets, path_times_);
+  TUTTI_ASSIGN(Sockets dialed, DialGoodPaths(paths, hello, limits));
+  SocketSet sockets;
+  static_cast<Sockets&>(sockets) = std::move(dialed);
+  sockets.peer = fmt::format("{} over {}", target.address().ToString(), name);
   sockets.faults = faults_;
-  if (life == DataHello::kResumable) {
-    sockets.resumer = std::make_unique<Redialer>(target.address, key_, hello);
+  if (const std::string notice = paths.TakeNotice(); !notice.empty()) {
+    TUTTI_WARN("net Socket: the connection with {} {}", sockets.peer, notice);
+  }
+  if (hello.life == DataHello::kResumable) {
+    sockets.resumer = std::make_unique<Redialer>(std::move(paths), key_, hello);
   }
   return sockets;
 }
 
 Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const NetHandle& handle,
                                                             const WaitLimits& limits) {
-  TUTTI_ASSIGN(const Device* const at, At(device));
-  const DataHello::Life life =
-      faults_.resume_within_ns > 0 ? DataHello::kResumable : DataHello::kOnce;
-  TUTTI_ASSIGN(SocketSet sockets,
-               ConnectSet(device, handle, kHandleMagic, at->data.sockets, life, limits));
+  TUTTI_ASSIGN(SocketSet sockets, ConnectSet(device, handle, kHandleMagic, limits));
   TUTTI_ASSIGN(auto channel,
                SocketChannel::Create(std::move(sockets), SocketDirection::kSend, helpers_));
   return std::unique_ptr<NetSendComm>(std::make_unique<SocketSendComm>(std::move(channel)));
@@ -309,8 +392,8 @@ Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const Ne
 
 Result<std::unique_ptr<Net>> SocketNet::Create(EventLoop& loop, const Key& key,
                                                const Settings& settings, const Options& options) {
-  auto net = std::make_unique<SocketNetImpl>(loop, key, settings);
-  TUTTI_TRY(net->Open(settings, options.address));
+  auto net = std::make_unique<SocketNetImpl>(loop, key, settings, options.path_times);
+  TUTTI_TRY(net->Open(settings, options));
   return std::unique_ptr<Net>(std::move(net));
 }
 

@@ -18,6 +18,7 @@
 #include "config/settings.h"
 #include "sys/event_loop.h"
 #include "transport/net/net.h"
+#include "transport/net/socket/paths.h"
 
 namespace tutti {
 
@@ -27,6 +28,9 @@ class SocketNet {
     // Listen here and nowhere else (port 0); an address that the bootstrap has found to reach the
     // peers, say. When it is not valid, devices are the interfaces that the settings admit.
     SocketAddress address;
+    // With `address`: further ones, each a device of its own.
+    std::vector<SocketAddress> others;
+    SocketPaths::Times path_times;
   };
   // `loop` outlives the network; listeners and comms do not.
   static Result<std::unique_ptr<Net>> Create(EventLoop& loop, const Key& key,

@@ -2,6 +2,8 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "bootstrap/auth.h"
 #include "transport/net/verbs/fault.h"
@@ -16,6 +18,13 @@ constexpr uint32_t kIdleCallsPerLook = 32;
 // How long answers are waited for once the control socket has ended. They are on their way then:
 // microseconds, or as long as a busy host takes.
 constexpr double kLeaveSeconds = 1;
+
+// Queue pairs that are lost so often in a row, without one message in between, are given up: each
+// loss may cost what NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT say.
+constexpr int kMostLossesInARow = 3;
+
+// A connection that loses its queue pairs again and again warns once in this time.
+constexpr int64_t kBetweenWarningsNs = 60'000'000'000;
 
 }  // namespace
 
@@ -44,7 +53,8 @@ VerbsChannel::VerbsChannel(Parts&& parts)
       port_(std::move(parts.port)),
       peer_(std::move(parts.peer)),
       first_packet_(static_cast<uint32_t>(RandomU64() & 0xffffff)),
-      loopback_depth_(parts.loopback_depth) {}
+      loopback_depth_(parts.loopback_depth),
+      recovers_(parts.recovers && nic_->options().resume_within_ns > 0) {}
 
 Status VerbsChannel::MakeLoopback() {
   if (loopback_) return Status::Ok();
@@ -136,7 +146,7 @@ Result<bool> VerbsChannel::Listen(bool idle, bool due, ControlMessage& message) 
     if (!idle || (due && !fails_at_.Passed())) return false;
     return Fail(left_);
   }
-  if (open_ && (!idle || ++idle_calls_ % kIdleCallsPerLook != 0)) return false;
+  if (open() && (!idle || ++idle_calls_ % kIdleCallsPerLook != 0)) return false;
   [[maybe_unused]] const Result<bool> flushed = control_.Flush();  // Receive finds out failures
   Result<bool> came = control_.Receive(message);
   if (!came.ok()) {
@@ -161,7 +171,7 @@ void VerbsChannel::Stash() {
 }
 
 NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits) {
-  if (!left_.ok()) return NetIdle::kPoll;
+  if (!left_.ok() || lost()) return NetIdle::kPoll;
   queue_->Disarm();
   if (const Status armed = queue_->Arm(); !armed.ok()) {
     [[maybe_unused]] const Status failed = Fail(armed);
@@ -214,12 +224,92 @@ Status VerbsChannel::failure() {
   if (!failure_.ok()) return failure_;
   if (shut_down_.load(std::memory_order_acquire)) return Fail(Status::Ok());
   if (Status fault = nic_->fault(); !fault.ok()) return Fail(std::move(fault));
+  if (lost()) return CheckLost();
   if (!nic_->AnyPairFailed()) [[likely]]
     return Status::Ok();
   for (const auto& pair : pairs_) {
-    if (Status fault = nic_->PairFault(pair->number()); !fault.ok()) return Fail(std::move(fault));
+    Status fault = nic_->PairFault(pair->number());
+    if (fault.ok()) continue;
+    // That the other end reached for what it was not given would only happen again.
+    if (!open() || fault.code() == Code::kRemoteError) return Fail(std::move(fault));
+    return Lose(std::move(fault), true);
   }
   return Status::Ok();
+}
+
+Status VerbsChannel::Lose(const ibv_wc& completion, std::string_view doing) {
+  if (lost()) return Status::Ok();  // what was posted completes so
+  Status why = DescribeCompletion(nic_->library(), completion, doing,
+                                  fmt::format("{} ({})", port_.Name(), port_.gid.ToString()),
+                                  remote_.name, options());
+  return MayRecover(completion.status) ? Lose(std::move(why), true) : Fail(std::move(why));
+}
+
+Status VerbsChannel::Lose(Status why, bool tell) {
+  if (lost()) return Status::Ok();
+  if (!recovers_ || !open() || ++losses_in_a_row_ > kMostLossesInARow) {
+    return Fail(std::move(why));
+  }
+  stage_ = Stage::kLost;
+  lost_because_ = std::move(why);
+  lost_since_ns_ = NowNs();
+  for (const auto& pair : pairs_) {
+    if (Status stopped = pair->Stop(); !stopped.ok()) return Fail(std::move(stopped));
+  }
+  // A control socket that has ended shows in Listen.
+  if (tell) [[maybe_unused]]
+    const Status told = control_.Send(ControlType::kLost, {});
+  return Status::Ok();
+}
+
+Status VerbsChannel::CheckLost() {
+  if (NowNs() - lost_since_ns_ < options().resume_within_ns) return Status::Ok();
+  return Fail(
+      Status(lost_because_.code(),
+             fmt::format("{}; the queue pairs could not be joined again within {} s "
+                         "(TUTTI_RESUME_TIMEOUT_S)",
+                         lost_because_.message(), options().resume_within_ns / 1'000'000'000)));
+}
+
+Status VerbsChannel::Renew() {
+  if (!nic_->IsActive(port_)) {
+    const auto& ports = nic_->ports();
+    const auto other = std::find_if(ports.begin(), ports.end(), [&](const VerbsPort& port) {
+      return port.ethernet == port_.ethernet && nic_->IsActive(port);
+    });
+    if (other == ports.end()) {
+      return Status(lost_because_.code(),
+                    fmt::format("{}; {} is down, and its device has no other active port",
+                                lost_because_.message(), port_.Name()));
+    }
+    port_ = *other;
+  }
+  for (const auto& pair : pairs_) TUTTI_TRY(pair->Renew(port_));
+  first_packet_ = static_cast<uint32_t>(RandomU64() & 0xffffff);
+  life_ = (life_ + 1) % kLives;
+  return Status::Ok();
+}
+
+void VerbsChannel::TellRecovered(size_t repeated) {
+  const int64_t now_ns = NowNs();
+  const std::string line = fmt::format(
+      "net IB: the connection with {} lost its queue pairs ({}) and goes on over {} after {} ms; "
+      "{} messages are sent a second time",
+      peer_, lost_because_.message(), port_.Name(), (now_ns - lost_since_ns_) / 1'000'000,
+      repeated);
+  if (told_ns_ != 0 && now_ns - told_ns_ < kBetweenWarningsNs) {
+    TUTTI_INFO(kLogNet, "{}", line);
+    return;
+  }
+  told_ns_ = now_ns;
+  TUTTI_WARN("{}", line);
+}
+
+bool VerbsChannel::Unmark(uint64_t& id) const {
+  constexpr uint64_t kMask = uint64_t{kLives - 1} << kLifeShift;
+  const bool is_ours = (id & kMask) >> kLifeShift == life_;
+  id &= ~kMask;
+  return is_ours;
 }
 
 }  // namespace tutti

@@ -9,7 +9,29 @@
 //   ----------+----------+----------------------------------------+---------------------------
 //   setting up| open     | sender: the answer came; receiver:     | sender: join, say "ready"
 //             |          | "ready" came                           |
+//   open      | lost     | a completion or event says that a queue| stop all queue pairs, tell
+//             |          | pair or the way failed; "lost" came    | the other end
+//   lost      | open     | as from "setting up"                   | repeat what may not have come
 //   any       | failed   | a failure, a refusal, Shutdown         | keep the sentence
+//
+// Lost queue pairs are made again, on another port of the device where the one they had is down.
+// What may be repeated, and why each message comes once:
+//
+//   - A write may be repeated as long as its buffer has not been handed to the receiver's user: it
+//     puts the same bytes at the same place. So may a grant, and the records of a group.
+//   - The immediate value is not repeatable: it uses up a receive. The receiver therefore decides.
+//     It stops its queue pairs, takes every completion that is there (behind the last one comes that
+//     of a marker, which it posts to the stopped queue pair), and tells the sender which groups have
+//     come. Those that have not begin anew, with fresh receives; the sender repeats what belongs
+//     to them.
+//   - No write of the old queue pairs arrives after that, because they were stopped before, and
+//     renewed ones expect other packet numbers.
+//   - A message whose writes have all completed at the sender has come, with its immediate value,
+//     and is never repeated: the sender's buffer may have other contents by then. A request is done
+//     at the sender only when the last of its writes has completed, and repeated as a whole else.
+//   - Completions of old queue pairs that are taken late are known by the life in their id.
+//
+// Atomic additions cannot be repeated: connections for one-sided operations end where these go on.
 //
 // Threads: as NetComm.
 
@@ -60,6 +82,7 @@ class VerbsChannel {
     size_t queue_pairs = 1;
     QueuePairDepths depths;
     uint32_t loopback_depth = 0;  // reads that are under way at once; 0: it has no loop-back
+    bool recovers = false;        // lost queue pairs are made again
   };
   static Result<std::unique_ptr<VerbsChannel>> Create(Parts parts);
 
@@ -85,8 +108,31 @@ class VerbsChannel {
   // Joins all queue pairs with those of the other end, which must be of the same kind.
   Status Join(const VerbsEnd& remote, uint8_t traffic_class);
   const VerbsEnd& remote() const { return remote_; }
-  bool open() const { return open_; }
-  void SetOpen() { open_ = true; }
+  bool open() const { return stage_ == Stage::kOpen; }
+  bool lost() const { return stage_ == Stage::kLost; }
+  void SetOpen() { stage_ = Stage::kOpen; }
+
+  // Takes notice of a completion with an error: ok where the queue pairs are stopped now and can be
+  // made again, and else the failure.
+  Status Lose(const ibv_wc& completion, std::string_view doing);
+  // The same for another sign that they are lost. `tell` lets the other end know.
+  Status Lose(Status why, bool tell);
+  // Makes the stopped queue pairs ready to be joined again, on a port that is active.
+  Status Renew();
+  // Says that the connection goes on, with `repeated` messages sent a second time.
+  void TellRecovered(size_t repeated);
+  // Takes notice that something has come as a whole.
+  void NoteWhole() { losses_in_a_row_ = 0; }
+  // Marks the id of a request with the life of the queue pairs: bits 48 to 60.
+  uint64_t Mark(uint64_t id) const { return id | uint64_t{life_} << kLifeShift; }
+  // Returns whether a completion is of this life's queue pairs, and takes the mark from its id.
+  bool Unmark(uint64_t& id) const;
+  // Makes the next Listen look at the control socket.
+  void LookClosely() { idle_calls_ = ~uint32_t{0}; }
+  // Idle connections are looked at, because the other end may have lost its queue pairs.
+  NetCare Care() const {
+    return !recovers_ ? NetCare::kNone : lost() ? NetCare::kSoon : NetCare::kSeldom;
+  }
 
   // Registers memory for sends and receives.
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region);
@@ -119,13 +165,18 @@ class VerbsChannel {
 
  private:
   explicit VerbsChannel(Parts&& parts);
+  enum class Stage : uint8_t { kSettingUp, kOpen, kLost };
+  static constexpr int kLifeShift = 48;
+  static constexpr uint32_t kLives = 1u << 13;
+
   void Stash();
+  Status CheckLost();
 
   const std::shared_ptr<VerbsNic> nic_;
-  const VerbsPort port_;
+  VerbsPort port_;
   const std::string peer_;
   ControlSocket control_;
-  const uint32_t first_packet_;
+  uint32_t first_packet_;
   std::unique_ptr<RegisteredPages> table_;
   std::unique_ptr<RegisteredPages> outbox_;
   std::unique_ptr<CompletionQueue> queue_;
@@ -135,7 +186,13 @@ class VerbsChannel {
   VerbsEnd remote_;
   Status left_;  // why the control socket ended, until that fails the channel
   Deadline fails_at_ = Deadline::Never();
-  bool open_ = false;
+  Stage stage_ = Stage::kSettingUp;
+  const bool recovers_;
+  uint32_t life_ = 0;    // of the queue pairs, modulo kLives
+  Status lost_because_;  // the last time
+  int64_t lost_since_ns_ = 0;
+  int64_t told_ns_ = 0;      // when a warning was last given; 0: never
+  int losses_in_a_row_ = 0;  // without anything that came as a whole in between
   std::array<ibv_wc, kBatch> completions_ = {};
   int stashed_ = 0;  // completions that were taken and that Poll has not returned yet
   uint32_t idle_calls_ = 0;

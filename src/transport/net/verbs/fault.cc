@@ -24,14 +24,14 @@ Meaning MeaningOf(ibv_wc_status status) {
       return {true, "the other end does not let its memory be written there"};
     case IBV_WC_REM_OP_ERR:
     case IBV_WC_REM_ABORT_ERR:
-      return {true, "the other end's card failed; its own log tells more"};
+      return {true, "the other end's NIC failed; its own log tells more"};
     case IBV_WC_WR_FLUSH_ERR:
       return {true, "the queue pair had failed before"};
     case IBV_WC_LOC_PROT_ERR:
     case IBV_WC_LOC_ACCESS_ERR:
       return {false, "the memory is not registered, or was unmapped while it was used"};
     default:
-      return {false, "this host's card refused; the kernel's log may tell more"};
+      return {false, "this host's NIC refused; the kernel's log may tell more"};
   }
 }
 
@@ -52,6 +52,19 @@ Status DescribeCompletion(const VerbsLibrary& library, const ibv_wc& completion,
         options.retry_count + 1, (uint64_t{4096} << options.timeout) / 1'000'000, options.timeout);
   }
   return Status(meaning.remote ? Code::kRemoteError : Code::kSystemError, std::move(sentence));
+}
+
+bool MayRecover(ibv_wc_status status) {
+  switch (status) {
+    case IBV_WC_RETRY_EXC_ERR:
+    case IBV_WC_RESP_TIMEOUT_ERR:
+    case IBV_WC_WR_FLUSH_ERR:
+    case IBV_WC_REM_ABORT_ERR:
+    case IBV_WC_FATAL_ERR:
+      return true;
+    default:
+      return false;
+  }
 }
 
 bool IsFatal(ibv_event_type event) {

@@ -20,6 +20,10 @@ Status DescribeCompletion(const VerbsLibrary& library, const ibv_wc& completion,
                           std::string_view doing, std::string_view local, std::string_view remote,
                           const VerbsOptions& options);
 
+// Returns whether queue pairs that are made again may succeed where a completion had this status:
+// the way to the other end failed, or a queue pair, but neither end did what it must not.
+bool MayRecover(ibv_wc_status status);
+
 // Returns whether a device or port cannot be used any more after this event.
 bool IsFatal(ibv_event_type event);
 

@@ -75,6 +75,12 @@ VerbsNic::~VerbsNic() {
   library().dealloc_pd(&domain_);
 }
 
+bool VerbsNic::IsActive(const VerbsPort& port) const {
+  ibv_port_attr attributes = {};
+  return library().query_port(&device_->context(), port.number, &attributes) == 0 &&
+         attributes.state == IBV_PORT_ACTIVE;
+}
+
 Status VerbsNic::fault() const {
   if (!failed_.load(std::memory_order_acquire)) [[likely]]
     return Status::Ok();

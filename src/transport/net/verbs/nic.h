@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/mutex.h"
 #include "base/status.h"
@@ -38,6 +39,13 @@ class VerbsNic {
 
   const GpuMemoryAccess& gpu_memory() const { return gpu_memory_; }
 
+  // The ports of this device that carry data. REQUIRES: AddPort is called before any connection is
+  // made.
+  const std::vector<VerbsPort>& ports() const { return ports_; }
+  void AddPort(const VerbsPort& port) { ports_.push_back(port); }
+  // Returns whether the port is active now.
+  bool IsActive(const VerbsPort& port) const;
+
   // Returns ok until the device has reported an event after which it cannot be used. Costs a load.
   Status fault() const;
   // Returns whether the device has reported that some queue pair has failed. Costs a load.
@@ -58,6 +66,7 @@ class VerbsNic {
   ibv_pd& domain_;
   const VerbsOptions options_;
   MemoryCache memory_;
+  std::vector<VerbsPort> ports_;
   GpuMemoryAccess gpu_memory_;
   bool watched_ = false;
   std::atomic<bool> failed_ = false;

@@ -109,16 +109,34 @@ Result<std::unique_ptr<QueuePair>> QueuePair::Create(std::shared_ptr<VerbsNic> n
   }
   std::unique_ptr<QueuePair> pair(new QueuePair(std::move(nic), port, *made));
   pair->max_inline_ = wish.cap.max_inline_data;
+  TUTTI_TRY(pair->Initialise());
+  return pair;
+}
+
+Status QueuePair::Initialise() {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_INIT;
-  attributes.pkey_index = pair->nic_->options().pkey_index;
-  attributes.port_num = port.number;
+  attributes.pkey_index = nic_->options().pkey_index;
+  attributes.port_num = port_.number;
   attributes.qp_access_flags =
       IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-  TUTTI_TRY(pair->Modify(attributes,
-                         IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
-                         "initialising"));
-  return pair;
+  return Modify(attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+                "initialising");
+}
+
+Status QueuePair::Stop() {
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_ERR;
+  return Modify(attributes, IBV_QP_STATE, "stopping");
+}
+
+Status QueuePair::Renew(const VerbsPort& port) {
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_RESET;
+  TUTTI_TRY(Modify(attributes, IBV_QP_STATE, "renewing"));
+  nic_->ForgetPair(number());
+  port_ = port;
+  return Initialise();
 }
 
 QueuePair::~QueuePair() {

@@ -66,17 +66,23 @@ class QueuePair {
   Status Join(const VerbsEnd& remote, uint32_t number, uint32_t first_packet,
               uint8_t traffic_class);
 
+  // Stops it: nothing comes or goes over it any more, and what was posted completes with an error.
+  Status Stop();
+  // Makes it as Create does, for `port`, with nothing posted.
+  Status Renew(const VerbsPort& port);
+
   Status Send(ibv_send_wr& request);
   Status Receive(uint64_t id);
 
  private:
   QueuePair(std::shared_ptr<VerbsNic> nic, const VerbsPort& port, ibv_qp& pair)
       : nic_(std::move(nic)), port_(port), pair_(&pair) {}
+  Status Initialise();
   Status Modify(ibv_qp_attr& attributes, int mask, const char* step);
   ibv_ah_attr AddressOf(const VerbsEnd& remote, uint8_t traffic_class) const;
 
   const std::shared_ptr<VerbsNic> nic_;
-  const VerbsPort port_;
+  VerbsPort port_;
   ibv_qp* const pair_;
   uint32_t max_inline_ = 0;
 };

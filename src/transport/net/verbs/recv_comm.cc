@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace tutti {
 namespace {
@@ -16,6 +17,8 @@ constexpr uint32_t kGrantDepth = 2 * kTableSlots;
 // groups.
 constexpr uint64_t kGrantBit = uint64_t{1} << 63;
 constexpr uint64_t kFlushBit = uint64_t{1} << 62;
+// Of the receive behind all others of a queue pair that was stopped.
+constexpr uint64_t kMarkerBit = uint64_t{1} << 61;
 
 // Flushes under way at once. Their reads are written to a word each behind the grants in the
 // outbox; nobody looks at it.
@@ -42,7 +45,8 @@ Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(std::shared_ptr<Verbs
     parts.table_bytes = kTableSlots * sizeof(RecordSlot);
     parts.outbox_bytes = kGrantBytes + kFlushes * sizeof(uint64_t);
     parts.queue_pairs = sender.queue_pairs.size();
-    parts.depths = {kGrantDepth, kTableSlots};
+    parts.depths = {kGrantDepth, kTableSlots + 1};  // and a marker
+    parts.recovers = true;
     parts.loopback_depth = kFlushes;
     TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts)));
     std::unique_ptr<VerbsRecvComm> comm(new VerbsRecvComm(std::move(channel)));
@@ -94,17 +98,72 @@ Result<NetRequest*> VerbsRecvComm::Irecv(std::span<const NetReceive> group) {
   }
   request.group = number;
   request.count = static_cast<uint32_t>(group.size());
-  request.bytes = 0;
-  const size_t pairs = channel_->num_queue_pairs();
-  const bool split = channel_->remote().split;
-  request.pending = split ? pairs : 1;
-  for (size_t i = 0; i < request.pending; ++i) {
-    const Status posted = channel_->pair(split ? i : number % pairs).Receive(number);
-    if (!posted.ok()) return channel_->Fail(posted);
-  }
   posted_ = number;
+  TUTTI_TRY(PostReceives(request));
   TUTTI_TRY(GrantWhatIsPosted());
   return &request;
+}
+
+// Posts a receive for each immediate value that ends the group. Lost queue pairs get theirs later.
+Status VerbsRecvComm::PostReceives(Request& request) {
+  const size_t pairs = channel_->num_queue_pairs();
+  const bool split = channel_->remote().split;
+  request.bytes = 0;
+  request.pending = split ? pairs : 1;
+  if (channel_->lost() && !answered_again_) return Status::Ok();
+  for (size_t i = 0; i < request.pending; ++i) {
+    const size_t pair = split ? i : request.group % pairs;
+    const Status posted = channel_->pair(pair).Receive(channel_->Mark(request.group));
+    if (!posted.ok()) return channel_->Fail(posted);
+  }
+  return Status::Ok();
+}
+
+Status VerbsRecvComm::TakeOfferAgain(const ControlMessage& message) {
+  if (offer_again_ || answered_again_) {
+    return channel_->Refuse(RemoteError("the sender offered queue pairs twice"));
+  }
+  Result<VerbsEnd> offer = VerbsEnd::Decode(message.payload);
+  if (!offer.ok()) return channel_->Refuse(std::move(offer).status());
+  TUTTI_TRY(channel_->Lose(RemoteError("the other end lost its queue pairs"), false));
+  offer_again_ = std::move(offer).value();
+  return Status::Ok();
+}
+
+Status VerbsRecvComm::GoOnLost() {
+  if (answered_again_) return Status::Ok();
+  for (; markers_posted_ < channel_->num_queue_pairs(); ++markers_posted_) {
+    const Status posted =
+        channel_->pair(markers_posted_).Receive(channel_->Mark(kMarkerBit | markers_posted_));
+    if (!posted.ok()) return channel_->Fail(posted);
+  }
+  if (!offer_again_ || markers_taken_ < markers_posted_) return Status::Ok();
+  const Status answered = AnswerOffer();
+  return answered.ok() ? answered : channel_->Refuse(answered);
+}
+
+Status VerbsRecvComm::AnswerOffer() {
+  TUTTI_TRY(channel_->Renew());
+  answered_again_ = true;
+  AnswerAgain answer;
+  answer.groups.posted = posted_;
+  const uint64_t first = posted_ < kTableSlots ? 1 : posted_ - kTableSlots + 1;
+  granted_ = posted_;
+  // In order, because each immediate value uses up the first receive that is there.
+  for (uint64_t group = first; group <= posted_; ++group) {
+    Request& request = At(group);
+    if (request.group != group || request.pending == 0) continue;
+    answer.groups.Miss(group);
+    granted_ = std::min(granted_, group - 1);
+    TUTTI_TRY(PostReceives(request));
+  }
+  reclaimed_ = granted_;
+  TUTTI_TRY(channel_->Join(*offer_again_, channel_->options().grant_traffic_class));
+  answer.end = channel_->Here(channel_->remote().split);
+  offer_again_.reset();
+  markers_posted_ = 0;
+  markers_taken_ = 0;
+  return channel_->control().Send(ControlType::kAnswerAgain, answer.Encode());
 }
 
 Status VerbsRecvComm::GrantWhatIsPosted() {
@@ -125,7 +184,7 @@ Status VerbsRecvComm::WriteGrants(uint64_t group) {
   element.length = static_cast<uint32_t>(At(group).count * sizeof(GrantEntry));
   element.lkey = channel_->outbox().registration().local_key();
   ibv_send_wr work = {};
-  work.wr_id = kGrantBit | group;
+  work.wr_id = channel_->Mark(kGrantBit | group);
   work.sg_list = &element;
   work.num_sge = 1;
   work.opcode = IBV_WR_RDMA_WRITE;
@@ -208,12 +267,21 @@ Result<bool> VerbsRecvComm::TakeCompletions() {
 }
 
 Status VerbsRecvComm::TakeCompletion(const ibv_wc& completion) {
-  if ((completion.wr_id & kFlushBit) != 0) return TakeFlush(completion);
-  if ((completion.wr_id & kGrantBit) == 0) return TakeReceive(completion);
-  if (completion.status != IBV_WC_SUCCESS) {
-    return channel_->FailCompletion(completion, "granting buffers");
+  uint64_t id = completion.wr_id;
+  // The loop-back has one life only.
+  if ((id & kFlushBit) != 0) return TakeFlush(completion);
+  if (!channel_->Unmark(id)) return Status::Ok();
+  if ((id & kMarkerBit) != 0) {
+    ++markers_taken_;
+    return Status::Ok();
   }
-  reclaimed_ = std::max(reclaimed_, completion.wr_id & ~kGrantBit);
+  const bool is_grant = (id & kGrantBit) != 0;
+  if (completion.status != IBV_WC_SUCCESS) {
+    return channel_->Lose(completion, is_grant ? "granting buffers" : "receiving");
+  }
+  channel_->NoteWhole();
+  if (!is_grant) return TakeReceive(completion, id);
+  reclaimed_ = std::max(reclaimed_, id & ~kGrantBit);
   return Status::Ok();
 }
 
@@ -225,13 +293,10 @@ Status VerbsRecvComm::TakeFlush(const ibv_wc& completion) {
   return Status::Ok();
 }
 
-Status VerbsRecvComm::TakeReceive(const ibv_wc& completion) {
-  if (completion.status != IBV_WC_SUCCESS) {
-    return channel_->FailCompletion(completion, "receiving");
-  }
-  Request& request = At(completion.wr_id);
-  if (request.group != completion.wr_id || request.pending == 0) {
-    return channel_->Refuse(RemoteError("the sender ended group {} twice", completion.wr_id));
+Status VerbsRecvComm::TakeReceive(const ibv_wc& completion, uint64_t group) {
+  Request& request = At(group);
+  if (request.group != group || request.pending == 0) {
+    return channel_->Refuse(RemoteError("the sender ended group {} twice", group));
   }
   request.bytes += completion.byte_len;
   request.op_tag = ntohl(completion.imm_data);
@@ -265,13 +330,20 @@ Status VerbsRecvComm::Finish(Request& request) {
 }
 
 Status VerbsRecvComm::TakeControl(const ControlMessage& message) {
-  if (message.type == ControlType::kReady && !channel_->open()) {
+  if (message.type == ControlType::kReady && !channel_->open() &&
+      (!channel_->lost() || answered_again_)) {
     channel_->SetOpen();
+    if (std::exchange(answered_again_, false)) channel_->TellRecovered(0);
     return GrantWhatIsPosted();
   }
+  if (message.type == ControlType::kLost) {
+    return channel_->Lose(RemoteError("the other end lost its queue pairs"), false);
+  }
+  if (message.type == ControlType::kOfferAgain) return TakeOfferAgain(message);
   WireReader reader(message.payload);
   const uint64_t group = reader.U64();
-  if (message.type == ControlType::kWake && channel_->open() && !reader.failed() && group > 0) {
+  if (message.type == ControlType::kWake && (channel_->open() || channel_->lost()) &&
+      !reader.failed() && group > 0) {
     wake_from_ = group;
     return TellIfAsleep();
   }
@@ -283,6 +355,7 @@ Result<bool> VerbsRecvComm::Progress() {
   TUTTI_TRY(channel_->failure());
   TUTTI_ASSIGN(const bool moved, TakeCompletions());
   if (granted_ < posted_) TUTTI_TRY(GrantWhatIsPosted());
+  if (channel_->lost()) TUTTI_TRY(GoOnLost());
   ControlMessage message;
   TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, false, message));
   if (!came) return moved;

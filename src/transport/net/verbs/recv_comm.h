@@ -4,6 +4,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "transport/net/channel_comm.h"
@@ -26,6 +27,8 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
+  void LookClosely() override { channel_->LookClosely(); }
+  NetCare Care() const override { return channel_->Care(); }
 
  private:
   struct Request : NetRequest {
@@ -38,11 +41,17 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   };
 
   explicit VerbsRecvComm(std::unique_ptr<VerbsChannel> channel);
+  Status PostReceives(Request& request);
+  // Take the place of queue pairs that were lost, once the sender offers others and the completions
+  // of the old ones have been taken.
+  Status TakeOfferAgain(const ControlMessage& message);
+  Status GoOnLost();
+  Status AnswerOffer();
   Status WriteGrants(uint64_t group);
   Status GrantWhatIsPosted();
   Result<bool> TakeCompletions();
   Status TakeCompletion(const ibv_wc& completion);
-  Status TakeReceive(const ibv_wc& completion);
+  Status TakeReceive(const ibv_wc& completion, uint64_t group);
   Status TakeFlush(const ibv_wc& completion);
   Status PostFlush(const NetReceive& buffer, size_t index);
   Status Finish(Request& request);
@@ -60,6 +69,11 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   uint64_t reclaimed_ = 0;
   uint64_t wake_from_ = 0;  // the group for which the sender sleeps; 0: it does not
   std::vector<Request> flushes_;
+  // While the queue pairs are lost:
+  size_t markers_posted_ = 0;
+  size_t markers_taken_ = 0;
+  std::optional<VerbsEnd> offer_again_;  // that has not been answered
+  bool answered_again_ = false;          // the sender has not said that it is ready
 };
 
 }  // namespace tutti

@@ -31,6 +31,7 @@ Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(std::shared_ptr<Verbs
   parts.outbox_bytes = kTableSlots * sizeof(RecordSlot);
   parts.queue_pairs = static_cast<size_t>(nic->options().queue_pairs);
   parts.depths = {requests * kWorkPerMessage, 1};
+  parts.recovers = true;
   parts.nic = std::move(nic);
   TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts)));
   channel->SetControl(ControlSocket(std::move(control)));
@@ -110,11 +111,11 @@ VerbsSendComm::Request* VerbsSendComm::TakeRequest() {
 
 // Returns whether sizes and op tags go into the receiver's table, because the immediate value
 // cannot hold them, or because the packets of a write may be reordered.
-bool VerbsSendComm::NeedsRecords(size_t bytes) const {
+bool VerbsSendComm::NeedsRecords(const Request& request) const {
   const VerbsOptions& options = channel_->options();
   const bool adaptive =
       channel_->port().ethernet ? options.adaptive_on_ethernet : options.adaptive_on_infiniband;
-  return group_size_ > 1 || (adaptive && bytes > options.separate_above);
+  return request.group_size > 1 || (adaptive && request.message.bytes > options.separate_above);
 }
 
 Result<NetRequest*> VerbsSendComm::Isend(const NetSend& message) {
@@ -136,36 +137,42 @@ Result<NetRequest*> VerbsSendComm::Isend(const NetSend& message) {
                                         message.bytes, grant.capacity));
   }
   Request& request = *TakeRequest();
-  request.bytes = message.bytes;
-  request.pending = 0;
-  ++in_flight_;
-  const Status posted = PostMessage(message, grant, request);
-  if (!posted.ok()) return channel_->Fail(posted);
+  matched_ |= 1u << index;
+  request.message = message;
+  request.grant = grant;
+  request.number = begun_++;
+  request.group = group_;
+  request.group_size = group_size_;
+  request.ends_group = static_cast<uint32_t>(std::popcount(matched_)) == group_size_;
   RecordEntry& record = Records(group_)[static_cast<size_t>(index)];
   const auto number = static_cast<uint32_t>(group_);
   record = {number, static_cast<uint32_t>(message.bytes), message.op_tag, number};
-  matched_ |= 1u << index;
-  if (static_cast<uint32_t>(std::popcount(matched_)) < group_size_) return &request;
-  if (NeedsRecords(message.bytes)) {
-    const Status ended = PostEnd(request);
-    if (!ended.ok()) return channel_->Fail(ended);
-  }
+  ++in_flight_;
+  const Status posted = Post(request);
+  if (!posted.ok()) return channel_->Fail(posted);
+  if (!request.ends_group) return &request;
   ++group_;
   group_size_ = 0;
   return &request;
 }
 
+Status VerbsSendComm::Post(Request& request) {
+  request.pending = 0;
+  TUTTI_TRY(PostMessage(request));
+  return request.ends_group && NeedsRecords(request) ? PostEnd(request) : Status::Ok();
+}
+
 // Posts the writes of a message's data: on the queue pair whose turn it is, or a piece on each. The
 // only message of a group carries the immediate value, too, unless records follow.
-Status VerbsSendComm::PostMessage(const NetSend& message, const GrantEntry& grant,
-                                  Request& request) {
+Status VerbsSendComm::PostMessage(Request& request) {
+  const NetSend& message = request.message;
   const Registration* registration = nullptr;
   if (message.bytes > 0) {
     TUTTI_ASSIGN(registration, channel_->Check(message.memory, message.data, message.bytes));
   }
   const size_t pairs = channel_->num_queue_pairs();
   const bool split = channel_->options().split;
-  const bool alone = !NeedsRecords(message.bytes);
+  const bool alone = !NeedsRecords(request);
   const size_t parts = split ? pairs : 1;
   const size_t part = (message.bytes + parts - 1) / parts;
   const size_t piece = (part + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
@@ -173,14 +180,14 @@ Status VerbsSendComm::PostMessage(const NetSend& message, const GrantEntry& gran
     const size_t bytes = std::min(piece, message.bytes - from);
     if (bytes > 0 || alone || i == 0) {
       ibv_send_wr work = {};
-      work.wr_id = static_cast<uint64_t>(&request - requests_.data());
+      work.wr_id = channel_->Mark(static_cast<uint64_t>(&request - requests_.data()));
       work.opcode = alone ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
       work.send_flags = IBV_SEND_SIGNALED;
       work.imm_data = htonl(message.op_tag);
-      work.wr.rdma.remote_addr = grant.address + from;
-      work.wr.rdma.rkey = grant.key;
+      work.wr.rdma.remote_addr = request.grant.address + from;
+      work.wr.rdma.rkey = request.grant.key;
       ++request.pending;
-      TUTTI_TRY(PostPiece(split ? i : group_ % pairs, work, message.data + from, bytes,
+      TUTTI_TRY(PostPiece(split ? i : request.group % pairs, work, message.data + from, bytes,
                           registration ? registration->local_key() : 0));
     }
     from += bytes;
@@ -193,15 +200,15 @@ Status VerbsSendComm::PostMessage(const NetSend& message, const GrantEntry& gran
 Status VerbsSendComm::PostEnd(Request& request) {
   const size_t pairs = channel_->num_queue_pairs();
   const bool split = channel_->options().split;
-  const size_t first = split ? 0 : group_ % pairs;
-  const auto slot = static_cast<size_t>(group_ % kTableSlots);
+  const size_t first = split ? 0 : request.group % pairs;
+  const auto slot = static_cast<size_t>(request.group % kTableSlots);
   ibv_send_wr records = {};
-  records.wr_id = static_cast<uint64_t>(&request - requests_.data());
+  records.wr_id = channel_->Mark(static_cast<uint64_t>(&request - requests_.data()));
   records.opcode = IBV_WR_RDMA_WRITE;
   records.wr.rdma.remote_addr = channel_->remote().table_address + slot * sizeof(RecordSlot);
   records.wr.rdma.rkey = channel_->remote().table_key;
-  TUTTI_TRY(PostPiece(first, records, reinterpret_cast<const std::byte*>(&Records(group_)),
-                      group_size_ * sizeof(RecordEntry),
+  TUTTI_TRY(PostPiece(first, records, reinterpret_cast<const std::byte*>(&Records(request.group)),
+                      request.group_size * sizeof(RecordEntry),
                       channel_->outbox().registration().local_key()));
   for (size_t i = 0; i < (split ? pairs : 1); ++i) {
     ibv_send_wr end = {};
@@ -235,19 +242,63 @@ Result<bool> VerbsSendComm::TakeCompletions() {
   TUTTI_ASSIGN(const std::span<const ibv_wc> completions, channel_->Poll());
   bool moved = false;
   for (const ibv_wc& completion : completions) {
-    if (completion.wr_id >= requests_.size()) continue;
-    Request& request = requests_[completion.wr_id];
+    uint64_t index = completion.wr_id;
+    if (!channel_->Unmark(index) || index >= requests_.size()) continue;
+    Request& request = requests_[index];
     if (completion.status != IBV_WC_SUCCESS) {
       Status failed =
-          channel_->FailCompletion(completion, fmt::format("writing {} bytes", request.bytes));
+          channel_->Lose(completion, fmt::format("writing {} bytes", request.message.bytes));
       // What was done before the failure still counts; the next call fails.
-      if (moved) return true;
-      return failed;
+      if (!failed.ok() && !moved) return failed;
+      if (!failed.ok()) return true;
+    } else {
+      if (--request.pending == 0) --in_flight_;
+      channel_->NoteWhole();
     }
-    if (--request.pending == 0) --in_flight_;
     moved = true;
   }
   return moved;
+}
+
+// Called when all completions that are there have been taken.
+Status VerbsSendComm::OfferAgain() {
+  offered_again_ = true;
+  const Status renewed = channel_->Renew();
+  if (!renewed.ok()) return channel_->Refuse(renewed);
+  const VerbsEnd here = channel_->Here(channel_->options().split);
+  const Status told = channel_->control().Send(ControlType::kOfferAgain, here.Encode());
+  return told.ok() ? told : channel_->Fail(told);
+}
+
+// Repeats the messages that are not done here and whose groups have not come there.
+Status VerbsSendComm::TakeAnswerAgain(const ControlMessage& message) {
+  Result<AnswerAgain> answer = AnswerAgain::Decode(message.payload);
+  if (!answer.ok()) return channel_->Refuse(std::move(answer).status());
+  const Status joined = channel_->Join(answer->end, channel_->options().traffic_class);
+  if (!joined.ok()) return channel_->Refuse(joined);
+  std::vector<Request*> missing;
+  for (Request& request : requests_) {
+    if (!request.taken || request.pending == 0) continue;
+    if (!answer->groups.Has(request.group)) {
+      missing.push_back(&request);
+      continue;
+    }
+    request.pending = 0;
+    --in_flight_;
+  }
+  std::sort(missing.begin(), missing.end(),
+            [](const Request* a, const Request* b) { return a->number < b->number; });
+  for (Request* const request : missing) {
+    const Status posted = Post(*request);
+    if (!posted.ok()) return channel_->Fail(posted);
+  }
+  offered_again_ = false;
+  wake_asked_ = 0;
+  woken_ = 0;
+  channel_->SetOpen();
+  channel_->TellRecovered(missing.size());
+  const Status told = channel_->control().Send(ControlType::kReady, {});
+  return told.ok() ? told : channel_->Fail(told);
 }
 
 Status VerbsSendComm::TakeControl(const ControlMessage& message) {
@@ -263,6 +314,12 @@ Status VerbsSendComm::TakeControl(const ControlMessage& message) {
       const Status told = channel_->control().Send(ControlType::kReady, {});
       return told.ok() ? told : channel_->Fail(told);
     }
+    case ControlType::kAnswerAgain:
+      if (!channel_->lost() || !offered_again_) break;
+      return TakeAnswerAgain(message);
+    case ControlType::kLost:
+      // One that crossed this end's own offer tells nothing new.
+      return channel_->Lose(RemoteError("the other end lost its queue pairs"), false);
     case ControlType::kWoken:
       woken_ = std::max(woken_, reader.U64());
       return Status::Ok();
@@ -276,6 +333,7 @@ Status VerbsSendComm::TakeControl(const ControlMessage& message) {
 Result<bool> VerbsSendComm::Progress() {
   TUTTI_TRY(channel_->failure());
   TUTTI_ASSIGN(const bool moved, TakeCompletions());
+  if (channel_->lost() && !offered_again_ && !moved) TUTTI_TRY(OfferAgain());
   ControlMessage message;
   TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, in_flight_ > 0, message));
   if (!came) return moved;

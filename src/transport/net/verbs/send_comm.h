@@ -29,12 +29,20 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
   bool Drained() const override { return in_flight_ == 0; }
+  void LookClosely() override { channel_->LookClosely(); }
+  NetCare Care() const override { return channel_->Care(); }
 
  private:
   struct Request : NetRequest {
     bool taken = false;
-    size_t bytes = 0;
     int pending = 0;  // completions that have not come
+    // What is repeated when queue pairs were lost:
+    NetSend message;
+    GrantEntry grant;
+    uint64_t number = 0;  // of the messages over the connection's life
+    uint64_t group = 0;
+    uint32_t group_size = 0;
+    bool ends_group = false;
   };
 
   VerbsSendComm(std::unique_ptr<VerbsChannel> channel, uint64_t requests);
@@ -47,9 +55,14 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   bool IsGroup(const GrantSlot& slot) const;
   int FindTag(uint32_t tag) const;
   Request* TakeRequest();
-  bool NeedsRecords(size_t bytes) const;
-  Status PostMessage(const NetSend& message, const GrantEntry& grant, Request& request);
+  bool NeedsRecords(const Request& request) const;
+  // Posts all that belongs to a message.
+  Status Post(Request& request);
+  Status PostMessage(Request& request);
   Status PostEnd(Request& request);
+  // Takes the place of queue pairs that were lost.
+  Status OfferAgain();
+  Status TakeAnswerAgain(const ControlMessage& message);
   Status PostPiece(size_t pair, ibv_send_wr& work, const std::byte* data, size_t bytes,
                    uint32_t key);
   Result<bool> TakeCompletions();
@@ -58,6 +71,8 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   std::vector<Request> requests_;
   std::vector<uint32_t> free_;  // indices of requests_ that are not taken
   size_t in_flight_ = 0;        // requests whose completions have not all come
+  uint64_t begun_ = 0;          // messages, over the connection's life
+  bool offered_again_ = false;  // the answer has not come
 
   // The group that is being filled: group_ is known once its grants have come.
   uint64_t group_ = 1;

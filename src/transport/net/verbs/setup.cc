@@ -41,7 +41,7 @@ Header DecodeHeader(std::span<const std::byte> bytes) {
   header.length = reader.U32();
   header.type = static_cast<ControlType>(type);
   const bool known = type >= static_cast<uint8_t>(ControlType::kOffer) &&
-                     type <= static_cast<uint8_t>(ControlType::kRefusal);
+                     type <= static_cast<uint8_t>(ControlType::kAnswerAgain);
   header.sensible = magic == kMagic && zero == 0 && known && header.length <= kMaxControlPayload;
   return header;
 }
@@ -99,6 +99,28 @@ Result<VerbsEnd> VerbsEnd::Decode(std::span<const std::byte> payload) {
     }
   }
   return end;
+}
+
+Bytes AnswerAgain::Encode() const {
+  WireWriter writer;
+  writer.U64(groups.posted);
+  writer.Raw(std::as_bytes(std::span(groups.missing)));
+  writer.Raw(end.Encode());
+  return std::move(writer).Take();
+}
+
+Result<AnswerAgain> AnswerAgain::Decode(std::span<const std::byte> payload) {
+  AnswerAgain answer;
+  constexpr size_t kGroupsBytes = sizeof(uint64_t) + sizeof(answer.groups.missing);
+  if (payload.size() < kGroupsBytes) {
+    return RemoteError("what it says of the messages that have come is too short");
+  }
+  WireReader reader(payload.first(kGroupsBytes));
+  answer.groups.posted = reader.U64();
+  const auto missing = reader.Raw(answer.groups.missing.size());
+  std::memcpy(answer.groups.missing.data(), missing.data(), missing.size());
+  TUTTI_ASSIGN(answer.end, VerbsEnd::Decode(payload.subspan(kGroupsBytes)));
+  return answer;
 }
 
 Status ControlSocket::WatchPeer() {

@@ -12,6 +12,11 @@
 //         ◀───────────────────────────────────── woken: group g is granted
 //   either end: refusal, a sentence; the connection is broken then
 //
+//   either end: lost: my queue pairs failed ───▶ both ends stop theirs (channel.h)
+//   offer again: VerbsEnd ─────────────────────▶ takes what has come, renews and joins its own
+//   renews its own, joins them ◀──────────────── answer again: ReceivedGroups, VerbsEnd
+//   ready ─────────────────────────────────────▶ grants again what has not come
+//
 // A message is a header of 8 bytes and a payload (integers little-endian):
 //     0  magic   u16   0x7656
 //     2  type    u8
@@ -33,7 +38,7 @@
 
 namespace tutti {
 
-inline constexpr uint32_t kVerbsNetVersion = 1;
+inline constexpr uint32_t kVerbsNetVersion = 2;
 inline constexpr size_t kMaxQueuePairs = 128;
 inline constexpr size_t kMaxControlPayload = 1024;
 
@@ -55,6 +60,35 @@ struct VerbsEnd {
   static Result<VerbsEnd> Decode(std::span<const std::byte> payload);
 };
 
+// Which groups of receives have come as a whole, of those that are in the tables (table.h).
+struct ReceivedGroups {
+  static constexpr size_t kSlots = 256;
+
+  uint64_t posted = 0;                           // the last group for which there are receives
+  std::array<uint8_t, kSlots / 8> missing = {};  // a bit for each slot whose group has not come
+
+  void Miss(uint64_t group) {
+    missing[group % kSlots / 8] =
+        static_cast<uint8_t>(missing[group % kSlots / 8] | 1u << group % 8);
+  }
+  // Returns whether a group has come. Those that are not in the tables any more have.
+  bool Has(uint64_t group) const {
+    if (group > posted) return false;
+    const bool in_table = group + kSlots > posted;
+    return !in_table || (missing[group % kSlots / 8] >> group % 8 & 1) == 0;
+  }
+};
+
+// The payload of an answer that joins an existing connection again.
+struct AnswerAgain {
+  ReceivedGroups groups;
+  VerbsEnd end;
+
+  Bytes Encode() const;
+  // Returns RemoteError when the bytes are none.
+  static Result<AnswerAgain> Decode(std::span<const std::byte> payload);
+};
+
 enum class ControlType : uint8_t {
   kOffer = 1,
   kAnswer = 2,
@@ -62,6 +96,9 @@ enum class ControlType : uint8_t {
   kWake = 4,     // payload: group u64
   kWoken = 5,    // payload: group u64
   kRefusal = 6,  // payload: a sentence
+  kLost = 7,
+  kOfferAgain = 8,   // payload: VerbsEnd
+  kAnswerAgain = 9,  // payload: AnswerAgain
 };
 
 struct ControlMessage {

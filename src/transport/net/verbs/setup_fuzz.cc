@@ -14,6 +14,9 @@ namespace {
 
 // What was understood must be what the other end can have written.
 void CheckEnd(const ControlMessage& message) {
+  if (const Result<AnswerAgain> answer = AnswerAgain::Decode(message.payload); answer.ok()) {
+    if (answer->end.queue_pairs.empty() || answer->groups.Has(answer->groups.posted + 1)) abort();
+  }
   const Result<VerbsEnd> end = VerbsEnd::Decode(message.payload);
   if (!end.ok()) return;
   if (end->queue_pairs.empty() || end->queue_pairs.size() > kMaxQueuePairs) abort();

@@ -81,6 +81,28 @@ TEST(VerbsEndTest, RefusesWhatCannotBe) {
   EXPECT_TRUE(refused([](VerbsEnd& end) { end.table_address += 1; }));
 }
 
+TEST(AnswerAgainTest, ReadsBackWhatItWrote) {
+  AnswerAgain answer;
+  answer.groups.posted = 1000;
+  for (const uint64_t group : {745, 900, 1000}) answer.groups.Miss(group);
+  answer.end = SomeEnd();
+  answer.end.queue_pairs.resize(kMaxQueuePairs, 7);
+  const Bytes bytes = answer.Encode();
+  EXPECT_LE(bytes.size(), kMaxControlPayload);
+  const auto read = AnswerAgain::Decode(bytes);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->end.name, answer.end.name);
+  for (const uint64_t group : {1, 743, 746, 899, 999})
+    EXPECT_TRUE(read->groups.Has(group)) << group;
+  for (const uint64_t group : {745, 900, 1000, 1001})
+    EXPECT_FALSE(read->groups.Has(group)) << group;
+  // The slot of a group that is missing had another one before, which has come.
+  EXPECT_TRUE(read->groups.Has(1000 - 256));
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_FALSE(AnswerAgain::Decode(std::span(bytes).first(length)).ok()) << length;
+  }
+}
+
 TEST(VerbsEndTest, AnotherVersionIsNamed) {
   Bytes bytes = SomeEnd().Encode();
   bytes[0] = std::byte{99};
@@ -149,7 +171,7 @@ TEST(ControlSocketTest, PutsPartsTogether) {
 }
 
 TEST(ControlSocketTest, RefusesNonsenseAndTheEnd) {
-  for (const char* nonsense : {"12345678", "\x56\x76\x07\0\0\0\0\0", "\x56\x76\x01\0\0\0\0\x01"}) {
+  for (const char* nonsense : {"12345678", "\x56\x76\x0a\0\0\0\0\0", "\x56\x76\x01\0\0\0\0\x01"}) {
     Sockets sockets;
     ASSERT_EQ(::send(sockets.here.fd(), nonsense, 8, 0), 8);
     ControlMessage message;

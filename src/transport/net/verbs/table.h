@@ -8,7 +8,7 @@
 // that had it before.
 //
 // The processor reads entries while the NIC may still write them. An entry is whole when both its
-// numbers are those of the group: cards write 32 aligned bytes in order or at once.
+// numbers are those of the group: NICs write 32 aligned bytes in order or at once.
 
 #include <array>
 #include <atomic>

@@ -88,7 +88,7 @@ class VerbsListener final : public NetListener {
                 UsedPort used)
       : used_(std::move(used)),
         offers_(std::move(queues), used_.port.Name()),
-        handle_(EncodeHandle({address, offers_.token()}, kHandleMagic)) {}
+        handle_(EncodeHandle({{{address}}, offers_.token()}, kHandleMagic)) {}
 
   const NetHandle& handle() const override { return handle_; }
   Result<std::unique_ptr<NetRecvComm>> Accept(const WaitLimits& limits) override {
@@ -109,7 +109,7 @@ class VerbsRmaListener final : public NetRmaListener {
                    UsedPort used)
       : used_(std::move(used)),
         offers_(std::move(queues), used_.port.Name()),
-        handle_(EncodeHandle({address, offers_.token()}, kRmaHandleMagic)) {}
+        handle_(EncodeHandle({{{address}}, offers_.token()}, kRmaHandleMagic)) {}
 
   const NetHandle& handle() const override { return handle_; }
   Result<std::unique_ptr<NetRmaComm>> Accept(const WaitLimits& limits) override {
@@ -218,6 +218,7 @@ Status VerbsNetImpl::FindPorts(const Settings& settings, const std::string& sysf
       }
       nic = std::move(made).value();
     }
+    nic->AddPort(port);
     devices_.push_back(Describe(port, *nic));
     used_.push_back({std::move(port), nic});
   }
@@ -288,11 +289,11 @@ Result<UniqueFd> VerbsNetImpl::OpenControl(const ListenerHandle& target,
   DataHello hello;
   hello.token = target.token;
   hello.connection = RandomU64();
-  return ConnectPatiently(target.address, key_, {Purpose::kData, hello.Encode()}, limits);
+  return ConnectPatiently(target.address(), key_, {Purpose::kData, hello.Encode()}, limits);
 }
 
 std::string PeerName(const ListenerHandle& target, const UsedPort& used) {
-  return fmt::format("{} over {}", target.address.ToString(), used.port.Name());
+  return fmt::format("{} over {}", target.address().ToString(), used.port.Name());
 }
 
 Result<std::unique_ptr<NetListener>> VerbsNetImpl::Listen(int device) {

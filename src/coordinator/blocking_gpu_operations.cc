@@ -1,0 +1,104 @@
+#include "coordinator/blocking_gpu_operations.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/reduce.h"
+#include "coordinator/staging.h"
+
+namespace tutti::coordinator {
+namespace {
+
+class BlockingGpuOperations final : public Operations {
+ public:
+  explicit BlockingGpuOperations(BlockingGpuOptions options)
+      : operations_(std::move(options.operations)),
+        gpu_(std::move(options.gpu)),
+        rank_(options.rank),
+        num_ranks_(options.num_ranks),
+        takes_(options.takes) {}
+
+  std::string_view name() const override { return operations_->name(); }
+  bool Takes(const Request& request, int64_t bytes) const override {
+    if (!takes_.Takes(request.kind)) return false;
+    if (request.reduces() && (request.op == ReduceOp::kAdasum || NeedsStaging(request))) {
+      return false;
+    }
+    return operations_->Takes(request, bytes);
+  }
+
+  Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
+                   ncclRedOp_t op) override {
+    TUTTI_TRY(CopyOnGpu(output, input, count * WireSize(type)));
+    TUTTI_TRY(Run([&] { return operations_->Allreduce(output, output, count, type, SumOf(op)); }));
+    return op == ncclAvg ? Divide(output, count, type) : Status::Ok();
+  }
+  Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) override {
+    return Run([&] { return operations_->Allgather(input, output, bytes); });
+  }
+  Status Broadcast(const void* input, void* output, size_t bytes, int root) override {
+    if (rank_ == root) TUTTI_TRY(CopyOnGpu(output, input, bytes));
+    return Run([&] { return operations_->Broadcast(output, output, bytes, root); });
+  }
+  Status Alltoall(const void* input, const std::vector<size_t>& input_bytes, void* output,
+                  const std::vector<size_t>& output_bytes) override {
+    return Run([&] { return operations_->Alltoall(input, input_bytes, output, output_bytes); });
+  }
+  Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
+                       ncclDataType_t type, ncclRedOp_t op) override {
+    const size_t mine = counts[static_cast<size_t>(rank_)];
+    // MPI reduces into memory that is no part of the input only.
+    TUTTI_ASSIGN(void* const sum, gpu_->Allocate(mine * WireSize(type)));
+    Status reduced =
+        Run([&] { return operations_->Reducescatter(input, sum, counts, type, SumOf(op)); });
+    if (reduced.ok() && op == ncclAvg) reduced = Divide(sum, mine, type);
+    if (reduced.ok()) reduced = CopyOnGpu(output, sum, mine * WireSize(type));
+    gpu_->Free(sum, gpu_->stream());
+    return reduced;
+  }
+  Status Barrier() override { return operations_->Barrier(); }
+  Status SendReceive(const void* input, size_t input_bytes, int to, void* output,
+                     size_t output_bytes, int from) override {
+    return Run([&] {
+      return operations_->SendReceive(input, input_bytes, to, output, output_bytes, from);
+    });
+  }
+
+ private:
+  static ncclRedOp_t SumOf(ncclRedOp_t op) { return op == ncclAvg ? ncclSum : op; }
+
+  Status CopyOnGpu(void* to, const void* from, size_t bytes) {
+    return to == from || bytes == 0 ? Status::Ok() : gpu_->Copy(to, from, bytes);
+  }
+  template <class F>
+  Status Run(F f) {
+    TUTTI_TRY(gpu_->Synchronize());
+    const std::unique_ptr<GpuScope> current = gpu_->MakeCurrent();
+    return f();
+  }
+  Status Divide(void* data, size_t count, ncclDataType_t type) {
+    if (count == 0) return Status::Ok();
+    std::vector<std::byte> sums(count * WireSize(type));
+    TUTTI_TRY(gpu_->Copy(sums.data(), data, sums.size()));
+    TUTTI_TRY(gpu_->Synchronize());
+    const void* const source = sums.data();
+    FindReduce(static_cast<DataType>(type), ReduceKind::kSum)(
+        sums.data(), &source, 1, count, {.divisor = static_cast<uint64_t>(num_ranks_)});
+    return gpu_->Copy(data, sums.data(), sums.size());
+  }
+
+  const std::unique_ptr<Operations> operations_;
+  const std::shared_ptr<Gpu> gpu_;
+  const int rank_;
+  const int num_ranks_;
+  const TakenKinds takes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Operations> MakeBlockingGpuOperations(BlockingGpuOptions options) {
+  return std::make_unique<BlockingGpuOperations>(std::move(options));
+}
+
+}  // namespace tutti::coordinator

@@ -1,0 +1,76 @@
+#pragma once
+
+// Redialer: the sender's half of making a connection again (resume.h). It dials all sockets of the
+// connection, each by its path (paths.h), and gives up paths by which nobody answers.
+//
+// Beside that it tries lost paths again while the connection works:
+//
+//   idle ──Begin──▶ pause ⇄ connecting ⇄ proving ──all sockets──▶ idle
+//   idle ──TriesPath──▶ connecting, proving ──all sockets, or a failure──▶ idle
+//
+// A trial begins with the sockets of the path in question, so that a path which is still dead costs
+// the other end nothing. Once the receiver has all sockets of a trial it uses them, and the
+// connection moves.
+//
+// Threads: that of the comm.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "bootstrap/auth.h"
+#include "transport/net/socket/paths.h"
+#include "transport/net/socket/resume.h"
+
+namespace tutti {
+
+class Redialer final : public SocketResumer {
+ public:
+  // `hello` is that of the connection, whose sockets went by `paths` as they are spread now.
+  Redialer(SocketPaths paths, const Key& key, const DataHello& hello);
+
+  void Begin(int silent_socket) override;
+  Result<std::optional<Sockets>> Step() override;
+  bool TriesPath(int64_t now_ns) override;
+  bool IsTrying() const override { return stage_ != Stage::kIdle; }
+  bool MayHaveMoved() const override {
+    return stage_ == Stage::kProving && IsLast() && was_answered_;
+  }
+  bool LacksPaths() const override { return paths_.AnyToRetry(); }
+  std::string TakeNotice() override { return paths_.TakeNotice(); }
+
+ private:
+  enum class Stage { kIdle, kPause, kConnecting, kProving };
+  enum class Outcome { kWaits, kProven, kFailed };
+  static constexpr int64_t kBetweenAttemptsNs = 50'000'000;
+
+  // Begins an attempt anew with all sockets, after a pause.
+  void Pause(int64_t for_ns);
+  void StartSocket();
+  Result<Outcome> StepSocket();
+  void TakeSocket();
+  // Takes notice that the socket in turn has failed, or waits for too long.
+  Status FailAttempt(int64_t now_ns);
+  Sockets Finish();
+  size_t Path() const { return path_of_[socket_in_turn()]; }
+  size_t socket_in_turn() const { return order_[turn_]; }
+  bool IsLast() const { return turn_ + 1 == order_.size(); }
+
+  SocketPaths paths_;
+  const Key key_;
+  DataHello hello_;
+  Stage stage_ = Stage::kIdle;
+  bool broken_ = false;          // the connection has no sockets and needs these
+  std::optional<size_t> trial_;  // the lost path that this attempt tries
+  int64_t next_ns_ = 0;          // when the pause ends
+  std::vector<size_t> in_use_;   // the path of each socket of the connection
+  std::vector<size_t> path_of_;  // the same of this attempt
+  std::vector<size_t> order_;    // the sockets' numbers as they are dialed
+  size_t turn_ = 0;              // in order_
+  Sockets sockets_;              // those of this attempt that are there
+  UniqueFd fd_;                  // the next one
+  std::optional<Handshake> handshake_;
+  bool was_answered_ = false;  // the other end may have the proof
+};
+
+}  // namespace tutti

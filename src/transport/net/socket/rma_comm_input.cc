@@ -1,0 +1,230 @@
+// What a connection for one-sided operations reads: operations of the other end, which it carries
+// out, and answers.
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "transport/net/socket/rma_comm.h"
+
+namespace tutti {
+
+Result<bool> SocketRmaComm::Read() {
+  size_t moved = 0;
+  while (moved < kTurnBytes && !channel_->down()) {
+    TUTTI_TRY(TakeStaged());
+    TUTTI_ASSIGN(const size_t bytes, ReadOnce());
+    if (bytes == 0) break;
+    moved += bytes;
+  }
+  if (!channel_->down()) TUTTI_TRY(TakeStaged());
+  return moved > 0;
+}
+
+// One system call fills the place of the current payload and, behind it, the staging area.
+Result<size_t> SocketRmaComm::ReadOnce() {
+  const size_t kept = staged_to_ - staged_from_;
+  if (staged_from_ > 0) {
+    std::memmove(staging_.data(), &staging_[staged_from_], kept);
+    staged_from_ = 0;
+    staged_to_ = kept;
+  }
+  std::array<iovec, 2> pieces;
+  size_t count = 0;
+  if (payload_.active) {
+    pieces[0] = {payload_.to, std::min(payload_.left, kTurnBytes)};
+    count = 1;
+  }
+  const bool whole = !payload_.active || payload_.left <= kTurnBytes;
+  if (whole) pieces[count++] = {&staging_[kept], staging_.size() - kept};
+  const ssize_t got = channel_->control().Read(std::span(pieces).first(count));
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return size_t{0};
+  if (got <= 0) {
+    TUTTI_TRY(channel_->Lost(got == 0 ? 0 : errno));
+    return size_t{0};
+  }
+  const auto bytes = static_cast<size_t>(got);
+  size_t in_payload = 0;
+  if (payload_.active) {
+    in_payload = std::min(bytes, pieces[0].iov_len);
+    payload_.to += in_payload;
+    payload_.left -= in_payload;
+  }
+  staged_to_ += bytes - in_payload;
+  return bytes;
+}
+
+Status SocketRmaComm::TakeStaged() {
+  for (;;) {
+    if (payload_.active) {
+      const size_t part = std::min(payload_.left, staged_to_ - staged_from_);
+      if (part > 0) std::memcpy(payload_.to, &staging_[staged_from_], part);
+      staged_from_ += part;
+      payload_.to += part;
+      payload_.left -= part;
+      if (payload_.left > 0) return Status::Ok();
+      FinishPayload();
+    }
+    if (staged_to_ - staged_from_ < kRmaFrameBytes) return Status::Ok();
+    Result<RmaFrame> frame = DecodeRmaFrame(
+        std::span<const std::byte, kRmaFrameBytes>(&staging_[staged_from_], kRmaFrameBytes));
+    if (!frame.ok()) return channel_->Fail(std::move(frame).status());
+    staged_from_ += kRmaFrameBytes;
+    TUTTI_TRY(TakeFrame(*frame));
+  }
+}
+
+Status SocketRmaComm::TakeFrame(const RmaFrame& frame) {
+  if (frame.type == RmaFrameType::kResume) return TakeResume(frame);
+  if (frame.type == RmaFrameType::kRefused) {
+    return channel_->Fail(RemoteError("the peer refused operation {} of this connection: {}",
+                                      frame.number,
+                                      Describe(static_cast<RmaRefusal>(frame.detail))));
+  }
+  if (awaiting_resume_) {
+    return channel_->Fail(RemoteError("the peer does not say where to go on"));
+  }
+  TUTTI_TRY(TakeCount(frame));
+  switch (frame.type) {
+    case RmaFrameType::kHas:
+      return Status::Ok();
+    case RmaFrameType::kGot:
+    case RmaFrameType::kFlushed:
+      return TakeAnswer(frame);
+    default:
+      return TakeQuestion(frame);
+  }
+}
+
+Status SocketRmaComm::TakeQuestion(const RmaFrame& frame) {
+  const bool is_put = frame.type == RmaFrameType::kPut;
+  if (frame.number < asked_ && frame.number >= again_from_ && !is_put) {
+    again_from_ = frame.number + 1;  // after a break, because the answer was lost
+  } else if (frame.number == asked_) {
+    again_from_ = ++asked_;
+  } else {
+    return channel_->Fail(
+        RemoteError("the peer asked for operation {} instead of {}", frame.number, asked_));
+  }
+  if (is_put) return TakePut(frame);
+  if (answers_ == kRequests) return Refuse(RmaRefusal::kTooMany, frame.number);
+  if (frame.type == RmaFrameType::kGet) return TakeGet(frame);
+  RmaFrame answer;
+  answer.type = RmaFrameType::kFlushed;
+  answer.number = frame.number;
+  Queued(Kind::kAnswer, answer, nullptr, 0);
+  return Status::Ok();
+}
+
+std::byte* SocketRmaComm::Reach(uint64_t key, uint64_t offset, size_t bytes,
+                                RmaRefusal& refusal) const {
+  refusal = RmaRefusal::kUnknownKey;
+  const auto found = ranges_.find(key);
+  if (found == ranges_.end()) return nullptr;
+  refusal = RmaRefusal::kOutOfRange;
+  const NetRegion& range = found->second;
+  if (bytes > range.bytes || offset > range.bytes - bytes) return nullptr;
+  return range.address + offset;
+}
+
+// Both the bytes and the signal are checked before anything changes.
+Status SocketRmaComm::TakePut(const RmaFrame& frame) {
+  RmaRefusal refusal = RmaRefusal::kUnknownKey;
+  Payload next;
+  next.active = true;
+  next.left = frame.bytes;
+  next.is_long = channel_->resumable() && IsLong(frame);
+  if (frame.bytes > 0) {
+    next.key = frame.key;
+    next.to = Reach(frame.key, frame.offset, frame.bytes, refusal);
+    if (!next.to) return Refuse(refusal, frame.number);
+  }
+  if (frame.detail == 1) {
+    std::byte* const word = Reach(frame.signal_key, frame.signal_offset, sizeof(uint64_t), refusal);
+    if (!word) return Refuse(refusal, frame.number);
+    if (reinterpret_cast<uintptr_t>(word) % sizeof(uint64_t) != 0) {
+      return Refuse(RmaRefusal::kMisaligned, frame.number);
+    }
+    next.word = reinterpret_cast<uint64_t*>(word);
+    next.word_key = frame.signal_key;
+    next.value = frame.signal_value;
+  }
+  payload_ = next;
+  return Status::Ok();
+}
+
+Status SocketRmaComm::TakeGet(const RmaFrame& frame) {
+  RmaRefusal refusal = RmaRefusal::kUnknownKey;
+  const std::byte* const from = Reach(frame.key, frame.offset, frame.bytes, refusal);
+  if (!from) return Refuse(refusal, frame.number);
+  RmaFrame answer;
+  answer.type = RmaFrameType::kGot;
+  answer.bytes = frame.bytes;
+  answer.number = frame.number;
+  Queued(Kind::kAnswer, answer, from, frame.bytes).key = frame.key;
+  return Status::Ok();
+}
+
+Status SocketRmaComm::TakeAnswer(const RmaFrame& frame) {
+  Request* const request = awaiting_.empty() ? nullptr : awaiting_.At(0);
+  const bool got = frame.type == RmaFrameType::kGot;
+  if (!request || request->frame.number != frame.number || request->frame.bytes != frame.bytes ||
+      got != (request->frame.type == RmaFrameType::kGet)) {
+    return channel_->Fail(
+        RemoteError("the peer answered operation {} with {} bytes, which was not asked for",
+                    frame.number, frame.bytes));
+  }
+  // An answer to what has not left yet was guessed.
+  for (size_t i = 0; i < outgoing_.size(); ++i) {
+    if (outgoing_.At(i).kind == Kind::kOperation && outgoing_.At(i).number == frame.number) {
+      return channel_->Fail(
+          RemoteError("the peer answered operation {} before it was asked", frame.number));
+    }
+  }
+  if (!got) {
+    request->state = State::kDone;
+    awaiting_.Pop();
+    return Status::Ok();
+  }
+  payload_ = {};
+  payload_.active = true;
+  payload_.get = request;
+  payload_.to = request->to;
+  payload_.left = frame.bytes;
+  return Status::Ok();
+}
+
+void SocketRmaComm::FinishPayload() {
+  payload_.active = false;
+  channel_->CountWhole();
+  told_late_ |= payload_.is_long;
+  if (payload_.word) {
+    // Whoever loads the new value with acquire order sees the put's bytes.
+    std::atomic_ref<uint64_t>(*payload_.word).fetch_add(payload_.value, std::memory_order_release);
+  }
+  if (!payload_.get) return;
+  payload_.get->received[0].bytes = payload_.get->frame.bytes;
+  payload_.get->state = State::kDone;
+  awaiting_.Pop();
+}
+
+Status SocketRmaComm::Refuse(RmaRefusal refusal, uint64_t number) {
+  // Tells the other end why, where that does not cut another frame in two.
+  if (outgoing_.empty() || outgoing_.At(0).written == 0) {
+    RmaFrame frame;
+    frame.type = RmaFrameType::kRefused;
+    frame.detail = static_cast<uint8_t>(refusal);
+    frame.number = number;
+    std::array<std::byte, kRmaFrameBytes> bytes;
+    EncodeRmaFrame(frame, bytes);
+    const iovec piece = {bytes.data(), bytes.size()};
+    [[maybe_unused]] const ssize_t sent = channel_->control().Write({&piece, 1});
+  }
+  return channel_->Fail(
+      RemoteError("the peer's operation {} was refused: {}", number, Describe(refusal)));
+}
+
+}  // namespace tutti

@@ -1,0 +1,117 @@
+"""The backend TUTTI of ray.util.collective, on actors of a Ray that this program starts."""
+
+import unittest
+
+import numpy as np
+import ray
+from ray.util import collective
+
+import tutti.ray  # registers the backend in the driver
+
+SIZE = 3
+
+
+@ray.remote(num_cpus=0)
+class Rank:
+    def __init__(self, rank):
+        import tutti.ray  # registers the backend in the actor
+        self.rank = rank
+
+    def init(self, group):
+        collective.init_collective_group(SIZE, self.rank, backend="TUTTI", group_name=group)
+
+    def destroy(self, group):
+        collective.destroy_collective_group(group)
+
+    def run(self, group, kind="numpy"):
+        """Returns what each collective left on this rank, as lists."""
+        def make(values):
+            array = np.array(values, np.float32)
+            if kind == "numpy":
+                return array
+            import torch
+            return torch.from_numpy(array)
+        mine = [self.rank + 1.0, 2.0]
+        results = {}
+        array = make(mine)
+        collective.allreduce(array, group)
+        results["allreduce"] = array.tolist()
+        array = make(mine)
+        collective.allreduce(array, group, collective.types.ReduceOp.MAX)
+        results["max"] = array.tolist()
+        array = make(mine)
+        collective.reduce(array, 1, group)
+        results["reduce"] = array.tolist()
+        array = make(mine)
+        collective.broadcast(array, 2, group)
+        results["broadcast"] = array.tolist()
+        rows = [make([0, 0]) for _ in range(SIZE)]
+        collective.allgather(rows, make(mine), group)
+        results["allgather"] = [row.tolist() for row in rows]
+        array = make([0, 0])
+        collective.reducescatter(array, [make([r, self.rank]) for r in range(SIZE)], group)
+        results["reducescatter"] = array.tolist()
+        array = make(mine)
+        if self.rank == 0:
+            collective.send(array, 1, group)
+        elif self.rank == 1:
+            collective.recv(array, 0, group)
+        results["message"] = array.tolist()
+        collective.barrier(group)
+        return results
+
+    def refused(self, group):
+        """Returns what a wrong call of this rank alone says."""
+        try:
+            collective.allgather([np.zeros(3)] * SIZE, np.zeros(2), group)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+
+def expected(rank):
+    total = SIZE * (SIZE + 1) / 2
+    mine = [rank + 1.0, 2.0]
+    return {"allreduce": [total, 2.0 * SIZE], "max": [SIZE, 2.0],
+            "reduce": [total, 2.0 * SIZE] if rank == 1 else mine, "broadcast": [3.0, 2.0],
+            "allgather": [[r + 1.0, 2.0] for r in range(SIZE)],
+            "reducescatter": [float(rank * SIZE), SIZE * (SIZE - 1) / 2],
+            "message": [1.0, 2.0] if rank == 1 else mine}
+
+
+class Collectives(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+        cls.ranks = [Rank.remote(rank) for rank in range(SIZE)]
+
+    @classmethod
+    def tearDownClass(cls):
+        ray.shutdown()
+
+    def all(self, method, *arguments):
+        return ray.get([getattr(rank, method).remote(*arguments) for rank in self.ranks])
+
+    def test_groups_that_actors_make(self):
+        for _ in range(2):  # The name can be used again.
+            self.all("init", "one")
+            self.assertEqual(self.all("run", "one"), [expected(rank) for rank in range(SIZE)])
+            self.assertIn("shape and type", self.all("refused", "one")[0])
+            self.all("destroy", "one")
+
+    def test_groups_that_the_driver_declares(self):
+        collective.create_collective_group(self.ranks, SIZE, list(range(SIZE)), backend="TUTTI",
+                                           group_name="two")
+        self.assertEqual(self.all("run", "two"), [expected(rank) for rank in range(SIZE)])
+
+    def test_tensors_of_torch(self):
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            self.skipTest("there is no PyTorch")
+        self.all("init", "three")
+        self.assertEqual(self.all("run", "three", "torch"), [expected(rank) for rank in range(SIZE)])
+
+
+if __name__ == "__main__":
+    unittest.main()
