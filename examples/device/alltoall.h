@@ -3,6 +3,10 @@
 #ifndef TUTTI_EXAMPLES_DEVICE_ALLTOALL_H_
 #define TUTTI_EXAMPLES_DEVICE_ALLTOALL_H_
 
+#include <tutti/host_kernel.h>
+
+#include <vector>
+
 #include "ranks.h"
 
 inline float Value(int from, int to, size_t i) {
