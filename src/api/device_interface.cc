@@ -51,7 +51,7 @@ tutti::Status QueryProperties(ncclComm_t comm, ncclCommProperties_t* properties)
   std::memset(&answer, 0, sizeof(answer));
   answer.rank = comm->comm->rank();
   answer.nRanks = comm->comm->num_ranks();
-  answer.cudaDev = comm->comm->cuda_device();
+  answer.cudaDev = comm->comm->device().cuda_ordinal();
   answer.nvmlDev = -1;
   answer.hostRmaSupport = comm->comm->CanDoOneSided();
   answer.deviceApiSupport = comm->comm->symmetric().has_flat_space();

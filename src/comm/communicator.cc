@@ -7,9 +7,6 @@
 
 #include "base/log.h"
 #include "comm/join.h"
-#include "operations/host_operations.h"
-#include "window/device_flat_space.h"
-#include "window/host_flat_space.h"
 
 namespace tutti {
 
@@ -43,19 +40,16 @@ Status Communicator::MakeSymmetricMemory() {
     parts.why_no_space = InvalidUsage(
         "{}", reaches ? "NCCL_WIN_ENABLE is 0" : "the GPUs do not reach one another's memory");
     parts.records = MakeHostRecordMemory();
-  } else if (cuda_device_ >= 0) {
-    TUTTI_ASSIGN(const cuda::Device* const device, this->device());
-    TUTTI_ASSIGN(parts.space,
-                 MakeDeviceFlatSpace(*device, process_.fd_server(), OfferKey(*bootstrap_), stride));
-    parts.records = MakeDeviceRecordMemory(*device);
   } else {
     const PeerInfo& self = peers_[static_cast<size_t>(rank())];
     const auto ranks_here = std::count_if(peers_.begin(), peers_.end(), [&](const PeerInfo& peer) {
       return SameProcess(peer, self);
     });
-    parts.space = MakeHostFlatSpace(process_.memory(), process_.fd_server(), team_size,
-                                    static_cast<int>(ranks_here), stride);
-    parts.records = MakeHostRecordMemory();
+    TUTTI_ASSIGN(
+        RankDevice::WindowMemory memory,
+        device_->MakeWindowMemory(*bootstrap_, team_size, static_cast<int>(ranks_here), stride));
+    parts.space = std::move(memory.space);
+    parts.records = std::move(memory.records);
   }
   symmetric_ = std::make_unique<SymmetricMemory>(std::move(parts));
   return Status::Ok();
@@ -107,10 +101,10 @@ void Communicator::UseInOperations(const Window& window) {
 }
 
 bool Communicator::CanDoOneSided() const {
-  if (cuda_device_ >= 0 || !symmetric_->has_flat_space()) return false;
+  const Operations::OneSidedSupport* const support = operations_->one_sided_support();
+  if (support == nullptr || !symmetric_->has_flat_space()) return false;
   if (symmetric_->team().size == num_ranks()) return true;
-  const auto& shared = static_cast<const HostOperations&>(*operations_).shared_with_one_sided();
-  return shared.network != nullptr && shared.network->rma() != nullptr;
+  return support->network != nullptr && support->network->rma() != nullptr;
 }
 
 Result<OneSided*> Communicator::one_sided() {
@@ -136,6 +130,7 @@ Status Communicator::ShareWithOthers(const Window& window, Deadline deadline,
   return (*one_sided)->remote()->Share(window, deadline);
 }
 
+// REQUIRES: CanDoOneSided().
 Status Communicator::MakeOneSided(Deadline deadline, const std::atomic<bool>* abort_flag) {
   SymmetricMemory::Request request;
   request.bytes = OneSided::SignalBytes(num_ranks());
@@ -145,19 +140,19 @@ Status Communicator::MakeOneSided(Deadline deadline, const std::atomic<bool>* ab
     TUTTI_WARN("there are no one-sided calls: {}", counters.refusal.message());
     return Status::Ok();
   }
-  const auto& shared = static_cast<HostOperations&>(*operations_).shared_with_one_sided();
+  const Operations::OneSidedSupport& support = *operations_->one_sided_support();
   OneSided::Parts parts;
   parts.rank = rank();
   parts.signals = counters.window;
   parts.watch = watch_.get();
-  parts.wait_policy = shared.wait_policy;
+  parts.wait_policy = support.wait_policy;
   if (symmetric_->team().size < num_ranks()) {
     TUTTI_ASSIGN(parts.remote, RemoteWindows::Connect({.bootstrap = bootstrap_.get(),
                                                        .peers = peers_,
                                                        .team = symmetric_->team(),
                                                        .loop = &process_.proxy().loop(),
-                                                       .network = shared.network,
-                                                       .device = shared.network_device,
+                                                       .network = support.network,
+                                                       .device = support.network_device,
                                                        .watch = watch_.get()},
                                                       deadline));
     TUTTI_TRY(parts.remote->Share(*counters.window, deadline));

@@ -24,6 +24,7 @@
 #include "bootstrap/bootstrap.h"
 #include "comm/device_communicators.h"
 #include "comm/process.h"
+#include "comm/rank_device.h"
 #include "config/settings.h"
 #include "nccl.h"
 #include "operations/operations.h"
@@ -36,7 +37,6 @@
 
 namespace tutti {
 
-class HostOperations;
 struct PlanContext;
 
 class Communicator {
@@ -68,9 +68,7 @@ class Communicator {
   int rank() const { return bootstrap_->rank(); }
   int num_ranks() const { return bootstrap_->num_ranks(); }
   const std::string& name() const { return name_; }
-  int cuda_device() const { return cuda_device_; }  // -1: this rank is a host device
-  // REQUIRES: this rank is a GPU.
-  Result<const cuda::Device*> device() const { return process_.OpenDevice(cuda_device_); }
+  const RankDevice& device() const { return *device_; }
   const Settings& settings() const { return settings_; }
   Process& process() { return process_; }
   Bootstrap& bootstrap() { return *bootstrap_; }
@@ -125,7 +123,6 @@ class Communicator {
   // Takes the last step: the communicator is made, and the watch listens.
   Status Open();
   Status ExchangePeers(PlanContext& lists);
-  Status DescribeDevice(PeerInfo& self);
   Status MakeSymmetricMemory();
   void UseInOperations(const Window& window);
   Result<SymmetricMemory::Outcome> Register(const SymmetricMemory::Request& request);
@@ -137,7 +134,7 @@ class Communicator {
   Process& process_;
   const Settings settings_;
   const std::string name_;
-  const int cuda_device_;
+  const std::unique_ptr<RankDevice> device_;
   const Deadline init_deadline_;  // for all steps of initialisation together
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Watch> watch_;

@@ -63,22 +63,19 @@ Result<ncclDevComm> DeviceCommunicators::Create(
 }
 
 Result<uint32_t*> DeviceCommunicators::AbortFlag() {
-  if (comm_.cuda_device() < 0) return reinterpret_cast<uint32_t*>(&aborted_);
   const MutexLock lock(mutex_);
-  if (pinned_.data() == nullptr) {
-    TUTTI_ASSIGN(const cuda::Device* const device, comm_.device());
-    TUTTI_ASSIGN(pinned_, device->pinned().Take(sizeof(std::atomic<uint32_t>)));
-    auto* const flag = new (pinned_.data()) std::atomic<uint32_t>(0);
-    aborted_on_gpu_.store(flag);
+  if (flag_ == nullptr) {
+    TUTTI_ASSIGN(flag_, comm_.device().MakeKernelFlag());
+    flag_of_kernels_.store(flag_.get());
     // An Abort that saw no flag has said so before.
-    if (aborted_.load() != 0) flag->store(1);
+    if (aborted_.load()) flag_->store(1);
   }
-  return reinterpret_cast<uint32_t*>(pinned_.data());
+  return reinterpret_cast<uint32_t*>(flag_.get());
 }
 
 void DeviceCommunicators::Abort() {
-  aborted_.store(1);
-  if (auto* const flag = aborted_on_gpu_.load()) flag->store(1);
+  aborted_.store(true);
+  if (auto* const flag = flag_of_kernels_.load()) flag->store(1);
 }
 
 Status DeviceCommunicators::Destroy(const void* devcomm) {

@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 
-#include "backend/cuda/pinned_pool.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "devcomm/requirements.h"
@@ -45,15 +44,15 @@ class DeviceCommunicators {
   Result<std::unique_ptr<GinProxy>> MakeProxy(const GinPlan& plan,
                                               const std::shared_ptr<const Window>& window);
 
-  // Returns the abortFlag of all device communicators, as the rank's device sees it.
+  // Returns the abortFlag of all device communicators, and makes it on first use.
   Result<uint32_t*> AbortFlag();
 
   Communicator& comm_;
-  std::atomic<uint32_t> aborted_ = 0;
-  // On GPUs the flag lies in pinned memory, once there are device communicators.
-  std::atomic<std::atomic<uint32_t>*> aborted_on_gpu_ = nullptr;
+  std::atomic<bool> aborted_ = false;
+  // Null until there are device communicators; it points to what flag_ owns.
+  std::atomic<std::atomic<uint32_t>*> flag_of_kernels_ = nullptr;
   Mutex mutex_;
-  cuda::PinnedBlock pinned_ TUTTI_GUARDED_BY(mutex_);
+  std::shared_ptr<std::atomic<uint32_t>> flag_ TUTTI_GUARDED_BY(mutex_);
   // By resource window; null without a GIN connection.
   std::map<ncclWindow_t, std::unique_ptr<GinProxy>> made_ TUTTI_GUARDED_BY(mutex_);
 };

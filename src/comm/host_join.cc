@@ -260,7 +260,7 @@ std::unique_ptr<HostOperations> HostJoin::MakeOperations() {
   return std::make_unique<HostOperations>(std::move(parts_));
 }
 
-Result<std::unique_ptr<HostOperations>> JoinHosts(const JoinContext& context, JoinTimes* times) {
+Result<std::unique_ptr<Operations>> JoinHosts(const JoinContext& context, JoinTimes& times) {
   HostJoin join(context);
   const int64_t start_ns = NowNs();
   TUTTI_TRY(join.ShareMemory());
@@ -268,9 +268,8 @@ Result<std::unique_ptr<HostOperations>> JoinHosts(const JoinContext& context, Jo
   TUTTI_TRY(join.OpenNetwork());
   const int64_t network_ns = NowNs();
   TUTTI_TRY(join.ChooseByTopology());
-  if (times != nullptr)
-    *times = {memory_ns - start_ns, network_ns - memory_ns, NowNs() - network_ns};
-  return join.MakeOperations();
+  times = {memory_ns - start_ns, network_ns - memory_ns, NowNs() - network_ns};
+  return std::unique_ptr<Operations>(join.MakeOperations());
 }
 
 }  // namespace tutti

@@ -9,6 +9,7 @@
 
 #include "comm/join.h"
 #include "comm/topology_step.h"
+#include "operations/host_operations.h"
 #include "operations/tuner/tuner_plugin.h"
 #include "transport/net/net.h"
 

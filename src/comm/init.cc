@@ -14,7 +14,7 @@ Communicator::Communicator(Process& process, const Settings& settings, std::stri
     : process_(process),
       settings_(settings),
       name_(std::move(name)),
-      cuda_device_(cuda_device),
+      device_(MakeRankDevice(process, cuda_device)),
       init_deadline_(InitDeadline()) {}
 
 Result<std::unique_ptr<Communicator>> Communicator::Init(Process& process, const Settings& settings,
@@ -34,8 +34,8 @@ Result<std::unique_ptr<Communicator>> Communicator::Init(Process& process, const
 Result<std::unique_ptr<Communicator>> Communicator::InitChild(
     Communicator& parent, uint64_t child_id, std::vector<int> parent_ranks, std::string name,
     std::atomic<bool>* abort_flag, const std::function<Status()>& abort_reason) {
-  std::unique_ptr<Communicator> comm(
-      new Communicator(parent.process_, parent.settings_, std::move(name), parent.cuda_device_));
+  std::unique_ptr<Communicator> comm(new Communicator(
+      parent.process_, parent.settings_, std::move(name), parent.device_->cuda_ordinal()));
   comm->bootstrap_ = parent.bootstrap_->CreateChild(child_id, std::move(parent_ranks), abort_flag);
   return Built(std::move(comm), abort_flag, abort_reason);
 }
@@ -86,16 +86,10 @@ Status Communicator::Build(std::atomic<bool>* abort_flag) {
                                .interfaces = interfaces_,
                                .lists = lists,
                                .name = name_,
-                               .cuda_device = cuda_device_,
                                .deadline = init_deadline_,
                                .abort_flag = abort_flag};
   JoinTimes times;
-  if (cuda_device_ >= 0) {
-    TUTTI_ASSIGN(operations_, JoinGpus(context));
-  } else {
-    if (rank() == 0) WarnOfEmptyLists(settings_, lists);
-    TUTTI_ASSIGN(operations_, JoinHosts(context, &times));
-  }
+  TUTTI_ASSIGN(operations_, device_->Join(context, times));
   TUTTI_TRY(MakeSymmetricMemory());
   TUTTI_TRY(Open());
   if (settings_.print_init_times) {
@@ -112,22 +106,13 @@ Status Communicator::Build(std::atomic<bool>* abort_flag) {
   return Status::Ok();
 }
 
-Status Communicator::DescribeDevice(PeerInfo& self) {
-  if (cuda_device_ < 0) return Status::Ok();
-  TUTTI_ASSIGN(const cuda::Device* const device, this->device());
-  self.device = device->pci_address();
-  self.device_identity = device->identity();
-  self.multiprocessors = device->multiprocessors();
-  return Status::Ok();
-}
-
 // Gathers what every rank says of itself; every rank checks all of it alike.
 Status Communicator::ExchangePeers(PlanContext& lists) {
   peers_.resize(static_cast<size_t>(num_ranks()));
   PeerInfo& self = peers_[static_cast<size_t>(rank())];
   self = DescribeSelf(settings_);
   process_.DescribeMemory(self);
-  TUTTI_TRY(DescribeDevice(self));
+  TUTTI_TRY(device_->Describe(self));
   if (num_ranks() > 1) {
     TUTTI_ASSIGN(interfaces_, ListNetworkInterfaces());
     self.networks = NetworksOf(interfaces_, settings_);

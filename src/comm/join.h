@@ -1,7 +1,7 @@
 #pragma once
 
-// Makes a communicator's operations: all ranks take the same steps together, and every rank comes
-// to the same kind of operations.
+// Makes a communicator's operations, at the call of the rank's device (rank_device.h): all ranks
+// take the same steps together, and every rank comes to the same kind of operations.
 //
 //   JoinHosts   ranks on hosts: shared memory → network → ring order → HostOperations
 //   JoinGpus    ranks that are GPUs: windows in one another's memory → GpuMesh; where not all of
@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/device.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
 #include "comm/process.h"
 #include "config/settings.h"
-#include "operations/host_operations.h"
 #include "operations/operations.h"
 #include "operations/peer_info.h"
 #include "plan/choose.h"
@@ -39,7 +39,6 @@ struct JoinContext {
   const std::vector<NetworkInterface>& interfaces;  // of this host
   PlanContext lists;                                // what NCCL_ALGO and NCCL_PROTO allow
   std::string name;                                 // of the communicator, for plugins
-  int cuda_device = -1;                             // this rank's GPU; -1: a host device
   Deadline deadline = Deadline::Never();            // for all steps together
   const std::atomic<bool>* abort_flag = nullptr;    // ends them early
 
@@ -54,10 +53,11 @@ struct JoinTimes {
   int64_t topology_ns = 0;
 };
 
-Result<std::unique_ptr<HostOperations>> JoinHosts(const JoinContext& context,
-                                                  JoinTimes* times = nullptr);
+Result<std::unique_ptr<Operations>> JoinHosts(const JoinContext& context, JoinTimes& times);
 
-Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context);
+// `device` is this rank's GPU, which outlives the operations.
+Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context,
+                                             const cuda::Device& device);
 
 // Warns where NCCL_ALGO or NCCL_PROTO leaves nothing on hosts. It is no error, because programs set
 // them for other machines too.

@@ -243,9 +243,9 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
 
 }  // namespace
 
-Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context) {
-  TUTTI_ASSIGN(const cuda::Device* const device, context.process.OpenDevice(context.cuda_device));
-  const GpuJoin join(context, *device);
+Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context,
+                                             const cuda::Device& device) {
+  const GpuJoin join(context, device);
   TUTTI_ASSIGN(GpuMesh::Outcome made, join.MakeMesh());
   std::unique_ptr<DeviceOperations> operations = std::move(made.mesh);
   if (!operations) {

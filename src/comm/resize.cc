@@ -155,7 +155,7 @@ Made Grow(Communicator& parent, const GrowRequest& request, const std::string& n
   options.name = name;
   options.abort_flag = &abort_flag;
   options.abort_reason = [&] { return together.reason(); };
-  options.cuda_device = parent.cuda_device();
+  options.cuda_device = parent.device().cuda_ordinal();
   return Communicator::Init(parent.process(), parent.settings(), options);
 }
 

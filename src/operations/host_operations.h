@@ -92,15 +92,7 @@ class HostOperations final : public Operations {
   const MachineMap& machines() const override { return machines_; }
   uint64_t MemoryBytes() const override { return arena_.memory.size(); }
   bool MapsPeerMemory() const override { return true; }
-
-  // What one-sided calls (window/one_sided.h) use of what the operations were made with.
-  struct SharedWithOneSided {
-    WaitPolicy wait_policy;
-    // Null when all ranks share the arena, or there are no one-sided operations.
-    std::shared_ptr<Net> network;
-    int network_device = 0;
-  };
-  const SharedWithOneSided& shared_with_one_sided() const { return shared_with_one_sided_; }
+  const OneSidedSupport* one_sided_support() const override { return &one_sided_support_; }
 
  private:
   Status RunInTurn(std::span<const IssuedTask> tasks);
@@ -111,7 +103,7 @@ class HostOperations final : public Operations {
   const std::span<const PeerInfo> peers_;
   const MachineMap machines_;
   Watch& watch_;
-  const SharedWithOneSided shared_with_one_sided_;
+  const OneSidedSupport one_sided_support_;
   const std::string network_name_;  // empty when all ranks share the arena
   TicketOrder order_;
   const std::unique_ptr<CostAdviser> tuner_;

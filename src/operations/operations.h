@@ -7,8 +7,9 @@
 //
 // The kinds differ in one property that callers see, HandOver: who runs a task, and when.
 
-#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,7 +17,9 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/wait.h"
 #include "plan/task.h"
+#include "transport/net/net.h"
 
 namespace tutti {
 
@@ -84,6 +87,16 @@ class Operations {
   // Returns whether this rank's device can map the memory of the ranks of its machine; the same on
   // all ranks.
   virtual bool MapsPeerMemory() const { return false; }
+  // What one-sided calls (window/one_sided.h) use of what the operations were made with.
+  struct OneSidedSupport {
+    WaitPolicy wait_policy;
+    // The network for one-sided operations, and this rank's device in it. Null when all ranks share
+    // the arena, or there are no one-sided operations.
+    std::shared_ptr<Net> network;
+    int network_device = 0;
+  };
+  // Returns null where the ranks make no one-sided calls, on all of them.
+  virtual const OneSidedSupport* one_sided_support() const { return nullptr; }
   // A window (window/window.h) that all ranks reach, with parts of one length.
   struct ReachedWindow {
     std::span<std::byte> own;

@@ -1,0 +1,60 @@
+#pragma once
+
+// The device that a rank is: a host device or a GPU. It answers where the two differ while a
+// communicator is made, so that nothing else in comm asks which it is. What they do differently
+// with tasks is the matter of operations/operations.h.
+//
+// A communicator owns the device of its rank. Any thread may call the functions.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+#include "bootstrap/bootstrap.h"
+#include "operations/operations.h"
+#include "operations/peer_info.h"
+#include "window/flat_space.h"
+#include "window/record_memory.h"
+
+namespace tutti {
+
+struct JoinContext;
+struct JoinTimes;
+class Process;
+
+class RankDevice {
+ public:
+  virtual ~RankDevice() = default;
+  RankDevice(const RankDevice&) = delete;
+  RankDevice& operator=(const RankDevice&) = delete;
+
+  // Returns CUDA's number of the GPU, or -1 for a host device.
+  virtual int cuda_ordinal() const = 0;
+  // Fills in what the other ranks have to know of the device.
+  virtual Status Describe(PeerInfo& self) const = 0;
+  // Makes the communicator's operations. All ranks call it together (join.h).
+  virtual Result<std::unique_ptr<Operations>> Join(const JoinContext& context,
+                                                   JoinTimes& times) const = 0;
+
+  // What windows of the device's memory are made of (window/symmetric_memory.h).
+  struct WindowMemory {
+    std::unique_ptr<FlatSpace> space;
+    std::unique_ptr<RecordMemory> records;
+  };
+  // Makes them for a rank whose LSA team has `team_size` ranks, of which `ranks_here` are in this
+  // process. `stride` above 0 is what the user wants the length of a slice to be.
+  virtual Result<WindowMemory> MakeWindowMemory(const Bootstrap& bootstrap, int team_size,
+                                                int ranks_here, uint64_t stride) const = 0;
+  // Makes a word, 0 at first, that kernels on the device read while the host writes it.
+  virtual Result<std::shared_ptr<std::atomic<uint32_t>>> MakeKernelFlag() const = 0;
+
+ protected:
+  RankDevice() = default;
+};
+
+// Returns the device with CUDA's number `cuda_ordinal`, or a host device for -1. The GPU is opened
+// when it is first needed. The process outlives the device.
+std::unique_ptr<RankDevice> MakeRankDevice(Process& process, int cuda_ordinal);
+
+}  // namespace tutti
