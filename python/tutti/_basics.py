@@ -12,39 +12,26 @@ The modules for array libraries import from here what they offer.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import functools
 import os
 import threading
 import warnings
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from tutti import _elastic, _horovod_launcher, _identity, _interrupt, _launch, _library
 from tutti._arguments import (Adasum, Average, Max, Min, Product, Sum, check_factor, check_op,
                               whole_number)
 from tutti._coordinator import (ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, REDUCESCATTER,
-                                Coordinator, Request, Result, create_unless, describe,
-                                full_name)
+                                Coordinator, Request, Result, create_unless)
 from tutti._features import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, mpi_built,
                              mpi_enabled, mpi_threads_supported, nccl_built, rocm_built)
+from tutti._operations import Operations
 from tutti._process_sets import ProcessSet, check_process_set, global_process_set
-from tutti.exceptions import HorovodInternalError
 
 # A job that can never begin, for want of a way between two hosts, say, ends with a sentence.
 _ELASTIC_ATTEMPTS = 10
 _INT64 = 5  # tuttiElementType_t
-
-
-@dataclass
-class _Entry:
-    """The operations that one of the package's handles stands for."""
-    coordinator: Coordinator
-    numbers: List[int]
-    requests: List[Request]
-    grouped: bool
-    waiting: threading.Lock = field(default_factory=threading.Lock)
 
 
 def _new_unique_id() -> bytes:
@@ -63,15 +50,9 @@ class Job:
         self._rank = 0
         self._began_before = False  # under Horovod's elastic launcher
         self._places: List[_launch.Place] = []  # by rank
-        self._entries: Dict[int, _Entry] = {}
         # The sets by number. A number has several objects where init was given an equal set again.
         self._process_sets: Dict[int, List[ProcessSet]] = {}
-        self._last_handle = 0
-        self._abandoned: FrozenSet[int] = frozenset()  # of the job that was shut down last
-        # How many operations without a name there were, by set and kind. All ranks of a set count
-        # alike, whatever else some of them do.
-        self._noname: Dict[Tuple[int, int], int] = {}
-        self._naming = threading.Lock()
+        self._operations = Operations(self._running)
         self._interrupter = _interrupt.Interrupter(self._on_interrupt)
 
     def _on_interrupt(self) -> None:
@@ -199,7 +180,7 @@ class Job:
         self._places, self._rank = places, rank
         _identity.begin(rank)
         self._interrupter.install()
-        self._noname = {}
+        self._operations.begin()
         global_process_set.ranks = list(range(len(places)))
         self._process_sets = {0: [global_process_set]}
 
@@ -216,20 +197,20 @@ class Job:
                 self._drop(number)
             global_process_set.ranks = global_process_set.mpi_comm = None
             # The buffers are dropped last, because the library may use them until the end.
-            entries, self._entries = self._entries, {}
-            self._abandoned = frozenset(entries)
+            entries = self._operations.abandon()
         coordinator.close()
         entries.clear()
 
     def forget(self) -> None:
         """Forgets the job, in the child of a fork. Job and threads are the parent's; to end the job
         here would wait for threads that are not there."""
-        self._lock, self._naming = threading.RLock(), threading.Lock()
+        self._lock = threading.RLock()
+        self._operations.forget()
         self._interrupter.forget()
         _elastic.forget()
         # It is kept, so that its destructor does not run.
         self._left, self._coordinator = self._coordinator, None
-        self._entries, self._process_sets = {}, {}
+        self._process_sets = {}
         _identity.end()
         global_process_set.ranks = global_process_set.mpi_comm = None
 
@@ -367,7 +348,7 @@ class Job:
             return False
         self._running().ask_ranks("RemoveProcessSet", number)
         self._drop(number)
-        self._noname = {key: n for key, n in self._noname.items() if key[0] != number}
+        self._operations.forget_set(number)
         return True
 
     def process_set_ids(self) -> List[int]:
@@ -386,94 +367,20 @@ class Job:
                 name: Optional[str] = None, grouped: bool = False,
                 members: Optional[Sequence[str]] = None) -> int:
         """Asks for the requests, which must be of one kind, and returns a handle for all of them;
-        with `grouped` they run together or not at all. They are called `<op>.<name>`,
-        `<op>.noname.<n>` without one; those of a group `<op>.<name>_<i>`, or by the names of
-        `members`."""
+        see Operations.enqueue."""
         coordinator = self._running()
         number = check_process_set(process_set)._known()
-        kind, count = requests[0].kind, len(requests)
-        # What fails here is not counted, since the other ranks may not have called it.
-        naming: Any = self._naming if name is None else contextlib.nullcontext()
-        with naming:
-            counted = self._noname.get((number, kind), 0) + 1
-            base = full_name(kind, f"noname.{counted}" if name is None else name)
-            for i, request in enumerate(requests):
-                request.name = full_name(kind, members[i]) if members else \
-                    f"{base}_{i + 1}" if grouped else base
-            tensors = (_library.Tensor * count)(*[describe(request) for request in requests])
-            numbers = (ctypes.c_int64 * count)()
-            coordinator.ask("Enqueue", number, tensors, count, base.encode() if grouped else None,
-                            numbers)
-            if name is None:
-                self._noname[number, kind] = counted
-        with self._naming:
-            self._last_handle += 1
-            handle = self._last_handle
-        self._entries[handle] = _Entry(coordinator, list(numbers), list(requests), grouped)
-        return handle
-
-    def _entry(self, handle: int) -> _Entry:
-        entry = self._entries.get(handle) if isinstance(handle, int) else None
-        if entry is not None:
-            return entry
-        if isinstance(handle, int) and handle in self._abandoned:
-            raise HorovodInternalError("the job was shut down before the operation was done")
-        self._running()
-        raise ValueError(f"there is no handle {handle}, or it was synchronized before")
-
-    def _is_done_with(self, handle: int) -> bool:
-        """Returns whether the handle was synchronized before."""
-        return isinstance(handle, int) and 0 < handle <= self._last_handle and \
-            handle not in self._entries and handle not in self._abandoned
+        return self._operations.enqueue(coordinator, number, requests, name, grouped, members)
 
     def poll(self, handle: int) -> bool:
         """Returns whether the operation is done, so that synchronize does not wait. Never waits."""
-        entry, done = self._entry(handle), ctypes.c_int()
-        for number in entry.numbers:
-            entry.coordinator.ask("Poll", number, ctypes.byref(done))
-            if not done.value:
-                return False
-        return True
+        return self._operations.poll(handle)
 
     def synchronize(self, handle: int) -> Any:
         """Waits for the operation and returns its result, a list for a group. The handle is gone
         after it, and a second call returns None. HorovodInternalError when the operation failed.
         Ctrl-C (KeyboardInterrupt) ends the job on all ranks."""
-        if self._is_done_with(handle):
-            return None
-        entry = self._entry(handle)
-        coordinator = entry.coordinator
-        with entry.waiting:
-            if self._is_done_with(handle):  # another thread did so meanwhile
-                return None
-            self._entry(handle)
-            try:
-                # All are waited for, so that no buffer is freed while the library writes to it.
-                error: Optional[HorovodInternalError] = None
-                for number in entry.numbers:
-                    try:
-                        coordinator.wait(number)
-                    except HorovodInternalError as failed:
-                        error = error or failed
-                if error is not None:
-                    raise error
-                results = [request.finish(coordinator.result(number, request))
-                           for number, request in zip(entry.numbers, entry.requests)]
-            except Exception:
-                self._release(handle, entry)
-                raise
-            # After any other exception (KeyboardInterrupt) the library may still be at work on the
-            # buffers; they stay until the job is shut down.
-            self._release(handle, entry)
-        return results if entry.grouped else results[0]
-
-    def _release(self, handle: int, entry: _Entry) -> None:
-        self._entries.pop(handle, None)
-        try:
-            for number in entry.numbers:
-                entry.coordinator.call("Release", number)
-        except HorovodInternalError:
-            pass  # The coordinator was closed meanwhile, and everything was freed with it.
+        return self._operations.synchronize(handle)
 
     def barrier(self, process_set: ProcessSet = global_process_set) -> None:
         """Waits until all ranks of the set have come here."""
