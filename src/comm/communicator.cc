@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "comm/join.h"
+#include "operations/agreement.h"
 
 namespace tutti {
 
@@ -66,12 +67,24 @@ Result<std::shared_ptr<const Window>> Communicator::RegisterWindow(
                  outcome->why_none.message());
     return std::move(outcome->window);
   }
-  Status status = watch_->FirstReason(std::move(outcome).status());
+  return StopAfterStep(std::move(outcome).status());
+}
+
+// Stops the communicator after a step that all ranks take together and that failed here, and
+// returns why. Some ranks may have got further than others, so that nothing that all do together
+// would fit any more.
+Status Communicator::StopAfterStep(Status failure) {
+  Status status = watch_->FirstReason(std::move(failure));
   if (watch_->stopped()) return watch_->StopReason();
-  // Some ranks may have got further than others: nothing that all do together would fit any more.
   if (status.code() == Code::kTimeout) status = watch_->Explain(status, bootstrap_->LinkedRanks());
   watch_->Stop(status, /*tell=*/true);
   return status;
+}
+
+Status Communicator::AgreeInStep(const std::string& step, const Status& mine) {
+  const Watch::Step here(*watch_, "in " + step);
+  Result<Agreement> agreed = Agree(*bootstrap_, peers_, mine, InitDeadline(), &watch_->stop_flag());
+  return agreed.ok() ? std::move(agreed->refusal) : StopAfterStep(std::move(agreed).status());
 }
 
 Result<SymmetricMemory::Outcome> Communicator::Register(const SymmetricMemory::Request& request) {

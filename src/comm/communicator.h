@@ -92,6 +92,10 @@ class Communicator {
   // one cannot be mapped by others. Where a rank refuses, all fail with its reason, and the
   // communicator lives on; any other failure stops it.
   Result<std::shared_ptr<const Window>> RegisterWindow(const SymmetricMemory::Request& request);
+  // Agrees with all ranks, which call it together in a call of the name `step`, that each of them
+  // could do its part. Returns the reason of the first rank that could not, the same on all ranks,
+  // and the communicator lives on. Where the ranks cannot talk it is stopped.
+  Status AgreeInStep(const std::string& step, const Status& mine);
   // Ends a window on this rank, when the device has done all that was queued on it. Any thread.
   Status DeregisterWindow(ncclWindow_t handle);
 
@@ -125,6 +129,7 @@ class Communicator {
   Status ExchangePeers(PlanContext& lists);
   Status MakeSymmetricMemory();
   void UseInOperations(const Window& window);
+  Status StopAfterStep(Status failure);
   Result<SymmetricMemory::Outcome> Register(const SymmetricMemory::Request& request);
   Status ShareWithOthers(const Window& window, Deadline deadline,
                          const std::atomic<bool>* abort_flag);

@@ -30,6 +30,20 @@ Result<std::unique_ptr<GinProxy>> DeviceCommunicators::MakeProxy(
                            .watch = &comm_.watch()});
 }
 
+// Makes the proxies of all ranks. Where one rank cannot make its own, no rank keeps one, nor the
+// window.
+Result<std::unique_ptr<GinProxy>> DeviceCommunicators::MakeProxies(
+    const GinPlan& plan, const std::shared_ptr<const Window>& window) {
+  Result<std::unique_ptr<GinProxy>> proxy = MakeProxy(plan, window);
+  if (Status agreed =
+          comm_.AgreeInStep("ncclDevCommCreate", proxy.ok() ? Status() : proxy.status());
+      !agreed.ok()) {
+    proxy = agreed;
+    TUTTI_TRY(comm_.DeregisterWindow(window->handle));
+  }
+  return proxy;
+}
+
 Result<ncclDevComm> DeviceCommunicators::Create(
     const Result<ncclDevCommRequirements_t>& requirements) {
   const Result<ResourcePlan> plan = Plan(requirements);
@@ -45,7 +59,7 @@ Result<ncclDevComm> DeviceCommunicators::Create(
   TUTTI_ASSIGN(const std::shared_ptr<const Window> window, comm_.RegisterWindow(request));
   std::unique_ptr<GinProxy> proxy;
   if (plan.value().gin.present()) {
-    TUTTI_ASSIGN(proxy, MakeProxy(plan.value().gin, window));
+    TUTTI_ASSIGN(proxy, MakeProxies(plan.value().gin, window));
   }
   StoreHandles(plan.value());
   const ncclDevComm made = MakeDevComm({.rank = comm_.rank(),

@@ -43,6 +43,8 @@ class DeviceCommunicators {
   Result<ResourcePlan> Plan(const Result<ncclDevCommRequirements_t>& requirements) const;
   Result<std::unique_ptr<GinProxy>> MakeProxy(const GinPlan& plan,
                                               const std::shared_ptr<const Window>& window);
+  Result<std::unique_ptr<GinProxy>> MakeProxies(const GinPlan& plan,
+                                                const std::shared_ptr<const Window>& window);
 
   // Returns the abortFlag of all device communicators, and makes it on first use.
   Result<uint32_t*> AbortFlag();
