@@ -51,15 +51,17 @@ void* tuttiHostSharedVariable(const tuttiHostThread_t* self, const void* key, si
 }
 void* tuttiHostSharedMemory(const tuttiHostThread_t* self) { return self->block->shared_memory(); }
 void tuttiHostGinRing(void* handle, uint32_t context, uint32_t queue) {
-  tutti::GinProxy::Of(handle).Ring(context, queue);
+  if (auto* const proxy = tutti::GinProxy::Of(handle)) proxy->Ring(context, queue);
 }
 int tuttiHostGinDo(void* handle, uint32_t context, uint32_t queue, const uint64_t* words) {
-  return tutti::GinProxy::Of(handle).Do(context, queue, words) ? 1 : 0;
+  auto* const proxy = tutti::GinProxy::Of(handle);
+  return proxy != nullptr && proxy->Do(context, queue, words) ? 1 : 0;
 }
 void tuttiHostGinWait(void* handle, uint32_t context, unsigned int round) {
-  tutti::GinProxy::Of(handle).Wait(context, round);
+  if (auto* const proxy = tutti::GinProxy::Of(handle)) return proxy->Wait(context, round);
+  tutti::PauseInGrid(round);
 }
 void tuttiHostGinMissing(void* handle, int is_signal, uint32_t number) {
-  tutti::GinProxy::Of(handle).NoteMissing(is_signal != 0, number);
+  if (auto* const proxy = tutti::GinProxy::Of(handle)) proxy->NoteMissing(is_signal != 0, number);
 }
 void tuttiHostPause(unsigned int round) { tutti::PauseInGrid(round); }

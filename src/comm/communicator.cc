@@ -37,9 +37,15 @@ Status Communicator::MakeSymmetricMemory() {
                                   .team = LsaTeamOf(rank(), team_size),
                                   .directory = &process_.windows()};
   const auto stride = static_cast<uint64_t>(settings_.win_stride);
-  if (!reaches || !settings_.win_enable) {
-    parts.why_no_space = InvalidUsage(
-        "{}", reaches ? "NCCL_WIN_ENABLE is 0" : "the GPUs do not reach one another's memory");
+  // A GPU that reaches no other one still has windows, which other ranks put to.
+  const bool can_map = reaches || std::none_of(peers_.begin(), peers_.end(), [](const PeerInfo& p) {
+                         return p.cumem_disabled != 0;
+                       });
+  if (!can_map || !settings_.win_enable) {
+    parts.why_no_space =
+        InvalidUsage("{}", can_map ? "NCCL_WIN_ENABLE is 0"
+                                   : "the GPUs do not reach one another's memory, and "
+                                     "NCCL_CUMEM_ENABLE is 0 on a rank");
     parts.records = MakeHostRecordMemory();
   } else {
     const PeerInfo& self = peers_[static_cast<size_t>(rank())];
@@ -117,7 +123,18 @@ bool Communicator::CanDoOneSided() const {
   const Operations::OneSidedSupport* const support = operations_->one_sided_support();
   if (support == nullptr || !symmetric_->has_flat_space()) return false;
   if (symmetric_->team().size == num_ranks()) return true;
-  return support->network != nullptr && support->network->rma() != nullptr;
+  return HasOneSidedNetwork();
+}
+
+bool Communicator::HasOneSidedNetwork() const {
+  const std::shared_ptr<Net> network = operations_->one_sided_network().net;
+  return network != nullptr && network->rma() != nullptr;
+}
+
+bool Communicator::CanDoGin() const {
+  if (operations_->one_sided_support() != nullptr) return CanDoOneSided();
+  if (!symmetric_->has_flat_space()) return false;
+  return symmetric_->team().size == num_ranks() || HasOneSidedNetwork();
 }
 
 Result<OneSided*> Communicator::one_sided() {

@@ -107,6 +107,8 @@ class Communicator {
   // Returns whether one-sided calls reach all ranks once a window has been registered; the same on
   // all ranks.
   bool CanDoOneSided() const;
+  // Returns whether kernels can put to all ranks; the same on all ranks.
+  bool CanDoGin() const;
   // Returns what makes one-sided calls; InvalidUsage where there can be none, or no window has been
   // registered. Any thread.
   Result<OneSided*> one_sided();
@@ -128,6 +130,7 @@ class Communicator {
   Status Open();
   Status ExchangePeers(PlanContext& lists);
   Status MakeSymmetricMemory();
+  bool HasOneSidedNetwork() const;
   void UseInOperations(const Window& window);
   Status StopAfterStep(Status failure);
   Result<SymmetricMemory::Outcome> Register(const SymmetricMemory::Request& request);

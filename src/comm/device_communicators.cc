@@ -14,27 +14,36 @@ Result<ResourcePlan> DeviceCommunicators::Plan(
     return InvalidUsage("kernels of {} do not reach the memory of other ranks",
                         comm_.operations().RankKind());
   return PlanResources(requirements.value(),
-                       {comm_.num_ranks(), comm_.symmetric().team().size, comm_.CanDoOneSided()});
+                       {comm_.num_ranks(), comm_.symmetric().team().size, comm_.CanDoGin()});
 }
 
-Result<std::unique_ptr<GinProxy>> DeviceCommunicators::MakeProxy(
-    const GinPlan& plan, const std::shared_ptr<const Window>& window) {
+Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxy(
+    const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
+  const GinPlan& plan = whole.gin;
+  if (comm_.operations().one_sided_support() == nullptr) {
+    if (gpu_gin_ == nullptr) {
+      TUTTI_ASSIGN(gpu_gin_, GpuGin::Create(comm_));
+    }
+    return gpu_gin_->MakeProxy(plan, whole.digest);
+  }
   // Made with the window, if not before.
   TUTTI_ASSIGN(OneSided* const one_sided, comm_.one_sided());
-  return GinProxy::Create({.rank = comm_.rank(),
-                           .plan = plan,
-                           .resource = window,
-                           .symmetric = &comm_.symmetric(),
-                           .remote = one_sided->remote(),
-                           .loop = &comm_.process().proxy().loop(),
-                           .watch = &comm_.watch()});
+  TUTTI_ASSIGN(std::unique_ptr<GinProxy> proxy,
+               GinProxy::Create({.rank = comm_.rank(),
+                                 .plan = plan,
+                                 .resource = window,
+                                 .symmetric = &comm_.symmetric(),
+                                 .remote = one_sided->remote(),
+                                 .loop = &comm_.process().proxy().loop(),
+                                 .watch = &comm_.watch()}));
+  return std::unique_ptr<GinBackend>(std::move(proxy));
 }
 
 // Makes the proxies of all ranks. Where one rank cannot make its own, no rank keeps one, nor the
 // window.
-Result<std::unique_ptr<GinProxy>> DeviceCommunicators::MakeProxies(
-    const GinPlan& plan, const std::shared_ptr<const Window>& window) {
-  Result<std::unique_ptr<GinProxy>> proxy = MakeProxy(plan, window);
+Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxies(
+    const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
+  Result<std::unique_ptr<GinBackend>> proxy = MakeProxy(whole, window);
   if (Status agreed =
           comm_.AgreeInStep("ncclDevCommCreate", proxy.ok() ? Status() : proxy.status());
       !agreed.ok()) {
@@ -57,9 +66,9 @@ Result<ncclDevComm> DeviceCommunicators::Create(
   const Result<uint32_t*> flag = AbortFlag();
   if (!flag.ok() && request.wrong.ok()) request.wrong = flag.status();
   TUTTI_ASSIGN(const std::shared_ptr<const Window> window, comm_.RegisterWindow(request));
-  std::unique_ptr<GinProxy> proxy;
+  std::unique_ptr<GinBackend> proxy;
   if (plan.value().gin.present()) {
-    TUTTI_ASSIGN(proxy, MakeProxies(plan.value().gin, window));
+    TUTTI_ASSIGN(proxy, MakeProxies(plan.value(), window));
   }
   StoreHandles(plan.value());
   const ncclDevComm made = MakeDevComm({.rank = comm_.rank(),
@@ -94,7 +103,7 @@ void DeviceCommunicators::Abort() {
 
 Status DeviceCommunicators::Destroy(const void* devcomm) {
   const ncclWindow_t window = ResourceWindowOf(devcomm);
-  std::unique_ptr<GinProxy> proxy;
+  std::unique_ptr<GinBackend> proxy;
   {
     const MutexLock lock(mutex_);
     const auto found = made_.find(window);
@@ -117,6 +126,7 @@ void DeviceCommunicators::Clear() {
     if (proxy) static_cast<void>(proxy->Finish(comm_.InitDeadline()).ok());
   }
   made_.clear();
+  gpu_gin_.reset();
 }
 
 }  // namespace tutti

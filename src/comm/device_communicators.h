@@ -12,6 +12,7 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
+#include "comm/gpu_gin.h"
 #include "devcomm/requirements.h"
 #include "gin/proxy.h"
 
@@ -41,10 +42,10 @@ class DeviceCommunicators {
  private:
   // Returns the plan, or what is wrong on this rank.
   Result<ResourcePlan> Plan(const Result<ncclDevCommRequirements_t>& requirements) const;
-  Result<std::unique_ptr<GinProxy>> MakeProxy(const GinPlan& plan,
-                                              const std::shared_ptr<const Window>& window);
-  Result<std::unique_ptr<GinProxy>> MakeProxies(const GinPlan& plan,
+  Result<std::unique_ptr<GinBackend>> MakeProxy(const ResourcePlan& whole,
                                                 const std::shared_ptr<const Window>& window);
+  Result<std::unique_ptr<GinBackend>> MakeProxies(const ResourcePlan& whole,
+                                                  const std::shared_ptr<const Window>& window);
 
   // Returns the abortFlag of all device communicators, and makes it on first use.
   Result<uint32_t*> AbortFlag();
@@ -53,10 +54,11 @@ class DeviceCommunicators {
   std::atomic<bool> aborted_ = false;
   // Null until there are device communicators; it points to what flag_ owns.
   std::atomic<std::atomic<uint32_t>*> flag_of_kernels_ = nullptr;
+  std::unique_ptr<GpuGin> gpu_gin_;  // changed by joint calls only
   Mutex mutex_;
   std::shared_ptr<std::atomic<uint32_t>> flag_ TUTTI_GUARDED_BY(mutex_);
   // By resource window; null without a GIN connection.
-  std::map<ncclWindow_t, std::unique_ptr<GinProxy>> made_ TUTTI_GUARDED_BY(mutex_);
+  std::map<ncclWindow_t, std::unique_ptr<GinBackend>> made_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti

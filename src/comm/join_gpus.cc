@@ -71,6 +71,8 @@ class GpuJoin {
   Result<GpuMesh::Outcome> MakeMesh() const;
   // Makes rings over channels with a transport for each pair, which always can be had.
   Result<std::unique_ptr<DeviceOperations>> MakeChannels() const;
+  // Gives operations the network by which kernels put to ranks whose memory is not mapped.
+  void AddOneSidedNetwork(DeviceOperations& operations) const;
 
  private:
   bool AnyRank(uint8_t PeerInfo::*flag) const {
@@ -90,6 +92,8 @@ class GpuJoin {
 
   const JoinContext& context_;
   GpuPeers peers_;
+  // Of MakeChannels, with this rank's device in it; null where no data passes a network.
+  mutable Operations::OneSidedNetwork network_;
 };
 
 // CUDA IPC is tried where the usual way to share GPU memory is switched off or the driver refused
@@ -230,6 +234,7 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
     TUTTI_INFO(kLogGraph, "rank {} of {}: network device {} ({})", context_.rank(),
                context_.num_ranks(), nic, question.nics[static_cast<size_t>(nic)].name);
     options.network = net->name();
+    network_ = {net, nic};
     options.make_connector = [this, net, nic](WaitWatcher& watcher) {
       return MakeNetConnector(context_.process.proxy(), context_.bootstrap, net, nic, 0,
                               context_.peers, context_.watch.stop_flag(), watcher);
@@ -239,6 +244,14 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
       std::unique_ptr<GpuChannels> made,
       GpuChannels::Create(peers_, context_.watch, settings, std::move(connections), options));
   return std::unique_ptr<DeviceOperations>(std::move(made));
+}
+
+void GpuJoin::AddOneSidedNetwork(DeviceOperations& operations) const {
+  std::shared_ptr<Net> net =
+      OneSidedNet(context_.process.proxy(), context_.settings, context_.bootstrap, network_.net);
+  // Where that is another network, its first device is as good as any.
+  const int device = net == network_.net ? network_.device : 0;
+  operations.set_one_sided_network({std::move(net), device});
 }
 
 }  // namespace
@@ -253,6 +266,10 @@ Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context,
                made.refusal.message());
     TUTTI_ASSIGN(operations, join.MakeChannels());
   }
+  const bool one_host =
+      operations->machines().here.size() == static_cast<size_t>(context.num_ranks());
+  if (!operations->MapsPeerMemory() || !one_host || context.settings.lsa_team_size > 0)
+    join.AddOneSidedNetwork(*operations);
   operations->StartChecking(context.process.loop());
   return std::unique_ptr<Operations>(std::move(operations));
 }

@@ -51,8 +51,8 @@ GinProxy::GinProxy(Parts parts)
       executor_({.rank = parts_.rank,
                  .plan = parts_.plan,
                  .resource = parts_.resource,
-                 .symmetric = parts_.symmetric,
-                 .remote = parts_.remote}) {
+                 .symmetric = parts_.symmetric},
+                parts_.remote) {
   for (uint32_t queue = 0; queue < parts_.plan.num_queues; ++queue)
     if (RmaConnection* const connection = executor_.ConnectionOf(queue)) {
       remotes_.emplace_back().rank = executor_.PeerOf(queue);
@@ -120,7 +120,7 @@ void GinProxy::Refuse(GinQueues::Driven driven) {
 
 void* GinProxy::handle() const { return &block_->places[1].context; }
 
-GinProxy& GinProxy::Of(void* handle) { return *(static_cast<Block::Place*>(handle) - 1)->proxy; }
+GinProxy* GinProxy::Of(void* handle) { return (static_cast<Block::Place*>(handle) - 1)->proxy; }
 
 void GinProxy::Ring(uint32_t context, uint32_t queue) {
   if (context < contexts_.size()) Conclude(contexts_[context]->Ring(queue));

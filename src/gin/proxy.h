@@ -37,6 +37,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "devcomm/requirements.h"
+#include "gin/backend.h"
 #include "gin/executor.h"
 #include "gin/queues.h"
 #include "sys/event_loop.h"
@@ -46,7 +47,7 @@
 
 namespace tutti {
 
-class GinProxy {
+class GinProxy final : public GinBackend {
  public:
   struct Parts {
     int rank = 0;
@@ -58,15 +59,14 @@ class GinProxy {
     Watch* watch = nullptr;
   };
   static Result<std::unique_ptr<GinProxy>> Create(Parts parts);
-  // REQUIRES: no kernel uses the handle any more. What is not done is given up: call Finish first.
-  ~GinProxy();
+  ~GinProxy() override;
   GinProxy(const GinProxy&) = delete;
   GinProxy& operator=(const GinProxy&) = delete;
 
-  // Returns what kernels find the contexts by (ncclDevComm::ginHandles).
-  void* handle() const;
-  // Returns the proxy of a handle.
-  static GinProxy& Of(void* handle);
+  void* handle() const override;
+  // Returns the proxy of a handle; null where the kernels of a GPU have it, which a test may run on
+  // the host: those post, and wait.
+  static GinProxy* Of(void* handle);
 
   // For kernels of hosts; any thread. A context or queue that Do refuses means nothing to the other
   // functions.
@@ -83,8 +83,7 @@ class GinProxy {
   // context and takes what other ranks put here; later in the wait, sleeps until more comes.
   void Wait(uint32_t context, uint32_t round);
 
-  // Waits until all that was posted is done, or the communicator has stopped.
-  Status Finish(Deadline deadline);
+  Status Finish(Deadline deadline) override;
 
  private:
   struct Block;

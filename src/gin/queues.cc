@@ -4,6 +4,8 @@
 
 #include <cerrno>
 
+#include "gin/descriptor_ring.h"
+
 namespace tutti {
 namespace {
 
@@ -154,22 +156,15 @@ Result<bool> GinQueues::Take(uint32_t number) {
   Queue& queue = queues_[number];
   const uint32_t slot = queue.taken & (depth_ - 1);
   GinDescriptor& descriptor = descriptors_[size_t{number} * depth_ + slot];
-  uint64_t words[GinDescriptor::kUsedWords];
-  for (int i = 0; i < GinDescriptor::kUsedWords; ++i) {
-    words[i] = std::atomic_ref<uint64_t>(descriptor.words[i]).load(std::memory_order_acquire);
-    if ((words[i] & 1) == 0) return false;
-  }
-  if (device::GinVersionOf(words) != device::kGinVersion)
-    return InvalidUsage("a kernel posted an operation of version {} instead of {}",
-                        device::GinVersionOf(words), device::kGinVersion);
-  const device::GinOperation operation = device::UnpackGin(words);
+  GinWords words;
+  if (!ReadDescriptor(descriptor, words)) return false;
+  TUTTI_TRY(CheckVersion(words));
+  const device::GinOperation operation = device::UnpackGin(words.data());
   TUTTI_ASSIGN(const GinExecutor::Begun begun,
                executor_.Begin({context_, number, slot}, operation));
   queue.blocked = begun.step == GinExecutor::Step::kNoRoom;
   if (queue.blocked) return false;
-  // The kernel that gets the slot next sees it cleared, since the consumer index is released later.
-  for (int i = 0; i < GinDescriptor::kUsedWords; ++i)
-    std::atomic_ref<uint64_t>(descriptor.words[i]).store(0, std::memory_order_relaxed);
+  ClearDescriptor(descriptor);
   ++queue.taken;
   const std::optional<uint32_t> counter = CounterOf(operation);
   if (begun.request == nullptr && queue.flights.empty())

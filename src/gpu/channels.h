@@ -53,6 +53,7 @@ class GpuChannels final : public DeviceOperations {
   std::string Describe(const Task& task) const override;
   std::string_view TransportTo(int peer) const override;
   const MachineMap& machines() const override { return machines_; }
+  bool MapsPeerMemory() const override { return connections_->place() == WindowPlace::kPeerMemory; }
   uint64_t MemoryBytes() const override { return connections_->DeviceBytes() + PackBytes(); }
 
  private:

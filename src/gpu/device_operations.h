@@ -37,6 +37,9 @@ class DeviceOperations : public Operations {
   void NoteAbort() final;
   void Finish() final;
   std::string_view RankKind() const final { return "ranks that are GPUs"; }
+  OneSidedNetwork one_sided_network() const final { return one_sided_network_; }
+  // Called once, before the first use.
+  void set_one_sided_network(OneSidedNetwork network) { one_sided_network_ = std::move(network); }
   std::string DescribeTransports() const final;
 
  protected:
@@ -84,6 +87,7 @@ class DeviceOperations : public Operations {
 
   const GpuPeers peers_;
   Watch& watch_;
+  OneSidedNetwork one_sided_network_;
   std::unique_ptr<CallChecker> calls_;  // Null where there is no other rank.
   bool done_when_aborted_ = false;
   std::atomic<size_t> pack_bytes_ = 0;

@@ -93,6 +93,9 @@ class HostOperations final : public Operations {
   uint64_t MemoryBytes() const override { return arena_.memory.size(); }
   bool MapsPeerMemory() const override { return true; }
   const OneSidedSupport* one_sided_support() const override { return &one_sided_support_; }
+  OneSidedNetwork one_sided_network() const override {
+    return {one_sided_support_.network, one_sided_support_.network_device};
+  }
 
  private:
   Status RunInTurn(std::span<const IssuedTask> tasks);

@@ -186,11 +186,12 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Boo
 
 std::shared_ptr<Net> OneSidedNet(Proxy& proxy, const Settings& settings, const Bootstrap& bootstrap,
                                  std::shared_ptr<Net> net) {
-  if (net->rma() != nullptr) return net;
+  if (net != nullptr && net->rma() != nullptr) return net;
   Result<std::unique_ptr<Net>> sockets = SocketNet::Create(
       proxy.loop(), NetworkKey(bootstrap.key_holder().key, settings), settings, {});
   const Status status = sockets.ok() ? (*sockets)->IsViable() : sockets.status();
-  TUTTI_INFO(kLogInit | kLogNet, "net {} has no one-sided operations; {}", net->name(),
+  TUTTI_INFO(kLogInit | kLogNet, "{} has no one-sided operations; {}",
+             net != nullptr ? net->name() : "what joins the ranks",
              status.ok() ? "sockets carry them" : status.message());
   return status.ok() ? std::shared_ptr<Net>(std::move(sockets).value()) : nullptr;
 }

@@ -25,8 +25,8 @@ Status CheckNetName(const Settings& settings);
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Bootstrap& bootstrap,
                                      std::span<const PeerInfo> peers, Deadline deadline);
 
-// Returns the network for one-sided operations (rma.h) between ranks that `net` joins: `net` where
-// it has them, else TCP sockets, which reach wherever the bootstrap does. Null, with the reason in
+// Returns the network for one-sided operations (rma.h) between ranks that `net` joins, which may be
+// null: `net` where it has them, else TCP sockets, which reach wherever the bootstrap does. Null, with the reason in
 // the log, where this rank cannot have sockets.
 std::shared_ptr<Net> OneSidedNet(Proxy& proxy, const Settings& settings, const Bootstrap& bootstrap,
                                  std::shared_ptr<Net> net);

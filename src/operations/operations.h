@@ -97,6 +97,14 @@ class Operations {
   };
   // Returns null where the ranks make no one-sided calls, on all of them.
   virtual const OneSidedSupport* one_sided_support() const { return nullptr; }
+  // The network for one-sided operations (transport/net/rma.h) with ranks whose memory this rank's
+  // device does not map, and this rank's device in it; no network where there is none, or no such
+  // ranks.
+  struct OneSidedNetwork {
+    std::shared_ptr<Net> net;
+    int device = 0;
+  };
+  virtual OneSidedNetwork one_sided_network() const = 0;
   // A window (window/window.h) that all ranks reach, with parts of one length.
   struct ReachedWindow {
     std::span<std::byte> own;

@@ -368,6 +368,17 @@ Result<const Window*> SymmetricMemory::Lookup(ncclWindow_t handle) const {
   return found.get();
 }
 
+Result<std::byte*> SymmetricMemory::OwnAt(uint64_t slice_offset, uint64_t bytes) const {
+  const MutexLock lock(mutex_);
+  for (const auto& window : windows_) {
+    const uint64_t at = slice_offset - window->slice_offset;
+    if (slice_offset >= window->slice_offset && window->Holds(bootstrap_.rank(), at, bytes))
+      return window->At(team_.place, at);
+  }
+  return InvalidArgument("there is no window of {} bytes at {} of the flat space", bytes,
+                         slice_offset);
+}
+
 ncclDevCommWindowTable* SymmetricMemory::table() const {
   const MutexLock lock(mutex_);
   return table_.first();

@@ -98,6 +98,11 @@ class SymmetricMemory {
   // is not deregistered while the caller uses it.
   Result<const Window*> Lookup(ncclWindow_t handle) const;
 
+  // Returns where this rank reaches `bytes` bytes of its own part of some window, at an offset in
+  // its slice of the flat space; such an offset means the same on all ranks. InvalidArgument where
+  // no window holds them.
+  Result<std::byte*> OwnAt(uint64_t slice_offset, uint64_t bytes) const;
+
   // Returns what kernels are told of a window of this communicator.
   ncclWindow_vidmem RecordOf(const Window& window) const;
   // Returns the first block of the list of windows, for kernels; null before the first window.

@@ -25,7 +25,8 @@ INSTANTIATE_TEST_SUITE_P(Of, GinLayoutTest,
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_P(GinLayoutTest, KernelsPutToAllRanks) {
-  TUTTI_FOR_HOSTS("GPUs have no device communicators yet");
+  // A kernel of a host stands in for one of a GPU, where GPUs are the stand-in's (tests/fakegpu).
+  if (OnGpus()) finish_streams = [](ncclComm_t comm) { return Finish(comm); };
   const Hosts& hosts = GetParam().hosts;
   const int n = static_cast<int>(hosts.size());
   RunRankProcesses(n, [&](int rank, Board& board) {

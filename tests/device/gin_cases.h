@@ -16,6 +16,15 @@
 
 namespace tutti::testing {
 
+// Meets all ranks. Where ranks are GPUs, whoever runs the cases says how to wait for their streams.
+inline ncclResult_t (*finish_streams)(ncclComm_t comm) = nullptr;
+inline void GinMeet(ncclComm_t comm) {
+  EXPECT_EQ(tuttiBarrier(comm, nullptr), ncclSuccess);
+  if (finish_streams != nullptr) {
+    EXPECT_EQ(finish_streams(comm), ncclSuccess);
+  }
+}
+
 // Memory of this rank that all ranks reach, as numbers.
 template <typename T>
 class GinWindow {
@@ -118,7 +127,7 @@ inline void GinAllToAll(ncclComm_t comm, int rank, int n, size_t bytes, int roun
         wrong += out.data()[from * bytes + i] != GinByte(round, static_cast<int>(from), rank, i);
     EXPECT_EQ(wrong, 0u) << "in round " << round << " with " << bytes << " bytes";
     // Nobody overwrites what has not been looked at.
-    EXPECT_EQ(tuttiBarrier(comm, nullptr), ncclSuccess);
+    GinMeet(comm);
   }
 }
 
@@ -251,13 +260,13 @@ inline void GinGets(ncclComm_t comm, int rank, int n) {
   for (size_t i = 0; i < kBytes; ++i) theirs.data()[i] = GinByte(1, rank, 0, i);
   const GinDevComm devcomm(comm, AskGin(1, 0, 2));
   if (!devcomm.made()) return;
-  EXPECT_EQ(tuttiBarrier(comm, nullptr), ncclSuccess);
+  GinMeet(comm);
   std::atomic<int> wrong = 0;
   EXPECT_EQ(tutti::Launch(GetFromAll, {1, 2}, devcomm.get(), theirs.get(), mine.get(), kBytes,
                           words.get(), &wrong),
             ncclSuccess);
   EXPECT_EQ(wrong, 0);
-  EXPECT_EQ(tuttiBarrier(comm, nullptr), ncclSuccess);
+  GinMeet(comm);
 }
 
 // Every rank shows its number of the epoch to all, by a weak put without a signal; after a barrier
@@ -365,7 +374,7 @@ inline void GinModes(ncclComm_t comm, int, int n) {
     size_t wrong = 0;
     for (size_t i = 0; i < words; ++i) wrong += window.data()[i] != i + 1;
     EXPECT_EQ(wrong, 0u) << "in mode " << static_cast<int>(mode);
-    EXPECT_EQ(tuttiBarrier(comm, nullptr), ncclSuccess);
+    GinMeet(comm);
   }
 }
 

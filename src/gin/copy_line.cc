@@ -1,0 +1,78 @@
+#include "gin/copy_line.h"
+
+#include <utility>
+
+namespace tutti {
+namespace {
+
+cuda::DeviceAddress AddressOf(const void* memory) {
+  return static_cast<cuda::DeviceAddress>(reinterpret_cast<uintptr_t>(memory));
+}
+
+}  // namespace
+
+Result<GinCopyLine> GinCopyLine::Create(const cuda::Device& device) {
+  TUTTI_ASSIGN(cuda::OwnStream stream, cuda::OwnStream::Create(device));
+  GinCopyLine line(std::move(stream), device);
+  const cuda::Driver& driver = device.driver();
+  for (cuda::Event& event : line.events_)
+    TUTTI_TRY(driver.Check(driver.EventCreate(&event, cuda::kEventWithoutTiming), "making events"));
+  return line;
+}
+
+GinCopyLine::GinCopyLine(GinCopyLine&& other) noexcept
+    : device_(other.device_),
+      stream_(std::move(other.stream_)),
+      events_(std::exchange(other.events_, {})),
+      sealed_(other.sealed_),
+      reached_(other.reached_),
+      open_(other.open_) {}
+
+GinCopyLine::~GinCopyLine() {
+  const cuda::Driver& driver = device_->driver();
+  if (stream_.get() != nullptr) driver.StreamSynchronize(stream_.get());
+  for (const cuda::Event event : events_)
+    if (event != nullptr) driver.EventDestroy(event);
+}
+
+Result<uint64_t> GinCopyLine::Between(void* to, const void* from, size_t bytes) {
+  return Begun(device_->driver().MemcpyAsync(AddressOf(to), AddressOf(from), bytes, stream_.get()),
+               "copying between GPUs");
+}
+Result<uint64_t> GinCopyLine::In(void* to, const void* from, size_t bytes) {
+  return Begun(device_->driver().MemcpyToDeviceAsync(AddressOf(to), from, bytes, stream_.get()),
+               "copying to the GPU");
+}
+Result<uint64_t> GinCopyLine::Out(void* to, const void* from, size_t bytes) {
+  return Begun(device_->driver().MemcpyToHostAsync(to, AddressOf(from), bytes, stream_.get()),
+               "copying from the GPU");
+}
+
+Result<uint64_t> GinCopyLine::Begun(int result, const char* doing) {
+  TUTTI_TRY(device_->driver().Check(result, doing));
+  open_ = true;
+  return sealed_ + 1;
+}
+
+Status GinCopyLine::Seal() {
+  if (!open_ || sealed_ - reached_ == kEvents) return Status::Ok();
+  const cuda::Driver& driver = device_->driver();
+  TUTTI_TRY(driver.Check(driver.EventRecord(events_[(sealed_ + 1) % kEvents], stream_.get()),
+                         "noting how far copies have come"));
+  ++sealed_;
+  open_ = false;
+  return Status::Ok();
+}
+
+Result<uint64_t> GinCopyLine::reached() {
+  const cuda::Driver& driver = device_->driver();
+  while (reached_ < sealed_) {
+    const int result = driver.EventQuery(events_[(reached_ + 1) % kEvents]);
+    if (result == cuda::kNotReady) break;
+    TUTTI_TRY(driver.Check(result, "asking how far copies have come"));
+    ++reached_;
+  }
+  return reached_;
+}
+
+}  // namespace tutti

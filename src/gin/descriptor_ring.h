@@ -1,0 +1,38 @@
+#pragma once
+
+// How a proxy takes descriptors (nccl_device/impl/gin_descriptor.h) from their slots.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "base/status.h"
+#include "nccl_device/impl/gin_descriptor.h"
+
+namespace tutti {
+
+using GinWords = std::array<uint64_t, device::GinDescriptor::kUsedWords>;
+
+// Reads the words of a slot. Returns whether all of them have arrived.
+inline bool ReadDescriptor(device::GinDescriptor& descriptor, GinWords& words) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    words[i] = std::atomic_ref<uint64_t>(descriptor.words[i]).load(std::memory_order_acquire);
+    if ((words[i] & 1) == 0) return false;
+  }
+  return true;
+}
+
+// Frees a slot. The kernel that gets it next sees it cleared, since the consumer index is released
+// later.
+inline void ClearDescriptor(device::GinDescriptor& descriptor) {
+  for (int i = 0; i < device::GinDescriptor::kUsedWords; ++i)
+    std::atomic_ref<uint64_t>(descriptor.words[i]).store(0, std::memory_order_relaxed);
+}
+
+inline Status CheckVersion(const GinWords& words) {
+  if (device::GinVersionOf(words.data()) == device::kGinVersion) return Status::Ok();
+  return InvalidUsage("a kernel posted an operation of version {} instead of {}",
+                      device::GinVersionOf(words.data()), device::kGinVersion);
+}
+
+}  // namespace tutti

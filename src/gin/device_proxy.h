@@ -1,0 +1,143 @@
+#pragma once
+
+// Device-initiated networking by proxy, for kernels of GPUs.
+//
+//   kernel                      thread of this object                       rank that is put to
+//   descriptor into a queue ──▶ takes it, checks it (operands.h)
+//                                 ── copy by the GPU's copy engines ──────▶ GPU of the LSA team
+//                                    then an atomic add ───────────────────▶ its signal
+//                                 ── slots and the network (mail.h) ──────▶ any other GPU, whose
+//                                                                           proxy adds to the signal
+//   consumer index, counter ◀── done, in order
+//
+// A signal is added to when the bytes of its put, and of all earlier ones of its queue, lie in the
+// memory of the GPU that is put to: a kernel that has loaded it with acquire order sees them.
+// Signals and counters lie in pinned memory of the host, where processors add to them atomically,
+// whichever process of the host they run (device_memory.h). Signals in windows lie in a GPU, where
+// only copies reach: they are read, added to and written, under a lock of the rank that owns them.
+//
+// A GPU cannot wake a thread, so the thread looks for descriptors as long as the object lives: all
+// the time while something is under way or was a moment ago, later in steps of up to a millisecond.
+//
+// Threads: the public functions by any thread, one at a time.
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "backend/cuda/device.h"
+#include "backend/cuda/memory.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "base/wait.h"
+#include "devcomm/requirements.h"
+#include "gin/backend.h"
+#include "gin/copy_line.h"
+#include "gin/device_memory.h"
+#include "gin/mail.h"
+#include "gin/operands.h"
+#include "watch/watch.h"
+#include "window/remote_windows.h"
+#include "window/symmetric_memory.h"
+
+namespace tutti {
+
+class GinDeviceProxy final : public GinBackend {
+ public:
+  struct Parts {
+    int rank = 0;
+    GinPlan plan;
+    const cuda::Device* device = nullptr;        // This and what is pointed to outlive the proxy.
+    const SymmetricMemory* symmetric = nullptr;  // windows in memory of GPUs
+    // Memory of the host with GinHostLayout, zeroed; and a window with a word of each rank, the
+    // lock of the signals in its windows.
+    std::shared_ptr<const Window> host;
+    std::shared_ptr<const Window> locks;
+    RemoteWindows* remote = nullptr;  // null where the LSA team is all ranks
+    Watch* watch = nullptr;
+  };
+  // Takes what it needs of the GPU, so that it need not while kernels run.
+  static Result<std::unique_ptr<GinDeviceProxy>> Create(Parts parts);
+  // Begins to look for descriptors.
+  Status Start();
+  ~GinDeviceProxy() override;
+
+  void* handle() const override { return block_.data() + block_layout_.contexts_at; }
+  // Ends the thread, too.
+  Status Finish(Deadline deadline) override;
+
+  // Returns whether no other rank writes into the window of the host any more.
+  bool IsForgotten() const;
+
+ private:
+  // An operation that was taken and is not done.
+  struct Flight {
+    uint64_t copied_at = 0;     // a number of local_, where its peer is in the LSA team
+    bool done = true;           // what was given to a mail
+    std::byte* word = nullptr;  // the signal, where its peer is in the LSA team
+    bool word_is_on_gpu = false;
+    uint64_t added = 0;
+    std::optional<uint32_t> counter;
+  };
+  struct Queue {
+    uint32_t context = 0;
+    uint32_t number = 0;  // in the context
+    uint32_t taken = 0;
+    uint32_t done = 0;
+    int peer = 0;
+    GinMail* mail = nullptr;  // null: the peer is in the LSA team
+    std::deque<Flight> flights;
+  };
+  using Reached = GinOperands::Reached;
+  enum class Ending : uint8_t { kNo, kWhenIdle, kNow };
+
+  GinDeviceProxy(Parts parts, GinPlan host_plan);
+  Status Prepare();
+  Status WriteContexts(const cuda::OwnStream& stream);
+  Status WarmUp();
+  void MakeMails();
+  std::byte* PinnedAt(size_t at) const { return pinned_.data() + at; }
+
+  void Run();
+  Status Serve();
+  Result<bool> Round();
+  Result<bool> MoveMails();
+  Status OnBroken(GinMail& mail, Status failure);
+  Result<bool> Take(Queue& queue);
+  Status Begin(Queue& queue, const GinOperands::Position& at,
+               const device::GinOperation& operation);
+  Status BeginInTeam(const GinOperands::Position& at, const device::GinOperation& operation,
+                     const Reached& reached, int peer, Flight& flight);
+  void BeginByMail(const device::GinOperation& operation, const Reached& reached, GinMail& mail,
+                   Flight& flight);
+  Result<bool> Complete(Queue& queue);
+  Status AddToWord(std::byte* word, uint64_t added, int owner);
+  bool Idle() const;
+  Result<bool> CloseMails();
+  void Fail(Status failure);
+  Ending ending() const { return ending_.load(std::memory_order_acquire); }
+
+  const Parts parts_;
+  const GinHostLayout layout_;
+  const GinBlockLayout block_layout_;
+  const GinOperands operands_;
+  cuda::PinnedRange pinned_;  // parts_.host
+  cuda::MappedMemory block_;
+  std::optional<GinCopyLine> local_, out_, in_;  // between GPUs, and to and from slots
+  std::optional<cuda::OwnStream> word_stream_;
+  std::vector<Queue> queues_;
+  std::deque<GinMail> mails_;
+  std::vector<bool> left_;  // by mail: the rank has ended its communicator
+
+  std::atomic<Ending> ending_ = Ending::kNo;
+  Mutex mutex_;
+  CondVar changed_;
+  bool ended_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace tutti

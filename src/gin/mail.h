@@ -1,0 +1,157 @@
+#pragma once
+
+// What the proxies of two GPUs that only a network joins tell each other. Networks reach memory of
+// the host, and windows lie in GPUs, so data goes through pinned memory at both ends:
+//
+//   window ──copy──▶ slot, out ──one-sided put, +1 to `arrived`──▶ slot, in ──copy──▶ window,
+//                                                                                 then the signal
+//
+// A mailbox joins two ranks. Each end has, in its part of a window of the host (GinMailLayout),
+// slots for what it sends and slots for what comes. A message has a slot, and what is longer than
+// that goes as several messages. They are carried out at the receiver in the order in which they
+// were sent, so every signal is a strong one. The receiver tells how many slots it has emptied
+// (`credits`), in the messages that it sends itself or by adding to a word.
+//
+// One thread at a time, with the context of the GPU current.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "gin/copy_line.h"
+#include "window/remote_windows.h"
+#include "window/symmetric_memory.h"
+
+namespace tutti {
+
+// Where the mailbox of one peer lies in a rank's part of the window of mailboxes.
+struct GinMailLayout {
+  static constexpr uint32_t kSlots = 8;
+  static constexpr size_t kHeaderBytes = 128;
+  // Words that the peer adds to. Each has a line of its own.
+  static constexpr size_t kArrivedAt = 0, kCreditsAt = 64, kClosedAt = 128;
+  static constexpr size_t kSlotsAt = 256;
+
+  size_t slot_bytes = 256 << 10;  // of data, without the header
+
+  // Returns the layout for so many peers: shorter slots among many, so that a rank pins at most 64
+  // MiB for them all, or 16 KiB for each slot.
+  static GinMailLayout For(size_t num_peers);
+  size_t SlotBytes() const { return kHeaderBytes + slot_bytes; }
+  size_t bytes() const { return kSlotsAt + 2 * kSlots * SlotBytes(); }
+  // Return where slots are: of what comes, and of what is sent.
+  size_t InAt(uint64_t number) const { return kSlotsAt + number % kSlots * SlotBytes(); }
+  size_t OutAt(uint64_t number) const { return InAt(number) + kSlots * SlotBytes(); }
+};
+
+class GinMail {
+ public:
+  struct Parts {
+    int peer = 0;
+    GinMailLayout layout;
+    const Window* window = nullptr;  // of mailboxes; this and what is pointed to outlive the mail
+    uint64_t own_at = 0;             // where the peer's mailbox lies in this rank's part
+    uint64_t peer_at = 0;            // where this rank's lies in the peer's part
+    RemoteWindows* remote = nullptr;
+    const SymmetricMemory* symmetric = nullptr;  // what puts and gets reach
+    int rank = 0;
+    GinCopyLine* line_out = nullptr;  // from windows to slots
+    GinCopyLine* line_in = nullptr;   // from slots to windows
+    // Adds to a signal of this rank, by its number among all, or to an 8-byte word of GPU memory.
+    std::function<Status(uint64_t number, uint64_t added)> add_to_signal;
+    std::function<Status(std::byte* word, uint64_t added)> add_to_word;
+  };
+  explicit GinMail(Parts parts) : parts_(std::move(parts)) {}
+  GinMail(const GinMail&) = delete;
+  GinMail& operator=(const GinMail&) = delete;
+
+  int peer() const { return parts_.peer; }
+
+  enum class Signal : uint32_t { kNone, kNumbered, kWord };
+  // What is to be done at the peer. Places are offsets in the slices of the flat space, which are
+  // the same on all ranks.
+  struct Order {
+    enum class Kind : uint32_t { kPut = 1, kValue = 2, kGet = 3, kReply = 4 };
+    Kind kind = Kind::kPut;
+    const std::byte* from = nullptr;  // kPut, kReply: memory of this GPU
+    uint64_t from_at = 0;             // kGet: the source, at the peer
+    uint64_t to_at = 0;               // the target: of kGet at this rank, else at the peer
+    uint64_t bytes = 0;
+    uint64_t value = 0;  // kValue
+    Signal signal = Signal::kNone;
+    uint64_t signal_at = 0;
+    uint64_t added = 0;
+    bool* done = nullptr;  // Becomes true: the source has been read; of kGet, the bytes are here.
+  };
+  void Send(const Order& order) { orders_.push_back(order); }
+
+  // Moves what can be moved now. Returns whether anything was. REQUIRES: line_in and line_out are
+  // sealed now and then.
+  Result<bool> Move();
+  // Returns whether this end waits for nothing: all that it has sent has been carried out, or the
+  // peer has closed its end.
+  bool idle() const;
+  // Tells the peer that this end writes to it no more. Returns true when that is on its way.
+  // REQUIRES: idle.
+  Result<bool> Close();
+  // Returns whether the peer has said so: then nothing of it writes here any more.
+  bool PeerHasClosed() const;
+  // Has the network forget the slots: nothing reads or writes them any more.
+  void Drop();
+
+ private:
+  struct Header;
+  // A message on its way: its data is copied to the slot, and then it is put.
+  struct Piece {
+    uint64_t copied_at = 0;  // a number of line_out
+    size_t bytes = 0;        // with the header
+    bool* done = nullptr;
+  };
+  // A message that came, whose data is copied to its place.
+  struct Arrival {
+    uint64_t copied_at = 0;  // a number of line_in
+    Signal signal = Signal::kNone;
+    uint64_t signal_at = 0;
+    uint64_t added = 0;
+    bool* done = nullptr;  // of a get that it completes
+  };
+
+  std::byte* Own(uint64_t at) const { return parts_.window->own.data() + parts_.own_at + at; }
+  std::atomic_ref<uint64_t> Word(size_t at) const {
+    return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(Own(at)));
+  }
+  uint64_t Credits() const;
+  uint64_t num_cut() const { return num_put_ + pieces_.size(); }
+  Status Cut(bool* moved);
+  Status CutOne(Order& order);
+  Status PutPieces(RmaConnection& connection, bool* moved);
+  Status TestPuts(RmaConnection& connection, bool* moved);
+  Status ReturnCredits(RmaConnection& connection);
+  Result<NetRequest*> Add(size_t word, uint64_t value);
+  Status Take(bool* moved);
+  Status TakeOne(const Header& header, const std::byte* data);
+  Status CarryOut(bool* moved);
+
+  const Parts parts_;
+  std::deque<Order> orders_;       // not cut into pieces yet, or in part
+  std::deque<Piece> pieces_;       // not put yet
+  uint64_t num_put_ = 0;           // pieces, over the mail's life
+  std::deque<NetRequest*> puts_;   // that are under way, the last of them
+  uint64_t num_tested_ = 0;        // puts that are done
+  std::deque<NetRequest*> notes_;  // of credits and of the end, under way
+  std::deque<bool*> gets_;         // that no answer has completed
+  uint64_t header_credits_ = 0;    // that came in headers
+  uint64_t num_taken_ = 0;         // messages that came, over the mail's life
+  std::deque<Arrival> arrivals_;
+  uint64_t num_emptied_ = 0;  // slots of messages that were carried out
+  uint64_t num_told_ = 0;     // of these, what the peer knows
+  int64_t untold_since_ns_ = 0;
+  bool closing_ = false;
+};
+
+}  // namespace tutti

@@ -1,0 +1,81 @@
+#pragma once
+
+// What an operation of a kernel (nccl_device/impl/gin_descriptor.h) reaches: looks up the windows,
+// signals and counters that it names, and checks them. Has no state of its own; any thread may
+// call.
+
+#include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+#include "devcomm/requirements.h"
+#include "nccl_device/impl/gin_descriptor.h"
+#include "window/symmetric_memory.h"
+
+namespace tutti {
+
+class GinOperands {
+ public:
+  struct Parts {
+    int rank = 0;
+    GinPlan plan;
+    // Holds signals, counters and values where the plan says.
+    std::shared_ptr<const Window> resource;
+    const SymmetricMemory* symmetric = nullptr;  // of all other windows
+  };
+  explicit GinOperands(Parts parts) : parts_(std::move(parts)), team_(parts_.resource->team) {}
+
+  const GinPlan& plan() const { return parts_.plan; }
+  const LsaTeam& team() const { return team_; }
+  int rank() const { return parts_.rank; }
+  // Returns the rank that a queue leads to.
+  int PeerOf(uint32_t queue) const;
+
+  // Where an operation stands in the queues; `slot` is below the queue's depth.
+  struct Position {
+    uint32_t context = 0;
+    uint32_t queue = 0;
+    uint32_t slot = 0;
+  };
+  // A part of a window that an operation reaches.
+  struct Range {
+    const Window* window = nullptr;
+    uint64_t offset = 0;
+  };
+  // All that an operation reaches; windows are null where it has no such part. `from` lies on this
+  // rank for a put and on the peer for a get, `to` the other way round, `word` on the peer.
+  struct Reached {
+    Range to, from, word;
+  };
+  // Finds all that an operation reaches. Fails where it names what is not there.
+  Result<Reached> Find(const Position& at, const device::GinOperation& operation) const;
+
+  // Returns where this rank reaches a range on `rank`, which is in its team.
+  std::byte* Local(const Range& range, int rank) const {
+    return range.window->At(rank - team_.first, range.offset);
+  }
+  // Returns the word of a counter, and the first word of a context's signals.
+  uint64_t* CounterOf(uint32_t context, uint32_t counter) const;
+  uint64_t* SignalsOf(uint32_t context) const;
+  // Returns the word in which the value of the operation at `at` may be kept until it is done.
+  Range ValueOf(const Position& at) const;
+
+ private:
+  Result<Range> RangeOf(uint64_t window, uint64_t offset, uint64_t bytes, int owner,
+                        const char* what) const;
+  Result<Range> SignalWord(const Position& at, const device::GinOperation& operation) const;
+  Status CheckNumbers(const device::GinOperation& operation) const;
+  // Returns word `number` of those that begin `at` bytes into this rank's resource window.
+  uint64_t* WordAt(uint64_t at, uint64_t number) const;
+
+  const Parts parts_;
+  const LsaTeam team_;
+};
+
+// Return whether an operation has any of these parts (device::GinOp).
+inline bool Has(const device::GinOperation& operation, uint32_t op) {
+  return (operation.op & op) != 0;
+}
+inline constexpr uint32_t kGinSignalOps = device::kGinSignalInc | device::kGinSignalAdd;
+
+}  // namespace tutti
