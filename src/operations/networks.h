@@ -26,8 +26,8 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Boo
                                      std::span<const PeerInfo> peers, Deadline deadline);
 
 // Returns the network for one-sided operations (rma.h) between ranks that `net` joins, which may be
-// null: `net` where it has them, else TCP sockets, which reach wherever the bootstrap does. Null, with the reason in
-// the log, where this rank cannot have sockets.
+// null: `net` where it has them, else TCP sockets, which reach wherever the bootstrap does. Null,
+// with the reason in the log, where this rank cannot have sockets.
 std::shared_ptr<Net> OneSidedNet(Proxy& proxy, const Settings& settings, const Bootstrap& bootstrap,
                                  std::shared_ptr<Net> net);
 
