@@ -124,6 +124,7 @@ Status Communicator::ExchangePeers(PlanContext& lists) {
   TUTTI_TRY(bootstrap_->AllGather(peers_.data(), sizeof(PeerInfo), init_deadline_));
   for (PeerInfo& peer : peers_) MakePrintable(peer);
   TUTTI_TRY(CheckPeers(peers_));
+  ShareMultiprocessors(peers_);
   lists.deterministic = settings_.deterministic;
   TUTTI_TRY(ApplyAlgorithmList(settings_.algo, lists));
   TUTTI_TRY(ApplyProtocolList(settings_.proto, lists));

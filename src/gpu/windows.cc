@@ -46,7 +46,7 @@ Status GpuWindows::MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer, Un
   offer->by_nvlink = IsOnGpu(place_) &&
                      std::all_of(peers.peers.begin(), peers.peers.end(), [&](const PeerInfo& peer) {
                        return &peer == &peers.peers[static_cast<size_t>(peers.bootstrap->rank())] ||
-                              peers.device->ReachesByNvlink(peer.device);
+                              peers.device->ReachesByNvlink(peer.device, peer.device_identity);
                      });
   return Status::Ok();
 }

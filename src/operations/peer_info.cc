@@ -98,6 +98,7 @@ PeerInfo DescribeSelf(const Settings& settings) {
   info.p2p_disabled =
       settings.p2p_disable || settings.p2p_level == "LOC" || settings.p2p_level == "0";
   info.cumem_disabled = settings.cumem_enable == 0;
+  info.multi_rank_gpu = settings.multi_rank_gpu;
   info.pull_disabled = settings.cma_disable || settings.p2p_disable;
   CopyText(info.host, HostName());
   return info;
@@ -146,14 +147,24 @@ Status CheckPeers(std::span<const PeerInfo> peers) {
     }
     if (peer.device == 0) continue;
     const auto [other, fresh] = devices.try_emplace({peer.host_hash, peer.device_identity}, r);
-    if (!fresh) {
+    if (!fresh && !(peers[other->second].multi_rank_gpu && peer.multi_rank_gpu)) {
       return InvalidUsage(
           "{} and {} use the same GPU ({:x}): give each rank its own, with "
-          "CUDA_VISIBLE_DEVICES or cudaSetDevice(local rank)",
+          "CUDA_VISIBLE_DEVICES or cudaSetDevice(local rank), or set "
+          "NCCL_MULTI_RANK_GPU_ENABLE=1 on both",
           name(other->second), name(r), peer.device);
     }
   }
   return Status::Ok();
+}
+
+void ShareMultiprocessors(std::span<PeerInfo> peers) {
+  std::map<std::pair<uint64_t, uint64_t>, int> ranks;
+  for (const PeerInfo& peer : peers) ++ranks[{peer.host_hash, peer.device_identity}];
+  for (PeerInfo& peer : peers)
+    if (peer.device != 0)
+      peer.multiprocessors =
+          std::max(1, peer.multiprocessors / ranks[{peer.host_hash, peer.device_identity}]);
 }
 
 }  // namespace tutti

@@ -36,8 +36,9 @@ struct PeerInfo {
   uint8_t p2p_disabled = 0;    // this rank's GPU is to reach no other GPU's memory
   uint8_t cumem_disabled = 0;  // its memory is not to be shared by file descriptors
   int32_t numa = -1;  // the NUMA node that it runs on when the communicator is made; -1: not known
-  int32_t multiprocessors = 0;  // of its GPU
-  uint8_t more_reserved[4] = {};
+  int32_t multiprocessors = 0;  // of its GPU; after ShareMultiprocessors this rank's part of them
+  uint8_t multi_rank_gpu = 0;   // It may share its GPU with other ranks.
+  uint8_t more_reserved[3] = {};
   std::array<uint64_t, kMostPeerNetworks> networks = {};  // see comm/nics.h
   char host[64] = {};
   char fd_server[48] = {};
@@ -45,7 +46,7 @@ struct PeerInfo {
 };
 
 // It changes when ranks of two builds could not work together.
-inline constexpr uint32_t kPeerProtocol = 5;
+inline constexpr uint32_t kPeerProtocol = 6;
 
 // This rank's record, without what the transports add.
 PeerInfo DescribeSelf(const Settings& settings);
@@ -70,7 +71,11 @@ void MakePrintable(PeerInfo& peer);
 std::string RankName(int rank, const PeerInfo& peer);
 
 // Returns InvalidUsage when two ranks run different versions, differ in a setting that must be
-// equal, or sit on one GPU. The same sentence on every rank.
+// equal, or sit on one GPU without NCCL_MULTI_RANK_GPU_ENABLE. The same sentence on every rank.
 Status CheckPeers(std::span<const PeerInfo> peers);
+
+// Divides the multiprocessors of a GPU among the ranks of its host that share it. The kernels of
+// ranks wait for one another, so those of all ranks must find room on the GPU at the same time.
+void ShareMultiprocessors(std::span<PeerInfo> peers);
 
 }  // namespace tutti

@@ -59,7 +59,7 @@ std::string Describe(const Case& c, int num_ranks);
 
 // Runs the case as one rank and returns a hash of what it received. Failures are noted in the
 // current test. `stream` is synchronized here.
-uint64_t RunCase(ncclComm_t comm, const Case& c, cudaStream_t stream = nullptr);
+uint64_t RunCase(ncclComm_t comm, const Case& c, cudaStream_t stream = UsualStream());
 // The same as a graph: captured on the stream and replayed. GPUs only.
 uint64_t RunCaptured(ncclComm_t comm, const Case& c, cudaStream_t stream);
 // Runs the case on all ranks of a communicator, which are in the hands of the calling thread, in

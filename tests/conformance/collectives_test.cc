@@ -80,8 +80,8 @@ TEST(SpecialValuesTest, AreReducedAlikeOnAllRanks) {
   RunRanks(kRanks, [&](int rank) {
     const auto r = static_cast<size_t>(rank);
     const auto reduce = [&](Array<float>& out, ncclRedOp_t op) {
-      EXPECT_NCCL(
-          ncclAllReduce(in[r].data(), out.data(), 8, ncclFloat32, op, world.comm(rank), nullptr));
+      EXPECT_NCCL(ncclAllReduce(in[r].data(), out.data(), 8, ncclFloat32, op, world.comm(rank),
+                                UsualStream()));
     };
     reduce(sum[r], ncclSum);
     reduce(low[r], ncclMin);
@@ -116,7 +116,7 @@ TEST(ScalarTest, OnTheDeviceIsReadWhenTheOperationRuns) {
     scalar[0] = rank == 0 ? 10 : 100;
     const auto reduce = [&] {
       return ncclAllReduce(value.data(), value.data(), 1, ncclFloat32, op, world.comm(rank),
-                           nullptr);
+                           UsualStream());
     };
     EXPECT_NCCL(reduce());
     EXPECT_NCCL(Finish(world.comm(rank)));
@@ -145,11 +145,11 @@ TEST(BarrierTest, HoldsUntilTheLastRankHasCome) {
           }
           if (rank == late) last_has_come = true;
           if (!OnGpus()) waiting[static_cast<size_t>(rank)] = ThisThread();
-          EXPECT_NCCL(tuttiBarrier(world.comm(rank), nullptr));
+          EXPECT_NCCL(tuttiBarrier(world.comm(rank), UsualStream()));
           if (OnGpus()) waiting[static_cast<size_t>(rank)] = ThisThread();
           EXPECT_NCCL(Finish(world.comm(rank)));
           EXPECT_TRUE(last_has_come) << "rank " << rank << " did not wait for rank " << late;
-          EXPECT_NCCL(tuttiBarrier(world.comm(rank), nullptr));
+          EXPECT_NCCL(tuttiBarrier(world.comm(rank), UsualStream()));
           EXPECT_NCCL(Finish(world.comm(rank)));
         });
       }

@@ -152,6 +152,9 @@ int CountGpus() {
   return WEXITSTATUS(status);
 }
 
+// Returns whether TUTTI_TEST_RANKS lets ranks share GPUs.
+bool RanksShareGpus() { return !Text("TUTTI_TEST_RANKS").empty(); }
+
 }  // namespace
 
 Place WhereTestsRun() {
@@ -167,7 +170,13 @@ Place WhereTestsRun() {
 }
 
 int MostRanks() {
-  static const int count = OnGpus() ? CountGpus() : std::numeric_limits<int>::max();
+  static const int count = [] {
+    if (!OnGpus()) return std::numeric_limits<int>::max();
+    const int gpus = CountGpus();
+    if (gpus == 0 || !RanksShareGpus()) return gpus;
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", /*overwrite=*/1);
+    return std::atoi(std::getenv("TUTTI_TEST_RANKS"));
+  }();
   return count;
 }
 
@@ -183,7 +192,8 @@ std::vector<int> UpToMostRanks(std::vector<int> numbers) {
 
 void UseDevice(int device) {
   if (!OnGpus()) return;
-  Must(TheDriver().ContextSetCurrent(ContextOf(device)), "choosing a GPU");
+  Must(TheDriver().ContextSetCurrent(ContextOf(device % TheDriver().num_devices())),
+       "choosing a GPU");
 }
 
 void UseNoDevice() {
@@ -200,12 +210,29 @@ void RunRanks(int num_ranks, const std::function<void(int rank)>& body, double d
       deadline_s);
 }
 
+cudaStream_t UsualStream() {
+  struct OfThread {
+    cudaStream_t stream = nullptr;
+    ~OfThread() {
+      if (stream != nullptr) StreamDestroy(stream);
+    }
+  };
+  thread_local OfThread own;
+  if (OnGpus() && RanksShareGpus() && own.stream == nullptr)
+    Must(StreamCreate(&own.stream) == ncclSuccess ? 0 : 1, "making a thread's stream");
+  return own.stream;
+}
+
 ncclResult_t Finish(ncclComm_t comm, cudaStream_t stream) {
   if (stream != nullptr) return StreamSynchronize(stream);
   if (!OnGpus()) return ncclSuccess;
   int device = -1;
   const ncclResult_t found = ncclCommCuDevice(comm, &device);
-  return found != ncclSuccess ? found : FinishDevice(device);
+  if (found != ncclSuccess) return found;
+  const ncclResult_t finished = FinishDevice(device);
+  if (finished != ncclSuccess || !RanksShareGpus()) return finished;
+  const cuda::ContextScope scope(TheDriver(), ContextOf(device));
+  return ResultOf(TheDriver().StreamSynchronize(CudaStream(UsualStream())));
 }
 
 ncclResult_t FinishDevice(int device) {

@@ -9,7 +9,8 @@
 // every GPU read and write at the same address (on hosts, any memory).
 //
 // A rank has the device of its number. Tests that need more ranks than there are GPUs are skipped
-// with a word. Pinned and device memory come from pools that are made once and never given back:
+// with a word. TUTTI_TEST_RANKS=n lets up to n ranks share the GPUs that there are, in turns.
+// Pinned and device memory come from pools that are made once and never given back:
 // CUDA may wait for all devices when it frees, and then for a kernel that waits for the one who
 // frees.
 
@@ -29,7 +30,8 @@ enum class Place { kHost, kPinned, kDevice };
 Place WhereTestsRun();
 inline bool OnGpus() { return WhereTestsRun() != Place::kHost; }
 // How many GPUs this machine shows, found out in a process of its own, so that this one may still
-// fork; no bound (a large number) for host ranks.
+// fork; or how many ranks TUTTI_TEST_RANKS lets share them. No bound (a large number) for host
+// ranks.
 int MostRanks();
 // Those of `numbers` that there are devices for.
 std::vector<int> UpToMostRanks(std::vector<int> numbers);
@@ -46,6 +48,10 @@ void UseNoDevice();
 // RunRankThreads, each thread on the device of its number.
 void RunRanks(int num_ranks, const std::function<void(int rank)>& body, double deadline_s = 60);
 
+// Returns the stream on which cases run that name none: the default one, or, where ranks that are
+// threads share a GPU, the calling thread's own, because a default stream would run their kernels
+// one after the other and these wait for one another.
+cudaStream_t UsualStream();
 // Until what is queued on the stream is done; the null stream is that of the communicator's device.
 // On hosts the null stream has nothing to wait for.
 ncclResult_t Finish(ncclComm_t comm, cudaStream_t stream = nullptr);

@@ -115,22 +115,22 @@ TEST_P(WindowsTest, CarryWhatIsRegistered) {
         for (size_t i = 0; i < reduced.size(); ++i) reduced[i] += number(from, i);
       }
       Put(in, mine);
-      EXPECT_NCCL(ncclAllReduce(in, out, ranks * count, ncclInt32, ncclSum, comm, nullptr));
+      EXPECT_NCCL(ncclAllReduce(in, out, ranks * count, ncclInt32, ncclSum, comm, UsualStream()));
       EXPECT_NCCL(Finish(comm));
       EXPECT_EQ(Get(out, ranks * count), reduced) << "AllReduce of " << ranks * count;
-      EXPECT_NCCL(ncclAllGather(in, out, count, ncclInt32, comm, nullptr));
+      EXPECT_NCCL(ncclAllGather(in, out, count, ncclInt32, comm, UsualStream()));
       EXPECT_NCCL(Finish(comm));
       EXPECT_EQ(Get(out, ranks * count), gathered) << "AllGather of " << count;
-      EXPECT_NCCL(ncclReduceScatter(in, out, count, ncclInt32, ncclSum, comm, nullptr));
+      EXPECT_NCCL(ncclReduceScatter(in, out, count, ncclInt32, ncclSum, comm, UsualStream()));
       EXPECT_NCCL(Finish(comm));
       const auto part = reduced.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(rank) * count);
       EXPECT_EQ(Get(out, count), std::vector<int>(part, part + static_cast<ptrdiff_t>(count)))
           << "ReduceScatter of " << count;
     }
-    EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+    EXPECT_NCCL(tuttiBarrier(comm, UsualStream()));
     EXPECT_NCCL(Finish(comm));
     EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
-    EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+    EXPECT_NCCL(tuttiBarrier(comm, UsualStream()));
     EXPECT_NCCL(Finish(comm));
     EXPECT_NCCL(ncclMemFree(memory));
   });

@@ -193,6 +193,22 @@ def same_gpu_twice():
     together(2, body, devices=[0, 0])
 
 
+def ranks_share_a_gpu():
+    os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+
+    def body(rank):
+        assert rank.result == SUCCESS, rank.error()
+        stream = ctypes.c_void_p()
+        assert rank.cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+        rank.fill(0, 1.0)
+        assert rank.all_reduce(stream=stream) == SUCCESS and rank.synchronize() == 0, rank.error()
+        assert rank.first_of(0) == 2.0
+        rank.nccl.ncclCommDestroy(rank.comm)
+
+    together(2, body, devices=[0, 0])
+    del os.environ["NCCL_MULTI_RANK_GPU_ENABLE"]
+
+
 def host_memory():
     os.environ["NCCL_CHECK_POINTERS"] = "1"
     keep = (ctypes.c_float * 1000)()
@@ -582,7 +598,7 @@ def main():
         print(f"death_of_a_process among {min(gpus, 4)} ok", flush=True)
     else:
         print(f"skipped: a death among three, on {gpus} GPUs")
-    for test in (abort_ends_kernels, abort_ends_messages, abort_ends_symmetric, same_gpu_twice, host_memory, wrong_device, host_stream, other_counts, other_message_lengths,
+    for test in (abort_ends_kernels, abort_ends_messages, abort_ends_symmetric, same_gpu_twice, ranks_share_a_gpu, host_memory, wrong_device, host_stream, other_counts, other_message_lengths,
                  one_rank_without_gpu, sticky_error, too_little_memory, made_and_ended_beside_another,
                  stream_at_the_address_of_another, graphs_keep_what_they_need):
         test()

@@ -16,8 +16,8 @@ import torch.distributed.fsdp
 
 rank = int(os.environ["RANK"])
 size = int(os.environ["WORLD_SIZE"])
-torch.cuda.set_device(rank)
-device = torch.device("cuda", rank)
+device = torch.device("cuda", rank % torch.cuda.device_count())  # Ranks may share GPUs.
+torch.cuda.set_device(device)
 failures = []
 
 
@@ -233,7 +233,7 @@ def train(name, wrap):
 
 
 def train_both():
-    model, losses = train("DDP", lambda m: torch.nn.parallel.DistributedDataParallel(m, device_ids=[rank]))
+    model, losses = train("DDP", lambda m: torch.nn.parallel.DistributedDataParallel(m, device_ids=[device.index]))
     total = torch.cat([p.detach().flatten() for p in model.parameters()])
     reference = total.clone()
     dist.broadcast(reference, 0)

@@ -20,8 +20,9 @@ def rank_main():
     import torch.distributed as dist  # pylint: disable=import-outside-toplevel
 
     rank = int(os.environ["RANK"])
-    torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=TIMEOUT_S), device_id=torch.device("cuda", rank))
+    device = torch.device("cuda", rank % torch.cuda.device_count())  # Ranks may share GPUs.
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=TIMEOUT_S), device_id=device)
     x = torch.ones(1_000_000, device="cuda")
     dist.all_reduce(x)
     torch.cuda.synchronize()

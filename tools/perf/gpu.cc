@@ -49,14 +49,14 @@ Status Gpu::Set(char* to, int byte, size_t bytes) {
       driver_.Check(driver_.MemsetBytes(AddressOf(to), static_cast<unsigned char>(byte), bytes),
                     "filling GPU memory"));
   // The filling is waited for here, because the stream of operations does not wait for its stream.
-  return driver_.Check(driver_.ContextSynchronize(), "filling GPU memory");
+  return driver_.Check(driver_.StreamSynchronize(nullptr), "filling GPU memory");
 }
 
 Status Gpu::Upload(char* to, const void* from, size_t bytes) {
   if (bytes == 0) return {};
   TUTTI_TRY(
       driver_.Check(driver_.MemcpyToDevice(AddressOf(to), from, bytes), "copying to the GPU"));
-  return driver_.Check(driver_.ContextSynchronize(), "copying to the GPU");
+  return driver_.Check(driver_.StreamSynchronize(nullptr), "copying to the GPU");
 }
 
 Status Gpu::Download(void* to, const char* from, size_t bytes) {

@@ -59,9 +59,9 @@ class Device {
   void TryLateFrees() const;
   // Pinned memory for communicators on this GPU.
   PinnedPool& pinned() const { return *pinned_; }
-  // Returns whether NVLink joins it to the GPU at that address; false where the process does not
-  // see that GPU (CUDA_VISIBLE_DEVICES).
-  bool ReachesByNvlink(uint64_t pci_address) const;
+  // Returns whether NVLink joins it to the GPU at that address, or it is that GPU itself; false
+  // where the process does not see that GPU (CUDA_VISIBLE_DEVICES).
+  bool ReachesByNvlink(uint64_t pci_address, uint64_t identity) const;
 
   // REQUIRES: the device's context is current.
   Status Launch(const MeshArgs& args, DataType type, const LaunchShape& shape, Stream stream) const;
