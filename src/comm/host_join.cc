@@ -204,7 +204,7 @@ void HostJoin::ConcludeSharing(std::span<const ShareResult> results) {
   PlanContext& plan = parts_.plan;
   plan.num_ranks = num_ranks();
   plan.one_host = one_host_expected_ && all([](const ShareResult& r) { return r.leader == 0; });
-  plan.oversubscribed = Oversubscribed(context_.peers);
+  plan.oversubscribed = FewestCpusOfARank(context_.peers) < 1;
   plan.can_pull = plan.one_host && all([](const ShareResult& r) { return r.can_pull != 0; });
   topology_matters_ =
       !plan.one_host || !all([](const ShareResult& r) { return r.asks_topology == 0; });

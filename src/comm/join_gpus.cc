@@ -23,20 +23,15 @@ uint64_t BusIdOf(const PeerInfo& peer) {
   return domain << 20 | bus << 12 | (peer.device >> 8 & 0xff) << 4;
 }
 
-// Returns the number of channels, the same on all ranks: one for every two processors that a rank
-// has on the host that has fewest for its ranks, because while data moves a channel keeps a thread
-// of its own busy and about one of the network's. Between two H200s by
-// sockets, AllReduce of 64 MiB ran at 2.3, 4.8, 6.7 and 10.3 GB/s over 1, 2, 4 and 8 channels
-// (bench/results/gpu_paths.md).
+// Returns the number of channels, the same on all ranks: one for every two processors that the rank
+// with fewest has, because while data moves a channel keeps a thread of its own busy and about one
+// of the network's. Between two H200s by sockets, AllReduce of 64 MiB ran at 2.3, 4.8, 6.7 and 10.3
+// GB/s over 1, 2, 4 and 8 channels; with fewer processors than that, operations of 1 MiB take
+// several times as long (bench/results/gpu_paths.md).
 int ChannelsFor(const Settings& settings, std::span<const PeerInfo> peers) {
   constexpr int kMost = kMostGpuChannels;
   if (settings.gpu_channels > 0) return std::min(static_cast<int>(settings.gpu_channels), kMost);
-  std::map<uint64_t, int> ranks;
-  for (const PeerInfo& peer : peers) ++ranks[peer.host_hash];
-  int channels = kMost;
-  for (const PeerInfo& peer : peers)
-    channels = std::min(channels, peer.cpus / (2 * ranks[peer.host_hash]));
-  return std::max(channels, 1);
+  return std::clamp(static_cast<int>(FewestCpusOfARank(peers) / 2), 1, kMost);
 }
 
 // Returns over how many channels a message between two ranks goes, the same on all ranks: as many

@@ -47,11 +47,15 @@ std::string SharedSettings(const Settings& s) {
   return text;
 }
 
+// The machine is part of it, whatever NCCL_HOSTID and network namespaces make of it: processors are
+// shared by all that runs on the machine.
 uint64_t CpuSetHash() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 0;
-  return Fnv1a::OfObjects(std::span<const cpu_set_t>(&set, 1));
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) CPU_ZERO(&set);
+  const std::string boot = BootId();
+  return Fnv1a::Of(fmt::format("{} {}", boot.empty() ? HostName() : boot,
+                               std::string_view(reinterpret_cast<const char*>(&set), sizeof(set))));
 }
 
 template <size_t kSize>
@@ -104,11 +108,13 @@ PeerInfo DescribeSelf(const Settings& settings) {
   return info;
 }
 
-bool Oversubscribed(std::span<const PeerInfo> peers) {
-  std::map<std::pair<uint64_t, uint64_t>, int> ranks;
+double FewestCpusOfARank(std::span<const PeerInfo> peers) {
+  std::map<uint64_t, int> ranks;
+  for (const PeerInfo& peer : peers) ++ranks[peer.cpu_set];
+  double fewest = peers[0].cpus;
   for (const PeerInfo& peer : peers)
-    if (++ranks[{peer.host_hash, peer.cpu_set}] > peer.cpus) return true;
-  return false;
+    fewest = std::min(fewest, static_cast<double>(peer.cpus) / ranks[peer.cpu_set]);
+  return fewest;
 }
 
 bool SameProcess(const PeerInfo& a, const PeerInfo& b) {
@@ -159,12 +165,11 @@ Status CheckPeers(std::span<const PeerInfo> peers) {
 }
 
 void ShareMultiprocessors(std::span<PeerInfo> peers) {
-  std::map<std::pair<uint64_t, uint64_t>, int> ranks;
-  for (const PeerInfo& peer : peers) ++ranks[{peer.host_hash, peer.device_identity}];
+  std::map<uint64_t, int> ranks;
+  for (const PeerInfo& peer : peers) ++ranks[peer.device_identity];
   for (PeerInfo& peer : peers)
     if (peer.device != 0)
-      peer.multiprocessors =
-          std::max(1, peer.multiprocessors / ranks[{peer.host_hash, peer.device_identity}]);
+      peer.multiprocessors = std::max(1, peer.multiprocessors / ranks[peer.device_identity]);
 }
 
 }  // namespace tutti

@@ -28,7 +28,7 @@ struct PeerInfo {
   uint64_t device_identity = 0;  // of a GPU, or of the part of one that is a device of its own
   int32_t pid = 0;
   int32_t cpus = 0;            // processors this rank may run on
-  uint64_t cpu_set = 0;        // a hash of which ones
+  uint64_t cpu_set = 0;        // a hash of which ones, of which machine
   uint64_t probe_address = 0;  // of a copy of probe_token, for reading across processes
   std::array<uint8_t, 16> probe_token = {};
   uint8_t shm_disabled = 0;
@@ -51,9 +51,9 @@ inline constexpr uint32_t kPeerProtocol = 6;
 // This rank's record, without what the transports add.
 PeerInfo DescribeSelf(const Settings& settings);
 
-// Returns whether some machine has fewer processors for these ranks than ranks. Ranks with one set
-// of processors compete for it; different sets are taken to be disjoint, as launchers bind them.
-bool Oversubscribed(std::span<const PeerInfo> peers);
+// Returns how many processors the rank has that has fewest. Ranks with one set of processors share
+// it; different sets are taken to be disjoint, as launchers bind them.
+double FewestCpusOfARank(std::span<const PeerInfo> peers);
 
 // Returns whether two ranks are threads of one process: whether they name the same descriptor
 // server, whose name is random. The process number alone may mean another process in another
@@ -74,8 +74,9 @@ std::string RankName(int rank, const PeerInfo& peer);
 // equal, or sit on one GPU without NCCL_MULTI_RANK_GPU_ENABLE. The same sentence on every rank.
 Status CheckPeers(std::span<const PeerInfo> peers);
 
-// Divides the multiprocessors of a GPU among the ranks of its host that share it. The kernels of
-// ranks wait for one another, so those of all ranks must find room on the GPU at the same time.
+// Divides the multiprocessors of a GPU among the ranks that share it, whichever host they take
+// themselves to be on. The kernels of ranks wait for one another, so those of all ranks must find
+// room on the GPU at the same time.
 void ShareMultiprocessors(std::span<PeerInfo> peers);
 
 }  // namespace tutti

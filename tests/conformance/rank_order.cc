@@ -297,7 +297,7 @@ void CheckOrderOfCounts(ncclComm_t comm, int rank, int num_ranks,
 }
 
 void CheckOrderOfTypes(ncclComm_t comm, int rank, int num_ranks, bool captured) {
-  cudaStream_t stream = nullptr;
+  cudaStream_t stream = UsualStream();
   if (captured) {
     EXPECT_NCCL(StreamCreate(&stream));
   }

@@ -36,7 +36,8 @@ class OrderOracle {
 
   // Runs the case as one rank of a communicator of num_ranks and checks what comes out. Failures
   // are noted in the current test. False where it failed.
-  bool Check(ncclComm_t comm, int rank, const OrderCase& c, cudaStream_t stream = nullptr) const;
+  bool Check(ncclComm_t comm, int rank, const OrderCase& c,
+             cudaStream_t stream = UsualStream()) const;
 
  private:
   struct Extent;
