@@ -38,6 +38,19 @@ ChannelNeighbours NeighboursOf(const ChannelRings& rings, const ChannelPlan& pla
   return {rings.RingNeighbour(channel, way), -1};
 }
 
+kernels::MeshCounting CountOneShot(const ChannelPlan& plan, Collective collective, size_t count,
+                                   int root, int rank, int num_ranks) {
+  kernels::MeshCounting counting(rank, num_ranks);
+  kernels::MeshOneShotReduction(counting,
+                                {.count = count,
+                                 .stride = count,
+                                 .chunk_elems = plan.chunk_elems,
+                                 .first_elems = plan.chunk_elems,
+                                 .root = root},
+                                kernels::ReductionOf(collective));
+  return counting;
+}
+
 ChannelTraffic CountChannel(const ChannelRings& rings, const ChannelPlan& plan,
                             Collective collective, size_t count, int root, uint32_t channel) {
   const WorkShape shape = {ClampChunk(channel * plan.channel_elems, plan.channel_elems, count),

@@ -30,7 +30,12 @@ struct ChannelNeighbours {
 ChannelNeighbours NeighboursOf(const ChannelRings& rings, const ChannelPlan& plan, uint32_t channel,
                                int way);
 
-// Returns what one channel passes. REQUIRES: two levels have a plan only where the rings have them.
+// Returns what passes between this rank and each other one in one shot.
+kernels::MeshCounting CountOneShot(const ChannelPlan& plan, Collective collective, size_t count,
+                                   int root, int rank, int num_ranks);
+
+// Returns what one channel passes, by any other algorithm. REQUIRES: two levels have a plan only
+// where the rings have them.
 ChannelTraffic CountChannel(const ChannelRings& rings, const ChannelPlan& plan,
                             Collective collective, size_t count, int root, uint32_t channel);
 

@@ -13,6 +13,9 @@
 namespace tutti {
 namespace {
 
+// The FIFOs of a kernel that runs must have been pinned before.
+static_assert(kMostOneShotRanks <= ChannelConnections::kFewRanks);
+
 // Kernels that only move data know no types and count bytes.
 DataType KernelType(const Task& task) { return task.is_reduction() ? task.type : DataType::kUint8; }
 
@@ -59,6 +62,7 @@ void GpuChannels::MapMachines() {
   context_.num_hosts = connections_->rings().num_hosts();
   context_.channels = shape.channels;
   context_.slot_bytes = shape.ring_slot_bytes;
+  context_.pair_slot_bytes = shape.message_slot_bytes;
   context_.local_ranks = connections_->HasTwoLevels() ? connections_->rings().local_ranks() : 0;
 }
 
@@ -123,9 +127,10 @@ std::string GpuChannels::Describe(const Task& task) const {
   if (task.count == 0) return "nothing to do";
   const ChannelPlan plan = PlanOf(task);
   return fmt::format("{} {} over {} channels, slices of {} bytes",
-                     plan.algorithm == Algorithm::kTwoLevel ? "two-level"
-                     : plan.in_rank_order                   ? "rank-order"
-                                                            : "ring",
+                     plan.algorithm == Algorithm::kTwoLevel  ? "two-level"
+                     : plan.algorithm == Algorithm::kOneShot ? "one-shot"
+                     : plan.in_rank_order                    ? "rank-order"
+                                                             : "ring",
                      Name(task.collective), plan.channels,
                      plan.slice_elems * KernelElemBytes(task)) +
          DescribeTraffic(task, plan);
@@ -144,7 +149,16 @@ std::string GpuChannels::DescribeTraffic(const Task& task, const ChannelPlan& pl
     passed.steps = std::max(passed.steps, traffic.steps);
     passed.elems += traffic.elems;
   };
-  for (uint32_t channel = 0; channel < plan.channels; ++channel) {
+  if (plan.algorithm == Algorithm::kOneShot) {
+    const kernels::MeshCounting traffic =
+        CountOneShot(plan, task.collective, KernelCount(task), task.root, rank(), num_ranks());
+    for (int peer = 0; peer < num_ranks(); ++peer) {
+      add(true, peer, traffic.sent(peer));
+      add(false, peer, traffic.received(peer));
+    }
+  }
+  for (uint32_t channel = 0; channel < plan.channels && plan.algorithm != Algorithm::kOneShot;
+       ++channel) {
     const ChannelTraffic traffic = TrafficOf(task, plan, channel);
     const ChannelNeighbours to = NeighboursOf(connections_->rings(), plan, channel, 1);
     const ChannelNeighbours from = NeighboursOf(connections_->rings(), plan, channel, -1);
@@ -276,8 +290,10 @@ Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
   args.chunk_elems = plan.chunk_elems;
   args.slice_elems = plan.slice_elems;
   // Operations that are deterministic always divide an average (plan/averages.h).
-  args.reduce = ReduceArgsOf(task, num_ranks(),
-                             deterministic_ ? AddingOrder::kRankOrder : AddingOrder::kOtherOrder);
+  args.one_shot = plan.algorithm == Algorithm::kOneShot;
+  args.reduce = ReduceArgsOf(
+      task, num_ranks(),
+      deterministic_ || args.one_shot ? AddingOrder::kRankOrder : AddingOrder::kOtherOrder);
   args.collective = task.collective;
   args.in_rank_order = plan.in_rank_order;
   args.two_level = plan.algorithm == Algorithm::kTwoLevel;
@@ -286,7 +302,8 @@ Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
   args.root = task.root;
   args.channels = plan.channels;
   std::vector<KernelOps> posts(proxied_.size(), {args.common.op_tag, {}});
-  for (uint32_t channel = 0; channel < plan.channels; ++channel)
+  if (args.one_shot) TUTTI_TRY(ConnectPairs(task, plan, args, posts));
+  for (uint32_t channel = 0; channel < plan.channels && !args.one_shot; ++channel)
     TUTTI_TRY(Connect(task, plan, channel, args, posts));
   return Queue(Share(std::move(posts)), stream,
                [&] { return device().Launch(args, task.type, stream); });
@@ -315,6 +332,34 @@ Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t 
   TUTTI_TRY(connect(from.rail, false, traffic.from_rail, args.rail_previous[channel]));
   args.levels = rings.LevelsOf(channel, tables);
   args.host_rings[channel] = args.levels.ring;
+  return Status::Ok();
+}
+
+// The connections of messages serve, which exist between all pairs. Those of one rank are on
+// different channels as far as there are so many, so that several proxy threads move what they
+// carry.
+Status GpuChannels::ConnectPairs(const Task& task, const ChannelPlan& plan, cuda::ChannelArgs& args,
+                                 std::vector<KernelOps>& posts) {
+  const kernels::MeshCounting traffic =
+      CountOneShot(plan, task.collective, KernelCount(task), task.root, rank(), num_ranks());
+  const auto connect = [&](int peer, bool sends, uint64_t chunks,
+                           cuda::DeviceFifo& fifo) -> Status {
+    const int distance = sends ? peer - rank() : rank() - peer;
+    const auto channel = static_cast<uint32_t>((distance + num_ranks()) % num_ranks()) %
+                         connections_->shape().message_channels;
+    TUTTI_ASSIGN(const ChannelConnections::End end,
+                 connections_->Get({peer, FifoUse::kMessages, channel, sends}));
+    fifo = end.fifo;
+    AddPost(end, channel, chunks, posts);
+    return Status::Ok();
+  };
+  size_t place = 0;
+  for (int peer = 0; peer < num_ranks(); ++peer) {
+    if (peer == rank()) continue;
+    TUTTI_TRY(connect(peer, true, traffic.sent(peer).chunks, args.next[place]));
+    TUTTI_TRY(connect(peer, false, traffic.received(peer).chunks, args.previous[place]));
+    ++place;
+  }
   return Status::Ok();
 }
 

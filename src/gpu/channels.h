@@ -2,8 +2,8 @@
 
 // The operations of GPUs on several hosts: rings over channels, with a transport for each pair of
 // ranks (channel_connections.h). Collectives go round a ring (kernels/ring.h), down it as a chain,
-// or by two levels where hosts have equally many ranks (kernels/two_level.h); sends, receives and
-// what is made of them go from pair to pair.
+// or by two levels where hosts have equally many ranks (kernels/two_level.h); short reductions
+// among few ranks, sends, receives and what is made of them go from pair to pair.
 //
 //   caller     launches the kernel │ posts what will pass each connection of the network
 //   kernel                         │ fills and reads FIFOs, waits for counters only
@@ -126,6 +126,9 @@ class GpuChannels final : public DeviceOperations {
   // the network into `posts`.
   Status Connect(const Task& task, const ChannelPlan& plan, uint32_t channel,
                  cuda::ChannelArgs& args, std::vector<KernelOps>& posts);
+  // The same for connections to and from every other rank.
+  Status ConnectPairs(const Task& task, const ChannelPlan& plan, cuda::ChannelArgs& args,
+                      std::vector<KernelOps>& posts);
   FlowPlace flow_place() const;
   // Adds what passes one end to what its KernelProxy is told.
   void AddPost(const ChannelConnections::End& end, uint32_t channel, uint64_t chunks,

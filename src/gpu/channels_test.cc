@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "connection/fifo_layout.h"
+#include "gpu/channel_traffic.h"
 #include "gpu/rank_steps_test.h"
 #include "kernels/counting.h"
 #include "kernels/ring_collective.h"
@@ -41,6 +42,27 @@ TEST(ChannelTrafficTest, AllReduceOf4MegabytesOnTwoHostsIsTwoSendsAndTwoReceives
   EXPECT_EQ(counted.received().steps, 2u);
   EXPECT_EQ(counted.received().elems * 4, 2u * (2 << 20));
   EXPECT_EQ(counted.received().chunks, 8u);
+}
+
+TEST(ChannelTrafficTest, InOneShotEveryRankSendsOnceToEveryOther) {
+  ChannelPlan plan;
+  plan.algorithm = Algorithm::kOneShot;
+  plan.chunk_elems = plan.slice_elems = 100;
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kReduceScatter, Collective::kReduce}) {
+    const bool rooted = collective == Collective::kReduce;
+    for (int rank = 0; rank < 3; ++rank) {
+      const kernels::MeshCounting traffic = CountOneShot(plan, collective, 250, 1, rank, 3);
+      for (int peer = 0; peer < 3; ++peer) {
+        const bool sends = peer != rank && (!rooted || peer == 1);
+        const bool receives = peer != rank && (!rooted || rank == 1);
+        EXPECT_EQ(traffic.sent(peer).chunks, sends ? 3u : 0u);
+        EXPECT_EQ(traffic.sent(peer).elems, sends ? 250u : 0u);
+        EXPECT_EQ(traffic.received(peer).chunks, receives ? 3u : 0u);
+        EXPECT_EQ(traffic.received(peer).elems, receives ? 250u : 0u);
+      }
+    }
+  }
 }
 
 // Primitives that keep a list of what they are asked for, for RunTogether.

@@ -36,6 +36,7 @@
 #include <cstdint>
 
 #include "kernels/primitives.h"
+#include "plan/work.h"
 
 namespace tutti {
 
@@ -69,16 +70,23 @@ struct MeshParts {
 // In each round a rank pushes (once), publishes, waits, and reads by one of the other calls.
 // Results that are marked "final" are divided, where that was asked for.
 template <class P>
-concept MeshReductionPrimitives = requires(P p, int peer, size_t in, size_t out, size_t n,
-                                           uint64_t round, const MeshParts& parts) {
+concept MeshOneShotPrimitives = requires(P p, size_t in, size_t out, size_t n, uint64_t round,
+                                         const MeshParts& parts) {
   { p.rank() } -> std::convertible_to<int>;
   { p.num_ranks() } -> std::convertible_to<int>;
   { p.TakeRounds(round) } -> std::convertible_to<uint64_t>;  // so many; the first of them
   p.Push(round, parts);         // input[parts(peer)] → slot at each other rank (scaled)
   p.Publish(round);             // what was pushed is there
   p.Wait(round);                // all others have published the round to this rank
-  p.Fetch(round, parts);        // slot of each other rank → output[parts(rank)]
   p.Reduce(round, in, out, n);  // own input and all slots, in rank order → output (final)
+};
+
+// What reductions in two rounds need besides.
+template <class P>
+concept MeshReductionPrimitives = MeshOneShotPrimitives<P> &&
+    requires(P p, int peer, size_t in, size_t out, size_t n, uint64_t round,
+             const MeshParts& parts) {
+  p.Fetch(round, parts);  // slot of each other rank → output[parts(rank)]
   // … → slots at all others in round `to` and output; or, `peer` ≥ 0, only to its slot (final).
   p.ReducePush(round, in, out, n, round, peer);
 };
@@ -151,8 +159,13 @@ constexpr void MeshExchange(P& p, const MeshShape& shape, MeshMove move) {
 // One-round reductions: everybody's (AllReduce in one shot), each rank's part (ReduceScatter), the
 // root's (Reduce in one shot).
 enum class MeshReduction : uint8_t { kAll, kScatter, kRoot };
+constexpr MeshReduction ReductionOf(Collective collective) {
+  return collective == Collective::kReduceScatter ? MeshReduction::kScatter
+         : collective == Collective::kReduce      ? MeshReduction::kRoot
+                                                  : MeshReduction::kAll;
+}
 
-template <MeshReductionPrimitives P>
+template <MeshOneShotPrimitives P>
 constexpr void MeshOneShotReduction(P& p, const MeshShape& shape, MeshReduction which) {
   const auto begin = [&](const Piece& piece) {
     MeshParts send = {.at = shape.begin + piece.offset(), .size = piece.size()};

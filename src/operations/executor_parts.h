@@ -131,13 +131,12 @@ void Executor::WalkMesh(P& p, const Task& task, Algorithm algorithm, const WorkS
       kernels::MeshReduceScatter(p, parts, mesh);
     });
   }
-  const bool all = task.collective == Collective::kAllReduce;
   if (algorithm == Algorithm::kOneShot)
-    return kernels::MeshOneShotReduction(
-        p, mesh, all ? kernels::MeshReduction::kAll : kernels::MeshReduction::kRoot);
+    return kernels::MeshOneShotReduction(p, mesh, kernels::ReductionOf(task.collective));
   // Parts begin at cache lines where chunks consist of whole cache lines.
   const size_t line_elems = 64 / task.elem_bytes();
   const size_t unit = shape.chunk_elems % line_elems == 0 ? line_elems : 1;
+  const bool all = task.collective == Collective::kAllReduce;
   kernels::MeshTwoShotReduction(p, mesh, all ? -1 : shape.root, unit);
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "plan/mesh_limits.h"
+
 namespace tutti {
 namespace {
 
@@ -30,11 +32,13 @@ constexpr std::string_view Phrase(Where where) {
       return "GPUs: FIFOs, round a ring";
     case Where::kChannelRails:
       return "GPUs: FIFOs, inside hosts and along rails";
+    case Where::kChannelPairs:
+      return "GPUs: FIFOs, to every rank";
   }
   return "";
 }
 
-constexpr std::string_view Phrase(Need need) {
+std::string Phrase(Need need) {
   switch (need) {
     case Need::kOneHost:
       return "one host";
@@ -48,6 +52,8 @@ constexpr std::string_view Phrase(Need need) {
       return "three ranks";
     case Need::kEqualHosts:
       return "several hosts of equally many ranks";
+    case Need::kFewRanks:
+      return fmt::format("at most {} ranks", kMostOneShotRanks);
   }
   return "";
 }

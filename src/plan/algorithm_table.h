@@ -32,6 +32,7 @@ enum class Where : uint8_t {
   kMessageChannels,  // GPUs: channels of slots between each two ranks
   kChannelRing,      // GPUs: a FIFO to the next rank of a ring, in a window or before the network
   kChannelRails,     // GPUs: the same, round a ring in each host and round one of each rail
+  kChannelPairs,     // GPUs: a FIFO to every other rank
 };
 constexpr bool IsGpu(Where where) { return where >= Where::kWindows; }
 
@@ -54,6 +55,7 @@ enum class Need : uint8_t {
   kThreeRanks,         // At least three: between two a second shot moves nothing less.
   kEqualHosts,  // Several hosts, with equally many ranks that reach one another's windows; at least
                 // two each.
+  kFewRanks,    // At most kMostOneShotRanks (plan/mesh_limits.h).
 };
 constexpr uint32_t Bit(Need need) { return 1u << static_cast<uint32_t>(need); }
 constexpr uint32_t Bit(Collective collective) { return 1u << static_cast<uint32_t>(collective); }

@@ -1,11 +1,13 @@
 #include "plan/channel_plan.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/rounding.h"
 #include "connection/fifo_layout.h"
 #include "plan/algorithm_table.h"
 #include "plan/cost_table.h"
+#include "plan/mesh_limits.h"
 
 namespace tutti {
 namespace {
@@ -64,6 +66,17 @@ ChannelPlan PlanTwoLevel(const ChannelContext& context, Collective collective, s
   return plan;
 }
 
+// In rounds of a slice, by one block.
+ChannelPlan PlanOneShot(const ChannelContext& context, size_t count, size_t elem_bytes) {
+  const size_t unit = std::max<size_t>(1, kAlignment / elem_bytes);
+  ChannelPlan plan;
+  plan.algorithm = Algorithm::kOneShot;
+  plan.channel_elems = RoundUp(count, unit);
+  plan.slice_elems = std::min(plan.channel_elems, context.pair_slot_bytes / elem_bytes);
+  plan.chunk_elems = plan.slice_elems;
+  return plan;
+}
+
 // A chunk is a slice, and a slot has room for its partial sums, which are not rounded to the type.
 ChannelPlan PlanRankOrder(const ChannelContext& context, Collective collective, size_t count,
                           DataType type) {
@@ -112,6 +125,19 @@ double RingUs(const ChannelContext& context, Collective collective, double bytes
   return steps * step_us + passed / bytes_per_us;
 }
 
+// Every rank moves its data, or what each other rank wants of them, to all others by one channel.
+double OneShotUs(const ChannelContext& context, double bytes) {
+  const double peers = context.num_ranks - 1;
+  const auto& costs = kChannelCosts;
+  const double step_us = context.num_hosts > 1
+                             ? costs.network_step_us + (peers - 1) * costs.network_peer_us
+                             : costs.window_step_us;
+  double bytes_per_us = costs.channel_bytes_per_us;
+  if (context.network_bytes_per_us > 0)
+    bytes_per_us = std::min(bytes_per_us, context.network_bytes_per_us);
+  return step_us + peers * bytes / bytes_per_us;
+}
+
 // The first piece waits for every step; of the others, the slower of the two wires is what counts.
 double TwoLevelUs(const ChannelContext& context, Collective collective, double bytes,
                   uint32_t channels) {
@@ -142,6 +168,8 @@ bool Serves(const ChannelContext& context, Algorithm algorithm, Collective colle
   return std::any_of(rows.begin(), rows.end(), [&](const AlgorithmRow& row) {
     return row.algorithm == algorithm && row.Serves(collective) &&
            (!row.Needs(Need::kEqualHosts) || (context.local_ranks > 1 && context.num_hosts > 1)) &&
+           (!row.Needs(Need::kFewRanks) || context.num_ranks <= kMostOneShotRanks) &&
+           (row.where != Where::kChannelPairs || context.pair_slot_bytes > 0) &&
            KeepsOrder(row, order, context.num_ranks);
   });
 }
@@ -162,12 +190,19 @@ TimedPlan Choose(const ChannelContext& context, Collective collective, size_t co
   ring.plan = in_rank_order ? PlanRankOrder(context, collective, count, type)
                             : PlanRing(context, collective, count, elem_bytes);
   ring.us = RingUs(context, collective, bytes, ring.plan.channels);
-  if (!Serves(context, Algorithm::kTwoLevel, collective, order)) return ring;
-  TimedPlan two_level;
-  two_level.plan = PlanTwoLevel(context, collective, count, elem_bytes);
-  two_level.us = TwoLevelUs(context, collective, bytes, two_level.plan.channels);
-  const bool has_ring = Serves(context, Algorithm::kRing, collective, order);
-  return has_ring && ring.us < two_level.us ? ring : two_level;
+  std::vector<TimedPlan> plans;
+  if (Serves(context, Algorithm::kRing, collective, order)) plans.push_back(ring);
+  if (Serves(context, Algorithm::kOneShot, collective, order))
+    plans.push_back({PlanOneShot(context, count, elem_bytes), OneShotUs(context, bytes)});
+  if (Serves(context, Algorithm::kTwoLevel, collective, order)) {
+    TimedPlan& two_level = plans.emplace_back();
+    two_level.plan = PlanTwoLevel(context, collective, count, elem_bytes);
+    two_level.us = TwoLevelUs(context, collective, bytes, two_level.plan.channels);
+  }
+  const auto least =
+      std::min_element(plans.begin(), plans.end(),
+                       [](const TimedPlan& a, const TimedPlan& b) { return a.us < b.us; });
+  return least == plans.end() ? ring : *least;
 }
 
 }  // namespace

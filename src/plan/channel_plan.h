@@ -1,7 +1,8 @@
 #pragma once
 
 // How a collective runs on GPUs that channels join (several hosts, more than 16 ranks): round the
-// rings or down the chains of all ranks, or by two levels (kernels/two_level.h); over how many
+// rings or down the chains of all ranks, by two levels (kernels/two_level.h), or, short reductions
+// among few ranks, in one shot from each rank to every other (kernels/mesh.h); over how many
 // channels, in which chunks. Pure functions, so that all ranks come to the same.
 
 #include <array>
@@ -22,6 +23,7 @@ struct ChannelContext {
   int num_hosts = 1;
   uint32_t channels = 1;  // at most
   size_t slot_bytes = 0;
+  size_t pair_slot_bytes = 0;       // of the FIFOs between all pairs of ranks; 0: there are none
   double network_bytes_per_us = 0;  // from a host by all of its NICs; 0: not known
   // The ranks of each host, where all have equally many that reach one another's windows; else 0.
   int local_ranks = 0;
@@ -51,7 +53,7 @@ ChannelPlan PlanChannels(const ChannelContext& context, Collective collective, s
 double PredictChannelsUs(const ChannelContext& context, Collective collective, size_t count,
                          DataType type, ReductionOrder order = ReductionOrder::kAny);
 
-// Restricts the choice by NCCL_ALGO, as ApplyAlgorithmList does for hosts: ring, twolevel.
+// Restricts the choice by NCCL_ALGO, as ApplyAlgorithmList does for hosts: ring, twolevel, oneshot.
 Status ApplyChannelAlgorithms(std::string_view algo, ChannelContext& context);
 
 }  // namespace tutti

@@ -73,6 +73,35 @@ TEST(ChannelPlanTest, TwoLevelsServeHostsOfEquallyManyRanksThatNeedNoOrder) {
   EXPECT_TRUE(ordered.in_rank_order);
 }
 
+TEST(ChannelPlanTest, ShortReductionsAmongFewRanksGoInOneShot) {
+  const auto algorithm = [](ChannelContext context, Collective collective, size_t count,
+                            ReductionOrder order = ReductionOrder::kAny) {
+    context.pair_slot_bytes = 128 << 10;
+    return PlanChannels(context, collective, count, DataType::kFloat32, order).algorithm;
+  };
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kReduceScatter, Collective::kReduce}) {
+    for (const ReductionOrder order : {ReductionOrder::kAny, ReductionOrder::kByRankRoundedOnce})
+      EXPECT_EQ(algorithm(ContextOf(4, 4, 8), collective, 1000, order), Algorithm::kOneShot);
+    EXPECT_EQ(algorithm(ContextOf(4, 4, 8), collective, 16 << 20), Algorithm::kRing);
+    // There are not so many FIFOs in a kernel's arguments.
+    EXPECT_EQ(algorithm(ContextOf(9, 9, 8), collective, 1000), Algorithm::kRing);
+  }
+  EXPECT_EQ(algorithm(ContextOf(4, 4, 8), Collective::kBroadcast, 1000), Algorithm::kRing);
+  EXPECT_EQ(
+      PlanChannels(ContextOf(4, 4, 8), Collective::kAllReduce, 1000, DataType::kFloat32).algorithm,
+      Algorithm::kRing)
+      << "without FIFOs between all pairs";
+  ChannelContext restricted = ContextOf(4, 4, 8);
+  ASSERT_TRUE(ApplyChannelAlgorithms("oneshot", restricted).ok());
+  restricted.pair_slot_bytes = 1 << 10;
+  const ChannelPlan plan =
+      PlanChannels(restricted, Collective::kAllReduce, 1 << 20, DataType::kFloat16);
+  EXPECT_EQ(plan.algorithm, Algorithm::kOneShot);
+  EXPECT_EQ(plan.channels, 1u);
+  EXPECT_EQ(plan.chunk_elems, 512u) << "a round is a slot";
+}
+
 TEST(ChannelPlanTest, ListsOfAlgorithmsAreKept) {
   ChannelContext context = TwoByTwo(8);
   ASSERT_TRUE(ApplyChannelAlgorithms("allreduce:ring;allgather:^ring", context).ok());

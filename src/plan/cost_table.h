@@ -139,7 +139,9 @@ struct ChannelCosts {
   // Microseconds until the other rank has a slice: through the memory of GPUs, and through two
   // hosts and sockets between them.
   double window_step_us = 5;
-  double network_step_us = 40;
+  double network_step_us = 17;
+  // What each further rank adds where a rank sends to several, and receives from them, at a time.
+  double network_peer_us = 9;
   // What a channel carries over sockets while it has a processor.
   double channel_bytes_per_us = 1500;
   // What the block of a channel carries between the windows of one host. An estimate from what all

@@ -38,5 +38,8 @@ constexpr size_t LL128SlotData(int num_ranks) {
 inline constexpr uint32_t kLL128Threads = 384;
 // The most channels that join GPUs by FIFOs.
 inline constexpr uint32_t kMostGpuChannels = 8;
+// The most ranks among which a reduction over FIFOs goes in one shot: a kernel's arguments have
+// room for so many FIFOs.
+inline constexpr int kMostOneShotRanks = 8;
 
 }  // namespace tutti

@@ -37,9 +37,10 @@ Prediction PredictGpus(const MachineJob& job, Collective collective, size_t coun
           PredictMeshUs(context, collective, count, elem_bytes)};
 }
 
-// The number of channels and the length of a slot follow from processors and settings, which files
-// do not have: these are the most, and the usual one.
+// The number of channels and the lengths of slots follow from processors and settings, which files
+// do not have: these are the most, and the usual ones.
 constexpr size_t kSlotBytes = 512 << 10;
+constexpr size_t kPairSlotBytes = 128 << 10;
 
 Prediction PredictGpusOfHosts(const MachineJob& job, Collective collective, size_t count,
                               size_t elem_bytes) {
@@ -47,13 +48,14 @@ Prediction PredictGpusOfHosts(const MachineJob& job, Collective collective, size
                                   .num_hosts = job.hosts,
                                   .channels = kMostGpuChannels,
                                   .slot_bytes = kSlotBytes,
+                                  .pair_slot_bytes = kPairSlotBytes,
                                   .network_bytes_per_us = job.ring.TotalGbps() * 1e3,
                                   .local_ranks = job.ranks_per_host,
                                   .allowed_algorithms = {}};
   const size_t bytes = count * elem_bytes;
-  const bool has_plan = collective == Collective::kAllReduce ||
-                        collective == Collective::kAllGather ||
-                        collective == Collective::kReduceScatter;
+  const bool has_plan =
+      collective == Collective::kAllReduce || collective == Collective::kAllGather ||
+      collective == Collective::kReduceScatter || collective == Collective::kReduce;
   const Algorithm algorithm =
       has_plan ? PlanChannels(context, collective, bytes, DataType::kUint8).algorithm
                : Algorithm::kRing;

@@ -38,10 +38,13 @@ const std::vector<Way>& Ways() {
       {"Simple", true, {{"NCCL_PROTO", "Simple"}}},
       {"HostMemory", true, {{"NCCL_P2P_DISABLE", "1"}}},
       {"Network", true, {{"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"}}},
+      {"NetworkRings",
+       true,
+       {{"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"}, {"NCCL_ALGO", "Ring"}}},
   };
   return ways;
 }
-constexpr size_t kNumWays = 11;
+constexpr size_t kNumWays = 12;
 
 class DeterminismTest : public ::testing::TestWithParam<std::tuple<size_t, int>> {
  protected:
@@ -121,7 +124,7 @@ TEST_P(SlowDeterminismTest, KeepsTheOrderOfTheRanksAtLongLengths) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, SlowDeterminismTest,
-                         ::testing::Combine(::testing::Values(0, 1, 2, 5, 6, 7, 8, 9, 10),
+                         ::testing::Combine(::testing::Values(0, 1, 2, 5, 6, 7, 8, 9, 10, 11),
                                             ::testing::Values(2, 3, 4, 8)),
                          NameOf);
 

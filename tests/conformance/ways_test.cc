@@ -30,6 +30,8 @@ const std::vector<Way>& Ways() {
          "step_us=0,chain_us=0,chain_step_us=0,message_us=0,ring_bytes_per_us=1e9"}}},
       {"HostMemory", {{"NCCL_P2P_DISABLE", "1"}}},
       {"Network", {{"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"}}},
+      {"NetworkRings",
+       {{"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"}, {"NCCL_ALGO", "Ring"}}},
   };
   return ways;
 }

@@ -64,6 +64,7 @@ struct ChannelArgs {
   // a chunk is a slice then.
   bool in_rank_order = false;
   bool two_level = false;  // kernels/two_level.h
+  bool one_shot = false;   // kernels/mesh.h, in one round; by one channel
   int rank = 0;
   int num_ranks = 1;
   int root = 0;
@@ -74,13 +75,14 @@ struct ChannelArgs {
   RingView host_rings[kMostGpuChannels];
   kernels::TwoLevelView levels;
   // To the next and from the previous rank of the ring; by two levels, of the host's ring, and of
-  // the rail.
+  // the rail. In one shot, to and from the other ranks, ascending.
   DeviceFifo next[kMostGpuChannels];
   DeviceFifo previous[kMostGpuChannels];
   DeviceFifo rail_next[kMostGpuChannels];
   DeviceFifo rail_previous[kMostGpuChannels];
 };
 static_assert(sizeof(ChannelArgs) <= 4096 - 64);
+static_assert(kMostOneShotRanks <= kMostGpuChannels + 1);
 
 // Sends and receives of a group: a block for each flow.
 enum class FlowKind : uint8_t {

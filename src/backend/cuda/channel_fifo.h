@@ -48,8 +48,9 @@ class ChannelBlock {
 
 class DeviceProducer {
  public:
-  TUTTI_HD explicit DeviceProducer(const DeviceFifo& fifo)
-      : fifo_(fifo), passed_(fifo.passed != nullptr ? *fifo.passed : 0) {}
+  // The kernel has passed `chunks` before.
+  TUTTI_HD explicit DeviceProducer(const DeviceFifo& fifo, uint64_t chunks = 0)
+      : fifo_(fifo), passed_((fifo.passed != nullptr ? *fifo.passed : 0) + chunks) {}
 
   // Called by one thread, always the same one.
   TUTTI_HD void AwaitRoom(ChannelBlock& block) {
@@ -82,8 +83,9 @@ class DeviceProducer {
 
 class DeviceConsumer {
  public:
-  TUTTI_HD explicit DeviceConsumer(const DeviceFifo& fifo)
-      : fifo_(fifo), passed_(fifo.passed != nullptr ? *fifo.passed : 0) {}
+  // The kernel has passed `chunks` before.
+  TUTTI_HD explicit DeviceConsumer(const DeviceFifo& fifo, uint64_t chunks = 0)
+      : fifo_(fifo), passed_((fifo.passed != nullptr ? *fifo.passed : 0) + chunks) {}
 
   // Called by one thread.
   TUTTI_HD void AwaitChunk(ChannelBlock& block) {
