@@ -75,4 +75,11 @@ Result<uint64_t> GinCopyLine::reached() {
   return reached_;
 }
 
+Status GinCopyLine::Finish() {
+  const cuda::Driver& driver = device_->driver();
+  TUTTI_TRY(Seal());
+  TUTTI_TRY(driver.Check(driver.StreamSynchronize(stream_.get()), "waiting for copies"));
+  return reached().status();
+}
+
 }  // namespace tutti

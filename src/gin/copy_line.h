@@ -37,6 +37,8 @@ class GinCopyLine {
   Status Seal();
   // Returns the number of the last copy that is done. All with smaller numbers are done too.
   Result<uint64_t> reached();
+  // Waits until all that was begun is done.
+  Status Finish();
   // Returns whether copies are under way or not sealed yet.
   bool busy() const { return open_ || sealed_ != reached_; }
 

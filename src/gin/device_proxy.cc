@@ -118,10 +118,8 @@ Status GinDeviceProxy::WarmUp() {
     TUTTI_TRY(local_->In(scratch, host, bytes).status());
     TUTTI_TRY(out_->Out(host, scratch, bytes).status());
   }
-  for (std::optional<GinCopyLine>* const line : {&local_, &out_, &in_}) {
-    TUTTI_TRY((*line)->Seal());
-    while ((*line)->busy()) TUTTI_TRY((*line)->reached().status());
-  }
+  for (std::optional<GinCopyLine>* const line : {&local_, &out_, &in_})
+    TUTTI_TRY((*line)->Finish());
   return Status::Ok();
 }
 
@@ -233,7 +231,9 @@ Status GinDeviceProxy::Serve() {
       naps_since_ns = 0;
     } else if (!backoff->Pause()) {
       if (naps_since_ns == 0) naps_since_ns = NowNs();
-      if (NowNs() - naps_since_ns < kShortNapsNs)
+      if (local_->busy() || in_->busy() || out_->busy())
+        std::this_thread::yield();
+      else if (NowNs() - naps_since_ns < kShortNapsNs)
         std::this_thread::sleep_for(kNap);
       else
         std::this_thread::sleep_for(kLongNap);
@@ -259,8 +259,7 @@ Result<bool> GinDeviceProxy::Round() {
     TUTTI_ASSIGN(const bool completed, Complete(queue));
     moved |= completed;
   }
-  // What copies is looked at again at once.
-  return moved || local_->busy() || in_->busy() || out_->busy();
+  return moved;
 }
 
 Result<bool> GinDeviceProxy::MoveMails() {

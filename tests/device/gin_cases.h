@@ -11,13 +11,13 @@
 #include <cstring>
 #include <vector>
 
+#include "rank_hooks.h"
 #include "tutti/host_kernel.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
 
-// Meets all ranks. Where ranks are GPUs, whoever runs the cases says how to wait for their streams.
-inline ncclResult_t (*finish_streams)(ncclComm_t comm) = nullptr;
+// Meets all ranks.
 inline void GinMeet(ncclComm_t comm) {
   EXPECT_EQ(tuttiBarrier(comm, nullptr), ncclSuccess);
   if (finish_streams != nullptr) {

@@ -24,8 +24,14 @@ class WayInEnvironment {
   explicit WayInEnvironment(Way way) {
     // No rank shares memory with another one then, not even in one process.
     setenv("NCCL_SHM_DISABLE", way == Way::kNetwork ? "1" : "0", /*overwrite=*/1);
+    // Nor do GPUs reach one another's.
+    if (RanksAreGpus())
+      setenv("NCCL_P2P_DISABLE", way == Way::kNetwork ? "1" : "0", /*overwrite=*/1);
   }
-  ~WayInEnvironment() { unsetenv("NCCL_SHM_DISABLE"); }
+  ~WayInEnvironment() {
+    unsetenv("NCCL_SHM_DISABLE");
+    unsetenv("NCCL_P2P_DISABLE");
+  }
   WayInEnvironment(const WayInEnvironment&) = delete;
   WayInEnvironment& operator=(const WayInEnvironment&) = delete;
 };

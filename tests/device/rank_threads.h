@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "nccl.h"
+#include "rank_hooks.h"
 #include "testing/ranks.h"
 
 namespace tutti::testing {
@@ -17,6 +18,7 @@ inline void RunRanks(int num_ranks, const std::function<void(int, ncclComm_t)>& 
   ncclUniqueId id;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
   RunRankThreads(num_ranks, [&](int rank) {
+    if (choose_device != nullptr) choose_device(rank);
     ncclComm_t comm = nullptr;
     ASSERT_EQ(ncclCommInitRank(&comm, num_ranks, id, rank), ncclSuccess)
         << ncclGetLastError(nullptr);
