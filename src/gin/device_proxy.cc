@@ -17,8 +17,7 @@ using device::GinOperation;
 // A kernel's next operation often comes within 2 ms, and then its thread is awake. Later ones find
 // it after a nap, which is longer when nothing has come for a second.
 constexpr WaitPolicy kPolicy = {.spin_ns = 50'000, .yield_ns = 2'000'000};
-constexpr auto kNap = std::chrono::microseconds(20);
-constexpr auto kLongNap = std::chrono::milliseconds(1);
+constexpr std::chrono::microseconds kNap{20}, kLongNap{1000};
 constexpr int64_t kShortNapsNs = 1'000'000'000;
 // How often a wait for the end of the thread looks at the clock.
 constexpr int kLookAgainMs = 1000;
@@ -220,8 +219,10 @@ void GinDeviceProxy::Fail(Status failure) {
 Status GinDeviceProxy::Serve() {
   std::optional<Backoff> backoff(kPolicy);
   int64_t naps_since_ns = 0;
+  bool long_naps = false;
   while (ending() != Ending::kNow && !parts_.watch->stopped()) {
-    TUTTI_ASSIGN(bool moved, Round());
+    // The progress thread attends to the network while this one naps for long.
+    TUTTI_ASSIGN(const bool moved, Round(!long_naps));
     if (!moved && ending() == Ending::kWhenIdle && Idle()) {
       TUTTI_ASSIGN(const bool closed, CloseMails());
       if (closed) break;
@@ -229,21 +230,22 @@ Status GinDeviceProxy::Serve() {
     if (moved) {
       backoff.emplace(kPolicy);
       naps_since_ns = 0;
+      long_naps = false;
     } else if (!backoff->Pause()) {
       if (naps_since_ns == 0) naps_since_ns = NowNs();
-      if (local_->busy() || in_->busy() || out_->busy())
+      const bool copying = local_->busy() || in_->busy() || out_->busy();
+      long_naps = !copying && NowNs() - naps_since_ns > kShortNapsNs;
+      if (copying)
         std::this_thread::yield();
-      else if (NowNs() - naps_since_ns < kShortNapsNs)
-        std::this_thread::sleep_for(kNap);
       else
-        std::this_thread::sleep_for(kLongNap);
+        std::this_thread::sleep_for(long_naps ? kLongNap : kNap);
     }
   }
   return Status::Ok();
 }
 
 // Does what can be done without waiting. Returns whether anything was.
-Result<bool> GinDeviceProxy::Round() {
+Result<bool> GinDeviceProxy::Round(bool attend) {
   bool moved = false;
   for (Queue& queue : queues_) {
     for (int i = 0; i < kTakenInARow; ++i) {
@@ -253,7 +255,7 @@ Result<bool> GinDeviceProxy::Round() {
     }
   }
   TUTTI_TRY(local_->Seal());
-  TUTTI_ASSIGN(const bool mailed, MoveMails());
+  TUTTI_ASSIGN(const bool mailed, MoveMails(attend));
   moved |= mailed;
   for (Queue& queue : queues_) {
     TUTTI_ASSIGN(const bool completed, Complete(queue));
@@ -262,11 +264,11 @@ Result<bool> GinDeviceProxy::Round() {
   return moved;
 }
 
-Result<bool> GinDeviceProxy::MoveMails() {
+Result<bool> GinDeviceProxy::MoveMails(bool attend) {
   bool moved = false;
   for (size_t i = 0; i < mails_.size(); ++i) {
     if (left_[i]) continue;
-    Result<bool> mail_moved = mails_[i].Move();
+    Result<bool> mail_moved = mails_[i].Move(attend);
     if (mail_moved.ok()) {
       moved |= *mail_moved;
       continue;

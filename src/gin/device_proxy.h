@@ -17,7 +17,8 @@
 // only copies reach: they are read, added to and written, under a lock of the rank that owns them.
 //
 // A GPU cannot wake a thread, so the thread looks for descriptors as long as the object lives: all
-// the time while something is under way or was a moment ago, later in steps of up to a millisecond.
+// the time while something is under way or was a moment ago, then in steps of 20 us, and after a
+// second in steps of a millisecond.
 //
 // Threads: the public functions by any thread, one at a time.
 
@@ -104,8 +105,8 @@ class GinDeviceProxy final : public GinBackend {
 
   void Run();
   Status Serve();
-  Result<bool> Round();
-  Result<bool> MoveMails();
+  Result<bool> Round(bool attend);
+  Result<bool> MoveMails(bool attend);
   Status OnBroken(GinMail& mail, Status failure);
   Result<bool> Take(Queue& queue);
   Status Begin(Queue& queue, const GinOperands::Position& at,

@@ -50,13 +50,16 @@ bool GinMail::idle() const {
          puts_.empty() && Credits() == num_put_;
 }
 
-Result<bool> GinMail::Move() {
+Result<bool> GinMail::Move(bool attend) {
   bool moved = false;
   TUTTI_TRY(Take(&moved));
   TUTTI_TRY(CarryOut(&moved));
   TUTTI_TRY(Cut(&moved));
   RmaConnection& connection = parts_.remote->connection(parts_.peer);
-  TUTTI_ASSIGN(const bool attended, connection.Attend());
+  if (attend) {
+    TUTTI_ASSIGN(const bool attended, connection.Attend());
+    moved |= attended;
+  }
   if (!pieces_.empty() || !puts_.empty() || !notes_.empty() || num_told_ != num_emptied_) {
     RmaConnection::Inside inside(connection);
     TUTTI_TRY(PutPieces(connection, &moved));
@@ -64,7 +67,7 @@ Result<bool> GinMail::Move() {
     TUTTI_TRY(TestPuts(connection, &moved));
     inside.Linger();
   }
-  return moved || attended;
+  return moved;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -90,9 +90,10 @@ class GinMail {
   };
   void Send(const Order& order) { orders_.push_back(order); }
 
-  // Moves what can be moved now. Returns whether anything was. REQUIRES: line_in and line_out are
+  // Moves what can be moved now. Returns whether anything was. With `attend` takes in itself what
+  // the network has, which the progress thread does otherwise. REQUIRES: line_in and line_out are
   // sealed now and then.
-  Result<bool> Move();
+  Result<bool> Move(bool attend);
   // Returns whether this end waits for nothing: all that it has sent has been carried out, or the
   // peer has closed its end.
   bool idle() const;
