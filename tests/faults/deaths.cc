@@ -13,11 +13,15 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
+#include <iterator>
 #include <random>
 #include <set>
 #include <thread>
 
+#include "conformance/place.h"
 #include "conformance/processes.h"
+#include "nccl_device.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
@@ -26,7 +30,7 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-constexpr Call kCalls[] = {Call::kSteady, Call::kSplit, Call::kGrow, Call::kWindow};
+constexpr Call kCalls[] = {Call::kSteady, Call::kSplit, Call::kGrow, Call::kWindow, Call::kDevComm};
 
 // What the processes of one job share besides the board.
 struct Deaths {
@@ -64,28 +68,19 @@ class Survivor {
   int InJob(int rank) const { return alive_[static_cast<size_t>(rank)]; }
   bool Dead(int rank) const { return deaths_.at_us[static_cast<size_t>(InJob(rank))] != 0; }
 
-  [[noreturn]] void Die() {
-    deaths_.at_us[static_cast<size_t>(me_)] = NowUs();
-    kill(getpid(), SIGKILL);
-    abort();
-  }
-  // In the midst of whatever the calling thread does by then.
-  void DieAfter(int delay_us) {
-    std::thread([this, delay_us] {
-      const int64_t until_us = NowUs() + delay_us;
-      while (NowUs() < until_us) std::this_thread::sleep_for(std::chrono::microseconds(20));
-      Die();
-    }).detach();
+  void NoteDeath(int64_t now_us) { deaths_.at_us[static_cast<size_t>(me_)] = now_us; }
+  void DieLater(int delay_us) {
+    DieAfter(delay_us, [this](int64_t now_us) { NoteDeath(now_us); });
   }
 
   void Live(const Moment& moment, int number) {
     board_.Meet(number, static_cast<int>(alive_.size()));
     if (InJob(moment.victim) == me_) {
       if (!moment.enters) {
-        std::this_thread::sleep_for(std::chrono::microseconds(moment.delay_us));
-        Die();
+        DieLater(moment.delay_us);
+        AwaitDeath();
       }
-      DieAfter(moment.delay_us);
+      DieLater(moment.delay_us);
     }
     CallUntilItFails(moment.call);
     if (InJob(moment.victim) == me_) AwaitDeath();
@@ -100,7 +95,7 @@ class Survivor {
                 AnyOf(std::set{moment.victim}, std::set{moment.victim, moment.second_victim}))
         << error_;
     if (moment.second_victim >= 0 && InJob(moment.second_victim) == me_)
-      DieAfter(moment.second_delay_us);
+      DieLater(moment.second_delay_us);
     Shrink(moment);
   }
 
@@ -112,7 +107,8 @@ class Survivor {
   void CallUntilItFails(Call call) {
     ncclResult_t result = ncclSuccess;
     while (result == ncclSuccess) result = CallOnce(call);
-    error_ = ncclGetLastError(nullptr);
+    // What fails in a kernel fails the communicator, and no call.
+    error_ = ncclGetLastError(call == Call::kSteady ? comm_ : nullptr);
     // A communicator that was made before the death may have been the one that failed: the parent
     // hears of the loss as well.
     const int64_t until_us = NowUs() + kNotStrandedUs;
@@ -148,8 +144,25 @@ class Survivor {
         }
         return result;
       }
+      case Call::kDevComm:
+        return MakeDevComm();
     }
     return ncclInternalError;
+  }
+
+  ncclResult_t MakeDevComm() {
+    ncclDevCommRequirements_t asked = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+    asked.lsaBarrierCount = 1;
+    if (!OnGpus()) {
+      asked.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
+      asked.ginSignalCount = 1;
+    }
+    ncclDevComm_t devcomm = {};
+    const ncclResult_t result = ncclDevCommCreate(comm_, &asked, &devcomm);
+    if (result == ncclSuccess) {
+      EXPECT_NCCL(ncclDevCommDestroy(comm_, &devcomm));
+    }
+    return result;
   }
 
   // Asks for one rank more, who never comes: the call lasts until the death.
@@ -168,19 +181,6 @@ class Survivor {
     int rank = -1;
     EXPECT_NCCL(ncclCommUserRank(comm, &rank));
     return rank;
-  }
-
-  static ncclResult_t Reduce(ncclComm_t comm) {
-    std::array<float, 1000> data;
-    data.fill(1.0f);
-    const ncclResult_t result =
-        ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat32, ncclSum, comm, nullptr);
-    int count = 0;
-    EXPECT_NCCL(ncclCommCount(comm, &count));
-    if (result == ncclSuccess) {
-      EXPECT_EQ(data[999], static_cast<float>(count));
-    }
-    return result;
   }
 
   // As soon as the loss of `victim` is known here.
@@ -282,6 +282,34 @@ int64_t NowUs() {
       .count();
 }
 
+ncclResult_t Reduce(ncclComm_t comm) {
+  constexpr size_t kCount = 1000;
+  // Memory that a kernel may still use is not given back; there is little of it.
+  static float* const data =
+      OnGpus() ? static_cast<float*>(TakeShared(kCount * sizeof(float))) : new float[kCount];
+  std::fill_n(data, kCount, 1.0f);
+  ncclResult_t result = ncclAllReduce(data, data, kCount, ncclFloat32, ncclSum, comm, nullptr);
+  if (result == ncclSuccess) result = Finish(comm);
+  if (result == ncclSuccess) {
+    EXPECT_NCCL(ncclCommGetAsyncError(comm, &result));
+  }
+  int count = 0;
+  EXPECT_NCCL(ncclCommCount(comm, &count));
+  if (result == ncclSuccess) {
+    EXPECT_EQ(data[kCount - 1], static_cast<float>(count));
+  }
+  return result;
+}
+
+void DieAfter(int delay_us, std::function<void(int64_t now_us)> before) {
+  std::thread([delay_us, before = std::move(before)] {
+    const int64_t until_us = NowUs() + delay_us;
+    while (NowUs() < until_us) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    before(NowUs());
+    kill(getpid(), SIGKILL);
+  }).detach();
+}
+
 uint32_t TestSeed() {
   const char* const text = getenv("TUTTI_TEST_SEED");
   return text != nullptr ? static_cast<uint32_t>(strtoul(text, nullptr, 10)) : 1;
@@ -297,7 +325,7 @@ Plan MakePlan(int num_ranks, uint32_t seed) {
   plan.by_sockets = below(3) == 0;
   for (int left = num_ranks; left > 1;) {
     Moment moment;
-    moment.call = kCalls[below(4)];
+    moment.call = kCalls[below(std::size(kCalls))];
     moment.victim = below(left);
     // Most moments lie in the first calls; some where all the others wait for long.
     moment.enters = below(3) > 0;

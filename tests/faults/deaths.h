@@ -6,14 +6,17 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "nccl.h"
+
 namespace tutti::testing {
 
-enum class Call { kSteady, kSplit, kGrow, kWindow };
-inline constexpr std::array<const char*, 4> kCallNames = {"AllReduce", "Split", "Grow",
-                                                          "WindowRegister"};
+enum class Call { kSteady, kSplit, kGrow, kWindow, kDevComm };
+inline constexpr std::array<const char*, 5> kCallNames = {"AllReduce", "Split", "Grow",
+                                                          "WindowRegister", "DevCommCreate"};
 
 // What the ranks call, who dies in it and when; and perhaps who dies in the shrink that follows.
 // Ranks are those of the communicator of the moment.
@@ -52,6 +55,14 @@ struct Outcome {
 
 // Runs the job, a process for each rank, and notes failures of the test in its survivors.
 Outcome RunPlan(const Plan& plan);
+
+// Adds up a value of each rank, also where ranks are GPUs: returns when the sum is there or the
+// operation has failed.
+ncclResult_t Reduce(ncclComm_t comm);
+
+// Has the process kill itself after a time, in the midst of whatever the calling thread does by
+// then. Calls `before` with the time of the death just before.
+void DieAfter(int delay_us, std::function<void(int64_t now_us)> before);
 
 // Prints how long the survivors waited: the middle, the tail and the longest, for each call.
 void PrintWaits(std::vector<Waited> waits);

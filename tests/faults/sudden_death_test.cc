@@ -9,11 +9,13 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstring>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "conformance/place.h"
 #include "conformance/processes.h"
 #include "faults/deaths.h"
 #include "tutti/tutti.h"
@@ -25,7 +27,7 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 TEST(SuddenDeathTest, InJointCallsOfAFewRanks) {
-  for (const int num_ranks : {2, 3, 4}) {
+  for (const int num_ranks : UpToMostRanks({2, 3, 4})) {
     SCOPED_TRACE(fmt::format("{} ranks, TUTTI_TEST_SEED={}", num_ranks, TestSeed()));
     EXPECT_GT(RunPlan(MakePlan(num_ranks, TestSeed())).deaths, 0);
     if (HasFailure()) return;
@@ -35,12 +37,69 @@ TEST(SuddenDeathTest, InJointCallsOfAFewRanks) {
 // What first showed that survivors can be stranded: the victim comes late, and dies while all the
 // others wait for it in a split.
 TEST(SuddenDeathTest, WhileAllOthersWaitInASplit) {
+  constexpr int kRanks = 4;
+  TUTTI_NEEDS_RANKS(kRanks);
   for (const int victim : {0, 2}) {
     Plan plan;
-    plan.num_ranks = 4;
+    plan.num_ranks = kRanks;
     plan.moments.push_back(
         {.call = Call::kSplit, .victim = victim, .delay_us = 200'000, .enters = false});
     RunPlan(plan);
+  }
+}
+
+// Two ranks call ncclCommGrow, and the newcomer dies meanwhile: they cannot make the larger
+// communicator, or hear of the death in it, and the one that they have goes on.
+void GrowByAVictim(int rank, int delay_us, Board& board) {
+  constexpr int kOld = 2, kIdMade = kFirstFreeMark, kDiedAtUs = kFirstFreeMark + 1, kIdSlot = 1;
+  ncclUniqueId id;
+  ncclComm_t grown = nullptr;
+  if (rank == kOld) {
+    UseDevice(rank);
+    ASSERT_TRUE(board.Await(kIdMade, 1));
+    std::memcpy(&id, board.bytes(kIdSlot).data(), sizeof(id));
+    DieAfter(delay_us, [&board](int64_t now_us) { board.Set(kDiedAtUs, now_us); });
+    ncclCommGrow(nullptr, kOld + 1, &id, kOld, &grown, nullptr);
+    while (true) pause();
+  }
+  ncclComm_t comm = Join(rank, kOld, board);
+  ASSERT_NE(comm, nullptr);
+  if (rank == 0) {
+    ASSERT_NCCL(ncclCommGetUniqueId(comm, &id));
+    std::memcpy(board.bytes(kIdSlot).data(), &id, sizeof(id));
+    board.Set(kIdMade, 1);
+  }
+  ncclResult_t result =
+      ncclCommGrow(comm, kOld + 1, rank == 0 ? &id : nullptr, -1, &grown, nullptr);
+  std::string told = ncclGetLastError(nullptr);
+  if (result == ncclSuccess) {
+    while (result == ncclSuccess) result = Reduce(grown);
+    told = ncclGetLastError(grown);
+  }
+  ASSERT_TRUE(board.Await(kDiedAtUs, 1)) << told;
+  EXPECT_LT(NowUs() - board.Get(kDiedAtUs), kNotStrandedUs);
+  EXPECT_THAT(told, AnyOf(HasSubstr("rank 2 ("), HasSubstr("missing: 2")));
+  if (grown != nullptr) {
+    EXPECT_NCCL(ncclCommAbort(grown));
+  }
+  EXPECT_NCCL(Reduce(comm));
+  EXPECT_NCCL(ncclCommDestroy(comm));
+}
+
+TEST(NewcomerDeathTest, AtAnyMomentOfGrow) {
+  constexpr int kRanks = 3;
+  TUTTI_NEEDS_RANKS(kRanks);
+  // A newcomer that nobody has seen is missed at the deadline.
+  const Environment environment(Environment::Settings{{"TUTTI_INIT_TIMEOUT_S", "2"}});
+  std::mt19937 random(TestSeed());
+  for (int i = 0; i < 6; ++i) {
+    const auto delay_us = static_cast<int>(random() % 10'000);
+    SCOPED_TRACE(fmt::format("after {} us, TUTTI_TEST_SEED={}", delay_us, TestSeed()));
+    RankProcesses processes(kRanks,
+                            [&](int rank, Board& board) { GrowByAVictim(rank, delay_us, board); });
+    processes.ExpectDeath(kRanks - 1);
+    processes.Wait();
+    if (HasFailure()) return;
   }
 }
 
