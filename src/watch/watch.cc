@@ -10,11 +10,14 @@
 
 namespace tutti {
 
-Watch::Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> rank_names)
+Watch::Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> rank_names,
+             int64_t explain_ns)
     : bootstrap_(bootstrap),
       timeout_ns_(timeout_ns),
+      explain_ns_(explain_ns),
       rank_names_(std::move(rank_names)),
-      log_(bootstrap.num_ranks()) {}
+      log_(bootstrap.num_ranks()),
+      broken_data_(bootstrap.rank(), bootstrap.num_ranks()) {}
 
 void Watch::Start() {
   bootstrap_.SetEvents({
@@ -94,8 +97,8 @@ void Watch::OnControl(int from, std::span<const std::byte> payload) {
       return OnDoing(from, body);
     case Message::kLeaving:
       return OnLeaveNotice(payload);
-    case Message::kExcluded:
-      return OnExcluded(body);
+    case Message::kBrokenData:
+      return OnBrokenData(body);
     case Message::kCallGivenUp:
       return OnCallGivenUp(body);
   }
@@ -104,6 +107,7 @@ void Watch::OnControl(int from, std::span<const std::byte> payload) {
 void Watch::OnPeerLeft(int rank) {
   const MutexLock lock(mutex_);
   left_at_ns_.try_emplace(rank, NowNs());
+  broken_data_.NoteLeft(rank);
 }
 
 bool Watch::HasLeft(int rank) const {

@@ -53,9 +53,15 @@ namespace tutti {
 
 class Watch final : public WaitWatcher {
  public:
+  // The reason why a peer has closed a connection arrives within this. The bootstrap brings it in
+  // milliseconds, or, where the ranks must find out whether one that was cut off is alive, within
+  // the bounds of loss_agreement.h.
+  static constexpr int64_t kExplainBrokenNs = 1'000'000'000;
+
   // `rank_names` has a text for each rank, such as "rank 3 (host a, pid 7)". `bootstrap` must
   // outlive the watch.
-  Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> rank_names);
+  Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> rank_names,
+        int64_t explain_ns = kExplainBrokenNs);
   // Begins to listen. Separate from the constructor because events may arrive at once.
   void Start();
   // Ends to listen: after return no event is being handled. REQUIRES: the caller is not on the
@@ -169,8 +175,8 @@ class Watch final : public WaitWatcher {
   // Returns what an operation here that failed with `seen` reports: why the communicator stopped,
   // if it has. A connection that broke is often but a consequence, whose reason is still on its
   // way; it is waited for, a moment. `peer` is the other end of that connection, where it is known.
-  // If no reason comes although that rank has not left, both live: then the higher of the two ranks
-  // is excluded, which is what the peer comes to as well, and all are told.
+  // If no reason comes although that rank has not left, both live, and the communicator's ranks
+  // agree on which of the two goes (bootstrap/loss_agreement.h), so that all exclude the same ones.
   Status FirstReason(Status seen, std::optional<int> peer = std::nullopt);
 
   // ---- Leave notices (watch_leaving.cc)
@@ -194,7 +200,7 @@ class Watch final : public WaitWatcher {
     kInquiry = 2,
     kDoing = 3,
     kLeaving = 4,
-    kExcluded = 5,
+    kBrokenData = 5,
     kCallGivenUp = 6
   };
   // An inquiry of rank `from`.
@@ -253,9 +259,9 @@ class Watch final : public WaitWatcher {
 
   // watch_losses.cc
   void OnLost(std::span<const LostRank> lost);
-  void OnExcluded(std::span<const std::byte> body);
+  void OnBrokenData(std::span<const std::byte> body);
   Status LossStatus(std::span<const LostRank> lost) const;
-  void Exclude(const LostRank& excluded);
+  void FollowBrokenData() TUTTI_EXCLUDES(mutex_);
 
   // watch_joint_calls.cc
   // Ends a JointCall from outside.
@@ -274,6 +280,7 @@ class Watch final : public WaitWatcher {
 
   Bootstrap& bootstrap_;
   const int64_t timeout_ns_;
+  const int64_t explain_ns_;
   bool has_tuner_ = false;
   const std::vector<std::string> rank_names_;
 
@@ -303,6 +310,9 @@ class Watch final : public WaitWatcher {
   uint64_t num_joint_calls_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, Status> calls_given_up_ TUTTI_GUARDED_BY(mutex_);  // the last ones, by number
   std::set<int> lost_ TUTTI_GUARDED_BY(mutex_);
+  // How the ranks of this communicator agree on who goes where connections for data have broken.
+  // That of the bootstrap, which knows only its own links, serves all communicators of the ranks.
+  LossAgreement broken_data_ TUTTI_GUARDED_BY(mutex_);
   Status lost_reason_ TUTTI_GUARDED_BY(mutex_);  // the reason of the first loss
 };
 

@@ -1,26 +1,16 @@
-// Lost ranks: how the watch says so, which calls end because of it, and which rank is excluded when
-// a connection for data breaks although both ends live.
+// Lost ranks: how the watch says so, which calls end because of it, and how the ranks agree on whom
+// to exclude when connections for data break although both ends live.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "base/clock.h"
 #include "watch/watch.h"
 
 namespace tutti {
-namespace {
-
-// The reason why a peer has closed a connection arrives within this. The bootstrap brings it in
-// milliseconds, or, where the ranks must find out whether one that was cut off is alive, within the
-// bounds of loss_agreement.h.
-constexpr int64_t kExplainBrokenNs = 1'000'000'000;
-
-}  // namespace
-
 Status Watch::LossStatus(std::span<const LostRank> lost) const {
   std::string text;
   for (const LostRank& one : lost) {
@@ -48,41 +38,53 @@ Status Watch::FirstReason(Status seen, std::optional<int> peer) {
   if (stopped()) return StopReason();
   if (seen.code() != Code::kRemoteError) return seen;
   const auto left = [&] { return peer && HasLeft(*peer); };
-  const Deadline deadline = Deadline::After(kExplainBrokenNs);
+  const Deadline deadline = Deadline::After(explain_ns_);
   while (!stopped() && !deadline.Passed() && !left())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (stopped()) return StopReason();
   if (!peer || left()) return seen;
-  const int here = bootstrap_.rank();
-  Exclude(
-      {std::max(here, *peer),
-       fmt::format("a connection for data between rank {} and rank {} broke, both live, and one "
-                   "of them has to go: {}",
-                   std::min(here, *peer), std::max(here, *peer), seen.message())});
-  return StopReason();
-}
-
-// Passes on what is new, so that all ranks hear of it, the excluded one too. Body: the rank, 4
-// bytes, and the reason.
-void Watch::Exclude(const LostRank& excluded) {
   {
     const MutexLock lock(mutex_);
-    if (lost_.contains(excluded.rank)) return;
+    broken_data_.Accuse(*peer, /*certain=*/false,
+                        fmt::format("a connection for data: {}", seen.message()), NowNs());
   }
-  const int32_t rank = excluded.rank;
-  Bytes message(1 + sizeof(rank), static_cast<std::byte>(Message::kExcluded));
-  std::memcpy(message.data() + 1, &rank, sizeof(rank));
-  AppendText(excluded.why, message);
-  for (const int linked : bootstrap_.LinkedRanks()) bootstrap_.SendControl(linked, message);
-  OnLost(std::span(&excluded, 1));
+  FollowBrokenData();
+  // The ranks whose connections broke are all here, and see to it that one of them decides.
+  while (!stopped() && !left()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    {
+      const MutexLock lock(mutex_);
+      broken_data_.Advance(NowNs());
+    }
+    FollowBrokenData();
+  }
+  return stopped() ? StopReason() : seen;
 }
 
-void Watch::OnExcluded(std::span<const std::byte> body) {
-  int32_t rank = 0;
-  if (body.size() < sizeof(rank)) return;
-  std::memcpy(&rank, body.data(), sizeof(rank));
-  if (rank < 0 || rank >= bootstrap_.num_ranks()) return;
-  Exclude({rank, TextOf(body.subspan(sizeof(rank)))});
+// Tells the other ranks what the agreement has newly learned, and takes what it has decided. Called
+// after everything that changes it.
+void Watch::FollowBrokenData() {
+  Bytes news;
+  std::vector<LostRank> decided;
+  {
+    const MutexLock lock(mutex_);
+    news = broken_data_.TakeNews();
+    decided = broken_data_.TakeDecided();
+  }
+  if (!news.empty()) {
+    Bytes message(1 + news.size(), static_cast<std::byte>(Message::kBrokenData));
+    std::copy(news.begin(), news.end(), message.begin() + 1);
+    for (const int rank : bootstrap_.LinkedRanks()) bootstrap_.SendControl(rank, message);
+  }
+  if (!decided.empty()) OnLost(decided);
+}
+
+void Watch::OnBrokenData(std::span<const std::byte> body) {
+  {
+    const MutexLock lock(mutex_);
+    if (!broken_data_.Take(body, NowNs()).ok()) return;
+  }
+  FollowBrokenData();
 }
 
 std::vector<int> Watch::LostRanks() const {

@@ -5,6 +5,8 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -13,15 +15,18 @@ namespace tutti {
 namespace {
 
 // Ranks in one process, whose bootstraps know nothing but control messages: the sender's thread
-// hands them to the receiver at once.
+// hands them to the receiver at once, except between Hold and Deliver.
 class Network {
  public:
-  explicit Network(int num_ranks, int64_t timeout_ns = 0) : num_ranks_(num_ranks) {
+  explicit Network(int num_ranks, int64_t timeout_ns = 0,
+                   int64_t explain_ns = Watch::kExplainBrokenNs)
+      : num_ranks_(num_ranks) {
     std::vector<std::string> names;
     for (int r = 0; r < num_ranks; ++r) names.push_back("rank " + std::to_string(r));
     for (int r = 0; r < num_ranks; ++r) {
       bootstraps_.push_back(std::make_unique<Node>(*this, r));
-      watches_.push_back(std::make_unique<Watch>(*bootstraps_.back(), timeout_ns, names));
+      watches_.push_back(
+          std::make_unique<Watch>(*bootstraps_.back(), timeout_ns, names, explain_ns));
       watches_.back()->Start();
     }
   }
@@ -29,7 +34,36 @@ class Network {
   Watch& watch(int rank) { return *watches_[static_cast<size_t>(rank)]; }
   Bootstrap::Events& events(int rank) { return bootstraps_[static_cast<size_t>(rank)]->events; }
 
+  void Hold() { holds_ = true; }
+  // Returns how many ranks have sent something that is held.
+  size_t HeldSenders() {
+    const std::lock_guard lock(held_mutex_);
+    std::set<int> senders;
+    for (const Held& one : held_) senders.insert(one.from);
+    return senders.size();
+  }
+  void Deliver() {
+    holds_ = false;
+    std::vector<Held> held;
+    {
+      const std::lock_guard lock(held_mutex_);
+      held.swap(held_);
+    }
+    for (const Held& one : held) events(one.to).control(one.from, one.payload);
+  }
+
  private:
+  struct Held {
+    int from;
+    int to;
+    Bytes payload;
+  };
+  void Send(int from, int to, std::span<const std::byte> payload) {
+    if (!holds_) return events(to).control(from, payload);
+    const std::lock_guard lock(held_mutex_);
+    held_.push_back({from, to, Bytes(payload.begin(), payload.end())});
+  }
+
   class Node final : public Bootstrap {
    public:
     Node(Network& network, int rank) : network_(network), rank_(rank) {}
@@ -47,7 +81,7 @@ class Network {
     Status Send(int, uint32_t, std::span<const std::byte>) override { return Status::Ok(); }
     Result<Bytes> Recv(int, uint32_t, Deadline) override { return Bytes(); }
     void SendControl(int peer, std::span<const std::byte> payload) override {
-      network_.events(peer).control(rank_, payload);
+      network_.Send(rank_, peer, payload);
     }
     std::vector<int> LinkedRanks() const override {
       std::vector<int> ranks;
@@ -76,6 +110,9 @@ class Network {
   };
 
   const int num_ranks_;
+  std::atomic<bool> holds_ = false;
+  std::mutex held_mutex_;
+  std::vector<Held> held_;
   std::vector<std::unique_ptr<Node>> bootstraps_;
   std::vector<std::unique_ptr<Watch>> watches_;
 };
@@ -347,6 +384,25 @@ TEST(WatchTest, AJointCallThatOneRankGivesUpEndsOnAllRanks) {
     std::atomic<bool> flag = false;
     const Watch::JointCall next(network.watch(rank), flag);
     EXPECT_FALSE(flag);
+  }
+}
+
+// Each rank sees a pair that cannot talk before it hears what the others see.
+TEST(WatchTest, BrokenConnectionsOfAMiddleRankExcludeTheSameRankForAll) {
+  Network network(3, /*timeout_ns=*/0, /*explain_ns=*/1'000'000);
+  network.Hold();
+  std::vector<std::thread> threads;
+  for (const auto& [rank, peer] : {std::pair(0, 1), std::pair(1, 0), std::pair(2, 1)})
+    threads.emplace_back([&network, rank = rank, peer = peer] {
+      const Status reason = network.watch(rank).FirstReason(RemoteError("it broke"), peer);
+      ExpectWords(reason, {"one of them has to go", "it broke"});
+    });
+  while (network.HeldSenders() < 3) std::this_thread::yield();
+  network.Deliver();
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_TRUE(network.watch(rank).stopped());
+    EXPECT_EQ(network.watch(rank).LostRanks(), std::vector<int>{1}) << "on rank " << rank;
   }
 }
 

@@ -35,6 +35,7 @@ std::set<int> Connections() {
 enum class Cut {
   kBootstrap,  // a link of the bootstrap, in AllReduce
   kData,       // a connection for data, in AllReduce
+  kAllData,    // all of the middle rank's connections for data, in AllReduce
   kOneSided,   // a connection of device-initiated networking, while kernels do nothing but wait
 };
 
@@ -77,7 +78,8 @@ void CutAndGoOn(Cut what) {
         for (const int link : links) cut.erase(link);
       }
       ASSERT_FALSE(cut.empty());
-      EXPECT_EQ(shutdown(*cut.begin(), SHUT_RDWR), 0);
+      if (what != Cut::kAllData) cut = {*cut.begin()};
+      for (const int connection : cut) EXPECT_EQ(shutdown(connection, SHUT_RDWR), 0);
     };
     const ncclResult_t result =
         what == Cut::kOneSided ? WaitInKernel(comm, cut_one) : ReduceUntilItFails(comm, cut_one);
@@ -109,6 +111,8 @@ void CutAndGoOn(Cut what) {
 
 TEST(BrokenConnectionTest, OfTheBootstrapExcludesOneRankForAll) { CutAndGoOn(Cut::kBootstrap); }
 TEST(BrokenConnectionTest, ForDataExcludesOneRankForAll) { CutAndGoOn(Cut::kData); }
+// Each of its neighbours sees another pair of ranks that cannot talk.
+TEST(BrokenConnectionTest, OfAllDataOfOneRankExcludesOneRankForAll) { CutAndGoOn(Cut::kAllData); }
 TEST(BrokenConnectionTest, UnderKernelsThatWaitExcludesOneRankForAll) {
   CutAndGoOn(Cut::kOneSided);
 }
