@@ -275,6 +275,10 @@ cuda::MessageArgs GpuMesh::NoMessages() const {
   args.num_ranks = args_.num_ranks;
   args.most_blocks = context_.max_blocks;
   args.most_blocks_of_many = std::min(args.most_blocks_of_many, context_.max_lone_blocks);
+  args.bytes_per_channel = std::max<size_t>(1, context_.costs.message_bytes_per_channel);
+  args.ll128_bytes_per_channel =
+      std::max<size_t>(1, context_.costs.ll128_message_bytes_per_channel);
+  args.long_part_bytes = std::max<size_t>(1, context_.costs.long_message_part_bytes);
   if (context_.ll128_slot_bytes > 0) {
     args.ll128_message = context_.costs.ll128_message_bytes;
     args.ll128_from = context_.costs.ll128_message_from;

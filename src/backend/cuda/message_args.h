@@ -29,24 +29,21 @@ inline constexpr size_t kMessageChannels = 64;
 inline constexpr uint64_t kMessageSlots = 2;
 inline constexpr size_t kMessageBytes = 128 << 10;  // of a slot
 inline constexpr size_t kMessageMemory = 64 << 20;  // at most, of all slots
-// A message takes another channel for each so many bytes.
-inline constexpr size_t kBytesPerChannel = 16 << 10;
-inline constexpr size_t kMostMessages = 64;  // in one kernel
+inline constexpr size_t kMostMessages = 64;         // in one kernel
 // Messages of at most kLLMessage bytes (plan/mesh_limits.h) go by LL, by channels of kLLLines lines
 // each.
 inline constexpr size_t kLLPiece = kLLLines * kLLData;
 inline constexpr uint32_t kLLChannels = kLLMessage / kLLPiece;
 // Longer ones go by LL128 where that can be used: up to this many pairs of lines in a slot, one for
-// each octet of a block of kFewThreads and another one, and another channel for each so many bytes.
+// each octet of a block of kFewThreads and another one.
 inline constexpr uint32_t kLL128PiecePairs = 64;
 inline constexpr size_t kLL128Piece = kLL128PiecePairs * kLL128PairData;
 inline constexpr size_t kLL128PieceBytes = kLL128PiecePairs * kLL128PairBytes;
-inline constexpr size_t kBytesPerLL128Channel = kLL128Piece / 2;
-// Long pieces are worth more threads, as long as every block can have a multiprocessor of its own.
+// Long messages are worth more threads, as long as every block can have a multiprocessor of its
+// own.
 inline constexpr uint32_t kFewThreads = 256;
 inline constexpr uint32_t kManyThreads = 512;
 inline constexpr uint32_t kMostBlocksOfMany = 128;  // and no more than multiprocessors
-inline constexpr size_t kLongPiece = 64 << 10;
 
 // Two slots of 128 KiB for each of 64 channels between two neighbours of a ring fill the wire (256
 // KiB × 64 carry 356 GB/s of 360 between H200s, half of that 336); with many ranks there are fewer.
@@ -130,6 +127,11 @@ struct MessageArgs {
   // Simple. ll128_message is 0 where LL128 cannot be used. The same at both ends.
   size_t ll128_message = 0;
   size_t ll128_from = kLLMessage + 1;
+  // Above 0, the same at both ends, from plan/gpu_costs.def: for how many bytes a message takes
+  // another channel, by Simple and by LL128, and how many on each channel are worth more threads.
+  size_t bytes_per_channel = 1;
+  size_t ll128_bytes_per_channel = 1;
+  size_t long_part_bytes = 1;
   uint32_t most_blocks = ~0u;  // of the kernel, if all flows have one
   uint32_t most_blocks_of_many = kMostBlocksOfMany;
   uint32_t num_messages = 0;
@@ -156,8 +158,8 @@ constexpr uint32_t ChannelsFor(const MessageArgs& args, size_t bytes) {
       args.most_channels == 0 || args.most_channels > all ? all : args.most_channels;
   const Protocol protocol = ProtocolOf(args, bytes);
   const size_t wanted = protocol == Protocol::kLL      ? DivUp(bytes, kLLPiece)
-                        : protocol == Protocol::kLL128 ? DivUp(bytes, kBytesPerLL128Channel)
-                                                       : bytes / kBytesPerChannel;
+                        : protocol == Protocol::kLL128 ? DivUp(bytes, args.ll128_bytes_per_channel)
+                                                       : bytes / args.bytes_per_channel;
   return wanted < 1 ? 1 : wanted > most ? most : static_cast<uint32_t>(wanted);
 }
 
@@ -185,7 +187,8 @@ constexpr void Arrange(MessageArgs& args) {
     args.flows[args.num_flows++] = {message.peer, message.kind};
   }
   const uint32_t turns = TurnsOf(args);
-  const bool many = longest >= kLongPiece * args.channels && turns <= args.most_blocks_of_many;
+  const bool many =
+      longest >= args.long_part_bytes * args.channels && turns <= args.most_blocks_of_many;
   args.threads = many ? kManyThreads : kFewThreads;
   args.blocks = turns > args.most_blocks ? args.most_blocks : turns;
   if (args.blocks < args.num_flows) args.blocks = args.num_flows;
