@@ -62,7 +62,7 @@ bool ConnectionCore::Look() {
   if (failed_.load(std::memory_order_relaxed) || !driver_.TryTake()) return false;
   ++kernel_polls_;
   const bool moved = Drive();
-  if (handed_over_ && !looking_later_) Arm();
+  if (state_ == State::kProgress) Arm();
   if (Settled()) WatchIdle();
   driver_.Give();
   ServeRequests();
@@ -99,36 +99,57 @@ SleepAdvice ConnectionCore::PrepareToSleep(std::vector<pollfd>& descriptors) {
 
 // Callbacks that come later find the connection with the kernel and leave it alone.
 void ConnectionCore::TakeBack() {
-  if (!handed_over_) return;
-  handed_over_ = false;
-  looking_later_ = false;
+  if (state_ == State::kKernel) return;
+  Advance(Event::kTakenBack);
   for (const auto& watch : watches_)
     if (watch->armed != 0) ArmWatch(*watch, 0);
 }
 
 void ConnectionCore::HandOver() {
   if (failed_.load(std::memory_order_relaxed) || Settled()) return;
-  hand_over_requested_.store(true, std::memory_order_relaxed);
-  Request();
+  Request(kHandOver);
 }
 
-void ConnectionCore::Request() {
-  requested_.store(true, std::memory_order_seq_cst);
+// The only function that changes the state.
+void ConnectionCore::Advance(Event event) {
+  if (state_ == State::kStopped) return;
+  switch (event) {
+    case Event::kHandedOver:
+      state_ = State::kProgress;
+      break;
+    case Event::kTakenBack:
+    case Event::kSettled:
+      state_ = State::kKernel;
+      break;
+    case Event::kTimerSet:
+      state_ = State::kTimer;
+      break;
+    case Event::kTimerFired:
+      if (state_ == State::kTimer) state_ = State::kProgress;
+      break;
+    case Event::kStop:
+      state_ = State::kStopped;
+      break;
+  }
+}
+
+void ConnectionCore::Request(Wish wish) {
+  wishes_.fetch_or(wish, std::memory_order_seq_cst);
   ServeRequests();
 }
 
 void ConnectionCore::ServeRequests() {
   // Sequentially consistent with the store of the request: either this thread gets the
   // connection, or the thread that has it sees the request after its Give.
-  while (requested_.load(std::memory_order_seq_cst)) {
+  while (wishes_.load(std::memory_order_seq_cst) != 0) {
     if (!driver_.TryTake()) return;
-    if (requested_.exchange(false, std::memory_order_seq_cst)) Serve();
+    if (const uint32_t wishes = wishes_.exchange(0, std::memory_order_seq_cst)) Serve(wishes);
     driver_.Give();
   }
 }
 
 bool ConnectionCore::Drive() {
-  if (failed_.load(std::memory_order_acquire) || stopped_) return false;
+  if (failed_.load(std::memory_order_acquire) || state_ == State::kStopped) return false;
   Result<bool> moved = Move();
   ops_.Retire(done());
   if (!moved.ok()) {
@@ -138,12 +159,12 @@ bool ConnectionCore::Drive() {
   return moved.value();
 }
 
-void ConnectionCore::Serve() {
-  const bool given = hand_over_requested_.exchange(false, std::memory_order_relaxed);
-  if (given) handed_over_ = true;
-  const bool fired = CollectFired();
-  if (stopped_) return;
-  if (!handed_over_) {
+void ConnectionCore::Serve(uint32_t wishes) {
+  const bool given = (wishes & kHandOver) != 0;
+  if (given) Advance(Event::kHandedOver);
+  const bool fired = CollectFired(wishes);
+  if (state_ == State::kStopped) return;
+  if (state_ == State::kKernel) {
     if (fired && Settled()) Tend();
     return;
   }
@@ -156,25 +177,24 @@ void ConnectionCore::Serve() {
     }
   }
   kernel_polls_before_ = kernel_polls_;
-  if (given) looking_later_ = false;
-  if (!looking_later_) Arm();
+  if (state_ == State::kProgress) Arm();
   if (moves == kMovesInARow) LookAgainSoon();
 }
 
-bool ConnectionCore::CollectFired() {
+bool ConnectionCore::CollectFired(uint32_t wishes) {
   bool fired = false;
   for (const auto& watch : watches_) {
     if (!watch->fired.exchange(false, std::memory_order_acquire)) continue;
     watch->armed = 0;
     fired = true;
   }
-  if (tend_timer_fired_.exchange(false, std::memory_order_acquire)) {
+  if ((wishes & kTendTimerFired) != 0) {
     tend_timer_ = 0;
     fired = true;
   }
-  if (timer_fired_.exchange(false, std::memory_order_acquire)) {
+  if ((wishes & kTimerFired) != 0) {
     timer_ = 0;
-    looking_later_ = false;
+    Advance(Event::kTimerFired);
   }
   return fired;
 }
@@ -182,17 +202,13 @@ bool ConnectionCore::CollectFired() {
 void ConnectionCore::WatchIdle() {
   if (failed_.load(std::memory_order_relaxed)) return;
   // Without events only errors are reported, and a descriptor that is armed stays so.
-  if (!std::exchange(is_watched_, true)) {
-    for (const auto& watch : watches_) {
-      if (!watch->added) ArmWatch(*watch, 0);
-    }
+  for (const auto& watch : watches_) {
+    if (!watch->added) ArmWatch(*watch, 0);
   }
   const NetCare care = comm_.Care();
   if (care == NetCare::kNone || tend_timer_ != 0) return;
-  tend_timer_ = loop_.AddTimer(care == NetCare::kSoon ? kTendSoonNs : kTendSeldomNs, [this] {
-    tend_timer_fired_.store(true, std::memory_order_release);
-    Request();
-  });
+  tend_timer_ = loop_.AddTimer(care == NetCare::kSoon ? kTendSoonNs : kTendSeldomNs,
+                               [this] { Request(kTendTimerFired); });
 }
 
 // A failure is kept for the next operation.
@@ -208,7 +224,7 @@ void ConnectionCore::Arm() {
   waits_.clear();
   NetIdle idle = NetIdle::kWait;
   if (Settled() || failed_.load(std::memory_order_acquire)) {
-    handed_over_ = false;
+    Advance(Event::kSettled);
     WatchIdle();
   } else {
     idle = comm_.PrepareToWait(waits_);
@@ -232,7 +248,7 @@ void ConnectionCore::ArmWatch(Watch& watch, uint32_t events) {
     watch.added = true;
     status = loop_.AddFd(watch.fd, events | EPOLLONESHOT, [this, &watch](uint32_t) {
       watch.fired.store(true, std::memory_order_release);
-      Request();
+      Request(kLook);
     });
   }
   watch.armed = events;
@@ -241,18 +257,15 @@ void ConnectionCore::ArmWatch(Watch& watch, uint32_t events) {
 
 void ConnectionCore::LookAgainSoon() {
   loop_.Post([this, alive = std::weak_ptr(alive_)] {
-    if (!alive.expired()) Request();
+    if (!alive.expired()) Request(kLook);
   });
 }
 
 void ConnectionCore::LookAgainLater() {
   kernel_polls_before_ = kernel_polls_;
-  looking_later_ = true;
+  Advance(Event::kTimerSet);
   if (timer_ != 0) return;
-  timer_ = loop_.AddTimer(kLookAgainNs, [this] {
-    timer_fired_.store(true, std::memory_order_release);
-    Request();
-  });
+  timer_ = loop_.AddTimer(kLookAgainNs, [this] { Request(kTimerFired); });
 }
 
 void ConnectionCore::Fail(const Status& status) {
@@ -313,7 +326,7 @@ void ConnectionCore::Stop() {
   // On the loop's thread no callback runs at the same time; later ones find the connection stopped.
   loop_.RunSync([this] {
     while (!driver_.TryTake()) CpuPause();
-    stopped_ = true;
+    Advance(Event::kStop);
     alive_.reset();
     if (timer_ != 0) loop_.CancelTimer(timer_);
     if (tend_timer_ != 0) loop_.CancelTimer(tend_timer_);

@@ -12,6 +12,18 @@
 //   Poll ── Drive              descriptor ready ── request ── Drive, re-arm
 //   HandOver ── request ── Drive, arm
 //
+// Who moves data next, when no thread has the connection:
+//
+//   state       who moves data next                          leaves it by
+//   kKernel     the kernel, by Poll                          HandOver → kProgress
+//   kProgress   the progress thread, by armed descriptors    the kernel sleeps on them itself, or
+//                                                            nothing is under way → kKernel;
+//                                                            the kernel polls → kTimer
+//   kTimer      the progress thread, by a timer instead,     the timer fires, or HandOver → kProgress;
+//               because a kernel polls too or the network    the kernel sleeps on them → kKernel
+//               has no descriptors
+//   kStopped    nobody                                       never
+//
 // A descriptor is armed for one event at a time (EPOLLONESHOT), and only while the connection is
 // handed over. So an idle connection, or one that a kernel polls, wakes no thread. But an idle one
 // is armed for errors: that it broke is noticed at once, and it is made again where the network can
@@ -104,17 +116,36 @@ class ConnectionCore : public NetConnection {
   void WatchIdle() TUTTI_REQUIRES(driver_);
   // Drives a connection on which nothing is under way.
   void Tend() TUTTI_REQUIRES(driver_);
+  // What a request asks for, a bit each. All of them have the connection driven, unless it is the
+  // kernel's.
+  enum Wish : uint32_t {
+    kLook = 1,      // a descriptor is ready, or there may be more to move
+    kHandOver = 2,  // the progress thread is to drive the connection
+    kTimerFired = 4,
+    kTendTimerFired = 8
+  };
   // Leaves a request, and serves it unless another thread has the connection and will.
-  void Request();
+  void Request(Wish wish);
   void ServeRequests();
   bool Drive() TUTTI_REQUIRES(driver_);
-  void Serve() TUTTI_REQUIRES(driver_);
+  void Serve(uint32_t wishes) TUTTI_REQUIRES(driver_);
   // Returns whether a descriptor or the timer of an idle connection has fired.
-  bool CollectFired() TUTTI_REQUIRES(driver_);
+  bool CollectFired(uint32_t wishes) TUTTI_REQUIRES(driver_);
   bool Settled() const { return done() >= ops_.end(); }
   void Arm() TUTTI_REQUIRES(driver_);
   void TakeBack() TUTTI_REQUIRES(driver_);
   void ArmWatch(Watch& watch, uint32_t events) TUTTI_REQUIRES(driver_);
+  enum class State : uint8_t { kKernel, kProgress, kTimer, kStopped };
+  // What changes the state: see the table at the top.
+  enum class Event : uint8_t {
+    kHandedOver,
+    kTakenBack,  // The kernel sleeps on the descriptors itself.
+    kSettled,    // Nothing is under way any more.
+    kTimerSet,
+    kTimerFired,
+    kStop
+  };
+  void Advance(Event event) TUTTI_REQUIRES(driver_);
   void LookAgainSoon() TUTTI_REQUIRES(driver_);
   void LookAgainLater() TUTTI_REQUIRES(driver_);
   void Fail(const Status& status);
@@ -130,27 +161,22 @@ class ConnectionCore : public NetConnection {
   std::atomic<uint64_t> posted_ = 0;
   std::atomic<uint64_t> done_ = 0;
 
-  std::atomic<bool> requested_ = false;
-  std::atomic<bool> hand_over_requested_ = false;
-  std::atomic<bool> timer_fired_ = false;
-  std::atomic<bool> tend_timer_fired_ = false;
+  std::atomic<uint32_t> wishes_ = 0;  // the requests that nobody has served
 
   DriverFlag driver_;
-  bool handed_over_ TUTTI_GUARDED_BY(driver_) = false;
-  // A timer stands in for the descriptors, because a kernel polls or the network has none.
-  bool looking_later_ TUTTI_GUARDED_BY(driver_) = false;
+  State state_ TUTTI_GUARDED_BY(driver_) = State::kKernel;
   uint64_t kernel_polls_ TUTTI_GUARDED_BY(driver_) = 0;
   // The value of kernel_polls_ when the progress thread last looked.
   uint64_t kernel_polls_before_ TUTTI_GUARDED_BY(driver_) = 0;
-  bool stopped_ TUTTI_GUARDED_BY(driver_) = false;
   // Tells tasks posted to the loop whether the connection still lives.
   std::shared_ptr<char> alive_ TUTTI_GUARDED_BY(driver_) = std::make_shared<char>();
   EventLoop::TimerId timer_ TUTTI_GUARDED_BY(driver_) = 0;
   EventLoop::TimerId tend_timer_ TUTTI_GUARDED_BY(driver_) = 0;
-  bool is_watched_ TUTTI_GUARDED_BY(driver_) = false;  // WatchIdle has armed the descriptors
   std::vector<std::unique_ptr<Watch>> watches_ TUTTI_GUARDED_BY(driver_);
   std::vector<NetWait> waits_ TUTTI_GUARDED_BY(driver_);
 
+  // Raised once, and read by any thread without the driver's flag: no state of its own, because a
+  // connection that failed is handed over and taken back like any other.
   std::atomic<bool> failed_ = false;
   mutable Mutex failure_mutex_;
   Status failure_ TUTTI_GUARDED_BY(failure_mutex_);
