@@ -38,11 +38,11 @@ Result<ListenerHandle> DecodeSocketHandle(const NetHandle& in, uint64_t magic,
   return DecodeHandle(in, interface);
 }
 
-struct Device {
-  SocketAddress address;  // port 0 until something listens there
-  DataSocketConfig data;
-  std::unique_ptr<AuthAcceptor> acceptor;
-  NetSpread others;  // by which its connections may go too
+// What connections of a device are made with. It changes while the network is in use.
+struct DevicePorts {
+  SocketAddress address;                   // Its port is 0 until something listens there.
+  std::unique_ptr<AuthAcceptor> acceptor;  // Null until something listens there.
+  NetSpread others;                        // The device's connections may go by these too.
 };
 
 // A queue of this rank at its devices' addresses, under a token of its own.
@@ -179,7 +179,7 @@ class SocketNetImpl final : public Net {
   void AddDevice(const Settings& settings, const NetworkInterface& interface);
   void AddAddress(const Settings& settings, const std::vector<NetworkInterface>& interfaces,
                   const SocketAddress& address);
-  Result<Device*> At(int device);
+  Status Check(int device) const;
 
   EventLoop& loop_;
   const Key key_;
@@ -191,9 +191,9 @@ class SocketNetImpl final : public Net {
   std::vector<NetDevice> devices_;
   std::shared_ptr<SocketHelpers> helpers_;
   std::shared_ptr<ConnectionQueues> queues_ = std::make_shared<ConnectionQueues>(sealing_);
+  std::vector<DataSocketConfig> data_;  // Each device's. Open fills it before any other call.
   Mutex mutex_;
-  // By device. Open fills it before any other call; later only acceptors are added, under mutex_.
-  std::vector<Device> state_;
+  std::vector<DevicePorts> ports_of_ TUTTI_GUARDED_BY(mutex_);  // Each device's.
   Rma rma_{*this};
 };
 
@@ -209,10 +209,11 @@ void SocketNetImpl::AddDevice(const Settings& settings, const NetworkInterface& 
   described.speed_mbps = link.speed_mbps;
   described.max_group = kMaxNetGroup;
   devices_.push_back(std::move(described));
-  Device device;
-  device.address = interface.address;
-  device.data = ChooseDataSockets(settings, link);
-  state_.push_back(std::move(device));
+  data_.push_back(ChooseDataSockets(settings, link));
+  DevicePorts ports;
+  ports.address = interface.address;
+  const MutexLock lock(mutex_);
+  ports_of_.push_back(std::move(ports));
 }
 
 // A device for one address, which is that of an interface or not (127.0.0.2).
@@ -247,39 +248,38 @@ Status SocketNetImpl::Open(const Settings& settings, const SocketNet::Options& o
     }
   }
   int threads = 0;
-  for (const Device& device : state_) threads = std::max(threads, device.data.threads);
+  for (const DataSocketConfig& data : data_) threads = std::max(threads, data.threads);
   TUTTI_ASSIGN(helpers_, SocketHelpers::Create(threads));
   for (size_t i = 0; i < devices_.size(); ++i) {
     TUTTI_INFO(kLogNet | kLogInit,
                "net Socket: device {} is {} at {}, {} Mb/s, {} data sockets, {} helper threads", i,
-               devices_[i].name, devices_[i].address, devices_[i].speed_mbps,
-               state_[i].data.sockets, state_[i].data.threads);
+               devices_[i].name, devices_[i].address, devices_[i].speed_mbps, data_[i].sockets,
+               data_[i].threads);
   }
   return Status::Ok();
 }
 
-Result<Device*> SocketNetImpl::At(int device) {
-  if (device < 0 || static_cast<size_t>(device) >= state_.size()) {
-    return InternalError("the socket network has {} devices, not a device {}", state_.size(),
-                         device);
-  }
-  return &state_[static_cast<size_t>(device)];
+Status SocketNetImpl::Check(int device) const {
+  if (device >= 0 && static_cast<size_t>(device) < devices_.size()) return Status::Ok();
+  return InternalError("the socket network has {} devices, not a device {}", devices_.size(),
+                       device);
 }
 
 Result<SocketAddress> SocketNetImpl::Open(int device) {
-  TUTTI_ASSIGN(Device* const at, At(device));
+  TUTTI_TRY(Check(device));
+  const std::string& name = devices_[static_cast<size_t>(device)].name;
   const MutexLock lock(mutex_);
-  if (!at->acceptor) {
-    const std::string& name = devices_[static_cast<size_t>(device)].name;
-    TUTTI_ASSIGN(at->acceptor, ListenForQueues(loop_, key_, at->address, ports_, queues_, name,
-                                               "the socket network"));
+  DevicePorts& at = ports_of_[static_cast<size_t>(device)];
+  if (!at.acceptor) {
+    TUTTI_ASSIGN(at.acceptor, ListenForQueues(loop_, key_, at.address, ports_, queues_, name,
+                                              "the socket network"));
   }
-  return at->address;
+  return at.address;
 }
 
 void SocketNetImpl::Spread(int device, const NetSpread& others) {
   const MutexLock lock(mutex_);
-  state_[static_cast<size_t>(device)].others = others;
+  ports_of_[static_cast<size_t>(device)].others = others;
 }
 
 Result<PathAddresses> SocketNetImpl::OpenPaths(int device) {
@@ -288,7 +288,7 @@ Result<PathAddresses> SocketNetImpl::OpenPaths(int device) {
   NetSpread others;
   {
     const MutexLock lock(mutex_);
-    others = state_[static_cast<size_t>(device)].others;
+    others = ports_of_[static_cast<size_t>(device)].others;
   }
   // A path that cannot be listened at is none; the own one is enough.
   const auto add = [&](const std::vector<int>& devices) {
@@ -354,12 +354,14 @@ Result<Sockets> SocketNetImpl::DialGoodPaths(SocketPaths& paths, DataHello& hell
 
 Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle, uint64_t magic,
                                             const WaitLimits& limits) {
-  TUTTI_ASSIGN(const Device* const at, At(device));
+  TUTTI_TRY(Check(device));
   const std::string& name = devices_[static_cast<size_t>(device)].name;
   TUTTI_ASSIGN(const ListenerHandle target, DecodeSocketHandle(handle, magic, name));
   // One-sided operations go over the control socket alone.
   const size_t data_sockets =
-      magic == kRmaHandleMagic ? 0 : DataSocketsFor(at->data, target.paths.together);
+      magic == kRmaHandleMagic
+          ? 0
+          : DataSocketsFor(data_[static_cast<size_t>(device)], target.paths.together);
   DataHello hello;
   hello.token = target.token;
   hello.data_sockets = static_cast<uint16_t>(data_sockets);
