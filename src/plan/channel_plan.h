@@ -1,9 +1,9 @@
 #pragma once
 
 // How a collective runs on GPUs that channels join (several hosts, more than 16 ranks): round the
-// rings or down the chains of all ranks, by two levels (kernels/two_level.h), or, short reductions
-// among few ranks, in one shot from each rank to every other (kernels/mesh.h); over how many
-// channels, in which chunks. Pure functions, so that all ranks come to the same.
+// rings or down the chains of all ranks, by two levels (kernels/two_level.h), or, short AllReduces
+// and ReduceScatters among few ranks, in one shot from each rank to every other (kernels/mesh.h);
+// over how many channels, in which chunks. Pure functions, so that all ranks come to the same.
 
 #include <array>
 #include <cstddef>

@@ -79,14 +79,15 @@ TEST(ChannelPlanTest, ShortReductionsAmongFewRanksGoInOneShot) {
     context.pair_slot_bytes = 128 << 10;
     return PlanChannels(context, collective, count, DataType::kFloat32, order).algorithm;
   };
-  for (const Collective collective :
-       {Collective::kAllReduce, Collective::kReduceScatter, Collective::kReduce}) {
+  for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter}) {
     for (const ReductionOrder order : {ReductionOrder::kAny, ReductionOrder::kByRankRoundedOnce})
       EXPECT_EQ(algorithm(ContextOf(4, 4, 8), collective, 1000, order), Algorithm::kOneShot);
     EXPECT_EQ(algorithm(ContextOf(4, 4, 8), collective, 16 << 20), Algorithm::kRing);
     // There are not so many FIFOs in a kernel's arguments.
     EXPECT_EQ(algorithm(ContextOf(9, 9, 8), collective, 1000), Algorithm::kRing);
   }
+  // Down a chain ranks that are not the root need not wait for one another.
+  EXPECT_EQ(algorithm(ContextOf(4, 4, 8), Collective::kReduce, 1000), Algorithm::kRing);
   EXPECT_EQ(algorithm(ContextOf(4, 4, 8), Collective::kBroadcast, 1000), Algorithm::kRing);
   EXPECT_EQ(
       PlanChannels(ContextOf(4, 4, 8), Collective::kAllReduce, 1000, DataType::kFloat32).algorithm,

@@ -141,7 +141,7 @@ struct ChannelCosts {
   double window_step_us = 5;
   double network_step_us = 17;
   // What each further rank adds where a rank sends to several, and receives from them, at a time.
-  double network_peer_us = 9;
+  double network_peer_us = 11;
   // What a channel carries over sockets while it has a processor.
   double channel_bytes_per_us = 1500;
   // What the block of a channel carries between the windows of one host. An estimate from what all
