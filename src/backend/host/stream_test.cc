@@ -14,6 +14,7 @@
 
 #include "base/exceptions.h"
 #include "testing/threadless.h"
+#include "testing/threads.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they have their own
 namespace {
@@ -52,6 +53,27 @@ TEST(HostStreamTest, RunsTasksInOrderOnAThreadThatTakesNoSignals) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
   EXPECT_NE(where, std::this_thread::get_id());
   EXPECT_EQ(sigismember(&mask, SIGTERM), 1);
+}
+
+// The queue is bounded: whoever puts in more than fits waits for room, and nothing is lost.
+TEST(HostStreamTest, HoldsUpAProducerThatIsTooFarAhead) {
+  constexpr int kMoreThanFit = 100'000;
+  HostStream stream;
+  std::promise<void> release;
+  stream.Enqueue([may_go_on = release.get_future().share()] { may_go_on.wait(); });
+  std::atomic<int> enqueued = 0, ran = 0;
+  std::promise<pid_t> number;
+  std::thread producer([&] {
+    number.set_value(testing::ThisThread());
+    for (; enqueued < kMoreThanFit; ++enqueued) stream.Enqueue([&ran] { ++ran; });
+  });
+  EXPECT_TRUE(testing::AwaitAsleep(number.get_future().get()));
+  EXPECT_GT(enqueued, 0);
+  EXPECT_LT(enqueued, kMoreThanFit);
+  release.set_value();
+  producer.join();
+  stream.Synchronize();
+  EXPECT_EQ(ran, kMoreThanFit);
 }
 
 // Neither a task that throws nor a failure for which there is no memory ends the process.
