@@ -20,6 +20,7 @@
 #ifndef NCCL_DEVICE_GIN_H_
 #define NCCL_DEVICE_GIN_H_
 
+#include "nccl_device/impl/gin_direct.h"
 #include "nccl_device/impl/gin_proxy.h"
 #include "nccl_device/ptr.h"
 
@@ -284,6 +285,11 @@ struct ncclGin_BackendMask {
   NCCL_DEVICE_INLINE tutti::device::GinContext& Context() const;
   NCCL_DEVICE_INLINE tutti::device::GinPoster Poster() const;
   NCCL_DEVICE_INLINE uint32_t QueueOf(ncclTeam team, int peer) const;
+  template <typename Coop>
+  NCCL_DEVICE_INLINE int DirectPlaceOf(ncclTeam team, int peer, size_t bytes, Coop coop) const;
+  NCCL_DEVICE_INLINE void PostBehindStores(uint32_t queue,
+                                           const tutti::device::GinOperation& nothing,
+                                           const tutti::device::GinAction& action) const;
   // Return whether there is a signal, or a counter, of this number. On a GPU nobody asks; on a host
   // the communicator stops where there is none.
   NCCL_DEVICE_INLINE bool HasSignal(ncclGinSignal_t signal) const;

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <utility>
+
+#include "nccl_device/impl/gin_direct.h"
 
 namespace tutti {
 namespace {
@@ -271,14 +274,14 @@ Result<std::shared_ptr<const Window>> SymmetricMemory::MakeWindow(const Request&
   window->stride = stride_;
   window->slice_offset = memories_.at(part.number).extent.at + window->offset;
   window->flat_base = space_->base() + window->slice_offset;
-  TUTTI_ASSIGN(void* const memory, records_->Allocate(sizeof(ncclWindow_vidmem)));
+  const size_t bytes = WholeRecordOf(*window).size();
+  TUTTI_ASSIGN(void* const memory, records_->Allocate(bytes));
   window->handle = static_cast<ncclWindow_t>(memory);
-  const ncclWindow_vidmem record = RecordOf(*window);
-  Status written = records_->Write(memory, std::as_bytes(std::span(&record, 1)));
-  if (written.ok())
-    written = table_.Add(
-        {reinterpret_cast<uintptr_t>(window->own.data()), window->own.size(), window->handle});
+  Status written = table_.Add(
+      {reinterpret_cast<uintptr_t>(window->own.data()), window->own.size(), window->handle});
+  if (written.ok()) written = records_->Write(memory, WholeRecordOf(*window));
   if (written.ok()) return std::shared_ptr<const Window>(window);
+  static_cast<void>(table_.Remove(window->handle).ok());
   records_->Free(memory);
   return written;
 }
@@ -296,6 +299,26 @@ ncclWindow_vidmem SymmetricMemory::RecordOf(const Window& window) const {
   for (ncclGinWindow_t& name : record.ginWins) name = window.handle;
   record.numSegments = 1;
   return record;
+}
+
+// Returns the record and what follows it, as they lie in the memory that kernels read.
+std::vector<std::byte> SymmetricMemory::WholeRecordOf(const Window& window) const {
+  using Behind = device::WindowParts;
+  const ncclWindow_vidmem record = RecordOf(window);
+  std::vector<std::byte> whole;
+  const auto put = [&whole](size_t at, const auto& value) {
+    whole.resize(std::max(whole.size(), at + sizeof(value)));
+    std::memcpy(&whole[at], &value, sizeof(value));
+  };
+  put(0, record);
+  if (!records_->holds_lengths()) return whole;
+  put(Behind::kFirstMarkAt, uint32_t{Behind::kFirstMark});
+  put(Behind::kSecondMarkAt, uint32_t{Behind::kSecondMark});
+  put(Behind::kAt, Behind{table_.first()});
+  for (size_t place = 0; place < static_cast<size_t>(team_.size); ++place)
+    put(Behind::kAt + sizeof(Behind) + place * sizeof(uint64_t),
+        window.bytes[static_cast<size_t>(team_.first) + place]);
+  return whole;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -173,6 +173,7 @@ class SymmetricMemory {
                    const std::atomic<bool>* abort_flag);
   Result<std::shared_ptr<const Window>> MakeWindow(const Request& request,
                                                    std::span<const Offer> offers, const Part& part);
+  std::vector<std::byte> WholeRecordOf(const Window& window) const TUTTI_REQUIRES(mutex_);
   void DropPart(Part& part);
   void DropUser(int number) TUTTI_REQUIRES(mutex_);
   void DropRecord(const Window& window) TUTTI_REQUIRES(mutex_);

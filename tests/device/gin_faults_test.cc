@@ -275,7 +275,7 @@ const struct {
     {"a put into a full queue",
      [](const ncclDevComm& comm, const ncclGin& gin, ncclWindow_t window) {
        ClaimSlots(comm, 4);
-       gin.putValue(ncclTeamWorld(comm), 1, window, 0, 1);
+       gin.putValue(ncclTeamWorld(comm), 1, window, 0, 1, ncclGin_WeakSignalInc{0});
      }},
     {"a barrier over the network",
      [](const ncclDevComm&, const ncclGin& gin, ncclWindow_t) {

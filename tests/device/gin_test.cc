@@ -135,6 +135,47 @@ TEST_P(GinTest, TakesDescriptorsThatComeWordByWord) {
   EXPECT_EQ(wrong, 0);
 }
 
+// Kernels of GPUs store short puts themselves where they can, and post what has to follow them.
+void PutShort(ncclDevComm comm, ncclWindow_t window, std::atomic<int>* wrong) {
+  const ncclGin gin(comm, 0);
+  const ncclTeam world = ncclTeamWorld(comm);
+  const int other = 1 - comm.rank;
+  const uint32_t* const posted =
+      &static_cast<device::GinContext*>(comm.ginHandles[0])->pis[static_cast<size_t>(other)];
+  auto* const words = static_cast<uint64_t*>(ncclGetLocalPointer(window, 0));
+  const uint32_t before = *posted;
+  gin.get(world, other, window, 512, window, 1024, 120);
+  gin.putValue(world, other, window, 0, uint64_t{5});
+  gin.put(world, other, window, 64, window, 512, 128);
+  if (*posted != before) ++*wrong;
+  gin.put(world, other, window, 192, window, 512, 128, ncclGin_StrongSignalInc{0});
+  if (*posted != before + 1) ++*wrong;
+  gin.put(world, other, window, 320, window, 512, 129);
+  if (*posted != before + 2) ++*wrong;
+  gin.waitSignal(ncclCoopThread(), 0, 1);
+  if (words[0] != 5) ++*wrong;
+  for (size_t i = 0; i < 16; ++i) {
+    const uint64_t theirs = static_cast<uint64_t>(other) * 100 + i;
+    if (words[8 + i] != theirs || words[24 + i] != theirs) ++*wrong;
+    if (i < 15 && words[128 + i] != theirs) ++*wrong;
+  }
+  ncclGinBarrier(ncclCoopThread(), gin, ncclTeamTagWorld(), 0);
+}
+
+TEST_P(GinTest, ShortPutsWithinTheTeamTakeNoProxy) {
+  if (!RanksAreGpus() || GetParam() != Way::kMemory) GTEST_SKIP() << "no kernel stores by itself";
+  std::atomic<int> wrong = 0;
+  RunRanks(2, [&](int rank, ncclComm_t comm) {
+    GinWindow<uint64_t> window(comm, 256);
+    for (size_t i = 0; i < 16; ++i) window.data()[64 + i] = static_cast<uint64_t>(rank) * 100 + i;
+    ncclDevCommRequirements_t asked = AskGin(1);
+    asked.worldGinBarrierCount = 1;
+    const GinDevComm devcomm(comm, asked);
+    EXPECT_EQ(tutti::Launch(PutShort, {}, devcomm.get(), window.get(), &wrong), ncclSuccess);
+  });
+  EXPECT_EQ(wrong, 0);
+}
+
 // Signals roll over, and whoever waits for what lies behind that waits for just that. No step is
 // longer than half of the range, lest the goal of a wait seem to lie behind.
 void RollOver(ncclDevComm comm, std::atomic<int>* wrong) {

@@ -182,6 +182,26 @@ NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::HasCounter(
   return true;
 }
 
+// Returns the peer's place in the LSA team where the group may itself copy so many bytes there, or
+// else -1.
+template <unsigned mask>
+template <typename Coop>
+NCCL_DEVICE_INLINE int ncclGin_BackendMask<mask>::DirectPlaceOf(ncclTeam team, int peer,
+                                                                size_t bytes, Coop coop) const {
+  const size_t most = tutti::device::kDirectBytesPerThread * static_cast<size_t>(coop.size());
+  if (bytes == 0 || bytes > most) return -1;
+  return tutti::device::LsaPlaceOf(comm, ncclTeamRankToWorld(comm, team, peer));
+}
+
+// Posts what follows a put that the calling thread's group has carried out.
+template <unsigned mask>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::PostBehindStores(
+    uint32_t queue, const tutti::device::GinOperation& nothing,
+    const tutti::device::GinAction& action) const {
+  tutti::device::ShowStores();
+  tutti::device::PostWithActions(Poster(), queue, connectionId, nothing, action);
+}
+
 template <unsigned mask>
 template <typename RemoteAction, typename LocalAction, typename Coop, typename DescriptorSmem,
           typename SegmentType>
@@ -191,11 +211,24 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::put(
     DescriptorSmem, cuda::thread_scope givenRelease, cuda::thread_scope, uint32_t,
     SegmentType) const {
   coop.sync();
-  if (coop.thread_rank() == 0) {
+  const tutti::device::GinAction action =
+      tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals);
+  tutti::device::GinOperation piece = {};
+  piece.op = tutti::device::kGinPut;
+  tutti::device::AddCounter(localAction, &piece);
+  const int place = DirectPlaceOf(team, peer, bytes, coop);
+  if (place >= 0 && tutti::device::KnownToHold(comm, dstWnd, place, dstOffset, bytes) &&
+      tutti::device::KnownToHold(comm, srcWnd, comm.lsaRank, srcOffset, bytes) &&
+      tutti::device::KnownToExist(comm, place, action, piece)) {
+    tutti::device::CopyTogether(coop, ncclGetLsaPointer(dstWnd, dstOffset, place),
+                                ncclGetLocalPointer(srcWnd, srcOffset), bytes);
+    coop.sync();
+    if (coop.thread_rank() == 0) PostBehindStores(QueueOf(team, peer), piece, action);
+  } else if (coop.thread_rank() == 0) {
     const tutti::device::GinPoster poster = Poster();
     const uint32_t queue = QueueOf(team, peer);
     tutti::device::ReleaseToProxy(givenRelease);
-    tutti::device::GinOperation piece = {};
+    const tutti::device::GinOperation last = piece;
     piece.op = tutti::device::kGinPut;
     piece.from_window = tutti::device::GinWindowOf(srcWnd, connectionId);
     piece.from_offset = tutti::device::GinOffsetOf(srcWnd, srcOffset);
@@ -208,10 +241,8 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::put(
       piece.to_offset += tutti::device::kGinPieceBytes;
     }
     piece.bytes = bytes;
-    tutti::device::AddCounter(localAction, &piece);
-    tutti::device::PostWithActions(
-        poster, queue, connectionId, piece,
-        tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals));
+    piece.op = last.op;
+    tutti::device::PostWithActions(poster, queue, connectionId, piece, action);
   }
   coop.sync();
 }
@@ -239,16 +270,27 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::putValue(ncclTeam team, int p
   static_assert(sizeof(T) <= sizeof(uint64_t), "putValue takes up to 8 bytes");
   coop.sync();
   if (coop.thread_rank() == 0) {
-    tutti::device::ReleaseToProxy(givenRelease);
+    const tutti::device::GinAction action =
+        tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals);
+    const uint32_t queue = QueueOf(team, peer);
+    const int place = DirectPlaceOf(team, peer, sizeof(T), ncclCoopThread());
     tutti::device::GinOperation operation = {};
-    operation.op = tutti::device::kGinPut | tutti::device::kGinWithValue;
-    operation.bytes = sizeof(T);
-    memcpy(&operation.value, &value, sizeof(T));
-    operation.to_window = tutti::device::GinWindowOf(dstWnd, connectionId);
-    operation.to_offset = tutti::device::GinOffsetOf(dstWnd, dstOffset);
-    tutti::device::PostWithActions(
-        Poster(), QueueOf(team, peer), connectionId, operation,
-        tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals));
+    operation.op = tutti::device::kGinPut;
+    if (place >= 0 && tutti::device::KnownToHold(comm, dstWnd, place, dstOffset, sizeof(T)) &&
+        tutti::device::KnownToExist(comm, place, action, operation)) {
+      ncclCoopThread self;
+      tutti::device::CopyTogether(self, ncclGetLsaPointer(dstWnd, dstOffset, place), &value,
+                                  sizeof(T));
+      PostBehindStores(queue, operation, action);
+    } else {
+      tutti::device::ReleaseToProxy(givenRelease);
+      operation.op |= tutti::device::kGinWithValue;
+      operation.bytes = sizeof(T);
+      memcpy(&operation.value, &value, sizeof(T));
+      operation.to_window = tutti::device::GinWindowOf(dstWnd, connectionId);
+      operation.to_offset = tutti::device::GinOffsetOf(dstWnd, dstOffset);
+      tutti::device::PostWithActions(Poster(), queue, connectionId, operation, action);
+    }
   }
   coop.sync();
 }
@@ -271,7 +313,12 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::get(ncclTeam team, int peer,
                                                        size_t bytes, Coop coop, DescriptorSmem,
                                                        uint32_t, SegmentType) const {
   coop.sync();
-  if (coop.thread_rank() == 0) {
+  const int place = DirectPlaceOf(team, peer, bytes, coop);
+  if (place >= 0 && tutti::device::KnownToHold(comm, remoteWnd, place, remoteOffset, bytes) &&
+      tutti::device::KnownToHold(comm, localWnd, comm.lsaRank, localOffset, bytes)) {
+    tutti::device::CopyTogether(coop, ncclGetLocalPointer(localWnd, localOffset),
+                                ncclGetLsaPointer(remoteWnd, remoteOffset, place), bytes);
+  } else if (coop.thread_rank() == 0) {
     const tutti::device::GinPoster poster = Poster();
     const uint32_t queue = QueueOf(team, peer);
     tutti::device::GinOperation piece = {};

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Short puts and gets within the LSA team, which kernels of GPUs carry out themselves: a copy by
+// the proxy takes longer than a few stores. What follows a put, its signal and its counter, goes
+// through the queue like any other, behind what was posted there before. Read by nccl_device/gin.h.
+//
+// A kernel must not touch what lies outside of a window. So the library keeps behind the record of
+// a window in GPU memory how long its parts are (WindowParts), and a kernel leaves to the proxy
+// what it does not know to be right.
+
+#ifndef NCCL_DEVICE_IMPL_GIN_DIRECT_H_
+#define NCCL_DEVICE_IMPL_GIN_DIRECT_H_
+
+#include "nccl_device/impl/core__funcs.h"
+#include "nccl_device/impl/gin_descriptor.h"
+#include "nccl_device/impl/gin_proxy.h"
+
+#ifdef __cplusplus
+
+namespace tutti {
+namespace device {
+
+// What follows the record of a window. It is there where the words of the record that no field
+// takes have these values; records of NCCL have none.
+struct WindowParts {
+  static constexpr size_t kFirstMarkAt = 36, kSecondMarkAt = 84;
+  static constexpr uint32_t kFirstMark = 0x74757474, kSecondMark = 0x69706172;
+  static constexpr size_t kAt = 88;
+  const void* table;  // ncclDevComm::windowTable of the communicator that the window is of
+  // Then the lengths of the parts, in the order of the LSA team.
+};
+static_assert(sizeof(ncclWindow_vidmem) == WindowParts::kAt, "the parts follow the record");
+
+}  // namespace device
+}  // namespace tutti
+
+#if TUTTI_DEVICE_API
+
+namespace tutti {
+namespace device {
+
+// So many bytes for each thread of a group are copied by the group.
+constexpr size_t kDirectBytesPerThread = 128;
+
+// Returns the place of a rank in the LSA team; -1 where it is of another team.
+NCCL_DEVICE_INLINE int LsaPlaceOf(const ncclDevComm& comm, int world_rank) {
+  const int place = world_rank - (comm.rank - comm.lsaRank);
+  return place >= 0 && place < comm.lsaSize ? place : -1;
+}
+
+// Returns whether the part of `place` is known to hold the bytes.
+NCCL_DEVICE_INLINE bool KnownToHold(const ncclDevComm& comm, ncclWindow_t window, int place,
+                                    size_t offset, size_t bytes) {
+  const char* const record = reinterpret_cast<const char*>(window);
+  const auto mark = [record](size_t at) {
+    return LoadConstant(reinterpret_cast<const uint32_t*>(record + at));
+  };
+  if (mark(WindowParts::kFirstMarkAt) != WindowParts::kFirstMark ||
+      mark(WindowParts::kSecondMarkAt) != WindowParts::kSecondMark)
+    return false;
+  const char* const parts = record + WindowParts::kAt;
+  if (LoadConstant(reinterpret_cast<const uint64_t*>(parts)) !=
+      reinterpret_cast<uint64_t>(comm.windowTable))
+    return false;
+  const uint64_t size = LoadConstant(reinterpret_cast<const uint64_t*>(parts) + 1 + place);
+  return offset <= size && bytes <= size - offset;
+}
+
+// Copies by all threads of a group, in the largest units that all of it allows. The loads are
+// volatile: what other ranks have written meanwhile may be newer than what a cache has.
+template <typename Unit, typename Coop>
+NCCL_DEVICE_INLINE void CopyUnits(Coop& coop, void* to, const void* from, size_t bytes) {
+  for (size_t i = static_cast<size_t>(coop.thread_rank()); i < bytes / sizeof(Unit);
+       i += static_cast<size_t>(coop.size()))
+    static_cast<Unit*>(to)[i] = static_cast<const volatile Unit*>(from)[i];
+}
+template <typename Coop>
+NCCL_DEVICE_INLINE void CopyTogether(Coop& coop, void* to, const void* from, size_t bytes) {
+  const uint64_t bits = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from) | bytes;
+  if (bits % sizeof(uint64_t) == 0)
+    CopyUnits<uint64_t>(coop, to, from, bytes);
+  else if (bits % sizeof(uint32_t) == 0)
+    CopyUnits<uint32_t>(coop, to, from, bytes);
+  else
+    CopyUnits<char>(coop, to, from, bytes);
+}
+
+// Returns whether the signal of a put or its counter is known to be there.
+NCCL_DEVICE_INLINE bool KnownToExist(const ncclDevComm& comm, int place, const GinAction& action,
+                                     const GinOperation& operation) {
+  if ((operation.op & kGinWithCounter) != 0 &&
+      operation.counter >= static_cast<uint32_t>(comm.ginCounterCount))
+    return false;
+  if (!action.present) return true;
+  if (!action.va) return action.signal < static_cast<uint32_t>(comm.ginSignalCount);
+  return action.offset % sizeof(uint64_t) == 0 &&
+         KnownToHold(comm, action.window, place, action.offset, sizeof(uint64_t));
+}
+
+// Makes the stores of a group visible to all before what the calling thread does then. The group
+// has met.
+NCCL_DEVICE_INLINE void ShowStores() {
+#if NCCL_CHECK_CUDACC
+  cuda::atomic_thread_fence(cuda::memory_order_acq_rel, cuda::thread_scope_system);
+#endif
+}
+
+}  // namespace device
+}  // namespace tutti
+
+#endif  // TUTTI_DEVICE_API
+
+#endif  // __cplusplus
+
+#endif  // NCCL_DEVICE_IMPL_GIN_DIRECT_H_
