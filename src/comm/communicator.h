@@ -45,10 +45,10 @@ class Communicator {
     std::vector<UniqueId> ids;
     int rank = 0;
     int num_ranks = 1;
-    std::string name;      // for logs; may be empty
-    int cuda_device = -1;  // this rank's GPU; -1: a host device
-    // As in Bootstrap::Options: it ends initialisation early, and is raised when that fails for
-    // all.
+    std::string name;      // Logs show it. It may be empty.
+    int cuda_device = -1;  // CUDA's number of this rank's GPU; -1 makes the rank a host device.
+    // Raising it ends initialisation early; it is raised when initialisation fails for all ranks
+    // (Bootstrap::Options).
     std::atomic<bool>* abort_flag = nullptr;
     std::function<Status()> abort_reason = {};
   };
@@ -143,11 +143,11 @@ class Communicator {
   const Settings settings_;
   const std::string name_;
   const std::unique_ptr<RankDevice> device_;
-  const Deadline init_deadline_;  // for all steps of initialisation together
+  const Deadline init_deadline_;  // It bounds all steps of initialisation together.
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Watch> watch_;
   std::vector<PeerInfo> peers_;
-  std::vector<NetworkInterface> interfaces_;  // of this host, read once
+  std::vector<NetworkInterface> interfaces_;  // This host's interfaces, which are read once.
   RemoteToken probe_token_ = {};  // peers look for it to prove that they can read this memory
   std::unique_ptr<Operations> operations_;
   std::unique_ptr<SymmetricMemory> symmetric_;
@@ -158,7 +158,8 @@ class Communicator {
   // The tokens of Operations::Register by the window that they are of.
   std::map<ncclWindow_t, const void*> registrations_ TUTTI_GUARDED_BY(registrations_mutex_);
   uint64_t children_ = 0;
-  std::map<std::vector<int>, uint64_t> shrinks_;  // by the ranks left out, sorted
+  // How often each set of ranks, which is sorted, was left out by a shrink.
+  std::map<std::vector<int>, uint64_t> shrinks_;
 };
 
 }  // namespace tutti

@@ -57,7 +57,8 @@ class DeviceCommunicators {
   std::unique_ptr<GpuGin> gpu_gin_;  // changed by joint calls only
   Mutex mutex_;
   std::shared_ptr<std::atomic<uint32_t>> flag_ TUTTI_GUARDED_BY(mutex_);
-  // By resource window; null without a GIN connection.
+  // The proxy of each device communicator by its resource window. It is null for one without a GIN
+  // connection.
   std::map<ncclWindow_t, std::unique_ptr<GinBackend>> made_ TUTTI_GUARDED_BY(mutex_);
 };
 

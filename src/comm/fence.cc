@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// How often a waiter looks whether a communicator has stopped.
+// A waiter looks this often whether a communicator has stopped.
 constexpr auto kLookAgain = std::chrono::milliseconds(20);
 
 }  // namespace

@@ -396,8 +396,8 @@ Status Group::RunBatch(Batch& batch) {
 
 namespace {
 
-// What came of the batches that run beside the calling thread. Shared with their threads, for the
-// last one still touches it when the calling thread goes on.
+// Holds what came of the batches that run beside the calling thread. Shared with their threads, for
+// the last one still touches it when the calling thread goes on.
 class AsideOutcomes {
  public:
   explicit AsideOutcomes(size_t count) : outcomes_(count), running_(count) {}

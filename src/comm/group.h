@@ -105,10 +105,10 @@ class Group {
   // An initialisation, or another call that all ranks of a communicator make together.
   struct InitJob {
     ncclComm* comm;
-    ncclComm* parent;  // what the communicator is made from; may be null
+    ncclComm* parent;  // The communicator is made from it. May be null.
     std::function<Status()> run;
     bool makes = true;  // The job makes the communicator, which is nothing where the job fails.
-    std::unique_ptr<InitHold> hold = nullptr;  // from BeginInit to the end of RunInit
+    std::unique_ptr<InitHold> hold = nullptr;  // It is held from BeginInit to the end of RunInit.
   };
   Status AddJob(InitJob job);
 

@@ -100,7 +100,7 @@ void ncclComm::RunAside(HostStream::Task task) {
     else
       helper = helpers_.emplace_back(std::make_unique<Helper>()).get();
   }
-  // Without the mutex, because the task runs here where the system grants no thread.
+  // This is done without the mutex, because the task runs here where the system grants no thread.
   try {
     helper->stream.Enqueue([helper, task = std::move(task)] {
       task();

@@ -27,7 +27,7 @@
 struct TuttiUserOp {
   tutti::DataType type;
   uint64_t scalar;
-  // Where an operation reads the scalar when it runs; null: `scalar` holds.
+  // An operation reads the scalar here when it runs. Where it is null, `scalar` holds.
   const void* live = nullptr;
 };
 
@@ -69,14 +69,15 @@ struct ncclComm {
   enum class Shown : bool { kNo, kInProgress };
 
   bool blocking = true;
-  int device = -1;  // as given to ncclCommInitAll; -1: the rank's number on its machine
+  // The device that ncclCommInitAll was given; -1 stands for the rank's number on its machine.
+  int device = -1;
   tutti::Settings settings;
   std::string name;
   std::atomic<bool> abort_flag = false;  // ends an initialisation under way; outlives `comm`
   tutti::CommunicatorSlot comm;          // empty until initialised, and if that failed
   std::atomic<bool> revoked = false;
   std::atomic<bool> finalized = false;
-  // How many calls that change how operations run are under way (ncclCommWindowRegister).
+  // Counts the calls under way that change how operations run (ncclCommWindowRegister).
   // Operations that are queued on device streams are refused until they have ended.
   std::atomic<int> joint_jobs = 0;
 
@@ -166,7 +167,8 @@ struct ncclComm {
   std::atomic<int> in_progress_ = 0;
   std::atomic<bool> has_operation_error_ = false;
   tutti::Status operation_error_ TUTTI_GUARDED_BY(mutex);
-  std::vector<ncclComm*> children_ TUTTI_GUARDED_BY(mutex);  // that are being made
+  // The children that are being made.
+  std::vector<ncclComm*> children_ TUTTI_GUARDED_BY(mutex);
   std::unique_ptr<tutti::HostStream> worker_ TUTTI_GUARDED_BY(mutex);
   std::unique_ptr<tutti::HostStream> joint_worker_ TUTTI_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<Helper>> helpers_ TUTTI_GUARDED_BY(mutex);

@@ -28,7 +28,7 @@ class HandleGate {
     kMaking = 1,     // the handle is being filled and not known yet
     kLive = 2,       // the handle may be entered
     kEnding = 3,     // the handle is to be freed as soon as nobody is inside
-    kInherited = 4,  // in the child of a fork: the handle is the parent process's
+    kInherited = 4,  // this process is the child of a fork, and the handle is its parent's
   };
 
   // Counts the caller in and returns kLive, or returns what stands against it.
@@ -99,7 +99,7 @@ class HandleTable {
   std::array<std::atomic<Chunk*>, kMaxChunks> chunks_ = {};
   Mutex mutex_;
   size_t num_chunks_ TUTTI_GUARDED_BY(mutex_) = 0;
-  // How many slots of the last chunk were ever taken.
+  // Counts the slots of the last chunk that were ever taken.
   size_t used_in_last_ TUTTI_GUARDED_BY(mutex_) = 0;
   // The freed slots, in the order in which they were freed.
   Slot* first_resting_ TUTTI_GUARDED_BY(mutex_) = nullptr;

@@ -18,7 +18,7 @@ constexpr size_t kStageBytes = 128 << 10;
 constexpr size_t kLocalSlotBytes = 64 << 10;
 constexpr size_t kNetSlotBytes = 512 << 10;
 
-// How long a wait spins when every rank has a processor of its own, and then yields.
+// A wait spins so long when every rank has a processor of its own, and then yields.
 constexpr int64_t kSpinNs = 50'000;
 constexpr int64_t kYieldNs = 500'000;
 

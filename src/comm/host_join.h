@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// What a rank tells all others about its memory.
+// A rank tells all others this about its memory.
 struct ShareResult {
   int32_t leader;         // The rank whose arena this rank has mapped; itself when none.
   uint8_t can_pull;       // The rank can read the memory of the next rank of its machine.
@@ -66,7 +66,7 @@ class HostJoin {
   std::unique_ptr<TunerPlugin> tuner_;
   std::unique_ptr<Net> network_;  // null when all ranks are local
   bool one_host_expected_ = true;
-  bool topology_matters_ = true;  // It matters for any rank; the same on all ranks.
+  bool topology_matters_ = true;  // Whether it matters for any rank. All ranks have the same.
   int network_device_ = 0;        // The NIC by which this rank sends and receives.
 };
 
@@ -77,7 +77,7 @@ std::string RingText(const std::vector<int>& ring);
 HostQuestion AskAboutHost(const JoinContext& context, std::span<const int> ranks);
 Result<HostAnswer> AnswerAboutHost(const JoinContext& context, const HostQuestion& question);
 
-// What this rank answered, and what follows from the answers of all.
+// Holds what this rank answered, and what follows from the answers of all ranks.
 struct AgreedTopology {
   HostAnswer own;
   JobAnswer job;

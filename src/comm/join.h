@@ -29,24 +29,25 @@
 
 namespace tutti {
 
-// What the steps work with. All of it but `abort_flag` outlives the operations that the steps make.
+// Holds what the steps work with. All of it but `abort_flag` outlives the operations that the steps
+// make.
 struct JoinContext {
   Process& process;
   const Settings& settings;
   Bootstrap& bootstrap;
   Watch& watch;
   const std::vector<PeerInfo>& peers;
-  const std::vector<NetworkInterface>& interfaces;  // of this host
-  PlanContext lists;                                // what NCCL_ALGO and NCCL_PROTO allow
-  std::string name;                                 // of the communicator, for plugins
-  Deadline deadline = Deadline::Never();            // for all steps together
-  const std::atomic<bool>* abort_flag = nullptr;    // ends them early
+  const std::vector<NetworkInterface>& interfaces;  // This host's interfaces.
+  PlanContext lists;                                // It says what NCCL_ALGO and NCCL_PROTO allow.
+  std::string name;                                 // Plugins are told this name.
+  Deadline deadline = Deadline::Never();            // It bounds all steps together.
+  const std::atomic<bool>* abort_flag = nullptr;    // Raising it ends the steps early.
 
   int rank() const { return bootstrap.rank(); }
   int num_ranks() const { return bootstrap.num_ranks(); }
 };
 
-// How long each step took, for TUTTI_PRINT_INIT_TIMES. A step that was not taken took 0.
+// Says how long each step took, for TUTTI_PRINT_INIT_TIMES. A step that was not taken took 0.
 struct JoinTimes {
   int64_t memory_ns = 0;
   int64_t network_ns = 0;

@@ -42,8 +42,8 @@ std::vector<OfferedNic> MarkUsableNics(const std::vector<NetDevice>& devices,
 NetSpread SpreadOver(std::span<const OfferedNic> nics, int own, std::span<const int> of_host,
                      size_t place);
 
-// What the network between hosts costs: the bandwidth of the slowest NIC that a rank uses, where it
-// is known, and how many ranks of a host share one NIC. It is the same on all ranks.
+// Says what the network between hosts costs: the bandwidth of the slowest NIC that a rank uses,
+// where it is known, and how many ranks of a host share one NIC. It is the same on all ranks.
 struct NetworkShare {
   double bandwidth_gbps = 0;  // In GB/s; 0: no NIC's speed is known.
   int ranks_per_nic = 1;

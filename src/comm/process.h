@@ -1,8 +1,8 @@
 #pragma once
 
-// What one process owns once, whatever the number of its communicators: the threads that serve
-// sockets, the network proxy, the server of shared memory, the memory from ncclMemAlloc, the list
-// of windows.
+// A Process owns what a process has once, whatever the number of its communicators: the threads
+// that serve sockets, the network proxy, the server of shared memory, the memory from ncclMemAlloc
+// and the list of windows.
 //
 // The API makes one Process on first use and hands it down; nothing below the API knows a global
 // one. After a fork the child makes its own (threads do not survive a fork). Thread-safe.
@@ -44,7 +44,7 @@ class Process {
   // Fills in what peers need to reach this process's memory.
   void DescribeMemory(PeerInfo& info) const;
 
-  // What is known of this host: what was found, with NCCL_TOPO_FILE laid over it. Has no ranks.
+  // Describes this host: what was found on it, with NCCL_TOPO_FILE laid over it. It has no ranks.
   struct KnownHost {
     topology::Machine machine;
     uint64_t hash = 0;  // A hash of the machine; never 0.
@@ -83,7 +83,7 @@ class Process {
 
   Mutex host_mutex_;
   std::vector<topology::CpuFact> processors_ TUTTI_GUARDED_BY(host_mutex_);
-  // By the settings and interfaces that the answer depends on.
+  // The keys are the settings and interfaces that the answers depend on.
   std::map<std::string, std::shared_ptr<const KnownHost>> hosts_ TUTTI_GUARDED_BY(host_mutex_);
 
   Mutex devices_mutex_;

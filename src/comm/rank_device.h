@@ -37,7 +37,7 @@ class RankDevice {
   virtual Result<std::unique_ptr<Operations>> Join(const JoinContext& context,
                                                    JoinTimes& times) const = 0;
 
-  // What windows of the device's memory are made of (window/symmetric_memory.h).
+  // Holds what windows of the device's memory are made of (window/symmetric_memory.h).
   struct WindowMemory {
     std::unique_ptr<FlatSpace> space;
     std::unique_ptr<RecordMemory> records;

@@ -13,8 +13,8 @@
 
 namespace tutti {
 
-// Each of these calls ends on all ranks with one reason when a rank is lost: `abort_flag`, which
-// ends it, is raised then.
+// When a rank is lost, each of these calls ends on all ranks with one reason: `abort_flag` is
+// raised then, which ends the call.
 
 // Makes a communicator of the ranks with one color. All ranks of `parent` call it. Returns a null
 // communicator to a rank without color (color < 0).
@@ -33,7 +33,7 @@ Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
 
 struct GrowRequest {
   int num_ranks = 0;
-  std::optional<UniqueId> id;  // on the grow root only
+  std::optional<UniqueId> id;  // Only the grow root passes it.
 };
 // Makes a larger communicator. All ranks of `parent` call it; the new ranks initialise with the id.
 Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent,

@@ -330,7 +330,7 @@ Bytes WriteFailure(const Status& failure) {
 
 Result<JobAnswer> JoinAnswers(std::span<const Bytes> messages, std::span<const int> first_ranks,
                               std::span<const PeerInfo> peers) {
-  std::map<int, std::vector<int32_t>> hosts;  // by first rank
+  std::map<int, std::vector<int32_t>> hosts;  // The keys are the hosts' first ranks.
   for (size_t r = 0; r < messages.size(); ++r)
     hosts[first_ranks[r]].push_back(static_cast<int32_t>(r));
   const auto name = [&](size_t r) { return RankName(static_cast<int>(r), peers[r]); };

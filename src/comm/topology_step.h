@@ -32,18 +32,19 @@ namespace tutti {
 struct OfferedNic {
   std::string name;
   bool usable = true;       // The ranks of other hosts reach it, as far as can be told.
-  uint32_t speed_mbps = 0;  // In Mbit/s, as the kernel says; 0: not known.
+  uint32_t speed_mbps = 0;  // The kernel's figure in Mbit/s; 0 where it knows none.
 };
 
-// What a rank asks about its host. The ranks are those that it shares memory with.
+// Holds what a rank asks about its host. The ranks are those that it shares memory with.
 struct HostQuestion {
   int rank = 0;
-  std::vector<int> ranks;        // The ranks of this host, ascending.
-  std::vector<int> numas;        // The NUMA node on which each of them runs; -1: not known.
-  std::vector<uint64_t> gpus;    // The bus address of each one's GPU; empty: they have none.
-  uint32_t channels = 1;         // The most channels that are of use.
-  bool other_hosts = false;      // The job has other hosts too.
-  std::vector<OfferedNic> nics;  // when it has; at least one is usable
+  std::vector<int> ranks;      // The ranks of this host, ascending.
+  std::vector<int> numas;      // The NUMA node on which each of them runs; -1: not known.
+  std::vector<uint64_t> gpus;  // The bus address of each one's GPU; empty: they have none.
+  uint32_t channels = 1;       // The most channels that are of use.
+  bool other_hosts = false;    // The job has other hosts too.
+  // The NICs, of which at least one is usable. Empty where the job has no other hosts.
+  std::vector<OfferedNic> nics;
 };
 
 // A channel's way through a host.
@@ -55,12 +56,13 @@ struct HostRing {
 
 struct HostAnswer {
   uint64_t machine = 0;         // A hash of the machine; 0: it was not looked at.
-  std::vector<HostRing> rings;  // One for each channel, at least one.
+  std::vector<HostRing> rings;  // There is one for each channel, and at least one.
   uint32_t intra_mbs = 0;       // MB/s of a ring inside the host, and between hosts; 0: not known
   uint32_t inter_mbs = 0;
-  int32_t nic = 0;          // the device that this rank listens and connects with
-  uint32_t nic_mbps = 0;    // Mbit/s of it; 0: not known
-  std::string plain_since;  // why the order is that of the ranks' numbers, when the search failed
+  int32_t nic = 0;        // the device that this rank listens and connects with
+  uint32_t nic_mbps = 0;  // Mbit/s of it; 0: not known
+  // Says why the order is that of the ranks' numbers, where the search failed.
+  std::string plain_since;
 };
 
 // Returns whether the machine can make a difference: there are ranks on several NUMA nodes, more
@@ -92,10 +94,11 @@ struct Disagreement {
 };
 
 struct JobAnswer {
-  // One for each channel, at least one: all ranks; those of one host follow one another.
+  // There is one for each channel, and at least one. Each has all ranks, and those of one host
+  // follow one another in it.
   std::vector<std::vector<int>> rings;
-  std::vector<int32_t> nic;        // by rank
-  std::vector<uint32_t> nic_mbps;  // by rank; 0: not known
+  std::vector<int32_t> nic;        // Each rank's device.
+  std::vector<uint32_t> nic_mbps;  // Its speed in Mbit/s; 0 where it is not known.
   // MB/s of a ring inside the hosts, and between them, of the host that has least; 0: not known.
   uint32_t intra_mbs = 0;
   uint32_t inter_mbs = 0;

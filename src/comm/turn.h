@@ -21,7 +21,7 @@ namespace tutti {
 
 class Turn {
  public:
-  Turn() = default;  // no place
+  Turn() = default;  // Makes a turn that has no place in the order.
   // Takes the next ticket of `comm`, whose handle is kept from being freed until the end.
   Turn(ncclComm& comm, ncclComm::Shown shown);
   Turn(Turn&& other) noexcept;
