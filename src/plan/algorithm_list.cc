@@ -32,7 +32,7 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
   }
 }
 
-// What NCCL has and Tutti has not, or not here: no mistake, and without effect.
+// These names NCCL has and Tutti has not, or not here: they are no mistake, and have no effect.
 constexpr std::string_view kNcclsOwn[] = {"collnet", "collnetdirect", "collnetchain",
                                           "nvls",    "nvlstree",      "pat"};
 
@@ -75,14 +75,14 @@ std::string NamesOf(uint32_t bits) {
   return fmt::format("{} and {}", fmt::join(names, ", "), last);
 }
 
-// One of the settings: its values are bits, one for each name.
+// Describes one of the settings, whose values are bits, one for each name.
 struct ListSetting {
   const char* name;
   const char* what;
   const char* ranks;
   std::optional<uint32_t> (*bit)(const std::string& name);
   std::string (*names)(uint32_t bits);
-  uint32_t all;  // that these ranks have
+  uint32_t all;  // The bits of all that these ranks have.
 };
 
 ListSetting HostList(bool algorithms) {

@@ -20,7 +20,7 @@ enum class MeshAlgorithm : uint8_t {
 #include "plan/algorithms.def"
 };
 
-// On what an algorithm works.
+// Says on what an algorithm works.
 enum class Where : uint8_t {
   kFifo,         // hosts: a FIFO from one rank to another, in shared memory or before the network
   kStage,        // hosts: slots that one rank shows to all ranks of its machine
@@ -36,7 +36,7 @@ enum class Where : uint8_t {
 };
 constexpr bool IsGpu(Where where) { return where >= Where::kWindows; }
 
-// In which order an algorithm adds the ranks' elements.
+// Says in which order an algorithm adds the ranks' elements.
 enum class AddingOrder : uint8_t {
   kAddsNothing,  // It only moves data.
   kRankOrder,    // Element i of every rank in the order of the ranks, in the type of accumulation
@@ -46,7 +46,7 @@ enum class AddingOrder : uint8_t {
   kOtherOrder,       // An order that depends on the element's place, or with rounded partial sums.
 };
 
-// What must be so for an algorithm to work, as bits.
+// Says what must be so for an algorithm to work, as bits.
 enum class Need : uint8_t {
   kOneHost,            // All ranks share an arena.
   kSeveralHosts,       // They do not.

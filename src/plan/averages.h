@@ -1,6 +1,6 @@
 #pragma once
 
-// How an average is taken. Pure functions.
+// Pure functions that say how an average is taken.
 
 #include "base/narrow_range.h"
 #include "plan/algorithm_table.h"

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kAlignment = 16;  // Channels and slices begin at whole lines.
 
-// How many slices a chunk of two levels has. A FIFO then holds four chunks, of which the schedule
+// A chunk of two levels has so many slices. A FIFO then holds four chunks, of which the schedule
 // needs three (kernels/two_level.h).
 constexpr size_t kTwoLevelSlices = 2;
 static_assert(kFifoSlots >= 3 * kTwoLevelSlices);
@@ -55,7 +55,8 @@ ChannelPlan PlanRing(const ChannelContext& context, Collective collective, size_
   return plan;
 }
 
-// In several pieces, so that one moves inside hosts while another one passes the network.
+// The data goes in several pieces, so that one moves inside hosts while another one passes the
+// network.
 ChannelPlan PlanTwoLevel(const ChannelContext& context, Collective collective, size_t count,
                          size_t elem_bytes) {
   const size_t owners = Owners(context, collective);
@@ -91,7 +92,7 @@ ChannelPlan PlanRankOrder(const ChannelContext& context, Collective collective, 
   plan.in_rank_order = true;
   plan.channel_elems = RoundUp(DivUp(count, channels), unit);
   plan.channels = static_cast<uint32_t>(DivUp(count, plan.channel_elems));
-  // As many slices as keep the slots of two FIFOs filled.
+  // There are as many slices as keep the slots of two FIFOs filled.
   const size_t wanted = std::max(DivUp(plan.channel_elems * parts, size_t{2} * kFifoSlots),
                                  kMinSliceBytes / elem_bytes);
   plan.slice_elems = std::min(RoundUp(wanted, unit), context.slot_bytes / sum_bytes / unit * unit);

@@ -1,9 +1,10 @@
 #pragma once
 
-// How a collective runs on GPUs that channels join (several hosts, more than 16 ranks): round the
-// rings or down the chains of all ranks, by two levels (kernels/two_level.h), or, short AllReduces
-// and ReduceScatters among few ranks, in one shot from each rank to every other (kernels/mesh.h);
-// over how many channels, in which chunks. Pure functions, so that all ranks come to the same.
+// Plans how a collective runs on GPUs that channels join (several hosts, more than 16 ranks): round
+// the rings or down the chains of all ranks, by two levels (kernels/two_level.h), or, short
+// AllReduces and ReduceScatters among few ranks, in one shot from each rank to every other
+// (kernels/mesh.h); over how many channels, in which chunks. Pure functions, so that all ranks come
+// to the same.
 
 #include <array>
 #include <cstddef>
@@ -17,18 +18,19 @@
 
 namespace tutti {
 
-// What the choice depends on; the same on all ranks of a communicator.
+// Holds what the choice depends on, which is the same on all ranks of a communicator.
 struct ChannelContext {
   int num_ranks = 1;
   int num_hosts = 1;
-  uint32_t channels = 1;  // at most
+  uint32_t channels = 1;  // A plan uses at most so many.
   size_t slot_bytes = 0;
-  size_t pair_slot_bytes = 0;       // of the FIFOs between all pairs of ranks; 0: there are none
-  double network_bytes_per_us = 0;  // from a host by all of its NICs; 0: not known
+  size_t pair_slot_bytes = 0;  // of the FIFOs between all pairs of ranks; 0: there are none
+  // All NICs of a host together send so much; 0 where it is not known.
+  double network_bytes_per_us = 0;
   // The ranks of each host, where all have equally many that reach one another's windows; else 0.
   int local_ranks = 0;
-  // By Collective: a bit for each Algorithm that NCCL_ALGO leaves; 0: all. Where nothing of it
-  // serves, it has no effect.
+  // For each Collective, a bit for each Algorithm that NCCL_ALGO leaves, or 0 for all. Where
+  // nothing of it serves, it has no effect.
   std::array<uint32_t, kNumCollectives> allowed_algorithms = {};
 };
 
@@ -36,9 +38,9 @@ struct ChannelPlan {
   Algorithm algorithm = Algorithm::kRing;
   bool in_rank_order = false;  // Elements are added in the order of the ranks, which the ring has.
   uint32_t channels = 1;
-  size_t channel_elems = 0;  // of each channel but the last
-  size_t chunk_elems = 0;    // of a step of the ring
-  size_t slice_elems = 0;    // of a slot
+  size_t channel_elems = 0;  // Each channel but the last has so many.
+  size_t chunk_elems = 0;    // A step of the ring moves so many.
+  size_t slice_elems = 0;    // A slot holds so many.
 };
 
 // Returns how a collective runs: by the algorithm that takes least time, of those that keep

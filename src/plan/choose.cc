@@ -144,7 +144,7 @@ size_t LargestBuffer(const PlanContext& c, Collective collective, size_t bytes) 
   return parts ? bytes * static_cast<size_t>(c.num_ranks) : bytes;
 }
 
-// What a choice is made for.
+// Holds what a choice is made for.
 struct Question {
   Collective collective;
   double bytes;

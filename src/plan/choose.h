@@ -1,7 +1,7 @@
 #pragma once
 
-// Which algorithm and protocol an operation uses, and in which pieces: the cheapest by the cost
-// model (cost_table.h), among those that work for the communicator and that NCCL_ALGO and
+// Chooses which algorithm and protocol an operation uses, and in which pieces: the cheapest by the
+// cost model (cost_table.h), among those that work for the communicator and that NCCL_ALGO and
 // NCCL_PROTO allow. A pure function: every rank computes the same answer from the same inputs,
 // which is what makes the ranks fit together. A tuner (cost_adviser.h) must be such a function too.
 
@@ -19,23 +19,23 @@
 
 namespace tutti {
 
-// What the choice depends on. The same on all ranks of a communicator.
+// Holds what the choice depends on, which is the same on all ranks of a communicator.
 struct PlanContext {
   int num_ranks = 1;
-  bool one_host = true;         // all ranks share an arena
-  bool can_pull = false;        // all ranks can read one another's memory through the kernel
-  bool oversubscribed = false;  // more ranks than processors on some host
+  bool one_host = true;         // All ranks share an arena.
+  bool can_pull = false;        // All ranks can read one another's memory through the kernel.
+  bool oversubscribed = false;  // Some host has more ranks than processors.
   bool deterministic = false;   // reductions keep the order of the ranks, see reduction_order.h
   size_t stage_bytes = 0;
-  size_t slot_bytes = 0;  // of every FIFO
-  // What the search found: channels × bandwidth inside the hosts, and between them; of the host
+  size_t slot_bytes = 0;  // Every FIFO has slots of this length.
+  // The search found these: channels × bandwidth inside the hosts, and between them; of the host
   // that has least. 0: not known, and then only what a rank itself moves is a bound (cost_table.h).
   double host_gbps = 0;
   double network_gbps = 0;
-  // How many ranks of a host send through one NIC: where all send at once, each has only its part
+  // So many ranks of a host send through one NIC: where all send at once, each has only its part
   // of it. A ring or a tree enters and leaves a host once.
   int ranks_per_nic = 1;
-  // By Collective: bit per Algorithm, per Protocol; 0: all.
+  // For each Collective, a bit for each Algorithm or Protocol that is allowed, or 0 for all.
   std::array<uint32_t, kNumCollectives> allowed_algorithms = {};
   std::array<uint32_t, kNumCollectives> allowed_protocols = {};
 };
@@ -45,7 +45,7 @@ struct Choice {
   Protocol protocol = Protocol::kSimple;
   size_t chunk_elems = 1;  // per step of the algorithm
   size_t slice_elems = 1;  // per slot
-  double time_us = 0;      // what the model predicts
+  double time_us = 0;      // The model predicts this.
 };
 
 // Whether the ranks of one host can read the buffers of an operation where they lie, as far as all

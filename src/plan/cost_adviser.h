@@ -11,12 +11,12 @@
 
 namespace tutti {
 
-// One way to run an operation.
+// Describes one way to run an operation.
 struct CostOption {
   Algorithm algorithm = Algorithm::kRing;
   Protocol protocol = Protocol::kSimple;
-  // How far the way is from what NCCL_ALGO and NCCL_PROTO ask for; 0: it is allowed. An adviser
-  // leaves it as it is.
+  // Says how far the way is from what NCCL_ALGO and NCCL_PROTO ask for; at 0 it is allowed. An
+  // adviser leaves it as it is.
   int off = 0;
   double us = 0;  // the predicted time; infinity: not this way
   // The cost model would not take this protocol. The option counts if an adviser changes its time.

@@ -30,7 +30,7 @@
 
 namespace tutti {
 
-// What joins two host ranks, as far as costs go.
+// Says what joins two host ranks, as far as costs go.
 enum class Wire : uint8_t {
   kSharedMemory,  // Ranks of one host.
   kKernelCopy,    // Ranks of one host in several processes, by process_vm_readv.
@@ -38,7 +38,7 @@ enum class Wire : uint8_t {
 };
 std::string_view Name(Wire wire);
 
-// Where a row's numbers come from.
+// Says where a row's numbers come from.
 enum class CostSource : uint8_t {
   kCostBench,     // bench/results/cost.md
   kShmBench,      // bench/results/shm.md
@@ -50,10 +50,10 @@ struct CostRow {
   Wire wire = Wire::kSharedMemory;
   Algorithm algorithm = Algorithm::kRing;
   Protocol protocol = Protocol::kSimple;
-  double start_us = 0;   // once
-  double step_us = 0;    // each step
+  double start_us = 0;   // It is paid once.
+  double step_us = 0;    // It is paid for each step.
   double most_gbps = 0;  // GB/s that a rank moves at most; 0: no bound but the channels'
-  double part = 1;       // of the channels' bandwidth that the protocol makes use of
+  double part = 1;       // The protocol uses this part of the channels' bandwidth.
   CostSource source = CostSource::kCostBench;
 };
 
@@ -67,7 +67,7 @@ const CostRow* FindCost(Wire wire, Algorithm algorithm, Protocol protocol);
 constexpr double WakeUs(Wire wire) { return wire == Wire::kTcp ? 17 : 4; }
 inline constexpr double kSharedCorePart = 0.5;
 
-// From how many bytes on the ranks of several processes describe their buffers to one another to
+// From so many bytes on the ranks of several processes describe their buffers to one another to
 // find out whether these are mapped. Where they are not, they have met for nothing, which costs 0.5
 // us: a tenth of what an operation of this size takes (bench/results/cost.md).
 inline constexpr double kAskFromBytes = 16 << 10;
@@ -90,21 +90,21 @@ inline constexpr size_t kNetSlicesPerStep = 64;
 // so that sending one overlaps with reducing another.
 inline constexpr size_t kMeshPieces = 4;
 inline constexpr size_t kMostMeshChunkBytes = 128 << 10;
-// How much of the buffers that it reads where they lie a rank reduces at a time: little enough that
+// A rank reduces so much of the buffers that it reads where they lie at a time: little enough that
 // its peers find the result in a cache.
 inline constexpr size_t kPullPartBytes = 256 << 10;
-// How many bytes an AllReduce of many buffers packs at a time: half of a common L2, so that what
+// An AllReduce of many buffers packs so many bytes at a time: half of a common L2, so that what
 // was copied in is still in the cache when it is reduced and copied out, and far more than the 32
 // KB or so that a collective moves in its start-up time.
 inline constexpr size_t kPackedBytes = size_t{1} << 20;
 
 // ---- How long operations of hosts take
 
-// What an algorithm does, from one end to the other.
+// Counts what an algorithm does, from one end to the other.
 struct Extent {
-  double steps = 0;  // one after the other
-  double waits = 0;  // for other ranks, one after the other
-  double bytes = 0;  // that a rank moves
+  double steps = 0;  // They come one after the other.
+  double waits = 0;  // These are waits for other ranks, one after the other.
+  double bytes = 0;  // A rank moves so many.
 };
 
 // Returns what `algorithm` does. `bytes` is the whole vector for AllReduce, Reduce and Broadcast,
@@ -126,10 +126,10 @@ struct GpuCosts {
 #include "plan/gpu_costs.def"
 };
 
-// How GPUs reach one another's windows.
+// Says how GPUs reach one another's windows.
 enum class GpuReach : uint8_t {
-  kNvlink,      // In one another's memory. Measured where NVLink joins them.
-  kHostMemory,  // In pinned memory of the host.
+  kNvlink,      // They lie in one another's memory. This was measured where NVLink joins GPUs.
+  kHostMemory,  // They lie in pinned memory of the host.
 };
 GpuCosts CostsOf(GpuReach reach);
 
@@ -142,10 +142,10 @@ struct ChannelCosts {
   double network_step_us = 17;
   // What each further rank adds where a rank sends to several, and receives from them, at a time.
   double network_peer_us = 11;
-  // What a channel carries over sockets while it has a processor.
+  // A channel carries so much over sockets while it has a processor.
   double channel_bytes_per_us = 1500;
-  // What the block of a channel carries between the windows of one host. An estimate from what all
-  // blocks of a mesh's ring carry (plan/gpu_costs.def); it was not measured.
+  // The block of a channel carries so much between the windows of one host. This is an estimate
+  // from what all blocks of a mesh's ring carry (plan/gpu_costs.def); it was not measured.
   double channel_window_bytes_per_us = 20e3;
   // A channel costs a block and, between hosts, a message. It is worth them from so many bytes of a
   // ring's step on, and a message takes another channel for each so many bytes.

@@ -29,7 +29,7 @@ constexpr uint32_t kSpareOf = 32;
 struct Candidates {
   std::array<const MeshRow*, 5> rows = {};
   size_t count = 0;
-  bool symmetric = false;  // whether one of them works between registered buffers
+  bool symmetric = false;  // One of them works between registered buffers.
 
   constexpr std::span<const MeshRow* const> All() const { return {rows.data(), count}; }
 };

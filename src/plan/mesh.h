@@ -1,6 +1,6 @@
 #pragma once
 
-// How an operation runs on GPUs that all reach one another's memory (kernels/mesh.h): which
+// Plans how an operation runs on GPUs that all reach one another's memory (kernels/mesh.h): which
 // algorithm, by which protocol, by how many blocks, in which chunks. A pure function,
 // so that all ranks come to the same.
 
@@ -21,7 +21,7 @@ namespace tutti {
 
 std::string_view Name(MeshAlgorithm algorithm);
 
-// What the choice depends on; the same on all ranks of a communicator.
+// Holds what the choice depends on, which is the same on all ranks of a communicator.
 struct MeshContext {
   int num_ranks = 1;
   // Reductions keep the order of the ranks: plan/reduction_order.h.
@@ -40,11 +40,11 @@ struct MeshContext {
   // Up to this many bytes a message goes by LL.
   size_t short_message_bytes = kLLMessage;
   GpuCosts costs;
-  // What the links of a GPU carry, in bytes a microsecond, where it is known and less than the
+  // The links of a GPU carry so much, in bytes a microsecond, where it is known and less than the
   // costs say; 0: not known.
   double link_bytes_per_us = 0;
-  // By Collective: a bit for each Algorithm that NCCL_ALGO leaves, and for each Protocol that
-  // NCCL_PROTO does; 0: all. Where nothing of it serves, it has no effect.
+  // For each Collective, a bit for each Algorithm that NCCL_ALGO leaves, and for each Protocol that
+  // NCCL_PROTO does, or 0 for all. Where nothing of it serves, it has no effect.
   std::array<uint32_t, kNumCollectives> allowed_algorithms = {};
   std::array<uint32_t, kNumCollectives> allowed_protocols = {};
 };
@@ -59,9 +59,9 @@ struct MeshChoice {
   uint32_t blocks = 1;
   uint32_t threads = 128;
   bool early = false;      // see GpuCosts::early_blocks
-  double us = 0;           // that it takes, beyond what all operations do
-  size_t block_elems = 0;  // of each block but the last, out of `count`
-  size_t chunk_elems = 0;  // of a slot, in one round
+  double us = 0;           // It takes so long, beyond what all operations do.
+  size_t block_elems = 0;  // Each block but the last has so many of `count`.
+  size_t chunk_elems = 0;  // A slot takes so many in one round.
 };
 
 // The most blocks of an operation, on GPUs of which the smallest has so many multiprocessors.

@@ -1,10 +1,9 @@
 #pragma once
 
-// What a collective takes on a machine that is known from a file or a detection. For studying
-// machines: by the functions that communicators choose by and that ncclGroupSimulateEnd answers by
-// (plan/choose.h for host ranks, plan/mesh.h for GPUs of one host, plan/channel_plan.h for those of
-// several), with what the search found on the machine.
-// Pure functions.
+// Predicts what a collective takes on a machine that is known from a file or a detection. For
+// studying machines: by the functions that communicators choose by and that ncclGroupSimulateEnd
+// answers by (plan/choose.h for host ranks, plan/mesh.h for GPUs of one host, plan/channel_plan.h
+// for those of several), with what the search found on the machine. Pure functions.
 
 #include <optional>
 
@@ -17,7 +16,7 @@ struct MachineJob {
   int hosts = 1;
   int ranks_per_host = 1;
   bool gpus = true;         // Ranks are GPUs, else host ranks.
-  topology::Channels ring;  // of one of the hosts
+  topology::Channels ring;  // The channels of one of the hosts.
 
   int num_ranks() const { return hosts * ranks_per_host; }
 };

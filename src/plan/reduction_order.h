@@ -1,7 +1,7 @@
 #pragma once
 
-// In which order a reduction has to combine the ranks' elements, and which algorithms of the table
-// do. A communicator that is asked for the same bits whatever the size (TUTTI_DETERMINISTIC,
+// Says in which order a reduction has to combine the ranks' elements, and which algorithms of the
+// table do. A communicator that is asked for the same bits whatever the size (TUTTI_DETERMINISTIC,
 // docs/determinism.md) uses none but these. Pure functions.
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-// What the caller of a reduction needs.
+// Says what the caller of a reduction needs.
 enum class ReductionOrder : uint8_t {
   // Any order: nothing was asked for, or no order changes a bit (integers, minimum, maximum).
   kAny,

@@ -1,6 +1,6 @@
 #pragma once
 
-// One call of the API, checked, as the communicator executes it.
+// A Task is one call of the API, checked, as the communicator executes it.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,9 +20,10 @@ struct ReduceOp {
   ReduceKind kind = ReduceKind::kSum;
   bool average = false;
   bool pre_multiply = false;
-  uint64_t scalar = 0;                // one element, with pre_multiply
-  const void* live_scalar = nullptr;  // not null: the element is read when the operation runs
-  uint8_t number = 0;                 // for the signature
+  uint64_t scalar = 0;  // With pre_multiply, it holds one element.
+  // Where it is not null, the element is read from here when the operation runs.
+  const void* live_scalar = nullptr;
+  uint8_t number = 0;  // The signature has it.
 };
 
 // Counts and displacements of the variable-size forms, in elements, one per rank.
@@ -46,17 +47,19 @@ struct Task {
   Collective collective = Collective::kAllReduce;  // kSendRecv: one send or receive
   const void* send = nullptr;
   void* recv = nullptr;
-  size_t count = 0;  // as in NCCL: per rank for AllGather, ReduceScatter, AlltoAll, Gather, Scatter
+  // The count as NCCL has it: of each rank for AllGather, ReduceScatter, AlltoAll, Gather, Scatter.
+  size_t count = 0;
   DataType type = DataType::kInt8;
   ReduceOp op = {};
   int root = 0;  // the peer for kSendRecv
   bool is_send = false;
-  // Not 0: this is a piece of an operation of so many, about which the ranks must agree.
+  // Where it is not 0, this is a piece of an operation of so many, about which the ranks must
+  // agree.
   size_t whole_count = 0;
   std::shared_ptr<const VariableParts> parts = {};
   // AllReduce of many buffers, instead of `send` and `recv`; `count` is that of all together.
   std::shared_ptr<const ScatteredBuffers> scattered = {};
-  // Not null: the task is this call, and nothing else of it counts.
+  // Where it is not null, the task is this call, and nothing else of it counts.
   std::shared_ptr<const OneSidedCall> one_sided = {};
 
   size_t elem_bytes() const { return SizeOf(type); }
