@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-constexpr size_t kLineBytes = 128;  // of a GPU's cache
+constexpr size_t kLineBytes = 128;  // A line of a GPU's cache.
 
 // Return the sizes in a FIFO of a window: the lines that announce its slots, and then the slots.
 size_t HeadersBytes() { return sizeof(FifoSlotWords) * kFifoSlots; }

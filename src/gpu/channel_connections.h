@@ -40,10 +40,10 @@
 
 namespace tutti {
 
-// What the ranks of a communicator have agreed on.
+// Holds what the ranks of a communicator have agreed on.
 struct ChannelShape {
-  uint32_t channels = 1;          // of the ring
-  uint32_t message_channels = 1;  // for messages, of each pair and direction
+  uint32_t channels = 1;          // The ring has so many.
+  uint32_t message_channels = 1;  // Each pair has so many for messages in each direction.
   size_t ring_slot_bytes = 512 << 10;
   size_t message_slot_bytes = 128 << 10;
 };
@@ -55,15 +55,15 @@ class ChannelConnections {
   // Up to so many ranks, all FIFOs are pinned when the communicator is made.
   static constexpr int kFewRanks = 8;
 
-  // One direction of a connection, as this rank has it.
+  // Describes one direction of a connection, as this rank has it.
   struct Direction {
     int peer = -1;
     FifoUse use = FifoUse::kRing;
     uint32_t channel = 0;
     bool sends = false;
   };
-  // One end of a connection, for a kernel; and the number by which the KernelProxy knows it, where
-  // a network carries it.
+  // Describes one end of a connection, for a kernel. Where a network carries it, it also has the
+  // number by which the KernelProxy knows it.
   struct End {
     cuda::DeviceFifo fifo;
     std::optional<size_t> proxied;
@@ -106,7 +106,7 @@ class ChannelConnections {
     return windows_.PinnedBytes() + pinned_bytes_.load(std::memory_order_relaxed);
   }
 
-  // What a KernelProxy needs to know of a connection.
+  // Holds what a KernelProxy needs to know of a connection.
   struct NetFifo {
     NetEnd end;
     bool sends = false;
@@ -146,10 +146,11 @@ class ChannelConnections {
   const ChannelRings rings_;
   const int rank_;
   const int num_ranks_;
-  std::vector<int> here_;  // the ranks of this host, ascending
-  int most_here_ = 1;      // on the host that has most
+  std::vector<int> here_;  // The ranks of this host, ascending.
+  int most_here_ = 1;      // The ranks of the host that has most.
   GpuWindows windows_;
-  cuda::MappedMemory words_;  // given_up, scratch, what each FIFO has passed, tables of rings_
+  cuda::MappedMemory
+      words_;  // It has given_up, scratch, what each FIFO has passed, and the tables of rings_.
   struct Pinned {
     Direction direction;
     cuda::PinnedBlock memory;

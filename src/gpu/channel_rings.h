@@ -56,9 +56,9 @@ class ChannelRings {
   int num_ranks_;
   int num_hosts_ = 1;
   int local_ranks_ = 0;
-  int host_ = 0;                                   // this rank's
-  int local_ = 0;                                  // its number among the ranks of its host
-  std::vector<int> ring_index_, host_ring_index_;  // this rank's places, by channel
+  int host_ = 0;   // This rank's host.
+  int local_ = 0;  // This rank's number among the ranks of its host.
+  std::vector<int> ring_index_, host_ring_index_;  // This rank's place on each channel.
   // The rings, the ranks at host × local_ranks_ + local rank, and the rings of this host.
   std::vector<int> tables_;
 };

@@ -1,8 +1,8 @@
 #pragma once
 
-// What a collective over channels passes through each connection of a rank, counted before its
-// kernel starts by running the algorithm over primitives that only count (kernels/counting.h). Pure
-// functions.
+// Counts what a collective over channels passes through each connection of a rank, before its
+// kernel starts, by running the algorithm over primitives that only count (kernels/counting.h).
+// These are pure functions.
 
 #include <cstddef>
 
@@ -13,15 +13,15 @@
 
 namespace tutti {
 
-// What passes between this rank and its neighbours on one channel: those of the ring of all ranks,
-// or by two levels those of the host's ring and of the rail.
+// Counts what passes between this rank and its neighbours on one channel: those of the ring of all
+// ranks, or by two levels those of the host's ring and of the rail.
 struct ChannelTraffic {
   kernels::Traffic to_next, from_previous;
   kernels::Traffic to_rail, from_rail;
 };
 
-// Whom a channel joins this rank with: in the ring of all ranks, or by two levels in the ring of
-// its host, and on its rail, where a plan has one.
+// Says whom a channel joins this rank with: in the ring of all ranks, or by two levels in the ring
+// of its host, and on its rail, where a plan has one.
 struct ChannelNeighbours {
   int ring = -1;
   int rail = -1;

@@ -137,7 +137,7 @@ std::string GpuChannels::Describe(const Task& task) const {
 }
 
 std::string GpuChannels::DescribeTraffic(const Task& task, const ChannelPlan& plan) const {
-  // What passes between this rank and one other, over all channels.
+  // Counts what passes between this rank and one other, over all channels.
   struct Passed {
     uint64_t steps = 0;  // the most of any channel
     uint64_t elems = 0;
@@ -231,7 +231,8 @@ Status GpuChannels::LaunchTasks(std::span<const IssuedTask> tasks) {
       continue;
     }
     const auto stream = static_cast<cuda::Stream>(issued.stream);
-    // Also where nothing is queued, because Note asks whether the stream is captured.
+    // This is needed also where nothing is queued, because Note asks whether the stream is
+    // captured.
     TUTTI_TRY(queue_->OrderBehindLast(stream));
     TUTTI_TRY(LaunchTask(issued.task, stream));
     Note(issued.task);

@@ -38,8 +38,8 @@ class GpuChannels final : public DeviceOperations {
   // Makes one connector for each KernelProxy, whose waits the watcher ends.
   using MakeConnector = std::function<std::unique_ptr<NetConnector>(WaitWatcher&)>;
   struct Options {
-    int threads = 1;               // KernelProxies, where data passes a network
-    std::string network;           // its name, such as "Socket"
+    int threads = 1;               // Where data passes a network, there are so many KernelProxies.
+    std::string network;           // The network's name, such as "Socket".
     MakeConnector make_connector;  // Null where no data passes a network.
   };
   // All ranks call it alike. `connections` come from ChannelConnections::Create.
@@ -57,9 +57,9 @@ class GpuChannels final : public DeviceOperations {
   uint64_t MemoryBytes() const override { return connections_->DeviceBytes() + PackBytes(); }
 
  private:
-  // What the KernelProxies are told of a kernel, by thread. Empty: nothing passes the network.
+  // Holds what each KernelProxy is told of a kernel. It is empty where nothing passes the network.
   using Posts = std::vector<std::shared_ptr<const KernelOps>>;
-  // What is done for each run of a kernel; a graph keeps it.
+  // Holds what is done for each run of a kernel. A graph keeps it.
   struct Kernel {
     std::vector<std::shared_ptr<KernelProxy>> proxies;
     Posts posts;

@@ -1,8 +1,8 @@
 #pragma once
 
-// What the operations of GPUs have in common, whether of gpu/mesh.h or gpu/channels.h: the queue,
-// the check of the caller's arguments, the comparison of calls with the other ranks, and leaving. A
-// subclass launches the tasks of a group.
+// DeviceOperations has what the operations of GPUs have in common, whether of gpu/mesh.h or
+// gpu/channels.h: the queue, the check of the caller's arguments, the comparison of calls with the
+// other ranks, and leaving. A subclass launches the tasks of a group.
 //
 // Launches may come from any thread and are made one at a time. Nothing waits for another rank: a
 // launch only queues kernels; ranks meet inside them.

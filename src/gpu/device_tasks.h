@@ -1,7 +1,8 @@
 #pragma once
 
-// What launching a task on a GPU takes, however the GPUs are joined: its elements and its reduction
-// as kernels see them, and tasks that are made of others. Pure functions.
+// These functions find out what launching a task on a GPU takes, however the GPUs are joined: its
+// elements and its reduction as kernels see them, and tasks that are made of others. Pure
+// functions.
 
 #include <cstddef>
 #include <vector>
@@ -29,7 +30,7 @@ cuda::ReduceArgs ReduceArgsOf(const Task& task, int num_ranks, AddingOrder order
 // Returns a ReduceScatterV as `rank` launches it: a Reduce for each rank's part that has elements.
 std::vector<Task> ReducesOf(const Task& task, int rank, int num_ranks);
 
-// How many bytes an AllReduce of many buffers packs at a time, in memory that the first one
+// An AllReduce of many buffers packs so many bytes at a time, in memory that the first one
 // allocates.
 inline constexpr size_t kGpuPackBytes = 32 << 20;
 

@@ -22,7 +22,8 @@ Status GpuMesh::LaunchExchange(const Task& task, cuda::Stream stream) {
   const bool scatters = task.collective == Collective::kScatter;
   const bool is_root = me == task.root;
   cuda::MessageArgs args = NoMessages();
-  // All that AlltoAll does is on a GPU at once: what waited for its turn would keep others waiting.
+  // Everything that AlltoAll does is on a GPU at once: what waited for its turn would keep others
+  // waiting.
   args.most_channels = gathers || scatters
                            ? 0
                            : std::max(1u, context_.max_blocks / (2 * static_cast<uint32_t>(n) - 1));

@@ -1,7 +1,7 @@
 #pragma once
 
-// How the messages of a group are shared out over kernels, flows and channels (GpuChannels). Pure
-// functions of the calls, so that both ends of a pair cut alike.
+// Plans how the messages of a group are shared out over kernels, flows and channels (GpuChannels).
+// Pure functions of the calls, so that both ends of a pair cut alike.
 //
 // A message is cut into parts, one for each channel that it takes, which follows from its length.
 // All ranks walk through the messages in one order: by their number within their pair, then by the
@@ -28,13 +28,13 @@ struct FlowPart {
   cuda::FlowMessage message;
 };
 
-// What a kernel does.
+// Lists what a kernel does.
 using FlowKernel = std::vector<FlowPart>;
 
 struct FlowPlace {
   int rank = 0;
   int num_ranks = 1;
-  uint32_t channels = 1;  // that a message may take
+  uint32_t channels = 1;  // A message may take so many.
 };
 
 // Plans the messages among the tasks of a group, without those of the rank to itself.

@@ -89,7 +89,7 @@ Result<GpuMesh::Outcome> GpuMesh::Create(const GpuPeers& peers, Watch& watch,
 }
 
 Status GpuMesh::AgreeOnLL128(const GpuPeers& peers, const Status& ll128) {
-  if (context_.ll128_slot_bytes == 0) return Status::Ok();  // on all ranks
+  if (context_.ll128_slot_bytes == 0) return Status::Ok();  // This is so on all ranks.
   TUTTI_ASSIGN(const Agreement usable, peers.Agree(ll128));
   if (usable.go_on()) return Status::Ok();
   context_.ll128_slot_bytes = 0;
@@ -118,7 +118,7 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   context_.deterministic = settings.deterministic;
   context_.slot_bytes = layout.slot_bytes;
   context_.ring_slot_bytes = layout.RingSlotBytes();
-  context_.ll128_slot_bytes = 0;  // until it is known whether NVLink joins them
+  context_.ll128_slot_bytes = 0;  // It stays so until it is known whether NVLink joins them.
   TUTTI_TRY(ApplyMeshAlgorithms(settings.algo, context_));
   TUTTI_TRY(ApplyMeshProtocols(settings.proto, context_));
   if (peers.bootstrap->rank() == 0 && LeavesNothing(settings.algo, context_.allowed_algorithms))
@@ -302,7 +302,7 @@ Status GpuMesh::LaunchMessages(std::span<const IssuedTask> tasks) {
 
   const size_t in_kernel = cuda::kMostMessages / (2 * (n - 1));
   size_t longest = 0;
-  std::vector<std::pair<size_t, cuda::Message>> messages;  // With its number in its pair.
+  std::vector<std::pair<size_t, cuda::Message>> messages;  // Each has its number in its pair.
   std::vector<size_t> seen(2 * n);
   for (const IssuedTask& entry : tasks) {
     const Task& task = entry.task;

@@ -51,7 +51,7 @@ class GpuMesh final : public DeviceOperations {
   uint64_t PinnedBytes() const override { return windows_.PinnedBytes() + alone_.size(); }
   Status Prepare(const GpuPeers& peers, const Settings& settings, WindowPlace place);
   Status PrepareAlone();
-  // What is wrong with the windows, and with LL128. The mesh can do without the latter.
+  // Says what is wrong with the windows, and with LL128. The mesh can do without the latter.
   struct Probed {
     Status windows;
     Status ll128;

@@ -24,7 +24,7 @@ constexpr ProbeOf kProbes[] = {
     {Protocol::kLL, 1 << 10}, {Protocol::kLL128, 32 << 10}, {Protocol::kSimple, 96 << 10}};
 constexpr size_t kMostProbeBytes = kProbes[2].bytes;
 constexpr size_t kFewestProbeBytes = 256;
-// How long a probe waits: for the kernels of ranks that come later, and for code to be loaded.
+// A probe waits so long: for the kernels of ranks that come later, and for code to be loaded.
 constexpr double kPatienceS = 10;
 
 uint8_t PatternAt(size_t from, size_t to, size_t i) {
@@ -72,7 +72,7 @@ struct Trial {
 // Returns nothing where the protocol can carry no message.
 std::optional<Trial> TrialOf(MeshContext context, const ProbeOf& probe) {
   context.allowed_protocols.fill(Bit(probe.protocol));
-  context.costs.messages_bytes_per_us = 1;  // so that the mesh is chosen
+  context.costs.messages_bytes_per_us = 1;  // This has the mesh chosen.
   for (size_t bytes = probe.bytes; bytes >= kFewestProbeBytes; bytes /= 2) {
     const MeshChoice choice = ChooseMesh(context, Collective::kAlltoAll, bytes, 1);
     if (choice.protocol == probe.protocol && choice.algorithm != MeshAlgorithm::kMessages)

@@ -8,7 +8,7 @@
 namespace tutti {
 namespace {
 
-// Of cuPointerGetAttribute, and of cuDeviceGetAttribute.
+// These are attributes of cuPointerGetAttribute and of cuDeviceGetAttribute.
 constexpr int kPointerMemoryType = 2;
 constexpr int kPointerIsManaged = 8;
 constexpr int kPointerOrdinal = 9;
@@ -115,7 +115,7 @@ Status GpuPointers::CheckPlace(const void* begin, const void* place, const char*
         "memory or pinned host memory",
         what, fmt::ptr(begin), place == begin ? "" : " where it ends");
   if (!thorough_ || type == kHostMemory) return Status::Ok();
-  unsigned managed = 0;  // which every GPU reaches
+  unsigned managed = 0;  // Managed memory is reached by every GPU.
   if (driver.PointerGetAttribute(&managed, kPointerIsManaged, address) == 0 && managed != 0)
     return Status::Ok();
   int ordinal = -1;

@@ -22,7 +22,7 @@ constexpr int kCaptured = 1;
 // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC (which must be given), CU_GRAPH_USER_OBJECT_MOVE.
 constexpr unsigned kNoSync = 1;
 constexpr unsigned kMove = 1;
-// How a wait for the GPU asks whether it is done: so many times at once, then after a nap each
+// A wait for the GPU asks whether it is done so: so many times at once, then after a nap each
 // time.
 constexpr int kFreePolls = 100;
 constexpr auto kNap = std::chrono::microseconds(50);

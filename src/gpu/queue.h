@@ -66,7 +66,7 @@ class GpuQueue {
   // Orders everything that is launched on `stream` from here on behind all that was launched
   // before.
   Status OrderBehindLast(cuda::Stream stream);
-  // How the launches of a group ended.
+  // Says how the launches of a group ended.
   struct Outcome {
     Status status;
     bool begun = false;  // Some of the group may be under way on the GPU, outside of graphs.
@@ -110,7 +110,7 @@ class GpuQueue {
     uint64_t capture = 0;  // The number of the capture.
     cuda::Graph graph = nullptr;
   };
-  // Where the last launch of a kind was, and the event behind it.
+  // Says where the last launch of a kind was, and has the event behind it.
   struct Last {
     std::optional<Place> place;
     cuda::Event event = nullptr;

@@ -17,9 +17,9 @@ class GpuRegistry {
  public:
   // The parts of a window, as this rank's GPU sees them.
   struct Buffer {
-    uint64_t number = 0;  // The same on all ranks; counts the windows of the communicator.
+    uint64_t number = 0;  // It counts the windows of the communicator, alike on all ranks.
     std::span<std::byte> own;
-    std::vector<std::byte*> of;  // by rank
+    std::vector<std::byte*> of;  // Each rank's part.
 
     // Returns the place in the buffer of `rank` that corresponds to `pointer` in this rank's own.
     std::byte* At(int rank, const void* pointer) const {

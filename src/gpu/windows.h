@@ -41,7 +41,7 @@ enum class WindowPlace : uint8_t { kPeerMemory, kPeerMemoryByIpc, kHostMemory };
 std::string_view Name(WindowPlace place);  // "GPU memory", "GPU memory by CUDA IPC", "host memory"
 constexpr bool IsOnGpu(WindowPlace place) { return place != WindowPlace::kHostMemory; }
 
-// What ranks need to agree on something with all others.
+// Holds what ranks need to agree on something with all others.
 struct GpuPeers {
   const cuda::Device* device = nullptr;
   Bootstrap* bootstrap = nullptr;
@@ -87,7 +87,7 @@ class GpuWindows {
   uint64_t PinnedBytes() const { return host_memory_.size(); }
 
  private:
-  // What a rank tells the others about its window.
+  // A rank tells the others this about its window.
   struct Offer {
     uint64_t made = 0;        // 1: the rank has made its window.
     uint64_t descriptor = 0;  // The window's number at the descriptor server, if it has one.
@@ -105,7 +105,7 @@ class GpuWindows {
 
   WindowPlace place_ = WindowPlace::kPeerMemory;
   bool by_nvlink_ = false;
-  std::vector<std::byte*> windows_;  // by rank
+  std::vector<std::byte*> windows_;  // Each rank's window, as this rank reaches it.
   cuda::MappedMemory device_memory_;
   std::vector<cuda::MappedMemory> device_mapped_;
   cuda::IpcMemory ipc_memory_;
