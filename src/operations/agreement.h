@@ -1,6 +1,6 @@
 #pragma once
 
-// How the ranks of a communicator agree whether all of them can go on with something, so that
+// The ranks of a communicator agree here whether all of them can go on with something, so that
 // either all do or none does.
 
 #include <atomic>
@@ -25,7 +25,7 @@ struct StatusWire {
   Status From(int rank, const PeerInfo& peer) const;
 };
 
-// What the ranks have agreed on: to go on, or that one of them cannot. It is the same on every
+// Says what the ranks have agreed on: to go on, or that one of them cannot. It is the same on every
 // rank.
 struct Agreement {
   Status refusal;  // The reason of the first rank that cannot go on; ok: all can.

@@ -20,11 +20,12 @@
 
 namespace tutti {
 
-// One end of a network connection. Two ranks that have several in a direction number them alike.
+// Describes one end of a network connection. Two ranks that have several in a direction number them
+// alike.
 struct NetEnd {
   int peer = -1;
   uint32_t number = 0;
-  // Where the FIFO lies; with 0 for its slots they are as long as the connector was told.
+  // Says where the FIFO lies. Slots of length 0 are as long as the connector was told.
   FifoPlace place = {};
 };
 

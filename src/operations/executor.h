@@ -58,7 +58,7 @@ class Executor {
   double PredictUs(const Task& task) const;
 
  private:
-  // One collective under way.
+  // Describes one collective under way.
   struct Operation {
     Choice choice;
     OpSignature signature;
@@ -67,7 +67,7 @@ class Executor {
     Status status;
   };
 
-  // What passes one direction of a connection in an operation.
+  // Counts what passes one direction of a connection in an operation.
   struct ConnectionTraffic {
     int peer;
     bool is_send;

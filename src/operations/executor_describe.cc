@@ -1,4 +1,4 @@
-// How the executor explains what it would do: the plan of one collective, in words.
+// Here the executor explains what it would do: the plan of one collective, in words.
 
 #include <fmt/format.h>
 

@@ -41,7 +41,7 @@ Status Executor::CheckMessages(std::span<const Task* const> tasks) const {
   for (size_t i = 0; i < sends.size(); ++i) {
     const Task& send = *sends[i];
     const Task& recv = *recvs[i];
-    // As between two ranks, whose tags hold both.
+    // This is as between two ranks, whose tags hold both.
     if (send.count != recv.count || send.type != recv.type) {
       return InvalidUsage(
           "mismatched message: rank {} sends itself {} elements of {} and receives {} of {}", rank_,

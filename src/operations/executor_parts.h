@@ -1,6 +1,6 @@
 #pragma once
 
-// What the executor's files share: how a task cuts its data, and which algorithm runs over it.
+// The executor's files share this: how a task cuts its data, and which algorithm runs over it.
 
 #include <algorithm>
 #include <cstddef>

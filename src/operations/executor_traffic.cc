@@ -1,4 +1,4 @@
-// What passes each connection in an operation, found by walking the algorithm with primitives that
+// Finds what passes each connection in an operation, by walking the algorithm with primitives that
 // only count. Proxy connections learn it before the first byte moves, and a printed plan shows it.
 
 #include "kernels/counting.h"

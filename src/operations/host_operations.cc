@@ -99,7 +99,7 @@ Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
   }
   try {
     status = RunInTurn(tasks);
-  } catch (...) {  // in the middle of an operation: the others cannot finish it
+  } catch (...) {  // The operation has begun, and the others cannot finish it.
     status = StatusOfException();
     [[maybe_unused]] const Status told = WithoutExceptions([&] {
       watch_.Stop(status, /*tell=*/true);

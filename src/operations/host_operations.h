@@ -71,7 +71,7 @@ class HostOperations final : public Operations {
     std::unique_ptr<Profiler> profiler;  // Null: there is none.
     WaitPolicy wait_policy;
     bool may_pull = true;  // Peers may read user buffers where they lie.
-    double timeout_s = 0;  // How long a ticket waits for its turn while nobody runs.
+    double timeout_s = 0;  // A ticket waits so long for its turn while nobody runs.
     double connect_timeout_s = 0;
   };
   explicit HostOperations(Parts parts);

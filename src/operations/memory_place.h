@@ -1,8 +1,8 @@
 #pragma once
 
-// Which parts of the memory that a host's ranks share should lie near which rank: its stage, which
-// it writes first and all read, and the FIFOs that others fill for it to read. This is a pure
-// function; sys/numa.h acts on its result.
+// Decides which parts of the memory that a host's ranks share should lie near which rank: its
+// stage, which it writes first and all read, and the FIFOs that others fill for it to read. This is
+// a pure function; sys/numa.h acts on its result.
 
 #include <cstddef>
 #include <vector>

@@ -13,7 +13,7 @@ namespace {
 // further ones follow it.
 constexpr uint32_t kInvitationTag = 0x4e455401;
 
-// How often a wait for a peer asks the watcher whether to go on.
+// A wait for a peer asks the watcher this often whether to go on.
 constexpr int64_t kAskWatcherNs = 20'000'000;
 
 class CommConnector final : public NetConnector {
@@ -86,8 +86,8 @@ class CommConnector final : public NetConnector {
     if (result.ok()) return result;
     return Named(peer, std::move(result).status());
   }
-  // What get(deadline) brings, tried for a moment at a time until it ends in something else than a
-  // timeout, or the watcher ends the wait.
+  // Returns what get(deadline) brings, tried for a moment at a time until it ends in something else
+  // than a timeout, or the watcher ends the wait.
   template <class Get>
   std::invoke_result_t<Get, Deadline> Await(int peer, Get get) {
     const int64_t since_ns = NowNs();
@@ -110,7 +110,7 @@ class CommConnector final : public NetConnector {
   const std::vector<PeerInfo>& peers_;
   const std::atomic<bool>& stop_;
   WaitWatcher& watcher_;
-  // By peer and number: invited, not accepted yet.
+  // The keys are peer and number. These were invited and not accepted yet.
   std::map<std::pair<int, uint32_t>, std::unique_ptr<NetListener>> listeners_;
 };
 

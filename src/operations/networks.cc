@@ -25,7 +25,7 @@ constexpr const char* kVerbs = "IB";
 // The most networks that a rank offers to the others.
 constexpr size_t kMostOffers = 6;
 
-// What a rank tells the others: hashes of the names of the networks that it can use, in its order
+// A rank tells the others this: hashes of the names of the networks that it can use, in its order
 // (0: no more), and a random number, of which rank 0's becomes the communicator's for plugins.
 struct Offer {
   std::array<uint64_t, kMostOffers> names = {};
@@ -157,7 +157,7 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Boo
     mine.names[i] = HashOfName(candidates.usable()[i].name);
   }
   TUTTI_TRY(bootstrap.AllGather(offers.data(), sizeof(Offer), deadline));
-  // By rank 0's order, so that ranks which order them differently choose alike.
+  // The order of rank 0 counts, so that ranks which order them differently choose alike.
   for (const uint64_t name : offers[0].names) {
     if (name == 0 || FirstWithout(offers, name) >= 0) continue;
     auto chosen = std::find_if(candidates.usable().begin(), candidates.usable().end(),

@@ -1,8 +1,8 @@
 #pragma once
 
-// Which network carries the data between a communicator's hosts: plugins made for NCCL, in the
-// order of NCCL_NET_PLUGIN; InfiniBand verbs ("IB"); TCP sockets ("Socket"). The first that every
-// rank can use is taken; NCCL_NET, or the config's netName, admits one name only.
+// Chooses which network carries the data between a communicator's hosts: plugins made for NCCL, in
+// the order of NCCL_NET_PLUGIN; InfiniBand verbs ("IB"); TCP sockets ("Socket"). The first that
+// every rank can use is taken; NCCL_NET, or the config's netName, admits one name only.
 
 #include <memory>
 #include <span>

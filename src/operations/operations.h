@@ -1,9 +1,9 @@
 #pragma once
 
-// What a communicator does with tasks. There are three kinds of operations, chosen and made by
-// comm/join.h: those of ranks on hosts (operations/host_operations.h), of GPUs that reach one
-// another's memory (gpu/mesh.h), and of GPUs that do not (gpu/channels.h). A
-// communicator owns one object of one kind and never asks which.
+// Operations are what a communicator does with tasks. There are three kinds of operations, chosen
+// and made by comm/join.h: those of ranks on hosts (operations/host_operations.h), of GPUs that
+// reach one another's memory (gpu/mesh.h), and of GPUs that do not (gpu/channels.h). A communicator
+// owns one object of one kind and never asks which.
 //
 // The kinds differ in one property that callers see, HandOver: who runs a task, and when.
 
@@ -38,7 +38,7 @@ enum class HandOver : uint8_t {
   kOnStream,
 };
 
-// Which ranks share a machine, as was found out when they were joined.
+// Says which ranks share a machine, as was found out when they were joined.
 struct MachineMap {
   std::vector<int> leader;  // For each rank, the lowest rank of those that share memory with it.
   std::vector<int> here;    // The ranks of this rank's machine, itself among them, ascending.
@@ -87,7 +87,7 @@ class Operations {
   // Returns whether this rank's device can map the memory of the ranks of its machine; the same on
   // all ranks.
   virtual bool MapsPeerMemory() const { return false; }
-  // What one-sided calls (window/one_sided.h) use of what the operations were made with.
+  // Holds what one-sided calls (window/one_sided.h) use of what the operations were made with.
   struct OneSidedSupport {
     WaitPolicy wait_policy;
     // The network for one-sided operations, and this rank's device in it. Null when all ranks share
@@ -108,7 +108,7 @@ class Operations {
   // A window (window/window.h) that all ranks reach, with parts of one length.
   struct ReachedWindow {
     std::span<std::byte> own;
-    std::vector<std::byte*> parts;  // by rank, as this rank's device sees them
+    std::vector<std::byte*> parts;  // Each rank's part, as this rank's device sees it.
   };
   // Has operations work in a window from now on, where that gains something. All ranks call it
   // alike. Returns what is to be given to Forget; null where nothing is gained.

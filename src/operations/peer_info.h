@@ -1,6 +1,6 @@
 #pragma once
 
-// What every rank tells all others when a communicator is made: one fixed record per rank, in one
+// Every rank tells all others this when a communicator is made: one fixed record per rank, in one
 // all-gather. Everything that must be agreed on, or that decides how two ranks are joined, is in
 // here.
 
@@ -20,35 +20,37 @@ inline constexpr size_t kMostPeerNetworks = 8;
 
 // Trivially copyable: its bytes are the wire form.
 struct PeerInfo {
-  uint32_t version = 0;          // NCCL_VERSION_CODE of the library
+  uint32_t version = 0;          // The library's NCCL_VERSION_CODE.
   uint32_t protocol = 0;         // kPeerProtocol
-  uint64_t settings_hash = 0;    // of the settings that must be equal, see SharedSettings
-  uint64_t host_hash = 0;        // equal: may share memory; proven by handshake afterwards
-  uint64_t device = 0;           // a GPU's PCI address; 0 for host devices, which may be shared
-  uint64_t device_identity = 0;  // of a GPU, or of the part of one that is a device of its own
+  uint64_t settings_hash = 0;    // A hash of the settings that must be equal (SharedSettings).
+  uint64_t host_hash = 0;        // Ranks with one hash may share memory; a handshake proves it.
+  uint64_t device = 0;           // A GPU's PCI address; 0 for host devices.
+  uint64_t device_identity = 0;  // Names a GPU, or the part of one that is a device of its own.
   int32_t pid = 0;
-  int32_t cpus = 0;            // processors this rank may run on
-  uint64_t cpu_set = 0;        // a hash of which ones, of which machine
-  uint64_t probe_address = 0;  // of a copy of probe_token, for reading across processes
+  int32_t cpus = 0;            // This rank may run on so many processors.
+  uint64_t cpu_set = 0;        // A hash of which ones they are, of which machine.
+  uint64_t probe_address = 0;  // A copy of probe_token lies there, for reading across processes.
   std::array<uint8_t, 16> probe_token = {};
   uint8_t shm_disabled = 0;
   uint8_t pull_disabled = 0;
-  uint8_t p2p_disabled = 0;    // this rank's GPU is to reach no other GPU's memory
-  uint8_t cumem_disabled = 0;  // its memory is not to be shared by file descriptors
-  int32_t numa = -1;  // the NUMA node that it runs on when the communicator is made; -1: not known
-  int32_t multiprocessors = 0;  // of its GPU; after ShareMultiprocessors this rank's part of them
-  uint8_t multi_rank_gpu = 0;   // It may share its GPU with other ranks.
+  uint8_t p2p_disabled = 0;    // This rank's GPU is to reach no other GPU's memory.
+  uint8_t cumem_disabled = 0;  // Its memory is not to be shared by file descriptors.
+  // The NUMA node that the rank runs on when the communicator is made; -1 where it is not known.
+  int32_t numa = -1;
+  // The multiprocessors of its GPU; after ShareMultiprocessors, this rank's part of them.
+  int32_t multiprocessors = 0;
+  uint8_t multi_rank_gpu = 0;  // It may share its GPU with other ranks.
   uint8_t more_reserved[3] = {};
-  std::array<uint64_t, kMostPeerNetworks> networks = {};  // see comm/nics.h
+  std::array<uint64_t, kMostPeerNetworks> networks = {};  // comm/nics.h says what these are.
   char host[64] = {};
   char fd_server[48] = {};
-  char settings[256] = {};  // the shared settings as text, for the message when they differ
+  char settings[256] = {};  // The shared settings as text, for the error when they differ.
 };
 
-// It changes when ranks of two builds could not work together.
+// Must change when ranks of two builds could not work together.
 inline constexpr uint32_t kPeerProtocol = 6;
 
-// This rank's record, without what the transports add.
+// Returns this rank's record, without what the transports add.
 PeerInfo DescribeSelf(const Settings& settings);
 
 // Returns how many processors the rank has that has fewest. Ranks with one set of processors share

@@ -1,7 +1,8 @@
 #pragma once
 
-// How a communicator's ranks reach one another's buffers: which buffers can be pulled, and where
-// they are. The ranks tell one another by buffer descriptors (backend/host/pull_primitives.h).
+// Finds out how a communicator's ranks reach one another's buffers: which buffers can be pulled,
+// and where they are. The ranks tell one another by buffer descriptors
+// (backend/host/pull_primitives.h).
 
 #include <algorithm>
 #include <memory>
@@ -16,7 +17,8 @@
 
 namespace tutti {
 
-// How many bytes of a rank's buffers its peers read in a collective; 0: they read nothing of it.
+// Returns how many bytes of a rank's buffers its peers read in a collective; 0 where they read
+// none.
 struct PullExtent {
   size_t input = 0;
   size_t output = 0;

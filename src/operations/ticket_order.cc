@@ -6,7 +6,7 @@
 namespace tutti {
 namespace {
 
-// How late a waiter for its turn notices that nobody runs.
+// A waiter for its turn notices so late that nobody runs.
 constexpr int64_t kLookAgainNs = 100'000'000;
 
 }  // namespace
