@@ -39,7 +39,7 @@ class FifoMemory {
 
   std::byte* base_;
   size_t bytes_;
-  bool mapped_;  // by Create
+  bool mapped_;  // Create has mapped it.
   size_t slot_bytes_;
   size_t gap_bytes_;
 };

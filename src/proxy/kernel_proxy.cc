@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-// How many operations are under way on a connection: fewer than its pool holds, and enough that the
+// So many operations are under way on a connection: fewer than its pool holds, and enough that the
 // next one is known before the last one is done.
 constexpr size_t kMostUnderWay = 8;
 
@@ -21,7 +21,7 @@ constexpr size_t kMostUnderWay = 8;
 // again in steps. 20 us are little beside what a message between hosts takes.
 constexpr WaitPolicy kPolicy = {.spin_ns = 50'000, .yield_ns = 2'000'000};
 constexpr auto kNap = std::chrono::microseconds(20);
-// How often a wait for the end of the thread looks at the clock.
+// A wait for the end of the thread looks at the clock this often.
 constexpr int kLookAgainMs = 1000;
 
 }  // namespace

@@ -35,13 +35,13 @@
 
 namespace tutti {
 
-// What a kernel passes through one connection.
+// Says what a kernel passes through one connection.
 struct KernelOp {
-  size_t connection = 0;  // a number that KernelConnections knows it by
+  size_t connection = 0;  // KernelConnections knows it by this number.
   uint64_t chunks = 0;
 };
 
-// What a kernel passes through all of its connections.
+// Says what a kernel passes through all of its connections.
 struct KernelOps {
   uint32_t op_tag = 0;
   std::vector<KernelOp> ops;
@@ -87,13 +87,13 @@ class KernelProxy {
   struct Active {
     ProxyConnection* connection = nullptr;
     uint64_t begun = 0;              // chunks of all operations begun over the connection's life
-    std::deque<uint64_t> under_way;  // the values of `begun` behind each operation under way
+    std::deque<uint64_t> under_way;  // The values of `begun` behind each operation under way.
     struct Run {
       uint64_t chunks;
       uint32_t op_tag;
     };
-    std::deque<Run> waiting;  // not begun yet, because a connection holds few operations
-    bool listed = false;      // in active_
+    std::deque<Run> waiting;  // They are not begun yet, because a connection holds few operations.
+    bool listed = false;      // It is in active_.
   };
 
   KernelProxy(KernelConnections& connections, int harvest_every)

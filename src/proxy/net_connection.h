@@ -32,7 +32,7 @@ class NetConnection : public ProxyConnection {
   virtual std::string Describe() const = 0;
 };
 
-// How long a program that ends waits for its last chunks to move on. Where a fifth of all packets
+// A program that ends waits so long for its last chunks to move on. Where a fifth of all packets
 // is lost, TCP may pause for more than ten seconds between two attempts. A peer that has ended, or
 // whose host is silent, ends the wait before: the watch then stops the communicator.
 inline constexpr int64_t kFlushNs = 60'000'000'000;

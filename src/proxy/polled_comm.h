@@ -1,6 +1,6 @@
 #pragma once
 
-// For tests: a network that has no descriptors and carries no op_tags, as plugins have none; made
+// A network for tests that has no descriptors and carries no op_tags, as plugins have none; made
 // of another network's comms.
 
 #include <memory>

@@ -22,11 +22,11 @@
 
 namespace tutti {
 
-// Where the FIFO of a connection lies.
+// Says where the FIFO of a connection lies.
 struct FifoPlace {
   size_t slot_bytes = 0;
-  // Not null: zeroed memory that outlives the connection, of FifoView::BytesFor(slot_bytes,
-  // kOpTagGapBytes). Else the connection has memory of its own.
+  // Where it is not null, it is zeroed memory that outlives the connection, of
+  // FifoView::BytesFor(slot_bytes, kOpTagGapBytes). Else the connection has memory of its own.
   std::byte* memory = nullptr;
 };
 

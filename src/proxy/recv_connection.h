@@ -23,11 +23,11 @@ class RecvConnection final : public ConnectionCore {
   void Publish(const NetReceived& chunk);
 
   const std::unique_ptr<NetRecvComm> comm_;
-  const std::unique_ptr<NetMemory> registration_;  // of the FIFO
+  const std::unique_ptr<NetMemory> registration_;  // The FIFO's registration.
   const bool carries_op_tag_;
   const bool receives_ahead_;
   FifoSender fifo_;
-  std::array<NetRequest*, kNetWindow> requests_ = {};  // of chunks [done, posted)
+  std::array<NetRequest*, kNetWindow> requests_ = {};  // Those of chunks [done, posted) count.
 };
 
 }  // namespace tutti

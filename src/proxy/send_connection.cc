@@ -33,7 +33,7 @@ Result<bool> SendConnection::Move() {
     const FifoChunk chunk = fifo_.TryPeek(posted() - done());
     if (!chunk.data) break;
     TUTTI_ASSIGN(NetRequest* const request, comm_->Isend(Message(chunk)));
-    if (!request) break;  // no slot granted
+    if (!request) break;  // The receiver has granted no slot.
     requests_[posted() % kNetWindow] = request;
     CountPosted();
   }

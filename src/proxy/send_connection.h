@@ -40,10 +40,10 @@ class SendConnection final : public ConnectionCore {
   NetSend Message(const FifoChunk& chunk) const;
 
   const std::unique_ptr<NetSendComm> comm_;
-  const std::unique_ptr<NetMemory> registration_;  // of the FIFO
+  const std::unique_ptr<NetMemory> registration_;  // The FIFO's registration.
   const bool carries_op_tag_;
   FifoReceiver fifo_;
-  std::array<NetRequest*, kNetWindow> requests_ = {};  // of chunks [done, posted)
+  std::array<NetRequest*, kNetWindow> requests_ = {};  // Those of chunks [done, posted) count.
 };
 
 }  // namespace tutti

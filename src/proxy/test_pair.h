@@ -1,6 +1,6 @@
 #pragma once
 
-// For tests and benchmarks: the two ends of a proxy connection over this host's loopback.
+// The two ends, for tests and benchmarks, of a proxy connection over this host's loopback.
 
 #include <memory>
 #include <string>
