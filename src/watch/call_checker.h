@@ -30,7 +30,7 @@ class CallChecker {
  public:
   struct Options {
     int rank = 0;
-    int num_ranks = 2;  // at least two
+    int num_ranks = 2;  // There are at least two.
   };
   // `unfinished` returns whether what was launched last is not done yet.
   CallChecker(EventLoop& loop, Watch& watch, const Options& options,
@@ -45,7 +45,7 @@ class CallChecker {
  private:
   void Wake();
   void Arm() TUTTI_EXCLUDES(mutex_);
-  void Look() TUTTI_EXCLUDES(mutex_);  // on the loop
+  void Look() TUTTI_EXCLUDES(mutex_);  // Runs on the loop's thread.
   void CheckLeaveNotices() TUTTI_EXCLUDES(mutex_);
   void AskTheGpu() TUTTI_EXCLUDES(mutex_);
 

@@ -17,7 +17,7 @@
 namespace tutti {
 
 struct Inquiry {
-  // What the inquiry shows.
+  // Says what the inquiry shows.
   enum class Shown : uint8_t {
     kNothing = 0,     // The asking rank only wants to know what the other one is doing.
     kCollective = 1,  // A collective, which has to be the same on both ranks.
@@ -30,8 +30,8 @@ struct Inquiry {
 
   Shown shown = Shown::kNothing;
   OpSignature signature;
-  // What passes between the two ranks in the collective, as the asking rank sees it, where that is
-  // an AlltoAllV and is still known.
+  // Says what passes between the two ranks in the collective, as the asking rank sees it, where
+  // that is an AlltoAllV and is still known.
   std::optional<PairCounts> pair = {};
 };
 

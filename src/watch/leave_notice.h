@@ -17,7 +17,7 @@ struct LeaveNotice {
   // Everything that the rank had begun is done. Otherwise it was cut short by an abort.
   bool finished = false;
   uint64_t collectives = 0;  // the number of the last one that the rank has begun
-  // For each rank, how many messages the leaving one has received from it and sent to it.
+  // Says for each rank how many messages the leaving one has received from it and sent to it.
   std::vector<uint64_t> messages = {};
 };
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// What a rank has begun in a communicator, for other ranks that ask about it: the last collectives,
-// the counts of the last AlltoAllVs, the last messages, and how many messages it has exchanged with
-// each rank.
+// Keeps what a rank has begun in a communicator, for other ranks that ask about it: the last
+// collectives, the counts of the last AlltoAllVs, the last messages, and how many messages it has
+// exchanged with each rank.
 //
 // Threads: BeginCollective, BeginMessages, End and FindReceive belong to the thread that runs or
 // launches operations, one at a time; the other functions may be called from any thread. A
@@ -24,14 +24,15 @@
 
 namespace tutti {
 
-// One send or receive. The signature's root is the other end, and its sequence counts the messages
-// between the two ranks in this direction, from 1.
+// Describes one send or receive. The signature's root is the other end, and its sequence counts the
+// messages between the two ranks in this direction, from 1.
 struct MessageCall {
   OpSignature signature;
   bool is_send = false;
 };
 
-// How many elements a rank sends to another one in an AlltoAllV, and how many it expects of it.
+// Says how many elements a rank sends to another one in an AlltoAllV, and how many it expects of
+// it.
 struct PairCounts {
   uint64_t sends = 0;
   uint64_t receives = 0;
@@ -85,7 +86,7 @@ class OperationLog {
   static constexpr uint64_t kNothing = 0;
   static constexpr uint64_t kCollective = ~uint64_t{0};
 
-  // What is kept of an AlltoAllV.
+  // Holds what is kept of an AlltoAllV.
   struct Exchange {
     uint64_t sequence = 0;
     std::shared_ptr<const VariableParts> parts = nullptr;
@@ -106,8 +107,8 @@ class OperationLog {
   uint64_t num_exchanges_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::array<MessageCall, kMessages> messages_ TUTTI_GUARDED_BY(mutex_);
   uint64_t num_messages_ TUTTI_GUARDED_BY(mutex_) = 0;
-  uint64_t num_taken_ TUTTI_GUARDED_BY(mutex_) = 0;           // by TakeNewMessages
-  std::vector<uint64_t> exchanged_ TUTTI_GUARDED_BY(mutex_);  // as NumbersOfMessages returns them
+  uint64_t num_taken_ TUTTI_GUARDED_BY(mutex_) = 0;           // TakeNewMessages counts them.
+  std::vector<uint64_t> exchanged_ TUTTI_GUARDED_BY(mutex_);  // NumbersOfMessages returns them.
 };
 
 }  // namespace tutti

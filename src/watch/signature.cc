@@ -51,7 +51,7 @@ std::string OpSignature::Describe() const {
   static constexpr std::array<std::string_view, 6> kOps = {"sum", "prod", "max",
                                                            "min", "avg",  "premulsum"};
   std::string text = fmt::format("{}(", Name(collective));
-  if (collective == Collective::kAlltoAllV)  // each pair of ranks has counts of its own
+  if (collective == Collective::kAlltoAllV)  // Each pair of ranks has counts of its own.
     text += tutti::Name(type);
   else if (collective != Collective::kBarrier)
     text += fmt::format("count {}, {}", count, tutti::Name(type));

@@ -1,7 +1,7 @@
 #pragma once
 
-// What an operation is, as far as all ranks must agree on it. On hosts, every chunk carries the
-// 32-bit tag of its operation's signature, so that the first chunk shows that a rank has called
+// Says what an operation is, as far as all ranks must agree on it. On hosts, every chunk carries
+// the 32-bit tag of its operation's signature, so that the first chunk shows that a rank has called
 // something else. The signatures themselves are exchanged only then, to show both sides.
 
 #include <cstdint>

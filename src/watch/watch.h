@@ -208,15 +208,15 @@ class Watch final : public WaitWatcher {
     int from;
     Inquiry inquiry;
   };
-  // What a rank answered last.
+  // Holds what a rank answered last.
   struct Answer {
     std::string doing;
-    bool waits;  // for another rank
+    bool waits;  // The rank waits for another one.
     int64_t at_ns;
   };
   using Shown = Inquiry::Shown;
   static constexpr size_t kMaxTextBytes = 2000;
-  static constexpr size_t kMaxRanksShown = 8;  // in a text that lists ranks
+  static constexpr size_t kMaxRanksShown = 8;  // A text lists at most so many ranks.
   // Inquiries about operations that this rank has not begun. More are dropped.
   static constexpr size_t kMaxEarly = 64;
   // A rank that is told of a joint call that it has not begun keeps the reason until it begins it.
@@ -268,7 +268,7 @@ class Watch final : public WaitWatcher {
   struct JointEnd {
     uint64_t number = 0;
     std::atomic<bool>* flag = nullptr;
-    Status reason;  // not ok: the watch has raised the flag
+    Status reason;  // Where it is not ok, the watch has raised the flag.
   };
   static void EndJointCall(JointEnd& end, const Status& reason);
   void EndJointCalls(const Status& reason) TUTTI_REQUIRES(mutex_);
@@ -286,24 +286,26 @@ class Watch final : public WaitWatcher {
 
   OperationLog log_;
   std::atomic<bool> stop_ = false;
-  std::atomic<bool> has_early_ = false;  // early_ is not empty
-  // When the current wait last asked, and last warned. Used by the thread that runs operations
-  // only.
+  std::atomic<bool> has_early_ = false;  // Says that early_ is not empty.
+  // The times at which the current wait last asked, and last warned. Used by the thread that runs
+  // operations only.
   int64_t asked_ns_ = 0;
   int64_t warned_ns_ = 0;
   // The last AlltoAllV that CompareRecent has shown to all. Used by its thread only.
   uint64_t last_shown_to_all_ = 0;
 
   mutable Mutex mutex_;
-  Status reason_ TUTTI_GUARDED_BY(mutex_);  // why the communicator stopped
+  Status reason_ TUTTI_GUARDED_BY(mutex_);  // Says why the communicator stopped.
   std::function<void()> stop_hook_ TUTTI_GUARDED_BY(mutex_);
   std::vector<Asked> early_ TUTTI_GUARDED_BY(mutex_);
-  std::vector<const Step*> steps_ TUTTI_GUARDED_BY(mutex_);  // in the order in which they were made
+  // The steps in the order in which they were made.
+  std::vector<const Step*> steps_ TUTTI_GUARDED_BY(mutex_);
   std::map<int, Answer> answers_ TUTTI_GUARDED_BY(mutex_);
   // The ranks that the thread that runs operations waits for, and when it last said so.
   std::vector<int> waits_for_ TUTTI_GUARDED_BY(mutex_);
   int64_t waits_at_ns_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::map<int, int64_t> left_at_ns_ TUTTI_GUARDED_BY(mutex_);  // by the rank that said goodbye
+  // The times at which ranks said goodbye.
+  std::map<int, int64_t> left_at_ns_ TUTTI_GUARDED_BY(mutex_);
   std::map<int, LeaveNotice> leave_notices_ TUTTI_GUARDED_BY(mutex_);
   std::function<void()> leave_hook_ TUTTI_GUARDED_BY(mutex_);
   std::map<const JointCall*, JointEnd> joint_calls_ TUTTI_GUARDED_BY(mutex_);

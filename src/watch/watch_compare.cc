@@ -1,4 +1,4 @@
-// How ranks compare what they have begun, and find out that they are in different operations: the
+// Here ranks compare what they have begun, and find out that they are in different operations: the
 // inquiries of a rank, and its answers to those of others.
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ constexpr int64_t kExplainNs = 2 * kSecondNs;
 // If the peer is itself waiting, it reports a timeout first, because it is closer to the rank that
 // holds up the others.
 constexpr int64_t kNearerGraceNs = kSecondNs;
-// How many finished collectives a rank compares with a peer whose data does not fit.
+// A rank compares so many finished collectives with a peer whose data does not fit.
 constexpr uint64_t kPastCompared = 8;
 
 // Returns the bytes of a message, or the largest number where there cannot be so many.

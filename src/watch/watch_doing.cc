@@ -1,5 +1,5 @@
-// What ranks are doing: how this rank says it, how it asks others, and the sentence about a rank
-// that is not getting on.
+// Says what ranks are doing: how this rank says it, how it asks others, and the sentence about a
+// rank that is not getting on.
 
 #include <fmt/format.h>
 

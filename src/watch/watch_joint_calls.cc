@@ -38,7 +38,7 @@ void Watch::JointCall::GiveUp(const Status& reason) const {
   watch_.GiveUpCall(number, reason);
 }
 
-// One that has ended before keeps its reason.
+// A call that has ended before keeps its reason.
 void Watch::EndJointCall(JointEnd& end, const Status& reason) {
   if (!end.reason.ok()) return;
   end.reason = reason;
