@@ -75,7 +75,7 @@ class Autotune {
   static Tuning FromPoint(const GaussianProcess::Point& point, const Tuning& rest);
 
  private:
-  // What is searched for: the two numbers, then each switch.
+  // These are searched for: the two numbers, then each switch.
   enum class Phase { kNumbers, kAllreduce, kAllgather, kCache, kDone };
   void EndSample(double score);
   void Advance();

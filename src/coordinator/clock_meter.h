@@ -1,7 +1,7 @@
 #pragma once
 
-// How far this rank's clock is from rank 0's, so that the timelines of several hosts can be laid
-// over one another (timeline.h). One owner, on one thread: the coordinator's loop.
+// Measures how far this rank's clock is from rank 0's, so that the timelines of several hosts can
+// be laid over one another (timeline.h). One owner, on one thread: the coordinator's loop.
 //
 // A rank asks rank 0 for the time, kQuestions times one after another, and the answer that came
 // back soonest counts. Rank 0 read its clock at some moment between question and answer; taking
@@ -48,7 +48,7 @@ struct ClockDistance {
 class ClockMeter {
  public:
   struct Hooks {
-    std::function<int64_t()> now_ns;  // this rank's clock
+    std::function<int64_t()> now_ns;  // Reads this rank's clock.
     // Sends to another rank of the job without waiting; what does not arrive is lost.
     std::function<void(int rank, std::span<const std::byte> message)> send;
     std::function<void(const ClockDistance& distance)> measured;

@@ -39,11 +39,11 @@
 
 namespace tutti::coordinator {
 
-// What a rank brings to a round: tensors that were asked for, and reasons beside them.
+// Holds what a rank brings to a round: tensors that were asked for, and reasons beside them.
 struct RoundInput {
   std::vector<std::unique_ptr<Pending>> news;
-  std::optional<std::string> leaving;  // this rank ends the process set, and why
-  bool joining = false;                // from now on this rank asks for nothing
+  std::optional<std::string> leaving;  // This rank ends the process set, for this reason.
+  bool joining = false;                // From now on this rank asks for nothing.
   // Asks all ranks to say what they wait for; what has been pending since before `late_before_ns`
   // counts as late.
   bool stall_check = false;
@@ -78,9 +78,9 @@ struct RoundResult {
   // rank should not begin another round before.
   bool news = false;
   bool stall_checked = false;
-  std::vector<Stall> stalls;              // by name
-  std::map<int, std::string> activities;  // what all ranks do; where there are stalls
-  std::optional<SetWaits> set_waits;      // what all ranks wait for; where there are stalls
+  std::vector<Stall> stalls;              // They are in the order of their names.
+  std::map<int, std::string> activities;  // Where there are stalls: what all ranks do.
+  std::optional<SetWaits> set_waits;      // Where there are stalls: what all ranks wait for.
   std::optional<Tuning> tuning;
   bool negotiated = false;  // requests were exchanged, not only states
   // Ranks that asked for a tensor in this round, for the timeline.
@@ -160,7 +160,7 @@ class Controller {
   int num_here_ = 0;
   std::unordered_map<std::string, std::unique_ptr<Pending>> pending_;
   std::set<int> invalid_;         // slots whose tensor was asked for differently here
-  std::vector<Pending*> unsent_;  // in the order of asking
+  std::vector<Pending*> unsent_;  // They are in the order of asking.
   std::map<std::string, TableEntry> table_;
   std::set<std::string> complete_;  // names in the table that wait for their groups only
   std::vector<uint8_t> states_;
@@ -175,17 +175,17 @@ class Controller {
   };
   Sequence last_;
   uint64_t sequences_ = 0;
-  bool has_news_ = false;             // this rank has, in this round
+  bool has_news_ = false;             // This rank has news in this round.
   int inline_blocks_after_ = 0;       // slots of this round, which the blocks come after
-  std::vector<uint8_t> fits_inline_;  // by slot; 0 where it is free
+  std::vector<uint8_t> fits_inline_;  // One for each slot; 0 where it is free.
   int num_inline_slots_ = 0;
   std::map<std::string, uint64_t> applied_;  // name → the last check whose failure was applied
   struct Failing {
     std::string name;
     PendingFailure failure;
-    std::set<std::string> groups;  // in which it was asked for
+    std::set<std::string> groups;  // It was asked for in these.
   };
-  std::vector<Failing> failing_;  // in this round
+  std::vector<Failing> failing_;  // They fail in this round.
   RankSet joined_;
   bool self_joined_ = false;
 };

@@ -54,7 +54,7 @@ class Coordinator {
   struct Options {
     int rank = 0;
     int num_ranks = 1;
-    // Where this rank stands on its host, and its host among hosts. Used for hierarchical
+    // Says where this rank stands on its host, and its host among hosts. Used for hierarchical
     // operations only, which need ranks numbered host by host and equally many on each.
     HierarchyShape place;
     UniqueId id;
@@ -98,7 +98,7 @@ class Coordinator {
 
  private:
   static constexpr size_t kNumGpuKinds = 5;  // the kinds of operations that move data
-  // How long ranks wait for one another in the last round of a set. A rank that cannot take part in
+  // Ranks wait so long for one another in the last round of a set. A rank that cannot take part in
   // it is past helping.
   static constexpr double kShutdownS = 30;
   // Returns a quarter of a timeout, in ns: how often to check so that the timeout is met.
@@ -136,7 +136,7 @@ class Coordinator {
     bool autotune = false;
     std::string controller;
     std::string cpu_operations;
-    std::array<std::string, kNumGpuKinds> gpu_operations;  // by OpKind
+    std::array<std::string, kNumGpuKinds> gpu_operations;  // One for each OpKind.
   };
 
   explicit Coordinator(const Options& options);

@@ -1,8 +1,8 @@
 #pragma once
 
-// What a coordinated tensor is made of: the element types of Python's array libraries, which are
-// more than a communicator reduces (nccl.h has no 16-bit integers and no bool). Those travel as a
-// wider type; see WireType. Pure values.
+// Lists what a coordinated tensor is made of: the element types of Python's array libraries, which
+// are more than a communicator reduces (nccl.h has no 16-bit integers and no bool). Those travel as
+// a wider type; see WireType. Pure values.
 
 #include <array>
 #include <cstddef>
@@ -38,7 +38,7 @@ struct ElementTypeInfo {
   std::string_view name;
   uint8_t size;
   bool is_float;
-  ncclDataType_t wire;  // what it is reduced as
+  ncclDataType_t wire;  // It is reduced as this type.
 };
 
 inline constexpr std::array<ElementTypeInfo, kNumElementTypes> kElementTypes = {{

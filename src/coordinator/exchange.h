@@ -34,7 +34,7 @@ class Exchange {
   // This implementation takes ceil(log2 n) swaps.
   virtual Status Min(std::span<uint8_t> values);
 
-  // What one rank may say in one round of negotiation. A million tensors' names fit.
+  // One rank may say so much in one round of negotiation. A million tensors' names fit.
   static constexpr size_t kMaxMessageBytes = size_t{256} << 20;
 };
 

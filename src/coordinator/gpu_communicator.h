@@ -34,8 +34,8 @@ class GpuCommunicator final : public LibraryComm {
   struct Options {
     std::shared_ptr<const NcclLibrary> library;
     std::shared_ptr<Gpu> gpu;
-    // How long making it may take, and a call that is in progress, which may have to wait for ranks
-    // whose GPUs have much to do; 0: for ever.
+    // Making the communicator may take so long; and so may a call that is in progress, which may
+    // have to wait for ranks whose GPUs have much to do. 0 means for ever.
     double init_timeout_s = 300;
     double timeout_s = 1800;
     // Returns an error when the ranks are lost to one another, or, while it is made, when one of
@@ -75,7 +75,7 @@ class GpuCommunicator final : public LibraryComm {
   bool inside_ TUTTI_GUARDED_BY(mutex_) = false;  // a call is in the library
   bool broken_ TUTTI_GUARDED_BY(mutex_) = false;
   bool joined_ = false;
-  bool failed_ = false;        // it is of no use any more; owned by the thread that calls
+  bool failed_ = false;        // It is of no use any more. Owned by the thread that calls.
   ncclComm_t comm_ = nullptr;  // written by calls, and by the abort once there are none
   std::thread aborter_;
 };

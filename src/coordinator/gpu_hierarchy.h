@@ -18,7 +18,7 @@ struct GpuHierarchyOptions {
   std::shared_ptr<LibraryComm> cross;
   HierarchyShape shape;
   void* stream = nullptr;
-  TakenKinds takes;  // only its allreduce and allgather count
+  TakenKinds takes;  // Only its allreduce and allgather count.
   bool reduces_float8 = true;
   // May change between operations, on all ranks alike.
   std::shared_ptr<const HierarchySwitches> switches;

@@ -38,10 +38,10 @@ class GpuTrace {
   // Operations that were queued together.
   struct Batch {
     std::shared_ptr<Gpu> gpu;
-    std::string operation;  // such as ALLREDUCE
+    std::string operation;  // A name such as ALLREDUCE.
     std::string mover;
     std::vector<std::string> tensors;
-    std::vector<std::shared_ptr<GpuMark>> ready;  // of each tensor
+    std::vector<std::shared_ptr<GpuMark>> ready;  // The mark of each tensor.
     std::shared_ptr<GpuMark> done;
   };
 

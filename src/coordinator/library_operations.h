@@ -25,7 +25,7 @@ class LibraryComm {
   virtual Status End(ncclResult_t result);
 };
 
-// Those of the five kinds that operations take.
+// Says which of the five kinds operations take.
 struct TakenKinds {
   bool allreduce = true;
   bool allgather = true;
@@ -52,14 +52,14 @@ struct TakenKinds {
   static bool TakenKinds::*FlagOf(OpKind kind);
 };
 
-// This library's own communicator, which stays the caller's.
+// Returns this library's own communicator, which stays the caller's.
 std::shared_ptr<LibraryComm> BorrowComm(ncclComm_t comm);
 
 struct LibraryOperationsOptions {
   std::string name = "nccl";
   int rank = 0;
   int num_ranks = 1;
-  void* stream = nullptr;  // what they queue their work on
+  void* stream = nullptr;  // They queue their work on it.
   TakenKinds takes;
   // Whether 8-bit floats are reduced.
   bool reduces_float8 = true;
@@ -67,7 +67,8 @@ struct LibraryOperationsOptions {
 std::unique_ptr<Operations> MakeLibraryOperations(std::shared_ptr<LibraryComm> comm,
                                                   LibraryOperationsOptions options);
 
-// This library's own, on `comm`, which stays the caller's; they queue their work on `stream`.
+// Makes this library's own operations on `comm`, which stays the caller's. They queue their work on
+// `stream`.
 std::unique_ptr<Operations> MakeStreamOperations(ncclComm_t comm, int rank, int num_ranks,
                                                  void* stream);
 

@@ -49,7 +49,7 @@ struct NcclFunctions {
 #undef TUTTI_FUNCTION
 };
 
-// This library's own.
+// Returns this library's own functions.
 NcclFunctions OwnNcclFunctions();
 
 class NcclLibrary {

@@ -39,7 +39,7 @@ struct Scattered {
   }
 };
 
-// Where a rank stands on its host, and its host among hosts.
+// Says where a rank stands on its host, and its host among hosts.
 struct HierarchyShape {
   int local_rank = 0;
   int local_size = 1;

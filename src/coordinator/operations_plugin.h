@@ -21,7 +21,7 @@ namespace tutti::coordinator {
 
 // The ranks that will use what a plugin makes.
 struct OperationsGroup {
-  int rank = 0;              // in the group
+  int rank = 0;              // The rank's number in the group.
   std::vector<int> members;  // ranks of the job, ascending
   // Gathers `bytes` of each rank of the group, by rank, into `all`: how a plugin's ranks find one
   // another.
@@ -64,7 +64,7 @@ Result<std::shared_ptr<OperationsPlugin>> FindViablePlugin(const std::string& na
 // every rank's text, by rank.
 struct PluginChoice {
   std::shared_ptr<OperationsPlugin> plugin;
-  std::string why;  // what was passed over
+  std::string why;  // It names what was passed over.
 };
 using GatherTexts = std::function<Result<std::vector<std::string>>(const std::string& mine)>;
 // Returns the plugin of a plain name that can serve this rank, or why there is none.

@@ -1,6 +1,6 @@
 #pragma once
 
-// How ranks learn whether what all of them tried went well on all: nobody may go on with what
+// Ranks learn here whether what all of them tried went well on all: nobody may go on with what
 // another one lacks.
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace tutti::coordinator {
 
-// Who failed first, if anybody did: its place in the group, and its sentence.
+// Says who failed first, if anybody did: its place in the group, and its sentence.
 using FirstFailure = std::optional<std::pair<size_t, std::string>>;
 
 // Returns the first failure of all ranks, the same on all. `gather` as in OperationsGroup.

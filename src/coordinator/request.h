@@ -67,7 +67,7 @@ struct Request : RequestFields {
 
   friend bool operator==(const Request&, const Request&) = default;
 
-  // No more than the largest number, whatever the shape says.
+  // Return no more than the largest number, whatever the shape says.
   int64_t elements() const;
   int64_t bytes() const;
   int64_t first_dim() const { return shape.empty() ? 0 : shape.front(); }

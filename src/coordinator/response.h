@@ -16,7 +16,7 @@ namespace tutti::coordinator {
 // An agreement: what all ranks know about one tensor that all of them have.
 struct Agreement {
   std::string name;
-  Request request;  // that of the lowest rank that asked
+  Request request;  // The request of the lowest rank that asked.
   // Rows that each rank brings to an allgather; empty for other operations.
   std::vector<int64_t> first_dims;
 
@@ -35,8 +35,8 @@ struct Pending {
   int64_t since_ns = 0;
   // Kept by the controller:
   int slot = -1;      // the slot of the cache by which it is announced
-  bool sent = false;  // its request has been sent
-  // What the cache knew of this name when this very request was last found there.
+  bool sent = false;  // Its request has been sent.
+  // Holds what the cache knew of this name when this very request was last found there.
   std::shared_ptr<const Agreement> known;
 };
 
@@ -45,7 +45,7 @@ inline constexpr size_t kInlineDataBytes = 8;
 
 struct Response {
   std::shared_ptr<const Agreement> agreed;  // never null; the cache holds it too
-  std::string error;  // not empty: the tensor fails with this sentence, on every rank
+  std::string error;  // Where it is not empty, the tensor fails with this sentence on every rank.
   // The check that decided the failure (PendingFailure), which this rank may have yet to decide; 0
   // for other errors.
   uint64_t check = 0;

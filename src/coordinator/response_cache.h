@@ -58,8 +58,8 @@ class ResponseCache {
   const size_t capacity_;
   std::vector<std::optional<Entry>> slots_;
   std::unordered_map<std::string, int> by_name_;
-  // When each slot was used last, in calls: apart from the entries, since all that are used are
-  // touched in every round.
+  // Says when each slot was used last, in calls: apart from the entries, since all that are used
+  // are touched in every round.
   std::vector<uint64_t> used_;
   uint64_t clock_ = 0;
   uint64_t version_ = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What ranks tell one another when bits do not suffice: new requests, who joins or leaves, and,
+// Ranks tell one another this when bits do not suffice: new requests, who joins or leaves, and,
 // when something has stalled, what everybody waits for.
 //
 // A message is a merge of those of several ranks. Equal requests become one with a set of ranks, so
@@ -27,7 +27,7 @@
 
 namespace tutti::coordinator {
 
-// What may change while a job runs, on all ranks between the same two rounds.
+// This may change while a job runs, on all ranks between the same two rounds.
 struct Tuning {
   int64_t fusion_threshold = int64_t{128} << 20;
   int64_t window_ns = 1'000'000;
@@ -37,17 +37,17 @@ struct Tuning {
   friend bool operator==(const Tuning&, const Tuning&) = default;
 };
 
-// One request and the ranks that make it.
+// Describes one request and the ranks that make it.
 struct Variant {
   Request request;
   RankSet ranks;
   friend bool operator==(const Variant&, const Variant&) = default;
 };
 
-// All requests for one name, in the order of their lowest ranks. More than one variant is either a
-// first dimension that may differ, or a mistake of the user.
+// Lists all requests for one name, in the order of their lowest ranks. More than one variant is
+// either a first dimension that may differ, or a mistake of the user.
 struct Claim {
-  uint64_t order = 0;  // when the lowest of the ranks asked, in its own count
+  uint64_t order = 0;  // When the lowest of the ranks asked, in its own count.
   std::vector<Variant> variants;
 
   int lowest() const { return variants.front().ranks.lowest(); }
@@ -57,7 +57,7 @@ struct Claim {
 
 struct Waiting {
   RankSet have;  // ranks where the tensor is pending
-  RankSet late;  // those of them where it has been pending for longer than the stall window
+  RankSet late;  // On these it has been pending for longer than the stall window.
 };
 
 // A failure that was decided for a tensor which some ranks can never complete (set_mismatch.h), and
@@ -81,7 +81,7 @@ struct RoundMessage {
   std::map<int, std::string> activities;  // rank → what it does
   std::map<std::string, PendingFailure> pending_failures;
   std::optional<Tuning> tuning;       // said by rank 0 only
-  std::optional<SetWaits> set_waits;  // in stall checks of the set of all ranks
+  std::optional<SetWaits> set_waits;  // Stall checks of the set of all ranks have it.
 
   void Merge(const RoundMessage& other);
   Bytes Encode() const;

@@ -52,8 +52,8 @@ class SetMaking {
     State state TUTTI_GUARDED_BY(mutex) = State::kMaking;
     Status reason TUTTI_GUARDED_BY(mutex);
     std::vector<BreakOff> adopted TUTTI_GUARDED_BY(mutex);
-    // What the call of Run returned. There is one call at a time, and none after one that was left
-    // to itself.
+    // Holds what the call of Run returned. There is one call at a time, and none after one that was
+    // left to itself.
     std::optional<Opened> returned TUTTI_GUARDED_BY(mutex);
   };
 

@@ -30,10 +30,10 @@
 
 namespace tutti::coordinator {
 
-// What ranks wait for in all their sets, of one rank or merged over several. Ranks are those of the
-// job.
+// Says what ranks wait for in all their sets, of one rank or merged over several. Ranks are those
+// of the job.
 struct SetWaits {
-  // One tensor in one process set.
+  // Describes one tensor in one process set.
   struct Place {
     RankSet members;  // the ranks of the set
     RankSet have;     // the ranks where the tensor is pending
@@ -60,12 +60,12 @@ struct SetWaits {
 // A name that ranks ask for in different process sets.
 struct SetMismatch {
   std::string name;
-  std::map<int, SetWaits::Place> sets;  // by number
+  std::map<int, SetWaits::Place> sets;  // The keys are the sets' numbers.
   std::string sentence;
   enum class Outcome {
-    kPossible,  // all have waited for longer than the stall window; more cannot be said
-    kUnproven,  // it is a mistake if all ranks say the same again
-    kMistake,   // it fails
+    kPossible,  // All have waited for longer than the stall window; more cannot be said.
+    kUnproven,  // It is a mistake if all ranks say the same again.
+    kMistake,   // The tensor fails.
   };
   Outcome outcome = Outcome::kPossible;
 };

@@ -1,8 +1,8 @@
 #pragma once
 
-// One rank's part in finding names that ranks ask for in different process sets (set_mismatch.h).
-// Looks into all sets of this rank when the ranks tell one another what they wait for, asks them to
-// do so when this rank is stuck, and tells the sets what the ranks concluded.
+// Does one rank's part in finding names that ranks ask for in different process sets
+// (set_mismatch.h). Looks into all sets of this rank when the ranks tell one another what they wait
+// for, asks them to do so when this rank is stuck, and tells the sets what the ranks concluded.
 //
 // Checks are counted. A failure that other ranks decided may reach a set of this rank before this
 // rank has decided the same check; the count tells (ProcessSet::Decided). Until this rank has
@@ -49,7 +49,7 @@ class SetMismatchWatch {
  private:
   struct Look {
     SetWaits waits;
-    // By the number of the set and the name: when it was asked for, whether a thread waits.
+    // Says for the number of a set and a name when it was asked for, and whether a thread waits.
     std::map<std::pair<int, std::string>, std::pair<uint64_t, bool>> tensors;
     bool stuck = false;
     bool in_other_set = false;  // blocked in a set that is not that of all ranks

@@ -74,7 +74,7 @@ class StallTracker {
   const int rank_;
   const std::vector<int>& members_;
   State state_ = State::kWithinLimit;
-  int64_t last_call_ns_ = 0;  // when the last call began
+  int64_t last_call_ns_ = 0;  // The last call began then.
   int64_t oldest_ns_ = 0;
   std::vector<Stall> last_stalls_;
 };

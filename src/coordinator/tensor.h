@@ -16,7 +16,8 @@ namespace tutti::coordinator {
 
 struct TensorHome;
 
-// What is asked for. Spans and texts are the asker's and are read before the call returns.
+// Describes what is asked for. Spans and texts are the asker's and are read before the call
+// returns.
 struct Ask {
   std::string_view name;
   RequestFields fields;
@@ -25,7 +26,7 @@ struct Ask {
   const void* input = nullptr;
   void* output = nullptr;           // null: the coordinator allocates
   std::span<const int64_t> splits;  // alltoall: rows for each rank
-  // Of a tensor on a GPU: which, and the stream behind whose present work it is ready.
+  // For a tensor on a GPU: which GPU, and the stream behind whose present work it is ready.
   int device = -1;
   void* stream = nullptr;
   TicketHold ticket;
@@ -46,17 +47,17 @@ struct Tensor final : Pending {
   std::vector<int64_t> splits;
   TicketHold ticket;
   TensorHome* home = nullptr;
-  std::shared_ptr<GpuMark> ready;  // of a tensor on a GPU
+  std::shared_ptr<GpuMark> ready;  // A tensor on a GPU has it.
 };
 
-// What a process set remembers of a name (name_table.h). Names usually come again, and then with
-// everything the same, so the tensor is kept and nothing need be allocated, copied or looked up
-// anew.
+// Holds what a process set remembers of a name (name_table.h). Names usually come again, and then
+// with everything the same, so the tensor is kept and nothing need be allocated, copied or looked
+// up anew.
 struct TensorHome {
   std::string_view name;            // the key of the table
-  const Tensor* pending = nullptr;  // while it is pending or running; others may only read it
-  std::unique_ptr<Tensor> spare;    // while it is not
-  int64_t reported_ns = 0;          // when it was last reported as stalled; 0: never
+  const Tensor* pending = nullptr;  // Set while it is pending or running; others may only read it.
+  std::unique_ptr<Tensor> spare;    // Set while it is not.
+  int64_t reported_ns = 0;          // It was last reported as stalled then; 0 means never.
   // The home that was asked for after this one the last time. Valid as long as `version` is the
   // table's.
   TensorHome* next = nullptr;

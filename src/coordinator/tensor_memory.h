@@ -18,7 +18,7 @@ class TensorMemory {
   virtual ~TensorMemory() = default;
   // Memory for a result that the caller left to the coordinator; notes where it lies either way.
   virtual Status GiveOutput(Tensor& tensor, size_t bytes) = 0;
-  // One of two buffers of at least so many bytes; what it held is lost.
+  // Returns one of two buffers of at least so many bytes. What it held is lost.
   enum class Buffer { kFusion, kSecond };
   virtual Result<std::byte*> Scratch(Buffer buffer, size_t bytes) = 0;
   // Returns whether Scratch would have to make the buffer, or a larger one.

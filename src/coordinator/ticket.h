@@ -44,7 +44,8 @@ struct Ticket {
   // The result where the caller gave no buffer for it.
   OwnedBytes owned;
   void* output = nullptr;
-  std::shared_ptr<GpuOutcome> gpu;  // of an operation on a GPU, which was queued when it is done
+  std::shared_ptr<GpuOutcome>
+      gpu;  // An operation on a GPU has it: it was queued when the ticket is done.
   std::vector<int64_t> output_shape;
   std::vector<int64_t> received_splits;  // alltoall: rows from each rank
   int number = -1;                       // join: who joined last; add_process_set: the set's number
@@ -52,7 +53,7 @@ struct Ticket {
   // Kept by those who hold it:
   std::atomic<int32_t> holders{0};
   TicketTable* table = nullptr;     // null: of the heap
-  std::shared_ptr<ProcessSet> set;  // that of the operation; null: the set of all ranks
+  std::shared_ptr<ProcessSet> set;  // The operation's set; null stands for that of all ranks.
   uint32_t place = 0;
   std::atomic<uint32_t> generation{0};
   std::atomic<uint32_t> next_free{0};  // place + 1 of the next free ticket
@@ -60,7 +61,7 @@ struct Ticket {
   void Reset();
 };
 
-// One hold on a ticket.
+// A TicketHold is one hold on a ticket.
 class TicketHold {
  public:
   TicketHold() = default;

@@ -55,7 +55,7 @@ struct WallClock {
 
 class Timeline {
  public:
-  // How long events wait for others, to be written together.
+  // Events wait so long for others, to be written together.
   static constexpr int64_t kFlushNs = 20'000'000;
 
   // A timeline that is not open: every call does nothing, at the cost of a load. `flush_later` is
@@ -113,7 +113,7 @@ class Timeline {
   size_t num_rows_ TUTTI_GUARDED_BY(mutex_) = 0;
   int last_row_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::string buffer_ TUTTI_GUARDED_BY(mutex_);
-  int64_t end_ TUTTI_GUARDED_BY(mutex_) = 0;  // where the closing bracket stands
+  int64_t end_ TUTTI_GUARDED_BY(mutex_) = 0;  // The closing bracket stands there.
   bool first_ TUTTI_GUARDED_BY(mutex_) = true;
   int64_t flushed_ns_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool flush_is_coming_ TUTTI_GUARDED_BY(mutex_) = false;  // flush_later_ was called
