@@ -35,7 +35,7 @@
 
 namespace tutti {
 
-// What an authenticated connection is for.
+// Says what an authenticated connection is for.
 enum class Purpose : uint8_t {
   kRoot = 1,     // a rank asks a root (bootstrap/root.h)
   kLink = 2,     // a rank's bootstrap joins another's (bootstrap/endpoint.h)
@@ -55,7 +55,7 @@ struct SessionKeys {
 struct Hello {
   Purpose purpose = Purpose::kRoot;
   Bytes payload;
-  SessionKeys keys = {};  // of the connection that a Handshake accepted; they are not sent
+  SessionKeys keys = {};  // Keys of the connection that a Handshake accepted. They are not sent.
 };
 inline constexpr size_t kHelloBlockBytes = 256;
 inline constexpr size_t kMaxHelloBytes = kHelloBlockBytes - 4;
@@ -66,7 +66,7 @@ Key KeyFromText(std::string_view text);
 Key RandomKey();
 uint64_t RandomU64();
 
-// One side of the exchange above, as a state machine over a connected non-blocking socket.
+// Runs one side of the exchange above, as a state machine over a connected non-blocking socket.
 //
 //   connecting: await challenge → send proof → await welcome → done
 //   accepting:  send challenge → await proof → send welcome → done
@@ -154,7 +154,7 @@ class AuthAcceptor {
   std::shared_ptr<State> state_;
 };
 
-// Why ConnectAuthenticated failed, for callers that may try again.
+// Says why ConnectAuthenticated failed, for callers that may try again.
 enum class ConnectFailure {
   kNone,
   kRefused,  // nobody listens there

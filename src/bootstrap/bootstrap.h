@@ -53,8 +53,8 @@ class Bootstrap {
   struct Options {
     int rank = 0;
     int num_ranks = 1;
-    std::vector<UniqueId> ids;              // one per root
-    Deadline deadline = Deadline::Never();  // for the whole of Create
+    std::vector<UniqueId> ids;              // There is one for each root.
+    Deadline deadline = Deadline::Never();  // It bounds the whole of Create.
     // Every wait ends soon after it becomes true. May be null; else it must outlive the Bootstrap.
     // The Bootstrap raises it itself when the making of the communicator is cancelled, so that
     // other waits that look at it end as well.

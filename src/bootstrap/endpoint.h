@@ -45,7 +45,7 @@
 
 namespace tutti {
 
-// What a rank is reached by, and what messages call it.
+// Says by what a rank is reached, and what messages call it.
 struct PeerIdentity {
   Contact contact;
   uint32_t pid = 0;  // 0: not known yet
@@ -63,7 +63,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   static constexpr size_t kMaxEarlyCommunicators = 1024;
   // The most communicators that this rank has left and of which it drops frames that come late.
   static constexpr size_t kMaxRememberedLeft = 4096;
-  // How long an attempt to open a link may take. A host under load answers within seconds.
+  // An attempt to open a link may take so long. A host under load answers within seconds.
   static constexpr int64_t kOpenTimeoutNs = 30'000'000'000;
   static constexpr int kMaxAttempts = 3;
 
@@ -119,7 +119,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   struct Peer {
     LinkPtr tx;  // the link on which frames to it are sent
     int link_count = 0;
-    bool gone = false;       // it has closed its links with kEnd
+    bool gone = false;       // It has closed its links with kEnd.
     bool suspected = false;  // a link to it broke; the agreement will decide
     bool lost = false;       // the agreement has decided
     std::string why;         // the reason where it is lost
@@ -225,7 +225,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   LossAgreement agreement_ TUTTI_GUARDED_BY(mutex_);
   bool news_posted_ TUTTI_GUARDED_BY(mutex_) = false;
   EventLoop::TimerId agreement_timer_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::optional<std::string> excluded_ TUTTI_GUARDED_BY(mutex_);  // why the others go on without it
+  // Says why the others go on without this rank.
+  std::optional<std::string> excluded_ TUTTI_GUARDED_BY(mutex_);
   EventLoop::TimerId silence_timer_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool closing_ TUTTI_GUARDED_BY(mutex_) = false;
   // While closing: the ranks that have yet to connect, and what they are told when they do.

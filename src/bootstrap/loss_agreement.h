@@ -114,7 +114,7 @@ class LossAgreement {
   std::map<Pair, Accusation> accusations_;
   // Accused ranks of which an accusation, or a certain one (true), has been passed on.
   std::set<std::pair<int, bool>> told_;
-  std::map<int, int64_t> answers_;  // by accused rank: when this rank heard of the answer
+  std::map<int, int64_t> answers_;  // When this rank heard of each accused rank's answer.
   std::map<int, std::string> lost_;
   std::vector<int> lost_order_;
   std::set<int> left_;

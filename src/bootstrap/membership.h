@@ -46,7 +46,7 @@ struct Membership {
 
   const uint64_t frame_id;  // the communicator field of its frames; 0 for the endpoint's first
   const int rank;
-  const std::vector<int> members;        // by rank of this communicator: rank of the endpoint
+  const std::vector<int> members;        // The endpoint's rank of each rank of this communicator.
   std::unordered_map<int, int> rank_of;  // the other way round
   std::atomic<bool>* abort_flag = nullptr;
 

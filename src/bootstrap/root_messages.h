@@ -29,7 +29,8 @@
 
 namespace tutti {
 
-// More ranks than any machine has, few enough that sizes computed from it fit in memory.
+// There are more ranks than any machine has, and few enough that sizes computed from it fit in
+// memory.
 inline constexpr uint32_t kMaxRanks = 1u << 20;
 
 // The address at which a rank's bootstrap listens. The token is random for each listening socket:
@@ -56,7 +57,7 @@ struct RootRequest {
   uint32_t num_ranks = 0;
   uint32_t num_roots = 0;
   uint32_t root_index = 0;
-  uint32_t timeout_ms = 0;  // how long the sender will wait
+  uint32_t timeout_ms = 0;  // The sender will wait so long.
   uint32_t pid = 0;
   std::string host;
   Contact contact;               // register
