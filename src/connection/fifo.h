@@ -36,8 +36,8 @@ namespace tutti {
 struct alignas(64) SlotHeader {
   // n + 1 once chunk n lies in this slot; chunks are counted from 0 over the FIFO's life.
   std::atomic<uint64_t> seq;
-  uint32_t bytes;   // of the chunk, with kInDataArea
-  uint32_t op_tag;  // what the producer believes this chunk belongs to; see watch/signature.h
+  uint32_t bytes;   // The length of the chunk, with kInDataArea.
+  uint32_t op_tag;  // Says what the producer believes the chunk belongs to (watch/signature.h).
   std::byte inline_data[kInlineBytes];
 };
 static_assert(sizeof(SlotHeader) == sizeof(FifoSlotWords));
@@ -52,7 +52,7 @@ struct FifoControl {
 };
 static_assert(sizeof(FifoControl) == kFifoHeadersOffset);
 
-// Where a FIFO lies. A value; the memory belongs to the transport that made it.
+// Says where a FIFO lies. It is a value; the memory belongs to the transport that made it.
 struct FifoView {
   std::byte* base = nullptr;
   size_t slot_bytes = 0;
@@ -108,7 +108,7 @@ class FifoSender {
   FifoView view_;
   uint64_t next_ = 0;
   uint64_t head_ = 0;         // the consumer's head as last seen
-  bool inline_small_ = true;  // what the last TryAcquire was told
+  bool inline_small_ = true;  // The last TryAcquire was told this.
 };
 
 // A chunk as the consumer sees it.

@@ -1,7 +1,7 @@
 #pragma once
 
-// How a FIFO lies in memory, in plain numbers: the part of connection/fifo.h that kernels on GPUs
-// know too. fifo.h checks that its types agree with them.
+// Says how a FIFO lies in memory, in plain numbers: the part of connection/fifo.h that kernels on
+// GPUs know too. fifo.h checks that its types agree with them.
 //
 // Offsets are in bytes; lines have 64:
 //     0  uint64_t head: how many chunks the consumer has released
@@ -16,14 +16,14 @@
 
 namespace tutti {
 
-// As many as NCCL has steps: enough to cover one round trip of chunks in flight.
+// There are as many as NCCL has steps: enough to cover one round trip of chunks in flight.
 inline constexpr int kFifoSlots = 8;
 inline constexpr size_t kFifoHeadersOffset = 128;
 inline constexpr size_t kFifoDataOffset = 4096;
 // A bit of FifoSlotWords::bytes: the chunk lies in the slot's data area although it is small.
 inline constexpr uint32_t kInDataArea = 1u << 31;
 
-// What announces a slot. fifo.h has the meaning of the words.
+// Announces a slot. fifo.h has the meaning of the words.
 struct alignas(64) FifoSlotWords {
   uint64_t seq;
   uint32_t bytes;

@@ -4,7 +4,7 @@
 
 namespace tutti {
 
-// How many bytes of a chunk fit into the cache line of its slot's flag, beside the flag. The
+// So many bytes of a chunk fit into the cache line of its slot's flag, beside the flag. The
 // planner chooses by it, and FIFOs and stages lay out their slots by it.
 inline constexpr size_t kInlineBytes = 48;
 

@@ -19,7 +19,7 @@
 
 namespace tutti {
 
-// What a kernel's thread that waits for connections does next.
+// Says what a kernel's thread that waits for connections does next.
 enum class SleepAdvice : uint8_t {
   kSleep,     // It may sleep until one of the descriptors is ready.
   kGoOn,      // It looks again at once, because something has happened meanwhile.
