@@ -15,8 +15,8 @@
 
 namespace tutti::kernels {
 
-// What passes one direction of the links of a primitives object. Chunks are slots; a step is one
-// primitive call.
+// Counts what passes one direction of the links of a primitives object. Chunks are slots; a step is
+// one primitive call.
 struct Traffic {
   uint64_t steps = 0;
   uint64_t chunks = 0;
@@ -128,7 +128,8 @@ class StageCounting {
 };
 static_assert(DirectPrimitives<StageCounting>);
 
-// The same for reductions over FIFOs between all pairs of ranks: what passes to and from each rank.
+// Does the same for reductions over FIFOs between all pairs of ranks: counts what passes to and
+// from each rank.
 class MeshCounting {
  public:
   MeshCounting(int rank, int num_ranks)
@@ -177,7 +178,8 @@ class MeshCounting {
 };
 static_assert(MeshReductionPrimitives<MeshCounting>);
 
-// The same for blocks of a work area: what passes each connection, in the order of the exchanges.
+// Does the same for blocks of a work area: counts what passes each connection, in the order of the
+// exchanges.
 class BlockCounting {
  public:
   struct Message {

@@ -48,9 +48,9 @@ struct MeshPart {
   size_t size = 0;
 };
 
-// Which stretch of a buffer belongs to which rank: parts of `size` elements, `stride` apart from
-// `at` on, as far as `total` reaches from there. A plain value rather than a function, so that all
-// operations share one copy of the code that walks over parts.
+// Says which stretch of a buffer belongs to which rank: parts of `size` elements, `stride` apart
+// from `at` on, as far as `total` reaches from there. A plain value rather than a function, so that
+// all operations share one copy of the code that walks over parts.
 struct MeshParts {
   size_t at = 0;
   size_t stride = 0;
@@ -74,10 +74,12 @@ concept MeshOneShotPrimitives = requires(P p, size_t in, size_t out, size_t n, u
                                          const MeshParts& parts) {
   { p.rank() } -> std::convertible_to<int>;
   { p.num_ranks() } -> std::convertible_to<int>;
-  { p.TakeRounds(round) } -> std::convertible_to<uint64_t>;  // so many; the first of them
-  p.Push(round, parts);         // input[parts(peer)] → slot at each other rank (scaled)
-  p.Publish(round);             // what was pushed is there
-  p.Wait(round);                // all others have published the round to this rank
+  {
+    p.TakeRounds(round)
+    } -> std::convertible_to<uint64_t>;  // takes so many, and returns the first of them
+  p.Push(round, parts);                  // input[parts(peer)] → slot at each other rank (scaled)
+  p.Publish(round);                      // what was pushed is there
+  p.Wait(round);                         // all others have published the round to this rank
   p.Reduce(round, in, out, n);  // own input and all slots, in rank order → output (final)
 };
 
@@ -91,7 +93,7 @@ concept MeshReductionPrimitives = MeshOneShotPrimitives<P> &&
   p.ReducePush(round, in, out, n, round, peer);
 };
 
-// What only moves data needs besides.
+// Collectives that only move data need this besides.
 template <class P>
 concept MeshPrimitives = MeshReductionPrimitives<P> &&
     requires(P p, int peer, size_t in, size_t out, size_t n, uint64_t round) {
@@ -100,14 +102,14 @@ concept MeshPrimitives = MeshReductionPrimitives<P> &&
   p.CopyLocal(in, out, n);  // input → output
 };
 
-// What a block of a collective works on: elements [begin, begin + count) of each part of `stride`
-// elements (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or of the whole.
+// Says what a block of a collective works on: elements [begin, begin + count) of each part of
+// `stride` elements (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or of the whole.
 struct MeshShape {
   size_t begin = 0;
   size_t count = 0;
   size_t stride = 0;
-  size_t chunk_elems = 1;  // what fits a slot
-  size_t first_elems = 1;  // of the first piece, at most chunk_elems
+  size_t chunk_elems = 1;  // So many fit a slot.
+  size_t first_elems = 1;  // The first piece has so many, at most chunk_elems.
   int root = 0;
 
   constexpr Piece Pieces() const { return {count, chunk_elems, first_elems}; }
@@ -115,7 +117,7 @@ struct MeshShape {
 
 namespace kernels {
 
-// One-round operations that move data: how they push and fetch.
+// Says how operations of one round that move data push and fetch.
 enum class MeshMove : uint8_t { kAllGather, kAlltoAll, kScatter, kGather, kBroadcast };
 
 template <MeshPrimitives P>

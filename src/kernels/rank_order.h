@@ -19,7 +19,7 @@
 
 namespace tutti::kernels {
 
-// What reductions need that pass sums on without keeping them.
+// Reductions that pass sums on without keeping them need this.
 template <class P>
 concept ForwardingPrimitives = FifoPrimitives<P> && requires(P p, size_t in, size_t n) {
   p.RecvSend(n);                 // peer → peers
@@ -40,7 +40,7 @@ class PartPieces {
     piece_ = Piece(count_, piece_elems_);
   }
   constexpr int part() const { return part_; }
-  constexpr size_t offset() const { return piece_.offset(); }  // in the part
+  constexpr size_t offset() const { return piece_.offset(); }  // It counts from the part.
   constexpr size_t size() const { return piece_.size(); }
 
  private:

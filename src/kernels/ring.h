@@ -40,7 +40,7 @@ constexpr void RingAllReduce(P& p, const RingView& ring, const WorkShape& shape)
   }
 }
 
-// Where each rank's part begins in the long buffer, and how long it is, in elements.
+// Says where each rank's part begins in the long buffer, and how long it is, in elements.
 struct EqualParts {
   size_t count;
   constexpr size_t Offset(int rank) const { return static_cast<size_t>(rank) * count; }

@@ -1,7 +1,8 @@
 #pragma once
 
-// One channel's part of a collective round a ring: which algorithm of kernels/ring.h it is. Kernels
-// on GPUs move data by it, and hosts count by it what will pass (kernels/counting.h).
+// Runs one channel's part of a collective round a ring: chooses which algorithm of kernels/ring.h
+// it is. Kernels on GPUs move data by it, and hosts count by it what will pass
+// (kernels/counting.h).
 
 #include "kernels/rank_order.h"
 #include "kernels/ring.h"
@@ -36,8 +37,8 @@ constexpr void RingReduction(P& p, Collective collective, const RingWork& work) 
     ChainReduce(p, work.ring, work.shape);
 }
 
-// The same with the elements added in the order of the ranks. REQUIRES: the ring is in that order;
-// `lag` as in kernels/rank_order.h.
+// Does the same with the elements added in the order of the ranks. REQUIRES: the ring is in that
+// order; `lag` as in kernels/rank_order.h.
 template <ForwardingPrimitives P>
 constexpr void RankOrderReduction(P& p, Collective collective, const RingWork& work, size_t lag) {
   const int rank = work.ring.index, n = work.ring.num_ranks;

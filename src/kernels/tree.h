@@ -11,7 +11,7 @@
 
 namespace tutti::kernels {
 
-// How many chunks a rank is ahead on the way up: it sends chunk c to its parent before it receives
+// A rank is so many chunks ahead on the way up: it sends chunk c to its parent before it receives
 // chunk c - kTreeLag from there, so that the links upward stay full while the first results come
 // down. It is less than kFifoSlots, or the root would wait for a slot behind chunks that nobody
 // takes yet.

@@ -39,9 +39,9 @@ inline constexpr size_t kTwoLevelChunks = 3;
 struct TwoLevelView {
   int host = 0;
   int num_hosts = 1;
-  int local = 0;               // this rank's number in its host
+  int local = 0;               // This rank's number in its host.
   RingView ring;               // the local ranks of this host, in the order of its ring
-  const int* ranks = nullptr;  // at host × ring.num_ranks + local rank
+  const int* ranks = nullptr;  // A rank stands at host × ring.num_ranks + local rank.
 
   constexpr int HostBefore(int distance) const { return (host + num_hosts - distance) % num_hosts; }
   constexpr int Rank(int of_host, int of_local) const {
@@ -49,7 +49,8 @@ struct TwoLevelView {
   }
 };
 
-// What one move does, as bits: it adds all that it takes, and puts the result wherever it goes.
+// Says what one move does, as bits: it adds all that it takes, and puts the result wherever it
+// goes.
 inline constexpr uint32_t kFromHost = 1;  // takes a chunk from the previous rank of the host's ring
 inline constexpr uint32_t kFromRail = 2;  // takes one from the previous host's rank of the rail
 inline constexpr uint32_t kReads = 4;     // takes the input's
@@ -63,7 +64,7 @@ concept TwoLevelPrimitives = requires(P p, uint32_t what, size_t in, size_t out,
   p.Move(what, in, out, n);
 };
 
-// Where a chunk is in input and output.
+// Says where a chunk is in input and output.
 struct ChunkPlace {
   size_t in = 0;
   size_t out = 0;
@@ -155,7 +156,7 @@ constexpr void FirstRoundAhead(Piece piece, int rounds, const Round& round) {
   }
 }
 
-// One channel's part of a collective by two levels. Kernels on GPUs move data by it, and hosts
+// Runs one channel's part of a collective by two levels. Kernels on GPUs move data by it, and hosts
 // count by it what will pass (kernels/counting.h).
 struct TwoLevelWork {
   TwoLevelView view;
