@@ -1,6 +1,6 @@
 #pragma once
 
-// Which ranks load and store one another's memory (the LSA team: load-store accessible). Pure
+// Says which ranks load and store one another's memory (the LSA team: load-store accessible). Pure
 // functions: all ranks compute the same teams.
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace tutti {
 // that place i of a team is rank `first` + i, and rank r is at place r mod size of team r / size.
 struct LsaTeam {
   int size = 1;
-  int place = 0;  // of the rank whose team this is
+  int place = 0;  // The place of the rank whose team this is.
   int first = 0;  // the rank at place 0
 
   bool Has(int rank) const { return rank >= first && rank < first + size; }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Where kernels of a rank read what the host tells them of windows: memory of the rank's device.
+// Kernels of a rank read here what the host tells them of windows: memory of the rank's device.
 //
 // One thread at a time.
 
@@ -24,7 +24,7 @@ class RecordMemory {
   virtual bool holds_lengths() const { return false; }
 };
 
-// For ranks on hosts, and where no kernel reads any of it.
+// Makes such memory for ranks on hosts, and where no kernel reads any of it.
 std::unique_ptr<RecordMemory> MakeHostRecordMemory();
 
 }  // namespace tutti

@@ -85,14 +85,14 @@ class RemoteWindows {
   void Finish(Deadline deadline);
 
  private:
-  // This rank's part of a window as one peer reaches it, and that peer's.
+  // Holds this rank's part of a window as one peer reaches it, and that peer's.
   struct Shared {
     std::unique_ptr<NetMemory> own;
     NetRemoteKey theirs = {};
   };
   struct Link {
     std::unique_ptr<RmaConnection> connection;
-    std::atomic<bool> has_put = false;  // since the last flush
+    std::atomic<bool> has_put = false;  // Something was put since the last flush.
   };
   explicit RemoteWindows(const Parts& parts) : parts_(parts) {}
 

@@ -54,7 +54,7 @@ class SymmetricMemory {
     std::span<const PeerInfo> peers;
     LsaTeam team;
     std::unique_ptr<FlatSpace> space = nullptr;
-    // Where `space` is null: why there can be no windows; the same on all ranks.
+    // Where `space` is null, it says why there can be no windows. It is the same on all ranks.
     Status why_no_space = {};
     std::unique_ptr<RecordMemory> records = nullptr;
     WindowDirectory* directory = nullptr;
@@ -69,17 +69,17 @@ class SymmetricMemory {
   // Returns whether there can be windows; the same on all ranks.
   bool has_flat_space() const { return space_ != nullptr; }
 
-  // What this rank brings to a registration.
+  // Holds what this rank brings to a registration.
   struct Request {
     std::byte* buffer = nullptr;  // null: the library allocates the memory
     uint64_t bytes = 0;
     int flags = 0;
     uint64_t alike = 0;  // anything else that all ranks must have alike
-    Status wrong = {};   // not ok: why this rank cannot register anything
+    Status wrong = {};   // Where it is not ok, it says why this rank cannot register anything.
   };
-  // How a registration came out, the same on all ranks: a window; or else the reason of the first
-  // rank that refused; or else, where nobody did wrong, why there is no window (the memory of some
-  // rank cannot be mapped by others).
+  // Says how a registration came out, the same on all ranks: a window; or else the reason of the
+  // first rank that refused; or else, where nobody did wrong, why there is no window (the memory of
+  // some rank cannot be mapped by others).
   struct Outcome {
     std::shared_ptr<const Window> window = nullptr;
     Status refusal = {};
@@ -94,8 +94,8 @@ class SymmetricMemory {
   Status Deregister(ncclWindow_t handle);
   // Returns the window; InvalidArgument where it is none of this communicator.
   Result<std::shared_ptr<const Window>> Find(ncclWindow_t handle) const;
-  // The same without a lock where that is possible, for operations of kernels. REQUIRES: the window
-  // is not deregistered while the caller uses it.
+  // Does the same without a lock where that is possible, for operations of kernels. REQUIRES: the
+  // window is not deregistered while the caller uses it.
   Result<const Window*> Lookup(ncclWindow_t handle) const;
 
   // Returns where this rank reaches `bytes` bytes of its own part of some window, at an offset in
@@ -120,16 +120,16 @@ class SymmetricMemory {
     std::atomic<const Window*> window = nullptr;
   };
 
-  // What a rank says of its part in a registration. Plain bytes; all but `given_up` is checked by
+  // A rank says this of its part in a registration. Plain bytes; all but `given_up` is checked by
   // CheckOffers.
   struct Offer {
     StatusWire wrong;
-    StatusWire unmappable;  // not ok: why no other rank can map the memory
+    StatusWire unmappable;  // Where it is not ok, it says why no other rank can map the memory.
     int64_t allocates = 0;  // 1: the library allocates the memory
     int64_t flags = 0;
     uint64_t alike = 0;
     uint64_t bytes = 0;
-    uint64_t offset = 0;  // of the window in the allocation
+    uint64_t offset = 0;  // The window begins there in the allocation.
     int64_t memory = 0;   // the number of the memory that the allocation is mapped as; 0: none
     uint64_t needed_stride = 0;
     uint64_t longest_stride = 0;
@@ -145,11 +145,11 @@ class SymmetricMemory {
   struct Memory {
     FlatSpace::Allocation own;
     bool is_ours = false;          // The library allocated it.
-    Extent extent;                 // the same on all ranks
+    Extent extent;                 // All ranks have the same.
     std::vector<uint64_t> mapped;  // The bytes that are mapped of each place of the team.
     int num_users = 0;             // windows, and a registration under way
   };
-  // This rank's part of a registration under way.
+  // Holds this rank's part of a registration under way.
   struct Part {
     FlatSpace::Allocation allocation;
     bool is_ours = false;  // The library has allocated it, and no memory has it yet.
@@ -195,14 +195,16 @@ class SymmetricMemory {
   bool reserved_ = false;  // The flat space has its addresses.
 
   mutable Mutex mutex_;
-  std::optional<OffsetSpace> offsets_ TUTTI_GUARDED_BY(mutex_);  // of a slice
+  std::optional<OffsetSpace> offsets_ TUTTI_GUARDED_BY(mutex_);  // Offsets in a slice.
   WindowTable table_ TUTTI_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<const Window>> windows_ TUTTI_GUARDED_BY(mutex_);
-  std::map<int, Memory> memories_ TUTTI_GUARDED_BY(mutex_);  // by number
-  // What memories have taken of offsets_ and not all ranks have given up; the same on all ranks.
+  std::map<int, Memory> memories_ TUTTI_GUARDED_BY(mutex_);  // The keys are their numbers.
+  // Holds what memories have taken of offsets_ and not all ranks have given up. All ranks have the
+  // same.
   std::map<int, Extent> extents_ TUTTI_GUARDED_BY(mutex_);
-  std::set<int64_t> given_up_ TUTTI_GUARDED_BY(mutex_);   // by this rank, of extents_
-  int num_memories_ TUTTI_GUARDED_BY(mutex_) = 0;         // so far; the same on all ranks
+  std::set<int64_t> given_up_
+      TUTTI_GUARDED_BY(mutex_);                    // This rank has given up these of extents_.
+  int num_memories_ TUTTI_GUARDED_BY(mutex_) = 0;  // The number so far, the same on all ranks.
   mutable std::array<QuickWindow, kQuickWindows> quick_;  // changed with mutex_ held
 };
 

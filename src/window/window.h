@@ -20,10 +20,10 @@ struct Window {
   std::vector<uint64_t> bytes;    // The size of each rank's part; these may differ.
   LsaTeam team;
   std::byte* flat_base = nullptr;  // the part of place 0 of the team in this rank's flat space
-  uint64_t stride = 0;             // from the part of one place to that of the next
-  uint64_t slice_offset = 0;       // of the window in each slice of the flat space
+  uint64_t stride = 0;             // The distance from the part of one place to that of the next.
+  uint64_t slice_offset = 0;       // The window begins there in each slice of the flat space.
   int memory = 0;       // The number of the memory that it is a piece of; the same on all ranks.
-  uint64_t offset = 0;  // of the window in that memory
+  uint64_t offset = 0;  // The window begins there in that memory.
 
   // Returns where this rank reaches `offset_in_window` of the part of `place`.
   std::byte* At(int place, uint64_t offset_in_window) const {

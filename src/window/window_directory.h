@@ -1,6 +1,6 @@
 #pragma once
 
-// All windows of a process by their handles. Some calls of the API name a window and no
+// Finds all windows of a process by their handles. Some calls of the API name a window and no
 // communicator (ncclGetLsaDevicePointer), and a handle may be anything: it is looked up here and
 // never followed.
 //

@@ -32,7 +32,7 @@ class WindowTable {
 
  private:
   struct Block {
-    ncclDevCommWindowTable* there = nullptr;                 // where kernels read it
+    ncclDevCommWindowTable* there = nullptr;                 // Kernels read it there.
     std::unique_ptr<ncclDevCommWindowTable> here = nullptr;  // the host's copy
   };
   Status AddBlock();
