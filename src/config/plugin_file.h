@@ -16,10 +16,10 @@
 
 namespace tutti {
 
-// What kind of plugin a library is opened as.
+// Says as what kind of plugin a library is opened.
 struct PluginKind {
-  const char* prefix;  // of the file names: "libnccl-tuner"
-  const char* what;    // in sentences: "tuner plugin"
+  const char* prefix;  // File names begin with it, such as "libnccl-tuner".
+  const char* what;    // Sentences call it so, such as "tuner plugin".
 };
 
 // Returns the names in the value of a setting such as NCCL_NET_PLUGIN: those between its commas,

@@ -1,6 +1,6 @@
 #pragma once
 
-// What there is to say about the settings of this process once for the whole job.
+// Collects what there is to say about the settings of this process once for the whole job.
 
 #include <string>
 #include <vector>

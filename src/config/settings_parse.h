@@ -1,7 +1,8 @@
 #pragma once
 
-// How the text of one variable becomes a value. Each function leaves `value` alone when it fails,
-// and fails with InvalidUsage whose sentence names the variable, the text and what is allowed.
+// Functions that make a value of the text of one variable. Each function leaves `value` alone when
+// it fails, and fails with InvalidUsage whose sentence names the variable, the text and what is
+// allowed.
 
 #include <cstdint>
 #include <string>
