@@ -1,6 +1,6 @@
 #pragma once
 
-// What the API functions share: the process behind them, the check of handles, and how a Status
+// The API functions share this: the process behind them, the check of handles, and how a Status
 // becomes an ncclResult_t with its sentence in the log and in ncclGetLastError.
 
 #include <cstdint>

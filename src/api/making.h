@@ -1,6 +1,6 @@
 #pragma once
 
-// What the ways of making a communicator share: a handle that a config has filled, and the start of
+// The ways of making a communicator share this: a handle that a config has filled, and the start of
 // the work that makes its communicator.
 
 #include <functional>

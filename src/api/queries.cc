@@ -1,4 +1,4 @@
-// What a communicator answers: its state, its shape, its plans.
+// Here a communicator answers: its state, its shape, its plans.
 
 #include <algorithm>
 #include <cstring>

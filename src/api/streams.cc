@@ -11,7 +11,7 @@
 #include "comm/group.h"
 #include "tutti/tutti.h"
 
-// What a tuttiEvent_t points to.
+// A tuttiEvent_t points to one of these.
 struct tuttiEvent {
   tutti::HostEvent event;
 };
