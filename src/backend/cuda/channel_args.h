@@ -1,6 +1,6 @@
 #pragma once
 
-// What the host hands to the kernels of a ring over channels (gpu/channels.h): plain values.
+// The host hands this to the kernels of a ring over channels (gpu/channels.h): plain values.
 //
 // Ranks are joined by FIFOs (connection/fifo.h), one for each direction of a pair and channel. A
 // kernel sees no difference between the transports:
@@ -28,7 +28,7 @@ namespace tutti::cuda {
 
 inline constexpr uint32_t kChannelThreads = 512;
 
-// One end of a FIFO.
+// Describes one end of a FIFO.
 struct DeviceFifo {
   uint64_t* head = nullptr;          // chunks released, by the consumer
   FifoSlotWords* headers = nullptr;  // kFifoSlots, by the producer
@@ -37,11 +37,12 @@ struct DeviceFifo {
   uint64_t slot_stride = 0;
 };
 
-// What the kernels of a communicator on one rank share.
+// The kernels of a communicator on one rank share this.
 struct ChannelCommon {
-  const uint32_t* abort_word = nullptr;  // in pinned memory of the host
-  // In memory of the GPU. It is raised by a kernel that has given up, because its communicator was
-  // aborted: no later kernel moves anything, because others would take it for data.
+  const uint32_t* abort_word = nullptr;  // It lies in pinned memory of the host.
+  // It lies in memory of the GPU, and is raised by a kernel that has given up, because its
+  // communicator was aborted: no later kernel moves anything, because others would take it for
+  // data.
   uint64_t* given_up = nullptr;
   uint32_t op_tag = 0;  // stands in every chunk of the operation
 };
@@ -55,9 +56,9 @@ struct ChannelArgs {
   // These are counts of elements, or of bytes where the collective moves bytes. AllGather and
   // ReduceScatter have `count` for each rank, `count` apart in the longer buffer.
   size_t count = 0;
-  size_t channel_elems = 0;  // of each channel but the last
-  size_t chunk_elems = 0;    // of a step of the ring
-  size_t slice_elems = 0;    // of a slot
+  size_t channel_elems = 0;  // Each channel but the last has so many.
+  size_t chunk_elems = 0;    // A step of the ring moves so many.
+  size_t slice_elems = 0;    // A slot takes so many.
   ReduceArgs reduce;
   Collective collective = Collective::kAllReduce;
   // Adds the elements in the order of the ranks (kernels/rank_order.h), which is that of the rings;
@@ -88,7 +89,7 @@ static_assert(kMostOneShotRanks <= kMostGpuChannels + 1);
 enum class FlowKind : uint8_t {
   kSend,
   kReceive,
-  kSwap,  // each slice of the buffer is sent before one from the peer takes its place
+  kSwap,  // Each slice of the buffer is sent before one from the peer takes its place.
 };
 
 // A part of a message.
@@ -101,7 +102,7 @@ struct FlowMessage {
 struct Flow {
   DeviceFifo send;
   DeviceFifo receive;
-  uint16_t first = 0;  // of FlowArgs::messages
+  uint16_t first = 0;  // Its first message in FlowArgs::messages.
   uint16_t count = 0;
   FlowKind kind = FlowKind::kSend;
 };

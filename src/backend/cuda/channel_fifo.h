@@ -1,6 +1,6 @@
 #pragma once
 
-// How a block takes part in FIFOs (connection/fifo.h), whatever transport lies behind them.
+// By this a block takes part in FIFOs (connection/fifo.h), whatever transport lies behind them.
 //
 //   producer  wait until head + kFifoSlots > passed ─ write the slot ─ fence ─ seq = passed + 1
 //   consumer  wait until seq = passed + 1 ─ read the slot ─ fence ─ head = passed + 1
@@ -13,7 +13,7 @@
 
 namespace tutti::cuda {
 
-// What a block's ends of FIFOs have in common: waiting, and giving up.
+// Has what a block's ends of FIFOs have in common: waiting, and giving up.
 class ChannelBlock {
  public:
   TUTTI_HD explicit ChannelBlock(const ChannelCommon& common)
@@ -78,7 +78,7 @@ class DeviceProducer {
  private:
   const DeviceFifo& fifo_;
   uint64_t passed_;
-  uint64_t head_ = 0;  // as the thread that waits has seen it
+  uint64_t head_ = 0;  // The thread that waits has seen this value.
 };
 
 class DeviceConsumer {

@@ -33,7 +33,7 @@ class ChannelMesh {
   TUTTI_HD void Publish(uint64_t) const {}
   TUTTI_HD void Wait(uint64_t) const {}
 
-  // Out of line: the algorithm would have several copies of it.
+  // It is out of line, because the algorithm would have several copies of it.
   TUTTI_OUTLINE void Push(uint64_t, const MeshParts& parts) {
     only_ = parts.only;
     if (block_.failed()) return;

@@ -41,10 +41,10 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
   friend class KeepsOwnPart;
   using Sum = Pack<T, 16>;
   static constexpr size_t kSize = sizeof(T);
-  // How many lines the partial sums of a line's elements take, where they are not rounded.
+  // The partial sums of a line's elements take so many lines, where they are not rounded.
   static constexpr uint32_t kSumLines = sizeof(typename Sum::Wide) / kSize;
 
-  // Out of line: every call of the algorithms would have a copy of it.
+  // It is out of line, because every call of the algorithms would have a copy of it.
   TUTTI_OUTLINE void Step(uint32_t what, size_t in, size_t out, size_t n) {
     TUTTI_UNROLL_BY(1)
     for (size_t at = 0; at < n && !block_.failed(); at += args_.slice_elems)
@@ -72,7 +72,7 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
   }
 
   TUTTI_HD void WaitForPeers(uint32_t what) {
-    // By two warps, where there are two.
+    // Two warps wait, where there are two.
     const uint32_t other = Lanes::count() > 32 ? 32 : 0;
     if ((what & kReceives) != 0 && Lanes::index() == 0) previous_.AwaitChunk(block_);
     if ((what & kSends) != 0 && Lanes::index() == other) next_.AwaitRoom(block_);

@@ -35,7 +35,7 @@ class TwoLevelChannel {
     rail_previous_.KeepCount();
   }
 
-  // Out of line: every call of the algorithms would have a copy of it.
+  // It is out of line, because every call of the algorithms would have a copy of it.
   TUTTI_OUTLINE void Move(uint32_t what, size_t in, size_t out, size_t n) {
     TUTTI_UNROLL_BY(1)
     for (size_t at = 0; at < n && !block_.failed(); at += args_.slice_elems)
@@ -60,7 +60,7 @@ class TwoLevelChannel {
     Announce(what, n * kSize);
   }
 
-  // By four warps, where there are so many.
+  // Four warps wait, where there are so many.
   TUTTI_HD void WaitForPeers(uint32_t what) {
     const uint32_t apart = Lanes::count() > 96 ? 32 : 0;
     const uint32_t me = Lanes::index();

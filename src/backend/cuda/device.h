@@ -1,8 +1,9 @@
 #pragma once
 
-// One GPU as this process uses it: its primary context, which it shares with the CUDA runtime and
-// so with everybody else in the process, and the kernels, loaded before the first operation needs
-// them (loading one while another spins would wait for it, and that one perhaps for us).
+// A Device is one GPU as this process uses it: its primary context, which it shares with the CUDA
+// runtime and so with everybody else in the process, and the kernels, loaded before the first
+// operation needs them (loading one while another spins would wait for it, and that one perhaps for
+// us).
 //
 // Thread-safe after Open. Owned by the Process; lives as long as it.
 
@@ -47,7 +48,8 @@ class Device {
   int ordinal() const { return ordinal_; }
   Context context() const { return context_; }
   const std::string& name() const { return name_; }
-  // Its PCI address as a number that is not 0; equal for one GPU in all processes of a machine.
+  // Returns its PCI address as a number that is not 0. It is equal for one GPU in all processes of
+  // a machine.
   uint64_t pci_address() const { return pci_address_; }
   // Returns a hash of its UUID, which parts of one GPU (MIG) have each for themselves.
   uint64_t identity() const { return identity_; }
@@ -103,7 +105,7 @@ class Device {
     }
   };
   Status FindFamily(const char* protocol, Family& family) const;
-  std::array<Family, 3> mesh_;  // by Protocol
+  std::array<Family, 3> mesh_;  // One for each Protocol.
   Family ring_, symmetric_, channel_;
   Function messages_ = nullptr, copies_ = nullptr, flows_ = nullptr;
 };

@@ -8,7 +8,7 @@
 namespace tutti::cuda {
 
 struct DeviceImage {
-  const char* name;  // of the source in device/
+  const char* name;  // The name of the source in device/.
   const void* data;  // a fat binary, for cuModuleLoadData
 };
 std::span<const DeviceImage> DeviceImages();

@@ -61,7 +61,7 @@ struct IpcHandle {
 };
 struct LaunchAttribute {
   int id = 0;
-  alignas(8) int value[16] = {};  // by what `id` says
+  alignas(8) int value[16] = {};  // `id` says what it is.
 };
 static_assert(sizeof(LaunchAttribute) == 72);
 struct LaunchConfig {
@@ -166,7 +166,7 @@ static_assert(sizeof(LaunchConfig) == 56);
   X(EventRecordWithFlags, "cuEventRecordWithFlags", Event, Stream, unsigned)                       \
   X(EventQuery, "cuEventQuery", Event)
 
-// The same for calls that older drivers lack; these members may be null.
+// Does the same for calls that older drivers lack. These members may be null.
 #define TUTTI_CUDA_OPTIONAL_CALLS(X) X(StreamGetId, "cuStreamGetId", Stream, uint64_t*)
 
 class Driver {

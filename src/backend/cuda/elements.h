@@ -35,7 +35,7 @@ struct E5m2 {
   uint8_t bits;
 };
 
-// How a stored element is computed with.
+// Says how a stored element is computed with.
 template <class T>
 struct Element {
   using Wide = T;
@@ -120,11 +120,11 @@ TUTTI_HD T WithOneNan(T element, typename Element<T>::Wide value) {
   return element;
 }
 
-// What a reduction does, by value in a kernel's arguments.
+// Says what a reduction does, by value in a kernel's arguments.
 struct ReduceArgs {
   ReduceKind kind = ReduceKind::kSum;
   bool scale = false;                 // multiply this rank's input by `scalar`
-  uint64_t scalar = 0;                // one element, in its first bytes
+  uint64_t scalar = 0;                // It has one element in its first bytes.
   const void* live_scalar = nullptr;  // read there when the operation runs; null: `scalar` holds
   uint32_t divisor = 0;               // divide the result; 0: do not
 };

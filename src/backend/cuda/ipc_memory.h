@@ -55,7 +55,7 @@ class IpcMemory {
   Kind kind_ = Kind::kNone;
   DeviceAddress address_ = 0;
   size_t size_ = 0;
-  int users_ = 0;  // of the owner: how many; of a user: its number
+  int users_ = 0;  // The owner counts users here; a user has its number.
 };
 
 }  // namespace tutti::cuda

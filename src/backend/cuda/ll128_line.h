@@ -15,7 +15,8 @@
 
 namespace tutti::cuda {
 
-// What a thread has of a pair's data: of each of its pieces two lines of data; one of the last.
+// Holds what a thread has of a pair's data: of each of its pieces two lines of data; one of the
+// last.
 struct LL128Share {
   Line data[Octets::kPieces][2];
 };

@@ -51,7 +51,7 @@ class AddressRange {
  public:
   static Result<AddressRange> Reserve(const Device& device, size_t bytes);
 
-  AddressRange() = default;  // no addresses: data() is null
+  AddressRange() = default;  // Has no addresses: data() is null.
   AddressRange(AddressRange&& other) noexcept { *this = static_cast<AddressRange&&>(other); }
   AddressRange& operator=(AddressRange&& other) noexcept;
   ~AddressRange() { Release(); }
@@ -75,9 +75,9 @@ class AddressRange {
 // The allocation behind memory that somebody else has mapped (ncclMemAlloc, other users of
 // cuMemCreate).
 struct Allocation {
-  UniqueFd fd;        // its name for others
-  size_t bytes = 0;   // of it, for Import
-  size_t offset = 0;  // of the memory in it
+  UniqueFd fd;        // Others know the allocation by it.
+  size_t bytes = 0;   // The allocation's length, for Import.
+  size_t offset = 0;  // The memory begins there in it.
 };
 // Returns InvalidUsage for memory that has no such name (cudaMalloc), InvalidArgument for what is
 // none of the device or spans several allocations.

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the host hands to a kernel of the mesh: plain values.
+// The host hands this to a kernel of the mesh: plain values.
 //
 // The window of a rank is the memory in which the others write to it (its inboxes), plus its round
 // counters. One per rank and communicator; every other rank of the communicator maps it.
@@ -37,13 +37,13 @@ namespace tutti::cuda {
 // GPUs of one machine. What a kernel's arguments have room for without going through memory.
 inline constexpr int kMaxMeshRanks = 16;
 inline constexpr uint64_t kRingSlots = kMeshSlots;
-// How the Simple slots of a block are used. Fresh memory is that of a mesh.
+// Says how the Simple slots of a block are used. Fresh memory is that of a mesh.
 enum class WindowView : uint64_t { kMesh, kRing, kGivenUp };
 
 struct WindowLayout {
   int num_ranks = 1;
   size_t slot_bytes = 0;         // a multiple of 16
-  uint32_t blocks = kMaxBlocks;  // that have slots: no kernel has more
+  uint32_t blocks = kMaxBlocks;  // So many have slots, and no kernel has more.
 
   static constexpr size_t kViewsAt = 1024;
   static constexpr size_t kSentAt = 2048;
@@ -77,29 +77,29 @@ static_assert(WindowLayout::kFlagsAt + sizeof(uint64_t) * kMaxBlocks * kMaxMeshR
 static_assert(WindowLayout::kHeadsAt + kMaxBlocks * sizeof(uint64_t) <= WindowLayout::kLLAt);
 
 struct MeshArgs {
-  std::byte* windows[kMaxMeshRanks] = {};  // as this GPU maps them
-  const uint32_t* abort_word = nullptr;    // in pinned host memory
+  std::byte* windows[kMaxMeshRanks] = {};  // This GPU has mapped them there.
+  const uint32_t* abort_word = nullptr;    // It lies in pinned host memory.
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   size_t count = 0;        // elements that the blocks share out (of a part, or of the whole)
-  size_t block_elems = 0;  // of each block but the last
+  size_t block_elems = 0;  // Each block but the last has so many.
   size_t stride = 0;       // elements between parts
-  size_t chunk_elems = 0;  // of a part, in one round; of a ring, in one step
+  size_t chunk_elems = 0;  // So many of a part pass in one round, or of a ring in one step.
   WindowLayout layout;
   ReduceArgs reduce;
   int rank = 0;
   int num_ranks = 1;
   int root = 0;
   int ring[kMaxMeshRanks] = {};  // the ranks in the order of the ring
-  int ring_index = 0;            // this rank's place in it
+  int ring_index = 0;            // This rank's place in the ring.
   MeshAlgorithm algorithm = MeshAlgorithm::kAllReduceOneShot;
   Protocol protocol = Protocol::kSimple;
 };
 
 // For operations between registered buffers: those of all ranks, as this GPU maps them.
 struct SymmetricArgs : MeshArgs {
-  const std::byte* inputs[kMaxMeshRanks] = {};  // of reductions
-  std::byte* outputs[kMaxMeshRanks] = {};       // but of ReduceScatter
+  const std::byte* inputs[kMaxMeshRanks] = {};  // Reductions have them.
+  std::byte* outputs[kMaxMeshRanks] = {};       // All but ReduceScatter have them.
 };
 
 }  // namespace tutti::cuda

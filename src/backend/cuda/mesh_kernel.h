@@ -1,8 +1,8 @@
 #pragma once
 
-// What a kernel of the mesh does with its arguments: one function for each family (reductions of an
-// element type; moving bytes; either of them round a ring, or between registered buffers), which
-// picks the algorithm and the primitives.
+// Runs the kernels of the mesh: there is one function for each family (reductions of an element
+// type; moving bytes; either of them round a ring, or between registered buffers), which picks the
+// algorithm and the primitives by the kernel's arguments.
 
 #include "backend/cuda/mesh_args.h"
 #include "backend/cuda/mesh_ll.h"

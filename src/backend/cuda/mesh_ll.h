@@ -95,8 +95,8 @@ class LLPrimitives : public MeshBlock<T> {
     int peer;
     uint32_t line;
     bool wanted;
-    size_t byte;  // where its data are in the buffer
-    size_t left;  // of the part, from there on; 0: the line carries nothing
+    size_t byte;  // Its data are there in the buffer.
+    size_t left;  // So much of the part is left from there on; 0 where the line carries nothing.
   };
   // f(some of them, perhaps not all wanted), over the parts of all other ranks, which are one
   // sequence to the threads.

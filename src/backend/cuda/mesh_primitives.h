@@ -141,7 +141,7 @@ TUTTI_HD Line FinalLine(const ReduceArgs& reduce, const Pack<T, kBytes>& sum) {
   return line;
 }
 
-// What the protocols share: who is who, where slots are, the count of rounds, and giving up.
+// The protocols share this: who is who, where slots are, the count of rounds, and giving up.
 template <class T>
 class MeshBlock {
  public:

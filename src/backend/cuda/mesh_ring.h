@@ -46,7 +46,7 @@ class RingPrimitives : public MeshBlock<T>, public RingSteps<RingPrimitives<T>> 
   using MeshBlock<T>::kSize;
   using MeshBlock<T>::args_;
 
-  // Out of line: every call of the algorithms would have a copy of it.
+  // It is out of line, because every call of the algorithms would have a copy of it.
   TUTTI_OUTLINE void Step(uint32_t what, size_t in, size_t out, size_t n) {
     if (this->failed_) return;
     WaitForPeers(what);
@@ -61,7 +61,7 @@ class RingPrimitives : public MeshBlock<T>, public RingSteps<RingPrimitives<T>> 
   }
 
   TUTTI_HD void WaitForPeers(uint32_t what) {
-    // By two warps, where there are two.
+    // Two warps wait, where there are two.
     const uint32_t other = Lanes::count() > 32 ? 32 : 0;
     if ((what & kReceives) != 0 && Lanes::index() == 0)
       WaitUntil(this->Word(own_, WindowLayout::kTailsAt), received_ + 1);

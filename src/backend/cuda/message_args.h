@@ -1,6 +1,6 @@
 #pragma once
 
-// What the host hands to the kernel of sends and receives.
+// The host hands this to the kernel of sends and receives.
 //
 // A message goes through channels: FIFOs in the receiver's window, one set for each
 // ordered pair of ranks. Unlike the rounds of the mesh, only the two ends take part, so each
@@ -27,9 +27,9 @@ namespace tutti::cuda {
 
 inline constexpr size_t kMessageChannels = 64;
 inline constexpr uint64_t kMessageSlots = 2;
-inline constexpr size_t kMessageBytes = 128 << 10;  // of a slot
-inline constexpr size_t kMessageMemory = 64 << 20;  // at most, of all slots
-inline constexpr size_t kMostMessages = 64;         // in one kernel
+inline constexpr size_t kMessageBytes = 128 << 10;  // The length of a slot.
+inline constexpr size_t kMessageMemory = 64 << 20;  // All slots together have at most so much.
+inline constexpr size_t kMostMessages = 64;         // One kernel has at most so many.
 // Messages of at most kLLMessage bytes (plan/mesh_limits.h) go by LL, by channels of kLLLines lines
 // each.
 inline constexpr size_t kLLPiece = kLLLines * kLLData;
@@ -43,7 +43,8 @@ inline constexpr size_t kLL128PieceBytes = kLL128PiecePairs * kLL128PairBytes;
 // own.
 inline constexpr uint32_t kFewThreads = 256;
 inline constexpr uint32_t kManyThreads = 512;
-inline constexpr uint32_t kMostBlocksOfMany = 128;  // and no more than multiprocessors
+inline constexpr uint32_t kMostBlocksOfMany =
+    128;  // There are no more than multiprocessors either.
 
 // Two slots of 128 KiB for each of 64 channels between two neighbours of a ring fill the wire (256
 // KiB × 64 carry 356 GB/s of 360 between H200s, half of that 336); with many ranks there are fewer.
@@ -55,9 +56,9 @@ constexpr uint32_t ChannelsOf(int num_ranks, size_t memory = kMessageMemory) {
 }
 
 struct MessageLayout {
-  size_t at = 0;  // in the window
+  size_t at = 0;  // It begins there in the window.
   int num_ranks = 1;
-  uint32_t channels = ChannelsOf(num_ranks);  // of a pair: no message takes more
+  uint32_t channels = ChannelsOf(num_ranks);  // A pair has so many; no message takes more.
 
   static constexpr size_t kCounters = kMaxMeshRanks * kMessageChannels * sizeof(uint64_t);
   constexpr size_t LLAt() const { return at + 4 * kCounters; }
@@ -94,11 +95,11 @@ struct MessageLayout {
 };
 static_assert(MessageLayout::kCounters % 16 == 0);
 
-// What one block does with a message.
+// Says what one block does with a message.
 enum class MessageKind : uint8_t {
   kSend,
   kReceive,
-  kCopy,  // from → buffer, both of this rank
+  kCopy,  // from → buffer, which are both this rank's
   kSwap,  // buffer → peer, piece by piece, and what comes from it → buffer
 };
 
@@ -107,7 +108,7 @@ struct Message {
   size_t bytes = 0;
   int16_t peer = 0;
   MessageKind kind = MessageKind::kReceive;
-  const std::byte* from = nullptr;  // of a copy
+  const std::byte* from = nullptr;  // A copy reads it.
 };
 
 // The messages of one kind with one peer: they go one after another.
@@ -122,7 +123,7 @@ struct MessageArgs {
   MessageLayout layout;
   int rank = 0;
   int num_ranks = 1;
-  uint32_t most_channels = 0;  // that a message may take; 0: all. The same at both ends
+  uint32_t most_channels = 0;  // A message may take so many, or all at 0; the same at both ends.
   // Messages of ll128_from to ll128_message bytes go by LL128; those below by LL, those above by
   // Simple. ll128_message is 0 where LL128 cannot be used. The same at both ends.
   size_t ll128_message = 0;
@@ -132,13 +133,13 @@ struct MessageArgs {
   size_t bytes_per_channel = 1;
   size_t ll128_bytes_per_channel = 1;
   size_t long_part_bytes = 1;
-  uint32_t most_blocks = ~0u;  // of the kernel, if all flows have one
+  uint32_t most_blocks = ~0u;  // The kernel has at most so many, if all flows have one.
   uint32_t most_blocks_of_many = kMostBlocksOfMany;
   uint32_t num_messages = 0;
   Message messages[kMostMessages];
-  // By Arrange:
+  // Arrange sets these:
   uint32_t num_flows = 0;
-  uint32_t channels = 0;  // on which there is anything to do
+  uint32_t channels = 0;  // On so many there is anything to do.
   uint32_t blocks = 0;
   uint32_t threads = 0;
   MessageFlow flows[2 * kMaxMeshRanks];
@@ -151,7 +152,7 @@ constexpr Protocol ProtocolOf(const MessageArgs& args, size_t bytes) {
   return bytes <= kLLMessage ? Protocol::kLL : Protocol::kSimple;
 }
 
-// Over how many channels a message goes.
+// Returns over how many channels a message goes.
 constexpr uint32_t ChannelsFor(const MessageArgs& args, size_t bytes) {
   const uint32_t all = args.layout.channels;
   const uint32_t most =

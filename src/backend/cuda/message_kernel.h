@@ -27,7 +27,7 @@ class MessageBlock {
       const Message& message = args_.messages[m];
       if (message.peer == flow_.peer && message.kind == flow_.kind) Carry(message);
     }
-    // No thread may still be about to read them.
+    // The barrier is here because another thread may still be about to read the counters.
     Lanes::Sync();
     if (Lanes::index() == 0) {
       if (sends) *Counter(args_.rank, kSent, flow_.peer) = sent_;

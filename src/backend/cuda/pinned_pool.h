@@ -29,7 +29,7 @@ class PinnedBlock {
   // Returns its address; null when there is none. All GPUs of the process see it at this address
   // too.
   std::byte* data() const { return data_; }
-  size_t size() const { return size_; }  // as asked for
+  size_t size() const { return size_; }  // Returns what was asked for.
 
  private:
   friend class PinnedPool;
@@ -61,7 +61,7 @@ class PinnedPool {
   const Driver& driver_;
   const Context context_;
   mutable Mutex mutex_;
-  std::multimap<size_t, std::byte*> kept_ TUTTI_GUARDED_BY(mutex_);  // by size
+  std::multimap<size_t, std::byte*> kept_ TUTTI_GUARDED_BY(mutex_);  // The keys are their sizes.
   size_t kept_bytes_ TUTTI_GUARDED_BY(mutex_) = 0;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a reduction does to the elements of this rank, and to sums: the primitives of rings have it
-// in common (ring_steps.h, channel_two_level.h).
+// Does what a reduction does to the elements of this rank, and to sums: the primitives of rings
+// have it in common (ring_steps.h, channel_two_level.h).
 
 #include "backend/cuda/mesh_primitives.h"
 

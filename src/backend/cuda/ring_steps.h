@@ -1,6 +1,6 @@
 #pragma once
 
-// What the two forms of FifoPrimitives on GPUs share, mesh_ring.h for GPUs that write into one
+// Has what the two forms of FifoPrimitives on GPUs share, mesh_ring.h for GPUs that write into one
 // another's windows and channel_ring.h for FIFOs: what a step of an algorithm does is a set of
 // flags, and all steps move their lines by one function.
 
@@ -8,7 +8,7 @@
 
 namespace tutti::cuda {
 
-// What a step does.
+// Says what a step does.
 enum RingStep : uint32_t {
   kReceives = 1,
   kReads = 2,
@@ -50,9 +50,9 @@ class RingSteps {
 
 // The memory of a step; what the step does not touch is not looked at.
 struct StepBuffers {
-  const std::byte* from;   // where the slot of the rank before this one came to
-  std::byte* to;           // the next rank's slot
-  const std::byte* input;  // of this rank
+  const std::byte* from;   // The slot of the rank before this one came there.
+  std::byte* to;           // The next rank's slot.
+  const std::byte* input;  // This rank's elements.
   std::byte* output;
   size_t bytes;
 };

@@ -1,7 +1,8 @@
 #pragma once
 
-// How device code touches memory, and the same on the host, where tests run the kernels' source as
-// ordinary threads. Nothing above this header knows which of the two it is compiled for.
+// Has the ways in which device code touches memory, and the same on the host, where tests run the
+// kernels' source as ordinary threads. Nothing above this header knows which of the two it is
+// compiled for.
 //
 // Memory order. Ranks share inboxes across GPUs, so every word that one writes and another waits
 // for is accessed at system scope.
@@ -209,7 +210,7 @@ TUTTI_HD void StartInTurn([[maybe_unused]] bool lets_next) {
 // eight pieces of 16. On the host one thread is a group and holds all pieces.
 struct Octets {
 #ifdef __CUDACC__
-  static constexpr uint32_t kPieces = 1;    // that a thread holds
+  static constexpr uint32_t kPieces = 1;    // A thread holds so many.
   static constexpr uint32_t kTogether = 4;  // groups of a warp
   TUTTI_HD static uint32_t piece(uint32_t) { return Lanes::index() % 8; }
   TUTTI_HD static uint32_t index() { return Lanes::index() / 8; }

@@ -37,7 +37,7 @@ class BlockMover {
   std::vector<Block> outgoing_, incoming_;
 
  private:
-  // How far a message has got.
+  // Says how far a message has got.
   struct Cursor {
     const std::vector<Block>& blocks;
     size_t left;       // elements

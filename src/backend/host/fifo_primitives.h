@@ -34,7 +34,7 @@ struct RecvLink {
   bool remote = false;  // A proxy connection fills the FIFO.
 };
 
-// What all primitives of one operation share.
+// All primitives of one operation share this.
 struct HostWork {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;

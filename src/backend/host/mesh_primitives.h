@@ -22,7 +22,7 @@
 
 namespace tutti {
 
-// One rank's connections with all others, by rank; the rank's own entries are empty.
+// Has one rank's connections with all others, by rank. The rank's own entries are empty.
 struct MeshLinks {
   std::vector<SendLink> sends;
   std::vector<RecvLink> recvs;

@@ -21,8 +21,8 @@ namespace tutti {
 struct BufferDescriptor {
   uint64_t address = 0;
   uint64_t allocation = 0;  // Its number in the registry of shareable memory; 0: ordinary memory.
-  uint64_t offset = 0;      // in the allocation
-  std::array<std::byte, 104> handle = {};  // what a peer needs to map the allocation
+  uint64_t offset = 0;      // The buffer begins there in the allocation.
+  std::array<std::byte, 104> handle = {};  // A peer needs it to map the allocation.
 };
 // Describes the buffers of a rank in one operation.
 struct BufferDescriptors {
@@ -39,7 +39,7 @@ class RemoteReader {
   virtual Status Read(int pid, void* dst, uint64_t address, size_t bytes) = 0;
 };
 
-// How this rank reaches a buffer: directly when `direct` is set, else by copies.
+// Says how this rank reaches a buffer: directly when `direct` is set, else by copies.
 struct ReachableBuffer {
   const std::byte* direct = nullptr;
   uint64_t address = 0;

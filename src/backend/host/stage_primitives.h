@@ -52,8 +52,8 @@ class StageGroup {
   std::vector<const void*> sources_;
   int me_;
   uint64_t next_round_ = 0;
-  uint64_t all_done_ = 0;     // no rank's `done` is below this, as last seen
-  uint64_t done_ = 0;         // this rank's own
+  uint64_t all_done_ = 0;     // No rank's `done` was below this when last seen.
+  uint64_t done_ = 0;         // This rank's own `done`.
   uint64_t ended_early_ = 0;  // bit i: round done_ + i has ended although done_ has not
 };
 

@@ -51,7 +51,7 @@ class HostStream {
   uint64_t completed_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
   Status error_ TUTTI_GUARDED_BY(mutex_);
-  Code code_without_sentence_ TUTTI_GUARDED_BY(mutex_) = Code::kOk;  // in place of error_
+  Code code_without_sentence_ TUTTI_GUARDED_BY(mutex_) = Code::kOk;  // It stands in for error_.
   std::thread thread_ TUTTI_GUARDED_BY(mutex_);
 };
 
@@ -70,8 +70,8 @@ class HostEvent {
   std::function<void()> WaiterForLastRecord();
 
  private:
-  // What one Record marks. Points of one event may be reached in any order, since they may lie in
-  // different streams.
+  // A Point is what one Record marks. Points of one event may be reached in any order, since they
+  // may lie in different streams.
   struct Point {
     void Reach();
     void Wait();

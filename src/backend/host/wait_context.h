@@ -1,7 +1,7 @@
 #pragma once
 
-// How a host kernel waits: for a slot to fill, for room, for a round. One object per communicator,
-// used by the one thread that executes its operations at the time.
+// A WaitContext waits for a host kernel: for a slot to fill, for room, for a round. One object per
+// communicator, used by the one thread that executes its operations at the time.
 //
 // A wait spins, yields, then sleeps (base/wait.h). While it spins it polls the proxy connections of
 // the operation, so that the waiting thread itself moves the bytes. When it waits for what only a
@@ -26,22 +26,22 @@
 
 namespace tutti {
 
-// What the communicator knows that a wait does not. Implemented by the module watch.
+// Knows of the communicator what a wait does not. Implemented by the module watch.
 class WaitWatcher {
  public:
   virtual ~WaitWatcher() = default;
   // Called when the wait for `peers` (ranks, at least one; several where any of them would do) has
   // lasted `waited_ns`. Not ok ends it. Called about every 20 ms.
   virtual Status OnLongWait(std::span<const int> peers, int64_t waited_ns) = 0;
-  // Why the stop flag is up. Never ok.
+  // Returns why the stop flag is up; it is never ok.
   virtual Status StopReason() = 0;
   // Called when a chunk from `peer` belongs to another operation than the one that runs here. Never
   // ok.
   virtual Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) = 0;
 };
 
-// How a wait for proxy connections goes on before it sleeps. A look at a connection is a system
-// call, so that no pause need be between two.
+// Says how a wait for proxy connections goes on before it sleeps. A look at a connection is a
+// system call, so that no pause need be between two.
 class ConnectionBackoff {
  public:
   explicit ConnectionBackoff(const WaitPolicy& policy) : spin_ns_(policy.spin_ns) {}
@@ -69,7 +69,7 @@ class WaitContext {
       return !failed_;
     return WaitForAny([&peer] { return std::span<const int>(&peer, 1); }, ready, sleep, remote);
   }
-  // The same where several peers may end the wait: peers() gives the ranks, as a range.
+  // Does the same where several peers may end the wait: peers() gives the ranks, as a range.
   template <class Peers, class Ready, class Sleep>
   bool WaitForAny(Peers peers, Ready ready, Sleep sleep, bool remote = false) {
     wait_since_ns_ = 0;
