@@ -56,20 +56,21 @@ inline constexpr size_t kMaxNetMessageBytes = size_t{1} << 30;
 // bootstrap.
 using NetHandle = std::array<std::byte, 128>;
 
-// One way into the network, and what it can do: an interface, or a port of a NIC.
+// Describes one way into the network, and what it can do: an interface, or a port of a NIC.
 struct NetDevice {
   std::string name;        // "eth0", "mlx5_0:1"
-  std::string address;     // as a person writes it
+  std::string address;     // It is as a person writes it.
   int64_t speed_mbps = 0;  // 0: unknown
-  int64_t latency_ns = 0;  // of the device and its driver, one way; 0: unknown
-  uint64_t guid = 0;       // the same for all ports of one NIC; 0: it has none
-  int port = 0;            // of the NIC, from 1 on; 0: it has no ports
-  std::string pci_path;    // in sysfs, for the topology; empty: not a PCI device
+  int64_t latency_ns =
+      0;                 // The device and its driver take so long one way; 0 where it is not known.
+  uint64_t guid = 0;     // All ports of one NIC have the same; 0 where it has none.
+  int port = 0;          // The NIC's port, from 1 on; 0 where it has none.
+  std::string pci_path;  // Its path in sysfs, for the topology; empty where it is no PCI device.
 
   int max_group = 1;                   // the most receives in a group, up to kMaxNetGroup
-  uint64_t max_requests = kNetWindow;  // that can be in flight on one connection
+  uint64_t max_requests = kNetWindow;  // So many can be in flight on one connection.
   bool needs_registration = false;  // sends and receives must say where their memory is registered
-  bool takes_gpu_memory = false;    // by address
+  bool takes_gpu_memory = false;    // It takes memory of GPUs by address.
   bool takes_dmabuf = false;
   // Received bytes may reach GPU memory after Test has reported them; Iflush says when they have.
   bool needs_flush = false;
@@ -92,7 +93,7 @@ struct NetReceive {
   NetMemory* memory = nullptr;
 };
 
-// What came into a buffer.
+// Says what came into a buffer.
 struct NetReceived {
   size_t bytes = 0;
   uint32_t op_tag = 0;
@@ -111,25 +112,25 @@ struct NetWait {
   uint32_t events = 0;
 };
 
-// What the thread that drives a comm does when it has nothing else to do.
+// Says what the thread that drives a comm does when it has nothing else to do.
 enum class NetIdle : uint8_t {
   kWait,      // sleep until a descriptor is ready; none was named: no outside event could help
   kProgress,  // call Progress again at once, because something has happened meanwhile
   kPoll,      // call Progress again after a pause, because the network has no descriptors
 };
 
-// How soon a comm on which nothing is under way wants to be driven, besides when one of its
+// Says how soon a comm on which nothing is under way wants to be driven, besides when one of its
 // descriptors reports an error.
 enum class NetCare : uint8_t {
   kNone,
-  kSeldom,  // once a second: its descriptors are not those that AppendFds named
-  kSoon,    // it broke and is being made again
+  kSeldom,  // Once a second, because its descriptors are not those that AppendFds named.
+  kSoon,    // Soon, because it broke and is being made again.
 };
 
-// By which devices the connections of a rank may go besides its own.
+// Says by which devices the connections of a rank may go besides its own.
 struct NetSpread {
-  std::vector<int> together;  // at all times
-  std::vector<int> spare;     // while none of the others can be used
+  std::vector<int> together;  // These carry data at all times.
+  std::vector<int> spare;     // These do so while none of the others can be used.
 };
 
 class NetComm {

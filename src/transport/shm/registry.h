@@ -45,7 +45,7 @@ namespace tutti {
 // read and write that allocation (and no other).
 struct RemoteHandle {
   uint64_t allocation_id = 0;  // Location::id; 0: no handle
-  uint64_t offer_id = 0;       // at the descriptor server
+  uint64_t offer_id = 0;       // The descriptor server knows the offer by it.
   uint64_t size = 0;
   FdKey key{};
   std::array<char, kMaxFdServerName + 1> server_name{};  // NUL-terminated
@@ -57,7 +57,7 @@ class HostMemory {
   // Says where a pointer lies: `offset` bytes into allocation `id`, which has `size` bytes at
   // `base`.
   struct Location {
-    uint64_t id;  // from 1; never used twice in a process
+    uint64_t id;  // Ids count from 1, and none is used twice in a process.
     std::byte* base;
     size_t offset;
     size_t size;
@@ -94,7 +94,7 @@ class HostMemory {
  private:
   struct Allocation {
     SharedMemory memory;
-    FdServer* server = nullptr;  // where it is offered, if it is
+    FdServer* server = nullptr;  // It is offered there, if it is.
     uint64_t offer_id = 0;
     FdKey key{};
   };
@@ -123,8 +123,8 @@ class HostMemory {
 class PeerMemory {
  public:
   struct Options {
-    size_t max_mappings = 256;  // that Trim leaves; a process may have some 65,000 mappings in all
-    int64_t timeout_ns = 10'000'000'000;  // for fetching one descriptor
+    size_t max_mappings = 256;  // Trim leaves so many; a process may have some 65,000 in all.
+    int64_t timeout_ns = 10'000'000'000;  // Fetching one descriptor may take so long.
     const std::atomic<bool>* abort = nullptr;
   };
   explicit PeerMemory(const Options& options) : options_(options) {}
@@ -161,7 +161,7 @@ class PeerMemory {
   using Order = std::list<Mapping>;
 
   Options options_;
-  Order mappings_;  // most recently used first
+  Order mappings_;  // The most recently used ones come first.
   std::unordered_map<Key, Order::iterator, KeyHash> by_key_;
 };
 
