@@ -36,7 +36,7 @@ struct FloatFormat {
   static constexpr Bits kInfinity = static_cast<Bits>(((1u << kExponent) - 1) << kMantissa);
   // The largest magnitude pattern that is not NaN.
   static constexpr Bits kLargest = kHasInfinity ? kInfinity : static_cast<Bits>(kNanBits - 1);
-  // What overflow becomes.
+  // Says what overflow becomes.
   static constexpr Bits kOverflow =
       kSaturates && kHasInfinity ? static_cast<Bits>(kInfinity - 1) : kLargest;
 

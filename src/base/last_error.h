@@ -1,6 +1,6 @@
 #pragma once
 
-// What a C function returns: a code; and the sentence to it, which the calling thread keeps for the
+// A C function returns this: a code; and the sentence to it, which the calling thread keeps for the
 // function that returns the last error.
 
 #include <fmt/format.h>

@@ -20,7 +20,7 @@ struct NarrowFormat {
   int mantissa_bits;
   bool has_infinity;
   unsigned nan;
-  // What too large a number becomes.
+  // Says what too large a number becomes.
   unsigned overflow;
 };
 

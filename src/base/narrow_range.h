@@ -1,6 +1,6 @@
 #pragma once
 
-// Which types overflow before an average of ordinary numbers is summed up.
+// Says which types overflow before an average of ordinary numbers is summed up.
 
 #include "base/datatype.h"
 

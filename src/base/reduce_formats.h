@@ -1,6 +1,6 @@
 #pragma once
 
-// How one register of stored elements becomes values to compute with, and back. A format has
+// Makes values to compute with of one register of stored elements, and back. A format has
 //
 //   Values               the elements of one register, ready for arithmetic
 //   Scalar, ReadScalar   one value to scale by
@@ -80,15 +80,15 @@ struct IeeeFormat {
   }
 };
 
-// One register of narrow floats as kSpread registers of f32. Part p holds the elements whose bits
-// lie at position p of each 32-bit lane (so no element crosses lanes), unless the format says
+// Has one register of narrow floats as kSpread registers of f32. Part p holds the elements whose
+// bits lie at position p of each 32-bit lane (so no element crosses lanes), unless the format says
 // otherwise.
 template <int kParts>
 struct WideValues {
   F32 part[kParts];
 };
 
-// What all narrow float formats share. Derived gives Widen and Narrow for the whole register.
+// All narrow float formats share this. Derived gives Widen and Narrow for the whole register.
 template <typename Derived, typename Number, int kParts>
 struct NarrowFormat {
   using Values = WideValues<kParts>;

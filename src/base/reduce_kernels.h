@@ -43,8 +43,8 @@ TUTTI_INLINE size_t BytesToBoundary(const uint8_t* dst, size_t bytes) {
 // suspected of changing them. With more the loop over the sources is long anyway.
 inline constexpr int kCopiedSources = 64;
 
-// One call. kCount is the number of sources where it is known at compile time, else 0; kAdjusts
-// says whether to look at the scaling and the divisor at all.
+// Describes one call. kCount is the number of sources where it is known at compile time, else 0;
+// kAdjusts says whether to look at the scaling and the divisor at all.
 template <typename Format, ReduceKind kKind, int kCount, bool kAdjusts>
 struct Loop {
   const void* const* sources;
@@ -55,7 +55,7 @@ struct Loop {
   uint64_t divisor;
   bool past_cache;
 
-  // One register of source `s`. kPart: only its first `bytes` < kVectorBytes bytes exist.
+  // Loads one register of source `s`. kPart: only its first `bytes` < kVectorBytes bytes exist.
   template <bool kPart>
   TUTTI_INLINE typename Format::Values Fetch(const void* from, int s, size_t offset,
                                              size_t bytes) const {

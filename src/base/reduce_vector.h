@@ -1,8 +1,8 @@
 #pragma once
 
-// One register of the target that the reduction kernels are being compiled for: loads and stores,
-// whole and in part, and the arithmetic that all element types share. Included only by way of
-// reduce_kernels.h, by the reduce_<target>.cc that defines TUTTI_REDUCE_NAMESPACE and
+// Has one register of the target that the reduction kernels are being compiled for: loads and
+// stores, whole and in part, and the arithmetic that all element types share. Included only by way
+// of reduce_kernels.h, by the reduce_<target>.cc that defines TUTTI_REDUCE_NAMESPACE and
 // TUTTI_REDUCE_LEVEL (512: AVX-512 F, BW, VL, DQ; 2: AVX2 and F16C; 0: what every machine of the
 // architecture has).
 //

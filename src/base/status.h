@@ -30,7 +30,7 @@ enum class Code : int {
   kTimeout = 8,
 };
 
-// What one call to a state machine's step function achieved.
+// Says what one call to a state machine's step function achieved.
 enum class Progress { kIdle, kAdvanced, kDone };
 
 class [[nodiscard]] Status {

@@ -47,10 +47,10 @@ inline void WakeSleepers(const std::atomic<uint64_t>& word, SleepFlag& sleepers)
 void SleepUntilChanged(const std::atomic<uint64_t>& word, uint64_t seen, SleepFlag& sleepers,
                        int64_t timeout_ns);
 
-// How long a wait spins and yields before it sleeps.
+// Says how long a wait spins and yields before it sleeps.
 struct WaitPolicy {
-  int64_t spin_ns = 20'000;    // with pause: for a peer that runs on another core
-  int64_t yield_ns = 200'000;  // with sched_yield: for a peer that needs this core
+  int64_t spin_ns = 20'000;    // It pauses, for a peer that runs on another core.
+  int64_t yield_ns = 200'000;  // It calls sched_yield, for a peer that needs this core.
 };
 
 // The steps of one wait. Each Pause() is short; false means the time to spin is over and the caller
