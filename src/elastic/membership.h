@@ -1,7 +1,7 @@
 #pragma once
 
-// Who takes part in an elastic job: pure logic over what the launcher sees, with time given from
-// outside, so that tests run hours in no time.
+// Decides who takes part in an elastic job: pure logic over what the launcher sees, with time given
+// from outside, so that tests run hours in no time.
 //
 // A worker is a process, with a number of its own for ever. A generation is a numbering of workers
 // as ranks. A worker is, in this order:
@@ -44,14 +44,14 @@ Result<std::vector<HostSlots>> ParseHosts(std::string_view text, int default_slo
 struct MembershipOptions {
   int min_workers = 1;
   int max_workers = 1;
-  int reset_limit = -1;    // how many generations may follow the first; -1: any number
+  int reset_limit = -1;    // So many generations may follow the first; -1: any number.
   double timeout_s = 600;  // for min_workers to be there, and for members to leave a generation
   double cooldown_min_s = 10;
   double cooldown_max_s = 300;
   bool end_failed_hosts = false;
 };
 
-// What the launcher has to do.
+// Says what the launcher has to do.
 struct Action {
   enum class Kind {
     kStart,      // worker, host: start its process
@@ -83,7 +83,7 @@ class Membership {
   std::vector<Action> Advance(int64_t now_ns);
 
   uint64_t generation() const { return generation_; }
-  int generation_size() const { return generation_size_; }  // its ranks
+  int generation_size() const { return generation_size_; }  // Returns its ranks.
   int live() const { return static_cast<int>(workers_.size()); }
 
  private:
@@ -91,9 +91,9 @@ class Membership {
   struct Worker {
     std::string host;
     Stage stage = Stage::kBooting;
-    int rank = -1;         // in the last generation that it was a member of
-    bool surplus = false;  // its slot was taken away
-    int64_t since_ns = 0;  // in this stage
+    int rank = -1;         // Its rank in the last generation that it was a member of.
+    bool surplus = false;  // Its slot was taken away.
+    int64_t since_ns = 0;  // It has been in this stage since then.
   };
   struct Cooling {
     int failures = 0;
@@ -129,9 +129,9 @@ class Membership {
   uint64_t notice_ = 0;
   bool notice_outstanding_ = false;
   int completed_ = 0;           // workers whose program came to its end
-  int failed_status_ = 0;       // of a member of this generation
-  int last_failure_ = 0;        // of any worker
-  int64_t short_since_ns_ = 0;  // fewer ready than needed; 0: not so
+  int failed_status_ = 0;       // The status of a member of this generation.
+  int last_failure_ = 0;        // The last status of any worker that failed.
+  int64_t short_since_ns_ = 0;  // Fewer have been ready than needed since then; 0 where enough are.
   bool finished_ = false;
 };
 
