@@ -1,7 +1,7 @@
 #pragma once
 
-// Who this process is among those that a launcher started, and where they meet, read from the
-// environment that the launcher left.
+// Finds out who this process is among those that a launcher started, and where they meet, read from
+// the environment that the launcher left.
 //
 // Understood are, in the order in which they count:
 //
@@ -68,14 +68,14 @@ struct LaunchInfo {
   Rendezvous rendezvous = Rendezvous::kNone;
   // With kTcp and kLocal: where rank 0 may listen, best first. With kHttp: where the store is.
   std::vector<Endpoint> endpoints;
-  int pmi_fd = -1;      // with kPmi
+  int pmi_fd = -1;      // Set with kPmi.
   std::string machine;  // Machine::name
   uint32_t user = 0;    // Machine::user
   // What tells this job from another at the same address, and the secret that its ranks share (""
   // if none was given).
   std::string job;
   std::string secret;
-  // How long ranks wait for one another to come.
+  // Ranks wait so long for one another to come.
   double timeout_s = 120;
 };
 

@@ -34,7 +34,7 @@ Result<Endpoint> ReadEndpoint(std::string_view name, std::string_view text);
 // none.
 Result<std::vector<Endpoint>> ReadGivenEndpoints(const Reader& reader);
 
-// How long ranks wait for one another, in seconds.
+// Returns how long ranks wait for one another, in seconds.
 Result<double> ReadTimeout(const Reader& reader);
 
 }  // namespace tutti::launch

@@ -23,7 +23,7 @@
 
 namespace tutti::launch {
 
-// Who a connection is for: a rank, and which of that rank's several channels.
+// Says whom a connection is for: a rank, and which of that rank's several channels.
 struct Claim {
   uint32_t channel = 0;
   uint32_t rank = 0;
@@ -76,7 +76,7 @@ class Gathering {
   void ExpectAgain(size_t index);
 
  private:
-  // What is known of one claim.
+  // Holds what is known of one claim.
   struct Slot {
     Peer peer;
     uint64_t attempt = 0;
@@ -92,7 +92,7 @@ class Gathering {
   const std::vector<Claim> expected_;
   Mutex mutex_;
   CondVar changed_;
-  std::vector<Slot> slots_ TUTTI_GUARDED_BY(mutex_);  // by index into expected_
+  std::vector<Slot> slots_ TUTTI_GUARDED_BY(mutex_);  // One for each of expected_.
   size_t num_proven_ TUTTI_GUARDED_BY(mutex_) = 0;
   Status failure_ TUTTI_GUARDED_BY(mutex_);
   UniqueFd refused_ TUTTI_GUARDED_BY(mutex_);  // the connection that made failure_

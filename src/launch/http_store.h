@@ -25,7 +25,7 @@
 
 namespace tutti::launch {
 
-// What a process asks the store for. Each call makes a connection of its own, and fails with
+// Asks the store for a process. Each call makes a connection of its own, and fails with
 // Timeout at its deadline. Any thread.
 class HttpStoreClient {
  public:
@@ -58,7 +58,7 @@ class HttpStoreServer {
 
   uint16_t port() const { return port_; }
   void Put(const std::string& scope, const std::string& key, std::string value);
-  size_t size() const;  // how many values there are
+  size_t size() const;  // Returns how many values there are.
 
  private:
   class State;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Where rank 0 listens for the other ranks, and sockets of the machine. Any thread.
+// Finds where rank 0 listens for the other ranks, and sockets of the machine. Any thread.
 
 #include <cstdint>
 #include <string>

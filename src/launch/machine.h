@@ -13,8 +13,8 @@
 
 namespace tutti::launch {
 
-// What ReadLaunchEnvironment needs to know beside the environment. A plain value, so that tests can
-// make any machine.
+// Holds what ReadLaunchEnvironment needs to know beside the environment. It is a plain value, so
+// that tests can make any machine.
 struct Machine {
   // Tells this machine from all others. HOROVOD_HOSTNAME where it is set; else the host's name and
   // the identifier of its boot, because virtual machines and containers may all be called

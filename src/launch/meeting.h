@@ -1,6 +1,6 @@
 #pragma once
 
-// How the ranks that a launcher started meet: rank 0 listens where the others look for it
+// Has the ranks that a launcher started meet: rank 0 listens where the others look for it
 // (environment.h says where that is), every other rank connects and proves that it holds the job's
 // key (handshake.h), and when all have come rank 0 hands each of them its value, which is a unique
 // id or an address, and the places of all ranks. There is this way only, for programs and for the
@@ -22,7 +22,7 @@ namespace tutti::launch {
 
 struct Meeting {
   std::string value;          // rank 0's
-  std::vector<Place> places;  // by rank
+  std::vector<Place> places;  // Each rank's place.
 };
 
 // Returns when all ranks of the job have called it, with what rank 0 passed as `value`; the others'

@@ -1,6 +1,7 @@
 #pragma once
 
-// What ranks tell one another when they meet, as bytes. Integers are little-endian. Pure functions.
+// Writes and reads what ranks tell one another when they meet, as bytes. Integers are
+// little-endian. Pure functions.
 //
 //   note of a hello (handshake.h), what a rank tells of itself:
 //     local_rank + 1 u32, local_size + 1 u32, machine (the remaining bytes)

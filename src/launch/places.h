@@ -1,8 +1,8 @@
 #pragma once
 
-// Which ranks share a machine, and each rank's number among them. Every rank tells what it knows:
-// the name of its machine and, where its launcher gave it one, its number there. Rank 0 makes of
-// that the places that all ranks go by. Pure functions.
+// Finds out which ranks share a machine, and each rank's number among them. Every rank tells what
+// it knows: the name of its machine and, where its launcher gave it one, its number there. Rank 0
+// makes of that the places that all ranks go by. Pure functions.
 
 #include <string>
 #include <vector>
@@ -23,7 +23,7 @@ struct Place {
   friend bool operator==(const Place&, const Place&) = default;
 };
 
-// What a rank tells of itself; local_rank and local_size are -1 where its launcher said nothing.
+// A rank tells this of itself; local_rank and local_size are -1 where its launcher said nothing.
 struct Residence {
   std::string machine;
   int local_rank = -1;

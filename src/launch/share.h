@@ -1,6 +1,6 @@
 #pragma once
 
-// How a short text of rank 0 reaches all ranks by what the launcher offers: PMIx or PMI-1.
+// Brings a short text of rank 0 to all ranks by what the launcher offers: PMIx or PMI-1.
 
 #include <string>
 #include <string_view>
