@@ -64,7 +64,7 @@ class AcceptLimit {
   };
   const size_t limit_;
   Number next_ = 1;
-  std::map<Number, Connection> here_;  // by arrival
+  std::map<Number, Connection> here_;  // They are in the order of their arrival.
   UniqueFd reserve_;
 };
 

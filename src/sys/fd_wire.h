@@ -39,7 +39,7 @@ struct Message {
 };
 static_assert(std::is_trivially_copyable_v<Message> && sizeof(Message) == 80);
 
-// What both sides have agreed on before they prove anything.
+// Holds what both sides have agreed on before they prove anything.
 struct Session {
   uint64_t id = 0;
   Nonce client_nonce{};
@@ -62,7 +62,7 @@ std::string RandomName();
 socklen_t AbstractAddress(std::string_view name, sockaddr_un& address);
 
 Proof Prove(Role role, const FdKey& key, std::string_view server_name, const Session& session);
-bool Equal(const Proof& a, const Proof& b);  // in constant time
+bool Equal(const Proof& a, const Proof& b);  // Takes the same time for all proofs.
 
 // Sends without waiting, with the descriptor `fd_to_pass` unless it is -1. Returns false when the
 // other side is gone.

@@ -1,8 +1,9 @@
 #pragma once
 
-// What a child of fork() must not keep. A connection ends when the last process that has it open
-// ends; with copies in children (PyTorch's DataLoader forks workers) the death of a rank would not
-// be seen before that of its children. So a child lets go of the sockets that this process serves.
+// Closes what a child of fork() must not keep. A connection ends when the last process that has it
+// open ends; with copies in children (PyTorch's DataLoader forks workers) the death of a rank would
+// not be seen before that of its children. So a child lets go of the sockets that this process
+// serves.
 //
 // A child may only do what is safe in a signal handler, and the parent's threads may have been in
 // the middle of anything: hence no lock, no allocation, and the system's own list of what an epoll
@@ -28,7 +29,7 @@ class NotForChildren {
   NotForChildren& operator=(const NotForChildren&) = delete;
 
  private:
-  int place_ = -1;  // in the table
+  int place_ = -1;  // Its place in the table.
   const int epoll_fd_;
 };
 

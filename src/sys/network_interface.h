@@ -19,7 +19,7 @@ struct Settings;
 struct NetworkInterface {
   std::string name;
   SocketAddress address;  // port 0
-  SocketAddress netmask;  // of the same family
+  SocketAddress netmask;  // It is of the same family.
 };
 
 // Returns the interfaces that are up and have an address; one entry for each address. IPv6
@@ -45,11 +45,11 @@ class InterfaceFilter {
   std::vector<std::string> names_;
 };
 
-// What the user and the situation say about the choice.
+// Holds what the user and the situation say about the choice.
 struct InterfaceWish {
   std::string names;   // the value of `variable`
   int family = 0;      // 4, 6, or 0: any, IPv4 first
-  SocketAddress peer;  // when valid: whom the address is for
+  SocketAddress peer;  // Where it is valid, the address is for this peer.
   // The setting that an error blames.
   const char* variable = "NCCL_SOCKET_IFNAME";
 };

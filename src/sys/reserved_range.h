@@ -19,7 +19,7 @@ class ReservedRange {
   // into is a fault. Fails with a SystemError that names the limit that stood in the way.
   static Result<ReservedRange> Create(size_t bytes);
 
-  ReservedRange() = default;  // no addresses: data() is null
+  ReservedRange() = default;  // Has no addresses: data() is null.
   ReservedRange(ReservedRange&& other) noexcept { *this = std::move(other); }
   ReservedRange& operator=(ReservedRange&& other) noexcept;
   ~ReservedRange() { Release(); }

@@ -48,13 +48,13 @@ class SharedMemory {
   // made, and that nobody can change its size. RemoteError where it is another region.
   static Status CheckRegion(const UniqueFd& fd, size_t expected_bytes);
 
-  SharedMemory() = default;  // no memory: data() is null
+  SharedMemory() = default;  // Has no memory: data() is null.
   SharedMemory(SharedMemory&& other) noexcept { *this = std::move(other); }
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory() { Unmap(); }
 
   std::byte* data() const { return data_; }
-  size_t size() const { return size_; }  // as asked for, not rounded
+  size_t size() const { return size_; }  // Returns what was asked for, not rounded.
   std::span<std::byte> bytes() const { return {data_, size_}; }
   int fd() const { return fd_.get(); }  // -1 after CloseFd
   explicit operator bool() const { return data_ != nullptr; }

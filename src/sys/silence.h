@@ -14,10 +14,10 @@
 
 namespace tutti {
 
-// What the kernel knows of a connection. A plain value.
+// Holds what the kernel knows of a connection. It is a plain value.
 struct SignsOfLife {
   bool awaits_answer = false;  // something was sent that the other host has not acknowledged
-  int64_t answered_ns = 0;     // when it last acknowledged anything, on the clock of NowNs
+  int64_t answered_ns = 0;     // It last acknowledged something then, on the clock of NowNs.
 };
 
 // Makes the kernel send a probe over a connection that is idle, so often that `dead_after_s`
@@ -35,7 +35,7 @@ class SilenceMeter {
   bool Observe(const SignsOfLife& signs, int64_t now_ns, int64_t dead_after_ns);
 
  private:
-  std::optional<int64_t> since_ns_;  // since when an answer is awaited and none has come
+  std::optional<int64_t> since_ns_;  // An answer has been awaited since then, and none has come.
 };
 
 }  // namespace tutti

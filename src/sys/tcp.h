@@ -31,7 +31,7 @@ namespace tutti {
 struct SocketAddress {
   uint16_t family = 0;                 // 4 or 6; 0: none
   uint16_t port = 0;                   // host byte order
-  uint32_t scope_id = 0;               // of an IPv6 link-local address: the interface's index
+  uint32_t scope_id = 0;               // For an IPv6 link-local address: the interface's index.
   std::array<uint8_t, 16> bytes = {};  // network byte order; the first 4 for IPv4
 
   bool operator==(const SocketAddress&) const = default;
@@ -41,7 +41,7 @@ struct SocketAddress {
   bool IsWildcard() const;   // 0.0.0.0 or ::
   // Returns a text such as "10.0.0.1:5" or "[fe80::1%eth0]:5".
   std::string ToString() const;
-  // Without the port.
+  // Returns the text without the port.
   std::string HostText() const;
 
   // Writes `out` and returns the length for connect(2) and bind(2).
@@ -60,7 +60,7 @@ struct WaitLimits {
   Deadline deadline = Deadline::Never();
   const std::atomic<bool>* abort_flag = nullptr;  // looked at every kAbortCheckMs
 };
-// How soon a wait notices its abort flag: short for a person, and 20 wake-ups a second cost
+// A wait notices its abort flag so soon: short for a person, and 20 wake-ups a second cost
 // nothing.
 inline constexpr int kAbortCheckMs = 50;
 
