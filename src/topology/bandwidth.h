@@ -1,9 +1,9 @@
 #pragma once
 
-// What links carry, in GB/s: the tables behind every number of a graph. They are what NCCL counts
-// with (its public src/graph/topo.h, 2.30; RCCL's for xGMI): bandwidth that collectives reach, not
-// what a data sheet says, which is why a channel fits. docs/topology.md prints them with their
-// sources.
+// Says what links carry, in GB/s: has the tables behind every number of a graph. They are what NCCL
+// counts with (its public src/graph/topo.h, 2.30; RCCL's for xGMI): bandwidth that collectives
+// reach, not what a data sheet says, which is why a channel fits. docs/topology.md prints them with
+// their sources.
 
 #include <string_view>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// From the channels of each host to the channels of the job: rings joined host to host through the
-// right NICs, and two trees over the hosts for each chain.
+// Makes the channels of the job from the channels of each host: rings joined host to host through
+// the right NICs, and two trees over the hosts for each chain.
 //
 // Every rank calls JoinHosts with the offers of all hosts, in one order, and comes to the same
 // answer: it is a pure function of them, made with whole numbers only. May be called from any
@@ -24,13 +24,13 @@ struct ChannelOffer {
   uint32_t channels = 0;
   double bandwidth_intra_gbps = 0;  // GB/s per channel
   double bandwidth_inter_gbps = 0;
-  std::vector<int32_t> ranks;    // one channel after the other, as many ranks each as the host has
+  std::vector<int32_t> ranks;    // One channel after the other, each with all ranks of the host.
   std::vector<int32_t> rail_in;  // per channel: the number of the port it comes in by, -1 for none,
   std::vector<int32_t> rail_out;  // and leaves by
 };
 
 struct HostOffer {
-  uint32_t rank_count = 0;  // on this host
+  uint32_t rank_count = 0;  // This host has so many ranks.
   ChannelOffer ring;
   ChannelOffer tree;
 };
@@ -46,17 +46,17 @@ struct TreePlace {
   std::array<int32_t, kMostChildren> children{-1, -1, -1};  // those that are there come first
 };
 
-// Who is next to whom, for all ranks. Trees come in twos: tree channels c and c + tree_channels / 2
-// use the same chain inside hosts, and of their trees over the hosts each host is inside one at
-// most and a leaf of the other, so that with half of the data in each all hosts send and receive
-// alike.
+// Says who is next to whom, for all ranks. Trees come in twos: tree channels c and c +
+// tree_channels / 2 use the same chain inside hosts, and of their trees over the hosts each host is
+// inside one at most and a leaf of the other, so that with half of the data in each all hosts send
+// and receive alike.
 struct JobChannels {
   uint32_t rank_count = 0;
   uint32_t ring_channels = 0;
   uint32_t tree_channels = 0;
   double ring_bandwidth_gbps = 0;  // per channel: the least that any host offers
   double tree_bandwidth_gbps = 0;  // per chain, for its two trees together
-  std::vector<int32_t> ring_prev;  // at channel * rank_count + rank
+  std::vector<int32_t> ring_prev;  // A rank stands at channel * rank_count + rank.
   std::vector<int32_t> ring_next;
   std::vector<TreePlace> trees;
 

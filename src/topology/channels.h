@@ -38,7 +38,7 @@ enum class Pattern : uint8_t {
 std::string_view Name(Pattern pattern);  // "ring", "tree", "balanced tree", "split tree"
 
 struct Channel {
-  std::vector<NodeIndex> devices;  // in order
+  std::vector<NodeIndex> devices;  // They are in order.
   NodeIndex net_in = kNoIndex;     // between hosts: the port the data comes in by, and leaves by
   NodeIndex net_out = kNoIndex;
 
@@ -52,14 +52,14 @@ struct Channels {
   double bandwidth_inter_gbps = 0;
   PathKind kind_intra = PathKind::kLocal;  // the worst that a channel uses
   PathKind kind_inter = PathKind::kLocal;
-  bool same_channels = true;  // all have one order and one port
+  bool same_channels = true;  // All have one order and one port.
   // How rings leave a host: 0 by the NIC they came in by; 1 by any; 2 by another one, paired with a
   // ring that goes the other way, so that data stays on its rail.
   int cross_nic = 0;
   std::vector<Channel> channels;
-  double bound_gbps = 0;   // no set of channels of these kinds has more than this in all
-  uint64_t steps = 0;      // what the search took
-  bool exhausted = false;  // it ended for want of steps: there may be better
+  double bound_gbps = 0;   // No set of channels of these kinds has more than this in all.
+  uint64_t steps = 0;      // The search took so many.
+  bool exhausted = false;  // It ended for want of steps, and there may be better.
 
   double TotalGbps() const {
     return static_cast<double>(channels.size()) *

@@ -1,10 +1,10 @@
 #pragma once
 
-// What this host is made of, as far as the kernel and the drivers tell: processors, the PCI tree
-// and NICs from sysfs, GPUs from their drivers' libraries, looked up at run time.
-// What virtual machines and containers hide is filled in by rule, and every such guess is a
-// sentence in Machine::guesses. Reading takes milliseconds (with GPUs, as long as their driver
-// takes to wake up) and happens on the calling thread; nothing is kept.
+// Finds out what this host is made of, as far as the kernel and the drivers tell: processors, the
+// PCI tree and NICs from sysfs, GPUs from their drivers' libraries, looked up at run time. What
+// virtual machines and containers hide is filled in by rule, and every such guess is a sentence in
+// Machine::guesses. Reading takes milliseconds (with GPUs, as long as their driver takes to wake
+// up) and happens on the calling thread; nothing is kept.
 
 #include <memory>
 #include <string>
@@ -19,7 +19,7 @@ namespace tutti::topology {
 // A GPU that a driver shows.
 struct GpuSighting {
   BusId bus_id = 0;
-  GpuFact fact;  // without a rank
+  GpuFact fact;  // It has no rank.
 };
 
 class GpuSource {
@@ -43,7 +43,7 @@ struct HostRank {
   int numa = kNotKnown;  // where it runs; not known: on the first NUMA node
 };
 
-// Which ports count as the network.
+// Says which ports count as the network.
 enum class NetworkChoice {
   kBest,     // RDMA ports when one is up, else interfaces
   kSockets,  // interfaces

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the machine is made of, as the searches see it: nodes (GPUs, host devices, PCI switches,
-// NVSwitches, processors, NICs) joined by links that have a bandwidth. A value: it is
+// Describes what the machine is made of, as the searches see it: nodes (GPUs, host devices, PCI
+// switches, NVSwitches, processors, NICs) joined by links that have a bandwidth. A value: it is
 // built from a Machine (machine.h), never changed afterwards, and may be shared by any number of
 // threads.
 
@@ -18,8 +18,8 @@ enum class NodeKind : uint8_t {
   kGpu,         // a GPU that is a rank's device, or may be one
   kHostDevice,  // a host rank's place: it has no GPU, it sits on its processor
   kPci,         // a PCI switch or bridge
-  kNvSwitch,    // all NVSwitches that join the same GPUs are one node
-  kCpu,         // one NUMA node
+  kNvSwitch,    // All NVSwitches that join the same GPUs are one node.
+  kCpu,         // It is one NUMA node.
   kNic,         // a network interface card
   kNet,         // a port of a NIC, or an interface: where data leaves the host
 };
@@ -31,11 +31,11 @@ enum class LinkKind : uint8_t {
   kNvlink,  // NVLink, xGMI
   kC2c,     // chip to chip, between a GPU and the processor beside it
   kPci,
-  kSystem,  // between processors of a host
+  kSystem,  // It joins processors of a host.
   kNetwork,
 };
 
-// Which processor, as far as it matters for what the links between processors carry.
+// Says which processor it is, as far as it matters for what the links between processors carry.
 enum class CpuModel : uint8_t {
   kUnknown,
   kIntelBroadwell,  // and older
@@ -56,8 +56,8 @@ using NodeIndex = uint32_t;
 using LinkIndex = uint32_t;
 inline constexpr uint32_t kNoIndex = UINT32_MAX;
 
-// One direction. Parallel links between the same two nodes are one link with the sum of their
-// bandwidths.
+// Is one direction of a link. Parallel links between the same two nodes are one link with the sum
+// of their bandwidths.
 struct Link {
   NodeIndex from = kNoIndex;
   NodeIndex to = kNoIndex;
@@ -72,7 +72,7 @@ struct Node {
   uint64_t id = 0;   // bus id, NUMA number or net number; unique for a kind within a host
   int device = -1;   // GPU: CUDA ordinal ("dev" of the file); net: number of the interface
   int rank = -1;     // GPU and host device: the communicator's rank there, -1 for none
-  int numa = -1;     // of the processor it hangs under
+  int numa = -1;     // The NUMA node of the processor that it hangs under.
   std::string name;  // net: the interface ("mlx5_0"); others: what a picture shows
   int compute_capability = 0;  // GPU: 90 for 9.0
   bool gpu_direct = false;     // GPU: others may reach its memory; net: it can reach GPUs' memory

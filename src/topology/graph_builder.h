@@ -1,6 +1,6 @@
 #pragma once
 
-// From what a machine is said to be to the graph of it: which devices become nodes, and what their
+// Makes the graph of what a machine is said to be: which devices become nodes, and what their
 // links carry (bandwidth.h). Pure; the same machine gives the same graph in whatever order its
 // devices were found.
 

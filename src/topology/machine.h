@@ -59,7 +59,7 @@ struct GpuFact {
   std::vector<C2cFact> c2c;
 };
 
-// One port of a NIC, or an interface.
+// Describes one port of a NIC, or an interface.
 struct NetFact {
   std::string name;
   int dev = kNotKnown;  // the network's number for it
@@ -99,7 +99,7 @@ struct HostDeviceFact {
   int rank = kNotKnown;
 };
 
-// One NUMA node.
+// Describes one NUMA node.
 struct CpuFact {
   std::optional<uint64_t> host_hash;  // which host it is of; files of one host often leave it out
   int numa = kNotKnown;               // -1 when the machine does not tell
@@ -115,9 +115,9 @@ struct CpuFact {
 };
 
 struct Machine {
-  int version = 1;  // of the format; AMD's files say 2
+  int version = 1;  // The format's version; AMD's files say 2.
   std::vector<CpuFact> cpus;
-  // What was not found and filled in by rule, a sentence each.
+  // Names what was not found and filled in by rule, in a sentence each.
   std::vector<std::string> guesses;
 };
 

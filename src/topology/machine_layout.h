@@ -1,6 +1,6 @@
 #pragma once
 
-// Where each node of a machine stands in its picture. Internal to machine_picture.h.
+// Says where each node of a machine stands in its picture. Internal to machine_picture.h.
 
 #include <map>
 #include <vector>

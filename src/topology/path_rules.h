@@ -1,6 +1,7 @@
 #pragma once
 
-// What the user's settings ask of paths, and where a machine's description comes from and goes to.
+// Says what the user's settings ask of paths, and where a machine's description comes from and goes
+// to.
 
 #include "base/status.h"
 #include "config/settings.h"

@@ -14,7 +14,7 @@
 
 namespace tutti::topology {
 
-// How far apart two nodes are; later is worse.
+// Says how far apart two nodes are. A later value is worse.
 enum class PathKind : uint8_t {
   kLocal,         // LOC: the same node
   kNvlink,        // NVL: NVLink only
@@ -35,10 +35,10 @@ std::string_view Name(PathKind kind);
 struct Path {
   PathKind kind = PathKind::kDis;
   double bandwidth_gbps = 0;     // GB/s of its narrowest link
-  std::vector<LinkIndex> links;  // in order; empty for kLocal and kDis
+  std::vector<LinkIndex> links;  // They are in order; empty for kLocal and kDis.
 };
 
-// What NCCL_P2P_LEVEL and its like allow, and what drivers refuse.
+// Says what NCCL_P2P_LEVEL and its like allow, and what drivers refuse.
 struct PathRules {
   // The worst kind GPUs may use to reach one another directly. Not set: PXB, but SYS for one or two
   // GPUs with AMD processors, which forward such traffic well.

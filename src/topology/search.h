@@ -16,7 +16,7 @@
 
 namespace tutti::topology {
 
-// What a setting of the user's may say about NICs (NCCL_CROSS_NIC); see Channels::cross_nic.
+// Says what a setting of the user's may say about NICs (NCCL_CROSS_NIC); see Channels::cross_nic.
 enum class CrossNic : uint8_t { kNever = 0, kAllowed = 1, kWherePaired = 2 };
 
 struct Demand {

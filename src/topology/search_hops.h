@@ -1,8 +1,8 @@
 #pragma once
 
-// What one hop of a channel takes from the machine: the search's view of graph and paths, with
-// every path flattened into the links it loads. Internal to the search. Immutable after it is
-// built.
+// Says what one hop of a channel takes from the machine: this is the search's view of graph and
+// paths, with every path flattened into the links it loads. Internal to the search. Immutable after
+// it is built.
 //
 // Bandwidths are whole numbers (kB/s), so that what is given back is exactly what was taken, and so
 // that every rank computes the same.

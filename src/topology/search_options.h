@@ -1,7 +1,7 @@
 #pragma once
 
-// What the search (topology/search.h) tries, before it walks the machine: which kinds of path,
-// which pattern, and which bandwidths. Pure functions.
+// Lists what the search (topology/search.h) tries, before it walks the machine: which kinds of
+// path, which pattern, and which bandwidths. Pure functions.
 
 #include <span>
 #include <vector>
@@ -12,8 +12,8 @@
 
 namespace tutti::topology {
 
-// One way to search: the kinds of path that may be used, the pattern, and what finding something
-// that way is worth against the same bandwidth found another way.
+// Describes one way to search: the kinds of path that may be used, the pattern, and what finding
+// something that way is worth against the same bandwidth found another way.
 struct Option {
   Trial trial;
   double weight = 1;

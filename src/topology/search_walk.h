@@ -31,7 +31,7 @@ struct Leg {
 std::vector<Leg> LegsOf(const HopTable& table, Pattern pattern, bool inter_host,
                         const Draft& draft);
 
-// What is demanded of the channels; worse kinds of paths than these are not used.
+// Says what is demanded of the channels. Worse kinds of paths than these are not used.
 struct Trial {
   Pattern pattern = Pattern::kRing;
   bool inter_host = false;

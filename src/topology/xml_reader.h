@@ -1,6 +1,6 @@
 #pragma once
 
-// What the readers of this module's two XML formats share: a bounded parse, places in lines and
+// The readers of this module's two XML formats share this: a bounded parse, places in lines and
 // columns, and attributes that say what was expected of them.
 
 #include <cstddef>
